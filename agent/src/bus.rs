@@ -16,6 +16,8 @@ mod error;
 #[cfg(test)]
 pub mod fake;
 pub mod journal;
+#[cfg(test)]
+pub(crate) mod kill_points;
 mod link;
 mod login;
 mod machines;
@@ -117,7 +119,7 @@ impl Bus {
 
     /// Its systemd.
     pub fn manager(&self) -> Manager {
-        Manager::new(Arc::clone(&self.link), self.root.clone())
+        Manager::new(Arc::clone(&self.link))
     }
 
     /// Its machined.

@@ -4,6 +4,7 @@
 
 use bedplate_api::id::Digest;
 use bedplate_api::machine::{SlotName, VersionRef};
+use bedplate_api::reason::machine::PavedReason;
 use jiff::{SignedDuration, Timestamp};
 use serde::{Deserialize, Serialize};
 
@@ -403,48 +404,11 @@ pub enum Plan {
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Wait {
     /// Why.
-    pub reason: Reason,
+    pub reason: PavedReason,
     /// For a person: what is awaited, and from whom.
     pub message: String,
     /// When to look again, if nothing changes before.
     pub until: Option<Timestamp>,
-}
-
-/// Why the node is not further: reasons of the condition `Paved`.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
-pub enum Reason {
-    /// All is as it is to be.
-    Applied,
-    /// No version is selected (H3).
-    NothingSelected,
-    /// The selected version was not read yet, or is not there.
-    VersionUnknown,
-    /// The API server does not answer.
-    ApiUnreachable,
-    /// `spec.paused`.
-    Paused,
-    /// The Machine is being deleted.
-    MachineDeleting,
-    /// The Machine is gone, or another one has its name.
-    MachineGone,
-    /// The cluster plane decides.
-    Claimed,
-    /// The Node is gone, and the controller has not chosen yet.
-    AwaitingController,
-    /// The slot's etcd is the cluster, or counts for its quorum: it is neither paved anew nor emptied.
-    ControlPlaneKept,
-    /// Without a cluster: the API server that the slot has joined cannot be asked any more.
-    KubeletCertificateEnded,
-    /// A Node of this name is Ready though no slot runs it.
-    NodeStillReady,
-    /// The selected version failed here.
-    VersionRefused,
-    /// A trial failed; the next begins later.
-    BackOff,
-    /// kubeadm has not joined yet.
-    Joining,
-    /// The gate is not passed yet.
-    CheckingHealth,
 }
 
 /// The other slot.

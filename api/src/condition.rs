@@ -7,6 +7,8 @@ use k8s_openapi::apimachinery::pkg::apis::meta::v1::{Condition, Time};
 
 use crate::configuration::MachineConfigurationStatus;
 use crate::machine::MachineStatus;
+use crate::reason::ConditionReason;
+use crate::reason::machine::ReadyReason;
 use crate::version::MachineConfigurationVersionStatus;
 
 /// Characters of a condition's message that are kept; the API server refuses more than 32768.
@@ -56,16 +58,37 @@ impl AsMut<Vec<Condition>> for MachineConfigurationVersionStatus {
     }
 }
 
-/// Sets a condition of a status, or of a list. Its transition time stays as it is while the condition's status does.
-pub fn set_condition(
+/// Sets a condition of a status, or of a list. The reason selects the type. The transition time changes only with the condition's status.
+pub fn set_condition<R: ConditionReason>(
     status: &mut impl AsMut<Vec<Condition>>,
-    type_: &str,
+    state: impl Into<ConditionState>,
+    reason: R,
+    message: &str,
+    now: Timestamp,
+) {
+    put(status.as_mut(), R::TYPE, state.into(), reason.as_str(), message, now);
+}
+
+/// Sets condition `Ready`. Its reason is one of its own, or that of the condition that is not met.
+pub fn set_ready(
+    status: &mut impl AsMut<Vec<Condition>>,
     state: impl Into<ConditionState>,
     reason: &str,
     message: &str,
     now: Timestamp,
 ) {
-    let (conditions, state) = (status.as_mut(), state.into().as_str());
+    put(status.as_mut(), ReadyReason::TYPE, state.into(), reason, message, now);
+}
+
+fn put(
+    conditions: &mut Vec<Condition>,
+    type_: &str,
+    state: ConditionState,
+    reason: &str,
+    message: &str,
+    now: Timestamp,
+) {
+    let state = state.as_str();
     let message: String = message.chars().take(MAX_MESSAGE).collect();
     if let Some(condition) = conditions.iter_mut().find(|c| c.type_ == type_) {
         if condition.status != state {

@@ -8,6 +8,7 @@ pub mod condition;
 pub mod crds;
 pub mod id;
 pub mod kernel_argument;
+pub mod reason;
 mod schema;
 pub mod wire;
 

@@ -7,79 +7,13 @@ use std::fmt::{self, Write as _};
 use std::time::Duration;
 
 use bedplate_api::id::Digest;
+use bedplate_api::reason::bmc::BmcFault;
 use thiserror::Error;
 
 /// How much of a BMC's own words is shown, in characters.
 const MOST_TOLD: usize = 300;
 /// Longest text of an error, in bytes: a condition's message is bounded, and others stand beside it.
 const LONGEST: usize = 1024;
-
-/// Why, as one word for conditions, operations and metrics: a closed set.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
-pub enum Reason {
-    /// No answer, or only that it cannot answer now.
-    BmcUnreachable,
-    /// User name or password are not taken.
-    AuthenticationFailed,
-    /// The BMC cannot do it.
-    NotSupported,
-    /// The BMC did not finish in time.
-    TimedOut,
-    /// The BMC said no.
-    Refused,
-    /// The public key is none of the pinned ones.
-    CertificateChanged,
-    /// No authority that is believed signed the certificate.
-    CertificateNotTrusted,
-    /// Several systems, and none is named.
-    AmbiguousSystem,
-    /// The system that is named is not there.
-    UnknownSystem,
-    /// The address is not one, or may not be reached.
-    AddressNotAllowed,
-    /// An answer that the protocol does not know.
-    ProtocolError,
-}
-
-impl Reason {
-    /// Every reason, for closed sets of metric labels.
-    pub const ALL: [Self; 11] = [
-        Self::BmcUnreachable,
-        Self::AuthenticationFailed,
-        Self::NotSupported,
-        Self::TimedOut,
-        Self::Refused,
-        Self::CertificateChanged,
-        Self::CertificateNotTrusted,
-        Self::AmbiguousSystem,
-        Self::UnknownSystem,
-        Self::AddressNotAllowed,
-        Self::ProtocolError,
-    ];
-
-    /// The word, as the API writes it.
-    pub const fn as_str(self) -> &'static str {
-        match self {
-            Self::BmcUnreachable => "BMCUnreachable",
-            Self::AuthenticationFailed => "AuthenticationFailed",
-            Self::NotSupported => "NotSupported",
-            Self::TimedOut => "TimedOut",
-            Self::Refused => "Refused",
-            Self::CertificateChanged => "CertificateChanged",
-            Self::CertificateNotTrusted => "CertificateNotTrusted",
-            Self::AmbiguousSystem => "AmbiguousSystem",
-            Self::UnknownSystem => "UnknownSystem",
-            Self::AddressNotAllowed => "AddressNotAllowed",
-            Self::ProtocolError => "ProtocolError",
-        }
-    }
-}
-
-impl fmt::Display for Reason {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str(self.as_str())
-    }
-}
 
 /// Why a BMC did not do what was asked.
 #[derive(Debug, Clone, PartialEq, Eq, Error)]
@@ -254,19 +188,19 @@ impl BmcError {
     }
 
     /// The one word for it.
-    pub const fn reason(&self) -> Reason {
+    pub const fn reason(&self) -> BmcFault {
         match self {
-            Self::AddressNotAllowed { .. } => Reason::AddressNotAllowed,
-            Self::Unreachable { .. } => Reason::BmcUnreachable,
-            Self::AuthenticationFailed { .. } => Reason::AuthenticationFailed,
-            Self::NotSupported { .. } => Reason::NotSupported,
-            Self::TimedOut { .. } => Reason::TimedOut,
-            Self::Refused { .. } | Self::Busy { .. } => Reason::Refused,
-            Self::CertificateChanged { .. } => Reason::CertificateChanged,
-            Self::CertificateNotTrusted { .. } => Reason::CertificateNotTrusted,
-            Self::AmbiguousSystem { .. } => Reason::AmbiguousSystem,
-            Self::UnknownSystem { .. } => Reason::UnknownSystem,
-            Self::Protocol { .. } => Reason::ProtocolError,
+            Self::AddressNotAllowed { .. } => BmcFault::AddressNotAllowed,
+            Self::Unreachable { .. } => BmcFault::BmcUnreachable,
+            Self::AuthenticationFailed { .. } => BmcFault::AuthenticationFailed,
+            Self::NotSupported { .. } => BmcFault::NotSupported,
+            Self::TimedOut { .. } => BmcFault::TimedOut,
+            Self::Refused { .. } | Self::Busy { .. } => BmcFault::Refused,
+            Self::CertificateChanged { .. } => BmcFault::CertificateChanged,
+            Self::CertificateNotTrusted { .. } => BmcFault::CertificateNotTrusted,
+            Self::AmbiguousSystem { .. } => BmcFault::AmbiguousSystem,
+            Self::UnknownSystem { .. } => BmcFault::UnknownSystem,
+            Self::Protocol { .. } => BmcFault::ProtocolError,
         }
     }
 
@@ -359,8 +293,8 @@ mod tests {
 
     #[test]
     fn reasons_are_words_and_no_two_are_the_same() {
-        let words: std::collections::BTreeSet<&str> = Reason::ALL.iter().map(|r| r.as_str()).collect();
-        assert_eq!(words.len(), Reason::ALL.len());
+        let words: std::collections::BTreeSet<&str> = BmcFault::ALL.iter().map(|r| r.as_str()).collect();
+        assert_eq!(words.len(), BmcFault::ALL.len());
         assert!(words.iter().all(|word| word.bytes().all(|b| b.is_ascii_alphabetic())));
     }
 

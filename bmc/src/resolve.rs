@@ -98,9 +98,9 @@ mod tests {
     use bedplate_api::machine::BmcProtocol;
 
     use super::*;
-    use crate::error::Reason;
+    use bedplate_api::reason::bmc::BmcFault;
 
-    async fn resolved(name: &str, answers: &[&str]) -> Result<Vec<String>, Reason> {
+    async fn resolved(name: &str, answers: &[&str]) -> Result<Vec<String>, BmcFault> {
         let address = Address::parse(name, BmcProtocol::Redfish).map_err(|e| e.reason())?;
         let ips = answers.iter().map(|ip| ip.parse().unwrap()).collect();
         let (reach, wait) = (Reach::default(), Duration::from_secs(5));
@@ -111,11 +111,11 @@ mod tests {
     #[tokio::test]
     async fn a_name_is_checked_by_what_it_means() {
         assert_eq!(resolved("bmc.example:8443", &["10.9.0.1"]).await, Ok(vec!["10.9.0.1:8443".to_owned()]));
-        assert_eq!(resolved("bmc.example", &["127.0.0.1"]).await, Err(Reason::AddressNotAllowed));
+        assert_eq!(resolved("bmc.example", &["127.0.0.1"]).await, Err(BmcFault::AddressNotAllowed));
         // One bad answer spoils all: a rebinding name hides it among good ones.
-        assert_eq!(resolved("bmc.example", &["10.9.0.1", "::1"]).await, Err(Reason::AddressNotAllowed));
-        assert_eq!(resolved("bmc.example", &[]).await, Err(Reason::BmcUnreachable));
-        assert_eq!(resolved("169.254.169.254", &[]).await, Err(Reason::AddressNotAllowed));
+        assert_eq!(resolved("bmc.example", &["10.9.0.1", "::1"]).await, Err(BmcFault::AddressNotAllowed));
+        assert_eq!(resolved("bmc.example", &[]).await, Err(BmcFault::BmcUnreachable));
+        assert_eq!(resolved("169.254.169.254", &[]).await, Err(BmcFault::AddressNotAllowed));
     }
 
     #[tokio::test]
@@ -124,7 +124,7 @@ mod tests {
         let forever = |_| std::future::pending();
         let error =
             resolve_with(&address, &Reach::default(), Duration::from_millis(20), forever).await.unwrap_err();
-        assert_eq!(error.reason(), Reason::BmcUnreachable);
+        assert_eq!(error.reason(), BmcFault::BmcUnreachable);
         assert!(!error.may_have_happened());
     }
 }

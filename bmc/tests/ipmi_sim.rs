@@ -12,7 +12,7 @@ use bedplate_api::machine::{BmcProtocol, BmcSpec};
 use bedplate_bmc::address::Reach;
 use bedplate_bmc::tls::Trust;
 use bedplate_bmc::{
-    Bmc, BootSource, Credentials, Deadlines, HealthState, PowerRequest, PowerState, Reason, connect, probe,
+    Bmc, BootSource, Credentials, Deadlines, HealthState, PowerRequest, PowerState, BmcFault, connect, probe,
 };
 use simulator::Simulator;
 use tokio::io::{AsyncRead, AsyncReadExt, AsyncWriteExt};
@@ -71,7 +71,7 @@ async fn a_wrong_password_is_held_and_the_right_one_works() {
     let simulator = Simulator::start().await;
     let mut bmc = client(&simulator, "wrong").await;
     for _ in 0..2 {
-        assert_eq!(bmc.power(PowerRequest::On).await.unwrap_err().reason(), Reason::AuthenticationFailed);
+        assert_eq!(bmc.power(PowerRequest::On).await.unwrap_err().reason(), BmcFault::AuthenticationFailed);
     }
     assert_eq!(client(&simulator, "secret").await.power_state().await.unwrap(), PowerState::Off);
 }
@@ -153,7 +153,7 @@ async fn the_serial_console_goes_both_ways_and_is_given_back() {
     assert_eq!(bmc.power_state().await.unwrap(), PowerState::Off);
     let mut other = client(&simulator, "secret").await;
     let error = other.console().await.err().unwrap();
-    assert!(error.reason() == Reason::Refused && error.is_transient(), "{error}");
+    assert!(error.reason() == BmcFault::Refused && error.is_transient(), "{error}");
     drop(console);
     let begin = std::time::Instant::now();
     while other.console().await.is_err() {

@@ -12,7 +12,7 @@ use bedplate_bmc::address::Reach;
 use bedplate_bmc::tls::Trust;
 use bedplate_bmc::{
     Bmc, BmcError, BootMode, BootSource, Credentials, Deadlines, HealthState, Performed, PowerRequest,
-    PowerState, Reason, connect, probe,
+    PowerState, BmcFault, connect, probe,
 };
 use machine::{Machine, PASSWORD, USER};
 
@@ -107,7 +107,7 @@ async fn boot_flags_that_do_not_count_when_they_are_read_are_a_quirk_that_is_tol
 async fn boot_by_uefi_http_is_not_supported_and_changes_nothing() {
     let machine = Machine::start();
     let error = client(&machine).await.set_next_boot(BootSource::Http, None).await.unwrap_err();
-    assert_eq!(error.reason(), Reason::NotSupported);
+    assert_eq!(error.reason(), BmcFault::NotSupported);
     assert!(!error.may_have_happened() && machine.state().boot_flags.is_none());
 }
 
@@ -117,13 +117,13 @@ async fn a_wrong_password_is_tried_once_and_then_held() {
     let mut bmc = client_with(&machine, "s3cret", serde_json::json!({})).await;
     for _ in 0..3 {
         let error = bmc.power(PowerRequest::On).await.unwrap_err();
-        assert_eq!(error.reason(), Reason::AuthenticationFailed, "{error}");
+        assert_eq!(error.reason(), BmcFault::AuthenticationFailed, "{error}");
         assert!(!error.to_string().contains("s3cret"), "{error}");
     }
     machine.wait("it heard of it", |state| state.wrong_passwords == 1 && state.sessions == 0);
     let mut long = client_with(&machine, &"x".repeat(21), serde_json::json!({})).await;
     let error = long.power_state().await.unwrap_err();
-    assert_eq!(error.reason(), Reason::AuthenticationFailed, "{error}");
+    assert_eq!(error.reason(), BmcFault::AuthenticationFailed, "{error}");
     assert_eq!(machine.state().wrong_passwords, 1);
 }
 
@@ -159,7 +159,7 @@ async fn unresponsive_bmc_is_unreachable_after_a_few_datagrams() {
     let mut bmc = client(&machine).await;
     let before = machine.state().heard;
     let error = bmc.power(PowerRequest::On).await.unwrap_err();
-    assert_eq!((error.reason(), error.may_have_happened()), (Reason::BmcUnreachable, false), "{error}");
+    assert_eq!((error.reason(), error.may_have_happened()), (BmcFault::BmcUnreachable, false), "{error}");
     let datagrams = machine.state().heard - before;
     assert!((1..=4).contains(&datagrams), "{datagrams}");
     machine.state().deaf = false;
@@ -175,7 +175,7 @@ async fn suite_3_is_taken_only_where_17_is_not_there_and_none_weaker_than_asked(
     bmc.close().await;
     let mut strict = client_with(&machine, PASSWORD, serde_json::json!({"cipherSuite": 17})).await;
     let error = strict.power_state().await.unwrap_err();
-    assert_eq!(error.reason(), Reason::NotSupported, "{error}");
+    assert_eq!(error.reason(), BmcFault::NotSupported, "{error}");
     let both = Machine::start();
     let mut bmc = client(&both).await;
     assert_eq!(bmc.power_state().await.unwrap(), PowerState::Off);
@@ -184,7 +184,7 @@ async fn suite_3_is_taken_only_where_17_is_not_there_and_none_weaker_than_asked(
     both.state().suites = vec![bedplate_ipmi::crypto::Suite::Sha1];
     both.state().restart = true;
     let error = bmc.power_state().await.unwrap_err();
-    assert_eq!(error.reason(), Reason::NotSupported, "{error}");
+    assert_eq!(error.reason(), BmcFault::NotSupported, "{error}");
 }
 
 #[tokio::test]
@@ -198,7 +198,7 @@ async fn a_full_session_table_is_no_wrong_password_and_passes() {
     }
     let mut bmc = client(&machine).await;
     let error = bmc.power(PowerRequest::On).await.unwrap_err();
-    assert_eq!(error.reason(), Reason::Refused, "{error}");
+    assert_eq!(error.reason(), BmcFault::Refused, "{error}");
     assert!(error.is_transient() && error.to_string().contains("in use"), "{error}");
     sessions.pop().unwrap().close().await;
     assert_eq!(bmc.power_state().await.unwrap(), PowerState::Off);
@@ -209,7 +209,7 @@ async fn a_privilege_that_the_session_does_not_have_is_refused_with_the_remedy()
     let machine = Machine::start();
     let mut bmc = client_with(&machine, PASSWORD, serde_json::json!({"privilege": "user"})).await;
     let error = bmc.power(PowerRequest::On).await.unwrap_err();
-    assert_eq!(error.reason(), Reason::Refused);
+    assert_eq!(error.reason(), BmcFault::Refused);
     assert!(error.to_string().contains("bmc.ipmi.privilege") && !error.may_have_happened(), "{error}");
 }
 

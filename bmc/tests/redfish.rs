@@ -14,7 +14,7 @@ use bedplate_bmc::redfish::Redfish;
 use bedplate_bmc::tls::Trust;
 use bedplate_bmc::{
     Bmc, BmcError, BootSource, Credentials, Deadlines, HealthState, Performed, PowerRequest, PowerState,
-    Reason, probe,
+    BmcFault, probe,
 };
 use serde_json::{Value, json};
 use service::{
@@ -73,7 +73,7 @@ async fn inventory_health_and_log_are_read() {
     assert_eq!((log.len(), log[0].message.as_str()), (1, "Fan 1 failed."));
     assert_eq!(log[0].severity, HealthState::Critical);
     let error = bmc.console().await.err().unwrap();
-    assert_eq!(error.reason(), Reason::NotSupported);
+    assert_eq!(error.reason(), BmcFault::NotSupported);
 }
 
 #[tokio::test]
@@ -91,7 +91,7 @@ async fn an_expired_session_is_replaced_once_and_unseen() {
     service.hook(|seen, _| {
         (seen.path == SYSTEM).then(|| error_reply(401, "Base.1.8.NoValidSession", "No valid session."))
     });
-    assert_eq!(bmc.power_state().await.unwrap_err().reason(), Reason::AuthenticationFailed);
+    assert_eq!(bmc.power_state().await.unwrap_err().reason(), BmcFault::AuthenticationFailed);
     assert_eq!(service.state().logins, 4);
 }
 
@@ -102,7 +102,7 @@ async fn a_wrong_password_is_tried_once_and_then_held() {
     let mut bmc = service.client_with("wr0ng-battery", None, &trust, quick()).unwrap();
     for _ in 0..3 {
         let error = bmc.power_state().await.unwrap_err();
-        assert_eq!(error.reason(), Reason::AuthenticationFailed);
+        assert_eq!(error.reason(), BmcFault::AuthenticationFailed);
         assert!(
             error.to_string().contains("401 Unauthorized: Base.1.8.ResourceAtUriUnauthorized"),
             "{error}"
@@ -117,7 +117,7 @@ async fn a_wrong_password_is_tried_once_and_then_held() {
     });
     let mut bmc = service.client();
     for _ in 0..2 {
-        assert_eq!(bmc.power_state().await.unwrap_err().reason(), Reason::AuthenticationFailed);
+        assert_eq!(bmc.power_state().await.unwrap_err().reason(), BmcFault::AuthenticationFailed);
     }
     assert_eq!(service.state().count("POST", SESSIONS), 2);
 }
@@ -132,7 +132,7 @@ async fn without_a_session_service_the_password_goes_with_every_request() {
     let trust = Trust::Pin(vec![service.pin]);
     let mut wrong = service.client_with("wr0ng", None, &trust, quick()).unwrap();
     for _ in 0..3 {
-        assert_eq!(wrong.power_state().await.unwrap_err().reason(), Reason::AuthenticationFailed);
+        assert_eq!(wrong.power_state().await.unwrap_err().reason(), BmcFault::AuthenticationFailed);
     }
     let state = service.state();
     assert_eq!(state.count("POST", SESSIONS), 0);
@@ -199,7 +199,7 @@ async fn a_certificate_that_nobody_signed_is_not_trusted_and_insecure_says_so() 
     let pem = rcgen::generate_simple_self_signed(vec!["ca.example".to_owned()]).unwrap().cert.pem();
     let mut bmc = service.client_with(PASSWORD, None, &Trust::Authorities(Some(pem)), quick()).unwrap();
     let error = bmc.power_state().await.unwrap_err();
-    assert_eq!(error.reason(), Reason::CertificateNotTrusted);
+    assert_eq!(error.reason(), BmcFault::CertificateNotTrusted);
     assert!(error.to_string().contains(&service.pin.to_string()), "{error}");
     assert!(service.state().seen.is_empty());
     let mut bmc = service.client_with(PASSWORD, None, &Trust::Insecure, quick()).unwrap();
@@ -215,7 +215,7 @@ async fn a_password_is_not_sent_readable_unless_told() {
     let credentials = Credentials { username: "admin".to_owned(), password: PASSWORD.into() };
     let pin = Trust::Pin(vec![Digest::from_sha256([1; 32])]);
     let error = Redfish::new(&checked(&address), &pin, credentials, None, quick()).err().unwrap();
-    assert_eq!(error.reason(), Reason::AddressNotAllowed);
+    assert_eq!(error.reason(), BmcFault::AddressNotAllowed);
     assert!(error.to_string().contains("insecure"), "{error}");
 }
 
@@ -304,7 +304,7 @@ async fn a_changed_resource_is_read_again_and_patched_once_more() {
     service.hook(|seen, _| {
         (seen.method == "PATCH").then(|| error_reply(412, "Base.1.8.PreconditionFailed", "No match."))
     });
-    assert_eq!(bmc.set_next_boot(BootSource::Pxe, None).await.unwrap_err().reason(), Reason::Refused);
+    assert_eq!(bmc.set_next_boot(BootSource::Pxe, None).await.unwrap_err().reason(), BmcFault::Refused);
     assert_eq!(tags(&service).len(), 4);
 }
 
@@ -324,11 +324,11 @@ async fn what_is_missing_is_not_supported() {
     service.set("/redfish/v1/Systems/1/ResetActionInfo", info);
     let mut bmc = service.client();
     let error = bmc.power(PowerRequest::GracefulOff).await.unwrap_err();
-    assert_eq!(error.reason(), Reason::NotSupported);
+    assert_eq!(error.reason(), BmcFault::NotSupported);
     assert!(error.to_string().contains("On, ForceOff, ForceRestart"), "{error}");
     assert_eq!(bmc.power(PowerRequest::Cycle).await.unwrap(), Performed("ForceRestart"));
-    assert_eq!(bmc.set_next_boot(BootSource::Http, None).await.unwrap_err().reason(), Reason::NotSupported);
-    assert_eq!(bmc.log_tail(5).await.unwrap_err().reason(), Reason::NotSupported);
+    assert_eq!(bmc.set_next_boot(BootSource::Http, None).await.unwrap_err().reason(), BmcFault::NotSupported);
+    assert_eq!(bmc.log_tail(5).await.unwrap_err().reason(), BmcFault::NotSupported);
 }
 
 #[tokio::test]
@@ -364,7 +364,7 @@ async fn a_task_is_followed_to_its_end() {
         _ => None,
     });
     let error = bmc.power(PowerRequest::On).await.unwrap_err();
-    assert_eq!(error.reason(), Reason::Refused);
+    assert_eq!(error.reason(), BmcFault::Refused);
     assert!(error.to_string().contains("The chassis has no power."), "{error}");
 }
 
@@ -381,7 +381,7 @@ async fn a_task_that_never_ends_is_timed_out_and_may_have_happened() {
     let trust = Trust::Pin(vec![service.pin]);
     let mut bmc = service.client_with(PASSWORD, None, &trust, deadlines).unwrap();
     let error = bmc.power(PowerRequest::On).await.unwrap_err();
-    assert_eq!((error.reason(), error.may_have_happened()), (Reason::TimedOut, true));
+    assert_eq!((error.reason(), error.may_have_happened()), (BmcFault::TimedOut, true));
     // The client is as good as new.
     assert_eq!(bmc.power_state().await.unwrap(), PowerState::Off);
 }
@@ -416,12 +416,12 @@ async fn a_read_is_tried_again_and_a_change_is_not() {
         service.hook(move |seen, _| (seen.path == RESET).then(|| reply.clone()));
         let before = service.state().count("POST", RESET);
         let error = bmc.power(PowerRequest::On).await.unwrap_err();
-        assert_eq!((error.reason(), error.may_have_happened()), (Reason::BmcUnreachable, true), "{error}");
+        assert_eq!((error.reason(), error.may_have_happened()), (BmcFault::BmcUnreachable, true), "{error}");
         assert_eq!(service.state().count("POST", RESET), before + 1);
     }
     service.hook(|seen, _| (seen.path == SYSTEM).then_some(Reply::Close));
     let error = bmc.power(PowerRequest::On).await.unwrap_err();
-    assert_eq!((error.reason(), error.may_have_happened()), (Reason::BmcUnreachable, false), "{error}");
+    assert_eq!((error.reason(), error.may_have_happened()), (BmcFault::BmcUnreachable, false), "{error}");
 }
 
 #[tokio::test]
@@ -433,10 +433,10 @@ async fn hung_service_times_out_at_the_deadline_and_is_not_retried() {
     let mut bmc = service.client_with(PASSWORD, None, &trust, deadlines).unwrap();
     let error = bmc.power(PowerRequest::On).await.unwrap_err();
     // It hung on what is read first: nothing was changed.
-    assert_eq!((error.reason(), error.may_have_happened()), (Reason::TimedOut, false), "{error}");
+    assert_eq!((error.reason(), error.may_have_happened()), (BmcFault::TimedOut, false), "{error}");
     service.hook(|seen, _| (seen.path == RESET).then_some(Reply::Hang));
     let error = bmc.power(PowerRequest::On).await.unwrap_err();
-    assert_eq!((error.reason(), error.may_have_happened()), (Reason::TimedOut, true), "{error}");
+    assert_eq!((error.reason(), error.may_have_happened()), (BmcFault::TimedOut, true), "{error}");
     let state = service.state();
     assert_eq!((state.count("GET", SYSTEM), state.count("POST", RESET)), (2, 1));
 }
@@ -452,7 +452,7 @@ async fn nobody_there_is_unreachable() {
         Redfish::new(&checked(&address), &Trust::Pin(vec![service.pin]), credentials, None, quick()).unwrap()
     };
     let error = bmc.power(PowerRequest::On).await.unwrap_err();
-    assert_eq!((error.reason(), error.may_have_happened()), (Reason::BmcUnreachable, false), "{error}");
+    assert_eq!((error.reason(), error.may_have_happened()), (BmcFault::BmcUnreachable, false), "{error}");
 }
 
 #[tokio::test]
@@ -467,7 +467,7 @@ async fn answers_that_make_no_sense_are_named_by_path_and_field() {
     ] {
         service.hook(move |seen, _| (seen.path == SYSTEM).then(|| Reply::Is(200, vec![], body.clone())));
         let error = service.client().power_state().await.unwrap_err();
-        assert_eq!(error.reason(), Reason::ProtocolError, "{error}");
+        assert_eq!(error.reason(), BmcFault::ProtocolError, "{error}");
         assert!(
             error.to_string().contains(&format!("to {named} "))
                 || error.to_string().contains(&format!("to {named}:")),
@@ -475,7 +475,7 @@ async fn answers_that_make_no_sense_are_named_by_path_and_field() {
         );
         assert_eq!(
             service.client().power(PowerRequest::ForceOff).await.unwrap_err().reason(),
-            Reason::ProtocolError
+            BmcFault::ProtocolError
         );
     }
     assert_eq!(service.state().count("POST", RESET), 0);
@@ -490,7 +490,7 @@ async fn redirects_stay_on_the_host_and_do_not_repeat_changes() {
         (seen.path == SYSTEM).then(|| Reply::Is(302, vec![("location", elsewhere.clone())], String::new()))
     });
     let error = service.client().power_state().await.unwrap_err();
-    assert_eq!(error.reason(), Reason::ProtocolError, "{error}");
+    assert_eq!(error.reason(), BmcFault::ProtocolError, "{error}");
     assert!(error.to_string().contains("another host"), "{error}");
     assert_eq!(other.state().connections, 0);
     // iLO 5 before 1.40 wants a slash.
@@ -504,7 +504,7 @@ async fn redirects_stay_on_the_host_and_do_not_repeat_changes() {
     service.hook(|seen, _| {
         (seen.path == RESET).then(|| Reply::Is(303, vec![("location", SYSTEM.to_owned())], String::new()))
     });
-    assert_eq!(service.client().power(PowerRequest::On).await.unwrap_err().reason(), Reason::ProtocolError);
+    assert_eq!(service.client().power(PowerRequest::On).await.unwrap_err().reason(), BmcFault::ProtocolError);
     service.hook(|seen, _| {
         let place = seen.path.clone();
         (seen.path == SYSTEM).then(|| Reply::Is(302, vec![("location", place)], String::new()))
@@ -521,7 +521,7 @@ async fn a_refusal_is_told_in_the_bmcs_own_words() {
         (seen.path == RESET).then(|| error_reply(409, "IDRAC.2.8.PSU501", &message))
     });
     let error = service.client().power(PowerRequest::On).await.unwrap_err();
-    assert_eq!((error.reason(), error.may_have_happened()), (Reason::Refused, false));
+    assert_eq!((error.reason(), error.may_have_happened()), (BmcFault::Refused, false));
     let text = error.to_string();
     assert!(
         text.contains("409: Server is already powered [1mON. xxx") && text.chars().count() < 420,
@@ -565,7 +565,7 @@ async fn only_a_clear_no_says_that_a_change_was_not_done() {
         _ => None,
     });
     let error = service.client().power(PowerRequest::Cycle).await.unwrap_err();
-    assert_eq!((error.reason(), error.may_have_happened()), (Reason::Refused, true), "{error}");
+    assert_eq!((error.reason(), error.may_have_happened()), (BmcFault::Refused, true), "{error}");
 }
 
 #[tokio::test]
@@ -639,7 +639,7 @@ async fn a_document_is_bounded_in_bytes_and_in_values_and_a_log_page_may_be_long
     for (body, problem) in [(with(json!("x".repeat(300 << 10))), "256 KiB"), (many, "20000")] {
         service.hook(move |seen, _| (seen.path == SYSTEM).then(|| Reply::Is(200, vec![], body.clone())));
         let error = service.client().power_state().await.unwrap_err();
-        assert_eq!(error.reason(), Reason::ProtocolError, "{error}");
+        assert_eq!(error.reason(), BmcFault::ProtocolError, "{error}");
         assert!(error.to_string().contains(problem), "{error}");
     }
     // Commas and brackets in texts are no values.
@@ -714,7 +714,7 @@ async fn a_refused_login_that_was_dropped_is_held_by_close() {
         }
     }
     bmc.close().await;
-    assert_eq!(bmc.power_state().await.unwrap_err().reason(), Reason::AuthenticationFailed);
+    assert_eq!(bmc.power_state().await.unwrap_err().reason(), BmcFault::AuthenticationFailed);
     assert_eq!(service.state().logins, 1);
 }
 
@@ -730,7 +730,7 @@ async fn a_password_that_no_answer_has_proved_is_not_repeated_to_a_busy_service(
         service.hook(move |seen, _| seen.basic.is_some().then(|| reply.clone()));
         for shown in [1, 2, 2, 2] {
             let error = service.client().power_state().await.unwrap_err();
-            assert_eq!(error.reason(), Reason::BmcUnreachable, "{error}");
+            assert_eq!(error.reason(), BmcFault::BmcUnreachable, "{error}");
             assert_eq!(service.state().count("GET", "/redfish/v1/Systems"), shown);
         }
     }
@@ -801,7 +801,7 @@ async fn a_full_session_table_is_neither_a_wrong_password_nor_unreachable_and_pa
         });
         let mut bmc = service.client();
         let error = bmc.power(PowerRequest::On).await.unwrap_err();
-        assert_eq!(error.reason(), Reason::Refused, "{error}");
+        assert_eq!(error.reason(), BmcFault::Refused, "{error}");
         assert!(error.is_transient() && !error.may_have_happened(), "{error}");
         assert!(error.to_string().contains("table of sessions is full"), "{error}");
         service.hook(|_, _| None);

@@ -15,7 +15,7 @@ use bedplate_bmc::address::{Address, Reach};
 use bedplate_bmc::redfish::Redfish;
 use bedplate_bmc::tls::{Trust, pin_of};
 use bedplate_bmc::{
-    Bmc, BootSource, Credentials, Deadlines, HealthState, PowerRequest, PowerState, Reason, probe, resolve,
+    Bmc, BootSource, Credentials, Deadlines, HealthState, PowerRequest, PowerState, BmcFault, probe, resolve,
 };
 
 const FIRST: &str = "27946b59-9e44-4fa7-8e91-f3527a1ef094";
@@ -133,10 +133,10 @@ async fn two_emulated_systems_want_a_name_and_a_wrong_password_is_held() {
     emulator.ready().await;
     let mut nameless = emulator.client("c0rrect-horse", None).await;
     let error = nameless.power(PowerRequest::ForceOff).await.unwrap_err();
-    assert_eq!(error.reason(), Reason::AmbiguousSystem);
+    assert_eq!(error.reason(), BmcFault::AmbiguousSystem);
     assert!(error.to_string().contains(FIRST) && error.to_string().contains(SECOND), "{error}");
     let found = probe::redfish(&mut nameless).await.unwrap();
     assert_eq!((found.systems.len(), found.sessions, found.pin), (2, false, Some(emulator.pin)));
     let mut wrong = emulator.client("wr0ng", Some(FIRST)).await;
-    assert_eq!(wrong.power_state().await.unwrap_err().reason(), Reason::AuthenticationFailed);
+    assert_eq!(wrong.power_state().await.unwrap_err().reason(), BmcFault::AuthenticationFailed);
 }

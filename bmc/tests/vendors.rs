@@ -5,7 +5,7 @@
 
 mod service;
 
-use bedplate_bmc::{Bmc, BootSource, Performed, PowerRequest, Reason, probe};
+use bedplate_bmc::{Bmc, BootSource, Performed, PowerRequest, BmcFault, probe};
 use serde_json::{Value, json};
 use service::{RESET, Reply, SYSTEM, Service, error_reply};
 
@@ -86,7 +86,7 @@ async fn ilo_is_shut_down_by_its_power_button_and_only_while_it_is_on() {
     assert_eq!(patches(&service)[0].2, once("UefiHttp"));
     assert_eq!(bmc.power(PowerRequest::GracefulOff).await.unwrap(), Performed("PushPowerButton"));
     bmc.power(PowerRequest::ForceOff).await.unwrap();
-    assert_eq!(bmc.power(PowerRequest::GracefulOff).await.unwrap_err().reason(), Reason::NotSupported);
+    assert_eq!(bmc.power(PowerRequest::GracefulOff).await.unwrap_err().reason(), BmcFault::NotSupported);
     assert_eq!(bmc.power(PowerRequest::Cycle).await.unwrap(), Performed("ForceRestart"));
     let found = probe::redfish(&mut bmc).await.unwrap();
     assert_eq!(found.quirks[0].name, "power-button-is-graceful");

@@ -323,6 +323,14 @@ mod tests {
     }
 
     #[test]
+    fn boot_of_a_permission_is_accepted_in_either_case() {
+        assert_eq!(boot_id(&"Ab".repeat(16)), Ok("ab".repeat(16)));
+        for wrong in ["", "ab", &"xy".repeat(16), &"ab".repeat(17)] {
+            assert_eq!(boot_id(wrong).unwrap_err(), "the ID of a boot has 32 hex digits", "{wrong}");
+        }
+    }
+
+    #[test]
     fn an_empty_socket_is_refused_on_the_command_line() {
         let line = ["bedplate", "--socket", "", "machine", "list"].map(OsString::from);
         assert!(parse(line.to_vec()).unwrap_err().to_string().contains("--socket is empty"));

@@ -95,7 +95,14 @@ impl Desk {
             Self::Pxed(path) => {
                 let query = boot.map(|boot| format!("?boot={boot}")).unwrap_or_default();
                 let route = format!("/v1/machines/{}/re-enrol{query}", socket::escape(name));
-                socket::post(path, &route, &Value::Null).await?
+                let answer = socket::post(path, &route, &Value::Null).await?;
+                // An earlier version of pxed ignores the parameter and does not name the boot.
+                match boot.filter(|boot| answer["boot"] != **boot) {
+                    Some(boot) => {
+                        return Err(RunError::Unbound { machine: name.to_owned(), boot: boot.to_owned() });
+                    }
+                    None => answer,
+                }
             }
             Self::Cluster(client) => {
                 let boot = boot.map(|boot| format!("/{boot}")).unwrap_or_default();
@@ -316,6 +323,34 @@ mod tests {
                 Change::Interrupted(error) => error.to_string(),
             })
             .collect()
+    }
+
+    #[tokio::test]
+    async fn trust_6_permission_that_is_not_bound_to_the_boot_is_an_error() {
+        let boot = "ab".repeat(16);
+        for (answered, asked, is_bound) in [
+            (json!({ "machine": "a" }), Some(&boot), false),
+            (json!({ "machine": "a", "boot": "cd".repeat(16) }), Some(&boot), false),
+            (json!({ "machine": "a", "boot": boot }), Some(&boot), true),
+            (json!({ "machine": "a" }), None, true),
+        ] {
+            let body = answered.to_string();
+            let head = format!("HTTP/1.1 201 Created\r\nContent-Length: {}\r\n\r\n", body.len());
+            let (_directory, path, server) = socket::tests::pxed(Box::leak((head + &body).into_boxed_str()));
+            let permitted = Desk::Pxed(path).allow_key("a", asked.map(String::as_str)).await;
+            let line = server.join().unwrap();
+            assert_eq!(
+                line.starts_with(&format!("POST /v1/machines/a/re-enrol?boot={boot} ")),
+                asked.is_some()
+            );
+            match permitted {
+                Ok(answer) => assert!(is_bound && answer == answered, "{answered}"),
+                Err(error) => {
+                    assert!(!is_bound && error.to_string().contains(&format!("to boot {boot}")), "{error}");
+                    assert!(error.hint().unwrap().contains("upgrade it"));
+                }
+            }
+        }
     }
 
     #[test]

@@ -39,6 +39,11 @@ pub(crate) enum RunError {
     Cluster(#[from] AskClusterError),
     #[error("the answer is not what this version of bedplate understands")]
     Answer(#[source] serde_json::Error),
+    /// The permission was given, but for any boot.
+    #[error(
+        "pxed did not bind the permission for Machine {machine:?} to boot {boot}; for an hour any host may enroll"
+    )]
+    Unbound { machine: String, boot: String },
     #[error("the operation cannot be made: {0}")]
     Selector(String),
     #[error("{name} failed: {reason}: {message}")]
@@ -91,6 +96,9 @@ impl RunError {
             Self::Answer(_) => {
                 Some("--output json prints it as it is; bedplate and pxed should be of one version".into())
             }
+            Self::Unbound { .. } => Some(
+                "this pxed is older than --boot: upgrade it, and check whose key enrolls by then (`bedplate machine show NAME`)".into(),
+            ),
             Self::Selector(_)
             | Self::Gone { .. }
             | Self::Ended
@@ -245,9 +253,7 @@ fn print(command: &Command, answer: &Value, page: &mut Page<'_>) -> Result<(), R
         }
         Command::Machine(MachineCommand::Show { .. }) => render::show(&read::<Machine>(answer)?, look),
         Command::Machine(MachineCommand::Token { .. }) => token(answer)?,
-        Command::Machine(MachineCommand::ReEnrol { name, .. }) => {
-            format!("Machine {}: one new key may enroll within an hour\n", render::clean(name))
-        }
+        Command::Machine(MachineCommand::ReEnrol { name, boot }) => permission(name, boot.as_deref()),
         Command::Explain { .. } => render::explain(&read::<Explanation>(answer)?, look),
         Command::Discovered => render::discovered(&read::<Vec<Discovered>>(&answer["items"])?, look),
         Command::Machine(MachineCommand::Explain { .. })
@@ -261,6 +267,15 @@ fn print(command: &Command, answer: &Value, page: &mut Page<'_>) -> Result<(), R
         | Command::Man { .. } => String::new(),
     };
     page.print(text)
+}
+
+/// Text about a permission for another key.
+fn permission(machine: &str, boot: Option<&str>) -> String {
+    let whose = match boot {
+        Some(boot) => format!("the host of boot {boot}"),
+        None => "the first host that asks".to_owned(),
+    };
+    format!("Machine {}: {whose} may enroll one new key within an hour\n", render::clean(machine))
 }
 
 /// A token as one word, which says all that a host needs to enrol: `bedplate-agent enrol` reads it.

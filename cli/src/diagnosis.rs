@@ -3,58 +3,48 @@
 //! The order is that of a machine's life: it is on its way out, left alone, has no power, does not boot, is not enrolled, has no
 //! configuration, no node. The first thing that is not met is what it waits for. Called by `machine explain`.
 
-mod remedy;
-
 use std::collections::BTreeMap;
 
 use bedplate_api::configuration::MachineConfiguration;
 use bedplate_api::machine::{
     Condition, Machine, MachineStatus, PROVIDER_MANUAL, PROVIDER_PXE, condition_type as type_,
 };
+use bedplate_api::reason::configuration::ProgressingReason;
+use bedplate_api::reason::machine::{
+    BootedReason, ConfigurationPendingReason, DrainedReason, EnrolledReason, NodeReadyReason, PavedReason,
+    PoweredOnReason, ReadyReason,
+};
+use bedplate_api::reason::{self, Actor, Reason};
 use jiff::{SignedDuration, Timestamp};
 use serde::Serialize;
-
-use self::remedy::{UNPAUSE, remedy};
 
 /// An agent that was not heard for so long, with what it said last, is not heard any more: it speaks every five minutes.
 const SILENCE: SignedDuration = SignedDuration::from_secs(15 * 60);
 
-/// Reasons of `Ready` for which a choice that is due is not made.
-const BLOCKING: [&str; 6] = [
-    "Claimed",
-    "ForeignNode",
-    "NodeRegisteredAnew",
-    "ImageUnresolved",
-    "VersionNotFound",
-    "ConfigurationNotFound",
-];
+/// True if `Ready` has a reason for which a due selection is not made.
+fn blocks_selection(ready: &Condition) -> bool {
+    let own = [ReadyReason::ForeignNode, ReadyReason::NodeRegisteredAnew];
+    let shown = [
+        ConfigurationPendingReason::Claimed,
+        ConfigurationPendingReason::ImageUnresolved,
+        ConfigurationPendingReason::VersionNotFound,
+        ConfigurationPendingReason::ConfigurationNotFound,
+    ];
+    own.iter().any(|reason| ready.reason == *reason) || shown.iter().any(|reason| ready.reason == *reason)
+}
+
+/// Next step of a reason.
+fn text(reason: impl Reason) -> &'static str {
+    reason.remedy().map_or("", |remedy| remedy.text)
+}
+
+/// Next step for a Machine that is paused.
+fn unpause() -> &'static str {
+    text(ReadyReason::Paused)
+}
 
 /// Keeps a Machine until pxed has switched it off.
 const POWER_OFF: &str = "bedplate.dev/power-off";
-
-/// Who has to act.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize)]
-#[serde(rename_all = "camelCase")]
-pub(crate) enum Actor {
-    /// The pxed of the Machine's site.
-    Pxed,
-    /// Who chooses versions: the controller, or pxed where there is no cluster.
-    Chooser,
-    /// bedplate-agent on the host.
-    Agent,
-    /// Whoever reads this.
-    Person,
-    /// The management controller.
-    Bmc,
-    /// The registry of an image.
-    Registry,
-    /// The server itself: firmware, loader, kernel.
-    Machine,
-    /// The API server, the kubelet, the network plug-in.
-    Cluster,
-    /// A program that is not Bedplate's.
-    Other,
-}
 
 /// What a Machine waits for.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize)]
@@ -97,7 +87,8 @@ impl Stopped {
         let conditions = configuration.status.as_ref().map(|status| &status.conditions)?;
         let of = |type_: &str| conditions.iter().find(|condition| condition.type_ == type_);
         let degraded = of("Degraded").filter(|degraded| degraded.status == "True")?;
-        let is_paused = of("Progressing").is_some_and(|progressing| progressing.reason == "Paused");
+        let is_paused =
+            of("Progressing").is_some_and(|progressing| progressing.reason == ProgressingReason::Paused);
         Some(Self { is_paused, message: degraded.message.clone() })
     }
 
@@ -160,10 +151,12 @@ impl Look<'_> {
 
     /// What a condition says, for which something is known to do or not.
     fn of(&self, condition: &Condition) -> Awaited {
-        let (mut from, next) = remedy(&condition.type_, &condition.reason)
-            .unwrap_or((Actor::Person, "`bedplate machine show NAME` has the rest"));
+        let row = reason::of_condition(&condition.type_, &condition.reason);
+        let (mut from, next) = row
+            .and_then(|row| row.remedy)
+            .map_or((Actor::User, "See `bedplate machine show NAME`."), |remedy| (remedy.actor, remedy.text));
         // An image that pxed does not have yet comes from its registry.
-        if condition.reason == "Held" && condition.message.contains("is being fetched") {
+        if condition.reason == BootedReason::Held && condition.message.contains("is being fetched") {
             from = Actor::Registry;
         }
         let what = if condition.message.is_empty() { &condition.reason } else { &condition.message };
@@ -187,13 +180,13 @@ impl Look<'_> {
         let since = self.machine.metadata.deletion_timestamp.as_ref()?.0;
         let finalizers = self.machine.metadata.finalizers.clone().unwrap_or_default();
         let (from, next) = match finalizers.first().map(String::as_str) {
-            Some(POWER_OFF) if self.machine.spec.paused => (Actor::Person, UNPAUSE),
+            Some(POWER_OFF) if self.machine.spec.paused => (Actor::User, unpause()),
             Some(POWER_OFF) => (Actor::Pxed, "pxed switches it off first: `bedplate power status NAME`"),
             Some(name) if name.starts_with("bedplate.dev/") => {
                 if let Some(drained) = self.condition(type_::DRAINED) {
                     return Some(self.of(drained));
                 }
-                (Actor::Chooser, remedy::DRAIN)
+                (Actor::Controller, text(DrainedReason::Draining))
             }
             Some(_) => (Actor::Other, "who has set this finalizer takes it away"),
             None => (Actor::Cluster, "nothing: it is gone at once"),
@@ -207,17 +200,18 @@ impl Look<'_> {
 
     fn left_alone(&self) -> Option<Awaited> {
         if self.machine.spec.paused {
-            let since = self.condition(type_::READY).filter(|ready| ready.reason == "Paused");
+            let since = self.condition(type_::READY).filter(|ready| ready.reason == ReadyReason::Paused);
             let since = since.map(|ready| ready.last_transition_time.0);
             let what = "it is paused: every program leaves it as it is";
-            return Some(Awaited { since, ..self.says(Actor::Person, "Paused", what, UNPAUSE) });
+            return Some(Awaited { since, ..self.says(Actor::User, "Paused", what, unpause()) });
         }
         None
     }
 
     /// Whatever else it says, it is served by nobody.
     fn claimed_twice(&self) -> Option<Awaited> {
-        let booted = self.unmet(type_::BOOTED).filter(|booted| booted.reason == "DuplicateMACAddress")?;
+        let booted =
+            self.unmet(type_::BOOTED).filter(|booted| booted.reason == BootedReason::DuplicateMacAddress)?;
         Some(self.of(booted))
     }
 
@@ -251,26 +245,31 @@ impl Look<'_> {
         if self.is_true(type_::ENROLLED) {
             return None;
         }
-        let comes_first = |reason: &str| ["SeedAskedTwice", "HeardElsewhere"].contains(&reason);
-        let told = self.unmet(type_::ENROLLED).filter(|enrolled| comes_first(&enrolled.reason));
+        let comes_first = |enrolled: &&Condition| {
+            enrolled.reason == EnrolledReason::SeedAskedTwice
+                || enrolled.reason == EnrolledReason::HeardElsewhere
+        };
+        let told = self.unmet(type_::ENROLLED).filter(comes_first);
         if let Some(first) =
             told.or_else(|| self.unmet(type_::BOOTED)).or_else(|| self.unmet(type_::ENROLLED))
         {
             return Some(self.of(first));
         }
-        if let Some(found) = self.condition(type_::POWERED_ON).filter(|c| c.reason == "FoundRunning") {
+        if let Some(found) =
+            self.condition(type_::POWERED_ON).filter(|c| c.reason == PoweredOnReason::FoundRunning)
+        {
             return Some(self.of(found));
         }
         let site = &self.machine.spec.site;
         Some(match self.machine.spec.provider.as_str() {
             PROVIDER_MANUAL => self.says(
-                Actor::Person,
+                Actor::User,
                 "AwaitingEnrolment",
                 "no agent has enrolled as it: a person installs it",
                 "`bedplate machine token NAME` on pxed's machine, then `bedplate-agent enrol` on the host; docs/agent.md",
             ),
             PROVIDER_PXE if self.status.boot.is_none() => self.says(
-                Actor::Machine,
+                Actor::Host,
                 "AwaitingBoot",
                 format!("no packet of it was heard by a pxed of site {site}"),
                 "is it on, the network first in its boot order, its MAC address right, a pxed of that site running? `bedplate explain NAME`",
@@ -298,12 +297,11 @@ impl Look<'_> {
             let since = self.condition(type_::ENROLLED).map(|enrolled| enrolled.last_transition_time.0);
             let next = "does it run? `kubectl -n bedplate-system get deployment bedplate-controller`; without a cluster pxed chooses";
             let what = "it is enrolled, and no version is selected for it yet";
-            return Some(Awaited { since, ..self.says(Actor::Chooser, "NothingSelected", what, next) });
+            return Some(Awaited { since, ..self.says(Actor::Controller, "NothingSelected", what, next) });
         }
         // What is in the way of a choice that is due again.
         let ready = self.unmet(type_::READY)?;
-        let blocked = BLOCKING.contains(&ready.reason.as_str());
-        blocked.then(|| self.of(ready))
+        blocks_selection(ready).then(|| self.of(ready))
     }
 
     fn node(&self) -> Option<Awaited> {
@@ -324,13 +322,13 @@ impl Look<'_> {
             );
             return Some(Awaited {
                 since: Some(back.time.0),
-                ..self.says(Actor::Person, "RolledBack", what, &next)
+                ..self.says(Actor::User, "RolledBack", what, &next)
             });
         }
         // What the agent said last of a Node that is down, or is being emptied, is not the last word.
-        let seen = self
-            .unmet(type_::READY)
-            .filter(|ready| ["NodeNotReady", "Updating"].contains(&ready.reason.as_str()));
+        let seen = self.unmet(type_::READY).filter(|ready| {
+            ready.reason == NodeReadyReason::NodeNotReady || ready.reason == ReadyReason::Updating
+        });
         if let Some(first) = self.unmet(type_::PAVED).or_else(|| self.unmet(type_::NODE_READY)).or(seen) {
             return Some(self.of(first));
         }
@@ -343,8 +341,9 @@ impl Look<'_> {
             selected.filter(|selected| *selected != (applied.name.clone(), applied.version))?;
         let what = format!("{name}-v{version} is selected, and {}-v{} runs", applied.name, applied.version);
         // Beside a node that runs: why the other slot is not filled.
-        if let Some(paved) =
-            self.condition(type_::PAVED).filter(|c| !["Applied", "Preparing"].contains(&c.reason.as_str()))
+        if let Some(paved) = self
+            .condition(type_::PAVED)
+            .filter(|c| c.reason != PavedReason::Applied && c.reason != PavedReason::Preparing)
         {
             return Some(Awaited { since: None, ..self.of(paved) });
         }
@@ -354,15 +353,15 @@ impl Look<'_> {
                 let what = format!("{what}, and the rolling update has stopped: {}", stopped.message);
                 let next =
                     format!("see to that: it goes on then; `bedplate config show {name}` has the rest");
-                return Some(self.says(Actor::Person, "RolloutStopped", what, &next));
+                return Some(self.says(Actor::User, "RolloutStopped", what, &next));
             }
             let next = format!(
                 "nothing: the rolling update comes to it; `bedplate config show {name}` says how far that is, and what holds it"
             );
-            return Some(self.says(Actor::Chooser, "AwaitingTurn", what, &next));
+            return Some(self.says(Actor::Controller, "AwaitingTurn", what, &next));
         }
         let next = "it comes with a repave: `kubectl drain NAME`, then `kubectl delete node NAME`";
-        Some(self.says(Actor::Person, "AwaitingRepave", what, next))
+        Some(self.says(Actor::User, "AwaitingRepave", what, next))
     }
 
     fn done(&self) -> Awaited {
@@ -371,14 +370,16 @@ impl Look<'_> {
             Some(applied) => format!("its Node is Ready with {}-v{}", applied.name, applied.version),
             None => "nothing is awaited".to_owned(),
         };
-        Awaited { from: None, since, ..self.says(Actor::Person, "Ready", what, "") }
+        Awaited { from: None, since, ..self.says(Actor::User, "Ready", what, "") }
     }
 
     fn besides(&self, found: &Awaited) -> Vec<String> {
         let unreachable = self.unmet(type_::BMC_REACHABLE).filter(|bmc| bmc.reason != found.reason);
         let bmc = unreachable.map(|bmc| format!("its BMC: {} ({})", bmc.message, bmc.reason));
         // The host runs, and another host asks to enroll as this Machine.
-        let other = self.condition(type_::ENROLLED).filter(|enrolled| enrolled.reason == "HeardElsewhere");
+        let other = self
+            .condition(type_::ENROLLED)
+            .filter(|enrolled| enrolled.reason == EnrolledReason::HeardElsewhere);
         let other = other.filter(|other| other.reason != found.reason).map(|other| other.message.clone());
         // `Ready` may know more than what was derived here.
         let ready = self.unmet(type_::READY).filter(|_| found.from.is_none());

@@ -8,6 +8,7 @@ use bedplate_api::operation::{
     AGENT_OPERATIONS, MachineOperation, MachineOperationSpec, MachineRef, OperationState, POWER_OFF_TIMEOUT,
     POWER_ON_TIMEOUT,
 };
+use bedplate_api::reason;
 use bedplate_api::selector::MachineSelector;
 
 use crate::arguments::{Boot, OperationCreate, PowerAct, PowerCommand};
@@ -154,111 +155,16 @@ pub(crate) fn ended(operation: &MachineOperation) -> Option<bool> {
     }
 }
 
-/// What to do about an operation of this name that failed for `reason`: the same word of the agent's has another remedy than of a BMC's.
+/// Next step after an operation of this name that ended with `reason`.
 pub(crate) fn remedy_of(operation: &str, reason: &str) -> Option<&'static str> {
-    if !AGENT_OPERATIONS.contains(&operation) {
-        return remedy(reason);
-    }
-    Some(match reason {
-        "TimedOut" => "on the host: `systemctl list-jobs` and `journalctl -u bedplate-agent` show what hangs",
-        "Refused" => "the message says why no operation does it: do it on the host",
-        "NotSupported" => "the message says what is missing, or what to do instead",
-        "ProtocolError" | "DBusUnavailable" => "on the host: `systemctl status dbus.service`",
-        "NoSlot" => "there is no node on the host; `--parameter in=host` for a service of the host",
-        "ServiceNotFound" | "ServiceMasked" | "ServiceNotLoaded" => {
-            "is its name right? `systemctl status` there shows it; `--parameter in=host` for a service of the host"
-        }
-        "InterfaceNotFound" => "`bedplate machine show` with --output json names them: status.hardware.nics",
-        "NoRoom" => "give the parameter bytes less, or the host a larger state disk",
-        "CaptureFailed" => "the message has tcpdump's own words",
-        "NothingSelected" => "`bedplate machine explain` says why no version is selected",
-        "ControlPlaneKept" => "`kubeadm upgrade` in the slot: docs/node.md, \"The first control plane\"",
-        "NeedsTaints" => "run the `kubectl taint` of the message, then make a new operation",
-        "ChangeFailed" => {
-            "correct the MachineConfiguration, then make a new operation: the version before is still applied"
-        }
-        "RolledBack" => "status.rolledBack of the Machine says why; correct the MachineConfiguration",
-        "DrainFailed" => "is kubelet.conf in the slot this cluster's? The message has the API server's words",
-        "Claimed" => "the annotation bedplate.dev/claimed-by of the Machine says who decides about it",
-        _ => return remedy(reason),
-    })
-}
-
-/// What to do about an operation that failed for `reason` (docs/bmc.md, docs/machine-operations.md).
-pub(crate) fn remedy(reason: &str) -> Option<&'static str> {
-    Some(match reason {
-        "BMCUnreachable" => {
-            "`bedplate power status` says since when; `bedplate bmc probe` asks the BMC from where you are"
-        }
-        "AmbiguousSystem" | "UnknownSystem" => "name one of its systems in spec.bmc.systemId",
-        "AddressNotAllowed" => {
-            "correct spec.bmc.address, or allow its network in pxed's bmc.allowed-networks"
-        }
-        "NotSupported" => "`bedplate bmc probe` shows what this BMC can do",
-        "TimedOut" => {
-            "`bedplate power status` shows the state now; a system that ignores a shutdown needs --grace-period or --force"
-        }
-        "InvalidParameters" | "MachineNotFound" => "make a new operation: this one cannot be changed",
-        "NoExecutor" => "is the operation's name right, and does a program run that carries it out?",
-        "Refused" | "ProtocolError" => "the BMC's own log may say why",
-        "UnmanagedPods" => "move them by hand, or give the parameter force=true: they are not made again",
-        "EmptyDirData" => "give the parameter deleteEmptyDirData=true if nothing in them is needed",
-        "DrainTimedOut" => {
-            "look at the PodDisruptionBudgets and at the Pods that are named, or give drainTimeoutSeconds more"
-        }
-        "NotUncordoned" => "the host is up again: `kubectl uncordon` its Node",
-        "Inhibited" => {
-            "wait until who is named has done its work; `systemd-inhibit --list` on the host shows it"
-        }
-        "Interrupted" | "HostRebooted" | "Unknown" => {
-            "look at the machine; make a new operation if it is still wanted"
-        }
-        "ServiceFailed" => {
-            "the end of its journal is in the message; on the host: `journalctl -M bedplate-a -u UNIT`"
-        }
-        "MachinesFailed" => {
-            "`bedplate operation list` has each Machine's own operation with its reason; make a new one for those"
-        }
-        "TooManyMachines" | "InvalidSelector" => {
-            "narrow or correct --selector or --field-selector, in a new operation"
-        }
-        "Stopped" => {
-            "it was deleted before its end; make a new one for the Machines that it was not begun on"
-        }
-        "DuplicateBMC" => "correct bmc.address or bmc.systemId of one of the two Machines",
-        "MachineDeleted" => "nothing: the Machine is gone, or goes",
-        "NeedsRepave" => "it comes with a repave: `kubectl drain` and `kubectl delete node` when it suits",
-        _ => return remedy_of_login(reason),
-    })
-}
-
-/// Remedy for a BMC that pxed does not log in to (docs/bmc.md).
-fn remedy_of_login(reason: &str) -> Option<&'static str> {
-    Some(match reason {
-        "AuthenticationFailed" => {
-            "put the right user name and password into the Secret that spec.bmc.credentialsSecretRef names, then make a new operation"
-        }
-        "CredentialsNotAvailable" => {
-            "is the Secret there, with the keys username and password, in a namespace of bmc.secret-namespaces? docs/bmc.md, \"Credentials\""
-        }
-        "CredentialsNotForThisAddress" => {
-            "is spec.bmc.address right? Then list it in the Secret's annotation bedplate.dev/bmc-addresses: docs/bmc.md, \"Addresses of a Secret\""
-        }
-        "InsecureNotAllowed" => {
-            "use https:// and pin the key: `bedplate bmc probe` shows the pin for spec.bmc.tls.pins; docs/bmc.md, \"Certificates\""
-        }
-        "CertificateChanged" => {
-            "compare the pin with the BMC's own page before you add it to spec.bmc.tls.pins: it may be somebody else who answers"
-        }
-        "CertificateNotTrusted" => {
-            "`bedplate bmc probe` shows the pin for spec.bmc.tls.pins; or name its authority in spec.bmc.tls.caBundle"
-        }
-        _ => return None,
-    })
+    let row = reason::of_operation(AGENT_OPERATIONS.contains(&operation), reason)?;
+    row.remedy.map(|remedy| remedy.text)
 }
 
 #[cfg(test)]
 mod tests {
+    use bedplate_api::reason::Reason;
+    use bedplate_api::reason::operation::{AgentOutcome, FanOutOutcome, PowerOutcome};
     use std::ffi::OsString;
 
     use serde_json::{Value, json};
@@ -343,31 +249,28 @@ mod tests {
         assert_eq!((&all["spec"]["maxParallel"], &all["spec"]["failureLimit"]), (&json!(2), &json!(1)));
     }
 
-    /// Reasons between backticks in the first cells of the tables of a document's last part of this heading.
-    fn documented(document: &str) -> Vec<String> {
-        let path = std::path::Path::new(env!("CARGO_MANIFEST_DIR")).join("../docs").join(document);
-        let text = std::fs::read_to_string(path).unwrap();
-        let (_, part) = text.split_once("\n## When it does not work").unwrap();
-        let part = part.split("\n## ").next().unwrap();
-        let cells =
-            part.lines().filter(|line| line.starts_with("| `")).filter_map(|row| row.split('|').nth(1));
-        cells
-            .flat_map(|cell| cell.split('`').skip(1).step_by(2).map(str::to_owned).collect::<Vec<_>>())
-            .collect()
-    }
-
     #[test]
-    fn every_reason_that_an_operation_may_fail_for_has_a_remedy() {
-        let well = ["AllComplete", "NothingMatched", "MachinePaused"];
-        let mut count = 0;
-        for (document, operation) in [("bmc.md", "powerOff"), ("machine-operations.md", "restartService")] {
-            for reason in documented(document) {
-                count += 1;
-                let known = remedy_of(operation, &reason).is_some() || well.contains(&reason.as_str());
-                assert!(known, "{document}: {reason}");
-            }
+    fn every_end_that_is_a_failure_has_a_remedy() {
+        let well = [
+            "PoweredOn",
+            "PoweredOff",
+            "PowerCycled",
+            "Reset",
+            "MachineDeleted",
+            "Applied",
+            "Captured",
+            "Rebooted",
+            "Restarted",
+            "ShutDown",
+            "AllComplete",
+        ];
+        let power = PowerOutcome::ALL.iter().map(|reason| ("powerOff", reason.as_str()));
+        let agent = AgentOutcome::ALL.iter().map(|reason| ("reboot", reason.as_str()));
+        let others = FanOutOutcome::ALL.iter().map(|reason| ("mine", reason.as_str()));
+        for (operation, reason) in power.chain(agent).chain(others) {
+            let known = remedy_of(operation, reason).is_some() || well.contains(&reason);
+            assert!(known, "{operation}: {reason}");
         }
-        assert!(count > 45, "{count}: the tables are elsewhere");
     }
 
     #[test]

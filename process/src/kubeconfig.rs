@@ -21,8 +21,13 @@ pub enum ConfigureError {
     #[error("cannot use the kubeconfig")]
     Kubeconfig(#[from] KubeconfigError),
     /// The proxy of the environment cannot be used.
-    #[error("HTTPS_PROXY is not the URL of a proxy")]
-    Variable(#[source] BoxError),
+    #[error("{variable} is not the URL of a proxy")]
+    Variable {
+        /// Name of the variable.
+        variable: &'static str,
+        /// The cause.
+        source: BoxError,
+    },
 }
 
 /// Returns the configuration for a context of a kubeconfig, or for its current one.
@@ -34,6 +39,7 @@ pub async fn configure(file: Kubeconfig, context: Option<&str>) -> Result<Config
         names.into_iter().filter_map(|name| std::env::var(name).ok()).find(|value| !value.is_empty())
     };
     let environment = Environment {
+        http_proxy: variable(["HTTP_PROXY", "http_proxy"]),
         https_proxy: variable(["HTTPS_PROXY", "https_proxy"]),
         no_proxy: variable(["NO_PROXY", "no_proxy"]),
     };
@@ -57,11 +63,13 @@ async fn configure_in(
         Some(named) => Some(named.parse().map_err(KubeconfigError::ParseProxyUrl)?),
         None => {
             let url = &config.cluster_url;
-            let default = if url.scheme_str() == Some("http") { 80 } else { 443 };
-            let server =
-                Server { host: url.host().unwrap_or_default(), port: url.port_u16().unwrap_or(default) };
+            let is_tls = url.scheme_str() != Some("http");
+            let port = url.port_u16().unwrap_or(if is_tls { 443 } else { 80 });
+            let server = Server { is_tls, host: url.host().unwrap_or_default(), port };
             let proxy = of_environment(environment, server).map(|proxy| proxy.parse());
-            proxy.transpose().map_err(|error| ConfigureError::Variable(Box::new(error)))?
+            let invalid =
+                |error| ConfigureError::Variable { variable: server.variable(), source: Box::new(error) };
+            proxy.transpose().map_err(invalid)?
         }
     };
     Ok(config)
@@ -137,7 +145,8 @@ mod tests {
     }
 
     fn environment(https_proxy: &str, no_proxy: &str) -> Environment {
-        Environment { https_proxy: Some(https_proxy.to_owned()), no_proxy: Some(no_proxy.to_owned()) }
+        let (https_proxy, no_proxy) = (Some(https_proxy.to_owned()), Some(no_proxy.to_owned()));
+        Environment { https_proxy, no_proxy, ..Environment::default() }
     }
 
     async fn proxy_of(environment: Environment, cluster: &str) -> Option<String> {
@@ -159,9 +168,28 @@ mod tests {
     }
 
     #[tokio::test]
+    async fn server_without_tls_is_asked_by_http_proxy() {
+        let plain = |port: &str| {
+            let mut file = file("");
+            let cluster = file.clusters[0].cluster.as_mut().unwrap();
+            cluster.server = Some(format!("http://192.0.2.1{port}"));
+            file
+        };
+        let value = |text: &str| Some(text.to_owned());
+        let mut environment = Environment { http_proxy: value("10.1.2.3:3128"), ..environment("a:1", "") };
+        let config = configure_in(&environment, plain(":8080"), None).await.unwrap();
+        assert_eq!(config.proxy_url.unwrap().to_string(), "http://10.1.2.3:3128/");
+        environment.no_proxy = value("192.0.2.1:80");
+        assert_eq!(configure_in(&environment, plain(""), None).await.unwrap().proxy_url, None);
+        environment = Environment { http_proxy: value("a b"), ..Environment::default() };
+        let bad = configure_in(&environment, plain(""), None).await.unwrap_err();
+        assert_eq!(bad.to_string(), "HTTP_PROXY is not the URL of a proxy");
+    }
+
+    #[tokio::test]
     async fn invalid_proxy_names_where_it_is_written() {
         let bad = configure_in(&environment("http://a b", ""), file(""), None).await.unwrap_err();
-        assert!(matches!(bad, ConfigureError::Variable(_)), "{bad:?}");
+        assert_eq!(bad.to_string(), "HTTPS_PROXY is not the URL of a proxy");
         let named = file(", proxy-url: 'http://a b'");
         let bad = configure_in(&Environment::default(), named, None).await.unwrap_err();
         assert!(matches!(bad, ConfigureError::Kubeconfig(KubeconfigError::ParseProxyUrl(_))), "{bad:?}");

@@ -20,13 +20,14 @@ use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
 
 use bedplate_api::id::MachineName;
 use bedplate_api::machine::{BootStatus, Machine, MachineStatus, Time, condition_type};
+use bedplate_api::reason::event::PxedEvent;
 use bedplate_api::wire::Stage;
 use jiff::Timestamp;
 use serde::{Deserialize, Serialize};
 use tokio::sync::{Notify, mpsc};
 
 pub use self::conditions::{ConditionState, set_condition};
-pub use self::event::{Event, EventReason};
+pub use self::event::Event;
 use self::project::{Part, Parts};
 pub use self::write::{Sink, Writer};
 use crate::machines::{KnownMachine, Machines, Problem, Snapshot};
@@ -242,7 +243,7 @@ impl StatusRegistry {
     }
 
     /// Tells something that a person would want to know. Never waits.
-    pub fn event(&self, machine: &MachineName, reason: EventReason, message: impl Into<String>) {
+    pub fn event(&self, machine: &MachineName, reason: PxedEvent, message: impl Into<String>) {
         let uid = self.inner.machines.load().by_name(machine).map(|known| known.uid.clone());
         let event = Event { machine: machine.clone(), uid, reason, message: message.into() };
         // A full queue means that the API server is away; the same facts are in conditions.
@@ -319,7 +320,7 @@ impl StatusRegistry {
         self.update(&known.name, |status| conditions::apply_contested(status, message.as_deref(), now));
         if let Some(message) = message.filter(|_| new) {
             tracing::warn!(machine = %known.name, message, "machine is not served");
-            self.event(&known.name, EventReason::DuplicateMACAddress, message);
+            self.event(&known.name, PxedEvent::DuplicateMacAddress, message);
         }
     }
 

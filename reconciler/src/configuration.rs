@@ -13,6 +13,7 @@ use std::time::Duration;
 
 use bedplate_api::configuration::MachineConfiguration;
 use bedplate_api::machine::Machine;
+use bedplate_api::reason::event::ControllerEvent;
 use bedplate_api::version::MachineConfigurationVersion;
 use bedplate_bootstrap::makes_a_cluster;
 use bedplate_rules::selection::{OWN_FINALIZER, VersionPlan, Write, is_deployed, version_name};
@@ -28,7 +29,6 @@ use crate::context::World;
 use crate::engine::write::{
     self, FIELD_MANAGER, Failed, WriteError, apply_status, ask, called, set_finalizer,
 };
-use crate::events::Reason;
 use crate::image;
 use crate::metrics::Kind;
 use crate::rollout::{self, Clocks};
@@ -84,10 +84,12 @@ async fn apply(
     let made = failed.note(made);
     if let Some(write) = plan.versions.write.as_ref().filter(|_| made) {
         let (reason, note) = match write {
-            Write::Create(object) => (Reason::VersionCreated, format!("{} is made of it", object.name_any())),
+            Write::Create(object) => {
+                (ControllerEvent::VersionCreated, format!("{} is made of it", object.name_any()))
+            }
             Write::Copy(object) => {
                 let note = format!("the edit went into {}, which no Machine has used yet", object.name_any());
-                (Reason::VersionUpdated, note)
+                (ControllerEvent::VersionUpdated, note)
             }
         };
         world.news.tell(configuration, reason, &note);
@@ -104,15 +106,10 @@ async fn apply(
         if failed.note(apply_status(&all, configuration, &status).await.map(drop)) {
             known = status.latest_version();
             if let Some(held) = status.newly_held(configuration) {
-                world.news.tell(configuration, Reason::DeletionHeld, held);
+                world.news.tell(configuration, ControllerEvent::DeletionHeld, held);
             }
             if let Some((rolls, note)) = status.newly_rolls(configuration) {
-                let reason = match rolls {
-                    Rolls::On => Reason::RolloutBegun,
-                    Rolls::Paused => Reason::RolloutPaused,
-                    Rolls::AtRest => Reason::RolloutEnded,
-                };
-                world.news.tell(configuration, reason, note);
+                world.news.tell(configuration, rolls.into(), note);
             }
         }
     }
@@ -164,7 +161,7 @@ async fn remove(
             let version = version_name(&name, removal.version);
             let note =
                 format!("{version} goes: no Machine uses it, and it is not among the newest that are kept");
-            world.news.tell(configuration, Reason::VersionDeleted, &note);
+            world.news.tell(configuration, ControllerEvent::VersionDeleted, &note);
         }
     }
     failed.end()
@@ -263,7 +260,7 @@ async fn release(
         if failed.note(gone) {
             world.news.tell(
                 configuration,
-                Reason::Released,
+                ControllerEvent::Released,
                 "it goes, with its versions: no Machine names or has it",
             );
         }

@@ -15,6 +15,7 @@ use std::time::Duration;
 
 use bedplate_api::configuration::NodeRole;
 use bedplate_api::machine::Machine;
+use bedplate_api::reason::event::ControllerEvent;
 use jiff::Timestamp;
 use k8s_openapi::api::certificates::v1::{CertificateSigningRequest, CertificateSigningRequestCondition};
 use k8s_openapi::api::core::v1::Node;
@@ -27,7 +28,6 @@ pub use self::holders::RecentClaims;
 pub use self::open::Open;
 use crate::context::World;
 use crate::engine::write::{FIELD_MANAGER, WriteError, ask, called};
-use crate::events::Reason;
 use crate::metrics::Kind;
 
 /// Delay until a request is read again whose Node is about to register.
@@ -73,7 +73,7 @@ pub async fn reconcile(
         }
         Verdict::LeaveOpen(why) => {
             let note = format!("CertificateSigningRequest {}: {why}", request.name_any());
-            tell(&world, machine.as_ref(), &request, Reason::CertificateAwaitsPerson, &note);
+            tell(&world, machine.as_ref(), &request, ControllerEvent::CertificateAwaitsPerson, &note);
             let why = format!("a user must decide: {why}");
             // Read again with growing delays: an agent may report a new address meanwhile. The log has each reason once.
             return Err(WriteError::Later { what: called(&*request), why, again: None });
@@ -91,7 +91,11 @@ pub async fn reconcile(
     world.counters.wrote(Kind::Request);
     let note = format!("CertificateSigningRequest {}: {message}", request.name_any());
     world.leading(write(&request, (type_, reason, message), &world)).await?;
-    let told = if type_ == "Approved" { Reason::CertificateApproved } else { Reason::CertificateDenied };
+    let told = if type_ == "Approved" {
+        ControllerEvent::CertificateApproved
+    } else {
+        ControllerEvent::CertificateDenied
+    };
     tell(&world, machine.as_ref(), &request, told, &note);
     Ok(None)
 }
@@ -135,7 +139,7 @@ fn tell(
     world: &World,
     machine: Option<&Machine>,
     request: &CertificateSigningRequest,
-    reason: Reason,
+    reason: ControllerEvent,
     note: &str,
 ) {
     match machine {

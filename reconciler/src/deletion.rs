@@ -10,6 +10,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use bedplate_api::machine::Machine;
+use bedplate_api::reason::event::ControllerEvent;
 use bedplate_rules::drain::{Drain, Pod};
 use jiff::{SignedDuration, Timestamp};
 use k8s_openapi::api::core::v1::Node;
@@ -19,7 +20,6 @@ use kube::{Api, ResourceExt};
 pub use self::plan::{FINALIZER, Lasted, Plan, Step, concerns, plan};
 use crate::context::World;
 use crate::engine::write::{WriteError, set_finalizer};
-use crate::events::Reason;
 use crate::machine;
 use crate::metrics::Kind;
 use crate::node::drain;
@@ -91,7 +91,7 @@ async fn apply(
             tracing::info!(machine = name, "it is deleted with deletionPolicy Drain, its Node is cordoned");
             let note =
                 format!("it is deleted with deletionPolicy Drain: Node {name} is cordoned, its Pods leave");
-            world.news.tell(machine, Reason::DrainBegun, &note);
+            world.news.tell(machine, ControllerEvent::DrainBegun, &note);
             return Ok(Some(Duration::from_millis(200)));
         }
         (Step::Empty { anyway }, Some(node)) => return empty(machine, node, *anyway, world).await,
@@ -117,7 +117,7 @@ async fn empty(
         let how =
             if anyway { "is not Ready, and its time is over" } else { "has no Pods any more that leave" };
         let note = format!("Node {name} {how}: it is deleted, and the slot is to be stopped");
-        world.news.tell(machine, Reason::NodeDrained, &note);
+        world.news.tell(machine, ControllerEvent::NodeDrained, &note);
         return Ok(Some(Duration::from_millis(200)));
     }
     let left = drain::evict_all(world, &pods, &DRAIN).await?;

@@ -11,6 +11,7 @@ pub mod retry_after;
 pub mod store;
 pub mod write;
 
+use bedplate_api::reason::event::ControllerEvent;
 use std::convert::Infallible;
 use std::fmt::Debug;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -28,7 +29,6 @@ use tokio_util::sync::CancellationToken;
 use crate::context::World;
 use crate::engine::backoff::Backoff;
 use crate::engine::write::WriteError;
-use crate::events::Reason;
 use crate::metrics::{Counters, Kind, Outcome};
 
 /// So many of a kind are reconciled at once. With 32 of them 10,000 Machines took as long, since the API server's processors decide, and an
@@ -95,7 +95,7 @@ impl Failures {
     fn tell<K: Resource<DynamicType = ()>>(&self, object: &K, error: &WriteError, world: &World) -> Action {
         let (action, is_new) = self.again(&object.name_any(), error);
         if is_new && error.refusal().is_some() && self.kind != Kind::Image {
-            world.news.tell(object, Reason::WriteRefused, &error.to_string());
+            world.news.tell(object, ControllerEvent::WriteRefused, &error.to_string());
         }
         action
     }

@@ -11,6 +11,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Instant;
 
+use bedplate_api::reason::event::{ControllerEvent, is_warning};
 use bedplate_process::family::count_rows;
 use jiff::Timestamp;
 use k8s_openapi::api::core::v1::ObjectReference;
@@ -37,180 +38,11 @@ const LONGEST_NOTE: usize = 1024;
 /// Characters of an object's name that are in the Event's.
 const LONGEST_NAME: usize = 200;
 
-/// What happened. A closed set: each is a reason in `kubectl describe`.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
-pub enum Reason {
-    /// An edit has made a version.
-    VersionCreated,
-    /// An edit went into a version that nobody had used.
-    VersionUpdated,
-    /// A version goes: of `revisionHistoryLimit` too many, or with its configuration.
-    VersionDeleted,
-    /// A version is used from now on, and does not change any more.
-    VersionLocked,
-    /// A version was chosen for a Machine.
-    VersionSelected,
-    /// Nothing can be chosen, or what is due cannot: in the condition's word for it.
-    NotSelected,
-    /// A Node is the Machine's.
-    NodeRegistered,
-    /// The Machine's Node is gone, and the host is paved anew.
-    NodeGone,
-    /// The Node of the Machine's name is another host's.
-    ForeignNode,
-    /// The Node was deleted and made anew before the host was paved.
-    NodeRegisteredAnew,
-    /// A kubelet has its certificate.
-    CertificateApproved,
-    /// A kubelet gets none.
-    CertificateDenied,
-    /// A person has to decide about one.
-    CertificateAwaitsPerson,
-    /// What was deleted is held by a Machine.
-    DeletionHeld,
-    /// What was deleted is held by nobody any more.
-    Released,
-    /// The API server will not have what is to be written.
-    WriteRefused,
-    /// A tag was resolved.
-    ImageResolved,
-    /// A tag cannot be resolved.
-    ImageUnresolved,
-    /// A Machine's turn in a rolling update begins.
-    UpdateBegun,
-    /// Its turn is over before its end; nothing has failed in it.
-    UpdateHeld,
-    /// Its turn has failed, or cannot begin.
-    UpdateGivenUp,
-    /// The agent went back to the version before.
-    RolledBack,
-    /// A Node came of a version, and passed its health gate.
-    VersionApplied,
-    /// A Machine that is deleted is drained.
-    DrainBegun,
-    /// Pods of a Node that is drained may not be evicted.
-    DrainBlocked,
-    /// A drained Node is deleted.
-    NodeDrained,
-    /// A rolling update begins to move Machines.
-    RolloutBegun,
-    /// It stands still until a person has seen to what has failed.
-    RolloutPaused,
-    /// No Machine of it is awaited any more.
-    RolloutEnded,
-    /// An operation was done.
-    OperationComplete,
-    /// It was not.
-    OperationFailed,
-}
-
-impl Reason {
-    /// The reason in the API.
-    pub fn as_str(self) -> &'static str {
-        match self {
-            Self::VersionCreated => "VersionCreated",
-            Self::VersionUpdated => "VersionUpdated",
-            Self::VersionDeleted => "VersionDeleted",
-            Self::VersionLocked => "VersionLocked",
-            Self::VersionSelected => "VersionSelected",
-            Self::NotSelected => "NotSelected",
-            Self::NodeRegistered => "NodeRegistered",
-            Self::NodeGone => "NodeGone",
-            Self::ForeignNode => "ForeignNode",
-            Self::NodeRegisteredAnew => "NodeRegisteredAnew",
-            Self::CertificateApproved => "CertificateApproved",
-            Self::CertificateDenied => "CertificateDenied",
-            Self::CertificateAwaitsPerson => "CertificateAwaitsPerson",
-            Self::DeletionHeld => "DeletionHeld",
-            Self::Released => "Released",
-            Self::WriteRefused => "WriteRefused",
-            Self::ImageResolved => "ImageResolved",
-            Self::ImageUnresolved => "ImageUnresolved",
-            Self::UpdateBegun => "UpdateBegun",
-            Self::UpdateHeld => "UpdateHeld",
-            Self::UpdateGivenUp => "UpdateGivenUp",
-            Self::RolledBack => "RolledBack",
-            Self::VersionApplied => "VersionApplied",
-            Self::DrainBegun => "DrainBegun",
-            Self::DrainBlocked => "DrainBlocked",
-            Self::NodeDrained => "NodeDrained",
-            Self::RolloutBegun => "RolloutBegun",
-            Self::RolloutPaused => "RolloutPaused",
-            Self::RolloutEnded => "RolloutEnded",
-            Self::OperationComplete => "OperationComplete",
-            Self::OperationFailed => "OperationFailed",
-        }
-    }
-
-    /// What was done, or tried: of every Event the API wants it.
-    fn action(self) -> &'static str {
-        match self {
-            Self::VersionCreated | Self::VersionUpdated | Self::VersionDeleted | Self::WriteRefused => {
-                "Write"
-            }
-            Self::VersionLocked | Self::VersionSelected | Self::NotSelected => "Select",
-            Self::NodeRegistered | Self::NodeGone | Self::ForeignNode | Self::NodeRegisteredAnew => {
-                "FollowNode"
-            }
-            Self::CertificateApproved | Self::CertificateDenied | Self::CertificateAwaitsPerson => "Approve",
-            Self::DeletionHeld | Self::Released => "Release",
-            Self::ImageResolved | Self::ImageUnresolved => "ResolveImage",
-            Self::UpdateBegun
-            | Self::UpdateHeld
-            | Self::UpdateGivenUp
-            | Self::RolledBack
-            | Self::VersionApplied
-            | Self::RolloutBegun
-            | Self::RolloutPaused
-            | Self::RolloutEnded => "Update",
-            Self::DrainBegun | Self::DrainBlocked | Self::NodeDrained => "Drain",
-            Self::OperationComplete | Self::OperationFailed => "Operate",
-        }
-    }
-
-    /// Whether a person has to do something, or ought to look.
-    fn is_warning(self) -> bool {
-        match self {
-            Self::NotSelected
-            | Self::ForeignNode
-            | Self::NodeRegisteredAnew
-            | Self::CertificateDenied
-            | Self::CertificateAwaitsPerson
-            | Self::DeletionHeld
-            | Self::WriteRefused
-            | Self::ImageUnresolved
-            | Self::UpdateGivenUp
-            | Self::RolledBack
-            | Self::DrainBlocked
-            | Self::RolloutPaused
-            | Self::OperationFailed => true,
-            Self::VersionCreated
-            | Self::VersionUpdated
-            | Self::VersionDeleted
-            | Self::VersionLocked
-            | Self::VersionSelected
-            | Self::NodeRegistered
-            | Self::NodeGone
-            | Self::CertificateApproved
-            | Self::Released
-            | Self::ImageResolved
-            | Self::UpdateBegun
-            | Self::UpdateHeld
-            | Self::VersionApplied
-            | Self::DrainBegun
-            | Self::NodeDrained
-            | Self::RolloutBegun
-            | Self::RolloutEnded
-            | Self::OperationComplete => false,
-        }
-    }
-}
-
 /// One thing that happened to an object.
 #[derive(Debug, Clone, PartialEq)]
 struct Item {
     about: ObjectReference,
-    reason: Reason,
+    reason: ControllerEvent,
     note: String,
 }
 
@@ -248,7 +80,7 @@ impl News {
     }
 
     /// Something has happened to an object. It is told as soon as there is time, or not at all.
-    pub fn tell<K: Resource<DynamicType = ()>>(&self, about: &K, reason: Reason, note: &str) {
+    pub fn tell<K: Resource<DynamicType = ()>>(&self, about: &K, reason: ControllerEvent, note: &str) {
         let Some(queue) = &self.queue else { return };
         let item = Item { about: about.object_ref(&()), reason, note: cut(note, LONGEST_NOTE).to_owned() };
         if queue.try_send(item).is_err() {
@@ -335,7 +167,7 @@ impl Teller {
             regarding: Some(item.about.clone()),
             reporting_controller: Some(REPORTER.to_owned()),
             reporting_instance: Some(self.instance.clone()),
-            type_: Some(if item.reason.is_warning() { "Warning" } else { "Normal" }.to_owned()),
+            type_: Some(if is_warning(item.reason) { "Warning" } else { "Normal" }.to_owned()),
             ..Event::default()
         }
     }
@@ -359,7 +191,7 @@ mod tests {
         let (sender, _queue) = mpsc::channel(2);
         let news = News { queue: Some(sender), counted: Counted::default() };
         for number in 0..5 {
-            news.tell(&Node::default(), Reason::NodeGone, &number.to_string());
+            news.tell(&Node::default(), ControllerEvent::NodeGone, &number.to_string());
         }
         assert_eq!(news.counted.0.dropped.load(Ordering::Relaxed), 3);
     }

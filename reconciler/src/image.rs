@@ -15,9 +15,12 @@ use std::time::Duration;
 use bedplate_api::condition::set_condition;
 use bedplate_api::configuration::NodeImage;
 use bedplate_api::id::Digest;
+use bedplate_api::reason::configuration::ImageResolvedReason;
+use bedplate_api::reason::event::ControllerEvent;
+use bedplate_api::reason::machine::ConfigurationPendingReason;
 use bedplate_api::version::{IMAGE_RESOLVED, MachineConfigurationVersion, MachineConfigurationVersionStatus};
 use bedplate_oci::{Access, EnsureImageError, Options, resolve_tag};
-use bedplate_rules::selection::{Choice, Pending, PendingReason, is_deployed, version_name};
+use bedplate_rules::selection::{Choice, Pending, is_deployed, version_name};
 use jiff::Timestamp;
 use kube::{Api, ResourceExt};
 use serde_json::json;
@@ -25,7 +28,6 @@ use serde_json::json;
 use crate::configuration::status_of;
 use crate::context::World;
 use crate::engine::write::{WriteError, apply_status};
-use crate::events::Reason;
 use crate::metrics::Kind;
 use crate::reach::RegistryReach;
 
@@ -85,7 +87,7 @@ pub fn once_resolved(
     };
     let why = failure(version).unwrap_or("the registry has not answered yet");
     let pending = Pending {
-        reason: PendingReason::ImageUnresolved,
+        reason: ConfigurationPendingReason::ImageUnresolved,
         message: format!("{name} names its image by a tag: {why}"),
         nearest: Vec::new(),
     };
@@ -118,9 +120,9 @@ pub async fn reconcile(
         match &answer {
             Ok(digest) => {
                 let note = format!("{} stands for {digest}, for all its Machines", image.reference);
-                world.news.tell(&*version, Reason::ImageResolved, &note);
+                world.news.tell(&*version, ControllerEvent::ImageResolved, &note);
             }
-            Err(error) => world.news.tell(&*version, Reason::ImageUnresolved, &told(image, error)),
+            Err(error) => world.news.tell(&*version, ControllerEvent::ImageUnresolved, &told(image, error)),
         }
     }
     let what = format!("the image of MachineConfigurationVersion {}", version.name_any());
@@ -168,11 +170,11 @@ fn answered(
         Ok(digest) => {
             status.image_digest = Some(*digest);
             status.image_reference = Some(version.spec.template.image.reference.clone());
-            set_condition(&mut status, IMAGE_RESOLVED, true, "Resolved", "", now);
+            set_condition(&mut status, true, ImageResolvedReason::Resolved, "", now);
         }
         Err(why) => {
             (status.image_digest, status.image_reference) = (None, None);
-            set_condition(&mut status, IMAGE_RESOLVED, false, "Unresolved", &why, now);
+            set_condition(&mut status, false, ImageResolvedReason::Unresolved, &why, now);
         }
     }
     status
@@ -256,7 +258,7 @@ mod tests {
             "lastTransitionTime": "2026-01-01T00:00:00Z" }]);
         let open = tagged(&json!({ "conditions": failed }));
         let Choice::Pending(pending) = once_resolved(select(true), false, &[&open]) else { panic!() };
-        assert_eq!(pending.reason, PendingReason::ImageUnresolved);
+        assert_eq!(pending.reason, ConfigurationPendingReason::ImageUnresolved);
         assert!(pending.message.contains("w-v1") && pending.message.contains("away"), "{}", pending.message);
         assert!(matches!(once_resolved(select(true), true, &[&open]), Choice::Keep(Some(_))));
         assert_eq!(once_resolved(select(false), true, &[&open]), select(false));

@@ -11,6 +11,8 @@ mod plan;
 use std::sync::Arc;
 
 use bedplate_api::machine::{Machine, NODE_CONFIGURATION, NODE_VERSION};
+use bedplate_api::reason::event::ControllerEvent;
+use bedplate_api::reason::machine::DrainedReason;
 use bedplate_api::version::MachineConfigurationVersion;
 use bedplate_rules::selection::{Again, version_name};
 use jiff::Timestamp;
@@ -23,7 +25,6 @@ pub use self::plan::{NodeSeen, Plan, Status, foreign, plan};
 use crate::configuration::status_of;
 use crate::context::World;
 use crate::engine::write::{WriteError, apply_annotations, apply_status};
-use crate::events::Reason;
 use crate::metrics::Kind;
 
 /// Makes one Machine's fields as they ought to be.
@@ -92,7 +93,7 @@ async fn apply(
         }
         let before = machine.status.clone().unwrap_or_default();
         for (reason, note) in events::told(&before, status) {
-            if reason == Reason::NodeRegisteredAnew {
+            if reason == ControllerEvent::NodeRegisteredAnew {
                 tracing::warn!(
                     machine = name,
                     note,
@@ -109,7 +110,7 @@ async fn apply(
         apply_annotations(&nodes, node, &annotations).await?;
         // A Node is annotated once for each version that it is of.
         let note = format!("Node {} runs {}", node.name_any(), version_name(configuration, *version));
-        world.news.tell(machine, Reason::VersionApplied, &note);
+        world.news.tell(machine, ControllerEvent::VersionApplied, &note);
     }
     Ok(())
 }
@@ -120,7 +121,7 @@ async fn apply(
 /// [`WriteError`]
 pub async fn say_drained(
     machine: &Machine,
-    drained: &(bool, &'static str, String),
+    drained: &(bool, DrainedReason, String),
     now: Timestamp,
     world: &World,
 ) -> Result<(), WriteError> {
@@ -144,6 +145,6 @@ async fn lock(
     apply_status(&all, *version, &status_of(version, true, machines)).await?;
     tracing::info!(version = name, "a version is locked");
     let note = format!("Machine {} uses it: it does not change any more", machine.name_any());
-    world.news.tell(*version, Reason::VersionLocked, &note);
+    world.news.tell(*version, ControllerEvent::VersionLocked, &note);
     Ok(())
 }

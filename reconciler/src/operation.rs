@@ -11,6 +11,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use bedplate_api::operation::{MachineOperation, OperationState};
+use bedplate_api::reason::event::ControllerEvent;
 use bedplate_rules::drain::CORDONED_BY;
 use jiff::Timestamp;
 use k8s_openapi::api::core::v1::Node;
@@ -22,7 +23,6 @@ pub use self::plan::{HELD, Plan, Seen, Since, is_finished, parent_of, plan, stat
 pub use crate::cache::operations::Whose;
 use crate::context::World;
 use crate::engine::write::{self, Failed, WriteError, apply_labels, apply_status};
-use crate::events::Reason;
 use crate::metrics::Kind;
 
 /// Makes what is ours of one operation as it ought to be; says when it is to be looked at again.
@@ -64,14 +64,14 @@ pub async fn reconcile(
 }
 
 /// How it has ended.
-fn told(operation: &MachineOperation) -> (Reason, String) {
+fn told(operation: &MachineOperation) -> (ControllerEvent, String) {
     let spec = &operation.spec;
     let on = spec.machine_ref.as_ref().map(|machine| format!(" of Machine {}", machine.name));
     let status = operation.status.as_ref();
     let is_done = state(operation) == Some(OperationState::Complete);
     let (reason, how) = match is_done {
-        true => (Reason::OperationComplete, "is done"),
-        false => (Reason::OperationFailed, "has failed"),
+        true => (ControllerEvent::OperationComplete, "is done"),
+        false => (ControllerEvent::OperationFailed, "has failed"),
     };
     let said = |text: Option<&String>| text.cloned().filter(|text| !text.is_empty());
     let why = said(status.and_then(|status| status.reason.as_ref())).filter(|_| !is_done);

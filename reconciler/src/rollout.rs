@@ -22,6 +22,7 @@ use std::time::Duration;
 
 use bedplate_api::configuration::{MachineConfiguration, RollingUpdate};
 use bedplate_api::machine::Machine;
+use bedplate_api::reason::event::ControllerEvent;
 use bedplate_api::version::MachineConfigurationVersion;
 use bedplate_rules::drain::{Drain, refusal};
 use futures::{StreamExt, stream};
@@ -38,7 +39,6 @@ pub use self::waits::{Wait, Waits, is_late};
 pub use crate::cache::heartbeats::Heard;
 use crate::context::{Stores, World};
 use crate::engine::write::{self, WriteError};
-use crate::events::Reason;
 use crate::machine;
 use crate::metrics::Turn;
 pub use crate::node::cordon::Purpose;
@@ -200,7 +200,7 @@ impl Actor<'_> {
     }
 
     /// Of a Machine that is there.
-    fn tell(&self, name: &str, reason: Reason, note: &str) {
+    fn tell(&self, name: &str, reason: ControllerEvent, note: &str) {
         if let Some(machine) = self.machine(name) {
             self.world.news.tell(&**machine, reason, note);
         }
@@ -253,13 +253,13 @@ impl Actor<'_> {
             let failed = self.failed(version, reason, &why);
             tracing::warn!(machine = name, version, reason = failed.message, "it is not drained");
             drain::say_failed(world, &node, &failed).await?;
-            self.tell(name, Reason::UpdateGivenUp, &events::given_up(version, &failed.message));
+            self.tell(name, ControllerEvent::UpdateGivenUp, &events::given_up(version, &failed.message));
             return Ok(left);
         }
         drain::cordon(world, &node, &Purpose::Rollout(version.to_owned()), now).await?;
         world.drains.begins(&pods);
         tracing::info!(machine = name, version, "its turn begins, the Node is cordoned");
-        self.tell(name, Reason::UpdateBegun, &events::begun(name, version));
+        self.tell(name, ControllerEvent::UpdateBegun, &events::begun(name, version));
         Ok(left)
     }
 
@@ -326,7 +326,7 @@ impl Actor<'_> {
         }
         drain::remove(self.world, node).await?;
         tracing::info!(machine = name, version, "its Pods have left, the Node is deleted");
-        self.tell(&name, Reason::NodeDrained, &events::drained(&name, version));
+        self.tell(&name, ControllerEvent::NodeDrained, &events::drained(&name, version));
         Ok(None)
     }
 
@@ -341,12 +341,16 @@ impl Actor<'_> {
         tracing::warn!(
             machine = node.name_any(),
             version,
-            reason = reason.as_str(),
+            reason = ?reason,
             message,
             "its turn is given up"
         );
         drain::free(self.world, node, Some(&failed)).await?;
-        self.tell(&node.name_any(), Reason::UpdateGivenUp, &events::given_up(version, &failed.message));
+        self.tell(
+            &node.name_any(),
+            ControllerEvent::UpdateGivenUp,
+            &events::given_up(version, &failed.message),
+        );
         Ok(None)
     }
 
@@ -359,9 +363,9 @@ impl Actor<'_> {
                 match failed {
                     Some(failed) => {
                         let note = events::given_up(&failed.version, &failed.message);
-                        self.tell(name, Reason::UpdateGivenUp, &note);
+                        self.tell(name, ControllerEvent::UpdateGivenUp, &note);
                     }
-                    None => self.tell(name, Reason::UpdateHeld, &events::held(name, self.rollout)),
+                    None => self.tell(name, ControllerEvent::UpdateHeld, &events::held(name, self.rollout)),
                 }
                 Ok(())
             }

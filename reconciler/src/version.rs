@@ -6,13 +6,13 @@
 
 use std::sync::Arc;
 
+use bedplate_api::reason::event::ControllerEvent;
 use bedplate_api::version::MachineConfigurationVersion;
 use bedplate_rules::selection::{OWN_FINALIZER, is_of};
 use kube::{Api, ResourceExt};
 
 use crate::context::World;
 use crate::engine::write::{WriteError, called, set_finalizer};
-use crate::events::Reason;
 use crate::metrics::Kind;
 
 /// Whether a version is being deleted, and waits for its finalizer to go.
@@ -59,7 +59,7 @@ async fn release(version: &MachineConfigurationVersion, world: &World) -> Result
     tracing::info!(version = version.name_any(), "it goes: its configuration is gone, and nobody holds it");
     world.news.tell(
         version,
-        Reason::Released,
+        ControllerEvent::Released,
         "it goes: its configuration is gone, and no Machine names or has it",
     );
     Ok(())

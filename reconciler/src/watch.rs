@@ -250,3 +250,50 @@ async fn follow_requests(mut seen: Stream<CertificateSigningRequest>, queues: Qu
         }
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use serde_json::{Value, json};
+
+    use super::*;
+    use crate::enqueue::Queue;
+    use crate::metrics::Kind;
+
+    fn request(number: i64, status: &Value) -> CertificateSigningRequest {
+        let made = Timestamp::from_second(number).unwrap().to_string();
+        let spec = json!({ "request": "", "signerName": "kubernetes.io/kubelet-serving", "username": "system:node:a" });
+        let meta = json!({ "name": format!("r{number}"), "creationTimestamp": made });
+        serde_json::from_value(json!({ "metadata": meta, "spec": spec, "status": status })).unwrap()
+    }
+
+    /// Of six requests of a user the newest four are decided about.
+    #[tokio::test]
+    async fn trust_5_older_request_is_queued_once_it_is_one_of_the_newest() {
+        let counters = Counters::default();
+        let (requests, mut queued) = Queue::new(Kind::Request, &counters);
+        let queues = Queues {
+            configurations: Queue::new(Kind::Configuration, &counters).0,
+            versions: Queue::new(Kind::Version, &counters).0,
+            machines: Queue::new(Kind::Machine, &counters).0,
+            requests,
+            operations: Queue::new(Kind::Operation, &counters).0,
+            images: Queue::new(Kind::Image, &counters).0,
+            rollouts: Queue::new(Kind::Rollout, &counters).0,
+            departures: Queue::new(Kind::Departure, &counters).0,
+            later: crate::enqueue::later().0,
+        };
+        let approved = json!({ "conditions": [{ "type": "Approved", "status": "True" }] });
+        let open = (0..6).map(|number| Seen::There(request(number, &json!({})).into()));
+        let decided = Seen::There(request(5, &approved).into());
+        let deleted = Seen::Gone(request(4, &json!({})).into());
+        let events: Vec<_> = open.chain([decided, deleted]).collect();
+        let stores = stores().0;
+        follow_requests(Box::pin(futures::stream::iter(events)), queues, stores.clone()).await;
+        let mut names = Vec::new();
+        while let Some(name) = queued.recv().await {
+            names.push(name.name);
+        }
+        assert_eq!(names, ["r0", "r1", "r2", "r3", "r4", "r5", "r5", "r1", "r0"]);
+        assert!((0..4).all(|number| stores.open().is_new(&format!("r{number}"))));
+    }
+}

@@ -347,11 +347,11 @@ proptest! {
         let done = world.hosts.iter().all(|host| host.applied == world.newest);
         let (_, reason, message) = &standing.progressing;
         if done {
-            prop_assert!(["UpToDate", "RollingOut"].contains(reason), "{} {}", reason, message);
+            prop_assert!(["UpToDate", "RollingOut"].contains(&reason.as_str()), "{} {}", reason, message);
         } else {
-            let told = ["Paused", "SomeLeft", "BudgetUsedUp", "RollingOut", "NotFetched"].contains(reason);
+            let told = ["Paused", "SomeLeft", "BudgetUsedUp", "RollingOut", "NotFetched"].contains(&reason.as_str());
             prop_assert!(told, "{} {} {:#?}", reason, message, world);
-            if *reason == "Paused" {
+            if reason.as_str() == "Paused" {
                 prop_assert!(standing.degraded.is_some());
             }
         }

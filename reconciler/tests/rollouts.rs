@@ -379,7 +379,7 @@ fn c4_host_without_a_node_fails_despite_its_agents_reports() {
             let Place::Failed(failure) = &judged.members[0].place else {
                 panic!("{:?}", judged.members[0].place)
             };
-            assert_eq!(failure.reason, "NodeMissing");
+            assert_eq!(failure.reason.as_str(), "NodeMissing");
             assert!(judged.is_paused(&settings));
         }
     }
@@ -479,7 +479,7 @@ fn c4_what_was_taken_back_holds_the_update_while_its_node_comes_and_goes() {
         let judged = judged(&back, node.as_ref());
         let place = &judged.members[0].place;
         assert!(
-            matches!(place, Place::Failed(failure) if failure.reason == "RolledBack"),
+            matches!(place, Place::Failed(failure) if failure.reason.as_str() == "RolledBack"),
             "{node:?}: {place:?}"
         );
     }

@@ -9,8 +9,9 @@ use std::collections::{BTreeMap, BTreeSet};
 use bedplate_api::configuration::MachineConfiguration;
 use bedplate_api::machine::{Machine, Selected, SelectedBy};
 use bedplate_api::version::MachineConfigurationVersion;
+use bedplate_api::reason::machine::ConfigurationPendingReason;
 use bedplate_rules::selection::{
-    Again, Choice, PendingReason, References, VersionPlan, Write, choose, is_deployed, plan_versions,
+    Again, Choice, References, VersionPlan, Write, choose, is_deployed, plan_versions,
     reference_changed, repave,
 };
 use proptest::prelude::*;
@@ -249,7 +250,7 @@ fn c5_a_version_of_another_owner_is_never_adopted_and_its_number_not_used() {
         .machines
         .insert("a".to_owned(), machine("a", json!({}), json!({ "configurationRef": { "name": "w" } })));
     let Choice::Pending(pending) = world.choose("a", None) else { panic!("another's version was chosen") };
-    assert_eq!(pending.reason, PendingReason::VersionNotFound);
+    assert_eq!(pending.reason, ConfigurationPendingReason::VersionNotFound);
 }
 
 #[test]
@@ -446,7 +447,7 @@ fn h3_a_choice_by_hardware_waits_until_the_agent_has_reported_it() {
     let mut world =
         World::with(vec![configuration("amd64", "1", &amd64), configuration("any", "2", &any)], vec![host]);
     let Choice::Pending(pending) = world.choose("a", None) else { panic!("it would never get amd64") };
-    assert_eq!(pending.reason, PendingReason::HardwareNotReported);
+    assert_eq!(pending.reason, ConfigurationPendingReason::HardwareNotReported);
     assert!(
         pending.message.contains("machineSelector of amd64 needs status.hardware.cpu"),
         "{}",
@@ -474,7 +475,7 @@ fn h4_a_pinned_version_is_used_as_it_is_and_one_that_is_not_there_is_named() {
     };
     let mut world = World::with(vec![configuration("w", "1", &json!({}))], vec![pin(7)]);
     let Choice::Pending(pending) = world.choose("a", None) else { panic!("v7 does not exist") };
-    assert_eq!(pending.reason, PendingReason::VersionNotFound);
+    assert_eq!(pending.reason, ConfigurationPendingReason::VersionNotFound);
     assert!(pending.message.contains("w-v7 does not exist; the newest are: 1"), "{}", pending.message);
     world.machines.insert("a".to_owned(), pin(1));
     world.select("a", None);
@@ -514,7 +515,7 @@ fn what_is_paused_deleted_or_claimed_is_left_alone() {
     let Choice::Keep(Some(pending)) = world.choose("a", Some(Again::NodeGone)) else {
         panic!("it was claimed")
     };
-    assert_eq!(pending.reason, PendingReason::Claimed);
+    assert_eq!(pending.reason, ConfigurationPendingReason::Claimed);
     world.machines.get_mut("a").unwrap().spec.paused = true;
     assert_eq!(world.choose("a", Some(Again::NodeGone)), Choice::LeaveAlone);
     let deleted = &mut world.machines.get_mut("a").unwrap();

@@ -231,14 +231,14 @@ async fn a_command_gives_its_exit_code_and_both_outputs_and_leaves_no_unit() -> 
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_commands_output_goes_into_a_file_where_that_is_asked_for() -> Result<()> {
+async fn standard_output_of_a_command_goes_into_a_file_if_that_is_asked_for() -> Result<()> {
     let (host, bus) = host("file", &[])?;
     host.put("/var/log/out", b"older and longer than what comes\n", 0o600)?;
     let mut command = shell("writes", "echo one; echo two >&2");
-    command.output = Output::File("/var/log/out".into());
+    command.output = Output::Split("/var/log/out".into());
     let ran = bus.manager().run(&command).await?;
-    assert_eq!((ran.exit, ran.output.as_str()), (Exit::Code(0), "one\ntwo\n"));
-    assert_eq!(host.read("/var/log/out")?, "one\ntwo\n");
+    assert_eq!((ran.exit, ran.output.as_str()), (Exit::Code(0), "two\n"));
+    assert_eq!(host.read("/var/log/out")?, "one\n");
     Ok(())
 }
 
@@ -336,8 +336,8 @@ async fn a_containers_own_systemd_is_reached_through_its_leader() -> Result<()> 
     let ran = inside.run(&shell("who", "hostname; cat /etc/hostname")).await?;
     assert_eq!((ran.exit, ran.output.as_str()), (Exit::Code(0), "inner-1\ninner-1\n"));
     let mut command = shell("where", "echo here");
-    command.output = Output::File("/var/log/where".into());
-    assert_eq!(inside.run(&command).await?.output, "here\n");
+    command.output = Output::Split("/var/log/where".into());
+    assert_eq!(inside.run(&command).await?.output, "");
     assert_eq!(host.read("/var/lib/machines/inner-1/var/log/where")?, "here\n");
     assert!(bus.machined().terminate(&running.name).await?);
     let mut changes = bus.manager().changes(&BTreeSet::from([UnitName::of_container(&running.name)])).await?;

@@ -4,6 +4,8 @@
 
 #![allow(clippy::unwrap_used, clippy::panic, reason = "a test that cannot go on has failed")]
 
+#[path = "kubernetes_controller/takeover.rs"]
+mod takeover;
 #[path = "kubernetes_controller/told.rs"]
 mod told;
 

@@ -20,6 +20,9 @@ use serde_json::{Value, json};
 
 const PATIENCE: Duration = Duration::from_secs(60);
 
+/// Field manager of agents.
+const AGENT: &str = "bedplate-agent";
+
 /// The cluster with its garbage collector, and the controller; all end with the test program.
 struct Site {
     kubernetes: Kubernetes,
@@ -115,11 +118,11 @@ impl Site {
         let taken = json!({ "state": "InProgress", "startTime": now, "executor": format!("bedplate-agent/{machine}") });
         let is_taken = self.objects().get("mop", name).unwrap().unwrap()["status"]["startTime"].is_string();
         if !is_taken {
-            agent.merge_status("mop", name, &taken).unwrap();
+            agent.merge_status_as(AGENT, "mop", name, &taken).unwrap();
         }
         if let Some(state) = end {
             let ended = json!({ "state": state, "completionTime": now, "reason": "Said" });
-            agent.merge_status("mop", name, &ended).unwrap();
+            agent.merge_status_as(AGENT, "mop", name, &ended).unwrap();
         }
     }
 
@@ -183,7 +186,7 @@ fn o1_o5_o7_an_operation_is_pending_and_labelled_and_its_executor_finds_takes_an
     site.until_state("o7", "Pending");
     let taken = json!({ "state": "InProgress", "executor": "x" });
     let agent = site.agent("o5");
-    let refused = site.until_refused(|| agent.merge_status("mop", "o7", &taken));
+    let refused = site.until_refused(|| agent.merge_status_as(AGENT, "mop", "o7", &taken));
     assert!(refused.contains("does not report on powerOn"), "{refused}");
 }
 
@@ -375,8 +378,11 @@ fn o1_host_that_writes_without_pause_does_not_keep_an_operation() {
     let status = |number: u32| json!({ "state": "Pending", "message": number.to_string() });
     std::thread::scope(|scope| {
         // They end with the operation, whose status then stays as it is.
-        let write =
-            || (0..).take_while(|number| agent.merge_status("mop", "busy", &status(*number)).is_ok()).count();
+        let write = || {
+            (0..)
+                .take_while(|number| agent.merge_status_as(AGENT, "mop", "busy", &status(*number)).is_ok())
+                .count()
+        };
         let writers = [(); 4].map(|()| scope.spawn(write));
         let begun = std::time::Instant::now();
         let failed = site.until_state("busy", "Failed");
@@ -418,7 +424,7 @@ fn the_controller_makes_no_operations_of_its_own_and_changes_nobodys_but_for_its
     // What is summed up is nobody's but the controller's.
     let sums = json!({ "machines": { "complete": ["policy"] } });
     let agent = site.agent("policy");
-    let said = site.until_refused(|| agent.merge_status("mop", "policy", &sums));
+    let said = site.until_refused(|| agent.merge_status_as(AGENT, "mop", "policy", &sums));
     assert!(said.contains("leaves the sums"), "{said}");
     assert!(site.pxed.merge_status("mop", "policy", &sums).is_err());
 }
@@ -474,7 +480,7 @@ fn o8_the_node_that_was_drained_for_an_operation_is_deleted_so_that_the_host_is_
     cordon(&uid);
     let drained = json!({ "type": "Drained", "status": "True", "reason": "PodsLeft", "message": "the Pods have left",
         "lastTransitionTime": "2026-01-01T00:00:00Z" });
-    site.agent("o8").merge_status("mop", "o8", &json!({ "conditions": [drained] })).unwrap();
+    site.agent("o8").merge_status_as(AGENT, "mop", "o8", &json!({ "conditions": [drained] })).unwrap();
     let gone = |node: Option<&Value>| node.is_none().then_some(());
     site.objects().until(("node", "o8"), PATIENCE, gone).expect("the end of its Node");
     until_machine(site, "o8", "version 2 and no Node", |status| {

@@ -378,7 +378,8 @@ fn h2_a_takeover_token_is_used_once_by_two_pxed() {
     patch("takeover-a", &json!({ "pxe": { "interfaces": interfaces, "takeover": "rack-7" } }));
     looks_again(&site, &server, 2);
     assert_eq!(server.asked(), [], "nothing shows yet that the Machine has no Node");
-    let generation = objects().get("machine", "takeover-a").unwrap().unwrap()["metadata"]["generation"].clone();
+    let generation =
+        objects().get("machine", "takeover-a").unwrap().unwrap()["metadata"]["generation"].clone();
     let report = |state: &str| {
         let observed = json!({ "state": state, "observedGeneration": generation });
         let reported = json!({ "apiVersion": "bedplate.dev/v1alpha1", "kind": "Machine",

@@ -12,6 +12,7 @@ mod kubernetes {
     mod crds;
     mod documents;
     mod drain;
+    mod managers;
     mod pod;
     mod requests;
     mod roles;

@@ -8,6 +8,9 @@
 
 mod tidy {
     pub(crate) mod crates;
+    pub(crate) mod language;
+    pub(crate) mod modules;
+    pub(crate) mod reasons;
     pub(crate) mod source;
     pub(crate) mod tree;
     pub(crate) mod words;
@@ -18,6 +21,8 @@ use std::path::Path;
 
 use tidy::{
     crates::CRATES,
+    language,
+    modules::PROGRAMS,
     source::{Source, functions},
     tree::{Document, documents, root, sources, texts},
     words,
@@ -253,6 +258,61 @@ fn crates_depend_only_on_those_that_their_table_allows() {
 }
 
 #[test]
+fn modules_use_only_modules_below_them() {
+    let sources = sources();
+    let mut wrong = Vec::new();
+    for program in PROGRAMS {
+        let unlisted = program.unlisted(&sources);
+        wrong.extend(
+            unlisted.iter().map(|module| format!("{module}: only in the table, or only in the crate")),
+        );
+        let found = program.upward_arrows(&sources);
+        let known = |(user, used): &(String, String)| program.upward.contains(&(user, used));
+        let new = found.iter().filter(|(arrow, _)| !known(arrow));
+        wrong.extend(new.map(|((user, used), file)| format!("{file}: {user} -> {used} runs up")));
+        let gone = program
+            .upward
+            .iter()
+            .filter(|(user, used)| !found.contains_key(&((*user).to_owned(), (*used).to_owned())));
+        wrong.extend(gone.map(|(user, used)| format!("{}: {user} -> {used} is gone", program.folder)));
+    }
+    hold(
+        "modules of a program that differ from tests/tests/tidy/modules.rs:",
+        "move what both need down, or correct the table and say why; remove arrows that are gone from the table",
+        &wrong,
+    );
+}
+
+/// File with the counts of today, below the repository.
+const DEBT: &str = "tests/tests/tidy/debt.toml";
+
+#[test]
+fn words_that_the_writing_guide_replaces_become_fewer() {
+    let hits = language::hits(&sources(), &documents());
+    let counts = language::counts(&hits);
+    if std::env::var_os("BEDPLATE_RECORD_DEBT").is_some() {
+        let text = toml::to_string(&counts).expect("counts are TOML");
+        let head = "# Lines per folder that the writing guide would word otherwise. A count may only fall; see docs/testing.md.\n\n";
+        std::fs::write(root().join(DEBT), format!("{head}{text}")).expect("a writable debt.toml");
+    }
+    let debt = std::fs::read_to_string(root().join(DEBT)).expect(DEBT);
+    let debt: language::Counts = toml::from_str(&debt).expect(DEBT);
+    let mut wrong = Vec::new();
+    for (folder, pattern, allowed, found) in language::differences(&debt, &counts) {
+        wrong.push(format!("{folder}, {pattern:?}: {found} lines, {allowed} in the file"));
+        if found > allowed {
+            let places = hits.iter().filter(|hit| hit.folder == folder && hit.pattern == pattern);
+            wrong.extend(places.map(|hit| format!("  {}", hit.place)));
+        }
+    }
+    hold(
+        "counts that differ from tests/tests/tidy/debt.toml:",
+        "reword the new lines; if there are fewer, record it: BEDPLATE_RECORD_DEBT=1 cargo test -p bedplate-tests --test tidy writing_guide",
+        &wrong,
+    );
+}
+
+#[test]
 fn readme_shows_the_table_of_crates() {
     let readme = std::fs::read_to_string(root().join("README.md")).expect("README.md");
     let shown = tidy::crates::arrows();
@@ -328,25 +388,26 @@ fn manual() -> Vec<Document> {
 }
 
 #[test]
-fn every_reason_that_code_tells_is_in_the_documents() {
-    let manual = manual();
-    let explained = words::marked_words(&manual);
+fn every_reason_is_written_by_a_program() {
+    let unwritten = tidy::reasons::unwritten(&sources());
+    hold("reasons that no program writes:", "remove them from api/src/reason", &unwritten);
+}
+
+#[test]
+fn reasons_are_compared_as_values() {
+    // Reasons of the API server and of other programs.
+    const OTHERS: [&str; 4] =
+        ["agent/src/plane/", "cli/src/backend", "cli/src/install", "cli/src/run_operation"];
     let mut wrong = Vec::new();
-    let mut told = BTreeSet::new();
     for source in sources() {
-        for (number, reason) in words::reasons_told(&source) {
-            if !explained.contains(reason.as_str()) {
-                wrong.push(format!("{}:{number} {reason}", source.path));
-            }
-            told.insert(reason);
+        let theirs = OTHERS.iter().any(|folder| source.path.starts_with(folder));
+        if source.is_test() || source.path.starts_with("tests/") || theirs {
+            continue;
         }
+        let lines = tidy::reasons::compared_with_text(&source);
+        wrong.extend(lines.into_iter().map(|(number, line)| format!("{}:{number} {line}", source.path)));
     }
-    assert!(told.len() > 150, "only {} reasons: the search does not find them", told.len());
-    hold(
-        "reasons of conditions, Events, operations or refusals that no page of docs/ has between backticks:",
-        "say what it means and what to do where its like are explained (docs/stuck.md has the way), or name it as none in tidy/words.rs",
-        &wrong,
-    );
+    hold("reasons that are compared as texts:", "compare with a value of api/src/reason", &wrong);
 }
 
 #[test]

@@ -138,12 +138,12 @@ fn cargo_program(name: &str) -> Command {
     command
 }
 
-/// Generates `api/crds` again.
+/// Writes the files that are generated from `api/`.
 ///
 /// # Errors
 /// Cargo fails.
-pub(crate) fn crds() -> Result<()> {
-    progress::step("generate api/crds", |step| {
-        step.run(cargo().args(["run", "--quiet", "--locked", "-p", "bedplate-api", "--example", "crds"]))
+pub(crate) fn generate() -> Result<()> {
+    progress::step("generate api/crds and docs/reasons.md", |step| {
+        step.run(cargo().args(["run", "--quiet", "--locked", "-p", "bedplate-api", "--example", "generate"]))
     })
 }

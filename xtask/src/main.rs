@@ -102,8 +102,8 @@ enum Command {
         #[arg(trailing_var_arg = true, allow_hyphen_values = true)]
         arguments: Vec<String>,
     },
-    /// Generates the custom resource definitions anew.
-    Crds,
+    /// Writes the files that are generated from `api/`: custom resource definitions and docs/reasons.md.
+    Generate,
     /// Builds the agent's Debian package, for hosts that are not netbooted.
     Deb,
 }
@@ -165,7 +165,7 @@ fn main() -> ExitCode {
         Command::Step { name, arguments } => steps::run(&name, &arguments),
         Command::Demo { keep } => demo::run(keep),
         Command::Bench { arguments } => demo::bench(&arguments),
-        Command::Crds => build::crds(),
+        Command::Generate => build::generate(),
         Command::Deb => deb::run(),
     };
     match result {

@@ -3,14 +3,13 @@
 //!
 //! ```text
 //!   StartTransientUnit (oneshot, pinned by our connection) ── job ends ── StopUnit: children too ── exit code ── unpinned
-//!        output: a pipe whose end is kept here, or a file that systemd opens
+//!        output: a pipe whose end is kept here; standard output may go into a file that systemd opens
 //! ```
 //! systemd itself ends the command at its deadline, also if the agent was killed meanwhile. Called by `systemd`.
 
 use std::collections::VecDeque;
-use std::io::{Read as _, Seek as _, SeekFrom};
 use std::os::fd::OwnedFd;
-use std::path::{Path, PathBuf};
+use std::path::PathBuf;
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
@@ -40,9 +39,8 @@ const DRAIN: Duration = Duration::from_secs(2);
 pub enum Output {
     /// Only its end is kept.
     Tail,
-    /// Into a file, which is emptied first; a path in the root directory of that systemd. Its end is kept too.
-    File(PathBuf),
-    /// Standard output into such a file, of standard error the end is kept.
+    /// Standard output into a file, which is emptied first; of standard error the end is kept. The path is in the root directory of that systemd,
+    /// which follows symbolic links.
     Split(PathBuf),
 }
 
@@ -148,9 +146,9 @@ impl Tail {
 }
 
 /// What comes out of a command.
-enum Collected {
-    Pipe { tail: Arc<Mutex<Tail>>, reader: JoinHandle<()> },
-    File(PathBuf),
+struct Collected {
+    tail: Arc<Mutex<Tail>>,
+    reader: JoinHandle<()>,
 }
 
 /// Stops the unit if nobody has waited for its end.
@@ -228,11 +226,6 @@ async fn start(
 ) -> Result<Started, BusError> {
     let mut properties = properties(command);
     let collected = match &command.output {
-        Output::File(path) => {
-            // Standard error follows standard output if nothing else is said.
-            properties.push(("StandardOutputFileToTruncate", path.to_string_lossy().into_owned().into()));
-            Collected::File(manager.root().join(path.strip_prefix("/").unwrap_or(path)))
-        }
         Output::Split(path) => {
             properties.push(("StandardOutputFileToTruncate", path.to_string_lossy().into_owned().into()));
             let (error, collected) = pipe_end(act)?;
@@ -265,7 +258,7 @@ fn unexpected(act: &str, error: std::io::Error) -> BusError {
 fn pipe_end(act: &str) -> Result<(OwnedFd, Collected), BusError> {
     let (sender, receiver) = pipe::pipe().map_err(|error| unexpected(act, error))?;
     let write = sender.into_blocking_fd().map_err(|error| unexpected(act, error))?;
-    Ok((write, Collected::pipe(receiver)))
+    Ok((write, Collected::of(receiver)))
 }
 
 fn properties(command: &TransientCommand) -> Vec<(&'static str, Variant<'static>)> {
@@ -288,7 +281,7 @@ fn properties(command: &TransientCommand) -> Vec<(&'static str, Variant<'static>
 }
 
 impl Collected {
-    fn pipe(mut receiver: pipe::Receiver) -> Self {
+    fn of(mut receiver: pipe::Receiver) -> Self {
         let tail = Arc::<Mutex<Tail>>::default();
         let reader = tokio::spawn({
             let tail = Arc::clone(&tail);
@@ -299,37 +292,17 @@ impl Collected {
                 }
             }
         });
-        Self::Pipe { tail, reader }
+        Self { tail, reader }
     }
 
-    async fn finish(self) -> (String, bool) {
-        match self {
-            Self::Pipe { tail, mut reader } => {
-                // systemd closes its copy once the unit is unpinned; by then all is in the pipe.
-                if timeout(DRAIN, &mut reader).await.is_err() {
-                    reader.abort();
-                }
-                let tail = tail.lock().unwrap_or_else(PoisonError::into_inner);
-                (tail.text(), tail.cut)
-            }
-            Self::File(path) => {
-                let tail = tokio::task::spawn_blocking(move || file_tail(&path).unwrap_or_default());
-                let tail = tail.await.unwrap_or_default();
-                (tail.text(), tail.cut)
-            }
+    async fn finish(mut self) -> (String, bool) {
+        // systemd closes its copy once the unit is unpinned; by then all is in the pipe.
+        if timeout(DRAIN, &mut self.reader).await.is_err() {
+            self.reader.abort();
         }
+        let tail = self.tail.lock().unwrap_or_else(PoisonError::into_inner);
+        (tail.text(), tail.cut)
     }
-}
-
-/// The end of a file.
-fn file_tail(path: &Path) -> std::io::Result<Tail> {
-    let mut file = std::fs::File::open(path)?;
-    let length = file.metadata()?.len();
-    let skipped = length.saturating_sub(TAIL as u64);
-    file.seek(SeekFrom::Start(skipped))?;
-    let mut bytes = Vec::new();
-    file.take(TAIL as u64).read_to_end(&mut bytes)?;
-    Ok(Tail { bytes: bytes.into(), cut: skipped > 0 })
 }
 
 #[cfg(test)]

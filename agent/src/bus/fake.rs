@@ -10,6 +10,7 @@ use std::time::Duration;
 use async_trait::async_trait;
 
 use super::changes::Teller;
+use super::kill_points::KillPoints;
 use super::*;
 
 /// What a fake is told to fail with.
@@ -46,6 +47,7 @@ struct UnitsInner {
     runs: VecDeque<Ran>,
     faults: VecDeque<(String, Fault)>,
     tellers: Vec<(BTreeSet<UnitName>, Teller)>,
+    kills: KillPoints,
 }
 
 /// A systemd in memory. Clones are the same one.
@@ -73,6 +75,11 @@ pub fn unit_state(active: ActiveState, sub: &str) -> UnitState {
 impl FakeUnits {
     fn inner(&self) -> MutexGuard<'_, UnitsInner> {
         self.0.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Has a test kill the agent before a call.
+    pub(crate) fn set_kills(&self, kills: &KillPoints) {
+        self.inner().kills = kills.clone();
     }
 
     /// What was asked for so far, in order: `start a.service`, `daemon-reload`, `run x.service /bin/true`.
@@ -113,6 +120,12 @@ impl FakeUnits {
         }
     }
 
+    async fn act(&self, call: &str, unit: Option<&UnitName>) -> Result<(), BusError> {
+        let kills = self.inner().kills.clone();
+        kills.reach(call).await;
+        self.note(call, unit)
+    }
+
     fn note(&self, call: &str, unit: Option<&UnitName>) -> Result<(), BusError> {
         let mut inner = self.inner();
         inner.calls.push(call.to_owned());
@@ -123,9 +136,15 @@ impl FakeUnits {
         }
     }
 
-    fn job(&self, verb: &str, unit: &UnitName, then: ActiveState, sub: &str) -> Result<JobResult, BusError> {
+    async fn job(
+        &self,
+        verb: &str,
+        unit: &UnitName,
+        then: ActiveState,
+        sub: &str,
+    ) -> Result<JobResult, BusError> {
         let call = format!("{verb} {unit}");
-        self.note(&call, Some(unit))?;
+        self.act(&call, Some(unit)).await?;
         let told = self.inner().jobs.get_mut(&call).and_then(VecDeque::pop_front);
         let result = told.unwrap_or(JobResult::Done);
         let state = if result.is_done() {
@@ -141,36 +160,36 @@ impl FakeUnits {
 #[async_trait]
 impl Units for FakeUnits {
     async fn start(&self, unit: &UnitName, _: Duration) -> Result<JobResult, BusError> {
-        self.job("start", unit, ActiveState::Active, "running")
+        self.job("start", unit, ActiveState::Active, "running").await
     }
 
     async fn stop(&self, unit: &UnitName, _: Duration) -> Result<JobResult, BusError> {
-        self.job("stop", unit, ActiveState::Inactive, "dead")
+        self.job("stop", unit, ActiveState::Inactive, "dead").await
     }
 
     async fn restart(&self, unit: &UnitName, _: Duration) -> Result<JobResult, BusError> {
-        self.job("restart", unit, ActiveState::Active, "running")
+        self.job("restart", unit, ActiveState::Active, "running").await
     }
 
     async fn reload(&self, unit: &UnitName, _: Duration) -> Result<JobResult, BusError> {
-        self.job("reload", unit, ActiveState::Active, "running")
+        self.job("reload", unit, ActiveState::Active, "running").await
     }
 
     async fn daemon_reload(&self) -> Result<(), BusError> {
-        self.note("daemon-reload", None)
+        self.act("daemon-reload", None).await
     }
 
     async fn enable(&self, units: &[UnitName], _: Lifetime) -> Result<(), BusError> {
         let names: Vec<&str> = units.iter().map(UnitName::as_str).collect();
-        self.note(&format!("enable {}", names.join(" ")), None)
+        self.act(&format!("enable {}", names.join(" ")), None).await
     }
 
     async fn reset_failed(&self, unit: &UnitName) -> Result<(), BusError> {
-        self.note(&format!("reset-failed {unit}"), Some(unit))
+        self.act(&format!("reset-failed {unit}"), Some(unit)).await
     }
 
     async fn kill(&self, unit: &UnitName, signal: i32) -> Result<(), BusError> {
-        self.note(&format!("kill {unit} {signal}"), Some(unit))
+        self.act(&format!("kill {unit} {signal}"), Some(unit)).await
     }
 
     async fn state(&self, unit: &UnitName) -> Result<UnitState, BusError> {
@@ -183,7 +202,7 @@ impl Units for FakeUnits {
     }
 
     async fn run(&self, command: &TransientCommand) -> Result<Ran, BusError> {
-        self.note(&format!("run {} {}", command.unit, command.argv.join(" ")), Some(&command.unit))?;
+        self.act(&format!("run {} {}", command.unit, command.argv.join(" ")), Some(&command.unit)).await?;
         let ran = self.inner().runs.pop_front();
         Ok(ran.unwrap_or(Ran { exit: Exit::Code(0), output: String::new(), cut: false }))
     }
@@ -205,6 +224,15 @@ struct MachinesInner {
     units: BTreeMap<Leader, FakeUnits>,
     calls: Vec<String>,
     fault: Option<Fault>,
+    kills: KillPoints,
+}
+
+impl MachinesInner {
+    fn units(&mut self, leader: Leader) -> FakeUnits {
+        let units = self.units.entry(leader).or_default().clone();
+        units.set_kills(&self.kills);
+        units
+    }
 }
 
 /// A machined in memory. Clones are the same one.
@@ -227,7 +255,18 @@ impl FakeMachines {
         };
         let mut inner = self.inner();
         inner.containers.insert(name.clone(), container);
-        inner.units.entry(leader).or_default().clone()
+        inner.units(leader)
+    }
+
+    /// Has a test kill the agent before a call.
+    pub(crate) fn set_kills(&self, kills: &KillPoints) {
+        self.inner().kills = kills.clone();
+    }
+
+    async fn act(&self, call: String) {
+        let kills = self.inner().kills.clone();
+        kills.reach(&call).await;
+        self.inner().calls.push(call);
     }
 
     /// Has a container be gone.
@@ -263,19 +302,19 @@ impl Machines for FakeMachines {
     }
 
     async fn terminate(&self, name: &ContainerName) -> Result<bool, BusError> {
-        self.inner().calls.push(format!("terminate {name}"));
+        self.act(format!("terminate {name}")).await;
         self.check("end of a container")?;
         Ok(self.inner().containers.remove(name).is_some())
     }
 
     async fn kill(&self, name: &ContainerName, signal: i32) -> Result<bool, BusError> {
-        self.inner().calls.push(format!("kill {name} {signal}"));
+        self.act(format!("kill {name} {signal}")).await;
         self.check("signal to a container")?;
         Ok(self.inner().containers.contains_key(name))
     }
 
     fn units(&self, leader: Leader) -> Arc<dyn Units> {
-        Arc::new(self.inner().units.entry(leader).or_default().clone())
+        Arc::new(self.inner().units(leader))
     }
 }
 

@@ -164,8 +164,7 @@ impl Machines for Machined {
     }
 
     fn units(&self, leader: Leader) -> Arc<dyn Units> {
-        let link = Arc::new(Link::container(&self.root, leader));
-        Arc::new(Manager::new(link, leader_root(&self.root, leader)))
+        Arc::new(Manager::new(Arc::new(Link::container(&self.root, leader))))
     }
 }
 

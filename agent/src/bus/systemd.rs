@@ -5,7 +5,6 @@
 //! joins it. Called by `node` and `operation` through the trait `Units`.
 
 use std::collections::BTreeSet;
-use std::path::PathBuf;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
@@ -47,22 +46,15 @@ pub enum Lifetime {
 #[derive(Debug, Clone)]
 pub struct Manager {
     link: Arc<Link>,
-    /// Where files that this systemd writes are seen.
-    root: PathBuf,
 }
 
 impl Manager {
-    pub(super) fn new(link: Arc<Link>, root: PathBuf) -> Self {
-        Self { link, root }
+    pub(super) fn new(link: Arc<Link>) -> Self {
+        Self { link }
     }
 
     pub(super) fn link(&self) -> &Arc<Link> {
         &self.link
-    }
-
-    /// Where files that this systemd writes are seen by the agent.
-    pub(super) fn root(&self) -> &std::path::Path {
-        &self.root
     }
 
     /// Returns true if the host is being shut down or rebooted now.

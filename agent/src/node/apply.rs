@@ -17,6 +17,7 @@ mod stop;
 
 use bedplate_api::configuration::SecretRef;
 use bedplate_api::machine::{SlotName, VersionRef};
+use bedplate_api::reason::machine::PavedReason;
 use bedplate_bootstrap::{
     Discovery, InitInput, Input, JOIN_KUBECONFIG, RenderKubeadmError, Rendered, init, join, makes_a_cluster,
 };
@@ -41,11 +42,9 @@ pub use super::etcd_member::LeaveEtcdError;
 pub(super) use annotate::is_annotated;
 pub use outcome::allow_again;
 pub(super) use outcome::not_before;
+pub(super) use prepare::forget_left_access;
 pub(super) use renew_kubelet::take_back_left;
 pub(crate) use start::host_files;
-
-/// Reason of the condition `Paved` for a disk without space.
-const NO_ROOM: &str = "NoRoom";
 
 /// Told how a long step goes, for a person.
 pub type Say<'a> = &'a (dyn Fn(String) + Send + Sync);
@@ -195,34 +194,34 @@ pub enum ApplyError {
 
 impl ApplyError {
     /// Its reason in the condition `Paved`, of a closed set.
-    pub fn reason(&self) -> &'static str {
+    pub fn reason(&self) -> PavedReason {
         match self {
-            error if is_no_room(error) => NO_ROOM,
+            error if is_no_room(error) => PavedReason::NoRoom,
             Self::Observe(error) => error.reason(),
-            Self::Slot(_) => "DiskFailed",
-            Self::Bus(_) | Self::Name(_) => "DBusFailed",
-            Self::Host(RenderSlotError::NoUplink) => "HostUnfit",
+            Self::Slot(_) => PavedReason::DiskFailed,
+            Self::Bus(_) | Self::Name(_) => PavedReason::DbusFailed,
+            Self::Host(RenderSlotError::NoUplink) => PavedReason::HostUnfit,
             Self::Host(_)
             | Self::Contents(_)
             | Self::Kubeadm(_)
             | Self::MakesCluster
             | Self::OtherCluster { .. }
             | Self::ClusterUnverified { .. }
-            | Self::NoDiscovery => "InvalidConfiguration",
-            Self::Image(EnsureNodeImageError::NoRoom { .. }) => NO_ROOM,
-            Self::Image(_) => "ImageUnavailable",
+            | Self::NoDiscovery => PavedReason::InvalidConfiguration,
+            Self::Image(EnsureNodeImageError::NoRoom { .. }) => PavedReason::NoRoom,
+            Self::Image(_) => PavedReason::ImageUnavailable,
             Self::Secret(error) => error.reason(),
-            Self::NoPullSecret { .. } => "SecretUnreadable",
-            Self::Ask(_) | Self::Annotate(_) | Self::AskCertificate(_) => "ApiUnreachable",
-            Self::Job { .. } => "UnitFailed",
-            Self::Sandbox(_) => "SandboxFailed",
-            Self::KubeletCertificate | Self::KubeletWay(_) => "KubeletCertificateEnded",
-            Self::CertificatePending { .. } => "CertificateApprovalRequired",
-            Self::CertificateRefused { .. } => "CertificateDenied",
-            Self::Leave(_) => "ControlPlaneKept",
-            Self::Credential(_) => "NoCredential",
-            Self::Unfit(_) => "HostUnfit",
-            Self::Superseded(_) => "Superseded",
+            Self::NoPullSecret { .. } => PavedReason::SecretUnreadable,
+            Self::Ask(_) | Self::Annotate(_) | Self::AskCertificate(_) => PavedReason::ApiUnreachable,
+            Self::Job { .. } => PavedReason::UnitFailed,
+            Self::Sandbox(_) => PavedReason::SandboxFailed,
+            Self::KubeletCertificate | Self::KubeletWay(_) => PavedReason::KubeletCertificateEnded,
+            Self::CertificatePending { .. } => PavedReason::CertificateApprovalRequired,
+            Self::CertificateRefused { .. } => PavedReason::CertificateDenied,
+            Self::Leave(_) => PavedReason::ControlPlaneKept,
+            Self::Credential(_) => PavedReason::NoCredential,
+            Self::Unfit(_) => PavedReason::HostUnfit,
+            Self::Superseded(_) => PavedReason::Superseded,
         }
     }
 }
@@ -281,8 +280,9 @@ async fn fill(
     cancel: &CancellationToken,
     say: Say<'_>,
 ) -> Result<(), ApplyError> {
-    let has_no_room =
-        |filled: &Result<(), ApplyError>| filled.as_ref().is_err_and(|error| error.reason() == NO_ROOM);
+    let has_no_room = |filled: &Result<(), ApplyError>| {
+        filled.as_ref().is_err_and(|error| error.reason() == PavedReason::NoRoom)
+    };
     let mut filled = prepare::prepare(parts, slot, version, cancel, say).await;
     if has_no_room(&filled) {
         empty(parts, slot).await?;

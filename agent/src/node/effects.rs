@@ -20,6 +20,8 @@ use bedplate_api::id::{Digest, MachineName};
 use bedplate_oci::node::{EnsureNodeImageError, LayerStore, Limits, NodeImage, NodeSource, Tell};
 use tokio::sync::OnceCell;
 
+#[cfg(test)]
+use crate::bus::kill_points::KillPoints;
 use crate::bus::{Leader, Machines, Units};
 use crate::kubelet::client::NodeApi;
 use crate::plane::{Plane, Seen};
@@ -94,7 +96,16 @@ pub struct Parts {
     /// The host's enrollment.
     pub credentials: Arc<dyn Credentials>,
     /// Held by who reads and writes records: the node's loop and operations do beside each other.
-    pub disk: Arc<Mutex<()>>,
+    pub disk: Arc<Disk>,
+}
+
+/// Permit for work on the slots' files.
+#[derive(Debug, Default)]
+pub struct Disk {
+    lock: Mutex<()>,
+    /// Where a test kills the agent.
+    #[cfg(test)]
+    pub(crate) kills: KillPoints,
 }
 
 impl Parts {
@@ -108,9 +119,11 @@ impl Parts {
         &self,
         work: impl FnOnce(&Slots) -> Result<T, KeepSlotError> + Send + 'static,
     ) -> Result<T, KeepSlotError> {
+        #[cfg(test)]
+        self.disk.kills.reach("disk").await;
         let (slots, disk) = (self.slots.clone(), Arc::clone(&self.disk));
         let work = move || {
-            let _held = disk.lock().unwrap_or_else(PoisonError::into_inner);
+            let _held = disk.lock.lock().unwrap_or_else(PoisonError::into_inner);
             work(&slots)
         };
         match tokio::task::spawn_blocking(work).await {

@@ -5,6 +5,7 @@
 use std::collections::BTreeSet;
 
 use bedplate_api::machine::SlotName;
+use bedplate_api::reason::machine::PavedReason;
 use bedplate_bootstrap::{joined_by, unit};
 use bedplate_process::exit::chain;
 use jiff::{SignedDuration, Timestamp};
@@ -43,10 +44,10 @@ pub enum ObserveError {
 
 impl ObserveError {
     /// Its reason in the condition `Paved`, of a closed set.
-    pub fn reason(&self) -> &'static str {
+    pub fn reason(&self) -> PavedReason {
         match self {
-            Self::Slot(_) => "DiskFailed",
-            Self::Bus(_) | Self::Name(_) => "DBusFailed",
+            Self::Slot(_) => PavedReason::DiskFailed,
+            Self::Bus(_) | Self::Name(_) => PavedReason::DbusFailed,
         }
     }
 }

@@ -3,11 +3,12 @@
 //! Pure: what is seen in, one step or one wait out. Called by the node's loop, anew after each step and each change.
 
 use bedplate_api::machine::{SlotName, VersionRef};
+use bedplate_api::reason::machine::PavedReason;
 use jiff::{SignedDuration, Timestamp};
 
 use crate::model::{
-    Annotations, Api, Bootstrap, Leave, Log, NodeSeen, Observed, Plan, Reason, Record, Stage, Step,
-    VersionFacts, Wait, index, other,
+    Annotations, Api, Bootstrap, Leave, Log, NodeSeen, Observed, Plan, Record, Stage, Step, VersionFacts,
+    Wait, index, other,
 };
 use control_plane::{is_kept, made_cluster};
 pub(super) use holds::is_drained;
@@ -39,8 +40,8 @@ pub fn plan(seen: &Observed) -> Plan {
 
 /// A slot is to be the node: it gets there, or the one before it runs again.
 fn on_trial(seen: &Observed, slot: SlotName) -> Plan {
-    let Some(record) = record(seen, slot) else { return wait(Reason::Applied, "") };
-    let Stage::Trial { boot_id, since, boots } = &record.stage else { return wait(Reason::Applied, "") };
+    let Some(record) = record(seen, slot) else { return wait(PavedReason::Applied, "") };
+    let Stage::Trial { boot_id, since, boots } = &record.stage else { return wait(PavedReason::Applied, "") };
     let former = applied(seen).map(|(slot, _)| slot);
     if *boot_id != seen.boot_id {
         let boots = boots.saturating_add(1);
@@ -62,7 +63,10 @@ fn on_trial(seen: &Observed, slot: SlotName) -> Plan {
     }
     if runs(seen, other(slot)) {
         if seen.api != Api::Live {
-            return wait(Reason::ApiUnreachable, "the API server does not answer: the node that runs stays");
+            return wait(
+                PavedReason::ApiUnreachable,
+                "the API server does not answer: the node that runs stays",
+            );
         }
         return Plan::Do(Step::StopSlot { slot: other(slot) });
     }
@@ -71,7 +75,7 @@ fn on_trial(seen: &Observed, slot: SlotName) -> Plan {
     let awaited = match gate(seen, record, slot) {
         // A probe that failed is tried again, but not for ever.
         Ok(Step::ProbeSandbox { .. }) if over && let Some(why) = &seen.health.message => Wait {
-            reason: Reason::CheckingHealth,
+            reason: PavedReason::CheckingHealth,
             message: format!("no Pod sandbox starts: {why}"),
             until: None,
         },
@@ -121,31 +125,34 @@ fn gate(seen: &Observed, record: &Record, slot: SlotName) -> Result<Step, Wait> 
     let said = seen.health.message.as_deref().map(|said| format!(": {said}")).unwrap_or_default();
     let awaits = |reason, what: &str| Err(Wait { reason, message: format!("{what}{said}"), until: None });
     if !runs(seen, slot) {
-        return awaits(Reason::Joining, "the slot does not run");
+        return awaits(PavedReason::Joining, "the slot does not run");
     }
     match seen.health.bootstrap {
-        Bootstrap::Running => return awaits(Reason::Joining, "kubeadm has not ended"),
-        Bootstrap::Failed => return awaits(Reason::Joining, "kubeadm failed"),
+        Bootstrap::Running => return awaits(PavedReason::Joining, "kubeadm has not ended"),
+        Bootstrap::Failed => return awaits(PavedReason::Joining, "kubeadm failed"),
         Bootstrap::Done => {}
     }
     if !seen.health.kubelet {
-        return awaits(Reason::CheckingHealth, "the kubelet is not healthy");
+        return awaits(PavedReason::CheckingHealth, "the kubelet is not healthy");
     }
     if !seen.health.runtime {
-        return awaits(Reason::CheckingHealth, "the container runtime is not ready");
+        return awaits(PavedReason::CheckingHealth, "the container runtime is not ready");
     }
     if seen.health.awaits_control_plane {
-        return awaits(Reason::CheckingHealth, "the API server of the slot is not ready");
+        return awaits(PavedReason::CheckingHealth, "the API server of the slot is not ready");
     }
     if seen.api != Api::Live {
-        return awaits(Reason::ApiUnreachable, "the API server cannot be asked whether the Node is Ready");
+        return awaits(
+            PavedReason::ApiUnreachable,
+            "the API server cannot be asked whether the Node is Ready",
+        );
     }
     let (uid, ready_since) = match &seen.node {
         NodeSeen::Unknown | NodeSeen::Absent => {
-            return awaits(Reason::CheckingHealth, "the Node has not registered");
+            return awaits(PavedReason::CheckingHealth, "the Node has not registered");
         }
         NodeSeen::Present { ready_since: None, .. } => {
-            return awaits(Reason::CheckingHealth, "the Node is not Ready");
+            return awaits(PavedReason::CheckingHealth, "the Node is not Ready");
         }
         NodeSeen::Present { uid, ready_since: Some(since) } => (uid, *since),
     };
@@ -154,7 +161,7 @@ fn gate(seen: &Observed, record: &Record, slot: SlotName) -> Result<Step, Wait> 
     // of a node that is well.
     if (ready_since..long_enough).contains(&seen.now) {
         let message = format!("the Node is Ready, and has to stay so for {} s", record.node_ready_seconds);
-        return Err(Wait { reason: Reason::CheckingHealth, message, until: Some(long_enough) });
+        return Err(Wait { reason: PavedReason::CheckingHealth, message, until: Some(long_enough) });
     }
     // Ready alone hides most faults of a slot: those that show when a Pod starts.
     if !seen.health.sandbox {
@@ -177,7 +184,7 @@ fn on_applied(seen: &Observed, slot: SlotName, node_uid: &str) -> Plan {
     }
     if seen.api == Api::Unasked && !runs(seen, slot) {
         // A Node that was deleted while the host was down must not be registered again by starting its old slot.
-        return wait(Reason::ApiUnreachable, "the API server has not answered yet");
+        return wait(PavedReason::ApiUnreachable, "the API server has not answered yet");
     }
     if seen.api == Api::Live
         && let Some(plan) = on_applied_live(seen, slot, node_uid)
@@ -199,7 +206,10 @@ fn on_applied(seen: &Observed, slot: SlotName, node_uid: &str) -> Plan {
     let rest = match (wanted(seen), &seen.leave) {
         (Ok(version), _) if made_cluster(seen, slot) => {
             let runs = record(seen, slot).is_some_and(|record| record.version == version.reference);
-            wait(if runs { Reason::Applied } else { Reason::ControlPlaneKept }, control_plane::CLUSTER)
+            wait(
+                if runs { PavedReason::Applied } else { PavedReason::ControlPlaneKept },
+                control_plane::CLUSTER,
+            )
         }
         (Ok(version), Leave::MayNot(why)) => control_plane::may_not_leave(seen, version, why),
         (Ok(version), _) if !is_prepared(seen, other(slot), version) && is_kept(seen, other(slot)) => {
@@ -208,11 +218,12 @@ fn on_applied(seen: &Observed, slot: SlotName, node_uid: &str) -> Plan {
         (Ok(version), _) if !is_prepared(seen, other(slot), version) => {
             return Plan::Do(Step::PrepareSlot { slot: other(slot), version: version.reference.clone() });
         }
-        (Err(wait), _) if wait.reason == Reason::VersionRefused => Plan::Wait(wait),
+        (Err(wait), _) if wait.reason == PavedReason::VersionRefused => Plan::Wait(wait),
         (_, Leave::May) => control_plane::may_leave(seen, APPLIED),
-        _ => wait(Reason::Applied, APPLIED),
+        _ => wait(PavedReason::Applied, APPLIED),
     };
-    annotate.unwrap_or(rest)
+    let left = leftover::of_unselected(seen, Some(slot)).map(Plan::Do);
+    annotate.or(left).unwrap_or(rest)
 }
 
 /// Nobody here can ask the cluster that the slot has joined, for the one credential for that has ended: another one, or a person's help.
@@ -225,7 +236,7 @@ fn mute(seen: &Observed, slot: SlotName) -> Option<Plan> {
         "the kubelet's certificate ended at {ended:.0}: its API server tells this host nothing any more, not even that the Node is deleted; \
          docs/node.md, \"Without a cluster\", says how it gets another one, or how the host is paved anew"
     );
-    Some(wait(Reason::KubeletCertificateEnded, &message))
+    Some(wait(PavedReason::KubeletCertificateEnded, &message))
 }
 
 /// What the Machine and the Node ask for, before the slot that is the node is kept running.
@@ -237,7 +248,7 @@ fn on_applied_live(seen: &Observed, slot: SlotName, node_uid: &str) -> Option<Pl
         machine if !runs(seen, slot) && machine.as_ref().is_none_or(|machine| is_made_for(seen, machine)) => {
             return None;
         }
-        machine => return Some(wait(Reason::MachineGone, gone(seen, machine.as_ref()))),
+        machine => return Some(wait(PavedReason::MachineGone, gone(seen, machine.as_ref()))),
     };
     if runs(seen, slot)
         && seen.kubelet_ended.is_some()
@@ -248,7 +259,9 @@ fn on_applied_live(seen: &Observed, slot: SlotName, node_uid: &str) -> Option<Pl
     }
     match &seen.node {
         NodeSeen::Unknown if runs(seen, slot) => return None,
-        NodeSeen::Unknown => return Some(wait(Reason::ApiUnreachable, "the Node has not been read yet")),
+        NodeSeen::Unknown => {
+            return Some(wait(PavedReason::ApiUnreachable, "the Node has not been read yet"));
+        }
         NodeSeen::Absent => {}
         // One that was made anew since is no deletion: a slot that a failed trial has stopped is started before its Node is of interest.
         NodeSeen::Present { uid, .. } if uid == node_uid || !runs(seen, slot) => return None,
@@ -257,7 +270,7 @@ fn on_applied_live(seen: &Observed, slot: SlotName, node_uid: &str) -> Option<Pl
         }
         NodeSeen::Present { .. } => {
             let why = "the slot has registered its Node anew, and bedplate-controller has not yet taken it";
-            return Some(wait(Reason::AwaitingController, why));
+            return Some(wait(PavedReason::AwaitingController, why));
         }
     }
     if is_drained(seen) {
@@ -266,25 +279,27 @@ fn on_applied_live(seen: &Observed, slot: SlotName, node_uid: &str) -> Option<Pl
     if made_cluster(seen, slot) {
         let why = "the Node is gone, but the cluster is in this slot, which stays: `systemctl restart kubelet.service` in the slot has the Node \
                    register again";
-        return runs(seen, slot).then(|| wait(Reason::ControlPlaneKept, why));
+        return runs(seen, slot).then(|| wait(PavedReason::ControlPlaneKept, why));
     }
     match control_plane::leave_first(seen, slot, pave(seen, Some(slot))) {
         // What a reboot or a failed trial has stopped is started, unless the controller is about to choose: its start would
         // register the Node that a person deleted.
-        Plan::Wait(awaited) if !runs(seen, slot) && awaited.reason != Reason::AwaitingController => None,
+        Plan::Wait(awaited) if !runs(seen, slot) && awaited.reason != PavedReason::AwaitingController => None,
         plan => Some(plan),
     }
 }
 
 /// From nothing, or from a Node that is gone, to a trial of the selected version.
 fn pave(seen: &Observed, former: Option<SlotName>) -> Plan {
+    if former.is_none()
+        && let Some(step) = leftover::of_drained(seen)
+    {
+        return Plan::Do(step);
+    }
     let has_failed = |slot: &SlotName| matches!(stage(seen, *slot), Some(Stage::Failed { .. }));
     // Without a slot that is the node, one that was it was taken out of its cluster.
     let is_over = |slot: &SlotName| has_failed(slot) || stage(seen, *slot) == Some(&Stage::Retired);
     if let Some(slot) = SLOTS.into_iter().find(is_over).filter(|_| former.is_none()) {
-        if is_drained(seen) {
-            return Plan::Do(stop_and_empty(seen, slot));
-        }
         // No Pod is to be placed there; and as long as its kubelet is well, its Node is Ready, and nothing is tried anew.
         if runs(seen, slot) && seen.api == Api::Live && held(seen).is_none() {
             return Plan::Do(Step::StopSlot { slot });
@@ -292,20 +307,20 @@ fn pave(seen: &Observed, former: Option<SlotName>) -> Plan {
     }
     let version = match wanted(seen) {
         Ok(version) => version,
-        Err(wait) => return Plan::Wait(wait),
+        Err(wait) => return leftover::of_unselected(seen, former).map_or(Plan::Wait(wait), Plan::Do),
     };
     let node_ref = seen.machine.as_ref().and_then(|machine| machine.node_ref.as_ref());
     match &seen.node {
-        NodeSeen::Unknown => return wait(Reason::ApiUnreachable, "the Node has not been read yet"),
+        NodeSeen::Unknown => return wait(PavedReason::ApiUnreachable, "the Node has not been read yet"),
         NodeSeen::Absent if node_ref.is_some() => {
             let why =
                 "the Node is gone, and bedplate-controller has not yet chosen the version that comes next";
-            return wait(Reason::AwaitingController, why);
+            return wait(PavedReason::AwaitingController, why);
         }
         NodeSeen::Absent => {}
         NodeSeen::Present { ready_since: Some(_), .. } => {
             return wait(
-                Reason::NodeStillReady,
+                PavedReason::NodeStillReady,
                 "a Node of this name is Ready, though nothing runs here: if this host was booted anew it will be NotReady in a moment, else \
                  another host has its name",
             );
@@ -331,7 +346,7 @@ fn pave(seen: &Observed, former: Option<SlotName>) -> Plan {
     if too_early {
         let message =
             format!("{} trials failed, the next one begins at {:.0}", seen.failures, seen.not_before);
-        return Plan::Wait(Wait { reason: Reason::BackOff, message, until: Some(seen.not_before) });
+        return Plan::Wait(Wait { reason: PavedReason::BackOff, message, until: Some(seen.not_before) });
     }
     Plan::Do(Step::BeginTrial { slot })
 }
@@ -343,31 +358,31 @@ fn wanted(seen: &Observed) -> Result<&VersionFacts, Wait> {
         Api::Live => {}
         Api::Unasked => {
             return Err(because(
-                Reason::ApiUnreachable,
+                PavedReason::ApiUnreachable,
                 "the agent has just started and asks the API server",
             ));
         }
-        Api::Away => return Err(because(Reason::ApiUnreachable, "the API server does not answer")),
+        Api::Away => return Err(because(PavedReason::ApiUnreachable, "the API server does not answer")),
     }
     if let Some(held) = held(seen) {
         return Err(held);
     }
     let Some(machine) = &seen.machine else {
-        return Err(because(Reason::MachineGone, gone(seen, None)));
+        return Err(because(PavedReason::MachineGone, gone(seen, None)));
     };
     let Some(selected) = &machine.selected else {
-        return Err(because(Reason::NothingSelected, "no configuration is selected for this Machine"));
+        return Err(because(PavedReason::NothingSelected, "no configuration is selected for this Machine"));
     };
     let Some(version) = seen.version.as_ref().filter(|version| version.reference == *selected) else {
         let message = format!("{} is selected, and could not be read yet", named(selected));
-        return Err(because(Reason::VersionUnknown, &message));
+        return Err(because(PavedReason::VersionUnknown, &message));
     };
     if seen.refused.contains(selected) {
         let message = format!(
             "{} failed on this host and is not tried again by itself: select another version, or tell it to by an applyConfiguration",
             named(selected)
         );
-        return Err(because(Reason::VersionRefused, &message));
+        return Err(because(PavedReason::VersionRefused, &message));
     }
     Ok(version)
 }
@@ -419,11 +434,12 @@ fn later(time: Timestamp, by: SignedDuration) -> Timestamp {
     time.saturating_add(by).unwrap_or(Timestamp::MAX)
 }
 
-fn wait(reason: Reason, message: &str) -> Plan {
+fn wait(reason: PavedReason, message: &str) -> Plan {
     Plan::Wait(Wait { reason, message: message.to_owned(), until: None })
 }
 
 mod control_plane;
 mod holds;
+mod leftover;
 #[cfg(test)]
 mod tests;

@@ -3,10 +3,11 @@
 //! Pure: what is seen and planned in, fields out. Called by `run`.
 
 use bedplate_api::machine::{Applied, Slot, SlotName, SlotState, Time};
+use bedplate_api::reason::machine::{NodeReadyReason, PavedReason};
 
 use super::observe::Sight;
 use super::plan::is_drained;
-use crate::model::{NodeSeen, Plan, Reason, SlotSeen, Stage, Step, index};
+use crate::model::{NodeSeen, Plan, SlotSeen, Stage, Step, index};
 use crate::plane::{ConditionTold, NodeTold, Truth};
 
 const SLOTS: [SlotName; 2] = [SlotName::A, SlotName::B];
@@ -15,7 +16,7 @@ const SLOTS: [SlotName; 2] = [SlotName::A, SlotName::B];
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(super) struct Trouble {
     /// Reason of the condition.
-    pub(super) reason: &'static str,
+    pub(super) reason: PavedReason,
     /// For a person, with the next try.
     pub(super) message: String,
 }
@@ -57,24 +58,20 @@ fn applied(slots: &[SlotSeen; 2]) -> Option<Applied> {
     last.map(|(.., applied)| applied)
 }
 
-/// Reports a slot. The controller releases a drained Machine once none of its slots runs or is being emptied: a slot that has run counts as being
-/// emptied until its keys and data are removed from the disk.
+/// Reports a slot. The controller releases a drained Machine once none of its slots runs or is being emptied: a slot counts as being emptied until
+/// its keys, Secrets and data are removed from the disk.
 fn slot(name: SlotName, seen: &SlotSeen, is_drained: bool) -> Slot {
     let state = match (&seen.record, seen.runs) {
         (_, true) => SlotState::Running,
         (None, false) if seen.has_trash => SlotState::Emptying,
         (None, false) => SlotState::Empty,
-        (Some(_), false) if is_drained && seen.has_trash => SlotState::Emptying,
+        (Some(_), false) if is_drained => SlotState::Emptying,
         (Some(record), false) => match record.stage {
             Stage::Preparing => SlotState::Preparing,
-            Stage::Prepared => SlotState::Prepared,
-            Stage::Trial { .. } | Stage::Applied { .. } | Stage::Retired | Stage::Failed { .. }
-                if is_drained =>
-            {
-                SlotState::Emptying
+            Stage::Prepared | Stage::Trial { .. } | Stage::Applied { .. } | Stage::Retired => {
+                SlotState::Prepared
             }
             Stage::Failed { .. } => SlotState::Failed,
-            Stage::Trial { .. } | Stage::Applied { .. } | Stage::Retired => SlotState::Prepared,
         },
     };
     let record = seen.record.as_ref();
@@ -87,7 +84,12 @@ fn slot(name: SlotName, seen: &SlotSeen, is_drained: bool) -> Slot {
     }
 }
 
-fn paved(sight: &Sight, plan: &Plan, progress: Option<&str>, trouble: Option<&Trouble>) -> ConditionTold {
+fn paved(
+    sight: &Sight,
+    plan: &Plan,
+    progress: Option<&str>,
+    trouble: Option<&Trouble>,
+) -> ConditionTold<PavedReason> {
     let slots = &sight.observed.slots;
     let on_trial = slots
         .iter()
@@ -96,7 +98,7 @@ fn paved(sight: &Sight, plan: &Plan, progress: Option<&str>, trouble: Option<&Tr
     let (reason, mut message) = match (trouble, plan) {
         (Some(trouble), _) => (trouble.reason, trouble.message.clone()),
         (None, Plan::Do(step)) => (doing(step), describe(step)),
-        (None, Plan::Wait(wait)) => (waiting(wait.reason), wait.message.clone()),
+        (None, Plan::Wait(wait)) => (wait.reason, wait.message.clone()),
     };
     if let Some(progress) = progress {
         message = format!("{message}: {progress}");
@@ -110,7 +112,7 @@ fn paved(sight: &Sight, plan: &Plan, progress: Option<&str>, trouble: Option<&Tr
     let status = if runs { Truth::True } else { Truth::False };
     // What goes on beside a node that runs is no reason that it does.
     let beside = matches!(plan, Plan::Do(step) if !matches!(step, Step::RenewKubelet { .. }));
-    let reason = if runs && trouble.is_none() && beside { "Applied" } else { reason };
+    let reason = if runs && trouble.is_none() && beside { PavedReason::Applied } else { reason };
     ConditionTold { status, reason, message }
 }
 
@@ -125,12 +127,12 @@ fn last_failure(sight: &Sight, plan: &Plan) -> Option<String> {
         })
     };
     match wait.reason {
-        Reason::BackOff => {
+        PavedReason::BackOff => {
             let last = sight.ledger.last_failure.as_deref();
             last.or_else(failed).map(|why| format!("the last one: {why}"))
         }
         // An applyConfiguration may have had the slot be filled with something else.
-        Reason::VersionRefused => {
+        PavedReason::VersionRefused => {
             let back = sight.ledger.rolled_back.as_ref().map(|back| back.reason.as_str());
             back.or_else(failed).map(|why| format!("it said: {why}"))
         }
@@ -138,14 +140,18 @@ fn last_failure(sight: &Sight, plan: &Plan) -> Option<String> {
     }
 }
 
-fn node_ready(node: &NodeSeen) -> ConditionTold {
+fn node_ready(node: &NodeSeen) -> ConditionTold<NodeReadyReason> {
     let (status, reason, message) = match node {
-        NodeSeen::Unknown => (Truth::Unknown, "NodeUnknown", "the Node was not read yet"),
-        NodeSeen::Absent => (Truth::False, "NodeAbsent", "there is no Node of this Machine's name"),
-        NodeSeen::Present { ready_since: None, .. } => {
-            (Truth::False, "NodeNotReady", "the Node is not Ready")
+        NodeSeen::Unknown => (Truth::Unknown, NodeReadyReason::NodeUnknown, "the Node was not read yet"),
+        NodeSeen::Absent => {
+            (Truth::False, NodeReadyReason::NodeAbsent, "there is no Node of this Machine's name")
         }
-        NodeSeen::Present { ready_since: Some(_), .. } => (Truth::True, "NodeReady", "the Node is Ready"),
+        NodeSeen::Present { ready_since: None, .. } => {
+            (Truth::False, NodeReadyReason::NodeNotReady, "the Node is not Ready")
+        }
+        NodeSeen::Present { ready_since: Some(_), .. } => {
+            (Truth::True, NodeReadyReason::NodeReady, "the Node is Ready")
+        }
     };
     ConditionTold { status, reason, message: message.to_owned() }
 }
@@ -187,39 +193,17 @@ pub(super) fn describe(step: &Step) -> String {
     }
 }
 
-fn doing(step: &Step) -> &'static str {
+fn doing(step: &Step) -> PavedReason {
     match step {
-        Step::PrepareSlot { .. } => "Preparing",
-        Step::BeginTrial { .. } | Step::RestartTrial { .. } | Step::StartSlot { .. } => "Starting",
-        Step::StopSlot { .. } | Step::LeaveCluster { .. } => "Stopping",
-        Step::ProbeSandbox { .. } => "CheckingHealth",
+        Step::PrepareSlot { .. } => PavedReason::Preparing,
+        Step::BeginTrial { .. } | Step::RestartTrial { .. } | Step::StartSlot { .. } => PavedReason::Starting,
+        Step::StopSlot { .. } | Step::LeaveCluster { .. } => PavedReason::Stopping,
+        Step::ProbeSandbox { .. } => PavedReason::CheckingHealth,
         Step::Commit { .. } | Step::Retire { .. } | Step::AnnotateNode { .. } | Step::AdoptNode { .. } => {
-            "Applied"
+            PavedReason::Applied
         }
-        Step::Fail { .. } => "GateFailed",
-        Step::RenewKubelet { .. } => "KubeletCertificateEnded",
-        Step::Abandon { .. } => "Abandoned",
-    }
-}
-
-/// The condition's word for why nothing is done.
-pub(super) fn waiting(reason: Reason) -> &'static str {
-    match reason {
-        Reason::Applied => "Applied",
-        Reason::NothingSelected => "NothingSelected",
-        Reason::VersionUnknown => "VersionUnknown",
-        Reason::ApiUnreachable => "ApiUnreachable",
-        Reason::Paused => "Paused",
-        Reason::MachineDeleting => "MachineDeleting",
-        Reason::MachineGone => "MachineGone",
-        Reason::Claimed => "Claimed",
-        Reason::AwaitingController => "AwaitingController",
-        Reason::ControlPlaneKept => "ControlPlaneKept",
-        Reason::KubeletCertificateEnded => "KubeletCertificateEnded",
-        Reason::NodeStillReady => "NodeStillReady",
-        Reason::VersionRefused => "VersionRefused",
-        Reason::BackOff => "BackOff",
-        Reason::Joining => "Joining",
-        Reason::CheckingHealth => "CheckingHealth",
+        Step::Fail { .. } => PavedReason::GateFailed,
+        Step::RenewKubelet { .. } => PavedReason::KubeletCertificateEnded,
+        Step::Abandon { .. } => PavedReason::Abandoned,
     }
 }

@@ -15,12 +15,13 @@ use std::sync::{Arc, Mutex, PoisonError};
 use std::time::{Duration, Instant};
 
 use bedplate_api::machine::SlotName;
+use bedplate_api::reason::machine::PavedReason;
 use bedplate_process::exit::chain;
 use jiff::Timestamp;
 use tokio::sync::{Notify, watch};
 use tokio_util::sync::CancellationToken;
 
-use super::apply::{ApplyError, allow_again, apply, take_back_left, unit_name};
+use super::apply::{ApplyError, allow_again, apply, forget_left_access, take_back_left, unit_name};
 use super::attempt::{Attempts, key};
 use super::effects::Parts;
 use super::observe::{Probed, Sight, observe, on_trial, watched};
@@ -32,7 +33,7 @@ use super::trial::TrialTime;
 use crate::bus::Changes;
 use crate::fault::explained;
 use crate::metrics::{METRICS, Went};
-use crate::model::{Annotations, Api, Plan, Reason, Record, Stage, Step, index};
+use crate::model::{Annotations, Api, Plan, Record, Stage, Step, index};
 use crate::plane::{ConditionTold, NodeTold, Seen, Truth};
 use crate::slot::paths::service;
 
@@ -42,6 +43,9 @@ const LOOK: Duration = Duration::from_secs(1);
 const STRETCH: Duration = Duration::from_secs(30);
 /// How soon a host that could not be looked at is looked at again, and systemd is asked again to tell of changes.
 const AGAIN: Duration = Duration::from_secs(5);
+
+/// Reasons of a wait that no change ends: the node is polled.
+const POLLED: [PavedReason; 2] = [PavedReason::Joining, PavedReason::CheckingHealth];
 
 /// What the loop keeps between two turns; all of it can be lost.
 pub struct NodeLoop {
@@ -99,6 +103,7 @@ impl NodeLoop {
         let removal = trash::serve(self.parts.slots.clone(), Arc::clone(&self.wake));
         let turns = async {
             take_back_left(&self.parts).await;
+            forget_left_access(&self.parts);
             loop {
                 let pause = self.turn().await;
                 self.sleep(pause).await;
@@ -150,8 +155,8 @@ impl NodeLoop {
                 self.trouble = None;
                 self.say(&sight, &planned, None, wait.until);
                 let until = wait.until.map(|until| left(now, until).min(STRETCH));
-                // All else that is awaited is told.
-                let look = look.filter(|_| matches!(wait.reason, Reason::Joining | Reason::CheckingHealth));
+                // Every other change wakes this loop.
+                let look = look.filter(|_| POLLED.contains(&wait.reason));
                 match (until, look) {
                     (Some(until), Some(look)) => Pause::AtMost(until.min(look)),
                     (Some(one), None) | (None, Some(one)) => Pause::AtMost(one),

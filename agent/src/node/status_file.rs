@@ -9,7 +9,7 @@ use bedplate_api::machine::{RolledBack, Slot, SlotName, VersionRef};
 use jiff::Timestamp;
 use serde::{Deserialize, Serialize};
 
-use super::report::{describe, waiting};
+use super::report::describe;
 use crate::file::{read_optional, write_atomic};
 use crate::model::Plan;
 
@@ -80,7 +80,7 @@ impl From<&Plan> for Planned {
                 ..Self::default()
             },
             Plan::Wait(wait) => Self {
-                wait: Some(waiting(wait.reason).to_owned()),
+                wait: Some(wait.reason.as_str().to_owned()),
                 message: wait.message.clone(),
                 until: wait.until,
                 ..Self::default()
@@ -173,8 +173,10 @@ fn lines(fields: &[(&str, String)]) -> String {
 
 #[cfg(test)]
 mod tests {
+    use bedplate_api::reason::machine::PavedReason;
+
     use super::*;
-    use crate::model::{Reason, Step, Wait};
+    use crate::model::{Step, Wait};
 
     #[test]
     fn a_plan_says_what_is_done_or_awaited_and_why() {
@@ -189,7 +191,8 @@ mod tests {
         let text = standing.describe_plan();
         assert!(text.starts_with("Plan              do prepare-slot, since -\n"), "{text}");
         assert!(text.contains("Why               prepares workers-v4 in slot b: 2 of 3 layers\n"), "{text}");
-        let wait = Wait { reason: Reason::Paused, message: "spec.paused is true".to_owned(), until: None };
+        let wait =
+            Wait { reason: PavedReason::Paused, message: "spec.paused is true".to_owned(), until: None };
         let standing = NodeStanding { plan: Planned::from(&Plan::Wait(wait)), ..NodeStanding::default() };
         assert!(standing.describe_plan().starts_with("Plan              wait (Paused)"), "{standing:?}");
     }

@@ -8,6 +8,7 @@ use std::time::Duration;
 
 use async_trait::async_trait;
 use bedplate_api::machine::VersionRef;
+use bedplate_api::reason::operation::AgentOutcome;
 use bedplate_bootstrap::diff::InPlace;
 use bedplate_process::exit::chain;
 use bedplate_rules::drain::Drain;
@@ -68,10 +69,11 @@ impl Runner {
             Decision::InPlace(changes) => {
                 let names: Vec<String> = changes.iter().map(ToString::to_string).collect();
                 match self.parts.configuration.change(&changes).await {
-                    Ok(()) if names.is_empty() => {
-                        Outcome::End(End::done("Applied", "nothing differs but the version's name"))
-                    }
-                    Ok(()) => Outcome::End(End::done("Applied", names.join("; "))),
+                    Ok(()) if names.is_empty() => Outcome::End(End::done(
+                        AgentOutcome::Applied,
+                        "nothing differs but the version's name",
+                    )),
+                    Ok(()) => Outcome::End(End::done(AgentOutcome::Applied, names.join("; "))),
                     Err(error) => refused(&error),
                 }
             }
@@ -142,10 +144,10 @@ impl Runner {
 
 fn refused(error: &ApplyError) -> Outcome {
     match error {
-        ApplyError::NotSupported(why) => Outcome::End(End::failed("NotSupported", why)),
-        ApplyError::Claimed(why) => Outcome::End(End::failed("Claimed", why)),
-        ApplyError::Broken(why) => Outcome::End(End::failed("ChangeFailed", why)),
-        ApplyError::Taints(why) => Outcome::End(End::failed("NeedsTaints", why)),
+        ApplyError::NotSupported(why) => Outcome::End(End::failed(AgentOutcome::NotSupported, why)),
+        ApplyError::Claimed(why) => Outcome::End(End::failed(AgentOutcome::Claimed, why)),
+        ApplyError::Broken(why) => Outcome::End(End::failed(AgentOutcome::ChangeFailed, why)),
+        ApplyError::Taints(why) => Outcome::End(End::failed(AgentOutcome::NeedsTaints, why)),
         ApplyError::Failed(why) => Outcome::Later(why.clone()),
     }
 }

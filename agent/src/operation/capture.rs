@@ -11,6 +11,7 @@ use std::path::{Path, PathBuf};
 use std::time::{Duration, SystemTime};
 
 use bedplate_api::operation::MachineOperation;
+use bedplate_api::reason::operation::AgentOutcome;
 use bedplate_process::exit::chain;
 use jiff::Timestamp;
 use sha2::{Digest as _, Sha256};
@@ -57,7 +58,7 @@ impl Runner {
         let made = tokio::task::spawn_blocking(move || make_room(&directory, wanted)).await;
         match made.map_err(io::Error::other).and_then(|made| made) {
             Ok(room) if room < capture.bytes + ROOM => Outcome::End(End::failed(
-                "NoRoom",
+                AgentOutcome::NoRoom,
                 format!(
                     "{} has {} MiB free, {} are needed; parameter bytes asks for less",
                     self.parts.captures.display(),
@@ -100,8 +101,10 @@ impl Runner {
             }
         };
         match content(path.to_owned()).await {
-            Ok(content) => End::done("Captured", self.describe(path, &content, &why)),
-            Err(error) => End::failed("CaptureFailed", format!("{}: {}", path.display(), chain(&error))),
+            Ok(content) => End::done(AgentOutcome::Captured, self.describe(path, &content, &why)),
+            Err(error) => {
+                End::failed(AgentOutcome::CaptureFailed, format!("{}: {}", path.display(), chain(&error)))
+            }
         }
     }
 
@@ -132,12 +135,12 @@ impl Runner {
             Ok(content) => {
                 let what = self.describe(&path, &content, "not the whole time");
                 End::failed(
-                    "Interrupted",
+                    AgentOutcome::Interrupted,
                     format!("the agent was interrupted while packets were kept; what there is: {what}"),
                 )
             }
             Err(_) => End::failed(
-                "Interrupted",
+                AgentOutcome::Interrupted,
                 "the agent was interrupted, and no packet was kept; make a new operation",
             ),
         };
@@ -208,7 +211,7 @@ fn failed(capture: &Capture, ran: &Ran) -> End {
     let Capture { interface, filter, .. } = capture;
     match &ran.exit {
         Exit::Code(NO_PROGRAM) => End::failed(
-            "NotSupported",
+            AgentOutcome::NotSupported,
             format!("there is no {TCPDUMP} on the host: take a host image that has it"),
         ),
         _ if said.contains("syntax error")
@@ -216,14 +219,15 @@ fn failed(capture: &Capture, ran: &Ran) -> End {
             || said.contains("unknown host") =>
         {
             End::failed(
-                "InvalidParameters",
+                AgentOutcome::InvalidParameters,
                 format!("parameter filter {filter:?} is no BPF expression: {said}"),
             )
         }
-        _ if said.contains("No such device") || said.contains("doesn't exist") => {
-            End::failed("InterfaceNotFound", format!("the host has no interface {interface}: {said}"))
-        }
-        exit => End::failed("CaptureFailed", format!("tcpdump has ended with {exit:?}: {said}")),
+        _ if said.contains("No such device") || said.contains("doesn't exist") => End::failed(
+            AgentOutcome::InterfaceNotFound,
+            format!("the host has no interface {interface}: {said}"),
+        ),
+        exit => End::failed(AgentOutcome::CaptureFailed, format!("tcpdump has ended with {exit:?}: {said}")),
     }
 }
 

@@ -3,6 +3,7 @@
 //! Pure: what is selected, what runs and how they differ in, a decision out. Called by `apply`.
 
 use bedplate_api::machine::VersionRef;
+use bedplate_api::reason::operation::AgentOutcome;
 use bedplate_bootstrap::diff::{Difference, InPlace};
 
 use super::progress::End;
@@ -57,7 +58,7 @@ pub enum Decision {
 pub fn decide(standing: &Standing, disruption: bool, asked: bool) -> Decision {
     let Some(selected) = &standing.selected else {
         let message = "no version is selected for this Machine: give it a configuration";
-        return Decision::End(End::failed("NothingSelected", message));
+        return Decision::End(End::failed(AgentOutcome::NothingSelected, message));
     };
     let name = format!("{}-v{}", selected.name, selected.version);
     if standing.paving {
@@ -71,9 +72,11 @@ pub fn decide(standing: &Standing, disruption: bool, asked: bool) -> Decision {
     };
     let same = applied == selected;
     match &standing.difference {
-        None if same => return Decision::End(End::done("Applied", format!("the node runs {name}"))),
+        None if same => {
+            return Decision::End(End::done(AgentOutcome::Applied, format!("the node runs {name}")));
+        }
         Some(difference) if difference.is_empty() && same && !standing.unfinished => {
-            return Decision::End(End::done("Applied", format!("the node runs {name}")));
+            return Decision::End(End::done(AgentOutcome::Applied, format!("the node runs {name}")));
         }
         // Of another version that says the same nothing has to be changed but the name.
         Some(difference) if difference.needs_repave.is_empty() => {
@@ -90,7 +93,7 @@ pub fn decide(standing: &Standing, disruption: bool, asked: bool) -> Decision {
             let message = format!(
                 "{name} needs a repave, for which this host's member of etcd cannot leave its cluster: {why}"
             );
-            return Decision::End(End::failed("ControlPlaneKept", message));
+            return Decision::End(End::failed(AgentOutcome::ControlPlaneKept, message));
         }
         Some(Stays::Later(why)) if disruption => {
             return Decision::Wait(format!(
@@ -116,17 +119,17 @@ fn needs_repave(standing: &Standing, applied: &VersionRef, name: &str) -> End {
             "{name} needs a repave ({changes}), and the cluster that was made here is in this slot, which stays: leave the Node as it is; a newer \
              Kubernetes comes by `kubeadm upgrade` in the slot (docs/node.md, \"The first control plane\")"
         );
-        return End::failed("ControlPlaneKept", message);
+        return End::failed(AgentOutcome::ControlPlaneKept, message);
     }
     let message =
         format!("{name} needs a repave ({changes}); parameter disruption=allow does it, or delete the Node");
-    End::failed("NeedsRepave", message)
+    End::failed(AgentOutcome::NeedsRepave, message)
 }
 
 fn rolled_back(name: &str) -> Decision {
     let message =
         format!("{name} failed on this host, and what ran before runs again; status.rolledBack says why");
-    Decision::End(End::failed("RolledBack", message))
+    Decision::End(End::failed(AgentOutcome::RolledBack, message))
 }
 
 #[cfg(test)]

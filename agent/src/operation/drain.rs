@@ -3,6 +3,7 @@
 //! Each turn looks at the Pods anew, so that an agent that was killed goes on where it was. Only what was cordoned for an operation is
 //! given free after it: the Node's annotation says so.
 
+use bedplate_api::reason::operation::AgentOutcome;
 use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::time::Duration;
@@ -47,14 +48,14 @@ impl Runner {
                 Ok(Progress::Refused(reason, message)) => return Outcome::End(End::failed(reason, message)),
                 Ok(Progress::Left(message)) => message,
                 Err(error) if error.is_final() => {
-                    return Outcome::End(End::failed("DrainFailed", chain(&error)));
+                    return Outcome::End(End::failed(AgentOutcome::DrainFailed, chain(&error)));
                 }
                 Err(error) => chain(&error),
             };
             if self.now() >= until {
                 let seconds = drain.limit.as_secs();
                 return Outcome::End(End::failed(
-                    "DrainTimedOut",
+                    AgentOutcome::DrainTimedOut,
                     format!("not drained within {seconds} s: {left}"),
                 ));
             }
@@ -148,14 +149,14 @@ fn refused(refusal: &Refusal) -> Progress {
         Refusal::Unmanaged(names) => {
             let message =
                 format!("nobody makes these Pods again: {}; parameter force evicts them", list(names));
-            Progress::Refused("UnmanagedPods", message)
+            Progress::Refused(AgentOutcome::UnmanagedPods, message)
         }
         Refusal::EmptyDir(names) => {
             let message = format!(
                 "these Pods would lose what is in their emptyDir: {}; parameter deleteEmptyDirData evicts them",
                 list(names)
             );
-            Progress::Refused("EmptyDirData", message)
+            Progress::Refused(AgentOutcome::EmptyDirData, message)
         }
     }
 }
@@ -163,6 +164,6 @@ fn refused(refusal: &Refusal) -> Progress {
 enum Progress {
     Done,
     Cordon(NodeView),
-    Refused(&'static str, String),
+    Refused(AgentOutcome, String),
     Left(String),
 }

@@ -2,18 +2,18 @@
 
 pub mod file;
 
+use bedplate_api::reason::operation::AgentOutcome;
 use bedplate_process::exit::chain;
 
 use super::journal::file::{Note, outdated};
 use super::ledger::View;
-use super::progress;
 use super::run::Runner;
 
 impl Runner {
     /// Whether a note says that this operation has shut the host down.
     pub(super) fn has_shut_down(&self, uid: &str) -> bool {
         let end = self.notes.iter().find(|note| note.uid == uid).and_then(|note| note.end.as_ref());
-        end.is_some_and(|end| end.complete && end.reason == progress::SHUT_DOWN)
+        end.is_some_and(|end| end.complete && end.reason == AgentOutcome::ShutDown.as_str())
     }
 
     /// Whether a note says that the operation under way was begun.

@@ -1,5 +1,6 @@
 //! How what is done for an operation has ended, and what a bus that would not do it means for that. Part of `run`.
 
+use bedplate_api::reason::operation::AgentOutcome;
 use bedplate_process::exit::chain;
 
 use super::progress::End;
@@ -23,13 +24,15 @@ pub(super) enum Outcome {
 /// The end of an operation that a bus would not do.
 pub(super) fn bus_end(error: &BusError) -> End {
     let reason = match error {
-        BusError::Away { .. } | BusError::NoAccess { .. } | BusError::NotALeader { .. } => "DBusUnavailable",
-        BusError::NoAnswer { .. } | BusError::JobHangs { .. } => "TimedOut",
-        BusError::NoUnit { .. } => "ServiceNotFound",
-        BusError::NoService { .. } => "NotSupported",
-        BusError::Inhibited { .. } => "Inhibited",
-        BusError::Refused { .. } => "Refused",
-        BusError::Unexpected { .. } => "ProtocolError",
+        BusError::Away { .. } | BusError::NoAccess { .. } | BusError::NotALeader { .. } => {
+            AgentOutcome::DbusUnavailable
+        }
+        BusError::NoAnswer { .. } | BusError::JobHangs { .. } => AgentOutcome::TimedOut,
+        BusError::NoUnit { .. } => AgentOutcome::ServiceNotFound,
+        BusError::NoService { .. } => AgentOutcome::NotSupported,
+        BusError::Inhibited { .. } => AgentOutcome::Inhibited,
+        BusError::Refused { .. } => AgentOutcome::Refused,
+        BusError::Unexpected { .. } => AgentOutcome::ProtocolError,
     };
     End::failed(reason, chain(error))
 }

@@ -20,12 +20,13 @@
 use std::sync::Arc;
 
 use bedplate_api::operation::{MachineOperation, OperationState};
+use bedplate_api::reason::operation::{AgentOutcome, PendingOperationReason};
 use jiff::{SignedDuration, Timestamp};
 
 use super::guard;
 use super::journal::file::Note;
 use super::parameters::{Kind, Order, Task};
-use super::progress::{End, SHUT_DOWN, executor, is_cordoned, is_finished, taken_of};
+use super::progress::{End, executor, is_cordoned, is_finished, taken_of};
 
 /// So long after a reboot was asked for by an agent that was killed then, a host that still runs was not rebooted.
 const GOES_DOWN: SignedDuration = SignedDuration::from_secs(120);
@@ -72,7 +73,7 @@ pub enum Next {
     /// Say why it is not begun.
     Wait {
         /// In one word.
-        reason: &'static str,
+        reason: PendingOperationReason,
         /// For a person.
         message: String,
     },
@@ -195,12 +196,12 @@ pub fn next(observed: &Observed<'_>) -> Next {
     }
     let order = match Order::parse(kind, &operation.spec) {
         Ok(order) => order,
-        Err(problem) => return failed("InvalidParameters", problem),
+        Err(problem) => return failed(AgentOutcome::InvalidParameters, problem),
     };
     if let Task::RestartService { unit, place } = &order.task
         && let Some(why) = guard::refusal(unit, *place)
     {
-        return failed("Refused", why);
+        return failed(AgentOutcome::Refused, why);
     }
     let (start, noted) = match (&taken, note) {
         (Some(taken), note) => {
@@ -212,7 +213,7 @@ pub fn next(observed: &Observed<'_>) -> Next {
     let Some(noted) = noted else {
         let message = "its object says that this agent has taken it, and neither it nor the agent's note says in which \
                        boot: what was done is not known; look at the host, and make a new operation";
-        return failed("Unknown", message);
+        return failed(AgentOutcome::Unknown, message);
     };
     let case =
         Case { observed, deadline: later(start, order.timeout), order, rebooted: noted != observed.boot_id };
@@ -230,12 +231,16 @@ fn not_begun(observed: &Observed<'_>) -> Option<Next> {
     match observed.standing {
         Standing::Ready => None,
         Standing::Unknown => Some(Next::Ignore),
-        Standing::Deleting => Some(failed("MachineDeleted", "the Machine is being deleted")),
+        Standing::Deleting => Some(failed(AgentOutcome::MachineDeleted, "the Machine is being deleted")),
         Standing::Paused => {
             let message = "the Machine is paused (spec.paused): it begins when it no longer is".to_owned();
             let status = observed.operation.status.as_ref();
             let told = status.is_some_and(|status| status.message.as_ref() == Some(&message));
-            Some(if told { Next::Ignore } else { Next::Wait { reason: "MachinePaused", message } })
+            Some(if told {
+                Next::Ignore
+            } else {
+                Next::Wait { reason: PendingOperationReason::MachinePaused, message }
+            })
         }
     }
 }
@@ -254,10 +259,13 @@ impl Case<'_> {
         let reboots = matches!(self.order.task, Task::Reboot(_));
         if self.rebooted {
             let end = if reboots {
-                End::done("Rebooted", format!("the host has booted since: its boot is now {boot_id}"))
+                End::done(
+                    AgentOutcome::Rebooted,
+                    format!("the host has booted since: its boot is now {boot_id}"),
+                )
             } else {
                 End::done(
-                    SHUT_DOWN,
+                    AgentOutcome::ShutDown,
                     format!("the host was down, and has booted since: its boot is now {boot_id}"),
                 )
             };
@@ -270,7 +278,7 @@ impl Case<'_> {
         };
         if accepted && !reboots {
             let message = "the host is shutting down; it stays off until somebody switches it on";
-            return Next::Finish(Finish::plain(End::done(SHUT_DOWN, message)));
+            return Next::Finish(Finish::plain(End::done(AgentOutcome::ShutDown, message)));
         }
         let gives_up = if accepted { self.deadline } else { later(note.begun, GOES_DOWN).min(self.deadline) };
         if now < gives_up {
@@ -281,7 +289,7 @@ impl Case<'_> {
         }
         let message = "the agent was interrupted in the moment of asking, and the host has not gone down since; it is not \
                        asked again: make a new operation";
-        self.fail("Interrupted", message.to_owned())
+        self.fail(AgentOutcome::Interrupted, message.to_owned())
     }
 
     /// What is done once and leaves something to be looked at.
@@ -291,7 +299,7 @@ impl Case<'_> {
             (true, _) => {
                 let message =
                     "the host was rebooted meanwhile: what came of it is not known; make a new operation";
-                self.fail("HostRebooted", message.to_owned())
+                self.fail(AgentOutcome::HostRebooted, message.to_owned())
             }
             (false, Some(_)) => Next::Inspect(self.order.clone(), self.deadline),
             (false, None) if now >= self.deadline => self.late("it was not begun in time"),
@@ -318,16 +326,19 @@ impl Case<'_> {
     }
 
     fn late(&self, why: &str) -> Next {
-        self.fail("TimedOut", format!("not done within {} s: {why}", self.order.timeout.as_secs()))
+        self.fail(
+            AgentOutcome::TimedOut,
+            format!("not done within {} s: {why}", self.order.timeout.as_secs()),
+        )
     }
 
-    fn fail(&self, reason: &str, message: String) -> Next {
+    fn fail(&self, reason: AgentOutcome, message: String) -> Next {
         let uncordon = self.uncordon();
         Next::Finish(Finish { end: End::failed(reason, message), uncordon })
     }
 }
 
-fn failed(reason: &str, message: impl Into<String>) -> Next {
+fn failed(reason: AgentOutcome, message: impl Into<String>) -> Next {
     Next::Finish(Finish::plain(End::failed(reason, message)))
 }
 
@@ -420,7 +431,8 @@ mod tests {
     #[test]
     fn o1_what_has_ended_is_left_alone() {
         let mut over = in_progress(operation("reboot", json!({})), "b1");
-        over.status = Some(ended(over.status.as_ref(), &End::failed("TimedOut", "late"), "x", at(1)));
+        over.status =
+            Some(ended(over.status.as_ref(), &End::failed(AgentOutcome::TimedOut, "late"), "x", at(1)));
         assert_eq!(decide(&over, None, 2), Next::Ignore);
     }
 
@@ -438,7 +450,7 @@ mod tests {
         let Next::Wait { reason, message } = decide_as(&new, None, 1, Standing::Paused, false) else {
             panic!()
         };
-        assert_eq!(reason, "MachinePaused");
+        assert_eq!(reason, PendingOperationReason::MachinePaused);
         new.status = Some(crate::operation::progress::waits(None, reason, &message));
         assert_eq!(decide_as(&new, None, 1, Standing::Paused, false), Next::Ignore);
         assert_eq!(decide_as(&new, None, 1, Standing::Ready, false), Next::Take);
@@ -500,7 +512,7 @@ mod tests {
         assert_eq!(reason(decide(&one, None, 900)), (false, "TimedOut".to_owned()));
         let restored = operation("reboot", json!({}));
         assert_eq!(decide(&restored, Some(&begun), 20), Next::AwaitEnd(at(130)), "restored from a backup");
-        let done = note("b1", Some(End::done("Rebooted", "x")));
+        let done = note("b1", Some(End::done(AgentOutcome::Rebooted, "x")));
         assert_eq!(reason(decide(&restored, Some(&done), 20)), (true, "Rebooted".to_owned()));
     }
 

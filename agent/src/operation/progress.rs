@@ -4,6 +4,7 @@
 
 use bedplate_api::machine::{Condition, Time};
 use bedplate_api::operation::{DRAINED, MachineOperationStatus, OperationState};
+use bedplate_api::reason::operation::{AgentOutcome, PendingOperationReason};
 use jiff::Timestamp;
 use serde::{Deserialize, Serialize};
 
@@ -11,8 +12,6 @@ use serde::{Deserialize, Serialize};
 const TAKEN: &str = "Taken";
 /// The condition that says that the Node was, or was about to be, cordoned for it.
 const CORDONED: &str = "Cordoned";
-/// Why a shutdown is complete; the Node that it cordoned stays so.
-pub const SHUT_DOWN: &str = "ShutDown";
 /// Before the boot id in that condition's message.
 const BOOT: &str = "in the boot ";
 /// Longest message of a status.
@@ -32,13 +31,13 @@ pub struct End {
 
 impl End {
     /// It was done.
-    pub fn done(reason: &str, message: impl Into<String>) -> Self {
-        Self { complete: true, reason: reason.to_owned(), message: message.into() }
+    pub fn done(reason: AgentOutcome, message: impl Into<String>) -> Self {
+        Self { complete: true, reason: reason.as_str().to_owned(), message: message.into() }
     }
 
     /// It was not.
-    pub fn failed(reason: &str, message: impl Into<String>) -> Self {
-        Self { complete: false, reason: reason.to_owned(), message: message.into() }
+    pub fn failed(reason: AgentOutcome, message: impl Into<String>) -> Self {
+        Self { complete: false, reason: reason.as_str().to_owned(), message: message.into() }
     }
 }
 
@@ -83,7 +82,7 @@ pub fn taken(
     status.state = Some(OperationState::InProgress);
     status.executor = Some(executor.to_owned());
     status.start_time = Some(Time(now));
-    status.reason = Some("InProgress".to_owned());
+    status.reason = Some(PendingOperationReason::InProgress.as_str().to_owned());
     status.message = Some("taken by the agent".to_owned());
     status.conditions.retain(|condition| condition.type_ != TAKEN);
     status.conditions.push(Condition {
@@ -156,10 +155,14 @@ pub fn cordoned_at(status: Option<&MachineOperationStatus>, now: Timestamp) -> T
 }
 
 /// Not begun, and why.
-pub fn waits(before: Option<&MachineOperationStatus>, reason: &str, message: &str) -> MachineOperationStatus {
+pub fn waits(
+    before: Option<&MachineOperationStatus>,
+    reason: PendingOperationReason,
+    message: &str,
+) -> MachineOperationStatus {
     let mut status = under_way(before, message);
     status.state = Some(OperationState::Pending);
-    status.reason = Some(reason.to_owned());
+    status.reason = Some(reason.as_str().to_owned());
     status
 }
 
@@ -197,14 +200,19 @@ mod tests {
         assert_eq!(cordoned_at(Some(&status), at(9)), at(9));
         assert_eq!((cordoned_at(Some(&cordon), at(9)), cordoned_at(Some(&cordon), at(1))), (at(2), at(1)));
         assert_eq!(taken_of(Some(&under_way(Some(&status), "draining")), at(9)), Some(expected));
-        let end = ended(Some(&status), &End::failed("TimedOut", "x".repeat(5000)), "bedplate-agent/a", at(9));
+        let end = ended(
+            Some(&status),
+            &End::failed(AgentOutcome::TimedOut, "x".repeat(5000)),
+            "bedplate-agent/a",
+            at(9),
+        );
         assert_eq!(taken_of(Some(&end), at(9)), None);
         assert_eq!((end.message.unwrap().len(), end.start_time.unwrap().0), (4096, at(1)));
     }
 
     #[test]
     fn o1_one_that_waits_is_pending_and_was_not_begun() {
-        let status = waits(None, "MachinePaused", "the Machine is paused");
+        let status = waits(None, PendingOperationReason::MachinePaused, "the Machine is paused");
         assert_eq!((status.state, status.start_time), (Some(OperationState::Pending), None));
     }
 }

@@ -4,6 +4,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use bedplate_api::operation::{MachineOperation, MachineOperationStatus};
+use bedplate_api::reason::operation::AgentOutcome;
 use bedplate_process::exit::chain;
 use jiff::SignedDuration;
 use tokio::time::{Instant, sleep};
@@ -109,7 +110,7 @@ impl Runner {
             end.message =
                 format!("{}; the Node may still be cordoned ({why}): `kubectl uncordon {node}`", end.message);
             if end.complete {
-                end = End::failed("NotUncordoned", end.message);
+                end = End::failed(AgentOutcome::NotUncordoned, end.message);
             }
         }
         if let Some(running) = &mut self.running {

@@ -1,5 +1,6 @@
 //! Restarts a service of the host or of the slot, and looks whether it stays up. Part of `run`.
 
+use bedplate_api::reason::operation::AgentOutcome;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -39,7 +40,7 @@ impl Runner {
             Ok(None) => {
                 let message =
                     "no slot runs: there is no node here; parameter in=host is for services of the host";
-                return Outcome::End(End::failed("NoSlot", message));
+                return Outcome::End(End::failed(AgentOutcome::NoSlot, message));
             }
             Err(error) => Err(error),
         };
@@ -50,10 +51,14 @@ impl Runner {
         let whose = whose(place);
         let end = match &state.load {
             LoadState::Loaded => return Outcome::Ready,
-            LoadState::NotFound => End::failed("ServiceNotFound", format!("there is no {unit} in {whose}")),
-            LoadState::Masked => End::failed("ServiceMasked", format!("{unit} is masked in {whose}")),
+            LoadState::NotFound => {
+                End::failed(AgentOutcome::ServiceNotFound, format!("there is no {unit} in {whose}"))
+            }
+            LoadState::Masked => {
+                End::failed(AgentOutcome::ServiceMasked, format!("{unit} is masked in {whose}"))
+            }
             LoadState::Bad(word) => End::failed(
-                "ServiceNotLoaded",
+                AgentOutcome::ServiceNotLoaded,
                 format!("the file of {unit} in {whose} cannot be used: {word}"),
             ),
         };
@@ -64,7 +69,9 @@ impl Runner {
         let left = Duration::try_from(deadline.duration_since(self.now())).unwrap_or_default();
         let units = match self.systemd(place).await {
             Ok(Some(units)) => units,
-            Ok(None) => return Outcome::End(End::failed("NoSlot", "the slot has stopped meanwhile")),
+            Ok(None) => {
+                return Outcome::End(End::failed(AgentOutcome::NoSlot, "the slot has stopped meanwhile"));
+            }
             Err(error) => return Outcome::End(bus_end(&error)),
         };
         if let Err(error) = units.restart(unit, left.max(Duration::from_secs(1))).await {
@@ -86,10 +93,15 @@ impl Runner {
         deadline: Timestamp,
     ) -> Outcome {
         let over = self.now() >= deadline;
-        let late = |why: String| Outcome::End(End::failed("TimedOut", why));
+        let late = |why: String| Outcome::End(End::failed(AgentOutcome::TimedOut, why));
         let looked = match self.systemd(place).await {
             Ok(Some(units)) => units.state(unit).await.map(|state| (units, state)),
-            Ok(None) => return Outcome::End(End::failed("Interrupted", "the slot has stopped meanwhile")),
+            Ok(None) => {
+                return Outcome::End(End::failed(
+                    AgentOutcome::Interrupted,
+                    "the slot has stopped meanwhile",
+                ));
+            }
             Err(error) => Err(error),
         };
         let (units, state) = match looked {
@@ -107,7 +119,7 @@ impl Runner {
                     "the agent was interrupted in the moment of asking, and {unit} was not restarted; it is not asked \
                      again: make a new operation"
                 );
-                Outcome::End(End::failed("Interrupted", message))
+                Outcome::End(End::failed(AgentOutcome::Interrupted, message))
             }
         }
     }
@@ -127,9 +139,14 @@ async fn judge(units: &dyn Units, unit: &UnitName, place: Place, state: &UnitSta
     match &state.active {
         ActiveState::Active | ActiveState::Reloading => {
             let process = state.main_pid.map(|pid| format!(", process {pid}")).unwrap_or_default();
-            End::done("Restarted", format!("{unit} of {whose} is active ({}{process})", state.sub))
+            End::done(
+                AgentOutcome::Restarted,
+                format!("{unit} of {whose} is active ({}{process})", state.sub),
+            )
         }
-        ActiveState::Inactive if well => End::done("Restarted", format!("{unit} of {whose} ran to its end")),
+        ActiveState::Inactive if well => {
+            End::done(AgentOutcome::Restarted, format!("{unit} of {whose} ran to its end"))
+        }
         ActiveState::Inactive
         | ActiveState::Failed
         | ActiveState::Activating
@@ -138,7 +155,7 @@ async fn judge(units: &dyn Units, unit: &UnitName, place: Place, state: &UnitSta
             let result = state.result.as_deref().unwrap_or("no result");
             let tail = tail(units, unit).await;
             End::failed(
-                "ServiceFailed",
+                AgentOutcome::ServiceFailed,
                 format!(
                     "{unit} of {whose} was restarted and does not run ({}, {result}); its journal: {tail}",
                     state.sub

@@ -7,6 +7,7 @@ use std::collections::BTreeMap;
 use std::fmt;
 
 use bedplate_api::configuration::SecretRef;
+use bedplate_api::reason::machine::PavedReason;
 use k8s_openapi::ByteString;
 use k8s_openapi::api::core::v1::Secret;
 use kube::{Api, Client};
@@ -58,11 +59,11 @@ pub enum ReadSecretError {
 
 impl ReadSecretError {
     /// Its reason in a condition.
-    pub fn reason(&self) -> &'static str {
+    pub fn reason(&self) -> PavedReason {
         match self {
-            Self::Forbidden { .. } => "SecretForbidden",
-            Self::Missing { .. } => "SecretMissing",
-            Self::Server(_) => "SecretUnreadable",
+            Self::Forbidden { .. } => PavedReason::SecretForbidden,
+            Self::Missing { .. } => PavedReason::SecretMissing,
+            Self::Server(_) => PavedReason::SecretUnreadable,
         }
     }
 }
@@ -132,13 +133,17 @@ mod tests {
     async fn a_secret_that_no_role_opens_is_told_with_the_role_to_make() {
         let body = json!({ "status": "Failure", "reason": "Forbidden", "code": 403, "message": "secrets \"pull\" is forbidden" });
         let error = answered(403, body).await.unwrap_err();
-        assert_eq!(error.reason(), "SecretForbidden");
+        assert_eq!(error.reason(), PavedReason::SecretForbidden);
         let text = error.to_string();
         for part in ["-n images create role", "--resource-name=pull", "--group=bedplate:machines"] {
             assert!(text.contains(part), "{text}");
         }
         let body = json!({ "status": "Failure", "reason": "NotFound", "code": 404, "details": { "kind": "secrets", "name": "pull" } });
-        assert_eq!(answered(404, body).await.unwrap_err().reason(), "SecretMissing");
-        assert_eq!(answered(404, json!({})).await.unwrap_err().reason(), "SecretUnreadable", "a proxy's 404");
+        assert_eq!(answered(404, body).await.unwrap_err().reason(), PavedReason::SecretMissing);
+        assert_eq!(
+            answered(404, json!({})).await.unwrap_err().reason(),
+            PavedReason::SecretUnreadable,
+            "a proxy's 404"
+        );
     }
 }

@@ -20,6 +20,7 @@ use base64::engine::general_purpose::STANDARD;
 use bedplate_api::configuration::SecretRef;
 use bedplate_api::id::MachineName;
 use bedplate_api::operation::{MachineOperation, MachineOperationStatus};
+use bedplate_api::reason::refusal::AgentRefusal;
 use bedplate_api::wire::{
     OperationWrite, OperationWritten, Report, SecretRequest, SecretResponse, WatchRequest, WatchResponse,
 };
@@ -201,7 +202,7 @@ impl Plane for Standalone {
                 let problem = format!("the value of {key} is not base64");
                 ReadSecretError::Server(AskServerError::Answer { what, problem })
             }),
-            Err(AskError::Refused { reason, .. }) if reason == "SecretMissing" => {
+            Err(AskError::Refused { reason, .. }) if reason == AgentRefusal::SecretMissing => {
                 Err(ReadSecretError::Missing { namespace, name })
             }
             Err(error) => Err(ReadSecretError::Server(server_error(&what, error))),
@@ -281,13 +282,13 @@ impl View {
     fn fail(&mut self, error: &AskError, now: Instant) {
         let why = chain(error);
         if let AskError::Refused { reason, .. } = error {
-            match reason.as_str() {
-                // It has answered: nothing there is this host's any more.
-                "MachineGone" => (self.seen.machine, self.seen.ours) = (None, false),
-                "KeyReplaced" => self.seen.ours = false,
-                _ => {}
+            let is_gone = *reason == AgentRefusal::MachineGone;
+            // pxed has answered: the Machine does not belong to this host any more.
+            if is_gone {
+                self.seen.machine = None;
             }
-            if matches!(reason.as_str(), "MachineGone" | "KeyReplaced") {
+            if is_gone || *reason == AgentRefusal::KeyReplaced {
+                self.seen.ours = false;
                 self.contact.listed(Counted::Machine);
                 self.revision = None;
                 self.seen.operations.clear();

@@ -9,6 +9,8 @@ use bedplate_api::id::MachineName;
 use bedplate_api::machine::{
     Address, AgentStatus, Applied, Condition, Hardware, MachineStatus, RolledBack, Slot, Time, condition_type,
 };
+use bedplate_api::reason::ConditionReason;
+use bedplate_api::reason::machine::{NodeReadyReason, PavedReason};
 use bedplate_api::wire::Report;
 use jiff::Timestamp;
 use serde_json::{Value, json};
@@ -31,19 +33,19 @@ pub struct NodeTold {
     /// The last update that was taken back.
     pub rolled_back: Option<RolledBack>,
     /// Condition `Paved`.
-    pub paved: Option<ConditionTold>,
+    pub paved: Option<ConditionTold<PavedReason>>,
     /// Condition `NodeReady`.
-    pub node_ready: Option<ConditionTold>,
+    pub node_ready: Option<ConditionTold<NodeReadyReason>>,
 }
 
-/// One condition.
+/// Condition that the agent reports.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub struct ConditionTold {
-    /// Whether it holds.
+pub struct ConditionTold<R> {
+    /// Status of the condition.
     pub status: Truth,
-    /// Why, of a closed set, in CamelCase.
-    pub reason: &'static str,
-    /// The same for a person.
+    /// Reason, from the table of the condition's type.
+    pub reason: R,
+    /// Text for a user.
     pub message: String,
 }
 
@@ -116,26 +118,31 @@ pub(super) fn compose(
 const OWN: [&str; 2] = [condition_type::PAVED, condition_type::NODE_READY];
 
 pub(super) fn conditions(node: &NodeTold, before: &MachineStatus, now: Timestamp) -> Vec<Condition> {
-    let told = OWN.into_iter().zip([&node.paved, &node.node_ready]);
-    told.filter_map(|(kind, told)| {
-        let told = told.as_ref()?;
-        let status = match told.status {
-            Truth::True => "True",
-            Truth::False => "False",
-            Truth::Unknown => "Unknown",
-        };
-        let same = before.conditions.iter().find(|old| old.type_ == kind && old.status == status);
-        Some(Condition {
-            type_: kind.to_owned(),
-            status: status.to_owned(),
-            reason: told.reason.to_owned(),
-            message: cut(&told.message, MAX_MESSAGE),
-            // Since when it is so: another reason for the same is no transition.
-            last_transition_time: same.map_or(Time(now), |old| old.last_transition_time.clone()),
-            observed_generation: None,
-        })
-    })
-    .collect()
+    let paved = node.paved.as_ref().map(|told| condition(told, before, now));
+    let node_ready = node.node_ready.as_ref().map(|told| condition(told, before, now));
+    paved.into_iter().chain(node_ready).collect()
+}
+
+fn condition<R: ConditionReason>(
+    told: &ConditionTold<R>,
+    before: &MachineStatus,
+    now: Timestamp,
+) -> Condition {
+    let status = match told.status {
+        Truth::True => "True",
+        Truth::False => "False",
+        Truth::Unknown => "Unknown",
+    };
+    let same = before.conditions.iter().find(|old| old.type_ == R::TYPE && old.status == status);
+    Condition {
+        type_: R::TYPE.to_owned(),
+        status: status.to_owned(),
+        reason: told.reason.as_str().to_owned(),
+        message: cut(&told.message, MAX_MESSAGE),
+        // Another reason with the same status is not a transition (Kubernetes API conventions).
+        last_transition_time: same.map_or(Time(now), |old| old.last_transition_time.clone()),
+        observed_generation: None,
+    }
 }
 
 /// How much `after` says anew.
@@ -196,11 +203,11 @@ mod tests {
         }
     }
 
-    fn told(status: Truth, reason: &'static str, message: &str) -> Option<ConditionTold> {
+    fn told(status: Truth, reason: PavedReason, message: &str) -> Option<ConditionTold<PavedReason>> {
         Some(ConditionTold { status, reason, message: message.to_owned() })
     }
 
-    fn node(paved: Option<ConditionTold>) -> NodeTold {
+    fn node(paved: Option<ConditionTold<PavedReason>>) -> NodeTold {
         let slot = Slot {
             name: SlotName::A,
             configuration_name: None,
@@ -245,7 +252,7 @@ mod tests {
         let before = compose(
             &name(),
             &host(),
-            Some(&node(told(Truth::True, "Applied", "ok"))),
+            Some(&node(told(Truth::True, PavedReason::Applied, "ok"))),
             &MachineStatus::default(),
             at(0),
         );
@@ -263,28 +270,28 @@ mod tests {
 
     #[test]
     fn a_condition_keeps_its_time_until_its_status_changes() {
-        let write = |told: Option<ConditionTold>, before: &MachineStatus, now| {
+        let write = |told: Option<ConditionTold<PavedReason>>, before: &MachineStatus, now| {
             compose(&name(), &host(), Some(&node(told)), before, at(now))
         };
-        let first = write(told(Truth::False, "Joining", "1"), &MachineStatus::default(), 10);
-        let second = write(told(Truth::False, "CheckingHealth", "2"), &first, 20);
-        let third = write(told(Truth::True, "Applied", "3"), &second, 30);
+        let first = write(told(Truth::False, PavedReason::Joining, "1"), &MachineStatus::default(), 10);
+        let second = write(told(Truth::False, PavedReason::CheckingHealth, "2"), &first, 20);
+        let third = write(told(Truth::True, PavedReason::Applied, "3"), &second, 30);
         let times: Vec<_> = [&first, &second, &third]
             .iter()
             .map(|status| status.conditions[0].last_transition_time.0)
             .collect();
         assert_eq!(times, [at(10), at(10), at(30)]);
-        let long = write(told(Truth::False, "Joining", &"é".repeat(9000)), &third, 40);
+        let long = write(told(Truth::False, PavedReason::Joining, &"é".repeat(9000)), &third, 40);
         assert_eq!(long.conditions[0].message.chars().count(), MAX_MESSAGE);
     }
 
     #[test]
     fn a_heartbeat_is_no_change_and_a_message_is_progress() {
-        let write = |paved: Option<ConditionTold>, now| {
+        let write = |paved: Option<ConditionTold<PavedReason>>, now| {
             compose(&name(), &host(), Some(&node(paved)), &MachineStatus::default(), at(now))
         };
-        let mut first = write(told(Truth::False, "Joining", "10 %"), 0);
-        let mut later = write(told(Truth::False, "Joining", "10 %"), 60);
+        let mut first = write(told(Truth::False, PavedReason::Joining, "10 %"), 0);
+        let mut later = write(told(Truth::False, PavedReason::Joining, "10 %"), 60);
         later.conditions[0].last_transition_time = first.conditions[0].last_transition_time.clone();
         assert_eq!(change(&first, &later), Change::Nothing);
         later.conditions[0].message = "20 %".to_owned();
@@ -292,6 +299,9 @@ mod tests {
         later.conditions[0].reason = "CheckingHealth".to_owned();
         assert_eq!(change(&first, &later), Change::Matter);
         first.slots.clear();
-        assert_eq!(change(&first, &write(told(Truth::False, "Joining", "10 %"), 0)), Change::Matter);
+        assert_eq!(
+            change(&first, &write(told(Truth::False, PavedReason::Joining, "10 %"), 0)),
+            Change::Matter
+        );
     }
 }

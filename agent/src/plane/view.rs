@@ -11,6 +11,7 @@ use std::time::Instant;
 use bedplate_api::id::MachineName;
 use bedplate_api::machine::Machine;
 use bedplate_api::operation::{MachineOperation, OperationState};
+use bedplate_api::reason::operation::AgentOutcome;
 use bedplate_api::version::MachineConfigurationVersion;
 use k8s_openapi::api::core::v1::Node;
 use kube::runtime::watcher::Event;
@@ -19,7 +20,6 @@ use kube::{Resource, ResourceExt};
 use super::freshness::{Contact, Counted};
 use super::node_deletion::Asked;
 use super::{NodeState, Seen, Watched, facts};
-use crate::operation::progress::SHUT_DOWN;
 
 /// All that is known.
 #[derive(Debug)]
@@ -111,7 +111,8 @@ impl Operations {
         let status = object.status.as_ref();
         match status.and_then(|status| status.state) {
             Some(OperationState::Complete | OperationState::Failed) => {
-                let shut_down = status.and_then(|status| status.reason.as_deref()) == Some(SHUT_DOWN);
+                let shut_down = status.and_then(|status| status.reason.as_deref())
+                    == Some(AgentOutcome::ShutDown.as_str());
                 self.ended.insert(name, (object.uid().unwrap_or_default(), shut_down));
             }
             None | Some(OperationState::Pending | OperationState::InProgress | OperationState::Unknown) => {

@@ -123,7 +123,7 @@ mod tests {
     use bedplate_ipmi::wire::rakp::Status;
 
     use super::*;
-    use crate::error::Reason;
+    use bedplate_api::reason::bmc::BmcFault;
 
     fn session(error: SessionError) -> BmcError {
         of_client(&ClientError::Session(error), "bmc:623", "power on", true)
@@ -133,23 +133,23 @@ mod tests {
     fn why_there_is_no_session_has_a_reason_and_says_that_nothing_was_done() {
         let suite = Suite::Sha256;
         for (error, reason, transient) in [
-            (SessionError::WrongPassword, Reason::AuthenticationFailed, false),
-            (SessionError::UserRefused { status: Status::Name }, Reason::AuthenticationFailed, false),
-            (SessionError::WrongKey, Reason::AuthenticationFailed, false),
-            (SessionError::ProofRefused, Reason::AuthenticationFailed, false),
-            (SessionError::Unreachable { attempts: 4 }, Reason::BmcUnreachable, true),
-            (SessionError::Silent { step: Step::Proof }, Reason::BmcUnreachable, true),
-            (SessionError::Lost, Reason::BmcUnreachable, true),
-            (SessionError::NotSupported, Reason::NotSupported, false),
+            (SessionError::WrongPassword, BmcFault::AuthenticationFailed, false),
+            (SessionError::UserRefused { status: Status::Name }, BmcFault::AuthenticationFailed, false),
+            (SessionError::WrongKey, BmcFault::AuthenticationFailed, false),
+            (SessionError::ProofRefused, BmcFault::AuthenticationFailed, false),
+            (SessionError::Unreachable { attempts: 4 }, BmcFault::BmcUnreachable, true),
+            (SessionError::Silent { step: Step::Proof }, BmcFault::BmcUnreachable, true),
+            (SessionError::Lost, BmcFault::BmcUnreachable, true),
+            (SessionError::NotSupported, BmcFault::NotSupported, false),
             (
                 SessionError::SuiteRefused { suite, status: Status::NoCipherSuite },
-                Reason::NotSupported,
+                BmcFault::NotSupported,
                 false,
             ),
-            (SessionError::SuiteChanged { suite }, Reason::NotSupported, false),
-            (SessionError::NoResources, Reason::Refused, true),
-            (SessionError::RoleRefused { status: Status::Role(9) }, Reason::Refused, false),
-            (SessionError::PrivilegeRefused { completion: Completion::Privilege }, Reason::Refused, false),
+            (SessionError::SuiteChanged { suite }, BmcFault::NotSupported, false),
+            (SessionError::NoResources, BmcFault::Refused, true),
+            (SessionError::RoleRefused { status: Status::Role(9) }, BmcFault::Refused, false),
+            (SessionError::PrivilegeRefused { completion: Completion::Privilege }, BmcFault::Refused, false),
         ] {
             let found = session(error);
             assert_eq!((found.reason(), found.is_transient()), (reason, transient), "{found}");
@@ -164,12 +164,12 @@ mod tests {
         let not_sent = ClientError::Request(RequestError::NotSent);
         assert!(!of_client(&not_sent, "bmc:623", "power on", true).may_have_happened());
         for (completion, reason, happened) in [
-            (Completion::Privilege, Reason::Refused, false),
-            (Completion::State, Reason::Refused, false),
-            (Completion::Busy, Reason::Refused, false),
-            (Completion::InvalidCommand, Reason::NotSupported, false),
-            (Completion::Unspecified, Reason::Refused, true),
-            (Completion::TimedOut, Reason::Refused, true),
+            (Completion::Privilege, BmcFault::Refused, false),
+            (Completion::State, BmcFault::Refused, false),
+            (Completion::Busy, BmcFault::Refused, false),
+            (Completion::InvalidCommand, BmcFault::NotSupported, false),
+            (Completion::Unspecified, BmcFault::Refused, true),
+            (Completion::TimedOut, BmcFault::Refused, true),
         ] {
             let refused = ClientError::Command(ReadAnswerError::Refused(completion));
             let found = of_client(&refused, "bmc:623", "power on", true);

@@ -382,7 +382,7 @@ fn choose(systems: &[String], wanted: Option<&str>) -> Result<String, BmcError> 
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::error::Reason;
+    use bedplate_api::reason::bmc::BmcFault;
 
     #[test]
     fn one_system_needs_no_name_several_do() {
@@ -392,9 +392,9 @@ mod tests {
             (&["1"][..], None, Ok("/redfish/v1/Systems/1")),
             (&["Node1", "Node2"], Some("Node2"), Ok("/redfish/v1/Systems/Node2")),
             (&["Node1"], Some("/redfish/v1/Systems/Node1"), Ok("/redfish/v1/Systems/Node1")),
-            (&["Node1", "Node2"], None, Err(Reason::AmbiguousSystem)),
-            (&["Node1", "Node2"], Some("Node"), Err(Reason::UnknownSystem)),
-            (&[], None, Err(Reason::UnknownSystem)),
+            (&["Node1", "Node2"], None, Err(BmcFault::AmbiguousSystem)),
+            (&["Node1", "Node2"], Some("Node"), Err(BmcFault::UnknownSystem)),
+            (&[], None, Err(BmcFault::UnknownSystem)),
         ] {
             let found = choose(&paths(ids), wanted);
             assert_eq!(found.as_deref().map_err(BmcError::reason), expected, "{ids:?} {wanted:?}");

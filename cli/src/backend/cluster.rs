@@ -110,7 +110,7 @@ impl AskClusterError {
             Self::Reach { .. } => {
                 "is it reached? `kubectl version` with the same kubeconfig and context; a pxed is asked with --socket"
             }
-            Self::Proxy(_) => "correct HTTPS_PROXY, or add the API server to NO_PROXY",
+            Self::Proxy(_) => "correct the variable, or add the API server to NO_PROXY",
             Self::Client(source) if matches!(**source, kube::Error::ProxyProtocolUnsupported { .. }) => {
                 "set proxy-url in the kubeconfig, or HTTPS_PROXY, to a supported proxy: http://, https:// or socks5://"
             }
@@ -182,7 +182,7 @@ pub(crate) async fn client(global: &Global) -> Result<Client, AskClusterError> {
     let file = kubeconfig_of(global).map_err(error)?;
     let config = configure(file, global.context.as_deref()).await.map_err(|problem| match problem {
         ConfigureError::Kubeconfig(problem) => error(problem),
-        ConfigureError::Variable(_) => AskClusterError::Proxy(problem),
+        ConfigureError::Variable { .. } => AskClusterError::Proxy(problem),
     })?;
     // The programs that share this dependency may bring a second provider; the first one that is set counts.
     let _ = rustls::crypto::aws_lc_rs::default_provider().install_default();

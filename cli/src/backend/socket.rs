@@ -146,14 +146,16 @@ pub(crate) fn escape(part: &str) -> String {
 }
 
 #[cfg(test)]
-mod tests {
+pub(crate) mod tests {
     use std::io::{Read, Write};
     use std::os::unix::net::UnixListener;
 
     use super::*;
 
     /// Answers one request with these bytes and gives what was asked.
-    fn pxed(answer: &'static str) -> (tempfile::TempDir, PathBuf, std::thread::JoinHandle<String>) {
+    pub(crate) fn pxed(
+        answer: &'static str,
+    ) -> (tempfile::TempDir, PathBuf, std::thread::JoinHandle<String>) {
         let directory = tempfile::tempdir().unwrap();
         let path = directory.path().join("pxed.sock");
         let listener = UnixListener::bind(&path).unwrap();

@@ -5,6 +5,7 @@
 
 use bedplate_api::configuration::{MachineConfiguration, NodeRole, Template, UpdateStrategyType};
 use bedplate_api::machine::{Condition, ConfigurationRef, Machine, MachineStatus, NodeRef, condition_type};
+use bedplate_api::reason::machine::PavedReason;
 use bedplate_api::version::MachineConfigurationVersion;
 use bedplate_rules::selection::{CLAIMED_BY, is_deployed, means_the_same};
 use kube::Client;
@@ -228,7 +229,7 @@ async fn running(
 fn node_to_delete(machine: &Machine, runs: Option<&Template>) -> Result<NodeRef, ConfigureError> {
     let name = machine.metadata.name.clone().unwrap_or_default();
     let status = machine.status.clone().unwrap_or_default();
-    let kept = |c: &Condition| c.type_ == condition_type::PAVED && c.reason == "ControlPlaneKept";
+    let kept = |c: &Condition| c.type_ == condition_type::PAVED && c.reason == PavedReason::ControlPlaneKept;
     let control_plane = runs.map(|runs| &runs.kubernetes).filter(|one| one.role == NodeRole::ControlPlane);
     let makes_cluster = control_plane.is_some_and(|one| one.join_configuration.is_none());
     if makes_cluster || status.conditions.iter().any(kept) {

@@ -61,14 +61,14 @@ fn the_first_thing_that_is_not_met_is_awaited_from_who_can_do_it() {
         "reason": "no Node within 600 s", "time": "2026-01-01T00:50:00Z" });
     let plain = json!({});
     for (spec, status, from, reason) in [
-        (plain.clone(), plain.clone(), Some(Actor::Machine), "AwaitingBoot"),
-        (json!({ "provider": "manual" }), plain.clone(), Some(Actor::Person), "AwaitingEnrolment"),
+        (plain.clone(), plain.clone(), Some(Actor::Host), "AwaitingBoot"),
+        (json!({ "provider": "manual" }), plain.clone(), Some(Actor::User), "AwaitingEnrolment"),
         (json!({ "provider": "other" }), plain.clone(), Some(Actor::Other), "AwaitingEnrolment"),
-        (json!({ "paused": true }), plain.clone(), Some(Actor::Person), "Paused"),
+        (json!({ "paused": true }), plain.clone(), Some(Actor::User), "Paused"),
         (
             plain.clone(),
             json!({ "conditions": [is("PoweredOn", "True", "FoundRunning"), is("BMCReachable", "True", "Reachable")] }),
-            Some(Actor::Person),
+            Some(Actor::User),
             "FoundRunning",
         ),
         (
@@ -86,19 +86,19 @@ fn the_first_thing_that_is_not_met_is_awaited_from_who_can_do_it() {
         (
             plain.clone(),
             json!({ "conditions": [is("PoweredOn", "False", "PoweredOff"), is("Booted", "False", "DuplicateMACAddress")] }),
-            Some(Actor::Person),
+            Some(Actor::User),
             "DuplicateMACAddress",
         ),
         (
             plain.clone(),
             json!({ "conditions": [is("BMCReachable", "False", "AuthenticationFailed"), is("PoweredOn", "Unknown", "NotReadable")] }),
-            Some(Actor::Person),
+            Some(Actor::User),
             "AuthenticationFailed",
         ),
         (
             plain.clone(),
             json!({ "conditions": [is("Booted", "False", "Stopped")] }),
-            Some(Actor::Person),
+            Some(Actor::User),
             "Stopped",
         ),
         (
@@ -110,23 +110,23 @@ fn the_first_thing_that_is_not_met_is_awaited_from_who_can_do_it() {
         (
             plain.clone(),
             json!({ "conditions": [is("Booted", "False", "Booting"), is("Enrolled", "False", "HeardElsewhere")] }),
-            Some(Actor::Person),
+            Some(Actor::User),
             "HeardElsewhere",
         ),
         (
             plain.clone(),
             enrolled(&[is("ConfigurationPending", "True", "NoConfiguration")], &plain),
-            Some(Actor::Person),
+            Some(Actor::User),
             "NoConfiguration",
         ),
-        (plain.clone(), enrolled(&[], &plain), Some(Actor::Chooser), "NothingSelected"),
+        (plain.clone(), enrolled(&[], &plain), Some(Actor::Controller), "NothingSelected"),
         (
             plain.clone(),
             enrolled(&[is("Ready", "False", "ForeignNode")], &chosen),
-            Some(Actor::Person),
+            Some(Actor::User),
             "ForeignNode",
         ),
-        (plain.clone(), enrolled(&[], &back), Some(Actor::Person), "RolledBack"),
+        (plain.clone(), enrolled(&[], &back), Some(Actor::User), "RolledBack"),
         (
             plain.clone(),
             enrolled(&[is("Paved", "False", "ImageUnavailable")], &chosen),
@@ -145,7 +145,7 @@ fn the_first_thing_that_is_not_met_is_awaited_from_who_can_do_it() {
             Some(Actor::Cluster),
             "NodeNotReady",
         ),
-        (plain.clone(), enrolled(&both, &runs), Some(Actor::Person), "AwaitingRepave"),
+        (plain.clone(), enrolled(&both, &runs), Some(Actor::User), "AwaitingRepave"),
         // Beside a node that runs.
         (
             plain.clone(),
@@ -162,7 +162,7 @@ fn the_first_thing_that_is_not_met_is_awaited_from_who_can_do_it() {
         (
             plain.clone(),
             enrolled(&[both[0].clone(), both[1].clone(), is("Ready", "False", "Updating")], &runs),
-            Some(Actor::Chooser),
+            Some(Actor::Controller),
             "Updating",
         ),
         (plain.clone(), enrolled(&both, &done), None, "Ready"),
@@ -217,8 +217,8 @@ fn a_bmc_that_is_not_reached_keeps_no_running_machine_from_being_ready() {
 fn a_machine_that_goes_waits_for_whoever_holds_it() {
     for (paused, finalizers, from) in [
         (false, json!(["bedplate.dev/power-off"]), Actor::Pxed),
-        (true, json!(["bedplate.dev/power-off"]), Actor::Person),
-        (true, json!(["bedplate.dev/drain"]), Actor::Chooser),
+        (true, json!(["bedplate.dev/power-off"]), Actor::User),
+        (true, json!(["bedplate.dev/drain"]), Actor::Controller),
         (true, json!(["example.com/backup"]), Actor::Other),
         (true, json!([]), Actor::Cluster),
     ] {
@@ -241,11 +241,11 @@ fn an_image_that_is_being_fetched_comes_from_its_registry() {
 #[test]
 fn a_drain_before_a_deletion_is_said_with_who_is_awaited_there() {
     for (status, reason, from) in [
-        ("False", "Draining", Actor::Chooser),
-        ("False", "ForeignNode", Actor::Chooser),
+        ("False", "Draining", Actor::Controller),
+        ("False", "ForeignNode", Actor::Controller),
         ("True", "AwaitingSlot", Actor::Agent),
         // Nothing goes on until somebody takes it away.
-        ("False", "Paused", Actor::Person),
+        ("False", "Paused", Actor::User),
         ("False", "Claimed", Actor::Other),
     ] {
         let conditions = json!({ "conditions": [is("Drained", status, reason)] });
@@ -277,10 +277,10 @@ fn c4_a_machine_that_a_rolling_update_will_come_to_waits_for_no_person() {
     let machine = machine(&json!({}), &enrolled(&both, &status));
     assert!(runs_another(&machine));
     let found = awaited(&machine, &Rolling::from([("w".to_owned(), None)]), NOW.parse().unwrap());
-    assert_eq!((found.from, found.reason.as_str()), (Some(Actor::Chooser), "AwaitingTurn"));
+    assert_eq!((found.from, found.reason.as_str()), (Some(Actor::Controller), "AwaitingTurn"));
     assert!(found.next.contains("`bedplate config show w`"), "{}", found.next);
     let other = awaited(&machine, &Rolling::from([("x".to_owned(), None)]), NOW.parse().unwrap());
-    assert_eq!((other.from, other.reason.as_str()), (Some(Actor::Person), "AwaitingRepave"));
+    assert_eq!((other.from, other.reason.as_str()), (Some(Actor::User), "AwaitingRepave"));
 }
 
 #[test]
@@ -315,6 +315,6 @@ fn c4_a_machine_whose_rolling_update_has_stopped_waits_for_a_person_who_is_told_
         let found = awaited(&machine, &Rolling::from([("w".to_owned(), stopped)]), NOW.parse().unwrap());
         let expected = if held { "RolloutStopped" } else { "AwaitingTurn" };
         assert_eq!(found.reason, expected, "{message}");
-        assert!(!held || found.from == Some(Actor::Person) && found.what.contains(message), "{}", found.what);
+        assert!(!held || found.from == Some(Actor::User) && found.what.contains(message), "{}", found.what);
     }
 }

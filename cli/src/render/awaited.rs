@@ -2,8 +2,10 @@
 //!
 //! Pure: the time is an argument.
 
+use bedplate_api::reason::Actor;
+
 use super::{Look, Paint, age, clean};
-use crate::diagnosis::{Actor, Awaited};
+use crate::diagnosis::Awaited;
 
 /// A paragraph for each Machine, in the order given.
 pub(crate) fn awaited(all: &[Awaited], look: Look) -> String {
@@ -18,7 +20,7 @@ fn paragraph(one: &Awaited, look: Look) -> String {
     let name = look.paint(Paint::Heading, &clean(&one.machine));
     let (state, paint) = match one.from {
         None => (format!("ready{since}"), Paint::Good),
-        Some(Actor::Person) => (format!("waits for a person{since}"), Paint::Bad),
+        Some(Actor::User) => (format!("waits for a user{since}"), Paint::Bad),
         Some(actor) => (format!("waits for {}{since}", who(actor)), Paint::Waiting),
     };
     let mut text = format!("{name}  {}\n", look.paint(paint, &state));
@@ -41,12 +43,12 @@ fn paragraph(one: &Awaited, look: Look) -> String {
 fn who(actor: Actor) -> &'static str {
     match actor {
         Actor::Pxed => "pxed",
-        Actor::Chooser => "bedplate-controller (pxed, without a cluster)",
+        Actor::Controller => "bedplate-controller (pxed if standalone)",
         Actor::Agent => "its agent",
-        Actor::Person => "a person",
+        Actor::User => "a user",
         Actor::Bmc => "its BMC",
         Actor::Registry => "the registry",
-        Actor::Machine => "the machine itself",
+        Actor::Host => "the machine itself",
         Actor::Cluster => "the cluster",
         Actor::Other => "another program",
     }

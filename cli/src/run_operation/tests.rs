@@ -353,6 +353,6 @@ fn a_pxed_says_what_its_machines_wait_for_too() {
         )
     });
     let (all, result) = bedplate(&path, "machine explain");
-    assert!(result.is_ok() && all.starts_with("a  waits for a person\n"), "{all}");
+    assert!(result.is_ok() && all.starts_with("a  waits for a user\n"), "{all}");
     assert_eq!(bedplate(&path, "machine explain a").0, all);
 }

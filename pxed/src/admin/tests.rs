@@ -10,6 +10,7 @@ use bedplate_process::listen::accept::UnixPeer;
 use serde_json::{Value, json};
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 
+use super::route::AllowKey;
 use super::*;
 use crate::enroll::permission::AllowKeyError;
 use crate::enroll::token::IssueTokenError;
@@ -210,6 +211,33 @@ async fn permission_for_another_key_is_refused_without_a_machine() {
     let (_directory, path, _server) = serving(Desk::default());
     let (code, refusal) = ask(&path, "POST /v1/machines/nobody/re-enrol", "null").await;
     assert_eq!((code, refusal["reason"].as_str()), (404, Some("NotFound")), "{refusal}");
+}
+
+#[tokio::test]
+async fn trust_6_answer_names_the_boot_that_a_permission_is_for() {
+    let directory = tempfile::tempdir().unwrap();
+    let path = directory.path().join("pxed.sock");
+    let given = Arc::new(Mutex::new(Vec::new()));
+    let kept = given.clone();
+    let allow_key: AllowKey = Arc::new(move |name, boot| {
+        kept.lock().unwrap().push((name, boot));
+        Box::pin(async { Ok(()) })
+    });
+    let state = AdminState { allow_key, ..state(&directory, Desk::default()).0 };
+    let listener = bind(&path, None).unwrap();
+    let _server = tokio::spawn(serve(listener, path.clone(), state, CancellationToken::new()));
+    let permit =
+        async |query: &str| ask(&path, &format!("POST /v1/machines/a/re-enrol{query}"), "null").await;
+    let (upper, boot) = ("AB".repeat(16), "ab".repeat(16));
+    let answer = permit(&format!("?boot={upper}")).await;
+    assert_eq!(answer, (201, json!({ "machine": "a", "boot": boot })));
+    assert_eq!(permit("").await, (201, json!({ "machine": "a" })));
+    assert_eq!(*given.lock().unwrap(), [("a".to_owned(), Some(boot.clone())), ("a".to_owned(), None)]);
+    for query in ["?boot=ab", &format!("?bot={boot}"), &format!("?boot={boot}&boot={boot}"), "?boot=%FF"] {
+        let (code, refusal) = permit(query).await;
+        assert_eq!((code, refusal["reason"].as_str()), (400, Some("Malformed")), "{query}: {refusal}");
+    }
+    assert_eq!(given.lock().unwrap().len(), 2);
 }
 
 #[tokio::test]

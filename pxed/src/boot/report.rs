@@ -8,6 +8,8 @@ use bedplate_api::id::{BootId, MachineName};
 use bedplate_api::machine::{
     BootStatus, Condition, MachineStatus, MicroTime, PreviousBoot, TimelineEntry, condition_type,
 };
+use bedplate_api::reason::event::PxedEvent;
+use bedplate_api::reason::machine::{BootedReason, EnrolledReason, PoweredOnReason};
 use bedplate_api::wire::Stage;
 use jiff::{SignedDuration, Timestamp};
 
@@ -16,31 +18,8 @@ use super::record::public_id;
 use super::timeline::{Timeline, stage_name};
 use crate::heard::Heard;
 use crate::machines::{KnownMachine, Machines};
-use crate::power::status::reason::FOUND_RUNNING;
 use crate::status::conditions::{booted, condition};
-use crate::status::{EventReason, StatusRegistry, set_condition};
-
-/// Reasons of `Booted` and `Enrolled`.
-pub mod reason {
-    /// On its way.
-    pub const BOOTING: &str = "Booting";
-    /// No sign of life for longer than its stage may take.
-    pub const STOPPED: &str = "Stopped";
-    /// pxed holds it at its script.
-    pub const HELD: &str = "Held";
-    /// A step fails and is tried again.
-    pub const FAILING: &str = "Failing";
-    /// systemd and the agent run.
-    pub const USERSPACE: &str = "Userspace";
-    /// The host has its certificate.
-    pub const ENROLLED: &str = "Enrolled";
-    /// The host has not enrolled in this boot.
-    pub const AWAITING_ENROLMENT: &str = "AwaitingEnrolment";
-    /// A boot's seed was asked for a second time.
-    pub const SEED_ASKED_TWICE: &str = "SeedAskedTwice";
-    /// A new key waits, because the key in force is still heard.
-    pub const HEARD_ELSEWHERE: &str = "HeardElsewhere";
-}
+use crate::status::{StatusRegistry, set_condition};
 
 /// Time for which the condition reports that another key was refused.
 const REFUSAL_SHOWN: SignedDuration = SignedDuration::from_mins(10);
@@ -93,7 +72,7 @@ impl Teller {
 }
 
 fn is_found_running(status: &MachineStatus) -> bool {
-    condition(status, condition_type::POWERED_ON).is_some_and(|c| c.reason == FOUND_RUNNING)
+    condition(status, condition_type::POWERED_ON).is_some_and(|c| c.reason == PoweredOnReason::FoundRunning)
 }
 
 /// Reports that the key in force of a Machine was heard: its host runs, even if packets in its name claim otherwise.
@@ -113,13 +92,13 @@ impl Tell for Teller {
         let mut stops = false;
         self.registry.update(machine, |status| {
             let is_stopped =
-                |status: &MachineStatus| booted(status).is_some_and(|c| c.reason == reason::STOPPED);
+                |status: &MachineStatus| booted(status).is_some_and(|c| c.reason == BootedReason::Stopped);
             let before = is_stopped(status);
             apply_timeline(status, timeline, state, now);
             stops = stopped && is_stopped(status) && !before;
         });
         if stops {
-            self.registry.event(machine, EventReason::BootStopped, timeline.describe(now));
+            self.registry.event(machine, PxedEvent::BootStopped, timeline.describe(now));
         }
     }
 
@@ -136,17 +115,10 @@ impl Tell for Teller {
         self.registry.update(machine, |status| {
             let is_true = |c: &Condition| c.status == "True";
             if !condition(status, condition_type::ENROLLED).is_some_and(is_true) {
-                set_condition(
-                    status,
-                    condition_type::ENROLLED,
-                    false,
-                    reason::SEED_ASKED_TWICE,
-                    &message,
-                    now,
-                );
+                set_condition(status, false, EnrolledReason::SeedAskedTwice, &message, now);
             }
         });
-        self.registry.event(machine, EventReason::SeedAskedTwice, message);
+        self.registry.event(machine, PxedEvent::SeedAskedTwice, message);
     }
 }
 
@@ -157,11 +129,11 @@ pub fn apply_timeline(status: &mut MachineStatus, timeline: &Timeline, state: St
     status.boot = Some(boot_status(timeline));
     let description = timeline.describe(now);
     let (up, reason) = match timeline.stage {
-        Stage::Enrolled | Stage::Userspace => (true, reason::USERSPACE),
-        _ if timeline.stopped(now).is_some() => (false, reason::STOPPED),
-        _ if timeline.held.is_some() => (false, reason::HELD),
-        _ if timeline.failing.is_some() => (false, reason::FAILING),
-        _ => (false, reason::BOOTING),
+        Stage::Enrolled | Stage::Userspace => (true, BootedReason::Userspace),
+        _ if timeline.stopped(now).is_some() => (false, BootedReason::Stopped),
+        _ if timeline.held.is_some() => (false, BootedReason::Held),
+        _ if timeline.failing.is_some() => (false, BootedReason::Failing),
+        _ => (false, BootedReason::Booting),
     };
     let message = match (up, state) {
         (false, _) => &description,
@@ -170,41 +142,42 @@ pub fn apply_timeline(status: &mut MachineStatus, timeline: &Timeline, state: St
             "the host's user space has started; its Machine selects no stateDisk: state is in memory and ends with this boot"
         }
     };
-    set_condition(status, condition_type::BOOTED, up, reason, message, now);
+    set_condition(status, up, reason, message, now);
     if timeline.stage == Stage::Enrolled {
         let message = "the host has its certificate";
-        set_condition(status, condition_type::ENROLLED, true, reason::ENROLLED, message, now);
+        set_condition(status, true, EnrolledReason::Enrolled, message, now);
         return;
     }
-    let kept = condition(status, condition_type::ENROLLED)
-        .filter(|c| c.status != "True")
-        .is_some_and(|c| [reason::SEED_ASKED_TWICE, reason::HEARD_ELSEWHERE].contains(&c.reason.as_str()));
+    let kept = condition(status, condition_type::ENROLLED).filter(|c| c.status != "True").is_some_and(|c| {
+        c.reason == EnrolledReason::SeedAskedTwice || c.reason == EnrolledReason::HeardElsewhere
+    });
     if new_boot || !kept {
         let message = if up { description } else { format!("waiting for the boot: {description}") };
-        set_condition(status, condition_type::ENROLLED, false, reason::AWAITING_ENROLMENT, &message, now);
+        set_condition(status, false, EnrolledReason::AwaitingEnrolment, &message, now);
     }
 }
 
 /// Writes into a status that the key in force was heard. `refused`: another key was refused recently, and the message about it stays.
 fn apply_heard(status: &mut MachineStatus, refused: bool, now: Timestamp) {
     let enrolled = condition(status, condition_type::ENROLLED);
-    let told = enrolled.filter(|c| refused && c.reason == reason::HEARD_ELSEWHERE).map(|c| c.message.clone());
+    let told =
+        enrolled.filter(|c| refused && c.reason == EnrolledReason::HeardElsewhere).map(|c| c.message.clone());
     if let Some(message) = told {
-        set_condition(status, condition_type::ENROLLED, true, reason::HEARD_ELSEWHERE, &message, now);
-    } else if enrolled.is_none_or(|c| c.status != "True" || c.reason != reason::ENROLLED) {
+        set_condition(status, true, EnrolledReason::HeardElsewhere, &message, now);
+    } else if enrolled.is_none_or(|c| c.status != "True" || c.reason != EnrolledReason::Enrolled) {
         let message = "the host's agent reports by the certificate that it enrolled for";
-        set_condition(status, condition_type::ENROLLED, true, reason::ENROLLED, message, now);
+        set_condition(status, true, EnrolledReason::Enrolled, message, now);
     }
-    let of_boot = [reason::BOOTING, reason::STOPPED, reason::HELD, reason::FAILING];
-    if booted(status).is_some_and(|c| of_boot.contains(&c.reason.as_str())) {
+    let of_boot = [BootedReason::Booting, BootedReason::Stopped, BootedReason::Held, BootedReason::Failing];
+    if booted(status).is_some_and(|c| of_boot.iter().any(|reason| c.reason == *reason)) {
         let message = "the host's agent is heard; a later boot in its name has not enrolled";
-        set_condition(status, condition_type::BOOTED, true, reason::USERSPACE, message, now);
+        set_condition(status, true, BootedReason::Userspace, message, now);
     }
 }
 
 /// Writes into a status that a new key waits. `is_up`: the key in force was heard since that key's boot began.
 pub fn apply_heard_elsewhere(status: &mut MachineStatus, is_up: bool, message: &str, now: Timestamp) {
-    set_condition(status, condition_type::ENROLLED, is_up, reason::HEARD_ELSEWHERE, message, now);
+    set_condition(status, is_up, EnrolledReason::HeardElsewhere, message, now);
 }
 
 fn boot_status(timeline: &Timeline) -> BootStatus {
@@ -298,9 +271,9 @@ mod tests {
     async fn h2_packets_are_not_shown_as_a_boot_of_a_server_that_was_found_running() {
         let (rig, now) = (Rig::new(), Timestamp::now());
         let name: MachineName = "node1".parse().unwrap();
-        let type_ = condition_type::POWERED_ON;
-        rig.registry
-            .update(&name, |status| set_condition(status, type_, true, FOUND_RUNNING, "it runs", now));
+        rig.registry.update(&name, |status| {
+            set_condition(status, true, PoweredOnReason::FoundRunning, "it runs", now);
+        });
         let id = rig.open(1);
         let boot = || rig.registry.get(&name).unwrap().boot;
         for second in [0, 300] {

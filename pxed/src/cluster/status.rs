@@ -2,6 +2,7 @@
 
 use bedplate_api::id::MachineName;
 use bedplate_api::machine::Machine;
+use bedplate_api::reason::event::is_warning;
 use bedplate_process::exit::chain;
 use k8s_openapi::api::core::v1::ObjectReference;
 use kube::api::{Patch, PatchParams};
@@ -65,7 +66,7 @@ pub(crate) async fn publish(client: &Client, event: &Event) -> Result<(), kube::
         ..ObjectReference::default()
     };
     let body = events::Event {
-        type_: if event.reason.is_warning() { EventType::Warning } else { EventType::Normal },
+        type_: if is_warning(event.reason) { EventType::Warning } else { EventType::Normal },
         reason: event.reason.as_str().to_owned(),
         note: Some(event.message.chars().take(1000).collect()),
         action: "Boot".to_owned(),

@@ -6,15 +6,15 @@ use std::net::IpAddr;
 use std::time::Instant;
 
 use bedplate_api::id::{BootId, MachineName};
+use bedplate_api::reason::event::PxedEvent;
 
 use super::service::Service;
 use crate::boot::public_id;
-use crate::status::EventReason;
 
 /// One warning.
 pub(super) struct Alarm<'a> {
     /// Reason of its Event, and of its log line.
-    pub(super) event: EventReason,
+    pub(super) event: PxedEvent,
     /// The Machine; `None`: the boot is unknown, and there is no Event.
     pub(super) machine: Option<&'a MachineName>,
     /// The boot that was named.

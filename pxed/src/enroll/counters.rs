@@ -1,89 +1,10 @@
 //! Why an agent is refused, and what is counted of agents.
 
-use bedplate_process::counter::{By, labels};
-use hyper::StatusCode;
+use std::sync::atomic::AtomicU64;
 
-labels! {
-    /// Why an agent is refused: the `reason` of its answer, and of the metric.
-    pub enum Reason {
-        /// Nothing is under this path.
-        UnknownPath => "UnknownPath",
-        /// Only POST.
-        MethodNotAllowed => "MethodNotAllowed",
-        /// An HTTP/1.1 request without `Host`, with several, or with an invalid one (RFC 9112, 3.2).
-        BadHost => "BadHost",
-        /// Only for who shows a certificate.
-        NoClientCertificate => "NoClientCertificate",
-        /// The certificate expired after its connection was made.
-        CertificateExpired => "CertificateExpired",
-        /// The body did not come whole, or says nothing sensible.
-        BadBody => "BadBody",
-        /// The body is too large.
-        BodyTooLarge => "BodyTooLarge",
-        /// The body did not come in time.
-        BodyTooSlow => "BodyTooSlow",
-        /// The certificate signing request.
-        BadCertificateRequest => "BadCertificateRequest",
-        /// No seed of that boot has gone out.
-        UnknownBoot => "UnknownBoot",
-        /// The token is another.
-        WrongToken => "WrongToken",
-        /// The token's time is over.
-        TokenExpired => "TokenExpired",
-        /// Another key used the token.
-        TokenUsed => "TokenUsed",
-        /// A host has enrolled since by another token of this Machine.
-        TokenSuperseded => "TokenSuperseded",
-        /// The machine is unknown.
-        NotAMachine => "NotAMachine",
-        /// The Machine is gone, or was made anew.
-        MachineGone => "MachineGone",
-        /// Renewal for a key that is not the certificate's.
-        OtherKey => "OtherKey",
-        /// Another key was enrolled since.
-        KeyReplaced => "KeyReplaced",
-        /// The signer failed.
-        SignerFailed => "SignerFailed",
-        /// What was asked for is the cluster's to answer.
-        UseCluster => "UseCluster",
-        /// The Machine's selected version does not name that Secret.
-        SecretNotNamed => "SecretNotNamed",
-        /// No file of that Secret is there.
-        SecretMissing => "SecretMissing",
-        /// A file of that Secret is there and cannot be used.
-        SecretUnreadable => "SecretUnreadable",
-        /// The store failed.
-        StoreFailed => "StoreFailed",
-        /// One host asks more often than any agent does.
-        TooOften => "TooOften",
-    }
-}
-
-impl Reason {
-    /// The HTTP status of the answer.
-    pub const fn status(self) -> StatusCode {
-        match self {
-            Self::UnknownPath | Self::MachineGone | Self::SecretMissing => StatusCode::NOT_FOUND,
-            Self::MethodNotAllowed => StatusCode::METHOD_NOT_ALLOWED,
-            Self::NoClientCertificate | Self::CertificateExpired => StatusCode::UNAUTHORIZED,
-            Self::BadHost | Self::BadBody | Self::BadCertificateRequest => StatusCode::BAD_REQUEST,
-            Self::BodyTooLarge => StatusCode::PAYLOAD_TOO_LARGE,
-            Self::BodyTooSlow => StatusCode::REQUEST_TIMEOUT,
-            Self::TooOften => StatusCode::TOO_MANY_REQUESTS,
-            Self::UnknownBoot
-            | Self::WrongToken
-            | Self::TokenExpired
-            | Self::NotAMachine
-            | Self::OtherKey
-            | Self::KeyReplaced
-            | Self::SecretNotNamed => StatusCode::FORBIDDEN,
-            Self::TokenUsed | Self::TokenSuperseded | Self::UseCluster => StatusCode::CONFLICT,
-            Self::SignerFailed | Self::StoreFailed | Self::SecretUnreadable => {
-                StatusCode::SERVICE_UNAVAILABLE
-            }
-        }
-    }
-}
+use bedplate_api::reason::Reason;
+use bedplate_api::reason::refusal::AgentRefusal;
+use bedplate_process::counter::{By, labels, one, read};
 
 labels! {
     /// What came of an enrolment.
@@ -123,6 +44,27 @@ labels! {
     }
 }
 
+/// Refusals by reason.
+#[derive(Debug, Default)]
+pub struct Refusals([AtomicU64; AgentRefusal::ALL.len()]);
+
+impl Refusals {
+    /// Adds one.
+    pub fn one(&self, reason: AgentRefusal) {
+        self.0.get(reason as usize).into_iter().for_each(one);
+    }
+
+    /// Number of refusals with this reason.
+    pub fn get(&self, reason: AgentRefusal) -> u64 {
+        self.0.get(reason as usize).map_or(0, read)
+    }
+
+    /// All reasons with their numbers.
+    pub fn all(&self) -> impl Iterator<Item = (&'static str, u64)> + '_ {
+        AgentRefusal::ALL.iter().map(|reason| (reason.as_str(), self.get(*reason)))
+    }
+}
+
 /// The counters.
 #[derive(Debug, Default)]
 pub struct Counters {
@@ -133,5 +75,5 @@ pub struct Counters {
     /// Reports.
     pub reports: By<Reported>,
     /// Why any of these, or what is none of these, was refused.
-    pub refusals: By<Reason>,
+    pub refusals: Refusals,
 }

@@ -81,8 +81,8 @@ pub(super) fn latest_for(known: &KnownMachine, kept: Option<Allowed>, boot: &str
     given(known, kept).filter(is_for).map(|(time, _)| time).max()
 }
 
-/// Permissions: their times, and the boots that they are for. The annotation is a time, or time and public boot ID with a slash between them.
-/// Another text counts as no permission.
+/// Permissions: their times, and the boots that they are for. The annotation is a time, or time and public boot ID, in either
+/// case, with a slash between them. Another text counts as no permission.
 fn given(
     known: &KnownMachine,
     kept: Option<Allowed>,
@@ -91,11 +91,36 @@ fn given(
     let annotated = annotations.and_then(|all| {
         let text = all.get(RE_ENROL_ANNOTATION)?;
         let (time, boot) = match text.split_once('/') {
-            Some((time, boot)) => (time, Some(boot.to_owned())),
+            Some((time, boot)) => (time, Some(boot.to_ascii_lowercase())),
             None => (text.as_str(), None),
         };
         Some((time.parse().ok()?, boot))
     });
     let kept = kept.filter(|kept| kept.uid == known.uid).map(|kept| (kept.time, kept.boot));
     annotated.into_iter().chain(kept)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::machines::Snapshot;
+    use crate::machines::tests::machine;
+
+    #[test]
+    fn trust_6_annotation_names_its_boot_in_either_case() {
+        let boot = "ab".repeat(16);
+        for (named, is_for) in [
+            (boot.clone(), true),
+            (boot.to_ascii_uppercase(), true),
+            ("cd".repeat(16), false),
+            (String::new(), false),
+        ] {
+            let mut machine = machine("a", &["52:54:00:00:00:0a"]);
+            let text = format!("2026-01-01T00:00:00Z/{named}");
+            machine.metadata.annotations = Some([(RE_ENROL_ANNOTATION.to_owned(), text)].into());
+            let machines = Snapshot::build(&"default".parse().unwrap(), [machine]);
+            let known = machines.by_name(&"a".parse().unwrap()).unwrap();
+            assert_eq!(latest_for(known, None, &boot).is_some(), is_for, "{named}");
+        }
+    }
 }

@@ -8,8 +8,8 @@
 use std::time::{Duration, Instant};
 
 use bedplate_api::id::{Digest, MachineName};
+use bedplate_api::reason::refusal::AgentRefusal;
 
-use super::counters::Reason;
 use super::service::Refused;
 use crate::token_bucket::{Allowances, Rate};
 
@@ -72,7 +72,7 @@ pub(super) fn admit(
     taken.map_err(|wait| {
         tracing::debug!(%machine, ?asked, "a host asks too often");
         Refused {
-            reason: Reason::TooOften,
+            reason: AgentRefusal::TooOften,
             message: format!("Machine {machine} asks too often: again in {} s", seconds(wait)),
             after: Some(wait),
         }

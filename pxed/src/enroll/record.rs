@@ -4,11 +4,12 @@
 
 use bedplate_api::id::{BootId, Digest, MachineName};
 use bedplate_api::machine::MachineStatus;
+use bedplate_api::reason::event::PxedEvent;
+use bedplate_api::reason::refusal::AgentRefusal;
 use jiff::{SignedDuration, Timestamp};
 use serde::de::DeserializeOwned;
 
 use super::alarm::Alarm;
-use super::counters::Reason;
 use super::identity::Identity;
 use super::in_force::{Certified, EnrolledKey, InForce, in_force, is_held_by, latest, record};
 use super::permission::{self, Allowed, permission_key};
@@ -17,7 +18,6 @@ use super::signer::{Expected, KeyRecord, SignError, Signed};
 use crate::boot::public_id;
 use crate::heard::is_ahead;
 use crate::machines::KnownMachine;
-use crate::status::EventReason;
 use crate::store::{Change, Table};
 
 /// Time by which kube-controller-manager dates certificates back.
@@ -48,7 +48,7 @@ impl Service {
             tracing::error!(machine = %name, row = key, %error, "failed to read a record of an enrollment");
             let message =
                 format!("pxed's record of the key of Machine {name} is damaged; boot the host again");
-            refused(Reason::StoreFailed, message)
+            refused(AgentRefusal::StoreFailed, message)
         })
     }
 
@@ -130,13 +130,13 @@ impl Service {
             ),
         };
         self.alarm(&Alarm {
-            event: EventReason::KeyReplaced,
+            event: PxedEvent::KeyReplaced,
             machine: Some(name),
             boot: None,
             peer: identity.peer,
             message: event.to_owned(),
         });
-        refused(Reason::KeyReplaced, message)
+        refused(AgentRefusal::KeyReplaced, message)
     }
 
     /// Checks that the Machine existed when its certificate was made. Certificates of the cluster name no UID.
@@ -201,7 +201,7 @@ impl Service {
         let key = KeyRecord { enrolment: record(&certified.enrolled), expected };
         match self.signer.put_in_force((name, &certified.uid), key, certificate).await {
             Ok(signed) => Ok(signed),
-            Err(error @ SignError::Replaced(_)) => refused(Reason::KeyReplaced, error.to_string()),
+            Err(error @ SignError::Replaced(_)) => refused(AgentRefusal::KeyReplaced, error.to_string()),
             Err(error) => self.signer_failed(name, &error),
         }
     }

@@ -5,8 +5,8 @@ use std::net::IpAddr;
 use std::sync::Arc;
 use std::time::Duration;
 
+use bedplate_api::reason::refusal::AgentRefusal;
 use bedplate_api::wire::{MAX_ENROL_BYTES, Refusal, WatchResponse};
-use bedplate_process::counter::Label as _;
 use bedplate_process::exit::chain;
 use bedplate_process::listen::socket::Guarded;
 use bedplate_process::listen::{Accepted, Cut, Listening, converse, listen};
@@ -24,7 +24,6 @@ use tokio_rustls::TlsAcceptor;
 use tokio_rustls::server::TlsStream;
 use tokio_util::sync::CancellationToken;
 
-use super::counters::Reason;
 use super::identity::{self, Identity};
 use super::rate_limit;
 use super::service::{Refused, Service, refused};
@@ -123,8 +122,8 @@ async fn answer(
 ) -> Answer {
     decide(service, client, request, end).await.unwrap_or_else(|Refused { reason, message, after }| {
         service.counters.refusals.one(reason);
-        let mut answer = json(reason.status(), &Refusal { reason: reason.word().to_owned(), message });
-        if reason == Reason::BadHost {
+        let mut answer = json(status(reason), &Refusal { reason: reason.as_str().to_owned(), message });
+        if reason == AgentRefusal::BadHost {
             answer.headers_mut().insert(CONNECTION, HeaderValue::from_static("close"));
         }
         if let Some(after) = after {
@@ -143,14 +142,14 @@ async fn decide(
     let now = Timestamp::now();
     let (parts, body) = request.into_parts();
     if let Err(message) = host::check(parts.version, &parts.headers) {
-        return refused(Reason::BadHost, message);
+        return refused(AgentRefusal::BadHost, message);
     }
     let path = parts.uri.path();
     if !PATHS.contains(&path) {
-        return refused(Reason::UnknownPath, "there is nothing under this path");
+        return refused(AgentRefusal::UnknownPath, "there is nothing under this path");
     }
     if parts.method != Method::POST {
-        return refused(Reason::MethodNotAllowed, "this resource takes POST");
+        return refused(AgentRefusal::MethodNotAllowed, "this resource takes POST");
     }
     if path == "/v1/enrol" {
         let asked = read_up_to(MAX_ENROL_BYTES, body).await?;
@@ -188,7 +187,7 @@ async fn decide(
             Ok(empty())
         }
         (_, None) => {
-            refused(Reason::NoClientCertificate, "this needs the certificate that an enrolment gave")
+            refused(AgentRefusal::NoClientCertificate, "this needs the certificate that an enrolment gave")
         }
     }
 }
@@ -199,7 +198,7 @@ fn check_validity(identity: &Identity, now: Timestamp) -> Result<(), Refused> {
         return Ok(());
     }
     let message = format!("the certificate expired at {}: boot the host again", identity.not_after);
-    refused(Reason::CertificateExpired, message)
+    refused(AgentRefusal::CertificateExpired, message)
 }
 
 async fn read<T: DeserializeOwned>(body: Incoming) -> Result<T, Refused> {
@@ -212,15 +211,15 @@ async fn read_up_to<T: DeserializeOwned>(bytes: usize, body: Incoming) -> Result
         Ok(Ok(collected)) => collected.to_bytes(),
         Ok(Err(error)) if error.is::<http_body_util::LengthLimitError>() => {
             let message = format!("this body has at most {} KiB", bytes >> 10);
-            return refused(Reason::BodyTooLarge, message);
+            return refused(AgentRefusal::BodyTooLarge, message);
         }
-        Ok(Err(_)) => return refused(Reason::BadBody, "the body did not arrive whole"),
-        Err(_) => return refused(Reason::BodyTooSlow, "the body took too long"),
+        Ok(Err(_)) => return refused(AgentRefusal::BadBody, "the body did not arrive whole"),
+        Err(_) => return refused(AgentRefusal::BodyTooSlow, "the body took too long"),
     };
     // The text of a wrong body may hold a token: only where it is wrong is told.
     serde_json::from_slice(&bytes).or_else(|error| {
         let message = format!("not what this takes: line {}, column {}", error.line(), error.column());
-        refused(Reason::BadBody, message)
+        refused(AgentRefusal::BadBody, message)
     })
 }
 
@@ -237,4 +236,9 @@ fn json(status: StatusCode, value: &impl Serialize) -> Answer {
     *response.status_mut() = status;
     response.headers_mut().insert(CONTENT_TYPE, HeaderValue::from_static("application/json"));
     response
+}
+
+/// HTTP status of a refusal. The table has valid codes only.
+fn status(reason: AgentRefusal) -> StatusCode {
+    StatusCode::from_u16(reason.status()).unwrap_or(StatusCode::INTERNAL_SERVER_ERROR)
 }

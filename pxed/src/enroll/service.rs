@@ -5,14 +5,16 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use bedplate_api::id::{BootId, Digest, MachineName};
-use bedplate_api::machine::{Address, AgentStatus, Hardware, MachineStatus, Time, condition_type};
+use bedplate_api::machine::{Address, AgentStatus, Hardware, MachineStatus, Time};
+use bedplate_api::reason::event::PxedEvent;
+use bedplate_api::reason::machine::EnrolledReason;
+use bedplate_api::reason::refusal::AgentRefusal;
 use bedplate_api::wire::{EnrolRequest, EnrolResponse, RenewRequest, Report, Stage};
-use bedplate_process::counter::Label as _;
 use bedplate_process::exit::chain;
 use jiff::Timestamp;
 
 use super::alarm::Alarm;
-use super::counters::{Counters, Enrolment, Reason, Renewal, Reported};
+use super::counters::{Counters, Enrolment, Renewal, Reported};
 use super::csr::{CertificateRequest, ReadRequestError};
 use super::identity::Identity;
 use super::in_force::InForce;
@@ -23,12 +25,12 @@ use super::signer::{Expected, SignError, Signed, Signer};
 use super::takeover::{Admission, Candidate};
 use super::turn::Turns;
 use crate::boot::issued_seeds::{CheckTokenError, hash};
-use crate::boot::report::{reason, tell_heard};
+use crate::boot::report::tell_heard;
 use crate::boot::{Boots, Owner, public_id};
 use crate::heard::Heard;
 use crate::machines::{KnownMachine, Machines};
 use crate::standalone::agents::StandIn;
-use crate::status::{EventReason, StatusRegistry, set_condition};
+use crate::status::{StatusRegistry, set_condition};
 use crate::store::Store;
 
 /// Seconds between heartbeats.
@@ -43,14 +45,14 @@ const RENEW_RETRY_SECONDS: u32 = 10;
 #[derive(Debug)]
 pub struct Refused {
     /// Why.
-    pub reason: Reason,
+    pub reason: AgentRefusal,
     /// The same for a person.
     pub message: String,
     /// How long to wait before the next try, where that is known.
     pub after: Option<Duration>,
 }
 
-pub(crate) fn refused<T>(reason: Reason, message: impl Into<String>) -> Result<T, Refused> {
+pub(crate) fn refused<T>(reason: AgentRefusal, message: impl Into<String>) -> Result<T, Refused> {
     Err(Refused { reason, message: message.into(), after: None })
 }
 
@@ -113,7 +115,7 @@ impl Service {
         seed.check_key(&csr.key).or_else(|error| self.bad_token(boot, peer, &error))?;
         let Owner::Machine { name, uid } = seed.owner.clone() else {
             return refused(
-                Reason::NotAMachine,
+                AgentRefusal::NotAMachine,
                 "an unknown machine cannot enrol: make a Machine of its MAC address and boot it again",
             );
         };
@@ -192,7 +194,7 @@ impl Service {
         tracing::info!(machine = %known.name, boot = %public, %peer, new_key = changed.is_some(), "host enrolled");
         if let Some(changed) = changed {
             let message = format!("{changed}, enrolled from {peer} by boot {public}");
-            self.registry.event(&known.name, EventReason::KeyChanged, message);
+            self.registry.event(&known.name, PxedEvent::KeyChanged, message);
         }
         self.heard.enrolled(known, now);
         let gone = |status: &mut MachineStatus| status.agent.get_or_insert_default().going_down_time = None;
@@ -201,7 +203,7 @@ impl Service {
         self.boots.owner_reached(&owner, boot, Stage::Enrolled, now);
         if known.is_netbooted() {
             let message = format!("the host is enrolled, boot {public}");
-            self.registry.event(&known.name, EventReason::Enrolled, message);
+            self.registry.event(&known.name, PxedEvent::Enrolled, message);
         } else {
             self.enrolled_by_hand(&known.name, now);
         }
@@ -216,9 +218,9 @@ impl Service {
         }
         let message = "the host is enrolled by a token of `bedplate machine token`";
         self.registry.update(name, |status| {
-            set_condition(status, condition_type::ENROLLED, true, reason::ENROLLED, message, now);
+            set_condition(status, true, EnrolledReason::Enrolled, message, now);
         });
-        self.registry.event(name, EventReason::Enrolled, message);
+        self.registry.event(name, PxedEvent::Enrolled, message);
     }
 
     /// `POST /v1/renew`, by an agent that showed its certificate.
@@ -251,7 +253,7 @@ impl Service {
         let csr = CertificateRequest::read(&request.csr_pem).or_else(|error| bad_request(&error))?;
         if csr.key != identity.key {
             return refused(
-                Reason::OtherKey,
+                AgentRefusal::OtherKey,
                 "a certificate is renewed for the key that it has; a new key needs a new boot",
             );
         }
@@ -333,9 +335,9 @@ impl Service {
     }
 
     pub(super) fn signer_failed<T>(&self, name: &MachineName, error: &SignError) -> Result<T, Refused> {
-        let (text, reason) = (chain(error), Reason::SignerFailed);
+        let (text, reason) = (chain(error), AgentRefusal::SignerFailed);
         let now = std::time::Instant::now();
-        if let Some(omitted) = self.boots.log_pace().admit(reason.word(), Some(name.as_str()), now) {
+        if let Some(omitted) = self.boots.log_pace().admit(reason.as_str(), Some(name.as_str()), now) {
             tracing::error!(machine = %name, error = text, omitted, "failed to sign a certificate");
         }
         refused(reason, text)
@@ -372,7 +374,7 @@ impl Service {
     pub(super) fn machine_gone<T>(&self, name: &MachineName) -> Result<T, Refused> {
         let message =
             format!("Machine {name} is no longer known here, or was re-created: boot the host again");
-        refused(Reason::MachineGone, message)
+        refused(AgentRefusal::MachineGone, message)
     }
 
     /// Refuses a token.
@@ -383,21 +385,21 @@ impl Service {
         error: &CheckTokenError,
     ) -> Result<T, Refused> {
         let reason = match error {
-            CheckTokenError::UnknownBoot => Reason::UnknownBoot,
-            CheckTokenError::WrongToken => Reason::WrongToken,
-            CheckTokenError::Expired(_) => Reason::TokenExpired,
-            CheckTokenError::Used => Reason::TokenUsed,
-            CheckTokenError::Superseded => Reason::TokenSuperseded,
-            CheckTokenError::Store(_) => Reason::StoreFailed,
+            CheckTokenError::UnknownBoot => AgentRefusal::UnknownBoot,
+            CheckTokenError::WrongToken => AgentRefusal::WrongToken,
+            CheckTokenError::Expired(_) => AgentRefusal::TokenExpired,
+            CheckTokenError::Used => AgentRefusal::TokenUsed,
+            CheckTokenError::Superseded => AgentRefusal::TokenSuperseded,
+            CheckTokenError::Store(_) => AgentRefusal::StoreFailed,
         };
         let opened = || self.boots.get(boot, Timestamp::now()).map(|boot| boot.record().opening.owner);
         let owner = self.boots.seeds().owner(boot).or_else(opened);
         self.alarm(&Alarm {
-            event: EventReason::TokenRefused,
+            event: PxedEvent::TokenRefused,
             machine: owner.as_ref().and_then(Owner::machine),
             boot: Some(boot),
             peer,
-            message: format!("enrollment token refused ({})", reason.word()),
+            message: format!("enrollment token refused ({})", reason.as_str()),
         });
         refused(reason, format!("{}: boot the host again for a fresh token", chain(error)))
     }
@@ -438,10 +440,10 @@ fn key_changed(former: InForce, key: &Digest) -> Option<&'static str> {
 }
 
 fn bad_request<T>(error: &ReadRequestError) -> Result<T, Refused> {
-    refused(Reason::BadCertificateRequest, chain(error))
+    refused(AgentRefusal::BadCertificateRequest, chain(error))
 }
 
 pub(super) fn store_failed<T>(name: &MachineName, error: &crate::store::StoreError) -> Result<T, Refused> {
     tracing::error!(machine = %name, error = chain(error), "the store failed in an enrolment");
-    refused(Reason::StoreFailed, "pxed cannot write to its store: see its log")
+    refused(AgentRefusal::StoreFailed, "pxed cannot write to its store: see its log")
 }

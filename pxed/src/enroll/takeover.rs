@@ -7,7 +7,9 @@
 use std::net::IpAddr;
 
 use bedplate_api::id::{BootId, Digest};
-use bedplate_api::machine::{Time, condition_type};
+use bedplate_api::machine::Time;
+use bedplate_api::reason::event::PxedEvent;
+use bedplate_api::reason::machine::EnrolledReason;
 use bedplate_api::wire::{EnrolResponse, SecretText};
 use jiff::Timestamp;
 
@@ -18,10 +20,10 @@ use super::permission;
 use super::service::{Refused, Service};
 use crate::boot::issued_seeds::{CheckTokenError, Taken};
 use crate::boot::public_id;
-use crate::boot::report::{apply_heard_elsewhere, reason};
+use crate::boot::report::apply_heard_elsewhere;
 use crate::heard::Evidence;
 use crate::machines::KnownMachine;
-use crate::status::{EventReason, set_condition};
+use crate::status::set_condition;
 
 /// Delay before a host asks again, in seconds.
 const RETRY_SECONDS: u32 = 15;
@@ -117,8 +119,7 @@ impl Service {
         now: Timestamp,
     ) -> Admission {
         self.registry.update(&known.name, |status| {
-            let type_ = condition_type::ENROLLED;
-            set_condition(status, type_, false, reason::AWAITING_ENROLMENT, &message, now);
+            set_condition(status, false, EnrolledReason::AwaitingEnrolment, &message, now);
         });
         let left = u32::try_from(until.duration_since(now).as_secs()).unwrap_or_default();
         let retry_seconds = left.saturating_add(1).min(RETRY_SECONDS);
@@ -135,7 +136,7 @@ impl Service {
     ) -> Admission {
         self.heard.refused(known, now);
         self.alarm(&Alarm {
-            event: EventReason::HeardElsewhere,
+            event: PxedEvent::HeardElsewhere,
             machine: Some(&known.name),
             boot: Some(candidate.boot),
             peer: candidate.peer,

@@ -6,6 +6,7 @@ use std::time::Duration;
 
 use bedplate_api::id::BootId;
 use bedplate_api::machine::{Hardware, StateDiskStatus};
+use bedplate_api::reason::refusal::AgentRefusal;
 use bedplate_api::wire::{EnrolRequest, EnrolResponse, Refusal, RenewRequest, Report, SecretText, Seed};
 use hyper::Method;
 use jiff::Timestamp;
@@ -17,7 +18,7 @@ use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::{TcpListener, TcpStream};
 use tokio_util::sync::CancellationToken;
 
-use super::counters::{Counters, Enrolment, Reason, Renewal, Reported};
+use super::counters::{Counters, Enrolment, Renewal, Reported};
 use super::permission::Permissions;
 use super::rate_limit::Paces;
 use super::service::Service;
@@ -239,7 +240,7 @@ async fn a_host_enrols_reports_and_renews_with_its_certificate() {
     let c = &agents.counters;
     assert_eq!((c.enrolments.get(Enrolment::Enrolled), c.enrolments.get(Enrolment::Refused)), (1, 0));
     assert_eq!((c.renewals.get(Renewal::Renewed), c.renewals.get(Renewal::Refused)), (1, 1));
-    assert_eq!((c.reports.get(Reported::Taken), c.refusals.get(Reason::OtherKey)), (1, 1));
+    assert_eq!((c.reports.get(Reported::Taken), c.refusals.get(AgentRefusal::OtherKey)), (1, 1));
     agents.stop().await;
 }
 
@@ -266,7 +267,7 @@ async fn a_token_is_good_for_one_key_and_a_lost_answer_can_be_had_again() {
     let c = &agents.counters;
     let (enrolled, repeated) = (c.enrolments.get(Enrolment::Enrolled), c.enrolments.get(Enrolment::Repeated));
     assert_eq!((enrolled, repeated, c.enrolments.get(Enrolment::Refused)), (1, 1, 5));
-    assert_eq!((c.refusals.get(Reason::WrongToken), c.refusals.get(Reason::TokenUsed)), (2, 1));
+    assert_eq!((c.refusals.get(AgentRefusal::WrongToken), c.refusals.get(AgentRefusal::TokenUsed)), (2, 1));
     // A restart forgets none of it.
     let rig = agents.stop().await;
     let directory = rig.directory.clone();
@@ -382,10 +383,10 @@ async fn trust_3_a_clusters_certificate_needs_a_record_and_its_own_machine() {
     // Made 20 minutes ago, and dated back by 5 as kube-controller-manager does; then one that was made 9 minutes ago. A status without any
     // record is that of a cluster that was restored from before the enrollment.
     for (not_before, is_recorded, expected) in [
-        (ago(25), true, Some(Reason::MachineGone)),
+        (ago(25), true, Some(AgentRefusal::MachineGone)),
         (ago(14), true, None),
-        (ago(25), false, Some(Reason::MachineGone)),
-        (ago(14), false, Some(Reason::KeyReplaced)),
+        (ago(25), false, Some(AgentRefusal::MachineGone)),
+        (ago(14), false, Some(AgentRefusal::KeyReplaced)),
     ] {
         let record = is_recorded.then(|| serde_json::json!({ "certificateFingerprint": certificate.hex() }));
         let status = serde_json::json!({ "enrolment": record });
@@ -498,7 +499,7 @@ async fn rfc9112_3_2_agent_request_with_bad_host_gets_400() {
         assert!(text.len() > 8 && text[8..].starts_with(expected), "{version} {fields:?}: {text}");
         assert_eq!(text.contains("\"BadHost\""), status == 400, "{fields:?}: {text}");
     }
-    assert_eq!(agents.counters.refusals.get(Reason::BadHost), 9);
+    assert_eq!(agents.counters.refusals.get(AgentRefusal::BadHost), 9);
     agents.stop().await;
 }
 

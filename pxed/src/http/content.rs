@@ -3,6 +3,7 @@
 //! A stage counts as reached when the last byte of the content was sent, also by a range that resumes.
 
 use bedplate_api::id::Digest;
+use bedplate_api::reason::refusal::BootRefusal;
 use bedplate_api::wire::Stage;
 use bedplate_process::counter::one;
 use bedplate_process::listen::socket::OnSent;
@@ -53,8 +54,7 @@ pub(super) fn subject_of(
                 Ok(Some(dhcp::subject(known, routes.present.default_image().as_deref())))
             }
             Some(_) | None => Err(Box::new(refuse(
-                StatusCode::NOT_FOUND,
-                "MachineGone",
+                BootRefusal::MachineGone,
                 "the Machine of this boot is no longer known here",
             ))),
         },
@@ -133,7 +133,7 @@ fn reached(routes: &Routes, record: &Record, stage: Stage) -> OnSent {
 
 pub(super) fn loader(routes: &Routes, boot: &Boot, file: &str, asked: &Asked<'_>) -> Response<Payload> {
     let Some(loader) = routes.loaders.load().file(file).cloned() else {
-        return refuse(StatusCode::NOT_FOUND, "UnknownLoader", "no loader of this name is configured");
+        return refuse(BootRefusal::UnknownLoader, "no loader of this name is configured");
     };
     let on_sent = reached(routes, &boot.record(), Stage::Loader);
     let content_type = if file.ends_with(".efi") { "application/efi" } else { "application/octet-stream" };
@@ -169,7 +169,7 @@ pub(super) async fn blob(
         Some(image) => image,
         None => match image_of(routes, boot, subject.as_ref()) {
             Ok(image) => image,
-            Err(awaited) => return refuse(StatusCode::SERVICE_UNAVAILABLE, "Held", &awaited),
+            Err(awaited) => return refuse(BootRefusal::Held, &awaited),
         },
     };
     let (blob, stage) = match part {
@@ -178,7 +178,7 @@ pub(super) async fn blob(
         ImagePart::Rootfs => (image.rootfs, Stage::Rootfs),
     };
     let Some(blob) = blob else {
-        return refuse(StatusCode::NOT_FOUND, "NoRootfs", "the image of this boot has no root file system");
+        return refuse(BootRefusal::NoRootfs, "the image of this boot has no root file system");
     };
     let path = routes.images.path(&blob.digest);
     let opened = tokio::task::spawn_blocking(move || {
@@ -215,17 +215,13 @@ fn too_many(record: &Record) -> Response<Payload> {
     tracing::debug!(boot = %public_id(record.id), "a further root image stream of a boot was refused");
     let message =
         format!("this boot already receives its root image {PER_BOOT} times: end one, or come later");
-    refuse_for(5, "TooManyStreams", &message)
+    refuse_for(5, BootRefusal::TooManyStreams, &message)
 }
 
 fn missing(record: &Record, image: &Image, problem: &str) -> Response<Payload> {
     let boot = public_id(record.id);
     tracing::error!(%boot, image = %image.name, problem, "a blob of an image cannot be read");
-    refuse(
-        StatusCode::INTERNAL_SERVER_ERROR,
-        "ImageUnreadable",
-        "a part of the image cannot be read here: see pxed's log",
-    )
+    refuse(BootRefusal::ImageUnreadable, "a part of the image cannot be read here: see pxed's log")
 }
 
 #[derive(Clone, Copy)]
@@ -248,11 +244,8 @@ fn send(
         Part::Bytes(part) => (StatusCode::PARTIAL_CONTENT, part),
         Part::NotModified => (StatusCode::NOT_MODIFIED, 0..0),
         Part::Unsatisfiable => {
-            let mut response = refuse(
-                StatusCode::RANGE_NOT_SATISFIABLE,
-                "RangeNotSatisfiable",
-                &format!("there are {} bytes", of.size),
-            );
+            let mut response =
+                refuse(BootRefusal::RangeNotSatisfiable, &format!("there are {} bytes", of.size));
             insert(response.headers_mut(), CONTENT_RANGE, &format!("bytes */{}", of.size));
             return response;
         }

@@ -11,7 +11,8 @@ use std::sync::{Arc, OnceLock};
 use std::time::Instant;
 
 use bedplate_api::id::MacAddress;
-use hyper::{Response, StatusCode};
+use bedplate_api::reason::refusal::BootRefusal;
+use hyper::Response;
 use ipnet::Ipv4Net;
 use jiff::Timestamp;
 
@@ -87,7 +88,7 @@ pub(super) fn bar(
     }
     let message = "this boot is given only to the address that pxed leased to its machine; if address translation is \
                    between them, set http.require-leased-address = false in pxed.toml";
-    Some(refuse(StatusCode::FORBIDDEN, "AddressNotLeased", message))
+    Some(refuse(BootRefusal::AddressNotLeased, message))
 }
 
 #[cfg(test)]

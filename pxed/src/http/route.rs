@@ -7,6 +7,7 @@ use std::sync::Arc;
 
 use arc_swap::ArcSwap;
 use bedplate_api::id::{BootId, SiteName};
+use bedplate_api::reason::refusal::BootRefusal;
 use bedplate_api::wire::Refusal;
 use bedplate_process::listen::socket::Completions;
 use hyper::header::{
@@ -105,7 +106,7 @@ where
 {
     let now = Timestamp::now();
     let Some(found) = found else {
-        return refuse(StatusCode::NOT_FOUND, "UnknownPath", "there is nothing under this path");
+        return refuse(BootRefusal::UnknownPath, "there is nothing under this path");
     };
     let allowed: &[Method] = match found.what {
         What::Stage => &[Method::POST],
@@ -120,8 +121,7 @@ where
     let Some(boot) = routes.boots.get(found.id, now) else {
         tracing::debug!(boot = %public_id(found.id), peer = %peer.address, "request for an unknown boot");
         return refuse(
-            StatusCode::NOT_FOUND,
-            "UnknownBoot",
+            BootRefusal::UnknownBoot,
             "no boot has this id, or its time is over: a new DHCP transaction opens a new one",
         );
     };
@@ -143,15 +143,14 @@ where
 
 /// Ends the connection: such a client's next bytes need not be a request (RFC 9112, 11.2).
 fn bad_host(message: &str) -> Response<Payload> {
-    let mut response = refuse(StatusCode::BAD_REQUEST, "BadHost", message);
+    let mut response = refuse(BootRefusal::BadHost, message);
     response.headers_mut().insert(CONNECTION, HeaderValue::from_static("close"));
     response
 }
 
 fn method_not_allowed(allowed: &[Method]) -> Response<Payload> {
     let names = allowed.iter().map(Method::as_str).collect::<Vec<_>>().join(", ");
-    let mut response =
-        refuse(StatusCode::METHOD_NOT_ALLOWED, "MethodNotAllowed", &format!("this resource takes {names}"));
+    let mut response = refuse(BootRefusal::MethodNotAllowed, &format!("this resource takes {names}"));
     if let Ok(value) = HeaderValue::from_str(&names) {
         response.headers_mut().insert(ALLOW, value);
     }
@@ -159,17 +158,19 @@ fn method_not_allowed(allowed: &[Method]) -> Response<Payload> {
 }
 
 /// A refusal for now.
-pub(super) fn refuse_for(seconds: u64, reason: &str, message: &str) -> Response<Payload> {
-    let mut response = refuse(StatusCode::TOO_MANY_REQUESTS, reason, message);
+pub(super) fn refuse_for(seconds: u64, reason: BootRefusal, message: &str) -> Response<Payload> {
+    let mut response = refuse(reason, message);
     response.headers_mut().insert(RETRY_AFTER, seconds.into());
     response
 }
 
 /// A refusal with its body.
-pub(super) fn refuse(status: StatusCode, reason: &str, message: &str) -> Response<Payload> {
-    let refusal = Refusal { reason: reason.to_owned(), message: message.to_owned() };
+pub(super) fn refuse(reason: BootRefusal, message: &str) -> Response<Payload> {
+    let refusal = Refusal { reason: reason.as_str().to_owned(), message: message.to_owned() };
     // Two texts always have a JSON form.
     let bytes = serde_json::to_vec(&refusal).unwrap_or_default();
+    // The table has valid codes only; its test checks them.
+    let status = StatusCode::from_u16(reason.status()).unwrap_or(StatusCode::INTERNAL_SERVER_ERROR);
     let mut response = whole(status, "application/json", bytes.into());
     response.headers_mut().insert(CACHE_CONTROL, HeaderValue::from_static("no-store"));
     response

@@ -2,6 +2,7 @@
 
 use std::sync::Arc;
 
+use bedplate_api::reason::refusal::BootRefusal;
 use bedplate_api::wire::{RootFs, Seed};
 use bedplate_process::exit::chain;
 use hyper::header::{CACHE_CONTROL, HeaderValue};
@@ -50,11 +51,11 @@ fn outdated(routes: &Routes, record: &Record, subject: &Subject) -> Option<(Seed
     if !is_own || !subject.netboot.contains(&mac) {
         let message =
             format!("Machine {} no longer netboots from {mac} alone: boot the host again", subject.name);
-        return Some((SeedAnswer::Gone, refuse(StatusCode::NOT_FOUND, "UnknownBoot", &message)));
+        return Some((SeedAnswer::Gone, refuse(BootRefusal::UnknownBoot, &message)));
     }
     if subject.paused {
         let message = format!("Machine {} is paused", subject.name);
-        return Some((SeedAnswer::Held, refuse(StatusCode::SERVICE_UNAVAILABLE, "Held", &message)));
+        return Some((SeedAnswer::Held, refuse(BootRefusal::Held, &message)));
     }
     None
 }
@@ -75,12 +76,12 @@ async fn take(
         None => match image_of(routes, boot, subject.as_ref()) {
             Ok(image) => image,
             Err(awaited) => {
-                return (SeedAnswer::Held, refuse(StatusCode::SERVICE_UNAVAILABLE, "Held", &awaited));
+                return (SeedAnswer::Held, refuse(BootRefusal::Held, &awaited));
             }
         },
     };
     let Ok(machine) = record.opening.owner.display_name().parse() else {
-        let refusal = refuse(StatusCode::INTERNAL_SERVER_ERROR, "Internal", "the machine has no usable name");
+        let refusal = refuse(BootRefusal::Internal, "the machine has no usable name");
         return (SeedAnswer::Failed, refusal);
     };
     let token = match routes.boots.seeds().take(boot, now).await {
@@ -88,12 +89,12 @@ async fn take(
         Err(TakeSeedError::Taken) => {
             routes.boots.seed_asked_again(&record, peer.address, now);
             let message = "the seed of this boot has gone out: a new DHCP transaction opens a new boot";
-            return (SeedAnswer::Again, refuse(StatusCode::GONE, "SeedTaken", message));
+            return (SeedAnswer::Again, refuse(BootRefusal::SeedTaken, message));
         }
         Err(error @ (TakeSeedError::Store(_) | TakeSeedError::Random)) => {
             tracing::error!(boot = %public_id(record.id), error = chain(&error), "a seed cannot be given");
             let message = "the seed cannot be given now: see pxed's log";
-            let refusal = refuse(StatusCode::SERVICE_UNAVAILABLE, "SeedNotGiven", message);
+            let refusal = refuse(BootRefusal::SeedNotGiven, message);
             return (SeedAnswer::Failed, refusal);
         }
     };

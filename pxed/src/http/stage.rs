@@ -5,6 +5,7 @@
 use std::time::{Duration, Instant};
 
 use bedplate_api::id::MachineName;
+use bedplate_api::reason::refusal::BootRefusal;
 use bedplate_api::wire::{Stage, StageReport};
 use http_body_util::{BodyExt, Limited};
 use hyper::{Response, StatusCode};
@@ -33,7 +34,7 @@ where
 {
     if routes.reports.take(record.id, REPORTS, Instant::now()).is_err() {
         let message = "this boot has reported too often: come later";
-        return refuse_for(REPORTS.each.as_secs(), "TooOften", message);
+        return refuse_for(REPORTS.each.as_secs(), BootRefusal::TooOften, message);
     }
     let body = std::pin::pin!(body);
     let read = tokio::time::timeout(BODY_TIME, collect(body)).await;
@@ -41,17 +42,13 @@ where
         Ok(Ok(bytes)) => bytes,
         Ok(Err(refusal)) => return refusal,
         Err(_) => {
-            return refuse(
-                StatusCode::REQUEST_TIMEOUT,
-                "BodyTooSlow",
-                "the report did not arrive in 10 seconds",
-            );
+            return refuse(BootRefusal::BodyTooSlow, "the report did not arrive in 10 seconds");
         }
     };
     let report: StageReport = match serde_json::from_slice(&bytes) {
         Ok(report) => report,
         Err(error) => {
-            return refuse(StatusCode::BAD_REQUEST, "BadReport", &format!("not a stage report: {error}"));
+            return refuse(BootRefusal::BadReport, &format!("not a stage report: {error}"));
         }
     };
     match (report.stage, &report.failure) {
@@ -69,8 +66,7 @@ where
         (Stage::Rootfs | Stage::Userspace, None) => routes.boots.reached(record, report.stage, now),
         (stage, _) => {
             return refuse(
-                StatusCode::BAD_REQUEST,
-                "StageNotReported",
+                BootRefusal::StageNotReported,
                 &format!("stage {} is seen by pxed itself and not reported", stage_name(stage)),
             );
         }
@@ -89,12 +85,8 @@ where
     match Limited::new(body, MAX_BODY).collect().await {
         Ok(collected) => Ok(collected.to_bytes()),
         Err(error) if error.is::<http_body_util::LengthLimitError>() => {
-            Err(refuse(StatusCode::PAYLOAD_TOO_LARGE, "BodyTooLarge", "a report has at most 16 KiB"))
+            Err(refuse(BootRefusal::BodyTooLarge, "a report has at most 16 KiB"))
         }
-        Err(error) => Err(refuse(
-            StatusCode::BAD_REQUEST,
-            "BadBody",
-            &format!("the report did not arrive whole: {error}"),
-        )),
+        Err(error) => Err(refuse(BootRefusal::BadBody, &format!("the report did not arrive whole: {error}"))),
     }
 }

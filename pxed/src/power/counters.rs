@@ -4,7 +4,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
 use bedplate_api::machine::BmcProtocol;
-use bedplate_bmc::Reason;
+use bedplate_bmc::BmcFault;
 use bedplate_process::counter::{By, Level, labels, one, read};
 
 use super::plan::breaker::Shown;
@@ -67,7 +67,7 @@ pub struct Counters {
     operations: [By<OperationResult>; Kind::ALL.len()],
     redfish: Histogram,
     ipmi: Histogram,
-    failures: [AtomicU64; Reason::ALL.len()],
+    failures: [AtomicU64; BmcFault::ALL.len()],
     breakers: [Level; Shown::ALL.len()],
     /// Operations that are known and not finished.
     pub queue: AtomicU64,
@@ -101,14 +101,14 @@ impl Counters {
     }
 
     /// A BMC did not do what was asked.
-    pub fn failure(&self, reason: Reason) {
-        let place = Reason::ALL.iter().position(|r| *r == reason);
+    pub fn failure(&self, reason: BmcFault) {
+        let place = BmcFault::ALL.iter().position(|r| *r == reason);
         place.and_then(|place| self.failures.get(place)).into_iter().for_each(one);
     }
 
     /// Failures by reason.
     pub fn failures(&self) -> impl Iterator<Item = (&'static str, u64)> + '_ {
-        Reason::ALL.iter().zip(&self.failures).map(|(reason, count)| (reason.as_str(), read(count)))
+        BmcFault::ALL.iter().zip(&self.failures).map(|(reason, count)| (reason.as_str(), read(count)))
     }
 
     /// A BMC's breaker is in another state; `None`: the BMC is new, or gone.

@@ -4,6 +4,7 @@
 
 use bedplate_api::machine::{Condition, Time};
 use bedplate_api::operation::{MachineOperation, MachineOperationStatus, OperationState};
+use bedplate_api::reason::operation::{AgentOutcome, PendingOperationReason};
 use jiff::Timestamp;
 
 use super::plan::operation::End;
@@ -12,8 +13,6 @@ use super::{Operation, OperationKey};
 
 /// Name of the operation by which an agent shuts its host down.
 const SHUTDOWN: &str = "shutdown";
-/// Reason of a Complete shutdown.
-const SHUT_DOWN: &str = "ShutDown";
 /// The condition that keeps the step.
 const STEP: &str = "Step";
 /// In the message of the step `On` of a powerCycle whose machine was off.
@@ -136,7 +135,11 @@ impl ShutDown {
         let status = object.status.as_ref().filter(|_| object.spec.operation_name == SHUTDOWN)?;
         let complete = match status.state? {
             OperationState::InProgress => false,
-            OperationState::Complete if status.reason.as_deref() == Some(SHUT_DOWN) => true,
+            OperationState::Complete
+                if status.reason.as_ref().is_some_and(|reason| *reason == AgentOutcome::ShutDown) =>
+            {
+                true
+            }
             OperationState::Complete
             | OperationState::Pending
             | OperationState::Failed
@@ -198,7 +201,7 @@ pub fn taken(
         status.start_time = Some(Time(now));
         status.conditions.retain(|c| c.type_ != STEP);
     }
-    status.reason = Some("InProgress".to_owned());
+    status.reason = Some(PendingOperationReason::InProgress.as_str().to_owned());
     if !begun {
         status.message = Some("reading the power state".to_owned());
     }
@@ -242,7 +245,7 @@ pub fn ended(
     status.start_time.get_or_insert(Time(now));
     status.completion_time = Some(Time(now));
     status.executor = Some(executor.to_owned());
-    status.reason = Some(end.reason.to_owned());
+    status.reason = Some(end.reason.as_str().to_owned());
     status.message = Some(end.message.chars().take(4096).collect());
     status
 }

@@ -7,6 +7,7 @@ use bedplate_api::machine::{
     Hardware, HardwareBmc, MOST_POWER_ON_ATTEMPTS, MachineStatus, PowerAction, PowerState, PowerStatus, Time,
     condition_type,
 };
+use bedplate_api::reason::machine::{BmcReachableReason, PoweredOnReason};
 use bedplate_bmc::Identity;
 use jiff::{SignedDuration, Timestamp};
 
@@ -34,30 +35,6 @@ pub const DEPARTURE_AWAITED: &str = "the Machine is deleted with deletionPolicy 
 /// A machine that is to go, and is paused.
 pub const DEPARTURE_PAUSED: &str = "the Machine is deleted with deletionPolicy PowerOff, and paused: it waits; take spec.paused back to \
                                     have it switched off, or set deletionPolicy to Retain to let it go as it is";
-
-/// Reasons of `BMCReachable` and `PoweredOn` beside those of failures.
-pub mod reason {
-    /// The BMC answers.
-    pub const REACHABLE: &str = "Reachable";
-    /// It answers, and nothing vouches for who answers (`bmc.tls.mode: insecure`).
-    pub const CERTIFICATE_NOT_VERIFIED: &str = "CertificateNotVerified";
-    /// On.
-    pub const POWERED_ON: &str = "PoweredOn";
-    /// Off, and nothing is to be done about it.
-    pub const POWERED_OFF: &str = "PoweredOff";
-    /// Switched on, and not on yet.
-    pub const POWERING_ON: &str = "PoweringOn";
-    /// Switched off, and not off yet.
-    pub const POWERING_OFF: &str = "PoweringOff";
-    /// The machine was on before pxed knew it, and is left running.
-    pub const FOUND_RUNNING: &str = "FoundRunning";
-    /// An operation has switched it off or shut it down.
-    pub const HELD_OFF: &str = "HeldOff";
-    /// Nobody knows.
-    pub const NOT_READABLE: &str = "NotReadable";
-    /// Switched on often enough.
-    pub const POWER_ON_ATTEMPTS_EXHAUSTED: &str = "PowerOnAttemptsExhausted";
-}
 
 fn power(status: &mut MachineStatus) -> &mut PowerStatus {
     status.power.get_or_insert(PowerStatus {
@@ -150,11 +127,11 @@ pub fn reachable(status: &mut MachineStatus, insecure: bool, now: Timestamp) -> 
     let (reason, message) = if insecure {
         let message = "the BMC answers; its certificate is not checked (bmc.tls.mode insecure): whoever answers at its address \
                        gets the password";
-        (reason::CERTIFICATE_NOT_VERIFIED, message)
+        (BmcReachableReason::CertificateNotVerified, message)
     } else {
-        (reason::REACHABLE, "the BMC answers")
+        (BmcReachableReason::Reachable, "the BMC answers")
     };
-    set_condition(status, condition_type::BMC_REACHABLE, true, reason, message, now);
+    set_condition(status, true, reason, message, now);
     before
 }
 
@@ -168,14 +145,15 @@ pub fn unreachable(
     let before = condition(status, condition_type::BMC_REACHABLE)
         .filter(|c| c.status == "False")
         .map(|c| (c.reason.clone(), c.last_transition_time.0));
+    let reason = BmcReachableReason::from(failure.fault);
     let since = before.as_ref().map_or(now, |(_, since)| *since);
     let next = match next {
         Some(next) => format!("next try at {}", next.strftime("%FT%TZ")),
         None => "tried again when its credentials or spec.bmc change".to_owned(),
     };
     let message = format!("{}; since {}, {next}", failure.message, since.strftime("%FT%TZ"));
-    set_condition(status, condition_type::BMC_REACHABLE, false, failure.reason, &message, now);
-    before.is_none_or(|(reason, _)| reason != failure.reason)
+    set_condition(status, false, reason, &message, now);
+    before.is_none_or(|(before, _)| before != reason)
 }
 
 /// Who the BMC says that it and its machine are.
@@ -193,17 +171,16 @@ pub fn identified(status: &mut MachineStatus, identity: &Identity, mut quirks: V
 /// What is awaited of the power. Whether the attempts have just come to their end.
 pub fn awaits(status: &mut MachineStatus, plan: &Plan, state: Option<PowerState>, now: Timestamp) -> bool {
     let (on, reason, message) = describe(status, plan, state);
-    let type_ = condition_type::POWERED_ON;
-    let exhausted = reason == reason::POWER_ON_ATTEMPTS_EXHAUSTED
-        && condition(status, type_).is_none_or(|c| c.reason != reason);
-    set_condition(status, type_, on, reason, &message, now);
+    let exhausted = reason == PoweredOnReason::PowerOnAttemptsExhausted
+        && condition(status, condition_type::POWERED_ON).is_none_or(|c| c.reason != reason);
+    set_condition(status, on, reason, &message, now);
     exhausted
 }
 
 /// It is deleted, and its power is left as it is while it is paused.
 pub fn departure_paused(status: &mut MachineStatus, state: Option<PowerState>, now: Timestamp) {
     let (on, reason, _) = by_state(state, "");
-    set_condition(status, condition_type::POWERED_ON, on, reason, DEPARTURE_PAUSED, now);
+    set_condition(status, on, reason, DEPARTURE_PAUSED, now);
 }
 
 /// Message about a machine that is off and that pxed does not switch on.
@@ -213,7 +190,7 @@ fn describe(
     status: &MachineStatus,
     plan: &Plan,
     state: Option<PowerState>,
-) -> (ConditionState, &'static str, String) {
+) -> (ConditionState, PoweredOnReason, String) {
     let off = ConditionState::False;
     let last = status.power.as_ref().and_then(|power| power.last_action.as_ref());
     let since = last.map(|last| format!(" since {}", last.time.0.strftime("%FT%TZ"))).unwrap_or_default();
@@ -225,31 +202,31 @@ fn describe(
     match plan {
         Plan::Leave(Leave::NotReadable) => (
             ConditionState::Unknown,
-            reason::NOT_READABLE,
+            PoweredOnReason::NotReadable,
             told("the BMC does not tell the power state; nothing is changed"),
         ),
         Plan::Leave(Leave::DepartureAwaited) => {
-            (ConditionState::Unknown, reason::NOT_READABLE, DEPARTURE_AWAITED.to_owned())
+            (ConditionState::Unknown, PoweredOnReason::NotReadable, DEPARTURE_AWAITED.to_owned())
         }
         Plan::Leave(Leave::HeldOff) => (
             off,
-            reason::HELD_OFF,
+            PoweredOnReason::HeldOff,
             format!("{why}; it stays off{since}, until an operation powerOn or powerCycle"),
         ),
-        Plan::Leave(Leave::Exhausted) => (off, reason::POWER_ON_ATTEMPTS_EXHAUSTED, exhausted()),
-        Plan::Leave(Leave::Spaced { until }) => (off, reason::POWERING_ON, spaced(status, *until)),
-        Plan::PowerOn { attempt, .. } => (off, reason::POWERING_ON, switched_on(&since, *attempt)),
+        Plan::Leave(Leave::Exhausted) => (off, PoweredOnReason::PowerOnAttemptsExhausted, exhausted()),
+        Plan::Leave(Leave::Spaced { until }) => (off, PoweredOnReason::PoweringOn, spaced(status, *until)),
+        Plan::PowerOn { attempt, .. } => (off, PoweredOnReason::PoweringOn, switched_on(&since, *attempt)),
         Plan::PowerOff(_) | Plan::Leave(Leave::ShuttingDown { .. }) => (
             ConditionState::True,
-            reason::POWERING_OFF,
+            PoweredOnReason::PoweringOff,
             format!(
                 "deleted with deletionPolicy PowerOff; asked to shut down{since}, waiting for the BMC to say Off"
             ),
         ),
         Plan::Leave(Leave::Changing) if state == Some(PowerState::Off) => {
-            (off, reason::POWERING_ON, format!("switched on{since}; waiting for the BMC to say On"))
+            (off, PoweredOnReason::PoweringOn, format!("switched on{since}; waiting for the BMC to say On"))
         }
-        Plan::Leave(Leave::Unmanaged) => (off, reason::POWERED_OFF, told(UNMANAGED)),
+        Plan::Leave(Leave::Unmanaged) => (off, PoweredOnReason::PoweredOff, told(UNMANAGED)),
         Plan::Leave(
             Leave::Paused
             | Leave::Operation
@@ -286,19 +263,19 @@ fn describe_takeover(
     plan: &Plan,
     last: Option<&PowerAction>,
     state: Option<PowerState>,
-) -> Option<(ConditionState, &'static str, String)> {
+) -> Option<(ConditionState, PoweredOnReason, String)> {
     let is_off = state == Some(PowerState::Off);
     match plan {
         Plan::Leave(Leave::FoundRunning(takeover)) => {
-            Some((ConditionState::True, reason::FOUND_RUNNING, found_running(last, *takeover)))
+            Some((ConditionState::True, PoweredOnReason::FoundRunning, found_running(last, *takeover)))
         }
         Plan::TakeOver => {
             let message = "switching off for spec.pxe.takeover".to_owned();
-            Some((ConditionState::True, reason::POWERING_OFF, message))
+            Some((ConditionState::True, PoweredOnReason::PoweringOff, message))
         }
         Plan::Leave(Leave::Changing) if is_off && last.is_some_and(is_takeover) => {
             let message = "switched off for spec.pxe.takeover; switched on next".to_owned();
-            Some((ConditionState::False, reason::POWERING_ON, message))
+            Some((ConditionState::False, PoweredOnReason::PoweringOn, message))
         }
         Plan::Leave(_) | Plan::PowerOn { .. } | Plan::PowerOff(_) | Plan::Depart => None,
     }
@@ -343,19 +320,27 @@ fn spaced(status: &MachineStatus, until: Timestamp) -> String {
     format!("switched on {attempts} times and off again; the next attempt is at {until}")
 }
 
-fn by_state(state: Option<PowerState>, since: &str) -> (ConditionState, &'static str, String) {
+fn by_state(state: Option<PowerState>, since: &str) -> (ConditionState, PoweredOnReason, String) {
     match state {
-        Some(PowerState::On) => (ConditionState::True, reason::POWERED_ON, "the BMC says On".to_owned()),
-        Some(PowerState::Off) => (ConditionState::False, reason::POWERED_OFF, "the BMC says Off".to_owned()),
-        Some(PowerState::PoweringOn) => {
-            (ConditionState::False, reason::POWERING_ON, format!("waiting for the BMC to say On{since}"))
+        Some(PowerState::On) => {
+            (ConditionState::True, PoweredOnReason::PoweredOn, "the BMC says On".to_owned())
         }
-        Some(PowerState::PoweringOff) => {
-            (ConditionState::True, reason::POWERING_OFF, format!("waiting for the BMC to say Off{since}"))
+        Some(PowerState::Off) => {
+            (ConditionState::False, PoweredOnReason::PoweredOff, "the BMC says Off".to_owned())
         }
+        Some(PowerState::PoweringOn) => (
+            ConditionState::False,
+            PoweredOnReason::PoweringOn,
+            format!("waiting for the BMC to say On{since}"),
+        ),
+        Some(PowerState::PoweringOff) => (
+            ConditionState::True,
+            PoweredOnReason::PoweringOff,
+            format!("waiting for the BMC to say Off{since}"),
+        ),
         Some(PowerState::Unknown) | None => (
             ConditionState::Unknown,
-            reason::NOT_READABLE,
+            PoweredOnReason::NotReadable,
             "the BMC does not tell the power state".to_owned(),
         ),
     }
@@ -365,6 +350,7 @@ fn by_state(state: Option<PowerState>, since: &str) -> (ConditionState, &'static
 mod tests {
     use super::*;
     use crate::power::plan::parameters::Kind;
+    use bedplate_bmc::BmcFault;
 
     fn at(second: i64) -> Timestamp {
         Timestamp::from_second(1_700_000_000 + second).unwrap()
@@ -398,7 +384,7 @@ mod tests {
     fn an_unreachable_bmc_says_why_since_when_and_when_it_is_tried_again() {
         let mut status = MachineStatus::default();
         let failure = Failure {
-            reason: "BMCUnreachable",
+            fault: BmcFault::BmcUnreachable,
             message: "no answer".to_owned(),
             transient: true,
             sent: false,
@@ -407,10 +393,10 @@ mod tests {
         assert!(!unreachable(&mut status, &failure, Some(at(15)), at(5)));
         let message = &status.conditions[0].message;
         assert_eq!(message, "no answer; since 2023-11-14T22:13:20Z, next try at 2023-11-14T22:13:35Z");
-        let held = Failure { reason: "AuthenticationFailed", ..failure };
+        let held = Failure { fault: BmcFault::AuthenticationFailed, ..failure };
         assert!(unreachable(&mut status, &held, None, at(6)));
         assert!(reachable(&mut status, true, at(7)));
-        assert_eq!(status.conditions[0].reason, reason::CERTIFICATE_NOT_VERIFIED);
+        assert_eq!(status.conditions[0].reason, BmcReachableReason::CertificateNotVerified);
     }
 
     #[test]

@@ -5,12 +5,12 @@ use std::collections::BTreeSet;
 use std::time::Duration;
 
 use bedplate_api::id::MachineName;
+use bedplate_api::reason::event::PxedEvent;
 use tokio_util::sync::CancellationToken;
 
 use super::health::Look;
 use crate::boot_policy::ImageState;
 use crate::readiness::{MachineView, image_obstacle};
-use crate::status::EventReason;
 
 /// Interval between two checks of the Machines.
 const CHECK_INTERVAL: Duration = Duration::from_secs(5);
@@ -25,15 +25,15 @@ pub(super) async fn tell_of_obstacles(look: Look, shutdown: CancellationToken) {
         }
         let machines = look.view().machines;
         for (name, why) in new_obstacles(&machines, &mut images, unavailable_image) {
-            look.knowledge.registry.event(&name, EventReason::ImageNotAvailable, why);
+            look.knowledge.registry.event(&name, PxedEvent::ImageNotAvailable, why);
         }
         for (name, why) in new_obstacles(&machines, &mut addresses, |machine| machine.misplaced.clone()) {
-            look.knowledge.registry.event(&name, EventReason::AddressOutsideSubnets, why);
+            look.knowledge.registry.event(&name, PxedEvent::AddressOutsideSubnets, why);
         }
         // A Machine whose addresses are in no subnet at all has its Event already.
         let elsewhere = look.strays().into_iter().filter(|(name, _)| !addresses.contains(name)).collect();
         for (name, why) in new_since(elsewhere, &mut strays) {
-            look.knowledge.registry.event(&name, EventReason::AddressOutsideSubnets, why);
+            look.knowledge.registry.event(&name, PxedEvent::AddressOutsideSubnets, why);
         }
     }
 }

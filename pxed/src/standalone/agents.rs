@@ -20,13 +20,11 @@ use bedplate_api::wire::{
     NodeReport, OperationWrite, OperationWritten, SecretRequest, SecretResponse, WATCH_SECONDS, WatchRequest,
     WatchResponse,
 };
-use bedplate_process::counter::Label as _;
 use kube::core::ObjectMeta;
 use sha2::Digest as _;
 use tokio::sync::watch;
 use tokio::time::{Instant, timeout_at};
 
-use crate::enroll::counters::Reason;
 use crate::enroll::identity::Identity;
 use crate::enroll::report_filter;
 use crate::enroll::service::{Refused, Service, refused};
@@ -34,6 +32,7 @@ use crate::machines::KnownMachine;
 use crate::standalone::node_secrets::{NodeSecrets, ReadSecretError, named_keys};
 use crate::standalone::operations::LocalOperations;
 use crate::standalone::versions::{NodeChoice, State, Told};
+use bedplate_api::reason::refusal::AgentRefusal;
 
 /// What stands in for a cluster; clones share it.
 #[derive(Clone)]
@@ -108,7 +107,7 @@ impl Service {
         let name = &identity.machine;
         match self.machines.load().by_name(name) {
             Some(known) => Ok(known.clone()),
-            None => refused(Reason::MachineGone, format!("Machine {name} is no longer known here")),
+            None => refused(AgentRefusal::MachineGone, format!("Machine {name} is no longer known here")),
         }
     }
 
@@ -124,8 +123,9 @@ impl Service {
         let stand_in = self.standalone()?;
         self.hear(identity).await?;
         let written = stand_in.operations.write_of_agent(&identity.machine, write).await;
-        written
-            .or_else(|why| refused(Reason::StoreFailed, format!("the operation cannot be kept now: {why}")))
+        written.or_else(|why| {
+            refused(AgentRefusal::StoreFailed, format!("the operation cannot be kept now: {why}"))
+        })
     }
 
     /// `POST /v1/node`, by an agent that showed its certificate.
@@ -152,7 +152,7 @@ impl Service {
         });
         // After what runs is known: whether a Node that is gone is paved again depends on it.
         let kept = stand_in.choice.report(&known, node, node_gone).await;
-        kept.or_else(|error| refused(Reason::StoreFailed, error.to_string()))
+        kept.or_else(|error| refused(AgentRefusal::StoreFailed, error.to_string()))
     }
 
     /// `POST /v1/secret`, by an agent that showed its certificate.
@@ -172,16 +172,16 @@ impl Service {
         if keys.is_empty() {
             let message =
                 format!("the version that is selected for Machine {} names no such Secret", known.name);
-            return refused(Reason::SecretNotNamed, message);
+            return refused(AgentRefusal::SecretNotNamed, message);
         }
         let read = stand_in.secrets.read(request, keys).await;
         read.or_else(|error| {
             let reason = match error {
-                ReadSecretError::Missing(_) => Reason::SecretMissing,
-                ReadSecretError::Unreadable(_) => Reason::SecretUnreadable,
+                ReadSecretError::Missing(_) => AgentRefusal::SecretMissing,
+                ReadSecretError::Unreadable(_) => AgentRefusal::SecretUnreadable,
             };
             let name = Some(known.name.as_str());
-            let admitted = self.boots.log_pace().admit(reason.word(), name, std::time::Instant::now());
+            let admitted = self.boots.log_pace().admit(reason.as_str(), name, std::time::Instant::now());
             if let Some(omitted) = admitted {
                 tracing::warn!(machine = name, %error, omitted, "failed to read a secret that a version names");
             }
@@ -192,7 +192,7 @@ impl Service {
     fn standalone(&self) -> Result<&StandIn, Refused> {
         match &self.stand_in {
             Some(stand_in) => Ok(stand_in),
-            None => refused(Reason::UseCluster, "this pxed belongs to a cluster: ask its API server"),
+            None => refused(AgentRefusal::UseCluster, "this pxed belongs to a cluster: ask its API server"),
         }
     }
 }

@@ -500,7 +500,6 @@ mod tests {
     use super::*;
     use crate::machines::Snapshot;
     use crate::machines::tests::machine;
-    use crate::standalone::operations::plan::UNKNOWN;
     use crate::standalone::operations::plan::tests::{manifest, object};
 
     struct Rig {
@@ -624,7 +623,7 @@ mod tests {
         let mut all = vec![manifest(1, object("x", "powerCycle"))];
         operations.take(all.clone(), true).await;
         let told = put(updates.recv().await.unwrap());
-        assert_eq!(told.object.status.as_ref().unwrap().reason.as_deref(), Some(UNKNOWN));
+        assert_eq!(told.object.status.as_ref().unwrap().reason.as_deref(), Some("Unknown"));
         all.push(manifest(9, object("y", "powerOn")));
         operations.take(all.clone(), true).await;
         assert_eq!(put(updates.recv().await.unwrap()).object.status, None);

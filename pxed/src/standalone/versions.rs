@@ -27,7 +27,6 @@ use tokio::sync::{mpsc, oneshot, watch};
 use tokio_util::sync::CancellationToken;
 
 use self::follow::{Ask, Follower, NodeSaid};
-pub use self::plan::reason;
 pub use self::report::{Described, Used};
 pub use self::state::{Chosen, Configured, State};
 use crate::machines::source::SourcedConfiguration;

@@ -1,20 +1,11 @@
 //! Pure: what the conditions of a Machine say, and what is said where addresses are claimed twice.
 
-pub use bedplate_api::condition::{ConditionState, set_condition};
+pub use bedplate_api::condition::{ConditionState, set_condition, set_ready};
 use bedplate_api::id::{MacAddress, MachineName};
 use bedplate_api::machine::{Condition, MachineStatus, condition_type};
+use bedplate_api::reason::machine::BootedReason;
 use bedplate_api::wire::Stage;
 use jiff::Timestamp;
-
-/// Reasons that this module uses itself; the boot path has its own.
-pub mod reason {
-    /// Several Machines claim one MAC address; none is served.
-    pub const DUPLICATE_MAC_ADDRESS: &str = "DuplicateMACAddress";
-    /// The claim was settled and the Machine has not booted since.
-    pub const AWAITING_BOOT: &str = "AwaitingBoot";
-    /// The host's user space has started.
-    pub const USERSPACE: &str = "Userspace";
-}
 
 /// A condition by its type.
 pub fn condition<'a>(status: &'a MachineStatus, type_: &str) -> Option<&'a Condition> {
@@ -45,16 +36,15 @@ pub fn contested_message(contested: &[(MacAddress, Vec<MachineName>)]) -> Option
 
 /// Sets `Booted` False while addresses are contested, and takes that back when they no longer are.
 pub fn apply_contested(status: &mut MachineStatus, message: Option<&str>, now: Timestamp) {
-    let type_ = condition_type::BOOTED;
     if let Some(message) = message {
-        set_condition(status, type_, false, reason::DUPLICATE_MAC_ADDRESS, message, now);
-    } else if booted(status).is_some_and(|c| c.reason == reason::DUPLICATE_MAC_ADDRESS) {
+        set_condition(status, false, BootedReason::DuplicateMacAddress, message, now);
+    } else if booted(status).is_some_and(|c| c.reason == BootedReason::DuplicateMacAddress) {
         let stage = status.boot.as_ref().and_then(|boot| boot.stage);
         if stage.is_some_and(|stage| stage >= Stage::Userspace) {
-            set_condition(status, type_, true, reason::USERSPACE, "the host's user space has started", now);
+            set_condition(status, true, BootedReason::Userspace, "the host's user space has started", now);
         } else {
             let message = "its addresses are its own again; waiting for it to boot";
-            set_condition(status, type_, false, reason::AWAITING_BOOT, message, now);
+            set_condition(status, false, BootedReason::AwaitingBoot, message, now);
         }
     }
 }

@@ -2,17 +2,20 @@
 
 use bedplate_api::id::MachineName;
 use bedplate_api::machine::{MachineStatus, Phase, condition_type};
+use bedplate_api::reason::Reason;
+use bedplate_api::reason::machine::{
+    BootedReason, EnrolledReason, NodeReadyReason, PoweredOnReason, ReadyReason,
+};
 use jiff::Timestamp;
 
-use super::conditions::{booted, condition, is_true, reason, set_condition};
+use super::conditions::{booted, condition, is_true, set_ready};
 use crate::boot::timeline::stage_name;
-use crate::power::status::reason as power;
 
 /// Fills in `phase` and `Ready` from the other conditions and the boot.
 pub fn derive(paused: bool, status: &mut MachineStatus, now: Timestamp) {
     let (phase, ready, why, message) = judge(paused, status);
     status.phase = Some(phase);
-    set_condition(status, condition_type::READY, ready, why, &message, now);
+    set_ready(status, ready, why, &message, now);
 }
 
 /// The same of a Machine that pxed does not boot: nothing is to be waited for but its agent.
@@ -20,7 +23,7 @@ pub fn derive_by_hand(name: &MachineName, status: &mut MachineStatus, now: Times
     if !is_true(status, condition_type::ENROLLED) {
         status.phase = Some(Phase::Pending);
         let message = format!("waiting for its agent: `bedplate machine token {name}` makes a token for it");
-        set_condition(status, condition_type::READY, false, "AwaitingEnrolment", &message, now);
+        set_ready(status, false, EnrolledReason::AwaitingEnrolment.as_str(), &message, now);
     }
 }
 
@@ -29,22 +32,27 @@ fn judge(paused: bool, status: &MachineStatus) -> (Phase, bool, &'static str, St
         return (
             Phase::Paused,
             false,
-            "Paused",
+            ReadyReason::Paused.as_str(),
             "spec.paused is set: the machine is left as it is".to_owned(),
         );
     }
     let booted_condition = booted(status);
-    if let Some(c) = booted_condition.filter(|c| c.reason == reason::DUPLICATE_MAC_ADDRESS) {
-        return (Phase::Failed, false, reason::DUPLICATE_MAC_ADDRESS, c.message.clone());
+    if let Some(c) = booted_condition.filter(|c| c.reason == BootedReason::DuplicateMacAddress) {
+        return (Phase::Failed, false, BootedReason::DuplicateMacAddress.as_str(), c.message.clone());
     }
     if let Some(c) = condition(status, condition_type::POWERED_ON).filter(|c| c.status == "False") {
-        let (phase, why) = match c.reason.as_str() {
-            power::POWERING_ON => (Phase::PoweringOn, power::POWERING_ON),
-            power::POWER_ON_ATTEMPTS_EXHAUSTED => (Phase::Failed, power::POWER_ON_ATTEMPTS_EXHAUSTED),
-            power::HELD_OFF => (Phase::Pending, power::HELD_OFF),
-            _ => (Phase::Pending, power::POWERED_OFF),
+        let reason = PoweredOnReason::parse(&c.reason).unwrap_or(PoweredOnReason::PoweredOff);
+        let phase = match reason {
+            PoweredOnReason::PoweringOn => Phase::PoweringOn,
+            PoweredOnReason::PowerOnAttemptsExhausted => Phase::Failed,
+            PoweredOnReason::PoweredOn
+            | PoweredOnReason::PoweredOff
+            | PoweredOnReason::PoweringOff
+            | PoweredOnReason::FoundRunning
+            | PoweredOnReason::HeldOff
+            | PoweredOnReason::NotReadable => Phase::Pending,
         };
-        return (phase, false, why, c.message.clone());
+        return (phase, false, reason.as_str(), c.message.clone());
     }
     if is_true(status, condition_type::ENROLLED) {
         return judge_node(status);
@@ -55,19 +63,23 @@ fn judge(paused: bool, status: &MachineStatus) -> (Phase, bool, &'static str, St
         .or_else(|| condition(status, condition_type::ENROLLED).filter(|c| c.status != "True"));
     // Packets in the name of a server that runs are no boot of it.
     let is_booting = status.boot.as_ref().is_some_and(|boot| boot.seed_time.is_some());
-    let found = condition(status, condition_type::POWERED_ON).filter(|c| c.reason == power::FOUND_RUNNING);
+    let found =
+        condition(status, condition_type::POWERED_ON).filter(|c| c.reason == PoweredOnReason::FoundRunning);
     if let Some(found) = found.filter(|_| !is_booting) {
-        return (Phase::Pending, false, power::FOUND_RUNNING, found.message.clone());
+        return (Phase::Pending, false, PoweredOnReason::FoundRunning.as_str(), found.message.clone());
     }
     match (stage, first_unmet) {
-        (None, None) => {
-            (Phase::Pending, false, reason::AWAITING_BOOT, "waiting for its first DHCP packet".to_owned())
-        }
-        (None, Some(c)) => (Phase::Pending, false, "NotBooted", c.message.clone()),
-        (Some(_), Some(c)) => (Phase::Booting, false, "Booting", c.message.clone()),
+        (None, None) => (
+            Phase::Pending,
+            false,
+            BootedReason::AwaitingBoot.as_str(),
+            "waiting for its first DHCP packet".to_owned(),
+        ),
+        (None, Some(c)) => (Phase::Pending, false, ReadyReason::NotBooted.as_str(), c.message.clone()),
+        (Some(_), Some(c)) => (Phase::Booting, false, BootedReason::Booting.as_str(), c.message.clone()),
         (Some(stage), None) => {
             let message = format!("the boot has reached {}", stage_name(stage));
-            (Phase::Booting, false, "Booting", message)
+            (Phase::Booting, false, BootedReason::Booting.as_str(), message)
         }
     }
 }
@@ -77,15 +89,30 @@ fn judge_node(status: &MachineStatus) -> (Phase, bool, &'static str, String) {
     let unmet = |type_| condition(status, type_).filter(|c| c.status != "True").map(|c| c.message.clone());
     match condition(status, condition_type::CONFIGURATION_PENDING) {
         None => {
-            return (Phase::Enrolled, false, "Enrolled", "waiting for the choice of a version".to_owned());
+            return (
+                Phase::Enrolled,
+                false,
+                EnrolledReason::Enrolled.as_str(),
+                "waiting for the choice of a version".to_owned(),
+            );
         }
         Some(c) if c.status == "True" => {
-            return (Phase::ConfigurationPending, false, "ConfigurationPending", c.message.clone());
+            return (
+                Phase::ConfigurationPending,
+                false,
+                ReadyReason::ConfigurationPending.as_str(),
+                c.message.clone(),
+            );
         }
         Some(_) => {}
     }
     if status.selected.is_none() {
-        return (Phase::Enrolled, false, "Enrolled", "waiting for the choice of a version".to_owned());
+        return (
+            Phase::Enrolled,
+            false,
+            EnrolledReason::Enrolled.as_str(),
+            "waiting for the choice of a version".to_owned(),
+        );
     }
     let awaits_agent = || "waiting for its agent, which makes the node".to_owned();
     if let Some(message) = unmet(condition_type::PAVED) {
@@ -94,37 +121,39 @@ fn judge_node(status: &MachineStatus) -> (Phase, bool, &'static str, String) {
             (None, Some(_)) => Phase::Repaving,
             (None, None) => Phase::Paving,
         };
-        return (phase, false, "NotPaved", message);
+        return (phase, false, ReadyReason::NotPaved.as_str(), message);
     }
     if let Some(message) = unmet(condition_type::NODE_READY) {
-        return (Phase::Paving, false, "NodeNotReady", message);
+        return (Phase::Paving, false, NodeReadyReason::NodeNotReady.as_str(), message);
     }
     if !is_true(status, condition_type::PAVED) || !is_true(status, condition_type::NODE_READY) {
-        return (Phase::Paving, false, "NotPaved", awaits_agent());
+        return (Phase::Paving, false, ReadyReason::NotPaved.as_str(), awaits_agent());
     }
-    (Phase::Ready, true, "NodeReady", "the Node is Ready".to_owned())
+    (Phase::Ready, true, NodeReadyReason::NodeReady.as_str(), "the Node is Ready".to_owned())
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
+    use bedplate_api::condition::set_condition;
+    use bedplate_api::reason::machine::{ConfigurationPendingReason, PavedReason};
 
     #[test]
     fn a_machine_that_is_off_is_not_ready_whatever_its_last_boot_came_to() {
         for (reason, phase) in [
-            (power::POWERING_ON, Phase::PoweringOn),
-            (power::HELD_OFF, Phase::Pending),
-            (power::POWERED_OFF, Phase::Pending),
-            (power::POWER_ON_ATTEMPTS_EXHAUSTED, Phase::Failed),
+            (PoweredOnReason::PoweringOn, Phase::PoweringOn),
+            (PoweredOnReason::HeldOff, Phase::Pending),
+            (PoweredOnReason::PoweredOff, Phase::Pending),
+            (PoweredOnReason::PowerOnAttemptsExhausted, Phase::Failed),
         ] {
             let mut status = MachineStatus::default();
             let now = Timestamp::UNIX_EPOCH;
-            set_condition(&mut status, condition_type::ENROLLED, true, "Enrolled", "", now);
-            set_condition(&mut status, condition_type::POWERED_ON, false, reason, "off", now);
+            set_condition(&mut status, true, EnrolledReason::Enrolled, "", now);
+            set_condition(&mut status, false, reason, "off", now);
             derive(false, &mut status, now);
             assert_eq!(status.phase, Some(phase), "{reason}");
             assert!(!is_true(&status, condition_type::READY));
-            set_condition(&mut status, condition_type::POWERED_ON, true, power::POWERED_ON, "", now);
+            set_condition(&mut status, true, PoweredOnReason::PoweredOn, "", now);
             derive(false, &mut status, now);
             assert_eq!(status.phase, Some(Phase::Enrolled));
         }
@@ -134,7 +163,20 @@ mod tests {
     fn an_enrolled_machine_is_ready_with_its_node_and_says_until_then_what_is_awaited() {
         let (mut status, now) = (MachineStatus::default(), Timestamp::UNIX_EPOCH);
         let mut then = |type_: &str, state: bool, message: &str| {
-            set_condition(&mut status, type_, state, "x", message, now);
+            let reason = EnrolledReason::Enrolled;
+            match type_ {
+                condition_type::ENROLLED => set_condition(&mut status, state, reason, message, now),
+                condition_type::PAVED => {
+                    set_condition(&mut status, state, PavedReason::Joining, message, now);
+                }
+                condition_type::NODE_READY => {
+                    set_condition(&mut status, state, NodeReadyReason::NodeNotReady, message, now);
+                }
+                _ => {
+                    let reason = ConfigurationPendingReason::NoConfiguration;
+                    set_condition(&mut status, state, reason, message, now);
+                }
+            }
             if type_ == condition_type::PAVED {
                 let selected = serde_json::json!({ "name": "w", "version": 1, "by": "Selector" });
                 status.selected = serde_json::from_value(selected).unwrap();

@@ -7,105 +7,9 @@ use std::collections::HashMap;
 use std::time::{Duration, Instant};
 
 use bedplate_api::id::MachineName;
-use bedplate_bmc::Reason;
+use bedplate_api::reason::event::PxedEvent;
 
 use crate::token_bucket::{Allowances, Rate};
-
-/// What happened. A closed set: each is a reason in `kubectl describe`.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
-pub enum EventReason {
-    /// Several Machines claim one address.
-    DuplicateMACAddress,
-    /// The Machine's fixed addresses are in no subnet of pxed.
-    AddressOutsideSubnets,
-    /// The image that the Machine is to boot is not there.
-    ImageNotAvailable,
-    /// A boot stopped at some stage.
-    BootStopped,
-    /// The host has its certificate.
-    Enrolled,
-    /// A boot's seed was asked for a second time.
-    SeedAskedTwice,
-    /// A new key was enrolled in place of another one.
-    KeyChanged,
-    /// A host with an earlier key was refused.
-    KeyReplaced,
-    /// A new key waits, because the key in force is still heard.
-    HeardElsewhere,
-    /// An enrollment token was refused.
-    TokenRefused,
-    /// pxed has changed the power.
-    PowerChanged,
-    /// The BMC does not answer, or not usefully: in the condition's word for it.
-    Bmc(Reason),
-    /// The BMC answers again.
-    BMCReachable,
-    /// User name and password are not there, or not readable.
-    CredentialsNotAvailable,
-    /// The Secret does not list the address of the BMC.
-    CredentialsNotForThisAddress,
-    /// Nothing proves who answers at the address of the BMC.
-    InsecureNotAllowed,
-    /// The machine was switched on often enough.
-    PowerOnAttemptsExhausted,
-    /// A deleted Machine waits to be switched off.
-    PowerOffAwaited,
-    /// Several Machines claim one BMC.
-    DuplicateBMC,
-    /// An operation on its power has failed.
-    OperationFailed,
-}
-
-impl EventReason {
-    /// The reason in the API.
-    pub fn as_str(self) -> &'static str {
-        match self {
-            Self::DuplicateMACAddress => "DuplicateMACAddress",
-            Self::AddressOutsideSubnets => "AddressOutsideSubnets",
-            Self::ImageNotAvailable => "ImageNotAvailable",
-            Self::BootStopped => "BootStopped",
-            Self::Enrolled => "Enrolled",
-            Self::SeedAskedTwice => "SeedAskedTwice",
-            Self::KeyChanged => "KeyChanged",
-            Self::KeyReplaced => "KeyReplaced",
-            Self::HeardElsewhere => "HeardElsewhere",
-            Self::TokenRefused => "TokenRefused",
-            Self::PowerChanged => "PowerChanged",
-            Self::Bmc(reason) => reason.as_str(),
-            Self::BMCReachable => "BMCReachable",
-            Self::CredentialsNotAvailable => "CredentialsNotAvailable",
-            Self::CredentialsNotForThisAddress => "CredentialsNotForThisAddress",
-            Self::InsecureNotAllowed => "InsecureNotAllowed",
-            Self::PowerOnAttemptsExhausted => "PowerOnAttemptsExhausted",
-            Self::PowerOffAwaited => "PowerOffAwaited",
-            Self::DuplicateBMC => "DuplicateBMC",
-            Self::OperationFailed => "OperationFailed",
-        }
-    }
-
-    /// Whether a person has to do something.
-    pub fn is_warning(self) -> bool {
-        match self {
-            Self::DuplicateMACAddress
-            | Self::AddressOutsideSubnets
-            | Self::ImageNotAvailable
-            | Self::BootStopped
-            | Self::SeedAskedTwice
-            | Self::KeyReplaced
-            | Self::HeardElsewhere
-            | Self::TokenRefused
-            | Self::Bmc(_)
-            | Self::CredentialsNotAvailable
-            | Self::CredentialsNotForThisAddress
-            | Self::InsecureNotAllowed
-            | Self::PowerOnAttemptsExhausted
-            | Self::PowerOffAwaited
-            | Self::DuplicateBMC
-            | Self::OperationFailed => true,
-            Self::Enrolled | Self::KeyChanged | Self::PowerChanged | Self::BMCReachable => false,
-        }
-    }
-}
 
 /// One thing that happened to a Machine.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -115,7 +19,7 @@ pub struct Event {
     /// Its uid, if it is known.
     pub uid: Option<String>,
     /// What happened.
-    pub reason: EventReason,
+    pub reason: PxedEvent,
     /// What happened, for a person.
     pub message: String,
 }
@@ -134,7 +38,7 @@ const REMEMBERED: usize = 20_000;
 /// Lets through what is new, at a bounded rate.
 #[derive(Debug)]
 pub struct Gate {
-    told: HashMap<(MachineName, EventReason), (String, Instant)>,
+    told: HashMap<(MachineName, PxedEvent), (String, Instant)>,
     tokens: f64,
     filled: Instant,
     shares: Allowances<MachineName>,
@@ -176,7 +80,7 @@ mod tests {
 
     fn event(machine: &str, message: &str) -> Event {
         let machine = machine.parse().unwrap();
-        Event { machine, uid: None, reason: EventReason::BootStopped, message: message.to_owned() }
+        Event { machine, uid: None, reason: PxedEvent::BootStopped, message: message.to_owned() }
     }
 
     #[test]

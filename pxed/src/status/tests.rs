@@ -3,11 +3,13 @@
 use std::time::Duration;
 
 use bedplate_api::machine::{Phase, condition_type};
+use bedplate_api::reason::event::PxedEvent;
+use bedplate_api::reason::machine::{BootedReason, EnrolledReason, PavedReason};
 use bedplate_api::wire::Stage;
 
 use tokio_util::sync::CancellationToken;
 
-use super::conditions::{booted, condition, is_true, reason};
+use super::conditions::{booted, condition, is_true, set_ready};
 use super::*;
 use crate::machines::Snapshot;
 use crate::machines::tests::machine;
@@ -50,11 +52,14 @@ fn at(second: i64) -> Timestamp {
 #[test]
 fn a_condition_keeps_its_transition_time_while_its_status_stays() {
     let mut status = MachineStatus::default();
-    set_condition(&mut status, "Booted", false, "A", "first", at(1));
-    set_condition(&mut status, "Booted", false, "B", "second", at(2));
+    set_condition(&mut status, false, BootedReason::Booting, "first", at(1));
+    set_condition(&mut status, false, BootedReason::Stopped, "second", at(2));
     let c = condition(&status, "Booted").unwrap();
-    assert_eq!((c.last_transition_time.0, c.reason.as_str(), c.message.as_str()), (at(1), "B", "second"));
-    set_condition(&mut status, "Booted", true, "C", &"x".repeat(5000), at(3));
+    assert_eq!(
+        (c.last_transition_time.0, c.reason.as_str(), c.message.as_str()),
+        (at(1), "Stopped", "second")
+    );
+    set_condition(&mut status, true, BootedReason::Userspace, &"x".repeat(5000), at(3));
     let c = condition(&status, "Booted").unwrap();
     assert_eq!((c.last_transition_time.0, c.message.len()), (at(3), 1024));
     assert_eq!(status.conditions.len(), 1);
@@ -147,16 +152,16 @@ async fn a_contested_address_is_told_on_both_machines_and_taken_back_when_settle
     for (one, other) in [("a", "b"), ("b", "a")] {
         let status = rig.registry.get(&name(one)).unwrap();
         let c = booted(&status).unwrap();
-        assert_eq!((c.status.as_str(), c.reason.as_str()), ("False", reason::DUPLICATE_MAC_ADDRESS));
+        assert_eq!((c.status.as_str(), c.reason.as_str()), ("False", "DuplicateMACAddress"));
         assert_eq!(c.message, format!("{A} is also claimed by {other}; none of them is served"));
         assert_eq!(status.phase, Some(Phase::Failed));
-        assert_eq!(rig.events.try_recv().unwrap().reason, EventReason::DuplicateMACAddress);
+        assert_eq!(rig.events.try_recv().unwrap().reason, PxedEvent::DuplicateMacAddress);
     }
     rig.know(vec![machine("a", &[A]), machine("b", &[A, B])]);
     assert!(rig.events.try_recv().is_err(), "the same thing is not told again");
     rig.know(vec![machine("a", &[A]), machine("b", &[B])]);
     let status = rig.registry.get(&name("a")).unwrap();
-    assert_eq!(booted(&status).unwrap().reason, reason::AWAITING_BOOT);
+    assert_eq!(booted(&status).unwrap().reason, "AwaitingBoot");
     assert_eq!(status.phase, Some(Phase::Pending));
 }
 
@@ -185,9 +190,9 @@ async fn only_our_own_fields_reach_the_api_server() {
     let mut status =
         MachineStatus { phase: Some(Phase::Ready), provider_id: Some("x".into()), ..Default::default() };
     boot_mut(&mut status).attempts = Some(1);
-    for type_ in [condition_type::BOOTED, condition_type::READY, condition_type::PAVED] {
-        set_condition(&mut status, type_, true, "X", "", at(1));
-    }
+    set_condition(&mut status, true, BootedReason::Userspace, "", at(1));
+    set_ready(&mut status, true, "Ready", "", at(1));
+    set_condition(&mut status, true, PavedReason::Applied, "", at(1));
     let body = project::apply_body("a", "uid-1", &status, Part::Boot).unwrap();
     let keys: Vec<_> = body["status"].as_object().unwrap().keys().collect();
     assert_eq!(keys, ["boot", "conditions"]);
@@ -202,7 +207,7 @@ async fn a_lost_store_is_made_good_from_the_object_and_nothing_is_written_for_it
     known.metadata.uid = Some("1".to_owned());
     let status = known.status.get_or_insert_default();
     boot_mut(status).attempts = Some(4);
-    set_condition(status, condition_type::READY, true, "X", "", at(1));
+    set_ready(status, true, "Ready", "", at(1));
     rig.know(vec![known]);
     let status = rig.registry.get(&name("a")).unwrap();
     assert_eq!(status.boot.as_ref().unwrap().attempts, Some(4));
@@ -262,11 +267,11 @@ fn display_names_the_first_thing_that_is_not_met() {
         (status.phase, ready(&status).as_str()),
         (Some(Phase::Booting), "the boot has reached script")
     );
-    set_condition(&mut status, condition_type::BOOTED, false, "Stopped", "stopped at kernel", at(3));
+    set_condition(&mut status, false, BootedReason::Stopped, "stopped at kernel", at(3));
     display::derive(false, &mut status, at(3));
     assert_eq!(ready(&status), "stopped at kernel");
-    set_condition(&mut status, condition_type::BOOTED, true, "Userspace", "", at(4));
-    set_condition(&mut status, condition_type::ENROLLED, true, "Enrolled", "", at(4));
+    set_condition(&mut status, true, BootedReason::Userspace, "", at(4));
+    set_condition(&mut status, true, EnrolledReason::Enrolled, "", at(4));
     display::derive(false, &mut status, at(4));
     assert!(
         status.phase == Some(Phase::Enrolled) && !is_true(&status, condition_type::READY),

@@ -11,6 +11,8 @@ use std::collections::BTreeSet;
 
 use bedplate_api::condition::set_condition;
 use bedplate_api::configuration::{Condition, MachineConfiguration};
+use bedplate_api::reason::ConditionReason;
+use bedplate_api::reason::configuration::{DegradedReason, ProgressingReason};
 use bedplate_rules::selection::version_name;
 use jiff::Timestamp;
 
@@ -18,18 +20,6 @@ use jiff::Timestamp;
 pub const PROGRESSING: &str = "Progressing";
 /// Whether a person has to see to something.
 pub const DEGRADED: &str = "Degraded";
-/// `Progressing` False: the configuration is being deleted, and Machines name or have it.
-pub const DELETION_HELD: &str = "DeletionHeld";
-/// `Progressing` True: Machines have no Node yet.
-const PAVING: &str = "Paving";
-/// `Degraded` True: a Machine has had no Node of its selected version for too long.
-pub const NODE_MISSING: &str = "NodeMissing";
-/// `Degraded` True: an edit did not get into a version.
-pub const VERSION_REFUSED: &str = "VersionRefused";
-/// `Degraded` True: the digest of the newest version's image is not known.
-pub const IMAGE_UNRESOLVED: &str = "ImageUnresolved";
-/// `Progressing` False: a rolling update starts nothing new until a failure is mended.
-pub const PAUSED: &str = "Paused";
 /// Machines that a message names.
 const NAMED: usize = 3;
 
@@ -37,9 +27,9 @@ const NAMED: usize = 3;
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Standing {
     /// Status, reason and message of `Progressing`.
-    pub progressing: (bool, &'static str, String),
+    pub progressing: (bool, ProgressingReason, String),
     /// Reason and message of `Degraded`, if it is.
-    pub degraded: Option<(&'static str, String)>,
+    pub degraded: Option<(DegradedReason, String)>,
 }
 
 /// How many Machines there are of a sort, and the first few by name.
@@ -108,12 +98,14 @@ pub fn at_rest(name: &str, latest: i64, awaited: &Awaited) -> Standing {
     }
     let told = parts.join("; ");
     let progressing = match (moving.count(), outdated.count(), users) {
-        (1.., _, _) => (true, PAVING, told),
-        (0, 1.., _) => (false, "AwaitingNodeDeletion", told),
-        (0, 0, 0) => (false, "NoMachines", "no Machine uses it".to_owned()),
-        (0, 0, 1..) => {
-            (false, "UpToDate", "every Machine that uses it has what a repave would give now".to_owned())
-        }
+        (1.., _, _) => (true, ProgressingReason::Paving, told),
+        (0, 1.., _) => (false, ProgressingReason::AwaitingNodeDeletion, told),
+        (0, 0, 0) => (false, ProgressingReason::NoMachines, "no Machine uses it".to_owned()),
+        (0, 0, 1..) => (
+            false,
+            ProgressingReason::UpToDate,
+            "every Machine that uses it has what a repave would give now".to_owned(),
+        ),
     };
     let went_back = format!(
         "{} tried what was chosen for them and went back: status.rolledBack says why",
@@ -126,9 +118,9 @@ pub fn at_rest(name: &str, latest: i64, awaited: &Awaited) -> Standing {
     );
     let degraded = match (rolled_back.count(), late.count()) {
         (0, 0) => None,
-        (0, 1..) => Some((NODE_MISSING, missing)),
-        (1.., 0) => Some(("RolledBack", went_back)),
-        (1.., 1..) => Some(("RolledBack", format!("{went_back}; {missing}"))),
+        (0, 1..) => Some((DegradedReason::NodeMissing, missing)),
+        (1.., 0) => Some((DegradedReason::RolledBack, went_back)),
+        (1.., 1..) => Some((DegradedReason::RolledBack, format!("{went_back}; {missing}"))),
     };
     Standing { progressing, degraded }
 }
@@ -138,10 +130,14 @@ pub fn leaving(holders: &BTreeSet<&str>) -> Standing {
     let mut names = Names::default();
     holders.iter().for_each(|holder| names.add(holder));
     let progressing = if holders.is_empty() {
-        (true, "Deleting", "it goes, with its versions: no Machine names or has it".to_owned())
+        (
+            true,
+            ProgressingReason::Deleting,
+            "it goes, with its versions: no Machine names or has it".to_owned(),
+        )
     } else {
         let held = "it goes when no Machine names or has it any more (configurationRef, selected, applied)";
-        (false, DELETION_HELD, format!("{held}: {}", names.told()))
+        (false, ProgressingReason::DeletionHeld, format!("{held}: {}", names.told()))
     };
     Standing { progressing, degraded: None }
 }
@@ -151,20 +147,20 @@ pub fn leaving(holders: &BTreeSet<&str>) -> Standing {
 pub fn merge(
     before: &[Condition],
     standing: &Standing,
-    troubles: &[(&'static str, String)],
+    troubles: &[(DegradedReason, String)],
     generation: Option<i64>,
     now: Timestamp,
 ) -> Vec<Condition> {
     let mut after: Vec<Condition> = own(before);
     let (progressing, reason, message) = &standing.progressing;
-    set_condition(&mut after, PROGRESSING, *progressing, reason, message, now);
-    let all: Vec<&(&'static str, String)> = troubles.iter().chain(&standing.degraded).collect();
+    set_condition(&mut after, *progressing, *reason, message, now);
+    let all: Vec<&(DegradedReason, String)> = troubles.iter().chain(&standing.degraded).collect();
     match all.first() {
         Some((reason, _)) => {
             let messages: Vec<&str> = all.iter().map(|(_, message)| message.as_str()).collect();
-            set_condition(&mut after, DEGRADED, true, reason, &messages.join("; "), now);
+            set_condition(&mut after, true, *reason, &messages.join("; "), now);
         }
-        None => set_condition(&mut after, DEGRADED, false, "AsExpected", "", now),
+        None => set_condition(&mut after, false, DegradedReason::AsExpected, "", now),
     }
     for condition in &mut after {
         let same = before.iter().find(|old| old.type_ == condition.type_);
@@ -182,11 +178,14 @@ pub fn merge(
 /// Returns true if the status reports a missing Node. A trouble of a version hides that in `Degraded`, and then a paused update reports it.
 pub fn is_missing_reported(configuration: &MachineConfiguration) -> bool {
     let conditions = configuration.status.as_ref().map_or(&[][..], |status| &status.conditions);
-    let has = |type_: &str, reasons: &[&str]| {
-        conditions.iter().any(|c| c.type_ == type_ && reasons.contains(&c.reason.as_str()))
-    };
-    let is_hidden = has(DEGRADED, &[VERSION_REFUSED, IMAGE_UNRESOLVED]) && has(PROGRESSING, &[PAUSED]);
-    has(DEGRADED, &[NODE_MISSING]) || is_hidden
+    let degraded = |reason: DegradedReason| has(conditions, reason);
+    let is_hidden = degraded(DegradedReason::VersionRefused) || degraded(DegradedReason::ImageUnresolved);
+    degraded(DegradedReason::NodeMissing) || is_hidden && has(conditions, ProgressingReason::Paused)
+}
+
+/// Returns true if the condition of this type has this reason.
+fn has<R: ConditionReason>(conditions: &[Condition], reason: R) -> bool {
+    conditions.iter().any(|condition| condition.type_ == R::TYPE && condition.reason == reason.as_str())
 }
 
 /// Those of them that are written here.
@@ -219,18 +218,21 @@ mod tests {
         let mut awaited = Awaited { users: 7, outdated: names(&["b", "a"]), ..Awaited::default() };
         let standing = at_rest("w", 4, &awaited);
         let (progressing, reason, message) = &standing.progressing;
-        assert_eq!((*progressing, *reason), (false, "AwaitingNodeDeletion"));
+        assert_eq!((*progressing, *reason), (false, ProgressingReason::AwaitingNodeDeletion));
         assert!(message.starts_with("2 Machines (a, b)") && message.contains("w-v4"), "{message}");
         assert!(message.ends_with("kubectl delete node NAME"), "{message}");
         awaited.moving = names(&["c"]);
         let (progressing, reason, message) = at_rest("w", 4, &awaited).progressing;
-        assert_eq!((progressing, reason), (true, "Paving"));
+        assert_eq!((progressing, reason), (true, ProgressingReason::Paving));
         assert!(message.contains("1 Machine (c)") && message.contains("2 Machines (a, b)"), "{message}");
         let all = Awaited { users: 7, ..Awaited::default() };
-        assert_eq!(at_rest("w", 4, &all).progressing.1, "UpToDate");
-        assert_eq!(at_rest("w", 4, &Awaited::default()).progressing.1, "NoMachines");
+        assert_eq!(at_rest("w", 4, &all).progressing.1, ProgressingReason::UpToDate);
+        assert_eq!(at_rest("w", 4, &Awaited::default()).progressing.1, ProgressingReason::NoMachines);
         let back = Awaited { users: 1, rolled_back: names(&["a"]), ..Awaited::default() };
-        assert_eq!(at_rest("w", 4, &back).degraded.map(|(reason, _)| reason), Some("RolledBack"));
+        assert_eq!(
+            at_rest("w", 4, &back).degraded.map(|(reason, _)| reason),
+            Some(DegradedReason::RolledBack)
+        );
     }
 
     #[test]
@@ -238,15 +240,18 @@ mod tests {
         let late =
             Awaited { users: 2, moving: names(&["a", "b"]), late: names(&["b"]), ..Awaited::default() };
         let standing = at_rest("w", 1, &late);
-        assert_eq!(standing.progressing.1, PAVING);
+        assert_eq!(standing.progressing.1, ProgressingReason::Paving);
         let (reason, message) = standing.degraded.unwrap();
         assert!(
-            reason == "NodeMissing" && message.starts_with("1 Machine (b) without a Node"),
+            reason == DegradedReason::NodeMissing && message.starts_with("1 Machine (b) without a Node"),
             "{reason} {message}"
         );
         let both = Awaited { rolled_back: names(&["a"]), ..late };
         let (reason, message) = at_rest("w", 1, &both).degraded.unwrap();
-        assert!(reason == "RolledBack" && message.contains("1 Machine (b) without"), "{reason} {message}");
+        assert!(
+            reason == DegradedReason::RolledBack && message.contains("1 Machine (b) without"),
+            "{reason} {message}"
+        );
     }
 
     #[test]
@@ -259,20 +264,23 @@ mod tests {
             let found = conditions.iter().find(|c| c.type_ == DEGRADED).unwrap();
             (found.status.clone(), found.observed_generation, found.last_transition_time.0)
         };
-        let ill = merge(&well, &standing, &trouble("A"), Some(1), at(3));
+        let ill = merge(&well, &standing, &trouble(DegradedReason::VersionRefused), Some(1), at(3));
         assert_eq!(degraded(&ill), ("True".to_owned(), Some(1), at(3)));
-        let edited = merge(&ill, &standing, &trouble("A"), Some(2), at(4));
+        let edited = merge(&ill, &standing, &trouble(DegradedReason::VersionRefused), Some(2), at(4));
         assert_eq!(degraded(&edited), ("True".to_owned(), Some(1), at(3)), "seen before the edit");
-        let other = merge(&edited, &standing, &trouble("B"), Some(2), at(5));
+        let other = merge(&edited, &standing, &trouble(DegradedReason::ImageUnresolved), Some(2), at(5));
         assert_eq!(degraded(&other), ("True".to_owned(), Some(2), at(3)));
         assert_eq!(degraded(&merge(&other, &standing, &[], Some(2), at(6))).0, "False");
     }
 
     #[test]
     fn all_troubles_are_told_and_the_first_gives_the_reason() {
-        let standing =
-            Standing { degraded: Some(("Paused", "two".to_owned())), ..at_rest("w", 1, &Awaited::default()) };
-        let conditions = merge(&[], &standing, &[("VersionRefused", "one".to_owned())], None, at(1));
+        let standing = Standing {
+            degraded: Some((DegradedReason::RolledBack, "two".to_owned())),
+            ..at_rest("w", 1, &Awaited::default())
+        };
+        let conditions =
+            merge(&[], &standing, &[(DegradedReason::VersionRefused, "one".to_owned())], None, at(1));
         let degraded = conditions.iter().find(|c| c.type_ == DEGRADED).unwrap();
         assert_eq!((degraded.reason.as_str(), degraded.message.as_str()), ("VersionRefused", "one; two"));
     }

@@ -4,6 +4,9 @@ use std::collections::BTreeMap;
 
 use bedplate_api::configuration::{Condition, MachineConfiguration, MachineCounts};
 use bedplate_api::machine::Machine;
+use bedplate_api::reason::Reason;
+use bedplate_api::reason::configuration::{DegradedReason, ProgressingReason};
+use bedplate_api::reason::event::ControllerEvent;
 use bedplate_api::version::MachineConfigurationVersion;
 use bedplate_rules::selection::{
     Again, CLAIMED_BY, Choice, OWN_FINALIZER, VersionPlan, Write, choose, is_of, plan_versions, version_name,
@@ -12,8 +15,7 @@ use jiff::Timestamp;
 use serde::Serialize;
 
 use super::conditions::{
-    self, Awaited, DEGRADED, DELETION_HELD, IMAGE_UNRESOLVED, NODE_MISSING, PAUSED, PROGRESSING, Standing,
-    VERSION_REFUSED, at_rest, is_missing_reported, leaving, merge,
+    self, Awaited, DEGRADED, PROGRESSING, Standing, at_rest, is_missing_reported, leaving, merge,
 };
 use crate::cache::index::Index;
 use crate::image;
@@ -96,7 +98,7 @@ impl Status {
 
     /// Who holds the configuration, which is being deleted, if that was not said before.
     pub fn newly_held(&self, configuration: &MachineConfiguration) -> Option<&str> {
-        let is_it = |c: &&Condition| c.reason == DELETION_HELD;
+        let is_it = |c: &&Condition| c.reason == ProgressingReason::DeletionHeld.as_str();
         let held = self.conditions.iter().find(is_it)?;
         let before = configuration.status.iter().flat_map(|status| &status.conditions).find(is_it);
         (before.map(|before| &before.message) != Some(&held.message)).then_some(held.message.as_str())
@@ -114,14 +116,30 @@ pub enum Rolls {
     AtRest,
 }
 
+impl From<Rolls> for ControllerEvent {
+    fn from(rolls: Rolls) -> Self {
+        match rolls {
+            Rolls::On => ControllerEvent::RolloutBegun,
+            Rolls::Paused => ControllerEvent::RolloutPaused,
+            Rolls::AtRest => ControllerEvent::RolloutEnded,
+        }
+    }
+}
+
 impl Rolls {
-    /// By the reason of `Progressing`; none: it does not roll.
+    /// Reads the reason of `Progressing`. None if the configuration has no rolling update, or if a newer program has written it.
     fn of(reason: &str) -> Option<Self> {
-        match reason {
-            "RollingOut" | "BudgetUsedUp" | "NotFetched" => Some(Self::On),
-            PAUSED => Some(Self::Paused),
-            "UpToDate" | "SomeLeft" => Some(Self::AtRest),
-            _ => None,
+        match ProgressingReason::parse(reason)? {
+            ProgressingReason::RollingOut
+            | ProgressingReason::BudgetUsedUp
+            | ProgressingReason::NotFetched => Some(Self::On),
+            ProgressingReason::Paused => Some(Self::Paused),
+            ProgressingReason::UpToDate | ProgressingReason::SomeLeft => Some(Self::AtRest),
+            ProgressingReason::NoMachines
+            | ProgressingReason::Paving
+            | ProgressingReason::AwaitingNodeDeletion
+            | ProgressingReason::Deleting
+            | ProgressingReason::DeletionHeld => None,
         }
     }
 }
@@ -192,7 +210,7 @@ pub fn plan(
         for reckoned in others.chain([&mut plan.reckoned]) {
             let before = std::mem::replace(&mut reckoned.standing, standing.clone());
             // A Machine that never had a Node is not part of an update. It does not pause one, but it is reported.
-            let missing = before.degraded.filter(|(reason, _)| *reason == NODE_MISSING);
+            let missing = before.degraded.filter(|(reason, _)| *reason == DegradedReason::NodeMissing);
             reckoned.standing.degraded = reckoned.standing.degraded.take().or(missing);
         }
     }
@@ -216,11 +234,14 @@ impl Plan {
         let refusal = refused.zip(versions.write.as_ref()).map(|(why, write)| {
             let name =
                 version_name(configuration.metadata.name.as_deref().unwrap_or_default(), write.version());
-            (VERSION_REFUSED, format!("the edit did not get into MachineConfigurationVersion {name}: {why}"))
+            (
+                DegradedReason::VersionRefused,
+                format!("the edit did not get into MachineConfigurationVersion {name}: {why}"),
+            )
         });
         let reckoned = self.without.as_ref().filter(|_| unmade.is_some()).unwrap_or(&self.reckoned);
         let before = configuration.status.as_ref().map_or(&[][..], |status| &status.conditions);
-        let unresolved = self.unresolved.clone().map(|why| (IMAGE_UNRESOLVED, why));
+        let unresolved = self.unresolved.clone().map(|why| (DegradedReason::ImageUnresolved, why));
         let troubles: Vec<_> = refusal.into_iter().chain(unresolved).collect();
         let generation = configuration.metadata.generation;
         let wanted = Status {

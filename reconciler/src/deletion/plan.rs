@@ -6,6 +6,7 @@
 //! ```
 
 use bedplate_api::machine::{DeletionPolicy, Machine, MachineStatus, SlotState, condition_type};
+use bedplate_api::reason::machine::DrainedReason;
 use bedplate_rules::selection::CLAIMED_BY;
 use jiff::{SignedDuration, Timestamp};
 use k8s_openapi::api::core::v1::Node;
@@ -43,7 +44,7 @@ pub struct Plan {
     /// What is done.
     pub step: Step,
     /// Status, reason and message of the condition `Drained`.
-    pub drained: Option<(bool, &'static str, String)>,
+    pub drained: Option<(bool, DrainedReason, String)>,
     /// When it is looked at again, if nothing changes before.
     pub until: Option<Timestamp>,
 }
@@ -105,7 +106,11 @@ pub fn plan(
     if found != provider_id {
         let message = format!("the Node of its name is left as it is, its providerID is not {provider_id}");
         let step = if is_over { Step::Release } else { Step::Await };
-        return Plan { step, drained: Some((false, "ForeignNode", message)), until: Some(later(now, left)) };
+        return Plan {
+            step,
+            drained: Some((false, DrainedReason::ForeignNode, message)),
+            until: Some(later(now, left)),
+        };
     }
     if let Some((reason, why)) = stands_still(machine) {
         let message = format!("{why}: its Node is left as it is; deletionPolicy Retain lets the Machine go");
@@ -125,15 +130,15 @@ pub fn plan(
     };
     let awaits = awaits.map(|awaits| format!(": waiting for {awaits}")).unwrap_or_default();
     let message = format!("its Node is drained{awaits}");
-    Plan { step, drained: Some((false, "Draining", message)), until: None }
+    Plan { step, drained: Some((false, DrainedReason::Draining, message)), until: None }
 }
 
-fn stands_still(machine: &Machine) -> Option<(&'static str, String)> {
+fn stands_still(machine: &Machine) -> Option<(DrainedReason, String)> {
     if machine.spec.paused {
-        return Some(("Paused", "spec.paused is set".to_owned()));
+        return Some((DrainedReason::Paused, "spec.paused is set".to_owned()));
     }
     let claim = machine.metadata.annotations.as_ref()?.get(CLAIMED_BY).filter(|by| !by.is_empty())?;
-    Some(("Claimed", format!("{claim} has claimed it")))
+    Some((DrainedReason::Claimed, format!("{claim} has claimed it")))
 }
 
 fn later(time: Timestamp, by: SignedDuration) -> Timestamp {
@@ -166,7 +171,7 @@ fn slot(
         format!("its Node is gone; the agent stops and empties the slot, with a deadline at {told:.0}");
     let left = limit.saturating_sub(lasted);
     let step = if left.is_positive() { Step::Await } else { Step::Release };
-    Plan { step, drained: Some((true, "AwaitingSlot", message)), until: Some(later(now, left)) }
+    Plan { step, drained: Some((true, DrainedReason::AwaitingSlot, message)), until: Some(later(now, left)) }
 }
 
 #[cfg(test)]

@@ -6,7 +6,9 @@
 use std::collections::HashMap;
 use std::time::{Duration, Instant};
 
-use super::{Item, Reason};
+use bedplate_api::reason::event::ControllerEvent;
+
+use super::Item;
 
 /// How long the same thing is counted in the same Event; API servers forget Events after an hour.
 const SAME: Duration = Duration::from_secs(3000);
@@ -40,7 +42,7 @@ struct Told {
 }
 
 /// By what things are the same: the object, the reason, the text.
-type Key = (String, Reason, String);
+type Key = (String, ControllerEvent, String);
 
 /// What was told, and how fast.
 #[derive(Debug)]
@@ -104,7 +106,7 @@ mod tests {
 
     fn item(name: &str, note: &str) -> Item {
         let about = ObjectReference { name: Some(name.to_owned()), ..ObjectReference::default() };
-        Item { about, reason: Reason::VersionSelected, note: note.to_owned() }
+        Item { about, reason: ControllerEvent::VersionSelected, note: note.to_owned() }
     }
 
     #[test]

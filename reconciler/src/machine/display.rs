@@ -3,18 +3,14 @@
 use bedplate_api::machine::{
     Condition, Machine, MachineStatus, PROVIDER_MANUAL, PROVIDER_PXE, Phase, condition_type,
 };
+use bedplate_api::reason::Reason;
+use bedplate_api::reason::machine::{
+    BootedReason, EnrolledReason, NodeReadyReason, PavedReason, PoweredOnReason, ReadyReason,
+};
 use bedplate_rules::selection::version_name;
 use k8s_openapi::api::core::v1::Node;
 
 use crate::node::cordon::{self, Cordon, Hold, Purpose};
-
-/// `Ready` False: what was chosen was tried, and the version before runs again.
-pub(super) const ROLLED_BACK: &str = "RolledBack";
-
-/// `Ready` False: a rolling update has its Pods leave.
-const UPDATING: &str = "Updating";
-/// Reason of `PoweredOn` for a server that was on before pxed knew it.
-const FOUND_RUNNING: &str = "FoundRunning";
 
 /// `phase`, and the status, reason and message of `Ready`.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -45,10 +41,18 @@ pub(super) fn derive(
 ) -> Display {
     if machine.metadata.deletion_timestamp.is_some() {
         let drained = condition(status, condition_type::DRAINED).map(|c| c.message.clone());
-        return display(Phase::Deleting, "Deleting", &drained.unwrap_or_else(|| leaves(machine)));
+        return display(
+            Phase::Deleting,
+            ReadyReason::Deleting.as_str(),
+            &drained.unwrap_or_else(|| leaves(machine)),
+        );
     }
     if machine.spec.paused {
-        return display(Phase::Paused, "Paused", "spec.paused is set: the machine is left as it is");
+        return display(
+            Phase::Paused,
+            ReadyReason::Paused.as_str(),
+            "spec.paused is set: the machine is left as it is",
+        );
     }
     if let Some(display) = before_enrolment(machine, status) {
         return display;
@@ -73,14 +77,16 @@ fn leaves(machine: &Machine) -> String {
 
 /// What comes before a configuration: power, boot, enrolment.
 fn before_enrolment(machine: &Machine, status: &MachineStatus) -> Option<Display> {
-    if let Some(c) = unmet(status, condition_type::BOOTED).filter(|c| c.reason == "DuplicateMACAddress") {
+    if let Some(c) =
+        unmet(status, condition_type::BOOTED).filter(|c| c.reason == BootedReason::DuplicateMacAddress)
+    {
         return Some(display(Phase::Failed, &c.reason, &c.message));
     }
     if let Some(c) = unmet(status, condition_type::POWERED_ON) {
-        let phase = match c.reason.as_str() {
-            "PoweringOn" => Phase::PoweringOn,
-            "PowerOnAttemptsExhausted" => Phase::Failed,
-            _ => Phase::Pending,
+        let phase = match PoweredOnReason::parse(&c.reason) {
+            Some(PoweredOnReason::PoweringOn) => Phase::PoweringOn,
+            Some(PoweredOnReason::PowerOnAttemptsExhausted) => Phase::Failed,
+            Some(_) | None => Phase::Pending,
         };
         return Some(display(phase, &c.reason, &c.message));
     }
@@ -90,7 +96,7 @@ fn before_enrolment(machine: &Machine, status: &MachineStatus) -> Option<Display
     // Packets in the name of a server that runs are not its boot. A host that took its seed boots.
     let is_seeded = status.boot.as_ref().is_some_and(|boot| boot.seed_time.is_some());
     let powered = condition(status, condition_type::POWERED_ON);
-    if let Some(found) = powered.filter(|c| !is_seeded && c.reason == FOUND_RUNNING) {
+    if let Some(found) = powered.filter(|c| !is_seeded && c.reason == PoweredOnReason::FoundRunning) {
         return Some(display(Phase::Pending, &found.reason, &found.message));
     }
     let booting = status.boot.as_ref().is_some_and(|boot| boot.stage.is_some());
@@ -102,10 +108,12 @@ fn before_enrolment(machine: &Machine, status: &MachineStatus) -> Option<Display
         .or_else(|| unmet(status, condition_type::ENROLLED));
     Some(match first {
         Some(c) => display(phase, &c.reason, &c.message),
-        None if powered.is_some() => {
-            display(phase, "AwaitingEnrolment", "waiting for the host to boot and to enrol")
-        }
-        None => display(phase, "AwaitingEnrolment", &unheard(machine)),
+        None if powered.is_some() => display(
+            phase,
+            EnrolledReason::AwaitingEnrolment.as_str(),
+            "waiting for the host to boot and to enrol",
+        ),
+        None => display(phase, EnrolledReason::AwaitingEnrolment.as_str(), &unheard(machine)),
     })
 }
 
@@ -129,13 +137,13 @@ fn node(status: &MachineStatus, there: Option<&Node>) -> Display {
     let applied = status.applied.as_ref().map(|a| (a.name.as_str(), a.version));
     let refused = status.rolled_back.as_ref().map(|r| (r.from.name.as_str(), r.from.version));
     if let (Some(back), true) = (&status.rolled_back, refused.is_some() && refused == selected) {
-        return display(Phase::RolledBack, ROLLED_BACK, &back.reason);
+        return display(Phase::RolledBack, ReadyReason::RolledBack.as_str(), &back.reason);
     }
     // Who has died does not say so: its agent's word is the last one.
     let down = there.and_then(down).filter(|_| applied.is_some() && status.node_ref.is_some());
     let said_well = is_running(status) || unmet(status, condition_type::PAVED).is_none();
     if let Some(why) = down.filter(|_| said_well) {
-        return display(Phase::Failed, "NodeNotReady", &why);
+        return display(Phase::Failed, NodeReadyReason::NodeNotReady.as_str(), &why);
     }
     if is_running(status) {
         // What is awaited changes with each Pod, and stands on the Node.
@@ -144,9 +152,13 @@ fn node(status: &MachineStatus, there: Option<&Node>) -> Display {
                 "the Node's Pods leave, then {next} comes: the Node's annotation {} says who is awaited",
                 cordon::DRAIN_AWAITS
             );
-            return display(Phase::Updating, UPDATING, &leave);
+            return display(Phase::Updating, ReadyReason::Updating.as_str(), &leave);
         }
-        return display(Phase::Ready, "Ready", &to_come(status, there, selected, applied));
+        return display(
+            Phase::Ready,
+            ReadyReason::Ready.as_str(),
+            &to_come(status, there, selected, applied),
+        );
     }
     let phase = if applied.is_none() { Phase::Paving } else { Phase::Repaving };
     let first = unmet(status, condition_type::PAVED).or_else(|| unmet(status, condition_type::NODE_READY));
@@ -155,7 +167,7 @@ fn node(status: &MachineStatus, there: Option<&Node>) -> Display {
             Display { ready: false, ..display(Phase::Failed, &c.reason, &c.message) }
         }
         Some(c) => display(phase, &c.reason, &c.message),
-        None => display(phase, "AwaitingNode", "waiting for the agent to make the node"),
+        None => display(phase, ReadyReason::AwaitingNode.as_str(), "waiting for the agent to make the node"),
     }
 }
 
@@ -182,7 +194,7 @@ fn to_come(
     if let Some(failed) = there.and_then(cordon::failed).filter(|failed| failed.version == next) {
         return format!("{runs} runs, and the turn for {next} was given up: {}", failed.message);
     }
-    let fetched = condition(status, condition_type::PAVED).filter(|c| c.reason != "Applied");
+    let fetched = condition(status, condition_type::PAVED).filter(|c| c.reason != PavedReason::Applied);
     match fetched {
         Some(c) => format!("{runs} runs, and {next} does not come into its slot: {}", c.message),
         None => format!(
@@ -371,7 +383,7 @@ mod tests {
             derive(&machine, machine.status.as_ref().unwrap(), Some(&node), None, None)
         };
         let updating = shown(Some("rollout/w-v2"), "n/a, held by its budget");
-        assert_eq!((updating.phase, updating.ready, &*updating.reason), (Phase::Updating, false, UPDATING));
+        assert_eq!((updating.phase, updating.ready, &*updating.reason), (Phase::Updating, false, "Updating"));
         assert!(updating.message.contains("then w-v2 comes"), "{}", updating.message);
         assert_eq!(updating, shown(Some("rollout/w-v2"), "n/b"), "no write for each Pod");
         for by in [None, Some("operation/x"), Some("deletion")] {

@@ -1,28 +1,29 @@
 //! Pure: what a person would look for of one Machine, once its status is written: one Event for each decision.
 
 use bedplate_api::machine::{Condition, MachineStatus, SelectedBy, condition_type};
-use bedplate_rules::selection::{PendingReason, version_name};
+use bedplate_api::reason::Reason;
+use bedplate_api::reason::event::ControllerEvent;
+use bedplate_api::reason::machine::{ConfigurationPendingReason, ReadyReason};
+use bedplate_rules::selection::version_name;
 
-use super::display::ROLLED_BACK;
-use super::plan::{FOREIGN_NODE, NODE_REGISTERED_ANEW, Status};
-use crate::events::Reason;
+use super::plan::Status;
 
 /// What a write has changed, in the order in which it is to be read.
-pub(super) fn told(before: &MachineStatus, after: &Status) -> Vec<(Reason, String)> {
+pub(super) fn told(before: &MachineStatus, after: &Status) -> Vec<(ControllerEvent, String)> {
     let mut all = Vec::new();
     match (&before.node_ref, &after.node_ref) {
         (Some(gone), None) => {
             let next = after.selected.as_ref().map(|next| version_name(&next.name, next.version));
             let next = next.unwrap_or_default();
             all.push((
-                Reason::NodeGone,
+                ControllerEvent::NodeGone,
                 format!("Node {} is gone: the host is paved anew, with {next}", gone.name),
             ));
         }
         (before, Some(node)) if before.as_ref().map(|before| &before.uid) != Some(&node.uid) => {
             let anew = if before.is_some() { " anew" } else { "" };
             all.push((
-                Reason::NodeRegistered,
+                ControllerEvent::NodeRegistered,
                 format!("Node {} has registered{anew} (UID {})", node.name, node.uid),
             ));
         }
@@ -39,7 +40,7 @@ pub(super) fn told(before: &MachineStatus, after: &Status) -> Vec<(Reason, Strin
         let was = before.selected.as_ref().map(|was| version_name(&was.name, was.version));
         let was = was.map(|was| format!("; it was {was}")).unwrap_or_default();
         all.push((
-            Reason::VersionSelected,
+            ControllerEvent::VersionSelected,
             format!("{} by {by}{was}", version_name(&selected.name, selected.version)),
         ));
     }
@@ -48,7 +49,7 @@ pub(super) fn told(before: &MachineStatus, after: &Status) -> Vec<(Reason, Strin
 }
 
 /// What keeps a choice or a Node from being made, if that was not said before.
-fn trouble(before: &MachineStatus, after: &Status) -> Option<(Reason, String)> {
+fn trouble(before: &MachineStatus, after: &Status) -> Option<(ControllerEvent, String)> {
     let news = |type_: &str| {
         let find = |all: &[Condition]| all.iter().find(|c| c.type_ == type_).cloned();
         let (was, is) = (find(&before.conditions), find(&after.conditions)?);
@@ -58,17 +59,19 @@ fn trouble(before: &MachineStatus, after: &Status) -> Option<(Reason, String)> {
         (!same).then_some(is)
     };
     if let Some(pending) = news(condition_type::CONFIGURATION_PENDING).filter(|c| c.status == "True") {
-        return Some((Reason::NotSelected, format!("{}: {}", pending.reason, pending.message)));
+        return Some((ControllerEvent::NotSelected, format!("{}: {}", pending.reason, pending.message)));
     }
     let ready = news(condition_type::READY).filter(|c| c.status == "False")?;
-    let reason = match ready.reason.as_str() {
-        FOREIGN_NODE => Some(Reason::ForeignNode),
-        NODE_REGISTERED_ANEW => Some(Reason::NodeRegisteredAnew),
-        ROLLED_BACK => Some(Reason::RolledBack),
-        other => PENDING.iter().any(|pending| pending.as_str() == other).then_some(Reason::NotSelected),
+    let reason = match ReadyReason::parse(&ready.reason) {
+        Some(ReadyReason::ForeignNode) => Some(ControllerEvent::ForeignNode),
+        Some(ReadyReason::NodeRegisteredAnew) => Some(ControllerEvent::NodeRegisteredAnew),
+        Some(ReadyReason::RolledBack) => Some(ControllerEvent::RolledBack),
+        Some(_) | None => {
+            PENDING.iter().any(|pending| ready.reason == *pending).then_some(ControllerEvent::NotSelected)
+        }
     };
     let text = |reason| match reason {
-        Reason::NotSelected => format!("{}: {}", ready.reason, ready.message),
+        ControllerEvent::NotSelected => format!("{}: {}", ready.reason, ready.message),
         _ => ready.message.clone(),
     };
     // While nothing is selected `Ready` says what `ConfigurationPending` does.
@@ -80,11 +83,11 @@ fn trouble(before: &MachineStatus, after: &Status) -> Option<(Reason, String)> {
 }
 
 /// Why a choice that is due cannot be made.
-const PENDING: [PendingReason; 4] = [
-    PendingReason::ConfigurationNotFound,
-    PendingReason::VersionNotFound,
-    PendingReason::ImageUnresolved,
-    PendingReason::Claimed,
+const PENDING: [ConfigurationPendingReason; 4] = [
+    ConfigurationPendingReason::ConfigurationNotFound,
+    ConfigurationPendingReason::VersionNotFound,
+    ConfigurationPendingReason::ImageUnresolved,
+    ConfigurationPendingReason::Claimed,
 ];
 
 #[cfg(test)]
@@ -128,19 +131,19 @@ mod tests {
         let none = json!([]);
         let joined = status(Some(1), Some("n1"), &none);
         let repaved = status(Some(2), None, &none);
-        let reasons = |before: &MachineStatus, after: &Status| -> Vec<Reason> {
+        let reasons = |before: &MachineStatus, after: &Status| -> Vec<ControllerEvent> {
             told(before, after).into_iter().map(|(reason, _)| reason).collect()
         };
         assert!(told(&before(&joined), &joined).is_empty());
         assert_eq!(
             reasons(&MachineStatus::default(), &joined),
-            [Reason::NodeRegistered, Reason::VersionSelected]
+            [ControllerEvent::NodeRegistered, ControllerEvent::VersionSelected]
         );
         assert_eq!(
             told(&before(&joined), &repaved),
             [
-                (Reason::NodeGone, "Node a is gone: the host is paved anew, with w-v2".to_owned()),
-                (Reason::VersionSelected, "w-v2 by its machineSelector; it was w-v1".to_owned()),
+                (ControllerEvent::NodeGone, "Node a is gone: the host is paved anew, with w-v2".to_owned()),
+                (ControllerEvent::VersionSelected, "w-v2 by its machineSelector; it was w-v1".to_owned()),
             ]
         );
         let pending = status(
@@ -153,14 +156,14 @@ mod tests {
         );
         assert_eq!(
             told(&MachineStatus::default(), &pending),
-            [(Reason::NotSelected, "NoConfiguration: why".to_owned())]
+            [(ControllerEvent::NotSelected, "NoConfiguration: why".to_owned())]
         );
         for (reason, wanted) in [
-            ("ForeignNode", Some(Reason::ForeignNode)),
-            ("NodeRegisteredAnew", Some(Reason::NodeRegisteredAnew)),
-            ("VersionNotFound", Some(Reason::NotSelected)),
-            ("ImageUnresolved", Some(Reason::NotSelected)),
-            ("RolledBack", Some(Reason::RolledBack)),
+            ("ForeignNode", Some(ControllerEvent::ForeignNode)),
+            ("NodeRegisteredAnew", Some(ControllerEvent::NodeRegisteredAnew)),
+            ("VersionNotFound", Some(ControllerEvent::NotSelected)),
+            ("ImageUnresolved", Some(ControllerEvent::NotSelected)),
+            ("RolledBack", Some(ControllerEvent::RolledBack)),
             // What others say is theirs to tell.
             ("KubeletNotReady", None),
         ] {

@@ -6,12 +6,13 @@
 //!                                   `-- selected anew and nodeRef cleared in one --Node gone (live 404)
 //! ```
 
-use bedplate_api::condition::set_condition;
+use bedplate_api::condition::{set_condition, set_ready};
 use bedplate_api::configuration::{MachineConfiguration, NodeRole};
 use bedplate_api::machine::{
     Condition, Machine, MachineStatus, NODE_CONFIGURATION, NODE_VERSION, NodeRef, ObservedNode, Phase,
     Selected, SelectedBy, VersionRef, condition_type,
 };
+use bedplate_api::reason::machine::{ConfigurationPendingReason, DrainedReason, ReadyReason};
 use bedplate_api::version::MachineConfigurationVersion;
 use bedplate_rules::selection::{Again, Choice, Pending, choose, reference_changed, version_name};
 use jiff::Timestamp;
@@ -20,11 +21,6 @@ use serde::Serialize;
 
 use super::{display, observed_node};
 use crate::image;
-
-/// `Ready` False: the Node of the Machine's name is another host's.
-pub(super) const FOREIGN_NODE: &str = "ForeignNode";
-/// `Ready` False: a repave was asked for, and nobody saw it in time.
-pub(super) const NODE_REGISTERED_ANEW: &str = "NodeRegisteredAnew";
 
 /// The Node of the Machine's name.
 #[derive(Debug, Clone, Copy)]
@@ -70,7 +66,7 @@ struct Chosen {
     lock: Option<(String, i64)>,
     selected: Option<Selected>,
     /// Status, reason and message of `ConfigurationPending`.
-    pending: (bool, &'static str, String),
+    pending: Option<(bool, ConfigurationPendingReason, String)>,
     /// A choice that is due and cannot be made.
     trouble: Option<Pending>,
     /// The Node is gone, and what comes after it is chosen.
@@ -106,17 +102,19 @@ pub fn plan(
             Ok(node_ref) => after.node_ref = node_ref,
             Err(why) => stranger = Some(why),
         }
-        let (pending, reason, message) = &chosen.pending;
-        set_condition(&mut after, condition_type::CONFIGURATION_PENDING, *pending, reason, message, now);
+        if let Some((pending, reason, message)) = &chosen.pending {
+            set_condition(&mut after, *pending, *reason, message, now);
+        }
     }
     let provider_id = provider_id(machine);
     after.provider_id = after.node_ref.as_ref().map(|_| provider_id);
     let trouble = chosen.trouble.as_ref().map(|trouble| (trouble.reason.as_str(), trouble.message.as_str()));
     let anew =
         registered_anew(machine, &before, node, configurations, versions).filter(|_| !chosen.left_alone);
-    let trouble = stranger.as_deref().map(|why| (FOREIGN_NODE, why)).or(trouble);
-    let trouble = trouble.or(anew.as_deref().map(|why| (NODE_REGISTERED_ANEW, why)));
-    let pending = chosen.pending.0.then_some((chosen.pending.1, chosen.pending.2.as_str()));
+    let trouble = stranger.as_deref().map(|why| (ReadyReason::ForeignNode.as_str(), why)).or(trouble);
+    let trouble = trouble.or(anew.as_deref().map(|why| (ReadyReason::NodeRegisteredAnew.as_str(), why)));
+    let pending = chosen.pending.as_ref().filter(|(pending, ..)| *pending);
+    let pending = pending.map(|(_, reason, message)| (reason.as_str(), message.as_str()));
     let there = match node {
         NodeSeen::Present(node) if stranger.is_none() => Some(node),
         NodeSeen::Present(_) | NodeSeen::Gone | NodeSeen::Absent => None,
@@ -125,7 +123,7 @@ pub fn plan(
     if !shown.ready && !chosen.left_alone && stranger.is_none() {
         shown.message.push_str(&way_out(machine, &after, node, configurations, versions).unwrap_or_default());
     }
-    set_condition(&mut after, condition_type::READY, shown.ready, &shown.reason, &shown.message, now);
+    set_ready(&mut after, shown.ready, &shown.reason, &shown.message, now);
     after.phase = Some(shown.phase);
     let wanted = own(&after);
     Plan {
@@ -142,21 +140,28 @@ fn judge(choice: Choice, before: &MachineStatus, is_gone: bool) -> Chosen {
     match choice {
         Choice::LeaveAlone => Chosen { left_alone: true, ..Chosen::default() },
         Choice::Pending(pending) => {
-            Chosen { pending: (true, pending.reason.as_str(), pending.message), ..Chosen::default() }
+            Chosen { pending: Some((true, pending.reason, pending.message)), ..Chosen::default() }
         }
         Choice::Matched(selected) => {
             let message = format!("it will be {}, once the host is enrolled", is(&selected));
-            Chosen { pending: (false, "Matched", message), ..Chosen::default() }
+            Chosen {
+                pending: Some((false, ConfigurationPendingReason::Matched, message)),
+                ..Chosen::default()
+            }
         }
         Choice::Select(select) => Chosen {
             lock: select.lock.then(|| (select.selected.name.clone(), select.selected.version)),
-            pending: (false, "Selected", is(&select.selected)),
+            pending: Some((false, ConfigurationPendingReason::Selected, is(&select.selected))),
             selected: Some(select.selected),
             repave: is_gone,
             ..Chosen::default()
         },
         Choice::Keep(trouble) => Chosen {
-            pending: (false, "Selected", before.selected.as_ref().map(is).unwrap_or_default()),
+            pending: Some((
+                false,
+                ConfigurationPendingReason::Selected,
+                before.selected.as_ref().map(is).unwrap_or_default(),
+            )),
             selected: before.selected.clone(),
             trouble,
             ..Chosen::default()
@@ -226,7 +231,7 @@ fn registered_anew(
     let (NodeSeen::Present(node), Some(applied)) = (node, &before.applied) else { return None };
     let (known, uid) = (before.node_ref.as_ref()?, node.metadata.uid.as_deref().unwrap_or_default());
     let ready = before.conditions.iter().find(|c| c.type_ == condition_type::READY);
-    let was_said = known.uid == uid && ready.is_some_and(|c| c.reason == NODE_REGISTERED_ANEW);
+    let was_said = known.uid == uid && ready.is_some_and(|c| c.reason == ReadyReason::NodeRegisteredAnew);
     if known.uid == uid && !was_said {
         return None;
     }
@@ -285,12 +290,12 @@ fn annotate(status: &MachineStatus, node: NodeSeen<'_>) -> Option<(String, i64)>
 /// Our part with this status, reason and message of `Drained`; none if it says so already.
 pub(super) fn drained(
     machine: &Machine,
-    (drained, reason, message): &(bool, &'static str, String),
+    (drained, reason, message): &(bool, DrainedReason, String),
     now: Timestamp,
 ) -> Option<Status> {
     let before = machine.status.clone().unwrap_or_default();
     let mut after = before.clone();
-    set_condition(&mut after, condition_type::DRAINED, *drained, reason, message, now);
+    set_condition(&mut after, *drained, *reason, message, now);
     after.phase = after.phase.or(Some(Phase::Deleting));
     let wanted = own(&after);
     (own(&before) != wanted).then_some(wanted).flatten()
@@ -390,11 +395,11 @@ mod tests {
         assert_eq!(plan.status.as_ref().unwrap().node_ref.as_ref().unwrap().uid, "n2");
         let conditions = plan.status.as_ref().unwrap().conditions.clone();
         let (reason, message) = ready(plan);
-        assert_eq!(reason, NODE_REGISTERED_ANEW);
+        assert_eq!(reason, ReadyReason::NodeRegisteredAnew);
         assert!(message.contains("w-v1") && message.contains("w-v2") && message.contains("delete it again"));
         assert_ne!(
             ready(planned(&machine, NodeSeen::Present(&anew), &[1])).0,
-            NODE_REGISTERED_ANEW,
+            ReadyReason::NodeRegisteredAnew,
             "nothing newer"
         );
         // The agent takes it as its own, and it stays true.
@@ -404,16 +409,14 @@ mod tests {
         status.applied.as_mut().unwrap().node_uid = Some("n2".to_owned());
         let again =
             |machine: &Machine, versions: &[i64]| planned(machine, NodeSeen::Present(&anew), versions);
-        assert!(
-            again(&machine, &[1, 2])
-                .status
-                .is_none_or(|status| { status.conditions.iter().any(|c| c.reason == NODE_REGISTERED_ANEW) })
-        );
-        assert_ne!(ready(again(&machine, &[1])).0, NODE_REGISTERED_ANEW);
+        assert!(again(&machine, &[1, 2]).status.is_none_or(|status| {
+            status.conditions.iter().any(|c| c.reason == ReadyReason::NodeRegisteredAnew)
+        }));
+        assert_ne!(ready(again(&machine, &[1])).0, ReadyReason::NodeRegisteredAnew);
         // Deleted again: paved as always.
         let plan = planned(&machine, NodeSeen::Gone, &[1, 2]);
         assert_eq!(plan.status.as_ref().unwrap().selected.as_ref().unwrap().version, 2);
-        assert_ne!(ready(plan).0, NODE_REGISTERED_ANEW);
+        assert_ne!(ready(plan).0, ReadyReason::NodeRegisteredAnew);
     }
 
     #[test]
@@ -426,7 +429,7 @@ mod tests {
         status.selected.as_mut().unwrap().version = 2;
         let plan = planned(&machine, NodeSeen::Present(&joined), &[1, 2]);
         let conditions = plan.status.unwrap().conditions;
-        assert!(conditions.iter().all(|c| c.reason != NODE_REGISTERED_ANEW));
+        assert!(conditions.iter().all(|c| c.reason != ReadyReason::NodeRegisteredAnew));
     }
 
     #[test]
@@ -459,7 +462,7 @@ mod tests {
             let status = planned(&machine(&status), NodeSeen::Present(&kubeadm), &[1, 2]).status.unwrap();
             assert_ne!(status.node_ref.map(|node| node.uid).as_deref(), Some("n9"));
             let ready = status.conditions.iter().find(|c| c.type_ == "Ready").unwrap();
-            assert_eq!((ready.status.as_str(), ready.reason.as_str()), ("False", FOREIGN_NODE));
+            assert_eq!((ready.status.as_str(), ready.reason.as_str()), ("False", "ForeignNode"));
             assert!(ready.message.contains("has no providerID"), "{}", ready.message);
         }
     }

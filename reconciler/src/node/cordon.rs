@@ -3,6 +3,7 @@
 
 use std::collections::BTreeMap;
 
+use bedplate_api::reason::configuration::DegradedReason;
 use bedplate_rules::drain::CORDONED_BY;
 use jiff::Timestamp;
 use k8s_openapi::api::core::v1::Node;
@@ -108,14 +109,13 @@ pub enum GivenUp {
     Uncordoned,
 }
 
-impl GivenUp {
-    /// As a condition's reason.
-    pub fn as_str(self) -> &'static str {
-        match self {
-            Self::DrainTimedOut => "DrainTimedOut",
-            Self::UnmanagedPods => "UnmanagedPods",
-            Self::EmptyDirData => "EmptyDirData",
-            Self::Uncordoned => "Uncordoned",
+impl From<GivenUp> for DegradedReason {
+    fn from(reason: GivenUp) -> Self {
+        match reason {
+            GivenUp::DrainTimedOut => DegradedReason::DrainTimedOut,
+            GivenUp::UnmanagedPods => DegradedReason::UnmanagedPods,
+            GivenUp::EmptyDirData => DegradedReason::EmptyDirData,
+            GivenUp::Uncordoned => DegradedReason::Uncordoned,
         }
     }
 }

@@ -6,6 +6,7 @@
 use std::time::Duration;
 
 use bedplate_api::machine::Machine;
+use bedplate_api::reason::event::ControllerEvent;
 use bedplate_rules::drain::{CORDONED_BY, Drain, Evicted, Pod, evict, list, outcome, page};
 use jiff::Timestamp;
 use k8s_openapi::api::core::v1::Node;
@@ -16,7 +17,6 @@ use serde_json::{Value, json};
 pub use crate::cache::drains::Memory;
 use crate::context::World;
 use crate::engine::write::{FIELD_MANAGER, WriteError, ask, called, delete};
-use crate::events::Reason;
 use crate::metrics::{Eviction, Kind};
 use crate::node::cordon::{DRAIN_AWAITS, DRAIN_BEGAN, DRAIN_FAILED, Failed, Purpose, cut};
 
@@ -216,7 +216,7 @@ pub fn tell_blocked(world: &World, machine: &Machine, node: &Node, left: &Left, 
     if world.drains.blocks(node) {
         let until = until.map(|until| format!("; it is given up at {until:.0}")).unwrap_or_default();
         let note = format!("the drain of Node {} waits for {blocked}{until}", node.name_any());
-        world.news.tell(machine, Reason::DrainBlocked, &note);
+        world.news.tell(machine, ControllerEvent::DrainBlocked, &note);
     }
 }
 

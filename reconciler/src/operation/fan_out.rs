@@ -15,6 +15,7 @@ use bedplate_api::machine::{Machine, Time};
 use bedplate_api::operation::{
     MOST_MACHINES, MachineOperation, MachineOperationStatus, OperationMachines, OperationState,
 };
+use bedplate_api::reason::operation::FanOutOutcome;
 use bedplate_rules::fan_out::{CHILDREN, Now, Progress, SITE, child, child_name, plan as fan_out, standing};
 use bedplate_rules::selection::matches;
 use jiff::Timestamp;
@@ -115,13 +116,13 @@ async fn begin(parent: &MachineOperation, world: &World) -> Result<(), WriteErro
                 "the selector matches {} Machines, and {MOST_MACHINES} are the most: narrow it, and make several operations",
                 machines.len()
             );
-            refused("TooManyMachines", message, now.time)
+            refused(FanOutOutcome::TooManyMachines, message, now.time)
         }
         Ok(machines) => {
             let machines: Vec<_> = machines.into_iter().map(|name| (name, None)).collect();
             fan_out(parent, &machines, now).status
         }
-        Err(WriteError::Refused { why, .. }) => refused("InvalidSelector", why, now.time),
+        Err(WriteError::Refused { why, .. }) => refused(FanOutOutcome::InvalidSelector, why, now.time),
         Err(error) => return Err(error),
     };
     world.counters.wrote(Kind::Operation);
@@ -131,12 +132,12 @@ async fn begin(parent: &MachineOperation, world: &World) -> Result<(), WriteErro
     Ok(())
 }
 
-fn refused(reason: &str, message: String, now: Timestamp) -> MachineOperationStatus {
+fn refused(reason: FanOutOutcome, message: String, now: Timestamp) -> MachineOperationStatus {
     MachineOperationStatus {
         state: Some(OperationState::Failed),
         start_time: Some(Time(now)),
         completion_time: Some(Time(now)),
-        reason: Some(reason.to_owned()),
+        reason: Some(reason.as_str().to_owned()),
         message: Some(message),
         ..MachineOperationStatus::default()
     }

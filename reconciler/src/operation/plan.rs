@@ -16,6 +16,7 @@ use bedplate_api::machine::{Condition, Machine, PROVIDER_MANUAL, PROVIDER_PXE, T
 use bedplate_api::operation::{
     AGENT_OPERATIONS, DRAINED, MachineOperation, MachineOperationStatus, OperationState, POWER_OPERATIONS,
 };
+use bedplate_api::reason::operation::FanOutOutcome;
 use bedplate_rules::fan_out::{
     LEFT_TO_EXECUTOR, MACHINE, PARENT, SITE, done_within, parent_label, taken_within,
 };
@@ -187,7 +188,7 @@ impl Seen<'_> {
             done_within(&self.operation.spec).as_secs(),
             executors(self.machine)
         );
-        self.failed("TimedOut", message)
+        self.failed(FanOutOutcome::TimedOut, message)
     }
 
     /// O8: what the agent may not do itself.
@@ -203,7 +204,7 @@ impl Seen<'_> {
         if let Some(by) = machine.annotations().get(CLAIMED_BY).filter(|by| !by.is_empty()) {
             let message =
                 format!("{by} has claimed Machine {}, and decides about its Node", machine.name_any());
-            return self.failed("Claimed", message);
+            return self.failed(FanOutOutcome::Claimed, message);
         }
         Plan { repave: true, ..Plan::default() }
     }
@@ -216,7 +217,7 @@ impl Seen<'_> {
             let name = machine.map_or("", |machine| machine.name.as_str());
             let message =
                 format!("there is no Machine {name}: write its manifest, then make a new operation");
-            return self.failed("MachineNotFound", message);
+            return self.failed(FanOutOutcome::MachineNotFound, message);
         }
         Plan { again: Some(left), ..self.begin() }
     }
@@ -256,7 +257,7 @@ impl Seen<'_> {
             let name = &operation.spec.operation_name;
             let message =
                 format!("nobody took {name} within {} s. {}", limit.as_secs(), executors(Some(machine)));
-            return self.failed("NoExecutor", message);
+            return self.failed(FanOutOutcome::NoExecutor, message);
         }
         Plan { again: Some(left), ..self.begin() }
     }
@@ -305,10 +306,10 @@ impl Seen<'_> {
         Plan { status: Some(status), ..Plan::default() }
     }
 
-    fn failed(&self, reason: &str, message: String) -> Plan {
+    fn failed(&self, reason: FanOutOutcome, message: String) -> Plan {
         let status = MachineOperationStatus {
             completion_time: Some(Time(self.now)),
-            reason: Some(reason.to_owned()),
+            reason: Some(reason.as_str().to_owned()),
             message: Some(message),
             ..self.ours(OperationState::Failed)
         };

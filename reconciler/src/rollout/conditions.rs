@@ -2,11 +2,12 @@
 
 use bedplate_api::configuration::{MachineConfiguration, RollingUpdate};
 use bedplate_api::machine::Machine;
+use bedplate_api::reason::configuration::{DegradedReason, ProgressingReason};
 use bedplate_api::version::MachineConfigurationVersion;
 
 use super::observe::{Clocks, Member, Nodes, Place, Rollout, judge};
 use super::plan::{allowed, settings};
-use crate::configuration::conditions::{PAUSED, Standing};
+use crate::configuration::conditions::Standing;
 
 /// So many Machines of a sort are named.
 const NAMED: usize = 3;
@@ -24,10 +25,10 @@ pub fn standing(
     Some(Standing { progressing: progressing(&rollout, &settings), degraded: degraded(&rollout, &settings) })
 }
 
-fn progressing(rollout: &Rollout, settings: &RollingUpdate) -> (bool, &'static str, String) {
+fn progressing(rollout: &Rollout, settings: &RollingUpdate) -> (bool, ProgressingReason, String) {
     let members = &rollout.members;
     if members.is_empty() {
-        return (false, "NoMachines", "no Machine uses it".to_owned());
+        return (false, ProgressingReason::NoMachines, "no Machine uses it".to_owned());
     }
     let done = members.iter().filter(|member| member.place == Place::UpToDate).count();
     let mut parts = vec![format!("{done} of {} Machines have what a repave would give now", members.len())];
@@ -49,12 +50,12 @@ fn progressing(rollout: &Rollout, settings: &RollingUpdate) -> (bool, &'static s
     parts.extend(budget.clone());
     let is_unfetched = rollout.is_unfetched(allowed(&settings.max_unavailable, members.len()));
     let (moves, reason) = match () {
-        () if rollout.is_paused(settings) => (false, PAUSED),
-        () if budget.is_some() => (true, "BudgetUsedUp"),
-        () if !at_hand.is_empty() || waiting > 0 && !is_unfetched => (true, "RollingOut"),
-        () if !awaiting.is_empty() => (true, "NotFetched"),
-        () if failed || !skipped.is_empty() => (false, "SomeLeft"),
-        () => (false, "UpToDate"),
+        () if rollout.is_paused(settings) => (false, ProgressingReason::Paused),
+        () if budget.is_some() => (true, ProgressingReason::BudgetUsedUp),
+        () if !at_hand.is_empty() || waiting > 0 && !is_unfetched => (true, ProgressingReason::RollingOut),
+        () if !awaiting.is_empty() => (true, ProgressingReason::NotFetched),
+        () if failed || !skipped.is_empty() => (false, ProgressingReason::SomeLeft),
+        () => (false, ProgressingReason::UpToDate),
     };
     (moves, reason, parts.join("; "))
 }
@@ -109,7 +110,7 @@ fn used_up(rollout: &Rollout, settings: &RollingUpdate) -> Option<String> {
         .then(|| format!("no more at once: {used} unavailable, maxUnavailable is {allowed}: {}", some(&why)))
 }
 
-fn degraded(rollout: &Rollout, settings: &RollingUpdate) -> Option<(&'static str, String)> {
+fn degraded(rollout: &Rollout, settings: &RollingUpdate) -> Option<(DegradedReason, String)> {
     let failures: Vec<_> = rollout
         .members
         .iter()

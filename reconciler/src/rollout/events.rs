@@ -73,6 +73,8 @@ pub(super) fn held(machine: &str, rollout: &Rollout) -> String {
 
 #[cfg(test)]
 mod tests {
+    use bedplate_api::reason::configuration::DegradedReason;
+
     use super::*;
     use crate::rollout::observe::{Failure, Member, Skip};
 
@@ -89,7 +91,7 @@ mod tests {
     #[test]
     fn who_is_held_is_told_why() {
         let draining = || Place::Draining("w-v2".to_owned());
-        let failure = || Failure { reason: "RolledBack", message: String::new(), remedy: "" };
+        let failure = || Failure { reason: DegradedReason::RolledBack, message: String::new(), remedy: "" };
         for (places, words) in [
             (vec![("a", Place::Skipped(Skip::Paused))], "spec.paused"),
             (vec![("a", draining()), ("b", Place::Failed(failure()))], "Machine b has failed"),

@@ -12,24 +12,74 @@ use std::time::Duration;
 
 use bedplate_api::configuration::{MachineConfiguration, NodeRole};
 use bedplate_api::machine::{DeletionPolicy, Machine, MachineStatus, Selected, SlotState, condition_type};
+use bedplate_api::reason::configuration::DegradedReason;
+use bedplate_api::reason::machine::PavedReason;
+use bedplate_api::reason::{ConditionReason, Reason};
 use bedplate_api::version::MachineConfigurationVersion;
 use bedplate_rules::selection::{CLAIMED_BY, is_of, repave, version_name};
 use k8s_openapi::api::core::v1::Node;
 
 use super::waits::{Wait, is_late};
-use crate::configuration::conditions::{NODE_MISSING, is_missing_reported};
+use crate::configuration::conditions::is_missing_reported;
 use crate::machine::foreign;
 use crate::node::cordon::{self, Cordon, Hold, Purpose, cordon_of, is_ready};
 
-/// Reasons of `Paved` by which what was to come did not, for a Machine that has no node meanwhile.
-const NOT_PAVED: [&str; 7] =
-    ["GateFailed", "BackOff", "VersionRefused", "InvalidConfiguration", "HostUnfit", "DiskFailed", "NoRoom"];
-/// Reasons of `Paved` while a version is on its way into a slot; any other says what it waits for, which may never come.
-const ON_ITS_WAY: [&str; 4] = ["", "Applied", "Preparing", "Abandoned"];
 /// Maximum time from the choice of a version to its prepared slot for which no other Machine is taken. An image may need most of it.
 const PREPARATION_LIMIT: Duration = Duration::from_secs(3600);
-/// Reasons of `Paved` by which this host alone cannot have the version prepared.
-const UNFIT: [&str; 3] = ["HostUnfit", "DiskFailed", "NoRoom"];
+/// Reason of a Machine that does not prepare its version in time and whose agent does not report a cause.
+const PREPARATION_OVERDUE: &str = "PreparationOverdue";
+
+/// What a reason of the agent's condition `Paved` means to a rolling update.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Outlook {
+    /// The version is on its way into a slot.
+    Preparing,
+    /// The agent waits for something that may never come.
+    Waiting,
+    /// The host did not become a node with its version.
+    Failed,
+    /// This host cannot take the version.
+    Unsupported,
+}
+
+impl From<PavedReason> for Outlook {
+    fn from(reason: PavedReason) -> Self {
+        match reason {
+            PavedReason::Applied | PavedReason::Preparing | PavedReason::Abandoned => Self::Preparing,
+            PavedReason::GateFailed
+            | PavedReason::BackOff
+            | PavedReason::VersionRefused
+            | PavedReason::InvalidConfiguration => Self::Failed,
+            PavedReason::HostUnfit | PavedReason::DiskFailed | PavedReason::NoRoom => Self::Unsupported,
+            PavedReason::Starting
+            | PavedReason::Stopping
+            | PavedReason::Joining
+            | PavedReason::CheckingHealth
+            | PavedReason::Superseded
+            | PavedReason::NothingSelected
+            | PavedReason::VersionUnknown
+            | PavedReason::ApiUnreachable
+            | PavedReason::Paused
+            | PavedReason::MachineDeleting
+            | PavedReason::MachineGone
+            | PavedReason::Claimed
+            | PavedReason::AwaitingController
+            | PavedReason::ControlPlaneKept
+            | PavedReason::NodeStillReady
+            | PavedReason::ImageUnavailable
+            | PavedReason::SecretForbidden
+            | PavedReason::SecretMissing
+            | PavedReason::SecretUnreadable
+            | PavedReason::KubeletCertificateEnded
+            | PavedReason::CertificateApprovalRequired
+            | PavedReason::CertificateDenied
+            | PavedReason::UnitFailed
+            | PavedReason::SandboxFailed
+            | PavedReason::DbusFailed
+            | PavedReason::NoCredential => Self::Waiting,
+        }
+    }
+}
 
 /// Nodes by their names.
 pub type Nodes<'a> = &'a dyn Fn(&str) -> Option<Arc<Node>>;
@@ -146,8 +196,8 @@ impl Skip {
 /// Why what was to come did not.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Failure {
-    /// Of a closed set.
-    pub reason: &'static str,
+    /// Reason of `Degraded`.
+    pub reason: DegradedReason,
     /// What happened, for a person.
     pub message: String,
     /// What a person does about it.
@@ -266,18 +316,15 @@ impl Known<'_> {
         if is_prepared {
             return Place::Prepared(version);
         }
-        let reason = paved(status);
-        if UNFIT.contains(&reason) {
-            return Place::Skipped(Skip::Unfit(reason.to_owned()));
+        match outlook(status) {
+            (Outlook::Unsupported, reason) => Place::Skipped(Skip::Unfit(reason.to_owned())),
+            (Outlook::Waiting | Outlook::Failed, reason) => Place::Awaiting(version, reason.to_owned()),
+            // An agent that never ends its preparation would hold the update of all others.
+            (Outlook::Preparing, _) if (self.clocks.wait)(machine).chosen > PREPARATION_LIMIT => {
+                Place::Awaiting(version, PREPARATION_OVERDUE.to_owned())
+            }
+            (Outlook::Preparing, _) => Place::Preparing(version),
         }
-        if !ON_ITS_WAY.contains(&reason) {
-            return Place::Awaiting(version, reason.to_owned());
-        }
-        // An agent that never ends its preparation would hold the update of all others.
-        if (self.clocks.wait)(machine).chosen > PREPARATION_LIMIT {
-            return Place::Awaiting(version, "PreparationOverdue".to_owned());
-        }
-        Place::Preparing(version)
     }
 
     /// Why this version did not come to a Machine that has the former one.
@@ -295,7 +342,7 @@ impl Known<'_> {
         if let Some(back) = refused {
             let why = first(&back.reason);
             return Some(Failure {
-                reason: "RolledBack",
+                reason: DegradedReason::RolledBack,
                 message: format!("{version} did not come up, and the former version runs again: {why}"),
                 remedy: "edit the MachineConfiguration",
             });
@@ -304,7 +351,7 @@ impl Known<'_> {
         let counts =
             failed.version == version && Some(failed.generation) == self.configuration.metadata.generation;
         counts.then(|| Failure {
-            reason: failed.reason.as_str(),
+            reason: failed.reason.into(),
             message: failed.message,
             remedy: "take away what stands in the way, then kubectl annotate node NAME bedplate.dev/drain-failed- (or edit the \
                      MachineConfiguration)",
@@ -326,7 +373,7 @@ impl Known<'_> {
         let applied = status.applied.as_ref().map(|applied| (applied.name.as_str(), applied.version));
         let is_kept = self.makes_cluster(applied)
             || self.makes_cluster(Some((&next.name, next.version)))
-            || paved(status) == "ControlPlaneKept";
+            || outlook(status).1 == PavedReason::ControlPlaneKept.as_str();
         is_kept.then_some(Skip::ClusterMade)
     }
 
@@ -358,16 +405,16 @@ impl Known<'_> {
 
     /// Returns why a host without a Node does not become one: its agent reports a failure, or the Node does not come for too long.
     fn not_paved(&self, machine: &Machine, status: &MachineStatus) -> Option<Failure> {
-        if let Some(known) = NOT_PAVED.iter().find(|known| **known == paved(status)) {
+        if let (Outlook::Failed | Outlook::Unsupported, known) = outlook(status) {
             return Some(Failure {
-                reason: "NotPaved",
+                reason: DegradedReason::NotPaved,
                 message: format!("its host is not paved ({known}, see its condition Paved)"),
                 remedy: "repair the host, or edit the MachineConfiguration and move the Machine: spec.configurationRef with name and version",
             });
         }
         let (wait, is_reported) = ((self.clocks.wait)(machine), is_missing_reported(self.configuration));
         is_late(machine, self.versions.iter().copied(), wait, is_reported).then(|| Failure {
-            reason: NODE_MISSING,
+            reason: DegradedReason::NodeMissing,
             message:
                 "its host was to be paved and has no Node, for longer than its health gate and 30 minutes"
                     .to_owned(),
@@ -395,10 +442,13 @@ fn first(text: &str) -> String {
     text.lines().next().unwrap_or_default().chars().take(200).collect()
 }
 
-/// Reason of `Paved`. Its message changes while the agent is at it, and would have the configuration be written each time.
-fn paved(status: &MachineStatus) -> &str {
-    let found = status.conditions.iter().find(|c| c.type_ == condition_type::PAVED);
-    found.map_or("", |c| c.reason.as_str())
+/// Reads condition `Paved`: its meaning and its reason. Its message is not used: it changes while the agent prepares, and each change
+/// would write the configuration. The reason of a newer agent counts as waiting.
+fn outlook(status: &MachineStatus) -> (Outlook, &str) {
+    let Some(found) = status.conditions.iter().find(|c| c.type_ == PavedReason::TYPE) else {
+        return (Outlook::Preparing, "");
+    };
+    (PavedReason::parse(&found.reason).map_or(Outlook::Waiting, Outlook::from), &found.reason)
 }
 
 /// Why a Machine is not available, for any reason.

@@ -12,6 +12,7 @@ use bedplate_api::machine::Time;
 use bedplate_api::operation::{
     MachineOperation, MachineOperationStatus, MachineRef, OperationCounts, OperationMachines, OperationState,
 };
+use bedplate_api::reason::operation::FanOutOutcome;
 use jiff::Timestamp;
 
 /// On a child: its parent's name.
@@ -126,24 +127,28 @@ pub fn plan(parent: &MachineOperation, targets: &[(MachineName, Progress)], now:
         failed: small(failed),
     };
     let before = parent.status.clone().unwrap_or_default();
-    let (state, reason, message) = match (is_over, targets.is_empty(), failed) {
-        (_, true, _) => {
-            (OperationState::Complete, "NothingMatched", "no Machine matches the selector".to_owned())
-        }
-        (false, ..) => (OperationState::InProgress, "InProgress", String::new()),
+    let outcome = match (is_over, targets.is_empty(), failed) {
+        (_, true, _) => Some((FanOutOutcome::NothingMatched, "no Machine matches the selector".to_owned())),
+        (false, ..) => None,
         (true, _, 0) if unbegun == 0 => {
-            (OperationState::Complete, "AllComplete", format!("done on {complete} Machines"))
+            Some((FanOutOutcome::AllComplete, format!("done on {complete} Machines")))
         }
-        (true, _, 0) => (OperationState::Failed, "Stopped", format!("not begun on {unbegun} Machines")),
-        (true, ..) => (OperationState::Failed, "MachinesFailed", failure(targets, failed, unbegun, now)),
+        (true, _, 0) => Some((FanOutOutcome::Stopped, format!("not begun on {unbegun} Machines"))),
+        (true, ..) => Some((FanOutOutcome::MachinesFailed, failure(targets, failed, unbegun, now))),
     };
-    let ended = state != OperationState::InProgress;
+    let state = match outcome {
+        None => OperationState::InProgress,
+        Some((FanOutOutcome::NothingMatched | FanOutOutcome::AllComplete, _)) => OperationState::Complete,
+        Some(_) => OperationState::Failed,
+    };
+    let ended = outcome.is_some();
+    let (reason, message) = outcome.unzip();
     let status = MachineOperationStatus {
         state: Some(state),
         start_time: before.start_time.or(Some(Time(now.time))),
         completion_time: ended.then_some(Time(now.time)),
-        reason: ended.then(|| reason.to_owned()),
-        message: ended.then_some(message),
+        reason: reason.map(|reason| reason.as_str().to_owned()),
+        message,
         counts: Some(counts),
         machines: Some(machines(targets, &start)),
         ..MachineOperationStatus::default()
@@ -230,9 +235,9 @@ mod tests {
             (&[PENDING, PENDING, None], &[], InProgress, ""),
             (&[DONE, PENDING, None], &["m2"], InProgress, ""),
             (&[FAILED, PENDING, None], &[], InProgress, ""),
-            (&[FAILED, DONE, None], &[], Failed, "MachinesFailed"),
-            (&[DONE, DONE, DONE], &[], Complete, "AllComplete"),
-            (&[], &[], Complete, "NothingMatched"),
+            (&[FAILED, DONE, None], &[], Failed, FanOutOutcome::MachinesFailed.as_str()),
+            (&[DONE, DONE, DONE], &[], Complete, FanOutOutcome::AllComplete.as_str()),
+            (&[], &[], Complete, FanOutOutcome::NothingMatched.as_str()),
         ] {
             assert_eq!(run(&two, progress), (names(start), Some(state), reason.to_owned()), "{progress:?}");
         }
@@ -254,9 +259,9 @@ mod tests {
         let stopped = Now { stopped: true, ..NOW };
         for (progress, state, reason) in [
             ([DONE, PENDING, None], OperationState::InProgress, None),
-            ([DONE, DONE, None], OperationState::Failed, Some("Stopped")),
-            ([DONE, FAILED, None], OperationState::Failed, Some("MachinesFailed")),
-            ([DONE, DONE, DONE], OperationState::Complete, Some("AllComplete")),
+            ([DONE, DONE, None], OperationState::Failed, Some(FanOutOutcome::Stopped.as_str())),
+            ([DONE, FAILED, None], OperationState::Failed, Some(FanOutOutcome::MachinesFailed.as_str())),
+            ([DONE, DONE, DONE], OperationState::Complete, Some(FanOutOutcome::AllComplete.as_str())),
         ] {
             let targets: Vec<_> = progress.iter().enumerate().map(|(n, p)| (name(n), *p)).collect();
             let fan = plan(&parent(&json!({})), &targets, stopped);

@@ -14,6 +14,7 @@ use std::collections::BTreeMap;
 
 use bedplate_api::configuration::MachineConfiguration;
 use bedplate_api::machine::{Machine, Selected, SelectedBy, condition_type};
+use bedplate_api::reason::machine::ConfigurationPendingReason;
 use bedplate_api::version::MachineConfigurationVersion;
 
 use crate::selection::selector::judge;
@@ -64,42 +65,11 @@ pub struct Select {
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Pending {
     /// For a condition and for programs.
-    pub reason: PendingReason,
+    pub reason: ConfigurationPendingReason,
     /// For people.
     pub message: String,
     /// The configurations whose selectors match best; with `NoConfiguration` alone.
     pub nearest: Vec<Miss>,
-}
-
-/// Why there is no choice, as a condition's reason.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum PendingReason {
-    /// No reference, and no selector matches.
-    NoConfiguration,
-    /// A selector names hardware that the host's agent has not reported yet.
-    HardwareNotReported,
-    /// The configuration that is named does not exist.
-    ConfigurationNotFound,
-    /// The version that is named does not exist, or the configuration has none yet.
-    VersionNotFound,
-    /// The version's image is named by a tag, and what that stands for is not known yet: whoever uses `choose` may wait for it.
-    ImageUnresolved,
-    /// A cluster's own controllers decide about this Machine's node (annotation `bedplate.dev/claimed-by`).
-    Claimed,
-}
-
-impl PendingReason {
-    /// As it stands in a condition.
-    pub fn as_str(self) -> &'static str {
-        match self {
-            Self::NoConfiguration => "NoConfiguration",
-            Self::HardwareNotReported => "HardwareNotReported",
-            Self::ConfigurationNotFound => "ConfigurationNotFound",
-            Self::VersionNotFound => "VersionNotFound",
-            Self::ImageUnresolved => "ImageUnresolved",
-            Self::Claimed => "Claimed",
-        }
-    }
 }
 
 /// A configuration whose selector does not match.
@@ -173,7 +143,7 @@ pub fn repave(
 fn claim(machine: &Machine) -> Option<Pending> {
     let by = machine.metadata.annotations.as_ref()?.get(CLAIMED_BY).filter(|by| !by.is_empty())?;
     let message = format!("{by} has claimed this Machine ({CLAIMED_BY}) and decides about its node");
-    Some(pending(PendingReason::Claimed, message))
+    Some(pending(ConfigurationPendingReason::Claimed, message))
 }
 
 fn is_enrolled(machine: &Machine) -> bool {
@@ -181,7 +151,7 @@ fn is_enrolled(machine: &Machine) -> bool {
     conditions.into_iter().any(|c| c.type_ == condition_type::ENROLLED && c.status == "True")
 }
 
-fn pending(reason: PendingReason, message: String) -> Pending {
+fn pending(reason: ConfigurationPendingReason, message: String) -> Pending {
     Pending { reason, message, nearest: Vec::new() }
 }
 
@@ -246,7 +216,7 @@ impl<'a> Known<'a> {
                     name(configuration),
                     unknown.join(" and ")
                 );
-                Err(pending(PendingReason::HardwareNotReported, message))
+                Err(pending(ConfigurationPendingReason::HardwareNotReported, message))
             }
         }
     }
@@ -255,7 +225,7 @@ impl<'a> Known<'a> {
         let found = self.configurations.iter().find(|c| c.metadata.name.as_deref() == Some(wanted));
         found.copied().ok_or_else(|| {
             pending(
-                PendingReason::ConfigurationNotFound,
+                ConfigurationPendingReason::ConfigurationNotFound,
                 format!("MachineConfiguration {wanted} does not exist"),
             )
         })
@@ -274,7 +244,7 @@ impl<'a> Known<'a> {
     ) -> Result<&'a MachineConfigurationVersion, Pending> {
         self.of(configuration).pop_last().map(|(_, version)| version).ok_or_else(|| {
             let message = format!("MachineConfiguration {} has no version yet", name(configuration));
-            pending(PendingReason::VersionNotFound, message)
+            pending(ConfigurationPendingReason::VersionNotFound, message)
         })
     }
 
@@ -290,7 +260,7 @@ impl<'a> Known<'a> {
             let wanted = version_name(&name(configuration), number);
             let message =
                 format!("MachineConfigurationVersion {wanted} does not exist; the newest are: {there}");
-            pending(PendingReason::VersionNotFound, message)
+            pending(ConfigurationPendingReason::VersionNotFound, message)
         })
     }
 }
@@ -320,5 +290,5 @@ fn no_configuration(mut misses: Vec<Miss>) -> Pending {
             "spec.configurationRef names no MachineConfiguration, and no machineSelector matches; nearest: {told}"
         )
     };
-    Pending { nearest: misses, ..pending(PendingReason::NoConfiguration, message) }
+    Pending { nearest: misses, ..pending(ConfigurationPendingReason::NoConfiguration, message) }
 }

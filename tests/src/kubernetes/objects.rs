@@ -262,6 +262,15 @@ impl Objects {
         self.request(&Method::PATCH, &path, Patch::Merge.media_type(), &json!({ "status": status }))
     }
 
+    /// Does what [`Self::merge_status`] does, as this field manager.
+    ///
+    /// # Errors
+    /// The API server refuses the request.
+    pub fn merge_status_as(&self, manager: &str, kind: &str, name: &str, status: &Value) -> Result<Value> {
+        let path = format!("{}/status?fieldManager={manager}", self.path(Kind::named(kind)?, name));
+        self.request(&Method::PATCH, &path, Patch::Merge.media_type(), &json!({ "status": status }))
+    }
+
     /// Changes an object or its subresource (`/status`) with JSON Patch operations (RFC 6902).
     ///
     /// # Errors

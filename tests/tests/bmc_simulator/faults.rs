@@ -7,7 +7,7 @@ use std::time::{Duration, Instant};
 use anyhow::Result;
 use bedplate_api::machine::{BmcProtocol, BmcSpec, BmcTls, BmcTlsMode, BootSource, CredentialsSecretRef};
 use bedplate_bmc::address::Reach;
-use bedplate_bmc::{Bmc, BmcError, Credentials, Deadlines, PowerRequest, PowerState, Reason, connect};
+use bedplate_bmc::{Bmc, BmcError, BmcFault, Credentials, Deadlines, PowerRequest, PowerState, connect};
 use bedplate_ipmi::client::{Client, Options};
 use bedplate_ipmi::command::chassis::{ChassisControl, GetChassisStatus};
 use bedplate_ipmi::session::Retry;
@@ -60,7 +60,7 @@ async fn power_with(one: &One, faults: Faults) -> Result<PowerState, BmcError> {
     client_with(one, PASSWORD, deadlines).await.power_state().await
 }
 
-fn reason(result: Result<PowerState, BmcError>) -> Reason {
+fn reason(result: Result<PowerState, BmcError>) -> BmcFault {
     result.unwrap_err().reason()
 }
 
@@ -76,7 +76,7 @@ async fn a_silent_bmc_is_one_that_cannot_be_reached() {
     ] {
         let what = format!("{faults:?}");
         let reason = reason(power_with(&one, faults.clone()).await);
-        assert!(matches!(reason, Reason::BmcUnreachable | Reason::TimedOut), "{what}: {reason:?}");
+        assert!(matches!(reason, BmcFault::BmcUnreachable | BmcFault::TimedOut), "{what}: {reason:?}");
         // The socket says so too, without a client's opinion.
         let connection = TcpStream::connect_timeout(&one.tcp, Duration::from_millis(500));
         let error = connection.map_err(|error| error.kind()).map(drop);
@@ -106,9 +106,9 @@ fn a_half_open_connection_gets_neither_an_octet_nor_an_end() {
 async fn server_errors_and_broken_documents_are_told_apart() {
     let one = One::start(1);
     let error = power_with(&one, Faults { status: Some(503), ..Faults::default() }).await;
-    assert_eq!(reason(error), Reason::BmcUnreachable);
+    assert_eq!(reason(error), BmcFault::BmcUnreachable);
     let error = power_with(&one, Faults { wrong_json: true, ..Faults::default() }).await;
-    assert_eq!(reason(error), Reason::ProtocolError);
+    assert_eq!(reason(error), BmcFault::ProtocolError);
     // `ipmitool` takes what is not there for zeroes.
     let options = Options::default();
     let ipmi = Client::connect(one.udp, USER, &PASSWORD.into(), &options).await.unwrap();
@@ -188,7 +188,7 @@ async fn a_lying_bmc_and_lost_answers_leave_the_machine_switched() {
     one.bmc.set_faults(Faults { answers_lost: true, ..Faults::default() }).unwrap();
     let mut hasty = client_with(&one, PASSWORD, short()).await;
     let error = hasty.power(PowerRequest::ForceOff).await.unwrap_err();
-    assert!(matches!(error.reason(), Reason::TimedOut | Reason::BmcUnreachable), "{error}");
+    assert!(matches!(error.reason(), BmcFault::TimedOut | BmcFault::BmcUnreachable), "{error}");
     assert!(!is_on());
     one.bmc.set_faults(Faults { power_ignored: true, ..Faults::default() }).unwrap();
     client.power(PowerRequest::On).await.unwrap();
@@ -203,7 +203,7 @@ async fn a_changed_certificate_is_shown_to_the_next_connection() {
     let old = one.bmc.pin();
     assert_ne!(one.bmc.change_certificate().unwrap(), old);
     let mut before = before;
-    assert_eq!(reason(before.power_state().await), Reason::CertificateChanged);
+    assert_eq!(reason(before.power_state().await), BmcFault::CertificateChanged);
     assert_eq!(client(&one, PASSWORD).await.power_state().await.unwrap(), PowerState::Off);
 }
 
@@ -212,10 +212,10 @@ async fn three_wrong_passwords_lock_the_account_for_the_right_one_too() {
     let one = One::start(1);
     one.bmc.set_faults(Faults { lock_after: Some(3), ..Faults::default() }).unwrap();
     for _ in 0..3 {
-        assert_eq!(reason(client(&one, "wrong").await.power_state().await), Reason::AuthenticationFailed);
+        assert_eq!(reason(client(&one, "wrong").await.power_state().await), BmcFault::AuthenticationFailed);
     }
     assert_eq!(one.bmc.counters().wrong_logins, 3);
-    assert_eq!(reason(client(&one, PASSWORD).await.power_state().await), Reason::AuthenticationFailed);
+    assert_eq!(reason(client(&one, PASSWORD).await.power_state().await), BmcFault::AuthenticationFailed);
     assert!(one.bmc.counters().locked_out > 0);
     assert!(!one.ipmitool(17, PASSWORD, &["chassis", "power", "status"]).0, "of both protocols");
     one.bmc.heal().unwrap();

@@ -17,7 +17,7 @@ use serde_json::{Value, json};
 use super::cluster::{admin, api, client, create, machine, operation, with};
 
 /// An agent with a new certificate, and the certificate's fingerprint.
-async fn certified(name: &str) -> (Client, String) {
+pub(super) async fn certified(name: &str) -> (Client, String) {
     let (kubeconfig, fingerprint) = Kubernetes::shared().agent(name).unwrap();
     (client(&kubeconfig).await, fingerprint)
 }
@@ -27,13 +27,13 @@ fn enrolment(fingerprint: &str) -> Value {
 }
 
 /// The agent of a Machine that is there, enrolled with a new certificate.
-async fn agent(name: &str) -> Client {
+pub(super) async fn agent(name: &str) -> Client {
     let (agent, fingerprint) = certified(name).await;
     apply(&pxed().await, &machine(name), "pxed-enrolment", enrolment(&fingerprint)).await.unwrap();
     agent
 }
 
-async fn pxed() -> Client {
+pub(super) async fn pxed() -> Client {
     client(&Kubernetes::shared().service_account("bedplate-system", "pxed").unwrap()).await
 }
 
@@ -42,7 +42,12 @@ fn condition(kind: &str) -> Value {
 }
 
 /// Applies `status` to an object as a writer's whole opinion, the way every program does it.
-async fn apply(client: &Client, object: &Value, writer: &str, status: Value) -> Result<(), String> {
+pub(super) async fn apply(
+    client: &Client,
+    object: &Value,
+    writer: &str,
+    status: Value,
+) -> Result<(), String> {
     let name = object["metadata"]["name"].as_str().unwrap();
     let applied = json!({
         "apiVersion": object["apiVersion"], "kind": object["kind"], "metadata": { "name": name }, "status": status
@@ -53,7 +58,7 @@ async fn apply(client: &Client, object: &Value, writer: &str, status: Value) -> 
 }
 
 /// Policies take effect some time after they were made, and nothing in the API says when.
-fn policies_in_force() {
+pub(super) fn policies_in_force() {
     let kubernetes = Kubernetes::shared();
     let stranger = kubernetes.user("bedplate:machine:stranger", &["bedplate:machines"]).unwrap();
     let (admin, stranger) = (kubernetes.objects().unwrap(), kubernetes.objects_of(&stranger).unwrap());
@@ -272,7 +277,7 @@ async fn trust_6_permission_for_another_key_is_an_administrators_alone() {
 }
 
 /// Fields of the status, each with a value, that an agent writes.
-fn agents_fields() -> Value {
+pub(super) fn agents_fields() -> Value {
     json!({
         "addresses": [{ "type": "InternalIP", "address": "10.7.0.21" }],
         "agent": { "version": "0.1.0", "lastHeartbeat": "2026-01-01T00:00:00Z" },
@@ -302,6 +307,7 @@ fn others_fields() -> Vec<Value> {
         enrolment(&"0".repeat(64)),
         json!({ "selected": { "name": "workers", "version": 1, "by": "Reference" } }),
         json!({ "nodeRef": { "name": "agent-others", "uid": "u" } }),
+        json!({ "observedNode": { "state": "Absent", "observedGeneration": 1 } }),
         json!({ "providerID": "bedplate://other" }),
         json!({ "hardware": { "bmc": { "vendor": "V" } } }),
     ];
@@ -640,7 +646,7 @@ async fn o1_agent_neither_releases_an_operation_nor_restarts_its_time() {
 }
 
 /// Tries until a policy refuses it with these words: policies take effect some time after they were made.
-async fn refused<T, F>(words: &str, attempt: impl Fn() -> F)
+pub(super) async fn refused<T, F>(words: &str, attempt: impl Fn() -> F)
 where
     F: Future<Output = kube::Result<T>>,
 {
@@ -733,7 +739,7 @@ async fn pxed_writes_its_own_fields_of_a_machines_status_and_no_others() {
 }
 
 /// Fields of the status, each with a value, that pxed writes, by the manager that it writes them with.
-fn pxeds_fields() -> [(&'static str, Value); 3] {
+pub(super) fn pxeds_fields() -> [(&'static str, Value); 3] {
     [
         (
             "pxed",

@@ -69,36 +69,51 @@ impl Source {
     }
 }
 
-/// Blanks comments, texts and characters, keeping line breaks.
-pub(crate) fn blank(text: &str) -> String {
-    let bytes = text.as_bytes();
-    let mut out = String::with_capacity(text.len());
+/// Kind of a piece of text that is not code.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Kind {
+    Comment,
+    Literal,
+}
+
+/// Pieces of a source that are not code, in order: comments, and literals of texts and characters.
+pub(crate) fn pieces(text: &str) -> Vec<(Range<usize>, Kind)> {
+    let mut found = Vec::new();
     let mut at = 0;
-    while at < bytes.len() {
+    while let Some(character) = text[at..].chars().next() {
         let rest = &text[at..];
-        let skip = if rest.starts_with("//") {
-            rest.find('\n').unwrap_or(rest.len())
+        let piece = if rest.starts_with("//") {
+            Some((rest.find('\n').unwrap_or(rest.len()), Kind::Comment))
         } else if rest.starts_with("/*") {
-            rest.find("*/").map_or(rest.len(), |end| end + 2)
+            Some((rest.find("*/").map_or(rest.len(), |end| end + 2), Kind::Comment))
         } else if let Some(length) = raw_text(rest) {
             let before = text[..at].chars().next_back();
-            if before.is_some_and(|c| c.is_alphanumeric() || c == '_') { 0 } else { length }
+            let is_name = before.is_some_and(|c| c.is_alphanumeric() || c == '_');
+            (!is_name).then_some((length, Kind::Literal))
         } else if rest.starts_with('"') {
-            quoted(rest, '"')
+            Some((quoted(rest, '"'), Kind::Literal))
         } else if is_character(rest) {
-            quoted(rest, '\'')
+            Some((quoted(rest, '\''), Kind::Literal))
         } else {
-            0
+            None
         };
-        if skip == 0 {
-            let character = rest.chars().next().expect("text is left");
-            out.push(character);
-            at += character.len_utf8();
-        } else {
-            out.extend(rest[..skip].chars().map(|c| if c == '\n' { '\n' } else { ' ' }));
-            at += skip;
-        }
+        let length = piece.map_or(character.len_utf8(), |(length, _)| length);
+        found.extend(piece.map(|(_, kind)| (at..at + length, kind)));
+        at += length;
     }
+    found
+}
+
+/// Blanks comments, texts and characters, keeping line breaks.
+pub(crate) fn blank(text: &str) -> String {
+    let mut out = String::with_capacity(text.len());
+    let mut from = 0;
+    for (piece, _) in pieces(text) {
+        out.push_str(&text[from..piece.start]);
+        out.extend(text[piece.clone()].chars().map(|c| if c == '\n' { '\n' } else { ' ' }));
+        from = piece.end;
+    }
+    out.push_str(&text[from..]);
     out
 }
 

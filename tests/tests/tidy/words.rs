@@ -1,129 +1,13 @@
-//! What code and documents tell people in one word: reasons of conditions, Events, operations and refusals; metrics; fields. Called by
-//! the tidy tests.
+//! Words that code and documents share: metrics, fields, headings. Called by the tidy tests.
 
 use std::collections::BTreeSet;
 
 use super::source::Source;
 use super::tree::Document;
 
-/// Where reasons are made.
-const TOLD_BY: &[&str] = &["reconciler/", "pxed/src/", "agent/", "rules/", "bmc/src/"];
-
-/// Where words are others': methods and properties of D-Bus, CRI and Redfish, files of systemd and the kernel; and a world for tests.
-const OTHERS: &[&str] = &[
-    "agent/src/bus",
-    "agent/src/cri",
-    "agent/src/hardware",
-    "agent/src/stage1",
-    "agent/src/slot",
-    "bmc/src/redfish",
-    "bmc/src/quirks.rs",
-    "pxed/src/power/fleet/supervisor/tests/world.rs",
-];
-
-/// Words of a reason's form that are none.
-const NO_REASONS: &[&str] = &[
-    // Kinds and their lists, fields and values of Kubernetes.
-    "Approved",
-    "CertificateSigningRequest",
-    "DaemonSet",
-    "Denied",
-    "DoesNotExist",
-    "Eviction",
-    "Exists",
-    "False",
-    "Forbidden",
-    "In",
-    "List",
-    "Machine",
-    "MachineConfiguration",
-    "MachineConfigurationList",
-    "MachineConfigurationVersion",
-    "MachineList",
-    "MachineOperation",
-    "MachineOperationList",
-    "NoExecute",
-    "NoSchedule",
-    "Node",
-    "Normal",
-    "NotIn",
-    "Opaque",
-    "Pod",
-    "PreferNoSchedule",
-    "Succeeded",
-    "TooManyRequests",
-    "True",
-    "Warning",
-    // What was tried, of every Event.
-    "Approve",
-    "Boot",
-    "Drain",
-    "FollowNode",
-    "Operate",
-    "Release",
-    "ResolveImage",
-    "Select",
-    "Update",
-    "Write",
-    // Headings of the agent's own report, words of a sentence, names for `Debug`.
-    "Access",
-    "Clocks",
-    "Config",
-    "Doing",
-    "Error",
-    "KubeletCredential",
-    "Machines",
-    "NodeTasks",
-    "Plan",
-    "SecretData",
-    "Site",
-    "Sources",
-    "Standalone",
-    "Until",
-    "Version",
-    "Why",
-    // Of an image, and of where a status is written, in `/v1/status` and the log; of an answer without a reason.
-    "Fetching",
-    "Kubernetes",
-    "NoReason",
-    "Store",
-    "Unusable",
-];
-
-/// Words in the form of one (`NodeReady`) that this source tells, each with its line.
-pub(crate) fn reasons_told(source: &Source) -> Vec<(usize, String)> {
-    let theirs = |folder: &&str| source.path.starts_with(*folder);
-    if source.is_test() || !TOLD_BY.iter().any(&theirs) || OTHERS.iter().any(theirs) {
-        return Vec::new();
-    }
-    let mut told = Vec::new();
-    for (number, line) in (1..).zip(source.production_text().lines()) {
-        // A property of a systemd unit.
-        let is_setting = line.contains("Setting::") || line.contains("yes(\"");
-        if !line.trim_start().starts_with("//") && !is_setting {
-            let words = line.split('"').skip(1).step_by(2).filter(|word| is_reason(word));
-            told.extend(words.map(|word| (number, word.to_owned())));
-        }
-    }
-    told
-}
-
-fn is_reason(word: &str) -> bool {
-    word.starts_with(|c: char| c.is_ascii_uppercase())
-        && word.bytes().all(|byte| byte.is_ascii_alphabetic())
-        && word.bytes().any(|byte| byte.is_ascii_lowercase())
-        && !NO_REASONS.contains(&word)
-}
-
 /// What stands between backticks on a line.
 pub(crate) fn marked(line: &str) -> impl Iterator<Item = &str> {
     line.split('`').skip(1).step_by(2)
-}
-
-/// Every word between backticks in documents.
-pub(crate) fn marked_words(documents: &[Document]) -> BTreeSet<&str> {
-    let lines = documents.iter().flat_map(|document| document.text.lines());
-    lines.flat_map(marked).flat_map(words).collect()
 }
 
 /// The words of a text, as code has them.

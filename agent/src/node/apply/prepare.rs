@@ -170,16 +170,28 @@ async fn image(
     parts.images.keep_only(keep).await;
     let tell = |progress: Progress| say(progress_text(&progress));
     let image = tokio::select! {
-        image = parts.images.ensure(&source, &tell) => image,
-        () = cancel.cancelled() => return Err(ApplyError::Superseded("something else is planned")),
+        image = parts.images.ensure(&source, &tell) => Some(image),
+        () = cancel.cancelled() => None,
     };
+    forget_access(parts, slot);
+    Ok(image.ok_or(ApplyError::Superseded("something else is planned"))??)
+}
+
+/// Removes the credentials and authorities that an image was fetched with.
+fn forget_access(parts: &Parts, slot: SlotName) {
     for name in [PULL_FILE, CA_FILE] {
         let path = parts.slots.places().shared(slot).join(name);
         if let Err(error) = crate::file::remove_optional(&path) {
             tracing::warn!(%error, path = %path.display(), "what the image was fetched with stays in memory until the next boot");
         }
     }
-    Ok(image?)
+}
+
+/// Removes the credentials that a killed agent has left of a fetch. A slot without a record would keep them until it is filled.
+pub(in crate::node) fn forget_left_access(parts: &Parts) {
+    for slot in [SlotName::A, SlotName::B] {
+        forget_access(parts, slot);
+    }
 }
 
 fn progress_text(progress: &Progress) -> String {

@@ -3,11 +3,12 @@
 //! Pure. Part of `plan`.
 
 use bedplate_api::machine::SlotName;
+use bedplate_api::reason::machine::PavedReason;
 use jiff::{SignedDuration, Timestamp};
 
 use super::holds::is_drained;
 use super::{SLOTS, applied, later, named, runs, stage, stop_and_empty, wait};
-use crate::model::{Observed, Plan, Reason, Stage, Step, VersionFacts, Wait, index};
+use crate::model::{Observed, Plan, Stage, Step, VersionFacts, Wait, index};
 use crate::slot::paths::letter;
 
 /// Said of a slot whose kubeadm has made a cluster.
@@ -55,13 +56,13 @@ pub(super) fn may_not_leave(seen: &Observed, version: &VersionFacts, why: &str) 
         "{} is selected, and is not paved: let the Node be while this host's member of etcd cannot leave its cluster: {why}",
         named(&version.reference)
     );
-    Plan::Wait(Wait { reason: Reason::ControlPlaneKept, message, until: Some(later(seen.now, ASKED)) })
+    Plan::Wait(Wait { reason: PavedReason::ControlPlaneKept, message, until: Some(later(seen.now, ASKED)) })
 }
 
 /// It may be left by now; that is looked at again.
 pub(super) fn may_leave(seen: &Observed, message: &str) -> Plan {
     let until = Some(later(seen.now, ASKED));
-    Plan::Wait(Wait { reason: Reason::Applied, message: message.to_owned(), until })
+    Plan::Wait(Wait { reason: PavedReason::Applied, message: message.to_owned(), until })
 }
 
 /// What is done about a control plane that its record does not have run: its trial was failed in the very moment in which kubeadm came to its
@@ -86,7 +87,7 @@ pub(super) fn astray(seen: &Observed) -> Option<Plan> {
          how to save it, or to give it up",
         letter(slot)
     );
-    Some(wait(Reason::ControlPlaneKept, &message))
+    Some(wait(PavedReason::ControlPlaneKept, &message))
 }
 
 /// Nothing else is put where a control plane is kept, nor beside it.
@@ -96,7 +97,7 @@ pub(super) fn in_the_way(slot: SlotName) -> Plan {
          to give it up",
         letter(slot)
     );
-    wait(Reason::ControlPlaneKept, &message)
+    wait(PavedReason::ControlPlaneKept, &message)
 }
 
 /// A trial is over at its deadline. That of a control plane has none: it is not taken back because something is late, such as the network

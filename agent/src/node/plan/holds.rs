@@ -3,7 +3,8 @@
 //! Pure. Part of `plan`.
 
 use super::{SLOTS, record};
-use crate::model::{Api, MachineFacts, NodeSeen, Observed, Reason, Wait};
+use crate::model::{Api, MachineFacts, NodeSeen, Observed, Wait};
+use bedplate_api::reason::machine::PavedReason;
 
 /// Why the machine is left as it is, as far as the API server is heard.
 pub(super) fn held(seen: &Observed) -> Option<Wait> {
@@ -12,15 +13,15 @@ pub(super) fn held(seen: &Observed) -> Option<Wait> {
         return None;
     }
     let Some(machine) = seen.machine.as_ref().filter(|machine| machine.ours) else {
-        return because(Reason::MachineGone, gone(seen, seen.machine.as_ref()).to_owned());
+        return because(PavedReason::MachineGone, gone(seen, seen.machine.as_ref()).to_owned());
     };
     if machine.deleting {
-        because(Reason::MachineDeleting, "the Machine is being deleted".to_owned())
+        because(PavedReason::MachineDeleting, "the Machine is being deleted".to_owned())
     } else if machine.paused {
-        because(Reason::Paused, "spec.paused is true".to_owned())
+        because(PavedReason::Paused, "spec.paused is true".to_owned())
     } else {
         let claim = machine.claimed_by.as_ref()?;
-        because(Reason::Claimed, format!("{claim} claims this Machine and decides about its Node"))
+        because(PavedReason::Claimed, format!("{claim} claims this Machine and decides about its Node"))
     }
 }
 

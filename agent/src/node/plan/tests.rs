@@ -6,6 +6,7 @@ use super::*;
 use crate::model::{Health, MachineFacts, SlotSeen};
 
 mod control_plane;
+mod leftover;
 mod trials;
 
 fn version(number: i64) -> VersionRef {
@@ -287,14 +288,14 @@ impl World {
 fn h2_h3_without_a_selected_version_nothing_is_made() {
     let mut world = World::new(None);
     let wait = world.settle();
-    assert_eq!(wait.reason, Reason::NothingSelected);
+    assert_eq!(wait.reason, PavedReason::NothingSelected);
     assert_eq!(world.log, Vec::<String>::new());
 }
 
 #[test]
 fn a_selected_version_is_paved_joined_and_applied() {
     let mut world = World::new(Some(1));
-    assert_eq!(world.settle().reason, Reason::Applied);
+    assert_eq!(world.settle().reason, PavedReason::Applied);
     assert_eq!(world.node(), Some(1), "{}", world.log.join("\n"));
 }
 
@@ -304,7 +305,7 @@ fn a_new_selection_alone_is_staged_and_disturbs_nothing() {
     world.settle();
     world.select(2);
     world.log.clear();
-    assert_eq!(world.settle().reason, Reason::Applied);
+    assert_eq!(world.settle().reason, PavedReason::Applied);
     assert_eq!(world.node(), Some(1));
     assert_eq!(world.log.len(), 1, "{:?}", world.log);
     assert!(world.log[0].starts_with("PrepareSlot"));
@@ -377,14 +378,18 @@ fn a_power_cut_at_any_step_of_the_first_pave_ends_in_a_node() {
 #[test]
 fn what_must_not_repave_does_not() {
     type Change = fn(&mut World);
-    let cases: [(&str, Change, Reason); 7] = [
-        ("paused", |w| w.machine().paused = true, Reason::Paused),
-        ("deleting", |w| w.machine().deleting = true, Reason::MachineDeleting),
-        ("claimed", |w| w.machine().claimed_by = Some("worker-7".to_owned()), Reason::Claimed),
-        ("another Machine", |w| w.machine().ours = false, Reason::MachineGone),
-        ("restored empty", |w| w.seen.machine = None, Reason::MachineGone),
-        ("controller away", |w| w.machine().node_ref = Some("node-1".to_owned()), Reason::AwaitingController),
-        ("API unreachable", |w| w.seen.api = Api::Away, Reason::Applied),
+    let cases: [(&str, Change, PavedReason); 7] = [
+        ("paused", |w| w.machine().paused = true, PavedReason::Paused),
+        ("deleting", |w| w.machine().deleting = true, PavedReason::MachineDeleting),
+        ("claimed", |w| w.machine().claimed_by = Some("worker-7".to_owned()), PavedReason::Claimed),
+        ("another Machine", |w| w.machine().ours = false, PavedReason::MachineGone),
+        ("restored empty", |w| w.seen.machine = None, PavedReason::MachineGone),
+        (
+            "controller away",
+            |w| w.machine().node_ref = Some("node-1".to_owned()),
+            PavedReason::AwaitingController,
+        ),
+        ("API unreachable", |w| w.seen.api = Api::Away, PavedReason::Applied),
     ];
     for (what, change, reason) in cases {
         let mut world = about_to_repave(false);
@@ -402,7 +407,7 @@ fn an_api_server_that_was_only_not_asked_yet_is_not_said_to_be_away() {
     for (api, said) in [(Api::Unasked, "just started"), (Api::Away, "does not answer")] {
         world.seen.api = api;
         let Plan::Wait(wait) = world.plan() else { panic!("{api:?}: {:?}", world.plan()) };
-        assert_eq!(wait.reason, Reason::ApiUnreachable);
+        assert_eq!(wait.reason, PavedReason::ApiUnreachable);
         assert!(wait.message.contains(said), "{}", wait.message);
     }
 }
@@ -411,7 +416,7 @@ fn an_api_server_that_was_only_not_asked_yet_is_not_said_to_be_away() {
 fn a_watch_that_broke_or_a_node_not_read_is_no_deletion() {
     let mut world = about_to_repave(false);
     world.seen.node = NodeSeen::Unknown;
-    assert!(matches!(world.plan(), Plan::Wait(Wait { reason: Reason::Applied, .. })));
+    assert!(matches!(world.plan(), Plan::Wait(Wait { reason: PavedReason::Applied, .. })));
 }
 
 #[test]
@@ -422,7 +427,7 @@ fn a_rebooted_host_starts_its_slot_even_without_the_api_server() {
     world.seen.slots[index(slot)].runs = false;
     world.seen.boot_id = "boot-1".to_owned();
     world.seen.api = Api::Unasked;
-    assert!(matches!(world.plan(), Plan::Wait(Wait { reason: Reason::ApiUnreachable, .. })));
+    assert!(matches!(world.plan(), Plan::Wait(Wait { reason: PavedReason::ApiUnreachable, .. })));
     world.seen.api = Api::Away;
     assert_eq!(world.plan(), Plan::Do(Step::StartSlot { slot }));
 }
@@ -434,7 +439,7 @@ fn h6_a_node_deleted_while_the_host_was_down_is_not_registered_again_by_the_old_
     world.seen.slots[index(slot)].runs = false;
     world.seen.boot_id = "boot-1".to_owned();
     world.machine().node_ref = Some("node-1".to_owned());
-    assert!(matches!(world.plan(), Plan::Wait(Wait { reason: Reason::AwaitingController, .. })));
+    assert!(matches!(world.plan(), Plan::Wait(Wait { reason: PavedReason::AwaitingController, .. })));
     world.machine().node_ref = None;
     assert_eq!(world.plan(), Plan::Do(Step::BeginTrial { slot: other(slot) }));
 }
@@ -445,7 +450,7 @@ fn state_in_memory_is_paved_again_once_the_old_node_is_not_ready() {
     world.settle();
     world.seen.slots = [SlotSeen::default(), SlotSeen::default()];
     world.seen.boot_id = "boot-1".to_owned();
-    assert!(matches!(world.plan(), Plan::Wait(Wait { reason: Reason::NodeStillReady, .. })));
+    assert!(matches!(world.plan(), Plan::Wait(Wait { reason: PavedReason::NodeStillReady, .. })));
     world.live_on();
     assert!(matches!(world.plan(), Plan::Do(Step::PrepareSlot { .. })));
     world.settle();
@@ -513,7 +518,10 @@ fn a_drained_machine_has_its_slot_stopped_when_its_node_is_gone() {
     // The kubelet's certificate goes with what is in it.
     assert_eq!(world.plan(), Plan::Do(Step::Abandon { slot }));
     world.apply(Step::Abandon { slot });
-    assert!(matches!(world.plan(), Plan::Wait(Wait { reason: Reason::MachineDeleting, .. })));
+    // So do the Secrets in the other one.
+    assert_eq!(world.plan(), Plan::Do(Step::Abandon { slot: other(slot) }));
+    world.apply(Step::Abandon { slot: other(slot) });
+    assert!(matches!(world.plan(), Plan::Wait(Wait { reason: PavedReason::MachineDeleting, .. })));
 }
 
 #[test]
@@ -534,12 +542,12 @@ fn h6_a_host_that_boots_beside_an_api_server_that_was_restored_has_its_slot_star
             }
         }
         let Plan::Wait(wait) = world.plan() else { panic!("{case}: nothing is done to a node that runs") };
-        assert_eq!(wait.reason, Reason::MachineGone, "{case}");
+        assert_eq!(wait.reason, PavedReason::MachineGone, "{case}");
         assert_eq!(wait.message.contains("restored from a backup"), case == "with an older certificate");
         world.seen.boot_id = "boot-1".to_owned();
         world.seen.slots[index(slot)].runs = false;
         match (case, world.plan()) {
-            ("with another Machine", Plan::Wait(wait)) => assert_eq!(wait.reason, Reason::MachineGone),
+            ("with another Machine", Plan::Wait(wait)) => assert_eq!(wait.reason, PavedReason::MachineGone),
             (_, plan) => assert_eq!(plan, Plan::Do(Step::StartSlot { slot }), "{case}"),
         }
     }
@@ -564,13 +572,13 @@ fn a_drained_machine_has_its_trial_stopped_and_emptied_and_one_that_is_retained_
     let mut world = World::new(Some(1));
     let slot = world.until("start-slot");
     world.machine().deleting = true;
-    assert!(matches!(world.plan(), Plan::Wait(Wait { reason: Reason::MachineDeleting, .. })));
+    assert!(matches!(world.plan(), Plan::Wait(Wait { reason: PavedReason::MachineDeleting, .. })));
     world.machine().drain = true;
     assert_eq!(world.plan(), Plan::Do(Step::StopSlot { slot }));
     world.apply(Step::StopSlot { slot });
     assert_eq!(world.plan(), Plan::Do(Step::Abandon { slot }));
     world.apply(Step::Abandon { slot });
-    assert!(matches!(world.plan(), Plan::Wait(Wait { reason: Reason::MachineDeleting, .. })));
+    assert!(matches!(world.plan(), Plan::Wait(Wait { reason: PavedReason::MachineDeleting, .. })));
 }
 
 #[test]
@@ -579,7 +587,7 @@ fn a_node_that_the_running_slot_registered_again_is_no_deletion() {
     let slot = world.running().unwrap();
     world.seen.node = NodeSeen::Present { uid: "again".to_owned(), ready_since: Some(at(0)) };
     let plan = world.plan();
-    assert!(matches!(plan, Plan::Wait(Wait { reason: Reason::AwaitingController, .. })), "{plan:?}");
+    assert!(matches!(plan, Plan::Wait(Wait { reason: PavedReason::AwaitingController, .. })), "{plan:?}");
     world.machine().node_ref = Some("again".to_owned());
     assert_eq!(world.plan(), Plan::Do(Step::AdoptNode { slot, node_uid: "again".to_owned() }));
 }

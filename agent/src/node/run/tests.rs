@@ -1,17 +1,16 @@
-//! The whole loop with slots on a real disk, and stand-ins for systemd, the cluster, images and what a slot shows.
+//! The whole loop with slots in real directories, and stand-ins for systemd, the cluster, images and what a slot shows.
 
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::future::Future;
 use std::path::Path;
-use std::pin::pin;
 use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
-use std::task::Poll;
 
 use async_trait::async_trait;
 use bedplate_api::configuration::{NodeRole, SecretRef, Taint};
 use bedplate_api::id::Digest;
 use bedplate_api::machine::{Machine, SlotName, SlotState, VersionRef};
 use bedplate_api::operation::{MachineOperation, MachineOperationStatus};
+use bedplate_api::reason::machine::NodeReadyReason;
 use bedplate_api::version::MachineConfigurationVersion;
 use bedplate_api::wire::Report;
 use bedplate_bootstrap::diff::Edit;
@@ -22,9 +21,10 @@ use serde_json::json;
 
 use super::*;
 use crate::bus::fake::{FakeMachines, FakeUnits, Fault, unit_state};
+use crate::bus::kill_points::KillPoints;
 use crate::bus::{ActiveState, JobResult, Leader, UnitName};
 use crate::kubelet::client::{AskNodeError, NodeApi, NodeView};
-use crate::node::effects::{Credential, Credentials, Gate, Images};
+use crate::node::effects::{Credential, Credentials, Disk, Gate, Images};
 use crate::plane::{
     AskServerError, CertificateAnswer, Compared, NodeState, Plane, ReadSecretError, SecretData,
     WriteOperationError,
@@ -39,6 +39,7 @@ mod faults;
 mod in_place;
 mod kills;
 mod leaving;
+mod leftover;
 mod trials;
 
 struct FakePlane {
@@ -51,6 +52,7 @@ struct FakePlane {
     compared: Mutex<Option<Compared>>,
     /// Requests for the kubelet's certificate, and who answers them.
     requests: certificates::Requests,
+    kills: KillPoints,
 }
 
 #[async_trait]
@@ -88,6 +90,7 @@ impl Plane for FakePlane {
         name: &str,
         csr_pem: &str,
     ) -> Result<CertificateAnswer, AskServerError> {
+        self.kills.reach("request a certificate").await;
         self.requests.ask(name, csr_pem)
     }
 }
@@ -98,11 +101,13 @@ struct FakeImages {
     hangs: AtomicBool,
     /// Failures of the next images.
     fails: Mutex<VecDeque<EnsureNodeImageError>>,
+    kills: KillPoints,
 }
 
 #[async_trait]
 impl Images for FakeImages {
     async fn ensure(&self, source: &NodeSource, tell: Tell<'_>) -> Result<NodeImage, EnsureNodeImageError> {
+        self.kills.reach("image to fetch").await;
         self.asked.fetch_add(1, Ordering::Relaxed);
         tell(bedplate_oci::node::Progress::Resolving);
         if self.hangs.load(Ordering::Relaxed) {
@@ -118,7 +123,9 @@ impl Images for FakeImages {
             labels: Default::default(),
         })
     }
-    async fn keep_only(&self, _: Vec<Digest>) {}
+    async fn keep_only(&self, _: Vec<Digest>) {
+        self.kills.reach("image to keep alone").await;
+    }
 }
 
 #[derive(Default)]
@@ -127,6 +134,7 @@ struct FakeGate {
     no_sandbox: AtomicBool,
     /// Why no kubelet is well.
     kubelet_ill: Mutex<Option<String>>,
+    kills: KillPoints,
 }
 
 #[async_trait]
@@ -141,6 +149,7 @@ impl Gate for FakeGate {
         Ok(())
     }
     async fn sandbox(&self, _: Leader, _: &str, _: u32) -> Result<(), String> {
+        self.kills.reach("probe of a sandbox").await;
         self.probes.fetch_add(1, Ordering::Relaxed);
         if self.no_sandbox.load(Ordering::Relaxed) { Err("no CNI plug-in".to_owned()) } else { Ok(()) }
     }
@@ -154,6 +163,7 @@ struct FakeNode {
     fails: AtomicBool,
     annotations: Mutex<Vec<Edit>>,
     taints: Mutex<Vec<Taint>>,
+    kills: KillPoints,
 }
 
 #[async_trait]
@@ -167,6 +177,7 @@ impl NodeApi for FakeNode {
     }
     async fn edit(&self, _: Option<&Edit>, annotations: Option<&Edit>) -> Result<(), AskNodeError> {
         use crate::bus::Units as _;
+        self.kills.reach("edit of the Node").await;
         let mut runs = false;
         for slot in [SlotName::A, SlotName::B] {
             runs |= !self.units.state(&service(slot).parse().unwrap()).await.unwrap().active.is_down();
@@ -208,6 +219,8 @@ struct World {
     node: Arc<FakeNode>,
     units: FakeUnits,
     machines: FakeMachines,
+    /// Where the agent is killed.
+    kills: KillPoints,
     /// Versions whose kubeadm fails for good.
     bad: BTreeSet<i64>,
     nodes: u32,
@@ -237,7 +250,8 @@ fn version_object(number: i64) -> MachineConfigurationVersion {
 
 impl World {
     fn new() -> Self {
-        let directory = tempfile::tempdir().unwrap();
+        // In memory if possible: the slots are synced many times, and no test is about that.
+        let directory = tempfile::tempdir_in("/dev/shm").or_else(|_| tempfile::tempdir()).unwrap();
         let below = |name: &str| directory.path().join(name);
         for (path, text) in
             [("root/etc/resolv.conf", "nameserver 10.0.0.1\n"), ("layer/etc/os-release", "ID=test\n")]
@@ -246,22 +260,27 @@ impl World {
             std::fs::write(below(path), text).unwrap();
         }
         std::fs::create_dir_all(below("run")).unwrap();
-        let (units, machines) = (FakeUnits::default(), FakeMachines::default());
+        let (units, machines, disk) = (FakeUnits::default(), FakeMachines::default(), Arc::<Disk>::default());
+        let kills = disk.kills.clone();
+        units.set_kills(&kills);
+        machines.set_kills(&kills);
         for slot in [SlotName::A, SlotName::B] {
             machines.add(&machine(slot).parse().unwrap(), Leader::new(number(slot)).unwrap());
         }
         let seen = Seen { api: Api::Live, ours: true, node: NodeState::Absent, ..Seen::default() };
         let (told, there, standalone, compared, requests) = Default::default();
         let seen = watch::channel(seen).0;
-        let plane = Arc::new(FakePlane { seen, told, there, standalone, compared, requests });
+        let plane = FakePlane { seen, told, there, standalone, compared, requests, kills: kills.clone() };
+        let plane = Arc::new(plane);
         let images = Arc::new(FakeImages {
             layer: below("layer"),
             asked: AtomicU32::new(0),
             hangs: AtomicBool::new(false),
             fails: Mutex::default(),
+            kills: kills.clone(),
         });
-        let gate = Arc::<FakeGate>::default();
-        let node = Arc::new(FakeNode { units: units.clone(), ..FakeNode::default() });
+        let gate = Arc::new(FakeGate { kills: kills.clone(), ..FakeGate::default() });
+        let node = Arc::new(FakeNode { units: units.clone(), kills: kills.clone(), ..FakeNode::default() });
         let places = Places { state: below("state"), run: below("run"), machines: below("machines") };
         let parts = Parts {
             machine: "node-1".parse().unwrap(),
@@ -275,7 +294,7 @@ impl World {
             plane: plane.clone(),
             node: node.clone(),
             credentials: Arc::new(FakeCredentials),
-            disk: Arc::default(),
+            disk,
         };
         let world = Self {
             directory,
@@ -286,6 +305,7 @@ impl World {
             node,
             units,
             machines,
+            kills,
             bad: BTreeSet::new(),
             nodes: 0,
             registered: BTreeSet::new(),
@@ -412,15 +432,12 @@ impl World {
         }
     }
 
-    /// Turns until the plan awaits what only others can bring, killed at its `kill_at`th wake-up. Counts wake-ups.
-    async fn settle(&mut self, polls: &mut u32, kill_at: u32) -> String {
+    /// Turns until the plan awaits what only others can bring. An agent that is killed is followed by another one.
+    async fn settled(&mut self) -> String {
         let mut agent = self.agent();
         for _ in 0..200 {
             self.react().await;
-            let pause = limited(agent.turn(), polls, kill_at).await;
-            let Some(pause) = pause else {
-                // What the dead agent's threads still wrote, a kill would have cut off: wait for it, so that nobody writes beside.
-                tokio::task::spawn_blocking(|| ()).await.unwrap();
+            let Some(pause) = self.kills.run(agent.turn()).await else {
                 agent = self.agent();
                 continue;
             };
@@ -436,26 +453,9 @@ impl World {
         panic!("it does not come to rest: {:?}", agent.standing);
     }
 
-    async fn settled(&mut self) -> String {
-        self.settle(&mut 0, u32::MAX).await
-    }
-
     fn told(&self) -> NodeTold {
         self.plane.told.lock().unwrap().last().cloned().unwrap()
     }
-}
-
-/// Polls a future, but drops it at the `kill_at`th poll of all.
-async fn limited<T>(future: impl Future<Output = T>, polls: &mut u32, kill_at: u32) -> Option<T> {
-    let mut future = pin!(future);
-    std::future::poll_fn(|context| {
-        *polls += 1;
-        if *polls == kill_at {
-            return Poll::Ready(None);
-        }
-        future.as_mut().poll(context).map(Some)
-    })
-    .await
 }
 
 fn in_runtime<T>(test: impl Future<Output = T>) -> T {
@@ -476,7 +476,7 @@ fn a_selected_version_is_paved_and_the_next_one_waits_prepared() {
         let mut world = World::new();
         let mut agent = world.agent();
         assert_eq!(agent.turn().await, Pause::Open);
-        assert_eq!(world.told().paved.unwrap().reason, "NothingSelected");
+        assert_eq!(world.told().paved.unwrap().reason, PavedReason::NothingSelected);
         world.select(1);
         assert_eq!(world.settled().await, "Applied");
         assert!(is_applied(&world, SlotName::A, 1) && world.runs(SlotName::A).await);
@@ -495,7 +495,7 @@ fn a_selected_version_is_paved_and_the_next_one_waits_prepared() {
         let told = world.told();
         assert_eq!(told.applied.as_ref().map(|applied| applied.version), Some(1));
         assert_eq!(told.paved.as_ref().unwrap().status, Truth::True);
-        assert_eq!(told.node_ready.as_ref().unwrap().reason, "NodeReady");
+        assert_eq!(told.node_ready.as_ref().unwrap().reason, NodeReadyReason::NodeReady);
         // Another one is selected: nothing runs anew, but it lies ready.
         world.select(2);
         assert_eq!(world.settled().await, "Applied");
@@ -551,7 +551,7 @@ fn without_a_slot_to_go_back_to_a_failed_trial_is_counted_and_begins_again_later
         assert_eq!((ledger.failures, ledger.refused.len()), (1, 0));
         assert!(ledger.not_before.unwrap() > Timestamp::now());
         let paved = world.told().paved.unwrap();
-        assert_eq!((paved.status, paved.reason), (Truth::False, "BackOff"));
+        assert_eq!((paved.status, paved.reason), (Truth::False, PavedReason::BackOff));
         assert!(paved.message.contains("no such cluster"), "{}", paved.message);
         // A person mends it, and time passes.
         world.bad.clear();
@@ -606,7 +606,7 @@ fn a_probe_that_fails_until_the_time_is_over_is_a_failed_gate() {
                 break;
             }
         }
-        assert_eq!(world.told().paved.unwrap().reason, "SandboxFailed");
+        assert_eq!(world.told().paved.unwrap().reason, PavedReason::SandboxFailed);
         // Its time is over.
         let mut record = world.record(SlotName::B).unwrap();
         record.timeout_seconds = 0;
@@ -651,7 +651,7 @@ fn what_fails_is_told_with_its_reason_and_tried_again() {
             agent.turn().await;
             seen.insert(world.told().paved.unwrap().reason);
         }
-        assert!(seen.contains("UnitFailed"), "{seen:?}");
+        assert!(seen.contains(&PavedReason::UnitFailed), "{seen:?}");
         let error = agent.standing.last_error.clone().unwrap();
         assert!(error.contains("start-slot") && error.contains("exit-code"), "{error}");
         assert!(agent.standing.next_try.is_some());
@@ -659,7 +659,7 @@ fn what_fails_is_told_with_its_reason_and_tried_again() {
         world.units.fail("state", Fault::Away);
         assert_eq!(agent.turn().await, Pause::AtMost(AGAIN));
         let paved = world.told().paved.unwrap();
-        assert_eq!((paved.status, paved.reason), (Truth::Unknown, "DBusFailed"));
+        assert_eq!((paved.status, paved.reason), (Truth::Unknown, PavedReason::DbusFailed));
         assert_eq!(world.told().slots.len(), 2, "what was known stays");
         assert_eq!(world.settled().await, "Applied");
         assert!(world.directory.path().join("run/node.json").exists());

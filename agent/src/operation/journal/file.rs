@@ -125,6 +125,8 @@ pub fn outdated(notes: &[Note], objects: &[&str], now: Timestamp) -> Vec<String>
 
 #[cfg(test)]
 mod tests {
+    use bedplate_api::reason::operation::AgentOutcome;
+
     use super::*;
 
     fn at(seconds: i64) -> Timestamp {
@@ -141,7 +143,7 @@ mod tests {
         let notes = NoteDirectory::new(&directory.path().join("operations"));
         assert_eq!(notes.read().await.unwrap(), []);
         let mut ended = note("../../x", 1);
-        ended.end = Some(End::done("Rebooted", "done"));
+        ended.end = Some(End::done(AgentOutcome::Rebooted, "done"));
         for one in [&note("3f2a-1", 2), &ended] {
             notes.put(one).await.unwrap();
         }

@@ -2,6 +2,7 @@
 
 use bedplate_api::machine::{NodeRef, SlotName, SlotState};
 use bedplate_api::operation::{MachineOperation, MachineOperationStatus, OperationState};
+use bedplate_api::reason::refusal::AgentRefusal;
 use bedplate_api::wire::{NodeReport, OperationWrite, OperationWritten, WatchRequest, WatchResponse};
 use bedplate_process::liveness::Pulse;
 use serde_json::json;
@@ -324,7 +325,7 @@ async fn a_host_that_floods_pxed_writes_no_more_than_its_pace_allows_and_another
     assert!((20..=20 + seconds).contains(&renewals), "{renewals} in {seconds} s");
     assert!((30..=30 + seconds).contains(&reports), "{reports} in {seconds} s");
     let refused = u64::try_from(300 + 400 + 60 + 100 - nodes - writes - renewals - reports).unwrap();
-    assert_eq!(agents.counters.refusals.get(Reason::TooOften), refused);
+    assert_eq!(agents.counters.refusals.get(AgentRefusal::TooOften), refused);
 
     // As much as an agent says in minutes.
     for number in 0..20 {

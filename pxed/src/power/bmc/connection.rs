@@ -6,7 +6,7 @@ use std::sync::Arc;
 
 use bedplate_api::machine::{BmcSpec, BmcTlsMode, BootSource, CredentialsSecretRef, PowerState};
 use bedplate_bmc::address::{Address, Scheme};
-use bedplate_bmc::{Bmc, BmcError, BootMode, Identity, PowerRequest};
+use bedplate_bmc::{Bmc, BmcError, BmcFault, BootMode, Identity, PowerRequest};
 use thiserror::Error;
 use tokio::sync::Semaphore;
 use tokio::time::Instant;
@@ -93,10 +93,10 @@ pub(crate) enum WithholdCredentialsError {
 }
 
 impl WithholdCredentialsError {
-    const fn reason(&self) -> &'static str {
+    const fn fault(&self) -> BmcFault {
         match self {
-            Self::NotForThisAddress { .. } => "CredentialsNotForThisAddress",
-            Self::Insecure { .. } => "InsecureNotAllowed",
+            Self::NotForThisAddress { .. } => BmcFault::CredentialsNotForThisAddress,
+            Self::Insecure { .. } => BmcFault::InsecureNotAllowed,
         }
     }
 }
@@ -106,22 +106,22 @@ impl NoAnswer {
     pub(crate) fn failure(&self) -> Failure {
         match self {
             Self::Bmc(error) => Failure {
-                reason: error.reason().as_str(),
+                fault: error.reason(),
                 message: error.to_string(),
                 transient: error.is_transient(),
                 sent: error.may_have_happened(),
             },
             Self::Credentials(error) => Failure {
-                reason: "CredentialsNotAvailable",
+                fault: BmcFault::CredentialsNotAvailable,
                 message: error.to_string(),
                 transient: error.transient,
                 sent: false,
             },
             Self::Withheld(error) => {
-                Failure { reason: error.reason(), message: error.to_string(), transient: false, sent: false }
+                Failure { fault: error.fault(), message: error.to_string(), transient: false, sent: false }
             }
             Self::Contested(message) => Failure {
-                reason: "DuplicateBMC",
+                fault: BmcFault::DuplicateBmc,
                 message: message.to_string(),
                 transient: false,
                 sent: false,

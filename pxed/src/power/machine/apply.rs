@@ -3,7 +3,8 @@
 //! Decides nothing: that is `plan`'s. Part of `worker`.
 
 use bedplate_api::machine::DeletionPolicy;
-use bedplate_bmc::{BootMode, PowerRequest, Reason};
+use bedplate_api::reason::event::PxedEvent;
+use bedplate_bmc::{BmcFault, BootMode, PowerRequest};
 use jiff::Timestamp;
 
 use super::worker::Worker;
@@ -14,7 +15,6 @@ use crate::power::plan::breaker::later;
 use crate::power::plan::operation::{AWAIT, Failure};
 use crate::power::plan::{Leave, Plan, told_departure};
 use crate::power::status;
-use crate::status::EventReason;
 
 impl Worker {
     /// Does what was planned, says so, and says when to look again.
@@ -79,7 +79,7 @@ impl Worker {
                 status::switched(status, now);
             }
         });
-        self.event(EventReason::PowerChanged, message);
+        self.event(PxedEvent::PowerChanged, message);
     }
 
     /// Uses the token, then forces the machine off. The machine is then switched on from the network like any machine that is off.
@@ -108,7 +108,7 @@ impl Worker {
                 format!("takeover failed: {message}")
             }
         };
-        self.event(EventReason::PowerChanged, message);
+        self.event(PxedEvent::PowerChanged, message);
     }
 
     /// Stores that a user switched the machine on: it is managed again, also after a restart.
@@ -131,7 +131,7 @@ impl Worker {
         let now = self.shared.now();
         match (&answer, request) {
             (Err(NoAnswer::Bmc(error)), PowerRequest::GracefulOff)
-                if error.reason() == Reason::NotSupported =>
+                if error.reason() == BmcFault::NotSupported =>
             {
                 self.departure.no_graceful = true;
                 return;
@@ -140,9 +140,9 @@ impl Worker {
             (Ok(_), _) => self.departure.forced = Some(now),
             (Err(why), request) => {
                 self.failed(why, now);
-                let Failure { sent, reason, .. } = why.failure();
+                let Failure { sent, fault, .. } = why.failure();
                 // Asked is asked, also where the BMC says no: the time after which it is forced begins.
-                if request == PowerRequest::GracefulOff && (sent || reason == "Refused") {
+                if request == PowerRequest::GracefulOff && (sent || fault == BmcFault::Refused) {
                     self.departure.asked.get_or_insert(now);
                 }
                 if !sent {
@@ -155,7 +155,7 @@ impl Worker {
             status::acted(status, "powerOff", &message, now);
             status::switched(status, now);
         });
-        self.event(EventReason::PowerChanged, message);
+        self.event(PxedEvent::PowerChanged, message);
     }
 
     /// It is off: nothing holds it any more.
@@ -188,5 +188,5 @@ impl Worker {
 }
 
 fn is_not_supported(answer: &Result<Answer, NoAnswer>) -> bool {
-    matches!(answer, Err(NoAnswer::Bmc(error)) if error.reason() == Reason::NotSupported)
+    matches!(answer, Err(NoAnswer::Bmc(error)) if error.reason() == BmcFault::NotSupported)
 }

@@ -3,7 +3,8 @@
 //! Decides nothing about power. Part of `worker`.
 
 use bedplate_api::machine::PowerState;
-use bedplate_bmc::Reason;
+use bedplate_api::reason::event::PxedEvent;
+use bedplate_bmc::BmcFault;
 use jiff::Timestamp;
 
 use super::worker::Worker;
@@ -11,10 +12,9 @@ use crate::power::bmc::connection::{Line, NoAnswer};
 use crate::power::plan::breaker::Breaker;
 use crate::power::plan::{Leave, Plan};
 use crate::power::status;
-use crate::status::EventReason;
 
 /// What a BMC says of a request, and not of itself.
-const SILENT: [Reason; 3] = [Reason::TimedOut, Reason::NotSupported, Reason::Refused];
+const SILENT: [BmcFault; 3] = [BmcFault::TimedOut, BmcFault::NotSupported, BmcFault::Refused];
 
 impl Worker {
     pub(crate) fn answered(&mut self, state: Option<PowerState>, now: Timestamp) {
@@ -31,7 +31,7 @@ impl Worker {
             self.shared.registry.observed_power(&self.assignment.machine.name, now);
         }
         if back {
-            self.event(EventReason::BMCReachable, "the BMC answers again".to_owned());
+            self.event(PxedEvent::BmcReachable, "the BMC answers again".to_owned());
         }
     }
 
@@ -39,11 +39,9 @@ impl Worker {
     pub(crate) fn failed(&mut self, why: &NoAnswer, now: Timestamp) {
         let failure = why.failure();
         let mut breaker = self.breaker.clone();
-        match why {
-            NoAnswer::Bmc(error) => breaker.failed(error.reason(), now, self.shared.jitter()),
-            NoAnswer::Credentials(_) | NoAnswer::Withheld(_) | NoAnswer::Contested(_) => {
-                breaker = Breaker::Held { until: None };
-            }
+        breaker.failed(failure.fault, now, self.shared.jitter());
+        if !matches!(why, NoAnswer::Bmc(_)) {
+            self.shared.counters.failure(failure.fault);
         }
         let next = breaker.next_try();
         let open = matches!(breaker, Breaker::Open { .. });
@@ -65,7 +63,7 @@ impl Worker {
         let leave = if awaited { Leave::DepartureAwaited } else { Leave::NotReadable };
         self.tell(&Plan::Leave(leave));
         if begun {
-            self.event(event_of(failure.reason), failure.message);
+            self.event(event_of(failure.fault), failure.message);
         }
     }
 
@@ -74,33 +72,24 @@ impl Worker {
         let paused = self.assignment.machine.machine.spec.paused;
         if paused && self.assignment.is_going() && self.switches_off() {
             self.update(|status| status::departure_paused(status, state, now));
-            self.event(EventReason::PowerOffAwaited, status::DEPARTURE_PAUSED.to_owned());
+            self.event(PxedEvent::PowerOffAwaited, status::DEPARTURE_PAUSED.to_owned());
             return;
         }
         let mut exhausted = false;
         self.update(|status| exhausted = status::awaits(status, plan, state, now));
         if exhausted {
             let message = "it was switched on 5 times and its host did not stay up; look at its console";
-            self.event(EventReason::PowerOnAttemptsExhausted, message.to_owned());
+            self.event(PxedEvent::PowerOnAttemptsExhausted, message.to_owned());
         }
         if *plan == Plan::Leave(Leave::DepartureAwaited) {
-            self.event(EventReason::PowerOffAwaited, status::DEPARTURE_AWAITED.to_owned());
+            self.event(PxedEvent::PowerOffAwaited, status::DEPARTURE_AWAITED.to_owned());
         }
     }
 }
 
-/// The Event of a condition's reason, in the same word. Who gives no answer in time, or one that only tells that there will be none,
-/// is away.
-fn event_of(reason: &str) -> EventReason {
-    let own = [
-        EventReason::DuplicateBMC,
-        EventReason::CredentialsNotAvailable,
-        EventReason::CredentialsNotForThisAddress,
-        EventReason::InsecureNotAllowed,
-    ];
-    let bmc = Reason::ALL.into_iter().filter(|reason| !SILENT.contains(reason)).map(EventReason::Bmc);
-    let told = own.into_iter().chain(bmc).find(|event| event.as_str() == reason);
-    told.unwrap_or(EventReason::Bmc(Reason::BmcUnreachable))
+/// Event of a fault. A BMC that does not answer in time, or only reports that it cannot, counts as unreachable.
+fn event_of(fault: BmcFault) -> PxedEvent {
+    if SILENT.contains(&fault) { PxedEvent::BmcUnreachable } else { fault.into() }
 }
 
 #[cfg(test)]
@@ -108,16 +97,10 @@ mod tests {
     use super::*;
 
     #[test]
-    fn an_event_names_the_trouble_as_the_condition_does() {
-        for reason in Reason::ALL.into_iter().filter(|reason| !SILENT.contains(reason)) {
-            assert_eq!(event_of(reason.as_str()).as_str(), reason.as_str());
+    fn an_event_has_the_word_of_the_condition() {
+        for fault in BmcFault::ALL.into_iter().filter(|fault| !SILENT.contains(fault)) {
+            assert_eq!(event_of(fault).as_str(), fault.as_str());
         }
-        for own in
-            ["CredentialsNotAvailable", "CredentialsNotForThisAddress", "InsecureNotAllowed", "DuplicateBMC"]
-        {
-            assert_eq!(event_of(own).as_str(), own);
-        }
-        let away = EventReason::Bmc(Reason::BmcUnreachable);
-        assert!(SILENT.iter().all(|reason| event_of(reason.as_str()) == away));
+        assert!(SILENT.iter().all(|fault| event_of(*fault) == PxedEvent::BmcUnreachable));
     }
 }

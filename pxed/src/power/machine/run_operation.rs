@@ -4,7 +4,9 @@
 //! of `worker`.
 
 use bedplate_api::operation::MachineOperationStatus;
-use bedplate_bmc::PowerRequest;
+use bedplate_api::reason::event::PxedEvent;
+use bedplate_api::reason::operation::PowerOutcome;
+use bedplate_bmc::{BmcFault, PowerRequest};
 use jiff::{SignedDuration, Timestamp};
 
 use super::worker::Worker;
@@ -18,7 +20,6 @@ use crate::power::plan::operation::{Act, End, Memory, Seen, next};
 use crate::power::plan::parameters::{Boot, Kind, Order};
 use crate::power::progress::{self, Written};
 use crate::power::status;
-use crate::status::EventReason;
 
 /// Before a write is tried again that somebody else came before, or that the API server did not take.
 const AGAIN: SignedDuration = SignedDuration::from_secs(2);
@@ -33,7 +34,7 @@ impl Worker {
         let order = match Order::parse(kind, &object.spec, &self.assignment.machine.machine.spec) {
             Ok(order) => order,
             Err(problem) => {
-                let end = End { complete: false, reason: "InvalidParameters", message: problem };
+                let end = End { complete: false, reason: PowerOutcome::InvalidParameters, message: problem };
                 return self.finish(kind, &end).await;
             }
         };
@@ -108,7 +109,7 @@ impl Worker {
             Boot::OnlyNetwork(source) => (source, true),
         };
         match self.put(Question::Boot(source, self.boot_mode())).await {
-            Err(why) if !needed && why.failure().reason == "NotSupported" => Ok(()),
+            Err(why) if !needed && why.failure().fault == BmcFault::NotSupported => Ok(()),
             other => other.map(|_| ()),
         }
     }
@@ -177,7 +178,7 @@ impl Worker {
         }
         tracing::info!(
             machine = %self.assignment.machine.name, operation = key.name, kind = kind.as_str(),
-            reason = end.reason, message = end.message, "an operation has ended"
+            reason = %end.reason, message = end.message, "an operation has ended"
         );
         let result = if end.complete { OperationResult::Complete } else { OperationResult::Failed };
         self.shared.counters.operation(kind, result);
@@ -197,11 +198,11 @@ impl Worker {
             }
         });
         if end.complete {
-            self.event(EventReason::PowerChanged, message);
+            self.event(PxedEvent::PowerChanged, message);
         } else {
             let message =
                 format!("{} by operation {}: {}: {}", kind.as_str(), key.name, end.reason, end.message);
-            self.event(EventReason::OperationFailed, message);
+            self.event(PxedEvent::OperationFailed, message);
         }
         self.done.insert(key);
         self.running = None;

@@ -18,8 +18,9 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use bedplate_api::machine::{MachineStatus, PowerState};
+use bedplate_api::reason::event::PxedEvent;
 use bedplate_api::wire::Stage;
-use bedplate_bmc::Reason;
+use bedplate_bmc::BmcFault;
 use jiff::{SignedDuration, Timestamp};
 use tokio::sync::watch;
 use tokio_util::sync::CancellationToken;
@@ -32,7 +33,6 @@ use crate::power::plan::breaker::{Breaker, later};
 use crate::power::plan::operation::{AWAIT, Failure, Memory, Reading};
 use crate::power::plan::{Departure, Observed, Plan, boot_that_came_to, plan};
 use crate::power::{Operation, OperationKey, Tenure, status};
-use crate::status::EventReason;
 
 /// Who the BMC is is asked so often.
 const IDENTITY: SignedDuration = SignedDuration::from_hours(1);
@@ -282,7 +282,7 @@ impl Worker {
                 Ok(())
             }
             // What does not tell its power state answers all the same.
-            Err(NoAnswer::Bmc(error)) if error.reason() == Reason::NotSupported => {
+            Err(NoAnswer::Bmc(error)) if error.reason() == BmcFault::NotSupported => {
                 self.reading = Some(Reading { state: PowerState::Unknown, at: now });
                 self.answered(Some(PowerState::Unknown), now);
                 Ok(())
@@ -402,7 +402,7 @@ impl Worker {
         }
     }
 
-    pub(crate) fn event(&self, reason: EventReason, message: String) {
+    pub(crate) fn event(&self, reason: PxedEvent, message: String) {
         self.shared.registry.event(&self.assignment.machine.name, reason, message);
     }
 }

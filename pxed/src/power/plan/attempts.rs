@@ -3,7 +3,7 @@
 //!
 //! Pure: no clock, no socket. Callers: `operation`, `worker`.
 
-use bedplate_bmc::PowerRequest;
+use bedplate_bmc::{BmcFault, PowerRequest};
 use jiff::{SignedDuration, Timestamp};
 
 use super::breaker::later;
@@ -13,8 +13,8 @@ use crate::power::progress::Step;
 /// Why something did not go.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Failure {
-    /// The word for it, of the closed set of docs/bmc.md.
-    pub reason: &'static str,
+    /// The fault.
+    pub fault: BmcFault,
     /// For a person, with the remedy.
     pub message: String,
     /// It may pass by itself.
@@ -92,7 +92,7 @@ impl Memory {
     /// A request failed. `jitter` is from -1 to 1.
     pub fn refused(&mut self, request: PowerRequest, failure: Failure, now: Timestamp, jitter: f64) {
         match request {
-            PowerRequest::GracefulOff if failure.reason == "NotSupported" => self.no_graceful = true,
+            PowerRequest::GracefulOff if failure.fault == BmcFault::NotSupported => self.no_graceful = true,
             PowerRequest::GracefulOff | PowerRequest::Reset | PowerRequest::Cycle if failure.sent => {
                 self.sent = Some(Sent { request, at: now, accepted: false });
             }

@@ -9,7 +9,7 @@
 //!
 //! Only polling asks it; a person's operation is tried whatever it says. Pure: no clock, no randomness. Caller: `worker`.
 
-use bedplate_bmc::Reason;
+use bedplate_bmc::BmcFault;
 use jiff::{SignedDuration, Timestamp};
 
 /// Failures in a row until it opens.
@@ -120,17 +120,22 @@ impl Breaker {
     }
 
     /// The BMC has not, or not usefully. `jitter` is from -1 to 1.
-    pub fn failed(&mut self, reason: Reason, now: Timestamp, jitter: f64) {
+    pub fn failed(&mut self, reason: BmcFault, now: Timestamp, jitter: f64) {
         *self = match reason {
-            Reason::AuthenticationFailed => Self::Held { until: None },
-            Reason::CertificateChanged
-            | Reason::CertificateNotTrusted
-            | Reason::AmbiguousSystem
-            | Reason::UnknownSystem
-            | Reason::AddressNotAllowed => Self::Held { until: Some(later(now, HELD_FOR)) },
+            // Only a user can correct these: a change of the Machine, its Secret or the other Machine ends the hold.
+            BmcFault::AuthenticationFailed
+            | BmcFault::CredentialsNotAvailable
+            | BmcFault::CredentialsNotForThisAddress
+            | BmcFault::InsecureNotAllowed
+            | BmcFault::DuplicateBmc => Self::Held { until: None },
+            BmcFault::CertificateChanged
+            | BmcFault::CertificateNotTrusted
+            | BmcFault::AmbiguousSystem
+            | BmcFault::UnknownSystem
+            | BmcFault::AddressNotAllowed => Self::Held { until: Some(later(now, HELD_FOR)) },
             // It answers: that it cannot do something is no reason not to ask it something else.
-            Reason::NotSupported => Self::Closed(0),
-            Reason::BmcUnreachable | Reason::TimedOut | Reason::Refused | Reason::ProtocolError => {
+            BmcFault::NotSupported => Self::Closed(0),
+            BmcFault::BmcUnreachable | BmcFault::TimedOut | BmcFault::Refused | BmcFault::ProtocolError => {
                 self.missed(now, jitter)
             }
         };
@@ -178,7 +183,7 @@ mod tests {
         let mut pauses = Vec::new();
         for failure in 1..=12 {
             assert!(breaker.admits(now), "failure {failure}");
-            breaker.failed(Reason::BmcUnreachable, now, 0.0);
+            breaker.failed(BmcFault::BmcUnreachable, now, 0.0);
             if let Some(next) = breaker.next_try() {
                 assert!(!breaker.admits(now));
                 pauses.push(next.duration_since(now).as_secs());
@@ -195,13 +200,13 @@ mod tests {
     #[test]
     fn tries_of_an_operation_do_not_put_off_polling() {
         let mut breaker = Breaker::Closed(2);
-        breaker.failed(Reason::BmcUnreachable, at(0), 0.0);
+        breaker.failed(BmcFault::BmcUnreachable, at(0), 0.0);
         let next = breaker.next_try();
         for second in 1..5 {
-            breaker.failed(Reason::BmcUnreachable, at(second), 0.0);
+            breaker.failed(BmcFault::BmcUnreachable, at(second), 0.0);
         }
         assert_eq!((next, breaker.next_try()), (Some(at(5)), Some(at(5))));
-        breaker.failed(Reason::BmcUnreachable, at(5), 0.0);
+        breaker.failed(BmcFault::BmcUnreachable, at(5), 0.0);
         assert_eq!(breaker.next_try(), Some(at(15)));
     }
 
@@ -209,7 +214,7 @@ mod tests {
     fn jitter_moves_a_pause_by_a_fifth_at_most() {
         for (jitter, seconds) in [(-1.0, 4.0), (0.0, 5.0), (1.0, 6.0), (9.0, 6.0)] {
             let mut breaker = Breaker::Closed(2);
-            breaker.failed(Reason::TimedOut, at(0), jitter);
+            breaker.failed(BmcFault::TimedOut, at(0), jitter);
             let pause = breaker.next_try().unwrap().duration_since(at(0)).as_secs_f64();
             assert!((pause - seconds).abs() < 1e-6, "{jitter}: {pause}");
         }
@@ -218,14 +223,14 @@ mod tests {
     #[test]
     fn a_wrong_password_is_held_for_ever_and_a_certificate_for_an_hour() {
         let mut breaker = Breaker::default();
-        breaker.failed(Reason::AuthenticationFailed, at(0), 0.0);
+        breaker.failed(BmcFault::AuthenticationFailed, at(0), 0.0);
         assert!(!breaker.admits(at(1_000_000)));
-        for reason in [Reason::CertificateChanged, Reason::AddressNotAllowed, Reason::UnknownSystem] {
+        for reason in [BmcFault::CertificateChanged, BmcFault::AddressNotAllowed, BmcFault::UnknownSystem] {
             let mut breaker = Breaker::default();
             breaker.failed(reason, at(0), 0.0);
             assert!(!breaker.admits(at(3599)), "{reason}");
             assert!(breaker.admits(at(3600)), "{reason}");
-            breaker.failed(Reason::BmcUnreachable, at(3600), 0.0);
+            breaker.failed(BmcFault::BmcUnreachable, at(3600), 0.0);
             assert_eq!(breaker.shown(), Shown::Open);
         }
     }
@@ -233,7 +238,7 @@ mod tests {
     #[test]
     fn what_a_bmc_cannot_do_keeps_nobody_from_asking_something_else() {
         let mut breaker = Breaker::Closed(2);
-        breaker.failed(Reason::NotSupported, at(0), 0.0);
+        breaker.failed(BmcFault::NotSupported, at(0), 0.0);
         assert_eq!(breaker, Breaker::Closed(0));
     }
 }

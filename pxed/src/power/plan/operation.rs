@@ -17,7 +17,8 @@
 //! Pure: no clock, no socket. Caller: `worker`.
 
 use bedplate_api::machine::PowerState;
-use bedplate_bmc::PowerRequest;
+use bedplate_api::reason::operation::PowerOutcome;
+use bedplate_bmc::{BmcFault, PowerRequest};
 use jiff::{SignedDuration, Timestamp};
 
 pub use super::attempts::{Failure, Memory, Sent, Trouble};
@@ -88,8 +89,8 @@ pub struct Seen {
 pub struct End {
     /// It was done.
     pub complete: bool,
-    /// In one word.
-    pub reason: &'static str,
+    /// Reason of the operation.
+    pub reason: PowerOutcome,
     /// For a person.
     pub message: String,
 }
@@ -123,7 +124,7 @@ pub fn next(order: &Order, written: Option<&Written>, memory: &Memory, seen: &Se
             if case.forces_instead(trouble) {
                 return Act::WriteStep(Step::Off);
             }
-            return case.fail(trouble.failure.reason, trouble.failure.message.clone());
+            return case.fail(trouble.failure.fault.into(), trouble.failure.message.clone());
         }
         if now < trouble.again {
             return Act::Wait(trouble.again.min(case.deadline));
@@ -185,9 +186,10 @@ impl Case<'_> {
             }
             (Kind::PowerCycle, PowerState::On | PowerState::PoweringOn) => Act::WriteStep(Step::Off),
             (Kind::Reset, PowerState::On) => Act::WriteStep(Step::Reset),
-            (Kind::Reset, PowerState::Off) => {
-                self.fail("Refused", "the machine is off: there is nothing to reset; use powerOn".to_owned())
-            }
+            (Kind::Reset, PowerState::Off) => self.fail(
+                PowerOutcome::Refused,
+                "the machine is off: there is nothing to reset; use powerOn".to_owned(),
+            ),
             (
                 Kind::PowerOn | Kind::PowerCycle | Kind::Reset,
                 PowerState::PoweringOn | PowerState::PoweringOff,
@@ -247,7 +249,7 @@ impl Case<'_> {
             Some(_) if self.memory.no_graceful => Act::WriteStep(Step::Off),
             Some(at) if self.now >= at => Act::WriteStep(Step::Off),
             None if self.memory.no_graceful => self.fail(
-                "NotSupported",
+                PowerOutcome::NotSupported,
                 "the BMC cannot ask the operating system to shut down; use parameter force or gracePeriodSeconds"
                     .to_owned(),
             ),
@@ -300,7 +302,7 @@ impl Case<'_> {
         if self.now >= self.deadline {
             let message = "it is not known whether the machine was reset: pxed was interrupted or got no answer while \
                            it asked, and no boot of it was seen; look at its console, and make a new operation";
-            return self.fail("TimedOut", message.to_owned());
+            return self.fail(PowerOutcome::TimedOut, message.to_owned());
         }
         Act::Wait(later(self.now, AWAIT).min(self.deadline))
     }
@@ -317,7 +319,7 @@ impl Case<'_> {
     fn forces_instead(&self, trouble: &Trouble) -> bool {
         let graceful = matches!(self.written.step, Some((Step::GracefulOff, _)));
         let allowed = matches!(self.order.off, Off::Graceful(Some(_)));
-        graceful && allowed && trouble.asking && trouble.failure.reason == "Refused"
+        graceful && allowed && trouble.asking && trouble.failure.fault == BmcFault::Refused
     }
 
     fn wait(&self, reading: &Reading) -> Act {
@@ -326,10 +328,10 @@ impl Case<'_> {
 
     fn complete(&self, seen: &str) -> Act {
         let reason = match self.order.kind {
-            Kind::PowerOn => "PoweredOn",
-            Kind::PowerOff => "PoweredOff",
-            Kind::PowerCycle => "PowerCycled",
-            Kind::Reset => "Reset",
+            Kind::PowerOn => PowerOutcome::PoweredOn,
+            Kind::PowerOff => PowerOutcome::PoweredOff,
+            Kind::PowerCycle => PowerOutcome::PowerCycled,
+            Kind::Reset => PowerOutcome::Reset,
         };
         let only_on = self.order.kind == Kind::PowerCycle && self.written.began_off;
         let seen = if only_on { "it was off, and was only switched on" } else { seen };
@@ -337,7 +339,7 @@ impl Case<'_> {
         Act::Finish(End { complete: true, reason, message: format!("{seen}; it took {took} s") })
     }
 
-    fn fail(&self, reason: &'static str, message: String) -> Act {
+    fn fail(&self, reason: PowerOutcome, message: String) -> Act {
         Act::Finish(End { complete: false, reason, message })
     }
 
@@ -358,7 +360,7 @@ impl Case<'_> {
         };
         let limit = self.order.timeout.as_secs();
         let message = format!("after {limit} s the BMC says {:?}: {hint}", reading.state);
-        self.fail("TimedOut", message)
+        self.fail(PowerOutcome::TimedOut, message)
     }
 }
 

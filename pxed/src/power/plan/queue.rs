@@ -8,6 +8,7 @@ use std::collections::{BTreeMap, BTreeSet, HashMap};
 use bedplate_api::id::MachineName;
 use bedplate_api::machine::{Machine, PROVIDER_MANUAL, PROVIDER_PXE};
 use bedplate_api::operation::{MachineOperationStatus, OperationState};
+use bedplate_api::reason::operation::{PendingOperationReason, PowerOutcome};
 use jiff::Timestamp;
 
 use super::operation::End;
@@ -17,8 +18,6 @@ use crate::power::{Operation, OperationKey, OperationUpdate};
 
 /// What an operation says while its Machine is paused.
 const PAUSED: &str = "the Machine is paused: it is carried out when spec.paused is taken back";
-/// The reason while a Machine is not there, and when none has come.
-const NOT_FOUND: &str = "MachineNotFound";
 
 /// Oldest first.
 type Place = (Option<Timestamp>, OperationKey);
@@ -167,7 +166,7 @@ pub enum Answer {
     /// It waits.
     Waits {
         /// In one word.
-        reason: &'static str,
+        reason: PendingOperationReason,
         /// For what; for a person.
         message: String,
     },
@@ -189,7 +188,7 @@ impl Answer {
             Self::Failed(end) => progress::ended(before, end, executor, now),
             Self::Waits { reason, message } => MachineOperationStatus {
                 state: Some(OperationState::Pending),
-                reason: Some((*reason).to_owned()),
+                reason: Some(reason.as_str().to_owned()),
                 message: Some(message.clone()),
                 ..before.cloned().unwrap_or_default()
             },
@@ -232,16 +231,19 @@ pub fn route(operation: &Operation, machine: Option<&Machine>, absence: Absence,
         if !alone && ![PROVIDER_PXE, PROVIDER_MANUAL].contains(&machine.spec.provider.as_str()) {
             return Route::LeftAlone;
         }
-        return failed("NotSupported", "the Machine has no BMC: add spec.bmc, or switch it by hand");
+        return failed(
+            PowerOutcome::NotSupported,
+            "the Machine has no BMC: add spec.bmc, or switch it by hand",
+        );
     }
     if begun {
         return Route::Worker;
     }
     if machine.metadata.deletion_timestamp.is_some() {
-        return failed("MachineDeleted", "the Machine is being deleted");
+        return failed(PowerOutcome::MachineDeleted, "the Machine is being deleted");
     }
     if machine.spec.paused {
-        return waits(operation, "MachinePaused", PAUSED.to_owned());
+        return waits(operation, PendingOperationReason::MachinePaused, PAUSED.to_owned());
     }
     Route::Worker
 }
@@ -251,11 +253,11 @@ fn route_without(operation: &Operation, begun: bool, absence: Absence) -> Route 
     let name = machine.map_or("", |machine| machine.name.as_str());
     match (absence, begun) {
         (Absence::Gone | Absence::Missing, true) => failed(
-            "MachineDeleted",
+            PowerOutcome::MachineDeleted,
             "the Machine is gone, or another site's now; how far it came is not known",
         ),
         (Absence::Missing, false) => failed(
-            NOT_FOUND,
+            PowerOutcome::MachineNotFound,
             &format!(
                 "there is no Machine {name} of this site: write its manifest, then make a new operation"
             ),
@@ -265,18 +267,18 @@ fn route_without(operation: &Operation, begun: bool, absence: Absence) -> Route 
                 "there is no Machine {name} of this site: it waits for its manifest, and fails when none has come for 30 s \
                  while no manifest has a mistake; make a new operation if another Machine is meant"
             );
-            waits(operation, NOT_FOUND, message)
+            waits(operation, PendingOperationReason::MachineNotFound, message)
         }
         (Absence::Awaited, true) | (Absence::Gone, false) | (Absence::Elsewhere, _) => Route::LeftAlone,
     }
 }
 
-fn failed(reason: &'static str, message: &str) -> Route {
+fn failed(reason: PowerOutcome, message: &str) -> Route {
     Route::Answer(Answer::Failed(End { complete: false, reason, message: message.to_owned() }))
 }
 
 /// Said once.
-fn waits(operation: &Operation, reason: &'static str, message: String) -> Route {
+fn waits(operation: &Operation, reason: PendingOperationReason, message: String) -> Route {
     let status = operation.object.status.as_ref();
     let told = status.is_some_and(|status| status.message.as_ref() == Some(&message));
     if told { Route::LeftAlone } else { Route::Answer(Answer::Waits { reason, message }) }
@@ -427,7 +429,7 @@ mod tests {
             machine.spec.bmc = machine.spec.bmc.filter(|_| has_bmc);
             let route = route(&power("a", 1, Value::Null), Some(&machine), Absence::Elsewhere, alone);
             match route {
-                Route::Answer(Answer::Failed(end)) => end.reason,
+                Route::Answer(Answer::Failed(end)) => end.reason.as_str(),
                 Route::Worker => "worker",
                 Route::LeftAlone => "left alone",
                 Route::Answer(Answer::Waits { .. }) => "waits",
@@ -445,7 +447,7 @@ mod tests {
     fn what_no_worker_can_take_is_answered() {
         let begun = json!({"state": "InProgress"});
         let reason = |route| match route {
-            Route::Answer(Answer::Failed(end)) => end.reason,
+            Route::Answer(Answer::Failed(end)) => end.reason.as_str(),
             other => panic!("{other:?}"),
         };
         assert_eq!(reason(routed(Some(json!({"bmc": null})), Value::Null)), "NotSupported");
@@ -453,7 +455,8 @@ mod tests {
         assert_eq!(routed(None, Value::Null), Route::LeftAlone);
         assert_eq!(routed(Some(json!({})), Value::Null), Route::Worker);
         let paused = Some(json!({"paused": true}));
-        let waits = Answer::Waits { reason: "MachinePaused", message: PAUSED.to_owned() };
+        let waits =
+            Answer::Waits { reason: PendingOperationReason::MachinePaused, message: PAUSED.to_owned() };
         assert_eq!(routed(paused.clone(), Value::Null), Route::Answer(waits));
         assert_eq!(routed(paused.clone(), json!({"state": "Pending", "message": PAUSED})), Route::LeftAlone);
         assert_eq!(routed(paused, begun), Route::Worker);
@@ -467,11 +470,16 @@ mod tests {
         else {
             panic!("it waits");
         };
-        assert!(reason == NOT_FOUND && message.contains("no Machine node1"), "{message}");
+        assert!(
+            reason == PendingOperationReason::MachineNotFound && message.contains("no Machine node1"),
+            "{message}"
+        );
         let told = json!({"state": "Pending", "message": message});
         assert_eq!(routed_where(Absence::Awaited, None, told.clone()), Route::LeftAlone);
         assert_eq!(routed_where(Absence::Awaited, None, begun.clone()), Route::LeftAlone);
-        for (status, expected) in [(told, NOT_FOUND), (begun, "MachineDeleted")] {
+        for (status, expected) in
+            [(told, PowerOutcome::MachineNotFound), (begun, PowerOutcome::MachineDeleted)]
+        {
             let Route::Answer(Answer::Failed(end)) = routed_where(Absence::Missing, None, status) else {
                 panic!("{expected}");
             };

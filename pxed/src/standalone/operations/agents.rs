@@ -9,6 +9,7 @@ use std::time::Duration;
 use bedplate_api::id::MachineName;
 use bedplate_api::machine::Time;
 use bedplate_api::operation::{AGENT_OPERATIONS, MachineOperation, MachineOperationStatus, OperationState};
+use bedplate_api::reason::operation::FanOutOutcome;
 use bedplate_api::wire::{OperationWrite, OperationWritten};
 use bedplate_rules::fan_out::{LEFT_TO_EXECUTOR, taken_within};
 use jiff::{SignedDuration, Timestamp};
@@ -142,18 +143,18 @@ fn given_up(operation: &MachineOperation, now: Timestamp) -> Option<MachineOpera
         let text = format!(
             "the agent of Machine {machine} took it and has not said within {seconds} s how it ended: look at the machine"
         );
-        ("TimedOut", text)
+        (FanOutOutcome::TimedOut, text)
     } else {
         let text = format!(
             "no agent of Machine {machine} took it within {seconds} s: is the host up, and enrolled (`bedplate machine show \
              {machine}`)?"
         );
-        ("NoExecutor", text)
+        (FanOutOutcome::NoExecutor, text)
     };
     Some(MachineOperationStatus {
         state: Some(OperationState::Failed),
         completion_time: Some(Time(Timestamp::from_second(now.as_second()).unwrap_or(now))),
-        reason: Some(reason.to_owned()),
+        reason: Some(reason.as_str().to_owned()),
         message: Some(message),
         ..before
     })

@@ -15,6 +15,7 @@ use std::sync::Arc;
 use bedplate_api::id::{Digest, MachineName};
 use bedplate_api::machine::Time;
 use bedplate_api::operation::{AGENT_OPERATIONS, MachineOperation, MachineOperationStatus, OperationState};
+use bedplate_api::reason::operation::PowerOutcome;
 use bedplate_api::selector::MachineSelector;
 use bedplate_rules::fan_out::{Now, child, child_name, plan as plan_fan};
 use jiff::{SignedDuration, Timestamp};
@@ -30,8 +31,6 @@ use crate::power::{Operation, OperationKey};
 pub(crate) const MOST: usize = 4096;
 /// How long an operation is remembered whose manifest is gone.
 pub(crate) const REMEMBERED: SignedDuration = SignedDuration::from_hours(24);
-/// The reason of an operation of which nobody knows whether it was carried out.
-pub(crate) const UNKNOWN: &str = "Unknown";
 
 /// One operation.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
@@ -316,7 +315,7 @@ fn unknown(now: Timestamp) -> MachineOperationStatus {
     MachineOperationStatus {
         state: Some(OperationState::Failed),
         completion_time: Some(Time(now)),
-        reason: Some(UNKNOWN.to_owned()),
+        reason: Some(PowerOutcome::Unknown.as_str().to_owned()),
         message: Some(message.to_owned()),
         ..MachineOperationStatus::default()
     }
@@ -420,7 +419,10 @@ pub(crate) mod tests {
             at(0),
         );
         let status = plan.new[0].object.status.clone().unwrap();
-        assert_eq!((status.state, status.reason.as_deref()), (Some(OperationState::Failed), Some(UNKNOWN)));
+        assert_eq!(
+            (status.state, status.reason.as_deref()),
+            (Some(OperationState::Failed), Some(PowerOutcome::Unknown.as_str()))
+        );
     }
 
     #[test]

@@ -222,8 +222,7 @@ impl Follower {
                 status.provider_id = chosen.node.as_ref().map(|_| format!("bedplate://{name}"));
                 (status.selected, status.node_ref) = (chosen.selected, chosen.node);
                 if let Some(said) = said {
-                    let type_ = condition_type::CONFIGURATION_PENDING;
-                    set_condition(status, type_, said.pending, said.reason, &said.message, Timestamp::now());
+                    set_condition(status, said.pending, said.reason, &said.message, Timestamp::now());
                 }
             });
         }

@@ -14,6 +14,7 @@ use bedplate_api::id::MachineName;
 use bedplate_api::machine::{
     DeletionPolicy, Machine, MachineSpec, MachineStatus, PROVIDER_MANUAL, Selected, SelectedBy, Time,
 };
+use bedplate_api::reason::machine::ConfigurationPendingReason;
 use bedplate_api::version::{MachineConfigurationVersion, MachineConfigurationVersionStatus};
 use bedplate_bootstrap::makes_a_cluster;
 use bedplate_rules::selection::{
@@ -27,16 +28,6 @@ use crate::machines::{KnownMachine, Snapshot};
 
 /// How long a Machine that no manifest has keeps what was chosen: its file may be written anew, or have a mistake.
 pub(super) const MISSING: SignedDuration = SignedDuration::from_mins(10);
-
-/// Reasons of `ConfigurationPending` beside those of a choice that cannot be made.
-pub mod reason {
-    /// A version is selected.
-    pub const SELECTED: &str = "Selected";
-    /// A version will be, once the host is enrolled.
-    pub const MATCHED: &str = "Matched";
-    /// The Node is gone, and the host is a cluster's control plane: it is not paved again.
-    pub const CONTROL_PLANE_KEPT: &str = "ControlPlaneKept";
-}
 
 /// What the manifests say.
 #[derive(Debug, Clone, Default)]
@@ -68,7 +59,7 @@ pub(super) struct Input<'a> {
 pub(super) struct Said {
     /// Nothing is selected, and nothing can be.
     pub(super) pending: bool,
-    pub(super) reason: &'static str,
+    pub(super) reason: ConfigurationPendingReason,
     pub(super) message: String,
 }
 
@@ -322,25 +313,31 @@ fn choose_for(
     let said = |pending, reason, message| Some(Said { pending, reason, message });
     match choice {
         Choice::LeaveAlone => None,
-        Choice::Pending(pending) => said(true, pending.reason.as_str(), pending.message),
+        Choice::Pending(pending) => said(true, pending.reason, pending.message),
         Choice::Matched(matched) => {
             let version = version_name(&matched.name, matched.version);
-            said(false, reason::MATCHED, format!("{version} is selected once the host is enrolled"))
+            said(
+                false,
+                ConfigurationPendingReason::Matched,
+                format!("{version} is selected once the host is enrolled"),
+            )
         }
         Choice::Select(select) => {
             let message = described(&select.selected);
             select_for(state, known, select, why, now, outcome);
-            said(false, reason::SELECTED, message)
+            said(false, ConfigurationPendingReason::Selected, message)
         }
         Choice::Keep(stuck) => {
             let selected = machine.status.and_then(|status| status.selected)?;
             match (control_plane, stuck) {
-                (Some(version), _) => said(false, reason::CONTROL_PLANE_KEPT, kept(&version)),
+                (Some(version), _) => {
+                    said(false, ConfigurationPendingReason::ControlPlaneKept, kept(&version))
+                }
                 (None, Some(stuck)) => {
                     let message = format!("{}, and stays: {}", described(&selected), stuck.message);
-                    said(false, stuck.reason.as_str(), message)
+                    said(false, stuck.reason, message)
                 }
-                (None, None) => said(false, reason::SELECTED, described(&selected)),
+                (None, None) => said(false, ConfigurationPendingReason::Selected, described(&selected)),
             }
         }
     }

@@ -3,6 +3,7 @@
 use std::collections::BTreeSet;
 
 use bedplate_api::machine::{Applied, Machine, SlotName};
+use bedplate_api::reason::machine::{ConfigurationPendingReason, EnrolledReason};
 use jiff::{SignedDuration, Timestamp};
 use serde_json::{Value, json};
 
@@ -93,7 +94,7 @@ impl Site {
         move |name: &MachineName| {
             let mut status =
                 bedplate_api::machine::MachineStatus { applied: applied.clone(), ..Default::default() };
-            set_condition(&mut status, "Enrolled", enrolled.contains(name), "x", "", now);
+            set_condition(&mut status, enrolled.contains(name), EnrolledReason::Enrolled, "", now);
             Some(status)
         }
     }
@@ -156,7 +157,7 @@ fn version(number: u32, deployed: bool) -> (String, bool) {
 fn h3_a_host_that_is_not_enrolled_gets_nothing_and_says_what_it_would_be() {
     let mut site = Site::new();
     let said = site.said();
-    assert_eq!((said.pending, said.reason), (false, "Matched"));
+    assert_eq!((said.pending, said.reason), (false, ConfigurationPendingReason::Matched));
     assert_eq!(site.versions(), [version(1, false)], "c1");
     site.edit(&kubernetes("v1.34.1"));
     site.settle();
@@ -164,7 +165,7 @@ fn h3_a_host_that_is_not_enrolled_gets_nothing_and_says_what_it_would_be() {
     assert_eq!(site.state.versions["w-v1"].spec.template.kubernetes.version, "v1.34.1");
     site.manifests.configurations.clear();
     let said = site.said();
-    assert_eq!((said.pending, said.reason), (true, "NoConfiguration"));
+    assert_eq!((said.pending, said.reason), (true, ConfigurationPendingReason::NoConfiguration));
     assert!(site.versions().is_empty() && site.state.configurations.is_empty(), "nobody holds it");
 }
 
@@ -229,7 +230,7 @@ fn h7_a_person_who_names_an_earlier_version_gets_it_at_once_and_the_node_stays()
     assert_eq!(site.chosen(), (1, Some("1".to_owned())));
     site.machines = vec![machine(json!({ "configurationRef": { "name": "none" } }))];
     let said = site.said();
-    assert_eq!((said.pending, said.reason), (false, "ConfigurationNotFound"));
+    assert_eq!((said.pending, said.reason), (false, ConfigurationPendingReason::ConfigurationNotFound));
     assert!(said.message.starts_with("w-v1 is selected by spec.configurationRef, and stays: "), "{said:?}");
 }
 
@@ -247,11 +248,11 @@ fn a_host_that_made_the_cluster_is_never_paved_again_because_its_node_is_gone() 
     site.settle();
     site.agent_says(None, Some("1"));
     let said = site.said();
-    assert_eq!((said.pending, said.reason), (false, reason::CONTROL_PLANE_KEPT));
+    assert_eq!((said.pending, said.reason), (false, ConfigurationPendingReason::ControlPlaneKept));
     assert!(said.message.contains("w-v1: kubeadm init") && said.message.contains("Restart the kubelet"));
     assert_eq!(site.chosen(), (1, Some("1".to_owned())));
     site.agent_says(Some(&node("2")), None);
-    assert_eq!(site.said().reason, "Selected", "it has registered again");
+    assert_eq!(site.said().reason, ConfigurationPendingReason::Selected, "it has registered again");
     assert_eq!(site.chosen(), (1, Some("2".to_owned())));
 }
 
@@ -271,7 +272,10 @@ fn v3_a_configuration_in_use_outlives_its_manifest_and_says_so_until_it_is_free(
     other.metadata.name = Some("b".to_owned());
     site.machines.push(other);
     site.enrolled.insert(name("b"));
-    assert_eq!(site.settle().said[&name("b")].as_ref().unwrap().reason, "NoConfiguration");
+    assert_eq!(
+        site.settle().said[&name("b")].as_ref().unwrap().reason,
+        ConfigurationPendingReason::NoConfiguration
+    );
     site.edit(&kubernetes("v1.34.0"));
     site.settle();
     assert_eq!(site.problems(), Vec::<String>::new());
@@ -379,7 +383,8 @@ impl Rig {
 
     fn enrol(&self) {
         let now = Timestamp::now();
-        self.registry.update(&name("a"), |status| set_condition(status, "Enrolled", true, "x", "", now));
+        self.registry
+            .update(&name("a"), |status| set_condition(status, true, EnrolledReason::Enrolled, "", now));
     }
 
     async fn until(&self, what: &str, is_so: impl Fn(&Self) -> bool) {

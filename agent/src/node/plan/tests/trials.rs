@@ -10,7 +10,7 @@ fn a_version_that_fails_is_taken_back_and_not_tried_again_until_another_is_selec
     world.select(2);
     world.settle();
     world.delete_node();
-    assert_eq!(world.settle().reason, Reason::VersionRefused);
+    assert_eq!(world.settle().reason, PavedReason::VersionRefused);
     assert_eq!(world.node(), Some(1), "{}", world.log.join("\n"));
     assert_eq!(world.seen.refused, [version(2)]);
     world.select(3);
@@ -58,12 +58,16 @@ fn a_first_trial_that_fails_with_a_ready_node_is_stopped_and_tried_anew() {
     let slot = world.until("fail");
     assert!(matches!(world.seen.node, NodeSeen::Present { ready_since: Some(_), .. }));
     world.machine().paused = true;
-    assert!(matches!(world.plan(), Plan::Wait(Wait { reason: Reason::Paused, .. })), "{:?}", world.plan());
+    assert!(
+        matches!(world.plan(), Plan::Wait(Wait { reason: PavedReason::Paused, .. })),
+        "{:?}",
+        world.plan()
+    );
     world.machine().paused = false;
     assert_eq!(world.plan(), Plan::Do(Step::StopSlot { slot }));
     // A person mends what was outside of the slot.
     world.no_sandbox.clear();
-    assert_eq!(world.settle().reason, Reason::Applied);
+    assert_eq!(world.settle().reason, PavedReason::Applied);
     assert_eq!(world.node(), Some(1), "{}", world.log.join("\n"));
 }
 
@@ -76,7 +80,7 @@ fn a_rollback_starts_the_former_slot_before_it_takes_the_node_for_its_own() {
     assert_eq!(world.plan(), Plan::Do(Step::StopSlot { slot }));
     world.apply(Step::StopSlot { slot });
     assert_eq!(world.plan(), Plan::Do(Step::StartSlot { slot: former }));
-    assert_eq!(world.settle().reason, Reason::VersionRefused);
+    assert_eq!(world.settle().reason, PavedReason::VersionRefused);
     assert_eq!(world.node(), Some(1), "{}", world.log.join("\n"));
     assert_eq!(world.seen.refused, [version(2)]);
 }
@@ -84,11 +88,11 @@ fn a_rollback_starts_the_former_slot_before_it_takes_the_node_for_its_own() {
 #[test]
 fn a_trial_leaves_the_node_that_runs_while_the_machine_is_held_or_the_api_server_is_away() {
     type Change = fn(&mut World);
-    let cases: [(&str, Change, Reason); 4] = [
-        ("paused", |w| w.machine().paused = true, Reason::Paused),
-        ("deleting", |w| w.machine().deleting = true, Reason::MachineDeleting),
-        ("claimed", |w| w.machine().claimed_by = Some("worker-7".to_owned()), Reason::Claimed),
-        ("API away", |w| w.seen.api = Api::Away, Reason::ApiUnreachable),
+    let cases: [(&str, Change, PavedReason); 4] = [
+        ("paused", |w| w.machine().paused = true, PavedReason::Paused),
+        ("deleting", |w| w.machine().deleting = true, PavedReason::MachineDeleting),
+        ("claimed", |w| w.machine().claimed_by = Some("worker-7".to_owned()), PavedReason::Claimed),
+        ("API away", |w| w.seen.api = Api::Away, PavedReason::ApiUnreachable),
     ];
     for (what, change, reason) in cases {
         let mut world = about_to_repave(false);
@@ -117,7 +121,7 @@ fn what_has_failed_stays_in_its_slot_until_it_is_tried_again_or_another_version_
     world.until("stop-slot");
     world.live_on();
     let plan = world.plan();
-    assert!(matches!(plan, Plan::Wait(Wait { reason: Reason::BackOff, .. })), "{plan:?}");
+    assert!(matches!(plan, Plan::Wait(Wait { reason: PavedReason::BackOff, .. })), "{plan:?}");
     world.select(2);
     let plan = world.plan();
     assert!(matches!(plan, Plan::Do(Step::PrepareSlot { .. })), "{plan:?}");

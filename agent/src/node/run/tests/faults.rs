@@ -27,7 +27,7 @@ fn version_that_joins_another_cluster_is_refused_before_the_node_is_stopped() {
         *world.plane.compared.lock().unwrap() = Some(Compared::Other("status 401".to_owned()));
         let (asked, calls) = (world.images.asked.load(Ordering::Relaxed), world.units.calls().len());
         world.select(2);
-        let paved = until_reason(&mut world, "InvalidConfiguration").await;
+        let paved = until_reason(&mut world, PavedReason::InvalidConfiguration).await;
         let words =
             ["kubernetes.apiServerEndpoint", "another cluster", "https://other.example:6443: status 401"];
         assert!(words.iter().all(|word| paved.message.contains(word)), "{}", paved.message);
@@ -61,7 +61,7 @@ fn inside(world: &World, slot: SlotName) -> FakeUnits {
 }
 
 /// Turns until this is the reason of `Paved`.
-async fn until_reason(world: &mut World, reason: &str) -> ConditionTold {
+async fn until_reason(world: &mut World, reason: PavedReason) -> ConditionTold<PavedReason> {
     let mut agent = world.agent();
     for _ in 0..100 {
         world.react().await;
@@ -163,7 +163,7 @@ fn a_disk_that_is_full_is_told_the_half_slot_goes_and_the_node_that_runs_stays()
         let removal = trash::serve(world.parts.slots.clone(), Arc::default());
         let told = tokio::select! {
             () = removal => unreachable!("the removal runs until it is dropped"),
-            told = until_reason(&mut world, "NoRoom") => told,
+            told = until_reason(&mut world, PavedReason::NoRoom) => told,
         };
         assert!(told.message.contains("are needed and 1048576 are free"), "{}", told.message);
         assert!(is_applied(&world, SlotName::A, 1) && world.runs(SlotName::A).await);
@@ -199,7 +199,7 @@ fn filling_waits_for_the_room_that_former_contents_take() {
             let told = plane.told.lock().unwrap();
             told.iter()
                 .flat_map(|told| &told.paved)
-                .any(|paved| paved.message.contains(text) || paved.reason == text)
+                .any(|paved| paved.message.contains(text) || paved.reason.as_str() == text)
         };
         let removal = async {
             while !said(SAID) {
@@ -233,7 +233,7 @@ fn logs_of_failed_trials_make_room_for_a_slot() {
             let told = plane.told.lock().unwrap();
             told.iter()
                 .flat_map(|told| &told.paved)
-                .any(|paved| paved.message.contains(text) || paved.reason == text)
+                .any(|paved| paved.message.contains(text) || paved.reason.as_str() == text)
         };
         let removal = async {
             while !said(SAID) {
@@ -266,7 +266,7 @@ fn slot_waits_for_room_although_something_older_is_stuck() {
             let told = plane.told.lock().unwrap();
             told.iter()
                 .flat_map(|told| &told.paved)
-                .any(|paved| paved.message.contains(text) || paved.reason == text)
+                .any(|paved| paved.message.contains(text) || paved.reason.as_str() == text)
         };
         let removal = async {
             while !said(SAID) {
@@ -302,14 +302,14 @@ fn unremovable_former_contents_are_reported_and_delay_nothing() {
         };
         let told = tokio::select! {
             () = rounds => unreachable!("rounds go on until they are dropped"),
-            told = until_reason(&mut world, "NoRoom") => told,
+            told = until_reason(&mut world, PavedReason::NoRoom) => told,
         };
         assert!(told.message.contains("are needed and 1048576 are free"), "{}", told.message);
         assert!(told.message.contains(stuck), "{}", told.message);
         assert_eq!(world.settled().await, "Applied");
         assert_eq!(world.record(SlotName::B).unwrap().stage, Stage::Prepared);
         let told = world.told().paved.unwrap();
-        assert_eq!((told.status, told.reason), (Truth::True, "Applied"));
+        assert_eq!((told.status, told.reason), (Truth::True, PavedReason::Applied));
         assert!(told.message.contains(stuck), "{}", told.message);
     });
 }
@@ -347,11 +347,14 @@ fn a_disk_that_gets_full_while_a_slot_is_filled_is_no_other_fault_of_the_disk() 
         let source = std::io::Error::from_raw_os_error(code);
         ApplyError::Slot(WriteInsideError::Act { act: "write", path: "/etc/a".to_owned(), source }.into())
     };
-    assert_eq!((full(28).reason(), full(5).reason()), ("NoRoom", "DiskFailed"));
+    assert_eq!((full(28).reason(), full(5).reason()), (PavedReason::NoRoom, PavedReason::DiskFailed));
     assert!(crate::fault::explained(&full(28)).contains("a (larger) state disk"));
     let path = "/var/lib/bedplate/slots/b/filled.json".into();
     let source = std::io::Error::from_raw_os_error(28);
-    assert_eq!(ApplyError::Slot(KeepSlotError::File { act: "write", path, source }).reason(), "NoRoom");
+    assert_eq!(
+        ApplyError::Slot(KeepSlotError::File { act: "write", path, source }).reason(),
+        PavedReason::NoRoom
+    );
 }
 
 #[test]
@@ -365,7 +368,7 @@ fn a_registry_that_is_gone_or_whose_name_is_not_resolved_is_told_and_disturbs_no
             problem: "dns error: failed to lookup address information".to_owned(),
         });
         world.select(2);
-        let told = until_reason(&mut world, "ImageUnavailable").await;
+        let told = until_reason(&mut world, PavedReason::ImageUnavailable).await;
         assert!(told.message.contains("after 5 tries"), "{}", told.message);
         assert!(told.message.contains("/etc/resolv.conf"), "{}", told.message);
         assert!(is_applied(&world, SlotName::A, 1) && world.runs(SlotName::A).await);
@@ -464,13 +467,13 @@ fn trust_5_ended_certificate_of_a_kubelet_is_renewed_by_a_request_of_the_agent()
         let mut agent = world.agent();
         tokio::join!(agent.turn(), kubelet);
         let told = world.told().paved.unwrap();
-        assert_eq!(told.reason, "KubeletCertificateEnded");
+        assert_eq!(told.reason, PavedReason::KubeletCertificateEnded);
         assert!(told.message.contains("has ended"), "{}", told.message);
         assert!(!given.exists() && !link.is_symlink(), "the key is not left there");
         assert!(!world.parts.slots.places().kubelet_key(SlotName::A).exists());
         assert_eq!(world.plane.requests.names().len(), 2, "one for the join, one for the renewal");
         agent.turn().await;
-        assert_eq!(world.told().paved.unwrap().reason, "Applied");
+        assert_eq!(world.told().paved.unwrap().reason, PavedReason::Applied);
     });
 }
 
@@ -494,7 +497,7 @@ fn without_a_cluster_a_kubelet_whose_certificate_ended_asks_again_by_what_its_ve
         let mut agent = world.agent();
         agent.turn().await;
         let told = world.told().paved.unwrap();
-        assert_eq!((told.status, told.reason), (Truth::True, "KubeletCertificateEnded"));
+        assert_eq!((told.status, told.reason), (Truth::True, PavedReason::KubeletCertificateEnded));
         assert!(
             told.message.contains("there is no /etc/kubernetes/join.conf; docs/node.md"),
             "{}",
@@ -517,7 +520,7 @@ fn without_a_cluster_a_kubelet_whose_certificate_ended_asks_again_by_what_its_ve
         tokio::join!(agent.turn(), kubelet);
         assert!(!given.exists() && !root.join("bootstrap-kubelet.conf").is_symlink());
         agent.turn().await;
-        assert_eq!(world.told().paved.unwrap().reason, "Applied");
+        assert_eq!(world.told().paved.unwrap().reason, PavedReason::Applied);
     });
 }
 

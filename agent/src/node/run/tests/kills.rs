@@ -1,41 +1,55 @@
 //! An agent that is killed at any point, and slots that are emptied.
 
 use super::*;
+use crate::bus::kill_points::kill_before_each_effect;
+
+/// Effects of a first pave and of the repave after it, with the other slot prepared each time.
+const EFFECTS_OF_TWO_PAVES: &[(&str, usize)] = &[
+    ("daemon-reload", 6),
+    ("disk", 127),
+    ("edit", 2),
+    ("image", 8),
+    ("probe", 2),
+    ("request", 2),
+    ("reset-failed", 2),
+    ("restart", 4),
+    ("run", 3),
+    ("start", 6),
+    ("stop", 6),
+];
+
+/// Effects of a drain of a node with a prepared slot.
+const EFFECTS_OF_A_DRAIN: &[(&str, usize)] = &[("disk", 20), ("run", 1), ("stop", 4), ("trash", 4)];
+
+/// Name of a file that must not outlive a drained slot.
+const KEY: &str = "kubelet-client-current.pem";
 
 #[test]
-fn an_agent_killed_at_any_wake_up_ends_where_an_undisturbed_one_does() {
-    in_runtime(async {
-        let mut kill_at = 1;
-        loop {
-            let mut world = World::new();
-            let mut polls = 0;
-            world.select(1);
-            let first = world.settle(&mut polls, kill_at).await;
-            world.delete_node(2);
-            let second = world.settle(&mut polls, kill_at).await;
-            assert_eq!((first.as_str(), second.as_str()), ("Applied", "Applied"), "killed at {kill_at}");
-            let runs = (world.runs(SlotName::A).await, world.runs(SlotName::B).await);
-            assert_ne!(runs.0, runs.1, "killed at {kill_at}: {runs:?}");
-            let applied = if runs.0 { SlotName::A } else { SlotName::B };
-            assert!(is_applied(&world, applied, 2), "killed at {kill_at}");
-            assert_eq!(world.parts.slots.ledger().unwrap(), Default::default(), "killed at {kill_at}");
-            assert_eq!(world.plane.requests.names().len(), 2, "one for each join, killed at {kill_at}");
-            assert_eq!(world.told().applied.unwrap().version, 2);
-            trash::remove(&world.parts.slots).await;
-            for slot in [SlotName::A, SlotName::B] {
-                let slots = &world.parts.slots;
-                assert!(!slots.has_trash(slot).unwrap(), "killed at {kill_at}");
-                let is_whole = world.record(slot).is_some() || !slots.places().slot(slot).exists();
-                assert!(is_whole, "killed at {kill_at}: files without a record in slot {slot:?}");
-            }
-            if polls < kill_at {
-                break;
-            }
-            kill_at += 1;
+fn agent_killed_before_any_effect_ends_where_an_undisturbed_one_does() {
+    in_runtime(kill_before_each_effect(EFFECTS_OF_TWO_PAVES, async |kill_at| {
+        let mut world = World::new();
+        world.kills.arm(kill_at);
+        world.select(1);
+        let first = world.settled().await;
+        world.delete_node(2);
+        let second = world.settled().await;
+        assert_eq!((first.as_str(), second.as_str()), ("Applied", "Applied"), "killed at {kill_at:?}");
+        let runs = (world.runs(SlotName::A).await, world.runs(SlotName::B).await);
+        assert_ne!(runs.0, runs.1, "killed at {kill_at:?}: {runs:?}");
+        let applied = if runs.0 { SlotName::A } else { SlotName::B };
+        assert!(is_applied(&world, applied, 2), "killed at {kill_at:?}");
+        assert_eq!(world.parts.slots.ledger().unwrap(), Default::default(), "killed at {kill_at:?}");
+        assert_eq!(world.plane.requests.names().len(), 2, "one for each join, killed at {kill_at:?}");
+        assert_eq!(world.told().applied.unwrap().version, 2);
+        trash::remove(&world.parts.slots).await;
+        for slot in [SlotName::A, SlotName::B] {
+            let slots = &world.parts.slots;
+            assert!(!slots.has_trash(slot).unwrap(), "killed at {kill_at:?}");
+            let is_whole = world.record(slot).is_some() || !slots.places().slot(slot).exists();
+            assert!(is_whole, "killed at {kill_at:?}: files without a record in slot {slot:?}");
         }
-        // Half of what an idle machine needs: blocking work that ends before it is awaited causes no wake-up.
-        assert!(kill_at > 20, "only {kill_at} wake-ups");
-    });
+        world.kills
+    }));
 }
 
 /// Returns true if a file of this name is anywhere below a directory.
@@ -47,58 +61,52 @@ fn is_below(directory: &Path, name: &str) -> bool {
     })
 }
 
+/// A host whose slot a is the node and whose slot b is prepared, both with a key in them, and whose Machine was drained.
+async fn drained() -> World {
+    let mut world = World::new();
+    for version in [1, 2] {
+        world.select(version);
+        assert_eq!(world.settled().await, "Applied");
+    }
+    let places = world.parts.slots.places();
+    for directory in [places.kept(SlotName::A, "kubelet").join("pki"), places.upper(SlotName::B)] {
+        std::fs::create_dir_all(&directory).unwrap();
+        std::fs::write(directory.join(KEY), "KEY").unwrap();
+    }
+    world.drain();
+    world
+}
+
 #[test]
-fn drained_slot_is_reported_empty_only_once_its_keys_are_gone() {
-    const KEY: &str = "kubelet-client-current.pem";
-    in_runtime(async {
-        let mut kill_at = 1;
-        loop {
-            let mut world = World::new();
-            world.select(1);
-            world.settled().await;
-            let (pki, state) = (
-                world.parts.slots.places().kept(SlotName::A, "kubelet").join("pki"),
-                world.directory.path().join("state"),
-            );
-            std::fs::create_dir_all(&pki).unwrap();
-            std::fs::write(pki.join(KEY), "KEY").unwrap();
-            world.drain();
-            let (mut agent, mut polls, mut is_empty) = (world.agent(), 0, false);
-            for _ in 0..50 {
-                let work = async {
-                    agent.turn().await;
-                    trash::remove(&world.parts.slots).await;
-                };
-                let is_killed = limited(work, &mut polls, kill_at).await.is_none();
-                // A kill would also have ended the blocking work of the dead agent.
-                tokio::task::spawn_blocking(|| ()).await.unwrap();
-                let told = world.told();
-                is_empty = told.slots[0].state == SlotState::Empty && told.applied.is_none();
-                assert!(!is_empty || !is_below(&state, KEY), "killed at {kill_at}");
-                let (is_busy, is_there) = (
-                    matches!(told.slots[0].state, SlotState::Running | SlotState::Emptying),
-                    is_below(&state, KEY),
-                );
-                assert!(
-                    is_busy || told.applied.is_some() || !is_there,
-                    "killed at {kill_at}: {:?}",
-                    told.slots
-                );
-                if is_killed {
-                    agent = world.agent();
-                } else if is_empty {
-                    break;
-                }
-            }
-            assert!(is_empty, "killed at {kill_at}: {:?}", world.told());
-            if polls < kill_at {
+fn trust_8_drained_slots_are_reported_empty_only_once_their_keys_are_gone() {
+    in_runtime(kill_before_each_effect(EFFECTS_OF_A_DRAIN, async |kill_at| {
+        let world = drained().await;
+        let (kills, state) = (world.kills.clone(), world.directory.path().join("state"));
+        kills.arm(kill_at);
+        let (mut agent, mut is_empty) = (world.agent(), false);
+        for _ in 0..50 {
+            let work = async {
+                agent.turn().await;
+                kills.reach("trash to remove").await;
+                trash::remove(&world.parts.slots).await;
+            };
+            let is_killed = kills.run(work).await.is_none();
+            let told = world.told();
+            is_empty = told.applied.is_none() && told.slots.iter().all(|slot| slot.state == SlotState::Empty);
+            let mut states = told.slots.iter().map(|slot| slot.state);
+            let is_busy = |state| matches!(state, SlotState::Running | SlotState::Emptying);
+            // The controller releases the Machine otherwise.
+            let is_held = told.applied.is_some() || states.any(is_busy);
+            assert!(is_held || !is_below(&state, KEY), "killed at {kill_at:?}: {:?}", told.slots);
+            if is_killed {
+                agent = world.agent();
+            } else if is_empty {
                 break;
             }
-            kill_at += 1;
         }
-        // Half of what an idle machine needs: blocking work that ends before it is awaited causes no wake-up.
-        assert!(kill_at > 5, "only {kill_at} wake-ups");
-    });
+        assert!(is_empty, "killed at {kill_at:?}: {:?}", world.told());
+        kills
+    }));
 }
 
 #[test]

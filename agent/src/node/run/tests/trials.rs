@@ -70,7 +70,7 @@ fn a_trial_that_is_held_is_not_looked_at_again_and_again() {
             seen.machine = Some(Arc::new(machine));
         });
         assert_eq!(agent.turn().await, Pause::Open);
-        assert_eq!(world.told().paved.unwrap().reason, "Paused");
+        assert_eq!(world.told().paved.unwrap().reason, PavedReason::Paused);
         assert!(world.runs(SlotName::A).await, "the former slot serves on");
     });
 }
@@ -110,7 +110,7 @@ fn a_version_that_would_make_a_cluster_is_refused_with_a_reason() {
         let mut agent = world.agent();
         agent.turn().await;
         let paved = world.told().paved.unwrap();
-        assert_eq!(paved.reason, "InvalidConfiguration", "{}", paved.message);
+        assert_eq!(paved.reason, PavedReason::InvalidConfiguration, "{}", paved.message);
         assert!(paved.message.contains("joinConfiguration"), "{}", paved.message);
         assert_eq!(world.images.asked.load(Ordering::Relaxed), 0);
     });
@@ -163,11 +163,15 @@ fn without_a_cluster_an_ended_certificate_of_the_kubelet_is_told_once_its_api_se
             world.told().paved.unwrap().reason
         };
         world.plane.seen.send_modify(|seen| seen.api = Api::Away);
-        assert_eq!(reason().await, "Applied", "in a cluster it is renewed once there is an answer");
+        assert_eq!(
+            reason().await,
+            PavedReason::Applied,
+            "in a cluster it is renewed once there is an answer"
+        );
         world.plane.standalone.store(true, Ordering::Relaxed);
-        assert_eq!(reason().await, "KubeletCertificateEnded");
+        assert_eq!(reason().await, PavedReason::KubeletCertificateEnded);
         world.plane.seen.send_modify(|seen| seen.api = Api::Live);
-        assert_eq!(reason().await, "Applied");
+        assert_eq!(reason().await, PavedReason::Applied);
     });
 }
 
@@ -203,7 +207,12 @@ fn a_rollback_comes_to_its_end_whatever_becomes_of_annotations() {
             agent.turn().await;
         }
         let paved = world.told().paved.unwrap();
-        assert_eq!((paved.status, paved.reason), (Truth::True, "ApiUnreachable"), "{}", paved.message);
+        assert_eq!(
+            (paved.status, paved.reason),
+            (Truth::True, PavedReason::ApiUnreachable),
+            "{}",
+            paved.message
+        );
         assert!(paved.message.contains("annotations"), "{}", paved.message);
         // The Node that the trial registered is the former slot's, and has its annotations once it can.
         world.node.fails.store(false, Ordering::Relaxed);

@@ -101,7 +101,7 @@ fn a_power_cycle_leaves_the_machine_off_for_a_while_counted_from_the_step_in_the
 
 fn end(act: Act) -> (bool, &'static str, String) {
     match act {
-        Act::Finish(end) => (end.complete, end.reason, end.message),
+        Act::Finish(end) => (end.complete, end.reason.as_str(), end.message),
         other => panic!("{other:?} is no end"),
     }
 }
@@ -185,8 +185,12 @@ fn late(state: PowerState) -> Seen {
 
 #[test]
 fn trouble_that_may_pass_is_put_up_with_for_45_seconds_and_a_wrong_password_not_at_all() {
-    let failure =
-        |transient| Failure { reason: "BMCUnreachable", message: String::new(), transient, sent: false };
+    let failure = |transient| Failure {
+        fault: BmcFault::BmcUnreachable,
+        message: String::new(),
+        transient,
+        sent: false,
+    };
     let trouble = |transient, since| {
         let trouble =
             Trouble { since: at(since), again: at(101), asking: false, failure: failure(transient) };
@@ -322,7 +326,8 @@ impl World {
         if matches!(fate, Fate::Fine | Fate::KilledAfter) {
             self.memory.asked(request, self.now);
         } else {
-            let failure = Failure { reason: "BMCUnreachable", message: String::new(), transient: true, sent };
+            let failure =
+                Failure { fault: BmcFault::BmcUnreachable, message: String::new(), transient: true, sent };
             self.memory.refused(request, failure, self.now, 0.0);
         }
     }
@@ -454,7 +459,7 @@ fn a_machine_that_must_boot_from_the_network_is_not_switched_off_before_that_can
     assert_eq!(off, Act::Ask(PowerRequest::ForceOff, boot));
     let mut memory = taken();
     let cannot = Failure {
-        reason: "NotSupported",
+        fault: BmcFault::NotSupported,
         message: "no boot override".to_owned(),
         transient: false,
         sent: false,
@@ -469,7 +474,7 @@ fn where_force_is_allowed_a_bmc_that_refuses_to_ask_is_made_to_force() {
     for (off, forced) in [(grace, true), (GRACEFUL, false)] {
         let mut memory = Memory { wrote: Some(Step::GracefulOff), ..taken() };
         let message = "not in this state".to_owned();
-        let refused = Failure { reason: "Refused", message, transient: false, sent: false };
+        let refused = Failure { fault: BmcFault::Refused, message, transient: false, sent: false };
         memory.refused(PowerRequest::GracefulOff, refused, at(100), 0.0);
         let act = act(&order(Kind::PowerOff, off), Some(Step::GracefulOff), &memory, PowerState::On);
         if forced {

@@ -1,0 +1,150 @@
+//! Reasons of Events, with the type and the action that the Events API asks for.
+//!
+//! Pure.
+
+use super::{Reason, reasons};
+
+reasons! {
+    /// Events of bedplate-controller.
+    pub enum ControllerEvent: "Events of bedplate-controller" {
+        VersionCreated: "An edit made a version.";
+        VersionUpdated: "An edit changed the newest version, which no Machine uses.";
+        VersionDeleted: "A version was deleted: more than revisionHistoryLimit, or with its configuration.";
+        VersionLocked: "A Machine uses the version. It does not change any more.";
+        VersionSelected: "A version was selected for a Machine.";
+        NotSelected: "No version can be selected, or the due selection is not possible."
+            => User, "See `bedplate machine explain NAME`.";
+        NodeRegistered: "The Machine's Node has registered.";
+        NodeGone: "The Machine's Node was deleted. The host is repaved.";
+        ForeignNode: "The Node of the Machine's name belongs to another host."
+            => User, "See docs/stuck.md, \"A Node of the Machine's name exists\".";
+        NodeRegisteredAnew: "The Node was deleted and registered again before the host was repaved."
+            => User, "To repave the host, delete the Node again: `kubectl delete node NAME`.";
+        CertificateApproved: "A kubelet certificate request was approved.";
+        CertificateDenied: "A kubelet certificate request was denied."
+            => User, "Correct the cause in the note, then delete the request.";
+        CertificateAwaitsPerson: "A kubelet certificate request needs the approval of a user."
+            => User, "Check the request: `kubectl get csr`. Then approve or deny it.";
+        DeletionHeld: "The object is deleted, and Machines still use it."
+            => User, "Move or delete the Machines in the note.";
+        Released: "No Machine uses the deleted object any more. Its finalizer was removed.";
+        WriteRefused: "The API server rejected a write."
+            => User, "Correct the cause in the note.";
+        ImageResolved: "The digest of a tag is known.";
+        ImageUnresolved: "The registry does not resolve a tag."
+            => User, "Check the reference and the registry, or name the image by its digest.";
+        UpdateBegun: "A Machine's turn in a rolling update started.";
+        UpdateHeld: "A Machine's turn ended early. No step failed.";
+        UpdateGivenUp: "A Machine's turn failed, or cannot start."
+            => User, "See condition Degraded of the MachineConfiguration.";
+        RolledBack: "The agent returned to the former version."
+            => User, "Edit the MachineConfiguration. status.rolledBack of the Machine has the cause.";
+        VersionApplied: "A Node runs the version and has passed its health gate.";
+        DrainBegun: "The Node of a deleted Machine is drained.";
+        DrainBlocked: "Pods of a Node that is drained cannot be evicted."
+            => User, "Check the PodDisruptionBudgets and the Pods in the note.";
+        NodeDrained: "A drained Node was deleted.";
+        RolloutBegun: "A rolling update started.";
+        RolloutPaused: "A rolling update does not continue, because a Machine failed."
+            => User, "See condition Degraded of the MachineConfiguration.";
+        RolloutEnded: "A rolling update finished.";
+        OperationComplete: "An operation is complete.";
+        OperationFailed: "An operation failed."
+            => User, "See its reason: `bedplate operation list`.";
+    }
+}
+
+impl ControllerEvent {
+    /// The `action` of the Event.
+    pub fn action(self) -> &'static str {
+        match self {
+            Self::VersionCreated | Self::VersionUpdated | Self::VersionDeleted | Self::WriteRefused => {
+                "Write"
+            }
+            Self::VersionLocked | Self::VersionSelected | Self::NotSelected => "Select",
+            Self::NodeRegistered | Self::NodeGone | Self::ForeignNode | Self::NodeRegisteredAnew => {
+                "FollowNode"
+            }
+            Self::CertificateApproved | Self::CertificateDenied | Self::CertificateAwaitsPerson => "Approve",
+            Self::DeletionHeld | Self::Released => "Release",
+            Self::ImageResolved | Self::ImageUnresolved => "ResolveImage",
+            Self::UpdateBegun
+            | Self::UpdateHeld
+            | Self::UpdateGivenUp
+            | Self::RolledBack
+            | Self::VersionApplied
+            | Self::RolloutBegun
+            | Self::RolloutPaused
+            | Self::RolloutEnded => "Update",
+            Self::DrainBegun | Self::DrainBlocked | Self::NodeDrained => "Drain",
+            Self::OperationComplete | Self::OperationFailed => "Operate",
+        }
+    }
+}
+
+reasons! {
+    /// Events of pxed.
+    pub enum PxedEvent: "Events of pxed" {
+        DuplicateMacAddress = "DuplicateMACAddress": "Several Machines claim the MAC address. pxed serves none of them."
+            => User, "Remove the MAC address from all of these Machines but one.";
+        AddressOutsideSubnets: "No subnet of pxed contains a fixed address of the Machine, so it gets no address."
+            => User, "Correct addresses of the interface, or add a subnet (docs/configuration.md).";
+        ImageNotAvailable: "The image that the Machine boots is not available. The note has the cause."
+            => User, "See docs/images.md, \"Giving it to pxed\".";
+        BootStopped: "pxed heard nothing of a boot for longer than its stage may take."
+            => User, "See the timeline: `bedplate machine show NAME` (docs/boot.md, \"By stage\").";
+        Enrolled: "The host has its certificate.";
+        SeedAskedTwice: "The seed of a boot was requested a second time."
+            => User, "Boot the machine again. The note has the address of the other request (docs/boot.md).";
+        KeyChanged: "A new key was enrolled and replaces the former one. The note has the address and the boot.";
+        KeyReplaced: "A host with a former key of the Machine was refused."
+            => User, "Boot that host again if it is this Machine's. Otherwise stop it.";
+        HeardElsewhere: "A host with a new key waits, because the key in force is heard."
+            => User, "See docs/boot.md, \"Another host asks to enroll\".";
+        TokenRefused: "An enrollment token of the Machine was refused. The note has the refusal."
+            => User, "See the refusal in docs/boot.md.";
+        PowerChanged: "pxed changed the power of the machine. The note has the cause.";
+        PowerOnAttemptsExhausted: "pxed powered the machine on five times, and it did not come up."
+            => User, "See its boots: `bedplate machine show NAME`. Then `bedplate power on NAME` starts new attempts.";
+        PowerOffAwaited: "The Machine is deleted with deletionPolicy PowerOff, and it is paused, or its BMC does not report that it is off."
+            => User, "Unpause the Machine, repair the BMC, or set deletionPolicy to Retain.";
+        BmcReachable = "BMCReachable": "The BMC answers again.";
+        BmcUnreachable = "BMCUnreachable": "The BMC does not answer."
+            => User, "See docs/bmc.md, \"When it does not work\".";
+        AuthenticationFailed: "The BMC rejected the user name or the password."
+            => User, "Correct the Secret that spec.bmc.credentialsSecretRef names.";
+        NotSupported: "The BMC does not support a request."
+            => User, "`bedplate bmc probe` shows what this BMC supports.";
+        TimedOut: "The BMC did not answer in time."
+            => User, "See docs/bmc.md, \"When it does not work\".";
+        Refused: "The BMC rejected a request."
+            => User, "Check the log of the BMC and the privilege of the account.";
+        CertificateChanged: "The public key of the BMC is not one of spec.bmc.tls.pins."
+            => User, "Compare the pin in the note with the BMC's own page before you add it to spec.bmc.tls.pins.";
+        CertificateNotTrusted: "The certificate of the BMC is not trusted."
+            => User, "Set spec.bmc.tls.caBundle, or pin the key: `bedplate bmc probe` shows the pin.";
+        AmbiguousSystem: "The BMC has several systems, and the Machine does not name one."
+            => User, "Set spec.bmc.systemId.";
+        UnknownSystem: "The BMC does not have the system in spec.bmc.systemId."
+            => User, "Correct spec.bmc.systemId.";
+        AddressNotAllowed: "The address of the BMC is invalid, or its network is not allowed."
+            => User, "Correct spec.bmc.address, or allow its network in pxed's bmc.allowed-networks.";
+        ProtocolError: "The answer of the BMC violates the protocol."
+            => User, "Check the firmware version of the BMC, and proxies in between.";
+        CredentialsNotAvailable: "The credentials of the BMC are not available."
+            => User, "See docs/bmc.md, \"Credentials\".";
+        CredentialsNotForThisAddress: "The Secret does not list the address of the BMC."
+            => User, "List it in the Secret's annotation bedplate.dev/bmc-addresses (docs/bmc.md).";
+        InsecureNotAllowed: "The connection to the BMC would not be verified."
+            => User, "Use https:// and pin the key: `bedplate bmc probe` shows the pin.";
+        DuplicateBmc = "DuplicateBMC": "Another Machine names the same BMC and system. pxed drives neither."
+            => User, "Correct bmc.address or bmc.systemId of one of the two Machines.";
+        OperationFailed: "A power operation failed. The note has its reason."
+            => User, "See its reason: `bedplate operation list`.";
+    }
+}
+
+/// Type of the Event, by the Events API: `Warning` if a user must act.
+pub fn is_warning(reason: impl Reason) -> bool {
+    reason.remedy().is_some()
+}

@@ -1,0 +1,251 @@
+//! Reasons of the conditions of a Machine.
+//!
+//! Pure.
+
+use super::reasons;
+
+reasons! {
+    /// Reasons of `BMCReachable`. Written by pxed.
+    pub enum BmcReachableReason: "Condition BMCReachable of a Machine", condition "BMCReachable" {
+        Reachable: "The BMC answers.";
+        CertificateNotVerified: "The BMC answers. Its certificate is not verified, because bmc.tls.mode is insecure.";
+        BmcUnreachable = "BMCUnreachable": "The BMC does not answer."
+            => Bmc, "See `bedplate power status NAME`; `bedplate bmc probe` asks the BMC from your host.";
+        AuthenticationFailed: "The BMC rejected the user name or the password. pxed tries again when the Secret changes."
+            => User, "Correct the Secret that spec.bmc.credentialsSecretRef names. Check that the account is not locked.";
+        NotSupported: "The BMC does not support the request."
+            => User, "`bedplate bmc probe` shows what this BMC supports.";
+        TimedOut: "The BMC accepted a request and did not answer in time."
+            => Bmc, "See `bedplate power status NAME`, then the load and the log of the BMC.";
+        Refused: "The BMC rejected the request. The message has its words."
+            => Bmc, "Check the log of the BMC and the privilege of the account.";
+        CertificateChanged: "The public key of the BMC is not one of spec.bmc.tls.pins. pxed sent nothing."
+            => User, "Compare the pin in the message with the BMC's own page before you add it to spec.bmc.tls.pins.";
+        CertificateNotTrusted: "No trusted authority signed the BMC's certificate, or it expired or names another host. pxed sent nothing."
+            => User, "Set spec.bmc.tls.caBundle, or pin the key: `bedplate bmc probe` shows the pin.";
+        AmbiguousSystem: "The BMC has several systems, and the Machine does not name one."
+            => User, "Set spec.bmc.systemId. The message lists the systems.";
+        UnknownSystem: "The BMC does not have the system in spec.bmc.systemId."
+            => User, "Correct spec.bmc.systemId. The message lists the systems.";
+        AddressNotAllowed: "The address is invalid, or its network is not allowed."
+            => User, "Correct spec.bmc.address, or allow its network in pxed's bmc.allowed-networks.";
+        ProtocolError: "The answer of the BMC violates the protocol, or it is larger than 256 KiB."
+            => Bmc, "Check the firmware version of the BMC, and proxies in between.";
+        CredentialsNotAvailable: "The Secret does not exist, is unreadable, or is in a namespace that is not allowed."
+            => User, "Create the Secret with the keys username and password in a namespace of bmc.secret-namespaces (docs/bmc.md).";
+        CredentialsNotForThisAddress: "The Secret does not list the address in spec.bmc.address. pxed sent nothing."
+            => User, "Check spec.bmc.address, then list it in the Secret's annotation bedplate.dev/bmc-addresses (docs/bmc.md).";
+        InsecureNotAllowed: "The address is http://, or bmc.tls.mode is insecure. pxed sent nothing."
+            => User, "Use https:// and pin the key: `bedplate bmc probe` shows the pin for spec.bmc.tls.pins (docs/bmc.md).";
+        DuplicateBmc = "DuplicateBMC": "Another Machine names the same BMC and system. pxed drives neither."
+            => User, "Correct bmc.address or bmc.systemId of one of the two Machines.";
+    }
+}
+
+reasons! {
+    /// Reasons of `PoweredOn`. Written by pxed.
+    pub enum PoweredOnReason: "Condition PoweredOn of a Machine", condition "PoweredOn" {
+        PoweredOn: "The machine is on.";
+        PoweredOff: "The machine is off, and pxed does not power it on by itself."
+            => User, "Power it on: `bedplate power on NAME`.";
+        PoweringOn: "pxed powered the machine on, and it is not on yet."
+            => Bmc, "No action needed.";
+        PoweringOff: "pxed powered the machine off, and it is not off yet."
+            => Bmc, "No action needed.";
+        FoundRunning: "The machine was on before pxed knew it. pxed does not disturb it."
+            => User, "`bedplate power cycle NAME` boots it from the network; or set spec.pxe.takeover to allow one power cycle (docs/machine.md).";
+        HeldOff: "An operation powered the machine off or shut it down."
+            => User, "Power it on when it should run: `bedplate power on NAME`.";
+        NotReadable: "The BMC does not report the power state."
+            => Bmc, "See `bedplate power status NAME` (docs/bmc.md).";
+        PowerOnAttemptsExhausted: "pxed powered the machine on five times, and it did not come up."
+            => User, "See its boots: `bedplate machine show NAME`. Then `bedplate power on NAME` starts new attempts.";
+    }
+}
+
+reasons! {
+    /// Reasons of `Booted`. Written by pxed.
+    pub enum BootedReason: "Condition Booted of a Machine", condition "Booted" {
+        AwaitingBoot: "pxed has not heard the machine since the Machine was created, or since its MAC address is unique."
+            => Host, "Boot it from the network; `bedplate explain NAME` shows what pxed would offer.";
+        Booting: "The machine boots. The message has the stage."
+            => Host, "No action needed; `bedplate machine show NAME` has the timeline.";
+        Stopped: "pxed heard nothing for longer than the stage may take."
+            => User, "See the timeline: `bedplate machine show NAME`, and `bedplate explain NAME` (docs/boot.md, \"By stage\").";
+        Held: "pxed holds the boot. The message has the cause."
+            => Pxed, "No action needed on the machine: it asks again every 10 s. The message says what pxed waits for.";
+        Failing: "A step on the machine fails, and the machine tries again. The message has its text."
+            => Host, "Read the message (docs/boot.md).";
+        DuplicateMacAddress = "DuplicateMACAddress": "Several Machines claim the MAC address. pxed serves none of them."
+            => User, "Remove the MAC address from all of these Machines but one.";
+        Userspace: "systemd and the agent run on the host.";
+    }
+}
+
+reasons! {
+    /// Reasons of `Enrolled`. Written by pxed.
+    pub enum EnrolledReason: "Condition Enrolled of a Machine", condition "Enrolled" {
+        Enrolled: "The host has its certificate.";
+        AwaitingEnrolment: "The host boots, or its agent has not asked for a certificate yet."
+            => Agent, "See the timeline of its boot: `bedplate machine show NAME` (docs/agent.md).";
+        HeardElsewhere: "Another host asks to enroll with a new key, and the key in force is still heard."
+            => User, "If the host was replaced: `bedplate machine re-enrol NAME`. If it crashed, wait until the time in the message. Otherwise see docs/boot.md, \"Another host asks to enroll\".";
+        SeedAskedTwice: "The seed of the boot was requested a second time."
+            => User, "Boot it again: it gets a new seed. The message has the address of the other request (docs/boot.md).";
+    }
+}
+
+reasons! {
+    /// Reasons of `ConfigurationPending`. Written by bedplate-controller, or by pxed if standalone.
+    pub enum ConfigurationPendingReason: "Condition ConfigurationPending of a Machine", condition "ConfigurationPending" {
+        Matched: "A configuration matches. The host is not enrolled yet.";
+        Selected: "A version is selected.";
+        NoConfiguration: "No MachineConfiguration names or matches the Machine. The message has the nearest selectors."
+            => User, "Add a label that a MachineConfiguration selects, or set spec.configurationRef; `bedplate config list` shows them.";
+        HardwareNotReported: "A selector needs hardware facts that the agent has not reported yet."
+            => Agent, "The agent reports the hardware after it has enrolled: `bedplate machine show NAME`.";
+        ConfigurationNotFound: "spec.configurationRef names a MachineConfiguration that does not exist."
+            => User, "Correct spec.configurationRef; `bedplate config list` shows the names.";
+        VersionNotFound: "The named version does not exist, or the configuration has no version yet."
+            => User, "Correct spec.configurationRef; `bedplate config list` shows the versions.";
+        ImageUnresolved: "The image of the version has a tag, and the registry has not resolved it."
+            => Registry, "Name the image by its digest, or wait. The message has the registry's answer.";
+        Claimed: "Another program claims the Machine and decides about its node."
+            => Other, "The annotation bedplate.dev/claimed-by names the program.";
+        ControlPlaneKept: "The cluster was created on this host, so its slot is kept."
+            => User, "Restart the kubelet in the slot (docs/node.md, \"The first control plane\").";
+    }
+}
+
+reasons! {
+    /// Reasons of `Paved`. Written by the agent.
+    pub enum PavedReason: "Condition Paved of a Machine", condition "Paved" {
+        Applied: "The selected version runs. The message says if another version is prepared.";
+        Preparing: "The agent fills a slot."
+            => Agent, "No action needed.";
+        Starting: "The agent starts the slot."
+            => Agent, "No action needed.";
+        Stopping: "The agent stops the slot."
+            => Agent, "No action needed.";
+        Joining: "kubeadm has not joined the node yet."
+            => Agent, "No action needed.";
+        CheckingHealth: "The node has not passed its health gate yet."
+            => Agent, "No action needed.";
+        Abandoned: "The agent empties a slot whose version is not selected any more, or whose Machine was drained."
+            => Agent, "No action needed.";
+        Superseded: "The agent stopped a step, because another step is due."
+            => Agent, "No action needed.";
+        NothingSelected: "No version is selected. See condition ConfigurationPending."
+            => Controller, "Check that it runs: `kubectl -n bedplate-system get deployment bedplate-controller`.";
+        VersionUnknown: "The agent cannot read the selected version."
+            => Cluster, "Check that the version exists: `kubectl get mcv`; on the host: `bedplate-agent status`.";
+        ApiUnreachable: "The API server does not answer the agent."
+            => Cluster, "Check that the host reaches the API server: `bedplate-agent status` on the host.";
+        Paused: "spec.paused is set, so the agent changes nothing."
+            => User, "Unpause it: `kubectl patch machine NAME --type=merge -p '{\"spec\":{\"paused\":false}}'`.";
+        MachineDeleting: "The Machine is being deleted, so the agent changes nothing."
+            => Agent, "See docs/node.md, \"To give it up\".";
+        MachineGone: "The Machine does not exist any more, or another one has its name."
+            => Agent, "See docs/node.md, \"To give it up\".";
+        Claimed: "Another program claims the Machine and decides about its node."
+            => Other, "The annotation bedplate.dev/claimed-by names the program.";
+        AwaitingController: "The Node was deleted, and no version is selected again yet."
+            => Controller, "Check that it runs: `kubectl -n bedplate-system get deployment bedplate-controller`.";
+        ControlPlaneKept: "The slot has the cluster's etcd, or an etcd member that cannot leave. The agent keeps it."
+            => User, "See docs/node.md, \"The first control plane\". Do not delete its Node to repave it.";
+        NodeStillReady: "A Node of this name is Ready, and no slot runs on this host."
+            => Cluster, "Check that no other host has this name. Otherwise wait until its Node is not Ready.";
+        VersionRefused: "The selected version failed on this host."
+            => User, "Correct the MachineConfiguration, or run `bedplate config rollback`. status.rolledBack has the cause.";
+        GateFailed: "The new node did not pass its health gate in time."
+            => User, "Correct the MachineConfiguration, or run `bedplate config rollback`. status.rolledBack has the cause.";
+        BackOff: "Trials fail, and no former slot can run instead. The message has the last cause."
+            => User, "The agent tries again. To end it, correct the MachineConfiguration.";
+        ImageUnavailable: "The node image cannot be fetched."
+            => Registry, "Check that the host reaches the registry, and that the reference is right (docs/images.md).";
+        NoRoom: "The disk or the memory has too little space."
+            => User, "Add a larger state disk, or memory. The message has the size that is needed.";
+        InvalidConfiguration: "The version cannot be rendered, or it leads to another cluster."
+            => User, "Correct the MachineConfiguration (docs/kubeadm.md).";
+        SecretForbidden: "The agent may not read a Secret that the version names."
+            => User, "Create the Role that the message names (docs/install.md, \"Secrets that a version names\").";
+        SecretMissing: "A Secret that the version names does not exist."
+            => User, "Create the Secret that the message names (docs/install.md, \"Secrets that a version names\").";
+        SecretUnreadable: "A Secret that the version names cannot be used."
+            => User, "Correct the Secret that the message names (docs/install.md, \"Secrets that a version names\").";
+        KubeletCertificateEnded: "The kubelet's client certificate expired."
+            => Cluster, "Approve the kubelet's request: `kubectl get csr` (docs/node.md, \"Faults\").";
+        CertificateApprovalRequired: "The request for the kubelet's certificate is not approved or signed."
+            => Controller, "Check that bedplate-controller runs. Before Kubernetes 1.32: `kubectl certificate approve NAME`, with the name from the message.";
+        CertificateDenied: "The request for the kubelet's certificate was denied."
+            => User, "Correct the cause in the message, then run `kubectl delete csr NAME`, with the name from the message.";
+        UnitFailed: "A unit of the host failed."
+            => User, "On the host: `systemctl status` of the unit in the message (docs/node.md).";
+        SandboxFailed: "The container runtime cannot start a Pod sandbox in the slot."
+            => User, "Check the container runtime and the network plug-in in the slot (docs/node.md).";
+        DbusFailed = "DBusFailed": "systemd does not answer on D-Bus, or it rejected a call."
+            => User, "On the host: `bedplate-agent status`, `journalctl -u bedplate-agent` (docs/node.md).";
+        DiskFailed: "A file of a slot cannot be read or written."
+            => User, "On the host: `bedplate-agent status`, `journalctl -u bedplate-agent` (docs/node.md).";
+        HostUnfit: "The host cannot run the version. The message has the cause."
+            => User, "On the host: `bedplate-agent status`, `journalctl -u bedplate-agent` (docs/node.md).";
+        NoCredential: "The slot has no credential for its cluster."
+            => User, "On the host: `bedplate-agent status`, `journalctl -u bedplate-agent` (docs/node.md).";
+    }
+}
+
+reasons! {
+    /// Reasons of `NodeReady`. Written by the agent.
+    pub enum NodeReadyReason: "Condition NodeReady of a Machine", condition "NodeReady" {
+        NodeReady: "The Node is Ready.";
+        NodeNotReady: "The Node is not Ready."
+            => Cluster, "Check the kubelet and the network plug-in: `kubectl describe node NAME`.";
+        NodeAbsent: "No Node has this name. The agent makes one."
+            => Agent, "No action needed.";
+        NodeUnknown: "The agent has not read the Node yet."
+            => Agent, "On the host: `bedplate-agent status`.";
+    }
+}
+
+reasons! {
+    /// Reasons of `Drained`: a Machine with `deletionPolicy: Drain` is being deleted. Written by bedplate-controller.
+    pub enum DrainedReason: "Condition Drained of a Machine", condition "Drained" {
+        Draining: "The Pods leave the Node. The message names the Pods that are left."
+            => Controller, "Wait for the drain: `kubectl get node NAME`, `kubectl get events`.";
+        ForeignNode: "The Node of this name belongs to another host, so it is not drained."
+            => Controller, "No action needed: the Machine is removed at its deadline.";
+        Paused: "spec.paused is set, so the Node is not drained."
+            => User, "Unpause it: `kubectl patch machine NAME --type=merge -p '{\"spec\":{\"paused\":false}}'`.";
+        Claimed: "Another program claims the Machine and decides about its node."
+            => Other, "The annotation bedplate.dev/claimed-by names the program.";
+        AwaitingSlot: "The Node is deleted, and the agent empties the slot. The message has the deadline."
+            => Agent, "Check that the host is up: `bedplate-agent status` on it. After the deadline the Machine is removed.";
+    }
+}
+
+reasons! {
+    /// Reasons of `Ready` that no other condition has. Written by bedplate-controller, or by pxed if standalone.
+    pub enum ReadyReason: "Condition Ready of a Machine", condition "Ready" {
+        Ready: "The Node is Ready with the selected version.";
+        Deleting: "The Machine is being deleted."
+            => Controller, "See its finalizers: `kubectl get machine NAME -o yaml`.";
+        Paused: "spec.paused is set, so every program leaves the machine as it is."
+            => User, "Unpause it: `kubectl patch machine NAME --type=merge -p '{\"spec\":{\"paused\":false}}'`.";
+        AwaitingNode: "The agent has not started to make the node."
+            => Agent, "No action needed; `bedplate machine show NAME` has the agent's report.";
+        RolledBack: "The selected version failed, and the former version runs again."
+            => User, "Correct the MachineConfiguration, or run `bedplate config rollback`. status.rolledBack has the cause.";
+        Updating: "A rolling update has cordoned the Node, and its Pods leave."
+            => Controller, "See the Pods that are left: `kubectl describe node NAME`, annotation bedplate.dev/drain-awaits.";
+        ForeignNode: "The Node of this name belongs to another host."
+            => User, "See docs/stuck.md, \"A Node of the Machine's name exists\".";
+        NodeRegisteredAnew: "The Node was deleted and registered again before the host was repaved."
+            => User, "To repave the host, delete the Node again: `kubectl delete node NAME`.";
+        NotBooted: "Standalone: the machine has not booted."
+            => Host, "Boot it from the network; `bedplate explain NAME` shows what pxed would offer.";
+        NotPaved: "Standalone: the node is not made yet."
+            => Agent, "No action needed; `bedplate machine show NAME` has the agent's report.";
+        ConfigurationPending: "Standalone: no version can be selected. See condition ConfigurationPending."
+            => User, "See condition ConfigurationPending: `bedplate machine show NAME`.";
+    }
+}

@@ -1,0 +1,160 @@
+//! Reasons of a MachineOperation: why it waits, and how it ended.
+//!
+//! Pure.
+
+use super::reasons;
+
+reasons! {
+    /// Reasons of an operation that has not ended.
+    pub enum PendingOperationReason: "A MachineOperation that has not ended" {
+        InProgress: "A program carries out the operation. The message has its progress.";
+        MachinePaused: "spec.paused of the Machine is set. The operation starts when the Machine is not paused."
+            => User, "Unpause it: `kubectl patch machine NAME --type=merge -p '{\"spec\":{\"paused\":false}}'`.";
+        MachineNotFound: "The Machine does not exist. The operation fails if it is not created soon."
+            => User, "Create the Machine, or correct the name in a new operation.";
+    }
+}
+
+reasons! {
+    /// Ends of a power operation. Written by pxed.
+    pub enum PowerOutcome: "A power operation that has ended" {
+        PoweredOn: "The machine is on.";
+        PoweredOff: "The machine is off.";
+        PowerCycled: "The machine was off and is on again.";
+        Reset: "The machine was reset.";
+        BmcUnreachable = "BMCUnreachable": "The BMC does not answer."
+            => Bmc, "See `bedplate power status NAME`; `bedplate bmc probe` asks the BMC from your host.";
+        AuthenticationFailed: "The BMC rejected the user name or the password."
+            => User, "Correct the Secret that spec.bmc.credentialsSecretRef names, then create a new operation.";
+        NotSupported: "The BMC cannot do this, or the Machine has no BMC."
+            => User, "`bedplate bmc probe` shows what this BMC supports.";
+        TimedOut: "The operation did not finish in time."
+            => User, "See `bedplate power status NAME`. A system that ignores a shutdown needs --grace-period or --force.";
+        Refused: "The BMC rejected the request, or the state of the machine does not allow it."
+            => User, "Check the log of the BMC. A machine that is off needs powerOn, not reset.";
+        CertificateChanged: "The public key of the BMC is not one of spec.bmc.tls.pins. pxed sent nothing."
+            => User, "Compare the pin in the message with the BMC's own page before you add it to spec.bmc.tls.pins.";
+        CertificateNotTrusted: "No trusted authority signed the BMC's certificate, or it expired or names another host. pxed sent nothing."
+            => User, "Set spec.bmc.tls.caBundle, or pin the key: `bedplate bmc probe` shows the pin.";
+        AmbiguousSystem: "The BMC has several systems, and the Machine does not name one."
+            => User, "Set spec.bmc.systemId. The message lists the systems.";
+        UnknownSystem: "The BMC does not have the system in spec.bmc.systemId."
+            => User, "Correct spec.bmc.systemId. The message lists the systems.";
+        AddressNotAllowed: "The address is invalid, or its network is not allowed."
+            => User, "Correct spec.bmc.address, or allow its network in pxed's bmc.allowed-networks.";
+        ProtocolError: "The answer of the BMC violates the protocol."
+            => Bmc, "Check the firmware version of the BMC, and proxies in between.";
+        CredentialsNotAvailable: "The Secret does not exist, is unreadable, or is in a namespace that is not allowed."
+            => User, "Create the Secret with the keys username and password in a namespace of bmc.secret-namespaces (docs/bmc.md).";
+        CredentialsNotForThisAddress: "The Secret does not list the address in spec.bmc.address. pxed sent nothing."
+            => User, "Check spec.bmc.address, then list it in the Secret's annotation bedplate.dev/bmc-addresses (docs/bmc.md).";
+        InsecureNotAllowed: "The address is http://, or bmc.tls.mode is insecure. pxed sent nothing."
+            => User, "Use https:// and pin the key: `bedplate bmc probe` shows the pin for spec.bmc.tls.pins (docs/bmc.md).";
+        DuplicateBmc = "DuplicateBMC": "Another Machine names the same BMC and system. pxed drives neither."
+            => User, "Correct bmc.address or bmc.systemId of one of the two Machines.";
+        InvalidParameters: "A parameter is unknown or invalid. The message names it."
+            => User, "Create a new operation: this one cannot be changed.";
+        MachineDeleted: "The Machine was deleted before the operation ended.";
+        MachineNotFound: "Standalone: no manifest has the named Machine."
+            => User, "Write the Machine's manifest, or correct the name, then create a new operation.";
+        Unknown: "Standalone: pxed's store was lost, so it is not known whether the operation was carried out."
+            => User, "Check the machine. Create a new operation if it is still needed.";
+    }
+}
+
+reasons! {
+    /// Ends of an operation that the agent carries out. Written by the agent.
+    pub enum AgentOutcome: "An operation of the agent that has ended" {
+        Applied: "The node runs the version.";
+        Captured: "The capture is complete. The message has its file.";
+        Rebooted: "The host has booted again.";
+        Restarted: "The service was restarted and runs.";
+        ShutDown: "The host was shut down.";
+        InvalidParameters: "A parameter is unknown or invalid. The message names it."
+            => User, "Create a new operation: this one cannot be changed.";
+        MachineDeleted: "The Machine is being deleted.";
+        Claimed: "Another program claims the Machine and decides about its node."
+            => Other, "The annotation bedplate.dev/claimed-by of the Machine names the program.";
+        TimedOut: "The operation did not finish in time."
+            => User, "On the host: `systemctl list-jobs` and `journalctl -u bedplate-agent` show what hangs.";
+        Refused: "No operation does this, or systemd rejected it. The message has the cause."
+            => User, "Do it on the host.";
+        NotSupported: "The host image lacks a tool, or the agent cannot make this change."
+            => User, "Read the message: it names what is missing, or what to do instead.";
+        ProtocolError: "systemd sent an answer that the agent does not understand."
+            => User, "On the host: `systemctl status dbus.service`.";
+        DbusUnavailable = "DBusUnavailable": "systemd does not answer on D-Bus."
+            => User, "On the host: `systemctl status dbus.service`.";
+        NoSlot: "No slot runs on the host."
+            => User, "Use `--parameter in=host` for a service of the host.";
+        ServiceNotFound: "The unit does not exist."
+            => User, "Check its name with `systemctl status` there, or use `--parameter in=host` for a service of the host.";
+        ServiceMasked: "The unit is masked."
+            => User, "Check its name with `systemctl status` there, or use `--parameter in=host` for a service of the host.";
+        ServiceNotLoaded: "The unit file is invalid."
+            => User, "Check its name with `systemctl status` there, or use `--parameter in=host` for a service of the host.";
+        ServiceFailed: "The unit was restarted and does not stay up. The message has the end of its journal."
+            => User, "On the host: `journalctl -M bedplate-a -u UNIT`.";
+        InterfaceNotFound: "The host does not have the interface."
+            => User, "See status.hardware.nics: `bedplate machine show NAME --output json`.";
+        NoRoom: "The disk has too little space for the capture."
+            => User, "Reduce the parameter bytes, or give the host a larger state disk.";
+        CaptureFailed: "tcpdump failed. The message has its words."
+            => User, "Read the message.";
+        NothingSelected: "No version is selected for the Machine."
+            => User, "See the cause: `bedplate machine explain NAME`.";
+        ControlPlaneKept: "The slot has the cluster's etcd, or an etcd member that cannot leave. Nothing was changed."
+            => User, "Run `kubeadm upgrade` in the slot (docs/node.md, \"The first control plane\"), or let another control plane join first.";
+        NeedsRepave: "The difference needs a repave."
+            => User, "Run `kubectl drain` and `kubectl delete node` when it suits.";
+        NeedsTaints: "The taints of the Node differ. Nothing was changed."
+            => User, "Run the `kubectl taint` of the message, then create a new operation.";
+        ChangeFailed: "A change was made and does not hold. The former version is still applied."
+            => User, "Correct the MachineConfiguration, then create a new operation.";
+        RolledBack: "The version failed on this host, and the former version runs again."
+            => User, "Correct the MachineConfiguration. status.rolledBack of the Machine has the cause.";
+        UnmanagedPods: "The Node has Pods that no controller re-creates. No Pod was evicted."
+            => User, "Move them, or set the parameter force=true.";
+        EmptyDirData: "Pods on the Node have an emptyDir. No Pod was evicted."
+            => User, "Set the parameter deleteEmptyDirData=true if its data is not needed.";
+        DrainTimedOut: "The Pods in the message did not leave in time."
+            => User, "Check the PodDisruptionBudgets and the Pods in the message, or raise drainTimeoutSeconds.";
+        DrainFailed: "The API server rejected the kubelet's credential."
+            => User, "Check that kubelet.conf in the slot belongs to this cluster. The message has the API server's words.";
+        NotUncordoned: "The host has booted again, and its Node could not be uncordoned in time."
+            => User, "Check the kubelet, then `kubectl uncordon` the Node.";
+        Inhibited: "A program on the host blocks the shutdown. The message names it."
+            => User, "Wait for that program; `systemd-inhibit --list` on the host shows it.";
+        Interrupted: "The agent was stopped during the operation, so its end is not known."
+            => User, "Check the machine. Create a new operation if it is still needed.";
+        HostRebooted: "The host booted during the operation, so its end is not known."
+            => User, "Check the machine. Create a new operation if it is still needed.";
+        Unknown: "The agent lost its notes, so it is not known whether the operation was carried out."
+            => User, "Check the machine. Create a new operation if it is still needed.";
+    }
+}
+
+reasons! {
+    /// Ends of an operation on several Machines, and of operations that no program took. Written by bedplate-controller, or by pxed if standalone.
+    pub enum FanOutOutcome: "An operation on several Machines, or without an executor, that has ended" {
+        AllComplete: "The operation is complete on all matched Machines.";
+        NothingMatched: "No Machine matched when the operation was first seen."
+            => User, "Correct the labels or the selector, then create a new operation.";
+        MachinesFailed: "The operation failed on Machines. The message names some of them."
+            => User, "See `bedplate operation list`: each Machine's own operation has its reason. Create a new operation for those.";
+        Stopped: "The operation was deleted before it started on all Machines."
+            => User, "Create a new operation for the Machines that are left.";
+        TooManyMachines: "The selector matches more than 10000 Machines."
+            => User, "Narrow --selector or --field-selector in a new operation.";
+        InvalidSelector: "The API server rejected the selector."
+            => User, "Correct --selector or --field-selector in a new operation.";
+        NoExecutor: "No program took the operation in time: the host is off, its agent does not run, or the name is wrong."
+            => User, "Check the operation's name, and the Machine: `bedplate machine show NAME`. Then create a new operation.";
+        MachineNotFound: "The Machine does not exist."
+            => User, "Create the Machine, or correct the name, then create a new operation.";
+        TimedOut: "The executor did not finish the operation in time."
+            => User, "Check the machine. Create a new operation if it is still needed.";
+        Claimed: "Another program claims the Machine and decides about its node."
+            => Other, "The annotation bedplate.dev/claimed-by of the Machine names the program.";
+    }
+}

@@ -1,0 +1,64 @@
+//! Reasons: each word of the tables in `api/src/reason` is written somewhere, and no program compares a reason with a text. Called by the
+//! tidy tests.
+
+use std::collections::BTreeSet;
+use std::sync::LazyLock;
+
+use regex::Regex;
+
+use super::source::Source;
+
+/// Folder of the tables.
+const TABLES: &str = "api/src/reason/";
+/// Faults of a BMC. The tables that show them are filled from this set by conversion.
+const FAULTS: &str = "BmcFault";
+
+/// Returns the reasons as `Enum::Variant`.
+fn reasons(tables: &[&Source]) -> BTreeSet<(String, String)> {
+    static TABLE: LazyLock<Regex> =
+        LazyLock::new(|| Regex::new(r"(?s)pub enum (\w+): .*?\n    }\n").expect("a regular expression"));
+    static ROW: LazyLock<Regex> =
+        LazyLock::new(|| Regex::new(r"(?m)^ {8}(\w+)(?:\s+= \S+)?:\s").expect("a regular expression"));
+    let mut found = BTreeSet::new();
+    for table in tables.iter().flat_map(|source| TABLE.captures_iter(&source.text)) {
+        let rows = ROW.captures_iter(table.get(0).expect("a match").as_str());
+        found.extend(rows.map(|row| (table[1].to_owned(), row[1].to_owned())));
+    }
+    found
+}
+
+/// Reasons that no program writes.
+pub(crate) fn unwritten(sources: &[Source]) -> Vec<String> {
+    let (tables, others): (Vec<&Source>, Vec<&Source>) =
+        sources.iter().filter(|source| !source.is_test()).partition(|source| source.path.starts_with(TABLES));
+    let reasons = reasons(&tables);
+    assert!(reasons.len() > 250, "{} reasons: the search does not find them", reasons.len());
+    static NAMED: LazyLock<Regex> =
+        LazyLock::new(|| Regex::new(r"\b([A-Z]\w+)::([A-Z]\w+)").expect("a regular expression"));
+    let named: BTreeSet<(String, String)> = others
+        .iter()
+        .flat_map(|source| {
+            let code = source.production_code();
+            NAMED
+                .captures_iter(&code)
+                .map(|path| (path[1].to_owned(), path[2].to_owned()))
+                .collect::<Vec<_>>()
+        })
+        .collect();
+    let is_written = |(set, reason): &&(String, String)| {
+        named.contains(&(set.clone(), reason.clone())) || named.contains(&(FAULTS.to_owned(), reason.clone()))
+    };
+    let unwritten = reasons.iter().filter(|reason| !is_written(reason));
+    unwritten.map(|(set, reason)| format!("{set}::{reason}")).collect()
+}
+
+/// Lines of production code that compare a reason with a text. Reasons of the API server are texts.
+pub(crate) fn compared_with_text(source: &Source) -> Vec<(usize, String)> {
+    static COMPARED: LazyLock<Regex> = LazyLock::new(|| {
+        Regex::new(r#"reason(\.as_str\(\)|\.as_deref\(\))?\)? [!=]= (Some\()?"[A-Z]"#)
+            .expect("a regular expression")
+    });
+    let text = source.production_text();
+    let lines = (1..).zip(text.lines()).filter(|(_, line)| COMPARED.is_match(line));
+    lines.map(|(number, line)| (number, line.trim().to_owned())).collect()
+}
