@@ -20,6 +20,7 @@ const PAGES: [(&str, &str); 19] = [
     ("node", include_str!("../../docs/node.md")),
     ("operations", include_str!("../../docs/operations.md")),
     ("providers", include_str!("../../docs/providers.md")),
+    ("reasons", include_str!("../../docs/reasons.md")),
     ("rules", include_str!("../../docs/rules.md")),
     ("stuck", include_str!("../../docs/stuck.md")),
     ("testing", include_str!("../../docs/testing.md")),
