@@ -3,7 +3,7 @@
 //! Callers: `arguments`, `command`.
 
 /// Pages by name, with their text.
-const PAGES: [(&str, &str); 19] = [
+const PAGES: [(&str, &str); 20] = [
     ("agent", include_str!("../../docs/agent.md")),
     ("bench", include_str!("../../docs/bench.md")),
     ("bmc", include_str!("../../docs/bmc.md")),
