@@ -15,7 +15,7 @@ pub fn bare<K: kube::Resource>(object: &mut K) {
 /// What kubectl keeps for itself: the whole object once more.
 const LAST_APPLIED: &str = "kubectl.kubernetes.io/last-applied-configuration";
 
-/// Removes the netboot settings and the boot status of a Machine, and its hardware except the fields that selectors may name. Its fixed and
+/// Removes the netboot settings but the takeover token, and the boot status of a Machine, and its hardware except the fields that selectors may name. Its fixed and
 /// reported addresses stay: no other Machine gets a serving certificate for them (`request::holders`).
 pub fn machine(machine: &mut Machine) {
     bare(machine);
@@ -25,7 +25,8 @@ pub fn machine(machine: &mut Machine) {
     if let Some(pxe) = &mut machine.spec.pxe {
         addresses_alone(pxe);
     }
-    machine.spec.pxe.take_if(|pxe| pxe.interfaces.is_empty());
+    // While a takeover token is set, the Node is observed for pxed (`machine::observed_node`).
+    machine.spec.pxe.take_if(|pxe| pxe.interfaces.is_empty() && pxe.takeover.is_none());
     let Some(status) = &mut machine.status else { return };
     status.hardware = status.hardware.take().map(selectable);
     (status.power, status.state_disk) = (None, None);
@@ -67,4 +68,24 @@ pub fn node(node: &mut Node) {
     let ready = conditions.into_iter().flatten().filter(|condition| condition.type_ == "Ready");
     let ready = ready.map(|condition| NodeCondition { last_heartbeat_time: None, ..condition });
     node.status = Some(NodeStatus { conditions: Some(ready.collect()), addresses, ..NodeStatus::default() });
+}
+
+#[cfg(test)]
+mod tests {
+    use serde_json::json;
+
+    use super::*;
+
+    #[test]
+    fn h2_takeover_token_is_kept_of_the_netboot_settings() {
+        for (takeover, kept) in [(Some("one"), true), (None, false)] {
+            let interfaces = json!([{ "macAddress": "52:54:00:00:00:01" }]);
+            let object = json!({ "apiVersion": "bedplate.dev/v1alpha1", "kind": "Machine", "metadata": { "name": "a" },
+                "spec": { "provider": "pxe", "pxe": { "interfaces": interfaces, "takeover": takeover } } });
+            let mut found: Machine = serde_json::from_value(object).unwrap();
+            machine(&mut found);
+            assert_eq!(found.spec.pxe.is_some(), kept);
+            assert_eq!(found.spec.pxe.and_then(|pxe| pxe.takeover).as_deref(), takeover);
+        }
+    }
 }
