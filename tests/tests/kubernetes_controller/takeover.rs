@@ -1,4 +1,4 @@
-//! What the controller observes of a Node for a takeover token (H2).
+//! Tests `status.observedNode`, which the controller writes for a takeover token (H2).
 
 use super::*;
 
