@@ -135,6 +135,13 @@ pub struct MachineOperationStatus {
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schemars(length(max = 253))]
     pub executor: Option<String>,
+    /// Kernel boot ID of the host when its agent took the operation. Written and read by the agent.
+    #[serde(default, rename = "bootID", skip_serializing_if = "Option::is_none")]
+    #[schemars(length(max = 63))]
+    pub boot_id: Option<String>,
+    /// Step of a power operation. pxed writes it before it sends the first request of the step, and reads it after a restart.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub step: Option<OperationStep>,
     /// On an operation with a selector: how many Machines are how far.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub counts: Option<OperationCounts>,
@@ -147,6 +154,36 @@ pub struct MachineOperationStatus {
     #[schemars(length(max = 16))]
     #[x_kube(merge_strategy = ListMerge::Map(vec!["type".into()]))]
     pub conditions: Vec<Condition>,
+}
+
+/// Step of a power operation.
+#[derive(KubeSchema, Serialize, Deserialize, Debug, Clone, PartialEq, Eq)]
+#[serde(rename_all = "camelCase")]
+pub struct OperationStep {
+    /// The step.
+    pub name: StepName,
+    /// Start of the step.
+    pub start_time: Time,
+    /// True if the machine was off when a `powerCycle` started, so that it is only powered on.
+    #[serde(default)]
+    pub was_off: bool,
+}
+
+/// What pxed asks of the BMC in a step.
+#[derive(JsonSchema, Serialize, Deserialize, Debug, Clone, Copy, PartialEq, Eq)]
+pub enum StepName {
+    /// Power on, until the BMC reports On.
+    On,
+    /// Power off without a shutdown, until the BMC reports Off.
+    Off,
+    /// Ask the operating system to shut down.
+    GracefulOff,
+    /// Reset, once.
+    Reset,
+    /// A value of a later version of Bedplate, read by this one. Never written.
+    #[serde(other)]
+    #[schemars(skip)]
+    Unknown,
 }
 
 /// How far an operation is.

@@ -152,13 +152,9 @@ impl Look<'_> {
     /// What a condition says, for which something is known to do or not.
     fn of(&self, condition: &Condition) -> Awaited {
         let row = reason::of_condition(&condition.type_, &condition.reason);
-        let (mut from, next) = row
+        let (from, next) = row
             .and_then(|row| row.remedy)
             .map_or((Actor::User, "See `bedplate machine show NAME`."), |remedy| (remedy.actor, remedy.text));
-        // An image that pxed does not have yet comes from its registry.
-        if condition.reason == BootedReason::Held && condition.message.contains("is being fetched") {
-            from = Actor::Registry;
-        }
         let what = if condition.message.is_empty() { &condition.reason } else { &condition.message };
         let since = Some(condition.last_transition_time.0);
         Awaited { since, ..self.says(from, &condition.reason, what, next) }

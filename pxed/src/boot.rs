@@ -33,6 +33,7 @@ pub use self::record::{Blob, Image, LoaderKind, Opening, Owner, Record, public_i
 use self::table::Boot;
 pub use self::tell::Tell;
 use self::timeline::Timeline;
+use crate::boot_policy::Hold;
 use crate::store::{Change, Store, StoreError, Table as StoreTable};
 use crate::token_bucket::{Allowances, Rate};
 
@@ -251,7 +252,7 @@ impl Boots {
     }
 
     /// The machine waits at its script; its URLs stay good meanwhile.
-    pub fn hold(&self, boot: &Boot, awaited: &str, now: Timestamp) {
+    pub fn hold(&self, boot: &Boot, hold: &Hold, now: Timestamp) {
         let lifetime = self.inner.lifetime;
         let (before, record) = boot.change(|record| {
             let before = record.expires;
@@ -261,7 +262,7 @@ impl Boots {
         if is_longer(before, record.expires) {
             self.write_behind(vec![put(&record)]);
         }
-        self.change(&record.opening.owner, |timeline| timeline.has(record.id) && timeline.hold(awaited, now));
+        self.change(&record.opening.owner, |timeline| timeline.has(record.id) && timeline.hold(hold, now));
     }
 
     /// The machine no longer waits at its script.

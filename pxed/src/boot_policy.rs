@@ -19,6 +19,9 @@ pub mod platform;
 pub mod script;
 pub mod subject;
 
+use bedplate_api::reason::machine::BootedReason;
+use serde::{Deserialize, Serialize};
+
 pub use self::platform::{Platform, Transport};
 pub use self::subject::{BootProtocol, Firmware, ImageName, Subject};
 
@@ -103,14 +106,52 @@ pub enum Action {
         image: ImageName,
     },
     /// The machine waits on its screen and asks again.
-    Hold {
-        /// What is awaited, for a person.
-        awaited: String,
-    },
+    Hold(Hold),
     /// Nothing from the network: the firmware goes on to its next device.
     LocalDisk,
     /// No answer, with a stable word for it.
     Refuse(Refusal),
+}
+
+/// Hold of a machine before its kernel.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase")]
+pub struct Hold {
+    /// Cause of the hold.
+    pub cause: HoldCause,
+    /// Text for a user. The screen of the machine shows it.
+    pub message: String,
+}
+
+impl Hold {
+    /// A hold with this cause and text.
+    pub fn new(cause: HoldCause, message: impl Into<String>) -> Self {
+        Self { cause, message: message.into() }
+    }
+}
+
+/// Cause of a hold.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+pub enum HoldCause {
+    /// The image is being fetched.
+    ImagePending,
+    /// The image cannot be fetched, is not configured, or is not for this machine.
+    ImageUnavailable,
+    /// A kernel argument of the image or of the Machine cannot be passed on.
+    InvalidKernelArguments,
+    /// `spec.paused` is set.
+    MachinePaused,
+}
+
+impl From<HoldCause> for BootedReason {
+    fn from(cause: HoldCause) -> Self {
+        match cause {
+            HoldCause::ImagePending => BootedReason::ImagePending,
+            HoldCause::ImageUnavailable => BootedReason::ImageUnavailable,
+            HoldCause::InvalidKernelArguments => BootedReason::InvalidKernelArguments,
+            HoldCause::MachinePaused => BootedReason::MachinePaused,
+        }
+    }
 }
 
 /// Why a request gets no answer: a closed set, used as a metric label.
@@ -272,36 +313,51 @@ fn decide_script(
     if let Some(subject) = subject {
         if subject.paused {
             return reasons.end(
-                Action::Hold { awaited: "the Machine is paused: set spec.paused to false".to_owned() },
+                Action::Hold(Hold::new(
+                    HoldCause::MachinePaused,
+                    "the Machine is paused: set spec.paused to false",
+                )),
                 "spec.paused is set: the machine is held before its kernel",
             );
         }
         if let Some(problem) = argument::problem(&subject.kernel_arguments) {
             return reasons.end(
-                Action::Hold { awaited: format!("spec.pxe.kernelArguments has to be corrected: {problem}") },
+                Action::Hold(Hold::new(
+                    HoldCause::InvalidKernelArguments,
+                    format!("spec.pxe.kernelArguments must be corrected: {problem}"),
+                )),
                 "a kernel argument of the Machine cannot be passed on",
             );
         }
     }
-    let awaited = match state.image(&image) {
+    let (cause, awaited) = match state.image(&image) {
         ImageState::Ready => {
             reasons.note(format!("image {image} is in the cache, its digests verified"));
             if let Some(awaited) = check_architecture(&mut reasons, subject, &image, platform, state) {
                 let reason = "the image is not for this machine: it is held before its kernel";
-                return reasons.end(Action::Hold { awaited }, reason);
+                return reasons.end(Action::Hold(Hold::new(HoldCause::ImageUnavailable, awaited)), reason);
             }
             return reasons.end(Action::Boot { image }, "kernel, initrd and seed");
         }
-        ImageState::Fetching(how_far) => format!("image {image} is being fetched ({how_far})"),
-        ImageState::Failed(why) => format!("image {image} could not be fetched and is tried again: {why}"),
-        ImageState::Unknown => format!("image {image} is not in the configuration of this pxed"),
+        ImageState::Fetching(how_far) => {
+            (HoldCause::ImagePending, format!("image {image} is being fetched ({how_far})"))
+        }
+        ImageState::Failed(why) => (
+            HoldCause::ImageUnavailable,
+            format!("image {image} could not be fetched and is tried again: {why}"),
+        ),
+        ImageState::Unknown => {
+            (HoldCause::ImageUnavailable, format!("image {image} is not in the configuration of this pxed"))
+        }
         ImageState::Unusable(why) => {
-            let awaited = format!("image {image} has to be corrected: {why}");
-            return reasons
-                .end(Action::Hold { awaited }, "a kernel argument of the image cannot be passed on");
+            let hold = Hold::new(
+                HoldCause::InvalidKernelArguments,
+                format!("image {image} must be corrected: {why}"),
+            );
+            return reasons.end(Action::Hold(hold), "a kernel argument of the image cannot be passed on");
         }
     };
-    reasons.end(Action::Hold { awaited }, format!("image {image} is not in the cache"))
+    reasons.end(Action::Hold(Hold::new(cause, awaited)), format!("image {image} is not in the cache"))
 }
 
 /// What is awaited if the image runs on something other than the machine; what is not known is not compared.

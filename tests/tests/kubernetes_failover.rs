@@ -172,8 +172,7 @@ fn status_of(operations: &[Arc<Value>], name: &str) -> Value {
 }
 
 fn step_of(status: &Value) -> Option<&str> {
-    let conditions = status["conditions"].as_array()?;
-    conditions.iter().find(|condition| condition["type"] == "Step")?["reason"].as_str()
+    status["step"]["name"].as_str()
 }
 
 /// Begins an operation for each and brings it to its stage, as `leader` carries it out.

@@ -553,7 +553,7 @@ mod tests {
     #[test]
     fn o1_an_object_that_does_not_say_in_which_boot_it_was_taken_is_not_guessed_at() {
         let mut one = in_progress(operation("reboot", json!({})), "b0");
-        one.status.as_mut().unwrap().conditions.clear();
+        one.status.as_mut().unwrap().boot_id = None;
         assert_eq!(reason(decide(&one, None, 20)), (false, "Unknown".to_owned()));
         assert_eq!(decide(&one, Some(&note("b0", None)), 20), Next::AwaitEnd(at(130)));
     }

@@ -8,12 +8,8 @@ use bedplate_api::reason::operation::{AgentOutcome, PendingOperationReason};
 use jiff::Timestamp;
 use serde::{Deserialize, Serialize};
 
-/// The condition that keeps the boot in which it was taken.
-const TAKEN: &str = "Taken";
 /// The condition that says that the Node was, or was about to be, cordoned for it.
 const CORDONED: &str = "Cordoned";
-/// Before the boot id in that condition's message.
-const BOOT: &str = "in the boot ";
 /// Longest message of a status.
 const MESSAGE: usize = 4096;
 
@@ -58,9 +54,8 @@ pub fn executor(machine: &str) -> String {
 /// Of an operation in progress; `None` for others.
 pub fn taken_of(status: Option<&MachineOperationStatus>, now: Timestamp) -> Option<Taken> {
     let status = status.filter(|status| status.state == Some(OperationState::InProgress))?;
-    let condition = status.conditions.iter().find(|condition| condition.type_ == TAKEN);
-    let boot_id = condition.and_then(|condition| condition.message.strip_prefix(BOOT)).map(str::to_owned);
-    Some(Taken { start: status.start_time.as_ref().map_or(now, |time| time.0), boot_id })
+    let start = status.start_time.as_ref().map_or(now, |time| time.0);
+    Some(Taken { start, boot_id: status.boot_id.clone() })
 }
 
 /// Whether it has ended.
@@ -84,15 +79,7 @@ pub fn taken(
     status.start_time = Some(Time(now));
     status.reason = Some(PendingOperationReason::InProgress.as_str().to_owned());
     status.message = Some("taken by the agent".to_owned());
-    status.conditions.retain(|condition| condition.type_ != TAKEN);
-    status.conditions.push(Condition {
-        type_: TAKEN.to_owned(),
-        status: "True".to_owned(),
-        reason: "Taken".to_owned(),
-        message: format!("{BOOT}{boot_id}"),
-        last_transition_time: Time(now),
-        observed_generation: None,
-    });
+    status.boot_id = Some(boot_id.to_owned());
     status
 }
 

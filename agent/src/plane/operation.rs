@@ -83,6 +83,7 @@ fn patch_body(operation: &MachineOperation, status: &MachineOperationStatus) -> 
             "reason": status.reason,
             "message": status.message,
             "executor": status.executor,
+            "bootID": status.boot_id,
             "conditions": status.conditions,
         },
     })

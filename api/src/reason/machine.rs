@@ -72,8 +72,14 @@ reasons! {
             => Host, "No action needed; `bedplate machine show NAME` has the timeline.";
         Stopped: "pxed heard nothing for longer than the stage may take."
             => User, "See the timeline: `bedplate machine show NAME`, and `bedplate explain NAME` (docs/boot.md, \"By stage\").";
-        Held: "pxed holds the boot. The message has the cause."
-            => Pxed, "No action needed on the machine: it asks again every 10 s. The message says what pxed waits for.";
+        ImagePending: "pxed holds the boot while it fetches the image."
+            => Registry, "No action needed: the machine asks again every 10 s.";
+        ImageUnavailable: "pxed holds the boot: the image cannot be fetched, is not configured, or is not for this machine."
+            => User, "Correct the image in pxed's configuration or spec.pxe.image (docs/images.md). The machine asks again every 10 s.";
+        InvalidKernelArguments: "pxed holds the boot: a kernel argument of the image or of the Machine cannot be passed on."
+            => User, "Correct the arguments that the message names. The machine asks again every 10 s.";
+        MachinePaused: "pxed holds the boot: spec.paused is set."
+            => User, "Unpause it: `kubectl patch machine NAME --type=merge -p '{\"spec\":{\"paused\":false}}'`.";
         Failing: "A step on the machine fails, and the machine tries again. The message has its text."
             => Host, "Read the message (docs/boot.md).";
         DuplicateMacAddress = "DuplicateMACAddress": "Several Machines claim the MAC address. pxed serves none of them."

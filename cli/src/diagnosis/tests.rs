@@ -176,7 +176,7 @@ fn the_first_thing_that_is_not_met_is_awaited_from_who_can_do_it() {
 
 #[test]
 fn since_when_is_the_time_of_what_says_it() {
-    let found = of(&json!({}), &json!({ "conditions": [is("Booted", "False", "Held")] }));
+    let found = of(&json!({}), &json!({ "conditions": [is("Booted", "False", "ImagePending")] }));
     assert_eq!(found.since, Some("2026-01-01T00:30:00Z".parse().unwrap()));
     assert_eq!(of(&json!({}), &json!({})).since, Some("2026-01-01T00:00:00Z".parse().unwrap()));
 }
@@ -231,11 +231,16 @@ fn a_machine_that_goes_waits_for_whoever_holds_it() {
 }
 
 #[test]
-fn an_image_that_is_being_fetched_comes_from_its_registry() {
-    let mut held = is("Booted", "False", "Held");
-    assert_eq!(of(&json!({}), &json!({ "conditions": [held.clone()] })).from, Some(Actor::Pxed));
-    held["message"] = json!("held at stage script: image host is being fetched (12 of 61 MiB)");
-    assert_eq!(of(&json!({}), &json!({ "conditions": [held] })).from, Some(Actor::Registry));
+fn a_held_boot_waits_for_the_party_that_its_reason_names() {
+    for (reason, from) in [
+        ("ImagePending", Actor::Registry),
+        ("ImageUnavailable", Actor::User),
+        ("InvalidKernelArguments", Actor::User),
+        ("MachinePaused", Actor::User),
+    ] {
+        let held = is("Booted", "False", reason);
+        assert_eq!(of(&json!({}), &json!({ "conditions": [held] })).from, Some(from), "{reason}");
+    }
 }
 
 #[test]

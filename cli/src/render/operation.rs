@@ -87,10 +87,8 @@ fn paint(status: &MachineOperationStatus) -> Paint {
 /// How far an operation is, on one line: `node-1-power-cycle-x7k2p: powerCycle of node-1 InProgress (Off): waiting`.
 pub(crate) fn progress(operation: &MachineOperation, look: Look) -> String {
     let status = operation.status.clone().unwrap_or_default();
-    let step =
-        status.conditions.iter().find(|condition| condition.type_ == "Step" && condition.status == "True");
-    let step = step.filter(|_| status.state == Some(OperationState::InProgress));
-    let why = step.map(|step| step.reason.clone()).or_else(|| status.reason.clone());
+    let step = status.step.as_ref().filter(|_| status.state == Some(OperationState::InProgress));
+    let why = step.map(|step| format!("{:?}", step.name)).or_else(|| status.reason.clone());
     let why = why.filter(|why| !why.is_empty()).map(|why| format!(" ({})", clean(&why)));
     let message = status.message.as_deref().filter(|message| !message.is_empty());
     let message = message.map(|message| format!(": {}", clean(message)));

@@ -168,12 +168,12 @@ fn operation(name: &str, spec: &Value, created: &str, status: &Value) -> Machine
 }
 
 fn cycling() -> MachineOperation {
-    let step = json!({ "type": "Step", "status": "True", "reason": "Off", "message": "", "lastTransitionTime": "2026-01-01T00:09:00Z" });
+    let step = json!({ "name": "Off", "startTime": "2026-01-01T00:09:00Z" });
     operation(
         "node-1-power-cycle-x7k2p",
         &json!({ "operationName": "powerCycle", "machineRef": { "name": "node-1" } }),
         "09:00",
-        &json!({ "state": "InProgress", "message": "waiting until the BMC \u{1b}says Off", "conditions": [step] }),
+        &json!({ "state": "InProgress", "message": "waiting until the BMC \u{1b}says Off", "step": step }),
     )
 }
 

@@ -128,10 +128,10 @@ pub fn apply_timeline(status: &mut MachineStatus, timeline: &Timeline, state: St
         status.boot.as_ref().and_then(|boot| boot.started_time.clone()) != Some(MicroTime(timeline.started));
     status.boot = Some(boot_status(timeline));
     let description = timeline.describe(now);
-    let (up, reason) = match timeline.stage {
-        Stage::Enrolled | Stage::Userspace => (true, BootedReason::Userspace),
+    let (up, reason) = match (timeline.stage, &timeline.held) {
+        (Stage::Enrolled | Stage::Userspace, _) => (true, BootedReason::Userspace),
         _ if timeline.stopped(now).is_some() => (false, BootedReason::Stopped),
-        _ if timeline.held.is_some() => (false, BootedReason::Held),
+        (_, Some(hold)) => (false, hold.cause.into()),
         _ if timeline.failing.is_some() => (false, BootedReason::Failing),
         _ => (false, BootedReason::Booting),
     };
@@ -168,7 +168,15 @@ fn apply_heard(status: &mut MachineStatus, refused: bool, now: Timestamp) {
         let message = "the host's agent reports by the certificate that it enrolled for";
         set_condition(status, true, EnrolledReason::Enrolled, message, now);
     }
-    let of_boot = [BootedReason::Booting, BootedReason::Stopped, BootedReason::Held, BootedReason::Failing];
+    let of_boot = [
+        BootedReason::Booting,
+        BootedReason::Stopped,
+        BootedReason::ImagePending,
+        BootedReason::ImageUnavailable,
+        BootedReason::InvalidKernelArguments,
+        BootedReason::MachinePaused,
+        BootedReason::Failing,
+    ];
     if booted(status).is_some_and(|c| of_boot.iter().any(|reason| c.reason == *reason)) {
         let message = "the host's agent is heard; a later boot in its name has not enrolled";
         set_condition(status, true, BootedReason::Userspace, message, now);
@@ -188,7 +196,11 @@ fn boot_status(timeline: &Timeline) -> BootStatus {
             stage: entry.stage,
             time: MicroTime(entry.time),
             failed: false,
-            message: (entry.stage == Stage::Script).then(|| timeline.held.clone()).flatten(),
+            message: timeline
+                .held
+                .as_ref()
+                .filter(|_| entry.stage == Stage::Script)
+                .map(|hold| hold.message.clone()),
         })
         .collect();
     if let Some((stage, failure)) = &timeline.failing {
@@ -228,6 +240,7 @@ fn boot_status(timeline: &Timeline) -> BootStatus {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::boot_policy::{Hold, HoldCause};
     use crate::http::tests::Rig;
 
     fn at(second: i64) -> Timestamp {
@@ -316,12 +329,12 @@ mod tests {
     fn a_held_or_failing_machine_that_falls_silent_has_stopped() {
         let mut held = Timeline::new(BootId::from_random([1; 16]), at(0));
         held.reached(Stage::Script, at(1));
-        held.hold("image host is being fetched", at(1));
+        held.hold(&Hold::new(HoldCause::ImagePending, "image host is being fetched"), at(1));
         let mut failing = Timeline::new(BootId::from_random([1; 16]), at(0));
         failing.reached(Stage::Initrd, at(1));
         failing.failed(Stage::Rootfs, "no link", at(1));
         for (timeline, reason, text) in
-            [(&held, "Held", "image host is being fetched"), (&failing, "Failing", "no link")]
+            [(&held, "ImagePending", "image host is being fetched"), (&failing, "Failing", "no link")]
         {
             for (second, reason) in [(30, reason), (3000, "Stopped")] {
                 let mut status = MachineStatus::default();

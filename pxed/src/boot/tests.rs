@@ -6,6 +6,7 @@ use futures::FutureExt as _;
 
 use super::*;
 use crate::boot::issued_seeds::TakeSeedError;
+use crate::boot_policy::HoldCause;
 use crate::http::tests::until;
 use crate::store::tests::Held;
 
@@ -94,7 +95,8 @@ fn a_restart_knows_a_boot_that_was_held_for_long_though_the_store_is_told_once_a
     settled();
     let before = written();
     for second in (0..1200).step_by(10) {
-        first.hold(&first.get(id, at(second)).unwrap(), "image host is being fetched", at(second));
+        let hold = Hold::new(HoldCause::ImagePending, "image host is being fetched");
+        first.hold(&first.get(id, at(second)).unwrap(), &hold, at(second));
     }
     settled();
     let written = written() - before;

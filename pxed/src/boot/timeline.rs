@@ -11,6 +11,7 @@
 //! a transaction, hence a boot id, of its own. A new one begins where the machine must have started over: firmware asks
 //! although a loader was already fetched, or iPXE asks although a script was.
 
+use crate::boot_policy::Hold;
 use bedplate_api::id::BootId;
 use bedplate_api::wire::Stage;
 use jiff::Timestamp;
@@ -88,7 +89,7 @@ pub struct Timeline {
     pub failing: Option<(Stage, String)>,
     /// What the machine waits for on its screen, if pxed holds it.
     #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub held: Option<String>,
+    pub held: Option<Hold>,
     /// The attempt before.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub previous: Option<Summary>,
@@ -208,14 +209,14 @@ impl Timeline {
     }
 
     /// The machine waits at its script. Answers whether that is news.
-    pub fn hold(&mut self, awaited: &str, now: Timestamp) -> bool {
+    pub fn hold(&mut self, hold: &Hold, now: Timestamp) -> bool {
         self.progress = now;
         let resumed = std::mem::take(&mut self.stop_told);
-        let text = cut(awaited);
-        if self.held.as_ref() == Some(&text) {
+        let hold = Hold::new(hold.cause, cut(&hold.message));
+        if self.held.as_ref() == Some(&hold) {
             return resumed;
         }
-        self.held = Some(text);
+        self.held = Some(hold);
         true
     }
 
@@ -253,7 +254,7 @@ impl Timeline {
             ),
             (None, None) => format!("enrolled at {}", second(self.progress)),
         };
-        if let Some(held) = &self.held {
+        if let Some(Hold { message: held, .. }) = &self.held {
             match self.stopped(now) {
                 Some(_) => text.push_str(&format!("; it was held: {held}")),
                 None => text = format!("held at stage {}: {held}", stage_name(self.stage)),
@@ -346,6 +347,7 @@ fn cut(text: &str) -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::boot_policy::HoldCause;
 
     fn at(second: i64) -> Timestamp {
         Timestamp::from_second(1_700_000_000 + second).unwrap()
@@ -387,12 +389,20 @@ mod tests {
         assert_eq!(timeline.attempts, 1);
     }
 
+    fn fetching() -> Hold {
+        Hold::new(HoldCause::ImagePending, "image host is being fetched")
+    }
+
+    fn paused() -> Hold {
+        Hold::new(HoldCause::MachinePaused, "the Machine is paused")
+    }
+
     #[test]
     fn a_held_machine_that_asks_again_is_no_new_attempt() {
         let mut timeline = Timeline::new(id(1), at(0));
         timeline.reached(Stage::Script, at(1));
-        assert!(timeline.hold("image host is being fetched", at(1)));
-        assert!(!timeline.hold("image host is being fetched", at(11)));
+        assert!(timeline.hold(&fetching(), at(1)));
+        assert!(!timeline.hold(&fetching(), at(11)));
         timeline.opened(id(2), Starter::Ipxe, at(30));
         assert_eq!(timeline.attempts, 1);
         assert_eq!(timeline.describe(at(31)), "held at stage script: image host is being fetched");
@@ -416,10 +426,10 @@ mod tests {
     fn a_machine_that_stopped_and_is_heard_again_is_news_and_can_stop_again() {
         let mut timeline = Timeline::new(id(1), at(0));
         timeline.reached(Stage::Script, at(1));
-        timeline.hold("the Machine is paused", at(1));
+        timeline.hold(&paused(), at(1));
         timeline.stop_told = true;
-        assert!(timeline.hold("the Machine is paused", at(500)));
-        assert!(!timeline.hold("the Machine is paused", at(510)));
+        assert!(timeline.hold(&paused(), at(500)));
+        assert!(!timeline.hold(&paused(), at(510)));
         timeline.failed(Stage::Rootfs, "no link", at(520));
         timeline.stop_told = true;
         assert!(timeline.failed(Stage::Rootfs, "no link", at(900)));

@@ -131,7 +131,7 @@ fn what_is_missing_holds_the_machine_with_what_is_awaited() {
     let unusable = Here { image: ImageState::Unusable("its kernel arguments: x".to_owned()), ..here() };
     assert_eq!(
         answer(&subject(), &Request::Script(None), &unusable),
-        "hold: image host has to be corrected: its kernel arguments: x"
+        "hold: image host must be corrected: its kernel arguments: x"
     );
     let argument = Subject { kernel_arguments: vec!["${x}".to_owned()], ..subject() };
     assert!(answer(&argument, &Request::Script(None), &here()).starts_with("hold: spec.pxe.kernelArguments"));

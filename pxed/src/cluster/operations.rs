@@ -295,6 +295,7 @@ fn patch_body(operation: &Operation, status: &MachineOperationStatus) -> Value {
             "reason": status.reason,
             "message": status.message,
             "executor": status.executor,
+            "step": status.step,
             "conditions": status.conditions,
         },
     })

@@ -22,7 +22,9 @@ use super::streams::PER_BOOT;
 use crate::boot::record::{Image, Owner, Record, public_id};
 use crate::boot::table::Boot;
 use crate::boot_policy::script::{Frame, render_boot, render_hold};
-use crate::boot_policy::{self, Action, Asker, Decision, Platform, Request, Subject, argument};
+use crate::boot_policy::{
+    self, Action, Asker, Decision, Hold, HoldCause, Platform, Request, Subject, argument,
+};
 use crate::netboot::dhcp;
 
 /// What was asked, besides the path.
@@ -70,19 +72,22 @@ fn decide(routes: &Routes, subject: Option<&Subject>, platform: Option<Platform>
 }
 
 /// The image of a boot that may boot now, pinned to it; else what is awaited.
-pub(super) fn image_of(routes: &Routes, boot: &Boot, subject: Option<&Subject>) -> Result<Image, String> {
+pub(super) fn image_of(routes: &Routes, boot: &Boot, subject: Option<&Subject>) -> Result<Image, Hold> {
     match decide(routes, subject, boot.record().opening.platform).action {
         Action::Boot { image } => match routes.images.ready(&image) {
             // It may have been exchanged since it was decided about.
             Some(image) => match argument::problem(&image.kernel_arguments) {
                 None => Ok(routes.boots.pin(boot, image)),
-                Some(problem) => Err(format!("the kernel arguments of image {}: {problem}", image.name)),
+                Some(problem) => Err(Hold::new(
+                    HoldCause::InvalidKernelArguments,
+                    format!("the kernel arguments of image {}: {problem}", image.name),
+                )),
             },
-            None => Err(format!("image {image} is being fetched")),
+            None => Err(Hold::new(HoldCause::ImagePending, format!("image {image} is being fetched"))),
         },
-        Action::Hold { awaited } => Err(awaited),
+        Action::Hold(hold) => Err(hold),
         Action::Loader { .. } | Action::Script { .. } | Action::LocalDisk | Action::Refuse(_) => {
-            Err("this machine is not to boot from here".to_owned())
+            Err(Hold::new(HoldCause::ImageUnavailable, "this machine must not boot from here"))
         }
     }
 }
@@ -105,11 +110,11 @@ pub(super) fn script(routes: &Routes, boot: &Boot, asked: &Asked<'_>) -> Respons
             }
             render_boot(&frame, record.opening.platform, &arguments)
         }
-        Err(awaited) => {
+        Err(hold) => {
             if !asked.head {
-                routes.boots.hold(boot, &awaited, asked.now);
+                routes.boots.hold(boot, &hold, asked.now);
             }
-            render_hold(&frame, &awaited)
+            render_hold(&frame, &hold.message)
         }
     };
     let length = text.len() as u64;
@@ -169,7 +174,7 @@ pub(super) async fn blob(
         Some(image) => image,
         None => match image_of(routes, boot, subject.as_ref()) {
             Ok(image) => image,
-            Err(awaited) => return refuse(BootRefusal::Held, &awaited),
+            Err(hold) => return refuse(BootRefusal::Held, &hold.message),
         },
     };
     let (blob, stage) = match part {

@@ -75,9 +75,7 @@ async fn take(
         Some(image) => image,
         None => match image_of(routes, boot, subject.as_ref()) {
             Ok(image) => image,
-            Err(awaited) => {
-                return (SeedAnswer::Held, refuse(BootRefusal::Held, &awaited));
-            }
+            Err(hold) => return (SeedAnswer::Held, refuse(BootRefusal::Held, &hold.message)),
         },
     };
     let Ok(machine) = record.opening.owner.display_name().parse() else {

@@ -468,7 +468,10 @@ async fn a_machine_is_held_with_what_is_awaited_until_it_may_boot() {
     assert!(held.text().contains("held. Awaited: the Machine is paused"), "{}", held.text());
     rig.boots().flush(Timestamp::now());
     let status = rig.registry.get(&"node1".parse().unwrap()).unwrap();
-    assert!(status.conditions.iter().any(|c| c.type_ == "Booted" && c.reason == "Held"), "{status:?}");
+    assert!(
+        status.conditions.iter().any(|c| c.type_ == "Booted" && c.reason == "MachinePaused"),
+        "{status:?}"
+    );
     spec["paused"] = false.into();
     spec["pxe"]["image"] = serde_json::json!({ "name": "other" });
     rig.set_machine(&spec);
@@ -498,7 +501,7 @@ async fn a_machine_is_held_before_the_kernel_of_another_architecture_and_its_con
     rig.boots().flush(Timestamp::now());
     let status = rig.registry.get(&"node1".parse().unwrap()).unwrap();
     let booted = status.conditions.iter().find(|c| c.type_ == "Booted").unwrap();
-    assert!(booted.reason == "Held" && booted.message.contains(awaited), "{booted:?}");
+    assert!(booted.reason == "ImageUnavailable" && booted.message.contains(awaited), "{booted:?}");
 }
 
 #[tokio::test]

@@ -218,7 +218,7 @@ impl Clients for BootClients {
         let (decision, owner) = self.decide(query);
         match &decision.action {
             Action::Loader { .. } | Action::Script { .. } => {}
-            Action::Boot { .. } | Action::Hold { .. } | Action::LocalDisk | Action::Refuse(_) => {
+            Action::Boot { .. } | Action::Hold(_) | Action::LocalDisk | Action::Refuse(_) => {
                 let answer = explain::describe(&decision);
                 tracing::debug!(mac = %query.mac, loader = ?query.loader, answer, "no boot answer");
                 return None;

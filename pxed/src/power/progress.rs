@@ -2,8 +2,10 @@
 //!
 //! Pure: no clock, no file, no socket. Callers: `operation`, `worker`, `supervisor`.
 
-use bedplate_api::machine::{Condition, Time};
-use bedplate_api::operation::{MachineOperation, MachineOperationStatus, OperationState};
+use bedplate_api::machine::Time;
+use bedplate_api::operation::{
+    MachineOperation, MachineOperationStatus, OperationState, OperationStep, StepName,
+};
 use bedplate_api::reason::operation::{AgentOutcome, PendingOperationReason};
 use jiff::Timestamp;
 
@@ -13,46 +15,14 @@ use super::{Operation, OperationKey};
 
 /// Name of the operation by which an agent shuts its host down.
 const SHUTDOWN: &str = "shutdown";
-/// The condition that keeps the step.
-const STEP: &str = "Step";
-/// In the message of the step `On` of a powerCycle whose machine was off.
-const BEGAN_OFF: &str = "it was off already";
-
-/// A step that is written before its first request.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Step {
-    /// On.
-    On,
-    /// Off at once.
-    Off,
-    /// The operating system is asked to shut down.
-    GracefulOff,
-    /// Reset.
-    Reset,
-}
-
-impl Step {
-    /// Its word: the reason of the condition `Step`.
-    pub const fn as_str(self) -> &'static str {
-        match self {
-            Self::On => "On",
-            Self::Off => "Off",
-            Self::GracefulOff => "GracefulOff",
-            Self::Reset => "Reset",
-        }
-    }
-
-    fn of(word: &str) -> Option<Self> {
-        [Self::On, Self::Off, Self::GracefulOff, Self::Reset].into_iter().find(|step| step.as_str() == word)
-    }
-
-    const fn message(self) -> &'static str {
-        match self {
-            Self::On => "switching on, until the BMC says On",
-            Self::Off => "switching off at once, until the BMC says Off",
-            Self::GracefulOff => "asking the operating system to shut down",
-            Self::Reset => "resetting, once",
-        }
+/// Text of a step, for a user.
+const fn described(step: StepName) -> &'static str {
+    match step {
+        StepName::On => "switching on, until the BMC says On",
+        StepName::Off => "switching off at once, until the BMC says Off",
+        StepName::GracefulOff => "asking the operating system to shut down",
+        StepName::Reset => "resetting, once",
+        StepName::Unknown => "in a step of a later version",
     }
 }
 
@@ -62,7 +32,7 @@ pub struct Written {
     /// When it was begun.
     pub start: Timestamp,
     /// The step, and when it was written.
-    pub step: Option<(Step, Timestamp)>,
+    pub step: Option<(StepName, Timestamp)>,
     /// Its machine was off when it began.
     pub began_off: bool,
 }
@@ -71,10 +41,12 @@ impl Written {
     /// Of an operation in progress; `None` for others.
     pub fn of(status: Option<&MachineOperationStatus>, now: Timestamp) -> Option<Self> {
         let status = status.filter(|status| status.state == Some(OperationState::InProgress))?;
-        let condition = status.conditions.iter().find(|c| c.type_ == STEP && c.status == "True");
-        let step = condition.and_then(|c| Some((Step::of(&c.reason)?, c.last_transition_time.0)));
-        let began_off = condition.is_some_and(|c| c.message.starts_with(BEGAN_OFF));
-        Some(Self { start: status.start_time.as_ref().map_or(now, |time| time.0), step, began_off })
+        let step = status.step.as_ref();
+        Some(Self {
+            start: status.start_time.as_ref().map_or(now, |time| time.0),
+            step: step.map(|step| (step.name, step.start_time.0)),
+            began_off: step.is_some_and(|step| step.was_off),
+        })
     }
 }
 
@@ -184,7 +156,7 @@ pub fn is_finished(status: Option<&MachineOperationStatus>) -> bool {
 
 /// Whether anything was asked for it.
 pub fn has_step(status: Option<&MachineOperationStatus>) -> bool {
-    status.is_some_and(|status| status.conditions.iter().any(|c| c.type_ == STEP))
+    status.is_some_and(|status| status.step.is_some())
 }
 
 /// Taken by `executor`; what it was begun with stays.
@@ -199,7 +171,7 @@ pub fn taken(
     status.executor = Some(executor.to_owned());
     if !begun || status.start_time.is_none() {
         status.start_time = Some(Time(now));
-        status.conditions.retain(|c| c.type_ != STEP);
+        status.step = None;
     }
     status.reason = Some(PendingOperationReason::InProgress.as_str().to_owned());
     if !begun {
@@ -211,25 +183,14 @@ pub fn taken(
 /// In a step from now on.
 pub fn with_step(
     before: Option<&MachineOperationStatus>,
-    step: Step,
+    step: StepName,
     now: Timestamp,
 ) -> MachineOperationStatus {
     let mut status = before.cloned().unwrap_or_default();
-    let first = !status.conditions.iter().any(|c| c.type_ == STEP);
-    let message = match (first, step) {
-        (true, Step::On) => format!("{BEGAN_OFF}; {}", step.message()),
-        _ => step.message().to_owned(),
-    };
-    status.conditions.retain(|c| c.type_ != STEP);
-    status.conditions.push(Condition {
-        type_: STEP.to_owned(),
-        status: "True".to_owned(),
-        reason: step.as_str().to_owned(),
-        message: message.clone(),
-        last_transition_time: Time(now),
-        observed_generation: None,
-    });
-    status.message = Some(message);
+    let was_off = status.step.is_none() && step == StepName::On;
+    let prefix = if was_off { "it was off already; " } else { "" };
+    status.step = Some(OperationStep { name: step, start_time: Time(now), was_off });
+    status.message = Some(format!("{prefix}{}", described(step)));
     status
 }
 

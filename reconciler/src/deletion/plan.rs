@@ -160,9 +160,16 @@ fn slot(
     lasted: SignedDuration,
     now: Timestamp,
 ) -> Plan {
-    // A state of a later version is not known to be over.
-    let is_busy =
-        |state: SlotState| matches!(state, SlotState::Running | SlotState::Emptying | SlotState::Unknown);
+    // Every slot but an empty one may have keys and Secrets, also one that never ran. A state of a later version may be any of these.
+    let is_busy = |state: SlotState| match state {
+        SlotState::Empty => false,
+        SlotState::Preparing
+        | SlotState::Prepared
+        | SlotState::Running
+        | SlotState::Emptying
+        | SlotState::Failed
+        | SlotState::Unknown => true,
+    };
     if status.applied.is_none() && !status.slots.iter().any(|slot| is_busy(slot.state)) {
         return only(Step::Release);
     }
@@ -261,6 +268,15 @@ mod tests {
         assert_eq!(step(&later, None, 0), Step::Await, "a state of a later version is not known to be over");
         let stopped = machine("Drain", &json!({}), &json!({ "slots": [{ "name": "a", "state": "Empty" }] }));
         assert_eq!(step(&stopped, None, 0), Step::Release);
+    }
+
+    #[test]
+    fn trust_8_machine_waits_for_every_slot_that_may_have_keys() {
+        for state in ["Preparing", "Prepared", "Failed", "Emptying"] {
+            let slots = json!({ "applied": null, "slots": [{ "name": "b", "state": state }] });
+            let deleted = machine("Drain", &json!({}), &slots);
+            assert_eq!(step(&deleted, None, 0), Step::Await, "{state}");
+        }
     }
 
     #[test]

@@ -347,7 +347,7 @@ async fn what_machines_of_a_cluster_wait_for_is_said_for_one_and_for_all() {
     let client = admin().await;
     let object = machine("cli-8");
     create(&client, &object).await;
-    let held = json!({ "type": "Booted", "status": "False", "reason": "Held", "lastTransitionTime": "2026-01-01T00:00:00Z",
+    let held = json!({ "type": "Booted", "status": "False", "reason": "ImagePending", "lastTransitionTime": "2026-01-01T00:00:00Z",
         "message": "held at stage script: image host is being fetched (12 of 61 MiB)" });
     report(&client, &object, json!({ "conditions": [held] })).await;
     let one = text(&bedplate(&["machine", "explain", "cli-8"]));
@@ -358,7 +358,7 @@ async fn what_machines_of_a_cluster_wait_for_is_said_for_one_and_for_all() {
     let json: Value = serde_json::from_slice(&json.stdout).unwrap();
     assert_eq!(
         (&json["items"][0]["from"], &json["items"][0]["reason"]),
-        (&json!("registry"), &json!("Held"))
+        (&json!("registry"), &json!("ImagePending"))
     );
     assert_eq!(json["items"][0]["since"], "2026-01-01T00:00:00Z");
 }

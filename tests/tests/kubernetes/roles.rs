@@ -602,7 +602,7 @@ async fn o1_agent_neither_releases_an_operation_nor_restarts_its_time() {
     let (start, executor) = ("2026-01-01T00:00:00Z", "bedplate-agent/agent-holds");
     let status = |state: &str| json!({ "state": state, "startTime": start, "executor": executor });
     let held = json!({ "conditions": [condition("Held")] });
-    let words = "an agent writes no conditions of a MachineOperation but Taken, Cordoned, Drained";
+    let words = "an agent writes no conditions of a MachineOperation but Cordoned, Drained";
     let why = apply(&agent, &own, "bedplate-agent", with(&json!({ "state": "Pending" }), &held))
         .await
         .expect_err(words);
@@ -629,18 +629,18 @@ async fn o1_agent_neither_releases_an_operation_nor_restarts_its_time() {
             json!({ "startTime": start, "executor": executor }),
             "an operation that was taken is carried out to its end",
         ),
-        (with(&status("InProgress"), &later), "startTime and executor of an operation stay"),
-        (with(&status("Complete"), &other), "startTime and executor of an operation stay"),
+        (with(&status("InProgress"), &later), "startTime, executor and bootID of an operation stay"),
+        (with(&status("Complete"), &other), "startTime, executor and bootID of an operation stay"),
         (
             json!({ "state": "InProgress", "executor": executor }),
-            "startTime and executor of an operation stay",
+            "startTime, executor and bootID of an operation stay",
         ),
         (with(&status("InProgress"), &held), words),
     ] {
         let why = apply(&agent, &own, "bedplate-agent", change.clone()).await.expect_err(words);
         assert!(why.contains(words), "{change}: {why}");
     }
-    let drained = json!({ "conditions": [condition("Taken"), condition("Cordoned"), condition("Drained")] });
+    let drained = json!({ "bootID": "b", "conditions": [condition("Cordoned"), condition("Drained")] });
     apply(&agent, &own, "bedplate-agent", with(&status("InProgress"), &drained)).await.unwrap();
     apply(&agent, &own, "bedplate-agent", with(&status("Complete"), &drained)).await.unwrap();
 }

@@ -253,9 +253,7 @@ impl Rig {
     /// The step that an operation stands in.
     pub(super) fn step(&self, name: &str) -> String {
         let status = self.operation(name);
-        let conditions = status["conditions"].as_array().cloned().unwrap_or_default();
-        let step = conditions.into_iter().find(|condition| condition["type"] == "Step");
-        step.and_then(|step| step["reason"].as_str().map(str::to_owned)).unwrap_or_default()
+        status["step"]["name"].as_str().unwrap_or_default().to_owned()
     }
 
     /// State, reason and message of an operation that has ended.

@@ -8,7 +8,7 @@ use jiff::{SignedDuration, Timestamp};
 
 use super::breaker::later;
 use super::operation::AWAIT;
-use crate::power::progress::Step;
+use bedplate_api::operation::StepName;
 
 /// Why something did not go.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -53,7 +53,7 @@ pub struct Memory {
     /// This process has taken it, and when.
     pub taken: Option<Timestamp>,
     /// The step that this process has written itself.
-    pub wrote: Option<Step>,
+    pub wrote: Option<StepName>,
     /// The last request of this step.
     pub sent: Option<Sent>,
     /// The BMC has no graceful power-off.
@@ -67,7 +67,7 @@ const PAUSE: (f64, f64) = (3.0, 1.5);
 
 impl Memory {
     /// The step was written.
-    pub fn stepped(&mut self, step: Step) {
+    pub fn stepped(&mut self, step: StepName) {
         *self = Self { taken: self.taken, wrote: Some(step), ..Self::default() };
     }
 

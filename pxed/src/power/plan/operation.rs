@@ -17,6 +17,7 @@
 //! Pure: no clock, no socket. Caller: `worker`.
 
 use bedplate_api::machine::PowerState;
+use bedplate_api::operation::StepName;
 use bedplate_api::reason::operation::PowerOutcome;
 use bedplate_bmc::{BmcFault, PowerRequest};
 use jiff::{SignedDuration, Timestamp};
@@ -24,7 +25,7 @@ use jiff::{SignedDuration, Timestamp};
 pub use super::attempts::{Failure, Memory, Sent, Trouble};
 use super::breaker::later;
 use super::parameters::{Boot, Kind, Off, Order};
-use crate::power::progress::{Step, Written};
+use crate::power::progress::Written;
 
 /// Between two looks while something is awaited.
 pub const AWAIT: SignedDuration = SignedDuration::from_secs(2);
@@ -101,7 +102,7 @@ pub enum Act {
     /// Write that this process carries it out.
     Take,
     /// Write the step.
-    WriteStep(Step),
+    WriteStep(StepName),
     /// Read the power state.
     Read,
     /// Send a request; before it the source of the next boot is set.
@@ -122,7 +123,7 @@ pub fn next(order: &Order, written: Option<&Written>, memory: &Memory, seen: &Se
     if let Some(trouble) = &memory.trouble {
         if !trouble.failure.transient || now >= case.gives_up(trouble) {
             if case.forces_instead(trouble) {
-                return Act::WriteStep(Step::Off);
+                return Act::WriteStep(StepName::Off);
             }
             return case.fail(trouble.failure.fault.into(), trouble.failure.message.clone());
         }
@@ -157,13 +158,15 @@ struct Case<'a> {
 impl Case<'_> {
     fn judge(&self, reading: &Reading) -> Act {
         match (self.order.kind, self.written.step) {
-            (Kind::PowerOn | Kind::PowerCycle, Some((Step::On, _))) => self.on(reading),
-            (Kind::PowerOff | Kind::PowerCycle, Some((Step::Off, _))) => self.off(reading),
-            (Kind::PowerOff, Some((Step::GracefulOff, since))) => self.graceful(reading, since),
-            (Kind::Reset, Some((Step::Reset, _))) => self.reset(reading),
-            (_, None | Some((Step::On | Step::Off | Step::GracefulOff | Step::Reset, _))) => {
+            (Kind::PowerOn | Kind::PowerCycle, Some((StepName::On, _))) => self.on(reading),
+            (Kind::PowerOff | Kind::PowerCycle, Some((StepName::Off, _))) => self.off(reading),
+            (Kind::PowerOff, Some((StepName::GracefulOff, since))) => self.graceful(reading, since),
+            (Kind::Reset, Some((StepName::Reset, _))) => self.reset(reading),
+            (_, None | Some((StepName::On | StepName::Off | StepName::GracefulOff | StepName::Reset, _))) => {
                 self.begin(reading)
             }
+            // A later version may have carried it out: it ends at its deadline.
+            (_, Some((StepName::Unknown, _))) => self.wait(reading),
         }
     }
 
@@ -173,19 +176,19 @@ impl Case<'_> {
             return Act::Wait(until.min(later(reading.at, AWAIT)));
         }
         let off = match self.order.off {
-            Off::Forced => Step::Off,
-            Off::Graceful(_) => Step::GracefulOff,
+            Off::Forced => StepName::Off,
+            Off::Graceful(_) => StepName::GracefulOff,
         };
         match (self.order.kind, reading.state) {
             (_, PowerState::Unknown) => self.wait(reading),
             (Kind::PowerOn, PowerState::On) => self.complete("it was on already"),
-            (Kind::PowerOn | Kind::PowerCycle, PowerState::Off) => Act::WriteStep(Step::On),
+            (Kind::PowerOn | Kind::PowerCycle, PowerState::Off) => Act::WriteStep(StepName::On),
             (Kind::PowerOff, PowerState::Off) => self.complete("it was off already"),
             (Kind::PowerOff, PowerState::On | PowerState::PoweringOn | PowerState::PoweringOff) => {
                 Act::WriteStep(off)
             }
-            (Kind::PowerCycle, PowerState::On | PowerState::PoweringOn) => Act::WriteStep(Step::Off),
-            (Kind::Reset, PowerState::On) => Act::WriteStep(Step::Reset),
+            (Kind::PowerCycle, PowerState::On | PowerState::PoweringOn) => Act::WriteStep(StepName::Off),
+            (Kind::Reset, PowerState::On) => Act::WriteStep(StepName::Reset),
             (Kind::Reset, PowerState::Off) => self.fail(
                 PowerOutcome::Refused,
                 "the machine is off: there is nothing to reset; use powerOn".to_owned(),
@@ -222,7 +225,7 @@ impl Case<'_> {
 
     fn off(&self, reading: &Reading) -> Act {
         match (reading.state, self.order.kind) {
-            (PowerState::Off, Kind::PowerCycle) => Act::WriteStep(Step::On),
+            (PowerState::Off, Kind::PowerCycle) => Act::WriteStep(StepName::On),
             (PowerState::Off, _) => self.complete("the BMC says that it is off"),
             (PowerState::On | PowerState::PoweringOn, _) => {
                 // Where it must boot from is tried before it is off: a machine that cannot boot from there stays on.
@@ -246,14 +249,14 @@ impl Case<'_> {
         };
         let forced_at = grace.map(|grace| later(since, grace));
         match forced_at {
-            Some(_) if self.memory.no_graceful => Act::WriteStep(Step::Off),
-            Some(at) if self.now >= at => Act::WriteStep(Step::Off),
+            Some(_) if self.memory.no_graceful => Act::WriteStep(StepName::Off),
+            Some(at) if self.now >= at => Act::WriteStep(StepName::Off),
             None if self.memory.no_graceful => self.fail(
                 PowerOutcome::NotSupported,
                 "the BMC cannot ask the operating system to shut down; use parameter force or gracePeriodSeconds"
                     .to_owned(),
             ),
-            Some(_) | None if self.asks_once(Step::GracefulOff) => {
+            Some(_) | None if self.asks_once(StepName::GracefulOff) => {
                 Act::Ask(PowerRequest::GracefulOff, Boot::Default)
             }
             Some(at) => Act::Wait(at.min(later(reading.at, AWAIT))),
@@ -263,7 +266,7 @@ impl Case<'_> {
 
     fn reset(&self, reading: &Reading) -> Act {
         match reading.state {
-            PowerState::On if self.asks_once(Step::Reset) => Act::Ask(PowerRequest::Reset, Boot::Default),
+            PowerState::On if self.asks_once(StepName::Reset) => Act::Ask(PowerRequest::Reset, Boot::Default),
             PowerState::On => self.complete("the BMC has accepted the reset and says that it is on"),
             PowerState::Off | PowerState::PoweringOn | PowerState::PoweringOff | PowerState::Unknown => {
                 self.wait(reading)
@@ -280,16 +283,16 @@ impl Case<'_> {
     }
 
     /// Whether the request of a step that is asked once can not have been sent by anybody.
-    fn asks_once(&self, step: Step) -> bool {
+    fn asks_once(&self, step: StepName) -> bool {
         self.memory.wrote == Some(step) && self.memory.sent.is_none()
     }
 
     /// A reset that may have been sent, and that nobody knows to be accepted.
     fn awaits_evidence(&self) -> bool {
-        let in_step = matches!(self.written.step, Some((Step::Reset, _)));
+        let in_step = matches!(self.written.step, Some((StepName::Reset, _)));
         self.order.kind == Kind::Reset
             && in_step
-            && !self.asks_once(Step::Reset)
+            && !self.asks_once(StepName::Reset)
             && !self.memory.sent.is_some_and(|sent| sent.accepted)
     }
 
@@ -310,14 +313,14 @@ impl Case<'_> {
     /// Until when trouble is put up with. A machine that was switched off to be switched on again is not left off early.
     fn gives_up(&self, trouble: &Trouble) -> Timestamp {
         match (self.order.kind, self.written.step) {
-            (Kind::PowerCycle, Some((Step::On, _))) => self.deadline,
+            (Kind::PowerCycle, Some((StepName::On, _))) => self.deadline,
             _ => later(trouble.since, TROUBLE).min(self.deadline),
         }
     }
 
     /// The BMC refuses to ask the operating system, as of a machine that has none yet: where force is allowed, it is used.
     fn forces_instead(&self, trouble: &Trouble) -> bool {
-        let graceful = matches!(self.written.step, Some((Step::GracefulOff, _)));
+        let graceful = matches!(self.written.step, Some((StepName::GracefulOff, _)));
         let allowed = matches!(self.order.off, Off::Graceful(Some(_)));
         graceful && allowed && trouble.asking && trouble.failure.fault == BmcFault::Refused
     }
@@ -345,13 +348,13 @@ impl Case<'_> {
 
     fn timed_out(&self, reading: &Reading) -> Act {
         let hint = match (self.order.kind, self.written.step) {
-            (Kind::PowerOff, Some((Step::GracefulOff, _))) => {
+            (Kind::PowerOff, Some((StepName::GracefulOff, _))) => {
                 "its operating system was asked to shut down and does not; use parameter force or gracePeriodSeconds"
             }
-            (Kind::PowerCycle, Some((Step::Off, _))) if reading.state == PowerState::Off => {
+            (Kind::PowerCycle, Some((StepName::Off, _))) if reading.state == PowerState::Off => {
                 "it was switched off and there was no time left to switch it on; make an operation powerOn"
             }
-            (Kind::PowerCycle, Some((Step::On, _))) => {
+            (Kind::PowerCycle, Some((StepName::On, _))) => {
                 "it was switched off and does not come on; look at the BMC's log"
             }
             (Kind::PowerOn | Kind::PowerOff | Kind::PowerCycle | Kind::Reset, _) => {

@@ -176,6 +176,8 @@ fn bounded(status: MachineOperationStatus) -> MachineOperationStatus {
         reason: cut(status.reason, MOST_REASON),
         message: cut(status.message, MOST_MESSAGE),
         executor: cut(status.executor, MOST_EXECUTOR),
+        boot_id: cut(status.boot_id, MOST_REASON),
+        step: None,
         counts: None,
         machines: None,
         conditions,

@@ -18,7 +18,7 @@ fn order(kind: Kind, off: Off) -> Order {
 
 const GRACEFUL: Off = Off::Graceful(None);
 
-fn written(step: Option<Step>) -> Written {
+fn written(step: Option<StepName>) -> Written {
     Written { start: at(0), step: step.map(|step| (step, at(0))), began_off: false }
 }
 
@@ -31,7 +31,7 @@ fn seen(state: PowerState) -> Seen {
 }
 
 /// The act at second 100.
-fn act(order: &Order, step: Option<Step>, memory: &Memory, state: PowerState) -> Act {
+fn act(order: &Order, step: Option<StepName>, memory: &Memory, state: PowerState) -> Act {
     next(order, Some(&written(step)), memory, &seen(state), at(100))
 }
 
@@ -42,20 +42,20 @@ fn each_step_leads_to_the_next_by_what_the_bmc_says() {
     let wait = Act::Wait(at(102));
     use PowerState::{Off as IsOff, On as IsOn, PoweringOff, PoweringOn, Unknown};
     for (kind, step, state, expected) in [
-        (Kind::PowerOn, None, IsOff, Act::WriteStep(Step::On)),
+        (Kind::PowerOn, None, IsOff, Act::WriteStep(StepName::On)),
         (Kind::PowerOn, None, Unknown, wait.clone()),
-        (Kind::PowerOn, Some(Step::On), IsOff, on.clone()),
-        (Kind::PowerOn, Some(Step::On), PoweringOn, wait.clone()),
-        (Kind::PowerOff, None, IsOn, Act::WriteStep(Step::GracefulOff)),
-        (Kind::PowerOff, Some(Step::Off), IsOn, off.clone()),
-        (Kind::PowerCycle, None, IsOn, Act::WriteStep(Step::Off)),
-        (Kind::PowerCycle, None, IsOff, Act::WriteStep(Step::On)),
+        (Kind::PowerOn, Some(StepName::On), IsOff, on.clone()),
+        (Kind::PowerOn, Some(StepName::On), PoweringOn, wait.clone()),
+        (Kind::PowerOff, None, IsOn, Act::WriteStep(StepName::GracefulOff)),
+        (Kind::PowerOff, Some(StepName::Off), IsOn, off.clone()),
+        (Kind::PowerCycle, None, IsOn, Act::WriteStep(StepName::Off)),
+        (Kind::PowerCycle, None, IsOff, Act::WriteStep(StepName::On)),
         (Kind::PowerCycle, None, PoweringOff, wait.clone()),
-        (Kind::PowerCycle, Some(Step::Off), IsOn, off),
-        (Kind::PowerCycle, Some(Step::Off), Unknown, wait),
-        (Kind::PowerCycle, Some(Step::Off), IsOff, Act::WriteStep(Step::On)),
-        (Kind::PowerCycle, Some(Step::On), IsOff, on),
-        (Kind::Reset, None, IsOn, Act::WriteStep(Step::Reset)),
+        (Kind::PowerCycle, Some(StepName::Off), IsOn, off),
+        (Kind::PowerCycle, Some(StepName::Off), Unknown, wait),
+        (Kind::PowerCycle, Some(StepName::Off), IsOff, Act::WriteStep(StepName::On)),
+        (Kind::PowerCycle, Some(StepName::On), IsOff, on),
+        (Kind::Reset, None, IsOn, Act::WriteStep(StepName::Reset)),
     ] {
         assert_eq!(
             act(&order(kind, GRACEFUL), step, &taken(), state),
@@ -70,7 +70,7 @@ fn a_power_cycle_leaves_the_machine_off_for_a_while_counted_from_the_step_in_the
     let on = Act::Ask(PowerRequest::On, Boot::Network(BootSource::Pxe));
     let cycle = order(Kind::PowerCycle, GRACEFUL);
     let in_step =
-        |since: i64, began_off| Written { start: at(0), step: Some((Step::On, at(since))), began_off };
+        |since: i64, began_off| Written { start: at(0), step: Some((StepName::On, at(since))), began_off };
     // The object keeps whole seconds: one more is waited. A step of the future was written by a clock that was set back.
     for (since, began_off, expected) in [
         (100, false, Act::Wait(at(106))),
@@ -111,11 +111,11 @@ fn an_operation_ends_when_the_bmc_says_so_or_says_why_not() {
     use PowerState::{Off as IsOff, On as IsOn};
     for (kind, step, state, complete, reason) in [
         (Kind::PowerOn, None, IsOn, true, "PoweredOn"),
-        (Kind::PowerOn, Some(Step::On), IsOn, true, "PoweredOn"),
+        (Kind::PowerOn, Some(StepName::On), IsOn, true, "PoweredOn"),
         (Kind::PowerOff, None, IsOff, true, "PoweredOff"),
-        (Kind::PowerOff, Some(Step::GracefulOff), IsOff, true, "PoweredOff"),
-        (Kind::PowerOff, Some(Step::Off), IsOff, true, "PoweredOff"),
-        (Kind::PowerCycle, Some(Step::On), IsOn, true, "PowerCycled"),
+        (Kind::PowerOff, Some(StepName::GracefulOff), IsOff, true, "PoweredOff"),
+        (Kind::PowerOff, Some(StepName::Off), IsOff, true, "PoweredOff"),
+        (Kind::PowerCycle, Some(StepName::On), IsOn, true, "PowerCycled"),
         (Kind::Reset, None, IsOff, false, "Refused"),
     ] {
         let (c, r, message) = end(act(&order(kind, GRACEFUL), step, &taken(), state));
@@ -126,29 +126,29 @@ fn an_operation_ends_when_the_bmc_says_so_or_says_why_not() {
 #[test]
 fn killed_after_each_write_a_successor_goes_on_from_the_step() {
     // What a successor finds: the step, and what the BMC says. It takes first: an old state of the object is refused.
-    for step in [None, Some(Step::Off), Some(Step::On)] {
+    for step in [None, Some(StepName::Off), Some(StepName::On)] {
         let order = order(Kind::PowerCycle, GRACEFUL);
         let found = next(&order, Some(&written(step)), &Memory::default(), &seen(PowerState::On), at(100));
         assert_eq!(found, Act::Take);
     }
     let cycle = order(Kind::PowerCycle, GRACEFUL);
-    assert_eq!(end(act(&cycle, Some(Step::On), &taken(), PowerState::On)).1, "PowerCycled");
+    assert_eq!(end(act(&cycle, Some(StepName::On), &taken(), PowerState::On)).1, "PowerCycled");
 }
 
 #[test]
 fn a_reset_that_may_have_been_sent_is_never_sent_again() {
     let reset = order(Kind::Reset, GRACEFUL);
-    assert_eq!(act(&reset, Some(Step::Reset), &taken(), PowerState::On), Act::Wait(at(102)));
-    let own = Memory { wrote: Some(Step::Reset), ..taken() };
+    assert_eq!(act(&reset, Some(StepName::Reset), &taken(), PowerState::On), Act::Wait(at(102)));
+    let own = Memory { wrote: Some(StepName::Reset), ..taken() };
     let ask = Act::Ask(PowerRequest::Reset, Boot::Default);
-    assert_eq!(act(&reset, Some(Step::Reset), &own, PowerState::On), ask);
+    assert_eq!(act(&reset, Some(StepName::Reset), &own, PowerState::On), ask);
     let lost = Sent { request: PowerRequest::Reset, at: at(90), accepted: false };
     let own = Memory { sent: Some(lost), ..own };
-    assert_eq!(act(&reset, Some(Step::Reset), &own, PowerState::On), Act::Wait(at(102)));
+    assert_eq!(act(&reset, Some(StepName::Reset), &own, PowerState::On), Act::Wait(at(102)));
     let booted = Seen { seed_taken: Some(at(95)), ..seen(PowerState::On) };
-    let done = next(&reset, Some(&written(Some(Step::Reset))), &own, &booted, at(100));
+    let done = next(&reset, Some(&written(Some(StepName::Reset))), &own, &booted, at(100));
     assert_eq!(end(done).1, "Reset");
-    let late = next(&reset, Some(&written(Some(Step::Reset))), &own, &seen(PowerState::On), at(600));
+    let late = next(&reset, Some(&written(Some(StepName::Reset))), &own, &seen(PowerState::On), at(600));
     let (complete, reason, message) = end(late);
     assert_eq!((complete, reason), (false, "TimedOut"));
     assert!(message.contains("it is not known whether"), "{message}");
@@ -156,7 +156,7 @@ fn a_reset_that_may_have_been_sent_is_never_sent_again() {
 
 #[test]
 fn a_machine_that_does_not_shut_down_is_forced_only_when_that_was_asked_for() {
-    let own = Memory { wrote: Some(Step::GracefulOff), ..taken() };
+    let own = Memory { wrote: Some(StepName::GracefulOff), ..taken() };
     let sent = Sent { request: PowerRequest::GracefulOff, at: at(1), accepted: true };
     let asked = Memory { sent: Some(sent), ..own.clone() };
     let cannot = Memory { no_graceful: true, ..own.clone() };
@@ -166,15 +166,16 @@ fn a_machine_that_does_not_shut_down_is_forced_only_when_that_was_asked_for() {
         (GRACEFUL, &asked, Act::Wait(at(102))),
         (grace(300), &asked, Act::Wait(at(102))),
         (grace(101), &asked, Act::Wait(at(101))),
-        (grace(100), &asked, Act::WriteStep(Step::Off)),
-        (grace(300), &cannot, Act::WriteStep(Step::Off)),
+        (grace(100), &asked, Act::WriteStep(StepName::Off)),
+        (grace(300), &cannot, Act::WriteStep(StepName::Off)),
     ] {
-        let act = act(&order(Kind::PowerOff, off), Some(Step::GracefulOff), memory, PowerState::On);
+        let act = act(&order(Kind::PowerOff, off), Some(StepName::GracefulOff), memory, PowerState::On);
         assert_eq!(act, expected, "{off:?} {memory:?}");
     }
     let never = order(Kind::PowerOff, GRACEFUL);
-    assert_eq!(end(act(&never, Some(Step::GracefulOff), &cannot, PowerState::On)).1, "NotSupported");
-    let late = next(&never, Some(&written(Some(Step::GracefulOff))), &asked, &late(PowerState::On), at(600));
+    assert_eq!(end(act(&never, Some(StepName::GracefulOff), &cannot, PowerState::On)).1, "NotSupported");
+    let late =
+        next(&never, Some(&written(Some(StepName::GracefulOff))), &asked, &late(PowerState::On), at(600));
     let (_, reason, message) = end(late);
     assert!(reason == "TimedOut" && message.contains("gracePeriodSeconds"), "{message}");
 }
@@ -202,7 +203,7 @@ fn trouble_that_may_pass_is_put_up_with_for_45_seconds_and_a_wrong_password_not_
     assert_eq!(end(act(&on, None, &trouble(false, 99), PowerState::Off)).1, "BMCUnreachable");
     // Switched off to be switched on: it is not left off early.
     let cycle = order(Kind::PowerCycle, GRACEFUL);
-    assert_eq!(act(&cycle, Some(Step::On), &trouble(true, 1), PowerState::Off), Act::Wait(at(101)));
+    assert_eq!(act(&cycle, Some(StepName::On), &trouble(true, 1), PowerState::Off), Act::Wait(at(101)));
 }
 
 #[test]
@@ -211,8 +212,8 @@ fn a_state_that_contradicts_what_was_just_done_begins_nothing() {
     let on = order(Kind::PowerOn, GRACEFUL);
     for (state, last, expected) in [
         (PowerState::Off, last(true, 90), Act::Wait(at(102))),
-        (PowerState::Off, last(true, 85), Act::WriteStep(Step::On)),
-        (PowerState::Off, last(false, 99), Act::WriteStep(Step::On)),
+        (PowerState::Off, last(true, 85), Act::WriteStep(StepName::On)),
+        (PowerState::Off, last(false, 99), Act::WriteStep(StepName::On)),
     ] {
         let seen = Seen { last, ..seen(state) };
         assert_eq!(next(&on, Some(&written(None)), &taken(), &seen, at(100)), expected, "{last:?}");
@@ -223,7 +224,7 @@ fn a_state_that_contradicts_what_was_just_done_begins_nothing() {
 fn a_clock_that_is_set_back_neither_hides_new_readings_nor_keeps_old_ones() {
     let on = order(Kind::PowerOn, GRACEFUL);
     let ahead = Memory { taken: Some(at(5000)), ..taken() };
-    assert_eq!(act(&on, None, &ahead, PowerState::Off), Act::WriteStep(Step::On));
+    assert_eq!(act(&on, None, &ahead, PowerState::Off), Act::WriteStep(StepName::On));
     let before = Seen { reading: Some(Reading { state: PowerState::Off, at: at(5000) }), ..Seen::default() };
     assert_eq!(next(&on, Some(&written(None)), &ahead, &before, at(100)), Act::Read);
 }
@@ -455,7 +456,7 @@ proptest! {
 fn a_machine_that_must_boot_from_the_network_is_not_switched_off_before_that_can_be_set() {
     let boot = Boot::OnlyNetwork(BootSource::Pxe);
     let cycle = Order { boot, ..order(Kind::PowerCycle, GRACEFUL) };
-    let off = act(&cycle, Some(Step::Off), &taken(), PowerState::On);
+    let off = act(&cycle, Some(StepName::Off), &taken(), PowerState::On);
     assert_eq!(off, Act::Ask(PowerRequest::ForceOff, boot));
     let mut memory = taken();
     let cannot = Failure {
@@ -465,20 +466,20 @@ fn a_machine_that_must_boot_from_the_network_is_not_switched_off_before_that_can
         sent: false,
     };
     memory.refused(PowerRequest::ForceOff, cannot, at(100), 0.0);
-    assert_eq!(end(act(&cycle, Some(Step::Off), &memory, PowerState::On)).1, "NotSupported");
+    assert_eq!(end(act(&cycle, Some(StepName::Off), &memory, PowerState::On)).1, "NotSupported");
 }
 
 #[test]
 fn where_force_is_allowed_a_bmc_that_refuses_to_ask_is_made_to_force() {
     let grace = Off::Graceful(Some(SignedDuration::from_secs(300)));
     for (off, forced) in [(grace, true), (GRACEFUL, false)] {
-        let mut memory = Memory { wrote: Some(Step::GracefulOff), ..taken() };
+        let mut memory = Memory { wrote: Some(StepName::GracefulOff), ..taken() };
         let message = "not in this state".to_owned();
         let refused = Failure { fault: BmcFault::Refused, message, transient: false, sent: false };
         memory.refused(PowerRequest::GracefulOff, refused, at(100), 0.0);
-        let act = act(&order(Kind::PowerOff, off), Some(Step::GracefulOff), &memory, PowerState::On);
+        let act = act(&order(Kind::PowerOff, off), Some(StepName::GracefulOff), &memory, PowerState::On);
         if forced {
-            assert_eq!(act, Act::WriteStep(Step::Off));
+            assert_eq!(act, Act::WriteStep(StepName::Off));
         } else {
             assert_eq!(end(act).1, "Refused");
         }
