@@ -177,6 +177,7 @@ struct Inner {
     generation: watch::Receiver<u64>,
     /// True if a damaged file was moved aside before or at the start.
     was_lost: bool,
+    path: PathBuf,
 }
 
 impl Drop for Inner {
@@ -205,7 +206,13 @@ impl Store {
             .map_err(|e| StoreError::Open { path: path.to_owned(), source: Arc::new(redb::Error::Io(e)) })?;
         let (writer, thread) = (Some(writer), Some(thread));
         let was_lost = open::was_moved_aside(path);
-        Ok(Self { inner: Arc::new(Inner { database, writer, thread, counters, generation, was_lost }) })
+        let path = path.to_owned();
+        Ok(Self { inner: Arc::new(Inner { database, writer, thread, counters, generation, was_lost, path }) })
+    }
+
+    /// Path of the file.
+    pub fn path(&self) -> &Path {
+        &self.inner.path
     }
 
     /// Returns true if a damaged file was moved aside, at the start or before: what is not in this one may have been in that one.

@@ -10,6 +10,7 @@ use std::net::IpAddr;
 use std::os::unix::fs::{DirBuilderExt as _, OpenOptionsExt as _};
 use std::path::{Path, PathBuf};
 use std::time::Duration;
+use std::time::SystemTime;
 
 use jiff::{SignedDuration, Timestamp};
 use rand::TryRng;
@@ -76,10 +77,16 @@ pub enum OpenAuthorityError {
     Make(#[source] rcgen::Error),
 }
 
+/// Time at which a file was made, if the file system records it.
+fn created(path: &Path) -> Option<SystemTime> {
+    std::fs::metadata(path).and_then(|metadata| metadata.created()).ok()
+}
+
 /// The authority.
 pub struct Authority {
     pem: String,
-    is_new: bool,
+    /// Time at which its certificate file was made. None if the file system does not record it.
+    created: Option<SystemTime>,
     issuer: Issuer<'static, KeyPair>,
 }
 
@@ -115,7 +122,7 @@ impl Authority {
                     let path = certificate_path.display();
                     tracing::warn!(%path, %end, "certificate authority expires, see docs/install.md, \"What to know\"");
                 }
-                Ok(Self { pem, is_new: false, issuer })
+                Ok(Self { pem, created: created(&certificate_path), issuer })
             }
             (None, None) => Self::make(directory, site, now),
             (Some(_), None) => Err(OpenAuthorityError::Half { missing: certificate_path, found: key_path }),
@@ -137,12 +144,13 @@ impl Authority {
             source,
         })?;
         tracing::info!(path = %directory.display(), "certificate authority made");
-        Ok(Self { pem, is_new: true, issuer: Issuer::new(params, key) })
+        Ok(Self { pem, created: created(&directory.join("ca.pem")), issuer: Issuer::new(params, key) })
     }
 
-    /// Returns true if this process has made the authority: no certificate by it is older than this process.
-    pub fn is_new(&self) -> bool {
-        self.is_new
+    /// Returns true if the file at `store` was made after the authority, or if that is not known. At the first start the store is made first: a
+    /// younger one replaces a store that was deleted, or comes from a backup.
+    pub fn precedes(&self, store: &Path) -> bool {
+        self.created.zip(created(store)).is_none_or(|(authority, store)| store > authority)
     }
 
     /// Its certificate (PEM).
@@ -282,7 +290,12 @@ mod tests {
         let first = Authority::open(&path, "default", Timestamp::now()).unwrap();
         let second = Authority::open(&path, "default", Timestamp::now()).unwrap();
         assert_eq!(first.pem(), second.pem());
-        assert!(first.is_new() && !second.is_new());
+        let store = directory.path().join("store");
+        std::fs::write(&store, "").unwrap();
+        assert!(first.precedes(&store) && second.precedes(&store), "the store was made again");
+        let other = Authority::open(&directory.path().join("other"), "default", Timestamp::now()).unwrap();
+        assert!(!other.precedes(&store), "the first start makes the store first");
+        assert!(other.precedes(&directory.path().join("gone")));
         let mode = fs::metadata(path.join("ca.key")).unwrap().permissions().mode();
         assert_eq!(mode & 0o777, 0o600);
         assert!(

@@ -78,7 +78,7 @@ pub struct Service {
     pub heard: Heard,
     /// Machines whose key is being written.
     pub turns: Turns,
-    /// True if pxed was started before, without a cluster: its store may have been lost since, with the record of a key that is in force.
+    /// True without a cluster if the store is younger than the authority: the record of a key that is in force may have been lost.
     pub listens_first: bool,
 }
 

@@ -75,7 +75,10 @@ impl Service {
         let enrolled = latest(row.as_ref(), &status);
         let told = status.enrolment.and_then(|told| told.key_fingerprint);
         let former = Former { force, told, heartbeat: None };
-        if force == InForce::Key(candidate.key) || (force == InForce::Nothing && !self.listens_first) {
+        let is_first = force == InForce::Nothing
+            && !self.listens_first
+            && self.heard.last_unrecorded(known, &candidate.key).is_none();
+        if force == InForce::Key(candidate.key) || is_first {
             return Ok(Admission::Now(former));
         }
         let time = enrolled.as_ref().map_or(Timestamp::MIN, |enrolled| enrolled.time);

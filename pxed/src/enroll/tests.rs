@@ -71,7 +71,7 @@ impl Agents {
             paces: Paces::default(),
             heard: rig.heard.clone(),
             turns: super::turn::Turns::default(),
-            listens_first: !rig.authority.is_new(),
+            listens_first: rig.authority.precedes(rig.store.path()),
         };
         let shutdown = CancellationToken::new();
         let serve = super::serve::serve(

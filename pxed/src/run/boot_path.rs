@@ -361,7 +361,7 @@ impl BootPath {
             paces: Paces::default(),
             heard: self.heard.clone(),
             turns: enroll::turn::Turns::default(),
-            listens_first: self.heard.is_standalone() && !self.authority.is_new(),
+            listens_first: self.heard.is_standalone() && self.authority.precedes(self.daemon.store.path()),
         };
         let configurations = self.configurations.clone();
         let agents = self.listening("https", &self.counters.agents, liveness);

@@ -124,8 +124,19 @@ async fn trust_6_after_a_lost_store_pxed_listens_before_a_new_key() {
 }
 
 #[tokio::test]
-async fn trust_6_first_key_after_a_restart_waits_without_a_warning() {
+async fn trust_6_first_key_does_not_wait_after_a_restart_with_the_store() {
     let directory = Rig::new().directory;
+    let agents = Agents::start(Rig::reopen(directory).with_images().await).await;
+    let answer = intrude(&agents, 1, &KeyPair::generate().unwrap()).await;
+    assert!(matches!(answer, EnrolResponse::Enrolled { .. }), "{answer:?}");
+    agents.stop().await;
+}
+
+#[tokio::test]
+async fn trust_6_first_key_after_a_lost_store_waits_without_a_warning() {
+    let rig = Rig::new();
+    std::fs::remove_file(rig.store.path()).unwrap();
+    let directory = rig.directory;
     let agents = Agents::start(Rig::reopen(directory).with_images().await).await;
     let seed = agents.seed(1).await;
     let asked = request(&seed, &csr(&KeyPair::generate().unwrap(), Some("node1")));
