@@ -169,7 +169,7 @@ pub struct OperationStep {
     pub was_off: bool,
 }
 
-/// What pxed asks of the BMC in a step.
+/// Request of pxed to the BMC in a step.
 #[derive(JsonSchema, Serialize, Deserialize, Debug, Clone, Copy, PartialEq, Eq)]
 pub enum StepName {
     /// Power on, until the BMC reports On.

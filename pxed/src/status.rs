@@ -123,12 +123,8 @@ impl StatusRegistry {
             kept.uid.clone_from(&machine.uid);
         }
         change(&mut kept.status);
-        if self.inner.derive_display {
-            let (paused, now) = (machine.as_ref().is_some_and(|m| m.machine.spec.paused), Timestamp::now());
-            display::derive(paused, &mut kept.status, now);
-            if !paused && machine.is_some_and(|m| !m.is_netbooted()) {
-                display::derive_by_hand(name, &mut kept.status, now);
-            }
+        if let Some(known) = machine.filter(|_| self.inner.derive_display) {
+            display::derive(&known.machine, &mut kept.status, Timestamp::now());
         }
         if *kept != before {
             let same = kept.uid == before.uid;

@@ -3,8 +3,8 @@
 //! Read: the stores; whether a Node is gone is asked live. Decided: `plan`. Written here: the lock of a version before the choice of
 //! it, bound to the Machine as it was read, so that a choice that was made already is never made again by who has not seen it.
 
-mod display;
 mod events;
+mod node_facts;
 mod observed_node;
 mod plan;
 

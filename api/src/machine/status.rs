@@ -111,6 +111,7 @@ pub enum Phase {
     Repaving,
     Updating,
     RolledBack,
+    Degraded,
     Paused,
     Deleting,
     Failed,

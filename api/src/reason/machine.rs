@@ -247,11 +247,5 @@ reasons! {
             => User, "See docs/stuck.md, \"A Node of the Machine's name exists\".";
         NodeRegisteredAnew: "The Node was deleted and registered again before the host was repaved."
             => User, "To repave the host, delete the Node again: `kubectl delete node NAME`.";
-        NotBooted: "Standalone: the machine has not booted."
-            => Host, "Boot it from the network; `bedplate explain NAME` shows what pxed would offer.";
-        NotPaved: "Standalone: the node is not made yet."
-            => Agent, "No action needed; `bedplate machine show NAME` has the agent's report.";
-        ConfigurationPending: "Standalone: no version can be selected. See condition ConfigurationPending."
-            => User, "See condition ConfigurationPending: `bedplate machine show NAME`.";
     }
 }

@@ -13,7 +13,7 @@ use super::{Look, Paint, age, clean, seconds, stage};
 pub(crate) fn phase_paint(phase: Phase) -> Paint {
     match phase {
         Phase::Ready => Paint::Good,
-        Phase::Failed | Phase::RolledBack => Paint::Bad,
+        Phase::Failed | Phase::RolledBack | Phase::Degraded => Paint::Bad,
         Phase::Paused | Phase::Deleting | Phase::Unknown => Paint::Faint,
         Phase::Pending
         | Phase::PoweringOn

@@ -290,11 +290,15 @@ mod tests {
         let first = Authority::open(&path, "default", Timestamp::now()).unwrap();
         let second = Authority::open(&path, "default", Timestamp::now()).unwrap();
         assert_eq!(first.pem(), second.pem());
-        let store = directory.path().join("store");
-        std::fs::write(&store, "").unwrap();
-        assert!(first.precedes(&store) && second.precedes(&store), "the store was made again");
+        let made = || tempfile::NamedTempFile::new_in(directory.path()).unwrap();
+        let mut store = made();
+        // The clock of a file system moves in steps of milliseconds.
+        while !second.precedes(store.path()) {
+            store = made();
+        }
+        assert!(first.precedes(store.path()), "the store was made again");
         let other = Authority::open(&directory.path().join("other"), "default", Timestamp::now()).unwrap();
-        assert!(!other.precedes(&store), "the first start makes the store first");
+        assert!(!other.precedes(store.path()), "the first start makes the store first");
         assert!(other.precedes(&directory.path().join("gone")));
         let mode = fs::metadata(path.join("ca.key")).unwrap().permissions().mode();
         assert_eq!(mode & 0o777, 0o600);

@@ -14,12 +14,13 @@ use bedplate_api::machine::{
 };
 use bedplate_api::reason::machine::{ConfigurationPendingReason, DrainedReason, ReadyReason};
 use bedplate_api::version::MachineConfigurationVersion;
+use bedplate_rules::phase::{Plane, summarize};
 use bedplate_rules::selection::{Again, Choice, Pending, choose, reference_changed, version_name};
 use jiff::Timestamp;
 use k8s_openapi::api::core::v1::Node;
 use serde::Serialize;
 
-use super::{display, observed_node};
+use super::{node_facts, observed_node};
 use crate::image;
 
 /// The Node of the Machine's name.
@@ -113,17 +114,15 @@ pub fn plan(
         registered_anew(machine, &before, node, configurations, versions).filter(|_| !chosen.left_alone);
     let trouble = stranger.as_deref().map(|why| (ReadyReason::ForeignNode.as_str(), why)).or(trouble);
     let trouble = trouble.or(anew.as_deref().map(|why| (ReadyReason::NodeRegisteredAnew.as_str(), why)));
-    let pending = chosen.pending.as_ref().filter(|(pending, ..)| *pending);
-    let pending = pending.map(|(_, reason, message)| (reason.as_str(), message.as_str()));
     let there = match node {
         NodeSeen::Present(node) if stranger.is_none() => Some(node),
         NodeSeen::Present(_) | NodeSeen::Gone | NodeSeen::Absent => None,
     };
-    let mut shown = display::derive(machine, &after, there, pending, trouble);
-    if !shown.ready && !chosen.left_alone && stranger.is_none() {
+    let mut shown = summarize(Plane::Cluster, machine, &after, &node_facts::facts(there), trouble);
+    if !shown.is_ready() && !chosen.left_alone && stranger.is_none() {
         shown.message.push_str(&way_out(machine, &after, node, configurations, versions).unwrap_or_default());
     }
-    set_ready(&mut after, shown.ready, &shown.reason, &shown.message, now);
+    set_ready(&mut after, shown.is_ready(), &shown.reason, &shown.message, now);
     after.phase = Some(shown.phase);
     let wanted = own(&after);
     Plan {

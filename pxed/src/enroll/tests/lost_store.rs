@@ -4,6 +4,7 @@ use jiff::SignedDuration;
 
 use super::takeover::{a_report, intrude, report};
 use super::*;
+use crate::enroll::authority::Authority;
 use crate::enroll::csr::key_digest;
 
 /// What happened to the store while pxed was stopped.
@@ -18,7 +19,8 @@ async fn after(loss: Loss) -> (Agents, String, KeyPair) {
     let agents = Agents::start(Rig::new().with_images().await).await;
     let key = KeyPair::generate().unwrap();
     let (certificate, _) = agents.enrolled(1, &key).await;
-    let directory = agents.stop().await.directory;
+    let Rig { authority, directory, .. } = agents.stop().await;
+    until_younger(&authority, directory.path());
     let store = directory.path().join("state/store");
     match loss {
         Loss::Damaged => std::fs::write(&store, vec![b'x'; 100_000]).unwrap(),
@@ -27,6 +29,11 @@ async fn after(loss: Loss) -> (Agents, String, KeyPair) {
     let agents = Agents::start(Rig::reopen(directory).with_images().await).await;
     assert_eq!(agents.rig.store.was_lost(), loss == Loss::Damaged);
     (agents, certificate, key)
+}
+
+/// Waits until a file that is made now is younger than the authority: the clock of a file system moves in steps of milliseconds.
+fn until_younger(authority: &Authority, directory: &std::path::Path) {
+    while !authority.precedes(tempfile::NamedTempFile::new_in(directory).unwrap().path()) {}
 }
 
 /// Lets pxed have listened to node1 for this time.
@@ -136,6 +143,7 @@ async fn trust_6_first_key_does_not_wait_after_a_restart_with_the_store() {
 async fn trust_6_first_key_after_a_lost_store_waits_without_a_warning() {
     let rig = Rig::new();
     std::fs::remove_file(rig.store.path()).unwrap();
+    until_younger(&rig.authority, rig.directory.path());
     let directory = rig.directory;
     let agents = Agents::start(Rig::reopen(directory).with_images().await).await;
     let seed = agents.seed(1).await;

@@ -1,0 +1,290 @@
+//! Phase and condition `Ready` of a Machine, derived from its other conditions.
+//!
+//! Pure. The summary is for display: programs read the conditions, not the phase (H1). Called by bedplate-controller, and by pxed if
+//! standalone. The first condition in a machine's life that is not met gives phase, reason and message:
+//!
+//! ```text
+//! deleted, paused -> MAC address -> power -> boot, enrollment -> selection -> node -> Ready
+//! ```
+
+use bedplate_api::machine::{
+    Condition, Machine, MachineStatus, PROVIDER_MANUAL, PROVIDER_PXE, Phase, condition_type,
+};
+use bedplate_api::reason::Reason;
+use bedplate_api::reason::machine::{
+    BootedReason, EnrolledReason, NodeReadyReason, PavedReason, PoweredOnReason, ReadyReason,
+};
+
+use crate::selection::version_name;
+
+/// Facts about the Machine's Node that its status does not have. Only a program with access to the API server knows them.
+#[derive(Debug, Clone, PartialEq, Eq, Default)]
+pub struct NodeFacts {
+    /// Cause, if the Node is not Ready by its own status.
+    pub not_ready: Option<String>,
+    /// Version for which a rolling update drains the Node (`<configuration>-v<N>`).
+    pub drained_for: Option<String>,
+    /// Version and cause of the last turn that failed.
+    pub failed_turn: Option<(String, String)>,
+}
+
+/// Program that derives the summary.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Plane {
+    /// bedplate-controller, in a cluster.
+    Cluster,
+    /// pxed, without a cluster.
+    Standalone,
+}
+
+/// A reason of `Ready` with its message.
+pub type Cause<'a> = (&'a str, &'a str);
+
+/// Phase, and status, reason and message of `Ready`.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Summary {
+    /// The phase. `Ready` if and only if condition `Ready` is True.
+    pub phase: Phase,
+    /// Reason of `Ready`.
+    pub reason: String,
+    /// Message of `Ready`.
+    pub message: String,
+}
+
+impl Summary {
+    /// True if condition `Ready` is True.
+    pub fn is_ready(&self) -> bool {
+        self.phase == Phase::Ready
+    }
+}
+
+fn summary(phase: Phase, reason: &str, message: impl Into<String>) -> Summary {
+    Summary { phase, reason: reason.to_owned(), message: message.into() }
+}
+
+fn of(phase: Phase, condition: &Condition) -> Summary {
+    summary(phase, &condition.reason, condition.message.clone())
+}
+
+/// Derives the summary. `status`: the status that is about to be written. `node`: facts about the Machine's Node, if it was read. `blocked`:
+/// why a due selection is not made.
+pub fn summarize(
+    plane: Plane,
+    machine: &Machine,
+    status: &MachineStatus,
+    node: &NodeFacts,
+    blocked: Option<Cause<'_>>,
+) -> Summary {
+    let case = Case { plane, machine, status, node, blocked };
+    let steps = [
+        Case::deleting,
+        Case::paused,
+        Case::duplicate,
+        Case::power,
+        Case::boot,
+        Case::selection,
+        Case::rolled_back,
+        Case::node,
+    ];
+    steps.iter().find_map(|step| step(&case)).unwrap_or_else(|| case.ready())
+}
+
+struct Case<'a> {
+    plane: Plane,
+    machine: &'a Machine,
+    status: &'a MachineStatus,
+    node: &'a NodeFacts,
+    blocked: Option<Cause<'a>>,
+}
+
+impl Case<'_> {
+    fn condition(&self, type_: &str) -> Option<&Condition> {
+        self.status.conditions.iter().find(|condition| condition.type_ == type_)
+    }
+
+    fn is_true(&self, type_: &str) -> bool {
+        self.condition(type_).is_some_and(|condition| condition.status == "True")
+    }
+
+    fn unmet(&self, type_: &str) -> Option<&Condition> {
+        self.condition(type_).filter(|condition| condition.status == "False")
+    }
+
+    fn deleting(&self) -> Option<Summary> {
+        self.machine.metadata.deletion_timestamp.as_ref()?;
+        let finalizers = self.machine.metadata.finalizers.as_deref().unwrap_or_default();
+        let message = match (self.condition(condition_type::DRAINED), finalizers) {
+            (Some(drained), _) => drained.message.clone(),
+            (None, []) => "the Machine is being deleted".to_owned(),
+            (None, held) => format!("the Machine is being deleted; its finalizers are {}", held.join(", ")),
+        };
+        Some(summary(Phase::Deleting, ReadyReason::Deleting.as_str(), message))
+    }
+
+    fn paused(&self) -> Option<Summary> {
+        let message = "spec.paused is set; no program changes the machine";
+        self.machine.spec.paused.then(|| summary(Phase::Paused, ReadyReason::Paused.as_str(), message))
+    }
+
+    fn duplicate(&self) -> Option<Summary> {
+        let booted = self.unmet(condition_type::BOOTED)?;
+        (booted.reason == BootedReason::DuplicateMacAddress).then(|| of(Phase::Failed, booted))
+    }
+
+    fn power(&self) -> Option<Summary> {
+        let off = self.unmet(condition_type::POWERED_ON)?;
+        let phase = match PoweredOnReason::parse(&off.reason) {
+            Some(PoweredOnReason::PoweringOn) => Phase::PoweringOn,
+            Some(PoweredOnReason::PowerOnAttemptsExhausted) => Phase::Failed,
+            Some(_) | None => Phase::Pending,
+        };
+        Some(of(phase, off))
+    }
+
+    /// Boot and enrollment.
+    fn boot(&self) -> Option<Summary> {
+        if self.is_true(condition_type::ENROLLED) {
+            return None;
+        }
+        let boot = self.status.boot.as_ref();
+        let powered = self.condition(condition_type::POWERED_ON);
+        // Any host can send packets in the name of a server that runs. Only the server's own agent takes the seed.
+        let is_seeded = boot.is_some_and(|boot| boot.seed_time.is_some());
+        if let Some(found) = powered.filter(|c| !is_seeded && c.reason == PoweredOnReason::FoundRunning) {
+            return Some(of(Phase::Pending, found));
+        }
+        let is_booting = boot.is_some_and(|boot| boot.stage.is_some());
+        let phase = if is_booting { Phase::Booting } else { Phase::Pending };
+        // A machine whose BMC is unreachable cannot be powered on, so it does not boot.
+        let is_unknown = powered.is_some_and(|condition| condition.status == "Unknown");
+        let first = self
+            .unmet(condition_type::BMC_REACHABLE)
+            .filter(|_| !is_booting && is_unknown)
+            .or_else(|| self.unmet(condition_type::BOOTED))
+            .or_else(|| self.unmet(condition_type::ENROLLED));
+        Some(match first {
+            Some(condition) => of(phase, condition),
+            None => summary(
+                phase,
+                EnrolledReason::AwaitingEnrolment.as_str(),
+                self.unheard(powered.is_some() || is_booting),
+            ),
+        })
+    }
+
+    /// Message for a host that has neither booted nor enrolled.
+    fn unheard(&self, is_powered: bool) -> String {
+        let (name, site) =
+            (self.machine.metadata.name.as_deref().unwrap_or_default(), &self.machine.spec.site);
+        match self.machine.spec.provider.as_str() {
+            PROVIDER_PXE if is_powered => "waiting for the host to boot and to enroll".to_owned(),
+            PROVIDER_PXE if self.plane == Plane::Standalone => "waiting for its first DHCP packet".to_owned(),
+            PROVIDER_PXE => format!("no pxed instance of site {site} has reported this Machine"),
+            PROVIDER_MANUAL => {
+                format!("waiting for an agent to enroll; `bedplate machine token {name}` creates its token")
+            }
+            other => {
+                format!("waiting for provider {other}, which does not belong to Bedplate, to enroll the host")
+            }
+        }
+    }
+
+    fn selection(&self) -> Option<Summary> {
+        if let Some(pending) =
+            self.condition(condition_type::CONFIGURATION_PENDING).filter(|c| c.status == "True")
+        {
+            return Some(of(Phase::ConfigurationPending, pending));
+        }
+        if let Some((reason, message)) = self.blocked {
+            let phase = match (&self.status.applied, self.is_running()) {
+                (_, true) => Phase::Degraded,
+                (Some(_), false) => Phase::Repaving,
+                (None, false) => Phase::Paving,
+            };
+            return Some(summary(phase, reason, message));
+        }
+        let message = "the host is enrolled; waiting for the selection of a version";
+        let is_open = self.status.selected.is_none();
+        is_open.then(|| summary(Phase::Enrolled, PavedReason::NothingSelected.as_str(), message))
+    }
+
+    fn rolled_back(&self) -> Option<Summary> {
+        let (back, selected) = (self.status.rolled_back.as_ref()?, self.status.selected.as_ref()?);
+        let is_selected = (&back.from.name, back.from.version) == (&selected.name, selected.version);
+        is_selected.then(|| summary(Phase::RolledBack, ReadyReason::RolledBack.as_str(), back.reason.clone()))
+    }
+
+    fn node(&self) -> Option<Summary> {
+        let status = self.status;
+        let is_applied = status.applied.is_some() && status.node_ref.is_some();
+        let paved = self.unmet(condition_type::PAVED);
+        // An agent that has died does not report it. What it reports of the paving says more than the Node.
+        if let Some(why) = self.node.not_ready.as_ref().filter(|_| is_applied)
+            && (self.is_running() || paved.is_none())
+        {
+            return Some(summary(Phase::Degraded, NodeReadyReason::NodeNotReady.as_str(), why.clone()));
+        }
+        if self.is_running() {
+            // The message does not name the Pods: they change with each eviction.
+            return self.node.drained_for.as_ref().map(|next| {
+                let message = format!(
+                    "the Node is drained for {next}; `kubectl describe node` shows the Pods that are left"
+                );
+                summary(Phase::Updating, ReadyReason::Updating.as_str(), message)
+            });
+        }
+        let is_selected = selected(status) == applied(status) && status.node_ref.is_some();
+        let phase = match (&status.applied, is_selected) {
+            (Some(_), true) => Phase::Degraded,
+            (Some(_), false) => Phase::Repaving,
+            (None, _) => Phase::Paving,
+        };
+        let first = paved.or_else(|| self.unmet(condition_type::NODE_READY));
+        Some(match first {
+            Some(condition) => of(phase, condition),
+            None => {
+                summary(phase, ReadyReason::AwaitingNode.as_str(), "waiting for the agent to make the node")
+            }
+        })
+    }
+
+    fn ready(&self) -> Summary {
+        summary(Phase::Ready, ReadyReason::Ready.as_str(), self.next_version())
+    }
+
+    /// True if a node runs, and the agent reports it as Ready.
+    fn is_running(&self) -> bool {
+        self.is_true(condition_type::NODE_READY)
+            && self.status.node_ref.is_some()
+            && self.status.applied.is_some()
+    }
+
+    /// State of the next version of a Machine that is Ready. Empty if no other version is selected.
+    fn next_version(&self) -> String {
+        let (Some(next), Some(runs)) = (selected(self.status), applied(self.status)) else {
+            return String::new();
+        };
+        if next == runs {
+            return String::new();
+        }
+        let (next, runs) = (version_name(next.0, next.1), version_name(runs.0, runs.1));
+        if let Some((_, why)) = self.node.failed_turn.as_ref().filter(|(version, _)| *version == next) {
+            return format!("{runs} runs; the turn for {next} failed: {why}");
+        }
+        match self.condition(condition_type::PAVED).filter(|paved| paved.reason != PavedReason::Applied) {
+            Some(paved) => format!("{runs} runs; {next} is not prepared: {}", paved.message),
+            None => format!("{runs} runs until its Node is deleted, then {next} is paved"),
+        }
+    }
+}
+
+fn selected(status: &MachineStatus) -> Option<(&str, i64)> {
+    status.selected.as_ref().map(|selected| (selected.name.as_str(), selected.version))
+}
+
+fn applied(status: &MachineStatus) -> Option<(&str, i64)> {
+    status.applied.as_ref().map(|applied| (applied.name.as_str(), applied.version))
+}
+
+#[cfg(test)]
+mod tests;
