@@ -97,7 +97,7 @@ reasons! {
         SeedAskedTwice: "The seed of a boot was requested a second time."
             => User, "Boot the machine again. The note has the address of the other request (docs/boot.md).";
         KeyChanged: "A new key was enrolled and replaces the former one. The note has the address and the boot.";
-        KeyReplaced: "A host with a former key of the Machine was refused."
+        KeyReplaced: "A host was refused: another key was enrolled for the Machine, or pxed has lost its record of the key."
             => User, "Boot that host again if it is this Machine's. Otherwise stop it.";
         HeardElsewhere: "A host with a new key waits, because the key in force is heard."
             => User, "See docs/boot.md, \"Another host asks to enroll\".";

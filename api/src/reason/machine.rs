@@ -75,7 +75,7 @@ reasons! {
         ImagePending: "pxed holds the boot while it fetches the image."
             => Registry, "No action needed: the machine asks again every 10 s.";
         ImageUnavailable: "pxed holds the boot: the image cannot be fetched, is not configured, or is not for this machine."
-            => User, "Correct the image in pxed's configuration or spec.pxe.image (docs/images.md). The machine asks again every 10 s.";
+            => User, "If the registry does not answer, no action is needed on the machine: it asks again every 10 s. Otherwise correct the image that the message names (docs/images.md).";
         InvalidKernelArguments: "pxed holds the boot: a kernel argument of the image or of the Machine cannot be passed on."
             => User, "Correct the arguments that the message names. The machine asks again every 10 s.";
         MachinePaused: "pxed holds the boot: spec.paused is set."
@@ -92,7 +92,7 @@ reasons! {
     /// Reasons of `Enrolled`. Written by pxed.
     pub enum EnrolledReason: "Condition Enrolled of a Machine", condition "Enrolled" {
         Enrolled: "The host has its certificate.";
-        AwaitingEnrolment: "The host boots, or its agent has not asked for a certificate yet."
+        AwaitingEnrolment: "The host boots, its agent has not asked for a certificate yet, or pxed listens before the first key. The message says which."
             => Agent, "See the timeline of its boot: `bedplate machine show NAME` (docs/agent.md).";
         HeardElsewhere: "Another host asks to enroll with a new key, and the key in force is still heard."
             => User, "If the host was replaced: `bedplate machine re-enrol NAME`. If it crashed, wait until the time in the message. Otherwise see docs/boot.md, \"Another host asks to enroll\".";
@@ -142,7 +142,7 @@ reasons! {
         Superseded: "The agent stopped a step, because another step is due."
             => Agent, "No action needed.";
         NothingSelected: "No version is selected. See condition ConfigurationPending."
-            => Controller, "Check that it runs: `kubectl -n bedplate-system get deployment bedplate-controller`.";
+            => Controller, "In a cluster, check that it runs: `kubectl -n bedplate-system get deployment bedplate-controller`. Standalone, see pxed's log.";
         VersionUnknown: "The agent cannot read the selected version."
             => Cluster, "Check that the version exists: `kubectl get mcv`; on the host: `bedplate-agent status`.";
         ApiUnreachable: "The API server does not answer the agent."
@@ -156,7 +156,7 @@ reasons! {
         Claimed: "Another program claims the Machine and decides about its node."
             => Other, "The annotation bedplate.dev/claimed-by names the program.";
         AwaitingController: "The Node was deleted, and no version is selected again yet."
-            => Controller, "Check that it runs: `kubectl -n bedplate-system get deployment bedplate-controller`.";
+            => Controller, "In a cluster, check that it runs: `kubectl -n bedplate-system get deployment bedplate-controller`. Standalone, see pxed's log.";
         ControlPlaneKept: "The slot has the cluster's etcd, or an etcd member that cannot leave. The agent keeps it."
             => User, "See docs/node.md, \"The first control plane\". Do not delete its Node to repave it.";
         NodeStillReady: "A Node of this name is Ready, and no slot runs on this host."

@@ -55,8 +55,8 @@ reasons! {
         InvalidParameters: "A parameter is unknown or invalid. The message names it."
             => User, "Create a new operation: this one cannot be changed.";
         MachineDeleted: "The Machine was deleted before the operation ended.";
-        MachineNotFound: "Standalone: no manifest has the named Machine."
-            => User, "Write the Machine's manifest, or correct the name, then create a new operation.";
+        MachineNotFound: "The named Machine does not exist."
+            => User, "Create the Machine, or correct the name, then create a new operation.";
         Unknown: "Standalone: pxed's store was lost, so it is not known whether the operation was carried out."
             => User, "Check the machine. Create a new operation if it is still needed.";
     }

@@ -101,7 +101,7 @@ reasons! {
             => User, "Create the Machine, then boot it again.";
         OtherKey: "The request renews a certificate for another key."
             => User, "Boot the machine again.";
-        KeyReplaced: "Another key was enrolled for the Machine later."
+        KeyReplaced: "Another key was enrolled for the Machine, or pxed has lost its record of the key. The message says which."
             => User, "Boot that host again if it is this Machine's. Otherwise stop it.";
         SignerFailed: "The signer failed. The agent tries again."
             => User, "See pxed's log.";

@@ -32,7 +32,7 @@ const CA_LIFETIME: Duration = Duration::from_secs(3650 * 86_400);
 const WARN_BEFORE: SignedDuration = SignedDuration::from_hours(365 * 24);
 
 /// A host whose clock lags must not take a fresh certificate for one of the future.
-const BACKDATED: i64 = 86_400;
+pub(super) const BACKDATED: SignedDuration = SignedDuration::from_hours(24);
 
 /// Why the authority cannot be used.
 #[derive(Debug, Error)]
@@ -210,9 +210,9 @@ impl Authority {
 fn params(common_name: &str, now: Timestamp, lifetime: Duration) -> CertificateParams {
     let mut params = CertificateParams::default();
     let epoch = date_time_ymd(1970, 1, 1);
-    let seconds = u64::try_from(now.as_second().saturating_sub(BACKDATED)).unwrap_or_default();
+    let seconds = u64::try_from(now.as_second().saturating_sub(BACKDATED.as_secs())).unwrap_or_default();
     params.not_before = epoch + Duration::from_secs(seconds);
-    params.not_after = params.not_before + Duration::from_secs(BACKDATED.unsigned_abs()) + lifetime;
+    params.not_after = params.not_before + BACKDATED.unsigned_abs() + lifetime;
     params.distinguished_name = DistinguishedName::new();
     params.distinguished_name.push(DnType::CommonName, common_name);
     let mut serial = [0; 16];

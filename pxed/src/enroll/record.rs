@@ -10,6 +10,7 @@ use jiff::{SignedDuration, Timestamp};
 use serde::de::DeserializeOwned;
 
 use super::alarm::Alarm;
+use super::authority::BACKDATED;
 use super::identity::Identity;
 use super::in_force::{Certified, EnrolledKey, InForce, in_force, is_held_by, latest, record};
 use super::permission::{self, Allowed, permission_key};
@@ -84,7 +85,7 @@ impl Service {
             self.check_age(identity, &known)?;
         }
         if !is_held_by(force, identity, &status) {
-            return self.key_replaced(identity, force);
+            return self.key_replaced(identity, force, row.map(|row| row.enrolled.time));
         }
         Ok(known.uid.clone())
     }
@@ -114,8 +115,19 @@ impl Service {
         }
     }
 
-    fn key_replaced<T>(&self, identity: &Identity, force: InForce) -> Result<T, Refused> {
+    /// `recorded`: time of the key that the store names.
+    fn key_replaced<T>(
+        &self,
+        identity: &Identity,
+        force: InForce,
+        recorded: Option<Timestamp>,
+    ) -> Result<T, Refused> {
         let name = &identity.machine;
+        // A certificate that is younger than the record: the store comes from a backup, and the host may be the Machine's.
+        let made = identity.not_before.saturating_add(BACKDATED).unwrap_or(identity.not_before);
+        if matches!(force, InForce::Key(_)) && recorded.is_some_and(|recorded| made > recorded) {
+            self.hear_unrecorded(identity);
+        }
         let (event, message) = match force {
             InForce::Lost | InForce::Nothing => {
                 self.hear_unrecorded(identity);

@@ -75,9 +75,8 @@ impl Service {
         let enrolled = latest(row.as_ref(), &status);
         let told = status.enrolment.and_then(|told| told.key_fingerprint);
         let former = Former { force, told, heartbeat: None };
-        let is_first = force == InForce::Nothing
-            && !self.listens_first
-            && self.heard.last_unrecorded(known, &candidate.key).is_none();
+        let unrecorded = self.heard.last_unrecorded(known, &candidate.key);
+        let is_first = force == InForce::Nothing && !self.listens_first && unrecorded.is_none();
         if force == InForce::Key(candidate.key) || is_first {
             return Ok(Admission::Now(former));
         }
@@ -91,11 +90,10 @@ impl Service {
         }
         let own = self.registry.get(&known.name).unwrap_or_default();
         let mut evidence = self.heard.evidence(known, &own, time, now);
-        if matches!(force, InForce::Lost | InForce::Nothing) {
+        if matches!(force, InForce::Lost | InForce::Nothing) || unrecorded.is_some() {
             // The host that runs is refused, and asks less often. A host that kept its key on a state disk does not keep itself out.
             evidence.silent_after = evidence.listen_for;
-            let last = self.heard.last_unrecorded(known, &candidate.key);
-            evidence.heard = last.map_or(evidence.heard, |at| at.max(evidence.heard));
+            evidence.heard = unrecorded.map_or(evidence.heard, |at| at.max(evidence.heard));
         }
         let boot = public_id(candidate.boot).to_string();
         evidence.allowed = permission::latest_for(known, self.permission(&known.name).await?, &boot);
@@ -107,7 +105,7 @@ impl Service {
             return Ok(Admission::Now(Former { heartbeat, ..former }));
         };
         let message = message(known, candidate, (force, &evidence, until), now);
-        Ok(if force == InForce::Nothing && evidence.heard == Timestamp::MIN {
+        Ok(if matches!(force, InForce::Nothing | InForce::Lost) && evidence.heard == Timestamp::MIN {
             self.listen_first(known, (message, until), now)
         } else {
             self.hold_back(known, candidate, (message, evidence.heard), now)

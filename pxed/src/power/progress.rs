@@ -42,9 +42,12 @@ impl Written {
     pub fn of(status: Option<&MachineOperationStatus>, now: Timestamp) -> Option<Self> {
         let status = status.filter(|status| status.state == Some(OperationState::InProgress))?;
         let step = status.step.as_ref();
+        // A pxed of an earlier version has sent requests for it: it ends at its deadline.
+        let earlier = status.conditions.iter().find(|condition| condition.type_ == "Step");
+        let earlier = earlier.map(|condition| (StepName::Unknown, condition.last_transition_time.0));
         Some(Self {
             start: status.start_time.as_ref().map_or(now, |time| time.0),
-            step: step.map(|step| (step.name, step.start_time.0)),
+            step: step.map(|step| (step.name, step.start_time.0)).or(earlier),
             began_off: step.is_some_and(|step| step.was_off),
         })
     }
@@ -209,4 +212,29 @@ pub fn ended(
     status.reason = Some(end.reason.as_str().to_owned());
     status.message = Some(end.message.chars().take(4096).collect());
     status
+}
+
+#[cfg(test)]
+mod tests {
+    use serde_json::json;
+
+    use super::*;
+
+    #[test]
+    fn o8_step_of_an_earlier_version_is_not_started_again() {
+        let condition = json!({ "type": "Step", "status": "True", "reason": "Reset", "message": "m",
+            "lastTransitionTime": "2026-01-01T00:00:00Z" });
+        let status = json!({ "state": "InProgress", "conditions": [condition] });
+        let written = Written::of(Some(&serde_json::from_value(status).unwrap()), Timestamp::UNIX_EPOCH);
+        assert_eq!(written.unwrap().step.unwrap().0, StepName::Unknown);
+    }
+
+    #[test]
+    fn o8_step_is_read_back_whatever_its_message_says() {
+        let mut status =
+            with_step(Some(&taken(None, "p", Timestamp::UNIX_EPOCH)), StepName::On, Timestamp::UNIX_EPOCH);
+        status.message = Some("another text".to_owned());
+        let written = Written::of(Some(&status), Timestamp::UNIX_EPOCH).unwrap();
+        assert_eq!((written.step, written.began_off), (Some((StepName::On, Timestamp::UNIX_EPOCH)), true));
+    }
 }

@@ -602,7 +602,7 @@ async fn o1_agent_neither_releases_an_operation_nor_restarts_its_time() {
     let (start, executor) = ("2026-01-01T00:00:00Z", "bedplate-agent/agent-holds");
     let status = |state: &str| json!({ "state": state, "startTime": start, "executor": executor });
     let held = json!({ "conditions": [condition("Held")] });
-    let words = "an agent writes no conditions of a MachineOperation but Cordoned, Drained";
+    let words = "an agent writes no conditions of a MachineOperation but Taken, Cordoned, Drained";
     let why = apply(&agent, &own, "bedplate-agent", with(&json!({ "state": "Pending" }), &held))
         .await
         .expect_err(words);

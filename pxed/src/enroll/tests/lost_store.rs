@@ -14,18 +14,25 @@ enum Loss {
     Deleted,
 }
 
+impl Loss {
+    /// Loses the store of a pxed that is stopped.
+    fn occur(self, authority: &Authority, directory: &std::path::Path) {
+        let store = directory.join("state/store");
+        match self {
+            Self::Damaged => std::fs::write(&store, vec![b'x'; 100_000]).unwrap(),
+            Self::Deleted => std::fs::remove_file(&store).unwrap(),
+        }
+        until_younger(authority, directory);
+    }
+}
+
 /// Enrolls a host, stops pxed, loses its store and starts it again. Returns the host's certificate and key, too.
 async fn after(loss: Loss) -> (Agents, String, KeyPair) {
     let agents = Agents::start(Rig::new().with_images().await).await;
     let key = KeyPair::generate().unwrap();
     let (certificate, _) = agents.enrolled(1, &key).await;
     let Rig { authority, directory, .. } = agents.stop().await;
-    until_younger(&authority, directory.path());
-    let store = directory.path().join("state/store");
-    match loss {
-        Loss::Damaged => std::fs::write(&store, vec![b'x'; 100_000]).unwrap(),
-        Loss::Deleted => std::fs::remove_file(&store).unwrap(),
-    }
+    loss.occur(&authority, directory.path());
     let agents = Agents::start(Rig::reopen(directory).with_images().await).await;
     assert_eq!(agents.rig.store.was_lost(), loss == Loss::Damaged);
     (agents, certificate, key)
@@ -141,11 +148,14 @@ async fn trust_6_first_key_does_not_wait_after_a_restart_with_the_store() {
 
 #[tokio::test]
 async fn trust_6_first_key_after_a_lost_store_waits_without_a_warning() {
-    let rig = Rig::new();
-    std::fs::remove_file(rig.store.path()).unwrap();
-    until_younger(&rig.authority, rig.directory.path());
-    let directory = rig.directory;
-    let agents = Agents::start(Rig::reopen(directory).with_images().await).await;
+    for loss in [Loss::Damaged, Loss::Deleted] {
+        let Rig { authority, directory, .. } = Rig::new();
+        loss.occur(&authority, directory.path());
+        first_key_waits(Agents::start(Rig::reopen(directory).with_images().await).await).await;
+    }
+}
+
+async fn first_key_waits(agents: Agents) {
     let seed = agents.seed(1).await;
     let asked = request(&seed, &csr(&KeyPair::generate().unwrap(), Some("node1")));
     agents.rig.told();
@@ -182,4 +192,35 @@ async fn trust_6_issued_token_and_permission_do_not_wait_for_a_lost_store() {
         assert!(matches!(answer, Ok(EnrolResponse::Enrolled { .. })), "{is_issued}: {answer:?}");
         agents.stop().await;
     }
+}
+
+/// The store comes from a backup, and names the key before. The host that runs is refused, and keeps other keys out.
+#[tokio::test]
+async fn trust_6_host_that_is_younger_than_a_restored_store_keeps_new_keys_out() {
+    let agents = Agents::start(Rig::new().with_images().await).await;
+    agents.enrolled(1, &KeyPair::generate().unwrap()).await;
+    let directory = agents.stop().await.directory;
+    let store = directory.path().join("state/store");
+    let backup = std::fs::read(&store).unwrap();
+    // Certificates have whole seconds.
+    let before = Timestamp::now().as_second();
+    while Timestamp::now().as_second() <= before {
+        tokio::time::sleep(std::time::Duration::from_millis(20)).await;
+    }
+    let agents = Agents::start(Rig::reopen(directory).with_images().await).await;
+    agents.allow().await;
+    let key = KeyPair::generate().unwrap();
+    let (certificate, _) = agents.enrolled(2, &key).await;
+    let directory = agents.stop().await.directory;
+    std::fs::write(&store, backup).unwrap();
+
+    let agents = Agents::start(Rig::reopen(directory).with_images().await).await;
+    has_listened(&agents, 121);
+    let host = agents.client(Some((&certificate, &key)));
+    assert_eq!(report(&agents, &host).await, 403);
+    let known = agents.rig.machines.load().by_name(&"node1".parse().unwrap()).unwrap().clone();
+    assert!(agents.rig.heard.last_unrecorded(&known, &key_digest(b"another host")).is_some());
+    let answer = intrude(&agents, 3, &KeyPair::generate().unwrap()).await;
+    assert!(matches!(answer, EnrolResponse::Pending { .. }), "{answer:?}");
+    agents.stop().await;
 }
