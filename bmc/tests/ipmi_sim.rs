@@ -12,7 +12,7 @@ use bedplate_api::machine::{BmcProtocol, BmcSpec};
 use bedplate_bmc::address::Reach;
 use bedplate_bmc::tls::Trust;
 use bedplate_bmc::{
-    Bmc, BootSource, Credentials, Deadlines, HealthState, PowerRequest, PowerState, BmcFault, connect, probe,
+    Bmc, BmcFault, BootSource, Credentials, Deadlines, HealthState, PowerRequest, PowerState, connect, probe,
 };
 use simulator::Simulator;
 use tokio::io::{AsyncRead, AsyncReadExt, AsyncWriteExt};

@@ -11,8 +11,8 @@ use bedplate_api::machine::{BmcProtocol, BmcSpec};
 use bedplate_bmc::address::Reach;
 use bedplate_bmc::tls::Trust;
 use bedplate_bmc::{
-    Bmc, BmcError, BootMode, BootSource, Credentials, Deadlines, HealthState, Performed, PowerRequest,
-    PowerState, BmcFault, connect, probe,
+    Bmc, BmcError, BmcFault, BootMode, BootSource, Credentials, Deadlines, HealthState, Performed,
+    PowerRequest, PowerState, connect, probe,
 };
 use machine::{Machine, PASSWORD, USER};
 

@@ -13,8 +13,8 @@ use bedplate_bmc::address::{Address, Reach};
 use bedplate_bmc::redfish::Redfish;
 use bedplate_bmc::tls::Trust;
 use bedplate_bmc::{
-    Bmc, BmcError, BootSource, Credentials, Deadlines, HealthState, Performed, PowerRequest, PowerState,
-    BmcFault, probe,
+    Bmc, BmcError, BmcFault, BootSource, Credentials, Deadlines, HealthState, Performed, PowerRequest,
+    PowerState, probe,
 };
 use serde_json::{Value, json};
 use service::{

@@ -15,7 +15,7 @@ use bedplate_bmc::address::{Address, Reach};
 use bedplate_bmc::redfish::Redfish;
 use bedplate_bmc::tls::{Trust, pin_of};
 use bedplate_bmc::{
-    Bmc, BootSource, Credentials, Deadlines, HealthState, PowerRequest, PowerState, BmcFault, probe, resolve,
+    Bmc, BmcFault, BootSource, Credentials, Deadlines, HealthState, PowerRequest, PowerState, probe, resolve,
 };
 
 const FIRST: &str = "27946b59-9e44-4fa7-8e91-f3527a1ef094";

@@ -5,7 +5,7 @@
 
 mod service;
 
-use bedplate_bmc::{Bmc, BootSource, Performed, PowerRequest, BmcFault, probe};
+use bedplate_bmc::{Bmc, BmcFault, BootSource, Performed, PowerRequest, probe};
 use serde_json::{Value, json};
 use service::{RESET, Reply, SYSTEM, Service, error_reply};
 

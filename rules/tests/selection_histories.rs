@@ -8,11 +8,11 @@ use std::collections::{BTreeMap, BTreeSet};
 
 use bedplate_api::configuration::MachineConfiguration;
 use bedplate_api::machine::{Machine, Selected, SelectedBy};
-use bedplate_api::version::MachineConfigurationVersion;
 use bedplate_api::reason::machine::ConfigurationPendingReason;
+use bedplate_api::version::MachineConfigurationVersion;
 use bedplate_rules::selection::{
-    Again, Choice, References, VersionPlan, Write, choose, is_deployed, plan_versions,
-    reference_changed, repave,
+    Again, Choice, References, VersionPlan, Write, choose, is_deployed, plan_versions, reference_changed,
+    repave,
 };
 use proptest::prelude::*;
 use serde_json::{Value, json};
