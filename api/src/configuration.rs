@@ -169,11 +169,31 @@ pub struct MachineConfigurationStatus {
     /// How many Machines are how far.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub machines: Option<MachineCounts>,
+    /// Machines that failed in the rolling update, by name. At most 16: the message of `Degraded` has the number of all.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    #[schemars(length(max = 16))]
+    #[x_kube(merge_strategy = ListMerge::Map(vec!["machine".into()]))]
+    pub rollout_failures: Vec<RolloutFailure>,
     /// `Progressing` and `Degraded`. At most 16. Not set without a cluster.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     #[schemars(length(max = 16))]
     #[x_kube(merge_strategy = ListMerge::Map(vec!["type".into()]))]
     pub conditions: Vec<Condition>,
+}
+
+/// Failure of a Machine in a rolling update.
+#[derive(KubeSchema, Serialize, Deserialize, Debug, Clone, PartialEq, Eq)]
+#[serde(rename_all = "camelCase")]
+pub struct RolloutFailure {
+    /// Name of the Machine.
+    #[schemars(length(max = 253))]
+    pub machine: String,
+    /// Reason, as in condition `Degraded`.
+    #[schemars(length(max = 63))]
+    pub reason: String,
+    /// Text for a user, at most 1024 characters.
+    #[schemars(length(max = 1024))]
+    pub message: String,
 }
 
 /// How many Machines of a configuration are how far.

@@ -79,21 +79,24 @@ pub(crate) struct Stopped {
     /// Nothing goes on until that is seen to.
     is_paused: bool,
     message: String,
+    /// Machines that failed.
+    machines: Vec<String>,
 }
 
 impl Stopped {
     /// By the conditions of a configuration.
     pub(crate) fn of(configuration: &MachineConfiguration) -> Option<Self> {
-        let conditions = configuration.status.as_ref().map(|status| &status.conditions)?;
-        let of = |type_: &str| conditions.iter().find(|condition| condition.type_ == type_);
+        let status = configuration.status.as_ref()?;
+        let of = |type_: &str| status.conditions.iter().find(|condition| condition.type_ == type_);
         let degraded = of("Degraded").filter(|degraded| degraded.status == "True")?;
         let is_paused =
             of("Progressing").is_some_and(|progressing| progressing.reason == ProgressingReason::Paused);
-        Some(Self { is_paused, message: degraded.message.clone() })
+        let machines = status.rollout_failures.iter().map(|failure| failure.machine.clone()).collect();
+        Some(Self { is_paused, message: degraded.message.clone(), machines })
     }
 
     fn holds(&self, machine: &str) -> bool {
-        self.is_paused || self.message.starts_with(&format!("{machine}: "))
+        self.is_paused || self.machines.iter().any(|failed| failed == machine)
     }
 }
 

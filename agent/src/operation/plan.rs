@@ -235,7 +235,8 @@ fn not_begun(observed: &Observed<'_>) -> Option<Next> {
         Standing::Paused => {
             let message = "the Machine is paused (spec.paused): it begins when it no longer is".to_owned();
             let status = observed.operation.status.as_ref();
-            let told = status.is_some_and(|status| status.message.as_ref() == Some(&message));
+            let told = status.and_then(|status| status.reason.as_ref());
+            let told = told.is_some_and(|reason| *reason == PendingOperationReason::MachinePaused);
             Some(if told {
                 Next::Ignore
             } else {

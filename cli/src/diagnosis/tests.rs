@@ -313,7 +313,10 @@ fn c4_a_machine_whose_rolling_update_has_stopped_waits_for_a_person_who_is_told_
             condition("Progressing", "False", reason, ""),
             condition("Degraded", degraded, "UnmanagedPods", message),
         ];
-        let object = json!({ "metadata": { "name": "w" }, "status": { "conditions": conditions }, "spec": { "template": {
+        // Only the typed failures decide: the message is text for a user.
+        let failed = if held { "node-1" } else { "node-10" };
+        let failures = json!([{ "machine": failed, "reason": "UnmanagedPods", "message": "m" }]);
+        let object = json!({ "metadata": { "name": "w" }, "status": { "conditions": conditions, "rolloutFailures": failures }, "spec": { "template": {
             "image": { "reference": "registry.example/node@sha256:0000000000000000000000000000000000000000000000000000000000000001" },
             "kubernetes": { "version": "v1.34.0" } } } });
         let stopped = Stopped::of(&serde_json::from_value(object).unwrap());

@@ -10,7 +10,7 @@
 use std::collections::BTreeSet;
 
 use bedplate_api::condition::set_condition;
-use bedplate_api::configuration::{Condition, MachineConfiguration};
+use bedplate_api::configuration::{Condition, MachineConfiguration, RolloutFailure};
 use bedplate_api::reason::ConditionReason;
 use bedplate_api::reason::configuration::{DegradedReason, ProgressingReason};
 use bedplate_rules::selection::version_name;
@@ -30,6 +30,8 @@ pub struct Standing {
     pub progressing: (bool, ProgressingReason, String),
     /// Reason and message of `Degraded`, if it is.
     pub degraded: Option<(DegradedReason, String)>,
+    /// Machines that failed in a rolling update.
+    pub failures: Vec<RolloutFailure>,
 }
 
 /// How many Machines there are of a sort, and the first few by name.
@@ -122,7 +124,7 @@ pub fn at_rest(name: &str, latest: i64, awaited: &Awaited) -> Standing {
         (1.., 0) => Some((DegradedReason::RolledBack, went_back)),
         (1.., 1..) => Some((DegradedReason::RolledBack, format!("{went_back}; {missing}"))),
     };
-    Standing { progressing, degraded }
+    Standing { progressing, degraded, failures: Vec::new() }
 }
 
 /// How one stands that is being deleted, by the Machines that hold it.
@@ -139,7 +141,7 @@ pub fn leaving(holders: &BTreeSet<&str>) -> Standing {
         let held = "it goes when no Machine names or has it any more (configurationRef, selected, applied)";
         (false, ProgressingReason::DeletionHeld, format!("{held}: {}", names.told()))
     };
-    Standing { progressing, degraded: None }
+    Standing { progressing, degraded: None, failures: Vec::new() }
 }
 
 /// The conditions that are to be there; `troubles`: reasons and messages, the gravest first, before that of the standing itself.

@@ -2,7 +2,7 @@
 
 use std::collections::BTreeMap;
 
-use bedplate_api::configuration::{Condition, MachineConfiguration, MachineCounts};
+use bedplate_api::configuration::{Condition, MachineConfiguration, MachineCounts, RolloutFailure};
 use bedplate_api::machine::Machine;
 use bedplate_api::reason::Reason;
 use bedplate_api::reason::configuration::{DegradedReason, ProgressingReason};
@@ -68,6 +68,8 @@ pub struct Status {
     #[serde(skip_serializing_if = "Option::is_none")]
     deployed_version: Option<i64>,
     machines: MachineCounts,
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    rollout_failures: Vec<RolloutFailure>,
     conditions: Vec<Condition>,
 }
 
@@ -248,6 +250,7 @@ impl Plan {
             latest_version: unmade.map_or(versions.latest, |number| number.saturating_sub(1)),
             deployed_version: versions.deployed,
             machines: reckoned.counts.clone(),
+            rollout_failures: reckoned.standing.failures.clone(),
             conditions: merge(before, &reckoned.standing, &troubles, generation, now),
         };
         (current(configuration) != Some(wanted.clone())).then_some(wanted)
@@ -270,6 +273,7 @@ fn current(configuration: &MachineConfiguration) -> Option<Status> {
         latest_version: status.latest_version?,
         deployed_version: status.deployed_version,
         machines: status.machines?,
+        rollout_failures: status.rollout_failures,
         conditions: conditions::own(&status.conditions),
     })
 }
@@ -396,7 +400,9 @@ mod tests {
         let configuration: MachineConfiguration = serde_json::from_value(object).unwrap();
         let conditions = serde_json::from_value(conditions(now)).unwrap();
         let machines = MachineCounts::default();
-        let status = Status { latest_version: 1, deployed_version: None, machines, conditions };
+        let rollout_failures = Vec::new();
+        let status =
+            Status { latest_version: 1, deployed_version: None, machines, rollout_failures, conditions };
         status.newly_rolls(&configuration).map(|(rolls, message)| (rolls, message.to_owned()))
     }
 

@@ -1,6 +1,7 @@
 //! Pure: how a rolling update stands, for `Progressing` and `Degraded` of its configuration (docs/controller.md, "Rolling updates").
 
-use bedplate_api::configuration::{MachineConfiguration, RollingUpdate};
+use bedplate_api::condition::MAX_MESSAGE;
+use bedplate_api::configuration::{MachineConfiguration, RollingUpdate, RolloutFailure};
 use bedplate_api::machine::Machine;
 use bedplate_api::reason::configuration::{DegradedReason, ProgressingReason};
 use bedplate_api::version::MachineConfigurationVersion;
@@ -11,6 +12,8 @@ use crate::configuration::conditions::Standing;
 
 /// So many Machines of a sort are named.
 const NAMED: usize = 3;
+/// Maximum number of failures in a status.
+const MAX_FAILURES: usize = 16;
 
 /// How the rolling update of a configuration stands; none: it does not roll.
 pub fn standing(
@@ -22,7 +25,11 @@ pub fn standing(
 ) -> Option<Standing> {
     let settings = settings(configuration)?;
     let rollout = judge(configuration, machines, nodes, versions, clocks);
-    Some(Standing { progressing: progressing(&rollout, &settings), degraded: degraded(&rollout, &settings) })
+    Some(Standing {
+        progressing: progressing(&rollout, &settings),
+        degraded: degraded(&rollout, &settings),
+        failures: failures(&rollout),
+    })
 }
 
 fn progressing(rollout: &Rollout, settings: &RollingUpdate) -> (bool, ProgressingReason, String) {
@@ -129,6 +136,19 @@ fn degraded(rollout: &Rollout, settings: &RollingUpdate) -> Option<(DegradedReas
     let more =
         if settings.pause_on_failure { "nothing more is begun until then (pauseOnFailure); " } else { "" };
     Some((gravest.reason, format!("{more}{}", some(&told))))
+}
+
+/// The first Machines that failed, by name.
+fn failures(rollout: &Rollout) -> Vec<RolloutFailure> {
+    let failed = rollout.members.iter().filter_map(|member| match &member.place {
+        Place::Failed(failure) => Some(RolloutFailure {
+            machine: member.name.clone(),
+            reason: failure.reason.as_str().to_owned(),
+            message: failure.message.chars().take(MAX_MESSAGE).collect(),
+        }),
+        _ => None,
+    });
+    failed.take(MAX_FAILURES).collect()
 }
 
 /// The first few, and how many more there are.

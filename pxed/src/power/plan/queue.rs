@@ -280,7 +280,10 @@ fn failed(reason: PowerOutcome, message: &str) -> Route {
 /// Said once.
 fn waits(operation: &Operation, reason: PendingOperationReason, message: String) -> Route {
     let status = operation.object.status.as_ref();
-    let told = status.is_some_and(|status| status.message.as_ref() == Some(&message));
+    let told = status.is_some_and(|status| {
+        let is_pending = status.state == Some(OperationState::Pending);
+        is_pending && status.reason.as_ref().is_some_and(|told| *told == reason)
+    });
     if told { Route::LeftAlone } else { Route::Answer(Answer::Waits { reason, message }) }
 }
 
@@ -458,7 +461,10 @@ mod tests {
         let waits =
             Answer::Waits { reason: PendingOperationReason::MachinePaused, message: PAUSED.to_owned() };
         assert_eq!(routed(paused.clone(), Value::Null), Route::Answer(waits));
-        assert_eq!(routed(paused.clone(), json!({"state": "Pending", "message": PAUSED})), Route::LeftAlone);
+        assert_eq!(
+            routed(paused.clone(), json!({"state": "Pending", "reason": "MachinePaused"})),
+            Route::LeftAlone
+        );
         assert_eq!(routed(paused, begun), Route::Worker);
     }
 
@@ -474,7 +480,7 @@ mod tests {
             reason == PendingOperationReason::MachineNotFound && message.contains("no Machine node1"),
             "{message}"
         );
-        let told = json!({"state": "Pending", "message": message});
+        let told = json!({"state": "Pending", "reason": "MachineNotFound", "message": message});
         assert_eq!(routed_where(Absence::Awaited, None, told.clone()), Route::LeftAlone);
         assert_eq!(routed_where(Absence::Awaited, None, begun.clone()), Route::LeftAlone);
         for (status, expected) in
