@@ -178,7 +178,7 @@ async fn c4_a_host_that_does_not_get_the_version_keeps_no_other_from_its_turn() 
     let message = site::message(&left, "Progressing");
     assert!(message.contains("dry-1 does not get dry-v2 (ImageUnavailable"), "{message}");
     let dry = site.get("machine", "dry-1").unwrap();
-    assert!(site::message(&dry, "Ready").contains("dry-v2 does not come into its slot"), "{dry:#}");
+    assert!(site::message(&dry, "Ready").contains("dry-v2 is not prepared"), "{dry:#}");
     assert!(!is_cordoned(&site.get("node", "dry-1").unwrap()));
     fleet.starved.lock().unwrap().clear();
     site.has("dry-1", 2).await;
