@@ -140,6 +140,16 @@ mod tests {
     }
 
     #[test]
+    fn device_of_a_bind_is_its_source_below_dev() {
+        let device = |text: &str| Bind::parse(text).unwrap().device().map(str::to_owned);
+        assert_eq!(device("/dev/kvm"), Some("/dev/kvm".to_owned()));
+        assert_eq!(device("/dev/dri/card0:/dev/card:ro"), Some("/dev/dri/card0".to_owned()));
+        for text in ["/dev", "/dev/", "/devices/a", "/srv:/dev/kvm"] {
+            assert_eq!(device(text), None, "{text}");
+        }
+    }
+
+    #[test]
     fn a_path_is_below_another_by_whole_names() {
         assert_eq!(below("/run", "/run"), Some(""));
         assert_eq!(below("/run/x", "/run"), Some("x"));

@@ -342,6 +342,24 @@ mod tests {
     }
 
     #[test]
+    fn difference_of_one_kind_is_not_empty() {
+        for (field, value) in [("sysctls", json!({})), ("units", json!([{"name": "a.service"}]))] {
+            let mut wanted = full();
+            wanted[field] = value;
+            let difference = diff(&template(full()), &template(wanted));
+            assert_eq!(difference.in_place.len() + difference.needs_repave.len(), 1, "{field}");
+            assert!(!difference.is_empty(), "{field}");
+        }
+    }
+
+    #[test]
+    fn taint_of_another_effect_replaces_the_one_of_its_key() {
+        let taints = json!([{"key": "k", "effect": "NoExecute"}]);
+        let text = "kubernetes.taints: sets k:NoExecute; removes k:NoSchedule";
+        assert_eq!(changed("/kubernetes/taints", taints), (vec![text.to_owned()], vec![]));
+    }
+
+    #[test]
     fn what_a_running_node_can_be_given_is_in_place() {
         for (pointer, value, text) in [
             (

@@ -226,6 +226,31 @@ mod tests {
     }
 
     #[test]
+    fn token_needs_an_id_of_6_and_a_secret_of_16_characters() {
+        assert!(is_token("abcdef.0123456789abcdef"));
+        for token in ["abcdef.0123456789abcde", "abcde.0123456789abcdef", "abcdef0123456789abcdef"] {
+            assert!(!is_token(token), "{token}");
+        }
+    }
+
+    #[test]
+    fn hash_needs_64_lower_case_hex_digits() {
+        let hash = |digit: &str, count: usize| format!("sha256:{}", digit.repeat(count));
+        assert!(is_hash(&hash("0", 64)) && is_hash(&hash("f", 64)));
+        for hash in [hash("0", 63), hash("0", 65), hash("g", 64), hash("A", 64), "0".repeat(64)] {
+            assert!(!is_hash(&hash), "{hash}");
+        }
+    }
+
+    #[test]
+    fn kubeconfig_keeps_the_url_of_an_endpoint() {
+        let endpoint = "https://k.example:6443";
+        let identity = JoinIdentity { endpoint, ca: "CA", certificate: "CERT", key: "KEY" };
+        let read: Value = serde_saphyr::from_str(&join_kubeconfig(&identity)).unwrap();
+        assert_eq!(read["clusters"][0]["cluster"]["server"], endpoint);
+    }
+
+    #[test]
     fn kubeconfig_names_server_and_identity() {
         let identity = JoinIdentity { endpoint: "10.0.0.1:6443", ca: "CA", certificate: "CERT", key: "KEY" };
         let read: Value = serde_saphyr::from_str(&join_kubeconfig(&identity)).unwrap();

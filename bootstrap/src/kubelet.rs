@@ -212,4 +212,10 @@ mod tests {
         kubernetes.version = "v1.24.0".into();
         assert!(reconfigure_kubelet(&kubernetes).is_err());
     }
+
+    #[test]
+    fn running_kubelet_is_configured_from_1_25_on() {
+        assert!(reconfigure_kubelet(&kubernetes("v1.24.17")).is_err());
+        assert!(reconfigure_kubelet(&kubernetes("v1.25.0")).is_ok());
+    }
 }

@@ -439,4 +439,31 @@ mod tests {
             assert_eq!(bytes(text), expected, "{text}");
         }
     }
+
+    #[test]
+    fn quantities_have_binary_suffixes_and_at_most_9_decimals() {
+        let binary = [("Ki", 10), ("Mi", 20), ("Gi", 30), ("Ti", 40), ("Pi", 50), ("Ei", 60)];
+        for (suffix, power) in binary {
+            assert_eq!(bytes(&format!("3{suffix}")), Some(3 << power), "{suffix}");
+        }
+        assert_eq!(bytes("1.500000000Ki"), Some(1536));
+        assert_eq!(bytes("1.5000000000Ki"), None);
+        assert_eq!(bytes("1.+5Ki"), None);
+    }
+
+    #[test]
+    fn binds_of_a_template_are_read_or_refused() {
+        let of = |list: Value| binds(&template(&json!({ "container": { "binds": list } })));
+        assert_eq!(of(json!(["/srv:/data:ro"])), Ok(vec![Bind::parse("/srv:/data:ro").unwrap()]));
+        assert_eq!(binds(&template(&json!({}))), Ok(vec![]));
+        assert!(matches!(of(json!(["/srv", "/a:/b:exec"])), Err(Refusal::Bind { .. })));
+    }
+
+    #[test]
+    fn refusals_are_printed_in_one_line() {
+        let more = json!({ "sysctls": { "a b": "1" }, "container": { "memoryMax": "99E" } });
+        let text = check(&template(&more)).unwrap_err().to_string();
+        let (first, second) = text.split_once("; ").unwrap();
+        assert!(first.starts_with("sysctls: ") && second.starts_with("container.memoryMax "), "{text}");
+    }
 }

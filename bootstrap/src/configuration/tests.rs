@@ -6,7 +6,7 @@ use bedplate_api::configuration::KubernetesSpec;
 use bedplate_api::id::MachineName;
 use serde_json::{Value, json};
 
-use crate::{Discovery, InitInput, Input, JOIN_KUBECONFIG, Rendered, init, join};
+use crate::{Discovery, InitInput, Input, JOIN_KUBECONFIG, KUBEADM_CONFIG, Rendered, init, join};
 
 /// A version that says nothing more than it has to.
 pub(crate) fn kubernetes(version: &str) -> KubernetesSpec {
@@ -146,6 +146,17 @@ fn further_control_plane_joins_as_its_join_configuration_says() {
     assert_eq!(rendered.leftovers, [""; 0]);
     assert_eq!(rendered.credentials, ["/run/bedplate/kubeconfig", "/run/bedplate/kubeadm.yaml"]);
     assert!(crate::makes_a_cluster(&control_plane("v1.34.4", &json!({}))));
+}
+
+#[test]
+fn kubeadm_is_run_with_the_rendered_configuration() {
+    let worker = join_as(&kubernetes("v1.34.4"), FILE).unwrap();
+    assert_eq!(worker.command, ["kubeadm", "join", "--config", KUBEADM_CONFIG]);
+    let first = init_as(&control_plane("v1.34.4", &json!({}))).unwrap();
+    assert_eq!(first.command, ["kubeadm", "init", "--config", KUBEADM_CONFIG]);
+    for rendered in [worker, first] {
+        assert_eq!(rendered.files[0].path, KUBEADM_CONFIG);
+    }
 }
 
 #[test]
