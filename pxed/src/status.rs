@@ -2,7 +2,7 @@
 //!
 //! [`StatusRegistry::update`] changes memory and returns at once, so that it may be called on the packet path; `write`
 //! brings changes to the store and to the API server, coalesced (first change at once, then at most one write a second
-//! for each Machine). `condition`, `display` and `project` are pure. Only pxed's own fields reach the API (docs/rules.md,
+//! for each Machine). `conditions`, `display` and `project` are pure. Only pxed's own fields reach the API (docs/rules.md,
 //! "Who writes what").
 
 pub mod display;
