@@ -37,6 +37,7 @@
 //! }
 //! ```
 
+pub mod backoff;
 pub mod counter;
 pub mod exit;
 pub mod family;
@@ -45,12 +46,15 @@ pub mod kubeconfig;
 pub mod lease;
 pub mod listen;
 pub mod liveness;
+pub mod lock;
 pub mod log_pace;
 pub mod logging;
 pub mod manual;
 pub mod notify;
 pub mod proxy;
+pub mod reconcile;
 pub mod signals;
+pub mod task_set;
 pub mod tasks;
 pub mod tls;
 

@@ -7,7 +7,7 @@
 use std::{
     convert::Infallible,
     sync::{
-        Arc, Mutex, MutexGuard, PoisonError,
+        Arc,
         atomic::{AtomicBool, AtomicU64, Ordering},
     },
     time::Duration,
@@ -15,6 +15,8 @@ use std::{
 
 use tokio::time::Instant;
 use tokio_util::sync::CancellationToken;
+
+use crate::lock::Lock;
 
 /// Between two signs of life of a part that has nothing to do.
 pub const BEAT: Duration = Duration::from_secs(5);
@@ -26,6 +28,8 @@ pub const PATIENCE: Duration = Duration::from_secs(30);
 #[derive(Clone)]
 pub struct Liveness {
     inner: Arc<Inner>,
+    /// Shutdown token of the parts that are added by this clone.
+    of_parts: CancellationToken,
 }
 
 /// Tells how long parts have been silent.
@@ -34,14 +38,15 @@ type Ask = Box<dyn Fn() -> Vec<Silence> + Send + Sync>;
 struct Inner {
     start: Instant,
     shutdown: CancellationToken,
-    parts: Mutex<Vec<Arc<Part>>>,
-    asked: Mutex<Vec<Ask>>,
+    parts: Lock<Vec<Arc<Part>>>,
+    asked: Lock<Vec<Ask>>,
 }
 
 struct Part {
     name: String,
     patience: Duration,
     start: Instant,
+    shutdown: CancellationToken,
     /// Milliseconds from `start` to the last sign of life.
     beat: AtomicU64,
     ended: AtomicBool,
@@ -60,27 +65,40 @@ pub struct Silence {
 
 /// A part's side: dropped, the part has ended.
 pub struct Pulse {
-    part: Arc<Part>,
+    beat: Beat,
 }
+
+/// Liveness pulse of a part, for code deep inside a long turn. Cheap to clone, and dropping it does not end the part.
+#[derive(Clone)]
+pub struct Beat(Arc<Part>);
 
 impl Liveness {
     /// No parts yet. After `shutdown` they end one by one, and that is as it should be.
     pub fn new(shutdown: CancellationToken) -> Self {
-        let inner =
-            Inner { start: Instant::now(), shutdown, parts: Mutex::default(), asked: Mutex::default() };
-        Self { inner: Arc::new(inner) }
+        let of_parts = shutdown.clone();
+        let inner = Inner { start: Instant::now(), shutdown, parts: Lock::default(), asked: Lock::default() };
+        Self { inner: Arc::new(inner), of_parts }
+    }
+
+    /// Returns the same parts, for parts that end earlier than the program: those that are added by the returned value are not watched after
+    /// `shutdown`.
+    #[must_use]
+    pub fn until(&self, shutdown: CancellationToken) -> Self {
+        Self { inner: Arc::clone(&self.inner), of_parts: shutdown }
     }
 
     /// A part that begins now and may be silent for `patience`.
     pub fn part(&self, name: impl Into<String>, patience: Duration) -> Pulse {
-        let pulse = Pulse::new(name.into(), patience, self.inner.start);
-        lock(&self.inner.parts).push(pulse.part.clone());
+        let pulse = Pulse::new(name.into(), patience, self.inner.start, self.of_parts.clone());
+        let mut parts = self.inner.parts.lock();
+        parts.retain(|part| !(part.ended.load(Ordering::Relaxed) && part.shutdown.is_cancelled()));
+        parts.push(pulse.beat.0.clone());
         pulse
     }
 
     /// Parts that are asked at every check.
     pub fn ask(&self, silences: impl Fn() -> Vec<Silence> + Send + Sync + 'static) {
-        lock(&self.inner.asked).push(Box::new(silences));
+        self.inner.asked.lock().push(Box::new(silences));
     }
 
     /// Whether every part moves.
@@ -95,8 +113,8 @@ impl Liveness {
         if self.inner.shutdown.is_cancelled() {
             return Ok(());
         }
-        let mut wrong: Vec<String> = lock(&self.inner.parts).iter().filter_map(|p| p.trouble(now)).collect();
-        let asked = lock(&self.inner.asked);
+        let mut wrong: Vec<String> = self.inner.parts.lock().iter().filter_map(|p| p.trouble(now)).collect();
+        let asked = self.inner.asked.lock();
         wrong.extend(asked.iter().flat_map(|silences| silences()).filter_map(|silence| silence.trouble()));
         if wrong.is_empty() { Ok(()) } else { Err(wrong.join("; ")) }
     }
@@ -104,6 +122,9 @@ impl Liveness {
 
 impl Part {
     fn trouble(&self, now: Instant) -> Option<String> {
+        if self.shutdown.is_cancelled() {
+            return None;
+        }
         if self.ended.load(Ordering::Relaxed) {
             return Some(format!("{} has ended", self.name));
         }
@@ -121,25 +142,52 @@ impl Silence {
 }
 
 impl Pulse {
-    fn new(name: String, patience: Duration, start: Instant) -> Self {
+    fn new(name: String, patience: Duration, start: Instant, shutdown: CancellationToken) -> Self {
         let (beat, ended) = (AtomicU64::new(0), AtomicBool::new(false));
-        let pulse = Self { part: Arc::new(Part { name, patience, start, beat, ended }) };
+        let pulse = Self { beat: Beat(Arc::new(Part { name, patience, start, shutdown, beat, ended })) };
         pulse.beat();
         pulse
     }
 
     /// A pulse that nobody watches, for a part that is used by itself.
     pub fn unwatched() -> Self {
-        Self::new(String::new(), Duration::MAX, Instant::now())
+        Self::new(String::new(), Duration::MAX, Instant::now(), CancellationToken::new())
+    }
+
+    /// Name of the part.
+    pub fn name(&self) -> &str {
+        &self.beat.0.name
     }
 
     /// A sign of life.
     pub fn beat(&self) {
-        let since = self.part.start.elapsed().as_millis();
-        self.part.beat.store(u64::try_from(since).unwrap_or(u64::MAX), Ordering::Relaxed);
+        self.beat.beat();
+    }
+
+    /// Returns a handle that beats too.
+    pub fn handle(&self) -> Beat {
+        self.beat.clone()
     }
 
     /// Gives signs of life for as long as it is polled: an arm of the `select!` in which a part waits for work. Never ends.
+    pub async fn beating(&self) -> Infallible {
+        self.beat.beating().await
+    }
+}
+
+impl Beat {
+    /// A pulse that is not watched.
+    pub fn unwatched() -> Self {
+        Pulse::unwatched().handle()
+    }
+
+    /// Gives one pulse.
+    pub fn beat(&self) {
+        let since = self.0.start.elapsed().as_millis();
+        self.0.beat.store(u64::try_from(since).unwrap_or(u64::MAX), Ordering::Relaxed);
+    }
+
+    /// Gives pulses for as long as it is polled. Never ends.
     pub async fn beating(&self) -> Infallible {
         loop {
             self.beat();
@@ -150,12 +198,8 @@ impl Pulse {
 
 impl Drop for Pulse {
     fn drop(&mut self) {
-        self.part.ended.store(true, Ordering::Relaxed);
+        self.beat.0.ended.store(true, Ordering::Relaxed);
     }
-}
-
-fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
-    mutex.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
 #[cfg(test)]
@@ -215,12 +259,25 @@ mod tests {
         assert_eq!(liveness.check(), Ok(()));
     }
 
+    #[test]
+    fn part_that_ends_after_its_own_shutdown_is_forgotten() {
+        let liveness = Liveness::new(CancellationToken::new());
+        let shutdown = CancellationToken::new();
+        let part = liveness.until(shutdown.clone()).part("node", PATIENCE);
+        assert!(liveness.check_at(later(32)).is_err(), "it is watched like any other");
+        shutdown.cancel();
+        assert_eq!(liveness.check_at(later(32)), Ok(()));
+        drop(part);
+        let _other = liveness.part("http", PATIENCE);
+        assert_eq!((liveness.check(), liveness.inner.parts.lock().len()), (Ok(()), 1));
+    }
+
     #[tokio::test(start_paused = true)]
     async fn a_loop_that_waits_for_work_beats_and_one_that_hangs_in_its_work_does_not() {
         let liveness = Liveness::new(CancellationToken::new());
         let pulse = liveness.part("http", PATIENCE);
         // Time stands still for the part's beat, so that each one is seen.
-        let beaten = || pulse.part.beat.swap(u64::MAX / 4, Ordering::Relaxed) != u64::MAX / 4;
+        let beaten = || pulse.beat.0.beat.swap(u64::MAX / 4, Ordering::Relaxed) != u64::MAX / 4;
         assert!(beaten());
         tokio::select! {
             never = pulse.beating() => match never {},
