@@ -20,6 +20,8 @@ pub mod machine;
 #[allow(clippy::duplicated_attributes, reason = "each column has its own name, type and path")]
 pub mod operation;
 #[allow(unreachable_pub, reason = "KubeSchema copies each struct into the function that makes its schema")]
+pub mod secret;
+#[allow(unreachable_pub, reason = "KubeSchema copies each struct into the function that makes its schema")]
 pub mod selector;
 #[allow(unreachable_pub, reason = "KubeSchema copies each struct into the function that makes its schema")]
 pub mod version;

@@ -10,9 +10,7 @@ mod hardware;
 mod pxe;
 mod status;
 
-pub use bmc::{
-    BmcProtocol, BmcSpec, BmcTls, BmcTlsMode, BootSource, CredentialsSecretRef, IpmiPrivilege, IpmiSpec,
-};
+pub use bmc::{BmcProtocol, BmcSpec, BmcTls, BmcTlsMode, BootSource, IpmiPrivilege, IpmiSpec};
 pub use hardware::{Clock, Cpu, Disk, Firmware, FirmwareMode, Hardware, HardwareBmc, Nic, Tpm};
 pub use k8s_openapi::apimachinery::pkg::apis::meta::v1::{Condition, MicroTime, Time};
 pub use pxe::{BootProtocol, FirmwareKind, ImageRef, InterfaceSpec, PxeSpec, StateDisk, StateDiskRule, Wipe};

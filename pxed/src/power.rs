@@ -20,8 +20,9 @@ use std::sync::Arc;
 
 use async_trait::async_trait;
 use bedplate_api::id::MachineName;
-use bedplate_api::machine::{BmcSpec, CredentialsSecretRef};
+use bedplate_api::machine::BmcSpec;
 use bedplate_api::operation::{MachineOperation, MachineOperationStatus};
+use bedplate_api::secret::SecretReference;
 use bedplate_bmc::{Bmc, BmcError, Credentials};
 pub use bedplate_process::lease::Tenure;
 use jiff::Timestamp;
@@ -157,7 +158,7 @@ pub struct CredentialsError {
 #[async_trait]
 pub trait CredentialsSource: Send + Sync {
     /// Reads a Secret.
-    async fn read(&self, secret: &CredentialsSecretRef) -> Result<Issued, CredentialsError>;
+    async fn read(&self, secret: &SecretReference) -> Result<Issued, CredentialsError>;
 }
 
 /// Makes a client for a BMC; nothing is sent to it yet.

@@ -7,7 +7,7 @@ use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
 use crate::id::Digest;
-use crate::schema::ObjectName;
+use crate::secret::SecretReference;
 
 /// A management controller (BMC).
 #[derive(KubeSchema, Serialize, Deserialize, Debug, Clone, PartialEq, Eq)]
@@ -37,7 +37,7 @@ pub struct BmcSpec {
     #[schemars(length(min = 1, max = 256))]
     pub system_id: Option<String>,
     /// The Secret with keys `username` and `password`; read only from the namespaces that pxed is configured for.
-    pub credentials_secret_ref: CredentialsSecretRef,
+    pub credentials_secret_ref: SecretReference,
     /// Whom to believe. Absent: the certificate authorities of the system that pxed runs on.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub tls: Option<BmcTls>,
@@ -68,18 +68,6 @@ pub enum BootSource {
     Pxe,
     /// The UEFI HTTP client.
     Http,
-}
-
-/// A Secret in one of the namespaces that pxed is configured for.
-#[derive(KubeSchema, Serialize, Deserialize, Debug, Clone, PartialEq, Eq)]
-#[serde(rename_all = "camelCase")]
-pub struct CredentialsSecretRef {
-    /// The Secret's namespace.
-    #[schemars(length(min = 1, max = 63), regex(pattern = r"^[a-z0-9]([-a-z0-9]*[a-z0-9])?$"))]
-    pub namespace: String,
-    /// The Secret's name.
-    #[schemars(with = "ObjectName")]
-    pub name: String,
 }
 
 /// How the controller's certificate is checked.

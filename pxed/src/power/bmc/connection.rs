@@ -4,7 +4,8 @@
 
 use std::sync::Arc;
 
-use bedplate_api::machine::{BmcSpec, BmcTlsMode, BootSource, CredentialsSecretRef, PowerState};
+use bedplate_api::machine::{BmcSpec, BmcTlsMode, BootSource, PowerState};
+use bedplate_api::secret::SecretReference;
 use bedplate_bmc::address::{Address, Scheme};
 use bedplate_bmc::{Bmc, BmcError, BmcFault, BootMode, Identity, PowerRequest};
 use thiserror::Error;
@@ -77,7 +78,7 @@ pub(crate) enum WithholdCredentialsError {
     )]
     NotForThisAddress {
         /// The Secret.
-        secret: CredentialsSecretRef,
+        secret: SecretReference,
         /// What is wrong with the list, or missing in it.
         why: RefuseHostError,
     },

@@ -9,7 +9,7 @@ use std::sync::{Arc, OnceLock};
 use std::time::Duration;
 
 use async_trait::async_trait;
-use bedplate_api::machine::CredentialsSecretRef;
+use bedplate_api::secret::SecretReference;
 use bedplate_bmc::Credentials;
 use bedplate_process::exit::chain;
 use k8s_openapi::ByteString;
@@ -56,7 +56,7 @@ impl ClusterSecrets {
         Self { access, namespaces }
     }
 
-    async fn get(&self, secret: &CredentialsSecretRef) -> Result<Issued, Problem> {
+    async fn get(&self, secret: &SecretReference) -> Result<Issued, Problem> {
         check_namespace(&self.namespaces, secret)?;
         let passing = |text: String| Problem { text, transient: true };
         let client =
@@ -130,7 +130,7 @@ fn credentials(
     Ok(Credentials { username: username.to_string(), password })
 }
 
-fn check_namespace(namespaces: &[String], secret: &CredentialsSecretRef) -> Result<(), String> {
+fn check_namespace(namespaces: &[String], secret: &SecretReference) -> Result<(), String> {
     if namespaces.contains(&secret.namespace) {
         return Ok(());
     }
@@ -141,21 +141,21 @@ fn check_namespace(namespaces: &[String], secret: &CredentialsSecretRef) -> Resu
     ))
 }
 
-fn failed(secret: &CredentialsSecretRef, problem: Problem) -> CredentialsError {
+fn failed(secret: &SecretReference, problem: Problem) -> CredentialsError {
     let Problem { text: problem, transient } = problem;
     CredentialsError { namespace: secret.namespace.clone(), name: secret.name.clone(), problem, transient }
 }
 
 #[async_trait]
 impl CredentialsSource for ClusterSecrets {
-    async fn read(&self, secret: &CredentialsSecretRef) -> Result<Issued, CredentialsError> {
+    async fn read(&self, secret: &SecretReference) -> Result<Issued, CredentialsError> {
         self.get(secret).await.map_err(|problem| failed(secret, problem))
     }
 }
 
 #[async_trait]
 impl CredentialsSource for SecretFiles {
-    async fn read(&self, secret: &CredentialsSecretRef) -> Result<Issued, CredentialsError> {
+    async fn read(&self, secret: &SecretReference) -> Result<Issued, CredentialsError> {
         let (files, named) = (self.clone(), secret.clone());
         // Nobody closes it.
         let _turn = self.turns.acquire().await;
@@ -170,7 +170,7 @@ impl SecretFiles {
         Self { directory, namespaces, turns: Arc::new(Semaphore::new(FILES_AT_ONCE)) }
     }
 
-    fn get(&self, secret: &CredentialsSecretRef) -> Result<Issued, String> {
+    fn get(&self, secret: &SecretReference) -> Result<Issued, String> {
         check_namespace(&self.namespaces, secret)?;
         if !is_step(&secret.namespace) || !is_step(&secret.name) {
             return Err("its name is no file name".to_owned());
@@ -226,8 +226,8 @@ mod tests {
 
     use super::*;
 
-    fn secret(namespace: &str, name: &str) -> CredentialsSecretRef {
-        CredentialsSecretRef { namespace: namespace.to_owned(), name: name.to_owned() }
+    fn secret(namespace: &str, name: &str) -> SecretReference {
+        SecretReference { namespace: namespace.to_owned(), name: name.to_owned() }
     }
 
     struct Rig {

@@ -6,10 +6,9 @@ use std::time::Duration;
 
 use async_trait::async_trait;
 use bedplate_api::id::SiteName;
-use bedplate_api::machine::{
-    BmcSpec, BootSource, CredentialsSecretRef, Machine, MachineStatus, ObservedNodeState, PowerState,
-};
+use bedplate_api::machine::{BmcSpec, BootSource, Machine, MachineStatus, ObservedNodeState, PowerState};
 use bedplate_api::operation::{MachineOperationStatus, OperationState};
+use bedplate_api::secret::SecretReference;
 use bedplate_api::wire::Stage;
 use bedplate_bmc::{
     Bmc, BmcError, BootMode, Console, Credentials, Health, Identity, LogEntry, Performed, PowerRequest,
@@ -513,7 +512,7 @@ impl Holding for World {
 
 #[async_trait]
 impl CredentialsSource for World {
-    async fn read(&self, _: &CredentialsSecretRef) -> Result<Issued, CredentialsError> {
+    async fn read(&self, _: &SecretReference) -> Result<Issued, CredentialsError> {
         let state = self.state();
         let (secret, listed) = (state.secret.clone(), state.listed.clone());
         let all = || state.bmcs.keys().cloned().collect::<Vec<_>>().join(",");

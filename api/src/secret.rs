@@ -1,0 +1,20 @@
+//! References to Secrets, shared by the kinds.
+//!
+//! Pure: no clock, no file, no socket.
+
+use kube::KubeSchema;
+use serde::{Deserialize, Serialize};
+
+use crate::schema::ObjectName;
+
+/// Namespace and name of a Secret.
+#[derive(KubeSchema, Serialize, Deserialize, Debug, Clone, PartialEq, Eq)]
+#[serde(rename_all = "camelCase")]
+pub struct SecretReference {
+    /// The Secret's namespace.
+    #[schemars(length(min = 1, max = 63), regex(pattern = r"^[a-z0-9]([-a-z0-9]*[a-z0-9])?$"))]
+    pub namespace: String,
+    /// The Secret's name.
+    #[schemars(with = "ObjectName")]
+    pub name: String,
+}
