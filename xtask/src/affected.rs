@@ -221,12 +221,11 @@ pub(crate) fn run(since: &str) -> Result<()> {
     summary(&totals, recorder.elapsed())
 }
 
-/// The unit tests of these crates, `tidy`, and the steps that they need.
+/// The tests of these crates that need no released program, `tidy`, and the steps that they need.
 fn unit_tests(affected: &BTreeSet<String>, table: &Table, times: &Times) -> Result<Vec<runner::Job>> {
     let mut programs = programs::read()?;
     programs.retain(|program| {
-        let is_wanted = program.folder() != SYSTEM || program.name.ends_with("-units");
-        program.name == TIDY || (is_wanted && affected.contains(&program.folder()))
+        program.name == TIDY || (program.is_early() && affected.contains(&program.folder()))
     });
     let needs: Vec<&str> = programs.iter().flat_map(|program| program.needs().iter().copied()).collect();
     let mut jobs = steps::jobs(&needs, times)?;

@@ -22,6 +22,8 @@ const BOOTS: u32 = 2;
 pub(crate) const SYSTEM: &str = "tests";
 /// The test of that folder that reads the sources and needs nothing else.
 pub(crate) const TIDY: &str = "tidy";
+/// End of the name of a program with the unit tests of a crate.
+const UNITS: &str = "-units";
 /// Steps that the tests of the whole system need.
 pub(crate) const SYSTEM_NEEDS: &[&str] = &[
     "packages",
@@ -37,7 +39,7 @@ pub(crate) const SYSTEM_NEEDS: &[&str] = &[
 ];
 /// Steps that the tests of one crate need, by its folder.
 const CRATE_NEEDS: [(&str, &[&str]); 2] =
-    [("bmc", &["packages", "redfish-emulator"]), ("image", &["packages", "debian"])];
+    [("bmc", &["packages", "redfish-emulator"]), ("oci", &["packages", "debian"])];
 /// Steps for which those tests wait whose verdict comes first.
 pub(crate) const FIRST: [&str; 3] = ["packages", "debian", "redfish-emulator"];
 
@@ -81,9 +83,9 @@ pub(crate) struct Program {
 }
 
 impl Program {
-    /// Returns the name of the folder of the program's package.
+    /// Returns the folder of the program's package, relative to the repository: `pxed/dhcp`.
     pub(crate) fn folder(&self) -> String {
-        self.package.file_name().unwrap_or_default().to_string_lossy().into_owned()
+        self.package.strip_prefix(host::root()).unwrap_or(&self.package).to_string_lossy().into_owned()
     }
 
     /// Returns the steps that must have succeeded before the program runs.
@@ -96,9 +98,9 @@ impl Program {
         }
     }
 
-    /// Returns true if its verdict needs none of the released programs.
-    fn is_early(&self) -> bool {
-        self.folder() != SYSTEM || self.name == TIDY
+    /// Returns true if its verdict needs none of the released programs: unit tests, tests of one crate, and `tidy`.
+    pub(crate) fn is_early(&self) -> bool {
+        self.folder() != SYSTEM || self.name == TIDY || self.name.ends_with(UNITS)
     }
 
     /// Returns the names of the program's tests.
@@ -258,7 +260,7 @@ fn program(message: &Value) -> Option<Program> {
     let name = match (whole, &*of) {
         (true, SYSTEM) => name.to_owned(),
         (true, of) => format!("{of}-{name}"),
-        (false, _) => format!("{name}-units"),
+        (false, _) => format!("{name}{UNITS}"),
     };
     Some(Program { tier: tier(&name), name, file: file.into(), package: package.to_owned() })
 }
@@ -300,7 +302,7 @@ mod tests {
 
     fn message(package: &str, kind: &str, name: &str) -> String {
         serde_json::json!({
-            "reason": "compiler-artifact", "manifest_path": format!("/repository/{package}/Cargo.toml"),
+            "reason": "compiler-artifact", "manifest_path": host::root().join(package).join("Cargo.toml"),
             "target": { "kind": [kind], "name": name }, "profile": { "test": true },
             "executable": format!("/target/release/deps/{name}-0123"),
         })
@@ -333,8 +335,28 @@ mod tests {
                 ("soak_image", Tier::Soak),
             ]
         );
-        assert_eq!(programs[1].package, Path::new("/repository/bmc"));
+        assert_eq!(programs[1].package, host::root().join("bmc"));
         assert_eq!((programs[1].needs(), programs[2].needs()), (CRATE_NEEDS[0].1, SYSTEM_NEEDS));
+    }
+
+    #[test]
+    fn program_is_known_by_the_whole_path_of_its_crate() {
+        let programs = listed(&[message("pxed/dhcp", "lib", "bedplate_dhcp")]).programs;
+        assert_eq!(programs[0].folder(), "pxed/dhcp");
+    }
+
+    #[test]
+    fn unit_tests_of_the_harness_need_no_released_program() {
+        let programs = listed(&[message(SYSTEM, "lib", "bedplate_tests")]).programs;
+        assert!(programs[0].is_early());
+        assert_eq!(programs[0].needs(), ["packages"]);
+    }
+
+    #[test]
+    fn crates_with_their_own_needs_exist() {
+        for (folder, _) in CRATE_NEEDS {
+            assert!(host::root().join(folder).join("Cargo.toml").is_file(), "{folder}");
+        }
     }
 
     #[test]
