@@ -312,6 +312,45 @@ fn a_new_selection_alone_is_staged_and_disturbs_nothing() {
 }
 
 #[test]
+fn prepared_slot_of_another_template_or_version_is_filled_again() {
+    let prepared = |change: fn(&mut Record)| {
+        let mut world = World::new(Some(1));
+        world.settle();
+        world.select(2);
+        world.settle();
+        let slot = other(world.running().unwrap());
+        change(world.seen.slots[index(slot)].record.as_mut().unwrap());
+        world.plan()
+    };
+    assert!(matches!(prepared(|_| {}), Plan::Wait(_)));
+    // A MachineConfiguration that was deleted and created again starts with the same numbers.
+    assert!(matches!(prepared(|record| record.template.push('x')), Plan::Do(Step::PrepareSlot { .. })));
+    assert!(matches!(prepared(|record| record.version.version = 3), Plan::Do(Step::PrepareSlot { .. })));
+}
+
+#[test]
+fn node_that_was_not_read_yet_starts_no_slot() {
+    let mut world = World::new(Some(1));
+    world.settle();
+    world.boot();
+    world.seen.node = NodeSeen::Unknown;
+    let Plan::Wait(wait) = world.plan() else { panic!("{:?}", world.plan()) };
+    assert_eq!(wait.reason, PavedReason::ApiUnreachable);
+}
+
+#[test]
+fn passed_deadline_of_a_trial_wakes_nothing() {
+    let world = World::new(Some(1));
+    let until = |deadline| {
+        let awaited = Wait { reason: PavedReason::ApiUnreachable, message: String::new(), until: None };
+        super::control_plane::until(&world.seen, SlotName::A, awaited, deadline).until
+    };
+    assert_eq!(until(at(1)), Some(at(1)));
+    assert_eq!(until(at(0)), None);
+    assert_eq!(until(at(-1)), None);
+}
+
+#[test]
 fn h6_a_deleted_node_is_paved_again_with_what_is_selected_then() {
     let mut world = World::new(Some(1));
     world.settle();
