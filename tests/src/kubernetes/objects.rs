@@ -19,7 +19,7 @@ use super::store::{Store, typed, version};
 
 /// Maximum time of one request on a busy machine.
 const TIMEOUT: Duration = Duration::from_secs(60);
-/// Delay between two attempts while the API server answers 429.
+/// Delay between two attempts while the API server answers that it is too busy.
 const RETRY_DELAY: Duration = Duration::from_millis(100);
 /// Maximum time until a deleted object is gone.
 const GONE_TIMEOUT: Duration = Duration::from_secs(120);
@@ -122,11 +122,14 @@ impl Objects {
         let body = if body.is_null() { Vec::new() } else { body.to_string().into_bytes() };
         let request = request.body(body)?;
         let (client, line) = (self.shared.client.clone(), format!("{method} {path}"));
+        // What was sent may have been done after its time was over, so only a request that may be done twice is repeated.
+        let is_idempotent = *method != Method::POST && media_type != Patch::Json.media_type();
         let answer = async move {
             loop {
                 let answer = client.request::<Value>(request.clone()).await;
-                // The API server answers 429 while it sets up a new kind.
-                if !matches!(&answer, Err(kube::Error::Api(refusal)) if refusal.code == 429) {
+                // 429: it sets up a new kind. 504: its store was slower than the API server waits, on a busy machine.
+                let is_busy = |code| code == 429 || (code == 504 && is_idempotent);
+                if !matches!(&answer, Err(kube::Error::Api(refusal)) if is_busy(refusal.code)) {
                     return answer;
                 }
                 tokio::time::sleep(RETRY_DELAY).await;
