@@ -64,7 +64,7 @@ pub const MOST_POWER_ON_ATTEMPTS: i32 = 5;
     cel,
     doc = "One real server or virtual machine. Its name is also its Node's name and its host name.",
     validation = Rule::new("self.metadata.name.matches('^[a-z0-9]([-a-z0-9]{0,61}[a-z0-9])?$')")
-        .message("a Machine's name becomes its host name: at most 63 of a-z, 0-9 and '-', not first or last '-'"),
+        .message("metadata.name must be a host name: at most 63 of a-z, 0-9 and '-', not first or last '-'"),
     printcolumn(name = "Phase", type_ = "string", json_path = ".status.phase"),
     printcolumn(name = "Config", type_ = "string", json_path = ".status.selected.name"),
     printcolumn(name = "Node", type_ = "string", json_path = ".status.nodeRef.name"),
@@ -84,7 +84,7 @@ pub const MOST_POWER_ON_ATTEMPTS: i32 = 5;
 #[serde(rename_all = "camelCase")]
 #[x_kube(
     validation = Rule::new("(self.provider == 'pxe') == has(self.pxe)")
-        .message("spec.pxe is needed when spec.provider is pxe, and refused otherwise")
+        .message("spec.pxe must be set when spec.provider is pxe, and may only be set then")
 )]
 pub struct MachineSpec {
     /// Provider of the machine. `pxe` is pxed; `manual` means that a user installs the agent; any other value belongs to a controller
@@ -97,7 +97,7 @@ pub struct MachineSpec {
     /// Every program leaves the machine as it is: no selection, no lock, no power change, no repave. Default: false.
     #[serde(default)]
     pub paused: bool,
-    /// How the machine netboots. Needed when `provider` is `pxe`, refused otherwise.
+    /// Settings for netboot. Must be set when `provider` is `pxe`, and may only be set then.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub pxe: Option<PxeSpec>,
     /// The machine's management controller, for machines of every provider. Absent: a user switches the power.

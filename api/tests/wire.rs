@@ -137,7 +137,7 @@ fn enrolment_is_frozen() {
             facts,
             challenge_answer: None,
         },
-        r#"{"bootId":"abababababababababababababababab","token":"t0ken","csrPem":"CSR","agentVersion":"0.1.0","facts":{"vendor":"QEMU","firmware":{"mode":"uefi"},"memoryBytes":1024,"disks":[{"byId":["virtio-state"],"sizeBytes":7}]}}"#,
+        r#"{"bootId":"abababababababababababababababab","token":"t0ken","csrPem":"CSR","agentVersion":"0.1.0","facts":{"vendor":"QEMU","firmware":{"mode":"UEFI"},"memoryBytes":1024,"disks":[{"byID":["virtio-state"],"sizeBytes":7}]}}"#,
     );
     frozen(&RenewRequest { csr_pem: "CSR".into() }, r#"{"csrPem":"CSR"}"#);
     frozen(

@@ -387,8 +387,8 @@ fn check_architecture(
 fn check_firmware(subject: &Subject, platform: Platform) -> Result<(), String> {
     let (name, fits) = match subject.firmware {
         Firmware::Auto => return Ok(()),
-        Firmware::Bios => ("bios", !platform.is_uefi()),
-        Firmware::Uefi => ("uefi", platform.is_uefi()),
+        Firmware::Bios => ("BIOS", !platform.is_uefi()),
+        Firmware::Uefi => ("UEFI", platform.is_uefi()),
     };
     if fits {
         return Ok(());

@@ -57,7 +57,7 @@ pub struct Hardware {
 #[derive(KubeSchema, Serialize, Deserialize, Debug, Clone, PartialEq, Eq, Default)]
 #[serde(rename_all = "camelCase")]
 pub struct Firmware {
-    /// How this boot was made.
+    /// Firmware of the running boot.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub mode: Option<FirmwareMode>,
     /// Vendor (DMI `bios_vendor`).
@@ -74,13 +74,14 @@ pub struct Firmware {
     pub secure_boot: Option<bool>,
 }
 
-/// How the firmware booted.
+/// Firmware of a boot.
 #[derive(JsonSchema, Serialize, Deserialize, Debug, Clone, Copy, PartialEq, Eq)]
-#[serde(rename_all = "camelCase")]
 pub enum FirmwareMode {
     /// BIOS.
+    #[serde(rename = "BIOS")]
     Bios,
     /// UEFI.
+    #[serde(rename = "UEFI")]
     Uefi,
 }
 
@@ -113,7 +114,7 @@ pub struct Disk {
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub name: Option<String>,
     /// Names below `/dev/disk/by-id`, at most 16.
-    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    #[serde(default, rename = "byID", skip_serializing_if = "Vec::is_empty")]
     #[schemars(length(max = 16))]
     pub by_id: Vec<String>,
     /// Serial number.

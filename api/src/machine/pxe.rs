@@ -22,21 +22,21 @@ use crate::schema::{Cidr, Ip};
          self.interfaces.exists_one(i, \
          i.macAddress.replace(':', '').replace('-', '').replace('.', '').lowerAscii() == m))"
     )
-    .message("two interfaces have the same macAddress"),
+    .message("two interfaces must not have the same macAddress"),
     validation = Rule::new(
         "!self.interfaces.exists(i, has(i.netboot)) || self.interfaces.exists(i, has(i.netboot) && i.netboot)"
     )
-    .message("at least one interface must netboot: set netboot to true on one, or leave it out on all (then the first netboots)")
+    .message("netboot must be true on at least one interface when it is set on any; unset on all, the first netboots")
 )]
 pub struct PxeSpec {
     /// The network interfaces that Bedplate knows, at least one and at most 16. A MAC address that two Machines claim
     /// is served to neither.
     #[schemars(length(min = 1, max = 16))]
     pub interfaces: Vec<InterfaceSpec>,
-    /// The firmware that boots. `auto` takes what the machine says in its DHCP request. Default: `auto`.
+    /// Firmware that may boot the machine. `Auto` accepts the firmware that sends the DHCP request. Default: `Auto`.
     #[serde(default)]
     pub firmware: FirmwareKind,
-    /// How the loader is fetched. `auto` answers in the protocol that the machine asks for. Default: `auto`.
+    /// Protocol by which the loader is fetched. `Auto` is the protocol that the machine asks for. Default: `Auto`.
     #[serde(default)]
     pub boot_protocol: BootProtocol,
     /// The host image. Absent: the site's default image.
@@ -54,9 +54,9 @@ pub struct PxeSpec {
         validation = Rule::new(
             "self.all(a, !['\"', '#', '&', '\\'', ';', '\\\\', '`', '|'].exists(sign, a.contains(sign)))"
         )
-        .message("a kernel argument must not hold \" # & ' ; \\ ` or | (iPXE or the kernel would act on them)"),
+        .message("a kernel argument must not contain \" # & ' ; \\ ` or | (iPXE or the kernel would act on them)"),
         validation = Rule::new("self.map(a, size(a) + 1).sum() <= 800")
-            .message("kernelArguments have more than 800 characters together, blanks between them included")
+            .message("kernelArguments must have at most 800 characters together, with the spaces between them")
     )]
     pub kernel_arguments: Vec<String>,
     /// The disk that holds what survives a reboot. Absent: state is kept in memory, and a condition says so. A disk
@@ -124,29 +124,31 @@ pub struct InterfaceSpec {
     pub netboot: Option<bool>,
 }
 
-/// Which firmware a machine boots with.
+/// Firmware that may boot a machine.
 #[derive(JsonSchema, Serialize, Deserialize, Debug, Clone, Copy, PartialEq, Eq, Default)]
-#[serde(rename_all = "camelCase")]
 pub enum FirmwareKind {
-    /// What the machine says in its request.
+    /// The firmware that sends the DHCP request.
     #[default]
     Auto,
     /// BIOS only.
+    #[serde(rename = "BIOS")]
     Bios,
     /// UEFI only.
+    #[serde(rename = "UEFI")]
     Uefi,
 }
 
-/// How the loader reaches the machine.
+/// Protocol by which a machine fetches its loader.
 #[derive(JsonSchema, Serialize, Deserialize, Debug, Clone, Copy, PartialEq, Eq, Default)]
-#[serde(rename_all = "camelCase")]
 pub enum BootProtocol {
-    /// What the machine asks for.
+    /// The protocol that the machine asks for.
     #[default]
     Auto,
     /// TFTP only.
+    #[serde(rename = "TFTP")]
     Tftp,
     /// HTTP only.
+    #[serde(rename = "HTTP")]
     Http,
 }
 
@@ -155,11 +157,11 @@ pub enum BootProtocol {
 #[serde(rename_all = "camelCase")]
 #[x_kube(
     validation = Rule::new("has(self.name) != has(self.reference)")
-        .message("image needs exactly one of name and reference"),
+        .message("exactly one of image.name and image.reference must be set"),
     validation = Rule::new(
         "!has(self.reference) || (has(self.allowTag) && self.allowTag) || self.reference.matches('@sha256:[0-9a-f]{64}$')"
     )
-    .message("image.reference needs a digest (@sha256:...) unless allowTag is true")
+    .message("image.reference must end with a digest (@sha256:...) unless image.allowTag is true")
 )]
 pub struct ImageRef {
     /// Name of an image in pxed's own configuration (`[images.<name>]`).
@@ -180,15 +182,15 @@ pub struct ImageRef {
 #[serde(rename_all = "camelCase")]
 #[x_kube(
     validation = Rule::new(
-        "[has(self.byId), has(self.serial), has(self.wwn), has(self.hctl), has(self.rule)].exists_one(x, x)"
+        "[has(self.byID), has(self.serial), has(self.wwn), has(self.hctl), has(self.rule)].exists_one(x, x)"
     )
-    .message("stateDisk needs exactly one of byId, serial, wwn, hctl and rule"),
+    .message("exactly one of stateDisk.byID, serial, wwn, hctl and rule must be set"),
     validation = Rule::new("(has(self.wipe) && self.wipe == 'Once') == has(self.wipeToken)")
-        .message("stateDisk.wipeToken is needed when wipe is Once, and refused otherwise")
+        .message("stateDisk.wipeToken must be set when stateDisk.wipe is Once, and may only be set then")
 )]
 pub struct StateDisk {
     /// Name below `/dev/disk/by-id`, without a slash.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[serde(default, rename = "byID", skip_serializing_if = "Option::is_none")]
     #[schemars(length(min = 1, max = 256), regex(pattern = "^[^/]+$"))]
     pub by_id: Option<String>,
     /// Serial number as the drive reports it, compared whole.
@@ -220,9 +222,9 @@ pub struct StateDisk {
 #[serde(rename_all = "camelCase")]
 #[x_kube(
     validation = Rule::new("has(self.minSizeBytes) || has(self.maxSizeBytes) || has(self.rotational) || has(self.model)")
-        .message("stateDisk.rule needs at least one property"),
+        .message("at least one property of stateDisk.rule must be set"),
     validation = Rule::new("!has(self.minSizeBytes) || !has(self.maxSizeBytes) || self.minSizeBytes <= self.maxSizeBytes")
-        .message("stateDisk.rule.minSizeBytes is larger than maxSizeBytes")
+        .message("stateDisk.rule.minSizeBytes must not be larger than maxSizeBytes")
 )]
 pub struct StateDiskRule {
     /// Smallest size, in bytes.

@@ -126,7 +126,7 @@ fn text_from_outside_cannot_steer_the_terminal() {
 fn explain_names_each_request_its_answer_and_why() {
     let explanation: Explanation = serde_json::from_value(json!({
         "subject": "52:54:00:00:00:01", "machine": "node-1", "decisions": [
-            { "request": "UEFI x64, PXE", "decision": "TFTP snponly.efi", "reasons": ["provider is pxe", "firmware is auto"] },
+            { "request": "UEFI x64, PXE", "decision": "TFTP snponly.efi", "reasons": ["provider is pxe", "firmware is Auto"] },
             { "request": "BIOS, PXE", "decision": "TFTP undionly.kpxe", "reasons": [] } ]
     }))
     .unwrap();

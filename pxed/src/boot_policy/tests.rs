@@ -96,7 +96,7 @@ fn a_contradiction_with_the_machines_firmware_is_refused_and_named() {
     let decision = decide(Asker::Machine { subject: &bios, netboot: true }, &Request::Pxe(vec![7]), &here());
     assert_eq!(
         decision.reasons.last().unwrap(),
-        "spec.pxe.firmware is bios, and the machine asks as UEFI x64"
+        "spec.pxe.firmware is BIOS, and the machine asks as UEFI x64"
     );
 }
 

@@ -185,7 +185,7 @@ mod tests {
         check(&kept);
         assert_eq!(kept["disks"].as_array().unwrap().len(), 256);
         assert_eq!(kept["nics"].as_array().unwrap().len(), 64);
-        assert_eq!(kept["disks"][0]["byId"].as_array().unwrap().len(), 16);
+        assert_eq!(kept["disks"][0]["byID"].as_array().unwrap().len(), 16);
         let kept = state_disk(StateDiskStatus { name: long(), wipe_token: long() });
         assert_eq!(kept.name.unwrap().chars().count(), 256);
         assert_eq!(kept.wipe_token.unwrap().chars().count(), 63);

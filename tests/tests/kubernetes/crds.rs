@@ -91,8 +91,8 @@ async fn machine_without_choices_gets_the_documented_defaults() {
     assert_eq!(spec["paused"], false);
     assert_eq!(spec["powerPolicy"], "Managed");
     assert_eq!(spec["deletionPolicy"], "Retain");
-    assert_eq!(spec["pxe"]["firmware"], "auto");
-    assert_eq!(spec["pxe"]["bootProtocol"], "auto");
+    assert_eq!(spec["pxe"]["firmware"], "Auto");
+    assert_eq!(spec["pxe"]["bootProtocol"], "Auto");
     assert_eq!(spec["pxe"]["stateDisk"]["wipe"], "IfBlank");
     assert_eq!(spec["bmc"]["bootSource"], "pxe");
     assert_eq!(spec["bmc"]["ipmi"]["privilege"], "operator");

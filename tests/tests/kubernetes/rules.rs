@@ -36,7 +36,7 @@ fn machines() -> Vec<Case> {
     let every_other = "!$%()*+,-./0:<=>?@A[]^_a{}~";
     let signs = ["a;reboot", "||", "a&&b", "#x", "a\\", "a=\"b", "a='b", "a=`b"].map(|argument| {
         case(
-            "a kernel argument must not hold \" # & ' ; \\ ` or | (iPXE or the kernel would act on them)",
+            "a kernel argument must not contain \" # & ' ; \\ ` or | (iPXE or the kernel would act on them)",
             &base,
             &pxe(json!({ "kernelArguments": [every_other] })),
             &pxe(json!({ "kernelArguments": [argument] })),
@@ -44,37 +44,37 @@ fn machines() -> Vec<Case> {
     });
     let mut cases = vec![
         case(
-            "a Machine's name becomes its host name: at most 63 of a-z, 0-9 and '-', not first or last '-'",
+            "metadata.name must be a host name: at most 63 of a-z, 0-9 and '-', not first or last '-'",
             &base,
             &name(&"a".repeat(63)),
             &name(&"a".repeat(64)),
         ),
         case(
-            "a Machine's name becomes its host name: at most 63 of a-z, 0-9 and '-', not first or last '-'",
+            "metadata.name must be a host name: at most 63 of a-z, 0-9 and '-', not first or last '-'",
             &base,
             &name("node-1"),
             &name("node.1"),
         ),
         case(
-            "spec.pxe is needed when spec.provider is pxe, and refused otherwise",
+            "spec.pxe must be set when spec.provider is pxe, and may only be set then",
             &base,
             &json!({ "spec": { "provider": "manual", "pxe": null } }),
             &json!({ "spec": { "provider": "manual" } }),
         ),
         case(
-            "spec.pxe is needed when spec.provider is pxe, and refused otherwise",
+            "spec.pxe must be set when spec.provider is pxe, and may only be set then",
             &base,
             &json!({}),
             &json!({ "spec": { "pxe": null } }),
         ),
         case(
-            "two interfaces have the same macAddress",
+            "two interfaces must not have the same macAddress",
             &base,
             &macs(&sixteen),
             &macs(&["5254.0000.00aB", "52:54:00:00:00:Ab"]),
         ),
         case(
-            "at least one interface must netboot: set netboot to true on one, or leave it out on all (then the first netboots)",
+            "netboot must be true on at least one interface when it is set on any; unset on all, the first netboots",
             &base,
             &interface("netboot", json!(true)),
             &interface("netboot", json!(false)),
@@ -146,25 +146,25 @@ fn machines() -> Vec<Case> {
             &pxe(json!({ "kernelArguments": ["--"] })),
         ),
         case(
-            "kernelArguments have more than 800 characters together, blanks between them included",
+            "kernelArguments must have at most 800 characters together, with the spaces between them",
             &base,
             &pxe(json!({ "kernelArguments": vec!["x".repeat(99); 8] })),
             &pxe(json!({ "kernelArguments": vec!["x".repeat(100); 8] })),
         ),
         case(
-            "image needs exactly one of name and reference",
+            "exactly one of image.name and image.reference must be set",
             &base,
             &pxe(json!({ "image": { "name": "host" } })),
             &pxe(json!({ "image": { "name": "host", "reference": format!("r/host@{DIGEST}") } })),
         ),
         case(
-            "image needs exactly one of name and reference",
+            "exactly one of image.name and image.reference must be set",
             &base,
             &json!({}),
             &pxe(json!({ "image": { "allowTag": true } })),
         ),
         case(
-            "image.reference needs a digest (@sha256:...) unless allowTag is true",
+            "image.reference must end with a digest (@sha256:...) unless image.allowTag is true",
             &base,
             &pxe(json!({ "image": { "reference": "registry.example/host:1", "allowTag": true } })),
             &pxe(json!({ "image": { "reference": "registry.example/host:1", "allowTag": false } })),
@@ -179,37 +179,37 @@ fn disks() -> Vec<Case> {
     let disk = |disk: Value| json!({ "spec": { "pxe": { "stateDisk": disk } } });
     vec![
         case(
-            "stateDisk needs exactly one of byId, serial, wwn, hctl and rule",
+            "exactly one of stateDisk.byID, serial, wwn, hctl and rule must be set",
             &base,
-            &disk(json!({ "byId": "virtio-state" })),
-            &disk(json!({ "byId": "virtio-state", "serial": "S1" })),
+            &disk(json!({ "byID": "virtio-state" })),
+            &disk(json!({ "byID": "virtio-state", "serial": "S1" })),
         ),
         case(
-            "stateDisk needs exactly one of byId, serial, wwn, hctl and rule",
+            "exactly one of stateDisk.byID, serial, wwn, hctl and rule must be set",
             &base,
             &disk(json!({ "hctl": "0:0:1:0" })),
             &disk(json!({ "wipe": "Never" })),
         ),
         case(
-            "stateDisk.wipeToken is needed when wipe is Once, and refused otherwise",
+            "stateDisk.wipeToken must be set when stateDisk.wipe is Once, and may only be set then",
             &base,
             &disk(json!({ "serial": "S1", "wipe": "Once", "wipeToken": "2026-01" })),
             &disk(json!({ "serial": "S1", "wipe": "Once" })),
         ),
         case(
-            "stateDisk.wipeToken is needed when wipe is Once, and refused otherwise",
+            "stateDisk.wipeToken must be set when stateDisk.wipe is Once, and may only be set then",
             &base,
             &disk(json!({ "wwn": "0x5000c500a1b2c3d4" })),
             &disk(json!({ "serial": "S1", "wipeToken": "2026-01" })),
         ),
         case(
-            "stateDisk.rule needs at least one property",
+            "at least one property of stateDisk.rule must be set",
             &base,
             &disk(json!({ "rule": { "rotational": false } })),
             &disk(json!({ "rule": {} })),
         ),
         case(
-            "stateDisk.rule.minSizeBytes is larger than maxSizeBytes",
+            "stateDisk.rule.minSizeBytes must not be larger than maxSizeBytes",
             &base,
             &disk(json!({ "rule": { "minSizeBytes": 1, "maxSizeBytes": 1 } })),
             &disk(json!({ "rule": { "minSizeBytes": 2, "maxSizeBytes": 1 } })),
@@ -465,7 +465,7 @@ pub(crate) fn outside_the_schema() -> Vec<(&'static str, Value)> {
         machine("an upper-case site", json!({ "site": "Rack" })),
         machine("an empty provider", json!({ "provider": "" })),
         machine("version 0", json!({ "configurationRef": { "name": "workers", "version": 0 } })),
-        machine("a stateDisk below /dev", json!({ "pxe": { "stateDisk": { "byId": "../sda" } } })),
+        machine("a stateDisk below /dev", json!({ "pxe": { "stateDisk": { "byID": "../sda" } } })),
         machine(
             "three pins",
             json!({ "bmc": { "protocol": "redfish", "address": "b", "tls": tls, "credentialsSecretRef": secret } }),

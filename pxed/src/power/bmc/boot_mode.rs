@@ -31,10 +31,10 @@ mod tests {
     fn the_spec_says_the_mode_else_the_last_boot() {
         use BootMode::{Legacy, Uefi};
         for (firmware, booted, expected) in [
-            (Some("bios"), Some("uefi"), Some(Legacy)),
-            (Some("uefi"), Some("bios"), Some(Uefi)),
-            (Some("auto"), Some("bios"), Some(Legacy)),
-            (None, Some("uefi"), Some(Uefi)),
+            (Some("BIOS"), Some("UEFI"), Some(Legacy)),
+            (Some("UEFI"), Some("BIOS"), Some(Uefi)),
+            (Some("Auto"), Some("BIOS"), Some(Legacy)),
+            (None, Some("UEFI"), Some(Uefi)),
             (None, None, None),
         ] {
             let mut pxe = json!({"interfaces": [{"macAddress": "52:54:00:00:00:01"}]});

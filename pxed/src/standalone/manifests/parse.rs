@@ -330,16 +330,16 @@ spec:
         let no_pxe = "apiVersion: bedplate.dev/v1alpha1\nkind: Machine\nmetadata:\n  name: a\nspec:\n  provider: pxe\n";
         assert_eq!(
             problems(no_pxe),
-            ["6: spec: spec.pxe is needed when spec.provider is pxe, and refused otherwise"]
+            ["6: spec: spec.pxe must be set when spec.provider is pxe, and may only be set then"]
         );
         let twice =
             GOOD.replace("    kernelArguments", "    - macAddress: 52-54-00-00-00-01\n    kernelArguments");
         let found = problems(&twice);
-        assert!(found[0].contains("two interfaces have the same macAddress"), "{found:?}");
+        assert!(found[0].contains("two interfaces must not have the same macAddress"), "{found:?}");
         let multicast = problems(&GOOD.replace("52:54:00:00:00:01", "53:54:00:00:00:01"));
         assert!(multicast[0].starts_with("9: spec.pxe.interfaces[0].macAddress: "), "{multicast:?}");
         let name = problems(&GOOD.replace("node-1", "Node_1"));
-        assert!(name[0].contains("a Machine's name becomes its host name"), "{name:?}");
+        assert!(name[0].contains("metadata.name must be a host name"), "{name:?}");
     }
 
     #[test]

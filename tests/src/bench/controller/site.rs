@@ -187,7 +187,7 @@ fn machine(number: usize, configurations: usize) -> (Value, Value) {
     let disks: Vec<Value> = (0..8)
         .map(|disk| {
             let ids = [format!("/dev/disk/by-id/nvme-SERIAL{number:06}{disk}"), format!("/dev/disk/by-id/nvme-eui.{number:012}{disk}")];
-            json!({ "name": format!("nvme{disk}n1"), "byId": ids, "serial": format!("SERIAL{number:06}{disk}"),
+            json!({ "name": format!("nvme{disk}n1"), "byID": ids, "serial": format!("SERIAL{number:06}{disk}"),
                 "model": "A disk of two terabytes", "sizeBytes": 2_000_398_934_016_i64, "rotational": false })
         })
         .collect();

@@ -36,7 +36,7 @@ fn power_of(world: &World, address: &str) -> PowerState {
 
 #[tokio::test(start_paused = true)]
 async fn a_machine_that_boots_as_bios_is_asked_to_boot_as_bios_by_itself_and_by_an_operation() {
-    let pxe = json!({"pxe": {"interfaces": [], "firmware": "bios"}});
+    let pxe = json!({"pxe": {"interfaces": [], "firmware": "BIOS"}});
     let world = World::new([machine("node1", "bmc1", pxe)], PowerState::Off);
     let pxed = world.start("a");
     assert!(world.until(1, |world| power_of(world, "bmc1") == PowerState::On).await);
