@@ -10,7 +10,7 @@ mod hardware;
 mod pxe;
 mod status;
 
-pub use bmc::{BmcProtocol, BmcSpec, BmcTls, BmcTlsMode, BootSource, IpmiPrivilege, IpmiSpec};
+pub use bmc::{BmcProtocol, BmcSpec, BmcTls, BmcTlsMode, BootSource, IpmiPrivilege, IpmiSpec, RedfishSpec};
 pub use hardware::{Clock, Cpu, Disk, Firmware, FirmwareMode, Hardware, HardwareBmc, Nic, Tpm};
 pub use k8s_openapi::apimachinery::pkg::apis::meta::v1::{Condition, MicroTime, Time};
 pub use pxe::{BootProtocol, FirmwareKind, ImageRef, InterfaceSpec, PxeSpec, StateDisk, StateDiskRule, Wipe};
@@ -100,7 +100,7 @@ pub struct MachineSpec {
     /// Settings for netboot. Must be set when `provider` is `pxe`, and may only be set then.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub pxe: Option<PxeSpec>,
-    /// The machine's management controller, for machines of every provider. Absent: a user switches the power.
+    /// The machine's management controller, for machines of every provider. If unset, a user switches the power.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub bmc: Option<BmcSpec>,
     /// The configuration that the machine is to have, chosen by hand. Absent: a MachineConfiguration whose selector

@@ -81,7 +81,9 @@ impl Address {
         match (protocol, path.trim_end_matches('/')) {
             (_, "") | (BmcProtocol::Redfish, "/redfish" | "/redfish/v1") => {}
             (BmcProtocol::Redfish, _) => {
-                return Err(wrong("only the path /redfish/v1 may follow; a system is named in bmc.systemId"));
+                return Err(wrong(
+                    "only the path /redfish/v1 may follow; a system is named in bmc.redfish.systemID",
+                ));
             }
             (BmcProtocol::Ipmi, _) => return Err(wrong("write host or host:port")),
         }

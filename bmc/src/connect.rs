@@ -23,8 +23,8 @@ pub async fn connect(
     let checked = resolve(&address, reach, deadlines.connect).await?;
     Ok(match spec.protocol {
         BmcProtocol::Redfish => {
-            let trust = Trust::of(spec.tls.as_ref());
-            let system = spec.system_id.clone();
+            let trust = Trust::of(spec.tls());
+            let system = spec.system_id().map(str::to_owned);
             Box::new(Redfish::new(&checked, &trust, credentials, system, deadlines)?)
         }
         BmcProtocol::Ipmi => {

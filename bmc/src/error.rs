@@ -165,21 +165,22 @@ impl BmcError {
             Self::CertificateChanged { address, seen } => {
                 write!(
                     f,
-                    "the certificate of the BMC at {address} has changed, and nothing was sent to it: if that was you, put {seen} into bmc.tls.pins"
+                    "the certificate of the BMC at {address} has changed, and nothing was sent to it: if that was you, put {seen} into bmc.redfish.tls.pins"
                 )
             }
             Self::CertificateNotTrusted { address, seen, problem } => {
                 write!(
                     f,
-                    "the certificate of the BMC at {address} is not trusted ({problem}), and nothing was sent to it: set bmc.tls.caBundle, or pin it{}",
+                    "the certificate of the BMC at {address} is not trusted ({problem}), and nothing was sent to it: set bmc.redfish.tls.caBundle, or pin it{}",
                     pin_hint(seen.as_ref())
                 )
             }
             Self::AmbiguousSystem { systems } => {
-                write!(f, "the BMC has several systems ({}); name one in bmc.systemId", systems.join(", "))
+                write!(f, "the BMC has several systems ({}); set bmc.redfish.systemID", systems.join(", "))
             }
             Self::UnknownSystem { wanted, systems } => {
-                write!(f, "the BMC has no system {wanted}, but {}; correct bmc.systemId", listed(systems))
+                let systems = listed(systems);
+                write!(f, "the BMC has no system {wanted}, but {systems}; correct bmc.redfish.systemID")
             }
             Self::Protocol { path, problem, .. } => {
                 write!(f, "the BMC's answer to {path} makes no sense: {problem}; look for newer BMC firmware")
@@ -254,7 +255,7 @@ impl BmcError {
 }
 
 fn pin_hint(seen: Option<&Digest>) -> String {
-    seen.map(|pin| format!(" with {pin} in bmc.tls.pins")).unwrap_or_default()
+    seen.map(|pin| format!(" with {pin} in bmc.redfish.tls.pins")).unwrap_or_default()
 }
 
 fn listed(systems: &[String]) -> String {

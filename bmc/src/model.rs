@@ -184,7 +184,7 @@ pub trait Bmc: Send {
     async fn close(&mut self);
     /// Nothing is asked for a while: lets go of what costs memory between two questions and is soon made again. The session stays.
     fn rest(&mut self) {}
-    /// Whether nothing vouches for who answers, because `bmc.tls.mode` is `insecure`. Never so with IPMI, where both sides prove
+    /// Whether nothing vouches for who answers, because `bmc.redfish.tls.mode` is `Insecure`. Never so with IPMI, where both sides prove
     /// that they know the password.
     fn insecure(&self) -> bool {
         false

@@ -19,11 +19,12 @@ use crate::tls::Trust;
 
 /// What was found, of either protocol.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize)]
-#[serde(tag = "protocol", rename_all = "camelCase")]
+#[serde(tag = "protocol")]
 pub enum Found {
     /// A Redfish service.
     Redfish(Probe),
     /// A BMC that speaks IPMI.
+    #[serde(rename = "IPMI")]
     Ipmi(IpmiProbe),
 }
 
@@ -115,12 +116,12 @@ pub struct Probe {
     pub authenticated: bool,
     /// Who it says that it is.
     pub identity: Identity,
-    /// The pin of its certificate, for `bmc.tls.pins`; `None` without TLS.
+    /// The pin of its certificate, for `bmc.redfish.tls.pins`; `None` without TLS.
     #[serde(serialize_with = "as_text")]
     pub pin: Option<Digest>,
     /// Whether the certificate was believed for a reason.
     pub verified: bool,
-    /// The ids of its systems; with several, `bmc.systemId` is needed.
+    /// The ids of its systems; with several, `bmc.redfish.systemID` is needed.
     pub systems: Vec<String>,
     /// What its power can be told; `None`: it does not tell.
     pub reset_types: Option<Vec<String>>,
@@ -191,7 +192,7 @@ impl fmt::Display for Probe {
         let pin = self.pin.map_or_else(|| "no TLS".to_owned(), |pin| pin.to_string());
         let believed = if self.verified { "" } else { " (not verified)" };
         writeln!(f, "certificate   {pin}{believed}")?;
-        let needed = if self.systems.len() > 1 { " (bmc.systemId is needed)" } else { "" };
+        let needed = if self.systems.len() > 1 { " (bmc.redfish.systemID is needed)" } else { "" };
         if !self.authenticated {
             return write!(f, "more          needs user name and password");
         }

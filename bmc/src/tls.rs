@@ -2,9 +2,9 @@
 //! ends before a byte of HTTP, so before any credentials.
 //!
 //! ```text
-//! pin       SHA-256 of the SubjectPublicKeyInfo is one of two; name and expiry do not count (BMCs have neither right)
-//! ca        signed by an authority that is believed, for the name or address that was asked for, not expired
-//! insecure  whatever it is; said in `Seen::verified`
+//! Pin       SHA-256 of the SubjectPublicKeyInfo is one of two; name and expiry do not count (BMCs have neither right)
+//! CA        signed by an authority that is believed, for the name or address that was asked for, not expired
+//! Insecure  whatever it is; said in `Seen::verified`
 //! ```
 //!
 //! Callers: `redfish`, `probe`.
@@ -123,7 +123,7 @@ pub fn client_config(trust: &Trust, witness: &Witness) -> Result<ClientConfig, S
 
 fn belief(trust: &Trust, provider: &Arc<CryptoProvider>) -> Result<Belief, String> {
     match trust {
-        Trust::Pin(pins) if pins.is_empty() => Err("bmc.tls.pins is empty".to_owned()),
+        Trust::Pin(pins) if pins.is_empty() => Err("bmc.redfish.tls.pins is empty".to_owned()),
         Trust::Pin(pins) => Ok(Belief::Pin(pins.clone())),
         Trust::Insecure => Ok(Belief::Anybody),
         Trust::Authorities(bundle) => authorities(bundle.as_ref(), provider).map(Belief::Authorities),
@@ -163,10 +163,10 @@ fn authorities(
 fn roots_of(pem: &str) -> Result<RootCertStore, String> {
     let mut roots = RootCertStore::empty();
     for certificate in CertificateDer::pem_slice_iter(pem.as_bytes()) {
-        let certificate = certificate.map_err(|e| format!("bmc.tls.caBundle is not PEM: {e}"))?;
-        roots.add(certificate).map_err(|e| format!("bmc.tls.caBundle: {e}"))?;
+        let certificate = certificate.map_err(|e| format!("bmc.redfish.tls.caBundle is not PEM: {e}"))?;
+        roots.add(certificate).map_err(|e| format!("bmc.redfish.tls.caBundle: {e}"))?;
     }
-    if roots.is_empty() { Err("bmc.tls.caBundle has no certificate".to_owned()) } else { Ok(roots) }
+    if roots.is_empty() { Err("bmc.redfish.tls.caBundle has no certificate".to_owned()) } else { Ok(roots) }
 }
 
 fn system_roots() -> Result<RootCertStore, String> {
@@ -174,7 +174,8 @@ fn system_roots() -> Result<RootCertStore, String> {
     roots.add_parsable_certificates(rustls_native_certs::load_native_certs().certs);
     if roots.is_empty() {
         return Err(
-            "this system has no certificate authorities: install ca-certificates, or set bmc.tls".to_owned()
+            "this system has no certificate authorities: install ca-certificates, or set bmc.redfish.tls"
+                .to_owned(),
         );
     }
     Ok(roots)
@@ -511,6 +512,6 @@ mod tests {
         let _ = rustls::crypto::aws_lc_rs::default_provider().install_default();
         let error =
             client_config(&Trust::Authorities(Some("x".to_owned())), &Witness::default()).unwrap_err();
-        assert!(error.contains("bmc.tls.caBundle"), "{error}");
+        assert!(error.contains("bmc.redfish.tls.caBundle"), "{error}");
     }
 }

@@ -28,7 +28,7 @@ async fn client(simulator: &Simulator, password: &str) -> Box<dyn Bmc> {
 
 async fn client_at(address: SocketAddr, password: &str) -> Box<dyn Bmc> {
     let spec: BmcSpec = serde_json::from_value(serde_json::json!({
-        "protocol": "ipmi",
+        "protocol": "IPMI",
         "address": address.to_string(),
         "credentialsSecretRef": {"namespace": "bedplate-system", "name": "bmc"},
     }))
@@ -93,7 +93,7 @@ async fn what_it_offers_is_told_with_and_without_an_account() {
         assert_eq!(found.to_string().contains("EXAMPLE CORP, Server 9, SN-0042"), logs_in, "{found}");
         assert_eq!(
             (ipmi.suite, ipmi.privilege),
-            if logs_in { (Some(3), Some("administrator")) } else { (None, None) }
+            if logs_in { (Some(3), Some("Administrator")) } else { (None, None) }
         );
     }
 }

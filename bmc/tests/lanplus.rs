@@ -28,7 +28,7 @@ fn reach() -> Reach {
 
 async fn client_with(machine: &Machine, password: &str, ipmi: serde_json::Value) -> Box<dyn Bmc> {
     let spec: BmcSpec = serde_json::from_value(serde_json::json!({
-        "protocol": "ipmi",
+        "protocol": "IPMI",
         "address": machine.address.to_string(),
         "credentialsSecretRef": {"namespace": "bedplate-system", "name": "bmc"},
         "ipmi": ipmi,
@@ -207,7 +207,7 @@ async fn a_full_session_table_is_no_wrong_password_and_passes() {
 #[tokio::test]
 async fn a_privilege_that_the_session_does_not_have_is_refused_with_the_remedy() {
     let machine = Machine::start();
-    let mut bmc = client_with(&machine, PASSWORD, serde_json::json!({"privilege": "user"})).await;
+    let mut bmc = client_with(&machine, PASSWORD, serde_json::json!({"privilege": "User"})).await;
     let error = bmc.power(PowerRequest::On).await.unwrap_err();
     assert_eq!(error.reason(), BmcFault::Refused);
     assert!(error.to_string().contains("bmc.ipmi.privilege") && !error.may_have_happened(), "{error}");
@@ -233,7 +233,7 @@ async fn what_a_bmc_offers_is_told_without_an_account_and_what_an_account_may_wi
     assert_eq!(machine.state().right_passwords, 0);
     let credentials = Credentials { username: USER.to_owned(), password: PASSWORD.into() };
     let found = look(Some(credentials)).await;
-    assert_eq!((found.suite, found.privilege), (Some(17), Some("administrator")));
+    assert_eq!((found.suite, found.privilege), (Some(17), Some("Administrator")));
     assert_eq!((found.power, found.identity.firmware.as_deref()), (Some(PowerState::Off), Some("2.45")));
     let state = machine.state();
     assert_eq!((state.sessions, state.right_passwords), (0, 1));

@@ -216,7 +216,7 @@ async fn a_password_is_not_sent_readable_unless_told() {
     let pin = Trust::Pin(vec![Digest::from_sha256([1; 32])]);
     let error = Redfish::new(&checked(&address), &pin, credentials, None, quick()).err().unwrap();
     assert_eq!(error.reason(), BmcFault::AddressNotAllowed);
-    assert!(error.to_string().contains("insecure"), "{error}");
+    assert!(error.to_string().contains("Insecure"), "{error}");
 }
 
 #[tokio::test]
@@ -232,7 +232,7 @@ async fn several_systems_want_a_name() {
     assert_eq!(bmc.power_state().await.unwrap(), PowerState::PoweringOn);
     let found = probe::redfish(&mut service.client()).await.unwrap();
     assert_eq!(found.systems, ["1", "2"]);
-    assert!(found.to_string().contains("bmc.systemId is needed"), "{found}");
+    assert!(found.to_string().contains("bmc.redfish.systemID is needed"), "{found}");
 }
 
 #[tokio::test]

@@ -89,7 +89,7 @@ impl ProbeError {
 fn told(error: &BmcError) -> String {
     match error {
         BmcError::AddressNotAllowed { address, problem } => {
-            format!("the address {address:?}: {}", problem.replace("bmc.systemId", "--system-id"))
+            format!("the address {address:?}: {}", problem.replace("bmc.redfish.systemID", "--system-id"))
         }
         BmcError::Unreachable { address, problem, .. } => {
             format!("nothing useful answers at {address} ({problem})")

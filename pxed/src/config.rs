@@ -203,7 +203,7 @@ pub struct BmcConfig {
     pub allowed_networks: Vec<IpNet>,
     /// Networks where no BMC is.
     pub forbidden_networks: Vec<IpNet>,
-    /// True if plain HTTP and `tls.mode: insecure` are allowed.
+    /// True if plain HTTP and `tls.mode: Insecure` are allowed.
     pub allow_insecure: bool,
     /// BMCs talked to at once.
     pub connections: u32,

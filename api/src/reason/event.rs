@@ -119,14 +119,14 @@ reasons! {
             => User, "See docs/bmc.md, \"When it does not work\".";
         Refused: "The BMC rejected a request."
             => User, "Check the log of the BMC and the privilege of the account.";
-        CertificateChanged: "The public key of the BMC is not one of spec.bmc.tls.pins."
-            => User, "Compare the pin in the note with the BMC's own page before you add it to spec.bmc.tls.pins.";
+        CertificateChanged: "The public key of the BMC is not one of spec.bmc.redfish.tls.pins."
+            => User, "Compare the pin in the note with the BMC's own page before you add it to spec.bmc.redfish.tls.pins.";
         CertificateNotTrusted: "The certificate of the BMC is not trusted."
-            => User, "Set spec.bmc.tls.caBundle, or pin the key: `bedplate bmc probe` shows the pin.";
+            => User, "Set spec.bmc.redfish.tls.caBundle, or pin the key: `bedplate bmc probe` shows the pin.";
         AmbiguousSystem: "The BMC has several systems, and the Machine does not name one."
-            => User, "Set spec.bmc.systemId.";
-        UnknownSystem: "The BMC does not have the system in spec.bmc.systemId."
-            => User, "Correct spec.bmc.systemId.";
+            => User, "Set spec.bmc.redfish.systemID.";
+        UnknownSystem: "The BMC does not have the system in spec.bmc.redfish.systemID."
+            => User, "Correct spec.bmc.redfish.systemID.";
         AddressNotAllowed: "The address of the BMC is invalid, or its network is not allowed."
             => User, "Correct spec.bmc.address, or allow its network in pxed's bmc.allowed-networks.";
         ProtocolError: "The answer of the BMC violates the protocol."
@@ -138,7 +138,7 @@ reasons! {
         InsecureNotAllowed: "The connection to the BMC would not be verified."
             => User, "Use https:// and pin the key: `bedplate bmc probe` shows the pin.";
         DuplicateBmc = "DuplicateBMC": "Another Machine names the same BMC and system. pxed drives neither."
-            => User, "Correct bmc.address or bmc.systemId of one of the two Machines.";
+            => User, "Correct bmc.address or bmc.redfish.systemID of one of the two Machines.";
         OperationFailed: "A power operation failed. The note has its reason."
             => User, "See its reason: `bedplate operation list`.";
     }

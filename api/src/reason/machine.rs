@@ -8,7 +8,7 @@ reasons! {
     /// Reasons of `BMCReachable`. Written by pxed.
     pub enum BmcReachableReason: "Condition BMCReachable of a Machine", condition "BMCReachable" {
         Reachable: "The BMC answers.";
-        CertificateNotVerified: "The BMC answers. Its certificate is not verified, because bmc.tls.mode is insecure.";
+        CertificateNotVerified: "The BMC answers. Its certificate is not verified, because bmc.redfish.tls.mode is Insecure.";
         BmcUnreachable = "BMCUnreachable": "The BMC does not answer."
             => Bmc, "See `bedplate power status NAME`; `bedplate bmc probe` asks the BMC from your host.";
         AuthenticationFailed: "The BMC rejected the user name or the password. pxed tries again when the Secret changes."
@@ -19,14 +19,14 @@ reasons! {
             => Bmc, "See `bedplate power status NAME`, then the load and the log of the BMC.";
         Refused: "The BMC rejected the request. The message has its words."
             => Bmc, "Check the log of the BMC and the privilege of the account.";
-        CertificateChanged: "The public key of the BMC is not one of spec.bmc.tls.pins. pxed sent nothing."
-            => User, "Compare the pin in the message with the BMC's own page before you add it to spec.bmc.tls.pins.";
+        CertificateChanged: "The public key of the BMC is not one of spec.bmc.redfish.tls.pins. pxed sent nothing."
+            => User, "Compare the pin in the message with the BMC's own page before you add it to spec.bmc.redfish.tls.pins.";
         CertificateNotTrusted: "No trusted authority signed the BMC's certificate, or it expired or names another host. pxed sent nothing."
-            => User, "Set spec.bmc.tls.caBundle, or pin the key: `bedplate bmc probe` shows the pin.";
+            => User, "Set spec.bmc.redfish.tls.caBundle, or pin the key: `bedplate bmc probe` shows the pin.";
         AmbiguousSystem: "The BMC has several systems, and the Machine does not name one."
-            => User, "Set spec.bmc.systemId. The message lists the systems.";
-        UnknownSystem: "The BMC does not have the system in spec.bmc.systemId."
-            => User, "Correct spec.bmc.systemId. The message lists the systems.";
+            => User, "Set spec.bmc.redfish.systemID. The message lists the systems.";
+        UnknownSystem: "The BMC does not have the system in spec.bmc.redfish.systemID."
+            => User, "Correct spec.bmc.redfish.systemID. The message lists the systems.";
         AddressNotAllowed: "The address is invalid, or its network is not allowed."
             => User, "Correct spec.bmc.address, or allow its network in pxed's bmc.allowed-networks.";
         ProtocolError: "The answer of the BMC violates the protocol, or it is larger than 256 KiB."
@@ -35,10 +35,10 @@ reasons! {
             => User, "Create the Secret with the keys username and password in a namespace of bmc.secret-namespaces (docs/bmc.md).";
         CredentialsNotForThisAddress: "The Secret does not list the address in spec.bmc.address. pxed sent nothing."
             => User, "Check spec.bmc.address, then list it in the Secret's annotation bedplate.dev/bmc-addresses (docs/bmc.md).";
-        InsecureNotAllowed: "The address is http://, or bmc.tls.mode is insecure. pxed sent nothing."
-            => User, "Use https:// and pin the key: `bedplate bmc probe` shows the pin for spec.bmc.tls.pins (docs/bmc.md).";
+        InsecureNotAllowed: "The address is http://, or bmc.redfish.tls.mode is Insecure. pxed sent nothing."
+            => User, "Use https:// and pin the key: `bedplate bmc probe` shows the pin for spec.bmc.redfish.tls.pins (docs/bmc.md).";
         DuplicateBmc = "DuplicateBMC": "Another Machine names the same BMC and system. pxed drives neither."
-            => User, "Correct bmc.address or bmc.systemId of one of the two Machines.";
+            => User, "Correct bmc.address or bmc.redfish.systemID of one of the two Machines.";
     }
 }
 

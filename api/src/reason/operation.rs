@@ -32,14 +32,14 @@ reasons! {
             => User, "See `bedplate power status NAME`. A system that ignores a shutdown needs --grace-period or --force.";
         Refused: "The BMC rejected the request, or the state of the machine does not allow it."
             => User, "Check the log of the BMC. A machine that is off needs powerOn, not reset.";
-        CertificateChanged: "The public key of the BMC is not one of spec.bmc.tls.pins. pxed sent nothing."
-            => User, "Compare the pin in the message with the BMC's own page before you add it to spec.bmc.tls.pins.";
+        CertificateChanged: "The public key of the BMC is not one of spec.bmc.redfish.tls.pins. pxed sent nothing."
+            => User, "Compare the pin in the message with the BMC's own page before you add it to spec.bmc.redfish.tls.pins.";
         CertificateNotTrusted: "No trusted authority signed the BMC's certificate, or it expired or names another host. pxed sent nothing."
-            => User, "Set spec.bmc.tls.caBundle, or pin the key: `bedplate bmc probe` shows the pin.";
+            => User, "Set spec.bmc.redfish.tls.caBundle, or pin the key: `bedplate bmc probe` shows the pin.";
         AmbiguousSystem: "The BMC has several systems, and the Machine does not name one."
-            => User, "Set spec.bmc.systemId. The message lists the systems.";
-        UnknownSystem: "The BMC does not have the system in spec.bmc.systemId."
-            => User, "Correct spec.bmc.systemId. The message lists the systems.";
+            => User, "Set spec.bmc.redfish.systemID. The message lists the systems.";
+        UnknownSystem: "The BMC does not have the system in spec.bmc.redfish.systemID."
+            => User, "Correct spec.bmc.redfish.systemID. The message lists the systems.";
         AddressNotAllowed: "The address is invalid, or its network is not allowed."
             => User, "Correct spec.bmc.address, or allow its network in pxed's bmc.allowed-networks.";
         ProtocolError: "The answer of the BMC violates the protocol."
@@ -48,10 +48,10 @@ reasons! {
             => User, "Create the Secret with the keys username and password in a namespace of bmc.secret-namespaces (docs/bmc.md).";
         CredentialsNotForThisAddress: "The Secret does not list the address in spec.bmc.address. pxed sent nothing."
             => User, "Check spec.bmc.address, then list it in the Secret's annotation bedplate.dev/bmc-addresses (docs/bmc.md).";
-        InsecureNotAllowed: "The address is http://, or bmc.tls.mode is insecure. pxed sent nothing."
-            => User, "Use https:// and pin the key: `bedplate bmc probe` shows the pin for spec.bmc.tls.pins (docs/bmc.md).";
+        InsecureNotAllowed: "The address is http://, or bmc.redfish.tls.mode is Insecure. pxed sent nothing."
+            => User, "Use https:// and pin the key: `bedplate bmc probe` shows the pin for spec.bmc.redfish.tls.pins (docs/bmc.md).";
         DuplicateBmc = "DuplicateBMC": "Another Machine names the same BMC and system. pxed drives neither."
-            => User, "Correct bmc.address or bmc.systemId of one of the two Machines.";
+            => User, "Correct bmc.address or bmc.redfish.systemID of one of the two Machines.";
         InvalidParameters: "A parameter is unknown or invalid. The message names it."
             => User, "Create a new operation: this one cannot be changed.";
         MachineDeleted: "The Machine was deleted before the operation ended.";

@@ -106,7 +106,7 @@ fn of_completion(completion: Completion, address: String, what: String, sent: bo
             BmcError::NotSupported { what, hint: format!("it answers: {problem}") }
         }
         Completion::Privilege => {
-            let problem = format!("{problem}; set bmc.ipmi.privilege to operator or administrator");
+            let problem = format!("{problem}; set bmc.ipmi.privilege to Operator or Administrator");
             BmcError::Refused { what, problem, sent: false }
         }
         // It gave up somewhere on the way.

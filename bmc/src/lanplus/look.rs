@@ -16,9 +16,9 @@ use crate::resolve::Checked;
 
 /// Privileges from the highest, as `bmc.ipmi.privilege` names them.
 const PRIVILEGES: [(Privilege, &str); 3] = [
-    (Privilege::Administrator, "administrator"),
-    (Privilege::Operator, "operator"),
-    (Privilege::User, "user"),
+    (Privilege::Administrator, "Administrator"),
+    (Privilege::Operator, "Operator"),
+    (Privilege::User, "User"),
 ];
 /// What every chassis can be told (IPMI 2.0, table 28-4).
 const CONTROLS: [&str; 5] = ["on", "soft shutdown (ACPI)", "off", "cycle", "hard reset"];

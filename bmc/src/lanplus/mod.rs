@@ -159,7 +159,7 @@ impl Bmc for Lanplus {
         if source == BootSource::Http {
             return Err(BmcError::NotSupported {
                 what: "a next boot by UEFI HTTP".to_owned(),
-                hint: "IPMI has none: set bmc.bootSource to pxe".to_owned(),
+                hint: "IPMI has none: set bmc.bootSource to PXE".to_owned(),
             });
         }
         let what = "setting the next boot's source";

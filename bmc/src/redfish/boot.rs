@@ -69,7 +69,7 @@ pub(crate) fn change(
     let not_supported =
         |hint: String| BmcError::NotSupported { what: format!("booting once from {target}"), hint };
     if (source, mode) == (BootSource::Http, Some(BootMode::Legacy)) {
-        let hint = "BIOS has no HTTP boot: set bmc.bootSource to pxe, or spec.pxe.firmware to uefi";
+        let hint = "BIOS has no HTTP boot: set bmc.bootSource to PXE, or spec.pxe.firmware to UEFI";
         return Err(not_supported(hint.to_owned()));
     }
     if system.at("/Boot").is_none() {

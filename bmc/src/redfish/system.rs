@@ -400,6 +400,6 @@ mod tests {
             assert_eq!(found.as_deref().map_err(BmcError::reason), expected, "{ids:?} {wanted:?}");
         }
         let error = choose(&paths(&["Node1", "Node2"]), None).unwrap_err().to_string();
-        assert_eq!(error, "the BMC has several systems (Node1, Node2); name one in bmc.systemId");
+        assert_eq!(error, "the BMC has several systems (Node1, Node2); set bmc.redfish.systemID");
     }
 }

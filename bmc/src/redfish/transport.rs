@@ -162,7 +162,7 @@ impl Transport {
             Scheme::Http if *trust == Trust::Insecure => "http",
             Scheme::Http => {
                 let problem =
-                    "http:// sends the password readable: use https://, or set bmc.tls.mode to insecure";
+                    "http:// sends the password readable; use https:// or bmc.redfish.tls.mode Insecure";
                 return Err(wrong(problem.to_owned()));
             }
             Scheme::Rmcp => return Err(wrong("it is an address of IPMI".to_owned())),

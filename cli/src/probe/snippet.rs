@@ -12,21 +12,28 @@ pub(super) fn snippet(arguments: &ProbeArguments, authorities: Option<&str>, fou
         "# the annotation bedplate.dev/bmc-addresses: docs/bmc.md, \"Addresses of a Secret\"".to_owned(),
         "spec:".to_owned(),
         "  bmc:".to_owned(),
-        format!("    protocol: {}", if matches!(found, Found::Ipmi(_)) { "ipmi" } else { "redfish" }),
+        format!("    protocol: {}", if matches!(found, Found::Ipmi(_)) { "IPMI" } else { "Redfish" }),
         format!("    address: {}", quoted(&arguments.address)),
     ];
-    if let Found::Redfish(probe) = found {
-        lines.extend(system(arguments, probe));
-    }
     lines.extend(
         ["    credentialsSecretRef:", "      namespace: bedplate-system", "      name: bmc-credentials"]
             .map(str::to_owned),
     );
     match found {
-        Found::Redfish(probe) => lines.extend(tls(arguments, authorities, probe)),
+        Found::Redfish(probe) => lines.extend(redfish(arguments, authorities, probe)),
         Found::Ipmi(probe) => lines.extend(privilege(probe)),
     }
     lines.join("\n") + "\n"
+}
+
+/// Settings of a Redfish service, with comments. Without a setting there is no `redfish:`.
+fn redfish(arguments: &ProbeArguments, authorities: Option<&str>, probe: &Probe) -> Vec<String> {
+    let mut lines: Vec<String> = system(arguments, probe).into_iter().collect();
+    lines.extend(tls(arguments, authorities, probe));
+    if lines.iter().any(|line| !line.trim_start().starts_with('#')) {
+        lines.insert(0, "    redfish:".to_owned());
+    }
+    lines
 }
 
 fn system(arguments: &ProbeArguments, probe: &Probe) -> Option<String> {
@@ -40,43 +47,43 @@ fn system(arguments: &ProbeArguments, probe: &Probe) -> Option<String> {
         none if none.is_empty() => String::new(),
         others => format!("  # or {others}: --system-id shows what each can do"),
     };
-    Some(format!("    systemId: {}{comment}", quoted(id)))
+    Some(format!("      systemID: {}{comment}", quoted(id)))
 }
 
 fn tls(arguments: &ProbeArguments, authorities: Option<&str>, probe: &Probe) -> Vec<String> {
     let Some(pin) = probe.pin else {
         // Only plain HTTP shows no certificate, and pxed uses it only if it is told to.
         let lines = [
-            "    # plain HTTP: refused without bmc.allow-insecure in pxed's configuration",
-            "    tls:",
-            "      mode: insecure",
+            "      # plain HTTP: refused without bmc.allow-insecure in pxed's configuration",
+            "      tls:",
+            "        mode: Insecure",
         ];
         return lines.map(str::to_owned).to_vec();
     };
     if let (Some(authorities), true) = (authorities, probe.verified) {
         let mut lines =
-            vec!["    tls:".to_owned(), "      mode: ca".to_owned(), "      caBundle: |2".to_owned()];
-        lines.extend(authorities.lines().map(|line| format!("        {}", crate::render::clean(line))));
+            vec!["      tls:".to_owned(), "        mode: CA".to_owned(), "        caBundle: |2".to_owned()];
+        lines.extend(authorities.lines().map(|line| format!("          {}", crate::render::clean(line))));
         return lines;
     }
     if probe.verified && arguments.pin.is_none() {
         return vec![
-            "    # an authority of this system vouches for it: pxed's system needs the same".to_owned(),
+            "      # an authority of this system vouches for it: pxed's system needs the same".to_owned(),
         ];
     }
     let mut lines = Vec::new();
     if !probe.verified {
-        let comment = "    # nobody vouches for this key: compare it with the BMC's own page first";
+        let comment = "      # nobody vouches for this key: compare it with the BMC's own page first";
         lines.push(comment.to_owned());
     }
-    lines.extend(["    tls:", "      mode: pin", "      pins:"].map(str::to_owned));
-    lines.push(format!("      - {pin}"));
+    lines.extend(["      tls:", "        mode: Pin", "        pins:"].map(str::to_owned));
+    lines.push(format!("        - {pin}"));
     lines
 }
 
 fn privilege(probe: &IpmiProbe) -> Option<String> {
-    (probe.privilege == Some("user"))
-        .then(|| "    # this account may only read: pxed needs one with privilege operator".to_owned())
+    (probe.privilege == Some("User"))
+        .then(|| "    # this account may only read: pxed needs one with privilege Operator".to_owned())
 }
 
 /// A YAML text in double quotes, in ASCII: nothing in it can hide or reorder what a person sees.
@@ -147,44 +154,44 @@ mod tests {
     fn the_piece_is_a_bmc_as_a_machine_has_it() {
         let (bmc, text) = pasted("10.9.0.21", None, &probe(&["1"], Some(pin()), false));
         assert_eq!(
-            (bmc.protocol, bmc.address.as_str(), bmc.system_id),
+            (bmc.protocol, bmc.address.as_str(), bmc.system_id()),
             (BmcProtocol::Redfish, "10.9.0.21", None)
         );
-        let tls = bmc.tls.unwrap();
-        assert_eq!((tls.mode, tls.pins), (BmcTlsMode::Pin, vec![pin()]));
+        let tls = bmc.tls().unwrap();
+        assert_eq!((tls.mode, &tls.pins), (BmcTlsMode::Pin, &vec![pin()]));
         assert!(text.contains("nobody vouches"), "{text}");
 
         let (bmc, text) =
             pasted(&format!("bmc.example --pin {}", pin()), None, &probe(&["1"], Some(pin()), true));
-        assert_eq!(bmc.tls.unwrap().pins, [pin()]);
+        assert_eq!(bmc.tls().unwrap().pins, [pin()]);
         assert!(!text.contains("nobody vouches"), "{text}");
         let (bmc, _) = pasted("bmc.example", None, &probe(&["1"], Some(pin()), true));
-        assert_eq!(bmc.tls, None);
+        assert_eq!(bmc.redfish, None);
 
         let authority = "  of the lab\n-----BEGIN CERTIFICATE-----\nAAAA\n-----END CERTIFICATE-----\n";
         let (bmc, _) = pasted("bmc.example --ca-file f", Some(authority), &probe(&["1"], Some(pin()), true));
-        assert_eq!(bmc.tls.as_ref().map(|tls| tls.mode), Some(BmcTlsMode::Ca));
-        assert_eq!(bmc.tls.unwrap().ca_bundle.as_deref(), Some(authority));
+        assert_eq!(bmc.tls().map(|tls| tls.mode), Some(BmcTlsMode::Ca));
+        assert_eq!(bmc.tls().unwrap().ca_bundle.as_deref(), Some(authority));
 
         let (bmc, text) = pasted("http://10.9.0.21", None, &probe(&["1"], None, false));
-        assert_eq!(bmc.tls.unwrap().mode, BmcTlsMode::Insecure);
+        assert_eq!(bmc.tls().unwrap().mode, BmcTlsMode::Insecure);
         assert!(text.contains("plain HTTP"), "{text}");
     }
 
     #[test]
     fn with_several_systems_one_is_named_and_the_others_too() {
         let (bmc, text) = pasted("10.9.0.21", None, &probe(&["a\"\u{202e}b", "2"], Some(pin()), false));
-        assert_eq!(bmc.system_id.as_deref(), Some("a\"\u{202e}b"));
+        assert_eq!(bmc.system_id(), Some("a\"\u{202e}b"));
         assert!(text.contains("  # or \"2\"") && text.is_ascii(), "{text}");
         let (bmc, _) = pasted("10.9.0.21 --system-id 2", None, &probe(&["1", "2"], Some(pin()), false));
-        assert_eq!(bmc.system_id.as_deref(), Some("2"));
+        assert_eq!(bmc.system_id(), Some("2"));
     }
 
     #[test]
     fn ipmi_has_neither_certificate_nor_system() {
-        let found = Found::Ipmi(IpmiProbe { privilege: Some("user"), ..IpmiProbe::default() });
+        let found = Found::Ipmi(IpmiProbe { privilege: Some("User"), ..IpmiProbe::default() });
         let (bmc, text) = pasted("10.9.0.22:6230 --protocol ipmi", None, &found);
-        assert_eq!((bmc.protocol, bmc.tls), (BmcProtocol::Ipmi, None));
+        assert_eq!((bmc.protocol, bmc.redfish), (BmcProtocol::Ipmi, None));
         assert!(text.contains("may only read"), "{text}");
     }
 }

@@ -60,7 +60,7 @@ fn without_a_user_nobody_logs_in_and_what_everybody_is_told_is_shown() {
     let (out, result) = bedplate(&format!("{address} --output json"));
     result.unwrap();
     let found: Value = serde_json::from_str(&out).unwrap();
-    assert_eq!((&found["protocol"], &found["authenticated"]), (&json!("redfish"), &json!(false)));
+    assert_eq!((&found["protocol"], &found["authenticated"]), (&json!("Redfish"), &json!(false)));
 }
 
 #[test]

@@ -248,7 +248,7 @@ fn power_shows_state_last_action_attempts_and_what_the_bmc_says() {
         }),
     );
     on.spec.bmc = serde_json::from_value(json!({
-        "protocol": "redfish", "address": "https://10.9.0.21", "credentialsSecretRef": { "namespace": "bedplate-system", "name": "bmc" }
+        "protocol": "Redfish", "address": "https://10.9.0.21", "credentialsSecretRef": { "namespace": "bedplate-system", "name": "bmc" }
     }))
     .unwrap();
     golden("power.txt", &power(&on, look()));

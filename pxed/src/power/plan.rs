@@ -349,8 +349,8 @@ mod tests {
 
     #[allow(clippy::needless_pass_by_value, reason = "rows of tables are written in place")]
     fn spec(more: Value) -> MachineSpec {
-        let mut spec = json!({"provider": "pxe", "pxe": {"interfaces": []}, "bmc": {"protocol": "redfish",
-            "address": "bmc", "bootSource": "http", "credentialsSecretRef": {"namespace": "n", "name": "s"}}});
+        let mut spec = json!({"provider": "pxe", "pxe": {"interfaces": []}, "bmc": {"protocol": "Redfish",
+            "address": "bmc", "bootSource": "HTTP", "credentialsSecretRef": {"namespace": "n", "name": "s"}}});
         for (key, value) in more.as_object().unwrap() {
             spec[key] = value.clone();
         }

@@ -125,7 +125,7 @@ pub fn settled(status: &mut MachineStatus) {
 pub fn reachable(status: &mut MachineStatus, insecure: bool, now: Timestamp) -> bool {
     let before = condition(status, condition_type::BMC_REACHABLE).is_some_and(|c| c.status == "False");
     let (reason, message) = if insecure {
-        let message = "the BMC answers; its certificate is not checked (bmc.tls.mode insecure): whoever answers at its address \
+        let message = "the BMC answers; its certificate is not checked (bmc.redfish.tls.mode Insecure): whoever answers at its address \
                        gets the password";
         (BmcReachableReason::CertificateNotVerified, message)
     } else {

@@ -199,7 +199,7 @@ mod tests {
     #[test]
     fn pxed_does_not_write_fields_of_the_provider() {
         let machine = |provider: &str, has_bmc: bool| -> Machine {
-            let bmc = json!({ "protocol": "redfish", "address": "b", "credentialsSecretRef": { "namespace": "n", "name": "s" } });
+            let bmc = json!({ "protocol": "Redfish", "address": "b", "credentialsSecretRef": { "namespace": "n", "name": "s" } });
             let mut spec = json!({ "provider": provider });
             if has_bmc {
                 spec["bmc"] = bmc;

@@ -48,7 +48,7 @@ impl Certificate {
         &self.key_pem
     }
 
-    /// SHA-256 of the public key, as `bmc.tls.pins` has it.
+    /// SHA-256 of the public key, as `bmc.redfish.tls.pins` has it.
     pub fn pin(&self) -> Digest {
         self.pin
     }

@@ -236,8 +236,8 @@ impl Server {
     /// `bmc:` of its Machine's `spec`, as YAML indented by two.
     pub fn bmc_yaml(&self) -> String {
         let (protocol, address) = match self.kind.is_redfish() {
-            true => ("redfish", format!("https://{}", self.address.ip())),
-            false => ("ipmi", self.address.ip().to_string()),
+            true => ("Redfish", format!("https://{}", self.address.ip())),
+            false => ("IPMI", self.address.ip().to_string()),
         };
         let mut text = format!(
             "  bmc:\n    protocol: {protocol}\n    address: {address}\n    credentialsSecretRef:\n      namespace: \
@@ -245,10 +245,11 @@ impl Server {
             self.credentials()
         );
         if let Some(pin) = self.pin() {
-            let _ = write!(text, "    tls:\n      mode: pin\n      pins:\n      - {pin}\n");
-        }
-        if let Some(number) = self.system {
-            let _ = writeln!(text, "    systemId: \"{number}\"");
+            let _ =
+                write!(text, "    redfish:\n      tls:\n        mode: Pin\n        pins:\n        - {pin}\n");
+            if let Some(number) = self.system {
+                let _ = writeln!(text, "      systemID: \"{number}\"");
+            }
         }
         if self.kind == BmcKind::IpmiSim {
             text.push_str("    ipmi:\n      cipherSuite: 3\n");

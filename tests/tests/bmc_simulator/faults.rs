@@ -5,7 +5,7 @@ use std::net::TcpStream;
 use std::time::{Duration, Instant};
 
 use anyhow::Result;
-use bedplate_api::machine::{BmcProtocol, BmcSpec, BmcTls, BmcTlsMode, BootSource};
+use bedplate_api::machine::{BmcProtocol, BmcSpec, BmcTls, BmcTlsMode, BootSource, RedfishSpec};
 use bedplate_api::secret::SecretReference;
 use bedplate_bmc::address::Reach;
 use bedplate_bmc::{Bmc, BmcError, BmcFault, Credentials, Deadlines, PowerRequest, PowerState, connect};
@@ -42,9 +42,11 @@ async fn client_with(one: &One, password: &str, deadlines: Deadlines) -> Box<dyn
     let spec = BmcSpec {
         protocol: BmcProtocol::Redfish,
         address: format!("https://{}", one.tcp),
-        system_id: None,
         credentials_secret_ref: SecretReference { namespace: "a".to_owned(), name: "b".to_owned() },
-        tls: Some(BmcTls { mode: BmcTlsMode::Pin, pins: vec![one.bmc.pin()], ca_bundle: None }),
+        redfish: Some(RedfishSpec {
+            tls: Some(BmcTls { mode: BmcTlsMode::Pin, pins: vec![one.bmc.pin()], ca_bundle: None }),
+            ..RedfishSpec::default()
+        }),
         ipmi: None,
         boot_source: BootSource::Pxe,
     };

@@ -76,7 +76,7 @@ fn each_machine_of_an_enclosure_is_switched_by_its_own_system() -> Result<()> {
     let path = "/redfish/v1/Systems/2/Actions/ComputerSystem.Reset";
     tool::curl_json(Some(rack.network()), servers[1].address(), "POST", path, &body)?;
     ensure!(!servers[0].has_power() && servers[1].has_power());
-    ensure!(servers[1].bmc_yaml().contains("systemId: \"2\""), "{}", servers[1].bmc_yaml());
+    ensure!(servers[1].bmc_yaml().contains("systemID: \"2\""), "{}", servers[1].bmc_yaml());
     rack.succeeded();
     Ok(())
 }

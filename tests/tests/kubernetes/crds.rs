@@ -83,7 +83,7 @@ async fn machine_without_choices_gets_the_documented_defaults() {
     let client = admin().await;
     let object = with(
         &machine("defaults"),
-        &json!({ "spec": { "bmc": { "protocol": "ipmi", "address": "10.0.0.1", "ipmi": {}, "credentialsSecretRef": {
+        &json!({ "spec": { "bmc": { "protocol": "IPMI", "address": "10.0.0.1", "ipmi": {}, "credentialsSecretRef": {
             "namespace": "bmc", "name": "node-1" } }, "pxe": { "stateDisk": { "serial": "S1" } } } }),
     );
     let spec = &try_create(&client, &object).await.unwrap()["spec"];
@@ -94,8 +94,8 @@ async fn machine_without_choices_gets_the_documented_defaults() {
     assert_eq!(spec["pxe"]["firmware"], "Auto");
     assert_eq!(spec["pxe"]["bootProtocol"], "Auto");
     assert_eq!(spec["pxe"]["stateDisk"]["wipe"], "IfBlank");
-    assert_eq!(spec["bmc"]["bootSource"], "pxe");
-    assert_eq!(spec["bmc"]["ipmi"]["privilege"], "operator");
+    assert_eq!(spec["bmc"]["bootSource"], "PXE");
+    assert_eq!(spec["bmc"]["ipmi"]["privilege"], "Operator");
     assert_eq!(spec["pxe"]["interfaces"][0], json!({ "macAddress": "52:54:00:00:00:01" }));
 }
 
@@ -235,7 +235,7 @@ async fn kubectl_knows_short_names_category_and_columns() {
     let client = admin().await;
     let object = with(
         &machine("columns"),
-        &json!({ "spec": { "site": "columns", "bmc": { "protocol": "redfish", "address": "https://bmc-7.example",
+        &json!({ "spec": { "site": "columns", "bmc": { "protocol": "Redfish", "address": "https://bmc-7.example",
             "credentialsSecretRef": { "namespace": "bmc", "name": "node-7" } }, "pxe": { "image": { "name": "host" } } } }),
     );
     create(&client, &object).await;

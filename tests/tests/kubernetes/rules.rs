@@ -223,57 +223,54 @@ fn controllers() -> Vec<Case> {
     let redfish = with(
         &machine("case"),
         &bmc(
-            json!({ "protocol": "redfish", "address": "https://bmc.example", "credentialsSecretRef": secret }),
+            json!({ "protocol": "Redfish", "address": "https://bmc.example", "credentialsSecretRef": secret }),
         ),
     );
     let ipmi = with(
         &machine("case"),
-        &bmc(json!({ "protocol": "ipmi", "address": "10.0.0.1:623", "credentialsSecretRef": secret })),
+        &bmc(json!({ "protocol": "IPMI", "address": "10.0.0.1:623", "credentialsSecretRef": secret })),
     );
-    let tls = |tls: Value| bmc(json!({ "tls": tls }));
+    let tls = |tls: Value| bmc(json!({ "redfish": { "tls": tls } }));
+    let union = "bmc.redfish may only be set when bmc.protocol is Redfish, and bmc.ipmi only when it is IPMI";
+    let pinned = "tls.pins must be set, to one or two pins, when tls.mode is Pin, and may only be set then";
     let pins = |count: usize| vec![DIGEST; count];
     vec![
         case(
-            "bmc.tls and bmc.systemId belong to protocol redfish",
+            union,
             &redfish,
-            &bmc(json!({ "systemId": "1", "tls": { "mode": "ca" } })),
-            &bmc(json!({ "protocol": "ipmi", "address": "10.0.0.1", "systemId": "1" })),
+            &bmc(json!({ "redfish": { "systemID": "1", "tls": { "mode": "CA" } } })),
+            &bmc(json!({ "protocol": "IPMI", "address": "10.0.0.1", "redfish": { "systemID": "1" } })),
         ),
+        case(union, &ipmi, &json!({}), &tls(json!({ "mode": "Insecure" }))),
         case(
-            "bmc.tls and bmc.systemId belong to protocol redfish",
-            &ipmi,
-            &json!({}),
-            &tls(json!({ "mode": "insecure" })),
-        ),
-        case(
-            "bmc.ipmi belongs to protocol ipmi",
+            union,
             &redfish,
-            &bmc(json!({ "protocol": "ipmi", "address": "bmc.example", "ipmi": { "cipherSuite": 17 } })),
+            &bmc(json!({ "protocol": "IPMI", "address": "bmc.example", "ipmi": { "cipherSuite": 17 } })),
             &bmc(json!({ "ipmi": { "cipherSuite": 17 } })),
         ),
         case(
-            "with protocol ipmi, bmc.address is host or host:port, not a URL",
+            "bmc.address must be host or host:port, not a URL, when bmc.protocol is IPMI",
             &ipmi,
             &bmc(json!({ "address": "[fd00::1]:623" })),
             &bmc(json!({ "address": "https://10.0.0.1" })),
         ),
         case(
-            "bmc.tls.pins needs one or two pins when mode is pin, and is refused otherwise",
+            pinned,
             &redfish,
-            &tls(json!({ "mode": "pin", "pins": pins(2) })),
-            &tls(json!({ "mode": "pin", "pins": [] })),
+            &tls(json!({ "mode": "Pin", "pins": pins(2) })),
+            &tls(json!({ "mode": "Pin", "pins": [] })),
         ),
         case(
-            "bmc.tls.pins needs one or two pins when mode is pin, and is refused otherwise",
+            pinned,
             &redfish,
-            &tls(json!({ "mode": "pin", "pins": pins(1) })),
-            &tls(json!({ "mode": "ca", "pins": pins(1) })),
+            &tls(json!({ "mode": "Pin", "pins": pins(1) })),
+            &tls(json!({ "mode": "CA", "pins": pins(1) })),
         ),
         case(
-            "bmc.tls.caBundle belongs to mode ca",
+            "tls.caBundle may only be set when tls.mode is CA",
             &redfish,
-            &tls(json!({ "mode": "ca", "caBundle": "pem" })),
-            &tls(json!({ "mode": "insecure", "caBundle": "pem" })),
+            &tls(json!({ "mode": "CA", "caBundle": "pem" })),
+            &tls(json!({ "mode": "Insecure", "caBundle": "pem" })),
         ),
     ]
 }
@@ -447,7 +444,7 @@ pub(crate) fn outside_the_schema() -> Vec<(&'static str, Value)> {
     };
     let operation = |what, patch: Value| (what, with(&operation("case"), &json!({ "spec": patch })));
     let many: Vec<Value> = (0..17).map(|n| json!({ "macAddress": format!("5254000000{n:02x}") })).collect();
-    let tls = json!({ "mode": "pin", "pins": [DIGEST, DIGEST, DIGEST] });
+    let tls = json!({ "mode": "Pin", "pins": [DIGEST, DIGEST, DIGEST] });
     let secret = json!({ "namespace": "bmc", "name": "node-1" });
     vec![
         mac("mixed separators", "52:54-00:00:00:01"),
@@ -468,9 +465,9 @@ pub(crate) fn outside_the_schema() -> Vec<(&'static str, Value)> {
         machine("a stateDisk below /dev", json!({ "pxe": { "stateDisk": { "byID": "../sda" } } })),
         machine(
             "three pins",
-            json!({ "bmc": { "protocol": "redfish", "address": "b", "tls": tls, "credentialsSecretRef": secret } }),
+            json!({ "bmc": { "protocol": "Redfish", "address": "b", "redfish": { "tls": tls }, "credentialsSecretRef": secret } }),
         ),
-        machine("a BMC without credentials", json!({ "bmc": { "protocol": "redfish", "address": "b" } })),
+        machine("a BMC without credentials", json!({ "bmc": { "protocol": "Redfish", "address": "b" } })),
         rolling("maxUnavailable 0", json!(0)),
         rolling("maxUnavailable 0%", json!("0%")),
         rolling("maxUnavailable 101%", json!("101%")),

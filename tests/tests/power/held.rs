@@ -56,10 +56,11 @@ impl Held {
     pub(crate) fn spec(&self, namespace: &str, secret: &str) -> Value {
         let credentials = json!({ "namespace": namespace, "name": secret });
         let bmc = if self.is_redfish {
-            json!({ "protocol": "redfish", "address": format!("https://{}", self.address),
-                "credentialsSecretRef": credentials, "tls": { "mode": "pin", "pins": [self.bmc.pin().to_string()] } })
+            json!({ "protocol": "Redfish", "address": format!("https://{}", self.address),
+                "credentialsSecretRef": credentials,
+                "redfish": { "tls": { "mode": "Pin", "pins": [self.bmc.pin().to_string()] } } })
         } else {
-            json!({ "protocol": "ipmi", "address": self.address.to_string(), "credentialsSecretRef": credentials })
+            json!({ "protocol": "IPMI", "address": self.address.to_string(), "credentialsSecretRef": credentials })
         };
         json!({ "powerPolicy": "Unmanaged", "bmc": bmc })
     }

@@ -30,9 +30,9 @@ impl Server {
     /// `spec` of its Machine, which only operations switch.
     pub(crate) fn spec(&self, namespace: &str, secret: &str) -> Value {
         json!({ "powerPolicy": "Unmanaged", "bmc": {
-            "protocol": "redfish", "address": format!("https://{}", self.address),
+            "protocol": "Redfish", "address": format!("https://{}", self.address),
             "credentialsSecretRef": { "namespace": namespace, "name": secret },
-            "tls": { "mode": "pin", "pins": [self.bmc.pin().to_string()] },
+            "redfish": { "tls": { "mode": "Pin", "pins": [self.bmc.pin().to_string()] } },
         } })
     }
 

@@ -31,7 +31,7 @@ fn peak(pxed: &Process) -> u64 {
 
 fn plain(name: &str, address: &str) -> Value {
     json!({
-        "protocol": "redfish", "address": address, "tls": { "mode": "insecure" },
+        "protocol": "Redfish", "address": address, "redfish": { "tls": { "mode": "Insecure" } },
         "credentialsSecretRef": { "namespace": "bedplate-system", "name": name },
     })
 }

@@ -58,11 +58,13 @@ impl Station {
         let secret = json!({ "namespace": "bedplate-system", "name": self.name });
         match self.protocol {
             Protocol::Redfish => json!({
-                "protocol": "redfish", "address": format!("https://{}", self.address), "systemId": number.to_string(),
-                "credentialsSecretRef": secret, "tls": { "mode": "pin", "pins": [self.bmc.pin().to_string()] },
+                "protocol": "Redfish", "address": format!("https://{}", self.address), "credentialsSecretRef": secret,
+                "redfish": {
+                    "systemID": number.to_string(), "tls": { "mode": "Pin", "pins": [self.bmc.pin().to_string()] },
+                },
             }),
             Protocol::Ipmi => json!({
-                "protocol": "ipmi", "address": self.address.to_string(), "credentialsSecretRef": secret,
+                "protocol": "IPMI", "address": self.address.to_string(), "credentialsSecretRef": secret,
             }),
         }
     }

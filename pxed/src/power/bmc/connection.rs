@@ -84,7 +84,7 @@ pub(crate) enum WithholdCredentialsError {
     },
     /// Nothing proves who answers.
     #[error(
-        "{what} is not allowed, because any host that answers gets the password; pin the BMC's key in bmc.tls.pins, or set \
+        "{what} is not allowed, because any host that answers gets the password; pin the BMC's key in bmc.redfish.tls.pins, or set \
          bmc.allow-insecure in pxed's configuration"
     )]
     Insecure {
@@ -258,10 +258,10 @@ impl Line {
 /// Refuses to send credentials where nothing proves who answers, unless that is allowed.
 fn check_security(spec: &BmcSpec, address: &Address, allowed: bool) -> Result<(), WithholdCredentialsError> {
     let insecure = |what| Err(WithholdCredentialsError::Insecure { what });
-    match spec.tls.as_ref().map(|tls| tls.mode) {
+    match spec.tls().map(|tls| tls.mode) {
         _ if allowed => Ok(()),
         _ if address.scheme == Scheme::Http => insecure("an http:// address in bmc.address"),
-        Some(BmcTlsMode::Insecure) => insecure("bmc.tls.mode insecure"),
+        Some(BmcTlsMode::Insecure) => insecure("bmc.redfish.tls.mode Insecure"),
         Some(BmcTlsMode::Pin | BmcTlsMode::Ca) | None => Ok(()),
     }
 }

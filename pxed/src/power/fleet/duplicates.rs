@@ -30,8 +30,8 @@ impl Contested {
         if let Some(bmc) = bmc {
             let place = place(bmc);
             let claims = self.claims.entry(place.clone()).or_default();
-            touched.extend(may_be(claims, bmc.system_id.as_deref()).cloned());
-            claims.insert(name.clone(), bmc.system_id.clone());
+            touched.extend(may_be(claims, bmc.system_id()).cloned());
+            claims.insert(name.clone(), bmc.system_id().map(str::to_owned));
             self.places.insert(name.clone(), place);
         }
         if let Some(place) = before.filter(|place| self.claims.get(place).is_some_and(BTreeMap::is_empty)) {
@@ -43,7 +43,7 @@ impl Contested {
     /// Whether this may be some Machine's BMC, however that writes it.
     pub(crate) fn is_claimed(&self, bmc: &BmcSpec) -> bool {
         let claims = self.claims.get(&place(bmc));
-        claims.is_some_and(|claims| may_be(claims, bmc.system_id.as_deref()).next().is_some())
+        claims.is_some_and(|claims| may_be(claims, bmc.system_id()).next().is_some())
     }
 
     /// What is said of a Machine whose BMC is another's too.
@@ -62,7 +62,7 @@ impl Contested {
         }
         let names = names.join(" and ");
         Some(format!(
-            "its BMC is that of {names} too, and none of them is driven: correct bmc.address or bmc.systemId"
+            "its BMC is that of {names} too, and none of them is driven: correct bmc.address or bmc.redfish.systemID"
         ))
     }
 }
@@ -91,10 +91,10 @@ mod tests {
     use super::*;
 
     fn bmc(address: &str, system: Option<&str>) -> BmcSpec {
-        let mut bmc = json!({"protocol": "redfish", "address": address,
+        let mut bmc = json!({"protocol": "Redfish", "address": address,
             "credentialsSecretRef": {"namespace": "n", "name": "s"}});
         if let Some(system) = system {
-            bmc["systemId"] = system.into();
+            bmc["redfish"] = json!({ "systemID": system });
         }
         serde_json::from_value(bmc).unwrap()
     }
@@ -119,7 +119,11 @@ mod tests {
             let told = contested.message(&a);
             assert_eq!(told.is_some(), expected, "{first:?} {second:?}");
             assert_eq!(contested.message(&b).is_some(), expected);
-            assert!(told.is_none_or(|told| told.contains("that of b too") && told.contains("bmc.systemId")));
+            assert!(
+                told.is_none_or(
+                    |told| told.contains("that of b too") && told.contains("bmc.redfish.systemID")
+                )
+            );
         }
     }
 

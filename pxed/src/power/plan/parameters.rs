@@ -176,8 +176,8 @@ mod tests {
     fn parse(name: &str, parameters: serde_json::Value, timeout: Option<i32>) -> Result<Order, String> {
         let spec = json!({"machineRef": {"name": "a"}, "operationName": name, "parameters": parameters,
             "timeoutSeconds": timeout});
-        let machine = json!({"provider": "pxe", "pxe": {"interfaces": []}, "bmc": {"protocol": "redfish",
-            "address": "bmc", "bootSource": "http", "credentialsSecretRef": {"namespace": "n", "name": "s"}}});
+        let machine = json!({"provider": "pxe", "pxe": {"interfaces": []}, "bmc": {"protocol": "Redfish",
+            "address": "bmc", "bootSource": "HTTP", "credentialsSecretRef": {"namespace": "n", "name": "s"}}});
         let spec = serde_json::from_value(spec).unwrap();
         Order::parse(Kind::of(name).unwrap(), &spec, &serde_json::from_value(machine).unwrap())
     }

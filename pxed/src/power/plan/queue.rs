@@ -411,7 +411,7 @@ mod tests {
         let machine = machine.map(|spec| {
             let mut object = json!({"apiVersion": "bedplate.dev/v1alpha1", "kind": "Machine",
                 "metadata": {"name": "node1"},
-                "spec": {"provider": "pxe", "pxe": {"interfaces": []}, "bmc": {"protocol": "redfish",
+                "spec": {"provider": "pxe", "pxe": {"interfaces": []}, "bmc": {"protocol": "Redfish",
                     "address": "bmc", "credentialsSecretRef": {"namespace": "n", "name": "s"}}}});
             for (key, value) in spec.as_object().unwrap() {
                 object["spec"][key] = value.clone();
@@ -426,7 +426,7 @@ mod tests {
         let routed = |provider: &str, has_bmc: bool, alone: bool| {
             let mut machine: Machine = serde_json::from_value(json!({"apiVersion": "bedplate.dev/v1alpha1",
                 "kind": "Machine", "metadata": {"name": "node1"}, "spec": {"provider": provider,
-                    "bmc": {"protocol": "redfish", "address": "bmc",
+                    "bmc": {"protocol": "Redfish", "address": "bmc",
                         "credentialsSecretRef": {"namespace": "n", "name": "s"}}}}))
             .unwrap();
             machine.spec.bmc = machine.spec.bmc.filter(|_| has_bmc);

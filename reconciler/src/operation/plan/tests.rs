@@ -102,7 +102,7 @@ fn operation_in_a_state_of_a_later_version_does_not_lack_an_executor() {
 
 #[test]
 fn what_nobody_takes_fails_after_its_time_and_names_who_there_is() {
-    let bmc = json!({ "bmc": { "protocol": "redfish", "address": "10.0.0.1",
+    let bmc = json!({ "bmc": { "protocol": "Redfish", "address": "10.0.0.1",
         "credentialsSecretRef": { "namespace": "n", "name": "s" } } });
     for (name, more, spec, last, words) in [
         ("dance", json!({}), json!({}), 300, "bedplate-agent (reboot"),

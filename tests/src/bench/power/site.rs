@@ -284,9 +284,10 @@ fn manifest(number: u16, bmc: Option<&Bmc>) -> String {
     if let Some(Bmc { address, pin, .. }) = bmc {
         let (protocol, scheme, tls) = match pin {
             Some(pin) => {
-                ("redfish", "https://", format!("    tls:\n      mode: pin\n      pins: [{pin:?}]\n"))
+                let tls = format!("    redfish:\n      tls:\n        mode: Pin\n        pins: [{pin:?}]\n");
+                ("Redfish", "https://", tls)
             }
-            None => ("ipmi", "", String::new()),
+            None => ("IPMI", "", String::new()),
         };
         let _ = write!(
             text,

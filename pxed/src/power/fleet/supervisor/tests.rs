@@ -22,7 +22,8 @@ fn one(power: PowerState) -> World {
 /// One of the machines of an enclosure.
 fn behind(address: &str, number: usize) -> Machine {
     let mut machine = machine(&format!("node{number}"), address, json!({}));
-    machine.spec.bmc.as_mut().unwrap().system_id = Some(number.to_string());
+    let redfish = serde_json::from_value(json!({ "systemID": number.to_string() })).unwrap();
+    machine.spec.bmc.as_mut().unwrap().redfish = Some(redfish);
     machine
 }
 
@@ -135,8 +136,8 @@ async fn plain_http_and_unverified_certificates_are_used_only_if_allowed() {
     for allowed in [false, true] {
         let insecure = |name: &str, address: &str| {
             let mut machine = machine(name, address, json!({}));
-            machine.spec.bmc.as_mut().unwrap().tls =
-                Some(serde_json::from_value(json!({ "mode": "insecure" })).unwrap());
+            let redfish = serde_json::from_value(json!({ "tls": { "mode": "Insecure" } })).unwrap();
+            machine.spec.bmc.as_mut().unwrap().redfish = Some(redfish);
             machine
         };
         let machines = [insecure("node1", "http://bmc1"), insecure("node2", "bmc2")];

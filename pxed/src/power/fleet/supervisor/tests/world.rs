@@ -135,7 +135,7 @@ pub(super) struct Pxed {
 pub(super) fn machine(name: &str, address: &str, more: Value) -> Machine {
     let mut object = json!({"apiVersion": "bedplate.dev/v1alpha1", "kind": "Machine",
         "metadata": {"name": name},
-        "spec": {"provider": "pxe", "pxe": {"interfaces": []}, "bmc": {"protocol": "redfish",
+        "spec": {"provider": "pxe", "pxe": {"interfaces": []}, "bmc": {"protocol": "Redfish",
             "address": address, "credentialsSecretRef": {"namespace": "n", "name": "s"}}}});
     for (key, value) in more.as_object().unwrap() {
         object["spec"][key] = value.clone();
