@@ -69,8 +69,11 @@ pub fn programs() -> Result<PathBuf> {
     Ok(directory)
 }
 
-/// The version of a module that a go.mod requires.
-pub(crate) fn required(go_mod: &Path, module: &str) -> Result<String> {
+/// Returns the version of a module that a go.mod requires.
+///
+/// # Errors
+/// The file cannot be read, or does not require the module.
+pub fn required(go_mod: &Path, module: &str) -> Result<String> {
     let text =
         std::fs::read_to_string(go_mod).with_context(|| format!("cannot read {}", go_mod.display()))?;
     text.lines()

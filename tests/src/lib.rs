@@ -4,7 +4,6 @@
 //! No tests are here; they are in `tests/tests`, named by tier (see `cargo xtask test`).
 
 pub mod agent_host;
-pub mod bench;
 pub mod bmc;
 pub mod boot;
 pub mod cgroup;

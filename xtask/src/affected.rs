@@ -135,7 +135,7 @@ impl Workspace {
             };
             // A source file that belongs to no test belongs to all.
             let shared = files.iter().any(|file| {
-                root_of(file) == SYSTEM
+                self.folder_of(file) == SYSTEM
                     && file.ends_with(".rs")
                     && !member.tests.iter().any(|test| own(file, test))
             });
@@ -252,6 +252,7 @@ mod tests {
             package("pxed", &["api", "pxed/dhcp"], &["serve"]),
             package("cli", &["api"], &[]),
             package("tests", &["api"], &["boot_many", "tidy"]),
+            package("tests/bench", &["tests"], &[]),
         ]}))
     }
 
@@ -268,15 +269,15 @@ mod tests {
     fn change_reaches_all_crates_that_depend_on_it() {
         assert_eq!(affected(&["pxed/dhcp/src/lib.rs"]), ["pxed", "pxed/dhcp"]);
         assert_eq!(affected(&["pxed/src/lib.rs"]), ["pxed"]);
-        assert_eq!(affected(&["api/src/lib.rs"]), ["api", "cli", "pxed", "tests"]);
-        assert_eq!(affected(&["Cargo.lock"]).len(), 5);
-        assert_eq!(affected(&[".cargo/config.toml"]).len(), 5);
+        assert_eq!(affected(&["api/src/lib.rs"]), ["api", "cli", "pxed", "tests", "tests/bench"]);
+        assert_eq!(affected(&["Cargo.lock"]).len(), 6);
+        assert_eq!(affected(&[".cargo/config.toml"]).len(), 6);
     }
 
     #[test]
     fn change_outside_of_the_crates_reaches_those_that_read_it() {
         assert_eq!(affected(&["deploy/role.yaml"]), ["cli"]);
-        assert_eq!(affected(&["docs/boot.md"]), ["api", "cli", "pxed", "tests"]);
+        assert_eq!(affected(&["docs/boot.md"]), ["api", "cli", "pxed", "tests", "tests/bench"]);
         assert_eq!(affected(&["LICENSE"]), Vec::<String>::new());
     }
 
@@ -313,6 +314,7 @@ mod tests {
         assert!(selected("tests/tests/boot_many.rs").contains("--test boot_many"));
         assert!(selected("tests/tests/boot_many/load.rs").contains("--test boot_many"));
         assert!(!selected("tests/tests/tidy.rs").contains("--test boot_many"));
+        assert!(!selected("tests/bench/src/main.rs").contains("--test boot_many"));
         assert!(selected("tests/src/rack.rs").contains("--test boot_many"));
         assert!(selected("tests/tests/shared/site.rs").contains("--test boot_many"));
     }

@@ -116,25 +116,29 @@ pub(crate) fn demo_path() -> PathBuf {
 /// # Errors
 /// Cargo fails.
 pub(crate) fn demo() -> Result<()> {
-    progress::step("build of the demo", |step| step.run(&mut cargo_program("bedplate-demo")))
+    progress::step("build of the demo", |step| {
+        step.run(&mut cargo_program("bedplate-tests", "bedplate-demo"))
+    })
 }
 
 /// Builds a program of `tests` with the settings of the release, for measurements.
 ///
 /// # Errors
 /// Cargo fails.
-pub(crate) fn measuring(name: &str) -> Result<PathBuf> {
+pub(crate) fn measuring(package: &str, name: &str) -> Result<PathBuf> {
     progress::step(&format!("build of {name}"), |step| {
-        step.run(cargo_program(name).args(["--config", "profile.release.package.bedplate-tests.opt-level=3"]))
+        let options = ["bedplate-tests", "bedplate-bench"]
+            .map(|of| format!("profile.release.package.{of}.opt-level=3"));
+        step.run(cargo_program(package, name).args(options.iter().flat_map(|option| ["--config", option])))
     })?;
     Ok(built().join(name))
 }
 
 /// Returns `cargo build` of a program of `tests` and of the four programs, because dependencies with other features would be compiled
 /// again.
-fn cargo_program(name: &str) -> Command {
+fn cargo_program(package: &str, name: &str) -> Command {
     let mut command = cargo_release();
-    command.args(["-p", "bedplate-tests", "--bin", name]);
+    command.args(["-p", package, "--bin", name]);
     command
 }
 

@@ -72,8 +72,8 @@ pub(crate) fn bench(arguments: &[String]) -> Result<()> {
         }
     }
     // A separate program, because the measured program must not contain the code that measures it.
-    build::measuring("bedplate-bmc-simulator")?;
-    let program = build::measuring("bedplate-bench")?;
+    build::measuring("bedplate-tests", "bedplate-bmc-simulator")?;
+    let program = build::measuring("bedplate-bench", "bedplate-bench")?;
     progress::heading("Bench");
     // No program logs while it is measured.
     hand_over(programs::environment(Command::new(program).args(arguments)).env("BEDPLATE_LOG", "warn"))

@@ -39,6 +39,7 @@ pub(crate) const CRATES: &[(&str, &[&str])] = &[
     ("pxed", &["api", "bmc", "bootstrap", "oci", "process", "pxed/dhcp", "pxed/tftp", "rules"]),
     ("cli", &["api", "bmc", "bootstrap", "process", "rules"]),
     ("tests", TESTED),
+    ("tests/bench", TESTED),
     ("fuzz", TESTED),
 ];
 

@@ -18,7 +18,7 @@ use serde::Deserialize;
 use serde_json::{Value, json};
 
 use super::POLL;
-use crate::{
+use bedplate_tests::{
     bmc::service::{PASSWORD, USER},
     guard::Process,
     netns::Namespace,

@@ -19,8 +19,8 @@ use serde_json::{Value, json};
 use super::latency::watch;
 use super::site::{AT_ONCE, Controller, Site, Size, free_port, sum};
 use super::{PHASES, QUIET, Round, What, count};
-use crate::kubernetes::{programs, required};
-use crate::timeline;
+use bedplate_tests::kubernetes::{programs, required};
+use bedplate_tests::timeline;
 
 /// As it is, by its program's name.
 pub(super) const LIMITED: &str = "tink-controller";

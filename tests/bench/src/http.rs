@@ -5,8 +5,9 @@
 
 use std::{net::SocketAddr, path::Path, time::Duration};
 
-use crate::{
-    bench::{Better, Context, OURS, Row, rows},
+use crate::measurement::{Better, Context, OURS, Row, rows};
+use anyhow::{Context as _, Result, bail, ensure};
+use bedplate_tests::{
     draw,
     guard::{Process, run as run_program},
     netns::Namespace,
@@ -14,7 +15,6 @@ use crate::{
     rack::{ADDRESS, Rack},
     timeline, wait,
 };
-use anyhow::{Context as _, Result, bail, ensure};
 
 /// Size of the file, in bytes: that of a kernel.
 const SIZE: usize = 16 << 20;
@@ -27,7 +27,7 @@ const NGINX: SocketAddr = SocketAddr::new(std::net::IpAddr::V4(ADDRESS), 8080);
 ///
 /// # Errors
 /// The rack cannot be made. A server that does not start or deliver is noted.
-pub fn run(context: &Context) -> Result<Vec<Row>> {
+pub(crate) fn run(context: &Context) -> Result<Vec<Row>> {
     let rack = Rack::new("bench-http")?;
     let files = rack.file("files");
     std::fs::create_dir_all(&files)?;

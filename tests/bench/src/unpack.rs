@@ -14,11 +14,11 @@ use bedplate_oci::Access;
 use bedplate_oci::node::{LayerStore, Limits, NodeSource};
 use serde_json::{Value, json};
 
-use crate::bench::{Better, Context, OURS, Row, rows};
-use crate::guard::{Directory, Process, run as run_program};
-use crate::netns::Namespace;
-use crate::registry::Registry;
-use crate::{pxed, timeline, wait};
+use crate::measurement::{Better, Context, OURS, Row, rows};
+use bedplate_tests::guard::{Directory, Process, run as run_program};
+use bedplate_tests::netns::Namespace;
+use bedplate_tests::registry::Registry;
+use bedplate_tests::{pxed, timeline, wait};
 
 const UMOCI: &str = "skopeo, umoci";
 const CONTAINERD: &str = "containerd";
@@ -43,7 +43,7 @@ struct Served {
 ///
 /// # Errors
 /// The image is missing or cannot be converted. A subject that fails is noted.
-pub fn run(context: &Context) -> Result<Vec<Row>> {
+pub(crate) fn run(context: &Context) -> Result<Vec<Row>> {
     let network = Namespace::new("unpack")?;
     let built = pxed::cache()?.join("images/node");
     let gzip = context.directory.path().join("gzip");
@@ -208,7 +208,7 @@ fn put(layout: &Path, file: &Path) -> Result<(String, u64)> {
 }
 
 /// This program as the one that is measured: `pull-node-image DIRECTORY REFERENCE`.
-pub fn pulls(arguments: &[String]) -> Option<Result<()>> {
+pub(crate) fn pulls(arguments: &[String]) -> Option<Result<()>> {
     match arguments {
         [kind, place, reference] if kind == PULL => Some(pull_here(Path::new(place), reference)),
         _ => None,

@@ -12,27 +12,40 @@ use std::{
 };
 
 use anyhow::{Context as _, Result};
-use bedplate_tests::bench::{self, Context, OURS, Row};
 use clap::Parser;
+
+use crate::measurement::{Context, OURS, Row};
+
+mod agent;
+mod controller;
+mod dhcp;
+mod http;
+mod load;
+mod measurement;
+mod memory;
+mod power;
+mod size;
+mod tftp;
+mod unpack;
 
 type Bench = fn(&Context) -> Result<Vec<Row>>;
 
 const BENCHES: [(&str, Bench); 9] = [
-    ("size", bench::size::run),
-    ("memory", bench::memory::run),
-    ("power", bench::power::run),
-    ("tftp", bench::tftp::run),
-    ("http", bench::http::run),
-    ("dhcp", bench::dhcp::run),
-    ("unpack", bench::unpack::run),
-    ("agent", bench::agent::run),
-    ("controller", bench::controller::run),
+    ("size", size::run),
+    ("memory", memory::run),
+    ("power", power::run),
+    ("tftp", tftp::run),
+    ("http", http::run),
+    ("dhcp", dhcp::run),
+    ("unpack", unpack::run),
+    ("agent", agent::run),
+    ("controller", controller::run),
 ];
 
 fn main() -> ExitCode {
     let arguments: Vec<String> = std::env::args().skip(1).collect();
-    let result = bench::tftp::serves(&arguments)
-        .or_else(|| bench::unpack::pulls(&arguments))
+    let result = tftp::serves(&arguments)
+        .or_else(|| unpack::pulls(&arguments))
         .map(|served| served.map(|()| true))
         .unwrap_or_else(|| match Order::try_parse() {
             Ok(order) => run(&order),
@@ -92,10 +105,10 @@ fn run(order: &Order) -> Result<bool> {
     for (name, bench) in order.benches() {
         println!("\n{name}");
         let measured = context.noted(name, OURS, bench(&context)).unwrap_or_default();
-        println!("{}", bench::table(&measured));
+        println!("{}", measurement::table(&measured));
         rows.extend(measured);
         // After each, so that a run that is cut off leaves what it had.
-        keep(&file, &bench::json(&about, &rows, &context.failures())?)?;
+        keep(&file, &measurement::json(&about, &rows, &context.failures())?)?;
     }
     let failures = context.failures();
     for failure in &failures {

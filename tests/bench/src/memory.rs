@@ -15,8 +15,9 @@ use bedplate_api::id::MacAddress;
 use bedplate_tftp::wire::{self, AskedOption};
 use socket2::{Domain, Socket, Type};
 
-use crate::{
-    bench::{Better, Context, OURS, Row, load, rows},
+use crate::load;
+use crate::measurement::{Better, Context, OURS, Row, rows};
+use bedplate_tests::{
     draw,
     netns::Namespace,
     pxed::{Pxed, Setup},
@@ -40,7 +41,7 @@ const TFTP: SocketAddr = SocketAddr::new(std::net::IpAddr::V4(Ipv4Addr::LOCALHOS
 ///
 /// # Errors
 /// The namespaces cannot be made. A pxed that does not do as it should is noted.
-pub fn run(context: &Context) -> Result<Vec<Row>> {
+pub(crate) fn run(context: &Context) -> Result<Vec<Row>> {
     let (server, client) = (Namespace::new("server")?, Namespace::new("client")?);
     server.add_veth("rack0", &client, "eth0")?;
     server.ip(&format!("address add {SERVER}/16 dev rack0"))?;

@@ -13,7 +13,7 @@ use anyhow::{Context as _, Result, bail, ensure};
 use serde_json::{Value, json};
 
 use super::site::{Bmc, Bmcs, Power};
-use crate::{pxed::ask, wait};
+use bedplate_tests::{pxed::ask, wait};
 
 /// Who makes operations at once.
 const MAKERS: usize = 8;

@@ -2,8 +2,8 @@
 
 use anyhow::{Context as _, Result};
 
-use crate::bench::{Better, Context, OURS, Row, rows};
-use crate::pxed;
+use crate::measurement::{Better, Context, OURS, Row, rows};
+use bedplate_tests::pxed;
 
 const PROGRAMS: [&str; 3] = ["pxed", "bedplate-agent", "bedplate"];
 
@@ -11,7 +11,7 @@ const PROGRAMS: [&str; 3] = ["pxed", "bedplate-agent", "bedplate"];
 ///
 /// # Errors
 /// None of its own; what is missing is noted.
-pub fn run(context: &Context) -> Result<Vec<Row>> {
+pub(crate) fn run(context: &Context) -> Result<Vec<Row>> {
     let mut all = Vec::new();
     for program in PROGRAMS {
         let title = format!("Size of {program}, static");

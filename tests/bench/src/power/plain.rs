@@ -21,7 +21,7 @@ use bedplate_ipmi::{
 use secrecy::SecretString;
 
 use super::site::Bmc;
-use crate::{
+use bedplate_tests::{
     bmc::service::{PASSWORD, USER},
     netns::Namespace,
 };

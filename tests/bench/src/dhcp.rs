@@ -10,10 +10,10 @@ use std::time::Duration;
 
 use anyhow::{Context as _, Result, bail};
 
-use crate::bench::{Better, Context, OURS, Row, configuration, rows};
-use crate::guard::{self, Process};
-use crate::netns::Namespace;
-use crate::{pxed, timeline, wait};
+use crate::measurement::{Better, Context, OURS, Row, configuration, rows};
+use bedplate_tests::guard::{self, Process};
+use bedplate_tests::netns::Namespace;
+use bedplate_tests::{pxed, timeline, wait};
 
 /// Exchanges a second where the first search begins.
 const FIRST_RATE: u32 = 2000;
@@ -281,7 +281,7 @@ fn resume(rate: f64) -> u32 {
 ///
 /// # Errors
 /// The namespaces cannot be made. A server that does not start or ends under load is noted.
-pub fn run(context: &Context) -> Result<Vec<Row>> {
+pub(crate) fn run(context: &Context) -> Result<Vec<Row>> {
     let wire = Wire::new()?;
     let mut all: Vec<(Subject, Numbers)> = Vec::new();
     let mut failed = Vec::new();

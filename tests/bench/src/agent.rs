@@ -11,11 +11,11 @@ use std::time::{Duration, Instant};
 use anyhow::{Context as _, Result, bail};
 use serde_json::Value;
 
-use crate::agent_host::{AgentHost, JOINS, LIMIT, STARTED, fill, has_applied, image};
-use crate::bench::{Better, Context, OURS, Row, rows};
-use crate::guard;
-use crate::registry::Registry;
-use crate::{timeline, wait};
+use crate::measurement::{Better, Context, OURS, Row, rows};
+use bedplate_tests::agent_host::{AgentHost, JOINS, LIMIT, STARTED, fill, has_applied, image};
+use bedplate_tests::guard;
+use bedplate_tests::registry::Registry;
+use bedplate_tests::{timeline, wait};
 
 const SHELL: &str = "curl, tar, nspawn";
 const HEARTBEAT: u32 = 60;
@@ -26,7 +26,7 @@ const SETTLED: Duration = Duration::from_secs(30);
 ///
 /// # Errors
 /// The host or its API server does not start. What fails after that is noted.
-pub fn run(context: &Context) -> Result<Vec<Row>> {
+pub(crate) fn run(context: &Context) -> Result<Vec<Row>> {
     let site = AgentHost::start(HEARTBEAT)?;
     site.version(1, JOINS)?;
     site.version(2, JOINS)?;

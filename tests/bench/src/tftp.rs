@@ -12,8 +12,9 @@ use std::{
 use anyhow::{Context as _, Result, bail};
 use bedplate_tftp::wire::{self, AskedOption};
 
-use crate::{
-    bench::{Better, Context, OURS, Row, configuration, load, rows},
+use crate::load;
+use crate::measurement::{Better, Context, OURS, Row, configuration, rows};
+use bedplate_tests::{
     guard::{self, Process},
     netns::Namespace,
     pxed, timeline, wait,
@@ -37,7 +38,7 @@ struct Subject {
 ///
 /// # Errors
 /// The namespace or the files cannot be made. A server that does not start or deliver is noted.
-pub fn run(context: &Context) -> Result<Vec<Row>> {
+pub(crate) fn run(context: &Context) -> Result<Vec<Row>> {
     let place = context.directory.path().join("tftp");
     std::fs::create_dir_all(&place)?;
     let content = noise(ONE);
@@ -249,7 +250,7 @@ fn installed(program: &str) -> Result<PathBuf> {
 ///
 /// # Errors
 /// The address or the folder is not to be had.
-pub fn serve_async_tftp(address: SocketAddr, folder: &Path) -> Result<()> {
+pub(crate) fn serve_async_tftp(address: SocketAddr, folder: &Path) -> Result<()> {
     let runtime = tokio::runtime::Builder::new_multi_thread().enable_all().build()?;
     runtime.block_on(async {
         let server =
@@ -260,7 +261,7 @@ pub fn serve_async_tftp(address: SocketAddr, folder: &Path) -> Result<()> {
 }
 
 /// The program that has just been started with these arguments is that server.
-pub fn serves(arguments: &[String]) -> Option<Result<()>> {
+pub(crate) fn serves(arguments: &[String]) -> Option<Result<()>> {
     let [kind, address, folder] = arguments else { return None };
     let address = address.parse().context("an address with its port");
     match kind.as_str() {

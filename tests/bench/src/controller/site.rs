@@ -15,9 +15,9 @@ use kube::config::{KubeConfigOptions, Kubeconfig};
 use kube::{Api, Client, Config};
 use serde_json::{Value, json};
 
-use crate::guard::Process;
-use crate::kubernetes::Kubernetes;
-use crate::pxed;
+use bedplate_tests::guard::Process;
+use bedplate_tests::kubernetes::Kubernetes;
+use bedplate_tests::pxed;
 
 /// Requests at once while objects are made.
 pub(super) const AT_ONCE: usize = 32;

@@ -4,17 +4,6 @@
 //! round (a busy minute of the machine hits all of them), and gives rows; `bedplate-bench` prints them. Median of the rounds; a ratio is
 //! ours over the best peer's. A subject that fails is noted and left out; the others go on. Nothing here asserts a speed.
 
-pub mod agent;
-pub mod controller;
-pub mod dhcp;
-pub mod http;
-pub mod load;
-pub mod memory;
-pub mod power;
-pub mod size;
-pub mod tftp;
-pub mod unpack;
-
 use std::fmt::Write as _;
 use std::path::Path;
 use std::sync::{Mutex, PoisonError};
@@ -22,34 +11,34 @@ use std::sync::{Mutex, PoisonError};
 use anyhow::Result;
 use serde::Serialize;
 
-use crate::guard::Directory;
+use bedplate_tests::guard::Directory;
 
 /// The subject that is ours, in every table.
-pub const OURS: &str = "bedplate";
+pub(crate) const OURS: &str = "bedplate";
 
 /// What a bench is run with.
 #[derive(Debug)]
-pub struct Context {
+pub(crate) struct Context {
     /// Rounds; the median counts. At least 1.
-    pub rounds: usize,
+    pub(crate) rounds: usize,
     /// Short loads, for a trial: the numbers are no result.
-    pub quick: bool,
+    pub(crate) quick: bool,
     /// How long the agent rests while it is measured, in seconds; none: ten minutes, or one for a trial.
-    pub idle: Option<u32>,
+    pub(crate) idle: Option<u32>,
     /// Where files and logs go; removed at the end.
-    pub directory: Directory,
+    pub(crate) directory: Directory,
     failures: Mutex<Vec<Failure>>,
 }
 
 /// What could not be measured.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize)]
-pub struct Failure {
+pub(crate) struct Failure {
     /// What was to be measured.
-    pub title: String,
+    pub(crate) title: String,
     /// Of whom.
-    pub subject: String,
+    pub(crate) subject: String,
     /// Why not, with its causes.
-    pub reason: String,
+    pub(crate) reason: String,
 }
 
 impl Context {
@@ -57,7 +46,7 @@ impl Context {
     ///
     /// # Errors
     /// The directory cannot be made.
-    pub fn new(rounds: usize, quick: bool) -> Result<Self> {
+    pub(crate) fn new(rounds: usize, quick: bool) -> Result<Self> {
         Ok(Self {
             rounds,
             quick,
@@ -68,30 +57,30 @@ impl Context {
     }
 
     /// Seconds of one load.
-    pub const fn seconds(&self) -> u32 {
+    pub(crate) const fn seconds(&self) -> u32 {
         if self.quick { 1 } else { 3 }
     }
 
     /// Seconds of the agent's rest.
-    pub fn idle_seconds(&self) -> u32 {
+    pub(crate) fn idle_seconds(&self) -> u32 {
         self.idle.unwrap_or(if self.quick { 60 } else { 600 })
     }
 
     /// The value, or nothing and a note of the failure, which is printed at once.
-    pub fn noted<T>(&self, title: &str, subject: &str, result: Result<T>) -> Option<T> {
+    pub(crate) fn noted<T>(&self, title: &str, subject: &str, result: Result<T>) -> Option<T> {
         result.inspect_err(|error| self.fail(title, subject, error)).ok()
     }
 
     /// Notes a failure.
-    pub fn fail(&self, title: &str, subject: &str, error: &anyhow::Error) {
+    pub(crate) fn fail(&self, title: &str, subject: &str, error: &anyhow::Error) {
         let reason = format!("{error:#}");
-        crate::timeline::say(&format!("FAILED {title}: {subject}: {reason}"));
+        bedplate_tests::timeline::say(&format!("FAILED {title}: {subject}: {reason}"));
         let failure = Failure { title: title.to_owned(), subject: subject.to_owned(), reason };
         self.failures.lock().unwrap_or_else(PoisonError::into_inner).push(failure);
     }
 
     /// What failed so far.
-    pub fn failures(&self) -> Vec<Failure> {
+    pub(crate) fn failures(&self) -> Vec<Failure> {
         self.failures.lock().unwrap_or_else(PoisonError::into_inner).clone()
     }
 }
@@ -109,14 +98,14 @@ pub(crate) fn configuration(place: &Path, more: &str) -> Result<String> {
         at("state"),
         at("pxed.sock"),
         at("machines.d"),
-        crate::pxed::stub_image(place)?
+        bedplate_tests::pxed::stub_image(place)?
     ))
 }
 
 /// Which of two numbers is the better one.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "kebab-case")]
-pub enum Better {
+pub(crate) enum Better {
     /// Throughput.
     More,
     /// Memory, size, time.
@@ -126,24 +115,24 @@ pub enum Better {
 /// One subject under one load.
 #[derive(Debug, Clone, PartialEq, Serialize)]
 #[serde(rename_all = "camelCase")]
-pub struct Row {
+pub(crate) struct Row {
     /// What is measured, with the load: rows of one title are compared.
-    pub title: String,
+    pub(crate) title: String,
     /// Who: [`OURS`] or a peer, with its version where it says one.
-    pub subject: String,
+    pub(crate) subject: String,
     /// Unit of the numbers.
-    pub unit: &'static str,
+    pub(crate) unit: &'static str,
     /// Which number is the better one.
-    pub better: Better,
+    pub(crate) better: Better,
     /// Each round's number.
-    pub rounds: Vec<f64>,
+    pub(crate) rounds: Vec<f64>,
     /// What a reader must know, else empty.
-    pub note: String,
+    pub(crate) note: String,
 }
 
 impl Row {
     /// The middle of the rounds; of an even number, the mean of the two in the middle.
-    pub fn median(&self) -> f64 {
+    pub(crate) fn median(&self) -> f64 {
         let mut sorted = self.rounds.clone();
         sorted.sort_by(f64::total_cmp);
         let middle = sorted.len() / 2;
@@ -160,7 +149,7 @@ impl Row {
 }
 
 /// Ours over the best peer's, so that more than 1 is better, whatever the unit. `None` without ours or without a peer.
-pub fn ratio(rows: &[Row], title: &str) -> Option<f64> {
+pub(crate) fn ratio(rows: &[Row], title: &str) -> Option<f64> {
     let of_title = || rows.iter().filter(|row| row.title == title && row.median().is_finite());
     let ours = of_title().find(|row| row.subject == OURS)?;
     let peers = of_title().filter(|row| row.subject != OURS).map(Row::median);
@@ -173,7 +162,7 @@ pub fn ratio(rows: &[Row], title: &str) -> Option<f64> {
 }
 
 /// The rows as a table, a title after the other, with the ratio at the end of ours.
-pub fn table(rows: &[Row]) -> String {
+pub(crate) fn table(rows: &[Row]) -> String {
     let mut text = String::new();
     let mut titles: Vec<&str> = Vec::new();
     for row in rows {
@@ -209,7 +198,7 @@ pub fn table(rows: &[Row]) -> String {
 ///
 /// # Errors
 /// A number is not finite in a way JSON cannot hold.
-pub fn json(about: &serde_json::Value, rows: &[Row], failures: &[Failure]) -> Result<String> {
+pub(crate) fn json(about: &serde_json::Value, rows: &[Row], failures: &[Failure]) -> Result<String> {
     let of_row = |row: &Row| -> Result<serde_json::Value> {
         let mut value = serde_json::to_value(row)?;
         value["median"] = row.median().into();

@@ -19,8 +19,8 @@ use tokio::runtime::Runtime;
 
 use self::plain::Plain;
 use self::site::{Controller, PATIENCE, Site, Size};
-use crate::bench::{Better, Context, OURS, Row, rows};
-use crate::timeline;
+use crate::measurement::{Better, Context, OURS, Row, rows};
+use bedplate_tests::timeline;
 
 /// How many objects, and with `--quick`.
 const SIZES: (Size, Size) =
@@ -41,7 +41,7 @@ type Numbers = BTreeMap<(usize, &'static str), (f64, String)>;
 ///
 /// # Errors
 /// The runtime cannot be made. What fails after that is noted.
-pub fn run(context: &Context) -> Result<Vec<Row>> {
+pub(crate) fn run(context: &Context) -> Result<Vec<Row>> {
     let runtime = Runtime::new()?;
     let size = if context.quick { SIZES.1 } else { SIZES.0 };
     let mut measured: BTreeMap<(usize, &'static str), (Vec<f64>, String)> = BTreeMap::new();

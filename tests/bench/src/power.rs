@@ -16,11 +16,8 @@ use std::{
 use anyhow::{Context as _, Result, ensure};
 use jiff::Timestamp;
 
-use crate::{
-    bench::{Better, Context, OURS, Row, rows},
-    netns::Namespace,
-    timeline, wait,
-};
+use crate::measurement::{Better, Context, OURS, Row, rows};
+use bedplate_tests::{netns::Namespace, timeline, wait};
 use site::{Bmcs, Driver};
 
 /// BMCs, and with `--quick`.
@@ -43,7 +40,7 @@ type Numbers = BTreeMap<(usize, String), (f64, String)>;
 ///
 /// # Errors
 /// The namespace cannot be made. A subject that does not do as it should is noted.
-pub fn run(context: &Context) -> Result<Vec<Row>> {
+pub(crate) fn run(context: &Context) -> Result<Vec<Row>> {
     let network = Namespace::new("power")?;
     network.ip(&format!("address add {}/16 dev lo", site::ADDRESS))?;
     site::raise_limits()?;

@@ -44,19 +44,19 @@ struct Fetch<'a> {
 
 /// How a load went.
 #[derive(Debug, Clone, Copy)]
-pub struct Measured {
+pub(crate) struct Measured {
     /// From the first request to the last byte.
-    pub took: Duration,
+    pub(crate) took: Duration,
     /// Bytes of content, all clients together.
-    pub bytes: u64,
+    pub(crate) bytes: u64,
     /// Times that a client had to repeat itself: should be 0 on loopback.
-    pub repeats: u64,
+    pub(crate) repeats: u64,
 }
 
 impl Measured {
     /// MiB of content a second.
     #[allow(clippy::cast_precision_loss)]
-    pub fn mebibytes_per_second(self) -> f64 {
+    pub(crate) fn mebibytes_per_second(self) -> f64 {
         self.bytes as f64 / f64::from(1 << 20) / self.took.as_secs_f64()
     }
 }
@@ -65,7 +65,7 @@ impl Measured {
 ///
 /// # Errors
 /// A refusal, a wrong byte, or no end within a minute.
-pub fn fetch(
+pub(crate) fn fetch(
     server: SocketAddr,
     name: &str,
     options: &[AskedOption],
