@@ -171,7 +171,7 @@ pub struct Record {
     /// How long a trial may take, in seconds.
     pub timeout_seconds: i64,
     /// How long the Node must be Ready, in seconds.
-    pub node_ready_seconds: i64,
+    pub min_ready_seconds: i64,
     /// How many slots were the node before it: of two, the one that was made the node later has the higher number, whatever the clock says.
     #[serde(default)]
     pub generation: u64,

@@ -36,7 +36,7 @@ use crate::selector::MachineSelector;
     cel,
     doc = "What the nodes of some Machines are to be. Every edit of the template goes into a MachineConfigurationVersion.",
     validation = Rule::new("self.metadata.name.size() <= 240")
-        .message("a MachineConfiguration's name has at most 240 characters, so that its versions' names fit"),
+        .message("the name of a MachineConfiguration must have at most 240 characters, so that the names of its versions fit"),
     printcolumn(name = "Latest", type_ = "integer", json_path = ".status.latestVersion"),
     printcolumn(name = "Deployed", type_ = "integer", json_path = ".status.deployedVersion"),
     printcolumn(name = "Strategy", type_ = "string", json_path = ".spec.updateStrategy.type"),
@@ -86,7 +86,7 @@ fn default_history() -> i32 {
 #[serde(rename_all = "camelCase")]
 #[x_kube(
     validation = Rule::new("!has(self.rollingUpdate) || (has(self.type) && self.type == 'RollingUpdate')")
-        .message("updateStrategy.rollingUpdate belongs to type RollingUpdate")
+        .message("updateStrategy.rollingUpdate may only be set when type is RollingUpdate")
 )]
 pub struct UpdateStrategy {
     /// `OnDelete`: when a person deletes the Node. `RollingUpdate`: machine by machine. Default: `OnDelete`.

@@ -1,7 +1,8 @@
 //! The CustomResourceDefinitions of all kinds, as they are installed (`api/crds/*.yaml` is made from these).
 //!
-//! Two things are changed in what the derive makes: fields lose `nullable`, so that the API server drops an explicit
-//! `null` (else CEL's `has()` would take it for a value), and unsigned formats go, which Kubernetes does not know.
+//! Three things are changed in what the derive makes: fields lose `nullable`, so that the API server drops an explicit
+//! `null` (else CEL's `has()` would take it for a value), unsigned formats go, which Kubernetes does not know, and each list without
+//! a type is `atomic`.
 //!
 //! Pure: no clock, no file, no socket.
 
@@ -39,6 +40,9 @@ fn tidy(schema: &mut JSONSchemaProps) {
     schema.properties.iter_mut().flat_map(|properties| properties.values_mut()).for_each(tidy);
     if let Some(JSONSchemaPropsOrBool::Schema(schema)) = &mut schema.additional_properties {
         tidy(schema);
+    }
+    if schema.items.is_some() {
+        schema.x_kubernetes_list_type.get_or_insert_with(|| "atomic".to_owned());
     }
     match &mut schema.items {
         Some(JSONSchemaPropsOrArray::Schema(schema)) => tidy(schema),

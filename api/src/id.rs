@@ -46,7 +46,7 @@ impl MacAddress {
         self.0[0] & 1 == 0 && !matches!(self.0, [0, 0, 0, 0, 0, 0])
     }
 
-    /// The address of a node that has one of its own on its host's wire (`container.network: macvlan`): `02`, which is locally
+    /// The address of a node that has one of its own on its host's wire (`container.network: Macvlan`): `02`, which is locally
     /// administered and one interface's, then the first five octets of SHA-256 of `bedplate slot <name>`. Of both slots, so that a
     /// repave keeps the lease; agent, pxed and whoever keeps another DHCP server come to the same one, so it never changes.
     pub fn of_slot(machine: &MachineName) -> Self {

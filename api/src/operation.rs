@@ -58,16 +58,16 @@ pub const DRAINED: &str = "Drained";
 #[x_kube(
     validation = Rule::new("self == oldSelf").message("the spec of a MachineOperation cannot be changed: make a new one"),
     validation = Rule::new("has(self.machineRef) != has(self.machineSelector)")
-        .message("exactly one of machineRef and machineSelector is needed"),
+        .message("exactly one of machineRef and machineSelector must be set"),
     validation = Rule::new(
         "!has(self.machineSelector) || \
          (has(self.machineSelector.matchLabels) && size(self.machineSelector.matchLabels) > 0) || \
          (has(self.machineSelector.matchExpressions) && size(self.machineSelector.matchExpressions) > 0) || \
          (has(self.machineSelector.matchFields) && size(self.machineSelector.matchFields) > 0)"
     )
-    .message("machineSelector needs at least one requirement: an empty selector would take every Machine"),
+    .message("machineSelector must have at least one requirement: an empty selector would match all Machines"),
     validation = Rule::new("has(self.machineSelector) || (!has(self.maxParallel) && !has(self.failureLimit))")
-        .message("maxParallel and failureLimit belong to machineSelector")
+        .message("maxParallel and failureLimit may only be set when machineSelector is set")
 )]
 pub struct MachineOperationSpec {
     /// The one Machine that it is for.

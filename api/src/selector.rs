@@ -50,7 +50,7 @@ impl MachineSelector {
 #[serde(rename_all = "camelCase")]
 #[x_kube(
     validation = Rule::new("(self.operator in ['In', 'NotIn']) == (has(self.values) && size(self.values) > 0)")
-        .message("matchFields: values are needed for In and NotIn, and refused for Exists and DoesNotExist")
+        .message("matchFields: values must be set when operator is In or NotIn, and may only be set then")
 )]
 pub struct FieldRequirement {
     /// Field of the Machine. Fields of `status.hardware` are known when the host's agent has reported them.

@@ -65,3 +65,55 @@ fn walk(schema: &Value, path: &str) {
         walk(field, &path);
     }
 }
+
+/// Lists that are not `atomic`, by path: their type, or the keys of a `map`.
+const UNIQUE: [(&str, &str); 8] = [
+    ("spec.template.container.capabilities", "set"),
+    ("spec.template.files[].inPlace.restartUnits", "set"),
+    ("spec.template.kernelModules", "set"),
+    ("spec.template.kubernetes.taints", "key,effect"),
+    ("spec.template.units", "name"),
+    ("spec.template.units[].dropins", "name"),
+    ("status.conditions", "type"),
+    ("status.rolloutFailures", "machine"),
+];
+
+#[test]
+fn every_list_has_a_type() {
+    for definition in bedplate_api::crds::definitions() {
+        let kind = &definition.spec.names.kind;
+        let schema = serde_json::to_value(&definition.spec.versions[0].schema).unwrap();
+        let mut found = Vec::new();
+        for part in ["spec", "status"] {
+            lists(&schema["openAPIV3Schema"]["properties"][part], part, &mut found);
+        }
+        for (path, list) in &found {
+            assert_ne!(list, "", "{kind}.{path} has no list type");
+        }
+        found.retain(|(_, list)| list != "atomic");
+        found.sort();
+        let expected: Vec<_> = match kind.as_str() {
+            "MachineConfiguration" => UNIQUE.to_vec(),
+            "MachineConfigurationVersion" => {
+                UNIQUE.iter().copied().filter(|(path, _)| !path.ends_with("rolloutFailures")).collect()
+            }
+            "MachineOperation" => vec![("status.conditions", "type")],
+            _ => continue,
+        };
+        let found: Vec<_> = found.iter().map(|(path, list)| (path.as_str(), list.as_str())).collect();
+        assert_eq!(found, expected, "{kind}");
+    }
+}
+
+fn lists(schema: &Value, path: &str, found: &mut Vec<(String, String)>) {
+    if schema["type"] == "array" {
+        let keys = schema["x-kubernetes-list-map-keys"].as_array().into_iter().flatten();
+        let keys: Vec<_> = keys.filter_map(Value::as_str).collect();
+        let list = schema["x-kubernetes-list-type"].as_str().unwrap_or_default();
+        found.push((path.to_owned(), if list == "map" { keys.join(",") } else { list.to_owned() }));
+        lists(&schema["items"], &format!("{path}[]"), found);
+    }
+    for (name, field) in schema["properties"].as_object().into_iter().flatten() {
+        lists(field, &format!("{path}.{name}"), found);
+    }
+}

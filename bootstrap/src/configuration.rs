@@ -158,7 +158,7 @@ fn leftovers(role: NodeRole, document: &Value) -> Vec<String> {
 
 /// A worker says nothing of a control plane.
 fn check_role(kubernetes: &KubernetesSpec, theirs: &Value, mistakes: &mut Mistakes) {
-    const INSTEAD: &str = "role is worker; a control plane has role controlPlane";
+    const INSTEAD: &str = "role is Worker; a control plane has role ControlPlane";
     if kubernetes.role == NodeRole::ControlPlane {
         return;
     }
@@ -176,7 +176,7 @@ pub(crate) fn init(input: &InitInput<'_>) -> Result<Rendered, RenderKubeadmError
     let version = Version::of(input.kubernetes)?;
     let mut mistakes = Mistakes::default();
     if input.kubernetes.role == NodeRole::Worker {
-        let expected = "must be controlPlane to make a cluster".to_owned();
+        let expected = "must be ControlPlane to make a cluster".to_owned();
         mistakes.push(Mistake::InvalidField { field: "role".to_owned(), expected });
     }
     let mut theirs = version.part(Part::Init, &mut mistakes);

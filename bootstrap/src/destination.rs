@@ -106,7 +106,7 @@ mod tests {
         let of = |more: Value| format!("{:?}", destination(&kubernetes(&more)));
         assert_eq!(of(json!({})), "Unnamed");
         assert_eq!(of(json!({ "apiServerEndpoint": "k:6443" })), "Endpoint(\"k:6443\")");
-        assert_eq!(of(json!({ "role": "controlPlane", "apiServerEndpoint": "k:6443" })), "Unnamed");
+        assert_eq!(of(json!({ "role": "ControlPlane", "apiServerEndpoint": "k:6443" })), "Unnamed");
         let file = json!({ "discovery": { "file": { "kubeConfigPath": "/etc/join.conf" } } });
         let both = json!({ "apiServerEndpoint": "k:6443", "joinConfiguration": file });
         assert_eq!(of(both), "File(\"/etc/join.conf\")");

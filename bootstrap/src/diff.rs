@@ -397,7 +397,7 @@ mod tests {
         for (pointer, value, text) in [
             ("/image/reference", json!("r/b@sha256:2"), "image.reference: r/a@sha256:1 -> r/b@sha256:2"),
             ("/kubernetes/version", json!("v1.34.5"), "kubernetes.version: v1.34.4 -> v1.34.5"),
-            ("/kubernetes/role", json!("controlPlane"), "kubernetes.role: changes"),
+            ("/kubernetes/role", json!("ControlPlane"), "kubernetes.role: changes"),
             ("/kubernetes/apiServerEndpoint", json!("h:1"), "kubernetes.apiServerEndpoint: changes"),
             (
                 "/kubernetes/kubeletExtraArgs",
@@ -410,7 +410,7 @@ mod tests {
             ("/units", json!([{"name": "a.service"}]), "units: changes"),
             ("/preKubeadmCommands", json!(["true"]), "preKubeadmCommands: changes"),
             ("/postKubeadmCommands", json!(["true"]), "postKubeadmCommands: changes"),
-            ("/container", json!({"network": "veth"}), "container: changes"),
+            ("/container", json!({"network": "Veth"}), "container: changes"),
             ("/files/0/content", json!("y"), "files: /etc/plain: changes"),
             ("/files/1", repeated, "files: /etc/marked: changes"),
         ] {

@@ -64,7 +64,7 @@ pub enum Refusal {
     Memory(String),
     /// A control plane in a network in which others do not reach it.
     #[error(
-        "container.network is {network}, and role controlPlane cannot be had in it: {why}; leave container.network out"
+        "container.network is {network}, and role ControlPlane cannot be had in it: {why}; leave container.network out"
     )]
     ControlPlane {
         /// Name of the network.
@@ -215,11 +215,11 @@ fn check_network(template: &Template) -> Result<(), Refusal> {
     let is_control_plane = template.kubernetes.role == NodeRole::ControlPlane;
     match network(template) {
         ContainerNetwork::Macvlan if is_control_plane => Err(Refusal::ControlPlane {
-            network: "macvlan",
+            network: "Macvlan",
             why: "a host hears nothing of a macvlan of its own, so the agent would not reach this API server",
         }),
         ContainerNetwork::Veth if is_control_plane => Err(Refusal::ControlPlane {
-            network: "veth",
+            network: "Veth",
             why: "only the host reaches an address behind the host, and an API server and etcd tell theirs to others",
         }),
         ContainerNetwork::Host | ContainerNetwork::Veth | ContainerNetwork::Macvlan => Ok(()),
@@ -230,7 +230,7 @@ fn check_network(template: &Template) -> Result<(), Refusal> {
 fn check_seen(index: usize, file: &FileSpec, template: &Template, binds: &[Bind]) -> Result<(), Refusal> {
     let path = plain_path(&file.path);
     if network(template) == ContainerNetwork::Veth && path == "/etc/hosts" {
-        return Err(hidden(index, file, "the list of hosts of container.network veth".to_owned()));
+        return Err(hidden(index, file, "the list of hosts of container.network Veth".to_owned()));
     }
     let above = binds.iter().find(|bind| below(&path, &plain_path(&bind.target)).is_some());
     above.map_or(Ok(()), |bind| Err(hidden(index, file, format!("the bind {}", bind.target))))
@@ -342,7 +342,7 @@ mod tests {
 
     #[test]
     fn every_refusal_that_needs_no_host_is_found_in_the_template() {
-        let control_plane = json!({ "version": "v1.34.4", "role": "controlPlane" });
+        let control_plane = json!({ "version": "v1.34.4", "role": "ControlPlane" });
         let encoded = |encoding: &str, content: &str| json!({ "files": [{ "path": "/a", "content": content, "encoding": encoding }] });
         let mut seen = BTreeSet::new();
         for (more, expected, field) in [
@@ -361,14 +361,14 @@ mod tests {
             ),
             (json!({ "container": { "memoryMax": "99E" } }), "Memory", "container.memoryMax "),
             (
-                json!({ "container": { "network": "veth" }, "kubernetes": control_plane }),
+                json!({ "container": { "network": "Veth" }, "kubernetes": control_plane }),
                 "ControlPlane",
-                "container.network is veth",
+                "container.network is Veth",
             ),
             (
-                json!({ "container": { "network": "macvlan" }, "kubernetes": control_plane }),
+                json!({ "container": { "network": "Macvlan" }, "kubernetes": control_plane }),
                 "ControlPlane",
-                "container.network is macvlan",
+                "container.network is Macvlan",
             ),
             (encoded("base64", "!"), "Encoding", "files[0] (/a): its content is not base64"),
             (encoded("gzip+base64", "aGVsbG8="), "Encoding", "files[0] (/a): its content is not gzip"),
@@ -380,7 +380,7 @@ mod tests {
                 "files[0] (/srv/a/x): the bind /srv//a",
             ),
             (
-                json!({ "files": file("/etc/hosts"), "container": { "network": "veth" } }),
+                json!({ "files": file("/etc/hosts"), "container": { "network": "Veth" } }),
                 "Hidden",
                 "files[0] (/etc/hosts): the list of hosts",
             ),
@@ -397,8 +397,8 @@ mod tests {
     fn all_refusals_of_a_template_are_reported_together() {
         let more = json!({
             "files": [{ "path": "/run/x", "content": "!", "encoding": "base64" }],
-            "container": { "network": "veth", "binds": ["/a:/b:exec", "/c:/d:idmap"], "memoryMax": "99E" },
-            "kubernetes": { "version": "v1.34.4", "role": "controlPlane" },
+            "container": { "network": "Veth", "binds": ["/a:/b:exec", "/c:/d:idmap"], "memoryMax": "99E" },
+            "kubernetes": { "version": "v1.34.4", "role": "ControlPlane" },
             "sysctls": { "": "1" },
         });
         let kinds: Vec<_> = refusals(&more).iter().map(kind).collect();
@@ -414,9 +414,9 @@ mod tests {
             json!({ "files": [{ "path": "/etc/a", "content": "aGVs\nbG8=", "encoding": "base64" }] }),
             json!({ "files": [{ "path": "/etc/a", "content": packed(8 << 20), "encoding": "gzip+base64" }] }),
             json!({ "files": file("/var/lib/kubelet/config.json"), "container": { "binds": ["/srv"] } }),
-            json!({ "files": file("/etc/hosts"), "container": { "network": "macvlan" } }),
-            json!({ "container": { "network": "veth", "memoryMax": "8Gi", "binds": ["/srv:/data:ro"] } }),
-            json!({ "container": { "network": "host" }, "kubernetes": { "version": "v1.34.4", "role": "controlPlane" } }),
+            json!({ "files": file("/etc/hosts"), "container": { "network": "Macvlan" } }),
+            json!({ "container": { "network": "Veth", "memoryMax": "8Gi", "binds": ["/srv:/data:ro"] } }),
+            json!({ "container": { "network": "Host" }, "kubernetes": { "version": "v1.34.4", "role": "ControlPlane" } }),
         ] {
             assert_eq!(refusals(&more), [], "{more}");
         }

@@ -101,7 +101,7 @@ impl Cluster {
 
 #[tokio::test]
 async fn trust_5_joined_control_plane_gets_its_serving_certificate_although_it_is_an_endpoint() {
-    let (worker, control_plane) = ("worker", "controlPlane");
+    let (worker, control_plane) = ("Worker", "ControlPlane");
     for (roles, endpoint, server, verdict, words) in [
         (vec![control_plane], OWN, "api.example", "Approved", ""),
         // The first control plane of a cluster without a controlPlaneEndpoint.
@@ -123,7 +123,7 @@ async fn trust_5_joined_control_plane_gets_its_serving_certificate_although_it_i
 
 /// A cluster that leaves the request to a user: the API server's address is another one's.
 fn undecided() -> Cluster {
-    Cluster { versions: vec![version(1, "controlPlane")], endpoint: "10.7.0.1", server: OWN }
+    Cluster { versions: vec![version(1, "ControlPlane")], endpoint: "10.7.0.1", server: OWN }
 }
 
 /// The attack: a kubelet makes requests that are left to a user, each of which is read again for as long as it exists.

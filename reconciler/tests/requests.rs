@@ -262,7 +262,7 @@ async fn c2_edit_that_no_host_can_use_becomes_no_version_and_says_why() {
 async fn c2_control_plane_that_joins_nothing_becomes_a_version_only_where_a_host_runs_it() {
     let plane = |content: u32, join: Value| {
         let mut given = server::configuration(content, &json!({}));
-        given["spec"]["template"]["kubernetes"]["role"] = json!("controlPlane");
+        given["spec"]["template"]["kubernetes"]["role"] = json!("ControlPlane");
         given["spec"]["template"]["kubernetes"]["joinConfiguration"] = join;
         given
     };

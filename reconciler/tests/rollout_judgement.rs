@@ -88,7 +88,7 @@ fn worker(number: u32) -> Value {
 
 fn control_plane(number: u32, join: &Value) -> Value {
     let mut version = worker(number);
-    version["spec"]["template"]["kubernetes"]["role"] = json!("controlPlane");
+    version["spec"]["template"]["kubernetes"]["role"] = json!("ControlPlane");
     version["spec"]["template"]["kubernetes"]["joinConfiguration"] = join.clone();
     version
 }

@@ -171,10 +171,10 @@ impl AgentHost {
     /// # Errors
     /// The node image is missing, or the version is refused.
     pub fn version(&self, number: u32, kubeadm: &str) -> Result<()> {
-        self.version_in(number, kubeadm, "host")
+        self.version_in(number, kubeadm, "Host")
     }
 
-    /// The same in a network of this kind: `host`, `macvlan`, `veth`.
+    /// The same in a network of this kind: `Host`, `Macvlan`, `Veth`.
     ///
     /// # Errors
     /// As of [`Self::version`].
@@ -190,7 +190,7 @@ impl AgentHost {
             "units": [{ "name": "kubelet.service", "enabled": true,
                 "dropins": [{ "name": "99-stand-in.conf", "contents": KUBELET_UNIT }] }],
             "container": { "network": network },
-            "healthGate": { "timeoutSeconds": 60, "nodeReadySeconds": 1 },
+            "healthGate": { "timeoutSeconds": 60, "minReadySeconds": 1 },
         } });
         self.apply(&json!({ "apiVersion": "bedplate.dev/v1alpha1", "kind": "MachineConfigurationVersion",
             "metadata": { "name": format!("workers-v{number}") }, "spec": spec }))

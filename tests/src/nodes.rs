@@ -220,7 +220,7 @@ impl Nodes {
             "image": {"reference": self.registry.reference(), "caBundle": self.registry.authority()},
             "kubernetes": {"version": control_plane::version()?},
             "files": [{"path": "/etc/cni/net.d/05-pods.conflist", "content": network.to_string()}],
-            "healthGate": {"timeoutSeconds": 1500, "nodeReadySeconds": 5},
+            "healthGate": {"timeoutSeconds": 1500, "minReadySeconds": 5},
         });
         for (name, value) in more.as_object().into_iter().flatten() {
             template[name] = value.clone();

@@ -121,6 +121,6 @@ pub fn template() -> Result<Value> {
             "joinConfiguration": { "nodeRegistration": registration() } },
         "files": files,
         "units": [{ "name": "kubelet.service", "dropins": [shown] }],
-        "healthGate": { "timeoutSeconds": 600, "nodeReadySeconds": 1 },
+        "healthGate": { "timeoutSeconds": 600, "minReadySeconds": 1 },
     }))
 }

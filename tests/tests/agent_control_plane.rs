@@ -125,7 +125,7 @@ impl Site {
             "container": { "network": network },
             "files": files().into_iter().chain(more).collect::<Vec<_>>(),
             "preKubeadmCommands": [PARAMETERS],
-            "healthGate": { "timeoutSeconds": 600, "nodeReadySeconds": 1 },
+            "healthGate": { "timeoutSeconds": 600, "minReadySeconds": 1 },
         });
         let spec = json!({ "machineSelector": { "matchLabels": { "role": machine } }, "template": template });
         self.manifest("MachineConfiguration", &json!({ "name": machine }), &spec);
@@ -136,14 +136,14 @@ impl Site {
         let mut registration = registration();
         registration["taints"] = json!([]);
         let kubernetes = json!({
-            "role": "controlPlane",
+            "role": "ControlPlane",
             "apiServerEndpoint": SERVER,
             "clusterConfiguration": { "imageRepository": "10.7.0.1:5001", "encryptionAlgorithm": "ECDSA-P256",
                 "dns": { "disabled": true }, "proxy": { "disabled": true } },
             "initConfiguration": { "localAPIEndpoint": { "advertiseAddress": "10.7.0.11" },
                 "nodeRegistration": registration },
         });
-        self.configuration(CONTROL_PLANE, &kubernetes, "host", registry_files("10.7.0.1:5001", authority));
+        self.configuration(CONTROL_PLANE, &kubernetes, "Host", registry_files("10.7.0.1:5001", authority));
     }
 
     /// A control plane that joins as a worker does, and has what control planes share from a Secret.
@@ -153,9 +153,9 @@ impl Site {
         for (file, key) in SHARED {
             files.push(from_secret(&format!("/etc/kubernetes/pki/{file}"), "control-plane", key));
         }
-        let kubernetes = json!({ "role": "controlPlane", "nodeLabels": labels, "joinConfiguration": {
+        let kubernetes = json!({ "role": "ControlPlane", "nodeLabels": labels, "joinConfiguration": {
             "discovery": { "file": { "kubeConfigPath": JOIN } }, "nodeRegistration": registration() } });
-        self.configuration(SECOND, &kubernetes, "host", files);
+        self.configuration(SECOND, &kubernetes, "Host", files);
     }
 
     /// A worker that joins by a kubeconfig from a Secret.
@@ -398,7 +398,7 @@ fn an_empty_host_becomes_a_control_plane_without_a_cluster_and_another_joins_it(
 
     let _second = joins_and_is_paved_again(&site, &control);
 
-    site.worker(&json!({}), "macvlan");
+    site.worker(&json!({}), "Macvlan");
     let worker = site.host(WORKER, 13);
     let status = site.until("the worker is applied", WORKER, &worker, |status| has_applied(status, 1, "a"));
     let first = status["applied"]["nodeUid"].clone();
@@ -410,7 +410,7 @@ fn an_empty_host_becomes_a_control_plane_without_a_cluster_and_another_joins_it(
 
     // H6: what is edited while the node runs is paved once its Node is gone.
     worker.host.run("systemctl", &["start", "systemd-networkd.service"]).unwrap();
-    site.worker(&json!({ "example.com/paved": "again" }), "veth");
+    site.worker(&json!({ "example.com/paved": "again" }), "Veth");
     site.kubectl(&["delete", "node", WORKER]).unwrap();
     let status =
         site.until("the worker is paved again", WORKER, &worker, |status| has_applied(status, 2, "b"));

@@ -81,7 +81,7 @@ fn a_node_on_the_hosts_wire_has_its_own_address_of_pxed_and_keeps_it_when_it_is_
     let _pxed = Pxed::start(&setup, &[machine], &wire, directory.path()).unwrap();
     let site = AgentHost::start_in(host, Some((&wire, SERVER)), 5).unwrap();
     for version in [1, 2] {
-        site.version_in(version, &kubeadm(&site), "macvlan").unwrap();
+        site.version_in(version, &kubeadm(&site), "Macvlan").unwrap();
     }
     site.host.run("systemctl", &["start", "bedplate-agent.service"]).unwrap();
     site.select(1).unwrap();
@@ -107,7 +107,7 @@ fn a_node_behind_its_host_reaches_the_cluster_and_its_kubelet_is_reached_at_the_
     let (wire, host) = wire();
     let site = AgentHost::start_in(host, Some((&wire, SERVER)), 5).unwrap();
     for version in [1, 2] {
-        site.version_in(version, &kubeadm(&site), "veth").unwrap();
+        site.version_in(version, &kubeadm(&site), "Veth").unwrap();
     }
     site.host.run("systemctl", &["start", "bedplate-agent.service"]).unwrap();
     site.select(1).unwrap();

@@ -200,7 +200,7 @@ fn c4_three_nodes_are_updated_in_turn_within_their_pods_budget_over_a_controller
     let mut bad = worker::template()?;
     // This version never becomes healthy. whole_node and agent_faults wait for a health gate of the usual length.
     bad["preKubeadmCommands"] = json!(["echo no such device >&2; exit 1"]);
-    bad["healthGate"] = json!({"timeoutSeconds": 10, "nodeReadySeconds": 1});
+    bad["healthGate"] = json!({"timeoutSeconds": 10, "minReadySeconds": 1});
     let before = NAMES.map(|name| rollout.node(name)["metadata"]["uid"].clone());
     rollout.edit(&bad)?;
     rollout.rolls_until("the update is Degraded", || {

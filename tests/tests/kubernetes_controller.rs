@@ -605,7 +605,7 @@ fn trust_5_endpoint_of_the_api_server_is_for_the_kubelet_of_its_control_plane() 
     site.apply(&json!({ "apiVersion": "discovery.k8s.io/v1", "kind": "EndpointSlice", "addressType": "IPv4",
         "metadata": { "name": "kubernetes", "namespace": "default" }, "endpoints": [{ "addresses": ["10.7.6.1"] }] }));
     for (name, role, verdict) in
-        [("endpoint-plane", "controlPlane", "Approved"), ("endpoint-worker", "worker", "Denied")]
+        [("endpoint-plane", "ControlPlane", "Approved"), ("endpoint-worker", "Worker", "Denied")]
     {
         let template = json!({ "image": { "reference": NODE_IMAGE },
             "kubernetes": { "version": "v1.34.4", "role": role, "joinConfiguration": {} } });

@@ -126,7 +126,7 @@ fn dry_run_of_init_applies_the_patch_and_the_arguments() {
     namespace.add_bridge("br0", Some(("192.0.2.1".parse().unwrap(), 24))).unwrap();
     let place = Directory::new("kubeadm").unwrap();
     let kubernetes = spec(json!({
-        "version": version(), "role": "controlPlane", "nodeLabels": {"example.com/rack": "r1"},
+        "version": version(), "role": "ControlPlane", "nodeLabels": {"example.com/rack": "r1"},
         "kubeletConfiguration": {"maxPods": 50},
         "initConfiguration": {
             "localAPIEndpoint": {"advertiseAddress": "192.0.2.1"},

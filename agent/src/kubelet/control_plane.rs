@@ -95,8 +95,8 @@ mod tests {
         let root = tempfile::tempdir().unwrap();
         std::fs::create_dir_all(root.path().join("proc/7/root")).unwrap();
         let leader = Leader::new(7).unwrap();
-        assert_eq!(ask(root.path(), leader, &filled("worker")).await, Ok(()));
-        let said = ask(root.path(), leader, &filled("controlPlane")).await.unwrap_err();
+        assert_eq!(ask(root.path(), leader, &filled("Worker")).await, Ok(()));
+        let said = ask(root.path(), leader, &filled("ControlPlane")).await.unwrap_err();
         assert!(said.contains("there is no /etc/kubernetes/manifests/kube-apiserver.yaml"), "{said}");
     }
 }

@@ -195,7 +195,7 @@ mod tests {
 
     #[test]
     fn after_a_boot_the_credential_is_read_from_the_slot_that_was_the_node() {
-        let (_directory, slots) = slots("worker");
+        let (_directory, slots) = slots("Worker");
         assert_eq!(of_stopped(&slots).unwrap(), Kubelet::Asleep { node_uid: "n".to_owned() });
         put(&slots.places().upper(SlotName::B), "etc/kubernetes/kubelet.conf", CONFIG);
         let pki = slots.places().kept(SlotName::B, "kubelet").join("pki");
@@ -211,7 +211,7 @@ mod tests {
 
     #[test]
     fn the_api_server_of_a_slot_that_does_not_run_is_not_asked() {
-        let (_directory, slots) = slots("controlPlane");
+        let (_directory, slots) = slots("ControlPlane");
         put(&slots.places().kept(SlotName::B, "kubernetes"), "kubelet.conf", CONFIG);
         assert_eq!(of_stopped(&slots).unwrap(), Kubelet::Asleep { node_uid: "n".to_owned() });
         slots.clear(SlotName::B).unwrap();

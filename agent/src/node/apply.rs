@@ -72,7 +72,7 @@ pub enum ApplyError {
     Contents(#[from] MakeContentsError),
     /// It would make a cluster beside the one that the agent follows.
     #[error(
-        "role controlPlane without a joinConfiguration makes a cluster of its own, which a host does only without one (docs/node.md, \
+        "role ControlPlane without a joinConfiguration makes a cluster of its own, which a host does only without one (docs/node.md, \
          \"The first control plane\"): give it a joinConfiguration, and it joins this one"
     )]
     MakesCluster,

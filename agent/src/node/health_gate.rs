@@ -153,7 +153,7 @@ mod tests {
         let listener = tokio::net::TcpListener::bind("127.0.0.1:0").await.unwrap();
         let port = listener.local_addr().unwrap().port();
         let gate = gate(Path::new("/nonexistent"));
-        let filled = filled("host", &json!({"healthzPort": port}));
+        let filled = filled("Host", &json!({"healthzPort": port}));
         for (said, expected) in ANSWERS {
             let serve = async { answer(listener.accept().await.unwrap().0, said).await };
             let (asked, ()) = tokio::join!(gate.kubelet(leader(), &filled), serve);
@@ -182,12 +182,12 @@ mod tests {
         std::fs::write(manifest, "").unwrap();
         let gate = gate(root);
         compare(
-            &gate.kubelet(leader(), &filled("veth", &json!({}))).await,
+            &gate.kubelet(leader(), &filled("Veth", &json!({}))).await,
             Err("no answer at 127.0.0.1:10248: the process is not the first one of a container"),
         );
         let said = gate.runtime(leader(), CRI_SOCKET).await.unwrap_err();
         assert!(said.contains("the process is not the first one of a container"), "{said}");
-        let mut control_plane = filled("host", &json!({}));
+        let mut control_plane = filled("Host", &json!({}));
         control_plane.template.kubernetes.role = NodeRole::ControlPlane;
         let said = gate.control_plane(leader(), &control_plane).await.unwrap_err();
         assert!(said.contains("the process is not the first one of a container"), "{said}");
@@ -202,7 +202,7 @@ mod tests {
         let socket = root.path().join("proc/7/root").join(HEALTH_SOCKET.trim_start_matches('/'));
         std::fs::create_dir_all(socket.parent().unwrap()).unwrap();
         let gate = gate(root.path());
-        for network in ["macvlan", "veth"] {
+        for network in ["Macvlan", "Veth"] {
             let filled = filled(network, &json!({}));
             compare(&gate.kubelet(leader(), &filled).await, Err("no answer at 127.0.0.1:10248"));
             let listener = tokio::net::UnixListener::bind(&socket).unwrap();

@@ -156,11 +156,11 @@ fn gate(seen: &Observed, record: &Record, slot: SlotName) -> Result<Step, Wait> 
         }
         NodeSeen::Present { uid, ready_since: Some(since) } => (uid, *since),
     };
-    let long_enough = later(ready_since, SignedDuration::from_secs(record.node_ready_seconds));
+    let long_enough = later(ready_since, SignedDuration::from_secs(record.min_ready_seconds));
     // One that lies ahead was written before the clock was set back: how long ago that is nobody knows, and to wait for it would fail the trial
     // of a node that is well.
     if (ready_since..long_enough).contains(&seen.now) {
-        let message = format!("the Node is Ready, and has to stay so for {} s", record.node_ready_seconds);
+        let message = format!("the Node is Ready, and has to stay so for {} s", record.min_ready_seconds);
         return Err(Wait { reason: PavedReason::CheckingHealth, message, until: Some(long_enough) });
     }
     // Ready alone hides most faults of a slot: those that show when a Pod starts.

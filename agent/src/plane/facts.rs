@@ -18,7 +18,7 @@ pub const CLAIMED_BY: &str = "bedplate.dev/claimed-by";
 
 /// The default of `healthGate.timeoutSeconds`.
 const GATE_TIMEOUT: i32 = 600;
-/// The default of `healthGate.nodeReadySeconds`.
+/// The default of `healthGate.minReadySeconds`.
 const NODE_READY: i32 = 30;
 
 impl Seen {
@@ -87,7 +87,7 @@ fn version(version: &MachineConfigurationVersion) -> VersionFacts {
         reference: VersionRef { name: spec.configuration_name.clone(), version: spec.version },
         template: template_hash(&spec.template),
         timeout: seconds(gate.map_or(GATE_TIMEOUT, |gate| gate.timeout_seconds)),
-        node_ready: seconds(gate.map_or(NODE_READY, |gate| gate.node_ready_seconds)),
+        node_ready: seconds(gate.map_or(NODE_READY, |gate| gate.min_ready_seconds)),
     }
 }
 
@@ -221,7 +221,7 @@ mod tests {
         assert_eq!(plain.reference, VersionRef { name: "workers".to_owned(), version: 2 });
         assert_eq!((plain.timeout.as_secs(), plain.node_ready.as_secs()), (600, 30));
         let mut gated = template;
-        gated["healthGate"] = json!({ "timeoutSeconds": 60, "nodeReadySeconds": 5 });
+        gated["healthGate"] = json!({ "timeoutSeconds": 60, "minReadySeconds": 5 });
         let gated = of(&gated);
         assert_eq!((gated.timeout.as_secs(), gated.node_ready.as_secs()), (60, 5));
         assert_ne!(gated.template, plain.template);
@@ -241,7 +241,7 @@ mod tests {
         // Kept in records on disk: another text would have every slot filled anew.
         assert_eq!(
             of(&template).template,
-            "4fd2a76169fe2b69de6a1beb2a7d6ad1bd943bec51bfe05d049139d557b3252a"
+            "6e91854c3e5bb4fc5fdc990df512173a63588b88a5aa4a4e5ff394a24f9bd9ab"
         );
     }
 }

@@ -294,7 +294,7 @@ mod tests {
 
     #[test]
     fn what_no_host_can_do_for_a_slot_is_told_before_anything_is_fetched() {
-        let more = json!({"container": {"network": "veth"}, "kubernetes": {"version": "v1.34.4", "role": "controlPlane"}});
+        let more = json!({"container": {"network": "Veth"}, "kubernetes": {"version": "v1.34.4", "role": "ControlPlane"}});
         let error = made(more, &Secrets::new()).unwrap_err();
         let MakeContentsError::Template(CheckTemplateError(refusals)) = &error else { panic!("{error}") };
         assert!(matches!(refusals[..], [Refusal::ControlPlane { .. }]), "{error}");

@@ -144,7 +144,7 @@ mod tests {
     #[test]
     fn a_cluster_is_known_by_its_data_though_the_mark_is_gone_unless_they_are_of_an_attempt() {
         let made = |paths: &[&str]| {
-            let (_directory, slots) = marked("controlPlane", false, paths);
+            let (_directory, slots) = marked("ControlPlane", false, paths);
             let seen = slots.look(SlotName::A, false).unwrap();
             assert!(!seen.joined_control_plane);
             (seen.made_cluster, seen.is_kept())
@@ -169,10 +169,10 @@ mod tests {
             assert!(!seen.made_cluster && !seen.is_kept(), "by its stage");
             seen.joined_control_plane
         };
-        assert!(!joined("controlPlane", &[unit::ATTEMPT]));
-        assert!(joined("controlPlane", &[unit::ATTEMPT, unit::ETCD_DATA]));
-        assert!(joined("controlPlane", &[unit::JOINED]));
-        assert!(!joined("worker", &[unit::JOINED]));
+        assert!(!joined("ControlPlane", &[unit::ATTEMPT]));
+        assert!(joined("ControlPlane", &[unit::ATTEMPT, unit::ETCD_DATA]));
+        assert!(joined("ControlPlane", &[unit::JOINED]));
+        assert!(!joined("Worker", &[unit::JOINED]));
     }
 
     #[test]

@@ -180,7 +180,7 @@ fn behind_the_host(uplink: &Uplink) -> String {
 
 fn the_hosts_end(uplink: &Uplink) -> String {
     format!(
-        "# Written by bedplate-agent: the link of a slot with container.network veth.\n\
+        "# Written by bedplate-agent: the link of a slot with container.network Veth.\n\
          [Match]\nName=ve-bedplate-*\n\n\
          [Link]\nMTUBytes={mtu}\n# The host is online without it.\nRequiredForOnline=no\n\n\
          [Network]\nAddress={HOST_END}/{LINK}\nLinkLocalAddressing=no\nLLMNR=no\nMulticastDNS=no\n\
@@ -344,7 +344,7 @@ mod tests {
 
     #[test]
     fn a_node_on_the_hosts_network_gets_nothing_of_a_network() {
-        let template = template("host", json!({}));
+        let template = template("Host", json!({}));
         assert_eq!(contents(&template, &name(), &[("net.ipv4.ip_forward", "1")]), Contents::default());
         assert_eq!(files(&template, &name(), SlotName::A, None, &Places::default()).unwrap(), []);
     }
@@ -352,7 +352,7 @@ mod tests {
     #[test]
     fn a_node_with_its_own_network_sets_what_is_of_a_network_itself() {
         let contents = contents(
-            &template("macvlan", json!({})),
+            &template("Macvlan", json!({})),
             &name(),
             &[("net.ipv4.ip_forward", "1"), ("vm.overcommit_memory", "1")],
         );
@@ -366,7 +366,7 @@ mod tests {
     #[test]
     fn the_agent_reaches_the_kubelets_own_health_port_or_none_if_it_is_closed() {
         let of = |kubelet: Value| {
-            let template = template("veth", json!({"kubeletConfiguration": kubelet}));
+            let template = template("Veth", json!({"kubeletConfiguration": kubelet}));
             contents(&template, &name(), &[("net.x", "1")])
         };
         let unit = "/etc/systemd/system/bedplate-health.service";
@@ -380,7 +380,7 @@ mod tests {
     #[test]
     fn a_host_without_a_way_out_has_no_place_for_such_a_node() {
         let places = Places::default();
-        for network in ["macvlan", "veth"] {
+        for network in ["Macvlan", "Veth"] {
             let template = template(network, json!({}));
             let odd = uplink("eth0 eth1");
             for uplink in [None, Some(&odd)] {
@@ -392,7 +392,7 @@ mod tests {
 
     #[test]
     fn both_slots_have_one_address_on_the_wire() {
-        let template = template("macvlan", json!({}));
+        let template = template("Macvlan", json!({}));
         let unit = text(&contents(&template, &name(), &[]), "/etc/systemd/system/bedplate-mac.service");
         assert!(unit.contains(" address 02:83:90:9c:ab:61 up;"), "{unit}");
         let nspawn = nspawn(&template, SlotName::B, Some(&uplink("bond0.7")), &Places::default()).unwrap();
@@ -401,7 +401,7 @@ mod tests {
 
     #[test]
     fn networkd_never_brings_the_node_up_with_another_address_than_its_own_however_long_that_is_held() {
-        let contents = contents(&template("macvlan", json!({})), &name(), &[]);
+        let contents = contents(&template("Macvlan", json!({})), &name(), &[]);
         let unit = text(&contents, "/etc/systemd/system/bedplate-mac.service");
         assert!(unit.contains("\nBefore=systemd-networkd.service\n"), "{unit}");
         assert!(unit.contains("\nTimeoutStartSec=infinity\n"), "{unit}");
@@ -412,7 +412,7 @@ mod tests {
     #[test]
     fn the_kubelets_own_port_is_published() {
         let of = |kubelet: Value| {
-            let template = template("veth", json!({"kubeletConfiguration": kubelet}));
+            let template = template("Veth", json!({"kubeletConfiguration": kubelet}));
             nspawn(&template, SlotName::A, Some(&uplink("eth0")), &Places::default()).unwrap()
         };
         assert!(of(json!({})).ends_with("\nPort=tcp:10250:10250\n"));

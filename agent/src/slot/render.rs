@@ -57,7 +57,7 @@ pub enum RenderSlotError {
     Template(#[from] Refusal),
     /// Nothing to put a network of the slot's own upon.
     #[error(
-        "container.network is veth or macvlan, and this host has no interface with an IPv4 address and a default route to put it upon"
+        "container.network is Veth or Macvlan, and this host has no interface with an IPv4 address and a default route to put it upon"
     )]
     NoUplink,
 }
@@ -300,11 +300,11 @@ mod tests {
         let everything = template(json!({
             "sysctls": {"vm.max_map_count": "262144", "kernel.panic": "5"},
             "kernelModules": ["ip_vs", "nvme_tcp"],
-            "container": {"network": "host", "binds": ["/srv/data:/data:ro", "/dev/fuse"], "capabilities": ["CAP_SYS_RAWIO"],
+            "container": {"network": "Host", "binds": ["/srv/data:/data:ro", "/dev/fuse"], "capabilities": ["CAP_SYS_RAWIO"],
                 "memoryMax": "8Gi", "cpuWeight": 200, "tasksMax": 32768},
         }));
         compare("slot-everything.txt", &rendered(&everything, SlotName::B).unwrap());
-        for network in ["macvlan", "veth"] {
+        for network in ["Macvlan", "Veth"] {
             let template = template(json!({"container": {"network": network}}));
             let contents =
                 contents::make(&"node-1".parse().unwrap(), "uid-1", &template, &Secrets::new()).unwrap();
@@ -320,7 +320,7 @@ mod tests {
                 contents.links.iter().map(|link| format!("==> slot {} -> {}\n", link.path, link.target));
             let text = rendered(&template, SlotName::A).unwrap();
             compare(
-                &format!("slot-{network}.txt"),
+                &format!("slot-{}.txt", network.to_lowercase()),
                 &lines.chain(links).fold(text, |text, more| text + &more),
             );
         }

@@ -24,7 +24,7 @@ pub(crate) fn record(stage: Stage) -> Record {
         image_digest: Digest::from_sha256([1; 32]),
         machine_uid: "uid".to_owned(),
         timeout_seconds: 600,
-        node_ready_seconds: 30,
+        min_ready_seconds: 30,
         generation: 0,
         stage,
     }

@@ -17,10 +17,10 @@ use crate::schema::{ObjectName, bytes, free_form, label_values, parameter_values
 #[serde(rename_all = "camelCase")]
 #[x_kube(
     validation = Rule::new(
-        "!(has(self.kubernetes.role) && self.kubernetes.role == 'controlPlane' && has(self.container) && \
-         has(self.container.network) && self.container.network != 'host')"
+        "!(has(self.kubernetes.role) && self.kubernetes.role == 'ControlPlane' && has(self.container) && \
+         has(self.container.network) && self.container.network != 'Host')"
     )
-    .message("container.network must be host for role controlPlane: in another network its host or others do not reach it")
+    .message("container.network must be Host when kubernetes.role is ControlPlane: other hosts, or its own, do not reach it in another network")
 )]
 pub struct Template {
     /// The node's root file system.
@@ -34,6 +34,7 @@ pub struct Template {
     /// systemd units of the node, at most 128.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     #[schemars(length(max = 128))]
+    #[x_kube(merge_strategy = ListMerge::Map(vec!["name".into()]))]
     pub units: Vec<UnitSpec>,
     /// Kernel parameters of the host, by name, at most 256.
     #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
@@ -42,6 +43,7 @@ pub struct Template {
     /// Kernel modules that the host loads, at most 128.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     #[schemars(length(max = 128), inner(length(min = 1, max = 63), regex(pattern = "^[-_0-9A-Za-z]+$")))]
+    #[x_kube(merge_strategy = ListMerge::Set)]
     pub kernel_modules: Vec<String>,
     /// Shell commands run in the node before kubeadm, in order, at most 64.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
@@ -64,7 +66,7 @@ pub struct Template {
 #[serde(rename_all = "camelCase")]
 #[x_kube(
     validation = Rule::new("(has(self.allowTag) && self.allowTag) || self.reference.matches('@sha256:[0-9a-f]{64}$')")
-        .message("image.reference needs a digest (@sha256:...) unless allowTag is true")
+        .message("image.reference must have a digest (@sha256:...) when allowTag is not true")
 )]
 pub struct NodeImage {
     /// OCI reference, at most 512 characters.
@@ -121,6 +123,7 @@ pub struct KubernetesSpec {
     /// Taints that the Node registers with, at most 32.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     #[schemars(length(max = 32))]
+    #[x_kube(merge_strategy = ListMerge::Map(vec!["key".into(), "effect".into()]))]
     pub taints: Vec<Taint>,
     /// Fields of kubelet.config.k8s.io/v1beta1 KubeletConfiguration, merged over the cluster's.
     #[serde(default, skip_serializing_if = "Option::is_none")]
@@ -130,7 +133,7 @@ pub struct KubernetesSpec {
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     #[schemars(length(max = 64))]
     pub kubelet_extra_args: Vec<KubeletArgument>,
-    /// What the node is in its cluster. Default: `worker`.
+    /// What the node is in its cluster. Default: `Worker`.
     #[serde(default)]
     pub role: NodeRole,
     /// Fields of kubeadm's ClusterConfiguration.
@@ -149,7 +152,6 @@ pub struct KubernetesSpec {
 
 /// What a node is in its cluster.
 #[derive(JsonSchema, Serialize, Deserialize, Debug, Clone, Copy, PartialEq, Eq, Default)]
-#[serde(rename_all = "camelCase")]
 pub enum NodeRole {
     /// Runs workloads.
     #[default]
@@ -204,9 +206,9 @@ pub struct KubeletArgument {
 #[serde(rename_all = "camelCase")]
 #[x_kube(
     validation = Rule::new("has(self.content) != has(self.contentFrom)")
-        .message("a file needs exactly one of content and contentFrom"),
+        .message("exactly one of content and contentFrom of a file must be set"),
     validation = Rule::new("!has(self.inPlace) || !has(self.append) || !self.append")
-        .message("what is added to a file cannot change in place: append and inPlace exclude each other")
+        .message("inPlace of a file may only be set when append is false: added text cannot be changed in place")
 )]
 pub struct FileSpec {
     /// Absolute path, without `..`.
@@ -259,6 +261,7 @@ pub struct InPlaceFile {
         length(max = 16),
         inner(length(max = 255), regex(pattern = r"^[-:_.\\@0-9A-Za-z]+\.[a-z]+$"))
     )]
+    #[x_kube(merge_strategy = ListMerge::Set)]
     pub restart_units: Vec<String>,
 }
 
@@ -329,6 +332,7 @@ pub struct UnitSpec {
     /// Drop-ins, at most 16.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     #[schemars(length(max = 16))]
+    #[x_kube(merge_strategy = ListMerge::Map(vec!["name".into()]))]
     pub dropins: Vec<DropIn>,
 }
 
@@ -348,7 +352,7 @@ pub struct DropIn {
 #[derive(KubeSchema, Serialize, Deserialize, Debug, Clone, PartialEq, Default)]
 #[serde(rename_all = "camelCase")]
 pub struct Container {
-    /// Whose network it has. Default: `host`.
+    /// Whose network it has. Default: `Host`.
     #[serde(default)]
     pub network: ContainerNetwork,
     /// Paths of the host that it sees, as `source[:target[:options]]`; options: `ro`, `rw`, `rbind`, `norbind`. At most 64.
@@ -370,6 +374,7 @@ pub struct Container {
     /// Capabilities besides those that a node needs, such as `CAP_NET_ADMIN`, at most 64.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     #[schemars(length(max = 64), inner(length(max = 63), regex(pattern = "^CAP_[A-Z_]+$")))]
+    #[x_kube(merge_strategy = ListMerge::Set)]
     pub capabilities: Vec<String>,
     /// The most memory that it may use, as a quantity of bytes such as `8Gi`. Absent: no limit.
     #[serde(default, skip_serializing_if = "Option::is_none")]
@@ -387,7 +392,6 @@ pub struct Container {
 
 /// Whose network a node has.
 #[derive(JsonSchema, Serialize, Deserialize, Debug, Clone, Copy, PartialEq, Eq, Default)]
-#[serde(rename_all = "camelCase")]
 pub enum ContainerNetwork {
     /// The host's.
     #[default]
@@ -402,8 +406,8 @@ pub enum ContainerNetwork {
 #[derive(KubeSchema, Serialize, Deserialize, Debug, Clone, PartialEq, Eq)]
 #[serde(rename_all = "camelCase")]
 #[x_kube(
-    validation = Rule::new("self.nodeReadySeconds <= self.timeoutSeconds")
-        .message("healthGate.nodeReadySeconds is longer than timeoutSeconds")
+    validation = Rule::new("self.minReadySeconds <= self.timeoutSeconds")
+        .message("healthGate.minReadySeconds must not be longer than timeoutSeconds")
 )]
 pub struct HealthGate {
     /// How long the node may take, in seconds; after that it is rolled back. Default: 600.
@@ -411,15 +415,15 @@ pub struct HealthGate {
     #[schemars(range(min = 1, max = 86400))]
     pub timeout_seconds: i32,
     /// How long the Node must be Ready without a break, in seconds. Default: 30.
-    #[serde(default = "default_node_ready")]
+    #[serde(default = "default_min_ready")]
     #[schemars(range(min = 0, max = 86400))]
-    pub node_ready_seconds: i32,
+    pub min_ready_seconds: i32,
 }
 
 fn default_gate_timeout() -> i32 {
     600
 }
 
-fn default_node_ready() -> i32 {
+fn default_min_ready() -> i32 {
     30
 }

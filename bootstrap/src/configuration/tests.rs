@@ -96,7 +96,7 @@ fn join_of_a_worker_is_rendered_for_each_release() {
 }
 
 fn control_plane(version: &str, more: &Value) -> KubernetesSpec {
-    let mut value = json!({"version": version, "role": "controlPlane", "apiServerEndpoint": "10.7.0.2:6443"});
+    let mut value = json!({"version": version, "role": "ControlPlane", "apiServerEndpoint": "10.7.0.2:6443"});
     value.as_object_mut().unwrap().extend(more.as_object().unwrap().clone());
     serde_json::from_value(value).unwrap()
 }
@@ -259,7 +259,7 @@ fn what_has_to_be_so_cannot_be_set_otherwise() {
 fn roles_do_not_mix() {
     assert!(init_as(&kubernetes("v1.34.4")).unwrap_err().contains("role"));
     let said = join_as(&worker("v1.34.4", &json!({"clusterConfiguration": {}})), FILE).unwrap_err();
-    assert!(said.contains("clusterConfiguration") && said.contains("role is worker"), "{said}");
+    assert!(said.contains("clusterConfiguration") && said.contains("role is Worker"), "{said}");
 }
 
 #[test]

@@ -411,10 +411,10 @@ mod tests {
         let worker = runs(json!({ "version": "v1.34.4", "joinConfiguration": {} }));
         assert_eq!(node_to_delete(&joined, Some(&worker)).unwrap().uid, "u");
         // Whatever its condition says: it runs what is selected.
-        let first = runs(json!({ "version": "v1.34.4", "role": "controlPlane" }));
+        let first = runs(json!({ "version": "v1.34.4", "role": "ControlPlane" }));
         let error = node_to_delete(&joined, Some(&first)).unwrap_err();
         assert!(matches!(error, ConfigureError::ControlPlaneKept { .. }), "{error}");
-        let further = runs(json!({ "version": "v1.34.4", "role": "controlPlane", "joinConfiguration": {} }));
+        let further = runs(json!({ "version": "v1.34.4", "role": "ControlPlane", "joinConfiguration": {} }));
         let error = node_to_delete(&joined, Some(&further)).unwrap_err();
         assert!(
             error.hint().unwrap().contains("applyConfiguration --machine a --parameter disruption=allow")

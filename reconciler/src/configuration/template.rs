@@ -22,7 +22,7 @@ pub(super) fn refusal(template: &Template, is_run: bool) -> Option<String> {
 /// this cluster before runs such a node, and takes over what can be changed in place.
 fn unjoined(template: &Template) -> Option<&'static str> {
     makes_a_cluster(&template.kubernetes).then_some(
-        "role is controlPlane and there is no joinConfiguration, so that the node would make a cluster of its own, which each host of a cluster \
+        "role is ControlPlane and there is no joinConfiguration, so that the node would make a cluster of its own, which each host of a cluster \
          refuses; add a joinConfiguration, also an empty one, and the host joins this cluster",
     )
 }
@@ -126,12 +126,12 @@ mod tests {
         };
         let file =
             |path: &str, encoding: &str| json!([{ "path": path, "content": "!", "encoding": encoding }]);
-        let mut control_plane = kubernetes(&json!({ "role": "controlPlane" }));
-        control_plane["container"] = json!({ "network": "macvlan" });
+        let mut control_plane = kubernetes(&json!({ "role": "ControlPlane" }));
+        control_plane["container"] = json!({ "network": "Macvlan" });
         let mut bound = with("files", file("/srv/a", "plain"));
         bound["container"] = json!({ "binds": ["/srv"] });
         for (more, words) in [
-            (control_plane, "spec.template.container.network is macvlan"),
+            (control_plane, "spec.template.container.network is Macvlan"),
             (with("files", file("/run/x", "plain")), "spec.template.files[0] (/run/x): /run is mounted"),
             (with("files", file("/a", "base64")), "spec.template.files[0] (/a): its content is not base64"),
             (bound, "spec.template.files[0] (/srv/a): the bind /srv"),
@@ -145,14 +145,14 @@ mod tests {
     #[test]
     fn c2_control_plane_that_joins_nothing_is_refused_unless_a_host_runs_it() {
         for more in [
-            json!({ "role": "controlPlane" }),
-            json!({ "role": "controlPlane", "apiServerEndpoint": "k:6443", "clusterConfiguration": {} }),
+            json!({ "role": "ControlPlane" }),
+            json!({ "role": "ControlPlane", "apiServerEndpoint": "k:6443", "clusterConfiguration": {} }),
         ] {
             let why = why(&kubernetes(&more)).unwrap_or_default();
-            assert!(why.starts_with("spec.template.kubernetes: role is controlPlane"), "{more}: {why}");
+            assert!(why.starts_with("spec.template.kubernetes: role is ControlPlane"), "{more}: {why}");
             assert_eq!(why_of(&kubernetes(&more), true), None, "{more}");
         }
-        let wrong = kubernetes(&json!({ "role": "controlPlane", "nodeLabels": { "a b": "x" } }));
+        let wrong = kubernetes(&json!({ "role": "ControlPlane", "nodeLabels": { "a b": "x" } }));
         assert!(why_of(&wrong, true).is_some(), "other rules count for it, too");
     }
 
@@ -162,7 +162,7 @@ mod tests {
             json!({ "nodeLabels": { "example.com/rack": "r1" }, "nodeAnnotations": { "example.com/X": "any text" },
                 "taints": [{ "key": "example.com/gpu", "value": "yes", "effect": "NoSchedule" }],
                 "kubeletConfiguration": { "maxPods": 50 } }),
-            json!({ "role": "controlPlane", "joinConfiguration": {} }),
+            json!({ "role": "ControlPlane", "joinConfiguration": {} }),
         ] {
             assert_eq!(why(&kubernetes(&more)), None, "{more}");
         }

@@ -72,9 +72,9 @@ mod tests {
         for (one, other) in [
             (
                 json!({}),
-                json!({ "healthGate": { "timeoutSeconds": 600 }, "container": { "network": "host" } }),
+                json!({ "healthGate": { "timeoutSeconds": 600 }, "container": { "network": "Host" } }),
             ),
-            (json!({}), kubernetes(json!({ "role": "worker", "kubeletConfiguration": {} }))),
+            (json!({}), kubernetes(json!({ "role": "Worker", "kubeletConfiguration": {} }))),
             (json!({ "files": [file("/a"), file("/b")] }), json!({ "files": [file("/b"), file("/a")] })),
             (
                 json!({ "files": [{ "path": "/a", "content": "", "permissions": "644" }] }),

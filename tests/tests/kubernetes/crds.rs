@@ -117,9 +117,9 @@ async fn configuration_without_choices_gets_the_documented_defaults() {
     let drain = &drains["spec"]["updateStrategy"]["rollingUpdate"]["drain"];
     assert_eq!(*drain, json!({ "force": false, "deleteEmptyDirData": true }));
     let template = &spec["template"];
-    assert_eq!(template["healthGate"], json!({ "timeoutSeconds": 600, "nodeReadySeconds": 30 }));
-    assert_eq!(template["kubernetes"]["role"], "worker");
-    assert_eq!(template["container"]["network"], "host");
+    assert_eq!(template["healthGate"], json!({ "timeoutSeconds": 600, "minReadySeconds": 30 }));
+    assert_eq!(template["kubernetes"]["role"], "Worker");
+    assert_eq!(template["container"]["network"], "Host");
     let file = &template["files"][0];
     assert_eq!((&file["owner"], &file["permissions"]), (&json!("root:root"), &json!("0644")));
     let plain = try_create(&client, &configuration("defaults")).await.unwrap();

@@ -286,31 +286,31 @@ fn configurations() -> Vec<Case> {
     let from = json!({ "secret": { "namespace": "n", "name": "s", "key": "k" } });
     vec![
         case(
-            "a MachineConfiguration's name has at most 240 characters, so that its versions' names fit",
+            "the name of a MachineConfiguration must have at most 240 characters, so that the names of its versions fit",
             &base,
             &named(&"a".repeat(240)),
             &named(&"a".repeat(241)),
         ),
         case(
-            "updateStrategy.rollingUpdate belongs to type RollingUpdate",
+            "updateStrategy.rollingUpdate may only be set when type is RollingUpdate",
             &base,
             &json!({ "spec": { "updateStrategy": { "type": "RollingUpdate", "rollingUpdate": { "maxUnavailable": "25%" } } } }),
             &json!({ "spec": { "updateStrategy": { "rollingUpdate": { "maxUnavailable": 1 } } } }),
         ),
         case(
-            "image.reference needs a digest (@sha256:...) unless allowTag is true",
+            "image.reference must have a digest (@sha256:...) when allowTag is not true",
             &base,
             &tag(true),
             &tag(false),
         ),
         case(
-            "a file needs exactly one of content and contentFrom",
+            "exactly one of content and contentFrom of a file must be set",
             &base,
             &file(json!({ "path": "/etc/a", "contentFrom": from })),
             &file(json!({ "path": "/etc/a", "content": "x", "contentFrom": from })),
         ),
         case(
-            "what is added to a file cannot change in place: append and inPlace exclude each other",
+            "inPlace of a file may only be set when append is false: added text cannot be changed in place",
             &base,
             &file(json!({ "path": "/etc/a", "content": "", "inPlace": { "restartUnits": ["a.service"] } })),
             &file(json!({ "path": "/etc/a", "content": "", "append": true, "inPlace": {} })),
@@ -335,18 +335,18 @@ fn configurations() -> Vec<Case> {
             &file(json!({ "path": "/var//run/a", "content": "" })),
         ),
         case(
-            "container.network must be host for role controlPlane: in another network its host or others do not reach it",
+            "container.network must be Host when kubernetes.role is ControlPlane: other hosts, or its own, do not reach it in another network",
             &base,
-            &template(json!({ "container": { "network": "veth" }, "kubernetes": { "role": "worker" } })),
+            &template(json!({ "container": { "network": "Veth" }, "kubernetes": { "role": "Worker" } })),
             &template(
-                json!({ "container": { "network": "veth" }, "kubernetes": { "role": "controlPlane" } }),
+                json!({ "container": { "network": "Veth" }, "kubernetes": { "role": "ControlPlane" } }),
             ),
         ),
         case(
-            "healthGate.nodeReadySeconds is longer than timeoutSeconds",
+            "healthGate.minReadySeconds must not be longer than timeoutSeconds",
             &base,
-            &template(json!({ "healthGate": { "timeoutSeconds": 60, "nodeReadySeconds": 60 } })),
-            &template(json!({ "healthGate": { "timeoutSeconds": 60, "nodeReadySeconds": 61 } })),
+            &template(json!({ "healthGate": { "timeoutSeconds": 60, "minReadySeconds": 60 } })),
+            &template(json!({ "healthGate": { "timeoutSeconds": 60, "minReadySeconds": 61 } })),
         ),
         case(
             "the name must be <configurationName>-v<version>",
@@ -371,49 +371,49 @@ fn operations() -> Vec<Case> {
     let expressions = json!({ "matchExpressions": [{ "key": "rack", "operator": "Exists" }] });
     vec![
         case(
-            "exactly one of machineRef and machineSelector is needed",
+            "exactly one of machineRef and machineSelector must be set",
             &base,
             &selector(labels.clone()),
             &json!({ "spec": { "machineSelector": labels } }),
         ),
         case(
-            "exactly one of machineRef and machineSelector is needed",
+            "exactly one of machineRef and machineSelector must be set",
             &base,
             &json!({}),
             &json!({ "spec": { "machineRef": null } }),
         ),
         case(
-            "machineSelector needs at least one requirement: an empty selector would take every Machine",
+            "machineSelector must have at least one requirement: an empty selector would match all Machines",
             &base,
             &selector(expressions),
             &selector(json!({})),
         ),
         case(
-            "matchFields: values are needed for In and NotIn, and refused for Exists and DoesNotExist",
+            "matchFields: values must be set when operator is In or NotIn, and may only be set then",
             &base,
             &selector(fields("In", json!(["pxe"]))),
             &selector(fields("In", json!([]))),
         ),
         case(
-            "matchFields: values are needed for In and NotIn, and refused for Exists and DoesNotExist",
+            "matchFields: values must be set when operator is In or NotIn, and may only be set then",
             &base,
             &selector(fields("Exists", Value::Null)),
             &selector(fields("Exists", json!(["pxe"]))),
         ),
         case(
-            "machineSelector needs at least one requirement: an empty selector would take every Machine",
+            "machineSelector must have at least one requirement: an empty selector would match all Machines",
             &base,
             &selector(fields("Exists", Value::Null)),
             &selector(json!({ "matchFields": [] })),
         ),
         case(
-            "machineSelector needs at least one requirement: an empty selector would take every Machine",
+            "machineSelector must have at least one requirement: an empty selector would match all Machines",
             &base,
             &selector(labels.clone()),
             &selector(json!({ "matchLabels": {}, "matchExpressions": [] })),
         ),
         case(
-            "maxParallel and failureLimit belong to machineSelector",
+            "maxParallel and failureLimit may only be set when machineSelector is set",
             &with(&base, &selector(labels)),
             &json!({ "spec": { "maxParallel": 2, "failureLimit": 1 } }),
             &json!({ "spec": { "machineSelector": null, "machineRef": { "name": "node-1" }, "failureLimit": 1 } }),

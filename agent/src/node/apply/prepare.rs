@@ -224,7 +224,7 @@ async fn fill(
         image_digest: image.digest,
         machine_uid: wanted.machine_uid,
         timeout_seconds: wanted.facts.timeout.as_secs(),
-        node_ready_seconds: wanted.facts.node_ready.as_secs(),
+        min_ready_seconds: wanted.facts.node_ready.as_secs(),
         generation: 0,
         stage: Stage::Preparing,
     };

@@ -159,7 +159,7 @@ async fn need_networkd(parts: &Parts) -> Result<(), ApplyError> {
         return Ok(());
     }
     Err(ApplyError::Unfit(format!(
-        "container.network is veth, and {unit} does not run on this host, which gives the link its address: `systemctl enable --now {unit}`, \
+        "container.network is Veth, and {unit} does not run on this host, which gives the link its address: `systemctl enable --now {unit}`, \
          or leave container.network out"
     )))
 }

@@ -148,7 +148,7 @@ impl World {
             image_digest: Digest::from_sha256([7; 32]),
             machine_uid: "machine".to_owned(),
             timeout_seconds: 600,
-            node_ready_seconds: 30,
+            min_ready_seconds: 30,
             generation,
             stage,
         });

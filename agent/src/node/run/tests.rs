@@ -242,7 +242,7 @@ fn number(slot: SlotName) -> u32 {
 fn version_object(number: i64) -> MachineConfigurationVersion {
     let reference = format!("r.example/node@sha256:{}", format!("{number:02x}").repeat(32));
     let template = json!({ "image": { "reference": reference }, "kubernetes": { "version": "v1.34.4", "nodeAnnotations": { "example.com/row": "7" } },
-        "healthGate": { "timeoutSeconds": 600, "nodeReadySeconds": 0 } });
+        "healthGate": { "timeoutSeconds": 600, "minReadySeconds": 0 } });
     let object = json!({ "metadata": { "name": format!("workers-v{number}") },
         "spec": { "configurationName": "workers", "version": number, "template": template } });
     serde_json::from_value(object).unwrap()

@@ -370,10 +370,10 @@ spec:
             "{found:?}"
         );
         let found = problems(&configuration.replace(", allowTag: true", ""));
-        assert!(found[0].contains("needs a digest (@sha256:...) unless allowTag is true"), "{found:?}");
+        assert!(found[0].contains("must have a digest (@sha256:...) when allowTag is not true"), "{found:?}");
         let found = problems(&configuration.replace("template:", "templat:"));
         assert!(found[1].contains("did you mean \"template\"?"), "{found:?}");
-        let free = "{version: v1.34.4, role: controlPlane, initConfiguration: {any: [1]}}";
+        let free = "{version: v1.34.4, role: ControlPlane, initConfiguration: {any: [1]}}";
         let free = configuration.replace("{version: v1.34.4}", free);
         assert!(read_manifest(&free).is_ok(), "kubeadm's fields are kubeadm's");
         let content = "x".repeat(500_000);
@@ -422,15 +422,41 @@ spec:
             assert!(found[0].contains(expected), "{found:?}");
         }
         let control_plane =
-            configuration.replace("{version: v1.34.4}", "{version: v1.34.4, role: controlPlane}");
-        let found = problems(&format!("{control_plane}    container: {{network: veth}}\n"));
-        assert!(found[0].contains("container.network must be host for role controlPlane"), "{found:?}");
+            configuration.replace("{version: v1.34.4}", "{version: v1.34.4, role: ControlPlane}");
+        let found = problems(&format!("{control_plane}    container: {{network: Veth}}\n"));
+        assert!(
+            found[0].contains("container.network must be Host when kubernetes.role is ControlPlane"),
+            "{found:?}"
+        );
         for path in
             ["/runner", "/etc/resolv.conf.d/x", "/usr/lib/modules-load.d/x.conf", "/var/tmp/x", "/lib/x"]
         {
             let found = read_manifest(&format!("{configuration}    files: [{{path: {path}, content: x}}]\n"));
             assert!(found.is_ok(), "{path}: {found:?}");
         }
+    }
+
+    #[test]
+    fn lists_of_unique_entries_refuse_a_second_one() {
+        let configuration = "apiVersion: bedplate.dev/v1alpha1\nkind: MachineConfiguration\nmetadata:\n  name: workers\nspec:\n  \
+            template:\n    image: {reference: 'r.example/node:1', allowTag: true}\n    kubernetes:\n      version: v1.34.4\n";
+        for (more, expected) in [
+            ("    kernelModules: [a, b, a]\n", "spec.template.kernelModules[2]: duplicate value: \"a\""),
+            (
+                "    units: [{name: a.service}, {name: a.service}]\n",
+                "spec.template.units[1]: duplicate value: \"a.service\"",
+            ),
+            (
+                "      taints: [{key: a, effect: NoSchedule}, {key: a, value: b, effect: NoSchedule}]\n",
+                "spec.template.kubernetes.taints[1]: duplicate value: \"a\", \"NoSchedule\"",
+            ),
+        ] {
+            let found = problems(&format!("{configuration}{more}"));
+            assert!(found.len() == 1 && found[0].ends_with(expected), "{expected}: {found:?}");
+        }
+        let more = "      taints: [{key: a, effect: NoSchedule}, {key: a, effect: NoExecute}]\n    preKubeadmCommands: [a, a]\n";
+        let found = read_manifest(&format!("{configuration}{more}"));
+        assert!(found.is_ok(), "{found:?}");
     }
 
     #[test]

@@ -3,7 +3,7 @@
 //!
 //! One difference: an unknown field is refused, where an API server drops it with a warning that nobody would see here.
 
-use std::collections::HashMap;
+use std::collections::{HashMap, HashSet};
 use std::sync::OnceLock;
 
 use bedplate_api::configuration::{MachineConfiguration, Template};
@@ -146,6 +146,7 @@ fn walk(schema: &Value, value: &Value, path: &str, findings: &mut Vec<Finding>) 
         ("object", Value::Object(map)) => walk_object(schema, map, path, findings),
         ("array", Value::Array(items)) => {
             check_count(schema, items.len(), ("minItems", "maxItems"), "entries", path, findings);
+            check_unique(schema, items, path, findings);
             if let Some(schema) = schema.get("items") {
                 for (index, item) in items.iter().enumerate() {
                     walk(schema, item, &format!("{path}[{index}]"), findings);
@@ -193,6 +194,27 @@ fn walk_object(schema: &Value, map: &Map<String, Value>, path: &str, findings: &
             && map.get(key).is_none_or(Value::is_null)
         {
             findings.push((path.to_owned(), format!("{key} is missing")));
+        }
+    }
+}
+
+/// Refuses repeated entries of a list of type `set`, and repeated keys of a list of type `map`, as the API server does.
+fn check_unique(schema: &Value, items: &[Value], path: &str, findings: &mut Vec<Finding>) {
+    let keys = schema.get("x-kubernetes-list-map-keys").and_then(Value::as_array);
+    let is_set = schema.get("x-kubernetes-list-type").is_some_and(|list| list == "set");
+    let identity = |item: &Value| match keys {
+        Some(keys) => {
+            let of = |key: &Value| key.as_str().and_then(|key| item.get(key)).cloned().unwrap_or_default();
+            Some(keys.iter().map(|key| of(key).to_string()).collect::<Vec<_>>().join(", "))
+        }
+        None => is_set.then(|| item.to_string()),
+    };
+    let mut seen = HashSet::new();
+    for (index, item) in items.iter().enumerate() {
+        if let Some(identity) = identity(item)
+            && !seen.insert(identity.clone())
+        {
+            findings.push((format!("{path}[{index}]"), format!("duplicate value: {identity}")));
         }
     }
 }
@@ -319,7 +341,7 @@ mod tests {
             ),
             (serde_json::json!({ "parameters": many }), "spec.parameters: has 65 entries"),
             (serde_json::json!({ "timeoutSecond": 1 }), "did you mean"),
-            (serde_json::json!({ "maxParallel": 1 }), "belong to machineSelector"),
+            (serde_json::json!({ "maxParallel": 1 }), "may only be set when machineSelector is set"),
             (serde_json::json!({ "machineRef": { "name": "Node_1" } }), "spec.machineRef.name: "),
         ] {
             let found = on(more);

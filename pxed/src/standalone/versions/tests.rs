@@ -237,7 +237,7 @@ fn h7_a_person_who_names_an_earlier_version_gets_it_at_once_and_the_node_stays()
 #[test]
 fn a_host_that_made_the_cluster_is_never_paved_again_because_its_node_is_gone() {
     let mut site = Site::new();
-    site.edit(&json!({ "version": "v1.34.0", "role": "controlPlane" }));
+    site.edit(&json!({ "version": "v1.34.0", "role": "ControlPlane" }));
     site.enrolled.insert(name("a"));
     site.settle();
     let applied = json!({ "name": "w", "version": 1, "slot": SlotName::A });

@@ -125,7 +125,7 @@ fn a_control_plane_that_joins_while_its_trial_is_failed_is_neither_failed_nor_em
         agent.turn().await;
         let slots = &world.parts.slots;
         let mut filled = slots.filled(SlotName::B).unwrap().unwrap();
-        let kubernetes = json!({"version": "v1.34.4", "role": "controlPlane", "joinConfiguration": {}});
+        let kubernetes = json!({"version": "v1.34.4", "role": "ControlPlane", "joinConfiguration": {}});
         filled.template.kubernetes = serde_json::from_value(kubernetes).unwrap();
         slots.write_filled(SlotName::B, &filled).unwrap();
         let mark = Path::new(unit::JOINED).file_name().unwrap();
