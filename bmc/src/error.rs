@@ -83,7 +83,7 @@ pub enum BmcError {
         seen: Digest,
     },
     /// No authority that is believed signed the certificate; no credentials were sent.
-    CertificateNotTrusted {
+    CertificateUntrusted {
         /// Host and port.
         address: String,
         /// The pin of the certificate that it showed.
@@ -97,7 +97,7 @@ pub enum BmcError {
         systems: Vec<String>,
     },
     /// The system that is named is not there.
-    UnknownSystem {
+    SystemNotFound {
         /// The id that was asked for.
         wanted: String,
         /// The ids that are there.
@@ -168,7 +168,7 @@ impl BmcError {
                     "the certificate of the BMC at {address} has changed, and nothing was sent to it: if that was you, put {seen} into bmc.redfish.tls.pins"
                 )
             }
-            Self::CertificateNotTrusted { address, seen, problem } => {
+            Self::CertificateUntrusted { address, seen, problem } => {
                 write!(
                     f,
                     "the certificate of the BMC at {address} is not trusted ({problem}), and nothing was sent to it: set bmc.redfish.tls.caBundle, or pin it{}",
@@ -178,7 +178,7 @@ impl BmcError {
             Self::AmbiguousSystem { systems } => {
                 write!(f, "the BMC has several systems ({}); set bmc.redfish.systemID", systems.join(", "))
             }
-            Self::UnknownSystem { wanted, systems } => {
+            Self::SystemNotFound { wanted, systems } => {
                 let systems = listed(systems);
                 write!(f, "the BMC has no system {wanted}, but {systems}; correct bmc.redfish.systemID")
             }
@@ -198,9 +198,9 @@ impl BmcError {
             Self::TimedOut { .. } => BmcFault::TimedOut,
             Self::Refused { .. } | Self::Busy { .. } => BmcFault::Refused,
             Self::CertificateChanged { .. } => BmcFault::CertificateChanged,
-            Self::CertificateNotTrusted { .. } => BmcFault::CertificateNotTrusted,
+            Self::CertificateUntrusted { .. } => BmcFault::CertificateUntrusted,
             Self::AmbiguousSystem { .. } => BmcFault::AmbiguousSystem,
-            Self::UnknownSystem { .. } => BmcFault::UnknownSystem,
+            Self::SystemNotFound { .. } => BmcFault::SystemNotFound,
             Self::Protocol { .. } => BmcFault::ProtocolError,
         }
     }
@@ -217,9 +217,9 @@ impl BmcError {
             | Self::NotSupported { .. }
             | Self::Busy { .. }
             | Self::CertificateChanged { .. }
-            | Self::CertificateNotTrusted { .. }
+            | Self::CertificateUntrusted { .. }
             | Self::AmbiguousSystem { .. }
-            | Self::UnknownSystem { .. } => false,
+            | Self::SystemNotFound { .. } => false,
         }
     }
 
@@ -234,9 +234,9 @@ impl BmcError {
             | Self::AuthenticationFailed { .. }
             | Self::NotSupported { .. }
             | Self::CertificateChanged { .. }
-            | Self::CertificateNotTrusted { .. }
+            | Self::CertificateUntrusted { .. }
             | Self::AmbiguousSystem { .. }
-            | Self::UnknownSystem { .. } => false,
+            | Self::SystemNotFound { .. } => false,
         }
     }
 

@@ -51,7 +51,7 @@ pub async fn look(
     let nobody = || Credentials { username: String::new(), password: String::new().into() };
     let mut bmc = Redfish::new(&checked, trust, nobody(), system_id.clone(), deadlines)?;
     let found = match for_nobody(&mut bmc).await {
-        Err(BmcError::CertificateChanged { .. } | BmcError::CertificateNotTrusted { .. }) => {
+        Err(BmcError::CertificateChanged { .. } | BmcError::CertificateUntrusted { .. }) => {
             let insecure = Trust::Insecure;
             let mut bmc = Redfish::new(&checked, &insecure, nobody(), system_id, deadlines)?;
             for_nobody(&mut bmc).await

@@ -199,7 +199,7 @@ async fn a_certificate_that_nobody_signed_is_not_trusted_and_insecure_says_so() 
     let pem = rcgen::generate_simple_self_signed(vec!["ca.example".to_owned()]).unwrap().cert.pem();
     let mut bmc = service.client_with(PASSWORD, None, &Trust::Authorities(Some(pem)), quick()).unwrap();
     let error = bmc.power_state().await.unwrap_err();
-    assert_eq!(error.reason(), BmcFault::CertificateNotTrusted);
+    assert_eq!(error.reason(), BmcFault::CertificateUntrusted);
     assert!(error.to_string().contains(&service.pin.to_string()), "{error}");
     assert!(service.state().seen.is_empty());
     let mut bmc = service.client_with(PASSWORD, None, &Trust::Insecure, quick()).unwrap();

@@ -36,7 +36,7 @@ pub(crate) enum ConfigureError {
     #[error("{what} was changed by somebody else meanwhile: nothing was written")]
     Changed { what: String },
     #[error("Machine {machine} is at its cluster's heart: it is not repaved when its Node is deleted")]
-    ControlPlaneKept { machine: String },
+    ControlPlaneProtected { machine: String },
     #[error(
         "Machine {machine} is a control plane: whether its etcd may leave the cluster only its agent can tell, and the Node stays"
     )]
@@ -61,7 +61,7 @@ impl ConfigureError {
             )),
             Self::NobodyToAsk => Some("--yes does it without asking".to_owned()),
             Self::Changed { .. } => Some("look at it, and do it again if it is still wanted".to_owned()),
-            Self::ControlPlaneKept { .. } => Some(
+            Self::ControlPlaneProtected { .. } => Some(
                 "docs/node.md, \"The first control plane\"; without --delete-node the version is only named"
                     .to_owned(),
             ),

@@ -23,7 +23,7 @@ const SILENCE: SignedDuration = SignedDuration::from_secs(15 * 60);
 
 /// True if `Ready` has a reason for which a due selection is not made.
 fn blocks_selection(ready: &Condition) -> bool {
-    let own = [ReadyReason::ForeignNode, ReadyReason::NodeRegisteredAnew];
+    let own = [ReadyReason::NodeNameConflict, ReadyReason::NodeReregistered];
     let shown = [
         ConfigurationPendingReason::Claimed,
         ConfigurationPendingReason::ImageUnresolved,
@@ -245,7 +245,7 @@ impl Look<'_> {
             return None;
         }
         let comes_first = |enrolled: &&Condition| {
-            enrolled.reason == EnrolledReason::SeedAskedTwice
+            enrolled.reason == EnrolledReason::SeedRequestedTwice
                 || enrolled.reason == EnrolledReason::HeardElsewhere
         };
         let told = self.unmet(type_::ENROLLED).filter(comes_first);
@@ -263,7 +263,7 @@ impl Look<'_> {
         Some(match self.machine.spec.provider.as_str() {
             PROVIDER_MANUAL => self.says(
                 Actor::User,
-                "AwaitingEnrolment",
+                "AwaitingEnrollment",
                 "no agent has enrolled as it: a person installs it",
                 "`bedplate machine token NAME` on pxed's machine, then `bedplate-agent enrol` on the host; docs/agent.md",
             ),
@@ -275,13 +275,13 @@ impl Look<'_> {
             ),
             PROVIDER_PXE => self.says(
                 Actor::Agent,
-                "AwaitingEnrolment",
+                "AwaitingEnrollment",
                 "its host has booted and not enrolled",
                 "`bedplate machine show NAME` has the timeline; docs/agent.md",
             ),
             provider => self.says(
                 Actor::Other,
-                "AwaitingEnrolment",
+                "AwaitingEnrollment",
                 format!("provider {provider} is not Bedplate's, and has not enrolled the host"),
                 "check the controller of that provider; it enrolls the host with a token of `bedplate machine token NAME`; docs/providers.md",
             ),
@@ -296,7 +296,7 @@ impl Look<'_> {
             let since = self.condition(type_::ENROLLED).map(|enrolled| enrolled.last_transition_time.0);
             let next = "does it run? `kubectl -n bedplate-system get deployment bedplate-controller`; without a cluster pxed chooses";
             let what = "it is enrolled, and no version is selected for it yet";
-            return Some(Awaited { since, ..self.says(Actor::Controller, "NothingSelected", what, next) });
+            return Some(Awaited { since, ..self.says(Actor::Controller, "NoVersionSelected", what, next) });
         }
         // What is in the way of a choice that is due again.
         let ready = self.unmet(type_::READY)?;
@@ -334,7 +334,7 @@ impl Look<'_> {
         let Some(applied) = &self.status.applied else {
             let (what, next) =
                 ("its node is not made yet", "nothing; `bedplate machine show NAME` has what its agent says");
-            return Some(self.says(Actor::Agent, "AwaitingNode", what, next));
+            return Some(self.says(Actor::Agent, "AwaitingAgent", what, next));
         };
         let (name, version) =
             selected.filter(|selected| *selected != (applied.name.clone(), applied.version))?;

@@ -100,13 +100,13 @@ fn told(error: &BmcError) -> String {
         BmcError::CertificateChanged { address, seen } => {
             format!("the BMC at {address} shows another key than the one of --pin: {seen}")
         }
-        BmcError::CertificateNotTrusted { address, problem, .. } => {
+        BmcError::CertificateUntrusted { address, problem, .. } => {
             format!("nobody who is believed vouches for the certificate of the BMC at {address} ({problem})")
         }
         BmcError::AmbiguousSystem { systems } => {
             format!("there are several systems behind this BMC: {}", systems.join(", "))
         }
-        BmcError::UnknownSystem { wanted, systems } => {
+        BmcError::SystemNotFound { wanted, systems } => {
             format!("there is no system {wanted} behind this BMC, but: {}", systems.join(", "))
         }
         BmcError::NotSupported { .. }
@@ -119,7 +119,7 @@ fn told(error: &BmcError) -> String {
 
 fn bmc_hint(error: &BmcError) -> Option<Cow<'static, str>> {
     let hint = match error {
-        BmcError::CertificateNotTrusted { seen: Some(pin), .. }
+        BmcError::CertificateUntrusted { seen: Some(pin), .. }
         | BmcError::CertificateChanged { seen: pin, .. } => {
             return Some(
                 format!("no password was sent. If the BMC's own page shows the same key, ask again with --pin {pin}; --ca-file names an authority")
@@ -132,7 +132,7 @@ fn bmc_hint(error: &BmcError) -> Option<Cow<'static, str>> {
         BmcError::AuthenticationFailed { .. } => {
             "it was tried once only: many BMCs lock an account after a few wrong passwords. Is the account allowed to log in this way?"
         }
-        BmcError::AmbiguousSystem { .. } | BmcError::UnknownSystem { .. } => {
+        BmcError::AmbiguousSystem { .. } | BmcError::SystemNotFound { .. } => {
             "name one of them with --system-id"
         }
         _ => return None,

@@ -273,7 +273,7 @@ impl Boots {
     /// The seed of a boot was asked for again.
     pub fn seed_asked_again(&self, record: &Record, peer: std::net::IpAddr, now: Timestamp) {
         if let Some(machine) = record.opening.owner.machine() {
-            let admitted = self.inner.log.admit("SeedAskedTwice", Some(machine.as_str()), Instant::now());
+            let admitted = self.inner.log.admit("SeedRequestedTwice", Some(machine.as_str()), Instant::now());
             if let Some(omitted) = admitted {
                 let boot = public_id(record.id);
                 tracing::warn!(%machine, %boot, %peer, omitted, "seed of a boot requested again, refused");

@@ -93,7 +93,7 @@ async fn apply(
         }
         let before = machine.status.clone().unwrap_or_default();
         for (reason, note) in events::told(&before, status) {
-            if reason == ControllerEvent::NodeRegisteredAnew {
+            if reason == ControllerEvent::NodeReregistered {
                 tracing::warn!(
                     machine = name,
                     note,

@@ -70,6 +70,6 @@ async fn c4_a_control_plane_whose_etcd_may_not_leave_is_neither_cordoned_nor_is_
     assert_eq!(disturbed("Applied", false).await, ["PATCH /api/v1/nodes/a"]);
     assert_eq!(disturbed("Applied", true).await, ["DELETE /api/v1/nodes/a"]);
     for cordoned in [false, true] {
-        assert_eq!(disturbed("ControlPlaneKept", cordoned).await, [""; 0], "{cordoned}");
+        assert_eq!(disturbed("ControlPlaneProtected", cordoned).await, [""; 0], "{cordoned}");
     }
 }

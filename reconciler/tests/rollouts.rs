@@ -401,7 +401,7 @@ fn c4_host_that_is_preparing_for_too_long_keeps_no_other_from_its_turn() {
 
 #[test]
 fn c4_update_goes_on_with_the_version_after_one_that_paved_no_host() {
-    for (reason, seconds) in [("Preparing", 2401), ("GateFailed", 0)] {
+    for (reason, seconds) in [("Preparing", 2401), ("HealthGateFailed", 0)] {
         let given = |newest| {
             let mut given = gone_and_outdated(newest);
             paved(&mut given.machines[0], reason);
@@ -450,7 +450,7 @@ fn c4_machine_that_is_paused_or_leaves_without_a_node_pauses_no_update() {
         ("/metadata/deletionTimestamp", json!("2026-01-01T00:00:00Z")),
     ] {
         let mut given = gone_and_outdated(2);
-        paved(&mut given.machines[0], "HostUnfit");
+        paved(&mut given.machines[0], "HostUnsupported");
         assert!(given.is_paused(|_| nodeless(0)), "{path}");
         let (parent, key) = path.rsplit_once('/').unwrap();
         given.machines[0].pointer_mut(parent).unwrap()[key] = value;

@@ -166,7 +166,7 @@ impl Case<'_> {
             Some(condition) => of(phase, condition),
             None => summary(
                 phase,
-                EnrolledReason::AwaitingEnrolment.as_str(),
+                EnrolledReason::AwaitingEnrollment.as_str(),
                 self.unheard(powered.is_some() || is_booting),
             ),
         })
@@ -205,7 +205,7 @@ impl Case<'_> {
         }
         let message = "the host is enrolled; waiting for the selection of a version";
         let is_open = self.status.selected.is_none();
-        is_open.then(|| summary(Phase::Enrolled, PavedReason::NothingSelected.as_str(), message))
+        is_open.then(|| summary(Phase::Enrolled, PavedReason::NoVersionSelected.as_str(), message))
     }
 
     fn rolled_back(&self) -> Option<Summary> {
@@ -243,7 +243,7 @@ impl Case<'_> {
         Some(match first {
             Some(condition) => of(phase, condition),
             None => {
-                summary(phase, ReadyReason::AwaitingNode.as_str(), "waiting for the agent to make the node")
+                summary(phase, ReadyReason::AwaitingAgent.as_str(), "waiting for the agent to make the node")
             }
         })
     }

@@ -429,7 +429,7 @@ fn an_empty_host_becomes_a_control_plane_without_a_cluster_and_another_joins_it(
     // The cluster is in this slot: it outlives its Node, which its kubelet makes again.
     site.kubectl(&["delete", "node", CONTROL_PLANE]).unwrap();
     site.until("the control plane stays", CONTROL_PLANE, &control, |status| {
-        paved(status)["reason"] == "ControlPlaneKept"
+        paved(status)["reason"] == "ControlPlaneProtected"
     });
     in_slot(&control.host, "bedplate-a", &["systemctl", "restart", "kubelet.service"]);
     site.until("the control plane has its Node again", CONTROL_PLANE, &control, |status| {

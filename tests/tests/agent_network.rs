@@ -111,7 +111,7 @@ fn a_node_behind_its_host_reaches_the_cluster_and_its_kubelet_is_reached_at_the_
     }
     site.host.run("systemctl", &["start", "bedplate-agent.service"]).unwrap();
     site.select(1).unwrap();
-    site.until("networkd is missed", |status| paved(status)["reason"] == "HostUnfit").unwrap();
+    site.until("networkd is missed", |status| paved(status)["reason"] == "HostUnsupported").unwrap();
     let message = paved(&site.status().unwrap())["message"].to_string();
     assert!(message.contains("systemctl enable --now systemd-networkd.service"), "{message}");
     site.host.run("systemctl", &["start", "systemd-networkd.service"]).unwrap();

@@ -30,7 +30,7 @@ fn a_host_is_paved_repaved_and_rolled_back_by_an_agent_in_its_own_unit() {
     site.version(3, JOINS).unwrap();
     site.host.run("ip", &["link", "add", "mine0", "type", "bridge"]).unwrap();
     site.host.run("systemctl", &["start", "bedplate-agent.service"]).unwrap();
-    site.until("nothing is selected", |status| paved(status)["reason"] == "NothingSelected").unwrap();
+    site.until("nothing is selected", |status| paved(status)["reason"] == "NoVersionSelected").unwrap();
 
     site.select(1).unwrap();
     site.until_node_is_awaited().unwrap();

@@ -169,7 +169,7 @@ fn o7_a_host_without_a_cluster_enrols_by_hand_and_carries_operations_out_over_re
         let shown = site.ask("/v1/machines/node-1").unwrap_or_default();
         let conditions = shown["status"]["conditions"].as_array().cloned().unwrap_or_default();
         let paved = conditions.into_iter().find(|condition| condition["type"] == "Paved");
-        Ok(paved.filter(|condition| condition["reason"] == "NothingSelected"))
+        Ok(paved.filter(|condition| condition["reason"] == "NoVersionSelected"))
     });
     paved.unwrap();
 

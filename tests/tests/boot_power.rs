@@ -57,7 +57,7 @@ fn h2_a_machine_of_a_cluster_comes_up_over_redfish_and_operations_switch_it() ->
     let off = site.create(1, "powerOff", &json!({}))?;
     site.completes(&off, "PoweredOff")?;
     site.becomes(1, "a machine that is held off", |status| {
-        has_condition(status, "PoweredOn", "False", "HeldOff")
+        has_condition(status, "PoweredOn", "False", "PoweredOffByOperation")
     })?;
     site.looks_again("redfish", 2)?;
     site.has_seen(1, &[Action::On, Action::GracefulOff], &[PXE, OFF])?;
@@ -158,7 +158,7 @@ fn h2_a_machine_of_a_manifest_comes_up_and_operations_of_socket_and_manifests_sw
     // A restarted pxed knows which operation switched the server off, and that the operation is complete.
     site.kill_and_restart()?;
     site.becomes(1, "a machine that is held off", |status| {
-        has_condition(status, "PoweredOn", "False", "HeldOff")
+        has_condition(status, "PoweredOn", "False", "PoweredOffByOperation")
     })?;
     site.looks_again("redfish", 2)?;
     site.completes("for-the-night", "PoweredOff")?;

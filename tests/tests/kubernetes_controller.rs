@@ -654,7 +654,8 @@ fn trust_5_kubelet_gets_no_certificate_of_another_hosts_address() {
         "victim-node",
         &serving_request("victim-node", "victim-node", &["10.7.8.30"]),
     );
-    wait::until_asked("ForeignNode", PATIENCE, || Ok(events("has no providerID").then_some(()))).unwrap();
+    wait::until_asked("NodeNameConflict", PATIENCE, || Ok(events("has no providerID").then_some(())))
+        .unwrap();
     assert!(site.get("csr", "grabs-foreign").unwrap()["status"]["conditions"].is_null());
 }
 

@@ -158,7 +158,7 @@ fn operations_switch_a_machine_and_what_is_not_pxeds_is_left_alone() {
 
     site.operation("forbidden", "powerOn", "power-b");
     let status = site.ended("forbidden");
-    assert_eq!(status["reason"], "CredentialsNotAvailable", "{status}");
+    assert_eq!(status["reason"], "CredentialsUnavailable", "{status}");
     assert!(status["message"].to_string().contains("bmc.secret-namespaces"), "{status}");
 
     let shown = ask(&site.path("one.sock"), "/v1/operations").unwrap();
@@ -349,11 +349,11 @@ fn o4_a_machine_that_its_agent_shut_down_stays_off_until_an_operation() {
     ended["status"] = status;
     objects().apply_as("bedplate-agent", "/status", &ended, "").unwrap();
     server.goes_off();
-    is_because(&site, "down-a", "HeldOff");
+    is_because(&site, "down-a", "PoweredOffByOperation");
     objects().delete("mop", "down-now").unwrap();
     looks_again(&site, &server, 3);
     assert_eq!(server.asked(), [], "pxed switched a shut-down machine on");
-    is_because(&site, "down-a", "HeldOff");
+    is_because(&site, "down-a", "PoweredOffByOperation");
     site.operation("down-on", "powerOn", "down-a");
     assert_eq!(site.ended("down-on")["reason"], "PoweredOn");
     assert_eq!(server.asked(), [Action::On]);

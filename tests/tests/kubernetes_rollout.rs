@@ -197,7 +197,7 @@ async fn h6_a_node_that_registers_anew_before_its_deletion_was_seen_is_said_unti
         site.apply(&json!({ "apiVersion": "v1", "kind": "Node", "metadata": { "name": "anew-1" },
             "spec": { "providerID": "bedplate://anew-1" } }));
     });
-    let anew = |machine: &Value| site::reason(machine, "Ready") == "NodeRegisteredAnew";
+    let anew = |machine: &Value| site::reason(machine, "Ready") == "NodeReregistered";
     let told = site.until(("machine", "anew-1"), "that it runs on as it was", anew).await;
     let message = site::message(&told, "Ready");
     assert!(["anew-v1", "anew-v2", "delete it again"].iter().all(|word| message.contains(word)), "{message}");

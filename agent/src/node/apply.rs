@@ -193,14 +193,14 @@ pub enum ApplyError {
 }
 
 impl ApplyError {
-    /// Its reason in the condition `Paved`, of a closed set.
-    pub fn reason(&self) -> PavedReason {
-        match self {
-            error if is_no_room(error) => PavedReason::NoRoom,
+    /// Reason for the condition `Paved`. None if the step was superseded, which is not a failure.
+    pub fn reason(&self) -> Option<PavedReason> {
+        Some(match self {
+            error if is_no_room(error) => PavedReason::InsufficientSpace,
             Self::Observe(error) => error.reason(),
-            Self::Slot(_) => PavedReason::DiskFailed,
-            Self::Bus(_) | Self::Name(_) => PavedReason::DbusFailed,
-            Self::Host(RenderSlotError::NoUplink) => PavedReason::HostUnfit,
+            Self::Slot(_) => PavedReason::DiskError,
+            Self::Bus(_) | Self::Name(_) => PavedReason::DbusError,
+            Self::Host(RenderSlotError::NoUplink) => PavedReason::HostUnsupported,
             Self::Host(_)
             | Self::Contents(_)
             | Self::Kubeadm(_)
@@ -208,21 +208,21 @@ impl ApplyError {
             | Self::OtherCluster { .. }
             | Self::ClusterUnverified { .. }
             | Self::NoDiscovery => PavedReason::InvalidConfiguration,
-            Self::Image(EnsureNodeImageError::NoRoom { .. }) => PavedReason::NoRoom,
+            Self::Image(EnsureNodeImageError::NoRoom { .. }) => PavedReason::InsufficientSpace,
             Self::Image(_) => PavedReason::ImageUnavailable,
             Self::Secret(error) => error.reason(),
-            Self::NoPullSecret { .. } => PavedReason::SecretUnreadable,
-            Self::Ask(_) | Self::Annotate(_) | Self::AskCertificate(_) => PavedReason::ApiUnreachable,
+            Self::NoPullSecret { .. } => PavedReason::SecretInvalid,
+            Self::Ask(_) | Self::Annotate(_) | Self::AskCertificate(_) => PavedReason::ApiServerUnreachable,
             Self::Job { .. } => PavedReason::UnitFailed,
             Self::Sandbox(_) => PavedReason::SandboxFailed,
-            Self::KubeletCertificate | Self::KubeletWay(_) => PavedReason::KubeletCertificateEnded,
+            Self::KubeletCertificate | Self::KubeletWay(_) => PavedReason::KubeletCertificateExpired,
             Self::CertificatePending { .. } => PavedReason::CertificateApprovalRequired,
             Self::CertificateRefused { .. } => PavedReason::CertificateDenied,
-            Self::Leave(_) => PavedReason::ControlPlaneKept,
-            Self::Credential(_) => PavedReason::NoCredential,
-            Self::Unfit(_) => PavedReason::HostUnfit,
-            Self::Superseded(_) => PavedReason::Superseded,
-        }
+            Self::Leave(_) => PavedReason::ControlPlaneProtected,
+            Self::Credential(_) => PavedReason::CredentialUnavailable,
+            Self::Unfit(_) => PavedReason::HostUnsupported,
+            Self::Superseded(_) => return None,
+        })
     }
 }
 
@@ -281,7 +281,7 @@ async fn fill(
     say: Say<'_>,
 ) -> Result<(), ApplyError> {
     let has_no_room = |filled: &Result<(), ApplyError>| {
-        filled.as_ref().is_err_and(|error| error.reason() == PavedReason::NoRoom)
+        filled.as_ref().is_err_and(|error| error.reason() == Some(PavedReason::InsufficientSpace))
     };
     let mut filled = prepare::prepare(parts, slot, version, cancel, say).await;
     if has_no_room(&filled) {

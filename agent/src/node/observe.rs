@@ -46,8 +46,8 @@ impl ObserveError {
     /// Its reason in the condition `Paved`, of a closed set.
     pub fn reason(&self) -> PavedReason {
         match self {
-            Self::Slot(_) => PavedReason::DiskFailed,
-            Self::Bus(_) | Self::Name(_) => PavedReason::DbusFailed,
+            Self::Slot(_) => PavedReason::DiskError,
+            Self::Bus(_) | Self::Name(_) => PavedReason::DbusError,
         }
     }
 }

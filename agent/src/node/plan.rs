@@ -64,7 +64,7 @@ fn on_trial(seen: &Observed, slot: SlotName) -> Plan {
     if runs(seen, other(slot)) {
         if seen.api != Api::Live {
             return wait(
-                PavedReason::ApiUnreachable,
+                PavedReason::ApiServerUnreachable,
                 "the API server does not answer: the node that runs stays",
             );
         }
@@ -143,7 +143,7 @@ fn gate(seen: &Observed, record: &Record, slot: SlotName) -> Result<Step, Wait> 
     }
     if seen.api != Api::Live {
         return awaits(
-            PavedReason::ApiUnreachable,
+            PavedReason::ApiServerUnreachable,
             "the API server cannot be asked whether the Node is Ready",
         );
     }
@@ -184,7 +184,7 @@ fn on_applied(seen: &Observed, slot: SlotName, node_uid: &str) -> Plan {
     }
     if seen.api == Api::Unasked && !runs(seen, slot) {
         // A Node that was deleted while the host was down must not be registered again by starting its old slot.
-        return wait(PavedReason::ApiUnreachable, "the API server has not answered yet");
+        return wait(PavedReason::ApiServerUnreachable, "the API server has not answered yet");
     }
     if seen.api == Api::Live
         && let Some(plan) = on_applied_live(seen, slot, node_uid)
@@ -207,7 +207,7 @@ fn on_applied(seen: &Observed, slot: SlotName, node_uid: &str) -> Plan {
         (Ok(version), _) if made_cluster(seen, slot) => {
             let runs = record(seen, slot).is_some_and(|record| record.version == version.reference);
             wait(
-                if runs { PavedReason::Applied } else { PavedReason::ControlPlaneKept },
+                if runs { PavedReason::Applied } else { PavedReason::ControlPlaneProtected },
                 control_plane::CLUSTER,
             )
         }
@@ -218,7 +218,7 @@ fn on_applied(seen: &Observed, slot: SlotName, node_uid: &str) -> Plan {
         (Ok(version), _) if !is_prepared(seen, other(slot), version) => {
             return Plan::Do(Step::PrepareSlot { slot: other(slot), version: version.reference.clone() });
         }
-        (Err(wait), _) if wait.reason == PavedReason::VersionRefused => Plan::Wait(wait),
+        (Err(wait), _) if wait.reason == PavedReason::VersionRejected => Plan::Wait(wait),
         (_, Leave::May) => control_plane::may_leave(seen, APPLIED),
         _ => wait(PavedReason::Applied, APPLIED),
     };
@@ -236,7 +236,7 @@ fn mute(seen: &Observed, slot: SlotName) -> Option<Plan> {
         "the kubelet's certificate ended at {ended:.0}: its API server tells this host nothing any more, not even that the Node is deleted; \
          docs/node.md, \"Without a cluster\", says how it gets another one, or how the host is paved anew"
     );
-    Some(wait(PavedReason::KubeletCertificateEnded, &message))
+    Some(wait(PavedReason::KubeletCertificateExpired, &message))
 }
 
 /// What the Machine and the Node ask for, before the slot that is the node is kept running.
@@ -248,7 +248,7 @@ fn on_applied_live(seen: &Observed, slot: SlotName, node_uid: &str) -> Option<Pl
         machine if !runs(seen, slot) && machine.as_ref().is_none_or(|machine| is_made_for(seen, machine)) => {
             return None;
         }
-        machine => return Some(wait(PavedReason::MachineGone, gone(seen, machine.as_ref()))),
+        machine => return Some(wait(PavedReason::MachineNotFound, gone(seen, machine.as_ref()))),
     };
     if runs(seen, slot)
         && seen.kubelet_ended.is_some()
@@ -260,7 +260,7 @@ fn on_applied_live(seen: &Observed, slot: SlotName, node_uid: &str) -> Option<Pl
     match &seen.node {
         NodeSeen::Unknown if runs(seen, slot) => return None,
         NodeSeen::Unknown => {
-            return Some(wait(PavedReason::ApiUnreachable, "the Node has not been read yet"));
+            return Some(wait(PavedReason::ApiServerUnreachable, "the Node has not been read yet"));
         }
         NodeSeen::Absent => {}
         // One that was made anew since is no deletion: a slot that a failed trial has stopped is started before its Node is of interest.
@@ -270,7 +270,7 @@ fn on_applied_live(seen: &Observed, slot: SlotName, node_uid: &str) -> Option<Pl
         }
         NodeSeen::Present { .. } => {
             let why = "the slot has registered its Node anew, and bedplate-controller has not yet taken it";
-            return Some(wait(PavedReason::AwaitingController, why));
+            return Some(wait(PavedReason::AwaitingSelection, why));
         }
     }
     if is_drained(seen) {
@@ -279,12 +279,12 @@ fn on_applied_live(seen: &Observed, slot: SlotName, node_uid: &str) -> Option<Pl
     if made_cluster(seen, slot) {
         let why = "the Node is gone, but the cluster is in this slot, which stays: `systemctl restart kubelet.service` in the slot has the Node \
                    register again";
-        return runs(seen, slot).then(|| wait(PavedReason::ControlPlaneKept, why));
+        return runs(seen, slot).then(|| wait(PavedReason::ControlPlaneProtected, why));
     }
     match control_plane::leave_first(seen, slot, pave(seen, Some(slot))) {
         // What a reboot or a failed trial has stopped is started, unless the controller is about to choose: its start would
         // register the Node that a person deleted.
-        Plan::Wait(awaited) if !runs(seen, slot) && awaited.reason != PavedReason::AwaitingController => None,
+        Plan::Wait(awaited) if !runs(seen, slot) && awaited.reason != PavedReason::AwaitingSelection => None,
         plan => Some(plan),
     }
 }
@@ -311,11 +311,13 @@ fn pave(seen: &Observed, former: Option<SlotName>) -> Plan {
     };
     let node_ref = seen.machine.as_ref().and_then(|machine| machine.node_ref.as_ref());
     match &seen.node {
-        NodeSeen::Unknown => return wait(PavedReason::ApiUnreachable, "the Node has not been read yet"),
+        NodeSeen::Unknown => {
+            return wait(PavedReason::ApiServerUnreachable, "the Node has not been read yet");
+        }
         NodeSeen::Absent if node_ref.is_some() => {
             let why =
                 "the Node is gone, and bedplate-controller has not yet chosen the version that comes next";
-            return wait(PavedReason::AwaitingController, why);
+            return wait(PavedReason::AwaitingSelection, why);
         }
         NodeSeen::Absent => {}
         NodeSeen::Present { ready_since: Some(_), .. } => {
@@ -358,31 +360,33 @@ fn wanted(seen: &Observed) -> Result<&VersionFacts, Wait> {
         Api::Live => {}
         Api::Unasked => {
             return Err(because(
-                PavedReason::ApiUnreachable,
+                PavedReason::ApiServerUnreachable,
                 "the agent has just started and asks the API server",
             ));
         }
-        Api::Away => return Err(because(PavedReason::ApiUnreachable, "the API server does not answer")),
+        Api::Away => {
+            return Err(because(PavedReason::ApiServerUnreachable, "the API server does not answer"));
+        }
     }
     if let Some(held) = held(seen) {
         return Err(held);
     }
     let Some(machine) = &seen.machine else {
-        return Err(because(PavedReason::MachineGone, gone(seen, None)));
+        return Err(because(PavedReason::MachineNotFound, gone(seen, None)));
     };
     let Some(selected) = &machine.selected else {
-        return Err(because(PavedReason::NothingSelected, "no configuration is selected for this Machine"));
+        return Err(because(PavedReason::NoVersionSelected, "no configuration is selected for this Machine"));
     };
     let Some(version) = seen.version.as_ref().filter(|version| version.reference == *selected) else {
         let message = format!("{} is selected, and could not be read yet", named(selected));
-        return Err(because(PavedReason::VersionUnknown, &message));
+        return Err(because(PavedReason::VersionUnavailable, &message));
     };
     if seen.refused.contains(selected) {
         let message = format!(
             "{} failed on this host and is not tried again by itself: select another version, or tell it to by an applyConfiguration",
             named(selected)
         );
-        return Err(because(PavedReason::VersionRefused, &message));
+        return Err(because(PavedReason::VersionRejected, &message));
     }
     Ok(version)
 }

@@ -132,7 +132,7 @@ fn last_failure(sight: &Sight, plan: &Plan) -> Option<String> {
             last.or_else(failed).map(|why| format!("the last one: {why}"))
         }
         // An applyConfiguration may have had the slot be filled with something else.
-        PavedReason::VersionRefused => {
+        PavedReason::VersionRejected => {
             let back = sight.ledger.rolled_back.as_ref().map(|back| back.reason.as_str());
             back.or_else(failed).map(|why| format!("it said: {why}"))
         }
@@ -142,9 +142,11 @@ fn last_failure(sight: &Sight, plan: &Plan) -> Option<String> {
 
 fn node_ready(node: &NodeSeen) -> ConditionTold<NodeReadyReason> {
     let (status, reason, message) = match node {
-        NodeSeen::Unknown => (Truth::Unknown, NodeReadyReason::NodeUnknown, "the Node was not read yet"),
+        NodeSeen::Unknown => {
+            (Truth::Unknown, NodeReadyReason::NodeStatusUnknown, "the Node was not read yet")
+        }
         NodeSeen::Absent => {
-            (Truth::False, NodeReadyReason::NodeAbsent, "there is no Node of this Machine's name")
+            (Truth::False, NodeReadyReason::NodeNotFound, "there is no Node of this Machine's name")
         }
         NodeSeen::Present { ready_since: None, .. } => {
             (Truth::False, NodeReadyReason::NodeNotReady, "the Node is not Ready")
@@ -202,8 +204,8 @@ fn doing(step: &Step) -> PavedReason {
         Step::Commit { .. } | Step::Retire { .. } | Step::AnnotateNode { .. } | Step::AdoptNode { .. } => {
             PavedReason::Applied
         }
-        Step::Fail { .. } => PavedReason::GateFailed,
-        Step::RenewKubelet { .. } => PavedReason::KubeletCertificateEnded,
-        Step::Abandon { .. } => PavedReason::Abandoned,
+        Step::Fail { .. } => PavedReason::HealthGateFailed,
+        Step::RenewKubelet { .. } => PavedReason::KubeletCertificateExpired,
+        Step::Abandon { .. } => PavedReason::ClearingSlot,
     }
 }

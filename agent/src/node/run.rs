@@ -284,7 +284,7 @@ impl NodeLoop {
                     "node step"
                 );
                 let message = format!("{}: {text}", describe(step));
-                self.trouble = Some((key.to_owned(), Trouble { reason: error.reason(), message }));
+                self.trouble = error.reason().map(|reason| (key.to_owned(), Trouble { reason, message }));
                 self.note_error(&format!("{name} slot {slot}: {text}"), wait);
                 self.say(sight, planned, None, self.standing.next_try);
             }

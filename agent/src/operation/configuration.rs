@@ -58,7 +58,7 @@ pub enum Decision {
 pub fn decide(standing: &Standing, disruption: bool, asked: bool) -> Decision {
     let Some(selected) = &standing.selected else {
         let message = "no version is selected for this Machine: give it a configuration";
-        return Decision::End(End::failed(AgentOutcome::NothingSelected, message));
+        return Decision::End(End::failed(AgentOutcome::NoVersionSelected, message));
     };
     let name = format!("{}-v{}", selected.name, selected.version);
     if standing.paving {
@@ -93,7 +93,7 @@ pub fn decide(standing: &Standing, disruption: bool, asked: bool) -> Decision {
             let message = format!(
                 "{name} needs a repave, for which this host's member of etcd cannot leave its cluster: {why}"
             );
-            return Decision::End(End::failed(AgentOutcome::ControlPlaneKept, message));
+            return Decision::End(End::failed(AgentOutcome::ControlPlaneProtected, message));
         }
         Some(Stays::Later(why)) if disruption => {
             return Decision::Wait(format!(
@@ -119,7 +119,7 @@ fn needs_repave(standing: &Standing, applied: &VersionRef, name: &str) -> End {
             "{name} needs a repave ({changes}), and the cluster that was made here is in this slot, which stays: leave the Node as it is; a newer \
              Kubernetes comes by `kubeadm upgrade` in the slot (docs/node.md, \"The first control plane\")"
         );
-        return End::failed(AgentOutcome::ControlPlaneKept, message);
+        return End::failed(AgentOutcome::ControlPlaneProtected, message);
     }
     let message =
         format!("{name} needs a repave ({changes}); parameter disruption=allow does it, or delete the Node");
@@ -203,7 +203,7 @@ mod tests {
         for (disruption, difference) in [(false, repave()), (true, repave()), (true, None)] {
             let kept = Standing { made_cluster: true, ..standing(2, 1, difference) };
             let Decision::End(end) = decide(&kept, disruption, false) else { panic!("{disruption}") };
-            assert_eq!((end.complete, end.reason.as_str()), (false, "ControlPlaneKept"));
+            assert_eq!((end.complete, end.reason.as_str()), (false, "ControlPlaneProtected"));
             assert!(
                 end.message.contains("kubeadm upgrade") && !end.message.contains("delete"),
                 "{}",
@@ -223,7 +223,7 @@ mod tests {
         for (disruption, difference) in [(false, repave()), (true, repave()), (true, None)] {
             let kept = stays(Stays::Kept("it is the only member".to_owned()), difference);
             let Decision::End(end) = decide(&kept, disruption, false) else { panic!("{disruption}") };
-            assert_eq!((end.complete, end.reason.as_str()), (false, "ControlPlaneKept"));
+            assert_eq!((end.complete, end.reason.as_str()), (false, "ControlPlaneProtected"));
             assert!(
                 end.message.ends_with("it is the only member") && !end.message.contains("delete"),
                 "{}",
@@ -252,6 +252,6 @@ mod tests {
         let none = Standing { applied: None, ..standing(2, 1, None) };
         assert!(matches!(decide(&none, true, false), Decision::Wait(_)));
         let nothing = Standing { selected: None, ..standing(2, 1, None) };
-        assert_eq!(reason(decide(&nothing, true, false)), "NothingSelected");
+        assert_eq!(reason(decide(&nothing, true, false)), "NoVersionSelected");
     }
 }

@@ -25,7 +25,7 @@ pub(super) enum Outcome {
 pub(super) fn bus_end(error: &BusError) -> End {
     let reason = match error {
         BusError::Away { .. } | BusError::NoAccess { .. } | BusError::NotALeader { .. } => {
-            AgentOutcome::DbusUnavailable
+            AgentOutcome::DbusError
         }
         BusError::NoAnswer { .. } | BusError::JobHangs { .. } => AgentOutcome::TimedOut,
         BusError::NoUnit { .. } => AgentOutcome::ServiceNotFound,

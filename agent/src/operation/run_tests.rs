@@ -560,7 +560,7 @@ async fn o8_a_control_plane_that_became_the_last_one_during_its_drain_keeps_its_
         };
         tokio::join!(lost, world.live_to_the_end());
         let status = world.status();
-        assert_eq!(status.reason.as_deref(), Some("ControlPlaneKept"), "{status:?}");
+        assert_eq!(status.reason.as_deref(), Some("ControlPlaneProtected"), "{status:?}");
         assert!(!super::progress::is_drained(Some(&status)), "its Node is not deleted: {status:?}");
         let node = world.node.lock().unwrap();
         assert!(!node.cordoned && world.ends.lock().unwrap().is_empty());

@@ -62,8 +62,8 @@ impl ReadSecretError {
     pub fn reason(&self) -> PavedReason {
         match self {
             Self::Forbidden { .. } => PavedReason::SecretForbidden,
-            Self::Missing { .. } => PavedReason::SecretMissing,
-            Self::Server(_) => PavedReason::SecretUnreadable,
+            Self::Missing { .. } => PavedReason::SecretNotFound,
+            Self::Server(_) => PavedReason::SecretInvalid,
         }
     }
 }
@@ -139,10 +139,10 @@ mod tests {
             assert!(text.contains(part), "{text}");
         }
         let body = json!({ "status": "Failure", "reason": "NotFound", "code": 404, "details": { "kind": "secrets", "name": "pull" } });
-        assert_eq!(answered(404, body).await.unwrap_err().reason(), PavedReason::SecretMissing);
+        assert_eq!(answered(404, body).await.unwrap_err().reason(), PavedReason::SecretNotFound);
         assert_eq!(
             answered(404, json!({})).await.unwrap_err().reason(),
-            PavedReason::SecretUnreadable,
+            PavedReason::SecretInvalid,
             "a proxy's 404"
         );
     }

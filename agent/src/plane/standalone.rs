@@ -202,7 +202,7 @@ impl Plane for Standalone {
                 let problem = format!("the value of {key} is not base64");
                 ReadSecretError::Server(AskServerError::Answer { what, problem })
             }),
-            Err(AskError::Refused { reason, .. }) if reason == AgentRefusal::SecretMissing => {
+            Err(AskError::Refused { reason, .. }) if reason == AgentRefusal::SecretNotFound => {
                 Err(ReadSecretError::Missing { namespace, name })
             }
             Err(error) => Err(ReadSecretError::Server(server_error(&what, error))),

@@ -59,17 +59,17 @@ faults! {
     /// The public key of the BMC is not pinned.
     CertificateChanged,
     /// The certificate of the BMC is not trusted.
-    CertificateNotTrusted,
+    CertificateUntrusted,
     /// The BMC has several systems, and the Machine does not name one.
     AmbiguousSystem,
     /// The BMC does not have the named system.
-    UnknownSystem,
+    SystemNotFound,
     /// The address is invalid, or its network is not allowed.
     AddressNotAllowed,
     /// The BMC sent an answer that violates the protocol.
     ProtocolError,
     /// The credentials do not exist or are unreadable.
-    CredentialsNotAvailable,
+    CredentialsUnavailable,
     /// The credentials are not allowed for the address.
     CredentialsNotForThisAddress,
     /// The connection would not be verified.

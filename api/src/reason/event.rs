@@ -16,9 +16,9 @@ reasons! {
             => User, "See `bedplate machine explain NAME`.";
         NodeRegistered: "The Machine's Node has registered.";
         NodeGone: "The Machine's Node was deleted. The host is repaved.";
-        ForeignNode: "The Node of the Machine's name belongs to another host."
+        NodeNameConflict: "The Node of the Machine's name belongs to another host."
             => User, "See docs/stuck.md, \"A Node of the Machine's name exists\".";
-        NodeRegisteredAnew: "The Node was deleted and registered again before the host was repaved."
+        NodeReregistered: "The Node was deleted and registered again before the host was repaved."
             => User, "To repave the host, delete the Node again: `kubectl delete node NAME`.";
         CertificateApproved: "A kubelet certificate request was approved.";
         CertificateDenied: "A kubelet certificate request was denied."
@@ -62,7 +62,7 @@ impl ControllerEvent {
                 "Write"
             }
             Self::VersionLocked | Self::VersionSelected | Self::NotSelected => "Select",
-            Self::NodeRegistered | Self::NodeGone | Self::ForeignNode | Self::NodeRegisteredAnew => {
+            Self::NodeRegistered | Self::NodeGone | Self::NodeNameConflict | Self::NodeReregistered => {
                 "FollowNode"
             }
             Self::CertificateApproved | Self::CertificateDenied | Self::CertificateAwaitsPerson => "Approve",
@@ -94,7 +94,7 @@ reasons! {
         BootStopped: "pxed heard nothing of a boot for longer than its stage may take."
             => User, "See the timeline: `bedplate machine show NAME` (docs/boot.md, \"By stage\").";
         Enrolled: "The host has its certificate.";
-        SeedAskedTwice: "The seed of a boot was requested a second time."
+        SeedRequestedTwice: "The seed of a boot was requested a second time."
             => User, "Boot the machine again. The note has the address of the other request (docs/boot.md).";
         KeyChanged: "A new key was enrolled and replaces the former one. The note has the address and the boot.";
         KeyReplaced: "A host was refused: another key was enrolled for the Machine, or pxed has lost its record of the key."
@@ -121,17 +121,17 @@ reasons! {
             => User, "Check the log of the BMC and the privilege of the account.";
         CertificateChanged: "The public key of the BMC is not one of spec.bmc.redfish.tls.pins."
             => User, "Compare the pin in the note with the BMC's own page before you add it to spec.bmc.redfish.tls.pins.";
-        CertificateNotTrusted: "The certificate of the BMC is not trusted."
+        CertificateUntrusted: "The certificate of the BMC is not trusted."
             => User, "Set spec.bmc.redfish.tls.caBundle, or pin the key: `bedplate bmc probe` shows the pin.";
         AmbiguousSystem: "The BMC has several systems, and the Machine does not name one."
             => User, "Set spec.bmc.redfish.systemID.";
-        UnknownSystem: "The BMC does not have the system in spec.bmc.redfish.systemID."
+        SystemNotFound: "The BMC does not have the system in spec.bmc.redfish.systemID."
             => User, "Correct spec.bmc.redfish.systemID.";
         AddressNotAllowed: "The address of the BMC is invalid, or its network is not allowed."
             => User, "Correct spec.bmc.address, or allow its network in pxed's bmc.allowed-networks.";
         ProtocolError: "The answer of the BMC violates the protocol."
             => User, "Check the firmware version of the BMC, and proxies in between.";
-        CredentialsNotAvailable: "The credentials of the BMC are not available."
+        CredentialsUnavailable: "The credentials of the BMC are not available."
             => User, "See docs/bmc.md, \"Credentials\".";
         CredentialsNotForThisAddress: "The Secret does not list the address of the BMC."
             => User, "List it in the Secret's annotation bedplate.dev/bmc-addresses (docs/bmc.md).";

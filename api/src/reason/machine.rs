@@ -21,17 +21,17 @@ reasons! {
             => Bmc, "Check the log of the BMC and the privilege of the account.";
         CertificateChanged: "The public key of the BMC is not one of spec.bmc.redfish.tls.pins. pxed sent nothing."
             => User, "Compare the pin in the message with the BMC's own page before you add it to spec.bmc.redfish.tls.pins.";
-        CertificateNotTrusted: "No trusted authority signed the BMC's certificate, or it expired or names another host. pxed sent nothing."
+        CertificateUntrusted: "No trusted authority signed the BMC's certificate, or it expired or names another host. pxed sent nothing."
             => User, "Set spec.bmc.redfish.tls.caBundle, or pin the key: `bedplate bmc probe` shows the pin.";
         AmbiguousSystem: "The BMC has several systems, and the Machine does not name one."
             => User, "Set spec.bmc.redfish.systemID. The message lists the systems.";
-        UnknownSystem: "The BMC does not have the system in spec.bmc.redfish.systemID."
+        SystemNotFound: "The BMC does not have the system in spec.bmc.redfish.systemID."
             => User, "Correct spec.bmc.redfish.systemID. The message lists the systems.";
         AddressNotAllowed: "The address is invalid, or its network is not allowed."
             => User, "Correct spec.bmc.address, or allow its network in pxed's bmc.allowed-networks.";
         ProtocolError: "The answer of the BMC violates the protocol, or it is larger than 256 KiB."
             => Bmc, "Check the firmware version of the BMC, and proxies in between.";
-        CredentialsNotAvailable: "The Secret does not exist, is unreadable, or is in a namespace that is not allowed."
+        CredentialsUnavailable: "The Secret does not exist, is unreadable, or is in a namespace that is not allowed."
             => User, "Create the Secret with the keys username and password in a namespace of bmc.secret-namespaces (docs/bmc.md).";
         CredentialsNotForThisAddress: "The Secret does not list the address in spec.bmc.address. pxed sent nothing."
             => User, "Check spec.bmc.address, then list it in the Secret's annotation bedplate.dev/bmc-addresses (docs/bmc.md).";
@@ -54,9 +54,9 @@ reasons! {
             => Bmc, "No action needed.";
         FoundRunning: "The machine was on before pxed knew it. pxed does not disturb it."
             => User, "`bedplate power cycle NAME` boots it from the network; or set spec.pxe.takeover to allow one power cycle (docs/machine.md).";
-        HeldOff: "An operation powered the machine off or shut it down."
+        PoweredOffByOperation: "An operation powered the machine off or shut it down."
             => User, "Power it on when it should run: `bedplate power on NAME`.";
-        NotReadable: "The BMC does not report the power state."
+        PowerStateUnknown: "The BMC does not report the power state."
             => Bmc, "See `bedplate power status NAME` (docs/bmc.md).";
         PowerOnAttemptsExhausted: "pxed powered the machine on five times, and it did not come up."
             => User, "See its boots: `bedplate machine show NAME`. Then `bedplate power on NAME` starts new attempts.";
@@ -70,7 +70,7 @@ reasons! {
             => Host, "Boot it from the network; `bedplate explain NAME` shows what pxed would offer.";
         Booting: "The machine boots. The message has the stage."
             => Host, "No action needed; `bedplate machine show NAME` has the timeline.";
-        Stopped: "pxed heard nothing for longer than the stage may take."
+        BootStalled: "pxed heard nothing for longer than the stage may take."
             => User, "See the timeline: `bedplate machine show NAME`, and `bedplate explain NAME` (docs/boot.md, \"By stage\").";
         ImagePending: "pxed holds the boot while it fetches the image."
             => Registry, "No action needed: the machine asks again every 10 s.";
@@ -80,11 +80,11 @@ reasons! {
             => User, "Correct the arguments that the message names. The machine asks again every 10 s.";
         MachinePaused: "pxed holds the boot: spec.paused is set."
             => User, "Unpause it: `kubectl patch machine NAME --type=merge -p '{\"spec\":{\"paused\":false}}'`.";
-        Failing: "A step on the machine fails, and the machine tries again. The message has its text."
+        StageFailed: "A step on the machine fails, and the machine tries again. The message has its text."
             => Host, "Read the message (docs/boot.md).";
         DuplicateMacAddress = "DuplicateMACAddress": "Several Machines claim the MAC address. pxed serves none of them."
             => User, "Remove the MAC address from all of these Machines but one.";
-        Userspace: "systemd and the agent run on the host.";
+        UserspaceStarted: "systemd and the agent run on the host.";
     }
 }
 
@@ -92,11 +92,11 @@ reasons! {
     /// Reasons of `Enrolled`. Written by pxed.
     pub enum EnrolledReason: "Condition Enrolled of a Machine", condition "Enrolled" {
         Enrolled: "The host has its certificate.";
-        AwaitingEnrolment: "The host boots, its agent has not asked for a certificate yet, or pxed listens before the first key. The message says which."
+        AwaitingEnrollment: "The host boots, its agent has not asked for a certificate yet, or pxed listens before the first key. The message says which."
             => Agent, "See the timeline of its boot: `bedplate machine show NAME` (docs/agent.md).";
         HeardElsewhere: "Another host asks to enroll with a new key, and the key in force is still heard."
             => User, "If the host was replaced: `bedplate machine re-enrol NAME`. If it crashed, wait until the time in the message. Otherwise see docs/boot.md, \"Another host asks to enroll\".";
-        SeedAskedTwice: "The seed of the boot was requested a second time."
+        SeedRequestedTwice: "The seed of the boot was requested a second time."
             => User, "Boot it again: it gets a new seed. The message has the address of the other request (docs/boot.md).";
     }
 }
@@ -118,7 +118,7 @@ reasons! {
             => Registry, "Name the image by its digest, or wait. The message has the registry's answer.";
         Claimed: "Another program claims the Machine and decides about its node."
             => Other, "The annotation bedplate.dev/claimed-by names the program.";
-        ControlPlaneKept: "The cluster was created on this host, so its slot is kept."
+        ControlPlaneProtected: "The cluster was created on this host, so its slot is kept."
             => User, "Restart the kubelet in the slot (docs/node.md, \"The first control plane\").";
     }
 }
@@ -137,49 +137,47 @@ reasons! {
             => Agent, "No action needed.";
         CheckingHealth: "The node has not passed its health gate yet."
             => Agent, "No action needed.";
-        Abandoned: "The agent empties a slot whose version is not selected any more, or whose Machine was drained."
+        ClearingSlot: "The agent empties a slot whose version is not selected any more, or whose Machine was drained."
             => Agent, "No action needed.";
-        Superseded: "The agent stopped a step, because another step is due."
-            => Agent, "No action needed.";
-        NothingSelected: "No version is selected. See condition ConfigurationPending."
+        NoVersionSelected: "No version is selected. See condition ConfigurationPending."
             => Controller, "In a cluster, check that it runs: `kubectl -n bedplate-system get deployment bedplate-controller`. Standalone, see pxed's log.";
-        VersionUnknown: "The agent cannot read the selected version."
+        VersionUnavailable: "The agent cannot read the selected version."
             => Cluster, "Check that the version exists: `kubectl get mcv`; on the host: `bedplate-agent status`.";
-        ApiUnreachable: "The API server does not answer the agent."
+        ApiServerUnreachable = "APIServerUnreachable": "The API server does not answer the agent."
             => Cluster, "Check that the host reaches the API server: `bedplate-agent status` on the host.";
         Paused: "spec.paused is set, so the agent changes nothing."
             => User, "Unpause it: `kubectl patch machine NAME --type=merge -p '{\"spec\":{\"paused\":false}}'`.";
         MachineDeleting: "The Machine is being deleted, so the agent changes nothing."
             => Agent, "See docs/node.md, \"To give it up\".";
-        MachineGone: "The Machine does not exist any more, or another one has its name."
+        MachineNotFound: "The Machine does not exist any more, or another one has its name."
             => Agent, "See docs/node.md, \"To give it up\".";
         Claimed: "Another program claims the Machine and decides about its node."
             => Other, "The annotation bedplate.dev/claimed-by names the program.";
-        AwaitingController: "The Node was deleted, and no version is selected again yet."
+        AwaitingSelection: "The Node was deleted, and no version is selected again yet."
             => Controller, "In a cluster, check that it runs: `kubectl -n bedplate-system get deployment bedplate-controller`. Standalone, see pxed's log.";
-        ControlPlaneKept: "The slot has the cluster's etcd, or an etcd member that cannot leave. The agent keeps it."
+        ControlPlaneProtected: "The slot has the cluster's etcd, or an etcd member that cannot leave. The agent keeps it."
             => User, "See docs/node.md, \"The first control plane\". Do not delete its Node to repave it.";
         NodeStillReady: "A Node of this name is Ready, and no slot runs on this host."
             => Cluster, "Check that no other host has this name. Otherwise wait until its Node is not Ready.";
-        VersionRefused: "The selected version failed on this host."
+        VersionRejected: "The selected version failed on this host."
             => User, "Correct the MachineConfiguration, or run `bedplate config rollback`. status.rolledBack has the cause.";
-        GateFailed: "The new node did not pass its health gate in time."
+        HealthGateFailed: "The new node did not pass its health gate in time."
             => User, "Correct the MachineConfiguration, or run `bedplate config rollback`. status.rolledBack has the cause.";
         BackOff: "Trials fail, and no former slot can run instead. The message has the last cause."
             => User, "The agent tries again. To end it, correct the MachineConfiguration.";
         ImageUnavailable: "The node image cannot be fetched."
             => Registry, "Check that the host reaches the registry, and that the reference is right (docs/images.md).";
-        NoRoom: "The disk or the memory has too little space."
+        InsufficientSpace: "The disk or the memory has too little space."
             => User, "Add a larger state disk, or memory. The message has the size that is needed.";
         InvalidConfiguration: "The version cannot be rendered, or it leads to another cluster."
             => User, "Correct the MachineConfiguration (docs/kubeadm.md).";
         SecretForbidden: "The agent may not read a Secret that the version names."
             => User, "Create the Role that the message names (docs/install.md, \"Secrets that a version names\").";
-        SecretMissing: "A Secret that the version names does not exist."
+        SecretNotFound: "A Secret that the version names does not exist."
             => User, "Create the Secret that the message names (docs/install.md, \"Secrets that a version names\").";
-        SecretUnreadable: "A Secret that the version names cannot be used."
+        SecretInvalid: "A Secret that the version names cannot be used."
             => User, "Correct the Secret that the message names (docs/install.md, \"Secrets that a version names\").";
-        KubeletCertificateEnded: "The kubelet's client certificate expired."
+        KubeletCertificateExpired: "The kubelet's client certificate expired."
             => Cluster, "Approve the kubelet's request: `kubectl get csr` (docs/node.md, \"Faults\").";
         CertificateApprovalRequired: "The request for the kubelet's certificate is not approved or signed."
             => Controller, "Check that bedplate-controller runs. Before Kubernetes 1.32: `kubectl certificate approve NAME`, with the name from the message.";
@@ -189,13 +187,13 @@ reasons! {
             => User, "On the host: `systemctl status` of the unit in the message (docs/node.md).";
         SandboxFailed: "The container runtime cannot start a Pod sandbox in the slot."
             => User, "Check the container runtime and the network plug-in in the slot (docs/node.md).";
-        DbusFailed = "DBusFailed": "systemd does not answer on D-Bus, or it rejected a call."
+        DbusError = "DBusError": "systemd does not answer on D-Bus, or it rejected a call."
             => User, "On the host: `bedplate-agent status`, `journalctl -u bedplate-agent` (docs/node.md).";
-        DiskFailed: "A file of a slot cannot be read or written."
+        DiskError: "A file of a slot cannot be read or written."
             => User, "On the host: `bedplate-agent status`, `journalctl -u bedplate-agent` (docs/node.md).";
-        HostUnfit: "The host cannot run the version. The message has the cause."
+        HostUnsupported: "The host cannot run the version. The message has the cause."
             => User, "On the host: `bedplate-agent status`, `journalctl -u bedplate-agent` (docs/node.md).";
-        NoCredential: "The slot has no credential for its cluster."
+        CredentialUnavailable: "The slot has no credential for its cluster."
             => User, "On the host: `bedplate-agent status`, `journalctl -u bedplate-agent` (docs/node.md).";
     }
 }
@@ -206,9 +204,9 @@ reasons! {
         NodeReady: "The Node is Ready.";
         NodeNotReady: "The Node is not Ready."
             => Cluster, "Check the kubelet and the network plug-in: `kubectl describe node NAME`.";
-        NodeAbsent: "No Node has this name. The agent makes one."
+        NodeNotFound: "No Node has this name. The agent makes one."
             => Agent, "No action needed.";
-        NodeUnknown: "The agent has not read the Node yet."
+        NodeStatusUnknown: "The agent has not read the Node yet."
             => Agent, "On the host: `bedplate-agent status`.";
     }
 }
@@ -218,13 +216,13 @@ reasons! {
     pub enum DrainedReason: "Condition Drained of a Machine", condition "Drained" {
         Draining: "The Pods leave the Node. The message names the Pods that are left."
             => Controller, "Wait for the drain: `kubectl get node NAME`, `kubectl get events`.";
-        ForeignNode: "The Node of this name belongs to another host, so it is not drained."
+        NodeNameConflict: "The Node of this name belongs to another host, so it is not drained."
             => Controller, "No action needed: the Machine is removed at its deadline.";
         Paused: "spec.paused is set, so the Node is not drained."
             => User, "Unpause it: `kubectl patch machine NAME --type=merge -p '{\"spec\":{\"paused\":false}}'`.";
         Claimed: "Another program claims the Machine and decides about its node."
             => Other, "The annotation bedplate.dev/claimed-by names the program.";
-        AwaitingSlot: "The Node is deleted, and the agent empties the slot. The message has the deadline."
+        StoppingSlot: "The Node is deleted, and the agent empties the slot. The message has the deadline."
             => Agent, "Check that the host is up: `bedplate-agent status` on it. After the deadline the Machine is removed.";
     }
 }
@@ -237,15 +235,15 @@ reasons! {
             => Controller, "See its finalizers: `kubectl get machine NAME -o yaml`.";
         Paused: "spec.paused is set, so every program leaves the machine as it is."
             => User, "Unpause it: `kubectl patch machine NAME --type=merge -p '{\"spec\":{\"paused\":false}}'`.";
-        AwaitingNode: "The agent has not started to make the node."
+        AwaitingAgent: "The agent has not started to make the node."
             => Agent, "No action needed; `bedplate machine show NAME` has the agent's report.";
         RolledBack: "The selected version failed, and the former version runs again."
             => User, "Correct the MachineConfiguration, or run `bedplate config rollback`. status.rolledBack has the cause.";
         Updating: "A rolling update has cordoned the Node, and its Pods leave."
             => Controller, "See the Pods that are left: `kubectl describe node NAME`, annotation bedplate.dev/drain-awaits.";
-        ForeignNode: "The Node of this name belongs to another host."
+        NodeNameConflict: "The Node of this name belongs to another host."
             => User, "See docs/stuck.md, \"A Node of the Machine's name exists\".";
-        NodeRegisteredAnew: "The Node was deleted and registered again before the host was repaved."
+        NodeReregistered: "The Node was deleted and registered again before the host was repaved."
             => User, "To repave the host, delete the Node again: `kubectl delete node NAME`.";
     }
 }

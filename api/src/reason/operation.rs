@@ -34,17 +34,17 @@ reasons! {
             => User, "Check the log of the BMC. A machine that is off needs powerOn, not reset.";
         CertificateChanged: "The public key of the BMC is not one of spec.bmc.redfish.tls.pins. pxed sent nothing."
             => User, "Compare the pin in the message with the BMC's own page before you add it to spec.bmc.redfish.tls.pins.";
-        CertificateNotTrusted: "No trusted authority signed the BMC's certificate, or it expired or names another host. pxed sent nothing."
+        CertificateUntrusted: "No trusted authority signed the BMC's certificate, or it expired or names another host. pxed sent nothing."
             => User, "Set spec.bmc.redfish.tls.caBundle, or pin the key: `bedplate bmc probe` shows the pin.";
         AmbiguousSystem: "The BMC has several systems, and the Machine does not name one."
             => User, "Set spec.bmc.redfish.systemID. The message lists the systems.";
-        UnknownSystem: "The BMC does not have the system in spec.bmc.redfish.systemID."
+        SystemNotFound: "The BMC does not have the system in spec.bmc.redfish.systemID."
             => User, "Correct spec.bmc.redfish.systemID. The message lists the systems.";
         AddressNotAllowed: "The address is invalid, or its network is not allowed."
             => User, "Correct spec.bmc.address, or allow its network in pxed's bmc.allowed-networks.";
         ProtocolError: "The answer of the BMC violates the protocol."
             => Bmc, "Check the firmware version of the BMC, and proxies in between.";
-        CredentialsNotAvailable: "The Secret does not exist, is unreadable, or is in a namespace that is not allowed."
+        CredentialsUnavailable: "The Secret does not exist, is unreadable, or is in a namespace that is not allowed."
             => User, "Create the Secret with the keys username and password in a namespace of bmc.secret-namespaces (docs/bmc.md).";
         CredentialsNotForThisAddress: "The Secret does not list the address in spec.bmc.address. pxed sent nothing."
             => User, "Check spec.bmc.address, then list it in the Secret's annotation bedplate.dev/bmc-addresses (docs/bmc.md).";
@@ -83,7 +83,7 @@ reasons! {
             => User, "Read the message: it names what is missing, or what to do instead.";
         ProtocolError: "systemd sent an answer that the agent does not understand."
             => User, "On the host: `systemctl status dbus.service`.";
-        DbusUnavailable = "DBusUnavailable": "systemd does not answer on D-Bus."
+        DbusError = "DBusError": "systemd does not answer on D-Bus."
             => User, "On the host: `systemctl status dbus.service`.";
         NoSlot: "No slot runs on the host."
             => User, "Use `--parameter in=host` for a service of the host.";
@@ -101,9 +101,9 @@ reasons! {
             => User, "Reduce the parameter bytes, or give the host a larger state disk.";
         CaptureFailed: "tcpdump failed. The message has its words."
             => User, "Read the message.";
-        NothingSelected: "No version is selected for the Machine."
+        NoVersionSelected: "No version is selected for the Machine."
             => User, "See the cause: `bedplate machine explain NAME`.";
-        ControlPlaneKept: "The slot has the cluster's etcd, or an etcd member that cannot leave. Nothing was changed."
+        ControlPlaneProtected: "The slot has the cluster's etcd, or an etcd member that cannot leave. Nothing was changed."
             => User, "Run `kubeadm upgrade` in the slot (docs/node.md, \"The first control plane\"), or let another control plane join first.";
         NeedsRepave: "The difference needs a repave."
             => User, "Run `kubectl drain` and `kubectl delete node` when it suits.";

@@ -108,9 +108,9 @@ reasons! {
         UseCluster: "The cluster answers this request, not pxed."
             => User, "Boot the machine again, so that its seed names the cluster.";
         SecretNotNamed: "The selected version of the Machine does not name the Secret.";
-        SecretMissing: "pxed has no file of the Secret."
+        SecretNotFound: "pxed has no file of the Secret."
             => User, "Create the file. The message has its path (docs/first-control-plane.md).";
-        SecretUnreadable: "A file of the Secret has a wrong owner, mode or size."
+        SecretInvalid: "A file of the Secret has a wrong owner, mode or size."
             => User, "Correct the file. The message has the remedy (docs/first-control-plane.md).";
         StoreFailed: "pxed's store failed. The agent tries again."
             => User, "See pxed's log.";
@@ -132,13 +132,13 @@ impl AgentRefusal {
             | Self::OtherKey
             | Self::KeyReplaced
             | Self::SecretNotNamed => 403,
-            Self::UnknownPath | Self::MachineGone | Self::SecretMissing => 404,
+            Self::UnknownPath | Self::MachineGone | Self::SecretNotFound => 404,
             Self::MethodNotAllowed => 405,
             Self::BodyTooSlow => 408,
             Self::TokenUsed | Self::TokenSuperseded | Self::UseCluster => 409,
             Self::BodyTooLarge => 413,
             Self::TooOften => 429,
-            Self::SignerFailed | Self::StoreFailed | Self::SecretUnreadable => 503,
+            Self::SignerFailed | Self::StoreFailed | Self::SecretInvalid => 503,
         }
     }
 }

@@ -368,13 +368,13 @@ fn choose(systems: &[String], wanted: Option<&str>) -> Result<String, BmcError> 
         || systems.iter().take(32).map(|path| crate::error::told(last_segment(path))).collect::<Vec<_>>();
     match (wanted, systems) {
         (None, [only]) => Ok(only.clone()),
-        (None, []) => Err(BmcError::UnknownSystem { wanted: "at all".to_owned(), systems: Vec::new() }),
+        (None, []) => Err(BmcError::SystemNotFound { wanted: "at all".to_owned(), systems: Vec::new() }),
         (None, _) => Err(BmcError::AmbiguousSystem { systems: ids() }),
         (Some(wanted), _) => {
             let found = systems.iter().find(|path| last_segment(path) == wanted || *path == wanted);
             found
                 .cloned()
-                .ok_or_else(|| BmcError::UnknownSystem { wanted: wanted.to_owned(), systems: ids() })
+                .ok_or_else(|| BmcError::SystemNotFound { wanted: wanted.to_owned(), systems: ids() })
         }
     }
 }
@@ -393,8 +393,8 @@ mod tests {
             (&["Node1", "Node2"], Some("Node2"), Ok("/redfish/v1/Systems/Node2")),
             (&["Node1"], Some("/redfish/v1/Systems/Node1"), Ok("/redfish/v1/Systems/Node1")),
             (&["Node1", "Node2"], None, Err(BmcFault::AmbiguousSystem)),
-            (&["Node1", "Node2"], Some("Node"), Err(BmcFault::UnknownSystem)),
-            (&[], None, Err(BmcFault::UnknownSystem)),
+            (&["Node1", "Node2"], Some("Node"), Err(BmcFault::SystemNotFound)),
+            (&[], None, Err(BmcFault::SystemNotFound)),
         ] {
             let found = choose(&paths(ids), wanted);
             assert_eq!(found.as_deref().map_err(BmcError::reason), expected, "{ids:?} {wanted:?}");

@@ -325,10 +325,10 @@ impl Transport {
             (Some(Refusal::Changed), Some(seen)) => return BmcError::CertificateChanged { address, seen },
             (Some(Refusal::Changed), None) => {
                 let problem = "its certificate cannot be read".to_owned();
-                return BmcError::CertificateNotTrusted { address, seen: None, problem };
+                return BmcError::CertificateUntrusted { address, seen: None, problem };
             }
             (Some(Refusal::NotTrusted(problem)), seen) => {
-                return BmcError::CertificateNotTrusted { address, seen, problem: told(&problem) };
+                return BmcError::CertificateUntrusted { address, seen, problem: told(&problem) };
             }
             (None, _) => {}
         }

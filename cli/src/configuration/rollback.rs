@@ -229,11 +229,12 @@ async fn running(
 fn node_to_delete(machine: &Machine, runs: Option<&Template>) -> Result<NodeRef, ConfigureError> {
     let name = machine.metadata.name.clone().unwrap_or_default();
     let status = machine.status.clone().unwrap_or_default();
-    let kept = |c: &Condition| c.type_ == condition_type::PAVED && c.reason == PavedReason::ControlPlaneKept;
+    let kept =
+        |c: &Condition| c.type_ == condition_type::PAVED && c.reason == PavedReason::ControlPlaneProtected;
     let control_plane = runs.map(|runs| &runs.kubernetes).filter(|one| one.role == NodeRole::ControlPlane);
     let makes_cluster = control_plane.is_some_and(|one| one.join_configuration.is_none());
     if makes_cluster || status.conditions.iter().any(kept) {
-        return Err(ConfigureError::ControlPlaneKept { machine: name });
+        return Err(ConfigureError::ControlPlaneProtected { machine: name });
     }
     let claim = machine.metadata.annotations.as_ref().and_then(|annotations| annotations.get(CLAIMED_BY));
     if let Some(by) = claim.filter(|by| !by.is_empty()) {
@@ -413,7 +414,7 @@ mod tests {
         // Whatever its condition says: it runs what is selected.
         let first = runs(json!({ "version": "v1.34.4", "role": "ControlPlane" }));
         let error = node_to_delete(&joined, Some(&first)).unwrap_err();
-        assert!(matches!(error, ConfigureError::ControlPlaneKept { .. }), "{error}");
+        assert!(matches!(error, ConfigureError::ControlPlaneProtected { .. }), "{error}");
         let further = runs(json!({ "version": "v1.34.4", "role": "ControlPlane", "joinConfiguration": {} }));
         let error = node_to_delete(&joined, Some(&further)).unwrap_err();
         assert!(

@@ -38,7 +38,7 @@ fn of(spec: &Value, status: &Value) -> Awaited {
 fn enrolled(conditions: &[Value], rest: &Value) -> Value {
     let mut all = vec![
         is("PoweredOn", "True", "PoweredOn"),
-        is("Booted", "True", "Userspace"),
+        is("Booted", "True", "UserspaceStarted"),
         is("Enrolled", "True", "Enrolled"),
     ];
     all.extend_from_slice(conditions);
@@ -62,8 +62,8 @@ fn the_first_thing_that_is_not_met_is_awaited_from_who_can_do_it() {
     let plain = json!({});
     for (spec, status, from, reason) in [
         (plain.clone(), plain.clone(), Some(Actor::Host), "AwaitingBoot"),
-        (json!({ "provider": "manual" }), plain.clone(), Some(Actor::User), "AwaitingEnrolment"),
-        (json!({ "provider": "other" }), plain.clone(), Some(Actor::Other), "AwaitingEnrolment"),
+        (json!({ "provider": "manual" }), plain.clone(), Some(Actor::User), "AwaitingEnrollment"),
+        (json!({ "provider": "other" }), plain.clone(), Some(Actor::Other), "AwaitingEnrollment"),
         (json!({ "paused": true }), plain.clone(), Some(Actor::User), "Paused"),
         (
             plain.clone(),
@@ -91,21 +91,21 @@ fn the_first_thing_that_is_not_met_is_awaited_from_who_can_do_it() {
         ),
         (
             plain.clone(),
-            json!({ "conditions": [is("BMCReachable", "False", "AuthenticationFailed"), is("PoweredOn", "Unknown", "NotReadable")] }),
+            json!({ "conditions": [is("BMCReachable", "False", "AuthenticationFailed"), is("PoweredOn", "Unknown", "PowerStateUnknown")] }),
             Some(Actor::User),
             "AuthenticationFailed",
         ),
         (
             plain.clone(),
-            json!({ "conditions": [is("Booted", "False", "Stopped")] }),
+            json!({ "conditions": [is("Booted", "False", "BootStalled")] }),
             Some(Actor::User),
-            "Stopped",
+            "BootStalled",
         ),
         (
             plain.clone(),
-            json!({ "conditions": [is("Booted", "True", "Userspace"), is("Enrolled", "False", "AwaitingEnrolment")] }),
+            json!({ "conditions": [is("Booted", "True", "UserspaceStarted"), is("Enrolled", "False", "AwaitingEnrollment")] }),
             Some(Actor::Agent),
-            "AwaitingEnrolment",
+            "AwaitingEnrollment",
         ),
         (
             plain.clone(),
@@ -119,12 +119,12 @@ fn the_first_thing_that_is_not_met_is_awaited_from_who_can_do_it() {
             Some(Actor::User),
             "NoConfiguration",
         ),
-        (plain.clone(), enrolled(&[], &plain), Some(Actor::Controller), "NothingSelected"),
+        (plain.clone(), enrolled(&[], &plain), Some(Actor::Controller), "NoVersionSelected"),
         (
             plain.clone(),
-            enrolled(&[is("Ready", "False", "ForeignNode")], &chosen),
+            enrolled(&[is("Ready", "False", "NodeNameConflict")], &chosen),
             Some(Actor::User),
-            "ForeignNode",
+            "NodeNameConflict",
         ),
         (plain.clone(), enrolled(&[], &back), Some(Actor::User), "RolledBack"),
         (
@@ -135,7 +135,7 @@ fn the_first_thing_that_is_not_met_is_awaited_from_who_can_do_it() {
         ),
         (
             plain.clone(),
-            enrolled(&[is("Paved", "False", "Joining"), is("NodeReady", "False", "NodeAbsent")], &chosen),
+            enrolled(&[is("Paved", "False", "Joining"), is("NodeReady", "False", "NodeNotFound")], &chosen),
             Some(Actor::Agent),
             "Joining",
         ),
@@ -192,8 +192,8 @@ fn what_a_silent_agent_said_last_is_not_taken_for_the_present() {
     let found = of(&json!({}), &status);
     assert_eq!((found.from, found.reason.as_str()), (Some(Actor::Agent), "AgentSilent"));
     assert_eq!(found.since, Some("2026-01-01T00:45:00Z".parse().unwrap()));
-    status["conditions"][0] = is("PoweredOn", "False", "HeldOff");
-    assert_eq!(of(&json!({}), &status).reason, "HeldOff", "it is off: of course it is silent");
+    status["conditions"][0] = is("PoweredOn", "False", "PoweredOffByOperation");
+    assert_eq!(of(&json!({}), &status).reason, "PoweredOffByOperation", "it is off: of course it is silent");
 }
 
 #[test]
@@ -207,7 +207,7 @@ fn a_bmc_that_is_not_reached_keeps_no_running_machine_from_being_ready() {
         ],
         &applied,
     );
-    status["conditions"][0] = is("PoweredOn", "Unknown", "NotReadable");
+    status["conditions"][0] = is("PoweredOn", "Unknown", "PowerStateUnknown");
     let found = of(&json!({}), &status);
     assert_eq!(found.from, None);
     assert_eq!(found.also, ["its BMC: BMCUnreachable is said (BMCUnreachable)"]);
@@ -247,8 +247,8 @@ fn a_held_boot_waits_for_the_party_that_its_reason_names() {
 fn a_drain_before_a_deletion_is_said_with_who_is_awaited_there() {
     for (status, reason, from) in [
         ("False", "Draining", Actor::Controller),
-        ("False", "ForeignNode", Actor::Controller),
-        ("True", "AwaitingSlot", Actor::Agent),
+        ("False", "NodeNameConflict", Actor::Controller),
+        ("True", "StoppingSlot", Actor::Agent),
         // Nothing goes on until somebody takes it away.
         ("False", "Paused", Actor::User),
         ("False", "Claimed", Actor::Other),
@@ -268,7 +268,7 @@ fn a_drain_before_a_deletion_is_said_with_who_is_awaited_there() {
 fn a_host_that_is_silent_like_its_bmc_is_said_to_be_silent() {
     let mut status = enrolled(&[is("BMCReachable", "False", "BMCUnreachable")], &json!({}));
     status["agent"]["lastHeartbeat"] = json!("2026-01-01T00:30:00Z");
-    status["conditions"][0] = is("PoweredOn", "Unknown", "NotReadable");
+    status["conditions"][0] = is("PoweredOn", "Unknown", "PowerStateUnknown");
     let found = of(&json!({}), &status);
     assert_eq!((found.from, found.reason.as_str()), (Some(Actor::Agent), "AgentSilent"));
     assert_eq!(found.also, ["its BMC: BMCUnreachable is said (BMCUnreachable)"]);

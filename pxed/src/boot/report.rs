@@ -91,8 +91,9 @@ impl Tell for Teller {
         }
         let mut stops = false;
         self.registry.update(machine, |status| {
-            let is_stopped =
-                |status: &MachineStatus| booted(status).is_some_and(|c| c.reason == BootedReason::Stopped);
+            let is_stopped = |status: &MachineStatus| {
+                booted(status).is_some_and(|c| c.reason == BootedReason::BootStalled)
+            };
             let before = is_stopped(status);
             apply_timeline(status, timeline, state, now);
             stops = stopped && is_stopped(status) && !before;
@@ -115,10 +116,10 @@ impl Tell for Teller {
         self.registry.update(machine, |status| {
             let is_true = |c: &Condition| c.status == "True";
             if !condition(status, condition_type::ENROLLED).is_some_and(is_true) {
-                set_condition(status, false, EnrolledReason::SeedAskedTwice, &message, now);
+                set_condition(status, false, EnrolledReason::SeedRequestedTwice, &message, now);
             }
         });
-        self.registry.event(machine, PxedEvent::SeedAskedTwice, message);
+        self.registry.event(machine, PxedEvent::SeedRequestedTwice, message);
     }
 }
 
@@ -129,10 +130,10 @@ pub fn apply_timeline(status: &mut MachineStatus, timeline: &Timeline, state: St
     status.boot = Some(boot_status(timeline));
     let description = timeline.describe(now);
     let (up, reason) = match (timeline.stage, &timeline.held) {
-        (Stage::Enrolled | Stage::Userspace, _) => (true, BootedReason::Userspace),
-        _ if timeline.stopped(now).is_some() => (false, BootedReason::Stopped),
+        (Stage::Enrolled | Stage::Userspace, _) => (true, BootedReason::UserspaceStarted),
+        _ if timeline.stopped(now).is_some() => (false, BootedReason::BootStalled),
         (_, Some(hold)) => (false, hold.cause.into()),
-        _ if timeline.failing.is_some() => (false, BootedReason::Failing),
+        _ if timeline.failing.is_some() => (false, BootedReason::StageFailed),
         _ => (false, BootedReason::Booting),
     };
     let message = match (up, state) {
@@ -149,11 +150,11 @@ pub fn apply_timeline(status: &mut MachineStatus, timeline: &Timeline, state: St
         return;
     }
     let kept = condition(status, condition_type::ENROLLED).filter(|c| c.status != "True").is_some_and(|c| {
-        c.reason == EnrolledReason::SeedAskedTwice || c.reason == EnrolledReason::HeardElsewhere
+        c.reason == EnrolledReason::SeedRequestedTwice || c.reason == EnrolledReason::HeardElsewhere
     });
     if new_boot || !kept {
         let message = if up { description } else { format!("waiting for the boot: {description}") };
-        set_condition(status, false, EnrolledReason::AwaitingEnrolment, &message, now);
+        set_condition(status, false, EnrolledReason::AwaitingEnrollment, &message, now);
     }
 }
 
@@ -170,16 +171,16 @@ fn apply_heard(status: &mut MachineStatus, refused: bool, now: Timestamp) {
     }
     let of_boot = [
         BootedReason::Booting,
-        BootedReason::Stopped,
+        BootedReason::BootStalled,
         BootedReason::ImagePending,
         BootedReason::ImageUnavailable,
         BootedReason::InvalidKernelArguments,
         BootedReason::MachinePaused,
-        BootedReason::Failing,
+        BootedReason::StageFailed,
     ];
     if booted(status).is_some_and(|c| of_boot.iter().any(|reason| c.reason == *reason)) {
         let message = "the host's agent is heard; a later boot in its name has not enrolled";
-        set_condition(status, true, BootedReason::Userspace, message, now);
+        set_condition(status, true, BootedReason::UserspaceStarted, message, now);
     }
 }
 
@@ -306,23 +307,23 @@ mod tests {
         let mut status = MachineStatus::default();
         let mut timeline = Timeline::new(BootId::from_random([1; 16]), at(0));
         apply_timeline(&mut status, &timeline, State::Disk, at(0));
-        expect(&status, ("False", "Booting"), ("False", "AwaitingEnrolment"));
+        expect(&status, ("False", "Booting"), ("False", "AwaitingEnrollment"));
         timeline.reached(Stage::Initrd, at(10));
         apply_timeline(&mut status, &timeline, State::Disk, at(1000));
-        expect(&status, ("False", "Stopped"), ("False", "AwaitingEnrolment"));
+        expect(&status, ("False", "BootStalled"), ("False", "AwaitingEnrollment"));
         let message = &status.conditions[0].message;
         assert!(message.contains("stopped at stage initrd") && message.contains("next would be rootfs"));
         timeline.failed(Stage::Rootfs, "connection refused", at(1010));
         apply_timeline(&mut status, &timeline, State::Disk, at(1010));
-        expect(&status, ("False", "Failing"), ("False", "AwaitingEnrolment"));
+        expect(&status, ("False", "StageFailed"), ("False", "AwaitingEnrollment"));
         let last = status.boot.as_ref().unwrap().timeline.last().unwrap().clone();
         assert_eq!((last.stage, last.failed), (Stage::Rootfs, true));
         timeline.reached(Stage::Userspace, at(1020));
         apply_timeline(&mut status, &timeline, State::Disk, at(1020));
-        expect(&status, ("True", "Userspace"), ("False", "AwaitingEnrolment"));
+        expect(&status, ("True", "UserspaceStarted"), ("False", "AwaitingEnrollment"));
         timeline.reached(Stage::Enrolled, at(1030));
         apply_timeline(&mut status, &timeline, State::Disk, at(1030));
-        expect(&status, ("True", "Userspace"), ("True", "Enrolled"));
+        expect(&status, ("True", "UserspaceStarted"), ("True", "Enrolled"));
     }
 
     #[test]
@@ -334,9 +335,9 @@ mod tests {
         failing.reached(Stage::Initrd, at(1));
         failing.failed(Stage::Rootfs, "no link", at(1));
         for (timeline, reason, text) in
-            [(&held, "ImagePending", "image host is being fetched"), (&failing, "Failing", "no link")]
+            [(&held, "ImagePending", "image host is being fetched"), (&failing, "StageFailed", "no link")]
         {
-            for (second, reason) in [(30, reason), (3000, "Stopped")] {
+            for (second, reason) in [(30, reason), (3000, "BootStalled")] {
                 let mut status = MachineStatus::default();
                 apply_timeline(&mut status, timeline, State::Disk, at(second));
                 let booted = &status.conditions[0];

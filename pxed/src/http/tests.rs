@@ -269,7 +269,7 @@ async fn trust_6_script_and_seed_are_for_the_leased_address_alone() {
     let again = rig.ask(Method::GET, &format!("/b/{barred}/seed"), &[]).await;
     assert_eq!(again.reason(), "AddressNotLeased");
     let told = rig.told();
-    assert!(told.contains("reason: SeedAskedTwice"), "{told}");
+    assert!(told.contains("reason: SeedRequestedTwice"), "{told}");
 }
 
 #[tokio::test]
@@ -327,7 +327,8 @@ async fn a_seed_goes_out_once_and_names_its_boot() {
     let second = rig.ask(Method::GET, &path, &[]).await;
     assert_eq!((second.status, second.reason().as_str()), (StatusCode::GONE, "SeedTaken"));
     let status = || rig.registry.get(&"node1".parse().unwrap()).unwrap();
-    let said = || status().conditions.iter().any(|c| c.type_ == "Enrolled" && c.reason == "SeedAskedTwice");
+    let said =
+        || status().conditions.iter().any(|c| c.type_ == "Enrolled" && c.reason == "SeedRequestedTwice");
     assert!(said());
     rig.boots().flush(Timestamp::now());
     assert!(said(), "the boot's own news comes later and wipes nothing");
@@ -369,7 +370,7 @@ async fn what_is_told_of_a_boot_never_has_the_id_of_its_url() {
         format!("{{\"stage\":\"rootfs\",\"failure\":\"http://127.0.0.1:8067/b/{id}/rootfs: reset\"}}");
     rig.ask_with(Method::POST, &format!("/b/{id}/stage"), &[], failure.into()).await;
     let first = rig.told();
-    assert!(first.contains("SeedAskedTwice") && first.contains("/rootfs: reset"), "{first}");
+    assert!(first.contains("SeedRequestedTwice") && first.contains("/rootfs: reset"), "{first}");
     rig.ask(Method::GET, &format!("/b/{id}/script.ipxe"), &[]).await;
     rig.ask(Method::GET, &format!("/b/{id}/kernel"), &[]).await;
     let second = rig.open(2);

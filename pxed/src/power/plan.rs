@@ -98,7 +98,7 @@ pub enum Leave {
     /// An operation is under way.
     Operation,
     /// The power state is not known.
-    NotReadable,
+    PowerStateUnknown,
     /// It runs.
     Running {
         /// It has stayed up.
@@ -116,7 +116,7 @@ pub enum Leave {
     /// `powerPolicy: Unmanaged`, or a provider other than `pxe`.
     Unmanaged,
     /// An operation has switched it off or shut it down.
-    HeldOff,
+    PoweredOffByOperation,
     /// The next attempt is later.
     Spaced {
         /// Then.
@@ -186,12 +186,12 @@ pub fn plan(observed: &Observed<'_>) -> Plan {
 
 fn plan_running(observed: &Observed<'_>) -> Plan {
     let last = observed.power.and_then(last_act);
-    let Some(reading) = observed.reading else { return Plan::Leave(Leave::NotReadable) };
+    let Some(reading) = observed.reading else { return Plan::Leave(Leave::PowerStateUnknown) };
     if reading.state == PowerState::On && is_found_running(observed) {
         return plan_found_running(observed);
     }
     let leave = match reading.state {
-        PowerState::Unknown => Some(Leave::NotReadable),
+        PowerState::Unknown => Some(Leave::PowerStateUnknown),
         PowerState::PoweringOn | PowerState::PoweringOff => Some(Leave::Changing),
         PowerState::On => Some(match switched_on(observed) {
             Some(since) => Leave::SwitchedOn { since },
@@ -199,7 +199,7 @@ fn plan_running(observed: &Observed<'_>) -> Plan {
         }),
         PowerState::Off if last.and_then(|last| last.doubts(&reading)).is_some() => Some(Leave::Changing),
         PowerState::Off if !is_managed(observed.spec) => Some(Leave::Unmanaged),
-        PowerState::Off if is_held_off(observed) => Some(Leave::HeldOff),
+        PowerState::Off if is_held_off(observed) => Some(Leave::PoweredOffByOperation),
         PowerState::Off => None,
     };
     leave.map_or_else(|| plan_on(observed), Plan::Leave)
@@ -407,8 +407,8 @@ mod tests {
     #[test]
     fn what_is_unknown_unreadable_or_runs_is_left_alone() {
         for (state, leave) in [
-            (None, Leave::NotReadable),
-            (Some(PowerState::Unknown), Leave::NotReadable),
+            (None, Leave::PowerStateUnknown),
+            (Some(PowerState::Unknown), Leave::PowerStateUnknown),
             (Some(PowerState::PoweringOn), Leave::Changing),
             (Some(PowerState::PoweringOff), Leave::Changing),
             (Some(PowerState::On), Leave::Running { settled: false }),
@@ -434,9 +434,11 @@ mod tests {
 
     #[test]
     fn what_a_person_switched_off_stays_off_until_a_person_switches_it_on() {
-        for (action, expected) in
-            [("powerOff", Plan::Leave(Leave::HeldOff)), ("powerOn", on(1, 1)), ("powerCycle", on(1, 1))]
-        {
+        for (action, expected) in [
+            ("powerOff", Plan::Leave(Leave::PoweredOffByOperation)),
+            ("powerOn", on(1, 1)),
+            ("powerCycle", on(1, 1)),
+        ] {
             let power = power(Some((action, 0)), 0, None);
             assert_eq!(plan(&observed(&spec(json!({})), Some(PowerState::Off), Some(&power))), expected);
         }
@@ -481,7 +483,7 @@ mod tests {
 
     #[test]
     fn o4_a_shutdown_machine_stays_off_until_it_is_switched_on() {
-        let held = Plan::Leave(Leave::HeldOff);
+        let held = Plan::Leave(Leave::PoweredOffByOperation);
         for (action, shut_down, up, expected) in [
             (None, Some(900), None, held),
             (Some(("powerOn", 800)), Some(900), Some(810), held),

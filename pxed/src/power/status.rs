@@ -200,17 +200,17 @@ fn describe(
         return told;
     }
     match plan {
-        Plan::Leave(Leave::NotReadable) => (
+        Plan::Leave(Leave::PowerStateUnknown) => (
             ConditionState::Unknown,
-            PoweredOnReason::NotReadable,
+            PoweredOnReason::PowerStateUnknown,
             told("the BMC does not tell the power state; nothing is changed"),
         ),
         Plan::Leave(Leave::DepartureAwaited) => {
-            (ConditionState::Unknown, PoweredOnReason::NotReadable, DEPARTURE_AWAITED.to_owned())
+            (ConditionState::Unknown, PoweredOnReason::PowerStateUnknown, DEPARTURE_AWAITED.to_owned())
         }
-        Plan::Leave(Leave::HeldOff) => (
+        Plan::Leave(Leave::PoweredOffByOperation) => (
             off,
-            PoweredOnReason::HeldOff,
+            PoweredOnReason::PoweredOffByOperation,
             format!("{why}; it stays off{since}, until an operation powerOn or powerCycle"),
         ),
         Plan::Leave(Leave::Exhausted) => (off, PoweredOnReason::PowerOnAttemptsExhausted, exhausted()),
@@ -340,7 +340,7 @@ fn by_state(state: Option<PowerState>, since: &str) -> (ConditionState, PoweredO
         ),
         Some(PowerState::Unknown) | None => (
             ConditionState::Unknown,
-            PoweredOnReason::NotReadable,
+            PoweredOnReason::PowerStateUnknown,
             "the BMC does not tell the power state".to_owned(),
         ),
     }

@@ -177,8 +177,8 @@ impl Service {
         let read = stand_in.secrets.read(request, keys).await;
         read.or_else(|error| {
             let reason = match error {
-                ReadSecretError::Missing(_) => AgentRefusal::SecretMissing,
-                ReadSecretError::Unreadable(_) => AgentRefusal::SecretUnreadable,
+                ReadSecretError::Missing(_) => AgentRefusal::SecretNotFound,
+                ReadSecretError::Unreadable(_) => AgentRefusal::SecretInvalid,
             };
             let name = Some(known.name.as_str());
             let admitted = self.boots.log_pace().admit(reason.as_str(), name, std::time::Instant::now());

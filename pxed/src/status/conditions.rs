@@ -41,7 +41,13 @@ pub fn apply_contested(status: &mut MachineStatus, message: Option<&str>, now: T
     } else if booted(status).is_some_and(|c| c.reason == BootedReason::DuplicateMacAddress) {
         let stage = status.boot.as_ref().and_then(|boot| boot.stage);
         if stage.is_some_and(|stage| stage >= Stage::Userspace) {
-            set_condition(status, true, BootedReason::Userspace, "the host's user space has started", now);
+            set_condition(
+                status,
+                true,
+                BootedReason::UserspaceStarted,
+                "the host's user space has started",
+                now,
+            );
         } else {
             let message = "its addresses are its own again; waiting for it to boot";
             set_condition(status, false, BootedReason::AwaitingBoot, message, now);

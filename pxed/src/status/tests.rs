@@ -53,13 +53,13 @@ fn at(second: i64) -> Timestamp {
 fn a_condition_keeps_its_transition_time_while_its_status_stays() {
     let mut status = MachineStatus::default();
     set_condition(&mut status, false, BootedReason::Booting, "first", at(1));
-    set_condition(&mut status, false, BootedReason::Stopped, "second", at(2));
+    set_condition(&mut status, false, BootedReason::BootStalled, "second", at(2));
     let c = condition(&status, "Booted").unwrap();
     assert_eq!(
         (c.last_transition_time.0, c.reason.as_str(), c.message.as_str()),
-        (at(1), "Stopped", "second")
+        (at(1), "BootStalled", "second")
     );
-    set_condition(&mut status, true, BootedReason::Userspace, &"x".repeat(5000), at(3));
+    set_condition(&mut status, true, BootedReason::UserspaceStarted, &"x".repeat(5000), at(3));
     let c = condition(&status, "Booted").unwrap();
     assert_eq!((c.last_transition_time.0, c.message.len()), (at(3), 1024));
     assert_eq!(status.conditions.len(), 1);
@@ -190,7 +190,7 @@ async fn only_our_own_fields_reach_the_api_server() {
     let mut status =
         MachineStatus { phase: Some(Phase::Ready), provider_id: Some("x".into()), ..Default::default() };
     boot_mut(&mut status).attempts = Some(1);
-    set_condition(&mut status, true, BootedReason::Userspace, "", at(1));
+    set_condition(&mut status, true, BootedReason::UserspaceStarted, "", at(1));
     set_ready(&mut status, true, "Ready", "", at(1));
     set_condition(&mut status, true, PavedReason::Applied, "", at(1));
     let body = project::apply_body("a", "uid-1", &status, Part::Boot).unwrap();
@@ -263,10 +263,10 @@ fn display_names_the_first_condition_that_is_not_met() {
         (Some(Phase::Pending), "waiting for its first DHCP packet")
     );
     boot_mut(&mut status).stage = Some(Stage::Script);
-    set_condition(&mut status, false, BootedReason::Stopped, "stopped at kernel", at(3));
+    set_condition(&mut status, false, BootedReason::BootStalled, "stopped at kernel", at(3));
     display::derive(&known, &mut status, at(3));
     assert_eq!((status.phase, ready(&status).as_str()), (Some(Phase::Booting), "stopped at kernel"));
-    set_condition(&mut status, true, BootedReason::Userspace, "", at(4));
+    set_condition(&mut status, true, BootedReason::UserspaceStarted, "", at(4));
     set_condition(&mut status, true, EnrolledReason::Enrolled, "", at(4));
     display::derive(&known, &mut status, at(4));
     assert!(

@@ -250,7 +250,7 @@ async fn v3_a_configuration_in_use_outlives_its_manifest_and_its_secrets_are_its
     let (status, text) = agent.post("/v1/secret", &secret("other")).await;
     assert_eq!((status, text.contains("SecretNotNamed")), (403, true), "{text}");
     let (status, text) = agent.post("/v1/secret", &secret("join")).await;
-    assert_eq!((status, text.contains("SecretMissing")), (404, true), "{text}");
+    assert_eq!((status, text.contains("SecretNotFound")), (404, true), "{text}");
     let file = pxed.path("secrets/nodes/join/kubeconfig");
     std::fs::create_dir_all(file.parent().unwrap()).unwrap();
     std::fs::write(&file, "s3cret").unwrap();

@@ -108,7 +108,7 @@ pub fn plan(
         let step = if is_over { Step::Release } else { Step::Await };
         return Plan {
             step,
-            drained: Some((false, DrainedReason::ForeignNode, message)),
+            drained: Some((false, DrainedReason::NodeNameConflict, message)),
             until: Some(later(now, left)),
         };
     }
@@ -178,7 +178,7 @@ fn slot(
         format!("its Node is gone; the agent stops and empties the slot, with a deadline at {told:.0}");
     let left = limit.saturating_sub(lasted);
     let step = if left.is_positive() { Step::Await } else { Step::Release };
-    Plan { step, drained: Some((true, DrainedReason::AwaitingSlot, message)), until: Some(later(now, left)) }
+    Plan { step, drained: Some((true, DrainedReason::StoppingSlot, message)), until: Some(later(now, left)) }
 }
 
 #[cfg(test)]
@@ -257,7 +257,7 @@ mod tests {
         let down = node(&ours, true, "False");
         assert_eq!(step(&gone, Some(&down), 599), Step::Empty { anyway: false });
         assert_eq!(step(&gone, Some(&down), 600), Step::Empty { anyway: true });
-        let condition = json!([{ "type": "Drained", "status": "True", "reason": "AwaitingSlot", "message": "",
+        let condition = json!([{ "type": "Drained", "status": "True", "reason": "StoppingSlot", "message": "",
             "lastTransitionTime": "1970-01-01T00:10:00Z" }]);
         let drained = machine("Drain", &json!({}), &json!({ "conditions": condition }));
         assert_eq!([step(&drained, None, 1199), step(&drained, None, 1200)], [Step::Await, Step::Release]);

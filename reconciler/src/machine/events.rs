@@ -63,8 +63,8 @@ fn trouble(before: &MachineStatus, after: &Status) -> Option<(ControllerEvent, S
     }
     let ready = news(condition_type::READY).filter(|c| c.status == "False")?;
     let reason = match ReadyReason::parse(&ready.reason) {
-        Some(ReadyReason::ForeignNode) => Some(ControllerEvent::ForeignNode),
-        Some(ReadyReason::NodeRegisteredAnew) => Some(ControllerEvent::NodeRegisteredAnew),
+        Some(ReadyReason::NodeNameConflict) => Some(ControllerEvent::NodeNameConflict),
+        Some(ReadyReason::NodeReregistered) => Some(ControllerEvent::NodeReregistered),
         Some(ReadyReason::RolledBack) => Some(ControllerEvent::RolledBack),
         Some(_) | None => {
             PENDING.iter().any(|pending| ready.reason == *pending).then_some(ControllerEvent::NotSelected)
@@ -159,8 +159,8 @@ mod tests {
             [(ControllerEvent::NotSelected, "NoConfiguration: why".to_owned())]
         );
         for (reason, wanted) in [
-            ("ForeignNode", Some(ControllerEvent::ForeignNode)),
-            ("NodeRegisteredAnew", Some(ControllerEvent::NodeRegisteredAnew)),
+            ("NodeNameConflict", Some(ControllerEvent::NodeNameConflict)),
+            ("NodeReregistered", Some(ControllerEvent::NodeReregistered)),
             ("VersionNotFound", Some(ControllerEvent::NotSelected)),
             ("ImageUnresolved", Some(ControllerEvent::NotSelected)),
             ("RolledBack", Some(ControllerEvent::RolledBack)),

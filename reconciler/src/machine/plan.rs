@@ -112,8 +112,8 @@ pub fn plan(
     let trouble = chosen.trouble.as_ref().map(|trouble| (trouble.reason.as_str(), trouble.message.as_str()));
     let anew =
         registered_anew(machine, &before, node, configurations, versions).filter(|_| !chosen.left_alone);
-    let trouble = stranger.as_deref().map(|why| (ReadyReason::ForeignNode.as_str(), why)).or(trouble);
-    let trouble = trouble.or(anew.as_deref().map(|why| (ReadyReason::NodeRegisteredAnew.as_str(), why)));
+    let trouble = stranger.as_deref().map(|why| (ReadyReason::NodeNameConflict.as_str(), why)).or(trouble);
+    let trouble = trouble.or(anew.as_deref().map(|why| (ReadyReason::NodeReregistered.as_str(), why)));
     let there = match node {
         NodeSeen::Present(node) if stranger.is_none() => Some(node),
         NodeSeen::Present(_) | NodeSeen::Gone | NodeSeen::Absent => None,
@@ -230,7 +230,7 @@ fn registered_anew(
     let (NodeSeen::Present(node), Some(applied)) = (node, &before.applied) else { return None };
     let (known, uid) = (before.node_ref.as_ref()?, node.metadata.uid.as_deref().unwrap_or_default());
     let ready = before.conditions.iter().find(|c| c.type_ == condition_type::READY);
-    let was_said = known.uid == uid && ready.is_some_and(|c| c.reason == ReadyReason::NodeRegisteredAnew);
+    let was_said = known.uid == uid && ready.is_some_and(|c| c.reason == ReadyReason::NodeReregistered);
     if known.uid == uid && !was_said {
         return None;
     }
@@ -394,11 +394,11 @@ mod tests {
         assert_eq!(plan.status.as_ref().unwrap().node_ref.as_ref().unwrap().uid, "n2");
         let conditions = plan.status.as_ref().unwrap().conditions.clone();
         let (reason, message) = ready(plan);
-        assert_eq!(reason, ReadyReason::NodeRegisteredAnew);
+        assert_eq!(reason, ReadyReason::NodeReregistered);
         assert!(message.contains("w-v1") && message.contains("w-v2") && message.contains("delete it again"));
         assert_ne!(
             ready(planned(&machine, NodeSeen::Present(&anew), &[1])).0,
-            ReadyReason::NodeRegisteredAnew,
+            ReadyReason::NodeReregistered,
             "nothing newer"
         );
         // The agent takes it as its own, and it stays true.
@@ -409,13 +409,13 @@ mod tests {
         let again =
             |machine: &Machine, versions: &[i64]| planned(machine, NodeSeen::Present(&anew), versions);
         assert!(again(&machine, &[1, 2]).status.is_none_or(|status| {
-            status.conditions.iter().any(|c| c.reason == ReadyReason::NodeRegisteredAnew)
+            status.conditions.iter().any(|c| c.reason == ReadyReason::NodeReregistered)
         }));
-        assert_ne!(ready(again(&machine, &[1])).0, ReadyReason::NodeRegisteredAnew);
+        assert_ne!(ready(again(&machine, &[1])).0, ReadyReason::NodeReregistered);
         // Deleted again: paved as always.
         let plan = planned(&machine, NodeSeen::Gone, &[1, 2]);
         assert_eq!(plan.status.as_ref().unwrap().selected.as_ref().unwrap().version, 2);
-        assert_ne!(ready(plan).0, ReadyReason::NodeRegisteredAnew);
+        assert_ne!(ready(plan).0, ReadyReason::NodeReregistered);
     }
 
     #[test]
@@ -428,7 +428,7 @@ mod tests {
         status.selected.as_mut().unwrap().version = 2;
         let plan = planned(&machine, NodeSeen::Present(&joined), &[1, 2]);
         let conditions = plan.status.unwrap().conditions;
-        assert!(conditions.iter().all(|c| c.reason != ReadyReason::NodeRegisteredAnew));
+        assert!(conditions.iter().all(|c| c.reason != ReadyReason::NodeReregistered));
     }
 
     #[test]
@@ -461,7 +461,7 @@ mod tests {
             let status = planned(&machine(&status), NodeSeen::Present(&kubeadm), &[1, 2]).status.unwrap();
             assert_ne!(status.node_ref.map(|node| node.uid).as_deref(), Some("n9"));
             let ready = status.conditions.iter().find(|c| c.type_ == "Ready").unwrap();
-            assert_eq!((ready.status.as_str(), ready.reason.as_str()), ("False", "ForeignNode"));
+            assert_eq!((ready.status.as_str(), ready.reason.as_str()), ("False", "NodeNameConflict"));
             assert!(ready.message.contains("has no providerID"), "{}", ready.message);
         }
     }

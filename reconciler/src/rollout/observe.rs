@@ -45,38 +45,39 @@ enum Outlook {
 impl From<PavedReason> for Outlook {
     fn from(reason: PavedReason) -> Self {
         match reason {
-            PavedReason::Applied | PavedReason::Preparing | PavedReason::Abandoned => Self::Preparing,
-            PavedReason::GateFailed
+            PavedReason::Applied | PavedReason::Preparing | PavedReason::ClearingSlot => Self::Preparing,
+            PavedReason::HealthGateFailed
             | PavedReason::BackOff
-            | PavedReason::VersionRefused
+            | PavedReason::VersionRejected
             | PavedReason::InvalidConfiguration => Self::Failed,
-            PavedReason::HostUnfit | PavedReason::DiskFailed | PavedReason::NoRoom => Self::Unsupported,
+            PavedReason::HostUnsupported | PavedReason::DiskError | PavedReason::InsufficientSpace => {
+                Self::Unsupported
+            }
             PavedReason::Starting
             | PavedReason::Stopping
             | PavedReason::Joining
             | PavedReason::CheckingHealth
-            | PavedReason::Superseded
-            | PavedReason::NothingSelected
-            | PavedReason::VersionUnknown
-            | PavedReason::ApiUnreachable
+            | PavedReason::NoVersionSelected
+            | PavedReason::VersionUnavailable
+            | PavedReason::ApiServerUnreachable
             | PavedReason::Paused
             | PavedReason::MachineDeleting
-            | PavedReason::MachineGone
+            | PavedReason::MachineNotFound
             | PavedReason::Claimed
-            | PavedReason::AwaitingController
-            | PavedReason::ControlPlaneKept
+            | PavedReason::AwaitingSelection
+            | PavedReason::ControlPlaneProtected
             | PavedReason::NodeStillReady
             | PavedReason::ImageUnavailable
             | PavedReason::SecretForbidden
-            | PavedReason::SecretMissing
-            | PavedReason::SecretUnreadable
-            | PavedReason::KubeletCertificateEnded
+            | PavedReason::SecretNotFound
+            | PavedReason::SecretInvalid
+            | PavedReason::KubeletCertificateExpired
             | PavedReason::CertificateApprovalRequired
             | PavedReason::CertificateDenied
             | PavedReason::UnitFailed
             | PavedReason::SandboxFailed
-            | PavedReason::DbusFailed
-            | PavedReason::NoCredential => Self::Waiting,
+            | PavedReason::DbusError
+            | PavedReason::CredentialUnavailable => Self::Waiting,
         }
     }
 }
@@ -158,7 +159,7 @@ pub enum Skip {
     /// Its Node is not Ready.
     Down,
     /// The Node of its name is another host's.
-    ForeignNode,
+    NodeNameConflict,
     /// Its agent is not heard.
     AgentSilent,
     /// Its host cannot take the version, by the reason of the agent's `Paved`.
@@ -181,7 +182,7 @@ impl Skip {
             Self::Operation => "an operation has cordoned its Node".to_owned(),
             Self::Cordoned => "a person has cordoned its Node: kubectl uncordon has it be updated".to_owned(),
             Self::Down => "its Node is not Ready: repair it, or delete the Node".to_owned(),
-            Self::ForeignNode => "the Node of its name does not have providerID bedplate://NAME".to_owned(),
+            Self::NodeNameConflict => "the Node of its name does not have providerID bedplate://NAME".to_owned(),
             Self::AgentSilent => "its agent was not heard for 15 minutes".to_owned(),
             Self::Unfit(reason) => {
                 format!("its host cannot take the version: {reason}, see its condition Paved")
@@ -262,7 +263,7 @@ impl Known<'_> {
         Member {
             unavailable: unavailable(status, node.as_deref()),
             place: match self.place(machine, status, node.as_deref(), hold.as_ref()) {
-                Place::Repaving if is_foreign => Place::Skipped(Skip::ForeignNode),
+                Place::Repaving if is_foreign => Place::Skipped(Skip::NodeNameConflict),
                 place => place,
             },
             hold,
@@ -373,7 +374,7 @@ impl Known<'_> {
         let applied = status.applied.as_ref().map(|applied| (applied.name.as_str(), applied.version));
         let is_kept = self.makes_cluster(applied)
             || self.makes_cluster(Some((&next.name, next.version)))
-            || outlook(status).1 == PavedReason::ControlPlaneKept.as_str();
+            || outlook(status).1 == PavedReason::ControlPlaneProtected.as_str();
         is_kept.then_some(Skip::ClusterMade)
     }
 

@@ -45,7 +45,7 @@ fn without(mut conditions: Vec<Value>, type_: &str, other: Value) -> Vec<Value> 
 
 #[test]
 fn before_enrollment_the_first_condition_that_is_not_met_is_shown() {
-    let unknown = is("PoweredOn", "Unknown", "NotReadable");
+    let unknown = is("PoweredOn", "Unknown", "PowerStateUnknown");
     let unreachable = is("BMCReachable", "False", "BMCUnreachable");
     let found = is("PoweredOn", "True", "FoundRunning");
     let booting = is("Booted", "False", "Booting");
@@ -53,11 +53,16 @@ fn before_enrollment_the_first_condition_that_is_not_met_is_shown() {
     let kernel = json!({ "boot": { "stage": "kernel" } });
     let none = json!({});
     for (conditions, more, phase, reason) in [
-        (vec![], &none, Phase::Pending, "AwaitingEnrolment"),
+        (vec![], &none, Phase::Pending, "AwaitingEnrollment"),
         (vec![is("Booted", "False", "DuplicateMACAddress")], &none, Phase::Failed, "DuplicateMACAddress"),
         (vec![is("PoweredOn", "False", "PoweringOn")], &none, Phase::PoweringOn, "PoweringOn"),
         (vec![is("PoweredOn", "False", "PoweredOff")], &none, Phase::Pending, "PoweredOff"),
-        (vec![is("PoweredOn", "False", "HeldOff")], &none, Phase::Pending, "HeldOff"),
+        (
+            vec![is("PoweredOn", "False", "PoweredOffByOperation")],
+            &none,
+            Phase::Pending,
+            "PoweredOffByOperation",
+        ),
         (vec![is("PoweredOn", "False", "MadeLater")], &none, Phase::Pending, "MadeLater"),
         (
             vec![is("PoweredOn", "False", "PowerOnAttemptsExhausted")],
@@ -75,13 +80,13 @@ fn before_enrollment_the_first_condition_that_is_not_met_is_shown() {
         (vec![found.clone()], &none, Phase::Pending, "FoundRunning"),
         (vec![found.clone(), booting.clone()], &kernel, Phase::Pending, "FoundRunning"),
         (vec![found, booting.clone()], &seeded, Phase::Booting, "Booting"),
-        (vec![is("PoweredOn", "True", "PoweredOn")], &none, Phase::Pending, "AwaitingEnrolment"),
+        (vec![is("PoweredOn", "True", "PoweredOn")], &none, Phase::Pending, "AwaitingEnrollment"),
         (vec![booting], &kernel, Phase::Booting, "Booting"),
         (
-            vec![is("Booted", "True", "Userspace"), is("Enrolled", "False", "SeedAskedTwice")],
+            vec![is("Booted", "True", "UserspaceStarted"), is("Enrolled", "False", "SeedRequestedTwice")],
             &kernel,
             Phase::Booting,
-            "SeedAskedTwice",
+            "SeedRequestedTwice",
         ),
     ] {
         let machine = machine("pxe", &conditions, more);
@@ -119,9 +124,9 @@ fn after_enrollment_the_first_condition_that_is_not_met_is_shown() {
     let next = running(2).1;
     let pending = is("ConfigurationPending", "True", "NoConfiguration");
     for (conditions, more, phase, reason) in [
-        (vec![enrolled.clone()], &json!({}), Phase::Enrolled, "NothingSelected"),
+        (vec![enrolled.clone()], &json!({}), Phase::Enrolled, "NoVersionSelected"),
         (vec![enrolled.clone(), pending], &json!({}), Phase::ConfigurationPending, "NoConfiguration"),
-        (vec![enrolled.clone()], &selected, Phase::Paving, "AwaitingNode"),
+        (vec![enrolled.clone()], &selected, Phase::Paving, "AwaitingAgent"),
         (vec![enrolled, is("Paved", "False", "Joining")], &selected, Phase::Paving, "Joining"),
         (conditions.clone(), &back, Phase::RolledBack, "RolledBack"),
         (down.clone(), &more, Phase::Degraded, "NodeNotReady"),

@@ -334,7 +334,7 @@ async fn h7_one_machine_goes_back_by_its_reference_and_the_end_of_its_node() {
         text(&deleted)
     );
     assert!(!has_node());
-    let kept = json!({ "type": "Paved", "status": "True", "reason": "ControlPlaneKept", "message": "",
+    let kept = json!({ "type": "Paved", "status": "True", "reason": "ControlPlaneProtected", "message": "",
         "lastTransitionTime": "2026-01-01T00:00:00Z" });
     report(&client, &machine().await, json!({ "conditions": [kept] })).await;
     let refused = bedplate(&line);

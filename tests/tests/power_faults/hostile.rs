@@ -193,7 +193,7 @@ fn files_of_credentials_that_are_no_secrets_are_not_read() {
         ("elsewhere", "bmc.secret-namespaces"),
     ] {
         let (reason, message) = wrong(&rig, name);
-        assert_eq!(reason, "CredentialsNotAvailable", "{name}: {message}");
+        assert_eq!(reason, "CredentialsUnavailable", "{name}: {message}");
         assert!(message.contains(word), "{name}: {message}");
     }
     assert_eq!(station.bmc.counters().connections, 0, "a BMC was talked to");

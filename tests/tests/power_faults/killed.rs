@@ -155,7 +155,7 @@ fn stays_off(protocol: Protocol) {
         let pressed = asked.iter().filter(|action| **action == Action::GracefulOff).count();
         assert!(pressed <= 1, "{what}: {asked:?}");
         site.rig.wait(&format!("it to be held off after {point:?}"), LIMIT, || {
-            (site.rig.condition("server", "PoweredOn")["reason"] == "HeldOff").then_some(())
+            (site.rig.condition("server", "PoweredOn")["reason"] == "PoweredOffByOperation").then_some(())
         });
         assert!(!site.station.is_on(), "after {point:?}");
         let on = site.operate("powerOn", &json!({}));

@@ -56,7 +56,11 @@ pub(super) fn may_not_leave(seen: &Observed, version: &VersionFacts, why: &str) 
         "{} is selected, and is not paved: let the Node be while this host's member of etcd cannot leave its cluster: {why}",
         named(&version.reference)
     );
-    Plan::Wait(Wait { reason: PavedReason::ControlPlaneKept, message, until: Some(later(seen.now, ASKED)) })
+    Plan::Wait(Wait {
+        reason: PavedReason::ControlPlaneProtected,
+        message,
+        until: Some(later(seen.now, ASKED)),
+    })
 }
 
 /// It may be left by now; that is looked at again.
@@ -87,7 +91,7 @@ pub(super) fn astray(seen: &Observed) -> Option<Plan> {
          how to save it, or to give it up",
         letter(slot)
     );
-    Some(wait(PavedReason::ControlPlaneKept, &message))
+    Some(wait(PavedReason::ControlPlaneProtected, &message))
 }
 
 /// Nothing else is put where a control plane is kept, nor beside it.
@@ -97,7 +101,7 @@ pub(super) fn in_the_way(slot: SlotName) -> Plan {
          to give it up",
         letter(slot)
     );
-    wait(PavedReason::ControlPlaneKept, &message)
+    wait(PavedReason::ControlPlaneProtected, &message)
 }
 
 /// A trial is over at its deadline. That of a control plane has none: it is not taken back because something is late, such as the network

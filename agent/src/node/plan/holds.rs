@@ -13,7 +13,7 @@ pub(super) fn held(seen: &Observed) -> Option<Wait> {
         return None;
     }
     let Some(machine) = seen.machine.as_ref().filter(|machine| machine.ours) else {
-        return because(PavedReason::MachineGone, gone(seen, seen.machine.as_ref()).to_owned());
+        return because(PavedReason::MachineNotFound, gone(seen, seen.machine.as_ref()).to_owned());
     };
     if machine.deleting {
         because(PavedReason::MachineDeleting, "the Machine is being deleted".to_owned())

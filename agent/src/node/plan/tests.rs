@@ -288,7 +288,7 @@ impl World {
 fn h2_h3_without_a_selected_version_nothing_is_made() {
     let mut world = World::new(None);
     let wait = world.settle();
-    assert_eq!(wait.reason, PavedReason::NothingSelected);
+    assert_eq!(wait.reason, PavedReason::NoVersionSelected);
     assert_eq!(world.log, Vec::<String>::new());
 }
 
@@ -335,14 +335,14 @@ fn node_that_was_not_read_yet_starts_no_slot() {
     world.boot();
     world.seen.node = NodeSeen::Unknown;
     let Plan::Wait(wait) = world.plan() else { panic!("{:?}", world.plan()) };
-    assert_eq!(wait.reason, PavedReason::ApiUnreachable);
+    assert_eq!(wait.reason, PavedReason::ApiServerUnreachable);
 }
 
 #[test]
 fn passed_deadline_of_a_trial_wakes_nothing() {
     let world = World::new(Some(1));
     let until = |deadline| {
-        let awaited = Wait { reason: PavedReason::ApiUnreachable, message: String::new(), until: None };
+        let awaited = Wait { reason: PavedReason::ApiServerUnreachable, message: String::new(), until: None };
         super::control_plane::until(&world.seen, SlotName::A, awaited, deadline).until
     };
     assert_eq!(until(at(1)), Some(at(1)));
@@ -421,12 +421,12 @@ fn what_must_not_repave_does_not() {
         ("paused", |w| w.machine().paused = true, PavedReason::Paused),
         ("deleting", |w| w.machine().deleting = true, PavedReason::MachineDeleting),
         ("claimed", |w| w.machine().claimed_by = Some("worker-7".to_owned()), PavedReason::Claimed),
-        ("another Machine", |w| w.machine().ours = false, PavedReason::MachineGone),
-        ("restored empty", |w| w.seen.machine = None, PavedReason::MachineGone),
+        ("another Machine", |w| w.machine().ours = false, PavedReason::MachineNotFound),
+        ("restored empty", |w| w.seen.machine = None, PavedReason::MachineNotFound),
         (
             "controller away",
             |w| w.machine().node_ref = Some("node-1".to_owned()),
-            PavedReason::AwaitingController,
+            PavedReason::AwaitingSelection,
         ),
         ("API unreachable", |w| w.seen.api = Api::Away, PavedReason::Applied),
     ];
@@ -446,7 +446,7 @@ fn an_api_server_that_was_only_not_asked_yet_is_not_said_to_be_away() {
     for (api, said) in [(Api::Unasked, "just started"), (Api::Away, "does not answer")] {
         world.seen.api = api;
         let Plan::Wait(wait) = world.plan() else { panic!("{api:?}: {:?}", world.plan()) };
-        assert_eq!(wait.reason, PavedReason::ApiUnreachable);
+        assert_eq!(wait.reason, PavedReason::ApiServerUnreachable);
         assert!(wait.message.contains(said), "{}", wait.message);
     }
 }
@@ -466,7 +466,7 @@ fn a_rebooted_host_starts_its_slot_even_without_the_api_server() {
     world.seen.slots[index(slot)].runs = false;
     world.seen.boot_id = "boot-1".to_owned();
     world.seen.api = Api::Unasked;
-    assert!(matches!(world.plan(), Plan::Wait(Wait { reason: PavedReason::ApiUnreachable, .. })));
+    assert!(matches!(world.plan(), Plan::Wait(Wait { reason: PavedReason::ApiServerUnreachable, .. })));
     world.seen.api = Api::Away;
     assert_eq!(world.plan(), Plan::Do(Step::StartSlot { slot }));
 }
@@ -478,7 +478,7 @@ fn h6_a_node_deleted_while_the_host_was_down_is_not_registered_again_by_the_old_
     world.seen.slots[index(slot)].runs = false;
     world.seen.boot_id = "boot-1".to_owned();
     world.machine().node_ref = Some("node-1".to_owned());
-    assert!(matches!(world.plan(), Plan::Wait(Wait { reason: PavedReason::AwaitingController, .. })));
+    assert!(matches!(world.plan(), Plan::Wait(Wait { reason: PavedReason::AwaitingSelection, .. })));
     world.machine().node_ref = None;
     assert_eq!(world.plan(), Plan::Do(Step::BeginTrial { slot: other(slot) }));
 }
@@ -581,12 +581,14 @@ fn h6_a_host_that_boots_beside_an_api_server_that_was_restored_has_its_slot_star
             }
         }
         let Plan::Wait(wait) = world.plan() else { panic!("{case}: nothing is done to a node that runs") };
-        assert_eq!(wait.reason, PavedReason::MachineGone, "{case}");
+        assert_eq!(wait.reason, PavedReason::MachineNotFound, "{case}");
         assert_eq!(wait.message.contains("restored from a backup"), case == "with an older certificate");
         world.seen.boot_id = "boot-1".to_owned();
         world.seen.slots[index(slot)].runs = false;
         match (case, world.plan()) {
-            ("with another Machine", Plan::Wait(wait)) => assert_eq!(wait.reason, PavedReason::MachineGone),
+            ("with another Machine", Plan::Wait(wait)) => {
+                assert_eq!(wait.reason, PavedReason::MachineNotFound)
+            }
             (_, plan) => assert_eq!(plan, Plan::Do(Step::StartSlot { slot }), "{case}"),
         }
     }
@@ -626,7 +628,7 @@ fn a_node_that_the_running_slot_registered_again_is_no_deletion() {
     let slot = world.running().unwrap();
     world.seen.node = NodeSeen::Present { uid: "again".to_owned(), ready_since: Some(at(0)) };
     let plan = world.plan();
-    assert!(matches!(plan, Plan::Wait(Wait { reason: PavedReason::AwaitingController, .. })), "{plan:?}");
+    assert!(matches!(plan, Plan::Wait(Wait { reason: PavedReason::AwaitingSelection, .. })), "{plan:?}");
     world.machine().node_ref = Some("again".to_owned());
     assert_eq!(world.plan(), Plan::Do(Step::AdoptNode { slot, node_uid: "again".to_owned() }));
 }

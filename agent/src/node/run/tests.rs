@@ -441,7 +441,7 @@ impl World {
                 agent = self.agent();
                 continue;
             };
-            let rests = matches!(&agent.standing.plan.wait, Some(why) if why == "Applied" || why == "VersionRefused" || why == "BackOff");
+            let rests = matches!(&agent.standing.plan.wait, Some(why) if why == "Applied" || why == "VersionRejected" || why == "BackOff");
             if pause != Pause::None && rests {
                 return agent.standing.plan.wait.unwrap_or_default();
             }
@@ -476,7 +476,7 @@ fn a_selected_version_is_paved_and_the_next_one_waits_prepared() {
         let mut world = World::new();
         let mut agent = world.agent();
         assert_eq!(agent.turn().await, Pause::Open);
-        assert_eq!(world.told().paved.unwrap().reason, PavedReason::NothingSelected);
+        assert_eq!(world.told().paved.unwrap().reason, PavedReason::NoVersionSelected);
         world.select(1);
         assert_eq!(world.settled().await, "Applied");
         assert!(is_applied(&world, SlotName::A, 1) && world.runs(SlotName::A).await);
@@ -520,7 +520,7 @@ fn a_version_whose_bootstrap_fails_is_rolled_back_and_not_tried_again_until_anot
         world.settled().await;
         world.bad.insert(2);
         world.delete_node(2);
-        assert_eq!(world.settled().await, "VersionRefused");
+        assert_eq!(world.settled().await, "VersionRejected");
         assert!(is_applied(&world, SlotName::A, 1) && world.runs(SlotName::A).await);
         assert!(!world.runs(SlotName::B).await);
         let told = world.told();
@@ -611,7 +611,7 @@ fn a_probe_that_fails_until_the_time_is_over_is_a_failed_gate() {
         let mut record = world.record(SlotName::B).unwrap();
         record.timeout_seconds = 0;
         world.parts.slots.write_record(SlotName::B, &record).unwrap();
-        assert_eq!(world.settled().await, "VersionRefused");
+        assert_eq!(world.settled().await, "VersionRejected");
         let back = world.told().rolled_back.unwrap();
         assert!(back.reason.starts_with("no Pod sandbox starts: "), "{}", back.reason);
     });
@@ -659,7 +659,7 @@ fn what_fails_is_told_with_its_reason_and_tried_again() {
         world.units.fail("state", Fault::Away);
         assert_eq!(agent.turn().await, Pause::AtMost(AGAIN));
         let paved = world.told().paved.unwrap();
-        assert_eq!((paved.status, paved.reason), (Truth::Unknown, PavedReason::DbusFailed));
+        assert_eq!((paved.status, paved.reason), (Truth::Unknown, PavedReason::DbusError));
         assert_eq!(world.told().slots.len(), 2, "what was known stays");
         assert_eq!(world.settled().await, "Applied");
         assert!(world.directory.path().join("run/node.json").exists());

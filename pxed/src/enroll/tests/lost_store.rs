@@ -160,7 +160,7 @@ async fn first_key_waits(agents: Agents) {
     let asked = request(&seed, &csr(&KeyPair::generate().unwrap(), Some("node1")));
     agents.rig.told();
     waits(&agents.enrol(&asked).await.unwrap(), "listens first");
-    assert_eq!(agents.condition("Enrolled"), ("False".to_owned(), "AwaitingEnrolment".to_owned()));
+    assert_eq!(agents.condition("Enrolled"), ("False".to_owned(), "AwaitingEnrollment".to_owned()));
     let status = agents.rig.registry.get(&"node1".parse().unwrap()).unwrap();
     let enrolled = status.conditions.iter().find(|c| c.type_ == "Enrolled").unwrap();
     assert!(enrolled.message.contains("listens first"), "{}", enrolled.message);

@@ -136,7 +136,7 @@ async fn a_hosts_slots_are_told_to_people_and_what_is_pxeds_own_stays() {
     let (certificate, _) = agents.enrolled(1, &key).await;
     let client = agents.client(Some((&certificate, &key)));
     let condition = |kind: &str| {
-        let condition = json!({ "type": kind, "status": "False", "reason": "NothingSelected", "message": "none",
+        let condition = json!({ "type": kind, "status": "False", "reason": "NoVersionSelected", "message": "none",
             "lastTransitionTime": "2026-01-01T00:00:00Z" });
         serde_json::from_value(condition).unwrap()
     };
@@ -153,7 +153,7 @@ async fn a_hosts_slots_are_told_to_people_and_what_is_pxeds_own_stays() {
         ..NodeReport::default()
     };
     assert_eq!(agents.post(&client, "/v1/node", &node).await.0, 204);
-    assert_eq!(agents.condition("Paved"), ("False".to_owned(), "NothingSelected".to_owned()));
+    assert_eq!(agents.condition("Paved"), ("False".to_owned(), "NoVersionSelected".to_owned()));
     assert_eq!(agents.condition("Enrolled").0, "True", "not the agent's to say");
     agents.stop().await;
 }

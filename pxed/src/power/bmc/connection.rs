@@ -113,7 +113,7 @@ impl NoAnswer {
                 sent: error.may_have_happened(),
             },
             Self::Credentials(error) => Failure {
-                fault: BmcFault::CredentialsNotAvailable,
+                fault: BmcFault::CredentialsUnavailable,
                 message: error.to_string(),
                 transient: error.transient,
                 sent: false,

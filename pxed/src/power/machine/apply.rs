@@ -35,7 +35,7 @@ impl Worker {
             }
             Plan::Depart => self.depart().await,
             Plan::Leave(Leave::Running { settled: true }) => self.update(status::settled),
-            Plan::Leave(Leave::HeldOff) => self.keep_shut_down(),
+            Plan::Leave(Leave::PoweredOffByOperation) => self.keep_shut_down(),
             Plan::Leave(Leave::SwitchedOn { since }) => self.end_hold(since),
             Plan::Leave(_) => {}
         }

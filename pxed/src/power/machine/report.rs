@@ -60,7 +60,7 @@ impl Worker {
             begun = status::unreachable(status, &failure, next, now);
         });
         let awaited = self.assignment.is_going() && self.switches_off();
-        let leave = if awaited { Leave::DepartureAwaited } else { Leave::NotReadable };
+        let leave = if awaited { Leave::DepartureAwaited } else { Leave::PowerStateUnknown };
         self.tell(&Plan::Leave(leave));
         if begun {
             self.event(event_of(failure.fault), failure.message);

@@ -124,14 +124,14 @@ impl Breaker {
         *self = match reason {
             // Only a user can correct these: a change of the Machine, its Secret or the other Machine ends the hold.
             BmcFault::AuthenticationFailed
-            | BmcFault::CredentialsNotAvailable
+            | BmcFault::CredentialsUnavailable
             | BmcFault::CredentialsNotForThisAddress
             | BmcFault::InsecureNotAllowed
             | BmcFault::DuplicateBmc => Self::Held { until: None },
             BmcFault::CertificateChanged
-            | BmcFault::CertificateNotTrusted
+            | BmcFault::CertificateUntrusted
             | BmcFault::AmbiguousSystem
-            | BmcFault::UnknownSystem
+            | BmcFault::SystemNotFound
             | BmcFault::AddressNotAllowed => Self::Held { until: Some(later(now, HELD_FOR)) },
             // It answers: that it cannot do something is no reason not to ask it something else.
             BmcFault::NotSupported => Self::Closed(0),
@@ -225,7 +225,7 @@ mod tests {
         let mut breaker = Breaker::default();
         breaker.failed(BmcFault::AuthenticationFailed, at(0), 0.0);
         assert!(!breaker.admits(at(1_000_000)));
-        for reason in [BmcFault::CertificateChanged, BmcFault::AddressNotAllowed, BmcFault::UnknownSystem] {
+        for reason in [BmcFault::CertificateChanged, BmcFault::AddressNotAllowed, BmcFault::SystemNotFound] {
             let mut breaker = Breaker::default();
             breaker.failed(reason, at(0), 0.0);
             assert!(!breaker.admits(at(3599)), "{reason}");

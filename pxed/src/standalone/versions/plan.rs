@@ -331,7 +331,7 @@ fn choose_for(
             let selected = machine.status.and_then(|status| status.selected)?;
             match (control_plane, stuck) {
                 (Some(version), _) => {
-                    said(false, ConfigurationPendingReason::ControlPlaneKept, kept(&version))
+                    said(false, ConfigurationPendingReason::ControlPlaneProtected, kept(&version))
                 }
                 (None, Some(stuck)) => {
                     let message = format!("{}, and stays: {}", described(&selected), stuck.message);

@@ -248,7 +248,7 @@ fn a_host_that_made_the_cluster_is_never_paved_again_because_its_node_is_gone() 
     site.settle();
     site.agent_says(None, Some("1"));
     let said = site.said();
-    assert_eq!((said.pending, said.reason), (false, ConfigurationPendingReason::ControlPlaneKept));
+    assert_eq!((said.pending, said.reason), (false, ConfigurationPendingReason::ControlPlaneProtected));
     assert!(said.message.contains("w-v1: kubeadm init") && said.message.contains("Restart the kubelet"));
     assert_eq!(site.chosen(), (1, Some("1".to_owned())));
     site.agent_says(Some(&node("2")), None);

@@ -17,11 +17,11 @@ fn a_cluster_outlives_its_node_whatever_is_selected() {
     let mut world = made();
     world.select(2);
     let wait = world.settle();
-    assert_eq!(wait.reason, PavedReason::ControlPlaneKept);
+    assert_eq!(wait.reason, PavedReason::ControlPlaneProtected);
     assert_eq!(record(&world.seen, SlotName::B), None, "nothing is filled that would make another cluster");
     world.delete_node();
     let Plan::Wait(wait) = world.plan() else { panic!("nothing is to be done") };
-    assert_eq!(wait.reason, PavedReason::ControlPlaneKept);
+    assert_eq!(wait.reason, PavedReason::ControlPlaneProtected);
     assert!(wait.message.contains("restart kubelet"), "{}", wait.message);
     assert!(runs(&world.seen, SlotName::A));
 }
@@ -131,7 +131,7 @@ fn a_further_control_plane_is_not_taken_out_before_what_follows_it_is_ready_and_
     world.seen.slots[0].joined_control_plane = true;
     world.seen.node = NodeSeen::Absent;
     let Plan::Wait(wait) = world.plan() else { panic!("{:?}", world.plan()) };
-    assert_eq!(wait.reason, PavedReason::AwaitingController);
+    assert_eq!(wait.reason, PavedReason::AwaitingSelection);
     world.select(2);
     world.delete_node();
     assert!(
@@ -230,7 +230,7 @@ fn a_control_plane_whose_trial_was_failed_does_not_stop_the_node_that_runs_again
     world.settle();
     world.seen.slots[index(slot)].joined_control_plane = true;
     world.select(3);
-    assert_eq!(world.settle().reason, PavedReason::ControlPlaneKept);
+    assert_eq!(world.settle().reason, PavedReason::ControlPlaneProtected);
     assert_eq!(world.running(), Some(other(slot)));
     assert!(matches!(stage(&world.seen, slot), Some(Stage::Failed { .. })));
 }
@@ -242,7 +242,7 @@ fn a_cluster_without_a_record_is_neither_stopped_nor_emptied_and_no_other_is_mad
             let mut world = World::new(Some(1));
             world.seen.slots[index(slot)] = SlotSeen { runs, made_cluster: true, ..SlotSeen::default() };
             let Plan::Wait(wait) = world.plan() else { panic!("{:?}", world.plan()) };
-            assert_eq!(wait.reason, PavedReason::ControlPlaneKept);
+            assert_eq!(wait.reason, PavedReason::ControlPlaneProtected);
             assert!(wait.message.contains("record.json"), "{}", wait.message);
         }
     }
@@ -256,7 +256,7 @@ fn a_cluster_that_was_restored_into_a_prepared_slot_is_started_and_nothing_is_pu
     assert_eq!(world.plan(), Plan::Do(Step::BeginTrial { slot: SlotName::A }));
     world.select(2);
     let Plan::Wait(wait) = world.plan() else { panic!("{:?}", world.plan()) };
-    assert_eq!(wait.reason, PavedReason::ControlPlaneKept);
+    assert_eq!(wait.reason, PavedReason::ControlPlaneProtected);
 }
 
 #[test]
@@ -270,19 +270,19 @@ fn an_ended_certificate_of_the_kubelet_is_named_where_nobody_else_can_be_asked()
     };
     world.seen.api = Api::Away;
     let (away, message) = reason(&mut world);
-    assert_eq!(away, PavedReason::KubeletCertificateEnded);
+    assert_eq!(away, PavedReason::KubeletCertificateExpired);
     assert!(message.contains("2023-11-14T22:13:20Z") && message.contains("docs/node.md"), "{message}");
     world.seen.api = Api::Live;
     assert_eq!(reason(&mut world).0, PavedReason::Applied, "it is told of its Node");
     world.seen.node = NodeSeen::Unknown;
-    assert_eq!(reason(&mut world).0, PavedReason::KubeletCertificateEnded);
+    assert_eq!(reason(&mut world).0, PavedReason::KubeletCertificateExpired);
     // The version says by what it has joined.
     world.seen.joins_again = true;
     assert_eq!(world.plan(), Plan::Do(Step::RenewKubelet { slot: SlotName::A }));
     world.seen.api = Api::Away;
     assert_eq!(world.plan(), Plan::Do(Step::RenewKubelet { slot: SlotName::A }));
     world.machine().paused = true;
-    assert_eq!(reason(&mut world).0, PavedReason::KubeletCertificateEnded, "as was told last");
+    assert_eq!(reason(&mut world).0, PavedReason::KubeletCertificateExpired, "as was told last");
 }
 
 #[test]
@@ -308,7 +308,7 @@ fn o8_a_control_plane_that_etcd_does_not_let_go_says_so_before_anything_is_made_
     world.select(2);
     world.seen.leave = Leave::MayNot("it is the only member".to_owned());
     let Plan::Wait(wait) = world.plan() else { panic!("{:?}", world.plan()) };
-    assert_eq!(wait.reason, PavedReason::ControlPlaneKept);
+    assert_eq!(wait.reason, PavedReason::ControlPlaneProtected);
     assert!(wait.message.starts_with("workers-v2 is selected"), "{}", wait.message);
     assert!(wait.message.ends_with("it is the only member"), "{}", wait.message);
     assert!(wait.until.is_some_and(|until| until > world.seen.now), "etcd is asked again");

@@ -96,7 +96,7 @@ fn trust_8_prepared_slot_without_a_node_is_emptied_when_nothing_is_selected() {
     world.machine().selected = None;
     assert_eq!(world.plan(), Plan::Do(Step::Abandon { slot }));
     world.apply(Step::Abandon { slot });
-    assert_eq!(until_waits(&mut world).reason, PavedReason::NothingSelected);
+    assert_eq!(until_waits(&mut world).reason, PavedReason::NoVersionSelected);
 }
 
 #[test]

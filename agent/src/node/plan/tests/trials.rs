@@ -10,7 +10,7 @@ fn a_version_that_fails_is_taken_back_and_not_tried_again_until_another_is_selec
     world.select(2);
     world.settle();
     world.delete_node();
-    assert_eq!(world.settle().reason, PavedReason::VersionRefused);
+    assert_eq!(world.settle().reason, PavedReason::VersionRejected);
     assert_eq!(world.node(), Some(1), "{}", world.log.join("\n"));
     assert_eq!(world.seen.refused, [version(2)]);
     world.select(3);
@@ -80,7 +80,7 @@ fn a_rollback_starts_the_former_slot_before_it_takes_the_node_for_its_own() {
     assert_eq!(world.plan(), Plan::Do(Step::StopSlot { slot }));
     world.apply(Step::StopSlot { slot });
     assert_eq!(world.plan(), Plan::Do(Step::StartSlot { slot: former }));
-    assert_eq!(world.settle().reason, PavedReason::VersionRefused);
+    assert_eq!(world.settle().reason, PavedReason::VersionRejected);
     assert_eq!(world.node(), Some(1), "{}", world.log.join("\n"));
     assert_eq!(world.seen.refused, [version(2)]);
 }
@@ -92,7 +92,7 @@ fn a_trial_leaves_the_node_that_runs_while_the_machine_is_held_or_the_api_server
         ("paused", |w| w.machine().paused = true, PavedReason::Paused),
         ("deleting", |w| w.machine().deleting = true, PavedReason::MachineDeleting),
         ("claimed", |w| w.machine().claimed_by = Some("worker-7".to_owned()), PavedReason::Claimed),
-        ("API away", |w| w.seen.api = Api::Away, PavedReason::ApiUnreachable),
+        ("API away", |w| w.seen.api = Api::Away, PavedReason::ApiServerUnreachable),
     ];
     for (what, change, reason) in cases {
         let mut world = about_to_repave(false);

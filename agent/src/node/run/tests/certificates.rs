@@ -195,7 +195,7 @@ fn trust_5_denied_certificate_is_reported_and_requested_once() {
         world.plane.requests.set(Mood::Signs);
         assert_eq!(world.settled().await, "Applied");
         let pending = ApplyError::CertificatePending { name: "r".to_owned(), missing: "approved" };
-        assert_eq!(pending.reason(), PavedReason::CertificateApprovalRequired);
+        assert_eq!(pending.reason(), Some(PavedReason::CertificateApprovalRequired));
     });
 }
 

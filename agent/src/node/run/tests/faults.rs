@@ -109,7 +109,7 @@ fn the_log_of_the_kubelet_that_is_not_well_is_in_the_reason_without_tokens() {
         let calls = kubelet.calls();
         assert!(calls.iter().any(|call| call.ends_with("--unit kubelet.service")), "{calls:?}");
         *world.gate.kubelet_ill.lock().unwrap() = None;
-        assert_eq!(world.settled().await, "VersionRefused");
+        assert_eq!(world.settled().await, "VersionRejected");
         let paved = world.told().paved.unwrap();
         assert!(paved.message.contains("unknown flag: --colour"), "{}", paved.message);
     });
@@ -163,7 +163,7 @@ fn a_disk_that_is_full_is_told_the_half_slot_goes_and_the_node_that_runs_stays()
         let removal = trash::serve(world.parts.slots.clone(), Arc::default());
         let told = tokio::select! {
             () = removal => unreachable!("the removal runs until it is dropped"),
-            told = until_reason(&mut world, PavedReason::NoRoom) => told,
+            told = until_reason(&mut world, PavedReason::InsufficientSpace) => told,
         };
         assert!(told.message.contains("are needed and 1048576 are free"), "{}", told.message);
         assert!(is_applied(&world, SlotName::A, 1) && world.runs(SlotName::A).await);
@@ -211,7 +211,7 @@ fn filling_waits_for_the_room_that_former_contents_take() {
             () = removal => {}
             rests = world.settled() => assert_eq!(rests, "Applied"),
         }
-        assert!(said(SAID) && !said("NoRoom"));
+        assert!(said(SAID) && !said("InsufficientSpace"));
         assert_eq!(world.record(SlotName::B).unwrap().stage, Stage::Prepared);
         assert_eq!(world.images.asked.load(Ordering::Relaxed), asked_before + 2);
     });
@@ -245,7 +245,7 @@ fn logs_of_failed_trials_make_room_for_a_slot() {
             () = removal => {}
             rests = world.settled() => assert_eq!(rests, "Applied"),
         }
-        assert!(said(SAID) && !said("NoRoom"));
+        assert!(said(SAID) && !said("InsufficientSpace"));
         assert_eq!(world.record(SlotName::B).unwrap().stage, Stage::Prepared);
         assert!(!logs.iter().any(|log| log.exists()));
     });
@@ -278,7 +278,7 @@ fn slot_waits_for_room_although_something_older_is_stuck() {
             () = removal => {}
             rests = world.settled() => assert_eq!(rests, "Applied"),
         }
-        assert!(said(SAID) && !said("NoRoom"));
+        assert!(said(SAID) && !said("InsufficientSpace"));
         assert_eq!(world.record(SlotName::B).unwrap().stage, Stage::Prepared);
     });
 }
@@ -302,7 +302,7 @@ fn unremovable_former_contents_are_reported_and_delay_nothing() {
         };
         let told = tokio::select! {
             () = rounds => unreachable!("rounds go on until they are dropped"),
-            told = until_reason(&mut world, PavedReason::NoRoom) => told,
+            told = until_reason(&mut world, PavedReason::InsufficientSpace) => told,
         };
         assert!(told.message.contains("are needed and 1048576 are free"), "{}", told.message);
         assert!(told.message.contains(stuck), "{}", told.message);
@@ -347,13 +347,14 @@ fn a_disk_that_gets_full_while_a_slot_is_filled_is_no_other_fault_of_the_disk() 
         let source = std::io::Error::from_raw_os_error(code);
         ApplyError::Slot(WriteInsideError::Act { act: "write", path: "/etc/a".to_owned(), source }.into())
     };
-    assert_eq!((full(28).reason(), full(5).reason()), (PavedReason::NoRoom, PavedReason::DiskFailed));
+    assert_eq!(full(28).reason(), Some(PavedReason::InsufficientSpace));
+    assert_eq!(full(5).reason(), Some(PavedReason::DiskError));
     assert!(crate::fault::explained(&full(28)).contains("a (larger) state disk"));
     let path = "/var/lib/bedplate/slots/b/filled.json".into();
     let source = std::io::Error::from_raw_os_error(28);
     assert_eq!(
         ApplyError::Slot(KeepSlotError::File { act: "write", path, source }).reason(),
-        PavedReason::NoRoom
+        Some(PavedReason::InsufficientSpace)
     );
 }
 
@@ -467,7 +468,7 @@ fn trust_5_ended_certificate_of_a_kubelet_is_renewed_by_a_request_of_the_agent()
         let mut agent = world.agent();
         tokio::join!(agent.turn(), kubelet);
         let told = world.told().paved.unwrap();
-        assert_eq!(told.reason, PavedReason::KubeletCertificateEnded);
+        assert_eq!(told.reason, PavedReason::KubeletCertificateExpired);
         assert!(told.message.contains("has ended"), "{}", told.message);
         assert!(!given.exists() && !link.is_symlink(), "the key is not left there");
         assert!(!world.parts.slots.places().kubelet_key(SlotName::A).exists());
@@ -497,7 +498,7 @@ fn without_a_cluster_a_kubelet_whose_certificate_ended_asks_again_by_what_its_ve
         let mut agent = world.agent();
         agent.turn().await;
         let told = world.told().paved.unwrap();
-        assert_eq!((told.status, told.reason), (Truth::True, PavedReason::KubeletCertificateEnded));
+        assert_eq!((told.status, told.reason), (Truth::True, PavedReason::KubeletCertificateExpired));
         assert!(
             told.message.contains("there is no /etc/kubernetes/join.conf; docs/node.md"),
             "{}",

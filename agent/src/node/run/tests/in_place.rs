@@ -360,7 +360,7 @@ fn o8_a_version_that_failed_here_is_made_ready_again_before_any_pod_has_to_leave
         world.settled().await;
         world.bad.insert(2);
         world.delete_node(2);
-        assert_eq!(world.settled().await, "VersionRefused");
+        assert_eq!(world.settled().await, "VersionRejected");
         let version = VersionRef { name: "workers".to_owned(), version: 2 };
         let configuration = NodeConfiguration::new(world.parts.clone(), Arc::default());
         let error = configuration.may_repave(&version).await.unwrap_err();

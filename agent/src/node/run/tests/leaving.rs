@@ -292,7 +292,7 @@ fn a_member_that_is_the_last_one_by_now_stays_and_nothing_is_left_of_what_was_be
         assert!(etcd.is_member() && world.runs(SlotName::A).await);
         assert!(!world.parts.slots.has_mark(SlotName::A, LEAVING));
         let paved = world.told().paved.unwrap();
-        assert_eq!(paved.reason, PavedReason::ControlPlaneKept);
+        assert_eq!(paved.reason, PavedReason::ControlPlaneProtected);
         assert!(paved.message.contains("it is the only member"), "{}", paved.message);
     });
 }
@@ -337,7 +337,7 @@ fn o8_the_last_member_is_told_as_such_before_its_node_is_deleted_and_another_one
         let paved = world.told().paved.unwrap();
         assert_eq!(
             (paved.status, paved.reason),
-            (Truth::True, PavedReason::ControlPlaneKept),
+            (Truth::True, PavedReason::ControlPlaneProtected),
             "{}",
             paved.message
         );
@@ -357,7 +357,7 @@ fn o8_a_member_whose_loss_would_cost_the_quorum_is_held_as_etcd_will_hold_it() {
         world.select(3);
         turns(&world, 3).await;
         let paved = world.told().paved.unwrap();
-        assert_eq!(paved.reason, PavedReason::ControlPlaneKept, "{}", paved.message);
+        assert_eq!(paved.reason, PavedReason::ControlPlaneProtected, "{}", paved.message);
         assert!(paved.message.contains("0 of its 1 other members answer"), "{}", paved.message);
     });
 }

@@ -169,7 +169,7 @@ fn without_a_cluster_an_ended_certificate_of_the_kubelet_is_told_once_its_api_se
             "in a cluster it is renewed once there is an answer"
         );
         world.plane.standalone.store(true, Ordering::Relaxed);
-        assert_eq!(reason().await, PavedReason::KubeletCertificateEnded);
+        assert_eq!(reason().await, PavedReason::KubeletCertificateExpired);
         world.plane.seen.send_modify(|seen| seen.api = Api::Live);
         assert_eq!(reason().await, PavedReason::Applied);
     });
@@ -209,7 +209,7 @@ fn a_rollback_comes_to_its_end_whatever_becomes_of_annotations() {
         let paved = world.told().paved.unwrap();
         assert_eq!(
             (paved.status, paved.reason),
-            (Truth::True, PavedReason::ApiUnreachable),
+            (Truth::True, PavedReason::ApiServerUnreachable),
             "{}",
             paved.message
         );
@@ -217,7 +217,7 @@ fn a_rollback_comes_to_its_end_whatever_becomes_of_annotations() {
         // The Node that the trial registered is the former slot's, and has its annotations once it can.
         world.node.fails.store(false, Ordering::Relaxed);
         let before = world.node.annotations.lock().unwrap().len();
-        assert_eq!(world.settled().await, "VersionRefused");
+        assert_eq!(world.settled().await, "VersionRejected");
         assert_eq!(world.node.annotations.lock().unwrap().len(), before + 1);
     });
 }

@@ -234,7 +234,7 @@ async fn operations_are_carried_out_and_hold_what_was_switched_off() {
     assert_eq!(asked(&world, "bmc1"), expected);
     tokio::time::sleep(Duration::from_secs(3600)).await;
     assert_eq!(power_of(&world, "bmc1"), PowerState::Off);
-    assert_eq!(world.reason("node1", "PoweredOn"), "HeldOff");
+    assert_eq!(world.reason("node1", "PoweredOn"), "PoweredOffByOperation");
 }
 
 #[tokio::test(start_paused = true)]
@@ -391,7 +391,7 @@ async fn what_was_switched_off_stays_off_where_pxed_was_killed_before_that_was_k
     let _second = world.start("b");
     tokio::time::sleep(Duration::from_secs(600)).await;
     assert_eq!(asked(&world, "bmc1"), ["forced power off"]);
-    assert_eq!(world.reason("node1", "PoweredOn"), "HeldOff");
+    assert_eq!(world.reason("node1", "PoweredOn"), "PoweredOffByOperation");
 }
 
 #[tokio::test(start_paused = true)]

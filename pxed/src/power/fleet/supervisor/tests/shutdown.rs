@@ -18,7 +18,7 @@ async fn o4_a_machine_that_its_agent_shut_down_stays_off() {
     // The host is off before its agent can report the shutdown.
     goes_off(&world);
     tokio::time::sleep(Duration::from_secs(600)).await;
-    assert_eq!(world.reason("node1", "PoweredOn"), "HeldOff");
+    assert_eq!(world.reason("node1", "PoweredOn"), "PoweredOffByOperation");
     world.agent_writes("down", OperationState::Complete, "ShutDown");
     tokio::time::sleep(Duration::from_secs(70)).await;
     // The time to live of the operation has ended, and another pxed leads.
@@ -27,7 +27,7 @@ async fn o4_a_machine_that_its_agent_shut_down_stays_off() {
     let _second = world.start("b");
     tokio::time::sleep(Duration::from_secs(3600)).await;
     assert_eq!(asked(&world, "bmc1"), Vec::<String>::new());
-    assert_eq!(world.reason("node1", "PoweredOn"), "HeldOff");
+    assert_eq!(world.reason("node1", "PoweredOn"), "PoweredOffByOperation");
     let last = world.status("node1").power.unwrap().last_action.unwrap();
     assert_eq!(
         (last.action.as_str(), last.message.as_deref()),
@@ -59,13 +59,13 @@ async fn o4_a_user_who_switches_a_shut_down_machine_on_ends_the_hold() {
     world.operate("down", "node1", "shutdown", json!({}));
     world.agent_writes("down", OperationState::Complete, "ShutDown");
     goes_off(&world);
-    assert!(world.until(120, |world| world.reason("node1", "PoweredOn") == "HeldOff").await);
+    assert!(world.until(120, |world| world.reason("node1", "PoweredOn") == "PoweredOffByOperation").await);
     goes_on(&world);
     world.boots("node1", Stage::Enrolled);
     tokio::time::sleep(Duration::from_secs(120)).await;
     goes_off(&world);
     tokio::time::sleep(Duration::from_secs(600)).await;
-    assert_eq!(world.reason("node1", "PoweredOn"), "HeldOff", "it was on for two minutes");
+    assert_eq!(world.reason("node1", "PoweredOn"), "PoweredOffByOperation", "it was on for two minutes");
     goes_on(&world);
     world.boots("node1", Stage::Enrolled);
     tokio::time::sleep(Duration::from_secs(700)).await;
@@ -92,7 +92,7 @@ async fn o4_a_manifest_that_comes_back_is_held_off_as_before() {
     world.know(machines.to_vec());
     tokio::time::sleep(Duration::from_secs(600)).await;
     assert_eq!(asked(&world, "bmc1"), ["forced power off"]);
-    assert_eq!(world.reason("node1", "PoweredOn"), "HeldOff");
+    assert_eq!(world.reason("node1", "PoweredOn"), "PoweredOffByOperation");
 }
 
 #[tokio::test(start_paused = true)]
@@ -103,19 +103,19 @@ async fn o4_a_seed_and_a_stage_report_do_not_switch_on_what_was_shut_down() {
     world.operate("down", "node1", "shutdown", json!({}));
     world.agent_writes("down", OperationState::Complete, "ShutDown");
     goes_off(&world);
-    assert!(world.until(120, |world| world.reason("node1", "PoweredOn") == "HeldOff").await);
+    assert!(world.until(120, |world| world.reason("node1", "PoweredOn") == "PoweredOffByOperation").await);
     // Another client forges its MAC address, and enrolls in the end.
     for stage in [Stage::Userspace, Stage::Enrolled] {
         world.boots("node1", stage);
         tokio::time::sleep(Duration::from_secs(1200)).await;
-        assert_eq!(world.reason("node1", "PoweredOn"), "HeldOff", "{stage:?}");
+        assert_eq!(world.reason("node1", "PoweredOn"), "PoweredOffByOperation", "{stage:?}");
     }
     // A user tests the machine: it is on without a boot of its own, and off again.
     goes_on(&world);
     tokio::time::sleep(Duration::from_secs(1200)).await;
     goes_off(&world);
     tokio::time::sleep(Duration::from_secs(1200)).await;
-    assert_eq!(world.reason("node1", "PoweredOn"), "HeldOff");
+    assert_eq!(world.reason("node1", "PoweredOn"), "PoweredOffByOperation");
     assert_eq!(asked(&world, "bmc1"), Vec::<String>::new());
 }
 
@@ -127,7 +127,7 @@ async fn o4_a_machine_that_a_user_switched_on_is_not_held_by_a_later_packet() {
     world.operate("down", "node1", "shutdown", json!({}));
     world.agent_writes("down", OperationState::Complete, "ShutDown");
     goes_off(&world);
-    assert!(world.until(120, |world| world.reason("node1", "PoweredOn") == "HeldOff").await);
+    assert!(world.until(120, |world| world.reason("node1", "PoweredOn") == "PoweredOffByOperation").await);
     goes_on(&world);
     world.boots("node1", Stage::Enrolled);
     tokio::time::sleep(Duration::from_secs(700)).await;
@@ -152,7 +152,7 @@ async fn o4_a_restart_does_not_move_a_shutdown_behind_the_power_on_that_followed
     world.operate("down", "node1", "shutdown", json!({}));
     world.agent_writes("down", OperationState::Complete, "ShutDown");
     goes_off(&world);
-    assert!(world.until(120, |world| world.reason("node1", "PoweredOn") == "HeldOff").await);
+    assert!(world.until(120, |world| world.reason("node1", "PoweredOn") == "PoweredOffByOperation").await);
     world.operate("on", "node1", "powerOn", json!({}));
     assert!(world.until(60, |world| world.ended("on").is_some()).await);
     tokio::time::sleep(Duration::from_secs(120)).await;
