@@ -89,8 +89,8 @@ impl Stopped {
         let status = configuration.status.as_ref()?;
         let of = |type_: &str| status.conditions.iter().find(|condition| condition.type_ == type_);
         let degraded = of("Degraded").filter(|degraded| degraded.status == "True")?;
-        let is_paused =
-            of("Progressing").is_some_and(|progressing| progressing.reason == ProgressingReason::Paused);
+        let is_paused = of("Progressing")
+            .is_some_and(|progressing| progressing.reason == ProgressingReason::PausedOnFailure);
         let machines = status.rollout_failures.iter().map(|failure| failure.machine.clone()).collect();
         Some(Self { is_paused, message: degraded.message.clone(), machines })
     }

@@ -106,7 +106,7 @@ async fn apply(
         if failed.note(apply_status(&all, configuration, &status).await.map(drop)) {
             known = status.latest_version();
             if let Some(held) = status.newly_held(configuration) {
-                world.news.tell(configuration, ControllerEvent::DeletionHeld, held);
+                world.news.tell(configuration, ControllerEvent::DeletionBlocked, held);
             }
             if let Some((rolls, note)) = status.newly_rolls(configuration) {
                 world.news.tell(configuration, rolls.into(), note);

@@ -186,7 +186,7 @@ async fn a_version_that_is_refused_keeps_nothing_from_being_done_that_does_not_d
     let asked = server.asked();
     let status = &body(&asked, "PATCH /machineconfigurations/w/status")["status"];
     assert_eq!(status["latestVersion"], 5, "no number that was not made");
-    assert_eq!(condition(status, "Degraded"), ("True", "VersionRefused"));
+    assert_eq!(condition(status, "Degraded"), ("True", "VersionInvalid"));
     let message = status["conditions"][1]["message"].as_str().unwrap();
     assert!(message.contains("w-v6: it is too large"), "{message}");
 }
@@ -218,7 +218,7 @@ async fn what_is_said_of_a_refused_edit_is_written_once_and_taken_back_when_it_i
         let world = server.world(&objects(&given), Tenure::always(), answers(code));
         configuration::reconcile(Arc::new(object(&given)), world).await.expect_err("refused");
         let status = server.asked().pop().unwrap().body["status"].clone();
-        assert_eq!(condition(&status, "Degraded"), ("True", "VersionRefused"), "{code}");
+        assert_eq!(condition(&status, "Degraded"), ("True", "VersionInvalid"), "{code}");
         given["status"] = status;
         let server = Server::default();
         let world = server.world(&objects(&given), Tenure::always(), answers(code));
@@ -253,7 +253,7 @@ async fn c2_edit_that_no_host_can_use_becomes_no_version_and_says_why() {
     assert!(matches!(error, WriteError::Refused { .. }), "{error:?}");
     assert!(server.lines().iter().all(|line| !line.starts_with("POST")), "{:?}", server.lines());
     let status = server.asked().pop().unwrap().body["status"].clone();
-    assert_eq!(condition(&status, "Degraded"), ("True", "VersionRefused"));
+    assert_eq!(condition(&status, "Degraded"), ("True", "VersionInvalid"));
     assert!(status.to_string().contains("spec.template.kubernetes: nodeLabels"), "{status}");
     assert_eq!(status["latestVersion"], 1);
 }

@@ -349,9 +349,9 @@ proptest! {
         if done {
             prop_assert!(["UpToDate", "RollingOut"].contains(&reason.as_str()), "{} {}", reason, message);
         } else {
-            let told = ["Paused", "SomeLeft", "BudgetUsedUp", "RollingOut", "NotFetched"].contains(&reason.as_str());
+            let told = ["PausedOnFailure", "MachinesSkipped", "MaxUnavailableReached", "RollingOut", "AwaitingPrefetch"].contains(&reason.as_str());
             prop_assert!(told, "{} {} {:#?}", reason, message, world);
-            if reason.as_str() == "Paused" {
+            if reason.as_str() == "PausedOnFailure" {
                 prop_assert!(standing.degraded.is_some());
             }
         }

@@ -421,16 +421,16 @@ fn c4_update_goes_on_with_the_version_after_one_that_paved_no_host() {
 fn c4_update_that_was_paused_for_a_missing_node_is_paused_for_a_new_controller() {
     let condition = |type_: &str, reason: &str| json!({ "type": type_, "status": "True", "reason": reason, "message": "", "lastTransitionTime": "2026-01-01T00:00:00Z" });
     for (degraded, progressing, is_found, is_paused) in [
-        ("NodeMissing", "Paused", true, true),
+        ("NodeMissing", "PausedOnFailure", true, true),
         // Without pauseOnFailure until now.
         ("NodeMissing", "RollingOut", true, true),
         // A later edit was refused.
-        ("VersionRefused", "Paused", true, true),
-        ("VersionRefused", "RollingOut", true, false),
-        ("DrainTimedOut", "Paused", true, false),
+        ("VersionInvalid", "PausedOnFailure", true, true),
+        ("VersionInvalid", "RollingOut", true, false),
+        ("DrainTimedOut", "PausedOnFailure", true, false),
         ("AsExpected", "RollingOut", true, false),
         // This controller has seen the beginning, so the report was about another Machine.
-        ("NodeMissing", "Paused", false, false),
+        ("NodeMissing", "PausedOnFailure", false, false),
     ] {
         let mut given = gone_and_outdated(2);
         given.configuration["status"]["conditions"] =

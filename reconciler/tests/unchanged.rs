@@ -159,7 +159,7 @@ async fn a_machine_whose_first_version_is_being_made_is_written_once_with_it_and
     let mut cluster = self::cluster();
     cluster.0.versions.clear();
     cluster.0.configurations[0]["status"] = json!({ "latestVersion": 0, "conditions": [{ "type": "Degraded", "status": "True",
-        "reason": "VersionRefused", "message": "it is too large", "lastTransitionTime": "2026-01-02T00:00:00Z" }] });
+        "reason": "VersionInvalid", "message": "it is too large", "lastTransitionTime": "2026-01-02T00:00:00Z" }] });
     let looked = cluster.look().await;
     let machines: Vec<_> = looked.iter().filter(|asked| asked.contains("/machines/")).collect();
     assert_eq!(machines.len(), 3, "each is told: {looked:?}");

@@ -83,7 +83,8 @@ async fn c4_what_is_down_uses_up_the_budget_whoever_is_the_reason() {
     })
     .await;
     site.configuration("budget", &spec, 2);
-    let used = site.until(("mc", "budget"), "no room", |mc| site::progressing(mc) == "BudgetUsedUp").await;
+    let used =
+        site.until(("mc", "budget"), "no room", |mc| site::progressing(mc) == "MaxUnavailableReached").await;
     let message = site::message(&used, "Progressing");
     assert!(
         message.contains("2 unavailable, maxUnavailable is 2: budget-3 (its Node is not Ready)"),
@@ -108,7 +109,8 @@ async fn c4_a_persons_cordon_is_left_alone_and_named_and_the_others_go_on() {
     for name in ["hands-1", "hands-3"] {
         site.has(name, 2).await;
     }
-    let left = site.until(("mc", "hands"), "the others' end", |mc| site::progressing(mc) == "SomeLeft").await;
+    let left =
+        site.until(("mc", "hands"), "the others' end", |mc| site::progressing(mc) == "MachinesSkipped").await;
     let message = site::message(&left, "Progressing");
     assert!(message.contains("hands-2 (a person has cordoned its Node"), "{message}");
     let node = site.get("node", "hands-2").unwrap();
@@ -135,7 +137,7 @@ async fn c4_a_drain_that_takes_too_long_is_given_up_and_pauses_until_a_person_ha
     let late = site.until(("mc", "late"), "the time-out", |mc| site::degraded(mc) == "DrainTimedOut").await;
     let message = site::message(&late, "Degraded");
     assert!(message.contains("late-1: not drained within 2 s: late/only (Cannot evict pod"), "{message}");
-    assert_eq!(site::progressing(&late), "Paused");
+    assert_eq!(site::progressing(&late), "PausedOnFailure");
     assert!(!is_cordoned(&site.get("node", "late-1").unwrap()), "it was given free");
     assert_eq!(site.get("machine", "late-2").unwrap()["status"]["applied"]["version"], 1);
     site.without_budget("late");
@@ -174,7 +176,8 @@ async fn c4_a_host_that_does_not_get_the_version_keeps_no_other_from_its_turn() 
     fleet.starved.lock().unwrap().insert("dry-1".to_owned());
     site.configuration("dry", &rolling(&json!({})), 2);
     site.has("dry-2", 2).await;
-    let left = site.until(("mc", "dry"), "the other's end", |mc| site::progressing(mc) == "NotFetched").await;
+    let left =
+        site.until(("mc", "dry"), "the other's end", |mc| site::progressing(mc) == "AwaitingPrefetch").await;
     let message = site::message(&left, "Progressing");
     assert!(message.contains("dry-1 does not get dry-v2 (ImageUnavailable"), "{message}");
     let dry = site.get("machine", "dry-1").unwrap();
@@ -215,7 +218,7 @@ async fn c4_a_version_that_does_not_come_up_stops_the_update_until_it_is_edited(
     site.configuration("bad", &rolling(&json!({})), 2);
     let back = site.until(("mc", "bad"), "the rollback", |mc| site::degraded(mc) == "RolledBack").await;
     assert!(site::message(&back, "Degraded").contains("bad-1: bad-v2 did not come up"), "{back:#}");
-    assert_eq!(site::progressing(&back), "Paused");
+    assert_eq!(site::progressing(&back), "PausedOnFailure");
     let second = site.get("machine", "bad-2").unwrap();
     assert_eq!(second["status"]["applied"]["version"], 1);
     site.configuration("bad", &rolling(&json!({})), 3);

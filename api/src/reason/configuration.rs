@@ -8,19 +8,19 @@ reasons! {
     /// Reasons of `Progressing`. Written by bedplate-controller.
     pub enum ProgressingReason: "Condition Progressing of a MachineConfiguration", condition "Progressing" {
         RollingOut: "A rolling update moves Machines. The message names them and those that wait.";
-        NotFetched: "Hosts do not get the version: an image, a Secret, or PreparationOverdue. No Node is disturbed."
+        AwaitingPrefetch: "Hosts do not get the version: an image, a Secret, or PreparationOverdue. No Node is disturbed."
             => User, "See condition Paved of the Machines in the message.";
-        BudgetUsedUp: "A Machine is ready for its turn, and maxUnavailable other Machines are unavailable."
+        MaxUnavailableReached: "A Machine is ready for its turn, and maxUnavailable other Machines are unavailable."
             => User, "Repair the Machines in the message, delete them, or raise maxUnavailable.";
-        Paused: "A Machine failed, and the rolling update does not continue by itself."
+        PausedOnFailure: "A Machine failed, and the rolling update does not continue by itself."
             => User, "See condition Degraded.";
-        SomeLeft: "All Machines are updated but those that were skipped or that failed. The message names them.";
+        MachinesSkipped: "All Machines are updated but those that were skipped or that failed. The message names them.";
         UpToDate: "All Machines run the version that a repave would select.";
         NoMachines: "No Machine uses the configuration.";
         Paving: "Machines have no Node yet. They are being paved.";
         AwaitingNodeDeletion: "Machines run another version. They get the new one when their Node is deleted (OnDelete).";
         Deleting: "The configuration is being deleted, with its versions.";
-        DeletionHeld: "The configuration is deleted, and Machines still name or run it. The message names them."
+        DeletionBlocked: "The configuration is deleted, and Machines still name or run it. The message names them."
             => User, "Move or delete the Machines in the message.";
     }
 }
@@ -29,7 +29,7 @@ reasons! {
     /// Reasons of `Degraded`. Written by bedplate-controller.
     pub enum DegradedReason: "Condition Degraded of a MachineConfiguration", condition "Degraded" {
         AsExpected: "No Machine failed.";
-        VersionRefused: "An edit did not become a version. The message names the fields."
+        VersionInvalid: "An edit did not become a version. The message names the fields."
             => User, "Correct the fields of the MachineConfiguration.";
         ImageUnresolved: "The image has a tag, and the registry has not resolved it."
             => Registry, "Name the image by its digest, or wait. The message has the registry's answer.";
@@ -37,7 +37,7 @@ reasons! {
             => User, "Edit the MachineConfiguration. status.rolledBack of the Machines has the cause.";
         NodeMissing: "Machines have had no Node of the version for longer than the health gate and 30 minutes."
             => User, "See `bedplate machine explain NAME`. Repair the host (spec.paused meanwhile), move the Machine, or delete it.";
-        NotPaved: "A host has no Node. Its condition Paved has the cause."
+        PavingFailed: "A host has no Node. Its condition Paved has the cause."
             => User, "Repair the host, or edit the MachineConfiguration and move the Machine by spec.configurationRef.";
         DrainTimedOut: "Pods were left on the Node after drainTimeoutSeconds. The Node was uncordoned."
             => User, "Check the PodDisruptionBudgets and the Pods in the message, or raise drainTimeoutSeconds.";
@@ -45,7 +45,7 @@ reasons! {
             => User, "Delete the Pod, move it, or set drain.force.";
         EmptyDirData: "A Pod on the Node has an emptyDir, and drain.deleteEmptyDirData is false."
             => User, "Save its data, then delete the Pod.";
-        Uncordoned: "Another client uncordoned the Node during its turn."
+        UncordonedExternally: "Another client uncordoned the Node during its turn."
             => User, "Find out who uncordons Nodes; the Machine gets another turn after an edit.";
     }
 }

@@ -25,7 +25,7 @@ reasons! {
             => User, "Correct the cause in the note, then delete the request.";
         CertificateAwaitsPerson: "A kubelet certificate request needs the approval of a user."
             => User, "Check the request: `kubectl get csr`. Then approve or deny it.";
-        DeletionHeld: "The object is deleted, and Machines still use it."
+        DeletionBlocked: "The object is deleted, and Machines still use it."
             => User, "Move or delete the Machines in the note.";
         Released: "No Machine uses the deleted object any more. Its finalizer was removed.";
         WriteRefused: "The API server rejected a write."
@@ -66,7 +66,7 @@ impl ControllerEvent {
                 "FollowNode"
             }
             Self::CertificateApproved | Self::CertificateDenied | Self::CertificateAwaitsPerson => "Approve",
-            Self::DeletionHeld | Self::Released => "Release",
+            Self::DeletionBlocked | Self::Released => "Release",
             Self::ImageResolved | Self::ImageUnresolved => "ResolveImage",
             Self::UpdateBegun
             | Self::UpdateHeld

@@ -300,7 +300,7 @@ fn c4_a_machine_whose_rolling_update_has_stopped_waits_for_a_person_who_is_told_
     };
     for (reason, degraded, message, held) in [
         (
-            "Paused",
+            "PausedOnFailure",
             "True",
             "nothing more is begun until then (pauseOnFailure); a: nobody makes these Pods again: n/x",
             true,

@@ -53,7 +53,7 @@ fn c4_what_a_rollout_waits_for_and_what_a_person_has_to_see_to_are_shown_of_a_co
         is("Degraded", "False", "AsExpected", "")
     ]));
     let ill = with(json!([
-        is("Progressing", "False", "Paused", "something has failed"),
+        is("Progressing", "False", "PausedOnFailure", "something has failed"),
         is("Degraded", "True", "DrainTimedOut", "a: Pods were left")
     ]));
     let all = [going.configuration.clone(), ill.configuration.clone(), described().configuration];

@@ -139,7 +139,7 @@ pub fn leaving(holders: &BTreeSet<&str>) -> Standing {
         )
     } else {
         let held = "it goes when no Machine names or has it any more (configurationRef, selected, applied)";
-        (false, ProgressingReason::DeletionHeld, format!("{held}: {}", names.told()))
+        (false, ProgressingReason::DeletionBlocked, format!("{held}: {}", names.told()))
     };
     Standing { progressing, degraded: None, failures: Vec::new() }
 }
@@ -181,8 +181,8 @@ pub fn merge(
 pub fn is_missing_reported(configuration: &MachineConfiguration) -> bool {
     let conditions = configuration.status.as_ref().map_or(&[][..], |status| &status.conditions);
     let degraded = |reason: DegradedReason| has(conditions, reason);
-    let is_hidden = degraded(DegradedReason::VersionRefused) || degraded(DegradedReason::ImageUnresolved);
-    degraded(DegradedReason::NodeMissing) || is_hidden && has(conditions, ProgressingReason::Paused)
+    let is_hidden = degraded(DegradedReason::VersionInvalid) || degraded(DegradedReason::ImageUnresolved);
+    degraded(DegradedReason::NodeMissing) || is_hidden && has(conditions, ProgressingReason::PausedOnFailure)
 }
 
 /// Returns true if the condition of this type has this reason.
@@ -266,9 +266,9 @@ mod tests {
             let found = conditions.iter().find(|c| c.type_ == DEGRADED).unwrap();
             (found.status.clone(), found.observed_generation, found.last_transition_time.0)
         };
-        let ill = merge(&well, &standing, &trouble(DegradedReason::VersionRefused), Some(1), at(3));
+        let ill = merge(&well, &standing, &trouble(DegradedReason::VersionInvalid), Some(1), at(3));
         assert_eq!(degraded(&ill), ("True".to_owned(), Some(1), at(3)));
-        let edited = merge(&ill, &standing, &trouble(DegradedReason::VersionRefused), Some(2), at(4));
+        let edited = merge(&ill, &standing, &trouble(DegradedReason::VersionInvalid), Some(2), at(4));
         assert_eq!(degraded(&edited), ("True".to_owned(), Some(1), at(3)), "seen before the edit");
         let other = merge(&edited, &standing, &trouble(DegradedReason::ImageUnresolved), Some(2), at(5));
         assert_eq!(degraded(&other), ("True".to_owned(), Some(2), at(3)));
@@ -282,8 +282,8 @@ mod tests {
             ..at_rest("w", 1, &Awaited::default())
         };
         let conditions =
-            merge(&[], &standing, &[(DegradedReason::VersionRefused, "one".to_owned())], None, at(1));
+            merge(&[], &standing, &[(DegradedReason::VersionInvalid, "one".to_owned())], None, at(1));
         let degraded = conditions.iter().find(|c| c.type_ == DEGRADED).unwrap();
-        assert_eq!((degraded.reason.as_str(), degraded.message.as_str()), ("VersionRefused", "one; two"));
+        assert_eq!((degraded.reason.as_str(), degraded.message.as_str()), ("VersionInvalid", "one; two"));
     }
 }

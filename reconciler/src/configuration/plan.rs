@@ -100,7 +100,7 @@ impl Status {
 
     /// Who holds the configuration, which is being deleted, if that was not said before.
     pub fn newly_held(&self, configuration: &MachineConfiguration) -> Option<&str> {
-        let is_it = |c: &&Condition| c.reason == ProgressingReason::DeletionHeld.as_str();
+        let is_it = |c: &&Condition| c.reason == ProgressingReason::DeletionBlocked.as_str();
         let held = self.conditions.iter().find(is_it)?;
         let before = configuration.status.iter().flat_map(|status| &status.conditions).find(is_it);
         (before.map(|before| &before.message) != Some(&held.message)).then_some(held.message.as_str())
@@ -133,15 +133,15 @@ impl Rolls {
     fn of(reason: &str) -> Option<Self> {
         match ProgressingReason::parse(reason)? {
             ProgressingReason::RollingOut
-            | ProgressingReason::BudgetUsedUp
-            | ProgressingReason::NotFetched => Some(Self::On),
-            ProgressingReason::Paused => Some(Self::Paused),
-            ProgressingReason::UpToDate | ProgressingReason::SomeLeft => Some(Self::AtRest),
+            | ProgressingReason::MaxUnavailableReached
+            | ProgressingReason::AwaitingPrefetch => Some(Self::On),
+            ProgressingReason::PausedOnFailure => Some(Self::Paused),
+            ProgressingReason::UpToDate | ProgressingReason::MachinesSkipped => Some(Self::AtRest),
             ProgressingReason::NoMachines
             | ProgressingReason::Paving
             | ProgressingReason::AwaitingNodeDeletion
             | ProgressingReason::Deleting
-            | ProgressingReason::DeletionHeld => None,
+            | ProgressingReason::DeletionBlocked => None,
         }
     }
 }
@@ -237,7 +237,7 @@ impl Plan {
             let name =
                 version_name(configuration.metadata.name.as_deref().unwrap_or_default(), write.version());
             (
-                DegradedReason::VersionRefused,
+                DegradedReason::VersionInvalid,
                 format!("the edit did not get into MachineConfigurationVersion {name}: {why}"),
             )
         });
@@ -412,12 +412,12 @@ mod tests {
         for (before, now, expected) in [
             (None, "RollingOut", Some((Rolls::On, how.clone()))),
             (Some("UpToDate"), "RollingOut", Some((Rolls::On, how.clone()))),
-            (Some("RollingOut"), "BudgetUsedUp", None),
-            (Some("BudgetUsedUp"), "Paused", Some((Rolls::Paused, what))),
-            (Some("Paused"), "Paused", None),
-            (Some("Paused"), "RollingOut", Some((Rolls::On, how.clone()))),
-            (Some("RollingOut"), "SomeLeft", Some((Rolls::AtRest, how.clone()))),
-            (Some("SomeLeft"), "UpToDate", None),
+            (Some("RollingOut"), "MaxUnavailableReached", None),
+            (Some("MaxUnavailableReached"), "PausedOnFailure", Some((Rolls::Paused, what))),
+            (Some("PausedOnFailure"), "PausedOnFailure", None),
+            (Some("PausedOnFailure"), "RollingOut", Some((Rolls::On, how.clone()))),
+            (Some("RollingOut"), "MachinesSkipped", Some((Rolls::AtRest, how.clone()))),
+            (Some("MachinesSkipped"), "UpToDate", None),
             // One that does not roll, and one that has never done so.
             (Some("AwaitingNodeDeletion"), "Paving", None),
             (Some("Paving"), "UpToDate", None),

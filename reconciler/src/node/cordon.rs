@@ -115,7 +115,7 @@ impl From<GivenUp> for DegradedReason {
             GivenUp::DrainTimedOut => DegradedReason::DrainTimedOut,
             GivenUp::UnmanagedPods => DegradedReason::UnmanagedPods,
             GivenUp::EmptyDirData => DegradedReason::EmptyDirData,
-            GivenUp::Uncordoned => DegradedReason::Uncordoned,
+            GivenUp::Uncordoned => DegradedReason::UncordonedExternally,
         }
     }
 }

@@ -57,11 +57,11 @@ fn progressing(rollout: &Rollout, settings: &RollingUpdate) -> (bool, Progressin
     parts.extend(budget.clone());
     let is_unfetched = rollout.is_unfetched(allowed(&settings.max_unavailable, members.len()));
     let (moves, reason) = match () {
-        () if rollout.is_paused(settings) => (false, ProgressingReason::Paused),
-        () if budget.is_some() => (true, ProgressingReason::BudgetUsedUp),
+        () if rollout.is_paused(settings) => (false, ProgressingReason::PausedOnFailure),
+        () if budget.is_some() => (true, ProgressingReason::MaxUnavailableReached),
         () if !at_hand.is_empty() || waiting > 0 && !is_unfetched => (true, ProgressingReason::RollingOut),
-        () if !awaiting.is_empty() => (true, ProgressingReason::NotFetched),
-        () if failed || !skipped.is_empty() => (false, ProgressingReason::SomeLeft),
+        () if !awaiting.is_empty() => (true, ProgressingReason::AwaitingPrefetch),
+        () if failed || !skipped.is_empty() => (false, ProgressingReason::MachinesSkipped),
         () => (false, ProgressingReason::UpToDate),
     };
     (moves, reason, parts.join("; "))

@@ -408,7 +408,7 @@ impl Known<'_> {
     fn not_paved(&self, machine: &Machine, status: &MachineStatus) -> Option<Failure> {
         if let (Outlook::Failed | Outlook::Unsupported, known) = outlook(status) {
             return Some(Failure {
-                reason: DegradedReason::NotPaved,
+                reason: DegradedReason::PavingFailed,
                 message: format!("its host is not paved ({known}, see its condition Paved)"),
                 remedy: "repair the host, or edit the MachineConfiguration and move the Machine: spec.configurationRef with name and version",
             });

@@ -278,14 +278,14 @@ async fn kubectl_knows_short_names_category_and_columns() {
     create(&client, &version("columns", 1)).await;
     create(&client, &operation("columns")).await;
     let status = json!({ "status": { "conditions": [
-        { "type": "Progressing", "status": "False", "reason": "Paused", "message": "", "lastTransitionTime": "2026-01-01T00:00:00Z" },
+        { "type": "Progressing", "status": "False", "reason": "PausedOnFailure", "message": "", "lastTransitionTime": "2026-01-01T00:00:00Z" },
         { "type": "Degraded", "status": "True", "reason": "DrainTimedOut", "message": "", "lastTransitionTime": "2026-01-01T00:00:00Z" }] } });
     api(&client, &configuration("columns"))
         .patch_status("columns", &PatchParams::default(), &Patch::Merge(status))
         .await
         .unwrap();
     let row = get(&["get", "mc", "columns"]);
-    for text in ["OnDelete", "PROGRESS", "Paused", "DEGRADED", "True"] {
+    for text in ["OnDelete", "PROGRESS", "PausedOnFailure", "DEGRADED", "True"] {
         assert!(row.contains(text), "{text} is missing: {row}");
     }
     assert!(get(&["get", "mcv", "columns-v1"]).contains("columns"));

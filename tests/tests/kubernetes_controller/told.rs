@@ -123,7 +123,7 @@ fn an_edit_that_the_api_server_refuses_is_told_in_degraded_and_made_when_it_may_
     site.configuration("refused", &json!({}), 1);
     let found = site.until(("mc", "refused"), "Degraded", |mc| said(mc, "Degraded").0);
     let (_, reason, message) = said(&found, "Degraded");
-    assert_eq!(reason, "VersionRefused");
+    assert_eq!(reason, "VersionInvalid");
     assert!(message.contains("refused-v1") && message.contains(REFUSAL), "{message}");
     assert_eq!(found["status"]["latestVersion"], 0, "no number that was not made");
     site.described("mc", "refused", &["WriteRefused", REFUSAL]);
