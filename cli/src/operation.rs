@@ -256,7 +256,7 @@ mod tests {
             "PoweredOff",
             "PowerCycled",
             "Reset",
-            "MachineDeleted",
+            "MachineDeleting",
             "Applied",
             "Captured",
             "Rebooted",

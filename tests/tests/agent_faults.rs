@@ -172,7 +172,7 @@ fn a_node_is_changed_in_place_and_a_kubelet_that_fails_is_told_by_its_log() {
     });
     host.select(3).unwrap();
     let status = site.apply_configuration("taints");
-    assert_eq!(status["reason"], "NeedsTaints", "{status:#}");
+    assert_eq!(status["reason"], "TaintChangeRequired", "{status:#}");
     let taint =
         json!({ "spec": { "taints": [{ "key": "dedicated", "value": "gpu", "effect": "NoSchedule" }] } });
     site.objects().merge("node", NAME, &taint).unwrap();

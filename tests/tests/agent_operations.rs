@@ -227,7 +227,7 @@ async fn o7_a_service_of_the_slot_is_restarted_by_the_slots_own_systemd() -> Res
     let state = Directory::new("operations")?;
     let host = host("slot", &[], &state, None)?;
     let none = Paper::new("restartService", &json!({"service": "good"}))?;
-    assert_eq!(carried_out(parts(&host, &none, state.path())?, &none).await?.1, "NoSlot");
+    assert_eq!(carried_out(parts(&host, &none, state.path())?, &none).await?.1, "NoRunningSlot");
 
     host.add_container("bedplate-a")?;
     let unit = "/var/lib/bedplate/test-bedplate-a/upper/etc/systemd/system/good.service";

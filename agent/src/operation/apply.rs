@@ -147,7 +147,7 @@ fn refused(error: &ApplyError) -> Outcome {
         ApplyError::NotSupported(why) => Outcome::End(End::failed(AgentOutcome::NotSupported, why)),
         ApplyError::Claimed(why) => Outcome::End(End::failed(AgentOutcome::Claimed, why)),
         ApplyError::Broken(why) => Outcome::End(End::failed(AgentOutcome::ChangeFailed, why)),
-        ApplyError::Taints(why) => Outcome::End(End::failed(AgentOutcome::NeedsTaints, why)),
+        ApplyError::Taints(why) => Outcome::End(End::failed(AgentOutcome::TaintChangeRequired, why)),
         ApplyError::Failed(why) => Outcome::Later(why.clone()),
     }
 }

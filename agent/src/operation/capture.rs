@@ -58,7 +58,7 @@ impl Runner {
         let made = tokio::task::spawn_blocking(move || make_room(&directory, wanted)).await;
         match made.map_err(io::Error::other).and_then(|made| made) {
             Ok(room) if room < capture.bytes + ROOM => Outcome::End(End::failed(
-                AgentOutcome::NoRoom,
+                AgentOutcome::InsufficientSpace,
                 format!(
                     "{} has {} MiB free, {} are needed; parameter bytes asks for less",
                     self.parts.captures.display(),

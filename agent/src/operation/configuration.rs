@@ -123,7 +123,7 @@ fn needs_repave(standing: &Standing, applied: &VersionRef, name: &str) -> End {
     }
     let message =
         format!("{name} needs a repave ({changes}); parameter disruption=allow does it, or delete the Node");
-    End::failed(AgentOutcome::NeedsRepave, message)
+    End::failed(AgentOutcome::RepaveRequired, message)
 }
 
 fn rolled_back(name: &str) -> Decision {
@@ -175,8 +175,8 @@ mod tests {
     #[test]
     fn o8_without_leave_to_disturb_only_what_needs_no_repave_is_applied() {
         assert!(matches!(decide(&standing(2, 1, in_place()), false, false), Decision::InPlace(_)));
-        assert_eq!(reason(decide(&standing(2, 1, repave()), false, false)), "NeedsRepave");
-        assert_eq!(reason(decide(&standing(2, 1, None), false, false)), "NeedsRepave");
+        assert_eq!(reason(decide(&standing(2, 1, repave()), false, false)), "RepaveRequired");
+        assert_eq!(reason(decide(&standing(2, 1, None), false, false)), "RepaveRequired");
         let Decision::End(end) = decide(&standing(2, 1, repave()), false, false) else { panic!() };
         assert!(end.message.contains("image: another one"), "{}", end.message);
     }
@@ -186,7 +186,7 @@ mod tests {
         let unfinished = Standing { unfinished: true, ..standing(1, 1, Some(Difference::default())) };
         assert_eq!(decide(&unfinished, false, false), Decision::InPlace(Vec::new()));
         let unfinished = Standing { unfinished: true, ..standing(2, 1, repave()) };
-        assert_eq!(reason(decide(&unfinished, false, false)), "NeedsRepave");
+        assert_eq!(reason(decide(&unfinished, false, false)), "RepaveRequired");
     }
 
     #[test]
@@ -232,7 +232,7 @@ mod tests {
         }
         let later = stays(Stays::Later("no answer".to_owned()), repave());
         assert!(matches!(decide(&later, true, false), Decision::Wait(why) if why.ends_with("no answer")));
-        assert_eq!(reason(decide(&later, false, false)), "NeedsRepave");
+        assert_eq!(reason(decide(&later, false, false)), "RepaveRequired");
         let in_place = stays(Stays::Kept(String::new()), in_place());
         assert!(matches!(decide(&in_place, false, false), Decision::InPlace(_)));
     }
@@ -242,7 +242,7 @@ mod tests {
         let refused = Standing { refused: true, ..standing(2, 1, repave()) };
         assert_eq!(decide(&refused, true, false), Decision::Repave(version(2)));
         assert_eq!(reason(decide(&refused, true, true)), "RolledBack");
-        assert_eq!(reason(decide(&refused, false, false)), "NeedsRepave");
+        assert_eq!(reason(decide(&refused, false, false)), "RepaveRequired");
     }
 
     #[test]

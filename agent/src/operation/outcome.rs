@@ -30,7 +30,7 @@ pub(super) fn bus_end(error: &BusError) -> End {
         BusError::NoAnswer { .. } | BusError::JobHangs { .. } => AgentOutcome::TimedOut,
         BusError::NoUnit { .. } => AgentOutcome::ServiceNotFound,
         BusError::NoService { .. } => AgentOutcome::NotSupported,
-        BusError::Inhibited { .. } => AgentOutcome::Inhibited,
+        BusError::Inhibited { .. } => AgentOutcome::ShutdownInhibited,
         BusError::Refused { .. } => AgentOutcome::Refused,
         BusError::Unexpected { .. } => AgentOutcome::ProtocolError,
     };

@@ -213,7 +213,7 @@ pub fn next(observed: &Observed<'_>) -> Next {
     let Some(noted) = noted else {
         let message = "its object says that this agent has taken it, and neither it nor the agent's note says in which \
                        boot: what was done is not known; look at the host, and make a new operation";
-        return failed(AgentOutcome::Unknown, message);
+        return failed(AgentOutcome::OutcomeUnknown, message);
     };
     let case =
         Case { observed, deadline: later(start, order.timeout), order, rebooted: noted != observed.boot_id };
@@ -231,7 +231,7 @@ fn not_begun(observed: &Observed<'_>) -> Option<Next> {
     match observed.standing {
         Standing::Ready => None,
         Standing::Unknown => Some(Next::Ignore),
-        Standing::Deleting => Some(failed(AgentOutcome::MachineDeleted, "the Machine is being deleted")),
+        Standing::Deleting => Some(failed(AgentOutcome::MachineDeleting, "the Machine is being deleted")),
         Standing::Paused => {
             let message = "the Machine is paused (spec.paused): it begins when it no longer is".to_owned();
             let status = observed.operation.status.as_ref();
@@ -555,7 +555,7 @@ mod tests {
     fn o1_an_object_that_does_not_say_in_which_boot_it_was_taken_is_not_guessed_at() {
         let mut one = in_progress(operation("reboot", json!({})), "b0");
         one.status.as_mut().unwrap().boot_id = None;
-        assert_eq!(reason(decide(&one, None, 20)), (false, "Unknown".to_owned()));
+        assert_eq!(reason(decide(&one, None, 20)), (false, "OutcomeUnknown".to_owned()));
         assert_eq!(decide(&one, Some(&note("b0", None)), 20), Next::AwaitEnd(at(130)));
     }
 

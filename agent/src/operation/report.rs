@@ -110,7 +110,7 @@ impl Runner {
             end.message =
                 format!("{}; the Node may still be cordoned ({why}): `kubectl uncordon {node}`", end.message);
             if end.complete {
-                end = End::failed(AgentOutcome::NotUncordoned, end.message);
+                end = End::failed(AgentOutcome::UncordonFailed, end.message);
             }
         }
         if let Some(running) = &mut self.running {

@@ -40,7 +40,7 @@ impl Runner {
             Ok(None) => {
                 let message =
                     "no slot runs: there is no node here; parameter in=host is for services of the host";
-                return Outcome::End(End::failed(AgentOutcome::NoSlot, message));
+                return Outcome::End(End::failed(AgentOutcome::NoRunningSlot, message));
             }
             Err(error) => Err(error),
         };
@@ -70,7 +70,10 @@ impl Runner {
         let units = match self.systemd(place).await {
             Ok(Some(units)) => units,
             Ok(None) => {
-                return Outcome::End(End::failed(AgentOutcome::NoSlot, "the slot has stopped meanwhile"));
+                return Outcome::End(End::failed(
+                    AgentOutcome::NoRunningSlot,
+                    "the slot has stopped meanwhile",
+                ));
             }
             Err(error) => return Outcome::End(bus_end(&error)),
         };

@@ -477,7 +477,7 @@ async fn o7_an_inhibitor_is_named_before_any_pod_has_to_leave() {
         pid: 7,
     });
     world.live_to_the_end().await;
-    assert_eq!(world.reason(), "Inhibited");
+    assert_eq!(world.reason(), "ShutdownInhibited");
     assert!(world.status().message.unwrap().contains("backup (writes a tape)"));
     assert!(world.node.lock().unwrap().calls.is_empty());
 }
@@ -496,14 +496,14 @@ async fn o7_a_service_that_does_not_stay_up_fails_with_its_journal() {
     let no_slot = World::new("restartService", json!({"service": "kubelet"}), false);
     no_slot.machines.remove(&"bedplate-a".parse().unwrap());
     no_slot.live_to_the_end().await;
-    assert_eq!(no_slot.reason(), "NoSlot");
+    assert_eq!(no_slot.reason(), "NoRunningSlot");
 }
 
 #[tokio::test(start_paused = true)]
 async fn o8_a_repave_is_asked_for_only_with_leave_and_after_a_drain() {
     let denied = World::new("applyConfiguration", json!({}), false);
     denied.live_to_the_end().await;
-    assert_eq!((denied.reason().as_str(), denied.ends.lock().unwrap().len()), ("NeedsRepave", 0));
+    assert_eq!((denied.reason().as_str(), denied.ends.lock().unwrap().len()), ("RepaveRequired", 0));
     for points in 0..16 {
         let world = World::new("applyConfiguration", json!({"disruption": "allow"}), false);
         world.node.lock().unwrap().pods = vec![Pod { controller: None, empty_dir: true, ..pod("web", "") }];

@@ -54,10 +54,10 @@ reasons! {
             => User, "Correct bmc.address or bmc.redfish.systemID of one of the two Machines.";
         InvalidParameters: "A parameter is unknown or invalid. The message names it."
             => User, "Create a new operation: this one cannot be changed.";
-        MachineDeleted: "The Machine was deleted before the operation ended.";
+        MachineDeleting: "The Machine was deleted before the operation ended.";
         MachineNotFound: "The named Machine does not exist."
             => User, "Create the Machine, or correct the name, then create a new operation.";
-        Unknown: "Standalone: pxed's store was lost, so it is not known whether the operation was carried out."
+        OutcomeUnknown: "Standalone: pxed's store was lost, so it is not known whether the operation was carried out."
             => User, "Check the machine. Create a new operation if it is still needed.";
     }
 }
@@ -72,7 +72,7 @@ reasons! {
         ShutDown: "The host was shut down.";
         InvalidParameters: "A parameter is unknown or invalid. The message names it."
             => User, "Create a new operation: this one cannot be changed.";
-        MachineDeleted: "The Machine is being deleted.";
+        MachineDeleting: "The Machine is being deleted.";
         Claimed: "Another program claims the Machine and decides about its node."
             => Other, "The annotation bedplate.dev/claimed-by of the Machine names the program.";
         TimedOut: "The operation did not finish in time."
@@ -85,7 +85,7 @@ reasons! {
             => User, "On the host: `systemctl status dbus.service`.";
         DbusError = "DBusError": "systemd does not answer on D-Bus."
             => User, "On the host: `systemctl status dbus.service`.";
-        NoSlot: "No slot runs on the host."
+        NoRunningSlot: "No slot runs on the host."
             => User, "Use `--parameter in=host` for a service of the host.";
         ServiceNotFound: "The unit does not exist."
             => User, "Check its name with `systemctl status` there, or use `--parameter in=host` for a service of the host.";
@@ -97,7 +97,7 @@ reasons! {
             => User, "On the host: `journalctl -M bedplate-a -u UNIT`.";
         InterfaceNotFound: "The host does not have the interface."
             => User, "See status.hardware.nics: `bedplate machine show NAME --output json`.";
-        NoRoom: "The disk has too little space for the capture."
+        InsufficientSpace: "The disk has too little space for the capture."
             => User, "Reduce the parameter bytes, or give the host a larger state disk.";
         CaptureFailed: "tcpdump failed. The message has its words."
             => User, "Read the message.";
@@ -105,9 +105,9 @@ reasons! {
             => User, "See the cause: `bedplate machine explain NAME`.";
         ControlPlaneProtected: "The slot has the cluster's etcd, or an etcd member that cannot leave. Nothing was changed."
             => User, "Run `kubeadm upgrade` in the slot (docs/node.md, \"The first control plane\"), or let another control plane join first.";
-        NeedsRepave: "The difference needs a repave."
+        RepaveRequired: "The difference needs a repave."
             => User, "Run `kubectl drain` and `kubectl delete node` when it suits.";
-        NeedsTaints: "The taints of the Node differ. Nothing was changed."
+        TaintChangeRequired: "The taints of the Node differ. Nothing was changed."
             => User, "Run the `kubectl taint` of the message, then create a new operation.";
         ChangeFailed: "A change was made and does not hold. The former version is still applied."
             => User, "Correct the MachineConfiguration, then create a new operation.";
@@ -121,15 +121,15 @@ reasons! {
             => User, "Check the PodDisruptionBudgets and the Pods in the message, or raise drainTimeoutSeconds.";
         DrainFailed: "The API server rejected the kubelet's credential."
             => User, "Check that kubelet.conf in the slot belongs to this cluster. The message has the API server's words.";
-        NotUncordoned: "The host has booted again, and its Node could not be uncordoned in time."
+        UncordonFailed: "The host has booted again, and its Node could not be uncordoned in time."
             => User, "Check the kubelet, then `kubectl uncordon` the Node.";
-        Inhibited: "A program on the host blocks the shutdown. The message names it."
+        ShutdownInhibited: "A program on the host blocks the shutdown. The message names it."
             => User, "Wait for that program; `systemd-inhibit --list` on the host shows it.";
         Interrupted: "The agent was stopped during the operation, so its end is not known."
             => User, "Check the machine. Create a new operation if it is still needed.";
         HostRebooted: "The host booted during the operation, so its end is not known."
             => User, "Check the machine. Create a new operation if it is still needed.";
-        Unknown: "The agent lost its notes, so it is not known whether the operation was carried out."
+        OutcomeUnknown: "The agent lost its notes, so it is not known whether the operation was carried out."
             => User, "Check the machine. Create a new operation if it is still needed.";
     }
 }
@@ -142,7 +142,7 @@ reasons! {
             => User, "Correct the labels or the selector, then create a new operation.";
         MachinesFailed: "The operation failed on Machines. The message names some of them."
             => User, "See `bedplate operation list`: each Machine's own operation has its reason. Create a new operation for those.";
-        Stopped: "The operation was deleted before it started on all Machines."
+        Canceled: "The operation was deleted before it started on all Machines."
             => User, "Create a new operation for the Machines that are left.";
         TooManyMachines: "The selector matches more than 10000 Machines."
             => User, "Narrow --selector or --field-selector in a new operation.";

@@ -623,7 +623,7 @@ mod tests {
         let mut all = vec![manifest(1, object("x", "powerCycle"))];
         operations.take(all.clone(), true).await;
         let told = put(updates.recv().await.unwrap());
-        assert_eq!(told.object.status.as_ref().unwrap().reason.as_deref(), Some("Unknown"));
+        assert_eq!(told.object.status.as_ref().unwrap().reason.as_deref(), Some("OutcomeUnknown"));
         all.push(manifest(9, object("y", "powerOn")));
         operations.take(all.clone(), true).await;
         assert_eq!(put(updates.recv().await.unwrap()).object.status, None);

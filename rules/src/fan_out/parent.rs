@@ -133,7 +133,7 @@ pub fn plan(parent: &MachineOperation, targets: &[(MachineName, Progress)], now:
         (true, _, 0) if unbegun == 0 => {
             Some((FanOutOutcome::AllComplete, format!("done on {complete} Machines")))
         }
-        (true, _, 0) => Some((FanOutOutcome::Stopped, format!("not begun on {unbegun} Machines"))),
+        (true, _, 0) => Some((FanOutOutcome::Canceled, format!("not begun on {unbegun} Machines"))),
         (true, ..) => Some((FanOutOutcome::MachinesFailed, failure(targets, failed, unbegun, now))),
     };
     let state = match outcome {
@@ -259,7 +259,7 @@ mod tests {
         let stopped = Now { stopped: true, ..NOW };
         for (progress, state, reason) in [
             ([DONE, PENDING, None], OperationState::InProgress, None),
-            ([DONE, DONE, None], OperationState::Failed, Some(FanOutOutcome::Stopped.as_str())),
+            ([DONE, DONE, None], OperationState::Failed, Some(FanOutOutcome::Canceled.as_str())),
             ([DONE, FAILED, None], OperationState::Failed, Some(FanOutOutcome::MachinesFailed.as_str())),
             ([DONE, DONE, DONE], OperationState::Complete, Some(FanOutOutcome::AllComplete.as_str())),
         ] {

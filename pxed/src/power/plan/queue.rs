@@ -240,7 +240,7 @@ pub fn route(operation: &Operation, machine: Option<&Machine>, absence: Absence,
         return Route::Worker;
     }
     if machine.metadata.deletion_timestamp.is_some() {
-        return failed(PowerOutcome::MachineDeleted, "the Machine is being deleted");
+        return failed(PowerOutcome::MachineDeleting, "the Machine is being deleted");
     }
     if machine.spec.paused {
         return waits(operation, PendingOperationReason::MachinePaused, PAUSED.to_owned());
@@ -253,7 +253,7 @@ fn route_without(operation: &Operation, begun: bool, absence: Absence) -> Route 
     let name = machine.map_or("", |machine| machine.name.as_str());
     match (absence, begun) {
         (Absence::Gone | Absence::Missing, true) => failed(
-            PowerOutcome::MachineDeleted,
+            PowerOutcome::MachineDeleting,
             "the Machine is gone, or another site's now; how far it came is not known",
         ),
         (Absence::Missing, false) => failed(
@@ -454,7 +454,7 @@ mod tests {
             other => panic!("{other:?}"),
         };
         assert_eq!(reason(routed(Some(json!({"bmc": null})), Value::Null)), "NotSupported");
-        assert_eq!(reason(routed(None, begun.clone())), "MachineDeleted");
+        assert_eq!(reason(routed(None, begun.clone())), "MachineDeleting");
         assert_eq!(routed(None, Value::Null), Route::LeftAlone);
         assert_eq!(routed(Some(json!({})), Value::Null), Route::Worker);
         let paused = Some(json!({"paused": true}));
@@ -484,7 +484,7 @@ mod tests {
         assert_eq!(routed_where(Absence::Awaited, None, told.clone()), Route::LeftAlone);
         assert_eq!(routed_where(Absence::Awaited, None, begun.clone()), Route::LeftAlone);
         for (status, expected) in
-            [(told, PowerOutcome::MachineNotFound), (begun, PowerOutcome::MachineDeleted)]
+            [(told, PowerOutcome::MachineNotFound), (begun, PowerOutcome::MachineDeleting)]
         {
             let Route::Answer(Answer::Failed(end)) = routed_where(Absence::Missing, None, status) else {
                 panic!("{expected}");

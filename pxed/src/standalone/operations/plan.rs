@@ -315,7 +315,7 @@ fn unknown(now: Timestamp) -> MachineOperationStatus {
     MachineOperationStatus {
         state: Some(OperationState::Failed),
         completion_time: Some(Time(now)),
-        reason: Some(PowerOutcome::Unknown.as_str().to_owned()),
+        reason: Some(PowerOutcome::OutcomeUnknown.as_str().to_owned()),
         message: Some(message.to_owned()),
         ..MachineOperationStatus::default()
     }
@@ -421,7 +421,7 @@ pub(crate) mod tests {
         let status = plan.new[0].object.status.clone().unwrap();
         assert_eq!(
             (status.state, status.reason.as_deref()),
-            (Some(OperationState::Failed), Some(PowerOutcome::Unknown.as_str()))
+            (Some(OperationState::Failed), Some(PowerOutcome::OutcomeUnknown.as_str()))
         );
     }
 

@@ -86,7 +86,7 @@ async fn without_a_cluster_an_editors_pause_with_a_machine_ends_none_of_its_oper
     assert!(world.until(5, |world| !world.said("again").is_empty()).await);
     world.know(machines[1..].to_vec());
     assert!(world.until(60, |world| world.ended("again").is_some()).await);
-    assert_eq!(world.ended("again").unwrap().1, "MachineDeleted");
+    assert_eq!(world.ended("again").unwrap().1, "MachineDeleting");
 }
 
 #[tokio::test(start_paused = true)]
