@@ -260,7 +260,7 @@ async fn release(
         if failed.note(gone) {
             world.news.tell(
                 configuration,
-                ControllerEvent::Released,
+                ControllerEvent::FinalizerRemoved,
                 "it goes, with its versions: no Machine names or has it",
             );
         }

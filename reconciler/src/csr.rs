@@ -73,7 +73,7 @@ pub async fn reconcile(
         }
         Verdict::LeaveOpen(why) => {
             let note = format!("CertificateSigningRequest {}: {why}", request.name_any());
-            tell(&world, machine.as_ref(), &request, ControllerEvent::CertificateAwaitsPerson, &note);
+            tell(&world, machine.as_ref(), &request, ControllerEvent::CertificateApprovalRequired, &note);
             let why = format!("a user must decide: {why}");
             // Read again with growing delays: an agent may report a new address meanwhile. The log has each reason once.
             return Err(WriteError::Later { what: called(&*request), why, again: None });

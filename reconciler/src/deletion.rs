@@ -91,7 +91,7 @@ async fn apply(
             tracing::info!(machine = name, "it is deleted with deletionPolicy Drain, its Node is cordoned");
             let note =
                 format!("it is deleted with deletionPolicy Drain: Node {name} is cordoned, its Pods leave");
-            world.news.tell(machine, ControllerEvent::DrainBegun, &note);
+            world.news.tell(machine, ControllerEvent::DrainStarted, &note);
             return Ok(Some(Duration::from_millis(200)));
         }
         (Step::Empty { anyway }, Some(node)) => return empty(machine, node, *anyway, world).await,

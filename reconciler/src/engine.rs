@@ -95,7 +95,7 @@ impl Failures {
     fn tell<K: Resource<DynamicType = ()>>(&self, object: &K, error: &WriteError, world: &World) -> Action {
         let (action, is_new) = self.again(&object.name_any(), error);
         if is_new && error.refusal().is_some() && self.kind != Kind::Image {
-            world.news.tell(object, ControllerEvent::WriteRefused, &error.to_string());
+            world.news.tell(object, ControllerEvent::WriteRejected, &error.to_string());
         }
         action
     }

@@ -191,7 +191,7 @@ mod tests {
         let (sender, _queue) = mpsc::channel(2);
         let news = News { queue: Some(sender), counted: Counted::default() };
         for number in 0..5 {
-            news.tell(&Node::default(), ControllerEvent::NodeGone, &number.to_string());
+            news.tell(&Node::default(), ControllerEvent::NodeDeleted, &number.to_string());
         }
         assert_eq!(news.counted.0.dropped.load(Ordering::Relaxed), 3);
     }

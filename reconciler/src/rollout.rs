@@ -253,13 +253,13 @@ impl Actor<'_> {
             let failed = self.failed(version, reason, &why);
             tracing::warn!(machine = name, version, reason = failed.message, "it is not drained");
             drain::say_failed(world, &node, &failed).await?;
-            self.tell(name, ControllerEvent::UpdateGivenUp, &events::given_up(version, &failed.message));
+            self.tell(name, ControllerEvent::UpdateFailed, &events::given_up(version, &failed.message));
             return Ok(left);
         }
         drain::cordon(world, &node, &Purpose::Rollout(version.to_owned()), now).await?;
         world.drains.begins(&pods);
         tracing::info!(machine = name, version, "its turn begins, the Node is cordoned");
-        self.tell(name, ControllerEvent::UpdateBegun, &events::begun(name, version));
+        self.tell(name, ControllerEvent::UpdateStarted, &events::begun(name, version));
         Ok(left)
     }
 
@@ -348,7 +348,7 @@ impl Actor<'_> {
         drain::free(self.world, node, Some(&failed)).await?;
         self.tell(
             &node.name_any(),
-            ControllerEvent::UpdateGivenUp,
+            ControllerEvent::UpdateFailed,
             &events::given_up(version, &failed.message),
         );
         Ok(None)
@@ -363,9 +363,11 @@ impl Actor<'_> {
                 match failed {
                     Some(failed) => {
                         let note = events::given_up(&failed.version, &failed.message);
-                        self.tell(name, ControllerEvent::UpdateGivenUp, &note);
+                        self.tell(name, ControllerEvent::UpdateFailed, &note);
                     }
-                    None => self.tell(name, ControllerEvent::UpdateHeld, &events::held(name, self.rollout)),
+                    None => {
+                        self.tell(name, ControllerEvent::UpdateInterrupted, &events::held(name, self.rollout))
+                    }
                 }
                 Ok(())
             }

@@ -59,7 +59,7 @@ async fn release(version: &MachineConfigurationVersion, world: &World) -> Result
     tracing::info!(version = version.name_any(), "it goes: its configuration is gone, and nobody holds it");
     world.news.tell(
         version,
-        ControllerEvent::Released,
+        ControllerEvent::FinalizerRemoved,
         "it goes: its configuration is gone, and no Machine names or has it",
     );
     Ok(())

@@ -819,12 +819,12 @@ async fn each_step_of_a_machines_turn_is_told_of_the_machine() {
     let lone = || vec![pod("lone", None)];
     let now = now();
     for (node, pods, paused, reason, words) in [
-        (node(&json!({}), false), vec![], false, "UpdateBegun", "w-v2 begins"),
-        (node(&json!({}), false), lone(), false, "UpdateGivenUp", "n/lone"),
+        (node(&json!({}), false), vec![], false, "UpdateStarted", "w-v2 begins"),
+        (node(&json!({}), false), lone(), false, "UpdateFailed", "n/lone"),
         (ours(&now), vec![], false, "NodeDrained", "paved with w-v2"),
-        (ours(&now), lone(), false, "UpdateGivenUp", "n/lone"),
-        (late(), vec![pod("web", Some("ReplicaSet"))], false, "UpdateGivenUp", "60 s"),
-        (ours(&now), lone(), true, "UpdateHeld", "spec.paused"),
+        (ours(&now), lone(), false, "UpdateFailed", "n/lone"),
+        (late(), vec![pod("web", Some("ReplicaSet"))], false, "UpdateFailed", "60 s"),
+        (ours(&now), lone(), true, "UpdateInterrupted", "spec.paused"),
     ] {
         let mut machine = machine(2, &prepared());
         machine["spec"]["paused"] = json!(paused);

@@ -632,7 +632,7 @@ fn trust_5_kubelet_gets_no_certificate_of_another_hosts_address() {
     site.node("victim-node", None, &["10.7.8.3"]);
     let events = |words: &str| {
         let said = |event: &Value| {
-            event["reason"] == "CertificateAwaitsPerson"
+            event["reason"] == "CertificateApprovalRequired"
                 && event["note"].as_str().unwrap_or_default().contains(words)
         };
         site.objects().list("event", "").unwrap().iter().any(said)

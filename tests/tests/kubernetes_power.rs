@@ -228,7 +228,7 @@ fn a_deleted_machine_goes_when_it_is_off_and_one_whose_bmc_is_away_when_it_may_s
         let (_, message) = condition(&seen("machine", "is-away"), "PoweredOn");
         let event = all_seen("event")
             .into_iter()
-            .find(|event| event["reason"] == "PowerOffAwaited" && event["regarding"]["name"] == "is-away")?;
+            .find(|event| event["reason"] == "PowerOffPending" && event["regarding"]["name"] == "is-away")?;
         let remedy = "set deletionPolicy to Retain";
         (message.contains(remedy) && event["note"].to_string().contains(remedy)).then_some(())
     });

@@ -12,10 +12,10 @@ reasons! {
         VersionDeleted: "A version was deleted: more than revisionHistoryLimit, or with its configuration.";
         VersionLocked: "A Machine uses the version. It does not change any more.";
         VersionSelected: "A version was selected for a Machine.";
-        NotSelected: "No version can be selected, or the due selection is not possible."
+        SelectionFailed: "No version can be selected, or the due selection is not possible."
             => User, "See `bedplate machine explain NAME`.";
         NodeRegistered: "The Machine's Node has registered.";
-        NodeGone: "The Machine's Node was deleted. The host is repaved.";
+        NodeDeleted: "The Machine's Node was deleted. The host is repaved.";
         NodeNameConflict: "The Node of the Machine's name belongs to another host."
             => User, "See docs/stuck.md, \"A Node of the Machine's name exists\".";
         NodeReregistered: "The Node was deleted and registered again before the host was repaved."
@@ -23,31 +23,31 @@ reasons! {
         CertificateApproved: "A kubelet certificate request was approved.";
         CertificateDenied: "A kubelet certificate request was denied."
             => User, "Correct the cause in the note, then delete the request.";
-        CertificateAwaitsPerson: "A kubelet certificate request needs the approval of a user."
+        CertificateApprovalRequired: "A kubelet certificate request needs the approval of a user."
             => User, "Check the request: `kubectl get csr`. Then approve or deny it.";
         DeletionBlocked: "The object is deleted, and Machines still use it."
             => User, "Move or delete the Machines in the note.";
-        Released: "No Machine uses the deleted object any more. Its finalizer was removed.";
-        WriteRefused: "The API server rejected a write."
+        FinalizerRemoved: "No Machine uses the deleted object any more. Its finalizer was removed.";
+        WriteRejected: "The API server rejected a write."
             => User, "Correct the cause in the note.";
         ImageResolved: "The digest of a tag is known.";
         ImageUnresolved: "The registry does not resolve a tag."
             => User, "Check the reference and the registry, or name the image by its digest.";
-        UpdateBegun: "A Machine's turn in a rolling update started.";
-        UpdateHeld: "A Machine's turn ended early. No step failed.";
-        UpdateGivenUp: "A Machine's turn failed, or cannot start."
+        UpdateStarted: "A Machine's turn in a rolling update started.";
+        UpdateInterrupted: "A Machine's turn ended early. No step failed.";
+        UpdateFailed: "A Machine's turn failed, or cannot start."
             => User, "See condition Degraded of the MachineConfiguration.";
         RolledBack: "The agent returned to the former version."
             => User, "Edit the MachineConfiguration. status.rolledBack of the Machine has the cause.";
         VersionApplied: "A Node runs the version and has passed its health gate.";
-        DrainBegun: "The Node of a deleted Machine is drained.";
+        DrainStarted: "The Node of a deleted Machine is drained.";
         DrainBlocked: "Pods of a Node that is drained cannot be evicted."
             => User, "Check the PodDisruptionBudgets and the Pods in the note.";
         NodeDrained: "A drained Node was deleted.";
-        RolloutBegun: "A rolling update started.";
+        RolloutStarted: "A rolling update started.";
         RolloutPaused: "A rolling update does not continue, because a Machine failed."
             => User, "See condition Degraded of the MachineConfiguration.";
-        RolloutEnded: "A rolling update finished.";
+        RolloutFinished: "A rolling update finished.";
         OperationComplete: "An operation is complete.";
         OperationFailed: "An operation failed."
             => User, "See its reason: `bedplate operation list`.";
@@ -58,25 +58,27 @@ impl ControllerEvent {
     /// The `action` of the Event.
     pub fn action(self) -> &'static str {
         match self {
-            Self::VersionCreated | Self::VersionUpdated | Self::VersionDeleted | Self::WriteRefused => {
+            Self::VersionCreated | Self::VersionUpdated | Self::VersionDeleted | Self::WriteRejected => {
                 "Write"
             }
-            Self::VersionLocked | Self::VersionSelected | Self::NotSelected => "Select",
-            Self::NodeRegistered | Self::NodeGone | Self::NodeNameConflict | Self::NodeReregistered => {
+            Self::VersionLocked | Self::VersionSelected | Self::SelectionFailed => "Select",
+            Self::NodeRegistered | Self::NodeDeleted | Self::NodeNameConflict | Self::NodeReregistered => {
                 "FollowNode"
             }
-            Self::CertificateApproved | Self::CertificateDenied | Self::CertificateAwaitsPerson => "Approve",
-            Self::DeletionBlocked | Self::Released => "Release",
+            Self::CertificateApproved | Self::CertificateDenied | Self::CertificateApprovalRequired => {
+                "Approve"
+            }
+            Self::DeletionBlocked | Self::FinalizerRemoved => "Release",
             Self::ImageResolved | Self::ImageUnresolved => "ResolveImage",
-            Self::UpdateBegun
-            | Self::UpdateHeld
-            | Self::UpdateGivenUp
+            Self::UpdateStarted
+            | Self::UpdateInterrupted
+            | Self::UpdateFailed
             | Self::RolledBack
             | Self::VersionApplied
-            | Self::RolloutBegun
+            | Self::RolloutStarted
             | Self::RolloutPaused
-            | Self::RolloutEnded => "Update",
-            Self::DrainBegun | Self::DrainBlocked | Self::NodeDrained => "Drain",
+            | Self::RolloutFinished => "Update",
+            Self::DrainStarted | Self::DrainBlocked | Self::NodeDrained => "Drain",
             Self::OperationComplete | Self::OperationFailed => "Operate",
         }
     }
@@ -89,9 +91,9 @@ reasons! {
             => User, "Remove the MAC address from all of these Machines but one.";
         AddressOutsideSubnets: "No subnet of pxed contains a fixed address of the Machine, so it gets no address."
             => User, "Correct addresses of the interface, or add a subnet (docs/configuration.md).";
-        ImageNotAvailable: "The image that the Machine boots is not available. The note has the cause."
+        ImageUnavailable: "The image that the Machine boots is not available. The note has the cause."
             => User, "See docs/images.md, \"Giving it to pxed\".";
-        BootStopped: "pxed heard nothing of a boot for longer than its stage may take."
+        BootStalled: "pxed heard nothing of a boot for longer than its stage may take."
             => User, "See the timeline: `bedplate machine show NAME` (docs/boot.md, \"By stage\").";
         Enrolled: "The host has its certificate.";
         SeedRequestedTwice: "The seed of a boot was requested a second time."
@@ -106,7 +108,7 @@ reasons! {
         PowerChanged: "pxed changed the power of the machine. The note has the cause.";
         PowerOnAttemptsExhausted: "pxed powered the machine on five times, and it did not come up."
             => User, "See its boots: `bedplate machine show NAME`. Then `bedplate power on NAME` starts new attempts.";
-        PowerOffAwaited: "The Machine is deleted with deletionPolicy PowerOff, and it is paused, or its BMC does not report that it is off."
+        PowerOffPending: "The Machine is deleted with deletionPolicy PowerOff, and it is paused, or its BMC does not report that it is off."
             => User, "Unpause the Machine, repair the BMC, or set deletionPolicy to Retain.";
         BmcReachable = "BMCReachable": "The BMC answers again.";
         BmcUnreachable = "BMCUnreachable": "The BMC does not answer."

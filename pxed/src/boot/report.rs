@@ -99,7 +99,7 @@ impl Tell for Teller {
             stops = stopped && is_stopped(status) && !before;
         });
         if stops {
-            self.registry.event(machine, PxedEvent::BootStopped, timeline.describe(now));
+            self.registry.event(machine, PxedEvent::BootStalled, timeline.describe(now));
         }
     }
 
@@ -296,7 +296,7 @@ mod tests {
             rig.boots().flush(now);
         }
         assert_eq!(boot(), None);
-        assert!(!rig.told().contains("BootStopped"), "{}", rig.told());
+        assert!(!rig.told().contains("BootStalled"), "{}", rig.told());
         rig.boots().reached(&rig.boots().get(id, now).unwrap().record(), Stage::Script, now);
         rig.boots().flush(now);
         assert!(boot().is_some(), "it boots");

@@ -25,7 +25,7 @@ pub(super) async fn tell_of_obstacles(look: Look, shutdown: CancellationToken) {
         }
         let machines = look.view().machines;
         for (name, why) in new_obstacles(&machines, &mut images, unavailable_image) {
-            look.knowledge.registry.event(&name, PxedEvent::ImageNotAvailable, why);
+            look.knowledge.registry.event(&name, PxedEvent::ImageUnavailable, why);
         }
         for (name, why) in new_obstacles(&machines, &mut addresses, |machine| machine.misplaced.clone()) {
             look.knowledge.registry.event(&name, PxedEvent::AddressOutsideSubnets, why);

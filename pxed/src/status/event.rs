@@ -80,7 +80,7 @@ mod tests {
 
     fn event(machine: &str, message: &str) -> Event {
         let machine = machine.parse().unwrap();
-        Event { machine, uid: None, reason: PxedEvent::BootStopped, message: message.to_owned() }
+        Event { machine, uid: None, reason: PxedEvent::BootStalled, message: message.to_owned() }
     }
 
     #[test]

@@ -121,9 +121,9 @@ pub enum Rolls {
 impl From<Rolls> for ControllerEvent {
     fn from(rolls: Rolls) -> Self {
         match rolls {
-            Rolls::On => ControllerEvent::RolloutBegun,
+            Rolls::On => ControllerEvent::RolloutStarted,
             Rolls::Paused => ControllerEvent::RolloutPaused,
-            Rolls::AtRest => ControllerEvent::RolloutEnded,
+            Rolls::AtRest => ControllerEvent::RolloutFinished,
         }
     }
 }

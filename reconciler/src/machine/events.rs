@@ -16,7 +16,7 @@ pub(super) fn told(before: &MachineStatus, after: &Status) -> Vec<(ControllerEve
             let next = after.selected.as_ref().map(|next| version_name(&next.name, next.version));
             let next = next.unwrap_or_default();
             all.push((
-                ControllerEvent::NodeGone,
+                ControllerEvent::NodeDeleted,
                 format!("Node {} is gone: the host is paved anew, with {next}", gone.name),
             ));
         }
@@ -59,7 +59,7 @@ fn trouble(before: &MachineStatus, after: &Status) -> Option<(ControllerEvent, S
         (!same).then_some(is)
     };
     if let Some(pending) = news(condition_type::CONFIGURATION_PENDING).filter(|c| c.status == "True") {
-        return Some((ControllerEvent::NotSelected, format!("{}: {}", pending.reason, pending.message)));
+        return Some((ControllerEvent::SelectionFailed, format!("{}: {}", pending.reason, pending.message)));
     }
     let ready = news(condition_type::READY).filter(|c| c.status == "False")?;
     let reason = match ReadyReason::parse(&ready.reason) {
@@ -67,11 +67,11 @@ fn trouble(before: &MachineStatus, after: &Status) -> Option<(ControllerEvent, S
         Some(ReadyReason::NodeReregistered) => Some(ControllerEvent::NodeReregistered),
         Some(ReadyReason::RolledBack) => Some(ControllerEvent::RolledBack),
         Some(_) | None => {
-            PENDING.iter().any(|pending| ready.reason == *pending).then_some(ControllerEvent::NotSelected)
+            PENDING.iter().any(|pending| ready.reason == *pending).then_some(ControllerEvent::SelectionFailed)
         }
     };
     let text = |reason| match reason {
-        ControllerEvent::NotSelected => format!("{}: {}", ready.reason, ready.message),
+        ControllerEvent::SelectionFailed => format!("{}: {}", ready.reason, ready.message),
         _ => ready.message.clone(),
     };
     // While nothing is selected `Ready` says what `ConfigurationPending` does.
@@ -142,7 +142,10 @@ mod tests {
         assert_eq!(
             told(&before(&joined), &repaved),
             [
-                (ControllerEvent::NodeGone, "Node a is gone: the host is paved anew, with w-v2".to_owned()),
+                (
+                    ControllerEvent::NodeDeleted,
+                    "Node a is gone: the host is paved anew, with w-v2".to_owned()
+                ),
                 (ControllerEvent::VersionSelected, "w-v2 by its machineSelector; it was w-v1".to_owned()),
             ]
         );
@@ -156,13 +159,13 @@ mod tests {
         );
         assert_eq!(
             told(&MachineStatus::default(), &pending),
-            [(ControllerEvent::NotSelected, "NoConfiguration: why".to_owned())]
+            [(ControllerEvent::SelectionFailed, "NoConfiguration: why".to_owned())]
         );
         for (reason, wanted) in [
             ("NodeNameConflict", Some(ControllerEvent::NodeNameConflict)),
             ("NodeReregistered", Some(ControllerEvent::NodeReregistered)),
-            ("VersionNotFound", Some(ControllerEvent::NotSelected)),
-            ("ImageUnresolved", Some(ControllerEvent::NotSelected)),
+            ("VersionNotFound", Some(ControllerEvent::SelectionFailed)),
+            ("ImageUnresolved", Some(ControllerEvent::SelectionFailed)),
             ("RolledBack", Some(ControllerEvent::RolledBack)),
             // What others say is theirs to tell.
             ("KubeletNotReady", None),

@@ -49,7 +49,7 @@ impl Site {
         shown
     }
 
-    /// Returns the reason of each Event about a Machine, once per occurrence. `NotSelected` is omitted, because its occurrences depend on
+    /// Returns the reason of each Event about a Machine, once per occurrence. `SelectionFailed` is omitted, because its occurrences depend on
     /// the configurations of other tests.
     fn events(&self, machine: &str) -> Vec<String> {
         let about = format!(
@@ -77,7 +77,7 @@ impl Site {
 fn each_decision_is_an_event_and_what_stays_as_it_is_is_none() {
     let site = Site::shared();
     site.machine("told", &json!({ "row": "told" }), &json!({}));
-    site.described("machine", "told", &["NotSelected", "NoConfiguration"]);
+    site.described("machine", "told", &["SelectionFailed", "NoConfiguration"]);
     site.configuration("told", &json!({ "machineSelector": { "matchLabels": { "row": "told" } } }), 1);
     site.selected("told", 1);
     site.join("told");
@@ -97,9 +97,9 @@ fn each_decision_is_an_event_and_what_stays_as_it_is_is_none() {
     site.objects().delete("node", "told").unwrap();
     site.selected("told", 2);
     let shown =
-        site.described("machine", "told", &["NodeGone", "told-v2 by its machineSelector; it was told-v1"]);
+        site.described("machine", "told", &["NodeDeleted", "told-v2 by its machineSelector; it was told-v1"]);
     assert!(shown.contains("bedplate.dev/controller"), "{shown}");
-    let expected = ["NodeGone", "NodeRegistered", "VersionApplied", "VersionSelected", "VersionSelected"];
+    let expected = ["NodeDeleted", "NodeRegistered", "VersionApplied", "VersionSelected", "VersionSelected"];
     assert_eq!(site.events("told"), expected, "{shown}");
 }
 
@@ -126,7 +126,7 @@ fn an_edit_that_the_api_server_refuses_is_told_in_degraded_and_made_when_it_may_
     assert_eq!(reason, "VersionInvalid");
     assert!(message.contains("refused-v1") && message.contains(REFUSAL), "{message}");
     assert_eq!(found["status"]["latestVersion"], 0, "no number that was not made");
-    site.described("mc", "refused", &["WriteRefused", REFUSAL]);
+    site.described("mc", "refused", &["WriteRejected", REFUSAL]);
     // Others are made meanwhile.
     site.configuration("taken", &json!({}), 1);
     site.until_there("mcv", "taken-v1");

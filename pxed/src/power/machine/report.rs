@@ -72,7 +72,7 @@ impl Worker {
         let paused = self.assignment.machine.machine.spec.paused;
         if paused && self.assignment.is_going() && self.switches_off() {
             self.update(|status| status::departure_paused(status, state, now));
-            self.event(PxedEvent::PowerOffAwaited, status::DEPARTURE_PAUSED.to_owned());
+            self.event(PxedEvent::PowerOffPending, status::DEPARTURE_PAUSED.to_owned());
             return;
         }
         let mut exhausted = false;
@@ -82,7 +82,7 @@ impl Worker {
             self.event(PxedEvent::PowerOnAttemptsExhausted, message.to_owned());
         }
         if *plan == Plan::Leave(Leave::DepartureAwaited) {
-            self.event(PxedEvent::PowerOffAwaited, status::DEPARTURE_AWAITED.to_owned());
+            self.event(PxedEvent::PowerOffPending, status::DEPARTURE_AWAITED.to_owned());
         }
     }
 }

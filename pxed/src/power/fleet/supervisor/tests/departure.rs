@@ -153,7 +153,7 @@ async fn a_deleted_machine_is_held_until_it_is_off_and_let_go_when_its_policy_ch
     }
     tokio::time::sleep(Duration::from_secs(300)).await;
     assert!(world.is_there("node2"), "nobody knows whether it is off");
-    assert!(world.events().contains(&"PowerOffAwaited"));
+    assert!(world.events().contains(&"PowerOffPending"));
     let status = world.status("node2");
     let condition = status.conditions.iter().find(|c| c.type_ == "PoweredOn").unwrap();
     assert!(condition.message.contains("set deletionPolicy to Retain"), "{condition:?}");
@@ -171,7 +171,7 @@ async fn a_deleted_machine_that_is_paused_says_that_it_waits_and_goes_when_it_no
     let _pxed = world.start("a");
     assert!(world.until(5, |world| world.state().holds.len() == 1).await);
     world.delete("node1");
-    assert!(world.until(5, |world| world.events().contains(&"PowerOffAwaited")).await);
+    assert!(world.until(5, |world| world.events().contains(&"PowerOffPending")).await);
     let status = world.status("node1");
     let condition = status.conditions.iter().find(|c| c.type_ == "PoweredOn").unwrap();
     let says = ["paused", "set deletionPolicy to Retain"].iter().all(|what| condition.message.contains(what));
@@ -213,7 +213,7 @@ async fn of_a_deleted_machine_that_nothing_is_to_be_done_about_nothing_is_awaite
     world.delete("node1");
     let _pxed = world.start("a");
     assert!(world.until(60, |world| world.reason("node1", "BMCReachable") == "BMCUnreachable").await);
-    assert!(!world.events().contains(&"PowerOffAwaited"));
+    assert!(!world.events().contains(&"PowerOffPending"));
 }
 
 #[tokio::test(start_paused = true)]
