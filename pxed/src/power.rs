@@ -99,7 +99,7 @@ pub trait OperationWriter: Send + Sync {
 pub enum CreateOperationError {
     /// Operations are made in the cluster.
     #[error("this pxed takes its operations from the cluster")]
-    UseCluster,
+    UseKubernetesApi,
     /// The name is taken.
     #[error("there is an operation {0} already")]
     Exists(String),

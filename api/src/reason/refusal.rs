@@ -13,16 +13,16 @@ reasons! {
             => User, "Wait; `bedplate explain NAME` has the cause.";
         AddressNotLeased: "The script or seed was requested from an address that pxed did not lease to this Machine."
             => User, "Boot the machine again. With address translation in between see docs/configuration.md.";
-        SeedTaken: "The seed of this boot was issued already."
+        SeedAlreadyIssued: "The seed of this boot was issued already."
             => User, "Boot the machine again.";
-        SeedNotGiven: "pxed failed to issue the seed."
+        SeedUnavailable: "pxed failed to issue the seed."
             => User, "See pxed's log.";
         ImageUnreadable: "pxed failed to read the image."
             => User, "See pxed's log.";
         Internal: "pxed failed."
             => User, "See pxed's log.";
         TooManyStreams: "Two root file systems of this boot are already being sent.";
-        TooOften: "This boot has sent more reports than allowed. Later reports are accepted again.";
+        RateLimited: "This boot has sent more reports than allowed. Later reports are accepted again.";
         NoRootfs: "The image has no root file system."
             => User, "Build the image again (docs/images.md).";
         UnknownLoader: "No loader of this name is configured."
@@ -32,10 +32,10 @@ reasons! {
         RangeNotSatisfiable: "The requested range is not in the file.";
         UnknownPath: "pxed does not serve this path.";
         MethodNotAllowed: "The method is not allowed for this path.";
-        BadHost: "The request has no Host field, several, or an invalid one (RFC 9112, section 3.2).";
-        BadReport: "The body is not a stage report.";
+        InvalidHost: "The request has no Host field, several, or an invalid one (RFC 9112, section 3.2).";
+        InvalidReport: "The body is not a stage report.";
         StageNotReported: "Hosts do not report this stage.";
-        BadBody: "The body is incomplete.";
+        InvalidBody: "The body is incomplete.";
         BodyTooLarge: "The body is too large.";
         BodyTooSlow: "The body did not arrive in time.";
     }
@@ -45,7 +45,7 @@ impl BootRefusal {
     /// HTTP status of the answer.
     pub const fn status(self) -> u16 {
         match self {
-            Self::BadHost | Self::BadReport | Self::StageNotReported | Self::BadBody => 400,
+            Self::InvalidHost | Self::InvalidReport | Self::StageNotReported | Self::InvalidBody => 400,
             Self::AddressNotLeased => 403,
             Self::UnknownBoot
             | Self::NoRootfs
@@ -54,12 +54,12 @@ impl BootRefusal {
             | Self::UnknownPath => 404,
             Self::MethodNotAllowed => 405,
             Self::BodyTooSlow => 408,
-            Self::SeedTaken => 410,
+            Self::SeedAlreadyIssued => 410,
             Self::BodyTooLarge => 413,
             Self::RangeNotSatisfiable => 416,
-            Self::TooOften | Self::TooManyStreams => 429,
+            Self::RateLimited | Self::TooManyStreams => 429,
             Self::Internal | Self::ImageUnreadable => 500,
-            Self::Held | Self::SeedNotGiven => 503,
+            Self::Held | Self::SeedUnavailable => 503,
         }
     }
 }
@@ -71,19 +71,19 @@ reasons! {
             => User, "Update the host image.";
         MethodNotAllowed: "The method is not allowed for this path."
             => User, "Update the host image.";
-        BadHost: "The request has no Host field, several, or an invalid one (RFC 9112, section 3.2)."
+        InvalidHost: "The request has no Host field, several, or an invalid one (RFC 9112, section 3.2)."
             => User, "Update the host image.";
         NoClientCertificate: "The request needs a client certificate."
             => User, "Update the host image.";
         CertificateExpired: "The client certificate expired on an open connection."
             => User, "Boot the machine again.";
-        BadBody: "The body is incomplete or invalid."
+        InvalidBody: "The body is incomplete or invalid."
             => User, "Update the host image.";
         BodyTooLarge: "The body is too large."
             => User, "Update the host image.";
         BodyTooSlow: "The body did not arrive in time."
             => User, "Check the network of the host.";
-        BadCertificateRequest: "The certificate signing request is not for this Machine."
+        InvalidCertificateRequest: "The certificate signing request is not for this Machine."
             => User, "Update the host image.";
         UnknownBoot: "No seed of this boot was issued, or it was issued more than an hour ago."
             => User, "Boot the machine again.";
@@ -95,26 +95,26 @@ reasons! {
             => User, "Boot the machine again, or create a new token. Find out who enrolled if it was not you.";
         TokenSuperseded: "A host has enrolled by a newer token of this Machine."
             => User, "Boot the machine again.";
-        NotAMachine: "No Machine has the MAC address of this boot."
+        UnknownMachine: "No Machine has the MAC address of this boot."
             => User, "Create a Machine with its MAC address.";
         MachineGone: "The Machine was deleted, or created again under its name."
             => User, "Create the Machine, then boot it again.";
-        OtherKey: "The request renews a certificate for another key."
+        KeyMismatch: "The request renews a certificate for another key."
             => User, "Boot the machine again.";
         KeyReplaced: "Another key was enrolled for the Machine, or pxed has lost its record of the key. The message says which."
             => User, "Boot that host again if it is this Machine's. Otherwise stop it.";
         SignerFailed: "The signer failed. The agent tries again."
             => User, "See pxed's log.";
-        UseCluster: "The cluster answers this request, not pxed."
+        UseKubernetesApi = "UseKubernetesAPI": "The cluster answers this request, not pxed."
             => User, "Boot the machine again, so that its seed names the cluster.";
-        SecretNotNamed: "The selected version of the Machine does not name the Secret.";
+        SecretNotReferenced: "The selected version of the Machine does not name the Secret.";
         SecretNotFound: "pxed has no file of the Secret."
             => User, "Create the file. The message has its path (docs/first-control-plane.md).";
         SecretInvalid: "A file of the Secret has a wrong owner, mode or size."
             => User, "Correct the file. The message has the remedy (docs/first-control-plane.md).";
         StoreFailed: "pxed's store failed. The agent tries again."
             => User, "See pxed's log.";
-        TooOften: "The host asks more often than an agent does. It is accepted again after Retry-After."
+        RateLimited: "The host asks more often than an agent does. It is accepted again after Retry-After."
             => User, "Find out what runs on the host.";
     }
 }
@@ -123,21 +123,21 @@ impl AgentRefusal {
     /// HTTP status of the answer.
     pub const fn status(self) -> u16 {
         match self {
-            Self::BadHost | Self::BadBody | Self::BadCertificateRequest => 400,
+            Self::InvalidHost | Self::InvalidBody | Self::InvalidCertificateRequest => 400,
             Self::NoClientCertificate | Self::CertificateExpired => 401,
             Self::UnknownBoot
             | Self::WrongToken
             | Self::TokenExpired
-            | Self::NotAMachine
-            | Self::OtherKey
+            | Self::UnknownMachine
+            | Self::KeyMismatch
             | Self::KeyReplaced
-            | Self::SecretNotNamed => 403,
+            | Self::SecretNotReferenced => 403,
             Self::UnknownPath | Self::MachineGone | Self::SecretNotFound => 404,
             Self::MethodNotAllowed => 405,
             Self::BodyTooSlow => 408,
-            Self::TokenUsed | Self::TokenSuperseded | Self::UseCluster => 409,
+            Self::TokenUsed | Self::TokenSuperseded | Self::UseKubernetesApi => 409,
             Self::BodyTooLarge => 413,
-            Self::TooOften => 429,
+            Self::RateLimited => 429,
             Self::SignerFailed | Self::StoreFailed | Self::SecretInvalid => 503,
         }
     }

@@ -57,7 +57,7 @@ impl AskPxedError {
                 ),
                 "MachineNotFound" => Some("`bedplate machine list` shows those that are known"),
                 "OperationNotFound" => Some("`bedplate operation list` shows those that are there"),
-                "UseCluster" => Some(
+                "UseKubernetesAPI" => Some(
                     "this pxed belongs to a cluster: name that with --context or --kubeconfig, without --socket",
                 ),
                 _ => None,
@@ -201,7 +201,7 @@ pub(crate) mod tests {
     #[tokio::test]
     async fn a_pxed_of_a_cluster_sends_the_caller_there() {
         let (_directory, path, server) = pxed(
-            "HTTP/1.1 409 Conflict\r\nContent-Length: 38\r\n\r\n{\"reason\":\"UseCluster\",\"message\":\"no\"}",
+            "HTTP/1.1 409 Conflict\r\nContent-Length: 44\r\n\r\n{\"reason\":\"UseKubernetesAPI\",\"message\":\"no\"}",
         );
         let object = serde_json::json!({ "kind": "MachineOperation" });
         let error = post(&path, "/v1/operations", &object).await.unwrap_err();

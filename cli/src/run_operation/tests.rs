@@ -249,7 +249,7 @@ fn a_cluster_without_the_kinds_is_told_apart_from_one_without_the_object() {
 fn a_pxed_of_a_cluster_is_left_for_the_cluster() {
     let (_directory, socket, _asked) = pxed(|what, _, _| match what {
         "GET /v1/machines/a" => (200, json!({})),
-        _ => (409, refusal("UseCluster")),
+        _ => (409, refusal("UseKubernetesAPI")),
     });
     let (_, result) = bedplate(&socket, "power on a");
     assert!(result.unwrap_err().hint().unwrap().contains("--context"));

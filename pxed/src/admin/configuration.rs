@@ -51,5 +51,5 @@ pub(super) async fn get(
 
 fn of_cluster() -> Response {
     let message = "this pxed belongs to a cluster, which has the configurations: `kubectl get mc,mcv`";
-    refuse(StatusCode::CONFLICT, "UseCluster", message.to_owned())
+    refuse(StatusCode::CONFLICT, "UseKubernetesAPI", message.to_owned())
 }

@@ -55,12 +55,12 @@ pub(super) async fn create(State(state): State<AdminState>, body: Body) -> Respo
         Ok(Ok(body)) => read(&body),
         Ok(Err(_)) => Err(Mistake {
             code: StatusCode::PAYLOAD_TOO_LARGE,
-            reason: "TooLarge",
+            reason: "BodyTooLarge",
             message: format!("the body broke off, or is larger than {} KiB", MAX_BODY >> 10),
         }),
         Err(_) => Err(Mistake {
             code: StatusCode::REQUEST_TIMEOUT,
-            reason: "Late",
+            reason: "BodyTooSlow",
             message: format!("the body was not here within {} s", PATIENCE.as_secs()),
         }),
     };
@@ -76,9 +76,9 @@ async fn keep(desk: &Arc<dyn OperationDesk>, operation: MachineOperation) -> Res
         Err(error) => error,
     };
     let (code, reason, remedy) = match &error {
-        CreateOperationError::UseCluster => (
+        CreateOperationError::UseKubernetesApi => (
             StatusCode::CONFLICT,
-            "UseCluster",
+            "UseKubernetesAPI",
             ": make it there, with `kubectl create`, or with `bedplate` and --context or --kubeconfig",
         ),
         CreateOperationError::Exists(_) => {

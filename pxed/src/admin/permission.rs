@@ -53,7 +53,7 @@ pub(super) async fn allow(
     };
     let (code, reason) = match &error {
         AllowKeyError::NoMachine(_) => (StatusCode::NOT_FOUND, "NotFound"),
-        AllowKeyError::UseCluster => (StatusCode::CONFLICT, "UseCluster"),
+        AllowKeyError::UseKubernetesApi => (StatusCode::CONFLICT, "UseKubernetesAPI"),
         AllowKeyError::Store(_) => (StatusCode::SERVICE_UNAVAILABLE, "Unavailable"),
     };
     refuse(code, reason, chain(&error))

@@ -57,7 +57,7 @@ struct Desk {
 impl OperationDesk for Desk {
     async fn create(&self, mut object: MachineOperation) -> Result<MachineOperation, CreateOperationError> {
         if self.of_cluster {
-            return Err(CreateOperationError::UseCluster);
+            return Err(CreateOperationError::UseKubernetesApi);
         }
         let machine = object.spec.machine_ref.as_ref().unwrap().name.to_string();
         if machine != "a" {
@@ -187,7 +187,7 @@ async fn what_is_no_operation_is_refused_with_what_is_wrong() {
         (operation(&name, &selector).to_string(), 422, "Invalid", "at least one requirement"),
         (with("machineRef", json!({ "name": "b" })), 404, "MachineNotFound", "no Machine b"),
         (operation(&name, &on).to_string(), 409, "AlreadyExists", "generateName"),
-        (with("parameters", json!({ "x": "y".repeat(65 << 10) })), 413, "TooLarge", "64 KiB"),
+        (with("parameters", json!({ "x": "y".repeat(65 << 10) })), 413, "BodyTooLarge", "64 KiB"),
     ] {
         let (code, refusal) = post(&path, &body).await;
         assert_eq!((code, refusal["reason"].as_str()), (expected, Some(reason)), "{refusal}");
@@ -202,7 +202,7 @@ async fn operations_of_a_cluster_are_not_made_here_and_the_refusal_says_where() 
     let (_directory, path, _server) = serving(Desk { of_cluster: true, ..Desk::default() });
     let on = json!({ "machineRef": { "name": "a" }, "operationName": "powerOn" });
     let (code, refusal) = post(&path, &operation(&json!({ "generateName": "a-" }), &on).to_string()).await;
-    assert_eq!((code, refusal["reason"].as_str()), (409, Some("UseCluster")));
+    assert_eq!((code, refusal["reason"].as_str()), (409, Some("UseKubernetesAPI")));
     assert!(refusal["message"].as_str().unwrap().contains("--context"), "{refusal}");
 }
 
@@ -321,7 +321,7 @@ async fn configurations_of_a_cluster_are_the_clusters_to_show() {
     let (_directory, path, _server) = serving(Desk::default());
     for route in ["/v1/configurations", "/v1/configurations/w"] {
         let (code, refusal) = get(&path, route).await;
-        assert_eq!((code, refusal["reason"].as_str()), (409, Some("UseCluster")), "{route}");
+        assert_eq!((code, refusal["reason"].as_str()), (409, Some("UseKubernetesAPI")), "{route}");
     }
 }
 

@@ -337,7 +337,7 @@ fn judge(code: u16, message: String) -> WriteOperationError {
 #[async_trait]
 impl OperationDesk for ClusterOperations {
     async fn create(&self, _object: MachineOperation) -> Result<MachineOperation, CreateOperationError> {
-        Err(CreateOperationError::UseCluster)
+        Err(CreateOperationError::UseKubernetesApi)
     }
 
     fn list(&self) -> Vec<Arc<MachineOperation>> {

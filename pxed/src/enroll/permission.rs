@@ -33,7 +33,7 @@ pub enum AllowKeyError {
     NoMachine(String),
     /// The cluster's Machine has the permission.
     #[error("this pxed belongs to a cluster: its Machine takes the permission")]
-    UseCluster,
+    UseKubernetesApi,
     /// The store failed.
     #[error("failed to store the permission")]
     Store(#[from] StoreError),
@@ -57,7 +57,7 @@ impl Permissions {
     /// [`AllowKeyError`].
     pub async fn allow(&self, name: &str, boot: Option<String>, now: Timestamp) -> Result<(), AllowKeyError> {
         if !self.standalone {
-            return Err(AllowKeyError::UseCluster);
+            return Err(AllowKeyError::UseKubernetesApi);
         }
         let known = name.parse().ok().and_then(|name| self.machines.load().by_name(&name).cloned());
         let known = known.ok_or_else(|| AllowKeyError::NoMachine(name.to_owned()))?;

@@ -72,7 +72,7 @@ pub(super) fn admit(
     taken.map_err(|wait| {
         tracing::debug!(%machine, ?asked, "a host asks too often");
         Refused {
-            reason: AgentRefusal::TooOften,
+            reason: AgentRefusal::RateLimited,
             message: format!("Machine {machine} asks too often: again in {} s", seconds(wait)),
             after: Some(wait),
         }

@@ -123,7 +123,7 @@ async fn answer(
     decide(service, client, request, end).await.unwrap_or_else(|Refused { reason, message, after }| {
         service.counters.refusals.one(reason);
         let mut answer = json(status(reason), &Refusal { reason: reason.as_str().to_owned(), message });
-        if reason == AgentRefusal::BadHost {
+        if reason == AgentRefusal::InvalidHost {
             answer.headers_mut().insert(CONNECTION, HeaderValue::from_static("close"));
         }
         if let Some(after) = after {
@@ -142,7 +142,7 @@ async fn decide(
     let now = Timestamp::now();
     let (parts, body) = request.into_parts();
     if let Err(message) = host::check(parts.version, &parts.headers) {
-        return refused(AgentRefusal::BadHost, message);
+        return refused(AgentRefusal::InvalidHost, message);
     }
     let path = parts.uri.path();
     if !PATHS.contains(&path) {
@@ -213,13 +213,13 @@ async fn read_up_to<T: DeserializeOwned>(bytes: usize, body: Incoming) -> Result
             let message = format!("this body has at most {} KiB", bytes >> 10);
             return refused(AgentRefusal::BodyTooLarge, message);
         }
-        Ok(Err(_)) => return refused(AgentRefusal::BadBody, "the body did not arrive whole"),
+        Ok(Err(_)) => return refused(AgentRefusal::InvalidBody, "the body did not arrive whole"),
         Err(_) => return refused(AgentRefusal::BodyTooSlow, "the body took too long"),
     };
     // The text of a wrong body may hold a token: only where it is wrong is told.
     serde_json::from_slice(&bytes).or_else(|error| {
         let message = format!("not what this takes: line {}, column {}", error.line(), error.column());
-        refused(AgentRefusal::BadBody, message)
+        refused(AgentRefusal::InvalidBody, message)
     })
 }
 

@@ -115,7 +115,7 @@ impl Service {
         seed.check_key(&csr.key).or_else(|error| self.bad_token(boot, peer, &error))?;
         let Owner::Machine { name, uid } = seed.owner.clone() else {
             return refused(
-                AgentRefusal::NotAMachine,
+                AgentRefusal::UnknownMachine,
                 "an unknown machine cannot enrol: make a Machine of its MAC address and boot it again",
             );
         };
@@ -253,7 +253,7 @@ impl Service {
         let csr = CertificateRequest::read(&request.csr_pem).or_else(|error| bad_request(&error))?;
         if csr.key != identity.key {
             return refused(
-                AgentRefusal::OtherKey,
+                AgentRefusal::KeyMismatch,
                 "a certificate is renewed for the key that it has; a new key needs a new boot",
             );
         }
@@ -440,7 +440,7 @@ fn key_changed(former: InForce, key: &Digest) -> Option<&'static str> {
 }
 
 fn bad_request<T>(error: &ReadRequestError) -> Result<T, Refused> {
-    refused(AgentRefusal::BadCertificateRequest, chain(error))
+    refused(AgentRefusal::InvalidCertificateRequest, chain(error))
 }
 
 pub(super) fn store_failed<T>(name: &MachineName, error: &crate::store::StoreError) -> Result<T, Refused> {

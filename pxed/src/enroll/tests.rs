@@ -240,7 +240,7 @@ async fn a_host_enrols_reports_and_renews_with_its_certificate() {
     let c = &agents.counters;
     assert_eq!((c.enrolments.get(Enrolment::Enrolled), c.enrolments.get(Enrolment::Refused)), (1, 0));
     assert_eq!((c.renewals.get(Renewal::Renewed), c.renewals.get(Renewal::Refused)), (1, 1));
-    assert_eq!((c.reports.get(Reported::Taken), c.refusals.get(AgentRefusal::OtherKey)), (1, 1));
+    assert_eq!((c.reports.get(Reported::Taken), c.refusals.get(AgentRefusal::KeyMismatch)), (1, 1));
     agents.stop().await;
 }
 
@@ -257,7 +257,7 @@ async fn a_token_is_good_for_one_key_and_a_lost_answer_can_be_had_again() {
     let no_boot = EnrolRequest { boot_id: BootId::from_random([1; 16]), ..good.clone() };
     assert!(same(&agents.enrol(&no_boot).await, &refusal(403, "UnknownBoot")));
     let foreign = EnrolRequest { csr_pem: csr(&key, Some("node2")), ..good.clone() };
-    assert!(same(&agents.enrol(&foreign).await, &refusal(400, "BadCertificateRequest")));
+    assert!(same(&agents.enrol(&foreign).await, &refusal(400, "InvalidCertificateRequest")));
     let first = agents.enrol(&good).await;
     assert!(matches!(first, Ok(EnrolResponse::Enrolled { .. })), "{first:?}");
     let second_csr = EnrolRequest { csr_pem: csr(&key, Some("node1")), ..good.clone() };
@@ -417,7 +417,7 @@ async fn a_request_for_another_machines_uid_is_refused() {
     let agents = Agents::start(Rig::new().with_images().await).await;
     let (seed, key) = (agents.seed(1).await, KeyPair::generate().unwrap());
     let foreign = request(&seed, &csr_of(&key, Some("node1"), Some("u0")));
-    assert!(same(&agents.enrol(&foreign).await, &refusal(400, "BadCertificateRequest")));
+    assert!(same(&agents.enrol(&foreign).await, &refusal(400, "InvalidCertificateRequest")));
     let own = request(&seed, &csr_of(&key, Some("node1"), Some("u1")));
     assert!(matches!(agents.enrol(&own).await, Ok(EnrolResponse::Enrolled { .. })));
     agents.stop().await;
@@ -478,7 +478,7 @@ async fn an_unknown_machines_seed_has_no_token_and_with_its_boot_nobody_enrols()
     let boot = agents.rig.boots().get(boot_id, Timestamp::now()).unwrap();
     let token = agents.rig.boots().seeds().take(&boot, Timestamp::now()).await.unwrap();
     let stolen = Seed { boot_id, token: Some(token), ..agents.seed(3).await };
-    assert!(same(&agents.enrol(&request(&stolen, &csr(&key, None))).await, &refusal(403, "NotAMachine")));
+    assert!(same(&agents.enrol(&request(&stolen, &csr(&key, None))).await, &refusal(403, "UnknownMachine")));
     agents.stop().await;
 }
 
@@ -497,9 +497,9 @@ async fn rfc9112_3_2_agent_request_with_bad_host_gets_400() {
         // The resource itself takes POST only.
         let expected = if status == 200 { " 405 " } else { " 400 " };
         assert!(text.len() > 8 && text[8..].starts_with(expected), "{version} {fields:?}: {text}");
-        assert_eq!(text.contains("\"BadHost\""), status == 400, "{fields:?}: {text}");
+        assert_eq!(text.contains("\"InvalidHost\""), status == 400, "{fields:?}: {text}");
     }
-    assert_eq!(agents.counters.refusals.get(AgentRefusal::BadHost), 9);
+    assert_eq!(agents.counters.refusals.get(AgentRefusal::InvalidHost), 9);
     agents.stop().await;
 }
 

@@ -143,7 +143,7 @@ where
 
 /// Ends the connection: such a client's next bytes need not be a request (RFC 9112, 11.2).
 fn bad_host(message: &str) -> Response<Payload> {
-    let mut response = refuse(BootRefusal::BadHost, message);
+    let mut response = refuse(BootRefusal::InvalidHost, message);
     response.headers_mut().insert(CONNECTION, HeaderValue::from_static("close"));
     response
 }

@@ -87,12 +87,12 @@ async fn take(
         Err(TakeSeedError::Taken) => {
             routes.boots.seed_asked_again(&record, peer.address, now);
             let message = "the seed of this boot has gone out: a new DHCP transaction opens a new boot";
-            return (SeedAnswer::Again, refuse(BootRefusal::SeedTaken, message));
+            return (SeedAnswer::Again, refuse(BootRefusal::SeedAlreadyIssued, message));
         }
         Err(error @ (TakeSeedError::Store(_) | TakeSeedError::Random)) => {
             tracing::error!(boot = %public_id(record.id), error = chain(&error), "a seed cannot be given");
             let message = "the seed cannot be given now: see pxed's log";
-            let refusal = refuse(BootRefusal::SeedNotGiven, message);
+            let refusal = refuse(BootRefusal::SeedUnavailable, message);
             return (SeedAnswer::Failed, refusal);
         }
     };

@@ -34,7 +34,7 @@ where
 {
     if routes.reports.take(record.id, REPORTS, Instant::now()).is_err() {
         let message = "this boot has reported too often: come later";
-        return refuse_for(REPORTS.each.as_secs(), BootRefusal::TooOften, message);
+        return refuse_for(REPORTS.each.as_secs(), BootRefusal::RateLimited, message);
     }
     let body = std::pin::pin!(body);
     let read = tokio::time::timeout(BODY_TIME, collect(body)).await;
@@ -48,7 +48,7 @@ where
     let report: StageReport = match serde_json::from_slice(&bytes) {
         Ok(report) => report,
         Err(error) => {
-            return refuse(BootRefusal::BadReport, &format!("not a stage report: {error}"));
+            return refuse(BootRefusal::InvalidReport, &format!("not a stage report: {error}"));
         }
     };
     match (report.stage, &report.failure) {
@@ -87,6 +87,8 @@ where
         Err(error) if error.is::<http_body_util::LengthLimitError>() => {
             Err(refuse(BootRefusal::BodyTooLarge, "a report has at most 16 KiB"))
         }
-        Err(error) => Err(refuse(BootRefusal::BadBody, &format!("the report did not arrive whole: {error}"))),
+        Err(error) => {
+            Err(refuse(BootRefusal::InvalidBody, &format!("the report did not arrive whole: {error}")))
+        }
     }
 }

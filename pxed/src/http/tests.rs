@@ -325,7 +325,7 @@ async fn a_seed_goes_out_once_and_names_its_boot() {
     assert_eq!(seed.rootfs.unwrap().url, format!("http://127.0.0.1:8067/b/{id}/rootfs"));
     assert!(seed.ca_pem.starts_with("-----BEGIN CERTIFICATE-----"));
     let second = rig.ask(Method::GET, &path, &[]).await;
-    assert_eq!((second.status, second.reason().as_str()), (StatusCode::GONE, "SeedTaken"));
+    assert_eq!((second.status, second.reason().as_str()), (StatusCode::GONE, "SeedAlreadyIssued"));
     let status = || rig.registry.get(&"node1".parse().unwrap()).unwrap();
     let said =
         || status().conditions.iter().any(|c| c.type_ == "Enrolled" && c.reason == "SeedRequestedTwice");
@@ -345,7 +345,7 @@ async fn seed_is_sent_after_its_mark_and_not_if_the_mark_fails() {
     rig.store.answers().await.unwrap();
     crate::store::tests::break_next_write(&rig.store);
     let failed = rig.ask(Method::GET, &path, &[]).await;
-    assert_eq!((failed.status.as_u16(), failed.reason().as_str()), (503, "SeedNotGiven"));
+    assert_eq!((failed.status.as_u16(), failed.reason().as_str()), (503, "SeedUnavailable"));
     assert_eq!((count(SeedAnswer::Failed), count(SeedAnswer::Given)), (1, 0));
     let held = crate::store::tests::Held::new(&rig.store);
     let mut asking = std::pin::pin!(rig.ask(Method::GET, &path, &[]));
@@ -395,7 +395,7 @@ async fn a_boot_that_floods_pxed_with_reports_or_downloads_is_bounded_and_anothe
     for number in 0..100 {
         let answer = report(flood, number).await;
         if answer.status == StatusCode::TOO_MANY_REQUESTS {
-            assert_eq!((answer.reason().as_str(), answer.header("retry-after")), ("TooOften", "2"));
+            assert_eq!((answer.reason().as_str(), answer.header("retry-after")), ("RateLimited", "2"));
             refused += 1;
         }
     }
@@ -517,7 +517,7 @@ async fn stages_are_reported_by_those_who_know_the_boot_and_only_those_that_pxed
     assert_eq!(post("{\"stage\":\"userspace\"}").await.status, StatusCode::NO_CONTENT);
     assert_eq!(rig.stage(), Stage::Userspace);
     assert_eq!(post("{\"stage\":\"enrolled\"}").await.reason(), "StageNotReported");
-    assert_eq!(post("{").await.reason(), "BadReport");
+    assert_eq!(post("{").await.reason(), "InvalidReport");
     let large = Bytes::from(vec![b' '; 20_000]);
     assert_eq!(rig.ask_with(Method::POST, &path, &[], large).await.reason(), "BodyTooLarge");
 }

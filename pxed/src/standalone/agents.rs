@@ -172,7 +172,7 @@ impl Service {
         if keys.is_empty() {
             let message =
                 format!("the version that is selected for Machine {} names no such Secret", known.name);
-            return refused(AgentRefusal::SecretNotNamed, message);
+            return refused(AgentRefusal::SecretNotReferenced, message);
         }
         let read = stand_in.secrets.read(request, keys).await;
         read.or_else(|error| {
@@ -192,7 +192,9 @@ impl Service {
     fn standalone(&self) -> Result<&StandIn, Refused> {
         match &self.stand_in {
             Some(stand_in) => Ok(stand_in),
-            None => refused(AgentRefusal::UseCluster, "this pxed belongs to a cluster: ask its API server"),
+            None => {
+                refused(AgentRefusal::UseKubernetesApi, "this pxed belongs to a cluster: ask its API server")
+            }
         }
     }
 }

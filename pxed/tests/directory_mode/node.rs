@@ -248,7 +248,7 @@ async fn v3_a_configuration_in_use_outlives_its_manifest_and_its_secrets_are_its
 
     let secret = |name: &str| SecretRequest { namespace: "nodes".to_owned(), name: name.to_owned() };
     let (status, text) = agent.post("/v1/secret", &secret("other")).await;
-    assert_eq!((status, text.contains("SecretNotNamed")), (403, true), "{text}");
+    assert_eq!((status, text.contains("SecretNotReferenced")), (403, true), "{text}");
     let (status, text) = agent.post("/v1/secret", &secret("join")).await;
     assert_eq!((status, text.contains("SecretNotFound")), (404, true), "{text}");
     let file = pxed.path("secrets/nodes/join/kubeconfig");

@@ -197,7 +197,7 @@ fn refusals_say_why_and_the_seed_is_given_once() -> Result<()> {
     let seed = rig.curl(&[], "seed")?;
     seed.is("200", seed.body.len())?;
     ensure!(seed.body.starts_with(b"070701"));
-    refused(rig.curl(&[], "seed")?, "410", "SeedTaken")?;
+    refused(rig.curl(&[], "seed")?, "410", "SeedAlreadyIssued")?;
     rack.succeeded();
     Ok(())
 }

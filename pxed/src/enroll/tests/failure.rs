@@ -49,7 +49,10 @@ async fn a_slow_signer_is_pending_and_the_same_request_is_asked_again() {
     let seed = agents.seed(1).await;
     let key = KeyPair::generate().unwrap();
     let nameless = agents.enrol(&request(&seed, &csr(&key, None))).await;
-    assert!(same(&nameless, &refusal(400, "BadCertificateRequest")), "a cluster takes the subject as it is");
+    assert!(
+        same(&nameless, &refusal(400, "InvalidCertificateRequest")),
+        "a cluster takes the subject as it is"
+    );
     let good = request(&seed, &csr(&key, Some("node1")));
     for _ in 0..2 {
         assert!(matches!(agents.enrol(&good).await, Ok(EnrolResponse::Pending { .. })));

@@ -284,7 +284,7 @@ async fn flood(
             let after: u64 = response.headers()["retry-after"].to_str().unwrap().parse().unwrap();
             assert!((1..=10).contains(&after), "{after}");
             let refusal: Refusal = response.json().await.unwrap();
-            assert_eq!(refusal.reason, "TooOften");
+            assert_eq!(refusal.reason, "RateLimited");
         } else {
             assert!(response.status().is_success(), "{path}: {response:?}");
             taken += 1;
@@ -325,7 +325,7 @@ async fn a_host_that_floods_pxed_writes_no_more_than_its_pace_allows_and_another
     assert!((20..=20 + seconds).contains(&renewals), "{renewals} in {seconds} s");
     assert!((30..=30 + seconds).contains(&reports), "{reports} in {seconds} s");
     let refused = u64::try_from(300 + 400 + 60 + 100 - nodes - writes - renewals - reports).unwrap();
-    assert_eq!(agents.counters.refusals.get(AgentRefusal::TooOften), refused);
+    assert_eq!(agents.counters.refusals.get(AgentRefusal::RateLimited), refused);
 
     // As much as an agent says in minutes.
     for number in 0..20 {
@@ -376,7 +376,7 @@ async fn an_agent_of_a_cluster_is_sent_to_its_api_server() {
     let client = agents.client(Some((&certificate, &key)));
     let (status, text) = agents.post(&client, "/v1/watch", &WatchRequest::default()).await;
     assert_eq!(status, 409, "{text}");
-    assert_eq!(serde_json::from_str::<Refusal>(&text).unwrap().reason, "UseCluster");
+    assert_eq!(serde_json::from_str::<Refusal>(&text).unwrap().reason, "UseKubernetesAPI");
     agents.stop().await;
 }
 

@@ -461,7 +461,7 @@ async fn a_token_with_many_keys_is_asked_at_one_pace() {
         }
     }
     let (status, text) = refused.expect("a token that is held back has no limit");
-    assert_eq!((status, text.contains("TooOften")), (429, true), "{text}");
+    assert_eq!((status, text.contains("RateLimited")), (429, true), "{text}");
     agents.stop().await;
 }
 
@@ -526,7 +526,7 @@ async fn enrollment_is_at_most_64_kib_and_its_token_is_checked_first() {
     asked.token = SecretText("x".repeat(43));
     assert!(same(&agents.enrol(&asked).await, &refusal(403, "WrongToken")));
     asked.token = good;
-    assert!(same(&agents.enrol(&asked).await, &refusal(400, "BadCertificateRequest")));
+    assert!(same(&agents.enrol(&asked).await, &refusal(400, "InvalidCertificateRequest")));
     asked.facts.vendor = Some("x".repeat(64 << 10));
     assert!(same(&agents.enrol(&asked).await, &refusal(413, "BodyTooLarge")));
     agents.stop().await;
