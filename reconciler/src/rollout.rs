@@ -366,7 +366,7 @@ impl Actor<'_> {
                         self.tell(name, ControllerEvent::UpdateFailed, &note);
                     }
                     None => {
-                        self.tell(name, ControllerEvent::UpdateInterrupted, &events::held(name, self.rollout))
+                        self.tell(name, ControllerEvent::UpdateInterrupted, &events::held(name, self.rollout));
                     }
                 }
                 Ok(())

@@ -587,7 +587,7 @@ fn h6_a_host_that_boots_beside_an_api_server_that_was_restored_has_its_slot_star
         world.seen.slots[index(slot)].runs = false;
         match (case, world.plan()) {
             ("with another Machine", Plan::Wait(wait)) => {
-                assert_eq!(wait.reason, PavedReason::MachineNotFound)
+                assert_eq!(wait.reason, PavedReason::MachineNotFound);
             }
             (_, plan) => assert_eq!(plan, Plan::Do(Step::StartSlot { slot }), "{case}"),
         }
