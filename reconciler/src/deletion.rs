@@ -130,7 +130,7 @@ async fn empty(
 
 async fn hold(machine: &Machine, held: bool, world: &World) -> Result<(), WriteError> {
     let machines: Api<Machine> = Api::all(world.client.clone());
-    world.counters.wrote(Kind::Departure);
+    world.counters.wrote(Kind::Deletion);
     set_finalizer(&machines, machine, FINALIZER, held).await?;
     if !held {
         let uid = machine.metadata.uid.as_deref().unwrap_or_default();

@@ -81,7 +81,7 @@ impl Failures {
         }
         let outcome = match error {
             WriteError::Conflict { .. } => Some(Outcome::Conflict),
-            WriteError::Later { .. } => Some(Outcome::Later),
+            WriteError::Later { .. } => Some(Outcome::Retry),
             WriteError::Refused { .. } => Some(Outcome::Refused),
             WriteError::Deposed => None,
         };

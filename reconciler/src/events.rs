@@ -49,7 +49,7 @@ struct Item {
 /// What became of Events.
 #[derive(Debug, Default)]
 struct Counts {
-    told: AtomicU64,
+    written: AtomicU64,
     dropped: AtomicU64,
     failed: AtomicU64,
 }
@@ -60,7 +60,7 @@ pub struct Counted(Arc<Counts>);
 
 impl Collector for Counted {
     fn encode(&self, mut encoder: DescriptorEncoder<'_>) -> Result<(), fmt::Error> {
-        let rows = [("told", &self.0.told), ("dropped", &self.0.dropped), ("failed", &self.0.failed)];
+        let rows = [("written", &self.0.written), ("dropped", &self.0.dropped), ("failed", &self.0.failed)];
         let rows = rows.map(|(result, count)| (vec![("result", result)], count.load(Ordering::Relaxed)));
         count_rows(&mut encoder, "bedplate_controller_events", "Events by what became of them", rows)
     }
@@ -143,7 +143,7 @@ impl Teller {
                 }
                 Telling::Counted => Ok(()),
             };
-            let counter = if written.is_ok() { &self.counted.0.told } else { &self.counted.0.failed };
+            let counter = if written.is_ok() { &self.counted.0.written } else { &self.counted.0.failed };
             counter.fetch_add(1, Ordering::Relaxed);
             if let Err(error) = written {
                 tracing::debug!(%error, reason = item.reason.as_str(), "an Event was not written");

@@ -127,7 +127,7 @@ pub async fn say_drained(
 ) -> Result<(), WriteError> {
     let Some(status) = plan::drained(machine, drained, now) else { return Ok(()) };
     let machines: Api<Machine> = Api::all(world.client.clone());
-    world.counters.wrote(Kind::Departure);
+    world.counters.wrote(Kind::Deletion);
     apply_status(&machines, machine, &status).await.map(drop)
 }
 

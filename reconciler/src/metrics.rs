@@ -32,7 +32,7 @@ pub enum Kind {
     /// Rolling updates of MachineConfigurations.
     Rollout,
     /// Machines that are drained before they go.
-    Departure,
+    Deletion,
     /// Images that versions name by a tag.
     Image,
 }
@@ -45,7 +45,7 @@ impl Kind {
         Self::Request,
         Self::Operation,
         Self::Rollout,
-        Self::Departure,
+        Self::Deletion,
         Self::Image,
     ];
 
@@ -58,7 +58,7 @@ impl Kind {
             Self::Request => "CertificateSigningRequest",
             Self::Operation => "MachineOperation",
             Self::Rollout => "Rollout",
-            Self::Departure => "Departure",
+            Self::Deletion => "Deletion",
             Self::Image => "Image",
         }
     }
@@ -72,19 +72,19 @@ pub enum Outcome {
     /// What was read is not what is there any more; it is tried again soon.
     Conflict,
     /// The API server is away or busy.
-    Later,
+    Retry,
     /// The API server will not have it.
     Refused,
 }
 
 impl Outcome {
-    const ALL: [Self; 4] = [Self::Done, Self::Conflict, Self::Later, Self::Refused];
+    const ALL: [Self; 4] = [Self::Done, Self::Conflict, Self::Retry, Self::Refused];
 
     fn as_str(self) -> &'static str {
         match self {
             Self::Done => "done",
             Self::Conflict => "conflict",
-            Self::Later => "later",
+            Self::Retry => "retry",
             Self::Refused => "refused",
         }
     }
@@ -229,7 +229,7 @@ impl Collector for Counters {
             errors,
         )?;
         let leads = vec![("", read(&self.0.leads))];
-        gauge(&mut encoder, "bedplate_controller_leads", "1 while this controller leads", "", leads)?;
+        gauge(&mut encoder, "bedplate_controller_leader", "1 while this controller leads", "", leads)?;
         self.0.turns.encode(&mut encoder)?;
         self.encode_queues(&mut encoder)
     }

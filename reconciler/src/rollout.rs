@@ -286,7 +286,7 @@ impl Actor<'_> {
             return Ok(Some(Left { awaits: String::new(), blocked: None, after: Duration::ZERO }));
         };
         // What stands there was asked to leave; who never was, by a controller that was away or busy, is asked first.
-        let awaits = node.annotations().get(crate::node::cordon::DRAIN_AWAITS);
+        let awaits = node.annotations().get(crate::node::cordon::DRAIN_PENDING);
         if let Some(awaits) = awaits.filter(|_| !left.is_positive()) {
             let message = format!("not drained within {} s: {awaits}", drain.limit.as_secs());
             return self.give_up(&node, version, GivenUp::DrainTimedOut, &message).await;
@@ -366,7 +366,11 @@ impl Actor<'_> {
                         self.tell(name, ControllerEvent::UpdateFailed, &note);
                     }
                     None => {
-                        self.tell(name, ControllerEvent::UpdateInterrupted, &events::held(name, self.rollout));
+                        self.tell(
+                            name,
+                            ControllerEvent::UpdateInterrupted,
+                            &events::held(name, self.rollout),
+                        );
                     }
                 }
                 Ok(())
@@ -397,10 +401,10 @@ impl Step {
     /// As it is counted.
     fn kind(&self) -> Turn {
         match self {
-            Self::Take { .. } => Turn::Take,
+            Self::Take { .. } => Turn::Select,
             Self::Cordon { .. } => Turn::Cordon,
             Self::Drain { .. } => Turn::Drain,
-            Self::Free { .. } => Turn::Free,
+            Self::Free { .. } => Turn::Uncordon,
         }
     }
 }

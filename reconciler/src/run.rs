@@ -149,7 +149,7 @@ fn assemble(
     let (operations, operation_queue) = Queue::new(Kind::Operation, counters);
     let (images, image_queue) = Queue::new(Kind::Image, counters);
     let (rollouts, rollout_queue) = Queue::new(Kind::Rollout, counters);
-    let (departures, departure_queue) = Queue::new(Kind::Departure, counters);
+    let (departures, departure_queue) = Queue::new(Kind::Deletion, counters);
     let (later, touched) = enqueue::later();
     let queues = Queues {
         configurations,
@@ -182,7 +182,7 @@ fn assemble(
     worker!("operations", Kind::Operation, operations, operation_queue, operation::reconcile);
     worker!("images", Kind::Image, versions, image_queue, image::reconcile);
     worker!("rollouts", Kind::Rollout, configurations, rollout_queue, rollout::reconcile);
-    worker!("departures", Kind::Departure, machines, departure_queue, deletion::reconcile);
+    worker!("departures", Kind::Deletion, machines, departure_queue, deletion::reconcile);
     let coalesce: BoxFuture<'static, ()> = Box::pin(enqueue::coalesce(touched, queues.clone()));
     let watches = watch::tasks(client, writers, &stores, &queues, counters);
     spawn_all(tasks, shutdown, watches.into_iter().chain([("configurations later", coalesce)]));
@@ -323,7 +323,7 @@ mod tests {
             operations: open(Kind::Operation),
             images: open(Kind::Image),
             rollouts: open(Kind::Rollout),
-            departures: open(Kind::Departure),
+            departures: open(Kind::Deletion),
             later: enqueue::later().0,
         };
         while futures::poll!(unconstrained(Box::pin(queues.configuration("w")))).is_ready() {}

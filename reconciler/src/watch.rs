@@ -279,7 +279,7 @@ mod tests {
             operations: Queue::new(Kind::Operation, &counters).0,
             images: Queue::new(Kind::Image, &counters).0,
             rollouts: Queue::new(Kind::Rollout, &counters).0,
-            departures: Queue::new(Kind::Departure, &counters).0,
+            departures: Queue::new(Kind::Deletion, &counters).0,
             later: crate::enqueue::later().0,
         };
         let approved = json!({ "conditions": [{ "type": "Approved", "status": "True" }] });

@@ -32,7 +32,7 @@ fn machine(paved: &str) -> Value {
 }
 
 fn node(cordoned: bool) -> Value {
-    let ours = json!({ "bedplate.dev/cordoned-by": "rollout/w-v2", "bedplate.dev/drain-began": "2100-01-01T00:00:00Z" });
+    let ours = json!({ "bedplate.dev/cordoned-by": "rollout/w-v2", "bedplate.dev/drain-started": "2100-01-01T00:00:00Z" });
     json!({ "apiVersion": "v1", "kind": "Node",
         "metadata": { "name": "a", "uid": "n1", "resourceVersion": "8", "annotations": if cordoned { ours } else { json!({}) } },
         "spec": { "providerID": "bedplate://a", "unschedulable": cordoned },

@@ -328,7 +328,7 @@ fn queues() -> (Queues, tokio::sync::mpsc::Receiver<String>) {
         operations: Queue::new(Kind::Operation, &counters).0,
         images: Queue::new(Kind::Image, &counters).0,
         rollouts: Queue::new(Kind::Rollout, &counters).0,
-        departures: Queue::new(Kind::Departure, &counters).0,
+        departures: Queue::new(Kind::Deletion, &counters).0,
         later,
     };
     (queues, touched)

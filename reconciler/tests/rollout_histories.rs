@@ -9,7 +9,7 @@ use std::sync::Arc;
 use bedplate_api::configuration::MachineConfiguration;
 use bedplate_api::machine::Machine;
 use bedplate_api::version::MachineConfigurationVersion;
-use bedplate_reconciler::node::cordon::{DRAIN_BEGAN, DRAIN_FAILED, Failed, GivenUp};
+use bedplate_reconciler::node::cordon::{DRAIN_FAILED, DRAIN_STARTED, Failed, GivenUp};
 use bedplate_reconciler::rollout::{Clocks, Purpose, Rollout, Step, Wait, judge, plan, settings, standing};
 use k8s_openapi::api::core::v1::Node;
 use proptest::prelude::*;
@@ -146,7 +146,7 @@ impl World {
         let ready = if seen.ready { "True" } else { "False" };
         let mut annotations = BTreeMap::new();
         annotations.extend(seen.by.clone().map(|by| (CORDONED_BY, by)));
-        annotations.extend(seen.by.clone().map(|_| (DRAIN_BEGAN, NOW.to_owned())));
+        annotations.extend(seen.by.clone().map(|_| (DRAIN_STARTED, NOW.to_owned())));
         annotations.extend(seen.failed.clone().map(|failed| (DRAIN_FAILED, failed)));
         Some(Arc::new(object(
             json!({ "metadata": { "name": name, "uid": seen.uid.to_string(), "annotations": annotations },

@@ -46,7 +46,7 @@ impl Given {
     fn cordoned_by(purpose: &str) -> Self {
         let mut given = Self::prepared();
         given.node["metadata"]["annotations"] =
-            json!({ "bedplate.dev/cordoned-by": purpose, "bedplate.dev/drain-began": TIME });
+            json!({ "bedplate.dev/cordoned-by": purpose, "bedplate.dev/drain-started": TIME });
         given.node["spec"]["unschedulable"] = json!(true);
         given
     }

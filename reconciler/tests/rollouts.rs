@@ -63,13 +63,13 @@ fn node(more: &Value, cordoned: bool) -> Value {
 }
 
 fn ours(began: &str) -> Value {
-    node(&json!({ "bedplate.dev/cordoned-by": "rollout/w-v2", "bedplate.dev/drain-began": began }), true)
+    node(&json!({ "bedplate.dev/cordoned-by": "rollout/w-v2", "bedplate.dev/drain-started": began }), true)
 }
 
 /// One whose time is over, and whose Pod was asked to leave.
 fn late() -> Value {
     let mut node = ours("2026-01-01T00:00:00Z");
-    node["metadata"]["annotations"]["bedplate.dev/drain-awaits"] = json!("n/web (the budget)");
+    node["metadata"]["annotations"]["bedplate.dev/drain-pending"] = json!("n/web (the budget)");
     node
 }
 
@@ -203,7 +203,7 @@ async fn c4_a_pod_that_a_budget_holds_is_said_on_the_node_and_given_up_in_time()
     let asked = cluster.asks(&[&get, PODS, evict, &patch]).await;
     assert_eq!(
         body(&asked, &patch)["metadata"]["annotations"],
-        json!({ "bedplate.dev/drain-awaits": "n/web (the budget)" })
+        json!({ "bedplate.dev/drain-pending": "n/web (the budget)" })
     );
     assert!(cluster.look(None).await.1.unwrap().unwrap() <= Duration::from_secs(5), "it is looked at again");
     // Its time is over.
@@ -222,7 +222,7 @@ async fn c4_a_leap_of_the_controllers_own_clock_neither_ends_a_drain_nor_keeps_i
     // Begun by this very controller a moment ago, by a wall clock that has leapt since.
     for began in ["2026-01-01T00:00:00Z", "2100-01-01T00:00:00Z"] {
         let mut node = late();
-        node["metadata"]["annotations"]["bedplate.dev/drain-began"] = json!(began);
+        node["metadata"]["annotations"]["bedplate.dev/drain-started"] = json!(began);
         let pods = vec![pod("web", Some("ReplicaSet"))];
         let cluster = Cluster { machine: machine(2, &prepared()), node, pods, eviction: 429 };
         let (server, world) = cluster.world(None);
@@ -248,7 +248,7 @@ async fn c4_a_drain_is_not_given_up_before_its_pods_were_asked_to_leave_once() {
     let asked = cluster.asks(&[&get, PODS, "POST /api/v1/namespaces/n/pods/web/eviction", &patch]).await;
     assert_eq!(
         body(&asked, &patch)["metadata"]["annotations"],
-        json!({ "bedplate.dev/drain-awaits": "n/web (the budget)" })
+        json!({ "bedplate.dev/drain-pending": "n/web (the budget)" })
     );
 }
 
@@ -616,7 +616,7 @@ impl Controller {
         let (mut registry, mut text) = (Registry::default(), String::new());
         registry.register_collector(Box::new(self.counters.clone()));
         encode(&mut text, &registry).unwrap();
-        text.lines().any(|line| line == "bedplate_controller_leads 1")
+        text.lines().any(|line| line == "bedplate_controller_leader 1")
     }
 
     /// Ends the tenure: the controller is notified, or its time expires.
@@ -731,7 +731,7 @@ async fn c4_a_drain_whose_beginning_cannot_be_read_or_has_not_come_yet_begins_no
         let asked = server.asked();
         let said = asked
             .iter()
-            .find_map(|asked| asked.body["metadata"]["annotations"]["bedplate.dev/drain-began"].as_str());
+            .find_map(|asked| asked.body["metadata"]["annotations"]["bedplate.dev/drain-started"].as_str());
         let said: jiff::Timestamp =
             said.unwrap_or_else(|| panic!("{began}: {:?}", server.lines())).parse().unwrap();
         assert!(jiff::Timestamp::now().duration_since(said).as_secs().abs() < 60);
@@ -765,7 +765,7 @@ async fn c4_a_pod_whose_eviction_is_refused_keeps_no_other_pod_from_leaving() {
         "who is refused is not asked each time: {lines:?}"
     );
     let awaited = "n/kept (403: a webhook says no), n/web";
-    let says = |asked: &Asked| asked.body["metadata"]["annotations"]["bedplate.dev/drain-awaits"] == awaited;
+    let says = |asked: &Asked| asked.body["metadata"]["annotations"]["bedplate.dev/drain-pending"] == awaited;
     assert!(server.asked().iter().any(says), "{:?}", server.asked());
     drop(world);
     teller.run().await;

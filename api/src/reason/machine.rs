@@ -95,7 +95,7 @@ reasons! {
         AwaitingEnrollment: "The host boots, its agent has not asked for a certificate yet, or pxed listens before the first key. The message says which."
             => Agent, "See the timeline of its boot: `bedplate machine show NAME` (docs/agent.md).";
         HeardElsewhere: "Another host asks to enroll with a new key, and the key in force is still heard."
-            => User, "If the host was replaced: `bedplate machine re-enrol NAME`. If it crashed, wait until the time in the message. Otherwise see docs/boot.md, \"Another host asks to enroll\".";
+            => User, "If the host was replaced: `bedplate machine re-enroll NAME`. If it crashed, wait until the time in the message. Otherwise see docs/boot.md, \"Another host asks to enroll\".";
         SeedRequestedTwice: "The seed of the boot was requested a second time."
             => User, "Boot it again: it gets a new seed. The message has the address of the other request (docs/boot.md).";
     }
@@ -240,7 +240,7 @@ reasons! {
         RolledBack: "The selected version failed, and the former version runs again."
             => User, "Correct the MachineConfiguration, or run `bedplate config rollback`. status.rolledBack has the cause.";
         Updating: "A rolling update has cordoned the Node, and its Pods leave."
-            => Controller, "See the Pods that are left: `kubectl describe node NAME`, annotation bedplate.dev/drain-awaits.";
+            => Controller, "See the Pods that are left: `kubectl describe node NAME`, annotation bedplate.dev/drain-pending.";
         NodeNameConflict: "The Node of this name belongs to another host."
             => User, "See docs/stuck.md, \"A Node of the Machine's name exists\".";
         NodeReregistered: "The Node was deleted and registered again before the host was repaved."

@@ -95,8 +95,8 @@ fn credential(request: &CertificateSigningRequest) -> Option<&str> {
 }
 
 fn is_enrolled(machine: &Machine, shown: &str) -> bool {
-    let enrolment = machine.status.as_ref().and_then(|status| status.enrolment.as_ref());
-    let written = enrolment.and_then(|enrolment| enrolment.certificate_fingerprint.as_deref());
+    let enrollment = machine.status.as_ref().and_then(|status| status.enrolment.as_ref());
+    let written = enrollment.and_then(|enrollment| enrollment.certificate_fingerprint.as_deref());
     !shown.is_empty() && written == Some(shown)
 }
 

@@ -10,24 +10,24 @@ use prometheus_client::encoding::DescriptorEncoder;
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Turn {
     /// Its version is selected, and fetched.
-    Take,
+    Select,
     /// Its Node is cordoned.
     Cordon,
     /// Its Pods are looked at, evicted, and at last the Node deleted.
     Drain,
     /// Its Node is uncordoned: nothing comes of it.
-    Free,
+    Uncordon,
 }
 
 impl Turn {
-    const ALL: [Self; 4] = [Self::Take, Self::Cordon, Self::Drain, Self::Free];
+    const ALL: [Self; 4] = [Self::Select, Self::Cordon, Self::Drain, Self::Uncordon];
 
     fn as_str(self) -> &'static str {
         match self {
-            Self::Take => "take",
+            Self::Select => "select",
             Self::Cordon => "cordon",
             Self::Drain => "drain",
-            Self::Free => "free",
+            Self::Uncordon => "uncordon",
         }
     }
 }

@@ -10,9 +10,9 @@ use k8s_openapi::api::core::v1::Node;
 use serde::{Deserialize, Serialize};
 
 /// When the drain was begun (RFC 3339).
-pub const DRAIN_BEGAN: &str = "bedplate.dev/drain-began";
+pub const DRAIN_STARTED: &str = "bedplate.dev/drain-started";
 /// The Pods that have not left yet, and why not, for a person.
-pub const DRAIN_AWAITS: &str = "bedplate.dev/drain-awaits";
+pub const DRAIN_PENDING: &str = "bedplate.dev/drain-pending";
 /// Why the last drain was given up: a [`Failed`] in JSON.
 pub const DRAIN_FAILED: &str = "bedplate.dev/drain-failed";
 /// [`CORDONED_BY`] of a rolling update: this and the version.
@@ -136,9 +136,9 @@ pub fn cordon_of(node: &Node) -> Cordon {
     match text(CORDONED_BY).map(|by| Purpose::read(by)) {
         Some(Some(purpose)) => Cordon::Ours(Hold {
             purpose,
-            began: text(DRAIN_BEGAN).and_then(|time| time.parse().ok()),
+            began: text(DRAIN_STARTED).and_then(|time| time.parse().ok()),
             cordoned,
-            awaits: text(DRAIN_AWAITS).cloned(),
+            awaits: text(DRAIN_PENDING).cloned(),
         }),
         Some(None) if cordoned => Cordon::Operation,
         None if cordoned => Cordon::Foreign,
@@ -181,7 +181,7 @@ mod tests {
         let operation = json!({ CORDONED_BY: "0b5e4c1e-uid" });
         assert_eq!(cordon_of(&node(&operation, true)), Cordon::Operation);
         assert_eq!(cordon_of(&node(&operation, false)), Cordon::Free);
-        let ours = json!({ CORDONED_BY: Purpose::Rollout("w-v2".to_owned()).text(), DRAIN_BEGAN: "2026-01-01T00:00:00Z" });
+        let ours = json!({ CORDONED_BY: Purpose::Rollout("w-v2".to_owned()).text(), DRAIN_STARTED: "2026-01-01T00:00:00Z" });
         let Cordon::Ours(hold) = cordon_of(&node(&ours, true)) else { panic!() };
         assert_eq!(hold.purpose, Purpose::Rollout("w-v2".to_owned()));
         assert!(hold.began.is_some() && hold.cordoned);

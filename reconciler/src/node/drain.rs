@@ -18,7 +18,7 @@ pub use crate::cache::drains::Memory;
 use crate::context::World;
 use crate::engine::write::{FIELD_MANAGER, WriteError, ask, called, delete};
 use crate::metrics::{Eviction, Kind};
-use crate::node::cordon::{DRAIN_AWAITS, DRAIN_BEGAN, DRAIN_FAILED, Failed, Purpose, cut};
+use crate::node::cordon::{DRAIN_FAILED, DRAIN_PENDING, DRAIN_STARTED, Failed, Purpose, cut};
 
 /// Seconds until an eviction is tried again that was refused, and not by a budget.
 const REFUSED: u32 = 30;
@@ -145,7 +145,7 @@ fn words(status: &kube::core::Status) -> String {
 pub async fn cordon(world: &World, node: &Node, purpose: &Purpose, now: Timestamp) -> Result<(), WriteError> {
     let began = begins(world, node, now);
     let annotations =
-        json!({ CORDONED_BY: purpose.text(), DRAIN_BEGAN: began, DRAIN_AWAITS: null, DRAIN_FAILED: null });
+        json!({ CORDONED_BY: purpose.text(), DRAIN_STARTED: began, DRAIN_PENDING: null, DRAIN_FAILED: null });
     // Remembered before: an answer that is lost does not make it undone.
     world.drains.cordons(node, purpose);
     let written = patch(world, node, &annotations, Some(&json!({ "unschedulable": true }))).await;
@@ -164,7 +164,7 @@ pub async fn cordon(world: &World, node: &Node, purpose: &Purpose, now: Timestam
 /// # Errors
 /// [`WriteError`]
 pub async fn free(world: &World, node: &Node, failed: Option<&Failed>) -> Result<(), WriteError> {
-    let mut annotations = json!({ CORDONED_BY: null, DRAIN_BEGAN: null, DRAIN_AWAITS: null });
+    let mut annotations = json!({ CORDONED_BY: null, DRAIN_STARTED: null, DRAIN_PENDING: null });
     if let Some(failed) = failed {
         annotations[DRAIN_FAILED] = json!(failed).to_string().into();
     }
@@ -187,7 +187,7 @@ pub async fn say_failed(world: &World, node: &Node, failed: &Failed) -> Result<(
 /// [`WriteError`]
 pub async fn say_begun(world: &World, node: &Node, now: Timestamp) -> Result<(), WriteError> {
     let began = begins(world, node, now);
-    patch(world, node, &json!({ DRAIN_BEGAN: began }), None).await.map(drop)
+    patch(world, node, &json!({ DRAIN_STARTED: began }), None).await.map(drop)
 }
 
 /// As it stands on a Node whose drain begins now, which is remembered by what stands there.
@@ -204,10 +204,10 @@ fn begins(world: &World, node: &Node, now: Timestamp) -> String {
 /// # Errors
 /// [`WriteError`]
 pub async fn say_awaited(world: &World, node: &Node, awaits: &str) -> Result<(), WriteError> {
-    if node.annotations().get(DRAIN_AWAITS).is_some_and(|before| before == awaits) {
+    if node.annotations().get(DRAIN_PENDING).is_some_and(|before| before == awaits) {
         return Ok(());
     }
-    patch(world, node, &json!({ DRAIN_AWAITS: awaits }), None).await.map(drop)
+    patch(world, node, &json!({ DRAIN_PENDING: awaits }), None).await.map(drop)
 }
 
 /// Tells of a Machine, once in a drain, which Pods of its Node may not be evicted. `until`: when it is given up.

@@ -10,7 +10,7 @@ use bedplate_rules::drain::CORDONED_BY;
 use bedplate_rules::selection::CLAIMED_BY;
 use k8s_openapi::api::core::v1::Node;
 
-use crate::node::cordon::{DRAIN_AWAITS, DRAIN_BEGAN, DRAIN_FAILED, is_cordoned, is_ready};
+use crate::node::cordon::{DRAIN_FAILED, DRAIN_PENDING, DRAIN_STARTED, is_cordoned, is_ready};
 
 /// What counted of Machines when they were last seen.
 #[derive(Debug, Default)]
@@ -83,7 +83,7 @@ impl Weights {
 
 /// What of a Node's annotations is read here.
 const READ: [&str; 6] =
-    [CORDONED_BY, DRAIN_BEGAN, DRAIN_AWAITS, DRAIN_FAILED, NODE_CONFIGURATION, NODE_VERSION];
+    [CORDONED_BY, DRAIN_STARTED, DRAIN_PENDING, DRAIN_FAILED, NODE_CONFIGURATION, NODE_VERSION];
 
 /// What counted of Nodes when they were last seen. What their kubelets say every few minutes does not.
 #[derive(Debug, Default)]

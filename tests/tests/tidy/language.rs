@@ -62,7 +62,7 @@ const PATTERNS: &[Pattern] = &[
         r"\b(is|are|was|were) no [a-z]",
         Some(r"[Tt]here (is|are|was|were) no|no (longer|more|less|such)"),
     ),
-    ("pending, not awaits", PROSE, r"\bawait(s|ed)\b", Some("drain-awaits")),
+    ("pending, not awaits", PROSE, r"\bawait(s|ed)\b", None),
     ("otherwise, not else", PROSE, r"[,;] else\b", None),
     ("next to, not beside", PROSE, r"\bbeside\b", None),
     ("immediately or concurrently, not at once", PROSE, r"\bat once\b", None),

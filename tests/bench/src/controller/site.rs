@@ -172,7 +172,7 @@ pub(super) fn condition(kind: &str, status: bool, reason: &str) -> Value {
         "message": "as of the last look", "lastTransitionTime": "2026-01-01T00:00:00Z" })
 }
 
-/// A Machine as one of a rack is after its enrolment, and its status: half are chosen for by selectors, half name their configuration.
+/// A Machine as one of a rack is after its enrollment, and its status: half are chosen for by selectors, half name their configuration.
 fn machine(number: usize, configurations: usize) -> (Value, Value) {
     let group = number % configurations;
     let mac = |nic: usize| format!("52:54:{nic:02x}:{:02x}:{:02x}:00", number / 256, number % 256);
@@ -265,13 +265,13 @@ impl Controller {
 
     /// Waits until ours leads.
     pub(super) async fn until_it_leads(&mut self) -> Result<()> {
-        self.until(|metrics| sum(metrics, "bedplate_controller_leads", "") > 0.0).await
+        self.until(|metrics| sum(metrics, "bedplate_controller_leader", "") > 0.0).await
     }
 
     /// Waits until ours leads and nothing waits in its queues.
     pub(super) async fn until_idle(&mut self, writes: f64) -> Result<()> {
         let idle = |metrics: &BTreeMap<String, f64>| {
-            let leads = sum(metrics, "bedplate_controller_leads", "") > 0.0;
+            let leads = sum(metrics, "bedplate_controller_leader", "") > 0.0;
             let waiting = sum(metrics, "bedplate_controller_queue_depth", "");
             let written = sum(metrics, "bedplate_controller_writes_total", "kind=\"Machine\"");
             leads && waiting == 0.0 && written >= writes
