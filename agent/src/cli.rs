@@ -1,4 +1,4 @@
-//! The agent's command line: `run` (also without a word), `enrol`, `rekey`, `status`, `plan`, `facts`, `completion`, `man`.
+//! The agent's command line: `run` (also without a word), `enroll`, `rekey`, `status`, `plan`, `facts`, `completion`, `man`.
 //!
 //! Reads flags and environment once. Called by `main`.
 
@@ -20,13 +20,13 @@ use tokio_util::sync::CancellationToken;
 
 use crate::metrics;
 use crate::node::status_file::NodeStanding;
-use crate::service::enroll::{EnrolError, Wanted, enrol};
+use crate::service::enroll::{EnrollError, Wanted, enroll};
 use crate::service::host::observe_facts;
 use crate::service::identity::Identity;
 use crate::service::run::{PATIENCE, run};
 use crate::service::state::Places;
 
-/// Bedplate's agent: enrols this host with pxed and reports about it.
+/// Bedplate's agent: enrolls this host with pxed and reports about it.
 #[derive(Debug, Parser)]
 #[command(name = "bedplate-agent", version)]
 struct Cli {
@@ -36,7 +36,7 @@ struct Cli {
     /// Directory that ends with the boot: the seed, and where the agent stands
     #[arg(long, env = "BEDPLATE_AGENT_RUN", default_value = "/run/bedplate", global = true)]
     run_directory: PathBuf,
-    /// `run` acts upon nothing of this host: no slot, no operation; it only enrols, reports and renews
+    /// `run` acts upon nothing of this host: no slot, no operation; it only enrolls, reports and renews
     #[arg(long, env = "BEDPLATE_AGENT_REPORT_ONLY", global = true)]
     report_only: bool,
     #[command(flatten)]
@@ -47,10 +47,10 @@ struct Cli {
 
 #[derive(Debug, Clone, Subcommand)]
 enum Command {
-    /// Enrol, report, renew, make and keep a node, until stopped (the default)
+    /// Enroll, report, renew, make and keep a node, until stopped (the default)
     Run,
-    /// Enrol this host, which was not netbooted, by a token of `bedplate machine token`; the service has to run
-    Enrol {
+    /// Enroll this host, which was not netbooted, by a token of `bedplate machine token`; the service has to run
+    Enroll {
         /// Where pxed takes agents, instead of where the token says; may be repeated, the first that answers counts
         #[arg(long = "server", value_name = "URL")]
         servers: Vec<String>,
@@ -61,7 +61,7 @@ enum Command {
         #[arg(long, value_name = "SECONDS", default_value_t = 60)]
         wait: u64,
     },
-    /// Make a new key for this host, which it uses from its next enrollment on: its next netboot, or `enrol` with a new token
+    /// Make a new key for this host, which it uses from its next enrollment on: its next netboot, or `enroll` with a new token
     Rekey,
     /// Print where the agent stands, its last failure and its next try
     Status {
@@ -113,8 +113,8 @@ pub fn main() -> ExitCode {
     };
     let result = match cli.command.clone().unwrap_or(Command::Run) {
         Command::Run => serve(&cli.log, places, cli.report_only),
-        Command::Enrol { servers, token_file, wait } => {
-            enrol_host(&places, &Wanted { servers, token: token_file, wait: Duration::from_secs(wait) })
+        Command::Enroll { servers, token_file, wait } => {
+            enroll_host(&places, &Wanted { servers, token: token_file, wait: Duration::from_secs(wait) })
         }
         Command::Rekey => rekey(&places),
         Command::Status { output } => status(&places, output),
@@ -164,9 +164,9 @@ fn serve_metrics(tasks: &Tasks, path: &Path, liveness: Liveness, shutdown: Cance
     }
 }
 
-fn enrol_host(places: &Places, wanted: &Wanted) -> Result<(), Failure> {
-    let machine = enrol(places, wanted).map_err(|error| match error {
-        error @ (EnrolError::NoServer | EnrolError::BadServer(_)) => Failure::configuration(error),
+fn enroll_host(places: &Places, wanted: &Wanted) -> Result<(), Failure> {
+    let machine = enroll(places, wanted).map_err(|error| match error {
+        error @ (EnrollError::NoServer | EnrollError::BadServer(_)) => Failure::configuration(error),
         error => Failure::failed(error),
     })?;
     print(format!("this host is Machine {machine}\n").as_bytes())
@@ -174,7 +174,7 @@ fn enrol_host(places: &Places, wanted: &Wanted) -> Result<(), Failure> {
 
 fn rekey(places: &Places) -> Result<(), Failure> {
     Identity::make_next(&places.state).map_err(Failure::failed)?;
-    print(b"a new key is made; boot this host again, or run `bedplate-agent enrol` with a new token, to replace the old one\n")
+    print(b"a new key is made; boot this host again, or run `bedplate-agent enroll` with a new token, to replace the old one\n")
 }
 
 fn status(places: &Places, output: Output) -> Result<(), Failure> {
@@ -237,7 +237,7 @@ mod tests {
         let script = manual::completion(Cli::command(), Shell::Bash);
         let page = manual::man(Cli::command(), None).unwrap();
         for text in [script, page].map(|bytes| String::from_utf8(bytes).unwrap()) {
-            for word in ["bedplate-agent", "enrol", "rekey", "status", "plan", "facts", "completion"] {
+            for word in ["bedplate-agent", "enroll", "rekey", "status", "plan", "facts", "completion"] {
                 assert!(text.contains(word), "{word}: {text}");
             }
         }

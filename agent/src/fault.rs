@@ -45,7 +45,7 @@ const FAULTS: [(&[&str], &str); 7] = [
     ),
     (
         &["status 401"],
-        "the server does not take this host's certificate: it has ended or is another cluster's; boot this host again to enrol it anew",
+        "the server does not take this host's certificate: it has ended or is another cluster's; boot this host again to enroll it anew",
     ),
 ];
 
@@ -105,7 +105,7 @@ mod tests {
             ),
             ("cannot write /x: No space left on device (os error 28)", "no room is left"),
             ("kubelet.service: Failed with result 'oom-kill'.", "memory is too small"),
-            ("the list was refused with status 401: Unauthorized (Unauthorized)", "enrol it anew"),
+            ("the list was refused with status 401: Unauthorized (Unauthorized)", "enroll it anew"),
         ] {
             assert!(advice(text).is_some_and(|advice| advice.contains(told)), "{text}: {:?}", advice(text));
         }

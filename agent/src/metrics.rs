@@ -81,7 +81,7 @@ impl Metrics {
         self.inner.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// An act towards pxed or the cluster: enrol, renew, report.
+    /// An act towards pxed or the cluster: enroll, renew, report.
     pub fn act(&self, act: &'static str, went: Went, now: Timestamp) {
         let mut inner = self.inner();
         *inner.acts.entry((act, word(went))).or_default() += 1;
@@ -162,7 +162,7 @@ impl Inner {
         let help = "Whether who decides about the node answers: the cluster, or pxed";
         gauge_rows(encoder, "bedplate_agent_plane_live", help, live)?;
         let acts = pairs(["act", "result"], self.acts.iter());
-        count_rows(encoder, "bedplate_agent_acts", "Enrolments, renewals and reports", acts)?;
+        count_rows(encoder, "bedplate_agent_acts", "Enrollments, renewals and reports", acts)?;
         let watches = pairs(["watch", "result"], self.watches.iter());
         count_rows(encoder, "bedplate_agent_watches", "Watches begun (done) and failed", watches)?;
         let seconds = |time: Timestamp| u64::try_from(time.as_second()).unwrap_or(0);

@@ -1,4 +1,4 @@
-//! The agent in the host: enrols by the seed, then reports and renews for as long as the host runs.
+//! The agent in the host: enrolls by the seed, then reports and renews for as long as the host runs.
 //!
 //! Decisions are pure (`plan`); what outlives a kill is in files that are whole or not there (`state`, `identity`).
 //! In a cluster `node` runs beside it, which acts upon the host. Called by `cli`.

@@ -37,7 +37,7 @@ pub const PROVIDER_MANUAL: &str = "manual";
 /// Annotation of a Machine: time (RFC 3339) at which an administrator allowed another key to enroll for it, although the key in force
 /// is still heard. A slash and the public ID of a boot may follow: then it is for that boot alone. Good for one key and one hour. Agents and
 /// pxed cannot write it.
-pub const RE_ENROL_ANNOTATION: &str = "bedplate.dev/re-enrol";
+pub const RE_ENROLL_ANNOTATION: &str = "bedplate.dev/re-enroll";
 
 /// Annotation of a Machine's Node: name of the MachineConfiguration that the Node came of (H5).
 pub const NODE_CONFIGURATION: &str = "bedplate.dev/machine-configuration";

@@ -1,4 +1,4 @@
-//! What travels between pxed, the stage-1 of a booting host and its agent: the seed, enrolment, reports.
+//! What travels between pxed, the stage-1 of a booting host and its agent: the seed, enrollment, reports.
 //!
 //! JSON over HTTP(S). Released bytes have a frozen test; a field is added with a default, never renamed.
 
@@ -43,7 +43,7 @@ pub struct Seed {
     pub site: SiteName,
     /// This boot.
     pub boot_id: BootId,
-    /// One-time enrolment token. Absent: no Machine names the machine that boots, which cannot enrol.
+    /// One-time enrollment token. Absent: no Machine names the machine that boots, which cannot enroll.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub token: Option<SecretText>,
     /// The certificate authority (PEM) that signed pxed's TLS certificate.
@@ -154,13 +154,13 @@ pub struct StageReport {
     pub failure: Option<String>,
 }
 
-/// Maximum size of the body of `POST /v1/enrol`, in bytes. Facts that do not fit follow with the first report.
-pub const MAX_ENROL_BYTES: usize = 64 << 10;
+/// Maximum size of the body of `POST /v1/enroll`, in bytes. Facts that do not fit follow with the first report.
+pub const MAX_ENROLL_BYTES: usize = 64 << 10;
 
-/// `POST /v1/enrol` over TLS: the agent trades its token for a certificate.
+/// `POST /v1/enroll` over TLS: the agent trades its token for a certificate.
 #[derive(Debug, Clone, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
-pub struct EnrolRequest {
+pub struct EnrollRequest {
     /// The boot whose seed held the token.
     pub boot_id: BootId,
     /// The seed's token.
@@ -169,17 +169,17 @@ pub struct EnrolRequest {
     pub csr_pem: String,
     /// The agent's version.
     pub agent_version: String,
-    /// Hardware as the host has found it; `bmc` is ignored. Empty if they would exceed [`MAX_ENROL_BYTES`].
+    /// Hardware as the host has found it; `bmc` is ignored. Empty if they would exceed [`MAX_ENROLL_BYTES`].
     pub facts: Hardware,
     /// Answer to a challenge of an earlier round, if there was one.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub challenge_answer: Option<String>,
 }
 
-/// Answer to an enrolment or renewal.
+/// Answer to an enrollment or renewal.
 #[derive(Debug, Clone, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase", tag = "result")]
-pub enum EnrolResponse {
+pub enum EnrollResponse {
     /// The certificate is there.
     #[serde(rename_all = "camelCase")]
     Enrolled {
@@ -194,8 +194,8 @@ pub enum EnrolResponse {
     /// There is no certificate yet: ask again with the same request.
     #[serde(rename_all = "camelCase")]
     Pending {
-        /// What is awaited, for a person.
-        reason: String,
+        /// Cause of the wait, for a user.
+        message: String,
         /// Seconds to wait before the next try.
         retry_seconds: u32,
     },

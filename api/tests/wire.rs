@@ -9,7 +9,7 @@ use bedplate_api::id::{BootId, Digest};
 use bedplate_api::machine::{Disk, Firmware, FirmwareMode, Hardware, NodeRef, StateDiskStatus};
 use bedplate_api::operation::{MachineOperation, MachineOperationStatus, OperationState};
 use bedplate_api::wire::{
-    BOOT_MAC_ARGUMENT, BOOT_URL_ARGUMENT, DiskSelector, EnrolRequest, EnrolResponse, ExplainedDecision,
+    BOOT_MAC_ARGUMENT, BOOT_URL_ARGUMENT, DiskSelector, EnrollRequest, EnrollResponse, ExplainedDecision,
     Explanation, KubernetesEndpoint, NodeReport, OperationWrite, OperationWritten, Refusal, RenewRequest,
     Report, RootFs, SEED_PATH, SecretRequest, SecretResponse, SecretText, Seed, Stage, StageReport,
     StateDiskRequest, WatchRequest, WatchResponse, WipeRequest,
@@ -120,7 +120,7 @@ fn stages_are_frozen_in_their_order() {
 }
 
 #[test]
-fn enrolment_is_frozen() {
+fn enrollment_is_frozen() {
     let facts = Hardware {
         vendor: Some("QEMU".into()),
         firmware: Some(Firmware { mode: Some(FirmwareMode::Uefi), ..Firmware::default() }),
@@ -129,7 +129,7 @@ fn enrolment_is_frozen() {
         ..Hardware::default()
     };
     frozen(
-        &EnrolRequest {
+        &EnrollRequest {
             boot_id: boot(),
             token: SecretText("t0ken".into()),
             csr_pem: "CSR".into(),
@@ -141,7 +141,7 @@ fn enrolment_is_frozen() {
     );
     frozen(&RenewRequest { csr_pem: "CSR".into() }, r#"{"csrPem":"CSR"}"#);
     frozen(
-        &EnrolResponse::Enrolled {
+        &EnrollResponse::Enrolled {
             certificate_pem: "PEM".into(),
             kubernetes: Some(KubernetesEndpoint { server: "https://k".into(), ca_pem: "CA".into() }),
             heartbeat_seconds: 30,
@@ -149,10 +149,10 @@ fn enrolment_is_frozen() {
         r#"{"result":"enrolled","certificatePem":"PEM","kubernetes":{"server":"https://k","caPem":"CA"},"heartbeatSeconds":30}"#,
     );
     frozen(
-        &EnrolResponse::Pending { reason: "signer".into(), retry_seconds: 2 },
-        r#"{"result":"pending","reason":"signer","retrySeconds":2}"#,
+        &EnrollResponse::Pending { message: "signer".into(), retry_seconds: 2 },
+        r#"{"result":"pending","message":"signer","retrySeconds":2}"#,
     );
-    frozen(&EnrolResponse::Challenge { challenge: "c".into() }, r#"{"result":"challenge","challenge":"c"}"#);
+    frozen(&EnrollResponse::Challenge { challenge: "c".into() }, r#"{"result":"challenge","challenge":"c"}"#);
 }
 
 #[test]

@@ -140,8 +140,8 @@ pub(crate) enum MachineCommand {
         name: String,
     },
     /// Let a replaced or reinstalled host enroll immediately, although the former host's key is still heard: one key, within an hour
-    #[command(name = "re-enrol")]
-    ReEnrol {
+    #[command(name = "re-enroll")]
+    ReEnroll {
         /// The Machine's name
         #[arg(value_parser = name)]
         name: String,
@@ -216,7 +216,7 @@ pub(crate) fn parse(arguments: Vec<OsString>) -> Result<Cli, clap::Error> {
             MachineCommand::List
             | MachineCommand::Show { .. }
             | MachineCommand::Explain { .. }
-            | MachineCommand::ReEnrol { .. },
+            | MachineCommand::ReEnroll { .. },
         )
         | Command::Config(_)
         | Command::Install(_)
@@ -302,7 +302,7 @@ mod tests {
                 &["machine", "show"][..],
                 &["machine", "explain"],
                 &["machine", "token"],
-                &["machine", "re-enrol"],
+                &["machine", "re-enroll"],
                 &["explain"],
                 &["power", "status"],
                 &["operation", "watch"],
@@ -399,7 +399,7 @@ mod tests {
             "config history",
             "config rollback",
             "machine explain",
-            "machine re-enrol",
+            "machine re-enroll",
         ] {
             let (first, second) = words.split_once(' ').unwrap();
             let function =

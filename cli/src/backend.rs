@@ -13,7 +13,7 @@ use std::pin::Pin;
 use std::time::Duration;
 
 use bedplate_api::configuration::{MachineConfiguration, UpdateStrategyType};
-use bedplate_api::machine::{Machine, RE_ENROL_ANNOTATION};
+use bedplate_api::machine::{Machine, RE_ENROLL_ANNOTATION};
 use bedplate_api::operation::MachineOperation;
 use futures::{Stream, StreamExt};
 use jiff::Timestamp;
@@ -94,7 +94,7 @@ impl Desk {
         Ok(match self {
             Self::Pxed(path) => {
                 let query = boot.map(|boot| format!("?boot={boot}")).unwrap_or_default();
-                let route = format!("/v1/machines/{}/re-enrol{query}", socket::escape(name));
+                let route = format!("/v1/machines/{}/re-enroll{query}", socket::escape(name));
                 let answer = socket::post(path, &route, &Value::Null).await?;
                 // An earlier version of pxed ignores the parameter and does not name the boot.
                 match boot.filter(|boot| answer["boot"] != **boot) {
@@ -107,7 +107,7 @@ impl Desk {
             Self::Cluster(client) => {
                 let boot = boot.map(|boot| format!("/{boot}")).unwrap_or_default();
                 let now = format!("{}{boot}", Timestamp::now().strftime("%FT%TZ"));
-                json!(cluster::annotate::<Machine>(client, name, RE_ENROL_ANNOTATION, &now).await?)
+                json!(cluster::annotate::<Machine>(client, name, RE_ENROLL_ANNOTATION, &now).await?)
             }
         })
     }
@@ -340,7 +340,7 @@ mod tests {
             let permitted = Desk::Pxed(path).allow_key("a", asked.map(String::as_str)).await;
             let line = server.join().unwrap();
             assert_eq!(
-                line.starts_with(&format!("POST /v1/machines/a/re-enrol?boot={boot} ")),
+                line.starts_with(&format!("POST /v1/machines/a/re-enroll?boot={boot} ")),
                 asked.is_some()
             );
             match permitted {

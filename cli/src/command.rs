@@ -204,7 +204,7 @@ async fn answer(global: &Global, command: &Command) -> Result<Value, RunError> {
             let asked = socket::post(&ask::socket(global), &path, &Value::Null).await;
             asked.map_err(RunError::OnlyPxed)?
         }
-        Command::Machine(MachineCommand::ReEnrol { name, boot }) => {
+        Command::Machine(MachineCommand::ReEnroll { name, boot }) => {
             Desk::open(global).await?.allow_key(name, boot.as_deref()).await?
         }
         Command::Explain { subject } => pxed(format!("/v1/explain/{}", socket::escape(subject))).await?,
@@ -253,7 +253,7 @@ fn print(command: &Command, answer: &Value, page: &mut Page<'_>) -> Result<(), R
         }
         Command::Machine(MachineCommand::Show { .. }) => render::show(&read::<Machine>(answer)?, look),
         Command::Machine(MachineCommand::Token { .. }) => token(answer)?,
-        Command::Machine(MachineCommand::ReEnrol { name, boot }) => permission(name, boot.as_deref()),
+        Command::Machine(MachineCommand::ReEnroll { name, boot }) => permission(name, boot.as_deref()),
         Command::Explain { .. } => render::explain(&read::<Explanation>(answer)?, look),
         Command::Discovered => render::discovered(&read::<Vec<Discovered>>(&answer["items"])?, look),
         Command::Machine(MachineCommand::Explain { .. })
@@ -278,7 +278,7 @@ fn permission(machine: &str, boot: Option<&str>) -> String {
     format!("Machine {}: {whose} may enroll one new key within an hour\n", render::clean(machine))
 }
 
-/// A token as one word, which says all that a host needs to enrol: `bedplate-agent enrol` reads it.
+/// A token as one word, which says all that a host needs to enroll: `bedplate-agent enroll` reads it.
 fn token(answer: &Value) -> Result<String, RunError> {
     let seed = read::<Seed>(answer)?;
     let bytes = serde_json::to_vec(&seed).map_err(RunError::Answer)?;

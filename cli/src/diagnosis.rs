@@ -265,7 +265,7 @@ impl Look<'_> {
                 Actor::User,
                 "AwaitingEnrollment",
                 "no agent has enrolled as it: a person installs it",
-                "`bedplate machine token NAME` on pxed's machine, then `bedplate-agent enrol` on the host; docs/agent.md",
+                "`bedplate machine token NAME` on pxed's machine, then `bedplate-agent enroll` on the host; docs/agent.md",
             ),
             PROVIDER_PXE if self.status.boot.is_none() => self.says(
                 Actor::Host,

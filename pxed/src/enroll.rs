@@ -1,8 +1,8 @@
-//! Enrolment: an agent trades its seed's token for a certificate, renews it, and reports (docs/rules.md, Trust 3).
+//! Enrollment: an agent trades its seed's token for a certificate, renews it, and reports (docs/rules.md, Trust 3).
 //!
 //! ```text
 //!   agent                               pxed
-//!     | POST /v1/enrol token, CSR ------> | token of this boot? of this key? -> signer (own authority or the cluster)
+//!     | POST /v1/enroll token, CSR ------> | token of this boot? of this key? -> signer (own authority or the cluster)
 //!     | <------- certificate, or Pending  | the answer is kept: the same token and key get it again
 //!     | POST /v1/report (certificate) --> | heartbeat, facts, addresses
 //!     | POST /v1/renew (certificate, CSR by the same key) -> a new certificate

@@ -46,7 +46,7 @@ pub struct Sources {
     pub look: Look,
     /// Reloads that were taken on, and that were refused.
     pub reloads: Arc<Reloads>,
-    /// HTTP, enrolment, images.
+    /// HTTP, enrollment, images.
     pub boot_path: boot_path::Source,
     /// BMCs and operations.
     pub power: power::Source,

@@ -125,7 +125,7 @@ impl AgentHost {
             &json!({ "apiVersion": "bedplate.dev/v1alpha1", "kind": "Machine", "metadata": { "name": NAME },
             "spec": { "provider": "pxe", "pxe": { "interfaces": [interface] } } }),
         )?;
-        site.enrol(heartbeat)?;
+        site.enroll(heartbeat)?;
         Ok(site)
     }
 
@@ -149,17 +149,17 @@ impl AgentHost {
         self.objects()?.merge_status(kind, NAME, status).map(drop)
     }
 
-    fn enrol(&self, heartbeat: u32) -> Result<()> {
+    fn enroll(&self, heartbeat: u32) -> Result<()> {
         let agent =
             self.kubernetes.certificate(&format!("bedplate:machine:{NAME}"), &["bedplate:machines"])?;
         let ca = std::fs::read_to_string(self.kubernetes.ca())?;
-        let enrolment = json!({
+        let enrollment = json!({
             "machine": NAME, "site": "default", "bootId": "0".repeat(32), "endpoints": ["https://127.0.0.1:1"],
             "caPem": ca, "certificatePem": agent.certificate,
             "notBefore": "2020-01-01T00:00:00Z", "notAfter": "2099-01-01T00:00:00Z", "heartbeatSeconds": heartbeat,
             "kubernetes": { "server": format!("https://{}", self.kubernetes.address()), "caPem": ca },
         });
-        for (name, content) in [("enrolment.json", enrolment.to_string()), ("key.pem", agent.key.clone())] {
+        for (name, content) in [("enrollment.json", enrollment.to_string()), ("key.pem", agent.key.clone())] {
             self.host.put(&format!("/var/lib/bedplate/agent/{name}"), content.as_bytes(), 0o600)?;
         }
         let fingerprint = self.kubernetes.fingerprint(&agent)?;

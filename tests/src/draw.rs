@@ -1,6 +1,6 @@
 //! Draws boots from pxed without machines: DHCP as iPXE speaks it, answered with the URL of the boot's script.
 //!
-//! For what wants boot ids and no firmware: HTTP load, enrolment, reloads.
+//! For what wants boot ids and no firmware: HTTP load, enrollment, reloads.
 
 use std::net::{Ipv4Addr, UdpSocket};
 use std::time::Duration;

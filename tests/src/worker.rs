@@ -36,12 +36,12 @@ pub struct Worker {
 }
 
 impl Worker {
-    /// Starts a host of this name at the address 10.7.0.`last`, and enrols it at the pxed of this socket, which serves agents at the
+    /// Starts a host of this name at the address 10.7.0.`last`, and enrolls it at the pxed of this socket, which serves agents at the
     /// rack's own address.
     ///
     /// # Errors
     /// Something is missing (the message has the remedy), or the agent is refused.
-    pub fn enrol(rack: &Namespace, socket: &Path, name: &str, last: u8) -> Result<Self> {
+    pub fn enroll(rack: &Namespace, socket: &Path, name: &str, last: u8) -> Result<Self> {
         take_turn()?;
         let network = Namespace::new(name)?;
         rack.add_veth(&format!("v{last}"), &network, "eth0")?;
@@ -60,8 +60,8 @@ impl Worker {
         bedplate.arg("--socket").arg(socket).args(["machine", "token", name]);
         host.put("/root/token", run(&mut bedplate)?.as_bytes(), 0o600)?;
         let server = format!("https://{ADDRESS}:8443");
-        let enrol = ["enrol", "--server", &server, "--token-file", "/root/token", "--wait", "100"];
-        host.run("/usr/bin/bedplate-agent", &enrol)?;
+        let enroll = ["enroll", "--server", &server, "--token-file", "/root/token", "--wait", "100"];
+        host.run("/usr/bin/bedplate-agent", &enroll)?;
         Ok(Self { host, network })
     }
 

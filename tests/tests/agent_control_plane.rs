@@ -176,7 +176,7 @@ impl Site {
 
     /// An empty host with a network card on the rack, enrolled by hand.
     fn host(&self, name: &str, last: u8) -> Worker {
-        Worker::enrol(&self.rack, &self.socket(), name, last).unwrap()
+        Worker::enroll(&self.rack, &self.socket(), name, last).unwrap()
     }
 
     fn status(&self, name: &str) -> Value {

@@ -49,7 +49,7 @@ impl<'r> Rollout<'r> {
             wait::until("the Machine at pxed", LIMIT, || {
                 Ok(bedplate_tests::pxed::ask(&socket, &format!("/v1/machines/{name}")).ok())
             })?;
-            rollout.workers.push(Worker::enrol(rack.network(), &socket, name, last)?);
+            rollout.workers.push(Worker::enroll(rack.network(), &socket, name, last)?);
         }
         Ok(rollout)
     }

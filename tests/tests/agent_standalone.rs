@@ -131,7 +131,7 @@ fn main_pid(host: &Host) -> String {
 }
 
 #[test]
-fn o7_a_host_without_a_cluster_enrols_by_hand_and_carries_operations_out_over_restarts() {
+fn o7_a_host_without_a_cluster_enrolls_by_hand_and_carries_operations_out_over_restarts() {
     let site = Site::new();
     let mut pxed = site.pxed();
     let shown = site.ask("/v1/machines/node-1").unwrap();
@@ -143,11 +143,11 @@ fn o7_a_host_without_a_cluster_enrols_by_hand_and_carries_operations_out_over_re
     // H1: a person brings the token, by a file.
     let token = site.bedplate(&["machine", "token", NAME]);
     host.put("/root/token", token.as_bytes(), 0o600).unwrap();
-    let enrol = ["enrol", "--server", SERVER, "--token-file", "/root/token", "--wait", "100"];
-    let said = host.run("/usr/bin/bedplate-agent", &enrol).unwrap();
+    let enroll = ["enroll", "--server", SERVER, "--token-file", "/root/token", "--wait", "100"];
+    let said = host.run("/usr/bin/bedplate-agent", &enroll).unwrap();
     assert_eq!(said.trim(), "this host is Machine node-1");
     let again =
-        host.run("/usr/bin/bedplate-agent", &["enrol", "--token-file", "/etc/hostname", "--wait", "0"]);
+        host.run("/usr/bin/bedplate-agent", &["enroll", "--token-file", "/etc/hostname", "--wait", "0"]);
     assert!(again.unwrap_err().to_string().contains("no token of pxed's"));
 
     // By the command line, and by a manifest.

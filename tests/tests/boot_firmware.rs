@@ -16,7 +16,7 @@ use bedplate_tests::pxed::{self, Pxed, Setup};
 use bedplate_tests::qemu::Firmware;
 use bedplate_tests::rack::Rack;
 
-fn enrols(name: &str, firmware: Firmware) -> Result<()> {
+fn enrolls(name: &str, firmware: Firmware) -> Result<()> {
     let rack = Rack::new(name)?;
     let _capture = rack.capture()?;
     let setup = Setup::new(pxed::host_image()?);
@@ -28,15 +28,15 @@ fn enrols(name: &str, firmware: Firmware) -> Result<()> {
 
 #[test]
 fn uefi_machine_boots_to_enrolled_by_pxe() -> Result<()> {
-    enrols("uefi-pxe", Firmware::UefiPxe)
+    enrolls("uefi-pxe", Firmware::UefiPxe)
 }
 
 #[test]
 fn uefi_machine_boots_to_enrolled_by_http() -> Result<()> {
-    enrols("uefi-http", Firmware::UefiHttp)
+    enrolls("uefi-http", Firmware::UefiHttp)
 }
 
 #[test]
 fn uefi_machine_with_ipxe_in_its_card_boots_to_enrolled() -> Result<()> {
-    enrols("uefi-ipxe", Firmware::UefiIpxe)
+    enrolls("uefi-ipxe", Firmware::UefiIpxe)
 }

@@ -18,7 +18,7 @@ const OFF: Option<Source> = None;
 /// What pxed and the cluster say of a machine that pxed has switched on and that has enrolled.
 fn is_told(site: &Site<'_>) -> Result<()> {
     site.has_seen(1, &[Action::On], &[PXE])?;
-    let machine = site.until("power and enrolment in the cluster", SOON, |site| {
+    let machine = site.until("power and enrollment in the cluster", SOON, |site| {
         let machine = site.get("machine", "server-1")?;
         let status = &machine["status"];
         let told = has_condition(status, "Enrolled", "True", "Enrolled")

@@ -30,7 +30,7 @@ struct State {
     marker: Value,
     key: String,
     machine_id: String,
-    enrolment: Value,
+    enrollment: Value,
 }
 
 /// Stages of a boot by BIOS. The card has iPXE, so no loader is fetched.
@@ -82,7 +82,7 @@ fn read_state(rack: &Rack, disk: &Disk, name: &str) -> Result<State> {
         marker: serde_json::from_str(&text(".bedplate-state.json")?)?,
         key: text("bedplate/agent/key.pem")?,
         machine_id: text(&format!("overlay/{image}/upper/etc/machine-id"))?,
-        enrolment: serde_json::from_str(&text("bedplate/agent/enrolment.json")?)?,
+        enrollment: serde_json::from_str(&text("bedplate/agent/enrollment.json")?)?,
     };
     fs::remove_file(&copy)?;
     Ok(state)
@@ -162,7 +162,7 @@ fn state_outlives_a_reset_a_wipe_happens_once_and_no_other_disk_is_touched() -> 
     ensure!(after.marker == before.marker, "{} {}", before.marker, after.marker);
     ensure!(after.key == before.key, "the host has another key");
     ensure!(after.machine_id == before.machine_id, "the host has another machine-id");
-    let boot = |state: &State| state.enrolment["bootId"].clone();
+    let boot = |state: &State| state.enrollment["bootId"].clone();
     ensure!(boot(&after) != boot(&before), "the second boot's seed was not used");
     let serial = machine.serial();
     for (marker, count) in [("made new", 1), ("kept as it is", 1)] {

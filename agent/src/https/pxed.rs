@@ -1,9 +1,9 @@
-//! The way to pxed over TLS: enrolment by token, renewal and reports by certificate.
+//! The way to pxed over TLS: enrollment by token, renewal and reports by certificate.
 //!
 //! Tries pxed's endpoints in order. Called by `run`.
 
 use bedplate_api::wire::{
-    EnrolRequest, EnrolResponse, NodeReport, OperationWrite, OperationWritten, RenewRequest, Report,
+    EnrollRequest, EnrollResponse, NodeReport, OperationWrite, OperationWritten, RenewRequest, Report,
     SecretRequest, SecretResponse, WatchRequest, WatchResponse,
 };
 use reqwest::Method;
@@ -25,12 +25,12 @@ impl PxedClient {
     }
 
     /// Trades the token for a certificate.
-    pub async fn enrol(&self, request: &EnrolRequest) -> Result<EnrolResponse, AskError> {
-        self.ask("/v1/enrol", request, read_json).await
+    pub async fn enroll(&self, request: &EnrollRequest) -> Result<EnrollResponse, AskError> {
+        self.ask("/v1/enroll", request, read_json).await
     }
 
     /// Gets a new certificate.
-    pub async fn renew(&self, request: &RenewRequest) -> Result<EnrolResponse, AskError> {
+    pub async fn renew(&self, request: &RenewRequest) -> Result<EnrollResponse, AskError> {
         self.ask("/v1/renew", request, read_json).await
     }
 

@@ -57,7 +57,7 @@ pub enum AskError {
     /// The certificates for the connection cannot be used.
     #[error("cannot prepare the connection: {0}")]
     Prepare(String),
-    /// The seed or the enrolment names no endpoint.
+    /// The seed or the enrollment names no endpoint.
     #[error("no endpoint of pxed is known")]
     NoEndpoint,
 }

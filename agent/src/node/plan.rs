@@ -311,12 +311,9 @@ fn pave(seen: &Observed, former: Option<SlotName>) -> Plan {
     };
     let node_ref = seen.machine.as_ref().and_then(|machine| machine.node_ref.as_ref());
     match &seen.node {
-        NodeSeen::Unknown => {
-            return wait(PavedReason::ApiServerUnreachable, "the Node has not been read yet");
-        }
+        NodeSeen::Unknown => return wait(PavedReason::ApiServerUnreachable, "the Node was not read yet"),
         NodeSeen::Absent if node_ref.is_some() => {
-            let why =
-                "the Node is gone, and bedplate-controller has not yet chosen the version that comes next";
+            let why = "the Node is gone, and bedplate-controller has not selected the next version yet";
             return wait(PavedReason::AwaitingSelection, why);
         }
         NodeSeen::Absent => {}

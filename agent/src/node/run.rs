@@ -7,7 +7,7 @@
 //!                           └──────────────────────────────────┘
 //! ```
 //! At rest nothing polls, but for etcd of a control plane for which another version is selected, each minute: it tells nobody of its members.
-//! While a trial is on it looks each second, for what it waits for is inside of the slot. Called by `service`, beside the loop that enrols and
+//! While a trial is on it looks each second, for what it waits for is inside of the slot. Called by `service`, beside the loop that enrolls and
 //! reports.
 
 use std::path::PathBuf;

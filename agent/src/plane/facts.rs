@@ -45,8 +45,8 @@ impl Seen {
 /// Whether this is the Machine that a host enrolled for whose certificate has this SHA-256: pxed writes it there, and the
 /// API server takes no other certificate (docs/rules.md, Trust 3). A Machine that was made anew has none, or another host's.
 pub fn is_ours(machine: &Machine, fingerprint: &str) -> bool {
-    let enrolment = machine.status.as_ref().and_then(|status| status.enrolment.as_ref());
-    let written = enrolment.and_then(|enrolment| enrolment.certificate_fingerprint.as_deref());
+    let enrollment = machine.status.as_ref().and_then(|status| status.enrolment.as_ref());
+    let written = enrollment.and_then(|enrollment| enrollment.certificate_fingerprint.as_deref());
     !fingerprint.is_empty() && written == Some(fingerprint)
 }
 

@@ -12,7 +12,7 @@ use tokio::sync::watch;
 use tokio_util::sync::CancellationToken;
 
 use super::identity::Identity;
-use super::state::{Enrolment, Places};
+use super::state::{Enrollment, Places};
 use super::tasks::NodeTasks;
 use crate::https::pxed::PxedClient;
 use crate::https::request::AskError;
@@ -75,18 +75,18 @@ impl Ways {
     /// The way to pxed.
     pub(super) fn pxed(
         &mut self,
-        enrolment: &Enrolment,
+        enrollment: &Enrollment,
         identity: &Identity,
     ) -> Result<PxedClient, AskError> {
         if let Some(client) = &self.pxed {
             return Ok(client.clone());
         }
         let key = identity.key_pem();
-        let shown = (enrolment.certificate_pem.as_str(), key.as_str());
-        let client = PxedClient::new(&enrolment.endpoints, &enrolment.ca_pem, Some(shown))?;
+        let shown = (enrollment.certificate_pem.as_str(), key.as_str());
+        let client = PxedClient::new(&enrollment.endpoints, &enrollment.ca_pem, Some(shown))?;
         self.pxed = Some(client.clone());
-        if enrolment.kubernetes.is_none() {
-            self.follow_pxed(&enrolment.machine, client.clone());
+        if enrollment.kubernetes.is_none() {
+            self.follow_pxed(&enrollment.machine, client.clone());
         }
         Ok(client)
     }
@@ -110,16 +110,16 @@ impl Ways {
     /// The way to the cluster.
     pub(super) async fn cluster(
         &mut self,
-        enrolment: &Enrolment,
+        enrollment: &Enrollment,
         kubernetes: &KubernetesEndpoint,
         identity: &Identity,
     ) -> Result<Arc<Cluster>, PrepareClientError> {
-        let known = self.cluster.as_ref().filter(|cluster| cluster.machine() == enrolment.machine).cloned();
+        let known = self.cluster.as_ref().filter(|cluster| cluster.machine() == enrollment.machine).cloned();
         if let Some(cluster) = known.clone().filter(|_| !self.renewed) {
             return Ok(cluster);
         }
         let key = identity.key_pem();
-        let access = Access::new(kubernetes, &enrolment.machine, (&enrolment.certificate_pem, &key))?;
+        let access = Access::new(kubernetes, &enrollment.machine, (&enrollment.certificate_pem, &key))?;
         let cluster = match known {
             Some(cluster) => {
                 cluster.renew(access);
@@ -128,7 +128,7 @@ impl Ways {
             None => {
                 self.close().await;
                 let cluster = Arc::new(Cluster::start(access));
-                let machine = enrolment.machine.clone();
+                let machine = enrollment.machine.clone();
                 if !self.report_only {
                     self.node = Some(NodeTasks::start(cluster.clone(), &self.places, machine));
                 }

@@ -1,4 +1,4 @@
-//! `bedplate-agent enrol`: leaves the seed of a token where the service looks for it, and waits until that has enrolled.
+//! `bedplate-agent enroll`: leaves the seed of a token where the service looks for it, and waits until that has enrolled.
 //!
 //! The token is a whole seed as one word; it comes by a file or by standard input, never on a command line, which every user of the
 //! host can read. Called by `cli`.
@@ -33,7 +33,7 @@ pub struct Wanted {
 
 /// Why the host is not enrolled.
 #[derive(Debug, Error)]
-pub enum EnrolError {
+pub enum EnrollError {
     /// The token's file.
     #[error("cannot read the token from {path}")]
     Read {
@@ -66,25 +66,25 @@ pub enum EnrolError {
 }
 
 /// Hands the token to the service; the Machine that this host then is.
-pub fn enrol(places: &Places, wanted: &Wanted) -> Result<MachineName, EnrolError> {
+pub fn enroll(places: &Places, wanted: &Wanted) -> Result<MachineName, EnrollError> {
     let seed = seed(&read(&wanted.token)?, &wanted.servers)?;
     places.write_seed(&seed)?;
     let end = Instant::now() + wanted.wait;
     loop {
-        let enrolment = places.read_enrolment()?;
-        if enrolment.is_some_and(|enrolment| enrolment.boot_id == seed.boot_id) {
+        let enrollment = places.read_enrollment()?;
+        if enrollment.is_some_and(|enrollment| enrollment.boot_id == seed.boot_id) {
             return Ok(seed.machine);
         }
         if Instant::now() >= end {
             let seconds = wanted.wait.as_secs();
-            return Err(EnrolError::Waits { seconds, why: why(places) });
+            return Err(EnrollError::Waits { seconds, why: why(places) });
         }
         std::thread::sleep(LOOK);
     }
 }
 
-fn read(path: &Path) -> Result<Zeroizing<String>, EnrolError> {
-    let failed = |source| EnrolError::Read { path: path.to_owned(), source };
+fn read(path: &Path) -> Result<Zeroizing<String>, EnrollError> {
+    let failed = |source| EnrollError::Read { path: path.to_owned(), source };
     let mut text = Zeroizing::new(String::new());
     if path == Path::new("-") {
         std::io::stdin().lock().take(MOST).read_to_string(&mut text).map_err(failed)?;
@@ -96,20 +96,20 @@ fn read(path: &Path) -> Result<Zeroizing<String>, EnrolError> {
 }
 
 /// The seed that a token is.
-fn seed(text: &str, servers: &[String]) -> Result<Seed, EnrolError> {
+fn seed(text: &str, servers: &[String]) -> Result<Seed, EnrollError> {
     let bytes = base64::engine::general_purpose::URL_SAFE_NO_PAD.decode(text.trim());
-    let bytes = Zeroizing::new(bytes.map_err(|_| EnrolError::NoToken)?);
-    let mut seed: Seed = serde_json::from_slice(&bytes).map_err(|_| EnrolError::NoToken)?;
+    let bytes = Zeroizing::new(bytes.map_err(|_| EnrollError::NoToken)?);
+    let mut seed: Seed = serde_json::from_slice(&bytes).map_err(|_| EnrollError::NoToken)?;
     if seed.token.is_none() {
-        return Err(EnrolError::NoToken);
+        return Err(EnrollError::NoToken);
     }
     if let Some(bad) = servers.iter().find(|server| !server.starts_with("https://")) {
-        return Err(EnrolError::BadServer(bad.clone()));
+        return Err(EnrollError::BadServer(bad.clone()));
     }
     if !servers.is_empty() {
         servers.clone_into(&mut seed.endpoints);
     }
-    if seed.endpoints.is_empty() { Err(EnrolError::NoServer) } else { Ok(seed) }
+    if seed.endpoints.is_empty() { Err(EnrollError::NoServer) } else { Ok(seed) }
 }
 
 /// What the service says of it.
@@ -146,15 +146,15 @@ mod tests {
         let text = format!("{}\n", token(&["https://a:1"], Some("s")));
         assert_eq!(seed(&text, &[]).unwrap().endpoints, ["https://a:1"]);
         assert_eq!(seed(&text, &["https://b:2".to_owned()]).unwrap().endpoints, ["https://b:2"]);
-        assert!(matches!(seed(&token(&[], Some("s")), &[]), Err(EnrolError::NoServer)));
-        assert!(matches!(seed(&text, &["http://b:2".to_owned()]), Err(EnrolError::BadServer(_))));
+        assert!(matches!(seed(&token(&[], Some("s")), &[]), Err(EnrollError::NoServer)));
+        assert!(matches!(seed(&text, &["http://b:2".to_owned()]), Err(EnrollError::BadServer(_))));
     }
 
     #[test]
     fn what_is_no_token_is_refused_without_an_echo_of_it() {
         for text in ["", "hunter2", &token(&["https://a:1"], None), &"A".repeat(4096)] {
             let error = seed(text, &[]).unwrap_err();
-            assert!(matches!(error, EnrolError::NoToken) && !format!("{error:?}").contains("hunter2"));
+            assert!(matches!(error, EnrollError::NoToken) && !format!("{error:?}").contains("hunter2"));
         }
     }
 
@@ -166,7 +166,7 @@ mod tests {
         std::fs::write(path.join("token"), token(&["https://a:1"], Some("s"))).unwrap();
         let places = Places { state: path.join("state"), run: path.join("run"), root: path.clone() };
         let wanted = Wanted { servers: Vec::new(), token: path.join("token"), wait: Duration::ZERO };
-        let error = enrol(&places, &wanted).unwrap_err();
+        let error = enroll(&places, &wanted).unwrap_err();
         assert!(error.to_string().contains("systemctl start bedplate-agent"), "{error}");
         let mode = std::fs::metadata(path.join("run/seed.json")).unwrap().permissions().mode();
         assert_eq!(mode & 0o777, 0o600);

@@ -41,7 +41,7 @@ pub enum IdentityError {
         source: io::Error,
     },
     /// The key's file does not hold a key.
-    #[error("{path} holds no usable key: remove it, then the host enrols anew with its next boot")]
+    #[error("{path} holds no usable key: remove it, then the host enrolls anew with its next boot")]
     Key {
         /// The file.
         path: PathBuf,

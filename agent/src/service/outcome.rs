@@ -4,7 +4,7 @@
 
 use std::time::Duration;
 
-use bedplate_api::wire::EnrolResponse;
+use bedplate_api::wire::EnrollResponse;
 
 use super::identity::IdentityError;
 use super::state::KeepStateError;
@@ -34,23 +34,23 @@ pub(super) enum Outcome {
     Done,
     /// pxed asks for patience.
     Pending {
-        /// Why, in pxed's words.
-        reason: String,
+        /// Cause of the wait, in pxed's words.
+        message: String,
         /// How long.
         wait: Duration,
     },
 }
 
 /// What an answer without a certificate means.
-pub(super) fn pending(response: EnrolResponse) -> Result<Outcome, ActError> {
+pub(super) fn pending(response: EnrollResponse) -> Result<Outcome, ActError> {
     match response {
-        EnrolResponse::Pending { reason, retry_seconds } => {
+        EnrollResponse::Pending { message, retry_seconds } => {
             let wait = Duration::from_secs(u64::from(retry_seconds.clamp(1, 300)));
-            Ok(Outcome::Pending { reason: reason.chars().take(500).collect(), wait })
+            Ok(Outcome::Pending { message: message.chars().take(500).collect(), wait })
         }
-        EnrolResponse::Challenge { challenge } => {
+        EnrollResponse::Challenge { challenge } => {
             Err(ActError::Challenge(challenge.chars().take(200).collect()))
         }
-        EnrolResponse::Enrolled { .. } => Ok(Outcome::Done),
+        EnrollResponse::Enrolled { .. } => Ok(Outcome::Done),
     }
 }

@@ -4,7 +4,7 @@
 //!
 //! ```text
 //!   no seed, no certificate: wait for a seed, or for a Machine if the seed was an unknown machine's
-//!   seed of a boot that has no certificate yet ---enrol---> certificate, seed forgotten
+//!   seed of a boot that has no certificate yet ---enroll---> certificate, seed forgotten
 //!   certificate ---report every heartbeat, renew from 2/3 of its life on--->
 //!   certificate has ended, no seed: wait; the next boot brings a seed
 //! ```
@@ -30,8 +30,8 @@ pub struct Held {
 /// When an act may be tried next; in the past if nothing holds it back.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct NotBefore {
-    /// Enrolment.
-    pub enrol: Timestamp,
+    /// Enrollment.
+    pub enroll: Timestamp,
     /// Renewal.
     pub renew: Timestamp,
     /// Report after a failed one.
@@ -47,7 +47,7 @@ pub struct Observed {
     pub seed: Option<BootId>,
     /// Whether pxed has refused that seed for good.
     pub seed_refused: bool,
-    /// Whether the boot gave a seed with which nobody can enrol: no Machine names this machine.
+    /// Whether the boot gave a seed with which nobody can enroll: no Machine names this machine.
     pub unknown: bool,
     /// The certificate, if one is there.
     pub held: Option<Held>,
@@ -78,7 +78,7 @@ pub enum Awaited {
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Next {
     /// Trade the seed's token for a certificate.
-    Enrol,
+    Enroll,
     /// The seed has done its work: remove it.
     ForgetSeed,
     /// Get a new certificate by the one that is there.
@@ -103,10 +103,10 @@ pub fn plan(observed: &Observed) -> Next {
     let held_now = held.filter(|held| now < held.not_after);
     match (seed, held) {
         (Some(boot), Some(held)) if boot == held.boot_id => return Next::ForgetSeed,
-        (Some(_), _) if now >= not_before.enrol => return Next::Enrol,
+        (Some(_), _) if now >= not_before.enroll => return Next::Enroll,
         _ => {}
     }
-    let retry = Next::Wait { until: not_before.enrol, awaited: Awaited::Retry };
+    let retry = Next::Wait { until: not_before.enroll, awaited: Awaited::Retry };
     let Some(held) = held_now else {
         let until = now.saturating_add(LOOK_FOR_SEED).unwrap_or(Timestamp::MAX);
         return match (seed, held) {
@@ -184,7 +184,7 @@ mod tests {
             unknown: false,
             held,
             last_report: last_report.map(at),
-            not_before: NotBefore { enrol: free, renew: free, report: free },
+            not_before: NotBefore { enroll: free, renew: free, report: free },
             disowned: false,
         }
     }
@@ -194,8 +194,8 @@ mod tests {
     }
 
     #[test]
-    fn a_host_that_was_off_until_its_certificate_ended_enrols_with_the_seed_of_its_boot() {
-        assert_eq!(plan(&observed(10_000, Some(NEW), Some(OLD), Some(9))), Next::Enrol);
+    fn a_host_that_was_off_until_its_certificate_ended_enrolls_with_the_seed_of_its_boot() {
+        assert_eq!(plan(&observed(10_000, Some(NEW), Some(OLD), Some(9))), Next::Enroll);
         let none = plan(&observed(10_000, None, Some(OLD), Some(9)));
         assert_eq!(none, wait(10_005, Awaited::SeedAfterEnd), "without a seed a person is asked for one");
     }
@@ -204,10 +204,10 @@ mod tests {
     fn every_state_has_its_act() {
         for (observed, expected) in [
             (observed(10, None, None, None), wait(15, Awaited::Seed)),
-            (observed(10, Some(NEW), None, None), Next::Enrol),
-            (observed(10, Some(NEW), Some(OLD), Some(9)), Next::Enrol),
+            (observed(10, Some(NEW), None, None), Next::Enroll),
+            (observed(10, Some(NEW), Some(OLD), Some(9)), Next::Enroll),
             (observed(10, Some(NEW), Some(NEW), Some(9)), Next::ForgetSeed),
-            (observed(400, Some(NEW), Some(OLD), None), Next::Enrol),
+            (observed(400, Some(NEW), Some(OLD), None), Next::Enroll),
             (observed(10, None, Some(OLD), None), Next::Report),
             (observed(10, None, Some(OLD), Some(10)), wait(70, Awaited::Heartbeat)),
             (observed(70, None, Some(OLD), Some(10)), Next::Report),
@@ -236,7 +236,7 @@ mod tests {
         renewing.last_report = Some(at(209));
         assert_eq!(plan(&renewing), wait(220, Awaited::Heartbeat));
         let mut enrolling = observed(10, Some(NEW), None, None);
-        enrolling.not_before.enrol = at(20);
+        enrolling.not_before.enroll = at(20);
         assert_eq!(plan(&enrolling), wait(20, Awaited::Retry));
         let mut reporting = observed(10, None, Some(OLD), None);
         reporting.not_before.report = at(30);
@@ -256,7 +256,7 @@ mod tests {
     #[test]
     fn a_refused_seed_leaves_an_older_certificate_in_use() {
         let mut refused = observed(10, Some(NEW), Some(OLD), None);
-        refused.not_before.enrol = at(300);
+        refused.not_before.enroll = at(300);
         assert_eq!(plan(&refused), wait(300, Awaited::Retry));
         refused.seed_refused = true;
         assert_eq!(plan(&refused), Next::Report);

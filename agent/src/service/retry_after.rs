@@ -10,7 +10,7 @@ use tokio::time::Instant;
 
 use super::plan::NotBefore;
 
-/// For enrolment, renewal and report, in this order.
+/// For enrollment, renewal and report, in this order.
 #[derive(Debug, Default, Clone, Copy)]
 pub(super) struct HeldBack([Option<Instant>; 3]);
 
@@ -31,13 +31,13 @@ impl HeldBack {
 
     /// The same by a clock that says `now`.
     pub(super) fn not_before(&self, now: Timestamp) -> NotBefore {
-        let [enrol, renew, report] = self.0.map(|until| {
+        let [enroll, renew, report] = self.0.map(|until| {
             let left = until.and_then(|until| until.checked_duration_since(Instant::now()));
             let left = left.filter(|left| !left.is_zero()).map(SignedDuration::try_from);
             left.map_or(Timestamp::MIN, |left| {
                 now.saturating_add(left.unwrap_or(SignedDuration::MAX)).unwrap_or(Timestamp::MAX)
             })
         });
-        NotBefore { enrol, renew, report }
+        NotBefore { enroll, renew, report }
     }
 }

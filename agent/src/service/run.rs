@@ -1,7 +1,7 @@
 //! The agent's loop: observe, plan, carry one act out, say where it stands.
 //!
 //! Every act may be killed at any instant: key and request are on disk before the token is spent, the certificate is on
-//! disk before the seed is removed, and a repeated enrolment is the same request. Called by `cli`.
+//! disk before the seed is removed, and a repeated enrollment is the same request. Called by `cli`.
 
 use std::time::Duration;
 
@@ -20,13 +20,13 @@ use super::identity::Identity;
 use super::outcome::{ActError, Outcome};
 use super::plan::{Awaited, Held, Next, Observed, back_off, plan, spread};
 use super::retry_after::HeldBack;
-use super::state::{Enrolment, Places, Standing};
+use super::state::{Enrollment, Places, Standing};
 use super::text_pages::give_back;
 use crate::fault::explained;
 use crate::metrics::{METRICS, Went};
 
 const VERSION: &str = env!("CARGO_PKG_VERSION");
-/// Longest back-off of an enrolment, a renewal or a report.
+/// Longest back-off of an enrollment, a renewal or a report.
 const MOST: Duration = Duration::from_secs(300);
 /// A refused token may be given anew to the same seed by nobody, but a person may mend pxed: asked rarely.
 const REFUSED: Duration = Duration::from_secs(300);
@@ -52,7 +52,7 @@ struct Agent {
     /// How this machine is called, if it booted as one that no Machine names.
     unknown: Option<MachineName>,
     seed_refused: bool,
-    enrolment: Option<Enrolment>,
+    enrollment: Option<Enrollment>,
     ways: Ways,
     last_report: Option<Timestamp>,
     heartbeat: Duration,
@@ -118,7 +118,7 @@ impl Agent {
             seed: None,
             unknown: None,
             seed_refused: false,
-            enrolment: None,
+            enrollment: None,
             last_report: None,
             heartbeat: Duration::from_secs(60),
             failures: [0; 3],
@@ -128,7 +128,7 @@ impl Agent {
         }
     }
 
-    /// Reads seed and enrolment. A file that cannot be read is said, and counts as not there.
+    /// Reads seed and enrollment. A file that cannot be read is said, and counts as not there.
     fn observe(&mut self) {
         let seed = self.places.read_seed().unwrap_or_else(|error| {
             self.note_error(&chain(&error));
@@ -140,20 +140,20 @@ impl Agent {
             self.failures[0] = 0;
         }
         self.unknown = seed.as_ref().filter(|seed| seed.token.is_none()).map(|seed| seed.machine.clone());
-        // A seed without a token is nothing to enrol with.
+        // A seed without a token is nothing to enroll with.
         self.seed = seed.filter(|seed| seed.token.is_some());
-        if self.enrolment.is_none() {
-            let enrolment = self.places.read_enrolment().unwrap_or_else(|error| {
+        if self.enrollment.is_none() {
+            let enrollment = self.places.read_enrollment().unwrap_or_else(|error| {
                 self.note_error(&chain(&error));
                 None
             });
             // An agent before this one may have been killed between certificate and key.
-            if let Some(Enrolment { machine, certificate_pem, .. }) = &enrolment
+            if let Some(Enrollment { machine, certificate_pem, .. }) = &enrollment
                 && let Err(error) = Identity::adopt_next(&self.places.state, machine, certificate_pem)
             {
                 self.note_error(&chain(&error));
             }
-            self.adopt(enrolment);
+            self.adopt(enrollment);
         }
         self.compare();
     }
@@ -161,9 +161,9 @@ impl Agent {
     /// Whether the cluster's Machine is the one that this host enrolled for, and knows its certificate. An API server that was restored knows
     /// an older one.
     fn compare(&mut self) {
-        let (seen, Some(enrolment)) = (self.ways.machine(), &mut self.enrolment) else { return };
+        let (seen, Some(enrollment)) = (self.ways.machine(), &mut self.enrollment) else { return };
         let known = seen.filter(|(_, ours)| !ours).map(|(uid, _)| uid);
-        let disowned = known.is_some() && known == enrolment.machine_uid;
+        let disowned = known.is_some() && known == enrollment.machine_uid;
         if disowned && !self.disowned {
             tracing::warn!("the cluster knows another certificate of this Machine's: asking for a new one");
             // A rack does not ask all at once.
@@ -171,30 +171,30 @@ impl Agent {
         }
         self.disowned = disowned;
         if let Some((uid, true)) = self.ways.machine()
-            && enrolment.machine_uid.as_ref() != Some(&uid)
+            && enrollment.machine_uid.as_ref() != Some(&uid)
         {
-            enrolment.machine_uid = Some(uid);
-            if let Err(error) = self.places.write_enrolment(enrolment) {
+            enrollment.machine_uid = Some(uid);
+            if let Err(error) = self.places.write_enrollment(enrollment) {
                 tracing::warn!(error = chain(&error), "the Machine's UID is not kept");
             }
         }
     }
 
-    fn adopt(&mut self, enrolment: Option<Enrolment>) {
-        let seconds = enrolment.as_ref().map_or(60, |e| e.heartbeat_seconds);
+    fn adopt(&mut self, enrollment: Option<Enrollment>) {
+        let seconds = enrollment.as_ref().map_or(60, |e| e.heartbeat_seconds);
         let seconds = seconds.clamp(*HEARTBEATS.start(), *HEARTBEATS.end());
         self.heartbeat = spread(Duration::from_secs(u64::from(seconds)), rand::random());
         self.ways.forget();
         // The next report goes out with this certificate, and the cluster's watches with it.
         self.last_report = None;
-        self.enrolment = enrolment;
+        self.enrollment = enrollment;
     }
 
     fn observed(&self, now: Timestamp) -> Observed {
-        let held = self.enrolment.as_ref().map(|enrolment| Held {
-            boot_id: enrolment.boot_id,
-            not_before: enrolment.not_before,
-            not_after: enrolment.not_after,
+        let held = self.enrollment.as_ref().map(|enrollment| Held {
+            boot_id: enrollment.boot_id,
+            not_before: enrollment.not_before,
+            not_after: enrollment.not_after,
             heartbeat: self.heartbeat,
         });
         Observed {
@@ -222,7 +222,7 @@ impl Agent {
                 }
                 return;
             }
-            Next::Enrol => ("enrol", 0, self.enrol().await),
+            Next::Enroll => ("enroll", 0, self.enroll().await),
             Next::Renew => ("renew", 1, self.renew().await),
             Next::Report => ("report", 2, self.report().await),
         };
@@ -252,9 +252,9 @@ impl Agent {
                 // A new certificate that is not known either is not replaced in a circle.
                 if index == 1 && self.disowned { spread(DISOWNED, rand::random()) } else { Duration::ZERO }
             }
-            Ok(Outcome::Pending { reason, wait }) => {
-                tracing::info!(act, reason, wait_seconds = wait.as_secs(), "pending");
-                self.say(&format!("{act}: pxed says: {reason}"), None);
+            Ok(Outcome::Pending { message, wait }) => {
+                tracing::info!(act, reason = message, wait_seconds = wait.as_secs(), "pending");
+                self.say(&format!("{act}: pxed says: {message}"), None);
                 wait
             }
             Err(error) => {
@@ -288,10 +288,10 @@ impl Agent {
                 &unknown
             }
             Awaited::Heartbeat => "enrolled, waiting for the next report or renewal",
-            Awaited::Retry => "waiting to try the enrolment again",
+            Awaited::Retry => "waiting to try the enrollment again",
             Awaited::Seed => "waiting for a seed: none was left by stage-1, and there is no certificate",
             Awaited::SeedAfterEnd => {
-                "waiting for a seed: the certificate has ended; boot the host again, or give it a token: `bedplate-agent enrol`"
+                "waiting for a seed: the certificate has ended; boot the host again, or give it a token: `bedplate-agent enroll`"
             }
         };
         self.say(doing, Some(until));
@@ -326,14 +326,14 @@ impl Agent {
             self.notifier.status(doing);
         }
         standing.next_try = next_try;
-        if let Some(enrolment) = &self.enrolment {
-            standing.machine = Some(enrolment.machine.clone());
-            standing.site = Some(enrolment.site.clone());
-            standing.certificate_ends = Some(enrolment.not_after);
-            METRICS.certificate(enrolment.not_after);
+        if let Some(enrollment) = &self.enrollment {
+            standing.machine = Some(enrollment.machine.clone());
+            standing.site = Some(enrollment.site.clone());
+            standing.certificate_ends = Some(enrollment.not_after);
+            METRICS.certificate(enrollment.not_after);
         }
         standing.cluster = self.ways.describe_cluster();
-        standing.enrolled = self.enrolment.as_ref().is_some_and(|enrolment| now < enrolment.not_after);
+        standing.enrolled = self.enrollment.as_ref().is_some_and(|enrollment| now < enrollment.not_after);
         if let Err(error) = self.places.write_standing(standing) {
             tracing::warn!(error = chain(&error), "cannot say where the agent stands");
         }

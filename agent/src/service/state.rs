@@ -1,6 +1,6 @@
-//! What the agent keeps: the enrolment in its state directory, the seed and its own status below /run.
+//! What the agent keeps: the enrollment in its state directory, the seed and its own status below /run.
 //!
-//! One file holds the whole enrolment, so that it is there or not there. Called by `run` and by `bedplate-agent status`.
+//! One file holds the whole enrollment, so that it is there or not there. Called by `run` and by `bedplate-agent status`.
 
 use std::io;
 use std::path::{Path, PathBuf};
@@ -51,10 +51,10 @@ pub enum KeepStateError {
     },
 }
 
-/// What an enrolment brought.
+/// What an enrollment brought.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
-pub struct Enrolment {
+pub struct Enrollment {
     /// The Machine that this host is.
     pub machine: MachineName,
     /// Its site.
@@ -150,21 +150,21 @@ impl Places {
         read_json(&self.run.join("boot.json"))
     }
 
-    /// The enrolment, if there is one.
-    pub fn read_enrolment(&self) -> Result<Option<Enrolment>, KeepStateError> {
-        read_json(&self.state.join("enrolment.json"))
+    /// The enrollment, if there is one.
+    pub fn read_enrollment(&self) -> Result<Option<Enrollment>, KeepStateError> {
+        read_json(&self.state.join("enrollment.json"))
     }
 
-    /// Keeps the enrolment, and a kubeconfig beside it if there is a cluster. On disk when it returns.
-    pub fn write_enrolment(&self, enrolment: &Enrolment) -> Result<(), KeepStateError> {
-        if let Some(kubernetes) = &enrolment.kubernetes {
-            write_json(&self.state.join("kubeconfig"), &self.kubeconfig(enrolment, kubernetes), 0o600)?;
+    /// Keeps the enrollment, and a kubeconfig beside it if there is a cluster. On disk when it returns.
+    pub fn write_enrollment(&self, enrollment: &Enrollment) -> Result<(), KeepStateError> {
+        if let Some(kubernetes) = &enrollment.kubernetes {
+            write_json(&self.state.join("kubeconfig"), &self.kubeconfig(enrollment, kubernetes), 0o600)?;
         }
-        write_json(&self.state.join("enrolment.json"), enrolment, 0o600)
+        write_json(&self.state.join("enrollment.json"), enrollment, 0o600)
     }
 
     /// A kubeconfig (JSON, which is YAML) that names the key by its path: the key stays in one file.
-    fn kubeconfig(&self, enrolment: &Enrolment, kubernetes: &KubernetesEndpoint) -> serde_json::Value {
+    fn kubeconfig(&self, enrollment: &Enrollment, kubernetes: &KubernetesEndpoint) -> serde_json::Value {
         use base64::Engine as _;
         let encode = |pem: &str| base64::engine::general_purpose::STANDARD.encode(pem);
         serde_json::json!({
@@ -175,7 +175,7 @@ impl Places {
                 "certificate-authority-data": encode(&kubernetes.ca_pem),
             }}],
             "users": [{"name": "agent", "user": {
-                "client-certificate-data": encode(&enrolment.certificate_pem),
+                "client-certificate-data": encode(&enrollment.certificate_pem),
                 "client-key": self.state.join("key.pem"),
             }}],
             "contexts": [{"name": "bedplate", "context": {"cluster": "bedplate", "user": "agent"}}],
@@ -247,13 +247,13 @@ mod tests {
     use super::*;
 
     #[test]
-    fn an_enrolment_is_kept_whole_with_a_kubeconfig_for_root_only() {
+    fn an_enrollment_is_kept_whole_with_a_kubeconfig_for_root_only() {
         use std::os::unix::fs::PermissionsExt;
         let directory = tempfile::tempdir().unwrap();
         let path = directory.path().to_owned();
         let places = Places { state: path.clone(), run: path.clone(), root: path.clone() };
         let kubernetes = KubernetesEndpoint { server: "https://k:6443".to_owned(), ca_pem: "CA".to_owned() };
-        let enrolment = Enrolment {
+        let enrollment = Enrollment {
             machine: "node-1".parse().unwrap(),
             site: "default".parse().unwrap(),
             boot_id: BootId::from_random([1; 16]),
@@ -266,9 +266,9 @@ mod tests {
             kubernetes: Some(kubernetes),
             machine_uid: None,
         };
-        assert_eq!(places.read_enrolment().unwrap(), None);
-        places.write_enrolment(&enrolment).unwrap();
-        assert_eq!(places.read_enrolment().unwrap(), Some(enrolment));
+        assert_eq!(places.read_enrollment().unwrap(), None);
+        places.write_enrollment(&enrollment).unwrap();
+        assert_eq!(places.read_enrollment().unwrap(), Some(enrollment));
         let config: serde_json::Value = read_json(&path.join("kubeconfig")).unwrap().unwrap();
         assert_eq!(config["clusters"][0]["cluster"]["server"], "https://k:6443");
         assert_eq!(config["users"][0]["user"]["client-certificate-data"], "Q0VSVA==");

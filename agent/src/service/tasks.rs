@@ -1,4 +1,4 @@
-//! The node's loop and the host's operations, beside the loop that enrols and reports.
+//! The node's loop and the host's operations, beside the loop that enrolls and reports.
 //!
 //! Both begin with the cluster and end before it. Called by `ways`.
 
@@ -121,14 +121,14 @@ struct Held {
 impl Credentials for Held {
     async fn current(&self) -> Result<Credential, String> {
         let places = self.places.clone();
-        let read = blocking(move || places.read_enrolment().map_err(|error| chain(&error)));
-        let enrolment = read.await?.ok_or("the host is not enrolled")?;
+        let read = blocking(move || places.read_enrollment().map_err(|error| chain(&error)));
+        let enrollment = read.await?.ok_or("the host is not enrolled")?;
         let kubernetes =
-            enrolment.kubernetes.ok_or("there is no cluster that this host's certificate is good for")?;
+            enrollment.kubernetes.ok_or("there is no cluster that this host's certificate is good for")?;
         Ok(Credential {
             server: kubernetes.server,
             ca_pem: kubernetes.ca_pem,
-            certificate_pem: enrolment.certificate_pem,
+            certificate_pem: enrollment.certificate_pem,
         })
     }
 }

@@ -9,7 +9,7 @@ use std::time::{Duration, Instant};
 
 use bedplate_agent::service::identity::Identity;
 use bedplate_agent::service::run::{PATIENCE, RunAgentError, run};
-use bedplate_agent::service::state::{Enrolment, Places, Standing};
+use bedplate_agent::service::state::{Enrollment, Places, Standing};
 use bedplate_api::id::BootId;
 use bedplate_api::wire::{SecretText, Seed};
 use bedplate_process::liveness::Liveness;
@@ -94,8 +94,8 @@ impl Host {
         std::fs::write(identity.join("sys_vendor"), vendor).unwrap();
     }
 
-    fn enrolment(&self) -> Option<Enrolment> {
-        self.places().read_enrolment().unwrap()
+    fn enrollment(&self) -> Option<Enrollment> {
+        self.places().read_enrollment().unwrap()
     }
 
     fn standing(&self) -> Standing {
@@ -150,12 +150,12 @@ async fn a_seed_becomes_a_certificate_and_reports_follow() {
     host.start();
     until("a report", || !pxed.seen.lock().unwrap().reports.is_empty()).await;
     assert!(!host.seed().exists(), "the seed is removed when it has done its work");
-    let enrolment = host.enrolment().unwrap();
-    assert_eq!((enrolment.machine.as_str(), enrolment.heartbeat_seconds), ("node-1", 5));
+    let enrollment = host.enrollment().unwrap();
+    assert_eq!((enrollment.machine.as_str(), enrollment.heartbeat_seconds), ("node-1", 5));
     until("it says so", || host.standing().enrolled && host.standing().last_report.is_some()).await;
     let seen = pxed.seen.lock().unwrap();
     assert_eq!(seen.reports[0].boot_id, Some(BootId::from_random([1; 16])));
-    assert_eq!(seen.reports[0].facts, None, "the enrolment held them already");
+    assert_eq!(seen.reports[0].facts, None, "the enrollment held them already");
     assert_eq!(seen.enrolled, 1);
 }
 
@@ -211,14 +211,14 @@ async fn every_fault_is_outlived_with_one_request_and_one_token() {
     let mut host = Host::new();
     host.give_seed(&pxed, 1, &pxed.ca_pem);
     host.start();
-    until("an enrolment", || host.enrolment().is_some()).await;
+    until("an enrollment", || host.enrollment().is_some()).await;
     until("the seed is gone", || !host.seed().exists()).await;
     let error = host.standing().last_error.unwrap();
     assert!(error.contains("another key"), "{error}");
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn an_agent_killed_after_its_token_was_taken_enrols_with_the_same_request() {
+async fn an_agent_killed_after_its_token_was_used_enrolls_with_the_same_request() {
     let pxed = Pxed::start(DAY).await;
     pxed.seen.lock().unwrap().faults.push_back(Fault::NoAnswer);
     let mut host = Host::new();
@@ -226,18 +226,18 @@ async fn an_agent_killed_after_its_token_was_taken_enrols_with_the_same_request(
     host.start();
     until("the token is taken", || pxed.seen.lock().unwrap().token_used_by.is_some()).await;
     host.kill().await;
-    assert!(host.seed().exists() && host.enrolment().is_none());
+    assert!(host.seed().exists() && host.enrollment().is_none());
     host.start();
-    until("an enrolment", || host.enrolment().is_some()).await;
+    until("an enrollment", || host.enrollment().is_some()).await;
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn an_agent_killed_before_it_forgot_the_seed_does_not_enrol_again() {
+async fn an_agent_killed_before_it_forgot_the_seed_does_not_enroll_again() {
     let pxed = Pxed::start(DAY).await;
     let mut host = Host::new();
     host.give_seed(&pxed, 1, &pxed.ca_pem);
     host.start();
-    until("an enrolment", || host.enrolment().is_some()).await;
+    until("an enrollment", || host.enrollment().is_some()).await;
     host.kill().await;
     host.give_seed(&pxed, 1, &pxed.ca_pem);
     let reports = pxed.seen.lock().unwrap().reports.len();
@@ -255,12 +255,12 @@ async fn the_next_boots_seed_is_used_although_a_certificate_is_there() {
     let mut host = Host::new();
     host.give_seed(&pxed, 1, &pxed.ca_pem);
     host.start();
-    until("an enrolment", || host.enrolment().is_some()).await;
+    until("an enrollment", || host.enrollment().is_some()).await;
     host.kill().await;
     host.give_seed(&pxed, 2, &pxed.ca_pem);
     host.start();
     let second = Some(BootId::from_random([2; 16]));
-    until("the second enrolment", || host.enrolment().map(|enrolment| enrolment.boot_id) == second).await;
+    until("the second enrollment", || host.enrollment().map(|enrollment| enrollment.boot_id) == second).await;
 }
 
 #[tokio::test(flavor = "multi_thread")]
@@ -273,14 +273,14 @@ async fn trust_6_next_key_is_shown_by_the_next_enrollment_alone() {
     Identity::open(&places.state, &"node-1".parse().unwrap()).unwrap();
     host.give_seed(&pxed, 1, &pxed.ca_pem);
     host.start();
-    until("an enrolment", || host.enrolment().is_some()).await;
+    until("an enrollment", || host.enrollment().is_some()).await;
     Identity::make_next(&places.state).unwrap();
     until("a renewal", || pxed.seen.lock().unwrap().issued.len() == 2).await;
     // The next token.
     pxed.seen.lock().unwrap().token_used_by = None;
     host.give_seed(&pxed, 2, &pxed.ca_pem);
     let next = places.state.join("key.next.pem");
-    until("the next key is the host's", || host.enrolment().is_some() && !next.exists()).await;
+    until("the next key is the host's", || host.enrollment().is_some() && !next.exists()).await;
     let reports = pxed.seen.lock().unwrap().reports.len();
     until("a report with it", || pxed.seen.lock().unwrap().reports.len() > reports).await;
     let seen = pxed.seen.lock().unwrap();
@@ -289,7 +289,7 @@ async fn trust_6_next_key_is_shown_by_the_next_enrollment_alone() {
     };
     assert_eq!(first.key, renewed.key);
     assert_ne!(first.key, second.key);
-    assert_eq!(host.enrolment().unwrap().certificate_pem, second.pem);
+    assert_eq!(host.enrollment().unwrap().certificate_pem, second.pem);
 }
 
 #[tokio::test(flavor = "multi_thread")]
@@ -303,7 +303,7 @@ async fn a_peer_of_another_authority_learns_nothing() {
     assert!(pxed.seen.lock().unwrap().paths.is_empty());
     assert!(host.seed().exists());
     host.give_seed(&pxed, 2, &pxed.ca_pem);
-    until("an enrolment by the right seed", || host.enrolment().is_some()).await;
+    until("an enrollment by the right seed", || host.enrollment().is_some()).await;
 }
 
 #[tokio::test(flavor = "multi_thread")]
@@ -336,7 +336,7 @@ async fn certificate_is_renewed_by_the_same_key_before_it_expires() {
     .await;
     let seen = pxed.seen.lock().unwrap();
     let [first, second] = seen.issued.as_slice() else { panic!("{} certificates", seen.issued.len()) };
-    assert_eq!((seen.enrolled, &host.enrolment().unwrap().certificate_pem), (1, &second.pem));
+    assert_eq!((seen.enrolled, &host.enrollment().unwrap().certificate_pem), (1, &second.pem));
     assert_eq!(first.key, second.key);
 }
 
@@ -344,7 +344,7 @@ async fn certificate_is_renewed_by_the_same_key_before_it_expires() {
 async fn a_certificate_that_has_ended_is_not_shown_and_a_seed_is_awaited() {
     let pxed = Pxed::start(DAY).await;
     let mut host = Host::new();
-    let enrolment = Enrolment {
+    let enrollment = Enrollment {
         machine: "node-1".parse().unwrap(),
         site: "default".parse().unwrap(),
         boot_id: BootId::from_random([1; 16]),
@@ -357,12 +357,12 @@ async fn a_certificate_that_has_ended_is_not_shown_and_a_seed_is_awaited() {
         kubernetes: None,
         machine_uid: None,
     };
-    host.places().write_enrolment(&enrolment).unwrap();
+    host.places().write_enrollment(&enrollment).unwrap();
     host.start();
     until("it says so", || host.standing().doing.contains("the certificate has ended")).await;
     assert!(pxed.seen.lock().unwrap().paths.is_empty());
     host.give_seed(&pxed, 2, &pxed.ca_pem);
-    until("an enrolment", || host.standing().enrolled).await;
+    until("an enrollment", || host.standing().enrolled).await;
 }
 
 #[tokio::test(flavor = "multi_thread")]

@@ -9,7 +9,7 @@ use std::sync::{Arc, Mutex};
 use std::time::{Duration, SystemTime};
 
 use bedplate_api::machine::Hardware;
-use bedplate_api::wire::{EnrolRequest, EnrolResponse, KubernetesEndpoint, Refusal, RenewRequest, Report};
+use bedplate_api::wire::{EnrollRequest, EnrollResponse, KubernetesEndpoint, Refusal, RenewRequest, Report};
 use http_body_util::{BodyExt, Full};
 use hyper::body::{Bytes, Incoming};
 use hyper::{Request, Response};
@@ -50,15 +50,15 @@ pub struct Seen {
     pub ages: VecDeque<Duration>,
     /// Issued certificates.
     pub issued: Vec<Issued>,
-    /// The facts of the last enrolment.
+    /// The facts of the last enrollment.
     pub facts: Option<Hardware>,
-    /// Enrolments that were answered with a certificate.
+    /// Enrollments that were answered with a certificate.
     pub enrolled: usize,
     /// Reports that were taken.
     pub reports: Vec<Report>,
     /// Whether the token is refused for good.
     pub refuse_token: bool,
-    /// The API server that an enrolment names.
+    /// The API server that an enrollment names.
     pub kubernetes: Option<KubernetesEndpoint>,
     /// As the API server: statuses of the next writes that are refused, in order.
     pub refusals: VecDeque<u16>,
@@ -142,7 +142,7 @@ impl Pxed {
         Self { url: format!("https://{address}"), ca_pem, seen, address, authority, task }
     }
 
-    /// Starts an API server beside it, which believes the same certificates; enrolments name it from now on.
+    /// Starts an API server beside it, which believes the same certificates; enrollments name it from now on.
     pub async fn start_api_server(&self) -> Self {
         let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
         let address = listener.local_addr().unwrap();
@@ -207,7 +207,7 @@ async fn answer(
     match fault {
         Some(Fault::Pending) => {
             let pending =
-                EnrolResponse::Pending { reason: "the signer is asleep".to_owned(), retry_seconds: 1 };
+                EnrollResponse::Pending { message: "the signer is asleep".to_owned(), retry_seconds: 1 };
             return Ok(json(200, &pending));
         }
         Some(Fault::Unavailable) => return Ok(refusal(503, "Busy")),
@@ -264,8 +264,8 @@ fn respond(
     fault: Option<Fault>,
 ) -> Response<Full<Bytes>> {
     match (path, known) {
-        ("/v1/enrol", _) => {
-            let request: EnrolRequest = serde_json::from_slice(body).unwrap();
+        ("/v1/enroll", _) => {
+            let request: EnrollRequest = serde_json::from_slice(body).unwrap();
             let used = seen.token_used_by.get_or_insert_with(|| request.csr_pem.clone());
             if *used != request.csr_pem || request.token.0 != "token" || seen.refuse_token {
                 return refusal(409, "TokenUsed");
@@ -298,7 +298,7 @@ fn respond(
 }
 
 impl Authority {
-    fn sign(&self, csr_pem: &str, seen: &mut Seen) -> EnrolResponse {
+    fn sign(&self, csr_pem: &str, seen: &mut Seen) -> EnrollResponse {
         let mut csr = CertificateSigningRequestParams::from_pem(csr_pem).unwrap();
         let begins = SystemTime::now() - seen.ages.pop_front().unwrap_or_default();
         csr.params.not_before = begins.into();
@@ -306,7 +306,11 @@ impl Authority {
         let certificate_pem = csr.signed_by(&self.issuer).unwrap().pem();
         let key = csr.public_key.der_bytes().to_vec();
         seen.issued.push(Issued { pem: certificate_pem.clone(), key });
-        EnrolResponse::Enrolled { certificate_pem, kubernetes: seen.kubernetes.clone(), heartbeat_seconds: 5 }
+        EnrollResponse::Enrolled {
+            certificate_pem,
+            kubernetes: seen.kubernetes.clone(),
+            heartbeat_seconds: 5,
+        }
     }
 }
 

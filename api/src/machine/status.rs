@@ -264,7 +264,7 @@ pub struct EnrolmentStatus {
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schemars(range(min = 1))]
     pub generation: Option<i64>,
-    /// Time of the permission for another key (`bedplate machine re-enrol`) that was used up last. Later ones are good.
+    /// Time of the permission for another key (`bedplate machine re-enroll`) that was used up last. Later ones are good.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub permission_time: Option<Time>,
 }

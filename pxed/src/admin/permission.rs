@@ -1,4 +1,4 @@
-//! Route of the socket that permits another key (`bedplate machine re-enrol`).
+//! Route of the socket that permits another key (`bedplate machine re-enroll`).
 //!
 //! Called by `route`.
 

@@ -74,7 +74,7 @@ pub fn router(state: AdminState) -> Router {
         .route("/v1/machines", get(machines))
         .route("/v1/machines/{name}", get(machine))
         .route("/v1/machines/{name}/token", post(token::issue))
-        .route("/v1/machines/{name}/re-enrol", post(permission::allow))
+        .route("/v1/machines/{name}/re-enroll", post(permission::allow))
         .route("/v1/explain/{subject}", get(explain))
         .route("/v1/discovered", get(discovered))
         .route("/v1/status", get(status))

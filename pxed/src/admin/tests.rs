@@ -209,7 +209,7 @@ async fn operations_of_a_cluster_are_not_made_here_and_the_refusal_says_where() 
 #[tokio::test]
 async fn permission_for_another_key_is_refused_without_a_machine() {
     let (_directory, path, _server) = serving(Desk::default());
-    let (code, refusal) = ask(&path, "POST /v1/machines/nobody/re-enrol", "null").await;
+    let (code, refusal) = ask(&path, "POST /v1/machines/nobody/re-enroll", "null").await;
     assert_eq!((code, refusal["reason"].as_str()), (404, Some("NotFound")), "{refusal}");
 }
 
@@ -227,7 +227,7 @@ async fn trust_6_answer_names_the_boot_that_a_permission_is_for() {
     let listener = bind(&path, None).unwrap();
     let _server = tokio::spawn(serve(listener, path.clone(), state, CancellationToken::new()));
     let permit =
-        async |query: &str| ask(&path, &format!("POST /v1/machines/a/re-enrol{query}"), "null").await;
+        async |query: &str| ask(&path, &format!("POST /v1/machines/a/re-enroll{query}"), "null").await;
     let (upper, boot) = ("AB".repeat(16), "ab".repeat(16));
     let answer = permit(&format!("?boot={upper}")).await;
     assert_eq!(answer, (201, json!({ "machine": "a", "boot": boot })));
@@ -342,7 +342,7 @@ async fn operations_and_tokens_need_the_admin_group_and_reading_does_not() {
         let body = axum::body::to_bytes(response.into_body(), 1 << 20).await.unwrap();
         (code, String::from_utf8(body.to_vec()).unwrap())
     };
-    for route in ["/v1/operations", "/v1/machines/a/token", "/v1/machines/a/re-enrol"] {
+    for route in ["/v1/operations", "/v1/machines/a/token", "/v1/machines/a/re-enroll"] {
         let (code, refusal) = ask(&[4], "POST", route).await;
         assert_eq!(code, 403, "{route}: {refusal}");
         assert!(

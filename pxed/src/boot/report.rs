@@ -271,8 +271,8 @@ mod tests {
         let first = rig.open(1);
         rig.boots().reached(&record(first), Stage::Userspace, now);
         assert_eq!(shown(now), Some(public_id(first)));
-        let enrolment = serde_json::json!({ "keyFingerprint": "k", "keyTime": now.to_string() });
-        rig.registry.update(&name, |status| status.enrolment = serde_json::from_value(enrolment).unwrap());
+        let enrollment = serde_json::json!({ "keyFingerprint": "k", "keyTime": now.to_string() });
+        rig.registry.update(&name, |status| status.enrolment = serde_json::from_value(enrollment).unwrap());
         rig.heard.request(&known, now);
         let second = rig.open(2);
         assert_eq!(shown(now), Some(public_id(first)), "anyone can send a packet");
@@ -303,7 +303,7 @@ mod tests {
     }
 
     #[test]
-    fn conditions_follow_a_boot_from_its_first_packet_to_enrolment() {
+    fn conditions_follow_a_boot_from_its_first_packet_to_enrollment() {
         let mut status = MachineStatus::default();
         let mut timeline = Timeline::new(BootId::from_random([1; 16]), at(0));
         apply_timeline(&mut status, &timeline, State::Disk, at(0));

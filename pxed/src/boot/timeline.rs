@@ -314,7 +314,7 @@ const fn awaited(stage: Stage) -> &'static str {
         Stage::Initrd => "the loader fetches the initrd",
         Stage::Rootfs => "the kernel starts, and stage-1 fetches the root file system",
         Stage::Userspace => "systemd starts the agent",
-        Stage::Enrolled => "the agent enrols over TLS",
+        Stage::Enrolled => "the agent enrolls over TLS",
     }
 }
 

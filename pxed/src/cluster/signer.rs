@@ -37,7 +37,7 @@ use crate::enroll::signer::{Expected, KeyRecord, SignError, Signed, Signer};
 
 /// Who writes `status.enrolment`. Not the manager of the rest of pxed's fields: of several pxed at one site only the one that
 /// enrolled the host knows the certificate, and the others' applies are not to take it away.
-const FIELD_MANAGER: &str = "pxed-enrolment";
+const FIELD_MANAGER: &str = "pxed-enrollment";
 
 const SIGNER: &str = "kubernetes.io/kube-apiserver-client";
 
@@ -122,13 +122,13 @@ impl ClusterSigner {
             }
             version => version?,
         };
-        let enrolment = key.enrolment;
+        let enrollment = key.enrollment;
         let body = serde_json::json!({
             "apiVersion": Machine::api_version(&()),
             "kind": Machine::kind(&()),
             "metadata": { "name": machine, "uid": uid, "resourceVersion": version },
             "status": {
-                "enrolment": EnrolmentStatus { certificate_fingerprint: Some(fingerprint), ..enrolment }
+                "enrolment": EnrolmentStatus { certificate_fingerprint: Some(fingerprint), ..enrollment }
             },
         });
         let machines: Api<Machine> = Api::all(self.client.clone());
@@ -166,11 +166,11 @@ impl ClusterSigner {
                 told.key_fingerprint == *key && heartbeat.as_ref().is_none_or(|seen| *seen == beats)
             }
             Expected::Earlier => EnrolledKey::of(Some(&told))
-                .zip(EnrolledKey::of(Some(&key.enrolment)))
+                .zip(EnrolledKey::of(Some(&key.enrollment)))
                 .is_some_and(|(told, own)| told.cmp_row(&own).is_lt()),
         };
         let is_other =
-            told.key_fingerprint.is_some() && told.key_fingerprint != key.enrolment.key_fingerprint;
+            told.key_fingerprint.is_some() && told.key_fingerprint != key.enrollment.key_fingerprint;
         if is_other && !is_expected {
             return Err(SignError::Replaced(machine.clone()));
         }
@@ -310,7 +310,7 @@ async fn approve(
     status.conditions.get_or_insert_default().push(CertificateSigningRequestCondition {
         type_: "Approved".to_owned(),
         status: "True".to_owned(),
-        reason: Some("BedplateEnrolment".to_owned()),
+        reason: Some("BedplateEnrollment".to_owned()),
         message: Some("pxed checked the one-time token of the machine's boot".to_owned()),
         last_update_time: Some(now.clone()),
         last_transition_time: Some(now),

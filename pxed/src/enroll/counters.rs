@@ -7,8 +7,8 @@ use bedplate_api::reason::refusal::AgentRefusal;
 use bedplate_process::counter::{By, labels, one, read};
 
 labels! {
-    /// What came of an enrolment.
-    pub enum Enrolment {
+    /// What came of an enrollment.
+    pub enum Enrollment {
         /// The host has a certificate.
         Enrolled => "enrolled",
         /// The answer was lost, and is given again.
@@ -69,7 +69,7 @@ impl Refusals {
 #[derive(Debug, Default)]
 pub struct Counters {
     /// Requests for a first certificate.
-    pub enrolments: By<Enrolment>,
+    pub enrollments: By<Enrollment>,
     /// Requests for a further one.
     pub renewals: By<Renewal>,
     /// Reports.

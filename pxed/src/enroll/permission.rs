@@ -1,10 +1,10 @@
-//! Permission for another key of a Machine whose key in force is still heard: `bedplate machine re-enrol`.
+//! Permission for another key of a Machine whose key in force is still heard: `bedplate machine re-enroll`.
 //!
 //! Without a cluster pxed stores the permission. In a cluster it is an annotation, which agents and pxed cannot write. Either way it is
 //! valid for one key and one hour (`heard::Evidence`). It may be for one boot alone. Called by the admin socket.
 
 use bedplate_api::id::MachineName;
-use bedplate_api::machine::RE_ENROL_ANNOTATION;
+use bedplate_api::machine::RE_ENROLL_ANNOTATION;
 use jiff::Timestamp;
 use serde::{Deserialize, Serialize};
 use thiserror::Error;
@@ -89,7 +89,7 @@ fn given(
 ) -> impl Iterator<Item = (Timestamp, Option<String>)> + use<> {
     let annotations = known.machine.metadata.annotations.as_ref();
     let annotated = annotations.and_then(|all| {
-        let text = all.get(RE_ENROL_ANNOTATION)?;
+        let text = all.get(RE_ENROLL_ANNOTATION)?;
         let (time, boot) = match text.split_once('/') {
             Some((time, boot)) => (time, Some(boot.to_ascii_lowercase())),
             None => (text.as_str(), None),
@@ -117,7 +117,7 @@ mod tests {
         ] {
             let mut machine = machine("a", &["52:54:00:00:00:0a"]);
             let text = format!("2026-01-01T00:00:00Z/{named}");
-            machine.metadata.annotations = Some([(RE_ENROL_ANNOTATION.to_owned(), text)].into());
+            machine.metadata.annotations = Some([(RE_ENROLL_ANNOTATION.to_owned(), text)].into());
             let machines = Snapshot::build(&"default".parse().unwrap(), [machine]);
             let known = machines.by_name(&"a".parse().unwrap()).unwrap();
             assert_eq!(latest_for(known, None, &boot).is_some(), is_for, "{named}");

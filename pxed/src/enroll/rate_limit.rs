@@ -17,7 +17,7 @@ use crate::token_bucket::{Allowances, Rate};
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub enum Asked {
     /// A first certificate.
-    Enrolment,
+    Enrollment,
     /// A further one.
     Renewal,
     /// To take a report: a heartbeat, twice a minute.
@@ -48,7 +48,7 @@ impl Asked {
     /// An agent that is told to wait for its certificate asks again after so many seconds as one more is allowed in.
     const fn rate(self) -> Rate {
         let (burst, each) = match self {
-            Self::Enrolment => (30, 2000),
+            Self::Enrollment => (30, 2000),
             Self::Renewal => (20, 10_000),
             Self::Report | Self::Node => (30, 1000),
             Self::Operation => (120, 250),

@@ -210,7 +210,7 @@ impl Service {
         expected: Expected,
         certificate: String,
     ) -> Result<Signed, Refused> {
-        let key = KeyRecord { enrolment: record(&certified.enrolled), expected };
+        let key = KeyRecord { enrollment: record(&certified.enrolled), expected };
         match self.signer.put_in_force((name, &certified.uid), key, certificate).await {
             Ok(signed) => Ok(signed),
             Err(error @ SignError::Replaced(_)) => refused(AgentRefusal::KeyReplaced, error.to_string()),

@@ -1,4 +1,4 @@
-//! The TLS listener for agents: `/v1/enrol`, `/v1/renew`, `/v1/report`, and without a cluster `/v1/watch`, `/v1/operation`, `/v1/node`, `/v1/secret`. Bounds handshakes and bodies; accepting and its limits
+//! The TLS listener for agents: `/v1/enroll`, `/v1/renew`, `/v1/report`, and without a cluster `/v1/watch`, `/v1/operation`, `/v1/node`, `/v1/secret`. Bounds handshakes and bodies; accepting and its limits
 //! are `bedplate_process::listen`'s.
 
 use std::net::IpAddr;
@@ -6,7 +6,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use bedplate_api::reason::refusal::AgentRefusal;
-use bedplate_api::wire::{MAX_ENROL_BYTES, Refusal, WatchResponse};
+use bedplate_api::wire::{MAX_ENROLL_BYTES, Refusal, WatchResponse};
 use bedplate_process::exit::chain;
 use bedplate_process::listen::socket::Guarded;
 use bedplate_process::listen::{Accepted, Cut, Listening, converse, listen};
@@ -38,7 +38,7 @@ const PATIENCE: Duration = Duration::from_secs(20);
 
 /// What there is.
 const PATHS: [&str; 7] =
-    ["/v1/enrol", "/v1/renew", "/v1/report", "/v1/watch", "/v1/operation", "/v1/node", "/v1/secret"];
+    ["/v1/enroll", "/v1/renew", "/v1/report", "/v1/watch", "/v1/operation", "/v1/node", "/v1/secret"];
 
 type Answer = Response<Full<Bytes>>;
 
@@ -151,9 +151,9 @@ async fn decide(
     if parts.method != Method::POST {
         return refused(AgentRefusal::MethodNotAllowed, "this resource takes POST");
     }
-    if path == "/v1/enrol" {
-        let asked = read_up_to(MAX_ENROL_BYTES, body).await?;
-        return Ok(json(StatusCode::OK, &service.enrol(asked, address, now).await?));
+    if path == "/v1/enroll" {
+        let asked = read_up_to(MAX_ENROLL_BYTES, body).await?;
+        return Ok(json(StatusCode::OK, &service.enroll(asked, address, now).await?));
     }
     if let Some(identity) = identity {
         check_validity(identity, now)?;
@@ -187,7 +187,7 @@ async fn decide(
             Ok(empty())
         }
         (_, None) => {
-            refused(AgentRefusal::NoClientCertificate, "this needs the certificate that an enrolment gave")
+            refused(AgentRefusal::NoClientCertificate, "this needs the certificate that an enrollment gave")
         }
     }
 }

@@ -1,4 +1,4 @@
-//! What is answered to an agent: enrolment, renewal, report. Decides; `serve` has the socket, `signer` the key.
+//! What is answered to an agent: enrollment, renewal, report. Decides; `serve` has the socket, `signer` the key.
 
 use std::net::IpAddr;
 use std::sync::Arc;
@@ -9,12 +9,12 @@ use bedplate_api::machine::{Address, AgentStatus, Hardware, MachineStatus, Time}
 use bedplate_api::reason::event::PxedEvent;
 use bedplate_api::reason::machine::EnrolledReason;
 use bedplate_api::reason::refusal::AgentRefusal;
-use bedplate_api::wire::{EnrolRequest, EnrolResponse, RenewRequest, Report, Stage};
+use bedplate_api::wire::{EnrollRequest, EnrollResponse, RenewRequest, Report, Stage};
 use bedplate_process::exit::chain;
 use jiff::Timestamp;
 
 use super::alarm::Alarm;
-use super::counters::{Counters, Enrolment, Renewal, Reported};
+use super::counters::{Counters, Enrollment, Renewal, Reported};
 use super::csr::{CertificateRequest, ReadRequestError};
 use super::identity::Identity;
 use super::in_force::InForce;
@@ -83,30 +83,30 @@ pub struct Service {
 }
 
 impl Service {
-    /// Handles `POST /v1/enrol` of a host at `peer`.
+    /// Handles `POST /v1/enroll` of a host at `peer`.
     ///
     /// # Errors
     /// The refusal. A lost answer is no reason: the same token and key get it again.
-    pub async fn enrol(
+    pub async fn enroll(
         &self,
-        request: EnrolRequest,
+        request: EnrollRequest,
         peer: IpAddr,
         now: Timestamp,
-    ) -> Result<EnrolResponse, Refused> {
-        let decided = self.decide_enrolment(request, peer, now).await;
-        self.counters.enrolments.one(match &decided {
+    ) -> Result<EnrollResponse, Refused> {
+        let decided = self.decide_enrollment(request, peer, now).await;
+        self.counters.enrollments.one(match &decided {
             Ok((how, _)) => *how,
-            Err(_) => Enrolment::Refused,
+            Err(_) => Enrollment::Refused,
         });
         decided.map(|(_, response)| response)
     }
 
-    async fn decide_enrolment(
+    async fn decide_enrollment(
         &self,
-        request: EnrolRequest,
+        request: EnrollRequest,
         peer: IpAddr,
         now: Timestamp,
-    ) -> Result<(Enrolment, EnrolResponse), Refused> {
+    ) -> Result<(Enrollment, EnrollResponse), Refused> {
         let (seeds, boot) = (self.boots.seeds(), request.boot_id);
         // The token comes first: a request costs its client nothing, and pxed the verification of a signature.
         let seed = seeds.check(boot, &request.token, now);
@@ -116,11 +116,11 @@ impl Service {
         let Owner::Machine { name, uid } = seed.owner.clone() else {
             return refused(
                 AgentRefusal::UnknownMachine,
-                "an unknown machine cannot enrol: make a Machine of its MAC address and boot it again",
+                "an unknown machine cannot enroll: make a Machine of its MAC address and boot it again",
             );
         };
         // Not before its token was found to be good: nobody else's is used up.
-        rate_limit::admit(&self.paces, (&name, &hash(&boot.to_string())), Asked::Enrolment)?;
+        rate_limit::admit(&self.paces, (&name, &hash(&boot.to_string())), Asked::Enrollment)?;
         let known = self.check_machine(&name, Some(&uid))?;
         csr.check_subject((&name, &uid), self.signer.needs_whole_subject())
             .or_else(|error| bad_request(&error))?;
@@ -133,7 +133,7 @@ impl Service {
         claimed.or_else(|error| self.bad_token(boot, peer, &error))?;
         // A lost answer is given again; its key does not become the current one again.
         if let Some(certificate) = seed.claim.as_ref().and_then(|claim| claim.certificate.clone()) {
-            return Ok((Enrolment::Repeated, self.enrolled(certificate)));
+            return Ok((Enrollment::Repeated, self.enrolled(certificate)));
         }
         let signed = match self.signer.sign((&name, &uid), &csr, &boot.to_string()).await {
             Ok(signed) => signed,
@@ -144,7 +144,7 @@ impl Service {
             Signed::Pending(reason) => return Ok(pending(reason)),
         };
         let decided = self.put_in_force_now(&candidate, (&name, &uid), certificate).await?;
-        if matches!(decided, (Enrolment::Enrolled, _)) {
+        if matches!(decided, (Enrollment::Enrolled, _)) {
             self.take_facts(&name, request.agent_version, Some(request.facts), Timestamp::now());
         }
         Ok(decided)
@@ -156,13 +156,13 @@ impl Service {
         candidate: &Candidate<'_>,
         (name, uid): (&MachineName, &str),
         certificate: String,
-    ) -> Result<(Enrolment, EnrolResponse), Refused> {
+    ) -> Result<(Enrollment, EnrollResponse), Refused> {
         let (seeds, boot, now) = (self.boots.seeds(), candidate.boot, Timestamp::now());
         let Some(_turn) = self.turns.take(name) else { return Ok(pending(busy(name))) };
         let seed = seeds.check(boot, candidate.token, now);
         let seed = seed.or_else(|error| self.bad_token(boot, candidate.peer, &error))?;
         if let Some(certificate) = seed.claim.and_then(|claim| claim.certificate) {
-            return Ok((Enrolment::Repeated, self.enrolled(certificate)));
+            return Ok((Enrollment::Repeated, self.enrolled(certificate)));
         }
         let known = self.check_machine(name, Some(uid))?;
         let former = match self.admit_key(&known, candidate, now).await? {
@@ -183,7 +183,7 @@ impl Service {
         }
         self.tell_certified(name, &certified);
         self.settle(&known, candidate, former.force, now);
-        Ok((Enrolment::Enrolled, self.enrolled(certificate)))
+        Ok((Enrollment::Enrolled, self.enrolled(certificate)))
     }
 
     /// Tells that the host of a candidate is enrolled; `former`: what was in force before.
@@ -232,11 +232,11 @@ impl Service {
         identity: &Identity,
         request: RenewRequest,
         now: Timestamp,
-    ) -> Result<EnrolResponse, Refused> {
+    ) -> Result<EnrollResponse, Refused> {
         let decided = self.decide_renewal(identity, request, now).await;
         self.counters.renewals.one(match &decided {
-            Ok(EnrolResponse::Pending { .. }) => Renewal::Pending,
-            Ok(EnrolResponse::Enrolled { .. } | EnrolResponse::Challenge { .. }) => Renewal::Renewed,
+            Ok(EnrollResponse::Pending { .. }) => Renewal::Pending,
+            Ok(EnrollResponse::Enrolled { .. } | EnrollResponse::Challenge { .. }) => Renewal::Renewed,
             Err(_) => Renewal::Refused,
         });
         decided
@@ -247,7 +247,7 @@ impl Service {
         identity: &Identity,
         request: RenewRequest,
         now: Timestamp,
-    ) -> Result<EnrolResponse, Refused> {
+    ) -> Result<EnrollResponse, Refused> {
         let name = &identity.machine;
         let uid = self.hear(identity).await?;
         let csr = CertificateRequest::read(&request.csr_pem).or_else(|error| bad_request(&error))?;
@@ -271,8 +271,8 @@ impl Service {
                 tracing::info!(machine = %name, "certificate renewed");
                 Ok(self.enrolled(certificate))
             }
-            Signed::Pending(reason) => {
-                Ok(EnrolResponse::Pending { reason, retry_seconds: RENEW_RETRY_SECONDS })
+            Signed::Pending(message) => {
+                Ok(EnrollResponse::Pending { message, retry_seconds: RENEW_RETRY_SECONDS })
             }
         }
     }
@@ -351,8 +351,8 @@ impl Service {
         rate_limit::admit(&self.paces, (&identity.machine, &identity.key), Asked::by(path))
     }
 
-    fn enrolled(&self, certificate_pem: String) -> EnrolResponse {
-        EnrolResponse::Enrolled {
+    fn enrolled(&self, certificate_pem: String) -> EnrollResponse {
+        EnrollResponse::Enrolled {
             certificate_pem,
             kubernetes: self.signer.kubernetes(),
             heartbeat_seconds: HEARTBEAT_SECONDS,
@@ -421,8 +421,8 @@ impl Service {
 }
 
 /// The answer to a host that should ask again.
-fn pending(reason: String) -> (Enrolment, EnrolResponse) {
-    (Enrolment::Pending, EnrolResponse::Pending { reason, retry_seconds: RETRY_SECONDS })
+fn pending(message: String) -> (Enrollment, EnrollResponse) {
+    (Enrollment::Pending, EnrollResponse::Pending { message, retry_seconds: RETRY_SECONDS })
 }
 
 fn busy(name: &MachineName) -> String {
@@ -444,6 +444,6 @@ fn bad_request<T>(error: &ReadRequestError) -> Result<T, Refused> {
 }
 
 pub(super) fn store_failed<T>(name: &MachineName, error: &crate::store::StoreError) -> Result<T, Refused> {
-    tracing::error!(machine = %name, error = chain(error), "the store failed in an enrolment");
+    tracing::error!(machine = %name, error = chain(error), "the store failed in an enrollment");
     refused(AgentRefusal::StoreFailed, "pxed cannot write to its store: see its log")
 }

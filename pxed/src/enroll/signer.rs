@@ -30,7 +30,7 @@ pub enum Signed {
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct KeyRecord {
     /// The record, without the certificate.
-    pub enrolment: EnrolmentStatus,
+    pub enrollment: EnrolmentStatus,
     /// Key that the status must name when the record is written.
     pub expected: Expected,
 }

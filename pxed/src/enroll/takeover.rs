@@ -10,11 +10,11 @@ use bedplate_api::id::{BootId, Digest};
 use bedplate_api::machine::Time;
 use bedplate_api::reason::event::PxedEvent;
 use bedplate_api::reason::machine::EnrolledReason;
-use bedplate_api::wire::{EnrolResponse, SecretText};
+use bedplate_api::wire::{EnrollResponse, SecretText};
 use jiff::Timestamp;
 
 use super::alarm::Alarm;
-use super::counters::Enrolment;
+use super::counters::Enrollment;
 use super::in_force::{InForce, latest};
 use super::permission;
 use super::service::{Refused, Service};
@@ -47,7 +47,7 @@ pub(super) enum Admission {
     /// It may.
     Now(Former),
     /// Its host must wait, with this answer.
-    Later(Enrolment, EnrolResponse),
+    Later(Enrollment, EnrollResponse),
 }
 
 /// The key before.
@@ -124,7 +124,7 @@ impl Service {
         });
         let left = u32::try_from(until.duration_since(now).as_secs()).unwrap_or_default();
         let retry_seconds = left.saturating_add(1).min(RETRY_SECONDS);
-        Admission::Later(Enrolment::Pending, EnrolResponse::Pending { reason: message, retry_seconds })
+        Admission::Later(Enrollment::Pending, EnrollResponse::Pending { message, retry_seconds })
     }
 
     /// Reports a host that must wait, and answers it.
@@ -145,8 +145,8 @@ impl Service {
         });
         let is_up = heard > candidate.seed.time;
         self.registry.update(&known.name, |status| apply_heard_elsewhere(status, is_up, &message, now));
-        let answer = EnrolResponse::Pending { reason: message, retry_seconds: RETRY_SECONDS };
-        Admission::Later(Enrolment::HeardElsewhere, answer)
+        let answer = EnrollResponse::Pending { message, retry_seconds: RETRY_SECONDS };
+        Admission::Later(Enrollment::HeardElsewhere, answer)
     }
 }
 
@@ -183,6 +183,6 @@ fn message(
     format!(
         "host at {peer} (boot {boot}) asks to enroll with a new key and waits: {heard}{deaf}; the new \
          key is accepted {after} if the key in force says nothing more; if the host was replaced or reinstalled, run \
-         `bedplate machine re-enrol {name} --boot {boot}`, otherwise find out whose host it is"
+         `bedplate machine re-enroll {name} --boot {boot}`, otherwise find out whose host it is"
     )
 }

@@ -7,7 +7,7 @@ use std::time::Duration;
 use bedplate_api::id::BootId;
 use bedplate_api::machine::{Hardware, StateDiskStatus};
 use bedplate_api::reason::refusal::AgentRefusal;
-use bedplate_api::wire::{EnrolRequest, EnrolResponse, Refusal, RenewRequest, Report, SecretText, Seed};
+use bedplate_api::wire::{EnrollRequest, EnrollResponse, Refusal, RenewRequest, Report, SecretText, Seed};
 use hyper::Method;
 use jiff::Timestamp;
 use rcgen::{CertificateParams, DistinguishedName, DnType, KeyPair};
@@ -18,7 +18,7 @@ use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::{TcpListener, TcpStream};
 use tokio_util::sync::CancellationToken;
 
-use super::counters::{Counters, Enrolment, Renewal, Reported};
+use super::counters::{Counters, Enrollment, Renewal, Reported};
 use super::permission::Permissions;
 use super::rate_limit::Paces;
 use super::service::Service;
@@ -123,8 +123,8 @@ impl Agents {
         (response.status().as_u16(), response.text().await.unwrap())
     }
 
-    async fn enrol(&self, request: &EnrolRequest) -> Result<EnrolResponse, (u16, String)> {
-        let (status, text) = self.post(&self.client(None), "/v1/enrol", request).await;
+    async fn enroll(&self, request: &EnrollRequest) -> Result<EnrollResponse, (u16, String)> {
+        let (status, text) = self.post(&self.client(None), "/v1/enroll", request).await;
         match status {
             200 => Ok(serde_json::from_str(&text).unwrap()),
             status => Err((status, serde_json::from_str::<Refusal>(&text).unwrap().reason)),
@@ -133,8 +133,8 @@ impl Agents {
 
     async fn enrolled(&self, transaction: u32, key: &KeyPair) -> (String, BootId) {
         let seed = self.seed(transaction).await;
-        match self.enrol(&request(&seed, &csr(key, Some("node1")))).await.unwrap() {
-            EnrolResponse::Enrolled { certificate_pem, .. } => (certificate_pem, seed.boot_id),
+        match self.enroll(&request(&seed, &csr(key, Some("node1")))).await.unwrap() {
+            EnrollResponse::Enrolled { certificate_pem, .. } => (certificate_pem, seed.boot_id),
             other => panic!("{other:?}"),
         }
     }
@@ -180,8 +180,8 @@ fn csr_of(key: &KeyPair, machine: Option<&str>, uid: Option<&str>) -> String {
     params.serialize_request(key).unwrap().pem().unwrap()
 }
 
-fn request(seed: &Seed, csr_pem: &str) -> EnrolRequest {
-    EnrolRequest {
+fn request(seed: &Seed, csr_pem: &str) -> EnrollRequest {
+    EnrollRequest {
         boot_id: seed.boot_id,
         token: seed.token.clone().unwrap(),
         csr_pem: csr_pem.to_owned(),
@@ -191,16 +191,16 @@ fn request(seed: &Seed, csr_pem: &str) -> EnrolRequest {
     }
 }
 
-fn refusal(status: u16, reason: &str) -> Result<EnrolResponse, (u16, String)> {
+fn refusal(status: u16, reason: &str) -> Result<EnrollResponse, (u16, String)> {
     Err((status, reason.to_owned()))
 }
 
-fn same(a: &Result<EnrolResponse, (u16, String)>, b: &Result<EnrolResponse, (u16, String)>) -> bool {
+fn same(a: &Result<EnrollResponse, (u16, String)>, b: &Result<EnrollResponse, (u16, String)>) -> bool {
     format!("{a:?}") == format!("{b:?}")
 }
 
 #[tokio::test]
-async fn a_host_enrols_reports_and_renews_with_its_certificate() {
+async fn a_host_enrolls_reports_and_renews_with_its_certificate() {
     let agents = Agents::start(Rig::new().with_images().await).await;
     let key = KeyPair::generate().unwrap();
     let (certificate, boot) = agents.enrolled(1, &key).await;
@@ -238,7 +238,7 @@ async fn a_host_enrols_reports_and_renews_with_its_certificate() {
     let other = RenewRequest { csr_pem: csr(&KeyPair::generate().unwrap(), None) };
     assert_eq!(agents.post(&client, "/v1/renew", &other).await.0, 403);
     let c = &agents.counters;
-    assert_eq!((c.enrolments.get(Enrolment::Enrolled), c.enrolments.get(Enrolment::Refused)), (1, 0));
+    assert_eq!((c.enrollments.get(Enrollment::Enrolled), c.enrollments.get(Enrollment::Refused)), (1, 0));
     assert_eq!((c.renewals.get(Renewal::Renewed), c.renewals.get(Renewal::Refused)), (1, 1));
     assert_eq!((c.reports.get(Reported::Taken), c.refusals.get(AgentRefusal::KeyMismatch)), (1, 1));
     agents.stop().await;
@@ -250,31 +250,32 @@ async fn a_token_is_good_for_one_key_and_a_lost_answer_can_be_had_again() {
     let (seed, other) = (agents.seed(1).await, agents.seed(2).await);
     let key = KeyPair::generate().unwrap();
     let good = request(&seed, &csr(&key, None));
-    let wrong = EnrolRequest { token: SecretText("x".repeat(43)), ..good.clone() };
-    assert!(same(&agents.enrol(&wrong).await, &refusal(403, "WrongToken")));
-    let another_boot = EnrolRequest { boot_id: other.boot_id, ..good.clone() };
-    assert!(same(&agents.enrol(&another_boot).await, &refusal(403, "WrongToken")));
-    let no_boot = EnrolRequest { boot_id: BootId::from_random([1; 16]), ..good.clone() };
-    assert!(same(&agents.enrol(&no_boot).await, &refusal(403, "UnknownBoot")));
-    let foreign = EnrolRequest { csr_pem: csr(&key, Some("node2")), ..good.clone() };
-    assert!(same(&agents.enrol(&foreign).await, &refusal(400, "InvalidCertificateRequest")));
-    let first = agents.enrol(&good).await;
-    assert!(matches!(first, Ok(EnrolResponse::Enrolled { .. })), "{first:?}");
-    let second_csr = EnrolRequest { csr_pem: csr(&key, Some("node1")), ..good.clone() };
-    assert!(same(&agents.enrol(&second_csr).await, &first), "the same token and key get the same answer");
-    let thief = EnrolRequest { csr_pem: csr(&KeyPair::generate().unwrap(), None), ..good.clone() };
-    assert!(same(&agents.enrol(&thief).await, &refusal(409, "TokenUsed")));
+    let wrong = EnrollRequest { token: SecretText("x".repeat(43)), ..good.clone() };
+    assert!(same(&agents.enroll(&wrong).await, &refusal(403, "WrongToken")));
+    let another_boot = EnrollRequest { boot_id: other.boot_id, ..good.clone() };
+    assert!(same(&agents.enroll(&another_boot).await, &refusal(403, "WrongToken")));
+    let no_boot = EnrollRequest { boot_id: BootId::from_random([1; 16]), ..good.clone() };
+    assert!(same(&agents.enroll(&no_boot).await, &refusal(403, "UnknownBoot")));
+    let foreign = EnrollRequest { csr_pem: csr(&key, Some("node2")), ..good.clone() };
+    assert!(same(&agents.enroll(&foreign).await, &refusal(400, "InvalidCertificateRequest")));
+    let first = agents.enroll(&good).await;
+    assert!(matches!(first, Ok(EnrollResponse::Enrolled { .. })), "{first:?}");
+    let second_csr = EnrollRequest { csr_pem: csr(&key, Some("node1")), ..good.clone() };
+    assert!(same(&agents.enroll(&second_csr).await, &first), "the same token and key get the same answer");
+    let thief = EnrollRequest { csr_pem: csr(&KeyPair::generate().unwrap(), None), ..good.clone() };
+    assert!(same(&agents.enroll(&thief).await, &refusal(409, "TokenUsed")));
     let c = &agents.counters;
-    let (enrolled, repeated) = (c.enrolments.get(Enrolment::Enrolled), c.enrolments.get(Enrolment::Repeated));
-    assert_eq!((enrolled, repeated, c.enrolments.get(Enrolment::Refused)), (1, 1, 5));
+    let (enrolled, repeated) =
+        (c.enrollments.get(Enrollment::Enrolled), c.enrollments.get(Enrollment::Repeated));
+    assert_eq!((enrolled, repeated, c.enrollments.get(Enrollment::Refused)), (1, 1, 5));
     assert_eq!((c.refusals.get(AgentRefusal::WrongToken), c.refusals.get(AgentRefusal::TokenUsed)), (2, 1));
     // A restart forgets none of it.
     let rig = agents.stop().await;
     let directory = rig.directory.clone();
     drop(rig);
     let agents = Agents::start(Rig::reopen(directory)).await;
-    assert!(same(&agents.enrol(&good).await, &first));
-    assert!(same(&agents.enrol(&thief).await, &refusal(409, "TokenUsed")));
+    assert!(same(&agents.enroll(&good).await, &first));
+    assert!(same(&agents.enroll(&thief).await, &refusal(409, "TokenUsed")));
     agents.stop().await;
 }
 
@@ -316,7 +317,7 @@ async fn a_machine_that_was_made_anew_is_not_taken_for_the_old_one() {
     let mut anew = crate::http::tests::machine("node1", &plain());
     anew.metadata.uid = Some("u2".to_owned());
     agents.rig.machines.store(Snapshot::build(&"default".parse().unwrap(), [anew]));
-    let late = agents.enrol(&request(&seed, &csr(&key, None))).await;
+    let late = agents.enroll(&request(&seed, &csr(&key, None))).await;
     assert!(same(&late, &refusal(404, "MachineGone")));
     let client = agents.client(Some((&certificate, &key)));
     let renew = RenewRequest { csr_pem: csr(&key, None) };
@@ -342,7 +343,7 @@ async fn a_certificate_of_a_machine_before_is_refused_though_its_key_is_current_
         let (status, text) = agents.post(&former, path, body).await;
         assert_eq!((status, text.contains("MachineGone")), (404, true), "{path}: {text}");
     }
-    // The same host, with the key on its state disk, enrols for the new Machine: its old certificate stays refused.
+    // The same host, with the key on its state disk, enrolls for the new Machine: its old certificate stays refused.
     let seed = {
         let opening = crate::boot::Opening {
             owner: crate::boot::Owner::Machine { name: "node1".parse().unwrap(), uid: "u2".to_owned() },
@@ -351,8 +352,8 @@ async fn a_certificate_of_a_machine_before_is_refused_though_its_key_is_current_
         let id = agents.rig.boots().open(&opening, Timestamp::now()).unwrap();
         agents.rig.ask(Method::GET, &format!("/b/{id}/seed"), &[]).await.seed()
     };
-    let enrolled = agents.enrol(&request(&seed, &csr(&key, None))).await;
-    let Ok(EnrolResponse::Enrolled { certificate_pem, .. }) = enrolled else { panic!("{enrolled:?}") };
+    let enrolled = agents.enroll(&request(&seed, &csr(&key, None))).await;
+    let Ok(EnrollResponse::Enrolled { certificate_pem, .. }) = enrolled else { panic!("{enrolled:?}") };
     assert_eq!(agents.post(&former, "/v1/report", &report).await.0, 404);
     let current = agents.client(Some((&certificate_pem, &key)));
     assert_eq!(agents.post(&current, "/v1/report", &report).await.0, 204);
@@ -417,9 +418,9 @@ async fn a_request_for_another_machines_uid_is_refused() {
     let agents = Agents::start(Rig::new().with_images().await).await;
     let (seed, key) = (agents.seed(1).await, KeyPair::generate().unwrap());
     let foreign = request(&seed, &csr_of(&key, Some("node1"), Some("u0")));
-    assert!(same(&agents.enrol(&foreign).await, &refusal(400, "InvalidCertificateRequest")));
+    assert!(same(&agents.enroll(&foreign).await, &refusal(400, "InvalidCertificateRequest")));
     let own = request(&seed, &csr_of(&key, Some("node1"), Some("u1")));
-    assert!(matches!(agents.enrol(&own).await, Ok(EnrolResponse::Enrolled { .. })));
+    assert!(matches!(agents.enroll(&own).await, Ok(EnrollResponse::Enrolled { .. })));
     agents.stop().await;
 }
 
@@ -429,7 +430,7 @@ async fn a_certificate_whose_key_was_replaced_neither_reports_nor_renews() {
     let (old, new) = (KeyPair::generate().unwrap(), KeyPair::generate().unwrap());
     let seed = agents.seed(1).await;
     let first = request(&seed, &csr(&old, None));
-    let Ok(EnrolResponse::Enrolled { certificate_pem, .. }) = agents.enrol(&first).await else { panic!() };
+    let Ok(EnrollResponse::Enrolled { certificate_pem, .. }) = agents.enroll(&first).await else { panic!() };
     let former = agents.client(Some((&certificate_pem, &old)));
     let report = Report {
         agent_version: "0.1.0".to_owned(),
@@ -444,7 +445,7 @@ async fn a_certificate_whose_key_was_replaced_neither_reports_nor_renews() {
     agents.allow().await;
     let (certificate, _) = agents.enrolled(2, &new).await;
     // Not even the old token makes the old key current.
-    assert!(same(&agents.enrol(&first).await, &refusal(409, "TokenSuperseded")));
+    assert!(same(&agents.enroll(&first).await, &refusal(409, "TokenSuperseded")));
     for (path, body) in [
         ("/v1/report", serde_json::to_value(&report).unwrap()),
         ("/v1/renew", serde_json::to_value(RenewRequest { csr_pem: csr(&old, None) }).unwrap()),
@@ -460,7 +461,7 @@ async fn a_certificate_whose_key_was_replaced_neither_reports_nor_renews() {
 }
 
 #[tokio::test]
-async fn an_unknown_machines_seed_has_no_token_and_with_its_boot_nobody_enrols() {
+async fn an_unknown_machines_seed_has_no_token_and_with_its_boot_nobody_enrolls() {
     let agents = Agents::start(Rig::new().with_images().await).await;
     let text = "default-image = 'host'\ndiscovery-image = 'host'\n[source]\nkubernetes = {}\n[dhcp]\nmode = 'off'\ndiscovery = true\n\
                 [images.host]\nkernel = '/k'\ninitrd = '/i'\n";
@@ -478,7 +479,7 @@ async fn an_unknown_machines_seed_has_no_token_and_with_its_boot_nobody_enrols()
     let boot = agents.rig.boots().get(boot_id, Timestamp::now()).unwrap();
     let token = agents.rig.boots().seeds().take(&boot, Timestamp::now()).await.unwrap();
     let stolen = Seed { boot_id, token: Some(token), ..agents.seed(3).await };
-    assert!(same(&agents.enrol(&request(&stolen, &csr(&key, None))).await, &refusal(403, "UnknownMachine")));
+    assert!(same(&agents.enroll(&request(&stolen, &csr(&key, None))).await, &refusal(403, "UnknownMachine")));
     agents.stop().await;
 }
 
@@ -489,7 +490,7 @@ async fn rfc9112_3_2_agent_request_with_bad_host_gets_400() {
     for (version, fields, status) in HOST_CASES {
         let stream = TcpStream::connect(agents.address).await.unwrap();
         let mut stream = connector.connect(agents.address.ip().into(), stream).await.unwrap();
-        let head = format!("GET /v1/enrol HTTP/{version}\r\n{fields}Connection: close\r\n\r\n");
+        let head = format!("GET /v1/enroll HTTP/{version}\r\n{fields}Connection: close\r\n\r\n");
         stream.write_all(head.as_bytes()).await.unwrap();
         let mut text = Vec::new();
         let _ = stream.read_to_end(&mut text).await;
@@ -507,11 +508,11 @@ async fn rfc9112_3_2_agent_request_with_bad_host_gets_400() {
 async fn what_is_malformed_is_refused_without_an_echo_of_the_token() {
     let agents = Agents::start(Rig::new().with_images().await).await;
     let body = serde_json::json!({ "token": "topsecret", "bootId": 1 });
-    let (status, text) = agents.post(&agents.client(None), "/v1/enrol", &body).await;
+    let (status, text) = agents.post(&agents.client(None), "/v1/enroll", &body).await;
     assert_eq!(status, 400);
     assert!(!text.contains("topsecret"), "{text}");
     let large = serde_json::json!({ "token": "x".repeat(2 << 20) });
-    assert_eq!(agents.post(&agents.client(None), "/v1/enrol", &large).await.0, 413);
+    assert_eq!(agents.post(&agents.client(None), "/v1/enroll", &large).await.0, 413);
     assert_eq!(agents.post(&agents.client(None), "/v1/nothing", &body).await.0, 404);
     agents.stop().await;
 }

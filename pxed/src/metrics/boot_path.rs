@@ -1,4 +1,4 @@
-//! What `/metrics` shows of the boot path: connections, HTTP requests, seeds, enrolment, images.
+//! What `/metrics` shows of the boot path: connections, HTTP requests, seeds, enrollment, images.
 
 use std::fmt;
 
@@ -63,9 +63,9 @@ impl Source {
     }
 
     fn encode_agents(&self, encoder: &mut DescriptorEncoder<'_>) -> fmt::Result {
-        let c = &self.counters.enrol;
-        let enrolments = c.enrolments.all().collect();
-        count(encoder, "bedplate_pxed_enrolments", "Requests to enrol", "result", enrolments)?;
+        let c = &self.counters.enroll;
+        let enrollments = c.enrollments.all().collect();
+        count(encoder, "bedplate_pxed_enrollments", "Requests to enroll", "result", enrollments)?;
         let renewals = c.renewals.all().collect();
         count(encoder, "bedplate_pxed_renewals", "Requests to renew a certificate", "result", renewals)?;
         let reports = c.reports.all().collect();

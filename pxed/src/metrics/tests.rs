@@ -117,7 +117,7 @@ async fn what_was_asked_for_is_counted_at_the_next_scrape() {
         "seeds_total{result=\"asked-again\"} 1",
         "boots_open 1",
         "image_fetches_total{result=\"fetched\"} 1",
-        "enrolments_total{result=\"enrolled\"} 0",
+        "enrollments_total{result=\"enrolled\"} 0",
         "agent_refusals_total{reason=\"WrongToken\"} 0",
         "reloads_total{result=\"refused\"} 1",
         "boots{stage=\"script\"} 0",

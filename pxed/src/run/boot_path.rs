@@ -1,4 +1,4 @@
-//! The boot path put together: policy, boots, images, loaders, HTTP, enrolment, and what the DHCP and TFTP engines ask.
+//! The boot path put together: policy, boots, images, loaders, HTTP, enrollment, and what the DHCP and TFTP engines ask.
 //!
 //! One value that `run` opens at start, configures again at SIGHUP, and runs. Not here: the engines themselves.
 
@@ -125,7 +125,7 @@ pub struct Counters {
     /// Requests to the plain listener.
     pub requests: Arc<crate::http::counters::Counters>,
     /// Certificates, reports and refusals of agents.
-    pub enrol: Arc<enroll::counters::Counters>,
+    pub enroll: Arc<enroll::counters::Counters>,
     /// Leases of the machines that boot, with the requests that were refused by them.
     pub leases: Leases,
 }
@@ -325,7 +325,7 @@ impl BootPath {
         Listening { name, limits: self.limits, counters: counters.clone(), pulse }
     }
 
-    /// Enrols agents: with a cluster its signer signs, else pxed's own authority.
+    /// Enrolls agents: with a cluster its signer signs, else pxed's own authority.
     async fn serve_agents(&self, https: TcpListener, liveness: &Liveness, shutdown: CancellationToken) {
         let cluster = match &self.source {
             SourceConfig::Directory(_) => None,
@@ -357,7 +357,7 @@ impl BootPath {
             store: self.daemon.store.clone(),
             stand_in: self.daemon.stand_in.clone(),
             signer,
-            counters: self.counters.enrol.clone(),
+            counters: self.counters.enroll.clone(),
             paces: Paces::default(),
             heard: self.heard.clone(),
             turns: enroll::turn::Turns::default(),

@@ -1,12 +1,12 @@
 //! In the controller's place where there is no cluster: the versions of configurations, and which one each Machine gets.
 //!
 //! ```text
-//!   manifests, Machines, enrolments, what agents say of their Nodes
+//!   manifests, Machines, enrollments, what agents say of their Nodes
 //!        |
 //!     follow (one task: no lock) --settle (pure)--> store, in one commit --> State --> agents' watches, the socket, statuses
 //! ```
 //! [`NodeChoice`] is a handle: it hands on what is asked, and reads the last state, which is in the store already. Made by
-//! `run::knowledge`; asked by the source's follower, by `enrol::standalone` and by the socket.
+//! `run::knowledge`; asked by the source's follower, by `enroll::standalone` and by the socket.
 
 mod follow;
 mod plan;

@@ -9,7 +9,8 @@ use base64::Engine as _;
 use bedplate_api::machine::{Applied, Hardware, Machine, NodeRef};
 use bedplate_api::version::MachineConfigurationVersion;
 use bedplate_api::wire::{
-    EnrolRequest, EnrolResponse, NodeReport, SecretRequest, SecretResponse, Seed, WatchRequest, WatchResponse,
+    EnrollRequest, EnrollResponse, NodeReport, SecretRequest, SecretResponse, Seed, WatchRequest,
+    WatchResponse,
 };
 use rcgen::{CertificateParams, DistinguishedName, DnType, KeyPair};
 use rustls::pki_types::pem::PemObject as _;
@@ -86,8 +87,8 @@ fn client(ca: &str, identity: Option<(&str, &KeyPair)>) -> reqwest::Client {
 }
 
 impl Agent {
-    /// Enrols by a token of the socket.
-    async fn enrol(pxed: &Pxed, port: u16) -> Self {
+    /// Enrolls by a token of the socket.
+    async fn enroll(pxed: &Pxed, port: u16) -> Self {
         let seed: Seed =
             serde_json::from_value(ask(&pxed.path("pxed.sock"), "POST", "/v1/machines/cp1/token").unwrap())
                 .unwrap();
@@ -96,7 +97,7 @@ impl Agent {
         params.distinguished_name = DistinguishedName::new();
         params.distinguished_name.push(DnType::OrganizationName, "bedplate:machines");
         params.distinguished_name.push(DnType::CommonName, "bedplate:machine:cp1");
-        let request = EnrolRequest {
+        let request = EnrollRequest {
             boot_id: seed.boot_id,
             token: seed.token.unwrap(),
             csr_pem: params.serialize_request(&key).unwrap().pem().unwrap(),
@@ -106,7 +107,7 @@ impl Agent {
         };
         let url = format!("https://127.0.0.1:{port}");
         let stranger = Self { url: url.clone(), client: client(&seed.ca_pem, None) };
-        let EnrolResponse::Enrolled { certificate_pem, .. } = stranger.asks("/v1/enrol", &request).await
+        let EnrollResponse::Enrolled { certificate_pem, .. } = stranger.asks("/v1/enroll", &request).await
         else {
             panic!("not enrolled")
         };
@@ -197,7 +198,7 @@ async fn h4_h6_a_host_gets_a_version_keeps_it_over_an_edit_and_the_next_with_its
     pxed.write("nodes.yaml", &configuration("v1.34.0"));
     pxed.until("h3: it will be", || pending(&pxed) == pair("False", "Matched"));
     assert_eq!(names(&pxed), [version(1, false)], "c1");
-    let agent = Agent::enrol(&pxed, port).await;
+    let agent = Agent::enroll(&pxed, port).await;
     let mut told = agent.watch(None).await;
     while told.selected().is_none() {
         told = agent.watch(Some(&told)).await;
@@ -233,7 +234,7 @@ async fn v3_a_configuration_in_use_outlives_its_manifest_and_its_secrets_are_its
     pxed.write("nodes.yaml", &configuration("v1.34.0"));
     pxed.start();
     pxed.until("the Machine is known", || pxed.machines() == ["cp1"]);
-    let agent = Agent::enrol(&pxed, port).await;
+    let agent = Agent::enroll(&pxed, port).await;
     let mut told = agent.watch(None).await;
     while told.selected().is_none() {
         told = agent.watch(Some(&told)).await;
@@ -274,7 +275,7 @@ async fn trust_6_an_administrator_permits_another_key_through_the_socket() {
     pxed.start();
     pxed.until("the Machine is known", || pxed.machines() == ["cp1"]);
     let permit =
-        |name: &str| ask(&pxed.path("pxed.sock"), "POST", &format!("/v1/machines/{name}/re-enrol")).unwrap();
+        |name: &str| ask(&pxed.path("pxed.sock"), "POST", &format!("/v1/machines/{name}/re-enroll")).unwrap();
     assert_eq!(permit("cp1"), json!({ "machine": "cp1" }));
     assert_eq!(permit("cp2")["reason"], "NotFound");
 }

@@ -1,5 +1,5 @@
 //! A machine that no Machine object names, with discovery on: it boots the discovery image up to its userspace, is
-//! remembered with what it said of itself, and cannot enrol.
+//! remembered with what it said of itself, and cannot enroll.
 
 use anyhow::{Context, Result, ensure};
 use bedplate_tests::guest::GuestSlot;

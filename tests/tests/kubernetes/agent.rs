@@ -1,5 +1,5 @@
 //! The real agent against a real API server, as its own user under the roles of `deploy/`: what it asks for (docs/rules.md, A1), what
-//! it may not, and what it takes for true. No virtual machine, no pxed: the enrolment is put in its place.
+//! it may not, and what it takes for true. No virtual machine, no pxed: the enrollment is put in its place.
 
 use std::collections::BTreeSet;
 use std::path::PathBuf;
@@ -25,14 +25,14 @@ struct Host<'k> {
 }
 
 impl<'k> Host<'k> {
-    /// Makes Machine, certificate and enrolment; starts nothing.
+    /// Makes Machine, certificate and enrollment; starts nothing.
     fn new(kubernetes: &'k Kubernetes, name: &'static str) -> Self {
         let host = Self { kubernetes, name, directory: Directory::new(name).unwrap(), agent: None };
         for name in ["state", "run"] {
             std::fs::create_dir(host.path(name)).unwrap();
         }
         host.apply(&machine(name));
-        host.enrol();
+        host.enroll();
         host
     }
 
@@ -44,17 +44,17 @@ impl<'k> Host<'k> {
         format!("bedplate:machine:{}", self.name)
     }
 
-    fn enrol(&self) {
+    fn enroll(&self) {
         let agent = self.kubernetes.certificate(&self.user(), &["bedplate:machines"]).unwrap();
         let ca = std::fs::read_to_string(self.kubernetes.ca()).unwrap();
         let server = format!("https://{}", self.kubernetes.address());
-        let enrolment = json!({
+        let enrollment = json!({
             "machine": self.name, "site": "default", "bootId": "0".repeat(32), "endpoints": ["https://127.0.0.1:1"],
             "caPem": ca, "certificatePem": agent.certificate,
             "notBefore": "2020-01-01T00:00:00Z", "notAfter": "2099-01-01T00:00:00Z", "heartbeatSeconds": 5,
             "kubernetes": { "server": server, "caPem": ca },
         });
-        std::fs::write(self.path("state/enrolment.json"), enrolment.to_string()).unwrap();
+        std::fs::write(self.path("state/enrollment.json"), enrollment.to_string()).unwrap();
         std::fs::write(self.path("state/key.pem"), &agent.key).unwrap();
         let fingerprint = self.kubernetes.fingerprint(&agent).unwrap();
         self.status(&json!({ "enrolment": { "certificateFingerprint": fingerprint } }));

@@ -66,7 +66,7 @@ async fn trust_4_agent_adds_no_field_managers_to_its_machine() {
     let written =
         api(&agent, &object).patch_status("managers-agent", &PatchParams::default(), &nameless).await;
     assert!(written.unwrap_err().to_string().contains(REFUSED));
-    for (manager, status) in pxeds_fields().into_iter().filter(|(manager, _)| *manager != "pxed-enrolment") {
+    for (manager, status) in pxeds_fields().into_iter().filter(|(manager, _)| *manager != "pxed-enrollment") {
         apply(&pxed().await, &object, manager, status).await.unwrap();
     }
     apply(&agent, &object, "bedplate-agent", agents_fields()).await.unwrap();

@@ -4,7 +4,7 @@
 use std::collections::BTreeSet;
 use std::time::Duration;
 
-use bedplate_api::machine::RE_ENROL_ANNOTATION;
+use bedplate_api::machine::RE_ENROLL_ANNOTATION;
 use bedplate_tests::kubernetes::Kubernetes;
 use bedplate_tests::wait;
 use k8s_openapi::api::authorization::v1::SelfSubjectRulesReview;
@@ -22,14 +22,14 @@ pub(super) async fn certified(name: &str) -> (Client, String) {
     (client(&kubeconfig).await, fingerprint)
 }
 
-fn enrolment(fingerprint: &str) -> Value {
+fn enrollment(fingerprint: &str) -> Value {
     json!({ "enrolment": { "certificateFingerprint": fingerprint } })
 }
 
 /// The agent of a Machine that is there, enrolled with a new certificate.
 pub(super) async fn agent(name: &str) -> Client {
     let (agent, fingerprint) = certified(name).await;
-    apply(&pxed().await, &machine(name), "pxed-enrolment", enrolment(&fingerprint)).await.unwrap();
+    apply(&pxed().await, &machine(name), "pxed-enrollment", enrollment(&fingerprint)).await.unwrap();
     agent
 }
 
@@ -220,19 +220,19 @@ fn labeled(all: &[ClusterRole], key: &str, value: &str) -> Vec<String> {
 #[tokio::test]
 async fn trust_6_permission_for_another_key_is_an_administrators_alone() {
     policies_in_force();
-    let object = machine("re-enrol");
+    let object = machine("re-enroll");
     create(&admin().await, &object).await;
     let permission = Patch::Merge(
-        json!({ "metadata": { "annotations": { RE_ENROL_ANNOTATION: "2026-01-01T00:00:00Z" } } }),
+        json!({ "metadata": { "annotations": { RE_ENROLL_ANNOTATION: "2026-01-01T00:00:00Z" } } }),
     );
     let permit = async |by: &Client| {
-        let patched = api(by, &object).patch("re-enrol", &PatchParams::default(), &permission).await;
+        let patched = api(by, &object).patch("re-enroll", &PatchParams::default(), &permission).await;
         patched.map(drop).map_err(|error| error.to_string())
     };
     // By roles.
     rights_by("bedplate:view").await;
     rights_by("bedplate:operate").await;
-    let agent = agent("re-enrol").await;
+    let agent = agent("re-enroll").await;
     for by in [&agent, &person_with("bedplate:view").await, &person_with("bedplate:operate").await] {
         let why = permit(by).await.unwrap_err();
         assert!(why.contains("cannot patch resource \"machines\""), "{why}");
@@ -240,12 +240,13 @@ async fn trust_6_permission_for_another_key_is_an_administrators_alone() {
     // By policies: with every right that a role can give.
     let said = |user: &str, groups: &[&str]| {
         let by = Kubernetes::shared().objects().unwrap().impersonating(user, groups);
-        let patch = json!({ "metadata": { "annotations": { RE_ENROL_ANNOTATION: "2026-01-01T00:00:00Z" } } });
-        by.try_merge("machine", "re-enrol", &patch).map_err(|error| error.to_string())
+        let patch =
+            json!({ "metadata": { "annotations": { RE_ENROLL_ANNOTATION: "2026-01-01T00:00:00Z" } } });
+        by.try_merge("machine", "re-enroll", &patch).map_err(|error| error.to_string())
     };
     for (user, groups, words) in [
         (
-            "bedplate:machine:re-enrol",
+            "bedplate:machine:re-enroll",
             &["bedplate:machines", "system:masters"][..],
             "an agent writes nothing of a Machine but its status",
         ),
@@ -265,10 +266,10 @@ async fn trust_6_permission_for_another_key_is_an_administrators_alone() {
     }
     // The status is no way around: its writers get nothing of the metadata.
     let whole = api(&agent, &object);
-    let patched = whole.patch_status("re-enrol", &PatchParams::default(), &permission).await;
+    let patched = whole.patch_status("re-enroll", &PatchParams::default(), &permission).await;
     let annotated = async || {
-        let found = api(&admin().await, &object).get("re-enrol").await.unwrap();
-        found.metadata.annotations.unwrap_or_default().contains_key(RE_ENROL_ANNOTATION)
+        let found = api(&admin().await, &object).get("re-enroll").await.unwrap();
+        found.metadata.annotations.unwrap_or_default().contains_key(RE_ENROLL_ANNOTATION)
     };
     assert!(!annotated().await, "{patched:?}");
     rights_by("bedplate:admin").await;
@@ -304,7 +305,7 @@ fn others_fields() -> Vec<Value> {
         json!({ "phase": "Ready" }),
         json!({ "power": { "state": "Off" } }),
         json!({ "boot": { "stage": "enrolled" } }),
-        enrolment(&"0".repeat(64)),
+        enrollment(&"0".repeat(64)),
         json!({ "selected": { "name": "workers", "version": 1, "by": "Reference" } }),
         json!({ "nodeRef": { "name": "agent-others", "uid": "u" } }),
         json!({ "observedNode": { "state": "Absent", "observedGeneration": 1 } }),
@@ -461,7 +462,7 @@ async fn agent_is_refused_to_own_fields_of_others_as_they_are() {
     apply(&admin, &object, "pxed", json!({})).await.unwrap();
     let left = api(&admin, &object).get("agent-owner").await.unwrap();
     let own: BTreeSet<_> =
-        with(&agents_fields(), &enrolment("")).as_object().unwrap().keys().cloned().collect();
+        with(&agents_fields(), &enrollment("")).as_object().unwrap().keys().cloned().collect();
     let left: BTreeSet<_> = left.data["status"].as_object().unwrap().keys().cloned().collect();
     assert_eq!(left, own);
 }
@@ -481,7 +482,7 @@ async fn certificate_counts_for_the_machine_that_was_enrolled_with_it_and_none_t
     };
     create(&admin, &object).await;
     refused(&old).await;
-    apply(&pxed, &object, "pxed-enrolment", enrolment(&old.1)).await.unwrap();
+    apply(&pxed, &object, "pxed-enrollment", enrollment(&old.1)).await.unwrap();
     write(&old).await.unwrap();
     // What another pxed of the site applies does not hold it.
     apply(&admin, &object, "pxed", json!({ "phase": "Enrolled" })).await.unwrap();
@@ -491,7 +492,7 @@ async fn certificate_counts_for_the_machine_that_was_enrolled_with_it_and_none_t
     machines.delete("agent-anew", &kube::api::DeleteParams::default()).await.unwrap();
     create(&admin, &object).await;
     refused(&old).await;
-    apply(&pxed, &object, "pxed-enrolment", enrolment(&new.1)).await.unwrap();
+    apply(&pxed, &object, "pxed-enrollment", enrollment(&new.1)).await.unwrap();
     write(&new).await.unwrap();
     refused(&old).await;
 }
@@ -750,14 +751,14 @@ pub(super) fn pxeds_fields() -> [(&'static str, Value); 3] {
             json!({ "power": { "state": "On" }, "hardware": { "bmc": { "vendor": "V" } },
                 "conditions": [condition("BMCReachable"), condition("PoweredOn")] }),
         ),
-        ("pxed-enrolment", enrolment(&"0".repeat(64))),
+        ("pxed-enrollment", enrollment(&"0".repeat(64))),
     ]
 }
 
 /// The attack: pxed's credentials apply fields of others as they are. A co-owner keeps a field that its writer removes.
 #[tokio::test]
 async fn trust_3_pxed_does_not_own_fields_of_others_as_they_are() {
-    const OWN: [&str; 3] = ["pxed", "pxed-power", "pxed-enrolment"];
+    const OWN: [&str; 3] = ["pxed", "pxed-power", "pxed-enrollment"];
     let object = machine("pxed-owner");
     let admin = admin().await;
     create(&admin, &object).await;

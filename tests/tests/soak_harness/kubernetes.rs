@@ -1,5 +1,5 @@
 //! Control planes of the harness: several run concurrently, also in a network namespace. A restart keeps the objects, and no process
-//! remains after the test. The tests `kubernetes_enrol` and `kubernetes_roles` show that the cluster signs certificates.
+//! remains after the test. The tests `kubernetes_enroll` and `kubernetes_roles` show that the cluster signs certificates.
 
 #![allow(clippy::unwrap_used, clippy::panic, reason = "a test that cannot go on has failed")]
 

@@ -57,7 +57,7 @@ pub(super) fn gone(seen: &Observed, machine: Option<&MachineFacts>) -> &'static 
              asks pxed for a new one by itself; or another host has enrolled as it since"
         }
         Some(_) => {
-            "another Machine has the name of the one that this host enrolled for: boot the host again to enrol it"
+            "another Machine has the name of the one that this host enrolled for: boot the host again to enroll it"
         }
     }
 }

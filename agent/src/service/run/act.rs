@@ -1,9 +1,9 @@
-//! The acts of the agent's loop: enrol, renew, report. Part of `run`, which decides when, and what follows a failure.
+//! The acts of the agent's loop: enroll, renew, report. Part of `run`, which decides when, and what follows a failure.
 
 use std::time::Duration;
 
 use bedplate_api::machine::Hardware;
-use bedplate_api::wire::{EnrolRequest, EnrolResponse, MAX_ENROL_BYTES, RenewRequest, Report};
+use bedplate_api::wire::{EnrollRequest, EnrollResponse, MAX_ENROLL_BYTES, RenewRequest, Report};
 use bedplate_process::exit::chain;
 use jiff::Timestamp;
 use zeroize::Zeroizing;
@@ -17,11 +17,11 @@ use crate::service::host::{blocking, own_addresses};
 use crate::service::identity::Identity;
 use crate::service::outcome::{ActError, Outcome, pending};
 use crate::service::plan::spread;
-use crate::service::state::Enrolment;
+use crate::service::state::Enrollment;
 
 impl Agent {
     /// Trades the token of the seed for a certificate.
-    pub(super) async fn enrol(&mut self) -> Result<Outcome, ActError> {
+    pub(super) async fn enroll(&mut self) -> Result<Outcome, ActError> {
         let Some(seed) = self.seed.clone() else { return Ok(Outcome::Done) };
         let Some(token) = seed.token.clone() else { return Ok(Outcome::Done) };
         self.standing.machine = Some(seed.machine.clone());
@@ -31,7 +31,7 @@ impl Agent {
         let identity = blocking(move || Identity::open_for_enrollment(&state, &machine)).await?;
         let facts = self.observe_facts().await;
         let client = PxedClient::new(&seed.endpoints, &seed.ca_pem, None)?;
-        let request = bounded(EnrolRequest {
+        let request = bounded(EnrollRequest {
             boot_id: seed.boot_id,
             token,
             csr_pem: identity.csr_pem().to_owned(),
@@ -39,10 +39,10 @@ impl Agent {
             facts,
             challenge_answer: None,
         });
-        match client.enrol(&request).await? {
-            EnrolResponse::Enrolled { certificate_pem, kubernetes, heartbeat_seconds } => {
+        match client.enroll(&request).await? {
+            EnrollResponse::Enrolled { certificate_pem, kubernetes, heartbeat_seconds } => {
                 let validity = identity.check(&certificate_pem)?;
-                let enrolment = Enrolment {
+                let enrollment = Enrollment {
                     machine: seed.machine,
                     site: seed.site,
                     boot_id: seed.boot_id,
@@ -55,9 +55,9 @@ impl Agent {
                     kubernetes,
                     machine_uid: None,
                 };
-                self.places.write_enrolment(&enrolment)?;
-                Identity::adopt_next(&self.places.state, &enrolment.machine, &enrolment.certificate_pem)?;
-                self.adopt(Some(enrolment));
+                self.places.write_enrollment(&enrollment)?;
+                Identity::adopt_next(&self.places.state, &enrollment.machine, &enrollment.certificate_pem)?;
+                self.adopt(Some(enrollment));
                 self.ways.facts_taken = Some(request.facts);
                 Ok(Outcome::Done)
             }
@@ -67,29 +67,29 @@ impl Agent {
 
     /// Gets a new certificate by the one that is there.
     pub(super) async fn renew(&mut self) -> Result<Outcome, ActError> {
-        let Some(enrolment) = self.enrolment.clone() else { return Ok(Outcome::Done) };
+        let Some(enrollment) = self.enrollment.clone() else { return Ok(Outcome::Done) };
         self.say("renewing the certificate", None);
-        let (state, machine) = (self.places.state.clone(), enrolment.machine.clone());
+        let (state, machine) = (self.places.state.clone(), enrollment.machine.clone());
         let identity = blocking(move || Identity::open(&state, &machine)).await?;
-        let client = self.ways.pxed(&enrolment, &identity)?;
+        let client = self.ways.pxed(&enrollment, &identity)?;
         self.ways.expect(true);
         let renewed = client.renew(&RenewRequest { csr_pem: identity.csr_pem().to_owned() }).await;
         // Where it worked, the cluster is asked by the new one in a moment.
-        self.ways.expect(matches!(&renewed, Ok(EnrolResponse::Enrolled { .. })));
+        self.ways.expect(matches!(&renewed, Ok(EnrollResponse::Enrolled { .. })));
         match renewed? {
-            EnrolResponse::Enrolled { certificate_pem, kubernetes, heartbeat_seconds } => {
+            EnrollResponse::Enrolled { certificate_pem, kubernetes, heartbeat_seconds } => {
                 let validity = identity.check(&certificate_pem)?;
                 let (not_before, not_after) = (validity.not_before, validity.not_after);
-                let kubernetes = kubernetes.or(enrolment.kubernetes);
-                let renewed = Enrolment {
+                let kubernetes = kubernetes.or(enrollment.kubernetes);
+                let renewed = Enrollment {
                     certificate_pem,
                     not_before,
                     not_after,
                     heartbeat_seconds,
                     kubernetes,
-                    ..enrolment
+                    ..enrollment
                 };
-                self.places.write_enrolment(&renewed)?;
+                self.places.write_enrollment(&renewed)?;
                 self.adopt(Some(renewed));
                 Ok(Outcome::Done)
             }
@@ -99,19 +99,19 @@ impl Agent {
 
     /// Says what the host is.
     pub(super) async fn report(&mut self) -> Result<Outcome, ActError> {
-        let Some(enrolment) = self.enrolment.clone() else { return Ok(Outcome::Done) };
-        self.send_report(&enrolment, false).await?;
+        let Some(enrollment) = self.enrollment.clone() else { return Ok(Outcome::Done) };
+        self.send_report(&enrollment, false).await?;
         self.last_report = Some(Timestamp::now());
         self.standing.last_report = self.last_report;
         self.heartbeat =
-            spread(Duration::from_secs(u64::from(enrolment.heartbeat_seconds.max(5))), rand::random());
+            spread(Duration::from_secs(u64::from(enrollment.heartbeat_seconds.max(5))), rand::random());
         Ok(Outcome::Done)
     }
 
     /// Announces that the host goes down or reboots, if it does: another key need not wait until this one is silent. A restart of the agent
     /// alone is not announced.
     pub(super) async fn announce_end(&mut self) {
-        let Some(enrolment) = self.enrolment.clone().filter(|_| self.last_report.is_some()) else { return };
+        let Some(enrollment) = self.enrollment.clone().filter(|_| self.last_report.is_some()) else { return };
         match Bus::at(&self.places.root).manager().is_stopping().await {
             Ok(true) => {}
             Ok(false) => return,
@@ -119,35 +119,35 @@ impl Agent {
                 return tracing::debug!(error = chain(&error), "failed to read the state of systemd");
             }
         }
-        match self.send_report(&enrolment, true).await {
+        match self.send_report(&enrollment, true).await {
             Ok(()) => tracing::info!("end of the host announced"),
             Err(error) => tracing::warn!(error = chain(&error), "failed to announce the end of the host"),
         }
     }
 
-    async fn send_report(&mut self, enrolment: &Enrolment, going_down: bool) -> Result<(), ActError> {
-        let (state, machine) = (self.places.state.clone(), enrolment.machine.clone());
+    async fn send_report(&mut self, enrollment: &Enrollment, going_down: bool) -> Result<(), ActError> {
+        let (state, machine) = (self.places.state.clone(), enrollment.machine.clone());
         let identity = blocking(move || Identity::open(&state, &machine)).await?;
         let facts = self.observe_facts().await;
         let report = Report {
             agent_version: VERSION.to_owned(),
             kernel_boot_id: read_text(&self.places.root.join("proc/sys/kernel/random/boot_id"))
                 .unwrap_or_default(),
-            boot_id: Some(enrolment.boot_id),
+            boot_id: Some(enrollment.boot_id),
             facts: Some(facts),
             addresses: own_addresses(&self.places.root),
             state_disk: self.standing.state_disk.clone(),
             going_down,
         };
-        match &enrolment.kubernetes {
+        match &enrollment.kubernetes {
             // Nothing that pxed itself writes comes from reports: with a cluster it needs none.
             Some(kubernetes) => {
                 self.standing.reports_to = Some(kubernetes.server.clone());
-                self.ways.cluster(enrolment, kubernetes, &identity).await?.report(&report).await?;
+                self.ways.cluster(enrollment, kubernetes, &identity).await?.report(&report).await?;
             }
             None => {
                 self.standing.reports_to = Some("pxed".to_owned());
-                let client = self.ways.pxed(enrolment, &identity)?;
+                let client = self.ways.pxed(enrollment, &identity)?;
                 self.ways.report_to_pxed(&client, report).await?;
             }
         }
@@ -156,10 +156,10 @@ impl Agent {
 }
 
 /// Returns the request of a host, without its facts if these would make it too large. The facts follow with the first report.
-fn bounded(mut request: EnrolRequest) -> EnrolRequest {
+fn bounded(mut request: EnrollRequest) -> EnrollRequest {
     // Plain data with text keys: it always has a JSON form.
     let bytes = serde_json::to_vec(&request).map_or(0, |bytes| Zeroizing::new(bytes).len());
-    if bytes > MAX_ENROL_BYTES {
+    if bytes > MAX_ENROLL_BYTES {
         request.facts = Hardware::default();
     }
     request
@@ -177,7 +177,7 @@ mod tests {
     fn facts_of_hundreds_of_disks_do_not_make_an_enrollment_too_large() {
         let disk = Disk { by_id: vec!["x".repeat(100); 4], ..Disk::default() };
         for (disks, fits) in [(10, true), (500, false)] {
-            let request = bounded(EnrolRequest {
+            let request = bounded(EnrollRequest {
                 boot_id: BootId::from_random([1; 16]),
                 token: SecretText("t".to_owned()),
                 csr_pem: "PEM".to_owned(),
@@ -186,7 +186,7 @@ mod tests {
                 challenge_answer: None,
             });
             assert_eq!(request.facts.disks.len() == disks, fits);
-            assert!(serde_json::to_vec(&request).unwrap().len() <= MAX_ENROL_BYTES);
+            assert!(serde_json::to_vec(&request).unwrap().len() <= MAX_ENROLL_BYTES);
         }
     }
 }

@@ -11,9 +11,9 @@ fn agent(directory: &std::path::Path) -> Agent {
     Agent::new(Places { state: path.clone(), run: path.clone(), root: path }, true, Notifier::default())
 }
 
-fn enrolment(now: Timestamp) -> Enrolment {
+fn enrollment(now: Timestamp) -> Enrollment {
     let day = SignedDuration::from_hours(24);
-    Enrolment {
+    Enrollment {
         machine: "node-1".parse().unwrap(),
         site: "default".parse().unwrap(),
         boot_id: BootId::from_random([1; 16]),
@@ -42,13 +42,13 @@ async fn a_clock_that_is_set_back_holds_no_act_back_longer_than_its_own_wait() {
     let directory = tempfile::tempdir().unwrap();
     let (now, hour) = (Timestamp::now(), SignedDuration::from_hours(1));
     let mut agent = agent(directory.path());
-    agent.adopt(Some(Enrolment { not_before: now - hour * 48, ..enrolment(now) }));
+    agent.adopt(Some(Enrollment { not_before: now - hour * 48, ..enrollment(now) }));
     assert_eq!(next(&agent, now), Next::Report);
     agent.settle("report", 2, Ok(Outcome::Done));
     agent.last_report = Some(now);
     assert!(matches!(next(&agent, now), Next::Wait { .. }));
     assert_eq!(next(&agent, now - hour * 3), Next::Report, "the last report is one of the future");
-    agent.adopt(Some(enrolment(now)));
+    agent.adopt(Some(enrollment(now)));
     assert_eq!(next(&agent, now + hour), Next::Renew);
     agent.settle("renew", 1, failed());
     assert_ne!(next(&agent, now + hour), Next::Renew, "it failed just now");
@@ -61,7 +61,7 @@ async fn a_renewal_that_the_cluster_does_not_take_either_is_not_repeated_at_once
     let directory = tempfile::tempdir().unwrap();
     let now = Timestamp::now();
     let mut agent = agent(directory.path());
-    agent.adopt(Some(Enrolment { not_before: now, ..enrolment(now) }));
+    agent.adopt(Some(Enrollment { not_before: now, ..enrollment(now) }));
     agent.last_report = Some(now);
     agent.disowned = true;
     assert_eq!(next(&agent, now), Next::Renew);
@@ -77,7 +77,7 @@ async fn refused_report_is_retried_within_two_seconds() {
     for status in [401, 403, 404, 409, 422, 429, 500, 503] {
         let directory = tempfile::tempdir().unwrap();
         let mut agent = agent(directory.path());
-        agent.adopt(Some(Enrolment { not_before: now, ..enrolment(now) }));
+        agent.adopt(Some(Enrollment { not_before: now, ..enrollment(now) }));
         assert_eq!(next(&agent, now), Next::Report);
         let text = String::new;
         let refused = AskServerError::Refused { what: text(), status, reason: text(), message: text() };

@@ -117,8 +117,8 @@ async fn the_cluster_knows_a_certificate_before_the_agent_has_it_and_only_of_the
     let signer = ClusterSigner::new(cluster.client(), None);
     let machine = "node1".parse().unwrap();
     let certificate = rcgen::generate_simple_self_signed(["x".to_owned()]).unwrap().cert;
-    let enrolment = EnrolmentStatus { key_fingerprint: Some("ab".repeat(32)), ..EnrolmentStatus::default() };
-    let key = KeyRecord { enrolment, expected: Expected::Former { key: None, heartbeat: None } };
+    let enrollment = EnrolmentStatus { key_fingerprint: Some("ab".repeat(32)), ..EnrolmentStatus::default() };
+    let key = KeyRecord { enrollment, expected: Expected::Former { key: None, heartbeat: None } };
     let put = async || signer.put_in_force((&machine, "u1"), key.clone(), certificate.pem()).await;
     let refused = put().await;
     assert!(matches!(refused, Err(SignError::Refused(_))), "it is gone: {refused:?}");
@@ -135,9 +135,9 @@ async fn the_cluster_knows_a_certificate_before_the_agent_has_it_and_only_of_the
     let digest = key_digest(certificate.der());
     let metadata = serde_json::json!({ "name": "node1", "uid": "u1", "resourceVersion": "7" });
     assert_eq!(written["metadata"], metadata, "written over what was read, and nothing later");
-    let enrolment = serde_json::json!({ "enrolment": { "certificateFingerprint": digest.hex(),
+    let enrollment = serde_json::json!({ "enrolment": { "certificateFingerprint": digest.hex(),
         "keyFingerprint": "ab".repeat(32) } });
-    assert_eq!(written["status"], enrolment);
+    assert_eq!(written["status"], enrollment);
 }
 
 #[tokio::test]
@@ -148,11 +148,11 @@ async fn trust_3_renewal_is_checked_against_the_machine_of_the_api_server() {
     let certificate = rcgen::generate_simple_self_signed(["x".to_owned()]).unwrap().cert;
     let renew_as = async |own: EnrolmentStatus, told: EnrolmentStatus| {
         cluster.set_machine("u1", &told);
-        let key = KeyRecord { enrolment: own, expected: Expected::Earlier };
+        let key = KeyRecord { enrollment: own, expected: Expected::Earlier };
         signer.put_in_force((&machine, "u1"), key, certificate.pem()).await
     };
-    let renew = async |told| renew_as(enrolment("ab", 100), told).await;
-    for told in [enrolment("ab", 100), enrolment("cd", 99), EnrolmentStatus::default()] {
+    let renew = async |told| renew_as(enrollment("ab", 100), told).await;
+    for told in [enrollment("ab", 100), enrollment("cd", 99), EnrolmentStatus::default()] {
         let renewed = renew(told.clone()).await;
         assert!(matches!(renewed, Ok(Signed::Certificate(_))), "{told:?}: {renewed:?}");
         let written = cluster.object.lock().unwrap().clone().unwrap();
@@ -161,11 +161,11 @@ async fn trust_3_renewal_is_checked_against_the_machine_of_the_api_server() {
             "written over what was read, and nothing later"
         );
     }
-    let replaced = renew(enrolment("cd", 101)).await;
+    let replaced = renew(enrollment("cd", 101)).await;
     assert!(matches!(replaced, Err(SignError::Replaced(_))), "{replaced:?}");
     // Numbers count, whatever the clocks of two pxed say.
     let numbered =
-        |generation, key, second| EnrolmentStatus { generation: Some(generation), ..enrolment(key, second) };
+        |generation, key, second| EnrolmentStatus { generation: Some(generation), ..enrollment(key, second) };
     let replaced = renew_as(numbered(1, "ab", 300), numbered(2, "cd", 180)).await;
     assert!(matches!(replaced, Err(SignError::Replaced(_))), "{replaced:?}");
     let renewed = renew_as(numbered(2, "ab", 180), numbered(1, "cd", 300)).await;
@@ -204,7 +204,7 @@ async fn a_cluster_that_is_away_is_waited_for_and_one_that_forbids_is_an_error()
     assert!(matches!(signer.sign((&machine, "u1"), &request, "boot").await, Ok(Signed::Certificate(_))));
 }
 
-fn enrolment(key: &str, second: i64) -> EnrolmentStatus {
+fn enrollment(key: &str, second: i64) -> EnrolmentStatus {
     let time = Timestamp::from_second(second).unwrap();
     EnrolmentStatus {
         key_fingerprint: Some(key.repeat(32)),
@@ -222,17 +222,17 @@ async fn trust_6_enrollment_is_checked_against_the_machine_of_the_api_server() {
     let enroll = async |told: EnrolmentStatus| {
         cluster.set_machine("u1", &told);
         let expected = Expected::Former { key: Some("cd".repeat(32)), heartbeat: None };
-        let key = KeyRecord { enrolment: enrolment("ab", 100), expected };
+        let key = KeyRecord { enrollment: enrollment("ab", 100), expected };
         signer.put_in_force((&machine, "u1"), key, certificate.pem()).await
     };
     // The key that was looked at, whatever its time; its own; none.
-    for told in [enrolment("cd", 900), enrolment("ab", 100), EnrolmentStatus::default()] {
+    for told in [enrollment("cd", 900), enrollment("ab", 100), EnrolmentStatus::default()] {
         let enrolled = enroll(told.clone()).await;
         assert!(matches!(enrolled, Ok(Signed::Certificate(_))), "{told:?}: {enrolled:?}");
         let written = cluster.object.lock().unwrap().clone().unwrap();
         assert_eq!(written["metadata"]["resourceVersion"], "7");
     }
-    let meanwhile = enroll(enrolment("ef", 1)).await;
+    let meanwhile = enroll(enrollment("ef", 1)).await;
     assert!(matches!(meanwhile, Ok(Signed::Pending(_))), "another pxed was faster: {meanwhile:?}");
     let there = cluster.object.lock().unwrap().clone().unwrap();
     assert_eq!(there["status"]["enrolment"]["keyFingerprint"], "ef".repeat(32));
@@ -248,12 +248,12 @@ async fn trust_6_a_heartbeat_that_pxed_has_not_seen_keeps_a_new_key_out() {
         k8s_openapi::apimachinery::pkg::apis::meta::v1::Time(Timestamp::from_second(second).unwrap())
     };
     for (seen, is_enrolled) in [(Some(Some(time(900))), true), (None, true), (Some(Some(time(600))), false)] {
-        cluster.set_machine("u1", &enrolment("cd", 100));
+        cluster.set_machine("u1", &enrollment("cd", 100));
         if let Some(machine) = cluster.object.lock().unwrap().as_mut() {
             machine["status"]["agent"] = serde_json::json!({ "lastHeartbeat": time(900) });
         }
         let expected = Expected::Former { key: Some("cd".repeat(32)), heartbeat: seen.clone() };
-        let key = KeyRecord { enrolment: enrolment("ab", 100), expected };
+        let key = KeyRecord { enrollment: enrollment("ab", 100), expected };
         let put = signer.put_in_force((&machine, "u1"), key, certificate.pem()).await.unwrap();
         assert_eq!(matches!(put, Signed::Certificate(_)), is_enrolled, "{seen:?}: {put:?}");
     }

@@ -48,17 +48,17 @@ async fn a_slow_signer_is_pending_and_the_same_request_is_asked_again() {
     let agents = Agents::start_with(rig, Arc::new(Slow { local, asked: 0.into() })).await;
     let seed = agents.seed(1).await;
     let key = KeyPair::generate().unwrap();
-    let nameless = agents.enrol(&request(&seed, &csr(&key, None))).await;
+    let nameless = agents.enroll(&request(&seed, &csr(&key, None))).await;
     assert!(
         same(&nameless, &refusal(400, "InvalidCertificateRequest")),
         "a cluster takes the subject as it is"
     );
     let good = request(&seed, &csr(&key, Some("node1")));
     for _ in 0..2 {
-        assert!(matches!(agents.enrol(&good).await, Ok(EnrolResponse::Pending { .. })));
+        assert!(matches!(agents.enroll(&good).await, Ok(EnrollResponse::Pending { .. })));
         assert_ne!(agents.condition("Enrolled").0, "True");
     }
-    assert!(matches!(agents.enrol(&good).await, Ok(EnrolResponse::Enrolled { .. })));
+    assert!(matches!(agents.enroll(&good).await, Ok(EnrollResponse::Enrolled { .. })));
     agents.stop().await;
 }
 
@@ -132,20 +132,20 @@ async fn no_certificate_is_sent_if_a_write_of_its_enrollment_fails() {
         let own = request(&seed, &csr(&key, Some("node1")));
         *signer.fails.lock().unwrap() = Some(write);
         signer.before(Write::Claim).await;
-        let failed = agents.enrol(&own).await;
+        let failed = agents.enroll(&own).await;
         assert!(same(&failed, &refusal(503, "StoreFailed")), "{write:?}: {failed:?}");
-        let enrolled = agents.enrol(&own).await;
-        assert!(matches!(enrolled, Ok(EnrolResponse::Enrolled { .. })), "{write:?}: {enrolled:?}");
+        let enrolled = agents.enroll(&own).await;
+        assert!(matches!(enrolled, Ok(EnrollResponse::Enrolled { .. })), "{write:?}: {enrolled:?}");
         let directory = agents.stop().await.directory;
         drop(signer);
         // Everything is on disk: a restarted pxed gives the same answer, and refuses another key.
         let agents = Agents::start(Rig::reopen(directory)).await;
-        assert!(same(&agents.enrol(&own).await, &enrolled), "{write:?}");
-        let Ok(EnrolResponse::Enrolled { certificate_pem, .. }) = &enrolled else { panic!("{enrolled:?}") };
+        assert!(same(&agents.enroll(&own).await, &enrolled), "{write:?}");
+        let Ok(EnrollResponse::Enrolled { certificate_pem, .. }) = &enrolled else { panic!("{enrolled:?}") };
         let host = agents.client(Some((certificate_pem, &key)));
         let report = serde_json::json!({ "agentVersion": "0.1.0", "kernelBootId": "k", "addresses": [] });
         assert_eq!(agents.post(&host, "/v1/report", &report).await.0, 204, "{write:?}");
-        let stolen = agents.enrol(&request(&seed, &csr(&other, Some("node1")))).await;
+        let stolen = agents.enroll(&request(&seed, &csr(&other, Some("node1")))).await;
         assert!(same(&stolen, &refusal(409, "TokenUsed")), "{write:?}: {stolen:?}");
         agents.stop().await;
     }

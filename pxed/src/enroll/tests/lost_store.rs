@@ -49,9 +49,9 @@ fn has_listened(agents: &Agents, seconds: i64) {
     agents.rig.heard.follow(&Snapshot::default(), &agents.rig.machines.load(), since);
 }
 
-fn waits(answer: &EnrolResponse, text: &str) {
-    let EnrolResponse::Pending { reason, .. } = answer else { panic!("{answer:?}") };
-    assert!(reason.contains("no record of the key") && reason.contains(text), "{reason}");
+fn waits(answer: &EnrollResponse, text: &str) {
+    let EnrollResponse::Pending { message, .. } = answer else { panic!("{answer:?}") };
+    assert!(message.contains("no record of the key") && message.contains(text), "{message}");
 }
 
 #[tokio::test]
@@ -63,9 +63,9 @@ async fn trust_3_after_a_damaged_store_no_earlier_key_is_adopted() {
     // A new key waits, too: its host may run.
     let seed = agents.seed(2).await;
     let asked = request(&seed, &csr(&KeyPair::generate().unwrap(), Some("node1")));
-    waits(&agents.enrol(&asked).await.unwrap(), "was heard at");
+    waits(&agents.enroll(&asked).await.unwrap(), "was heard at");
     agents.allow().await;
-    assert!(matches!(agents.enrol(&asked).await, Ok(EnrolResponse::Enrolled { .. })));
+    assert!(matches!(agents.enroll(&asked).await, Ok(EnrollResponse::Enrolled { .. })));
     let told = agents.rig.told();
     assert!(told.contains("reason: KeyChanged") && told.contains("no record of the key before"), "{told}");
     agents.stop().await;
@@ -82,7 +82,7 @@ async fn trust_6_running_host_without_a_record_keeps_new_keys_out() {
         let asked = request(&seed, &csr(&KeyPair::generate().unwrap(), Some("node1")));
         // The boot's own news are written first, as they are minutes before a host enrolls.
         agents.rig.told();
-        waits(&agents.enrol(&asked).await.unwrap(), "was heard at");
+        waits(&agents.enroll(&asked).await.unwrap(), "was heard at");
         assert_eq!(agents.condition("Enrolled").1, "HeardElsewhere", "{loss:?}");
         assert_eq!(report(&agents, &host).await, 403, "{loss:?}");
         agents.stop().await;
@@ -102,7 +102,7 @@ async fn trust_6_refused_host_is_heard_for_two_minutes() {
     waits(&intrude(&agents, 1, &key).await, "was heard at");
     agents.rig.heard.unrecorded(&known, key_digest(b"host"), ago(121));
     let answer = intrude(&agents, 2, &key).await;
-    assert!(matches!(answer, EnrolResponse::Enrolled { .. }), "{answer:?}");
+    assert!(matches!(answer, EnrollResponse::Enrolled { .. }), "{answer:?}");
     agents.stop().await;
 }
 
@@ -114,7 +114,7 @@ async fn trust_6_host_that_kept_its_key_does_not_keep_itself_out() {
         let host = agents.client(Some((&certificate, &key)));
         assert_eq!(report(&agents, &host).await, 403, "{loss:?}");
         let answer = intrude(&agents, 2, &key).await;
-        assert!(matches!(answer, EnrolResponse::Enrolled { .. }), "{loss:?}: {answer:?}");
+        assert!(matches!(answer, EnrollResponse::Enrolled { .. }), "{loss:?}: {answer:?}");
         agents.stop().await;
     }
 }
@@ -126,13 +126,13 @@ async fn trust_6_after_a_lost_store_pxed_listens_before_a_new_key() {
         let key = KeyPair::generate().unwrap();
         let seed = agents.seed(2).await;
         let asked = request(&seed, &csr(&key, Some("node1")));
-        waits(&agents.enrol(&asked).await.unwrap(), "listens first");
+        waits(&agents.enroll(&asked).await.unwrap(), "listens first");
         agents.stop().await;
 
         let (agents, ..) = after(loss).await;
         has_listened(&agents, 121);
         let answer = intrude(&agents, 2, &key).await;
-        assert!(matches!(answer, EnrolResponse::Enrolled { .. }), "{loss:?}: {answer:?}");
+        assert!(matches!(answer, EnrollResponse::Enrolled { .. }), "{loss:?}: {answer:?}");
         agents.stop().await;
     }
 }
@@ -142,7 +142,7 @@ async fn trust_6_first_key_does_not_wait_after_a_restart_with_the_store() {
     let directory = Rig::new().directory;
     let agents = Agents::start(Rig::reopen(directory).with_images().await).await;
     let answer = intrude(&agents, 1, &KeyPair::generate().unwrap()).await;
-    assert!(matches!(answer, EnrolResponse::Enrolled { .. }), "{answer:?}");
+    assert!(matches!(answer, EnrollResponse::Enrolled { .. }), "{answer:?}");
     agents.stop().await;
 }
 
@@ -159,19 +159,19 @@ async fn first_key_waits(agents: Agents) {
     let seed = agents.seed(1).await;
     let asked = request(&seed, &csr(&KeyPair::generate().unwrap(), Some("node1")));
     agents.rig.told();
-    waits(&agents.enrol(&asked).await.unwrap(), "listens first");
+    waits(&agents.enroll(&asked).await.unwrap(), "listens first");
     assert_eq!(agents.condition("Enrolled"), ("False".to_owned(), "AwaitingEnrollment".to_owned()));
     let status = agents.rig.registry.get(&"node1".parse().unwrap()).unwrap();
     let enrolled = status.conditions.iter().find(|c| c.type_ == "Enrolled").unwrap();
     assert!(enrolled.message.contains("listens first"), "{}", enrolled.message);
     assert!(!agents.rig.told().contains("HeardElsewhere"));
-    assert_eq!(agents.counters.enrolments.get(Enrolment::Pending), 1);
+    assert_eq!(agents.counters.enrollments.get(Enrollment::Pending), 1);
     // pxed has switched the machine on since: no host of before runs.
     agents.rig.registry.update(&"node1".parse().unwrap(), |status| {
         let power = serde_json::json!({ "state": "On", "lastSwitchTime": Timestamp::now().to_string() });
         status.power = serde_json::from_value(power).unwrap();
     });
-    assert!(matches!(agents.enrol(&asked).await, Ok(EnrolResponse::Enrolled { .. })));
+    assert!(matches!(agents.enroll(&asked).await, Ok(EnrollResponse::Enrolled { .. })));
     agents.stop().await;
 }
 
@@ -188,8 +188,8 @@ async fn trust_6_issued_token_and_permission_do_not_wait_for_a_lost_store() {
             agents.allow().await;
         }
         let asked = request(&seed, &csr(&KeyPair::generate().unwrap(), Some("node1")));
-        let answer = agents.enrol(&asked).await;
-        assert!(matches!(answer, Ok(EnrolResponse::Enrolled { .. })), "{is_issued}: {answer:?}");
+        let answer = agents.enroll(&asked).await;
+        assert!(matches!(answer, Ok(EnrollResponse::Enrolled { .. })), "{is_issued}: {answer:?}");
         agents.stop().await;
     }
 }
@@ -221,6 +221,6 @@ async fn trust_6_host_that_is_younger_than_a_restored_store_keeps_new_keys_out()
     let known = agents.rig.machines.load().by_name(&"node1".parse().unwrap()).unwrap().clone();
     assert!(agents.rig.heard.last_unrecorded(&known, &key_digest(b"another host")).is_some());
     let answer = intrude(&agents, 3, &KeyPair::generate().unwrap()).await;
-    assert!(matches!(answer, EnrolResponse::Pending { .. }), "{answer:?}");
+    assert!(matches!(answer, EnrollResponse::Pending { .. }), "{answer:?}");
     agents.stop().await;
 }

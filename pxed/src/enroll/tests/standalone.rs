@@ -255,7 +255,7 @@ async fn beside(agents: &Agents) -> reqwest::Client {
     let owner = crate::boot::Owner::Machine { name: "node2".parse().unwrap(), uid: "u1".to_owned() };
     let (boot_id, token) = agents.rig.boots().seeds().issue(owner, Timestamp::now()).await.unwrap();
     let key = KeyPair::generate().unwrap();
-    let asked = EnrolRequest {
+    let asked = EnrollRequest {
         boot_id,
         token,
         csr_pem: csr(&key, Some("node2")),
@@ -263,8 +263,8 @@ async fn beside(agents: &Agents) -> reqwest::Client {
         facts: Hardware::default(),
         challenge_answer: None,
     };
-    match agents.enrol(&asked).await.unwrap() {
-        EnrolResponse::Enrolled { certificate_pem, .. } => agents.client(Some((&certificate_pem, &key))),
+    match agents.enroll(&asked).await.unwrap() {
+        EnrollResponse::Enrolled { certificate_pem, .. } => agents.client(Some((&certificate_pem, &key))),
         other => panic!("{other:?}"),
     }
 }
@@ -353,18 +353,18 @@ async fn a_token_that_is_shown_again_and_again_is_bounded_too_and_a_wrong_one_ta
     let mut wrong = request(&seed, &csr(&key, Some("node1")));
     wrong.token = SecretText("x".repeat(43));
     for _ in 0..50 {
-        let refused = agents.enrol(&wrong).await;
+        let refused = agents.enroll(&wrong).await;
         assert!(same(&refused, &refusal(403, "WrongToken")), "{refused:?}");
     }
     let right = json!(request(&seed, &csr(&key, Some("node1"))));
     let begun = std::time::Instant::now();
-    let taken = flood(&agents, &agents.client(None), "/v1/enrol", vec![right; 100]).await;
+    let taken = flood(&agents, &agents.client(None), "/v1/enroll", vec![right; 100]).await;
     let seconds = usize::try_from(begun.elapsed().as_secs()).unwrap() + 1;
     assert!((30..=30 + seconds).contains(&taken), "{taken} in {seconds} s");
     agents.allow().await;
     let fresh = agents.seed(2).await;
-    let enrolled = agents.enrol(&request(&fresh, &csr(&other, Some("node1")))).await;
-    assert!(matches!(enrolled, Ok(EnrolResponse::Enrolled { .. })), "{enrolled:?}");
+    let enrolled = agents.enroll(&request(&fresh, &csr(&other, Some("node1")))).await;
+    assert!(matches!(enrolled, Ok(EnrollResponse::Enrolled { .. })), "{enrolled:?}");
     agents.stop().await;
 }
 
@@ -381,7 +381,7 @@ async fn an_agent_of_a_cluster_is_sent_to_its_api_server() {
 }
 
 #[tokio::test]
-async fn h1_a_host_that_a_person_installs_enrols_once_by_a_token_of_the_socket() {
+async fn h1_a_host_that_a_person_installs_enrolls_once_by_a_token_of_the_socket() {
     let (agents, _) = standalone().await;
     let urls = crate::netboot::dhcp::Urls { advertise: Some("p.example:8443".to_owned()), port: 8443 };
     let tokens = Tokens {
@@ -411,10 +411,10 @@ async fn h1_a_host_that_a_person_installs_enrols_once_by_a_token_of_the_socket()
     let seed = tokens.issue("node1", now).await.unwrap();
     assert_eq!(seed.endpoints, ["https://p.example:8443"]);
     let (key, other) = (KeyPair::generate().unwrap(), KeyPair::generate().unwrap());
-    let response = agents.enrol(&request(&seed, &csr(&key, Some("node1")))).await.unwrap();
-    let EnrolResponse::Enrolled { certificate_pem, .. } = response else { panic!("{response:?}") };
+    let response = agents.enroll(&request(&seed, &csr(&key, Some("node1")))).await.unwrap();
+    let EnrollResponse::Enrolled { certificate_pem, .. } = response else { panic!("{response:?}") };
     assert_eq!(agents.condition("Enrolled"), ("True".to_owned(), "Enrolled".to_owned()));
-    let stolen = agents.enrol(&request(&seed, &csr(&other, Some("node1")))).await;
+    let stolen = agents.enroll(&request(&seed, &csr(&other, Some("node1")))).await;
     assert!(same(&stolen, &refusal(409, "TokenUsed")), "{stolen:?}");
     let agent = Agent { agents: &agents, client: agents.client(Some((&certificate_pem, &key))) };
     assert!(agent.told(None).await.1.is_empty());

@@ -40,9 +40,9 @@ pub(super) async fn report(agents: &Agents, client: &reqwest::Client) -> u16 {
 }
 
 /// Enrolls another key by a boot of its own.
-pub(super) async fn intrude(agents: &Agents, transaction: u32, key: &KeyPair) -> EnrolResponse {
+pub(super) async fn intrude(agents: &Agents, transaction: u32, key: &KeyPair) -> EnrollResponse {
     let seed = agents.seed(transaction).await;
-    agents.enrol(&request(&seed, &csr(key, Some("node1")))).await.unwrap()
+    agents.enroll(&request(&seed, &csr(key, Some("node1")))).await.unwrap()
 }
 
 #[tokio::test]
@@ -55,9 +55,9 @@ async fn trust_6_new_key_waits_and_is_reported_while_the_old_one_is_heard() {
     let asked = request(&seed, &csr(&key, Some("node1")));
     // The boot's own news are written first, as they are minutes before a host enrolls.
     agents.rig.told();
-    let answer = agents.enrol(&asked).await.unwrap();
-    let EnrolResponse::Pending { reason, retry_seconds: 15 } = &answer else { panic!("{answer:?}") };
-    assert!(reason.contains("bedplate machine re-enrol node1"), "{reason}");
+    let answer = agents.enroll(&asked).await.unwrap();
+    let EnrollResponse::Pending { message, retry_seconds: 15 } = &answer else { panic!("{answer:?}") };
+    assert!(message.contains("bedplate machine re-enroll node1"), "{message}");
     assert_eq!(agents.condition("Enrolled"), ("False".to_owned(), "HeardElsewhere".to_owned()));
     let told = agents.rig.told();
     let public = crate::boot::public_id(seed.boot_id);
@@ -69,13 +69,13 @@ async fn trust_6_new_key_waits_and_is_reported_while_the_old_one_is_heard() {
     assert_eq!(report(&agents, &host).await, 204);
     assert_eq!(agents.condition("Enrolled"), ("True".to_owned(), "HeardElsewhere".to_owned()));
     assert_eq!(agents.condition("Booted").0, "True");
-    assert!(matches!(agents.enrol(&asked).await, Ok(EnrolResponse::Pending { .. })));
+    assert!(matches!(agents.enroll(&asked).await, Ok(EnrollResponse::Pending { .. })));
     assert_eq!(agents.condition("Enrolled").0, "True", "it was heard since that boot's seed left");
-    assert_eq!(agents.counters.enrolments.get(Enrolment::HeardElsewhere), 2);
+    assert_eq!(agents.counters.enrollments.get(Enrollment::HeardElsewhere), 2);
 
     // An administrator lets it in; the host before is out.
     agents.allow().await;
-    assert!(matches!(agents.enrol(&asked).await, Ok(EnrolResponse::Enrolled { .. })));
+    assert!(matches!(agents.enroll(&asked).await, Ok(EnrollResponse::Enrolled { .. })));
     assert_eq!(agents.condition("Enrolled"), ("True".to_owned(), "Enrolled".to_owned()));
     assert_eq!(report(&agents, &host).await, 403);
     let told = agents.rig.told();
@@ -97,15 +97,15 @@ async fn trust_6_a_permission_may_be_for_one_boot_alone() {
     permissions.allow("node1", Some(boot), Timestamp::now()).await.unwrap();
     let other = request(&thief, &csr(&KeyPair::generate().unwrap(), Some("node1")));
     assert!(
-        matches!(agents.enrol(&other).await, Ok(EnrolResponse::Pending { .. })),
+        matches!(agents.enroll(&other).await, Ok(EnrollResponse::Pending { .. })),
         "another boot asks first"
     );
     let asked = request(&replaced, &csr(&key, Some("node1")));
-    assert!(matches!(agents.enrol(&asked).await, Ok(EnrolResponse::Enrolled { .. })));
+    assert!(matches!(agents.enroll(&asked).await, Ok(EnrollResponse::Enrolled { .. })));
     // A host that enrolls by its own key uses a permission for any boot up, too.
     agents.allow().await;
-    assert!(matches!(intrude(&agents, 4, &key).await, EnrolResponse::Enrolled { .. }));
-    assert!(matches!(intrude(&agents, 5, &own).await, EnrolResponse::Pending { .. }), "it is used up");
+    assert!(matches!(intrude(&agents, 4, &key).await, EnrollResponse::Enrolled { .. }));
+    assert!(matches!(intrude(&agents, 5, &own).await, EnrollResponse::Pending { .. }), "it is used up");
     agents.stop().await;
 }
 
@@ -119,15 +119,15 @@ async fn trust_6_own_key_leaves_a_permission_for_another_boot_unused() {
     let boot = crate::boot::public_id(replaced).to_string();
     permissions.allow("node1", Some(boot), Timestamp::now()).await.unwrap();
     // The host that runs boots again, and has its key on a state disk.
-    assert!(matches!(intrude(&agents, 3, &own).await, EnrolResponse::Enrolled { .. }));
+    assert!(matches!(intrude(&agents, 3, &own).await, EnrollResponse::Enrolled { .. }));
     // The permitted boot takes its seed after that.
     let seed = agents.rig.ask(Method::GET, &format!("/b/{replaced}/seed"), &[]).await.seed();
     let key = KeyPair::generate().unwrap();
-    let answer = agents.enrol(&request(&seed, &csr(&key, Some("node1")))).await;
-    assert!(matches!(answer, Ok(EnrolResponse::Enrolled { .. })), "{answer:?}");
+    let answer = agents.enroll(&request(&seed, &csr(&key, Some("node1")))).await;
+    assert!(matches!(answer, Ok(EnrollResponse::Enrolled { .. })), "{answer:?}");
     // Its own enrollment has used the permission up.
-    let enrolment = agents.rig.registry.get(&"node1".parse().unwrap()).unwrap().enrolment.unwrap();
-    assert!(enrolment.permission_time.is_some(), "{enrolment:?}");
+    let enrollment = agents.rig.registry.get(&"node1".parse().unwrap()).unwrap().enrolment.unwrap();
+    assert!(enrollment.permission_time.is_some(), "{enrollment:?}");
     agents.stop().await;
 }
 
@@ -140,10 +140,10 @@ async fn trust_6_refusal_names_the_time_since_which_pxed_could_not_hear() {
     let seed = agents.seed(2).await;
     let asked = request(&seed, &csr(&KeyPair::generate().unwrap(), Some("node1")));
     agents.rig.told();
-    let answer = agents.enrol(&asked).await.unwrap();
-    let EnrolResponse::Pending { reason, .. } = &answer else { panic!("{answer:?}") };
+    let answer = agents.enroll(&asked).await.unwrap();
+    let EnrollResponse::Pending { message, .. } = &answer else { panic!("{answer:?}") };
     let expected = format!("pxed could not hear since {}", since.strftime("%FT%TZ"));
-    assert!(reason.contains(&expected) && reason.contains("120 s after pxed hears again"), "{reason}");
+    assert!(message.contains(&expected) && message.contains("120 s after pxed hears again"), "{message}");
     let status = agents.rig.registry.get(&"node1".parse().unwrap()).unwrap();
     let enrolled = status.conditions.into_iter().find(|c| c.type_ == "Enrolled").unwrap();
     assert!(enrolled.message.contains(&expected), "{}", enrolled.message);
@@ -158,10 +158,10 @@ async fn trust_6_host_that_goes_down_or_is_reset_is_replaced_without_a_wait() {
     last["goingDown"] = true.into();
     assert_eq!(agents.post(&host, "/v1/report", &last).await.0, 204);
     let second = KeyPair::generate().unwrap();
-    assert!(matches!(intrude(&agents, 2, &second).await, EnrolResponse::Enrolled { .. }));
+    assert!(matches!(intrude(&agents, 2, &second).await, EnrollResponse::Enrolled { .. }));
     assert!(matches!(
         intrude(&agents, 3, &KeyPair::generate().unwrap()).await,
-        EnrolResponse::Pending { .. }
+        EnrollResponse::Pending { .. }
     ));
     let name = "node1".parse().unwrap();
     agents.rig.registry.update(&name, |status| {
@@ -177,7 +177,7 @@ async fn trust_6_host_that_goes_down_or_is_reset_is_replaced_without_a_wait() {
     });
     assert!(matches!(
         intrude(&agents, 4, &KeyPair::generate().unwrap()).await,
-        EnrolResponse::Enrolled { .. }
+        EnrollResponse::Enrolled { .. }
     ));
     agents.stop().await;
 }
@@ -186,7 +186,7 @@ async fn trust_6_host_that_goes_down_or_is_reset_is_replaced_without_a_wait() {
 async fn trust_6_silent_key_is_replaced_and_the_same_key_never_waits() {
     let agents = Agents::start(Rig::new().with_images().await).await;
     let (_, key) = running(&agents).await;
-    assert!(matches!(intrude(&agents, 2, &key).await, EnrolResponse::Enrolled { .. }), "state disk");
+    assert!(matches!(intrude(&agents, 2, &key).await, EnrollResponse::Enrolled { .. }), "state disk");
     let known = agents.rig.machines.load().by_name(&"node1".parse().unwrap()).unwrap().clone();
     agents.rig.heard.enrolled(&known, Timestamp::now() - SignedDuration::from_secs(71));
     let name = "node1".parse().unwrap();
@@ -199,7 +199,7 @@ async fn trust_6_silent_key_is_replaced_and_the_same_key_never_waits() {
     agents.rig.store.put(Table::Certificates, b"machine/node1", row).await.unwrap();
     assert!(matches!(
         intrude(&agents, 3, &KeyPair::generate().unwrap()).await,
-        EnrolResponse::Enrolled { .. }
+        EnrollResponse::Enrolled { .. }
     ));
     agents.stop().await;
 }
@@ -210,7 +210,7 @@ async fn trust_6_token_taken_before_an_enrollment_is_refused_after_it() {
     let stolen = agents.seed(1).await;
     agents.enrolled(2, &KeyPair::generate().unwrap()).await;
     let thief = request(&stolen, &csr(&KeyPair::generate().unwrap(), Some("node1")));
-    assert!(same(&agents.enrol(&thief).await, &refusal(409, "TokenSuperseded")));
+    assert!(same(&agents.enroll(&thief).await, &refusal(409, "TokenSuperseded")));
     let told = agents.rig.told();
     assert!(told.contains("reason: TokenRefused") && told.contains("from 127.0.0.1"), "{told}");
     agents.stop().await;
@@ -344,14 +344,15 @@ async fn trust_6_of_two_tokens_at_once_one_enrolls() {
         signer.entered.acquire_many(2).await.unwrap().forget();
         signer.gate.add_permits(16);
     };
-    let (one, other, ()) = tokio::join!(agents.enrol(&first), agents.enrol(&second), both_wait);
-    let is_enrolled =
-        |answer: &Result<EnrolResponse, (u16, String)>| matches!(answer, Ok(EnrolResponse::Enrolled { .. }));
+    let (one, other, ()) = tokio::join!(agents.enroll(&first), agents.enroll(&second), both_wait);
+    let is_enrolled = |answer: &Result<EnrollResponse, (u16, String)>| {
+        matches!(answer, Ok(EnrollResponse::Enrolled { .. }))
+    };
     assert_eq!([&one, &other].map(is_enrolled).iter().filter(|won| **won).count(), 1, "{one:?} {other:?}");
     let (slower, lost) = if is_enrolled(&one) { (&second, other) } else { (&first, one) };
     // It may have come while the faster one was written.
-    let is_busy = matches!(lost, Ok(EnrolResponse::Pending { .. }));
-    let lost = if is_busy { agents.enrol(slower).await } else { lost };
+    let is_busy = matches!(lost, Ok(EnrollResponse::Pending { .. }));
+    let lost = if is_busy { agents.enroll(slower).await } else { lost };
     assert!(same(&lost, &refusal(409, "TokenSuperseded")), "{lost:?}");
     agents.stop().await;
 }
@@ -370,8 +371,8 @@ async fn a_key_that_replaces_one_enrolled_meanwhile_is_told() {
         agents.rig.heard.enrolled(&known, ago(71));
         signer.gate.add_permits(1);
     };
-    let (answer, ()) = tokio::join!(agents.enrol(&asked), meanwhile);
-    assert!(matches!(answer, Ok(EnrolResponse::Enrolled { .. })), "{answer:?}");
+    let (answer, ()) = tokio::join!(agents.enroll(&asked), meanwhile);
+    assert!(matches!(answer, Ok(EnrollResponse::Enrolled { .. })), "{answer:?}");
     let told = agents.rig.told();
     assert!(told.contains("reason: KeyChanged"), "{told}");
     assert!(told.contains("\"generation\":5"), "{told}");
@@ -393,9 +394,9 @@ async fn trust_6_a_key_that_is_heard_again_while_another_is_signed_keeps_it_out(
         agents.rig.heard.request(&known, Timestamp::now());
         signer.gate.add_permits(1);
     };
-    let (answer, ()) = tokio::join!(agents.enrol(&asked), meanwhile);
-    assert!(matches!(answer, Ok(EnrolResponse::Pending { .. })), "{answer:?}");
-    assert_eq!(agents.counters.enrolments.get(Enrolment::HeardElsewhere), 1);
+    let (answer, ()) = tokio::join!(agents.enroll(&asked), meanwhile);
+    assert!(matches!(answer, Ok(EnrollResponse::Pending { .. })), "{answer:?}");
+    assert_eq!(agents.counters.enrollments.get(Enrollment::HeardElsewhere), 1);
     agents.stop().await;
 }
 
@@ -411,8 +412,8 @@ async fn trust_6_a_token_of_another_pxed_that_is_older_than_the_key_is_supersede
     });
     let key = KeyPair::generate().unwrap();
     let stolen = request(&seed, &csr(&key, Some("node1")));
-    assert!(same(&agents.enrol(&stolen).await, &refusal(409, "TokenSuperseded")));
-    assert!(matches!(intrude(&agents, 2, &key).await, EnrolResponse::Enrolled { .. }), "a later boot");
+    assert!(same(&agents.enroll(&stolen).await, &refusal(409, "TokenSuperseded")));
+    assert!(matches!(intrude(&agents, 2, &key).await, EnrollResponse::Enrolled { .. }), "a later boot");
     agents.stop().await;
 }
 
@@ -427,10 +428,10 @@ async fn trust_6_a_key_that_enrolls_again_ends_older_tokens_of_other_pxed() {
         ..enrolled_key(b"", 7, Timestamp::from_second(day.as_second()).unwrap())
     };
     tell(&agents, &old);
-    assert!(matches!(intrude(&agents, 2, &key).await, EnrolResponse::Enrolled { .. }));
-    let enrolment = agents.rig.registry.get(&"node1".parse().unwrap()).unwrap().enrolment.unwrap();
-    assert_eq!((enrolment.generation, &enrolment.key_fingerprint), (Some(7), &Some(old.key.hex())));
-    assert!(enrolment.key_time.unwrap().0 > old.time);
+    assert!(matches!(intrude(&agents, 2, &key).await, EnrollResponse::Enrolled { .. }));
+    let enrollment = agents.rig.registry.get(&"node1".parse().unwrap()).unwrap().enrolment.unwrap();
+    assert_eq!((enrollment.generation, &enrollment.key_fingerprint), (Some(7), &Some(old.key.hex())));
+    assert!(enrollment.key_time.unwrap().0 > old.time);
     agents.stop().await;
 }
 
@@ -441,8 +442,8 @@ async fn trust_6_a_permission_is_used_by_the_key_that_it_let_in() {
     // By a clock that is four minutes ahead.
     agents.allow_at(Timestamp::now() + SignedDuration::from_secs(240)).await;
     let (second, third) = (KeyPair::generate().unwrap(), KeyPair::generate().unwrap());
-    assert!(matches!(intrude(&agents, 2, &second).await, EnrolResponse::Enrolled { .. }));
-    assert!(matches!(intrude(&agents, 3, &third).await, EnrolResponse::Pending { .. }));
+    assert!(matches!(intrude(&agents, 2, &second).await, EnrollResponse::Enrolled { .. }));
+    assert!(matches!(intrude(&agents, 3, &third).await, EnrollResponse::Pending { .. }));
     agents.stop().await;
 }
 
@@ -454,7 +455,7 @@ async fn a_token_with_many_keys_is_asked_at_one_pace() {
     let mut refused = None;
     for _ in 0..100 {
         let asked = request(&seed, &csr(&KeyPair::generate().unwrap(), Some("node1")));
-        let (status, text) = agents.post(&client, "/v1/enrol", &asked).await;
+        let (status, text) = agents.post(&client, "/v1/enroll", &asked).await;
         if status != 200 {
             refused = Some((status, text));
             break;
@@ -471,10 +472,10 @@ async fn refused_tokens_beyond_the_pace_are_counted_in_the_next_line() {
     let seed = agents.seed(1).await;
     let mut wrong = request(&seed, "");
     wrong.token = SecretText("x".repeat(43));
-    let unknown = EnrolRequest { boot_id: BootId::from_random([7; 16]), ..wrong.clone() };
+    let unknown = EnrollRequest { boot_id: BootId::from_random([7; 16]), ..wrong.clone() };
     for asked in [&wrong, &unknown] {
         for _ in 0..9 {
-            assert!(agents.enrol(asked).await.is_err());
+            assert!(agents.enroll(asked).await.is_err());
         }
     }
     let minute = std::time::Instant::now() + Duration::from_secs(61);
@@ -524,11 +525,11 @@ async fn enrollment_is_at_most_64_kib_and_its_token_is_checked_first() {
     let mut asked = request(&seed, "no certificate request");
     let good = asked.token.clone();
     asked.token = SecretText("x".repeat(43));
-    assert!(same(&agents.enrol(&asked).await, &refusal(403, "WrongToken")));
+    assert!(same(&agents.enroll(&asked).await, &refusal(403, "WrongToken")));
     asked.token = good;
-    assert!(same(&agents.enrol(&asked).await, &refusal(400, "InvalidCertificateRequest")));
+    assert!(same(&agents.enroll(&asked).await, &refusal(400, "InvalidCertificateRequest")));
     asked.facts.vendor = Some("x".repeat(64 << 10));
-    assert!(same(&agents.enrol(&asked).await, &refusal(413, "BodyTooLarge")));
+    assert!(same(&agents.enroll(&asked).await, &refusal(413, "BodyTooLarge")));
     agents.stop().await;
 }
 

@@ -1,7 +1,7 @@
 //! Operations without a cluster that are the agents' (docs/rules.md, O7): what each agent is told, what it writes, and the end of
 //! those that no agent carries out.
 //!
-//! Carries nothing out. Called by `enrol::standalone`, and by `local` for the end.
+//! Carries nothing out. Called by `enroll::standalone`, and by `local` for the end.
 
 use std::sync::Arc;
 use std::time::Duration;

@@ -1,7 +1,7 @@
 //! The one task that chooses: takes what is new, settles it, writes that to the store, and only then tells it.
 //!
 //! ```text
-//! idle --ask, Machines, enrolment--> settle --nothing differs--> idle
+//! idle --ask, Machines, enrollment--> settle --nothing differs--> idle
 //!                                      |
 //!                                      +--commit--> tell agents, statuses, who asked --> idle
 //!                                            `--error--> nobody is told; again in KEEP_AGAIN
@@ -29,7 +29,7 @@ use crate::store::{Store, StoreError};
 
 /// How long after a failed write it is tried again.
 const KEEP_AGAIN: Duration = Duration::from_secs(10);
-/// Between a choice, or anything else that lets go of a version, and a look at which versions can go: a rack that enrols is
+/// Between a choice, or anything else that lets go of a version, and a look at which versions can go: a rack that enrolls is
 /// one such look.
 const TIDY: Duration = Duration::from_secs(10);
 /// Between two looks whether a Machine is missing for good.

@@ -381,7 +381,7 @@ impl Rig {
         self.machines.load().by_name(&name("a")).unwrap().clone()
     }
 
-    fn enrol(&self) {
+    fn enroll(&self) {
         let now = Timestamp::now();
         self.registry
             .update(&name("a"), |status| set_condition(status, true, EnrolledReason::Enrolled, "", now));
@@ -409,7 +409,7 @@ async fn what_is_chosen_is_in_the_store_before_anybody_is_told_and_outlives_a_re
     let rig = Rig::new();
     rig.choice.take(vec![sourced("w.yaml", &kubernetes("v1.34.0"))], true).await;
     rig.until("the version", |rig| rig.choice.state().versions.contains_key("w-v1")).await;
-    rig.enrol();
+    rig.enroll();
     rig.until("the choice", |rig| rig.selected() == Some(1)).await;
     rig.choice.report(&rig.known(), Some(node("1")), None).await.unwrap();
     rig.until("the status", |rig| {
@@ -430,7 +430,7 @@ async fn what_is_chosen_is_in_the_store_before_anybody_is_told_and_outlives_a_re
 async fn an_agents_word_that_cannot_be_kept_is_refused_and_changes_nothing() {
     let rig = Rig::new();
     rig.choice.take(vec![sourced("w.yaml", &kubernetes("v1.34.0"))], true).await;
-    rig.enrol();
+    rig.enroll();
     rig.until("the choice", |rig| rig.selected() == Some(1)).await;
     crate::store::tests::break_next_write(&rig.store);
     assert!(rig.choice.report(&rig.known(), Some(node("1")), None).await.is_err());
@@ -443,7 +443,7 @@ async fn an_agents_word_that_cannot_be_kept_is_refused_and_changes_nothing() {
 async fn a_store_that_is_begun_anew_holds_every_choice() {
     let rig = Rig::new();
     rig.choice.take(vec![sourced("w.yaml", &kubernetes("v1.34.0"))], true).await;
-    rig.enrol();
+    rig.enroll();
     rig.until("the choice", |rig| rig.selected() == Some(1)).await;
     crate::store::tests::damage(&rig.store, &rig._directory.path().join("pxed.redb"));
     assert!(rig.store.put(Table::Boots, b"a", Vec::new()).await.is_err());

@@ -1,4 +1,4 @@
-//! Enrolment with a real cluster (docs/rules.md, Trust 3): a seed of pxed, the real agent, a certificate that the cluster signs, and
+//! Enrollment with a real cluster (docs/rules.md, Trust 3): a seed of pxed, the real agent, a certificate that the cluster signs, and
 //! the agent's own fields written with it, all under the roles of `deploy/`. No virtual machine.
 
 #![allow(clippy::unwrap_used, clippy::panic, reason = "a test that cannot go on has failed")]
@@ -78,9 +78,9 @@ impl Host {
     }
 
     fn boot_id(&self) -> String {
-        let text = std::fs::read(self.path("state/enrolment.json")).unwrap_or_default();
-        let enrolment: Value = serde_json::from_slice(&text).unwrap_or_default();
-        enrolment["bootId"].as_str().unwrap_or_default().to_owned()
+        let text = std::fs::read(self.path("state/enrollment.json")).unwrap_or_default();
+        let enrollment: Value = serde_json::from_slice(&text).unwrap_or_default();
+        enrollment["bootId"].as_str().unwrap_or_default().to_owned()
     }
 }
 
@@ -134,7 +134,7 @@ impl Rig<'_> {
         });
         let file = self.host.path("token");
         std::fs::write(&file, &token).unwrap();
-        let words = ["enrol", "--server", "https://10.7.0.1:8443", "--wait", "80", "--token-file"];
+        let words = ["enroll", "--server", "https://10.7.0.1:8443", "--wait", "80", "--token-file"];
         let mut command = self.host.network.command(binary("bedplate-agent").unwrap());
         command.args(words).arg(file).arg("--state-directory").arg(self.host.path("state"));
         let said = command.arg("--run-directory").arg(self.host.path("run")).output().unwrap();
@@ -170,7 +170,7 @@ fn certificate_is_the_clusters(rig: &mut Rig<'_>) {
     let [approved] = request["status"]["conditions"].as_array().unwrap().as_slice() else {
         panic!("{request}")
     };
-    assert_eq!((&approved["type"], &approved["reason"]), (&"Approved".into(), &"BedplateEnrolment".into()));
+    assert_eq!((&approved["type"], &approved["reason"]), (&"Approved".into(), &"BedplateEnrollment".into()));
     let user = rig.agents_user();
     assert_eq!(user["username"], "bedplate:machine:server-1");
     assert!(user["groups"].as_array().unwrap().contains(&"bedplate:machines".into()), "{user}");
@@ -202,7 +202,7 @@ fn fields_have_their_writers(rig: &mut Rig<'_>) {
     };
     assert_eq!(fields("bedplate-agent"), ["f:addresses", "f:agent", "f:hardware"]);
     assert_eq!(fields("pxed"), ["f:boot", "f:conditions"]);
-    assert_eq!(fields("pxed-enrolment"), ["f:enrolment"]);
+    assert_eq!(fields("pxed-enrollment"), ["f:enrolment"]);
 }
 
 /// The certificate opens nothing but its own Machine.
@@ -217,8 +217,8 @@ fn another_machine_is_refused(rig: &mut Rig<'_>) {
 }
 
 #[test]
-fn a_host_enrols_with_the_cluster_and_writes_its_own_fields_also_after_the_api_server_was_away() {
-    let rack = Rack::new("kubernetes-enrol").unwrap();
+fn a_host_enrolls_with_the_cluster_and_writes_its_own_fields_also_after_the_api_server_was_away() {
+    let rack = Rack::new("kubernetes-enroll").unwrap();
     let mut kubernetes = Kubernetes::installed_inside(rack.network(), ADDRESS.into()).unwrap();
     kubernetes.start_controllers(&["csrsigning"]).unwrap();
     for number in [1, 2] {
@@ -241,7 +241,7 @@ fn a_host_enrols_with_the_cluster_and_writes_its_own_fields_also_after_the_api_s
     host.take_seed(&boot);
     let agent = host.start_agent();
     let mut rig = Rig { kubernetes, pxed, host, agent };
-    rig.until("an enrolment", |rig| boot.ends_with(&rig.host.boot_id()) && !rig.host.boot_id().is_empty());
+    rig.until("an enrollment", |rig| boot.ends_with(&rig.host.boot_id()) && !rig.host.boot_id().is_empty());
     certificate_is_the_clusters(&mut rig);
     fields_have_their_writers(&mut rig);
     another_machine_is_refused(&mut rig);
@@ -258,7 +258,7 @@ fn a_host_enrols_with_the_cluster_and_writes_its_own_fields_also_after_the_api_s
     // Before the start: the agent reports once after its enrollment, and an unchanged status only after 300 s again.
     let restarted = jiff::Timestamp::now();
     rig.kubernetes.start_server().unwrap();
-    rig.until("the second enrolment", |rig| boot.ends_with(&rig.host.boot_id()));
+    rig.until("the second enrollment", |rig| boot.ends_with(&rig.host.boot_id()));
     rig.until_machine(MACHINE, "a heartbeat since", |machine| {
         let heartbeat = machine["status"]["agent"]["lastHeartbeat"].as_str();
         let heartbeat = heartbeat.and_then(|text| text.parse::<jiff::Timestamp>().ok());
@@ -269,7 +269,7 @@ fn a_host_enrols_with_the_cluster_and_writes_its_own_fields_also_after_the_api_s
 
 /// H1: nobody boots this host; a person brings the token of pxed's socket.
 #[test]
-fn h1_a_host_that_a_person_installs_enrols_with_the_cluster_by_a_token() {
+fn h1_a_host_that_a_person_installs_enrolls_with_the_cluster_by_a_token() {
     let rack = Rack::new("kubernetes-manual").unwrap();
     let mut kubernetes = Kubernetes::installed_inside(rack.network(), ADDRESS.into()).unwrap();
     kubernetes.start_controllers(&["csrsigning"]).unwrap();
@@ -372,7 +372,7 @@ fn is_refused(machine: &Value, address: &str) -> bool {
         let message = c["message"].as_str().unwrap_or_default();
         c["reason"] == "HeardElsewhere"
             && message.contains(address)
-            && message.contains("bedplate machine re-enrol server-1")
+            && message.contains("bedplate machine re-enroll server-1")
     };
     conditions.iter().any(|c| c["type"] == "Enrolled" && waits(c))
 }
@@ -390,7 +390,7 @@ impl Rig<'_> {
 
     fn permit(&self, rack: &Rack) {
         let mut command = rack.network().command(binary("bedplate").unwrap());
-        command.arg("--kubeconfig").arg(self.kubernetes.admin()).args(["machine", "re-enrol", MACHINE]);
+        command.arg("--kubeconfig").arg(self.kubernetes.admin()).args(["machine", "re-enroll", MACHINE]);
         let output = command.output().unwrap();
         assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
     }
