@@ -15,9 +15,9 @@ pub use hardware::{Clock, Cpu, Disk, Firmware, FirmwareMode, Hardware, HardwareB
 pub use k8s_openapi::apimachinery::pkg::apis::meta::v1::{Condition, MicroTime, Time};
 pub use pxe::{BootProtocol, FirmwareKind, ImageRef, InterfaceSpec, PxeSpec, StateDisk, StateDiskRule, Wipe};
 pub use status::{
-    Address, AddressType, AgentStatus, Applied, BootStatus, EnrolmentStatus, MachineStatus, NodeRef,
+    Address, AddressType, AgentStatus, Applied, BootStatus, EnrollmentStatus, MachineStatus, NodeRef,
     ObservedNode, ObservedNodeState, Phase, PowerAction, PowerState, PowerStatus, PreviousBoot, RolledBack,
-    Selected, SelectedBy, Slot, SlotName, SlotState, StateDiskStatus, TimelineEntry, VersionRef,
+    Selected, SelectionSource, Slot, SlotName, SlotState, StateDiskStatus, TimelineEntry, VersionRef,
     condition_type,
 };
 

@@ -3,7 +3,7 @@
 
 #![allow(clippy::unwrap_used, reason = "a test that cannot go on has failed")]
 
-use bedplate_api::machine::{AddressType, Machine, Phase, PowerState, SelectedBy, SlotState};
+use bedplate_api::machine::{AddressType, Machine, Phase, PowerState, SelectionSource, SlotState};
 use bedplate_api::operation::{MachineOperation, OperationState};
 use serde_json::{Value, json};
 
@@ -17,7 +17,7 @@ fn a_state_of_a_later_version_is_read() {
         "status": {
             "phase": "Later",
             "power": { "state": "Later" },
-            "selected": { "name": "workers", "version": 1, "by": "Later" },
+            "selected": { "name": "workers", "version": 1, "source": "Later" },
             "slots": [{ "name": "a", "state": "Later" }],
             "addresses": [{ "type": "Later", "address": "192.0.2.1" }],
         },
@@ -26,7 +26,7 @@ fn a_state_of_a_later_version_is_read() {
     let status = machine.status.unwrap();
     assert_eq!(status.phase, Some(Phase::Unknown));
     assert_eq!(status.power.unwrap().state, PowerState::Unknown);
-    assert_eq!(status.selected.unwrap().by, SelectedBy::Unknown);
+    assert_eq!(status.selected.unwrap().by, SelectionSource::Unknown);
     assert_eq!(status.slots[0].state, SlotState::Unknown);
     assert_eq!(status.addresses[0].type_, AddressType::Unknown);
     let operation: MachineOperation = serde_json::from_value(json!({

@@ -216,7 +216,7 @@ impl Look<'_> {
 
     /// What the agent said last is not to be taken for the present.
     fn silent(&self) -> Option<Awaited> {
-        let heard = self.status.agent.as_ref()?.last_heartbeat.as_ref()?.0;
+        let heard = self.status.agent.as_ref()?.last_heartbeat_time.as_ref()?.0;
         if !self.is_true(type_::ENROLLED) || self.now.duration_since(heard) < SILENCE {
             return None;
         }
@@ -313,7 +313,7 @@ impl Look<'_> {
         if let Some(back) = back {
             let what = format!(
                 "{}-v{} did not hold and was taken back: {}",
-                back.from.name, back.from.version, back.reason
+                back.from.name, back.from.version, back.message
             );
             let next = format!(
                 "correct the MachineConfiguration, which makes a new version, or name an earlier one: `bedplate config rollback {} --machine NAME`",

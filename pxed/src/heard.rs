@@ -325,7 +325,7 @@ impl Heard {
         words.retain(|name, word| snapshot.by_name(name).is_some_and(|known| known.uid == word.uid));
         let heard = snapshot.changed_since(before).filter(|known| {
             let agent = known.machine.status.as_ref().and_then(|status| status.agent.as_ref());
-            let heartbeat = agent.and_then(|agent| agent.last_heartbeat.clone());
+            let heartbeat = agent.and_then(|agent| agent.last_heartbeat_time.clone());
             let goes_down = agent.is_some_and(|agent| agent.going_down_time.is_some());
             change(&mut words, known, now, |word| {
                 let Some(heartbeat) = heartbeat else { return false };
@@ -343,7 +343,7 @@ impl Heard {
     /// Returns the time at which the key in force was enrolled, by the status; `None` if it names none. `own`: the status that pxed keeps.
     pub fn key_time(&self, known: &KnownMachine, own: &MachineStatus) -> Option<Timestamp> {
         let told = if self.standalone { Some(own) } else { known.machine.status.as_ref() };
-        Some(told?.enrolment.as_ref()?.key_time.as_ref()?.0)
+        Some(told?.enrollment.as_ref()?.key_time.as_ref()?.0)
     }
 
     /// Returns the evidence about the key in force of a Machine, which was enrolled at this time. `own`: the status that pxed keeps. The caller knows of
@@ -361,7 +361,8 @@ impl Heard {
         let moment = Moment { time: now, missed: ears.missed };
         let (at, since) = change(&mut self.lock(), known, moment, |word| (word.at, word.since));
         // Of an earlier heartbeat only the time that its host wrote is known.
-        let kept = agent.and_then(|agent| agent.last_heartbeat.as_ref()).map(|time| time.0.min(since.time));
+        let kept =
+            agent.and_then(|agent| agent.last_heartbeat_time.as_ref()).map(|time| time.0.min(since.time));
         let switched = [Some(own), object].into_iter().flatten().filter_map(switched);
         // No key was enrolled in the future.
         let first = if is_ahead(enrolled, now) { since.time } else { enrolled };
@@ -660,7 +661,7 @@ mod tests {
     fn trust_6_a_machine_that_is_new_here_is_listened_to_before_its_key_is_silent() {
         let heard = Heard::new(true);
         let (day, name) = (86_400, "node1".parse().unwrap());
-        let own = json!({ "agent": { "lastHeartbeat": at(day - 10).to_string() } });
+        let own = json!({ "agent": { "lastHeartbeatTime": at(day - 10).to_string() } });
         let own: MachineStatus = serde_json::from_value(own).unwrap();
         let (none, moved) = (Snapshot::default(), known(&json!({})));
         let until = |now| {
@@ -696,8 +697,8 @@ mod tests {
     }
 
     fn cluster(heartbeat: &str, more: &Value) -> Snapshot {
-        let mut status = json!({ "enrolment": { "keyTime": at(0).to_string() },
-            "agent": { "lastHeartbeat": heartbeat } });
+        let mut status = json!({ "enrollment": { "keyTime": at(0).to_string() },
+            "agent": { "lastHeartbeatTime": heartbeat } });
         status["power"] = more["power"].clone();
         known(&status)
     }

@@ -395,7 +395,7 @@ fn selectable(status: &MachineStatus) -> (Option<&str>, Option<&str>, Option<&st
 pub fn boot_mut(status: &mut MachineStatus) -> &mut BootStatus {
     status.boot.get_or_insert_with(|| BootStatus {
         id: None,
-        started_time: None,
+        start_time: None,
         seed_time: None,
         stage: None,
         attempts: None,

@@ -72,7 +72,7 @@ impl Table {
             Self::Machines => "known machines (unknown until their source is read)",
             Self::Status => "statuses (told again by the next boot or report)",
             Self::Certificates => {
-                "which key each machine enrolled last (in a cluster status.enrolment counts, otherwise every host must boot again)"
+                "which key each machine enrolled last (in a cluster status.enrollment counts, otherwise every host must boot again)"
             }
             Self::Discovered => "discovered machines (seen again when they ask again)",
             Self::Operations => "operations (what became of them is unknown)",

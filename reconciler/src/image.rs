@@ -251,7 +251,7 @@ mod tests {
     fn h4_no_version_is_chosen_before_its_image_is_known_and_one_that_is_used_stays() {
         let select = |lock| {
             let selected =
-                serde_json::from_value(json!({ "name": "w", "version": 1, "by": "Reference" })).unwrap();
+                serde_json::from_value(json!({ "name": "w", "version": 1, "source": "Reference" })).unwrap();
             Choice::Select(Select { selected, lock })
         };
         let failed = json!([{ "type": IMAGE_RESOLVED, "status": "False", "reason": "Unresolved", "message": "away",

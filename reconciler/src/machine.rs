@@ -89,7 +89,7 @@ async fn apply(
         let before = machine.status.as_ref().and_then(|status| status.selected.as_ref());
         if let Some(selected) = selected.filter(|selected| Some(*selected) != before) {
             let version = version_name(&selected.name, selected.version);
-            tracing::info!(machine = name, version, by = ?selected.by, "a version is selected");
+            tracing::info!(machine = name, version, source = ?selected.source, "a version is selected");
         }
         let before = machine.status.clone().unwrap_or_default();
         for (reason, note) in events::told(&before, status) {

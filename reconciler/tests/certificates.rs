@@ -60,7 +60,7 @@ impl Cluster {
         let reported = json!([{ "type": "InternalIP", "address": OWN }]);
         // The agent says that it runs version 2, whatever was selected for it.
         let machine = server::machine(&json!({ "addresses": reported,
-            "selected": { "name": "w", "version": 1, "by": "Reference" },
+            "selected": { "name": "w", "version": 1, "source": "Reference" },
             "applied": { "name": "w", "version": 2, "slot": "a" } }));
         let objects =
             Objects { versions: self.versions, machines: vec![machine.clone()], ..Objects::default() };

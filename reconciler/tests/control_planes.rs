@@ -24,10 +24,10 @@ fn machine(paved: &str) -> Value {
     let paved = json!({ "type": "Paved", "status": "True", "reason": paved, "message": "",
         "lastTransitionTime": "2026-01-01T00:00:00Z" });
     server::machine(
-        &json!({ "selected": { "name": "w", "version": 2, "by": "Reference" }, "conditions": [paved],
+        &json!({ "selected": { "name": "w", "version": 2, "source": "Reference" }, "conditions": [paved],
         "slots": [{ "name": "b", "configurationName": "w", "version": 2, "state": "Prepared" }],
-        "applied": { "name": "w", "version": 1, "slot": "a", "nodeUid": "n1" }, "nodeRef": { "name": "a", "uid": "n1" },
-        "agent": { "lastHeartbeat": "2100-01-01T00:00:00Z" } }),
+        "applied": { "name": "w", "version": 1, "slot": "a", "nodeUID": "n1" }, "nodeRef": { "name": "a", "uid": "n1" },
+        "agent": { "lastHeartbeatTime": "2100-01-01T00:00:00Z" } }),
     )
 }
 

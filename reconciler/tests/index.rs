@@ -244,7 +244,7 @@ impl World {
             json!({ "conditions": [is("Enrolled", !self.chance(4)), is("NodeReady", self.chance(2))] });
         if !self.chance(4) {
             status["selected"] = self.some_version();
-            status["selected"]["by"] = json!("Selector");
+            status["selected"]["source"] = json!("Selector");
         }
         if !self.chance(3) {
             status["applied"] = self.some_version();
@@ -341,8 +341,8 @@ async fn c4_node_counts_whatever_its_agent_reports_and_again_when_it_changes() {
     let mut weights = NodeWeights::default();
     let is = |type_: &str| json!({ "type": type_, "status": "True", "reason": "Done", "message": "", "lastTransitionTime": "2026-01-01T00:00:00Z" });
     let machine = server::machine(&json!({ "conditions": [is("Enrolled"), is("NodeReady")],
-        "selected": { "name": "w", "version": 1, "by": "Reference" },
-        "applied": { "name": "w", "version": 1, "slot": "a", "nodeUid": "1" }, "nodeRef": { "name": "a", "uid": "1" } }));
+        "selected": { "name": "w", "version": 1, "source": "Reference" },
+        "applied": { "name": "w", "version": 1, "slot": "a", "nodeUID": "1" }, "nodeRef": { "name": "a", "uid": "1" } }));
     for (ready, unavailable, is_other) in
         [("True", 0, true), ("Unknown", 1, true), ("False", 1, false), ("True", 0, true)]
     {

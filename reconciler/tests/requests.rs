@@ -67,7 +67,7 @@ async fn h4_a_version_is_locked_before_it_is_selected_and_not_selected_if_it_can
     assert_eq!(body(&asked, LOCK)["status"]["deployed"], true);
     assert_eq!(
         body(&asked, SELECT)["status"]["selected"],
-        json!({ "name": "w", "version": 1, "by": "Reference" })
+        json!({ "name": "w", "version": 1, "source": "Reference" })
     );
     for asked in asked {
         assert_eq!(asked.body["metadata"]["resourceVersion"], "7", "bound to what was read");
@@ -82,9 +82,9 @@ async fn h4_a_version_is_locked_before_it_is_selected_and_not_selected_if_it_can
 
 #[tokio::test]
 async fn h6_the_next_choice_and_the_end_of_node_ref_are_one_write_after_a_live_answer_and_the_lock() {
-    let selected = json!({ "name": "w", "version": 1, "by": "Reference" });
+    let selected = json!({ "name": "w", "version": 1, "source": "Reference" });
     let status = json!({ "selected": selected, "nodeRef": { "name": "a", "uid": "n1" },
-        "applied": { "name": "w", "version": 1, "slot": "a", "nodeUid": "n1" } });
+        "applied": { "name": "w", "version": 1, "slot": "a", "nodeUID": "n1" } });
     let given = server::machine(&status);
     let server = Server::default();
     let world = server.world(&objects(given.clone()), Tenure::always(), |asked| {
@@ -306,7 +306,8 @@ async fn v3_a_version_that_is_deleted_and_whose_configuration_is_gone_is_let_go_
     let anew = json!({ "metadata": { "uid": "uid-anew" } });
     let mut holder = server::machine(&json!({}));
     holder["spec"]["configurationRef"]["version"] = json!(1);
-    let stranger = server::machine(&json!({ "selected": { "name": "w", "version": 2, "by": "Reference" } }));
+    let stranger =
+        server::machine(&json!({ "selected": { "name": "w", "version": 2, "source": "Reference" } }));
     for (what, metadata, owner, machines, goes) in [
         ("its configuration is gone", &leaving, None, vec![stranger], true),
         ("it was left behind", &orphaned, Some(json!({})), vec![], true),
@@ -381,8 +382,8 @@ async fn a_tag_that_is_not_resolved_is_said_once_and_what_is_known_of_one_outliv
 
 /// A Machine whose Node has this UID. Its agent knows `n1`.
 fn machine_with_node(uid: Option<&str>) -> Value {
-    server::machine(&json!({ "selected": { "name": "w", "version": 2, "by": "Reference" },
-        "applied": { "name": "w", "version": 2, "slot": "a", "nodeUid": "n1" },
+    server::machine(&json!({ "selected": { "name": "w", "version": 2, "source": "Reference" },
+        "applied": { "name": "w", "version": 2, "slot": "a", "nodeUID": "n1" },
         "nodeRef": uid.map(|uid| json!({ "name": "a", "uid": uid })) }))
 }
 

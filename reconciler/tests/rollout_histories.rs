@@ -130,13 +130,13 @@ impl World {
             }));
             let version = |version: i64| json!({ "name": "w", "version": version });
             let refused = host.refused.map(|from| {
-                json!({ "from": version(from), "to": version(host.applied), "reason": "bad", "time": NOW })
+                json!({ "from": version(from), "to": version(host.applied), "message": "bad", "time": NOW })
             });
             object(json!({ "metadata": { "name": number.to_string() },
                 "spec": { "provider": "manual", "paused": host.paused, "configurationRef": { "name": "w" } },
-                "status": { "selected": { "name": "w", "version": host.selected, "by": "Reference" }, "slots": slots,
-                    "applied": { "name": "w", "version": host.applied, "slot": "a", "nodeUid": host.applied_uid.to_string() },
-                    "agent": { "lastHeartbeat": NOW }, "rolledBack": refused } }))
+                "status": { "selected": { "name": "w", "version": host.selected, "source": "Reference" }, "slots": slots,
+                    "applied": { "name": "w", "version": host.applied, "slot": "a", "nodeUID": host.applied_uid.to_string() },
+                    "agent": { "lastHeartbeatTime": NOW }, "rolledBack": refused } }))
         };
         self.hosts.iter().enumerate().map(machine).collect()
     }

@@ -54,8 +54,8 @@ impl Given {
     /// Sets the version that runs, and the version that is selected and prepared.
     fn set_versions(&mut self, applied: u32, selected: u32) {
         let status = &mut self.machine["status"];
-        status["applied"] = json!({ "name": "w", "version": applied, "slot": "a", "nodeUid": "n1" });
-        status["selected"] = json!({ "name": "w", "version": selected, "by": "Reference" });
+        status["applied"] = json!({ "name": "w", "version": applied, "slot": "a", "nodeUID": "n1" });
+        status["selected"] = json!({ "name": "w", "version": selected, "source": "Reference" });
         status["slots"] = json!([slot(selected, "Prepared")]);
     }
 
@@ -178,7 +178,7 @@ fn c4_rollback_reports_200_characters_of_the_first_line() {
     let version = |version| json!({ "name": "w", "version": version });
     let reason = format!("{}\nend of a log", "x".repeat(300));
     given.machine["status"]["rolledBack"] =
-        json!({ "from": version(2), "to": version(1), "reason": reason, "time": TIME });
+        json!({ "from": version(2), "to": version(1), "message": reason, "time": TIME });
     let Place::Failed(failure) = given.member().place else { panic!("{:?}", given.member()) };
     assert!(failure.message.ends_with(&format!(": {}", "x".repeat(200))), "{}", failure.message);
 }

@@ -43,9 +43,9 @@ fn configuration() -> Value {
 /// A Machine whose Node came of version 1, with `selected` and what is in its other slot.
 fn machine(selected: u32, slots: &Value) -> Value {
     server::machine(
-        &json!({ "selected": { "name": "w", "version": selected, "by": "Reference" }, "slots": slots,
-        "applied": { "name": "w", "version": 1, "slot": "a", "nodeUid": "n1" }, "nodeRef": { "name": "a", "uid": "n1" },
-        "agent": { "lastHeartbeat": "2100-01-01T00:00:00Z" } }),
+        &json!({ "selected": { "name": "w", "version": selected, "source": "Reference" }, "slots": slots,
+        "applied": { "name": "w", "version": 1, "slot": "a", "nodeUID": "n1" }, "nodeRef": { "name": "a", "uid": "n1" },
+        "agent": { "lastHeartbeatTime": "2100-01-01T00:00:00Z" } }),
     )
 }
 
@@ -470,7 +470,7 @@ fn c4_what_was_taken_back_holds_the_update_while_its_node_comes_and_goes() {
     let mut back = machine(2, &json!([]));
     let version = |version| json!({ "name": "w", "version": version });
     back["status"]["rolledBack"] =
-        json!({ "from": version(2), "to": version(1), "reason": "x", "time": "2026-01-01T00:00:00Z" });
+        json!({ "from": version(2), "to": version(1), "message": "x", "time": "2026-01-01T00:00:00Z" });
     let there = node(&json!({}), false);
     let (mut down, mut anew) = (there.clone(), there.clone());
     down["status"]["conditions"][0]["status"] = json!("Unknown");
@@ -505,7 +505,7 @@ fn called(name: &str, mut object: Value) -> Value {
     if object["kind"] == "Node" {
         object["spec"]["providerID"] = json!(format!("bedplate://{name}"));
     } else {
-        object["status"]["applied"]["nodeUid"] = json!(format!("n1-{name}"));
+        object["status"]["applied"]["nodeUID"] = json!(format!("n1-{name}"));
         object["status"]["nodeRef"] = json!({ "name": name, "uid": format!("n1-{name}") });
     }
     object["metadata"]["uid"] = json!(uid);

@@ -115,7 +115,9 @@ async fn each_object_is_written_once_and_a_cluster_that_is_as_it_ought_to_be_is_
 async fn one_change_is_one_write_and_a_heartbeat_none() {
     let mut cluster = cluster();
     while !cluster.look().await.is_empty() {}
-    cluster.change(|machine| machine["status"]["agent"] = json!({ "lastHeartbeat": "2026-01-02T00:00:00Z" }));
+    cluster.change(|machine| {
+        machine["status"]["agent"] = json!({ "lastHeartbeatTime": "2026-01-02T00:00:00Z" });
+    });
     assert_eq!(cluster.look().await, Vec::<String>::new());
     let off = json!({ "type": "PoweredOn", "status": "False", "reason": "PoweringOn", "message": "since 10:00",
         "lastTransitionTime": "2026-01-02T00:00:00Z" });

@@ -211,7 +211,8 @@ impl Case<'_> {
     fn rolled_back(&self) -> Option<Summary> {
         let (back, selected) = (self.status.rolled_back.as_ref()?, self.status.selected.as_ref()?);
         let is_selected = (&back.from.name, back.from.version) == (&selected.name, selected.version);
-        is_selected.then(|| summary(Phase::RolledBack, ReadyReason::RolledBack.as_str(), back.reason.clone()))
+        is_selected
+            .then(|| summary(Phase::RolledBack, ReadyReason::RolledBack.as_str(), back.message.clone()))
     }
 
     fn node(&self) -> Option<Summary> {

@@ -7,7 +7,7 @@
 use std::collections::{BTreeMap, BTreeSet};
 
 use bedplate_api::configuration::MachineConfiguration;
-use bedplate_api::machine::{Machine, Selected, SelectedBy};
+use bedplate_api::machine::{Machine, Selected, SelectionSource};
 use bedplate_api::reason::machine::ConfigurationPendingReason;
 use bedplate_api::version::MachineConfigurationVersion;
 use bedplate_rules::selection::{
@@ -375,11 +375,11 @@ fn c3_a_selector_gives_the_latest_deployed_and_a_reference_the_newest() {
         world.machines.insert(machine.metadata.name.clone().unwrap(), machine);
     }
     let given = |world: &World, name: &str| match world.choose(name, None) {
-        Choice::Select(select) => (select.selected.version, select.selected.by, select.lock),
+        Choice::Select(select) => (select.selected.version, select.selected.source, select.lock),
         other => panic!("{other:?}"),
     };
-    assert_eq!(given(&world, "b"), (1, SelectedBy::Selector, false));
-    assert_eq!(given(&world, "c"), (2, SelectedBy::Reference, true));
+    assert_eq!(given(&world, "b"), (1, SelectionSource::Selector, false));
+    assert_eq!(given(&world, "c"), (2, SelectionSource::Reference, true));
 }
 
 #[test]
@@ -387,7 +387,7 @@ fn h3_who_is_not_enrolled_is_told_what_it_will_be_and_nothing_is_locked() {
     let mut waiting = machine("a", json!({ "rack": "1" }), json!({}));
     waiting.status = None;
     let world = World::with(vec![configuration("w", "1", &rack("1"))], vec![waiting]);
-    let expected = Selected { name: "w".to_owned(), version: 1, by: SelectedBy::Selector };
+    let expected = Selected { name: "w".to_owned(), version: 1, source: SelectionSource::Selector };
     assert_eq!(world.choose("a", None), Choice::Matched(expected));
 }
 

@@ -163,7 +163,7 @@ impl AgentHost {
             self.host.put(&format!("/var/lib/bedplate/agent/{name}"), content.as_bytes(), 0o600)?;
         }
         let fingerprint = self.kubernetes.fingerprint(&agent)?;
-        self.patch("machine", &json!({ "enrolment": { "certificateFingerprint": fingerprint } }))
+        self.patch("machine", &json!({ "enrollment": { "certificateFingerprint": fingerprint } }))
     }
 
     /// Makes a version whose kubeadm does this.
@@ -214,7 +214,7 @@ impl AgentHost {
     /// # Errors
     /// It is refused.
     pub fn select(&self, number: u32) -> Result<()> {
-        let selected = json!({ "name": "workers", "version": number, "by": "Reference" });
+        let selected = json!({ "name": "workers", "version": number, "source": "Reference" });
         self.patch("machine", &json!({ "selected": selected }))
     }
 

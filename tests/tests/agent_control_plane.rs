@@ -386,7 +386,7 @@ fn an_empty_host_becomes_a_control_plane_without_a_cluster_and_another_joins_it(
     let status = site.until("the first control plane is applied", CONTROL_PLANE, &control, |status| {
         has_applied(status, 1, "a") && status["nodeRef"]["uid"].is_string()
     });
-    assert_eq!(status["nodeRef"]["uid"], status["applied"]["nodeUid"], "{status}");
+    assert_eq!(status["nodeRef"]["uid"], status["applied"]["nodeUID"], "{status}");
     give_join_secret(&site, &control.host);
     let pods = site.kubectl(&["get", "pods", "-n", "kube-system", "-o", "name"]).unwrap();
     for pod in ["etcd", "kube-apiserver", "kube-controller-manager", "kube-scheduler"] {
@@ -401,7 +401,7 @@ fn an_empty_host_becomes_a_control_plane_without_a_cluster_and_another_joins_it(
     site.worker(&json!({}), "Macvlan");
     let worker = site.host(WORKER, 13);
     let status = site.until("the worker is applied", WORKER, &worker, |status| has_applied(status, 1, "a"));
-    let first = status["applied"]["nodeUid"].clone();
+    let first = status["applied"]["nodeUID"].clone();
     let node = site.node(WORKER);
     assert!(
         is_ready(&node) && address(&node).starts_with("10.7.0.1") && address(&node).len() == 10,
@@ -415,7 +415,7 @@ fn an_empty_host_becomes_a_control_plane_without_a_cluster_and_another_joins_it(
     let status =
         site.until("the worker is paved again", WORKER, &worker, |status| has_applied(status, 2, "b"));
     let node = site.node(WORKER);
-    assert!(is_ready(&node) && status["applied"]["nodeUid"] != first, "{node}");
+    assert!(is_ready(&node) && status["applied"]["nodeUID"] != first, "{node}");
     assert_eq!(node["metadata"]["labels"]["example.com/paved"], "again");
     // H5: here the agent names them, by its kubelet's right.
     site.until("the Node names its version", WORKER, &worker, |_| {
@@ -433,7 +433,7 @@ fn an_empty_host_becomes_a_control_plane_without_a_cluster_and_another_joins_it(
     });
     in_slot(&control.host, "bedplate-a", &["systemctl", "restart", "kubelet.service"]);
     site.until("the control plane has its Node again", CONTROL_PLANE, &control, |status| {
-        let uid = &status["applied"]["nodeUid"];
+        let uid = &status["applied"]["nodeUID"];
         paved(status)["reason"] == "Applied" && *uid == site.node(CONTROL_PLANE)["metadata"]["uid"]
     });
     outlasts_its_kubelets_directory(&site, &control);

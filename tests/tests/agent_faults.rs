@@ -198,7 +198,7 @@ fn a_node_is_changed_in_place_and_a_kubelet_that_fails_is_told_by_its_log() {
     })
     .unwrap();
     let status = host.status().unwrap();
-    let reason = status["rolledBack"]["reason"].as_str().unwrap();
+    let reason = status["rolledBack"]["message"].as_str().unwrap();
     assert!(reason.starts_with("the kubelet is not healthy: "), "{reason}");
     assert!(
         reason.contains("\"command failed\" err=\"no such flag: --colour\" token=\"[hidden]\""),

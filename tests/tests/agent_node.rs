@@ -77,7 +77,7 @@ fn a_host_is_paved_repaved_and_rolled_back_by_an_agent_in_its_own_unit() {
         status["rolledBack"]["from"]["version"] == 2 && status["slots"][0]["state"] == "Running"
     })
     .unwrap();
-    let reason = site.status().unwrap()["rolledBack"]["reason"].as_str().unwrap().to_owned();
+    let reason = site.status().unwrap()["rolledBack"]["message"].as_str().unwrap().to_owned();
     assert_eq!(reason.matches("no such cluster").count(), 1, "{reason}");
     let links = site.host.run("ip", &["-o", "link"]).unwrap();
     assert!(links.contains(" mine0: "), "what was there before any slot stays: {links}");

@@ -93,7 +93,7 @@ fn reported(pxed: &mut Pxed<'_>, machine: &Machine, before: Option<&Value>) -> R
     let mut seen = Value::Null;
     wait::until("a report of the agent", boot::ENROLLED, || {
         seen = pxed.machine(machine.name())?;
-        let boot = seen.pointer("/status/agent/bootId");
+        let boot = seen.pointer("/status/agent/bootID");
         Ok((boot.is_some() && boot != before && timeline::has(&seen, "enrolled")).then_some(()))
     })
     .with_context(|| {
@@ -154,7 +154,7 @@ fn state_outlives_a_reset_a_wipe_happens_once_and_no_other_disk_is_touched() -> 
     let since = Timestamp::now();
     machine.reset()?;
     machine.thaw()?;
-    let second = reported(&mut pxed, &machine, first.pointer("/status/agent/bootId"))?;
+    let second = reported(&mut pxed, &machine, first.pointer("/status/agent/bootID"))?;
     timeline::report("state-disk again", &second, since);
     machine.freeze()?;
     let after = read_state(&rack, &selected, "second.copy")?;

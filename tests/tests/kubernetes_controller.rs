@@ -131,7 +131,7 @@ impl Site {
         let uid = self.get("node", machine).unwrap()["metadata"]["uid"].as_str().unwrap().to_owned();
         let selected = self.get("machine", machine).unwrap()["status"]["selected"].clone();
         let applied =
-            json!({ "name": selected["name"], "version": selected["version"], "slot": "a", "nodeUid": uid });
+            json!({ "name": selected["name"], "version": selected["version"], "slot": "a", "nodeUID": uid });
         let mut patch = vec![json!({ "op": "add", "path": "/status/applied", "value": applied })];
         let machine_now = self.get("machine", machine).unwrap();
         if !machine_now["status"]["conditions"].to_string().contains("NodeReady") {
@@ -226,7 +226,7 @@ fn c3_h3_a_selector_decides_once_by_priority_and_name_and_who_matches_nothing_is
     site.until(("mcv", "c3-b-v1"), "a version", |_| true);
     site.machine("c3", &json!({ "row": "c3" }), &json!({}));
     let selected = site.selected("c3", 1);
-    assert_eq!((&selected["name"], &selected["by"]), (&json!("c3-b"), &json!("Selector")));
+    assert_eq!((&selected["name"], &selected["source"]), (&json!("c3-b"), &json!("Selector")));
     let stricter =
         json!({ "machineSelector": { "matchLabels": { "row": "c3", "new": "yes" } }, "priority": 9 });
     site.configuration("c3-a", &stricter, 1);
@@ -422,7 +422,10 @@ fn of_a_machines_status_the_controllers_credentials_write_nothing_that_others_sa
     let probe = json!({ "slots": [{ "name": "a", "state": "Running" }] });
     site.until_refused(words, || try_apply(&probe, "&dryRun=All"));
     for (what, change) in [
-        ("which certificate counts", json!({ "enrolment": { "certificateFingerprint": "0".repeat(64) } })),
+        (
+            "which certificate counts",
+            json!({ "enrollment": { "certificateFingerprint": format!("sha256:{}", "0".repeat(64)) } }),
+        ),
         ("what runs", json!({ "applied": { "name": "fields", "version": 1, "slot": "a" } })),
         ("power", json!({ "power": { "state": "On" } })),
         ("what a host has", json!({ "hardware": { "serial": "x" } })),
@@ -495,10 +498,13 @@ fn trust_5_a_kubelets_certificate_is_given_to_the_host_that_was_enrolled_last_an
     site.machine("trust", &json!({}), &json!({ "paused": true }));
     let (agent, fingerprint) = Kubernetes::shared().agent("trust").unwrap();
     let agent = Kubernetes::shared().objects_of(&agent).unwrap();
-    site.status("trust", &json!({ "enrolment": { "certificateFingerprint": fingerprint } }));
+    site.status("trust", &json!({ "enrollment": { "certificateFingerprint": fingerprint } }));
     assert_eq!(site.verdict(&agent, "trust-own", "trust").0, "Approved");
     // Another host was enrolled for the Machine: the first one's certificate is good for the API server yet.
-    site.status("trust", &json!({ "enrolment": { "certificateFingerprint": "0".repeat(64) } }));
+    site.status(
+        "trust",
+        &json!({ "enrollment": { "certificateFingerprint": format!("sha256:{}", "0".repeat(64)) } }),
+    );
     let (verdict, why) = site.verdict(&agent, "trust-replaced", "trust");
     assert_eq!(verdict, "Denied");
     assert!(why.contains("not the one that the Machine was enrolled with last"), "{why}");

@@ -178,14 +178,14 @@ fn certificate_is_the_clusters(rig: &mut Rig<'_>) {
 
 /// Each writer has its own fields of the Machine's status.
 fn fields_have_their_writers(rig: &mut Rig<'_>) {
-    let reports = |machine: &Value| machine["status"]["agent"]["lastHeartbeat"].is_string();
+    let reports = |machine: &Value| machine["status"]["agent"]["lastHeartbeatTime"].is_string();
     rig.until_machine(MACHINE, "the agent's fields", reports);
     rig.until_machine(MACHINE, "the condition Enrolled", |machine| is_true(machine, "Enrolled"));
     let machine = rig.machine();
     let status = &machine["status"];
     assert_eq!(status["agent"]["version"], env!("CARGO_PKG_VERSION"));
     let kernel = std::fs::read_to_string("/proc/sys/kernel/random/boot_id").unwrap();
-    assert_eq!(status["agent"]["bootId"], kernel.trim());
+    assert_eq!(status["agent"]["bootID"], kernel.trim());
     assert!(status["hardware"]["cpu"]["threads"].as_i64().unwrap() > 0, "{status}");
     assert_eq!(status["boot"]["stage"], "enrolled");
     assert!(
@@ -202,7 +202,7 @@ fn fields_have_their_writers(rig: &mut Rig<'_>) {
     };
     assert_eq!(fields("bedplate-agent"), ["f:addresses", "f:agent", "f:hardware"]);
     assert_eq!(fields("pxed"), ["f:boot", "f:conditions"]);
-    assert_eq!(fields("pxed-enrollment"), ["f:enrolment"]);
+    assert_eq!(fields("pxed-enrollment"), ["f:enrollment"]);
 }
 
 /// The certificate opens nothing but its own Machine.
@@ -260,7 +260,7 @@ fn a_host_enrolls_with_the_cluster_and_writes_its_own_fields_also_after_the_api_
     rig.kubernetes.start_server().unwrap();
     rig.until("the second enrollment", |rig| boot.ends_with(&rig.host.boot_id()));
     rig.until_machine(MACHINE, "a heartbeat since", |machine| {
-        let heartbeat = machine["status"]["agent"]["lastHeartbeat"].as_str();
+        let heartbeat = machine["status"]["agent"]["lastHeartbeatTime"].as_str();
         let heartbeat = heartbeat.and_then(|text| text.parse::<jiff::Timestamp>().ok());
         heartbeat.is_some_and(|heartbeat| heartbeat.as_second() >= restarted.as_second())
     });
@@ -291,7 +291,7 @@ fn h1_a_host_that_a_person_installs_enrolls_with_the_cluster_by_a_token() {
     let agent = host.start_agent();
     let mut rig = Rig { kubernetes, pxed, host, agent };
     let token = rig.enrolls_by_a_token("desk-1");
-    let reports = |machine: &Value| machine["status"]["agent"]["lastHeartbeat"].is_string();
+    let reports = |machine: &Value| machine["status"]["agent"]["lastHeartbeatTime"].is_string();
     rig.until_machine("desk-1", "the agent's fields", reports);
     rig.until_machine("desk-1", "the condition Enrolled", |machine| is_true(machine, "Enrolled"));
     let user = rig.agents_user();
@@ -300,7 +300,7 @@ fn h1_a_host_that_a_person_installs_enrolls_with_the_cluster_by_a_token() {
     let machine = rig.get("desk-1");
     assert!(machine["status"]["hardware"]["cpu"]["threads"].as_i64().unwrap() > 0, "{machine}");
     for field in ["certificateFingerprint", "keyFingerprint", "keyTime"] {
-        assert!(machine["status"]["enrolment"][field].is_string(), "{field}: {machine}");
+        assert!(machine["status"]["enrollment"][field].is_string(), "{field}: {machine}");
     }
     assert!(machine["status"]["power"].is_null(), "nobody switches it: {machine}");
     let said = [rig.agent.said(), rig.pxed.process().said()].concat();
@@ -363,7 +363,7 @@ fn another_host(rack: &Rack, name: &str, transaction: u16) -> (Host, Process) {
 }
 
 fn key_of(machine: &Value) -> String {
-    machine["status"]["enrolment"]["keyFingerprint"].as_str().unwrap_or_default().to_owned()
+    machine["status"]["enrollment"]["keyFingerprint"].as_str().unwrap_or_default().to_owned()
 }
 
 fn is_refused(machine: &Value, address: &str) -> bool {
@@ -414,7 +414,7 @@ fn trust_6_new_key_waits_for_a_permission_or_an_announced_end() {
     let (host, agent) = another_host(&rack, "first", 1);
     let mut rig = Rig { kubernetes, pxed, host, agent };
     rig.until_machine(MACHINE, "a heartbeat", |machine| {
-        machine["status"]["agent"]["lastHeartbeat"].is_string() && is_true(machine, "Enrolled")
+        machine["status"]["agent"]["lastHeartbeatTime"].is_string() && is_true(machine, "Enrolled")
     });
     let first = key_of(&rig.machine());
 
@@ -444,7 +444,7 @@ fn trust_6_new_key_waits_for_a_permission_or_an_announced_end() {
     drop(second_agent);
     let own = rig.kubernetes.objects_of(&second.path("state/kubeconfig")).unwrap();
     let end = json!({ "apiVersion": "bedplate.dev/v1alpha1", "kind": "Machine", "metadata": { "name": MACHINE },
-        "status": { "agent": { "version": "0.1.0", "lastHeartbeat": jiff::Timestamp::now().to_string(),
+        "status": { "agent": { "version": "0.1.0", "lastHeartbeatTime": jiff::Timestamp::now().to_string(),
             "goingDownTime": jiff::Timestamp::now().to_string() } } });
     own.apply_as("bedplate-agent", "/status", &end, "").unwrap();
     rig.until_machine(MACHINE, "the third key", |machine| {

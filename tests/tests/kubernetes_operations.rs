@@ -430,7 +430,7 @@ fn join(site: &Site, name: &str, version: u32) {
     site.apply(&json!({ "apiVersion": "v1", "kind": "Node", "metadata": { "name": name },
         "spec": { "providerID": format!("bedplate://{name}") } }));
     let uid = site.objects().get("node", name).unwrap().unwrap()["metadata"]["uid"].clone();
-    let applied = json!({ "name": name, "version": version, "slot": "a", "nodeUid": uid });
+    let applied = json!({ "name": name, "version": version, "slot": "a", "nodeUID": uid });
     machine_says(site, name, &json!({ "applied": applied }));
 }
 

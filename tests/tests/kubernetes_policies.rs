@@ -220,7 +220,7 @@ fn v3_a_version_that_a_machine_names_or_has_is_deleted_by_nobody_and_by_no_way()
     site.machine("held-2", &json!({}));
     site.status(
         "held-2",
-        &json!({ "selected": { "name": "held", "version": 2, "by": "Selector" }, "applied": { "name": "held", "version": 3, "slot": "a" } }),
+        &json!({ "selected": { "name": "held", "version": 2, "source": "Selector" }, "applied": { "name": "held", "version": 3, "slot": "a" } }),
     );
     // The API server's own look at Machines is a moment behind.
     for number in [1, 3] {

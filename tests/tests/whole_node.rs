@@ -126,7 +126,7 @@ impl<'r> Whole<'r> {
         self.site.apply_with(1, STATE_DISK, "")?;
         let boot = self.site.boots(1, "", "enrolled", ENROLLED)?;
         let selected = self.machine("version 1 is selected", |machine| has_selected(machine, 1))?;
-        ensure!(selected["status"]["selected"]["by"] == "Selector", "{}", selected["status"]);
+        ensure!(selected["status"]["selected"]["source"] == "Selector", "{}", selected["status"]);
         ensure!(self.version(1)?["status"]["deployed"] == true, "selected before it was locked");
         self.runs(1)?;
         self.machine("the Machine is Ready", |machine| condition(machine, "Ready")["status"] == "True")?;
@@ -178,7 +178,7 @@ impl<'r> Whole<'r> {
         self.delete_node(3)?;
         let rolled_back = |machine: &Value| machine["status"]["rolledBack"]["from"]["version"] == 3;
         let back = self.machine("version 3 is taken back", rolled_back)?;
-        let reason = back["status"]["rolledBack"]["reason"].as_str().unwrap_or_default();
+        let reason = back["status"]["rolledBack"]["message"].as_str().unwrap_or_default();
         timeline::say(&format!("  because: {reason}"));
         ensure!(reason.contains("no such device"), "the kubelet's own words are not told: {reason}");
         self.runs(2).map(drop)

@@ -133,7 +133,7 @@ fn last_failure(sight: &Sight, plan: &Plan) -> Option<String> {
         }
         // An applyConfiguration may have had the slot be filled with something else.
         PavedReason::VersionRejected => {
-            let back = sight.ledger.rolled_back.as_ref().map(|back| back.reason.as_str());
+            let back = sight.ledger.rolled_back.as_ref().map(|back| back.message.as_str());
             back.or_else(failed).map(|why| format!("it said: {why}"))
         }
         _ => None,

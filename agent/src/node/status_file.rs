@@ -145,7 +145,7 @@ impl NodeStanding {
             text += &lines(&[(name, format!("{holds}{state}"))]);
         }
         let rolled_back = self.rolled_back.as_ref().map(|back| {
-            let first = back.reason.lines().next().unwrap_or_default();
+            let first = back.message.lines().next().unwrap_or_default();
             format!(
                 "from {} to {} at {:.0}: {first}",
                 versioned(&back.from),

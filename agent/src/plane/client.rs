@@ -6,7 +6,7 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use bedplate_api::id::MachineName;
+use bedplate_api::id::{Digest, MachineName};
 use bedplate_api::wire::KubernetesEndpoint;
 use kube::Client;
 use kube::client::Body;
@@ -43,8 +43,8 @@ pub struct Access {
     server: Arc<str>,
     /// For all that is no watch.
     client: Client,
-    /// SHA-256 of the certificate that is shown, as hex digits.
-    fingerprint: String,
+    /// SHA-256 of the certificate that is shown.
+    fingerprint: Digest,
     machine: MachineName,
     /// Certificate chain and key (PEM).
     identity: Arc<(String, Zeroizing<String>)>,
@@ -69,7 +69,7 @@ impl Access {
     ) -> Result<Self, PrepareClientError> {
         let leaf = CertificateDer::from_pem_slice(identity.0.as_bytes());
         let leaf = leaf.map_err(|error| PrepareClientError::Certificate(error.to_string()))?;
-        let fingerprint = Sha256::digest(&leaf).iter().map(|byte| format!("{byte:02x}")).collect();
+        let fingerprint = Digest::from_sha256(Sha256::digest(&leaf).into());
         let https = builder(&endpoint.ca_pem, Some(identity))?
             .tcp_keepalive(SILENCE)
             .tcp_keepalive_interval(BETWEEN)
@@ -107,8 +107,8 @@ impl Access {
         &self.machine
     }
 
-    pub(super) fn fingerprint(&self) -> &str {
-        &self.fingerprint
+    pub(super) fn fingerprint(&self) -> Digest {
+        self.fingerprint
     }
 }
 

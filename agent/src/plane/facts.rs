@@ -3,6 +3,7 @@
 //! Pure: objects in, the plan's own words out. Called by the node's loop and by `view`.
 
 use bedplate_api::configuration::Template;
+use bedplate_api::id::Digest;
 use bedplate_api::machine::{DeletionPolicy, Machine, VersionRef};
 use bedplate_api::version::MachineConfigurationVersion;
 use jiff::{SignedDuration, Timestamp};
@@ -44,10 +45,10 @@ impl Seen {
 
 /// Whether this is the Machine that a host enrolled for whose certificate has this SHA-256: pxed writes it there, and the
 /// API server takes no other certificate (docs/rules.md, Trust 3). A Machine that was made anew has none, or another host's.
-pub fn is_ours(machine: &Machine, fingerprint: &str) -> bool {
-    let enrollment = machine.status.as_ref().and_then(|status| status.enrolment.as_ref());
-    let written = enrollment.and_then(|enrollment| enrollment.certificate_fingerprint.as_deref());
-    !fingerprint.is_empty() && written == Some(fingerprint)
+pub fn is_ours(machine: &Machine, fingerprint: Option<Digest>) -> bool {
+    let enrollment = machine.status.as_ref().and_then(|status| status.enrollment.as_ref());
+    let written = enrollment.and_then(|enrollment| enrollment.certificate_fingerprint);
+    fingerprint.is_some() && written == fingerprint
 }
 
 fn machine(machine: &Machine, ours: bool) -> MachineFacts {
@@ -145,7 +146,7 @@ mod tests {
         let object = json!({ "apiVersion": "bedplate.dev/v1alpha1", "kind": "Machine", "metadata": metadata,
             "spec": spec, "status": status });
         let object: Machine = serde_json::from_value(object).unwrap();
-        let ours = is_ours(&object, &"ab".repeat(32));
+        let ours = is_ours(&object, Some(Digest::from_sha256([0xab; 32])));
         Seen { machine: Some(Arc::new(object)), ours, ..Seen::default() }.machine_facts().unwrap()
     }
 
@@ -166,8 +167,8 @@ mod tests {
         let metadata = json!({ "name": "node-1", "deletionTimestamp": "2026-01-01T00:00:00Z",
             "annotations": { CLAIMED_BY: "cluster-a" } });
         let spec = json!({ "provider": "manual", "paused": true, "deletionPolicy": "Drain" });
-        let status = json!({ "enrolment": { "certificateFingerprint": "ab".repeat(32) },
-            "selected": { "name": "workers", "version": 3, "by": "Selector" }, "nodeRef": { "name": "node-1", "uid": "n" } });
+        let status = json!({ "enrollment": { "certificateFingerprint": Digest::from_sha256([0xab; 32]) },
+            "selected": { "name": "workers", "version": 3, "source": "Selector" }, "nodeRef": { "name": "node-1", "uid": "n" } });
         let all = MachineFacts {
             uid: String::new(),
             ours: true,
@@ -183,11 +184,11 @@ mod tests {
 
     #[test]
     fn a_machine_is_ours_only_by_the_certificate_that_was_written_last() {
-        let other = json!({ "enrolment": { "certificateFingerprint": "cd".repeat(32) } });
+        let other = json!({ "enrollment": { "certificateFingerprint": Digest::from_sha256([0xcd; 32]) } });
         assert!(!seen(&json!({ "name": "n" }), &json!({ "provider": "manual" }), &other).ours);
         let object = json!({ "metadata": { "name": "n" }, "spec": { "provider": "manual" },
-            "status": { "enrolment": { "certificateFingerprint": "" } } });
-        assert!(!is_ours(&serde_json::from_value(object).unwrap(), ""), "no certificate is nobody's");
+            "status": { "enrollment": {} } });
+        assert!(!is_ours(&serde_json::from_value(object).unwrap(), None), "no certificate is nobody's");
     }
 
     #[test]

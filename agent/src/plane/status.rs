@@ -82,7 +82,7 @@ pub(super) fn compose(
         agent: Some(AgentStatus {
             version: text(&host.agent_version),
             boot_id: text(&host.kernel_boot_id),
-            last_heartbeat: Some(Time(now)),
+            last_heartbeat_time: Some(Time(now)),
             going_down_time: host.going_down.then_some(Time(now)),
         }),
         hardware: host.facts.clone().map(|mut facts| {
@@ -100,7 +100,7 @@ pub(super) fn compose(
             status.applied.clone_from(&node.applied);
             status.slots.clone_from(&node.slots);
             let back =
-                |back: &RolledBack| RolledBack { reason: cut(&back.reason, MAX_REASON), ..back.clone() };
+                |back: &RolledBack| RolledBack { message: cut(&back.message, MAX_REASON), ..back.clone() };
             status.rolled_back = node.rolled_back.as_ref().map(back);
             status.conditions = conditions(node, before, now);
         }
@@ -150,7 +150,7 @@ pub(super) fn change(before: &MachineStatus, after: &MachineStatus) -> Change {
     let matter = |status: &MachineStatus, messages: bool| {
         let mut status = status.clone();
         if let Some(agent) = &mut status.agent {
-            agent.last_heartbeat = None;
+            agent.last_heartbeat_time = None;
         }
         for condition in status.conditions.iter_mut().filter(|_| !messages) {
             condition.message.clear();
@@ -239,7 +239,7 @@ mod tests {
         let status = compose(&name(), &host, None, &MachineStatus::default(), Timestamp::UNIX_EPOCH);
         let fields = body(&name(), &status);
         assert_eq!(fields["status"]["hardware"]["disks"].as_array().unwrap().len(), 256);
-        let agent = json!({ "version": "v".repeat(63), "lastHeartbeat": "1970-01-01T00:00:00Z" });
+        let agent = json!({ "version": "v".repeat(63), "lastHeartbeatTime": "1970-01-01T00:00:00Z" });
         assert_eq!(fields["status"]["agent"], agent);
         assert_eq!(fields["status"]["addresses"][0]["address"], "10.7.0.2");
         assert_eq!(fields["status"].as_object().unwrap().len(), 4);

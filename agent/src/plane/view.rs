@@ -8,7 +8,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Instant;
 
-use bedplate_api::id::MachineName;
+use bedplate_api::id::{Digest, MachineName};
 use bedplate_api::machine::Machine;
 use bedplate_api::operation::{MachineOperation, OperationState};
 use bedplate_api::reason::operation::AgentOutcome;
@@ -25,8 +25,8 @@ use super::{NodeState, Seen, Watched, facts};
 #[derive(Debug)]
 pub(super) struct View {
     own: MachineName,
-    /// SHA-256 of the certificate that this host shows, as hex digits.
-    fingerprint: String,
+    /// SHA-256 of the certificate that this host shows.
+    fingerprint: Option<Digest>,
     /// Another certificate is being asked for, and may count before it is here.
     expects: Arc<AtomicBool>,
     /// UID of the Machine that was ours last.
@@ -146,7 +146,7 @@ impl View {
     pub(super) fn new(own: MachineName, now: Instant, expects: Arc<AtomicBool>) -> Self {
         Self {
             own,
-            fingerprint: String::new(),
+            fingerprint: None,
             expects,
             owned: None,
             contact: Contact::new(now),
@@ -161,8 +161,8 @@ impl View {
     }
 
     /// All watches begin anew, by this certificate.
-    pub(super) fn reopened(&mut self, fingerprint: String, now: Instant) {
-        self.fingerprint = fingerprint;
+    pub(super) fn reopened(&mut self, fingerprint: Digest, now: Instant) {
+        self.fingerprint = Some(fingerprint);
         self.contact.broken(Counted::Machine, now);
         self.contact.broken(Counted::Node, now);
         self.trouble.clear();
@@ -247,7 +247,7 @@ impl View {
 
     fn is_ours(&mut self, machine: &Machine) -> bool {
         let uid = machine.uid().filter(|uid| !uid.is_empty());
-        if facts::is_ours(machine, &self.fingerprint) {
+        if facts::is_ours(machine, self.fingerprint) {
             self.owned = uid;
             return true;
         }

@@ -90,7 +90,7 @@ pub(super) async fn follow(
     loop {
         let with = access.borrow_and_update().clone();
         expects.store(false, Ordering::Relaxed);
-        view.reopened(with.fingerprint().to_owned(), Instant::now().into_std());
+        view.reopened(with.fingerprint(), Instant::now().into_std());
         tokio::select! {
             changed = access.changed() => if changed.is_err() { return },
             () = follow_with(&with, &mut view, &seen.0) => return,

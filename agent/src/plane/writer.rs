@@ -7,6 +7,7 @@
 use std::sync::Arc;
 use std::time::Duration;
 
+use bedplate_api::id::Digest;
 use bedplate_api::machine::{Machine, MachineStatus};
 use bedplate_api::wire::Report;
 use bedplate_process::exit::chain;
@@ -49,18 +50,18 @@ struct Kept {
     host: Option<Report>,
     written: Option<MachineStatus>,
     /// When the API server took it, and the fingerprint of the certificate that was shown.
-    taken: Option<(Instant, String)>,
+    taken: Option<(Instant, Digest)>,
     /// When a write was tried last.
     at: Option<Instant>,
 }
 
 impl Kept {
     /// Whether a report of the host is to be written: it says something new, the last one is old, or another certificate has not been tried yet.
-    fn is_due(&self, status: &MachineStatus, fingerprint: &str, now: Instant) -> bool {
+    fn is_due(&self, status: &MachineStatus, fingerprint: Digest, now: Instant) -> bool {
         let (Some(written), Some((taken, shown))) = (&self.written, &self.taken) else { return true };
         change(written, status) != Change::Nothing
             || now.saturating_duration_since(*taken) >= UNCHANGED
-            || shown != fingerprint
+            || *shown != fingerprint
     }
 }
 
@@ -181,7 +182,7 @@ impl Writer {
         match within(machines.patch_status(machine.as_str(), &parameters, &patch)).await {
             Ok(Ok(_)) => {
                 kept.written = Some(status);
-                kept.taken = Some((Instant::now(), access.fingerprint().to_owned()));
+                kept.taken = Some((Instant::now(), access.fingerprint()));
                 Ok(())
             }
             Ok(Err(error)) => Err(AskServerError::of(format!("status of Machine {machine}"), error)),
@@ -196,12 +197,14 @@ mod tests {
 
     use super::*;
 
+    const OWN: Digest = Digest::from_sha256([1; 32]);
+
     fn status(version: &str, heartbeat: i64) -> MachineStatus {
-        let last_heartbeat = Timestamp::from_second(heartbeat).ok().map(Time);
+        let last_heartbeat_time = Timestamp::from_second(heartbeat).ok().map(Time);
         let agent = AgentStatus {
             version: Some(version.to_owned()),
             boot_id: None,
-            last_heartbeat,
+            last_heartbeat_time,
             going_down_time: None,
         };
         MachineStatus { agent: Some(agent), ..MachineStatus::default() }
@@ -210,16 +213,18 @@ mod tests {
     #[test]
     fn an_unchanged_status_is_written_once_in_five_minutes() {
         let start = Instant::now();
-        assert!(Kept::default().is_due(&status("1", 0), "own", start), "the first one");
-        let kept =
-            Kept { written: Some(status("1", 0)), taken: Some((start, "own".to_owned())), ..Kept::default() };
+        assert!(Kept::default().is_due(&status("1", 0), OWN, start), "the first one");
+        let kept = Kept { written: Some(status("1", 0)), taken: Some((start, OWN)), ..Kept::default() };
         let due = |version, after, fingerprint| {
             let now = start + Duration::from_secs(after);
             kept.is_due(&status(version, 1), fingerprint, now)
         };
-        assert!(!due("1", 30, "own") && !due("1", 299, "own"));
-        assert!(due("1", 300, "own"));
-        assert!(due("2", 30, "own"), "another agent");
-        assert!(due("1", 30, "renewed"), "whether another certificate counts is found out at once");
+        assert!(!due("1", 30, OWN) && !due("1", 299, OWN));
+        assert!(due("1", 300, OWN));
+        assert!(due("2", 30, OWN), "another agent");
+        assert!(
+            due("1", 30, Digest::from_sha256([2; 32])),
+            "whether another certificate counts is found out at once"
+        );
     }
 }

@@ -409,11 +409,11 @@ async fn in_a_cluster_the_agent_writes_its_own_fields_to_the_api_server_alone() 
         let fields: Vec<_> = body["status"].as_object().unwrap().keys().collect();
         assert_eq!(fields, ["addresses", "agent", "hardware"], "what is left out of an apply is taken back");
         assert_eq!(body["status"]["agent"]["version"], env!("CARGO_PKG_VERSION"));
-        assert_eq!(body["status"]["agent"]["bootId"], "0f5d2a3e");
+        assert_eq!(body["status"]["agent"]["bootID"], "0f5d2a3e");
         assert!(body["status"]["hardware"].get("bmc").is_none(), "the BMC is pxed's to tell");
     }
     let [first, .., last] = seen.writes.as_slice() else { panic!("two writes") };
-    let heartbeat = |write: &pxed::StatusWrite| write.body["status"]["agent"]["lastHeartbeat"].clone();
+    let heartbeat = |write: &pxed::StatusWrite| write.body["status"]["agent"]["lastHeartbeatTime"].clone();
     assert_ne!(heartbeat(first), heartbeat(last));
     assert_eq!(last.body["status"]["hardware"]["vendor"], "another");
 }

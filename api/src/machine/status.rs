@@ -55,9 +55,9 @@ pub struct MachineStatus {
     /// The latest boot, by pxed.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub boot: Option<BootStatus>,
-    /// How the machine's agent is known, by pxed.
+    /// Enrollment of the machine's agent, by pxed.
     #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub enrolment: Option<EnrolmentStatus>,
+    pub enrollment: Option<EnrollmentStatus>,
     /// What the machine is made of; `bmc` by pxed, the rest by the agent.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub hardware: Option<Hardware>,
@@ -78,7 +78,7 @@ pub struct MachineStatus {
     #[schemars(length(max = 2))]
     #[x_kube(merge_strategy = ListMerge::Map(vec!["name".into()]))]
     pub slots: Vec<Slot>,
-    /// The last update that was taken back, by the agent.
+    /// The last update that was rolled back, by the agent.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub rolled_back: Option<RolledBack>,
     /// The Node of this machine, by the controller.
@@ -185,9 +185,9 @@ pub struct BootStatus {
     /// Public id of this boot: the first 16 bytes of the SHA-256 of its newest boot id. Not the id of its URLs, which is a secret.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub id: Option<BootId>,
-    /// When its first packet arrived.
+    /// Time of its first packet.
     #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub started_time: Option<MicroTime>,
+    pub start_time: Option<MicroTime>,
     /// Time at which the seed of this boot left pxed. Only a client that has read the boot's URLs can take it.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub seed_time: Option<MicroTime>,
@@ -230,8 +230,8 @@ pub struct TimelineEntry {
 pub struct PreviousBoot {
     /// Its public id, as in `boot.id`: derived from its newest boot id by SHA-256, not the id of its URLs.
     pub id: BootId,
-    /// When its first packet arrived.
-    pub started_time: MicroTime,
+    /// Time of its first packet.
+    pub start_time: MicroTime,
     /// The furthest stage that it reached.
     pub stage: Stage,
     /// When it reached that stage.
@@ -243,20 +243,18 @@ pub struct PreviousBoot {
     pub message: Option<String>,
 }
 
-/// How a machine's agent is known.
+/// Enrollment of a machine's agent.
 #[derive(KubeSchema, Serialize, Deserialize, Debug, Clone, PartialEq, Eq, Default)]
 #[serde(rename_all = "camelCase")]
-pub struct EnrolmentStatus {
-    /// SHA-256 of the certificate (DER) that the cluster signed for the agent last, as 64 hex digits. With another one
-    /// nobody writes this Machine's status as its agent.
+pub struct EnrollmentStatus {
+    /// SHA-256 of the certificate (DER) that the cluster signed for the agent last, as `sha256:` and 64 hex digits. The API server
+    /// accepts no other certificate for a write of this Machine's status as its agent.
     #[serde(default, skip_serializing_if = "Option::is_none")]
-    #[schemars(length(max = 64))]
-    pub certificate_fingerprint: Option<String>,
-    /// SHA-256 of the key in force (SubjectPublicKeyInfo, DER), as 64 hex digits. pxed refuses every other key, at each pxed of the
-    /// site, until that key enrolls.
+    pub certificate_fingerprint: Option<Digest>,
+    /// SHA-256 of the key in force (SubjectPublicKeyInfo, DER), as `sha256:` and 64 hex digits. Each pxed of the site refuses every
+    /// other key until that key enrolls.
     #[serde(default, skip_serializing_if = "Option::is_none")]
-    #[schemars(length(max = 64))]
-    pub key_fingerprint: Option<String>,
+    pub key_fingerprint: Option<Digest>,
     /// Time at which the key in force was enrolled last. Unchanged by a renewal.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub key_time: Option<Time>,
@@ -291,13 +289,13 @@ pub struct AgentStatus {
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schemars(length(max = 63))]
     pub version: Option<String>,
-    /// The kernel's boot id (`/proc/sys/kernel/random/boot_id`).
-    #[serde(default, skip_serializing_if = "Option::is_none")]
+    /// The kernel's boot ID (`/proc/sys/kernel/random/boot_id`).
+    #[serde(default, rename = "bootID", skip_serializing_if = "Option::is_none")]
     #[schemars(length(max = 63))]
     pub boot_id: Option<String>,
-    /// When the agent was last heard: in a cluster it says so every five minutes and with each change, without one every 30 s.
+    /// Time of the agent's last heartbeat. In a cluster one follows every five minutes and with each change, standalone every 30 s.
     #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub last_heartbeat: Option<Time>,
+    pub last_heartbeat_time: Option<Time>,
     /// Time at which the agent announced that its host goes down or reboots. Unset by its next report.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub going_down_time: Option<Time>,
@@ -325,13 +323,13 @@ pub struct Selected {
     /// The integer N of `<name>-v<N>`.
     #[schemars(range(min = 1))]
     pub version: i64,
-    /// How it was chosen.
-    pub by: SelectedBy,
+    /// Source of the choice.
+    pub source: SelectionSource,
 }
 
-/// How a configuration was chosen.
+/// Source of the choice of a configuration.
 #[derive(JsonSchema, Serialize, Deserialize, Debug, Clone, Copy, PartialEq, Eq)]
-pub enum SelectedBy {
+pub enum SelectionSource {
     /// By `spec.configurationRef`.
     Reference,
     /// By a MachineConfiguration's selector.
@@ -357,8 +355,8 @@ pub struct Applied {
     /// The node image.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub image_digest: Option<Digest>,
-    /// The UID of the Node that came of it.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
+    /// UID of the Node that joined with this version.
+    #[serde(default, rename = "nodeUID", skip_serializing_if = "Option::is_none")]
     #[schemars(length(max = 63))]
     pub node_uid: Option<String>,
     /// When it was applied.
@@ -417,18 +415,18 @@ pub enum SlotState {
     Unknown,
 }
 
-/// An update that was taken back.
+/// An update that was rolled back.
 #[derive(KubeSchema, Serialize, Deserialize, Debug, Clone, PartialEq, Eq)]
 #[serde(rename_all = "camelCase")]
 pub struct RolledBack {
-    /// The version that did not hold.
+    /// The version that failed.
     pub from: VersionRef,
     /// The version that runs again.
     pub to: VersionRef,
-    /// Why.
+    /// Cause of the rollback. At most 1024 characters.
     #[schemars(length(max = 1024))]
-    pub reason: String,
-    /// When.
+    pub message: String,
+    /// Time of the rollback.
     pub time: Time,
 }
 

@@ -389,7 +389,7 @@ mod tests {
     fn h7_a_machine_goes_back_from_what_it_was_given_not_from_the_newest() {
         let described = described(&json!({}), &[(5, false), (4, true), (3, true), (2, true)]);
         let given = |name: &str, version: i64| {
-            machine(&json!({ "selected": { "name": name, "version": version, "by": "Selector" } }))
+            machine(&json!({ "selected": { "name": name, "version": version, "source": "Selector" } }))
         };
         let number = |machine: Option<&Machine>, to: Option<i64>| {
             target(&described, machine, to).map(|found| found.spec.version).ok()
@@ -437,7 +437,8 @@ mod tests {
     fn h7_a_machine_that_would_get_another_configuration_is_said_to() {
         let described = described(&json!({}), &[(3, true), (2, true)]);
         let facts = |name: &str| {
-            let machine = machine(&json!({ "selected": { "name": name, "version": 1, "by": "Selector" } }));
+            let machine =
+                machine(&json!({ "selected": { "name": name, "version": 1, "source": "Selector" } }));
             pin_consequences(&machine, history::find(&described, 2).unwrap(), false).join("; ")
         };
         assert!(facts("other").contains("another MachineConfiguration, other"), "{}", facts("other"));

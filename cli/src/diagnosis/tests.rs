@@ -44,21 +44,21 @@ fn enrolled(conditions: &[Value], rest: &Value) -> Value {
     all.extend_from_slice(conditions);
     let mut status = rest.clone();
     status["conditions"] = json!(all);
-    status["agent"] = json!({ "lastHeartbeat": "2026-01-01T00:58:00Z" });
+    status["agent"] = json!({ "lastHeartbeatTime": "2026-01-01T00:58:00Z" });
     status
 }
 
 #[test]
 fn the_first_thing_that_is_not_met_is_awaited_from_who_can_do_it() {
-    let chosen = json!({ "selected": { "name": "w", "version": 2, "by": "Selector" } });
-    let runs = json!({ "selected": { "name": "w", "version": 2, "by": "Selector" },
+    let chosen = json!({ "selected": { "name": "w", "version": 2, "source": "Selector" } });
+    let runs = json!({ "selected": { "name": "w", "version": 2, "source": "Selector" },
         "applied": { "name": "w", "version": 1, "slot": "a" } });
-    let done = json!({ "selected": { "name": "w", "version": 2, "by": "Selector" },
+    let done = json!({ "selected": { "name": "w", "version": 2, "source": "Selector" },
         "applied": { "name": "w", "version": 2, "slot": "a" }, "nodeRef": { "name": "node-1", "uid": "1" } });
     let both = [is("Paved", "True", "Applied"), is("NodeReady", "True", "NodeReady")];
     let mut back = runs.clone();
     back["rolledBack"] = json!({ "from": { "name": "w", "version": 2 }, "to": { "name": "w", "version": 1 },
-        "reason": "no Node within 600 s", "time": "2026-01-01T00:50:00Z" });
+        "message": "no Node within 600 s", "time": "2026-01-01T00:50:00Z" });
     let plain = json!({});
     for (spec, status, from, reason) in [
         (plain.clone(), plain.clone(), Some(Actor::Host), "AwaitingBoot"),
@@ -183,12 +183,12 @@ fn since_when_is_the_time_of_what_says_it() {
 
 #[test]
 fn what_a_silent_agent_said_last_is_not_taken_for_the_present() {
-    let applied = json!({ "selected": { "name": "w", "version": 2, "by": "Selector" }, "applied": { "name": "w", "version": 2, "slot": "a" } });
+    let applied = json!({ "selected": { "name": "w", "version": 2, "source": "Selector" }, "applied": { "name": "w", "version": 2, "slot": "a" } });
     let mut status =
         enrolled(&[is("Paved", "True", "Applied"), is("NodeReady", "True", "NodeReady")], &applied);
-    status["agent"]["lastHeartbeat"] = json!("2026-01-01T00:46:00Z");
+    status["agent"]["lastHeartbeatTime"] = json!("2026-01-01T00:46:00Z");
     assert_eq!(of(&json!({}), &status).from, None);
-    status["agent"]["lastHeartbeat"] = json!("2026-01-01T00:45:00Z");
+    status["agent"]["lastHeartbeatTime"] = json!("2026-01-01T00:45:00Z");
     let found = of(&json!({}), &status);
     assert_eq!((found.from, found.reason.as_str()), (Some(Actor::Agent), "AgentSilent"));
     assert_eq!(found.since, Some("2026-01-01T00:45:00Z".parse().unwrap()));
@@ -198,7 +198,7 @@ fn what_a_silent_agent_said_last_is_not_taken_for_the_present() {
 
 #[test]
 fn a_bmc_that_is_not_reached_keeps_no_running_machine_from_being_ready() {
-    let applied = json!({ "selected": { "name": "w", "version": 2, "by": "Selector" }, "applied": { "name": "w", "version": 2, "slot": "a" } });
+    let applied = json!({ "selected": { "name": "w", "version": 2, "source": "Selector" }, "applied": { "name": "w", "version": 2, "slot": "a" } });
     let mut status = enrolled(
         &[
             is("Paved", "True", "Applied"),
@@ -267,7 +267,7 @@ fn a_drain_before_a_deletion_is_said_with_who_is_awaited_there() {
 #[test]
 fn a_host_that_is_silent_like_its_bmc_is_said_to_be_silent() {
     let mut status = enrolled(&[is("BMCReachable", "False", "BMCUnreachable")], &json!({}));
-    status["agent"]["lastHeartbeat"] = json!("2026-01-01T00:30:00Z");
+    status["agent"]["lastHeartbeatTime"] = json!("2026-01-01T00:30:00Z");
     status["conditions"][0] = is("PoweredOn", "Unknown", "PowerStateUnknown");
     let found = of(&json!({}), &status);
     assert_eq!((found.from, found.reason.as_str()), (Some(Actor::Agent), "AgentSilent"));
@@ -276,7 +276,7 @@ fn a_host_that_is_silent_like_its_bmc_is_said_to_be_silent() {
 
 #[test]
 fn c4_a_machine_that_a_rolling_update_will_come_to_waits_for_no_person() {
-    let status = json!({ "selected": { "name": "w", "version": 2, "by": "Selector" },
+    let status = json!({ "selected": { "name": "w", "version": 2, "source": "Selector" },
         "applied": { "name": "w", "version": 1, "slot": "a" } });
     let both = [is("Paved", "True", "Applied"), is("NodeReady", "True", "NodeReady")];
     let machine = machine(&json!({}), &enrolled(&both, &status));
@@ -290,7 +290,7 @@ fn c4_a_machine_that_a_rolling_update_will_come_to_waits_for_no_person() {
 
 #[test]
 fn c4_a_machine_whose_rolling_update_has_stopped_waits_for_a_person_who_is_told_why() {
-    let status = json!({ "selected": { "name": "w", "version": 2, "by": "Selector" },
+    let status = json!({ "selected": { "name": "w", "version": 2, "source": "Selector" },
         "applied": { "name": "w", "version": 1, "slot": "a" } });
     let both = [is("Paved", "True", "Applied"), is("NodeReady", "True", "NodeReady")];
     let machine = machine(&json!({}), &enrolled(&both, &status));

@@ -276,7 +276,8 @@ fn machine_lines(machines: &[Used], look: Look) -> String {
             Some(version) => format!("names v{version}"),
             None => "names it".to_owned(),
         });
-        let selected = machine.selected.as_ref().map(|s| format!("selected v{}, by {:?}", s.version, s.by));
+        let selected =
+            machine.selected.as_ref().map(|s| format!("selected v{}, by {:?}", s.version, s.source));
         table.row(vec![
             (machine.name.clone(), None),
             (text(machine.phase.map(|phase| format!("{phase:?}"))), machine.phase.map(phase_paint)),

@@ -67,7 +67,7 @@ fn summary(machine: &Machine, status: &MachineStatus, look: Look) -> String {
     line("Provider", Some(format!("{}, site {}", machine.spec.provider, machine.spec.site)), None);
     line("Paused", machine.spec.paused.then(|| "every program leaves it as it is".to_owned()), None);
     let selected = status.selected.as_ref();
-    line("Config", selected.map(|s| format!("{}-v{}, by {:?}", s.name, s.version, s.by)), None);
+    line("Config", selected.map(|s| format!("{}-v{}, by {:?}", s.name, s.version, s.source)), None);
     line("Applied", status.applied.as_ref().map(|a| format!("{}-{}", a.name, applied(a, look))), None);
     line("Node", status.node_ref.as_ref().map(|node| node.name.clone()), None);
     let power = status.power.as_ref().map(|power| {
@@ -88,7 +88,8 @@ fn summary(machine: &Machine, status: &MachineStatus, look: Look) -> String {
     let addresses: Vec<_> = status.addresses.iter().map(|address| address.address.clone()).collect();
     line("Addresses", (!addresses.is_empty()).then(|| addresses.join(" ")), None);
     let agent = status.agent.as_ref().map(|agent| {
-        let heard = agent.last_heartbeat.as_ref().map(|time| format!(", heard {} ago", age(time.0, look)));
+        let heard =
+            agent.last_heartbeat_time.as_ref().map(|time| format!(", heard {} ago", age(time.0, look)));
         format!("{}{}", agent.version.as_deref().unwrap_or("unknown version"), heard.unwrap_or_default())
     });
     line("Agent", agent, None);
@@ -163,7 +164,7 @@ pub(super) fn conditions(conditions: &[Condition], look: Look) -> String {
 fn timeline(boot: &BootStatus, look: Look) -> String {
     let id = boot.id.map(|id| format!(" {id}")).unwrap_or_default();
     let attempt = boot.attempts.map(|attempts| format!(", attempt {attempts}")).unwrap_or_default();
-    let begun = boot.started_time.as_ref().map(|time| {
+    let begun = boot.start_time.as_ref().map(|time| {
         let rounded = time.0.round(jiff::Unit::Second).unwrap_or(time.0);
         format!(", started {rounded} ({} ago)", age(time.0, look))
     });
@@ -172,7 +173,7 @@ fn timeline(boot: &BootStatus, look: Look) -> String {
     let mut entries: Vec<_> = boot.timeline.iter().collect();
     entries.sort_by_key(|entry| entry.time.0);
     let start =
-        boot.started_time.as_ref().map(|time| time.0).or_else(|| entries.first().map(|entry| entry.time.0));
+        boot.start_time.as_ref().map(|time| time.0).or_else(|| entries.first().map(|entry| entry.time.0));
     let mut table = Table::indented(2);
     let mut before = start;
     for entry in entries {
@@ -193,12 +194,12 @@ fn timeline(boot: &BootStatus, look: Look) -> String {
     if let Some(previous) = &boot.previous {
         let message = previous.message.as_ref().map(|message| format!(": {}", clean(message)));
         let took = previous.stage_time.as_ref().map(|reached| {
-            format!(" after {:.1} s", reached.0.duration_since(previous.started_time.0).as_secs_f64())
+            format!(" after {:.1} s", reached.0.duration_since(previous.start_time.0).as_secs_f64())
         });
         printed.push_str(&format!(
             "  before it: boot {}, {} ago, came to {}{}{}\n",
             previous.id,
-            age(previous.started_time.0, look),
+            age(previous.start_time.0, look),
             stage(previous.stage),
             took.unwrap_or_default(),
             message.unwrap_or_default()

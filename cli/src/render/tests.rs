@@ -38,7 +38,7 @@ fn booting() -> Machine {
         &json!({
             "phase": "Booting",
             "power": { "state": "On", "observedTime": at("50") },
-            "selected": { "name": "workers", "version": 3, "by": "Selector" },
+            "selected": { "name": "workers", "version": 3, "source": "Selector" },
             "conditions": [
                 { "type": "PoweredOn", "status": "True", "reason": "On", "message": "", "lastTransitionTime": at("00") },
                 { "type": "Ready", "status": "False", "reason": "Booting", "lastTransitionTime": at("00"),
@@ -47,7 +47,7 @@ fn booting() -> Machine {
             "hardware": { "vendor": "QEMU", "product": "Standard PC", "cpu": { "threads": 2 }, "memoryBytes": 1_073_741_824,
                 "disks": [{}], "nics": [{}, {}] },
             "boot": {
-                "id": "0102030405060708090a0b0c0d0e0f10", "startedTime": at("00.000000"), "stage": "initrd", "attempts": 2,
+                "id": "0102030405060708090a0b0c0d0e0f10", "startTime": at("00.000000"), "stage": "initrd", "attempts": 2,
                 "timeline": [
                     { "stage": "discover", "time": at("00.000000") },
                     { "stage": "offered", "time": at("00.012000") },
@@ -56,7 +56,7 @@ fn booting() -> Machine {
                     { "stage": "rootfs", "time": at("08.250000"), "failed": true, "message": "404 from \u{1b}[31mpxed" },
                     { "stage": "initrd", "time": at("07.000000") }
                 ],
-                "previous": { "id": "000102030405060708090a0b0c0d0e0f", "startedTime": "2026-01-01T00:01:00Z",
+                "previous": { "id": "000102030405060708090a0b0c0d0e0f", "startTime": "2026-01-01T00:01:00Z",
                     "stage": "script", "stageTime": "2026-01-01T00:01:05.200000Z", "message": "the kernel was not fetched" }
             }
         }),
@@ -95,7 +95,7 @@ fn show_says_where_state_is_kept_and_which_wipe_was_used_once_the_agent_has_repo
         line.map(|line| line.trim().to_owned())
     };
     let enrolled = json!({ "version": "0.1.0" });
-    let agent = json!({ "version": "0.1.0", "bootId": "00000000-0000-0000-0000-000000000001" });
+    let agent = json!({ "version": "0.1.0", "bootID": "00000000-0000-0000-0000-000000000001" });
     let disk = json!({ "name": "virtio-state", "wipeToken": "first" });
     for (status, expected) in [
         (json!({}), None),
@@ -273,7 +273,7 @@ fn configurations_are_shown_with_their_versions_and_who_uses_them() {
         "spec": { "machineSelector": { "matchLabels": { "rack": "1" } }, "template": template,
             "updateStrategy": { "type": "RollingUpdate" } },
         "status": { "latestVersion": 2, "deployedVersion": 1, "machines": counts } });
-    let selected = |number: u32| json!({ "name": "w", "version": number, "by": "Selector" });
+    let selected = |number: u32| json!({ "name": "w", "version": number, "source": "Selector" });
     let applied = json!({ "name": "w", "version": 1, "slot": "a", "time": "2026-01-01T00:05:00Z" });
     let described = json!({ "configuration": configuration, "origin": "/etc/bedplate/machines.d/w.yaml",
         "versions": [version(2, &json!({ "deployed": false, "machines": 0 })),

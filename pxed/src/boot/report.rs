@@ -126,7 +126,7 @@ impl Tell for Teller {
 /// Writes a timeline into a status.
 pub fn apply_timeline(status: &mut MachineStatus, timeline: &Timeline, state: State, now: Timestamp) {
     let new_boot =
-        status.boot.as_ref().and_then(|boot| boot.started_time.clone()) != Some(MicroTime(timeline.started));
+        status.boot.as_ref().and_then(|boot| boot.start_time.clone()) != Some(MicroTime(timeline.started));
     status.boot = Some(boot_status(timeline));
     let description = timeline.describe(now);
     let (up, reason) = match (timeline.stage, &timeline.held) {
@@ -221,7 +221,7 @@ fn boot_status(timeline: &Timeline) -> BootStatus {
         let message = message.chars().take(1024).collect();
         PreviousBoot {
             id: public_id(previous.id),
-            started_time: MicroTime(previous.started),
+            start_time: MicroTime(previous.started),
             stage: previous.stage,
             stage_time: Some(MicroTime(previous.reached)),
             message: Some(message),
@@ -229,7 +229,7 @@ fn boot_status(timeline: &Timeline) -> BootStatus {
     });
     BootStatus {
         id: Some(public_id(timeline.id)),
-        started_time: Some(MicroTime(timeline.started)),
+        start_time: Some(MicroTime(timeline.started)),
         seed_time: timeline.seed.map(MicroTime),
         stage: Some(timeline.stage),
         attempts: Some(i32::try_from(timeline.attempts).unwrap_or(i32::MAX)),
@@ -271,8 +271,8 @@ mod tests {
         let first = rig.open(1);
         rig.boots().reached(&record(first), Stage::Userspace, now);
         assert_eq!(shown(now), Some(public_id(first)));
-        let enrollment = serde_json::json!({ "keyFingerprint": "k", "keyTime": now.to_string() });
-        rig.registry.update(&name, |status| status.enrolment = serde_json::from_value(enrollment).unwrap());
+        let enrollment = serde_json::json!({ "keyFingerprint": format!("sha256:{}", "ab".repeat(32)), "keyTime": now.to_string() });
+        rig.registry.update(&name, |status| status.enrollment = serde_json::from_value(enrollment).unwrap());
         rig.heard.request(&known, now);
         let second = rig.open(2);
         assert_eq!(shown(now), Some(public_id(first)), "anyone can send a packet");

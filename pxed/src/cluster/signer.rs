@@ -10,7 +10,7 @@ use std::time::Duration;
 
 use base64::Engine as _;
 use bedplate_api::id::{Digest, MachineName};
-use bedplate_api::machine::{EnrolmentStatus, Machine};
+use bedplate_api::machine::{EnrollmentStatus, Machine};
 use bedplate_api::wire::KubernetesEndpoint;
 use bedplate_process::exit::chain;
 use bedplate_process::kubeconfig::configure;
@@ -35,7 +35,7 @@ use crate::enroll::csr::CertificateRequest;
 use crate::enroll::in_force::EnrolledKey;
 use crate::enroll::signer::{Expected, KeyRecord, SignError, Signed, Signer};
 
-/// Who writes `status.enrolment`. Not the manager of the rest of pxed's fields: of several pxed at one site only the one that
+/// Who writes `status.enrollment`. Not the manager of the rest of pxed's fields: of several pxed at one site only the one that
 /// enrolled the host knows the certificate, and the others' applies are not to take it away.
 const FIELD_MANAGER: &str = "pxed-enrollment";
 
@@ -113,7 +113,7 @@ impl ClusterSigner {
     ) -> Result<Signed, SignError> {
         let der = CertificateDer::from_pem_slice(pem.as_bytes())
             .map_err(|error| SignError::Refused(format!("it gave no certificate: {error}")))?;
-        let fingerprint = Digest::from_sha256(Sha256::digest(&der).into()).hex();
+        let fingerprint = Digest::from_sha256(Sha256::digest(&der).into());
         let version = match self.version_for((machine, uid), &key).await {
             Err(SignError::Replaced(_)) if key.expected != Expected::Earlier => {
                 return Ok(Signed::Pending(format!(
@@ -128,7 +128,7 @@ impl ClusterSigner {
             "kind": Machine::kind(&()),
             "metadata": { "name": machine, "uid": uid, "resourceVersion": version },
             "status": {
-                "enrolment": EnrolmentStatus { certificate_fingerprint: Some(fingerprint), ..enrollment }
+                "enrollment": EnrollmentStatus { certificate_fingerprint: Some(fingerprint), ..enrollment }
             },
         });
         let machines: Api<Machine> = Api::all(self.client.clone());
@@ -159,8 +159,8 @@ impl ClusterSigner {
         let gone = || SignError::Refused(format!("Machine {machine} is gone, or was re-created"));
         let found = found.ok_or_else(gone)?;
         let status = found.status.unwrap_or_default();
-        let told = status.enrolment.unwrap_or_default();
-        let beats = status.agent.and_then(|agent| agent.last_heartbeat);
+        let told = status.enrollment.unwrap_or_default();
+        let beats = status.agent.and_then(|agent| agent.last_heartbeat_time);
         let is_expected = match &key.expected {
             Expected::Former { key, heartbeat } => {
                 told.key_fingerprint == *key && heartbeat.as_ref().is_none_or(|seen| *seen == beats)

@@ -1,4 +1,4 @@
-//! Pure: decides which key of a Machine is in force, by the row in pxed's store and by `status.enrolment`.
+//! Pure: decides which key of a Machine is in force, by the row in pxed's store and by `status.enrollment`.
 //!
 //! Each pxed of a site has the rows of the keys that it enrolled itself; the status is common to all of them. So the later of the two
 //! counts: the one with the higher number, for the clocks of several pxed differ. A lost row makes no old key good again, and an API
@@ -7,7 +7,7 @@
 use std::cmp::Ordering;
 
 use bedplate_api::id::Digest;
-use bedplate_api::machine::{EnrolmentStatus, MachineStatus, Time, condition_type};
+use bedplate_api::machine::{EnrollmentStatus, MachineStatus, Time, condition_type};
 use jiff::Timestamp;
 use serde::{Deserialize, Serialize};
 
@@ -43,11 +43,11 @@ pub(crate) struct EnrolledKey {
 
 impl EnrolledKey {
     /// Reads the record in a status; `None`: it names no key.
-    pub(crate) fn of(told: Option<&EnrolmentStatus>) -> Option<Self> {
+    pub(crate) fn of(told: Option<&EnrollmentStatus>) -> Option<Self> {
         let told = told?;
         let time = |time: &Option<Time>| time.as_ref().map(|time| time.0);
         Some(Self {
-            key: format!("sha256:{}", told.key_fingerprint.as_deref()?).parse().ok()?,
+            key: told.key_fingerprint?,
             time: time(&told.key_time).unwrap_or(Timestamp::MIN),
             generation: told.generation.unwrap_or_default(),
             permission: time(&told.permission_time),
@@ -85,7 +85,7 @@ pub(crate) enum InForce {
 /// Returns the later one of two records: the row of this very Machine, and its status.
 pub(crate) fn latest(row: Option<&Certified>, status: &MachineStatus) -> Option<EnrolledKey> {
     let row = row.map(|row| &row.enrolled);
-    match (row, EnrolledKey::of(status.enrolment.as_ref())) {
+    match (row, EnrolledKey::of(status.enrollment.as_ref())) {
         (Some(row), Some(told)) if told.cmp_row(row).is_gt() => Some(told),
         (row, told) => row.cloned().or(told),
     }
@@ -93,7 +93,7 @@ pub(crate) fn latest(row: Option<&Certified>, status: &MachineStatus) -> Option<
 
 /// Returns the key in force, by the row of this very Machine and by its status. `lost`: rows and statuses were lost with a damaged store.
 pub(crate) fn in_force(row: Option<&Certified>, status: &MachineStatus, lost: bool) -> InForce {
-    let certificate = status.enrolment.as_ref().and_then(|told| told.certificate_fingerprint.as_ref());
+    let certificate = status.enrollment.as_ref().and_then(|told| told.certificate_fingerprint);
     match latest(row, status) {
         Some(enrolled) => InForce::Key(enrolled.key),
         None if certificate.is_some() => InForce::Certificate,
@@ -108,18 +108,18 @@ pub(crate) fn is_held_by(in_force: InForce, identity: &Identity, status: &Machin
     match in_force {
         InForce::Key(key) => key == identity.key,
         InForce::Certificate => {
-            let told = status.enrolment.as_ref().and_then(|told| told.certificate_fingerprint.as_deref());
-            told == Some(identity.certificate.hex().as_str())
+            let told = status.enrollment.as_ref().and_then(|told| told.certificate_fingerprint);
+            told == Some(identity.certificate)
         }
         InForce::Lost | InForce::Nothing => false,
     }
 }
 
 /// The record of a key for the status, without its certificate.
-pub(crate) fn record(enrolled: &EnrolledKey) -> EnrolmentStatus {
-    EnrolmentStatus {
+pub(crate) fn record(enrolled: &EnrolledKey) -> EnrollmentStatus {
+    EnrollmentStatus {
         certificate_fingerprint: None,
-        key_fingerprint: Some(enrolled.key.hex()),
+        key_fingerprint: Some(enrolled.key),
         key_time: Some(Time(enrolled.time)),
         generation: (enrolled.generation > 0).then_some(enrolled.generation),
         permission_time: enrolled.permission.map(Time),
@@ -163,12 +163,12 @@ mod tests {
 
     #[allow(clippy::needless_pass_by_value, reason = "rows of tables are written in place")]
     fn told(certified: Certified) -> MachineStatus {
-        MachineStatus { enrolment: Some(record(&certified.enrolled)), ..MachineStatus::default() }
+        MachineStatus { enrollment: Some(record(&certified.enrolled)), ..MachineStatus::default() }
     }
 
     #[test]
     fn trust_3_the_key_enrolled_last_is_in_force_at_every_pxed_of_the_site() {
-        let fingerprint = || json!({ "enrolment": { "certificateFingerprint": "ab" } });
+        let fingerprint = || json!({ "enrollment": { "certificateFingerprint": key("certificate") } });
         let reports = || json!({ "agent": { "version": "1" } });
         for (row, status, expected) in [
             (Some(row("old", 10)), told(row("new", 20)), InForce::Key(key("new"))),
@@ -211,7 +211,7 @@ mod tests {
         let kept = numbered("k", 7, 0);
         let text = serde_json::to_vec(&kept).unwrap();
         assert_eq!(serde_json::from_slice::<Certified>(&text).unwrap(), kept);
-        let told = json!({ "keyFingerprint": key("k").hex(), "keyTime": at(0).to_string() });
+        let told = json!({ "keyFingerprint": key("k"), "keyTime": at(0).to_string() });
         let enrolled = EnrolledKey::of(Some(&serde_json::from_value(told).unwrap())).unwrap();
         assert_eq!(enrolled, row("k", 0).enrolled);
         assert_eq!(enrolled.used_permission(), Some(at(0)), "by its time");

@@ -1,4 +1,4 @@
-//! Records of the keys in force: the row in the store and `status.enrolment`. Checks that a shown certificate is by the key in force.
+//! Records of the keys in force: the row in the store and `status.enrollment`. Checks that a shown certificate is by the key in force.
 //!
 //! Part of [`Service`]. `in_force` interprets the records.
 
@@ -56,7 +56,7 @@ impl Service {
     /// Returns the status with a Machine's enrollment: the object's in a cluster, otherwise pxed's own.
     pub(super) fn enrollment_status(&self, known: &KnownMachine) -> MachineStatus {
         let of = |status: &MachineStatus| MachineStatus {
-            enrolment: status.enrolment.clone(),
+            enrollment: status.enrollment.clone(),
             agent: status.agent.clone(),
             conditions: status.conditions.clone(),
             ..MachineStatus::default()
@@ -221,7 +221,7 @@ impl Service {
     /// Tells the status of a key whose row is on disk.
     pub(super) fn tell_certified(&self, name: &MachineName, certified: &Certified) {
         if self.heard.is_standalone() {
-            self.registry.update(name, |status| status.enrolment = Some(record(&certified.enrolled)));
+            self.registry.update(name, |status| status.enrollment = Some(record(&certified.enrolled)));
         }
     }
 }

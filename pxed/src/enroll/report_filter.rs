@@ -63,11 +63,11 @@ pub(crate) fn slot(slot: Slot) -> Slot {
     Slot { name, configuration_name, version, image_digest, state }
 }
 
-/// An update that was taken back.
+/// An update that was rolled back.
 pub(crate) fn rolled_back(back: RolledBack) -> RolledBack {
-    let RolledBack { from, to, reason, time } = back;
+    let RolledBack { from, to, message, time } = back;
     let of = |VersionRef { name, version }| VersionRef { name: cut(name, CONFIGURATION), version };
-    RolledBack { from: of(from), to: of(to), reason: cut(reason, REASON), time }
+    RolledBack { from: of(from), to: of(to), message: cut(message, REASON), time }
 }
 
 /// A condition.

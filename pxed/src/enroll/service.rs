@@ -410,7 +410,7 @@ impl Service {
         self.registry.update(name, |status| {
             let agent = status.agent.get_or_insert_with(AgentStatus::default);
             agent.version = Some(version);
-            agent.last_heartbeat = Some(Time(now));
+            agent.last_heartbeat_time = Some(Time(now));
             if let Some(mut hardware) = hardware {
                 // The BMC is pxed's own to tell.
                 hardware.bmc = status.hardware.take().and_then(|before| before.bmc);

@@ -3,8 +3,8 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use bedplate_api::id::MachineName;
-use bedplate_api::machine::{EnrolmentStatus, Time};
+use bedplate_api::id::{Digest, MachineName};
+use bedplate_api::machine::{EnrollmentStatus, Time};
 use bedplate_api::wire::KubernetesEndpoint;
 use futures::future::BoxFuture;
 use jiff::Timestamp;
@@ -30,7 +30,7 @@ pub enum Signed {
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct KeyRecord {
     /// The record, without the certificate.
-    pub enrollment: EnrolmentStatus,
+    pub enrollment: EnrollmentStatus,
     /// Key that the status must name when the record is written.
     pub expected: Expected,
 }
@@ -41,7 +41,7 @@ pub enum Expected {
     /// An enrollment: what it named when the new one was admitted.
     Former {
         /// The key, as 64 hex digits.
-        key: Option<String>,
+        key: Option<Digest>,
         /// The heartbeat by which that key was found silent; none: the decision did not depend on it.
         heartbeat: Option<Option<Time>>,
     },

@@ -55,7 +55,7 @@ pub(super) struct Former {
     /// The key that is in force until then.
     pub(super) force: InForce,
     /// The key that the status names, as 64 hex digits.
-    pub(super) told: Option<String>,
+    pub(super) told: Option<Digest>,
     /// Last heartbeat of a key whose silence decided.
     pub(super) heartbeat: Option<Option<Time>>,
 }
@@ -73,7 +73,7 @@ impl Service {
         let status = self.enrollment_status(known);
         let force = self.in_force(row.as_ref(), &status);
         let enrolled = latest(row.as_ref(), &status);
-        let told = status.enrolment.and_then(|told| told.key_fingerprint);
+        let told = status.enrollment.and_then(|told| told.key_fingerprint);
         let former = Former { force, told, heartbeat: None };
         let unrecorded = self.heard.last_unrecorded(known, &candidate.key);
         let is_first = force == InForce::Nothing && !self.listens_first && unrecorded.is_none();
@@ -101,7 +101,7 @@ impl Service {
         let Some(until) = evidence.refuses_until(now) else {
             // A heartbeat that pxed has not seen yet, because its watch is late or has stopped, shows that the key is not silent.
             let agent = status.agent.filter(|_| evidence.rests_on_silence(now));
-            let heartbeat = agent.map(|agent| agent.last_heartbeat);
+            let heartbeat = agent.map(|agent| agent.last_heartbeat_time);
             return Ok(Admission::Now(Former { heartbeat, ..former }));
         };
         let message = message(known, candidate, (force, &evidence, until), now);

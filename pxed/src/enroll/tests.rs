@@ -230,7 +230,7 @@ async fn a_host_enrolls_reports_and_renews_with_its_certificate() {
     );
     let agent = status.agent.unwrap();
     assert_eq!((agent.version.as_deref(), agent.boot_id.as_deref()), (Some("0.1.1"), Some("k1")));
-    assert!(agent.last_heartbeat.is_some());
+    assert!(agent.last_heartbeat_time.is_some());
     assert_eq!(status.addresses[0].address, "10.7.0.21");
     let renewed = agents.post(&client, "/v1/renew", &RenewRequest { csr_pem: csr(&key, None) }).await;
     assert_eq!(renewed.0, 200);
@@ -389,8 +389,8 @@ async fn trust_3_a_clusters_certificate_needs_a_record_and_its_own_machine() {
         (ago(25), false, Some(AgentRefusal::MachineGone)),
         (ago(14), false, Some(AgentRefusal::KeyReplaced)),
     ] {
-        let record = is_recorded.then(|| serde_json::json!({ "certificateFingerprint": certificate.hex() }));
-        let status = serde_json::json!({ "enrolment": record });
+        let record = is_recorded.then(|| serde_json::json!({ "certificateFingerprint": certificate }));
+        let status = serde_json::json!({ "enrollment": record });
         anew.status = Some(serde_json::from_value(status).unwrap());
         rig.machines.store(Snapshot::build(&"default".parse().unwrap(), [anew.clone()]));
         let identity = super::identity::Identity {

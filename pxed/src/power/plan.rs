@@ -333,7 +333,7 @@ pub fn boot_that_came_to(status: &MachineStatus, least: Stage) -> Option<Timesta
     let boot = status.boot.as_ref()?;
     // A report of the user space is not authenticated; who took the seed has read the boot's URLs.
     let up = boot.seed_time.is_some() && boot.stage.is_some_and(|stage| stage >= least);
-    boot.started_time.as_ref().filter(|_| up).map(|time| time.0)
+    boot.start_time.as_ref().filter(|_| up).map(|time| time.0)
 }
 
 #[cfg(test)]
@@ -641,9 +641,9 @@ mod tests {
         let boot =
             |boot: Value| -> MachineStatus { serde_json::from_value(json!({ "boot": boot })).unwrap() };
         let (started, stage) = ("2026-01-01T00:00:00.000000Z", "userspace");
-        let forged = boot(json!({ "startedTime": started, "stage": stage }));
+        let forged = boot(json!({ "startTime": started, "stage": stage }));
         assert_eq!(boot_that_came_to(&forged, Stage::Userspace), None);
-        let own = boot(json!({ "startedTime": started, "seedTime": started, "stage": stage }));
+        let own = boot(json!({ "startTime": started, "seedTime": started, "stage": stage }));
         assert!(boot_that_came_to(&own, Stage::Userspace).is_some());
         assert_eq!(boot_that_came_to(&own, Stage::Enrolled), None);
     }

@@ -61,12 +61,12 @@ impl Heard {
 }
 
 fn said(machine: &Machine) -> Option<&AgentStatus> {
-    machine.status.as_ref()?.agent.as_ref().filter(|agent| agent.last_heartbeat.is_some())
+    machine.status.as_ref()?.agent.as_ref().filter(|agent| agent.last_heartbeat_time.is_some())
 }
 
 /// Of one that was not seen to be heard: by what it wrote.
 fn found(said: Option<&AgentStatus>, now: Timestamp) -> Lasting {
-    let written = said.and_then(|said| said.last_heartbeat.as_ref()).map_or(now, |time| time.0);
+    let written = said.and_then(|said| said.last_heartbeat_time.as_ref()).map_or(now, |time| time.0);
     Lasting::found(written, now, SILENT)
 }
 
@@ -79,7 +79,7 @@ mod tests {
     use super::*;
 
     fn machine(uid: &str, heartbeat: Option<i64>) -> Machine {
-        let agent = heartbeat.map(|second| json!({ "lastHeartbeat": at(second).to_string() }));
+        let agent = heartbeat.map(|second| json!({ "lastHeartbeatTime": at(second).to_string() }));
         let object = json!({ "metadata": { "name": "a", "uid": uid }, "spec": { "provider": "manual" },
             "status": { "agent": agent } });
         serde_json::from_value(object).unwrap()

@@ -95,9 +95,9 @@ fn credential(request: &CertificateSigningRequest) -> Option<&str> {
 }
 
 fn is_enrolled(machine: &Machine, shown: &str) -> bool {
-    let enrollment = machine.status.as_ref().and_then(|status| status.enrolment.as_ref());
-    let written = enrollment.and_then(|enrollment| enrollment.certificate_fingerprint.as_deref());
-    !shown.is_empty() && written == Some(shown)
+    let enrollment = machine.status.as_ref().and_then(|status| status.enrollment.as_ref());
+    let written = enrollment.and_then(|enrollment| enrollment.certificate_fingerprint);
+    written.is_some_and(|written| written.hex() == shown)
 }
 
 /// The one block of a text that has nothing beside it. A text with several blocks, or with one whose end is another's, is read by some
@@ -192,15 +192,24 @@ mod tests {
         pem(&SUBJECT, |_| {})
     }
 
+    fn fingerprint(byte: &str) -> String {
+        byte.repeat(32)
+    }
+
+    /// The ID of a certificate, as the API server reports it.
+    fn id(byte: &str) -> String {
+        format!("X509SHA256={}", fingerprint(byte))
+    }
+
     fn spec(pem: &str) -> Value {
         json!({ "request": ByteString(pem.into()), "signerName": SIGNER, "username": "bedplate:machine:a",
             "groups": ["system:authenticated", GROUP], "usages": ["digital signature", "client auth"],
-            "extra": { CREDENTIAL: ["X509SHA256=f1"] } })
+            "extra": { CREDENTIAL: [id("f1")] } })
     }
 
     fn machine(more: &Value) -> Machine {
         let mut object = json!({ "apiVersion": "bedplate.dev/v1alpha1", "kind": "Machine", "metadata": { "name": "a" },
-            "spec": { "provider": "manual" }, "status": { "enrolment": { "certificateFingerprint": "f1" } } });
+            "spec": { "provider": "manual" }, "status": { "enrollment": { "certificateFingerprint": format!("sha256:{}", fingerprint("f1")) } } });
         object.as_object_mut().unwrap().extend(more.as_object().unwrap().clone());
         serde_json::from_value(object).unwrap()
     }
@@ -233,7 +242,7 @@ mod tests {
         for (more, words) in [
             (json!({ "groups": ["system:authenticated"] }), "not in bedplate:machines"),
             (json!({ "groups": null }), "not in bedplate:machines"),
-            (shown(json!(["X509SHA256=f2"])), "not the one that the Machine was enrolled with last"),
+            (shown(json!([id("f2")])), "not the one that the Machine was enrolled with last"),
             (shown(json!(["X509SHA256="])), "not the one that the Machine was enrolled with last"),
             (json!({ "usages": ["client auth", "server auth"] }), "alone"),
             (json!({ "usages": ["signing"] }), "alone"),
@@ -247,8 +256,8 @@ mod tests {
         for more in [
             json!({ "extra": null }),
             shown(json!([])),
-            shown(json!(["X509SHA256=f1", "X509SHA256=f1"])),
-            shown(json!(["JTI=f1"])),
+            shown(json!([id("f1"), id("f1")])),
+            shown(json!([format!("JTI={}", fingerprint("f1"))])),
         ] {
             let verdict = verdict(&own(), &more, Some(&machine));
             assert!(matches!(verdict, Verdict::LeaveOpen(_)), "{more}: {verdict:?}");
@@ -262,11 +271,11 @@ mod tests {
         let leaving =
             machine(&json!({ "metadata": { "name": "a", "deletionTimestamp": "2026-01-01T00:00:00Z" } }));
         assert!(is_denied(&verdict(&own, &json!({}), Some(&leaving)), "is being deleted"));
-        for status in [json!({}), json!({ "enrolment": {} })] {
+        for status in [json!({}), json!({ "enrollment": {} })] {
             let stranger = machine(&json!({ "status": status }));
             assert!(is_denied(&verdict(&own, &json!({}), Some(&stranger)), "enrolled with last"));
         }
-        let empty = machine(&json!({ "status": { "enrolment": { "certificateFingerprint": "" } } }));
+        let empty = machine(&json!({ "status": { "enrollment": {} } }));
         let shown = json!({ "extra": { CREDENTIAL: ["X509SHA256="] } });
         assert!(is_denied(&verdict(&own, &shown, Some(&empty)), "enrolled with last"));
         let request: CertificateSigningRequest =

@@ -1,6 +1,6 @@
 //! Pure: what a person would look for of one Machine, once its status is written: one Event for each decision.
 
-use bedplate_api::machine::{Condition, MachineStatus, SelectedBy, condition_type};
+use bedplate_api::machine::{Condition, MachineStatus, SelectionSource, condition_type};
 use bedplate_api::reason::Reason;
 use bedplate_api::reason::event::ControllerEvent;
 use bedplate_api::reason::machine::{ConfigurationPendingReason, ReadyReason};
@@ -32,10 +32,10 @@ pub(super) fn told(before: &MachineStatus, after: &Status) -> Vec<(ControllerEve
     if let Some(selected) =
         after.selected.as_ref().filter(|selected| before.selected.as_ref() != Some(selected))
     {
-        let by = match selected.by {
-            SelectedBy::Reference => "spec.configurationRef",
-            SelectedBy::Selector => "its machineSelector",
-            SelectedBy::Unknown => "a way that a later version knows",
+        let by = match selected.source {
+            SelectionSource::Reference => "spec.configurationRef",
+            SelectionSource::Selector => "its machineSelector",
+            SelectionSource::Unknown => "a way that a later version knows",
         };
         let was = before.selected.as_ref().map(|was| version_name(&was.name, was.version));
         let was = was.map(|was| format!("; it was {was}")).unwrap_or_default();
@@ -98,8 +98,11 @@ mod tests {
     use super::*;
 
     fn status(selected: Option<i64>, uid: Option<&str>, conditions: &Value) -> Status {
-        let selected =
-            selected.map(|version| Selected { name: "w".to_owned(), version, by: SelectedBy::Selector });
+        let selected = selected.map(|version| Selected {
+            name: "w".to_owned(),
+            version,
+            source: SelectionSource::Selector,
+        });
         let node_ref = uid.map(|uid| NodeRef { name: "a".to_owned(), uid: uid.to_owned() });
         let conditions = serde_json::from_value(conditions.clone()).unwrap();
         Status {

@@ -10,7 +10,7 @@ use bedplate_api::condition::{set_condition, set_ready};
 use bedplate_api::configuration::{MachineConfiguration, NodeRole};
 use bedplate_api::machine::{
     Condition, Machine, MachineStatus, NODE_CONFIGURATION, NODE_VERSION, NodeRef, ObservedNode, Phase,
-    Selected, SelectedBy, VersionRef, condition_type,
+    Selected, SelectionSource, VersionRef, condition_type,
 };
 use bedplate_api::reason::machine::{ConfigurationPendingReason, DrainedReason, ReadyReason};
 use bedplate_api::version::MachineConfigurationVersion;
@@ -134,7 +134,7 @@ pub fn plan(
 
 fn judge(choice: Choice, before: &MachineStatus, is_gone: bool) -> Chosen {
     let is = |selected: &Selected| {
-        format!("{}, {}", version_name(&selected.name, selected.version), by(selected.by))
+        format!("{}, {}", version_name(&selected.name, selected.version), by(selected.source))
     };
     match choice {
         Choice::LeaveAlone => Chosen { left_alone: true, ..Chosen::default() },
@@ -168,11 +168,11 @@ fn judge(choice: Choice, before: &MachineStatus, is_gone: bool) -> Chosen {
     }
 }
 
-fn by(by: SelectedBy) -> &'static str {
+fn by(by: SelectionSource) -> &'static str {
     match by {
-        SelectedBy::Reference => "by spec.configurationRef",
-        SelectedBy::Selector => "by its machineSelector",
-        SelectedBy::Unknown => "in a way that a later version knows",
+        SelectionSource::Reference => "by spec.configurationRef",
+        SelectionSource::Selector => "by its machineSelector",
+        SelectionSource::Unknown => "in a way that a later version knows",
     }
 }
 
@@ -333,8 +333,8 @@ mod tests {
         let condition = json!({ "type": "Enrolled", "status": "True", "reason": "Enrolled", "message": "",
             "lastTransitionTime": "2026-01-01T00:00:00Z" });
         let mut status = json!({ "conditions": [condition], "nodeRef": { "name": "a", "uid": "n1" },
-            "selected": { "name": "w", "version": 1, "by": "Reference" },
-            "applied": { "name": "w", "version": 1, "slot": "a", "nodeUid": "n1" } });
+            "selected": { "name": "w", "version": 1, "source": "Reference" },
+            "applied": { "name": "w", "version": 1, "slot": "a", "nodeUID": "n1" } });
         status.as_object_mut().unwrap().extend(more.as_object().unwrap().clone());
         object(
             &json!({ "apiVersion": "bedplate.dev/v1alpha1", "kind": "Machine", "metadata": { "name": "a" },

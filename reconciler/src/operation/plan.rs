@@ -332,7 +332,7 @@ fn executors(machine: Option<&Machine>) -> String {
     let status = machine.status.as_ref();
     let agent = status.and_then(|status| status.agent.as_ref());
     let agent_operations = AGENT_OPERATIONS.join(", ");
-    let agent = match agent.map(|agent| agent.last_heartbeat.as_ref()) {
+    let agent = match agent.map(|agent| agent.last_heartbeat_time.as_ref()) {
         Some(Some(heard)) => format!("bedplate-agent ({agent_operations}), last heard of at {}", heard.0),
         Some(None) => format!("bedplate-agent ({agent_operations})"),
         None => format!("no bedplate-agent yet, which would carry out {agent_operations}"),

@@ -144,8 +144,8 @@ mod tests {
 
     #[test]
     fn a_heartbeat_touches_no_rolling_update_and_a_prepared_slot_does() {
-        let selected = json!({ "name": "w", "version": 2, "by": "Reference" });
-        let agent = |time: &str| json!({ "version": "1", "lastHeartbeat": time });
+        let selected = json!({ "name": "w", "version": 2, "source": "Reference" });
+        let agent = |time: &str| json!({ "version": "1", "lastHeartbeatTime": time });
         let slot = json!([{ "name": "b", "configurationName": "w", "version": 2, "state": "Prepared" }]);
         let w = BTreeSet::from(["w".to_owned()]);
         let mut weights = Weights::default();

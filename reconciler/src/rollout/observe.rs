@@ -341,7 +341,7 @@ impl Known<'_> {
             .as_ref()
             .filter(|back| (&back.from.name, back.from.version) == (&next.name, next.version));
         if let Some(back) = refused {
-            let why = first(&back.reason);
+            let why = first(&back.message);
             return Some(Failure {
                 reason: DegradedReason::RolledBack,
                 message: format!("{version} did not come up, and the former version runs again: {why}"),

@@ -127,8 +127,8 @@ mod tests {
 
     fn machine(uid: &str, more: &Value) -> Machine {
         let mut object = json!({ "metadata": { "name": "a", "uid": uid }, "spec": { "provider": "manual" },
-            "status": { "selected": { "name": "w", "version": 2, "by": "Selector" },
-                "applied": { "name": "w", "version": 1, "slot": "a", "nodeUid": "n1" } } });
+            "status": { "selected": { "name": "w", "version": 2, "source": "Selector" },
+                "applied": { "name": "w", "version": 1, "slot": "a", "nodeUID": "n1" } } });
         for (key, value) in more.as_object().unwrap() {
             object[key].as_object_mut().unwrap().extend(value.as_object().unwrap().clone());
         }
@@ -151,7 +151,7 @@ mod tests {
         for minute in 1..=3 {
             tokio::time::advance(Duration::from_secs(60)).await;
             // The agent lives, and reports something each minute.
-            let heartbeat = json!({ "status": { "agent": { "lastHeartbeat": "2026-01-01T00:00:00Z", "version": minute.to_string() } } });
+            let heartbeat = json!({ "status": { "agent": { "lastHeartbeatTime": "2026-01-01T00:00:00Z", "version": minute.to_string() } } });
             let next = machine("u", &heartbeat);
             waits.put(&next);
             assert_eq!(waits.of(&next).nodeless, Some(Duration::from_secs(60 * minute)));
@@ -162,7 +162,7 @@ mod tests {
         assert_eq!(waits.of(&registered).nodeless, Some(Duration::from_secs(180)));
         // Another choice is another attempt, of which the beginning was seen.
         assert!(waits.of(&gone).is_found);
-        let chosen = json!({ "status": { "selected": { "name": "w", "version": 3, "by": "Selector" } } });
+        let chosen = json!({ "status": { "selected": { "name": "w", "version": 3, "source": "Selector" } } });
         waits.put(&machine("u", &chosen));
         assert_eq!(waits.of(&gone), Wait { nodeless: Some(Duration::ZERO), ..Wait::default() });
     }
@@ -171,7 +171,7 @@ mod tests {
     #[tokio::test(start_paused = true)]
     async fn c4_time_since_a_choice_is_counted_whatever_the_agent_says() {
         let waits = Waits::default();
-        let applied = json!({ "status": { "applied": { "name": "w", "version": 2, "slot": "b", "nodeUid": "n1" },
+        let applied = json!({ "status": { "applied": { "name": "w", "version": 2, "slot": "b", "nodeUID": "n1" },
             "nodeRef": { "name": "a", "uid": "n1" } } });
         let slot = json!({ "status": { "nodeRef": { "name": "a", "uid": "n1" },
             "slots": [{ "name": "b", "configurationName": "w", "version": 2, "state": "Prepared" }] } });

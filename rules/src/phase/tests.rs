@@ -32,7 +32,7 @@ fn running(selected: i64) -> (Vec<Value>, Value) {
         is("Paved", "True", "Applied"),
         is("NodeReady", "True", "NodeReady"),
     ];
-    let more = json!({ "selected": { "name": "w", "version": selected, "by": "Reference" },
+    let more = json!({ "selected": { "name": "w", "version": selected, "source": "Reference" },
         "applied": { "name": "w", "version": 1, "slot": "a" }, "nodeRef": { "name": "a", "uid": "1" } });
     (conditions, more)
 }
@@ -114,10 +114,10 @@ fn a_host_that_was_not_heard_is_explained_by_its_provider() {
 #[test]
 fn after_enrollment_the_first_condition_that_is_not_met_is_shown() {
     let enrolled = is("Enrolled", "True", "Enrolled");
-    let selected = json!({ "selected": { "name": "w", "version": 1, "by": "Reference" } });
+    let selected = json!({ "selected": { "name": "w", "version": 1, "source": "Reference" } });
     let (conditions, more) = running(1);
     let mut back = more.clone();
-    back["rolledBack"] = json!({ "from": { "name": "w", "version": 1 }, "to": { "name": "w", "version": 0 }, "reason": "late",
+    back["rolledBack"] = json!({ "from": { "name": "w", "version": 1 }, "to": { "name": "w", "version": 0 }, "message": "late",
         "time": "2026-01-01T00:00:00Z" });
     let down = without(conditions.clone(), "NodeReady", is("NodeReady", "False", "NodeNotReady"));
     let failed = without(down.clone(), "Paved", is("Paved", "False", "UnitFailed"));

@@ -13,7 +13,7 @@
 use std::collections::BTreeMap;
 
 use bedplate_api::configuration::MachineConfiguration;
-use bedplate_api::machine::{Machine, Selected, SelectedBy, condition_type};
+use bedplate_api::machine::{Machine, Selected, SelectionSource, condition_type};
 use bedplate_api::reason::machine::ConfigurationPendingReason;
 use bedplate_api::version::MachineConfigurationVersion;
 
@@ -87,7 +87,7 @@ pub fn reference_changed(machine: &Machine) -> bool {
     let selected = machine.status.as_ref().and_then(|status| status.selected.as_ref());
     match (&machine.spec.configuration_ref, selected) {
         (Some(reference), Some(selected)) => {
-            selected.by == SelectedBy::Selector
+            selected.source == SelectionSource::Selector
                 || reference.name != selected.name
                 || reference.version.is_some_and(|version| version != selected.version)
         }
@@ -170,15 +170,15 @@ impl<'a> Known<'a> {
                 Some(version) => self.numbered(configuration, version)?,
                 None => self.newest(configuration)?,
             };
-            return Ok(select(version, SelectedBy::Reference));
+            return Ok(select(version, SelectionSource::Reference));
         }
         let configuration = self.matching(machine)?;
         // C3: what Machines have already, or the first of a new configuration.
         let versions = self.of(configuration);
         let deployed = versions.values().rev().find(|version| is_deployed(version));
         match deployed.or_else(|| versions.get(&1)) {
-            Some(version) => Ok(select(version, SelectedBy::Selector)),
-            None => Ok(select(self.newest(configuration)?, SelectedBy::Selector)),
+            Some(version) => Ok(select(version, SelectionSource::Selector)),
+            None => Ok(select(self.newest(configuration)?, SelectionSource::Selector)),
         }
     }
 
@@ -186,7 +186,7 @@ impl<'a> Known<'a> {
     fn next(&self, machine: &Machine, selected: &Selected) -> Result<Select, Pending> {
         match &machine.spec.configuration_ref {
             Some(_) => self.first(machine),
-            None => Ok(select(self.newest(self.named(&selected.name)?)?, selected.by)),
+            None => Ok(select(self.newest(self.named(&selected.name)?)?, selected.source)),
         }
     }
 
@@ -269,9 +269,9 @@ fn name(configuration: &MachineConfiguration) -> String {
     configuration.metadata.name.clone().unwrap_or_default()
 }
 
-fn select(version: &MachineConfigurationVersion, by: SelectedBy) -> Select {
+fn select(version: &MachineConfigurationVersion, source: SelectionSource) -> Select {
     let (name, number) = (version.spec.configuration_name.clone(), version.spec.version);
-    Select { selected: Selected { name, version: number, by }, lock: !is_deployed(version) }
+    Select { selected: Selected { name, version: number, source }, lock: !is_deployed(version) }
 }
 
 fn no_configuration(mut misses: Vec<Miss>) -> Pending {

@@ -162,7 +162,7 @@ mod tests {
             machine(
                 "a",
                 json!({ "name": "w", "version": 1 }),
-                json!({ "name": "w", "version": 2, "by": "Reference" }),
+                json!({ "name": "w", "version": 2, "source": "Reference" }),
                 json!({ "name": "w", "version": 3, "slot": "a" }),
             ),
             machine("b", json!({ "name": "w" }), Value::Null, Value::Null),
@@ -182,14 +182,14 @@ mod tests {
 
     #[test]
     fn a_machine_that_holds_a_version_twice_is_one_machine() {
-        let same = json!({ "name": "w", "version": 1, "by": "Selector" });
+        let same = json!({ "name": "w", "version": 1, "source": "Selector" });
         let a = machine("a", Value::Null, same, json!({ "name": "w", "version": 1, "slot": "b" }));
         assert_eq!(References::of([&a]).machines("w", 1), 1);
     }
 
     #[test]
     fn v3_each_machine_that_holds_a_version_counts_once() {
-        let same = json!({ "name": "w", "version": 1, "by": "Selector" });
+        let same = json!({ "name": "w", "version": 1, "source": "Selector" });
         let machines = ["a", "b", "c"].map(|name| machine(name, Value::Null, same.clone(), Value::Null));
         for count in 0..=machines.len() {
             assert_eq!(References::of(machines.iter().take(count)).machines("w", 1), count);
@@ -206,7 +206,7 @@ mod tests {
 
     #[test]
     fn v3_references_that_follow_changes_are_those_of_all_machines_as_they_are() {
-        let of = |version: i64| json!({ "name": "w", "version": version, "by": "Selector" });
+        let of = |version: i64| json!({ "name": "w", "version": version, "source": "Selector" });
         let states = [
             machine("a", json!({ "name": "w" }), of(1), json!({ "name": "w", "version": 1, "slot": "a" })),
             machine("a", json!({ "name": "x", "version": 2 }), of(2), Value::Null),

@@ -61,7 +61,7 @@ impl Kubernetes {
         self.write_kubeconfig(user, &self.kubeconfig(user, &user_of(&credentials))?)
     }
 
-    /// Creates a kubeconfig with an agent's certificate. Returns its path, and the certificate's fingerprint in the API server.
+    /// Creates a kubeconfig with an agent's certificate. Returns its path, and the certificate's fingerprint as a Machine's status has it.
     ///
     /// # Errors
     /// As for [`Self::user`], or the API server does not report the certificate.
@@ -72,7 +72,7 @@ impl Kubernetes {
         Ok((kubeconfig, self.fingerprint(&credentials)?))
     }
 
-    /// Returns the fingerprint that the API server reports for a certificate.
+    /// Returns the fingerprint that the API server reports for a certificate, as a Machine's status has it.
     ///
     /// # Errors
     /// The API server does not report the certificate.
@@ -83,7 +83,7 @@ impl Kubernetes {
         let who = objects.request(&Method::POST, path, "application/json", &review)?;
         let id = &who["status"]["userInfo"]["extra"]["authentication.kubernetes.io/credential-id"][0];
         let fingerprint = id.as_str().and_then(|id| id.strip_prefix("X509SHA256="));
-        Ok(fingerprint.context("no credential-id")?.to_owned())
+        Ok(format!("sha256:{}", fingerprint.context("no credential-id")?))
     }
 
     /// Creates a kubeconfig with a token of an existing service account.

@@ -57,7 +57,7 @@ impl<'k> Host<'k> {
         std::fs::write(self.path("state/enrollment.json"), enrollment.to_string()).unwrap();
         std::fs::write(self.path("state/key.pem"), &agent.key).unwrap();
         let fingerprint = self.kubernetes.fingerprint(&agent).unwrap();
-        self.status(&json!({ "enrolment": { "certificateFingerprint": fingerprint } }));
+        self.status(&json!({ "enrollment": { "certificateFingerprint": fingerprint } }));
     }
 
     fn objects(&self) -> &Objects {
@@ -79,8 +79,9 @@ impl<'k> Host<'k> {
     }
 
     fn until_heartbeat(&self) {
-        let has =
-            |machine: Option<&Value>| machine?["status"]["agent"]["lastHeartbeat"].is_string().then_some(());
+        let has = |machine: Option<&Value>| {
+            machine?["status"]["agent"]["lastHeartbeatTime"].is_string().then_some(())
+        };
         self.objects().until(("machine", self.name), LIMIT, has).expect("a heartbeat");
     }
 
@@ -110,7 +111,7 @@ impl<'k> Host<'k> {
     }
 
     fn select(&self, number: u32) {
-        self.status(&json!({ "selected": { "name": self.name, "version": number, "by": "Reference" } }));
+        self.status(&json!({ "selected": { "name": self.name, "version": number, "source": "Reference" } }));
     }
 
     /// Each kind of request that the agent has made: verb, resource, whose.

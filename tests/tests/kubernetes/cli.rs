@@ -30,7 +30,7 @@ async fn machines_of_a_cluster_are_listed_and_shown() {
     let client = admin().await;
     let object = machine("cli-1");
     create(&client, &object).await;
-    let status = json!({ "status": { "phase": "Booting", "boot": { "stage": "script", "startedTime": "2026-01-01T00:00:00.000000Z",
+    let status = json!({ "status": { "phase": "Booting", "boot": { "stage": "script", "startTime": "2026-01-01T00:00:00.000000Z",
         "timeline": [{ "stage": "discover", "time": "2026-01-01T00:00:00.000000Z" },
             { "stage": "script", "time": "2026-01-01T00:00:04.250000Z" }] } } });
     api(&client, &object)
@@ -238,8 +238,8 @@ async fn with_versions(client: &Client, name: &str, machine_name: &str) {
     create(client, &machine).await;
     let node = json!({ "apiVersion": "v1", "kind": "Node", "metadata": { "name": machine_name } });
     let uid = Kubernetes::shared().objects().unwrap().apply(&node).unwrap()["metadata"]["uid"].clone();
-    let status = json!({ "selected": { "name": name, "version": 2, "by": "Selector" },
-        "applied": { "name": name, "version": 2, "slot": "a", "nodeUid": uid }, "nodeRef": { "name": machine_name, "uid": uid } });
+    let status = json!({ "selected": { "name": name, "version": 2, "source": "Selector" },
+        "applied": { "name": name, "version": 2, "slot": "a", "nodeUID": uid }, "nodeRef": { "name": machine_name, "uid": uid } });
     report(client, &machine, status).await;
 }
 

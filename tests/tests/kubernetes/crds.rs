@@ -240,7 +240,7 @@ async fn kubectl_knows_short_names_category_and_columns() {
     );
     create(&client, &object).await;
     let status = json!({ "status": {
-        "phase": "Booting", "selected": { "name": "workers", "version": 3, "by": "Selector" },
+        "phase": "Booting", "selected": { "name": "workers", "version": 3, "source": "Selector" },
         "nodeRef": { "name": "columns", "uid": "u" }, "power": { "state": "On" }, "boot": { "stage": "kernel" },
         "conditions": [{ "type": "Ready", "status": "False", "reason": "Booting", "lastTransitionTime": "2026-01-01T00:00:00Z",
             "message": "waiting for the initrd" }] } });

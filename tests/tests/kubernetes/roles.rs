@@ -23,7 +23,7 @@ pub(super) async fn certified(name: &str) -> (Client, String) {
 }
 
 fn enrollment(fingerprint: &str) -> Value {
-    json!({ "enrolment": { "certificateFingerprint": fingerprint } })
+    json!({ "enrollment": { "certificateFingerprint": fingerprint } })
 }
 
 /// The agent of a Machine that is there, enrolled with a new certificate.
@@ -281,7 +281,7 @@ async fn trust_6_permission_for_another_key_is_an_administrators_alone() {
 pub(super) fn agents_fields() -> Value {
     json!({
         "addresses": [{ "type": "InternalIP", "address": "10.7.0.21" }],
-        "agent": { "version": "0.1.0", "lastHeartbeat": "2026-01-01T00:00:00Z" },
+        "agent": { "version": "0.1.0", "lastHeartbeatTime": "2026-01-01T00:00:00Z" },
         "hardware": {
             "vendor": "QEMU", "product": "P", "serial": "S", "uuid": "00000000-0000-0000-0000-000000000001",
             "firmware": {}, "cpu": {}, "memoryBytes": 1, "disks": [{ "name": "vda" }], "nics": [{ "name": "eth0" }],
@@ -291,7 +291,7 @@ pub(super) fn agents_fields() -> Value {
         "applied": { "name": "workers", "version": 1, "slot": "a" },
         "slots": [{ "name": "a", "state": "Running" }],
         "rolledBack": { "from": { "name": "workers", "version": 2 }, "to": { "name": "workers", "version": 1 },
-            "reason": "r", "time": "2026-01-01T00:00:00Z" },
+            "message": "r", "time": "2026-01-01T00:00:00Z" },
         "conditions": [condition("Paved"), condition("NodeReady")]
     })
 }
@@ -305,8 +305,8 @@ fn others_fields() -> Vec<Value> {
         json!({ "phase": "Ready" }),
         json!({ "power": { "state": "Off" } }),
         json!({ "boot": { "stage": "enrolled" } }),
-        enrollment(&"0".repeat(64)),
-        json!({ "selected": { "name": "workers", "version": 1, "by": "Reference" } }),
+        enrollment(&format!("sha256:{}", "0".repeat(64))),
+        json!({ "selected": { "name": "workers", "version": 1, "source": "Reference" } }),
         json!({ "nodeRef": { "name": "agent-others", "uid": "u" } }),
         json!({ "observedNode": { "state": "Absent", "observedGeneration": 1 } }),
         json!({ "providerID": "bedplate://other" }),
@@ -374,7 +374,7 @@ async fn agent_names_no_versions_but_of_the_configuration_that_its_machine_was_g
     let write = async |status: Value| apply(&agent, &object, "bedplate-agent", status).await;
     // Made anew: the host says what it has.
     write(applied("before", 3)).await.unwrap();
-    let selected = json!({ "selected": { "name": "workers", "version": 2, "by": "Reference" } });
+    let selected = json!({ "selected": { "name": "workers", "version": 2, "source": "Reference" } });
     apply(&admin, &object, "bedplate-controller", selected).await.unwrap();
     for (name, version) in [("before", 3), ("workers", 1), ("workers", 2), ("workers", 3)] {
         write(applied(name, version)).await.unwrap();
@@ -433,9 +433,10 @@ async fn agent_is_refused_to_own_fields_of_others_as_they_are() {
     create(&admin, &object).await;
     let agent = agent("agent-owner").await;
     apply(&agent, &object, "bedplate-agent", agents_fields()).await.unwrap();
-    let enrolled = api(&admin, &object).get("agent-owner").await.unwrap().data["status"]["enrolment"].clone();
-    let others = others_fields().into_iter().filter(|status| status.get("enrolment").is_none());
-    for status in others.chain([json!({ "enrolment": enrolled })]) {
+    let enrolled =
+        api(&admin, &object).get("agent-owner").await.unwrap().data["status"]["enrollment"].clone();
+    let others = others_fields().into_iter().filter(|status| status.get("enrollment").is_none());
+    for status in others.chain([json!({ "enrollment": enrolled })]) {
         apply(&admin, &object, "pxed", status.clone()).await.unwrap();
         let before = api(&admin, &object).get("agent-owner").await.unwrap();
         for manager in ["bedplate-agent", "another", "before-first-apply"] {
@@ -712,14 +713,14 @@ async fn pxed_writes_its_own_fields_of_a_machines_status_and_no_others() {
     refused(words, || async { machines.patch_status("pxed-fields", &dry(), &probe).await }).await;
     let conditions = ["BMCReachable", "PoweredOn", "Booted", "Enrolled"].map(condition);
     let own = json!({ "boot": { "stage": "offered", "attempts": 1 }, "power": { "state": "On" },
-        "hardware": { "bmc": { "vendor": "V" } }, "enrolment": { "certificateFingerprint": "0".repeat(64) },
+        "hardware": { "bmc": { "vendor": "V" } }, "enrollment": { "certificateFingerprint": format!("sha256:{}", "0".repeat(64)) },
         "conditions": conditions });
     apply(&pxed, &object, "pxed", own.clone()).await.unwrap();
     let agents = agents_fields();
     let agents = agents.as_object().unwrap().iter().map(|(name, value)| json!({ name: value }));
     let controllers = [
         json!({ "phase": "Ready" }),
-        json!({ "selected": { "name": "workers", "version": 1, "by": "Reference" } }),
+        json!({ "selected": { "name": "workers", "version": 1, "source": "Reference" } }),
         json!({ "nodeRef": { "name": "pxed-fields", "uid": "u" } }),
         json!({ "providerID": "bedplate://other" }),
     ];
@@ -751,7 +752,7 @@ pub(super) fn pxeds_fields() -> [(&'static str, Value); 3] {
             json!({ "power": { "state": "On" }, "hardware": { "bmc": { "vendor": "V" } },
                 "conditions": [condition("BMCReachable"), condition("PoweredOn")] }),
         ),
-        ("pxed-enrollment", enrollment(&"0".repeat(64))),
+        ("pxed-enrollment", enrollment(&format!("sha256:{}", "0".repeat(64)))),
     ]
 }
 
@@ -812,7 +813,7 @@ async fn trust_3_pxed_does_not_own_fields_of_others_as_they_are() {
     let left: BTreeSet<_> = left.data["status"].as_object().unwrap().keys().cloned().collect();
     assert_eq!(
         left,
-        ["boot", "conditions", "enrolment", "hardware", "phase", "power"].map(str::to_owned).into()
+        ["boot", "conditions", "enrollment", "hardware", "phase", "power"].map(str::to_owned).into()
     );
     for (manager, _) in pxeds_fields() {
         apply(&pxed, &object, manager, json!({})).await.expect("its own fields may go");

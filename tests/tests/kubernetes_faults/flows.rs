@@ -214,8 +214,12 @@ pub(crate) const FLOWS: &[Flow] = &[
         "certificate approved",
         async |s: Scene| {
             s.machine("a", &json!({}), &json!({ "paused": true })).await;
-            s.status(MACHINES, "a", &json!({ "enrolment": { "certificateFingerprint": "1".repeat(64) } }))
-                .await;
+            s.status(
+                MACHINES,
+                "a",
+                &json!({ "enrollment": { "certificateFingerprint": format!("sha256:{}", "1".repeat(64)) } }),
+            )
+            .await;
         },
         async |s: Scene| {
             s.request("a", &"1".repeat(64)).await;
@@ -228,8 +232,12 @@ pub(crate) const FLOWS: &[Flow] = &[
         "certificate denied",
         async |s: Scene| {
             s.machine("a", &json!({}), &json!({ "paused": true })).await;
-            s.status(MACHINES, "a", &json!({ "enrolment": { "certificateFingerprint": "1".repeat(64) } }))
-                .await;
+            s.status(
+                MACHINES,
+                "a",
+                &json!({ "enrollment": { "certificateFingerprint": format!("sha256:{}", "1".repeat(64)) } }),
+            )
+            .await;
         },
         async |s: Scene| {
             s.request("a", &"2".repeat(64)).await;
@@ -365,7 +373,7 @@ impl Scene {
         let uid = node["metadata"]["uid"].clone();
         let change = |machine: &mut Value| {
             let selected = machine["status"]["selected"].clone();
-            machine["status"]["applied"] = json!({ "name": selected["name"], "version": selected["version"], "slot": "a", "nodeUid": uid });
+            machine["status"]["applied"] = json!({ "name": selected["name"], "version": selected["version"], "slot": "a", "nodeUID": uid });
         };
         self.change(MACHINES, machine, change).await;
         self.said(machine, "NodeReady").await;

@@ -176,8 +176,12 @@ async fn one_paved(s: Scene, configuration: &Value, machine: &Value) {
     s.machine("a", &json!({}), &spec).await;
     s.selected("a", "w", 1).await;
     s.said("a", "Paved").await;
-    s.status(MACHINES, "a", &json!({ "agent": { "version": "t", "lastHeartbeat": "2100-01-01T00:00:00Z" } }))
-        .await;
+    s.status(
+        MACHINES,
+        "a",
+        &json!({ "agent": { "version": "t", "lastHeartbeatTime": "2100-01-01T00:00:00Z" } }),
+    )
+    .await;
     s.join("a").await;
     s.annotated("a", "1").await;
     s.counted("w-v1", 1).await;

@@ -166,7 +166,7 @@ impl Fleet {
                 let comes = match former.as_ref().filter(|_| bad) {
                     Some((former, _)) => {
                         host.rolled_back = Some(json!({ "from": version(&selected), "to": version(former),
-                            "reason": "the kubelet is not healthy", "time": "2026-01-01T00:00:00Z" }));
+                            "message": "the kubelet is not healthy", "time": "2026-01-01T00:00:00Z" }));
                         former.clone()
                     }
                     None => selected,
@@ -198,7 +198,7 @@ impl Fleet {
 impl Host {
     fn told(&self) -> Value {
         let running = self.applied.as_ref().map(|(version, uid)| {
-            json!({ "name": version.name, "version": version.version, "slot": "a", "nodeUid": uid })
+            json!({ "name": version.name, "version": version.version, "slot": "a", "nodeUID": uid })
         });
         let slot_a = self.applied.as_ref().map_or(json!({ "name": "a", "state": "Empty" }), |(version, _)| {
             json!({ "name": "a", "configurationName": version.name, "version": version.version, "state": "Running" })
@@ -208,7 +208,7 @@ impl Host {
         });
         let runs = if self.applied.is_some() { "True" } else { "False" };
         let mut told = json!({ "slots": [slot_a, slot_b],
-            "agent": { "version": "t", "lastHeartbeat": "2100-01-01T00:00:00Z" },
+            "agent": { "version": "t", "lastHeartbeatTime": "2100-01-01T00:00:00Z" },
             "conditions": [condition("Paved", runs, if self.starves { "ImageUnavailable" } else { "Applied" }), condition("NodeReady", runs, "NodeReady")] });
         if let Some(running) = running {
             told["applied"] = running;

@@ -164,7 +164,7 @@ impl Site {
             let status = &machine["status"];
             status["applied"]["version"] == version
                 && !status["nodeRef"].is_null()
-                && status["nodeRef"]["uid"] == status["applied"]["nodeUid"]
+                && status["nodeRef"]["uid"] == status["applied"]["nodeUID"]
         })
         .await;
     }

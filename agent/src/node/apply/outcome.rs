@@ -19,7 +19,7 @@ use crate::slot::store::Ledger;
 
 /// The longest pause between trials that fail with no slot to go back to.
 const MOST: Duration = Duration::from_secs(300);
-/// The most that `status.rolledBack.reason` takes, in characters.
+/// The most that `status.rolledBack.message` takes, in characters.
 const REASON: usize = 1024;
 
 /// Changes a slot's record, if there is one.
@@ -143,7 +143,7 @@ fn failed(
             ledger.rolled_back = Some(RolledBack {
                 from: record.version.clone(),
                 to: former.version.clone(),
-                reason: reason.chars().take(REASON).collect(),
+                message: reason.chars().take(REASON).collect(),
                 time: Time(now),
             });
         }
@@ -208,7 +208,7 @@ mod tests {
         }
         assert_eq!(ledger.refused, [record(2).version]);
         let back = ledger.rolled_back.clone().unwrap();
-        assert_eq!((back.from.version, back.to.version, back.reason.len()), (2, 1, 1024));
+        assert_eq!((back.from.version, back.to.version, back.message.len()), (2, 1, 1024));
         assert_eq!((ledger.failures, ledger.not_before), (0, None));
         let mut waits = Vec::new();
         for _ in 0..8 {

@@ -329,7 +329,8 @@ impl World {
         let mut object = json!({ "metadata": { "name": "node-1", "uid": "machine-uid" },
             "spec": { "provider": "manual" }, "status": {} });
         if let Some(number) = selected {
-            object["status"]["selected"] = json!({ "name": "workers", "version": number, "by": "Reference" });
+            object["status"]["selected"] =
+                json!({ "name": "workers", "version": number, "source": "Reference" });
         }
         if let Some(uid) = node_uid {
             object["status"]["nodeRef"] = json!({ "name": "node-1", "uid": uid });
@@ -527,9 +528,9 @@ fn a_version_whose_bootstrap_fails_is_rolled_back_and_not_tried_again_until_anot
         let back = told.rolled_back.unwrap();
         assert_eq!((back.from.version, back.to.version), (2, 1));
         assert!(
-            back.reason.contains("kubeadm failed") && back.reason.contains("no such cluster"),
+            back.message.contains("kubeadm failed") && back.message.contains("no such cluster"),
             "{}",
-            back.reason
+            back.message
         );
         assert_eq!(told.slots[1].state, SlotState::Failed);
         world.delete_node(3);
@@ -613,7 +614,7 @@ fn a_probe_that_fails_until_the_time_is_over_is_a_failed_gate() {
         world.parts.slots.write_record(SlotName::B, &record).unwrap();
         assert_eq!(world.settled().await, "VersionRejected");
         let back = world.told().rolled_back.unwrap();
-        assert!(back.reason.starts_with("no Pod sandbox starts: "), "{}", back.reason);
+        assert!(back.message.starts_with("no Pod sandbox starts: "), "{}", back.message);
     });
 }
 

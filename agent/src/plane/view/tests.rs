@@ -30,7 +30,7 @@ fn operation(name: &str, of: &str, state: Value) -> MachineOperation {
 fn listed(machines: Vec<Machine>, nodes: Vec<Node>) -> (View, Instant) {
     let start = Instant::now();
     let mut view = View::new("node-1".parse().unwrap(), start, Arc::default());
-    view.reopened("ab".repeat(32), start);
+    view.reopened(Digest::from_sha256([0xab; 32]), start);
     view.take_machine(Event::Init);
     machines.into_iter().for_each(|machine| view.take_machine(Event::InitApply(machine)));
     view.take_machine(Event::InitDone);
@@ -46,7 +46,7 @@ fn gone(uid: &str) -> Asked {
 
 #[test]
 fn the_own_objects_are_known_without_what_nobody_reads() {
-    let status = json!({ "enrolment": { "certificateFingerprint": "ab".repeat(32) } });
+    let status = json!({ "enrollment": { "certificateFingerprint": Digest::from_sha256([0xab; 32]) } });
     let (mut view, start) = listed(vec![machine("m", &status)], vec![node("node-2"), node("node-1")]);
     let (seen, _) = view.seen(start);
     assert_eq!((seen.api, seen.ours), (Api::Live, true));
@@ -113,7 +113,7 @@ fn a_broken_watch_leaves_what_it_told_and_makes_it_old_after_a_while() {
 #[test]
 fn the_version_follows_what_is_selected() {
     let selected =
-        |number: i64| json!({ "selected": { "name": "workers", "version": number, "by": "Selector" } });
+        |number: i64| json!({ "selected": { "name": "workers", "version": number, "source": "Selector" } });
     let version = |number: i64| -> MachineConfigurationVersion {
         let template = json!({ "image": { "reference": "r" }, "kubernetes": { "version": "v1.34.4" } });
         let object = json!({ "metadata": { "name": format!("workers-v{number}") },
@@ -159,28 +159,28 @@ fn operations_are_those_of_this_machine_that_have_not_ended() {
 
 #[test]
 fn a_machine_stays_ours_while_its_next_certificate_is_on_its_way_and_no_longer() {
-    let shows = |uid: &str, digit: &str| {
-        machine(uid, &json!({ "enrolment": { "certificateFingerprint": digit.repeat(32) } }))
+    let shows = |uid: &str, byte: u8| {
+        machine(uid, &json!({ "enrollment": { "certificateFingerprint": Digest::from_sha256([byte; 32]) } }))
     };
-    let (mut view, start) = listed(vec![shows("m", "ab")], vec![]);
+    let (mut view, start) = listed(vec![shows("m", 0xab)], vec![]);
     assert!(view.seen(start).0.ours);
     view.expects.store(true, Ordering::Relaxed);
-    view.take_machine(Event::Apply(shows("m", "cd")));
+    view.take_machine(Event::Apply(shows("m", 0xcd)));
     assert!(view.seen(start).0.ours, "pxed writes it before it answers");
-    view.take_machine(Event::Apply(shows("another", "cd")));
+    view.take_machine(Event::Apply(shows("another", 0xcd)));
     assert!(!view.seen(start).0.ours);
-    view.take_machine(Event::Apply(shows("m", "cd")));
+    view.take_machine(Event::Apply(shows("m", 0xcd)));
     view.expects.store(false, Ordering::Relaxed);
     assert!(!view.seen(start).0.ours, "it did not come: somebody else has it");
-    view.reopened("cd".repeat(32), start);
+    view.reopened(Digest::from_sha256([0xcd; 32]), start);
     assert!(view.seen(start).0.ours);
 }
 
 #[test]
 fn a_heartbeat_is_no_news() {
     let at = |version: &str, beat: &str| {
-        let status = json!({ "agent": { "version": "1", "lastHeartbeat": beat }, "hardware": { "vendor": "x" },
-            "selected": { "name": "w", "version": 1, "by": "Selector" } });
+        let status = json!({ "agent": { "version": "1", "lastHeartbeatTime": beat }, "hardware": { "vendor": "x" },
+            "selected": { "name": "w", "version": 1, "source": "Selector" } });
         let mut machine = machine("m", &status);
         machine.metadata.resource_version = Some(version.to_owned());
         let object = json!({ "metadata": { "name": "node-1", "uid": "n", "resourceVersion": version },

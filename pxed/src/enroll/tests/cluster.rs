@@ -1,6 +1,7 @@
 //! The cluster as signer, against a stand-in for its API server.
 
-use bedplate_api::machine::EnrolmentStatus;
+use bedplate_api::id::Digest;
+use bedplate_api::machine::EnrollmentStatus;
 
 use super::*;
 use crate::cluster::signer::ClusterSigner;
@@ -67,10 +68,10 @@ impl Cluster {
     }
 
     /// Makes Machine node1 the object that is there.
-    fn set_machine(&self, uid: &str, told: &EnrolmentStatus) {
+    fn set_machine(&self, uid: &str, told: &EnrollmentStatus) {
         *self.object.lock().unwrap() = Some(serde_json::json!({ "apiVersion": "bedplate.dev/v1alpha1",
             "kind": "Machine", "metadata": { "name": "node1", "uid": uid, "resourceVersion": "7" },
-            "spec": { "provider": "manual" }, "status": { "enrolment": told } }));
+            "spec": { "provider": "manual" }, "status": { "enrollment": told } }));
     }
 
     fn client(self: &Arc<Self>) -> kube::Client {
@@ -117,26 +118,26 @@ async fn the_cluster_knows_a_certificate_before_the_agent_has_it_and_only_of_the
     let signer = ClusterSigner::new(cluster.client(), None);
     let machine = "node1".parse().unwrap();
     let certificate = rcgen::generate_simple_self_signed(["x".to_owned()]).unwrap().cert;
-    let enrollment = EnrolmentStatus { key_fingerprint: Some("ab".repeat(32)), ..EnrolmentStatus::default() };
+    let enrollment = EnrollmentStatus { key_fingerprint: Some(digest("ab")), ..EnrollmentStatus::default() };
     let key = KeyRecord { enrollment, expected: Expected::Former { key: None, heartbeat: None } };
     let put = async || signer.put_in_force((&machine, "u1"), key.clone(), certificate.pem()).await;
     let refused = put().await;
     assert!(matches!(refused, Err(SignError::Refused(_))), "it is gone: {refused:?}");
-    cluster.set_machine("u0", &EnrolmentStatus::default());
+    cluster.set_machine("u0", &EnrollmentStatus::default());
     let refused = put().await;
     assert!(matches!(refused, Err(SignError::Refused(_))), "it was re-created: {refused:?}");
-    cluster.set_machine("u1", &EnrolmentStatus::default());
+    cluster.set_machine("u1", &EnrollmentStatus::default());
     cluster.failing.store(503, std::sync::atomic::Ordering::Relaxed);
     let pending = put().await;
     assert!(matches!(pending, Ok(Signed::Pending(_))), "{pending:?}");
     cluster.failing.store(0, std::sync::atomic::Ordering::Relaxed);
     assert_eq!(put().await.unwrap(), Signed::Certificate(certificate.pem()));
     let written = cluster.object.lock().unwrap().clone().unwrap();
-    let digest = key_digest(certificate.der());
+    let certificate_digest = key_digest(certificate.der());
     let metadata = serde_json::json!({ "name": "node1", "uid": "u1", "resourceVersion": "7" });
     assert_eq!(written["metadata"], metadata, "written over what was read, and nothing later");
-    let enrollment = serde_json::json!({ "enrolment": { "certificateFingerprint": digest.hex(),
-        "keyFingerprint": "ab".repeat(32) } });
+    let enrollment = serde_json::json!({ "enrollment": { "certificateFingerprint": certificate_digest,
+        "keyFingerprint": digest("ab") } });
     assert_eq!(written["status"], enrollment);
 }
 
@@ -146,13 +147,13 @@ async fn trust_3_renewal_is_checked_against_the_machine_of_the_api_server() {
     let signer = ClusterSigner::new(cluster.client(), None);
     let machine = "node1".parse().unwrap();
     let certificate = rcgen::generate_simple_self_signed(["x".to_owned()]).unwrap().cert;
-    let renew_as = async |own: EnrolmentStatus, told: EnrolmentStatus| {
+    let renew_as = async |own: EnrollmentStatus, told: EnrollmentStatus| {
         cluster.set_machine("u1", &told);
         let key = KeyRecord { enrollment: own, expected: Expected::Earlier };
         signer.put_in_force((&machine, "u1"), key, certificate.pem()).await
     };
     let renew = async |told| renew_as(enrollment("ab", 100), told).await;
-    for told in [enrollment("ab", 100), enrollment("cd", 99), EnrolmentStatus::default()] {
+    for told in [enrollment("ab", 100), enrollment("cd", 99), EnrollmentStatus::default()] {
         let renewed = renew(told.clone()).await;
         assert!(matches!(renewed, Ok(Signed::Certificate(_))), "{told:?}: {renewed:?}");
         let written = cluster.object.lock().unwrap().clone().unwrap();
@@ -165,7 +166,7 @@ async fn trust_3_renewal_is_checked_against_the_machine_of_the_api_server() {
     assert!(matches!(replaced, Err(SignError::Replaced(_))), "{replaced:?}");
     // Numbers count, whatever the clocks of two pxed say.
     let numbered =
-        |generation, key, second| EnrolmentStatus { generation: Some(generation), ..enrollment(key, second) };
+        |generation, key, second| EnrollmentStatus { generation: Some(generation), ..enrollment(key, second) };
     let replaced = renew_as(numbered(1, "ab", 300), numbered(2, "cd", 180)).await;
     assert!(matches!(replaced, Err(SignError::Replaced(_))), "{replaced:?}");
     let renewed = renew_as(numbered(2, "ab", 180), numbered(1, "cd", 300)).await;
@@ -204,12 +205,16 @@ async fn a_cluster_that_is_away_is_waited_for_and_one_that_forbids_is_an_error()
     assert!(matches!(signer.sign((&machine, "u1"), &request, "boot").await, Ok(Signed::Certificate(_))));
 }
 
-fn enrollment(key: &str, second: i64) -> EnrolmentStatus {
+fn digest(byte: &str) -> Digest {
+    format!("sha256:{}", byte.repeat(32)).parse().unwrap()
+}
+
+fn enrollment(key: &str, second: i64) -> EnrollmentStatus {
     let time = Timestamp::from_second(second).unwrap();
-    EnrolmentStatus {
-        key_fingerprint: Some(key.repeat(32)),
+    EnrollmentStatus {
+        key_fingerprint: Some(digest(key)),
         key_time: Some(k8s_openapi::apimachinery::pkg::apis::meta::v1::Time(time)),
-        ..EnrolmentStatus::default()
+        ..EnrollmentStatus::default()
     }
 }
 
@@ -219,14 +224,14 @@ async fn trust_6_enrollment_is_checked_against_the_machine_of_the_api_server() {
     let signer = ClusterSigner::new(cluster.client(), None);
     let machine = "node1".parse().unwrap();
     let certificate = rcgen::generate_simple_self_signed(["x".to_owned()]).unwrap().cert;
-    let enroll = async |told: EnrolmentStatus| {
+    let enroll = async |told: EnrollmentStatus| {
         cluster.set_machine("u1", &told);
-        let expected = Expected::Former { key: Some("cd".repeat(32)), heartbeat: None };
+        let expected = Expected::Former { key: Some(digest("cd")), heartbeat: None };
         let key = KeyRecord { enrollment: enrollment("ab", 100), expected };
         signer.put_in_force((&machine, "u1"), key, certificate.pem()).await
     };
     // The key that was looked at, whatever its time; its own; none.
-    for told in [enrollment("cd", 900), enrollment("ab", 100), EnrolmentStatus::default()] {
+    for told in [enrollment("cd", 900), enrollment("ab", 100), EnrollmentStatus::default()] {
         let enrolled = enroll(told.clone()).await;
         assert!(matches!(enrolled, Ok(Signed::Certificate(_))), "{told:?}: {enrolled:?}");
         let written = cluster.object.lock().unwrap().clone().unwrap();
@@ -235,7 +240,7 @@ async fn trust_6_enrollment_is_checked_against_the_machine_of_the_api_server() {
     let meanwhile = enroll(enrollment("ef", 1)).await;
     assert!(matches!(meanwhile, Ok(Signed::Pending(_))), "another pxed was faster: {meanwhile:?}");
     let there = cluster.object.lock().unwrap().clone().unwrap();
-    assert_eq!(there["status"]["enrolment"]["keyFingerprint"], "ef".repeat(32));
+    assert_eq!(there["status"]["enrollment"]["keyFingerprint"], serde_json::json!(digest("ef")));
 }
 
 #[tokio::test]
@@ -250,9 +255,9 @@ async fn trust_6_a_heartbeat_that_pxed_has_not_seen_keeps_a_new_key_out() {
     for (seen, is_enrolled) in [(Some(Some(time(900))), true), (None, true), (Some(Some(time(600))), false)] {
         cluster.set_machine("u1", &enrollment("cd", 100));
         if let Some(machine) = cluster.object.lock().unwrap().as_mut() {
-            machine["status"]["agent"] = serde_json::json!({ "lastHeartbeat": time(900) });
+            machine["status"]["agent"] = serde_json::json!({ "lastHeartbeatTime": time(900) });
         }
-        let expected = Expected::Former { key: Some("cd".repeat(32)), heartbeat: seen.clone() };
+        let expected = Expected::Former { key: Some(digest("cd")), heartbeat: seen.clone() };
         let key = KeyRecord { enrollment: enrollment("ab", 100), expected };
         let put = signer.put_in_force((&machine, "u1"), key, certificate.pem()).await.unwrap();
         assert_eq!(matches!(put, Signed::Certificate(_)), is_enrolled, "{seen:?}: {put:?}");

@@ -160,7 +160,7 @@ async fn a_hosts_slots_are_told_to_people_and_what_is_pxeds_own_stays() {
 
 /// A node that runs version 1 of a configuration, and has it in slot a.
 fn runs(configuration: &str) -> NodeReport {
-    let applied = json!({ "name": configuration, "version": 1, "slot": "a", "nodeUid": "u".repeat(100) });
+    let applied = json!({ "name": configuration, "version": 1, "slot": "a", "nodeUID": "u".repeat(100) });
     let slot = json!({ "name": "a", "configurationName": configuration, "version": 1, "state": "Running" });
     serde_json::from_value(json!({ "applied": applied, "slots": [slot] })).unwrap()
 }
@@ -206,13 +206,13 @@ async fn v3_a_host_holds_no_configuration_that_its_machine_was_never_given_and_n
     refer(&agents, &long[..240]);
     let mut node = runs(&long);
     let of = json!({ "name": long, "version": 1 });
-    let back = json!({ "from": of, "to": of, "reason": long, "time": "2026-01-01T00:00:00Z" });
+    let back = json!({ "from": of, "to": of, "message": long, "time": "2026-01-01T00:00:00Z" });
     node.rolled_back = serde_json::from_value(back).unwrap();
     said(&node).await;
     assert_eq!(names(), both(&long[..240]));
     assert_eq!(status().applied.unwrap().node_uid.unwrap().len(), 63);
     let back = status().rolled_back.unwrap();
-    assert_eq!((back.from.name.len(), back.to.name.len(), back.reason.len()), (240, 240, 1024));
+    assert_eq!((back.from.name.len(), back.to.name.len(), back.message.len()), (240, 240, 1024));
     agents.stop().await;
 }
 

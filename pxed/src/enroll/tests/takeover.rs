@@ -27,7 +27,7 @@ fn certified(enrolled: EnrolledKey) -> Certified {
 
 /// Writes a key into the status, as another pxed does.
 fn tell(agents: &Agents, enrolled: &EnrolledKey) {
-    let update = |status: &mut MachineStatus| status.enrolment = Some(record(enrolled));
+    let update = |status: &mut MachineStatus| status.enrollment = Some(record(enrolled));
     agents.rig.registry.update(&"node1".parse().unwrap(), update);
 }
 
@@ -126,7 +126,7 @@ async fn trust_6_own_key_leaves_a_permission_for_another_boot_unused() {
     let answer = agents.enroll(&request(&seed, &csr(&key, Some("node1")))).await;
     assert!(matches!(answer, Ok(EnrollResponse::Enrolled { .. })), "{answer:?}");
     // Its own enrollment has used the permission up.
-    let enrollment = agents.rig.registry.get(&"node1".parse().unwrap()).unwrap().enrolment.unwrap();
+    let enrollment = agents.rig.registry.get(&"node1".parse().unwrap()).unwrap().enrollment.unwrap();
     assert!(enrollment.permission_time.is_some(), "{enrollment:?}");
     agents.stop().await;
 }
@@ -192,7 +192,7 @@ async fn trust_6_silent_key_is_replaced_and_the_same_key_never_waits() {
     let name = "node1".parse().unwrap();
     let old = Time(Timestamp::now() - SignedDuration::from_secs(3600));
     agents.rig.registry.update(&name, |status| {
-        status.enrolment.as_mut().unwrap().key_time = Some(old.clone());
+        status.enrollment.as_mut().unwrap().key_time = Some(old.clone());
     });
     let row = certified(enrolled_key(b"old", 0, old.0));
     let row = serde_json::to_vec(&row).unwrap();
@@ -274,7 +274,7 @@ async fn trust_3_lost_or_damaged_record_admits_no_certificate() {
     assert_eq!((status, text.contains("damaged")), (503, true), "{text}");
     // The row is gone, and so is the key in the status, which says that a host has enrolled.
     agents.rig.store.delete(Table::Certificates, row).await.unwrap();
-    agents.rig.registry.update(&"node1".parse().unwrap(), |status| status.enrolment = None);
+    agents.rig.registry.update(&"node1".parse().unwrap(), |status| status.enrollment = None);
     let (status, text) = agents.post(&host, "/v1/report", &a_report()).await;
     assert_eq!((status, text.contains("KeyReplaced")), (403, true), "{text}");
     // With every record lost, pxed's own certificate still shows that there was one.
@@ -429,8 +429,8 @@ async fn trust_6_a_key_that_enrolls_again_ends_older_tokens_of_other_pxed() {
     };
     tell(&agents, &old);
     assert!(matches!(intrude(&agents, 2, &key).await, EnrollResponse::Enrolled { .. }));
-    let enrollment = agents.rig.registry.get(&"node1".parse().unwrap()).unwrap().enrolment.unwrap();
-    assert_eq!((enrollment.generation, &enrollment.key_fingerprint), (Some(7), &Some(old.key.hex())));
+    let enrollment = agents.rig.registry.get(&"node1".parse().unwrap()).unwrap().enrollment.unwrap();
+    assert_eq!((enrollment.generation, enrollment.key_fingerprint), (Some(7), Some(old.key)));
     assert!(enrollment.key_time.unwrap().0 > old.time);
     agents.stop().await;
 }
@@ -558,7 +558,7 @@ async fn a_boot_that_was_opened_before_its_machine_changed_gets_no_seed() {
 fn the_record_of_a_key_names_it_by_its_digest_and_time() {
     let enrolled = enrolled_key(b"k", 3, Timestamp::UNIX_EPOCH);
     let json = serde_json::to_value(record(&enrolled)).unwrap();
-    let expected = json!({ "keyFingerprint": key_digest(b"k").hex(), "keyTime": "1970-01-01T00:00:00Z",
+    let expected = json!({ "keyFingerprint": key_digest(b"k"), "keyTime": "1970-01-01T00:00:00Z",
         "generation": 3 });
     assert_eq!(json, expected);
 }

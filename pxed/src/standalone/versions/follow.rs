@@ -205,7 +205,7 @@ impl Follower {
         }
         for (machine, selected) in &outcome.selected {
             let version = version_name(&selected.name, selected.version);
-            tracing::info!(%machine, version, by = ?selected.by, "version selected");
+            tracing::info!(%machine, version, source = ?selected.source, "version selected");
         }
         if !outcome.selected.is_empty() {
             self.tidy_in(TIDY);

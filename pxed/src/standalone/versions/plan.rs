@@ -12,7 +12,7 @@ use std::sync::Arc;
 use bedplate_api::configuration::UpdateStrategyType;
 use bedplate_api::id::MachineName;
 use bedplate_api::machine::{
-    DeletionPolicy, Machine, MachineSpec, MachineStatus, PROVIDER_MANUAL, Selected, SelectedBy, Time,
+    DeletionPolicy, Machine, MachineSpec, MachineStatus, PROVIDER_MANUAL, Selected, SelectionSource, Time,
 };
 use bedplate_api::reason::machine::ConfigurationPendingReason;
 use bedplate_api::version::{MachineConfigurationVersion, MachineConfigurationVersionStatus};
@@ -391,10 +391,10 @@ fn kept(version: &str) -> String {
 }
 
 fn described(selected: &Selected) -> String {
-    let by = match selected.by {
-        SelectedBy::Reference => "spec.configurationRef",
-        SelectedBy::Selector => "a machineSelector",
-        SelectedBy::Unknown => "a way that a later version knows",
+    let by = match selected.source {
+        SelectionSource::Reference => "spec.configurationRef",
+        SelectionSource::Selector => "a machineSelector",
+        SelectionSource::Unknown => "a way that a later version knows",
     };
     format!("{} is selected by {by}", version_name(&selected.name, selected.version))
 }

@@ -32,7 +32,7 @@ fn machine(spec: &Value) -> Machine {
     all.as_object_mut().unwrap().extend(spec.as_object().unwrap().clone());
     serde_json::from_value(json!({ "apiVersion": "bedplate.dev/v1alpha1", "kind": "Machine",
         "metadata": { "name": "a" }, "spec": all,
-        "status": { "agent": { "lastHeartbeat": time(5) } } }))
+        "status": { "agent": { "lastHeartbeatTime": time(5) } } }))
     .unwrap()
 }
 

@@ -41,5 +41,5 @@ fn status(number: usize, configurations: usize) -> Value {
     let conditions =
         [condition("ConfigurationPending", false, "Selected"), condition("Ready", false, "WaitingForNode")];
     json!({ "phase": "Paving", "conditions": conditions,
-        "selected": { "name": name, "version": 1, "by": "Selector" } })
+        "selected": { "name": name, "version": 1, "source": "Selector" } })
 }

@@ -198,7 +198,7 @@ fn machine(number: usize, configurations: usize) -> (Value, Value) {
     let status = json!({ "conditions": conditions, "hardware": { "vendor": "Example", "product": "Server",
         "serial": format!("S{number:08}"), "memoryBytes": 549_755_813_888_i64, "disks": disks, "nics": nics,
         "cpu": { "model": "A processor of 64 cores", "sockets": 2, "cores": 64, "threads": 128 } },
-        "agent": { "version": "0.1.0", "bootId": format!("{number:032x}") } });
+        "agent": { "version": "0.1.0", "bootID": format!("{number:032x}") } });
     (object, status)
 }
 

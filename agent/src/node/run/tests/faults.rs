@@ -99,7 +99,7 @@ fn the_log_of_the_kubelet_that_is_not_well_is_in_the_reason_without_tokens() {
                 world.parts.slots.write_record(SlotName::B, &record).unwrap();
             }
         }
-        let reason = world.told().rolled_back.unwrap().reason;
+        let reason = world.told().rolled_back.unwrap().message;
         assert_eq!(
             reason,
             format!(
@@ -145,7 +145,7 @@ fn before_kubeadm_has_said_anything_the_reason_is_what_the_kubelets_log_says_onc
                 world.parts.slots.write_record(SlotName::B, &record).unwrap();
             }
         }
-        let reason = world.told().rolled_back.unwrap().reason;
+        let reason = world.told().rolled_back.unwrap().message;
         assert_eq!(reason, "kubeadm has not ended\n    open /etc/kubernetes/pki/ca.crt: no such file");
         let calls = slot.calls();
         assert!(calls.iter().any(|call| call.ends_with("--unit kubelet.service")), "{calls:?}");

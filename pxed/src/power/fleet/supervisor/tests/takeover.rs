@@ -134,7 +134,7 @@ async fn h2_a_machine_whose_agent_has_enrolled_is_not_taken_over() {
         let world = World::new([node.clone(), other.clone()], PowerState::On);
         if by_status {
             world.registry.update(&"node1".parse().unwrap(), |status| {
-                status.enrolment = serde_json::from_value(json!({"keyFingerprint": "k"})).unwrap();
+                status.enrollment = serde_json::from_value(json!({"generation": 1})).unwrap();
             });
         } else {
             // Of the status nothing is left.

@@ -212,7 +212,7 @@ impl World {
             let began = status.power.as_ref().unwrap().last_action.as_ref().unwrap().time.clone();
             let boot = crate::status::boot_mut(status);
             let began = k8s_openapi::apimachinery::pkg::apis::meta::v1::MicroTime(began.0);
-            (boot.started_time, boot.seed_time) = (Some(began.clone()), Some(began));
+            (boot.start_time, boot.seed_time) = (Some(began.clone()), Some(began));
             boot.stage = Some(Stage::Userspace);
         });
     }
@@ -228,7 +228,7 @@ impl World {
         self.registry.update(&name.parse().unwrap(), |status| {
             let boot = crate::status::boot_mut(status);
             let began = k8s_openapi::apimachinery::pkg::apis::meta::v1::MicroTime(now);
-            (boot.started_time, boot.seed_time) = (Some(began.clone()), Some(began));
+            (boot.start_time, boot.seed_time) = (Some(began.clone()), Some(began));
             boot.stage = Some(stage);
         });
     }
@@ -238,7 +238,7 @@ impl World {
         let now = self.now();
         self.registry.update(&name.parse().unwrap(), |status| {
             let boot = crate::status::boot_mut(status);
-            boot.started_time = Some(k8s_openapi::apimachinery::pkg::apis::meta::v1::MicroTime(now));
+            boot.start_time = Some(k8s_openapi::apimachinery::pkg::apis::meta::v1::MicroTime(now));
             (boot.seed_time, boot.stage) = (None, Some(Stage::Discover));
         });
     }
