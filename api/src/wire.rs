@@ -117,9 +117,8 @@ pub enum WipeRequest {
     Once(String),
 }
 
-/// How far a boot has come, in order.
+/// Stage of a boot, in order.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, JsonSchema, Serialize, Deserialize)]
-#[serde(rename_all = "camelCase")]
 pub enum Stage {
     /// The first DHCP packet of the boot arrived.
     Discover,
@@ -136,11 +135,30 @@ pub enum Stage {
     /// The initrd was fetched.
     Initrd,
     /// The root file system was fetched.
-    Rootfs,
+    #[serde(rename = "RootFS")]
+    RootFs,
     /// systemd runs and the agent has started.
     Userspace,
     /// The host has its certificate.
     Enrolled,
+}
+
+impl Stage {
+    /// Returns the stage in lower case, for messages, metrics and the command line.
+    pub const fn label(self) -> &'static str {
+        match self {
+            Self::Discover => "discover",
+            Self::Offered => "offered",
+            Self::Acknowledged => "acknowledged",
+            Self::Loader => "loader",
+            Self::Script => "script",
+            Self::Kernel => "kernel",
+            Self::Initrd => "initrd",
+            Self::RootFs => "rootfs",
+            Self::Userspace => "userspace",
+            Self::Enrolled => "enrolled",
+        }
+    }
 }
 
 /// `POST <boot url>/stage`: stage-1 or the agent says how far it has come, or at what it failed.

@@ -103,19 +103,19 @@ fn stages_are_frozen_in_their_order() {
         Stage::Script,
         Stage::Kernel,
         Stage::Initrd,
-        Stage::Rootfs,
+        Stage::RootFs,
         Stage::Userspace,
         Stage::Enrolled,
     ];
     assert!(stages.is_sorted());
     frozen(
         &stages.to_vec(),
-        r#"["discover","offered","acknowledged","loader","script","kernel","initrd","rootfs","userspace","enrolled"]"#,
+        r#"["Discover","Offered","Acknowledged","Loader","Script","Kernel","Initrd","RootFS","Userspace","Enrolled"]"#,
     );
-    frozen(&StageReport { stage: Stage::Userspace, failure: None }, r#"{"stage":"userspace"}"#);
+    frozen(&StageReport { stage: Stage::Userspace, failure: None }, r#"{"stage":"Userspace"}"#);
     frozen(
-        &StageReport { stage: Stage::Rootfs, failure: Some("404".into()) },
-        r#"{"stage":"rootfs","failure":"404"}"#,
+        &StageReport { stage: Stage::RootFs, failure: Some("404".into()) },
+        r#"{"stage":"RootFS","failure":"404"}"#,
     );
 }
 

@@ -110,7 +110,7 @@ fn seconds(duration: SignedDuration) -> String {
 }
 
 fn stage(stage: Stage) -> String {
-    format!("{stage:?}").to_lowercase()
+    stage.label().to_owned()
 }
 
 fn condition<'a>(status: &'a MachineStatus, type_: &str) -> Option<&'a Condition> {

@@ -21,7 +21,7 @@ use prometheus_client::collector::Collector;
 use prometheus_client::encoding::DescriptorEncoder;
 use prometheus_client::registry::Registry;
 
-use crate::boot::timeline::{next, stage_name};
+use crate::boot::timeline::next;
 use crate::readiness::{View, judge, obstacle};
 use crate::status::StatusRegistry;
 use crate::status::write::WriteCounters;
@@ -127,7 +127,7 @@ impl Sources {
         gauge(encoder, "bedplate_pxed_ready", "Whether machines should be sent here", "", ready)?;
         let counts = self.registry.boots_by_stage();
         let stages = std::iter::successors(Some(Stage::Discover), |stage| next(*stage));
-        let stages = stages.map(|stage| (stage_name(stage), Some(stage)));
+        let stages = stages.map(|stage| (stage.label(), Some(stage)));
         let stages = stages.chain([("none", None)]);
         let boots = stages.map(|(word, stage)| (word, counts.get(&stage).copied().unwrap_or(0))).collect();
         gauge(encoder, "bedplate_pxed_boots", "Machines by the stage of their latest boot", "stage", boots)?;

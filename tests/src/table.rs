@@ -14,16 +14,16 @@ use crate::timeline;
 
 /// The stages of a boot in order, as in `status.boot.timeline`.
 const STAGES: [&str; 10] = [
-    "discover",
-    "offered",
-    "acknowledged",
-    "loader",
-    "script",
-    "kernel",
-    "initrd",
-    "rootfs",
-    "userspace",
-    "enrolled",
+    "Discover",
+    "Offered",
+    "Acknowledged",
+    "Loader",
+    "Script",
+    "Kernel",
+    "Initrd",
+    "RootFS",
+    "Userspace",
+    "Enrolled",
 ];
 /// Characters that are shown of what is awaited.
 const SHOWN: usize = 76;
@@ -67,7 +67,7 @@ impl Row {
             name: text("/metadata/name"),
             power: text("/status/power/state"),
             boot: marks(&reached),
-            stage: reached.last().map(|last| last.stage.clone()).unwrap_or_default(),
+            stage: reached.last().map(|last| last.stage.to_lowercase()).unwrap_or_default(),
             phase: text("/status/phase"),
             version,
             node: node.to_owned(),
@@ -189,8 +189,8 @@ mod tests {
     fn a_row_says_what_is_applied_what_is_to_come_and_what_is_awaited() {
         let machine = json!({"metadata": {"name": "server-1"}, "status": {
             "phase": "Repaving", "power": {"state": "On"}, "applied": {"version": 1}, "selected": {"version": 2},
-            "boot": {"timeline": [{"stage": "discover", "time": "2026-01-01T00:00:01Z"},
-                {"stage": "acknowledged", "time": "2026-01-01T00:00:02Z"}]},
+            "boot": {"timeline": [{"stage": "Discover", "time": "2026-01-01T00:00:01Z"},
+                {"stage": "Acknowledged", "time": "2026-01-01T00:00:02Z"}]},
             "conditions": [{"type": "Ready", "status": "False", "message": "kubeadm joins for 12 s: it says much"}]}});
         let node = json!({"spec": {"unschedulable": true},
             "status": {"conditions": [{"type": "Ready", "status": "True"}]}});

@@ -53,7 +53,7 @@ pub fn line(machine: &Value, since: Timestamp) -> String {
     for reached in of(machine) {
         let seconds = (reached.time - since).total(jiff::Unit::Second).unwrap_or_default();
         let mark = if reached.failure.is_some() { "!" } else { "" };
-        text.push_str(&format!("{}{mark} {seconds:.1}  ", reached.stage));
+        text.push_str(&format!("{}{mark} {seconds:.1}  ", reached.stage.to_lowercase()));
     }
     format!("{} s", text.trim_end())
 }
@@ -78,13 +78,13 @@ mod tests {
     #[test]
     fn stages_are_shown_in_seconds_since_power_on() {
         let machine = json!({"status": {"boot": {"timeline": [
-            {"stage": "discover", "time": "2026-01-01T00:00:01.250000Z"},
-            {"stage": "rootfs", "time": "2026-01-01T00:00:03Z", "failed": true, "message": "no disk"},
-            {"stage": "enrolled", "time": "2026-01-01T00:00:14.500000Z"},
+            {"stage": "Discover", "time": "2026-01-01T00:00:01.250000Z"},
+            {"stage": "RootFS", "time": "2026-01-01T00:00:03Z", "failed": true, "message": "no disk"},
+            {"stage": "Enrolled", "time": "2026-01-01T00:00:14.500000Z"},
         ]}}});
         let since: Timestamp = "2026-01-01T00:00:00Z".parse().unwrap();
         assert_eq!(line(&machine, since), "discover 1.2  rootfs! 3.0  enrolled 14.5 s");
-        assert!(has(&machine, "enrolled") && !has(&machine, "rootfs"));
-        assert_eq!(seconds_to(&machine, "enrolled", since), Some(14.5));
+        assert!(has(&machine, "Enrolled") && !has(&machine, "RootFS"));
+        assert_eq!(seconds_to(&machine, "Enrolled", since), Some(14.5));
     }
 }

@@ -105,10 +105,10 @@ fn machines_come_up_although_pxed_is_killed_in_mid_transfer() -> Result<()> {
     // What follows each of these stages: the loader, the kernel, the root image. HTTP is cut only after the firmware of server-2 has
     // ended: it tries HTTP once after TFTP, and opens its shell if both were cut.
     for (machine, stage, transfer) in [
-        (2, "acknowledged", Transfer::Tftp),
-        (2, "script", Transfer::Http),
-        (1, "initrd", Transfer::Http),
-        (2, "initrd", Transfer::Http),
+        (2, "Acknowledged", Transfer::Tftp),
+        (2, "Script", Transfer::Http),
+        (1, "Initrd", Transfer::Http),
+        (2, "Initrd", Transfer::Http),
     ] {
         pxed.wait_stage(&format!("server-{machine}"), stage, boot::ENROLLED)?;
         stop_in_mid_transfer(&mut pxed, transfer)?;
@@ -116,7 +116,7 @@ fn machines_come_up_although_pxed_is_killed_in_mid_transfer() -> Result<()> {
         pxed = pxed.kill_and_restart()?;
     }
     for machine in &machines {
-        boot::reaches("killed", &mut pxed, machine, "enrolled", since, boot::ENROLLED)?;
+        boot::reaches("killed", &mut pxed, machine, "Enrolled", since, boot::ENROLLED)?;
     }
     rack.succeeded();
     Ok(())
@@ -152,12 +152,12 @@ fn known_machine_comes_up_without_registry_and_api_server() -> Result<()> {
     let slot = GuestSlot::take()?;
     let since = Timestamp::now();
     let machine = rack.power_on(1, Firmware::Bios)?;
-    boot::reaches("alone", &mut pxed, &machine, "userspace", since, boot::ENROLLED)?;
+    boot::reaches("alone", &mut pxed, &machine, "Userspace", since, boot::ENROLLED)?;
     drop(slot);
     // The certificate must wait for the cluster that signs it.
-    ensure!(!timeline::has(&pxed.machine(machine.name())?, "enrolled"), "enrolled without an API server");
+    ensure!(!timeline::has(&pxed.machine(machine.name())?, "Enrolled"), "enrolled without an API server");
     kubernetes.start_server()?;
-    boot::reaches("alone", &mut pxed, &machine, "enrolled", since, boot::ENROLLED)?;
+    boot::reaches("alone", &mut pxed, &machine, "Enrolled", since, boot::ENROLLED)?;
     rack.succeeded();
     Ok(())
 }

@@ -21,7 +21,7 @@ fn enrolls(name: &str, firmware: Firmware) -> Result<()> {
     let _capture = rack.capture()?;
     let setup = Setup::new(pxed::host_image()?);
     let mut pxed = Pxed::start(&setup, &[pxed::manifest(1, "")], rack.network(), rack.path())?;
-    boot::boots(name, &rack, &mut pxed, 1, firmware, "enrolled")?;
+    boot::boots(name, &rack, &mut pxed, 1, firmware, "Enrolled")?;
     rack.succeeded();
     Ok(())
 }

@@ -35,15 +35,15 @@ fn twenty_bios_machines_at_once_reach_their_script() -> Result<()> {
     let mut seen = Vec::new();
     wait::until("all scripts", boot::SCRIPT, || {
         seen = pxed.machines()?;
-        Ok(seen.iter().all(|machine| timeline::has(machine, "script")).then_some(()))
+        Ok(seen.iter().all(|machine| timeline::has(machine, "Script")).then_some(()))
     })
     .with_context(|| {
-        let missing = seen.iter().filter(|machine| !timeline::has(machine, "script"));
+        let missing = seen.iter().filter(|machine| !timeline::has(machine, "Script"));
         missing
             .map(|m| format!("{}: {}\n", m["metadata"]["name"], timeline::line(m, since)))
             .collect::<String>()
     })?;
-    let mut times: Vec<f64> = seen.iter().filter_map(|m| timeline::seconds_to(m, "script", since)).collect();
+    let mut times: Vec<f64> = seen.iter().filter_map(|m| timeline::seconds_to(m, "Script", since)).collect();
     times.sort_by(f64::total_cmp);
     ensure!(times.len() == usize::from(MACHINES), "{} Machines have a time", times.len());
     let (first, median, last) = (times[0], times[times.len() / 2], times[times.len() - 1]);

@@ -35,7 +35,7 @@ struct State {
 
 /// Stages of a boot by BIOS. The card has iPXE, so no loader is fetched.
 const STAGES: [&str; 9] =
-    ["discover", "offered", "acknowledged", "script", "kernel", "initrd", "rootfs", "userspace", "enrolled"];
+    ["Discover", "Offered", "Acknowledged", "Script", "Kernel", "Initrd", "RootFS", "Userspace", "Enrolled"];
 
 /// A disk of `size` MiB that begins with somebody's partition table and data.
 fn disk(rack: &Rack, serial: &str, size: u64) -> Result<Disk> {
@@ -94,7 +94,7 @@ fn reported(pxed: &mut Pxed<'_>, machine: &Machine, before: Option<&Value>) -> R
     wait::until("a report of the agent", boot::ENROLLED, || {
         seen = pxed.machine(machine.name())?;
         let boot = seen.pointer("/status/agent/bootID");
-        Ok((boot.is_some() && boot != before && timeline::has(&seen, "enrolled")).then_some(()))
+        Ok((boot.is_some() && boot != before && timeline::has(&seen, "Enrolled")).then_some(()))
     })
     .with_context(|| {
         let serial = guard::last_lines(&machine.serial(), 25);

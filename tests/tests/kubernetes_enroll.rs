@@ -187,7 +187,7 @@ fn fields_have_their_writers(rig: &mut Rig<'_>) {
     let kernel = std::fs::read_to_string("/proc/sys/kernel/random/boot_id").unwrap();
     assert_eq!(status["agent"]["bootID"], kernel.trim());
     assert!(status["hardware"]["cpu"]["threads"].as_i64().unwrap() > 0, "{status}");
-    assert_eq!(status["boot"]["stage"], "enrolled");
+    assert_eq!(status["boot"]["stage"], "Enrolled");
     assert!(
         status["conditions"].to_string().contains("selects no stateDisk: state is in memory"),
         "{status}"

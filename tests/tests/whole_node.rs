@@ -124,7 +124,7 @@ impl<'r> Whole<'r> {
     fn becomes_a_node(&self) -> Result<String> {
         self.edit(&json!({}))?;
         self.site.apply_with(1, STATE_DISK, "")?;
-        let boot = self.site.boots(1, "", "enrolled", ENROLLED)?;
+        let boot = self.site.boots(1, "", "Enrolled", ENROLLED)?;
         let selected = self.machine("version 1 is selected", |machine| has_selected(machine, 1))?;
         ensure!(selected["status"]["selected"]["source"] == "Selector", "{}", selected["status"]);
         ensure!(self.version(1)?["status"]["deployed"] == true, "selected before it was locked");
@@ -143,7 +143,7 @@ impl<'r> Whole<'r> {
         let outdated = |configuration: &Value| configuration["status"]["machines"]["outdated"] == 1;
         self.until("one Machine is outdated", ("MachineConfiguration", CONFIGURATION), outdated)?;
         let reboot = self.site.create(1, "reboot", &json!({}))?;
-        let boot = self.site.boots(1, before, "enrolled", ENROLLED)?;
+        let boot = self.site.boots(1, before, "Enrolled", ENROLLED)?;
         let complete = |operation: &Value| operation["status"]["state"] == "Complete";
         let ended = self.until("the reboot is complete", ("MachineOperation", &reboot), complete)?;
         ensure!(ended["status"]["reason"] == "Rebooted", "{}", ended["status"]);
@@ -192,7 +192,7 @@ impl<'r> Whole<'r> {
         self.machine("version 1 is on trial", |machine| slot(machine, 1)["state"] == "Running")?;
         let cycle = self.site.create(1, "powerCycle", &json!({}))?;
         self.site.completes(&cycle, "PowerCycled")?;
-        self.site.boots(1, before, "enrolled", ENROLLED)?;
+        self.site.boots(1, before, "Enrolled", ENROLLED)?;
         self.runs(1).map(drop)
     }
 

@@ -271,12 +271,12 @@ impl Boot {
     /// pxed hears of the one stage that stage-1 reaches. Not being heard is no failure of the boot.
     fn report_success(&self, step: Step) {
         if step == Step::FetchRoot {
-            self.report(&StageReport { stage: Stage::Rootfs, failure: None });
+            self.report(&StageReport { stage: Stage::RootFs, failure: None });
         }
     }
 
     fn report_failure(&self, step: Step, text: &str) {
-        let stage = if step > Step::FetchRoot { Stage::Userspace } else { Stage::Rootfs };
+        let stage = if step > Step::FetchRoot { Stage::Userspace } else { Stage::RootFs };
         let mut failure = format!("{step}: {text}");
         failure.truncate(
             (0..=failure.len().min(1024)).rev().find(|at| failure.is_char_boundary(*at)).unwrap_or(0),

@@ -480,5 +480,5 @@ async fn userspace_is_reported_to_the_boots_own_url() {
     std::fs::write(host.directory.path().join("root/proc/cmdline"), line).unwrap();
     host.start();
     let report = tokio::time::timeout(Duration::from_secs(30), reports.recv()).await.unwrap().unwrap();
-    assert_eq!(report, r#"/b/x/stage {"stage":"userspace"}"#);
+    assert_eq!(report, r#"/b/x/stage {"stage":"Userspace"}"#);
 }

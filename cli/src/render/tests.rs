@@ -47,17 +47,17 @@ fn booting() -> Machine {
             "hardware": { "vendor": "QEMU", "product": "Standard PC", "cpu": { "threads": 2 }, "memoryBytes": 1_073_741_824,
                 "disks": [{}], "nics": [{}, {}] },
             "boot": {
-                "id": "0102030405060708090a0b0c0d0e0f10", "startTime": at("00.000000"), "stage": "initrd", "attempts": 2,
+                "id": "0102030405060708090a0b0c0d0e0f10", "startTime": at("00.000000"), "stage": "Initrd", "attempts": 2,
                 "timeline": [
-                    { "stage": "discover", "time": at("00.000000") },
-                    { "stage": "offered", "time": at("00.012000") },
-                    { "stage": "acknowledged", "time": at("01.500000") },
-                    { "stage": "loader", "time": at("02.000000"), "message": "snponly.efi by TFTP" },
-                    { "stage": "rootfs", "time": at("08.250000"), "failed": true, "message": "404 from \u{1b}[31mpxed" },
-                    { "stage": "initrd", "time": at("07.000000") }
+                    { "stage": "Discover", "time": at("00.000000") },
+                    { "stage": "Offered", "time": at("00.012000") },
+                    { "stage": "Acknowledged", "time": at("01.500000") },
+                    { "stage": "Loader", "time": at("02.000000"), "message": "snponly.efi by TFTP" },
+                    { "stage": "RootFS", "time": at("08.250000"), "failed": true, "message": "404 from \u{1b}[31mpxed" },
+                    { "stage": "Initrd", "time": at("07.000000") }
                 ],
                 "previous": { "id": "000102030405060708090a0b0c0d0e0f", "startTime": "2026-01-01T00:01:00Z",
-                    "stage": "script", "stageTime": "2026-01-01T00:01:05.200000Z", "message": "the kernel was not fetched" }
+                    "stage": "Script", "stageTime": "2026-01-01T00:01:05.200000Z", "message": "the kernel was not fetched" }
             }
         }),
     )
@@ -68,7 +68,7 @@ fn list_shows_one_line_for_each_machine_by_name() {
     let ready = machine(
         "node-10",
         &json!({
-            "phase": "Ready", "nodeRef": { "name": "node-10", "uid": "u" }, "boot": { "stage": "enrolled" },
+            "phase": "Ready", "nodeRef": { "name": "node-10", "uid": "u" }, "boot": { "stage": "Enrolled" },
             "conditions": [{ "type": "Ready", "status": "True", "reason": "Ready", "message": "all is well",
                 "lastTransitionTime": "2026-01-01T00:00:00Z" }]
         }),
@@ -144,7 +144,7 @@ fn explain_names_each_request_its_answer_and_why() {
 fn discovered_shows_the_latest_first() {
     let machines: Vec<Discovered> = serde_json::from_value(json!([
         { "macAddress": "52:54:00:00:00:07", "architectures": [7, 9], "vendorClass": "PXEClient:Arch:00007",
-          "uuid": "6d5a8b1e-0000-0000-0000-525400000001", "stage": "userspace",
+          "uuid": "6d5a8b1e-0000-0000-0000-525400000001", "stage": "Userspace",
           "firstSeen": "2025-12-30T00:00:00Z", "lastSeen": "2026-01-01T00:09:00Z" },
         { "macAddress": "52:54:00:00:00:08", "architectures": [], "vendorClass": "",
           "firstSeen": "2026-01-01T00:09:30Z", "lastSeen": "2026-01-01T00:09:58Z" }

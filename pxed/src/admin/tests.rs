@@ -291,7 +291,7 @@ async fn machines_are_shown_with_their_status() {
     let discovered = get(&path, "/v1/discovered").await.1["items"].clone();
     assert_eq!(discovered.as_array().map(Vec::len), Some(1), "one of the two is a Machine: {discovered}");
     assert_eq!(discovered[0]["macAddress"], "52:54:00:00:00:0b");
-    assert_eq!(discovered[0]["stage"], "userspace");
+    assert_eq!(discovered[0]["stage"], "Userspace");
     assert_eq!(get(&path, "/v1/status").await.1["ready"], true);
     shutdown.cancel();
     server.await.unwrap().unwrap();

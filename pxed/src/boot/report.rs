@@ -15,7 +15,7 @@ use jiff::{SignedDuration, Timestamp};
 
 use super::Tell;
 use super::record::public_id;
-use super::timeline::{Timeline, stage_name};
+use super::timeline::Timeline;
 use crate::heard::Heard;
 use crate::machines::{KnownMachine, Machines};
 use crate::status::conditions::{booted, condition};
@@ -217,7 +217,7 @@ fn boot_status(timeline: &Timeline) -> BootStatus {
     let previous = timeline.previous.as_ref().map(|previous| {
         let failure =
             previous.failure.as_ref().map(|failure| format!("; failing at {failure}")).unwrap_or_default();
-        let message = format!("ended at stage {}{failure}", stage_name(previous.stage));
+        let message = format!("ended at stage {}{failure}", previous.stage.label());
         let message = message.chars().take(1024).collect();
         PreviousBoot {
             id: public_id(previous.id),
@@ -313,11 +313,11 @@ mod tests {
         expect(&status, ("False", "BootStalled"), ("False", "AwaitingEnrollment"));
         let message = &status.conditions[0].message;
         assert!(message.contains("stopped at stage initrd") && message.contains("next would be rootfs"));
-        timeline.failed(Stage::Rootfs, "connection refused", at(1010));
+        timeline.failed(Stage::RootFs, "connection refused", at(1010));
         apply_timeline(&mut status, &timeline, State::Disk, at(1010));
         expect(&status, ("False", "StageFailed"), ("False", "AwaitingEnrollment"));
         let last = status.boot.as_ref().unwrap().timeline.last().unwrap().clone();
-        assert_eq!((last.stage, last.failed), (Stage::Rootfs, true));
+        assert_eq!((last.stage, last.failed), (Stage::RootFs, true));
         timeline.reached(Stage::Userspace, at(1020));
         apply_timeline(&mut status, &timeline, State::Disk, at(1020));
         expect(&status, ("True", "UserspaceStarted"), ("False", "AwaitingEnrollment"));
@@ -333,7 +333,7 @@ mod tests {
         held.hold(&Hold::new(HoldCause::ImagePending, "image host is being fetched"), at(1));
         let mut failing = Timeline::new(BootId::from_random([1; 16]), at(0));
         failing.reached(Stage::Initrd, at(1));
-        failing.failed(Stage::Rootfs, "no link", at(1));
+        failing.failed(Stage::RootFs, "no link", at(1));
         for (timeline, reason, text) in
             [(&held, "ImagePending", "image host is being fetched"), (&failing, "StageFailed", "no link")]
         {

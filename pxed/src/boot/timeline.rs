@@ -3,7 +3,7 @@
 //! Pure: `now` is an argument. Called by `boot` on each packet, fetch and report; shown in `status.boot`.
 //!
 //! ```text
-//!   Discover -> Offered -> Acknowledged -> Loader -> Script -> Kernel -> Initrd -> Rootfs -> Userspace -> Enrolled
+//!   Discover -> Offered -> Acknowledged -> Loader -> Script -> Kernel -> Initrd -> RootFs -> Userspace -> Enrolled
 //!   |<----------- firmware, then once more by iPXE ----------->|<------ stage-1 ------>|<---- host ---->|
 //! ```
 //!
@@ -146,7 +146,7 @@ impl Timeline {
             started: self.started,
             stage: self.stage,
             reached: self.entries.last().map_or(self.started, |e| e.time),
-            failure: self.failing.take().map(|(stage, text)| format!("{}: {text}", stage_name(stage))),
+            failure: self.failing.take().map(|(stage, text)| format!("{}: {text}", stage.label())),
         };
         *self = Self { attempts, previous: Some(previous), ..Self::new(id, now) };
     }
@@ -241,27 +241,27 @@ impl Timeline {
         let mut text = match (self.stopped(now), next(self.stage)) {
             (Some(stopped), _) => format!(
                 "stopped at stage {} since {}; next would be {}: {}",
-                stage_name(stopped.stage),
+                stopped.stage.label(),
                 second(stopped.since),
-                stage_name(stopped.next),
+                stopped.next.label(),
                 awaited(stopped.next)
             ),
             (None, Some(next)) => format!(
                 "at stage {} since {}; next is {}",
-                stage_name(self.stage),
+                self.stage.label(),
                 second(self.progress),
-                stage_name(next)
+                next.label()
             ),
             (None, None) => format!("enrolled at {}", second(self.progress)),
         };
         if let Some(Hold { message: held, .. }) = &self.held {
             match self.stopped(now) {
                 Some(_) => text.push_str(&format!("; it was held: {held}")),
-                None => text = format!("held at stage {}: {held}", stage_name(self.stage)),
+                None => text = format!("held at stage {}: {held}", self.stage.label()),
             }
         }
         if let Some((stage, failure)) = &self.failing {
-            text.push_str(&format!("; failing at {}: {failure}", stage_name(*stage)));
+            text.push_str(&format!("; failing at {}: {failure}", stage.label()));
         }
         if self.attempts > 1 {
             text.push_str(&format!(" (attempt {})", self.attempts));
@@ -279,27 +279,11 @@ pub const fn next(stage: Stage) -> Option<Stage> {
         Stage::Loader => Stage::Script,
         Stage::Script => Stage::Kernel,
         Stage::Kernel => Stage::Initrd,
-        Stage::Initrd => Stage::Rootfs,
-        Stage::Rootfs => Stage::Userspace,
+        Stage::Initrd => Stage::RootFs,
+        Stage::RootFs => Stage::Userspace,
         Stage::Userspace => Stage::Enrolled,
         Stage::Enrolled => return None,
     })
-}
-
-/// The stage as it is written in status.
-pub const fn stage_name(stage: Stage) -> &'static str {
-    match stage {
-        Stage::Discover => "discover",
-        Stage::Offered => "offered",
-        Stage::Acknowledged => "acknowledged",
-        Stage::Loader => "loader",
-        Stage::Script => "script",
-        Stage::Kernel => "kernel",
-        Stage::Initrd => "initrd",
-        Stage::Rootfs => "rootfs",
-        Stage::Userspace => "userspace",
-        Stage::Enrolled => "enrolled",
-    }
 }
 
 /// What has to happen for a stage, for a person.
@@ -312,7 +296,7 @@ const fn awaited(stage: Stage) -> &'static str {
         Stage::Script => "the loader fetches its script by HTTP",
         Stage::Kernel => "the loader fetches the kernel",
         Stage::Initrd => "the loader fetches the initrd",
-        Stage::Rootfs => "the kernel starts, and stage-1 fetches the root file system",
+        Stage::RootFs => "the kernel starts, and stage-1 fetches the root file system",
         Stage::Userspace => "systemd starts the agent",
         Stage::Enrolled => "the agent enrolls over TLS",
     }
@@ -323,7 +307,7 @@ const fn patience_seconds(stage: Stage) -> i64 {
     match stage {
         Stage::Discover | Stage::Offered | Stage::Acknowledged | Stage::Loader => 60,
         Stage::Script | Stage::Kernel => 120,
-        Stage::Initrd | Stage::Rootfs => 300,
+        Stage::Initrd | Stage::RootFs => 300,
         Stage::Userspace | Stage::Enrolled => 180,
     }
 }
@@ -375,7 +359,7 @@ mod tests {
     fn a_machine_that_starts_over_begins_a_new_attempt() {
         let mut timeline = Timeline::new(id(1), at(0));
         timeline.reached(Stage::Kernel, at(5));
-        timeline.failed(Stage::Rootfs, "connection refused", at(6));
+        timeline.failed(Stage::RootFs, "connection refused", at(6));
         timeline.opened(id(2), Starter::Ipxe, at(20));
         assert_eq!((timeline.attempts, timeline.stage), (2, Stage::Discover));
         let previous = timeline.previous.clone().unwrap();
@@ -430,10 +414,10 @@ mod tests {
         timeline.stop_told = true;
         assert!(timeline.hold(&paused(), at(500)));
         assert!(!timeline.hold(&paused(), at(510)));
-        timeline.failed(Stage::Rootfs, "no link", at(520));
+        timeline.failed(Stage::RootFs, "no link", at(520));
         timeline.stop_told = true;
-        assert!(timeline.failed(Stage::Rootfs, "no link", at(900)));
-        assert!(!timeline.failed(Stage::Rootfs, "no link", at(910)));
+        assert!(timeline.failed(Stage::RootFs, "no link", at(900)));
+        assert!(!timeline.failed(Stage::RootFs, "no link", at(910)));
         timeline.stop_told = true;
         timeline.opened(id(2), Starter::Ipxe, at(1000));
         assert!(!timeline.stop_told);
@@ -446,7 +430,7 @@ mod tests {
             timeline.reached(Stage::Kernel, at(n));
         }
         assert_eq!(timeline.entries.len(), 2);
-        timeline.failed(Stage::Rootfs, &"ü\n".repeat(4000), at(101));
+        timeline.failed(Stage::RootFs, &"ü\n".repeat(4000), at(101));
         assert!(timeline.failing.unwrap().1.len() <= MAX_FAILURE);
     }
 }

@@ -180,7 +180,7 @@ pub(super) async fn blob(
     let (blob, stage) = match part {
         ImagePart::Kernel => (Some(image.kernel), Stage::Kernel),
         ImagePart::Initrd => (Some(image.initrd), Stage::Initrd),
-        ImagePart::Rootfs => (image.rootfs, Stage::Rootfs),
+        ImagePart::Rootfs => (image.rootfs, Stage::RootFs),
     };
     let Some(blob) = blob else {
         return refuse(BootRefusal::NoRootfs, "the image of this boot has no root file system");
@@ -198,8 +198,8 @@ pub(super) async fn blob(
         Err(_) => return missing(&record, &image, "could not be opened"),
     };
     let client = Client { owner: record.opening.owner.clone(), address: asked.peer.address };
-    let queue = (stage == Stage::Rootfs).then(|| routes.queue.clone());
-    let stream = match stage == Stage::Rootfs && !asked.head {
+    let queue = (stage == Stage::RootFs).then(|| routes.queue.clone());
+    let stream = match stage == Stage::RootFs && !asked.head {
         true => match routes.streams.take(record.id) {
             Some(stream) => Some(stream),
             None => {

@@ -13,7 +13,6 @@ use jiff::Timestamp;
 
 use super::body::Payload;
 use super::route::{Routes, refuse, refuse_for};
-use crate::boot::timeline::stage_name;
 use crate::boot::{Record, public_id, public_text};
 use crate::token_bucket::Rate;
 
@@ -52,8 +51,8 @@ where
         }
     };
     match (report.stage, &report.failure) {
-        (Stage::Rootfs | Stage::Userspace | Stage::Enrolled, Some(failure)) => {
-            let stage = stage_name(report.stage);
+        (Stage::RootFs | Stage::Userspace | Stage::Enrolled, Some(failure)) => {
+            let stage = report.stage.label();
             let failure = public_text(record.id, failure);
             let subject = record.opening.owner.machine().map(MachineName::as_str);
             // Reports are not authenticated. The newest failure is in the Machine's status.
@@ -63,11 +62,11 @@ where
             }
             routes.boots.failed(record, report.stage, &failure, now);
         }
-        (Stage::Rootfs | Stage::Userspace, None) => routes.boots.reached(record, report.stage, now),
+        (Stage::RootFs | Stage::Userspace, None) => routes.boots.reached(record, report.stage, now),
         (stage, _) => {
             return refuse(
                 BootRefusal::StageNotReported,
-                &format!("stage {} is seen by pxed itself and not reported", stage_name(stage)),
+                &format!("stage {} is seen by pxed itself and not reported", stage.label()),
             );
         }
     }

@@ -287,7 +287,7 @@ async fn a_boot_goes_from_script_to_rootfs_and_its_stages_follow() {
     assert!(script.text().contains(&format!("bedplate.mac={MAC} console=ttyS0")));
     assert_eq!(rig.stage(), Stage::Script);
     for (name, size, stage) in
-        [("kernel", 6, Stage::Kernel), ("initrd", 100, Stage::Initrd), ("rootfs", 12_000_000, Stage::Rootfs)]
+        [("kernel", 6, Stage::Kernel), ("initrd", 100, Stage::Initrd), ("rootfs", 12_000_000, Stage::RootFs)]
     {
         let path = format!("/b/{id}/{name}");
         let head = rig.ask(Method::HEAD, &path, &[("range", "bytes=0-0")]).await;
@@ -367,7 +367,7 @@ async fn what_is_told_of_a_boot_never_has_the_id_of_its_url() {
     rig.ask(Method::GET, &seed, &[]).await;
     rig.ask(Method::GET, &seed, &[]).await;
     let failure =
-        format!("{{\"stage\":\"rootfs\",\"failure\":\"http://127.0.0.1:8067/b/{id}/rootfs: reset\"}}");
+        format!("{{\"stage\":\"RootFS\",\"failure\":\"http://127.0.0.1:8067/b/{id}/rootfs: reset\"}}");
     rig.ask_with(Method::POST, &format!("/b/{id}/stage"), &[], failure.into()).await;
     let first = rig.told();
     assert!(first.contains("SeedRequestedTwice") && first.contains("/rootfs: reset"), "{first}");
@@ -388,7 +388,7 @@ async fn a_boot_that_floods_pxed_with_reports_or_downloads_is_bounded_and_anothe
     let rig = Rig::new().with_images().await;
     let (flood, other) = (rig.open(1), rig.open(2));
     let report = async |id: BootId, number: usize| {
-        let failure = format!("{{\"stage\":\"rootfs\",\"failure\":\"failure {number}\"}}");
+        let failure = format!("{{\"stage\":\"RootFS\",\"failure\":\"failure {number}\"}}");
         rig.ask_with(Method::POST, &format!("/b/{id}/stage"), &[], failure.into()).await
     };
     let mut refused = 0;
@@ -512,11 +512,11 @@ async fn stages_are_reported_by_those_who_know_the_boot_and_only_those_that_pxed
     let path = format!("/b/{id}/stage");
     let post =
         |body: &'static str| rig.ask_with(Method::POST, &path, &[], Bytes::from_static(body.as_bytes()));
-    assert_eq!(post("{\"stage\":\"rootfs\",\"failure\":\"no link\"}").await.status, StatusCode::NO_CONTENT);
+    assert_eq!(post("{\"stage\":\"RootFS\",\"failure\":\"no link\"}").await.status, StatusCode::NO_CONTENT);
     assert_eq!(rig.stage(), Stage::Discover);
-    assert_eq!(post("{\"stage\":\"userspace\"}").await.status, StatusCode::NO_CONTENT);
+    assert_eq!(post("{\"stage\":\"Userspace\"}").await.status, StatusCode::NO_CONTENT);
     assert_eq!(rig.stage(), Stage::Userspace);
-    assert_eq!(post("{\"stage\":\"enrolled\"}").await.reason(), "StageNotReported");
+    assert_eq!(post("{\"stage\":\"Enrolled\"}").await.reason(), "StageNotReported");
     assert_eq!(post("{").await.reason(), "InvalidReport");
     let large = Bytes::from(vec![b' '; 20_000]);
     assert_eq!(rig.ask_with(Method::POST, &path, &[], large).await.reason(), "BodyTooLarge");

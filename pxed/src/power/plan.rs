@@ -640,7 +640,7 @@ mod tests {
     fn report_of_the_user_space_counts_only_after_the_seed_was_taken() {
         let boot =
             |boot: Value| -> MachineStatus { serde_json::from_value(json!({ "boot": boot })).unwrap() };
-        let (started, stage) = ("2026-01-01T00:00:00.000000Z", "userspace");
+        let (started, stage) = ("2026-01-01T00:00:00.000000Z", "Userspace");
         let forged = boot(json!({ "startTime": started, "stage": stage }));
         assert_eq!(boot_that_came_to(&forged, Stage::Userspace), None);
         let own = boot(json!({ "startTime": started, "seedTime": started, "stage": stage }));

@@ -49,8 +49,8 @@ fn before_enrollment_the_first_condition_that_is_not_met_is_shown() {
     let unreachable = is("BMCReachable", "False", "BMCUnreachable");
     let found = is("PoweredOn", "True", "FoundRunning");
     let booting = is("Booted", "False", "Booting");
-    let seeded = json!({ "boot": { "stage": "userspace", "seedTime": "2026-01-01T00:00:00.000000Z" } });
-    let kernel = json!({ "boot": { "stage": "kernel" } });
+    let seeded = json!({ "boot": { "stage": "Userspace", "seedTime": "2026-01-01T00:00:00.000000Z" } });
+    let kernel = json!({ "boot": { "stage": "Kernel" } });
     let none = json!({});
     for (conditions, more, phase, reason) in [
         (vec![], &none, Phase::Pending, "AwaitingEnrollment"),

@@ -28,7 +28,7 @@ fn unknown_machine_boots_the_discovery_image_and_is_remembered() -> Result<()> {
         ensure!(machine.has_power(), "the machine has lost power");
         let items = pxed::ask(&pxed.socket(), "/v1/discovered")?["items"].clone();
         seen = items.get(0).cloned().unwrap_or_default();
-        Ok((seen["stage"] == "userspace").then_some(()))
+        Ok((seen["stage"] == "Userspace").then_some(()))
     })
     .with_context(|| {
         let serial = guard::last_lines(&machine.serial(), 25);

@@ -42,10 +42,10 @@ fn boots(name: &str, firmware: Firmware, stage: &str) -> Result<()> {
 
 #[test]
 fn bios_machine_fetches_its_root_image_next_to_another_dhcp_server() -> Result<()> {
-    boots("proxy-bios", Firmware::Bios, "rootfs")
+    boots("proxy-bios", Firmware::Bios, "RootFS")
 }
 
 #[test]
 fn uefi_machine_boots_to_enrolled_next_to_another_dhcp_server() -> Result<()> {
-    boots("proxy-uefi", Firmware::UefiPxe, "enrolled")
+    boots("proxy-uefi", Firmware::UefiPxe, "Enrolled")
 }

@@ -41,7 +41,7 @@ fn boots(name: &str, relay: &[&str], started: &str, firmware: Firmware, stage: &
 fn bios_machine_behind_isc_dhcrelay_boots_to_enrolled() -> Result<()> {
     // -a adds option 82, which the answer has to bring back.
     let relay = ["dhcrelay", "-4", "-d", "--no-pid", "-a", "-id", "br0", "-iu", "up", "10.9.0.2"];
-    boots("dhcrelay", &relay, "Sending on   Socket", Firmware::Bios, "enrolled")
+    boots("dhcrelay", &relay, "Sending on   Socket", Firmware::Bios, "Enrolled")
 }
 
 #[test]
@@ -56,5 +56,5 @@ fn uefi_machine_behind_dnsmasq_as_relay_fetches_its_root_image() -> Result<()> {
         "--log-facility=-",
         "--dhcp-relay=10.7.0.1,10.9.0.2",
     ];
-    boots("dnsmasq-relay", &relay, "DHCP relay from 10.7.0.1", Firmware::UefiPxe, "rootfs")
+    boots("dnsmasq-relay", &relay, "DHCP relay from 10.7.0.1", Firmware::UefiPxe, "RootFS")
 }

@@ -30,9 +30,9 @@ async fn machines_of_a_cluster_are_listed_and_shown() {
     let client = admin().await;
     let object = machine("cli-1");
     create(&client, &object).await;
-    let status = json!({ "status": { "phase": "Booting", "boot": { "stage": "script", "startTime": "2026-01-01T00:00:00.000000Z",
-        "timeline": [{ "stage": "discover", "time": "2026-01-01T00:00:00.000000Z" },
-            { "stage": "script", "time": "2026-01-01T00:00:04.250000Z" }] } } });
+    let status = json!({ "status": { "phase": "Booting", "boot": { "stage": "Script", "startTime": "2026-01-01T00:00:00.000000Z",
+        "timeline": [{ "stage": "Discover", "time": "2026-01-01T00:00:00.000000Z" },
+            { "stage": "Script", "time": "2026-01-01T00:00:04.250000Z" }] } } });
     api(&client, &object)
         .patch_status("cli-1", &PatchParams::default(), &Patch::Merge(status))
         .await

@@ -241,7 +241,7 @@ async fn kubectl_knows_short_names_category_and_columns() {
     create(&client, &object).await;
     let status = json!({ "status": {
         "phase": "Booting", "selected": { "name": "workers", "version": 3, "source": "Selector" },
-        "nodeRef": { "name": "columns", "uid": "u" }, "power": { "state": "On" }, "boot": { "stage": "kernel" },
+        "nodeRef": { "name": "columns", "uid": "u" }, "power": { "state": "On" }, "boot": { "stage": "Kernel" },
         "conditions": [{ "type": "Ready", "status": "False", "reason": "Booting", "lastTransitionTime": "2026-01-01T00:00:00Z",
             "message": "waiting for the initrd" }] } });
     api(&client, &object)
@@ -270,7 +270,7 @@ async fn kubectl_knows_short_names_category_and_columns() {
         "BOOT STAGE",
         "52:54:00:00:00:01",
         "https://bmc-7.example",
-        "kernel",
+        "Kernel",
     ] {
         assert!(wide.contains(text), "{text} is missing: {wide}");
     }

@@ -304,7 +304,7 @@ fn others_fields() -> Vec<Value> {
     let fields = [
         json!({ "phase": "Ready" }),
         json!({ "power": { "state": "Off" } }),
-        json!({ "boot": { "stage": "enrolled" } }),
+        json!({ "boot": { "stage": "Enrolled" } }),
         enrollment(&format!("sha256:{}", "0".repeat(64))),
         json!({ "selected": { "name": "workers", "version": 1, "source": "Reference" } }),
         json!({ "nodeRef": { "name": "agent-others", "uid": "u" } }),
@@ -675,7 +675,7 @@ async fn pxed_watches_machines_and_writes_only_their_status_and_its_own_finalize
     let pxed = pxed().await;
     let machines = api(&pxed, &object);
     machines.list(&kube::api::ListParams::default()).await.unwrap();
-    apply(&pxed, &object, "pxed", json!({ "boot": { "stage": "offered", "attempts": 1 } })).await.unwrap();
+    apply(&pxed, &object, "pxed", json!({ "boot": { "stage": "Offered", "attempts": 1 } })).await.unwrap();
     let words = "pxed changes nothing of a Machine but its own finalizer";
     for change in [
         json!({ "spec": { "paused": true } }),
@@ -712,7 +712,7 @@ async fn pxed_writes_its_own_fields_of_a_machines_status_and_no_others() {
     let probe = Patch::Merge(json!({ "status": { "phase": "Ready" } }));
     refused(words, || async { machines.patch_status("pxed-fields", &dry(), &probe).await }).await;
     let conditions = ["BMCReachable", "PoweredOn", "Booted", "Enrolled"].map(condition);
-    let own = json!({ "boot": { "stage": "offered", "attempts": 1 }, "power": { "state": "On" },
+    let own = json!({ "boot": { "stage": "Offered", "attempts": 1 }, "power": { "state": "On" },
         "hardware": { "bmc": { "vendor": "V" } }, "enrollment": { "certificateFingerprint": format!("sha256:{}", "0".repeat(64)) },
         "conditions": conditions });
     apply(&pxed, &object, "pxed", own.clone()).await.unwrap();
@@ -745,7 +745,7 @@ pub(super) fn pxeds_fields() -> [(&'static str, Value); 3] {
     [
         (
             "pxed",
-            json!({ "boot": { "stage": "offered", "attempts": 1 }, "conditions": [condition("Booted"), condition("Enrolled")] }),
+            json!({ "boot": { "stage": "Offered", "attempts": 1 }, "conditions": [condition("Booted"), condition("Enrolled")] }),
         ),
         (
             "pxed-power",

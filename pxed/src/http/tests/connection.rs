@@ -102,7 +102,7 @@ async fn over_tcp_bodies_have_a_length_and_count_only_when_whole() {
     let mut rest = get(address, &format!("/b/{id}/rootfs")).await;
     let mut all = vec![0; 12_000_000];
     rest.read_exact(&mut all).await.unwrap();
-    until(|| rig.stage() == Stage::Rootfs).await;
+    until(|| rig.stage() == Stage::RootFs).await;
     assert!(bedplate_process::counter::read(&serving.connections.sent_bytes) > 12_000_000);
     drop((whole, rest));
     serving.stop().await;
@@ -127,7 +127,7 @@ async fn a_client_that_takes_nothing_is_cut_off_and_its_permit_is_free() {
     let stalled = get(address, &format!("/b/{id}/rootfs")).await;
     until(|| queue.free() == all - 1).await;
     until(|| queue.free() == all).await;
-    assert_ne!(rig.stage(), Stage::Rootfs);
+    assert_ne!(rig.stage(), Stage::RootFs);
     drop(stalled);
     assert_eq!(serving.connections.cut.get(Cut::Stalled), 1);
     serving.stop().await;

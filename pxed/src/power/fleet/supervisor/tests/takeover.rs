@@ -31,7 +31,7 @@ async fn h2_a_server_that_is_found_running_is_left_alone_and_says_so() {
     world.asks_to_boot("node1");
     tokio::time::sleep(Duration::from_secs(120)).await;
     assert_eq!(world.reason("node1", "PoweredOn"), "FoundRunning", "anyone can send a packet");
-    world.boots("node1", Stage::Rootfs);
+    world.boots("node1", Stage::RootFs);
     assert!(world.until(120, |world| world.reason("node1", "PoweredOn") == "PoweredOn").await);
 }
 
