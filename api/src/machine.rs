@@ -16,9 +16,9 @@ pub use k8s_openapi::apimachinery::pkg::apis::meta::v1::{Condition, MicroTime, T
 pub use pxe::{BootProtocol, FirmwareKind, ImageRef, InterfaceSpec, PxeSpec, StateDisk, StateDiskRule, Wipe};
 pub use status::{
     Address, AddressType, AgentStatus, Applied, BootStatus, EnrollmentStatus, MachineStatus, NodeRef,
-    ObservedNode, ObservedNodeState, Phase, PowerAction, PowerState, PowerStatus, PreviousBoot, RolledBack,
-    Selected, SelectionSource, Slot, SlotName, SlotState, StateDiskStatus, TimelineEntry, VersionRef,
-    condition_type,
+    ObservedNode, ObservedNodeState, Phase, PowerAction, PowerActionKind, PowerState, PowerStatus,
+    PreviousBoot, RolledBack, Selected, SelectionSource, Slot, SlotName, SlotState, StateDiskStatus,
+    TimelineEntry, VersionRef, condition_type,
 };
 
 use kube::{CustomResource, KubeSchema};

@@ -3,7 +3,9 @@
 
 #![allow(clippy::unwrap_used, reason = "a test that cannot go on has failed")]
 
-use bedplate_api::machine::{AddressType, Machine, Phase, PowerState, SelectionSource, SlotState};
+use bedplate_api::machine::{
+    AddressType, Machine, Phase, PowerActionKind, PowerState, SelectionSource, SlotState,
+};
 use bedplate_api::operation::{MachineOperation, OperationState};
 use serde_json::{Value, json};
 
@@ -16,7 +18,7 @@ fn a_state_of_a_later_version_is_read() {
         "spec": { "provider": "manual" },
         "status": {
             "phase": "Later",
-            "power": { "state": "Later" },
+            "power": { "state": "Later", "lastAction": { "action": "Later", "time": "2026-01-01T00:00:00Z" } },
             "selected": { "name": "workers", "version": 1, "source": "Later" },
             "slots": [{ "name": "a", "state": "Later" }],
             "addresses": [{ "type": "Later", "address": "192.0.2.1" }],
@@ -25,8 +27,10 @@ fn a_state_of_a_later_version_is_read() {
     .unwrap();
     let status = machine.status.unwrap();
     assert_eq!(status.phase, Some(Phase::Unknown));
-    assert_eq!(status.power.unwrap().state, PowerState::Unknown);
-    assert_eq!(status.selected.unwrap().by, SelectionSource::Unknown);
+    let power = status.power.unwrap();
+    assert_eq!(power.state, PowerState::Unknown);
+    assert_eq!(power.last_action.unwrap().action, PowerActionKind::Unknown);
+    assert_eq!(status.selected.unwrap().source, SelectionSource::Unknown);
     assert_eq!(status.slots[0].state, SlotState::Unknown);
     assert_eq!(status.addresses[0].type_, AddressType::Unknown);
     let operation: MachineOperation = serde_json::from_value(json!({

@@ -726,7 +726,7 @@ mod tests {
     #[test]
     fn trust_6_an_operation_that_found_the_machine_on_lets_no_new_key_in() {
         let heard = Heard::new(true);
-        let action = json!({ "action": "powerOn", "time": at(600).to_string() });
+        let action = json!({ "action": "PowerOn", "time": at(600).to_string() });
         let own = json!({ "power": { "state": "On", "lastAction": action } });
         let own: MachineStatus = serde_json::from_value(own).unwrap();
         let snapshot = known(&json!({}));

@@ -29,7 +29,7 @@ fn is_told(site: &Site<'_>) -> Result<()> {
         Ok(told.then_some(machine))
     })?;
     let last = &machine["status"]["power"]["lastAction"];
-    site.ensure(last["action"] == "powerOn", || last.to_string())?;
+    site.ensure(last["action"] == "PowerOn", || last.to_string())?;
     site.until("an Event of the power", SOON, |site| {
         let events = site.kubectl(&["get", "events", "-A", "-o", "wide"])?;
         Ok((events.contains("PowerChanged") && events.contains("machine/server-1")).then_some(()))

@@ -129,7 +129,7 @@ fn operations_of_manifests_and_of_the_socket_are_carried_out_once_each() {
     assert_eq!(status["reason"], "PoweredOn", "{status}");
     assert_eq!(server.asked(), [&asked[..], &[Action::On]].concat());
     let shown = ask(&rig.path("pxed.sock"), "/v1/machines/a").unwrap();
-    assert_eq!(shown["status"]["power"]["lastAction"]["action"], "powerOn", "{shown}");
+    assert_eq!(shown["status"]["power"]["lastAction"]["action"], "PowerOn", "{shown}");
 
     let mut all = operation("all", "powerOff");
     all["spec"] = json!({ "operationName": "powerOff", "parameters": { "force": "true" },

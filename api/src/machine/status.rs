@@ -166,15 +166,38 @@ pub enum PowerState {
 #[derive(KubeSchema, Serialize, Deserialize, Debug, Clone, PartialEq, Eq)]
 #[serde(rename_all = "camelCase")]
 pub struct PowerAction {
-    /// Action: `powerOn`, `powerOff`, `powerCycle`, `reset`, `takeover`; `shutdown` by the machine's agent.
-    #[schemars(length(max = 63))]
-    pub action: String,
-    /// When it was done.
+    /// Kind of the change.
+    pub action: PowerActionKind,
+    /// Time of the change.
     pub time: Time,
-    /// Why, and what came of it.
+    /// Cause and result. At most 1024 characters.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schemars(length(max = 1024))]
     pub message: Option<String>,
+}
+
+/// Kind of a change of a machine's power.
+#[derive(JsonSchema, Serialize, Deserialize, Debug, Clone, Copy, PartialEq, Eq)]
+pub enum PowerActionKind {
+    /// Power on, by pxed for H2, by an operation, or by a user.
+    PowerOn,
+    /// Power off, by an operation, or by force because the Machine is deleted with `deletionPolicy: PowerOff`.
+    PowerOff,
+    /// Power cycle by an operation.
+    PowerCycle,
+    /// Reset by an operation.
+    Reset,
+    /// Request for a graceful shutdown, because the Machine is deleted with `deletionPolicy: PowerOff`. Its time starts the time limit
+    /// of the shutdown, also for a pxed that leads later.
+    GracefulPowerOff,
+    /// Power cycle that `spec.pxe.takeover` allowed.
+    Takeover,
+    /// Shutdown by the machine's agent.
+    Shutdown,
+    /// A value of a later version of Bedplate, read by this one. Never written.
+    #[serde(other)]
+    #[schemars(skip)]
+    Unknown,
 }
 
 /// The latest boot of a machine: from the first DHCP packet to an enrolled host. Firmware, its loader and the loader's

@@ -123,7 +123,7 @@ pub(crate) fn power(machine: &Machine, look: Look) -> String {
             );
             if let Some(last) = &power.last_action {
                 let why = last.message.as_ref().map(|message| format!(": {message}")).unwrap_or_default();
-                line("Last action", format!("{} {} ago{why}", last.action, age(last.time.0, look)), None);
+                line("Last action", format!("{:?} {} ago{why}", last.action, age(last.time.0, look)), None);
             }
             if let Some(attempts) = power.attempts.filter(|attempts| *attempts > 0) {
                 let next =

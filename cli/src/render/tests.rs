@@ -237,7 +237,7 @@ fn power_shows_state_last_action_attempts_and_what_the_bmc_says() {
         &json!({
             "power": { "state": "Off", "observedTime": "2026-01-01T00:09:30Z", "attempts": 2,
                 "nextAttemptTime": "2026-01-01T00:11:30Z",
-                "lastAction": { "action": "powerOn", "time": "2026-01-01T00:08:00Z", "message": "to netboot" } },
+                "lastAction": { "action": "PowerOn", "time": "2026-01-01T00:08:00Z", "message": "to netboot" } },
             "conditions": [
                 { "type": "BMCReachable", "status": "False", "reason": "BMCUnreachable", "lastTransitionTime": "2026-01-01T00:09:50Z",
                   "message": "no answer since 00:09:50, next try at 00:10:05" },

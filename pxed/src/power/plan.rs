@@ -15,7 +15,7 @@ use std::fmt;
 
 use bedplate_api::machine::{
     BootSource, DeletionPolicy, MOST_POWER_ON_ATTEMPTS, MachineSpec, MachineStatus, PROVIDER_PXE,
-    PowerPolicy, PowerState, PowerStatus,
+    PowerActionKind, PowerPolicy, PowerState, PowerStatus,
 };
 use bedplate_api::wire::Stage;
 use bedplate_bmc::PowerRequest;
@@ -23,7 +23,6 @@ use jiff::{SignedDuration, Timestamp};
 
 use super::plan::breaker::later;
 use super::plan::operation::{LastAct, Reading, SKEW};
-use super::status::{SHUTDOWN, TAKEOVER};
 
 /// A machine that has come to its user space, and is on so long after pxed's last act, has stayed up: the count begins anew.
 const STEADY: SignedDuration = SignedDuration::from_secs(600);
@@ -208,7 +207,7 @@ fn plan_running(observed: &Observed<'_>) -> Plan {
 /// Returns true for a machine that runs and that pxed has neither switched on nor booted.
 fn is_found_running(observed: &Observed<'_>) -> bool {
     let last = observed.power.and_then(|power| power.last_action.as_ref());
-    let untouched = last.is_none_or(|last| last.action == TAKEOVER);
+    let untouched = last.is_none_or(|last| last.action == PowerActionKind::Takeover);
     observed.spec.provider == PROVIDER_PXE && !observed.booted && untouched
 }
 
@@ -267,18 +266,26 @@ fn plan_departure(observed: &Observed<'_>, departure: &Departure) -> Plan {
     }
 }
 
-/// What was asked for, also by a pxed that led before: its status says it.
+/// Adds the graceful power-off that a pxed which led before has requested: the status has it.
 fn with_what_is_told(observed: &Observed<'_>, departure: &Departure) -> Departure {
     let last = observed.power.and_then(|power| power.last_action.as_ref());
-    let asked = told_departure(PowerRequest::GracefulOff);
-    let told =
-        last.filter(|last| last.action == "powerOff" && last.message.as_deref() == Some(asked.as_str()));
+    let told = last.filter(|last| last.action == PowerActionKind::GracefulPowerOff);
     // What is later than now was said by a clock that was set back since.
     let told = told.map(|last| last.time.0).filter(|time| *time <= later(observed.now, SKEW));
     Departure { asked: departure.asked.or(told), ..*departure }
 }
 
-/// What is said of a request to a machine that goes; the time of the first is known by it to whoever comes after.
+/// Action of a request to a machine that is deleted.
+pub fn departure_action(request: PowerRequest) -> PowerActionKind {
+    match request {
+        PowerRequest::GracefulOff => PowerActionKind::GracefulPowerOff,
+        PowerRequest::On | PowerRequest::ForceOff | PowerRequest::Cycle | PowerRequest::Reset => {
+            PowerActionKind::PowerOff
+        }
+    }
+}
+
+/// Message about a request to a machine that is deleted.
 pub fn told_departure(request: PowerRequest) -> String {
     format!("{request} by pxed because the Machine is deleted with deletionPolicy PowerOff")
 }
@@ -321,10 +328,19 @@ fn has_stayed_up(observed: &Observed<'_>) -> bool {
     observed.up.is_some_and(|up| last.is_none_or(|last| up >= last && steady(last)))
 }
 
-/// What the status says of the last action.
+/// Returns the last action of the status. A machine stays off after an action of a later version: it may be a kind of power-off.
 pub fn last_act(power: &PowerStatus) -> Option<LastAct> {
     let action = power.last_action.as_ref()?;
-    let leaves_on = !["powerOff", SHUTDOWN].contains(&action.action.as_str());
+    let leaves_on = match action.action {
+        PowerActionKind::PowerOn
+        | PowerActionKind::PowerCycle
+        | PowerActionKind::Reset
+        | PowerActionKind::Takeover => true,
+        PowerActionKind::PowerOff
+        | PowerActionKind::GracefulPowerOff
+        | PowerActionKind::Shutdown
+        | PowerActionKind::Unknown => false,
+    };
     Some(LastAct { leaves_on, at: action.time.0 })
 }
 
@@ -357,12 +373,12 @@ mod tests {
         serde_json::from_value(spec).unwrap()
     }
 
-    fn power(action: Option<(&str, i64)>, attempts: i32, next: Option<i64>) -> PowerStatus {
+    fn power(action: Option<(PowerActionKind, i64)>, attempts: i32, next: Option<i64>) -> PowerStatus {
         PowerStatus {
             state: PowerState::Unknown,
             observed_time: None,
             last_action: action.map(|(action, second)| PowerAction {
-                action: action.to_owned(),
+                action,
                 time: Time(at(second)),
                 message: None,
             }),
@@ -435,9 +451,13 @@ mod tests {
     #[test]
     fn what_a_person_switched_off_stays_off_until_a_person_switches_it_on() {
         for (action, expected) in [
-            ("powerOff", Plan::Leave(Leave::PoweredOffByOperation)),
-            ("powerOn", on(1, 1)),
-            ("powerCycle", on(1, 1)),
+            (PowerActionKind::PowerOff, Plan::Leave(Leave::PoweredOffByOperation)),
+            (PowerActionKind::GracefulPowerOff, Plan::Leave(Leave::PoweredOffByOperation)),
+            (PowerActionKind::Shutdown, Plan::Leave(Leave::PoweredOffByOperation)),
+            (PowerActionKind::Unknown, Plan::Leave(Leave::PoweredOffByOperation)),
+            (PowerActionKind::PowerOn, on(1, 1)),
+            (PowerActionKind::PowerCycle, on(1, 1)),
+            (PowerActionKind::Reset, on(1, 1)),
         ] {
             let power = power(Some((action, 0)), 0, None);
             assert_eq!(plan(&observed(&spec(json!({})), Some(PowerState::Off), Some(&power))), expected);
@@ -455,9 +475,9 @@ mod tests {
             (json!({}), None, false, Takeover::NodeUnknown, found(Takeover::NodeUnknown)),
             (json!({}), None, false, Takeover::NodeExists, found(Takeover::NodeExists)),
             (json!({}), None, false, Takeover::Used, found(Takeover::Used)),
-            (json!({}), Some("takeover"), false, Takeover::Used, found(Takeover::Used)),
-            (json!({}), Some("takeover"), false, Takeover::Allowed, Plan::TakeOver),
-            (json!({}), Some("powerOn"), false, Takeover::Allowed, running),
+            (json!({}), Some(PowerActionKind::Takeover), false, Takeover::Used, found(Takeover::Used)),
+            (json!({}), Some(PowerActionKind::Takeover), false, Takeover::Allowed, Plan::TakeOver),
+            (json!({}), Some(PowerActionKind::PowerOn), false, Takeover::Allowed, running),
             (json!({}), None, true, Takeover::Allowed, running),
             (json!({"powerPolicy": "Unmanaged"}), None, false, Takeover::Allowed, found(Takeover::Allowed)),
             (json!({"provider": "manual"}), None, false, Takeover::NotAllowed, running),
@@ -469,7 +489,7 @@ mod tests {
             assert_eq!(plan(&observed), expected, "{more} {last:?} {booted} {takeover:?}");
         }
         // Off, it is a new machine, and off for a moment after the takeover.
-        let (spec, power) = (spec(json!({})), power(Some(("takeover", 990)), 0, None));
+        let (spec, power) = (spec(json!({})), power(Some((PowerActionKind::Takeover, 990)), 0, None));
         let mut observed = observed(&spec, Some(PowerState::Off), Some(&power));
         (observed.booted, observed.takeover) = (false, Takeover::Used);
         assert_eq!(plan(&observed), Plan::Leave(Leave::Changing));
@@ -478,7 +498,7 @@ mod tests {
     }
 
     fn power_at(second: i64) -> PowerStatus {
-        power(Some(("takeover", second)), 0, None)
+        power(Some((PowerActionKind::Takeover, second)), 0, None)
     }
 
     #[test]
@@ -486,15 +506,15 @@ mod tests {
         let held = Plan::Leave(Leave::PoweredOffByOperation);
         for (action, shut_down, up, expected) in [
             (None, Some(900), None, held),
-            (Some(("powerOn", 800)), Some(900), Some(810), held),
-            (Some(("powerOn", 901)), Some(900), None, on(1, 1)),
-            (Some(("powerOff", 901)), Some(900), None, held),
+            (Some((PowerActionKind::PowerOn, 800)), Some(900), Some(810), held),
+            (Some((PowerActionKind::PowerOn, 901)), Some(900), None, on(1, 1)),
+            (Some((PowerActionKind::PowerOff, 901)), Some(900), None, held),
             // The operation is deleted, its status is not.
-            (Some(("shutdown", 900)), None, Some(810), held),
+            (Some((PowerActionKind::Shutdown, 900)), None, Some(810), held),
             // Neither a report of the user space nor an enrollment switches on what the BMC calls off.
-            (Some(("shutdown", 300)), None, Some(310), held),
-            (Some(("powerOn", 200)), Some(300), Some(310), held),
-            (Some(("powerOff", 300)), None, Some(310), held),
+            (Some((PowerActionKind::Shutdown, 300)), None, Some(310), held),
+            (Some((PowerActionKind::PowerOn, 200)), Some(300), Some(310), held),
+            (Some((PowerActionKind::PowerOff, 300)), None, Some(310), held),
         ] {
             let (spec, power) = (spec(json!({})), power(action, 0, None));
             let observed = observed(&spec, Some(PowerState::Off), Some(&power));
@@ -509,21 +529,21 @@ mod tests {
         let running = Leave::Running { settled: false };
         let switched = Leave::SwitchedOn { since: at(400) };
         for (held, off, enrolled, expected) in [
-            (("shutdown", 300), Some(390), Some(400), switched),
-            (("powerOff", 300), Some(390), Some(400), switched),
+            ((PowerActionKind::Shutdown, 300), Some(390), Some(400), switched),
+            ((PowerActionKind::PowerOff, 300), Some(390), Some(400), switched),
             // A restarted pxed did not see it off, or another one saw it.
-            (("shutdown", 300), None, Some(400), switched),
+            ((PowerActionKind::Shutdown, 300), None, Some(400), switched),
             // The clock was set back.
-            (("shutdown", 300), Some(5000), Some(400), switched),
-            (("shutdown", 300), Some(390), None, running),
+            ((PowerActionKind::Shutdown, 300), Some(5000), Some(400), switched),
+            ((PowerActionKind::Shutdown, 300), Some(390), None, running),
             // It may still be going down.
-            (("shutdown", 300), None, Some(401), running),
+            ((PowerActionKind::Shutdown, 300), None, Some(401), running),
             // Another client enrolled while the machine was off.
-            (("shutdown", 300), Some(400), Some(400), running),
+            ((PowerActionKind::Shutdown, 300), Some(400), Some(400), running),
             // The boot before.
-            (("shutdown", 400), None, Some(400), running),
+            ((PowerActionKind::Shutdown, 400), None, Some(400), running),
             // Nothing is held.
-            (("powerOn", 300), Some(390), Some(400), running),
+            ((PowerActionKind::PowerOn, 300), Some(390), Some(400), running),
         ] {
             let (spec, power) = (spec(json!({})), power(Some(held), 0, None));
             let observed = observed(&spec, Some(PowerState::On), Some(&power));
@@ -545,7 +565,7 @@ mod tests {
             // The clock was set back.
             (1, Some(9000), on(2, 2)),
         ] {
-            let power = power(Some(("powerOn", 0)), attempts, next);
+            let power = power(Some((PowerActionKind::PowerOn, 0)), attempts, next);
             let spec = spec(json!({}));
             let mut observed = observed(&spec, Some(PowerState::Off), Some(&power));
             assert_eq!(plan(&observed), expected, "{attempts}");
@@ -564,7 +584,7 @@ mod tests {
             (Some(400), None, false),
             (None, Some(999), true),
         ] {
-            let power = power(action.map(|second| ("powerOn", second)), 3, None);
+            let power = power(action.map(|second| (PowerActionKind::PowerOn, second)), 3, None);
             let spec = spec(json!({}));
             let observed = Observed { up: up.map(at), ..observed(&spec, Some(PowerState::On), Some(&power)) };
             assert_eq!(plan(&observed), Plan::Leave(Leave::Running { settled }), "{action:?} {up:?}");
@@ -575,7 +595,7 @@ mod tests {
     fn off_that_is_told_just_after_it_was_switched_on_is_not_believed() {
         // The last one: the clock was set back.
         for (second, expected) in [(986, Plan::Leave(Leave::Changing)), (985, on(2, 2)), (4600, on(2, 2))] {
-            let power = power(Some(("powerOn", second)), 1, None);
+            let power = power(Some((PowerActionKind::PowerOn, second)), 1, None);
             assert_eq!(plan(&observed(&spec(json!({})), Some(PowerState::Off), Some(&power))), expected);
         }
     }
@@ -583,25 +603,22 @@ mod tests {
     #[test]
     fn the_time_to_shut_down_goes_on_where_another_pxed_takes_over() {
         let gone = spec(json!({"deletionPolicy": "PowerOff"}));
-        let asked = told_departure(PowerRequest::GracefulOff);
-        for (action, message, second, expected) in [
-            ("powerOff", asked.as_str(), 900, Plan::Leave(Leave::ShuttingDown { until: at(1020) })),
-            ("powerOff", asked.as_str(), 880, Plan::PowerOff(PowerRequest::ForceOff)),
-            // What was asked for before, and what a clock says that was set back since.
-            (
-                "powerOff",
-                "graceful power off for operation a",
-                900,
-                Plan::PowerOff(PowerRequest::GracefulOff),
-            ),
-            ("powerOn", asked.as_str(), 900, Plan::PowerOff(PowerRequest::GracefulOff)),
-            ("powerOff", asked.as_str(), 9000, Plan::PowerOff(PowerRequest::GracefulOff)),
+        for (action, second, expected) in [
+            (PowerActionKind::GracefulPowerOff, 900, Plan::Leave(Leave::ShuttingDown { until: at(1020) })),
+            (PowerActionKind::GracefulPowerOff, 880, Plan::PowerOff(PowerRequest::ForceOff)),
+            // An operation before the deletion, and a time of a clock that was set back since.
+            (PowerActionKind::PowerOff, 900, Plan::PowerOff(PowerRequest::GracefulOff)),
+            (PowerActionKind::PowerOn, 900, Plan::PowerOff(PowerRequest::GracefulOff)),
+            (PowerActionKind::GracefulPowerOff, 9000, Plan::PowerOff(PowerRequest::GracefulOff)),
         ] {
-            let mut power = power(Some((action, second)), 0, None);
-            power.last_action.as_mut().unwrap().message = Some(message.to_owned());
-            let departure = Some(Departure::default());
-            let observed = Observed { departure, ..observed(&gone, Some(PowerState::On), Some(&power)) };
-            assert_eq!(plan(&observed), expected, "{action} {message} {second}");
+            // The message of an earlier pxed decides nothing.
+            for message in [None, Some("text of another version")] {
+                let mut power = power(Some((action, second)), 0, None);
+                power.last_action.as_mut().unwrap().message = message.map(str::to_owned);
+                let departure = Some(Departure::default());
+                let observed = Observed { departure, ..observed(&gone, Some(PowerState::On), Some(&power)) };
+                assert_eq!(plan(&observed), expected, "{action:?} {message:?} {second}");
+            }
         }
     }
 

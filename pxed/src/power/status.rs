@@ -4,8 +4,8 @@
 //! most every five minutes. Memory only. Caller: `worker`.
 
 use bedplate_api::machine::{
-    Hardware, HardwareBmc, MOST_POWER_ON_ATTEMPTS, MachineStatus, PowerAction, PowerState, PowerStatus, Time,
-    condition_type,
+    Hardware, HardwareBmc, MOST_POWER_ON_ATTEMPTS, MachineStatus, PowerAction, PowerActionKind, PowerState,
+    PowerStatus, Time, condition_type,
 };
 use bedplate_api::reason::machine::{BmcReachableReason, PoweredOnReason};
 use bedplate_bmc::Identity;
@@ -21,12 +21,6 @@ use crate::status::set_condition;
 const OBSERVED: SignedDuration = SignedDuration::from_mins(5);
 /// Longest message of an action.
 const LONGEST: usize = 1024;
-
-/// Action of a running machine that is switched off to boot it from the network.
-pub const TAKEOVER: &str = "takeover";
-
-/// Action of a machine that its agent has shut down.
-pub const SHUTDOWN: &str = "shutdown";
 
 /// A machine that is to go, and does not tell whether it is off.
 pub const DEPARTURE_AWAITED: &str = "the Machine is deleted with deletionPolicy PowerOff, and its BMC does not tell whether it is \
@@ -59,10 +53,10 @@ pub fn observed(status: &mut MachineStatus, state: Option<PowerState>, now: Time
     }
 }
 
-/// pxed has done something.
-pub fn acted(status: &mut MachineStatus, action: &str, message: &str, now: Timestamp) {
+/// Records a change of the power.
+pub fn acted(status: &mut MachineStatus, action: PowerActionKind, message: &str, now: Timestamp) {
     let message = Some(message.chars().take(LONGEST).collect());
-    power(status).last_action = Some(PowerAction { action: action.to_owned(), time: Time(now), message });
+    power(status).last_action = Some(PowerAction { action, time: Time(now), message });
 }
 
 /// Records that a request which changes the power was sent (`heard` asks for it).
@@ -75,12 +69,12 @@ pub fn switched(status: &mut MachineStatus, now: Timestamp) {
 pub fn recalled(status: &mut MachineStatus, ended: &Ended) {
     let Some(power) = &status.power else { return };
     let told = power.last_action.as_ref().is_some_and(|last| {
-        let same = last.action == ended.kind.as_str() && ended.began.is_none_or(|began| last.time.0 >= began);
+        let same = last.action == ended.kind.action() && ended.began.is_none_or(|began| last.time.0 >= began);
         same || last.time.0.as_second() > ended.at.as_second()
     });
     if !told {
         settled(status);
-        acted(status, ended.kind.as_str(), &ended.message, ended.at);
+        acted(status, ended.kind.action(), &ended.message, ended.at);
     }
 }
 
@@ -89,14 +83,14 @@ pub fn shut_down(status: &mut MachineStatus, message: &str, since: Timestamp) {
     let last = status.power.as_ref().and_then(|power| power.last_action.as_ref());
     if last.is_none_or(|last| last.time.0 < since) {
         settled(status);
-        acted(status, SHUTDOWN, message, since);
+        acted(status, PowerActionKind::Shutdown, message, since);
     }
 }
 
 /// Records that a token is used: the machine is switched off, to be switched on from the network.
 pub fn taken_over(status: &mut MachineStatus, token: &str, now: Timestamp) {
     power(status).takeover_token = Some(token.to_owned());
-    acted(status, TAKEOVER, "power cycle allowed by spec.pxe.takeover", now);
+    acted(status, PowerActionKind::Takeover, "power cycle allowed by spec.pxe.takeover", now);
 }
 
 /// Records why a takeover did not switch the machine off.
@@ -255,7 +249,7 @@ fn switched_on(since: &str, attempt: i32) -> String {
 
 /// Returns true if the action switched a running machine off to boot it from the network.
 fn is_takeover(last: &PowerAction) -> bool {
-    last.action == TAKEOVER
+    last.action == PowerActionKind::Takeover
 }
 
 /// Describes a machine that was on before pxed knew it; none of any other.
@@ -401,27 +395,24 @@ mod tests {
 
     #[test]
     fn what_an_operation_did_is_said_also_where_it_was_not_kept() {
+        use PowerActionKind::{PowerCycle, PowerOff, PowerOn};
         let ended =
             Ended { kind: Kind::PowerOff, began: Some(at(10)), at: at(12), message: "off".to_owned() };
         let mut new = MachineStatus::default();
         recalled(&mut new, &ended);
         assert_eq!(new.power, None, "nobody has seen its power yet");
         for (action, second, expected) in [
-            ("powerCycle", 9, ("powerOff", 12)),
-            ("powerCycle", 12, ("powerOff", 12)),
-            ("powerOff", 9, ("powerOff", 12)),
-            ("powerOff", 11, ("powerOff", 11)),
-            ("powerOn", 13, ("powerOn", 13)),
+            (PowerCycle, 9, (PowerOff, 12)),
+            (PowerCycle, 12, (PowerOff, 12)),
+            (PowerOff, 9, (PowerOff, 12)),
+            (PowerOff, 11, (PowerOff, 11)),
+            (PowerOn, 13, (PowerOn, 13)),
         ] {
             let mut status = MachineStatus::default();
             acted(&mut status, action, "", at(second));
             recalled(&mut status, &ended);
             let last = status.power.unwrap().last_action.unwrap();
-            assert_eq!(
-                (last.action.as_str(), last.time.0),
-                (expected.0, at(expected.1)),
-                "{action} {second}"
-            );
+            assert_eq!((last.action, last.time.0), (expected.0, at(expected.1)), "{action:?} {second}");
         }
     }
 

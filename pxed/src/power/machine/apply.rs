@@ -2,7 +2,7 @@
 //!
 //! Decides nothing: that is `plan`'s. Part of `worker`.
 
-use bedplate_api::machine::DeletionPolicy;
+use bedplate_api::machine::{DeletionPolicy, PowerActionKind};
 use bedplate_api::reason::event::PxedEvent;
 use bedplate_bmc::{BmcFault, BootMode, PowerRequest};
 use jiff::Timestamp;
@@ -13,7 +13,7 @@ use crate::power::bmc::connection::{Answer, NoAnswer, Question};
 use crate::power::bmc::limits::For;
 use crate::power::plan::breaker::later;
 use crate::power::plan::operation::{AWAIT, Failure};
-use crate::power::plan::{Leave, Plan, told_departure};
+use crate::power::plan::{Leave, Plan, departure_action, told_departure};
 use crate::power::status;
 
 impl Worker {
@@ -74,7 +74,7 @@ impl Worker {
         let message = format!("switched on by pxed because it ought to run, attempt {attempt}{came}");
         self.update(|status| {
             status::attempted(status, attempt, next);
-            status::acted(status, "powerOn", &message, now);
+            status::acted(status, PowerActionKind::PowerOn, &message, now);
             if sent {
                 status::switched(status, now);
             }
@@ -116,7 +116,8 @@ impl Worker {
         tracing::info!(machine = %self.assignment.machine.name, "switched on by a user, no longer held off");
         self.update(|status| {
             status::settled(status);
-            status::acted(status, "powerOn", "switched on by a user; its host has enrolled since", since);
+            let message = "switched on by a user; its host has enrolled since";
+            status::acted(status, PowerActionKind::PowerOn, message, since);
         });
     }
 
@@ -152,7 +153,7 @@ impl Worker {
         }
         let message = told_departure(request);
         self.update(|status| {
-            status::acted(status, "powerOff", &message, now);
+            status::acted(status, departure_action(request), &message, now);
             status::switched(status, now);
         });
         self.event(PxedEvent::PowerChanged, message);

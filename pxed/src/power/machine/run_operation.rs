@@ -127,7 +127,7 @@ impl Worker {
         let message = format!("{request} for operation {}", running.operation.key.name);
         self.update(|status| {
             status::settled(status);
-            status::acted(status, kind.as_str(), &message, now);
+            status::acted(status, kind.action(), &message, now);
             status::switched(status, now);
         });
     }
@@ -189,12 +189,12 @@ impl Worker {
         let start = object.status.as_ref().and_then(|status| status.start_time.as_ref()).map(|time| time.0);
         self.update(|status| {
             let last = status.power.as_ref().and_then(|power| power.last_action.as_ref());
-            let known = last.is_some_and(|last| last.action == kind.as_str() && Some(last.time.0) >= start);
+            let known = last.is_some_and(|last| last.action == kind.action() && Some(last.time.0) >= start);
             if end.complete {
                 status::settled(status);
             }
             if !known && (end.complete || asked) {
-                status::acted(status, kind.as_str(), &message, now);
+                status::acted(status, kind.action(), &message, now);
             }
         });
         if end.complete {

@@ -2,7 +2,7 @@
 //!
 //! Pure: no clock, no file, no socket. Callers: `supervisor` (whose it is), `worker`.
 
-use bedplate_api::machine::{BootSource, MachineSpec, PROVIDER_PXE};
+use bedplate_api::machine::{BootSource, MachineSpec, PROVIDER_PXE, PowerActionKind};
 use bedplate_api::operation::{MachineOperationSpec, POWER_OFF_TIMEOUT, POWER_ON_TIMEOUT};
 use jiff::SignedDuration;
 
@@ -30,6 +30,16 @@ impl Kind {
             Self::PowerOff => "powerOff",
             Self::PowerCycle => "powerCycle",
             Self::Reset => "reset",
+        }
+    }
+
+    /// Action in the Machine's status.
+    pub const fn action(self) -> PowerActionKind {
+        match self {
+            Self::PowerOn => PowerActionKind::PowerOn,
+            Self::PowerOff => PowerActionKind::PowerOff,
+            Self::PowerCycle => PowerActionKind::PowerCycle,
+            Self::Reset => PowerActionKind::Reset,
         }
     }
 

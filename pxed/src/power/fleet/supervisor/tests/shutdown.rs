@@ -1,5 +1,6 @@
 //! Machines that their agents have shut down (O4).
 
+use bedplate_api::machine::PowerActionKind;
 use bedplate_api::wire::Stage;
 
 use super::*;
@@ -30,8 +31,8 @@ async fn o4_a_machine_that_its_agent_shut_down_stays_off() {
     assert_eq!(world.reason("node1", "PoweredOn"), "PoweredOffByOperation");
     let last = world.status("node1").power.unwrap().last_action.unwrap();
     assert_eq!(
-        (last.action.as_str(), last.message.as_deref()),
-        ("shutdown", Some("shut down by operation down"))
+        (last.action, last.message.as_deref()),
+        (PowerActionKind::Shutdown, Some("shut down by operation down"))
     );
     world.operate("on", "node1", "powerOn", json!({}));
     assert!(world.until(60, |world| world.ended("on").is_some()).await);
@@ -132,7 +133,7 @@ async fn o4_a_machine_that_a_user_switched_on_is_not_held_by_a_later_packet() {
     world.boots("node1", Stage::Enrolled);
     tokio::time::sleep(Duration::from_secs(700)).await;
     let last = world.status("node1").power.unwrap().last_action.unwrap();
-    assert_eq!(last.action, "powerOn");
+    assert_eq!(last.action, PowerActionKind::PowerOn);
     assert!(last.message.unwrap().starts_with("switched on by a user"));
     assert_eq!(asked(&world, "bmc1"), Vec::<String>::new(), "and is left alone");
     world.asks_to_boot("node1");
@@ -160,7 +161,7 @@ async fn o4_a_restart_does_not_move_a_shutdown_behind_the_power_on_that_followed
     let _second = world.start("b");
     tokio::time::sleep(Duration::from_secs(120)).await;
     let last = world.status("node1").power.unwrap().last_action.unwrap();
-    assert_eq!(last.action, "powerOn");
+    assert_eq!(last.action, PowerActionKind::PowerOn);
     goes_off(&world);
     assert!(world.until(120, |world| power_of(world, "bmc1") == PowerState::On).await);
 }
