@@ -84,6 +84,8 @@ pub enum Api {
 pub struct MachineFacts {
     /// Its UID.
     pub uid: String,
+    /// Its generation.
+    pub generation: Option<i64>,
     /// Whether it is the object that this host enrolled for, by the certificate that this host has: one made anew under the same name is not.
     pub ours: bool,
     /// `spec.paused`.

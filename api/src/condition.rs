@@ -59,14 +59,26 @@ impl AsMut<Vec<Condition>> for MachineConfigurationVersionStatus {
 }
 
 /// Sets a condition of a status, or of a list. The reason selects the type. The transition time changes only with the condition's status.
+///
+/// `generation`: `metadata.generation` of the object that the writer acted on. `None` if the condition does not follow the spec: a
+/// generation that stays behind would make readers wait for a newer condition.
 pub fn set_condition<R: ConditionReason>(
     status: &mut impl AsMut<Vec<Condition>>,
     state: impl Into<ConditionState>,
     reason: R,
     message: &str,
+    generation: Option<i64>,
     now: Timestamp,
 ) {
-    put(status.as_mut(), R::TYPE, state.into(), reason.as_str(), message, now);
+    put(status.as_mut(), (R::TYPE, state.into(), reason.as_str(), message), generation, now);
+}
+
+/// Sets the generation of conditions of these types that are there: their writer has acted on it, and they stay as they are.
+pub fn observe_generation(status: &mut impl AsMut<Vec<Condition>>, types: &[&str], generation: Option<i64>) {
+    for condition in status.as_mut().iter_mut().filter(|condition| types.contains(&condition.type_.as_str()))
+    {
+        condition.observed_generation = generation;
+    }
 }
 
 /// Sets condition `Ready`. Its reason is one of its own, or that of the condition that is not met.
@@ -75,17 +87,16 @@ pub fn set_ready(
     state: impl Into<ConditionState>,
     reason: &str,
     message: &str,
+    generation: Option<i64>,
     now: Timestamp,
 ) {
-    put(status.as_mut(), ReadyReason::TYPE, state.into(), reason, message, now);
+    put(status.as_mut(), (ReadyReason::TYPE, state.into(), reason, message), generation, now);
 }
 
 fn put(
     conditions: &mut Vec<Condition>,
-    type_: &str,
-    state: ConditionState,
-    reason: &str,
-    message: &str,
+    (type_, state, reason, message): (&str, ConditionState, &str, &str),
+    generation: Option<i64>,
     now: Timestamp,
 ) {
     let state = state.as_str();
@@ -97,14 +108,41 @@ fn put(
         }
         reason.clone_into(&mut condition.reason);
         condition.message = message;
+        condition.observed_generation = generation;
         return;
     }
     conditions.push(Condition {
         last_transition_time: Time(now),
         message,
-        observed_generation: None,
+        observed_generation: generation,
         reason: reason.to_owned(),
         status: state.to_owned(),
         type_: type_.to_owned(),
     });
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::reason::machine::{BootedReason, PoweredOnReason};
+
+    fn at(second: i64) -> Timestamp {
+        Timestamp::from_second(second).unwrap()
+    }
+
+    #[test]
+    fn a_condition_has_the_generation_that_its_writer_acted_on_last() {
+        let mut status = MachineStatus::default();
+        set_condition(&mut status, true, PoweredOnReason::PoweredOn, "", Some(1), at(1));
+        set_condition(&mut status, true, BootedReason::AwaitingBoot, "", None, at(1));
+        let seen = |status: &MachineStatus| -> Vec<_> {
+            let of = |c: &Condition| (c.observed_generation, c.last_transition_time.0);
+            status.conditions.iter().map(of).collect()
+        };
+        assert_eq!(seen(&status), [(Some(1), at(1)), (None, at(1))]);
+        set_condition(&mut status, true, PoweredOnReason::PoweredOn, "", Some(2), at(2));
+        assert_eq!(seen(&status), [(Some(2), at(1)), (None, at(1))]);
+        observe_generation(&mut status, &["PoweredOn"], Some(3));
+        assert_eq!(seen(&status), [(Some(3), at(1)), (None, at(1))]);
+    }
 }

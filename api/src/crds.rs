@@ -4,12 +4,16 @@
 //! `null` (else CEL's `has()` would take it for a value), unsigned formats go, which Kubernetes does not know, and each list without
 //! a type is `atomic`.
 //!
+//! A Machine that no program has reported on has `status.observedGeneration: -1`, so that kstatus does not read it as current.
+//!
 //! Pure: no clock, no file, no socket.
 
+use k8s_openapi::apiextensions_apiserver::pkg::apis::apiextensions::v1::JSON;
 use k8s_openapi::apiextensions_apiserver::pkg::apis::apiextensions::v1::{
     CustomResourceDefinition, JSONSchemaProps, JSONSchemaPropsOrArray, JSONSchemaPropsOrBool,
 };
 use kube::CustomResourceExt;
+use serde_json::json;
 
 use crate::configuration::MachineConfiguration;
 use crate::machine::Machine;
@@ -27,9 +31,19 @@ pub fn definitions() -> Vec<CustomResourceDefinition> {
     for version in definitions.iter_mut().flat_map(|definition| &mut definition.spec.versions) {
         if let Some(schema) = version.schema.as_mut().and_then(|s| s.open_api_v3_schema.as_mut()) {
             tidy(schema);
+            begin_unobserved(schema);
         }
     }
     definitions
+}
+
+/// Makes a new object one that its controller has not observed, if its status says which generation was observed.
+fn begin_unobserved(schema: &mut JSONSchemaProps) {
+    let status = schema.properties.as_mut().and_then(|properties| properties.get_mut("status"));
+    let Some(status) = status else { return };
+    if status.properties.as_ref().is_some_and(|fields| fields.contains_key("observedGeneration")) {
+        status.default = Some(JSON(json!({ "observedGeneration": -1 })));
+    }
 }
 
 fn tidy(schema: &mut JSONSchemaProps) {

@@ -67,6 +67,7 @@ pub const MOST_POWER_ON_ATTEMPTS: i32 = 5;
         .message("metadata.name must be a host name: at most 63 of a-z, 0-9 and '-', not first or last '-'"),
     printcolumn(name = "Phase", type_ = "string", json_path = ".status.phase"),
     printcolumn(name = "Config", type_ = "string", json_path = ".status.selected.name"),
+    printcolumn(name = "Version", type_ = "integer", json_path = ".status.selected.version"),
     printcolumn(name = "Node", type_ = "string", json_path = ".status.nodeRef.name"),
     printcolumn(name = "Power", type_ = "string", json_path = ".status.power.state"),
     printcolumn(
@@ -75,11 +76,17 @@ pub const MOST_POWER_ON_ATTEMPTS: i32 = 5;
         json_path = r#".status.conditions[?(@.type=="Ready")].message"#
     ),
     printcolumn(name = "Age", type_ = "date", json_path = ".metadata.creationTimestamp"),
-    printcolumn(name = "Version", type_ = "integer", json_path = ".status.selected.version", priority = 1),
+    printcolumn(
+        name = "Reason",
+        type_ = "string",
+        json_path = r#".status.conditions[?(@.type=="Ready")].reason"#,
+        priority = 1
+    ),
+    printcolumn(name = "Site", type_ = "string", json_path = ".spec.site", priority = 1),
+    printcolumn(name = "Boot stage", type_ = "string", json_path = ".status.boot.stage", priority = 1),
     printcolumn(name = "MAC", type_ = "string", json_path = ".spec.pxe.interfaces[0].macAddress", priority = 1),
     printcolumn(name = "BMC", type_ = "string", json_path = ".spec.bmc.address", priority = 1),
-    printcolumn(name = "Image", type_ = "string", json_path = ".spec.pxe.image.name", priority = 1),
-    printcolumn(name = "Boot stage", type_ = "string", json_path = ".status.boot.stage", priority = 1)
+    printcolumn(name = "Image", type_ = "string", json_path = ".spec.pxe.image.name", priority = 1)
 )]
 #[serde(rename_all = "camelCase")]
 #[x_kube(

@@ -166,15 +166,16 @@ fn answered(
     now: Timestamp,
 ) -> MachineConfigurationVersionStatus {
     let mut status = version.status.clone().unwrap_or_default();
+    let generation = version.metadata.generation;
     match answer {
         Ok(digest) => {
             status.image_digest = Some(*digest);
             status.image_reference = Some(version.spec.template.image.reference.clone());
-            set_condition(&mut status, true, ImageResolvedReason::Resolved, "", now);
+            set_condition(&mut status, true, ImageResolvedReason::Resolved, "", generation, now);
         }
         Err(why) => {
             (status.image_digest, status.image_reference) = (None, None);
-            set_condition(&mut status, false, ImageResolvedReason::Unresolved, &why, now);
+            set_condition(&mut status, false, ImageResolvedReason::Unresolved, &why, generation, now);
         }
     }
     status

@@ -13,6 +13,7 @@ pub mod guard;
 pub mod guest;
 pub mod host;
 pub mod image;
+pub mod kstatus;
 pub mod kubernetes;
 pub mod netns;
 pub mod nodes;

@@ -15,6 +15,7 @@ use std::sync::{Mutex, OnceLock};
 use std::time::Duration;
 
 use bedplate_tests::guard::{Directory, Process};
+use bedplate_tests::kstatus::{self, Kstatus};
 use bedplate_tests::kubernetes::{Kubernetes, Objects};
 use bedplate_tests::{pxed, wait};
 use rcgen::{CertificateParams, DistinguishedName, DnType, DnValue, KeyPair, SanType};
@@ -191,6 +192,34 @@ fn c1_c2_c5_versions_follow_edits_and_numbers_are_never_used_again() {
     site.objects().delete("mcv", "edits-v2").unwrap();
     site.until(("mcv", "edits-v3"), "version 3", |v| panic(v) == "3");
     assert!(site.get("mcv", "edits-v2").is_none());
+}
+
+/// Tools that wait for objects read `observedGeneration`, the condition's own and that of the status.
+#[test]
+fn kstatus_of_a_machine_follows_each_edit() {
+    let site = Site::shared();
+    site.configuration("kstatus", &json!({}), 1);
+    site.machine("kstatus", &json!({}), &json!({ "configurationRef": { "name": "kstatus" } }));
+    site.selected("kstatus", 1);
+    site.join("kstatus");
+    site.until(("machine", "kstatus"), "Current", |machine| kstatus::of(machine) == Kstatus::Current);
+    let spec = json!({ "configurationRef": { "name": "kstatus" }, "provider": "manual", "paused": true });
+    site.apply(&object("Machine", "kstatus", &spec));
+    let is_observed = |machine: &Value| {
+        let generation = &machine["metadata"]["generation"];
+        let ready = &machine["status"]["conditions"]
+            .as_array()
+            .unwrap()
+            .iter()
+            .find(|c| c["type"] == "Ready")
+            .unwrap();
+        machine["status"]["observedGeneration"] == *generation
+            && ready["observedGeneration"] == *generation
+            && ready["reason"] == "Paused"
+    };
+    let machine = site.until(("machine", "kstatus"), "the edit is observed", is_observed);
+    assert_eq!(kstatus::of(&machine), Kstatus::InProgress);
+    site.objects().delete("machine", "kstatus").unwrap();
 }
 
 #[test]

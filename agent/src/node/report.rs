@@ -31,6 +31,7 @@ pub(super) fn told(
     let slots = &sight.observed.slots;
     let is_drained = is_drained(&sight.observed);
     NodeTold {
+        generation: sight.observed.machine.as_ref().and_then(|machine| machine.generation),
         applied: applied(slots),
         slots: SLOTS.into_iter().map(|name| slot(name, &slots[index(name)], is_drained)).collect(),
         rolled_back: sight.ledger.rolled_back.clone(),

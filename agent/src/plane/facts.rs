@@ -57,6 +57,7 @@ fn machine(machine: &Machine, ours: bool) -> MachineFacts {
     let annotations = machine.metadata.annotations.as_ref();
     MachineFacts {
         uid: machine.metadata.uid.clone().unwrap_or_default(),
+        generation: machine.metadata.generation,
         ours,
         paused: machine.spec.paused,
         deleting: machine.metadata.deletion_timestamp.is_some(),
@@ -155,6 +156,7 @@ mod tests {
         let plain = seen(&json!({ "name": "node-1" }), &json!({ "provider": "manual" }), &json!({}));
         let nothing = MachineFacts {
             uid: String::new(),
+            generation: None,
             ours: false,
             paused: false,
             deleting: false,
@@ -164,13 +166,14 @@ mod tests {
             node_ref: None,
         };
         assert_eq!(plain, nothing);
-        let metadata = json!({ "name": "node-1", "deletionTimestamp": "2026-01-01T00:00:00Z",
+        let metadata = json!({ "name": "node-1", "generation": 7, "deletionTimestamp": "2026-01-01T00:00:00Z",
             "annotations": { CLAIMED_BY: "cluster-a" } });
         let spec = json!({ "provider": "manual", "paused": true, "deletionPolicy": "Drain" });
         let status = json!({ "enrollment": { "certificateFingerprint": Digest::from_sha256([0xab; 32]) },
             "selected": { "name": "workers", "version": 3, "source": "Selector" }, "nodeRef": { "name": "node-1", "uid": "n" } });
         let all = MachineFacts {
             uid: String::new(),
+            generation: Some(7),
             ours: true,
             paused: true,
             deleting: true,

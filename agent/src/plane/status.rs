@@ -26,6 +26,8 @@ const MAX_MESSAGE: usize = 4096;
 /// How the node stands.
 #[derive(Debug, Clone, PartialEq, Default)]
 pub struct NodeTold {
+    /// Generation of the Machine that the conditions were derived from. `None`: the Machine is not known now.
+    pub generation: Option<i64>,
     /// What runs.
     pub applied: Option<Applied>,
     /// What is in the slots.
@@ -118,13 +120,14 @@ pub(super) fn compose(
 const OWN: [&str; 2] = [condition_type::PAVED, condition_type::NODE_READY];
 
 pub(super) fn conditions(node: &NodeTold, before: &MachineStatus, now: Timestamp) -> Vec<Condition> {
-    let paved = node.paved.as_ref().map(|told| condition(told, before, now));
-    let node_ready = node.node_ready.as_ref().map(|told| condition(told, before, now));
+    let paved = node.paved.as_ref().map(|told| condition(told, node.generation, before, now));
+    let node_ready = node.node_ready.as_ref().map(|told| condition(told, node.generation, before, now));
     paved.into_iter().chain(node_ready).collect()
 }
 
 fn condition<R: ConditionReason>(
     told: &ConditionTold<R>,
+    generation: Option<i64>,
     before: &MachineStatus,
     now: Timestamp,
 ) -> Condition {
@@ -133,7 +136,8 @@ fn condition<R: ConditionReason>(
         Truth::False => "False",
         Truth::Unknown => "Unknown",
     };
-    let same = before.conditions.iter().find(|old| old.type_ == R::TYPE && old.status == status);
+    let old = before.conditions.iter().find(|old| old.type_ == R::TYPE);
+    let same = old.filter(|old| old.status == status);
     Condition {
         type_: R::TYPE.to_owned(),
         status: status.to_owned(),
@@ -141,7 +145,7 @@ fn condition<R: ConditionReason>(
         message: cut(&told.message, MAX_MESSAGE),
         // Another reason with the same status is not a transition (Kubernetes API conventions).
         last_transition_time: same.map_or(Time(now), |old| old.last_transition_time.clone()),
-        observed_generation: None,
+        observed_generation: generation.or_else(|| old?.observed_generation),
     }
 }
 
@@ -283,6 +287,21 @@ mod tests {
         assert_eq!(times, [at(10), at(10), at(30)]);
         let long = write(told(Truth::False, PavedReason::Joining, &"é".repeat(9000)), &third, 40);
         assert_eq!(long.conditions[0].message.chars().count(), MAX_MESSAGE);
+    }
+
+    #[test]
+    fn conditions_have_the_generation_of_the_machine_that_is_known() {
+        let write = |generation: Option<i64>, before: &MachineStatus| {
+            let node = NodeTold { generation, ..node(told(Truth::True, PavedReason::Applied, "ok")) };
+            compose(&name(), &host(), Some(&node), before, at(0))
+        };
+        let seen = |status: &MachineStatus| status.conditions[0].observed_generation;
+        let first = write(Some(1), &MachineStatus::default());
+        let edited = write(Some(2), &first);
+        assert_eq!((seen(&first), seen(&edited)), (Some(1), Some(2)));
+        assert_eq!(change(&first, &edited), Change::Matter, "readers wait for it");
+        let unknown = write(None, &edited);
+        assert_eq!(seen(&unknown), Some(2), "the Machine is not known now");
     }
 
     #[test]

@@ -105,6 +105,7 @@ pub struct BmcTls {
     /// SHA-256 of the certificate's SubjectPublicKeyInfo, as `sha256:` and 64 hex digits; two while keys are changed.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     #[schemars(length(max = 2))]
+    #[x_kube(merge_strategy = ListMerge::Set)]
     pub pins: Vec<Digest>,
     /// Certificate authorities (PEM) of mode `CA`, at most 64 KiB. If unset, pxed uses those of its host.
     #[serde(default, skip_serializing_if = "Option::is_none")]

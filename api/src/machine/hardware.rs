@@ -116,6 +116,7 @@ pub struct Disk {
     /// Names below `/dev/disk/by-id`, at most 16.
     #[serde(default, rename = "byID", skip_serializing_if = "Vec::is_empty")]
     #[schemars(length(max = 16))]
+    #[x_kube(merge_strategy = ListMerge::Set)]
     pub by_id: Vec<String>,
     /// Serial number.
     #[serde(default, skip_serializing_if = "Option::is_none")]
@@ -205,5 +206,6 @@ pub struct HardwareBmc {
     /// Faults of this model that pxed works around, at most 32.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     #[schemars(length(max = 32))]
+    #[x_kube(merge_strategy = ListMerge::Set)]
     pub quirks: Vec<String>,
 }

@@ -15,6 +15,9 @@ use crate::id::{BootId, Digest, MachineName};
 use crate::wire::Stage;
 
 /// Types of a Machine's conditions.
+///
+/// Each writer sets `observedGeneration` of its conditions, except of `Booted` and `Enrolled`. These two report events of a boot, and no
+/// writer derives them again when the spec changes.
 pub mod condition_type {
     /// pxed: the BMC answers.
     pub const BMC_REACHABLE: &str = "BMCReachable";
@@ -40,6 +43,9 @@ pub mod condition_type {
 #[derive(KubeSchema, Serialize, Deserialize, Debug, Clone, PartialEq, Default)]
 #[serde(rename_all = "camelCase")]
 pub struct MachineStatus {
+    /// `metadata.generation` of the Machine from which `phase` and condition `Ready` were derived.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub observed_generation: Option<i64>,
     /// A summary of the conditions for display. No program reads it.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub phase: Option<Phase>,

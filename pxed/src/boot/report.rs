@@ -116,7 +116,7 @@ impl Tell for Teller {
         self.registry.update(machine, |status| {
             let is_true = |c: &Condition| c.status == "True";
             if !condition(status, condition_type::ENROLLED).is_some_and(is_true) {
-                set_condition(status, false, EnrolledReason::SeedRequestedTwice, &message, now);
+                set_condition(status, false, EnrolledReason::SeedRequestedTwice, &message, None, now);
             }
         });
         self.registry.event(machine, PxedEvent::SeedRequestedTwice, message);
@@ -143,10 +143,10 @@ pub fn apply_timeline(status: &mut MachineStatus, timeline: &Timeline, state: St
             "the host's user space has started; its Machine selects no stateDisk: state is in memory and ends with this boot"
         }
     };
-    set_condition(status, up, reason, message, now);
+    set_condition(status, up, reason, message, None, now);
     if timeline.stage == Stage::Enrolled {
         let message = "the host has its certificate";
-        set_condition(status, true, EnrolledReason::Enrolled, message, now);
+        set_condition(status, true, EnrolledReason::Enrolled, message, None, now);
         return;
     }
     let kept = condition(status, condition_type::ENROLLED).filter(|c| c.status != "True").is_some_and(|c| {
@@ -154,7 +154,7 @@ pub fn apply_timeline(status: &mut MachineStatus, timeline: &Timeline, state: St
     });
     if new_boot || !kept {
         let message = if up { description } else { format!("waiting for the boot: {description}") };
-        set_condition(status, false, EnrolledReason::AwaitingEnrollment, &message, now);
+        set_condition(status, false, EnrolledReason::AwaitingEnrollment, &message, None, now);
     }
 }
 
@@ -164,10 +164,10 @@ fn apply_heard(status: &mut MachineStatus, refused: bool, now: Timestamp) {
     let told =
         enrolled.filter(|c| refused && c.reason == EnrolledReason::HeardElsewhere).map(|c| c.message.clone());
     if let Some(message) = told {
-        set_condition(status, true, EnrolledReason::HeardElsewhere, &message, now);
+        set_condition(status, true, EnrolledReason::HeardElsewhere, &message, None, now);
     } else if enrolled.is_none_or(|c| c.status != "True" || c.reason != EnrolledReason::Enrolled) {
         let message = "the host's agent reports by the certificate that it enrolled for";
-        set_condition(status, true, EnrolledReason::Enrolled, message, now);
+        set_condition(status, true, EnrolledReason::Enrolled, message, None, now);
     }
     let of_boot = [
         BootedReason::Booting,
@@ -180,13 +180,13 @@ fn apply_heard(status: &mut MachineStatus, refused: bool, now: Timestamp) {
     ];
     if booted(status).is_some_and(|c| of_boot.iter().any(|reason| c.reason == *reason)) {
         let message = "the host's agent is heard; a later boot in its name has not enrolled";
-        set_condition(status, true, BootedReason::UserspaceStarted, message, now);
+        set_condition(status, true, BootedReason::UserspaceStarted, message, None, now);
     }
 }
 
 /// Writes into a status that a new key waits. `is_up`: the key in force was heard since that key's boot began.
 pub fn apply_heard_elsewhere(status: &mut MachineStatus, is_up: bool, message: &str, now: Timestamp) {
-    set_condition(status, is_up, EnrolledReason::HeardElsewhere, message, now);
+    set_condition(status, is_up, EnrolledReason::HeardElsewhere, message, None, now);
 }
 
 fn boot_status(timeline: &Timeline) -> BootStatus {
@@ -286,7 +286,7 @@ mod tests {
         let (rig, now) = (Rig::new(), Timestamp::now());
         let name: MachineName = "node1".parse().unwrap();
         rig.registry.update(&name, |status| {
-            set_condition(status, true, PoweredOnReason::FoundRunning, "it runs", now);
+            set_condition(status, true, PoweredOnReason::FoundRunning, "it runs", None, now);
         });
         let id = rig.open(1);
         let boot = || rig.registry.get(&name).unwrap().boot;

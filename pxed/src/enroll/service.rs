@@ -218,7 +218,7 @@ impl Service {
         }
         let message = "the host is enrolled by a token of `bedplate machine token`";
         self.registry.update(name, |status| {
-            set_condition(status, true, EnrolledReason::Enrolled, message, now);
+            set_condition(status, true, EnrolledReason::Enrolled, message, None, now);
         });
         self.registry.event(name, PxedEvent::Enrolled, message);
     }

@@ -120,7 +120,7 @@ impl Service {
         now: Timestamp,
     ) -> Admission {
         self.registry.update(&known.name, |status| {
-            set_condition(status, false, EnrolledReason::AwaitingEnrollment, &message, now);
+            set_condition(status, false, EnrolledReason::AwaitingEnrollment, &message, None, now);
         });
         let left = u32::try_from(until.duration_since(now).as_secs()).unwrap_or_default();
         let retry_seconds = left.saturating_add(1).min(RETRY_SECONDS);

@@ -14,7 +14,8 @@ use jiff::{SignedDuration, Timestamp};
 use super::plan::operation::Failure;
 use super::plan::{Leave, Plan, Takeover};
 use super::progress::Ended;
-use crate::status::conditions::{ConditionState, condition};
+use crate::status::conditions::{ConditionState, condition, observe_generation};
+use crate::status::project::Part;
 use crate::status::set_condition;
 
 /// How old `observedTime` may become while nothing changes.
@@ -116,7 +117,12 @@ pub fn settled(status: &mut MachineStatus) {
 }
 
 /// The BMC answers. Whether that is news after it did not.
-pub fn reachable(status: &mut MachineStatus, insecure: bool, now: Timestamp) -> bool {
+pub fn reachable(
+    status: &mut MachineStatus,
+    insecure: bool,
+    generation: Option<i64>,
+    now: Timestamp,
+) -> bool {
     let before = condition(status, condition_type::BMC_REACHABLE).is_some_and(|c| c.status == "False");
     let (reason, message) = if insecure {
         let message = "the BMC answers; its certificate is not checked (bmc.redfish.tls.mode Insecure): whoever answers at its address \
@@ -125,7 +131,7 @@ pub fn reachable(status: &mut MachineStatus, insecure: bool, now: Timestamp) -> 
     } else {
         (BmcReachableReason::Reachable, "the BMC answers")
     };
-    set_condition(status, true, reason, message, now);
+    set_condition(status, true, reason, message, generation, now);
     before
 }
 
@@ -134,6 +140,7 @@ pub fn unreachable(
     status: &mut MachineStatus,
     failure: &Failure,
     next: Option<Timestamp>,
+    generation: Option<i64>,
     now: Timestamp,
 ) -> bool {
     let before = condition(status, condition_type::BMC_REACHABLE)
@@ -146,7 +153,7 @@ pub fn unreachable(
         None => "tried again when its credentials or spec.bmc change".to_owned(),
     };
     let message = format!("{}; since {}, {next}", failure.message, since.strftime("%FT%TZ"));
-    set_condition(status, false, reason, &message, now);
+    set_condition(status, false, reason, &message, generation, now);
     before.is_none_or(|(before, _)| before != reason)
 }
 
@@ -163,18 +170,34 @@ pub fn identified(status: &mut MachineStatus, identity: &Identity, mut quirks: V
 }
 
 /// What is awaited of the power. Whether the attempts have just come to their end.
-pub fn awaits(status: &mut MachineStatus, plan: &Plan, state: Option<PowerState>, now: Timestamp) -> bool {
+pub fn awaits(
+    status: &mut MachineStatus,
+    plan: &Plan,
+    state: Option<PowerState>,
+    generation: Option<i64>,
+    now: Timestamp,
+) -> bool {
     let (on, reason, message) = describe(status, plan, state);
     let exhausted = reason == PoweredOnReason::PowerOnAttemptsExhausted
         && condition(status, condition_type::POWERED_ON).is_none_or(|c| c.reason != reason);
-    set_condition(status, on, reason, &message, now);
+    set_condition(status, on, reason, &message, generation, now);
     exhausted
 }
 
+/// Records that the conditions hold for a later generation of the Machine, too.
+pub fn observed_generation(status: &mut MachineStatus, generation: Option<i64>) {
+    observe_generation(status, &Part::Power.conditions(), generation);
+}
+
 /// It is deleted, and its power is left as it is while it is paused.
-pub fn departure_paused(status: &mut MachineStatus, state: Option<PowerState>, now: Timestamp) {
+pub fn departure_paused(
+    status: &mut MachineStatus,
+    state: Option<PowerState>,
+    generation: Option<i64>,
+    now: Timestamp,
+) {
     let (on, reason, _) = by_state(state, "");
-    set_condition(status, on, reason, DEPARTURE_PAUSED, now);
+    set_condition(status, on, reason, DEPARTURE_PAUSED, generation, now);
 }
 
 /// Message about a machine that is off and that pxed does not switch on.
@@ -354,16 +377,23 @@ mod tests {
     fn a_look_that_sees_nothing_new_writes_nothing_for_five_minutes() {
         let mut status = MachineStatus::default();
         observed(&mut status, Some(PowerState::On), at(0));
-        reachable(&mut status, false, at(0));
-        awaits(&mut status, &Plan::Leave(Leave::Running { settled: true }), Some(PowerState::On), at(0));
+        reachable(&mut status, false, None, at(0));
+        awaits(
+            &mut status,
+            &Plan::Leave(Leave::Running { settled: true }),
+            Some(PowerState::On),
+            None,
+            at(0),
+        );
         let before = status.clone();
         for second in [60, 299] {
             observed(&mut status, Some(PowerState::On), at(second));
-            assert!(!reachable(&mut status, false, at(second)));
+            assert!(!reachable(&mut status, false, None, at(second)));
             awaits(
                 &mut status,
                 &Plan::Leave(Leave::Running { settled: true }),
                 Some(PowerState::On),
+                None,
                 at(second),
             );
             assert_eq!(status, before, "{second}");
@@ -383,13 +413,13 @@ mod tests {
             transient: true,
             sent: false,
         };
-        assert!(unreachable(&mut status, &failure, Some(at(5)), at(0)));
-        assert!(!unreachable(&mut status, &failure, Some(at(15)), at(5)));
+        assert!(unreachable(&mut status, &failure, Some(at(5)), None, at(0)));
+        assert!(!unreachable(&mut status, &failure, Some(at(15)), None, at(5)));
         let message = &status.conditions[0].message;
         assert_eq!(message, "no answer; since 2023-11-14T22:13:20Z, next try at 2023-11-14T22:13:35Z");
         let held = Failure { fault: BmcFault::AuthenticationFailed, ..failure };
-        assert!(unreachable(&mut status, &held, None, at(6)));
-        assert!(reachable(&mut status, true, at(7)));
+        assert!(unreachable(&mut status, &held, None, None, at(6)));
+        assert!(reachable(&mut status, true, None, at(7)));
         assert_eq!(status.conditions[0].reason, BmcReachableReason::CertificateNotVerified);
     }
 
@@ -420,7 +450,7 @@ mod tests {
     fn the_end_of_attempts_is_told_once() {
         let mut status = MachineStatus::default();
         let plan = Plan::Leave(Leave::Exhausted);
-        assert!(awaits(&mut status, &plan, Some(PowerState::Off), at(0)));
-        assert!(!awaits(&mut status, &plan, Some(PowerState::Off), at(60)));
+        assert!(awaits(&mut status, &plan, Some(PowerState::Off), None, at(0)));
+        assert!(!awaits(&mut status, &plan, Some(PowerState::Off), None, at(60)));
     }
 }

@@ -287,8 +287,10 @@ impl File {
             .iter()
             .map(|(_, sourced)| (sourced.machine.metadata.name.clone(), sourced.machine.clone()))
             .collect();
-        let shared = machines.into_iter().map(|(line, machine)| {
-            let machine = match before.get(&machine.metadata.name) {
+        let shared = machines.into_iter().map(|(line, mut machine)| {
+            let known = before.get(&machine.metadata.name);
+            machine.metadata.generation = Some(generation(known.map(Arc::as_ref), &machine));
+            let machine = match known {
                 Some(same) if **same == machine => same.clone(),
                 Some(_) | None => Arc::new(machine),
             };
@@ -305,6 +307,14 @@ impl File {
             (false, false) => " (operations and configurations that stood in it go on)",
         }
     }
+}
+
+/// Returns the generation of a Machine: 1 for a new one, and one more with each change of its spec, as an API server counts. `known`: the
+/// Machine of this name that the file had before, also in an earlier process.
+fn generation(known: Option<&Machine>, machine: &Machine) -> i64 {
+    let Some(known) = known else { return 1 };
+    let before = known.metadata.generation.unwrap_or(1);
+    if known.spec == machine.spec { before } else { before.saturating_add(1) }
 }
 
 fn read_bounded(path: &Path) -> io::Result<String> {
@@ -487,6 +497,33 @@ mod tests {
             .map(|now| now.machine.metadata.name.clone().unwrap())
             .collect();
         assert_eq!((after.len(), new), (198, vec!["m7".to_owned()]));
+    }
+
+    #[test]
+    fn generation_of_a_machine_counts_the_changes_of_its_spec() {
+        let temporary = tempfile::tempdir().unwrap();
+        let path = temporary.path().join("a.yaml");
+        let found = |directory: &mut Directory| {
+            directory.read();
+            let Update::Set { machines, .. } = directory.update() else { panic!("a set") };
+            let generation = machines[0].machine.metadata.generation;
+            (machines, generation)
+        };
+        let mut directory = Directory::new(temporary.path().to_owned(), Vec::new());
+        // A manifest that was copied from a cluster does not set it.
+        let copied = manifest("a", A).replace("name: a", "name: a\n  generation: 9");
+        std::fs::write(&path, &copied).unwrap();
+        assert_eq!(found(&mut directory).1, Some(1));
+        std::fs::write(&path, copied + "# longer\n").unwrap();
+        assert_eq!(found(&mut directory).1, Some(1), "the spec is as it was");
+        std::fs::write(&path, manifest("a", B)).unwrap();
+        let (kept, generation) = found(&mut directory);
+        assert_eq!(generation, Some(2));
+        // Another process, with what the store has of the first.
+        let mut directory = Directory::new(temporary.path().to_owned(), kept);
+        assert_eq!(found(&mut directory).1, Some(2));
+        std::fs::write(&path, manifest("a", A) + "# longest\n").unwrap();
+        assert_eq!(found(&mut directory).1, Some(3));
     }
 
     #[test]

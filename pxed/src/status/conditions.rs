@@ -1,6 +1,6 @@
 //! Pure: what the conditions of a Machine say, and what is said where addresses are claimed twice.
 
-pub use bedplate_api::condition::{ConditionState, set_condition, set_ready};
+pub use bedplate_api::condition::{ConditionState, observe_generation, set_condition, set_ready};
 use bedplate_api::id::{MacAddress, MachineName};
 use bedplate_api::machine::{Condition, MachineStatus, condition_type};
 use bedplate_api::reason::machine::BootedReason;
@@ -37,7 +37,7 @@ pub fn contested_message(contested: &[(MacAddress, Vec<MachineName>)]) -> Option
 /// Sets `Booted` False while addresses are contested, and takes that back when they no longer are.
 pub fn apply_contested(status: &mut MachineStatus, message: Option<&str>, now: Timestamp) {
     if let Some(message) = message {
-        set_condition(status, false, BootedReason::DuplicateMacAddress, message, now);
+        set_condition(status, false, BootedReason::DuplicateMacAddress, message, None, now);
     } else if booted(status).is_some_and(|c| c.reason == BootedReason::DuplicateMacAddress) {
         let stage = status.boot.as_ref().and_then(|boot| boot.stage);
         if stage.is_some_and(|stage| stage >= Stage::Userspace) {
@@ -46,11 +46,12 @@ pub fn apply_contested(status: &mut MachineStatus, message: Option<&str>, now: T
                 true,
                 BootedReason::UserspaceStarted,
                 "the host's user space has started",
+                None,
                 now,
             );
         } else {
             let message = "its addresses are its own again; waiting for it to boot";
-            set_condition(status, false, BootedReason::AwaitingBoot, message, now);
+            set_condition(status, false, BootedReason::AwaitingBoot, message, None, now);
         }
     }
 }

@@ -6,9 +6,11 @@ use jiff::Timestamp;
 
 use super::conditions::set_ready;
 
-/// Writes `phase` and `Ready`, derived from the other conditions and the boot. pxed does not read Nodes: the agent reports them.
+/// Writes `phase`, `Ready` and the generation, derived from the other conditions and the boot. pxed does not read Nodes: the agent reports them.
 pub fn derive(machine: &Machine, status: &mut MachineStatus, now: Timestamp) {
     let shown = summarize(Plane::Standalone, machine, status, &NodeFacts::default(), None);
+    let generation = machine.metadata.generation;
     status.phase = Some(shown.phase);
-    set_ready(status, shown.is_ready(), &shown.reason, &shown.message, now);
+    status.observed_generation = generation;
+    set_ready(status, shown.is_ready(), &shown.reason, &shown.message, generation, now);
 }

@@ -52,14 +52,14 @@ fn at(second: i64) -> Timestamp {
 #[test]
 fn a_condition_keeps_its_transition_time_while_its_status_stays() {
     let mut status = MachineStatus::default();
-    set_condition(&mut status, false, BootedReason::Booting, "first", at(1));
-    set_condition(&mut status, false, BootedReason::BootStalled, "second", at(2));
+    set_condition(&mut status, false, BootedReason::Booting, "first", None, at(1));
+    set_condition(&mut status, false, BootedReason::BootStalled, "second", None, at(2));
     let c = condition(&status, "Booted").unwrap();
     assert_eq!(
         (c.last_transition_time.0, c.reason.as_str(), c.message.as_str()),
         (at(1), "BootStalled", "second")
     );
-    set_condition(&mut status, true, BootedReason::UserspaceStarted, &"x".repeat(5000), at(3));
+    set_condition(&mut status, true, BootedReason::UserspaceStarted, &"x".repeat(5000), None, at(3));
     let c = condition(&status, "Booted").unwrap();
     assert_eq!((c.last_transition_time.0, c.message.len()), (at(3), 1024));
     assert_eq!(status.conditions.len(), 1);
@@ -190,14 +190,29 @@ async fn only_our_own_fields_reach_the_api_server() {
     let mut status =
         MachineStatus { phase: Some(Phase::Ready), provider_id: Some("x".into()), ..Default::default() };
     boot_mut(&mut status).attempts = Some(1);
-    set_condition(&mut status, true, BootedReason::UserspaceStarted, "", at(1));
-    set_ready(&mut status, true, "Ready", "", at(1));
-    set_condition(&mut status, true, PavedReason::Applied, "", at(1));
+    set_condition(&mut status, true, BootedReason::UserspaceStarted, "", None, at(1));
+    set_ready(&mut status, true, "Ready", "", None, at(1));
+    set_condition(&mut status, true, PavedReason::Applied, "", None, at(1));
     let body = project::apply_body("a", "uid-1", &status, Part::Boot).unwrap();
     let keys: Vec<_> = body["status"].as_object().unwrap().keys().collect();
     assert_eq!(keys, ["boot", "conditions"]);
     assert_eq!(body["status"]["conditions"].as_array().unwrap().len(), 1);
     assert_eq!(body["metadata"]["uid"], "uid-1");
+}
+
+#[tokio::test]
+async fn without_a_cluster_the_summary_has_the_generation_of_the_manifest() {
+    let rig = rig(true);
+    for generation in [1, 2] {
+        let mut known = machine("a", &[A]);
+        known.metadata.generation = Some(generation);
+        known.spec.paused = generation == 2;
+        rig.know(vec![known]);
+        let status = rig.registry.get(&name("a")).unwrap();
+        let ready = condition(&status, condition_type::READY).unwrap();
+        assert_eq!(status.observed_generation, Some(generation));
+        assert_eq!(ready.observed_generation, Some(generation));
+    }
 }
 
 #[tokio::test]
@@ -207,7 +222,7 @@ async fn a_lost_store_is_made_good_from_the_object_and_nothing_is_written_for_it
     known.metadata.uid = Some("1".to_owned());
     let status = known.status.get_or_insert_default();
     boot_mut(status).attempts = Some(4);
-    set_ready(status, true, "Ready", "", at(1));
+    set_ready(status, true, "Ready", "", None, at(1));
     rig.know(vec![known]);
     let status = rig.registry.get(&name("a")).unwrap();
     assert_eq!(status.boot.as_ref().unwrap().attempts, Some(4));
@@ -263,11 +278,11 @@ fn display_names_the_first_condition_that_is_not_met() {
         (Some(Phase::Pending), "waiting for its first DHCP packet")
     );
     boot_mut(&mut status).stage = Some(Stage::Script);
-    set_condition(&mut status, false, BootedReason::BootStalled, "stopped at kernel", at(3));
+    set_condition(&mut status, false, BootedReason::BootStalled, "stopped at kernel", None, at(3));
     display::derive(&known, &mut status, at(3));
     assert_eq!((status.phase, ready(&status).as_str()), (Some(Phase::Booting), "stopped at kernel"));
-    set_condition(&mut status, true, BootedReason::UserspaceStarted, "", at(4));
-    set_condition(&mut status, true, EnrolledReason::Enrolled, "", at(4));
+    set_condition(&mut status, true, BootedReason::UserspaceStarted, "", None, at(4));
+    set_condition(&mut status, true, EnrolledReason::Enrolled, "", None, at(4));
     display::derive(&known, &mut status, at(4));
     assert!(
         status.phase == Some(Phase::Enrolled) && !is_true(&status, condition_type::READY),

@@ -155,14 +155,14 @@ pub fn merge(
 ) -> Vec<Condition> {
     let mut after: Vec<Condition> = own(before);
     let (progressing, reason, message) = &standing.progressing;
-    set_condition(&mut after, *progressing, *reason, message, now);
+    set_condition(&mut after, *progressing, *reason, message, generation, now);
     let all: Vec<&(DegradedReason, String)> = troubles.iter().chain(&standing.degraded).collect();
     match all.first() {
         Some((reason, _)) => {
             let messages: Vec<&str> = all.iter().map(|(_, message)| message.as_str()).collect();
-            set_condition(&mut after, true, *reason, &messages.join("; "), now);
+            set_condition(&mut after, true, *reason, &messages.join("; "), generation, now);
         }
-        None => set_condition(&mut after, false, DegradedReason::AsExpected, "", now),
+        None => set_condition(&mut after, false, DegradedReason::AsExpected, "", generation, now),
     }
     for condition in &mut after {
         let same = before.iter().find(|old| old.type_ == condition.type_);

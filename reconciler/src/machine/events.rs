@@ -106,6 +106,7 @@ mod tests {
         let node_ref = uid.map(|uid| NodeRef { name: "a".to_owned(), uid: uid.to_owned() });
         let conditions = serde_json::from_value(conditions.clone()).unwrap();
         Status {
+            observed_generation: None,
             phase: Phase::Pending,
             selected,
             node_ref,

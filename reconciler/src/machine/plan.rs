@@ -49,6 +49,8 @@ pub struct Plan {
 #[derive(Debug, Clone, PartialEq, Serialize)]
 #[serde(rename_all = "camelCase")]
 pub struct Status {
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub(super) observed_generation: Option<i64>,
     pub(super) phase: Phase,
     #[serde(skip_serializing_if = "Option::is_none")]
     pub(super) selected: Option<Selected>,
@@ -84,7 +86,7 @@ pub fn plan(
     (configurations, versions): (&[&MachineConfiguration], &[&MachineConfigurationVersion]),
     now: Timestamp,
 ) -> Plan {
-    let before = machine.status.clone().unwrap_or_default();
+    let (before, generation) = (machine.status.clone().unwrap_or_default(), machine.metadata.generation);
     let is_gone = before.node_ref.is_some() && matches!(node, NodeSeen::Gone);
     let again = match (is_gone, reference_changed(machine)) {
         (true, _) => Some(Again::NodeGone),
@@ -104,7 +106,7 @@ pub fn plan(
             Err(why) => stranger = Some(why),
         }
         if let Some((pending, reason, message)) = &chosen.pending {
-            set_condition(&mut after, *pending, *reason, message, now);
+            set_condition(&mut after, *pending, *reason, message, generation, now);
         }
     }
     let provider_id = provider_id(machine);
@@ -122,8 +124,9 @@ pub fn plan(
     if !shown.is_ready() && !chosen.left_alone && stranger.is_none() {
         shown.message.push_str(&way_out(machine, &after, node, configurations, versions).unwrap_or_default());
     }
-    set_ready(&mut after, shown.is_ready(), &shown.reason, &shown.message, now);
+    set_ready(&mut after, shown.is_ready(), &shown.reason, &shown.message, generation, now);
     after.phase = Some(shown.phase);
+    after.observed_generation = generation;
     let wanted = own(&after);
     Plan {
         lock: chosen.lock,
@@ -294,7 +297,7 @@ pub(super) fn drained(
 ) -> Option<Status> {
     let before = machine.status.clone().unwrap_or_default();
     let mut after = before.clone();
-    set_condition(&mut after, *drained, *reason, message, now);
+    set_condition(&mut after, *drained, *reason, message, machine.metadata.generation, now);
     after.phase = after.phase.or(Some(Phase::Deleting));
     let wanted = own(&after);
     (own(&before) != wanted).then_some(wanted).flatten()
@@ -305,6 +308,7 @@ fn own(status: &MachineStatus) -> Option<Status> {
     let ours = [condition_type::CONFIGURATION_PENDING, condition_type::READY, condition_type::DRAINED];
     let conditions = ours.iter().filter_map(|type_| status.conditions.iter().find(|c| c.type_ == **type_));
     Some(Status {
+        observed_generation: status.observed_generation,
         phase: status.phase?,
         selected: status.selected.clone(),
         node_ref: status.node_ref.clone(),
@@ -362,6 +366,26 @@ mod tests {
             .collect();
         let versions: Vec<_> = versions.iter().collect();
         plan(machine, node, None, (&[&configuration], &versions), Timestamp::UNIX_EPOCH)
+    }
+
+    #[test]
+    fn each_edit_of_a_machine_is_observed_once() {
+        let node = node("n1", "bedplate://a");
+        let mut machine = machine(&json!({}));
+        for generation in [1, 2] {
+            machine.metadata.generation = Some(generation);
+            let status = planned(&machine, NodeSeen::Present(&node), &[1]).status.unwrap();
+            assert_eq!(status.observed_generation, Some(generation));
+            let types: Vec<_> = status.conditions.iter().map(|c| c.type_.as_str()).collect();
+            assert_eq!(types, ["ConfigurationPending", "Ready"]);
+            assert!(status.conditions.iter().all(|c| c.observed_generation == Some(generation)));
+            let before = machine.status.get_or_insert_default();
+            before.conditions.retain(|c| !types.contains(&c.type_.as_str()));
+            before.conditions.extend(status.conditions.clone());
+            (before.phase, before.provider_id) = (Some(status.phase), status.provider_id);
+            before.observed_generation = status.observed_generation;
+            assert_eq!(planned(&machine, NodeSeen::Present(&node), &[1]).status, None, "nothing is new");
+        }
     }
 
     #[test]

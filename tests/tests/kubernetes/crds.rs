@@ -3,6 +3,7 @@
 
 use std::collections::BTreeSet;
 
+use bedplate_tests::kstatus::{self, Kstatus};
 use bedplate_tests::kubernetes::Kubernetes;
 use kube::ResourceExt;
 use kube::api::{Patch, PatchParams};
@@ -255,23 +256,24 @@ async fn kubectl_knows_short_names_category_and_columns() {
     let (head, row) = narrow.split_once('\n').unwrap();
     assert_eq!(
         head.split_whitespace().collect::<Vec<_>>(),
-        ["NAME", "PHASE", "CONFIG", "NODE", "POWER", "WAITING", "AGE"]
+        ["NAME", "PHASE", "CONFIG", "VERSION", "NODE", "POWER", "WAITING", "AGE"]
     );
     assert!(row.starts_with("columns"), "{row}");
     for text in ["Booting", "workers", "On", "waiting for the initrd"] {
         assert!(row.contains(text), "{text} is missing: {row}");
     }
     let wide = get(&["get", "mach", "columns", "-o", "wide"]);
-    for text in [
-        "VERSION",
-        "MAC",
-        "BMC",
-        "IMAGE",
-        "BOOT STAGE",
-        "52:54:00:00:00:01",
-        "https://bmc-7.example",
-        "Kernel",
-    ] {
+    let titles = wide.lines().next().unwrap();
+    assert!(
+        titles
+            .split_once("AGE")
+            .unwrap()
+            .1
+            .split_whitespace()
+            .eq(["REASON", "SITE", "BOOT", "STAGE", "MAC", "BMC", "IMAGE"])
+    );
+    for text in ["MAC", "BMC", "IMAGE", "BOOT STAGE", "52:54:00:00:00:01", "https://bmc-7.example", "Kernel"]
+    {
         assert!(wide.contains(text), "{text} is missing: {wide}");
     }
     create(&client, &configuration("columns")).await;
@@ -295,4 +297,32 @@ async fn kubectl_knows_short_names_category_and_columns() {
         assert!(all.contains(name), "{all}");
     }
     assert!(template()["image"].is_object());
+}
+
+/// kstatus takes an object without `observedGeneration` and without `Ready` for a reconciled one.
+#[tokio::test]
+async fn kstatus_waits_for_a_machine_from_its_creation_on() {
+    let client = admin().await;
+    let object = machine("kstatus");
+    let machines = api(&client, &object);
+    let now = async || serde_json::to_value(machines.get("kstatus").await.unwrap()).unwrap();
+    let ready = async |status: &str, generation: i64| {
+        let condition = json!({ "type": "Ready", "status": status, "reason": "R", "message": "",
+            "observedGeneration": generation, "lastTransitionTime": "2026-01-01T00:00:00Z" });
+        let status = json!({ "status": { "observedGeneration": generation, "conditions": [condition] } });
+        machines.patch_status("kstatus", &PatchParams::default(), &Patch::Merge(status)).await.unwrap();
+    };
+    create(&client, &object).await;
+    let new = now().await;
+    assert_eq!(new["status"], json!({ "observedGeneration": -1 }));
+    assert_eq!(kstatus::of(&new), Kstatus::InProgress);
+    ready("False", 1).await;
+    assert_eq!(kstatus::of(&now().await), Kstatus::InProgress);
+    ready("True", 1).await;
+    assert_eq!(kstatus::of(&now().await), Kstatus::Current);
+    let edit = Patch::Merge(json!({ "spec": { "paused": true } }));
+    machines.patch("kstatus", &PatchParams::default(), &edit).await.unwrap();
+    assert_eq!(kstatus::of(&now().await), Kstatus::InProgress, "the edit is not observed");
+    ready("True", 2).await;
+    assert_eq!(kstatus::of(&now().await), Kstatus::Current);
 }

@@ -302,6 +302,7 @@ fn others_fields() -> Vec<Value> {
         ["BMCReachable", "PoweredOn", "Booted", "Enrolled", "ConfigurationPending", "Ready", "Invented"];
     let conditions = conditions.map(|kind| json!({ "conditions": [condition(kind)] }));
     let fields = [
+        json!({ "observedGeneration": 1 }),
         json!({ "phase": "Ready" }),
         json!({ "power": { "state": "Off" } }),
         json!({ "boot": { "stage": "Enrolled" } }),
@@ -719,6 +720,7 @@ async fn pxed_writes_its_own_fields_of_a_machines_status_and_no_others() {
     let agents = agents_fields();
     let agents = agents.as_object().unwrap().iter().map(|(name, value)| json!({ name: value }));
     let controllers = [
+        json!({ "observedGeneration": 1 }),
         json!({ "phase": "Ready" }),
         json!({ "selected": { "name": "workers", "version": 1, "source": "Reference" } }),
         json!({ "nodeRef": { "name": "pxed-fields", "uid": "u" } }),
@@ -813,7 +815,9 @@ async fn trust_3_pxed_does_not_own_fields_of_others_as_they_are() {
     let left: BTreeSet<_> = left.data["status"].as_object().unwrap().keys().cloned().collect();
     assert_eq!(
         left,
-        ["boot", "conditions", "enrollment", "hardware", "phase", "power"].map(str::to_owned).into()
+        ["boot", "conditions", "enrollment", "hardware", "observedGeneration", "phase", "power"]
+            .map(str::to_owned)
+            .into()
     );
     for (manager, _) in pxeds_fields() {
         apply(&pxed, &object, manager, json!({})).await.expect("its own fields may go");

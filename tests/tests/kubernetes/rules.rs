@@ -233,7 +233,7 @@ fn controllers() -> Vec<Case> {
     let tls = |tls: Value| bmc(json!({ "redfish": { "tls": tls } }));
     let union = "bmc.redfish may only be set when bmc.protocol is Redfish, and bmc.ipmi only when it is IPMI";
     let pinned = "tls.pins must be set, to one or two pins, when tls.mode is Pin, and may only be set then";
-    let pins = |count: usize| vec![DIGEST; count];
+    let pins = |count: usize| (0..count).map(|n| format!("sha256:{n:064x}")).collect::<Vec<_>>();
     vec![
         case(
             union,
@@ -444,8 +444,12 @@ pub(crate) fn outside_the_schema() -> Vec<(&'static str, Value)> {
     };
     let operation = |what, patch: Value| (what, with(&operation("case"), &json!({ "spec": patch })));
     let many: Vec<Value> = (0..17).map(|n| json!({ "macAddress": format!("5254000000{n:02x}") })).collect();
-    let tls = json!({ "mode": "Pin", "pins": [DIGEST, DIGEST, DIGEST] });
     let secret = json!({ "namespace": "bmc", "name": "node-1" });
+    let pinned = |pins: &[String]| {
+        let tls = json!({ "mode": "Pin", "pins": pins });
+        json!({ "bmc": { "protocol": "Redfish", "address": "b", "redfish": { "tls": tls }, "credentialsSecretRef": secret } })
+    };
+    let three: Vec<String> = (0..3).map(|n| format!("sha256:{n:064x}")).collect();
     vec![
         mac("mixed separators", "52:54-00:00:00:01"),
         mac("five octets", "52:54:00:00:00"),
@@ -463,10 +467,8 @@ pub(crate) fn outside_the_schema() -> Vec<(&'static str, Value)> {
         machine("an empty provider", json!({ "provider": "" })),
         machine("version 0", json!({ "configurationRef": { "name": "workers", "version": 0 } })),
         machine("a stateDisk below /dev", json!({ "pxe": { "stateDisk": { "byID": "../sda" } } })),
-        machine(
-            "three pins",
-            json!({ "bmc": { "protocol": "Redfish", "address": "b", "redfish": { "tls": tls }, "credentialsSecretRef": secret } }),
-        ),
+        machine("three pins", pinned(&three)),
+        machine("one pin twice", pinned(&[DIGEST.to_owned(), DIGEST.to_owned()])),
         machine("a BMC without credentials", json!({ "bmc": { "protocol": "Redfish", "address": "b" } })),
         rolling("maxUnavailable 0", json!(0)),
         rolling("maxUnavailable 0%", json!("0%")),

@@ -37,6 +37,7 @@ impl World {
     fn new(selected: Option<i64>) -> Self {
         let machine = MachineFacts {
             uid: "machine".to_owned(),
+            generation: None,
             ours: true,
             paused: false,
             deleting: false,

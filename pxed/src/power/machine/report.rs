@@ -22,10 +22,11 @@ impl Worker {
         breaker.succeeded();
         self.set_breaker(breaker);
         let insecure = self.line.as_ref().is_some_and(Line::insecure);
+        let generation = self.generation();
         let mut back = false;
         self.update(|status| {
             status::observed(status, state, now);
-            back = status::reachable(status, insecure, now);
+            back = status::reachable(status, insecure, generation, now);
         });
         if state.is_some() && !self.assignment.departing {
             self.shared.registry.observed_power(&self.assignment.machine.name, now);
@@ -54,10 +55,10 @@ impl Worker {
         if silent {
             return;
         }
-        let mut begun = false;
+        let (mut begun, generation) = (false, self.generation());
         self.update(|status| {
             status::observed(status, None, now);
-            begun = status::unreachable(status, &failure, next, now);
+            begun = status::unreachable(status, &failure, next, generation, now);
         });
         let awaited = self.assignment.is_going() && self.switches_off();
         let leave = if awaited { Leave::DepartureAwaited } else { Leave::PowerStateUnknown };
@@ -70,13 +71,14 @@ impl Worker {
     pub(crate) fn tell(&mut self, plan: &Plan) {
         let (now, state) = (self.shared.now(), self.reading.map(|reading| reading.state));
         let paused = self.assignment.machine.machine.spec.paused;
+        let generation = self.generation();
         if paused && self.assignment.is_going() && self.switches_off() {
-            self.update(|status| status::departure_paused(status, state, now));
+            self.update(|status| status::departure_paused(status, state, generation, now));
             self.event(PxedEvent::PowerOffPending, status::DEPARTURE_PAUSED.to_owned());
             return;
         }
         let mut exhausted = false;
-        self.update(|status| exhausted = status::awaits(status, plan, state, now));
+        self.update(|status| exhausted = status::awaits(status, plan, state, generation, now));
         if exhausted {
             let message = "it was switched on 5 times and its host did not stay up; look at its console";
             self.event(PxedEvent::PowerOnAttemptsExhausted, message.to_owned());

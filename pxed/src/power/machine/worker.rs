@@ -222,7 +222,16 @@ impl Worker {
             if let Some(mut old) = old {
                 old.close().await;
             }
+        } else if before.machine.machine.metadata.generation != self.generation() {
+            // The BMC is the same one, so its conditions hold. They may be set again only after the breaker's wait.
+            let generation = self.generation();
+            self.update(|status| status::observed_generation(status, generation));
         }
+    }
+
+    /// Generation of the Machine that this worker acts on.
+    pub(crate) fn generation(&self) -> Option<i64> {
+        self.assignment.machine.machine.metadata.generation
     }
 
     /// Records the time at which a shutdown was seen first.

@@ -343,6 +343,52 @@ spec:
     }
 
     #[test]
+    fn a_value_outside_an_enum_is_named_with_the_values_that_are_allowed() {
+        let bmc = "  bmc:\n    protocol: Redfish\n    address: bmc.example\n    credentialsSecretRef: {namespace: bmc, name: a}\n    \
+            redfish: {tls: {mode: Insecure}}\n    bootSource: PXE\n";
+        let good =
+            format!("{GOOD}    firmware: Auto\n    bootProtocol: TFTP\n    stateDisk: {{byID: x}}\n{bmc}");
+        assert!(read_manifest(&good).is_ok(), "{:?}", problems(&good));
+        for (good_text, text, expected) in [
+            (
+                "firmware: Auto",
+                "firmware: auto",
+                "spec.pxe.firmware: \"auto\" is not one of Auto, BIOS, UEFI",
+            ),
+            (
+                "Protocol: TFTP",
+                "Protocol: tftp",
+                "spec.pxe.bootProtocol: \"tftp\" is not one of Auto, TFTP, HTTP",
+            ),
+            ("byID", "byId", "spec.pxe.stateDisk.byId: is not a known field; did you mean \"byID\"?"),
+            ("l: Redfish", "l: redfish", "spec.bmc.protocol: \"redfish\" is not one of Redfish, IPMI"),
+            ("Source: PXE", "Source: pxe", "spec.bmc.bootSource: \"pxe\" is not one of PXE, HTTP"),
+            (
+                "Insecure",
+                "insecure",
+                "spec.bmc.redfish.tls.mode: \"insecure\" is not one of Pin, CA, Insecure",
+            ),
+            (
+                "redfish: {tls",
+                "ipmi: {privilege: user}\n    redfish: {tls",
+                "\"user\" is not one of User, Operator, Administrator",
+            ),
+            (
+                "redfish: {tls: {mode: Insecure}}",
+                "tls: {mode: Insecure}",
+                "spec.bmc.tls: is not a known field; ",
+            ),
+            ("redfish: {tls: {mode: Insecure}}", "systemId: 1", "spec.bmc.systemId: is not a known field; "),
+        ] {
+            let text = good.replace(good_text, text);
+            let found = problems(&text);
+            assert!(found[0].contains(expected), "{expected}: {found:?}");
+        }
+        let union = problems(&good.replace("    bootSource", "    ipmi: {}\n    bootSource"));
+        assert!(union[0].contains("bmc.redfish may only be set when bmc.protocol is Redfish"), "{union:?}");
+    }
+
+    #[test]
     fn operations_stand_beside_machines_and_are_held_against_their_own_rules() {
         let operation = "apiVersion: bedplate.dev/v1alpha1\nkind: MachineOperation\nmetadata:\n  name: cycle-1\nspec:\n  \
             operationName: powerCycle\n  machineRef: {name: node-1}\n";

@@ -222,7 +222,8 @@ impl Follower {
                 status.provider_id = chosen.node.as_ref().map(|_| format!("bedplate://{name}"));
                 (status.selected, status.node_ref) = (chosen.selected, chosen.node);
                 if let Some(said) = said {
-                    set_condition(status, said.pending, said.reason, &said.message, Timestamp::now());
+                    let now = Timestamp::now();
+                    set_condition(status, said.pending, said.reason, &said.message, said.generation, now);
                 }
             });
         }

@@ -61,6 +61,8 @@ pub(super) struct Said {
     pub(super) pending: bool,
     pub(super) reason: ConfigurationPendingReason,
     pub(super) message: String,
+    /// Generation of the Machine.
+    pub(super) generation: Option<i64>,
 }
 
 /// What came of it besides the state.
@@ -310,7 +312,8 @@ fn choose_for(
     if let (Choice::Keep(_), Some(next)) = (&choice, reasons.next()) {
         (why, choice) = ask(state, &machine, Some(next));
     }
-    let said = |pending, reason, message| Some(Said { pending, reason, message });
+    let generation = known.machine.metadata.generation;
+    let said = |pending, reason, message| Some(Said { pending, reason, message, generation });
     match choice {
         Choice::LeaveAlone => None,
         Choice::Pending(pending) => said(true, pending.reason, pending.message),

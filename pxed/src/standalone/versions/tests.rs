@@ -94,7 +94,7 @@ impl Site {
         move |name: &MachineName| {
             let mut status =
                 bedplate_api::machine::MachineStatus { applied: applied.clone(), ..Default::default() };
-            set_condition(&mut status, enrolled.contains(name), EnrolledReason::Enrolled, "", now);
+            set_condition(&mut status, enrolled.contains(name), EnrolledReason::Enrolled, "", None, now);
             Some(status)
         }
     }
@@ -383,8 +383,9 @@ impl Rig {
 
     fn enroll(&self) {
         let now = Timestamp::now();
-        self.registry
-            .update(&name("a"), |status| set_condition(status, true, EnrolledReason::Enrolled, "", now));
+        self.registry.update(&name("a"), |status| {
+            set_condition(status, true, EnrolledReason::Enrolled, "", None, now);
+        });
     }
 
     async fn until(&self, what: &str, is_so: impl Fn(&Self) -> bool) {

@@ -502,3 +502,33 @@ async fn trust_6_a_switch_is_a_request_that_was_sent() {
     let _pxed = off.start("a");
     assert!(off.until(60, |world| switched(world).is_some()).await, "switched on by itself");
 }
+
+#[tokio::test(start_paused = true)]
+async fn conditions_of_the_power_follow_each_edit_of_the_machine() {
+    let world = one(PowerState::On);
+    let _pxed = world.start("a");
+    let observed = |world: &World| -> Vec<_> {
+        let status = world.status("node1");
+        let power = status.conditions.iter().filter(|c| c.type_ != "Ready");
+        power.map(|c| (c.type_.clone(), c.observed_generation)).collect()
+    };
+    let of = |generation| {
+        [("BMCReachable", generation), ("PoweredOn", generation)].map(|(t, g)| (t.to_owned(), Some(g)))
+    };
+    let edit = |generation, paused| {
+        world.change("node1", |machine| {
+            (machine.metadata.generation, machine.spec.paused) = (Some(generation), paused);
+        });
+    };
+    edit(1, false);
+    assert!(world.until(60, |world| observed(world) == of(1)).await, "{:?}", observed(&world));
+    edit(2, true);
+    assert!(world.until(60, |world| observed(world) == of(2)).await, "{:?}", observed(&world));
+    // While pxed waits before its next try at a BMC that does not answer.
+    world.bmc("bmc1", |bmc| bmc.dead = true);
+    assert!(world.until(600, |world| world.reason("node1", "BMCReachable") == "BMCUnreachable").await);
+    tokio::time::sleep(Duration::from_secs(3600)).await;
+    edit(3, false);
+    tokio::time::sleep(Duration::from_secs(5)).await;
+    assert_eq!(observed(&world), of(3));
+}
