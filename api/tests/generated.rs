@@ -78,6 +78,15 @@ const UNIQUE: [(&str, &str); 8] = [
     ("status.rolloutFailures", "machine"),
 ];
 
+/// Lists of a Machine that are not `atomic`.
+const MACHINE: [(&str, &str); 5] = [
+    ("spec.bmc.redfish.tls.pins", "set"),
+    ("status.conditions", "type"),
+    ("status.hardware.bmc.quirks", "set"),
+    ("status.hardware.disks[].byID", "set"),
+    ("status.slots", "name"),
+];
+
 #[test]
 fn every_list_has_a_type() {
     for definition in bedplate_api::crds::definitions() {
@@ -98,7 +107,7 @@ fn every_list_has_a_type() {
                 UNIQUE.iter().copied().filter(|(path, _)| !path.ends_with("rolloutFailures")).collect()
             }
             "MachineOperation" => vec![("status.conditions", "type")],
-            _ => continue,
+            _ => MACHINE.to_vec(),
         };
         let found: Vec<_> = found.iter().map(|(path, list)| (path.as_str(), list.as_str())).collect();
         assert_eq!(found, expected, "{kind}");
