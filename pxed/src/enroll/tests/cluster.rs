@@ -165,8 +165,10 @@ async fn trust_3_renewal_is_checked_against_the_machine_of_the_api_server() {
     let replaced = renew(enrollment("cd", 101)).await;
     assert!(matches!(replaced, Err(SignError::Replaced(_))), "{replaced:?}");
     // Numbers count, whatever the clocks of two pxed say.
-    let numbered =
-        |generation, key, second| EnrollmentStatus { generation: Some(generation), ..enrollment(key, second) };
+    let numbered = |generation, key, second| EnrollmentStatus {
+        generation: Some(generation),
+        ..enrollment(key, second)
+    };
     let replaced = renew_as(numbered(1, "ab", 300), numbered(2, "cd", 180)).await;
     assert!(matches!(replaced, Err(SignError::Replaced(_))), "{replaced:?}");
     let renewed = renew_as(numbered(2, "ab", 180), numbered(1, "cd", 300)).await;
