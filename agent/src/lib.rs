@@ -7,7 +7,6 @@ pub mod bus;
 pub mod cli;
 pub mod cri;
 pub mod fault;
-pub mod file;
 pub mod hardware;
 pub mod https;
 pub mod kubelet;

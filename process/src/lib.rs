@@ -41,6 +41,7 @@ pub mod backoff;
 pub mod counter;
 pub mod exit;
 pub mod family;
+pub mod file;
 pub mod health;
 pub mod kubeconfig;
 pub mod lease;

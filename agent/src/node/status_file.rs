@@ -2,15 +2,14 @@
 //!
 //! Written by `run`, read by `cli` (`status` and `plan`).
 
-use std::io;
 use std::path::Path;
 
 use bedplate_api::machine::{RolledBack, Slot, SlotName, VersionRef};
+use bedplate_process::file::{FileError, read_json, write_json};
 use jiff::Timestamp;
 use serde::{Deserialize, Serialize};
 
 use super::report::describe;
-use crate::file::{read_optional, write_atomic};
 use crate::model::Plan;
 
 /// The file, below `/run/bedplate`.
@@ -94,18 +93,16 @@ impl NodeStanding {
     ///
     /// # Errors
     /// The file is there and cannot be read.
-    pub fn read(run: &Path) -> io::Result<Option<Self>> {
-        let bytes = read_optional(&run.join(FILE))?;
-        bytes.map(|bytes| serde_json::from_slice(&bytes)).transpose().map_err(io::Error::other)
+    pub fn read(run: &Path) -> Result<Option<Self>, FileError> {
+        read_json(&run.join(FILE))
     }
 
     /// Writes it.
     ///
     /// # Errors
     /// It cannot be written.
-    pub fn write(&self, run: &Path) -> io::Result<()> {
-        let bytes = serde_json::to_vec(self).map_err(io::Error::other)?;
-        write_atomic(&run.join(FILE), &bytes, 0o644)
+    pub fn write(&self, run: &Path) -> Result<(), FileError> {
+        write_json(&run.join(FILE), self, 0o644)
     }
 
     /// The plan and why, in lines for a person.

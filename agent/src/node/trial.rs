@@ -6,15 +6,14 @@
 //!
 //! But for the note nothing is touched: the caller says what time it is. Called by `run`.
 
-use std::io;
 use std::path::Path;
 use std::time::{Duration, Instant};
 
 use bedplate_api::machine::SlotName;
+use bedplate_process::file::{FileError, read_json, write_json};
 use jiff::{SignedDuration, Timestamp};
 use serde::{Deserialize, Serialize};
 
-use crate::file::{read_optional, write_atomic};
 use crate::model::Api;
 
 /// The note, below `/run/bedplate`.
@@ -57,13 +56,11 @@ struct Counted {
 impl TrialTime {
     /// Goes on from the note of the agent before, if there is one of this boot.
     pub(super) fn read(run_directory: &Path) -> Self {
-        let bytes = read_optional(&run_directory.join(FILE)).ok().flatten();
-        let noted = bytes.and_then(|bytes| serde_json::from_slice(&bytes).ok());
-        Self { counted: None, noted }
+        Self { counted: None, noted: read_json(&run_directory.join(FILE)).ok().flatten() }
     }
 
     /// Notes what was counted, if that is more than what was noted last.
-    pub(super) fn write(&mut self, run_directory: &Path) -> io::Result<()> {
+    pub(super) fn write(&mut self, run_directory: &Path) -> Result<(), FileError> {
         let Some(Counted { trial: (slot, since), lasted, .. }) = self.counted else { return Ok(()) };
         let noted = self.noted.as_ref().filter(|noted| (noted.slot, noted.since) == (slot, since));
         if noted.is_some_and(|noted| lasted < noted.time() + NOTED) {
@@ -71,7 +68,7 @@ impl TrialTime {
         }
         let milliseconds = u64::try_from(lasted.as_millis()).unwrap_or(u64::MAX);
         let lasted = Lasted { slot, since, milliseconds };
-        write_atomic(&run_directory.join(FILE), &serde_json::to_vec(&lasted)?, 0o600)?;
+        write_json(&run_directory.join(FILE), &lasted, 0o600)?;
         self.noted = Some(lasted);
         Ok(())
     }

@@ -4,6 +4,7 @@ pub mod file;
 
 use bedplate_api::reason::operation::AgentOutcome;
 use bedplate_process::exit::chain;
+use bedplate_process::file::FileError;
 
 use super::journal::file::{Note, outdated};
 use super::ledger::View;
@@ -23,7 +24,7 @@ impl Runner {
     }
 
     /// Notes that the operation under way is begun. One that is noted stays as it is.
-    pub(super) async fn note_begun(&mut self) -> std::io::Result<()> {
+    pub(super) async fn note_begun(&mut self) -> Result<(), FileError> {
         let Some(running) = &self.running else { return Ok(()) };
         if self.is_begun() {
             return Ok(());
@@ -40,7 +41,7 @@ impl Runner {
     }
 
     /// Keeps a note, on disk and here.
-    pub(super) async fn keep(&mut self, note: Note) -> std::io::Result<()> {
+    pub(super) async fn keep(&mut self, note: Note) -> Result<(), FileError> {
         self.parts.notes.put(&note).await?;
         self.notes.retain(|known| known.uid != note.uid);
         self.notes.push(note);

@@ -1,7 +1,6 @@
 //! The loop with stand-ins for everything that it acts upon, killed at every point where it writes or acts.
 
 use std::collections::BTreeMap;
-use std::io;
 use std::path::PathBuf;
 use std::sync::atomic::{AtomicBool, AtomicI64, AtomicU32, Ordering};
 use std::sync::{Arc, Mutex};
@@ -11,6 +10,7 @@ use async_trait::async_trait;
 use bedplate_api::machine::VersionRef;
 use bedplate_api::operation::{MachineOperation, MachineOperationStatus, OperationState};
 use bedplate_bootstrap::diff::{Edit, InPlace};
+use bedplate_process::file::FileError;
 use jiff::{SignedDuration, Timestamp};
 use serde_json::{Value, json};
 use tokio::sync::watch;
@@ -121,18 +121,18 @@ impl Ledger for World {
 
 #[async_trait]
 impl Notes for World {
-    async fn read(&self) -> io::Result<Vec<Note>> {
+    async fn read(&self) -> Result<Vec<Note>, FileError> {
         Ok(self.notes.lock().unwrap().values().cloned().collect())
     }
 
-    async fn put(&self, note: &Note) -> io::Result<()> {
+    async fn put(&self, note: &Note) -> Result<(), FileError> {
         self.fuse.pass().await;
         self.notes.lock().unwrap().insert(note.uid.clone(), note.clone());
         self.fuse.pass().await;
         Ok(())
     }
 
-    async fn remove(&self, uid: &str) -> io::Result<()> {
+    async fn remove(&self, uid: &str) -> Result<(), FileError> {
         self.notes.lock().unwrap().remove(uid);
         Ok(())
     }

@@ -10,10 +10,11 @@ use std::time::{Duration, Instant};
 use base64::Engine as _;
 use bedplate_api::id::MachineName;
 use bedplate_api::wire::Seed;
+use bedplate_process::file::FileError;
 use thiserror::Error;
 use zeroize::Zeroizing;
 
-use super::state::{KeepStateError, Places};
+use super::state::Places;
 
 /// A longer token is none: a seed is some 1.5 KiB.
 const MOST: u64 = 64 << 10;
@@ -54,7 +55,7 @@ pub enum EnrollError {
     BadServer(String),
     /// It cannot be left for the service.
     #[error("the token cannot be handed to the service")]
-    Keep(#[from] KeepStateError),
+    Keep(#[from] FileError),
     /// It was handed over, and is not used yet.
     #[error("not enrolled within {seconds} s, the service goes on trying: {why}")]
     Waits {

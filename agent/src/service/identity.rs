@@ -12,14 +12,13 @@ use std::io;
 use std::path::{Path, PathBuf};
 
 use bedplate_api::id::MachineName;
+use bedplate_process::file::{FileError, read_optional, remove_optional, sync_directory, write_atomic};
 use jiff::Timestamp;
 use rcgen::{CertificateParams, DistinguishedName, DnType, KeyPair, PKCS_ECDSA_P256_SHA256, PublicKeyData};
 use rustls_pki_types::CertificateDer;
 use rustls_pki_types::pem::PemObject;
 use thiserror::Error;
 use x509_parser::prelude::{FromDer, X509Certificate};
-
-use crate::file::{read_optional, remove_optional, sync_directory, write_atomic};
 
 /// The host's key.
 const KEY: &str = "key.pem";
@@ -30,16 +29,8 @@ const NEXT_KEY: &str = "key.next.pem";
 #[derive(Debug, Error)]
 pub enum IdentityError {
     /// A file cannot be read or written.
-    #[error("cannot {act} {path}")]
-    File {
-        /// What was tried.
-        act: &'static str,
-        /// The file.
-        path: PathBuf,
-        /// Why not.
-        #[source]
-        source: io::Error,
-    },
+    #[error(transparent)]
+    File(#[from] FileError),
     /// The key's file does not hold a key.
     #[error("{path} holds no usable key: remove it, then the host enrolls anew with its next boot")]
     Key {
@@ -117,11 +108,9 @@ impl Identity {
         if next.check(certificate_pem).is_err() {
             return Ok(());
         }
-        let request = directory.join(format!("{machine}.next.csr.pem"));
-        let removed = remove_optional(&request);
-        removed.map_err(|source| IdentityError::File { act: "remove", path: request, source })?;
-        let renamed = std::fs::rename(&path, directory.join(KEY)).and_then(|()| sync_directory(directory));
-        renamed.map_err(|source| IdentityError::File { act: "rename", path, source })
+        remove_optional(&directory.join(format!("{machine}.next.csr.pem")))?;
+        std::fs::rename(&path, directory.join(KEY)).map_err(FileError::at("rename", &path))?;
+        Ok(sync_directory(directory)?)
     }
 
     fn with_request(key: KeyPair, csr_path: &Path, machine: &MachineName) -> Result<Self, IdentityError> {
@@ -197,15 +186,12 @@ fn is_request_of(pem: &str, key: &KeyPair) -> bool {
 }
 
 fn read_text(path: &Path) -> Result<Option<String>, IdentityError> {
-    let file = |source| IdentityError::File { act: "read", path: path.to_owned(), source };
-    let bytes = read_optional(path).map_err(file)?;
-    let text = bytes.map(|bytes| String::from_utf8(bytes).map_err(|_| io::ErrorKind::InvalidData.into()));
-    text.transpose().map_err(file)
+    let text = read_optional(path)?.map(String::from_utf8).transpose();
+    Ok(text.map_err(|_| FileError::at("read", path)(io::ErrorKind::InvalidData.into()))?)
 }
 
 fn write(path: &Path, text: &str) -> Result<(), IdentityError> {
-    let file = |source| IdentityError::File { act: "write", path: path.to_owned(), source };
-    write_atomic(path, text.as_bytes(), 0o600).map_err(file)
+    Ok(write_atomic(path, text.as_bytes(), 0o600)?)
 }
 
 #[cfg(test)]

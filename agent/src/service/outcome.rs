@@ -5,9 +5,9 @@
 use std::time::Duration;
 
 use bedplate_api::wire::EnrollResponse;
+use bedplate_process::file::FileError;
 
 use super::identity::IdentityError;
-use super::state::KeepStateError;
 use crate::https::request::AskError;
 use crate::plane::{AskServerError, PrepareClientError};
 
@@ -15,7 +15,7 @@ use crate::plane::{AskServerError, PrepareClientError};
 #[derive(Debug, thiserror::Error)]
 pub(super) enum ActError {
     #[error("the agent's state cannot be kept")]
-    State(#[from] KeepStateError),
+    State(#[from] FileError),
     #[error("the host's identity cannot be used")]
     Identity(#[from] IdentityError),
     #[error("pxed was not reached, or refused")]

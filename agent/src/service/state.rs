@@ -2,17 +2,15 @@
 //!
 //! One file holds the whole enrollment, so that it is there or not there. Called by `run` and by `bedplate-agent status`.
 
-use std::io;
-use std::path::{Path, PathBuf};
+use std::path::PathBuf;
 
 use bedplate_api::id::{BootId, MachineName, SiteName};
 use bedplate_api::machine::StateDiskStatus;
 use bedplate_api::wire::{KubernetesEndpoint, Seed};
+use bedplate_process::file::{FileError, read_json, remove_optional, write_json};
 use jiff::Timestamp;
 use serde::{Deserialize, Serialize};
-use thiserror::Error;
 
-use crate::file::{read_optional, remove_optional, write_atomic};
 use crate::stage1::handover::BootFacts;
 
 /// Where the agent keeps things.
@@ -24,31 +22,6 @@ pub struct Places {
     pub run: PathBuf,
     /// Root of the trees that facts are read from: `/`.
     pub root: PathBuf,
-}
-
-/// Why a file of the agent's cannot be used.
-#[derive(Debug, Error)]
-pub enum KeepStateError {
-    /// A file cannot be read, written or removed.
-    #[error("cannot {act} {path}")]
-    File {
-        /// What was tried.
-        act: &'static str,
-        /// The file.
-        path: PathBuf,
-        /// Why not.
-        #[source]
-        source: io::Error,
-    },
-    /// A file cannot be understood.
-    #[error("{path} is damaged")]
-    Damaged {
-        /// The file.
-        path: PathBuf,
-        /// Why not.
-        #[source]
-        source: serde_json::Error,
-    },
 }
 
 /// What an enrollment brought.
@@ -128,35 +101,33 @@ pub struct Standing {
 
 impl Places {
     /// The seed, if stage-1 left one and it has not done its work yet.
-    pub fn read_seed(&self) -> Result<Option<Seed>, KeepStateError> {
+    pub fn read_seed(&self) -> Result<Option<Seed>, FileError> {
         read_json(&self.run.join("seed.json"))
     }
 
     /// Leaves a seed for the service, whole or not at all.
-    pub fn write_seed(&self, seed: &Seed) -> Result<(), KeepStateError> {
-        let made = std::fs::create_dir_all(&self.run);
-        made.map_err(|source| KeepStateError::File { act: "make", path: self.run.clone(), source })?;
+    pub fn write_seed(&self, seed: &Seed) -> Result<(), FileError> {
+        std::fs::create_dir_all(&self.run).map_err(FileError::at("create", &self.run))?;
         write_json(&self.run.join("seed.json"), seed, 0o600)
     }
 
     /// Removes the seed.
-    pub fn forget_seed(&self) -> Result<(), KeepStateError> {
-        let path = self.run.join("seed.json");
-        remove_optional(&path).map_err(|source| KeepStateError::File { act: "remove", path, source })
+    pub fn forget_seed(&self) -> Result<(), FileError> {
+        remove_optional(&self.run.join("seed.json"))
     }
 
     /// How stage-1 brought this host up; `None`: the host was not netbooted.
-    pub fn read_boot_facts(&self) -> Result<Option<BootFacts>, KeepStateError> {
+    pub fn read_boot_facts(&self) -> Result<Option<BootFacts>, FileError> {
         read_json(&self.run.join("boot.json"))
     }
 
     /// The enrollment, if there is one.
-    pub fn read_enrollment(&self) -> Result<Option<Enrollment>, KeepStateError> {
+    pub fn read_enrollment(&self) -> Result<Option<Enrollment>, FileError> {
         read_json(&self.state.join("enrollment.json"))
     }
 
     /// Keeps the enrollment, and a kubeconfig beside it if there is a cluster. On disk when it returns.
-    pub fn write_enrollment(&self, enrollment: &Enrollment) -> Result<(), KeepStateError> {
+    pub fn write_enrollment(&self, enrollment: &Enrollment) -> Result<(), FileError> {
         if let Some(kubernetes) = &enrollment.kubernetes {
             write_json(&self.state.join("kubeconfig"), &self.kubeconfig(enrollment, kubernetes), 0o600)?;
         }
@@ -184,7 +155,7 @@ impl Places {
     }
 
     /// Where the agent stands, as it last said.
-    pub fn read_standing(&self) -> Result<Option<Standing>, KeepStateError> {
+    pub fn read_standing(&self) -> Result<Option<Standing>, FileError> {
         read_json(&self.run.join("agent.json"))
     }
 
@@ -196,24 +167,9 @@ impl Places {
     }
 
     /// Says where the agent stands.
-    pub fn write_standing(&self, standing: &Standing) -> Result<(), KeepStateError> {
+    pub fn write_standing(&self, standing: &Standing) -> Result<(), FileError> {
         write_json(&self.run.join("agent.json"), standing, 0o644)
     }
-}
-
-fn read_json<T: serde::de::DeserializeOwned>(path: &Path) -> Result<Option<T>, KeepStateError> {
-    let bytes = read_optional(path);
-    let bytes =
-        bytes.map_err(|source| KeepStateError::File { act: "read", path: path.to_owned(), source })?;
-    let parsed = bytes.map(|bytes| serde_json::from_slice(&bytes)).transpose();
-    parsed.map_err(|source| KeepStateError::Damaged { path: path.to_owned(), source })
-}
-
-fn write_json(path: &Path, value: &impl Serialize, mode: u32) -> Result<(), KeepStateError> {
-    let bytes = serde_json::to_vec(value);
-    let bytes = bytes.map_err(|source| KeepStateError::Damaged { path: path.to_owned(), source })?;
-    let written = write_atomic(path, &bytes, mode);
-    written.map_err(|source| KeepStateError::File { act: "write", path: path.to_owned(), source })
 }
 
 impl Standing {

@@ -4,16 +4,15 @@
 //! Blocking calls only. Called by `node`.
 
 use std::fs;
-use std::io;
 
 use bedplate_api::configuration::{NodeRole, Template};
 use bedplate_api::machine::SlotName;
 use bedplate_bootstrap::{makes_a_cluster, unit};
+use bedplate_process::file::{read_json, remove_optional, write_atomic, write_json};
 use serde::{Deserialize, Serialize};
 
 use super::bind;
 use super::store::{KeepSlotError, Slots};
-use crate::file::{remove_optional, write_atomic};
 use crate::model::SlotSeen;
 
 /// Where a container runtime listens in a node image that does not say so.
@@ -43,14 +42,7 @@ impl Slots {
     /// # Errors
     /// It cannot be written.
     pub fn write_filled(&self, slot: SlotName, filled: &Filled) -> Result<(), KeepSlotError> {
-        let path = self.places().filled(slot);
-        let bytes = serde_json::to_vec(filled)
-            .map_err(|source| KeepSlotError::Damaged { path: path.clone(), source })?;
-        write_atomic(&path, &bytes, 0o600).map_err(|source| KeepSlotError::File {
-            act: "write",
-            path: path.clone(),
-            source,
-        })
+        Ok(write_json(&self.places().filled(slot), filled, 0o600)?)
     }
 
     /// Whether a file of what outlives the slot's root is there, such as kubeadm's marks; its path as a control plane's slot sees it. No
@@ -69,8 +61,8 @@ impl Slots {
     pub fn set_mark(&self, slot: SlotName, mark: &str, there: bool) -> Result<(), KeepSlotError> {
         let Some((name, path)) = bind::kept(mark, NodeRole::ControlPlane) else { return Ok(()) };
         let path = self.places().kept(slot, name).join(path.trim_start_matches('/'));
-        let set = if there { write_atomic(&path, b"", 0o600) } else { remove_optional(&path).map(drop) };
-        set.map_err(|source| KeepSlotError::File { act: "write", path, source })
+        let set = if there { write_atomic(&path, b"", 0o600) } else { remove_optional(&path) };
+        Ok(set?)
     }
 
     /// A slot as it lies on disk; whether it runs, its unit says.
@@ -105,14 +97,7 @@ impl Slots {
     /// # Errors
     /// It is there and cannot be read.
     pub fn filled(&self, slot: SlotName) -> Result<Option<Filled>, KeepSlotError> {
-        let path = self.places().filled(slot);
-        let bytes = match fs::read(&path) {
-            Ok(bytes) => bytes,
-            Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(None),
-            Err(source) => return Err(KeepSlotError::File { act: "read", path, source }),
-        };
-        let parsed = serde_json::from_slice(&bytes);
-        parsed.map(Some).map_err(|source| KeepSlotError::Damaged { path, source })
+        Ok(read_json(&self.places().filled(slot))?)
     }
 }
 

@@ -13,8 +13,9 @@ use std::collections::BTreeMap;
 use std::fs;
 use std::path::{Path, PathBuf};
 
-use super::store::{KeepSlotError, Slots, failed, make_directory, read_json, write_json};
-use crate::file::remove_optional;
+use bedplate_process::file::{read_json, remove_optional, write_json};
+
+use super::store::{KeepSlotError, Slots, make_directory};
 
 /// Made by the kernel itself with a module, and not to be removed.
 const KERNELS: [&str; 9] =
@@ -37,7 +38,7 @@ impl Slots {
     pub fn remember_links(&self, root: &Path) -> Result<(), KeepSlotError> {
         let noted = self.noted();
         noted.parent().map_or(Ok(()), |directory| make_directory(directory, 0o755))?;
-        write_json(&noted, &links(root))
+        Ok(write_json(&noted, &links(root), 0o600)?)
     }
 
     /// Links that network plug-ins have made since; none if nothing was noted.
@@ -55,8 +56,7 @@ impl Slots {
     /// # Errors
     /// It cannot be removed.
     pub fn forget_links(&self) -> Result<(), KeepSlotError> {
-        let noted = self.noted();
-        remove_optional(&noted).map_err(failed("remove", &noted))
+        Ok(remove_optional(&self.noted())?)
     }
 }
 

@@ -9,6 +9,7 @@ use base64::Engine as _;
 use base64::engine::general_purpose::STANDARD;
 use bedplate_api::id::MachineName;
 use bedplate_api::machine::SlotName;
+use bedplate_process::file::{read_optional, remove_optional, write_atomic};
 use jiff::Timestamp;
 use rcgen::{CertificateParams, DistinguishedName, DnType, KeyPair, PKCS_ECDSA_P256_SHA256, PublicKeyData};
 use rustls_pki_types::CertificateDer;
@@ -18,7 +19,6 @@ use x509_parser::prelude::{FromDer, X509Certificate};
 use zeroize::{Zeroize as _, Zeroizing};
 
 use super::store::{KeepSlotError, Slots, failed, make_directory};
-use crate::file::{read_optional, remove_optional, write_atomic};
 
 /// Number of hexadecimal digits in a request's name.
 const NAME_DIGITS: usize = 20;
@@ -78,13 +78,12 @@ impl Slots {
     /// # Errors
     /// It cannot be removed.
     pub fn forget_kubelet_key(&self, slot: SlotName) -> Result<(), KeepSlotError> {
-        let path = self.places().kubelet_key(slot);
-        remove_optional(&path).map_err(failed("remove", &path))
+        Ok(remove_optional(&self.places().kubelet_key(slot))?)
     }
 
     fn kubelet_key(&self, slot: SlotName) -> Result<KeyPair, KeepSlotError> {
         let path = self.places().kubelet_key(slot);
-        let kept = read_optional(&path).map_err(failed("read", &path))?.map(Zeroizing::new);
+        let kept = read_optional(&path)?.map(Zeroizing::new);
         // A key that cannot be read is of no use to anyone, and has no certificate that is.
         if let Some(key) = kept.and_then(|der| KeyPair::try_from(der.as_slice()).ok()) {
             return Ok(key);
@@ -94,7 +93,7 @@ impl Slots {
         if let Some(directory) = path.parent() {
             make_directory(directory, 0o700)?;
         }
-        write_atomic(&path, key.serialized_der(), 0o600).map_err(failed("write", &path))?;
+        write_atomic(&path, key.serialized_der(), 0o600)?;
         Ok(key)
     }
 }

@@ -11,6 +11,9 @@ use std::sync::Arc;
 
 use bedplate_api::configuration::NodeRole;
 use bedplate_api::machine::{RolledBack, SlotName, VersionRef};
+use bedplate_process::file::{
+    FileError, read_json, read_optional, remove_optional, write_atomic, write_json,
+};
 use jiff::Timestamp;
 use serde::{Deserialize, Serialize};
 use zeroize::Zeroizing;
@@ -21,7 +24,6 @@ use super::contents::{Contents, SlotFile, text};
 use super::paths::Places;
 use super::render::File;
 use super::trash::Trash;
-use crate::file::{read_optional, remove_optional, write_atomic};
 use crate::model::Record;
 
 /// What of a slot outlives its root: its name below `state`, and where the slot has it. The last two are a control plane's: what
@@ -46,15 +48,8 @@ pub fn kept(role: NodeRole) -> &'static [(&'static str, &'static str)] {
 #[derive(Debug, thiserror::Error)]
 pub enum KeepSlotError {
     /// The file system refused.
-    #[error("cannot {act} {}", path.display())]
-    File {
-        /// What was tried.
-        act: &'static str,
-        /// Where.
-        path: PathBuf,
-        /// Why not.
-        source: io::Error,
-    },
+    #[error(transparent)]
+    File(FileError),
     /// A file of ours that is not what we wrote.
     #[error(
         "{} is damaged: remove it, and the slot is filled anew, unless a control plane is in it (docs/node.md, \"The first control plane\")",
@@ -64,16 +59,25 @@ pub enum KeepSlotError {
         /// Which one.
         path: PathBuf,
         /// What is wrong with it.
-        source: serde_json::Error,
+        source: io::Error,
     },
     /// A file could not be put into the root.
     #[error("the slot's root cannot be filled")]
     Inside(#[from] WriteInsideError),
 }
 
-pub(super) fn failed(act: &'static str, path: &Path) -> impl FnOnce(io::Error) -> KeepSlotError {
-    let path = path.to_owned();
-    move |source| KeepSlotError::File { act, path, source }
+impl From<FileError> for KeepSlotError {
+    fn from(error: FileError) -> Self {
+        match error.is_damaged() {
+            true => Self::Damaged { path: error.path, source: error.source },
+            false => Self::File(error),
+        }
+    }
+}
+
+pub(super) fn failed(action: &'static str, path: &Path) -> impl FnOnce(io::Error) -> KeepSlotError + use<> {
+    let failed = FileError::at(action, path);
+    move |source| failed(source).into()
 }
 
 /// What is remembered beside the slots, `node.json`.
@@ -123,7 +127,7 @@ impl Slots {
     /// # Errors
     /// It is there and cannot be read.
     pub fn record(&self, slot: SlotName) -> Result<Option<Record>, KeepSlotError> {
-        read_json(&self.places.record(slot))
+        Ok(read_json(&self.places.record(slot))?)
     }
 
     /// Writes a slot's record.
@@ -132,7 +136,7 @@ impl Slots {
     /// It cannot be written.
     pub fn write_record(&self, slot: SlotName, record: &Record) -> Result<(), KeepSlotError> {
         make_directory(&self.places.slot(slot), 0o700)?;
-        write_json(&self.places.record(slot), record)
+        Ok(write_json(&self.places.record(slot), record, 0o600)?)
     }
 
     /// What is remembered beside the slots.
@@ -149,7 +153,7 @@ impl Slots {
     /// It cannot be written.
     pub fn write_ledger(&self, ledger: &Ledger) -> Result<(), KeepSlotError> {
         make_directory(&self.places.state, 0o755)?;
-        write_json(&self.places.state.join("node.json"), ledger)
+        Ok(write_json(&self.places.state.join("node.json"), ledger, 0o600)?)
     }
 
     /// Makes the directories of an empty slot over these layers, the lowest first.
@@ -172,7 +176,7 @@ impl Slots {
         }
         for (number, layer) in layers.iter().enumerate() {
             let link = self.places.layer(slot, number);
-            remove_optional(&link).map_err(failed("remove", &link))?;
+            remove_optional(&link)?;
             symlink(layer, &link).map_err(failed("make", &link))?;
         }
         self.make_shared(slot)
@@ -224,15 +228,14 @@ impl Slots {
     pub fn write_host(&self, files: &[File]) -> Result<bool, KeepSlotError> {
         let mut changed = false;
         for file in files {
-            let before = read_optional(&file.path).map_err(failed("read", &file.path))?;
+            let before = read_optional(&file.path)?;
             if before.is_some_and(|before| before == file.content.as_bytes()) {
                 continue;
             }
             if let Some(directory) = file.path.parent() {
                 make_directory(directory, 0o755)?;
             }
-            write_atomic(&file.path, file.content.as_bytes(), file.mode)
-                .map_err(failed("write", &file.path))?;
+            write_atomic(&file.path, file.content.as_bytes(), file.mode)?;
             changed = true;
         }
         Ok(changed)
@@ -276,18 +279,6 @@ pub(super) fn make_directory(path: &Path, mode: u32) -> Result<(), KeepSlotError
         }
         Err(error) => Err(failed("make", path)(error)),
     }
-}
-
-pub(super) fn read_json<T: serde::de::DeserializeOwned>(path: &Path) -> Result<Option<T>, KeepSlotError> {
-    let bytes = read_optional(path).map_err(failed("read", path))?;
-    let parsed = bytes.map(|bytes| serde_json::from_slice(&bytes)).transpose();
-    parsed.map_err(|source| KeepSlotError::Damaged { path: path.to_owned(), source })
-}
-
-pub(super) fn write_json(path: &Path, value: &impl Serialize) -> Result<(), KeepSlotError> {
-    let bytes = serde_json::to_vec(value);
-    let bytes = bytes.map_err(|source| KeepSlotError::Damaged { path: path.to_owned(), source })?;
-    write_atomic(path, &bytes, 0o600).map_err(failed("write", path))
 }
 
 #[cfg(test)]

@@ -12,12 +12,12 @@ use std::path::Path;
 use std::sync::atomic::{AtomicU64, Ordering};
 
 use bedplate_api::machine::SlotName;
+use bedplate_process::file::sync_directory;
 use rustix::io::Errno;
 use tokio::sync::{Notify, watch};
 
 use super::remove::{RemoveTreeError, empty_directory};
 use super::store::{KeepSlotError, Slots, failed, make_directory};
-use crate::file::sync_directory;
 use crate::model::{Record, Stage};
 
 /// State of the removal, shared by all users of the slots of one host.
@@ -160,7 +160,7 @@ impl Slots {
         }
         // The trash may be new: its own names count too.
         for changed in trash.ancestors().take(3).chain(directory.parent()) {
-            sync_directory(changed).map_err(failed("write", changed))?;
+            sync_directory(changed)?;
         }
         self.trash().put.fetch_add(1, Ordering::Relaxed);
         self.trash().more.notify_one();

@@ -10,6 +10,7 @@ use std::path::Path;
 use std::time::{Duration, Instant};
 
 use bedplate_api::wire::{RootFs, SEED_PATH, Seed, Stage, StageReport};
+use bedplate_process::file::write_atomic;
 use jiff::Timestamp;
 
 use super::arguments::{BootArguments, read_arguments};
@@ -24,7 +25,6 @@ use super::plan::{Step, plan_retry};
 use super::root_image::{Partial, check_memory};
 use super::state_disk::{self, RootPrograms};
 use super::{clock, dhcp, http, new_root};
-use crate::file::write_atomic;
 
 const INTERFACE_WAIT: Duration = Duration::from_secs(20);
 
@@ -73,7 +73,7 @@ fn run_steps(boot: &mut Boot, step: &mut Step) {
             Err(error) => {
                 in_a_row = in_a_row.saturating_add(1);
                 boot.failures = boot.failures.saturating_add(1);
-                let retry = plan_retry(*step, in_a_row, random());
+                let retry = plan_retry(*step, in_a_row, random_fraction());
                 let text = chain(&error);
                 say(&format!("{step}: FAILED: {text}"));
                 boot.report_failure(*step, &text);
@@ -155,7 +155,7 @@ impl Boot {
 
     fn read_seed(&mut self) -> Result<String, StageError> {
         let path = || SEED_PATH.to_owned();
-        let bytes = crate::file::read_optional(Path::new(SEED_PATH))
+        let bytes = bedplate_process::file::read_optional(Path::new(SEED_PATH))
             .map_err(StageError::system("read", SEED_PATH))?;
         let bytes = bytes.ok_or_else(|| StageError::NoSeed { path: path() })?;
         let seed: Seed =
@@ -318,6 +318,12 @@ fn say_failures(loaded: &Loaded) {
     for failure in &loaded.failures {
         say(&format!("no reason to stop: {failure}"));
     }
+}
+
+/// A random number from 0 to 1 for jitter.
+fn random_fraction() -> f64 {
+    let [high, ..] = random().to_be_bytes();
+    f64::from(high) / 256.0
 }
 
 /// A random number for jitter and transaction ids: never waits, as the system's source might so early.

@@ -15,13 +15,13 @@ use std::time::{Duration, Instant};
 use bedplate_api::id::MachineName;
 use bedplate_api::machine::Disk;
 use bedplate_api::wire::{DiskSelector, StateDiskRequest};
+use bedplate_process::file;
 use nix::errno::Errno;
 use nix::mount::{MntFlags, MsFlags, mount, umount2};
 
 use super::disk_selector::{SelectDiskError, select_disk};
 use super::error::StageError;
 use super::state_plan::{Content, LABEL, LABEL_NEW, MARKER, Marker, StatePlan, plan_state_disk};
-use crate::file;
 use crate::hardware::disk::observe_disks;
 
 const EDGE: u64 = 4 << 20;
@@ -165,7 +165,7 @@ fn read_marker(root: &Path, mounted: Result<(), Errno>) -> Content {
             Err(error) => damaged(format!("whose {MARKER} is damaged ({error})")),
         },
         Ok(None) => damaged(format!("without {MARKER}")),
-        Err(error) => damaged(format!("whose {MARKER} cannot be read ({error})")),
+        Err(error) => damaged(format!("whose {MARKER} cannot be read ({})", error.source)),
     }
 }
 

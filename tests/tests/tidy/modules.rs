@@ -31,7 +31,7 @@ pub(crate) const PROGRAMS: &[Program] = &[
             &["slot"],
             &["cri", "bus", "https", "metrics", "model", "fault"],
             &["stage1"],
-            &["name", "hardware", "file"],
+            &["name", "hardware"],
         ],
         upward: &[("bus", "slot"), ("node", "service"), ("operation", "service"), ("plane", "service")],
     },

@@ -9,9 +9,9 @@ use std::path::PathBuf;
 
 use bedplate_api::machine::{NODE_CONFIGURATION, NODE_VERSION, SlotName, VersionRef};
 use bedplate_bootstrap::diff::Edit;
+use bedplate_process::file::{read_optional, write_atomic};
 
 use super::{ApplyError, rendered};
-use crate::file::{read_optional, write_atomic};
 use crate::node::effects::Parts;
 use crate::slot::store::{KeepSlotError, Slots};
 
@@ -33,8 +33,7 @@ pub(in crate::node) fn is_annotated(
     named: Option<&VersionRef>,
 ) -> Result<bool, KeepSlotError> {
     let path = mark(slots, slot);
-    let read = read_optional(&path).map_err(|source| KeepSlotError::File { act: "read", path, source })?;
-    Ok(read.is_some_and(|mark| mark == marked(node_uid, named).as_bytes()))
+    Ok(read_optional(&path)?.is_some_and(|mark| mark == marked(node_uid, named).as_bytes()))
 }
 
 /// Writes them.
@@ -62,13 +61,7 @@ pub(super) async fn annotate(parts: &Parts, slot: SlotName, node_uid: &str) -> R
         }
     }
     let mark_text = marked(node_uid, named.as_ref());
-    let marked = parts.on_disk(move |slots| {
-        let path = mark(slots, slot);
-        write_atomic(&path, mark_text.as_bytes(), 0o600).map_err(|source| KeepSlotError::File {
-            act: "write",
-            path,
-            source,
-        })
-    });
+    let marked =
+        parts.on_disk(move |slots| Ok(write_atomic(&mark(slots, slot), mark_text.as_bytes(), 0o600)?));
     Ok(marked.await?)
 }

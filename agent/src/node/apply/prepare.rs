@@ -181,7 +181,7 @@ async fn image(
 fn forget_access(parts: &Parts, slot: SlotName) {
     for name in [PULL_FILE, CA_FILE] {
         let path = parts.slots.places().shared(slot).join(name);
-        if let Err(error) = crate::file::remove_optional(&path) {
+        if let Err(error) = bedplate_process::file::remove_optional(&path) {
             tracing::warn!(%error, path = %path.display(), "what the image was fetched with stays in memory until the next boot");
         }
     }

@@ -13,6 +13,7 @@ use bedplate_api::configuration::SecretRef;
 use bedplate_api::machine::SlotName;
 use bedplate_bootstrap::{JoinedBy, joined_by, kubeconfig_with_token};
 use bedplate_process::exit::chain;
+use bedplate_process::file::remove_optional;
 use jiff::Timestamp;
 use zeroize::Zeroizing;
 
@@ -69,7 +70,7 @@ pub(super) async fn renew(parts: &Parts, slot: SlotName, say: Say<'_>) -> Result
 /// A key or a token is in it.
 fn take_back(slots: &Slots, slot: SlotName) -> Result<(), KeepSlotError> {
     let path = slots.places().shared(slot).join(FILE);
-    crate::file::remove_optional(&path).map_err(|source| KeepSlotError::File { act: "remove", path, source })
+    Ok(remove_optional(&path)?)
 }
 
 /// Takes back what an agent has left that was ended while the kubelet asked: nobody else would, if it was given a certificate since.

@@ -3,15 +3,15 @@
 //! A note says that an operation was begun before it is begun, and how it ended before anybody is told: so neither a kill nor an API
 //! server that is restored from a backup has it done again. Kept for thirty days. Called by `run`.
 
-use std::io;
 use std::path::{Path, PathBuf};
 
 use async_trait::async_trait;
+use bedplate_process::exit::chain;
+use bedplate_process::file::{FileError, read_json, remove_optional, write_json};
 use jiff::{SignedDuration, Timestamp};
 use serde::{Deserialize, Serialize};
 use sha2::{Digest as _, Sha256};
 
-use crate::file::{read_optional, remove_optional, write_atomic};
 use crate::hardware::names_in;
 use crate::operation::progress::End;
 
@@ -41,11 +41,11 @@ pub struct Note {
 #[async_trait]
 pub trait Notes: Send + Sync {
     /// All of them. What is damaged is left out, and said.
-    async fn read(&self) -> io::Result<Vec<Note>>;
+    async fn read(&self) -> Result<Vec<Note>, FileError>;
     /// Keeps one; on disk when it returns.
-    async fn put(&self, note: &Note) -> io::Result<()>;
+    async fn put(&self, note: &Note) -> Result<(), FileError>;
     /// Removes one.
-    async fn remove(&self, uid: &str) -> io::Result<()>;
+    async fn remove(&self, uid: &str) -> Result<(), FileError>;
 }
 
 /// Notes in a directory.
@@ -71,24 +71,27 @@ impl NoteDirectory {
 }
 
 /// Where it may wait for a disk.
-async fn on_disk<T: Send + 'static>(work: impl FnOnce() -> io::Result<T> + Send + 'static) -> io::Result<T> {
-    tokio::task::spawn_blocking(work).await.map_err(io::Error::other)?
+async fn on_disk<T: Send + 'static>(work: impl FnOnce() -> T + Send + 'static) -> T {
+    match tokio::task::spawn_blocking(work).await {
+        Ok(done) => done,
+        Err(error) => std::panic::resume_unwind(error.into_panic()),
+    }
 }
 
 #[async_trait]
 impl Notes for NoteDirectory {
-    async fn read(&self) -> io::Result<Vec<Note>> {
+    async fn read(&self) -> Result<Vec<Note>, FileError> {
         let directory = self.0.clone();
         on_disk(move || {
             let mut notes = Vec::new();
             for name in names_in(&directory).into_iter().filter(|name| name.ends_with(".json")) {
                 let path = directory.join(&name);
-                let Some(bytes) = read_optional(&path)? else { continue };
-                match serde_json::from_slice(&bytes) {
-                    Ok(note) => notes.push(note),
-                    Err(error) => {
-                        tracing::warn!(path = %path.display(), %error, "a note on an operation is damaged");
+                match read_json(&path) {
+                    Ok(note) => notes.extend(note),
+                    Err(error) if error.is_damaged() => {
+                        tracing::warn!(error = chain(&error), "skipping a damaged note on an operation");
                     }
+                    Err(error) => return Err(error),
                 }
             }
             Ok(notes)
@@ -96,17 +99,17 @@ impl Notes for NoteDirectory {
         .await
     }
 
-    async fn put(&self, note: &Note) -> io::Result<()> {
+    async fn put(&self, note: &Note) -> Result<(), FileError> {
         let (directory, path) = (self.0.clone(), self.place(&note.uid));
-        let bytes = serde_json::to_vec(note)?;
+        let note = note.clone();
         on_disk(move || {
-            std::fs::create_dir_all(&directory)?;
-            write_atomic(&path, &bytes, 0o600)
+            std::fs::create_dir_all(&directory).map_err(FileError::at("create", &directory))?;
+            write_json(&path, &note, 0o600)
         })
         .await
     }
 
-    async fn remove(&self, uid: &str) -> io::Result<()> {
+    async fn remove(&self, uid: &str) -> Result<(), FileError> {
         let path = self.place(uid);
         on_disk(move || remove_optional(&path)).await
     }

@@ -343,6 +343,7 @@ fn a_disk_that_gets_full_while_a_slot_is_filled_is_no_other_fault_of_the_disk() 
     use crate::node::apply::ApplyError;
     use crate::slot::confined_writer::WriteInsideError;
     use crate::slot::store::KeepSlotError;
+    use bedplate_process::file::FileError;
     let full = |code| {
         let source = std::io::Error::from_raw_os_error(code);
         ApplyError::Slot(WriteInsideError::Act { act: "write", path: "/etc/a".to_owned(), source }.into())
@@ -353,7 +354,7 @@ fn a_disk_that_gets_full_while_a_slot_is_filled_is_no_other_fault_of_the_disk() 
     let path = "/var/lib/bedplate/slots/b/filled.json".into();
     let source = std::io::Error::from_raw_os_error(28);
     assert_eq!(
-        ApplyError::Slot(KeepSlotError::File { act: "write", path, source }).reason(),
+        ApplyError::Slot(KeepSlotError::File(FileError { action: "write", path, source })).reason(),
         Some(PavedReason::InsufficientSpace)
     );
 }
