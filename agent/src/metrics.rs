@@ -6,12 +6,12 @@
 
 use std::collections::BTreeMap;
 use std::fmt;
-use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
 use bedplate_api::machine::{Slot, SlotName, SlotState};
 use bedplate_api::operation::AGENT_OPERATIONS;
 use bedplate_process::family::{Row, count_rows, gauge_rows, seconds_rows};
+use bedplate_process::lock::Lock;
 use jiff::Timestamp;
 use prometheus_client::collector::Collector;
 use prometheus_client::encoding::DescriptorEncoder;
@@ -42,7 +42,7 @@ type Words = (&'static str, &'static str);
 /// What is counted.
 #[derive(Debug)]
 pub struct Metrics {
-    inner: Mutex<Inner>,
+    inner: Lock<Inner>,
 }
 
 #[derive(Debug, Default)]
@@ -62,7 +62,7 @@ struct Inner {
 impl Metrics {
     const fn new() -> Self {
         Self {
-            inner: Mutex::new(Inner {
+            inner: Lock::new(Inner {
                 acts: BTreeMap::new(),
                 steps: BTreeMap::new(),
                 operations: BTreeMap::new(),
@@ -77,13 +77,9 @@ impl Metrics {
         }
     }
 
-    fn inner(&self) -> MutexGuard<'_, Inner> {
-        self.inner.lock().unwrap_or_else(PoisonError::into_inner)
-    }
-
     /// An act towards pxed or the cluster: enroll, renew, report.
     pub fn act(&self, act: &'static str, went: Went, now: Timestamp) {
-        let mut inner = self.inner();
+        let mut inner = self.inner.lock();
         *inner.acts.entry((act, word(went))).or_default() += 1;
         if act == "report" && went == Went::Done {
             inner.last_report = Some(now);
@@ -92,7 +88,7 @@ impl Metrics {
 
     /// A step of the node's plan, by its name.
     pub fn step(&self, step: &'static str, went: Went, took: Duration) {
-        let mut inner = self.inner();
+        let mut inner = self.inner.lock();
         let (times, total) = inner.steps.entry((step, word(went))).or_default();
         *times += 1;
         *total += took;
@@ -100,7 +96,7 @@ impl Metrics {
 
     /// A new node did not pass its gate; `rolled_back`: there was a slot to go back to.
     pub fn gate_failed(&self, rolled_back: bool) {
-        let mut inner = self.inner();
+        let mut inner = self.inner.lock();
         if rolled_back { inner.rolled_back += 1 } else { inner.tried_again += 1 }
     }
 
@@ -108,22 +104,22 @@ impl Metrics {
     pub fn operation(&self, name: &str, complete: bool) {
         let known = AGENT_OPERATIONS.into_iter().find(|known| *known == name).unwrap_or("other");
         let result = if complete { "complete" } else { "failed" };
-        *self.inner().operations.entry((known, result)).or_default() += 1;
+        *self.inner.lock().operations.entry((known, result)).or_default() += 1;
     }
 
     /// A watch was begun, or has failed.
     pub fn watch(&self, what: &'static str, went: Went) {
-        *self.inner().watches.entry((what, word(went))).or_default() += 1;
+        *self.inner.lock().watches.entry((what, word(went))).or_default() += 1;
     }
 
     /// How the certificate stands.
     pub fn certificate(&self, ends: Timestamp) {
-        self.inner().certificate_ends = Some(ends);
+        self.inner.lock().certificate_ends = Some(ends);
     }
 
     /// Whether who decides about the node answers, and how the slots stand.
     pub fn node(&self, api: Api, slots: &[Slot]) {
-        let mut inner = self.inner();
+        let mut inner = self.inner.lock();
         inner.live = match api {
             Api::Unasked => None,
             Api::Live => Some(true),
@@ -147,7 +143,7 @@ struct Shown(&'static Metrics);
 
 impl Collector for Shown {
     fn encode(&self, mut encoder: DescriptorEncoder<'_>) -> Result<(), fmt::Error> {
-        let inner = self.0.inner();
+        let inner = self.0.inner.lock();
         inner.encode_contact(&mut encoder)?;
         inner.encode_node(&mut encoder)?;
         let operations = pairs(["operation", "result"], inner.operations.iter());

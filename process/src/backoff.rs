@@ -26,6 +26,11 @@ impl Backoff {
         let base = self.first.saturating_mul(2_u32.saturating_pow(doublings)).min(self.max);
         jittered(base, random)
     }
+
+    /// Returns the longest delay, with jitter.
+    pub fn longest(self) -> Duration {
+        jittered(self.max, 1.0)
+    }
 }
 
 /// Returns the duration, moved by up to a quarter to either side.
@@ -54,6 +59,7 @@ mod tests {
         let delays =
             [0, 1, 2, 3, 9, 10, u32::MAX].map(|failures| BACKOFF.delay(failures, NO_JITTER).as_secs());
         assert_eq!(delays, [1, 1, 2, 4, 256, 300, 300]);
+        assert_eq!(BACKOFF.longest().as_secs(), 375);
     }
 
     #[test]

@@ -4,9 +4,10 @@
 
 use std::{
     collections::HashMap,
-    sync::{Mutex, PoisonError},
     time::{Duration, Instant},
 };
+
+use crate::lock::Lock;
 
 /// Interval between two lines of one reason and subject.
 const LINE_INTERVAL: Duration = Duration::from_secs(60);
@@ -20,7 +21,7 @@ type Key = (&'static str, Option<String>);
 /// Lines of the last minute.
 #[derive(Debug, Default)]
 pub struct LogPace {
-    lines: Mutex<HashMap<Key, Line>>,
+    lines: Lock<HashMap<Key, Line>>,
 }
 
 #[derive(Debug)]
@@ -44,7 +45,7 @@ impl LogPace {
     /// Returns the number of lines omitted since the last one if a line may be written now. `None`: omit this line.
     pub fn admit(&self, reason: &'static str, subject: Option<&str>, now: Instant) -> Option<u64> {
         // Each change is complete before the lock is released.
-        let mut lines = self.lines.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut lines = self.lines.lock();
         let mut key = (reason, subject.map(str::to_owned));
         if lines.len() >= MAX_SUBJECTS && !lines.contains_key(&key) {
             lines.retain(|_, line| line.omitted > 0 || !line.is_over(now));
@@ -66,7 +67,7 @@ impl LogPace {
 
     /// Takes the lines that were omitted before the current minute. Call it periodically: no later line counts the last lines of a flood.
     pub fn overdue(&self, now: Instant) -> Vec<Omitted> {
-        let mut lines = self.lines.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut lines = self.lines.lock();
         let mut overdue = Vec::new();
         lines.retain(|(reason, subject), line| {
             if !line.is_over(now) {
@@ -129,7 +130,7 @@ mod tests {
             pace.admit("TokenUsed", Some(&subject), start).is_some()
         });
         assert_eq!(written.count(), MAX_SUBJECTS + 1);
-        assert_eq!(pace.lines.lock().unwrap().len(), MAX_SUBJECTS + 1);
+        assert_eq!(pace.lines.lock().len(), MAX_SUBJECTS + 1);
         assert_eq!(pace.admit("WrongToken", Some("x"), start), Some(0), "another reason has a line");
     }
 }

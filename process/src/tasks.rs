@@ -2,18 +2,13 @@
 //!
 //! Does not restart anything: a service that can go on after a fault does so itself. Called by the program's `run`.
 
-use std::{
-    collections::BTreeMap,
-    future::Future,
-    panic::AssertUnwindSafe,
-    sync::{Arc, Mutex, MutexGuard, PoisonError},
-    time::Duration,
-};
+use std::{collections::BTreeMap, future::Future, panic::AssertUnwindSafe, sync::Arc, time::Duration};
 
 use futures::FutureExt;
 use tokio_util::{sync::CancellationToken, task::TaskTracker};
 
 use crate::BoxError;
+use crate::lock::Lock;
 
 /// The tasks of a program. Cheap to clone.
 #[derive(Debug, Clone)]
@@ -21,7 +16,7 @@ pub struct Tasks {
     tracker: TaskTracker,
     shutdown: CancellationToken,
     abandon: CancellationToken,
-    state: Arc<Mutex<State>>,
+    state: Arc<Lock<State>>,
 }
 
 #[derive(Debug, Default)]
@@ -77,7 +72,7 @@ impl Tasks {
         F: Future<Output = Result<(), E>> + Send + 'static,
         E: Into<BoxError>,
     {
-        *self.lock().running.entry(name).or_default() += 1;
+        *self.state.lock().running.entry(name).or_default() += 1;
         let tasks = self.clone();
         self.tracker.spawn(async move {
             let abandon = tasks.abandon.clone();
@@ -94,7 +89,7 @@ impl Tasks {
     }
 
     fn ended(&self, name: &'static str, failure: Option<DrainTasksError>) {
-        let mut state = self.lock();
+        let mut state = self.state.lock();
         if let Some(count) = state.running.get_mut(name) {
             *count = count.saturating_sub(1);
         }
@@ -108,7 +103,7 @@ impl Tasks {
 
     /// The names of the tasks that run.
     pub fn running(&self) -> Vec<&'static str> {
-        self.lock().running.keys().copied().collect()
+        self.state.lock().running.keys().copied().collect()
     }
 
     /// Cancels the shutdown token and waits until every task has ended, at most `deadline`, and no longer once `hurry` is
@@ -125,14 +120,10 @@ impl Tasks {
         };
         let late = self.running();
         self.abandon.cancel();
-        if let Some(failure) = self.lock().failure.take() {
+        if let Some(failure) = self.state.lock().failure.take() {
             return Err(failure);
         }
         if waited { Ok(()) } else { Err(DrainTasksError::Deadline { deadline, tasks: late }) }
-    }
-
-    fn lock(&self) -> MutexGuard<'_, State> {
-        self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 

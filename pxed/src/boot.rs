@@ -16,12 +16,13 @@ mod tests;
 pub mod timeline;
 
 use std::collections::HashSet;
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use bedplate_api::id::{BootId, MachineName};
 use bedplate_api::wire::Stage;
 use bedplate_process::liveness::Pulse;
+use bedplate_process::lock::Lock;
 use bedplate_process::log_pace::{LogPace, Omitted};
 use jiff::{SignedDuration, Timestamp};
 use rand::TryRng;
@@ -76,7 +77,7 @@ struct Inner {
     unknown_openings: Allowances<Owner>,
     asked_again: Allowances<BootId>,
     log: LogPace,
-    dirty: Mutex<HashSet<Owner>>,
+    dirty: Lock<HashSet<Owner>>,
     wake: Notify,
 }
 
@@ -120,7 +121,7 @@ impl Boots {
         let (openings, unknown_openings) = (Allowances::default(), Allowances::default());
         let asked_again = Allowances::default();
         let log = LogPace::default();
-        let (dirty, wake) = (Mutex::default(), Notify::new());
+        let (dirty, wake) = (Lock::default(), Notify::new());
         let inner = Inner {
             table,
             seeds,
@@ -325,7 +326,7 @@ impl Boots {
     }
 
     fn touch(&self, owner: &Owner) {
-        let mut dirty = self.inner.dirty.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut dirty = self.inner.dirty.lock();
         if !dirty.contains(owner) {
             dirty.insert(owner.clone());
             self.inner.wake.notify_one();
@@ -341,7 +342,7 @@ impl Boots {
     /// Writes and tells what has changed.
     pub fn flush(&self, now: Timestamp) {
         let dirty = {
-            let mut dirty = self.inner.dirty.lock().unwrap_or_else(PoisonError::into_inner);
+            let mut dirty = self.inner.dirty.lock();
             std::mem::take(&mut *dirty)
         };
         let mut changes = Vec::new();

@@ -13,11 +13,12 @@
 //! [`Evidence`] is pure. Called by `enroll` (may a new key enroll) and `boot::report` (does a packet speak for the host).
 
 use std::collections::HashMap;
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::Arc;
 use std::time::Duration;
 
 use bedplate_api::id::{Digest, MachineName};
 use bedplate_api::machine::{MachineStatus, Time};
+use bedplate_process::lock::Lock;
 use jiff::{SignedDuration, Timestamp};
 
 use crate::machines::{KnownMachine, Snapshot};
@@ -147,8 +148,8 @@ pub fn is_ahead(time: Timestamp, now: Timestamp) -> bool {
 /// Requests and heartbeats by the keys in force, by Machine. Clones share them. Bounded: one entry for each known Machine.
 #[derive(Debug, Clone)]
 pub struct Heard {
-    words: Arc<Mutex<HashMap<MachineName, Word>>>,
-    ears: Arc<Mutex<Ears>>,
+    words: Arc<Lock<HashMap<MachineName, Word>>>,
+    ears: Arc<Lock<Ears>>,
     /// True if agents report to pxed, false if they report to the cluster.
     standalone: bool,
 }
@@ -260,34 +261,29 @@ impl Heard {
     /// Records that this process runs. `reachable`: its source of Machines can be asked. Called every [`LISTEN_INTERVAL`]. After a time without
     /// such a call, or [`AWAY_LIMIT`] without the source, each key has its time again: pxed could not hear it.
     pub fn listens(&self, reachable: bool, now: Timestamp) {
-        self.ears().listen(reachable, now);
-    }
-
-    fn ears(&self) -> MutexGuard<'_, Ears> {
-        // Every change is complete before the lock is released.
-        self.ears.lock().unwrap_or_else(PoisonError::into_inner)
+        self.ears.lock().listen(reachable, now);
     }
 
     fn moment(&self, now: Timestamp) -> Moment {
-        Moment { time: now, missed: self.ears().at(now).missed }
+        Moment { time: now, missed: self.ears.lock().at(now).missed }
     }
 
     /// Records a request by the key in force of this Machine.
     pub fn request(&self, known: &KnownMachine, now: Timestamp) {
         let now = self.moment(now);
-        change(&mut self.lock(), known, now, |word| word.at = Some(now));
+        change(&mut self.words.lock(), known, now, |word| word.at = Some(now));
     }
 
     /// Records that a key was enrolled for this Machine.
     pub fn enrolled(&self, known: &KnownMachine, now: Timestamp) {
         let now = self.moment(now);
-        change(&mut self.lock(), known, now, |word| (word.at, word.refused) = (Some(now), None));
+        change(&mut self.words.lock(), known, now, |word| (word.at, word.refused) = (Some(now), None));
     }
 
     /// Records a request by a key of which no record is left, with a certificate of this Machine.
     pub fn unrecorded(&self, known: &KnownMachine, key: Digest, now: Timestamp) {
         let moment = self.moment(now);
-        change(&mut self.lock(), known, moment, |word| {
+        change(&mut self.words.lock(), known, moment, |word| {
             word.unrecorded.retain(|(other, _)| *other != key);
             word.unrecorded.insert(0, (key, now));
             word.unrecorded.truncate(UNRECORDED_KEYS);
@@ -296,7 +292,7 @@ impl Heard {
 
     /// Returns the time of the last such request by another key than this one: no key keeps itself out.
     pub fn last_unrecorded(&self, known: &KnownMachine, but: &Digest) -> Option<Timestamp> {
-        let words = self.lock();
+        let words = self.words.lock();
         let word = words.get(&known.name).filter(|word| word.uid == known.uid)?;
         word.unrecorded.iter().find(|(key, _)| key != but).map(|(_, at)| *at)
     }
@@ -304,12 +300,12 @@ impl Heard {
     /// Records that another key was refused for this Machine.
     pub fn refused(&self, known: &KnownMachine, now: Timestamp) {
         let moment = self.moment(now);
-        change(&mut self.lock(), known, moment, |word| word.refused = Some(now));
+        change(&mut self.words.lock(), known, moment, |word| word.refused = Some(now));
     }
 
     /// Returns the time at which another key was refused last.
     pub fn last_refused(&self, known: &KnownMachine) -> Option<Timestamp> {
-        self.lock().get(&known.name).filter(|word| word.uid == known.uid)?.refused
+        self.words.lock().get(&known.name).filter(|word| word.uid == known.uid)?.refused
     }
 
     /// Records the Machines that are new, and the heartbeats of those that have changed. Returns those whose host was heard. The first
@@ -321,7 +317,7 @@ impl Heard {
         now: Timestamp,
     ) -> Vec<&'a Arc<KnownMachine>> {
         let now = self.moment(now);
-        let mut words = self.lock();
+        let mut words = self.words.lock();
         words.retain(|name, word| snapshot.by_name(name).is_some_and(|known| known.uid == word.uid));
         let heard = snapshot.changed_since(before).filter(|known| {
             let agent = known.machine.status.as_ref().and_then(|status| status.agent.as_ref());
@@ -357,9 +353,9 @@ impl Heard {
     ) -> Evidence {
         let object = known.machine.status.as_ref();
         let agent = if self.standalone { Some(own) } else { object }.and_then(|told| told.agent.as_ref());
-        let ears = self.ears().at(now);
+        let ears = self.ears.lock().at(now);
         let moment = Moment { time: now, missed: ears.missed };
-        let (at, since) = change(&mut self.lock(), known, moment, |word| (word.at, word.since));
+        let (at, since) = change(&mut self.words.lock(), known, moment, |word| (word.at, word.since));
         // Of an earlier heartbeat only the time that its host wrote is known.
         let kept =
             agent.and_then(|agent| agent.last_heartbeat_time.as_ref()).map(|time| time.0.min(since.time));
@@ -390,11 +386,6 @@ impl Heard {
             silent_after,
             listen_for,
         }
-    }
-
-    fn lock(&self) -> MutexGuard<'_, HashMap<MachineName, Word>> {
-        // Every change is complete before the lock is released.
-        self.words.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 

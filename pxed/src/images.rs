@@ -8,13 +8,15 @@ pub mod reach;
 
 use std::collections::{HashMap, HashSet};
 use std::path::PathBuf;
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::Arc;
 use std::time::Duration;
 
 use bedplate_api::id::Digest;
 use bedplate_oci::{Access, BootImage, EnsureImageError, Progress, Source, Store, UNKNOWN_ARCHITECTURE};
+use bedplate_process::backoff::Backoff;
 use bedplate_process::exit::chain;
 use bedplate_process::liveness::Pulse;
+use bedplate_process::lock::Lock;
 use tokio::sync::Notify;
 use tokio::task::JoinHandle;
 use tokio::time::Instant;
@@ -27,11 +29,8 @@ use crate::boot::record::Image;
 use crate::boot_policy::{ImageName, ImageState, argument};
 use crate::config::Config;
 
-/// Wait before the second try; it doubles up to [`LONGEST_WAIT`].
-const FIRST_WAIT: Duration = Duration::from_secs(2);
-
-/// Longest wait between tries.
-const LONGEST_WAIT: Duration = Duration::from_secs(120);
+/// Delay between two attempts to fetch an image.
+const BACKOFF: Backoff = Backoff::new(Duration::from_secs(2), Duration::from_secs(120));
 
 /// A source that names no digest is asked again so often whether it holds something new.
 const LOOK_AGAIN: Duration = Duration::from_secs(60);
@@ -51,7 +50,7 @@ pub struct Images {
 struct Inner {
     store: Store,
     counters: Counters,
-    state: Mutex<State>,
+    state: Lock<State>,
     wake: Notify,
 }
 
@@ -91,15 +90,11 @@ pub struct Seen {
 impl Images {
     /// The images of a configuration; what the cache holds is ready at once. Blocking: reads some small files.
     pub fn new(store: Store, config: &Config) -> Self {
-        let (counters, state) = (Counters::default(), Mutex::default());
+        let (counters, state) = (Counters::default(), Lock::default());
         let images = Self { inner: Arc::new(Inner { store, counters, state, wake: Notify::new() }) };
         images.inner.counters.measure(&images.inner.store);
         images.configure(config);
         images
-    }
-
-    fn lock(&self) -> MutexGuard<'_, State> {
-        self.inner.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     /// Takes over a configuration: its images are fetched, those that it no longer has are forgotten.
@@ -108,7 +103,7 @@ impl Images {
             .images
             .iter()
             .map(|(name, image)| (name.clone(), (image.source.clone(), image.kernel_arguments.clone())));
-        let mut state = self.lock();
+        let mut state = self.inner.state.lock();
         state.configured = configured.collect();
         let names: Vec<_> = state.configured.keys().cloned().map(ImageName::Configured).collect();
         let configured: HashSet<_> = names.iter().cloned().collect();
@@ -124,7 +119,7 @@ impl Images {
 
     /// Sees to it that exactly these references are fetched, besides what is configured.
     pub fn want_references(&self, wanted: &HashSet<ImageName>) {
-        let mut state = self.lock();
+        let mut state = self.inner.state.lock();
         state.entries.retain(|name, _| matches!(name, ImageName::Configured(_)) || wanted.contains(name));
         let mut names: Vec<_> =
             wanted.iter().filter(|name| matches!(name, ImageName::Reference { .. })).cloned().collect();
@@ -179,19 +174,19 @@ impl Images {
 
     /// What the image runs on, in OCI's words; `None`: it is not here, or does not say.
     pub fn architecture(&self, name: &ImageName) -> Option<String> {
-        let state = self.lock();
+        let state = self.inner.state.lock();
         let image = state.entries.get(name)?.image.as_ref()?;
         Some(image.architecture.clone()).filter(|architecture| architecture != UNKNOWN_ARCHITECTURE)
     }
 
     /// Whether this image is here.
     pub fn state(&self, name: &ImageName) -> ImageState {
-        self.lock().entries.get(name).map_or(ImageState::Unknown, Entry::state)
+        self.inner.state.lock().entries.get(name).map_or(ImageState::Unknown, Entry::state)
     }
 
     /// Every image.
     pub fn seen(&self) -> Vec<Seen> {
-        let state = self.lock();
+        let state = self.inner.state.lock();
         let mut seen: Vec<_> = state
             .entries
             .iter()
@@ -207,7 +202,7 @@ impl Images {
 
     /// The image, if it is here.
     pub fn ready(&self, name: &ImageName) -> Option<Image> {
-        let state = self.lock();
+        let state = self.inner.state.lock();
         let entry = state.entries.get(name)?;
         let image = entry.image.as_ref()?;
         Some(Image {
@@ -264,7 +259,7 @@ impl Images {
     /// What is to be fetched now, marked as running, and when the next one is due.
     fn take_due(&self, now: Instant) -> (Vec<(ImageName, Source)>, Option<Instant>) {
         let (mut due, mut next) = (Vec::new(), None::<Instant>);
-        for (name, entry) in &mut self.lock().entries {
+        for (name, entry) in &mut self.inner.state.lock().entries {
             match entry.how {
                 How::Due(at) if at <= now => {
                     entry.how = How::Running;
@@ -313,10 +308,9 @@ impl Images {
                 let text = chain(&error);
                 tracing::warn!(image = %name, error = text, "an image cannot be fetched and is tried again");
                 self.change(&name, &source, |entry| {
-                    let doubled = FIRST_WAIT.saturating_mul(1 << entry.failures.min(10));
                     entry.failures = entry.failures.saturating_add(1);
                     entry.note.clone_from(&text);
-                    entry.how = How::Due(Instant::now() + doubled.min(LONGEST_WAIT));
+                    entry.how = How::Due(Instant::now() + BACKOFF.delay(entry.failures, rand::random()));
                 });
             }
         }
@@ -325,7 +319,7 @@ impl Images {
 
     /// Changes an entry, if it is still for that source.
     fn change(&self, name: &ImageName, source: &Source, change: impl FnOnce(&mut Entry)) {
-        if let Some(entry) = self.lock().entries.get_mut(name)
+        if let Some(entry) = self.inner.state.lock().entries.get_mut(name)
             && entry.source == *source
         {
             change(entry);
@@ -335,7 +329,7 @@ impl Images {
     /// Removes blobs from the cache that neither a wanted image nor an open boot refers to. Returns their number.
     fn collect(&self, boots: &Boots) -> JoinHandle<usize> {
         let mut keep = HashSet::new();
-        for entry in self.lock().entries.values() {
+        for entry in self.inner.state.lock().entries.values() {
             keep.extend(entry.image.as_ref().map(|image| image.digest));
             keep.extend(entry.source.pinned());
         }
@@ -459,14 +453,19 @@ mod tests {
         let (tell, now) = (Arc::new(crate::boot::tell::Silent), jiff::Timestamp::now());
         let boots = Boots::load(state, tell, jiff::SignedDuration::from_mins(10), now).unwrap();
         let name = ImageName::Configured("host".to_owned());
-        let source = images.lock().entries[&name].source.clone();
+        let source = images.inner.state.lock().entries[&name].source.clone();
         let mut versions = HashSet::new();
         // Two versions fit. The one in use stays until the next one is there.
         for version in 1..=4 {
             write_version(directory.path(), version);
             images.fetch(name.clone(), source.clone(), &boots).await;
             versions.insert(images.ready(&name).unwrap().digest);
-            assert_eq!(versions.len(), usize::from(version), "{:?}", images.lock().entries[&name].note);
+            assert_eq!(
+                versions.len(),
+                usize::from(version),
+                "{:?}",
+                images.inner.state.lock().entries[&name].note
+            );
         }
         assert_eq!(images.counters().fetches.get(Fetch::Failed), 0);
     }

@@ -7,8 +7,9 @@
 
 use std::collections::HashMap;
 use std::hash::Hash;
-use std::sync::{Mutex, PoisonError};
 use std::time::{Duration, Instant};
+
+use bedplate_process::lock::Lock;
 
 /// Maximum number of buckets that are not full.
 const MAX_BUCKETS: usize = 16_384;
@@ -54,7 +55,7 @@ impl Rate {
 /// Tokens that are left, by key.
 #[derive(Debug)]
 pub struct Allowances<K> {
-    state: Mutex<State<K>>,
+    state: Lock<State<K>>,
 }
 
 #[derive(Debug)]
@@ -68,7 +69,7 @@ struct State<K> {
 impl<K> Default for Allowances<K> {
     fn default() -> Self {
         let state = State { full: HashMap::new(), shared: HashMap::new(), searched: None };
-        Self { state: Mutex::new(state) }
+        Self { state: Lock::new(state) }
     }
 }
 
@@ -79,7 +80,7 @@ impl<K: Eq + Hash> Allowances<K> {
     /// There is no token; the time until there is one.
     pub fn take(&self, key: K, rate: Rate, now: Instant) -> Result<(), Duration> {
         // Each change is complete before the lock is released.
-        let mut state = self.state.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut state = self.state.lock();
         if state.has_room(&key, now) {
             let full = rate.take(state.full.get(&key).copied(), now)?;
             state.full.extend(full.map(|full| (key, full)));
@@ -162,7 +163,7 @@ mod tests {
         }
         assert!(all.take(0, RATE, start).is_err(), "refused as before");
         assert_eq!(all.take(1, RATE, start), Ok(()), "others keep what is left to them");
-        assert_eq!(all.state.lock().unwrap().full.len(), MAX_BUCKETS);
+        assert_eq!(all.state.lock().full.len(), MAX_BUCKETS);
     }
 
     #[test]
@@ -182,6 +183,6 @@ mod tests {
         assert_eq!(all.take(MAX_BUCKETS, RATE, start), Ok(()), "shared: the search found none");
         let soon = later(start, 1000);
         assert_eq!(all.take(MAX_BUCKETS + 1, RATE, soon), Ok(()));
-        assert_eq!(all.state.lock().unwrap().full.len(), 1, "the others were full");
+        assert_eq!(all.state.lock().full.len(), 1, "the others were full");
     }
 }

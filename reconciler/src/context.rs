@@ -4,7 +4,7 @@
 //! again: whether a Node is gone, whether really nobody holds what is let go.
 
 use std::collections::BTreeMap;
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError, RwLock, RwLockReadGuard, RwLockWriteGuard};
+use std::sync::{Arc, MutexGuard, PoisonError, RwLock, RwLockReadGuard, RwLockWriteGuard};
 use std::time::Duration;
 
 use bedplate_api::configuration::MachineConfiguration;
@@ -12,6 +12,7 @@ use bedplate_api::machine::Machine;
 use bedplate_api::operation::MachineOperation;
 use bedplate_api::version::MachineConfigurationVersion;
 use bedplate_process::lease::Tenure;
+use bedplate_process::lock::Lock;
 use bedplate_rules::selection::References;
 use k8s_openapi::api::certificates::v1::CertificateSigningRequest;
 use k8s_openapi::api::core::v1::Node;
@@ -50,7 +51,7 @@ pub struct Stores {
     /// MachineOperations.
     pub operations: Store<MachineOperation>,
     /// Requests about which nothing was decided yet.
-    pub open: Arc<Mutex<Open>>,
+    pub open: Arc<Lock<Open>>,
     /// What of them is asked by more than a name; a moment behind them.
     pub index: Arc<RwLock<Index>>,
     /// The same of operations.
@@ -101,7 +102,7 @@ impl Stores {
 
     /// Returns the requests about which nothing was decided yet.
     pub fn open(&self) -> MutexGuard<'_, Open> {
-        self.open.lock().unwrap_or_else(PoisonError::into_inner)
+        self.open.lock()
     }
 
     /// What of them is asked by more than a name.
@@ -149,7 +150,7 @@ pub struct World {
     pub claims: RecentClaims,
     /// Versions that are being given to Machines now: the stores do not show it yet. Each by a number of its own, for two may be given to
     /// the same Machine at once, by a person's edit and by a rolling update.
-    giving: Mutex<BTreeMap<u64, (String, i64)>>,
+    giving: Lock<BTreeMap<u64, (String, i64)>>,
 }
 
 impl World {
@@ -164,7 +165,7 @@ impl World {
             reach: Arc::default(),
             drains: drain::Memory::default(),
             claims: RecentClaims::default(),
-            giving: Mutex::default(),
+            giving: Lock::default(),
         }
     }
 
@@ -234,7 +235,7 @@ impl World {
     /// The API server did not say.
     pub async fn live_references(&self) -> Result<(References, Vec<(String, i64)>), WriteError> {
         // In this order: what is not in here any more is in the list.
-        let giving = self.giving.lock().unwrap_or_else(PoisonError::into_inner).values().cloned().collect();
+        let giving = self.giving.lock().values().cloned().collect();
         let machines: Api<Machine> = Api::all(self.client.clone());
         let mut references = References::default();
         let mut parameters = ListParams::default().limit(PAGE);
@@ -249,7 +250,7 @@ impl World {
 
     /// Says that a Machine is being given a version, until what is returned is dropped.
     pub fn give(&self, configuration: &str, version: i64) -> Giving<'_> {
-        let mut giving = self.giving.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut giving = self.giving.lock();
         let number = giving.last_key_value().map_or(0, |(last, _)| last.wrapping_add(1));
         giving.insert(number, (configuration.to_owned(), version));
         Giving { world: self, number }
@@ -264,6 +265,6 @@ pub struct Giving<'a> {
 
 impl Drop for Giving<'_> {
     fn drop(&mut self) {
-        self.world.giving.lock().unwrap_or_else(PoisonError::into_inner).remove(&self.number);
+        self.world.giving.lock().remove(&self.number);
     }
 }

@@ -4,8 +4,8 @@
 //! Kept in memory alone. Asked by `rollout` for agents and drains, by `deletion` for deletions.
 
 use std::collections::HashMap;
-use std::sync::{Mutex, MutexGuard, PoisonError};
 
+use bedplate_process::lock::Lock;
 use jiff::{SignedDuration, Timestamp};
 use tokio::time::Instant;
 
@@ -40,7 +40,7 @@ impl Lasting {
 
 /// Beginnings, by whose they are and by what was written of them.
 #[derive(Debug, Default)]
-pub struct Beginnings(Mutex<HashMap<String, (Timestamp, Lasting)>>);
+pub struct Beginnings(Lock<HashMap<String, (Timestamp, Lasting)>>);
 
 impl Beginnings {
     /// How long that is so for `whose` which has begun at `written`, as it stands there.
@@ -51,7 +51,7 @@ impl Beginnings {
         now: Timestamp,
         most: SignedDuration,
     ) -> SignedDuration {
-        let mut all = self.lock();
+        let mut all = self.0.lock();
         if let Some((_, lasting)) = all.get(whose).filter(|(known, _)| *known == written) {
             return lasting.time();
         }
@@ -62,22 +62,17 @@ impl Beginnings {
 
     /// It begins, and this is written of it.
     pub fn begins(&self, whose: &str, written: Timestamp) {
-        remember(&mut self.lock(), whose, written, Lasting::begun());
+        remember(&mut self.0.lock(), whose, written, Lasting::begun());
     }
 
     /// Whether it was seen, with this written of it.
     pub fn knows(&self, whose: &str, written: Timestamp) -> bool {
-        self.lock().get(whose).is_some_and(|(known, _)| *known == written)
+        self.0.lock().get(whose).is_some_and(|(known, _)| *known == written)
     }
 
     /// It is over.
     pub fn ends(&self, whose: &str) {
-        self.lock().remove(whose);
-    }
-
-    fn lock(&self) -> MutexGuard<'_, HashMap<String, (Timestamp, Lasting)>> {
-        // Every change is whole before the lock is let go.
-        self.0.lock().unwrap_or_else(PoisonError::into_inner)
+        self.0.lock().remove(whose);
     }
 }
 

@@ -12,9 +12,10 @@ pub mod store;
 pub mod write;
 
 use bedplate_api::reason::event::ControllerEvent;
+use bedplate_process::lock::Lock;
 use std::convert::Infallible;
 use std::fmt::Debug;
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use bedplate_process::exit::chain;
@@ -58,17 +59,13 @@ impl Next for Option<Duration> {
 struct Failures {
     kind: Kind,
     counters: Counters,
-    backoff: Arc<Mutex<Backoff>>,
+    backoff: Arc<Lock<Backoff>>,
 }
 
 impl Failures {
-    fn backoff(&self) -> MutexGuard<'_, Backoff> {
-        self.backoff.lock().unwrap_or_else(PoisonError::into_inner)
-    }
-
     /// What is done about a failure, and whether it is another one than before.
     fn again(&self, object: &str, error: &WriteError) -> (Action, bool) {
-        let again = self.backoff().failed(object, error, rand::random());
+        let again = self.backoff.lock().failed(object, error, rand::random());
         if again.told {
             let (kind, after_ms) = (self.kind.as_str(), again.after.as_millis());
             tracing::warn!(
@@ -146,13 +143,13 @@ pub async fn work<K, F, N>(
         tokio::select! {
             result = results.next() => match result {
                 Some(Ok((object, _))) => {
-                    failures.backoff().done(&object.name);
+                    failures.backoff.lock().done(&object.name);
                     failures.counters.reconciled(kind, Outcome::Done);
                 }
                 // Not there any more: nothing is to be done.
                 Some(Err(controller::Error::ObjectNotFound(object))) => {
                     failures.counters.taken(kind, &object.name);
-                    failures.backoff().done(&object.name);
+                    failures.backoff.lock().done(&object.name);
                 }
                 // Failed: told and counted above.
                 Some(Err(_)) => {}

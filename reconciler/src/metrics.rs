@@ -5,10 +5,11 @@ mod rollout;
 use std::collections::BTreeMap;
 use std::fmt;
 use std::sync::atomic::{AtomicU64, Ordering};
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, MutexGuard};
 use std::time::{Duration, Instant};
 
 use bedplate_process::family::{Row, count_rows, gauge, gauge_rows};
+use bedplate_process::lock::Lock;
 use prometheus_client::collector::Collector;
 use prometheus_client::encoding::DescriptorEncoder;
 
@@ -101,10 +102,10 @@ struct Inner {
     watch_errors: AtomicU64,
     leads: AtomicU64,
     turns: Turns,
-    waiting: [Mutex<Waiting>; Kind::ALL.len()],
+    waiting: [Lock<Waiting>; Kind::ALL.len()],
     durations: [Durations; Kind::ALL.len()],
     /// When each watch was heard last, by its kind.
-    heard: Mutex<BTreeMap<&'static str, tokio::time::Instant>>,
+    heard: Lock<BTreeMap<&'static str, tokio::time::Instant>>,
 }
 
 impl Counters {
@@ -129,7 +130,7 @@ impl Counters {
     }
 
     fn waiting(&self, kind: Kind) -> MutexGuard<'_, Waiting> {
-        self.0.waiting[kind as usize].lock().unwrap_or_else(PoisonError::into_inner)
+        self.0.waiting[kind as usize].lock()
     }
 
     /// One look has taken so long.
@@ -140,12 +141,12 @@ impl Counters {
     /// The watch of a kind has said something.
     pub fn heard(&self, kind: &'static str) {
         let now = tokio::time::Instant::now();
-        self.0.heard.lock().unwrap_or_else(PoisonError::into_inner).insert(kind, now);
+        self.0.heard.lock().insert(kind, now);
     }
 
     /// How long the watch of a kind has said nothing; none: there is no such watch.
     pub fn silent(&self, kind: &str) -> Option<Duration> {
-        let heard = self.0.heard.lock().unwrap_or_else(PoisonError::into_inner);
+        let heard = self.0.heard.lock();
         heard.get(kind).map(tokio::time::Instant::elapsed)
     }
 
@@ -192,7 +193,7 @@ impl Counters {
         let oldest = of(&|waiting| waiting.oldest(now).as_secs());
         let help = "How long the oldest of them has waited";
         gauge_rows(encoder, "bedplate_controller_queue_oldest_seconds", help, oldest)?;
-        let heard = self.0.heard.lock().unwrap_or_else(PoisonError::into_inner).clone();
+        let heard = self.0.heard.lock().clone();
         let ages = heard.iter().map(|(kind, last)| (vec![("kind", *kind)], last.elapsed().as_secs()));
         let help = "Since a watch brought its last event or bookmark";
         gauge_rows(encoder, "bedplate_controller_watch_age_seconds", help, ages)?;

@@ -4,8 +4,9 @@
 //! Called by `systemd` and by the fake.
 
 use std::collections::BTreeSet;
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::Arc;
 
+use bedplate_process::lock::Lock;
 use futures::StreamExt as _;
 use futures::stream::select_all;
 use tokio::sync::Notify;
@@ -26,7 +27,7 @@ struct Gathered {
 
 #[derive(Debug, Default)]
 struct Shared {
-    gathered: Mutex<Gathered>,
+    gathered: Lock<Gathered>,
     news: Notify,
 }
 
@@ -56,7 +57,7 @@ impl Changes {
     pub async fn next(&mut self) -> Result<BTreeSet<UnitName>, BusError> {
         loop {
             {
-                let mut gathered = self.shared.gathered.lock().unwrap_or_else(PoisonError::into_inner);
+                let mut gathered = self.shared.gathered.lock();
                 if !gathered.units.is_empty() {
                     return Ok(std::mem::take(&mut gathered.units));
                 }
@@ -80,13 +81,13 @@ impl Drop for Changes {
 impl Teller {
     /// A unit has changed.
     pub(super) fn changed(&self, unit: UnitName) {
-        self.0.gathered.lock().unwrap_or_else(PoisonError::into_inner).units.insert(unit);
+        self.0.gathered.lock().units.insert(unit);
         self.0.news.notify_one();
     }
 
     /// Nothing more will come.
     pub(super) fn end(&self, why: BusError) {
-        self.0.gathered.lock().unwrap_or_else(PoisonError::into_inner).end = Some(why);
+        self.0.gathered.lock().end = Some(why);
         self.0.news.notify_one();
     }
 }

@@ -10,9 +10,10 @@
 use std::collections::VecDeque;
 use std::os::fd::OwnedFd;
 use std::path::PathBuf;
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::Arc;
 use std::time::Duration;
 
+use bedplate_process::lock::Lock;
 use tokio::io::AsyncReadExt as _;
 use tokio::net::unix::pipe;
 use tokio::task::JoinHandle;
@@ -147,7 +148,7 @@ impl Tail {
 
 /// What comes out of a command.
 struct Collected {
-    tail: Arc<Mutex<Tail>>,
+    tail: Arc<Lock<Tail>>,
     reader: JoinHandle<()>,
 }
 
@@ -282,13 +283,13 @@ fn properties(command: &TransientCommand) -> Vec<(&'static str, Variant<'static>
 
 impl Collected {
     fn of(mut receiver: pipe::Receiver) -> Self {
-        let tail = Arc::<Mutex<Tail>>::default();
+        let tail = Arc::<Lock<Tail>>::default();
         let reader = tokio::spawn({
             let tail = Arc::clone(&tail);
             async move {
                 let mut buffer = vec![0_u8; 4096];
                 while let Ok(length @ 1..) = receiver.read(&mut buffer).await {
-                    tail.lock().unwrap_or_else(PoisonError::into_inner).push(&buffer[..length]);
+                    tail.lock().push(&buffer[..length]);
                 }
             }
         });
@@ -300,7 +301,7 @@ impl Collected {
         if timeout(DRAIN, &mut self.reader).await.is_err() {
             self.reader.abort();
         }
-        let tail = self.tail.lock().unwrap_or_else(PoisonError::into_inner);
+        let tail = self.tail.lock();
         (tail.text(), tail.cut)
     }
 }

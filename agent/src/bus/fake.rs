@@ -4,10 +4,11 @@
 //! Compiled for tests only.
 
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::Arc;
 use std::time::Duration;
 
 use async_trait::async_trait;
+use bedplate_process::lock::Lock;
 
 use super::changes::Teller;
 use super::kill_points::KillPoints;
@@ -52,7 +53,7 @@ struct UnitsInner {
 
 /// A systemd in memory. Clones are the same one.
 #[derive(Clone, Default)]
-pub struct FakeUnits(Arc<Mutex<UnitsInner>>);
+pub struct FakeUnits(Arc<Lock<UnitsInner>>);
 
 /// A loaded unit in this state.
 pub fn unit_state(active: ActiveState, sub: &str) -> UnitState {
@@ -73,23 +74,19 @@ pub fn unit_state(active: ActiveState, sub: &str) -> UnitState {
 }
 
 impl FakeUnits {
-    fn inner(&self) -> MutexGuard<'_, UnitsInner> {
-        self.0.lock().unwrap_or_else(PoisonError::into_inner)
-    }
-
     /// Has a test kill the agent before a call.
     pub(crate) fn set_kills(&self, kills: &KillPoints) {
-        self.inner().kills = kills.clone();
+        self.0.lock().kills = kills.clone();
     }
 
     /// What was asked for so far, in order: `start a.service`, `daemon-reload`, `run x.service /bin/true`.
     pub fn calls(&self) -> Vec<String> {
-        self.inner().calls.clone()
+        self.0.lock().calls.clone()
     }
 
     /// Puts a unit into a state and tells those who watch it.
     pub fn set(&self, unit: &UnitName, state: UnitState) {
-        let mut inner = self.inner();
+        let mut inner = self.0.lock();
         inner.states.insert(unit.clone(), state);
         for (units, teller) in &inner.tellers {
             if units.contains(unit) {
@@ -100,34 +97,34 @@ impl FakeUnits {
 
     /// Has the next job of these words (`start a.service`) end so; the unit has failed then.
     pub fn job_ends(&self, call: &str, result: JobResult) {
-        self.inner().jobs.entry(call.to_owned()).or_default().push_back(result);
+        self.0.lock().jobs.entry(call.to_owned()).or_default().push_back(result);
     }
 
     /// Has the next command end so.
     pub fn command_ends(&self, ran: Ran) {
-        self.inner().runs.push_back(ran);
+        self.0.lock().runs.push_back(ran);
     }
 
     /// Has the next call that begins with these words fail.
     pub fn fail(&self, call: &str, fault: Fault) {
-        self.inner().faults.push_back((call.to_owned(), fault));
+        self.0.lock().faults.push_back((call.to_owned(), fault));
     }
 
     /// Ends the connection for those who watch.
     pub fn break_off(&self) {
-        for (_, teller) in self.inner().tellers.drain(..) {
+        for (_, teller) in self.0.lock().tellers.drain(..) {
             teller.end(Fault::Away.error("watch of units", None));
         }
     }
 
     async fn act(&self, call: &str, unit: Option<&UnitName>) -> Result<(), BusError> {
-        let kills = self.inner().kills.clone();
+        let kills = self.0.lock().kills.clone();
         kills.reach(call).await;
         self.note(call, unit)
     }
 
     fn note(&self, call: &str, unit: Option<&UnitName>) -> Result<(), BusError> {
-        let mut inner = self.inner();
+        let mut inner = self.0.lock();
         inner.calls.push(call.to_owned());
         let place = inner.faults.iter().position(|(wanted, _)| call.starts_with(wanted.as_str()));
         match place.and_then(|place| inner.faults.remove(place)) {
@@ -145,7 +142,7 @@ impl FakeUnits {
     ) -> Result<JobResult, BusError> {
         let call = format!("{verb} {unit}");
         self.act(&call, Some(unit)).await?;
-        let told = self.inner().jobs.get_mut(&call).and_then(VecDeque::pop_front);
+        let told = self.0.lock().jobs.get_mut(&call).and_then(VecDeque::pop_front);
         let result = told.unwrap_or(JobResult::Done);
         let state = if result.is_done() {
             unit_state(then, sub)
@@ -196,20 +193,20 @@ impl Units for FakeUnits {
         let call = format!("state {unit}");
         self.note(&call, Some(unit))?;
         // Looking is no act.
-        self.inner().calls.pop();
+        self.0.lock().calls.pop();
         let absent = UnitState { load: LoadState::NotFound, ..unit_state(ActiveState::Inactive, "dead") };
-        Ok(self.inner().states.get(unit).cloned().unwrap_or(absent))
+        Ok(self.0.lock().states.get(unit).cloned().unwrap_or(absent))
     }
 
     async fn run(&self, command: &TransientCommand) -> Result<Ran, BusError> {
         self.act(&format!("run {} {}", command.unit, command.argv.join(" ")), Some(&command.unit)).await?;
-        let ran = self.inner().runs.pop_front();
+        let ran = self.0.lock().runs.pop_front();
         Ok(ran.unwrap_or(Ran { exit: Exit::Code(0), output: String::new(), cut: false }))
     }
 
     async fn changes(&self, units: &BTreeSet<UnitName>) -> Result<Changes, BusError> {
         let (teller, changes) = Changes::pair();
-        self.inner().tellers.push((units.clone(), teller));
+        self.0.lock().tellers.push((units.clone(), teller));
         Ok(changes)
     }
 
@@ -237,13 +234,9 @@ impl MachinesInner {
 
 /// A machined in memory. Clones are the same one.
 #[derive(Clone, Default)]
-pub struct FakeMachines(Arc<Mutex<MachinesInner>>);
+pub struct FakeMachines(Arc<Lock<MachinesInner>>);
 
 impl FakeMachines {
-    fn inner(&self) -> MutexGuard<'_, MachinesInner> {
-        self.0.lock().unwrap_or_else(PoisonError::into_inner)
-    }
-
     /// Has a container run; its systemd.
     pub fn add(&self, name: &ContainerName, leader: Leader) -> FakeUnits {
         let container = Container {
@@ -253,39 +246,39 @@ impl FakeMachines {
             unit: Some(UnitName::of_container(name)),
             since: None,
         };
-        let mut inner = self.inner();
+        let mut inner = self.0.lock();
         inner.containers.insert(name.clone(), container);
         inner.units(leader)
     }
 
     /// Has a test kill the agent before a call.
     pub(crate) fn set_kills(&self, kills: &KillPoints) {
-        self.inner().kills = kills.clone();
+        self.0.lock().kills = kills.clone();
     }
 
     async fn act(&self, call: String) {
-        let kills = self.inner().kills.clone();
+        let kills = self.0.lock().kills.clone();
         kills.reach(&call).await;
-        self.inner().calls.push(call);
+        self.0.lock().calls.push(call);
     }
 
     /// Has a container be gone.
     pub fn remove(&self, name: &ContainerName) {
-        self.inner().containers.remove(name);
+        self.0.lock().containers.remove(name);
     }
 
     /// What was asked for so far, in order: `terminate bedplate-a`.
     pub fn calls(&self) -> Vec<String> {
-        self.inner().calls.clone()
+        self.0.lock().calls.clone()
     }
 
     /// Has every call fail from now on, or none.
     pub fn fail(&self, fault: Option<Fault>) {
-        self.inner().fault = fault;
+        self.0.lock().fault = fault;
     }
 
     fn check(&self, act: &str) -> Result<(), BusError> {
-        self.inner().fault.map_or(Ok(()), |fault| Err(fault.error(act, None)))
+        self.0.lock().fault.map_or(Ok(()), |fault| Err(fault.error(act, None)))
     }
 }
 
@@ -293,28 +286,28 @@ impl FakeMachines {
 impl Machines for FakeMachines {
     async fn get(&self, name: &ContainerName) -> Result<Option<Container>, BusError> {
         self.check("look at a container")?;
-        Ok(self.inner().containers.get(name).cloned())
+        Ok(self.0.lock().containers.get(name).cloned())
     }
 
     async fn list(&self) -> Result<Vec<Container>, BusError> {
         self.check("list of containers")?;
-        Ok(self.inner().containers.values().cloned().collect())
+        Ok(self.0.lock().containers.values().cloned().collect())
     }
 
     async fn terminate(&self, name: &ContainerName) -> Result<bool, BusError> {
         self.act(format!("terminate {name}")).await;
         self.check("end of a container")?;
-        Ok(self.inner().containers.remove(name).is_some())
+        Ok(self.0.lock().containers.remove(name).is_some())
     }
 
     async fn kill(&self, name: &ContainerName, signal: i32) -> Result<bool, BusError> {
         self.act(format!("kill {name} {signal}")).await;
         self.check("signal to a container")?;
-        Ok(self.inner().containers.contains_key(name))
+        Ok(self.0.lock().containers.contains_key(name))
     }
 
     fn units(&self, leader: Leader) -> Arc<dyn Units> {
-        Arc::new(self.inner().units(leader))
+        Arc::new(self.0.lock().units(leader))
     }
 }
 
@@ -326,25 +319,21 @@ struct PowerInner {
 
 /// A logind in memory. Clones are the same one.
 #[derive(Clone, Default)]
-pub struct FakePower(Arc<Mutex<PowerInner>>);
+pub struct FakePower(Arc<Lock<PowerInner>>);
 
 impl FakePower {
-    fn inner(&self) -> MutexGuard<'_, PowerInner> {
-        self.0.lock().unwrap_or_else(PoisonError::into_inner)
-    }
-
     /// What was begun so far: `reboot`, `power-off`.
     pub fn calls(&self) -> Vec<String> {
-        self.inner().calls.clone()
+        self.0.lock().calls.clone()
     }
 
     /// Has somebody block or delay.
     pub fn inhibit(&self, inhibitor: Inhibitor) {
-        self.inner().inhibitors.push(inhibitor);
+        self.0.lock().inhibitors.push(inhibitor);
     }
 
     fn end(&self, call: &str, inhibition: Inhibition) -> Result<(), BusError> {
-        let mut inner = self.inner();
+        let mut inner = self.0.lock();
         let blocker = inner.inhibitors.iter().find(|one| one.blocks_shutdown()).cloned();
         if let Some(one) = blocker.filter(|_| inhibition == Inhibition::Heed) {
             return Err(BusError::Inhibited { act: call.to_owned(), who: one.who, why: one.why });
@@ -357,7 +346,7 @@ impl FakePower {
 #[async_trait]
 impl Power for FakePower {
     async fn inhibitors(&self) -> Result<Vec<Inhibitor>, BusError> {
-        Ok(self.inner().inhibitors.clone())
+        Ok(self.0.lock().inhibitors.clone())
     }
 
     async fn reboot(&self, inhibition: Inhibition) -> Result<(), BusError> {

@@ -4,8 +4,9 @@
 //! Compiled for tests only.
 
 use std::collections::BTreeMap;
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::Arc;
 
+use bedplate_process::lock::Lock;
 use tokio::sync::Notify;
 
 #[derive(Debug, Default)]
@@ -21,22 +22,18 @@ struct Inner {
 
 /// Effects of one world and the kill among them. Clones are the same one.
 #[derive(Debug, Clone, Default)]
-pub(crate) struct KillPoints(Arc<(Mutex<Inner>, Notify)>);
+pub(crate) struct KillPoints(Arc<(Lock<Inner>, Notify)>);
 
 impl KillPoints {
-    fn inner(&self) -> MutexGuard<'_, Inner> {
-        self.0.0.lock().unwrap_or_else(PoisonError::into_inner)
-    }
-
     /// Counts effects from now on, and kills the agent before the effect of this number, the first one is 0.
     pub(crate) fn arm(&self, kill_at: Option<usize>) {
-        *self.inner() = Inner { kill_at, ..Inner::default() };
+        *self.0.0.lock() = Inner { kill_at, ..Inner::default() };
     }
 
     /// Counts an effect that is about to happen. Does not return if the agent is dead.
     pub(crate) async fn reach(&self, effect: &str) {
         let is_dead = {
-            let mut inner = self.inner();
+            let mut inner = self.0.0.lock();
             // Two words are a call and its unit; names of mounts differ from run to run.
             let effect = effect.split(' ').take(2).collect::<Vec<_>>().join(" ");
             if inner.kill_at == Some(inner.effects.len()) && !inner.is_dead {
@@ -63,7 +60,7 @@ impl KillPoints {
             // Work on files that the agent began goes on in its thread, which a kill would have ended.
             let finished = tokio::task::spawn_blocking(|| ()).await;
             finished.unwrap_or_else(|error| std::panic::resume_unwind(error.into_panic()));
-            self.inner().is_dead = false;
+            self.0.0.lock().is_dead = false;
         }
         ended
     }
@@ -71,7 +68,7 @@ impl KillPoints {
     /// Returns how many effects of each kind, which is their first word, there were.
     fn kinds(&self) -> BTreeMap<String, usize> {
         let mut kinds = BTreeMap::new();
-        for effect in &self.inner().effects {
+        for effect in &self.0.0.lock().effects {
             *kinds.entry(kind(effect).to_owned()).or_default() += 1;
         }
         kinds
@@ -91,11 +88,11 @@ pub(crate) async fn kill_before_each_effect(
 ) {
     let undisturbed = run(None).await;
     let expected = expected.iter().map(|(kind, count)| ((*kind).to_owned(), *count)).collect();
-    assert_eq!(undisturbed.kinds(), expected, "{:#?}", undisturbed.inner().effects);
-    let effects = undisturbed.inner().effects.clone();
+    assert_eq!(undisturbed.kinds(), expected, "{:#?}", undisturbed.0.0.lock().effects);
+    let effects = undisturbed.0.0.lock().effects.clone();
     for (number, effect) in effects.iter().enumerate() {
         let killed = run(Some(number)).await;
-        let prevented = killed.inner().prevented.clone();
+        let prevented = killed.0.0.lock().prevented.clone();
         assert_eq!(prevented.as_deref().map(kind), Some(kind(effect)), "kill before effect {number}");
     }
 }

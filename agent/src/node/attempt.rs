@@ -6,11 +6,12 @@
 use std::collections::BTreeMap;
 use std::time::{Duration, Instant};
 
-use crate::model::Step;
-use crate::service::plan::back_off;
+use bedplate_process::backoff::Backoff;
 
-/// Longest wait between two tries.
-const MOST: Duration = Duration::from_secs(300);
+use crate::model::Step;
+
+/// Delay between two tries.
+const BACKOFF: Backoff = Backoff::new(Duration::from_secs(1), Duration::from_secs(300));
 /// What was tried last before that is not held against it any more.
 const FORGOTTEN: Duration = Duration::from_secs(900);
 
@@ -40,9 +41,9 @@ impl Attempts {
     }
 
     /// It was tried.
-    pub(super) fn tried(&mut self, key: &str, now: Instant, jitter: u64) {
+    pub(super) fn tried(&mut self, key: &str, now: Instant, random: f64) {
         let times = self.0.get(key).map_or(0, |tried| tried.times).saturating_add(1);
-        self.0.insert(key.to_owned(), Tried { times, ended: now, wait: back_off(times, MOST, jitter) });
+        self.0.insert(key.to_owned(), Tried { times, ended: now, wait: BACKOFF.delay(times, random) });
     }
 
     /// How often it was tried of late.
@@ -54,6 +55,7 @@ impl Attempts {
 #[cfg(test)]
 mod tests {
     use bedplate_api::machine::SlotName;
+    use bedplate_process::backoff::NO_JITTER;
 
     use super::*;
 
@@ -65,7 +67,7 @@ mod tests {
         let mut waits = Vec::new();
         for _ in 0..12 {
             assert_eq!(attempts.held(&step, now), None);
-            attempts.tried(&step, now, 0);
+            attempts.tried(&step, now, NO_JITTER);
             let until = attempts.held(&step, now).unwrap();
             waits.push((until - now).as_secs());
             now = until;
@@ -74,7 +76,7 @@ mod tests {
         assert_eq!(attempts.times(&step), 12);
         assert_eq!(attempts.held(&key(&Step::StartSlot { slot: SlotName::A }, "other"), start), None);
         assert_eq!(attempts.held(&step, now + FORGOTTEN), None);
-        attempts.tried(&step, now + FORGOTTEN, 0);
+        attempts.tried(&step, now + FORGOTTEN, NO_JITTER);
         assert_eq!(attempts.times(&step), 1);
     }
 }

@@ -13,11 +13,12 @@
 //! Called by `observe`, `apply` and `run`.
 
 use std::path::PathBuf;
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::Arc;
 
 use async_trait::async_trait;
 use bedplate_api::id::{Digest, MachineName};
 use bedplate_oci::node::{EnsureNodeImageError, LayerStore, Limits, NodeImage, NodeSource, Tell};
+use bedplate_process::lock::Lock;
 use tokio::sync::OnceCell;
 
 #[cfg(test)]
@@ -102,7 +103,7 @@ pub struct Parts {
 /// Permit for work on the slots' files.
 #[derive(Debug, Default)]
 pub struct Disk {
-    lock: Mutex<()>,
+    lock: Lock<()>,
     /// Where a test kills the agent.
     #[cfg(test)]
     pub(crate) kills: KillPoints,
@@ -123,7 +124,7 @@ impl Parts {
         self.disk.kills.reach("disk").await;
         let (slots, disk) = (self.slots.clone(), Arc::clone(&self.disk));
         let work = move || {
-            let _held = disk.lock.lock().unwrap_or_else(PoisonError::into_inner);
+            let _held = disk.lock.lock();
             work(&slots)
         };
         match tokio::task::spawn_blocking(work).await {

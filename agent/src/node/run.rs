@@ -11,12 +11,13 @@
 //! reports.
 
 use std::path::PathBuf;
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use bedplate_api::machine::SlotName;
 use bedplate_api::reason::machine::PavedReason;
 use bedplate_process::exit::chain;
+use bedplate_process::lock::Lock;
 use jiff::Timestamp;
 use tokio::sync::{Notify, watch};
 use tokio_util::sync::CancellationToken;
@@ -192,11 +193,11 @@ impl NodeLoop {
     async fn carry_out(&mut self, sight: &Sight, planned: &Plan, step: &Step, key: &str) {
         self.say(sight, planned, None, None);
         let started = Instant::now();
-        let progress = Arc::new((Mutex::new(None), Notify::new()));
+        let progress = Arc::new((Lock::new(None), Notify::new()));
         let say = {
             let progress = Arc::clone(&progress);
             move |text: String| {
-                *progress.0.lock().unwrap_or_else(PoisonError::into_inner) = Some(text);
+                *progress.0.lock() = Some(text);
                 progress.1.notify_one();
             }
         };
@@ -215,7 +216,7 @@ impl NodeLoop {
                 biased;
                 result = &mut applying => break result,
                 () = progress.1.notified() => {
-                    let text = progress.0.lock().unwrap_or_else(PoisonError::into_inner).clone();
+                    let text = progress.0.lock().clone();
                     self.say(sight, planned, text.as_deref(), None);
                 }
                 kept = next_change(&mut self.changes), if node.is_some() && !cancel.is_cancelled() => {

@@ -5,6 +5,7 @@ use std::time::Duration;
 
 use bedplate_api::operation::{MachineOperation, MachineOperationStatus};
 use bedplate_api::reason::operation::AgentOutcome;
+use bedplate_process::backoff::Backoff;
 use bedplate_process::exit::chain;
 use jiff::SignedDuration;
 use tokio::time::{Instant, sleep};
@@ -15,10 +16,9 @@ use super::plan::{Finish, Next, Observed, Standing, later, next};
 use super::progress::{self, End, executor};
 use super::run::{AGAIN, Runner};
 use crate::metrics::METRICS;
-use crate::service::plan::back_off;
 
-/// The longest wait between two writes that nobody takes.
-const MOST: Duration = Duration::from_secs(60);
+/// Delay between two writes that fail.
+const BACKOFF: Backoff = Backoff::new(Duration::from_secs(1), Duration::from_secs(60));
 /// Between two messages about one operation.
 const TELL: SignedDuration = SignedDuration::from_secs(10);
 /// After a stop so long for an answer that is being written.
@@ -72,7 +72,7 @@ impl Runner {
             }
             Err(error @ WriteOperationError::Later(_)) => {
                 self.unwritten = self.unwritten.saturating_add(1);
-                let wait = back_off(self.unwritten.saturating_add(1), MOST, rand::random());
+                let wait = BACKOFF.delay(self.unwritten.saturating_add(1), rand::random());
                 self.write_again = Some(Instant::now() + wait);
                 let wait_seconds = wait.as_secs();
                 tracing::warn!(

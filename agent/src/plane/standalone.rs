@@ -24,6 +24,7 @@ use bedplate_api::reason::refusal::AgentRefusal;
 use bedplate_api::wire::{
     OperationWrite, OperationWritten, Report, SecretRequest, SecretResponse, WatchRequest, WatchResponse,
 };
+use bedplate_process::backoff::Backoff;
 use bedplate_process::exit::chain;
 use futures::FutureExt as _;
 use kube::ResourceExt;
@@ -44,10 +45,9 @@ use crate::https::pxed::PxedClient;
 use crate::https::request::AskError;
 use crate::kubelet::credential::{FindKubelet, Kubelet};
 use crate::model::Api;
-use crate::service::plan::back_off;
 
-/// Longest wait after failures.
-const MOST: Duration = Duration::from_secs(60);
+/// Delay after failures.
+const BACKOFF: Backoff = Backoff::new(Duration::from_secs(1), Duration::from_secs(60));
 /// An answer that nothing is new takes longer.
 const SOON: Duration = Duration::from_secs(1);
 
@@ -373,7 +373,7 @@ async fn follow(mut client: watch::Receiver<PxedClient>, mut own: watch::Receive
                 view.fail(&error, Instant::now());
             }
         }
-        let wait = back_off(failures, MOST, rand::random());
+        let wait = BACKOFF.delay(failures, rand::random());
         tokio::select! {
             changed = client.changed() => if changed.is_err() { return },
             () = publishing(&mut view, &mut own, &told.0, tokio::time::sleep(wait)) => {}

@@ -10,6 +10,7 @@ use std::time::Duration;
 use bedplate_api::machine::Machine;
 use bedplate_api::operation::MachineOperation;
 use bedplate_api::version::MachineConfigurationVersion;
+use bedplate_process::backoff::Backoff;
 use bedplate_process::exit::chain;
 use futures::future::BoxFuture;
 use futures::stream::BoxStream;
@@ -29,12 +30,11 @@ use super::view::View;
 use super::{Seen, Watched};
 use crate::metrics::{METRICS, Went};
 use crate::model::Api as Contact;
-use crate::service::plan::back_off;
 
 /// The label by which the controller says which Machine an operation is for (O5).
 const LABEL: &str = "bedplate.dev/machine";
-/// Longest wait before the Node is asked about again, where the watch says that there is none and a live read does not.
-const MOST: Duration = Duration::from_secs(60);
+/// Delay before the Node is asked about again, where the watch says that there is none and a live read does not.
+const BACKOFF: Backoff = Backoff::new(Duration::from_secs(1), Duration::from_secs(60));
 
 type Events<K> = BoxStream<'static, Result<Event<K>, watcher::Error>>;
 
@@ -269,7 +269,7 @@ impl Question {
         }
         if view.asks_for_node() {
             self.failures = self.failures.saturating_add(1);
-            self.not_before = Some(Instant::now() + back_off(self.failures, MOST, rand::random()));
+            self.not_before = Some(Instant::now() + BACKOFF.delay(self.failures, rand::random()));
         } else {
             *self = Self::default();
         }

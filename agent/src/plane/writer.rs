@@ -10,6 +10,7 @@ use std::time::Duration;
 use bedplate_api::id::Digest;
 use bedplate_api::machine::{Machine, MachineStatus};
 use bedplate_api::wire::Report;
+use bedplate_process::backoff::Backoff;
 use bedplate_process::exit::chain;
 use jiff::Timestamp;
 use kube::Api;
@@ -22,7 +23,6 @@ use super::client::Access;
 use super::error::{AskServerError, within};
 use super::status::{Change, NodeTold, body, change, compose};
 use crate::model::Api as Contact;
-use crate::service::plan::back_off;
 
 /// Who the agent is to server-side apply.
 const FIELD_MANAGER: &str = "bedplate-agent";
@@ -32,8 +32,8 @@ const MATTER: Duration = Duration::from_secs(1);
 const PROGRESS: Duration = Duration::from_secs(5);
 /// Between two writes of what has not changed.
 const UNCHANGED: Duration = Duration::from_secs(300);
-/// Longest wait after failures.
-const MOST: Duration = Duration::from_secs(60);
+/// Delay after failures.
+const BACKOFF: Backoff = Backoff::new(Duration::from_secs(1), Duration::from_secs(60));
 
 /// The one who writes; clones are the same.
 #[derive(Debug, Clone)]
@@ -103,7 +103,7 @@ impl Writer {
                     Ok(Some(at)) => due = at,
                     Err(error) => {
                         failures += 1;
-                        let wait = back_off(failures, MOST, rand::random());
+                        let wait = BACKOFF.delay(failures, rand::random());
                         tracing::warn!(
                             error = chain(&error),
                             wait_seconds = wait.as_secs(),

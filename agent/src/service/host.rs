@@ -9,16 +9,16 @@ use std::time::Duration;
 
 use bedplate_api::machine::{Clock, Hardware, StateDiskStatus};
 use bedplate_api::wire::{Stage, StageReport};
+use bedplate_process::backoff::Backoff;
 use bedplate_process::exit::chain;
 use tokio_util::sync::CancellationToken;
 
-use super::plan::back_off;
 use super::state::Places;
 use crate::hardware::{observe_hardware, read_text};
 use crate::stage1::arguments::read_arguments;
 
-/// Longest wait between two tries to report a stage.
-const MOST: Duration = Duration::from_secs(60);
+/// Delay between two attempts to report a stage.
+const BACKOFF: Backoff = Backoff::new(Duration::from_secs(1), Duration::from_secs(60));
 
 /// Tells pxed, over the boot's own URL, that the host's userspace runs. A boot that has ended takes no more reports.
 pub(super) async fn report_userspace(root: std::path::PathBuf, shutdown: CancellationToken) {
@@ -35,7 +35,7 @@ pub(super) async fn report_userspace(root: std::path::PathBuf, shutdown: Cancell
             Err(error) => tracing::info!(error = chain(&error), "stage not taken"),
         }
         tokio::select! {
-            () = tokio::time::sleep(back_off(failures, MOST, rand::random())) => {}
+            () = tokio::time::sleep(BACKOFF.delay(failures, rand::random())) => {}
             () = shutdown.cancelled() => return,
         }
     }

@@ -1,4 +1,4 @@
-//! What the agent does next, and how long it waits after failures.
+//! What the agent does next.
 //!
 //! Pure: what is known in, one act out. Called by `run`, once for every act.
 //!
@@ -142,21 +142,6 @@ pub fn renewal_time(held: &Held) -> Timestamp {
     held.not_before.saturating_add(third * 2).unwrap_or(held.not_after)
 }
 
-/// The wait after `failures` failures in a row (1 for the first): doubling from 1 s to `most`, stretched by up to half by
-/// `jitter`, any random number.
-pub fn back_off(failures: u32, most: Duration, jitter: u64) -> Duration {
-    let most = u64::try_from(most.as_millis()).unwrap_or(u64::MAX).max(2);
-    let base = (1000_u64 << failures.saturating_sub(1).min(20)).min(most);
-    Duration::from_millis(base.saturating_add(jitter % (base / 2)))
-}
-
-/// A heartbeat's interval, moved by up to a tenth to either side so that a rack does not report in step.
-pub fn spread(interval: Duration, jitter: u64) -> Duration {
-    let millis = u64::try_from(interval.as_millis()).unwrap_or(u64::MAX).max(10);
-    let tenth = millis / 10;
-    Duration::from_millis(millis.saturating_sub(tenth).saturating_add(jitter % (2 * tenth)))
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -260,26 +245,5 @@ mod tests {
         assert_eq!(plan(&refused), wait(300, Awaited::Retry));
         refused.seed_refused = true;
         assert_eq!(plan(&refused), Next::Report);
-    }
-
-    #[test]
-    fn back_off_grows_to_its_bound_and_is_never_nothing() {
-        let most = Duration::from_secs(300);
-        for (failures, least) in
-            [(0, 1000), (1, 1000), (2, 2000), (9, 256_000), (10, 300_000), (u32::MAX, 300_000)]
-        {
-            for jitter in [0, 7, u64::MAX] {
-                let millis = back_off(failures, most, jitter).as_millis();
-                assert!((least..=least * 3 / 2).contains(&millis), "{failures} {jitter} {millis}");
-            }
-        }
-    }
-
-    #[test]
-    fn heartbeats_spread_by_a_tenth() {
-        for jitter in [0, 1, 5999, 6000, u64::MAX] {
-            let millis = spread(Duration::from_secs(60), jitter).as_millis();
-            assert!((54_000..66_000).contains(&millis), "{millis}");
-        }
     }
 }

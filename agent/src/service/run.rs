@@ -8,6 +8,7 @@ use std::time::Duration;
 use bedplate_api::id::MachineName;
 use bedplate_api::machine::Hardware;
 use bedplate_api::wire::Seed;
+use bedplate_process::backoff::{Backoff, spread};
 use bedplate_process::exit::chain;
 use bedplate_process::liveness::Pulse;
 use bedplate_process::notify::Notifier;
@@ -18,7 +19,7 @@ use super::connections::Ways;
 use super::host::{blocking, observe_facts, report_userspace};
 use super::identity::Identity;
 use super::outcome::{ActError, Outcome};
-use super::plan::{Awaited, Held, Next, Observed, back_off, plan, spread};
+use super::plan::{Awaited, Held, Next, Observed, plan};
 use super::retry_after::HeldBack;
 use super::state::{Enrollment, Places, Standing};
 use super::text_pages::give_back;
@@ -26,8 +27,8 @@ use crate::fault::explained;
 use crate::metrics::{METRICS, Went};
 
 const VERSION: &str = env!("CARGO_PKG_VERSION");
-/// Longest back-off of an enrollment, a renewal or a report.
-const MOST: Duration = Duration::from_secs(300);
+/// Delay after a failed enrollment, renewal or report.
+const BACKOFF: Backoff = Backoff::new(Duration::from_secs(1), Duration::from_secs(300));
 /// A refused token may be given anew to the same seed by nobody, but a person may mend pxed: asked rarely.
 const REFUSED: Duration = Duration::from_secs(300);
 /// How long one turn of the loop may take: the longest act asks several endpoints in vain, each for 30 s, after it has made the host's
@@ -262,7 +263,7 @@ impl Agent {
                 let refused = matches!(&error, ActError::Pxed(error) if error.is_final());
                 self.seed_refused |= refused && index == 0;
                 let wait =
-                    if refused { REFUSED } else { back_off(self.failures[index], MOST, rand::random()) };
+                    if refused { REFUSED } else { BACKOFF.delay(self.failures[index], rand::random()) };
                 let text = explained(&error);
                 tracing::warn!(
                     act,

@@ -12,6 +12,8 @@
 use std::fmt;
 use std::time::Duration;
 
+use bedplate_process::backoff::Backoff;
+
 /// One step of stage-1, in the order in which they are done.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 pub enum Step {
@@ -80,20 +82,21 @@ pub struct Retry {
     pub wait: Duration,
 }
 
+/// Delay between two attempts of a step.
+const BACKOFF: Backoff = Backoff::new(Duration::from_secs(1), Duration::from_secs(30));
+
 /// After how many failures in a row of `fetch-root` the address is asked for again.
 const NEW_ADDRESS_AFTER: u32 = 4;
 
-/// What follows when `step` has failed `failures` times in a row (1 for the first). The wait doubles from 1 s to 30 s
-/// and is stretched by up to half by `jitter`, any random number, so that a rack does not come back in step.
-pub fn plan_retry(step: Step, failures: u32, jitter: u64) -> Retry {
-    let base = (1000_u64 << failures.saturating_sub(1).min(5)).min(30_000);
+/// Decides what follows when `step` has failed `failures` times in a row (1 for the first). `random` is at least 0 and less than 1.
+pub fn plan_retry(step: Step, failures: u32, random: f64) -> Retry {
     let again = match step {
         Step::FetchRoot if failures.is_multiple_of(NEW_ADDRESS_AFTER) => Step::GetAddress,
         // Drivers may need their time, or the first pass may have met a device that was not there yet.
         Step::FindInterface if failures.is_multiple_of(2) => Step::LoadModules,
         _ => step,
     };
-    Retry { step: again, wait: Duration::from_millis(base + jitter % (base / 2)) }
+    Retry { step: again, wait: BACKOFF.delay(failures, random) }
 }
 
 #[cfg(test)]
@@ -117,16 +120,16 @@ mod tests {
     #[test]
     fn waits_grow_to_a_bound_and_never_end() {
         for (failures, least, most) in [
-            (1, 1000, 1500),
-            (2, 2000, 3000),
-            (5, 16_000, 24_000),
-            (6, 30_000, 45_000),
-            (64, 30_000, 45_000),
-            (u32::MAX, 30_000, 45_000),
+            (1, 750, 1250),
+            (2, 1500, 2500),
+            (5, 12_000, 20_000),
+            (6, 22_500, 37_500),
+            (64, 22_500, 37_500),
+            (u32::MAX, 22_500, 37_500),
         ] {
-            for jitter in [0, 1, 499, u64::MAX] {
-                let wait = plan_retry(Step::ReadSeed, failures, jitter).wait.as_millis();
-                assert!((least..most).contains(&wait), "{failures} {jitter}: {wait}");
+            for random in [0.0, 0.4, 0.999] {
+                let wait = plan_retry(Step::ReadSeed, failures, random).wait.as_millis();
+                assert!((least..most).contains(&wait), "{failures} {random}: {wait}");
             }
         }
     }
@@ -134,18 +137,18 @@ mod tests {
     #[test]
     fn a_failed_step_is_tried_again_from_itself() {
         for step in Step::ALL {
-            assert_eq!(plan_retry(step, 1, 0).step, step);
+            assert_eq!(plan_retry(step, 1, 0.0).step, step);
         }
     }
 
     #[test]
     fn a_fetch_that_goes_on_failing_asks_for_a_new_address() {
-        let steps: Vec<_> = (1..=8).map(|failures| plan_retry(Step::FetchRoot, failures, 0).step).collect();
+        let steps: Vec<_> = (1..=8).map(|failures| plan_retry(Step::FetchRoot, failures, 0.0).step).collect();
         assert_eq!(steps.iter().filter(|step| **step == Step::GetAddress).count(), 2, "{steps:?}");
     }
 
     #[test]
     fn an_interface_that_stays_away_has_modules_loaded_again() {
-        assert_eq!(plan_retry(Step::FindInterface, 2, 0).step, Step::LoadModules);
+        assert_eq!(plan_retry(Step::FindInterface, 2, 0.0).step, Step::LoadModules);
     }
 }

@@ -6,6 +6,7 @@
 use std::sync::{Arc, OnceLock};
 use std::time::Duration;
 
+use crate::backoff::jittered;
 use crate::exit::chain;
 use crate::liveness::Pulse;
 use jiff::Timestamp;
@@ -97,7 +98,7 @@ impl Candidate {
                         tracing::warn!(lease = self.name, error, "the lease cannot be read or written");
                         told = error;
                     }
-                    Instant::now() + AGAIN.mul_f64(0.75 + rand::random::<f64>() / 2.0)
+                    Instant::now() + jittered(AGAIN, rand::random())
                 }
             };
             if self.tenure.borrow().is_some_and(|end| end <= Instant::now()) {

@@ -5,7 +5,7 @@
 //! A connection whose request may have arrived already is never evicted before it was read once.
 
 use std::collections::{BTreeMap, HashMap};
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::Arc;
 use std::time::Duration;
 
 use tokio::time::Instant;
@@ -16,6 +16,7 @@ use super::pace::Mark;
 use super::progress::Progress;
 use super::socket::Completions;
 use super::{Counters, Cut, Limits};
+use crate::lock::Lock;
 
 /// Interval between two attempts to find a place while connections wait to be read for the first time.
 const READ_INTERVAL: Duration = Duration::from_millis(1);
@@ -30,7 +31,7 @@ const MAX_UNREAD: Duration = Duration::from_secs(1);
 #[derive(Debug)]
 pub(super) struct Seats {
     counters: Arc<Counters>,
-    state: Mutex<State>,
+    state: Lock<State>,
 }
 
 #[derive(Debug, Default)]
@@ -81,12 +82,7 @@ pub(super) struct Busy(Arc<Seat>);
 
 impl Seats {
     pub(super) fn new(counters: Arc<Counters>) -> Self {
-        Self { counters, state: Mutex::default() }
-    }
-
-    fn lock(&self) -> MutexGuard<'_, State> {
-        // Each change is complete before the lock is released.
-        self.state.lock().unwrap_or_else(PoisonError::into_inner)
+        Self { counters, state: Lock::default() }
     }
 
     /// Takes a place, if necessary from another connection. Waits for connections that were not read yet if only these could make room.
@@ -109,7 +105,7 @@ impl Seats {
     /// # Errors
     /// The limit that was met.
     pub(super) fn take(self: &Arc<Self>, client: Client, limits: &Limits) -> Result<Seat, Full> {
-        let (mut state, now) = (self.lock(), Instant::now());
+        let (mut state, now) = (self.state.lock(), Instant::now());
         let of_client = state.by_client.get(&client).copied().unwrap_or_default();
         if of_client >= limits.connections_per_client {
             let victim = state.victim(now, limits, |seated| seated.client == client);
@@ -156,7 +152,7 @@ impl Seats {
 
     /// Ends every connection.
     pub(super) fn end(&self) {
-        self.lock().seated.values().for_each(|seated| seated.end.cancel());
+        self.state.lock().seated.values().for_each(|seated| seated.end.cancel());
     }
 }
 
@@ -217,7 +213,7 @@ impl Seat {
     }
 
     fn change(&self, change: impl FnOnce(&mut Seated)) {
-        if let Some(seated) = self.seats.lock().seated.get_mut(&self.number) {
+        if let Some(seated) = self.seats.state.lock().seated.get_mut(&self.number) {
             change(seated);
         }
     }
@@ -237,7 +233,7 @@ impl Drop for Busy {
 
 impl Drop for Seat {
     fn drop(&mut self) {
-        self.seats.remove(&mut self.seats.lock(), self.number);
+        self.seats.remove(&mut self.seats.state.lock(), self.number);
     }
 }
 
@@ -292,7 +288,7 @@ mod tests {
         assert_eq!(take(&seats, 7, &limits).unwrap_err(), Cut::Connections);
         drop((held, new, other, asked, new_asked, others_asked));
         assert_eq!(counters.open.now(), 0);
-        assert!(seats.lock().by_client.is_empty());
+        assert!(seats.state.lock().by_client.is_empty());
     }
 
     #[tokio::test(start_paused = true)]
@@ -311,7 +307,7 @@ mod tests {
         drop(first);
         held[1].completions.run();
         tokio::time::advance(SILENCE_TIMEOUT).await;
-        assert_eq!(seats.lock().victim(Instant::now(), &limits, |_| true), Ok(held[2].number));
+        assert_eq!(seats.state.lock().victim(Instant::now(), &limits, |_| true), Ok(held[2].number));
         drop(second);
         tokio::time::advance(SILENCE_TIMEOUT).await;
         assert!(seats.take(client(0), &limits).is_ok(), "client 0 has one connection");

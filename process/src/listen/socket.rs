@@ -5,7 +5,7 @@
 
 use std::future::Future;
 use std::pin::Pin;
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::Arc;
 use std::task::{Context, Poll};
 use std::time::Duration;
 use std::{fmt, io};
@@ -15,6 +15,7 @@ use tokio::time::{Instant, Sleep};
 
 use super::progress::Progress;
 use super::{Counters, Cut};
+use crate::lock::Lock;
 
 /// Bytes that a client must take within the stall time while there is something to take; the time begins anew with them.
 const MIN_PROGRESS: u64 = 32 << 10;
@@ -25,7 +26,7 @@ pub type OnSent = Box<dyn FnOnce() + Send>;
 /// What is to be called once all that hyper buffered so far is with the kernel.
 #[derive(Default)]
 pub struct Completions {
-    waiting: Mutex<Vec<OnSent>>,
+    waiting: Lock<Vec<OnSent>>,
 }
 
 impl fmt::Debug for Completions {
@@ -37,12 +38,12 @@ impl fmt::Debug for Completions {
 impl Completions {
     /// Has `on_sent` called when the kernel has all that is buffered now.
     pub fn push(&self, on_sent: OnSent) {
-        self.waiting.lock().unwrap_or_else(PoisonError::into_inner).push(on_sent);
+        self.waiting.lock().push(on_sent);
     }
 
     /// Runs the pending callbacks.
     pub fn run(&self) {
-        let waiting = std::mem::take(&mut *self.waiting.lock().unwrap_or_else(PoisonError::into_inner));
+        let waiting = std::mem::take(&mut *self.waiting.lock());
         for on_sent in waiting {
             on_sent();
         }

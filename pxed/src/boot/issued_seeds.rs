@@ -10,12 +10,13 @@
 //! Only the SHA-256 of a token is kept. Called by `http` (take) and `enroll` (check, claim, win, answer).
 
 use std::collections::{HashMap, HashSet, VecDeque};
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::Arc;
 
 use base64::Engine as _;
 use bedplate_api::id::{BootId, Digest};
 use bedplate_api::wire::SecretText;
 use bedplate_process::exit::chain;
+use bedplate_process::lock::Lock;
 use jiff::{SignedDuration, Timestamp};
 use rand::TryRng;
 use serde::{Deserialize, Serialize};
@@ -134,7 +135,7 @@ pub enum CheckTokenError {
 pub struct Seeds {
     store: Store,
     boots: Arc<BootTable>,
-    taken: Arc<Mutex<Kept>>,
+    taken: Arc<Lock<Kept>>,
     /// Boots whose row could not be read at the start. Their token is lost.
     unreadable: Arc<HashSet<BootId>>,
 }
@@ -225,22 +226,18 @@ impl Seeds {
             gone.extend(kept.insert(id, seed, lives));
         }
         let deletions = gone.into_iter().map(deletion).collect();
-        let taken = Arc::new(Mutex::new(kept));
+        let taken = Arc::new(Lock::new(kept));
         Ok((Self { store, boots, taken, unreadable: Arc::new(unreadable) }, deletions))
-    }
-
-    fn lock(&self) -> MutexGuard<'_, Kept> {
-        lock(&self.taken)
     }
 
     /// The boots whose seed has gone out.
     pub(super) fn taken(&self) -> Vec<BootId> {
-        self.lock().by_boot.keys().chain(self.unreadable.iter()).copied().collect()
+        self.taken.lock().by_boot.keys().chain(self.unreadable.iter()).copied().collect()
     }
 
     /// Returns the owner of a boot whose seed has gone out.
     pub fn owner(&self, id: BootId) -> Option<Owner> {
-        self.lock().by_boot.get(&id).map(|seed| seed.owner.clone())
+        self.taken.lock().by_boot.get(&id).map(|seed| seed.owner.clone())
     }
 
     /// Takes the boot's seed: the token for it, whose mark is on disk when this returns. What was begun is brought to its
@@ -254,7 +251,7 @@ impl Seeds {
             let before = std::mem::replace(&mut record.seed_taken, true);
             (record.clone(), before)
         });
-        if before || self.lock().by_boot.contains_key(&record.id) {
+        if before || self.taken.lock().by_boot.contains_key(&record.id) {
             return Err(TakeSeedError::Taken);
         }
         let Some((token, taken)) = Taken::new(record.opening.owner.clone(), now) else {
@@ -294,7 +291,7 @@ impl Seeds {
     /// Keeps a seed whose row is on disk, and drops those that are too many for its owner, with their rows.
     async fn keep(&self, id: BootId, seed: Taken) {
         let now = seed.time;
-        let dropped = self.lock().insert(id, seed, |id| self.boots.get(id, now).is_some());
+        let dropped = self.taken.lock().insert(id, seed, |id| self.boots.get(id, now).is_some());
         if dropped.is_empty() {
             return;
         }
@@ -309,7 +306,7 @@ impl Seeds {
     /// # Errors
     /// Why it is not.
     pub fn check(&self, id: BootId, token: &SecretText, now: Timestamp) -> Result<Taken, CheckTokenError> {
-        let seed = self.lock().by_boot.get(&id).cloned().ok_or(CheckTokenError::UnknownBoot)?;
+        let seed = self.taken.lock().by_boot.get(&id).cloned().ok_or(CheckTokenError::UnknownBoot)?;
         // Digests of a secret are compared, so that even a compare in variable time would tell nothing of the token;
         // it is one in constant time all the same.
         if !same(&hash(&token.0), &seed.token) {
@@ -327,7 +324,7 @@ impl Seeds {
     /// # Errors
     /// Another token was faster, or its seed is gone.
     pub fn win(&self, id: BootId) -> Result<Vec<Change>, CheckTokenError> {
-        let mut kept = self.lock();
+        let mut kept = self.taken.lock();
         match kept.by_boot.get(&id) {
             None => Err(CheckTokenError::UnknownBoot),
             Some(seed) if seed.superseded => Err(CheckTokenError::Superseded),
@@ -341,7 +338,7 @@ impl Seeds {
     /// Another key was faster, or the store failed.
     pub async fn claim(&self, id: BootId, key: Digest) -> Result<(), CheckTokenError> {
         let seed = {
-            let mut taken = self.lock();
+            let mut taken = self.taken.lock();
             let seed = taken.by_boot.get_mut(&id).ok_or(CheckTokenError::UnknownBoot)?;
             if seed.superseded {
                 return Err(CheckTokenError::Superseded);
@@ -369,13 +366,13 @@ impl Seeds {
                 claim.certificate = Some(certificate.to_owned());
             }
         };
-        let seed = self.lock().by_boot.get(&id).cloned();
+        let seed = self.taken.lock().by_boot.get(&id).cloned();
         changes.extend(seed.map(|mut seed| {
             set(&mut seed);
             entry(id, &seed)
         }));
         self.store.write(changes).await?;
-        if let Some(seed) = self.lock().by_boot.get_mut(&id) {
+        if let Some(seed) = self.taken.lock().by_boot.get_mut(&id) {
             set(seed);
         }
         Ok(())
@@ -383,7 +380,7 @@ impl Seeds {
 
     /// Forgets seeds whose token has expired and whose boot is gone: its URL answers 404 then.
     pub(super) fn sweep(&self, now: Timestamp, lives: impl Fn(BootId) -> bool) -> Vec<Change> {
-        let mut taken = self.lock();
+        let mut taken = self.taken.lock();
         let gone: Vec<_> = taken
             .by_boot
             .iter()
@@ -395,11 +392,6 @@ impl Seeds {
         }
         gone.into_iter().map(deletion).collect()
     }
-}
-
-/// Every change of a seed is whole before the lock is let go.
-fn lock(taken: &Mutex<Kept>) -> MutexGuard<'_, Kept> {
-    taken.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
 fn entry(id: BootId, seed: &Taken) -> Change {

@@ -5,9 +5,10 @@
 
 use std::collections::{HashMap, VecDeque};
 use std::hash::{BuildHasher, Hash, RandomState};
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, MutexGuard};
 
 use bedplate_api::id::{BootId, MachineName};
+use bedplate_process::lock::Lock;
 use jiff::{SignedDuration, Timestamp};
 
 use super::record::{LoaderKind, Opening, Owner, Record};
@@ -27,18 +28,18 @@ const MAX_UNKNOWN_PER_SHARD: usize = 64;
 /// A boot, shared.
 #[derive(Debug)]
 pub struct Boot {
-    record: Mutex<Record>,
+    record: Lock<Record>,
 }
 
 impl Boot {
     /// A copy of the record.
     pub fn record(&self) -> Record {
-        lock(&self.record).clone()
+        self.record.lock().clone()
     }
 
     /// Changes the record.
     pub fn change<T>(&self, change: impl FnOnce(&mut Record) -> T) -> T {
-        change(&mut lock(&self.record))
+        change(&mut self.record.lock())
     }
 }
 
@@ -78,29 +79,24 @@ pub struct Opened {
 #[derive(Debug)]
 pub struct Table {
     hasher: RandomState,
-    ids: [Mutex<HashMap<BootId, Arc<Boot>>>; SHARDS],
-    owners: [Mutex<HashMap<Owner, Track>>; SHARDS],
+    ids: [Lock<HashMap<BootId, Arc<Boot>>>; SHARDS],
+    owners: [Lock<HashMap<Owner, Track>>; SHARDS],
 }
 
 impl Default for Table {
     fn default() -> Self {
         Self {
             hasher: RandomState::new(),
-            ids: std::array::from_fn(|_| Mutex::default()),
-            owners: std::array::from_fn(|_| Mutex::default()),
+            ids: std::array::from_fn(|_| Lock::default()),
+            owners: std::array::from_fn(|_| Lock::default()),
         }
     }
 }
 
-/// A poisoned lock's data is still whole: every change below is a few assignments that cannot panic half-way.
-fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
-    mutex.lock().unwrap_or_else(PoisonError::into_inner)
-}
-
 impl Table {
     #[allow(clippy::cast_possible_truncation, reason = "only the low bits choose a shard")]
-    fn shard<'a, K: Hash, V>(&self, shards: &'a [Mutex<V>; SHARDS], key: &K) -> MutexGuard<'a, V> {
-        lock(&shards[self.hasher.hash_one(key) as usize % SHARDS])
+    fn shard<'a, K: Hash, V>(&self, shards: &'a [Lock<V>; SHARDS], key: &K) -> MutexGuard<'a, V> {
+        shards[self.hasher.hash_one(key) as usize % SHARDS].lock()
     }
 
     /// The boot of this id, if its URLs are good.
@@ -126,7 +122,7 @@ impl Table {
         let expires = now.saturating_add(lifetime).unwrap_or(now);
         let record =
             Record { id, opening: opening.clone(), opened: now, expires, image: None, seed_taken: false };
-        let boot = Arc::new(Boot { record: Mutex::new(record) });
+        let boot = Arc::new(Boot { record: Lock::new(record) });
         let starter = match opening.loader {
             LoaderKind::Pxe | LoaderKind::Http => Starter::Firmware,
             LoaderKind::Ipxe => Starter::Ipxe,
@@ -159,7 +155,7 @@ impl Table {
         let id = record.id;
         let owner = record.opening.owner.clone();
         let opened = record.opened;
-        let boot = Arc::new(Boot { record: Mutex::new(record) });
+        let boot = Arc::new(Boot { record: Lock::new(record) });
         let mut owners = self.shard(&self.owners, &owner);
         let track = owners
             .entry(owner)
@@ -187,7 +183,7 @@ impl Table {
     pub fn sweep(&self, now: Timestamp, forget_unknown_after: SignedDuration) -> Swept {
         let mut swept = Swept::default();
         for shard in &self.owners {
-            let mut owners = lock(shard);
+            let mut owners = shard.lock();
             for track in owners.values_mut() {
                 track.boots.retain(|boot| {
                     let (id, live) = boot.change(|record| (record.id, record.is_live(now)));
@@ -218,7 +214,7 @@ impl Table {
     pub fn unproven(&self, now: Timestamp, recent: SignedDuration) -> Vec<(MachineName, Timeline)> {
         let mut unproven = Vec::new();
         for shard in &self.owners {
-            for (owner, track) in lock(shard).iter() {
+            for (owner, track) in shard.lock().iter() {
                 let Some(machine) = owner.machine() else { continue };
                 let timeline = &track.timeline;
                 if timeline.fetched().is_none() && now.duration_since(timeline.progress) < recent {
@@ -233,7 +229,7 @@ impl Table {
     pub fn stopped(&self, now: Timestamp) -> Vec<Owner> {
         let mut stopped = Vec::new();
         for shard in &self.owners {
-            for (owner, track) in lock(shard).iter_mut() {
+            for (owner, track) in shard.lock().iter_mut() {
                 if !track.timeline.stop_told && track.timeline.stopped(now).is_some() {
                     track.timeline.stop_told = true;
                     stopped.push(owner.clone());
@@ -256,19 +252,19 @@ impl Table {
 
     /// Every owner.
     pub fn owners(&self) -> Vec<Owner> {
-        self.owners.iter().flat_map(|shard| lock(shard).keys().cloned().collect::<Vec<_>>()).collect()
+        self.owners.iter().flat_map(|shard| shard.lock().keys().cloned().collect::<Vec<_>>()).collect()
     }
 
     /// How many boots there are.
     pub fn count(&self) -> usize {
-        self.ids.iter().map(|shard| lock(shard).len()).sum()
+        self.ids.iter().map(|shard| shard.lock().len()).sum()
     }
 
     /// Every record.
     pub fn records(&self) -> Vec<Record> {
         self.ids
             .iter()
-            .flat_map(|shard| lock(shard).values().map(|b| b.record()).collect::<Vec<_>>())
+            .flat_map(|shard| shard.lock().values().map(|b| b.record()).collect::<Vec<_>>())
             .collect()
     }
 }

@@ -3,9 +3,10 @@
 
 use std::collections::HashMap;
 use std::net::IpAddr;
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::Arc;
 use std::time::Duration;
 
+use bedplate_process::lock::Lock;
 use jiff::{SignedDuration, Timestamp};
 use rustls::server::WebPkiClientVerifier;
 use rustls::{RootCertStore, ServerConfig};
@@ -43,7 +44,7 @@ pub struct Configurations {
     authority: Arc<Authority>,
     /// A name or address by which agents are told to reach us, besides that which they reached.
     host: Option<String>,
-    state: Mutex<State>,
+    state: Lock<State>,
 }
 
 struct State {
@@ -56,7 +57,7 @@ impl Configurations {
     /// Configurations that believe nobody's client certificates yet.
     pub fn new(authority: Arc<Authority>, host: Option<String>) -> Self {
         let state = State { roots: Arc::new(RootCertStore::empty()), made: HashMap::new() };
-        Self { authority, host, state: Mutex::new(state) }
+        Self { authority, host, state: Lock::new(state) }
     }
 
     /// Believes client certificates of these authorities (PEM) from now on. Answers how many there are.
@@ -64,7 +65,7 @@ impl Configurations {
         let mut roots = RootCertStore::empty();
         let certificates = CertificateDer::pem_slice_iter(pem.as_bytes()).filter_map(Result::ok);
         let (added, _) = roots.add_parsable_certificates(certificates);
-        let mut state = self.state.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut state = self.state.lock();
         if state.roots.roots != roots.roots {
             state.roots = Arc::new(roots);
             state.made.clear();
@@ -78,7 +79,7 @@ impl Configurations {
     /// [`MakeConfigError`].
     pub fn get(&self, address: IpAddr, now: Timestamp) -> Result<Arc<ServerConfig>, MakeConfigError> {
         let roots = {
-            let state = self.state.lock().unwrap_or_else(PoisonError::into_inner);
+            let state = self.state.lock();
             if let Some((config, made)) = state.made.get(&address)
                 && now.duration_since(*made).abs() < RENEW_AFTER
             {
@@ -87,7 +88,7 @@ impl Configurations {
             state.roots.clone()
         };
         let config = Arc::new(self.make(address, &roots, now)?);
-        let mut state = self.state.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut state = self.state.lock();
         if state.made.len() >= MAX_ADDRESSES {
             state.made.clear();
         }

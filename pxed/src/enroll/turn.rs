@@ -3,23 +3,18 @@
 //! Nothing waits: a host that is refused its turn asks again. Part of [`super::service`].
 
 use std::collections::HashSet;
-use std::sync::{Mutex, MutexGuard, PoisonError};
 
 use bedplate_api::id::MachineName;
+use bedplate_process::lock::Lock;
 
 /// Machines whose key is being written.
 #[derive(Debug, Default)]
-pub struct Turns(Mutex<HashSet<MachineName>>);
+pub struct Turns(Lock<HashSet<MachineName>>);
 
 impl Turns {
     /// Takes the turn of a Machine, until it is dropped; `None`: another request has it.
     pub(super) fn take(&self, name: &MachineName) -> Option<Turn<'_>> {
-        self.lock().insert(name.clone()).then(|| Turn { turns: self, name: name.clone() })
-    }
-
-    fn lock(&self) -> MutexGuard<'_, HashSet<MachineName>> {
-        // Each change is complete before the lock is released.
-        self.0.lock().unwrap_or_else(PoisonError::into_inner)
+        self.0.lock().insert(name.clone()).then(|| Turn { turns: self, name: name.clone() })
     }
 }
 
@@ -32,7 +27,7 @@ pub(super) struct Turn<'a> {
 
 impl Drop for Turn<'_> {
     fn drop(&mut self) {
-        self.turns.lock().remove(&self.name);
+        self.turns.0.lock().remove(&self.name);
     }
 }
 

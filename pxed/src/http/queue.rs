@@ -14,11 +14,12 @@
 use std::collections::{BTreeMap, HashMap};
 use std::hash::Hash;
 use std::net::IpAddr;
+use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::task::{Context, Poll, Waker};
 use std::time::Duration;
 
+use bedplate_process::lock::Lock;
 use tokio::time::Instant;
 
 use super::counters::Counters;
@@ -50,7 +51,7 @@ pub struct Client {
 pub struct Queue {
     limit: usize,
     counters: Arc<Counters>,
-    state: Mutex<State>,
+    state: Lock<State>,
 }
 
 #[derive(Debug, Default)]
@@ -99,7 +100,7 @@ pub struct Place {
 impl Queue {
     /// Makes a queue with this number of permits.
     pub fn new(limit: usize, counters: Arc<Counters>) -> Self {
-        Self { limit, counters, state: Mutex::default() }
+        Self { limit, counters, state: Lock::default() }
     }
 
     /// Takes a permit if one is free, otherwise a place at the end of the queue.
@@ -111,17 +112,12 @@ impl Queue {
 
     /// Returns the number of permits that are not in use.
     pub fn free(&self) -> usize {
-        self.limit.saturating_sub(self.lock().sending.len())
-    }
-
-    fn lock(&self) -> MutexGuard<'_, State> {
-        // Each change is complete before the lock is released.
-        self.state.lock().unwrap_or_else(PoisonError::into_inner)
+        self.limit.saturating_sub(self.state.lock().sending.len())
     }
 
     /// Changes the state, then grants and revokes permits, and wakes those that were granted one.
     fn change<T>(&self, change: impl FnOnce(&mut State) -> T) -> T {
-        let mut state = self.lock();
+        let mut state = self.state.lock();
         let result = change(&mut state);
         let mut wakers = Vec::new();
         self.grant_free(&mut state, Instant::now(), &mut wakers);
@@ -386,7 +382,7 @@ pub(super) mod tests {
             places.remove(0);
         }
         assert_eq!((queue.free(), queue.counters.queued.now(), queue.counters.sending.now()), (1, 0, 0));
-        let state = queue.lock();
+        let state = queue.state.lock();
         assert!(state.by_owner.is_empty() && state.by_address.is_empty());
     }
 }

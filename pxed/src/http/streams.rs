@@ -3,9 +3,10 @@
 //! Not the queue itself (`Routes::queue`). Called by `content`; a [`Stream`] gives its place back when its body is dropped.
 
 use std::collections::HashMap;
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::Arc;
 
 use bedplate_api::id::BootId;
+use bedplate_process::lock::Lock;
 
 /// Root images on their way to one boot at once: the one that is received, and one that broke off a moment ago and
 /// that this side has not noticed yet.
@@ -14,7 +15,7 @@ pub const PER_BOOT: usize = 2;
 /// The places taken.
 #[derive(Debug, Default)]
 pub struct Streams {
-    by_boot: Mutex<HashMap<BootId, usize>>,
+    by_boot: Lock<HashMap<BootId, usize>>,
 }
 
 /// A place for one root image.
@@ -27,7 +28,7 @@ pub struct Stream {
 impl Streams {
     /// A place, if the boot has not taken all of its own.
     pub fn take(self: &Arc<Self>, boot: BootId) -> Option<Stream> {
-        let mut by_boot = self.by_boot.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut by_boot = self.by_boot.lock();
         let taken = by_boot.get(&boot).copied().unwrap_or_default();
         if taken >= PER_BOOT {
             return None;
@@ -39,7 +40,7 @@ impl Streams {
 
 impl Drop for Stream {
     fn drop(&mut self) {
-        let mut by_boot = self.streams.by_boot.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut by_boot = self.streams.by_boot.lock();
         if let Some(taken) = by_boot.get_mut(&self.boot) {
             *taken = taken.saturating_sub(1);
             if *taken == 0 {
@@ -81,6 +82,6 @@ mod tests {
         drop(first);
         assert_eq!(get(Method::GET, id).await.status(), StatusCode::OK, "a place that was given back");
         drop(second);
-        assert!(rig.routes.streams.by_boot.lock().unwrap().is_empty());
+        assert!(rig.routes.streams.by_boot.lock().is_empty());
     }
 }

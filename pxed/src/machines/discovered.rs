@@ -3,10 +3,11 @@
 //! Recording is memory only; the store follows behind, at most once a minute for one machine.
 
 use std::collections::{BTreeMap, BTreeSet};
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::Arc;
 
 use bedplate_api::id::MacAddress;
 use bedplate_dhcp::client::{Loader, Query};
+use bedplate_process::lock::Lock;
 use jiff::{SignedDuration, Timestamp};
 use serde::{Deserialize, Serialize};
 use uuid::Uuid;
@@ -43,7 +44,7 @@ pub struct Discovered {
 
 #[derive(Debug)]
 struct Inner {
-    machines: Mutex<Machines>,
+    machines: Lock<Machines>,
     limit: usize,
     store: Store,
 }
@@ -92,7 +93,7 @@ impl Discovered {
             let Ok(machine) = serde_json::from_slice::<DiscoveredMachine>(value) else { continue };
             machines.insert(Kept { written: Some(machine.last_seen), machine });
         }
-        Ok(Self { inner: Arc::new(Inner { machines: Mutex::new(machines), limit, store }) })
+        Ok(Self { inner: Arc::new(Inner { machines: Lock::new(machines), limit, store }) })
     }
 
     /// An unknown machine asks. What this packet does not say of it, such as its operating system's of its
@@ -100,7 +101,7 @@ impl Discovered {
     pub fn record(&self, query: &Query, now: Timestamp) {
         let mut changes = Vec::new();
         {
-            let mut machines = self.lock();
+            let mut machines = self.inner.machines.lock();
             let old = machines.kept.get(&query.mac).cloned();
             let before = old.as_ref().map(|old| &old.machine);
             let machine = merge(query, before, now);
@@ -119,7 +120,7 @@ impl Discovered {
         match self.inner.store.write_behind(changes) {
             Ok(true) => {}
             Ok(false) => {
-                if let Some(kept) = self.lock().kept.get_mut(&query.mac) {
+                if let Some(kept) = self.inner.machines.lock().kept.get_mut(&query.mac) {
                     kept.written = None;
                 }
             }
@@ -129,11 +130,7 @@ impl Discovered {
 
     /// Everyone, in the order of the addresses.
     pub fn list(&self) -> Vec<DiscoveredMachine> {
-        self.lock().kept.values().map(|kept| kept.machine.clone()).collect()
-    }
-
-    fn lock(&self) -> MutexGuard<'_, Machines> {
-        self.inner.machines.lock().unwrap_or_else(PoisonError::into_inner)
+        self.inner.machines.lock().kept.values().map(|kept| kept.machine.clone()).collect()
     }
 }
 

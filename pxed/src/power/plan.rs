@@ -12,6 +12,7 @@ pub mod parameters;
 pub mod queue;
 
 use std::fmt;
+use std::time::Duration;
 
 use bedplate_api::machine::{
     BootSource, DeletionPolicy, MOST_POWER_ON_ATTEMPTS, MachineSpec, MachineStatus, PROVIDER_PXE,
@@ -19,6 +20,7 @@ use bedplate_api::machine::{
 };
 use bedplate_api::wire::Stage;
 use bedplate_bmc::PowerRequest;
+use bedplate_process::backoff::{Backoff, NO_JITTER};
 use jiff::{SignedDuration, Timestamp};
 
 use super::plan::breaker::later;
@@ -234,9 +236,13 @@ fn plan_on(observed: &Observed<'_>) -> Plan {
     Plan::PowerOn { boot, attempt, next: later(observed.now, pause_after(attempt)) }
 }
 
-/// Between this attempt and the next one: 1 minute, doubled each time.
+/// Pauses between two attempts to power on.
+const POWER_ON_BACKOFF: Backoff = Backoff::new(Duration::from_secs(60), Duration::from_secs(1024 * 60));
+
+/// Returns the pause between this attempt and the next one. It has no jitter: `status` tells the time of the next attempt.
 fn pause_after(attempt: i32) -> SignedDuration {
-    SignedDuration::from_mins(1_i64 << attempt.saturating_sub(1).clamp(0, 10))
+    let pause = POWER_ON_BACKOFF.delay(u32::try_from(attempt).unwrap_or(0), NO_JITTER);
+    SignedDuration::try_from(pause).unwrap_or(SignedDuration::MAX)
 }
 
 fn plan_departure(observed: &Observed<'_>, departure: &Departure) -> Plan {

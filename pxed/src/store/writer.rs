@@ -18,6 +18,7 @@ use std::sync::{Arc, PoisonError, RwLockWriteGuard};
 use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
+use bedplate_process::backoff::{Backoff, NO_JITTER};
 use bedplate_process::exit::chain;
 use bedplate_process::log_pace::LogPace;
 use redb::Database;
@@ -32,9 +33,8 @@ const MAX_BATCH: usize = 4096;
 /// Requests that wait for a commit at most.
 pub(super) const MAX_WAITING: usize = 4096;
 
-/// How long changes are refused after the second failure in a row, and at most.
-const FIRST_PAUSE: Duration = Duration::from_secs(1);
-const LONGEST_PAUSE: Duration = Duration::from_secs(30);
+/// Pauses between two attempts to open the file.
+const PAUSES: Backoff = Backoff::new(Duration::from_secs(1), Duration::from_secs(30));
 
 type Answer = Result<(), StoreError>;
 
@@ -102,8 +102,7 @@ pub(super) struct Disk {
     is_to_be_reopened: bool,
 }
 
-/// Pure: how long changes are refused after failures in a row: not at all after the first, then [`FIRST_PAUSE`],
-/// doubled up to [`LONGEST_PAUSE`].
+/// Pure: how long changes are refused after failures in a row: not at all after the first, then as [`PAUSES`] says.
 #[derive(Debug, Default, Clone, Copy)]
 struct Pause {
     failures: u32,
@@ -112,10 +111,10 @@ struct Pause {
 
 impl Pause {
     fn failed(&mut self, now: Instant) {
-        let doublings = self.failures.checked_sub(1);
-        self.failures = self.failures.saturating_add(1);
-        let pause = doublings.map(|n| FIRST_PAUSE.saturating_mul(2_u32.saturating_pow(n)).min(LONGEST_PAUSE));
+        // Jitter is of no use: this is the only process that writes the file.
+        let pause = (self.failures > 0).then(|| PAUSES.delay(self.failures, NO_JITTER));
         self.until = pause.and_then(|pause| now.checked_add(pause));
+        self.failures = self.failures.saturating_add(1);
     }
 
     fn is_over(&self, now: Instant) -> bool {

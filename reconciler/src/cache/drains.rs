@@ -4,9 +4,10 @@
 //! All of it may be lost: who begins to lead compares once what he knows with what there is (`rollout`).
 
 use std::collections::{BTreeMap, BTreeSet};
+use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
+use bedplate_process::lock::Lock;
 use bedplate_rules::drain::{CORDONED_BY, Pod, wait};
 use k8s_openapi::api::core::v1::Node;
 use kube::ResourceExt;
@@ -22,13 +23,13 @@ const REMEMBERED: usize = 10_000;
 #[derive(Debug, Default)]
 pub struct Memory {
     /// Until when an eviction is not tried again, and why it was held, by the Pod's UID.
-    held: Mutex<BTreeMap<String, (Instant, String)>>,
+    held: Lock<BTreeMap<String, (Instant, String)>>,
     /// Nodes that were written a moment ago, by their names.
-    written: Mutex<BTreeMap<String, Written>>,
+    written: Lock<BTreeMap<String, Written>>,
     /// Drains, by the Node's UID, and departures (`deletion`).
     pub lasting: Beginnings,
     /// UIDs of Nodes of whose drain it was told that it is blocked.
-    blocked: Mutex<BTreeSet<String>>,
+    blocked: Lock<BTreeSet<String>>,
     /// The Nodes of the store were compared with those that there are.
     is_sure: AtomicBool,
 }
@@ -66,10 +67,6 @@ impl Written {
     }
 }
 
-fn locked<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
-    mutex.lock().unwrap_or_else(PoisonError::into_inner)
-}
-
 fn uid(node: &Node) -> String {
     node.metadata.uid.clone().unwrap_or_default()
 }
@@ -77,7 +74,7 @@ fn uid(node: &Node) -> String {
 impl Memory {
     /// A Node of the store as it is by what was written since.
     pub fn as_written(&self, name: &str, node: Option<Arc<Node>>) -> Option<Arc<Node>> {
-        let mut all = locked(&self.written);
+        let mut all = self.written.lock();
         let (Some(written), Some(shown)) = (all.get(name), &node) else {
             all.remove(name);
             return node;
@@ -115,45 +112,45 @@ impl Memory {
     }
 
     fn writes(&self, node: &Node, what: What) {
-        locked(&self.written).insert(node.name_any(), Written { uid: uid(node), what });
+        self.written.lock().insert(node.name_any(), Written { uid: uid(node), what });
     }
 
     /// A Node is not as it was remembered.
     pub fn forget(&self, name: &str) {
-        locked(&self.written).remove(name);
+        self.written.lock().remove(name);
     }
 
     /// Forgets what the store shows by now; `nodes`: those of the store.
     pub fn tidy(&self, nodes: impl Fn(&str) -> Option<Arc<Node>>) {
-        locked(&self.written).retain(|name, written| nodes(name).is_some_and(|node| !written.is_seen(&node)));
+        self.written.lock().retain(|name, written| nodes(name).is_some_and(|node| !written.is_seen(&node)));
     }
 
     /// Why a Pod is not asked to end now.
     pub fn held(&self, pod: &str) -> Option<String> {
         let now = Instant::now();
-        locked(&self.held).get(pod).filter(|(until, _)| now < *until).map(|(_, why)| why.clone())
+        self.held.lock().get(pod).filter(|(until, _)| now < *until).map(|(_, why)| why.clone())
     }
 
     /// A Pod may not be evicted now; `named`: after so many seconds again, if the API server says.
     pub fn hold(&self, pod: &str, named: Option<u32>, why: &str) {
-        locked(&self.held).insert(pod.to_owned(), (Instant::now() + wait(named), why.to_owned()));
+        self.held.lock().insert(pod.to_owned(), (Instant::now() + wait(named), why.to_owned()));
     }
 
     /// A drain begins: what held a Pod in one before may be gone.
     pub fn begins(&self, pods: &[Pod]) {
-        let mut held = locked(&self.held);
+        let mut held = self.held.lock();
         pods.iter().for_each(|pod| drop(held.remove(&pod.uid)));
     }
 
     /// Forgets what is tried again.
     pub fn let_go(&self) {
         let now = Instant::now();
-        locked(&self.held).retain(|_, (until, _)| now < *until);
+        self.held.lock().retain(|_, (until, _)| now < *until);
     }
 
     /// Whether it is news that a Node's drain is blocked.
     pub fn blocks(&self, node: &Node) -> bool {
-        let mut blocked = locked(&self.blocked);
+        let mut blocked = self.blocked.lock();
         if blocked.len() >= REMEMBERED {
             blocked.clear();
         }
@@ -162,7 +159,7 @@ impl Memory {
 
     /// A Node's drain is blocked no more.
     pub fn unblock(&self, node: &Node) {
-        locked(&self.blocked).remove(&uid(node));
+        self.blocked.lock().remove(&uid(node));
     }
 
     /// A Node's drain is over.
@@ -225,7 +222,7 @@ mod tests {
         memory.tidy(|_| Some(shown.clone()));
         assert!(memory.as_written("a", Some(shown)).is_none());
         assert!(memory.as_written("a", Some(node("n2", "9", None))).is_some());
-        assert!(locked(&memory.written).is_empty());
+        assert!(memory.written.lock().is_empty());
     }
 
     #[test]
@@ -244,8 +241,8 @@ mod tests {
         let (memory, purpose) = (Memory::default(), Purpose::Deletion);
         memory.cordoned(&node("n1", "7", None), &purpose, Some("8"));
         memory.tidy(|_| Some(node("n1", "7", None)));
-        assert_eq!(locked(&memory.written).len(), 1);
+        assert_eq!(memory.written.lock().len(), 1);
         memory.tidy(|_| None);
-        assert!(locked(&memory.written).is_empty());
+        assert!(memory.written.lock().is_empty());
     }
 }

@@ -4,9 +4,9 @@
 //! Kept by `watch`, asked for `judge`.
 
 use std::collections::HashMap;
-use std::sync::{Mutex, MutexGuard, PoisonError};
 
 use bedplate_api::machine::{AgentStatus, Machine};
+use bedplate_process::lock::Lock;
 use jiff::{SignedDuration, Timestamp};
 use kube::ResourceExt;
 
@@ -17,7 +17,7 @@ const SILENT: SignedDuration = SignedDuration::from_secs(15 * 60);
 
 /// What each agent said last, and how long ago.
 #[derive(Debug, Default)]
-pub struct Heard(Mutex<HashMap<String, Word>>);
+pub struct Heard(Lock<HashMap<String, Word>>);
 
 #[derive(Debug)]
 struct Word {
@@ -29,7 +29,7 @@ struct Word {
 impl Heard {
     /// A Machine is there, or has changed.
     pub fn put(&self, machine: &Machine, now: Timestamp) {
-        let mut all = self.lock();
+        let mut all = self.0.lock();
         let said = said(machine);
         let silent = match all.get(&machine.name_any()).filter(|word| word.uid == machine.metadata.uid) {
             Some(word) if word.said.as_ref() == said => return,
@@ -42,21 +42,16 @@ impl Heard {
 
     /// A Machine is gone.
     pub fn remove(&self, name: &str) {
-        self.lock().remove(name);
+        self.0.lock().remove(name);
     }
 
     /// Whether its agent was not heard for too long, or never.
     pub fn is_silent(&self, machine: &Machine, now: Timestamp) -> bool {
         let Some(said) = said(machine) else { return true };
-        let all = self.lock();
+        let all = self.0.lock();
         let word = all.get(&machine.name_any()).filter(|word| word.uid == machine.metadata.uid);
         // What was read of it may be a moment before or after what is known here.
         word.map_or_else(|| found(Some(said), now), |word| word.silent).time() > SILENT
-    }
-
-    fn lock(&self) -> MutexGuard<'_, HashMap<String, Word>> {
-        // Every change is whole before the lock is let go.
-        self.0.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 

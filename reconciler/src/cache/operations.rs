@@ -4,10 +4,10 @@
 //! Kept by `watch`, asked by `operation` and by `enqueue`.
 
 use std::collections::{BTreeMap, BTreeSet, HashMap};
-use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
 use bedplate_api::operation::{MachineOperation, OperationState};
+use bedplate_process::lock::Lock;
 use jiff::{SignedDuration, Timestamp};
 use kube::ResourceExt;
 use tokio::time::Instant;
@@ -19,7 +19,7 @@ const NEWS: Duration = Duration::from_secs(60);
 
 /// Shared by the watch of operations and those who ask.
 #[derive(Debug, Default)]
-pub struct Whose(Mutex<Inner>);
+pub struct Whose(Lock<Inner>);
 
 #[derive(Debug, Default)]
 struct Inner {
@@ -79,7 +79,7 @@ impl Whose {
     pub fn put(&self, operation: &MachineOperation, now: Timestamp) {
         let name = operation.name_any();
         let machine = operation.spec.machine_ref.as_ref().map(|machine| machine.name.to_string());
-        let mut inner = self.lock();
+        let mut inner = self.0.lock();
         inner.stands(&name, operation, now);
         if inner.machine_of.get(&name) == machine.as_ref() {
             return;
@@ -93,7 +93,7 @@ impl Whose {
 
     /// An operation is gone.
     pub fn remove(&self, operation: &MachineOperation) {
-        let mut inner = self.lock();
+        let mut inner = self.0.lock();
         inner.forget(&operation.name_any());
         inner.stands.remove(&operation.name_any());
         inner.parents.remove(&operation.uid().unwrap_or_default());
@@ -101,12 +101,12 @@ impl Whose {
 
     /// Names of a Machine's operations.
     pub fn of_machine(&self, machine: &str) -> Vec<String> {
-        self.lock().by_machine.get(machine).into_iter().flatten().cloned().collect()
+        self.0.lock().by_machine.get(machine).into_iter().flatten().cloned().collect()
     }
 
     /// Since when an operation is as far as it is.
     pub fn since(&self, operation: &MachineOperation, now: Timestamp) -> Since {
-        let inner = self.lock();
+        let inner = self.0.lock();
         let stand = inner.stands.get(&operation.name_any()).filter(|s| s.uid == operation.metadata.uid);
         let ago = |instant: Instant| {
             let passed = SignedDuration::try_from(instant.elapsed()).unwrap_or(SignedDuration::MAX);
@@ -123,7 +123,7 @@ impl Whose {
 
     /// Whether an operation's end is news: it was seen to come, and nobody was told.
     pub fn tells(&self, operation: &MachineOperation) -> bool {
-        let mut inner = self.lock();
+        let mut inner = self.0.lock();
         let Some(stand) = inner.stands.get_mut(&operation.name_any()) else { return false };
         let is_it = is_finished(operation) && stand.state == reached(operation);
         let is_news = is_it && stand.uid == operation.metadata.uid && stand.came && !stand.told;
@@ -133,34 +133,29 @@ impl Whose {
 
     /// A parent's sums are written: until when the next ones wait, if they may.
     pub fn wrote(&self, uid: &str) {
-        self.lock().parents.entry(uid.to_owned()).or_default().status = Some(Instant::now());
+        self.0.lock().parents.entry(uid.to_owned()).or_default().status = Some(Instant::now());
     }
 
     /// Children of a parent are made.
     pub fn made(&self, uid: &str) {
-        self.lock().parents.entry(uid.to_owned()).or_default().children = Some(Instant::now());
+        self.0.lock().parents.entry(uid.to_owned()).or_default().children = Some(Instant::now());
     }
 
     /// How long a parent's sums are still young, that are not to be written again before they are `pace` old.
     pub fn rests(&self, uid: &str, pace: Duration) -> Duration {
-        let written = self.lock().parents.get(uid).and_then(|written| written.status);
+        let written = self.0.lock().parents.get(uid).and_then(|written| written.status);
         written.map_or(Duration::ZERO, |at| pace.saturating_sub(at.elapsed()))
     }
 
     /// How long the store may still not have seen children that were made here, for at most `lag`.
     pub fn lags(&self, uid: &str, lag: Duration) -> Duration {
-        let made = self.lock().parents.get(uid).and_then(|written| written.children);
+        let made = self.0.lock().parents.get(uid).and_then(|written| written.children);
         made.map_or(Duration::ZERO, |at| lag.saturating_sub(at.elapsed()))
     }
 
     /// A parent has ended.
     pub fn ended(&self, uid: &str) {
-        self.lock().parents.remove(uid);
-    }
-
-    fn lock(&self) -> MutexGuard<'_, Inner> {
-        // Every change is whole before the lock is let go.
-        self.0.lock().unwrap_or_else(PoisonError::into_inner)
+        self.0.lock().parents.remove(uid);
     }
 }
 

@@ -6,6 +6,8 @@
 use std::collections::BTreeMap;
 use std::time::Duration;
 
+use bedplate_process::backoff::Backoff as Delays;
+
 use crate::engine::write::WriteError;
 
 /// Conflicts in a row after which one is told: no watch is that far behind.
@@ -53,16 +55,16 @@ impl Sort {
         }
     }
 
-    /// The first wait and the longest.
-    fn waits(self) -> (Duration, Duration) {
+    /// Delays between two attempts.
+    fn delays(self) -> Delays {
         match self {
             // The watch brings what has changed.
-            Self::Conflict => (Duration::from_millis(200), Duration::from_secs(10)),
-            Self::Later => (Duration::from_secs(1), Duration::from_secs(60)),
+            Self::Conflict => Delays::new(Duration::from_millis(200), Duration::from_secs(10)),
+            Self::Later => Delays::new(Duration::from_secs(1), Duration::from_secs(60)),
             // Only a person can change it, and mostly by an edit, which comes by the watch.
-            Self::Refused => (Duration::from_secs(30), Duration::from_secs(300)),
+            Self::Refused => Delays::new(Duration::from_secs(30), Duration::from_secs(300)),
             // A lease that lapsed for a moment is there again soon; who waits for another controller's end waits for long.
-            Self::Deposed => (Duration::from_secs(1), Duration::from_secs(60)),
+            Self::Deposed => Delays::new(Duration::from_secs(1), Duration::from_secs(60)),
         }
     }
 }
@@ -87,9 +89,7 @@ impl Backoff {
             Sort::Deposed => false,
         };
         self.0.insert(object.to_owned(), Failure { sort, reason, times });
-        let (first, longest) = sort.waits();
-        let doubled = first.saturating_mul(2_u32.saturating_pow(times.saturating_sub(1)));
-        let own = doubled.min(longest).mul_f64(0.75 + random / 2.0);
+        let own = sort.delays().delay(times, random);
         // Not before it, and not all of them just then.
         let named = named(error).min(LONGEST_NAMED).mul_f64(1.0 + random / 4.0);
         Again { after: own.max(named), told }
@@ -103,10 +103,9 @@ impl Backoff {
 
 #[cfg(test)]
 mod tests {
-    use super::*;
+    use bedplate_process::backoff::NO_JITTER;
 
-    /// No chance in it.
-    const EVEN: f64 = 0.5;
+    use super::*;
 
     fn later(why: &str) -> WriteError {
         WriteError::Later { what: "Machine a".to_owned(), why: why.to_owned(), again: None }
@@ -120,16 +119,17 @@ mod tests {
     fn who_fails_again_waits_twice_as_long_up_to_a_limit_and_each_object_for_itself() {
         let mut backoff = Backoff::default();
         let seconds = |again: Again| again.after.as_secs_f64();
-        let waits: Vec<f64> = (0..8).map(|_| seconds(backoff.failed("a", &later("away"), EVEN))).collect();
+        let waits: Vec<f64> =
+            (0..8).map(|_| seconds(backoff.failed("a", &later("away"), NO_JITTER))).collect();
         assert_eq!(waits, [1.0, 2.0, 4.0, 8.0, 16.0, 32.0, 60.0, 60.0]);
-        assert_eq!(seconds(backoff.failed("b", &later("away"), EVEN)), 1.0);
+        assert_eq!(seconds(backoff.failed("b", &later("away"), NO_JITTER)), 1.0);
         backoff.done("a");
         assert_eq!(seconds(backoff.failed("a", &later("away"), 0.0)), 0.75);
         for _ in 0..40 {
             let wait = seconds(backoff.failed("c", &conflict(), 0.999));
             assert!(wait <= 12.5, "{wait}");
         }
-        assert_eq!(seconds(backoff.failed("c", &later("away"), EVEN)), 1.0, "another sort begins anew");
+        assert_eq!(seconds(backoff.failed("c", &later("away"), NO_JITTER)), 1.0, "another sort begins anew");
     }
 
     #[test]
@@ -144,14 +144,14 @@ mod tests {
         };
         assert_eq!(after(30, 0.0), 30.0, "never before");
         assert!((30.0..=37.5).contains(&after(30, 0.999)), "not all at once");
-        assert_eq!(after(0, EVEN), 1.0);
+        assert_eq!(after(0, NO_JITTER), 1.0);
         assert_eq!(after(u64::from(u32::MAX), 0.0), 120.0);
     }
 
     #[test]
     fn a_reason_is_told_once_until_it_is_another_one() {
         let mut backoff = Backoff::default();
-        let mut told = |error: &WriteError| backoff.failed("a", error, EVEN).told;
+        let mut told = |error: &WriteError| backoff.failed("a", error, NO_JITTER).told;
         assert!(told(&later("503")));
         assert!(!told(&later("503")));
         assert!(told(&later("403")));
@@ -163,7 +163,7 @@ mod tests {
     #[test]
     fn conflicts_are_told_once_when_they_do_not_end() {
         let mut backoff = Backoff::default();
-        let told: Vec<u32> = (1..100).filter(|_| backoff.failed("a", &conflict(), EVEN).told).collect();
+        let told: Vec<u32> = (1..100).filter(|_| backoff.failed("a", &conflict(), NO_JITTER).told).collect();
         assert_eq!(told, [CONFLICTS_TOLD]);
     }
 }

@@ -5,11 +5,11 @@
 //! counts for each Machine that this controller has found without a Node. Kept by `watch`, asked for `judge` and for `Degraded`.
 
 use std::collections::HashMap;
-use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
 use bedplate_api::machine::{Machine, Selected};
 use bedplate_api::version::MachineConfigurationVersion;
+use bedplate_process::lock::Lock;
 use bedplate_rules::selection::CLAIMED_BY;
 use kube::ResourceExt;
 use tokio::time::Instant;
@@ -21,7 +21,7 @@ const MARGIN: Duration = Duration::from_secs(1800);
 
 /// Starts of what each Machine waits for.
 #[derive(Debug, Default)]
-pub struct Waits(Mutex<HashMap<String, Starts>>);
+pub struct Waits(Lock<HashMap<String, Starts>>);
 
 #[derive(Debug)]
 struct Starts {
@@ -49,7 +49,7 @@ impl Waits {
         let (name, uid, now) = (machine.name_any(), machine.metadata.uid.clone(), Instant::now());
         let selected = machine.status.as_ref().and_then(|status| status.selected.as_ref());
         let selected = selected.map(|selected| (selected.name.clone(), selected.version));
-        let mut all = self.lock();
+        let mut all = self.0.lock();
         let before = all.get(&name).filter(|starts| starts.uid == uid);
         let is_found = before.is_none();
         // Another choice begins another attempt.
@@ -62,23 +62,18 @@ impl Waits {
 
     /// Forgets a Machine that is gone.
     pub fn remove(&self, name: &str) {
-        self.lock().remove(name);
+        self.0.lock().remove(name);
     }
 
     /// Returns how long a Machine has waited.
     pub fn of(&self, machine: &Machine) -> Wait {
-        let all = self.lock();
+        let all = self.0.lock();
         let starts = all.get(&machine.name_any()).filter(|starts| starts.uid == machine.metadata.uid);
         starts.map_or_else(Wait::default, |starts| Wait {
             chosen: starts.chosen.elapsed(),
             nodeless: starts.nodeless.map(|(since, _)| since.elapsed()),
             is_found: starts.nodeless.is_some_and(|(_, is_found)| is_found),
         })
-    }
-
-    fn lock(&self) -> MutexGuard<'_, HashMap<String, Starts>> {
-        // Every change is complete before the lock is released.
-        self.0.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 

@@ -3,6 +3,7 @@
 //! Called by `apply`.
 
 use bedplate_api::machine::{RolledBack, SlotName, Time, VersionRef};
+use bedplate_process::backoff::Backoff;
 use jiff::{SignedDuration, Timestamp};
 use std::time::Duration;
 
@@ -14,11 +15,10 @@ use crate::node::effects::Parts;
 use crate::node::log_excerpt::with_log;
 use crate::node::observe::observe;
 use crate::node::plan::plan;
-use crate::service::plan::back_off;
 use crate::slot::store::Ledger;
 
-/// The longest pause between trials that fail with no slot to go back to.
-const MOST: Duration = Duration::from_secs(300);
+/// Pause between trials that fail with no slot to roll back to.
+const BACKOFF: Backoff = Backoff::new(Duration::from_secs(1), Duration::from_secs(300));
 /// The most that `status.rolledBack.message` takes, in characters.
 const REASON: usize = 1024;
 
@@ -105,7 +105,7 @@ pub(super) async fn fail(
     let reason = advice.map_or_else(|| reason.to_owned(), |advice| format!("{reason}; {advice}"));
     let reason = with_log(&reason, &said.log, &said.secrets, REASON);
     tracing::warn!(slot = ?slot, back_to = ?back_to, reason, "the new node did not pass its gate");
-    let jitter = rand::random();
+    let random = rand::random();
     let written = parts.on_disk(move |slots| {
         let seen = slots.look(slot, true)?;
         // The logs took a while, and kubeadm may have come to its end meanwhile.
@@ -118,7 +118,7 @@ pub(super) async fn fail(
             None => None,
         };
         // First what keeps it from being tried again at once, then what ends the trial.
-        let ledger = failed(slots.ledger()?, &record, former.as_ref(), &reason, now, jitter);
+        let ledger = failed(slots.ledger()?, &record, former.as_ref(), &reason, now, random);
         slots.write_ledger(&ledger)?;
         record.stage = Stage::Failed { reason };
         slots.write_record(slot, &record).map(|()| true)
@@ -133,7 +133,7 @@ fn failed(
     former: Option<&Record>,
     reason: &str,
     now: Timestamp,
-    jitter: u64,
+    random: f64,
 ) -> Ledger {
     match former {
         Some(former) => {
@@ -150,7 +150,7 @@ fn failed(
         None => {
             ledger.failures = ledger.failures.saturating_add(1);
             ledger.last_failure = Some(reason.to_owned());
-            let wait = back_off(ledger.failures.saturating_add(2), MOST, jitter);
+            let wait = BACKOFF.delay(ledger.failures.saturating_add(2), random);
             let wait = SignedDuration::try_from(wait).unwrap_or(SignedDuration::MAX);
             ledger.not_before = Some(now.saturating_add(wait).unwrap_or(Timestamp::MAX));
         }
@@ -160,7 +160,7 @@ fn failed(
 
 /// Before when no new trial is begun. A time further away than any wait was written by a clock that was wrong.
 pub(in crate::node) fn not_before(ledger: &Ledger, now: Timestamp) -> Timestamp {
-    let longest = SignedDuration::try_from(MOST * 3 / 2).unwrap_or(SignedDuration::ZERO);
+    let longest = SignedDuration::try_from(BACKOFF.longest()).unwrap_or(SignedDuration::ZERO);
     let latest = now.saturating_add(longest).unwrap_or(Timestamp::MAX);
     ledger.not_before.filter(|time| *time <= latest).unwrap_or(Timestamp::MIN)
 }
@@ -182,6 +182,8 @@ pub async fn allow_again(parts: &Parts, version: &VersionRef) -> Result<(), Appl
 
 #[cfg(test)]
 mod tests {
+    use bedplate_process::backoff::NO_JITTER;
+
     use bedplate_api::id::Digest;
 
     use super::*;
@@ -204,7 +206,7 @@ mod tests {
         let now = Timestamp::UNIX_EPOCH;
         let mut ledger = Ledger::default();
         for _ in 0..2 {
-            ledger = failed(ledger, &record(2), Some(&record(1)), &"x".repeat(5000), now, 0);
+            ledger = failed(ledger, &record(2), Some(&record(1)), &"x".repeat(5000), now, NO_JITTER);
         }
         assert_eq!(ledger.refused, [record(2).version]);
         let back = ledger.rolled_back.clone().unwrap();
@@ -212,7 +214,7 @@ mod tests {
         assert_eq!((ledger.failures, ledger.not_before), (0, None));
         let mut waits = Vec::new();
         for _ in 0..8 {
-            ledger = failed(ledger, &record(2), None, "why", now, 0);
+            ledger = failed(ledger, &record(2), None, "why", now, NO_JITTER);
             waits.push(ledger.not_before.unwrap().as_second());
         }
         assert_eq!(waits, [4, 8, 16, 32, 64, 128, 256, 300]);
@@ -225,11 +227,11 @@ mod tests {
         let mut ledger = Ledger::default();
         assert_eq!(not_before(&ledger, now), Timestamp::MIN);
         for _ in 0..12 {
-            ledger = failed(ledger, &record(2), None, "why", now, u64::MAX);
+            ledger = failed(ledger, &record(2), None, "why", now, 1.0);
             assert_eq!(not_before(&ledger, now), ledger.not_before.unwrap(), "{}", ledger.failures);
         }
         let wrong: Timestamp = "2036-02-07T06:28:16Z".parse().unwrap();
-        ledger = failed(ledger, &record(2), None, "why", wrong, 0);
+        ledger = failed(ledger, &record(2), None, "why", wrong, NO_JITTER);
         assert_eq!(not_before(&ledger, now), Timestamp::MIN);
     }
 }

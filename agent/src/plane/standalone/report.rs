@@ -7,6 +7,7 @@ use std::time::{Duration, Instant};
 
 use bedplate_api::machine::{Applied, Condition, Machine, MachineStatus, NodeRef};
 use bedplate_api::wire::NodeReport;
+use bedplate_process::backoff::Backoff;
 use bedplate_process::exit::chain;
 use jiff::Timestamp;
 use tokio::sync::watch;
@@ -15,10 +16,9 @@ use super::own_node::OwnNode;
 use crate::https::pxed::PxedClient;
 use crate::plane::Seen;
 use crate::plane::status::{NodeTold, conditions};
-use crate::service::plan::back_off;
 
-/// Longest wait after failures.
-const MOST: Duration = Duration::from_secs(60);
+/// Delay after failures.
+const BACKOFF: Backoff = Backoff::new(Duration::from_secs(1), Duration::from_secs(60));
 /// Between two words about the node.
 const GAP: Duration = Duration::from_secs(5);
 /// What pxed has taken and does not tell of is said again so often: it kept it a moment later than it answered, or does not take it.
@@ -65,7 +65,7 @@ pub(super) async fn tell(
                 }
                 Err(error) => {
                     failures += 1;
-                    let wait = back_off(failures, MOST, rand::random());
+                    let wait = BACKOFF.delay(failures, rand::random());
                     tracing::info!(
                         error = chain(&error),
                         "how the node stands is not told, will be tried again"

@@ -4,6 +4,7 @@ use std::time::Duration;
 
 use bedplate_api::machine::Hardware;
 use bedplate_api::wire::{EnrollRequest, EnrollResponse, MAX_ENROLL_BYTES, RenewRequest, Report};
+use bedplate_process::backoff::spread;
 use bedplate_process::exit::chain;
 use jiff::Timestamp;
 use zeroize::Zeroizing;
@@ -16,7 +17,6 @@ use crate::plane::Plane;
 use crate::service::host::{blocking, own_addresses};
 use crate::service::identity::Identity;
 use crate::service::outcome::{ActError, Outcome, pending};
-use crate::service::plan::spread;
 use crate::service::state::Enrollment;
 
 impl Agent {

@@ -6,9 +6,10 @@
 
 use std::collections::HashMap;
 use std::hash::Hash;
-use std::sync::{Arc, Mutex, PoisonError, Weak};
+use std::sync::{Arc, Weak};
 
 use bedplate_bmc::BmcError;
+use bedplate_process::lock::Lock;
 use tokio::sync::{OwnedSemaphorePermit, Semaphore};
 
 use crate::power::CredentialsVersion;
@@ -119,17 +120,17 @@ impl Gate {
 }
 
 /// What several workers share for as long as one of them has it.
-struct Shared<K, V>(Mutex<HashMap<K, Weak<V>>>);
+struct Shared<K, V>(Lock<HashMap<K, Weak<V>>>);
 
 impl<K, V> Default for Shared<K, V> {
     fn default() -> Self {
-        Self(Mutex::default())
+        Self(Lock::default())
     }
 }
 
 impl<K: Hash + Eq, V> Shared<K, V> {
     fn get(&self, key: K, new: impl FnOnce() -> V) -> Arc<V> {
-        let mut map = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut map = self.0.lock();
         if let Some(shared) = map.get(&key).and_then(Weak::upgrade) {
             return shared;
         }
@@ -179,6 +180,6 @@ mod tests {
         for n in 0..1000 {
             gate.address(&n.to_string());
         }
-        assert!(gate.addresses.0.lock().unwrap().len() <= LEAST);
+        assert!(gate.addresses.0.lock().len() <= LEAST);
     }
 }

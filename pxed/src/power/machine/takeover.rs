@@ -5,13 +5,14 @@
 //! After a crash between record and request the token is used up and the machine still runs; its condition says so. Called by the worker.
 
 use std::collections::HashSet;
-use std::sync::{Arc, Mutex, OnceLock, PoisonError};
+use std::sync::{Arc, OnceLock};
 use std::time::Duration;
 
 use async_trait::async_trait;
 use bedplate_api::id::MachineName;
 use bedplate_api::machine::{Machine, MachineSpec, MachineStatus, ObservedNodeState, condition_type};
 use bedplate_process::exit::chain;
+use bedplate_process::lock::Lock;
 use kube::api::{Patch, PatchParams};
 use kube::{Api, Client};
 use serde_json::{Value, json};
@@ -236,19 +237,19 @@ fn body(machine: &KnownMachine, status: &MachineStatus) -> Result<Value, String>
 pub struct StoreTokens {
     rows: Rows,
     /// Machines that were seen after a loss of used tokens; `None`: none were lost.
-    met: Option<Mutex<HashSet<MachineName>>>,
+    met: Option<Lock<HashSet<MachineName>>>,
 }
 
 impl StoreTokens {
     /// Makes the store of tokens. `lost`: a damaged store was moved aside at some time.
     pub fn new(store: Store, lost: bool) -> Self {
-        Self { rows: Rows(store), met: lost.then(Mutex::default) }
+        Self { rows: Rows(store), met: lost.then(Lock::default) }
     }
 
     /// Returns true if used tokens were lost, and this pxed sees the Machine first. A token that is set later is a new one.
     fn may_have_lost(&self, machine: &MachineName) -> bool {
         // Each change is complete before the lock is released.
-        let met = self.met.as_ref().map(|met| met.lock().unwrap_or_else(PoisonError::into_inner));
+        let met = self.met.as_ref().map(|met| met.lock());
         met.is_some_and(|mut met| met.insert(machine.clone()))
     }
 }

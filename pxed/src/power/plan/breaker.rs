@@ -3,23 +3,22 @@
 //! ```text
 //! closed --3 failures in a row--> open --time--> half-open --success--> closed
 //!    |                             ^                 |
-//!    |                             +----failure------+   (back-off 5 s, doubled up to 5 min, +-20 %)
+//!    |                             +----failure------+   (back-off 5 s, doubled up to 5 min, +-25 %)
 //!    +--wrong password, certificate, address--> held --other credentials or spec, certificates: an hour--> closed
 //! ```
 //!
 //! Only polling asks it; a person's operation is tried whatever it says. Pure: no clock, no randomness. Caller: `worker`.
 
+use std::time::Duration;
+
 use bedplate_bmc::BmcFault;
+use bedplate_process::backoff::Backoff;
 use jiff::{SignedDuration, Timestamp};
 
 /// Failures in a row until it opens.
 const MOST_FAILURES: u32 = 3;
-/// The first pause, in seconds.
-const FIRST: f64 = 5.0;
-/// The longest pause, in seconds, before jitter.
-const LONGEST: f64 = 300.0;
-/// How far a pause is moved at most, as a part of it.
-const JITTER: f64 = 0.2;
+/// Pauses after failures in a row.
+const BACKOFF: Backoff = Backoff::new(Duration::from_secs(5), Duration::from_secs(300));
 /// Where a person may have put something right at the BMC, it is tried again after so long.
 const HELD_FOR: SignedDuration = SignedDuration::from_hours(1);
 
@@ -156,9 +155,8 @@ impl Breaker {
         if failures < MOST_FAILURES {
             return Self::Closed(failures);
         }
-        let doublings = i32::try_from((failures - MOST_FAILURES).min(16)).unwrap_or(16);
-        let pause = (FIRST * 2_f64.powi(doublings)).min(LONGEST) * (1.0 + JITTER * jitter.clamp(-1.0, 1.0));
-        let pause = SignedDuration::try_from_secs_f64(pause).unwrap_or(SignedDuration::from_secs(300));
+        let pause = BACKOFF.delay(failures - MOST_FAILURES + 1, f64::midpoint(jitter, 1.0));
+        let pause = SignedDuration::try_from(pause).unwrap_or(SignedDuration::from_secs(300));
         Self::Open { failures, until: later(now, pause) }
     }
 }
@@ -211,8 +209,8 @@ mod tests {
     }
 
     #[test]
-    fn jitter_moves_a_pause_by_a_fifth_at_most() {
-        for (jitter, seconds) in [(-1.0, 4.0), (0.0, 5.0), (1.0, 6.0), (9.0, 6.0)] {
+    fn jitter_moves_a_pause_by_a_quarter_at_most() {
+        for (jitter, seconds) in [(-1.0, 3.75), (0.0, 5.0), (1.0, 6.25), (9.0, 6.25)] {
             let mut breaker = Breaker::Closed(2);
             breaker.failed(BmcFault::TimedOut, at(0), jitter);
             let pause = breaker.next_try().unwrap().duration_since(at(0)).as_secs_f64();

@@ -291,9 +291,9 @@ async fn a_dead_bmc_is_asked_less_and_less_and_says_when_again() {
     let looks = world.bmc("bmc1", |bmc| bmc.looks.clone());
     let pauses: Vec<_> = looks.windows(2).map(|pair| (pair[1] - pair[0]).as_secs_f64()).collect();
     for (pause, expected) in pauses.iter().zip([2.0, 2.0, 5.0, 10.0, 20.0, 40.0, 80.0, 160.0, 300.0]) {
-        assert!((pause - expected).abs() <= 0.2 * expected + 0.2, "{pauses:?}");
+        assert!((pause - expected).abs() <= 0.25 * expected + 0.2, "{pauses:?}");
     }
-    assert!(looks.len() < 22, "{pauses:?}");
+    assert!(looks.len() < 26, "{pauses:?}");
     assert_eq!(world.reason("node1", "BMCReachable"), "BMCUnreachable");
     assert_eq!(world.events(), ["BMCUnreachable"]);
     // A person's operation is tried at once, whatever the breaker says.
