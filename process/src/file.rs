@@ -162,7 +162,7 @@ mod tests {
     }
 
     #[test]
-    fn a_file_is_replaced_whole_with_its_mode_and_a_left_over_neighbor_does_no_harm() {
+    fn file_is_replaced_with_its_mode_despite_an_old_neighbor() {
         let directory = tempfile::tempdir().unwrap();
         let path = directory.path().join("key.pem");
         fs::write(directory.path().join("key.pem.new"), "half").unwrap();
@@ -181,7 +181,7 @@ mod tests {
     }
 
     #[test]
-    fn json_is_read_as_it_was_written_and_damage_is_told_from_absence() {
+    fn json_is_read_as_written_and_damage_differs_from_absence() {
         let directory = tempfile::tempdir().unwrap();
         let path = directory.path().join("state.json");
         assert_eq!(read_json::<Vec<u32>>(&path).unwrap(), None);

@@ -33,7 +33,7 @@ pub(crate) const PROGRAMS: &[Program] = &[
             &["stage1"],
             &["name", "hardware"],
         ],
-        upward: &[("bus", "slot"), ("node", "service"), ("operation", "service"), ("plane", "service")],
+        upward: &[("bus", "slot")],
     },
     Program {
         folder: "reconciler",
