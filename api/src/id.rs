@@ -120,6 +120,15 @@ impl BootId {
     pub const fn bytes(self) -> [u8; 16] {
         self.0
     }
+
+    /// ID for statuses, Events and logs: the first 16 bytes of SHA-256 over this ID. A client that knows the ID itself counts as the
+    /// loader of the boot and may take its seed, so the ID stays in URLs and in pxed's store.
+    #[must_use]
+    pub fn public_id(self) -> Self {
+        let mut public = [0; 16];
+        public.iter_mut().zip(Sha256::digest(self.0)).for_each(|(to, from)| *to = from);
+        Self(public)
+    }
 }
 
 impl FromStr for BootId {

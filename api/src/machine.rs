@@ -39,6 +39,9 @@ pub const PROVIDER_MANUAL: &str = "manual";
 /// pxed cannot write it.
 pub const RE_ENROLL_ANNOTATION: &str = "bedplate.dev/re-enroll";
 
+/// Finalizer of pxed on a Machine with `deletionPolicy: PowerOff`: the object stays until its machine is off.
+pub const POWER_OFF_FINALIZER: &str = "bedplate.dev/power-off";
+
 /// Annotation of a Machine's Node: name of the MachineConfiguration that the Node came of (H5).
 pub const NODE_CONFIGURATION: &str = "bedplate.dev/machine-configuration";
 

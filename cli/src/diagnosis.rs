@@ -7,7 +7,8 @@ use std::collections::BTreeMap;
 
 use bedplate_api::configuration::MachineConfiguration;
 use bedplate_api::machine::{
-    Condition, Machine, MachineStatus, PROVIDER_MANUAL, PROVIDER_PXE, condition_type as type_,
+    Condition, Machine, MachineStatus, POWER_OFF_FINALIZER, PROVIDER_MANUAL, PROVIDER_PXE,
+    condition_type as type_,
 };
 use bedplate_api::reason::configuration::ProgressingReason;
 use bedplate_api::reason::machine::{
@@ -42,9 +43,6 @@ fn text(reason: impl Reason) -> &'static str {
 fn unpause() -> &'static str {
     text(ReadyReason::Paused)
 }
-
-/// Keeps a Machine until pxed has switched it off.
-const POWER_OFF: &str = "bedplate.dev/power-off";
 
 /// What a Machine waits for.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize)]
@@ -179,8 +177,10 @@ impl Look<'_> {
         let since = self.machine.metadata.deletion_timestamp.as_ref()?.0;
         let finalizers = self.machine.metadata.finalizers.clone().unwrap_or_default();
         let (from, next) = match finalizers.first().map(String::as_str) {
-            Some(POWER_OFF) if self.machine.spec.paused => (Actor::User, unpause()),
-            Some(POWER_OFF) => (Actor::Pxed, "pxed switches it off first: `bedplate power status NAME`"),
+            Some(POWER_OFF_FINALIZER) if self.machine.spec.paused => (Actor::User, unpause()),
+            Some(POWER_OFF_FINALIZER) => {
+                (Actor::Pxed, "pxed switches it off first: `bedplate power status NAME`")
+            }
             Some(name) if name.starts_with("bedplate.dev/") => {
                 if let Some(drained) = self.condition(type_::DRAINED) {
                     return Some(self.of(drained));

@@ -30,7 +30,7 @@ use tokio::sync::Notify;
 use tokio_util::sync::CancellationToken;
 
 use self::issued_seeds::Seeds;
-pub use self::record::{Blob, Image, LoaderKind, Opening, Owner, Record, public_id, public_text};
+pub use self::record::{Blob, Image, LoaderKind, Opening, Owner, Record, public_text};
 use self::table::Boot;
 pub use self::tell::Tell;
 use self::timeline::Timeline;
@@ -276,7 +276,7 @@ impl Boots {
         if let Some(machine) = record.opening.owner.machine() {
             let admitted = self.inner.log.admit("SeedRequestedTwice", Some(machine.as_str()), Instant::now());
             if let Some(omitted) = admitted {
-                let boot = public_id(record.id);
+                let boot = record.id.public_id();
                 tracing::warn!(%machine, %boot, %peer, omitted, "seed of a boot requested again, refused");
             }
             // For each boot: a request for another boot's seed must not hide this one.
@@ -378,7 +378,7 @@ impl Boots {
         }
         for owner in self.inner.table.stopped(now) {
             if let (Some(machine), Some(timeline)) = (owner.machine(), self.timeline(&owner)) {
-                let boot = public_id(timeline.id);
+                let boot = timeline.id.public_id();
                 tracing::warn!(%machine, %boot, waiting = timeline.describe(now), "a boot has stopped");
             }
             self.touch(&owner);

@@ -19,9 +19,10 @@ use std::collections::{BTreeSet, HashMap, HashSet};
 use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
 
 use bedplate_api::id::MachineName;
-use bedplate_api::machine::{BootStatus, Machine, MachineStatus, Time, condition_type};
+use bedplate_api::machine::{BootStatus, Machine, MachineStatus, PowerAction, PowerActionKind, Time, condition_type};
 use bedplate_api::reason::event::PxedEvent;
 use bedplate_api::wire::Stage;
+use bedplate_process::lease::Tenure;
 use jiff::Timestamp;
 use serde::{Deserialize, Serialize};
 use tokio::sync::{Notify, mpsc};
@@ -31,8 +32,6 @@ pub use self::event::Event;
 use self::project::{Part, Parts};
 pub use self::write::{Sink, Writer};
 use crate::machines::{KnownMachine, Machines, Problem, Snapshot};
-use crate::power::Tenure;
-use crate::power::plan::last_act;
 use crate::store::{Store, StoreError, Table};
 
 /// Events that wait to be published; more are dropped, for they are a help and not a record.
@@ -366,9 +365,23 @@ impl StatusRegistry {
     }
 }
 
-/// Returns true if the last act on the machine's power keeps it off.
+/// Returns true if this action leaves the machine on. It stays off after an action of a later version: it may be a kind of power-off.
+pub fn leaves_on(action: &PowerAction) -> bool {
+    match action.action {
+        PowerActionKind::PowerOn
+        | PowerActionKind::PowerCycle
+        | PowerActionKind::Reset
+        | PowerActionKind::Takeover => true,
+        PowerActionKind::PowerOff
+        | PowerActionKind::GracefulPowerOff
+        | PowerActionKind::Shutdown
+        | PowerActionKind::Unknown => false,
+    }
+}
+
+/// Returns true if the last action on the machine's power keeps it off.
 fn is_held_off(status: &MachineStatus) -> bool {
-    status.power.as_ref().and_then(last_act).is_some_and(|last| !last.leaves_on)
+    status.power.as_ref().and_then(|power| power.last_action.as_ref()).is_some_and(|last| !leaves_on(last))
 }
 
 /// Whether the host is enrolled, and what runs on it: what the choice of a version depends on.

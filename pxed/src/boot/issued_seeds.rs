@@ -23,7 +23,7 @@ use serde::{Deserialize, Serialize};
 use sha2::{Digest as _, Sha256};
 use thiserror::Error;
 
-use super::record::{Owner, Record, public_id};
+use super::record::{Owner, Record};
 use super::table::{Boot, MAX_BOOTS_PER_OWNER, Table as BootTable};
 use crate::store::{Change, Store, StoreError, Table};
 
@@ -214,7 +214,7 @@ impl Seeds {
                 (Some(id), Ok(seed)) => seeds.push((id, seed)),
                 // Its boot counts as taken: its token is lost.
                 (Some(id), Err(error)) => {
-                    tracing::error!(%error, boot = %public_id(id), "failed to read the seed of a boot");
+                    tracing::error!(%error, boot = %id.public_id(), "failed to read the seed of a boot");
                     unreadable.insert(id);
                 }
                 (None, _) => tracing::error!("an entry of the table of seeds has no boot ID"),

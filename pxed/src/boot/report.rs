@@ -14,7 +14,6 @@ use bedplate_api::wire::Stage;
 use jiff::{SignedDuration, Timestamp};
 
 use super::Tell;
-use super::record::public_id;
 use super::timeline::Timeline;
 use crate::heard::Heard;
 use crate::machines::{KnownMachine, Machines};
@@ -108,7 +107,7 @@ impl Tell for Teller {
     }
 
     fn seed_asked_again(&self, machine: &MachineName, boot: BootId, peer: IpAddr, now: Timestamp) {
-        let boot = public_id(boot);
+        let boot = boot.public_id();
         let message = format!(
             "the seed of boot {boot} was asked for again by {peer} and refused: if the machine did not ask twice \
              itself, somebody else on its network knows the URL; boot it again for a fresh seed"
@@ -220,7 +219,7 @@ fn boot_status(timeline: &Timeline) -> BootStatus {
         let message = format!("ended at stage {}{failure}", previous.stage.label());
         let message = message.chars().take(1024).collect();
         PreviousBoot {
-            id: public_id(previous.id),
+            id: previous.id.public_id(),
             start_time: MicroTime(previous.started),
             stage: previous.stage,
             stage_time: Some(MicroTime(previous.reached)),
@@ -228,7 +227,7 @@ fn boot_status(timeline: &Timeline) -> BootStatus {
         }
     });
     BootStatus {
-        id: Some(public_id(timeline.id)),
+        id: Some(timeline.id.public_id()),
         start_time: Some(MicroTime(timeline.started)),
         seed_time: timeline.seed.map(MicroTime),
         stage: Some(timeline.stage),
@@ -270,15 +269,15 @@ mod tests {
         let record = |id| rig.boots().get(id, now).unwrap().record();
         let first = rig.open(1);
         rig.boots().reached(&record(first), Stage::Userspace, now);
-        assert_eq!(shown(now), Some(public_id(first)));
+        assert_eq!(shown(now), Some(first.public_id()));
         let enrollment = serde_json::json!({ "keyFingerprint": format!("sha256:{}", "ab".repeat(32)), "keyTime": now.to_string() });
         rig.registry.update(&name, |status| status.enrollment = serde_json::from_value(enrollment).unwrap());
         rig.heard.request(&known, now);
         let second = rig.open(2);
-        assert_eq!(shown(now), Some(public_id(first)), "anyone can send a packet");
+        assert_eq!(shown(now), Some(first.public_id()), "anyone can send a packet");
         let later = now + SignedDuration::from_secs(10);
         rig.boots().reached(&record(second), Stage::Script, later);
-        assert_eq!(shown(later), Some(public_id(second)), "it has read the boot's URL since");
+        assert_eq!(shown(later), Some(second.public_id()), "it has read the boot's URL since");
     }
 
     #[tokio::test]

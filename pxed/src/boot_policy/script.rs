@@ -19,7 +19,6 @@ use bedplate_api::id::{BootId, MacAddress};
 
 use super::Platform;
 use super::argument::screen_text;
-use crate::boot::public_id;
 
 /// What every script of a boot needs.
 #[derive(Debug, Clone)]
@@ -123,7 +122,7 @@ pub fn render_hold(frame: &Frame<'_>, awaited: &str) -> String {
 
 fn head(frame: &Frame<'_>) -> String {
     // A screen is often a serial log: it shows the boot as the status does, not as the URLs do.
-    let boot = public_id(frame.boot);
+    let boot = frame.boot.public_id();
     format!("#!ipxe\necho\necho Bedplate: machine {} ({}), boot {boot}\n", frame.machine, frame.mac)
 }
 

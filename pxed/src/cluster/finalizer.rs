@@ -8,16 +8,13 @@ use std::time::Duration;
 
 use async_trait::async_trait;
 use bedplate_api::id::MachineName;
-use bedplate_api::machine::Machine;
+use bedplate_api::machine::{Machine, POWER_OFF_FINALIZER as FINALIZER};
 use bedplate_process::exit::chain;
 use kube::api::{ListParams, Patch, PatchParams};
 use kube::{Api, Client};
 use serde_json::{Value, json};
 
 use crate::power::Holding;
-
-/// The finalizer.
-pub const FINALIZER: &str = "bedplate.dev/power-off";
 
 /// How long one try may take.
 const LIMIT: Duration = Duration::from_secs(10);

@@ -9,7 +9,6 @@ use bedplate_api::id::{BootId, MachineName};
 use bedplate_api::reason::event::PxedEvent;
 
 use super::service::Service;
-use crate::boot::public_id;
 
 /// One warning.
 pub(super) struct Alarm<'a> {
@@ -31,7 +30,7 @@ impl Service {
         let Alarm { event, machine, boot, peer, message } = alarm;
         let (name, reason) = (machine.map(MachineName::as_str), event.as_str());
         let Some(omitted) = self.boots.log_pace().admit(reason, name, Instant::now()) else { return };
-        let boot = boot.map(public_id);
+        let boot = boot.map(BootId::public_id);
         let shown = boot.map(tracing::field::display);
         tracing::warn!(machine = name, boot = shown, %peer, reason, message, omitted, "host refused");
         if let Some(machine) = machine {

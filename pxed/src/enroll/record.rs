@@ -16,7 +16,6 @@ use super::in_force::{Certified, EnrolledKey, InForce, in_force, is_held_by, lat
 use super::permission::{self, Allowed, permission_key};
 use super::service::{Refused, Service, refused, store_failed};
 use super::signer::{Expected, KeyRecord, SignError, Signed};
-use crate::boot::public_id;
 use crate::heard::is_ahead;
 use crate::machines::KnownMachine;
 use crate::store::{Change, Table};
@@ -195,7 +194,7 @@ impl Service {
     ) -> Option<Timestamp> {
         // One that cannot be read has permitted nothing.
         let kept = self.permission(&known.name).await.ok().flatten();
-        let given = boot.and_then(|boot| permission::latest_for(known, kept, &public_id(boot).to_string()));
+        let given = boot.and_then(|boot| permission::latest_for(known, kept, &boot.public_id().to_string()));
         let used = before.and_then(|before| before.permission);
         // One of the future was given before the clock was set back: it permits nothing now, and would use up all that come.
         [given, used].into_iter().flatten().filter(|at| !is_ahead(*at, now)).max()

@@ -26,7 +26,7 @@ use super::takeover::{Admission, Candidate};
 use super::turn::Turns;
 use crate::boot::issued_seeds::{CheckTokenError, hash};
 use crate::boot::report::tell_heard;
-use crate::boot::{Boots, Owner, public_id};
+use crate::boot::{Boots, Owner};
 use crate::heard::Heard;
 use crate::machines::{KnownMachine, Machines};
 use crate::standalone::agents::StandIn;
@@ -189,7 +189,7 @@ impl Service {
     /// Tells that the host of a candidate is enrolled; `former`: what was in force before.
     fn settle(&self, known: &KnownMachine, candidate: &Candidate<'_>, former: InForce, now: Timestamp) {
         let (boot, peer) = (candidate.boot, candidate.peer);
-        let public = public_id(boot);
+        let public = boot.public_id();
         let changed = key_changed(former, &candidate.key);
         tracing::info!(machine = %known.name, boot = %public, %peer, new_key = changed.is_some(), "host enrolled");
         if let Some(changed) = changed {

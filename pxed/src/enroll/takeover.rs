@@ -19,7 +19,6 @@ use super::in_force::{InForce, latest};
 use super::permission;
 use super::service::{Refused, Service};
 use crate::boot::issued_seeds::{CheckTokenError, Taken};
-use crate::boot::public_id;
 use crate::boot::report::apply_heard_elsewhere;
 use crate::heard::Evidence;
 use crate::machines::KnownMachine;
@@ -95,7 +94,7 @@ impl Service {
             evidence.silent_after = evidence.listen_for;
             evidence.heard = unrecorded.map_or(evidence.heard, |at| at.max(evidence.heard));
         }
-        let boot = public_id(candidate.boot).to_string();
+        let boot = candidate.boot.public_id().to_string();
         evidence.allowed = permission::latest_for(known, self.permission(&known.name).await?, &boot);
         evidence.used = enrolled.and_then(|enrolled| enrolled.used_permission());
         let Some(until) = evidence.refuses_until(now) else {
@@ -158,7 +157,7 @@ fn message(
     now: Timestamp,
 ) -> String {
     let second = |time: Timestamp| time.strftime("%FT%TZ").to_string();
-    let (boot, peer, name) = (public_id(candidate.boot), candidate.peer, &known.name);
+    let (boot, peer, name) = (candidate.boot.public_id(), candidate.peer, &known.name);
     let heard = if evidence.heard == Timestamp::MIN {
         "pxed has no record of the key in force, and listens first".to_owned()
     } else if matches!(force, InForce::Lost | InForce::Nothing) {

@@ -19,7 +19,7 @@ use super::conditional::{self, Conditions, Part};
 use super::queue::Client;
 use super::route::{Peer, Routes, refuse, refuse_for};
 use super::streams::PER_BOOT;
-use crate::boot::record::{Image, Owner, Record, public_id};
+use crate::boot::record::{Image, Owner, Record};
 use crate::boot::table::Boot;
 use crate::boot_policy::script::{Frame, render_boot, render_hold};
 use crate::boot_policy::{
@@ -217,14 +217,14 @@ pub(super) async fn blob(
 }
 
 fn too_many(record: &Record) -> Response<Payload> {
-    tracing::debug!(boot = %public_id(record.id), "a further root image stream of a boot was refused");
+    tracing::debug!(boot = %record.id.public_id(), "a further root image stream of a boot was refused");
     let message =
         format!("this boot already receives its root image {PER_BOOT} times: end one, or come later");
     refuse_for(5, BootRefusal::TooManyStreams, &message)
 }
 
 fn missing(record: &Record, image: &Image, problem: &str) -> Response<Payload> {
-    let boot = public_id(record.id);
+    let boot = record.id.public_id();
     tracing::error!(%boot, image = %image.name, problem, "a blob of an image cannot be read");
     refuse(BootRefusal::ImageUnreadable, "a part of the image cannot be read here: see pxed's log")
 }

@@ -20,7 +20,7 @@ use super::body::Payload;
 use super::counters::SeedAnswer;
 use super::path::What;
 use super::route::{Peer, Routes, refuse};
-use crate::boot::record::{Owner, Record, public_id};
+use crate::boot::record::{Owner, Record};
 use crate::machines::Interface;
 use bedplate_process::counter::one;
 
@@ -83,7 +83,7 @@ pub(super) fn bar(
     }
     let admitted = routes.boots.log_pace().admit("AddressNotLeased", Some(name.as_str()), Instant::now());
     if let Some(omitted) = admitted {
-        let boot = public_id(record.id);
+        let boot = record.id.public_id();
         tracing::warn!(machine = %name, %boot, peer = %peer.address, omitted, "boot refused, address is not leased to its machine");
     }
     let message = "this boot is given only to the address that pxed leased to its machine; if address translation is \

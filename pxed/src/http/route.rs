@@ -25,7 +25,7 @@ use super::path::{self, BootPath, What};
 use super::queue::Queue;
 use super::streams::Streams;
 use super::{content, host, seed, stage};
-use crate::boot::{Boots, public_id};
+use crate::boot::Boots;
 use crate::images::Images;
 use crate::machines::Machines;
 use crate::netboot::dhcp::Urls;
@@ -119,7 +119,7 @@ where
         return method_not_allowed(allowed);
     }
     let Some(boot) = routes.boots.get(found.id, now) else {
-        tracing::debug!(boot = %public_id(found.id), peer = %peer.address, "request for an unknown boot");
+        tracing::debug!(boot = %found.id.public_id(), peer = %peer.address, "request for an unknown boot");
         return refuse(
             BootRefusal::UnknownBoot,
             "no boot has this id, or its time is over: a new DHCP transaction opens a new one",

@@ -13,10 +13,10 @@ use super::body::Payload;
 use super::content::{image_of, subject_of};
 use super::counters::SeedAnswer;
 use super::route::{Peer, Routes, refuse, whole};
+use crate::boot::Record;
 use crate::boot::issued_seeds::TakeSeedError;
 use crate::boot::seed_archive::archive;
 use crate::boot::table::Boot;
-use crate::boot::{Record, public_id};
 use crate::boot_policy::Subject;
 use crate::machines::Found;
 
@@ -90,7 +90,7 @@ async fn take(
             return (SeedAnswer::Again, refuse(BootRefusal::SeedAlreadyIssued, message));
         }
         Err(error @ (TakeSeedError::Store(_) | TakeSeedError::Random)) => {
-            tracing::error!(boot = %public_id(record.id), error = chain(&error), "a seed cannot be given");
+            tracing::error!(boot = %record.id.public_id(), error = chain(&error), "a seed cannot be given");
             let message = "the seed cannot be given now: see pxed's log";
             let refusal = refuse(BootRefusal::SeedUnavailable, message);
             return (SeedAnswer::Failed, refusal);
@@ -113,7 +113,7 @@ async fn take(
         }),
         state_disk: subject.and_then(|subject| subject.state_disk),
     };
-    tracing::info!(machine = %seed.machine, boot = %public_id(record.id), peer = %peer.address, "seed given");
+    tracing::info!(machine = %seed.machine, boot = %record.id.public_id(), peer = %peer.address, "seed given");
     let mut response = whole(StatusCode::OK, "application/octet-stream", archive(&seed).into());
     response.headers_mut().insert(CACHE_CONTROL, HeaderValue::from_static("no-store"));
     (SeedAnswer::Given, response)

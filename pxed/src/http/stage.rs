@@ -13,7 +13,7 @@ use jiff::Timestamp;
 
 use super::body::Payload;
 use super::route::{Routes, refuse, refuse_for};
-use crate::boot::{Record, public_id, public_text};
+use crate::boot::{Record, public_text};
 use crate::token_bucket::Rate;
 
 /// Bytes of a report.
@@ -57,7 +57,7 @@ where
             let subject = record.opening.owner.machine().map(MachineName::as_str);
             // Reports are not authenticated. The newest failure is in the Machine's status.
             if let Some(omitted) = routes.boots.log_pace().admit("BootFailed", subject, Instant::now()) {
-                let (machine, boot) = (record.opening.owner.display_name(), public_id(record.id));
+                let (machine, boot) = (record.opening.owner.display_name(), record.id.public_id());
                 tracing::warn!(machine, %boot, stage, failure, omitted, "boot reported a failure");
             }
             routes.boots.failed(record, report.stage, &failure, now);

@@ -1,14 +1,33 @@
 //! What `/metrics` shows of the boot path: connections, HTTP requests, seeds, enrollment, images.
 
 use std::fmt;
+use std::sync::Arc;
 
 use bedplate_process::counter::read;
+use bedplate_process::family::{count, count_rows, gauge, gauge_rows};
+use bedplate_process::listen;
 use prometheus_client::encoding::DescriptorEncoder;
 
 use crate::boot::Boots;
+use crate::enroll;
+use crate::http;
+use crate::http::leased::Leases;
 use crate::images::Images;
-use crate::run::boot_path::Counters;
-use bedplate_process::family::{count, count_rows, gauge, gauge_rows};
+
+/// What is counted of the boot path; clones share it.
+#[derive(Debug, Clone, Default)]
+pub struct Counters {
+    /// Connections of the plain listener.
+    pub plain: Arc<listen::Counters>,
+    /// Connections of agents.
+    pub agents: Arc<listen::Counters>,
+    /// Requests to the plain listener.
+    pub requests: Arc<http::counters::Counters>,
+    /// Certificates, reports and refusals of agents.
+    pub enroll: Arc<enroll::counters::Counters>,
+    /// Leases of the machines that boot, with the requests that were refused by them.
+    pub leases: Leases,
+}
 
 /// Where the boot path counts.
 pub struct Source {

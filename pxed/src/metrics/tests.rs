@@ -12,7 +12,7 @@ use super::*;
 use crate::boot_policy::ImageState;
 use crate::http::tests::{Rig, listening};
 use crate::readiness::MachineView;
-use crate::run::boot_path::Counters;
+use super::boot_path::Counters;
 use bedplate_process::listen::Limits;
 
 /// Two Machines, of which one can boot.

@@ -25,6 +25,7 @@ use jiff::{SignedDuration, Timestamp};
 
 use super::plan::breaker::later;
 use super::plan::operation::{LastAct, Reading, SKEW};
+use crate::status::leaves_on;
 
 /// A machine that has come to its user space, and is on so long after pxed's last act, has stayed up: the count begins anew.
 const STEADY: SignedDuration = SignedDuration::from_secs(600);
@@ -334,20 +335,10 @@ fn has_stayed_up(observed: &Observed<'_>) -> bool {
     observed.up.is_some_and(|up| last.is_none_or(|last| up >= last && steady(last)))
 }
 
-/// Returns the last action of the status. A machine stays off after an action of a later version: it may be a kind of power-off.
+/// Returns the last action of the status.
 pub fn last_act(power: &PowerStatus) -> Option<LastAct> {
     let action = power.last_action.as_ref()?;
-    let leaves_on = match action.action {
-        PowerActionKind::PowerOn
-        | PowerActionKind::PowerCycle
-        | PowerActionKind::Reset
-        | PowerActionKind::Takeover => true,
-        PowerActionKind::PowerOff
-        | PowerActionKind::GracefulPowerOff
-        | PowerActionKind::Shutdown
-        | PowerActionKind::Unknown => false,
-    };
-    Some(LastAct { leaves_on, at: action.time.0 })
+    Some(LastAct { leaves_on: leaves_on(action), at: action.time.0 })
 }
 
 /// Returns the start of the latest boot, if it has come to this stage and its seed was taken.

@@ -43,6 +43,7 @@ use crate::images::Images;
 use crate::images::reach::MachineReach;
 use crate::machines::Machines;
 use crate::machines::source::SourceState;
+use crate::metrics::boot_path::Counters;
 use crate::netboot::dhcp::{self, BootClients, Discovered, Urls};
 use crate::netboot::loaders::Loaders;
 use crate::netboot::state::Present;
@@ -113,21 +114,6 @@ pub struct BootPath {
     queue: Arc<Queue>,
     streams: Arc<Streams>,
     counters: Counters,
-}
-
-/// What is counted of the boot path; clones share it.
-#[derive(Debug, Clone, Default)]
-pub struct Counters {
-    /// Connections of the plain listener.
-    pub plain: Arc<listen::Counters>,
-    /// Connections of agents.
-    pub agents: Arc<listen::Counters>,
-    /// Requests to the plain listener.
-    pub requests: Arc<crate::http::counters::Counters>,
-    /// Certificates, reports and refusals of agents.
-    pub enroll: Arc<enroll::counters::Counters>,
-    /// Leases of the machines that boot, with the requests that were refused by them.
-    pub leases: Leases,
 }
 
 impl BootPath {

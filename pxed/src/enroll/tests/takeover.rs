@@ -60,7 +60,7 @@ async fn trust_6_new_key_waits_and_is_reported_while_the_old_one_is_heard() {
     assert!(message.contains("bedplate machine re-enroll node1"), "{message}");
     assert_eq!(agents.condition("Enrolled"), ("False".to_owned(), "HeardElsewhere".to_owned()));
     let told = agents.rig.told();
-    let public = crate::boot::public_id(seed.boot_id);
+    let public = seed.boot_id.public_id();
     for text in ["reason: HeardElsewhere", &format!("from 127.0.0.1, boot {public}")] {
         assert!(told.contains(text), "{text}: {told}");
     }
@@ -93,7 +93,7 @@ async fn trust_6_a_permission_may_be_for_one_boot_alone() {
     let key = KeyPair::generate().unwrap();
     let (machines, store) = (agents.rig.machines.clone(), agents.rig.store.clone());
     let permissions = Permissions { machines, store, standalone: true };
-    let boot = crate::boot::public_id(replaced.boot_id).to_string();
+    let boot = replaced.boot_id.public_id().to_string();
     permissions.allow("node1", Some(boot), Timestamp::now()).await.unwrap();
     let other = request(&thief, &csr(&KeyPair::generate().unwrap(), Some("node1")));
     assert!(
@@ -116,7 +116,7 @@ async fn trust_6_own_key_leaves_a_permission_for_another_boot_unused() {
     let (machines, store) = (agents.rig.machines.clone(), agents.rig.store.clone());
     let permissions = Permissions { machines, store, standalone: true };
     let replaced = agents.rig.open(2);
-    let boot = crate::boot::public_id(replaced).to_string();
+    let boot = replaced.public_id().to_string();
     permissions.allow("node1", Some(boot), Timestamp::now()).await.unwrap();
     // The host that runs boots again, and has its key on a state disk.
     assert!(matches!(intrude(&agents, 3, &own).await, EnrollResponse::Enrolled { .. }));

@@ -4,7 +4,7 @@
 
 use std::sync::Arc;
 
-use bedplate_api::machine::ObservedNodeState;
+use bedplate_api::machine::{ObservedNodeState, POWER_OFF_FINALIZER};
 use jiff::Timestamp;
 
 use super::supervisor::Limits;
@@ -95,8 +95,7 @@ impl Assignment {
     /// Whether pxed's finalizer is on it.
     pub(crate) fn is_held(&self) -> bool {
         let finalizers = self.machine.machine.metadata.finalizers.as_ref();
-        finalizers
-            .is_some_and(|all| all.iter().any(|finalizer| finalizer == crate::cluster::finalizer::FINALIZER))
+        finalizers.is_some_and(|all| all.iter().any(|finalizer| finalizer == POWER_OFF_FINALIZER))
     }
 
     /// Whether a worker would do the same: what others write into the status is no reason to look at a BMC.

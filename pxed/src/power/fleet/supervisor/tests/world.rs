@@ -504,7 +504,7 @@ impl crate::power::machine::takeover::Tokens for World {
 impl Holding for World {
     async fn hold(&self, machine: &MachineName, _: &str, held: bool) -> Result<(), String> {
         self.state().holds.push((machine.to_string(), held));
-        let finalizers = held.then(|| vec![crate::cluster::finalizer::FINALIZER.to_owned()]);
+        let finalizers = held.then(|| vec![bedplate_api::machine::POWER_OFF_FINALIZER.to_owned()]);
         self.change(machine.as_str(), |machine| machine.metadata.finalizers = finalizers);
         Ok(())
     }
