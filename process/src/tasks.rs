@@ -5,10 +5,12 @@
 use std::{collections::BTreeMap, future::Future, panic::AssertUnwindSafe, sync::Arc, time::Duration};
 
 use futures::FutureExt;
+use tokio::sync::watch;
 use tokio_util::{sync::CancellationToken, task::TaskTracker};
 
 use crate::BoxError;
 use crate::lock::Lock;
+use crate::shutdown::Stage;
 
 /// The tasks of a program. Cheap to clone.
 #[derive(Debug, Clone)]
@@ -16,14 +18,14 @@ pub struct Tasks {
     tracker: TaskTracker,
     shutdown: CancellationToken,
     abandon: CancellationToken,
-    state: Arc<Lock<State>>,
+    /// Cancelled when the tasks may run.
+    started: CancellationToken,
+    /// Number of running tasks by the stage in which they end, and name.
+    running: watch::Sender<Running>,
+    failure: Arc<Lock<Option<DrainTasksError>>>,
 }
 
-#[derive(Debug, Default)]
-struct State {
-    running: BTreeMap<&'static str, usize>,
-    failure: Option<DrainTasksError>,
-}
+type Running = BTreeMap<(Stage, &'static str), usize>;
 
 /// How the tasks ended, other than well.
 #[derive(Debug, thiserror::Error)]
@@ -52,17 +54,37 @@ pub enum DrainTasksError {
         /// Which tasks were abandoned.
         tasks: Vec<&'static str>,
     },
+    /// Parts missed the deadline of their step.
+    #[error("stopped before these parts had ended: {}", parts.join(", "))]
+    Late {
+        /// Their names.
+        parts: Vec<&'static str>,
+    },
 }
 
 impl Tasks {
     /// No tasks yet. A failing one will cancel `shutdown`.
     pub fn new(shutdown: CancellationToken) -> Self {
+        let tasks = Self::held(shutdown);
+        tasks.start();
+        tasks
+    }
+
+    /// Like [`Self::new`], but the tasks wait for [`Self::start`]: a program that cannot bind a socket must not have served a client.
+    pub fn held(shutdown: CancellationToken) -> Self {
         Self {
             tracker: TaskTracker::new(),
             shutdown,
             abandon: CancellationToken::new(),
-            state: Arc::default(),
+            started: CancellationToken::new(),
+            running: watch::Sender::default(),
+            failure: Arc::default(),
         }
+    }
+
+    /// Starts the tasks.
+    pub fn start(&self) {
+        self.started.cancel();
     }
 
     /// Runs `task` in the background. It is to end after the shutdown token, or earlier with `Ok` when its work is done.
@@ -72,11 +94,24 @@ impl Tasks {
         F: Future<Output = Result<(), E>> + Send + 'static,
         E: Into<BoxError>,
     {
-        *self.state.lock().running.entry(name).or_default() += 1;
+        self.spawn_until(Stage::Draining, name, task);
+    }
+
+    /// Like [`Self::spawn`], but the task ends in this stage.
+    pub fn spawn_until<F, E>(&self, stage: Stage, name: &'static str, task: F)
+    where
+        F: Future<Output = Result<(), E>> + Send + 'static,
+        E: Into<BoxError>,
+    {
+        self.running.send_modify(|running| *running.entry((stage, name)).or_default() += 1);
         let tasks = self.clone();
         self.tracker.spawn(async move {
             let abandon = tasks.abandon.clone();
-            let ended = abandon.run_until_cancelled(AssertUnwindSafe(task).catch_unwind()).await;
+            let run = async {
+                tasks.started.cancelled().await;
+                AssertUnwindSafe(task).catch_unwind().await
+            };
+            let ended = abandon.run_until_cancelled(run).await;
             let failure = match ended {
                 None | Some(Ok(Ok(()))) => None,
                 Some(Ok(Err(error))) => Some(DrainTasksError::Failed { task: name, source: error.into() }),
@@ -84,26 +119,67 @@ impl Tasks {
                     Some(DrainTasksError::Panicked { task: name, message: panic_message(panic.as_ref()) })
                 }
             };
-            tasks.ended(name, failure);
+            tasks.record_end(stage, name, failure);
         });
     }
 
-    fn ended(&self, name: &'static str, failure: Option<DrainTasksError>) {
-        let mut state = self.state.lock();
-        if let Some(count) = state.running.get_mut(name) {
-            *count = count.saturating_sub(1);
-        }
-        state.running.retain(|_, count| *count > 0);
+    fn record_end(&self, stage: Stage, name: &'static str, failure: Option<DrainTasksError>) {
         if let Some(failure) = failure {
             tracing::error!(task = name, "task failed, stopping");
-            state.failure.get_or_insert(failure);
+            self.failure.lock().get_or_insert(failure);
             self.shutdown.cancel();
         }
+        self.running.send_modify(|running| {
+            if let Some(count) = running.get_mut(&(stage, name)) {
+                *count = count.saturating_sub(1);
+            }
+            running.retain(|_, count| *count > 0);
+        });
     }
 
     /// The names of the tasks that run.
     pub fn running(&self) -> Vec<&'static str> {
-        self.state.lock().running.keys().copied().collect()
+        self.running_until(Stage::Done)
+    }
+
+    /// Returns the names of the running tasks that end in this stage or earlier.
+    pub fn running_until(&self, stage: Stage) -> Vec<&'static str> {
+        self.running.borrow().keys().filter(|(ends, _)| *ends <= stage).map(|(_, name)| *name).collect()
+    }
+
+    /// Waits until the tasks that end in this stage, and those of earlier stages, have ended.
+    pub fn ended(&self, stage: Stage) -> impl Future<Output = ()> + Send + use<> {
+        self.wait(move |ends, _| ends <= stage)
+    }
+
+    /// Waits until the task of this name has ended.
+    pub fn ended_task(&self, name: &'static str) -> impl Future<Output = ()> + Send + use<> {
+        self.wait(move |_, running| running == name)
+    }
+
+    fn wait<F>(&self, is_awaited: F) -> impl Future<Output = ()> + Send + use<F>
+    where
+        F: Fn(Stage, &'static str) -> bool + Send + Sync + 'static,
+    {
+        let mut running = self.running.subscribe();
+        async move {
+            let all_ended = |running: &Running| !running.keys().any(|(ends, name)| is_awaited(*ends, name));
+            // The sender is dropped with the last task.
+            let _ = running.wait_for(all_ended).await;
+        }
+    }
+
+    /// Abandons the tasks that still run, at their next await.
+    ///
+    /// # Errors
+    /// The first failure of a task, or that these parts were late.
+    pub(crate) fn abandon(&self, late: Vec<&'static str>) -> Result<(), DrainTasksError> {
+        self.abandon.cancel();
+        match self.failure.lock().take() {
+            Some(failure) => Err(failure),
+            None if late.is_empty() => Ok(()),
+            None => Err(DrainTasksError::Late { parts: late }),
+        }
     }
 
     /// Cancels the shutdown token and waits until every task has ended, at most `deadline`, and no longer once `hurry` is
@@ -120,7 +196,7 @@ impl Tasks {
         };
         let late = self.running();
         self.abandon.cancel();
-        if let Some(failure) = self.state.lock().failure.take() {
+        if let Some(failure) = self.failure.lock().take() {
             return Err(failure);
         }
         if waited { Ok(()) } else { Err(DrainTasksError::Deadline { deadline, tasks: late }) }
