@@ -11,7 +11,6 @@ mod permission;
 mod route;
 mod token;
 
-use std::convert::Infallible;
 use std::io;
 use std::os::unix::fs::{FileTypeExt, PermissionsExt};
 use std::path::{Path, PathBuf};
@@ -126,23 +125,19 @@ pub fn rights(configured: Option<&str>) -> Result<Rights, BindSocketError> {
     Ok(Rights::new(group, found))
 }
 
-/// Serves until `shutdown`, then takes the socket away.
-///
-/// # Errors
-/// None.
+/// Serves until `shutdown`, then removes the socket.
 pub async fn serve(
     listener: UnixListener,
     path: PathBuf,
     state: AdminState,
+    pulse: Pulse,
     shutdown: CancellationToken,
-) -> Result<(), Infallible> {
-    let (limits, pulse) = (Limits::LOCAL, Pulse::unwatched());
-    let how = Listening { name: "socket", limits, counters: Arc::default(), pulse };
+) {
+    let how = Listening { name: "socket", limits: Limits::LOCAL, counters: Arc::default(), pulse };
     listen::serve_router(listener, how, router(state), shutdown).await;
     if let Err(error) = std::fs::remove_file(&path) {
         tracing::debug!(path = %path.display(), %error, "socket not removed");
     }
-    Ok(())
 }
 
 mod redact;

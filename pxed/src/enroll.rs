@@ -11,7 +11,7 @@
 //! `authority` is pxed's own certificate authority, `request` takes a CSR apart, `signer` and `cluster` sign, `identity`
 //! says whose a client certificate is, `tls` makes the listener's certificates, `service` decides, `serve` owns the socket.
 //! `record` keeps which key is in force, `takeover` has a new key wait while that one is heard, `permission` lets it in, `alarm` warns.
-//! `turn` lets one request at a time write a Machine's key, `pace` bounds how often one host asks. `standalone` is what an agent has instead of a cluster where pxed has none, `token` makes tokens for hosts that do not netboot.
+//! `turn` lets one request at a time write a Machine's key, `pace` bounds how often one host asks. `plane` is the agent API of the plane, `token` makes tokens for hosts that do not netboot.
 
 mod alarm;
 pub mod authority;
@@ -20,6 +20,7 @@ pub mod csr;
 pub mod identity;
 pub(crate) mod in_force;
 pub mod permission;
+pub mod plane;
 pub mod rate_limit;
 mod record;
 pub(crate) mod report_filter;

@@ -17,6 +17,7 @@ use bedplate_process::backoff::Backoff;
 use bedplate_process::exit::chain;
 use bedplate_process::liveness::Pulse;
 use bedplate_process::lock::Lock;
+use bedplate_process::reconcile::{Activation, Reconcile, Task, Turn};
 use tokio::sync::Notify;
 use tokio::task::JoinHandle;
 use tokio::time::Instant;
@@ -85,6 +86,43 @@ pub struct Seen {
     pub state: ImageState,
     /// Its digest, if it is here.
     pub digest: Option<Digest>,
+}
+
+/// The loop that fetches images and removes blobs.
+struct Fetcher {
+    images: Images,
+    boots: Boots,
+    fetches: TaskTracker,
+    /// Time at which blobs are removed next.
+    collect: Instant,
+    /// Ends the fetches.
+    shutdown: CancellationToken,
+}
+
+impl Reconcile for Fetcher {
+    type Event = ();
+
+    async fn changed(&mut self) -> Option<()> {
+        self.images.inner.wake.notified().await;
+        Some(())
+    }
+
+    async fn turn(&mut self, _: Activation<()>) -> Turn {
+        let now = Instant::now();
+        let (due, next) = self.images.take_due(now);
+        for (name, source) in due {
+            let (images, boots, shutdown) = (self.images.clone(), self.boots.clone(), self.shutdown.clone());
+            self.fetches.spawn(async move {
+                let fetch = images.fetch(name, source, &boots);
+                shutdown.run_until_cancelled(fetch).await;
+            });
+        }
+        if now >= self.collect {
+            self.collect = now + COLLECT;
+            drop(self.images.collect(&self.boots));
+        }
+        Turn::At(next.map_or(self.collect, |next| next.min(self.collect)))
+    }
 }
 
 impl Images {
@@ -227,33 +265,11 @@ impl Images {
 
     /// Fetches what is wanted until `shutdown`. Transfers that are going on are dropped then; what they have on disk is kept.
     pub async fn run(self, boots: Boots, pulse: Pulse, shutdown: CancellationToken) {
-        let fetches = TaskTracker::new();
-        let mut collect = Instant::now() + COLLECT;
-        loop {
-            let (due, next) = self.take_due(Instant::now());
-            for (name, source) in due {
-                let (images, boots, shutdown) = (self.clone(), boots.clone(), shutdown.clone());
-                fetches.spawn(async move {
-                    tokio::select! {
-                        () = shutdown.cancelled() => {}
-                        () = images.fetch(name, source, &boots) => {}
-                    }
-                });
-            }
-            if Instant::now() >= collect {
-                collect = Instant::now() + COLLECT;
-                drop(self.collect(&boots));
-            }
-            let until = next.map_or(collect, |next| next.min(collect));
-            tokio::select! {
-                () = shutdown.cancelled() => break,
-                never = pulse.beating() => match never {},
-                () = self.inner.wake.notified() => {}
-                () = tokio::time::sleep_until(until) => {}
-            }
-        }
-        fetches.close();
-        fetches.wait().await;
+        let (fetches, collect) = (TaskTracker::new(), Instant::now() + COLLECT);
+        let mut fetcher = Fetcher { images: self, boots, fetches, collect, shutdown: shutdown.clone() };
+        Task::new(pulse).run(&mut fetcher, shutdown).await;
+        fetcher.fetches.close();
+        fetcher.fetches.wait().await;
     }
 
     /// What is to be fetched now, marked as running, and when the next one is due.

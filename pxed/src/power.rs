@@ -27,10 +27,12 @@ use bedplate_bmc::{Bmc, BmcError, Credentials};
 pub use bedplate_process::lease::Tenure;
 use jiff::Timestamp;
 use thiserror::Error;
+use tokio::sync::mpsc;
 
 pub use self::bmc::destination::Destinations;
 pub use self::counters::Counters;
 pub use self::fleet::supervisor::{Limits, Parts, run};
+use self::machine::takeover::Tokens;
 
 /// Which operation: a later object of the same name has another uid.
 #[derive(Debug, Clone, PartialEq, Eq, Hash, PartialOrd, Ord)]
@@ -168,12 +170,34 @@ pub trait Dial: Send + Sync {
     async fn dial(&self, bmc: &BmcSpec, credentials: Credentials) -> Result<Box<dyn Bmc>, BmcError>;
 }
 
-/// What holds an object back from being deleted until its machine is off (`deletionPolicy: PowerOff`).
+/// Keeps a deleted Machine known until its machine is off (`deletionPolicy: PowerOff`).
 #[async_trait]
 pub trait Holding: Send + Sync {
-    /// Puts pxed's finalizer on the Machine, or takes it off. Done already is done.
+    /// Adds pxed's finalizer to the Machine, or removes it. Idempotent.
     ///
     /// # Errors
-    /// Why not, for the log; it is tried again.
+    /// The cause, for the log. The caller retries.
     async fn hold(&self, machine: &MachineName, uid: &str, held: bool) -> Result<(), String>;
+
+    /// Releases a deleted Machine whose machine is off.
+    ///
+    /// # Errors
+    /// The cause, for the log. The caller retries.
+    async fn release(&self, machine: &MachineName, uid: &str) -> Result<(), String>;
+}
+
+/// The plane's side of power.
+pub struct PowerPlane {
+    /// Operations, whatever executor they are for.
+    pub updates: mpsc::Receiver<OperationUpdate>,
+    /// Writer of their statuses.
+    pub writer: Arc<dyn OperationWriter>,
+    /// Reader of credentials.
+    pub credentials: Arc<dyn CredentialsSource>,
+    /// Keeps deleted Machines known.
+    pub holding: Arc<dyn Holding>,
+    /// Record of used takeover tokens.
+    pub tokens: Arc<dyn Tokens>,
+    /// Time for which this pxed leads.
+    pub tenure: Tenure,
 }

@@ -1,118 +1,96 @@
-//! The life of the daemon: start in order, say when ready, reload, drain with a deadline.
+//! The life of the daemon: start in order, say when ready, reload, end in order.
 //!
-//! `knowledge` and `assemble` make the parts, `look` sees how they do, `alive` whether they move at all, `reload` takes on a new configuration. Called by `main`.
+//! `assemble` makes the parts and adds their tasks, `health` says how they are, `reload` applies a new configuration, `shutdown` has the
+//! order of the end. Called by `main`.
 
 mod assemble;
 pub mod boot_path;
+mod follow;
 mod health;
 mod image_events;
-mod knowledge;
 mod liveness;
-mod power;
 mod reload;
+mod shutdown;
 
 use std::time::Duration;
 
 use bedplate_process::exit::Failure;
-use bedplate_process::liveness::{Liveness, Pulse};
+use bedplate_process::liveness::PATIENCE;
 use bedplate_process::notify::Notifier;
+use bedplate_process::program::Program;
+use bedplate_process::reconcile::{Activation, Reconcile, Turn};
+use bedplate_process::shutdown::{Shutdown, Stage};
 use bedplate_process::signals::Signals;
-use bedplate_process::tasks::Tasks;
-use tokio_util::sync::CancellationToken;
+use tokio::time::Instant;
 
 use self::assemble::Daemon;
-use self::liveness::DISK_PATIENCE;
+use self::health::Look;
 use crate::config::Config;
 use crate::config::cli::Settings;
 use crate::readiness::judge;
-use crate::status::Writer;
 
-/// How often systemd is told how things stand.
+/// Interval between two status lines for systemd.
 const STATUS_INTERVAL: Duration = Duration::from_secs(10);
-/// How long the last status writes may take, after everything else has ended.
-const LAST_WRITES: Duration = Duration::from_secs(8);
 
 /// Serves until SIGTERM.
 ///
 /// # Errors
-/// Something that is needed cannot be had, or a part failed.
+/// A part cannot be started, failed, or had not ended in time.
 pub async fn run(config: Config, settings: &Settings) -> Result<(), Failure> {
     let mut signals = Signals::install()?;
     let notifier = Notifier::from_environment();
-    let tasks = Tasks::new(signals.shutdown());
-    let liveness = Liveness::new(signals.shutdown());
-    let (mut daemon, writer) = Daemon::assemble(config, liveness.clone()).await?;
-    let writing = start_writing(writer, liveness.part("status writer", DISK_PATIENCE));
-    daemon.spawn(&tasks, &signals.shutdown());
-    notifier.spawn_watchdog(&tasks, signals.shutdown(), move || liveness.check());
-    infallible(&tasks, "watch", image_events::tell_of_obstacles(daemon.look(), signals.shutdown()));
-    tasks.spawn("status", tell_systemd(notifier.clone(), daemon.look(), signals.shutdown()));
-    notifier.ready(&summary(&daemon.look()));
-    tracing::info!(site = %daemon.config().site, "serving");
+    let program = Program::new(signals.shutdown());
+    let daemon = Daemon::assemble(config, &program).await?;
+    let (tasks, liveness) = (&program.tasks, program.liveness.clone());
+    notifier.spawn_watchdog(tasks, signals.shutdown(), move || liveness.check());
+    program.reconcile("status", Stage::Draining, PATIENCE, StatusLine::new(&notifier, &daemon.look));
+    program.start();
+    notifier.ready(&summary(&daemon.look));
+    tracing::info!(site = %daemon.look.site.name, "serving");
     while signals.reload_requested().await {
         notifier.reloading();
         daemon.reload(settings).await;
-        notifier.ready(&summary(&daemon.look()));
+        notifier.ready(&summary(&daemon.look));
     }
     notifier.stopping("finishing transfers");
-    // The engines have the configured time for their transfers; what hangs longer is given up.
-    let deadline = daemon.config().limits.drain.saturating_add(Duration::from_secs(5));
-    let drained = tasks.drain(deadline, signals.hurry()).await;
-    drop(daemon);
-    writing.finish().await;
-    Ok(drained?)
+    let drain = daemon.config.load().limits.drain;
+    let Daemon { statuses, release, .. } = daemon;
+    let shutdown = Shutdown::new(tasks.clone(), program.stages.clone(), signals.hurry());
+    Ok(shutdown::shut_down(shutdown, tasks, statuses.idle(), &release, drain).await?)
 }
 
-/// The status writer outlives the parts whose last words it writes.
-struct RunningWriter {
-    stop: CancellationToken,
-    task: tokio::task::JoinHandle<()>,
-}
-
-fn start_writing(writer: Writer, pulse: Pulse) -> RunningWriter {
-    let stop = CancellationToken::new();
-    let task = tokio::spawn(writer.run(pulse, stop.clone()));
-    RunningWriter { stop, task }
-}
-
-impl RunningWriter {
-    async fn finish(self) {
-        self.stop.cancel();
-        if tokio::time::timeout(LAST_WRITES, self.task).await.is_err() {
-            tracing::warn!("the last status writes were given up");
-        }
-    }
-}
-
-/// A task that cannot fail; it stops the program only by a panic.
-fn infallible(tasks: &Tasks, name: &'static str, task: impl Future<Output = ()> + Send + 'static) {
-    tasks.spawn(name, async move {
-        task.await;
-        Ok::<_, std::convert::Infallible>(())
-    });
-}
-
-fn summary(look: &health::Look) -> String {
+fn summary(look: &Look) -> String {
     let readiness = judge(&look.view());
     let reason = readiness.reasons.first().cloned().unwrap_or_default();
     if readiness.ready { reason } else { format!("not ready: {reason}") }
 }
 
-async fn tell_systemd(
+/// Keeps the status line of `systemctl status` current.
+struct StatusLine {
     notifier: Notifier,
-    look: health::Look,
-    shutdown: CancellationToken,
-) -> Result<(), std::convert::Infallible> {
-    let mut told = String::new();
-    loop {
-        tokio::select! {
-            () = shutdown.cancelled() => return Ok(()),
-            () = tokio::time::sleep(STATUS_INTERVAL) => {}
+    look: Look,
+    line: String,
+}
+
+impl StatusLine {
+    fn new(notifier: &Notifier, look: &Look) -> Self {
+        Self { notifier: notifier.clone(), look: look.clone(), line: String::new() }
+    }
+}
+
+impl Reconcile for StatusLine {
+    type Event = ();
+
+    async fn changed(&mut self) -> Option<()> {
+        std::future::pending().await
+    }
+
+    async fn turn(&mut self, activation: Activation<()>) -> Turn {
+        let line = summary(&self.look);
+        if activation != Activation::Start && line != self.line {
+            self.notifier.status(&line);
+            self.line = line;
         }
-        let summary = summary(&look);
-        if summary != told {
-            notifier.status(&summary);
-            told = summary;
-        }
+        Turn::At(Instant::now() + STATUS_INTERVAL)
     }
 }

@@ -1,7 +1,35 @@
 //! The standalone plane: manifests of a directory, and the decisions that a controller makes in a cluster.
 
 pub mod agents;
+pub mod bmc_secrets;
+pub mod departures;
 pub mod manifests;
 pub mod node_secrets;
 pub mod operations;
+pub mod signer;
+pub mod statuses;
+pub mod takeover_tokens;
 pub mod versions;
+
+use async_trait::async_trait;
+
+use self::operations::LocalOperations;
+use self::versions::NodeChoice;
+use crate::machines::source::{Beside, TakeManifests};
+
+/// Receiver of the operations and configurations in manifests.
+pub struct Manifested {
+    /// Operations of manifests and of the socket.
+    pub operations: LocalOperations,
+    /// Configurations, and the selected version of each Machine.
+    pub choice: NodeChoice,
+}
+
+#[async_trait]
+impl TakeManifests for Manifested {
+    async fn take(&self, Beside { operations, configurations, whole }: Beside) -> Vec<String> {
+        let problems = self.operations.take(operations, whole).await;
+        self.choice.take(configurations, whole).await;
+        problems
+    }
+}

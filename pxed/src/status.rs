@@ -19,7 +19,9 @@ use std::collections::{BTreeSet, HashMap, HashSet};
 use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
 
 use bedplate_api::id::MachineName;
-use bedplate_api::machine::{BootStatus, Machine, MachineStatus, PowerAction, PowerActionKind, Time, condition_type};
+use bedplate_api::machine::{
+    BootStatus, Machine, MachineStatus, PowerAction, PowerActionKind, Time, condition_type,
+};
 use bedplate_api::reason::event::PxedEvent;
 use bedplate_api::wire::Stage;
 use bedplate_process::lease::Tenure;
@@ -30,7 +32,7 @@ use tokio::sync::{Notify, mpsc};
 pub use self::conditions::{ConditionState, set_condition};
 pub use self::event::Event;
 use self::project::{Part, Parts};
-pub use self::write::{Sink, Writer};
+pub use self::write::{StatusSink, Writer};
 use crate::machines::{KnownMachine, Machines, Problem, Snapshot};
 use crate::store::{Store, StoreError, Table};
 
@@ -39,11 +41,11 @@ const EVENT_QUEUE: usize = 1024;
 
 /// A status with the Machine that it belongs to, as it lies in the store.
 #[derive(Debug, Clone, PartialEq, Default, Serialize, Deserialize)]
-pub(crate) struct Kept {
+pub struct Kept {
     /// The Machine's uid: a later Machine of the same name begins anew.
-    pub(crate) uid: String,
+    pub uid: String,
     /// Its status.
-    pub(crate) status: MachineStatus,
+    pub status: MachineStatus,
 }
 
 #[derive(Debug, Default)]

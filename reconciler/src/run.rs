@@ -46,7 +46,7 @@ pub async fn run(cli: &Cli) -> Result<(), Failure> {
     let tasks = Tasks::new(signals.shutdown());
     let liveness = Liveness::new(signals.shutdown());
     let client = connect(cli.kubeconfig.as_deref()).await?;
-    let access = Arc::new(OnceLock::from(client.clone()));
+    let access = tokio::sync::watch::channel(Some(client.clone())).1;
     let lease = (cli.namespace.clone(), LEASE.to_owned());
     let (candidate, tenure) = Candidate::new(access, lease, &cli.instance, FIELD_MANAGER);
     let counters = Counters::default();

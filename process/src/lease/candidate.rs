@@ -3,7 +3,6 @@
 //! Decisions are `election`'s. Every write names the version that was read; nothing that only a leader may send is sent without
 //! [`Tenure::leads`] immediately before. Spawned by a program's `run`.
 
-use std::sync::{Arc, OnceLock};
 use std::time::Duration;
 
 use crate::backoff::jittered;
@@ -32,7 +31,7 @@ const SETTLE: Duration = Duration::from_secs(6);
 
 /// One that takes part in the election of a leader.
 pub struct Candidate {
-    access: Arc<OnceLock<Client>>,
+    access: watch::Receiver<Option<Client>>,
     namespace: String,
     name: String,
     field_manager: &'static str,
@@ -46,7 +45,7 @@ impl Candidate {
     /// Takes part as `instance`, by a client that may come later, with the Lease `name` in `namespace`, which it writes as
     /// `field_manager`. With the tenure that tells whether it leads.
     pub fn new(
-        access: Arc<OnceLock<Client>>,
+        access: watch::Receiver<Option<Client>>,
         (namespace, name): (String, String),
         instance: &str,
         field_manager: &'static str,
@@ -167,8 +166,8 @@ impl Candidate {
     }
 
     fn leases(&self) -> Result<Api<Lease>, String> {
-        let client = self.access.get().ok_or("there is no access to the cluster yet")?;
-        Ok(Api::namespaced(client.clone(), &self.namespace))
+        let client = self.access.borrow().clone().ok_or("there is no access to the cluster yet")?;
+        Ok(Api::namespaced(client, &self.namespace))
     }
 
     async fn read(&mut self, election: &mut Election) -> Result<(), String> {

@@ -83,12 +83,13 @@ impl OperationDesk for Desk {
 }
 
 /// A pxed of which only the desk matters.
-fn serving(desk: Desk) -> (tempfile::TempDir, PathBuf, tokio::task::JoinHandle<Result<(), Infallible>>) {
+fn serving(desk: Desk) -> (tempfile::TempDir, PathBuf, tokio::task::JoinHandle<()>) {
     let directory = tempfile::tempdir().unwrap();
     let path = directory.path().join("pxed.sock");
     let state = state(&directory, desk).0;
     let listener = bind(&path, None).unwrap();
-    let server = tokio::spawn(serve(listener, path.clone(), state, CancellationToken::new()));
+    let server =
+        tokio::spawn(serve(listener, path.clone(), state, Pulse::unwatched(), CancellationToken::new()));
     (directory, path, server)
 }
 
@@ -225,7 +226,8 @@ async fn trust_6_answer_names_the_boot_that_a_permission_is_for() {
     });
     let state = AdminState { allow_key, ..state(&directory, Desk::default()).0 };
     let listener = bind(&path, None).unwrap();
-    let _server = tokio::spawn(serve(listener, path.clone(), state, CancellationToken::new()));
+    let _server =
+        tokio::spawn(serve(listener, path.clone(), state, Pulse::unwatched(), CancellationToken::new()));
     let permit =
         async |query: &str| ask(&path, &format!("POST /v1/machines/a/re-enroll{query}"), "null").await;
     let (upper, boot) = ("AB".repeat(16), "ab".repeat(16));
@@ -274,7 +276,7 @@ async fn machines_are_shown_with_their_status() {
     let listener = bind(&path, None).unwrap();
     assert_eq!(std::fs::metadata(&path).unwrap().permissions().mode() & 0o777, 0o660);
     let shutdown = CancellationToken::new();
-    let server = tokio::spawn(serve(listener, path.clone(), state, shutdown.clone()));
+    let server = tokio::spawn(serve(listener, path.clone(), state, Pulse::unwatched(), shutdown.clone()));
     let (code, list) = get(&path, "/v1/machines").await;
     assert_eq!(list["items"].as_array().map(Vec::len), Some(2));
     assert_eq!(list["apiVersion"], "bedplate.dev/v1alpha1");
@@ -294,7 +296,7 @@ async fn machines_are_shown_with_their_status() {
     assert_eq!(discovered[0]["stage"], "Userspace");
     assert_eq!(get(&path, "/v1/status").await.1["ready"], true);
     shutdown.cancel();
-    server.await.unwrap().unwrap();
+    server.await.unwrap();
     assert!(!path.exists(), "the socket is taken away");
 }
 
@@ -407,7 +409,13 @@ async fn contents_of_configurations_are_told_to_who_may_read_the_manifests_and_t
     // Over the socket it is the kernel that says who asks: here pxed's own user.
     let path = directory.path().join("pxed.sock");
     let listener = bind(&path, None).unwrap();
-    let _server = tokio::spawn(serve(listener, path.clone(), state.clone(), CancellationToken::new()));
+    let _server = tokio::spawn(serve(
+        listener,
+        path.clone(),
+        state.clone(),
+        Pulse::unwatched(),
+        CancellationToken::new(),
+    ));
     let (code, one) = get(&path, "/v1/configurations/w").await;
     let content = &one["versions"][0]["spec"]["template"]["files"][0]["content"];
     assert_eq!((code, content.as_str()), (200, Some("hunter2")), "as {own}: {one}");

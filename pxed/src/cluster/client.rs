@@ -1,7 +1,8 @@
-//! Access to the cluster: had at the start, or waited for while the Machines known from before are served.
+//! The client of the API server: connected at the start, or waited for while the Machines known from before are served.
 //!
-//! A kubeconfig that is wrong ends the start, with exit code 64. One that is not there yet, or whose files are not, may come at any
-//! time: it is tried again and the reason is told like that of an API server that is away.
+//! A kubeconfig that is wrong ends the start, with exit code 64. One that is missing, or whose files are missing, may come at any
+//! time: pxed tries again and reports the reason like that of an unreachable API server. The source of Machines connects. Every other
+//! part waits for the same client.
 
 use std::error::Error;
 use std::io;
@@ -9,52 +10,115 @@ use std::path::PathBuf;
 use std::sync::{Arc, OnceLock};
 use std::time::Duration;
 
+use base64::Engine as _;
+use bedplate_api::wire::KubernetesEndpoint;
+use bedplate_process::exit::chain;
+use bedplate_process::kubeconfig::{ConfigureError, configure};
 use bedplate_process::liveness::Pulse;
-use kube::Client;
-use tokio::sync::mpsc;
+use kube::config::{Kubeconfig, KubeconfigError};
+use kube::{Client, Config};
+use thiserror::Error;
+use tokio::sync::{mpsc, watch};
 use tokio_util::sync::CancellationToken;
 
-use crate::cluster::machines::{self, ConnectError};
 use crate::machines::source::Update;
 
-/// Between two tries.
-const RETRY: Duration = Duration::from_secs(5);
+/// Interval between two attempts to connect.
+const RETRY_INTERVAL: Duration = Duration::from_secs(5);
 
-/// A client, once there is one; clones share it.
-pub(crate) type Access = Arc<OnceLock<Client>>;
+/// Cause of a request that is not sent.
+pub(crate) const NOT_CONNECTED: &str = "there is no access to the cluster yet";
 
-/// The way to a cluster.
-pub(crate) struct Cluster {
-    kubeconfig: Option<PathBuf>,
-    context: Option<String>,
-    access: Access,
+/// The client, once there is one. Clones share it.
+pub(crate) type Access = watch::Receiver<Option<Client>>;
+
+/// Address and certificate authority of the API server for agents. Set before the client.
+pub(crate) type Endpoint = Arc<OnceLock<KubernetesEndpoint>>;
+
+/// Returns the client.
+pub(crate) fn connected(access: &Access) -> Result<Client, &'static str> {
+    access.borrow().clone().ok_or(NOT_CONNECTED)
 }
 
-impl Cluster {
-    /// Tries to have access. Gives back what stands in the way, if that may pass.
+/// Waits for the client. Never ends if the program stops first.
+pub(crate) async fn wait(mut access: Access) -> Client {
+    let client = access.wait_for(Option::is_some).await.ok().and_then(|client| client.clone());
+    match client {
+        Some(client) => client,
+        None => std::future::pending().await,
+    }
+}
+
+/// Cause that there is no client. An unreachable server is not an error.
+#[derive(Debug, Error)]
+pub(crate) enum ConnectError {
+    /// The kubeconfig, or the proxy of the environment, cannot be used.
+    #[error(transparent)]
+    Configure(#[from] ConfigureError),
+    /// The kubeconfig is no YAML, or has other fields.
+    #[error("cannot use the kubeconfig: {0}")]
+    Yaml(String),
+    /// This is no pod, and no kubeconfig is named.
+    #[error("no service account of a pod is here; name a file: kubernetes = {{ kubeconfig = \"/path\" }}")]
+    InCluster(#[from] kube::config::InClusterError),
+    /// The client cannot be made.
+    #[error("cannot make a Kubernetes client")]
+    Client(#[source] Box<kube::Error>),
+}
+
+/// Describes an error in a kubeconfig. kube would show the lines around it, which may contain a token.
+fn describe_kubeconfig(error: &KubeconfigError) -> String {
+    match error {
+        KubeconfigError::Parse(problem) => {
+            let problem = problem.without_snippet().to_string();
+            format!("failed to parse its YAML: {}", problem.lines().next().unwrap_or_default())
+        }
+        other => chain(other),
+    }
+}
+
+/// Connects to the cluster.
+pub(crate) struct Connector {
+    kubeconfig: Option<PathBuf>,
+    context: Option<String>,
+    /// Address of the API server for agents, if it is not that of the kubeconfig.
+    advertise: Option<String>,
+    client: watch::Sender<Option<Client>>,
+    endpoint: Endpoint,
+}
+
+impl Connector {
+    /// Connects, or returns the reason why that is not possible yet.
     ///
     /// # Errors
     /// The configuration is wrong.
     pub(crate) async fn open(
         kubeconfig: Option<PathBuf>,
         context: Option<String>,
+        advertise: Option<String>,
     ) -> Result<(Self, Option<String>), ConnectError> {
-        let cluster = Self { kubeconfig, context, access: Access::default() };
-        let problem = match cluster.connect().await {
+        let (client, endpoint) = (watch::Sender::new(None), Endpoint::default());
+        let connector = Self { kubeconfig, context, advertise, client, endpoint };
+        let problem = match connector.connect().await {
             Ok(_) => None,
-            Err(error) if cluster.passes(&error) => Some(describe(&error)),
+            Err(error) if connector.passes(&error) => Some(describe(&error)),
             Err(error) => return Err(error),
         };
-        Ok((cluster, problem))
+        Ok((connector, problem))
     }
 
-    /// Where the client will be.
+    /// Returns the place of the client.
     pub(crate) fn access(&self) -> Access {
-        self.access.clone()
+        self.client.subscribe()
     }
 
-    /// The client; tells of every failed try. `None`: `shutdown` came first.
-    pub(crate) async fn wait(
+    /// Returns the place of the endpoint.
+    pub(crate) fn endpoint(&self) -> Endpoint {
+        self.endpoint.clone()
+    }
+
+    /// Waits until there is a client, and reports each failed attempt. `None` if `shutdown` came first.
+    pub(crate) async fn run(
         &self,
         updates: &mpsc::Sender<Update>,
         pulse: &Pulse,
@@ -62,33 +126,55 @@ impl Cluster {
     ) -> Option<Client> {
         loop {
             pulse.beat();
-            if let Some(client) = self.access.get() {
-                return Some(client.clone());
+            if let Ok(client) = connected(&self.access()) {
+                return Some(client);
             }
             tokio::select! {
                 () = shutdown.cancelled() => return None,
-                () = tokio::time::sleep(RETRY) => {}
+                () = tokio::time::sleep(RETRY_INTERVAL) => {}
             }
             if let Err(error) = self.connect().await {
-                // Nobody listens any more: the end.
+                // The receiver has ended: pxed stops.
                 updates.send(Update::Unreachable { reason: describe(&error) }).await.ok()?;
             }
         }
     }
 
-    async fn connect(&self) -> Result<Client, ConnectError> {
-        let client = machines::connect(self.kubeconfig.as_deref(), self.context.as_deref()).await?;
-        Ok(self.access.get_or_init(|| client).clone())
+    async fn connect(&self) -> Result<(), ConnectError> {
+        let mut config = match self.kubeconfig.as_deref() {
+            Some(path) => {
+                let file = Kubeconfig::read_from(path).map_err(|error| match &error {
+                    KubeconfigError::Parse(_) => {
+                        ConnectError::Yaml(format!("{}: {}", path.display(), describe_kubeconfig(&error)))
+                    }
+                    _ => ConnectError::Configure(error.into()),
+                })?;
+                configure(file, self.context.as_deref()).await?
+            }
+            None => Config::incluster()?,
+        };
+        config.connect_timeout = Some(Duration::from_secs(10));
+        // A server that vanished silently ends here. A healthy one ends a quiet watch after 295 s by itself.
+        config.read_timeout = Some(Duration::from_secs(330));
+        config.write_timeout = Some(Duration::from_secs(30));
+        let endpoint = endpoint(&config, self.advertise.as_deref());
+        let client = Client::try_from(config).map_err(|error| ConnectError::Client(Box::new(error)))?;
+        if let Some(endpoint) = endpoint {
+            // Set by the first connection, which is the only one.
+            let _ = self.endpoint.set(endpoint);
+        }
+        self.client.send_replace(Some(client));
+        Ok(())
     }
 
-    /// Whether it may be otherwise without a change of the configuration.
+    /// Returns true if a later attempt may succeed with the same configuration.
     fn passes(&self, error: &ConnectError) -> bool {
-        // Who makes it may have begun: a shell makes the file before the program writes.
+        // Its writer may have started: a shell creates the file before the program writes.
         let empty = |path: &PathBuf| std::fs::metadata(path).is_ok_and(|metadata| metadata.len() == 0);
         if self.kubeconfig.as_ref().is_some_and(empty) {
             return true;
         }
-        // A token or certificate that a helper program gets from elsewhere.
+        // A helper program fetches the token or the certificate.
         if let ConnectError::Client(error) = error
             && matches!(**error, kube::Error::Auth(_))
         {
@@ -100,12 +186,29 @@ impl Cluster {
     }
 }
 
-/// For people; kube's own errors repeat their causes.
+/// Returns the error with its cause. kube's own errors repeat their causes.
 fn describe(error: &ConnectError) -> String {
     match error.source() {
         Some(source) => format!("{error}: {source}"),
         None => error.to_string(),
     }
+}
+
+/// Returns the endpoint for agents. Without a published authority they could not verify it.
+pub(crate) fn endpoint(config: &Config, advertise: Option<&str>) -> Option<KubernetesEndpoint> {
+    let mut ca_pem = String::new();
+    for der in config.root_cert.iter().flatten() {
+        let text = base64::engine::general_purpose::STANDARD.encode(der);
+        ca_pem.push_str("-----BEGIN CERTIFICATE-----\n");
+        for line in text.as_bytes().chunks(64) {
+            ca_pem.push_str(&String::from_utf8_lossy(line));
+            ca_pem.push('\n');
+        }
+        ca_pem.push_str("-----END CERTIFICATE-----\n");
+    }
+    let own = || config.cluster_url.to_string().trim_end_matches('/').to_owned();
+    let server = advertise.map_or_else(own, |advertise| format!("https://{advertise}"));
+    (!ca_pem.is_empty()).then_some(KubernetesEndpoint { server, ca_pem })
 }
 
 #[cfg(test)]
@@ -134,7 +237,7 @@ mod tests {
             if let Some(text) = text {
                 std::fs::write(path(&directory), text).unwrap();
             }
-            let opened = Cluster::open(Some(path(&directory)), context.map(str::to_owned)).await;
+            let opened = Connector::open(Some(path(&directory)), context.map(str::to_owned), None).await;
             opened.map(|(_, problem)| problem)
         };
         let missing = open(None, None).await.unwrap().unwrap();
@@ -154,33 +257,33 @@ mod tests {
         let directory = tempfile::tempdir().unwrap();
         let text = "users:\n- name: u\n  user:\n    token: hush-hush\n   client: x\n";
         std::fs::write(path(&directory), text).unwrap();
-        let error = Cluster::open(Some(path(&directory)), None).await.err().unwrap();
+        let error = Connector::open(Some(path(&directory)), None, None).await.err().unwrap();
         let told = bedplate_process::exit::chain(&error);
         assert!(told.contains("line 5") && !told.contains("hush"), "{told}");
         let error = kube::config::Kubeconfig::from_yaml(text).unwrap_err();
         assert!(error.to_string().contains("hush"), "what kube would show");
-        assert!(!machines::told(&error).contains("hush"));
+        assert!(!describe_kubeconfig(&error).contains("hush"));
     }
 
     #[tokio::test(start_paused = true)]
     async fn a_kubeconfig_that_comes_later_is_used_and_until_then_the_reason_is_told() {
         install();
         let directory = tempfile::tempdir().unwrap();
-        let (cluster, problem) = Cluster::open(Some(path(&directory)), None).await.unwrap();
+        let (cluster, problem) = Connector::open(Some(path(&directory)), None, None).await.unwrap();
         assert!(problem.is_some());
         let (updates, mut told) = mpsc::channel(4);
         let access = cluster.access();
         let waiting = tokio::spawn(async move {
             let (pulse, shutdown) = (Pulse::unwatched(), CancellationToken::new());
-            cluster.wait(&updates, &pulse, &shutdown).await.is_some()
+            cluster.run(&updates, &pulse, &shutdown).await.is_some()
         });
         for _ in 0..2 {
             let Some(Update::Unreachable { reason }) = told.recv().await else { panic!("the reason") };
             assert!(reason.contains("No such file"), "{reason}");
         }
-        assert!(access.get().is_none());
+        assert!(access.borrow().is_none());
         std::fs::write(path(&directory), GOOD).unwrap();
         assert!(waiting.await.unwrap());
-        assert!(access.get().is_some());
+        assert!(access.borrow().is_some());
     }
 }

@@ -3,17 +3,17 @@
 //! A JSON patch that names the object's uid and version, so that nobody else's finalizer is lost and a later Machine of the same
 //! name is not touched. An admission policy of deploy/ lets pxed change nothing else of a Machine. Called by the supervisor.
 
-use std::sync::{Arc, OnceLock};
 use std::time::Duration;
 
 use async_trait::async_trait;
 use bedplate_api::id::MachineName;
 use bedplate_api::machine::{Machine, POWER_OFF_FINALIZER as FINALIZER};
 use bedplate_process::exit::chain;
+use kube::Api;
 use kube::api::{ListParams, Patch, PatchParams};
-use kube::{Api, Client};
 use serde_json::{Value, json};
 
+use super::client::{Access, connected};
 use crate::power::Holding;
 
 /// How long one try may take.
@@ -23,18 +23,17 @@ const TRIES: usize = 3;
 
 /// Finalizers of the cluster's Machines.
 pub struct Finalizers {
-    access: Arc<OnceLock<Client>>,
+    access: Access,
 }
 
 impl Finalizers {
-    /// By a client that may come later.
-    pub fn new(access: Arc<OnceLock<Client>>) -> Self {
+    /// Makes the writer of finalizers. The client may come later.
+    pub fn new(access: Access) -> Self {
         Self { access }
     }
 
     async fn change(&self, machine: &MachineName, uid: &str, held: bool) -> Result<(), String> {
-        let client = self.access.get().ok_or("there is no access to the cluster yet")?;
-        let machines: Api<Machine> = Api::all(client.clone());
+        let machines: Api<Machine> = Api::all(connected(&self.access)?);
         let parameters = PatchParams { field_manager: Some("pxed".to_owned()), ..PatchParams::default() };
         let mut why = String::new();
         for _ in 0..TRIES {
@@ -90,6 +89,10 @@ impl Holding for Finalizers {
     async fn hold(&self, machine: &MachineName, uid: &str, held: bool) -> Result<(), String> {
         let change = tokio::time::timeout(LIMIT, self.change(machine, uid, held)).await;
         change.unwrap_or_else(|_| Err("the API server did not answer in time".to_owned()))
+    }
+
+    async fn release(&self, machine: &MachineName, uid: &str) -> Result<(), String> {
+        self.hold(machine, uid, false).await
     }
 }
 

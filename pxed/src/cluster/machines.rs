@@ -7,29 +7,25 @@
 
 use std::collections::BTreeMap;
 use std::convert::Infallible;
-use std::path::Path;
 use std::sync::Arc;
 use std::time::Duration;
 
 use bedplate_api::id::SiteName;
 use bedplate_api::machine::Machine;
-use bedplate_process::exit::chain;
-use bedplate_process::kubeconfig::{ConfigureError, configure};
 use bedplate_process::liveness::Pulse;
+use bedplate_process::reconcile::until;
 use futures::future::BoxFuture;
 use futures::stream::BoxStream;
 use futures::{FutureExt, Stream, StreamExt};
 use kube::api::ListParams;
-use kube::config::{Kubeconfig, KubeconfigError};
 use kube::runtime::watcher;
 use kube::runtime::{WatchStreamExt, watcher::Event};
-use kube::{Api, Client, Config};
-use thiserror::Error;
+use kube::{Api, Client};
 use tokio::sync::mpsc;
 use tokio::time::Instant;
 use tokio_util::sync::CancellationToken;
 
-use crate::machines::source::{Beside, SourceEnded, Sourced, Update, until};
+use crate::machines::source::{Beside, SourceEnded, Sourced, Update};
 
 /// How long changes are gathered.
 const GATHER: Duration = Duration::from_millis(100);
@@ -40,58 +36,6 @@ const GATHER_STATUS: Duration = Duration::from_secs(5);
 const PROBE: Duration = Duration::from_secs(30);
 /// How long its answer may take.
 const PROBE_TIME: Duration = Duration::from_secs(10);
-
-/// The Kubernetes API cannot be set up. A server that is away is no error.
-#[derive(Debug, Error)]
-pub enum ConnectError {
-    /// The kubeconfig, or the proxy of the environment, cannot be used.
-    #[error(transparent)]
-    Configure(#[from] ConfigureError),
-    /// The kubeconfig is no YAML, or has other fields.
-    #[error("cannot use the kubeconfig: {0}")]
-    Yaml(String),
-    /// This is no pod, and no kubeconfig is named.
-    #[error("no service account of a pod is here; name a file: kubernetes = {{ kubeconfig = \"/path\" }}")]
-    InCluster(#[from] kube::config::InClusterError),
-    /// The client cannot be made.
-    #[error("cannot make a Kubernetes client")]
-    Client(#[source] Box<kube::Error>),
-}
-
-/// What is wrong with a kubeconfig. The lines around a mistake, which kube would show, may hold a token.
-pub fn told(error: &KubeconfigError) -> String {
-    match error {
-        KubeconfigError::Parse(problem) => {
-            let problem = problem.without_snippet().to_string();
-            format!("failed to parse its YAML: {}", problem.lines().next().unwrap_or_default())
-        }
-        other => chain(other),
-    }
-}
-
-/// A client as configured.
-///
-/// # Errors
-/// [`ConnectError`]
-pub async fn connect(kubeconfig: Option<&Path>, context: Option<&str>) -> Result<Client, ConnectError> {
-    let mut config = match kubeconfig {
-        Some(path) => {
-            let file = Kubeconfig::read_from(path).map_err(|error| match &error {
-                KubeconfigError::Parse(_) => {
-                    ConnectError::Yaml(format!("{}: {}", path.display(), told(&error)))
-                }
-                _ => ConnectError::Configure(error.into()),
-            })?;
-            configure(file, context).await?
-        }
-        None => Config::incluster()?,
-    };
-    config.connect_timeout = Some(Duration::from_secs(10));
-    // A server that vanished without a word ends here; a healthy one ends a quiet watch after 295 s by itself.
-    config.read_timeout = Some(Duration::from_secs(330));
-    config.write_timeout = Some(Duration::from_secs(30));
-    Client::try_from(config).map_err(|error| ConnectError::Client(Box::new(error)))
-}
 
 /// Watches until `shutdown`.
 ///

@@ -4,7 +4,7 @@
 //! selector have another label and are not watched. The newest finished operations are kept for users. Only the fields of an executor are written (docs/rules.md, "MachineOperation"). Spawned by `run`.
 
 use std::collections::BTreeMap;
-use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
 use async_trait::async_trait;
@@ -12,18 +12,19 @@ use bedplate_api::id::SiteName;
 use bedplate_api::operation::{MachineOperation, MachineOperationStatus};
 use bedplate_process::exit::chain;
 use bedplate_process::liveness::Pulse;
+use bedplate_process::reconcile::until;
 use bedplate_rules::fan_out::{CHILDREN, SITE};
 use futures::StreamExt;
+use kube::Api;
 use kube::api::{Patch, PatchParams};
 use kube::runtime::watcher::{self, Event};
 use kube::runtime::{WatchStreamExt, watcher as watch};
-use kube::{Api, Client};
 use serde_json::{Value, json};
 use tokio::sync::mpsc;
 use tokio::time::Instant;
 use tokio_util::sync::CancellationToken;
 
-use crate::machines::source::until;
+use super::client::{self, Access, connected};
 use crate::power::operations::{MOST_FINISHED, age, is_finished, sort_by_age, sourced};
 use crate::power::{
     CreateOperationError, Operation, OperationDesk, OperationKey, OperationUpdate, OperationWriter,
@@ -36,11 +37,6 @@ const FIELD_MANAGER: &str = "pxed";
 const LIMIT: Duration = Duration::from_secs(10);
 /// Time after which an operation that left the unlabeled watch counts as deleted, unless the other watch shows it.
 const LEAVING_TIMEOUT: Duration = Duration::from_secs(5);
-/// Between two looks for access to the cluster.
-const RETRY: Duration = Duration::from_secs(1);
-
-/// A client, once there is one.
-type Access = Arc<OnceLock<Client>>;
 
 /// The cluster's operations; clones share what is known of them.
 #[derive(Clone)]
@@ -110,12 +106,9 @@ impl ClusterOperations {
 
     /// Ends when nobody listens any more.
     async fn follow(&self, updates: &mpsc::Sender<OperationUpdate>, pulse: &Pulse) {
-        let client = loop {
-            pulse.beat();
-            match self.access.get() {
-                Some(client) => break client.clone(),
-                None => tokio::time::sleep(RETRY).await,
-            }
+        let client = tokio::select! {
+            never = pulse.beating() => match never {},
+            client = client::wait(self.access.clone()) => client,
         };
         let operations = Api::<MachineOperation>::all(client);
         let half = |selector: String, half: Watched| {
@@ -309,8 +302,8 @@ impl OperationWriter for ClusterOperations {
         status: MachineOperationStatus,
     ) -> Result<Operation, WriteOperationError> {
         let later = |why: String| WriteOperationError::Later(why);
-        let client = self.access.get().ok_or_else(|| later("no access to the cluster yet".to_owned()))?;
-        let operations: Api<MachineOperation> = Api::all(client.clone());
+        let client = connected(&self.access).map_err(|why| later(why.to_owned()))?;
+        let operations: Api<MachineOperation> = Api::all(client);
         let body = Patch::Merge(patch_body(operation, &status));
         let parameters =
             PatchParams { field_manager: Some(FIELD_MANAGER.to_owned()), ..PatchParams::default() };

@@ -5,15 +5,12 @@
 //! Client certificates of agents are believed by the cluster's own client CA, which every cluster publishes in the
 //! ConfigMap kube-system/extension-apiserver-authentication for exactly this use.
 
-use std::path::Path;
 use std::time::Duration;
 
-use base64::Engine as _;
 use bedplate_api::id::{Digest, MachineName};
 use bedplate_api::machine::{EnrollmentStatus, Machine};
 use bedplate_api::wire::KubernetesEndpoint;
 use bedplate_process::exit::chain;
-use bedplate_process::kubeconfig::configure;
 use futures::future::BoxFuture;
 use jiff::Timestamp;
 use k8s_openapi::ByteString;
@@ -23,14 +20,13 @@ use k8s_openapi::api::certificates::v1::{
 use k8s_openapi::api::core::v1::ConfigMap;
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::{ObjectMeta, Time};
 use kube::api::{ListParams, Patch, PatchParams, PostParams};
-use kube::config::Kubeconfig;
-use kube::{Api, Client, Config, Resource as _};
+use kube::{Api, Client, Resource as _};
 use rustls_pki_types::CertificateDer;
 use rustls_pki_types::pem::PemObject as _;
 use sha2::{Digest as _, Sha256};
 
+use super::client::{Access, Endpoint, connected};
 use crate::boot::issued_seeds::hash;
-use crate::cluster::machines::told;
 use crate::enroll::csr::CertificateRequest;
 use crate::enroll::in_force::EnrolledKey;
 use crate::enroll::signer::{Expected, KeyRecord, SignError, Signed, Signer};
@@ -47,48 +43,25 @@ const WAIT: Duration = Duration::from_secs(4);
 /// Between two looks.
 const LOOK: Duration = Duration::from_millis(200);
 
-/// How long the API server may take to be reached, and to answer.
-const CONNECT_LIMIT: Duration = Duration::from_secs(5);
+/// Maximum duration of one step against the API server. An agent waits 30 s for the answer, which takes two steps.
 const ANSWER_LIMIT: Duration = Duration::from_secs(10);
+
+/// Cause of a step that took longer.
+const NO_ANSWER: &str = "no answer in time";
 
 /// What is asked for; the cluster may give less.
 const LIFETIME_SECONDS: i32 = 90 * 86_400;
 
-/// The cluster.
+/// The cluster. Its client may come later.
 pub struct ClusterSigner {
-    client: Client,
-    endpoint: Option<KubernetesEndpoint>,
+    access: Access,
+    endpoint: Endpoint,
 }
 
 impl ClusterSigner {
-    /// The cluster that this client speaks to; agents are told of it by `endpoint`.
-    pub fn new(client: Client, endpoint: Option<KubernetesEndpoint>) -> Self {
-        Self { client, endpoint }
-    }
-
-    /// The cluster of a kubeconfig, or the one that this runs in. Agents are told to reach it at `advertise` (host and
-    /// port), by default where this does.
-    ///
-    /// # Errors
-    /// It cannot be set up, with the reason for a log.
-    pub async fn connect(
-        kubeconfig: Option<&Path>,
-        context: Option<&str>,
-        advertise: Option<&str>,
-    ) -> Result<Self, String> {
-        let mut config = match kubeconfig {
-            Some(path) => {
-                let file = Kubeconfig::read_from(path).map_err(|e| told(&e))?;
-                configure(file, context).await.map_err(|e| chain(&e))?
-            }
-            None => Config::incluster().map_err(|e| chain(&e))?,
-        };
-        let endpoint = endpoint(&config, advertise);
-        // An agent waits 30 s for its answer.
-        config.connect_timeout = Some(CONNECT_LIMIT);
-        config.read_timeout = Some(ANSWER_LIMIT);
-        let client = Client::try_from(config).map_err(|e| chain(&e))?;
-        Ok(Self { client, endpoint })
+    /// Makes the signer. `endpoint`: the API server for agents.
+    pub fn new(access: Access, endpoint: Endpoint) -> Self {
+        Self { access, endpoint }
     }
 
     /// The certificate authority (PEM) by which the cluster believes client certificates.
@@ -96,8 +69,9 @@ impl ClusterSigner {
     /// # Errors
     /// It cannot be read, with the reason for a log.
     pub async fn client_ca(&self) -> Result<String, String> {
-        let maps: Api<ConfigMap> = Api::namespaced(self.client.clone(), "kube-system");
-        let map = maps.get("extension-apiserver-authentication").await.map_err(|e| chain(&e))?;
+        let maps: Api<ConfigMap> = Api::namespaced(connected(&self.access)?, "kube-system");
+        let read = tokio::time::timeout(ANSWER_LIMIT, maps.get("extension-apiserver-authentication"));
+        let map = read.await.map_err(|_| NO_ANSWER.to_owned())?.map_err(|e| chain(&e))?;
         map.data
             .and_then(|mut data| data.remove("client-ca-file"))
             .ok_or_else(|| "the ConfigMap has no client-ca-file".to_owned())
@@ -106,7 +80,7 @@ impl ClusterSigner {
     /// Writes the fingerprints of a certificate and its key into the status of its Machine. The policy of agents and every pxed of the
     /// site read them there.
     async fn write_fingerprint(
-        &self,
+        client: Client,
         (machine, uid): (&MachineName, &str),
         key: KeyRecord,
         pem: String,
@@ -114,7 +88,7 @@ impl ClusterSigner {
         let der = CertificateDer::from_pem_slice(pem.as_bytes())
             .map_err(|error| SignError::Refused(format!("it gave no certificate: {error}")))?;
         let fingerprint = Digest::from_sha256(Sha256::digest(&der).into());
-        let version = match self.version_for((machine, uid), &key).await {
+        let version = match Self::version_for(&client, (machine, uid), &key).await {
             Err(SignError::Replaced(_)) if key.expected != Expected::Earlier => {
                 return Ok(Signed::Pending(format!(
                     "another key was enrolled for Machine {machine} meanwhile, or the key in force was heard"
@@ -131,7 +105,7 @@ impl ClusterSigner {
                 "enrollment": EnrollmentStatus { certificate_fingerprint: Some(fingerprint), ..enrollment }
             },
         });
-        let machines: Api<Machine> = Api::all(self.client.clone());
+        let machines: Api<Machine> = Api::all(client);
         let parameters = PatchParams::apply(FIELD_MANAGER).force();
         match machines.patch_status(machine.as_str(), &parameters, &Patch::Apply(&body)).await {
             Ok(_) => Ok(Signed::Certificate(pem)),
@@ -148,11 +122,11 @@ impl ClusterSigner {
     /// The version of this very Machine in which no other key is in force than the expected one, as the API server has it now. pxed may
     /// list Machines, and not get one.
     async fn version_for(
-        &self,
+        client: &Client,
         (machine, uid): (&MachineName, &str),
         key: &KeyRecord,
     ) -> Result<String, SignError> {
-        let machines: Api<Machine> = Api::all(self.client.clone());
+        let machines: Api<Machine> = Api::all(client.clone());
         let only = ListParams::default().fields(&format!("metadata.name={machine}"));
         let found = machines.list(&only).await.map_err(cluster)?.items.pop();
         let found = found.filter(|found| found.metadata.uid.as_deref() == Some(uid));
@@ -177,8 +151,8 @@ impl ClusterSigner {
         Ok(found.metadata.resource_version.unwrap_or_default())
     }
 
-    async fn ask(&self, name: &str, request: &CertificateRequest) -> Result<Signed, SignError> {
-        let api: Api<CertificateSigningRequest> = Api::all(self.client.clone());
+    async fn ask(client: Client, name: &str, request: &CertificateRequest) -> Result<Signed, SignError> {
+        let api: Api<CertificateSigningRequest> = Api::all(client);
         let object = match api.create(&PostParams::default(), &object(name, &request.pem)).await {
             Ok(object) => object,
             Err(kube::Error::Api(status)) if status.code == 409 => api.get(name).await.map_err(cluster)?,
@@ -217,14 +191,11 @@ impl Signer for ClusterSigner {
         let what = hash(&format!("{}\n{purpose}\n{}", request.key, request.pem)).hex();
         let name = format!("bedplate-machine-{machine}-{}", what.get(..16).unwrap_or_default());
         Box::pin(async move {
-            match self.ask(&name, request).await {
-                Err(SignError::Cluster(error)) if passes(&error) => {
-                    let text = chain(&error);
-                    tracing::warn!(%machine, error = text, "the cluster's signer is away");
-                    Ok(Signed::Pending(format!("the cluster's API server does not answer: {text}")))
-                }
-                outcome => outcome,
-            }
+            let client = match connected(&self.access) {
+                Ok(client) => client,
+                Err(why) => return Ok(Signed::Pending(why.to_owned())),
+            };
+            in_time(machine, Self::ask(client, &name, request)).await
         })
     }
 
@@ -235,14 +206,11 @@ impl Signer for ClusterSigner {
         certificate: String,
     ) -> BoxFuture<'a, Result<Signed, SignError>> {
         Box::pin(async move {
-            match self.write_fingerprint((machine, uid), key, certificate).await {
-                Err(SignError::Cluster(error)) if passes(&error) => {
-                    let text = chain(&error);
-                    tracing::warn!(%machine, error = text, "the cluster's API server is away");
-                    Ok(Signed::Pending(format!("the cluster's API server does not answer: {text}")))
-                }
-                outcome => outcome,
-            }
+            let client = match connected(&self.access) {
+                Ok(client) => client,
+                Err(why) => return Ok(Signed::Pending(why.to_owned())),
+            };
+            in_time(machine, Self::write_fingerprint(client, (machine, uid), key, certificate)).await
         })
     }
 
@@ -251,11 +219,25 @@ impl Signer for ClusterSigner {
     }
 
     fn kubernetes(&self) -> Option<KubernetesEndpoint> {
-        self.endpoint.clone()
+        self.endpoint.get().cloned()
     }
 }
 
-/// Whether it may be otherwise in a moment, without anybody's doing.
+/// Waits for an answer of the API server. Without one the agent asks again.
+async fn in_time(
+    machine: &MachineName,
+    asked: impl Future<Output = Result<Signed, SignError>>,
+) -> Result<Signed, SignError> {
+    let text = match tokio::time::timeout(ANSWER_LIMIT, asked).await {
+        Ok(Err(SignError::Cluster(error))) if passes(&error) => chain(&error),
+        Ok(outcome) => return outcome,
+        Err(_) => NO_ANSWER.to_owned(),
+    };
+    tracing::warn!(%machine, error = text, "API server unavailable, certificate pending");
+    Ok(Signed::Pending(format!("the cluster's API server does not answer: {text}")))
+}
+
+/// Returns true if a later attempt may succeed without a change.
 fn passes(error: &kube::Error) -> bool {
     match error {
         kube::Error::Api(status) => status.code == 429 || status.code >= 500,
@@ -321,21 +303,4 @@ async fn approve(
         Err(kube::Error::Api(status)) if status.code == 409 => Ok(()),
         Err(error) => Err(cluster(error)),
     }
-}
-
-/// What agents are told of the API server; without a published authority they could not believe it.
-pub(crate) fn endpoint(config: &Config, advertise: Option<&str>) -> Option<KubernetesEndpoint> {
-    let mut ca_pem = String::new();
-    for der in config.root_cert.iter().flatten() {
-        let text = base64::engine::general_purpose::STANDARD.encode(der);
-        ca_pem.push_str("-----BEGIN CERTIFICATE-----\n");
-        for line in text.as_bytes().chunks(64) {
-            ca_pem.push_str(&String::from_utf8_lossy(line));
-            ca_pem.push('\n');
-        }
-        ca_pem.push_str("-----END CERTIFICATE-----\n");
-    }
-    let own = || config.cluster_url.to_string().trim_end_matches('/').to_owned();
-    let server = advertise.map_or_else(own, |advertise| format!("https://{advertise}"));
-    (!ca_pem.is_empty()).then_some(KubernetesEndpoint { server, ca_pem })
 }

@@ -1,4 +1,4 @@
-//! The TLS listener for agents: `/v1/enroll`, `/v1/renew`, `/v1/report`, and without a cluster `/v1/watch`, `/v1/operation`, `/v1/node`, `/v1/secret`. Bounds handshakes and bodies; accepting and its limits
+//! The TLS listener for agents: `/v1/enroll`, `/v1/renew`, `/v1/report`, and if standalone `/v1/watch`, `/v1/operation`, `/v1/node`, `/v1/secret`. Bounds handshakes and bodies; accepting and its limits
 //! are `bedplate_process::listen`'s.
 
 use std::net::IpAddr;
@@ -25,6 +25,7 @@ use tokio_rustls::server::TlsStream;
 use tokio_util::sync::CancellationToken;
 
 use super::identity::{self, Identity};
+use super::plane::Caller;
 use super::rate_limit;
 use super::service::{Refused, Service, refused};
 use super::tls::Configurations;
@@ -159,6 +160,7 @@ async fn decide(
         check_validity(identity, now)?;
         service.admit(identity, path)?;
     }
+    let caller = |identity| Caller { service, identity };
     match (path, identity) {
         ("/v1/renew", Some(identity)) => {
             Ok(json(StatusCode::OK, &service.renew(identity, read(body).await?, now).await?))
@@ -166,21 +168,22 @@ async fn decide(
         ("/v1/watch", Some(identity)) => {
             let asked = read(body).await?;
             let told = tokio::select! {
-                told = service.watch(identity, asked) => told?,
+                told = service.plane.watch(caller(identity), asked) => told?,
                 // What is asked for comes after a restart.
                 () = end.cancelled() => WatchResponse::Same,
             };
             Ok(json(StatusCode::OK, &told))
         }
-        ("/v1/operation", Some(identity)) => {
-            Ok(json(StatusCode::OK, &service.write_operation(identity, read(body).await?).await?))
-        }
+        ("/v1/operation", Some(identity)) => Ok(json(
+            StatusCode::OK,
+            &service.plane.write_operation(caller(identity), read(body).await?).await?,
+        )),
         ("/v1/node", Some(identity)) => {
-            service.take_node(identity, read(body).await?).await?;
+            service.plane.report_node(caller(identity), read(body).await?).await?;
             Ok(empty())
         }
         ("/v1/secret", Some(identity)) => {
-            Ok(json(StatusCode::OK, &service.secret(identity, read(body).await?).await?))
+            Ok(json(StatusCode::OK, &service.plane.secret(caller(identity), read(body).await?).await?))
         }
         (_, Some(identity)) => {
             service.report(identity, read(body).await?, now).await?;

@@ -18,6 +18,7 @@ use super::counters::{Counters, Enrollment, Renewal, Reported};
 use super::csr::{CertificateRequest, ReadRequestError};
 use super::identity::Identity;
 use super::in_force::InForce;
+use super::plane::AgentPlane;
 use super::rate_limit::{self, Asked, Paces};
 use super::record::row_of;
 use super::report_filter;
@@ -29,7 +30,6 @@ use crate::boot::report::tell_heard;
 use crate::boot::{Boots, Owner};
 use crate::heard::Heard;
 use crate::machines::{KnownMachine, Machines};
-use crate::standalone::agents::StandIn;
 use crate::status::{StatusRegistry, set_condition};
 use crate::store::Store;
 
@@ -66,8 +66,8 @@ pub struct Service {
     pub registry: StatusRegistry,
     /// Where certificates are remembered.
     pub store: Store,
-    /// What stands in for a cluster, where there is none.
-    pub stand_in: Option<StandIn>,
+    /// Agent API of the plane.
+    pub plane: Arc<dyn AgentPlane>,
     /// Who signs.
     pub signer: Arc<dyn Signer>,
     /// What is counted.

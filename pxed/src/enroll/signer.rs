@@ -1,21 +1,12 @@
-//! Who signs an agent's certificate: pxed's own authority (directory mode), or the cluster (`cluster`).
-
-use std::sync::Arc;
-use std::time::Duration;
+//! Signer of agents' certificates: pxed's own authority (`standalone::signer`), or the cluster (`cluster::signer`).
 
 use bedplate_api::id::{Digest, MachineName};
 use bedplate_api::machine::{EnrollmentStatus, Time};
 use bedplate_api::wire::KubernetesEndpoint;
 use futures::future::BoxFuture;
-use jiff::Timestamp;
 use thiserror::Error;
 
-use super::authority::Authority;
 use super::csr::CertificateRequest;
-use super::{GROUP, USER_PREFIX};
-
-/// How long a certificate of pxed's own authority is good.
-pub const LIFETIME: Duration = Duration::from_secs(90 * 86_400);
 
 /// What a signer says.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -90,42 +81,4 @@ pub trait Signer: Send + Sync + 'static {
 
     /// The API server that the certificate is good for.
     fn kubernetes(&self) -> Option<KubernetesEndpoint>;
-}
-
-/// pxed's own authority.
-pub struct LocalSigner {
-    /// The authority.
-    pub authority: Arc<Authority>,
-}
-
-impl Signer for LocalSigner {
-    fn sign<'a>(
-        &'a self,
-        (machine, uid): (&'a MachineName, &'a str),
-        request: &'a CertificateRequest,
-        _purpose: &'a str,
-    ) -> BoxFuture<'a, Result<Signed, SignError>> {
-        let name = format!("{USER_PREFIX}{machine}");
-        let key = &request.params.public_key;
-        let signed = self.authority.client(key, (&name, uid), GROUP, Timestamp::now(), LIFETIME);
-        Box::pin(std::future::ready(signed.map(Signed::Certificate).map_err(SignError::Make)))
-    }
-
-    /// pxed alone takes these, and remembers their keys.
-    fn put_in_force<'a>(
-        &'a self,
-        _machine: (&'a MachineName, &'a str),
-        _key: KeyRecord,
-        certificate: String,
-    ) -> BoxFuture<'a, Result<Signed, SignError>> {
-        Box::pin(std::future::ready(Ok(Signed::Certificate(certificate))))
-    }
-
-    fn needs_whole_subject(&self) -> bool {
-        false
-    }
-
-    fn kubernetes(&self) -> Option<KubernetesEndpoint> {
-        None
-    }
 }

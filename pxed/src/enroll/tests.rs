@@ -20,14 +20,16 @@ use tokio_util::sync::CancellationToken;
 
 use super::counters::{Counters, Enrollment, Renewal, Reported};
 use super::permission::Permissions;
+use super::plane::AgentPlane;
 use super::rate_limit::Paces;
 use super::service::Service;
-use super::signer::{LocalSigner, Signer};
+use super::signer::Signer;
 use super::tls::Configurations;
+use crate::cluster::agents::AskApiServer;
 use crate::heard::Heard;
 use crate::http::tests::{HOST_CASES, Rig, listening, plain};
 use crate::machines::Snapshot;
-use crate::standalone::agents::StandIn;
+use crate::standalone::signer::LocalSigner;
 use bedplate_process::listen::Limits;
 
 mod cluster;
@@ -51,10 +53,10 @@ impl Agents {
     }
 
     async fn start_with(rig: Rig, signer: Arc<dyn Signer>) -> Self {
-        Self::start_beside(rig, signer, None).await
+        Self::start_beside(rig, signer, Arc::new(AskApiServer)).await
     }
 
-    async fn start_beside(rig: Rig, signer: Arc<dyn Signer>, stand_in: Option<StandIn>) -> Self {
+    async fn start_beside(rig: Rig, signer: Arc<dyn Signer>, plane: Arc<dyn AgentPlane>) -> Self {
         let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
         let address = listener.local_addr().unwrap();
         let configurations = Arc::new(Configurations::new(rig.authority.clone(), None));
@@ -65,7 +67,7 @@ impl Agents {
             boots: rig.boots().clone(),
             registry: rig.registry.clone(),
             store: rig.store.clone(),
-            stand_in,
+            plane,
             signer,
             counters: counters.clone(),
             paces: Paces::default(),
@@ -368,7 +370,7 @@ async fn trust_3_a_clusters_certificate_needs_a_record_and_its_own_machine() {
         boots: rig.boots().clone(),
         registry: rig.registry.clone(),
         store: rig.store.clone(),
-        stand_in: None,
+        plane: Arc::new(AskApiServer),
         signer: Arc::new(LocalSigner { authority: rig.authority.clone() }),
         counters: Arc::default(),
         paces: Paces::default(),
@@ -521,12 +523,12 @@ async fn what_is_malformed_is_refused_without_an_echo_of_the_token() {
 fn agents_are_told_an_api_server_that_they_reach() {
     let mut config = kube::Config::new("https://10.96.0.1/".parse().unwrap());
     assert_eq!(
-        crate::cluster::signer::endpoint(&config, None),
+        crate::cluster::client::endpoint(&config, None),
         None,
         "without an authority nobody could believe it"
     );
     config.root_cert = Some(vec![vec![1, 2, 3]]);
-    let server = |advertise| crate::cluster::signer::endpoint(&config, advertise).unwrap().server;
+    let server = |advertise| crate::cluster::client::endpoint(&config, advertise).unwrap().server;
     assert_eq!(server(None), "https://10.96.0.1");
     assert_eq!(server(Some("api.rack.example:6443")), "https://api.rack.example:6443");
 }

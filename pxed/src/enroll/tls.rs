@@ -60,6 +60,11 @@ impl Configurations {
         Self { authority, host, state: Lock::new(state) }
     }
 
+    /// Returns pxed's own authority.
+    pub fn authority(&self) -> &Arc<Authority> {
+        &self.authority
+    }
+
     /// Believes client certificates of these authorities (PEM) from now on. Answers how many there are.
     pub fn believe(&self, pem: &str) -> usize {
         let mut roots = RootCertStore::empty();

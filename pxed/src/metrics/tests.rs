@@ -8,11 +8,11 @@ use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
 use tokio::net::{TcpListener, TcpStream};
 use tokio_util::sync::CancellationToken;
 
+use super::boot_path::Counters;
 use super::*;
 use crate::boot_policy::ImageState;
 use crate::http::tests::{Rig, listening};
 use crate::readiness::MachineView;
-use super::boot_path::Counters;
 use bedplate_process::listen::Limits;
 
 /// Two Machines, of which one can boot.

@@ -1,10 +1,10 @@
-//! Makes the daemon's parts in the order in which they need each other, binds every socket, and only then spawns.
+//! Makes the daemon's parts in the order in which they need each other, and binds every socket. The tasks run afterwards.
 //!
 //! ```text
-//! knowledge (store, index, statuses) -> boot path -> DHCP, TFTP, HTTP, socket, health
+//! Site (store, index, statuses) -> Plane (cluster or standalone) -> BootPath -> DHCP, TFTP, HTTP, socket, health
 //! ```
 //!
-//! A failure here ends the program before anybody was answered.
+//! A failure here ends the program before a client was answered.
 
 use std::net::SocketAddr;
 use std::sync::Arc;
@@ -12,24 +12,31 @@ use std::sync::Arc;
 use arc_swap::ArcSwap;
 use bedplate_process::exit::Failure;
 use bedplate_process::health;
-use bedplate_process::liveness::Liveness;
-use bedplate_process::tasks::Tasks;
+use bedplate_process::liveness::PATIENCE;
+use bedplate_process::program::Program;
+use bedplate_process::shutdown::Stage;
 use jiff::Timestamp;
 use thiserror::Error;
 use tokio::net::{TcpListener, UnixListener};
 use tokio_util::sync::CancellationToken;
 
+use super::follow::Follower;
 use super::health::Look;
-use super::infallible;
-use super::knowledge::{Feeding, Knowledge};
-use super::liveness::{DISK_PATIENCE, ask_store, watch_dhcp, watch_tftp};
-use super::power::Power;
+use super::image_events::ImageEvents;
+use super::liveness::{ask_store, watch_dhcp, watch_tftp};
 use crate::admin::{self, AdminState};
 use crate::boot::Owner;
 use crate::config::{Config, DhcpMode, translate};
+use crate::enroll::authority::Authority;
+use crate::enroll::tls::Configurations;
 use crate::metrics::{self, Reloads};
-use crate::run::boot_path::BootPath;
+use crate::plane::{self, Base, DISK_PATIENCE, Plane};
+use crate::power::bmc::dial::NetworkDial;
+use crate::power::{self, Limits, OperationDesk, Parts, PowerPlane, Tenure};
+use crate::run::boot_path::{BootPath, OpenBootPathError};
+use crate::site::{self, Site};
 use crate::status::Writer;
+use crate::status::write::Statuses;
 
 /// A listener cannot be bound.
 #[derive(Debug, Error)]
@@ -40,147 +47,213 @@ struct BindError {
     source: std::io::Error,
 }
 
-/// The daemon's parts.
+/// The daemon's parts, for reload and for the shutdown.
 pub(super) struct Daemon {
     pub(super) config: Arc<ArcSwap<Config>>,
     pub(super) boot_path: BootPath,
     pub(super) dhcp: Option<bedplate_dhcp::Server>,
     pub(super) tftp: Option<Arc<bedplate_tftp::server::Server>>,
     pub(super) reloads: Arc<Reloads>,
-    liveness: Liveness,
-    knowledge: Knowledge,
-    power: Power,
-    rights: admin::Rights,
-    start: Option<Start>,
+    pub(super) look: Look,
+    /// Waits for the status writer.
+    pub(super) statuses: Statuses,
+    /// Releases the Lease, if there is one.
+    pub(super) release: CancellationToken,
 }
 
-/// What is handed over to tasks once.
-struct Start {
-    feeding: Feeding,
+/// The sockets.
+struct Sockets {
     http: TcpListener,
     https: TcpListener,
     health: TcpListener,
-    socket: UnixListener,
+    admin: UnixListener,
+}
+
+/// Parts of power and operations that others read.
+struct PowerHandles {
+    desk: Arc<dyn OperationDesk>,
+    counters: Arc<power::Counters>,
+    tenure: Tenure,
 }
 
 impl Daemon {
-    /// Makes the parts and binds the sockets.
-    pub(super) async fn assemble(config: Config, liveness: Liveness) -> Result<(Self, Writer), Failure> {
-        let (knowledge, feeding, operations, writer) = Knowledge::open(&config).await?;
-        let boot_path = BootPath::open(&config, knowledge.for_boot_path(&config, &operations))?;
+    /// Makes the parts, binds the sockets and adds the tasks to the program.
+    pub(super) async fn assemble(config: Config, program: &Program) -> Result<Self, Failure> {
+        let site::Opened { site, kept, rows, events } = Site::open(&config)?;
+        let configurations = configurations(&config)?;
+        let base = Base { config: &config, site: &site, configurations: &configurations, program };
+        let plane = plane::open(base, kept.clone()).await?;
+        let Plane { machines, manifests, statuses: sink, signer, agents, desk, power, choice, release } =
+            plane;
+        let boot_path = BootPath::open(&config, site.clone(), configurations)?;
         let dhcp = bind_dhcp(&config, &boot_path)?;
         let tftp = bind_tftp(&config, &boot_path)?;
-        let http = listen("http.listen", config.http.listen).await?;
-        let https = listen("https.listen", config.https.listen).await?;
-        let health = health::bind(config.metrics.listen).await?;
-        let socket = admin::bind(&config.socket, config.socket_group.as_deref())?;
+        let sockets = Sockets::bind(&config).await?;
         let rights = admin::rights(config.socket_admin_group.as_deref())?;
-        let power = Power::assemble(&config, &knowledge, operations);
-        let daemon = Self {
-            config: Arc::new(ArcSwap::from_pointee(config)),
-            boot_path,
-            dhcp,
-            tftp,
-            reloads: Arc::default(),
-            liveness,
-            knowledge,
-            power,
-            rights,
-            start: Some(Start { feeding, http, https, health, socket }),
+
+        let follower = Follower::new(site.clone(), machines, manifests, kept, rows);
+        program.reconcile("machines", Stage::Draining, DISK_PATIENCE, follower);
+        let (writer, statuses) =
+            Writer::new(site.registry.clone(), site.store.clone(), sink, events, site.writes.clone());
+        program.run("status writer", Stage::Done, DISK_PATIENCE, |pulse, stop| writer.run(pulse, stop));
+        program.run("store", Stage::Draining, DISK_PATIENCE, |pulse, stop| {
+            ask_store(site.store.clone(), pulse, stop)
+        });
+        let power = drive_power(&config, &site, power, desk, program);
+        run_engines(program, dhcp.as_ref(), tftp.as_ref());
+        boot_path.run(sockets.http, sockets.https, (signer, agents), program);
+
+        let config = Arc::new(ArcSwap::from_pointee(config));
+        let look = Look {
+            config: config.clone(),
+            site,
+            choice,
+            boot_path: boot_path.clone(),
+            dhcp: dhcp.clone(),
+            liveness: program.liveness.clone(),
         };
-        Ok((daemon, writer))
+        program.reconcile("image events", Stage::Draining, PATIENCE, ImageEvents::new(look.clone()));
+        let daemon = Self { config, boot_path, dhcp, tftp, reloads: Arc::default(), look, statuses, release };
+        daemon.serve_admin(sockets.admin, &power, rights, program);
+        daemon.serve_health(sockets.health, &power, program);
+        Ok(daemon)
     }
 
-    /// The configuration in force.
-    pub(super) fn config(&self) -> Arc<Config> {
-        self.config.load_full()
-    }
-
-    /// Where to see how things stand.
-    pub(super) fn look(&self) -> Look {
-        Look {
-            config: self.config.clone(),
-            knowledge: self.knowledge.clone(),
-            boot_path: self.boot_path.clone(),
-            dhcp: self.dhcp.clone(),
-            liveness: self.liveness.clone(),
-        }
-    }
-
-    /// Starts every task. Once.
-    pub(super) fn spawn(&mut self, tasks: &Tasks, shutdown: &CancellationToken) {
-        let Some(Start { feeding, http, https, health, socket }) = self.start.take() else { return };
-        feeding.spawn(tasks, &self.liveness, shutdown.clone());
-        infallible(
-            tasks,
-            "boot path",
-            self.boot_path.clone().run(http, https, self.liveness.clone(), shutdown.clone()),
-        );
-        self.power.spawn(tasks, &self.liveness, shutdown.clone());
-        let pulse = self.liveness.part("store", DISK_PATIENCE);
-        infallible(tasks, "store", ask_store(self.knowledge.store.clone(), pulse, shutdown.clone()));
-        if let Some(server) = self.dhcp.clone() {
-            let stop = shutdown.clone();
-            watch_dhcp(&self.liveness, server.clone());
-            tasks.spawn("dhcp", async move { server.run(stop).await });
-        }
-        if let Some(server) = self.tftp.clone() {
-            let stop = shutdown.clone();
-            watch_tftp(&self.liveness, server.clone());
-            tasks.spawn("tftp", async move { server.run(stop).await });
-        }
-        let path = self.config().socket.clone();
-        tasks.spawn("socket", admin::serve(socket, path, self.admin_state(), shutdown.clone()));
-        let registry = Arc::new(metrics::registry(self.metrics()));
-        tasks.spawn("health", health::serve(health, Arc::new(self.look()), registry, shutdown.clone()));
-    }
-
-    fn admin_state(&self) -> AdminState {
-        let (explainer, look) = (self.look(), self.look());
+    fn serve_admin(
+        &self,
+        listener: UnixListener,
+        power: &PowerHandles,
+        rights: admin::Rights,
+        program: &Program,
+    ) {
+        let (explainer, look) = (self.look.clone(), self.look.clone());
         let (boots, tokens) = (self.boot_path.boots().clone(), self.boot_path.tokens());
         let permissions = self.boot_path.permissions();
-        AdminState {
-            machines: self.knowledge.machines.clone(),
-            registry: self.knowledge.registry.clone(),
-            discovered: self.knowledge.discovered.clone(),
+        let state = AdminState {
+            machines: look.site.machines.clone(),
+            registry: look.site.registry.clone(),
+            discovered: look.site.discovered.clone(),
             stage: Arc::new(move |mac| boots.timeline(&Owner::Unknown { mac }).map(|t| t.stage)),
             explain: Arc::new(move |subject| explainer.explain(subject)),
-            operations: self.power.desk.clone(),
-            choice: self.knowledge.choice.clone(),
+            operations: power.desk.clone(),
+            choice: look.choice.clone(),
             token: Arc::new(move |name| {
                 let tokens = tokens.clone();
                 Box::pin(async move { tokens.issue(&name, Timestamp::now()).await })
             }),
-            rights: self.rights.clone(),
+            rights,
             allow_key: Arc::new(move |name, boot| {
                 let permissions = permissions.clone();
                 Box::pin(async move { permissions.allow(&name, boot, Timestamp::now()).await })
             }),
             health: Arc::new(look.clone()),
             about: Arc::new(move || look.about()),
-        }
+        };
+        let path = self.config.load().socket.clone();
+        program.run("socket", Stage::Draining, PATIENCE, |pulse, stop| {
+            admin::serve(listener, path, state, pulse, stop)
+        });
     }
 
-    fn metrics(&self) -> metrics::Sources {
-        let look = self.look();
-        metrics::Sources {
-            store: self.knowledge.store.clone(),
-            registry: self.knowledge.registry.clone(),
-            statuses: self.knowledge.statuses.clone(),
+    fn serve_health(&self, listener: TcpListener, power: &PowerHandles, program: &Program) {
+        let look = self.look.clone();
+        let registry = metrics::registry(metrics::Sources {
+            store: look.site.store.clone(),
+            registry: look.site.registry.clone(),
+            statuses: look.site.writes.clone(),
             dhcp: self.dhcp.clone(),
             tftp: self.tftp.clone(),
-            look: Arc::new(move || look.view()),
             reloads: self.reloads.clone(),
             power: metrics::power::Source {
-                counters: self.power.counters.clone(),
-                leads: self.power.leads(),
+                counters: power.counters.clone(),
+                leads: {
+                    let tenure = power.tenure.clone();
+                    Arc::new(move || tenure.leads())
+                },
             },
             boot_path: metrics::boot_path::Source {
                 counters: self.boot_path.counters().clone(),
                 images: self.boot_path.images().clone(),
                 boots: self.boot_path.boots().clone(),
             },
+            look: Arc::new(move || look.view()),
+        });
+        let look = Arc::new(self.look.clone());
+        program.try_run("health", Stage::Draining, |stop| {
+            health::serve(listener, look, Arc::new(registry), stop)
+        });
+    }
+}
+
+impl Sockets {
+    async fn bind(config: &Config) -> Result<Self, Failure> {
+        let http = listen("http.listen", config.http.listen).await?;
+        let https = listen("https.listen", config.https.listen).await?;
+        let health = health::bind(config.metrics.listen).await?;
+        let admin = admin::bind(&config.socket, config.socket_group.as_deref())?;
+        for (listener, socket) in [("http", &http), ("https", &https), ("metrics", &health)] {
+            if let Ok(address) = socket.local_addr() {
+                tracing::info!(listener, %address, "listening");
+            }
         }
+        tracing::info!(listener = "socket", address = %config.socket.display(), "listening");
+        Ok(Self { http, https, health, admin })
+    }
+}
+
+/// Opens pxed's own certificate authority, which signs the certificates of the TLS listener.
+fn configurations(config: &Config) -> Result<Arc<Configurations>, OpenBootPathError> {
+    let directory = config.state_directory.join("ca");
+    let authority = Authority::open(&directory, config.site.as_str(), Timestamp::now())?;
+    let host = config.https.advertise.as_ref().map(|advertise| advertise.host.clone());
+    Ok(Arc::new(Configurations::new(Arc::new(authority), host)))
+}
+
+/// Adds the engine that drives the BMCs of the site.
+fn drive_power(
+    config: &Config,
+    site: &Site,
+    plane: PowerPlane,
+    desk: Arc<dyn OperationDesk>,
+    program: &Program,
+) -> PowerHandles {
+    let (counters, tenure) = (Arc::<power::Counters>::default(), plane.tenure.clone());
+    let parts = Parts {
+        machines: site.machines.clone(),
+        source: site.source.clone(),
+        registry: site.registry.clone(),
+        store: site.store.clone(),
+        plane,
+        is_standalone: site.is_standalone,
+        dial: Arc::new(NetworkDial { reach: translate::bmc_reach(config), ..NetworkDial::default() }),
+        limits: Limits {
+            connections: usize::try_from(config.bmc.connections).unwrap_or(usize::MAX),
+            poll: config.bmc.poll,
+            allow_insecure: config.bmc.allow_insecure,
+        },
+        instance: format!("pxed/{}/{}", site.name, site.instance),
+        counters: counters.clone(),
+    };
+    program.run(POWER, Stage::Draining, DISK_PATIENCE, |pulse, stop| power::run(parts, pulse, stop));
+    PowerHandles { desk, counters, tenure }
+}
+
+/// Name of the task that drives power.
+pub(super) const POWER: &str = "power";
+
+/// Adds the DHCP and TFTP engines, whose threads have liveness pulses of their own.
+fn run_engines(
+    program: &Program,
+    dhcp: Option<&bedplate_dhcp::Server>,
+    tftp: Option<&Arc<bedplate_tftp::server::Server>>,
+) {
+    if let Some(server) = dhcp.cloned() {
+        watch_dhcp(&program.liveness, server.clone());
+        program.try_run("dhcp", Stage::Draining, |stop| async move { server.run(stop).await });
+    }
+    if let Some(server) = tftp.cloned() {
+        watch_tftp(&program.liveness, server.clone());
+        program.try_run("tftp", Stage::Draining, |stop| async move { server.run(stop).await });
     }
 }
 
@@ -201,7 +274,12 @@ fn bind_tftp(
     boot_path: &BootPath,
 ) -> Result<Option<Arc<bedplate_tftp::server::Server>>, Failure> {
     let Some(settings) = translate::tftp_settings(config) else { return Ok(None) };
-    Ok(Some(Arc::new(bedplate_tftp::server::Server::bind(settings, Arc::new(boot_path.files()))?)))
+    let addresses = settings.listen.clone();
+    let server = bedplate_tftp::server::Server::bind(settings, Arc::new(boot_path.files()))?;
+    for address in addresses {
+        tracing::info!(listener = "tftp", %address, "listening");
+    }
+    Ok(Some(Arc::new(server)))
 }
 
 async fn listen(key: &'static str, address: SocketAddr) -> Result<TcpListener, BindError> {

@@ -1,36 +1,38 @@
 //! The boot path put together: policy, boots, images, loaders, HTTP, enrollment, and what the DHCP and TFTP engines ask.
 //!
-//! One value that `run` opens at start, configures again at SIGHUP, and runs. Not here: the engines themselves.
+//! One value that `run` opens at start, configures again at SIGHUP, and whose tasks it adds. Not here: the engines themselves.
 
 use std::collections::HashSet;
 use std::io;
 use std::net::SocketAddr;
 use std::path::PathBuf;
 use std::sync::Arc;
-use std::time::Duration;
 
 use arc_swap::ArcSwap;
-use bedplate_api::id::SiteName;
 use bedplate_api::wire::Explanation;
-use bedplate_process::listen::{self, Limits, Listening};
-use bedplate_process::liveness::{Liveness, PATIENCE};
+use bedplate_process::listen::{Counters as ListenCounters, Limits, Listening};
+use bedplate_process::liveness::{PATIENCE, Pulse};
+use bedplate_process::program::Program;
+use bedplate_process::reconcile::{Activation, Reconcile, Turn};
+use bedplate_process::shutdown::Stage;
 use jiff::{SignedDuration, Timestamp};
 use thiserror::Error;
 use tokio::net::TcpListener;
-use tokio_util::sync::CancellationToken;
+use tokio::sync::watch;
+use tokio::time::Instant;
 
 use crate::boot::report::{Teller, tell_heard};
 use crate::boot::{Boots, Owner};
-use crate::cluster::signer::ClusterSigner;
+use crate::config::Config;
 use crate::config::translate::bmc_reach;
 use crate::config::value::HostPort;
-use crate::config::{Config, SourceConfig};
 use crate::enroll;
-use crate::enroll::authority::{Authority, OpenAuthorityError};
+use crate::enroll::authority::OpenAuthorityError;
 use crate::enroll::permission::Permissions;
+use crate::enroll::plane::AgentPlane;
 use crate::enroll::rate_limit::Paces;
 use crate::enroll::service::Service;
-use crate::enroll::signer::{LocalSigner, Signer};
+use crate::enroll::signer::Signer;
 use crate::enroll::tls::Configurations;
 use crate::enroll::token::Tokens;
 use crate::heard::{Heard, LISTEN_INTERVAL};
@@ -41,22 +43,14 @@ use crate::http::serve;
 use crate::http::streams::Streams;
 use crate::images::Images;
 use crate::images::reach::MachineReach;
-use crate::machines::Machines;
-use crate::machines::source::SourceState;
+use crate::machines::Snapshot;
 use crate::metrics::boot_path::Counters;
-use crate::netboot::dhcp::{self, BootClients, Discovered, Urls};
+use crate::netboot::dhcp::{self, BootClients, Urls};
 use crate::netboot::loaders::Loaders;
 use crate::netboot::state::Present;
 use crate::netboot::tftp::LoaderFiles;
-use crate::standalone::agents::StandIn;
-use crate::status::StatusRegistry;
-use crate::store::{Store, StoreError};
-
-/// Between two tries to reach the cluster.
-const RETRY_CLUSTER: Duration = Duration::from_secs(15);
-
-/// Between two looks at the cluster's client authority, which changes once in years.
-const FOLLOW_CLIENT_CA: Duration = Duration::from_secs(600);
+use crate::site::Site;
+use crate::store::StoreError;
 
 /// Why the boot path cannot be opened.
 #[derive(Debug, Error)]
@@ -78,28 +72,10 @@ pub enum OpenBootPathError {
     Authority(#[from] OpenAuthorityError),
 }
 
-/// What the daemon brings.
-#[derive(Clone)]
-pub struct Daemon {
-    /// The index of Machines.
-    pub machines: Machines,
-    /// The statuses.
-    pub registry: StatusRegistry,
-    /// The store.
-    pub store: Store,
-    /// Told of each unknown machine that asks, while discovery is on.
-    pub discovered: Discovered,
-    /// What stands in for a cluster, where there is none.
-    pub stand_in: Option<StandIn>,
-    /// State of the source of Machines.
-    pub source: Arc<ArcSwap<SourceState>>,
-}
-
 /// The boot path; clones share it.
 #[derive(Clone)]
 pub struct BootPath {
-    daemon: Daemon,
-    site: SiteName,
+    site: Site,
     present: Arc<Present>,
     heard: Heard,
     boots: Boots,
@@ -107,9 +83,7 @@ pub struct BootPath {
     loaders: Arc<ArcSwap<Loaders>>,
     urls: Urls,
     agent_urls: Urls,
-    authority: Arc<Authority>,
     configurations: Arc<Configurations>,
-    source: SourceConfig,
     limits: Limits,
     queue: Arc<Queue>,
     streams: Arc<Streams>,
@@ -121,7 +95,11 @@ impl BootPath {
     ///
     /// # Errors
     /// [`OpenBootPathError`].
-    pub fn open(config: &Config, daemon: Daemon) -> Result<Self, OpenBootPathError> {
+    pub fn open(
+        config: &Config,
+        site: Site,
+        configurations: Arc<Configurations>,
+    ) -> Result<Self, OpenBootPathError> {
         let now = Timestamp::now();
         let path = config.state_directory.join("images");
         let cache = bedplate_oci::Store::open_with(&path, image_options(config))
@@ -131,21 +109,14 @@ impl BootPath {
         let present = Arc::new(Present::new(loaders.clone(), images.clone(), config));
         let lifetime =
             SignedDuration::try_from(config.limits.boot_lifetime).unwrap_or(SignedDuration::from_mins(10));
-        let heard = Heard::new(matches!(config.source, SourceConfig::Directory(_)));
-        let teller = Teller {
-            registry: daemon.registry.clone(),
-            machines: daemon.machines.clone(),
-            heard: heard.clone(),
-        };
-        let boots = Boots::load(daemon.store.clone(), Arc::new(teller), lifetime, now)?;
-        let authority =
-            Arc::new(Authority::open(&config.state_directory.join("ca"), config.site.as_str(), now)?);
-        let host = config.https.advertise.as_ref().map(|advertise| advertise.host.clone());
+        let heard = Heard::new(site.is_standalone);
+        let teller =
+            Teller { registry: site.registry.clone(), machines: site.machines.clone(), heard: heard.clone() };
+        let boots = Boots::load(site.store.clone(), Arc::new(teller), lifetime, now)?;
         let streams = usize::try_from(config.http.max_streams).unwrap_or(64).max(1);
         let counters = Counters::default();
         let path = Self {
-            daemon,
-            site: config.site.clone(),
+            site,
             present,
             heard,
             boots,
@@ -153,9 +124,7 @@ impl BootPath {
             loaders,
             urls: urls(config.http.advertise.as_ref(), config.http.listen),
             agent_urls: urls(config.https.advertise.as_ref(), config.https.listen),
-            configurations: Arc::new(Configurations::new(authority.clone(), host)),
-            authority,
-            source: config.source.clone(),
+            configurations,
             limits: Limits {
                 connections_per_client: usize::try_from(config.http.connections_per_client).unwrap_or(64),
                 stall: config.http.stall,
@@ -185,12 +154,13 @@ impl BootPath {
 
     /// What the DHCP engine asks.
     pub fn clients(&self) -> BootClients {
+        let discovered = self.site.discovered.clone();
         BootClients {
-            machines: self.daemon.machines.clone(),
+            machines: self.site.machines.clone(),
             boots: self.boots.clone(),
             present: self.present.clone(),
             urls: self.urls.clone(),
-            discovered: self.daemon.discovered.clone(),
+            discovered: Arc::new(move |query| discovered.record(query, Timestamp::now())),
         }
     }
 
@@ -232,15 +202,15 @@ impl BootPath {
     /// The routes of the plain listener.
     pub fn routes(&self) -> Routes {
         Routes {
-            machines: self.daemon.machines.clone(),
+            machines: self.site.machines.clone(),
             boots: self.boots.clone(),
             present: self.present.clone(),
             images: self.images.clone(),
             loaders: self.loaders.clone(),
             urls: self.urls.clone(),
             agent_urls: self.agent_urls.clone(),
-            site: self.site.clone(),
-            ca_pem: self.authority.pem().into(),
+            site: self.site.name.clone(),
+            ca_pem: self.configurations.authority().pem().into(),
             queue: self.queue.clone(),
             streams: self.streams.clone(),
             counters: self.counters.requests.clone(),
@@ -252,20 +222,20 @@ impl BootPath {
     /// Permissions for another key.
     pub fn permissions(&self) -> Permissions {
         Permissions {
-            machines: self.daemon.machines.clone(),
-            store: self.daemon.store.clone(),
-            standalone: self.heard.is_standalone(),
+            machines: self.site.machines.clone(),
+            store: self.site.store.clone(),
+            standalone: self.site.is_standalone,
         }
     }
 
     /// Tokens for hosts that do not netboot.
     pub fn tokens(&self) -> Tokens {
         Tokens {
-            machines: self.daemon.machines.clone(),
+            machines: self.site.machines.clone(),
             boots: self.boots.clone(),
             urls: self.agent_urls.clone(),
-            site: self.site.clone(),
-            ca_pem: self.authority.pem().to_owned(),
+            site: self.site.name.clone(),
+            ca_pem: self.configurations.authority().pem().to_owned(),
         }
     }
 
@@ -274,153 +244,120 @@ impl BootPath {
         &self.counters
     }
 
-    /// Serves until `shutdown`, then ends what is being sent; returns when all is done.
-    pub async fn run(
-        self,
+    /// Adds the tasks. `plane`: the signer of agents' certificates and the agent API.
+    pub fn run(
+        &self,
         http: TcpListener,
         https: TcpListener,
-        liveness: Liveness,
-        shutdown: CancellationToken,
+        plane: (Arc<dyn Signer>, Arc<dyn AgentPlane>),
+        program: &Program,
     ) {
-        let routes = Arc::new(self.routes());
-        // Boots are written last: what still ends after `shutdown` is a stage, too.
-        let served = CancellationToken::new();
-        let part = |name| liveness.part(name, PATIENCE);
-        let boots = tokio::spawn(self.boots.clone().run(part("boots"), served.clone()));
-        let plain = self.listening("http", &self.counters.plain, &liveness);
-        tokio::join!(
-            serve::serve(http, routes, plain, shutdown.clone()),
-            self.serve_agents(https, &liveness, shutdown.clone()),
-            self.images.clone().run(self.boots.clone(), part("images"), shutdown.clone()),
-            self.follow_machines(shutdown.clone()),
-            self.listen(shutdown.clone()),
-        );
-        served.cancel();
-        if boots.await.is_err() {
-            tracing::error!("the task that writes boots has panicked");
-        }
+        // A request that ends after the stop signal is a stage of a boot, too.
+        program.run("boots", Stage::LastWrites, PATIENCE, |pulse, stop| self.boots.clone().run(pulse, stop));
+        program.run("http", Stage::Draining, PATIENCE, |pulse, stop| {
+            let listening = self.listening("http", &self.counters.plain, pulse);
+            serve::serve(http, Arc::new(self.routes()), listening, stop)
+        });
+        program.run("https", Stage::Draining, PATIENCE, |pulse, stop| {
+            let listening = self.listening("https", &self.counters.agents, pulse);
+            let service = Arc::new(self.service(plane));
+            enroll::serve::serve(https, self.configurations.clone(), service, listening, stop)
+        });
+        program.run("images", Stage::Draining, PATIENCE, |pulse, stop| {
+            self.images.clone().run(self.boots.clone(), pulse, stop)
+        });
+        program.reconcile("follow", Stage::Draining, PATIENCE, FollowMachines::new(self.clone()));
+        program.reconcile("hearing", Stage::Draining, PATIENCE, Listens(self.clone()));
     }
 
-    fn listening(
-        &self,
-        name: &'static str,
-        counters: &Arc<listen::Counters>,
-        liveness: &Liveness,
-    ) -> Listening {
-        let pulse = liveness.part(name, PATIENCE);
+    fn listening(&self, name: &'static str, counters: &Arc<ListenCounters>, pulse: Pulse) -> Listening {
         Listening { name, limits: self.limits, counters: counters.clone(), pulse }
     }
 
-    /// Enrolls agents: with a cluster its signer signs, else pxed's own authority.
-    async fn serve_agents(&self, https: TcpListener, liveness: &Liveness, shutdown: CancellationToken) {
-        let cluster = match &self.source {
-            SourceConfig::Directory(_) => None,
-            SourceConfig::Kubernetes { kubeconfig, context, advertise } => loop {
-                let advertise = advertise.as_ref().map(ToString::to_string);
-                let signer =
-                    ClusterSigner::connect(kubeconfig.as_deref(), context.as_deref(), advertise.as_deref());
-                match signer.await {
-                    Ok(signer) => break Some(Arc::new(signer)),
-                    Err(error) => tracing::error!(error, "the cluster's signer cannot be set up"),
-                }
-                tokio::select! {
-                    () = shutdown.cancelled() => return,
-                    () = tokio::time::sleep(RETRY_CLUSTER) => {}
-                }
-            },
-        };
-        let signer: Arc<dyn Signer> = match &cluster {
-            Some(signer) => signer.clone(),
-            None => {
-                self.configurations.believe(self.authority.pem());
-                Arc::new(LocalSigner { authority: self.authority.clone() })
-            }
-        };
-        let service = Service {
-            machines: self.daemon.machines.clone(),
+    fn service(&self, (signer, plane): (Arc<dyn Signer>, Arc<dyn AgentPlane>)) -> Service {
+        let site = &self.site;
+        let authority = self.configurations.authority();
+        Service {
+            machines: site.machines.clone(),
             boots: self.boots.clone(),
-            registry: self.daemon.registry.clone(),
-            store: self.daemon.store.clone(),
-            stand_in: self.daemon.stand_in.clone(),
+            registry: site.registry.clone(),
+            store: site.store.clone(),
+            plane,
             signer,
             counters: self.counters.enroll.clone(),
             paces: Paces::default(),
             heard: self.heard.clone(),
             turns: enroll::turn::Turns::default(),
-            listens_first: self.heard.is_standalone() && self.authority.precedes(self.daemon.store.path()),
-        };
-        let configurations = self.configurations.clone();
-        let agents = self.listening("https", &self.counters.agents, liveness);
-        tokio::join!(
-            enroll::serve::serve(https, configurations, Arc::new(service), agents, shutdown.clone()),
-            self.follow_client_ca(cluster, shutdown),
-        );
-    }
-
-    /// Believes the client certificates that the cluster believes.
-    async fn follow_client_ca(&self, cluster: Option<Arc<ClusterSigner>>, shutdown: CancellationToken) {
-        let Some(cluster) = cluster else { return };
-        loop {
-            let wait = match cluster.client_ca().await {
-                Ok(pem) if self.configurations.believe(&pem) > 0 => FOLLOW_CLIENT_CA,
-                Ok(_) => {
-                    tracing::error!("the cluster's client authority holds no certificate");
-                    RETRY_CLUSTER
-                }
-                Err(error) => {
-                    tracing::warn!(
-                        error,
-                        "the cluster's client authority cannot be read: agents cannot report yet"
-                    );
-                    RETRY_CLUSTER
-                }
-            };
-            tokio::select! {
-                () = shutdown.cancelled() => return,
-                () = tokio::time::sleep(wait) => {}
-            }
+            listens_first: site.is_standalone && authority.precedes(site.store.path()),
         }
     }
+}
 
-    /// Records every [`LISTEN_INTERVAL`] that keys can be heard.
-    async fn listen(&self, shutdown: CancellationToken) {
-        loop {
-            // Without a cluster agents report to pxed itself.
-            let is_reachable = self.heard.is_standalone() || self.daemon.source.load().unreachable.is_none();
-            self.heard.listens(is_reachable, Timestamp::now());
-            tokio::select! {
-                () = shutdown.cancelled() => return,
-                () = tokio::time::sleep(LISTEN_INTERVAL) => {}
-            }
-        }
+/// Records every [`LISTEN_INTERVAL`] that keys can be heard.
+struct Listens(BootPath);
+
+impl Reconcile for Listens {
+    type Event = ();
+
+    async fn changed(&mut self) -> Option<()> {
+        std::future::pending().await
     }
 
-    /// Fetches the images that Machines name, and forgets the boots of Machines that are gone. The first set may be what
-    /// the store kept, which need not have every Machine that has a boot: nothing is forgotten for it.
-    async fn follow_machines(&self, shutdown: CancellationToken) {
-        let mut changes = self.daemon.machines.subscribe();
-        let mut before = Arc::default();
-        loop {
-            let machines = self.daemon.machines.load();
-            let default = self.present.default_image();
-            let netbooted = machines.iter().filter(|known| known.is_netbooted());
-            let named = netbooted.map(|known| dhcp::subject(known, default.as_deref()).image);
-            self.images.want_references(&named.collect::<HashSet<_>>());
-            tokio::select! {
-                () = shutdown.cancelled() => return,
-                changed = changes.changed() => if changed.is_err() { return },
-            }
-            let machines = self.daemon.machines.load();
-            let now = Timestamp::now();
-            for known in self.heard.follow(&before, &machines, now) {
-                tell_heard(&self.daemon.registry, &self.heard, known, now);
-            }
-            before = machines.clone();
-            self.boots.retain(|owner| match owner {
-                Owner::Unknown { .. } => true,
-                Owner::Machine { name, uid } => machines.by_name(name).is_some_and(|known| known.uid == *uid),
-            });
+    async fn turn(&mut self, _: Activation<()>) -> Turn {
+        let site = &self.0.site;
+        // If standalone, agents report to pxed itself.
+        let is_reachable = site.is_standalone || site.source.load().unreachable.is_none();
+        self.0.heard.listens(is_reachable, Timestamp::now());
+        Turn::At(Instant::now() + LISTEN_INTERVAL)
+    }
+}
+
+/// Fetches the images that Machines name, and forgets the boots of Machines that were deleted. The first set may come from the store, which
+/// need not have every Machine with a boot: no boot is forgotten for it.
+struct FollowMachines {
+    boot_path: BootPath,
+    changes: watch::Receiver<u64>,
+    before: Arc<Snapshot>,
+}
+
+impl FollowMachines {
+    fn new(boot_path: BootPath) -> Self {
+        let changes = boot_path.site.machines.subscribe();
+        Self { boot_path, changes, before: Arc::default() }
+    }
+
+    /// Reports the hosts that were heard, and forgets boots.
+    fn follow(&mut self, machines: &Arc<Snapshot>) {
+        let BootPath { site, heard, boots, .. } = &self.boot_path;
+        let now = Timestamp::now();
+        for known in heard.follow(&self.before, machines, now) {
+            tell_heard(&site.registry, heard, known, now);
         }
+        self.before = machines.clone();
+        boots.retain(|owner| match owner {
+            Owner::Unknown { .. } => true,
+            Owner::Machine { name, uid } => machines.by_name(name).is_some_and(|known| known.uid == *uid),
+        });
+    }
+}
+
+impl Reconcile for FollowMachines {
+    type Event = ();
+
+    async fn changed(&mut self) -> Option<()> {
+        self.changes.changed().await.ok()
+    }
+
+    async fn turn(&mut self, activation: Activation<()>) -> Turn {
+        let machines = self.boot_path.site.machines.load();
+        if activation != Activation::Start {
+            self.follow(&machines);
+        }
+        let default = self.boot_path.present.default_image();
+        let netbooted = machines.iter().filter(|known| known.is_netbooted());
+        let named = netbooted.map(|known| dhcp::subject(known, default.as_deref()).image);
+        self.boot_path.images.want_references(&named.collect::<HashSet<_>>());
+        Turn::Idle
     }
 }
 

@@ -13,7 +13,6 @@ use bedplate_process::health::{Health, Readiness};
 use bedplate_process::liveness::Liveness;
 use serde_json::{Value, json};
 
-use super::knowledge::Knowledge;
 use crate::boot_policy::{ImageState, State};
 use crate::config::{Config, translate};
 use crate::machines::KnownMachine;
@@ -22,12 +21,16 @@ use crate::netboot::dhcp::subject;
 use crate::placement::{self, Networks};
 use crate::readiness::{MachineView, View, judge};
 use crate::run::boot_path::BootPath;
+use crate::site::Site;
+use crate::standalone::versions::NodeChoice;
 
 /// Where to look; clones see the same.
 #[derive(Clone)]
 pub(super) struct Look {
     pub(super) config: Arc<ArcSwap<Config>>,
-    pub(super) knowledge: Knowledge,
+    pub(super) site: Site,
+    /// Configurations and selected versions, if pxed selects them.
+    pub(super) choice: Option<NodeChoice>,
     pub(super) boot_path: BootPath,
     pub(super) dhcp: Option<bedplate_dhcp::Server>,
     pub(super) liveness: Liveness,
@@ -38,7 +41,7 @@ impl Look {
     pub(super) fn view(&self) -> View {
         let config = self.config.load();
         let default_image = config.default_image.as_deref();
-        let snapshot = self.knowledge.machines.load();
+        let snapshot = self.site.machines.load();
         let networks = self.networks();
         let netbooted = snapshot.iter().filter(|known| known.is_netbooted());
         let machines = netbooted.map(|known| {
@@ -76,7 +79,7 @@ impl Look {
     /// Returns the Machines that asked of late from a subnet in which they have no fixed address, although they have one elsewhere.
     pub(super) fn strays(&self) -> Vec<(MachineName, String)> {
         let Some(dhcp) = &self.dhcp else { return Vec::new() };
-        let snapshot = self.knowledge.machines.load();
+        let snapshot = self.site.machines.load();
         let netbooted = snapshot.iter().filter(|known| known.is_netbooted());
         let stray = |known: &Arc<KnownMachine>| {
             let mut ignored = known.interfaces.iter().filter_map(|interface| dhcp.ignored(interface.mac));
@@ -101,7 +104,7 @@ impl Look {
     /// Returns the offer for a machine, and other obstacles to its boot; `None`: no such name.
     pub(super) fn explain(&self, subject: &str) -> Option<Explanation> {
         let mut explanation = self.boot_path.explain(subject)?;
-        let snapshot = self.knowledge.machines.load();
+        let snapshot = self.site.machines.load();
         let known = explanation.machine.as_ref().and_then(|name| snapshot.by_name(name));
         let asked: Vec<MacAddress> = match subject.parse() {
             Ok(mac) => vec![mac],
@@ -118,8 +121,8 @@ impl Look {
 
     /// How the source stands, with what is wrong with its configurations and what a controller would be needed for.
     fn source(&self) -> SourceState {
-        let mut state = SourceState::clone(&self.knowledge.source.load());
-        state.problems.extend(self.knowledge.choice.iter().flat_map(|choice| choice.problems().to_vec()));
+        let mut state = SourceState::clone(&self.site.source.load());
+        state.problems.extend(self.choice.iter().flat_map(|choice| choice.problems().to_vec()));
         state
     }
 
@@ -151,11 +154,11 @@ impl Look {
             "version": env!("CARGO_PKG_VERSION"),
             "site": config.site,
             "source": self.source(),
-            "machines": self.knowledge.machines.load().len(),
+            "machines": self.site.machines.load().len(),
             "images": images.collect::<Vec<_>>(),
             "statusWrites": {
-                "written": self.knowledge.statuses.written.load(Ordering::Relaxed),
-                "waiting": self.knowledge.statuses.waiting.load(Ordering::Relaxed),
+                "written": self.site.writes.written.load(Ordering::Relaxed),
+                "waiting": self.site.writes.waiting.load(Ordering::Relaxed),
             },
             "dhcp": { "pools": pools.collect::<Vec<_>>(), "interfaces": interfaces.collect::<Vec<_>>() },
         })

@@ -6,7 +6,8 @@ use std::time::Duration;
 
 use bedplate_api::id::MachineName;
 use bedplate_api::reason::event::PxedEvent;
-use tokio_util::sync::CancellationToken;
+use bedplate_process::reconcile::{Activation, Reconcile, Turn};
+use tokio::time::Instant;
 
 use super::health::Look;
 use crate::boot_policy::ImageState;
@@ -15,26 +16,51 @@ use crate::readiness::{MachineView, image_obstacle};
 /// Interval between two checks of the Machines.
 const CHECK_INTERVAL: Duration = Duration::from_secs(5);
 
-/// Looks until `shutdown`.
-pub(super) async fn tell_of_obstacles(look: Look, shutdown: CancellationToken) {
-    let (mut images, mut addresses, mut strays) = (BTreeSet::new(), BTreeSet::new(), BTreeSet::new());
-    loop {
-        tokio::select! {
-            () = shutdown.cancelled() => return,
-            () = tokio::time::sleep(CHECK_INTERVAL) => {}
+/// The loop, with the Machines that had an obstacle at the last check.
+pub(super) struct ImageEvents {
+    look: Look,
+    images: BTreeSet<MachineName>,
+    addresses: BTreeSet<MachineName>,
+    strays: BTreeSet<MachineName>,
+}
+
+impl ImageEvents {
+    /// Makes the loop.
+    pub(super) fn new(look: Look) -> Self {
+        Self { look, images: BTreeSet::new(), addresses: BTreeSet::new(), strays: BTreeSet::new() }
+    }
+
+    fn check(&mut self) {
+        let machines = self.look.view().machines;
+        let registry = &self.look.site.registry;
+        for (name, why) in new_obstacles(&machines, &mut self.images, unavailable_image) {
+            registry.event(&name, PxedEvent::ImageUnavailable, why);
         }
-        let machines = look.view().machines;
-        for (name, why) in new_obstacles(&machines, &mut images, unavailable_image) {
-            look.knowledge.registry.event(&name, PxedEvent::ImageUnavailable, why);
-        }
-        for (name, why) in new_obstacles(&machines, &mut addresses, |machine| machine.misplaced.clone()) {
-            look.knowledge.registry.event(&name, PxedEvent::AddressOutsideSubnets, why);
+        for (name, why) in new_obstacles(&machines, &mut self.addresses, |machine| machine.misplaced.clone())
+        {
+            registry.event(&name, PxedEvent::AddressOutsideSubnets, why);
         }
         // A Machine whose addresses are in no subnet at all has its Event already.
-        let elsewhere = look.strays().into_iter().filter(|(name, _)| !addresses.contains(name)).collect();
-        for (name, why) in new_since(elsewhere, &mut strays) {
-            look.knowledge.registry.event(&name, PxedEvent::AddressOutsideSubnets, why);
+        let strays = self.look.strays().into_iter();
+        let elsewhere = strays.filter(|(name, _)| !self.addresses.contains(name)).collect();
+        for (name, why) in new_since(elsewhere, &mut self.strays) {
+            registry.event(&name, PxedEvent::AddressOutsideSubnets, why);
         }
+    }
+}
+
+impl Reconcile for ImageEvents {
+    type Event = ();
+
+    async fn changed(&mut self) -> Option<()> {
+        std::future::pending().await
+    }
+
+    async fn turn(&mut self, activation: Activation<()>) -> Turn {
+        if activation != Activation::Start {
+            self.check();
+        }
+        Turn::At(Instant::now() + CHECK_INTERVAL)
     }
 }
 

@@ -9,10 +9,8 @@ use bedplate_dhcp::COMMIT_THREAD;
 use bedplate_process::liveness::{BEAT, Liveness, PATIENCE, Pulse, Silence};
 use tokio_util::sync::CancellationToken;
 
+use crate::plane::DISK_PATIENCE;
 use crate::store::Store;
-
-/// How long who waits for the disk may be silent: a disk under load answers late, and a restart would not make it faster.
-pub(super) const DISK_PATIENCE: Duration = Duration::from_secs(120);
 
 /// Watches the threads of the DHCP engine.
 pub(super) fn watch_dhcp(liveness: &Liveness, server: bedplate_dhcp::Server) {

@@ -1,5 +1,5 @@
-//! What stands in for a cluster to an agent whose pxed has none: its Machine, the version that it gets and the Secrets of that, and
-//! its operations; and how its node goes.
+//! Agent API if standalone: an agent reads its Machine, its selected version with the Secrets of that version, and its operations. It writes
+//! the state of its operations and of its node.
 //!
 //! ```text
 //!   agent                                             pxed
@@ -8,14 +8,16 @@
 //!     | POST /v1/node -------------------------------> | how the host's node stands, and its Node: kept before it is answered
 //!     | POST /v1/secret -----------------------------> | what the selected version names of it
 //! ```
-//! Each agent is told of its own Machine only, by its certificate. Chooses nothing itself: `versions` does. Called by `serve`.
+//! An agent reads its own Machine only, by its certificate. `versions` selects the version. Called by `enroll::serve`.
 
 use std::sync::Arc;
 use std::time::Duration;
 
+use async_trait::async_trait;
 use bedplate_api::id::Digest;
 use bedplate_api::machine::{Applied, Machine, MachineStatus, Slot, condition_type};
 use bedplate_api::operation::MachineOperation;
+use bedplate_api::reason::refusal::AgentRefusal;
 use bedplate_api::wire::{
     NodeReport, OperationWrite, OperationWritten, SecretRequest, SecretResponse, WATCH_SECONDS, WatchRequest,
     WatchResponse,
@@ -25,21 +27,24 @@ use sha2::Digest as _;
 use tokio::sync::watch;
 use tokio::time::{Instant, timeout_at};
 
-use crate::enroll::identity::Identity;
+use crate::enroll::plane::{AgentPlane, Caller};
 use crate::enroll::report_filter;
-use crate::enroll::service::{Refused, Service, refused};
-use crate::machines::KnownMachine;
+use crate::enroll::service::{Refused, refused};
+use crate::machines::{KnownMachine, Machines};
 use crate::standalone::node_secrets::{NodeSecrets, ReadSecretError, named_keys};
 use crate::standalone::operations::LocalOperations;
 use crate::standalone::versions::{NodeChoice, State, Told};
-use bedplate_api::reason::refusal::AgentRefusal;
+use crate::status::StatusRegistry;
 
-/// What stands in for a cluster; clones share it.
-#[derive(Clone)]
-pub struct StandIn {
+/// Answers agents.
+pub struct LocalAgents {
+    /// The index of Machines.
+    pub machines: Machines,
+    /// The statuses.
+    pub registry: StatusRegistry,
     /// Operations of manifests and of the socket.
     pub operations: LocalOperations,
-    /// Which version each Machine gets.
+    /// Selected version of each Machine.
     pub choice: NodeChoice,
     /// Secrets that versions name.
     pub secrets: NodeSecrets,
@@ -51,33 +56,28 @@ type Word = (WatchResponse, Told, Vec<Arc<MachineOperation>>);
 /// Slots of a host.
 const SLOTS: usize = 2;
 
-impl Service {
-    /// `POST /v1/watch`, by an agent that showed its certificate.
-    ///
-    /// # Errors
-    /// The refusal.
-    pub async fn watch(&self, identity: &Identity, request: WatchRequest) -> Result<WatchResponse, Refused> {
-        let stand_in = self.standalone()?;
+#[async_trait]
+impl AgentPlane for LocalAgents {
+    async fn watch(&self, caller: Caller<'_>, request: WatchRequest) -> Result<WatchResponse, Refused> {
         let until = Instant::now() + Duration::from_secs(WATCH_SECONDS);
         let mut news = News {
-            operations: stand_in.operations.changes(),
+            operations: self.operations.changes(),
             machines: self.machines.subscribe(),
-            choice: stand_in.choice.changes(),
+            choice: self.choice.changes(),
         };
-        self.hear(identity).await?;
+        caller.hear().await?;
         loop {
             news.forget();
-            self.check_identity(identity).await?;
-            let (word, told, operations) = self.word(identity, stand_in)?;
+            caller.check().await?;
+            let (word, told, operations) = self.word(&*caller.machine()?);
             if let WatchResponse::Changed { revision, .. } = &word
                 && request.known.as_ref() != Some(revision)
             {
                 return Ok(word);
             }
-            let other = || match self.machines.load().by_name(&identity.machine) {
+            let other = || match self.machines.load().by_name(caller.name()) {
                 Some(known) => {
-                    stand_in.choice.told(known) != told
-                        || stand_in.operations.of_agent(&known.name) != operations
+                    self.choice.told(known) != told || self.operations.of_agent(&known.name) != operations
                 }
                 None => true,
             };
@@ -87,61 +87,27 @@ impl Service {
         }
     }
 
-    /// All that the agent is told; what of it is chosen, and its operations.
-    fn word(&self, identity: &Identity, stand_in: &StandIn) -> Result<Word, Refused> {
-        let known = self.own_machine(identity)?;
-        let told = stand_in.choice.told(&known);
-        let said = |status: &MachineStatus| (status.applied.clone(), status.slots.clone());
-        let said = self.registry.read(&known.name, said).unwrap_or_default();
-        let machine = Box::new(told_machine(&known, &told, said));
-        let version = told.version.as_deref().cloned().map(Box::new);
-        let own = stand_in.operations.of_agent(&known.name);
-        let operations: Vec<_> = own.iter().map(|one| MachineOperation::clone(one)).collect();
-        // Plain data with text keys: it always has a JSON form.
-        let text = serde_json::to_vec(&(&machine, &version, &operations)).unwrap_or_default();
-        let revision = Digest::from_sha256(sha2::Sha256::digest(text).into()).hex();
-        Ok((WatchResponse::Changed { revision, machine, version, operations }, told, own))
-    }
-
-    fn own_machine(&self, identity: &Identity) -> Result<Arc<KnownMachine>, Refused> {
-        let name = &identity.machine;
-        match self.machines.load().by_name(name) {
-            Some(known) => Ok(known.clone()),
-            None => refused(AgentRefusal::MachineGone, format!("Machine {name} is no longer known here")),
-        }
-    }
-
-    /// `POST /v1/operation`, by an agent that showed its certificate.
-    ///
-    /// # Errors
-    /// The refusal. That the operation is another by now is no refusal.
-    pub async fn write_operation(
+    async fn write_operation(
         &self,
-        identity: &Identity,
+        caller: Caller<'_>,
         write: OperationWrite,
     ) -> Result<OperationWritten, Refused> {
-        let stand_in = self.standalone()?;
-        self.hear(identity).await?;
-        let written = stand_in.operations.write_of_agent(&identity.machine, write).await;
+        caller.hear().await?;
+        let written = self.operations.write_of_agent(caller.name(), write).await;
         written.or_else(|why| {
             refused(AgentRefusal::StoreFailed, format!("the operation cannot be kept now: {why}"))
         })
     }
 
-    /// `POST /v1/node`, by an agent that showed its certificate.
-    ///
-    /// # Errors
-    /// The refusal.
-    pub async fn take_node(&self, identity: &Identity, node: NodeReport) -> Result<(), Refused> {
-        let stand_in = self.standalone()?;
-        self.hear(identity).await?;
-        let known = self.own_machine(identity)?;
-        let selected = stand_in.choice.told(&known).chosen.and_then(|chosen| chosen.selected.clone());
+    async fn report_node(&self, caller: Caller<'_>, node: NodeReport) -> Result<(), Refused> {
+        caller.hear().await?;
+        let known = caller.machine()?;
+        let selected = self.choice.told(&known).chosen.and_then(|chosen| chosen.selected.clone());
         let reference = known.machine.spec.configuration_ref.as_ref().map(|reference| &reference.name);
         let given: Vec<&String> = selected.iter().map(|selected| &selected.name).chain(reference).collect();
         let NodeReport { applied, slots, rolled_back, conditions, node, node_gone } = node;
         let own = [condition_type::PAVED, condition_type::NODE_READY];
-        self.registry.update(&identity.machine, |status| {
+        self.registry.update(caller.name(), |status| {
             let told = applied.map(report_filter::applied);
             let (applied, slots) = of_its_own(told, slots.into_iter().take(SLOTS), &given, status);
             (status.applied, status.slots) = (applied, slots);
@@ -151,51 +117,50 @@ impl Service {
             status.conditions.extend(own.into_iter().filter_map(told).map(report_filter::condition));
         });
         // After what runs is known: whether a Node that is gone is paved again depends on it.
-        let kept = stand_in.choice.report(&known, node, node_gone).await;
+        let kept = self.choice.report(&known, node, node_gone).await;
         kept.or_else(|error| refused(AgentRefusal::StoreFailed, error.to_string()))
     }
 
-    /// `POST /v1/secret`, by an agent that showed its certificate.
-    ///
-    /// # Errors
-    /// The refusal: the Machine's selected version does not name it, or it cannot be read.
-    pub async fn secret(
-        &self,
-        identity: &Identity,
-        request: SecretRequest,
-    ) -> Result<SecretResponse, Refused> {
-        let stand_in = self.standalone()?;
-        self.hear(identity).await?;
-        let known = self.own_machine(identity)?;
-        let version = stand_in.choice.told(&known).version;
+    async fn secret(&self, caller: Caller<'_>, request: SecretRequest) -> Result<SecretResponse, Refused> {
+        caller.hear().await?;
+        let known = caller.machine()?;
+        let version = self.choice.told(&known).version;
         let keys = version.map(|version| named_keys(&version.spec.template, &request)).unwrap_or_default();
         if keys.is_empty() {
             let message =
                 format!("the version that is selected for Machine {} names no such Secret", known.name);
             return refused(AgentRefusal::SecretNotReferenced, message);
         }
-        let read = stand_in.secrets.read(request, keys).await;
+        let read = self.secrets.read(request, keys).await;
         read.or_else(|error| {
             let reason = match error {
                 ReadSecretError::Missing(_) => AgentRefusal::SecretNotFound,
                 ReadSecretError::Unreadable(_) => AgentRefusal::SecretInvalid,
             };
             let name = Some(known.name.as_str());
-            let admitted = self.boots.log_pace().admit(reason.as_str(), name, std::time::Instant::now());
+            let admitted = caller.log_pace().admit(reason.as_str(), name, std::time::Instant::now());
             if let Some(omitted) = admitted {
                 tracing::warn!(machine = name, %error, omitted, "failed to read a secret that a version names");
             }
             refused(reason, error.to_string())
         })
     }
+}
 
-    fn standalone(&self) -> Result<&StandIn, Refused> {
-        match &self.stand_in {
-            Some(stand_in) => Ok(stand_in),
-            None => {
-                refused(AgentRefusal::UseKubernetesApi, "this pxed belongs to a cluster: ask its API server")
-            }
-        }
+impl LocalAgents {
+    /// Returns the answer, and the selection and the operations that it is made of.
+    fn word(&self, known: &KnownMachine) -> Word {
+        let told = self.choice.told(known);
+        let said = |status: &MachineStatus| (status.applied.clone(), status.slots.clone());
+        let said = self.registry.read(&known.name, said).unwrap_or_default();
+        let machine = Box::new(told_machine(known, &told, said));
+        let version = told.version.as_deref().cloned().map(Box::new);
+        let own = self.operations.of_agent(&known.name);
+        let operations: Vec<_> = own.iter().map(|one| MachineOperation::clone(one)).collect();
+        // Plain data with text keys: it always has a JSON form.
+        let text = serde_json::to_vec(&(&machine, &version, &operations)).unwrap_or_default();
+        let revision = Digest::from_sha256(sha2::Sha256::digest(text).into()).hex();
+        (WatchResponse::Changed { revision, machine, version, operations }, told, own)
     }
 }
 

@@ -6,7 +6,7 @@
 //!     follow (one task: no lock) --settle (pure)--> store, in one commit --> State --> agents' watches, the socket, statuses
 //! ```
 //! [`NodeChoice`] is a handle: it hands on what is asked, and reads the last state, which is in the store already. Made by
-//! `run::knowledge`; asked by the source's follower, by `enroll::standalone` and by the socket.
+//! `plane`; asked by the source's follower, by `agents` and by the socket.
 
 mod follow;
 mod plan;
@@ -22,6 +22,7 @@ use bedplate_api::id::MachineName;
 use bedplate_api::machine::NodeRef;
 use bedplate_api::version::MachineConfigurationVersion;
 use bedplate_process::liveness::Pulse;
+use bedplate_process::reconcile::Task;
 use thiserror::Error;
 use tokio::sync::{mpsc, oneshot, watch};
 use tokio_util::sync::CancellationToken;
@@ -151,11 +152,7 @@ impl NodeChoice {
 
 impl Choosing {
     /// Chooses until `shutdown`.
-    pub async fn run(self, pulse: Pulse, shutdown: CancellationToken) {
-        tokio::select! {
-            () = shutdown.cancelled() => {}
-            never = pulse.beating() => match never {},
-            never = self.0.run() => match never {},
-        }
+    pub async fn run(mut self, pulse: Pulse, shutdown: CancellationToken) {
+        Task::new(pulse).run(&mut self.0, shutdown).await;
     }
 }

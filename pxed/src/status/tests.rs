@@ -13,6 +13,7 @@ use super::conditions::{booted, condition, is_true, set_ready};
 use super::*;
 use crate::machines::Snapshot;
 use crate::machines::tests::machine;
+use crate::standalone::statuses::StoreOnly;
 
 const A: &str = "52:54:00:00:00:0a";
 const B: &str = "52:54:00:00:00:0b";
@@ -83,13 +84,8 @@ async fn statuses_are_there_after_a_restart_and_go_with_their_machine() {
     rig.registry.update(&name("a"), |status| boot_mut(status).stage = Some(Stage::Script));
     let shutdown = CancellationToken::new();
     let counters = Arc::default();
-    let writer = Writer {
-        registry: rig.registry.clone(),
-        store: rig.store.clone(),
-        sink: Sink::Store,
-        events: rig.events,
-        counters,
-    };
+    let sink = Arc::new(StoreOnly);
+    let (writer, _) = Writer::new(rig.registry.clone(), rig.store.clone(), sink, rig.events, counters);
     let task = tokio::spawn(writer.run(bedplate_process::liveness::Pulse::unwatched(), shutdown.clone()));
     until(|| {
         let (again, _events) = StatusRegistry::new(Machines::default(), &rig.store, true).unwrap();
@@ -124,7 +120,7 @@ async fn statuses_of_many_machines_that_are_gone_are_removed_in_one_commit() {
     let before = rig.store.counters().commits.load(std::sync::atomic::Ordering::Relaxed);
     let (shutdown, counters) = (CancellationToken::new(), Arc::default());
     let (registry, store) = (rig.registry.clone(), rig.store.clone());
-    let writer = Writer { registry, store, sink: Sink::Store, events: rig.events, counters };
+    let (writer, _) = Writer::new(registry, store, Arc::new(StoreOnly), rig.events, counters);
     let task = tokio::spawn(writer.run(bedplate_process::liveness::Pulse::unwatched(), shutdown.clone()));
     until(|| rig.store.scan(Table::Status).unwrap().is_empty()).await;
     shutdown.cancel();
@@ -295,11 +291,12 @@ fn display_names_the_first_condition_that_is_not_met() {
 
 #[test]
 fn every_answer_of_the_api_server_has_its_meaning() {
-    use crate::cluster::status::{WriteOutcome, judge};
+    use super::write::WriteOutcome;
+    use crate::cluster::status::judge;
     for code in [404, 409] {
         assert!(matches!(judge(code, String::new()), WriteOutcome::Gone), "{code}");
     }
-    assert!(matches!(judge(422, String::new()), WriteOutcome::Refused(_)));
+    assert!(matches!(judge(422, String::new()), WriteOutcome::Rejected(_)));
     for code in [401, 403, 410, 429, 500, 502, 503, 504] {
         assert!(matches!(judge(code, String::new()), WriteOutcome::Later(_)), "{code}");
     }

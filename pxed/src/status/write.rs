@@ -1,16 +1,17 @@
-//! Brings changed statuses to the store and, with a cluster, to the API server; publishes events.
+//! Brings changed statuses to the store and to the plane's [`StatusSink`]; publishes Events.
 //!
 //! One task drives the `queue`; writes run beside it, at most [`AT_ONCE`], each with a deadline, so that a slow API server
 //! delays writes and nothing else. Spawned by `run`; at shutdown what is dirty is written once more.
 
 use std::collections::HashMap;
+use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
-use std::sync::{Arc, OnceLock};
 use std::time::{Duration, Instant};
 
+use async_trait::async_trait;
 use bedplate_api::id::MachineName;
 use bedplate_process::liveness::Pulse;
-use tokio::sync::mpsc;
+use tokio::sync::{mpsc, oneshot};
 use tokio::task::JoinSet;
 use tokio_util::sync::CancellationToken;
 
@@ -18,7 +19,6 @@ use super::event::Gate;
 use super::project::{Part, Parts};
 use super::queue::{Outcome, Queue};
 use super::{Event, Kept, StatusRegistry};
-use crate::cluster::status::{self, WriteOutcome};
 use crate::store::{Change, Store, Table};
 
 /// Writes at once.
@@ -28,22 +28,32 @@ const DEADLINE: Duration = Duration::from_secs(10);
 /// How long the last writes may take at shutdown.
 const LAST_WRITES: Duration = Duration::from_secs(5);
 
-/// Where statuses go besides the store.
-#[derive(Clone)]
-pub enum Sink {
-    /// Nowhere: directory mode.
-    Store,
-    /// To the API server, once there is a client.
-    Kubernetes(Arc<OnceLock<kube::Client>>),
+/// Result of a write to the sink.
+#[derive(Debug)]
+pub enum WriteOutcome {
+    /// The sink has the status.
+    Written,
+    /// The Machine was deleted, or another one has its name.
+    Gone,
+    /// The sink rejects this status permanently: its schema does not allow it.
+    Rejected(String),
+    /// The sink is unavailable or busy, or does not allow the write now.
+    Later(String),
+    /// The sink is not connected yet. The source of Machines logs the cause.
+    NotConnected,
 }
 
-impl std::fmt::Debug for Sink {
-    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        f.write_str(match self {
-            Self::Store => "Store",
-            Self::Kubernetes(_) => "Kubernetes",
-        })
-    }
+/// The plane's side of statuses and Events. Statuses are in the store in addition.
+#[async_trait]
+pub trait StatusSink: Send + Sync {
+    /// Writes a part of pxed's fields of a Machine's status.
+    async fn write(&self, machine: &MachineName, kept: &Kept, part: Part) -> WriteOutcome;
+
+    /// Publishes an Event. Returns false if the plane has no Events.
+    ///
+    /// # Errors
+    /// The cause, for the log. The Event is dropped.
+    async fn publish(&self, event: &Event) -> Result<bool, String>;
 }
 
 /// Counters since start, for metrics.
@@ -62,18 +72,31 @@ pub struct WriteCounters {
 }
 
 /// The task's parts.
-#[derive(Debug)]
 pub struct Writer {
-    /// The statuses.
-    pub registry: StatusRegistry,
-    /// Where they are kept.
-    pub store: Store,
-    /// Where else they go.
-    pub sink: Sink,
+    registry: StatusRegistry,
+    store: Store,
+    sink: Arc<dyn StatusSink>,
     /// Events to publish.
-    pub events: mpsc::Receiver<Event>,
-    /// What was done.
-    pub counters: Arc<WriteCounters>,
+    events: mpsc::Receiver<Event>,
+    counters: Arc<WriteCounters>,
+    /// Questions of [`Statuses::idle`] that arrive.
+    questions: mpsc::Receiver<oneshot::Sender<()>>,
+    /// Questions that are not answered yet.
+    waiting: Vec<oneshot::Sender<()>>,
+}
+
+/// Waits for the writer. Clones share it.
+#[derive(Debug, Clone)]
+pub struct Statuses(mpsc::Sender<oneshot::Sender<()>>);
+
+impl Statuses {
+    /// Waits until no status is to be written: the store and the sink have all of them. Ends immediately if the writer has ended.
+    pub async fn idle(&self) {
+        let (answer, idle) = oneshot::channel();
+        if self.0.send(answer).await.is_ok() {
+            let _ = idle.await;
+        }
+    }
 }
 
 /// A Machine, how its write ended, and the parts that are still to be written.
@@ -109,6 +132,19 @@ impl Work {
 }
 
 impl Writer {
+    /// Makes the writer of this registry's statuses, and the handle that waits for it.
+    pub fn new(
+        registry: StatusRegistry,
+        store: Store,
+        sink: Arc<dyn StatusSink>,
+        events: mpsc::Receiver<Event>,
+        counters: Arc<WriteCounters>,
+    ) -> (Self, Statuses) {
+        let (sender, questions) = mpsc::channel(1);
+        let waiting = Vec::new();
+        (Self { registry, store, sink, events, counters, questions, waiting }, Statuses(sender))
+    }
+
     /// Writes until `shutdown`, then what is left.
     pub async fn run(mut self, pulse: Pulse, shutdown: CancellationToken) {
         let mut work = Work::default();
@@ -118,11 +154,21 @@ impl Writer {
         loop {
             self.collect(&mut work).await;
             self.start_writes(&mut work, &mut writes);
+            if writes.is_empty() && work.queue.waiting() == 0 {
+                for answer in self.waiting.drain(..) {
+                    // A caller that has stopped waiting needs no answer.
+                    let _ = answer.send(());
+                }
+            }
             let wait = work.queue.next_due().filter(|_| writes.len() < AT_ONCE);
             tokio::select! {
                 () = shutdown.cancelled() => break,
                 never = pulse.beating() => match never {},
                 () = self.registry.changed() => {}
+                Some(question) = self.questions.recv() => {
+                    self.waiting.push(question);
+                    work.queue.hurry(Instant::now());
+                }
                 Some(done) = writes.join_next() => work.settle(done),
                 Some(event) = self.events.recv() => self.publish(event, &mut gate, &mut publishing),
                 Some(_) = publishing.join_next() => {}
@@ -207,16 +253,15 @@ impl Writer {
         }
         let Event { machine, reason, message, .. } = &event;
         tracing::info!(%machine, reason = reason.as_str(), message, "event");
-        if let Sink::Kubernetes(access) = &self.sink
-            && let Some(client) = access.get()
-            && publishing.len() < AT_ONCE
-        {
-            let (client, counters) = (client.clone(), self.counters.clone());
+        if publishing.len() < AT_ONCE {
+            let (sink, counters) = (self.sink.clone(), self.counters.clone());
             publishing.spawn(async move {
-                match tokio::time::timeout(DEADLINE, status::publish(&client, &event)).await {
-                    Ok(Ok(())) => drop(counters.events.fetch_add(1, Ordering::Relaxed)),
+                match tokio::time::timeout(DEADLINE, sink.publish(&event)).await {
+                    Ok(Ok(published)) => {
+                        counters.events.fetch_add(u64::from(published), Ordering::Relaxed);
+                    }
                     Ok(Err(error)) => {
-                        tracing::debug!(machine = %event.machine, %error, "event not published");
+                        tracing::debug!(machine = %event.machine, error, "event not published");
                     }
                     Err(_) => tracing::debug!(machine = %event.machine, "event not published in time"),
                 }
@@ -229,10 +274,10 @@ impl Writer {
 struct Write {
     name: MachineName,
     kept: Kept,
-    /// What the API server is not told yet.
+    /// The parts that the sink does not have yet.
     parts: Parts,
     store: Store,
-    sink: Sink,
+    sink: Arc<dyn StatusSink>,
     counters: Arc<WriteCounters>,
 }
 
@@ -261,15 +306,12 @@ impl Write {
     }
 
     async fn send(&mut self) -> Outcome {
-        let Sink::Kubernetes(access) = &self.sink else { return Outcome::Settled };
-        // Why there is none is told by the source.
-        let Some(client) = access.get().cloned() else { return Outcome::Retry };
         let mut outcome = Outcome::Settled;
         for part in Part::ALL {
             if !self.parts.has(part) {
                 continue;
             }
-            match self.send_part(&client, part).await {
+            match self.send_part(part).await {
                 Outcome::Settled => match part {
                     Part::Boot => self.parts.boot = false,
                     Part::Power => self.parts.power = false,
@@ -280,19 +322,20 @@ impl Write {
         outcome
     }
 
-    async fn send_part(&self, client: &kube::Client, part: Part) -> Outcome {
-        let write = status::write(client, &self.name, &self.kept, part);
+    async fn send_part(&self, part: Part) -> Outcome {
+        let write = self.sink.write(&self.name, &self.kept, part);
         match tokio::time::timeout(DEADLINE, write).await {
             Ok(WriteOutcome::Written) => Outcome::Settled,
             Ok(WriteOutcome::Gone) => {
                 tracing::debug!(machine = %self.name, "status not written: the machine is gone");
                 Outcome::Settled
             }
-            Ok(WriteOutcome::Refused(error)) => {
+            Ok(WriteOutcome::Rejected(error)) => {
                 self.counters.refused.fetch_add(1, Ordering::Relaxed);
                 tracing::error!(machine = %self.name, error, "the API server refuses the status for good");
                 Outcome::Settled
             }
+            Ok(WriteOutcome::NotConnected) => Outcome::Retry,
             Ok(WriteOutcome::Later(error)) => {
                 tracing::warn!(machine = %self.name, error, "status not written, will be tried again");
                 Outcome::Retry

@@ -69,11 +69,13 @@ pub(crate) const PROGRAMS: &[Program] = &[
         folder: "pxed",
         layers: &[
             &["run"],
+            &["plane"],
             &["admin", "metrics"],
             &["cluster", "standalone"],
             &["enroll", "http"],
             &["netboot"],
             &["power", "images"],
+            &["site"],
             &["boot"],
             &["status"],
             &["readiness", "placement", "heard", "machines"],
@@ -81,12 +83,7 @@ pub(crate) const PROGRAMS: &[Program] = &[
             &["boot_policy"],
             &["store", "token_bucket", "private_file"],
         ],
-        upward: &[
-            ("enroll", "standalone"),
-            ("machines", "standalone"),
-            ("machines", "status"),
-            ("status", "cluster"),
-        ],
+        upward: &[],
     },
     Program {
         folder: "cli",

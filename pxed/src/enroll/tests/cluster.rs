@@ -74,6 +74,10 @@ impl Cluster {
             "spec": { "provider": "manual" }, "status": { "enrollment": told } }));
     }
 
+    fn signer(self: &Arc<Self>) -> ClusterSigner {
+        ClusterSigner::new(tokio::sync::watch::channel(Some(self.client())).1, Arc::default())
+    }
+
     fn client(self: &Arc<Self>) -> kube::Client {
         let cluster = self.clone();
         let service = tower::service_fn(move |request: hyper::Request<kube::client::Body>| {
@@ -95,7 +99,7 @@ impl Cluster {
 #[tokio::test]
 async fn the_cluster_signs_what_pxed_made_and_approved_and_is_asked_once() {
     let cluster = Arc::new(Cluster::default());
-    let signer = ClusterSigner::new(cluster.client(), None);
+    let signer = cluster.signer();
     let key = KeyPair::generate().unwrap();
     let request = CertificateRequest::read(&csr(&key, Some("node1"))).unwrap();
     let machine = "node1".parse().unwrap();
@@ -115,7 +119,7 @@ async fn the_cluster_signs_what_pxed_made_and_approved_and_is_asked_once() {
 #[tokio::test]
 async fn the_cluster_knows_a_certificate_before_the_agent_has_it_and_only_of_the_machine_that_is_there() {
     let cluster = Arc::new(Cluster::default());
-    let signer = ClusterSigner::new(cluster.client(), None);
+    let signer = cluster.signer();
     let machine = "node1".parse().unwrap();
     let certificate = rcgen::generate_simple_self_signed(["x".to_owned()]).unwrap().cert;
     let enrollment = EnrollmentStatus { key_fingerprint: Some(digest("ab")), ..EnrollmentStatus::default() };
@@ -144,7 +148,7 @@ async fn the_cluster_knows_a_certificate_before_the_agent_has_it_and_only_of_the
 #[tokio::test]
 async fn trust_3_renewal_is_checked_against_the_machine_of_the_api_server() {
     let cluster = Arc::new(Cluster::default());
-    let signer = ClusterSigner::new(cluster.client(), None);
+    let signer = cluster.signer();
     let machine = "node1".parse().unwrap();
     let certificate = rcgen::generate_simple_self_signed(["x".to_owned()]).unwrap().cert;
     let renew_as = async |own: EnrollmentStatus, told: EnrollmentStatus| {
@@ -178,7 +182,7 @@ async fn trust_3_renewal_is_checked_against_the_machine_of_the_api_server() {
 #[tokio::test]
 async fn anothers_request_under_the_same_name_is_never_approved() {
     let cluster = Arc::new(Cluster::default());
-    let signer = ClusterSigner::new(cluster.client(), None);
+    let signer = cluster.signer();
     let key = KeyPair::generate().unwrap();
     *cluster.object.lock().unwrap() = Some(serde_json::json!({
         "apiVersion": "certificates.k8s.io/v1", "kind": "CertificateSigningRequest", "metadata": { "name": "x" },
@@ -193,7 +197,7 @@ async fn anothers_request_under_the_same_name_is_never_approved() {
 #[tokio::test]
 async fn a_cluster_that_is_away_is_waited_for_and_one_that_forbids_is_an_error() {
     let cluster = Arc::new(Cluster::default());
-    let signer = ClusterSigner::new(cluster.client(), None);
+    let signer = cluster.signer();
     let key = KeyPair::generate().unwrap();
     let request = CertificateRequest::read(&csr(&key, Some("node1"))).unwrap();
     let machine = "node1".parse().unwrap();
@@ -223,7 +227,7 @@ fn enrollment(key: &str, second: i64) -> EnrollmentStatus {
 #[tokio::test]
 async fn trust_6_enrollment_is_checked_against_the_machine_of_the_api_server() {
     let cluster = Arc::new(Cluster::default());
-    let signer = ClusterSigner::new(cluster.client(), None);
+    let signer = cluster.signer();
     let machine = "node1".parse().unwrap();
     let certificate = rcgen::generate_simple_self_signed(["x".to_owned()]).unwrap().cert;
     let enroll = async |told: EnrollmentStatus| {
@@ -248,7 +252,7 @@ async fn trust_6_enrollment_is_checked_against_the_machine_of_the_api_server() {
 #[tokio::test]
 async fn trust_6_a_heartbeat_that_pxed_has_not_seen_keeps_a_new_key_out() {
     let cluster = Arc::new(Cluster::default());
-    let signer = ClusterSigner::new(cluster.client(), None);
+    let signer = cluster.signer();
     let machine = "node1".parse().unwrap();
     let certificate = rcgen::generate_simple_self_signed(["x".to_owned()]).unwrap().cert;
     let time = |second| {

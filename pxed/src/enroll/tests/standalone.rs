@@ -10,6 +10,7 @@ use serde_json::json;
 use super::*;
 use crate::enroll::token::{IssueTokenError, Tokens};
 use crate::power::OperationDesk as _;
+use crate::standalone::agents::LocalAgents;
 use crate::standalone::node_secrets::NodeSecrets;
 use crate::standalone::operations::LocalOperations;
 use crate::standalone::versions::NodeChoice;
@@ -69,8 +70,9 @@ async fn standalone() -> (Agents, LocalOperations) {
         NodeChoice::open(rig.store.clone(), rig.machines.clone(), rig.registry.clone()).unwrap();
     tokio::spawn(choosing.run(Pulse::unwatched(), CancellationToken::new()));
     let secrets = NodeSecrets::new(rig.directory.path().join("secrets"));
-    let stand_in = StandIn { operations: operations.clone(), choice, secrets };
-    (Agents::start_beside(rig, signer, Some(stand_in)).await, operations)
+    let (machines, registry) = (rig.machines.clone(), rig.registry.clone());
+    let plane = LocalAgents { machines, registry, operations: operations.clone(), choice, secrets };
+    (Agents::start_beside(rig, signer, Arc::new(plane)).await, operations)
 }
 
 #[tokio::test]

@@ -15,7 +15,7 @@ use crate::power::machine::takeover::{self, Tokens};
 use crate::power::progress::{Ended, ShutDown};
 use crate::power::{CredentialsSource, Dial, Holding, Operation, OperationWriter, Tenure};
 use crate::status::StatusRegistry;
-use crate::store::{Store, Table};
+use crate::store::Store;
 
 /// Tells the time.
 pub(crate) type Clock = Arc<dyn Fn() -> Timestamp + Send + Sync>;
@@ -28,9 +28,10 @@ pub(crate) struct Shared {
     pub(crate) writer: Arc<dyn OperationWriter>,
     pub(crate) credentials: Arc<dyn CredentialsSource>,
     pub(crate) dial: Arc<dyn Dial>,
-    pub(crate) holding: Option<Arc<dyn Holding>>,
+    pub(crate) holding: Arc<dyn Holding>,
     pub(crate) tokens: Arc<dyn Tokens>,
     pub(crate) tenure: Tenure,
+    pub(crate) is_standalone: bool,
     pub(crate) limits: Limits,
     pub(crate) instance: String,
     pub(crate) counters: Arc<Counters>,
@@ -47,20 +48,13 @@ impl Shared {
         rand::random::<f64>() * 2.0 - 1.0
     }
 
-    /// Lets a Machine go whose machine is off; whether that is done.
+    /// Releases a deleted Machine whose machine is off. Returns true if that is done.
     pub(crate) async fn release(&self, machine: &KnownMachine) -> bool {
-        let released = match &self.holding {
-            Some(holding) => holding.hold(&machine.name, &machine.uid, false).await,
-            None => {
-                let key = machine.name.as_str().as_bytes();
-                self.store.delete(Table::Departing, key).await.map_err(|error| error.to_string())
-            }
-        };
-        released
-            .inspect_err(
-                |error| tracing::warn!(machine = %machine.name, error, "could not let the machine go"),
-            )
-            .is_ok()
+        let released = self.holding.release(&machine.name, &machine.uid).await;
+        if let Err(error) = &released {
+            tracing::warn!(machine = %machine.name, error, "failed to release a deleted machine, retrying");
+        }
+        released.is_ok()
     }
 }
 

@@ -13,7 +13,7 @@ use arc_swap::ArcSwap;
 use bedplate_api::id::MachineName;
 use bedplate_process::liveness::Pulse;
 use jiff::{SignedDuration, Timestamp};
-use tokio::sync::{mpsc, watch};
+use tokio::sync::watch;
 use tokio::task::JoinSet;
 use tokio_util::sync::CancellationToken;
 
@@ -26,13 +26,10 @@ use crate::machines::source::SourceState;
 use crate::machines::{KnownMachine, Machines, Snapshot};
 use crate::power::bmc::limits::Gate;
 use crate::power::counters::Counters;
-use crate::power::machine::takeover::Tokens;
 use crate::power::machine::worker::Worker;
 use crate::power::plan::breaker::later;
 use crate::power::plan::queue::{Absence, Queue, Route, route};
-use crate::power::{
-    CredentialsSource, Dial, Holding, Operation, OperationKey, OperationUpdate, OperationWriter, Tenure,
-};
+use crate::power::{Dial, Operation, OperationKey, OperationUpdate, PowerPlane};
 use crate::status::StatusRegistry;
 use crate::store::Store;
 
@@ -64,20 +61,12 @@ pub struct Parts {
     pub registry: StatusRegistry,
     /// Where departing Machines are kept.
     pub store: Store,
-    /// Operations, whoever they are for.
-    pub operations: mpsc::Receiver<OperationUpdate>,
-    /// Where it is written how they go.
-    pub writer: Arc<dyn OperationWriter>,
-    /// Where credentials are read.
-    pub credentials: Arc<dyn CredentialsSource>,
+    /// The plane's side.
+    pub plane: PowerPlane,
+    /// True if there is no cluster: manifests are deleted without a finalizer, and no other pxed knows a Machine of this site.
+    pub is_standalone: bool,
     /// What makes clients of BMCs.
     pub dial: Arc<dyn Dial>,
-    /// What holds Machines back from being deleted; `None` without a cluster: they are kept in the store.
-    pub holding: Option<Arc<dyn Holding>>,
-    /// Store of the takeover tokens that were used.
-    pub tokens: Arc<dyn Tokens>,
-    /// Whether this pxed leads.
-    pub tenure: Tenure,
     /// How much is asked of BMCs.
     pub limits: Limits,
     /// Who writes operations: `pxed/<site>/<host name or pod name>`.
@@ -98,7 +87,8 @@ pub async fn run(parts: Parts, pulse: Pulse, shutdown: CancellationToken) {
 }
 
 pub(crate) async fn run_by(clock: Clock, parts: Parts, pulse: Pulse, shutdown: CancellationToken) {
-    let Parts { machines, source, registry, store, mut operations, tenure, .. } = parts;
+    let Parts { machines, source, registry, store, plane, is_standalone, .. } = parts;
+    let PowerPlane { updates: mut operations, writer, credentials, holding, tokens, tenure } = plane;
     let mut changes = machines.subscribe();
     changes.mark_changed();
     let (mut renewed, mut leading) = (tenure.clone(), tenure.clone());
@@ -107,12 +97,13 @@ pub(crate) async fn run_by(clock: Clock, parts: Parts, pulse: Pulse, shutdown: C
         gate: Gate::new(parts.limits.connections),
         registry,
         store,
-        writer: parts.writer,
-        credentials: parts.credentials,
+        writer,
+        credentials,
         dial: parts.dial,
-        holding: parts.holding,
-        tokens: parts.tokens,
+        holding,
+        tokens,
         tenure,
+        is_standalone,
         limits: parts.limits,
         instance: parts.instance,
         counters: parts.counters,
@@ -226,7 +217,7 @@ impl Supervisor {
             self.ever.insert(name);
         }
         let mut changes = Vec::new();
-        if self.shared.holding.is_none() && self.machines.are_known() {
+        if self.shared.is_standalone && self.machines.are_known() {
             touched.extend(self.departing.names());
             changes = self.departing.follow(&gone, &self.snapshot, &self.contested, self.shared.now());
         }
@@ -272,7 +263,7 @@ impl Supervisor {
         let known = machine.as_ref().filter(|_| !departing);
         let absence = self.absence(name, known.is_some());
         for operation in self.queue.of(name) {
-            match route(operation, known.map(|known| &*known.machine), absence, self.is_alone()) {
+            match route(operation, known.map(|known| &*known.machine), absence, self.shared.is_standalone) {
                 Route::Worker => operations.push(operation.clone()),
                 Route::LeftAlone => {}
                 Route::Answer(answer) => {
@@ -309,14 +300,9 @@ impl Supervisor {
         }
     }
 
-    /// Returns true if there is no cluster.
-    fn is_alone(&self) -> bool {
-        self.shared.holding.is_none()
-    }
-
     /// What it means that a Machine is not there, if it is not.
     fn absence(&mut self, name: &MachineName, is_there: bool) -> Absence {
-        let is_ours = self.is_alone() && !self.snapshot.is_elsewhere(name);
+        let is_ours = self.shared.is_standalone && !self.snapshot.is_elsewhere(name);
         if is_there || !is_ours || self.queue.of(name).next().is_none() {
             self.absent.forget(name);
             return if self.ever.contains(name) { Absence::Gone } else { Absence::Elsewhere };

@@ -175,14 +175,14 @@ impl Worker {
 
     /// Puts the finalizer on or takes it off, as the Machine's policy says.
     pub(crate) async fn hold(&mut self) {
-        let (Some(holding), machine) = (&self.shared.holding, &self.assignment.machine) else { return };
+        let machine = &self.assignment.machine;
         let spec = &machine.machine.spec;
         let wanted = self.switches_off() && spec.bmc.is_some();
         let (held, going) = (self.assignment.is_held(), self.assignment.is_going());
         if wanted == held || (wanted && going) {
             return;
         }
-        if let Err(error) = holding.hold(&machine.name, &machine.uid, wanted).await {
+        if let Err(error) = self.shared.holding.hold(&machine.name, &machine.uid, wanted).await {
             tracing::warn!(machine = %machine.name, error, "the finalizer could not be changed");
         }
     }

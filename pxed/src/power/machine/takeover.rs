@@ -4,27 +4,16 @@
 //! over a newer object. Each pxed keeps a row besides, which outlives the status: a manifest that comes back has the same tokens.
 //! After a crash between record and request the token is used up and the machine still runs; its condition says so. Called by the worker.
 
-use std::collections::HashSet;
-use std::sync::{Arc, OnceLock};
-use std::time::Duration;
-
 use async_trait::async_trait;
 use bedplate_api::id::MachineName;
 use bedplate_api::machine::{Machine, MachineSpec, MachineStatus, ObservedNodeState, condition_type};
 use bedplate_process::exit::chain;
-use bedplate_process::lock::Lock;
-use kube::api::{Patch, PatchParams};
-use kube::{Api, Client};
-use serde_json::{Value, json};
+use serde_json::Value;
 
 use crate::machines::KnownMachine;
 use crate::power::plan::Takeover;
 use crate::status::conditions::is_true;
-use crate::status::project::{Part, apply_body};
 use crate::store::{Store, Table};
-
-/// Maximum duration of one write.
-const WRITE_TIMEOUT: Duration = Duration::from_secs(10);
 
 /// Store of used tokens.
 #[async_trait]
@@ -134,10 +123,11 @@ pub fn state(
 }
 
 /// Rows of used tokens. None is ever deleted.
-struct Rows(Store);
+pub(crate) struct Rows(pub(crate) Store);
 
 impl Rows {
-    async fn has(&self, machine: &MachineName, token: &str) -> bool {
+    /// Returns true if there is a row. An unreadable row counts.
+    pub(crate) async fn has(&self, machine: &MachineName, token: &str) -> bool {
         match self.0.fetch(Table::Takeovers, row_key(machine, token)).await {
             Ok(row) => row.is_some(),
             // It may have been used.
@@ -148,13 +138,14 @@ impl Rows {
         }
     }
 
-    async fn put(&self, machine: &MachineName, token: &str) -> Result<(), String> {
+    /// Writes a row.
+    pub(crate) async fn put(&self, machine: &MachineName, token: &str) -> Result<(), String> {
         let key = row_key(machine, token);
         self.0.put(Table::Takeovers, &key, Vec::new()).await.map_err(|error| chain(&error))
     }
 
     /// Keeps a token whose use is certain without the row, too.
-    async fn keep(&self, machine: &MachineName, token: &str) {
+    pub(crate) async fn keep(&self, machine: &MachineName, token: &str) {
         if self.has(machine, token).await {
             return;
         }
@@ -169,119 +160,15 @@ fn row_key(machine: &MachineName, token: &str) -> Vec<u8> {
     format!("{machine}/{token}").into_bytes()
 }
 
-/// Tokens in the statuses of the cluster's Machines. The row is for a Machine that was deleted and made again.
-pub struct ClusterTokens {
-    access: Arc<OnceLock<Client>>,
-    rows: Rows,
-}
-
-impl ClusterTokens {
-    /// Uses a client that may come later.
-    pub fn new(access: Arc<OnceLock<Client>>, store: Store) -> Self {
-        Self { access, rows: Rows(store) }
-    }
-}
-
-#[async_trait]
-impl Tokens for ClusterTokens {
-    async fn is_used(&self, machine: &MachineName, token: &str) -> bool {
-        self.rows.has(machine, token).await
-    }
-
-    async fn record(
-        &self,
-        machine: &KnownMachine,
-        token: &str,
-        status: &MachineStatus,
-    ) -> Result<(), String> {
-        let client = self.access.get().ok_or("there is no access to the cluster yet")?;
-        let machines: Api<Machine> = Api::all(client.clone());
-        let body = body(machine, status)?;
-        let parameters = PatchParams::apply(Part::Power.field_manager()).force();
-        let patch = Patch::Apply(&body);
-        let write = machines.patch_status(machine.name.as_str(), &parameters, &patch);
-        match tokio::time::timeout(WRITE_TIMEOUT, write).await {
-            Ok(Ok(_)) => {}
-            Ok(Err(error)) => return Err(chain(&error)),
-            Err(_) => return Err("the API server did not answer in time".to_owned()),
-        }
-        // After the object: a write that the API server refuses uses up nothing.
-        self.rows.keep(&machine.name, token).await;
-        Ok(())
-    }
-
-    async fn keep(&self, machine: &KnownMachine, named: Option<&str>) {
-        if let Some(token) = named {
-            self.rows.keep(&machine.name, token).await;
-        }
-    }
-
-    fn observed_node(&self, object: &Machine) -> Option<ObservedNodeState> {
-        observed_node(object)
-    }
-}
-
-/// Pure: returns pxed's power fields for exactly this version of the object. The server refuses them for any other version.
-fn body(machine: &KnownMachine, status: &MachineStatus) -> Result<Value, String> {
-    let version = machine.machine.metadata.resource_version.as_deref().unwrap_or_default();
-    if version.is_empty() {
-        return Err("the Machine has no resourceVersion".to_owned());
-    }
-    let mut body = apply_body(machine.name.as_str(), &machine.uid, status, Part::Power)
-        .map_err(|error| error.to_string())?;
-    body["metadata"]["resourceVersion"] = json!(version);
-    Ok(body)
-}
-
-/// Tokens in pxed's own store.
-pub struct StoreTokens {
-    rows: Rows,
-    /// Machines that were seen after a loss of used tokens; `None`: none were lost.
-    met: Option<Lock<HashSet<MachineName>>>,
-}
-
-impl StoreTokens {
-    /// Makes the store of tokens. `lost`: a damaged store was moved aside at some time.
-    pub fn new(store: Store, lost: bool) -> Self {
-        Self { rows: Rows(store), met: lost.then(Lock::default) }
-    }
-
-    /// Returns true if used tokens were lost, and this pxed sees the Machine first. A token that is set later is a new one.
-    fn may_have_lost(&self, machine: &MachineName) -> bool {
-        // Each change is complete before the lock is released.
-        let met = self.met.as_ref().map(|met| met.lock());
-        met.is_some_and(|mut met| met.insert(machine.clone()))
-    }
-}
-
-#[async_trait]
-impl Tokens for StoreTokens {
-    async fn is_used(&self, machine: &MachineName, token: &str) -> bool {
-        self.rows.has(machine, token).await
-    }
-
-    async fn record(&self, machine: &KnownMachine, token: &str, _: &MachineStatus) -> Result<(), String> {
-        self.rows.put(&machine.name, token).await
-    }
-
-    async fn keep(&self, machine: &KnownMachine, named: Option<&str>) {
-        let lost = set(&machine.machine.spec).filter(|_| self.may_have_lost(&machine.name));
-        for token in named.into_iter().chain(lost) {
-            self.rows.keep(&machine.name, token).await;
-        }
-    }
-
-    /// No controller observes Nodes. pxed keeps the status of a Machine itself, and no manifest that comes back loses it.
-    fn observed_node(&self, _: &Machine) -> Option<ObservedNodeState> {
-        Some(ObservedNodeState::Absent)
-    }
-}
-
 #[cfg(test)]
 mod tests {
+    use serde_json::json;
+
     use super::*;
+    use crate::cluster::takeover_tokens::ClusterTokens;
     use crate::machines::Snapshot;
     use crate::machines::tests::machine;
+    use crate::standalone::takeover_tokens::StoreTokens;
 
     fn status(token: &str) -> MachineStatus {
         let power = json!({ "state": "On", "takeoverToken": token });
@@ -300,22 +187,6 @@ mod tests {
         assert_eq!(unused(&spec, &status("other"), &object), Some("one"));
         object.status = Some(status("one"));
         assert_eq!(unused(&spec, &own, &object), None, "another pxed has used it");
-    }
-
-    #[test]
-    fn h2_a_token_is_written_to_the_version_that_was_read() {
-        let mut object = machine("a", &["52:54:00:00:00:0a"]);
-        object.metadata.uid = Some("u".to_owned());
-        let known = |object: &Machine| {
-            let snapshot = Snapshot::build(&"default".parse().unwrap(), [object.clone()]);
-            snapshot.by_name(&"a".parse().unwrap()).unwrap().clone()
-        };
-        assert!(body(&known(&object), &status("one")).is_err(), "no version was read");
-        object.metadata.resource_version = Some("7".to_owned());
-        let body = body(&known(&object), &status("one")).unwrap();
-        assert_eq!(body["metadata"], json!({ "name": "a", "uid": "u", "resourceVersion": "7" }));
-        assert_eq!(body["status"]["power"]["takeoverToken"], "one");
-        assert_eq!(body["status"].get("phase"), None, "of others' fields nothing is written");
     }
 
     fn known(token: Option<&str>) -> KnownMachine {
@@ -345,7 +216,7 @@ mod tests {
                 Some(value) => store.put(Table::Status, b"a", value).await.unwrap(),
                 None => store.delete(Table::Status, b"a").await.unwrap(),
             }
-            let cluster = ClusterTokens::new(Arc::default(), store.clone());
+            let cluster = ClusterTokens::new(tokio::sync::watch::channel(None).1, store.clone());
             let local = StoreTokens::new(store, lost);
             for tokens in [&local as &dyn Tokens, &cluster] {
                 assert!(

@@ -9,13 +9,13 @@
 //! What comes while a commit waits for the disk is settled together. Called by `NodeChoice`.
 
 use std::collections::BTreeSet;
-use std::convert::Infallible;
 use std::sync::Arc;
 use std::time::Duration;
 
 use arc_swap::ArcSwap;
 use bedplate_api::id::MachineName;
 use bedplate_api::machine::{MachineStatus, NodeRef, condition_type};
+use bedplate_process::reconcile::{Activation, Reconcile, Turn};
 use bedplate_rules::selection::version_name;
 use jiff::Timestamp;
 use tokio::sync::{mpsc, oneshot, watch};
@@ -74,6 +74,12 @@ pub(super) struct Follower {
     machines: Machines,
     registry: StatusRegistry,
     asks: mpsc::Receiver<Ask>,
+    /// Received and not settled yet.
+    asked: Vec<Ask>,
+    /// Changes with the index of Machines.
+    index: watch::Receiver<u64>,
+    /// Changes when the store's file was replaced.
+    generation: watch::Receiver<u64>,
     told: watch::Sender<Arc<State>>,
     problems: Arc<ArcSwap<Vec<String>>>,
     manifests: Manifests,
@@ -96,28 +102,23 @@ impl Follower {
         problems: Arc<ArcSwap<Vec<String>>>,
     ) -> Self {
         let due = Due { all: true, ..Due::default() };
-        let (manifests, last, tidy, again) = Default::default();
-        Self { store, machines, registry, asks, told, problems, manifests, last, due, tidy, again }
-    }
-
-    pub(super) async fn run(mut self) -> Infallible {
-        let mut index = self.machines.subscribe();
-        let mut generation = self.store.generation();
-        index.mark_changed();
-        let mut asked = Vec::new();
-        loop {
-            tokio::select! {
-                count = self.asks.recv_many(&mut asked, TOGETHER) => if count == 0 {
-                    return std::future::pending().await;
-                },
-                Ok(()) = index.changed() => self.look_at_changed(),
-                () = self.registry.concerned() => {}
-                Ok(()) = generation.changed() => self.write_again().await,
-                () = until(self.tidy) => (self.tidy, self.due.versions) = (None, true),
-                () = until(self.again) => self.again = None,
-            }
-            self.due.names.extend(self.registry.take_concerned());
-            self.settle(&mut asked).await;
+        let (index, generation) = (machines.subscribe(), store.generation());
+        let (asked, manifests, last, tidy, again) = Default::default();
+        Self {
+            store,
+            machines,
+            registry,
+            asks,
+            asked,
+            index,
+            generation,
+            told,
+            problems,
+            manifests,
+            last,
+            due,
+            tidy,
+            again,
         }
     }
 
@@ -136,11 +137,11 @@ impl Follower {
     }
 
     /// Takes what is asked, and brings everything to what follows from it.
-    async fn settle(&mut self, asked: &mut Vec<Ask>) {
+    async fn settle(&mut self) {
         let before = self.told.borrow().clone();
         let mut next = State::clone(&before);
         let mut waiting = Vec::new();
-        for ask in asked.drain(..) {
+        for ask in std::mem::take(&mut self.asked) {
             match ask {
                 Ask::Follow(manifests) => {
                     self.manifests = manifests;
@@ -246,6 +247,51 @@ impl Follower {
     }
 }
 
+/// Change that the loop follows.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum Event {
+    /// Questions are in [`Follower::asked`].
+    Asked,
+    /// Machines have changed.
+    Machines,
+    /// A status has changed in a part that a choice depends on.
+    Concern,
+    /// The store's file was replaced by an empty one.
+    NewStore,
+}
+
+impl Reconcile for Follower {
+    type Event = Event;
+
+    async fn changed(&mut self) -> Option<Event> {
+        tokio::select! {
+            count = self.asks.recv_many(&mut self.asked, TOGETHER) => match count {
+                0 => std::future::pending().await,
+                _ => Some(Event::Asked),
+            },
+            Ok(()) = self.index.changed() => Some(Event::Machines),
+            () = self.registry.concerned() => Some(Event::Concern),
+            Ok(()) = self.generation.changed() => Some(Event::NewStore),
+        }
+    }
+
+    async fn turn(&mut self, activation: Activation<Event>) -> Turn {
+        match activation {
+            Activation::Start | Activation::Changed(Event::Machines) => self.look_at_changed(),
+            Activation::Changed(Event::NewStore) => self.write_again().await,
+            Activation::Changed(Event::Asked | Event::Concern) => {}
+            Activation::Due => {
+                let now = Instant::now();
+                self.due.versions |= self.tidy.take_if(|due| *due <= now).is_some();
+                self.again.take_if(|due| *due <= now);
+            }
+        }
+        self.due.names.extend(self.registry.take_concerned());
+        self.settle().await;
+        self.tidy.into_iter().chain(self.again).min().map_or(Turn::Idle, Turn::At)
+    }
+}
+
 /// The present in whole seconds, as a time is kept: what is read back after a restart is the same.
 fn now() -> Timestamp {
     let now = Timestamp::now();
@@ -268,12 +314,5 @@ fn keep_node(state: &mut State, said: &NodeSaid) {
     let told = before.told(&said.name, said.node.as_ref(), said.gone.as_ref());
     if told != before {
         state.machines.insert(said.name.clone(), Arc::new(told));
-    }
-}
-
-async fn until(due: Option<Instant>) {
-    match due {
-        Some(due) => tokio::time::sleep_until(due).await,
-        None => std::future::pending().await,
     }
 }

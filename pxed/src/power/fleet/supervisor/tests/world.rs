@@ -22,7 +22,7 @@ use tokio_util::sync::CancellationToken;
 
 use super::*;
 use crate::power::{
-    CredentialsError, CredentialsSource, CredentialsVersion, Destinations, Dial, Issued, Operation,
+    CredentialsError, CredentialsSource, CredentialsVersion, Destinations, Dial, Holding, Issued, Operation,
     OperationKey, OperationUpdate, OperationWriter, Tenure, WriteOperationError,
 };
 use crate::store::Table;
@@ -366,13 +366,16 @@ impl World {
             source: self.source.clone(),
             registry: self.registry.clone(),
             store: self.store.clone(),
-            operations,
-            writer: Arc::new(self.clone()),
-            credentials: Arc::new(self.clone()),
+            plane: PowerPlane {
+                updates: operations,
+                writer: Arc::new(self.clone()),
+                credentials: Arc::new(self.clone()),
+                holding: self.holding(),
+                tokens: Arc::new(self.clone()),
+                tenure: Tenure::new(tenure),
+            },
+            is_standalone: !self.state().is_cluster,
             dial: Arc::new(self.clone()),
-            tokens: Arc::new(self.clone()),
-            holding: self.state().is_cluster.then(|| Arc::new(self.clone()) as Arc<dyn Holding>),
-            tenure: Tenure::new(tenure),
             limits: Limits { connections: 128, poll: Duration::from_secs(60), allow_insecure },
             instance: format!("pxed/site/{instance}"),
             counters: self.counters.clone(),
@@ -384,6 +387,13 @@ impl World {
         let stop = CancellationToken::new();
         let task = tokio::spawn(run_by(clock, parts, Pulse::unwatched(), stop.clone()));
         Pxed { task, lead, stop }
+    }
+
+    fn holding(&self) -> Arc<dyn Holding> {
+        if self.state().is_cluster {
+            return Arc::new(self.clone());
+        }
+        Arc::new(crate::standalone::departures::StoredDepartures::new(self.store.clone()))
     }
 
     /// Waits for a state until `seconds` of virtual time and [`STORE_TIMEOUT`] of real time have passed: the store's thread writes in
@@ -507,6 +517,10 @@ impl Holding for World {
         let finalizers = held.then(|| vec![bedplate_api::machine::POWER_OFF_FINALIZER.to_owned()]);
         self.change(machine.as_str(), |machine| machine.metadata.finalizers = finalizers);
         Ok(())
+    }
+
+    async fn release(&self, machine: &MachineName, uid: &str) -> Result<(), String> {
+        self.hold(machine, uid, false).await
     }
 }
 

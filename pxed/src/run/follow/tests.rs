@@ -1,13 +1,25 @@
 //! What a new set of Machines costs: work for those that changed, none for the others.
 
+use bedplate_api::id::SiteName;
+use bedplate_process::liveness::Pulse;
+use bedplate_process::reconcile::Task;
+use tokio_util::sync::CancellationToken;
+
 use super::*;
+use crate::cluster::NoManifests;
+use crate::machines::Machines;
+use crate::machines::discovered::Discovered;
+use crate::machines::source::kept;
 use crate::machines::tests::machine;
+use crate::status::StatusRegistry;
+use crate::store::Store;
 
 const A: &str = "52:54:00:00:00:0a";
 
 struct Rig {
     directory: tempfile::TempDir,
     follower: Follower,
+    updates: mpsc::Sender<Update>,
 }
 
 fn rig() -> Rig {
@@ -15,18 +27,26 @@ fn rig() -> Rig {
     let store = Store::open(&directory.path().join("pxed.redb")).unwrap();
     let machines = Machines::default();
     let (registry, _events) = StatusRegistry::new(machines.clone(), &store, true).unwrap();
-    let follower = Follower {
-        operations: None,
-        choice: None,
-        site: SiteName::default(),
-        machines,
+    let site = Site {
+        name: SiteName::default(),
+        instance: "test".to_owned(),
+        is_standalone: true,
+        discovered: Discovered::load(store.clone(), 1).unwrap(),
+        source: Arc::default(),
+        writes: Arc::default(),
         store,
+        machines,
         registry,
-        state: Arc::default(),
-        kept: Kept::new(),
-        set: Vec::new(),
     };
-    Rig { directory, follower }
+    let (updates, receiver) = mpsc::channel(1);
+    let follower = Follower::new(site, receiver, Arc::new(NoManifests), Vec::new(), Kept::new());
+    Rig { directory, follower, updates }
+}
+
+fn run(mut follower: Follower) {
+    tokio::spawn(async move {
+        Task::new(Pulse::unwatched()).run(&mut follower, CancellationToken::new()).await;
+    });
 }
 
 fn sourced(number: u32) -> Sourced {
@@ -36,12 +56,12 @@ fn sourced(number: u32) -> Sourced {
 
 #[tokio::test]
 async fn a_set_in_which_one_machine_changed_costs_the_work_of_one() {
-    let Rig { directory: _directory, mut follower } = rig();
+    let Rig { directory: _directory, mut follower, .. } = rig();
     let mut set: Vec<Sourced> = (0..200).map(sourced).collect();
     follower.take(set.clone(), Beside::NOTHING, Vec::new()).await;
     assert_eq!(follower.kept.len(), 200);
-    let before = follower.machines.load();
-    follower.registry.take_changes();
+    let before = follower.site.machines.load();
+    follower.site.registry.take_changes();
 
     let (changes, new, gone) = follower.plan_keep(&set);
     assert_eq!((changes.len(), new.len(), gone.len()), (0, 0, 0));
@@ -54,22 +74,22 @@ async fn a_set_in_which_one_machine_changed_costs_the_work_of_one() {
     assert_eq!(gone, HashSet::from(["m8".to_owned()]));
 
     follower.take(set, Beside::NOTHING, Vec::new()).await;
-    let after = follower.machines.load();
+    let after = follower.site.machines.load();
     let changed: Vec<_> = after.changed_since(&before).map(|known| known.name.to_string()).collect();
     assert_eq!(changed, ["m7"], "index and statuses look at no other");
-    assert_eq!(follower.store.scan(Table::Machines).unwrap().len(), 199);
+    assert_eq!(follower.site.store.scan(Table::Machines).unwrap().len(), 199);
 }
 
 #[tokio::test]
 async fn a_machine_that_others_let_go_of_is_looked_at_again() {
-    let Rig { directory: _directory, mut follower } = rig();
+    let Rig { directory: _directory, mut follower, .. } = rig();
     let claim = |name: &str| Sourced { origin: String::new(), machine: machine(name, &[A]).into() };
     let (a, b, other) = (claim("a"), claim("b"), sourced(1));
     follower.take(vec![a.clone(), b.clone(), other.clone()], Beside::NOTHING, Vec::new()).await;
-    let contested = follower.machines.load();
+    let contested = follower.site.machines.load();
     assert_eq!(contested.contested(&"a".parse().unwrap()).len(), 1);
     follower.take(vec![a, other], Beside::NOTHING, Vec::new()).await;
-    let free = follower.machines.load();
+    let free = follower.site.machines.load();
     let changed: Vec<_> = free.changed_since(&contested).map(|known| known.name.to_string()).collect();
     assert_eq!(changed, ["a"]);
     assert_eq!(free.contested(&"a".parse().unwrap()), []);
@@ -77,26 +97,29 @@ async fn a_machine_that_others_let_go_of_is_looked_at_again() {
 
 #[tokio::test]
 async fn what_the_store_kept_is_not_written_again_after_a_restart() {
-    let Rig { directory: _directory, mut follower } = rig();
+    let Rig { directory: _directory, mut follower, .. } = rig();
     let set = || -> Vec<Sourced> { (0..3).map(sourced).collect() };
     follower.take(set(), Beside::NOTHING, Vec::new()).await;
-    let (_, kept) = kept(&follower.store).unwrap();
+    let (_, kept) = kept(&follower.site.store).unwrap();
     follower.kept = kept;
     // The source makes objects of its own, which are equal and not the same.
     let (changes, new, gone) = follower.plan_keep(&set());
     assert_eq!((changes.len(), new.len(), gone.len()), (0, 3, 0));
 }
 
-/// Follows a set of `count`; gives the store, what was told, and what ends it.
-async fn following(follower: Follower, count: u32) -> (Store, StatusRegistry, mpsc::Sender<Update>) {
-    let (store, registry) = (follower.store.clone(), follower.registry.clone());
-    let (updates, receiver) = mpsc::channel(1);
-    tokio::spawn(follower.follow(receiver));
+/// Follows a set of `count`. Returns the store and the statuses.
+async fn following(
+    follower: Follower,
+    updates: &mpsc::Sender<Update>,
+    count: u32,
+) -> (Store, StatusRegistry) {
+    let (store, registry) = (follower.site.store.clone(), follower.site.registry.clone());
+    run(follower);
     let machines = (0..count).map(sourced).collect();
     updates.send(Update::Set { machines, beside: Beside::NOTHING, problems: Vec::new() }).await.unwrap();
     reached("the set is kept", || store.scan(Table::Machines).is_ok_and(|kept| kept.len() == count as usize))
         .await;
-    (store, registry, updates)
+    (store, registry)
 }
 
 async fn reached(what: &str, mut is_so: impl FnMut() -> bool) {
@@ -111,8 +134,8 @@ async fn reached(what: &str, mut is_so: impl FnMut() -> bool) {
 
 #[tokio::test]
 async fn a_store_that_is_begun_anew_holds_every_machine_and_status_without_a_new_set() {
-    let Rig { directory, follower } = rig();
-    let (store, registry, _updates) = following(follower, 20).await;
+    let Rig { directory, follower, updates } = rig();
+    let (store, registry) = following(follower, &updates, 20).await;
     registry.take_changes();
     crate::store::tests::damage(&store, &directory.path().join("pxed.redb"));
     assert!(store.put(Table::Boots, b"a", Vec::new()).await.is_err());
@@ -126,16 +149,15 @@ async fn a_store_that_is_begun_anew_holds_every_machine_and_status_without_a_new
 
 #[tokio::test]
 async fn a_store_that_is_begun_anew_before_the_source_has_spoken_holds_what_it_kept() {
-    let Rig { directory, mut follower } = rig();
+    let Rig { directory, mut follower, updates: _updates } = rig();
     follower.take((0..5).map(sourced).collect(), Beside::NOTHING, Vec::new()).await;
-    let (machines, kept) = kept(&follower.store).unwrap();
-    follower.kept = kept;
-    follower.begin(machines);
-    let store = follower.store.clone();
+    let (site, store) = (follower.site.clone(), follower.site.store.clone());
+    let (machines, rows) = kept(&store).unwrap();
+    let (_sender, updates) = mpsc::channel(1);
+    let follower = Follower::new(site, updates, Arc::new(NoManifests), machines, rows);
     crate::store::tests::damage(&store, &directory.path().join("pxed.redb"));
     assert!(store.put(Table::Boots, b"a", Vec::new()).await.is_err());
-    let (_updates, receiver) = mpsc::channel(1);
-    tokio::spawn(follower.follow(receiver));
+    run(follower);
     reached("what is known is in the new file", || {
         store.scan(Table::Machines).is_ok_and(|kept| kept.len() == 5)
     })
@@ -144,8 +166,8 @@ async fn a_store_that_is_begun_anew_before_the_source_has_spoken_holds_what_it_k
 
 #[tokio::test(start_paused = true)]
 async fn machines_whose_write_failed_are_written_again_without_a_new_set() {
-    let Rig { directory: _directory, follower } = rig();
-    let (store, _, updates) = following(follower, 3).await;
+    let Rig { directory: _directory, follower, updates } = rig();
+    let (store, _) = following(follower, &updates, 3).await;
     crate::store::tests::break_next_write(&store);
     let machines = (0..4).map(sourced).collect();
     updates.send(Update::Set { machines, beside: Beside::NOTHING, problems: Vec::new() }).await.unwrap();

@@ -1,0 +1,102 @@
+//! State of a site that both planes share: the store, the Machines, their statuses, unknown machines, the state of the source.
+//!
+//! Opened first, from the store alone: until the source has answered, the Machines of the last run are served. Called by `run`.
+
+use std::sync::Arc;
+
+use arc_swap::ArcSwap;
+use bedplate_api::id::SiteName;
+use bedplate_process::exit::Failure;
+use thiserror::Error;
+use tokio::sync::mpsc;
+
+use crate::config::{Config, SourceConfig};
+use crate::machines::Machines;
+use crate::machines::discovered::Discovered;
+use crate::machines::source::{self, Kept, SourceState, Sourced};
+use crate::status::write::WriteCounters;
+use crate::status::{Event, StatusRegistry};
+use crate::store::Store;
+
+/// The state directory cannot be used.
+#[derive(Debug, Error)]
+#[error("cannot use the directory {path}")]
+struct StateDirectoryError {
+    path: std::path::PathBuf,
+    source: std::io::Error,
+}
+
+/// The state. Clones share it.
+#[derive(Clone)]
+pub struct Site {
+    /// Name of the site.
+    pub name: SiteName,
+    /// Name of this pxed: that of its pod or host.
+    pub instance: String,
+    /// True if there is no cluster: pxed selects versions, and agents report to it.
+    pub is_standalone: bool,
+    /// The store.
+    pub store: Store,
+    /// The index of Machines.
+    pub machines: Machines,
+    /// The statuses.
+    pub registry: StatusRegistry,
+    /// Unknown machines.
+    pub discovered: Discovered,
+    /// State of the source of Machines.
+    pub source: Arc<ArcSwap<SourceState>>,
+    /// Counters of status writes.
+    pub writes: Arc<WriteCounters>,
+}
+
+/// A site that was opened, and the values that its tasks take.
+pub struct Opened {
+    /// The site.
+    pub site: Site,
+    /// The Machines of the last run.
+    pub kept: Vec<Sourced>,
+    /// Contents of the store's table of Machines.
+    pub rows: Kept,
+    /// Events to publish.
+    pub events: mpsc::Receiver<Event>,
+}
+
+impl Site {
+    /// Opens the store in the state directory.
+    ///
+    /// # Errors
+    /// The directory or the store cannot be used.
+    pub fn open(config: &Config) -> Result<Opened, Failure> {
+        let directory = &config.state_directory;
+        std::fs::create_dir_all(directory)
+            .map_err(|source| StateDirectoryError { path: directory.clone(), source })?;
+        let store = Store::open(&directory.join("pxed.redb"))?;
+        let machines = Machines::default();
+        let (kept, rows) = source::kept(&store)?;
+        let (source, is_standalone) = match &config.source {
+            SourceConfig::Directory(path) => (path.display().to_string(), true),
+            SourceConfig::Kubernetes { .. } => ("kubernetes".to_owned(), false),
+        };
+        let (registry, events) = StatusRegistry::new(machines.clone(), &store, is_standalone)?;
+        let limit = usize::try_from(config.limits.discovered_machines).unwrap_or(usize::MAX);
+        let site = Self {
+            name: config.site.clone(),
+            instance: instance(),
+            is_standalone,
+            discovered: Discovered::load(store.clone(), limit)?,
+            source: Arc::new(ArcSwap::from_pointee(SourceState { source, ..SourceState::default() })),
+            writes: Arc::default(),
+            store,
+            machines,
+            registry,
+        };
+        Ok(Opened { site, kept, rows, events })
+    }
+}
+
+/// Returns the name of the pod, or of the host if this is not a pod.
+fn instance() -> String {
+    let pod = std::env::var("POD_NAME").ok().filter(|name| !name.is_empty());
+    let host = || nix::unistd::gethostname().ok()?.into_string().ok().filter(|name| !name.is_empty());
+    pod.or_else(host).unwrap_or_else(|| "unnamed".to_owned())
+}

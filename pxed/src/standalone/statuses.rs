@@ -1,0 +1,23 @@
+//! Sink of statuses if standalone: the store has them already, and there are no Events.
+
+use async_trait::async_trait;
+use bedplate_api::id::MachineName;
+
+use crate::status::project::Part;
+use crate::status::write::WriteOutcome;
+use crate::status::{Event, Kept, StatusSink};
+
+/// The sink that writes nothing.
+#[derive(Debug, Clone, Copy)]
+pub struct StoreOnly;
+
+#[async_trait]
+impl StatusSink for StoreOnly {
+    async fn write(&self, _: &MachineName, _: &Kept, _: Part) -> WriteOutcome {
+        WriteOutcome::Written
+    }
+
+    async fn publish(&self, _: &Event) -> Result<bool, String> {
+        Ok(false)
+    }
+}
