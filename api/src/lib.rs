@@ -7,6 +7,7 @@
 pub mod condition;
 pub mod crds;
 pub mod id;
+pub mod image_reference;
 pub mod kernel_argument;
 pub mod reason;
 mod schema;

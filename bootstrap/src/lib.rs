@@ -34,6 +34,7 @@ pub use destination::{Authorities, Destination, NamedCluster, destination, named
 pub use discovery::{Discovery, HashCaError, JoinIdentity, ca_cert_hashes, join_kubeconfig};
 pub use kubelet::{Reconfiguration, reconfigure_kubelet};
 pub use mistake::{Mistake, RenderKubeadmError};
+pub use template::check;
 
 /// Where kubeadm's configuration lies in the slot.
 pub const KUBEADM_CONFIG: &str = "/run/bedplate/kubeadm.yaml";

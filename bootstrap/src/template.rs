@@ -8,13 +8,17 @@ use std::io::Read;
 
 use base64::Engine;
 use base64::engine::general_purpose::STANDARD;
-use bedplate_api::configuration::{ContainerNetwork, FileEncoding, FileSpec, NodeRole, Template};
+use bedplate_api::configuration::{ContainerNetwork, FileEncoding, FileSpec, NodeImage, NodeRole, Template};
+use bedplate_api::image_reference::{ParseReferenceError, Reference};
+use x509_parser::pem::Pem;
 use zeroize::Zeroizing;
 
 use crate::bind::{Bind, below, hidden_by, plain_path};
 use crate::mistake::RenderKubeadmError;
 use crate::unit;
 
+/// Begins a reference to an image that is on the hosts.
+const LAYOUT: &str = "oci:";
 /// Maximum size of a file after decoding, in bytes.
 const MAX_FILE_BYTES: u64 = 8 << 20;
 
@@ -32,6 +36,14 @@ impl fmt::Display for CheckTemplateError {
 /// One reason for which each host refuses a template. The text begins with the field below `template`.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub enum Refusal {
+    /// A reference that no registry can be asked for.
+    #[error("image.reference: {0}")]
+    Reference(ParseReferenceError),
+    /// Authorities that no registry's certificate can be verified by.
+    #[error(
+        "image.caBundle has no certificate in PEM form, or one that cannot be read: correct the MachineConfiguration"
+    )]
+    Authorities,
     /// What kubeadm, the kubelet or the API server would refuse.
     #[error("kubernetes: {0}")]
     Kubernetes(RenderKubeadmError),
@@ -110,7 +122,7 @@ pub enum Refusal {
 /// # Errors
 /// Everything for which each host refuses it.
 pub fn check(template: &Template) -> Result<(), CheckTemplateError> {
-    let mut refusals = Vec::new();
+    let mut refusals = check_image(&template.image);
     match crate::render_anywhere(&template.kubernetes) {
         Ok(rendered) => refusals.extend(unit::render(&rendered, template).err().map(Refusal::Commands)),
         Err(error) => refusals.push(Refusal::Kubernetes(error)),
@@ -204,6 +216,19 @@ pub fn decode(
             Ok(content)
         }
     }
+}
+
+fn check_image(image: &NodeImage) -> Vec<Refusal> {
+    let reference = Some(&image.reference).filter(|reference| !reference.starts_with(LAYOUT));
+    let reference = reference.and_then(|reference| Reference::parse(reference).err()).map(Refusal::Reference);
+    let authorities =
+        image.ca_bundle.as_ref().filter(|pem| !is_certificates(pem)).map(|_| Refusal::Authorities);
+    reference.into_iter().chain(authorities).collect()
+}
+
+fn is_certificates(pem: &str) -> bool {
+    let blocks: Result<Vec<Pem>, _> = Pem::iter_from_buffer(pem.as_bytes()).collect();
+    blocks.is_ok_and(|blocks| blocks.iter().any(|block| block.label == "CERTIFICATE"))
 }
 
 fn network(template: &Template) -> ContainerNetwork {
@@ -302,7 +327,7 @@ mod tests {
     }
 
     /// Names of all variants; a new one is not compiled without its name here.
-    const KINDS: [&str; 10] = [
+    const KINDS: [&str; 12] = [
         "Kubernetes",
         "Parameter",
         "Text",
@@ -313,6 +338,8 @@ mod tests {
         "Large",
         "Hidden",
         "Commands",
+        "Reference",
+        "Authorities",
     ];
 
     fn kind(refusal: &Refusal) -> &'static str {
@@ -327,8 +354,13 @@ mod tests {
             Refusal::Large { .. } => KINDS[7],
             Refusal::Hidden { .. } => KINDS[8],
             Refusal::Commands(_) => KINDS[9],
+            Refusal::Reference(_) => KINDS[10],
+            Refusal::Authorities => KINDS[11],
         }
     }
+
+    /// Not a certificate.
+    const KEY: &str = "-----BEGIN PUBLIC KEY-----\nAAAA\n-----END PUBLIC KEY-----\n";
 
     fn file(path: &str) -> Value {
         json!([{ "path": path, "content": "x" }])
@@ -343,9 +375,17 @@ mod tests {
     #[test]
     fn every_refusal_that_needs_no_host_is_found_in_the_template() {
         let control_plane = json!({ "version": "v1.34.4", "role": "ControlPlane" });
+        let image = |reference: &str, authorities: Option<&str>| json!({ "image": { "reference": reference, "allowTag": true, "caBundle": authorities } });
         let encoded = |encoding: &str, content: &str| json!({ "files": [{ "path": "/a", "content": content, "encoding": encoding }] });
         let mut seen = BTreeSet::new();
         for (more, expected, field) in [
+            (
+                image("r.example/Node:1", None),
+                "Reference",
+                "image.reference: \"Node\" is not a valid repository",
+            ),
+            (image("r.example/node", Some("CA")), "Authorities", "image.caBundle "),
+            (image("r.example/node", Some(KEY)), "Authorities", "image.caBundle "),
             (json!({ "kubernetes": { "version": "v1.20.0" } }), "Kubernetes", "kubernetes: "),
             (json!({ "preKubeadmCommands": ["a\0b"] }), "Commands", "preKubeadmCommands[0] must not hold"),
             (json!({ "sysctls": { "a b": "1" } }), "Parameter", "sysctls: \"a b\""),
@@ -408,8 +448,11 @@ mod tests {
     #[test]
     fn template_that_hosts_take_is_not_refused() {
         let from = json!({ "secret": { "namespace": "ns", "name": "s", "key": "k" } });
+        let certificate = "a comment\n-----BEGIN CERTIFICATE-----\nAAAA\n-----END CERTIFICATE-----\n";
         for more in [
             json!({}),
+            json!({ "image": { "reference": "oci:/Images:1", "allowTag": true } }),
+            json!({ "image": { "reference": "r.example:5000/a/node", "allowTag": true, "caBundle": certificate } }),
             json!({ "files": [{ "path": "/etc/a", "contentFrom": from, "encoding": "gzip+base64" }] }),
             json!({ "files": [{ "path": "/etc/a", "content": "aGVs\nbG8=", "encoding": "base64" }] }),
             json!({ "files": [{ "path": "/etc/a", "content": packed(8 << 20), "encoding": "gzip+base64" }] }),

@@ -8,6 +8,7 @@ pub(crate) mod rollback;
 use bedplate_api::configuration::MachineConfiguration;
 use bedplate_api::machine::Machine;
 use bedplate_api::version::MachineConfigurationVersion;
+use bedplate_bootstrap::check;
 use serde_json::{Value, json};
 use thiserror::Error;
 
@@ -136,12 +137,21 @@ async fn list(desk: &Desk, page: &mut Page<'_>) -> Result<(), RunError> {
 
 async fn diff(desk: &Desk, arguments: &ConfigDiff, page: &mut Page<'_>) -> Result<(), RunError> {
     let described = described(desk, &arguments.name).await?;
+    // pxed has checked its manifests, and may conceal what is in them.
+    let template = Some(&described.configuration.spec.template).filter(|_| described.origin.is_empty());
+    let refusals = template.and_then(|template| check(template).err()).unwrap_or_default().0;
+    if !refusals.is_empty() && !page.is_json() {
+        // First: an edit that is refused is in no version, and there may be none.
+        let text = render::refusals(&arguments.name, &refusals, page.look());
+        page.print(text)?;
+    }
     let (from, to) = history::pair(&described, arguments.from, arguments.to)?;
     if page.is_json() {
+        let refusals: Vec<String> = refusals.iter().map(|why| format!("spec.template.{why}")).collect();
         let part = |version: &MachineConfigurationVersion| json!({ "version": version.spec.version, "template": version.spec.template });
         return page.json(&json!({
             "configuration": arguments.name, "from": part(from), "to": part(to),
-            "changes": changes::changes(&json!(from.spec.template), &json!(to.spec.template)),
+            "changes": changes::changes(&json!(from.spec.template), &json!(to.spec.template)), "refusals": refusals,
         }));
     }
     let look = page.look();

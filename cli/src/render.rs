@@ -22,7 +22,9 @@ use serde::{Deserialize, Serialize};
 use uuid::Uuid;
 
 pub(crate) use awaited::awaited;
-pub(crate) use configuration::{Described, configuration, configurations, difference, history, used};
+pub(crate) use configuration::{
+    Described, configuration, configurations, difference, history, refusals, used,
+};
 pub(crate) use install::steps;
 pub(crate) use machine::show;
 pub(crate) use operation::{operations, power, progress};

@@ -25,7 +25,6 @@ pub mod node;
 mod partial;
 mod pin;
 mod reach;
-mod reference;
 mod registry;
 mod resolution;
 mod source;

@@ -14,6 +14,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use bedplate_api::id::Digest;
+use bedplate_api::image_reference::Reference;
 use reqwest::header::{ACCEPT, AUTHORIZATION, CONTENT_RANGE, RANGE, RETRY_AFTER, WWW_AUTHENTICATE};
 use reqwest::{Certificate, Client, RequestBuilder, Response, StatusCode};
 use serde::Deserialize;
@@ -29,7 +30,6 @@ use crate::manifest::{INDEX_TYPE, LARGEST_MANIFEST, MANIFEST_TYPE};
 use crate::node::{DOCKER_INDEX_TYPE, DOCKER_MANIFEST_TYPE};
 use crate::partial::blocking;
 use crate::reach::{self, Confined, MAX_REDIRECTS, Reach};
-use crate::reference::Reference;
 use crate::source::{Access, Options};
 use crate::store::{Tell, digest_of};
 

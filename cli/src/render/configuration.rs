@@ -6,6 +6,7 @@
 use bedplate_api::configuration::{Condition, MachineConfiguration, Template, UpdateStrategyType};
 use bedplate_api::machine::{Applied, ConfigurationRef, Machine, Phase, Selected};
 use bedplate_api::version::MachineConfigurationVersion;
+use bedplate_bootstrap::template::Refusal;
 use serde::{Deserialize, Serialize};
 
 use super::machine::{applied, conditions, phase_paint};
@@ -248,6 +249,16 @@ fn summary_of(changes: Option<&[String]>) -> String {
         Some([]) => "nothing".to_owned(),
         Some(changes) => changes::line(changes),
     }
+}
+
+/// Prints the fields because of which no host can make a node of a template.
+pub(crate) fn refusals(name: &str, refusals: &[Refusal], look: Look) -> String {
+    let heading = format!(
+        "MachineConfiguration {}: no host can make a node of its template, so it becomes no version",
+        clean(name)
+    );
+    let lines = refusals.iter().map(|why| format!("  {}\n", clean(&format!("spec.template.{why}"))));
+    format!("{}\n{}\n", look.paint(Paint::Bad, &heading), lines.collect::<String>())
 }
 
 /// What two templates differ in, as unified difference of their YAML; `None`: they cannot be written so.

@@ -37,6 +37,19 @@ fn history_has_a_line_for_each_version_and_what_it_changed() {
 }
 
 #[test]
+fn refusals_of_a_template_name_the_fields() {
+    let mut template = described().configuration.spec.template;
+    template.sysctls.insert("a b".to_owned(), "1".to_owned());
+    template.image.reference = "r.example/Node".to_owned();
+    let found = bedplate_bootstrap::check(&template).unwrap_err().0;
+    let text = refusals("workers", &found, look());
+    assert!(text.contains("MachineConfiguration workers: no host can make a node of its template"), "{text}");
+    for field in ["\n  spec.template.image.reference: ", "\n  spec.template.sysctls: "] {
+        assert!(text.contains(field), "{text}");
+    }
+}
+
+#[test]
 fn c4_what_a_rollout_waits_for_and_what_a_person_has_to_see_to_are_shown_of_a_configuration() {
     let is = |type_: &str, status: &str, reason: &str, message: &str| {
         json!({ "type": type_, "status": status,

@@ -10,7 +10,7 @@ use kube::Client;
 use kube::api::{Patch, PatchParams};
 use serde_json::{Value, json};
 
-use super::cluster::{admin, api, configuration, create, machine, version};
+use super::cluster::{admin, api, configuration, create, machine, version, with};
 
 /// For anything on a busy machine.
 const DEADLINE: Duration = Duration::from_secs(60);
@@ -265,6 +265,14 @@ async fn versions_of_a_cluster_are_shown_with_what_they_changed() {
     let json = bedplate(&["config", "history", "cli-shown", "-o", "json"]);
     let json: Value = serde_json::from_slice(&json.stdout).unwrap();
     assert_eq!(json["versions"][0]["machines"], json!(["cli-5"]));
+    let invalid = json!({ "spec": { "template": { "sysctls": { "a b": "1" } } } });
+    create(&client, &with(&configuration("cli-invalid"), &invalid)).await;
+    let refused = text(&bedplate(&["config", "diff", "cli-invalid"]));
+    assert!(refused.contains("no host can make a node of its template"), "{refused}");
+    assert!(
+        refused.contains("  spec.template.sysctls: \"a b\" is not the name of a kernel parameter"),
+        "{refused}"
+    );
     let absent = bedplate(&["config", "diff", "cli-shown", "--from", "7"]);
     assert_eq!(absent.status.code(), Some(1));
     let said = text(&absent);

@@ -1,42 +1,56 @@
 //! Pure: the reference of an image in a registry taken apart, as Docker writes it: `[registry/]repository[:tag][@digest]`.
 //!
-//! By hand: a regular expression for it costs every program that links this crate a megabyte. Called by `registry`.
+//! By hand: a regular expression for it costs every program that links this crate a megabyte. Called by the crates that fetch images, and
+//! that check templates.
 
-use bedplate_api::id::Digest;
 use thiserror::Error;
 
-const MOST_NAME: usize = 255;
-const MOST_TAG: usize = 128;
+use crate::id::Digest;
+
+const MAX_REPOSITORY_BYTES: usize = 255;
+const MAX_TAG_BYTES: usize = 128;
 /// The registry that is meant where none is named, and how it is reached.
 const HUB: &str = "docker.io";
 const HUB_HOST: &str = "index.docker.io";
 
 /// A reference.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub(crate) struct Reference {
+pub struct Reference {
     /// Host name or IPv4 address of the registry, with its port if there is one.
-    pub(crate) registry: String,
-    pub(crate) repository: String,
-    pub(crate) tag: Option<String>,
-    pub(crate) digest: Option<Digest>,
+    pub registry: String,
+    /// Path of the repository.
+    pub repository: String,
+    /// Tag, if there is one.
+    pub tag: Option<String>,
+    /// Digest, if there is one.
+    pub digest: Option<Digest>,
 }
 
-/// Why a text is no reference.
-#[derive(Debug, Error, PartialEq, Eq)]
-pub(crate) enum ParseReferenceError {
-    #[error("{0:?} is no registry's host name with or without a port")]
+/// Error of a text that is not a reference.
+#[derive(Debug, Clone, Error, PartialEq, Eq)]
+pub enum ParseReferenceError {
+    /// Not the host of a registry.
+    #[error("{0:?} is not a valid registry; use a host name, with or without a port")]
     Registry(String),
-    #[error("{0:?} is no repository: lower-case letters and digits, parted by `/`, `.`, `_`, `__` or `-`")]
+    /// Not the path of a repository.
+    #[error(
+        "{0:?} is not a valid repository; use lower-case letters and digits, separated by `/`, `.`, `_`, `__` or `-`"
+    )]
     Repository(String),
-    #[error("{0:?} is no tag: letters, digits, `_`, `.` and `-`, at most {MOST_TAG}")]
+    /// Not a tag.
+    #[error("{0:?} is not a valid tag; use letters, digits, `_`, `.` and `-`, at most {MAX_TAG_BYTES}")]
     Tag(String),
-    #[error("{0:?} is no digest: `sha256:` and 64 hex digits")]
+    /// Not a digest.
+    #[error("{0:?} is not a valid digest; use `sha256:` and 64 hex digits")]
     Digest(String),
 }
 
 impl Reference {
     /// Takes a text apart.
-    pub(crate) fn parse(text: &str) -> Result<Self, ParseReferenceError> {
+    ///
+    /// # Errors
+    /// The part that is invalid.
+    pub fn parse(text: &str) -> Result<Self, ParseReferenceError> {
         let (rest, digest) = match text.split_once('@') {
             Some((rest, digest)) => {
                 (rest, Some(digest.parse().map_err(|_| ParseReferenceError::Digest(digest.to_owned()))?))
@@ -56,7 +70,7 @@ impl Reference {
             return Err(ParseReferenceError::Registry(registry.to_owned()));
         }
         let registry = if registry == HUB_HOST { HUB } else { registry };
-        if repository.len() > MOST_NAME || !repository.split('/').all(is_component) {
+        if repository.len() > MAX_REPOSITORY_BYTES || !repository.split('/').all(is_component) {
             return Err(ParseReferenceError::Repository(repository.to_owned()));
         }
         let official = registry == HUB && !repository.contains('/');
@@ -64,15 +78,17 @@ impl Reference {
         Ok(Self { registry: registry.to_owned(), repository, tag: tag.map(str::to_owned), digest })
     }
 
-    /// Who is asked for what is in this registry.
-    pub(crate) fn host(&self) -> &str {
+    /// Returns the host to which requests for the registry go.
+    pub fn host(&self) -> &str {
         if self.registry == HUB { HUB_HOST } else { &self.registry }
     }
 }
 
 fn is_tag(text: &str) -> bool {
     let word = |c: char| c.is_ascii_alphanumeric() || c == '_';
-    text.len() <= MOST_TAG && text.starts_with(word) && text.chars().all(|c| word(c) || c == '.' || c == '-')
+    text.len() <= MAX_TAG_BYTES
+        && text.starts_with(word)
+        && text.chars().all(|c| word(c) || c == '.' || c == '-')
 }
 
 fn is_registry(text: &str) -> bool {
@@ -135,7 +151,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_no_reference_is_refused_with_the_part_that_is_wrong() {
+    fn invalid_reference_is_refused_with_the_part_that_is_wrong() {
         let digest = format!("@sha256:{}", "f".repeat(64));
         for (text, part) in [
             ("", "repository"),
@@ -156,7 +172,7 @@ mod tests {
             ("a.example/x:", "tag"),
         ] {
             let error = Reference::parse(text).unwrap_err().to_string();
-            assert!(error.contains(&format!("is no {part}")), "{text:?}: {error}");
+            assert!(error.contains(&format!("is not a valid {part}")), "{text:?}: {error}");
         }
         assert!(Reference::parse(&"a".repeat(256)).is_err());
     }
