@@ -7,6 +7,7 @@ use k8s_openapi::apimachinery::pkg::apis::meta::v1::{Condition, Time};
 
 use crate::configuration::MachineConfigurationStatus;
 use crate::machine::MachineStatus;
+use crate::operation::MachineOperationStatus;
 use crate::reason::ConditionReason;
 use crate::reason::machine::ReadyReason;
 use crate::version::MachineConfigurationVersionStatus;
@@ -58,6 +59,12 @@ impl AsMut<Vec<Condition>> for MachineConfigurationVersionStatus {
     }
 }
 
+impl AsMut<Vec<Condition>> for MachineOperationStatus {
+    fn as_mut(&mut self) -> &mut Vec<Condition> {
+        &mut self.conditions
+    }
+}
+
 /// Sets a condition of a status, or of a list. The reason selects the type. The transition time changes only with the condition's status.
 ///
 /// `generation`: `metadata.generation` of the object that the writer acted on. `None` if the condition does not follow the spec: a
@@ -91,6 +98,18 @@ pub fn set_ready(
     now: Timestamp,
 ) {
     put(status.as_mut(), (ReadyReason::TYPE, state.into(), reason, message), generation, now);
+}
+
+/// Sets a condition that shows the reason of another one, or of a status.
+pub fn set_derived(
+    status: &mut impl AsMut<Vec<Condition>>,
+    type_: &str,
+    state: impl Into<ConditionState>,
+    (reason, message): (&str, &str),
+    generation: Option<i64>,
+    now: Timestamp,
+) {
+    put(status.as_mut(), (type_, state.into(), reason, message), generation, now);
 }
 
 fn put(

@@ -37,23 +37,21 @@ use crate::selector::MachineSelector;
     doc = "What the nodes of some Machines are to be. Every edit of the template goes into a MachineConfigurationVersion.",
     validation = Rule::new("self.metadata.name.size() <= 240")
         .message("the name of a MachineConfiguration must have at most 240 characters, so that the names of its versions fit"),
+    printcolumn(name = "Ready", type_ = "string", json_path = r#".status.conditions[?(@.type=="Ready")].status"#),
+    printcolumn(name = "Reason", type_ = "string", json_path = r#".status.conditions[?(@.type=="Ready")].reason"#),
     printcolumn(name = "Latest", type_ = "integer", json_path = ".status.latestVersion"),
     printcolumn(name = "Deployed", type_ = "integer", json_path = ".status.deployedVersion"),
-    printcolumn(name = "Strategy", type_ = "string", json_path = ".spec.updateStrategy.type"),
     printcolumn(name = "Selected", type_ = "integer", json_path = ".status.machines.selected"),
     printcolumn(name = "Applied", type_ = "integer", json_path = ".status.machines.applied"),
     printcolumn(name = "Outdated", type_ = "integer", json_path = ".status.machines.outdated"),
-    printcolumn(
-        name = "Progress",
-        type_ = "string",
-        json_path = r#".status.conditions[?(@.type=="Progressing")].reason"#
-    ),
-    printcolumn(
-        name = "Degraded",
-        type_ = "string",
-        json_path = r#".status.conditions[?(@.type=="Degraded")].status"#
-    ),
     printcolumn(name = "Age", type_ = "date", json_path = ".metadata.creationTimestamp"),
+    printcolumn(
+        name = "Message",
+        type_ = "string",
+        json_path = r#".status.conditions[?(@.type=="Ready")].message"#,
+        priority = 1
+    ),
+    printcolumn(name = "Strategy", type_ = "string", json_path = ".spec.updateStrategy.type", priority = 1),
     printcolumn(name = "Priority", type_ = "integer", json_path = ".spec.priority", priority = 1),
     printcolumn(name = "Kubernetes", type_ = "string", json_path = ".spec.template.kubernetes.version", priority = 1),
     printcolumn(name = "Image", type_ = "string", json_path = ".spec.template.image.reference", priority = 1)
@@ -158,6 +156,9 @@ fn yes() -> bool {
 #[derive(KubeSchema, Serialize, Deserialize, Debug, Clone, PartialEq, Default)]
 #[serde(rename_all = "camelCase")]
 pub struct MachineConfigurationStatus {
+    /// Generation of the spec that condition `Ready` was derived from. -1 before the first time.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub observed_generation: Option<i64>,
     /// The highest version number ever made; it is never used again.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schemars(range(min = 0))]
@@ -174,7 +175,7 @@ pub struct MachineConfigurationStatus {
     #[schemars(length(max = 16))]
     #[x_kube(merge_strategy = ListMerge::Map(vec!["machine".into()]))]
     pub rollout_failures: Vec<RolloutFailure>,
-    /// `Progressing` and `Degraded`. At most 16. Not set without a cluster.
+    /// `Ready`, `Progressing` and `Degraded`, and `Stalled` while only a user can continue. At most 16. Not set without a cluster.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     #[schemars(length(max = 16))]
     #[x_kube(merge_strategy = ListMerge::Map(vec!["type".into()]))]

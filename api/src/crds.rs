@@ -4,7 +4,7 @@
 //! `null` (else CEL's `has()` would take it for a value), unsigned formats go, which Kubernetes does not know, and each list without
 //! a type is `atomic`.
 //!
-//! A Machine that no program has reported on has `status.observedGeneration: -1`, so that kstatus does not read it as current.
+//! A new object has `status.observedGeneration: -1`, so that kstatus does not read it as current.
 //!
 //! Pure: no clock, no file, no socket.
 

@@ -29,9 +29,22 @@ pub const POWER_OPERATIONS: [&str; 4] = ["powerOn", "powerOff", "powerCycle", "r
 pub const AGENT_OPERATIONS: [&str; 5] =
     ["reboot", "shutdown", "restartService", "packetCapture", "applyConfiguration"];
 
-/// On an applyConfiguration with `disruption=allow`: the condition by which the agent says that the Pods have left the Node, and that
-/// it may be deleted, so that the host is paved anew. An agent may not delete a Node; the controller does it.
-pub const DRAINED: &str = "Drained";
+/// Types of conditions.
+pub mod condition_type {
+    /// The operation is Complete. Written with the state.
+    pub const COMPLETE: &str = "Complete";
+    /// The operation has Failed. Written with the state.
+    pub const FAILED: &str = "Failed";
+    /// The operation has Failed, for tools that read objects as kstatus does. Written with the state.
+    pub const STALLED: &str = "Stalled";
+    /// The Machine is paused, so that the time in which the operation must be taken does not run. Written by bedplate-controller.
+    pub const SUSPENDED: &str = "Suspended";
+    /// The Node is cordoned for the operation. Written by the agent.
+    pub const CORDONED: &str = "Cordoned";
+    /// The Pods of an applyConfiguration with `disruption=allow` were evicted. bedplate-controller deletes the Node, so that the host is
+    /// repaved: an agent may not. Written by the agent.
+    pub const DRAINED: &str = "Drained";
+}
 
 /// Something to be done once.
 #[derive(CustomResource, KubeSchema, Serialize, Deserialize, Debug, Clone, PartialEq)]
@@ -52,7 +65,10 @@ pub const DRAINED: &str = "Drained";
     printcolumn(name = "Reason", type_ = "string", json_path = ".status.reason"),
     printcolumn(name = "Age", type_ = "date", json_path = ".metadata.creationTimestamp"),
     printcolumn(name = "Executor", type_ = "string", json_path = ".status.executor", priority = 1),
-    printcolumn(name = "Message", type_ = "string", json_path = ".status.message", priority = 1)
+    printcolumn(name = "Message", type_ = "string", json_path = ".status.message", priority = 1),
+    printcolumn(name = "Total", type_ = "integer", json_path = ".status.counts.total", priority = 1),
+    printcolumn(name = "Complete", type_ = "integer", json_path = ".status.counts.complete", priority = 1),
+    printcolumn(name = "Failed", type_ = "integer", json_path = ".status.counts.failed", priority = 1)
 )]
 #[serde(rename_all = "camelCase")]
 #[x_kube(
@@ -113,7 +129,17 @@ pub struct MachineRef {
 /// How an operation goes.
 #[derive(KubeSchema, Serialize, Deserialize, Debug, Clone, PartialEq, Default)]
 #[serde(rename_all = "camelCase")]
+#[x_kube(
+    validation = Rule::new(
+        "!has(self.conditions) || self.conditions.all(c, !(c.type in ['Complete', 'Failed']) || \
+         (c.status == 'True') == (has(self.state) && self.state == c.type))"
+    )
+    .message("conditions Complete and Failed must be True when state is the same word, and may only be True then")
+)]
 pub struct MachineOperationStatus {
+    /// Generation of the spec whose end the conditions report. -1 before the end.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub observed_generation: Option<i64>,
     /// How far it is.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub state: Option<OperationState>,
@@ -149,7 +175,8 @@ pub struct MachineOperationStatus {
     /// is added later.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub machines: Option<OperationMachines>,
-    /// Conditions, at most 16.
+    /// `Complete` or `Failed`, with the reason of `reason`, after the end; with `Failed` also `Stalled`. `Suspended` while the Machine is
+    /// paused; `Cordoned` and `Drained` of an operation that drains. At most 16.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     #[schemars(length(max = 16))]
     #[x_kube(merge_strategy = ListMerge::Map(vec!["type".into()]))]
@@ -228,14 +255,14 @@ pub struct OperationCounts {
 #[derive(KubeSchema, Serialize, Deserialize, Debug, Clone, PartialEq, Eq, Default)]
 #[serde(rename_all = "camelCase")]
 pub struct OperationMachines {
-    /// Not begun.
+    /// Not started.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     #[schemars(length(max = 10000))]
-    pub waiting: Vec<MachineName>,
-    /// Begun: each has an operation of its own.
+    pub not_started: Vec<MachineName>,
+    /// Started: each has an operation of its own.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     #[schemars(length(max = 10000))]
-    pub begun: Vec<MachineName>,
+    pub started: Vec<MachineName>,
     /// Done.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     #[schemars(length(max = 10000))]

@@ -181,7 +181,10 @@ pub fn tables() -> Vec<(&'static str, Vec<Row>)> {
         rows::<machine::ReadyReason>(),
         rows::<configuration::ProgressingReason>(),
         rows::<configuration::DegradedReason>(),
-        rows::<configuration::ImageResolvedReason>(),
+        rows::<configuration::VersionReadyReason>(),
+        rows::<operation::SuspendedReason>(),
+        rows::<operation::CordonedReason>(),
+        rows::<operation::OperationDrainedReason>(),
         rows::<operation::PendingOperationReason>(),
         rows::<operation::PowerOutcome>(),
         rows::<operation::AgentOutcome>(),
@@ -208,7 +211,7 @@ pub fn of_condition(type_: &str, word: &str) -> Option<Row> {
         .or_else(|| find::<machine::ReadyReason>(type_, word))
         .or_else(|| find::<configuration::ProgressingReason>(type_, word))
         .or_else(|| find::<configuration::DegradedReason>(type_, word))
-        .or_else(|| find::<configuration::ImageResolvedReason>(type_, word));
+        .or_else(|| find::<configuration::VersionReadyReason>(type_, word));
     if own.is_some() || type_ != machine::ReadyReason::TYPE {
         return own;
     }

@@ -46,6 +46,7 @@ use crate::schema::ConfigurationName;
     .message("status.deployed never goes back to false"),
     printcolumn(name = "Configuration", type_ = "string", json_path = ".spec.configurationName"),
     printcolumn(name = "Version", type_ = "integer", json_path = ".spec.version"),
+    printcolumn(name = "Ready", type_ = "string", json_path = r#".status.conditions[?(@.type=="Ready")].status"#),
     printcolumn(name = "Deployed", type_ = "boolean", json_path = ".status.deployed"),
     printcolumn(name = "Machines", type_ = "integer", json_path = ".status.machines"),
     printcolumn(name = "Age", type_ = "date", json_path = ".metadata.creationTimestamp"),
@@ -64,13 +65,13 @@ pub struct MachineConfigurationVersionSpec {
     pub template: Template,
 }
 
-/// The condition of a version whose image is named by a tag: whether `status.imageDigest` says what the tag stands for.
-pub const IMAGE_RESOLVED: &str = "ImageResolved";
-
 /// What became of a version.
 #[derive(KubeSchema, Serialize, Deserialize, Debug, Clone, PartialEq, Default)]
 #[serde(rename_all = "camelCase")]
 pub struct MachineConfigurationVersionStatus {
+    /// Generation of the spec that condition `Ready` was derived from. -1 before the first time.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub observed_generation: Option<i64>,
     /// Whether a Machine uses or has used it; then its spec is fixed.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub deployed: Option<bool>,
@@ -89,7 +90,7 @@ pub struct MachineConfigurationVersionStatus {
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schemars(length(max = 512))]
     pub image_reference: Option<String>,
-    /// `ImageResolved`, of a version whose image is named by a tag. At most 16.
+    /// `Ready`: True if the image is known, so that Machines can use the version. At most 16.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     #[schemars(length(max = 16))]
     #[x_kube(merge_strategy = ListMerge::Map(vec!["type".into()]))]

@@ -13,6 +13,7 @@ use std::time::Duration;
 
 use bedplate_api::configuration::MachineConfiguration;
 use bedplate_api::machine::Machine;
+use bedplate_api::reason::configuration::DegradedReason;
 use bedplate_api::reason::event::ControllerEvent;
 use bedplate_api::version::MachineConfigurationVersion;
 use bedplate_bootstrap::makes_a_cluster;
@@ -23,7 +24,7 @@ use kube::runtime::reflector::ObjectRef;
 use kube::{Api, ResourceExt};
 use serde_json::{Value, json};
 
-pub use self::plan::{Plan, Rolls, plan};
+pub use self::plan::{Plan, Refused, Rolls, plan};
 use crate::cache::index::Index;
 use crate::context::World;
 use crate::engine::write::{
@@ -76,29 +77,24 @@ async fn apply(
         return set_finalizer(&all, configuration, OWN_FINALIZER, true).await;
     }
     let mut failed = Failed::default();
-    let made = match &plan.versions.write {
-        Some(write) => make(write, versions, world).await,
-        None => Ok(()),
+    let invalid = plan.versions.write.as_ref().and_then(|write| invalid(write, world));
+    let reason =
+        if invalid.is_some() { DegradedReason::InvalidTemplate } else { DegradedReason::VersionInvalid };
+    let made = match (&plan.versions.write, invalid) {
+        (_, Some(error)) => Err(error),
+        (Some(write), None) => make(write, versions, world).await,
+        (None, None) => Ok(()),
     };
     let refused = made.as_ref().err().and_then(WriteError::refusal).map(str::to_owned);
     let made = failed.note(made);
     if let Some(write) = plan.versions.write.as_ref().filter(|_| made) {
-        let (reason, note) = match write {
-            Write::Create(object) => {
-                (ControllerEvent::VersionCreated, format!("{} is made of it", object.name_any()))
-            }
-            Write::Copy(object) => {
-                let note = format!("the edit went into {}, which no Machine has used yet", object.name_any());
-                (ControllerEvent::VersionUpdated, note)
-            }
-        };
-        world.news.tell(configuration, reason, &note);
+        report_version(configuration, write, world);
     }
     failed.note(count(configuration, plan, versions, world).await);
     // The status depends on what was made, for it has its number, or says why it was not.
     let mut known = configuration.status.as_ref().and_then(|status| status.latest_version).unwrap_or(0);
     let status = match &refused {
-        Some(why) => plan.status_of(configuration, Some(why), Timestamp::now()),
+        Some(why) => plan.status_of(configuration, Some((reason, why)), Timestamp::now()),
         None => plan.status.clone().filter(|_| made),
     };
     if let Some(status) = status {
@@ -119,6 +115,20 @@ async fn apply(
     }
     failed.note(release(configuration, &plan.versions, known, (versions, world)).await);
     failed.end()
+}
+
+/// Reports a version that was created or changed.
+fn report_version(configuration: &MachineConfiguration, write: &Write, world: &World) {
+    let (reason, note) = match write {
+        Write::Create(object) => {
+            (ControllerEvent::VersionCreated, format!("{} is made of it", object.name_any()))
+        }
+        Write::Copy(object) => {
+            let note = format!("the edit went into {}, which no Machine has used yet", object.name_any());
+            (ControllerEvent::VersionUpdated, note)
+        }
+    };
+    world.news.tell(configuration, reason, &note);
 }
 
 /// Writes into versions how many Machines hold them.
@@ -180,6 +190,14 @@ fn runs_first(configuration: &str, index: &Index) -> bool {
     applied.filter(|applied| applied.name == configuration).any(|applied| makes(applied.version))
 }
 
+/// Returns the error of an edit of which no host can make a node.
+fn invalid(write: &Write, world: &World) -> Option<WriteError> {
+    let (Write::Create(object) | Write::Copy(object)) = write;
+    let is_run = runs_first(&object.spec.configuration_name, &world.stores.index());
+    let why = template::refusal(&object.spec.template, is_run)?;
+    Some(WriteError::Refused { what: called(&**object), why })
+}
+
 /// Makes or changes a version.
 async fn make(
     write: &Write,
@@ -189,10 +207,6 @@ async fn make(
     let versions: Api<MachineConfigurationVersion> = Api::all(world.client.clone());
     let (Write::Create(object) | Write::Copy(object)) = write;
     let (name, what) = (object.name_any(), called(&**object));
-    let is_run = runs_first(&object.spec.configuration_name, &world.stores.index());
-    if let Some(why) = template::refusal(&object.spec.template, is_run) {
-        return Err(WriteError::Refused { what, why });
-    }
     if let Write::Create(object) = write {
         // The one before it may just have been made: the watch of versions is a moment behind that of configurations then.
         let before = version_name(&object.spec.configuration_name, object.spec.version.saturating_sub(1));
@@ -216,7 +230,7 @@ async fn make(
 pub fn status_of(version: &MachineConfigurationVersion, deployed: bool, machines: i32) -> Value {
     let status = version.status.clone().unwrap_or_default();
     let mut body = json!({ "deployed": deployed, "machines": machines });
-    image::keep_in(&mut body, version);
+    image::describe(&mut body, version, Timestamp::now());
     if let Some(time) = status.deployed_time {
         body["deployedTime"] = json!(time);
     } else if deployed {

@@ -3,7 +3,7 @@
 //!
 //! ```text
 //! tag --the registry's answer--> imageDigest --then only--> deployed, selected
-//!  `--no answer--> ImageResolved False --> Degraded of the configuration; asked again, less and less often
+//!  `--no answer--> Ready False --> Degraded of the configuration; asked again, less and less often
 //! ```
 //!
 //! Each version for itself: who waits for a registry holds up nobody else. Versions that name a digest are never asked for. The
@@ -13,12 +13,13 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use bedplate_api::condition::set_condition;
-use bedplate_api::configuration::NodeImage;
+use bedplate_api::configuration::{Condition, NodeImage};
 use bedplate_api::id::Digest;
-use bedplate_api::reason::configuration::ImageResolvedReason;
+use bedplate_api::reason::ConditionReason;
+use bedplate_api::reason::configuration::VersionReadyReason;
 use bedplate_api::reason::event::ControllerEvent;
 use bedplate_api::reason::machine::ConfigurationPendingReason;
-use bedplate_api::version::{IMAGE_RESOLVED, MachineConfigurationVersion, MachineConfigurationVersionStatus};
+use bedplate_api::version::{MachineConfigurationVersion, MachineConfigurationVersionStatus};
 use bedplate_oci::{Access, EnsureImageError, Options, resolve_tag};
 use bedplate_rules::selection::{Choice, Pending, is_deployed, version_name};
 use jiff::Timestamp;
@@ -37,6 +38,8 @@ const LIMIT: Duration = Duration::from_secs(20);
 const STALL: Duration = Duration::from_secs(8);
 /// Begins a reference to what lies on the hosts.
 const LAYOUT: &str = "oci:";
+/// Condition of a version: its image is known.
+const READY: &str = VersionReadyReason::TYPE;
 
 /// Whether an image is named by a tag.
 fn is_tag(image: &NodeImage) -> bool {
@@ -68,9 +71,40 @@ pub fn is_open(version: &MachineConfigurationVersion) -> bool {
 
 /// Why a version's image could not be resolved when that was tried last.
 pub fn failure(version: &MachineConfigurationVersion) -> Option<&str> {
-    let conditions = &version.status.as_ref()?.conditions;
-    let found = conditions.iter().find(|c| c.type_ == IMAGE_RESOLVED && c.status == "False");
+    let found = written(version)
+        .filter(|ready| ready.status == "False" && ready.observed_generation == version.metadata.generation);
     found.filter(|_| is_open(version)).map(|c| c.message.as_str())
+}
+
+/// Returns condition `Ready` as the version has it.
+fn written(version: &MachineConfigurationVersion) -> Option<&Condition> {
+    version.status.as_ref()?.conditions.iter().find(|condition| condition.type_ == READY)
+}
+
+/// Returns condition `Ready` as it must be. None: the registry has not been asked yet.
+fn ready(version: &MachineConfigurationVersion, now: Timestamp) -> Option<Condition> {
+    let mut own: Vec<Condition> = written(version).cloned().into_iter().collect();
+    if !is_open(version) && version.metadata.deletion_timestamp.is_none() {
+        let image = &version.spec.template.image;
+        let (reason, message) = match resolved_by_hosts(image) {
+            Some(why) => (
+                VersionReadyReason::ImageResolvedByHosts,
+                format!("each host resolves the tag: the image {why}"),
+            ),
+            None if is_tag(image) => (VersionReadyReason::ImageResolved, String::new()),
+            None => (VersionReadyReason::ImagePinned, String::new()),
+        };
+        set_condition(&mut own, true, reason, &message, version.metadata.generation, now);
+    }
+    own.pop()
+}
+
+/// Returns true if `Ready` of a version is as it must be.
+pub fn is_described(version: &MachineConfigurationVersion) -> bool {
+    let ready = ready(version, Timestamp::UNIX_EPOCH);
+    let observed = version.status.as_ref().and_then(|status| status.observed_generation);
+    ready.is_none()
+        || written(version) == ready.as_ref() && observed == ready.and_then(|c| c.observed_generation)
 }
 
 /// A choice, once the image of what is chosen is known: a version is not locked before.
@@ -171,31 +205,30 @@ fn answered(
         Ok(digest) => {
             status.image_digest = Some(*digest);
             status.image_reference = Some(version.spec.template.image.reference.clone());
-            set_condition(&mut status, true, ImageResolvedReason::Resolved, "", generation, now);
+            set_condition(&mut status, true, VersionReadyReason::ImageResolved, "", generation, now);
         }
         Err(why) => {
             (status.image_digest, status.image_reference) = (None, None);
-            set_condition(&mut status, false, ImageResolvedReason::Unresolved, &why, generation, now);
+            set_condition(&mut status, false, VersionReadyReason::ImageUnresolved, &why, generation, now);
         }
     }
+    status.observed_generation = generation;
     status
 }
 
-/// What of a version's status is written here, into `body`, as it stands in the version: by whoever writes the rest of it.
-pub fn keep_in(body: &mut serde_json::Value, version: &MachineConfigurationVersion) {
-    let Some(status) = &version.status else { return };
-    if !is_tag(&version.spec.template.image) {
-        return;
+/// Adds to the status of a version, which is written as a whole: its image as far as the version has it, and `Ready`.
+pub fn describe(body: &mut serde_json::Value, version: &MachineConfigurationVersion, now: Timestamp) {
+    if let Some(status) = version.status.as_ref().filter(|_| is_tag(&version.spec.template.image)) {
+        if let Some(digest) = &status.image_digest {
+            body["imageDigest"] = json!(digest);
+        }
+        if let Some(reference) = &status.image_reference {
+            body["imageReference"] = json!(reference);
+        }
     }
-    if let Some(digest) = &status.image_digest {
-        body["imageDigest"] = json!(digest);
-    }
-    if let Some(reference) = &status.image_reference {
-        body["imageReference"] = json!(reference);
-    }
-    let own: Vec<_> = status.conditions.iter().filter(|c| c.type_ == IMAGE_RESOLVED).collect();
-    if !own.is_empty() {
-        body["conditions"] = json!(own);
+    if let Some(ready) = ready(version, now) {
+        body["observedGeneration"] = json!(ready.observed_generation);
+        body["conditions"] = json!([ready]);
     }
 }
 
@@ -255,7 +288,7 @@ mod tests {
                 serde_json::from_value(json!({ "name": "w", "version": 1, "source": "Reference" })).unwrap();
             Choice::Select(Select { selected, lock })
         };
-        let failed = json!([{ "type": IMAGE_RESOLVED, "status": "False", "reason": "Unresolved", "message": "away",
+        let failed = json!([{ "type": READY, "status": "False", "reason": "ImageUnresolved", "message": "away",
             "lastTransitionTime": "2026-01-01T00:00:00Z" }]);
         let open = tagged(&json!({ "conditions": failed }));
         let Choice::Pending(pending) = once_resolved(select(true), false, &[&open]) else { panic!() };
@@ -281,5 +314,48 @@ mod tests {
         let body = status_of(&version, true, 3);
         assert_eq!((&body["imageDigest"], &body["imageReference"]), (&json!(digest()), &json!(TAG)));
         assert_eq!(body["conditions"][0]["status"], "True");
+    }
+
+    #[test]
+    fn version_is_ready_as_soon_as_its_image_is_known() {
+        let secret = json!({ "namespace": "n", "name": "s" });
+        let known = json!({ "imageDigest": digest(), "imageReference": TAG });
+        for (image, status, reason) in [
+            (json!({ "reference": format!("r.example/node@{}", digest()) }), json!({}), "ImagePinned"),
+            (json!({ "reference": TAG, "allowTag": true }), known, "ImageResolved"),
+            (
+                json!({ "reference": TAG, "allowTag": true, "pullSecretRef": secret }),
+                json!({}),
+                "ImageResolvedByHosts",
+            ),
+        ] {
+            let mut version = version(&image, &status);
+            version.metadata.generation = Some(2);
+            assert!(!is_described(&version), "{reason}");
+            let body = status_of(&version, false, 0);
+            let ready = &body["conditions"][0];
+            assert_eq!(
+                (&ready["type"], &ready["status"], &ready["reason"]),
+                (&json!("Ready"), &json!("True"), &json!(reason))
+            );
+            assert_eq!((&ready["observedGeneration"], &body["observedGeneration"]), (&json!(2), &json!(2)));
+            version.status = Some(serde_json::from_value(body).unwrap());
+            assert!(is_described(&version), "{reason}");
+            version.metadata.generation = Some(3);
+            assert!(!is_described(&version), "{reason}: an edit is observed");
+        }
+        let open = tagged(&json!({}));
+        assert!(is_described(&open), "the registry was not asked yet");
+        assert_eq!(status_of(&open, false, 0).get("conditions"), None);
+    }
+
+    #[test]
+    fn failure_of_an_earlier_tag_is_not_that_of_an_edit() {
+        let mut version = tagged(&json!({}));
+        version.metadata.generation = Some(1);
+        version.status = Some(answered(&version, Err("away".to_owned()), Timestamp::UNIX_EPOCH));
+        assert_eq!(failure(&version), Some("away"));
+        version.metadata.generation = Some(2);
+        assert_eq!(failure(&version), None);
     }
 }

@@ -19,7 +19,7 @@ use kube::runtime::reflector::ObjectRef;
 use kube::{Api, ResourceExt};
 
 pub use self::fan_out::FINALIZER;
-pub use self::plan::{HELD, Plan, Seen, Since, is_finished, parent_of, plan, state};
+pub use self::plan::{Plan, Seen, Since, is_finished, parent_of, plan, state};
 pub use crate::cache::operations::Whose;
 use crate::context::World;
 use crate::engine::write::{self, Failed, WriteError, apply_labels, apply_status};

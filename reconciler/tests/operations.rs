@@ -176,7 +176,7 @@ async fn o3_parent_is_labeled_before_anything_else_is_written() {
     for more in [
         json!({ "metadata": { "finalizers": [] } }),
         // From before this label.
-        json!({ "status": { "state": "InProgress", "machines": { "waiting": ["a"] } } }),
+        json!({ "status": { "state": "InProgress", "machines": { "notStarted": ["a"] } } }),
         json!({ "status": { "state": "Complete" } }),
     ] {
         let mut new = parent(&more);
@@ -212,7 +212,7 @@ async fn o3_the_finalizer_comes_first_then_the_machines_and_then_a_child() {
     assert_eq!(lines(&asked), ["GET /machines", "PATCH /machineoperations/all/status"]);
     let status = &body(&asked, "PATCH /machineoperations/all/status")["status"];
     assert_eq!((&status["state"], &status["counts"]["pending"]), (&json!("InProgress"), &json!(3)));
-    assert_eq!(status["machines"], json!({ "waiting": ["a", "b", "c"] }));
+    assert_eq!(status["machines"], json!({ "notStarted": ["a", "b", "c"] }));
 
     let begun = parent(&json!({ "status": status }));
     let answers = |asked: &Asked| match asked.line.as_str() {
@@ -238,13 +238,13 @@ async fn o3_the_finalizer_comes_first_then_the_machines_and_then_a_child() {
     assert_eq!(made["spec"], json!({ "operationName": "reboot", "machineRef": { "name": "a" } }));
     assert_eq!(
         body(&asked, "PATCH /machineoperations/all/status")["status"]["machines"],
-        json!({ "begun": ["a", "b"], "waiting": ["c"] })
+        json!({ "started": ["a", "b"], "notStarted": ["c"] })
     );
 }
 
 #[tokio::test]
 async fn o3_by_an_old_state_of_a_parent_no_child_is_made() {
-    let begun = parent(&json!({ "status": { "state": "InProgress", "machines": { "waiting": ["a"] } } }));
+    let begun = parent(&json!({ "status": { "state": "InProgress", "machines": { "notStarted": ["a"] } } }));
     let answers = |asked: &Asked| match asked.line.as_str() {
         "GET /machineoperations/all" => {
             (200, parent(&json!({ "metadata": { "resourceVersion": "8", "finalizers": [] } })))
@@ -259,11 +259,11 @@ async fn o3_by_an_old_state_of_a_parent_no_child_is_made() {
 #[tokio::test]
 async fn o3_a_child_that_is_there_already_is_not_made_again_and_one_that_cannot_be_made_has_failed() {
     let begun =
-        parent(&json!({ "status": { "state": "InProgress", "machines": { "waiting": ["a", "b"] } } }));
+        parent(&json!({ "status": { "state": "InProgress", "machines": { "notStarted": ["a", "b"] } } }));
     for (code, refused, machines) in [
-        (409, true, json!({ "begun": ["a", "b"] })),
-        (422, true, json!({ "begun": ["b"], "failed": ["a"] })),
-        (503, false, json!({ "waiting": ["a", "b"] })),
+        (409, true, json!({ "started": ["a", "b"] })),
+        (422, true, json!({ "started": ["b"], "failed": ["a"] })),
+        (503, false, json!({ "notStarted": ["a", "b"] })),
     ] {
         let answers =
             move |asked: &Asked| match (asked.line.as_str(), asked.body["metadata"]["name"].as_str()) {
@@ -281,7 +281,7 @@ async fn o3_a_child_that_is_there_already_is_not_made_again_and_one_that_cannot_
 
 #[tokio::test]
 async fn o3_what_somebody_else_has_made_in_a_childs_place_does_not_count_for_its_parent() {
-    let begun = parent(&json!({ "status": { "state": "InProgress", "machines": { "waiting": ["a"] } } }));
+    let begun = parent(&json!({ "status": { "state": "InProgress", "machines": { "notStarted": ["a"] } } }));
     // It names the parent as its owner, as anybody may write who makes operations.
     let mut forged = child("a", "Complete");
     for (key, value) in [
@@ -316,7 +316,7 @@ async fn o3_what_somebody_else_has_made_in_a_childs_place_does_not_count_for_its
 #[tokio::test]
 async fn o3_a_child_that_somebody_has_deleted_has_failed_and_is_not_made_again() {
     let begun = parent(
-        &json!({ "status": { "state": "InProgress", "machines": { "begun": ["a"], "complete": ["b"] } } }),
+        &json!({ "status": { "state": "InProgress", "machines": { "started": ["a"], "complete": ["b"] } } }),
     );
     let answers = |asked: &Asked| match asked.line.as_str() {
         "GET /machineoperations/all-a" => refusal(404, "not there"),
@@ -332,7 +332,7 @@ async fn o3_a_child_that_somebody_has_deleted_has_failed_and_is_not_made_again()
 
 #[tokio::test]
 async fn o3_a_parent_that_is_deleted_calls_off_who_was_not_taken_and_waits_for_who_was() {
-    let machines = json!({ "begun": ["a", "b"], "waiting": ["c"] });
+    let machines = json!({ "started": ["a", "b"], "notStarted": ["c"] });
     let deleted =
         parent(&json!({ "metadata": { "deletionTimestamp": OLD, "finalizers": ["bedplate.dev/children"] },
         "status": { "state": "InProgress", "startTime": OLD, "machines": machines } }));
@@ -343,7 +343,7 @@ async fn o3_a_parent_that_is_deleted_calls_off_who_was_not_taken_and_waits_for_w
         json!({ "uid": "uid-all-b", "resourceVersion": "7" }),
         "not if it was just taken"
     );
-    let over = json!({ "complete": ["a"], "failed": ["b"], "waiting": ["c"] });
+    let over = json!({ "complete": ["a"], "failed": ["b"], "notStarted": ["c"] });
     let status = json!({ "state": "Failed", "startTime": OLD, "completionTime": OLD, "machines": over });
     let mut ended = deleted;
     ended["status"] = status;
@@ -355,7 +355,7 @@ async fn o3_a_parent_that_is_deleted_calls_off_who_was_not_taken_and_waits_for_w
 #[tokio::test]
 async fn o8_only_the_node_that_was_cordoned_for_this_very_operation_is_deleted() {
     let now = jiff::Timestamp::now().to_string();
-    let drained = json!({ "type": "Drained", "status": "True", "reason": "PodsLeft", "message": "", "lastTransitionTime": OLD });
+    let drained = json!({ "type": "Drained", "status": "True", "reason": "PodsEvicted", "message": "", "lastTransitionTime": OLD });
     let spec = json!({ "machineRef": { "name": "a" }, "operationName": "applyConfiguration", "parameters": { "disruption": "allow" } });
     let labels = json!({ "bedplate.dev/machine": "a", "bedplate.dev/site": "default" });
     let given = operation(

@@ -426,6 +426,7 @@ fn c4_update_that_was_paused_for_a_missing_node_is_paused_for_a_new_controller()
         ("NodeMissing", "RollingOut", true, true),
         // A later edit was refused.
         ("VersionInvalid", "PausedOnFailure", true, true),
+        ("InvalidTemplate", "PausedOnFailure", true, true),
         ("VersionInvalid", "RollingOut", true, false),
         ("DrainTimedOut", "PausedOnFailure", true, false),
         ("AsExpected", "RollingOut", true, false),

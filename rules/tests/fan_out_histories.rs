@@ -61,7 +61,7 @@ impl World {
     /// One look; `written`: its status is.
     fn turn(&mut self, written: bool) {
         let known = self.known();
-        let gone = |name: &MachineName| known.begun.contains(name).then_some(OperationState::Failed);
+        let gone = |name: &MachineName| known.started.contains(name).then_some(OperationState::Failed);
         let targets = standing(&known, |name| self.children.get(name).copied().or_else(|| gone(name)));
         let now = Now { room: 3, stopped: self.stopped, time: Timestamp::UNIX_EPOCH };
         let fan = plan(&self.parent, &targets, now);
@@ -77,13 +77,19 @@ impl World {
             let status = fan.status;
             let (counts, machines) = (status.counts.clone().unwrap(), status.machines.clone().unwrap());
             assert_eq!(counts.total, counts.pending + counts.in_progress + counts.complete + counts.failed);
-            let lists = [&machines.waiting, &machines.begun, &machines.complete, &machines.failed];
+            let lists = [&machines.not_started, &machines.started, &machines.complete, &machines.failed];
             let all: BTreeSet<_> = lists.into_iter().flatten().collect();
             let total: usize = lists.into_iter().map(Vec::len).sum();
             assert_eq!((all.len(), total), (total, usize::try_from(counts.total).unwrap()));
             assert_eq!(total, self.machines, "a Machine is missing");
-            assert!(machines.begun.iter().all(|name| self.begun.contains(name)), "not started: {machines:?}");
-            assert!(!machines.waiting.iter().any(|name| self.begun.contains(name)), "started: {machines:?}");
+            assert!(
+                machines.started.iter().all(|name| self.begun.contains(name)),
+                "not started: {machines:?}"
+            );
+            assert!(
+                !machines.not_started.iter().any(|name| self.begun.contains(name)),
+                "started: {machines:?}"
+            );
             self.parent.status = Some(status);
         }
     }
@@ -103,7 +109,7 @@ proptest! {
             "apiVersion": "bedplate.dev/v1alpha1", "kind": "MachineOperation", "metadata": { "name": "all" },
             "spec": { "operationName": "reboot", "machineSelector": { "matchLabels": { "a": "b" } },
                 "maxParallel": most, "failureLimit": limit },
-            "status": { "state": "InProgress", "machines": { "waiting": names } },
+            "status": { "state": "InProgress", "machines": { "notStarted": names } },
         })).unwrap();
         let (children, begun) = Default::default();
         let mut world = World { parent, children, begun, stopped: false, machines, most, limit };
@@ -122,7 +128,7 @@ proptest! {
                 Event::Removed(which) if !open.is_empty() => {
                     // Of one that no object tells of yet nobody knows that it was there.
                     let name = &open[which % open.len()];
-                    if world.known().begun.contains(name) {
+                    if world.known().started.contains(name) {
                         world.children.remove(name);
                     }
                 }

@@ -251,7 +251,7 @@ fn o3_children_begin_as_many_at_once_as_may_and_the_parent_sums_them_up() {
     let counts = json!({ "total": 3, "pending": 1, "inProgress": 1, "complete": 1, "failed": 0 });
     let parent = site.until("all", "its sums", |parent| parent["status"]["counts"] == counts);
     assert_eq!(parent["status"]["state"], "InProgress");
-    let machines = json!({ "begun": ["o3-b", "o3-c"], "complete": ["o3-a"] });
+    let machines = json!({ "started": ["o3-b", "o3-c"], "complete": ["o3-a"] });
     assert_eq!(parent["status"]["machines"], machines);
     site.carries_out("o3-b", "all-o3-b", Some("Complete"));
     site.carries_out("o3-c", "all-o3-c", Some("Complete"));
@@ -274,9 +274,15 @@ fn o3_after_the_failure_limit_no_more_begin_and_the_parent_fails_and_says_who() 
     let parent = site.until_state("limit", "Failed");
     let status = &parent["status"];
     assert_eq!((&status["reason"], &status["counts"]["failed"]), (&json!("MachinesFailed"), &json!(1)));
+    let conditions =
+        status["conditions"].as_array().unwrap().iter().map(|c| (&c["type"], &c["status"], &c["reason"]));
+    let conditions: Vec<_> = conditions.collect();
+    let said = ["Failed", "Stalled"].map(|type_| (json!(type_), json!("True"), json!("MachinesFailed")));
+    assert_eq!(conditions, said.each_ref().map(|(type_, status, reason)| (type_, status, reason)));
+    assert_eq!(status["observedGeneration"], parent["metadata"]["generation"]);
     let message = status["message"].as_str().unwrap();
     assert!(message.contains("limit-a") && message.contains("not begun on 2"), "{message}");
-    assert_eq!(status["machines"]["waiting"], json!(["limit-b", "limit-c"]));
+    assert_eq!(status["machines"]["notStarted"], json!(["limit-b", "limit-c"]));
     assert_eq!(site.children("limit"), ["limit-limit-a"]);
 }
 
@@ -315,7 +321,7 @@ fn o3_a_child_that_somebody_deletes_is_not_made_again() {
     }
     site.selecting("gone", "gone", &json!({ "maxParallel": 1 }));
     site.until_children("gone", &["gone-gone-a"]);
-    site.until("gone", "its sums", |parent| parent["status"]["machines"]["begun"] == json!(["gone-a"]));
+    site.until("gone", "its sums", |parent| parent["status"]["machines"]["started"] == json!(["gone-a"]));
     site.objects().delete("mop", "gone-gone-a").unwrap();
     site.until_children("gone", &["gone-gone-b"]);
     site.carries_out("gone-b", "gone-gone-b", Some("Complete"));
@@ -474,7 +480,7 @@ fn o8_the_node_that_was_drained_for_an_operation_is_deleted_so_that_the_host_is_
         site.objects().merge("node", "o8", &patch).unwrap();
     };
     cordon(&uid);
-    let drained = json!({ "type": "Drained", "status": "True", "reason": "PodsLeft", "message": "the Pods have left",
+    let drained = json!({ "type": "Drained", "status": "True", "reason": "PodsEvicted", "message": "the Pods were evicted",
         "lastTransitionTime": "2026-01-01T00:00:00Z" });
     site.agent("o8").merge_status_as(AGENT, "mop", "o8", &json!({ "conditions": [drained] })).unwrap();
     let gone = |node: Option<&Value>| node.is_none().then_some(());

@@ -134,7 +134,7 @@ impl Runner {
         // As it is after the drain, which has written too.
         let running = self.running.as_ref().map(|running| Arc::clone(&running.object));
         let Some(object) = running else { return Outcome::Interrupted };
-        let status = progress::drained(object.status.as_ref(), awaits, self.now());
+        let status = progress::drained(&object, awaits, self.now());
         match self.write(&object, status).await {
             Some(Duration::ZERO) => Outcome::Later(awaits.to_owned()),
             _ => Outcome::Interrupted,

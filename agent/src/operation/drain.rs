@@ -81,7 +81,7 @@ impl Runner {
         let Some(running) = &self.running else { return Err("it is over".to_owned()) };
         let object = Arc::clone(&running.object);
         if !is_cordoned(object.status.as_ref()) {
-            let status = cordoned(object.status.as_ref(), self.now());
+            let status = cordoned(&object, self.now());
             if self.write(&object, status).await != Some(Duration::ZERO) {
                 return Err("the operation cannot be written".to_owned());
             }

@@ -432,8 +432,7 @@ mod tests {
     #[test]
     fn o1_what_has_ended_is_left_alone() {
         let mut over = in_progress(operation("reboot", json!({})), "b1");
-        over.status =
-            Some(ended(over.status.as_ref(), &End::failed(AgentOutcome::TimedOut, "late"), "x", at(1)));
+        over.status = Some(ended(&over, &End::failed(AgentOutcome::TimedOut, "late"), "x", at(1)));
         assert_eq!(decide(&over, None, 2), Next::Ignore);
     }
 
@@ -495,7 +494,7 @@ mod tests {
         let mut drained = in_progress(operation("reboot", json!({"drain": "true"})), "b1");
         let Next::Finish(finish) = decide(&drained, None, 5) else { panic!() };
         assert_eq!(finish.uncordon, None, "there was no node to cordon");
-        drained.status = Some(crate::operation::progress::cordoned(drained.status.as_ref(), at(1)));
+        drained.status = Some(crate::operation::progress::cordoned(&drained, at(1)));
         let Next::Finish(finish) = decide(&drained, None, 5) else { panic!() };
         assert_eq!(finish.uncordon, Some(at(1520)));
     }

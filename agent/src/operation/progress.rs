@@ -2,14 +2,17 @@
 //!
 //! Pure: no clock, no file, no socket. Callers: `plan`, `run`.
 
-use bedplate_api::machine::{Condition, Time};
-use bedplate_api::operation::{DRAINED, MachineOperationStatus, OperationState};
-use bedplate_api::reason::operation::{AgentOutcome, PendingOperationReason};
+use bedplate_api::condition::set_condition;
+use bedplate_api::machine::Time;
+use bedplate_api::operation::condition_type::{CORDONED, DRAINED};
+use bedplate_api::operation::{MachineOperation, MachineOperationStatus, OperationState};
+use bedplate_api::reason::operation::{
+    AgentOutcome, CordonedReason, OperationDrainedReason, PendingOperationReason,
+};
+use bedplate_rules::operation as rules;
 use jiff::Timestamp;
 use serde::{Deserialize, Serialize};
 
-/// The condition that says that the Node was, or was about to be, cordoned for it.
-const CORDONED: &str = "Cordoned";
 /// Longest message of a status.
 const MESSAGE: usize = 4096;
 
@@ -91,36 +94,26 @@ pub fn under_way(before: Option<&MachineOperationStatus>, message: &str) -> Mach
 }
 
 /// The Node is about to be cordoned for it.
-pub fn cordoned(before: Option<&MachineOperationStatus>, now: Timestamp) -> MachineOperationStatus {
-    let mut status = under_way(before, "cordoning the Node");
+pub fn cordoned(operation: &MachineOperation, now: Timestamp) -> MachineOperationStatus {
+    let mut status = under_way(operation.status.as_ref(), "cordoning the Node");
     status.conditions.retain(|condition| condition.type_ != CORDONED);
-    status.conditions.push(Condition {
-        type_: CORDONED.to_owned(),
-        status: "True".to_owned(),
-        reason: "Draining".to_owned(),
-        message: "the Node is cordoned for this operation, and given free after it".to_owned(),
-        last_transition_time: Time(now),
-        observed_generation: None,
-    });
+    let message = "the Node is cordoned for this operation, and uncordoned after its end";
+    set_condition(&mut status, true, CordonedReason::Draining, message, operation.metadata.generation, now);
     status
 }
 
-/// The Pods have left; its Node is to be deleted by who may.
-pub fn drained(
-    before: Option<&MachineOperationStatus>,
-    message: &str,
-    now: Timestamp,
-) -> MachineOperationStatus {
-    let mut status = under_way(before, message);
-    status.conditions.retain(|condition| condition.type_ != DRAINED);
-    status.conditions.push(Condition {
-        type_: DRAINED.to_owned(),
-        status: "True".to_owned(),
-        reason: "PodsLeft".to_owned(),
-        message: "the Pods have left the Node, which may be deleted".to_owned(),
-        last_transition_time: Time(now),
-        observed_generation: None,
-    });
+/// The Pods were evicted; its Node is to be deleted by who may.
+pub fn drained(operation: &MachineOperation, message: &str, now: Timestamp) -> MachineOperationStatus {
+    let mut status = under_way(operation.status.as_ref(), message);
+    let text = "the Pods were evicted from the Node, which may be deleted";
+    set_condition(
+        &mut status,
+        true,
+        OperationDrainedReason::PodsEvicted,
+        text,
+        operation.metadata.generation,
+        now,
+    );
     status
 }
 
@@ -155,18 +148,16 @@ pub fn waits(
 
 /// Ended.
 pub fn ended(
-    before: Option<&MachineOperationStatus>,
+    operation: &MachineOperation,
     end: &End,
     executor: &str,
     now: Timestamp,
 ) -> MachineOperationStatus {
-    let mut status = under_way(before, &end.message);
-    status.state = Some(if end.complete { OperationState::Complete } else { OperationState::Failed });
+    let mut status = operation.status.clone().unwrap_or_default();
     status.start_time.get_or_insert(Time(now));
-    status.completion_time = Some(Time(now));
     status.executor = Some(executor.to_owned());
-    status.reason = Some(end.reason.chars().take(63).collect());
-    status
+    let end = rules::End { complete: end.complete, reason: &end.reason, message: &end.message };
+    rules::ended(status, end, operation.metadata.generation, now)
 }
 
 #[cfg(test)]
@@ -177,18 +168,36 @@ mod tests {
         Timestamp::from_second(1_800_000_000 + seconds).unwrap()
     }
 
+    fn operation(status: &MachineOperationStatus) -> MachineOperation {
+        let object = serde_json::json!({ "metadata": { "name": "o", "generation": 1 }, "status": status,
+            "spec": { "operationName": "reboot", "machineRef": { "name": "a" } } });
+        serde_json::from_value(object).unwrap()
+    }
+
+    #[test]
+    fn o1_conditions_of_an_operation_name_its_generation() {
+        let status = cordoned(&operation(&taken(None, "x", "b0", at(1))), at(2));
+        let status = drained(&operation(&status), "awaits", at(3));
+        let end = End::failed(AgentOutcome::TimedOut, "late");
+        let status = ended(&operation(&status), &end, "x", at(4));
+        let found: Vec<_> =
+            status.conditions.iter().map(|c| (c.type_.as_str(), c.observed_generation)).collect();
+        let types = ["Cordoned", "Drained", "Failed", "Stalled"];
+        assert_eq!(found, types.map(|type_| (type_, Some(1))));
+    }
+
     #[test]
     fn o1_the_boot_in_which_it_was_taken_is_read_back() {
         let status = taken(None, "bedplate-agent/a", "b0", at(1));
-        assert!(!is_cordoned(Some(&status)) && is_cordoned(Some(&cordoned(Some(&status), at(2)))));
+        assert!(!is_cordoned(Some(&status)) && is_cordoned(Some(&cordoned(&operation(&status), at(2)))));
         let expected = Taken { start: at(1), boot_id: Some("b0".to_owned()) };
         assert_eq!(taken_of(Some(&status), at(9)), Some(expected.clone()));
-        let cordon = cordoned(Some(&status), at(2));
+        let cordon = cordoned(&operation(&status), at(2));
         assert_eq!(cordoned_at(Some(&status), at(9)), at(9));
         assert_eq!((cordoned_at(Some(&cordon), at(9)), cordoned_at(Some(&cordon), at(1))), (at(2), at(1)));
         assert_eq!(taken_of(Some(&under_way(Some(&status), "draining")), at(9)), Some(expected));
         let end = ended(
-            Some(&status),
+            &operation(&status),
             &End::failed(AgentOutcome::TimedOut, "x".repeat(5000)),
             "bedplate-agent/a",
             at(9),

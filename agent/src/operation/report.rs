@@ -14,7 +14,7 @@ use super::journal::file::Note;
 use super::ledger::{View, WriteOperationError};
 use super::plan::{Finish, Next, Observed, Standing, later, next};
 use super::progress::{self, End, executor};
-use super::run::{AGAIN, Runner};
+use super::run::{AGAIN, Report, Runner};
 use crate::metrics::METRICS;
 
 /// Delay between two writes that fail.
@@ -25,16 +25,16 @@ const TELL: SignedDuration = SignedDuration::from_secs(10);
 const LAST_WORDS: Duration = Duration::from_secs(5);
 
 impl Runner {
-    /// Says what is being done or awaited, not too often.
+    /// Writes what is done or awaited, not too often. The message in the object is not compared: another version may word it otherwise.
     pub(super) async fn tell(&mut self, message: &str) {
         let now = self.now();
         let Some(running) = &mut self.running else { return };
         let object = Arc::clone(&running.object);
-        let same = object.status.as_ref().is_some_and(|status| status.message.as_deref() == Some(message));
-        if same || (running.told <= now && now < later(running.told, TELL)) {
+        let is_recent = |last: &Report| last.at <= now && now < later(last.at, TELL);
+        if running.report.as_ref().is_some_and(|last| last.is_same(message) || is_recent(last)) {
             return;
         }
-        running.told = now;
+        running.report = Some(Report::of(message, now));
         self.write(&object, progress::under_way(object.status.as_ref(), message)).await;
     }
 
@@ -126,7 +126,7 @@ impl Runner {
             );
         }
         let by = executor(self.parts.machine.as_str());
-        let status = progress::ended(object.status.as_ref(), &end, &by, self.now());
+        let status = progress::ended(&object, &end, &by, self.now());
         let written = self.write(&object, status).await;
         if written == Some(Duration::ZERO) {
             tracing::info!(

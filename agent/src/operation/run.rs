@@ -73,13 +73,29 @@ pub(super) struct Running {
     waits: bool,
     /// How it ends, once that is known.
     pub(super) finish: Option<Finish>,
-    /// When it was last said what is being done.
-    pub(super) told: Timestamp,
+    /// Last report of this process on it.
+    pub(super) report: Option<Report>,
+}
+
+/// Report on an operation under way.
+pub(super) struct Report {
+    pub(super) at: Timestamp,
+    text: String,
+}
+
+impl Report {
+    pub(super) fn of(text: &str, at: Timestamp) -> Self {
+        Self { at, text: text.to_owned() }
+    }
+
+    pub(super) fn is_same(&self, text: &str) -> bool {
+        self.text == text
+    }
 }
 
 impl Running {
     fn of(object: Arc<MachineOperation>) -> Self {
-        Self { object, accepted: false, waits: false, finish: None, told: Timestamp::MIN }
+        Self { object, accepted: false, waits: false, finish: None, report: None }
     }
 }
 

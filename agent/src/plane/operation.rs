@@ -74,7 +74,7 @@ async fn read_again(operations: &Api<MachineOperation>, operation: &MachineOpera
 /// Pure: an executor's fields, for an object that is still of this uid and version. `null` takes away what an earlier step
 /// said; `counts` are the controller's.
 fn patch_body(operation: &MachineOperation, status: &MachineOperationStatus) -> Value {
-    json!({
+    let mut body = json!({
         "metadata": { "uid": operation.uid(), "resourceVersion": operation.resource_version() },
         "status": {
             "state": status.state,
@@ -86,7 +86,12 @@ fn patch_body(operation: &MachineOperation, status: &MachineOperationStatus) -> 
             "bootID": status.boot_id,
             "conditions": status.conditions,
         },
-    })
+    });
+    // Without the value that the definition gives it, an operation under way would be taken for one that has ended.
+    if let Some(generation) = status.observed_generation {
+        body["status"]["observedGeneration"] = json!(generation);
+    }
+    body
 }
 
 #[cfg(test)]

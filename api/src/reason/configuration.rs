@@ -1,4 +1,5 @@
-//! Reasons of the conditions of a MachineConfiguration and of its versions.
+//! Reasons of the conditions of a MachineConfiguration and of its versions. `Ready` of a MachineConfiguration has the reason of the first
+//! condition that is not met: `Ready` of the newest version, `Progressing`, `Degraded`. If all are met it has the reason of `Progressing`.
 //!
 //! Pure.
 
@@ -29,7 +30,9 @@ reasons! {
     /// Reasons of `Degraded`. Written by bedplate-controller.
     pub enum DegradedReason: "Condition Degraded of a MachineConfiguration", condition "Degraded" {
         AsExpected: "No Machine failed.";
-        VersionInvalid: "An edit did not become a version. The message names the fields."
+        InvalidTemplate: "No host can make a node of the template, so the edit did not become a version. The message names the fields."
+            => User, "Correct the fields of the MachineConfiguration; `bedplate config diff NAME` checks them.";
+        VersionInvalid: "The API server rejected the version of an edit. The message has its answer."
             => User, "Correct the fields of the MachineConfiguration.";
         ImageUnresolved: "The image has a tag, and the registry has not resolved it."
             => Registry, "Name the image by its digest, or wait. The message has the registry's answer.";
@@ -51,10 +54,12 @@ reasons! {
 }
 
 reasons! {
-    /// Reasons of `ImageResolved`. Written by bedplate-controller.
-    pub enum ImageResolvedReason: "Condition ImageResolved of a MachineConfigurationVersion", condition "ImageResolved" {
-        Resolved: "The digest of the image's tag is known. All Machines use it.";
-        Unresolved: "The registry has not resolved the tag. The message has its answer."
+    /// Reasons of `Ready` of a version. Written by bedplate-controller.
+    pub enum VersionReadyReason: "Condition Ready of a MachineConfigurationVersion", condition "Ready" {
+        ImagePinned: "The image is named by its digest.";
+        ImageResolved: "The digest of the image's tag is known. All Machines use it.";
+        ImageResolvedByHosts: "Each host resolves the tag: the image needs a Secret, which the controller does not read, or it is on the hosts.";
+        ImageUnresolved: "The registry has not resolved the tag. The message has its answer."
             => Registry, "Name the image by its digest, or wait.";
     }
 }

@@ -1,4 +1,5 @@
-//! Reasons of a MachineOperation: why it waits, and how it ended.
+//! Reasons of a MachineOperation: why it waits, how it ended, and of its conditions. `Complete`, `Failed` and `Stalled` have the reason of
+//! `status.reason`.
 //!
 //! Pure.
 
@@ -12,6 +13,29 @@ reasons! {
             => User, "Unpause it: `kubectl patch machine NAME --type=merge -p '{\"spec\":{\"paused\":false}}'`.";
         MachineNotFound: "The Machine does not exist. The operation fails if it is not created soon."
             => User, "Create the Machine, or correct the name in a new operation.";
+    }
+}
+
+reasons! {
+    /// Reasons of `Suspended`. Written by bedplate-controller.
+    pub enum SuspendedReason: "Condition Suspended of a MachineOperation", condition "Suspended" {
+        MachinePaused: "spec.paused of the Machine is set. The time in which the operation must be taken does not run."
+            => User, "Unpause it: `kubectl patch machine NAME --type=merge -p '{\"spec\":{\"paused\":false}}'`.";
+        Resumed: "The Machine is no longer paused. The time in which the operation must be taken runs since then.";
+    }
+}
+
+reasons! {
+    /// Reasons of `Cordoned`. Written by the agent.
+    pub enum CordonedReason: "Condition Cordoned of a MachineOperation", condition "Cordoned" {
+        Draining: "The Node is cordoned for the operation, and uncordoned after its end.";
+    }
+}
+
+reasons! {
+    /// Reasons of `Drained`. Written by the agent.
+    pub enum OperationDrainedReason: "Condition Drained of a MachineOperation", condition "Drained" {
+        PodsEvicted: "The Pods were evicted from the Node. bedplate-controller deletes the Node, so that the host is repaved.";
     }
 }
 

@@ -279,7 +279,7 @@ fn forget_finished(operations: &mut BTreeMap<String, Operation>) {
 
 /// Pure: an executor's fields of a status, for an object that is still of this uid and version.
 fn patch_body(operation: &Operation, status: &MachineOperationStatus) -> Value {
-    json!({
+    let mut body = json!({
         "metadata": { "uid": operation.key.uid, "resourceVersion": operation.version },
         "status": {
             "state": status.state,
@@ -291,7 +291,12 @@ fn patch_body(operation: &Operation, status: &MachineOperationStatus) -> Value {
             "step": status.step,
             "conditions": status.conditions,
         },
-    })
+    });
+    // Without the value that the definition gives it, an operation under way would be taken for one that has ended.
+    if let Some(generation) = status.observed_generation {
+        body["status"]["observedGeneration"] = json!(generation);
+    }
+    body
 }
 
 #[async_trait]

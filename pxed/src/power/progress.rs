@@ -7,6 +7,7 @@ use bedplate_api::operation::{
     MachineOperation, MachineOperationStatus, OperationState, OperationStep, StepName,
 };
 use bedplate_api::reason::operation::{AgentOutcome, PendingOperationReason};
+use bedplate_rules::operation as rules;
 use jiff::Timestamp;
 
 use super::plan::operation::End;
@@ -199,19 +200,16 @@ pub fn with_step(
 
 /// Ended.
 pub fn ended(
-    before: Option<&MachineOperationStatus>,
+    operation: &MachineOperation,
     end: &End,
     executor: &str,
     now: Timestamp,
 ) -> MachineOperationStatus {
-    let mut status = before.cloned().unwrap_or_default();
-    status.state = Some(if end.complete { OperationState::Complete } else { OperationState::Failed });
+    let mut status = operation.status.clone().unwrap_or_default();
     status.start_time.get_or_insert(Time(now));
-    status.completion_time = Some(Time(now));
     status.executor = Some(executor.to_owned());
-    status.reason = Some(end.reason.as_str().to_owned());
-    status.message = Some(end.message.chars().take(4096).collect());
-    status
+    let end = rules::End { complete: end.complete, reason: end.reason.as_str(), message: &end.message };
+    rules::ended(status, end, operation.metadata.generation, now)
 }
 
 #[cfg(test)]

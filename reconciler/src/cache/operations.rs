@@ -12,7 +12,7 @@ use jiff::{SignedDuration, Timestamp};
 use kube::ResourceExt;
 use tokio::time::Instant;
 
-use crate::operation::plan::{HELD, Since, is_finished, state};
+use crate::operation::plan::{SUSPENDED, Since, is_finished, state};
 
 /// So long after its end an operation's end is news: who comes to lead later does not tell it again.
 const NEWS: Duration = Duration::from_secs(60);
@@ -71,7 +71,7 @@ fn reached(operation: &MachineOperation) -> OperationState {
 
 fn is_held(operation: &MachineOperation) -> bool {
     let mut conditions = operation.status.iter().flat_map(|status| &status.conditions);
-    conditions.any(|condition| condition.type_ == HELD && condition.status == "True")
+    conditions.any(|condition| condition.type_ == SUSPENDED && condition.status == "True")
 }
 
 impl Whose {

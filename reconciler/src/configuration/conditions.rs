@@ -1,18 +1,20 @@
-//! Pure: `Progressing` and `Degraded` of a MachineConfiguration: whether something moves by itself, and what a person has to see to.
+//! Pure: the conditions of a MachineConfiguration: whether something moves by itself, what a user must do, and the sum of both.
 //!
 //! ```text
-//! rollout::standing, or at_rest (OnDelete) --> Standing --troubles of its versions--> merge --> status.conditions
+//! rollout::standing, or at_rest (OnDelete) --> Standing --Newest: trouble with versions--> merge --> status.conditions
 //! ```
 //!
 //! `Progressing` True: Machines get another version without anybody doing more. False with `AwaitingNodeDeletion`: they would, once a
-//! person deletes their Nodes. `Degraded` True: the reason is the gravest trouble's, the message has them all.
+//! person deletes their Nodes. `Degraded` True: the reason is the gravest trouble's, the message has them all. `Ready` True: the newest
+//! version can be used, nothing moves and nothing is degraded; its reason is that of the first condition that is not met, otherwise that of
+//! `Progressing`. `Stalled`, which is there only if it is True: nothing continues without a user. Tools such as kstatus report that as failed.
 
 use std::collections::BTreeSet;
 
-use bedplate_api::condition::set_condition;
+use bedplate_api::condition::{set_condition, set_derived};
 use bedplate_api::configuration::{Condition, MachineConfiguration, RolloutFailure};
 use bedplate_api::reason::ConditionReason;
-use bedplate_api::reason::configuration::{DegradedReason, ProgressingReason};
+use bedplate_api::reason::configuration::{DegradedReason, ProgressingReason, VersionReadyReason};
 use bedplate_rules::selection::version_name;
 use jiff::Timestamp;
 
@@ -20,6 +22,10 @@ use jiff::Timestamp;
 pub const PROGRESSING: &str = "Progressing";
 /// Whether a person has to see to something.
 pub const DEGRADED: &str = "Degraded";
+/// Sum of the newest version's `Ready`, of `Progressing` and of `Degraded`.
+pub const READY: &str = "Ready";
+/// Nothing continues without a user.
+pub const STALLED: &str = "Stalled";
 /// Machines that a message names.
 const NAMED: usize = 3;
 
@@ -32,6 +38,15 @@ pub struct Standing {
     pub degraded: Option<(DegradedReason, String)>,
     /// Machines that failed in a rolling update.
     pub failures: Vec<RolloutFailure>,
+}
+
+/// Obstacles to the use of the newest version, or of the edit that becomes one.
+#[derive(Debug, Clone, PartialEq, Eq, Default)]
+pub struct Newest {
+    /// Reasons of `Degraded` with messages, the gravest first.
+    pub troubles: Vec<(DegradedReason, String)>,
+    /// Message if the registry has not been asked for its image yet.
+    pub unasked: Option<String>,
 }
 
 /// How many Machines there are of a sort, and the first few by name.
@@ -144,44 +159,73 @@ pub fn leaving(holders: &BTreeSet<&str>) -> Standing {
     Standing { progressing, degraded: None, failures: Vec::new() }
 }
 
-/// The conditions that are to be there; `troubles`: reasons and messages, the gravest first, before that of the standing itself.
-/// Of `Degraded` the generation stays that at which it became so for this reason: a person who edits has seen it.
+/// The conditions that are to be there. Troubles of the newest version come before that of the standing itself.
 pub fn merge(
     before: &[Condition],
     standing: &Standing,
-    troubles: &[(DegradedReason, String)],
+    newest: &Newest,
     generation: Option<i64>,
     now: Timestamp,
 ) -> Vec<Condition> {
     let mut after: Vec<Condition> = own(before);
     let (progressing, reason, message) = &standing.progressing;
     set_condition(&mut after, *progressing, *reason, message, generation, now);
-    let all: Vec<&(DegradedReason, String)> = troubles.iter().chain(&standing.degraded).collect();
-    match all.first() {
-        Some((reason, _)) => {
-            let messages: Vec<&str> = all.iter().map(|(_, message)| message.as_str()).collect();
-            set_condition(&mut after, true, *reason, &messages.join("; "), generation, now);
-        }
+    let all: Vec<&(DegradedReason, String)> = newest.troubles.iter().chain(&standing.degraded).collect();
+    let messages: Vec<&str> = all.iter().map(|(_, message)| message.as_str()).collect();
+    let messages = messages.join("; ");
+    let gravest = all.first().map(|(reason, _)| *reason);
+    match gravest {
+        Some(reason) => set_condition(&mut after, true, reason, &messages, generation, now),
         None => set_condition(&mut after, false, DegradedReason::AsExpected, "", generation, now),
     }
-    for condition in &mut after {
-        let same = before.iter().find(|old| old.type_ == condition.type_);
-        let same = same.filter(|old| {
-            old.status == "True" && (&old.status, &old.reason) == (&condition.status, &condition.reason)
-        });
-        condition.observed_generation = match same.filter(|_| condition.type_ == DEGRADED) {
-            Some(old) => old.observed_generation,
-            None => generation,
-        };
+    let (is_ready, shown) =
+        ready(standing, newest, gravest.map(|reason| (reason.as_str(), messages.as_str())));
+    set_derived(&mut after, READY, is_ready, shown, generation, now);
+    match gravest.filter(|reason| is_stalled(*reason, *progressing)) {
+        Some(reason) => set_derived(&mut after, STALLED, true, (reason.as_str(), &messages), generation, now),
+        None => after.retain(|condition| condition.type_ != STALLED),
     }
     after
+}
+
+/// Status, and reason and message, of `Ready`.
+fn ready<'a>(
+    standing: &'a Standing,
+    newest: &'a Newest,
+    degraded: Option<(&'a str, &'a str)>,
+) -> (bool, (&'a str, &'a str)) {
+    let (progressing, reason, message) = &standing.progressing;
+    let moves = (reason.as_str(), message.as_str());
+    if let Some((reason, message)) = newest.troubles.first() {
+        return (false, (reason.as_str(), message));
+    }
+    if let Some(message) = &newest.unasked {
+        return (false, (VersionReadyReason::ImageUnresolved.as_str(), message));
+    }
+    match degraded {
+        _ if *progressing || *reason == ProgressingReason::DeletionBlocked => (false, moves),
+        Some(degraded) => (false, degraded),
+        None => (true, moves),
+    }
+}
+
+/// Returns true if nothing continues without a user. A registry is asked again, and Machines that still move are waited for; an edit that
+/// became no version stays one.
+fn is_stalled(gravest: DegradedReason, progressing: bool) -> bool {
+    match gravest {
+        DegradedReason::InvalidTemplate | DegradedReason::VersionInvalid => true,
+        DegradedReason::ImageUnresolved => false,
+        _ => !progressing,
+    }
 }
 
 /// Returns true if the status reports a missing Node. A trouble of a version hides that in `Degraded`, and then a paused update reports it.
 pub fn is_missing_reported(configuration: &MachineConfiguration) -> bool {
     let conditions = configuration.status.as_ref().map_or(&[][..], |status| &status.conditions);
     let degraded = |reason: DegradedReason| has(conditions, reason);
-    let is_hidden = degraded(DegradedReason::VersionInvalid) || degraded(DegradedReason::ImageUnresolved);
+    let hides =
+        [DegradedReason::InvalidTemplate, DegradedReason::VersionInvalid, DegradedReason::ImageUnresolved];
+    let is_hidden = hides.into_iter().any(degraded);
     degraded(DegradedReason::NodeMissing) || is_hidden && has(conditions, ProgressingReason::PausedOnFailure)
 }
 
@@ -190,9 +234,12 @@ fn has<R: ConditionReason>(conditions: &[Condition], reason: R) -> bool {
     conditions.iter().any(|condition| condition.type_ == R::TYPE && condition.reason == reason.as_str())
 }
 
+/// Types of the conditions that are written here.
+const OWN: [&str; 4] = [PROGRESSING, DEGRADED, READY, STALLED];
+
 /// Those of them that are written here.
 pub fn own(conditions: &[Condition]) -> Vec<Condition> {
-    conditions.iter().filter(|c| [PROGRESSING, DEGRADED].contains(&c.type_.as_str())).cloned().collect()
+    conditions.iter().filter(|c| OWN.contains(&c.type_.as_str())).cloned().collect()
 }
 
 #[cfg(test)]
@@ -256,23 +303,30 @@ mod tests {
         );
     }
 
+    fn newest(reason: DegradedReason) -> Newest {
+        Newest { troubles: vec![(reason, "why".to_owned())], unasked: None }
+    }
+
+    fn find<'c>(conditions: &'c [Condition], type_: &str) -> &'c Condition {
+        conditions.iter().find(|c| c.type_ == type_).unwrap()
+    }
+
     #[test]
-    fn a_transition_time_and_the_generation_of_a_trouble_stay_while_it_is_the_same() {
-        let standing = at_rest("w", 1, &Awaited::default());
-        let trouble = |reason| vec![(reason, "why".to_owned())];
-        let well = merge(&[], &standing, &[], Some(1), at(1));
-        assert_eq!(merge(&well, &standing, &[], Some(1), at(2)), well);
+    fn transition_time_stays_while_a_status_is_the_same_and_the_generation_is_current() {
+        let (standing, usable) = (at_rest("w", 1, &Awaited::default()), Newest::default());
+        let well = merge(&[], &standing, &usable, Some(1), at(1));
+        assert_eq!(merge(&well, &standing, &usable, Some(1), at(2)), well);
         let degraded = |conditions: &[Condition]| {
-            let found = conditions.iter().find(|c| c.type_ == DEGRADED).unwrap();
+            let found = find(conditions, DEGRADED);
             (found.status.clone(), found.observed_generation, found.last_transition_time.0)
         };
-        let ill = merge(&well, &standing, &trouble(DegradedReason::VersionInvalid), Some(1), at(3));
+        let refused = newest(DegradedReason::VersionInvalid);
+        let ill = merge(&well, &standing, &refused, Some(1), at(3));
         assert_eq!(degraded(&ill), ("True".to_owned(), Some(1), at(3)));
-        let edited = merge(&ill, &standing, &trouble(DegradedReason::VersionInvalid), Some(2), at(4));
-        assert_eq!(degraded(&edited), ("True".to_owned(), Some(1), at(3)), "seen before the edit");
-        let other = merge(&edited, &standing, &trouble(DegradedReason::ImageUnresolved), Some(2), at(5));
-        assert_eq!(degraded(&other), ("True".to_owned(), Some(2), at(3)));
-        assert_eq!(degraded(&merge(&other, &standing, &[], Some(2), at(6))).0, "False");
+        let edited = merge(&ill, &standing, &refused, Some(2), at(4));
+        assert_eq!(degraded(&edited), ("True".to_owned(), Some(2), at(3)));
+        assert!(edited.iter().all(|condition| condition.observed_generation == Some(2)));
+        assert_eq!(degraded(&merge(&edited, &standing, &usable, Some(2), at(6))).0, "False");
     }
 
     #[test]
@@ -281,9 +335,63 @@ mod tests {
             degraded: Some((DegradedReason::RolledBack, "two".to_owned())),
             ..at_rest("w", 1, &Awaited::default())
         };
-        let conditions =
-            merge(&[], &standing, &[(DegradedReason::VersionInvalid, "one".to_owned())], None, at(1));
-        let degraded = conditions.iter().find(|c| c.type_ == DEGRADED).unwrap();
-        assert_eq!((degraded.reason.as_str(), degraded.message.as_str()), ("VersionInvalid", "one; two"));
+        let refused =
+            Newest { troubles: vec![(DegradedReason::VersionInvalid, "one".to_owned())], unasked: None };
+        let conditions = merge(&[], &standing, &refused, None, at(1));
+        let degraded = find(&conditions, DEGRADED);
+        let expected = DegradedReason::VersionInvalid.as_str();
+        assert_eq!((degraded.reason.as_str(), degraded.message.as_str()), (expected, "one; two"));
+    }
+
+    #[test]
+    fn ready_has_the_reason_of_the_first_condition_that_is_not_met() {
+        let moves = |moves, reason| (moves, reason, "moves".to_owned());
+        let rests = moves(false, ProgressingReason::UpToDate);
+        let rolls = moves(true, ProgressingReason::RollingOut);
+        let held = moves(false, ProgressingReason::DeletionBlocked);
+        let failed = Some((DegradedReason::RolledBack, "failed".to_owned()));
+        let unasked = Newest { unasked: Some("not asked".to_owned()), ..Newest::default() };
+        let refused = newest(DegradedReason::InvalidTemplate);
+        let usable = Newest::default();
+        for (progressing, degraded, newest, status, reason, message) in [
+            (&rests, None, &usable, "True", "UpToDate", "moves"),
+            (&held, None, &usable, "False", ProgressingReason::DeletionBlocked.as_str(), "moves"),
+            (&rolls, None, &usable, "False", "RollingOut", "moves"),
+            (&rests, failed.clone(), &usable, "False", "RolledBack", "failed"),
+            (&rolls, failed.clone(), &usable, "False", "RollingOut", "moves"),
+            (&rests, None, &unasked, "False", "ImageUnresolved", "not asked"),
+            (&rolls, failed, &refused, "False", "InvalidTemplate", "why"),
+        ] {
+            let progressing = progressing.clone();
+            let standing = Standing { progressing, degraded, failures: Vec::new() };
+            let conditions = merge(&[], &standing, newest, None, at(1));
+            let ready = find(&conditions, READY);
+            let found = (ready.status.as_str(), ready.reason.as_str(), ready.message.as_str());
+            assert_eq!(found, (status, reason, message));
+        }
+    }
+
+    #[test]
+    fn stalled_is_there_while_nothing_continues_without_a_user() {
+        for (reason, progressing, expected) in [
+            (DegradedReason::InvalidTemplate, true, true),
+            (DegradedReason::VersionInvalid, true, true),
+            (DegradedReason::ImageUnresolved, false, false),
+            (DegradedReason::RolledBack, true, false),
+            (DegradedReason::RolledBack, false, true),
+        ] {
+            let rests = at_rest("w", 1, &Awaited::default());
+            let (_, moves, message) = rests.progressing.clone();
+            let standing = Standing { progressing: (progressing, moves, message), ..rests.clone() };
+            let conditions = merge(&[], &standing, &newest(reason), None, at(1));
+            let stalled = conditions.iter().find(|condition| condition.type_ == STALLED);
+            assert_eq!(
+                stalled.map(|c| c.reason.as_str()),
+                expected.then_some(reason.as_str()),
+                "{progressing}"
+            );
+            let after = merge(&conditions, &rests, &Newest::default(), None, at(2));
+            assert!(after.iter().all(|condition| condition.type_ != STALLED));
+        }
     }
 }

@@ -15,7 +15,7 @@ use jiff::Timestamp;
 use serde::Serialize;
 
 use super::conditions::{
-    self, Awaited, DEGRADED, PROGRESSING, Standing, at_rest, is_missing_reported, leaving, merge,
+    self, Awaited, DEGRADED, Newest, PROGRESSING, Standing, at_rest, is_missing_reported, leaving, merge,
 };
 use crate::cache::index::Index;
 use crate::image;
@@ -38,9 +38,14 @@ pub struct Plan {
     pub without: Option<Reckoned>,
     /// Versions whose status is another than the one that is there.
     pub counted: Vec<Counted>,
-    /// Why the newest version's image is not known.
-    pub unresolved: Option<String>,
+    /// The newest version as soon as `versions` is written.
+    pub newest: Newest,
+    /// The newest version if the new one is not made.
+    pub newest_without: Newest,
 }
+
+/// Reason and text of an edit that did not become a version.
+pub type Refused<'a> = (DegradedReason, &'a str);
 
 impl Plan {
     /// Returns true if Machines wait for a Node, so that time alone can change the status.
@@ -64,6 +69,8 @@ impl Plan {
 #[derive(Debug, Clone, PartialEq, Serialize)]
 #[serde(rename_all = "camelCase")]
 pub struct Status {
+    #[serde(skip_serializing_if = "Option::is_none")]
+    observed_generation: Option<i64>,
     latest_version: i64,
     #[serde(skip_serializing_if = "Option::is_none")]
     deployed_version: Option<i64>,
@@ -177,16 +184,19 @@ pub fn plan(
     let references = index.references();
     let versions: Vec<_> = index.versions_of(name).into_iter().map(AsRef::as_ref).collect();
     let plan = plan_versions(configuration, &versions, references);
-    let made = match &plan.write {
-        Some(Write::Create(object)) => Some(&**object),
-        Some(Write::Copy(_)) | None => None,
+    let (made, written) = match &plan.write {
+        Some(Write::Create(object)) => (Some(&**object), Some(&**object)),
+        Some(Write::Copy(object)) => (None, Some(&**object)),
+        None => (None, None),
     };
+    let newest = newest(configuration, &versions);
     let own = versions.iter().filter(|version| is_of(version, configuration));
     let counted = own.filter_map(|version| {
         let machines = i32::try_from(references.machines(name, version.spec.version)).unwrap_or(i32::MAX);
         let status = version.status.as_ref();
         let same =
             status.is_some_and(|status| status.machines == Some(machines) && status.deployed.is_some());
+        let same = same && image::is_described(version);
         (!same).then_some(Counted { version: version.spec.version, machines })
     });
     let is_held = configuration.metadata.finalizers.iter().flatten().any(|held| held == OWN_FINALIZER);
@@ -198,9 +208,8 @@ pub fn plan(
         without: made.map(|made| {
             reckon(configuration, made.spec.version.saturating_sub(1), (index, nodes, clocks), None)
         }),
-        unresolved: newest(configuration, &versions).and_then(|newest| {
-            Some(format!("{}: {}", newest.metadata.name.as_deref()?, image::failure(newest)?))
-        }),
+        newest: usability(written.or(newest)),
+        newest_without: usability(newest),
         versions: plan,
     };
     if configuration.metadata.deletion_timestamp.is_some() {
@@ -225,7 +234,7 @@ impl Plan {
     pub fn status_of(
         &self,
         configuration: &MachineConfiguration,
-        refused: Option<&str>,
+        refused: Option<Refused<'_>>,
         now: Timestamp,
     ) -> Option<Status> {
         let versions = &self.versions;
@@ -233,25 +242,23 @@ impl Plan {
             (Some(Write::Create(object)), Some(_)) => Some(object.spec.version),
             (Some(Write::Copy(_)) | None, _) | (_, None) => None,
         };
-        let refusal = refused.zip(versions.write.as_ref()).map(|(why, write)| {
+        let refusal = refused.zip(versions.write.as_ref()).map(|((reason, why), write)| {
             let name =
                 version_name(configuration.metadata.name.as_deref().unwrap_or_default(), write.version());
-            (
-                DegradedReason::VersionInvalid,
-                format!("the edit did not get into MachineConfigurationVersion {name}: {why}"),
-            )
+            (reason, format!("the edit did not get into MachineConfigurationVersion {name}: {why}"))
         });
         let reckoned = self.without.as_ref().filter(|_| unmade.is_some()).unwrap_or(&self.reckoned);
         let before = configuration.status.as_ref().map_or(&[][..], |status| &status.conditions);
-        let unresolved = self.unresolved.clone().map(|why| (DegradedReason::ImageUnresolved, why));
-        let troubles: Vec<_> = refusal.into_iter().chain(unresolved).collect();
+        let mut newest = if refused.is_some() { &self.newest_without } else { &self.newest }.clone();
+        newest.troubles.splice(0..0, refusal);
         let generation = configuration.metadata.generation;
         let wanted = Status {
+            observed_generation: generation,
             latest_version: unmade.map_or(versions.latest, |number| number.saturating_sub(1)),
             deployed_version: versions.deployed,
             machines: reckoned.counts.clone(),
             rollout_failures: reckoned.standing.failures.clone(),
-            conditions: merge(before, &reckoned.standing, &troubles, generation, now),
+            conditions: merge(before, &reckoned.standing, &newest, generation, now),
         };
         (current(configuration) != Some(wanted.clone())).then_some(wanted)
     }
@@ -267,9 +274,26 @@ fn newest<'a>(
     live.max_by_key(|version| version.spec.version)
 }
 
+/// Returns the obstacles to the use of a version: its image.
+fn usability(version: Option<&MachineConfigurationVersion>) -> Newest {
+    let Some(version) = version.filter(|version| image::is_open(version)) else { return Newest::default() };
+    let name = version.metadata.name.as_deref().unwrap_or_default();
+    match image::failure(version) {
+        Some(why) => Newest {
+            troubles: vec![(DegradedReason::ImageUnresolved, format!("{name}: {why}"))],
+            unasked: None,
+        },
+        None => Newest {
+            troubles: Vec::new(),
+            unasked: Some(format!("{name}: the registry has not resolved the tag of the image yet")),
+        },
+    }
+}
+
 fn current(configuration: &MachineConfiguration) -> Option<Status> {
     let status = configuration.status.clone()?;
     Some(Status {
+        observed_generation: status.observed_generation,
         latest_version: status.latest_version?,
         deployed_version: status.deployed_version,
         machines: status.machines?,
@@ -401,8 +425,14 @@ mod tests {
         let conditions = serde_json::from_value(conditions(now)).unwrap();
         let machines = MachineCounts::default();
         let rollout_failures = Vec::new();
-        let status =
-            Status { latest_version: 1, deployed_version: None, machines, rollout_failures, conditions };
+        let status = Status {
+            observed_generation: None,
+            latest_version: 1,
+            deployed_version: None,
+            machines,
+            rollout_failures,
+            conditions,
+        };
         status.newly_rolls(&configuration).map(|(rolls, message)| (rolls, message.to_owned()))
     }
 

@@ -46,6 +46,9 @@ fn edits(operation: &MachineOperation, status: &MachineOperationStatus) -> Optio
         ("completionTime", json!(status.completion_time)),
         ("reason", json!(status.reason)),
         ("message", json!(status.message)),
+        ("observedGeneration", json!(status.observed_generation)),
+        // As a whole: a host that writes an end of its own before must not make this one fail by a condition that is there twice.
+        ("conditions", json!(status.conditions)),
     ];
     // An `add` replaces what is there (RFC 6902, 4.1).
     let fields = fields.into_iter().filter(|(_, value)| !value.is_null());

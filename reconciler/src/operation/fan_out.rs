@@ -17,6 +17,7 @@ use bedplate_api::operation::{
 };
 use bedplate_api::reason::operation::FanOutOutcome;
 use bedplate_rules::fan_out::{CHILDREN, Now, Progress, SITE, child, child_name, plan as fan_out, standing};
+use bedplate_rules::operation::{End, ended};
 use bedplate_rules::selection::matches;
 use jiff::Timestamp;
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::OwnerReference;
@@ -67,7 +68,7 @@ pub(super) async fn reconcile(
         return if is_leaving { Ok(None) } else { hold(parent, true, world).await.map(|()| None) };
     }
     let Some(known) = known else { return begin(parent, world).await.map(|()| None) };
-    let lists = [&known.waiting, &known.begun, &known.complete, &known.failed];
+    let lists = [&known.not_started, &known.started, &known.complete, &known.failed];
     let total: usize = lists.iter().map(|list| list.len()).sum();
     let rest = world.stores.whose.rests(&uid, PACE.saturating_mul(u32::try_from(total).unwrap_or(u32::MAX)));
     if !rest.is_zero() {
@@ -116,13 +117,15 @@ async fn begin(parent: &MachineOperation, world: &World) -> Result<(), WriteErro
                 "the selector matches {} Machines, and {MOST_MACHINES} are the most: narrow it, and make several operations",
                 machines.len()
             );
-            refused(FanOutOutcome::TooManyMachines, message, now.time)
+            refused(parent, FanOutOutcome::TooManyMachines, &message, now.time)
         }
         Ok(machines) => {
             let machines: Vec<_> = machines.into_iter().map(|name| (name, None)).collect();
             fan_out(parent, &machines, now).status
         }
-        Err(WriteError::Refused { why, .. }) => refused(FanOutOutcome::InvalidSelector, why, now.time),
+        Err(WriteError::Refused { why, .. }) => {
+            refused(parent, FanOutOutcome::InvalidSelector, &why, now.time)
+        }
         Err(error) => return Err(error),
     };
     world.counters.wrote(Kind::Operation);
@@ -132,15 +135,15 @@ async fn begin(parent: &MachineOperation, world: &World) -> Result<(), WriteErro
     Ok(())
 }
 
-fn refused(reason: FanOutOutcome, message: String, now: Timestamp) -> MachineOperationStatus {
-    MachineOperationStatus {
-        state: Some(OperationState::Failed),
-        start_time: Some(Time(now)),
-        completion_time: Some(Time(now)),
-        reason: Some(reason.as_str().to_owned()),
-        message: Some(message),
-        ..MachineOperationStatus::default()
-    }
+fn refused(
+    parent: &MachineOperation,
+    reason: FanOutOutcome,
+    message: &str,
+    now: Timestamp,
+) -> MachineOperationStatus {
+    let before = MachineOperationStatus { start_time: Some(Time(now)), ..MachineOperationStatus::default() };
+    let end = End { complete: false, reason: reason.as_str(), message };
+    ended(before, end, parent.metadata.generation, now)
 }
 
 /// The Machines that its selector matches, by name: every page is of one and the same state.
@@ -212,7 +215,7 @@ async fn go_on(
     let lag = world.stores.whose.lags(&uid, LAG);
     let mut removed = BTreeMap::new();
     if lag.is_zero() {
-        let absent = known.begun.iter().filter(|name| matches!(look(name), Child::Absent));
+        let absent = known.started.iter().filter(|name| matches!(look(name), Child::Absent));
         for name in absent.take(BATCH) {
             let child = child_name(parent, name);
             let found = ask(&format!("MachineOperation {child}"), all.get_opt(&child)).await?;
@@ -335,7 +338,7 @@ async fn call_off(
 ) -> Result<(), WriteError> {
     let all: Operations = Api::all(world.client.clone());
     let mut failed = Failed::default();
-    for name in &known.begun {
+    for name in &known.started {
         let found = world.stores.operations.get(&ObjectRef::new(&child_name(parent, name)));
         let Some(child) = found.filter(|found| found.metadata.deletion_timestamp.is_none()) else { continue };
         if let Child::Known(OperationState::Pending) = Child::of(Some(&child), parent, name) {

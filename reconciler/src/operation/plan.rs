@@ -12,22 +12,25 @@ use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::time::Duration;
 
-use bedplate_api::machine::{Condition, Machine, PROVIDER_MANUAL, PROVIDER_PXE, Time};
+use bedplate_api::condition::set_condition;
+use bedplate_api::machine::{Condition, Machine, PROVIDER_MANUAL, PROVIDER_PXE};
 use bedplate_api::operation::{
-    AGENT_OPERATIONS, DRAINED, MachineOperation, MachineOperationStatus, OperationState, POWER_OPERATIONS,
+    AGENT_OPERATIONS, MachineOperation, MachineOperationStatus, OperationState, POWER_OPERATIONS,
+    condition_type,
 };
-use bedplate_api::reason::operation::FanOutOutcome;
+use bedplate_api::reason::operation::{FanOutOutcome, SuspendedReason};
 use bedplate_rules::fan_out::{
     LEFT_TO_EXECUTOR, MACHINE, PARENT, SITE, done_within, parent_label, taken_within,
 };
+use bedplate_rules::operation::{End, ended};
 use bedplate_rules::selection::CLAIMED_BY;
 use jiff::{SignedDuration, Timestamp};
 use kube::ResourceExt;
 
 /// An operation waits so long for its Machine: both may have been applied together.
 const GRACE: SignedDuration = SignedDuration::from_secs(10);
-/// The condition that says since when an operation is not held any more by its Machine's `paused`.
-pub const HELD: &str = "Held";
+/// Condition of an operation whose Machine is, or was, paused.
+pub(crate) const SUSPENDED: &str = condition_type::SUSPENDED;
 
 /// What decides about an operation.
 #[derive(Debug, Clone, Copy)]
@@ -188,7 +191,7 @@ impl Seen<'_> {
             done_within(&self.operation.spec).as_secs(),
             executors(self.machine)
         );
-        self.failed(FanOutOutcome::TimedOut, message)
+        self.failed(FanOutOutcome::TimedOut, &message)
     }
 
     /// O8: what the agent may not do itself.
@@ -197,14 +200,15 @@ impl Seen<'_> {
         let allows = operation.spec.operation_name == "applyConfiguration"
             && operation.spec.parameters.get("disruption").is_some_and(|value| value == "allow");
         let conditions = operation.status.iter().flat_map(|status| &status.conditions);
-        let is_drained = conditions.into_iter().any(|c| c.type_ == DRAINED && c.status == "True");
+        let is_drained =
+            conditions.into_iter().any(|c| c.type_ == condition_type::DRAINED && c.status == "True");
         if !allows || !is_drained || machine.spec.paused {
             return Plan::default();
         }
         if let Some(by) = machine.annotations().get(CLAIMED_BY).filter(|by| !by.is_empty()) {
             let message =
                 format!("{by} has claimed Machine {}, and decides about its Node", machine.name_any());
-            return self.failed(FanOutOutcome::Claimed, message);
+            return self.failed(FanOutOutcome::Claimed, &message);
         }
         Plan { repave: true, ..Plan::default() }
     }
@@ -217,26 +221,26 @@ impl Seen<'_> {
             let name = machine.map_or("", |machine| machine.name.as_str());
             let message =
                 format!("there is no Machine {name}: write its manifest, then make a new operation");
-            return self.failed(FanOutOutcome::MachineNotFound, message);
+            return self.failed(FanOutOutcome::MachineNotFound, &message);
         }
         Plan { again: Some(left), ..self.begin() }
     }
 
     fn pending(&self, machine: &Machine) -> Plan {
         let (operation, now) = (self.operation, self.now);
-        let held = self.held();
+        let suspended = self.suspended();
+        let is_suspended = suspended.is_some_and(|suspended| suspended.status == "True");
         if machine.spec.paused {
-            let said = held.is_some_and(|held| held.status == "True");
-            return if said { Plan::default() } else { self.holds(true) };
+            return if is_suspended { Plan::default() } else { self.suspend(SuspendedReason::MachinePaused) };
         }
-        if held.is_some_and(|held| held.status == "True") {
-            return self.holds(false);
+        if is_suspended {
+            return self.suspend(SuspendedReason::Resumed);
         }
         // Seen to come to be so it was seen to be held no more, too.
         let mut since = self.since.seen;
         if !self.since.came {
             let made = created(operation, now);
-            let free = held.map_or(made, |held| held.last_transition_time.0);
+            let free = suspended.map_or(made, |suspended| suspended.last_transition_time.0);
             since = later(made.max(free), self.since.leap).min(since);
         }
         for (other, other_since) in self.others.iter().filter(|(other, _)| self.goes_before(other)) {
@@ -257,7 +261,7 @@ impl Seen<'_> {
             let name = &operation.spec.operation_name;
             let message =
                 format!("nobody took {name} within {} s. {}", limit.as_secs(), executors(Some(machine)));
-            return self.failed(FanOutOutcome::NoExecutor, message);
+            return self.failed(FanOutOutcome::NoExecutor, &message);
         }
         Plan { again: Some(left), ..self.begin() }
     }
@@ -272,9 +276,9 @@ impl Seen<'_> {
         is_other && group(other) == group(self.operation) && group(other) != (false, false)
     }
 
-    fn held(&self) -> Option<&Condition> {
+    fn suspended(&self) -> Option<&Condition> {
         let conditions = self.operation.status.as_ref().map(|status| &status.conditions)?;
-        conditions.iter().find(|condition| condition.type_ == HELD)
+        conditions.iter().find(|condition| condition.type_ == SUSPENDED)
     }
 
     /// Pending, if that is not said yet.
@@ -284,35 +288,34 @@ impl Seen<'_> {
     }
 
     /// Its Machine is paused, or is not any more.
-    fn holds(&self, held: bool) -> Plan {
-        let (status, reason, message) = if held {
-            ("True", "MachinePaused", "the Machine is paused: its time begins when it no longer is")
-        } else {
-            ("False", "Released", "the Machine is not paused any more: since then its time runs")
+    fn suspend(&self, reason: SuspendedReason) -> Plan {
+        let (is_suspended, message) = match reason {
+            SuspendedReason::MachinePaused => {
+                (true, "the Machine is paused; the operation must be taken in time after it is resumed")
+            }
+            SuspendedReason::Resumed => (false, "the Machine is no longer paused"),
         };
-        let condition = Condition {
-            type_: HELD.to_owned(),
-            status: status.to_owned(),
-            reason: reason.to_owned(),
-            message: message.to_owned(),
-            last_transition_time: Time(self.now),
-            observed_generation: None,
-        };
-        let status = MachineOperationStatus {
-            state: Some(OperationState::Pending),
-            conditions: vec![condition],
-            ..MachineOperationStatus::default()
-        };
+        let mut status = self.ours(OperationState::Pending);
+        set_condition(
+            &mut status,
+            is_suspended,
+            reason,
+            message,
+            self.operation.metadata.generation,
+            self.now,
+        );
         Plan { status: Some(status), ..Plan::default() }
     }
 
-    fn failed(&self, reason: FanOutOutcome, message: String) -> Plan {
-        let status = MachineOperationStatus {
-            completion_time: Some(Time(self.now)),
-            reason: Some(reason.as_str().to_owned()),
-            message: Some(message),
-            ..self.ours(OperationState::Failed)
+    /// The end, with all conditions: what other programs have written of the operation stays.
+    fn failed(&self, reason: FanOutOutcome, message: &str) -> Plan {
+        let conditions = self.operation.status.as_ref().map(|status| status.conditions.clone());
+        let before = MachineOperationStatus {
+            conditions: conditions.unwrap_or_default(),
+            ..MachineOperationStatus::default()
         };
+        let end = End { complete: false, reason: reason.as_str(), message };
+        let status = ended(before, end, self.operation.metadata.generation, self.now);
         Plan { status: Some(status), ..Plan::default() }
     }
 
@@ -320,7 +323,7 @@ impl Seen<'_> {
     fn ours(&self, state: OperationState) -> MachineOperationStatus {
         MachineOperationStatus {
             state: Some(state),
-            conditions: self.held().cloned().into_iter().collect(),
+            conditions: self.suspended().cloned().into_iter().collect(),
             ..MachineOperationStatus::default()
         }
     }

@@ -15,6 +15,8 @@ use bedplate_api::operation::{
 use bedplate_api::reason::operation::FanOutOutcome;
 use jiff::Timestamp;
 
+use crate::operation::{End, ended};
+
 /// On a child: its parent's name.
 pub const PARENT: &str = "bedplate.dev/parent";
 /// On an operation of one Machine: that one's name (O5).
@@ -75,8 +77,8 @@ pub fn standing(
 ) -> Vec<(MachineName, Progress)> {
     let begun = |name: &MachineName| seen(name).or(Some(OperationState::Pending));
     let mut all = BTreeMap::new();
-    all.extend(known.waiting.iter().map(|name| (name.clone(), seen(name))));
-    all.extend(known.begun.iter().map(|name| (name.clone(), begun(name))));
+    all.extend(known.not_started.iter().map(|name| (name.clone(), seen(name))));
+    all.extend(known.started.iter().map(|name| (name.clone(), begun(name))));
     all.extend(known.complete.iter().map(|name| (name.clone(), Some(OperationState::Complete))));
     all.extend(known.failed.iter().map(|name| (name.clone(), Some(OperationState::Failed))));
     all.into_iter().collect()
@@ -136,22 +138,20 @@ pub fn plan(parent: &MachineOperation, targets: &[(MachineName, Progress)], now:
         (true, _, 0) => Some((FanOutOutcome::Canceled, format!("not begun on {unbegun} Machines"))),
         (true, ..) => Some((FanOutOutcome::MachinesFailed, failure(targets, failed, unbegun, now))),
     };
-    let state = match outcome {
-        None => OperationState::InProgress,
-        Some((FanOutOutcome::NothingMatched | FanOutOutcome::AllComplete, _)) => OperationState::Complete,
-        Some(_) => OperationState::Failed,
-    };
-    let ended = outcome.is_some();
-    let (reason, message) = outcome.unzip();
     let status = MachineOperationStatus {
-        state: Some(state),
+        state: Some(OperationState::InProgress),
         start_time: before.start_time.or(Some(Time(now.time))),
-        completion_time: ended.then_some(Time(now.time)),
-        reason: reason.map(|reason| reason.as_str().to_owned()),
-        message,
         counts: Some(counts),
         machines: Some(machines(targets, &start)),
         ..MachineOperationStatus::default()
+    };
+    let status = match outcome {
+        None => status,
+        Some((outcome, message)) => {
+            let complete = matches!(outcome, FanOutOutcome::NothingMatched | FanOutOutcome::AllComplete);
+            let end = End { complete, reason: outcome.as_str(), message: &message };
+            ended(status, end, parent.metadata.generation, now.time)
+        }
     };
     Fan { start, status }
 }
@@ -161,10 +161,10 @@ fn machines(targets: &[(MachineName, Progress)], start: &[MachineName]) -> Opera
     let (mut machines, start) = (OperationMachines::default(), start.iter().collect::<BTreeSet<_>>());
     for (name, progress) in targets {
         let list = match progress {
-            None if start.contains(name) => &mut machines.begun,
-            None => &mut machines.waiting,
+            None if start.contains(name) => &mut machines.started,
+            None => &mut machines.not_started,
             Some(OperationState::Pending | OperationState::InProgress | OperationState::Unknown) => {
-                &mut machines.begun
+                &mut machines.started
             }
             Some(OperationState::Complete) => &mut machines.complete,
             Some(OperationState::Failed) => &mut machines.failed,
@@ -209,7 +209,7 @@ mod tests {
         let Fan { start, status } = plan(&parent(&json!({ "maxParallel": 1 })), &[target], NOW);
         assert_eq!((start, status.state), (Vec::new(), Some(OperationState::InProgress)));
         assert_eq!(status.counts.unwrap().in_progress, 1);
-        assert_eq!(status.machines.unwrap().begun.len(), 1);
+        assert_eq!(status.machines.unwrap().started.len(), 1);
     }
 
     const PENDING: Progress = Some(OperationState::Pending);

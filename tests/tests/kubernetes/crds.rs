@@ -33,8 +33,9 @@ async fn each_rule_accepts_one_object_and_refuses_another_saying_why() {
     assert!(problems.is_empty(), "{}", problems.join("\n"));
 }
 
-/// Rules that compare with the object as it was; each has a test of its own below.
-const TRANSITIONS: [&str; 3] = [
+/// Rules that compare with the object as it was, or of statuses; each has a test of its own below.
+const TRANSITIONS: [&str; 4] = [
+    "conditions Complete and Failed must be True when state is the same word, and may only be True then",
     "a deployed version cannot be changed: edit the MachineConfiguration, which makes a new version",
     "status.deployed never goes back to false",
     "the spec of a MachineOperation cannot be changed: make a new one",
@@ -71,6 +72,7 @@ async fn values_outside_a_schema_are_refused() {
                 why.contains("Invalid")
                     || why.contains("Unsupported value")
                     || why.contains("Required")
+                    || why.contains("Duplicate value")
                     || why.contains("Too "),
                 "{what}: {why}"
             ),
@@ -125,6 +127,18 @@ async fn configuration_without_choices_gets_the_documented_defaults() {
     assert_eq!((&file["owner"], &file["permissions"]), (&json!("root:root"), &json!("0644")));
     let plain = try_create(&client, &configuration("defaults")).await.unwrap();
     assert_eq!(plain["spec"]["updateStrategy"]["type"], "OnDelete");
+}
+
+/// Tools such as kstatus take an object for a finished one whose status does not say which generation it was derived from.
+#[tokio::test]
+async fn status_that_no_program_has_written_is_of_no_generation() {
+    let client = admin().await;
+    for object in [configuration("unseen"), version("unseen", 1), operation("unseen")] {
+        create(&client, &object).await;
+        let name = object["metadata"]["name"].as_str().unwrap();
+        let made = api(&client, &object).get(name).await.unwrap();
+        assert_eq!(made.data["status"], json!({ "observedGeneration": -1 }), "{name}");
+    }
 }
 
 #[tokio::test]
@@ -195,6 +209,39 @@ async fn operation_spec_is_immutable_and_its_status_is_not() {
     assert!(why.contains("the spec of a MachineOperation cannot be changed"), "{why}");
     let patch = Patch::Merge(json!({ "status": { "state": "Pending" } }));
     operations.patch_status("immutable", &PatchParams::default(), &patch).await.unwrap();
+}
+
+#[tokio::test]
+async fn o1_conditions_of_an_end_agree_with_the_state() {
+    let client = admin().await;
+    let object = operation("agree");
+    create(&client, &object).await;
+    let operations = api(&client, &object);
+    let write = async |state: &str, type_: &str, status: &str| {
+        let condition = json!({ "type": type_, "status": status, "reason": "R", "message": "", "lastTransitionTime": "2026-01-01T00:00:00Z" });
+        let patch = Patch::Merge(json!({ "status": { "state": state, "conditions": [condition] } }));
+        operations
+            .patch_status("agree", &PatchParams::default(), &patch)
+            .await
+            .map_err(|error| error.to_string())
+    };
+    for (state, type_, status, is_accepted) in [
+        ("InProgress", "Complete", "True", false),
+        ("Failed", "Complete", "True", false),
+        ("Failed", "Failed", "False", false),
+        ("InProgress", "Complete", "False", true),
+        ("Failed", "Failed", "True", true),
+        ("Complete", "Complete", "True", true),
+    ] {
+        let written = write(state, type_, status).await;
+        assert_eq!(written.is_ok(), is_accepted, "{state} {type_} {status}: {written:?}");
+        if let Err(why) = written {
+            assert!(
+                why.contains("conditions Complete and Failed must be True when state is the same word"),
+                "{why}"
+            );
+        }
+    }
 }
 
 #[tokio::test]
@@ -279,19 +326,25 @@ async fn kubectl_knows_short_names_category_and_columns() {
     create(&client, &configuration("columns")).await;
     create(&client, &version("columns", 1)).await;
     create(&client, &operation("columns")).await;
-    let status = json!({ "status": { "conditions": [
-        { "type": "Progressing", "status": "False", "reason": "PausedOnFailure", "message": "", "lastTransitionTime": "2026-01-01T00:00:00Z" },
-        { "type": "Degraded", "status": "True", "reason": "DrainTimedOut", "message": "", "lastTransitionTime": "2026-01-01T00:00:00Z" }] } });
-    api(&client, &configuration("columns"))
-        .patch_status("columns", &PatchParams::default(), &Patch::Merge(status))
-        .await
-        .unwrap();
-    let row = get(&["get", "mc", "columns"]);
-    for text in ["OnDelete", "PROGRESS", "PausedOnFailure", "DEGRADED", "True"] {
-        assert!(row.contains(text), "{text} is missing: {row}");
+    let ready = json!({ "type": "Ready", "status": "False", "reason": "DrainTimedOut", "message": "Pods are left",
+        "lastTransitionTime": "2026-01-01T00:00:00Z" });
+    for object in [configuration("columns"), version("columns", 1)] {
+        let name = object["metadata"]["name"].as_str().unwrap();
+        let status = Patch::Merge(json!({ "status": { "conditions": [ready] } }));
+        api(&client, &object).patch_status(name, &PatchParams::default(), &status).await.unwrap();
     }
-    assert!(get(&["get", "mcv", "columns-v1"]).contains("columns"));
-    assert!(get(&["get", "mop", "columns"]).contains("reboot"));
+    for (arguments, texts) in [
+        (&["get", "mc", "columns"][..], &["READY", "False", "REASON", "DrainTimedOut"][..]),
+        (&["get", "mc", "columns", "-o", "wide"], &["MESSAGE", "Pods are left", "STRATEGY", "OnDelete"]),
+        (&["get", "mcv", "columns-v1"], &["columns", "READY", "False"]),
+        (&["get", "mop", "columns"], &["reboot"]),
+        (&["get", "mop", "columns", "-o", "wide"], &["EXECUTOR", "MESSAGE", "TOTAL", "COMPLETE", "FAILED"]),
+    ] {
+        let row = get(arguments);
+        for text in texts {
+            assert!(row.contains(text), "{text} is missing: {row}");
+        }
+    }
     let all = get(&["get", "bedplate", "-o", "name"]);
     for name in ["machine.bedplate.dev/columns", "machineconfiguration.bedplate.dev/columns"] {
         assert!(all.contains(name), "{all}");

@@ -604,12 +604,16 @@ async fn o1_agent_neither_releases_an_operation_nor_restarts_its_time() {
     let (agent, _) = certified("agent-holds").await;
     let (start, executor) = ("2026-01-01T00:00:00Z", "bedplate-agent/agent-holds");
     let status = |state: &str| json!({ "state": state, "startTime": start, "executor": executor });
-    let held = json!({ "conditions": [condition("Held")] });
-    let words = "an agent writes no conditions of a MachineOperation but Taken, Cordoned, Drained";
-    let why = apply(&agent, &own, "bedplate-agent", with(&json!({ "state": "Pending" }), &held))
-        .await
-        .expect_err(words);
-    assert!(why.contains(words), "{why}");
+    let words =
+        "an agent writes no conditions of a MachineOperation that has not ended but Cordoned, Drained";
+    let [suspended, failed, stalled] =
+        ["Suspended", "Failed", "Stalled"].map(|type_| json!({ "conditions": [condition(type_)] }));
+    for conditions in [&suspended, &stalled] {
+        let why = apply(&agent, &own, "bedplate-agent", with(&json!({ "state": "Pending" }), conditions))
+            .await
+            .expect_err(words);
+        assert!(why.contains(words), "{why}");
+    }
     apply(&agent, &own, "bedplate-agent", json!({ "state": "Pending" })).await.unwrap();
     // Without a state the controller would write Pending again, and the time until an executor takes it would start again.
     let stateless = "an agent writes no status of a MachineOperation without a state";
@@ -638,14 +642,22 @@ async fn o1_agent_neither_releases_an_operation_nor_restarts_its_time() {
             json!({ "state": "InProgress", "executor": executor }),
             "startTime, executor and bootID of an operation stay",
         ),
-        (with(&status("InProgress"), &held), words),
+        (with(&status("InProgress"), &suspended), words),
+        (with(&status("InProgress"), &stalled), words),
+        (
+            with(&status("Failed"), &suspended),
+            "an agent writes no conditions of a MachineOperation that has ended but Cordoned, Drained, Complete, Failed, Stalled",
+        ),
     ] {
         let why = apply(&agent, &own, "bedplate-agent", change.clone()).await.expect_err(words);
         assert!(why.contains(words), "{change}: {why}");
     }
     let drained = json!({ "bootID": "b", "conditions": [condition("Cordoned"), condition("Drained")] });
     apply(&agent, &own, "bedplate-agent", with(&status("InProgress"), &drained)).await.unwrap();
-    apply(&agent, &own, "bedplate-agent", with(&status("Complete"), &drained)).await.unwrap();
+    let own_conditions = ["Cordoned", "Drained", "Failed", "Stalled"].map(condition);
+    assert_eq!(failed["conditions"][0], own_conditions[2]);
+    let ended = json!({ "bootID": "b", "observedGeneration": 1, "conditions": own_conditions });
+    apply(&agent, &own, "bedplate-agent", with(&status("Failed"), &ended)).await.unwrap();
 }
 
 /// Tries until a policy refuses it with these words: policies take effect some time after they were made.

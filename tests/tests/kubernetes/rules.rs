@@ -493,6 +493,12 @@ pub(crate) fn outside_the_schema() -> Vec<(&'static str, Value)> {
         taint("a taint's key with two slashes", "a/b/c", ""),
         taint("a taint's value with a space", "a", "b c"),
         template("a label's value with a space", json!({ "kubernetes": { "nodeLabels": { "a": "b c" } } })),
+        template("a kernel module twice", json!({ "kernelModules": ["ip_vs", "ip_vs"] })),
+        template("a unit twice", json!({ "units": [{ "name": "a.service" }, { "name": "a.service" }] })),
+        template(
+            "a capability twice",
+            json!({ "container": { "capabilities": ["CAP_SYSLOG", "CAP_SYSLOG"] } }),
+        ),
         template("an empty kernel parameter", json!({ "sysctls": { "kernel.panic": "" } })),
         template(
             "a kernel parameter of two lines",

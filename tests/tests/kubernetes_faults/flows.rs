@@ -428,7 +428,7 @@ pub(crate) async fn vandalise(scene: &Scene, number: usize) {
         scene.change(MACHINES, &name, change).await;
     }
     for (name, _) in scene.all(CONFIGURATIONS) {
-        scene.change(CONFIGURATIONS, &name, |w| overwrite(w, &["Progressing", "Degraded"])).await;
+        scene.change(CONFIGURATIONS, &name, |w| overwrite(w, &["Progressing", "Degraded", "Ready"])).await;
     }
 }
 

@@ -170,7 +170,7 @@ impl Worker {
         let now = self.shared.now();
         let Some(running) = &self.running else { return now };
         let (key, object) = (running.operation.key.clone(), running.operation.object.clone());
-        let status = progress::ended(object.status.as_ref(), end, &self.shared.instance, now);
+        let status = progress::ended(&object, end, &self.shared.instance, now);
         let mut ended = false;
         let next = self.write(status, |_| ended = true).await;
         if !ended {

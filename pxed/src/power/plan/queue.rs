@@ -185,7 +185,7 @@ impl Answer {
     pub fn status(&self, operation: &Operation, executor: &str, now: Timestamp) -> MachineOperationStatus {
         let before = operation.object.status.as_ref();
         match self {
-            Self::Failed(end) => progress::ended(before, end, executor, now),
+            Self::Failed(end) => progress::ended(&operation.object, end, executor, now),
             Self::Waits { reason, message } => MachineOperationStatus {
                 state: Some(OperationState::Pending),
                 reason: Some(reason.as_str().to_owned()),

@@ -7,11 +7,11 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use bedplate_api::id::MachineName;
-use bedplate_api::machine::Time;
 use bedplate_api::operation::{AGENT_OPERATIONS, MachineOperation, MachineOperationStatus, OperationState};
 use bedplate_api::reason::operation::FanOutOutcome;
 use bedplate_api::wire::{OperationWrite, OperationWritten};
 use bedplate_rules::fan_out::{LEFT_TO_EXECUTOR, taken_within};
+use bedplate_rules::operation::{End, ended};
 use jiff::{SignedDuration, Timestamp};
 use tokio::sync::watch;
 
@@ -151,13 +151,9 @@ fn given_up(operation: &MachineOperation, now: Timestamp) -> Option<MachineOpera
         );
         (FanOutOutcome::NoExecutor, text)
     };
-    Some(MachineOperationStatus {
-        state: Some(OperationState::Failed),
-        completion_time: Some(Time(Timestamp::from_second(now.as_second()).unwrap_or(now))),
-        reason: Some(reason.as_str().to_owned()),
-        message: Some(message),
-        ..before
-    })
+    let end = End { complete: false, reason: reason.as_str(), message: &message };
+    let at = Timestamp::from_second(now.as_second()).unwrap_or(now);
+    Some(ended(before, end, operation.metadata.generation, at))
 }
 
 fn later(time: Timestamp, by: SignedDuration) -> Timestamp {
@@ -170,6 +166,7 @@ fn bounded(status: MachineOperationStatus) -> MachineOperationStatus {
     let mut conditions = status.conditions;
     conditions.truncate(16);
     MachineOperationStatus {
+        observed_generation: status.observed_generation,
         state: status.state,
         start_time: status.start_time,
         completion_time: status.completion_time,
@@ -186,6 +183,8 @@ fn bounded(status: MachineOperationStatus) -> MachineOperationStatus {
 
 #[cfg(test)]
 mod tests {
+    use bedplate_api::machine::Time;
+
     use super::*;
     use crate::standalone::operations::plan::tests::object;
 

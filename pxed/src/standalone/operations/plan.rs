@@ -18,6 +18,7 @@ use bedplate_api::operation::{AGENT_OPERATIONS, MachineOperation, MachineOperati
 use bedplate_api::reason::operation::PowerOutcome;
 use bedplate_api::selector::MachineSelector;
 use bedplate_rules::fan_out::{Now, child, child_name, plan as plan_fan};
+use bedplate_rules::operation::{End, ended};
 use jiff::{SignedDuration, Timestamp};
 use serde::{Deserialize, Serialize};
 use sha2::Digest as _;
@@ -312,13 +313,8 @@ pub(crate) fn unknown_name(name: &str) -> String {
 fn unknown(now: Timestamp) -> MachineOperationStatus {
     let message = "pxed's memory of operations was damaged and begun anew, so it is not known whether this one was carried \
                    out: look at the machine, and make a new operation if it is still wanted";
-    MachineOperationStatus {
-        state: Some(OperationState::Failed),
-        completion_time: Some(Time(now)),
-        reason: Some(PowerOutcome::OutcomeUnknown.as_str().to_owned()),
-        message: Some(message.to_owned()),
-        ..MachineOperationStatus::default()
-    }
+    let end = End { complete: false, reason: PowerOutcome::OutcomeUnknown.as_str(), message };
+    ended(MachineOperationStatus::default(), end, None, now)
 }
 
 #[cfg(test)]

@@ -1,6 +1,7 @@
 //! Each rule by an example, and random histories of one operation: it ends once, whoever does what, and never while its Machine is
 //! paused.
 
+use bedplate_api::machine::Time;
 use proptest::prelude::*;
 use serde_json::{Value, json};
 
@@ -42,6 +43,22 @@ fn look(operation: &MachineOperation, machine: Option<&Machine>, second: i64) ->
 
 fn look_since(operation: &MachineOperation, machine: Option<&Machine>, second: i64, since: Since) -> Plan {
     plan(&Seen { operation, machine, since, others: &[], now: at(second) })
+}
+
+#[test]
+fn o1_end_keeps_the_conditions_of_an_executor_and_adds_failed() {
+    let cordoned = json!({ "type": "Cordoned", "status": "True", "reason": "Draining", "message": "", "lastTransitionTime": time(5) });
+    // A host that writes an end of its own keeps nothing from its operation.
+    let complete = json!({ "type": "Complete", "status": "False", "reason": "x", "message": "", "lastTransitionTime": time(5) });
+    let status = json!({ "state": "InProgress", "startTime": time(0), "conditions": [cordoned, complete] });
+    let mut taken = operation("reboot", &json!({ "spec": { "timeoutSeconds": 60 }, "status": status }));
+    taken.metadata.generation = Some(1);
+    let status = look(&taken, None, 9999).status.unwrap();
+    let found: Vec<_> = status.conditions.iter().map(|c| (c.type_.as_str(), c.reason.as_str())).collect();
+    let expected =
+        [("Cordoned", "Draining"), ("Complete", "x"), ("Failed", "TimedOut"), ("Stalled", "TimedOut")];
+    assert_eq!(found, expected);
+    assert_eq!(status.observed_generation, Some(1));
 }
 
 /// By a controller that has just begun.
@@ -163,11 +180,11 @@ fn o1_an_operation_has_its_time_and_no_more_whatever_the_clock_of_its_host_says(
     }
 }
 
-/// The attack: the agent of a compromised host writes any state, any start and `Held` again and again, so that its parent waits.
+/// The attack: the agent of a compromised host writes any state, any start and `Suspended` again and again, so that its parent waits.
 #[test]
 fn o1_host_cannot_hold_an_operation_by_releasing_it() {
     let (free, paused) = (machine(&json!({})), machine(&json!({ "paused": true })));
-    let held = |status: &str| json!([{ "type": "Held", "status": status, "reason": "x", "message": "", "lastTransitionTime": time(4080) }]);
+    let held = |status: &str| json!([{ "type": "Suspended", "status": status, "reason": "x", "message": "", "lastTransitionTime": time(4080) }]);
     for machine in [Some(&free), Some(&paused), None] {
         for status in [
             json!({ "state": "InProgress", "startTime": time(4080) }),
@@ -244,12 +261,18 @@ fn while_its_machine_is_paused_it_waits_and_its_time_begins_afterwards() {
     let mut waiting = operation("reboot", &json!({ "spec": { "timeoutSeconds": 60 } }));
     let plan = look(&waiting, Some(&paused), 10);
     waiting.status = plan.status;
-    assert_eq!(waiting.status.as_ref().unwrap().conditions[0].status, "True");
+    let suspended = |operation: &MachineOperation| {
+        let condition = operation.status.as_ref().unwrap().conditions[0].clone();
+        (condition.type_, condition.status, condition.reason)
+    };
+    let expected =
+        |status: &str, reason: &str| ("Suspended".to_owned(), status.to_owned(), reason.to_owned());
+    assert_eq!(suspended(&waiting), expected("True", "MachinePaused"));
     assert_eq!(look(&waiting, Some(&paused), 99_999).status, None, "however long");
     let free = machine(&json!({}));
     let plan = look(&waiting, Some(&free), 100_000);
     waiting.status = plan.status;
-    assert_eq!(waiting.status.as_ref().unwrap().conditions[0].status, "False");
+    assert_eq!(suspended(&waiting), expected("False", "Resumed"));
     assert_eq!(look(&waiting, Some(&free), 100_059).status, None);
     assert_eq!(written(&look(&waiting, Some(&free), 100_060)).1, "NoExecutor");
 }
@@ -294,7 +317,7 @@ fn o2_an_operation_is_removed_after_either_outcome_and_a_child_with_its_parent()
 
 #[test]
 fn o8_a_node_is_deleted_only_for_an_operation_that_may_disturb_and_whose_agent_has_drained_it() {
-    let drained = json!({ "type": DRAINED, "status": "True", "reason": "PodsLeft", "message": "", "lastTransitionTime": time(5) });
+    let drained = json!({ "type": "Drained", "status": "True", "reason": "PodsEvicted", "message": "", "lastTransitionTime": time(5) });
     let plan = |name: &str, disruption: &str, conditions: Value, machine: &Machine| {
         let status = json!({ "state": "InProgress", "startTime": time(1), "conditions": conditions });
         let spec = json!({ "parameters": { "disruption": disruption } });

@@ -1,8 +1,9 @@
 //! Operations against a machine that lies, loses requests, and a pxed that is killed anywhere.
 
 use bedplate_api::machine::BootSource;
-use bedplate_api::operation::{MachineOperationStatus, OperationState};
+use bedplate_api::operation::{MachineOperation, MachineOperationStatus, OperationState};
 use proptest::prelude::*;
+use serde_json::json;
 
 use super::*;
 use crate::power::progress;
@@ -359,7 +360,10 @@ impl World {
             Act::Ask(request, _) => self.ask(request, fate),
             Act::Wait(until) => self.now = until,
             Act::Finish(ref end) => {
-                self.write(progress::ended(before.as_ref(), end, "pxed/a/b", now), fate);
+                let object = json!({ "metadata": { "name": "x" }, "status": before,
+                    "spec": { "operationName": "powerOn", "machineRef": { "name": "a" } } });
+                let object: MachineOperation = serde_json::from_value(object).unwrap();
+                self.write(progress::ended(&object, end, "pxed/a/b", now), fate);
             }
         }
         if fate == Fate::KilledAfter && !matches!(act, Act::Wait(_) | Act::Read) {
