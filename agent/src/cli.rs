@@ -142,8 +142,8 @@ fn serve(log: &LogArguments, places: Places, report_only: bool) -> Result<(), Fa
         let pulse = liveness.part("the service loop", PATIENCE);
         let known = liveness.clone();
         notifier.spawn_watchdog(&tasks, signals.shutdown(), move || known.check());
-        serve_metrics(&tasks, &places.run.join(metrics::SOCKET), liveness, signals.shutdown());
-        let ended = run(places, report_only, notifier, pulse, signals.shutdown()).await;
+        serve_metrics(&tasks, &places.run.join(metrics::SOCKET), liveness.clone(), signals.shutdown());
+        let ended = run(places, report_only, notifier, pulse, liveness, signals.shutdown()).await;
         if ended.is_err() {
             signals.shutdown().cancel();
         }

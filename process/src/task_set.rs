@@ -4,10 +4,14 @@
 //! tasks. The root of a program is [`Tasks`](crate::tasks::Tasks), which drains. Called by the agent.
 
 use std::future::Future;
+use std::time::Duration;
 
 use tokio::sync::watch;
 use tokio::task::JoinSet;
 use tokio_util::sync::CancellationToken;
+
+use crate::liveness::Liveness;
+use crate::reconcile::{Reconcile, Task};
 
 /// The tasks of a set.
 #[derive(Debug)]
@@ -55,6 +59,21 @@ impl TaskSet {
         });
     }
 
+    /// Runs a loop of turns, with a liveness pulse of this name that may be silent for `patience`.
+    pub fn reconcile<R: Reconcile + 'static>(
+        &mut self,
+        liveness: &Liveness,
+        name: &'static str,
+        patience: Duration,
+        mut reconciler: R,
+    ) {
+        let shutdown = self.shutdown();
+        let task = Task::new(liveness.until(shutdown.clone()).part(name, patience));
+        self.spawn(name, async move {
+            task.run(&mut reconciler, shutdown).await;
+        });
+    }
+
     /// Returns the name of the task that ended the set, as soon as one does. Never ends if the set is stopped or dropped by its owner.
     pub fn ended(&self) -> impl Future<Output = &'static str> + Send + use<> {
         let mut ended = self.ended.subscribe();
@@ -82,8 +101,6 @@ impl Drop for TaskSet {
 
 #[cfg(test)]
 mod tests {
-    use std::time::Duration;
-
     use futures::FutureExt as _;
 
     use super::*;

@@ -23,6 +23,7 @@ use bedplate_agent::operation::run::{Parts, run};
 use bedplate_api::machine::VersionRef;
 use bedplate_api::operation::{MachineOperation, MachineOperationStatus, OperationState};
 use bedplate_bootstrap::diff::InPlace;
+use bedplate_process::liveness::Pulse;
 use bedplate_tests::guard::Directory;
 use bedplate_tests::host::{End, Host};
 use bedplate_tests::netns::Namespace;
@@ -140,7 +141,7 @@ fn parts(host: &Host, paper: &Arc<Paper>, state: &Path) -> Result<Parts> {
 /// Runs the loop until the operation has ended.
 async fn carried_out(parts: Parts, paper: &Paper) -> Result<(bool, String, String)> {
     let shutdown = CancellationToken::new();
-    let task = tokio::spawn(run(parts, paper.views.subscribe(), shutdown.clone()));
+    let task = tokio::spawn(run(parts, paper.views.subscribe(), Pulse::unwatched(), shutdown.clone()));
     let over = |view: &View| {
         let state = view.operations[0].status.as_ref().and_then(|status| status.state);
         matches!(state, Some(OperationState::Complete | OperationState::Failed))
@@ -324,7 +325,12 @@ async fn o1_a_reboot_by_logind_is_complete_in_the_next_boot_and_a_shutdown_befor
         first.run("systemctl", &["start", AGENT.0])?;
         let paper = Paper::new(operation, &json!({"drain": "true"}))?;
         let shutdown = CancellationToken::new();
-        let agent = run(parts(&first, &paper, state.path())?, paper.views.subscribe(), shutdown.clone());
+        let agent = run(
+            parts(&first, &paper, state.path())?,
+            paper.views.subscribe(),
+            Pulse::unwatched(),
+            shutdown.clone(),
+        );
         let agent = tokio::spawn(agent);
         let first = tokio::task::spawn_blocking(move || {
             let stops = first.root().join("run/agent-stops");

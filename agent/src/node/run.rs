@@ -17,7 +17,9 @@ use std::time::{Duration, Instant};
 use bedplate_api::machine::SlotName;
 use bedplate_api::reason::machine::PavedReason;
 use bedplate_process::exit::chain;
+use bedplate_process::liveness::{Beat, Pulse};
 use bedplate_process::lock::Lock;
+use bedplate_process::reconcile::{Activation, Reconcile, Task, Turn};
 use jiff::Timestamp;
 use tokio::sync::{Notify, watch};
 use tokio_util::sync::CancellationToken;
@@ -64,6 +66,8 @@ pub struct NodeLoop {
     standing: NodeStanding,
     /// What the cluster was told last.
     told: Option<NodeTold>,
+    /// An image may take an hour: its progress is a sign that the step moves.
+    beat: Beat,
 }
 
 /// What comes after a turn.
@@ -96,19 +100,18 @@ impl NodeLoop {
             not_annotated: false,
             standing,
             told: None,
+            beat: Beat::unwatched(),
         }
     }
 
     /// Runs until `shutdown`. What was begun in systemd goes on there.
-    pub async fn run(mut self, shutdown: CancellationToken) {
+    pub async fn run(mut self, pulse: Pulse, shutdown: CancellationToken) {
+        self.beat = pulse.handle();
         let removal = trash::serve(self.parts.slots.clone(), Arc::clone(&self.wake));
         let turns = async {
             take_back_left(&self.parts).await;
             forget_left_access(&self.parts);
-            loop {
-                let pause = self.turn().await;
-                self.sleep(pause).await;
-            }
+            Task::new(pulse).run(&mut self, shutdown.clone()).await;
         };
         tokio::select! {
             () = turns => {}
@@ -117,8 +120,8 @@ impl NodeLoop {
         }
     }
 
-    /// One turn.
-    async fn turn(&mut self) -> Pause {
+    /// Observes, plans, and carries one step out.
+    async fn advance(&mut self) -> Pause {
         self.seen.mark_unchanged();
         let now = Timestamp::now();
         let mut sight = match observe(&self.parts, self.probed.as_ref(), now).await {
@@ -216,6 +219,7 @@ impl NodeLoop {
                 biased;
                 result = &mut applying => break result,
                 () = progress.1.notified() => {
+                    self.beat.beat();
                     let text = progress.0.lock().clone();
                     self.say(sight, planned, text.as_deref(), None);
                 }
@@ -343,37 +347,6 @@ impl NodeLoop {
         }
     }
 
-    async fn sleep(&mut self, pause: Pause) {
-        let limit = match pause {
-            Pause::None => return tokio::task::yield_now().await,
-            Pause::AtMost(limit) => Some(limit),
-            Pause::Open => None,
-        };
-        let limit =
-            self.watch_units().await.map_or(limit, |again| Some(limit.map_or(again, |l| l.min(again))));
-        let over = async {
-            match limit {
-                Some(limit) => tokio::time::sleep(limit).await,
-                None => std::future::pending().await,
-            }
-        };
-        let kept = tokio::select! {
-            () = over => true,
-            kept = next_change(&mut self.changes) => kept,
-            () = self.wake.notified() => true,
-            // Nobody tells any more: the process ends.
-            changed = self.seen.changed() => {
-                if changed.is_err() {
-                    std::future::pending::<()>().await;
-                }
-                true
-            }
-        };
-        if !kept {
-            self.changes = None;
-        }
-    }
-
     /// Has systemd tell of changes; how soon it is asked again, if it does not.
     async fn watch_units(&mut self) -> Option<Duration> {
         if self.changes.is_some() {
@@ -391,6 +364,35 @@ impl NodeLoop {
                 Some(AGAIN)
             }
         }
+    }
+}
+
+impl Reconcile for NodeLoop {
+    type Event = ();
+
+    async fn changed(&mut self) -> Option<()> {
+        tokio::select! {
+            kept = next_change(&mut self.changes) => {
+                if !kept {
+                    self.changes = None;
+                }
+            }
+            () = self.wake.notified() => {}
+            // Nobody tells any more: the process ends.
+            changed = self.seen.changed() => if changed.is_err() { std::future::pending().await },
+        }
+        Some(())
+    }
+
+    async fn turn(&mut self, _: Activation<()>) -> Turn {
+        let limit = match self.advance().await {
+            Pause::None => return Turn::At(Instant::now().into()),
+            Pause::AtMost(limit) => Some(limit),
+            Pause::Open => None,
+        };
+        let again = self.watch_units().await;
+        let limit = [limit, again].into_iter().flatten().min();
+        limit.map_or(Turn::Idle, |limit| Turn::At((Instant::now() + limit).into()))
     }
 }
 

@@ -52,6 +52,7 @@ impl Runner {
             sweep: false,
             unwritten: 0,
             write_again: None,
+            beat: self.beat.clone(),
         }
     }
 
@@ -61,7 +62,7 @@ impl Runner {
             let drained = self.beside.clone().unwrap_or_default();
             // At least one turn: an agent that was killed may have begun something.
             loop {
-                let again = self.turn().await;
+                let again = self.advance().await;
                 if self.shutdown.is_cancelled() || drained.is_cancelled() && self.running.is_none() {
                     break;
                 }
@@ -70,6 +71,8 @@ impl Runner {
                     changed = self.views.changed() => changed,
                     () = drained.cancelled(), if !drained.is_cancelled() => Ok(()),
                     () = self.shutdown.cancelled() => Ok(()),
+                    // The drain beats as long as it goes on.
+                    never = self.beat.beating(), if drained.is_cancelled() => match never {},
                 };
                 if changed.is_err() {
                     break;

@@ -39,6 +39,7 @@ impl Runner {
         let until = later(since, drain.limit).min(deadline);
         let mut held = BTreeMap::new();
         loop {
+            self.beat.beat();
             let left = match self.drain_once(drain, &mut held).await {
                 Ok(Progress::Done) => return Outcome::Ready,
                 Ok(Progress::Cordon(seen)) => match self.cordon(&seen, &uid).await {

@@ -169,7 +169,7 @@ impl Runner {
     pub(super) async fn last_words(&mut self) {
         let said = tokio::time::timeout(LAST_WORDS, async {
             while self.running.as_ref().is_some_and(|running| running.finish.is_some() || running.accepted) {
-                match self.turn().await {
+                match self.advance().await {
                     Some(Duration::ZERO) => {}
                     Some(pause) if pause <= AGAIN => sleep(pause).await,
                     Some(_) | None => break,

@@ -12,6 +12,8 @@ use std::time::Duration;
 use bedplate_api::id::MachineName;
 use bedplate_api::operation::MachineOperation;
 use bedplate_process::exit::chain;
+use bedplate_process::liveness::{Beat, Pulse};
+use bedplate_process::reconcile::{Activation, Reconcile, Task, Turn};
 use jiff::Timestamp;
 use tokio::sync::watch;
 use tokio::time::{Instant, sleep};
@@ -21,7 +23,7 @@ use super::apply::Configuration;
 use super::journal::file::{Note, Notes};
 use super::ledger::{Ledger, View};
 use super::outcome::Outcome;
-use super::parameters::{Order, Task};
+use super::parameters::{Order, Task as Work};
 use super::plan::{
     Finish, Next, Observed, Standing, choose, cleaned_until, goes_beside, is_begun, is_ours, next, overtaking,
 };
@@ -115,23 +117,28 @@ pub(super) struct Runner {
     /// Writes in a row that found nobody to take them, and until when none is tried.
     pub(super) unwritten: u32,
     pub(super) write_again: Option<Instant>,
+    /// For acts that have a deadline of their own and take long.
+    pub(super) beat: Beat,
 }
 
 /// Carries operations out until `shutdown`.
-pub async fn run(parts: Parts, views: watch::Receiver<View>, shutdown: CancellationToken) {
-    let Some(mut runner) = Runner::begin(parts, views, shutdown.clone()).await else { return };
-    loop {
-        let again = runner.turn().await;
-        if shutdown.is_cancelled() {
-            break;
-        }
-        tokio::select! {
-            () = pause(again) => {}
-            changed = runner.views.changed() => if changed.is_err() { break },
-            () = shutdown.cancelled() => break,
-        }
-    }
+pub async fn run(parts: Parts, views: watch::Receiver<View>, pulse: Pulse, shutdown: CancellationToken) {
+    let Some(mut runner) = Runner::begin(parts, views, &pulse, shutdown.clone()).await else { return };
+    // A stop waits for an answer that is being written.
+    Task::new(pulse).finishing_turns().run(&mut runner, shutdown).await;
     runner.last_words().await;
+}
+
+impl Reconcile for Runner {
+    type Event = ();
+
+    async fn changed(&mut self) -> Option<()> {
+        self.views.changed().await.ok()
+    }
+
+    async fn turn(&mut self, _: Activation<()>) -> Turn {
+        self.advance().await.map_or(Turn::Idle, |pause| Turn::At(Instant::now() + pause))
+    }
 }
 
 /// So long, or for ever.
@@ -144,7 +151,12 @@ pub(super) async fn pause(length: Option<Duration>) {
 
 impl Runner {
     /// Reads the notes; until that works nothing is done.
-    async fn begin(parts: Parts, views: watch::Receiver<View>, shutdown: CancellationToken) -> Option<Self> {
+    async fn begin(
+        parts: Parts,
+        views: watch::Receiver<View>,
+        pulse: &Pulse,
+        shutdown: CancellationToken,
+    ) -> Option<Self> {
         loop {
             match parts.notes.read().await {
                 Ok(notes) => {
@@ -159,6 +171,7 @@ impl Runner {
                         sweep: true,
                         unwritten: 0,
                         write_again: None,
+                        beat: pulse.handle(),
                     });
                 }
                 Err(error) => tracing::warn!(error = chain(&error), "cannot read the notes on operations"),
@@ -166,6 +179,7 @@ impl Runner {
             tokio::select! {
                 () = sleep(AGAIN * 15) => {}
                 () = shutdown.cancelled() => return None,
+                never = pulse.beating() => match never {},
             }
         }
     }
@@ -175,7 +189,7 @@ impl Runner {
     }
 
     /// One act; when the next one is due, none: when something changes.
-    pub(super) async fn turn(&mut self) -> Option<Duration> {
+    pub(super) async fn advance(&mut self) -> Option<Duration> {
         let had = self.running.is_some();
         let again = self.act_once().await;
         if had && self.running.is_none() {
@@ -304,10 +318,10 @@ impl Runner {
 
     async fn carry_out(&mut self, order: &Order, deadline: Timestamp) -> Option<Duration> {
         let prepared = match &order.task {
-            Task::Reboot(drain) | Task::Shutdown(drain) => self.prepare_power(*drain, deadline).await,
-            Task::RestartService { unit, place } => self.prepare_restart(unit, *place).await,
-            Task::PacketCapture(capture) => self.prepare_capture(capture).await,
-            Task::ApplyConfiguration { disruption } => self.apply(*disruption, deadline).await,
+            Work::Reboot(drain) | Work::Shutdown(drain) => self.prepare_power(*drain, deadline).await,
+            Work::RestartService { unit, place } => self.prepare_restart(unit, *place).await,
+            Work::PacketCapture(capture) => self.prepare_capture(capture).await,
+            Work::ApplyConfiguration { disruption } => self.apply(*disruption, deadline).await,
         };
         if !matches!(prepared, Outcome::Ready) {
             return self.settle(deadline, prepared).await;
@@ -331,28 +345,30 @@ impl Runner {
 
     /// The act itself. A stop does not wait for what takes long: the next agent looks what came of it.
     async fn act(&mut self, order: &Order, deadline: Timestamp) -> Outcome {
-        let shutdown = self.shutdown.clone();
+        let (shutdown, beat) = (self.shutdown.clone(), self.beat.clone());
         match &order.task {
-            Task::Reboot(_) => self.reboot().await,
-            Task::Shutdown(_) => self.shut_down().await,
-            Task::RestartService { unit, place } => tokio::select! {
+            Work::Reboot(_) => self.reboot().await,
+            Work::Shutdown(_) => self.shut_down().await,
+            Work::RestartService { unit, place } => tokio::select! {
                 outcome = self.restart(unit, *place, deadline) => outcome,
                 () = shutdown.cancelled() => Outcome::Interrupted,
+                never = beat.beating() => match never {},
             },
-            Task::PacketCapture(capture) => tokio::select! {
+            Work::PacketCapture(capture) => tokio::select! {
                 outcome = self.capture(capture) => outcome,
                 () = shutdown.cancelled() => Outcome::Interrupted,
+                never = beat.beating() => match never {},
             },
-            Task::ApplyConfiguration { .. } => Outcome::Ready,
+            Work::ApplyConfiguration { .. } => Outcome::Ready,
         }
     }
 
     async fn inspect(&mut self, order: &Order, begun: Timestamp, deadline: Timestamp) -> Outcome {
         match &order.task {
-            Task::RestartService { unit, place } => self.inspect_restart(unit, *place, begun, deadline).await,
-            Task::PacketCapture(_) => self.inspect_capture(deadline).await,
+            Work::RestartService { unit, place } => self.inspect_restart(unit, *place, begun, deadline).await,
+            Work::PacketCapture(_) => self.inspect_capture(deadline).await,
             // The plan asks for no other.
-            Task::Reboot(_) | Task::Shutdown(_) | Task::ApplyConfiguration { .. } => Outcome::Interrupted,
+            Work::Reboot(_) | Work::Shutdown(_) | Work::ApplyConfiguration { .. } => Outcome::Interrupted,
         }
     }
 

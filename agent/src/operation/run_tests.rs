@@ -11,6 +11,7 @@ use bedplate_api::machine::VersionRef;
 use bedplate_api::operation::{MachineOperation, MachineOperationStatus, OperationState};
 use bedplate_bootstrap::diff::{Edit, InPlace};
 use bedplate_process::file::FileError;
+use bedplate_process::liveness::{BEAT, Liveness, Pulse};
 use jiff::{SignedDuration, Timestamp};
 use serde_json::{Value, json};
 use tokio::sync::watch;
@@ -298,15 +299,11 @@ impl World {
         }
     }
 
-    /// One life of an agent: until the operation has ended, or it is killed after it passed so many points. Whether it was killed.
-    async fn live(self: &Arc<Self>, points: i64) -> bool {
-        let burnt = CancellationToken::new();
-        *self.fuse.burnt.lock().unwrap() = burnt.clone();
-        self.fuse.left.store(points, Ordering::SeqCst);
+    fn parts(self: &Arc<Self>) -> Parts {
         let started = self.started;
         let base: Timestamp = "2026-01-01T00:00:00Z".parse().unwrap();
         let elapsed = move || SignedDuration::try_from(started.elapsed()).unwrap();
-        let parts = Parts {
+        Parts {
             machine: "a".parse().unwrap(),
             boot_id: format!("boot-{}", self.boots.load(Ordering::SeqCst)),
             clock: Arc::new(move || base + elapsed()),
@@ -318,7 +315,15 @@ impl World {
             node: self.clone(),
             configuration: self.clone(),
             captures: self.captures.clone(),
-        };
+        }
+    }
+
+    /// One life of an agent: until the operation has ended, or it is killed after it passed so many points. Whether it was killed.
+    async fn live(self: &Arc<Self>, points: i64) -> bool {
+        let burnt = CancellationToken::new();
+        *self.fuse.burnt.lock().unwrap() = burnt.clone();
+        self.fuse.left.store(points, Ordering::SeqCst);
+        let parts = self.parts();
         let mut views = self.views.subscribe();
         let over = async {
             let over = |view: &View| {
@@ -329,7 +334,7 @@ impl World {
             // Nothing is done after it either.
             tokio::time::sleep(Duration::from_secs(60)).await;
         };
-        let agent = run(parts, self.views.subscribe(), CancellationToken::new());
+        let agent = run(parts, self.views.subscribe(), Pulse::unwatched(), CancellationToken::new());
         tokio::select! {
             () = agent => panic!("the loop has ended"),
             () = burnt.cancelled() => true,
@@ -364,6 +369,23 @@ fn pod(name: &str, controller: &str) -> Pod {
         controller: Some(controller.into()),
         ..Pod::default()
     }
+}
+
+#[tokio::test(start_paused = true)]
+async fn operation_that_hangs_is_named_by_the_watchdog_and_a_drain_is_not() {
+    let world = World::new("reboot", json!({"drain": "true"}), false);
+    *world.node.lock().unwrap() =
+        FakeNode { held: 200, pods: vec![pod("web", "ReplicaSet")], ..Default::default() };
+    let liveness = Liveness::new(CancellationToken::new());
+    let (patience, shutdown) = (BEAT * 4, CancellationToken::new());
+    let pulse = liveness.part("operations", patience);
+    tokio::spawn(run(world.parts(), world.views.subscribe(), pulse, shutdown));
+    tokio::time::sleep(patience * 3).await;
+    assert_eq!(liveness.check(), Ok(()), "{:?}", world.status());
+    assert!(world.status().message.is_some_and(|message| message.contains("draining")));
+    world.fuse.left.store(0, Ordering::SeqCst);
+    tokio::time::sleep(Duration::from_secs(60) + patience).await;
+    assert!(liveness.check().unwrap_err().starts_with("operations gave no"));
 }
 
 #[tokio::test(start_paused = true)]

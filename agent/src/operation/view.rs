@@ -9,6 +9,7 @@ use bedplate_api::machine::{SlotName, VersionRef};
 use bedplate_api::operation::{MachineOperation, MachineOperationStatus};
 use bedplate_bootstrap::diff::{InPlace, diff};
 use bedplate_process::exit::chain;
+use bedplate_process::liveness::Pulse;
 use tokio::sync::{Notify, watch};
 use tokio_util::sync::CancellationToken;
 
@@ -37,6 +38,7 @@ pub async fn serve(
     node: effects::Parts,
     power: Arc<dyn Power>,
     wake: Arc<Notify>,
+    pulse: Pulse,
     shutdown: CancellationToken,
 ) {
     let state = node.slots.places().state.clone();
@@ -64,7 +66,7 @@ pub async fn serve(
         }
     };
     tokio::select! {
-        () = run(parts, views, shutdown) => {}
+        () = run(parts, views, pulse, shutdown) => {}
         () = follow => {}
     }
 }

@@ -11,11 +11,10 @@ use bedplate_api::id::MachineName;
 use bedplate_api::operation::{MachineOperation, MachineOperationStatus};
 use bedplate_api::wire::{KubernetesEndpoint, Report};
 use bedplate_process::exit::chain;
-use futures::FutureExt as _;
+use bedplate_process::liveness::{Liveness, PATIENCE};
+use bedplate_process::task_set::TaskSet;
 use kube::ResourceExt;
 use tokio::sync::watch;
-use tokio::task::JoinSet;
-use tokio_util::sync::CancellationToken;
 
 use super::certificate::{self, CertificateAnswer};
 use super::client::Access;
@@ -25,38 +24,33 @@ use super::node_deletion::{self, Asked};
 use super::operation::{self, WriteOperationError};
 use super::secret::{self, ReadSecretError, SecretData};
 use super::status::NodeTold;
-use super::watcher::follow;
-use super::writer::Writer;
+use super::watcher::Watcher;
+use super::writer::{WRITE_PATIENCE, Writer};
 use super::{Compared, Plane, Seen};
 
 /// A cluster, as one Machine's agent sees it. Its tasks end when it is dropped.
 #[derive(Debug)]
 pub struct Cluster {
+    /// Dropped first: no task ends because something else of this is gone.
+    tasks: TaskSet,
     access: watch::Sender<Access>,
     seen: watch::Receiver<Seen>,
     writer: Writer,
     expects: Arc<AtomicBool>,
-    tasks: JoinSet<()>,
-    /// One of them has ended.
-    over: CancellationToken,
 }
 
 impl Cluster {
     /// Begins to watch.
-    pub fn start(access: Access) -> Self {
+    pub fn start(access: Access, liveness: &Liveness) -> Self {
         let (access, current) = watch::channel(access);
         let (told, seen) = watch::channel(Seen::default());
         let writer = Writer::new(current.clone(), seen.clone());
-        let (mut tasks, over) = (JoinSet::new(), CancellationToken::new());
         let expects = Arc::new(AtomicBool::new(false));
-        for work in [follow(current, told, Arc::clone(&expects)).boxed(), writer.clone().run().boxed()] {
-            let ends = over.clone().drop_guard();
-            tasks.spawn(async move {
-                let _ends = ends;
-                work.await;
-            });
-        }
-        Self { access, seen, writer, expects, tasks, over }
+        let mut tasks = TaskSet::default();
+        let (watcher, node_writer) = (Watcher::new(current, told, Arc::clone(&expects)), writer.of_node());
+        tasks.reconcile(liveness, "cluster watch", PATIENCE, watcher);
+        tasks.reconcile(liveness, "status writer", WRITE_PATIENCE, node_writer);
+        Self { tasks, access, seen, writer, expects }
     }
 
     /// Goes on with another certificate, of the same Machine.
@@ -75,16 +69,16 @@ impl Cluster {
         self.access.borrow().machine().clone()
     }
 
-    /// Cancelled once it is watched, or written to, no more: a task has panicked.
-    pub fn over(&self) -> CancellationToken {
-        self.over.clone()
+    /// Returns the name of a task that ended without a request to stop, as soon as one does.
+    pub fn ended(&self) -> impl Future<Output = &'static str> + Send + use<> {
+        self.tasks.ended()
     }
 
     /// Ends the tasks and waits until they have ended.
     pub async fn stop(mut self: Arc<Self>) {
-        // Whoever else holds it ends them by letting go.
+        // Another holder ends them when it drops its handle.
         if let Some(own) = Arc::get_mut(&mut self) {
-            own.tasks.shutdown().await;
+            own.tasks.stop().await;
         }
     }
 }
@@ -152,18 +146,20 @@ impl Plane for Cluster {
 
 #[cfg(test)]
 mod tests {
+    use tokio_util::sync::CancellationToken;
+
     use super::*;
 
     #[tokio::test]
-    async fn a_cluster_that_nobody_watches_any_more_says_so() {
+    async fn cluster_without_its_watch_names_the_task() {
         let own = rcgen::generate_simple_self_signed(vec!["x".to_owned()]).unwrap();
         let (pem, key) = (own.cert.pem(), own.signing_key.serialize_pem());
         let endpoint = KubernetesEndpoint { server: "https://127.0.0.1:1".to_owned(), ca_pem: pem.clone() };
         let access = Access::new(&endpoint, &"node-1".parse().unwrap(), (&pem, &key)).unwrap();
-        let mut cluster = Cluster::start(access);
-        assert!(!cluster.over().is_cancelled());
-        cluster.tasks.abort_all();
-        cluster.over().cancelled().await;
-        assert!(cluster.tasks.join_next().await.is_some());
+        let liveness = Liveness::new(CancellationToken::new());
+        let Cluster { access, tasks, .. } = Cluster::start(access, &liveness);
+        assert_eq!(liveness.check(), Ok(()));
+        drop(access);
+        assert_eq!(tasks.ended().await, "cluster watch");
     }
 }

@@ -24,16 +24,16 @@ use bedplate_api::reason::refusal::AgentRefusal;
 use bedplate_api::wire::{
     OperationWrite, OperationWritten, Report, SecretRequest, SecretResponse, WatchRequest, WatchResponse,
 };
-use bedplate_process::backoff::Backoff;
 use bedplate_process::exit::chain;
-use futures::FutureExt as _;
+use bedplate_process::liveness::{Liveness, PATIENCE};
+use bedplate_process::reconcile::{Activation, Reconcile, Turn};
+use bedplate_process::task_set::TaskSet;
 use kube::ResourceExt;
-use tokio::sync::{Notify, watch};
-use tokio::task::JoinSet;
-use tokio_util::sync::CancellationToken;
+use tokio::sync::{Notify, mpsc, watch};
 use zeroize::Zeroizing;
 
 use self::own_node::{OwnNode, ask_gone, follow_node, node_state};
+use self::report::Reporter;
 use super::certificate::CertificateAnswer;
 use super::error::AskServerError;
 use super::freshness::{Contact, Counted};
@@ -46,13 +46,15 @@ use crate::https::request::AskError;
 use crate::kubelet::credential::{FindKubelet, Kubelet};
 use crate::model::Api;
 
-/// Delay after failures.
-const BACKOFF: Backoff = Backoff::new(Duration::from_secs(1), Duration::from_secs(60));
+/// Maximum time of one question: several endpoints are asked, each for 30 s.
+const ASK_PATIENCE: Duration = Duration::from_secs(300);
 /// An answer that nothing is new takes longer.
 const SOON: Duration = Duration::from_secs(1);
 
 /// pxed, as one Machine's agent sees it. Its tasks end when it is dropped.
 pub struct Standalone {
+    /// Dropped first: no task ends because something else of this is gone.
+    tasks: TaskSet,
     machine: MachineName,
     client: watch::Sender<PxedClient>,
     kubelet: Arc<dyn FindKubelet>,
@@ -60,9 +62,6 @@ pub struct Standalone {
     node: watch::Sender<Option<NodeTold>>,
     /// Something was done to the slots, perhaps: is there another kubelet?
     look: Arc<Notify>,
-    tasks: JoinSet<()>,
-    /// One of them has ended.
-    over: CancellationToken,
 }
 
 impl std::fmt::Debug for Standalone {
@@ -73,26 +72,32 @@ impl std::fmt::Debug for Standalone {
 
 impl Standalone {
     /// Begins to watch.
-    pub fn start(machine: MachineName, client: PxedClient, kubelet: Arc<dyn FindKubelet>) -> Self {
+    pub fn start(
+        machine: MachineName,
+        client: PxedClient,
+        kubelet: Arc<dyn FindKubelet>,
+        liveness: &Liveness,
+    ) -> Self {
         let (client, current) = watch::channel(client);
         let (told, seen) = watch::channel(Seen::default());
         let (node, says) = watch::channel(None);
         let (own, own_seen) = watch::channel(OwnNode::default());
-        let look = Arc::new(Notify::new());
-        let (mut tasks, over) = (JoinSet::new(), CancellationToken::new());
-        let work = [
-            follow(current.clone(), own_seen.clone(), Told(told)).boxed(),
-            follow_node(Arc::clone(&kubelet), machine.clone(), Arc::clone(&look), own).boxed(),
-            report::tell(current, says, own_seen, seen.clone()).boxed(),
-        ];
-        for work in work {
-            let ends = over.clone().drop_guard();
-            tasks.spawn(async move {
-                let _ends = ends;
-                work.await;
-            });
-        }
-        Self { machine, client, kubelet, seen, node, look, tasks, over }
+        let (answers, answered) = mpsc::channel(1);
+        let (look, mut tasks) = (Arc::new(Notify::new()), TaskSet::default());
+        let poller = Poller { client: current.clone(), known: None, answers };
+        tasks.reconcile(liveness, "pxed watch", ASK_PATIENCE, poller);
+        let view = View::new(Instant::now());
+        let publisher = Publisher { view, answers: answered, own: own_seen.clone(), told: Told(told) };
+        tasks.reconcile(liveness, "pxed view", PATIENCE, publisher);
+        let reporter = Reporter::new(current, says, own_seen, seen.clone());
+        tasks.reconcile(liveness, "node report", ASK_PATIENCE, reporter);
+        let pulse = liveness.until(tasks.shutdown()).part("own Node", ASK_PATIENCE);
+        let following = follow_node(Arc::clone(&kubelet), machine.clone(), Arc::clone(&look), own, pulse);
+        let shutdown = tasks.shutdown();
+        tasks.spawn("own Node", async move {
+            shutdown.run_until_cancelled(following).await;
+        });
+        Self { tasks, machine, client, kubelet, seen, node, look }
     }
 
     /// Goes on with another certificate, of the same Machine.
@@ -105,16 +110,16 @@ impl Standalone {
         &self.machine
     }
 
-    /// Cancelled once pxed is asked, or told, no more: a task has panicked.
-    pub fn over(&self) -> CancellationToken {
-        self.over.clone()
+    /// Returns the name of a task that ended without a request to stop, as soon as one does.
+    pub fn ended(&self) -> impl Future<Output = &'static str> + Send + use<> {
+        self.tasks.ended()
     }
 
     /// Ends the tasks and waits until they have ended.
     pub async fn stop(mut self: Arc<Self>) {
-        // Whoever else holds it ends them by letting go.
+        // Another holder ends them when it drops its handle.
         if let Some(own) = Arc::get_mut(&mut self) {
-            own.tasks.shutdown().await;
+            own.tasks.stop().await;
         }
     }
 
@@ -255,22 +260,20 @@ impl Drop for Told {
 /// What was told, and whether it is as of now.
 struct View {
     contact: Contact,
-    revision: Option<String>,
     own: OwnNode,
     seen: Seen,
 }
 
 impl View {
     fn new(now: Instant) -> Self {
-        Self { contact: Contact::new(now), revision: None, own: OwnNode::default(), seen: Seen::default() }
+        Self { contact: Contact::new(now), own: OwnNode::default(), seen: Seen::default() }
     }
 
     /// pxed has answered.
     fn take(&mut self, answer: WatchResponse) {
         self.contact.listed(Counted::Machine);
         self.seen.trouble.remove(&Watched::Machine);
-        if let WatchResponse::Changed { revision, machine, version, operations } = answer {
-            self.revision = Some(revision);
+        if let WatchResponse::Changed { machine, version, operations, .. } = answer {
             self.seen.operations_listed = true;
             (self.seen.machine, self.seen.ours) = (Some(Arc::from(machine)), true);
             self.seen.version = version.map(Arc::from);
@@ -281,20 +284,15 @@ impl View {
     /// pxed was not reached, or refused.
     fn fail(&mut self, error: &AskError, now: Instant) {
         let why = chain(error);
-        if let AskError::Refused { reason, .. } = error {
-            let is_gone = *reason == AgentRefusal::MachineGone;
-            // pxed has answered: the Machine does not belong to this host any more.
-            if is_gone {
+        if is_not_ours(error) {
+            if matches!(error, AskError::Refused { reason, .. } if *reason == AgentRefusal::MachineGone) {
                 self.seen.machine = None;
             }
-            if is_gone || *reason == AgentRefusal::KeyReplaced {
-                self.seen.ours = false;
-                self.contact.listed(Counted::Machine);
-                self.revision = None;
-                self.seen.operations.clear();
-                self.seen.trouble.insert(Watched::Machine, why);
-                return;
-            }
+            self.seen.ours = false;
+            self.contact.listed(Counted::Machine);
+            self.seen.operations.clear();
+            self.seen.trouble.insert(Watched::Machine, why);
+            return;
         }
         self.contact.broken(Counted::Machine, now);
         self.seen.trouble.insert(Watched::Machine, why);
@@ -343,73 +341,106 @@ impl View {
     }
 }
 
-/// Asks until `client` has no sender any more; anew with every new client.
-async fn follow(mut client: watch::Receiver<PxedClient>, mut own: watch::Receiver<OwnNode>, told: Told) {
-    let (mut view, mut failures) = (View::new(Instant::now()), 0);
-    loop {
-        let with = client.borrow_and_update().clone();
-        let request = WatchRequest { known: view.revision.clone() };
-        let asked = Instant::now();
-        let answer = tokio::select! {
-            changed = client.changed() => match changed {
-                Ok(()) => continue,
-                Err(_) => return,
-            },
-            answer = publishing(&mut view, &mut own, &told.0, with.watch(&request)) => answer,
-        };
+/// An answer of pxed to a watch.
+type Answer = Result<WatchResponse, AskError>;
+
+/// Asks pxed what is new, as long as `client` has a sender; again with every new client.
+struct Poller {
+    client: watch::Receiver<PxedClient>,
+    /// Revision of the Machine that pxed told last.
+    known: Option<String>,
+    answers: mpsc::Sender<Answer>,
+}
+
+impl Poller {
+    /// What is known after this answer.
+    fn learn(&mut self, answer: &Answer) {
         match answer {
-            Ok(answer) => {
-                failures = 0;
-                let soon = answer == WatchResponse::Same && asked.elapsed() < SOON;
-                view.take(answer);
-                if soon {
-                    // A pxed that is being stopped, or is no pxed, is not asked in a circle.
-                    publishing(&mut view, &mut own, &told.0, tokio::time::sleep(SOON)).await;
-                }
-                continue;
-            }
-            Err(error) => {
-                failures += 1;
-                view.fail(&error, Instant::now());
-            }
-        }
-        let wait = BACKOFF.delay(failures, rand::random());
-        tokio::select! {
-            changed = client.changed() => if changed.is_err() { return },
-            () = publishing(&mut view, &mut own, &told.0, tokio::time::sleep(wait)) => {}
+            Ok(WatchResponse::Changed { revision, .. }) => self.known = Some(revision.clone()),
+            Err(error) if is_not_ours(error) => self.known = None,
+            Ok(WatchResponse::Same) | Err(_) => {}
         }
     }
 }
 
-/// Waits for `act`, and tells meanwhile what is known as it grows old, and of the own Node as it is.
-async fn publishing<T>(
-    view: &mut View,
-    own: &mut watch::Receiver<OwnNode>,
-    told: &watch::Sender<Seen>,
-    act: impl Future<Output = T>,
-) -> T {
-    let mut act = std::pin::pin!(act);
-    loop {
-        view.take_own(own.borrow_and_update().clone(), Instant::now());
-        let until = view.publish(Instant::now(), told);
-        let due = async {
-            match until {
-                Some(until) => tokio::time::sleep_until(until.into()).await,
-                None => std::future::pending().await,
+/// Returns true if pxed has answered that the Machine does not belong to this host any more.
+fn is_not_ours(error: &AskError) -> bool {
+    let AskError::Refused { reason, .. } = error else { return false };
+    *reason == AgentRefusal::MachineGone || *reason == AgentRefusal::KeyReplaced
+}
+
+impl Reconcile for Poller {
+    type Event = ();
+
+    async fn changed(&mut self) -> Option<()> {
+        self.client.changed().await.ok()
+    }
+
+    async fn urgent(&mut self) -> Option<()> {
+        self.changed().await
+    }
+
+    async fn turn(&mut self, _: Activation<()>) -> Turn {
+        let client = self.client.borrow_and_update().clone();
+        let (request, asked) = (WatchRequest { known: self.known.clone() }, Instant::now());
+        let answer = tokio::select! {
+            answer = client.watch(&request) => answer,
+            changed = self.client.changed() => {
+                return if changed.is_ok() { Turn::At(Instant::now().into()) } else { Turn::Idle };
             }
         };
-        tokio::select! {
-            done = &mut act => return done,
-            () = due => {}
-            Ok(()) = own.changed() => {}
+        self.learn(&answer);
+        let failure = answer.as_ref().err().map(|error| chain(error));
+        // A pxed that is being stopped, or is no pxed, is not asked in a circle.
+        let soon = matches!(answer, Ok(WatchResponse::Same)) && asked.elapsed() < SOON;
+        if self.answers.send(answer).await.is_err() {
+            return Turn::Idle;
         }
+        match failure {
+            Some(failure) => Turn::Retry(failure.into()),
+            None => Turn::At((Instant::now() + if soon { SOON } else { Duration::ZERO }).into()),
+        }
+    }
+}
+
+/// Tells what is known, as it comes and as it grows old.
+struct Publisher {
+    view: View,
+    answers: mpsc::Receiver<Answer>,
+    own: watch::Receiver<OwnNode>,
+    told: Told,
+}
+
+impl Reconcile for Publisher {
+    /// An answer of pxed; none: the own Node has changed.
+    type Event = Option<Answer>;
+
+    async fn changed(&mut self) -> Option<Option<Answer>> {
+        tokio::select! {
+            answer = self.answers.recv() => answer.map(Some),
+            Ok(()) = self.own.changed() => Some(None),
+        }
+    }
+
+    async fn turn(&mut self, activation: Activation<Option<Answer>>) -> Turn {
+        let now = Instant::now();
+        match activation {
+            Activation::Changed(Some(Ok(answer))) => self.view.take(answer),
+            Activation::Changed(Some(Err(error))) => self.view.fail(&error, now),
+            Activation::Start | Activation::Changed(None) | Activation::Due => {}
+        }
+        self.view.take_own(self.own.borrow_and_update().clone(), now);
+        let until = self.view.publish(now, &self.told.0);
+        until.map_or(Turn::Idle, |until| Turn::At(until.into()))
     }
 }
 
 #[cfg(test)]
 mod tests {
     use bedplate_api::operation::AGENT_OPERATIONS;
+    use bedplate_process::liveness::BEAT;
     use serde_json::json;
+    use tokio_util::sync::CancellationToken;
 
     use super::*;
     use crate::operation::parameters::Kind;
@@ -458,6 +489,51 @@ mod tests {
         assert_eq!(told.borrow().api, Api::Live);
     }
 
+    /// A pxed that takes connections and never answers.
+    async fn silent_pxed() -> (tokio::net::TcpListener, PxedClient) {
+        let listener = tokio::net::TcpListener::bind("127.0.0.1:0").await.unwrap();
+        let own = rcgen::generate_simple_self_signed(vec!["x".to_owned()]).unwrap();
+        let url = format!("https://{}", listener.local_addr().unwrap());
+        let client = PxedClient::new(&[url], &own.cert.pem(), None).unwrap();
+        (listener, client)
+    }
+
+    #[test]
+    fn revision_is_forgotten_with_the_machine_and_kept_over_failures() {
+        let (answers, client) = (mpsc::channel(1).0, PxedClient::new(&[], "", None));
+        let mut poller = Poller { client: watch::channel(client.unwrap()).1, known: None, answers };
+        let mut learn = |answer: &Answer| {
+            poller.learn(answer);
+            poller.known.is_some()
+        };
+        for reason in ["MachineGone", "KeyReplaced"] {
+            assert!(learn(&Ok(changed())) && learn(&Ok(WatchResponse::Same)));
+            assert!(learn(&Err(AskError::NoEndpoint)) && learn(&Err(refused("StoreFailed"))));
+            assert!(!learn(&Err(refused(reason))), "{reason}");
+        }
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn question_or_report_that_hangs_is_named_by_the_watchdog() {
+        let (_listener, client) = silent_pxed().await;
+        let liveness = Liveness::new(CancellationToken::new());
+        let (_client, current) = watch::channel(client);
+        let (answers, _answered) = mpsc::channel(1);
+        let mut tasks = TaskSet::default();
+        let poller = Poller { client: current.clone(), known: None, answers };
+        tasks.reconcile(&liveness, "pxed watch", BEAT, poller);
+        let mut view = View::new(Instant::now());
+        view.take(changed());
+        let (_node, node) = watch::channel(Some(NodeTold::default()));
+        let (_own, own) = watch::channel(OwnNode::default());
+        let (_seen, seen) = watch::channel(view.seen);
+        tasks.reconcile(&liveness, "node report", BEAT, Reporter::new(current, node, own, seen));
+        assert_eq!(liveness.check(), Ok(()));
+        tokio::time::sleep(BEAT + Duration::from_secs(1)).await;
+        let named = liveness.check().unwrap_err();
+        assert!(named.contains("pxed watch gave no") && named.contains("node report gave no"), "{named}");
+    }
+
     #[test]
     fn a_machine_that_pxed_does_not_know_any_more_is_not_ours() {
         let start = Instant::now();
@@ -465,7 +541,7 @@ mod tests {
             let mut view = View::new(start);
             view.take(changed());
             view.fail(&refused(reason), start);
-            assert!(!view.seen.ours && view.revision.is_none(), "{reason}");
+            assert!(!view.seen.ours, "{reason}");
         }
         let mut view = View::new(start);
         view.take(changed());

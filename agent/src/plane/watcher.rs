@@ -12,6 +12,7 @@ use bedplate_api::operation::MachineOperation;
 use bedplate_api::version::MachineConfigurationVersion;
 use bedplate_process::backoff::Backoff;
 use bedplate_process::exit::chain;
+use bedplate_process::reconcile::{Activation, Reconcile, Turn};
 use futures::future::BoxFuture;
 use futures::stream::BoxStream;
 use futures::{FutureExt, StreamExt};
@@ -51,13 +52,12 @@ struct Streams {
 
 /// What came.
 #[expect(clippy::large_enum_variant, reason = "there is one at a time, and it is taken apart at once")]
-enum Word {
+pub(super) enum Word {
     Machine(Result<Event<Machine>, watcher::Error>),
     Node(Result<Event<Node>, watcher::Error>),
     Version(Result<Event<MachineConfigurationVersion>, watcher::Error>),
     Operation(Result<Event<MachineOperation>, watcher::Error>),
     Taken(Watched),
-    Time,
 }
 
 /// The question whether the Node is gone.
@@ -77,44 +77,83 @@ impl Drop for Told {
     }
 }
 
-/// Watches until `access` has no sender any more; begins anew with every new access.
-/// `expects`: another certificate may count already.
-pub(super) async fn follow(
-    mut access: watch::Receiver<Access>,
-    seen: watch::Sender<Seen>,
+/// The watch, as long as `access` has a sender. It starts again with every new access.
+pub(super) struct Watcher {
+    access: watch::Receiver<Access>,
+    current: Access,
+    /// Another certificate may count already.
     expects: Arc<AtomicBool>,
-) {
-    let seen = Told(seen);
-    let machine = access.borrow().machine().clone();
-    let mut view = View::new(machine, Instant::now().into_std(), Arc::clone(&expects));
-    loop {
-        let with = access.borrow_and_update().clone();
-        expects.store(false, Ordering::Relaxed);
-        view.reopened(with.fingerprint(), Instant::now().into_std());
-        tokio::select! {
-            changed = access.changed() => if changed.is_err() { return },
-            () = follow_with(&with, &mut view, &seen.0) => return,
-        }
+    view: View,
+    streams: Streams,
+    question: Question,
+    seen: Told,
+}
+
+/// What wakes the watch.
+#[expect(clippy::large_enum_variant, reason = "there is one at a time, and its turn takes it apart")]
+pub(super) enum Woken {
+    /// There is another certificate.
+    Renewed,
+    /// A watch has something new.
+    Word(Word),
+    /// The answer to the question whether the Node is gone.
+    Asked(Result<Asked, AskServerError>),
+}
+
+impl Watcher {
+    pub(super) fn new(
+        mut access: watch::Receiver<Access>,
+        seen: watch::Sender<Seen>,
+        expects: Arc<AtomicBool>,
+    ) -> Self {
+        let current = access.borrow_and_update().clone();
+        let (streams, question) = (Streams::open(&current), Question::default());
+        let view = View::new(current.machine().clone(), Instant::now().into_std(), Arc::clone(&expects));
+        let mut watcher = Self { access, current, expects, view, streams, question, seen: Told(seen) };
+        watcher.counts();
+        watcher
+    }
+
+    /// Watches by the certificate that is there now.
+    fn reopen(&mut self) {
+        self.current = self.access.borrow_and_update().clone();
+        self.streams = Streams::open(&self.current);
+        self.question = Question::default();
+        self.counts();
+    }
+
+    /// The current certificate counts.
+    fn counts(&mut self) {
+        self.expects.store(false, Ordering::Relaxed);
+        self.view.reopened(self.current.fingerprint().to_owned(), Instant::now().into_std());
     }
 }
 
-/// Ends when a watch ends, which none does.
-async fn follow_with(access: &Access, view: &mut View, seen: &watch::Sender<Seen>) {
-    let mut streams = Streams::open(access);
-    let mut question = Question::default();
-    loop {
-        streams.aim(access, view);
-        let until = publish(view, seen);
-        question.ask_if_due(access, view, seen);
-        let until = [until, question.wakes(view)].into_iter().flatten().min();
+impl Reconcile for Watcher {
+    type Event = Woken;
+
+    /// Ends when a watch ends, which none does.
+    async fn changed(&mut self) -> Option<Woken> {
         tokio::select! {
             biased;
-            word = streams.next(until) => match word {
-                Some(word) => take(view, word),
-                None => return,
-            },
-            asked = answered(&mut question.asking) => question.settle(asked, view),
+            changed = self.access.changed() => changed.ok().map(|()| Woken::Renewed),
+            word = self.streams.next() => word.map(Woken::Word),
+            asked = answered(&mut self.question.asking) => Some(Woken::Asked(asked)),
         }
+    }
+
+    async fn turn(&mut self, activation: Activation<Woken>) -> Turn {
+        match activation {
+            Activation::Start | Activation::Due => {}
+            Activation::Changed(Woken::Renewed) => self.reopen(),
+            Activation::Changed(Woken::Word(word)) => take(&mut self.view, word),
+            Activation::Changed(Woken::Asked(asked)) => self.question.settle(asked, &mut self.view),
+        }
+        self.streams.aim(&self.current, &mut self.view);
+        let until = publish(&mut self.view, &self.seen.0);
+        self.question.ask_if_due(&self.current, &self.view, &self.seen.0);
+        let until = [until, self.question.wakes(&self.view)].into_iter().flatten().min();
+        until.map_or(Turn::Idle, Turn::At)
     }
 }
 
@@ -143,7 +182,6 @@ fn take(view: &mut View, word: Word) {
             METRICS.watch(watched.word(), Went::Done);
             return view.taken(watched);
         }
-        Word::Time => return,
         Word::Machine(Err(error)) => (Watched::Machine, error),
         Word::Node(Err(error)) => (Watched::Node, error),
         Word::Version(Err(error)) => (Watched::Version, error),
@@ -190,16 +228,10 @@ impl Streams {
     }
 
     /// The next word; `None`: a watch has ended for good.
-    async fn next(&mut self, until: Option<Instant>) -> Option<Word> {
+    async fn next(&mut self) -> Option<Word> {
         let version = async {
             match &mut self.version {
                 Some((_, events)) => events.next().await,
-                None => std::future::pending().await,
-            }
-        };
-        let time = async {
-            match until {
-                Some(until) => tokio::time::sleep_until(until).await,
                 None => std::future::pending().await,
             }
         };
@@ -211,7 +243,6 @@ impl Streams {
             event = self.node.next() => event.map(Word::Node),
             event = version => event.map(Word::Version),
             event = self.operations.next() => event.map(Word::Operation),
-            () = time => Some(Word::Time),
         }
     }
 }
@@ -279,6 +310,9 @@ impl Question {
 #[cfg(test)]
 mod tests {
     use bedplate_api::wire::KubernetesEndpoint;
+    use bedplate_process::liveness::Pulse;
+    use bedplate_process::reconcile::Task;
+    use tokio_util::sync::CancellationToken;
 
     use super::*;
 
@@ -290,7 +324,10 @@ mod tests {
         let access = Access::new(&endpoint, &"node-1".parse().unwrap(), (&pem, &key)).unwrap();
         let (_access, current) = watch::channel(access);
         let (tell, mut seen) = watch::channel(Seen::default());
-        let task = tokio::spawn(follow(current, tell, Arc::default()));
+        let mut watcher = Watcher::new(current, tell, Arc::default());
+        let task = tokio::spawn(async move {
+            Task::new(Pulse::unwatched()).run(&mut watcher, CancellationToken::new()).await
+        });
         let refused = seen.wait_for(|seen| seen.trouble.len() == 3).await.unwrap().clone();
         assert_eq!(refused.api, Contact::Unasked, "the first answers are awaited for a while");
         assert!(refused.describe().contains("Connection refused"), "{}", refused.describe());

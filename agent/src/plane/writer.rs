@@ -10,13 +10,12 @@ use std::time::Duration;
 use bedplate_api::id::Digest;
 use bedplate_api::machine::{Machine, MachineStatus};
 use bedplate_api::wire::Report;
-use bedplate_process::backoff::Backoff;
-use bedplate_process::exit::chain;
+use bedplate_process::reconcile::{Activation, Reconcile, Turn};
 use jiff::Timestamp;
 use kube::Api;
 use kube::api::{Patch, PatchParams};
 use tokio::sync::{Mutex, watch};
-use tokio::time::{Instant, sleep_until};
+use tokio::time::Instant;
 
 use super::Seen;
 use super::client::Access;
@@ -32,8 +31,8 @@ const MATTER: Duration = Duration::from_secs(1);
 const PROGRESS: Duration = Duration::from_secs(5);
 /// Between two writes of what has not changed.
 const UNCHANGED: Duration = Duration::from_secs(300);
-/// Delay after failures.
-const BACKOFF: Backoff = Backoff::new(Duration::from_secs(1), Duration::from_secs(60));
+/// Maximum time of a write: the first one waits for the first word of the API server, and for a report that is being written.
+pub(super) const WRITE_PATIENCE: Duration = Duration::from_secs(180);
 
 /// The one who writes; clones are the same.
 #[derive(Debug, Clone)]
@@ -88,34 +87,9 @@ impl Writer {
         });
     }
 
-    /// Writes what the node says, until nobody can say anything any more.
-    pub(super) async fn run(self) {
-        let mut told = self.node.subscribe();
-        let mut failures = 0;
-        let mut due = Instant::now();
-        while told.changed().await.is_ok() {
-            loop {
-                sleep_until(due).await;
-                told.mark_unchanged();
-                let next = self.write_if_due().await;
-                match next {
-                    Ok(None) => break,
-                    Ok(Some(at)) => due = at,
-                    Err(error) => {
-                        failures += 1;
-                        let wait = BACKOFF.delay(failures, rand::random());
-                        tracing::warn!(
-                            error = chain(&error),
-                            wait_seconds = wait.as_secs(),
-                            "status not written, will be tried again"
-                        );
-                        due = Instant::now() + wait;
-                        continue;
-                    }
-                }
-                failures = 0;
-            }
-        }
+    /// Returns the loop that writes what the node says.
+    pub(super) fn of_node(&self) -> NodeWriter {
+        NodeWriter { told: self.node.subscribe(), writer: self.clone() }
     }
 
     /// Writes if something has changed; says when to come again if it is too early, nothing if all is written.
@@ -191,9 +165,35 @@ impl Writer {
     }
 }
 
+/// Writes what the node says.
+pub(super) struct NodeWriter {
+    writer: Writer,
+    told: watch::Receiver<Option<NodeTold>>,
+}
+
+impl Reconcile for NodeWriter {
+    type Event = ();
+
+    async fn changed(&mut self) -> Option<()> {
+        self.told.changed().await.ok()
+    }
+
+    async fn turn(&mut self, _: Activation<()>) -> Turn {
+        self.told.mark_unchanged();
+        match self.writer.write_if_due().await {
+            Ok(due) => due.map_or(Turn::Idle, Turn::At),
+            Err(error) => Turn::Retry(error.into()),
+        }
+    }
+}
+
 #[cfg(test)]
 mod tests {
     use bedplate_api::machine::{AgentStatus, Time};
+    use bedplate_api::wire::KubernetesEndpoint;
+    use bedplate_process::liveness::Liveness;
+    use bedplate_process::task_set::TaskSet;
+    use tokio_util::sync::CancellationToken;
 
     use super::*;
 
@@ -208,6 +208,26 @@ mod tests {
             going_down_time: None,
         };
         MachineStatus { agent: Some(agent), ..MachineStatus::default() }
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn write_that_hangs_is_named_by_the_watchdog() {
+        let own = rcgen::generate_simple_self_signed(vec!["x".to_owned()]).unwrap();
+        let (pem, key) = (own.cert.pem(), own.signing_key.serialize_pem());
+        let endpoint = KubernetesEndpoint { server: "https://127.0.0.1:1".to_owned(), ca_pem: pem.clone() };
+        let access = Access::new(&endpoint, &"node-1".parse().unwrap(), (&pem, &key)).unwrap();
+        let (_access, current) = watch::channel(access);
+        let (_seen, seen) = watch::channel(Seen::default());
+        let writer = Writer::new(current, seen);
+        let liveness = Liveness::new(CancellationToken::new());
+        let mut tasks = TaskSet::default();
+        tasks.reconcile(&liveness, "status writer", WRITE_PATIENCE, writer.of_node());
+        tokio::time::sleep(WRITE_PATIENCE * 2).await;
+        assert_eq!(liveness.check(), Ok(()), "it waits");
+        let _report = writer.kept.lock().await;
+        writer.tell_node(NodeTold::default());
+        tokio::time::sleep(WRITE_PATIENCE + Duration::from_secs(6)).await;
+        assert!(liveness.check().unwrap_err().starts_with("status writer gave no"));
     }
 
     #[test]

@@ -7,26 +7,28 @@ use std::sync::Arc;
 use bedplate_api::id::MachineName;
 use bedplate_api::machine::Hardware;
 use bedplate_api::wire::{KubernetesEndpoint, Report};
-
+use bedplate_process::liveness::Liveness;
+use bedplate_process::task_set::TaskSet;
+use futures::FutureExt as _;
+use futures::future::select_all;
 use tokio::sync::watch;
-use tokio_util::sync::CancellationToken;
 
 use super::identity::Identity;
 use super::state::{Enrollment, Places};
-use super::tasks::NodeTasks;
+use super::tasks;
 use crate::https::pxed::PxedClient;
 use crate::https::request::AskError;
 use crate::model::Api;
 use crate::plane::{Access, Cluster, Plane as _, PrepareClientError, Seen, Standalone};
 
 /// The ways, as far as they were used.
-#[derive(Debug)]
 pub(super) struct Ways {
     places: Places,
+    liveness: Liveness,
     /// Nothing acts upon the host.
     report_only: bool,
     /// What acts upon the host for the cluster.
-    node: Option<NodeTasks>,
+    node: Option<TaskSet>,
     pxed: Option<PxedClient>,
     cluster: Option<Arc<Cluster>>,
     /// pxed in a cluster's place.
@@ -41,28 +43,33 @@ pub(super) struct Ways {
 
 impl Ways {
     /// None yet.
-    pub(super) fn new(places: Places, report_only: bool) -> Self {
+    pub(super) fn new(places: Places, report_only: bool, liveness: Liveness) -> Self {
         let (node, pxed, cluster, standalone, seen, facts_taken) = Default::default();
-        Self { places, report_only, node, pxed, cluster, standalone, seen, renewed: false, facts_taken }
+        Self {
+            places,
+            liveness,
+            report_only,
+            node,
+            pxed,
+            cluster,
+            standalone,
+            seen,
+            renewed: false,
+            facts_taken,
+        }
     }
 
-    /// Resolves once something that acts or watches has ended without being told to; with what. None of them ends by itself.
-    pub(super) fn broken(&self) -> impl Future<Output = &'static str> + use<> {
-        let over = |over: Option<CancellationToken>| async move {
-            match over {
-                Some(over) => over.cancelled().await,
-                None => std::future::pending().await,
-            }
-        };
-        let node = over(self.node.as_ref().map(NodeTasks::over));
-        let cluster = over(self.cluster.as_ref().map(|cluster| cluster.over()));
-        let standalone = over(self.standalone.as_ref().map(|standalone| standalone.over()));
+    /// Returns the name of a task that ended without a request to stop, as soon as one does.
+    pub(super) fn broken(&self) -> impl Future<Output = &'static str> + Send + use<> {
+        let cluster = self.cluster.as_ref().map(|cluster| cluster.ended().boxed());
+        let standalone = self.standalone.as_ref().map(|standalone| standalone.ended().boxed());
+        let node = self.node.as_ref().map(|node| node.ended().boxed());
+        let ended: Vec<_> = [cluster, standalone, node].into_iter().flatten().collect();
         async move {
-            tokio::select! {
-                () = node => "what acts upon the host",
-                () = cluster => "what watches the cluster",
-                () = standalone => "what watches pxed",
+            if ended.is_empty() {
+                return std::future::pending().await;
             }
+            select_all(ended).await.0
         }
     }
 
@@ -98,10 +105,10 @@ impl Ways {
         }
         // Of another Machine: what was begun for it is left as a killed agent leaves it.
         self.node = None;
-        let kubelet = Arc::new(super::tasks::kubelet(&self.places));
-        let standalone = Arc::new(Standalone::start(machine.clone(), client, kubelet));
+        let kubelet = Arc::new(tasks::kubelet(&self.places));
+        let standalone = Arc::new(Standalone::start(machine.clone(), client, kubelet, &self.liveness));
         if !self.report_only {
-            self.node = Some(NodeTasks::start(standalone.clone(), &self.places, machine.clone()));
+            self.node = Some(tasks::start(standalone.clone(), &self.places, machine.clone(), &self.liveness));
         }
         self.seen = Some(standalone.seen());
         self.standalone = Some(standalone);
@@ -127,10 +134,10 @@ impl Ways {
             }
             None => {
                 self.close().await;
-                let cluster = Arc::new(Cluster::start(access));
+                let cluster = Arc::new(Cluster::start(access, &self.liveness));
                 let machine = enrollment.machine.clone();
                 if !self.report_only {
-                    self.node = Some(NodeTasks::start(cluster.clone(), &self.places, machine));
+                    self.node = Some(tasks::start(cluster.clone(), &self.places, machine, &self.liveness));
                 }
                 cluster
             }
@@ -191,7 +198,7 @@ impl Ways {
     /// Nothing is asked of the cluster any more.
     pub(super) async fn close(&mut self) {
         self.seen = None;
-        if let Some(node) = self.node.take() {
+        if let Some(mut node) = self.node.take() {
             node.stop().await;
         }
         if let Some(cluster) = self.cluster.take() {

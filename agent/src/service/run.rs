@@ -10,9 +10,11 @@ use bedplate_api::machine::Hardware;
 use bedplate_api::wire::Seed;
 use bedplate_process::backoff::{Backoff, spread};
 use bedplate_process::exit::chain;
-use bedplate_process::liveness::Pulse;
+use bedplate_process::liveness::{Liveness, Pulse};
 use bedplate_process::notify::Notifier;
+use bedplate_process::reconcile::{Activation, Reconcile, Task, Turn};
 use jiff::Timestamp;
+use tokio::time::Instant;
 use tokio_util::sync::CancellationToken;
 
 use super::connections::Ways;
@@ -36,6 +38,8 @@ const REFUSED: Duration = Duration::from_secs(300);
 pub const PATIENCE: Duration = Duration::from_secs(300);
 /// Longest sleep at a stretch: the clock may be set meanwhile.
 const LOOK: Duration = Duration::from_secs(30);
+/// Interval between two attempts to remove a seed that cannot be removed.
+const FORGET_INTERVAL: Duration = Duration::from_secs(5);
 /// Before a certificate is renewed that the cluster does not know any more, and between two such renewals.
 const AT_ONCE: Duration = Duration::from_secs(30);
 const DISOWNED: Duration = Duration::from_secs(900);
@@ -62,36 +66,24 @@ struct Agent {
     /// The cluster knows another certificate of this Machine's.
     disowned: bool,
     standing: Standing,
+    /// Task that ended and should not.
+    broken: Option<&'static str>,
 }
 
-/// Runs until `shutdown`, with a sign of life at every turn of the loop; with `report_only` nothing of the host is touched.
+/// Runs until `shutdown`. With `report_only` nothing of the host is touched. The other loops of the agent give their own pulses to
+/// `liveness`.
 pub async fn run(
     places: Places,
     report_only: bool,
     notifier: Notifier,
     pulse: Pulse,
+    liveness: Liveness,
     shutdown: CancellationToken,
 ) -> Result<(), RunAgentError> {
-    let mut agent = Agent::new(places, report_only, notifier);
+    let mut agent = Agent::new(places, report_only, notifier, liveness);
     agent.notifier.ready("starting");
     let userspace = tokio::spawn(report_userspace(agent.places.root.clone(), shutdown.clone()));
-    let mut ended = Ok(());
-    while !shutdown.is_cancelled() {
-        // Every wait and every act ends within PATIENCE, whoever does not answer.
-        pulse.beat();
-        let broken = agent.ways.broken();
-        let now = Timestamp::now();
-        agent.observe();
-        let next = plan(&agent.observed(now));
-        tokio::select! {
-            () = agent.apply(next, now) => {}
-            () = shutdown.cancelled() => break,
-            what = broken => {
-                ended = Err(RunAgentError(what));
-                break;
-            }
-        }
-    }
+    Task::new(pulse).run(&mut agent, shutdown).await;
     agent.notifier.stopping("stopping");
     userspace.abort();
     if tokio::time::timeout(ANNOUNCEMENT_TIMEOUT, agent.announce_end()).await.is_err() {
@@ -101,19 +93,52 @@ pub async fn run(
     if closed.is_err() {
         tracing::warn!("not all has ended in time, the process ends nevertheless");
     }
-    ended
+    agent.broken.map_or(Ok(()), |task| Err(RunAgentError(task)))
 }
 
-/// What runs for ever has ended, by a panic for instance: systemd starts the agent anew.
+/// A loop of the agent has ended, by a panic for instance. systemd restarts the agent.
 #[derive(Debug, thiserror::Error)]
-#[error("{0} has ended, and should not: the journal above says more")]
+#[error("task {0} ended unexpectedly; see the journal above")]
 pub struct RunAgentError(&'static str);
 
+impl Reconcile for Agent {
+    type Event = ();
+
+    async fn changed(&mut self) -> Option<()> {
+        if self.broken.is_some() {
+            return None;
+        }
+        let broken = self.ways.broken();
+        tokio::select! {
+            () = self.ways.changed() => Some(()),
+            task = broken => {
+                self.broken = Some(task);
+                None
+            }
+        }
+    }
+
+    /// Every act ends within [`PATIENCE`], whoever does not answer.
+    async fn turn(&mut self, _: Activation<()>) -> Turn {
+        let broken = self.ways.broken();
+        let now = Timestamp::now();
+        self.observe();
+        let next = plan(&self.observed(now));
+        tokio::select! {
+            next_turn = self.apply(next, now) => Turn::At(next_turn),
+            task = broken => {
+                self.broken = Some(task);
+                Turn::Idle
+            }
+        }
+    }
+}
+
 impl Agent {
-    fn new(places: Places, report_only: bool, notifier: Notifier) -> Self {
+    fn new(places: Places, report_only: bool, notifier: Notifier, liveness: Liveness) -> Self {
         let standing = places.begin_standing(VERSION);
         Self {
-            ways: Ways::new(places.clone(), report_only),
+            ways: Ways::new(places.clone(), report_only, liveness),
             places,
             notifier,
             seed: None,
@@ -126,6 +151,7 @@ impl Agent {
             held_back: HeldBack::default(),
             disowned: false,
             standing,
+            broken: None,
         }
     }
 
@@ -210,24 +236,23 @@ impl Agent {
         }
     }
 
-    async fn apply(&mut self, next: Next, now: Timestamp) {
+    /// Carries an act out. Returns the time of the next turn.
+    async fn apply(&mut self, next: Next, now: Timestamp) -> Instant {
         let (name, index, result) = match next {
-            Next::Wait { until, awaited } => return self.wait(until, awaited, now).await,
+            Next::Wait { until, awaited } => return self.wait(until, awaited, now),
             Next::ForgetSeed => {
                 let forgotten = self.places.forget_seed();
                 let failed = forgotten.is_err();
                 self.settle("forget-seed", 0, forgotten.map(|()| Outcome::Done).map_err(ActError::from));
-                if failed {
-                    // Nothing else is done before the secret is gone, but not in a circle either.
-                    tokio::time::sleep(Duration::from_secs(5)).await;
-                }
-                return;
+                // Nothing else is done before the secret is gone, but not in a circle either.
+                return Instant::now() + if failed { FORGET_INTERVAL } else { Duration::ZERO };
             }
             Next::Enroll => ("enroll", 0, self.enroll().await),
             Next::Renew => ("renew", 1, self.renew().await),
             Next::Report => ("report", 2, self.report().await),
         };
         self.settle(name, index, result);
+        Instant::now()
     }
 
     /// Notes how an act went, and until when it is held back.
@@ -278,7 +303,8 @@ impl Agent {
         self.held_back.hold(index, wait);
     }
 
-    async fn wait(&mut self, until: Timestamp, awaited: Awaited, now: Timestamp) {
+    /// Reports why nothing is done now. Returns the time of the next turn.
+    fn wait(&mut self, until: Timestamp, awaited: Awaited, now: Timestamp) -> Instant {
         let unknown;
         let doing = match awaited {
             Awaited::Machine => {
@@ -297,11 +323,7 @@ impl Agent {
         };
         self.say(doing, Some(until));
         let left = Duration::try_from(until.duration_since(now)).unwrap_or(Duration::ZERO);
-        tokio::select! {
-            () = tokio::time::sleep(left.clamp(Duration::from_millis(10), LOOK)) => {}
-            // Said anew.
-            () = self.ways.changed() => {}
-        }
+        Instant::now() + left.clamp(Duration::from_millis(10), LOOK)
     }
 
     async fn observe_facts(&mut self) -> Hardware {

@@ -2,18 +2,16 @@
 //!
 //! Both begin with the cluster and end before it. Called by `ways`.
 
-use std::fmt;
 use std::path::PathBuf;
 use std::sync::Arc;
+use std::time::Duration;
 
 use async_trait::async_trait;
 use bedplate_api::id::MachineName;
 use bedplate_process::exit::chain;
-use futures::FutureExt as _;
-use futures::future::BoxFuture;
+use bedplate_process::liveness::Liveness;
+use bedplate_process::task_set::TaskSet;
 use tokio::sync::Notify;
-use tokio::task::JoinSet;
-use tokio_util::sync::CancellationToken;
 
 use super::host::blocking;
 use super::state::Places;
@@ -24,58 +22,31 @@ use crate::kubelet::credential::SlotCredential;
 use crate::node::effects::{Credential, Credentials, Parts, Store};
 use crate::node::health_gate::HostGate;
 use crate::node::run::NodeLoop;
+use crate::operation::view::serve;
 use crate::plane::Plane;
 use crate::slot;
 use crate::slot::store::Slots;
 
-/// What acts upon the host. Ends when it is stopped or dropped.
-pub(super) struct NodeTasks {
-    tasks: JoinSet<()>,
-    shutdown: CancellationToken,
-    /// One of them has ended, by a panic for instance.
-    over: CancellationToken,
-}
+/// Maximum time of a turn of the node's loop or of an operation without progress: kubeadm runs, containers stop, a slow disk is flushed.
+const TURN_PATIENCE: Duration = Duration::from_secs(1800);
 
-impl fmt::Debug for NodeTasks {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("NodeTasks").field("running", &self.tasks.len()).finish_non_exhaustive()
-    }
-}
-
-impl NodeTasks {
-    /// Begins, for this Machine of this cluster.
-    pub(super) fn start(plane: Arc<dyn Plane>, places: &Places, machine: MachineName) -> Self {
-        let (shutdown, wake) = (CancellationToken::new(), Arc::new(Notify::new()));
-        let parts = parts(plane, places, machine);
-        let node = NodeLoop::new(parts.clone(), places.run.clone(), Arc::clone(&wake));
-        let node = node.run(shutdown.clone()).boxed();
-        let power = Arc::new(Bus::host().logind());
-        let operations = crate::operation::view::serve(parts, power, wake, shutdown.clone()).boxed();
-        Self::of([node, operations], shutdown)
-    }
-
-    fn of(work: [BoxFuture<'static, ()>; 2], shutdown: CancellationToken) -> Self {
-        let (mut tasks, over) = (JoinSet::new(), CancellationToken::new());
-        for work in work {
-            let ends = over.clone().drop_guard();
-            tasks.spawn(async move {
-                let _ends = ends;
-                work.await;
-            });
-        }
-        Self { tasks, shutdown, over }
-    }
-
-    /// Cancelled once one of them has ended, however it did.
-    pub(super) fn over(&self) -> CancellationToken {
-        self.over.clone()
-    }
-
-    /// Ends it and waits until it has ended. What was begun in systemd goes on there.
-    pub(super) async fn stop(mut self) {
-        self.shutdown.cancel();
-        while self.tasks.join_next().await.is_some() {}
-    }
+/// Starts what acts upon the host for this Machine. What was begun in systemd continues there after the end.
+pub(super) fn start(
+    plane: Arc<dyn Plane>,
+    places: &Places,
+    machine: MachineName,
+    liveness: &Liveness,
+) -> TaskSet {
+    let (mut tasks, wake) = (TaskSet::default(), Arc::new(Notify::new()));
+    let shutdown = tasks.shutdown();
+    let liveness = liveness.until(shutdown.clone());
+    let parts = parts(plane, places, machine);
+    let node = NodeLoop::new(parts.clone(), places.run.clone(), Arc::clone(&wake));
+    tasks.spawn("node", node.run(liveness.part("node", TURN_PATIENCE), shutdown.clone()));
+    let power = Arc::new(Bus::host().logind());
+    let pulse = liveness.part("operations", TURN_PATIENCE);
+    tasks.spawn("operations", serve(parts, power, wake, pulse, shutdown));
+    tasks
 }
 
 /// The slots on disk: `/var/lib/bedplate` above the agent's own `/var/lib/bedplate/agent`, `/run` above `/run/bedplate`.
@@ -130,20 +101,5 @@ impl Credentials for Held {
             ca_pem: kubernetes.ca_pem,
             certificate_pem: enrollment.certificate_pem,
         })
-    }
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[tokio::test]
-    async fn a_task_that_has_died_is_not_forgotten_after_it_was_asked_for_once() {
-        let dies = async { panic!("as a bug does") };
-        let tasks = NodeTasks::of([dies.boxed(), std::future::pending().boxed()], CancellationToken::new());
-        for _ in 0..3 {
-            tasks.over().cancelled().await;
-            assert!(tasks.over().is_cancelled());
-        }
     }
 }

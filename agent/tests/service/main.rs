@@ -75,7 +75,8 @@ impl Host {
 
     fn start_watched(&mut self, patience: Duration) {
         let pulse = self.liveness.part("the service loop", patience);
-        let run = run(self.places(), true, Notifier::default(), pulse, self.shutdown.clone());
+        let liveness = self.liveness.clone();
+        let run = run(self.places(), true, Notifier::default(), pulse, liveness, self.shutdown.clone());
         self.agent = Some(tokio::spawn(run));
     }
 

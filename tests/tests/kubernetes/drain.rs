@@ -20,6 +20,7 @@ use bedplate_agent::operation::run::{Parts, run};
 use bedplate_api::machine::VersionRef;
 use bedplate_api::operation::{MachineOperation, MachineOperationStatus, OperationState};
 use bedplate_bootstrap::diff::{Edit, InPlace};
+use bedplate_process::liveness::Pulse;
 use bedplate_rules::drain::Pod;
 use bedplate_tests::guard::Directory;
 use bedplate_tests::kubernetes::{Kubernetes, Objects};
@@ -241,7 +242,7 @@ async fn a_drain_waits_for_a_budget_evicts_as_the_kubelet_and_gives_the_node_fre
         captures: site.directory.path().join("captures"),
     };
     let shutdown = CancellationToken::new();
-    let agent = tokio::spawn(run(parts("boot-1"), seen.clone(), shutdown.clone()));
+    let agent = tokio::spawn(run(parts("boot-1"), seen.clone(), Pulse::unwatched(), shutdown.clone()));
 
     let held = |text: &str| book.status().message.is_some_and(|message| message.contains(text));
     wait::until("the budget holds the Pod", LIMIT, || {
@@ -263,7 +264,7 @@ async fn a_drain_waits_for_a_budget_evicts_as_the_kubelet_and_gives_the_node_fre
 
     // The host has booted.
     let shutdown = CancellationToken::new();
-    let agent = tokio::spawn(run(parts("boot-2"), seen, shutdown.clone()));
+    let agent = tokio::spawn(run(parts("boot-2"), seen, Pulse::unwatched(), shutdown.clone()));
     wait::until("the end", LIMIT, || {
         Ok((book.status().state == Some(OperationState::Complete)).then_some(()))
     })

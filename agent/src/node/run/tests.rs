@@ -41,6 +41,7 @@ mod in_place;
 mod kills;
 mod leaving;
 mod leftover;
+mod liveness;
 mod trials;
 
 struct FakePlane {
@@ -439,7 +440,7 @@ impl World {
         let mut agent = self.agent();
         for _ in 0..200 {
             self.react().await;
-            let Some(pause) = self.kills.run(agent.turn()).await else {
+            let Some(pause) = self.kills.run(agent.advance()).await else {
                 agent = self.agent();
                 continue;
             };
@@ -477,7 +478,7 @@ fn a_selected_version_is_paved_and_the_next_one_waits_prepared() {
     in_runtime(async {
         let mut world = World::new();
         let mut agent = world.agent();
-        assert_eq!(agent.turn().await, Pause::Open);
+        assert_eq!(agent.advance().await, Pause::Open);
         assert_eq!(world.told().paved.unwrap().reason, PavedReason::NoVersionSelected);
         world.select(1);
         assert_eq!(world.settled().await, "Applied");
@@ -583,7 +584,7 @@ fn a_live_node_stops_a_repave_that_a_watch_asked_for() {
         world.delete_node(2);
         let mut agent = world.agent();
         for _ in 0..5 {
-            agent.turn().await;
+            agent.advance().await;
         }
         assert!(is_applied(&world, SlotName::A, 1) && world.runs(SlotName::A).await);
         assert_eq!(world.record(SlotName::B).unwrap().stage, Stage::Prepared);
@@ -603,7 +604,7 @@ fn a_probe_that_fails_until_the_time_is_over_is_a_failed_gate() {
         for _ in 0..40 {
             world.react().await;
             agent.attempts = Attempts::default();
-            agent.turn().await;
+            agent.advance().await;
             if world.gate.probes.load(Ordering::Relaxed) > probes + 1 {
                 break;
             }
@@ -633,7 +634,7 @@ fn a_long_step_ends_when_another_version_is_selected() {
             world.images.hangs.store(false, Ordering::Relaxed);
             world.select(2);
         };
-        tokio::join!(agent.turn(), select);
+        tokio::join!(agent.advance(), select);
         assert_eq!(agent.standing.progress.as_deref(), Some("asks for the node image"));
         assert_eq!(world.settled().await, "Applied");
         assert!(is_applied(&world, SlotName::A, 2));
@@ -650,7 +651,7 @@ fn what_fails_is_told_with_its_reason_and_tried_again() {
         let mut seen = BTreeSet::new();
         for _ in 0..12 {
             world.react().await;
-            agent.turn().await;
+            agent.advance().await;
             seen.insert(world.told().paved.unwrap().reason);
         }
         assert!(seen.contains(&PavedReason::UnitFailed), "{seen:?}");
@@ -659,7 +660,7 @@ fn what_fails_is_told_with_its_reason_and_tried_again() {
         assert!(agent.standing.next_try.is_some());
         // D-Bus goes away for a while.
         world.units.fail("state", Fault::Away);
-        assert_eq!(agent.turn().await, Pause::AtMost(AGAIN));
+        assert_eq!(agent.advance().await, Pause::AtMost(AGAIN));
         let paved = world.told().paved.unwrap();
         assert_eq!((paved.status, paved.reason), (Truth::Unknown, PavedReason::DbusError));
         assert_eq!(world.told().slots.len(), 2, "what was known stays");
@@ -677,15 +678,15 @@ fn at_rest_only_changes_wake_the_loop() {
         world.select(1);
         world.settled().await;
         let mut agent = world.agent();
-        while agent.turn().await == Pause::None {}
-        // The first sleep asks for changes and looks once more; the second one is long.
-        agent.sleep(Pause::Open).await;
-        assert_eq!(agent.turn().await, Pause::Open);
+        while agent.advance().await == Pause::None {}
+        // The first turn asks for changes and is followed by another one immediately, the second one only by a change.
+        assert!(matches!(agent.turn(Activation::Start).await, Turn::At(_)));
+        assert!(matches!(agent.turn(Activation::Due).await, Turn::Idle));
         let unit: UnitName = service(SlotName::A).parse().unwrap();
         let (mut woken, units) = (agent, world.units.clone());
         let change = async { units.set(&unit, unit_state(ActiveState::Failed, "failed")) };
-        tokio::join!(woken.sleep(Pause::Open), change);
-        woken.turn().await;
+        tokio::join!(woken.changed(), change);
+        woken.advance().await;
         assert!(world.runs(SlotName::A).await, "a slot that is the node and has ended is started");
     });
 }

@@ -14,6 +14,7 @@ use std::time::Duration;
 use bedplate_api::id::MachineName;
 use bedplate_api::machine::Machine;
 use bedplate_api::wire::KubernetesEndpoint;
+use bedplate_process::liveness::Pulse;
 use futures::StreamExt as _;
 use futures::stream::BoxStream;
 use k8s_openapi::api::core::v1::Node;
@@ -89,18 +90,21 @@ pub(super) async fn follow_node(
     machine: MachineName,
     look: Arc<Notify>,
     told: watch::Sender<OwnNode>,
+    pulse: Pulse,
 ) {
     let mut tried: Option<Instant> = None;
     loop {
+        pulse.beat();
         let own = match kubelet.find().await {
             Ok(Kubelet::Joined(joined)) => {
                 if let Some(tried) = tried {
                     tokio::time::sleep_until(tried + AGAIN).await;
                 }
                 tried = Some(Instant::now());
-                if let Err(error) = watch_by(kubelet.as_ref(), &joined, &machine, &look, &told).await {
+                if let Err(error) = watch_by(kubelet.as_ref(), &joined, &machine, &look, &told, &pulse).await
+                {
                     publish(&told, OwnNode::Silent { why: explained(&error), runs_api: joined.runs_api });
-                    rest(&look).await;
+                    rest(&look, &pulse).await;
                 }
                 continue;
             }
@@ -110,19 +114,23 @@ pub(super) async fn follow_node(
             // Whether its API server would answer, nobody knows.
             Err(why) => {
                 publish(&told, OwnNode::Silent { why, runs_api: true });
-                rest(&look).await;
+                rest(&look, &pulse).await;
                 continue;
             }
         };
         publish(&told, own);
-        look.notified().await;
+        tokio::select! {
+            () = look.notified() => {}
+            never = pulse.beating() => match never {},
+        }
     }
 }
 
-async fn rest(look: &Notify) {
+async fn rest(look: &Notify, pulse: &Pulse) {
     tokio::select! {
         () = look.notified() => {}
         () = tokio::time::sleep(LOOK) => {}
+        never = pulse.beating() => match never {},
     }
 }
 
@@ -184,6 +192,7 @@ async fn watch_by(
     machine: &MachineName,
     look: &Notify,
     told: &watch::Sender<OwnNode>,
+    pulse: &Pulse,
 ) -> Result<(), AskServerError> {
     let access = access(joined, machine).map_err(|error| AskServerError::Answer {
         what: "the credential of the kubelet".to_owned(),
@@ -214,6 +223,7 @@ async fn watch_by(
                 }
             },
             () = taken.notified() => silent = false,
+            never = pulse.beating() => match never {},
             () = look.notified() => {
                 let same = kubelet.find().await.is_ok_and(|found| found == Kubelet::Joined(joined.clone()));
                 // Something is done to the slot: its API server may just have come.

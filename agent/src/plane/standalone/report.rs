@@ -7,8 +7,7 @@ use std::time::{Duration, Instant};
 
 use bedplate_api::machine::{Applied, Condition, Machine, MachineStatus, NodeRef};
 use bedplate_api::wire::NodeReport;
-use bedplate_process::backoff::Backoff;
-use bedplate_process::exit::chain;
+use bedplate_process::reconcile::{Activation, Reconcile, Turn};
 use jiff::Timestamp;
 use tokio::sync::watch;
 
@@ -17,70 +16,74 @@ use crate::https::pxed::PxedClient;
 use crate::plane::Seen;
 use crate::plane::status::{NodeTold, conditions};
 
-/// Delay after failures.
-const BACKOFF: Backoff = Backoff::new(Duration::from_secs(1), Duration::from_secs(60));
 /// Between two words about the node.
 const GAP: Duration = Duration::from_secs(5);
 /// What pxed has taken and does not tell of is said again so often: it kept it a moment later than it answered, or does not take it.
 const AGAIN: Duration = Duration::from_secs(60);
 
 /// Says how the node stands, when that has changed or pxed knows it no more, and until nobody can say anything any more.
-pub(super) async fn tell(
+pub(super) struct Reporter {
     client: watch::Receiver<PxedClient>,
-    mut node: watch::Receiver<Option<NodeTold>>,
-    mut own: watch::Receiver<OwnNode>,
-    mut seen: watch::Receiver<Seen>,
-) {
-    let (mut before, mut failures) = (MachineStatus::default(), 0);
-    let mut taken: Option<Taken> = None;
-    loop {
-        let again = taken.as_ref().and_then(Taken::again);
-        let changed = tokio::select! {
-            changed = node.changed() => changed,
-            changed = own.changed() => changed,
-            changed = seen.changed() => changed,
-            () = until(again) => Ok(()),
+    node: watch::Receiver<Option<NodeTold>>,
+    own: watch::Receiver<OwnNode>,
+    seen: watch::Receiver<Seen>,
+    before: MachineStatus,
+    taken: Option<Taken>,
+}
+
+impl Reporter {
+    pub(super) fn new(
+        client: watch::Receiver<PxedClient>,
+        node: watch::Receiver<Option<NodeTold>>,
+        own: watch::Receiver<OwnNode>,
+        seen: watch::Receiver<Seen>,
+    ) -> Self {
+        Self { client, node, own, seen, before: MachineStatus::default(), taken: None }
+    }
+
+    /// Returns what has to be said now, and the Machine as pxed told it last.
+    fn next(&mut self) -> Option<(Word, Arc<Machine>)> {
+        let told = self.node.borrow_and_update().clone()?;
+        let Some(machine) = self.seen.borrow_and_update().machine.clone() else {
+            // pxed does not know it, or not any more: it forgets with it what it was told.
+            self.taken = None;
+            return None;
         };
-        if changed.is_err() {
-            return;
-        }
-        loop {
-            let Some(told) = node.borrow_and_update().clone() else { break };
-            let Some(machine) = seen.borrow_and_update().machine.clone() else {
-                // pxed does not know it, or not any more: it forgets with it what it was told.
-                taken = None;
-                break;
-            };
-            before.conditions = conditions(&told, &before, Timestamp::now());
-            let word = Word::new(told, before.conditions.clone(), &own.borrow_and_update(), &machine);
-            if taken.as_mut().is_some_and(|taken| taken.holds(&word, &machine, Instant::now())) {
-                break;
-            }
-            let with = client.borrow().clone();
-            match with.tell_node(&word.report).await {
-                Ok(()) => {
-                    (failures, taken) = (0, Some(Taken { word, machine, at: Instant::now() }));
-                    tokio::time::sleep(GAP).await;
-                    break;
-                }
-                Err(error) => {
-                    failures += 1;
-                    let wait = BACKOFF.delay(failures, rand::random());
-                    tracing::info!(
-                        error = chain(&error),
-                        "how the node stands is not told, will be tried again"
-                    );
-                    tokio::time::sleep(wait).await;
-                }
-            }
-        }
+        self.before.conditions = conditions(&told, &self.before, Timestamp::now());
+        let own = self.own.borrow_and_update().clone();
+        let word = Word::new(told, self.before.conditions.clone(), &own, &machine);
+        let holds = self.taken.as_mut().is_some_and(|taken| taken.holds(&word, &machine, Instant::now()));
+        (!holds).then_some((word, machine))
     }
 }
 
-async fn until(due: Option<Instant>) {
-    match due {
-        Some(due) => tokio::time::sleep_until(due.into()).await,
-        None => std::future::pending().await,
+impl Reconcile for Reporter {
+    type Event = ();
+
+    async fn changed(&mut self) -> Option<()> {
+        let changed = tokio::select! {
+            changed = self.node.changed() => changed,
+            changed = self.own.changed() => changed,
+            changed = self.seen.changed() => changed,
+        };
+        changed.ok()
+    }
+
+    async fn turn(&mut self, _: Activation<()>) -> Turn {
+        let now = Instant::now();
+        if let Some(next) = self.taken.as_ref().map(|taken| taken.at + GAP).filter(|next| now < *next) {
+            return Turn::At(next.into());
+        }
+        if let Some((word, machine)) = self.next() {
+            let client = self.client.borrow().clone();
+            if let Err(error) = client.tell_node(&word.report).await {
+                return Turn::Retry(error.into());
+            }
+            let taken = self.taken.insert(Taken { word, machine, at: Instant::now() });
+            return Turn::At((taken.at + GAP).into());
+        }
+        let again = self.taken.as_ref().and_then(Taken::again);
+        again.map_or(Turn::Idle, |again| Turn::At(again.into()))
     }
 }
 

@@ -8,7 +8,8 @@ use crate::plane::AskServerError;
 
 fn agent(directory: &std::path::Path) -> Agent {
     let path = directory.to_owned();
-    Agent::new(Places { state: path.clone(), run: path.clone(), root: path }, true, Notifier::default())
+    let places = Places { state: path.clone(), run: path.clone(), root: path };
+    Agent::new(places, true, Notifier::default(), Liveness::new(CancellationToken::new()))
 }
 
 fn enrollment(now: Timestamp) -> Enrollment {

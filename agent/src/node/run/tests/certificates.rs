@@ -110,7 +110,7 @@ async fn killed_when_told(world: &mut World, text: &str) {
     let turns = async {
         loop {
             world.react().await;
-            agent.turn().await;
+            agent.advance().await;
         }
     };
     let told = async {
@@ -182,7 +182,7 @@ fn trust_5_denied_certificate_is_reported_and_requested_once() {
         let mut agent = world.agent();
         for _ in 0..20 {
             world.react().await;
-            agent.turn().await;
+            agent.advance().await;
             agent.attempts = Attempts::default();
         }
         let paved = world.told().paved.unwrap();
@@ -207,7 +207,7 @@ fn trust_5_ended_certificate_is_not_used_and_another_is_requested() {
         world.select(1);
         let mut agent = world.agent();
         while world.plane.requests.names().len() < 2 {
-            agent.turn().await;
+            agent.advance().await;
             agent.attempts = Attempts::default();
             assert!(!world.runs(SlotName::A).await);
         }
@@ -227,7 +227,7 @@ fn trust_5_key_of_a_kubelet_goes_with_its_drained_slot() {
         world.drain();
         let mut agent = world.agent();
         for _ in 0..20 {
-            agent.turn().await;
+            agent.advance().await;
             trash::remove(&world.parts.slots).await;
         }
         assert_eq!(world.told().slots[0].state, SlotState::Empty);

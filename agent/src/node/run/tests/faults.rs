@@ -65,7 +65,7 @@ async fn until_reason(world: &mut World, reason: PavedReason) -> ConditionTold<P
     let mut agent = world.agent();
     for _ in 0..100 {
         world.react().await;
-        agent.turn().await;
+        agent.advance().await;
         let paved = world.plane.told.lock().unwrap().last().and_then(|told| told.paved.clone());
         if let Some(paved) = paved.filter(|paved| paved.reason == reason) {
             return paved;
@@ -88,7 +88,7 @@ fn the_log_of_the_kubelet_that_is_not_well_is_in_the_reason_without_tokens() {
         let mut agent = world.agent();
         while world.told().rolled_back.is_none() {
             world.react().await;
-            agent.turn().await;
+            agent.advance().await;
             agent.attempts = Attempts::default();
             // kubeadm has ended, and the time of the gate is over.
             if world.parts.slots.has_mark(SlotName::B, unit::FINISHED)
@@ -131,7 +131,7 @@ fn before_kubeadm_has_said_anything_the_reason_is_what_the_kubelets_log_says_onc
             if !runs {
                 world.react().await;
             }
-            agent.turn().await;
+            agent.advance().await;
             agent.attempts = Attempts::default();
             if runs
                 && let Some(mut record) = world.record(SlotName::B)
@@ -467,14 +467,14 @@ fn trust_5_ended_certificate_of_a_kubelet_is_renewed_by_a_request_of_the_agent()
             std::fs::write(&current, kubelet_certificate(2090)).unwrap();
         };
         let mut agent = world.agent();
-        tokio::join!(agent.turn(), kubelet);
+        tokio::join!(agent.advance(), kubelet);
         let told = world.told().paved.unwrap();
         assert_eq!(told.reason, PavedReason::KubeletCertificateExpired);
         assert!(told.message.contains("has ended"), "{}", told.message);
         assert!(!given.exists() && !link.is_symlink(), "the key is not left there");
         assert!(!world.parts.slots.places().kubelet_key(SlotName::A).exists());
         assert_eq!(world.plane.requests.names().len(), 2, "one for the join, one for the renewal");
-        agent.turn().await;
+        agent.advance().await;
         assert_eq!(world.told().paved.unwrap().reason, PavedReason::Applied);
     });
 }
@@ -497,7 +497,7 @@ fn without_a_cluster_a_kubelet_whose_certificate_ended_asks_again_by_what_its_ve
         let root = world.parts.root.join("proc/100/root/etc/kubernetes");
         std::fs::create_dir_all(&root).unwrap();
         let mut agent = world.agent();
-        agent.turn().await;
+        agent.advance().await;
         let told = world.told().paved.unwrap();
         assert_eq!((told.status, told.reason), (Truth::True, PavedReason::KubeletCertificateExpired));
         assert!(
@@ -519,9 +519,9 @@ fn without_a_cluster_a_kubelet_whose_certificate_ended_asks_again_by_what_its_ve
             std::fs::write(pki.join("kubelet-client-current.pem"), kubelet_certificate(2090)).unwrap();
         };
         agent.attempts = Attempts::default();
-        tokio::join!(agent.turn(), kubelet);
+        tokio::join!(agent.advance(), kubelet);
         assert!(!given.exists() && !root.join("bootstrap-kubelet.conf").is_symlink());
-        agent.turn().await;
+        agent.advance().await;
         assert_eq!(world.told().paved.unwrap().reason, PavedReason::Applied);
     });
 }
@@ -543,7 +543,7 @@ fn a_key_that_an_agent_left_in_a_slot_as_it_was_killed_is_taken_back_by_the_next
             }
             shutdown.cancel();
         };
-        let both = async { tokio::join!(world.agent().run(shutdown.clone()), gone) };
+        let both = async { tokio::join!(world.agent().run(Pulse::unwatched(), shutdown.clone()), gone) };
         tokio::time::timeout(Duration::from_secs(30), both).await.expect("it is taken back");
     });
 }

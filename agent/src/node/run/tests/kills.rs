@@ -86,7 +86,7 @@ fn trust_8_drained_slots_are_reported_empty_only_once_their_keys_are_gone() {
         let (mut agent, mut is_empty) = (world.agent(), false);
         for _ in 0..50 {
             let work = async {
-                agent.turn().await;
+                agent.advance().await;
                 kills.reach("trash to remove").await;
                 trash::remove(&world.parts.slots).await;
             };
@@ -121,12 +121,12 @@ fn logs_of_failed_trials_go_with_a_drained_machine_alone() {
         for log in &logs {
             std::fs::create_dir_all(log.join("pods")).unwrap();
         }
-        world.agent().turn().await;
+        world.agent().advance().await;
         assert!(logs.iter().all(|log| log.exists()));
         world.drain();
         let mut agent = world.agent();
         for _ in 0..20 {
-            agent.turn().await;
+            agent.advance().await;
             trash::remove(&slots).await;
         }
         assert_eq!(world.told().slots[0].state, SlotState::Empty);
@@ -142,13 +142,13 @@ fn slot_drained_on_trial_is_being_emptied_from_when_it_is_stopped() {
         world.select(1);
         let mut agent = world.agent();
         while !world.runs(SlotName::A).await {
-            agent.turn().await;
+            agent.advance().await;
         }
         world.react().await;
         world.drain();
         let mut states = Vec::new();
         while states.last() != Some(&SlotState::Empty) {
-            agent.turn().await;
+            agent.advance().await;
             states.push(world.told().slots[0].state);
             if states.last() == Some(&SlotState::Emptying) && world.record(SlotName::A).is_none() {
                 trash::remove(&world.parts.slots).await;

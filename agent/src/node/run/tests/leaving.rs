@@ -231,7 +231,7 @@ fn stage(world: &World, slot: SlotName) -> Stage {
 async fn turns(world: &World, count: usize) {
     let mut agent = world.agent();
     for _ in 0..count {
-        agent.turn().await;
+        agent.advance().await;
         agent.attempts = Attempts::default();
     }
 }

@@ -25,7 +25,7 @@ fn trust_8_access_to_a_registry_is_removed_when_a_fetch_is_canceled() {
             assert!(file.exists());
             world.select(2);
         };
-        tokio::join!(agent.turn(), cancel);
+        tokio::join!(agent.advance(), cancel);
         assert!(!file.exists());
     });
 }
@@ -50,7 +50,7 @@ fn trust_8_access_to_a_registry_that_a_killed_agent_left_is_removed() {
         };
         let limit = Duration::from_secs(20);
         tokio::select! {
-            () = world.agent().run(CancellationToken::new()) => unreachable!("it runs until it is shut down"),
+            () = world.agent().run(Pulse::unwatched(), CancellationToken::new()) => unreachable!("it runs until it is shut down"),
             ended = tokio::time::timeout(limit, gone) => ended.expect("the files are removed"),
         }
     });

@@ -62,14 +62,14 @@ fn a_trial_that_is_held_is_not_looked_at_again_and_again() {
         let world = prepared().await;
         world.delete_node(2);
         let mut agent = world.agent();
-        assert_eq!(agent.turn().await, Pause::None);
+        assert_eq!(agent.advance().await, Pause::None);
         assert!(matches!(world.record(SlotName::B).unwrap().stage, Stage::Trial { .. }));
         world.plane.seen.send_modify(|seen| {
             let mut machine = Machine::clone(seen.machine.as_ref().unwrap());
             machine.spec.paused = true;
             seen.machine = Some(Arc::new(machine));
         });
-        assert_eq!(agent.turn().await, Pause::Open);
+        assert_eq!(agent.advance().await, Pause::Open);
         assert_eq!(world.told().paved.unwrap().reason, PavedReason::Paused);
         assert!(world.runs(SlotName::A).await, "the former slot serves on");
     });
@@ -90,9 +90,9 @@ fn a_node_that_ends_while_an_image_is_fetched_is_started_at_once() {
             let unit: UnitName = service(SlotName::A).parse().unwrap();
             world.units.set(&unit, unit_state(ActiveState::Failed, "failed"));
         };
-        let both = async { tokio::join!(agent.turn(), end) };
+        let both = async { tokio::join!(agent.advance(), end) };
         tokio::time::timeout(Duration::from_secs(20), both).await.expect("the fetch is given up");
-        agent.turn().await;
+        agent.advance().await;
         assert!(world.runs(SlotName::A).await);
     });
 }
@@ -108,7 +108,7 @@ fn a_version_that_would_make_a_cluster_is_refused_with_a_reason() {
             seen.version = Some(Arc::new(version));
         });
         let mut agent = world.agent();
-        agent.turn().await;
+        agent.advance().await;
         let paved = world.told().paved.unwrap();
         assert_eq!(paved.reason, PavedReason::InvalidConfiguration, "{}", paved.message);
         assert!(paved.message.contains("joinConfiguration"), "{}", paved.message);
@@ -122,7 +122,7 @@ fn a_control_plane_that_joins_while_its_trial_is_failed_is_neither_failed_nor_em
         let world = prepared().await;
         world.delete_node(2);
         let mut agent = world.agent();
-        agent.turn().await;
+        agent.advance().await;
         let slots = &world.parts.slots;
         let mut filled = slots.filled(SlotName::B).unwrap().unwrap();
         let kubernetes = json!({"version": "v1.34.4", "role": "ControlPlane", "joinConfiguration": {}});
@@ -159,7 +159,7 @@ fn without_a_cluster_an_ended_certificate_of_the_kubelet_is_told_once_its_api_se
         std::fs::write(pki.join("kubelet-client-current.pem"), params.self_signed(&key).unwrap().pem())
             .unwrap();
         let reason = async || {
-            world.agent().turn().await;
+            world.agent().advance().await;
             world.told().paved.unwrap().reason
         };
         world.plane.seen.send_modify(|seen| seen.api = Api::Away);
@@ -185,7 +185,7 @@ fn a_rollback_comes_to_its_end_whatever_becomes_of_annotations() {
         let mut agent = world.agent();
         for _ in 0..200 {
             world.react().await;
-            agent.turn().await;
+            agent.advance().await;
             agent.attempts = Attempts::default();
             if world.told().rolled_back.is_some()
                 && is_applied(&world, SlotName::A, 1)
@@ -204,7 +204,7 @@ fn a_rollback_comes_to_its_end_whatever_becomes_of_annotations() {
         }
         assert!(world.runs(SlotName::A).await, "{:?}", agent.standing);
         for _ in 0..10 {
-            agent.turn().await;
+            agent.advance().await;
         }
         let paved = world.told().paved.unwrap();
         assert_eq!(

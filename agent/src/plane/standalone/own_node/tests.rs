@@ -1,8 +1,39 @@
 //! What is made of what the kubelet's API server says, and of what nobody says.
 
+use async_trait::async_trait;
+use bedplate_process::liveness::{BEAT, Liveness};
 use serde_json::json;
+use tokio_util::sync::CancellationToken;
 
 use super::*;
+
+/// No kubelet is there; the second question about it is never answered.
+#[derive(Default)]
+struct HangingKubelet(std::sync::atomic::AtomicBool);
+
+#[async_trait]
+impl FindKubelet for HangingKubelet {
+    async fn find(&self) -> Result<Kubelet, String> {
+        if self.0.swap(true, std::sync::atomic::Ordering::Relaxed) {
+            std::future::pending::<()>().await;
+        }
+        Ok(Kubelet::Nowhere)
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn search_for_a_kubelet_that_hangs_is_named_by_the_watchdog() {
+    let liveness = Liveness::new(CancellationToken::new());
+    let (look, kubelet) = (Arc::new(Notify::new()), Arc::new(HangingKubelet::default()));
+    let (told, _seen) = watch::channel(OwnNode::default());
+    let pulse = liveness.part("own Node", BEAT * 2);
+    tokio::spawn(follow_node(kubelet, "a".parse().unwrap(), Arc::clone(&look), told, pulse));
+    tokio::time::sleep(BEAT * 10).await;
+    assert_eq!(liveness.check(), Ok(()), "it waits");
+    look.notify_one();
+    tokio::time::sleep(BEAT * 3).await;
+    assert!(liveness.check().unwrap_err().starts_with("own Node gave no"));
+}
 
 fn machine(status: serde_json::Value) -> Machine {
     let mut object = json!({ "metadata": { "name": "a" }, "spec": { "provider": "manual" } });
