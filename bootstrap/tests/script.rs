@@ -96,12 +96,12 @@ enum Run {
 impl Slot {
     /// Of a worker.
     fn new(before: &[&str], after: &[&str]) -> Self {
-        Self::of("worker", before, after)
+        Self::of("Worker", before, after)
     }
 
     /// Of a control plane that makes the cluster.
     fn first() -> Self {
-        Self::of("controlPlane", &["pre"], &["post"])
+        Self::of("ControlPlane", &["pre"], &["post"])
     }
 
     fn of(role: &str, before: &[&str], after: &[&str]) -> Self {
@@ -144,7 +144,7 @@ impl Slot {
         let (node_name, provider_id) = (&"server-1".parse().unwrap(), "bedplate://server-1");
         let (kubernetes, cri_socket) = (&template.kubernetes, "/run/containerd/containerd.sock");
         let discovery = Discovery::File { kubeconfig_path: JOIN_KUBECONFIG };
-        let rendered = if role == "worker" {
+        let rendered = if role == "Worker" {
             join(&Input { node_name, provider_id, kubernetes, cri_socket, discovery }).unwrap()
         } else {
             init(&InitInput { node_name, provider_id, kubernetes, cri_socket }).unwrap()
