@@ -53,7 +53,7 @@ impl Site {
     /// the configurations of other tests.
     fn events(&self, machine: &str) -> Vec<String> {
         let about = format!(
-            "fieldSelector=regarding.kind%3DMachine,regarding.name%3D{machine},reason%21%3DNotSelected"
+            "fieldSelector=regarding.kind%3DMachine,regarding.name%3D{machine},reason%21%3DSelectionFailed"
         );
         let events = self.objects().list("event", &about).unwrap();
         let said = |event: &Value| {
