@@ -29,10 +29,10 @@ pub(crate) fn phase_paint(phase: Phase) -> Paint {
 /// The colour of a condition; some are good when they are False, one says only whether something moves.
 fn condition_paint(condition: &Condition) -> Paint {
     let good = match (condition.type_.as_str(), condition.status.as_str()) {
-        ("Degraded", "True") => return Paint::Bad,
+        ("Degraded" | "Stalled" | "Failed", "True") => return Paint::Bad,
         ("Progressing", "False") => return Paint::Faint,
         ("Progressing", _) => return Paint::Waiting,
-        ("ConfigurationPending" | "Degraded", _) => "False",
+        ("ConfigurationPending" | "Degraded" | "Stalled" | "Failed" | "Suspended", _) => "False",
         _ => "True",
     };
     match condition.status.as_str() {

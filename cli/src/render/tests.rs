@@ -31,6 +31,25 @@ fn machine(name: &str, status: &Value) -> Machine {
     .unwrap()
 }
 
+#[test]
+fn colors_say_which_conditions_are_bad() {
+    let look = Look { colour: true, ..look() };
+    for (kind, status, paint) in [
+        ("Ready", "True", Paint::Good),
+        ("Ready", "False", Paint::Waiting),
+        ("Degraded", "True", Paint::Bad),
+        ("Stalled", "True", Paint::Bad),
+        ("Failed", "True", Paint::Bad),
+        ("Suspended", "True", Paint::Waiting),
+        ("Complete", "True", Paint::Good),
+    ] {
+        let condition = json!({ "type": kind, "status": status, "reason": "Why", "message": "",
+            "lastTransitionTime": "2026-01-01T00:00:00Z" });
+        let text = super::machine::conditions(&[serde_json::from_value(condition).unwrap()], look);
+        assert!(text.contains(&look.paint(paint, status)), "{kind} {status}: {text:?}");
+    }
+}
+
 fn booting() -> Machine {
     let at = |seconds: &str| format!("2026-01-01T00:09:{seconds}Z");
     machine(
