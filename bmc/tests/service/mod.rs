@@ -5,7 +5,7 @@
 
 #![allow(dead_code, reason = "no test uses all of it")]
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::net::SocketAddr;
 use std::sync::{Arc, Mutex, MutexGuard};
 
@@ -175,11 +175,22 @@ fn acceptor() -> (TlsAcceptor, Digest) {
     (TlsAcceptor::from(Arc::new(config.with_single_cert(vec![certificate], key).unwrap())), pin)
 }
 
+/// Listens on a port that no service of this process had before. A login that proved nothing is remembered by address.
+async fn listen() -> TcpListener {
+    static USED: Mutex<BTreeSet<u16>> = Mutex::new(BTreeSet::new());
+    loop {
+        let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
+        if USED.lock().unwrap().insert(listener.local_addr().unwrap().port()) {
+            return listener;
+        }
+    }
+}
+
 impl Service {
     /// One system, with sessions.
     pub(crate) async fn start() -> Self {
         let _ = rustls::crypto::aws_lc_rs::default_provider().install_default();
-        let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
+        let listener = listen().await;
         let (tls, pin) = acceptor();
         let service = Self {
             socket: listener.local_addr().unwrap(),
