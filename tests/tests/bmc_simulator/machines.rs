@@ -137,7 +137,7 @@ fn a_servers_manifest_is_one_that_pxed_takes_and_its_credentials_are_private() -
     let setup = Setup::new(pxed::stub_image(rack.path())?);
     let pxed = Pxed::start(&setup, &[manifest], rack.network(), rack.path())?;
     let seen = pxed.machine(server.name())?;
-    ensure!(seen.pointer("/spec/bmc/tls/pins/0").is_some_and(|seen| *seen == pin), "{seen}");
+    ensure!(seen.pointer("/spec/bmc/redfish/tls/pins/0").is_some_and(|seen| *seen == pin), "{seen}");
     rack.succeeded();
     Ok(())
 }
