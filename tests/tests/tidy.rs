@@ -411,6 +411,41 @@ fn reasons_are_compared_as_values() {
 }
 
 #[test]
+fn messages_are_read_by_people_alone() {
+    const ALLOWED: [(&str, &str); 4] = [
+        ("reconciler/src/engine/write.rs", "the API server has no reason for an object that is too large"),
+        (
+            "cli/src/configuration/rollback.rs",
+            "the API server has no reason for a test of a JSON patch that fails",
+        ),
+        ("pxed/src/status.rs", "whether an Event is a repetition"),
+        ("pxed/src/status/event.rs", "whether an Event is a repetition"),
+    ];
+    // Messages of protocols are another thing.
+    let mut wrong = Vec::new();
+    let mut used = BTreeSet::new();
+    for source in sources() {
+        let others = ["tests/", "xtask/", "bmc/ipmi/", "pxed/dhcp/", "pxed/tftp/"];
+        if source.is_test() || others.iter().any(|folder| source.path.starts_with(folder)) {
+            continue;
+        }
+        for (number, line) in tidy::reasons::messages_read(&source) {
+            match ALLOWED.iter().find(|(path, _)| *path == source.path) {
+                Some((path, _)) => _ = used.insert(*path),
+                None => wrong.push(format!("{}:{number} {line}", source.path)),
+            }
+        }
+    }
+    wrong.extend(
+        ALLOWED
+            .iter()
+            .filter(|(path, _)| !used.contains(path))
+            .map(|(path, _)| format!("{path}: not any more")),
+    );
+    hold("messages that a program compares or searches:", "keep what it must know in a typed field", &wrong);
+}
+
+#[test]
 fn names_that_documents_mark_are_in_the_code() {
     // Of others, and nowhere in what is ours.
     const OTHERS: [&str; 7] =

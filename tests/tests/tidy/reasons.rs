@@ -52,6 +52,20 @@ pub(crate) fn unwritten(sources: &[Source]) -> Vec<String> {
     unwritten.map(|(set, reason)| format!("{set}::{reason}")).collect()
 }
 
+/// Lines of production code that compare a message, which is written for people, or search it.
+pub(crate) fn messages_read(source: &Source) -> Vec<(usize, String)> {
+    static READ: LazyLock<Regex> = LazyLock::new(|| {
+        let search = "starts_with|ends_with|contains|strip_prefix|strip_suffix|find|split|split_once|rsplit_once|parse";
+        Regex::new(&format!(
+            r"\bmessage(\(\))?(\.as_str\(\)|\.as_deref\(\)|\.as_ref\(\))*( [!=]= |\.({search})(::<[^>]*>)?\()|[!=]= [&*]?([\w.]+\.)?message\b"
+        ))
+        .expect("a regular expression")
+    });
+    let text = source.production_text();
+    let lines = (1..).zip(text.lines()).filter(|(_, line)| READ.is_match(line));
+    lines.map(|(number, line)| (number, line.trim().to_owned())).collect()
+}
+
 /// Lines of production code that compare a reason with a text. Reasons of the API server are texts.
 pub(crate) fn compared_with_text(source: &Source) -> Vec<(usize, String)> {
     static COMPARED: LazyLock<Regex> = LazyLock::new(|| {
