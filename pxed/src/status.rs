@@ -16,7 +16,7 @@ pub mod conditions;
 mod tests;
 
 use std::collections::{BTreeSet, HashMap, HashSet};
-use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
+use std::sync::{Arc, MutexGuard, OnceLock};
 
 use bedplate_api::id::MachineName;
 use bedplate_api::machine::{
@@ -25,6 +25,7 @@ use bedplate_api::machine::{
 use bedplate_api::reason::event::PxedEvent;
 use bedplate_api::wire::Stage;
 use bedplate_process::lease::Tenure;
+use bedplate_process::lock::Lock;
 use jiff::Timestamp;
 use serde::{Deserialize, Serialize};
 use tokio::sync::{Notify, mpsc};
@@ -69,7 +70,7 @@ pub struct StatusRegistry {
 
 #[derive(Debug)]
 struct Inner {
-    state: Mutex<State>,
+    state: Lock<State>,
     machines: Machines,
     /// Whether pxed fills in `phase` and `Ready`, which the controller does where there is a cluster.
     derive_display: bool,
@@ -104,7 +105,7 @@ impl StatusRegistry {
             }
         }
         let (events, receiver) = mpsc::channel(EVENT_QUEUE);
-        let state = Mutex::new(state);
+        let state = Lock::new(state);
         let (tenure, wake, concern) = (OnceLock::new(), Notify::new(), Notify::new());
         let inner = Inner { state, machines, derive_display, tenure, wake, concern, events };
         Ok((Self { inner: Arc::new(inner) }, receiver))
@@ -362,8 +363,8 @@ impl StatusRegistry {
     }
 
     fn lock(&self) -> MutexGuard<'_, State> {
-        // Every change is whole before the lock is let go; a panic in a caller's closure loses only that change.
-        self.inner.state.lock().unwrap_or_else(PoisonError::into_inner)
+        // A panic in a caller's closure loses only that change.
+        self.inner.state.lock()
     }
 }
 

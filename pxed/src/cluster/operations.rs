@@ -4,7 +4,7 @@
 //! selector have another label and are not watched. The newest finished operations are kept for users. Only the fields of an executor are written (docs/rules.md, "MachineOperation"). Spawned by `run`.
 
 use std::collections::BTreeMap;
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, MutexGuard};
 use std::time::Duration;
 
 use async_trait::async_trait;
@@ -12,6 +12,7 @@ use bedplate_api::id::SiteName;
 use bedplate_api::operation::{MachineOperation, MachineOperationStatus};
 use bedplate_process::exit::chain;
 use bedplate_process::liveness::Pulse;
+use bedplate_process::lock::Lock;
 use bedplate_process::reconcile::until;
 use bedplate_rules::fan_out::{CHILDREN, SITE};
 use futures::StreamExt;
@@ -43,7 +44,7 @@ const LEAVING_TIMEOUT: Duration = Duration::from_secs(5);
 pub struct ClusterOperations {
     access: Access,
     site: SiteName,
-    seen: Arc<Mutex<Seen>>,
+    seen: Arc<Lock<Seen>>,
 }
 
 /// The two watches: an operation gets its label from the controller a moment after it was created, and is taken before.
@@ -156,8 +157,7 @@ impl ClusterOperations {
     }
 
     fn lock(&self) -> MutexGuard<'_, Seen> {
-        // Every change is whole before the lock is let go.
-        self.seen.lock().unwrap_or_else(PoisonError::into_inner)
+        self.seen.lock()
     }
 }
 

@@ -7,7 +7,7 @@ mod agents;
 pub(crate) mod plan;
 
 use std::collections::HashSet;
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, MutexGuard};
 use std::time::Duration;
 
 use async_trait::async_trait;
@@ -16,6 +16,7 @@ use bedplate_api::machine::Machine;
 use bedplate_api::operation::{MachineOperation, MachineOperationStatus, OperationState};
 use bedplate_api::selector::MachineSelector;
 use bedplate_process::liveness::Pulse;
+use bedplate_process::lock::Lock;
 use bedplate_rules::selection::matches;
 use jiff::Timestamp;
 use tokio::sync::{Notify, mpsc, watch};
@@ -57,7 +58,7 @@ struct Inner {
     /// Statuses of Machines, for selectors by hardware.
     statuses: StatusRegistry,
     updates: mpsc::Sender<OperationUpdate>,
-    state: Mutex<State>,
+    state: Lock<State>,
     /// One set of manifests after the other.
     taking: tokio::sync::Mutex<()>,
     /// One that was made for a selector has gone on.
@@ -97,7 +98,7 @@ impl LocalOperations {
             state.read(entry);
         }
         let (updates, receiver) = mpsc::channel(UPDATES);
-        let state = Mutex::new(state);
+        let state = Lock::new(state);
         let (taking, went_on) = (tokio::sync::Mutex::default(), Notify::new());
         let changed = watch::Sender::new(());
         let inner = Inner { store, machines, statuses, updates, state, taking, went_on, changed };
@@ -275,8 +276,7 @@ impl LocalOperations {
     }
 
     fn lock(&self) -> MutexGuard<'_, State> {
-        // Every change is whole before the lock is let go.
-        self.inner.state.lock().unwrap_or_else(PoisonError::into_inner)
+        self.inner.state.lock()
     }
 
     /// A free name for an object, which nobody else is given until it is released.

@@ -1,11 +1,11 @@
 //! Used takeover tokens if standalone: in pxed's own store.
 
 use std::collections::HashSet;
-use std::sync::{Mutex, PoisonError};
 
 use async_trait::async_trait;
 use bedplate_api::id::MachineName;
 use bedplate_api::machine::{Machine, MachineStatus, ObservedNodeState};
+use bedplate_process::lock::Lock;
 
 use crate::machines::KnownMachine;
 use crate::power::machine::takeover::{Rows, Tokens, set};
@@ -15,20 +15,18 @@ use crate::store::Store;
 pub struct StoreTokens {
     rows: Rows,
     /// Machines that were seen after a loss of used tokens; `None`: none were lost.
-    met: Option<Mutex<HashSet<MachineName>>>,
+    met: Option<Lock<HashSet<MachineName>>>,
 }
 
 impl StoreTokens {
     /// Makes the store of tokens. `lost`: a damaged store was moved aside at some time.
     pub fn new(store: Store, lost: bool) -> Self {
-        Self { rows: Rows(store), met: lost.then(Mutex::default) }
+        Self { rows: Rows(store), met: lost.then(Lock::default) }
     }
 
     /// Returns true if used tokens were lost, and this pxed sees the Machine first. A token that is set later is a new one.
     fn may_have_lost(&self, machine: &MachineName) -> bool {
-        // Each change is complete before the lock is released.
-        let met = self.met.as_ref().map(|met| met.lock().unwrap_or_else(PoisonError::into_inner));
-        met.is_some_and(|mut met| met.insert(machine.clone()))
+        self.met.as_ref().is_some_and(|met| met.lock().insert(machine.clone()))
     }
 }
 

@@ -4,9 +4,11 @@
 //! share one [`Budget`] of threads. Who gets no thread works off the rest alone.
 
 use std::num::NonZero;
+use std::sync::LazyLock;
 use std::sync::atomic::{AtomicUsize, Ordering};
-use std::sync::{LazyLock, Mutex, PoisonError};
 use std::thread;
+
+use bedplate_process::lock::Lock;
 
 /// Most threads at once, the caller's among them: reading manifests must leave processors to the packets.
 const MOST_THREADS: usize = 8;
@@ -51,8 +53,8 @@ pub(crate) fn for_each<T: Send>(items: &mut [T], least: usize, act: impl Fn(&mut
 fn for_each_within<T: Send>(budget: &Budget, items: &mut [T], least: usize, act: impl Fn(&mut T) + Sync) {
     let share = items.len().div_ceil(budget.all.saturating_add(1)).max(least).max(1);
     let others = items.len().div_ceil(share).saturating_sub(1);
-    let parts = Mutex::new(items.chunks_mut(share));
-    let next = || parts.lock().unwrap_or_else(PoisonError::into_inner).next();
+    let parts = Lock::new(items.chunks_mut(share));
+    let next = || parts.lock().next();
     let work = || {
         while let Some(part) = next() {
             part.iter_mut().for_each(&act);
