@@ -252,6 +252,10 @@ impl Messages {
 /// Returns the test program of an artifact.
 fn program(message: &Value) -> Option<Program> {
     let file = message["executable"].as_str().filter(|_| message["profile"]["test"] == true)?;
+    // `--bins` selects these as well.
+    if message["target"]["test"] == false {
+        return None;
+    }
     let package = Path::new(message["manifest_path"].as_str()?).parent()?;
     let name = message["target"]["name"].as_str()?;
     let of = package.file_name()?.to_string_lossy();
@@ -337,6 +341,14 @@ mod tests {
         );
         assert_eq!(programs[1].package, host::root().join("bmc"));
         assert_eq!((programs[1].needs(), programs[2].needs()), (CRATE_NEEDS[0].1, SYSTEM_NEEDS));
+    }
+
+    #[test]
+    fn binary_without_tests_is_no_test_program() {
+        let with_tests = message("cli", "bin", "bedplate");
+        let without = with_tests.replace("\"kind\"", "\"test\":false,\"kind\"");
+        assert_eq!(listed(&[with_tests]).programs.len(), 1);
+        assert_eq!(listed(&[without]).programs, []);
     }
 
     #[test]
