@@ -22,6 +22,18 @@ use serde::{Deserialize, Serialize};
 use crate::schema::positive_count_or_percent;
 use crate::selector::MachineSelector;
 
+/// Types of conditions. Written by bedplate-controller.
+pub mod condition_type {
+    /// Something changes without a user.
+    pub const PROGRESSING: &str = "Progressing";
+    /// A user must act.
+    pub const DEGRADED: &str = "Degraded";
+    /// Sum of the newest version's `Ready`, of `Progressing` and of `Degraded`.
+    pub const READY: &str = "Ready";
+    /// Nothing continues without a user. For tools that read objects as kstatus does.
+    pub const STALLED: &str = "Stalled";
+}
+
 /// What the nodes of some Machines are to be.
 #[derive(CustomResource, KubeSchema, Serialize, Deserialize, Debug, Clone, PartialEq)]
 #[kube(

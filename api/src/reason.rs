@@ -6,13 +6,17 @@
 //! Pure.
 
 pub mod bmc;
+pub mod certificate;
 pub mod configuration;
+pub mod diagnosis;
 pub mod event;
 pub mod machine;
 pub mod operation;
 pub mod refusal;
 
 use serde::Serialize;
+
+use crate::machine::condition_type;
 
 /// Party that must act before a state can change.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Serialize)]
@@ -79,7 +83,7 @@ pub trait ConditionReason: Reason {
 macro_rules! reasons {
     (
         $(#[$of_all:meta])*
-        pub enum $name:ident: $title:literal $(, condition $type_:literal)? {
+        pub enum $name:ident: $title:literal $(, condition $type_:path)? {
             $($variant:ident $(= $word:literal)?: $meaning:literal $(=> $actor:ident, $text:literal)?;)+
         }
     ) => {
@@ -193,6 +197,9 @@ pub fn tables() -> Vec<(&'static str, Vec<Row>)> {
         rows::<event::PxedEvent>(),
         rows::<refusal::BootRefusal>(),
         rows::<refusal::AgentRefusal>(),
+        rows::<refusal::AdminRefusal>(),
+        rows::<certificate::CertificateDecision>(),
+        rows::<diagnosis::DiagnosisReason>(),
     ]
 }
 
@@ -216,9 +223,17 @@ pub fn of_condition(type_: &str, word: &str) -> Option<Row> {
         return own;
     }
     // In the order in which the conditions are met.
-    ["PoweredOn", "BMCReachable", "Booted", "Enrolled", "ConfigurationPending", "Paved", "NodeReady"]
-        .into_iter()
-        .find_map(|other| of_condition(other, word))
+    [
+        condition_type::POWERED_ON,
+        condition_type::BMC_REACHABLE,
+        condition_type::BOOTED,
+        condition_type::ENROLLED,
+        condition_type::CONFIGURATION_PENDING,
+        condition_type::PAVED,
+        condition_type::NODE_READY,
+    ]
+    .into_iter()
+    .find_map(|other| of_condition(other, word))
 }
 
 /// Row of an operation's reason. None if a newer program has written it. `is_agents`: the agent carries out operations of this name, and the

@@ -14,6 +14,12 @@ use crate::configuration::Template;
 use crate::id::Digest;
 use crate::schema::ConfigurationName;
 
+/// Types of conditions.
+pub mod condition_type {
+    /// The version can be paved: its image is resolved or pinned. Written by bedplate-controller.
+    pub const READY: &str = "Ready";
+}
+
 /// One numbered copy of a configuration's template.
 #[derive(CustomResource, KubeSchema, Serialize, Deserialize, Debug, Clone, PartialEq)]
 #[kube(

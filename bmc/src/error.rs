@@ -282,6 +282,8 @@ pub fn told(text: &str) -> String {
 
 #[cfg(test)]
 mod tests {
+    use bedplate_api::reason::Reason;
+
     use super::*;
 
     #[test]

@@ -10,12 +10,13 @@ use bedplate_api::machine::{
     Condition, Machine, MachineStatus, POWER_OFF_FINALIZER, PROVIDER_MANUAL, PROVIDER_PXE,
     condition_type as type_,
 };
-use bedplate_api::reason::configuration::ProgressingReason;
+use bedplate_api::reason::configuration::{DegradedReason, ProgressingReason};
+use bedplate_api::reason::diagnosis::DiagnosisReason;
 use bedplate_api::reason::machine::{
     BootedReason, ConfigurationPendingReason, DrainedReason, EnrolledReason, NodeReadyReason, PavedReason,
     PoweredOnReason, ReadyReason,
 };
-use bedplate_api::reason::{self, Actor, Reason};
+use bedplate_api::reason::{self, Actor, ConditionReason, Reason};
 use jiff::{SignedDuration, Timestamp};
 use serde::Serialize;
 
@@ -86,8 +87,8 @@ impl Stopped {
     pub(crate) fn of(configuration: &MachineConfiguration) -> Option<Self> {
         let status = configuration.status.as_ref()?;
         let of = |type_: &str| status.conditions.iter().find(|condition| condition.type_ == type_);
-        let degraded = of("Degraded").filter(|degraded| degraded.status == "True")?;
-        let is_paused = of("Progressing")
+        let degraded = of(DegradedReason::TYPE).filter(|degraded| degraded.status == "True")?;
+        let is_paused = of(ProgressingReason::TYPE)
             .is_some_and(|progressing| progressing.reason == ProgressingReason::PausedOnFailure);
         let machines = status.rollout_failures.iter().map(|failure| failure.machine.clone()).collect();
         Some(Self { is_paused, message: degraded.message.clone(), machines })
@@ -194,7 +195,7 @@ impl Look<'_> {
             [] => "it is being deleted".to_owned(),
             names => format!("it is being deleted, and held by {}", names.join(", ")),
         };
-        Some(Awaited { since: Some(since), ..self.says(from, "Deleting", what, next) })
+        Some(Awaited { since: Some(since), ..self.says(from, ReadyReason::Deleting.as_str(), what, next) })
     }
 
     fn left_alone(&self) -> Option<Awaited> {
@@ -202,7 +203,10 @@ impl Look<'_> {
             let since = self.condition(type_::READY).filter(|ready| ready.reason == ReadyReason::Paused);
             let since = since.map(|ready| ready.last_transition_time.0);
             let what = "it is paused: every program leaves it as it is";
-            return Some(Awaited { since, ..self.says(Actor::User, "Paused", what, unpause()) });
+            return Some(Awaited {
+                since,
+                ..self.says(Actor::User, ReadyReason::Paused.as_str(), what, unpause())
+            });
         }
         None
     }
@@ -226,7 +230,10 @@ impl Look<'_> {
         }
         let what = "its agent is not heard any more: what is said of its node is what it said last";
         let next = "is the host up, its clock right, and does it reach the API server? `bedplate power status NAME`; on the host: `bedplate-agent status`";
-        Some(Awaited { since: Some(heard), ..self.says(Actor::Agent, "AgentSilent", what, next) })
+        Some(Awaited {
+            since: Some(heard),
+            ..self.says(Actor::Agent, DiagnosisReason::AgentSilent.as_str(), what, next)
+        })
     }
 
     fn power(&self) -> Option<Awaited> {
@@ -263,25 +270,25 @@ impl Look<'_> {
         Some(match self.machine.spec.provider.as_str() {
             PROVIDER_MANUAL => self.says(
                 Actor::User,
-                "AwaitingEnrollment",
+                EnrolledReason::AwaitingEnrollment.as_str(),
                 "no agent has enrolled as it: a person installs it",
                 "`bedplate machine token NAME` on pxed's machine, then `bedplate-agent enroll` on the host; docs/agent.md",
             ),
             PROVIDER_PXE if self.status.boot.is_none() => self.says(
                 Actor::Host,
-                "AwaitingBoot",
+                BootedReason::AwaitingBoot.as_str(),
                 format!("no packet of it was heard by a pxed of site {site}"),
                 "is it on, the network first in its boot order, its MAC address right, a pxed of that site running? `bedplate explain NAME`",
             ),
             PROVIDER_PXE => self.says(
                 Actor::Agent,
-                "AwaitingEnrollment",
+                EnrolledReason::AwaitingEnrollment.as_str(),
                 "its host has booted and not enrolled",
                 "`bedplate machine show NAME` has the timeline; docs/agent.md",
             ),
             provider => self.says(
                 Actor::Other,
-                "AwaitingEnrollment",
+                EnrolledReason::AwaitingEnrollment.as_str(),
                 format!("provider {provider} is not Bedplate's, and has not enrolled the host"),
                 "check the controller of that provider; it enrolls the host with a token of `bedplate machine token NAME`; docs/providers.md",
             ),
@@ -296,7 +303,10 @@ impl Look<'_> {
             let since = self.condition(type_::ENROLLED).map(|enrolled| enrolled.last_transition_time.0);
             let next = "does it run? `kubectl -n bedplate-system get deployment bedplate-controller`; without a cluster pxed chooses";
             let what = "it is enrolled, and no version is selected for it yet";
-            return Some(Awaited { since, ..self.says(Actor::Controller, "NoVersionSelected", what, next) });
+            return Some(Awaited {
+                since,
+                ..self.says(Actor::Controller, PavedReason::NoVersionSelected.as_str(), what, next)
+            });
         }
         // What is in the way of a choice that is due again.
         let ready = self.unmet(type_::READY)?;
@@ -321,7 +331,7 @@ impl Look<'_> {
             );
             return Some(Awaited {
                 since: Some(back.time.0),
-                ..self.says(Actor::User, "RolledBack", what, &next)
+                ..self.says(Actor::User, ReadyReason::RolledBack.as_str(), what, &next)
             });
         }
         // What the agent said last of a Node that is down, or is being emptied, is not the last word.
@@ -334,7 +344,7 @@ impl Look<'_> {
         let Some(applied) = &self.status.applied else {
             let (what, next) =
                 ("its node is not made yet", "nothing; `bedplate machine show NAME` has what its agent says");
-            return Some(self.says(Actor::Agent, "AwaitingAgent", what, next));
+            return Some(self.says(Actor::Agent, ReadyReason::AwaitingAgent.as_str(), what, next));
         };
         let (name, version) =
             selected.filter(|selected| *selected != (applied.name.clone(), applied.version))?;
@@ -352,15 +362,15 @@ impl Look<'_> {
                 let what = format!("{what}, and the rolling update has stopped: {}", stopped.message);
                 let next =
                     format!("see to that: it goes on then; `bedplate config show {name}` has the rest");
-                return Some(self.says(Actor::User, "RolloutStopped", what, &next));
+                return Some(self.says(Actor::User, DiagnosisReason::RolloutStopped.as_str(), what, &next));
             }
             let next = format!(
                 "nothing: the rolling update comes to it; `bedplate config show {name}` says how far that is, and what holds it"
             );
-            return Some(self.says(Actor::Controller, "AwaitingTurn", what, &next));
+            return Some(self.says(Actor::Controller, DiagnosisReason::AwaitingTurn.as_str(), what, &next));
         }
         let next = "it comes with a repave: `kubectl drain NAME`, then `kubectl delete node NAME`";
-        Some(self.says(Actor::User, "AwaitingRepave", what, next))
+        Some(self.says(Actor::User, DiagnosisReason::AwaitingRepave.as_str(), what, next))
     }
 
     fn done(&self) -> Awaited {
@@ -369,7 +379,7 @@ impl Look<'_> {
             Some(applied) => format!("its Node is Ready with {}-v{}", applied.name, applied.version),
             None => "nothing is awaited".to_owned(),
         };
-        Awaited { from: None, since, ..self.says(Actor::User, "Ready", what, "") }
+        Awaited { from: None, since, ..self.says(Actor::User, ReadyReason::Ready.as_str(), what, "") }
     }
 
     fn besides(&self, found: &Awaited) -> Vec<String> {

@@ -7,13 +7,16 @@ use std::sync::atomic::{AtomicU64, Ordering};
 
 /// A closed set of words.
 pub trait Label: Copy + 'static {
-    /// Every one, in order.
-    const ALL: &'static [Self];
+    /// Number of words.
+    const VALUE_COUNT: usize;
+
+    /// Returns the word at a place. None: there are fewer.
+    fn at(place: usize) -> Option<Self>;
 
     /// Its word in `/metrics`.
     fn word(self) -> &'static str;
 
-    /// Its place in [`Self::ALL`].
+    /// Its place.
     fn index(self) -> usize;
 }
 
@@ -25,8 +28,17 @@ macro_rules! labels {
         #[derive(Debug, Clone, Copy, PartialEq, Eq)]
         $visible enum $name { $($(#[$of_one])* $one,)+ }
 
+        impl $name {
+            /// All words, in order.
+            $visible const ALL: &'static [Self] = &[$(Self::$one,)+];
+        }
+
         impl $crate::counter::Label for $name {
-            const ALL: &'static [Self] = &[$(Self::$one,)+];
+            const VALUE_COUNT: usize = Self::ALL.len();
+
+            fn at(place: usize) -> Option<Self> {
+                Self::ALL.get(place).copied()
+            }
 
             fn word(self) -> &'static str {
                 match self { $(Self::$one => $word,)+ }
@@ -59,24 +71,24 @@ pub struct By<L> {
 
 impl<L: Label> Default for By<L> {
     fn default() -> Self {
-        Self { counts: L::ALL.iter().map(|_| AtomicU64::new(0)).collect(), label: PhantomData }
+        Self { counts: (0..L::VALUE_COUNT).map(|_| AtomicU64::new(0)).collect(), label: PhantomData }
     }
 }
 
 impl<L: Label> By<L> {
     /// Adds one.
-    pub fn one(&self, label: L) {
-        self.counts.get(label.index()).into_iter().for_each(one);
+    pub fn one(&self, label: impl Into<L>) {
+        self.counts.get(label.into().index()).into_iter().for_each(one);
     }
 
     /// The value now.
-    pub fn get(&self, label: L) -> u64 {
-        self.counts.get(label.index()).map_or(0, read)
+    pub fn get(&self, label: impl Into<L>) -> u64 {
+        self.counts.get(label.into().index()).map_or(0, read)
     }
 
     /// Every word with its value.
     pub fn all(&self) -> impl Iterator<Item = (&'static str, u64)> + '_ {
-        L::ALL.iter().map(|label| (label.word(), self.get(*label)))
+        (0..L::VALUE_COUNT).filter_map(L::at).map(|label| (label.word(), self.get(label)))
     }
 }
 

@@ -20,6 +20,7 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use bedplate_api::id::{BootId, MachineName};
+use bedplate_api::reason::event::PxedEvent;
 use bedplate_api::wire::Stage;
 use bedplate_process::liveness::Pulse;
 use bedplate_process::lock::Lock;
@@ -274,7 +275,11 @@ impl Boots {
     /// The seed of a boot was asked for again.
     pub fn seed_asked_again(&self, record: &Record, peer: std::net::IpAddr, now: Timestamp) {
         if let Some(machine) = record.opening.owner.machine() {
-            let admitted = self.inner.log.admit("SeedRequestedTwice", Some(machine.as_str()), Instant::now());
+            let admitted = self.inner.log.admit(
+                PxedEvent::SeedRequestedTwice.as_str(),
+                Some(machine.as_str()),
+                Instant::now(),
+            );
             if let Some(omitted) = admitted {
                 let boot = record.id.public_id();
                 tracing::warn!(%machine, %boot, %peer, omitted, "seed of a boot requested again, refused");

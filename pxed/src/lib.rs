@@ -20,6 +20,7 @@ mod plane;
 pub mod power;
 mod private_file;
 pub mod readiness;
+pub mod reason_label;
 pub mod run;
 pub mod site;
 pub mod standalone;

@@ -15,6 +15,7 @@ use std::time::Duration;
 
 use bedplate_api::configuration::NodeRole;
 use bedplate_api::machine::Machine;
+use bedplate_api::reason::certificate::CertificateDecision;
 use bedplate_api::reason::event::ControllerEvent;
 use jiff::Timestamp;
 use k8s_openapi::api::certificates::v1::{CertificateSigningRequest, CertificateSigningRequestCondition};
@@ -65,7 +66,7 @@ pub async fn reconcile(
     let machine = world.live_machine(name).await?;
     // Of the same name; it may be another host's.
     let node = world.live_node(name).await?;
-    let (type_, reason, message) = match verdict(&request, machine.as_ref(), node.as_ref(), &world).await? {
+    let (type_, message) = match verdict(&request, machine.as_ref(), node.as_ref(), &world).await? {
         Verdict::NotOurs => return Ok(None),
         Verdict::Wait(why) => {
             tracing::debug!(request = request.name_any(), machine = name, why, "certificate request waits");
@@ -78,8 +79,8 @@ pub async fn reconcile(
             // Read again with growing delays: an agent may report a new address meanwhile. The log has each reason once.
             return Err(WriteError::Later { what: called(&*request), why, again: None });
         }
-        Verdict::Approve => ("Approved", "BedplateMachine", approved(&request)),
-        Verdict::Deny(why) => ("Denied", "BedplateMachine", why),
+        Verdict::Approve => ("Approved", approved(&request)),
+        Verdict::Deny(why) => ("Denied", why),
     };
     tracing::info!(
         request = request.name_any(),
@@ -90,7 +91,7 @@ pub async fn reconcile(
     );
     world.counters.wrote(Kind::Request);
     let note = format!("CertificateSigningRequest {}: {message}", request.name_any());
-    world.leading(write(&request, (type_, reason, message), &world)).await?;
+    world.leading(write(&request, (type_, message), &world)).await?;
     let told = if type_ == "Approved" {
         ControllerEvent::CertificateApproved
     } else {
@@ -150,7 +151,7 @@ fn tell(
 
 async fn write(
     request: &CertificateSigningRequest,
-    (type_, reason, message): (&str, &str, String),
+    (type_, message): (&str, String),
     world: &World,
 ) -> Result<(), WriteError> {
     let now = Time(Timestamp::now());
@@ -160,7 +161,7 @@ async fn write(
         CertificateSigningRequestCondition {
             type_: type_.to_owned(),
             status: "True".to_owned(),
-            reason: Some(reason.to_owned()),
+            reason: Some(CertificateDecision::BedplateMachine.to_string()),
             message: Some(message),
             last_update_time: Some(now.clone()),
             last_transition_time: Some(now),

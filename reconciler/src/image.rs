@@ -15,11 +15,10 @@ use std::time::Duration;
 use bedplate_api::condition::set_condition;
 use bedplate_api::configuration::{Condition, NodeImage};
 use bedplate_api::id::Digest;
-use bedplate_api::reason::ConditionReason;
 use bedplate_api::reason::configuration::VersionReadyReason;
 use bedplate_api::reason::event::ControllerEvent;
 use bedplate_api::reason::machine::ConfigurationPendingReason;
-use bedplate_api::version::{MachineConfigurationVersion, MachineConfigurationVersionStatus};
+use bedplate_api::version::{MachineConfigurationVersion, MachineConfigurationVersionStatus, condition_type};
 use bedplate_oci::{Access, EnsureImageError, Options, resolve_tag};
 use bedplate_rules::selection::{Choice, Pending, is_deployed, version_name};
 use jiff::Timestamp;
@@ -38,8 +37,6 @@ const LIMIT: Duration = Duration::from_secs(20);
 const STALL: Duration = Duration::from_secs(8);
 /// Begins a reference to what lies on the hosts.
 const LAYOUT: &str = "oci:";
-/// Condition of a version: its image is known.
-const READY: &str = VersionReadyReason::TYPE;
 
 /// Whether an image is named by a tag.
 fn is_tag(image: &NodeImage) -> bool {
@@ -78,7 +75,7 @@ pub fn failure(version: &MachineConfigurationVersion) -> Option<&str> {
 
 /// Returns condition `Ready` as the version has it.
 fn written(version: &MachineConfigurationVersion) -> Option<&Condition> {
-    version.status.as_ref()?.conditions.iter().find(|condition| condition.type_ == READY)
+    version.status.as_ref()?.conditions.iter().find(|condition| condition.type_ == condition_type::READY)
 }
 
 /// Returns condition `Ready` as it must be. None: the registry has not been asked yet.
@@ -288,7 +285,7 @@ mod tests {
                 serde_json::from_value(json!({ "name": "w", "version": 1, "source": "Reference" })).unwrap();
             Choice::Select(Select { selected, lock })
         };
-        let failed = json!([{ "type": READY, "status": "False", "reason": "ImageUnresolved", "message": "away",
+        let failed = json!([{ "type": condition_type::READY, "status": "False", "reason": "ImageUnresolved", "message": "away",
             "lastTransitionTime": "2026-01-01T00:00:00Z" }]);
         let open = tagged(&json!({ "conditions": failed }));
         let Choice::Pending(pending) = once_resolved(select(true), false, &[&open]) else { panic!() };

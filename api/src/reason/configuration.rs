@@ -4,10 +4,12 @@
 //! Pure.
 
 use super::reasons;
+use crate::configuration::condition_type;
+use crate::version;
 
 reasons! {
     /// Reasons of `Progressing`. Written by bedplate-controller.
-    pub enum ProgressingReason: "Condition Progressing of a MachineConfiguration", condition "Progressing" {
+    pub enum ProgressingReason: "Condition Progressing of a MachineConfiguration", condition condition_type::PROGRESSING {
         RollingOut: "A rolling update moves Machines. The message names them and those that wait.";
         AwaitingPrefetch: "Hosts do not get the version: an image, a Secret, or PreparationOverdue. No Node is disturbed."
             => User, "See condition Paved of the Machines in the message.";
@@ -28,7 +30,7 @@ reasons! {
 
 reasons! {
     /// Reasons of `Degraded`. Written by bedplate-controller.
-    pub enum DegradedReason: "Condition Degraded of a MachineConfiguration", condition "Degraded" {
+    pub enum DegradedReason: "Condition Degraded of a MachineConfiguration", condition condition_type::DEGRADED {
         AsExpected: "No Machine failed.";
         InvalidTemplate: "No host can make a node of the template, so the edit did not become a version. The message names the fields."
             => User, "Correct the fields of the MachineConfiguration; `bedplate config diff NAME` checks them.";
@@ -55,7 +57,7 @@ reasons! {
 
 reasons! {
     /// Reasons of `Ready` of a version. Written by bedplate-controller.
-    pub enum VersionReadyReason: "Condition Ready of a MachineConfigurationVersion", condition "Ready" {
+    pub enum VersionReadyReason: "Condition Ready of a MachineConfigurationVersion", condition version::condition_type::READY {
         ImagePinned: "The image is named by its digest.";
         ImageResolved: "The digest of the image's tag is known. All Machines use it.";
         ImageResolvedByHosts: "Each host resolves the tag: the image needs a Secret, which the controller does not read, or it is on the hosts.";

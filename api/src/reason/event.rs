@@ -2,6 +2,7 @@
 //!
 //! Pure.
 
+use super::bmc::{reasons_with, with_bmc_faults};
 use super::{Reason, reasons};
 
 reasons! {
@@ -84,7 +85,7 @@ impl ControllerEvent {
     }
 }
 
-reasons! {
+with_bmc_faults! { reasons_with
     /// Events of pxed.
     pub enum PxedEvent: "Events of pxed" {
         DuplicateMacAddress = "DuplicateMACAddress": "Several Machines claim the MAC address. pxed serves none of them."
@@ -111,36 +112,12 @@ reasons! {
         PowerOffPending: "The Machine is deleted with deletionPolicy PowerOff, and it is paused, or its BMC does not report that it is off."
             => User, "Unpause the Machine, repair the BMC, or set deletionPolicy to Retain.";
         BmcReachable = "BMCReachable": "The BMC answers again.";
-        BmcUnreachable = "BMCUnreachable": "The BMC does not answer."
-            => User, "See docs/bmc.md, \"When it does not work\".";
-        AuthenticationFailed: "The BMC rejected the user name or the password."
-            => User, "Correct the Secret that spec.bmc.credentialsSecretRef names.";
         NotSupported: "The BMC does not support a request."
             => User, "`bedplate bmc probe` shows what this BMC supports.";
         TimedOut: "The BMC did not answer in time."
             => User, "See docs/bmc.md, \"When it does not work\".";
         Refused: "The BMC rejected a request."
             => User, "Check the log of the BMC and the privilege of the account.";
-        CertificateChanged: "The public key of the BMC is not one of spec.bmc.redfish.tls.pins."
-            => User, "Compare the pin in the note with the BMC's own page before you add it to spec.bmc.redfish.tls.pins.";
-        CertificateUntrusted: "The certificate of the BMC is not trusted."
-            => User, "Set spec.bmc.redfish.tls.caBundle, or pin the key: `bedplate bmc probe` shows the pin.";
-        AmbiguousSystem: "The BMC has several systems, and the Machine does not name one."
-            => User, "Set spec.bmc.redfish.systemID.";
-        SystemNotFound: "The BMC does not have the system in spec.bmc.redfish.systemID."
-            => User, "Correct spec.bmc.redfish.systemID.";
-        AddressNotAllowed: "The address of the BMC is invalid, or its network is not allowed."
-            => User, "Correct spec.bmc.address, or allow its network in pxed's bmc.allowed-networks.";
-        ProtocolError: "The answer of the BMC violates the protocol."
-            => User, "Check the firmware version of the BMC, and proxies in between.";
-        CredentialsUnavailable: "The credentials of the BMC are not available."
-            => User, "See docs/bmc.md, \"Credentials\".";
-        CredentialsNotForThisAddress: "The Secret does not list the address of the BMC."
-            => User, "List it in the Secret's annotation bedplate.dev/bmc-addresses (docs/bmc.md).";
-        InsecureNotAllowed: "The connection to the BMC would not be verified."
-            => User, "Use https:// and pin the key: `bedplate bmc probe` shows the pin.";
-        DuplicateBmc = "DuplicateBMC": "Another Machine names the same BMC and system. pxed drives neither."
-            => User, "Correct bmc.address or bmc.redfish.systemID of one of the two Machines.";
         OperationFailed: "A power operation failed. The note has its reason."
             => User, "See its reason: `bedplate operation list`.";
     }

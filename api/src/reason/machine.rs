@@ -2,49 +2,27 @@
 //!
 //! Pure.
 
+use super::bmc::{reasons_with, with_bmc_faults};
 use super::reasons;
+use crate::machine::condition_type;
 
-reasons! {
+with_bmc_faults! { reasons_with
     /// Reasons of `BMCReachable`. Written by pxed.
-    pub enum BmcReachableReason: "Condition BMCReachable of a Machine", condition "BMCReachable" {
+    pub enum BmcReachableReason: "Condition BMCReachable of a Machine", condition condition_type::BMC_REACHABLE {
         Reachable: "The BMC answers.";
         CertificateNotVerified: "The BMC answers. Its certificate is not verified, because bmc.redfish.tls.mode is Insecure.";
-        BmcUnreachable = "BMCUnreachable": "The BMC does not answer."
-            => Bmc, "See `bedplate power status NAME`; `bedplate bmc probe` asks the BMC from your host.";
-        AuthenticationFailed: "The BMC rejected the user name or the password. pxed tries again when the Secret changes."
-            => User, "Correct the Secret that spec.bmc.credentialsSecretRef names. Check that the account is not locked.";
         NotSupported: "The BMC does not support the request."
             => User, "`bedplate bmc probe` shows what this BMC supports.";
         TimedOut: "The BMC accepted a request and did not answer in time."
             => Bmc, "See `bedplate power status NAME`, then the load and the log of the BMC.";
         Refused: "The BMC rejected the request. The message has its words."
             => Bmc, "Check the log of the BMC and the privilege of the account.";
-        CertificateChanged: "The public key of the BMC is not one of spec.bmc.redfish.tls.pins. pxed sent nothing."
-            => User, "Compare the pin in the message with the BMC's own page before you add it to spec.bmc.redfish.tls.pins.";
-        CertificateUntrusted: "No trusted authority signed the BMC's certificate, or it expired or names another host. pxed sent nothing."
-            => User, "Set spec.bmc.redfish.tls.caBundle, or pin the key: `bedplate bmc probe` shows the pin.";
-        AmbiguousSystem: "The BMC has several systems, and the Machine does not name one."
-            => User, "Set spec.bmc.redfish.systemID. The message lists the systems.";
-        SystemNotFound: "The BMC does not have the system in spec.bmc.redfish.systemID."
-            => User, "Correct spec.bmc.redfish.systemID. The message lists the systems.";
-        AddressNotAllowed: "The address is invalid, or its network is not allowed."
-            => User, "Correct spec.bmc.address, or allow its network in pxed's bmc.allowed-networks.";
-        ProtocolError: "The answer of the BMC violates the protocol, or it is larger than 256 KiB."
-            => Bmc, "Check the firmware version of the BMC, and proxies in between.";
-        CredentialsUnavailable: "The Secret does not exist, is unreadable, or is in a namespace that is not allowed."
-            => User, "Create the Secret with the keys username and password in a namespace of bmc.secret-namespaces (docs/bmc.md).";
-        CredentialsNotForThisAddress: "The Secret does not list the address in spec.bmc.address. pxed sent nothing."
-            => User, "Check spec.bmc.address, then list it in the Secret's annotation bedplate.dev/bmc-addresses (docs/bmc.md).";
-        InsecureNotAllowed: "The address is http://, or bmc.redfish.tls.mode is Insecure. pxed sent nothing."
-            => User, "Use https:// and pin the key: `bedplate bmc probe` shows the pin for spec.bmc.redfish.tls.pins (docs/bmc.md).";
-        DuplicateBmc = "DuplicateBMC": "Another Machine names the same BMC and system. pxed drives neither."
-            => User, "Correct bmc.address or bmc.redfish.systemID of one of the two Machines.";
     }
 }
 
 reasons! {
     /// Reasons of `PoweredOn`. Written by pxed.
-    pub enum PoweredOnReason: "Condition PoweredOn of a Machine", condition "PoweredOn" {
+    pub enum PoweredOnReason: "Condition PoweredOn of a Machine", condition condition_type::POWERED_ON {
         PoweredOn: "The machine is on.";
         PoweredOff: "The machine is off, and pxed does not power it on by itself."
             => User, "Power it on: `bedplate power on NAME`.";
@@ -65,7 +43,7 @@ reasons! {
 
 reasons! {
     /// Reasons of `Booted`. Written by pxed.
-    pub enum BootedReason: "Condition Booted of a Machine", condition "Booted" {
+    pub enum BootedReason: "Condition Booted of a Machine", condition condition_type::BOOTED {
         AwaitingBoot: "pxed has not heard the machine since the Machine was created, or since its MAC address is unique."
             => Host, "Boot it from the network; `bedplate explain NAME` shows what pxed would offer.";
         Booting: "The machine boots. The message has the stage."
@@ -90,7 +68,7 @@ reasons! {
 
 reasons! {
     /// Reasons of `Enrolled`. Written by pxed.
-    pub enum EnrolledReason: "Condition Enrolled of a Machine", condition "Enrolled" {
+    pub enum EnrolledReason: "Condition Enrolled of a Machine", condition condition_type::ENROLLED {
         Enrolled: "The host has its certificate.";
         AwaitingEnrollment: "The host boots, its agent has not asked for a certificate yet, or pxed listens before the first key. The message says which."
             => Agent, "See the timeline of its boot: `bedplate machine show NAME` (docs/agent.md).";
@@ -103,7 +81,7 @@ reasons! {
 
 reasons! {
     /// Reasons of `ConfigurationPending`. Written by bedplate-controller, or by pxed if standalone.
-    pub enum ConfigurationPendingReason: "Condition ConfigurationPending of a Machine", condition "ConfigurationPending" {
+    pub enum ConfigurationPendingReason: "Condition ConfigurationPending of a Machine", condition condition_type::CONFIGURATION_PENDING {
         Matched: "A configuration matches. The host is not enrolled yet.";
         Selected: "A version is selected.";
         NoConfiguration: "No MachineConfiguration names or matches the Machine. The message has the nearest selectors."
@@ -125,7 +103,7 @@ reasons! {
 
 reasons! {
     /// Reasons of `Paved`. Written by the agent.
-    pub enum PavedReason: "Condition Paved of a Machine", condition "Paved" {
+    pub enum PavedReason: "Condition Paved of a Machine", condition condition_type::PAVED {
         Applied: "The selected version runs. The message says if another version is prepared.";
         Preparing: "The agent fills a slot."
             => Agent, "No action needed.";
@@ -200,7 +178,7 @@ reasons! {
 
 reasons! {
     /// Reasons of `NodeReady`. Written by the agent.
-    pub enum NodeReadyReason: "Condition NodeReady of a Machine", condition "NodeReady" {
+    pub enum NodeReadyReason: "Condition NodeReady of a Machine", condition condition_type::NODE_READY {
         NodeReady: "The Node is Ready.";
         NodeNotReady: "The Node is not Ready."
             => Cluster, "Check the kubelet and the network plug-in: `kubectl describe node NAME`.";
@@ -213,7 +191,7 @@ reasons! {
 
 reasons! {
     /// Reasons of `Drained`: a Machine with `deletionPolicy: Drain` is being deleted. Written by bedplate-controller.
-    pub enum DrainedReason: "Condition Drained of a Machine", condition "Drained" {
+    pub enum DrainedReason: "Condition Drained of a Machine", condition condition_type::DRAINED {
         Draining: "The Pods leave the Node. The message names the Pods that are left."
             => Controller, "Wait for the drain: `kubectl get node NAME`, `kubectl get events`.";
         NodeNameConflict: "The Node of this name belongs to another host, so it is not drained."
@@ -229,7 +207,7 @@ reasons! {
 
 reasons! {
     /// Reasons of `Ready` that no other condition has. Written by bedplate-controller, or by pxed if standalone.
-    pub enum ReadyReason: "Condition Ready of a Machine", condition "Ready" {
+    pub enum ReadyReason: "Condition Ready of a Machine", condition condition_type::READY {
         Ready: "The Node is Ready with the selected version.";
         Deleting: "The Machine is being deleted."
             => Controller, "See its finalizers: `kubectl get machine NAME -o yaml`.";

@@ -3,7 +3,9 @@
 //!
 //! Pure.
 
+use super::bmc::{reasons_with, with_bmc_faults};
 use super::reasons;
+use crate::operation::condition_type;
 
 reasons! {
     /// Reasons of an operation that has not ended.
@@ -18,7 +20,7 @@ reasons! {
 
 reasons! {
     /// Reasons of `Suspended`. Written by bedplate-controller.
-    pub enum SuspendedReason: "Condition Suspended of a MachineOperation", condition "Suspended" {
+    pub enum SuspendedReason: "Condition Suspended of a MachineOperation", condition condition_type::SUSPENDED {
         MachinePaused: "spec.paused of the Machine is set. The time in which the operation must be taken does not run."
             => User, "Unpause it: `kubectl patch machine NAME --type=merge -p '{\"spec\":{\"paused\":false}}'`.";
         Resumed: "The Machine is no longer paused. The time in which the operation must be taken runs since then.";
@@ -27,55 +29,31 @@ reasons! {
 
 reasons! {
     /// Reasons of `Cordoned`. Written by the agent.
-    pub enum CordonedReason: "Condition Cordoned of a MachineOperation", condition "Cordoned" {
+    pub enum CordonedReason: "Condition Cordoned of a MachineOperation", condition condition_type::CORDONED {
         Draining: "The Node is cordoned for the operation, and uncordoned after its end.";
     }
 }
 
 reasons! {
     /// Reasons of `Drained`. Written by the agent.
-    pub enum OperationDrainedReason: "Condition Drained of a MachineOperation", condition "Drained" {
+    pub enum OperationDrainedReason: "Condition Drained of a MachineOperation", condition condition_type::DRAINED {
         PodsEvicted: "The Pods were evicted from the Node. bedplate-controller deletes the Node, so that the host is repaved.";
     }
 }
 
-reasons! {
+with_bmc_faults! { reasons_with
     /// Ends of a power operation. Written by pxed.
     pub enum PowerOutcome: "A power operation that has ended" {
         PoweredOn: "The machine is on.";
         PoweredOff: "The machine is off.";
         PowerCycled: "The machine was off and is on again.";
         Reset: "The machine was reset.";
-        BmcUnreachable = "BMCUnreachable": "The BMC does not answer."
-            => Bmc, "See `bedplate power status NAME`; `bedplate bmc probe` asks the BMC from your host.";
-        AuthenticationFailed: "The BMC rejected the user name or the password."
-            => User, "Correct the Secret that spec.bmc.credentialsSecretRef names, then create a new operation.";
         NotSupported: "The BMC cannot do this, or the Machine has no BMC."
             => User, "`bedplate bmc probe` shows what this BMC supports.";
         TimedOut: "The operation did not finish in time."
             => User, "See `bedplate power status NAME`. A system that ignores a shutdown needs --grace-period or --force.";
         Refused: "The BMC rejected the request, or the state of the machine does not allow it."
             => User, "Check the log of the BMC. A machine that is off needs powerOn, not reset.";
-        CertificateChanged: "The public key of the BMC is not one of spec.bmc.redfish.tls.pins. pxed sent nothing."
-            => User, "Compare the pin in the message with the BMC's own page before you add it to spec.bmc.redfish.tls.pins.";
-        CertificateUntrusted: "No trusted authority signed the BMC's certificate, or it expired or names another host. pxed sent nothing."
-            => User, "Set spec.bmc.redfish.tls.caBundle, or pin the key: `bedplate bmc probe` shows the pin.";
-        AmbiguousSystem: "The BMC has several systems, and the Machine does not name one."
-            => User, "Set spec.bmc.redfish.systemID. The message lists the systems.";
-        SystemNotFound: "The BMC does not have the system in spec.bmc.redfish.systemID."
-            => User, "Correct spec.bmc.redfish.systemID. The message lists the systems.";
-        AddressNotAllowed: "The address is invalid, or its network is not allowed."
-            => User, "Correct spec.bmc.address, or allow its network in pxed's bmc.allowed-networks.";
-        ProtocolError: "The answer of the BMC violates the protocol."
-            => Bmc, "Check the firmware version of the BMC, and proxies in between.";
-        CredentialsUnavailable: "The Secret does not exist, is unreadable, or is in a namespace that is not allowed."
-            => User, "Create the Secret with the keys username and password in a namespace of bmc.secret-namespaces (docs/bmc.md).";
-        CredentialsNotForThisAddress: "The Secret does not list the address in spec.bmc.address. pxed sent nothing."
-            => User, "Check spec.bmc.address, then list it in the Secret's annotation bedplate.dev/bmc-addresses (docs/bmc.md).";
-        InsecureNotAllowed: "The address is http://, or bmc.redfish.tls.mode is Insecure. pxed sent nothing."
-            => User, "Use https:// and pin the key: `bedplate bmc probe` shows the pin for spec.bmc.redfish.tls.pins (docs/bmc.md).";
-        DuplicateBmc = "DuplicateBMC": "Another Machine names the same BMC and system. pxed drives neither."
-            => User, "Correct bmc.address or bmc.redfish.systemID of one of the two Machines.";
         InvalidParameters: "A parameter is unknown or invalid. The message names it."
             => User, "Create a new operation: this one cannot be changed.";
         MachineDeleting: "The Machine was deleted before the operation ended.";

@@ -142,3 +142,48 @@ impl AgentRefusal {
         }
     }
 }
+
+reasons! {
+    /// Refusals on pxed's admin socket.
+    pub enum AdminRefusal: "Refusals on pxed's admin socket" {
+        Malformed: "The body is not JSON, the object is not a MachineOperation, or the query is invalid.";
+        Forbidden: "The user is not in the admin group."
+            => User, "Follow the message: use sudo, or join the group.";
+        NotFound: "The object or the path does not exist here."
+            => User, "`bedplate machine list` shows the known Machines, `bedplate discovered` unknown ones.";
+        MachineNotFound: "The Machine of the operation does not exist here."
+            => User, "`bedplate machine list` shows the known Machines.";
+        OperationNotFound: "The operation does not exist here, or it ended long ago."
+            => User, "`bedplate operation list` shows the known operations.";
+        MethodNotAllowed: "The method is not allowed for this path.";
+        AlreadyExists: "An object has this name."
+            => User, "Choose another name, or set generateName.";
+        Netbooted: "A Machine of provider pxe gets its token when it boots."
+            => User, "Boot the machine from the network.";
+        UseKubernetesApi = "UseKubernetesAPI": "This pxed belongs to a cluster, which has the objects."
+            => User, "Name the cluster with --context or --kubeconfig, without --socket.";
+        BodyTooSlow: "The body did not arrive in time.";
+        BodyTooLarge: "The body is too large or incomplete.";
+        Invalid: "A field of the object is invalid. The message names each field."
+            => User, "Correct the fields in the message.";
+        Unavailable: "pxed cannot store the object now."
+            => User, "Try again. See pxed's log.";
+    }
+}
+
+impl AdminRefusal {
+    /// HTTP status of the answer.
+    pub const fn status(self) -> u16 {
+        match self {
+            Self::Malformed => 400,
+            Self::Forbidden => 403,
+            Self::NotFound | Self::MachineNotFound | Self::OperationNotFound => 404,
+            Self::MethodNotAllowed => 405,
+            Self::BodyTooSlow => 408,
+            Self::AlreadyExists | Self::Netbooted | Self::UseKubernetesApi => 409,
+            Self::BodyTooLarge => 413,
+            Self::Invalid => 422,
+            Self::Unavailable => 503,
+        }
+    }
+}

@@ -3,6 +3,8 @@
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
+use bedplate_api::reason::Reason;
+use bedplate_api::reason::refusal::AdminRefusal;
 use bedplate_api::wire::Refusal;
 use http_body_util::{BodyExt, Full, Limited};
 use hyper::body::Bytes;
@@ -51,15 +53,11 @@ impl AskPxedError {
             Self::Connect { .. } | Self::Late => Some(
                 "only pxed knows this: is it running here (systemctl status pxed)? Name another socket with --socket",
             ),
-            Self::Refused { reason, .. } => match reason.as_str() {
-                "NotFound" => Some(
-                    "`bedplate machine list` shows those that are known, `bedplate discovered` those that are not",
-                ),
-                "MachineNotFound" => Some("`bedplate machine list` shows those that are known"),
-                "OperationNotFound" => Some("`bedplate operation list` shows those that are there"),
-                "UseKubernetesAPI" => Some(
-                    "this pxed belongs to a cluster: name that with --context or --kubeconfig, without --socket",
-                ),
+            Self::Refused { reason, .. } => match AdminRefusal::parse(reason)? {
+                refusal @ (AdminRefusal::NotFound
+                | AdminRefusal::MachineNotFound
+                | AdminRefusal::OperationNotFound
+                | AdminRefusal::UseKubernetesApi) => refusal.remedy().map(|remedy| remedy.text),
                 _ => None,
             },
             Self::Speak { .. } | Self::Status(_) | Self::Json(_) => Some(

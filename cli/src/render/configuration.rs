@@ -3,7 +3,9 @@
 //!
 //! Pure: the time is an argument.
 
-use bedplate_api::configuration::{Condition, MachineConfiguration, Template, UpdateStrategyType};
+use bedplate_api::configuration::{
+    Condition, MachineConfiguration, Template, UpdateStrategyType, condition_type,
+};
 use bedplate_api::machine::{Applied, ConfigurationRef, Machine, Phase, Selected};
 use bedplate_api::version::MachineConfigurationVersion;
 use bedplate_bootstrap::template::Refusal;
@@ -123,10 +125,10 @@ pub(crate) fn configurations(configurations: &[MachineConfiguration], look: Look
 /// What it is in a word: what a person has to see to, else how far it is.
 fn state(conditions: &[Condition]) -> (String, Option<Paint>) {
     let find = |type_: &str| conditions.iter().find(|condition| condition.type_ == type_);
-    if let Some(degraded) = find("Degraded").filter(|degraded| degraded.status == "True") {
+    if let Some(degraded) = find(condition_type::DEGRADED).filter(|degraded| degraded.status == "True") {
         return (degraded.reason.clone(), Some(Paint::Bad));
     }
-    (text(find("Progressing").map(|progressing| progressing.reason.clone())), None)
+    (text(find(condition_type::PROGRESSING).map(|progressing| progressing.reason.clone())), None)
 }
 
 /// Everything that is known of one configuration.

@@ -2,9 +2,11 @@
 //!
 //! Pure: the time is an argument.
 
+use bedplate_api::configuration::condition_type as of_configuration;
 use bedplate_api::machine::{
-    Applied, BootStatus, Condition, Hardware, Machine, MachineStatus, PROVIDER_PXE, Phase,
+    Applied, BootStatus, Condition, Hardware, Machine, MachineStatus, PROVIDER_PXE, Phase, condition_type,
 };
+use bedplate_api::operation::condition_type as of_operation;
 
 use super::table::Table;
 use super::{Look, Paint, age, clean, seconds, stage};
@@ -29,10 +31,19 @@ pub(crate) fn phase_paint(phase: Phase) -> Paint {
 /// The colour of a condition; some are good when they are False, one says only whether something moves.
 fn condition_paint(condition: &Condition) -> Paint {
     let good = match (condition.type_.as_str(), condition.status.as_str()) {
-        ("Degraded" | "Stalled" | "Failed", "True") => return Paint::Bad,
-        ("Progressing", "False") => return Paint::Faint,
-        ("Progressing", _) => return Paint::Waiting,
-        ("ConfigurationPending" | "Degraded" | "Stalled" | "Failed" | "Suspended", _) => "False",
+        (of_configuration::DEGRADED | of_operation::STALLED | of_operation::FAILED, "True") => {
+            return Paint::Bad;
+        }
+        (of_configuration::PROGRESSING, "False") => return Paint::Faint,
+        (of_configuration::PROGRESSING, _) => return Paint::Waiting,
+        (
+            condition_type::CONFIGURATION_PENDING
+            | of_configuration::DEGRADED
+            | of_operation::STALLED
+            | of_operation::FAILED
+            | of_operation::SUSPENDED,
+            _,
+        ) => "False",
         _ => "True",
     };
     match condition.status.as_str() {

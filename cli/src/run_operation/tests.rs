@@ -256,7 +256,7 @@ fn a_pxed_of_a_cluster_is_left_for_the_cluster() {
     let (_, result) = bedplate(&socket, "config rollback a --yes");
     let error = result.unwrap_err();
     assert!(!error.to_string().contains("manifests"), "{error}");
-    assert!(error.hint().unwrap().contains("this pxed belongs to a cluster"), "{error}");
+    assert!(error.hint().unwrap().contains("Name the cluster with --context"), "{error}");
 }
 
 #[test]

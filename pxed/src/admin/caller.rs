@@ -10,9 +10,10 @@
 
 use axum::extract::connect_info::ConnectInfo;
 use axum::extract::{Request, State};
-use axum::http::{Method, StatusCode};
+use axum::http::Method;
 use axum::middleware::Next;
 use axum::response::Response;
+use bedplate_api::reason::refusal::AdminRefusal;
 use bedplate_process::listen::accept::UnixPeer;
 use nix::unistd::Uid;
 
@@ -65,7 +66,7 @@ pub(super) async fn admit(
     let message = format!(
         "operations, tokens and re-enrollments are for root and members of group {group}; use sudo, or run `usermod -aG {group} NAME` and log in again"
     );
-    refuse(StatusCode::FORBIDDEN, "Forbidden", message)
+    refuse(AdminRefusal::Forbidden, message)
 }
 
 #[cfg(test)]

@@ -8,9 +8,9 @@ use std::sync::Arc;
 use axum::Extension;
 use axum::extract::connect_info::ConnectInfo;
 use axum::extract::{Path, State};
-use axum::http::StatusCode;
 use axum::response::{IntoResponse, Json, Response};
 use bedplate_api::configuration::MachineConfiguration;
+use bedplate_api::reason::refusal::AdminRefusal;
 use bedplate_process::listen::accept::UnixPeer;
 use kube::Resource;
 use serde_json::{Value, json};
@@ -40,7 +40,7 @@ pub(super) async fn get(
     let found = described.iter().find(|one| one.configuration.metadata.name.as_ref() == Some(&name));
     let Some(found) = found else {
         let message = format!("no MachineConfiguration {name:?} is in a manifest here");
-        return refuse(StatusCode::NOT_FOUND, "NotFound", message);
+        return refuse(AdminRefusal::NotFound, message);
     };
     let mut found = json!(found);
     if !state.rights.may_read_manifests(&peer) {
@@ -51,5 +51,5 @@ pub(super) async fn get(
 
 fn of_cluster() -> Response {
     let message = "this pxed belongs to a cluster, which has the configurations: `kubectl get mc,mcv`";
-    refuse(StatusCode::CONFLICT, "UseKubernetesAPI", message.to_owned())
+    refuse(AdminRefusal::UseKubernetesApi, message.to_owned())
 }

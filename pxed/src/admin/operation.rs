@@ -11,6 +11,7 @@ use axum::extract::{Path, State};
 use axum::http::StatusCode;
 use axum::response::{IntoResponse, Json, Response};
 use bedplate_api::operation::MachineOperation;
+use bedplate_api::reason::refusal::AdminRefusal;
 use kube::Resource;
 use serde_json::{Map, Value, json};
 
@@ -41,8 +42,7 @@ pub(super) async fn get(State(state): State<AdminState>, Path(name): Path<String
     match state.operations.get(&name) {
         Some(operation) => Json(object(&operation)).into_response(),
         None => refuse(
-            StatusCode::NOT_FOUND,
-            "OperationNotFound",
+            AdminRefusal::OperationNotFound,
             format!(
                 "no MachineOperation {name:?} is known here: it never was, or its time after its end is over"
             ),
@@ -54,19 +54,17 @@ pub(super) async fn create(State(state): State<AdminState>, body: Body) -> Respo
     let operation = match tokio::time::timeout(PATIENCE, to_bytes(body, MAX_BODY)).await {
         Ok(Ok(body)) => read(&body),
         Ok(Err(_)) => Err(Mistake {
-            code: StatusCode::PAYLOAD_TOO_LARGE,
-            reason: "BodyTooLarge",
+            reason: AdminRefusal::BodyTooLarge,
             message: format!("the body broke off, or is larger than {} KiB", MAX_BODY >> 10),
         }),
         Err(_) => Err(Mistake {
-            code: StatusCode::REQUEST_TIMEOUT,
-            reason: "BodyTooSlow",
+            reason: AdminRefusal::BodyTooSlow,
             message: format!("the body was not here within {} s", PATIENCE.as_secs()),
         }),
     };
     match operation {
         Ok(operation) => keep(&state.operations, operation).await,
-        Err(Mistake { code, reason, message }) => refuse(code, reason, message),
+        Err(Mistake { reason, message }) => refuse(reason, message),
     }
 }
 
@@ -75,37 +73,35 @@ async fn keep(desk: &Arc<dyn OperationDesk>, operation: MachineOperation) -> Res
         Ok(made) => return (StatusCode::CREATED, Json(object(&made))).into_response(),
         Err(error) => error,
     };
-    let (code, reason, remedy) = match &error {
+    let (reason, remedy) = match &error {
         CreateOperationError::UseKubernetesApi => (
-            StatusCode::CONFLICT,
-            "UseKubernetesAPI",
+            AdminRefusal::UseKubernetesApi,
             ": make it there, with `kubectl create`, or with `bedplate` and --context or --kubeconfig",
         ),
         CreateOperationError::Exists(_) => {
-            (StatusCode::CONFLICT, "AlreadyExists", ": choose another name, or give generateName instead")
+            (AdminRefusal::AlreadyExists, ": choose another name, or give generateName instead")
         }
-        CreateOperationError::NoMachine(_) => (StatusCode::NOT_FOUND, "MachineNotFound", ""),
-        CreateOperationError::Invalid(_) => (StatusCode::UNPROCESSABLE_ENTITY, "Invalid", ""),
-        CreateOperationError::Later(_) => (StatusCode::SERVICE_UNAVAILABLE, "Unavailable", ""),
+        CreateOperationError::NoMachine(_) => (AdminRefusal::MachineNotFound, ""),
+        CreateOperationError::Invalid(_) => (AdminRefusal::Invalid, ""),
+        CreateOperationError::Later(_) => (AdminRefusal::Unavailable, ""),
     };
-    refuse(code, reason, format!("{error}{remedy}"))
+    refuse(reason, format!("{error}{remedy}"))
 }
 
 /// Why a body is no operation that can be kept.
 struct Mistake {
-    code: StatusCode,
-    reason: &'static str,
+    reason: AdminRefusal,
     message: String,
 }
 
 fn invalid(message: String) -> Mistake {
-    Mistake { code: StatusCode::UNPROCESSABLE_ENTITY, reason: "Invalid", message }
+    Mistake { reason: AdminRefusal::Invalid, message }
 }
 
 /// The operation that a body holds: its spec, name, labels and annotations. The rest of its metadata, and its status, are
 /// not for its author to say.
 fn read(body: &[u8]) -> Result<MachineOperation, Mistake> {
-    let malformed = |message: String| Mistake { code: StatusCode::BAD_REQUEST, reason: "Malformed", message };
+    let malformed = |message: String| Mistake { reason: AdminRefusal::Malformed, message };
     let given: Value =
         serde_json::from_slice(body).map_err(|error| malformed(format!("the body is not JSON: {error}")))?;
     let (version, kind) = (MachineOperation::api_version(&()), MachineOperation::kind(&()));

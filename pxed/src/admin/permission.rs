@@ -6,6 +6,7 @@ use axum::extract::rejection::QueryRejection;
 use axum::extract::{Path, Query, State};
 use axum::http::StatusCode;
 use axum::response::{IntoResponse, Json, Response};
+use bedplate_api::reason::refusal::AdminRefusal;
 use bedplate_process::exit::chain;
 use serde::{Deserialize, Serialize};
 
@@ -37,12 +38,12 @@ pub(super) async fn allow(
 ) -> Response {
     let boot = match parameters {
         Ok(Query(Parameters { boot })) => boot,
-        Err(rejection) => return refuse(StatusCode::BAD_REQUEST, "Malformed", rejection.body_text()),
+        Err(rejection) => return refuse(AdminRefusal::Malformed, rejection.body_text()),
     };
     let is_id = |boot: &String| boot.len() == 32 && boot.bytes().all(|b| b.is_ascii_hexdigit());
     if boot.as_ref().is_some_and(|boot| !is_id(boot)) {
         let message = "boot is not the public ID of a boot, which has 32 hex digits".to_owned();
-        return refuse(StatusCode::BAD_REQUEST, "Malformed", message);
+        return refuse(AdminRefusal::Malformed, message);
     }
     let boot = boot.map(|boot| boot.to_ascii_lowercase());
     let error = match (state.allow_key)(name.clone(), boot.clone()).await {
@@ -51,10 +52,10 @@ pub(super) async fn allow(
         }
         Err(error) => error,
     };
-    let (code, reason) = match &error {
-        AllowKeyError::NoMachine(_) => (StatusCode::NOT_FOUND, "NotFound"),
-        AllowKeyError::UseKubernetesApi => (StatusCode::CONFLICT, "UseKubernetesAPI"),
-        AllowKeyError::Store(_) => (StatusCode::SERVICE_UNAVAILABLE, "Unavailable"),
+    let reason = match &error {
+        AllowKeyError::NoMachine(_) => AdminRefusal::NotFound,
+        AllowKeyError::UseKubernetesApi => AdminRefusal::UseKubernetesApi,
+        AllowKeyError::Store(_) => AdminRefusal::Unavailable,
     };
-    refuse(code, reason, chain(&error))
+    refuse(reason, chain(&error))
 }

@@ -12,6 +12,7 @@ use axum::routing::{get, post};
 use axum::{Extension, Router, middleware};
 use bedplate_api::id::{MacAddress, MachineName};
 use bedplate_api::machine::Machine;
+use bedplate_api::reason::refusal::AdminRefusal;
 use bedplate_api::wire::{Explanation, Refusal, Seed, Stage};
 use bedplate_process::health::Health;
 use futures::future::BoxFuture;
@@ -112,11 +113,7 @@ async fn machine(State(state): State<AdminState>, Path(name): Path<String>) -> R
     };
     match known {
         Some(known) => Json(object(&state.registry.describe(&known))).into_response(),
-        None => refuse(
-            StatusCode::NOT_FOUND,
-            "NotFound",
-            format!("no Machine {name:?} of this site is known here"),
-        ),
+        None => refuse(AdminRefusal::NotFound, format!("no Machine {name:?} of this site is known here")),
     }
 }
 
@@ -124,8 +121,7 @@ async fn explain(State(state): State<AdminState>, Path(subject): Path<String>) -
     match (state.explain)(&subject) {
         Some(explanation) => Json(explanation).into_response(),
         None => refuse(
-            StatusCode::NOT_FOUND,
-            "NotFound",
+            AdminRefusal::NotFound,
             format!("{subject:?} is neither a MAC address nor a Machine of this site"),
         ),
     }
@@ -160,11 +156,11 @@ async fn status(State(state): State<AdminState>) -> Json<Value> {
 }
 
 async fn no_route() -> Response {
-    refuse(StatusCode::NOT_FOUND, "NotFound", "no such route".to_owned())
+    refuse(AdminRefusal::NotFound, "no such route".to_owned())
 }
 
 async fn no_method() -> Response {
-    refuse(StatusCode::METHOD_NOT_ALLOWED, "MethodNotAllowed", "this route is not for that".to_owned())
+    refuse(AdminRefusal::MethodNotAllowed, "this route is not for that".to_owned())
 }
 
 /// A Machine as JSON; kube's type leaves nothing out that cannot be written.
@@ -172,6 +168,7 @@ fn object(machine: &Machine) -> Value {
     serde_json::to_value(machine).unwrap_or_default()
 }
 
-pub(super) fn refuse(code: StatusCode, reason: &str, message: String) -> Response {
-    (code, Json(Refusal { reason: reason.to_owned(), message })).into_response()
+pub(super) fn refuse(reason: AdminRefusal, message: String) -> Response {
+    let code = StatusCode::from_u16(reason.status()).unwrap_or(StatusCode::INTERNAL_SERVER_ERROR);
+    (code, Json(Refusal { reason: reason.as_str().to_owned(), message })).into_response()
 }

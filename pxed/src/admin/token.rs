@@ -6,6 +6,7 @@ use axum::extract::{Path, State};
 use axum::http::StatusCode;
 use axum::http::header::CACHE_CONTROL;
 use axum::response::{IntoResponse, Json, Response};
+use bedplate_api::reason::refusal::AdminRefusal;
 use bedplate_process::exit::chain;
 
 use super::route::{AdminState, refuse};
@@ -18,10 +19,10 @@ pub(super) async fn issue(State(state): State<AdminState>, Path(name): Path<Stri
         }
         Err(error) => error,
     };
-    let (code, reason) = match &error {
-        IssueTokenError::NoMachine(_) => (StatusCode::NOT_FOUND, "NotFound"),
-        IssueTokenError::Netbooted(_) => (StatusCode::CONFLICT, "Netbooted"),
-        IssueTokenError::Seed(_) => (StatusCode::SERVICE_UNAVAILABLE, "Unavailable"),
+    let reason = match &error {
+        IssueTokenError::NoMachine(_) => AdminRefusal::NotFound,
+        IssueTokenError::Netbooted(_) => AdminRefusal::Netbooted,
+        IssueTokenError::Seed(_) => AdminRefusal::Unavailable,
     };
-    refuse(code, reason, chain(&error))
+    refuse(reason, chain(&error))
 }

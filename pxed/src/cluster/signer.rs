@@ -9,6 +9,7 @@ use std::time::Duration;
 
 use bedplate_api::id::{Digest, MachineName};
 use bedplate_api::machine::{EnrollmentStatus, Machine};
+use bedplate_api::reason::certificate::CertificateDecision;
 use bedplate_api::wire::KubernetesEndpoint;
 use bedplate_process::exit::chain;
 use futures::future::BoxFuture;
@@ -292,7 +293,7 @@ async fn approve(
     status.conditions.get_or_insert_default().push(CertificateSigningRequestCondition {
         type_: "Approved".to_owned(),
         status: "True".to_owned(),
-        reason: Some("BedplateEnrollment".to_owned()),
+        reason: Some(CertificateDecision::BedplateEnrollment.to_string()),
         message: Some("pxed checked the one-time token of the machine's boot".to_owned()),
         last_update_time: Some(now.clone()),
         last_transition_time: Some(now),

@@ -1,10 +1,9 @@
 //! Why an agent is refused, and what is counted of agents.
 
-use std::sync::atomic::AtomicU64;
-
-use bedplate_api::reason::Reason;
 use bedplate_api::reason::refusal::AgentRefusal;
-use bedplate_process::counter::{By, labels, one, read};
+use bedplate_process::counter::{By, labels};
+
+use crate::reason_label::ReasonLabel;
 
 labels! {
     /// What came of an enrollment.
@@ -44,27 +43,6 @@ labels! {
     }
 }
 
-/// Refusals by reason.
-#[derive(Debug, Default)]
-pub struct Refusals([AtomicU64; AgentRefusal::ALL.len()]);
-
-impl Refusals {
-    /// Adds one.
-    pub fn one(&self, reason: AgentRefusal) {
-        self.0.get(reason as usize).into_iter().for_each(one);
-    }
-
-    /// Number of refusals with this reason.
-    pub fn get(&self, reason: AgentRefusal) -> u64 {
-        self.0.get(reason as usize).map_or(0, read)
-    }
-
-    /// All reasons with their numbers.
-    pub fn all(&self) -> impl Iterator<Item = (&'static str, u64)> + '_ {
-        AgentRefusal::ALL.iter().map(|reason| (reason.as_str(), self.get(*reason)))
-    }
-}
-
 /// The counters.
 #[derive(Debug, Default)]
 pub struct Counters {
@@ -75,5 +53,5 @@ pub struct Counters {
     /// Reports.
     pub reports: By<Reported>,
     /// Why any of these, or what is none of these, was refused.
-    pub refusals: Refusals,
+    pub refusals: By<ReasonLabel<AgentRefusal>>,
 }

@@ -81,7 +81,11 @@ pub(super) fn bar(
             routes.boots.seed_asked_again(record, peer.address, Timestamp::now());
         }
     }
-    let admitted = routes.boots.log_pace().admit("AddressNotLeased", Some(name.as_str()), Instant::now());
+    let admitted = routes.boots.log_pace().admit(
+        BootRefusal::AddressNotLeased.as_str(),
+        Some(name.as_str()),
+        Instant::now(),
+    );
     if let Some(omitted) = admitted {
         let boot = record.id.public_id();
         tracing::warn!(machine = %name, %boot, peer = %peer.address, omitted, "boot refused, address is not leased to its machine");

@@ -29,7 +29,7 @@ impl Source {
         count_rows(encoder, "bedplate_pxed_power_operations", help, operations)?;
         self.encode_calls(encoder)?;
         let help = "What BMCs did not do";
-        count(encoder, "bedplate_pxed_bmc_failures", help, "reason", c.failures().collect())?;
+        count(encoder, "bedplate_pxed_bmc_failures", help, "reason", c.failures.all().collect())?;
         let help = "BMCs by the state of their breaker";
         gauge(encoder, "bedplate_pxed_bmc_breakers", help, "state", c.breakers().collect())?;
         let help = "Power operations that are known and not finished";

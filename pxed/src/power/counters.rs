@@ -9,6 +9,7 @@ use bedplate_process::counter::{By, Level, labels, one, read};
 
 use super::plan::breaker::Shown;
 use super::plan::parameters::Kind;
+use crate::reason_label::ReasonLabel;
 
 labels! {
     /// How an operation ended.
@@ -67,7 +68,8 @@ pub struct Counters {
     operations: [By<OperationResult>; Kind::ALL.len()],
     redfish: Histogram,
     ipmi: Histogram,
-    failures: [AtomicU64; BmcFault::ALL.len()],
+    /// Requests that a BMC did not carry out, by reason.
+    pub failures: By<ReasonLabel<BmcFault>>,
     breakers: [Level; Shown::ALL.len()],
     /// Operations that are known and not finished.
     pub queue: AtomicU64,
@@ -98,17 +100,6 @@ impl Counters {
             BmcProtocol::Redfish => &self.redfish,
             BmcProtocol::Ipmi => &self.ipmi,
         }
-    }
-
-    /// A BMC did not do what was asked.
-    pub fn failure(&self, reason: BmcFault) {
-        let place = BmcFault::ALL.iter().position(|r| *r == reason);
-        place.and_then(|place| self.failures.get(place)).into_iter().for_each(one);
-    }
-
-    /// Failures by reason.
-    pub fn failures(&self) -> impl Iterator<Item = (&'static str, u64)> + '_ {
-        BmcFault::ALL.iter().zip(&self.failures).map(|(reason, count)| (reason.as_str(), read(count)))
     }
 
     /// A BMC's breaker is in another state; `None`: the BMC is new, or gone.

@@ -5,11 +5,10 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 
 use bedplate_api::configuration::MachineConfiguration;
+use bedplate_api::configuration::condition_type::DEGRADED;
 use bedplate_api::machine::{Condition, Machine, RolledBack, condition_type};
 use bedplate_api::version::MachineConfigurationVersion;
 use bedplate_rules::selection::{CLAIMED_BY, References, may_match};
-
-use crate::configuration::conditions::DEGRADED;
 
 /// All objects that decide about versions and Machines.
 #[derive(Debug, Default)]

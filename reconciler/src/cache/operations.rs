@@ -6,13 +6,13 @@
 use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::time::Duration;
 
-use bedplate_api::operation::{MachineOperation, OperationState};
+use bedplate_api::operation::{MachineOperation, OperationState, condition_type};
 use bedplate_process::lock::Lock;
 use jiff::{SignedDuration, Timestamp};
 use kube::ResourceExt;
 use tokio::time::Instant;
 
-use crate::operation::plan::{SUSPENDED, Since, is_finished, state};
+use crate::operation::plan::{Since, is_finished, state};
 
 /// So long after its end an operation's end is news: who comes to lead later does not tell it again.
 const NEWS: Duration = Duration::from_secs(60);
@@ -71,7 +71,7 @@ fn reached(operation: &MachineOperation) -> OperationState {
 
 fn is_held(operation: &MachineOperation) -> bool {
     let mut conditions = operation.status.iter().flat_map(|status| &status.conditions);
-    conditions.any(|condition| condition.type_ == SUSPENDED && condition.status == "True")
+    conditions.any(|condition| condition.type_ == condition_type::SUSPENDED && condition.status == "True")
 }
 
 impl Whose {

@@ -12,20 +12,13 @@
 use std::collections::BTreeSet;
 
 use bedplate_api::condition::{set_condition, set_derived};
+use bedplate_api::configuration::condition_type::{DEGRADED, PROGRESSING, READY, STALLED};
 use bedplate_api::configuration::{Condition, MachineConfiguration, RolloutFailure};
 use bedplate_api::reason::ConditionReason;
 use bedplate_api::reason::configuration::{DegradedReason, ProgressingReason, VersionReadyReason};
 use bedplate_rules::selection::version_name;
 use jiff::Timestamp;
 
-/// Whether something moves by itself.
-pub const PROGRESSING: &str = "Progressing";
-/// Whether a person has to see to something.
-pub const DEGRADED: &str = "Degraded";
-/// Sum of the newest version's `Ready`, of `Progressing` and of `Degraded`.
-pub const READY: &str = "Ready";
-/// Nothing continues without a user.
-pub const STALLED: &str = "Stalled";
 /// Machines that a message names.
 const NAMED: usize = 3;
 

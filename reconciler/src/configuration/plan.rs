@@ -2,6 +2,7 @@
 
 use std::collections::BTreeMap;
 
+use bedplate_api::configuration::condition_type::{DEGRADED, PROGRESSING};
 use bedplate_api::configuration::{Condition, MachineConfiguration, MachineCounts, RolloutFailure};
 use bedplate_api::machine::Machine;
 use bedplate_api::reason::Reason;
@@ -14,9 +15,7 @@ use bedplate_rules::selection::{
 use jiff::Timestamp;
 use serde::Serialize;
 
-use super::conditions::{
-    self, Awaited, DEGRADED, Newest, PROGRESSING, Standing, at_rest, is_missing_reported, leaving, merge,
-};
+use super::conditions::{self, Awaited, Newest, Standing, at_rest, is_missing_reported, leaving, merge};
 use crate::cache::index::Index;
 use crate::image;
 use crate::machine::foreign;

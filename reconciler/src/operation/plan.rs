@@ -29,8 +29,6 @@ use kube::ResourceExt;
 
 /// An operation waits so long for its Machine: both may have been applied together.
 const GRACE: SignedDuration = SignedDuration::from_secs(10);
-/// Condition of an operation whose Machine is, or was, paused.
-pub(crate) const SUSPENDED: &str = condition_type::SUSPENDED;
 
 /// What decides about an operation.
 #[derive(Debug, Clone, Copy)]
@@ -278,7 +276,7 @@ impl Seen<'_> {
 
     fn suspended(&self) -> Option<&Condition> {
         let conditions = self.operation.status.as_ref().map(|status| &status.conditions)?;
-        conditions.iter().find(|condition| condition.type_ == SUSPENDED)
+        conditions.iter().find(|condition| condition.type_ == condition_type::SUSPENDED)
     }
 
     /// Pending, if that is not said yet.

@@ -49,7 +49,6 @@ pub(crate) const PROGRAMS: &[Program] = &[
             &["metrics", "events", "elapsed"],
         ],
         upward: &[
-            ("cache", "configuration"),
             ("cache", "node"),
             ("cache", "operation"),
             ("context", "csr"),
@@ -81,7 +80,7 @@ pub(crate) const PROGRAMS: &[Program] = &[
             &["readiness", "placement", "heard", "machines"],
             &["config"],
             &["boot_policy"],
-            &["store", "token_bucket", "private_file"],
+            &["store", "token_bucket", "private_file", "reason_label"],
         ],
         upward: &[],
     },

@@ -189,7 +189,7 @@ impl Line {
             self.open = None;
         }
         if let Err(error) = &answer {
-            self.shared.counters.failure(error.reason());
+            self.shared.counters.failures.one(error.reason());
         }
         answer.map_err(NoAnswer::Bmc)
     }
@@ -203,7 +203,7 @@ impl Line {
         let issued = read.map_err(NoAnswer::Credentials)?;
         self.version = Some(issued.version.clone());
         let failed = |error: BmcError| {
-            self.shared.counters.failure(error.reason());
+            self.shared.counters.failures.one(error.reason());
             NoAnswer::Bmc(error)
         };
         let address = Address::parse(&self.spec.address, self.spec.protocol).map_err(failed)?;

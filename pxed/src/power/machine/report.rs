@@ -42,7 +42,7 @@ impl Worker {
         let mut breaker = self.breaker.clone();
         breaker.failed(failure.fault, now, self.shared.jitter());
         if !matches!(why, NoAnswer::Bmc(_)) {
-            self.shared.counters.failure(failure.fault);
+            self.shared.counters.failures.one(failure.fault);
         }
         let next = breaker.next_try();
         let open = matches!(breaker, Breaker::Open { .. });
@@ -96,11 +96,13 @@ fn event_of(fault: BmcFault) -> PxedEvent {
 
 #[cfg(test)]
 mod tests {
+    use bedplate_api::reason::Reason;
+
     use super::*;
 
     #[test]
     fn an_event_has_the_word_of_the_condition() {
-        for fault in BmcFault::ALL.into_iter().filter(|fault| !SILENT.contains(fault)) {
+        for fault in BmcFault::ALL.iter().copied().filter(|fault| !SILENT.contains(fault)) {
             assert_eq!(event_of(fault).as_str(), fault.as_str());
         }
         assert!(SILENT.iter().all(|fault| event_of(*fault) == PxedEvent::BmcUnreachable));
