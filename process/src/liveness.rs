@@ -24,6 +24,9 @@ pub const BEAT: Duration = Duration::from_secs(5);
 /// How long a part that waits for no disk and no other machine may be silent: several beats, for the processor may be wanted elsewhere.
 pub const PATIENCE: Duration = Duration::from_secs(30);
 
+/// Maximum silence of a part that waits for the disk or for another host. A restart would not make a busy disk faster.
+pub const DISK_PATIENCE: Duration = Duration::from_secs(120);
+
 /// The parts of a program. Cheap to clone; clones see the same.
 #[derive(Clone)]
 pub struct Liveness {

@@ -8,6 +8,7 @@ use std::sync::Arc;
 
 use bedplate_process::exit::Failure;
 use bedplate_process::lease::{Candidate, Tenure};
+use bedplate_process::liveness::DISK_PATIENCE;
 use bedplate_process::program::Program;
 use bedplate_process::shutdown::Stage;
 use tokio::sync::mpsc;
@@ -27,7 +28,7 @@ use crate::config::{Config, SourceConfig};
 use crate::enroll::plane::AgentPlane;
 use crate::enroll::signer::Signer;
 use crate::enroll::tls::Configurations;
-use crate::machines::source::{SourceEnded, SourceState, Sourced, TakeManifests, Update};
+use crate::machines::source::{SourceEnded, Sourced, TakeManifests, Update};
 use crate::power::{OperationDesk, PowerPlane};
 use crate::site::Site;
 use crate::standalone::Manifested;
@@ -43,8 +44,6 @@ use crate::standalone::takeover_tokens::StoreTokens;
 use crate::standalone::versions::NodeChoice;
 use crate::status::StatusSink;
 
-/// Maximum time for which a loop that waits for the disk or for the API server may be silent.
-pub(crate) const DISK_PATIENCE: std::time::Duration = std::time::Duration::from_secs(120);
 /// Maximum number of updates of Machines that wait. The source waits when there are more.
 const MAX_MACHINE_UPDATES: usize = 4;
 /// Maximum number of updates of operations that wait. The source waits when there are more.
@@ -97,10 +96,7 @@ pub(crate) async fn open(base: Base<'_>, kept: Vec<Sourced>) -> Result<Plane, Fa
             let (connector, problem) = opened.map_err(Failure::configuration)?;
             if let Some(reason) = problem {
                 tracing::warn!(reason, "failed to connect to the cluster, retrying");
-                base.site.source.rcu(|state| SourceState {
-                    unreachable: Some(reason.clone()),
-                    ..SourceState::clone(state)
-                });
+                base.site.source.send_modify(|state| state.unreachable = Some(reason));
             }
             Ok(base.cluster(connector))
         }
@@ -171,7 +167,7 @@ impl Base<'_> {
         program.run("lease", Stage::LastWrites, DISK_PATIENCE, |pulse, _| {
             let (source, registry) = (site.source.clone(), site.registry.clone());
             // Not before the Machines, and with them the state of their power, were read.
-            let ready = move || source.load().synced;
+            let ready = move || source.borrow().synced;
             candidate.run(ready, move || registry.adopt_all_power(), pulse, release.clone())
         });
         let signer = Arc::new(ClusterSigner::new(access.clone(), endpoint));

@@ -4,11 +4,10 @@
 
 use std::sync::Arc;
 
-use arc_swap::ArcSwap;
 use bedplate_api::id::SiteName;
 use bedplate_process::exit::Failure;
 use thiserror::Error;
-use tokio::sync::mpsc;
+use tokio::sync::{mpsc, watch};
 
 use crate::config::{Config, SourceConfig};
 use crate::machines::Machines;
@@ -44,7 +43,7 @@ pub struct Site {
     /// Unknown machines.
     pub discovered: Discovered,
     /// State of the source of Machines.
-    pub source: Arc<ArcSwap<SourceState>>,
+    pub source: watch::Sender<SourceState>,
     /// Counters of status writes.
     pub writes: Arc<WriteCounters>,
 }
@@ -84,7 +83,7 @@ impl Site {
             instance: instance(),
             is_standalone,
             discovered: Discovered::load(store.clone(), limit)?,
-            source: Arc::new(ArcSwap::from_pointee(SourceState { source, ..SourceState::default() })),
+            source: watch::Sender::new(SourceState { source, ..SourceState::default() }),
             writes: Arc::default(),
             store,
             machines,

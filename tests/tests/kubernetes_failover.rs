@@ -341,7 +341,7 @@ fn who_was_stopped_beyond_its_lease_sends_nothing_when_it_goes_on() {
     let before = asked();
     one.signal(Signal::SIGCONT).unwrap();
     one.wait_said("leads no longer", pods::LIMIT).unwrap();
-    one.wait_said("this pxed no longer drives the power of its site", pods::LIMIT).unwrap();
+    one.wait_said("power leadership lost", pods::LIMIT).unwrap();
     let told: Vec<_> = servers.iter().map(|server| server.bmc.told().last().copied()).collect();
     site.until("another look at each by the one that leads", || {
         let again = servers.iter().zip(&told).all(|(server, told)| server.bmc.told().last() > told.as_ref());
@@ -407,7 +407,7 @@ fn who_waits_for_the_lease_neither_asks_a_bmc_nor_writes_of_power() {
     status_of_the_power("On");
     let first = site.leader().unwrap();
     let (first, other) = if first == "one" { (&mut one, &mut two) } else { (&mut two, &mut one) };
-    assert!(!other.said().contains("this pxed drives the power"), "{}", other.said());
+    assert!(!other.said().contains("power leadership acquired"), "{}", other.said());
     first.terminate(pods::LIMIT).unwrap();
     server.lets_go();
     site.operation("waits-off", "powerOff", "waits-a");

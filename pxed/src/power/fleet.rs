@@ -3,5 +3,7 @@
 pub(crate) mod assignment;
 pub(crate) mod deleted_machines;
 pub(crate) mod duplicates;
+pub(crate) mod finalizers;
 pub(crate) mod grace_timers;
+mod leadership;
 pub mod supervisor;

@@ -12,9 +12,10 @@ use std::sync::Arc;
 use arc_swap::ArcSwap;
 use bedplate_process::exit::Failure;
 use bedplate_process::health;
-use bedplate_process::liveness::PATIENCE;
+use bedplate_process::liveness::{DISK_PATIENCE, PATIENCE};
 use bedplate_process::program::Program;
 use bedplate_process::shutdown::Stage;
+use futures::FutureExt as _;
 use jiff::Timestamp;
 use thiserror::Error;
 use tokio::net::{TcpListener, UnixListener};
@@ -30,7 +31,7 @@ use crate::config::{Config, DhcpMode, translate};
 use crate::enroll::authority::Authority;
 use crate::enroll::tls::Configurations;
 use crate::metrics::{self, Reloads};
-use crate::plane::{self, Base, DISK_PATIENCE, Plane};
+use crate::plane::{self, Base, Plane};
 use crate::power::bmc::dial::NetworkDial;
 use crate::power::{self, Limits, OperationDesk, Parts, PowerPlane, Tenure};
 use crate::run::boot_path::{BootPath, OpenBootPathError};
@@ -234,7 +235,9 @@ fn drive_power(
         instance: format!("pxed/{}/{}", site.name, site.instance),
         counters: counters.clone(),
     };
-    program.run(POWER, Stage::Draining, DISK_PATIENCE, |pulse, stop| power::run(parts, pulse, stop));
+    program.try_run(POWER, Stage::Draining, |stop| {
+        power::run(parts, &program.liveness, stop).map(Ok::<_, std::convert::Infallible>)
+    });
     PowerHandles { desk, counters, tenure }
 }
 
@@ -285,3 +288,6 @@ fn bind_tftp(
 async fn listen(key: &'static str, address: SocketAddr) -> Result<TcpListener, BindError> {
     TcpListener::bind(address).await.map_err(|source| BindError { key, address, source })
 }
+
+#[cfg(test)]
+mod tests;

@@ -306,7 +306,7 @@ impl Reconcile for Listens {
     async fn turn(&mut self, _: Activation<()>) -> Turn {
         let site = &self.0.site;
         // If standalone, agents report to pxed itself.
-        let is_reachable = site.is_standalone || site.source.load().unreachable.is_none();
+        let is_reachable = site.is_standalone || site.source.borrow().unreachable.is_none();
         self.0.heard.listens(is_reachable, Timestamp::now());
         Turn::At(Instant::now() + LISTEN_INTERVAL)
     }

@@ -65,20 +65,20 @@ impl Follower {
     }
 
     fn unreachable(&self, reason: String) {
-        let mut state = SourceState::clone(&self.site.source.load());
-        if state.unreachable.as_ref() != Some(&reason) {
-            tracing::warn!(source = state.source, reason, "source of Machines unreachable, retrying");
-        }
-        state.unreachable = Some(reason);
-        self.site.source.store(Arc::new(state));
+        self.site.source.send_modify(|state| {
+            if state.unreachable.as_ref() != Some(&reason) {
+                tracing::warn!(source = state.source, reason, "source of Machines unreachable, retrying");
+            }
+            state.unreachable = Some(reason);
+        });
     }
 
     fn reachable(&self) {
-        let mut state = SourceState::clone(&self.site.source.load());
-        if state.unreachable.take().is_some() {
-            tracing::info!(source = state.source, "source of Machines reachable again");
-        }
-        self.site.source.store(Arc::new(state));
+        self.site.source.send_modify(|state| {
+            if state.unreachable.take().is_some() {
+                tracing::info!(source = state.source, "source of Machines reachable again");
+            }
+        });
     }
 
     /// Makes a set the index. Returns true if the store contains it.
@@ -90,7 +90,7 @@ impl Follower {
         let known = snapshot.len();
         site.machines.store(snapshot);
         problems.extend(self.manifests.take(beside).await);
-        let before = site.source.load_full();
+        let before = site.source.borrow().clone();
         let logged: HashSet<&String> = before.problems.iter().collect();
         for problem in problems.iter().filter(|problem| !logged.contains(problem)) {
             tracing::warn!(problem, "the source of machines has a mistake");
@@ -106,7 +106,7 @@ impl Follower {
             site.registry.resync(&now);
         }
         let source = before.source.clone();
-        site.source.store(Arc::new(SourceState { source, synced: true, unreachable: None, problems }));
+        site.source.send_replace(SourceState { source, synced: true, unreachable: None, problems });
         self.set = machines;
         self.keep().await
     }

@@ -121,7 +121,7 @@ impl Look {
 
     /// How the source stands, with what is wrong with its configurations and what a controller would be needed for.
     fn source(&self) -> SourceState {
-        let mut state = SourceState::clone(&self.site.source.load());
+        let mut state = self.site.source.borrow().clone();
         state.problems.extend(self.choice.iter().flat_map(|choice| choice.problems().to_vec()));
         state
     }

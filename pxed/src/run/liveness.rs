@@ -6,10 +6,9 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use bedplate_dhcp::COMMIT_THREAD;
-use bedplate_process::liveness::{BEAT, Liveness, PATIENCE, Pulse, Silence};
+use bedplate_process::liveness::{BEAT, DISK_PATIENCE, Liveness, PATIENCE, Pulse, Silence};
 use tokio_util::sync::CancellationToken;
 
-use crate::plane::DISK_PATIENCE;
 use crate::store::Store;
 
 /// Watches the threads of the DHCP engine.

@@ -289,6 +289,49 @@ fn display_names_the_first_condition_that_is_not_met() {
     assert_eq!(status.phase, Some(Phase::Paused));
 }
 
+/// A sink that writes when it gets permits.
+struct Slow(tokio::sync::Semaphore);
+
+#[async_trait::async_trait]
+impl StatusSink for Slow {
+    async fn write(&self, _: &MachineName, _: &Kept, _: Part) -> super::write::WriteOutcome {
+        self.0.acquire().await.unwrap().forget();
+        super::write::WriteOutcome::Written
+    }
+
+    async fn publish(&self, _: &Event) -> Result<bool, String> {
+        Ok(true)
+    }
+}
+
+#[tokio::test]
+async fn idle_waits_until_the_sink_has_every_change() {
+    let rig = rig(false);
+    rig.know(vec![machine("a", &[A]), machine("b", &[B])]);
+    let (sink, shutdown) = (Arc::new(Slow(tokio::sync::Semaphore::new(0))), CancellationToken::new());
+    let (writer, statuses) =
+        Writer::new(rig.registry.clone(), rig.store.clone(), sink.clone(), rig.events, Arc::default());
+    let task = tokio::spawn(writer.run(bedplate_process::liveness::Pulse::unwatched(), shutdown.clone()));
+    // The Machines themselves are news.
+    sink.0.add_permits(2);
+    statuses.idle().await;
+    assert_eq!(sink.0.available_permits(), 0);
+    for name in [name("a"), name("b")] {
+        rig.registry.update(&name, |status| boot_mut(status).attempts = Some(1));
+    }
+    let waiting = statuses.clone();
+    let idle = tokio::spawn(async move { waiting.idle().await });
+    sink.0.add_permits(1);
+    until(|| sink.0.available_permits() == 0).await;
+    tokio::time::sleep(Duration::from_millis(50)).await;
+    assert!(!idle.is_finished(), "one of two writes is missing");
+    sink.0.add_permits(1);
+    tokio::time::timeout(Duration::from_secs(20), idle).await.expect("all are written").unwrap();
+    shutdown.cancel();
+    task.await.unwrap();
+    statuses.idle().await;
+}
+
 #[test]
 fn every_answer_of_the_api_server_has_its_meaning() {
     use super::write::WriteOutcome;

@@ -97,6 +97,21 @@ impl Cluster {
 }
 
 #[tokio::test]
+async fn enrollment_is_pending_until_there_is_a_client() {
+    let cluster = Arc::new(Cluster::default());
+    let (connect, access) = tokio::sync::watch::channel(None);
+    let signer = ClusterSigner::new(access, Arc::default());
+    let key = KeyPair::generate().unwrap();
+    let request = CertificateRequest::read(&csr(&key, Some("node1"))).unwrap();
+    let machine = "node1".parse().unwrap();
+    let sign = || signer.sign((&machine, "u1"), &request, "boot");
+    let Signed::Pending(reason) = sign().await.unwrap() else { panic!("there is no client") };
+    assert!(reason.contains("no access to the cluster yet"), "{reason}");
+    connect.send_replace(Some(cluster.client()));
+    assert_eq!(sign().await.unwrap(), Signed::Certificate("CERT".to_owned()));
+}
+
+#[tokio::test]
 async fn the_cluster_signs_what_pxed_made_and_approved_and_is_asked_once() {
     let cluster = Arc::new(Cluster::default());
     let signer = cluster.signer();

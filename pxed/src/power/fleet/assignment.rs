@@ -4,9 +4,10 @@
 
 use std::sync::Arc;
 
-use bedplate_api::machine::{ObservedNodeState, POWER_OFF_FINALIZER};
+use bedplate_api::machine::ObservedNodeState;
 use jiff::Timestamp;
 
+use super::finalizers::is_held;
 use super::supervisor::Limits;
 use crate::machines::KnownMachine;
 use crate::power::bmc::limits::Gate;
@@ -86,10 +87,9 @@ impl Assignment {
         self.departing || self.machine.machine.metadata.deletion_timestamp.is_some()
     }
 
-    /// Whether pxed's finalizer is on it.
+    /// Returns true if pxed's finalizer is on the Machine.
     pub(crate) fn is_held(&self) -> bool {
-        let finalizers = self.machine.machine.metadata.finalizers.as_ref();
-        finalizers.is_some_and(|all| all.iter().any(|finalizer| finalizer == POWER_OFF_FINALIZER))
+        is_held(&self.machine.machine)
     }
 
     /// Whether a worker would do the same: what others write into the status is no reason to look at a BMC.

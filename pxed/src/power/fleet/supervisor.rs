@@ -9,19 +9,22 @@ use std::collections::{HashMap, HashSet};
 use std::sync::Arc;
 use std::time::Duration;
 
-use arc_swap::ArcSwap;
 use bedplate_api::id::MachineName;
-use bedplate_process::liveness::Pulse;
+use bedplate_process::liveness::{DISK_PATIENCE, Liveness};
+use bedplate_process::reconcile::{Activation, Reconcile, Task, Turn};
 use jiff::{SignedDuration, Timestamp};
-use tokio::sync::watch;
+use tokio::sync::{mpsc, watch};
 use tokio::task::JoinSet;
+use tokio::time::Instant;
 use tokio_util::sync::CancellationToken;
 
 use self::answer::answer_operation;
 use super::assignment::{Assignment, Clock, Shared};
 use super::deleted_machines::Departing;
 use super::duplicates::Contested;
+use super::finalizers::Finalizers;
 use super::grace_timers::Ripening;
+use super::leadership::Leadership;
 use crate::machines::source::SourceState;
 use crate::machines::{KnownMachine, Machines, Snapshot};
 use crate::power::bmc::limits::Gate;
@@ -35,8 +38,6 @@ use crate::store::Store;
 
 /// How long the workers may take to end: each ends its session at its BMC.
 const CLOSING: Duration = Duration::from_secs(15);
-/// How often the source is looked at while it is waited for.
-const LOOK: Duration = Duration::from_millis(200);
 /// Without a cluster: how long a Machine that an operation names must be missing.
 const GRACE: SignedDuration = SignedDuration::from_secs(30);
 
@@ -55,8 +56,8 @@ pub struct Limits {
 pub struct Parts {
     /// The Machines of this site.
     pub machines: Machines,
-    /// How their source stands: nothing is driven before it has spoken, nobody is gone while it has a mistake.
-    pub source: Arc<ArcSwap<SourceState>>,
+    /// State of their source: no power is driven before it has answered, and no Machine counts as deleted while it has problems.
+    pub source: watch::Sender<SourceState>,
     /// Their statuses.
     pub registry: StatusRegistry,
     /// Where departing Machines are kept.
@@ -81,17 +82,24 @@ struct Handle {
     uid: String,
 }
 
-/// Drives power until `shutdown`; then each worker ends its session at its BMC, and what is under way stands in its object.
-pub async fn run(parts: Parts, pulse: Pulse, shutdown: CancellationToken) {
-    run_by(Arc::new(Timestamp::now), parts, pulse, shutdown).await;
+/// Drives power until `shutdown`. Then each worker ends its session at its BMC. The progress of running operations is in their objects.
+pub fn run(
+    parts: Parts,
+    liveness: &Liveness,
+    shutdown: CancellationToken,
+) -> impl Future<Output = ()> + Send + use<> {
+    run_by(Arc::new(Timestamp::now), parts, liveness, shutdown)
 }
 
-pub(crate) async fn run_by(clock: Clock, parts: Parts, pulse: Pulse, shutdown: CancellationToken) {
+/// Runs three loops: leadership, the finalizers of Machines, and the workers of the fleet.
+pub(crate) fn run_by(
+    clock: Clock,
+    parts: Parts,
+    liveness: &Liveness,
+    shutdown: CancellationToken,
+) -> impl Future<Output = ()> + Send + use<> {
     let Parts { machines, source, registry, store, plane, is_standalone, .. } = parts;
-    let PowerPlane { updates: mut operations, writer, credentials, holding, tokens, tenure } = plane;
-    let mut changes = machines.subscribe();
-    changes.mark_changed();
-    let (mut renewed, mut leading) = (tenure.clone(), tenure.clone());
+    let PowerPlane { updates, writer, credentials, holding, tokens, tenure } = plane;
     let departing = Departing::load(&store);
     let shared = Arc::new(Shared {
         gate: Gate::new(parts.limits.connections),
@@ -102,41 +110,52 @@ pub(crate) async fn run_by(clock: Clock, parts: Parts, pulse: Pulse, shutdown: C
         dial: parts.dial,
         holding,
         tokens,
-        tenure,
+        tenure: tenure.clone(),
         is_standalone,
         limits: parts.limits,
         instance: parts.instance,
         counters: parts.counters,
         clock,
     });
-    let mut supervisor = Supervisor::new(shared, machines, source, departing);
-    loop {
-        supervisor.lead();
-        let (leads, spoken) = (supervisor.leads, supervisor.source.load().synced);
-        let ripe = supervisor.next_ripe();
+    let (mut leadership, leads) = Leadership::new(tenure, source.subscribe());
+    let mut finalizers = Finalizers::new(shared.clone(), machines.clone(), leads.clone());
+    let mut supervisor = Supervisor::new(shared, machines, source, Changes { updates, leads }, departing);
+    let task = |name| Task::new(liveness.part(name, DISK_PATIENCE));
+    let (leading, holding, driving) = (task("power leadership"), task("finalizers"), task("power"));
+    async move {
+        let fleet = async {
+            // A turn may write to the store which Machines are deleted. It is not dropped at shutdown.
+            driving.finishing_turns().run(&mut supervisor, shutdown.clone()).await;
+            supervisor.drain().await;
+        };
+        let others = async {
+            tokio::join!(
+                leading.run(&mut leadership, shutdown.clone()),
+                holding.run(&mut finalizers, shutdown.clone())
+            )
+        };
+        let mut fleet = std::pin::pin!(fleet);
+        // Without the fleet the others have no task, for example because the source of operations has ended.
         tokio::select! {
-            () = shutdown.cancelled() => break,
-            never = pulse.beating() => match never {},
-            Ok(()) = changes.changed() => supervisor.follow().await,
-            update = operations.recv() => match update {
-                Some(update) => supervisor.take(update),
-                None => break,
-            },
-            () = renewed.changed() => {}
-            () = tokio::time::sleep(LOOK), if !spoken => {}
-            () = leading.lost(), if leads => supervisor.stop(),
-            Some(ended) = supervisor.workers.join_next() => supervisor.ended(ended.ok()),
-            Some(answered) = supervisor.answers.join_next() => supervisor.answered(answered.ok()),
-            () = tokio::time::sleep(ripe.unwrap_or_default()), if ripe.is_some() => supervisor.ripen(),
+            () = &mut fleet => {}
+            _ = others => fleet.await,
         }
     }
-    supervisor.drain(&pulse).await;
+}
+
+/// Changes that the supervisor follows, in addition to those of Machines.
+struct Changes {
+    updates: mpsc::Receiver<OperationUpdate>,
+    leads: watch::Receiver<bool>,
 }
 
 struct Supervisor {
     shared: Arc<Shared>,
     machines: Machines,
-    source: Arc<ArcSwap<SourceState>>,
+    /// Changes with the index of Machines.
+    index: watch::Receiver<u64>,
+    changes: Changes,
+    source: watch::Sender<SourceState>,
     snapshot: Arc<Snapshot>,
     /// Who of them claims a BMC that others claim.
     contested: Contested,
@@ -159,13 +178,16 @@ impl Supervisor {
     fn new(
         shared: Arc<Shared>,
         machines: Machines,
-        source: Arc<ArcSwap<SourceState>>,
+        source: watch::Sender<SourceState>,
+        changes: Changes,
         departing: Departing,
     ) -> Self {
         let queue = Queue::new(&shared.instance);
         Self {
             shared,
+            index: machines.subscribe(),
             machines,
+            changes,
             source,
             snapshot: Arc::default(),
             contested: Contested::default(),
@@ -182,17 +204,20 @@ impl Supervisor {
         }
     }
 
-    /// Begins when this pxed has come to lead.
+    /// Starts or stops with the leadership.
     fn lead(&mut self) {
-        if !self.leads && self.told && self.shared.tenure.leads() && self.source.load().synced {
+        let leads = *self.changes.leads.borrow_and_update() && self.shared.tenure.leads();
+        if self.leads && !leads {
+            self.stop();
+        } else if !self.leads && leads && self.told {
             self.leads = true;
-            tracing::info!("this pxed drives the power of its site");
+            tracing::info!("power leadership acquired");
             self.assign_all();
         }
         self.shared.counters.queue.store(self.queue.depth(), std::sync::atomic::Ordering::Relaxed);
     }
 
-    /// Ends what runs: this pxed does not lead any more.
+    /// Stops the workers: this pxed does not lead any more.
     fn stop(&mut self) {
         self.leads = false;
         self.answers.abort_all();
@@ -200,7 +225,7 @@ impl Supervisor {
         for (_, handle) in self.handles.drain() {
             handle.stop.cancel();
         }
-        tracing::info!("this pxed no longer drives the power of its site");
+        tracing::info!("power leadership lost");
     }
 
     async fn follow(&mut self) {
@@ -329,7 +354,7 @@ impl Supervisor {
     /// A worker has ended: told to, or its Machine has departed.
     fn ended(&mut self, name: Option<MachineName>) {
         let Some(name) = name else {
-            tracing::error!("a worker has ended by a mistake in this program");
+            tracing::error!("power worker panicked");
             // Whose it was is seen by its channel.
             self.handles.retain(|_, handle| !handle.wanted.is_closed());
             self.assign_all();
@@ -361,7 +386,7 @@ impl Supervisor {
         if !Arc::ptr_eq(&self.machines.load(), &self.snapshot) {
             return;
         }
-        let source = self.source.load_full();
+        let source = self.source.borrow().clone();
         let sound = source.synced && source.unreachable.is_none() && source.problems.is_empty();
         let now = self.shared.now();
         if !sound || self.snapshot.is_empty() {
@@ -375,18 +400,59 @@ impl Supervisor {
         }
     }
 
-    async fn drain(mut self, pulse: &Pulse) {
+    /// Waits until the workers have ended their sessions.
+    async fn drain(&mut self) {
         for (_, handle) in self.handles.drain() {
             handle.stop.cancel();
         }
         self.answers.abort_all();
         let closing = async { while self.workers.join_next().await.is_some() {} };
-        tokio::select! {
-            never = pulse.beating() => match never {},
-            closed = tokio::time::timeout(CLOSING, closing) => if closed.is_err() {
-                tracing::warn!("sessions at BMCs were left open");
-            },
+        if tokio::time::timeout(CLOSING, closing).await.is_err() {
+            tracing::warn!("sessions at BMCs left open");
         }
+    }
+}
+
+/// Change that the supervisor follows.
+enum Event {
+    /// Machines have changed.
+    Machines,
+    /// The leadership has changed.
+    Leadership,
+    /// An operation has changed.
+    Operation(OperationUpdate),
+    /// A worker has ended. None if it panicked.
+    Ended(Option<MachineName>),
+    /// The answer to an operation was written, or it failed for good.
+    Answered(Option<(OperationKey, Option<Operation>)>),
+}
+
+impl Reconcile for Supervisor {
+    type Event = Event;
+
+    async fn changed(&mut self) -> Option<Event> {
+        tokio::select! {
+            Ok(()) = self.index.changed() => Some(Event::Machines),
+            Ok(()) = self.changes.leads.changed() => Some(Event::Leadership),
+            update = self.changes.updates.recv() => update.map(Event::Operation),
+            Some(ended) = self.workers.join_next() => Some(Event::Ended(ended.ok())),
+            Some(answered) = self.answers.join_next() => Some(Event::Answered(answered.ok())),
+        }
+    }
+
+    async fn turn(&mut self, activation: Activation<Event>) -> Turn {
+        match activation {
+            Activation::Start | Activation::Changed(Event::Machines) => self.follow().await,
+            Activation::Changed(Event::Operation(update)) => self.take(update),
+            Activation::Changed(Event::Ended(name)) => self.ended(name),
+            Activation::Changed(Event::Answered(answered)) => self.answered(answered),
+            Activation::Changed(Event::Leadership) | Activation::Due => {}
+        }
+        if self.next_ripe().is_some_and(|wait| wait.is_zero()) {
+            self.ripen();
+        }
+        self.lead();
+        self.next_ripe().map_or(Turn::Idle, |wait| Turn::At(Instant::now() + wait))
     }
 }
 

@@ -1,4 +1,4 @@
-//! A worker does what was planned, and puts the finalizer on or takes it off.
+//! A worker does what was planned.
 //!
 //! Decides nothing: that is `plan`'s. Part of `worker`.
 
@@ -168,23 +168,9 @@ impl Worker {
         }
     }
 
-    /// Whether the policy is to switch it off when it is deleted.
+    /// Returns true if the machine is switched off when its Machine is deleted.
     pub(crate) fn switches_off(&self) -> bool {
         self.assignment.machine.machine.spec.deletion_policy == DeletionPolicy::PowerOff
-    }
-
-    /// Puts the finalizer on or takes it off, as the Machine's policy says.
-    pub(crate) async fn hold(&mut self) {
-        let machine = &self.assignment.machine;
-        let spec = &machine.machine.spec;
-        let wanted = self.switches_off() && spec.bmc.is_some();
-        let (held, going) = (self.assignment.is_held(), self.assignment.is_going());
-        if wanted == held || (wanted && going) {
-            return;
-        }
-        if let Err(error) = self.shared.holding.hold(&machine.name, &machine.uid, wanted).await {
-            tracing::warn!(machine = %machine.name, error, "the finalizer could not be changed");
-        }
     }
 }
 

@@ -177,7 +177,6 @@ impl Worker {
             // What is rare has its own place: thousands wait in `look` at once, and each is as large as the largest branch.
             return Box::pin(self.carry()).await;
         }
-        Box::pin(self.hold()).await;
         let now = self.shared.now();
         if self.departed || self.line.is_none() {
             return later(now, self.poll());

@@ -32,7 +32,7 @@ fn rig() -> Rig {
         instance: "test".to_owned(),
         is_standalone: true,
         discovered: Discovered::load(store.clone(), 1).unwrap(),
-        source: Arc::default(),
+        source: watch::Sender::default(),
         writes: Arc::default(),
         store,
         machines,

@@ -157,12 +157,22 @@ async fn plain_http_and_unverified_certificates_are_used_only_if_allowed() {
 #[tokio::test(start_paused = true)]
 async fn nothing_is_switched_before_the_source_of_machines_has_spoken() {
     let world = one(PowerState::Off);
-    world.source.store(Arc::default());
+    world.source.send_replace(SourceState::default());
     let _pxed = world.start("a");
     tokio::time::sleep(Duration::from_secs(60)).await;
     assert_eq!(asked(&world, "bmc1"), Vec::<String>::new());
-    world.source.store(Arc::new(SourceState { synced: true, ..SourceState::default() }));
+    world.source.send_replace(SourceState { synced: true, ..SourceState::default() });
     assert!(world.until(2, |world| power_of(world, "bmc1") == PowerState::On).await);
+}
+
+#[tokio::test(start_paused = true)]
+async fn power_loops_end_with_the_source_of_operations() {
+    let world = one(PowerState::On);
+    let mut pxed = world.start("a");
+    assert!(world.until(2, |world| world.state().logins > 0).await);
+    world.end_operations();
+    let ended = tokio::time::timeout(Duration::from_secs(600), &mut pxed.task).await;
+    ended.expect("no loop is left").unwrap();
 }
 
 #[tokio::test(start_paused = true)]
@@ -455,10 +465,10 @@ async fn without_a_cluster_an_operation_for_no_machine_says_so_and_fails_unless_
     // It may stand in the file that has a mistake.
     let mistaken =
         SourceState { synced: true, problems: vec!["broken".to_owned()], ..SourceState::default() };
-    world.source.store(Arc::new(mistaken));
+    world.source.send_replace(mistaken);
     tokio::time::sleep(Duration::from_secs(600)).await;
     assert_eq!((world.ended("late"), world.ended("never")), (None, None));
-    world.source.store(Arc::new(SourceState { synced: true, ..SourceState::default() }));
+    world.source.send_replace(SourceState { synced: true, ..SourceState::default() });
     world.know(machines.to_vec());
     assert!(world.until(10, |world| world.ended("late").is_some()).await);
     assert_eq!(world.ended("late").unwrap().1, "PoweredOff");

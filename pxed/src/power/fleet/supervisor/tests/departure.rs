@@ -28,13 +28,13 @@ async fn without_a_cluster_a_manifest_that_is_gone_switches_its_machine_off() {
     assert_eq!(asked(&world, "bmc1"), Vec::<String>::new());
     // Nor is a mistake in the manifests.
     let mistaken = SourceState { synced: true, problems: vec!["twice".to_owned()], ..SourceState::default() };
-    world.source.store(Arc::new(mistaken));
+    world.source.send_replace(mistaken);
     world.know(vec![other.clone()]);
     world.departing(1).await;
     tokio::time::sleep(Duration::from_secs(300)).await;
     assert_eq!(asked(&world, "bmc1"), Vec::<String>::new());
     // Nor is a directory that nothing is in: it may not be mounted.
-    world.source.store(Arc::new(SourceState { synced: true, ..SourceState::default() }));
+    world.source.send_replace(SourceState { synced: true, ..SourceState::default() });
     world.know(vec![]);
     tokio::time::sleep(Duration::from_secs(300)).await;
     assert_eq!(asked(&world, "bmc1"), Vec::<String>::new());
@@ -161,6 +161,23 @@ async fn a_deleted_machine_is_held_until_it_is_off_and_let_go_when_its_policy_ch
     assert!(world.until(1, |world| !world.is_there("node2")).await, "let go at once");
     assert_eq!(asked(&world, "bmc2"), Vec::<String>::new());
     assert_eq!(world.state().holds.len(), 6, "once on, once off");
+}
+
+#[tokio::test(start_paused = true)]
+async fn finalizer_that_cannot_be_written_delays_no_other() {
+    let policy = json!({"deletionPolicy": "PowerOff"});
+    let machines = (1..3).map(|n| machine(&format!("node{n}"), &format!("bmc{n}"), policy.clone()));
+    let world = World::new(machines, PowerState::On);
+    world.state().is_cluster = true;
+    world.state().refuses_finalizer = Some("node1".to_owned());
+    let (_pxed, start) = (world.start("a"), Instant::now());
+    let held = |world: &World| world.state().holds.iter().map(|(name, _)| name.clone()).collect::<Vec<_>>();
+    assert!(world.until(1, |world| held(world) == ["node2"]).await);
+    world.change("node2", |machine| machine.spec.deletion_policy = DeletionPolicy::Retain);
+    assert!(world.until(1, |world| held(world) == ["node2", "node2"]).await);
+    assert!(start.elapsed() < Duration::from_secs(5), "while the other one waits for its retry");
+    world.state().refuses_finalizer = None;
+    assert!(world.until(13, |world| held(world) == ["node2", "node2", "node1"]).await);
 }
 
 #[tokio::test(start_paused = true)]

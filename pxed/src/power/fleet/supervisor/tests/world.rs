@@ -17,7 +17,6 @@ use jiff::{SignedDuration, Timestamp};
 use serde_json::{Value, json};
 use tokio::sync::{Notify, mpsc, watch};
 use tokio::task::JoinHandle;
-use tokio::time::Instant;
 use tokio_util::sync::CancellationToken;
 
 use super::*;
@@ -103,6 +102,8 @@ pub(super) struct State {
     pub(super) hosts_are_ahead: SignedDuration,
     /// The record of used tokens is lost.
     pub(super) tokens_lost: bool,
+    /// Machine whose finalizer cannot be written.
+    pub(super) refuses_finalizer: Option<String>,
     /// Who was held, or let go.
     pub(super) holds: Vec<(String, bool)>,
 }
@@ -116,7 +117,7 @@ pub(super) struct World {
     pub(super) registry: StatusRegistry,
     pub(super) store: Store,
     pub(super) counters: Arc<Counters>,
-    pub(super) source: Arc<ArcSwap<SourceState>>,
+    pub(super) source: watch::Sender<SourceState>,
     updates: Arc<Mutex<Option<mpsc::Sender<OperationUpdate>>>>,
     /// Clock of the pxed that was started last.
     clock: Arc<Mutex<Option<Clock>>>,
@@ -157,7 +158,7 @@ impl World {
             registry,
             store,
             counters: Arc::default(),
-            source: Arc::new(ArcSwap::from_pointee(SourceState { synced: true, ..SourceState::default() })),
+            source: watch::Sender::new(SourceState { synced: true, ..SourceState::default() }),
             updates: Arc::default(),
             clock: Arc::default(),
             _directory: Arc::new(directory),
@@ -385,8 +386,13 @@ impl World {
         let clock: Clock = Arc::new(move || base + SignedDuration::try_from(began.elapsed()).unwrap());
         *self.clock.lock().unwrap() = Some(clock.clone());
         let stop = CancellationToken::new();
-        let task = tokio::spawn(run_by(clock, parts, Pulse::unwatched(), stop.clone()));
+        let task = tokio::spawn(run_by(clock, parts, &Liveness::new(stop.clone()), stop.clone()));
         Pxed { task, lead, stop }
+    }
+
+    /// Ends the source of operations.
+    pub(super) fn end_operations(&self) {
+        *self.updates.lock().unwrap() = None;
     }
 
     fn holding(&self) -> Arc<dyn Holding> {
@@ -513,6 +519,9 @@ impl crate::power::machine::takeover::Tokens for World {
 #[async_trait]
 impl Holding for World {
     async fn hold(&self, machine: &MachineName, _: &str, held: bool) -> Result<(), String> {
+        if self.state().refuses_finalizer.as_deref() == Some(machine.as_str()) {
+            return Err("denied by a policy".to_owned());
+        }
         self.state().holds.push((machine.to_string(), held));
         let finalizers = held.then(|| vec![bedplate_api::machine::POWER_OFF_FINALIZER.to_owned()]);
         self.change(machine.as_str(), |machine| machine.metadata.finalizers = finalizers);
