@@ -47,7 +47,8 @@ pub(crate) fn page(name: &str) -> Option<&'static str> {
 /// Returns one line for each page: its name and its title.
 pub(crate) fn list() -> String {
     let width = PAGES.iter().map(|(name, _)| name.len()).max().unwrap_or_default();
-    let title = |text: &'static str| text.lines().next().unwrap_or_default().trim_start_matches('#').trim();
+    let title =
+        |text: &'static str| text.lines().find_map(|line| line.strip_prefix("# ")).unwrap_or_default().trim();
     PAGES.iter().map(|(name, text)| format!("{name:width$}  {}\n", title(text))).collect()
 }
 
@@ -81,5 +82,10 @@ mod tests {
         }
         assert!(name("stuk").unwrap_err().contains("stuck"));
         assert!(page("stuck").unwrap().starts_with("# A host is stuck"));
+    }
+
+    #[test]
+    fn generated_page_is_listed_with_its_title() {
+        assert!(list().lines().any(|line| line.split_whitespace().eq(["reasons", "Reasons"])), "{}", list());
     }
 }
