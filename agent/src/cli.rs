@@ -157,7 +157,7 @@ fn serve(log: &LogArguments, places: Places, report_only: bool) -> Result<(), Fa
 fn serve_metrics(tasks: &Tasks, path: &Path, liveness: Liveness, shutdown: CancellationToken) {
     match health::bind_socket(path) {
         Ok(listener) => {
-            let registry = Arc::new(metrics::registry());
+            let registry = Arc::new(metrics::registry(&metrics::METRICS));
             tasks.spawn("metrics", health::serve(listener, Arc::new(liveness), registry, shutdown));
         }
         Err(error) => tracing::warn!(error = chain(&error), "no metrics are served"),

@@ -10,6 +10,7 @@ use std::time::Duration;
 
 use bedplate_api::machine::{Slot, SlotName, SlotState};
 use bedplate_api::operation::AGENT_OPERATIONS;
+use bedplate_process::counter::{Label, labels};
 use bedplate_process::family::{Row, count_rows, gauge_rows, seconds_rows};
 use bedplate_process::lock::Lock;
 use jiff::Timestamp;
@@ -17,7 +18,7 @@ use prometheus_client::collector::Collector;
 use prometheus_client::encoding::DescriptorEncoder;
 use prometheus_client::registry::Registry;
 
-use crate::model::Api;
+use crate::model::{Api, StepName};
 
 /// The name of the socket, in the agent's directory below /run.
 pub const SOCKET: &str = "metrics.sock";
@@ -25,15 +26,30 @@ pub const SOCKET: &str = "metrics.sock";
 /// Those of this process.
 pub static METRICS: Metrics = Metrics::new();
 
-/// How something went.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
-pub enum Went {
-    /// It is done.
-    Done,
-    /// Another has to do something first, or it was not wanted any more.
-    Pending,
-    /// It failed, and is tried again.
-    Failed,
+labels! {
+    /// Act of the agent on its identity.
+    pub enum Act {
+        /// Enrollment.
+        Enroll => "enroll",
+        /// Renewal of the certificate.
+        Renew => "renew",
+        /// Report to pxed or to the cluster.
+        Report => "report",
+        /// Removal of the seed.
+        ForgetSeed => "forget-seed",
+    }
+}
+
+labels! {
+    /// Result of an act, a step or a watch.
+    pub enum Went {
+        /// Finished or started.
+        Done => "done",
+        /// Another program must act first, or the step is not needed any more.
+        Pending => "pending",
+        /// Failed; a retry follows.
+        Failed => "failed",
+    }
 }
 
 /// Two words of closed sets.
@@ -77,19 +93,19 @@ impl Metrics {
         }
     }
 
-    /// An act towards pxed or the cluster: enroll, renew, report.
-    pub fn act(&self, act: &'static str, went: Went, now: Timestamp) {
+    /// Counts an act.
+    pub fn act(&self, act: Act, went: Went, now: Timestamp) {
         let mut inner = self.inner.lock();
-        *inner.acts.entry((act, word(went))).or_default() += 1;
-        if act == "report" && went == Went::Done {
+        *inner.acts.entry((act.word(), went.word())).or_default() += 1;
+        if act == Act::Report && went == Went::Done {
             inner.last_report = Some(now);
         }
     }
 
-    /// A step of the node's plan, by its name.
-    pub fn step(&self, step: &'static str, went: Went, took: Duration) {
+    /// Counts a step of the node plan, with its duration.
+    pub fn step(&self, step: StepName, went: Went, took: Duration) {
         let mut inner = self.inner.lock();
-        let (times, total) = inner.steps.entry((step, word(went))).or_default();
+        let (times, total) = inner.steps.entry((step.word(), went.word())).or_default();
         *times += 1;
         *total += took;
     }
@@ -107,9 +123,9 @@ impl Metrics {
         *self.inner.lock().operations.entry((known, result)).or_default() += 1;
     }
 
-    /// A watch was begun, or has failed.
-    pub fn watch(&self, what: &'static str, went: Went) {
-        *self.inner.lock().watches.entry((what, word(went))).or_default() += 1;
+    /// Counts a watch that started or failed.
+    pub fn watch(&self, watched: impl Label, went: Went) {
+        *self.inner.lock().watches.entry((watched.word(), went.word())).or_default() += 1;
     }
 
     /// How the certificate stands.
@@ -131,10 +147,10 @@ impl Metrics {
     }
 }
 
-/// What the socket serves.
-pub fn registry() -> Registry {
+/// Registry that the socket serves.
+pub fn registry(metrics: &'static Metrics) -> Registry {
     let mut registry = Registry::default();
-    registry.register_collector(Box::new(Shown(&METRICS)));
+    registry.register_collector(Box::new(Shown(metrics)));
     registry
 }
 
@@ -147,7 +163,7 @@ impl Collector for Shown {
         inner.encode_contact(&mut encoder)?;
         inner.encode_node(&mut encoder)?;
         let operations = pairs(["operation", "result"], inner.operations.iter());
-        count_rows(&mut encoder, "bedplate_agent_operations", "Operations that ended", operations)
+        count_rows(&mut encoder, "bedplate_agent_operations", "Operations that finished", operations)
     }
 }
 
@@ -155,17 +171,22 @@ impl Inner {
     fn encode_contact(&self, encoder: &mut DescriptorEncoder<'_>) -> fmt::Result {
         let alone = |value: Option<u64>| value.map(|value| (Vec::new(), value));
         let live = alone(self.live.map(u64::from));
-        let help = "Whether who decides about the node answers: the cluster, or pxed";
+        let help = "1 if the API server or pxed answers, otherwise 0";
         gauge_rows(encoder, "bedplate_agent_plane_live", help, live)?;
         let acts = pairs(["act", "result"], self.acts.iter());
-        count_rows(encoder, "bedplate_agent_acts", "Enrollments, renewals and reports", acts)?;
+        count_rows(
+            encoder,
+            "bedplate_agent_acts",
+            "Enrollments, renewals, reports and removals of the seed",
+            acts,
+        )?;
         let watches = pairs(["watch", "result"], self.watches.iter());
-        count_rows(encoder, "bedplate_agent_watches", "Watches begun (done) and failed", watches)?;
+        count_rows(encoder, "bedplate_agent_watches", "Watches that started (done) or failed", watches)?;
         let seconds = |time: Timestamp| u64::try_from(time.as_second()).unwrap_or(0);
-        let help = "When the last report was taken, Unix time";
+        let help = "Unix time of the last accepted report";
         let reported = alone(self.last_report.map(seconds));
         gauge_rows(encoder, "bedplate_agent_last_report_timestamp_seconds", help, reported)?;
-        let help = "When the host's certificate ends, Unix time";
+        let help = "Unix time at which the certificate of the host expires";
         let ends = alone(self.certificate_ends.map(seconds));
         gauge_rows(encoder, "bedplate_agent_certificate_end_timestamp_seconds", help, ends)
     }
@@ -173,13 +194,18 @@ impl Inner {
     fn encode_node(&self, encoder: &mut DescriptorEncoder<'_>) -> fmt::Result {
         let times: Vec<_> = self.steps.iter().map(|(words, (times, _))| (words, times)).collect();
         let steps = pairs(["step", "result"], times);
-        count_rows(encoder, "bedplate_agent_node_steps", "Steps of the node's plan", steps)?;
+        count_rows(encoder, "bedplate_agent_node_steps", "Steps of the node plan", steps)?;
         let taken = self.steps.iter().map(|(words, (_, total))| (words, total));
         let taken = pairs(["step", "result"], taken);
-        seconds_rows(encoder, "bedplate_agent_node_step_duration", "Time of the node's steps", taken)?;
+        seconds_rows(
+            encoder,
+            "bedplate_agent_node_step_duration_seconds",
+            "Total duration of the steps of the node plan",
+            taken,
+        )?;
         let failures = [("rolled-back", self.rolled_back), ("tried-again", self.tried_again)];
         let failures = failures.map(|(then, times)| (vec![("then", then)], times));
-        let help = "New nodes that did not pass their gate";
+        let help = "New nodes that failed the health gate";
         count_rows(encoder, "bedplate_agent_gate_failures", help, failures)?;
         let slots = ["a", "b"].into_iter().zip(self.slots).flat_map(|(slot, is)| {
             let row = move |state| {
@@ -187,7 +213,7 @@ impl Inner {
             };
             STATES.map(row)
         });
-        gauge_rows(encoder, "bedplate_agent_slot", "1 for the state that a slot is in", slots)
+        gauge_rows(encoder, "bedplate_agent_slot", "1 if the slot is in this state, otherwise 0", slots)
     }
 }
 
@@ -221,40 +247,57 @@ fn state_word(state: SlotState) -> &'static str {
     }
 }
 
-fn word(went: Went) -> &'static str {
-    match went {
-        Went::Done => "done",
-        Went::Pending => "pending",
-        Went::Failed => "failed",
-    }
-}
+#[cfg(test)]
+#[path = "../../process/tests/metrics_page/mod.rs"]
+mod metrics_page;
 
 #[cfg(test)]
 #[allow(clippy::unwrap_used, reason = "a test that cannot go on has failed")]
 mod tests {
     use super::*;
+    use crate::plane::Watched;
+
+    #[test]
+    fn scrape_matches_the_page_of_metrics() {
+        static ALL: Metrics = Metrics::new();
+        let time = Timestamp::UNIX_EPOCH;
+        for went in Went::ALL.iter().copied() {
+            Act::ALL.iter().for_each(|act| ALL.act(*act, went, time));
+            StepName::ALL.iter().for_each(|step| ALL.step(*step, went, Duration::ZERO));
+        }
+        for watched in Watched::ALL.iter().copied() {
+            ALL.watch(watched, Went::Done);
+            ALL.watch(watched, Went::Failed);
+        }
+        for operation in AGENT_OPERATIONS.into_iter().chain(["other"]) {
+            ALL.operation(operation, true);
+            ALL.operation(operation, false);
+        }
+        ALL.certificate(time);
+        ALL.node(Api::Live, &[]);
+        let page = concat!(env!("CARGO_MANIFEST_DIR"), "/../docs/metrics.md");
+        metrics_page::compare(page, "bedplate-agent", &registry(&ALL));
+    }
 
     #[test]
     fn what_was_counted_is_shown_with_words_of_closed_sets() {
         static SOME: Metrics = Metrics::new();
         let time: Timestamp = "2026-11-22T07:00:00Z".parse().unwrap();
-        SOME.act("report", Went::Done, time);
-        SOME.act("renew", Went::Failed, time);
-        SOME.step("start-slot", Went::Done, Duration::from_millis(1500));
-        SOME.step("start-slot", Went::Done, Duration::from_millis(500));
+        SOME.act(Act::Report, Went::Done, time);
+        SOME.act(Act::Renew, Went::Failed, time);
+        SOME.step(StepName::StartSlot, Went::Done, Duration::from_millis(1500));
+        SOME.step(StepName::StartSlot, Went::Done, Duration::from_millis(500));
         SOME.gate_failed(true);
         SOME.operation("reboot", true);
         SOME.operation("a word of somebody's", false);
-        SOME.watch("machine", Went::Failed);
+        SOME.watch(Watched::Machine, Went::Failed);
         SOME.certificate(time);
         let (configuration_name, version, image_digest) = Default::default();
         let slot =
             Slot { name: SlotName::B, configuration_name, version, image_digest, state: SlotState::Running };
         SOME.node(Api::Live, &[slot]);
-        let mut registry = Registry::default();
-        registry.register_collector(Box::new(Shown(&SOME)));
         let mut text = String::new();
-        prometheus_client::encoding::text::encode(&mut text, &registry).unwrap();
+        prometheus_client::encoding::text::encode(&mut text, &registry(&SOME)).unwrap();
         for line in [
             "bedplate_agent_plane_live 1",
             "bedplate_agent_acts_total{act=\"report\",result=\"done\"} 1",
@@ -278,10 +321,8 @@ mod tests {
     #[test]
     fn what_is_not_known_yet_is_not_shown() {
         static NONE: Metrics = Metrics::new();
-        let mut registry = Registry::default();
-        registry.register_collector(Box::new(Shown(&NONE)));
         let mut text = String::new();
-        prometheus_client::encoding::text::encode(&mut text, &registry).unwrap();
+        prometheus_client::encoding::text::encode(&mut text, &registry(&NONE)).unwrap();
         assert!(!text.lines().any(|line| line.starts_with("bedplate_agent_plane_live ")), "{text}");
         assert!(!text.lines().any(|line| line.starts_with("bedplate_agent_certificate")), "{text}");
     }

@@ -5,6 +5,7 @@
 use bedplate_api::id::Digest;
 use bedplate_api::machine::{SlotName, VersionRef};
 use bedplate_api::reason::machine::PavedReason;
+use bedplate_process::counter::{Label as _, labels};
 use jiff::{SignedDuration, Timestamp};
 use serde::{Deserialize, Serialize};
 
@@ -338,24 +339,63 @@ pub enum Step {
     },
 }
 
+labels! {
+    /// Name of a step in logs and metrics.
+    pub enum StepName {
+        /// Preparation of a slot.
+        PrepareSlot => "prepare-slot",
+        /// Start of a trial.
+        BeginTrial => "begin-trial",
+        /// Restart of a trial.
+        RestartTrial => "restart-trial",
+        /// Stop of a slot.
+        StopSlot => "stop-slot",
+        /// Start of a slot.
+        StartSlot => "start-slot",
+        /// Probe of the container sandbox.
+        ProbeSandbox => "probe-sandbox",
+        /// Commit of a trial.
+        Commit => "commit",
+        /// Removal of the Node from the cluster.
+        LeaveCluster => "leave-cluster",
+        /// Removal of the content of a slot.
+        Retire => "retire",
+        /// Record of a failed trial.
+        Fail => "fail",
+        /// End of a trial that is not needed.
+        Abandon => "abandon",
+        /// Renewal of the kubelet certificate.
+        RenewKubelet => "renew-kubelet",
+        /// Annotation of the Node.
+        AnnotateNode => "annotate-node",
+        /// Adoption of the Node.
+        AdoptNode => "adopt-node",
+    }
+}
+
 impl Step {
-    /// Its name in logs and metrics.
+    /// Word of its name.
     pub fn name(&self) -> &'static str {
+        self.label().word()
+    }
+
+    /// Name of the step.
+    pub fn label(&self) -> StepName {
         match self {
-            Self::PrepareSlot { .. } => "prepare-slot",
-            Self::BeginTrial { .. } => "begin-trial",
-            Self::RestartTrial { .. } => "restart-trial",
-            Self::StopSlot { .. } => "stop-slot",
-            Self::StartSlot { .. } => "start-slot",
-            Self::ProbeSandbox { .. } => "probe-sandbox",
-            Self::Commit { .. } => "commit",
-            Self::LeaveCluster { .. } => "leave-cluster",
-            Self::Retire { .. } => "retire",
-            Self::Fail { .. } => "fail",
-            Self::Abandon { .. } => "abandon",
-            Self::RenewKubelet { .. } => "renew-kubelet",
-            Self::AnnotateNode { .. } => "annotate-node",
-            Self::AdoptNode { .. } => "adopt-node",
+            Self::PrepareSlot { .. } => StepName::PrepareSlot,
+            Self::BeginTrial { .. } => StepName::BeginTrial,
+            Self::RestartTrial { .. } => StepName::RestartTrial,
+            Self::StopSlot { .. } => StepName::StopSlot,
+            Self::StartSlot { .. } => StepName::StartSlot,
+            Self::ProbeSandbox { .. } => StepName::ProbeSandbox,
+            Self::Commit { .. } => StepName::Commit,
+            Self::LeaveCluster { .. } => StepName::LeaveCluster,
+            Self::Retire { .. } => StepName::Retire,
+            Self::Fail { .. } => StepName::Fail,
+            Self::Abandon { .. } => StepName::Abandon,
+            Self::RenewKubelet { .. } => StepName::RenewKubelet,
+            Self::AnnotateNode { .. } => StepName::AnnotateNode,
+            Self::AdoptNode { .. } => StepName::AdoptNode,
         }
     }
 

@@ -37,6 +37,7 @@ use bedplate_api::machine::Machine;
 use bedplate_api::operation::{MachineOperation, MachineOperationStatus};
 use bedplate_api::version::MachineConfigurationVersion;
 use bedplate_api::wire::Report;
+use bedplate_process::counter::labels;
 use k8s_openapi::api::core::v1::Node;
 use tokio::sync::watch;
 
@@ -103,17 +104,19 @@ pub enum Compared {
     Unknown(String),
 }
 
-/// What is watched.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
-pub enum Watched {
-    /// The own Machine.
-    Machine,
-    /// The own Node.
-    Node,
-    /// The version that the Machine's `status.selected` names.
-    Version,
-    /// The own operations.
-    Operations,
+labels! {
+    /// Objects that are watched.
+    #[derive(PartialOrd, Ord, Hash)]
+    pub enum Watched {
+        /// The Machine of this host.
+        Machine => "machine",
+        /// The Node of this host.
+        Node => "node",
+        /// The version that the Machine's `status.selected` names.
+        Version => "version",
+        /// Operations of the Machine.
+        Operations => "operations",
+    }
 }
 
 impl Watched {
@@ -124,16 +127,6 @@ impl Watched {
             Self::Node => "the own Node",
             Self::Version => "the selected version",
             Self::Operations => "the own operations",
-        }
-    }
-
-    /// In metrics.
-    pub fn word(self) -> &'static str {
-        match self {
-            Self::Machine => "machine",
-            Self::Node => "node",
-            Self::Version => "version",
-            Self::Operations => "operations",
         }
     }
 }

@@ -3,7 +3,7 @@
 //! Callers: `arguments`, `command`.
 
 /// Pages by name, with their text.
-const PAGES: [(&str, &str); 20] = [
+const PAGES: [(&str, &str); 21] = [
     ("agent", include_str!("../../docs/agent.md")),
     ("bench", include_str!("../../docs/bench.md")),
     ("bmc", include_str!("../../docs/bmc.md")),
@@ -17,6 +17,7 @@ const PAGES: [(&str, &str); 20] = [
     ("machine", include_str!("../../docs/machine.md")),
     ("machine-configuration", include_str!("../../docs/machine-configuration.md")),
     ("machine-operations", include_str!("../../docs/machine-operations.md")),
+    ("metrics", include_str!("../../docs/metrics.md")),
     ("node", include_str!("../../docs/node.md")),
     ("operations", include_str!("../../docs/operations.md")),
     ("providers", include_str!("../../docs/providers.md")),

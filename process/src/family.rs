@@ -5,7 +5,7 @@
 use std::fmt;
 use std::time::Duration;
 
-use prometheus_client::encoding::DescriptorEncoder;
+use prometheus_client::encoding::{DescriptorEncoder, MetricEncoder};
 use prometheus_client::metrics::MetricType;
 use prometheus_client::registry::Unit;
 
@@ -14,6 +14,25 @@ pub type Labelled = Vec<(&'static str, u64)>;
 
 /// A value with its labels, each a name and a word.
 pub type Row<N = u64> = (Vec<(&'static str, &'static str)>, N);
+
+static SECONDS: Unit = Unit::Seconds;
+static BYTES: Unit = Unit::Bytes;
+
+/// Writes name, HELP, TYPE and UNIT of a family. The unit is the end of the name: `_seconds` or `_bytes`.
+///
+/// # Errors
+/// The text cannot be written.
+pub fn describe<'s>(
+    encoder: &'s mut DescriptorEncoder<'_>,
+    name: &'s str,
+    help: &str,
+    kind: MetricType,
+) -> Result<MetricEncoder<'s>, fmt::Error> {
+    let units = [("_seconds", &SECONDS), ("_bytes", &BYTES)];
+    let mut known = units.into_iter().filter_map(|(end, unit)| Some((name.strip_suffix(end)?, Some(unit))));
+    let (name, unit) = known.next().unwrap_or((name, None));
+    encoder.encode_descriptor(name, help, unit, kind)
+}
 
 /// Writes one family of counters with at most one label.
 ///
@@ -58,7 +77,7 @@ pub fn count_rows(
     help: &str,
     rows: impl IntoIterator<Item = Row>,
 ) -> fmt::Result {
-    let mut family = encoder.encode_descriptor(name, help, None, MetricType::Counter)?;
+    let mut family = describe(encoder, name, help, MetricType::Counter)?;
     for (labels, value) in rows {
         if labels.is_empty() {
             family.encode_counter::<[(&str, &str); 0], _, u64>(&value, None)?;
@@ -79,7 +98,7 @@ pub fn seconds_rows(
     help: &str,
     rows: impl IntoIterator<Item = Row<Duration>>,
 ) -> fmt::Result {
-    let mut family = encoder.encode_descriptor(name, help, Some(&Unit::Seconds), MetricType::Counter)?;
+    let mut family = describe(encoder, name, help, MetricType::Counter)?;
     for (labels, time) in rows {
         let time = time.as_secs_f64();
         family.encode_family(&labels)?.encode_counter::<[(&str, &str); 0], _, u64>(&time, None)?;
@@ -97,7 +116,7 @@ pub fn gauge_rows(
     help: &str,
     rows: impl IntoIterator<Item = Row>,
 ) -> fmt::Result {
-    let mut family = encoder.encode_descriptor(name, help, None, MetricType::Gauge)?;
+    let mut family = describe(encoder, name, help, MetricType::Gauge)?;
     for (labels, value) in rows {
         let value = i64::try_from(value).unwrap_or(i64::MAX);
         if labels.is_empty() {
@@ -107,4 +126,77 @@ pub fn gauge_rows(
         }
     }
     Ok(())
+}
+
+#[cfg(test)]
+#[allow(dead_code, reason = "only programs have a section of the page")]
+#[path = "../tests/metrics_page/mod.rs"]
+mod metrics_page;
+
+#[cfg(test)]
+mod tests {
+    use prometheus_client::collector::Collector;
+    use prometheus_client::registry::Registry;
+
+    use super::metrics_page::section;
+    use super::*;
+
+    /// Families with this HELP text.
+    #[derive(Debug)]
+    struct Families(&'static str);
+
+    impl Collector for Families {
+        fn encode(&self, mut encoder: DescriptorEncoder<'_>) -> fmt::Result {
+            let encoder = &mut encoder;
+            count(encoder, "bedplate_test_sent_bytes", self.0, "", vec![("", 7)])?;
+            let took = [(vec![("step", "one"), ("result", "done")], Duration::from_millis(1500))];
+            seconds_rows(encoder, "bedplate_test_step_duration_seconds", "Duration of steps", took)?;
+            gauge(encoder, "bedplate_test_boots", "Boots", "stage", vec![("script", 1), ("seed", 0)])
+        }
+    }
+
+    fn registry(help: &'static str) -> Registry {
+        let mut registry = Registry::default();
+        registry.register_collector(Box::new(Families(help)));
+        registry
+    }
+
+    #[test]
+    fn unit_is_the_end_of_the_name() {
+        let mut text = String::new();
+        prometheus_client::encoding::text::encode(&mut text, &registry("Bytes sent")).unwrap();
+        for line in [
+            "# UNIT bedplate_test_sent_bytes bytes",
+            "bedplate_test_sent_bytes_total 7",
+            "# UNIT bedplate_test_step_duration_seconds seconds",
+            "bedplate_test_step_duration_seconds_total{step=\"one\",result=\"done\"} 1.5",
+        ] {
+            assert!(text.lines().any(|found| found == line), "{line} is not in\n{text}");
+        }
+        assert_eq!(text.matches("# UNIT").count(), 2, "{text}");
+    }
+
+    #[test]
+    fn page_lists_type_unit_labels_and_values_of_each_family() {
+        let expected = "
+| metric | type | unit | labels | meaning |
+|---|---|---|---|---|
+| `bedplate_test_boots` | gauge | | `stage` | Boots |
+| `bedplate_test_sent_bytes_total` | counter | bytes | | Bytes sent |
+| `bedplate_test_step_duration_seconds_total` | counter | seconds | `step`, `result` | Duration of steps |
+
+Label values:
+
+- `stage` of `bedplate_test_boots`: `script`, `seed`
+- `step` of `bedplate_test_step_duration_seconds_total`: `one`
+- `result` of `bedplate_test_step_duration_seconds_total`: `done`
+";
+        assert_eq!(section("test", &registry("Bytes sent")), expected);
+    }
+
+    #[test]
+    #[should_panic(expected = "bedplate_test_sent_bytes: HELP ends with a period")]
+    fn page_requires_help_without_a_period() {
+        section("test", &registry("Bytes sent."));
+    }
 }

@@ -16,7 +16,6 @@ use bedplate_dhcp::respond::Silence;
 use bedplate_dhcp::wire::{Malformed, MessageType};
 use bedplate_process::counter::read;
 use bedplate_process::family::{Labelled, count, gauge};
-use bedplate_tftp::content::Outcome;
 use prometheus_client::collector::Collector;
 use prometheus_client::encoding::DescriptorEncoder;
 use prometheus_client::registry::Registry;
@@ -90,11 +89,11 @@ impl Sources {
     fn encode_store(&self, encoder: &mut DescriptorEncoder<'_>) -> fmt::Result {
         let store = self.store.counters();
         let commits = vec![("done", read(&store.commits)), ("failed", read(&store.failures))];
-        count(encoder, "bedplate_pxed_store_commits", "Commits to the store", "result", commits)?;
+        count(encoder, "bedplate_pxed_store_commits", "Store commits", "result", commits)?;
         let changes = vec![("", read(&store.changes))];
-        count(encoder, "bedplate_pxed_store_changes", "Changes in the commits to the store", "", changes)?;
+        count(encoder, "bedplate_pxed_store_changes", "Changes in store commits", "", changes)?;
         let dropped = vec![("", read(&store.dropped))];
-        let help = "Changes that were not kept because too many waited for the disk";
+        let help = "Changes not persisted because too many waited for the disk";
         count(encoder, "bedplate_pxed_store_changes_dropped", help, "", dropped)
     }
 
@@ -109,12 +108,12 @@ impl Sources {
         gauge(
             encoder,
             "bedplate_pxed_status_waiting",
-            "Machines whose status waits to be written",
+            "Machines whose status is not written yet",
             "",
             waiting,
         )?;
         let reloads = vec![("done", read(&self.reloads.done)), ("refused", read(&self.reloads.refused))];
-        count(encoder, "bedplate_pxed_reloads", "Reloads of the configuration", "result", reloads)
+        count(encoder, "bedplate_pxed_reloads", "Configuration reloads", "result", reloads)
     }
 
     fn encode_machines(&self, encoder: &mut DescriptorEncoder<'_>) -> fmt::Result {
@@ -124,13 +123,13 @@ impl Sources {
         let machines = vec![("bootable", known.saturating_sub(blocked)), ("blocked", blocked)];
         gauge(encoder, "bedplate_pxed_machines", "Known Machines", "state", machines)?;
         let ready = vec![("", u64::from(judge(&view).ready))];
-        gauge(encoder, "bedplate_pxed_ready", "Whether machines should be sent here", "", ready)?;
+        gauge(encoder, "bedplate_pxed_ready", "1 if /readyz reports ready, otherwise 0", "", ready)?;
         let counts = self.registry.boots_by_stage();
         let stages = std::iter::successors(Some(Stage::Discover), |stage| next(*stage));
         let stages = stages.map(|stage| (stage.label(), Some(stage)));
         let stages = stages.chain([("none", None)]);
         let boots = stages.map(|(word, stage)| (word, counts.get(&stage).copied().unwrap_or(0))).collect();
-        gauge(encoder, "bedplate_pxed_boots", "Machines by the stage of their latest boot", "stage", boots)?;
+        gauge(encoder, "bedplate_pxed_boots", "Machines by stage of their latest boot", "stage", boots)?;
         let source = vec![
             ("synced", u64::from(view.source.synced)),
             ("reachable", u64::from(view.source.unreachable.is_none())),
@@ -139,7 +138,7 @@ impl Sources {
         gauge(
             encoder,
             "bedplate_pxed_source",
-            "Whether the source of Machines is as it should be",
+            "1 if the source of Machines is in this state, otherwise 0",
             "is",
             source,
         )
@@ -152,23 +151,29 @@ impl Sources {
             MessageType::ALL.iter().map(|t| (t.label(), read(*t))).collect()
         };
         let received = by_type(&|t| c.received(t));
-        count(encoder, "bedplate_pxed_dhcp_received", "Sound DHCP messages received", "type", received)?;
+        count(encoder, "bedplate_pxed_dhcp_received", "Valid DHCP messages received", "type", received)?;
         let sent = by_type(&|t| c.sent(t));
         count(encoder, "bedplate_pxed_dhcp_sent", "DHCP messages sent", "type", sent)?;
         let malformed = Malformed::ALL.iter().map(|r| (r.label(), c.malformed(*r))).collect();
-        count(encoder, "bedplate_pxed_dhcp_malformed", "DHCP packets dropped", "reason", malformed)?;
-        let silent = Silence::ALL.iter().map(|r| (r.label(), c.silence(*r))).collect();
-        count(encoder, "bedplate_pxed_dhcp_silences", "DHCP messages not answered", "reason", silent)?;
-        let trouble = Trouble::ALL.iter().map(|r| (r.label(), c.trouble(*r))).collect();
         count(
             encoder,
-            "bedplate_pxed_dhcp_troubles",
-            "Troubles of the DHCP server itself",
+            "bedplate_pxed_dhcp_malformed",
+            "Malformed DHCP packets dropped",
             "reason",
-            trouble,
+            malformed,
         )?;
+        let silent = Silence::ALL.iter().map(|r| (r.label(), c.silence(*r))).collect();
+        count(
+            encoder,
+            "bedplate_pxed_dhcp_silences",
+            "Valid DHCP messages that were not answered",
+            "reason",
+            silent,
+        )?;
+        let trouble = Trouble::ALL.iter().map(|r| (r.label(), c.trouble(*r))).collect();
+        count(encoder, "bedplate_pxed_dhcp_troubles", "Faults of the DHCP server", "reason", trouble)?;
         let commits = vec![("", c.commits())];
-        count(encoder, "bedplate_pxed_dhcp_lease_commits", "Lease commits", "", commits)?;
+        count(encoder, "bedplate_pxed_dhcp_lease_commits", "Commits of DHCP leases", "", commits)?;
         let (mut size, mut bound, mut declined) = (0_u64, 0_u64, 0_u64);
         for pool in server.pool_usage() {
             size = size.saturating_add(pool.size);
@@ -176,7 +181,7 @@ impl Sources {
             declined = declined.saturating_add(pool.declined);
         }
         let pools = vec![("all", size), ("bound", bound), ("declined", declined)];
-        gauge(encoder, "bedplate_pxed_dhcp_pool_addresses", "Addresses of the pools", "state", pools)
+        gauge(encoder, "bedplate_pxed_dhcp_pool_addresses", "Addresses of the DHCP pools", "state", pools)
     }
 
     fn encode_tftp(&self, encoder: &mut DescriptorEncoder<'_>) -> fmt::Result {
@@ -186,10 +191,10 @@ impl Sources {
             ("bedplate_pxed_tftp_requests", "TFTP read requests", c.requests),
             (
                 "bedplate_pxed_tftp_shared",
-                "TFTP packets of new addresses, admitted while the table of addresses was full",
+                "TFTP packets of new addresses that were admitted while the table of addresses was full",
                 c.shared,
             ),
-            ("bedplate_pxed_tftp_opened", "TFTP transfers opened", c.opened),
+            ("bedplate_pxed_tftp_opened", "TFTP transfers started", c.opened),
             ("bedplate_pxed_tftp_blocks", "TFTP DATA packets sent", c.blocks),
             (
                 "bedplate_pxed_tftp_acknowledged_bytes",
@@ -201,21 +206,18 @@ impl Sources {
         for (name, help, value) in counters {
             count(encoder, name, help, "", vec![("", value)])?;
         }
-        gauge(encoder, "bedplate_pxed_tftp_active", "TFTP transfers now", "", vec![("", c.active)])?;
-        let outcomes = c.outcomes.iter().map(|(outcome, n)| (outcome_word(*outcome), *n)).collect();
-        count(encoder, "bedplate_pxed_tftp_transfers", "TFTP transfers ended", "outcome", outcomes)?;
+        gauge(encoder, "bedplate_pxed_tftp_active", "TFTP transfers in progress", "", vec![("", c.active)])?;
+        let outcomes = c.outcomes.iter().map(|(outcome, n)| (outcome.label(), *n)).collect();
+        count(encoder, "bedplate_pxed_tftp_transfers", "TFTP transfers finished", "outcome", outcomes)?;
         let malformed = c.malformed.iter().map(|(reason, n)| (reason.label(), *n)).collect();
         count(encoder, "bedplate_pxed_tftp_malformed", "Malformed TFTP packets", "reason", malformed)?;
         let refusals = c.refusals.iter().map(|(reason, n)| (reason.label(), *n)).collect();
-        count(encoder, "bedplate_pxed_tftp_refusals", "TFTP packets that got no transfer", "reason", refusals)
-    }
-}
-
-fn outcome_word(outcome: Outcome) -> &'static str {
-    match outcome {
-        Outcome::Complete => "complete",
-        Outcome::ClientAborted => "client-aborted",
-        Outcome::TimedOut => "timed-out",
-        Outcome::Stopped => "stopped",
+        count(
+            encoder,
+            "bedplate_pxed_tftp_refusals",
+            "TFTP packets that started no transfer",
+            "reason",
+            refusals,
+        )
     }
 }

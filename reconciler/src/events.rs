@@ -62,7 +62,7 @@ impl Collector for Counted {
     fn encode(&self, mut encoder: DescriptorEncoder<'_>) -> Result<(), fmt::Error> {
         let rows = [("written", &self.0.written), ("dropped", &self.0.dropped), ("failed", &self.0.failed)];
         let rows = rows.map(|(result, count)| (vec![("result", result)], count.load(Ordering::Relaxed)));
-        count_rows(&mut encoder, "bedplate_controller_events", "Events by what became of them", rows)
+        count_rows(&mut encoder, "bedplate_controller_events", "Events of this controller", rows)
     }
 }
 

@@ -188,14 +188,14 @@ impl Counters {
             })
         };
         let depth = of(&|waiting| waiting.depth().try_into().unwrap_or(u64::MAX));
-        let help = "Objects that wait to be looked at";
+        let help = "Objects that wait to be reconciled; 0 if this controller does not lead";
         gauge_rows(encoder, "bedplate_controller_queue_depth", help, depth)?;
         let oldest = of(&|waiting| waiting.oldest(now).as_secs());
-        let help = "How long the oldest of them has waited";
+        let help = "Waiting time of the oldest object in the queue; 0 if this controller does not lead";
         gauge_rows(encoder, "bedplate_controller_queue_oldest_seconds", help, oldest)?;
         let heard = self.0.heard.lock().clone();
         let ages = heard.iter().map(|(kind, last)| (vec![("kind", *kind)], last.elapsed().as_secs()));
-        let help = "Since a watch brought its last event or bookmark";
+        let help = "Time since the last event or bookmark of a watch";
         gauge_rows(encoder, "bedplate_controller_watch_age_seconds", help, ages)?;
         let each = Kind::ALL.map(|kind| (kind.as_str(), &self.0.durations[kind as usize]));
         crate::engine::queue::encode_durations(encoder, &each)
@@ -212,25 +212,26 @@ impl Collector for Counters {
                 rows.push((labels, read(&self.0.reconciles[kind as usize][outcome as usize])));
             }
         }
-        let help = "Reconciliations by kind and how they ended";
+        let help = "Reconciliations";
         count_rows(&mut encoder, "bedplate_controller_reconciles", help, rows)?;
         let writes =
             Kind::ALL.map(|kind| (vec![("kind", kind.as_str())], read(&self.0.writes[kind as usize])));
-        count_rows(
-            &mut encoder,
-            "bedplate_controller_writes",
-            "Writes to the API server, by what they are for",
-            writes,
-        )?;
+        count_rows(&mut encoder, "bedplate_controller_writes", "Writes to the API server", writes)?;
         let errors = [(Vec::new(), read(&self.0.watch_errors))];
         count_rows(
             &mut encoder,
             "bedplate_controller_watch_errors",
-            "Watches that failed and began anew",
+            "Watches that failed and were restarted",
             errors,
         )?;
         let leads = vec![("", read(&self.0.leads))];
-        gauge(&mut encoder, "bedplate_controller_leader", "1 while this controller leads", "", leads)?;
+        gauge(
+            &mut encoder,
+            "bedplate_controller_leader",
+            "1 if this controller leads, otherwise 0",
+            "",
+            leads,
+        )?;
         self.0.turns.encode(&mut encoder)?;
         self.encode_queues(&mut encoder)
     }

@@ -50,12 +50,10 @@ pub async fn run(cli: &Cli) -> Result<(), Failure> {
     let lease = (cli.namespace.clone(), LEASE.to_owned());
     let (candidate, tenure) = Candidate::new(access, lease, &cli.instance, FIELD_MANAGER);
     let counters = Counters::default();
-    let mut registry = Registry::default();
-    registry.register_collector(Box::new(counters.clone()));
     let listener = health::bind(cli.listen).await?;
     let running = (&tasks, &liveness, &signals.shutdown());
     let (started, told) = begin(&client, (&tenure, &cli.instance), &counters, running, cli.image_reach());
-    registry.register_collector(Box::new(told));
+    let registry = registry(&counters, told);
     let health = Arc::new(Look { liveness: liveness.clone(), started: started.clone(), tenure });
     tasks.spawn("health", health::serve(listener, health, Arc::new(registry), signals.shutdown()));
     notifier.spawn_watchdog(&tasks, signals.shutdown(), {
@@ -70,6 +68,14 @@ pub async fn run(cli: &Cli) -> Result<(), Failure> {
     while signals.reload_requested().await {}
     notifier.stopping("finishing writes");
     Ok(tasks.drain(DRAIN, signals.hurry()).await?)
+}
+
+/// Metrics of the program: the counters and the counts of its Events.
+fn registry(counters: &Counters, events: events::Counted) -> Registry {
+    let mut registry = Registry::default();
+    registry.register_collector(Box::new(counters.clone()));
+    registry.register_collector(Box::new(events));
+    registry
 }
 
 /// Spawns all that reads and writes for as long as `tenure` lasts, but for the Lease. What is given back is set when everything was read: the
@@ -283,6 +289,10 @@ impl Health for Look {
 }
 
 #[cfg(test)]
+#[path = "../../process/tests/metrics_page/mod.rs"]
+mod metrics_page;
+
+#[cfg(test)]
 mod tests {
     use bedplate_api::configuration::MachineConfiguration;
     use kube::client::Body;
@@ -312,6 +322,26 @@ mod tests {
         Queue::new(kind, &Counters::default()).0
     }
 
+    /// Client of a server that does not answer.
+    fn silent() -> Client {
+        let service = tower::service_fn(|_: http::Request<Body>| {
+            std::future::pending::<Result<http::Response<Body>, kube::Error>>()
+        });
+        Client::new(service, "default")
+    }
+
+    #[tokio::test]
+    async fn scrape_matches_the_page_of_metrics() {
+        let (shutdown, counters) = (CancellationToken::new(), Counters::default());
+        let (tasks, liveness) = (Tasks::new(shutdown.clone()), Liveness::new(shutdown.clone()));
+        let tenure = Tenure::new(watch::channel(None).1);
+        let running = (&tasks, &liveness, &shutdown);
+        let (_, events) = begin(&silent(), (&tenure, "test"), &counters, running, RegistryReach::default());
+        let page = concat!(env!("CARGO_MANIFEST_DIR"), "/../docs/metrics.md");
+        metrics_page::compare(page, "bedplate-controller", &registry(&counters, events));
+        shutdown.cancel();
+    }
+
     #[tokio::test]
     async fn c4_tenure_that_lapses_while_a_queue_is_full_is_noticed() {
         let (configurations, _full) = Queue::new(Kind::Configuration, &Counters::default());
@@ -327,13 +357,9 @@ mod tests {
             later: enqueue::later().0,
         };
         while futures::poll!(unconstrained(Box::pin(queues.configuration("w")))).is_ready() {}
-        let nowhere = tower::service_fn(|_: http::Request<Body>| {
-            std::future::pending::<Result<http::Response<Body>, kube::Error>>()
-        });
-        let client = Client::new(nowhere, "default");
         let (leads, receiver) = watch::channel(None);
         let tenure = Tenure::new(receiver);
-        let world = Arc::new(World::new(client, stores(), tenure.clone(), Counters::default()));
+        let world = Arc::new(World::new(silent(), stores(), tenure.clone(), Counters::default()));
         let task = tokio::spawn(look_at_all(world.clone(), queues, tenure));
         let far = Instant::now() + Duration::from_secs(3600);
         for (until, is_sure) in [(Some(far), true), (None, false), (Some(far), false)] {

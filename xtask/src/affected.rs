@@ -287,11 +287,13 @@ mod tests {
         let workspace = Workspace::read().unwrap();
         let reads = |member: &str, root: &str| workspace.members[member].reads.contains(root);
         for (member, root) in [
+            ("agent", "docs"),
             ("agent", "images"),
             ("api", "docs"),
             ("cli", "README.md"),
             ("cli", "deploy"),
             ("pxed", "docs"),
+            ("reconciler", "docs"),
             ("tests", "systemd"),
             ("xtask", "docs"),
             ("xtask", "oci"),

@@ -425,7 +425,7 @@ fn count(step: &Step, result: &Result<(), ApplyError>, took: Duration) {
         Err(ApplyError::Superseded(_)) => Went::Pending,
         Err(_) => Went::Failed,
     };
-    METRICS.step(step.name(), went, took);
+    METRICS.step(step.label(), went, took);
     if let (Step::Fail { back_to, .. }, Went::Done) = (step, went) {
         METRICS.gate_failed(back_to.is_some());
     }

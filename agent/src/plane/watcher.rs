@@ -179,7 +179,7 @@ fn take(view: &mut View, word: Word) {
         Word::Version(Ok(event)) => return view.take_version(event),
         Word::Operation(Ok(event)) => return view.take_operation(event),
         Word::Taken(watched) => {
-            METRICS.watch(watched.word(), Went::Done);
+            METRICS.watch(watched, Went::Done);
             return view.taken(watched);
         }
         Word::Machine(Err(error)) => (Watched::Machine, error),
@@ -187,7 +187,7 @@ fn take(view: &mut View, word: Word) {
         Word::Version(Err(error)) => (Watched::Version, error),
         Word::Operation(Err(error)) => (Watched::Operations, error),
     };
-    METRICS.watch(watched.word(), Went::Failed);
+    METRICS.watch(watched, Went::Failed);
     let error = why(error);
     if view.failed(watched, error.clone(), now) {
         tracing::warn!(watched = watched.name(), error, "cannot be watched, will be tried again");

@@ -9,6 +9,7 @@ use bedplate_api::id::MachineName;
 use bedplate_api::machine::Hardware;
 use bedplate_api::wire::Seed;
 use bedplate_process::backoff::{Backoff, spread};
+use bedplate_process::counter::Label as _;
 use bedplate_process::exit::chain;
 use bedplate_process::liveness::{Liveness, Pulse};
 use bedplate_process::notify::Notifier;
@@ -26,7 +27,7 @@ use super::retry_after::HeldBack;
 use super::state::{Enrollment, Places, Standing};
 use super::text_pages::give_back;
 use crate::fault::explained;
-use crate::metrics::{METRICS, Went};
+use crate::metrics::{Act, METRICS, Went};
 
 const VERSION: &str = env!("CARGO_PKG_VERSION");
 /// Delay after a failed enrollment, renewal or report.
@@ -238,35 +239,36 @@ impl Agent {
 
     /// Carries an act out. Returns the time of the next turn.
     async fn apply(&mut self, next: Next, now: Timestamp) -> Instant {
-        let (name, index, result) = match next {
+        let (act, index, result) = match next {
             Next::Wait { until, awaited } => return self.wait(until, awaited, now),
             Next::ForgetSeed => {
                 let forgotten = self.places.forget_seed();
                 let failed = forgotten.is_err();
-                self.settle("forget-seed", 0, forgotten.map(|()| Outcome::Done).map_err(ActError::from));
+                self.settle(Act::ForgetSeed, 0, forgotten.map(|()| Outcome::Done).map_err(ActError::from));
                 // Nothing else is done before the secret is gone, but not in a circle either.
                 return Instant::now() + if failed { FORGET_INTERVAL } else { Duration::ZERO };
             }
-            Next::Enroll => ("enroll", 0, self.enroll().await),
-            Next::Renew => ("renew", 1, self.renew().await),
-            Next::Report => ("report", 2, self.report().await),
+            Next::Enroll => (Act::Enroll, 0, self.enroll().await),
+            Next::Renew => (Act::Renew, 1, self.renew().await),
+            Next::Report => (Act::Report, 2, self.report().await),
         };
-        self.settle(name, index, result);
+        self.settle(act, index, result);
         Instant::now()
     }
 
     /// Notes how an act went, and until when it is held back.
-    fn settle(&mut self, act: &'static str, index: usize, result: Result<Outcome, ActError>) {
+    fn settle(&mut self, counted: Act, index: usize, result: Result<Outcome, ActError>) {
         let went = match &result {
             Ok(Outcome::Done) => Went::Done,
             Ok(Outcome::Pending { .. }) => Went::Pending,
             Err(_) => Went::Failed,
         };
-        METRICS.act(act, went, Timestamp::now());
+        METRICS.act(counted, went, Timestamp::now());
+        let act = counted.word();
         let wait = match result {
             Ok(Outcome::Done) => {
                 self.failures[index] = 0;
-                if act == "report" {
+                if counted == Act::Report {
                     tracing::debug!(act, "done");
                     // What follows is mostly rest.
                     if let Err(error) = give_back() {

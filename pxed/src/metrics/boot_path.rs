@@ -50,17 +50,22 @@ impl Source {
     fn encode_connections(&self, encoder: &mut DescriptorEncoder<'_>) -> fmt::Result {
         let listeners = [("http", &self.counters.plain), ("https", &self.counters.agents)];
         let accepted = listeners.map(|(name, c)| (vec![("listener", name)], read(&c.accepted)));
-        let help = "Connections accepted, those refused at once included";
+        let help = "Connections accepted, including those refused immediately";
         count_rows(encoder, "bedplate_pxed_http_connections_accepted", help, accepted)?;
         let open = listeners.map(|(name, c)| (vec![("listener", name)], c.open.now()));
-        gauge_rows(encoder, "bedplate_pxed_http_connections", "Connections now", open)?;
+        gauge_rows(encoder, "bedplate_pxed_http_connections", "Open connections", open)?;
         let cut = listeners.into_iter().flat_map(|(name, c)| {
             c.cut.all().map(move |(why, n)| (vec![("listener", name), ("reason", why)], n))
         });
         let help = "Connections refused or cut off";
         count_rows(encoder, "bedplate_pxed_http_connections_refused", help, cut)?;
         let sent = listeners.map(|(name, c)| (vec![("listener", name)], read(&c.sent_bytes)));
-        count_rows(encoder, "bedplate_pxed_http_sent_bytes", "Bytes handed to the kernel", sent)
+        count_rows(
+            encoder,
+            "bedplate_pxed_http_sent_bytes",
+            "Bytes handed to the kernel, including headers and TLS",
+            sent,
+        )
     }
 
     fn encode_requests(&self, encoder: &mut DescriptorEncoder<'_>) -> fmt::Result {
@@ -68,29 +73,42 @@ impl Source {
         let requests = c.requests().map(|(route, class, n)| (vec![("route", route), ("status", class)], n));
         count_rows(encoder, "bedplate_pxed_http_requests", "Requests to the plain listener", requests)?;
         let streams = vec![("sending", c.sending.now()), ("queued", c.queued.now())];
-        gauge(encoder, "bedplate_pxed_http_streams", "Root images on their way", "state", streams)?;
+        gauge(
+            encoder,
+            "bedplate_pxed_http_streams",
+            "Root images that are sent or queued",
+            "state",
+            streams,
+        )?;
         let refused = vec![("", read(&c.streams_refused))];
-        let help = "Root images refused because their boot receives its own already";
+        let help = "Root images refused because the boot receives one already";
         count(encoder, "bedplate_pxed_http_streams_refused", help, "", refused)?;
         let refused = vec![("", read(&self.counters.leases.refused))];
-        let help = "Requests for a script or seed from an address not leased to the boot's Machine";
+        let help =
+            "Requests for a script or seed from an address that is not leased to the Machine of the boot";
         count(encoder, "bedplate_pxed_http_address_refused", help, "", refused)?;
         let seeds = c.seeds.all().collect();
         count(encoder, "bedplate_pxed_seeds", "Requests for the seed of a boot", "result", seeds)?;
         let open = u64::try_from(self.boots.open_now()).unwrap_or(u64::MAX);
-        gauge(encoder, "bedplate_pxed_boots_open", "Boots whose URLs are good", "", vec![("", open)])
+        gauge(encoder, "bedplate_pxed_boots_open", "Boots whose URLs are valid", "", vec![("", open)])
     }
 
     fn encode_agents(&self, encoder: &mut DescriptorEncoder<'_>) -> fmt::Result {
         let c = &self.counters.enroll;
         let enrollments = c.enrollments.all().collect();
-        count(encoder, "bedplate_pxed_enrollments", "Requests to enroll", "result", enrollments)?;
+        count(encoder, "bedplate_pxed_enrollments", "Enrollment requests", "result", enrollments)?;
         let renewals = c.renewals.all().collect();
-        count(encoder, "bedplate_pxed_renewals", "Requests to renew a certificate", "result", renewals)?;
+        count(encoder, "bedplate_pxed_renewals", "Certificate renewal requests", "result", renewals)?;
         let reports = c.reports.all().collect();
         count(encoder, "bedplate_pxed_agent_reports", "Reports of agents", "result", reports)?;
         let refusals = c.refusals.all().collect();
-        count(encoder, "bedplate_pxed_agent_refusals", "Refusals of agents", "reason", refusals)
+        count(
+            encoder,
+            "bedplate_pxed_agent_refusals",
+            "Requests of agents that were refused",
+            "reason",
+            refusals,
+        )
     }
 
     fn encode_images(&self, encoder: &mut DescriptorEncoder<'_>) -> fmt::Result {
@@ -98,6 +116,6 @@ impl Source {
         let fetches = c.fetches.all().collect();
         count(encoder, "bedplate_pxed_image_fetches", "Fetches of images", "result", fetches)?;
         let bytes = vec![("", read(&c.cached_bytes))];
-        gauge(encoder, "bedplate_pxed_image_cache_bytes", "Bytes in the image cache", "", bytes)
+        gauge(encoder, "bedplate_pxed_image_cache_bytes", "Size of the image cache", "", bytes)
     }
 }

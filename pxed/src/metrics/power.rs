@@ -9,7 +9,7 @@ use prometheus_client::encoding::DescriptorEncoder;
 use prometheus_client::metrics::MetricType;
 
 use crate::power::Counters;
-use bedplate_process::family::{count, count_rows, gauge};
+use bedplate_process::family::{count, count_rows, describe, gauge};
 
 /// Where power counts.
 pub struct Source {
@@ -25,28 +25,28 @@ impl Source {
         let operations = c.operations();
         let operations =
             operations.map(|(name, result, n)| (vec![("operation", name), ("result", result)], n));
-        let help = "Power operations that ended";
+        let help = "Power operations that finished";
         count_rows(encoder, "bedplate_pxed_power_operations", help, operations)?;
         self.encode_calls(encoder)?;
-        let help = "What BMCs did not do";
+        let help = "BMC requests that failed";
         count(encoder, "bedplate_pxed_bmc_failures", help, "reason", c.failures.all().collect())?;
-        let help = "BMCs by the state of their breaker";
+        let help = "BMCs by state of their circuit breaker";
         gauge(encoder, "bedplate_pxed_bmc_breakers", help, "state", c.breakers().collect())?;
-        let help = "Power operations that are known and not finished";
+        let help = "Power operations that are not finished";
         gauge(encoder, "bedplate_pxed_power_queue_depth", help, "", vec![("", read(&c.queue))])?;
         let leads = u64::from((self.leads)());
         gauge(
             encoder,
             "bedplate_pxed_leader",
-            "Whether this pxed drives the BMCs of its site",
+            "1 if this pxed is the power leader of its site, otherwise 0",
             "",
             vec![("", leads)],
         )
     }
 
     fn encode_calls(&self, encoder: &mut DescriptorEncoder<'_>) -> fmt::Result {
-        let (name, help) = ("bedplate_pxed_bmc_call_duration_seconds", "How long calls of BMCs took");
-        let mut family = encoder.encode_descriptor(name, help, None, MetricType::Histogram)?;
+        let (name, help) = ("bedplate_pxed_bmc_call_duration_seconds", "Duration of BMC calls");
+        let mut family = describe(encoder, name, help, MetricType::Histogram)?;
         for (word, protocol) in [("redfish", BmcProtocol::Redfish), ("ipmi", BmcProtocol::Ipmi)] {
             let now = self.counters.calls(protocol).now();
             let labels = [("protocol", word)];

@@ -1,6 +1,8 @@
-//! A scrape, over TCP and as the document lists it.
+//! A scrape, over TCP and as docs/metrics.md lists it.
 
-use std::collections::BTreeSet;
+#[path = "../../../process/tests/metrics_page/mod.rs"]
+mod metrics_page;
+
 use std::sync::atomic::Ordering;
 
 use bedplate_process::health;
@@ -133,44 +135,9 @@ async fn what_was_asked_for_is_counted_at_the_next_scrape() {
     shown.await.unwrap().unwrap();
 }
 
-/// `name{label,label}` of everything in a scrape.
-fn exposed(text: &str) -> BTreeSet<String> {
-    // Of a histogram the sum stands for its three kinds of samples.
-    let shown = |line: &&str| {
-        !line.starts_with('#') && !line.contains("_seconds_bucket") && !line.contains("_seconds_count")
-    };
-    let samples = text.lines().filter(shown);
-    let described = samples.map(|line| {
-        let name = line.split(['{', ' ']).next().unwrap();
-        let labels: Vec<_> = line.split_once('{').map_or_else(Vec::new, |(_, rest)| {
-            let rest = rest.rsplit_once('}').unwrap().0;
-            rest.split(',').map(|pair| pair.split_once('=').unwrap().0).collect()
-        });
-        let name = name.strip_prefix("bedplate_pxed_").unwrap_or(name);
-        let name = name.strip_suffix("_sum").unwrap_or(name);
-        if labels.is_empty() { name.to_owned() } else { format!("{name}{{{}}}", labels.join(",")) }
-    });
-    described.collect()
-}
-
-/// The same from the document's table.
-fn documented(text: &str) -> BTreeSet<String> {
-    let section = text.split("## Metrics").nth(1).unwrap().split("\n## ").next().unwrap();
-    let rows = section.lines().filter(|line| line.starts_with("| `"));
-    let names = rows.flat_map(|row| row.split('|').nth(1).unwrap().split('`').skip(1).step_by(2));
-    names.map(str::to_owned).collect()
-}
-
 #[tokio::test]
-async fn every_metric_is_in_the_document_and_nothing_else_is() {
+async fn scrape_matches_the_page_of_metrics() {
     let rig = Rig::new();
-    let mut text = String::new();
-    prometheus_client::encoding::text::encode(&mut text, &registry(sources(&rig))).unwrap();
-    let path = std::path::Path::new(env!("CARGO_MANIFEST_DIR")).join("../docs/operations.md");
-    let document = std::fs::read_to_string(path).unwrap();
-    let (exposed, documented) = (exposed(&text), documented(&document));
-    let missing: Vec<_> = exposed.difference(&documented).collect();
-    let made_up: Vec<_> = documented.difference(&exposed).collect();
-    assert!(missing.is_empty(), "not in docs/operations.md: {missing:?}");
-    assert!(made_up.is_empty(), "in docs/operations.md, and nowhere else: {made_up:?}");
+    let page = concat!(env!("CARGO_MANIFEST_DIR"), "/../docs/metrics.md");
+    metrics_page::compare(page, "pxed", &registry(sources(&rig)));
 }

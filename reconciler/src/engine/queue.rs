@@ -5,9 +5,9 @@ use std::fmt;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::{Duration, Instant};
 
+use bedplate_process::family::describe;
 use prometheus_client::encoding::DescriptorEncoder;
 use prometheus_client::metrics::MetricType;
-use prometheus_client::registry::Unit;
 
 /// Upper bounds of the histogram, in milliseconds; one more is beyond all.
 const BOUNDS: [u64; 9] = [1, 5, 10, 50, 100, 500, 1000, 5000, 10_000];
@@ -59,10 +59,10 @@ pub(crate) fn encode_durations(
     each: &[(&str, &Durations)],
 ) -> fmt::Result {
     let (name, help) = (
-        "bedplate_controller_reconcile_duration",
-        "How long one look at an object takes, its writes included",
+        "bedplate_controller_reconcile_duration_seconds",
+        "Duration of one reconciliation, including its writes",
     );
-    let mut family = encoder.encode_descriptor(name, help, Some(&Unit::Seconds), MetricType::Histogram)?;
+    let mut family = describe(encoder, name, help, MetricType::Histogram)?;
     for (kind, durations) in each {
         let counts = durations.counts.iter().map(|count| count.load(Ordering::Relaxed));
         let bounds = BOUNDS.iter().map(|bound| Duration::from_millis(*bound).as_secs_f64()).chain([f64::MAX]);

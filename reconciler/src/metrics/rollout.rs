@@ -81,10 +81,10 @@ impl Turns {
                 rows.push((vec![("step", turn.as_str()), ("result", result)], read(&counts[turn as usize])));
             }
         }
-        let help = "Steps of rolling updates; drain: looks at the Pods of a Node";
+        let help = "Steps of rolling updates";
         count_rows(encoder, "bedplate_controller_rollout_steps", help, rows)?;
         let rows = Eviction::ALL
             .map(|eviction| (vec![("result", eviction.as_str())], read(&self.evictions[eviction as usize])));
-        count_rows(encoder, "bedplate_controller_evictions", "Evictions of Pods by what came of them", rows)
+        count_rows(encoder, "bedplate_controller_evictions", "Evictions of Pods", rows)
     }
 }

@@ -45,13 +45,13 @@ async fn a_clock_that_is_set_back_holds_no_act_back_longer_than_its_own_wait() {
     let mut agent = agent(directory.path());
     agent.adopt(Some(Enrollment { not_before: now - hour * 48, ..enrollment(now) }));
     assert_eq!(next(&agent, now), Next::Report);
-    agent.settle("report", 2, Ok(Outcome::Done));
+    agent.settle(Act::Report, 2, Ok(Outcome::Done));
     agent.last_report = Some(now);
     assert!(matches!(next(&agent, now), Next::Wait { .. }));
     assert_eq!(next(&agent, now - hour * 3), Next::Report, "the last report is one of the future");
     agent.adopt(Some(enrollment(now)));
     assert_eq!(next(&agent, now + hour), Next::Renew);
-    agent.settle("renew", 1, failed());
+    agent.settle(Act::Renew, 1, failed());
     assert_ne!(next(&agent, now + hour), Next::Renew, "it failed just now");
     tokio::time::advance(Duration::from_secs(2)).await;
     assert_eq!(next(&agent, now + hour - SignedDuration::from_mins(30)), Next::Renew);
@@ -66,7 +66,7 @@ async fn a_renewal_that_the_cluster_does_not_take_either_is_not_repeated_at_once
     agent.last_report = Some(now);
     agent.disowned = true;
     assert_eq!(next(&agent, now), Next::Renew);
-    agent.settle("renew", 1, Ok(Outcome::Done));
+    agent.settle(Act::Renew, 1, Ok(Outcome::Done));
     assert_ne!(next(&agent, now), Next::Renew);
     tokio::time::advance(DISOWNED * 2).await;
     assert_eq!(next(&agent, now), Next::Renew);
@@ -82,7 +82,7 @@ async fn refused_report_is_retried_within_two_seconds() {
         assert_eq!(next(&agent, now), Next::Report);
         let text = String::new;
         let refused = AskServerError::Refused { what: text(), status, reason: text(), message: text() };
-        agent.settle("report", 2, Err(ActError::Cluster(refused)));
+        agent.settle(Act::Report, 2, Err(ActError::Cluster(refused)));
         assert!(matches!(next(&agent, now), Next::Wait { .. }), "{status}");
         tokio::time::advance(Duration::from_secs(2)).await;
         assert_eq!(next(&agent, now), Next::Report, "{status}");
