@@ -119,10 +119,12 @@ impl Boots {
         if !gone.is_empty() {
             store.write_behind(gone)?;
         }
+        let dirty = recover(&table, &seeds, &*tell, now);
         let (openings, unknown_openings) = (Allowances::default(), Allowances::default());
         let asked_again = Allowances::default();
         let log = LogPace::default();
-        let (dirty, wake) = (Lock::default(), Notify::new());
+        let (dirty, wake) = (Lock::new(dirty), Notify::new());
+        wake.notify_one();
         let inner = Inner {
             table,
             seeds,
@@ -411,6 +413,21 @@ impl Boots {
         }
         self.flush(Timestamp::now());
     }
+}
+
+/// Completes writes that a crash separated. The order is enrollment, timeline, status. Returns the owners whose timeline must be written to
+/// the status.
+fn recover(table: &table::Table, seeds: &Seeds, tell: &dyn Tell, now: Timestamp) -> HashSet<Owner> {
+    for (id, owner) in seeds.enrolled() {
+        table.timeline(&owner, |timeline| {
+            timeline.has(id) && timeline.stage < Stage::Enrolled && timeline.reached(Stage::Enrolled, now)
+        });
+    }
+    let is_stale = |owner: &Owner| {
+        let timeline = table.timeline(owner, |timeline| timeline.clone());
+        owner.machine().zip(timeline).is_some_and(|(machine, timeline)| !tell.is_shown(machine, &timeline))
+    };
+    table.owners().into_iter().filter(is_stale).collect()
 }
 
 /// Whether the store needs to know that a boot's URLs are good for longer: about once a minute, however often they are asked for, and by however

@@ -235,6 +235,15 @@ impl Seeds {
         self.taken.lock().by_boot.keys().chain(self.unreadable.iter()).copied().collect()
     }
 
+    /// Returns the boots whose host has enrolled, with their owners.
+    pub(super) fn enrolled(&self) -> Vec<(BootId, Owner)> {
+        let has_certificate =
+            |seed: &Taken| seed.claim.as_ref().is_some_and(|claim| claim.certificate.is_some());
+        let kept = self.taken.lock();
+        let enrolled = kept.by_boot.iter().filter(|(_, seed)| has_certificate(seed));
+        enrolled.map(|(id, seed)| (*id, seed.owner.clone())).collect()
+    }
+
     /// Returns the owner of a boot whose seed has gone out.
     pub fn owner(&self, id: BootId) -> Option<Owner> {
         self.taken.lock().by_boot.get(&id).map(|seed| seed.owner.clone())

@@ -102,6 +102,15 @@ impl Tell for Teller {
         }
     }
 
+    fn is_shown(&self, machine: &MachineName, timeline: &Timeline) -> bool {
+        // Text is compared: a status from the store has microseconds.
+        let text = |boot: Option<&BootStatus>| serde_json::to_string(&boot).unwrap_or_default();
+        let expected = text(Some(&boot_status(timeline)));
+        let shown = self.registry.read(machine, |status| text(status.boot.as_ref()) == expected);
+        // A Machine without a status may be deleted.
+        shown.unwrap_or(true)
+    }
+
     fn unproven(&self, machine: &MachineName, timeline: &Timeline, now: Timestamp) {
         self.timeline(machine, timeline, now);
     }
@@ -278,6 +287,26 @@ mod tests {
         let later = now + SignedDuration::from_secs(10);
         rig.boots().reached(&record(second), Stage::Script, later);
         assert_eq!(shown(later), Some(second.public_id()), "it has read the boot's URL since");
+    }
+
+    #[tokio::test]
+    async fn status_that_was_read_from_the_store_shows_its_timeline() {
+        let (rig, now) = (Rig::new(), Timestamp::now());
+        let name: MachineName = "node1".parse().unwrap();
+        let teller = || Teller {
+            registry: rig.registry.clone(),
+            machines: rig.machines.clone(),
+            heard: rig.heard.clone(),
+        };
+        let (id, owner) = (rig.open(1), rig.opening(1).owner);
+        let is_shown = || teller().is_shown(&name, &rig.boots().timeline(&owner).unwrap());
+        assert!(is_shown(), "a Machine without a status");
+        rig.boots().flush(now);
+        let kept = serde_json::to_string(&rig.registry.get(&name).unwrap()).unwrap();
+        rig.registry.update(&name, |status| *status = serde_json::from_str(&kept).unwrap());
+        assert!(is_shown(), "{kept}");
+        rig.boots().reached(&rig.boots().get(id, now).unwrap().record(), Stage::Script, now);
+        assert!(!is_shown(), "{kept}");
     }
 
     #[tokio::test]

@@ -14,6 +14,11 @@ pub trait Tell: Send + Sync + 'static {
     /// A machine's timeline has changed, or its boot has stopped.
     fn timeline(&self, machine: &MachineName, timeline: &Timeline, now: Timestamp);
 
+    /// Returns true if the status shows this timeline. The timeline is written before the status, so a crash can separate them.
+    fn is_shown(&self, _machine: &MachineName, _timeline: &Timeline) -> bool {
+        true
+    }
+
     /// Reports that an attempt of a machine has sent packets and fetched nothing yet. Called repeatedly in this state: whether the attempt is shown depends
     /// on what is heard of the host meanwhile.
     fn unproven(&self, _machine: &MachineName, _timeline: &Timeline, _now: Timestamp) {}

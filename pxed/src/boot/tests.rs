@@ -5,7 +5,7 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 use futures::FutureExt as _;
 
 use super::*;
-use crate::boot::issued_seeds::TakeSeedError;
+use crate::boot::issued_seeds::{TakeSeedError, hash};
 use crate::boot_policy::HoldCause;
 use crate::http::tests::until;
 use crate::store::tests::Held;
@@ -228,7 +228,6 @@ async fn seed_is_served_after_its_mark_is_on_disk() {
 
 #[tokio::test]
 async fn token_is_claimed_and_answered_after_each_write_is_on_disk() {
-    use crate::boot::issued_seeds::hash;
     let directory = tempfile::tempdir().unwrap();
     let boots = boots(&directory);
     let id = boots.open(&opening(1, 7), at(0)).unwrap();
@@ -351,7 +350,6 @@ async fn kept_seeds_of_one_owner_are_bounded() {
 
 #[tokio::test]
 async fn claimed_seed_stays_while_unclaimed_ones_come_and_go() {
-    use crate::boot::issued_seeds::hash;
     let directory = tempfile::tempdir().unwrap();
     let boots = boots(&directory);
     let (owner, key) = (opening(1, 0).owner, hash("key"));
@@ -427,6 +425,71 @@ impl Tell for Counting {
     ) {
         self.asked.fetch_add(1, Ordering::Relaxed);
     }
+}
+
+/// A status that shows one stage.
+#[derive(Default)]
+struct Shown(Lock<Option<Stage>>);
+
+impl Tell for Shown {
+    fn timeline(&self, _: &bedplate_api::id::MachineName, timeline: &Timeline, _: Timestamp) {
+        *self.0.lock() = Some(timeline.stage);
+    }
+    fn is_shown(&self, _: &bedplate_api::id::MachineName, timeline: &Timeline) -> bool {
+        *self.0.lock() == Some(timeline.stage)
+    }
+    fn seed_asked_again(
+        &self,
+        _: &bedplate_api::id::MachineName,
+        _: BootId,
+        _: std::net::IpAddr,
+        _: Timestamp,
+    ) {
+    }
+}
+
+/// Restarts with a status that shows `before`, and waits until it shows `after`.
+async fn restart_shows(directory: &tempfile::TempDir, before: Stage, after: Stage) {
+    let tell = Arc::new(Shown(Lock::new(Some(before))));
+    let boots = boots_that_tell(directory, tell.clone());
+    let shutdown = CancellationToken::new();
+    let running = tokio::spawn(boots.run(Pulse::unwatched(), shutdown.clone()));
+    until(|| *tell.0.lock() == Some(after)).await;
+    shutdown.cancel();
+    running.await.unwrap();
+    assert_eq!(*tell.0.lock(), Some(after));
+}
+
+#[tokio::test]
+async fn stage_that_a_crash_kept_from_the_status_is_in_it_after_a_restart() {
+    let directory = tempfile::tempdir().unwrap();
+    // The boot is recent: the loop reports a stopped one in any case.
+    let (boots, now) = (boots(&directory), Timestamp::now());
+    let id = boots.open(&opening(1, 1), now).unwrap();
+    boots.reached(&boots.get(id, now).unwrap().record(), Stage::Userspace, now);
+    boots.flush(now);
+    boots.inner.store.answers().await.unwrap();
+    drop(boots);
+    restart_shows(&directory, Stage::Script, Stage::Userspace).await;
+}
+
+#[tokio::test]
+async fn enrollment_that_was_answered_before_a_crash_ends_its_boot_after_it() {
+    let directory = tempfile::tempdir().unwrap();
+    let id = {
+        let boots = boots(&directory);
+        let id = boots.open(&opening(1, 1), at(0)).unwrap();
+        boots.seeds().take(&boots.get(id, at(1)).unwrap(), at(2)).await.unwrap();
+        boots.seeds().claim(id, hash("key")).await.unwrap();
+        boots.reached(&boots.get(id, at(1)).unwrap().record(), Stage::Userspace, at(2));
+        boots.flush(at(2));
+        boots.inner.store.answers().await.unwrap();
+        id
+    };
+    // A key without a certificate has not enrolled.
+    restart_shows(&directory, Stage::Userspace, Stage::Userspace).await;
+    boots(&directory).seeds().answer(id, "PEM", Vec::new()).await.unwrap();
+    restart_shows(&directory, Stage::Userspace, Stage::Enrolled).await;
 }
 
 #[test]
