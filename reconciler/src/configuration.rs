@@ -4,7 +4,6 @@
 //! leaves whole: the finalizer before the first version, a version before its number in the status, that before it is let go. A step
 //! that fails keeps none from being done that does not depend on it.
 
-pub mod conditions;
 mod plan;
 mod template;
 
@@ -22,7 +21,6 @@ use jiff::Timestamp;
 use kube::api::PostParams;
 use kube::runtime::reflector::ObjectRef;
 use kube::{Api, ResourceExt};
-use serde_json::{Value, json};
 
 pub use self::plan::{Plan, Refused, Rolls, plan};
 use crate::cache::index::Index;
@@ -30,7 +28,7 @@ use crate::context::World;
 use crate::engine::write::{
     self, FIELD_MANAGER, Failed, WriteError, apply_status, ask, called, set_finalizer,
 };
-use crate::image;
+use crate::image::status_of;
 use crate::metrics::Kind;
 use crate::rollout::{self, Clocks};
 
@@ -224,19 +222,6 @@ async fn make(
     };
     tracing::info!(version = name, step, ok = written.is_ok(), "a version is written");
     written.map(drop)
-}
-
-/// What is ours of a version's status, whole: what an apply leaves out is taken away.
-pub fn status_of(version: &MachineConfigurationVersion, deployed: bool, machines: i32) -> Value {
-    let status = version.status.clone().unwrap_or_default();
-    let mut body = json!({ "deployed": deployed, "machines": machines });
-    image::describe(&mut body, version, Timestamp::now());
-    if let Some(time) = status.deployed_time {
-        body["deployedTime"] = json!(time);
-    } else if deployed {
-        body["deployedTime"] = json!(k8s_openapi::apimachinery::pkg::apis::meta::v1::Time(Timestamp::now()));
-    }
-    body
 }
 
 /// Lets go what is being deleted and really held by nobody. `known`: the highest number that stands in the configuration's status; one

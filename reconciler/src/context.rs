@@ -20,15 +20,17 @@ use kube::api::ListParams;
 use kube::runtime::reflector::{ObjectRef, Store};
 use kube::{Api, Client, ResourceExt};
 
+use crate::cache::claims::RecentClaims;
+use crate::cache::drains;
+use crate::cache::heartbeats::Heard;
 use crate::cache::index::{Index, Known};
-use crate::csr::{Open, RecentClaims};
+use crate::cache::open_requests::Open;
+use crate::cache::operations::Whose;
+use crate::cache::waits::Waits;
 use crate::engine::write::{WriteError, ask};
 use crate::events::News;
 use crate::metrics::Counters;
-use crate::node::drain;
-use crate::operation::Whose;
 use crate::reach::RegistryReach;
-use crate::rollout::{Heard, Waits};
 
 /// Between two looks whether a store is whole.
 const LOOK: Duration = Duration::from_millis(200);
@@ -145,7 +147,7 @@ pub struct World {
     /// Where registries may be.
     pub reach: Arc<RegistryReach>,
     /// What is known of drains beside the objects.
-    pub drains: drain::Memory,
+    pub drains: drains::Memory,
     /// Addresses of the API server and the Services, which were read last.
     pub claims: RecentClaims,
     /// Versions that are being given to Machines now: the stores do not show it yet. Each by a number of its own, for two may be given to
@@ -163,7 +165,7 @@ impl World {
             counters,
             news: News::nowhere(),
             reach: Arc::default(),
-            drains: drain::Memory::default(),
+            drains: drains::Memory::default(),
             claims: RecentClaims::default(),
             giving: Lock::default(),
         }

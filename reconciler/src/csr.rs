@@ -6,8 +6,6 @@
 
 mod decide;
 mod holders;
-mod open;
-mod recent;
 mod serving;
 
 use std::sync::Arc;
@@ -25,8 +23,6 @@ use kube::api::PostParams;
 use kube::{Api, ResourceExt};
 
 use self::decide::Verdict;
-pub use self::holders::RecentClaims;
-pub use self::open::Open;
 use crate::context::World;
 use crate::engine::write::{FIELD_MANAGER, WriteError, ask, called};
 use crate::metrics::Kind;

@@ -17,9 +17,9 @@ use crate::context::Stores;
 use crate::engine::debounce::Coalescer;
 use crate::image;
 use crate::metrics::{Counters, Kind};
-use crate::operation::is_finished;
 use crate::version::is_leaving;
 use crate::{deletion, rollout};
+use bedplate_rules::operation::is_finished;
 
 /// Changes that wait in a queue; who tells them waits too when there are more.
 const QUEUE: usize = 1024;

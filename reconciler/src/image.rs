@@ -25,7 +25,6 @@ use jiff::Timestamp;
 use kube::{Api, ResourceExt};
 use serde_json::json;
 
-use crate::configuration::status_of;
 use crate::context::World;
 use crate::engine::write::{WriteError, apply_status};
 use crate::metrics::Kind;
@@ -214,7 +213,7 @@ fn answered(
 }
 
 /// Adds to the status of a version, which is written as a whole: its image as far as the version has it, and `Ready`.
-pub fn describe(body: &mut serde_json::Value, version: &MachineConfigurationVersion, now: Timestamp) {
+fn describe(body: &mut serde_json::Value, version: &MachineConfigurationVersion, now: Timestamp) {
     if let Some(status) = version.status.as_ref().filter(|_| is_tag(&version.spec.template.image)) {
         if let Some(digest) = &status.image_digest {
             body["imageDigest"] = json!(digest);
@@ -227,6 +226,19 @@ pub fn describe(body: &mut serde_json::Value, version: &MachineConfigurationVers
         body["observedGeneration"] = json!(ready.observed_generation);
         body["conditions"] = json!([ready]);
     }
+}
+
+/// Returns the controller's part of a version's status, whole: server-side apply removes the fields that it omits.
+pub fn status_of(version: &MachineConfigurationVersion, deployed: bool, machines: i32) -> serde_json::Value {
+    let status = version.status.clone().unwrap_or_default();
+    let mut body = json!({ "deployed": deployed, "machines": machines });
+    describe(&mut body, version, Timestamp::now());
+    if let Some(time) = status.deployed_time {
+        body["deployedTime"] = json!(time);
+    } else if deployed {
+        body["deployedTime"] = json!(k8s_openapi::apimachinery::pkg::apis::meta::v1::Time(Timestamp::now()));
+    }
+    body
 }
 
 #[cfg(test)]

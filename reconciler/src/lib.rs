@@ -10,13 +10,16 @@
 pub mod cache;
 pub mod cli;
 pub mod configuration;
+pub mod configuration_conditions;
 pub mod context;
+pub mod cordon;
 pub mod csr;
 pub mod deletion;
 pub mod elapsed;
 pub mod engine;
 pub mod enqueue;
 pub mod events;
+pub(crate) mod foreign_node;
 pub mod image;
 pub mod machine;
 pub mod metrics;

@@ -21,10 +21,10 @@ use kube::runtime::reflector::ObjectRef;
 use kube::{Api, ResourceExt};
 use serde_json::json;
 
-pub use self::plan::{NodeSeen, Plan, Status, foreign, plan};
-use crate::configuration::status_of;
+pub use self::plan::{NodeSeen, Plan, Status, plan};
 use crate::context::World;
 use crate::engine::write::{WriteError, apply_annotations, apply_status};
+use crate::image::status_of;
 use crate::metrics::Kind;
 
 /// Makes one Machine's fields as they ought to be.

@@ -1,4 +1,3 @@
 //! Nodes: cordon and drain, for rolling updates and for deleted Machines.
 
-pub mod cordon;
 pub mod drain;

@@ -19,11 +19,11 @@ use kube::runtime::reflector::ObjectRef;
 use kube::{Api, ResourceExt};
 
 pub use self::fan_out::FINALIZER;
-pub use self::plan::{Plan, Seen, Since, is_finished, parent_of, plan, state};
-pub use crate::cache::operations::Whose;
+pub use self::plan::{Plan, Seen, parent_of, plan};
 use crate::context::World;
 use crate::engine::write::{self, Failed, WriteError, apply_labels, apply_status};
 use crate::metrics::Kind;
+use bedplate_rules::operation::{is_finished, state};
 
 /// Makes what is ours of one operation as it ought to be; says when it is to be looked at again.
 ///

@@ -14,7 +14,6 @@ mod events;
 mod observe;
 mod plan;
 mod recheck;
-mod waits;
 
 use std::collections::BTreeSet;
 use std::sync::Arc;
@@ -35,14 +34,13 @@ pub use self::changes::{NodeWeights, Weights};
 pub use self::conditions::standing;
 pub use self::observe::{Clocks, Failure, Member, Nodes, Place, Rollout, Skip, judge};
 pub use self::plan::{Step, allowed, limit, plan, settings};
-pub use self::waits::{Wait, Waits, is_late};
-pub use crate::cache::heartbeats::Heard;
+pub use crate::cache::waits::{Wait, is_late};
 use crate::context::{Stores, World};
+pub use crate::cordon::Purpose;
+use crate::cordon::{Cordon, Failed, GivenUp, cordon_of};
 use crate::engine::write::{self, WriteError};
 use crate::machine;
 use crate::metrics::Turn;
-pub use crate::node::cordon::Purpose;
-use crate::node::cordon::{Cordon, Failed, GivenUp, cordon_of};
 use crate::node::drain::{self, Left};
 
 /// Between two looks at one that goes on, if nothing changes before: whether an agent is heard.
@@ -286,7 +284,7 @@ impl Actor<'_> {
             return Ok(Some(Left { awaits: String::new(), blocked: None, after: Duration::ZERO }));
         };
         // What stands there was asked to leave; who never was, by a controller that was away or busy, is asked first.
-        let awaits = node.annotations().get(crate::node::cordon::DRAIN_PENDING);
+        let awaits = node.annotations().get(crate::cordon::DRAIN_PENDING);
         if let Some(awaits) = awaits.filter(|_| !left.is_positive()) {
             let message = format!("not drained within {} s: {awaits}", drain.limit.as_secs());
             return self.give_up(&node, version, GivenUp::DrainTimedOut, &message).await;
@@ -383,7 +381,7 @@ impl Actor<'_> {
     }
 
     fn failed(&self, version: &str, reason: GivenUp, message: &str) -> Failed {
-        let (version, message) = (version.to_owned(), crate::node::cordon::cut(message));
+        let (version, message) = (version.to_owned(), crate::cordon::cut(message));
         Failed { version, generation: self.rollout.generation, reason, message }
     }
 

@@ -22,8 +22,9 @@ use crate::context::Stores;
 use crate::engine::store::{Seen, watch};
 use crate::enqueue::{Queues, weighs};
 use crate::metrics::Counters;
-use crate::operation::{is_finished, parent_of};
+use crate::operation::parent_of;
 use crate::{csr, rollout};
+use bedplate_rules::operation::is_finished;
 
 /// The ends of the stores that watches write to.
 pub struct Writers {

@@ -9,7 +9,7 @@ use std::sync::Arc;
 use bedplate_api::configuration::MachineConfiguration;
 use bedplate_api::machine::Machine;
 use bedplate_api::version::MachineConfigurationVersion;
-use bedplate_reconciler::node::cordon::{DRAIN_FAILED, DRAIN_STARTED, Failed, GivenUp};
+use bedplate_reconciler::cordon::{DRAIN_FAILED, DRAIN_STARTED, Failed, GivenUp};
 use bedplate_reconciler::rollout::{Clocks, Purpose, Rollout, Step, Wait, judge, plan, settings, standing};
 use k8s_openapi::api::core::v1::Node;
 use proptest::prelude::*;

@@ -1,16 +1,26 @@
-//! End of a MachineOperation: state, reason and conditions, which are written together.
+//! State of a MachineOperation, and its end: state, reason and conditions, which are written together.
 //!
 //! Pure. Called by each program that ends operations: the agent, pxed, bedplate-controller.
 
 use bedplate_api::condition::set_derived;
 use bedplate_api::machine::Time;
-use bedplate_api::operation::{MachineOperationStatus, OperationState, condition_type};
+use bedplate_api::operation::{MachineOperation, MachineOperationStatus, OperationState, condition_type};
 use jiff::Timestamp;
 
 /// Maximum number of characters of `status.reason`.
 const MAX_REASON_CHARACTERS: usize = 63;
 /// Maximum number of characters of `status.message`.
 const MAX_MESSAGE_CHARACTERS: usize = 4096;
+
+/// Returns the state of an operation.
+pub fn state(operation: &MachineOperation) -> Option<OperationState> {
+    operation.status.as_ref().and_then(|status| status.state)
+}
+
+/// Returns true if an operation is Complete or has Failed.
+pub fn is_finished(operation: &MachineOperation) -> bool {
+    matches!(state(operation), Some(OperationState::Complete | OperationState::Failed))
+}
 
 /// End of an operation.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]

@@ -13,8 +13,8 @@ use k8s_openapi::api::core::v1::Node;
 use kube::ResourceExt;
 use tokio::time::Instant;
 
+use crate::cordon::{DRAIN_FAILED, Purpose};
 use crate::elapsed::Beginnings;
-use crate::node::cordon::{DRAIN_FAILED, Purpose};
 
 /// Nodes of whose blocked drain is remembered that it was told, at most: of one that somebody deletes nobody says that it is over.
 const REMEMBERED: usize = 10_000;
@@ -184,7 +184,7 @@ mod tests {
     use serde_json::json;
 
     use super::*;
-    use crate::node::cordon::{Cordon, cordon_of};
+    use crate::cordon::{Cordon, cordon_of};
 
     fn node(uid: &str, version: &str, by: Option<&str>) -> Arc<Node> {
         let annotations = by.map(|by| json!({ CORDONED_BY: by }));

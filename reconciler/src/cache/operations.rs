@@ -8,14 +8,26 @@ use std::time::Duration;
 
 use bedplate_api::operation::{MachineOperation, OperationState, condition_type};
 use bedplate_process::lock::Lock;
+use bedplate_rules::operation::{is_finished, state};
 use jiff::{SignedDuration, Timestamp};
 use kube::ResourceExt;
 use tokio::time::Instant;
 
-use crate::operation::plan::{Since, is_finished, state};
-
 /// So long after its end an operation's end is news: who comes to lead later does not tell it again.
 const NEWS: Duration = Duration::from_secs(60);
+
+/// Since when an operation is as far as it is. What executors write of that is by the clocks of hosts, which may be anything.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Since {
+    /// When it was seen so first.
+    pub seen: Timestamp,
+    /// It was seen to come to be so; else it may have been so before.
+    pub came: bool,
+    /// So much the own wall clock has leapt since then: what was written before is by the one that was.
+    pub leap: SignedDuration,
+    /// Time at which it was first seen taken; later writes of its executor do not change it. None: never.
+    pub taken: Option<Timestamp>,
+}
 
 /// Shared by the watch of operations and those who ask.
 #[derive(Debug, Default)]

@@ -15,11 +15,13 @@ use bedplate_rules::selection::{
 use jiff::Timestamp;
 use serde::Serialize;
 
-use super::conditions::{self, Awaited, Newest, Standing, at_rest, is_missing_reported, leaving, merge};
 use crate::cache::index::Index;
+use crate::configuration_conditions::{
+    self as conditions, Awaited, Newest, Standing, at_rest, is_missing_reported, leaving, merge,
+};
+use crate::cordon;
+use crate::foreign_node::foreign;
 use crate::image;
-use crate::machine::foreign;
-use crate::node::cordon;
 use crate::rollout::{self, Clocks, Nodes};
 
 /// Everything that is to be written, in this order.

@@ -10,7 +10,7 @@ use x509_parser::certification_request::{X509CertificationRequest, X509Certifica
 use x509_parser::pem::{Pem, parse_x509_pem};
 use x509_parser::prelude::FromDer;
 
-use crate::machine::foreign;
+use crate::foreign_node::foreign;
 
 /// The signer of kubelets' client certificates.
 const SIGNER: &str = "kubernetes.io/kube-apiserver-client-kubelet";

@@ -16,11 +16,10 @@ use k8s_openapi::api::discovery::v1::EndpointSlice;
 use kube::api::ListParams;
 use kube::config::Kubeconfig;
 use kube::{Api, ResourceExt};
-use tokio::sync::Mutex;
 use tokio::time::Instant;
 
-use super::recent::Recent;
-use super::serving::{Claim, Holder, Names, addresses, fixed_addresses, parse};
+use super::serving::{Names, addresses, fixed_addresses, parse};
+use crate::cache::claims::{Claim, Claims, Holder};
 use crate::context::World;
 use crate::engine::write::{WriteError, ask};
 
@@ -30,20 +29,6 @@ const PAGE_SIZE: u32 = 500;
 const API_SERVER: &str = "kubernetes";
 /// kubeadm's public kubeconfig, in the namespace `kube-public`: the address by which hosts reach the API server.
 const CLUSTER_INFO: &str = "cluster-info";
-
-/// Addresses that the API server and the Services have.
-#[derive(Debug)]
-pub struct Claims {
-    /// Endpoints of the API server.
-    endpoints: Vec<String>,
-    /// Servers of kubeadm's public kubeconfig.
-    servers: Vec<String>,
-    /// All addresses of all Services.
-    services: Vec<Holder>,
-}
-
-/// The claims that were read last. Locked while they are read, so that concurrent requests read them once.
-pub type RecentClaims = Mutex<Recent<Claims>>;
 
 /// Returns the other objects that claim a name or an address that the kubelet of `name` asks for. `role`: what its host is, if that is known.
 ///

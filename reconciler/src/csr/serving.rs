@@ -19,7 +19,8 @@ use x509_parser::cri_attributes::ParsedCriAttribute;
 use x509_parser::extensions::{GeneralName, ParsedExtension};
 
 use super::decide::{Verdict, has_subject, inspect, is_decided};
-use crate::machine::foreign;
+use crate::cache::claims::{Claim, Holder};
+use crate::foreign_node::foreign;
 
 /// Signer of kubelets' serving certificates.
 const SIGNER: &str = "kubernetes.io/kubelet-serving";
@@ -39,28 +40,6 @@ const P256: [u8; 27] = [
 ];
 /// Length of the whole key in DER.
 const P256_BYTES: usize = 91;
-
-/// Another object that claims an address or a name of a request.
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub(super) struct Holder {
-    /// The address or the name.
-    pub(super) has: String,
-    /// The object, such as `Machine b`.
-    pub(super) by: String,
-    /// Weight of the claim.
-    pub(super) claim: Claim,
-}
-
-/// Weight of a claim to an address or a name.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) enum Claim {
-    /// Made by the cluster itself: the address is not the kubelet's.
-    Certain,
-    /// Made by an administrator, as those of the Machine are: a user decides.
-    Defined,
-    /// Made by a kubelet, an agent or the author of a Service, who may be wrong or lie. The definition of the Machine outweighs it.
-    Said,
-}
 
 /// Names and addresses that a request asks for.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]

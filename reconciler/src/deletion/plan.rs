@@ -11,7 +11,7 @@ use bedplate_rules::selection::CLAIMED_BY;
 use jiff::{SignedDuration, Timestamp};
 use k8s_openapi::api::core::v1::Node;
 
-use crate::node::cordon::{Cordon, Purpose, cordon_of, is_ready};
+use crate::cordon::{Cordon, Purpose, cordon_of, is_ready};
 
 /// Keeps a Machine until its Node is drained and its slot stopped.
 pub const FINALIZER: &str = "bedplate.dev/drain";

@@ -5,7 +5,7 @@
 use bedplate_rules::phase::NodeFacts;
 use k8s_openapi::api::core::v1::Node;
 
-use crate::node::cordon::{self, Cordon, Hold, Purpose};
+use crate::cordon::{self, Cordon, Hold, Purpose};
 
 /// Reads the facts from a Node. None of them if the Machine has no Node.
 pub(super) fn facts(node: Option<&Node>) -> NodeFacts {

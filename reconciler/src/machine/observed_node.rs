@@ -6,7 +6,8 @@
 
 use bedplate_api::machine::{Machine, ObservedNode, ObservedNodeState};
 
-use super::plan::{NodeSeen, foreign};
+use super::plan::NodeSeen;
+use crate::foreign_node::foreign;
 
 /// Returns true if the API server must be asked for the Node, unless the cache has it: a takeover waits for the answer.
 pub(super) fn is_due(machine: &Machine) -> bool {

@@ -21,6 +21,7 @@ use k8s_openapi::api::core::v1::Node;
 use serde::Serialize;
 
 use super::{node_facts, observed_node};
+use crate::foreign_node::{foreign, provider_id};
 use crate::image;
 
 /// The Node of the Machine's name.
@@ -177,21 +178,6 @@ fn by(by: SelectionSource) -> &'static str {
         SelectionSource::Selector => "by its machineSelector",
         SelectionSource::Unknown => "in a way that a later version knows",
     }
-}
-
-fn provider_id(machine: &Machine) -> String {
-    format!("bedplate://{}", machine.metadata.name.as_deref().unwrap_or_default())
-}
-
-/// Reason why the Node of a Machine's name belongs to another host; none if it is the Machine's own.
-///
-/// A Node without providerID is foreign. Bedplate's kubelets register with theirs from the first request on, by the flag --provider-id
-/// (`bootstrap::registration`), and the API server never lets it change. Nodes that plain kubeadm joined have none.
-pub fn foreign(machine: &Machine, node: &Node) -> Option<String> {
-    let found = node.spec.as_ref().and_then(|spec| spec.provider_id.as_deref()).unwrap_or_default();
-    let (name, own) = (node.metadata.name.as_deref().unwrap_or_default(), provider_id(machine));
-    let has = if found.is_empty() { "no providerID".to_owned() } else { format!("providerID {found}") };
-    (found != own).then(|| format!("Node {name} has {has} where {own} is required; it is not this Machine's"))
 }
 
 /// What to do about a Machine that has no Node whose end could have it paved anew, while there is something newer.

@@ -16,9 +16,9 @@ use serde_json::{Value, json};
 
 pub use crate::cache::drains::Memory;
 use crate::context::World;
+use crate::cordon::{DRAIN_FAILED, DRAIN_PENDING, DRAIN_STARTED, Failed, Purpose, cut};
 use crate::engine::write::{FIELD_MANAGER, WriteError, ask, called, delete};
 use crate::metrics::{Eviction, Kind};
-use crate::node::cordon::{DRAIN_FAILED, DRAIN_PENDING, DRAIN_STARTED, Failed, Purpose, cut};
 
 /// Seconds until an eviction is tried again that was refused, and not by a budget.
 const REFUSED: u32 = 30;

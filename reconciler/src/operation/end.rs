@@ -7,8 +7,8 @@ use bedplate_api::operation::{MachineOperation, MachineOperationStatus, Operatio
 use kube::{Api, ResourceExt};
 use serde_json::{Value, json};
 
-use super::plan::state;
 use crate::engine::write::{WriteError, apply_status, ask, called, edit_status};
+use bedplate_rules::operation::state;
 
 /// Writes the status that ends an operation, if UID and state are those that were read.
 ///

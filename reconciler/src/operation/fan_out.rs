@@ -17,7 +17,7 @@ use bedplate_api::operation::{
 };
 use bedplate_api::reason::operation::FanOutOutcome;
 use bedplate_rules::fan_out::{CHILDREN, Now, Progress, SITE, child, child_name, plan as fan_out, standing};
-use bedplate_rules::operation::{End, ended};
+use bedplate_rules::operation::{End, ended, is_finished, state};
 use bedplate_rules::selection::matches;
 use jiff::Timestamp;
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::OwnerReference;
@@ -26,7 +26,7 @@ use kube::core::Selector;
 use kube::runtime::reflector::ObjectRef;
 use kube::{Api, Resource, ResourceExt};
 
-use super::plan::{expiry, is_finished, parent_of, state};
+use super::plan::{expiry, parent_of};
 use crate::context::World;
 use crate::engine::write::{
     self, FIELD_MANAGER, Failed, WriteError, apply_labels, apply_status, ask, called, set_finalizer,

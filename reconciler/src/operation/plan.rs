@@ -22,10 +22,12 @@ use bedplate_api::reason::operation::{FanOutOutcome, SuspendedReason};
 use bedplate_rules::fan_out::{
     LEFT_TO_EXECUTOR, MACHINE, PARENT, SITE, done_within, parent_label, taken_within,
 };
-use bedplate_rules::operation::{End, ended};
+use bedplate_rules::operation::{End, ended, is_finished, state};
 use bedplate_rules::selection::CLAIMED_BY;
 use jiff::{SignedDuration, Timestamp};
 use kube::ResourceExt;
+
+use crate::cache::operations::Since;
 
 /// An operation waits so long for its Machine: both may have been applied together.
 const GRACE: SignedDuration = SignedDuration::from_secs(10);
@@ -43,19 +45,6 @@ pub struct Seen<'a> {
     pub others: &'a [(Arc<MachineOperation>, Since)],
     /// The time.
     pub now: Timestamp,
-}
-
-/// Since when an operation is as far as it is. What executors write of that is by the clocks of hosts, which may be anything.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct Since {
-    /// When it was seen so first.
-    pub seen: Timestamp,
-    /// It was seen to come to be so; else it may have been so before.
-    pub came: bool,
-    /// So much the own wall clock has leapt since then: what was written before is by the one that was.
-    pub leap: SignedDuration,
-    /// Time at which it was first seen taken; later writes of its executor do not change it. None: never.
-    pub taken: Option<Timestamp>,
 }
 
 impl Since {
@@ -83,16 +72,6 @@ pub struct Plan {
     pub remove: bool,
     /// After this time it is to be looked at again.
     pub again: Option<Duration>,
-}
-
-/// How far it is.
-pub fn state(operation: &MachineOperation) -> Option<OperationState> {
-    operation.status.as_ref().and_then(|status| status.state)
-}
-
-/// Whether it has ended.
-pub fn is_finished(operation: &MachineOperation) -> bool {
-    matches!(state(operation), Some(OperationState::Complete | OperationState::Failed))
 }
 
 /// Name and UID of the operation that it was made for.

@@ -10,7 +10,7 @@ use bedplate_rules::drain::CORDONED_BY;
 use bedplate_rules::selection::CLAIMED_BY;
 use k8s_openapi::api::core::v1::Node;
 
-use crate::node::cordon::{DRAIN_FAILED, DRAIN_PENDING, DRAIN_STARTED, is_cordoned, is_ready};
+use crate::cordon::{DRAIN_FAILED, DRAIN_PENDING, DRAIN_STARTED, is_cordoned, is_ready};
 
 /// What counted of Machines when they were last seen.
 #[derive(Debug, Default)]

@@ -8,7 +8,7 @@ use bedplate_api::version::MachineConfigurationVersion;
 
 use super::observe::{Clocks, Member, Nodes, Place, Rollout, judge};
 use super::plan::{allowed, settings};
-use crate::configuration::conditions::Standing;
+use crate::configuration_conditions::Standing;
 
 /// So many Machines of a sort are named.
 const NAMED: usize = 3;

@@ -4,7 +4,7 @@
 use bedplate_rules::drain::{Refusal, list};
 
 use super::observe::{Place, Rollout};
-use crate::node::cordon::GivenUp;
+use crate::cordon::GivenUp;
 
 /// Why the Pods of a Node are not evicted, and what to do.
 pub(super) fn refused(refusal: &Refusal) -> (GivenUp, String) {

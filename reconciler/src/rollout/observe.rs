@@ -19,10 +19,10 @@ use bedplate_api::version::MachineConfigurationVersion;
 use bedplate_rules::selection::{CLAIMED_BY, is_of, repave, version_name};
 use k8s_openapi::api::core::v1::Node;
 
-use super::waits::{Wait, is_late};
-use crate::configuration::conditions::is_missing_reported;
-use crate::machine::foreign;
-use crate::node::cordon::{self, Cordon, Hold, Purpose, cordon_of, is_ready};
+use crate::cache::waits::{Wait, is_late};
+use crate::configuration_conditions::is_missing_reported;
+use crate::cordon::{self, Cordon, Hold, Purpose, cordon_of, is_ready};
+use crate::foreign_node::foreign;
 
 /// Maximum time from the choice of a version to its prepared slot for which no other Machine is taken. An image may need most of it.
 const PREPARATION_LIMIT: Duration = Duration::from_secs(3600);

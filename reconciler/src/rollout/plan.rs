@@ -7,7 +7,7 @@ use bedplate_api::configuration::{IntOrString, MachineConfiguration, RollingUpda
 use jiff::SignedDuration;
 
 use super::observe::{Member, Place, Rollout};
-use crate::node::cordon::{Failed, GivenUp};
+use crate::cordon::{Failed, GivenUp};
 
 /// One thing to do.
 #[derive(Debug, Clone, PartialEq, Eq)]

@@ -1,10 +1,48 @@
-//! Pure: one value that is read again after some seconds. Used by `holders`.
+//! Claims to addresses by the API server and the Services, which were read live and count for some seconds. Kept by `csr::holders`.
 
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
+use tokio::sync::Mutex;
+
 /// Time for which a value that was read counts.
 const MAX_AGE: Duration = Duration::from_secs(10);
+
+/// Another object that claims an address or a name of a request.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(crate) struct Holder {
+    /// The address or the name.
+    pub(crate) has: String,
+    /// The object, such as `Machine b`.
+    pub(crate) by: String,
+    /// Weight of the claim.
+    pub(crate) claim: Claim,
+}
+
+/// Weight of a claim to an address or a name.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Claim {
+    /// Made by the cluster itself: the address is not the kubelet's.
+    Certain,
+    /// Made by an administrator, as those of the Machine are: a user decides.
+    Defined,
+    /// Made by a kubelet, an agent or the author of a Service, who may be wrong or lie. The definition of the Machine outweighs it.
+    Said,
+}
+
+/// Addresses that the API server and the Services have.
+#[derive(Debug)]
+pub struct Claims {
+    /// Endpoints of the API server.
+    pub(crate) endpoints: Vec<String>,
+    /// Servers of kubeadm's public kubeconfig.
+    pub(crate) servers: Vec<String>,
+    /// All addresses of all Services.
+    pub(crate) services: Vec<Holder>,
+}
+
+/// The claims that were read last. Locked while they are read, so that concurrent requests read them once.
+pub(crate) type RecentClaims = Mutex<Recent<Claims>>;
 
 /// The value that was read last, with the time at which its reading started.
 #[derive(Debug)]
