@@ -39,6 +39,7 @@
 
 pub mod backoff;
 pub mod counter;
+pub mod events;
 pub mod exit;
 pub mod family;
 pub mod file;
@@ -60,6 +61,7 @@ pub mod signals;
 pub mod task_set;
 pub mod tasks;
 pub mod tls;
+pub mod token_bucket;
 
 /// An error of any kind on its way to the edge, where [`exit::finish`] prints it with its causes.
 pub type BoxError = Box<dyn std::error::Error + Send + Sync>;

@@ -25,6 +25,7 @@ use bedplate_api::wire::Stage;
 use bedplate_process::liveness::Pulse;
 use bedplate_process::lock::Lock;
 use bedplate_process::log_pace::{LogPace, Omitted};
+use bedplate_process::token_bucket::{Allowances, Rate};
 use jiff::{SignedDuration, Timestamp};
 use rand::TryRng;
 use tokio::sync::Notify;
@@ -37,7 +38,6 @@ pub use self::tell::Tell;
 use self::timeline::Timeline;
 use crate::boot_policy::Hold;
 use crate::store::{Change, Store, StoreError, Table as StoreTable};
-use crate::token_bucket::{Allowances, Rate};
 
 /// From the kernel on, a boot's URLs are good for so long, for its stage reports.
 const AFTER_KERNEL: SignedDuration = SignedDuration::from_mins(60);

@@ -26,4 +26,3 @@ pub mod site;
 pub mod standalone;
 pub mod status;
 pub mod store;
-pub mod token_bucket;

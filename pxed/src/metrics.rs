@@ -102,7 +102,7 @@ impl Sources {
         let writes =
             vec![("written", read(&s.written)), ("retried", read(&s.retried)), ("refused", read(&s.refused))];
         count(encoder, "bedplate_pxed_status_writes", "Writes of Machine status", "result", writes)?;
-        let events = vec![("", read(&s.events))];
+        let events = vec![("", read(&self.registry.events().counts().written))];
         count(encoder, "bedplate_pxed_events", "Events published", "", events)?;
         let waiting = vec![("", read(&s.waiting))];
         gauge(

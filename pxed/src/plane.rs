@@ -15,7 +15,7 @@ use tokio::sync::mpsc;
 use tokio_util::sync::CancellationToken;
 
 use crate::cluster::agents::AskApiServer;
-use crate::cluster::client::Connector;
+use crate::cluster::client::{Access, Connector};
 use crate::cluster::client_authority::ClientAuthority;
 use crate::cluster::finalizer::Finalizers;
 use crate::cluster::operations::ClusterOperations;
@@ -59,8 +59,10 @@ pub(crate) struct Plane {
     pub(crate) machines: mpsc::Receiver<Update>,
     /// Receiver of the other objects in manifests.
     pub(crate) manifests: Arc<dyn TakeManifests>,
-    /// Sink of statuses and Events.
+    /// Sink of statuses.
     pub(crate) statuses: Arc<dyn StatusSink>,
+    /// Access to the API server that Events are written to.
+    pub(crate) access: Option<Access>,
     /// Signer of agents' certificates.
     pub(crate) signer: Arc<dyn Signer>,
     /// Agent API.
@@ -126,6 +128,7 @@ impl Base<'_> {
             machines,
             manifests: Arc::new(Manifested { operations: operations.clone(), choice: choice.clone() }),
             statuses: Arc::new(StoreOnly),
+            access: None,
             signer: Arc::new(LocalSigner { authority }),
             agents: Arc::new(LocalAgents {
                 machines: site.machines.clone(),
@@ -181,6 +184,7 @@ impl Base<'_> {
             machines: self::watch_machines(connector, site, program),
             manifests: Arc::new(NoManifests),
             statuses: Arc::new(ClusterStatuses::new(access.clone())),
+            access: Some(access.clone()),
             signer,
             agents: Arc::new(AskApiServer),
             desk: Arc::new(operations.clone()),

@@ -5,16 +5,17 @@
 use std::sync::Arc;
 
 use bedplate_api::id::SiteName;
+use bedplate_process::events::Queue;
 use bedplate_process::exit::Failure;
 use thiserror::Error;
-use tokio::sync::{mpsc, watch};
+use tokio::sync::watch;
 
 use crate::config::{Config, SourceConfig};
 use crate::machines::Machines;
 use crate::machines::discovered::Discovered;
 use crate::machines::source::{self, Kept, SourceState, Sourced};
+use crate::status::StatusRegistry;
 use crate::status::write::WriteCounters;
-use crate::status::{Event, StatusRegistry};
 use crate::store::Store;
 
 /// The state directory cannot be used.
@@ -57,7 +58,7 @@ pub struct Opened {
     /// Contents of the store's table of Machines.
     pub rows: Kept,
     /// Events to publish.
-    pub events: mpsc::Receiver<Event>,
+    pub events: Queue,
 }
 
 impl Site {

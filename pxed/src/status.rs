@@ -6,7 +6,6 @@
 //! "Who writes what").
 
 pub mod display;
-pub mod event;
 pub mod project;
 pub mod queue;
 pub mod write;
@@ -17,28 +16,32 @@ mod tests;
 
 use std::collections::{BTreeSet, HashMap, HashSet};
 use std::sync::{Arc, MutexGuard, OnceLock};
+use std::time::{Duration, Instant};
 
 use bedplate_api::id::MachineName;
 use bedplate_api::machine::{
     BootStatus, Machine, MachineStatus, PowerAction, PowerActionKind, Time, condition_type,
 };
-use bedplate_api::reason::event::PxedEvent;
+use bedplate_api::reason::event::{PxedEvent, is_warning};
 use bedplate_api::wire::Stage;
+use bedplate_process::events::{Events, Occurrence, Queue, channel};
 use bedplate_process::lease::Tenure;
 use bedplate_process::lock::Lock;
+use bedplate_process::token_bucket::{Allowances, Rate};
 use jiff::Timestamp;
+use k8s_openapi::api::core::v1::ObjectReference;
+use kube::Resource as _;
 use serde::{Deserialize, Serialize};
-use tokio::sync::{Notify, mpsc};
+use tokio::sync::Notify;
 
 pub use self::conditions::{ConditionState, set_condition};
-pub use self::event::Event;
 use self::project::{Part, Parts};
 pub use self::write::{StatusSink, Writer};
 use crate::machines::{KnownMachine, Machines, Problem, Snapshot};
 use crate::store::{Store, StoreError, Table};
 
-/// Events that wait to be published; more are dropped, for they are a help and not a record.
-const EVENT_QUEUE: usize = 1024;
+/// Log lines of Events. Any client on the boot network can cause some: they must not push other lines out of the journal.
+const LOG_RATE: Rate = Rate { burst: 100, each: Duration::from_millis(200) };
 
 /// A status with the Machine that it belongs to, as it lies in the store.
 #[derive(Debug, Clone, PartialEq, Default, Serialize, Deserialize)]
@@ -79,7 +82,9 @@ struct Inner {
     wake: Notify,
     /// Wakes who chooses.
     concern: Notify,
-    events: mpsc::Sender<Event>,
+    events: Events,
+    /// Log lines of Events.
+    lines: Allowances<()>,
 }
 
 impl StatusRegistry {
@@ -88,11 +93,7 @@ impl StatusRegistry {
     ///
     /// # Errors
     /// The store cannot be read.
-    pub fn new(
-        machines: Machines,
-        store: &Store,
-        derive_display: bool,
-    ) -> Result<(Self, mpsc::Receiver<Event>), StoreError> {
+    pub fn new(machines: Machines, store: &Store, derive_display: bool) -> Result<(Self, Queue), StoreError> {
         let mut state = State::default();
         for (key, value) in store.scan(Table::Status)? {
             let name = std::str::from_utf8(&key).ok().and_then(|name| name.parse::<MachineName>().ok());
@@ -104,11 +105,20 @@ impl StatusRegistry {
                 }
             }
         }
-        let (events, receiver) = mpsc::channel(EVENT_QUEUE);
+        let (events, queue) = channel();
         let state = Lock::new(state);
         let (tenure, wake, concern) = (OnceLock::new(), Notify::new(), Notify::new());
-        let inner = Inner { state, machines, derive_display, tenure, wake, concern, events };
-        Ok((Self { inner: Arc::new(inner) }, receiver))
+        let inner = Inner {
+            state,
+            machines,
+            derive_display,
+            tenure,
+            wake,
+            concern,
+            events,
+            lines: Allowances::default(),
+        };
+        Ok((Self { inner: Arc::new(inner) }, queue))
     }
 
     /// Changes a Machine's status. What leaves it as it was causes no write.
@@ -240,14 +250,28 @@ impl StatusRegistry {
         counts
     }
 
-    /// Tells something that a person would want to know. Never waits.
+    /// Publishes what a user would want to know about a Machine, and logs it. Never waits.
     pub fn event(&self, machine: &MachineName, reason: PxedEvent, message: impl Into<String>) {
         let uid = self.inner.machines.load().by_name(machine).map(|known| known.uid.clone());
-        let event = Event { machine: machine.clone(), uid, reason, message: message.into() };
-        // A full queue means that the API server is away; the same facts are in conditions.
-        if self.inner.events.try_send(event).is_err() {
-            tracing::debug!(%machine, ?reason, "event dropped: too many wait");
+        let about = ObjectReference {
+            api_version: Some(Machine::api_version(&()).into_owned()),
+            kind: Some(Machine::kind(&()).into_owned()),
+            name: Some(machine.to_string()),
+            uid,
+            ..ObjectReference::default()
+        };
+        let (note, is_warning) = (message.into(), is_warning(reason));
+        let occurrence =
+            Occurrence { about, reason: reason.as_str(), action: "Boot", is_warning, note: note.clone() };
+        let is_new = self.inner.events.publish(occurrence);
+        if is_new && self.inner.lines.take((), LOG_RATE, Instant::now()).is_ok() {
+            tracing::info!(%machine, reason = reason.as_str(), message = note, "event");
         }
+    }
+
+    /// Returns the Events, for their writer and for metrics.
+    pub fn events(&self) -> Events {
+        self.inner.events.clone()
     }
 
     /// Follows a new set of Machines: forgets those that are gone, takes over what the API server knows of those that

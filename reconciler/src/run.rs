@@ -1,15 +1,18 @@
 //! The life of the controller: start in order, lead or wait to, drain with a deadline. Called by `main`.
 
+use std::convert::Infallible;
 use std::path::Path;
 use std::sync::{Arc, OnceLock};
 use std::time::Duration;
 
+use bedplate_process::events::EventWriter;
 use bedplate_process::exit::Failure;
 use bedplate_process::health::{self, Health, Readiness};
 use bedplate_process::kubeconfig::configure;
 use bedplate_process::lease::{Candidate, Tenure};
 use bedplate_process::liveness::{Liveness, PATIENCE};
 use bedplate_process::notify::Notifier;
+use bedplate_process::shutdown::Stage;
 use bedplate_process::signals::Signals;
 use bedplate_process::tasks::Tasks;
 use futures::future::BoxFuture;
@@ -27,12 +30,12 @@ use crate::enqueue::{Queue, Queues};
 use crate::events::News;
 use crate::metrics::{Counters, Kind};
 use crate::reach::RegistryReach;
-use crate::{
-    configuration, csr, deletion, enqueue, events, image, machine, operation, rollout, version, watch,
-};
+use crate::{configuration, csr, deletion, enqueue, image, machine, operation, rollout, version, watch};
 
 /// How long writes that were begun may take at the end.
 const DRAIN: Duration = Duration::from_secs(10);
+/// Maximum time that the writer of Events waits for those that publish. It needs the rest of [`DRAIN`].
+const PUBLISHERS_TIMEOUT: Duration = Duration::from_secs(5);
 /// The Lease.
 const LEASE: &str = "bedplate-controller";
 
@@ -52,8 +55,8 @@ pub async fn run(cli: &Cli) -> Result<(), Failure> {
     let counters = Counters::default();
     let listener = health::bind(cli.listen).await?;
     let running = (&tasks, &liveness, &signals.shutdown());
-    let (started, told) = begin(&client, (&tenure, &cli.instance), &counters, running, cli.image_reach());
-    let registry = registry(&counters, told);
+    let (started, news) = begin(&client, (&tenure, &cli.instance), &counters, running, cli.image_reach());
+    let registry = registry(&counters, news);
     let health = Arc::new(Look { liveness: liveness.clone(), started: started.clone(), tenure });
     tasks.spawn("health", health::serve(listener, health, Arc::new(registry), signals.shutdown()));
     notifier.spawn_watchdog(&tasks, signals.shutdown(), {
@@ -71,7 +74,7 @@ pub async fn run(cli: &Cli) -> Result<(), Failure> {
 }
 
 /// Metrics of the program: the counters and the counts of its Events.
-fn registry(counters: &Counters, events: events::Counted) -> Registry {
+fn registry(counters: &Counters, events: News) -> Registry {
     let mut registry = Registry::default();
     registry.register_collector(Box::new(counters.clone()));
     registry.register_collector(Box::new(events));
@@ -79,22 +82,19 @@ fn registry(counters: &Counters, events: events::Counted) -> Registry {
 }
 
 /// Spawns all that reads and writes for as long as `tenure` lasts, but for the Lease. What is given back is set when everything was read: the
-/// tenure must not begin before, or what was not read yet would look gone. With what was told as Events of `instance`.
+/// tenure must not begin before, or what was not read yet would look gone. With the Events of `instance`.
 pub fn begin(
     client: &Client,
     (tenure, instance): (&Tenure, &str),
     counters: &Counters,
     (tasks, liveness, shutdown): (&Tasks, &Liveness, &CancellationToken),
     reach: RegistryReach,
-) -> (Arc<OnceLock<()>>, events::Counted) {
-    let (news, teller, told) = events::channel(client.clone(), instance);
-    let whole = assemble(client, (tenure.clone(), news, reach), counters, (tasks, liveness, shutdown));
-    infallible(tasks, "events", {
-        let shutdown = shutdown.clone();
-        async move {
-            shutdown.run_until_cancelled(teller.run()).await;
-        }
-    });
+) -> (Arc<OnceLock<()>>, News) {
+    let (news, queue) = News::channel();
+    let writer = news.writer(queue, instance, client.clone());
+    let whole =
+        assemble(client, (tenure.clone(), news.clone(), reach), counters, (tasks, liveness, shutdown));
+    write_events(writer, (tasks, liveness, shutdown));
     let started = Arc::new(OnceLock::new());
     infallible(tasks, "start", {
         let (shutdown, started, tenure) = (shutdown.clone(), started.clone(), tenure.clone());
@@ -106,7 +106,22 @@ pub fn begin(
             }
         }
     });
-    (started, told)
+    (started, news)
+}
+
+/// Spawns the writer of Events. It ends after those that publish.
+fn write_events(writer: EventWriter, (tasks, liveness, shutdown): (&Tasks, &Liveness, &CancellationToken)) {
+    let (pulse, stop) = (liveness.part("events", PATIENCE), CancellationToken::new());
+    let (publishers, shutdown) = (tasks.ended(Stage::Draining), shutdown.clone());
+    tasks.spawn_until(Stage::LastWrites, "events", async move {
+        let stopping = async {
+            shutdown.cancelled().await;
+            let _ = tokio::time::timeout(PUBLISHERS_TIMEOUT, publishers).await;
+            stop.cancel();
+        };
+        tokio::join!(writer.run(pulse, stop.clone()), stopping);
+        Ok::<_, Infallible>(())
+    });
 }
 
 async fn connect(kubeconfig: Option<&Path>) -> Result<Client, Failure> {
@@ -295,6 +310,8 @@ mod metrics_page;
 #[cfg(test)]
 mod tests {
     use bedplate_api::configuration::MachineConfiguration;
+    use bedplate_api::reason::event::ControllerEvent;
+    use k8s_openapi::api::core::v1::Node;
     use kube::client::Body;
     use kube::runtime::reflector::{self, Lookup};
     use kube::runtime::watcher::Event;
@@ -340,6 +357,38 @@ mod tests {
         let page = concat!(env!("CARGO_MANIFEST_DIR"), "/../docs/metrics.md");
         metrics_page::compare(page, "bedplate-controller", &registry(&counters, events));
         shutdown.cancel();
+    }
+
+    /// Client of a server that creates what it receives.
+    fn creating() -> Client {
+        let service = tower::service_fn(|request: http::Request<Body>| async {
+            Ok::<_, kube::Error>(http::Response::builder().status(201).body(request.into_body()).unwrap())
+        });
+        Client::new(service, "default")
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn event_of_a_reconciler_that_ends_is_written() {
+        let shutdown = CancellationToken::new();
+        let (tasks, liveness) = (Tasks::new(shutdown.clone()), Liveness::new(shutdown.clone()));
+        let (news, queue) = News::channel();
+        let writer = news.writer(queue, "test", creating());
+        write_events(writer, (&tasks, &liveness, &shutdown));
+        let (publisher, stop) = (news.clone(), shutdown.clone());
+        tasks.spawn("publisher", async move {
+            stop.cancelled().await;
+            tokio::time::sleep(PUBLISHERS_TIMEOUT / 2).await;
+            publisher.tell(&Node::default(), ControllerEvent::NodeDeleted, "at the end");
+            Ok::<_, Infallible>(())
+        });
+        tasks.start();
+        shutdown.cancel();
+        tasks.drain(DRAIN, CancellationToken::new()).await.unwrap();
+        let mut registry = Registry::default();
+        registry.register_collector(Box::new(news));
+        let mut scrape = String::new();
+        prometheus_client::encoding::text::encode(&mut scrape, &registry).unwrap();
+        assert!(scrape.contains("result=\"written\"} 1\n"), "{scrape}");
     }
 
     #[tokio::test]

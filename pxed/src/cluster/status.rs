@@ -1,19 +1,16 @@
-//! Sink of statuses and Events in a cluster: one request each to the API server. `status::write` decides when.
+//! Sink of statuses in a cluster: one request each to the API server. `status::write` decides when.
 
 use async_trait::async_trait;
 use bedplate_api::id::MachineName;
 use bedplate_api::machine::Machine;
-use bedplate_api::reason::event::is_warning;
 use bedplate_process::exit::chain;
-use k8s_openapi::api::core::v1::ObjectReference;
+use kube::Api;
 use kube::api::{Patch, PatchParams};
-use kube::runtime::events::{self, EventType, Recorder, Reporter};
-use kube::{Api, Resource};
 
 use super::client::Access;
 use crate::status::project::{self, Part};
 use crate::status::write::WriteOutcome;
-use crate::status::{Event, Kept, StatusSink};
+use crate::status::{Kept, StatusSink};
 
 /// The statuses of the cluster's Machines.
 pub(crate) struct ClusterStatuses {
@@ -47,28 +44,6 @@ impl StatusSink for ClusterStatuses {
             Err(kube::Error::Api(status)) => judge(status.code, status.message.clone()),
             Err(error) => WriteOutcome::Later(chain(&error)),
         }
-    }
-
-    async fn publish(&self, event: &Event) -> Result<bool, String> {
-        let client = self.access.borrow().clone();
-        let Some(client) = client else { return Ok(false) };
-        // A recorder per Event: kube's recorder would merge different messages. `status::event` suppresses repetitions.
-        let recorder = Recorder::new(client, Reporter::from("bedplate.dev/pxed"));
-        let reference = ObjectReference {
-            api_version: Some(Machine::api_version(&()).into_owned()),
-            kind: Some(Machine::kind(&()).into_owned()),
-            name: Some(event.machine.to_string()),
-            uid: event.uid.clone(),
-            ..ObjectReference::default()
-        };
-        let body = events::Event {
-            type_: if is_warning(event.reason) { EventType::Warning } else { EventType::Normal },
-            reason: event.reason.as_str().to_owned(),
-            note: Some(event.message.chars().take(1000).collect()),
-            action: "Boot".to_owned(),
-            secondary: None,
-        };
-        recorder.publish(&body, &reference).await.map(|()| true).map_err(|error| chain(&error))
     }
 }
 

@@ -9,9 +9,9 @@ use std::time::{Duration, Instant};
 
 use bedplate_api::id::{Digest, MachineName};
 use bedplate_api::reason::refusal::AgentRefusal;
+use bedplate_process::token_bucket::{Allowances, Rate};
 
 use super::service::Refused;
-use crate::token_bucket::{Allowances, Rate};
 
 /// What is asked for.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]

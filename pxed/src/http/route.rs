@@ -10,6 +10,7 @@ use bedplate_api::id::{BootId, SiteName};
 use bedplate_api::reason::refusal::BootRefusal;
 use bedplate_api::wire::Refusal;
 use bedplate_process::listen::socket::Completions;
+use bedplate_process::token_bucket::Allowances;
 use hyper::header::{
     ALLOW, CACHE_CONTROL, CONNECTION, CONTENT_LENGTH, CONTENT_TYPE, HeaderValue, RETRY_AFTER,
 };
@@ -31,7 +32,6 @@ use crate::machines::Machines;
 use crate::netboot::dhcp::Urls;
 use crate::netboot::loaders::Loaders;
 use crate::netboot::state::Present;
-use crate::token_bucket::Allowances;
 
 /// What the routes need.
 #[derive(Clone)]

@@ -7,6 +7,7 @@ use std::time::{Duration, Instant};
 use bedplate_api::id::MachineName;
 use bedplate_api::reason::refusal::BootRefusal;
 use bedplate_api::wire::{Stage, StageReport};
+use bedplate_process::token_bucket::Rate;
 use http_body_util::{BodyExt, Limited};
 use hyper::{Response, StatusCode};
 use jiff::Timestamp;
@@ -14,7 +15,6 @@ use jiff::Timestamp;
 use super::body::Payload;
 use super::route::{Routes, refuse, refuse_for};
 use crate::boot::{Record, public_text};
-use crate::token_bucket::Rate;
 
 /// Bytes of a report.
 const MAX_BODY: usize = 16 << 10;

@@ -47,7 +47,7 @@ pub(crate) struct Rig {
     pub(crate) machines: Machines,
     pub(crate) registry: StatusRegistry,
     pub(crate) heard: Heard,
-    pub(crate) events: std::sync::Mutex<tokio::sync::mpsc::Receiver<crate::status::Event>>,
+    pub(crate) events: std::sync::Mutex<bedplate_process::events::Queue>,
     pub(crate) directory: Arc<tempfile::TempDir>,
 }
 
@@ -153,8 +153,8 @@ impl Rig {
         let status = self.registry.get(&"node1".parse().unwrap()).unwrap();
         let mut told = serde_json::to_string(&status).unwrap();
         let mut events = self.events.lock().unwrap();
-        while let Ok(event) = events.try_recv() {
-            told.push_str(&format!("\n{event:?}"));
+        while let Some(event) = events.try_next() {
+            told.push_str(&format!("\nreason: {}, message: {:?}", event.reason, event.note));
         }
         told
     }

@@ -10,6 +10,7 @@ use std::net::SocketAddr;
 use std::sync::Arc;
 
 use arc_swap::ArcSwap;
+use bedplate_process::events::{self, EventWriter};
 use bedplate_process::exit::Failure;
 use bedplate_process::health;
 use bedplate_process::liveness::{DISK_PATIENCE, PATIENCE};
@@ -27,6 +28,7 @@ use super::image_events::ImageEvents;
 use super::liveness::{ask_store, watch_dhcp, watch_tftp};
 use crate::admin::{self, AdminState};
 use crate::boot::Owner;
+use crate::cluster::client::Access;
 use crate::config::{Config, DhcpMode, translate};
 use crate::enroll::authority::Authority;
 use crate::enroll::tls::Configurations;
@@ -84,8 +86,18 @@ impl Daemon {
         let configurations = configurations(&config)?;
         let base = Base { config: &config, site: &site, configurations: &configurations, program };
         let plane = plane::open(base, kept.clone()).await?;
-        let Plane { machines, manifests, statuses: sink, signer, agents, desk, power, choice, release } =
-            plane;
+        let Plane {
+            machines,
+            manifests,
+            statuses: sink,
+            access,
+            signer,
+            agents,
+            desk,
+            power,
+            choice,
+            release,
+        } = plane;
         let boot_path = BootPath::open(&config, site.clone(), configurations)?;
         let dhcp = bind_dhcp(&config, &boot_path)?;
         let tftp = bind_tftp(&config, &boot_path)?;
@@ -95,8 +107,10 @@ impl Daemon {
         let follower = Follower::new(site.clone(), machines, manifests, kept, rows);
         program.reconcile("machines", Stage::Draining, DISK_PATIENCE, follower);
         let (writer, statuses) =
-            Writer::new(site.registry.clone(), site.store.clone(), sink, events, site.writes.clone());
+            Writer::new(site.registry.clone(), site.store.clone(), sink, site.writes.clone());
         program.run("status writer", Stage::Done, DISK_PATIENCE, |pulse, stop| writer.run(pulse, stop));
+        let events = event_writer(&site, events, access);
+        program.run("events", Stage::Done, PATIENCE, |pulse, stop| events.run(pulse, stop));
         program.run("store", Stage::Draining, DISK_PATIENCE, |pulse, stop| {
             ask_store(site.store.clone(), pulse, stop)
         });
@@ -239,6 +253,17 @@ fn drive_power(
         power::run(parts, &program.liveness, stop).map(Ok::<_, std::convert::Infallible>)
     });
     PowerHandles { desk, counters, tenure }
+}
+
+/// Makes the writer of Events.
+fn event_writer(site: &Site, queue: events::Queue, access: Option<Access>) -> EventWriter {
+    let instance = format!("pxed/{}/{}", site.name, site.instance);
+    let source = events::Source { controller: "bedplate.dev/pxed", instance, field_manager: "pxed" };
+    let events = site.registry.events();
+    match access {
+        Some(access) => EventWriter::new(source, events, queue, access),
+        None => EventWriter::discarding(source, events, queue),
+    }
 }
 
 /// Name of the task that drives power.

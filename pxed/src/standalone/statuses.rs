@@ -1,11 +1,11 @@
-//! Sink of statuses if standalone: the store has them already, and there are no Events.
+//! Sink of statuses if standalone: the store has them already.
 
 use async_trait::async_trait;
 use bedplate_api::id::MachineName;
 
 use crate::status::project::Part;
 use crate::status::write::WriteOutcome;
-use crate::status::{Event, Kept, StatusSink};
+use crate::status::{Kept, StatusSink};
 
 /// The sink that writes nothing.
 #[derive(Debug, Clone, Copy)]
@@ -15,9 +15,5 @@ pub struct StoreOnly;
 impl StatusSink for StoreOnly {
     async fn write(&self, _: &MachineName, _: &Kept, _: Part) -> WriteOutcome {
         WriteOutcome::Written
-    }
-
-    async fn publish(&self, _: &Event) -> Result<bool, String> {
-        Ok(false)
     }
 }

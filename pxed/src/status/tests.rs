@@ -23,7 +23,7 @@ struct Rig {
     store: Store,
     machines: Machines,
     registry: StatusRegistry,
-    events: mpsc::Receiver<Event>,
+    events: Queue,
 }
 
 fn rig(derive_display: bool) -> Rig {
@@ -85,7 +85,7 @@ async fn statuses_are_there_after_a_restart_and_go_with_their_machine() {
     let shutdown = CancellationToken::new();
     let counters = Arc::default();
     let sink = Arc::new(StoreOnly);
-    let (writer, _) = Writer::new(rig.registry.clone(), rig.store.clone(), sink, rig.events, counters);
+    let (writer, _) = Writer::new(rig.registry.clone(), rig.store.clone(), sink, counters);
     let task = tokio::spawn(writer.run(bedplate_process::liveness::Pulse::unwatched(), shutdown.clone()));
     until(|| {
         let (again, _events) = StatusRegistry::new(Machines::default(), &rig.store, true).unwrap();
@@ -120,7 +120,7 @@ async fn statuses_of_many_machines_that_are_gone_are_removed_in_one_commit() {
     let before = rig.store.counters().commits.load(std::sync::atomic::Ordering::Relaxed);
     let (shutdown, counters) = (CancellationToken::new(), Arc::default());
     let (registry, store) = (rig.registry.clone(), rig.store.clone());
-    let (writer, _) = Writer::new(registry, store, Arc::new(StoreOnly), rig.events, counters);
+    let (writer, _) = Writer::new(registry, store, Arc::new(StoreOnly), counters);
     let task = tokio::spawn(writer.run(bedplate_process::liveness::Pulse::unwatched(), shutdown.clone()));
     until(|| rig.store.scan(Table::Status).unwrap().is_empty()).await;
     shutdown.cancel();
@@ -151,10 +151,10 @@ async fn a_contested_address_is_told_on_both_machines_and_taken_back_when_settle
         assert_eq!((c.status.as_str(), c.reason.as_str()), ("False", "DuplicateMACAddress"));
         assert_eq!(c.message, format!("{A} is also claimed by {other}; none of them is served"));
         assert_eq!(status.phase, Some(Phase::Failed));
-        assert_eq!(rig.events.try_recv().unwrap().reason, PxedEvent::DuplicateMacAddress);
+        assert_eq!(rig.events.try_next().unwrap().reason, PxedEvent::DuplicateMacAddress.as_str());
     }
     rig.know(vec![machine("a", &[A]), machine("b", &[A, B])]);
-    assert!(rig.events.try_recv().is_err(), "the same thing is not told again");
+    assert!(rig.events.try_next().is_none(), "the same thing is not told again");
     rig.know(vec![machine("a", &[A]), machine("b", &[B])]);
     let status = rig.registry.get(&name("a")).unwrap();
     assert_eq!(booted(&status).unwrap().reason, "AwaitingBoot");
@@ -298,10 +298,6 @@ impl StatusSink for Slow {
         self.0.acquire().await.unwrap().forget();
         super::write::WriteOutcome::Written
     }
-
-    async fn publish(&self, _: &Event) -> Result<bool, String> {
-        Ok(true)
-    }
 }
 
 #[tokio::test]
@@ -310,7 +306,7 @@ async fn idle_waits_until_the_sink_has_every_change() {
     rig.know(vec![machine("a", &[A]), machine("b", &[B])]);
     let (sink, shutdown) = (Arc::new(Slow(tokio::sync::Semaphore::new(0))), CancellationToken::new());
     let (writer, statuses) =
-        Writer::new(rig.registry.clone(), rig.store.clone(), sink.clone(), rig.events, Arc::default());
+        Writer::new(rig.registry.clone(), rig.store.clone(), sink.clone(), Arc::default());
     let task = tokio::spawn(writer.run(bedplate_process::liveness::Pulse::unwatched(), shutdown.clone()));
     // The Machines themselves are news.
     sink.0.add_permits(2);

@@ -1,4 +1,4 @@
-//! Brings changed statuses to the store and to the plane's [`StatusSink`]; publishes Events.
+//! Brings changed statuses to the store and to the plane's [`StatusSink`].
 //!
 //! One task drives the `queue`; writes run beside it, at most [`AT_ONCE`], each with a deadline, so that a slow API server
 //! delays writes and nothing else. Spawned by `run`; at shutdown what is dirty is written once more.
@@ -15,10 +15,9 @@ use tokio::sync::{mpsc, oneshot};
 use tokio::task::JoinSet;
 use tokio_util::sync::CancellationToken;
 
-use super::event::Gate;
 use super::project::{Part, Parts};
 use super::queue::{Outcome, Queue};
-use super::{Event, Kept, StatusRegistry};
+use super::{Kept, StatusRegistry};
 use crate::store::{Change, Store, Table};
 
 /// Writes at once.
@@ -43,17 +42,11 @@ pub enum WriteOutcome {
     NotConnected,
 }
 
-/// The plane's side of statuses and Events. Statuses are in the store in addition.
+/// The plane's side of statuses. They are in the store in addition.
 #[async_trait]
 pub trait StatusSink: Send + Sync {
     /// Writes a part of pxed's fields of a Machine's status.
     async fn write(&self, machine: &MachineName, kept: &Kept, part: Part) -> WriteOutcome;
-
-    /// Publishes an Event. Returns false if the plane has no Events.
-    ///
-    /// # Errors
-    /// The cause, for the log. The Event is dropped.
-    async fn publish(&self, event: &Event) -> Result<bool, String>;
 }
 
 /// Counters since start, for metrics.
@@ -65,8 +58,6 @@ pub struct WriteCounters {
     pub retried: AtomicU64,
     /// Writes that were refused for good.
     pub refused: AtomicU64,
-    /// Events published.
-    pub events: AtomicU64,
     /// Machines that wait to be written.
     pub waiting: AtomicU64,
 }
@@ -76,8 +67,6 @@ pub struct Writer {
     registry: StatusRegistry,
     store: Store,
     sink: Arc<dyn StatusSink>,
-    /// Events to publish.
-    events: mpsc::Receiver<Event>,
     counters: Arc<WriteCounters>,
     /// Questions of [`Statuses::idle`] that arrive.
     questions: mpsc::Receiver<oneshot::Sender<()>>,
@@ -137,20 +126,17 @@ impl Writer {
         registry: StatusRegistry,
         store: Store,
         sink: Arc<dyn StatusSink>,
-        events: mpsc::Receiver<Event>,
         counters: Arc<WriteCounters>,
     ) -> (Self, Statuses) {
         let (sender, questions) = mpsc::channel(1);
         let waiting = Vec::new();
-        (Self { registry, store, sink, events, counters, questions, waiting }, Statuses(sender))
+        (Self { registry, store, sink, counters, questions, waiting }, Statuses(sender))
     }
 
     /// Writes until `shutdown`, then what is left.
     pub async fn run(mut self, pulse: Pulse, shutdown: CancellationToken) {
         let mut work = Work::default();
         let mut writes: JoinSet<Done> = JoinSet::new();
-        let mut publishing: JoinSet<()> = JoinSet::new();
-        let mut gate = Gate::new(Instant::now());
         loop {
             self.collect(&mut work).await;
             self.start_writes(&mut work, &mut writes);
@@ -170,8 +156,6 @@ impl Writer {
                     work.queue.hurry(Instant::now());
                 }
                 Some(done) = writes.join_next() => work.settle(done),
-                Some(event) = self.events.recv() => self.publish(event, &mut gate, &mut publishing),
-                Some(_) = publishing.join_next() => {}
                 () = until(wait) => {}
             }
         }
@@ -244,28 +228,6 @@ impl Writer {
                 Some(Ok((name, Outcome::Retry, _))) => work.forget(&name),
                 Some(done) => work.settle(done),
             }
-        }
-    }
-
-    fn publish(&self, event: Event, gate: &mut Gate, publishing: &mut JoinSet<()>) {
-        if !gate.admit(&event, Instant::now()) {
-            return;
-        }
-        let Event { machine, reason, message, .. } = &event;
-        tracing::info!(%machine, reason = reason.as_str(), message, "event");
-        if publishing.len() < AT_ONCE {
-            let (sink, counters) = (self.sink.clone(), self.counters.clone());
-            publishing.spawn(async move {
-                match tokio::time::timeout(DEADLINE, sink.publish(&event)).await {
-                    Ok(Ok(published)) => {
-                        counters.events.fetch_add(u64::from(published), Ordering::Relaxed);
-                    }
-                    Ok(Err(error)) => {
-                        tracing::debug!(machine = %event.machine, error, "event not published");
-                    }
-                    Err(_) => tracing::debug!(machine = %event.machine, "event not published in time"),
-                }
-            });
         }
     }
 }

@@ -4,9 +4,11 @@ use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
 use bedplate_bmc::address::Reach;
+use bedplate_process::events::EventWriter;
 use bedplate_process::lease::Tenure;
+use bedplate_process::liveness::Pulse;
 use bedplate_reconciler::context::{Stores, World};
-use bedplate_reconciler::events::{self, Teller};
+use bedplate_reconciler::events::News;
 use bedplate_reconciler::metrics::Counters;
 use bedplate_reconciler::reach::RegistryReach;
 use jiff::Timestamp;
@@ -126,16 +128,29 @@ impl Server {
         Arc::new(world.reaching(RegistryReach(reach)))
     }
 
-    /// The same, which tells; what it tells is written by the second, once the first is gone.
+    /// A world that publishes Events, and their writer.
     pub(crate) fn telling(
         &self,
         objects: &Objects,
         answer: impl Fn(&Asked) -> (u16, Value) + Send + Sync + 'static,
     ) -> (Arc<World>, Teller) {
         let client = self.client(Arc::new(answer));
-        let (news, teller, _) = events::channel(client.clone(), "test");
+        let (news, queue) = News::channel();
+        let teller = Teller(news.writer(queue, "test", client.clone()));
         let world = World::new(client, stores(objects), Tenure::always(), Counters::default());
         (Arc::new(world.telling(news)), teller)
+    }
+}
+
+/// Writer of Events.
+pub(crate) struct Teller(EventWriter);
+
+impl Teller {
+    /// Writes the Events that wait.
+    pub(crate) async fn run(self) {
+        let stop = tokio_util::sync::CancellationToken::new();
+        stop.cancel();
+        self.0.run(Pulse::unwatched(), stop).await;
     }
 }
 

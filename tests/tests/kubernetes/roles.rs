@@ -135,7 +135,7 @@ async fn roles_allow_what_the_programs_do_and_nothing_else() {
     let pxed = pxed().await;
     for (namespace, there) in [
         ("bedplate-system", &["create,get,update coordination.k8s.io/leases", "get /secrets"][..]),
-        ("default", &["create events.k8s.io/events"]),
+        ("default", &["create,patch events.k8s.io/events"]),
         ("kube-system", &["get /configmaps extension-apiserver-authentication"]),
     ] {
         let mut expected: Vec<&str> = everywhere.iter().chain(there).copied().collect();

@@ -9,8 +9,9 @@ use bedplate_process::shutdown::Shutdown;
 use super::*;
 
 /// Loops of both planes.
-const LOOPS: [&str; 16] = [
+const LOOPS: [&str; 17] = [
     "boots",
+    "events",
     "finalizers",
     "follow",
     "hearing",

@@ -122,7 +122,7 @@ pub(super) struct World {
     /// Clock of the pxed that was started last.
     clock: Arc<Mutex<Option<Clock>>>,
     _directory: Arc<tempfile::TempDir>,
-    events: Arc<Mutex<mpsc::Receiver<crate::status::Event>>>,
+    events: Arc<Mutex<bedplate_process::events::Queue>>,
 }
 
 /// A pxed that runs.
@@ -307,7 +307,7 @@ impl World {
 
     pub(super) fn events(&self) -> Vec<&'static str> {
         let mut events = self.events.lock().unwrap();
-        std::iter::from_fn(|| events.try_recv().ok()).map(|event| event.reason.as_str()).collect()
+        std::iter::from_fn(|| events.try_next()).map(|event| event.reason).collect()
     }
 
     #[allow(clippy::needless_pass_by_value, reason = "rows of tables are written in place")]

@@ -3,13 +3,13 @@
 //!
 //! A bucket is stored as the moment at which it is full again: a full bucket is the same as none, and is forgotten when the table is full. If all
 //! buckets are in use, keys that are not in the table share one. So a flood of new keys does not reset the bucket of any other key. Keys that any
-//! client can make up have a table of their own. Called by `boot`, `enroll`, `http` and `status`.
+//! client can make up have a table of their own. Called by pxed and by `events`.
 
 use std::collections::HashMap;
 use std::hash::Hash;
 use std::time::{Duration, Instant};
 
-use bedplate_process::lock::Lock;
+use crate::lock::Lock;
 
 /// Maximum number of buckets that are not full.
 const MAX_BUCKETS: usize = 16_384;
