@@ -110,10 +110,14 @@ mod tests {
             (6, Some((Platform::UefiIa32, Transport::Tftp))),
             (7, Some((Platform::UefiX64, Transport::Tftp))),
             (9, Some((Platform::UefiX64, Transport::Tftp))),
+            (10, Some((Platform::UefiArm32, Transport::Tftp))),
             (11, Some((Platform::UefiArm64, Transport::Tftp))),
             (15, Some((Platform::UefiIa32, Transport::Http))),
             (16, Some((Platform::UefiX64, Transport::Http))),
+            (17, Some((Platform::UefiX64, Transport::Http))),
+            (18, Some((Platform::UefiArm32, Transport::Http))),
             (19, Some((Platform::UefiArm64, Transport::Http))),
+            (20, Some((Platform::Bios, Transport::Http))),
             (27, None),
         ];
         for (code, expected) in table {

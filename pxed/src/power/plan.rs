@@ -238,7 +238,7 @@ fn plan_on(observed: &Observed<'_>) -> Plan {
 }
 
 /// Pauses between two attempts to power on.
-const POWER_ON_BACKOFF: Backoff = Backoff::new(Duration::from_secs(60), Duration::from_secs(1024 * 60));
+const POWER_ON_BACKOFF: Backoff = Backoff::new(Duration::from_secs(60), Duration::from_secs(16 * 60));
 
 /// Returns the pause between this attempt and the next one. It has no jitter: `status` tells the time of the next attempt.
 fn pause_after(attempt: i32) -> SignedDuration {
@@ -559,6 +559,7 @@ mod tests {
             (1, Some(1001), Plan::Leave(Leave::Spaced { until: at(1001) })),
             (5, None, Plan::Leave(Leave::Exhausted)),
             (0, Some(2000), on(1, 1)),
+            (0, Some(1030), on(1, 1)),
             // The clock was set back.
             (1, Some(9000), on(2, 2)),
         ] {
@@ -617,6 +618,43 @@ mod tests {
                 assert_eq!(plan(&observed), expected, "{action:?} {message:?} {second}");
             }
         }
+    }
+
+    #[test]
+    fn deleted_machine_departs_when_the_bmc_reports_off_after_the_last_power_on() {
+        let gone = spec(json!({"deletionPolicy": "PowerOff"}));
+        for (second, expected) in [(986, Plan::Leave(Leave::Changing)), (985, Plan::Depart)] {
+            let power = power(Some((PowerActionKind::PowerOn, second)), 1, None);
+            let departure = Some(Departure::default());
+            let observed = Observed { departure, ..observed(&gone, Some(PowerState::Off), Some(&power)) };
+            assert_eq!(plan(&observed), expected, "{second}");
+        }
+    }
+
+    #[test]
+    fn power_on_in_the_same_second_as_a_shutdown_is_the_latest_act() {
+        let power = power(Some((PowerActionKind::PowerOn, 900)), 1, None);
+        let spec = spec(json!({}));
+        for (shut_down, held) in [(899, false), (900, false), (901, true)] {
+            let shut_down = Some(at(shut_down));
+            let observed = Observed { shut_down, ..observed(&spec, Some(PowerState::Off), Some(&power)) };
+            assert_eq!(is_held_off(&observed), held, "{shut_down:?}");
+        }
+    }
+
+    #[test]
+    fn plan_and_action_are_described_for_the_log() {
+        for (plan, text) in [
+            (on(2, 2), "power on from Http, attempt 2"),
+            (Plan::Leave(Leave::Paused), "leave as it is: Paused"),
+            (Plan::TakeOver, "force off once, for the takeover"),
+            (Plan::PowerOff(PowerRequest::ForceOff), "forced power off, it is deleted"),
+            (Plan::Depart, "let it go, it is off"),
+        ] {
+            assert_eq!(plan.to_string(), text);
+        }
+        let message = told_departure(PowerRequest::GracefulOff);
+        assert!(message.starts_with("graceful power off by pxed because the Machine is deleted"), "{message}");
     }
 
     #[test]
