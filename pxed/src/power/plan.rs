@@ -621,7 +621,7 @@ mod tests {
     }
 
     #[test]
-    fn deleted_machine_departs_when_the_bmc_reports_off_after_the_last_power_on() {
+    fn deleted_machine_departs_when_a_report_of_off_is_recent() {
         let gone = spec(json!({"deletionPolicy": "PowerOff"}));
         for (second, expected) in [(986, Plan::Leave(Leave::Changing)), (985, Plan::Depart)] {
             let power = power(Some((PowerActionKind::PowerOn, second)), 1, None);
