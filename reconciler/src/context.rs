@@ -10,12 +10,13 @@ use std::time::Duration;
 use bedplate_api::configuration::MachineConfiguration;
 use bedplate_api::machine::Machine;
 use bedplate_api::operation::MachineOperation;
+use bedplate_api::reason::event::ControllerEvent;
 use bedplate_api::version::MachineConfigurationVersion;
 use bedplate_process::lease::Tenure;
 use bedplate_process::lock::Lock;
 use bedplate_rules::selection::References;
 use k8s_openapi::api::certificates::v1::CertificateSigningRequest;
-use k8s_openapi::api::core::v1::Node;
+use k8s_openapi::api::core::v1::{Node, ObjectReference};
 use kube::api::ListParams;
 use kube::runtime::reflector::{ObjectRef, Store};
 use kube::{Api, Client, ResourceExt};
@@ -27,9 +28,10 @@ use crate::cache::index::{Index, Known};
 use crate::cache::open_requests::Open;
 use crate::cache::operations::Whose;
 use crate::cache::waits::Waits;
+use crate::engine;
 use crate::engine::write::{WriteError, ask};
 use crate::events::News;
-use crate::metrics::Counters;
+use crate::metrics::{Counters, Kind, Metrics, Turns};
 use crate::reach::RegistryReach;
 
 /// Between two looks whether a store is whole.
@@ -140,8 +142,10 @@ pub struct World {
     pub stores: Stores,
     /// Whether this controller leads.
     pub tenure: Tenure,
-    /// What is counted.
+    /// Counters of the engine.
     pub counters: Counters,
+    /// Counts of rolling updates.
+    pub turns: Turns,
     /// What is told of, as Events.
     pub news: News,
     /// Where registries may be.
@@ -155,14 +159,35 @@ pub struct World {
     giving: Lock<BTreeMap<u64, (String, i64)>>,
 }
 
+impl engine::Context for World {
+    type Kind = Kind;
+
+    fn counters(&self) -> &Counters {
+        &self.counters
+    }
+
+    fn tenure(&self) -> &Tenure {
+        &self.tenure
+    }
+
+    fn rejected(&self, kind: Kind, object: ObjectReference, error: &WriteError) {
+        // `image` reports its own.
+        if kind != Kind::Image {
+            self.news.about(object, ControllerEvent::WriteRejected, &error.to_string());
+        }
+    }
+}
+
 impl World {
     /// Of these parts.
-    pub fn new(client: Client, stores: Stores, tenure: Tenure, counters: Counters) -> Self {
+    pub fn new(client: Client, stores: Stores, tenure: Tenure, metrics: Metrics) -> Self {
+        let Metrics { counters, turns } = metrics;
         Self {
             client,
             stores,
             tenure,
             counters,
+            turns,
             news: News::nowhere(),
             reach: Arc::default(),
             drains: drains::Memory::default(),

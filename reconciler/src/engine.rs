@@ -5,32 +5,33 @@
 //! nothing while another controller leads. Changes that arrive meanwhile wait. Spawned by `run`.
 
 pub mod backoff;
+pub mod counters;
 pub mod debounce;
 pub(crate) mod queue;
 pub mod retry_after;
 pub mod store;
 pub mod write;
 
-use bedplate_api::reason::event::ControllerEvent;
-use bedplate_process::lock::Lock;
 use std::convert::Infallible;
 use std::fmt::Debug;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use bedplate_process::exit::chain;
+use bedplate_process::lease::Tenure;
 use bedplate_process::liveness::Pulse;
+use bedplate_process::lock::Lock;
 use futures::{StreamExt, stream};
+use k8s_openapi::api::core::v1::ObjectReference;
 use kube::runtime::controller::{self, Action, Config, applier};
 use kube::runtime::reflector::{ObjectRef, Store};
 use kube::{Resource, ResourceExt};
 use tokio::sync::mpsc;
 use tokio_util::sync::CancellationToken;
 
-use crate::context::World;
-use crate::engine::backoff::Backoff;
-use crate::engine::write::WriteError;
-use crate::metrics::{Counters, Kind, Outcome};
+use self::backoff::Backoff;
+use self::counters::{Counters, Kinds, Outcome};
+use self::write::WriteError;
 
 /// So many of a kind are reconciled at once. With 32 of them 10,000 Machines took as long, since the API server's processors decide, and an
 /// edit of a configuration meanwhile three times as long (docs/bench.md).
@@ -54,20 +55,35 @@ impl Next for Option<Duration> {
     }
 }
 
+/// What the engine needs of its program.
+pub trait Context: Send + Sync + 'static {
+    /// The kinds that are reconciled.
+    type Kind: Kinds;
+
+    /// Returns the counters.
+    fn counters(&self) -> &Counters<Self::Kind>;
+
+    /// Returns whether this controller leads.
+    fn tenure(&self) -> &Tenure;
+
+    /// Reports that the API server has rejected a write for another reason than before.
+    fn rejected(&self, kind: Self::Kind, object: ObjectReference, error: &WriteError);
+}
+
 /// Who of a kind has failed; clones share it.
 #[derive(Clone)]
-struct Failures {
-    kind: Kind,
-    counters: Counters,
+struct Failures<K> {
+    kind: K,
+    counters: Counters<K>,
     backoff: Arc<Lock<Backoff>>,
 }
 
-impl Failures {
+impl<N: Kinds> Failures<N> {
     /// What is done about a failure, and whether it is another one than before.
     fn again(&self, object: &str, error: &WriteError) -> (Action, bool) {
         let again = self.backoff.lock().failed(object, error, rand::random());
         if again.told {
-            let (kind, after_ms) = (self.kind.as_str(), again.after.as_millis());
+            let (kind, after_ms) = (self.kind.word(), again.after.as_millis());
             tracing::warn!(
                 kind,
                 object,
@@ -88,46 +104,62 @@ impl Failures {
         (Action::requeue(again.after), again.told)
     }
 
-    /// The same, and a refusal is told of the object. An image's is told by itself.
-    fn tell<K: Resource<DynamicType = ()>>(&self, object: &K, error: &WriteError, world: &World) -> Action {
+    /// Calls [`Self::again`], and reports a rejection.
+    fn report<K, W>(&self, object: &K, error: &WriteError, world: &W) -> Action
+    where
+        K: Resource<DynamicType = ()>,
+        W: Context<Kind = N>,
+    {
         let (action, is_new) = self.again(&object.name_any(), error);
-        if is_new && error.refusal().is_some() && self.kind != Kind::Image {
-            world.news.tell(object, ControllerEvent::WriteRejected, &error.to_string());
+        if is_new && error.refusal().is_some() {
+            world.rejected(self.kind, object.object_ref(&()), error);
         }
         action
     }
 }
 
+/// Waits in the queue until this controller leads: later changes wait behind it, each object once. Returns the object as it is then, or
+/// none if it is deleted.
+async fn when_leading<K: Resource<DynamicType = ()> + Clone + 'static>(
+    object: Arc<K>,
+    store: &Store<K>,
+    mut tenure: Tenure,
+    shutdown: &CancellationToken,
+) -> Result<Option<Arc<K>>, WriteError> {
+    let mut object = Some(object);
+    while !tenure.leads() {
+        tokio::select! {
+            () = tenure.changed() => {}
+            () = shutdown.cancelled() => return Err(WriteError::Deposed),
+        }
+        object = object.and_then(|object| store.get(&ObjectRef::from_obj(&*object)));
+    }
+    Ok(object)
+}
+
 /// Reconciles what a queue says, until `shutdown`.
-pub async fn work<K, F, N>(
-    kind: Kind,
-    world: Arc<World>,
+pub async fn work<K, W, F, N>(
+    kind: W::Kind,
+    world: Arc<W>,
     store: Store<K>,
     queue: mpsc::Receiver<ObjectRef<K>>,
-    reconcile: impl Fn(Arc<K>, Arc<World>) -> F + Clone + Send + 'static,
+    reconcile: impl Fn(Arc<K>, Arc<W>) -> F + Clone + Send + 'static,
     (pulse, shutdown): (Pulse, CancellationToken),
 ) where
     K: Resource<DynamicType = ()> + Clone + Debug + Send + Sync + 'static,
+    W: Context,
     F: Future<Output = Result<N, WriteError>> + Send + 'static,
     N: Next,
 {
     let queue = stream::unfold(queue, async |mut queue| queue.recv().await.map(|object| (object, queue)));
     let queue = Box::pin(queue.map(Ok::<_, Infallible>).take_until(shutdown.clone().cancelled_owned()));
-    let failures = Failures { kind, counters: world.counters.clone(), backoff: Arc::default() };
-    let one = |object: Arc<K>, world: Arc<World>| {
-        let (store, mut tenure, shutdown) = (store.clone(), world.tenure.clone(), shutdown.clone());
-        let (reconcile, counters) = (reconcile.clone(), world.counters.clone());
+    let failures = Failures { kind, counters: world.counters().clone(), backoff: Arc::default() };
+    let one = |object: Arc<K>, world: Arc<W>| {
+        let (store, tenure, shutdown) = (store.clone(), world.tenure().clone(), shutdown.clone());
+        let (reconcile, counters) = (reconcile.clone(), world.counters().clone());
         Box::pin(async move {
-            let mut object = Some(object);
-            // Who does not lead waits in its place: what comes meanwhile waits behind it, each object once.
-            while !tenure.leads() {
-                tokio::select! {
-                    () = tenure.changed() => {}
-                    () = shutdown.cancelled() => return Err(WriteError::Deposed),
-                }
-                object = object.and_then(|object| store.get(&ObjectRef::from_obj(&*object)));
-            }
-            let Some(object) = object else { return Ok(Action::await_change()) };
+            let led = when_leading(object, &store, tenure, &shutdown).await?;
+            let Some(object) = led else { return Ok(Action::await_change()) };
             counters.taken(kind, &object.name_any());
             let begun = Instant::now();
             let done = reconcile(object, world).await;
@@ -135,7 +167,7 @@ pub async fn work<K, F, N>(
             done.map(|next| next.after().map_or_else(Action::await_change, Action::requeue))
         })
     };
-    let again = |it: Arc<K>, error: &WriteError, world: Arc<World>| failures.tell(&*it, error, &world);
+    let again = |it: Arc<K>, error: &WriteError, world: Arc<W>| failures.report(&*it, error, &*world);
     let config = Config::default().concurrency(AT_ONCE);
     let mut results = Box::pin(applier(one, again, world, store.clone(), queue, config));
     loop {

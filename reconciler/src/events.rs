@@ -8,6 +8,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use bedplate_api::reason::event::{ControllerEvent, is_warning};
 use bedplate_process::events::{EventWriter, Events, Occurrence, Queue, Source, channel};
 use bedplate_process::family::count_rows;
+use k8s_openapi::api::core::v1::ObjectReference;
 use kube::{Client, Resource};
 use prometheus_client::collector::Collector;
 use prometheus_client::encoding::DescriptorEncoder;
@@ -43,8 +44,13 @@ impl News {
 
     /// Publishes what has happened to an object. It never waits.
     pub fn tell<K: Resource<DynamicType = ()>>(&self, about: &K, reason: ControllerEvent, note: &str) {
+        self.about(about.object_ref(&()), reason, note);
+    }
+
+    /// Publishes what has happened to the object of this reference.
+    pub fn about(&self, about: ObjectReference, reason: ControllerEvent, note: &str) {
         self.0.publish(Occurrence {
-            about: about.object_ref(&()),
+            about,
             reason: reason.as_str(),
             action: reason.action(),
             is_warning: is_warning(reason),

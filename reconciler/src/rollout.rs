@@ -174,7 +174,7 @@ struct Actor<'a> {
 impl Actor<'_> {
     async fn does(&self, step: &Step, settings: Option<&RollingUpdate>) -> Result<Option<Left>, WriteError> {
         let done = self.world.leading(self.step(step, settings)).await;
-        self.world.counters.turned(step.kind(), done.is_ok());
+        self.world.turns.turned(step.kind(), done.is_ok());
         done
     }
 

@@ -28,7 +28,7 @@ use crate::engine::work;
 use crate::engine::write::FIELD_MANAGER;
 use crate::enqueue::{Queue, Queues};
 use crate::events::News;
-use crate::metrics::{Counters, Kind};
+use crate::metrics::{Kind, Metrics};
 use crate::reach::RegistryReach;
 use crate::{configuration, csr, deletion, enqueue, image, machine, operation, rollout, version, watch};
 
@@ -52,11 +52,11 @@ pub async fn run(cli: &Cli) -> Result<(), Failure> {
     let access = tokio::sync::watch::channel(Some(client.clone())).1;
     let lease = (cli.namespace.clone(), LEASE.to_owned());
     let (candidate, tenure) = Candidate::new(access, lease, &cli.instance, FIELD_MANAGER);
-    let counters = Counters::default();
+    let metrics = Metrics::default();
     let listener = health::bind(cli.listen).await?;
     let running = (&tasks, &liveness, &signals.shutdown());
-    let (started, news) = begin(&client, (&tenure, &cli.instance), &counters, running, cli.image_reach());
-    let registry = registry(&counters, news);
+    let (started, news) = begin(&client, (&tenure, &cli.instance), &metrics, running, cli.image_reach());
+    let registry = registry(&metrics, news);
     let health = Arc::new(Look { liveness: liveness.clone(), started: started.clone(), tenure });
     tasks.spawn("health", health::serve(listener, health, Arc::new(registry), signals.shutdown()));
     notifier.spawn_watchdog(&tasks, signals.shutdown(), {
@@ -74,9 +74,9 @@ pub async fn run(cli: &Cli) -> Result<(), Failure> {
 }
 
 /// Metrics of the program: the counters and the counts of its Events.
-fn registry(counters: &Counters, events: News) -> Registry {
+fn registry(metrics: &Metrics, events: News) -> Registry {
     let mut registry = Registry::default();
-    registry.register_collector(Box::new(counters.clone()));
+    registry.register_collector(Box::new(metrics.clone()));
     registry.register_collector(Box::new(events));
     registry
 }
@@ -86,14 +86,13 @@ fn registry(counters: &Counters, events: News) -> Registry {
 pub fn begin(
     client: &Client,
     (tenure, instance): (&Tenure, &str),
-    counters: &Counters,
+    metrics: &Metrics,
     (tasks, liveness, shutdown): (&Tasks, &Liveness, &CancellationToken),
     reach: RegistryReach,
 ) -> (Arc<OnceLock<()>>, News) {
     let (news, queue) = News::channel();
     let writer = news.writer(queue, instance, client.clone());
-    let whole =
-        assemble(client, (tenure.clone(), news.clone(), reach), counters, (tasks, liveness, shutdown));
+    let whole = assemble(client, (tenure.clone(), news.clone(), reach), metrics, (tasks, liveness, shutdown));
     write_events(writer, (tasks, liveness, shutdown));
     let started = Arc::new(OnceLock::new());
     infallible(tasks, "start", {
@@ -157,11 +156,12 @@ fn unusable(path: &Path, error: KubeconfigError) -> Failure {
 fn assemble(
     client: &Client,
     (tenure, news, reach): (Tenure, News, RegistryReach),
-    counters: &Counters,
+    metrics: &Metrics,
     (tasks, liveness, shutdown): (&Tasks, &Liveness, &CancellationToken),
 ) -> impl Future<Output = Option<(Arc<World>, Queues)>> + use<> {
     let (stores, writers) = watch::stores();
-    let world = World::new(client.clone(), stores.clone(), tenure, counters.clone());
+    let world = World::new(client.clone(), stores.clone(), tenure, metrics.clone());
+    let counters = &metrics.counters;
     let world = Arc::new(world.telling(news).reaching(reach));
     let (configurations, configuration_queue) = Queue::new(Kind::Configuration, counters);
     let (versions, version_queue) = Queue::new(Kind::Version, counters);
@@ -321,6 +321,7 @@ mod tests {
     use tokio::time::Instant;
 
     use super::*;
+    use crate::metrics::Counters;
 
     /// Stores with one configuration.
     fn stores() -> Stores {
@@ -349,13 +350,13 @@ mod tests {
 
     #[tokio::test]
     async fn scrape_matches_the_page_of_metrics() {
-        let (shutdown, counters) = (CancellationToken::new(), Counters::default());
+        let (shutdown, metrics) = (CancellationToken::new(), Metrics::default());
         let (tasks, liveness) = (Tasks::new(shutdown.clone()), Liveness::new(shutdown.clone()));
         let tenure = Tenure::new(watch::channel(None).1);
         let running = (&tasks, &liveness, &shutdown);
-        let (_, events) = begin(&silent(), (&tenure, "test"), &counters, running, RegistryReach::default());
+        let (_, events) = begin(&silent(), (&tenure, "test"), &metrics, running, RegistryReach::default());
         let page = concat!(env!("CARGO_MANIFEST_DIR"), "/../docs/metrics.md");
-        metrics_page::compare(page, "bedplate-controller", &registry(&counters, events));
+        metrics_page::compare(page, "bedplate-controller", &registry(&metrics, events));
         shutdown.cancel();
     }
 
@@ -408,7 +409,7 @@ mod tests {
         while futures::poll!(unconstrained(Box::pin(queues.configuration("w")))).is_ready() {}
         let (leads, receiver) = watch::channel(None);
         let tenure = Tenure::new(receiver);
-        let world = Arc::new(World::new(silent(), stores(), tenure.clone(), Counters::default()));
+        let world = Arc::new(World::new(silent(), stores(), tenure.clone(), Metrics::default()));
         let task = tokio::spawn(look_at_all(world.clone(), queues, tenure));
         let far = Instant::now() + Duration::from_secs(3600);
         for (until, is_sure) in [(Some(far), true), (None, false), (Some(far), false)] {

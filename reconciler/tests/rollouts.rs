@@ -15,7 +15,7 @@ use bedplate_process::liveness::Liveness;
 use bedplate_process::tasks::Tasks;
 use bedplate_reconciler::context::World;
 use bedplate_reconciler::engine::write::WriteError;
-use bedplate_reconciler::metrics::Counters;
+use bedplate_reconciler::metrics::Metrics;
 use bedplate_reconciler::reach::RegistryReach;
 use bedplate_reconciler::rollout::{Clocks, Place, Rollout, Skip, Step, Wait};
 use bedplate_reconciler::{deletion, rollout, run};
@@ -592,7 +592,7 @@ struct Live {
 struct Controller {
     server: Server,
     live: Arc<Mutex<Live>>,
-    counters: Counters,
+    metrics: Metrics,
     leads: watch::Sender<Option<Instant>>,
     _shutdown: DropGuard,
 }
@@ -603,19 +603,19 @@ impl Controller {
         let known = live.clone();
         let client =
             server.client(Arc::new(move |asked: &Asked| answer_of_two(asked, &known.lock().unwrap())));
-        let (shutdown, counters) = (CancellationToken::new(), Counters::default());
+        let (shutdown, metrics) = (CancellationToken::new(), Metrics::default());
         let (tasks, liveness) = (Tasks::new(shutdown.clone()), Liveness::new(shutdown.clone()));
         let (leads, tenure) = watch::channel(None);
         let running = (&tasks, &liveness, &shutdown);
         let (started, _counted) =
-            run::begin(&client, (&Tenure::new(tenure), "test"), &counters, running, RegistryReach::default());
+            run::begin(&client, (&Tenure::new(tenure), "test"), &metrics, running, RegistryReach::default());
         until("the caches are synced", || started.get().is_some()).await;
-        Self { server, live, counters, leads, _shutdown: shutdown.drop_guard() }
+        Self { server, live, metrics, leads, _shutdown: shutdown.drop_guard() }
     }
 
     fn is_leading(&self) -> bool {
         let (mut registry, mut text) = (Registry::default(), String::new());
-        registry.register_collector(Box::new(self.counters.clone()));
+        registry.register_collector(Box::new(self.metrics.clone()));
         encode(&mut text, &registry).unwrap();
         text.lines().any(|line| line == "bedplate_controller_leader 1")
     }

@@ -654,7 +654,10 @@ mod tests {
             assert_eq!(plan.to_string(), text);
         }
         let message = told_departure(PowerRequest::GracefulOff);
-        assert!(message.starts_with("graceful power off by pxed because the Machine is deleted"), "{message}");
+        assert!(
+            message.starts_with("graceful power off by pxed because the Machine is deleted"),
+            "{message}"
+        );
     }
 
     #[test]

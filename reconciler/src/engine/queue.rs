@@ -56,12 +56,10 @@ impl Durations {
 /// Writes the histogram of each kind.
 pub(crate) fn encode_durations(
     encoder: &mut DescriptorEncoder<'_>,
+    name: &str,
     each: &[(&str, &Durations)],
 ) -> fmt::Result {
-    let (name, help) = (
-        "bedplate_controller_reconcile_duration_seconds",
-        "Duration of one reconciliation, including its writes",
-    );
+    let help = "Duration of one reconciliation, including its writes";
     let mut family = describe(encoder, name, help, MetricType::Histogram)?;
     for (kind, durations) in each {
         let counts = durations.counts.iter().map(|count| count.load(Ordering::Relaxed));

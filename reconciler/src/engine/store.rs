@@ -18,7 +18,7 @@ use kube::runtime::{WatchStreamExt, watcher};
 use kube::{Client, Resource, ResourceExt};
 use serde::de::DeserializeOwned;
 
-use crate::metrics::Counters;
+use super::counters::{Counters, Kinds};
 
 /// What a watch saw.
 #[derive(Debug)]
@@ -30,16 +30,17 @@ pub enum Seen<K> {
 }
 
 /// Keeps a store by a watch, and tells of every change.
-pub fn watch<K, S>(
+pub fn watch<K, S, C>(
     client: &Client,
     config: watcher::Config,
     writer: Writer<K>,
     strip: S,
-    counters: Counters,
-) -> impl Stream<Item = Seen<K>> + Send + use<K, S>
+    counters: Counters<C>,
+) -> impl Stream<Item = Seen<K>> + Send + use<K, S, C>
 where
     K: Resource<DynamicType = ()> + Clone + DeserializeOwned + Debug + Send + Sync + 'static,
     S: Fn(&mut K) + Send + 'static,
+    C: Kinds,
 {
     let kind = match K::kind(&()) {
         Cow::Borrowed(kind) => kind,
@@ -61,7 +62,7 @@ where
 }
 
 /// A client whose every answer is noted, piece by piece: of a watch those are its events and its bookmarks.
-fn heard(client: &Client, kind: &'static str, counters: Counters) -> Client {
+fn heard<C: Kinds>(client: &Client, kind: &'static str, counters: Counters<C>) -> Client {
     let client = client.clone();
     counters.heard(kind);
     let service = tower::service_fn(move |request: http::Request<Body>| {

@@ -122,7 +122,7 @@ async fn send(world: &World, pod: &Pod, grace: Option<u32>) -> Result<Evicted, W
         }
     };
     let evicted = ask(&what, answer).await?;
-    world.counters.evicted(match evicted {
+    world.turns.evicted(match evicted {
         Evicted::Accepted => Eviction::Accepted,
         Evicted::Held { .. } => Eviction::Held,
         Evicted::Gone => Eviction::Gone,

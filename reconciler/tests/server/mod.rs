@@ -9,7 +9,7 @@ use bedplate_process::lease::Tenure;
 use bedplate_process::liveness::Pulse;
 use bedplate_reconciler::context::{Stores, World};
 use bedplate_reconciler::events::News;
-use bedplate_reconciler::metrics::Counters;
+use bedplate_reconciler::metrics::Metrics;
 use bedplate_reconciler::reach::RegistryReach;
 use jiff::Timestamp;
 use kube::client::Body;
@@ -124,7 +124,7 @@ impl Server {
         let client = self.client(Arc::new(answer));
         // Registries of tests are on loopback.
         let reach = Reach { allowed: vec!["127.0.0.0/8".parse().unwrap()], ..Reach::default() };
-        let world = World::new(client, stores(objects), tenure, Counters::default());
+        let world = World::new(client, stores(objects), tenure, Metrics::default());
         Arc::new(world.reaching(RegistryReach(reach)))
     }
 
@@ -137,7 +137,7 @@ impl Server {
         let client = self.client(Arc::new(answer));
         let (news, queue) = News::channel();
         let teller = Teller(news.writer(queue, "test", client.clone()));
-        let world = World::new(client, stores(objects), Tenure::always(), Counters::default());
+        let world = World::new(client, stores(objects), Tenure::always(), Metrics::default());
         (Arc::new(world.telling(news)), teller)
     }
 }

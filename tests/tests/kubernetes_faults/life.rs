@@ -12,7 +12,7 @@ use std::time::Duration;
 use bedplate_process::lease::Tenure;
 use bedplate_process::liveness::Liveness;
 use bedplate_process::tasks::Tasks;
-use bedplate_reconciler::metrics::Counters;
+use bedplate_reconciler::metrics::Metrics;
 use bedplate_reconciler::reach::RegistryReach;
 use bedplate_reconciler::run;
 use tokio::runtime::{Builder, Runtime};
@@ -45,7 +45,7 @@ impl Life {
             let (started, _told) = run::begin(
                 &client,
                 (&tenure, "faults"),
-                &Counters::default(),
+                &Metrics::default(),
                 running,
                 RegistryReach::default(),
             );

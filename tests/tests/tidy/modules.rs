@@ -47,10 +47,10 @@ pub(crate) const PROGRAMS: &[Program] = &[
             &["context"],
             &["cache", "reach"],
             &["configuration_conditions", "cordon", "events", "foreign_node"],
-            &["engine"],
-            &["metrics", "elapsed"],
+            &["metrics"],
+            &["engine", "elapsed"],
         ],
-        upward: &[("engine", "context"), ("metrics", "engine")],
+        upward: &[],
     },
     Program {
         folder: "pxed",
