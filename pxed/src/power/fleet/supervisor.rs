@@ -14,9 +14,10 @@ use bedplate_process::liveness::{DISK_PATIENCE, Liveness};
 use bedplate_process::reconcile::{Activation, Reconcile, Task, Turn};
 use jiff::{SignedDuration, Timestamp};
 use tokio::sync::{mpsc, watch};
-use tokio::task::JoinSet;
+use tokio::task::{JoinError, JoinSet};
 use tokio::time::Instant;
 use tokio_util::sync::CancellationToken;
+use tokio_util::task::JoinMap;
 
 use self::answer::answer_operation;
 use super::assignment::{Assignment, Clock, Shared};
@@ -167,8 +168,7 @@ struct Supervisor {
     queue: Queue,
     handles: HashMap<MachineName, Handle>,
     workers: JoinSet<MachineName>,
-    answers: JoinSet<(OperationKey, Option<Operation>)>,
-    answering: HashSet<OperationKey>,
+    answers: JoinMap<OperationKey, Option<Operation>>,
     /// It is known what operations there are: a machine that is off may stand in the middle of one.
     told: bool,
     leads: bool,
@@ -197,8 +197,7 @@ impl Supervisor {
             queue,
             handles: HashMap::new(),
             workers: JoinSet::new(),
-            answers: JoinSet::new(),
-            answering: HashSet::new(),
+            answers: JoinMap::new(),
             told: false,
             leads: false,
         }
@@ -220,8 +219,7 @@ impl Supervisor {
     /// Stops the workers: this pxed does not lead any more.
     fn stop(&mut self) {
         self.leads = false;
-        self.answers.abort_all();
-        self.answering.clear();
+        self.answers = JoinMap::new();
         for (_, handle) in self.handles.drain() {
             handle.stop.cancel();
         }
@@ -292,9 +290,10 @@ impl Supervisor {
                 Route::Worker => operations.push(operation.clone()),
                 Route::LeftAlone => {}
                 Route::Answer(answer) => {
-                    if self.answering.insert(operation.key.clone()) {
-                        let (shared, operation) = (self.shared.clone(), operation.clone());
-                        self.answers.spawn(answer_operation(shared, operation, answer));
+                    if !self.answers.contains_key(&operation.key) {
+                        let (shared, key, operation) =
+                            (self.shared.clone(), operation.key.clone(), operation.clone());
+                        self.answers.spawn(key, answer_operation(shared, operation, answer));
                     }
                 }
             }
@@ -367,11 +366,12 @@ impl Supervisor {
         }
     }
 
-    fn answered(&mut self, answered: Option<(OperationKey, Option<Operation>)>) {
-        let Some((key, operation)) = answered else { return };
-        self.answering.remove(&key);
-        if let Some(operation) = operation {
-            self.take(OperationUpdate::Put(operation));
+    fn answered(&mut self, key: &OperationKey, answered: Result<Option<Operation>, JoinError>) {
+        match answered {
+            Ok(Some(operation)) => self.take(OperationUpdate::Put(operation)),
+            Ok(None) => {}
+            // It is answered at the next update of its Machine or of an operation.
+            Err(_) => tracing::error!(operation = key.name, "answer to an operation panicked"),
         }
     }
 
@@ -424,7 +424,7 @@ enum Event {
     /// A worker has ended. None if it panicked.
     Ended(Option<MachineName>),
     /// The answer to an operation was written, or it failed for good.
-    Answered(Option<(OperationKey, Option<Operation>)>),
+    Answered(OperationKey, Result<Option<Operation>, JoinError>),
 }
 
 impl Reconcile for Supervisor {
@@ -436,7 +436,7 @@ impl Reconcile for Supervisor {
             Ok(()) = self.changes.leads.changed() => Some(Event::Leadership),
             update = self.changes.updates.recv() => update.map(Event::Operation),
             Some(ended) = self.workers.join_next() => Some(Event::Ended(ended.ok())),
-            Some(answered) = self.answers.join_next() => Some(Event::Answered(answered.ok())),
+            Some((key, answered)) = self.answers.join_next() => Some(Event::Answered(key, answered)),
         }
     }
 
@@ -445,7 +445,7 @@ impl Reconcile for Supervisor {
             Activation::Start | Activation::Changed(Event::Machines) => self.follow().await,
             Activation::Changed(Event::Operation(update)) => self.take(update),
             Activation::Changed(Event::Ended(name)) => self.ended(name),
-            Activation::Changed(Event::Answered(answered)) => self.answered(answered),
+            Activation::Changed(Event::Answered(key, answered)) => self.answered(&key, answered),
             Activation::Changed(Event::Leadership) | Activation::Due => {}
         }
         if self.next_ripe().is_some_and(|wait| wait.is_zero()) {

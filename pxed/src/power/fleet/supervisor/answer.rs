@@ -9,7 +9,7 @@ use crate::power::counters::OperationResult;
 use crate::power::fleet::assignment::Shared;
 use crate::power::plan::parameters::Kind;
 use crate::power::plan::queue::Answer;
-use crate::power::{Operation, OperationKey, WriteOperationError};
+use crate::power::{Operation, WriteOperationError};
 
 /// Before an answer is written again that could not be.
 const AGAIN: Duration = Duration::from_secs(2);
@@ -21,8 +21,7 @@ pub(super) async fn answer_operation(
     shared: Arc<Shared>,
     operation: Operation,
     answer: Answer,
-) -> (OperationKey, Option<Operation>) {
-    let key = operation.key.clone();
+) -> Option<Operation> {
     for _ in 0..TRIES {
         let status = answer.status(&operation, &shared.instance, shared.now());
         match shared.writer.write(&operation, status).await {
@@ -31,17 +30,17 @@ pub(super) async fn answer_operation(
                 {
                     shared.counters.operation(kind, OperationResult::Failed);
                 }
-                return (key, Some(written));
+                return Some(written);
             }
             Err(WriteOperationError::Later(why)) => {
-                tracing::debug!(operation = key.name, why, "an operation waits to be written");
+                tracing::debug!(operation = operation.key.name, why, "an operation waits to be written");
                 tokio::time::sleep(AGAIN).await;
             }
             Err(error) => {
-                tracing::debug!(operation = key.name, %error, "an operation was not answered");
-                return (key, None);
+                tracing::debug!(operation = operation.key.name, %error, "an operation was not answered");
+                return None;
             }
         }
     }
-    (key, None)
+    None
 }

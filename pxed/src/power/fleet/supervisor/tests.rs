@@ -270,6 +270,21 @@ async fn o7_power_of_other_providers_is_switched_by_operations_alone() {
 }
 
 #[tokio::test(start_paused = true)]
+async fn operation_whose_answer_panicked_is_answered_later() {
+    let world = one(PowerState::Off);
+    world.change("node1", |machine| machine.spec.bmc = None);
+    world.state().panics = true;
+    let _pxed = world.start("a");
+    world.operate("first", "node1", "powerCycle", json!({}));
+    tokio::time::sleep(Duration::from_secs(60)).await;
+    assert_eq!(world.ended("first"), None);
+    world.operate("second", "node1", "powerCycle", json!({}));
+    assert!(
+        world.until(60, |world| ["first", "second"].iter().all(|name| world.ended(name).is_some())).await
+    );
+}
+
+#[tokio::test(start_paused = true)]
 async fn one_dead_bmc_delays_no_other() {
     let names = |n: usize| (format!("node{n}"), format!("bmc{n}"));
     let machines = (0..50).map(|n| machine(&names(n).0, &names(n).1, json!({})));

@@ -104,6 +104,8 @@ pub(super) struct State {
     pub(super) tokens_lost: bool,
     /// Machine whose finalizer cannot be written.
     pub(super) refuses_finalizer: Option<String>,
+    /// The next write of an operation panics.
+    pub(super) panics: bool,
     /// Who was held, or let go.
     pub(super) holds: Vec<(String, bool)>,
 }
@@ -444,6 +446,8 @@ impl OperationWriter for World {
     ) -> Result<Operation, WriteOperationError> {
         self.pass().await;
         tokio::time::sleep(Duration::from_millis(5)).await;
+        let panics = std::mem::take(&mut self.state().panics);
+        assert!(!panics, "simulated");
         let is_end = status.completion_time.is_some();
         let touched = {
             let mut state = self.state();
