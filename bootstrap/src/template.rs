@@ -10,10 +10,10 @@ use base64::Engine;
 use base64::engine::general_purpose::STANDARD;
 use bedplate_api::configuration::{ContainerNetwork, FileEncoding, FileSpec, NodeImage, NodeRole, Template};
 use bedplate_api::image_reference::{ParseReferenceError, Reference};
-use x509_parser::pem::Pem;
 use zeroize::Zeroizing;
 
 use crate::bind::{Bind, below, hidden_by, plain_path};
+use crate::discovery::ca_cert_hashes;
 use crate::mistake::RenderKubeadmError;
 use crate::unit;
 
@@ -222,13 +222,8 @@ fn check_image(image: &NodeImage) -> Vec<Refusal> {
     let reference = Some(&image.reference).filter(|reference| !reference.starts_with(LAYOUT));
     let reference = reference.and_then(|reference| Reference::parse(reference).err()).map(Refusal::Reference);
     let authorities =
-        image.ca_bundle.as_ref().filter(|pem| !is_certificates(pem)).map(|_| Refusal::Authorities);
+        image.ca_bundle.as_ref().filter(|pem| ca_cert_hashes(pem).is_err()).map(|_| Refusal::Authorities);
     reference.into_iter().chain(authorities).collect()
-}
-
-fn is_certificates(pem: &str) -> bool {
-    let blocks: Result<Vec<Pem>, _> = Pem::iter_from_buffer(pem.as_bytes()).collect();
-    blocks.is_ok_and(|blocks| blocks.iter().any(|block| block.label == "CERTIFICATE"))
 }
 
 fn network(template: &Template) -> ContainerNetwork {
@@ -359,6 +354,8 @@ mod tests {
         }
     }
 
+    /// A block with the label of a certificate.
+    const NO_CERTIFICATE: &str = "-----BEGIN CERTIFICATE-----\nAAAA\n-----END CERTIFICATE-----\n";
     /// Not a certificate.
     const KEY: &str = "-----BEGIN PUBLIC KEY-----\nAAAA\n-----END PUBLIC KEY-----\n";
 
@@ -386,6 +383,7 @@ mod tests {
             ),
             (image("r.example/node", Some("CA")), "Authorities", "image.caBundle "),
             (image("r.example/node", Some(KEY)), "Authorities", "image.caBundle "),
+            (image("r.example/node", Some(NO_CERTIFICATE)), "Authorities", "image.caBundle "),
             (json!({ "kubernetes": { "version": "v1.20.0" } }), "Kubernetes", "kubernetes: "),
             (json!({ "preKubeadmCommands": ["a\0b"] }), "Commands", "preKubeadmCommands[0] must not hold"),
             (json!({ "sysctls": { "a b": "1" } }), "Parameter", "sysctls: \"a b\""),
@@ -448,7 +446,8 @@ mod tests {
     #[test]
     fn template_that_hosts_take_is_not_refused() {
         let from = json!({ "secret": { "namespace": "ns", "name": "s", "key": "k" } });
-        let certificate = "a comment\n-----BEGIN CERTIFICATE-----\nAAAA\n-----END CERTIFICATE-----\n";
+        let certificate = rcgen::generate_simple_self_signed(Vec::new()).unwrap().cert.pem();
+        let certificate = format!("a comment\n{certificate}");
         for more in [
             json!({}),
             json!({ "image": { "reference": "oci:/Images:1", "allowTag": true } }),

@@ -12,8 +12,8 @@ fn trust_8_access_to_a_registry_is_removed_when_a_fetch_is_canceled() {
         world.select(1);
         world.plane.seen.send_modify(|seen| {
             let mut version = version_object(1);
-            version.spec.template.image.ca_bundle =
-                Some("-----BEGIN CERTIFICATE-----\nAAAA\n-----END CERTIFICATE-----\n".to_owned());
+            let authority = rcgen::generate_simple_self_signed(Vec::new()).unwrap().cert.pem();
+            version.spec.template.image.ca_bundle = Some(authority);
             seen.version = Some(Arc::new(version));
         });
         let file = world.parts.slots.places().shared(SlotName::A).join(FILES[0]);
