@@ -1,147 +1,27 @@
 //! Runs one command: asks, or has something done, and prints what came of it.
 
-use std::borrow::Cow;
 use std::ffi::OsStr;
 use std::io::Write;
-use std::path::{Path, PathBuf};
+use std::path::Path;
 
 use base64::Engine as _;
 use bedplate_api::machine::Machine;
 use bedplate_api::wire::{Explanation, Seed};
-use serde::de::DeserializeOwned;
 use serde_json::Value;
-use thiserror::Error;
 
 use crate::arguments::{self, BmcCommand, Cli, Command, Global, MachineCommand};
-use crate::backend::Desk;
 use crate::backend::ask;
-use crate::backend::cluster::AskClusterError;
-use crate::backend::socket::{self, AskPxedError};
-use crate::configuration::{self, ConfigureError};
+use crate::backend::socket;
+use crate::configuration;
+use crate::desk::Desk;
 use crate::diagnosis::{Rolling, awaited, runs_another};
 use crate::docs;
-use crate::install::{self, InstallError};
-use crate::operation;
+use crate::error::{RunError, read};
+use crate::install;
 use crate::output::Page;
-use crate::probe::{self, ProbeError};
+use crate::probe;
 use crate::render::{self, Discovered};
 use crate::run_operation;
-
-/// Why a command failed.
-#[derive(Debug, Error)]
-pub(crate) enum RunError {
-    #[error(transparent)]
-    Pxed(#[from] AskPxedError),
-    /// What the cluster cannot answer instead.
-    #[error(transparent)]
-    OnlyPxed(AskPxedError),
-    #[error(transparent)]
-    Cluster(#[from] AskClusterError),
-    #[error("the answer is not what this version of bedplate understands")]
-    Answer(#[source] serde_json::Error),
-    /// The permission was given, but for any boot.
-    #[error(
-        "pxed did not bind the permission for Machine {machine:?} to boot {boot}; for an hour any host may enroll"
-    )]
-    Unbound { machine: String, boot: String },
-    #[error("the operation cannot be made: {0}")]
-    Selector(String),
-    #[error("{name} failed: {reason}: {message}")]
-    Failed { name: String, operation: String, reason: String, message: String },
-    #[error("the operation has not ended after {after} s: {line}")]
-    NotEnded { name: String, line: String, after: u64 },
-    #[error("it is not known whether the MachineOperation was made")]
-    MaybeMade(#[source] Box<RunError>),
-    #[error("there is no MachineOperation {name:?}")]
-    NoOperation { name: String },
-    #[error("the MachineOperation {name:?} is gone: deleted, or its time after its end is over")]
-    Gone { name: String },
-    #[error("the cluster tells no changes any more")]
-    Ended,
-    #[error(transparent)]
-    Probe(#[from] ProbeError),
-    #[error(transparent)]
-    Configure(#[from] ConfigureError),
-    #[error(transparent)]
-    Install(#[from] InstallError),
-    #[error("cannot start")]
-    Start(#[source] std::io::Error),
-    #[error("cannot write to {}", .path.display())]
-    Write { path: PathBuf, source: std::io::Error },
-    #[error("cannot print")]
-    Print(#[source] std::io::Error),
-}
-
-impl RunError {
-    /// What the caller can do about it.
-    pub(crate) fn hint(&self) -> Option<Cow<'static, str>> {
-        match self {
-            Self::Pxed(error) => error.hint(true).map(Cow::from),
-            Self::OnlyPxed(error) => error.hint(false).map(Cow::from),
-            Self::Cluster(error) => error.hint(),
-            Self::Probe(error) => error.hint(),
-            Self::Configure(error) => error.hint().map(Cow::from),
-            Self::Install(error) => error.hint().map(Cow::from),
-            Self::Failed { operation, reason, .. } => {
-                operation::remedy_of(operation, reason).map(Cow::from)
-            }
-            Self::NotEnded { name, .. } => Some(
-                format!("nothing is undone, it goes on by itself: does a pxed of the Machine's site run? `bedplate operation watch {name}` waits on")
-                    .into(),
-            ),
-            Self::MaybeMade(_) => Some(
-                "made again it would be carried out twice: see with `bedplate operation list` whether it is there".into(),
-            ),
-            Self::NoOperation { .. } => Some("`bedplate operation list` shows those that are there".into()),
-            Self::Answer(_) => {
-                Some("--output json prints it as it is; bedplate and pxed should be of one version".into())
-            }
-            Self::Unbound { .. } => Some(
-                "this pxed is older than --boot: upgrade it, and check whose key enrolls by then (`bedplate machine show NAME`)".into(),
-            ),
-            Self::Selector(_)
-            | Self::Gone { .. }
-            | Self::Ended
-            | Self::Start(_)
-            | Self::Write { .. }
-            | Self::Print(_) => None,
-        }
-    }
-
-    /// Whether it is the command line that is wrong.
-    pub(crate) fn is_usage(&self) -> bool {
-        match self {
-            Self::Selector(_) => true,
-            Self::Probe(error) => error.is_usage(),
-            Self::Configure(error) => error.is_usage(),
-            Self::Install(error) => error.is_usage(),
-            _ => false,
-        }
-    }
-
-    /// Whether trying again would be of no use.
-    pub(crate) fn is_final(&self) -> bool {
-        match self {
-            Self::Pxed(error) | Self::OnlyPxed(error) => error.is_final(),
-            Self::Cluster(error) => error.is_final(),
-            _ => true,
-        }
-    }
-
-    /// Whether the cluster was asked and has not answered.
-    pub(crate) fn is_unreached(&self) -> bool {
-        match self {
-            Self::Cluster(error) => matches!(error, AskClusterError::Reach { .. }),
-            Self::MaybeMade(error) => error.is_unreached(),
-            _ => false,
-        }
-    }
-
-    /// Whether the cluster does not let this user see it.
-    pub(crate) fn is_forbidden(&self) -> bool {
-        matches!(self, Self::Cluster(AskClusterError::Refused { code: 403, .. }))
-    }
-}
 
 /// Runs what was asked for and prints what came of it.
 pub(crate) fn run(cli: &Cli, program: &OsStr, out: &mut dyn Write) -> Result<(), RunError> {
@@ -283,9 +163,4 @@ fn token(answer: &Value) -> Result<String, RunError> {
     let seed = read::<Seed>(answer)?;
     let bytes = serde_json::to_vec(&seed).map_err(RunError::Answer)?;
     Ok(format!("{}\n", base64::engine::general_purpose::URL_SAFE_NO_PAD.encode(bytes)))
-}
-
-/// A part of an answer as what it has to be.
-pub(crate) fn read<T: DeserializeOwned>(value: &Value) -> Result<T, RunError> {
-    T::deserialize(value).map_err(RunError::Answer)
 }

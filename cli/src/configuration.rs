@@ -6,18 +6,18 @@ pub(crate) mod history;
 pub(crate) mod rollback;
 
 use bedplate_api::configuration::MachineConfiguration;
-use bedplate_api::machine::Machine;
 use bedplate_api::version::MachineConfigurationVersion;
 use bedplate_bootstrap::check;
-use serde_json::{Value, json};
+use serde_json::json;
+use std::borrow::Cow;
 use thiserror::Error;
 
 use crate::arguments::{ConfigCommand, ConfigDiff, Global};
-use crate::backend::Desk;
 use crate::backend::cluster;
 use crate::backend::socket;
 use crate::changes;
-use crate::command::{RunError, read};
+use crate::desk::Desk;
+use crate::error::{RunError, read};
 use crate::output::Page;
 use crate::render::{self, Described};
 
@@ -48,6 +48,13 @@ pub(crate) enum ConfigureError {
     NoNode { machine: String },
     #[error("the answer cannot be read")]
     Answer,
+}
+
+impl From<ConfigureError> for RunError {
+    fn from(error: ConfigureError) -> Self {
+        let (hint, is_usage) = (error.hint().map(Cow::from), error.is_usage());
+        Self::of_command(error, hint, is_usage)
+    }
 }
 
 impl ConfigureError {
@@ -174,28 +181,4 @@ async fn described(desk: &Desk, name: &str) -> Result<Described, RunError> {
 /// `workers-v3`
 pub(crate) fn version_name(version: &MachineConfigurationVersion) -> String {
     bedplate_rules::selection::version_name(&version.spec.configuration_name, version.spec.version)
-}
-
-/// What a pxed would tell of a cluster's configuration: it, its versions from the newest on, and the Machines that use it.
-pub(crate) fn describe(
-    configuration: MachineConfiguration,
-    versions: Vec<MachineConfigurationVersion>,
-    machines: &[Machine],
-) -> Described {
-    let mut versions: Vec<_> = versions
-        .into_iter()
-        .filter(|version| bedplate_rules::selection::is_of(version, &configuration))
-        .collect();
-    versions.sort_by_key(|version| std::cmp::Reverse(version.spec.version));
-    let name = configuration.metadata.name.clone().unwrap_or_default();
-    let machines = machines.iter().filter_map(|machine| render::used(&name, machine)).collect();
-    Described { configuration, origin: String::new(), versions, machines }
-}
-
-/// A configuration of a cluster with what belongs to it, in the form of a pxed's answer.
-pub(crate) async fn of_cluster(client: &kube::Client, name: &str) -> Result<Value, RunError> {
-    let configuration = cluster::get::<MachineConfiguration>(client, name).await?;
-    let versions = cluster::list::<MachineConfigurationVersion>(client).await?;
-    let machines = cluster::list::<Machine>(client).await?;
-    Ok(json!(describe(configuration, read(&versions["items"])?, &read::<Vec<Machine>>(&machines["items"])?)))
 }

@@ -6,8 +6,8 @@ use bedplate_api::operation::MachineOperation;
 use serde_json::json;
 use tokio::time::{Instant, MissedTickBehavior, interval, sleep_until};
 
-use crate::backend::{Change, Desk};
-use crate::command::RunError;
+use crate::desk::{Change, Desk};
+use crate::error::RunError;
 use crate::operation::ended;
 use crate::output::{Page, Progress};
 use crate::render::{self, Look};

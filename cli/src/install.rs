@@ -7,6 +7,7 @@ mod apply;
 mod manifest;
 mod plan;
 
+use std::borrow::Cow;
 use std::time::Duration;
 
 use kube::Client;
@@ -14,14 +15,14 @@ use serde_json::{Value, json};
 use thiserror::Error;
 use tokio::time::{Instant, sleep};
 
-pub(crate) use self::plan::{Action, Step};
 use self::plan::{Rollout, is_established, rollout};
 use crate::arguments::{Global, InstallArguments};
 use crate::backend::cluster::{self, AskClusterError};
 use crate::backend::kubeconfig::Mistake;
-use crate::command::RunError;
+use crate::error::RunError;
 use crate::output::{Page, Progress};
 use crate::render;
+use crate::step::{Action, Step};
 
 /// How often the API server is asked for what is awaited.
 const PAUSE: Duration = Duration::from_secs(1);
@@ -44,6 +45,13 @@ pub(crate) enum InstallError {
     NotEstablished { what: String },
     #[error("everything is applied, and the controller does not run after {after} s: {line}")]
     NotRunning { line: String, after: u64 },
+}
+
+impl From<InstallError> for RunError {
+    fn from(error: InstallError) -> Self {
+        let (hint, is_usage) = (error.hint().map(Cow::from), error.is_usage());
+        Self::of_command(error, hint, is_usage)
+    }
 }
 
 impl InstallError {

@@ -10,9 +10,11 @@ mod backend;
 mod changes;
 mod command;
 mod configuration;
+mod desk;
 mod diagnosis;
 mod diff;
 mod docs;
+mod error;
 mod follow_operation;
 mod install;
 mod operation;
@@ -22,6 +24,7 @@ mod probe;
 mod render;
 mod run_operation;
 mod selector;
+mod step;
 
 use std::error::Error;
 use std::io::Write as _;
@@ -44,7 +47,7 @@ fn main() -> ExitCode {
     match command::run(&cli, &program, &mut std::io::stdout().lock()) {
         Ok(()) => ExitCode::SUCCESS,
         // `bedplate machine list | head` is no failure.
-        Err(command::RunError::Print(error)) if error.kind() == std::io::ErrorKind::BrokenPipe => {
+        Err(error::RunError::Print(error)) if error.kind() == std::io::ErrorKind::BrokenPipe => {
             ExitCode::SUCCESS
         }
         Err(error) => {
@@ -54,7 +57,7 @@ fn main() -> ExitCode {
     }
 }
 
-fn complain(error: &command::RunError, global: &arguments::Global) {
+fn complain(error: &error::RunError, global: &arguments::Global) {
     let mut text = format!("bedplate: {error}");
     if error.is_unreached()
         && let Some(server) = backend::cluster::server(global)

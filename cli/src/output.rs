@@ -8,7 +8,7 @@ use jiff::Timestamp;
 use serde::Serialize;
 
 use crate::arguments::Output;
-use crate::command::RunError;
+use crate::error::RunError;
 use crate::render::Look;
 
 /// What a terminal is taken to be wide when it does not tell.

@@ -21,7 +21,7 @@ use ipnet::IpNet;
 use thiserror::Error;
 
 use crate::arguments::{ProbeArguments, Protocol};
-use crate::command::RunError;
+use crate::error::RunError;
 use crate::output::Page;
 use crate::password::{self, ReadPasswordError};
 use crate::render;
@@ -51,6 +51,13 @@ pub(crate) enum ProbeError {
 impl From<BmcError> for ProbeError {
     fn from(error: BmcError) -> Self {
         Self::Bmc(Box::new(error))
+    }
+}
+
+impl From<ProbeError> for RunError {
+    fn from(error: ProbeError) -> Self {
+        let (hint, is_usage) = (error.hint(), error.is_usage());
+        Self::of_command(error, hint, is_usage)
     }
 }
 

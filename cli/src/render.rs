@@ -23,7 +23,7 @@ use uuid::Uuid;
 
 pub(crate) use awaited::awaited;
 pub(crate) use configuration::{
-    Described, configuration, configurations, difference, history, refusals, used,
+    Described, Row, configuration, configurations, difference, history, refusals, used,
 };
 pub(crate) use install::steps;
 pub(crate) use machine::show;

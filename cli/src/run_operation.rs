@@ -5,9 +5,9 @@ use bedplate_api::operation::MachineOperation;
 use serde_json::Value;
 
 use crate::arguments::{Global, OperationCommand, PowerAct, PowerCommand};
-use crate::backend::Desk;
 use crate::backend::ask;
-use crate::command::{RunError, read};
+use crate::desk::Desk;
+use crate::error::{RunError, read};
 use crate::output::{Page, Progress};
 use crate::{follow_operation, operation, render};
 

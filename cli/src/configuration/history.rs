@@ -1,34 +1,11 @@
 //! Pure: a configuration's versions as rows, and which two of them to compare.
 
 use bedplate_api::version::MachineConfigurationVersion;
-use jiff::Timestamp;
-use serde::Serialize;
 use serde_json::{Value, json};
 
 use super::ConfigureError;
 use crate::changes::changes;
-use crate::render::Described;
-
-/// One version.
-#[derive(Debug, Clone, PartialEq, Eq, Serialize)]
-#[serde(rename_all = "camelCase")]
-pub(crate) struct Row {
-    /// N of `<name>-v<N>`.
-    pub(crate) version: i64,
-    /// When it was made.
-    #[serde(skip_serializing_if = "Option::is_none")]
-    pub(crate) made: Option<Timestamp>,
-    /// Whether a Machine uses or has used it: it does not change any more.
-    pub(crate) deployed: bool,
-    /// Since when.
-    #[serde(skip_serializing_if = "Option::is_none")]
-    pub(crate) deployed_time: Option<Timestamp>,
-    /// The Machines that have or name it.
-    pub(crate) machines: Vec<String>,
-    /// What it changed in the version before it that is there; `None`: none is.
-    #[serde(skip_serializing_if = "Option::is_none")]
-    pub(crate) changes: Option<Vec<String>>,
-}
+use crate::render::{Described, Row};
 
 /// Every version, from the newest on.
 pub(crate) fn rows(described: &Described) -> Vec<Row> {

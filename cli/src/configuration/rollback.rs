@@ -14,7 +14,7 @@ use serde_json::json;
 use super::{ConfigureError, history, version_name};
 use crate::arguments::ConfigRollback;
 use crate::backend::cluster::{self, AskClusterError};
-use crate::command::RunError;
+use crate::error::RunError;
 use crate::output::{Page, Progress};
 use crate::render::{self, Described};
 

@@ -5,8 +5,9 @@ use kube::{Api, Client};
 use serde_json::{Value, json};
 
 use super::manifest;
-use super::plan::{Action, Step, conflicts, step};
+use super::plan::{conflicts, step};
 use crate::backend::cluster::{self, AskClusterError, FIELD_MANAGER};
+use crate::step::{Action, Step};
 
 /// The interface to an object's kind.
 fn api(client: &Client, object: &Value) -> Api<DynamicObject> {

@@ -1,70 +1,9 @@
 //! Pure: what an apply does to an object, from what is there and what the API server would make of it; and whether what was applied runs.
 
-use serde::Serialize;
 use serde_json::Value;
 
-use super::manifest::kind;
 use crate::changes::changes;
-
-/// What happens to an object.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize)]
-#[serde(rename_all = "camelCase")]
-pub(crate) enum Action {
-    /// It is not there.
-    Create,
-    /// It is there, and otherwise.
-    Change,
-    /// It is as it is to be.
-    Unchanged,
-    /// Somebody else applies fields of it, with other values.
-    Conflict,
-}
-
-/// What happens to one object, printable.
-#[derive(Debug, Clone, PartialEq, Eq, Serialize)]
-#[serde(rename_all = "camelCase")]
-pub(crate) struct Step {
-    /// What happens.
-    pub(crate) action: Action,
-    pub(crate) api_version: String,
-    pub(crate) kind: String,
-    #[serde(skip_serializing_if = "Option::is_none")]
-    pub(crate) namespace: Option<String>,
-    pub(crate) name: String,
-    /// The fields that change, or whose they are.
-    #[serde(skip_serializing_if = "Vec::is_empty")]
-    pub(crate) changes: Vec<String>,
-    /// It is as it is to be, and somebody else's: an apply would take it from him.
-    #[serde(skip)]
-    pub(crate) left: bool,
-}
-
-impl Step {
-    /// A step for this object.
-    pub(super) fn new(object: &Value, action: Action, changes: Vec<String>) -> Self {
-        let text = |value: &Value| value.as_str().map(str::to_owned);
-        Self {
-            action,
-            api_version: text(&object["apiVersion"]).unwrap_or_default(),
-            kind: kind(object).to_owned(),
-            namespace: text(&object["metadata"]["namespace"]),
-            name: text(&object["metadata"]["name"]).unwrap_or_default(),
-            changes,
-            left: false,
-        }
-    }
-
-    /// The same for an object that is somebody else's.
-    pub(super) fn left(self) -> Self {
-        Self { left: true, ..self }
-    }
-
-    /// `ServiceAccount bedplate-system/pxed`
-    pub(crate) fn object(&self) -> String {
-        let namespace = self.namespace.as_ref().map(|namespace| format!("{namespace}/")).unwrap_or_default();
-        format!("{} {namespace}{}", self.kind, self.name)
-    }
-}
+use crate::step::{Action, Step};
 
 /// What becomes of an object of which `before` is there, and of which the apply makes `after`.
 pub(super) fn step(wanted: &Value, before: Option<&Value>, after: &Value) -> Step {

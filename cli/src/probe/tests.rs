@@ -73,7 +73,7 @@ fn a_refused_password_is_tried_once_and_shown_nowhere() {
         bedplate(&format!("{address} --insecure --username root --password-file {}", file.display()));
     let error = result.unwrap_err();
     assert!(
-        matches!(&error, RunError::Probe(ProbeError::Bmc(error)) if matches!(**error, BmcError::AuthenticationFailed { .. })),
+        matches!(&error, RunError::Command { error, .. } if matches!(error.downcast_ref(), Some(ProbeError::Bmc(error)) if matches!(**error, BmcError::AuthenticationFailed { .. }))),
         "{error}"
     );
     assert!(error.hint().unwrap().contains("lock an account"), "{error}");

@@ -9,13 +9,13 @@ use bedplate_api::configuration::{
 use bedplate_api::machine::{Applied, ConfigurationRef, Machine, Phase, Selected};
 use bedplate_api::version::MachineConfigurationVersion;
 use bedplate_bootstrap::template::Refusal;
+use jiff::Timestamp;
 use serde::{Deserialize, Serialize};
 
 use super::machine::{applied, conditions, phase_paint};
 use super::table::Table;
 use super::{Look, Paint, age, clean, text};
 use crate::changes;
-use crate::configuration::history::Row;
 use crate::diff;
 
 /// A configuration, its versions and its Machines, as pxed tells of it.
@@ -37,6 +37,27 @@ impl Described {
     pub(crate) fn name(&self) -> String {
         self.configuration.metadata.name.clone().unwrap_or_default()
     }
+}
+
+/// One version.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize)]
+#[serde(rename_all = "camelCase")]
+pub(crate) struct Row {
+    /// N of `<name>-v<N>`.
+    pub(crate) version: i64,
+    /// When it was made.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub(crate) made: Option<Timestamp>,
+    /// Whether a Machine uses or has used it: it does not change any more.
+    pub(crate) deployed: bool,
+    /// Since when.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub(crate) deployed_time: Option<Timestamp>,
+    /// The Machines that have or name it.
+    pub(crate) machines: Vec<String>,
+    /// What it changed in the version before it that is there; `None`: none is.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub(crate) changes: Option<Vec<String>>,
 }
 
 /// A Machine that uses it.

@@ -5,7 +5,7 @@
 use super::table::Table;
 use super::{Look, Paint};
 use crate::changes;
-use crate::install::{Action, Step};
+use crate::step::{Action, Step};
 
 /// A line for each object, and how many there are of each kind of line.
 pub(crate) fn steps(steps: &[Step], dry_run: bool, look: Look) -> String {

@@ -6,7 +6,7 @@ use super::tests::{golden, look};
 use super::*;
 use crate::configuration::history;
 use crate::diagnosis;
-use crate::install::{Action, Step};
+use crate::step::{Action, Step};
 
 fn described() -> Described {
     let template = |image: u32, content: &str| {

@@ -9,7 +9,8 @@ use std::sync::{Arc, Mutex};
 use serde_json::{Value, json};
 
 use crate::arguments::parse;
-use crate::command::{RunError, run};
+use crate::command::run;
+use crate::error::RunError;
 
 /// What was asked: method and path, and the body.
 type Asked = Arc<Mutex<Vec<(String, Value)>>>;
@@ -142,7 +143,7 @@ fn nobody_waits_for_ever() {
     let (_directory, socket, _asked) =
         executing(json!({ "state": "Pending", "message": "Machine a is paused" }));
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
-    let desk = crate::backend::Desk::Pxed(socket);
+    let desk = crate::desk::Desk::Pxed(socket);
     let limit = Some(std::time::Duration::from_millis(1_500));
     let error =
         runtime.block_on(crate::follow_operation::to_the_end(&desk, "a-power-cycle-1", limit)).unwrap_err();

@@ -1,0 +1,383 @@
+//! The place where MachineOperations are created and read: the cluster, or the socket of pxed. Changes are one stream of both.
+//!
+//! The cluster is watched, pxed is asked once a second.
+
+mod configuration;
+
+use std::collections::{BTreeMap, VecDeque};
+use std::path::{Path, PathBuf};
+use std::pin::Pin;
+use std::time::Duration;
+
+use bedplate_api::configuration::{MachineConfiguration, UpdateStrategyType};
+use bedplate_api::machine::{Machine, RE_ENROLL_ANNOTATION};
+use bedplate_api::operation::MachineOperation;
+use bedplate_api::reason::refusal::AdminRefusal;
+use futures::{Stream, StreamExt};
+use jiff::Timestamp;
+use kube::api::ListParams;
+use kube::runtime::WatchStreamExt;
+use kube::runtime::watcher::{self, Event, watcher};
+use kube::{Api, Client};
+use serde::de::DeserializeOwned;
+use serde_json::{Value, json};
+
+use crate::arguments::Global;
+use crate::backend::ask::{self, Asked};
+use crate::backend::{cluster, socket};
+use crate::diagnosis::{Rolling, Stopped};
+
+use crate::backend::socket::AskPxedError;
+use crate::error::RunError;
+
+/// How often a pxed is asked.
+const PAUSE: Duration = Duration::from_secs(1);
+
+/// Where operations are made and seen.
+pub(crate) enum Desk {
+    /// The pxed behind this socket.
+    Pxed(PathBuf),
+    /// The cluster.
+    Cluster(Client),
+}
+
+impl Desk {
+    /// That which the caller has named, or the one that is there.
+    pub(crate) async fn open(global: &Global) -> Result<Self, RunError> {
+        Ok(match ask::choose(global, Path::exists) {
+            Asked::Pxed(path) => Self::Pxed(path),
+            Asked::Cluster => Self::Cluster(cluster::client(global).await?),
+        })
+    }
+
+    /// A Machine, as it was answered.
+    pub(crate) async fn machine(&self, name: &str) -> Result<Value, RunError> {
+        Ok(match self {
+            Self::Pxed(path) => socket::get(path, &format!("/v1/machines/{}", socket::escape(name))).await?,
+            Self::Cluster(client) => json!(cluster::get::<Machine>(client, name).await?),
+        })
+    }
+
+    /// Every Machine, as it was answered.
+    pub(crate) async fn machines(&self) -> Result<Value, RunError> {
+        Ok(match self {
+            Self::Pxed(path) => socket::get(path, "/v1/machines").await?,
+            Self::Cluster(client) => cluster::list::<Machine>(client).await?,
+        })
+    }
+
+    /// A MachineConfiguration with its versions and its Machines.
+    pub(crate) async fn configuration(&self, name: &str) -> Result<Value, RunError> {
+        match self {
+            Self::Pxed(path) => {
+                Ok(socket::get(path, &format!("/v1/configurations/{}", socket::escape(name))).await?)
+            }
+            Self::Cluster(client) => configuration::of_cluster(client, name).await,
+        }
+    }
+
+    /// The configurations whose Machines get a newer version machine by machine: those of a cluster, as far as they may be seen.
+    pub(crate) async fn rolling(&self) -> Rolling {
+        let Self::Cluster(client) = self else { return Rolling::new() };
+        let found = Api::<MachineConfiguration>::all(client.clone()).list(&ListParams::default()).await;
+        let rolls =
+            |c: &MachineConfiguration| c.spec.update_strategy.type_ == UpdateStrategyType::RollingUpdate;
+        let found = found.map(|list| list.items).unwrap_or_default();
+        let found = found.into_iter().filter(rolls);
+        found.filter_map(|c| Some((c.metadata.name.clone()?, Stopped::of(&c)))).collect()
+    }
+
+    /// Allows another key to enroll for a Machine, once; `boot`: of this boot alone, by its public ID.
+    pub(crate) async fn allow_key(&self, name: &str, boot: Option<&str>) -> Result<Value, RunError> {
+        Ok(match self {
+            Self::Pxed(path) => {
+                let query = boot.map(|boot| format!("?boot={boot}")).unwrap_or_default();
+                let route = format!("/v1/machines/{}/re-enroll{query}", socket::escape(name));
+                let answer = socket::post(path, &route, &Value::Null).await?;
+                // An earlier version of pxed ignores the parameter and does not name the boot.
+                match boot.filter(|boot| answer["boot"] != **boot) {
+                    Some(boot) => {
+                        return Err(RunError::Unbound { machine: name.to_owned(), boot: boot.to_owned() });
+                    }
+                    None => answer,
+                }
+            }
+            Self::Cluster(client) => {
+                let boot = boot.map(|boot| format!("/{boot}")).unwrap_or_default();
+                let now = format!("{}{boot}", Timestamp::now().strftime("%FT%TZ"));
+                json!(cluster::annotate::<Machine>(client, name, RE_ENROLL_ANNOTATION, &now).await?)
+            }
+        })
+    }
+
+    /// Makes an operation.
+    pub(crate) async fn create(&self, operation: &MachineOperation) -> Result<MachineOperation, RunError> {
+        let told = |error: RunError, unclear: bool| {
+            if unclear { RunError::MaybeMade(Box::new(error)) } else { error }
+        };
+        match self {
+            Self::Pxed(path) => match socket::post(path, "/v1/operations", operation).await {
+                Ok(made) => read(made),
+                Err(error) => {
+                    let unclear = error.may_have_happened();
+                    Err(told(error.into(), unclear))
+                }
+            },
+            Self::Cluster(client) => cluster::create(client, operation).await.map_err(|error| {
+                let unclear = error.may_have_happened();
+                told(error.into(), unclear)
+            }),
+        }
+    }
+
+    /// Every operation, as it was answered.
+    pub(crate) async fn list(&self) -> Result<Value, RunError> {
+        Ok(match self {
+            Self::Pxed(path) => socket::get(path, "/v1/operations").await?,
+            Self::Cluster(client) => cluster::list::<MachineOperation>(client).await?,
+        })
+    }
+
+    /// What becomes of one operation, or of all. The first error of the first look ends it, since nothing was ever seen.
+    pub(crate) fn changes(&self, name: Option<&str>) -> Changes {
+        let from = match self {
+            Self::Pxed(path) => From::Pxed { path: path.clone(), name: name.map(str::to_owned) },
+            Self::Cluster(client) => {
+                let mut config = watcher::Config::default();
+                if let Some(name) = name {
+                    config = config.fields(&format!("metadata.name={name}"));
+                }
+                let stream = watcher(Api::<MachineOperation>::all(client.clone()), config);
+                From::Cluster(Box::pin(stream.default_backoff()))
+            }
+        };
+        Changes { from, seen: Seen::default(), looked: false }
+    }
+}
+
+fn read<T: DeserializeOwned>(value: Value) -> Result<T, RunError> {
+    serde_json::from_value(value).map_err(RunError::Answer)
+}
+
+/// What was seen of operations.
+#[derive(Debug)]
+pub(crate) enum Change {
+    /// It is there, and new or other than before.
+    Now(Box<MachineOperation>),
+    /// It is gone.
+    Gone(Box<MachineOperation>),
+    /// Everything that there was at first has been told.
+    Complete,
+    /// Nothing is seen for now, and why; it goes on by itself.
+    Interrupted(RunError),
+}
+
+type Events = Pin<Box<dyn Stream<Item = watcher::Result<Event<MachineOperation>>> + Send>>;
+
+enum From {
+    Pxed { path: PathBuf, name: Option<String> },
+    Cluster(Events),
+}
+
+/// What becomes of operations.
+pub(crate) struct Changes {
+    from: From,
+    seen: Seen,
+    /// Whether a look at everything has succeeded.
+    looked: bool,
+}
+
+impl Changes {
+    /// The next change.
+    pub(crate) async fn next(&mut self) -> Result<Change, RunError> {
+        loop {
+            if let Some(change) = self.seen.told.pop_front() {
+                return Ok(change);
+            }
+            let looked = match &mut self.from {
+                From::Pxed { path, name } => {
+                    if self.looked {
+                        tokio::time::sleep(PAUSE).await;
+                    }
+                    look(path, name.as_deref()).await.map(|all| self.seen.set(all))
+                }
+                From::Cluster(events) => match events.next().await {
+                    Some(Ok(event)) => {
+                        self.seen.event(event);
+                        Ok(())
+                    }
+                    Some(Err(error)) => Err(cluster::watched(error).into()),
+                    None => Err(RunError::Ended),
+                },
+            };
+            match looked {
+                Ok(()) => self.looked |= self.seen.complete,
+                Err(error) if !self.looked || error.is_final() => return Err(error),
+                Err(error) => return Ok(Change::Interrupted(error)),
+            }
+        }
+    }
+}
+
+/// Every operation that a pxed knows, or the one of this name.
+async fn look(path: &Path, name: Option<&str>) -> Result<Vec<MachineOperation>, RunError> {
+    let Some(name) = name else {
+        let mut list = socket::get(path, "/v1/operations").await?;
+        return read(list["items"].take());
+    };
+    match socket::get(path, &format!("/v1/operations/{}", socket::escape(name))).await {
+        Ok(operation) => Ok(vec![read(operation)?]),
+        Err(AskPxedError::Refused { reason, .. }) if reason == AdminRefusal::OperationNotFound.as_str() => {
+            Ok(Vec::new())
+        }
+        Err(error) => Err(error.into()),
+    }
+}
+
+/// What is known, so that only what is new is told.
+#[derive(Default)]
+struct Seen {
+    known: BTreeMap<String, MachineOperation>,
+    /// What a look at everything has found until now.
+    begun: Vec<MachineOperation>,
+    complete: bool,
+    told: VecDeque<Change>,
+}
+
+impl Seen {
+    fn event(&mut self, event: Event<MachineOperation>) {
+        match event {
+            Event::Init => self.begun.clear(),
+            Event::InitApply(operation) => self.begun.push(operation),
+            Event::InitDone => {
+                let all = std::mem::take(&mut self.begun);
+                self.set(all);
+            }
+            Event::Apply(operation) => self.put(operation),
+            Event::Delete(operation) => {
+                self.known.remove(operation.metadata.name.as_deref().unwrap_or_default());
+                self.told.push_back(Change::Gone(Box::new(operation)));
+            }
+        }
+    }
+
+    fn set(&mut self, mut all: Vec<MachineOperation>) {
+        all.sort_by(|a, b| {
+            let key = |o: &MachineOperation| {
+                (o.metadata.creation_timestamp.as_ref().map(|time| time.0), o.metadata.name.clone())
+            };
+            key(a).cmp(&key(b))
+        });
+        let mut before = std::mem::take(&mut self.known);
+        for operation in &all {
+            let name = operation.metadata.name.clone().unwrap_or_default();
+            if let Some(known) = before.remove(&name) {
+                self.known.insert(name, known);
+            }
+        }
+        self.told.extend(before.into_values().map(|gone| Change::Gone(Box::new(gone))));
+        for operation in all {
+            self.put(operation);
+        }
+        if !std::mem::replace(&mut self.complete, true) {
+            self.told.push_back(Change::Complete);
+        }
+    }
+
+    fn put(&mut self, operation: MachineOperation) {
+        let name = operation.metadata.name.clone().unwrap_or_default();
+        let known = self.known.get(&name);
+        let same = known.is_some_and(|known| {
+            known.metadata.uid == operation.metadata.uid
+                && known.spec == operation.spec
+                && known.status == operation.status
+        });
+        if !same {
+            self.known.insert(name, operation.clone());
+            self.told.push_back(Change::Now(Box::new(operation)));
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn operation(name: &str, state: &str) -> MachineOperation {
+        serde_json::from_value(json!({
+            "apiVersion": "bedplate.dev/v1alpha1", "kind": "MachineOperation", "metadata": { "name": name },
+            "spec": { "operationName": "powerOn", "machineRef": { "name": "a" } }, "status": { "state": state }
+        }))
+        .unwrap()
+    }
+
+    fn told(seen: &mut Seen) -> Vec<String> {
+        seen.told
+            .drain(..)
+            .map(|change| match change {
+                Change::Now(o) => {
+                    format!("{} {:?}", o.metadata.name.unwrap(), o.status.unwrap().state.unwrap())
+                }
+                Change::Gone(o) => format!("{} gone", o.metadata.name.unwrap()),
+                Change::Complete => "all".to_owned(),
+                Change::Interrupted(error) => error.to_string(),
+            })
+            .collect()
+    }
+
+    #[tokio::test]
+    async fn trust_6_permission_that_is_not_bound_to_the_boot_is_an_error() {
+        let boot = "ab".repeat(16);
+        for (answered, asked, is_bound) in [
+            (json!({ "machine": "a" }), Some(&boot), false),
+            (json!({ "machine": "a", "boot": "cd".repeat(16) }), Some(&boot), false),
+            (json!({ "machine": "a", "boot": boot }), Some(&boot), true),
+            (json!({ "machine": "a" }), None, true),
+        ] {
+            let body = answered.to_string();
+            let head = format!("HTTP/1.1 201 Created\r\nContent-Length: {}\r\n\r\n", body.len());
+            let (_directory, path, server) = socket::tests::pxed(Box::leak((head + &body).into_boxed_str()));
+            let permitted = Desk::Pxed(path).allow_key("a", asked.map(String::as_str)).await;
+            let line = server.join().unwrap();
+            assert_eq!(
+                line.starts_with(&format!("POST /v1/machines/a/re-enroll?boot={boot} ")),
+                asked.is_some()
+            );
+            match permitted {
+                Ok(answer) => assert!(is_bound && answer == answered, "{answered}"),
+                Err(error) => {
+                    assert!(!is_bound && error.to_string().contains(&format!("to boot {boot}")), "{error}");
+                    assert!(error.hint().unwrap().contains("upgrade it"));
+                }
+            }
+        }
+    }
+
+    #[test]
+    fn only_what_is_new_is_told() {
+        let mut seen = Seen::default();
+        seen.set(vec![operation("b", "Pending"), operation("a", "Complete")]);
+        assert_eq!(told(&mut seen), ["a Complete", "b Pending", "all"]);
+        seen.set(vec![operation("b", "InProgress"), operation("c", "Pending")]);
+        assert_eq!(told(&mut seen), ["a gone", "b InProgress", "c Pending"]);
+        seen.set(vec![operation("b", "InProgress"), operation("c", "Pending")]);
+        assert_eq!(told(&mut seen), Vec::<String>::new());
+    }
+
+    #[test]
+    fn a_watch_that_begins_anew_tells_what_it_missed() {
+        let mut seen = Seen::default();
+        for event in [Event::Init, Event::InitApply(operation("a", "Pending")), Event::InitDone] {
+            seen.event(event);
+        }
+        seen.event(Event::Apply(operation("a", "InProgress")));
+        seen.event(Event::Apply(operation("a", "InProgress")));
+        assert_eq!(told(&mut seen), ["a Pending", "all", "a InProgress"]);
+        for event in [Event::Init, Event::InitApply(operation("b", "Pending")), Event::InitDone] {
+            seen.event(event);
+        }
+        assert_eq!(told(&mut seen), ["a gone", "b Pending"]);
+        seen.event(Event::Delete(operation("b", "Complete")));
+        assert_eq!(told(&mut seen), ["b gone"]);
+    }
+}
