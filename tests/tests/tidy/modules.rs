@@ -1,6 +1,6 @@
-//! The modules of each program from top to bottom, and the arrows between them that still run up. Called by the tidy tests.
+//! The modules of each program from top to bottom. Called by the tidy tests.
 //!
-//! A module may use the modules that come after it. Reads paths that begin with `crate::` as text.
+//! A module uses only modules that come after it. Reads paths that begin with `crate::` as text.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::path::Path;
@@ -13,8 +13,6 @@ pub(crate) struct Program {
     pub(crate) folder: &'static str,
     /// Layers from top to bottom. Within a layer the order counts too.
     pub(crate) layers: &'static [&'static [&'static str]],
-    /// Arrows that run up: the user, and the module above it that it uses. This list may only become shorter.
-    pub(crate) upward: &'static [(&'static str, &'static str)],
 }
 
 /// Every program. The tops are `main.rs` and `lib.rs`, which may use everything.
@@ -34,7 +32,6 @@ pub(crate) const PROGRAMS: &[Program] = &[
             &["stage1"],
             &["name", "hardware"],
         ],
-        upward: &[],
     },
     Program {
         folder: "reconciler",
@@ -51,7 +48,6 @@ pub(crate) const PROGRAMS: &[Program] = &[
             &["metrics"],
             &["engine", "elapsed"],
         ],
-        upward: &[],
     },
     Program {
         folder: "pxed",
@@ -71,7 +67,6 @@ pub(crate) const PROGRAMS: &[Program] = &[
             &["boot_policy"],
             &["store", "private_file", "reason_label"],
         ],
-        upward: &[],
     },
     Program {
         folder: "cli",
@@ -84,7 +79,6 @@ pub(crate) const PROGRAMS: &[Program] = &[
             &["changes", "diff"],
             &["arguments", "docs", "selector"],
         ],
-        upward: &[],
     },
 ];
 
