@@ -1,14 +1,21 @@
-//! What the cluster says about this host, and what this host says to it.
+//! Who decides about this host, and where its Node lives.
 //!
 //! ```text
-//!   API server --watch own Machine, own Node, selected version, own operations--> View --> Seen (one value, told on change)
+//!                 Decider                              Home
+//!   Cluster       API server of the host's cluster     the same cluster
+//!   Standalone    pxed                                 SlotHome: the cluster that the slot has joined or made
+//!
+//!   decider --own Machine, selected version, own operations--+
+//!   home    --own Node---------------------------------------+--> Seen (one value, told on change)
+//!
+//!   API server --watch own Machine, own Node, selected version, own operations--> View --> Seen
 //!              <--live GET: is the Node gone?--
 //!              <--apply own fields of own Machine's status--        Writer <-- host's report, node's progress
 //!              <--status of own operations, GET of a Secret that a version names, request for the kubelet's certificate--
 //! ```
 //!
-//! It asks for nothing else (docs/rules.md, A1), decides nothing, and touches nothing of the host. [`Plane`] is what the node's loop
-//! knows of it: a host without a cluster has another one, `standalone`, which is pxed. Called by `service`.
+//! It asks for nothing else (docs/rules.md, A1), decides nothing, and touches nothing of the host. The node's loop knows [`Decider`] and
+//! [`Home`] only, so a pair of them need not be of one kind. Called by `service`.
 
 mod certificate;
 mod client;
@@ -22,6 +29,7 @@ mod freshness;
 mod node_deletion;
 mod operation;
 mod secret;
+mod slot_home;
 mod standalone;
 pub mod status;
 mod view;
@@ -47,19 +55,17 @@ pub use cluster::Cluster;
 pub use error::AskServerError;
 pub use operation::WriteOperationError;
 pub use secret::{ReadSecretError, SecretData};
+pub use slot_home::{OwnNode, SlotHome};
 pub use standalone::Standalone;
 pub use status::{ConditionTold, NodeTold, Truth};
 
 use crate::model::Api;
 
-/// What decides about this host's node, and takes reports about it: a cluster, or what stands in for one.
+/// Party that decides about this host: it selects the version, orders operations, holds Secrets and takes reports. A cluster or pxed.
 #[async_trait]
-pub trait Plane: Send + Sync {
-    /// What is seen, told at each change. Marked as changed at first.
+pub trait Decider: Send + Sync {
+    /// What is seen, told at each change. Marked as changed at first. The Node in it comes from its home.
     fn seen(&self) -> watch::Receiver<Seen>;
-
-    /// Asks now whether the Node of this host's name is gone; true only where that is certain.
-    async fn node_is_gone(&self) -> Result<bool, AskServerError>;
 
     /// Says what the host is, now.
     async fn report(&self, report: &Report) -> Result<(), AskServerError>;
@@ -74,16 +80,27 @@ pub trait Plane: Send + Sync {
         status: MachineOperationStatus,
     ) -> Result<Arc<MachineOperation>, WriteOperationError>;
 
-    /// Whether no cluster is behind it: the Node is asked about where the slot has it, and a slot may make a cluster of its own.
-    fn is_standalone(&self) -> bool {
+    /// The content of a Secret that a version names.
+    async fn secret(&self, secret: &SecretRef) -> Result<SecretData, ReadSecretError>;
+}
+
+/// Cluster in which this host's Node lives.
+#[async_trait]
+pub trait Home: Send + Sync {
+    /// Returns true if the cluster is the one that the slot has joined or made. Then only the slot's kubelet can ask its API server, a slot may
+    /// make a cluster of its own, and no controller of the decider reaches the Node.
+    fn follows_slot(&self) -> bool {
         false
     }
 
-    /// Asks whether the API server `server`, verified by `ca_pem`, is one of the cluster that this host's Machine belongs to.
-    async fn compare(&self, server: &str, ca_pem: &str) -> Compared;
+    /// Takes note that the slots may have changed, and with them the kubelet.
+    fn slots_changed(&self) {}
 
-    /// The content of a Secret that a version names.
-    async fn secret(&self, secret: &SecretRef) -> Result<SecretData, ReadSecretError>;
+    /// Asks now whether the Node is gone; true only where that is certain. `seen`: the latest word of the decider.
+    async fn node_is_gone(&self, seen: &Seen) -> Result<bool, AskServerError>;
+
+    /// Asks whether the API server `server`, verified by `ca_pem`, is one of this cluster.
+    async fn compare(&self, server: &str, ca_pem: &str) -> Compared;
 
     /// Asks for a client certificate of this host's kubelet by the request of this name, which is made if there is none.
     async fn kubelet_certificate(

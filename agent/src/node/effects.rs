@@ -1,7 +1,8 @@
 //! What the node's loop acts upon, behind traits: real ones here, stand-ins in tests.
 //!
 //! ```text
-//!   Parts ── Plane        what the cluster says and is told (cluster)
+//!   Parts ── Decider      what decides about the host, and takes reports (plane)
+//!         ├─ Home         where the Node lives (plane)
 //!         ├─ Units        systemd of the host (bus)
 //!         ├─ Machines     machined, and systemd of a slot (bus)
 //!         ├─ Images       node images as directories (bedplate-oci)
@@ -25,7 +26,7 @@ use tokio::sync::OnceCell;
 use crate::bus::kill_points::KillPoints;
 use crate::bus::{Leader, Machines, Units};
 use crate::kubelet::client::NodeApi;
-use crate::plane::{Plane, Seen};
+use crate::plane::{AskServerError, Decider, Home, NodeTold, Seen};
 use crate::slot::confined_writer::{Inside, WriteInsideError};
 use crate::slot::fill_record::Filled;
 use crate::slot::store::{KeepSlotError, Slots};
@@ -90,8 +91,10 @@ pub struct Parts {
     pub images: Arc<dyn Images>,
     /// What a slot shows.
     pub gate: Arc<dyn Gate>,
-    /// The cluster.
-    pub plane: Arc<dyn Plane>,
+    /// Party that decides about this host.
+    pub decider: Arc<dyn Decider>,
+    /// Cluster in which the Node lives.
+    pub home: Arc<dyn Home>,
     /// The Node, as the kubelet of the slot that runs.
     pub node: Arc<dyn NodeApi>,
     /// The host's enrollment.
@@ -112,7 +115,21 @@ pub struct Disk {
 impl Parts {
     /// What the cluster says now.
     pub fn seen(&self) -> Seen {
-        self.plane.seen().borrow().clone()
+        self.decider.seen().borrow().clone()
+    }
+
+    /// Reports how the node stands, after something was done.
+    pub(crate) fn tell_node(&self, told: NodeTold) {
+        self.decider.tell_node(told);
+        self.home.slots_changed();
+    }
+
+    /// Asks now whether the Node is gone; true only where that is certain.
+    ///
+    /// # Errors
+    /// The API server does not answer.
+    pub(crate) async fn node_is_gone(&self) -> Result<bool, AskServerError> {
+        self.home.node_is_gone(&self.seen()).await
     }
 
     /// Works on the slots' files where it may wait for a disk. One after another: what `work` reads is as it was read until `work` ends.

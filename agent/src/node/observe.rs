@@ -91,7 +91,7 @@ pub async fn observe(parts: &Parts, probed: Option<&Probed>, now: Timestamp) -> 
     };
     let node = seen.node_seen();
     let is_told = seen.api == Api::Live && node != NodeSeen::Unknown;
-    let silent = parts.plane.is_standalone() && !is_told;
+    let silent = parts.home.follows_slot() && !is_told;
     let not_ready = matches!(node, NodeSeen::Present { ready_since: None, .. });
     let ended = if silent || not_ready { kubelet_ended(parts, &slots, now).await? } else { None };
     let annotations = annotations(parts, &slots).await?;
@@ -111,7 +111,7 @@ pub async fn observe(parts: &Parts, probed: Option<&Probed>, now: Timestamp) -> 
         not_counted: SignedDuration::ZERO,
         annotations,
         kubelet_ended: ended.map(|(ended, _)| ended),
-        joins_again: parts.plane.is_standalone() && ended.is_some_and(|(_, joins_again)| joins_again),
+        joins_again: parts.home.follows_slot() && ended.is_some_and(|(_, joins_again)| joins_again),
         leave,
     };
     let stuck = parts.slots.trash().removal().borrow().stuck.clone();
@@ -157,7 +157,7 @@ async fn annotations(parts: &Parts, slots: &[SlotSeen; 2]) -> Result<Annotations
         }
     });
     let Some((slot, node_uid)) = of_node else { return Ok(Annotations::Written) };
-    let record = slots[index(slot)].record.as_ref().filter(|_| parts.plane.is_standalone());
+    let record = slots[index(slot)].record.as_ref().filter(|_| parts.home.follows_slot());
     let named = record.map(|record| record.version.clone());
     let written = parts.on_disk(move |slots| is_annotated(slots, slot, &node_uid, named.as_ref())).await?;
     Ok(if written { Annotations::Written } else { Annotations::Due })

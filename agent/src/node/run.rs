@@ -84,7 +84,7 @@ enum Pause {
 impl NodeLoop {
     /// Over these parts; `wake` has it look again; what it says goes into `run_directory`.
     pub fn new(parts: Parts, run_directory: PathBuf, wake: Arc<Notify>) -> Self {
-        let seen = parts.plane.seen();
+        let seen = parts.decider.seen();
         let standing = NodeStanding::read(&run_directory).ok().flatten().unwrap_or_default();
         let trial = TrialTime::read(&run_directory);
         Self {
@@ -133,7 +133,7 @@ impl NodeLoop {
                 if let Some(told) = &mut self.told {
                     let (status, reason) = (Truth::Unknown, error.reason());
                     told.paved = Some(ConditionTold { status, reason, message: text });
-                    self.parts.plane.tell_node(told.clone());
+                    self.parts.tell_node(told.clone());
                 }
                 return Pause::AtMost(AGAIN);
             }
@@ -324,7 +324,7 @@ impl NodeLoop {
         standing.failures = sight.ledger.failures;
         standing.next_try = next_try;
         self.told = Some(node.clone());
-        self.parts.plane.tell_node(node);
+        self.parts.tell_node(node);
         if before != self.standing {
             self.write_standing();
         }

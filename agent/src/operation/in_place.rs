@@ -196,7 +196,7 @@ impl Running<'_> {
                 namespace: key.namespace.clone(),
                 name: key.name.clone(),
             };
-            let found = self.parts.plane.secret(&reference).await;
+            let found = self.parts.decider.secret(&reference).await;
             let mut found = found.map_err(|error| ApplyError::Failed(chain(&error)))?;
             if let Some(value) = found.data.remove(&key.key) {
                 secrets.insert((key.namespace.clone(), key.name.clone(), key.key.clone()), value);

@@ -27,7 +27,7 @@ use crate::model::{Api, Record, SlotSeen, Stage};
 use crate::node::apply::allow_again;
 use crate::node::effects;
 use crate::node::etcd_member::{LeaveEtcdError, may_leave};
-use crate::plane::{self, Plane, Seen, Watched};
+use crate::plane::{self, Decider, Seen, Watched};
 use crate::slot::fill_record::Filled;
 use crate::slot::paths::machine;
 
@@ -42,12 +42,12 @@ pub async fn serve(
     shutdown: CancellationToken,
 ) {
     let state = node.slots.places().state.clone();
-    let mut seen = node.plane.seen();
+    let mut seen = node.decider.seen();
     let parts = Parts {
         machine: node.machine.clone(),
         boot_id: node.boot_id.clone(),
         clock: Arc::new(jiff::Timestamp::now),
-        ledger: Arc::new(PlaneLedger(Arc::clone(&node.plane))),
+        ledger: Arc::new(DeciderLedger(Arc::clone(&node.decider))),
         notes: Arc::new(NoteDirectory::new(&state.join("operations"))),
         units: Arc::clone(&node.units),
         machines: Arc::clone(&node.machines),
@@ -90,11 +90,11 @@ fn view(seen: &Seen) -> View {
     View { operations: seen.operations.clone(), complete, ended: seen.ended.clone(), standing }
 }
 
-/// The cluster as the place where operations are written.
-struct PlaneLedger(Arc<dyn Plane>);
+/// The decider as the place where operations are written.
+struct DeciderLedger(Arc<dyn Decider>);
 
 #[async_trait]
-impl Ledger for PlaneLedger {
+impl Ledger for DeciderLedger {
     async fn write(
         &self,
         operation: &MachineOperation,
@@ -281,7 +281,7 @@ impl Configuration for NodeConfiguration {
             self.repave(version).await?;
         }
         let node = &self.node.machine;
-        if self.node.plane.is_standalone() {
+        if self.node.home.follows_slot() {
             return Err(ApplyError::NotSupported(format!(
                 "{}-v{} is tried again if it failed here; to have the node paved with it, `kubectl drain {node}` and `kubectl \
                  delete node {node}`: an agent may not delete its Node, and here is no bedplate-controller to do it",

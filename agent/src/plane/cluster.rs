@@ -1,6 +1,6 @@
-//! The cluster's API server as a [`Plane`].
+//! The cluster's API server as [`Decider`] and as [`Home`]: the Node lives in the cluster that decides about it.
 //!
-//! Two tasks: one watches, one writes what the node says. Called by `service::ways`.
+//! Two tasks: one watches, one writes what the node says. Called by `service::connections`.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -26,7 +26,7 @@ use super::secret::{self, ReadSecretError, SecretData};
 use super::status::NodeTold;
 use super::watcher::Watcher;
 use super::writer::{WRITE_PATIENCE, Writer};
-use super::{Compared, Plane, Seen};
+use super::{Compared, Decider, Home, Seen};
 
 /// A cluster, as one Machine's agent sees it. Its tasks end when it is dropped.
 #[derive(Debug)]
@@ -84,19 +84,11 @@ impl Cluster {
 }
 
 #[async_trait]
-impl Plane for Cluster {
+impl Decider for Cluster {
     fn seen(&self) -> watch::Receiver<Seen> {
         let mut seen = self.seen.clone();
         seen.mark_changed();
         seen
-    }
-
-    async fn node_is_gone(&self) -> Result<bool, AskServerError> {
-        let access = self.access.borrow().clone();
-        let asked = node_deletion::ask(access.client(), access.machine().as_str()).await?;
-        let known = self.seen.borrow().machine.as_ref().and_then(|machine| machine.uid());
-        // Another Machine of this name: this API server is not the one that the host knows.
-        Ok(matches!(asked, Asked::Gone(machine) if known.is_some() && machine.uid() == known))
     }
 
     async fn report(&self, report: &Report) -> Result<(), AskServerError> {
@@ -116,6 +108,22 @@ impl Plane for Cluster {
         operation::write(access.client(), operation, &status).await
     }
 
+    async fn secret(&self, secret: &SecretRef) -> Result<SecretData, ReadSecretError> {
+        let access = self.access.borrow().clone();
+        secret::read(access.client(), secret).await
+    }
+}
+
+#[async_trait]
+impl Home for Cluster {
+    async fn node_is_gone(&self, _: &Seen) -> Result<bool, AskServerError> {
+        let access = self.access.borrow().clone();
+        let asked = node_deletion::ask(access.client(), access.machine().as_str()).await?;
+        let known = self.seen.borrow().machine.as_ref().and_then(|machine| machine.uid());
+        // Another Machine of this name: this API server is not the one that the host knows.
+        Ok(matches!(asked, Asked::Gone(machine) if known.is_some() && machine.uid() == known))
+    }
+
     async fn compare(&self, server: &str, ca_pem: &str) -> Compared {
         let machine = self.seen.borrow().machine.clone();
         let Some(uid) = machine.as_ref().and_then(|machine| machine.uid()) else {
@@ -127,11 +135,6 @@ impl Plane for Cluster {
             Ok(access) => compare(access.client(), access.machine().as_str(), &uid).await,
             Err(error) => Compared::Unknown(chain(&error)),
         }
-    }
-
-    async fn secret(&self, secret: &SecretRef) -> Result<SecretData, ReadSecretError> {
-        let access = self.access.borrow().clone();
-        secret::read(access.client(), secret).await
     }
 
     async fn kubelet_certificate(

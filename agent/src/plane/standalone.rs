@@ -1,14 +1,13 @@
-//! pxed as a [`Plane`], where there is no cluster: the own Machine, its version and the own operations, by one request that pxed answers
-//! when something is new; and the own Node, by the credential of the kubelet in the slot.
+//! pxed as a [`Decider`], where there is no cluster: the own Machine, its version and the own operations, by one request that pxed answers
+//! when something is new. The Node comes from its home, [`SlotHome`](super::slot_home::SlotHome).
 //!
 //! ```text
-//!   pxed --what is new, or nothing within 20 s--> Seen <--watch, live GET-- the API server of the slot's kubelet
+//!   pxed --what is new, or nothing within 20 s--> Seen <--own Node-- SlotHome
 //!        <--status of own operations, how the node stands, that the Node is gone--
 //! ```
 //! Whether what is seen is as of now goes by pxed, and by the kubelet's API server where that is not the slot's own. Called by
-//! `service::ways`.
+//! `service::connections`.
 
-mod own_node;
 mod report;
 
 use std::sync::Arc;
@@ -29,21 +28,19 @@ use bedplate_process::liveness::{Liveness, PATIENCE};
 use bedplate_process::reconcile::{Activation, Reconcile, Turn};
 use bedplate_process::task_set::TaskSet;
 use kube::ResourceExt;
-use tokio::sync::{Notify, mpsc, watch};
+use tokio::sync::{mpsc, watch};
 use zeroize::Zeroizing;
 
-use self::own_node::{OwnNode, ask_gone, follow_node, node_state};
 use self::report::Reporter;
-use super::certificate::CertificateAnswer;
 use super::error::AskServerError;
 use super::freshness::{Contact, Counted};
 use super::operation::WriteOperationError;
 use super::secret::{ReadSecretError, SecretData};
+use super::slot_home::{OwnNode, node_state};
 use super::status::NodeTold;
-use super::{Compared, Plane, Seen, Watched};
+use super::{Decider, Seen, Watched};
 use crate::https::pxed::PxedClient;
 use crate::https::request::AskError;
-use crate::kubelet::credential::{FindKubelet, Kubelet};
 use crate::model::Api;
 
 /// Maximum time of one question: several endpoints are asked, each for 30 s.
@@ -57,11 +54,8 @@ pub struct Standalone {
     tasks: TaskSet,
     machine: MachineName,
     client: watch::Sender<PxedClient>,
-    kubelet: Arc<dyn FindKubelet>,
     seen: watch::Receiver<Seen>,
     node: watch::Sender<Option<NodeTold>>,
-    /// Something was done to the slots, perhaps: is there another kubelet?
-    look: Arc<Notify>,
 }
 
 impl std::fmt::Debug for Standalone {
@@ -71,33 +65,26 @@ impl std::fmt::Debug for Standalone {
 }
 
 impl Standalone {
-    /// Begins to watch.
+    /// Starts to ask pxed. `own`: the Node, from its home.
     pub fn start(
         machine: MachineName,
         client: PxedClient,
-        kubelet: Arc<dyn FindKubelet>,
+        own: watch::Receiver<OwnNode>,
         liveness: &Liveness,
     ) -> Self {
         let (client, current) = watch::channel(client);
         let (told, seen) = watch::channel(Seen::default());
         let (node, says) = watch::channel(None);
-        let (own, own_seen) = watch::channel(OwnNode::default());
         let (answers, answered) = mpsc::channel(1);
-        let (look, mut tasks) = (Arc::new(Notify::new()), TaskSet::default());
+        let mut tasks = TaskSet::default();
         let poller = Poller { client: current.clone(), known: None, answers };
         tasks.reconcile(liveness, "pxed watch", ASK_PATIENCE, poller);
         let view = View::new(Instant::now());
-        let publisher = Publisher { view, answers: answered, own: own_seen.clone(), told: Told(told) };
+        let publisher = Publisher { view, answers: answered, own: own.clone(), told: Told(told) };
         tasks.reconcile(liveness, "pxed view", PATIENCE, publisher);
-        let reporter = Reporter::new(current, says, own_seen, seen.clone());
+        let reporter = Reporter::new(current, says, own, seen.clone());
         tasks.reconcile(liveness, "node report", ASK_PATIENCE, reporter);
-        let pulse = liveness.until(tasks.shutdown()).part("own Node", ASK_PATIENCE);
-        let following = follow_node(Arc::clone(&kubelet), machine.clone(), Arc::clone(&look), own, pulse);
-        let shutdown = tasks.shutdown();
-        tasks.spawn("own Node", async move {
-            shutdown.run_until_cancelled(following).await;
-        });
-        Self { tasks, machine, client, kubelet, seen, node, look }
+        Self { tasks, machine, client, seen, node }
     }
 
     /// Goes on with another certificate, of the same Machine.
@@ -129,26 +116,11 @@ impl Standalone {
 }
 
 #[async_trait]
-impl Plane for Standalone {
+impl Decider for Standalone {
     fn seen(&self) -> watch::Receiver<Seen> {
         let mut seen = self.seen.clone();
         seen.mark_changed();
         seen
-    }
-
-    async fn node_is_gone(&self) -> Result<bool, AskServerError> {
-        let unknown =
-            |problem| AskServerError::Answer { what: "the credential of the kubelet".to_owned(), problem };
-        match self.kubelet.find().await.map_err(unknown)? {
-            Kubelet::Joined(joined) => ask_gone(&joined, &self.machine).await,
-            // Nothing here has a Node, and pxed knows of none.
-            Kubelet::Nowhere => Ok(self.seen.borrow().node == super::NodeState::Absent),
-            Kubelet::NotJoined | Kubelet::Asleep { .. } => Ok(false),
-        }
-    }
-
-    fn is_standalone(&self) -> bool {
-        true
     }
 
     async fn report(&self, report: &Report) -> Result<(), AskServerError> {
@@ -161,7 +133,6 @@ impl Plane for Standalone {
             *known = Some(told);
             changed
         });
-        self.look.notify_one();
     }
 
     async fn write_operation(
@@ -194,10 +165,6 @@ impl Plane for Standalone {
         }
     }
 
-    async fn compare(&self, _: &str, _: &str) -> Compared {
-        Compared::Unknown("this host belongs to no cluster".to_owned())
-    }
-
     async fn secret(&self, secret: &SecretRef) -> Result<SecretData, ReadSecretError> {
         let SecretRef { namespace, name } = secret.clone();
         let what = format!("Secret {namespace}/{name}");
@@ -212,12 +179,6 @@ impl Plane for Standalone {
             }
             Err(error) => Err(ReadSecretError::Server(server_error(&what, error))),
         }
-    }
-
-    /// A version without a cluster names its own discovery, so nothing is requested here.
-    async fn kubelet_certificate(&self, name: &str, _: &str) -> Result<CertificateAnswer, AskServerError> {
-        let problem = "pxed signs no certificates of kubelets".to_owned();
-        Err(AskServerError::Answer { what: format!("certificate request {name}"), problem })
     }
 }
 

@@ -19,7 +19,7 @@ use super::tasks;
 use crate::https::pxed::PxedClient;
 use crate::https::request::AskError;
 use crate::model::Api;
-use crate::plane::{Access, Cluster, Plane as _, PrepareClientError, Seen, Standalone};
+use crate::plane::{Access, Cluster, Decider as _, PrepareClientError, Seen, SlotHome, Standalone};
 
 /// The ways, as far as they were used.
 pub(super) struct Ways {
@@ -33,6 +33,8 @@ pub(super) struct Ways {
     cluster: Option<Arc<Cluster>>,
     /// pxed in a cluster's place.
     standalone: Option<Arc<Standalone>>,
+    /// Home of the Node, if it is the cluster of the slot.
+    slot_home: Option<Arc<SlotHome>>,
     /// What the cluster, or pxed in its place, told that was not looked at yet.
     seen: Option<watch::Receiver<Seen>>,
     /// The cluster's has a certificate that has been replaced.
@@ -44,7 +46,7 @@ pub(super) struct Ways {
 impl Ways {
     /// None yet.
     pub(super) fn new(places: Places, report_only: bool, liveness: Liveness) -> Self {
-        let (node, pxed, cluster, standalone, seen, facts_taken) = Default::default();
+        let (node, pxed, cluster, standalone, slot_home, seen, facts_taken) = Default::default();
         Self {
             places,
             liveness,
@@ -53,6 +55,7 @@ impl Ways {
             pxed,
             cluster,
             standalone,
+            slot_home,
             seen,
             renewed: false,
             facts_taken,
@@ -63,8 +66,9 @@ impl Ways {
     pub(super) fn broken(&self) -> impl Future<Output = &'static str> + Send + use<> {
         let cluster = self.cluster.as_ref().map(|cluster| cluster.ended().boxed());
         let standalone = self.standalone.as_ref().map(|standalone| standalone.ended().boxed());
+        let slot_home = self.slot_home.as_ref().map(|home| home.ended().boxed());
         let node = self.node.as_ref().map(|node| node.ended().boxed());
-        let ended: Vec<_> = [cluster, standalone, node].into_iter().flatten().collect();
+        let ended: Vec<_> = [cluster, standalone, slot_home, node].into_iter().flatten().collect();
         async move {
             if ended.is_empty() {
                 return std::future::pending().await;
@@ -106,12 +110,16 @@ impl Ways {
         // Of another Machine: what was begun for it is left as a killed agent leaves it.
         self.node = None;
         let kubelet = Arc::new(tasks::kubelet(&self.places));
-        let standalone = Arc::new(Standalone::start(machine.clone(), client, kubelet, &self.liveness));
+        let home = Arc::new(SlotHome::start(machine.clone(), kubelet, &self.liveness));
+        let standalone = Arc::new(Standalone::start(machine.clone(), client, home.node(), &self.liveness));
         if !self.report_only {
-            self.node = Some(tasks::start(standalone.clone(), &self.places, machine.clone(), &self.liveness));
+            let (decider, home) = (standalone.clone(), home.clone());
+            self.node = Some(tasks::start(decider, home, &self.places, machine.clone(), &self.liveness));
         }
         self.seen = Some(standalone.seen());
+        // It follows the Node of the home before it, which ends after it.
         self.standalone = Some(standalone);
+        self.slot_home = Some(home);
     }
 
     /// The way to the cluster.
@@ -137,7 +145,8 @@ impl Ways {
                 let cluster = Arc::new(Cluster::start(access, &self.liveness));
                 let machine = enrollment.machine.clone();
                 if !self.report_only {
-                    self.node = Some(tasks::start(cluster.clone(), &self.places, machine, &self.liveness));
+                    let (decider, home) = (cluster.clone(), cluster.clone());
+                    self.node = Some(tasks::start(decider, home, &self.places, machine, &self.liveness));
                 }
                 cluster
             }
@@ -206,6 +215,9 @@ impl Ways {
         }
         if let Some(standalone) = self.standalone.take() {
             standalone.stop().await;
+        }
+        if let Some(home) = self.slot_home.take() {
+            home.stop().await;
         }
     }
 }

@@ -1,6 +1,6 @@
 //! The node's loop and the host's operations, beside the loop that enrolls and reports.
 //!
-//! Both begin with the cluster and end before it. Called by `ways`.
+//! Both begin with the cluster and end before it. Called by `connections`.
 
 use std::path::PathBuf;
 use std::sync::Arc;
@@ -23,7 +23,7 @@ use crate::node::effects::{Credential, Credentials, Parts, Store};
 use crate::node::health_gate::HostGate;
 use crate::node::run::NodeLoop;
 use crate::operation::view::serve;
-use crate::plane::Plane;
+use crate::plane::{Decider, Home};
 use crate::slot;
 use crate::slot::store::Slots;
 
@@ -32,7 +32,8 @@ const TURN_PATIENCE: Duration = Duration::from_secs(1800);
 
 /// Starts what acts upon the host for this Machine. What was begun in systemd continues there after the end.
 pub(super) fn start(
-    plane: Arc<dyn Plane>,
+    decider: Arc<dyn Decider>,
+    home: Arc<dyn Home>,
     places: &Places,
     machine: MachineName,
     liveness: &Liveness,
@@ -40,7 +41,7 @@ pub(super) fn start(
     let (mut tasks, wake) = (TaskSet::default(), Arc::new(Notify::new()));
     let shutdown = tasks.shutdown();
     let liveness = liveness.until(shutdown.clone());
-    let parts = parts(plane, places, machine);
+    let parts = parts(decider, home, places, machine);
     let node = NodeLoop::new(parts.clone(), places.run.clone(), Arc::clone(&wake));
     tasks.spawn("node", node.run(liveness.part("node", TURN_PATIENCE), shutdown.clone()));
     let power = Arc::new(Bus::host().logind());
@@ -61,7 +62,7 @@ pub(super) fn kubelet(places: &Places) -> SlotCredential {
     SlotCredential::new(Arc::new(Bus::host().machined()), &places.root, slots(places))
 }
 
-fn parts(plane: Arc<dyn Plane>, places: &Places, machine: MachineName) -> Parts {
+fn parts(decider: Arc<dyn Decider>, home: Arc<dyn Home>, places: &Places, machine: MachineName) -> Parts {
     let bus = Bus::host();
     let machines: Arc<dyn Machines> = Arc::new(bus.machined());
     let slots = slots(places);
@@ -77,7 +78,8 @@ fn parts(plane: Arc<dyn Plane>, places: &Places, machine: MachineName) -> Parts 
         images: Arc::new(Store::new(state)),
         node: Arc::new(SlotKubelet::new(Arc::clone(&machines), &places.root, machine)),
         gate: Arc::new(HostGate::new(machines, &places.root)),
-        plane,
+        decider,
+        home,
         credentials: Arc::new(Held { places: places.clone() }),
         disk: Arc::default(),
     }

@@ -42,7 +42,7 @@ pub(super) async fn annotate(parts: &Parts, slot: SlotName, node_uid: &str) -> R
     let (Some(filled), Some(record)) = read else {
         return Err(ApplyError::Superseded("the slot is not filled"));
     };
-    let named = parts.plane.is_standalone().then_some(record.version);
+    let named = parts.home.follows_slot().then_some(record.version);
     let mut set = rendered(parts, &filled)?.node_annotations;
     if let Some(VersionRef { name, version }) = &named {
         set.insert(NODE_CONFIGURATION.to_owned(), name.clone());

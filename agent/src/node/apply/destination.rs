@@ -69,7 +69,7 @@ async fn ask(parts: &Parts, own: &Credential, target: &Target) -> Option<Doubt> 
     if target.believes_own_alone && target.server == url(&own.server) {
         return None;
     }
-    match parts.plane.compare(&target.server, &target.ca_pem).await {
+    match parts.home.compare(&target.server, &target.ca_pem).await {
         Compared::Same => None,
         Compared::Other(why) => Some(Doubt::Other(format!("{}: {why}", target.server))),
         Compared::Unknown(why) if target.believes_own_alone => {

@@ -37,7 +37,7 @@ pub(super) async fn kubeconfig(
     let (end, mut pause, mut said) = (Instant::now() + PATIENCE, FIRST_PAUSE, None);
     let refused = |why| ApplyError::CertificateRefused { name: request.name.clone(), why };
     let certificate = loop {
-        let asked = parts.plane.kubelet_certificate(&request.name, &request.csr_pem).await;
+        let asked = parts.home.kubelet_certificate(&request.name, &request.csr_pem).await;
         let missing = match asked.map_err(ApplyError::AskCertificate)? {
             CertificateAnswer::Issued(pem) if request.is_answered_by(&pem, Timestamp::now()) => break pem,
             CertificateAnswer::Issued(_) => {

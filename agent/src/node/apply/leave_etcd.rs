@@ -31,7 +31,7 @@ pub(super) async fn leave(parts: &Parts, slot: SlotName, now: Timestamp) -> Resu
         return Err(ApplyError::Superseded("something else is planned"));
     }
     let begun = sight.observed.slots[index(slot)].leaving;
-    if !begun && !parts.plane.node_is_gone().await.map_err(ApplyError::Ask)? {
+    if !begun && !parts.node_is_gone().await.map_err(ApplyError::Ask)? {
         return Err(ApplyError::Superseded(THERE));
     }
     if let Some(member) = parts.on_disk(move |slots| Ok(Member::of(slots, slot))).await?? {
@@ -45,7 +45,7 @@ async fn take_out(parts: &Parts, slot: SlotName, member: &Member, begun: bool) -
     let Some(own) = members.iter().find(|one| member.is_own(one)) else { return Ok(()) };
     let is_last = is_last(&members, own);
     // An agent was killed before it asked for it, and much may have happened since.
-    let is_there = begun && matches!(parts.plane.node_is_gone().await, Ok(false));
+    let is_there = begun && matches!(parts.node_is_gone().await, Ok(false));
     if is_last || is_there {
         parts.on_disk(move |slots| slots.set_mark(slot, LEAVING, false)).await?;
         return Err(if is_last { LeaveEtcdError::Last.into() } else { ApplyError::Superseded(THERE) });

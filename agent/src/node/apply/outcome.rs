@@ -43,9 +43,7 @@ pub(super) async fn begin_trial(parts: &Parts, slot: SlotName, now: Timestamp) -
         return Err(ApplyError::Superseded("something else is planned"));
     }
     // With a slot that runs it is always said to be: no other Node is a reason to stop it.
-    if sight.observed.node == NodeSeen::Absent
-        && !parts.plane.node_is_gone().await.map_err(ApplyError::Ask)?
-    {
+    if sight.observed.node == NodeSeen::Absent && !parts.node_is_gone().await.map_err(ApplyError::Ask)? {
         return Err(ApplyError::Superseded("the Node is there"));
     }
     restart_trial(parts, slot, now).await

@@ -51,10 +51,10 @@ pub(super) async fn prepare(
     let wanted = wanted(parts, version)?;
     let kubernetes = &wanted.template.kubernetes;
     // Its Node is one of the cluster that it makes: the gate would wait for it in another one in vain.
-    if makes_a_cluster(kubernetes) && !parts.plane.is_standalone() {
+    if makes_a_cluster(kubernetes) && !parts.home.follows_slot() {
         return Err(ApplyError::MakesCluster);
     }
-    if parts.plane.is_standalone() && !makes_a_cluster(kubernetes) && !names_discovery(kubernetes) {
+    if parts.home.follows_slot() && !makes_a_cluster(kubernetes) && !names_discovery(kubernetes) {
         return Err(ApplyError::NoDiscovery);
     }
     // The plan asks for no such thing.
@@ -72,7 +72,7 @@ pub(super) async fn prepare(
     // What cannot be rendered is told before gigabytes are fetched.
     let blank = Filled { template: wanted.template.clone(), layers: 1, cri_socket: CRI_SOCKET.to_owned() };
     let contents = all_contents(parts, &wanted, &blank, &secrets)?;
-    if !parts.plane.is_standalone() {
+    if !parts.home.follows_slot() {
         destination::check(parts, kubernetes, &contents).await?;
     }
     let image = image(parts, slot, &wanted, cancel, say).await?;
@@ -109,7 +109,7 @@ async fn secrets(parts: &Parts, template: &Template) -> Result<Secrets, ApplyErr
     }
     for ((namespace, name), keys) in named {
         let secret = SecretRef { namespace: namespace.clone(), name: name.clone() };
-        let mut found = parts.plane.secret(&secret).await?;
+        let mut found = parts.decider.secret(&secret).await?;
         for key in keys {
             // One that is missing is told with the file that names it.
             if let Some(value) = found.data.remove(&key) {
@@ -152,7 +152,7 @@ async fn image(
     };
     let mut access = Access::default();
     if let Some(secret) = &spec.pull_secret_ref {
-        let mut found = parts.plane.secret(secret).await?;
+        let mut found = parts.decider.secret(secret).await?;
         let missing = || ApplyError::NoPullSecret { secret: secret.clone(), key: PULL_KEY };
         let value = found.data.remove(PULL_KEY).ok_or_else(missing)?;
         access.credentials_file = Some(parts.slots.places().shared(slot).join(PULL_FILE));

@@ -44,7 +44,7 @@ pub(super) async fn renew(parts: &Parts, slot: SlotName, say: Say<'_>) -> Result
         return Err(ApplyError::Superseded("the slot does not run any more"));
     };
     let filled = parts.on_disk(move |slots| slots.filled(slot)).await?;
-    let content = if parts.plane.is_standalone() {
+    let content = if parts.home.follows_slot() {
         let filled = filled.ok_or(ApplyError::Superseded("the slot is not filled"))?;
         named(parts, leader, &filled).await.map_err(ApplyError::KubeletWay)?
     } else {
@@ -113,7 +113,7 @@ async fn of_secret(parts: &Parts, filled: &Filled, path: &str) -> Option<Zeroizi
     let file = filled.template.files.iter().find(|file| plain_path(&file.path) == path)?;
     let key = &file.content_from.as_ref()?.secret;
     let secret = SecretRef { namespace: key.namespace.clone(), name: key.name.clone() };
-    match parts.plane.secret(&secret).await {
+    match parts.decider.secret(&secret).await {
         Ok(mut found) => {
             let bytes = found.data.remove(&key.key)?;
             std::str::from_utf8(&bytes).ok().map(|text| Zeroizing::new(text.to_owned()))

@@ -27,7 +27,7 @@ use crate::bus::{ActiveState, JobResult, Leader, UnitName};
 use crate::kubelet::client::{AskNodeError, NodeApi, NodeView};
 use crate::node::effects::{Credential, Credentials, Disk, Gate, Images};
 use crate::plane::{
-    AskServerError, CertificateAnswer, Compared, NodeState, Plane, ReadSecretError, SecretData,
+    AskServerError, CertificateAnswer, Compared, Decider, Home, NodeState, ReadSecretError, SecretData,
     WriteOperationError,
 };
 use crate::slot::fill_record::Filled;
@@ -58,15 +58,9 @@ struct FakePlane {
 }
 
 #[async_trait]
-impl Plane for FakePlane {
+impl Decider for FakePlane {
     fn seen(&self) -> watch::Receiver<Seen> {
         self.seen.subscribe()
-    }
-    fn is_standalone(&self) -> bool {
-        self.standalone.load(Ordering::Relaxed)
-    }
-    async fn node_is_gone(&self) -> Result<bool, AskServerError> {
-        Ok(!self.there.load(Ordering::Relaxed))
     }
     async fn report(&self, _: &Report) -> Result<(), AskServerError> {
         Ok(())
@@ -81,11 +75,21 @@ impl Plane for FakePlane {
     ) -> Result<Arc<MachineOperation>, WriteOperationError> {
         Ok(Arc::new(operation.clone()))
     }
-    async fn compare(&self, _: &str, _: &str) -> Compared {
-        self.compared.lock().unwrap().clone().unwrap()
-    }
     async fn secret(&self, secret: &SecretRef) -> Result<SecretData, ReadSecretError> {
         Err(ReadSecretError::Missing { namespace: secret.namespace.clone(), name: secret.name.clone() })
+    }
+}
+
+#[async_trait]
+impl Home for FakePlane {
+    fn follows_slot(&self) -> bool {
+        self.standalone.load(Ordering::Relaxed)
+    }
+    async fn node_is_gone(&self, _: &Seen) -> Result<bool, AskServerError> {
+        Ok(!self.there.load(Ordering::Relaxed))
+    }
+    async fn compare(&self, _: &str, _: &str) -> Compared {
+        self.compared.lock().unwrap().clone().unwrap()
     }
     async fn kubelet_certificate(
         &self,
@@ -293,7 +297,8 @@ impl World {
             machines: Arc::new(machines.clone()),
             images: images.clone(),
             gate: gate.clone(),
-            plane: plane.clone(),
+            decider: plane.clone(),
+            home: plane.clone(),
             node: node.clone(),
             credentials: Arc::new(FakeCredentials),
             disk,

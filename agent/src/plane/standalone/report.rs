@@ -11,9 +11,9 @@ use bedplate_process::reconcile::{Activation, Reconcile, Turn};
 use jiff::Timestamp;
 use tokio::sync::watch;
 
-use super::own_node::OwnNode;
 use crate::https::pxed::PxedClient;
 use crate::plane::Seen;
+use crate::plane::slot_home::OwnNode;
 use crate::plane::status::{NodeTold, conditions};
 
 /// Between two words about the node.

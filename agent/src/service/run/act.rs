@@ -13,7 +13,7 @@ use super::{Agent, VERSION};
 use crate::bus::Bus;
 use crate::hardware::read_text;
 use crate::https::pxed::PxedClient;
-use crate::plane::Plane;
+use crate::plane::Decider as _;
 use crate::service::host::{blocking, own_addresses};
 use crate::service::identity::Identity;
 use crate::service::outcome::{ActError, Outcome, pending};

@@ -1,4 +1,4 @@
-//! The own Node where there is no cluster: watched by the credential of the kubelet in the slot, at the API server that it has joined.
+//! The own Node where its API server is the slot's: watched by the credential of the kubelet in the slot.
 //!
 //! ```text
 //!   find ─┬─ no slot, no credential ───────────────────────► told; wait until the node's loop has done something
@@ -6,7 +6,7 @@
 //!                             ├─ none ─► live GET ─ 404 ───► Gone
 //!                             └─ no answer ────────────────► Silent, tried again
 //! ```
-//! At rest nothing polls: the watch stands. Called by `standalone`.
+//! At rest nothing polls: the watch stands. Called by `slot_home`.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -39,7 +39,7 @@ const LOOK: Duration = Duration::from_secs(30);
 
 /// What is known of the own Node.
 #[derive(Debug, Clone, PartialEq, Default)]
-pub(super) enum OwnNode {
+pub enum OwnNode {
     /// Not asked yet.
     #[default]
     Unasked,
@@ -48,9 +48,17 @@ pub(super) enum OwnNode {
     /// A slot runs whose kubelet has no credential yet.
     NotJoined,
     /// The slot that was this Node does not run, nor the API server in it.
-    Asleep { node_uid: String },
-    /// The API server does not answer; it is in the slot itself, or not.
-    Silent { why: String, runs_api: bool },
+    Asleep {
+        /// UID of the Node when the slot ran.
+        node_uid: String,
+    },
+    /// The API server does not answer.
+    Silent {
+        /// Text for a user.
+        why: String,
+        /// True if the API server runs in the slot itself.
+        runs_api: bool,
+    },
     /// A live read has said that there is none.
     Gone,
     /// There is one.
@@ -58,7 +66,7 @@ pub(super) enum OwnNode {
 }
 
 /// That as the node's loop sees it; none: as it was.
-pub(super) fn node_state(own: &OwnNode, machine: Option<&Machine>) -> Option<NodeState> {
+pub(in crate::plane) fn node_state(own: &OwnNode, machine: Option<&Machine>) -> Option<NodeState> {
     let status = machine.and_then(|machine| machine.status.as_ref());
     let node_ref = status.and_then(|status| status.node_ref.as_ref());
     match own {
