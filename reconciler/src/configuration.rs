@@ -16,6 +16,9 @@ use bedplate_api::reason::configuration::DegradedReason;
 use bedplate_api::reason::event::ControllerEvent;
 use bedplate_api::version::MachineConfigurationVersion;
 use bedplate_bootstrap::makes_a_cluster;
+use bedplate_engine::write::{
+    self, FIELD_MANAGER, Failed, WriteError, apply_status, ask, called, set_finalizer,
+};
 use bedplate_rules::selection::{OWN_FINALIZER, VersionPlan, Write, is_deployed, version_name};
 use jiff::Timestamp;
 use kube::api::PostParams;
@@ -25,9 +28,6 @@ use kube::{Api, ResourceExt};
 pub use self::plan::{Plan, Refused, Rolls, plan};
 use crate::cache::index::Index;
 use crate::context::World;
-use crate::engine::write::{
-    self, FIELD_MANAGER, Failed, WriteError, apply_status, ask, called, set_finalizer,
-};
 use crate::image::status_of;
 use crate::metrics::Kind;
 use crate::rollout::{self, Clocks};

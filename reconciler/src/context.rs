@@ -12,6 +12,8 @@ use bedplate_api::machine::Machine;
 use bedplate_api::operation::MachineOperation;
 use bedplate_api::reason::event::ControllerEvent;
 use bedplate_api::version::MachineConfigurationVersion;
+use bedplate_engine::Context;
+use bedplate_engine::write::{WriteError, ask};
 use bedplate_process::lease::Tenure;
 use bedplate_process::lock::Lock;
 use bedplate_rules::selection::References;
@@ -28,8 +30,6 @@ use crate::cache::index::{Index, Known};
 use crate::cache::open_requests::Open;
 use crate::cache::operations::Whose;
 use crate::cache::waits::Waits;
-use crate::engine;
-use crate::engine::write::{WriteError, ask};
 use crate::events::News;
 use crate::metrics::{Counters, Kind, Metrics, Turns};
 use crate::reach::RegistryReach;
@@ -159,7 +159,7 @@ pub struct World {
     giving: Lock<BTreeMap<u64, (String, i64)>>,
 }
 
-impl engine::Context for World {
+impl Context for World {
     type Kind = Kind;
 
     fn counters(&self) -> &Counters {

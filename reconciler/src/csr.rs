@@ -15,6 +15,7 @@ use bedplate_api::configuration::NodeRole;
 use bedplate_api::machine::Machine;
 use bedplate_api::reason::certificate::CertificateDecision;
 use bedplate_api::reason::event::ControllerEvent;
+use bedplate_engine::write::{FIELD_MANAGER, WriteError, ask, called};
 use jiff::Timestamp;
 use k8s_openapi::api::certificates::v1::{CertificateSigningRequest, CertificateSigningRequestCondition};
 use k8s_openapi::api::core::v1::Node;
@@ -24,7 +25,6 @@ use kube::{Api, ResourceExt};
 
 use self::decide::Verdict;
 use crate::context::World;
-use crate::engine::write::{FIELD_MANAGER, WriteError, ask, called};
 use crate::metrics::Kind;
 
 /// Delay until a request is read again whose Node is about to register.

@@ -11,6 +11,7 @@ use std::time::Duration;
 
 use bedplate_api::machine::Machine;
 use bedplate_api::reason::event::ControllerEvent;
+use bedplate_engine::write::{WriteError, set_finalizer};
 use bedplate_rules::drain::{Drain, Pod};
 use jiff::{SignedDuration, Timestamp};
 use k8s_openapi::api::core::v1::Node;
@@ -19,7 +20,6 @@ use kube::{Api, ResourceExt};
 
 pub use self::plan::{FINALIZER, Lasted, Plan, Step, concerns, plan};
 use crate::context::World;
-use crate::engine::write::{WriteError, set_finalizer};
 use crate::machine;
 use crate::metrics::Kind;
 use crate::node::drain;

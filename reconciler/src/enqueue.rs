@@ -9,12 +9,12 @@ use bedplate_api::configuration::MachineConfiguration;
 use bedplate_api::machine::Machine;
 use bedplate_api::operation::MachineOperation;
 use bedplate_api::version::MachineConfigurationVersion;
+use bedplate_engine::debounce::Coalescer;
 use k8s_openapi::api::certificates::v1::CertificateSigningRequest;
 use kube::runtime::reflector::{Lookup, ObjectRef};
 use tokio::sync::mpsc;
 
 use crate::context::Stores;
-use crate::engine::debounce::Coalescer;
 use crate::image;
 use crate::metrics::{Counters, Kind};
 use crate::version::is_leaving;

@@ -6,6 +6,7 @@ use std::fmt;
 use std::sync::atomic::{AtomicU64, Ordering};
 
 use bedplate_api::reason::event::{ControllerEvent, is_warning};
+use bedplate_engine::write::FIELD_MANAGER;
 use bedplate_process::events::{EventWriter, Events, Occurrence, Queue, Source, channel};
 use bedplate_process::family::count_rows;
 use k8s_openapi::api::core::v1::ObjectReference;
@@ -13,8 +14,6 @@ use kube::{Client, Resource};
 use prometheus_client::collector::Collector;
 use prometheus_client::encoding::DescriptorEncoder;
 use tokio::sync::watch;
-
-use crate::engine::write::FIELD_MANAGER;
 
 /// Name of the controller in an Event.
 const CONTROLLER: &str = "bedplate.dev/controller";

@@ -19,6 +19,7 @@ use bedplate_api::reason::configuration::VersionReadyReason;
 use bedplate_api::reason::event::ControllerEvent;
 use bedplate_api::reason::machine::ConfigurationPendingReason;
 use bedplate_api::version::{MachineConfigurationVersion, MachineConfigurationVersionStatus, condition_type};
+use bedplate_engine::write::{WriteError, apply_status};
 use bedplate_oci::{Access, EnsureImageError, Options, resolve_tag};
 use bedplate_rules::selection::{Choice, Pending, is_deployed, version_name};
 use jiff::Timestamp;
@@ -26,7 +27,6 @@ use kube::{Api, ResourceExt};
 use serde_json::json;
 
 use crate::context::World;
-use crate::engine::write::{WriteError, apply_status};
 use crate::metrics::Kind;
 use crate::reach::RegistryReach;
 

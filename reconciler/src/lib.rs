@@ -15,8 +15,6 @@ pub mod context;
 pub mod cordon;
 pub mod csr;
 pub mod deletion;
-pub mod elapsed;
-pub mod engine;
 pub mod enqueue;
 pub mod events;
 pub(crate) mod foreign_node;

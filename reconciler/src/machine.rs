@@ -14,6 +14,7 @@ use bedplate_api::machine::{Machine, NODE_CONFIGURATION, NODE_VERSION};
 use bedplate_api::reason::event::ControllerEvent;
 use bedplate_api::reason::machine::DrainedReason;
 use bedplate_api::version::MachineConfigurationVersion;
+use bedplate_engine::write::{WriteError, apply_annotations, apply_status};
 use bedplate_rules::selection::{Again, version_name};
 use jiff::Timestamp;
 use k8s_openapi::api::core::v1::Node;
@@ -23,7 +24,6 @@ use serde_json::json;
 
 pub use self::plan::{NodeSeen, Plan, Status, plan};
 use crate::context::World;
-use crate::engine::write::{WriteError, apply_annotations, apply_status};
 use crate::image::status_of;
 use crate::metrics::Kind;
 

@@ -4,12 +4,12 @@ mod rollout;
 
 use std::fmt;
 
+use bedplate_engine::counters::{self, Kinds, Names};
 use bedplate_process::counter::labels;
 use prometheus_client::collector::Collector;
 use prometheus_client::encoding::DescriptorEncoder;
 
 pub use self::rollout::{Eviction, Turn, Turns};
-use crate::engine::counters::{self, Kinds, Names};
 
 labels! {
     /// Kinds that are reconciled.

@@ -12,6 +12,7 @@ use std::time::Duration;
 
 use bedplate_api::operation::{MachineOperation, OperationState};
 use bedplate_api::reason::event::ControllerEvent;
+use bedplate_engine::write::{self, Failed, WriteError, apply_labels, apply_status};
 use bedplate_rules::drain::CORDONED_BY;
 use jiff::Timestamp;
 use k8s_openapi::api::core::v1::Node;
@@ -21,7 +22,6 @@ use kube::{Api, ResourceExt};
 pub use self::fan_out::FINALIZER;
 pub use self::plan::{Plan, Seen, parent_of, plan};
 use crate::context::World;
-use crate::engine::write::{self, Failed, WriteError, apply_labels, apply_status};
 use crate::metrics::Kind;
 use bedplate_rules::operation::{is_finished, state};
 

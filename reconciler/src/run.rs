@@ -5,6 +5,9 @@ use std::path::Path;
 use std::sync::{Arc, OnceLock};
 use std::time::Duration;
 
+use bedplate_engine::retry_after;
+use bedplate_engine::work;
+use bedplate_engine::write::FIELD_MANAGER;
 use bedplate_process::events::EventWriter;
 use bedplate_process::exit::Failure;
 use bedplate_process::health::{self, Health, Readiness};
@@ -23,9 +26,6 @@ use tokio_util::sync::CancellationToken;
 
 use crate::cli::Cli;
 use crate::context::{Stores, World};
-use crate::engine::retry_after;
-use crate::engine::work;
-use crate::engine::write::FIELD_MANAGER;
 use crate::enqueue::{Queue, Queues};
 use crate::events::News;
 use crate::metrics::{Kind, Metrics};

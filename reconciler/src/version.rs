@@ -8,11 +8,11 @@ use std::sync::Arc;
 
 use bedplate_api::reason::event::ControllerEvent;
 use bedplate_api::version::MachineConfigurationVersion;
+use bedplate_engine::write::{WriteError, called, set_finalizer};
 use bedplate_rules::selection::{OWN_FINALIZER, is_of};
 use kube::{Api, ResourceExt};
 
 use crate::context::World;
-use crate::engine::write::{WriteError, called, set_finalizer};
 use crate::metrics::Kind;
 
 /// Whether a version is being deleted, and waits for its finalizer to go.

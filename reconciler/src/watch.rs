@@ -8,6 +8,7 @@ use bedplate_api::configuration::MachineConfiguration;
 use bedplate_api::machine::Machine;
 use bedplate_api::operation::MachineOperation;
 use bedplate_api::version::MachineConfigurationVersion;
+use bedplate_engine::store::{Seen, watch};
 use futures::StreamExt;
 use futures::future::BoxFuture;
 use jiff::Timestamp;
@@ -19,7 +20,6 @@ use kube::{Client, ResourceExt};
 
 use crate::cache::index::makes_versions;
 use crate::context::Stores;
-use crate::engine::store::{Seen, watch};
 use crate::enqueue::{Queues, weighs};
 use crate::metrics::Counters;
 use crate::operation::parent_of;

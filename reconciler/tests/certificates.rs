@@ -8,10 +8,10 @@ mod server;
 use std::sync::Arc;
 use std::time::Duration;
 
+use bedplate_engine::write::WriteError;
 use bedplate_process::lease::Tenure;
 use bedplate_reconciler::context::World;
 use bedplate_reconciler::csr;
-use bedplate_reconciler::engine::write::WriteError;
 use k8s_openapi::ByteString;
 use k8s_openapi::api::certificates::v1::CertificateSigningRequest;
 use rcgen::{CertificateParams, DistinguishedName, DnType, KeyPair, SanType};

@@ -10,8 +10,8 @@ use std::collections::BTreeMap;
 use std::sync::atomic::{AtomicBool, AtomicI64, Ordering};
 use std::sync::{Arc, Mutex};
 
+use bedplate_engine::write::WriteError;
 use bedplate_process::lease::Tenure;
-use bedplate_reconciler::engine::write::WriteError;
 use bedplate_reconciler::operation;
 use serde_json::{Value, json};
 use server::{Asked, Objects, Server, body, machine_list, object, refusal};

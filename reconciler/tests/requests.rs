@@ -10,10 +10,10 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::Duration;
 
 use bedplate_api::machine::Machine;
+use bedplate_engine::work;
+use bedplate_engine::write::WriteError;
 use bedplate_process::lease::Tenure;
 use bedplate_process::liveness::{Liveness, PATIENCE};
-use bedplate_reconciler::engine::work;
-use bedplate_reconciler::engine::write::WriteError;
 use bedplate_reconciler::metrics::Kind;
 use bedplate_reconciler::{configuration, image, machine, version};
 use kube::runtime::reflector::ObjectRef;

@@ -10,11 +10,11 @@ use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
 use bedplate_api::machine::Machine;
+use bedplate_engine::write::WriteError;
 use bedplate_process::lease::Tenure;
 use bedplate_process::liveness::Liveness;
 use bedplate_process::tasks::Tasks;
 use bedplate_reconciler::context::World;
-use bedplate_reconciler::engine::write::WriteError;
 use bedplate_reconciler::metrics::Metrics;
 use bedplate_reconciler::reach::RegistryReach;
 use bedplate_reconciler::rollout::{Clocks, Place, Rollout, Skip, Step, Wait};

@@ -406,7 +406,7 @@ fn reasons_are_compared_as_values() {
 #[test]
 fn messages_are_read_by_people_alone() {
     const ALLOWED: [(&str, &str); 3] = [
-        ("reconciler/src/engine/write.rs", "the API server has no reason for an object that is too large"),
+        ("engine/src/write.rs", "the API server has no reason for an object that is too large"),
         (
             "cli/src/configuration/rollback.rs",
             "the API server has no reason for a test of a JSON patch that fails",

@@ -7,6 +7,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 
+use bedplate_engine::elapsed::Beginnings;
 use bedplate_process::lock::Lock;
 use bedplate_rules::drain::{CORDONED_BY, Pod, wait};
 use k8s_openapi::api::core::v1::Node;
@@ -14,7 +15,6 @@ use kube::ResourceExt;
 use tokio::time::Instant;
 
 use crate::cordon::{DRAIN_FAILED, Purpose};
-use crate::elapsed::Beginnings;
 
 /// Nodes of whose blocked drain is remembered that it was told, at most: of one that somebody deletes nobody says that it is over.
 const REMEMBERED: usize = 10_000;

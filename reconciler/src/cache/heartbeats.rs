@@ -6,11 +6,10 @@
 use std::collections::HashMap;
 
 use bedplate_api::machine::{AgentStatus, Machine};
+use bedplate_engine::elapsed::Lasting;
 use bedplate_process::lock::Lock;
 use jiff::{SignedDuration, Timestamp};
 use kube::ResourceExt;
-
-use crate::elapsed::Lasting;
 
 /// An agent that was not heard for so long is away: three of its heartbeats.
 const SILENT: SignedDuration = SignedDuration::from_secs(15 * 60);

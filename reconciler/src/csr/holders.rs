@@ -11,6 +11,7 @@ use std::sync::Arc;
 
 use bedplate_api::configuration::NodeRole;
 use bedplate_api::machine::Machine;
+use bedplate_engine::write::{WriteError, ask};
 use k8s_openapi::api::core::v1::{ConfigMap, Node, Service};
 use k8s_openapi::api::discovery::v1::EndpointSlice;
 use kube::api::ListParams;
@@ -21,7 +22,6 @@ use tokio::time::Instant;
 use super::serving::{Names, addresses, fixed_addresses, parse};
 use crate::cache::claims::{Claim, Claims, Holder};
 use crate::context::World;
-use crate::engine::write::{WriteError, ask};
 
 /// Number of Services in one page of a list.
 const PAGE_SIZE: u32 = 500;

@@ -7,6 +7,7 @@ use std::time::Duration;
 
 use bedplate_api::machine::Machine;
 use bedplate_api::reason::event::ControllerEvent;
+use bedplate_engine::write::{FIELD_MANAGER, WriteError, ask, called, delete};
 use bedplate_rules::drain::{CORDONED_BY, Drain, Evicted, Pod, evict, list, outcome, page};
 use jiff::Timestamp;
 use k8s_openapi::api::core::v1::Node;
@@ -17,7 +18,6 @@ use serde_json::{Value, json};
 pub use crate::cache::drains::Memory;
 use crate::context::World;
 use crate::cordon::{DRAIN_FAILED, DRAIN_PENDING, DRAIN_STARTED, Failed, Purpose, cut};
-use crate::engine::write::{FIELD_MANAGER, WriteError, ask, called, delete};
 use crate::metrics::{Eviction, Kind};
 
 /// Seconds until an eviction is tried again that was refused, and not by a budget.

@@ -4,10 +4,10 @@
 //! and the operation would hold its parent. So this write tests UID and state alone: it replaces no other end, and nothing else stops it.
 
 use bedplate_api::operation::{MachineOperation, MachineOperationStatus, OperationState};
+use bedplate_engine::write::{WriteError, apply_status, ask, called, edit_status};
 use kube::{Api, ResourceExt};
 use serde_json::{Value, json};
 
-use crate::engine::write::{WriteError, apply_status, ask, called, edit_status};
 use bedplate_rules::operation::state;
 
 /// Writes the status that ends an operation, if UID and state are those that were read.

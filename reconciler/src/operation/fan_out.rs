@@ -16,6 +16,9 @@ use bedplate_api::operation::{
     MOST_MACHINES, MachineOperation, MachineOperationStatus, OperationMachines, OperationState,
 };
 use bedplate_api::reason::operation::FanOutOutcome;
+use bedplate_engine::write::{
+    self, FIELD_MANAGER, Failed, WriteError, apply_labels, apply_status, ask, called, set_finalizer,
+};
 use bedplate_rules::fan_out::{CHILDREN, Now, Progress, SITE, child, child_name, plan as fan_out, standing};
 use bedplate_rules::operation::{End, ended, is_finished, state};
 use bedplate_rules::selection::matches;
@@ -28,9 +31,6 @@ use kube::{Api, Resource, ResourceExt};
 
 use super::plan::{expiry, parent_of};
 use crate::context::World;
-use crate::engine::write::{
-    self, FIELD_MANAGER, Failed, WriteError, apply_labels, apply_status, ask, called, set_finalizer,
-};
 use crate::metrics::Kind;
 
 /// Keeps a parent that is deleted until what it has begun is over.

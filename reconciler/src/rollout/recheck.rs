@@ -10,13 +10,13 @@
 use std::collections::BTreeSet;
 use std::time::Duration;
 
+use bedplate_engine::write::{WriteError, ask};
 use k8s_openapi::api::core::v1::Node;
 use kube::api::{ListParams, PartialObjectMeta};
 use kube::{Api, ResourceExt};
 
 use super::observe::Rollout;
 use crate::context::World;
-use crate::engine::write::{WriteError, ask};
 
 /// Nodes in one answer.
 const PAGE: u32 = 500;

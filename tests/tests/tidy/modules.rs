@@ -46,7 +46,6 @@ pub(crate) const PROGRAMS: &[Program] = &[
             &["cache", "reach"],
             &["configuration_conditions", "cordon", "events", "foreign_node"],
             &["metrics"],
-            &["engine", "elapsed"],
         ],
     },
     Program {

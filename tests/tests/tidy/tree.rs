@@ -80,7 +80,7 @@ fn walk(root: &Path, below: &Path, wanted: &dyn Fn(&Path) -> bool, found: &mut V
 impl Document {
     /// Paths of this repository that a line names: words that begin with one of its folders, and links.
     pub(crate) fn named_paths(&self, line: &str) -> Vec<String> {
-        const FOLDERS: [&str; 17] = [
+        const FOLDERS: [&str; 18] = [
             "agent",
             "api",
             "bmc",
@@ -88,6 +88,7 @@ impl Document {
             "cli",
             "deploy",
             "docs",
+            "engine",
             "fuzz",
             "images",
             "oci",

@@ -151,19 +151,19 @@ impl<K: Resource<DynamicType = ()> + Clone + 'static> Keeper<K> {
 
 #[cfg(test)]
 mod tests {
-    use bedplate_api::machine::Machine;
+    use k8s_openapi::api::core::v1::Node;
     use kube::runtime::reflector;
     use serde_json::json;
 
     use super::*;
 
-    fn machine(name: &str, version: u32) -> Machine {
-        let object = json!({ "apiVersion": "bedplate.dev/v1alpha1", "kind": "Machine",
-            "metadata": { "name": name, "uid": name, "resourceVersion": version.to_string() }, "spec": { "provider": "manual" } });
+    fn node(name: &str, version: u32) -> Node {
+        let object =
+            json!({ "metadata": { "name": name, "uid": name, "resourceVersion": version.to_string() } });
         serde_json::from_value(object).unwrap()
     }
 
-    fn told(seen: Vec<Seen<Machine>>) -> Vec<String> {
+    fn told(seen: Vec<Seen<Node>>) -> Vec<String> {
         let mut told: Vec<String> = seen
             .into_iter()
             .map(|seen| match seen {
@@ -184,7 +184,7 @@ mod tests {
         let mut list = |objects: &[(&str, u32)]| {
             let mut seen = keeper.take(Event::Init);
             for (name, version) in objects {
-                seen.extend(keeper.take(Event::InitApply(machine(name, *version))));
+                seen.extend(keeper.take(Event::InitApply(node(name, *version))));
                 assert_eq!(store.is_empty(), !keeper.whole);
             }
             seen.extend(keeper.take(Event::InitDone));
@@ -192,8 +192,8 @@ mod tests {
         };
         assert_eq!(list(&[("a", 1), ("b", 1), ("c", 1)]), ["a 1", "b 1", "c 1"]);
         assert_eq!(list(&[("a", 1), ("b", 2), ("d", 3)]), ["b 2", "c gone", "d 3"]);
-        assert_eq!(told(keeper.take(Event::Apply(machine("a", 4)))), ["a 4"]);
-        assert_eq!(told(keeper.take(Event::Delete(machine("a", 5)))), ["a gone"]);
+        assert_eq!(told(keeper.take(Event::Apply(node("a", 4)))), ["a 4"]);
+        assert_eq!(told(keeper.take(Event::Delete(node("a", 5)))), ["a gone"]);
         assert_eq!(store.len(), 2);
     }
 }

@@ -15,7 +15,7 @@ use serde::de::DeserializeOwned;
 use serde_json::{Value, json};
 use thiserror::Error;
 
-use crate::engine::retry_after;
+use crate::retry_after;
 
 /// Who writes.
 pub const FIELD_MANAGER: &str = "bedplate-controller";

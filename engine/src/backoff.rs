@@ -8,7 +8,7 @@ use std::time::Duration;
 
 use bedplate_process::backoff::Backoff as Delays;
 
-use crate::engine::write::WriteError;
+use crate::write::WriteError;
 
 /// Conflicts in a row after which one is told: no watch is that far behind.
 const CONFLICTS_TOLD: u32 = 6;

@@ -4,14 +4,6 @@
 //! Nothing is reconciled before every store is whole, or a version would look unused because its Machines were not read yet; and
 //! nothing while another controller leads. Changes that arrive meanwhile wait. Spawned by `run`.
 
-pub mod backoff;
-pub mod counters;
-pub mod debounce;
-pub(crate) mod queue;
-pub mod retry_after;
-pub mod store;
-pub mod write;
-
 use std::convert::Infallible;
 use std::fmt::Debug;
 use std::sync::Arc;
@@ -29,9 +21,9 @@ use kube::{Resource, ResourceExt};
 use tokio::sync::mpsc;
 use tokio_util::sync::CancellationToken;
 
-use self::backoff::Backoff;
-use self::counters::{Counters, Kinds, Outcome};
-use self::write::WriteError;
+use crate::backoff::Backoff;
+use crate::counters::{Counters, Kinds, Outcome};
+use crate::write::WriteError;
 
 /// So many of a kind are reconciled at once. With 32 of them 10,000 Machines took as long, since the API server's processors decide, and an
 /// edit of a configuration meanwhile three times as long (docs/bench.md).

@@ -1,0 +1,20 @@
+//! Engine of the programs that reconcile objects of a cluster. It knows no kind, no rule and no name of a program.
+//!
+//! ```text
+//! store::watch -> store, counters -> queue -> work: one object at a time -> reconcile (the program's) -> write
+//!                                      ^                                                                  |
+//!                                      +---------------- backoff: failures, retry_after <-----------------+
+//! ```
+//! Called by bedplate-controller.
+
+mod backoff;
+pub mod counters;
+pub mod debounce;
+pub mod elapsed;
+mod queue;
+pub mod retry_after;
+pub mod store;
+mod work;
+pub mod write;
+
+pub use work::{Context, Next, work};
