@@ -103,17 +103,17 @@ impl<K: Kinds> Counters<K> {
         &self.0.kinds[kind.index()]
     }
 
-    /// Counts a reconciliation that has ended.
+    /// Counts a finished reconciliation.
     pub fn reconciled(&self, kind: K, outcome: Outcome) {
         self.of(kind).reconciles.one(outcome);
     }
 
-    /// An object waits to be reconciled.
+    /// Records that an object waits to be reconciled.
     pub fn waits(&self, kind: K, object: &str) {
         self.waiting(kind).waits(object, Instant::now());
     }
 
-    /// An object no longer waits: it is being reconciled, or deleted.
+    /// Records that an object no longer waits: it is being reconciled, or deleted.
     pub fn taken(&self, kind: K, object: &str) {
         self.waiting(kind).taken(object);
     }
@@ -132,13 +132,13 @@ impl<K: Kinds> Counters<K> {
         self.of(kind).durations.took(time);
     }
 
-    /// The watch of a kind has sent something.
+    /// Records that the watch of a kind has sent something.
     pub fn heard(&self, kind: &'static str) {
         let now = tokio::time::Instant::now();
         self.0.heard.lock().insert(kind, now);
     }
 
-    /// Returns the time since the watch of a kind has sent something. None: there is no such watch.
+    /// Returns the time since the last event of a kind's watch. None: there is no such watch.
     pub fn silent(&self, kind: &str) -> Option<Duration> {
         let heard = self.0.heard.lock();
         heard.get(kind).map(tokio::time::Instant::elapsed)
@@ -161,7 +161,7 @@ impl<K: Kinds> Counters<K> {
 
     fn encode_queues(&self, encoder: &mut DescriptorEncoder<'_>) -> fmt::Result {
         let now = Instant::now();
-        // The queues of a controller that waits to lead contain everything. That is no delay.
+        // The queues of a controller that waits to lead contain everything. That is not a delay.
         let leads = read(&self.0.leads) > 0;
         let of = |value: &dyn Fn(&Waiting) -> u64| -> Vec<Row> {
             let value = |of: &OfKind<K>| if leads { value(&of.waiting.lock()) } else { 0 };

@@ -1,64 +1,65 @@
-//! Pure: when a configuration is looked at whose Machines change: at once the first time, later and later while it goes on.
+//! Pure: the time at which an object is reconciled whose dependents change: soon after the first change, later while changes continue.
 //!
-//! What is counted of ten thousand Machines that come up would else be written ten thousand times. A person's edit does not come
-//! this way (`enqueue`). Asked by `enqueue::coalesce`.
+//! Otherwise a count over ten thousand objects would be written ten thousand times while they start. Called by programs between a watch
+//! and a queue.
 
 use std::collections::BTreeMap;
 use std::time::{Duration, Instant};
 
-/// Between the first change and the look.
-const FIRST: Duration = Duration::from_secs(1);
-/// The longest that a change waits.
-const LONGEST: Duration = Duration::from_secs(8);
+/// Delay of the first change.
+const MIN_DELAY: Duration = Duration::from_secs(1);
+/// Maximum delay of a change.
+const MAX_DELAY: Duration = Duration::from_secs(8);
 
-/// Configurations that have changed, or did a moment ago.
+/// Names of objects that have changed, now or recently.
 #[derive(Debug, Default)]
 pub struct Coalescer(BTreeMap<String, Wait>);
 
 #[derive(Debug)]
 struct Wait {
-    /// When it is looked at; `None`: it was.
+    /// Time at which it is due. None: no change is pending.
     due: Option<Instant>,
-    /// How long this wait is, or was.
+    /// Delay of the pending change, or of the last one.
     wait: Duration,
-    /// When it was looked at last.
-    looked: Option<Instant>,
+    /// Time at which it was due last.
+    last: Option<Instant>,
 }
 
 impl Wait {
-    /// Whether changes come faster than looks.
-    fn goes_on(&self, now: Instant) -> bool {
-        self.looked.is_some_and(|looked| now.saturating_duration_since(looked) < self.wait)
+    /// Returns true if changes arrive faster than they are due.
+    fn is_busy(&self, now: Instant) -> bool {
+        self.last.is_some_and(|last| now.saturating_duration_since(last) < self.wait)
     }
 }
 
 impl Coalescer {
-    /// A configuration has changed.
+    /// Records a change.
     pub fn touched(&mut self, name: &str, now: Instant) {
         let Some(known) = self.0.get_mut(name) else {
-            self.0.insert(name.to_owned(), Wait { due: Some(now + FIRST), wait: FIRST, looked: None });
+            self.0.insert(name.to_owned(), Wait { due: Some(now + MIN_DELAY), wait: MIN_DELAY, last: None });
             return;
         };
         if known.due.is_none() {
-            let wait = if known.goes_on(now) { known.wait.saturating_mul(2).min(LONGEST) } else { FIRST };
+            let wait =
+                if known.is_busy(now) { known.wait.saturating_mul(2).min(MAX_DELAY) } else { MIN_DELAY };
             (known.wait, known.due) = (wait, Some(now + wait));
         }
     }
 
-    /// When the next one is due.
+    /// Returns the time at which the next one is due.
     pub fn next(&self) -> Option<Instant> {
         self.0.values().filter_map(|wait| wait.due).min()
     }
 
-    /// Those that are to be looked at now, each once.
+    /// Takes those that are due, each once.
     pub fn due(&mut self, now: Instant) -> Vec<String> {
-        self.0.retain(|_, wait| wait.due.is_some() || wait.goes_on(now));
+        self.0.retain(|_, wait| wait.due.is_some() || wait.is_busy(now));
         let due = self.0.iter_mut().filter(|(_, wait)| wait.due.is_some_and(|due| due <= now));
-        let looked = due.map(|(name, wait)| {
-            (wait.due, wait.looked) = (None, Some(now));
+        let taken = due.map(|(name, wait)| {
+            (wait.due, wait.last) = (None, Some(now));
             name.clone()
         });
-        looked.collect()
+        taken.collect()
     }
 }
 
@@ -66,33 +67,33 @@ impl Coalescer {
 mod tests {
     use super::*;
 
-    /// When one is looked at that is touched so often, in milliseconds since the beginning.
-    fn looks(every: u64, until: u64) -> Vec<u64> {
-        let (begun, mut coalescer, mut looks) = (Instant::now(), Coalescer::default(), Vec::new());
+    /// Times at which one is due that changes at this interval, in milliseconds since the start.
+    fn due_times(every: u64, until: u64) -> Vec<u64> {
+        let (start, mut coalescer, mut times) = (Instant::now(), Coalescer::default(), Vec::new());
         for at in 0..until {
-            let now = begun + Duration::from_millis(at);
+            let now = start + Duration::from_millis(at);
             if at.is_multiple_of(every) {
                 coalescer.touched("w", now);
             }
             if coalescer.next().is_some_and(|next| next <= now) {
                 assert_eq!(coalescer.due(now), ["w"]);
-                looks.push(at);
+                times.push(at);
             }
         }
-        looks
+        times
     }
 
     #[test]
-    fn a_change_waits_a_second_and_those_that_go_on_up_to_eight() {
-        assert_eq!(looks(1, 40_000), [1000, 3001, 7002, 15_003, 23_004, 31_005, 39_006]);
-        assert_eq!(looks(u64::MAX, 40_000), [1000]);
-        assert_eq!(looks(5000, 20_000), [1000, 6000, 11_000, 16_000], "each after a rest");
+    fn first_change_waits_a_second_and_later_ones_up_to_eight() {
+        assert_eq!(due_times(1, 40_000), [1000, 3001, 7002, 15_003, 23_004, 31_005, 39_006]);
+        assert_eq!(due_times(u64::MAX, 40_000), [1000]);
+        assert_eq!(due_times(5000, 20_000), [1000, 6000, 11_000, 16_000], "each after a rest");
     }
 
     #[test]
-    fn each_configuration_waits_for_itself_and_none_is_kept_that_rests() {
-        let (begun, mut coalescer) = (Instant::now(), Coalescer::default());
-        let at = |ms| begun + Duration::from_millis(ms);
+    fn each_name_waits_for_itself_and_is_forgotten_at_rest() {
+        let (start, mut coalescer) = (Instant::now(), Coalescer::default());
+        let at = |ms| start + Duration::from_millis(ms);
         coalescer.touched("a", at(0));
         coalescer.touched("b", at(500));
         assert_eq!((coalescer.due(at(1000)), coalescer.next()), (vec!["a".to_owned()], Some(at(1500))));

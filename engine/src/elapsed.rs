@@ -1,7 +1,7 @@
-//! How long something is so, by this program's own monotonic clock. The clock of a host may be anything, and the own wall clock may leap: what
-//! was written of a beginning counts once, where this program has not seen it begin, and then between nothing and all of its time.
+//! Durations of states by the monotonic clock of this process. Clocks of hosts are not trusted, and the wall clock may leap.
 //!
-//! Kept in memory alone. Asked by `rollout` for agents and drains, by `deletion` for deletions.
+//! A start time that another program wrote is used once, if this process has not seen the start itself. It counts between zero and the
+//! limit of the caller. Kept in memory only. Called by reconcilers that wait for agents, drains and deletions.
 
 use std::collections::HashMap;
 
@@ -9,10 +9,10 @@ use bedplate_process::lock::Lock;
 use jiff::{SignedDuration, Timestamp};
 use tokio::time::Instant;
 
-/// So many beginnings are remembered, at most: of what was given up otherwise nobody says that it is over.
-const REMEMBERED: usize = 10_000;
+/// Maximum number of starts that are remembered. The end of some states is never reported.
+const MAX_REMEMBERED: usize = 10_000;
 
-/// Since when something is so.
+/// Start of a state.
 #[derive(Debug, Clone, Copy)]
 pub struct Lasting {
     before: SignedDuration,
@@ -20,30 +20,30 @@ pub struct Lasting {
 }
 
 impl Lasting {
-    /// It begins.
-    pub fn begun() -> Self {
+    /// Starts now.
+    pub fn started() -> Self {
         Self { before: SignedDuration::ZERO, since: Instant::now() }
     }
 
-    /// It is found to be so, since `written` by somebody's clock; longer than `most` it is not taken to be.
+    /// Started at `written` by the clock of another program, at most `most` ago.
     pub fn found(written: Timestamp, now: Timestamp, most: SignedDuration) -> Self {
         let before = now.duration_since(written).clamp(SignedDuration::ZERO, most.max(SignedDuration::ZERO));
         Self { before, since: Instant::now() }
     }
 
-    /// How long.
+    /// Returns the duration until now.
     pub fn time(&self) -> SignedDuration {
         let here = SignedDuration::try_from(self.since.elapsed()).unwrap_or(SignedDuration::MAX);
         self.before.saturating_add(here)
     }
 }
 
-/// Beginnings, by whose they are and by what was written of them.
+/// Starts, each by its owner and by the time that was written of it.
 #[derive(Debug, Default)]
 pub struct Beginnings(Lock<HashMap<String, (Timestamp, Lasting)>>);
 
 impl Beginnings {
-    /// How long that is so for `whose` which has begun at `written`, as it stands there.
+    /// Returns the duration of the state of `whose` that started at `written`, at most `most` before this process has seen it.
     pub fn lasted(
         &self,
         whose: &str,
@@ -60,17 +60,17 @@ impl Beginnings {
         found.time()
     }
 
-    /// It begins, and this is written of it.
+    /// Records a start that this process has seen, with the time that it writes.
     pub fn begins(&self, whose: &str, written: Timestamp) {
-        remember(&mut self.0.lock(), whose, written, Lasting::begun());
+        remember(&mut self.0.lock(), whose, written, Lasting::started());
     }
 
-    /// Whether it was seen, with this written of it.
+    /// Returns true if the start with this written time is known.
     pub fn knows(&self, whose: &str, written: Timestamp) -> bool {
         self.0.lock().get(whose).is_some_and(|(known, _)| *known == written)
     }
 
-    /// It is over.
+    /// Forgets a state that has ended.
     pub fn ends(&self, whose: &str) {
         self.0.lock().remove(whose);
     }
@@ -82,7 +82,7 @@ fn remember(
     written: Timestamp,
     lasting: Lasting,
 ) {
-    if all.len() >= REMEMBERED {
+    if all.len() >= MAX_REMEMBERED {
         all.clear();
     }
     all.insert(whose.to_owned(), (written, lasting));
@@ -101,7 +101,7 @@ mod tests {
     }
 
     #[tokio::test(start_paused = true)]
-    async fn what_was_seen_to_begin_lasts_by_the_own_clock_whatever_the_wall_clock_does() {
+    async fn leap_of_the_wall_clock_does_not_change_a_duration() {
         let all = Beginnings::default();
         all.begins("n1", at(0));
         tokio::time::advance(Duration::from_secs(5)).await;
@@ -114,7 +114,7 @@ mod tests {
     }
 
     #[tokio::test(start_paused = true)]
-    async fn what_is_found_begins_with_what_was_written_of_it_within_its_limit() {
+    async fn written_start_counts_within_its_limit() {
         for (now, lasted) in [(-60, 0), (0, 0), (60, 60), (86_400, 600)] {
             let all = Beginnings::default();
             assert_eq!(all.lasted("n1", at(0), at(now), LIMIT).as_secs(), lasted, "{now}");
@@ -124,10 +124,10 @@ mod tests {
     }
 
     #[tokio::test(start_paused = true)]
-    async fn another_beginning_is_another_one() {
+    async fn other_written_start_is_another_state() {
         let all = Beginnings::default();
         all.begins("n1", at(0));
         tokio::time::advance(Duration::from_secs(100)).await;
-        assert_eq!(all.lasted("n1", at(90), at(100), LIMIT).as_secs(), 10, "by who led in between");
+        assert_eq!(all.lasted("n1", at(90), at(100), LIMIT).as_secs(), 10, "by another leader");
     }
 }

@@ -1,4 +1,4 @@
-//! Who waits to be looked at, since when, and how long a look takes.
+//! Waiting times of queued objects, and durations of reconciliations. Called by `counters`.
 
 use std::collections::HashMap;
 use std::fmt;
@@ -9,10 +9,10 @@ use bedplate_process::family::describe;
 use prometheus_client::encoding::DescriptorEncoder;
 use prometheus_client::metrics::MetricType;
 
-/// Upper bounds of the histogram, in milliseconds; one more is beyond all.
+/// Upper bounds of the histogram, in milliseconds. One more bucket is above all.
 const BOUNDS: [u64; 9] = [1, 5, 10, 50, 100, 500, 1000, 5000, 10_000];
 
-/// The objects of a kind that wait, each since it was touched first.
+/// Objects of a kind that wait, each since it was queued first.
 #[derive(Debug, Default)]
 pub(crate) struct Waiting(HashMap<String, Instant>);
 
@@ -31,13 +31,13 @@ impl Waiting {
         self.0.len()
     }
 
-    /// How long the oldest has waited.
+    /// Returns the waiting time of the oldest.
     pub(crate) fn oldest(&self, now: Instant) -> Duration {
         self.0.values().min().map(|first| now.saturating_duration_since(*first)).unwrap_or_default()
     }
 }
 
-/// How long looks took.
+/// Durations of reconciliations.
 #[derive(Debug, Default)]
 pub(crate) struct Durations {
     counts: [AtomicU64; BOUNDS.len() + 1],
@@ -78,9 +78,9 @@ mod tests {
     use super::*;
 
     #[test]
-    fn an_object_waits_since_it_was_touched_first_until_it_is_taken() {
-        let (begun, mut waiting) = (Instant::now(), Waiting::default());
-        let at = |seconds| begun + Duration::from_secs(seconds);
+    fn object_waits_since_it_was_queued_first_until_it_is_taken() {
+        let (start, mut waiting) = (Instant::now(), Waiting::default());
+        let at = |seconds| start + Duration::from_secs(seconds);
         waiting.waits("a", at(0));
         waiting.waits("b", at(3));
         waiting.waits("a", at(5));

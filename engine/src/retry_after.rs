@@ -1,7 +1,7 @@
-//! When an API server that has too much to do wants to be asked again: it says so in a header beside a few words (flow control), or in the
-//! object that it answers with. Of the first nothing would be left in the client's error, so it is put where the second has it.
+//! The delay that a busy API server names. Flow control names it in the header Retry-After, other parts in the object of the error.
 //!
-//! Called by `run` for the client of everything that is written; read by `write`, honoured by `backoff`.
+//! kube's error does not contain the header, so the client of this module writes it into the object. Called by programs for the client
+//! that writes; read by `write`, kept by `backoff`.
 
 use std::time::Duration;
 
@@ -11,7 +11,7 @@ use kube::client::Body;
 use kube::core::Status;
 use kube::core::response::StatusDetails;
 
-/// A client whose errors keep the time that the API server names.
+/// Returns a client whose errors contain the delay that the API server names.
 pub fn keeping(client: Client) -> Client {
     let service = tower::service_fn(move |request: http::Request<Body>| {
         let client = client.clone();
@@ -20,7 +20,7 @@ pub fn keeping(client: Client) -> Client {
     Client::new(service, "default")
 }
 
-/// The time that an error names.
+/// Returns the delay that an error names.
 pub fn named(status: &Status) -> Option<Duration> {
     let seconds = status.details.as_ref().map_or(0, |details| details.retry_after_seconds);
     (seconds > 0).then(|| Duration::from_secs(seconds.into()))
@@ -35,14 +35,14 @@ async fn kept(answer: Response<Body>) -> kube::Result<Response<Body>> {
     Ok(Response::from_parts(head, Body::from(body)))
 }
 
-/// Seconds; a date is what no API server says.
+/// Returns the header in seconds. API servers never send a date.
 fn in_header(answer: &Response<Body>) -> Option<u32> {
     let is_busy = [StatusCode::TOO_MANY_REQUESTS, StatusCode::SERVICE_UNAVAILABLE].contains(&answer.status());
     let text = answer.headers().get(header::RETRY_AFTER).filter(|_| is_busy)?.to_str().ok()?;
     text.trim().parse().ok()
 }
 
-/// The error that a body is, with the time in it.
+/// Returns the error of a body, with the delay in seconds.
 fn with(body: &[u8], code: StatusCode, seconds: u32) -> Status {
     let mut status: Status = serde_json::from_slice(body).unwrap_or_else(|_| {
         let words = String::from_utf8_lossy(body);
@@ -84,7 +84,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn the_time_that_flow_control_names_in_a_header_stays_known() {
+    async fn delay_in_the_header_of_flow_control_is_kept() {
         let busy = error(429, Some("7"), "Too many requests, please try again later.\n").await;
         assert_eq!((busy.code, named(&busy)), (429, Some(Duration::from_secs(7))));
         assert_eq!(busy.message, "Too many requests, please try again later.");
@@ -93,7 +93,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn an_error_that_is_an_object_keeps_what_it_says() {
+    async fn error_object_keeps_its_content() {
         let body = json!({ "kind": "Status", "code": 429, "message": "the budget", "reason": "TooManyRequests",
             "details": { "retryAfterSeconds": 10, "causes": [{ "message": "needs 2" }] } });
         for after in [None, Some("3"), Some("10")] {
@@ -104,7 +104,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn what_names_no_time_that_can_be_read_is_as_it_was() {
+    async fn answer_without_a_readable_delay_is_unchanged() {
         for (code, after) in [(429, Some("Sun, 06 Nov 1994 08:49:37 GMT")), (429, None), (403, Some("7"))] {
             let error = error(code, after, "no").await;
             assert_eq!((error.code, named(&error), error.message.as_str()), (code, None, "no"));

@@ -1,7 +1,7 @@
-//! Keeps a store by a watch, and tells of every change, after the store has it. Called by `watch`.
+//! Keeps a store by a watch, and yields each change after the store has it. Called by programs for each kind.
 //!
-//! The first list fills the store as a whole, at its end. One that comes later, because a watch could not go on, is taken object by
-//! object: there is no second store beside the first, and what has not changed is not told.
+//! The first list fills the store completely, at its end. A later list, after a watch that could not continue, is compared object by
+//! object: there is no second store in memory, and objects that have not changed are not yielded.
 
 use std::borrow::Cow;
 use std::collections::HashSet;
@@ -20,16 +20,16 @@ use serde::de::DeserializeOwned;
 
 use super::counters::{Counters, Kinds};
 
-/// What a watch saw.
+/// Change that a watch has seen.
 #[derive(Debug)]
 pub enum Seen<K> {
-    /// It is there.
+    /// The object exists, as in the store.
     There(Arc<K>),
-    /// It is gone.
+    /// The object was deleted; its last state.
     Gone(Arc<K>),
 }
 
-/// Keeps a store by a watch, and tells of every change.
+/// Keeps a store by a watch, and yields each change. `strip` removes fields before an object is stored.
 pub fn watch<K, S, C>(
     client: &Client,
     config: watcher::Config,
@@ -53,7 +53,7 @@ where
             Ok(event) => keeper.take(event),
             Err(error) => {
                 counters.watch_failed();
-                tracing::warn!(kind, error = chain(&error), "a watch failed and begins anew");
+                tracing::warn!(kind, error = chain(&error), "watch failed, restarted");
                 Vec::new()
             }
         };
@@ -61,7 +61,7 @@ where
     })
 }
 
-/// A client whose every answer is noted, piece by piece: of a watch those are its events and its bookmarks.
+/// Returns a client that records the time of each part of an answer. The parts of a watch are its events and bookmarks.
 fn heard<C: Kinds>(client: &Client, kind: &'static str, counters: Counters<C>) -> Client {
     let client = client.clone();
     counters.heard(kind);
@@ -84,29 +84,29 @@ fn heard<C: Kinds>(client: &Client, kind: &'static str, counters: Counters<C>) -
 struct Keeper<K: Resource<DynamicType = ()> + Clone + 'static> {
     writer: Writer<K>,
     store: Store<K>,
-    /// The first list is whole.
-    whole: bool,
-    /// What a later list has.
+    /// True if the first list is complete.
+    is_synced: bool,
+    /// Objects of a later list.
     listed: HashSet<ObjectRef<K>>,
 }
 
 impl<K: Resource<DynamicType = ()> + Clone + 'static> Keeper<K> {
     fn new(writer: Writer<K>) -> Self {
         let store = writer.as_reader();
-        Self { writer, store, whole: false, listed: HashSet::new() }
+        Self { writer, store, is_synced: false, listed: HashSet::new() }
     }
 
-    /// Takes on what a watch says; what of it is a change.
+    /// Applies an event of a watch, and returns the changes.
     fn take(&mut self, event: Event<K>) -> Vec<Seen<K>> {
         match event {
             Event::Init => {
                 self.listed.clear();
-                if !self.whole {
+                if !self.is_synced {
                     self.writer.apply_watcher_event(&event);
                 }
                 Vec::new()
             }
-            Event::InitApply(_) if !self.whole => {
+            Event::InitApply(_) if !self.is_synced => {
                 self.writer.apply_watcher_event(&event);
                 Vec::new()
             }
@@ -118,9 +118,9 @@ impl<K: Resource<DynamicType = ()> + Clone + 'static> Keeper<K> {
                 self.listed.insert(name);
                 if same { Vec::new() } else { self.put(object) }
             }
-            Event::InitDone if !self.whole => {
+            Event::InitDone if !self.is_synced => {
                 self.writer.apply_watcher_event(&event);
-                self.whole = true;
+                self.is_synced = true;
                 self.store.state().into_iter().map(Seen::There).collect()
             }
             Event::InitDone => {
@@ -144,7 +144,7 @@ impl<K: Resource<DynamicType = ()> + Clone + 'static> Keeper<K> {
     fn put(&mut self, object: K) -> Vec<Seen<K>> {
         let name = ObjectRef::from_obj(&object);
         self.writer.apply_watcher_event(&Event::Apply(object));
-        // The store's own: there is one of each.
+        // Shared with the store: there is one copy of each object.
         self.store.get(&name).map(Seen::There).into_iter().collect()
     }
 }
@@ -163,8 +163,8 @@ mod tests {
         serde_json::from_value(object).unwrap()
     }
 
-    fn told(seen: Vec<Seen<Node>>) -> Vec<String> {
-        let mut told: Vec<String> = seen
+    fn shown(seen: Vec<Seen<Node>>) -> Vec<String> {
+        let mut shown: Vec<String> = seen
             .into_iter()
             .map(|seen| match seen {
                 Seen::There(object) => {
@@ -173,27 +173,27 @@ mod tests {
                 Seen::Gone(object) => format!("{} gone", object.name_any()),
             })
             .collect();
-        told.sort();
-        told
+        shown.sort();
+        shown
     }
 
     #[test]
-    fn of_a_later_list_only_what_has_changed_or_gone_is_told_and_the_store_is_never_empty() {
+    fn later_list_yields_only_changes_and_never_empties_the_store() {
         let (store, writer) = reflector::store();
         let mut keeper = Keeper::new(writer);
         let mut list = |objects: &[(&str, u32)]| {
             let mut seen = keeper.take(Event::Init);
             for (name, version) in objects {
                 seen.extend(keeper.take(Event::InitApply(node(name, *version))));
-                assert_eq!(store.is_empty(), !keeper.whole);
+                assert_eq!(store.is_empty(), !keeper.is_synced);
             }
             seen.extend(keeper.take(Event::InitDone));
-            told(seen)
+            shown(seen)
         };
         assert_eq!(list(&[("a", 1), ("b", 1), ("c", 1)]), ["a 1", "b 1", "c 1"]);
         assert_eq!(list(&[("a", 1), ("b", 2), ("d", 3)]), ["b 2", "c gone", "d 3"]);
-        assert_eq!(told(keeper.take(Event::Apply(node("a", 4)))), ["a 4"]);
-        assert_eq!(told(keeper.take(Event::Delete(node("a", 5)))), ["a gone"]);
+        assert_eq!(shown(keeper.take(Event::Apply(node("a", 4)))), ["a 4"]);
+        assert_eq!(shown(keeper.take(Event::Delete(node("a", 5)))), ["a gone"]);
         assert_eq!(store.len(), 2);
     }
 }

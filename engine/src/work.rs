@@ -1,8 +1,7 @@
-//! Runs reconciliations: watches fill the stores (`store`) and tell what is touched; for each kind a queue, a few at a time, never one
-//! object twice at once; what fails is tried again (`backoff`).
+//! Worker of one kind: reconciles the objects of a queue, several concurrently, never one object twice concurrently.
 //!
-//! Nothing is reconciled before every store is whole, or a version would look unused because its Machines were not read yet; and
-//! nothing while another controller leads. Changes that arrive meanwhile wait. Spawned by `run`.
+//! A failed object is requeued after a delay (`backoff`). While another process leads, objects wait in the queue. The program must start to
+//! lead only after all of its stores are synced. Otherwise an object could look unused. Spawned by programs for each kind.
 
 use std::convert::Infallible;
 use std::fmt::Debug;
@@ -25,13 +24,13 @@ use crate::backoff::Backoff;
 use crate::counters::{Counters, Kinds, Outcome};
 use crate::write::WriteError;
 
-/// So many of a kind are reconciled at once. With 32 of them 10,000 Machines took as long, since the API server's processors decide, and an
-/// edit of a configuration meanwhile three times as long (docs/bench.md).
-const AT_ONCE: u16 = 8;
+/// Number of concurrent reconciliations of a kind. With 32, 10,000 Machines took the same time, because the API server's processors limit
+/// it. An edit of a configuration took three times as long meanwhile (docs/bench.md).
+const CONCURRENT_RECONCILIATIONS: u16 = 8;
 
-/// What a reconciliation that has ended says of the next one.
+/// Result of a successful reconciliation: the time of the next one.
 pub trait Next {
-    /// It is looked at again after this time, if nothing touches it before; `None`: only then.
+    /// Returns the delay after which the object is reconciled again, if no change queues it before. None: only a change does.
     fn after(self) -> Option<Duration>;
 }
 
@@ -47,7 +46,7 @@ impl Next for Option<Duration> {
     }
 }
 
-/// What the engine needs of its program.
+/// State of a program that its reconciliations share.
 pub trait Context: Send + Sync + 'static {
     /// The kinds that are reconciled.
     type Kind: Kinds;
@@ -55,14 +54,14 @@ pub trait Context: Send + Sync + 'static {
     /// Returns the counters.
     fn counters(&self) -> &Counters<Self::Kind>;
 
-    /// Returns whether this controller leads.
+    /// Returns the tenure, which tells whether this process leads.
     fn tenure(&self) -> &Tenure;
 
-    /// Reports that the API server has rejected a write for another reason than before.
+    /// Reports that the API server rejected a write. Called once for each new reason.
     fn rejected(&self, kind: Self::Kind, object: ObjectReference, error: &WriteError);
 }
 
-/// Who of a kind has failed; clones share it.
+/// Failures of a kind. Clones share them.
 #[derive(Clone)]
 struct Failures<K> {
     kind: K,
@@ -71,18 +70,12 @@ struct Failures<K> {
 }
 
 impl<N: Kinds> Failures<N> {
-    /// What is done about a failure, and whether it is another one than before.
+    /// Counts a failure. Returns the next step, and true if the failure is a new one.
     fn again(&self, object: &str, error: &WriteError) -> (Action, bool) {
-        let again = self.backoff.lock().failed(object, error, rand::random());
-        if again.told {
-            let (kind, after_ms) = (self.kind.word(), again.after.as_millis());
-            tracing::warn!(
-                kind,
-                object,
-                error = chain(error),
-                after_ms,
-                "it is tried again, until it is done"
-            );
+        let retry = self.backoff.lock().failed(object, error, rand::random());
+        if retry.is_logged {
+            let (kind, after_ms) = (self.kind.word(), retry.after.as_millis());
+            tracing::warn!(kind, object, error = chain(error), after_ms, "reconcile failed, requeued");
         }
         let outcome = match error {
             WriteError::Conflict { .. } => Some(Outcome::Conflict),
@@ -93,7 +86,7 @@ impl<N: Kinds> Failures<N> {
         if let Some(outcome) = outcome {
             self.counters.reconciled(self.kind, outcome);
         }
-        (Action::requeue(again.after), again.told)
+        (Action::requeue(retry.after), retry.is_logged)
     }
 
     /// Calls [`Self::again`], and reports a rejection.
@@ -110,8 +103,8 @@ impl<N: Kinds> Failures<N> {
     }
 }
 
-/// Waits in the queue until this controller leads: later changes wait behind it, each object once. Returns the object as it is then, or
-/// none if it is deleted.
+/// Waits until this process leads. Later changes of the object do not add to the queue. Returns the object as it is then, or none if it was
+/// deleted.
 async fn when_leading<K: Resource<DynamicType = ()> + Clone + 'static>(
     object: Arc<K>,
     store: &Store<K>,
@@ -129,7 +122,7 @@ async fn when_leading<K: Resource<DynamicType = ()> + Clone + 'static>(
     Ok(object)
 }
 
-/// Reconciles what a queue says, until `shutdown`.
+/// Reconciles the objects of a queue until `shutdown`.
 pub async fn work<K, W, F, N>(
     kind: W::Kind,
     world: Arc<W>,
@@ -153,14 +146,14 @@ pub async fn work<K, W, F, N>(
             let led = when_leading(object, &store, tenure, &shutdown).await?;
             let Some(object) = led else { return Ok(Action::await_change()) };
             counters.taken(kind, &object.name_any());
-            let begun = Instant::now();
+            let start = Instant::now();
             let done = reconcile(object, world).await;
-            counters.took(kind, begun.elapsed());
+            counters.took(kind, start.elapsed());
             done.map(|next| next.after().map_or_else(Action::await_change, Action::requeue))
         })
     };
     let again = |it: Arc<K>, error: &WriteError, world: Arc<W>| failures.report(&*it, error, &*world);
-    let config = Config::default().concurrency(AT_ONCE);
+    let config = Config::default().concurrency(CONCURRENT_RECONCILIATIONS);
     let mut results = Box::pin(applier(one, again, world, store.clone(), queue, config));
     loop {
         pulse.beat();
@@ -170,12 +163,12 @@ pub async fn work<K, W, F, N>(
                     failures.backoff.lock().done(&object.name);
                     failures.counters.reconciled(kind, Outcome::Done);
                 }
-                // Not there any more: nothing is to be done.
+                // Deleted: nothing to reconcile.
                 Some(Err(controller::Error::ObjectNotFound(object))) => {
                     failures.counters.taken(kind, &object.name);
                     failures.backoff.lock().done(&object.name);
                 }
-                // Failed: told and counted above.
+                // Failed: logged and counted by `again`.
                 Some(Err(_)) => {}
                 None => return,
             },

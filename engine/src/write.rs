@@ -1,7 +1,6 @@
-//! One write to the API server each: server-side apply as one field manager, every one bound to the object that was read, and none
-//! waited for without end. The end of an operation is a JSON Patch, which is bound to the UID and to a state alone.
+//! Writes to the API server, one request each: bound to the object that was read, and with a timeout. Called by reconcilers.
 //!
-//! Callers: `configuration`, `machine`, `request`, `version`, `world`.
+//! Most are server-side applies, which are bound to UID and resource version. A JSON Patch is bound to its own `test` operations only.
 
 use std::collections::BTreeMap;
 use std::fmt::Write as _;
@@ -20,49 +19,49 @@ use crate::retry_after;
 /// Who writes.
 pub const FIELD_MANAGER: &str = "bedplate-controller";
 
-/// How long one request may take: a connection that died without a word keeps no object for longer.
-const LIMIT: Duration = Duration::from_secs(10);
+/// Timeout of one request. A connection that was lost silently holds an object for this time at most.
+const REQUEST_TIMEOUT: Duration = Duration::from_secs(10);
 
-/// How the words of a refusal by roles or policies begin (`judge`).
+/// Start of the text of a refusal by roles or policies (`judge`).
 const FORBIDDEN: &str = "403: ";
 
-/// etcd's words for an object that is larger than it takes.
+/// Text of etcd about an object above its size limit.
 const TOO_LARGE: &str = "request is too large";
 
-/// Why something was not written.
+/// Failure of a write.
 #[derive(Debug, Error)]
 pub enum WriteError {
-    /// Not as it was read any more, or gone.
+    /// The object was changed or deleted after it was read.
     #[error("{what} has changed meanwhile")]
     Conflict {
         /// The object.
         what: String,
     },
-    /// The API server is away, busy, or has not got its roles yet.
+    /// The API server is unreachable or busy, or the program has no permission yet.
     #[error("{what} cannot be written now: {why}")]
     Later {
         /// The object.
         what: String,
-        /// What stands in the way.
+        /// Cause, for a user.
         why: String,
-        /// It is not to be tried before, as the API server has said.
+        /// Minimum delay that the API server names.
         again: Option<Duration>,
     },
-    /// It will not be taken as it is.
+    /// The API server rejects the object as it is.
     #[error("{what} was refused: {why}")]
     Refused {
         /// The object.
         what: String,
-        /// The API server's words.
+        /// Text of the API server.
         why: String,
     },
-    /// Somebody else leads by now.
+    /// Another process leads.
     #[error("this controller does not lead any more")]
     Deposed,
 }
 
 impl WriteError {
-    /// The API server's words, if it is a person who has to change something: the object will not be taken as it is, or not from us.
+    /// Returns the text of the API server if a user must act: it rejects the object, or this program's permission.
     pub fn refusal(&self) -> Option<&str> {
         match self {
             Self::Refused { why, .. } => Some(why),
@@ -71,8 +70,8 @@ impl WriteError {
         }
     }
 
-    /// Of several, which one says how it goes on: what may be better in a moment before what a person has to change, and both before
-    /// what the watch brings by itself.
+    /// Returns the rank of a failure among several. A passing one decides before one that a user must correct. Both decide before one that
+    /// a watch resolves.
     fn weight(&self) -> u8 {
         match self {
             Self::Conflict { .. } => 0,
@@ -88,7 +87,7 @@ impl WriteError {
 pub struct Failed(Option<WriteError>);
 
 impl Failed {
-    /// Whether a step was done; if not, why is kept.
+    /// Returns true if a step succeeded. Otherwise keeps its failure.
     pub fn note(&mut self, step: Result<(), WriteError>) -> bool {
         let Err(error) = step else { return true };
         self.0 = Some(match self.0.take() {
@@ -98,10 +97,10 @@ impl Failed {
         false
     }
 
-    /// The gravest failure, with the words of the others.
+    /// Returns the decisive failure, with the texts of the others.
     ///
     /// # Errors
-    /// A step has failed.
+    /// A step failed.
     pub fn end(self) -> Result<(), WriteError> {
         self.0.map_or(Ok(()), Err)
     }
@@ -123,29 +122,29 @@ fn both(first: WriteError, second: WriteError) -> WriteError {
     graver
 }
 
-/// Sends one request about `what`, and waits for a limited time.
+/// Sends one request about `what`, with a timeout of 10 s.
 ///
 /// # Errors
 /// [`WriteError`]
 pub async fn ask<T>(what: &str, request: impl Future<Output = kube::Result<T>>) -> Result<T, WriteError> {
-    match tokio::time::timeout(LIMIT, request).await {
+    match tokio::time::timeout(REQUEST_TIMEOUT, request).await {
         Ok(answer) => answer.map_err(|error| judge(what, &error)),
         Err(_) => {
-            let why = format!("the API server did not answer within {} s", LIMIT.as_secs());
+            let why = format!("the API server did not answer within {} s", REQUEST_TIMEOUT.as_secs());
             Err(WriteError::Later { what: what.to_owned(), why, again: None })
         }
     }
 }
 
-/// What an error of a request for `what` means.
+/// Classifies the error of a request about `what`.
 fn judge(what: &str, error: &kube::Error) -> WriteError {
     let what = what.to_owned();
     match error {
         kube::Error::Api(status) => match status.code {
             404 | 409 => WriteError::Conflict { what },
             400 | 413 | 415 | 422 => WriteError::Refused { what, why: status.message.clone() },
-            // 401 and 403 too: credentials are renewed, roles are put right.
-            // What is larger than etcd takes stays so, whatever code says it.
+            // 401 and 403 are passing too: credentials are renewed, roles are corrected.
+            // An object above etcd's limit stays so, with any code.
             500 if status.message.contains(TOO_LARGE) => {
                 WriteError::Refused { what, why: status.message.clone() }
             }
@@ -158,12 +157,12 @@ fn judge(what: &str, error: &kube::Error) -> WriteError {
     }
 }
 
-/// What is called by its kind and name.
+/// Returns kind and name of an object.
 pub fn called<K: Resource<DynamicType = ()>>(object: &K) -> String {
     format!("{} {}", K::kind(&()), object.name_any())
 }
 
-/// Applies what is ours of an object's status, if it is as it was read.
+/// Applies this program's fields of a status, if the object has not changed since it was read.
 ///
 /// # Errors
 /// [`WriteError`]
@@ -173,17 +172,17 @@ where
 {
     let mut body = identity(object);
     body["status"] = json!(status);
-    // Forced: these fields are ours, whoever else wrote them.
+    // Forced: these fields belong to this program, even if another writer has set them.
     let parameters = PatchParams::apply(FIELD_MANAGER).force();
     let name = object.name_any();
     ask(&called(object), api.patch_status(&name, &parameters, &Patch::Apply(&body))).await
 }
 
-/// Edits the status of an object by a JSON Patch (RFC 6902), which is bound to nothing but what its `test` operations say. The API server
-/// repeats the patch after a concurrent write.
+/// Edits a status by a JSON Patch (RFC 6902), which is bound to its `test` operations only. The API server repeats the patch after a
+/// concurrent write.
 ///
 /// # Errors
-/// [`WriteError`]; a failed `test` is an error 422, as other refusals are.
+/// [`WriteError`]; a failed `test` is an error 422, like other rejections.
 pub async fn edit_status<K>(api: &Api<K>, object: &K, edits: &Value) -> Result<(), WriteError>
 where
     K: Resource<DynamicType = ()> + Clone + DeserializeOwned + std::fmt::Debug,
@@ -196,7 +195,7 @@ where
     ask(&what, api.patch_status(&name, &parameters, &Patch::<()>::Json(edits))).await.map(drop)
 }
 
-/// Applies annotations of an object that is there; its other fields may have changed meanwhile.
+/// Applies annotations of an existing object. Its other fields may have changed since it was read.
 ///
 /// # Errors
 /// [`WriteError`]
@@ -204,7 +203,7 @@ pub async fn apply_annotations<K>(api: &Api<K>, object: &K, annotations: &Value)
 where
     K: Resource<DynamicType = ()> + Clone + DeserializeOwned + std::fmt::Debug,
 {
-    // With its UID: without, an object that is gone would be made anew.
+    // With its UID: otherwise a deleted object would be created again.
     let body = json!({ "apiVersion": K::api_version(&()), "kind": K::kind(&()),
         "metadata": { "name": object.name_any(), "uid": object.uid(), "annotations": annotations } });
     let parameters = PatchParams::apply(FIELD_MANAGER).force();
@@ -212,7 +211,7 @@ where
     ask(&called(object), api.patch(&name, &parameters, &Patch::Apply(&body))).await.map(drop)
 }
 
-/// Applies our labels of an object that is there, all of them; its other fields may have changed meanwhile.
+/// Applies all labels that this program sets on an existing object. Its other fields may have changed since it was read.
 ///
 /// # Errors
 /// [`WriteError`]
@@ -224,7 +223,7 @@ pub async fn apply_labels<K>(
 where
     K: Resource<DynamicType = ()> + Clone + DeserializeOwned + std::fmt::Debug,
 {
-    // With its UID: without, an object that is gone would be made anew.
+    // With its UID: otherwise a deleted object would be created again.
     let body = json!({ "apiVersion": K::api_version(&()), "kind": K::kind(&()),
         "metadata": { "name": object.name_any(), "uid": object.uid(), "labels": labels } });
     let parameters = PatchParams::apply(FIELD_MANAGER).force();
@@ -232,7 +231,7 @@ where
     ask(&called(object), api.patch(&name, &parameters, &Patch::Apply(&body))).await.map(drop)
 }
 
-/// Sets or takes away one finalizer, if the object is as it was read.
+/// Adds or removes one finalizer, if the object has not changed since it was read.
 ///
 /// # Errors
 /// [`WriteError`]
@@ -249,7 +248,7 @@ where
     ask(&called(object), api.patch(&name, &parameters, &Patch::Merge(&body))).await.map(drop)
 }
 
-/// Deletes an object, if it is as it was read.
+/// Deletes an object, if UID and resource version are those that were read.
 ///
 /// # Errors
 /// [`WriteError`]
@@ -267,7 +266,7 @@ where
     ask(&format!("{} {name}", K::kind(&())), api.delete(name, &parameters)).await.map(drop)
 }
 
-/// The head of an apply: this object, as it was read.
+/// Returns the start of an apply, which is bound to the object that was read.
 fn identity<K: Resource<DynamicType = ()>>(object: &K) -> Value {
     json!({ "apiVersion": K::api_version(&()), "kind": K::kind(&()), "metadata": {
         "name": object.name_any(), "uid": object.uid(), "resourceVersion": object.resource_version() } })
@@ -278,7 +277,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn of_several_failures_the_one_that_may_be_better_in_a_moment_decides_and_the_others_are_said() {
+    fn passing_failure_decides_and_names_the_others() {
         let (what, why) = ("w".to_owned(), "too large".to_owned());
         let mut failed = Failed::default();
         assert!(failed.note(Ok(())));
@@ -291,7 +290,7 @@ mod tests {
     }
 
     #[test]
-    fn of_two_times_that_the_api_server_names_the_later_one_counts() {
+    fn longest_named_delay_counts() {
         let later = |again: Option<u64>| {
             let again = again.map(Duration::from_secs);
             Err(WriteError::Later { what: "w".to_owned(), why: "429".to_owned(), again })
@@ -305,7 +304,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_too_large_for_etcd_needs_a_person_whatever_the_code_is() {
+    fn too_large_object_needs_a_user_with_any_code() {
         let mut status = kube::core::Status::failure("etcdserver: request is too large", "InternalError");
         status.code = 500;
         let error = judge("w", &kube::Error::Api(status.clone().boxed()));
@@ -315,10 +314,10 @@ mod tests {
     }
 
     #[tokio::test(start_paused = true)]
-    async fn a_request_that_is_never_answered_ends() {
-        let begun = tokio::time::Instant::now();
+    async fn request_without_an_answer_times_out() {
+        let start = tokio::time::Instant::now();
         let answer = ask("Machine a", std::future::pending::<kube::Result<()>>()).await;
         assert!(matches!(answer, Err(WriteError::Later { .. })), "{answer:?}");
-        assert_eq!(begun.elapsed(), LIMIT);
+        assert_eq!(start.elapsed(), REQUEST_TIMEOUT);
     }
 }

@@ -32,7 +32,7 @@ impl Heard {
         let said = said(machine);
         let silent = match all.get(&machine.name_any()).filter(|word| word.uid == machine.metadata.uid) {
             Some(word) if word.said.as_ref() == said => return,
-            Some(_) => Lasting::begun(),
+            Some(_) => Lasting::started(),
             None => found(said, now),
         };
         let word = Word { uid: machine.metadata.uid.clone(), said: said.cloned(), silent };

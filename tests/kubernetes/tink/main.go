@@ -19,7 +19,7 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/metrics/server"
 )
 
-// As many as bedplate-controller has for a kind (AT_ONCE in engine/src/work.rs).
+// As many as bedplate-controller has for a kind (CONCURRENT_RECONCILIATIONS in engine/src/work.rs).
 const workers = 8
 
 func main() {
