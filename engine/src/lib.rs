@@ -11,10 +11,12 @@ mod backoff;
 pub mod counters;
 pub mod debounce;
 pub mod elapsed;
+mod field_manager;
 mod queue;
 pub mod retry_after;
 pub mod store;
 mod work;
 pub mod write;
 
+pub use field_manager::FieldManager;
 pub use work::{Context, Next, work};

@@ -1,23 +1,15 @@
-//! Writes to the API server, one request each: bound to the object that was read, and with a timeout. Called by reconcilers.
-//!
-//! Most are server-side applies, which are bound to UID and resource version. A JSON Patch is bound to its own `test` operations only.
+//! Requests to the API server with a timeout, and the failures of writes. Called by reconcilers and by `field_manager`.
 
-use std::collections::BTreeMap;
 use std::fmt::Write as _;
 use std::time::Duration;
 
 use bedplate_process::exit::chain;
-use kube::api::{DeleteParams, Patch, PatchParams, Preconditions};
+use kube::api::{DeleteParams, Preconditions};
 use kube::{Api, Resource, ResourceExt};
-use serde::Serialize;
 use serde::de::DeserializeOwned;
-use serde_json::{Value, json};
 use thiserror::Error;
 
 use crate::retry_after;
-
-/// Who writes.
-pub const FIELD_MANAGER: &str = "bedplate-controller";
 
 /// Timeout of one request. A connection that was lost silently holds an object for this time at most.
 const REQUEST_TIMEOUT: Duration = Duration::from_secs(10);
@@ -162,92 +154,6 @@ pub fn called<K: Resource<DynamicType = ()>>(object: &K) -> String {
     format!("{} {}", K::kind(&()), object.name_any())
 }
 
-/// Applies this program's fields of a status, if the object has not changed since it was read.
-///
-/// # Errors
-/// [`WriteError`]
-pub async fn apply_status<K>(api: &Api<K>, object: &K, status: &impl Serialize) -> Result<K, WriteError>
-where
-    K: Resource<DynamicType = ()> + Clone + DeserializeOwned + std::fmt::Debug,
-{
-    let mut body = identity(object);
-    body["status"] = json!(status);
-    // Forced: these fields belong to this program, even if another writer has set them.
-    let parameters = PatchParams::apply(FIELD_MANAGER).force();
-    let name = object.name_any();
-    ask(&called(object), api.patch_status(&name, &parameters, &Patch::Apply(&body))).await
-}
-
-/// Edits a status by a JSON Patch (RFC 6902), which is bound to its `test` operations only. The API server repeats the patch after a
-/// concurrent write.
-///
-/// # Errors
-/// [`WriteError`]; a failed `test` is an error 422, like other rejections.
-pub async fn edit_status<K>(api: &Api<K>, object: &K, edits: &Value) -> Result<(), WriteError>
-where
-    K: Resource<DynamicType = ()> + Clone + DeserializeOwned + std::fmt::Debug,
-{
-    let what = called(object);
-    let edits = serde_json::from_value(edits.clone())
-        .map_err(|error| WriteError::Refused { what: what.clone(), why: error.to_string() })?;
-    let parameters = PatchParams { field_manager: Some(FIELD_MANAGER.to_owned()), ..PatchParams::default() };
-    let name = object.name_any();
-    ask(&what, api.patch_status(&name, &parameters, &Patch::<()>::Json(edits))).await.map(drop)
-}
-
-/// Applies annotations of an existing object. Its other fields may have changed since it was read.
-///
-/// # Errors
-/// [`WriteError`]
-pub async fn apply_annotations<K>(api: &Api<K>, object: &K, annotations: &Value) -> Result<(), WriteError>
-where
-    K: Resource<DynamicType = ()> + Clone + DeserializeOwned + std::fmt::Debug,
-{
-    // With its UID: otherwise a deleted object would be created again.
-    let body = json!({ "apiVersion": K::api_version(&()), "kind": K::kind(&()),
-        "metadata": { "name": object.name_any(), "uid": object.uid(), "annotations": annotations } });
-    let parameters = PatchParams::apply(FIELD_MANAGER).force();
-    let name = object.name_any();
-    ask(&called(object), api.patch(&name, &parameters, &Patch::Apply(&body))).await.map(drop)
-}
-
-/// Applies all labels that this program sets on an existing object. Its other fields may have changed since it was read.
-///
-/// # Errors
-/// [`WriteError`]
-pub async fn apply_labels<K>(
-    api: &Api<K>,
-    object: &K,
-    labels: &BTreeMap<String, String>,
-) -> Result<(), WriteError>
-where
-    K: Resource<DynamicType = ()> + Clone + DeserializeOwned + std::fmt::Debug,
-{
-    // With its UID: otherwise a deleted object would be created again.
-    let body = json!({ "apiVersion": K::api_version(&()), "kind": K::kind(&()),
-        "metadata": { "name": object.name_any(), "uid": object.uid(), "labels": labels } });
-    let parameters = PatchParams::apply(FIELD_MANAGER).force();
-    let name = object.name_any();
-    ask(&called(object), api.patch(&name, &parameters, &Patch::Apply(&body))).await.map(drop)
-}
-
-/// Adds or removes one finalizer, if the object has not changed since it was read.
-///
-/// # Errors
-/// [`WriteError`]
-pub async fn set_finalizer<K>(api: &Api<K>, object: &K, finalizer: &str, held: bool) -> Result<(), WriteError>
-where
-    K: Resource<DynamicType = ()> + Clone + DeserializeOwned + std::fmt::Debug,
-{
-    let others = object.finalizers().iter().filter(|other| *other != finalizer).cloned();
-    let wanted: Vec<String> = others.chain(held.then(|| finalizer.to_owned())).collect();
-    let body = json!({ "metadata": {
-        "uid": object.uid(), "resourceVersion": object.resource_version(), "finalizers": wanted } });
-    let parameters = PatchParams { field_manager: Some(FIELD_MANAGER.to_owned()), ..PatchParams::default() };
-    let name = object.name_any();
-    ask(&called(object), api.patch(&name, &parameters, &Patch::Merge(&body))).await.map(drop)
-}
-
 /// Deletes an object, if UID and resource version are those that were read.
 ///
 /// # Errors
@@ -264,12 +170,6 @@ where
     let preconditions = Some(Preconditions { uid, resource_version });
     let parameters = DeleteParams { preconditions, ..DeleteParams::default() };
     ask(&format!("{} {name}", K::kind(&())), api.delete(name, &parameters)).await.map(drop)
-}
-
-/// Returns the start of an apply, which is bound to the object that was read.
-fn identity<K: Resource<DynamicType = ()>>(object: &K) -> Value {
-    json!({ "apiVersion": K::api_version(&()), "kind": K::kind(&()), "metadata": {
-        "name": object.name_any(), "uid": object.uid(), "resourceVersion": object.resource_version() } })
 }
 
 #[cfg(test)]

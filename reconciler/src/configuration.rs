@@ -16,16 +16,14 @@ use bedplate_api::reason::configuration::DegradedReason;
 use bedplate_api::reason::event::ControllerEvent;
 use bedplate_api::version::MachineConfigurationVersion;
 use bedplate_bootstrap::makes_a_cluster;
-use bedplate_engine::write::{
-    self, FIELD_MANAGER, Failed, WriteError, apply_status, ask, called, set_finalizer,
-};
+use bedplate_engine::write::{self, Failed, WriteError, ask, called};
 use bedplate_rules::selection::{OWN_FINALIZER, VersionPlan, Write, is_deployed, version_name};
 use jiff::Timestamp;
-use kube::api::PostParams;
 use kube::runtime::reflector::ObjectRef;
 use kube::{Api, ResourceExt};
 
 pub use self::plan::{Plan, Refused, Rolls, plan};
+use crate::FIELD_MANAGER;
 use crate::cache::index::Index;
 use crate::context::World;
 use crate::image::status_of;
@@ -72,7 +70,7 @@ async fn apply(
     if plan.hold {
         world.counters.wrote(Kind::Configuration);
         // Comes again by the watch, with its finalizer.
-        return set_finalizer(&all, configuration, OWN_FINALIZER, true).await;
+        return FIELD_MANAGER.set_finalizer(&all, configuration, OWN_FINALIZER, true).await;
     }
     let mut failed = Failed::default();
     let invalid = plan.versions.write.as_ref().and_then(|write| invalid(write, world));
@@ -97,7 +95,7 @@ async fn apply(
     };
     if let Some(status) = status {
         world.counters.wrote(Kind::Configuration);
-        if failed.note(apply_status(&all, configuration, &status).await.map(drop)) {
+        if failed.note(FIELD_MANAGER.apply_status(&all, configuration, &status).await.map(drop)) {
             known = status.latest_version();
             if let Some(held) = status.newly_held(configuration) {
                 world.news.tell(configuration, ControllerEvent::DeletionBlocked, held);
@@ -146,7 +144,7 @@ async fn count(
         let Some(version) = found else { continue };
         world.counters.wrote(Kind::Configuration);
         let status = status_of(version, is_deployed(version), counted.machines);
-        failed.note(apply_status(&each, *version, &status).await.map(drop));
+        failed.note(FIELD_MANAGER.apply_status(&each, *version, &status).await.map(drop));
     }
     failed.end()
 }
@@ -214,7 +212,7 @@ async fn make(
             return Err(WriteError::Conflict { what });
         }
     }
-    let parameters = PostParams { field_manager: Some(FIELD_MANAGER.to_owned()), ..PostParams::default() };
+    let parameters = FIELD_MANAGER.post();
     world.counters.wrote(Kind::Configuration);
     let (step, written) = match write {
         Write::Create(_) => ("create", ask(&what, versions.create(&parameters, object)).await),
@@ -248,13 +246,13 @@ async fn release(
             continue;
         };
         world.counters.wrote(Kind::Configuration);
-        failed.note(set_finalizer(&each, *version, OWN_FINALIZER, false).await);
+        failed.note(FIELD_MANAGER.set_finalizer(&each, *version, OWN_FINALIZER, false).await);
     }
     let is_given = giving.iter().any(|(given, _)| *given == name);
     if plan.release_configuration && !is_given && references.is_free(&name) {
         let all: Api<MachineConfiguration> = Api::all(world.client.clone());
         world.counters.wrote(Kind::Configuration);
-        let gone = set_finalizer(&all, configuration, OWN_FINALIZER, false).await;
+        let gone = FIELD_MANAGER.set_finalizer(&all, configuration, OWN_FINALIZER, false).await;
         tracing::info!(configuration = name, ok = gone.is_ok(), "it goes, nobody holds it");
         if failed.note(gone) {
             world.news.tell(

@@ -15,15 +15,15 @@ use bedplate_api::configuration::NodeRole;
 use bedplate_api::machine::Machine;
 use bedplate_api::reason::certificate::CertificateDecision;
 use bedplate_api::reason::event::ControllerEvent;
-use bedplate_engine::write::{FIELD_MANAGER, WriteError, ask, called};
+use bedplate_engine::write::{WriteError, ask, called};
 use jiff::Timestamp;
 use k8s_openapi::api::certificates::v1::{CertificateSigningRequest, CertificateSigningRequestCondition};
 use k8s_openapi::api::core::v1::Node;
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::Time;
-use kube::api::PostParams;
 use kube::{Api, ResourceExt};
 
 use self::decide::Verdict;
+use crate::FIELD_MANAGER;
 use crate::context::World;
 use crate::metrics::Kind;
 
@@ -164,7 +164,7 @@ async fn write(
         },
     );
     let requests: Api<CertificateSigningRequest> = Api::all(world.client.clone());
-    let parameters = PostParams { field_manager: Some(FIELD_MANAGER.to_owned()), ..PostParams::default() };
+    let parameters = FIELD_MANAGER.post();
     let name = request.name_any();
     let written = requests.replace_subresource("approval", &name, &parameters, &decided);
     ask(&called(request), written).await.map(drop)

@@ -11,7 +11,7 @@ use std::time::Duration;
 
 use bedplate_api::machine::Machine;
 use bedplate_api::reason::event::ControllerEvent;
-use bedplate_engine::write::{WriteError, set_finalizer};
+use bedplate_engine::write::WriteError;
 use bedplate_rules::drain::{Drain, Pod};
 use jiff::{SignedDuration, Timestamp};
 use k8s_openapi::api::core::v1::Node;
@@ -19,6 +19,7 @@ use kube::runtime::reflector::ObjectRef;
 use kube::{Api, ResourceExt};
 
 pub use self::plan::{FINALIZER, Lasted, Plan, Step, concerns, plan};
+use crate::FIELD_MANAGER;
 use crate::context::World;
 use crate::machine;
 use crate::metrics::Kind;
@@ -131,7 +132,7 @@ async fn empty(
 async fn hold(machine: &Machine, held: bool, world: &World) -> Result<(), WriteError> {
     let machines: Api<Machine> = Api::all(world.client.clone());
     world.counters.wrote(Kind::Deletion);
-    set_finalizer(&machines, machine, FINALIZER, held).await?;
+    FIELD_MANAGER.set_finalizer(&machines, machine, FINALIZER, held).await?;
     if !held {
         let uid = machine.metadata.uid.as_deref().unwrap_or_default();
         ["deleted", "drained"].iter().for_each(|what| world.drains.lasting.ends(&format!("{uid}/{what}")));

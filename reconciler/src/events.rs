@@ -6,7 +6,6 @@ use std::fmt;
 use std::sync::atomic::{AtomicU64, Ordering};
 
 use bedplate_api::reason::event::{ControllerEvent, is_warning};
-use bedplate_engine::write::FIELD_MANAGER;
 use bedplate_process::events::{EventWriter, Events, Occurrence, Queue, Source, channel};
 use bedplate_process::family::count_rows;
 use k8s_openapi::api::core::v1::ObjectReference;
@@ -14,6 +13,8 @@ use kube::{Client, Resource};
 use prometheus_client::collector::Collector;
 use prometheus_client::encoding::DescriptorEncoder;
 use tokio::sync::watch;
+
+use crate::FIELD_MANAGER;
 
 /// Name of the controller in an Event.
 const CONTROLLER: &str = "bedplate.dev/controller";
@@ -37,7 +38,7 @@ impl News {
     /// Makes the writer. `instance`: one of several controllers.
     pub fn writer(&self, queue: Queue, instance: &str, client: Client) -> EventWriter {
         let instance = instance.to_owned();
-        let source = Source { controller: CONTROLLER, instance, field_manager: FIELD_MANAGER };
+        let source = Source { controller: CONTROLLER, instance, field_manager: FIELD_MANAGER.name() };
         EventWriter::new(source, self.0.clone(), queue, watch::channel(Some(client)).1)
     }
 

@@ -19,13 +19,14 @@ use bedplate_api::reason::configuration::VersionReadyReason;
 use bedplate_api::reason::event::ControllerEvent;
 use bedplate_api::reason::machine::ConfigurationPendingReason;
 use bedplate_api::version::{MachineConfigurationVersion, MachineConfigurationVersionStatus, condition_type};
-use bedplate_engine::write::{WriteError, apply_status};
+use bedplate_engine::write::WriteError;
 use bedplate_oci::{Access, EnsureImageError, Options, resolve_tag};
 use bedplate_rules::selection::{Choice, Pending, is_deployed, version_name};
 use jiff::Timestamp;
 use kube::{Api, ResourceExt};
 use serde_json::json;
 
+use crate::FIELD_MANAGER;
 use crate::context::World;
 use crate::metrics::Kind;
 use crate::reach::RegistryReach;
@@ -144,7 +145,7 @@ pub async fn reconcile(
         let versions: Api<MachineConfigurationVersion> = Api::all(world.client.clone());
         world.counters.wrote(Kind::Image);
         let body = status_of(&whole, is_deployed(&version), machines);
-        world.leading(apply_status(&versions, &*version, &body)).await?;
+        world.leading(FIELD_MANAGER.apply_status(&versions, &*version, &body)).await?;
         let name = version.name_any();
         tracing::info!(version = name, image = image.reference, ok = answer.is_ok(), "a tag was asked for");
         match &answer {

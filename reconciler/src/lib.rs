@@ -28,3 +28,8 @@ pub mod rollout;
 pub mod run;
 pub mod version;
 pub mod watch;
+
+use bedplate_engine::FieldManager;
+
+/// Field manager of all writes of this program.
+pub const FIELD_MANAGER: FieldManager = FieldManager::new("bedplate-controller");

@@ -14,7 +14,7 @@ use bedplate_api::machine::{Machine, NODE_CONFIGURATION, NODE_VERSION};
 use bedplate_api::reason::event::ControllerEvent;
 use bedplate_api::reason::machine::DrainedReason;
 use bedplate_api::version::MachineConfigurationVersion;
-use bedplate_engine::write::{WriteError, apply_annotations, apply_status};
+use bedplate_engine::write::WriteError;
 use bedplate_rules::selection::{Again, version_name};
 use jiff::Timestamp;
 use k8s_openapi::api::core::v1::Node;
@@ -23,6 +23,7 @@ use kube::{Api, ResourceExt};
 use serde_json::json;
 
 pub use self::plan::{NodeSeen, Plan, Status, plan};
+use crate::FIELD_MANAGER;
 use crate::context::World;
 use crate::image::status_of;
 use crate::metrics::Kind;
@@ -85,7 +86,7 @@ async fn apply(
         }
         world.counters.wrote(Kind::Machine);
         let machines: Api<Machine> = Api::all(world.client.clone());
-        apply_status(&machines, machine, status).await?;
+        FIELD_MANAGER.apply_status(&machines, machine, status).await?;
         let before = machine.status.as_ref().and_then(|status| status.selected.as_ref());
         if let Some(selected) = selected.filter(|selected| Some(*selected) != before) {
             let version = version_name(&selected.name, selected.version);
@@ -107,7 +108,7 @@ async fn apply(
         let nodes: Api<Node> = Api::all(world.client.clone());
         let annotations = json!({ NODE_CONFIGURATION: configuration, NODE_VERSION: version.to_string() });
         world.counters.wrote(Kind::Machine);
-        apply_annotations(&nodes, node, &annotations).await?;
+        FIELD_MANAGER.apply_annotations(&nodes, node, &annotations).await?;
         // A Node is annotated once for each version that it is of.
         let note = format!("Node {} runs {}", node.name_any(), version_name(configuration, *version));
         world.news.tell(machine, ControllerEvent::VersionApplied, &note);
@@ -128,7 +129,7 @@ pub async fn say_drained(
     let Some(status) = plan::drained(machine, drained, now) else { return Ok(()) };
     let machines: Api<Machine> = Api::all(world.client.clone());
     world.counters.wrote(Kind::Deletion);
-    apply_status(&machines, machine, &status).await.map(drop)
+    FIELD_MANAGER.apply_status(&machines, machine, &status).await.map(drop)
 }
 
 /// H4: a version that is used does not change any more.
@@ -142,7 +143,7 @@ async fn lock(
     let machines = version.status.as_ref().and_then(|status| status.machines).unwrap_or(0);
     let all: Api<MachineConfigurationVersion> = Api::all(world.client.clone());
     world.counters.wrote(Kind::Machine);
-    apply_status(&all, *version, &status_of(version, true, machines)).await?;
+    FIELD_MANAGER.apply_status(&all, *version, &status_of(version, true, machines)).await?;
     tracing::info!(version = name, "a version is locked");
     let note = format!("Machine {} uses it: it does not change any more", machine.name_any());
     world.news.tell(*version, ControllerEvent::VersionLocked, &note);

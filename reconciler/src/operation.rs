@@ -12,7 +12,7 @@ use std::time::Duration;
 
 use bedplate_api::operation::{MachineOperation, OperationState};
 use bedplate_api::reason::event::ControllerEvent;
-use bedplate_engine::write::{self, Failed, WriteError, apply_labels, apply_status};
+use bedplate_engine::write::{self, Failed, WriteError};
 use bedplate_rules::drain::CORDONED_BY;
 use jiff::Timestamp;
 use k8s_openapi::api::core::v1::Node;
@@ -21,6 +21,7 @@ use kube::{Api, ResourceExt};
 
 pub use self::fan_out::FINALIZER;
 pub use self::plan::{Plan, Seen, parent_of, plan};
+use crate::FIELD_MANAGER;
 use crate::context::World;
 use crate::metrics::Kind;
 use bedplate_rules::operation::{is_finished, state};
@@ -95,7 +96,7 @@ async fn apply(operation: &MachineOperation, plan: &Plan, world: &World) -> Resu
         world.counters.wrote(Kind::Operation);
         let written = match status.state {
             Some(OperationState::Failed) => end::write(&all, operation, status).await,
-            _ => apply_status(&all, operation, status).await.map(drop),
+            _ => FIELD_MANAGER.apply_status(&all, operation, status).await.map(drop),
         };
         if failed.note(written)
             && let Some(reason) = &status.reason
@@ -105,7 +106,7 @@ async fn apply(operation: &MachineOperation, plan: &Plan, world: &World) -> Resu
     }
     if let Some(labels) = &plan.labels {
         world.counters.wrote(Kind::Operation);
-        failed.note(apply_labels(&all, operation, labels).await);
+        failed.note(FIELD_MANAGER.apply_labels(&all, operation, labels).await);
     }
     failed.end()
 }

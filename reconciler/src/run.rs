@@ -7,7 +7,6 @@ use std::time::Duration;
 
 use bedplate_engine::retry_after;
 use bedplate_engine::work;
-use bedplate_engine::write::FIELD_MANAGER;
 use bedplate_process::events::EventWriter;
 use bedplate_process::exit::Failure;
 use bedplate_process::health::{self, Health, Readiness};
@@ -24,6 +23,7 @@ use kube::{Client, Config, ResourceExt};
 use prometheus_client::registry::Registry;
 use tokio_util::sync::CancellationToken;
 
+use crate::FIELD_MANAGER;
 use crate::cli::Cli;
 use crate::context::{Stores, World};
 use crate::enqueue::{Queue, Queues};
@@ -51,7 +51,7 @@ pub async fn run(cli: &Cli) -> Result<(), Failure> {
     let client = connect(cli.kubeconfig.as_deref()).await?;
     let access = tokio::sync::watch::channel(Some(client.clone())).1;
     let lease = (cli.namespace.clone(), LEASE.to_owned());
-    let (candidate, tenure) = Candidate::new(access, lease, &cli.instance, FIELD_MANAGER);
+    let (candidate, tenure) = Candidate::new(access, lease, &cli.instance, FIELD_MANAGER.name());
     let metrics = Metrics::default();
     let listener = health::bind(cli.listen).await?;
     let running = (&tasks, &liveness, &signals.shutdown());

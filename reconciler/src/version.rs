@@ -8,10 +8,11 @@ use std::sync::Arc;
 
 use bedplate_api::reason::event::ControllerEvent;
 use bedplate_api::version::MachineConfigurationVersion;
-use bedplate_engine::write::{WriteError, called, set_finalizer};
+use bedplate_engine::write::{WriteError, called};
 use bedplate_rules::selection::{OWN_FINALIZER, is_of};
 use kube::{Api, ResourceExt};
 
+use crate::FIELD_MANAGER;
 use crate::context::World;
 use crate::metrics::Kind;
 
@@ -55,7 +56,7 @@ async fn release(version: &MachineConfigurationVersion, world: &World) -> Result
     }
     let versions: Api<MachineConfigurationVersion> = Api::all(world.client.clone());
     world.counters.wrote(Kind::Version);
-    set_finalizer(&versions, version, OWN_FINALIZER, false).await?;
+    FIELD_MANAGER.set_finalizer(&versions, version, OWN_FINALIZER, false).await?;
     tracing::info!(version = version.name_any(), "it goes: its configuration is gone, and nobody holds it");
     world.news.tell(
         version,

@@ -7,14 +7,15 @@ use std::time::Duration;
 
 use bedplate_api::machine::Machine;
 use bedplate_api::reason::event::ControllerEvent;
-use bedplate_engine::write::{FIELD_MANAGER, WriteError, ask, called, delete};
+use bedplate_engine::write::{WriteError, ask, called, delete};
 use bedplate_rules::drain::{CORDONED_BY, Drain, Evicted, Pod, evict, list, outcome, page};
 use jiff::Timestamp;
 use k8s_openapi::api::core::v1::Node;
-use kube::api::{Patch, PatchParams};
+use kube::api::Patch;
 use kube::{Api, ResourceExt};
 use serde_json::{Value, json};
 
+use crate::FIELD_MANAGER;
 pub use crate::cache::drains::Memory;
 use crate::context::World;
 use crate::cordon::{DRAIN_FAILED, DRAIN_PENDING, DRAIN_STARTED, Failed, Purpose, cut};
@@ -245,7 +246,7 @@ async fn patch(
         body["spec"] = spec.clone();
     }
     // No apply: an apply of the annotations alone (`machine`) would take away what this one has set.
-    let parameters = PatchParams { field_manager: Some(FIELD_MANAGER.to_owned()), ..PatchParams::default() };
+    let parameters = FIELD_MANAGER.patch();
     let nodes: Api<Node> = Api::all(world.client.clone());
     world.counters.wrote(Kind::Rollout);
     let written =

@@ -4,11 +4,12 @@
 //! and the operation would hold its parent. So this write tests UID and state alone: it replaces no other end, and nothing else stops it.
 
 use bedplate_api::operation::{MachineOperation, MachineOperationStatus, OperationState};
-use bedplate_engine::write::{WriteError, apply_status, ask, called, edit_status};
+use bedplate_engine::write::{WriteError, ask, called};
+use bedplate_rules::operation::state;
 use kube::{Api, ResourceExt};
 use serde_json::{Value, json};
 
-use bedplate_rules::operation::state;
+use crate::FIELD_MANAGER;
 
 /// Writes the status that ends an operation, if UID and state are those that were read.
 ///
@@ -20,9 +21,9 @@ pub(super) async fn write(
     status: &MachineOperationStatus,
 ) -> Result<(), WriteError> {
     let Some(edits) = edits(operation, status) else {
-        return apply_status(all, operation, status).await.map(drop);
+        return FIELD_MANAGER.apply_status(all, operation, status).await.map(drop);
     };
-    let error = match edit_status(all, operation, &edits).await {
+    let error = match FIELD_MANAGER.edit_status(all, operation, &edits).await {
         Err(error @ WriteError::Refused { .. }) => error,
         other => return other,
     };

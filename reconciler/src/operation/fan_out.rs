@@ -16,20 +16,19 @@ use bedplate_api::operation::{
     MOST_MACHINES, MachineOperation, MachineOperationStatus, OperationMachines, OperationState,
 };
 use bedplate_api::reason::operation::FanOutOutcome;
-use bedplate_engine::write::{
-    self, FIELD_MANAGER, Failed, WriteError, apply_labels, apply_status, ask, called, set_finalizer,
-};
+use bedplate_engine::write::{self, Failed, WriteError, ask, called};
 use bedplate_rules::fan_out::{CHILDREN, Now, Progress, SITE, child, child_name, plan as fan_out, standing};
 use bedplate_rules::operation::{End, ended, is_finished, state};
 use bedplate_rules::selection::matches;
 use jiff::Timestamp;
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::OwnerReference;
-use kube::api::{ListParams, PostParams};
+use kube::api::ListParams;
 use kube::core::Selector;
 use kube::runtime::reflector::ObjectRef;
 use kube::{Api, Resource, ResourceExt};
 
 use super::plan::{expiry, parent_of};
+use crate::FIELD_MANAGER;
 use crate::context::World;
 use crate::metrics::Kind;
 
@@ -98,13 +97,13 @@ async fn end(
 async fn label(parent: &MachineOperation, world: &World) -> Result<(), WriteError> {
     let all: Operations = Api::all(world.client.clone());
     world.counters.wrote(Kind::Operation);
-    apply_labels(&all, parent, &BTreeMap::from([(CHILDREN.to_owned(), String::new())])).await
+    FIELD_MANAGER.apply_labels(&all, parent, &BTreeMap::from([(CHILDREN.to_owned(), String::new())])).await
 }
 
 async fn hold(parent: &MachineOperation, held: bool, world: &World) -> Result<(), WriteError> {
     let all: Operations = Api::all(world.client.clone());
     world.counters.wrote(Kind::Operation);
-    set_finalizer(&all, parent, FINALIZER, held).await
+    FIELD_MANAGER.set_finalizer(&all, parent, FINALIZER, held).await
 }
 
 /// Finds its Machines, once for all.
@@ -129,7 +128,7 @@ async fn begin(parent: &MachineOperation, world: &World) -> Result<(), WriteErro
         Err(error) => return Err(error),
     };
     world.counters.wrote(Kind::Operation);
-    apply_status(&all, parent, &status).await?;
+    FIELD_MANAGER.apply_status(&all, parent, &status).await?;
     let machines = status.counts.as_ref().map_or(0, |counts| counts.total);
     tracing::info!(operation = parent.name_any(), machines, reason = status.reason, "its Machines are fixed");
     Ok(())
@@ -239,7 +238,9 @@ async fn go_on(
     if parent.status.as_ref() != Some(&fan.status) {
         world.counters.wrote(Kind::Operation);
         world.stores.whose.wrote(&uid);
-        if failed.note(apply_status(&all, parent, &fan.status).await.map(drop)) && is_end(&fan.status) {
+        if failed.note(FIELD_MANAGER.apply_status(&all, parent, &fan.status).await.map(drop))
+            && is_end(&fan.status)
+        {
             let (name, status) = (parent.name_any(), &fan.status);
             tracing::info!(
                 operation = name,
@@ -312,7 +313,7 @@ async fn make_one(
         block_owner_deletion: None,
     }]);
     let (name, what) = (child.name_any(), called(&child));
-    let parameters = PostParams { field_manager: Some(FIELD_MANAGER.to_owned()), ..PostParams::default() };
+    let parameters = FIELD_MANAGER.post();
     world.counters.wrote(Kind::Operation);
     match ask(&what, all.create(&parameters, &child)).await {
         Ok(_) => {

@@ -1,0 +1,148 @@
+//! The field manager of a program, and the writes of the fields that it owns. Called by reconcilers.
+//!
+//! Several programs write different fields of one object, so each has a name of its own. Most writes are server-side applies. An apply of a
+//! status is bound to UID and resource version of the object that was read, an apply of labels or annotations to the UID.
+
+use std::collections::BTreeMap;
+use std::fmt::Debug;
+
+use kube::api::{Patch, PatchParams, PostParams};
+use kube::{Api, Resource, ResourceExt};
+use serde::Serialize;
+use serde::de::DeserializeOwned;
+use serde_json::{Value, json};
+
+use crate::write::{WriteError, ask, called};
+
+/// Name of a program in the `managedFields` of the objects that it writes.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct FieldManager(&'static str);
+
+impl FieldManager {
+    /// Makes the field manager of this name.
+    pub const fn new(name: &'static str) -> Self {
+        Self(name)
+    }
+
+    /// Returns the name.
+    pub const fn name(self) -> &'static str {
+        self.0
+    }
+
+    /// Returns the parameters of a create or replace.
+    pub fn post(self) -> PostParams {
+        PostParams { field_manager: Some(self.0.to_owned()), ..PostParams::default() }
+    }
+
+    /// Returns the parameters of a patch that is not an apply.
+    pub fn patch(self) -> PatchParams {
+        PatchParams { field_manager: Some(self.0.to_owned()), ..PatchParams::default() }
+    }
+
+    /// Returns the parameters of an apply. It is forced: the fields belong to this program, even if another writer has set them.
+    fn apply(self) -> PatchParams {
+        PatchParams::apply(self.0).force()
+    }
+
+    /// Applies this program's fields of a status, if the object has not changed since it was read. Returns the object after the write.
+    ///
+    /// # Errors
+    /// [`WriteError`]
+    pub async fn apply_status<K>(
+        self,
+        api: &Api<K>,
+        object: &K,
+        status: &impl Serialize,
+    ) -> Result<K, WriteError>
+    where
+        K: Resource<DynamicType = ()> + Clone + DeserializeOwned + Debug,
+    {
+        let mut body = identity(object);
+        body["metadata"]["resourceVersion"] = json!(object.resource_version());
+        body["status"] = json!(status);
+        let name = object.name_any();
+        ask(&called(object), api.patch_status(&name, &self.apply(), &Patch::Apply(&body))).await
+    }
+
+    /// Edits a status by a JSON Patch (RFC 6902), which is bound to its `test` operations only. The API server repeats the patch after a
+    /// concurrent write.
+    ///
+    /// # Errors
+    /// [`WriteError`]; a failed `test` is an error 422, like other rejections.
+    pub async fn edit_status<K>(self, api: &Api<K>, object: &K, edits: &Value) -> Result<(), WriteError>
+    where
+        K: Resource<DynamicType = ()> + Clone + DeserializeOwned + Debug,
+    {
+        let what = called(object);
+        let edits = serde_json::from_value(edits.clone())
+            .map_err(|error| WriteError::Refused { what: what.clone(), why: error.to_string() })?;
+        let name = object.name_any();
+        ask(&what, api.patch_status(&name, &self.patch(), &Patch::<()>::Json(edits))).await.map(drop)
+    }
+
+    /// Applies annotations of an existing object. Its other fields may have changed since it was read.
+    ///
+    /// # Errors
+    /// [`WriteError`]
+    pub async fn apply_annotations<K>(
+        self,
+        api: &Api<K>,
+        object: &K,
+        annotations: &Value,
+    ) -> Result<(), WriteError>
+    where
+        K: Resource<DynamicType = ()> + Clone + DeserializeOwned + Debug,
+    {
+        let mut body = identity(object);
+        body["metadata"]["annotations"] = annotations.clone();
+        let name = object.name_any();
+        ask(&called(object), api.patch(&name, &self.apply(), &Patch::Apply(&body))).await.map(drop)
+    }
+
+    /// Applies all labels that this program sets on an existing object. Its other fields may have changed since it was read.
+    ///
+    /// # Errors
+    /// [`WriteError`]
+    pub async fn apply_labels<K>(
+        self,
+        api: &Api<K>,
+        object: &K,
+        labels: &BTreeMap<String, String>,
+    ) -> Result<(), WriteError>
+    where
+        K: Resource<DynamicType = ()> + Clone + DeserializeOwned + Debug,
+    {
+        let mut body = identity(object);
+        body["metadata"]["labels"] = json!(labels);
+        let name = object.name_any();
+        ask(&called(object), api.patch(&name, &self.apply(), &Patch::Apply(&body))).await.map(drop)
+    }
+
+    /// Adds or removes one finalizer, if the object has not changed since it was read.
+    ///
+    /// # Errors
+    /// [`WriteError`]
+    pub async fn set_finalizer<K>(
+        self,
+        api: &Api<K>,
+        object: &K,
+        finalizer: &str,
+        held: bool,
+    ) -> Result<(), WriteError>
+    where
+        K: Resource<DynamicType = ()> + Clone + DeserializeOwned + Debug,
+    {
+        let others = object.finalizers().iter().filter(|other| *other != finalizer).cloned();
+        let wanted: Vec<String> = others.chain(held.then(|| finalizer.to_owned())).collect();
+        let body = json!({ "metadata": {
+            "uid": object.uid(), "resourceVersion": object.resource_version(), "finalizers": wanted } });
+        let name = object.name_any();
+        ask(&called(object), api.patch(&name, &self.patch(), &Patch::Merge(&body))).await.map(drop)
+    }
+}
+
+/// Returns the start of an apply. The UID prevents that a deleted object is created again.
+fn identity<K: Resource<DynamicType = ()>>(object: &K) -> Value {
+    json!({ "apiVersion": K::api_version(&()), "kind": K::kind(&()),
+        "metadata": { "name": object.name_any(), "uid": object.uid() } })
+}
