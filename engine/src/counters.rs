@@ -12,7 +12,7 @@ use bedplate_process::lock::Lock;
 use prometheus_client::collector::Collector;
 use prometheus_client::encoding::DescriptorEncoder;
 
-use super::queue::{Durations, Waiting, encode_durations};
+use crate::waiting::{Durations, Waiting, encode_durations};
 
 /// The kinds that a program reconciles.
 pub trait Kinds: Label + fmt::Debug + Eq + Send + Sync {
@@ -108,13 +108,13 @@ impl<K: Kinds> Counters<K> {
         self.of(kind).reconciles.one(outcome);
     }
 
-    /// Records that an object waits to be reconciled.
-    pub fn waits(&self, kind: K, object: &str) {
+    /// Records that an object of this full name waits to be reconciled.
+    pub(crate) fn waits(&self, kind: K, object: &str) {
         self.waiting(kind).waits(object, Instant::now());
     }
 
-    /// Records that an object no longer waits: it is being reconciled, or deleted.
-    pub fn taken(&self, kind: K, object: &str) {
+    /// Records that an object of this full name no longer waits: it is being reconciled, or deleted.
+    pub(crate) fn taken(&self, kind: K, object: &str) {
         self.waiting(kind).taken(object);
     }
 

@@ -11,9 +11,15 @@ const MIN_DELAY: Duration = Duration::from_secs(1);
 /// Maximum delay of a change.
 const MAX_DELAY: Duration = Duration::from_secs(8);
 
-/// Names of objects that have changed, now or recently.
-#[derive(Debug, Default)]
-pub struct Coalescer(BTreeMap<String, Wait>);
+/// Keys of objects that have changed, now or recently. A key is a name, or a namespace with a name.
+#[derive(Debug)]
+pub struct Coalescer<K>(BTreeMap<K, Wait>);
+
+impl<K> Default for Coalescer<K> {
+    fn default() -> Self {
+        Self(BTreeMap::new())
+    }
+}
 
 #[derive(Debug)]
 struct Wait {
@@ -32,11 +38,11 @@ impl Wait {
     }
 }
 
-impl Coalescer {
+impl<K: Ord + Clone> Coalescer<K> {
     /// Records a change.
-    pub fn touched(&mut self, name: &str, now: Instant) {
-        let Some(known) = self.0.get_mut(name) else {
-            self.0.insert(name.to_owned(), Wait { due: Some(now + MIN_DELAY), wait: MIN_DELAY, last: None });
+    pub fn touched(&mut self, key: K, now: Instant) {
+        let Some(known) = self.0.get_mut(&key) else {
+            self.0.insert(key, Wait { due: Some(now + MIN_DELAY), wait: MIN_DELAY, last: None });
             return;
         };
         if known.due.is_none() {
@@ -52,12 +58,12 @@ impl Coalescer {
     }
 
     /// Takes those that are due, each once.
-    pub fn due(&mut self, now: Instant) -> Vec<String> {
+    pub fn due(&mut self, now: Instant) -> Vec<K> {
         self.0.retain(|_, wait| wait.due.is_some() || wait.is_busy(now));
         let due = self.0.iter_mut().filter(|(_, wait)| wait.due.is_some_and(|due| due <= now));
-        let taken = due.map(|(name, wait)| {
+        let taken = due.map(|(key, wait)| {
             (wait.due, wait.last) = (None, Some(now));
-            name.clone()
+            key.clone()
         });
         taken.collect()
     }
@@ -96,7 +102,7 @@ mod tests {
         let at = |ms| start + Duration::from_millis(ms);
         coalescer.touched("a", at(0));
         coalescer.touched("b", at(500));
-        assert_eq!((coalescer.due(at(1000)), coalescer.next()), (vec!["a".to_owned()], Some(at(1500))));
+        assert_eq!((coalescer.due(at(1000)), coalescer.next()), (vec!["a"], Some(at(1500))));
         assert_eq!(coalescer.due(at(1500)), ["b"]);
         assert!(coalescer.due(at(60_000)).is_empty() && coalescer.0.is_empty());
     }

@@ -143,6 +143,71 @@ impl FieldManager {
 
 /// Returns the start of an apply. The UID prevents that a deleted object is created again.
 fn identity<K: Resource<DynamicType = ()>>(object: &K) -> Value {
-    json!({ "apiVersion": K::api_version(&()), "kind": K::kind(&()),
-        "metadata": { "name": object.name_any(), "uid": object.uid() } })
+    let mut body = json!({ "apiVersion": K::api_version(&()), "kind": K::kind(&()),
+        "metadata": { "name": object.name_any(), "uid": object.uid() } });
+    if let Some(namespace) = object.namespace() {
+        body["metadata"]["namespace"] = namespace.into();
+    }
+    body
+}
+
+#[cfg(test)]
+mod tests {
+    use std::sync::{Arc, Mutex};
+
+    use k8s_openapi::api::core::v1::{Node, Pod};
+    use kube::Client;
+    use kube::client::Body;
+
+    use super::*;
+
+    const MANAGER: FieldManager = FieldManager::new("bedplate-test");
+
+    type Requests = Arc<Mutex<Vec<(String, Value)>>>;
+
+    /// A client whose API server records requests, and answers each with its body.
+    fn client() -> (Client, Requests) {
+        let requests = Requests::default();
+        let recorded = requests.clone();
+        let service = tower::service_fn(move |request: http::Request<Body>| {
+            let recorded = recorded.clone();
+            async move {
+                let (head, body) = request.into_parts();
+                let body = body.collect_bytes().await?;
+                let sent = serde_json::from_slice(&body).unwrap();
+                recorded.lock().unwrap().push((format!("{} {}", head.method, head.uri), sent));
+                Ok::<_, kube::Error>(http::Response::new(Body::from(body.to_vec())))
+            }
+        });
+        (Client::new(service, "default"), requests)
+    }
+
+    fn object<K: DeserializeOwned>(metadata: &Value) -> K {
+        serde_json::from_value(json!({ "metadata": metadata })).unwrap()
+    }
+
+    #[tokio::test]
+    async fn apply_names_the_manager_and_the_object_that_was_read() {
+        let (client, requests) = client();
+        let node: Node = object(&json!({ "name": "a", "uid": "1", "resourceVersion": "7" }));
+        MANAGER.apply_status(&Api::all(client), &node, &json!({ "phase": "Running" })).await.unwrap();
+        let expected = json!({ "apiVersion": "v1", "kind": "Node", "status": { "phase": "Running" },
+            "metadata": { "name": "a", "uid": "1", "resourceVersion": "7" } });
+        let line = "PATCH /api/v1/nodes/a/status?&force=true&fieldManager=bedplate-test";
+        assert_eq!(*requests.lock().unwrap(), [(line.to_owned(), expected)]);
+    }
+
+    #[tokio::test]
+    async fn apply_to_a_namespaced_object_names_its_namespace() {
+        let (client, requests) = client();
+        let pod: Pod = object(&json!({ "name": "web", "namespace": "team", "uid": "1" }));
+        let pods = Api::namespaced(client, "team");
+        MANAGER.apply_annotations(&pods, &pod, &json!({ "note": "x" })).await.unwrap();
+        let labels = BTreeMap::from([("tier".to_owned(), "front".to_owned())]);
+        MANAGER.apply_labels(&pods, &pod, &labels).await.unwrap();
+        for (line, body) in requests.lock().unwrap().iter() {
+            assert!(line.starts_with("PATCH /api/v1/namespaces/team/pods/web?"), "{line}");
+            assert_eq!(body["metadata"]["namespace"], "team");
+        }
+    }
 }

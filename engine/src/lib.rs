@@ -12,11 +12,15 @@ pub mod counters;
 pub mod debounce;
 pub mod elapsed;
 mod field_manager;
+mod full_name;
 mod queue;
 pub mod retry_after;
 pub mod store;
+mod waiting;
 mod work;
 pub mod write;
 
 pub use field_manager::FieldManager;
+pub use full_name::full_name;
+pub use queue::Queue;
 pub use work::{Context, Next, work};

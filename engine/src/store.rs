@@ -3,10 +3,10 @@
 //! The first list fills the store completely, at its end. A later list, after a watch that could not continue, is compared object by
 //! object: there is no second store in memory, and objects that have not changed are not yielded.
 
-use std::borrow::Cow;
 use std::collections::HashSet;
 use std::fmt::Debug;
 use std::sync::Arc;
+use std::time::Duration;
 
 use bedplate_process::exit::chain;
 use futures::{Stream, StreamExt, stream};
@@ -15,7 +15,7 @@ use kube::client::Body;
 use kube::runtime::reflector::{ObjectRef, Store, store::Writer};
 use kube::runtime::watcher::Event;
 use kube::runtime::{WatchStreamExt, watcher};
-use kube::{Client, Resource, ResourceExt};
+use kube::{Api, Client, Resource, ResourceExt};
 use serde::de::DeserializeOwned;
 
 use super::counters::{Counters, Kinds};
@@ -29,24 +29,26 @@ pub enum Seen<K> {
     Gone(Arc<K>),
 }
 
-/// Keeps a store by a watch, and yields each change. `strip` removes fields before an object is stored.
-pub fn watch<K, S, C>(
+/// Interval between two checks whether a store is synced.
+const SYNC_CHECK_INTERVAL: Duration = Duration::from_millis(200);
+
+/// Keeps a store by a watch, and yields each change. `kind` names the watch in metrics and logs. `api` makes the API of the objects, such as
+/// [`Api::all`]. `strip` removes fields before an object is stored.
+pub fn watch<K, A, S, C>(
     client: &Client,
+    (kind, api): (&'static str, A),
     config: watcher::Config,
     writer: Writer<K>,
     strip: S,
     counters: Counters<C>,
-) -> impl Stream<Item = Seen<K>> + Send + use<K, S, C>
+) -> impl Stream<Item = Seen<K>> + Send + use<K, A, S, C>
 where
     K: Resource<DynamicType = ()> + Clone + DeserializeOwned + Debug + Send + Sync + 'static,
+    A: FnOnce(Client) -> Api<K>,
     S: Fn(&mut K) + Send + 'static,
     C: Kinds,
 {
-    let kind = match K::kind(&()) {
-        Cow::Borrowed(kind) => kind,
-        Cow::Owned(_) => "",
-    };
-    let api = kube::Api::all(heard(client, kind, counters.clone()));
+    let api = api(heard(client, kind, counters.clone()));
     let mut keeper = Keeper::new(writer);
     watcher(api, config).default_backoff().modify(strip).flat_map(move |event| {
         let seen = match event {
@@ -59,6 +61,20 @@ where
         };
         stream::iter(seen)
     })
+}
+
+/// Waits until a store has its first list. None: its watch has ended.
+///
+/// A store wakes only the last of those that wait for it, and the worker of its kind waits too. So this function checks repeatedly.
+pub async fn synced<K>(store: &Store<K>) -> Option<()>
+where
+    K: Resource<DynamicType = ()> + Clone + 'static,
+{
+    loop {
+        if let Ok(ready) = tokio::time::timeout(SYNC_CHECK_INTERVAL, store.wait_until_ready()).await {
+            return ready.ok();
+        }
+    }
 }
 
 /// Returns a client that records the time of each part of an answer. The parts of a watch are its events and bookmarks.

@@ -14,14 +14,15 @@ use bedplate_process::liveness::Pulse;
 use bedplate_process::lock::Lock;
 use futures::{StreamExt, stream};
 use k8s_openapi::api::core::v1::ObjectReference;
+use kube::Resource;
 use kube::runtime::controller::{self, Action, Config, applier};
 use kube::runtime::reflector::{ObjectRef, Store};
-use kube::{Resource, ResourceExt};
 use tokio::sync::mpsc;
 use tokio_util::sync::CancellationToken;
 
 use crate::backoff::Backoff;
 use crate::counters::{Counters, Kinds, Outcome};
+use crate::full_name::full_name;
 use crate::write::WriteError;
 
 /// Number of concurrent reconciliations of a kind. With 32, 10,000 Machines took the same time, because the API server's processors limit
@@ -95,7 +96,7 @@ impl<N: Kinds> Failures<N> {
         K: Resource<DynamicType = ()>,
         W: Context<Kind = N>,
     {
-        let (action, is_new) = self.again(&object.name_any(), error);
+        let (action, is_new) = self.again(&full_name(&ObjectRef::from_obj(object)), error);
         if is_new && error.refusal().is_some() {
             world.rejected(self.kind, object.object_ref(&()), error);
         }
@@ -145,7 +146,7 @@ pub async fn work<K, W, F, N>(
         Box::pin(async move {
             let led = when_leading(object, &store, tenure, &shutdown).await?;
             let Some(object) = led else { return Ok(Action::await_change()) };
-            counters.taken(kind, &object.name_any());
+            counters.taken(kind, &full_name(&ObjectRef::from_obj(&*object)));
             let start = Instant::now();
             let done = reconcile(object, world).await;
             counters.took(kind, start.elapsed());
@@ -160,13 +161,13 @@ pub async fn work<K, W, F, N>(
         tokio::select! {
             result = results.next() => match result {
                 Some(Ok((object, _))) => {
-                    failures.backoff.lock().done(&object.name);
+                    failures.backoff.lock().done(&full_name(&object));
                     failures.counters.reconciled(kind, Outcome::Done);
                 }
                 // Deleted: nothing to reconcile.
                 Some(Err(controller::Error::ObjectNotFound(object))) => {
-                    failures.counters.taken(kind, &object.name);
-                    failures.backoff.lock().done(&object.name);
+                    failures.counters.taken(kind, &full_name(&object));
+                    failures.backoff.lock().done(&full_name(&object));
                 }
                 // Failed: logged and counted by `again`.
                 Some(Err(_)) => {}
@@ -176,3 +177,6 @@ pub async fn work<K, W, F, N>(
         }
     }
 }
+
+#[cfg(test)]
+mod tests;

@@ -9,6 +9,7 @@ use kube::{Api, Resource, ResourceExt};
 use serde::de::DeserializeOwned;
 use thiserror::Error;
 
+use crate::full_name::join;
 use crate::retry_after;
 
 /// Timeout of one request. A connection that was lost silently holds an object for this time at most.
@@ -149,9 +150,13 @@ fn judge(what: &str, error: &kube::Error) -> WriteError {
     }
 }
 
-/// Returns kind and name of an object.
+/// Returns kind and full name of an object.
 pub fn called<K: Resource<DynamicType = ()>>(object: &K) -> String {
-    format!("{} {}", K::kind(&()), object.name_any())
+    named::<K>(object.meta().namespace.as_deref(), &object.name_any())
+}
+
+fn named<K: Resource<DynamicType = ()>>(namespace: Option<&str>, name: &str) -> String {
+    format!("{} {}", K::kind(&()), join(namespace, name))
 }
 
 /// Deletes an object, if UID and resource version are those that were read.
@@ -169,7 +174,7 @@ where
 {
     let preconditions = Some(Preconditions { uid, resource_version });
     let parameters = DeleteParams { preconditions, ..DeleteParams::default() };
-    ask(&format!("{} {name}", K::kind(&())), api.delete(name, &parameters)).await.map(drop)
+    ask(&named::<K>(api.namespace(), name), api.delete(name, &parameters)).await.map(drop)
 }
 
 #[cfg(test)]

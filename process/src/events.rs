@@ -7,8 +7,8 @@
 //! ```
 //! [`Events::publish`] never waits. A full queue drops, and counts what it drops. The same note about an object is counted in its Event
 //! (`series`), another note is another Event. The last repetitions within a minute may be missing from the count. Events wait while the
-//! program has no client. At the end of the program the writer writes those that wait. Objects without a namespace only. Called by pxed
-//! and by the controller.
+//! program has no client. At the end of the program the writer writes those that wait. An Event is in the namespace of its object. Called by
+//! pxed and by the controller.
 
 mod gate;
 
@@ -35,8 +35,8 @@ use crate::liveness::Pulse;
 use crate::lock::Lock;
 use crate::reconcile::{Activation, Reconcile, Task, Turn};
 
-/// Namespace of Events about objects that have none.
-const NAMESPACE: &str = "default";
+/// Namespace of Events about cluster-scoped objects. The API server accepts no other.
+const CLUSTER_NAMESPACE: &str = "default";
 /// Maximum number of Events that wait to be written.
 const MAX_QUEUED: usize = 1024;
 /// Maximum size of a note that the API server accepts.
@@ -65,6 +65,13 @@ pub struct Occurrence {
     pub is_warning: bool,
     /// Text for a user. It is cut at 1024 bytes.
     pub note: String,
+}
+
+impl Occurrence {
+    /// Returns the namespace of the Event. The API server rejects an Event in another namespace than its object.
+    fn namespace(&self) -> &str {
+        self.about.namespace.as_deref().unwrap_or(CLUSTER_NAMESPACE)
+    }
 }
 
 /// The program that publishes.
@@ -271,7 +278,7 @@ impl EventWriter {
 
 impl Requests {
     async fn write(&self, client: Client, write: &Write) {
-        let api: Api<Event> = Api::namespaced(client, NAMESPACE);
+        let api: Api<Event> = Api::namespaced(client, write.occurrence.namespace());
         let field_manager = Some(self.source.field_manager.to_owned());
         let written = if write.count == 1 {
             let parameters = PostParams { field_manager, ..PostParams::default() };
@@ -303,7 +310,7 @@ impl Requests {
         Event {
             metadata: ObjectMeta {
                 name: Some(event.clone()),
-                namespace: Some(NAMESPACE.to_owned()),
+                namespace: Some(occurrence.namespace().to_owned()),
                 ..ObjectMeta::default()
             },
             action: Some(occurrence.action.to_owned()),

@@ -13,6 +13,7 @@ use bedplate_api::operation::MachineOperation;
 use bedplate_api::reason::event::ControllerEvent;
 use bedplate_api::version::MachineConfigurationVersion;
 use bedplate_engine::Context;
+use bedplate_engine::store::synced;
 use bedplate_engine::write::{WriteError, ask};
 use bedplate_process::lease::Tenure;
 use bedplate_process::lock::Lock;
@@ -34,7 +35,7 @@ use crate::events::News;
 use crate::metrics::{Counters, Kind, Metrics, Turns};
 use crate::reach::RegistryReach;
 
-/// Between two looks whether a store is whole.
+/// Interval between two checks whether the index has the objects of the first lists.
 const LOOK: Duration = Duration::from_millis(200);
 /// How many Machines one page of a live list has.
 const PAGE: u32 = 500;
@@ -69,12 +70,12 @@ pub struct Stores {
 impl Stores {
     /// Ends when each has had its first list; `None`: a watch has ended before.
     pub async fn are_whole(&self) -> Option<()> {
-        whole(&self.configurations).await?;
-        whole(&self.versions).await?;
-        whole(&self.machines).await?;
-        whole(&self.nodes).await?;
-        whole(&self.requests).await?;
-        whole(&self.operations).await?;
+        synced(&self.configurations).await?;
+        synced(&self.versions).await?;
+        synced(&self.machines).await?;
+        synced(&self.nodes).await?;
+        synced(&self.requests).await?;
+        synced(&self.operations).await?;
         // What they began with is in the index too, or gone again: without it a version would look unused.
         let begun = (self.machines.state(), self.versions.state(), self.configurations.state());
         while !self.has_indexed(&begun) {
@@ -121,18 +122,6 @@ impl Stores {
 }
 
 type Begun = (Vec<Arc<Machine>>, Vec<Arc<MachineConfigurationVersion>>, Vec<Arc<MachineConfiguration>>);
-
-/// A store remembers only the last of those that wait for it, and the worker of its kind waits too: so it is asked again and again.
-async fn whole<K>(store: &Store<K>) -> Option<()>
-where
-    K: kube::Resource<DynamicType = ()> + Clone + 'static,
-{
-    loop {
-        if let Ok(ready) = tokio::time::timeout(LOOK, store.wait_until_ready()).await {
-            return ready.ok();
-        }
-    }
-}
 
 /// What reconciling takes.
 pub struct World {

@@ -11,40 +11,21 @@ use bedplate_api::operation::MachineOperation;
 use bedplate_api::version::MachineConfigurationVersion;
 use bedplate_engine::debounce::Coalescer;
 use k8s_openapi::api::certificates::v1::CertificateSigningRequest;
-use kube::runtime::reflector::{Lookup, ObjectRef};
+use kube::runtime::reflector::ObjectRef;
 use tokio::sync::mpsc;
 
 use crate::context::Stores;
 use crate::image;
-use crate::metrics::{Counters, Kind};
+use crate::metrics::Kind;
 use crate::version::is_leaving;
 use crate::{deletion, rollout};
 use bedplate_rules::operation::is_finished;
 
-/// Changes that wait in a queue; who tells them waits too when there are more.
-const QUEUE: usize = 1024;
+/// Maximum number of configurations that wait for [`coalesce`].
+const MAX_LATER: usize = 1024;
 
-/// The end of a kind's queue to send into; clones share it.
-#[derive(Debug, Clone)]
-pub struct Queue<K: Lookup<DynamicType = ()>> {
-    kind: Kind,
-    sender: mpsc::Sender<ObjectRef<K>>,
-    counters: Counters,
-}
-
-impl<K: Lookup<DynamicType = ()>> Queue<K> {
-    /// A queue and its other end.
-    pub fn new(kind: Kind, counters: &Counters) -> (Self, mpsc::Receiver<ObjectRef<K>>) {
-        let (sender, receiver) = mpsc::channel(QUEUE);
-        (Self { kind, sender, counters: counters.clone() }, receiver)
-    }
-
-    /// An object is to be looked at. Nobody listens any more: the end.
-    pub async fn put(&self, object: ObjectRef<K>) {
-        self.counters.waits(self.kind, &object.name);
-        let _ = self.sender.send(object).await;
-    }
-}
+/// Sender of a kind's queue. Clones share the queue.
+pub type Queue<K> = bedplate_engine::Queue<K, Kind>;
 
 /// The ends to send into; clones share them.
 #[derive(Debug, Clone)]
@@ -71,7 +52,7 @@ pub struct Queues {
 
 /// The queue of what is looked at in a while, and its other end.
 pub fn later() -> (mpsc::Sender<String>, mpsc::Receiver<String>) {
-    mpsc::channel(QUEUE)
+    mpsc::channel(MAX_LATER)
 }
 
 impl Queues {
@@ -186,7 +167,7 @@ pub async fn coalesce(mut touched: mpsc::Receiver<String>, queues: Queues) {
         };
         tokio::select! {
             name = touched.recv() => match name {
-                Some(name) => coalescer.touched(&name, Instant::now()),
+                Some(name) => coalescer.touched(name, Instant::now()),
                 None => return,
             },
             () = due => for name in coalescer.due(Instant::now()) {

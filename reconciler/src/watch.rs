@@ -16,7 +16,7 @@ use k8s_openapi::api::certificates::v1::CertificateSigningRequest;
 use k8s_openapi::api::core::v1::Node;
 use kube::runtime::reflector::store::Writer;
 use kube::runtime::{reflector, watcher};
-use kube::{Client, ResourceExt};
+use kube::{Api, Client, ResourceExt};
 
 use crate::cache::index::makes_versions;
 use crate::context::Stores;
@@ -79,13 +79,42 @@ pub fn tasks(
 ) -> [(&'static str, BoxFuture<'static, ()>); 6] {
     let every = watcher::Config::default();
     let (q, s, c) = (queues, stores, counters);
-    let configurations = watch(client, every.clone(), writers.configurations, prune::bare, c.clone());
-    let versions = watch(client, every.clone(), writers.versions, prune::bare, c.clone());
-    let machines = watch(client, every.clone(), writers.machines, prune::machine, c.clone());
-    let nodes = watch(client, every.clone(), writers.nodes, prune::node, c.clone());
-    let operations = watch(client, every.clone(), writers.operations, prune::bare, c.clone());
+    let configurations = watch(
+        client,
+        ("MachineConfiguration", Api::all),
+        every.clone(),
+        writers.configurations,
+        prune::bare,
+        c.clone(),
+    );
+    let versions = watch(
+        client,
+        ("MachineConfigurationVersion", Api::all),
+        every.clone(),
+        writers.versions,
+        prune::bare,
+        c.clone(),
+    );
+    let machines =
+        watch(client, ("Machine", Api::all), every.clone(), writers.machines, prune::machine, c.clone());
+    let nodes = watch(client, ("Node", Api::all), every.clone(), writers.nodes, prune::node, c.clone());
+    let operations = watch(
+        client,
+        ("MachineOperation", Api::all),
+        every.clone(),
+        writers.operations,
+        prune::bare,
+        c.clone(),
+    );
     // A field selector names one signer, and kubelets have two.
-    let requests = watch(client, every, writers.requests, prune::request, c.clone());
+    let requests = watch(
+        client,
+        ("CertificateSigningRequest", Api::all),
+        every,
+        writers.requests,
+        prune::request,
+        c.clone(),
+    );
     [
         (
             "watch configurations",

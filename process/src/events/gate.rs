@@ -53,7 +53,8 @@ pub(super) struct Gate {
 
 fn object(occurrence: &Occurrence) -> String {
     let about = &occurrence.about;
-    [&about.kind, &about.name, &about.uid].map(|part| part.as_deref().unwrap_or_default()).join("/")
+    let parts = [&about.kind, &about.namespace, &about.name, &about.uid];
+    parts.map(|part| part.as_deref().unwrap_or_default()).join("/")
 }
 
 fn key(occurrence: &Occurrence) -> Key {
@@ -143,6 +144,16 @@ mod tests {
         assert_eq!(admit("a", "at initrd", 62), Verdict::Create, "another note is another Event");
         assert_eq!(admit("b", "at kernel", 62), Verdict::Create);
         assert_eq!(admit("a", "at kernel", 4000), Verdict::Create);
+    }
+
+    #[test]
+    fn objects_of_one_name_in_two_namespaces_have_their_own_events() {
+        let (mut gate, now) = (Gate::default(), Instant::now());
+        for namespace in ["team-a", "team-b"] {
+            let mut one = occurrence("web", "x");
+            one.about.namespace = Some(namespace.to_owned());
+            assert_eq!(gate.admit(&one, "e", now), Verdict::Create, "{namespace}");
+        }
     }
 
     #[test]

@@ -101,6 +101,24 @@ async fn event_is_written_once_with_the_fields_that_kubectl_shows() {
     assert!(received.try_recv().is_err(), "the repetition is not written yet");
 }
 
+#[tokio::test]
+async fn event_is_written_in_the_namespace_of_its_object() {
+    let (client, mut received) = client(Some(201));
+    let writer = Running::with(client);
+    let mut repeated = repetition("web.17");
+    repeated.occurrence.about.namespace = Some("team".to_owned());
+    writer.events.publish(repeated.occurrence.clone());
+    let (request, body) = received.recv().await.unwrap();
+    assert_eq!(request, "POST /apis/events.k8s.io/v1/namespaces/team/events?&fieldManager=test");
+    assert_eq!(
+        (&body["metadata"]["namespace"], &body["regarding"]["namespace"]),
+        (&json!("team"), &json!("team"))
+    );
+    writer.events.0.queue.send(repeated).await.unwrap();
+    let (request, _) = received.recv().await.unwrap();
+    assert_eq!(request, "PATCH /apis/events.k8s.io/v1/namespaces/team/events/web.17?&fieldManager=test");
+}
+
 /// A write of a repetition.
 fn repetition(event: &str) -> Write {
     let (occurrence, time) = (occurrence("node-1", "at kernel"), Timestamp::now());
