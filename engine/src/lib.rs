@@ -8,13 +8,14 @@
 //! Called by bedplate-controller.
 
 mod backoff;
+pub mod connect;
 pub mod counters;
 pub mod debounce;
 pub mod elapsed;
 mod field_manager;
 mod full_name;
 mod queue;
-pub mod retry_after;
+mod retry_after;
 pub mod store;
 mod waiting;
 mod work;

@@ -12,7 +12,7 @@ use kube::core::Status;
 use kube::core::response::StatusDetails;
 
 /// Returns a client whose errors contain the delay that the API server names.
-pub fn keeping(client: Client) -> Client {
+pub(crate) fn keeping(client: Client) -> Client {
     let service = tower::service_fn(move |request: http::Request<Body>| {
         let client = client.clone();
         async move { kept(client.send(request).await?).await }
@@ -21,7 +21,7 @@ pub fn keeping(client: Client) -> Client {
 }
 
 /// Returns the delay that an error names.
-pub fn named(status: &Status) -> Option<Duration> {
+pub(crate) fn named(status: &Status) -> Option<Duration> {
     let seconds = status.details.as_ref().map_or(0, |details| details.retry_after_seconds);
     (seconds > 0).then(|| Duration::from_secs(seconds.into()))
 }

@@ -1,16 +1,14 @@
 //! The life of the controller: start in order, lead or wait to, drain with a deadline. Called by `main`.
 
 use std::convert::Infallible;
-use std::path::Path;
 use std::sync::{Arc, OnceLock};
 use std::time::Duration;
 
-use bedplate_engine::retry_after;
+use bedplate_engine::connect::connect;
 use bedplate_engine::work;
 use bedplate_process::events::EventWriter;
 use bedplate_process::exit::Failure;
 use bedplate_process::health::{self, Health, Readiness};
-use bedplate_process::kubeconfig::configure;
 use bedplate_process::lease::{Candidate, Tenure};
 use bedplate_process::liveness::{Liveness, PATIENCE};
 use bedplate_process::notify::Notifier;
@@ -18,8 +16,7 @@ use bedplate_process::shutdown::Stage;
 use bedplate_process::signals::Signals;
 use bedplate_process::tasks::Tasks;
 use futures::future::BoxFuture;
-use kube::config::{Kubeconfig, KubeconfigError};
-use kube::{Client, Config, ResourceExt};
+use kube::{Client, ResourceExt};
 use prometheus_client::registry::Registry;
 use tokio_util::sync::CancellationToken;
 
@@ -121,35 +118,6 @@ fn write_events(writer: EventWriter, (tasks, liveness, shutdown): (&Tasks, &Live
         tokio::join!(writer.run(pulse, stop.clone()), stopping);
         Ok::<_, Infallible>(())
     });
-}
-
-async fn connect(kubeconfig: Option<&Path>) -> Result<Client, Failure> {
-    let mut config = match kubeconfig {
-        Some(path) => {
-            let file = Kubeconfig::read_from(path).map_err(|error| unusable(path, error))?;
-            configure(file, None).await.map_err(Failure::configuration)?
-        }
-        None => Config::incluster().map_err(Failure::configuration)?,
-    };
-    config.connect_timeout = Some(Duration::from_secs(10));
-    // A server that vanished without a word ends here; a healthy one ends a quiet watch after 295 s by itself.
-    config.read_timeout = Some(Duration::from_secs(330));
-    config.write_timeout = Some(Duration::from_secs(30));
-    // It would wait for minutes in a worker's place, out of sight: what fails is tried again by `backoff`, watches by themselves.
-    config.default_retry = false;
-    Client::try_from(config).map(retry_after::keeping).map_err(Failure::configuration)
-}
-
-/// A kubeconfig that cannot be read. The lines around a mistake in it, which kube would show, may hold a token.
-fn unusable(path: &Path, error: KubeconfigError) -> Failure {
-    match error {
-        KubeconfigError::Parse(problem) => {
-            let problem = problem.without_snippet().to_string();
-            let problem = problem.lines().next().unwrap_or_default();
-            Failure::configuration(format!("the kubeconfig {} is no YAML: {problem}", path.display()))
-        }
-        other => Failure::configuration(other),
-    }
 }
 
 /// Spawns watches and workers; what is given back ends when every store is whole.
@@ -423,14 +391,5 @@ mod tests {
             assert_eq!(world.drains.is_sure(), is_sure, "{until:?}");
         }
         task.abort();
-    }
-
-    #[test]
-    fn the_lines_around_a_mistake_in_a_kubeconfig_are_told_to_nobody() {
-        let text = "users:\n- name: u\n  user:\n    token: hush-hush\n   client: x\n";
-        let error = Kubeconfig::from_yaml(text).unwrap_err();
-        assert!(error.to_string().contains("hush"), "what kube would show");
-        let told = format!("{:?}", unusable(Path::new("/k"), error));
-        assert!(told.contains("/k ") && told.contains("line 5") && !told.contains("hush"), "{told}");
     }
 }
