@@ -1,6 +1,6 @@
-//! The member of etcd in the slot of a control plane that has joined: who it is, who is asked about it, and whether it may leave.
+//! The member of etcd in the slot of a control plane that has joined, by the files that kubeadm wrote into the slot.
 //!
-//! By what kubeadm wrote into the slot. Called by `apply` when a slot is left, and by `observe` and applyConfiguration before anything is
+//! `bedplate_etcd` asks etcd and decides. Called by `apply` when a slot is left, and by `observe` and applyConfiguration before anything is
 //! disturbed for that.
 
 use std::time::Duration;
@@ -8,9 +8,10 @@ use std::time::Duration;
 use bedplate_api::configuration::NodeRole;
 use bedplate_api::machine::SlotName;
 use bedplate_bootstrap::unit;
+use bedplate_etcd::{self as etcd, AskError, MustStay};
 use bedplate_process::exit::chain;
 use reqwest::Method;
-use serde_json::{Value, json};
+use serde_json::Value;
 use tokio::time::timeout;
 use zeroize::Zeroizing;
 
@@ -23,68 +24,71 @@ use crate::slot::store::{KeepSlotError, Slots};
 
 /// The static Pod of etcd, made by kubeadm.
 const MANIFEST: &str = "/etc/kubernetes/manifests/etcd.yaml";
-/// Where etcd is asked, beside its peers' port.
+/// Port for clients, next to the port for peers.
 const CLIENT_PORT: &str = "2379";
-/// How long one member may take to say that it is well.
-const WELL: Duration = Duration::from_secs(3);
-/// And all that is asked before a member leaves.
-const ALL: Duration = Duration::from_secs(10);
+/// Maximum time of all questions before a member leaves.
+const MAY_LEAVE_TIMEOUT: Duration = Duration::from_secs(10);
 
-/// Why a member is not out of its cluster.
+/// Reason why a member does not leave its cluster.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub enum LeaveEtcdError {
-    /// The slot does not say how etcd is asked.
+    /// The files of the slot do not name etcd's endpoints or credentials.
     #[error(
         "{0}: take the member out by `etcdctl member remove` on another control plane, then remove {data} in the slot (docs/node.md, \"A further \
          control plane\")",
         data = unit::ETCD_DATA
     )]
     Unknown(String),
-    /// It is the cluster.
+    /// The member is the cluster.
     #[error(
         "it is the only member, and so the cluster: have another control plane join first, or give the slot up by hand (docs/node.md, \"A \
          further control plane\")"
     )]
     Last,
-    /// No member answers, or none does it.
+    /// No member answers, or etcd refuses.
     #[error("etcd says: {0}")]
     Etcd(String),
 }
 
-/// Whether the member in a slot could leave its cluster now, as etcd itself will decide when it is asked to. A slot without one may be left.
+impl From<AskError> for LeaveEtcdError {
+    fn from(error: AskError) -> Self {
+        Self::Etcd(error.to_string())
+    }
+}
+
+impl From<MustStay> for LeaveEtcdError {
+    fn from(reason: MustStay) -> Self {
+        match reason {
+            MustStay::Last => Self::Last,
+            MustStay::NoQuorum { .. } => Self::Etcd(reason.to_string()),
+        }
+    }
+}
+
+/// Checks whether the member in a slot could leave its cluster now. A slot without a member may be left.
 ///
 /// # Errors
-/// It could not, or nobody says.
+/// etcd would refuse the removal, or gives no answer.
 pub(crate) async fn may_leave(parts: &Parts, slot: SlotName) -> Result<(), LeaveEtcdError> {
     let read = parts.on_disk(move |slots| Ok(Member::of(slots, slot))).await;
     let member = read.map_err(|error| LeaveEtcdError::Etcd(chain(&error)))??;
     let Some(member) = member else { return Ok(()) };
-    let asked = timeout(ALL, member.may_leave()).await;
-    asked.unwrap_or_else(|_| Err(LeaveEtcdError::Etcd(format!("no answer within {} s", ALL.as_secs()))))
+    let asked = timeout(MAY_LEAVE_TIMEOUT, member.may_leave()).await;
+    asked.unwrap_or_else(|_| {
+        Err(LeaveEtcdError::Etcd(format!("no answer within {} s", MAY_LEAVE_TIMEOUT.as_secs())))
+    })
 }
 
-/// Whether nobody else votes.
-pub(super) fn is_last(members: &[Value], own: &Value) -> bool {
-    !members.iter().any(|one| one != own && votes(one))
-}
-
-fn votes(member: &Value) -> bool {
-    member["isLearner"] != true
-}
-
-/// The member of etcd in a slot, and who it may ask.
+/// Member of etcd in a slot, with a client of its cluster.
 pub(super) struct Member {
-    /// The URL that others know it by.
+    /// URL by which other members know it.
     peer: String,
-    /// Where etcd may be asked, itself first.
-    endpoints: Vec<String>,
-    ca_pem: String,
-    certificate_pem: String,
-    key_pem: Zeroizing<String>,
+    /// Asks etcd, this member first.
+    pub(super) etcd: etcd::Client<SlotCertificate>,
 }
 
 impl Member {
-    /// By what kubeadm wrote into the slot, whether it runs or not. An etcd elsewhere has no member here.
+    /// Reads the member from the files of a slot, whether it runs or not. None: etcd has no member in this slot.
     pub(super) fn of(slots: &Slots, slot: SlotName) -> Result<Option<Self>, LeaveEtcdError> {
         let has_data = slots.has_mark(slot, unit::ETCD_DATA);
         let text = |path: &str| {
@@ -106,88 +110,35 @@ impl Member {
             Err(why) if has_data => return Err(why),
             Ok(_) | Err(_) => return Ok(None),
         };
-        Ok(Some(Self {
-            endpoints: flags.endpoints,
-            peer: flags.peer,
+        let certificate = SlotCertificate {
             ca_pem: text(&flags.ca)?,
             certificate_pem: text(&flags.certificate)?,
             key_pem: Zeroizing::new(text(&flags.key)?),
-        }))
+        };
+        let etcd = etcd::Client::new(certificate, flags.endpoints);
+        Ok(Some(Self { peer: flags.peer, etcd }))
     }
 
-    pub(super) fn is_own(&self, member: &Value) -> bool {
-        urls(member, "peerURLs").any(|url| url == self.peer)
+    pub(super) fn is_own(&self, member: &etcd::Member) -> bool {
+        member.has_peer_url(&self.peer)
     }
 
-    /// The members, by the first that knows them for sure. An error is a text for a person.
-    pub(super) async fn list(&self) -> Result<Vec<Value>, String> {
-        let mut said = "no member to ask".to_owned();
-        for endpoint in &self.endpoints {
-            match self.ask(endpoint, "/v3/cluster/member/list", json!({ "linearizable": true })).await {
-                Ok(answer) => match answer["members"].as_array().filter(|members| !members.is_empty()) {
-                    Some(members) => return Ok(members.clone()),
-                    None => said = format!("{endpoint} names no members"),
-                },
-                Err(why) => said = why,
-            }
-        }
-        Err(said)
-    }
-
-    /// Has another member remove this one; itself, if no other does.
-    pub(super) async fn remove(&self, own: &Value, members: &[Value]) -> Result<(), String> {
-        let others = members.iter().filter(|one| !self.is_own(one));
-        let others = others.flat_map(|one| urls(one, "clientURLs"));
-        let own_urls = urls(own, "clientURLs");
-        let mut said = "no member to ask".to_owned();
-        for endpoint in others.chain(own_urls) {
-            let body = json!({ "ID": own["ID"] });
-            match self.ask(endpoint, "/v3/cluster/member/remove", body).await {
-                Ok(_) => return Ok(()),
-                Err(why) => said = why,
-            }
-        }
-        Err(said)
-    }
-
-    /// Asked before: etcd lets nobody go whose loss would cost the quorum of who stays.
     async fn may_leave(&self) -> Result<(), LeaveEtcdError> {
-        let members = self.list().await.map_err(LeaveEtcdError::Etcd)?;
+        let members = self.etcd.members().await?;
         let Some(own) = members.iter().find(|one| self.is_own(one)) else { return Ok(()) };
-        if is_last(&members, own) {
-            return Err(LeaveEtcdError::Last);
-        }
-        let others: Vec<&Value> = members.iter().filter(|one| *one != own && votes(one)).collect();
-        let (all, needed) = (others.len(), others.len() / 2 + 1);
-        let (mut well, mut said) = (0, String::new());
-        for other in others {
-            match self.is_well(other).await {
-                Ok(()) => well += 1,
-                Err(why) => said = why,
-            }
-            if well == needed {
-                return Ok(());
-            }
-        }
-        Err(LeaveEtcdError::Etcd(format!(
-            "{well} of its {all} other members answer, and {needed} have to so that it may leave: {said}"
-        )))
+        Ok(self.etcd.may_leave(own, &members).await?)
     }
+}
 
-    /// Whether another member answers. An error is a text for a person.
-    async fn is_well(&self, other: &Value) -> Result<(), String> {
-        let mut said = "a member that never started".to_owned();
-        for endpoint in urls(other, "clientURLs") {
-            match timeout(WELL, self.ask(endpoint, "/v3/maintenance/status", json!({}))).await {
-                Ok(Ok(_)) => return Ok(()),
-                Ok(Err(why)) => said = why,
-                Err(_) => said = format!("no answer of {endpoint} within {} s", WELL.as_secs()),
-            }
-        }
-        Err(said)
-    }
+/// Connection to etcd by the certificate of the member in the slot.
+pub(super) struct SlotCertificate {
+    ca_pem: String,
+    certificate_pem: String,
+    key_pem: Zeroizing<String>,
+}
 
-    async fn ask(&self, endpoint: &str, path: &str, body: Value) -> Result<Value, String> {
+impl etcd::Gateway for SlotCertificate {
+    async fn post(&self, endpoint: &str, path: &str, body: Value) -> Result<Value, String> {
         let credential = KubeletCredential {
             server: endpoint.trim_end_matches('/').to_owned(),
             ca_pem: self.ca_pem.clone(),
@@ -205,11 +156,7 @@ impl Member {
     }
 }
 
-fn urls<'m>(member: &'m Value, field: &str) -> impl Iterator<Item = &'m str> {
-    member[field].as_array().into_iter().flatten().filter_map(Value::as_str)
-}
-
-/// What etcd was started with.
+/// Arguments that etcd was started with.
 #[derive(Debug, PartialEq, Eq)]
 struct Flags {
     peer: String,
@@ -222,7 +169,7 @@ struct Flags {
 }
 
 impl Flags {
-    /// Out of a manifest of kubeadm's; none: it is none.
+    /// Reads a manifest of kubeadm. None: another program wrote it.
     fn read(manifest: &str) -> Option<Self> {
         let manifest: Value = serde_saphyr::from_str(manifest).ok()?;
         let command = manifest["spec"]["containers"][0]["command"].as_array()?;
@@ -234,7 +181,7 @@ impl Flags {
         };
         let mut endpoints: Vec<String> =
             flag("advertise-client-urls")?.split(',').map(str::to_owned).collect();
-        // Those that were there when this one joined: whoever came later is told by any of them.
+        // The members at the time of the join. Any of them knows the later ones.
         let initial = flag("initial-cluster").unwrap_or_default();
         for peer in initial.split(',').filter_map(|member| member.split_once('=')) {
             let host = peer.1.rsplit_once(':').map_or(peer.1, |(host, _)| host);
@@ -256,6 +203,8 @@ impl Flags {
 
 #[cfg(test)]
 mod tests {
+    use serde_json::json;
+
     use super::*;
 
     const KUBEADMS: &str = "apiVersion: v1\nkind: Pod\nspec:\n  containers:\n  - command:\n    - etcd\n    \
@@ -266,7 +215,7 @@ mod tests {
         - --trusted-ca-file=/etc/kubernetes/pki/etcd/ca.crt\n";
 
     #[test]
-    fn etcd_is_asked_itself_first_then_those_that_were_there_when_it_joined() {
+    fn etcd_is_asked_itself_first_then_the_members_that_it_joined() {
         let flags = Flags::read(KUBEADMS).unwrap();
         assert_eq!(flags.endpoints, ["https://10.7.0.12:2379", "https://10.7.0.11:2379"]);
         assert_eq!(flags.peer, "https://10.7.0.12:2380");
@@ -277,26 +226,17 @@ mod tests {
     }
 
     #[test]
-    fn the_own_member_is_known_by_its_peers_url_for_one_that_never_started_has_no_name() {
+    fn own_member_is_known_by_its_peer_url_even_before_it_started() {
         let flags = Flags::read(KUBEADMS).unwrap();
-        let member = Member {
-            peer: flags.peer,
-            endpoints: flags.endpoints,
+        let certificate = SlotCertificate {
             ca_pem: String::new(),
             certificate_pem: String::new(),
             key_pem: Zeroizing::default(),
         };
-        assert!(member.is_own(&json!({ "ID": "1", "peerURLs": ["https://10.7.0.12:2380"] })));
-        assert!(!member.is_own(&json!({ "ID": "2", "name": "cp2", "peerURLs": ["https://10.7.0.11:2380"] })));
-        assert!(!member.is_own(&json!({})));
-    }
-
-    #[test]
-    fn who_is_alone_or_beside_such_as_only_learn_is_the_last_member() {
-        let own = json!({ "ID": "1" });
-        let learner = json!({ "ID": "2", "isLearner": true });
-        assert!(is_last(std::slice::from_ref(&own), &own));
-        assert!(is_last(&[own.clone(), learner.clone()], &own));
-        assert!(!is_last(&[learner, own.clone(), json!({ "ID": "3" })], &own));
+        let member = Member { peer: flags.peer, etcd: etcd::Client::new(certificate, flags.endpoints) };
+        let read = |shown: Value| serde_json::from_value::<etcd::Member>(shown).unwrap();
+        assert!(member.is_own(&read(json!({ "ID": "1", "peerURLs": ["https://10.7.0.12:2380"] }))));
+        let other = json!({ "ID": "2", "name": "cp2", "peerURLs": ["https://10.7.0.11:2380"] });
+        assert!(!member.is_own(&read(other)));
     }
 }

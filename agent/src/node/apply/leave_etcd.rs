@@ -11,12 +11,13 @@
 //! one, and the API server says that the Node is there. Called by `apply`.
 
 use bedplate_api::machine::SlotName;
+use bedplate_etcd::quorum::is_last;
 use jiff::Timestamp;
 
 use super::{ApplyError, outcome};
 use crate::model::{Plan, Stage, Step, index};
 use crate::node::effects::Parts;
-use crate::node::etcd_member::{LeaveEtcdError, Member, is_last};
+use crate::node::etcd_member::{LeaveEtcdError, Member};
 use crate::node::observe::observe;
 use crate::node::plan::plan;
 use crate::slot::fill_record::LEAVING;
@@ -41,9 +42,9 @@ pub(super) async fn leave(parts: &Parts, slot: SlotName, now: Timestamp) -> Resu
 }
 
 async fn take_out(parts: &Parts, slot: SlotName, member: &Member, begun: bool) -> Result<(), ApplyError> {
-    let members = member.list().await.map_err(LeaveEtcdError::Etcd)?;
+    let members = member.etcd.members().await.map_err(LeaveEtcdError::from)?;
     let Some(own) = members.iter().find(|one| member.is_own(one)) else { return Ok(()) };
-    let is_last = is_last(&members, own);
+    let is_last = is_last(&members, own.id);
     // An agent was killed before it asked for it, and much may have happened since.
     let is_there = begun && matches!(parts.node_is_gone().await, Ok(false));
     if is_last || is_there {
@@ -51,15 +52,15 @@ async fn take_out(parts: &Parts, slot: SlotName, member: &Member, begun: bool) -
         return Err(if is_last { LeaveEtcdError::Last.into() } else { ApplyError::Superseded(THERE) });
     }
     parts.on_disk(move |slots| slots.set_mark(slot, LEAVING, true)).await?;
-    let Err(why) = member.remove(own, &members).await else { return Ok(()) };
+    let Err(why) = member.etcd.remove(own, &members).await else { return Ok(()) };
     // The answer of who has removed itself may be lost.
-    match member.list().await {
+    match member.etcd.members().await {
         Ok(members) if !members.iter().any(|one| member.is_own(one)) => Ok(()),
         Ok(_) => {
             // It stays for now: what comes next is decided anew.
             parts.on_disk(move |slots| slots.set_mark(slot, LEAVING, false)).await?;
-            Err(LeaveEtcdError::Etcd(why).into())
+            Err(LeaveEtcdError::from(why).into())
         }
-        Err(_) => Err(LeaveEtcdError::Etcd(why).into()),
+        Err(_) => Err(LeaveEtcdError::from(why).into()),
     }
 }
