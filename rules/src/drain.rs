@@ -1,15 +1,17 @@
-//! How a Node is emptied: which Pods leave, which stay, which nobody may evict unasked, and what the API server says to an eviction.
+//! The drain of a Node: which Pods leave, which stay, which need permission of the user, and the one sender of evictions.
 //!
-//! As `kubectl drain` decides. Pure: what was read and answered in, requests and judgements out; whoever calls it sends them. Called by
-//! `bedplate-agent` (before a reboot, as the kubelet) and by `bedplate-controller` (before it deletes a Node).
+//! Decides as `kubectl drain` does. Requests leave over the connection of the caller ([`PodApi`]). Called by `bedplate-agent` (before a
+//! reboot, as the kubelet) and by `bedplate-controller` (before it deletes a Node).
 
 mod eviction;
 mod judgement;
 mod pod;
+mod send;
 
-pub use eviction::{Evicted, Request, evict, outcome, page};
+pub use eviction::Evicted;
 pub use judgement::{Drain, Refusal, again, list, refusal, wait};
 pub use pod::Pod;
+pub use send::{PodApi, Rejection, evict, pods};
 
 /// Annotation of a Node that one of ours has cordoned: the UID of the operation, or what bedplate-controller has in mind with it.
 pub const CORDONED_BY: &str = "bedplate.dev/cordoned-by";

@@ -10,7 +10,7 @@ use async_trait::async_trait;
 use bedplate_api::configuration::Taint;
 use bedplate_api::id::MachineName;
 use bedplate_bootstrap::diff::Edit;
-use bedplate_rules::drain::{CORDONED_BY, Evicted, Pod, page};
+use bedplate_rules::drain::{self, CORDONED_BY, Evicted, Pod, PodApi, Rejection};
 use reqwest::Method;
 use serde_json::{Value, json};
 
@@ -165,26 +165,27 @@ impl NodeApi for SlotKubelet {
     }
 
     async fn pods(&self) -> Result<Vec<Pod>, AskNodeError> {
-        let way = self.way().await?;
-        let mut pods = Vec::new();
-        let mut token = String::new();
-        loop {
-            let list = way.get(&page(self.node.as_str(), &token)).await?;
-            pods.extend(list["items"].as_array().into_iter().flatten().map(Pod::read));
-            token = match list["metadata"]["continue"].as_str() {
-                Some(next) if !next.is_empty() => next.to_owned(),
-                _ => return Ok(pods),
-            };
-        }
+        drain::pods(&self.way().await?, self.node.as_str()).await
     }
 
     async fn evict(&self, pod: &Pod, grace: Option<u32>) -> Result<Evicted, AskNodeError> {
-        let way = self.way().await?;
-        let request = bedplate_rules::drain::evict(pod, grace);
-        match way.ask(Method::POST, &request.path, Some(("application/json", request.body))).await {
-            Ok(_) => Ok(Evicted::Accepted),
-            Err(error) => outcome(error),
+        drain::evict(&self.way().await?, pod, grace).await
+    }
+}
+
+impl PodApi for Way {
+    type Error = AskNodeError;
+
+    async fn request(&self, path: &str, body: Option<Value>) -> Result<Value, AskNodeError> {
+        match body {
+            Some(body) => self.ask(Method::POST, path, Some(("application/json", body))).await,
+            None => self.get(path).await,
         }
+    }
+
+    fn rejection(error: &AskNodeError) -> Option<Rejection> {
+        let AskNodeError::Refused { status, message, again, .. } = error else { return None };
+        Some(Rejection { status: *status, message: message.clone(), again: *again })
     }
 }
 
@@ -195,17 +196,6 @@ fn merged(edit: Option<&Edit>) -> Value {
     set.chain(edit.remove.iter().map(|name| (name.clone(), Value::Null)))
         .collect::<serde_json::Map<_, _>>()
         .into()
-}
-
-/// What a refused eviction means.
-fn outcome(error: AskNodeError) -> Result<Evicted, AskNodeError> {
-    let known = match &error {
-        AskNodeError::Refused { status, message, again, .. } => {
-            bedplate_rules::drain::outcome(*status, message, *again)
-        }
-        _ => None,
-    };
-    known.ok_or(error)
 }
 
 fn text(value: &Value) -> String {
@@ -232,17 +222,17 @@ mod tests {
     use super::*;
 
     #[test]
-    fn an_eviction_that_a_budget_holds_is_no_error_and_a_forbidden_one_is() {
+    fn rejection_is_what_the_api_server_answered_and_a_forbidden_one_is_final() {
         let refused = |status, again| AskNodeError::Refused {
             url: "u".into(),
             status,
             message: "budget".into(),
             again,
         };
-        let held = Evicted::Held { again: Some(10), why: "budget".into() };
-        assert_eq!(outcome(refused(429, Some(10))).unwrap(), held);
-        assert_eq!(outcome(refused(404, None)).unwrap(), Evicted::Gone);
-        assert!(outcome(refused(403, None)).unwrap_err().is_final());
-        assert!(!outcome(refused(503, None)).unwrap_err().is_final());
+        let held = Rejection { status: 429, message: "budget".into(), again: Some(10) };
+        assert_eq!(Way::rejection(&refused(429, Some(10))), Some(held));
+        assert_eq!(Way::rejection(&AskNodeError::Answer("u".into())), None);
+        assert!(refused(403, None).is_final());
+        assert!(!refused(503, None).is_final());
     }
 }

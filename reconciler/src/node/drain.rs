@@ -8,7 +8,8 @@ use std::time::Duration;
 use bedplate_api::machine::Machine;
 use bedplate_api::reason::event::ControllerEvent;
 use bedplate_engine::write::{WriteError, ask, called, delete};
-use bedplate_rules::drain::{CORDONED_BY, Drain, Evicted, Pod, evict, list, outcome, page};
+use bedplate_rules::drain::{self, CORDONED_BY, Drain, Evicted, Pod, PodApi, Rejection, list};
+use futures::TryFutureExt as _;
 use jiff::Timestamp;
 use k8s_openapi::api::core::v1::Node;
 use kube::api::Patch;
@@ -38,28 +39,63 @@ pub struct Left {
     pub after: Duration,
 }
 
-/// The Pods on a Node.
-///
-/// # Errors
-/// The API server did not say.
-pub async fn pods(world: &World, node: &str) -> Result<Vec<Pod>, WriteError> {
-    let what = format!("the Pods of Node {node}");
-    let mut pods = Vec::new();
-    let mut token = String::new();
-    loop {
-        let request = http::Request::get(page(node, &token)).body(Vec::new());
-        let request = request.map_err(|error| refused(&what, &error))?;
-        let list: Value = ask(&what, world.client.request(request)).await?;
-        pods.extend(list["items"].as_array().into_iter().flatten().map(Pod::read));
-        token = match list["metadata"]["continue"].as_str() {
-            Some(next) if !next.is_empty() => next.to_owned(),
-            _ => return Ok(pods),
+/// Connection of this controller, for requests about `what`.
+struct Requests<'a> {
+    world: &'a World,
+    what: String,
+}
+
+/// Failure of a request, with the answer of the API server if it has answered.
+struct Failure {
+    error: WriteError,
+    rejection: Option<Rejection>,
+}
+
+impl PodApi for Requests<'_> {
+    type Error = Failure;
+
+    async fn request(&self, path: &str, body: Option<Value>) -> Result<Value, Failure> {
+        let request = match body {
+            Some(body) => http::Request::post(path)
+                .header(http::header::CONTENT_TYPE, "application/json")
+                .body(body.to_string().into_bytes()),
+            None => http::Request::get(path).body(Vec::new()),
         };
+        let request = request.map_err(|error| {
+            let error = WriteError::Refused { what: self.what.clone(), why: error.to_string() };
+            Failure { error, rejection: None }
+        })?;
+        let mut rejection = None;
+        let answer = self.world.client.request(request).inspect_err(|error| rejection = rejected(error));
+        ask(&self.what, answer).await.map_err(|error| Failure { error, rejection })
+    }
+
+    fn rejection(failure: &Failure) -> Option<Rejection> {
+        failure.rejection.clone()
     }
 }
 
-fn refused(what: &str, error: &http::Error) -> WriteError {
-    WriteError::Refused { what: what.to_owned(), why: error.to_string() }
+/// Returns the answer of the API server in an error, with the name of the budget, which is in the causes.
+fn rejected(error: &kube::Error) -> Option<Rejection> {
+    let kube::Error::Api(status) = error else { return None };
+    let details = status.details.iter();
+    let causes = details.flat_map(|details| &details.causes).map(|cause| cause.message.as_str());
+    let texts = std::iter::once(status.message.as_str()).chain(causes).filter(|text| !text.is_empty());
+    let again = status.details.as_ref().map(|details| details.retry_after_seconds);
+    Some(Rejection {
+        status: status.code,
+        message: texts.collect::<Vec<_>>().join(" "),
+        again: again.filter(|seconds| *seconds > 0),
+    })
+}
+
+/// Returns the Pods on a Node.
+///
+/// # Errors
+/// The API server does not answer, or refuses.
+pub async fn pods(world: &World, node: &str) -> Result<Vec<Pod>, WriteError> {
+    let requests = Requests { world, what: format!("the Pods of Node {node}") };
+    drain::pods(&requests, node).await.map_err(|failure| failure.error)
 }
 
 /// Asks for the end of the Pods that have to leave; none: there is no such any more. One that is refused keeps none of the others.
@@ -106,37 +142,14 @@ pub async fn evict_all(world: &World, pods: &[Pod], drain: &Drain) -> Result<Opt
 }
 
 async fn send(world: &World, pod: &Pod, grace: Option<u32>) -> Result<Evicted, WriteError> {
-    let what = format!("Pod {}", pod.full_name());
-    let eviction = evict(pod, grace);
-    let request = http::Request::post(eviction.path).header(http::header::CONTENT_TYPE, "application/json");
-    let request =
-        request.body(eviction.body.to_string().into_bytes()).map_err(|error| refused(&what, &error))?;
-    let answer = async {
-        match world.client.request::<Value>(request).await {
-            Ok(_) => Ok(Evicted::Accepted),
-            Err(kube::Error::Api(status)) => {
-                let named = status.details.as_ref().map(|details| details.retry_after_seconds);
-                let known = outcome(status.code, &words(&status), named.filter(|seconds| *seconds > 0));
-                known.ok_or(kube::Error::Api(status))
-            }
-            Err(error) => Err(error),
-        }
-    };
-    let evicted = ask(&what, answer).await?;
+    let requests = Requests { world, what: format!("Pod {}", pod.full_name()) };
+    let evicted = drain::evict(&requests, pod, grace).await.map_err(|failure| failure.error)?;
     world.turns.evicted(match evicted {
         Evicted::Accepted => Eviction::Accepted,
         Evicted::Held { .. } => Eviction::Held,
         Evicted::Gone => Eviction::Gone,
     });
     Ok(evicted)
-}
-
-/// Why an eviction is held, with the budget by name: that stands in the causes.
-fn words(status: &kube::core::Status) -> String {
-    let causes =
-        status.details.iter().flat_map(|details| &details.causes).map(|cause| cause.message.as_str());
-    let all = std::iter::once(status.message.as_str()).chain(causes).filter(|words| !words.is_empty());
-    all.collect::<Vec<_>>().join(" ")
 }
 
 /// Has no more Pods be placed on a Node, and says on it what for.

@@ -1,46 +1,38 @@
-//! The Eviction API as it is asked and as it answers: a PodDisruptionBudget holds an eviction by a 429 that may name a time.
+//! Requests and answers of the Eviction API. A PodDisruptionBudget holds an eviction by a 429 that may name a delay.
 
 use serde_json::{Value, json};
 
 use crate::drain::pod::Pod;
+use crate::drain::send::Rejection;
 
-/// Pods in one answer: each may have tens of KiB.
-const PAGE: usize = 25;
+/// Number of Pods in one answer. Each may have tens of KiB.
+const PAGE_PODS: usize = 25;
 
-/// A request that is sent by POST.
-#[derive(Debug, Clone, PartialEq)]
-pub struct Request {
-    /// Path on the API server.
-    pub path: String,
-    /// JSON.
-    pub body: Value,
-}
-
-/// What became of an eviction.
+/// Result of an eviction.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Evicted {
-    /// The Pod is ending.
+    /// The Pod ends.
     Accepted,
-    /// Not now, because of a PodDisruptionBudget.
+    /// A PodDisruptionBudget does not allow it now.
     Held {
-        /// After so many seconds again, if the API server says.
+        /// Delay in seconds that the API server names.
         again: Option<u32>,
-        /// In its words.
+        /// Text of the API server.
         why: String,
     },
-    /// There is no such Pod any more.
+    /// The Pod was already deleted.
     Gone,
 }
 
-/// Path of one page of the Pods on a Node; `token`: what the page before it ended with, empty for the first. A selector of its own Node is
-/// what a kubelet may list by.
-pub fn page(node: &str, token: &str) -> String {
+/// Returns the path of one page of the Pods on a Node. `token`: end of the page before it, empty for the first. A kubelet may list only by a
+/// selector of its own Node.
+pub(super) fn page(node: &str, token: &str) -> String {
     let token = token.replace('=', "%3D").replace('+', "%2B").replace('/', "%2F");
-    format!("/api/v1/pods?fieldSelector=spec.nodeName%3D{node}&limit={PAGE}&continue={token}")
+    format!("/api/v1/pods?fieldSelector=spec.nodeName%3D{node}&limit={PAGE_PODS}&continue={token}")
 }
 
-/// Asks for the end of this very Pod, which may take `grace` seconds; none: its own time.
-pub fn evict(pod: &Pod, grace: Option<u32>) -> Request {
+/// Returns path and body of the request that evicts this very Pod.
+pub(super) fn eviction(pod: &Pod, grace: Option<u32>) -> (String, Value) {
     let mut options = json!({ "preconditions": { "uid": pod.uid } });
     if let Some(grace) = grace {
         options["gracePeriodSeconds"] = grace.into();
@@ -50,15 +42,15 @@ pub fn evict(pod: &Pod, grace: Option<u32>) -> Request {
         "metadata": { "name": pod.name, "namespace": pod.namespace },
         "deleteOptions": options,
     });
-    Request { path: format!("/api/v1/namespaces/{}/pods/{}/eviction", pod.namespace, pod.name), body }
+    (format!("/api/v1/namespaces/{}/pods/{}/eviction", pod.namespace, pod.name), body)
 }
 
-/// What a refused eviction means, by its HTTP status; none: a refusal in earnest. 409: it is another Pod of that name by now. 500: more
-/// than one budget holds it.
-pub fn outcome(status: u16, message: &str, again: Option<u32>) -> Option<Evicted> {
-    match status {
+/// Returns the result of a rejected eviction. None: the API server forbids it. 409: another Pod has the name now. 500: several budgets hold
+/// the Pod.
+pub(super) fn outcome(rejection: Rejection) -> Option<Evicted> {
+    match rejection.status {
         404 | 409 => Some(Evicted::Gone),
-        429 | 500 => Some(Evicted::Held { again, why: message.to_owned() }),
+        429 | 500 => Some(Evicted::Held { again: rejection.again, why: rejection.message }),
         _ => None,
     }
 }
@@ -68,7 +60,9 @@ mod tests {
     use super::*;
 
     #[test]
-    fn an_eviction_that_a_budget_holds_is_no_refusal_and_a_forbidden_one_is() {
+    fn eviction_that_a_budget_holds_is_no_failure_and_a_forbidden_one_is() {
+        let outcome =
+            |status, message: &str, again| outcome(Rejection { status, message: message.to_owned(), again });
         let held = Evicted::Held { again: Some(10), why: "budget".into() };
         assert_eq!(outcome(429, "budget", Some(10)), Some(held));
         assert_eq!(outcome(404, "", None), Some(Evicted::Gone));
@@ -77,12 +71,12 @@ mod tests {
     }
 
     #[test]
-    fn an_eviction_is_of_this_very_pod_and_a_page_goes_on_where_the_last_one_ended() {
+    fn eviction_is_of_this_very_pod_and_a_page_continues_the_last_one() {
         let pod = Pod { namespace: "n".into(), name: "p".into(), uid: "u".into(), ..Pod::default() };
-        let request = evict(&pod, Some(0));
-        assert_eq!(request.path, "/api/v1/namespaces/n/pods/p/eviction");
+        let (path, body) = eviction(&pod, Some(0));
+        assert_eq!(path, "/api/v1/namespaces/n/pods/p/eviction");
         let options = json!({ "preconditions": { "uid": "u" }, "gracePeriodSeconds": 0 });
-        assert_eq!(request.body["deleteOptions"], options);
+        assert_eq!(body["deleteOptions"], options);
         assert!(page("a", "x=+/").ends_with("spec.nodeName%3Da&limit=25&continue=x%3D%2B%2F"));
     }
 }
