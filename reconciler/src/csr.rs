@@ -157,7 +157,7 @@ async fn write(
         CertificateSigningRequestCondition {
             type_: type_.to_owned(),
             status: "True".to_owned(),
-            reason: Some(CertificateDecision::BedplateMachine.to_string()),
+            reason: Some(CertificateDecision::BedplateAgent.to_string()),
             message: Some(message),
             last_update_time: Some(now.clone()),
             last_transition_time: Some(now),
