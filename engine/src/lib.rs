@@ -14,6 +14,7 @@ pub mod debounce;
 pub mod elapsed;
 mod field_manager;
 mod full_name;
+pub mod life;
 mod queue;
 mod retry_after;
 pub mod store;

@@ -1,18 +1,16 @@
 //! The life of the controller: start in order, lead or wait to, drain with a deadline. Called by `main`.
 
-use std::convert::Infallible;
 use std::sync::{Arc, OnceLock};
 use std::time::Duration;
 
 use bedplate_engine::connect::connect;
+use bedplate_engine::life::{ReconcilerHealth, infallible, write_events};
 use bedplate_engine::work;
-use bedplate_process::events::EventWriter;
 use bedplate_process::exit::Failure;
-use bedplate_process::health::{self, Health, Readiness};
+use bedplate_process::health;
 use bedplate_process::lease::{Candidate, Tenure};
 use bedplate_process::liveness::{Liveness, PATIENCE};
 use bedplate_process::notify::Notifier;
-use bedplate_process::shutdown::Stage;
 use bedplate_process::signals::Signals;
 use bedplate_process::tasks::Tasks;
 use futures::future::BoxFuture;
@@ -31,8 +29,6 @@ use crate::{configuration, csr, deletion, enqueue, image, machine, operation, ro
 
 /// How long writes that were begun may take at the end.
 const DRAIN: Duration = Duration::from_secs(10);
-/// Maximum time that the writer of Events waits for those that publish. It needs the rest of [`DRAIN`].
-const PUBLISHERS_TIMEOUT: Duration = Duration::from_secs(5);
 /// The Lease.
 const LEASE: &str = "bedplate-controller";
 
@@ -54,7 +50,7 @@ pub async fn run(cli: &Cli) -> Result<(), Failure> {
     let running = (&tasks, &liveness, &signals.shutdown());
     let (started, news) = begin(&client, (&tenure, &cli.instance), &metrics, running, cli.image_reach());
     let registry = registry(&metrics, news);
-    let health = Arc::new(Look { liveness: liveness.clone(), started: started.clone(), tenure });
+    let health = Arc::new(ReconcilerHealth { liveness: liveness.clone(), started: started.clone(), tenure });
     tasks.spawn("health", health::serve(listener, health, Arc::new(registry), signals.shutdown()));
     notifier.spawn_watchdog(&tasks, signals.shutdown(), {
         let liveness = liveness.clone();
@@ -103,21 +99,6 @@ pub fn begin(
         }
     });
     (started, news)
-}
-
-/// Spawns the writer of Events. It ends after those that publish.
-fn write_events(writer: EventWriter, (tasks, liveness, shutdown): (&Tasks, &Liveness, &CancellationToken)) {
-    let (pulse, stop) = (liveness.part("events", PATIENCE), CancellationToken::new());
-    let (publishers, shutdown) = (tasks.ended(Stage::Draining), shutdown.clone());
-    tasks.spawn_until(Stage::LastWrites, "events", async move {
-        let stopping = async {
-            shutdown.cancelled().await;
-            let _ = tokio::time::timeout(PUBLISHERS_TIMEOUT, publishers).await;
-            stop.cancel();
-        };
-        tokio::join!(writer.run(pulse, stop.clone()), stopping);
-        Ok::<_, Infallible>(())
-    });
 }
 
 /// Spawns watches and workers; what is given back ends when every store is whole.
@@ -238,47 +219,17 @@ async fn queue_all(stores: &Stores, queues: &Queues) {
     }
 }
 
-/// A task that cannot fail; it stops the program only by a panic.
-fn infallible(tasks: &Tasks, name: &'static str, task: impl Future<Output = ()> + Send + 'static) {
-    tasks.spawn(name, async move {
-        task.await;
-        Ok::<_, std::convert::Infallible>(())
-    });
-}
-
-/// How it does.
-struct Look {
-    liveness: Liveness,
-    started: Arc<OnceLock<()>>,
-    tenure: Tenure,
-}
-
-impl Health for Look {
-    fn readiness(&self) -> Readiness {
-        if self.started.get().is_none() {
-            return Readiness {
-                ready: false,
-                reasons: vec!["the cluster's objects are being read".to_owned()],
-            };
-        }
-        // One that waits to lead is ready to.
-        let leads = if self.tenure.leads() { "this controller leads" } else { "it waits to lead" };
-        Readiness { ready: true, reasons: vec![leads.to_owned()] }
-    }
-
-    fn liveness(&self) -> Result<(), String> {
-        self.liveness.check()
-    }
-}
-
 #[cfg(test)]
 #[path = "../../process/tests/metrics_page/mod.rs"]
 mod metrics_page;
 
 #[cfg(test)]
 mod tests {
+    use std::convert::Infallible;
+
     use bedplate_api::configuration::MachineConfiguration;
     use bedplate_api::reason::event::ControllerEvent;
+    use bedplate_engine::life::PUBLISHERS_TIMEOUT;
     use k8s_openapi::api::core::v1::Node;
     use kube::client::Body;
     use kube::runtime::reflector::{self, Lookup};
