@@ -6,6 +6,8 @@
 mod candidate;
 mod election;
 mod tenure;
+#[cfg(test)]
+mod tests;
 
 pub use candidate::Candidate;
 pub use tenure::Tenure;

@@ -44,7 +44,7 @@ fn of_two_pxed_one_leads_and_the_other_follows_one_that_is_killed_or_goes() {
     drop(one);
     let mut one = site.start("one");
     assert_eq!(two.terminate(LIMIT).unwrap().code(), Some(0), "{}", two.said());
-    assert!(two.said().contains("the lease was given back"), "{}", two.said());
+    assert!(two.said().contains("lease released"), "{}", two.said());
     assert_ne!(site.leader().as_deref(), Some("two"), "the Lease is released before it expires");
     site.led_by("one");
     assert_eq!(one.terminate(LIMIT).unwrap().code(), Some(0), "{}", one.said());

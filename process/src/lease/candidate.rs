@@ -75,12 +75,26 @@ impl Candidate {
         }
         self.tenure.send_replace(None);
         if election.until().is_some() {
-            match tokio::time::timeout(LIMIT, self.write(None)).await {
-                Ok(Ok(_)) => tracing::info!(lease = self.name, "the lease was given back"),
-                Ok(Err(error)) => tracing::warn!(lease = self.name, error, "the lease was not given back"),
-                Err(_) => tracing::warn!(lease = self.name, "the lease was not given back in time"),
+            match tokio::time::timeout(LIMIT, self.release(&mut election)).await {
+                Ok(Ok(true)) => tracing::info!(lease = self.name, "lease released"),
+                Ok(Ok(false)) => {
+                    tracing::warn!(lease = self.name, "lease not released, it was changed by another writer");
+                }
+                Ok(Err(error)) => tracing::warn!(lease = self.name, error, "failed to release the lease"),
+                Err(_) => tracing::warn!(lease = self.name, "lease not released in time"),
             }
         }
+    }
+
+    /// Removes our name from the Lease. Returns true if that is written. The Lease may have a renewal whose answer was not received: it is read
+    /// once, and written again if it still has our name.
+    async fn release(&mut self, election: &mut Election) -> Result<bool, String> {
+        if self.write(None).await?.is_some() {
+            return Ok(true);
+        }
+        self.read(election).await?;
+        let holder = self.lease.as_ref().and_then(|lease| record(lease).holder);
+        Ok(holder.as_ref() == Some(&self.me) && self.write(None).await?.is_some())
     }
 
     async fn take_part(&mut self, election: &mut Election, begins: impl Fn() + Send, pulse: &Pulse) {
