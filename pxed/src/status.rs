@@ -261,11 +261,11 @@ impl StatusRegistry {
             ..ObjectReference::default()
         };
         let (note, is_warning) = (message.into(), is_warning(reason));
-        let occurrence =
-            Occurrence { about, reason: reason.as_str(), action: "Boot", is_warning, note: note.clone() };
+        let (action, reason) = (reason.action(), reason.as_str());
+        let occurrence = Occurrence { about, reason, action, is_warning, note: note.clone() };
         let is_new = self.inner.events.publish(occurrence);
         if is_new && self.inner.lines.take((), LOG_RATE, Instant::now()).is_ok() {
-            tracing::info!(%machine, reason = reason.as_str(), message = note, "event");
+            tracing::info!(%machine, reason, message = note, "event");
         }
     }
 

@@ -123,6 +123,42 @@ with_bmc_faults! { reasons_with
     }
 }
 
+impl PxedEvent {
+    /// The `action` of the Event.
+    pub fn action(self) -> &'static str {
+        match self {
+            Self::DuplicateMacAddress
+            | Self::AddressOutsideSubnets
+            | Self::ImageUnavailable
+            | Self::BootStalled
+            | Self::SeedRequestedTwice => "Boot",
+            Self::Enrolled
+            | Self::KeyChanged
+            | Self::KeyReplaced
+            | Self::HeardElsewhere
+            | Self::TokenRefused => "Enroll",
+            Self::PowerChanged | Self::PowerOnAttemptsExhausted | Self::PowerOffPending => "SwitchPower",
+            Self::BmcReachable
+            | Self::NotSupported
+            | Self::TimedOut
+            | Self::Refused
+            | Self::BmcUnreachable
+            | Self::AuthenticationFailed
+            | Self::CertificateChanged
+            | Self::CertificateUntrusted
+            | Self::AmbiguousSystem
+            | Self::SystemNotFound
+            | Self::AddressNotAllowed
+            | Self::ProtocolError
+            | Self::CredentialsUnavailable
+            | Self::CredentialsNotForThisAddress
+            | Self::InsecureNotAllowed
+            | Self::DuplicateBmc => "AskBMC",
+            Self::OperationFailed => "Operate",
+        }
+    }
+}
+
 /// Type of the Event, by the Events API: `Warning` if a user must act.
 pub fn is_warning(reason: impl Reason) -> bool {
     reason.remedy().is_some()
