@@ -43,12 +43,9 @@ impl Written {
     pub fn of(status: Option<&MachineOperationStatus>, now: Timestamp) -> Option<Self> {
         let status = status.filter(|status| status.state == Some(OperationState::InProgress))?;
         let step = status.step.as_ref();
-        // A pxed of an earlier version has sent requests for it: it ends at its deadline.
-        let earlier = status.conditions.iter().find(|condition| condition.type_ == "Step");
-        let earlier = earlier.map(|condition| (StepName::Unknown, condition.last_transition_time.0));
         Some(Self {
             start: status.start_time.as_ref().map_or(now, |time| time.0),
-            step: step.map(|step| (step.name, step.start_time.0)).or(earlier),
+            step: step.map(|step| (step.name, step.start_time.0)),
             began_off: step.is_some_and(|step| step.was_off),
         })
     }
@@ -219,10 +216,9 @@ mod tests {
     use super::*;
 
     #[test]
-    fn o8_step_of_an_earlier_version_is_not_started_again() {
-        let condition = json!({ "type": "Step", "status": "True", "reason": "Reset", "message": "m",
-            "lastTransitionTime": "2026-01-01T00:00:00Z" });
-        let status = json!({ "state": "InProgress", "conditions": [condition] });
+    fn o8_step_of_a_later_version_is_not_started_again() {
+        let step = json!({ "name": "Later", "startTime": "2026-01-01T00:00:00Z" });
+        let status = json!({ "state": "InProgress", "step": step });
         let written = Written::of(Some(&serde_json::from_value(status).unwrap()), Timestamp::UNIX_EPOCH);
         assert_eq!(written.unwrap().step.unwrap().0, StepName::Unknown);
     }
