@@ -197,6 +197,7 @@ fn told_machine(
             uid: Some(known.uid.clone()),
             labels: metadata.labels.clone(),
             annotations: metadata.annotations.clone(),
+            generation: metadata.generation,
             ..ObjectMeta::default()
         },
         spec: known.machine.spec.clone(),

@@ -248,6 +248,21 @@ async fn an_agent_is_told_what_pxed_knows_of_its_node_so_that_it_says_again_what
     agents.stop().await;
 }
 
+#[tokio::test]
+async fn agent_without_a_cluster_knows_the_generation_of_its_machine() {
+    let (agents, _) = standalone().await;
+    let key = KeyPair::generate().unwrap();
+    let (certificate, _) = agents.enrolled(1, &key).await;
+    let agent = Agent { agents: &agents, client: agents.client(Some((&certificate, &key))) };
+    let machines = &agents.rig.machines;
+    let mut machine = (*machines.load().by_name(&"node1".parse().unwrap()).unwrap().machine).clone();
+    machine.metadata.generation = Some(2);
+    machines.store(Snapshot::build(&"default".parse().unwrap(), [machine]));
+    let WatchResponse::Changed { machine, .. } = agent.watch(None).await else { panic!("it is new") };
+    assert_eq!(machine.metadata.generation, Some(2), "its conditions are of this generation");
+    agents.stop().await;
+}
+
 /// A host beside node1, with its key and certificate.
 async fn beside(agents: &Agents) -> reqwest::Client {
     let by_hand = json!({ "provider": "manual" });
