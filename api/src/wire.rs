@@ -117,11 +117,11 @@ pub enum WipeRequest {
     Once(String),
 }
 
-/// Stage of a boot, in order.
+/// Stage of a boot, in order. A stage of a later version comes before all others: nothing is known to be reached by it.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, JsonSchema, Serialize, Deserialize)]
 pub enum Stage {
     /// The first DHCP packet of the boot arrived.
-    Discover,
+    Discover = 1,
     /// An address was offered.
     Offered,
     /// The address was acknowledged.
@@ -141,6 +141,10 @@ pub enum Stage {
     Userspace,
     /// The host has its certificate.
     Enrolled,
+    /// A value of a later version of Bedplate, read by this one. Never written.
+    #[serde(other)]
+    #[schemars(skip)]
+    Unknown = 0,
 }
 
 impl Stage {
@@ -157,6 +161,7 @@ impl Stage {
             Self::RootFs => "rootfs",
             Self::Userspace => "userspace",
             Self::Enrolled => "enrolled",
+            Self::Unknown => "unknown",
         }
     }
 }

@@ -48,7 +48,7 @@ fn applied(slots: &[SlotSeen; 2]) -> Option<Applied> {
         let applied = Applied {
             name: record.version.name.clone(),
             version: record.version.version,
-            slot,
+            slot: Some(slot),
             image_digest: Some(record.image_digest),
             node_uid: Some(node_uid.clone()),
             time: Some(Time(*since)),
@@ -95,7 +95,8 @@ fn paved(
     let on_trial = slots
         .iter()
         .any(|slot| slot.record.as_ref().is_some_and(|record| matches!(record.stage, Stage::Trial { .. })));
-    let runs = !on_trial && applied(slots).is_some_and(|applied| slots[index(applied.slot)].runs);
+    let running = applied(slots).and_then(|applied| applied.slot).filter(|_| !on_trial);
+    let runs = running.is_some_and(|slot| slots[index(slot)].runs);
     let (reason, mut message) = match (trouble, plan) {
         (Some(trouble), _) => (trouble.reason, trouble.message.clone()),
         (None, Plan::Do(step)) => (doing(step), describe(step)),

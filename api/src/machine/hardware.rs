@@ -83,6 +83,10 @@ pub enum FirmwareMode {
     /// UEFI.
     #[serde(rename = "UEFI")]
     Uefi,
+    /// A value of a later version of Bedplate, read by this one. Never written.
+    #[serde(other)]
+    #[schemars(skip)]
+    Unknown,
 }
 
 /// A machine's processors.

@@ -1,14 +1,17 @@
 //! `Machine.status`: what the programs found and did (docs/rules.md, "Who writes what").
 //!
 //! Four writers apply their own fields by server-side apply, so every field is optional. A program reads enumerations that a later version of
-//! another one may extend, so each has a value for those: one that cannot be decoded would end the watch of all Machines.
+//! another one may extend, so each has a value for those: one that cannot be decoded would end the watch of all Machines. A slot of a later version
+//! is skipped.
 //!
 //! Pure: no clock, no file, no socket.
 
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::{Condition, MicroTime, Time};
 use kube::KubeSchema;
 use schemars::JsonSchema;
-use serde::{Deserialize, Serialize};
+use serde::de::Error as _;
+use serde::{Deserialize, Deserializer, Serialize};
+use serde_json::Value;
 
 use super::Hardware;
 use crate::id::{BootId, Digest, MachineName};
@@ -80,7 +83,7 @@ pub struct MachineStatus {
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub applied: Option<Applied>,
     /// The slots on the host, by the agent. At most 2.
-    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    #[serde(default, deserialize_with = "known_slots", skip_serializing_if = "Vec::is_empty")]
     #[schemars(length(max = 2))]
     #[x_kube(merge_strategy = ListMerge::Map(vec!["name".into()]))]
     pub slots: Vec<Slot>,
@@ -380,7 +383,8 @@ pub struct Applied {
     #[schemars(range(min = 1))]
     pub version: i64,
     /// The slot that runs it.
-    pub slot: SlotName,
+    #[serde(default, deserialize_with = "known_slot", skip_serializing_if = "Option::is_none")]
+    pub slot: Option<SlotName>,
     /// The node image.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub image_digest: Option<Digest>,
@@ -400,6 +404,20 @@ pub struct Applied {
 pub enum SlotName {
     A,
     B,
+}
+
+/// Reads the name of a slot; `None` if this version does not know it.
+fn known_slot<'de, D: Deserializer<'de>>(deserializer: D) -> Result<Option<SlotName>, D::Error> {
+    let name = Option::<Value>::deserialize(deserializer)?;
+    Ok(name.and_then(|name| SlotName::deserialize(name).ok()))
+}
+
+/// Reads the slots whose names this version knows.
+fn known_slots<'de, D: Deserializer<'de>>(deserializer: D) -> Result<Vec<Slot>, D::Error> {
+    let slots = Vec::<Value>::deserialize(deserializer)?;
+    let is_known = |slot: &Value| slot.get("name").is_none_or(|name| SlotName::deserialize(name).is_ok());
+    let known = slots.into_iter().filter(is_known).map(serde_json::from_value);
+    known.collect::<Result<_, _>>().map_err(D::Error::custom)
 }
 
 /// What is in a slot.

@@ -112,8 +112,8 @@ fn summary(machine: &Machine, status: &MachineStatus, look: Look) -> String {
 /// `v3 in slot a, 5m ago`
 pub(super) fn applied(applied: &Applied, look: Look) -> String {
     let since = applied.time.as_ref().map(|time| format!(", {} ago", age(time.0, look)));
-    let slot = format!("{:?}", applied.slot).to_lowercase();
-    format!("v{} in slot {slot}{}", applied.version, since.unwrap_or_default())
+    let slot = applied.slot.map(|slot| format!(" in slot {slot:?}").to_lowercase());
+    format!("v{}{}{}", applied.version, slot.unwrap_or_default(), since.unwrap_or_default())
 }
 
 fn hardware(hardware: &Hardware) -> String {

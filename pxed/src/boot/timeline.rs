@@ -252,7 +252,7 @@ impl Timeline {
                 second(self.progress),
                 next.label()
             ),
-            (None, None) => format!("enrolled at {}", second(self.progress)),
+            (None, None) => format!("{} at {}", self.stage.label(), second(self.progress)),
         };
         if let Some(Hold { message: held, .. }) = &self.held {
             match self.stopped(now) {
@@ -282,7 +282,7 @@ pub const fn next(stage: Stage) -> Option<Stage> {
         Stage::Initrd => Stage::RootFs,
         Stage::RootFs => Stage::Userspace,
         Stage::Userspace => Stage::Enrolled,
-        Stage::Enrolled => return None,
+        Stage::Enrolled | Stage::Unknown => return None,
     })
 }
 
@@ -306,9 +306,10 @@ const fn awaited(stage: Stage) -> &'static str {
 const fn patience_seconds(stage: Stage) -> i64 {
     match stage {
         Stage::Discover | Stage::Offered | Stage::Acknowledged | Stage::Loader => 60,
+        Stage::Unknown => "a stage of a later version",
         Stage::Script | Stage::Kernel => 120,
         Stage::Initrd | Stage::RootFs => 300,
-        Stage::Userspace | Stage::Enrolled => 180,
+        Stage::Userspace | Stage::Enrolled | Stage::Unknown => 180,
     }
 }
 

@@ -13,9 +13,10 @@ pub fn boot_mode(spec: &MachineSpec, status: &MachineStatus) -> Option<BootMode>
         FirmwareKind::Uefi => Some(BootMode::Uefi),
         FirmwareKind::Auto => {
             let firmware = status.hardware.as_ref().and_then(|hardware| hardware.firmware.as_ref());
-            firmware.and_then(|firmware| firmware.mode).map(|mode| match mode {
-                FirmwareMode::Bios => BootMode::Legacy,
-                FirmwareMode::Uefi => BootMode::Uefi,
+            firmware.and_then(|firmware| firmware.mode).and_then(|mode| match mode {
+                FirmwareMode::Bios => Some(BootMode::Legacy),
+                FirmwareMode::Uefi => Some(BootMode::Uefi),
+                FirmwareMode::Unknown => None,
             })
         }
     }
