@@ -5,22 +5,20 @@
 
 mod agents;
 pub(crate) mod plan;
+mod tidy;
 
 use std::collections::HashSet;
 use std::sync::{Arc, MutexGuard};
-use std::time::Duration;
 
 use async_trait::async_trait;
 use bedplate_api::id::MachineName;
 use bedplate_api::machine::Machine;
 use bedplate_api::operation::{MachineOperation, MachineOperationStatus, OperationState};
 use bedplate_api::selector::MachineSelector;
-use bedplate_process::liveness::Pulse;
 use bedplate_process::lock::Lock;
 use bedplate_rules::selection::matches;
 use jiff::Timestamp;
 use tokio::sync::{Notify, mpsc, watch};
-use tokio_util::sync::CancellationToken;
 
 use super::operations::plan::{Memory, Plan, Record, is_known, unknown_name};
 use crate::machines::source::SourcedOperation;
@@ -34,8 +32,6 @@ use crate::power::{
 use crate::status::StatusRegistry;
 use crate::store::{Change, Entry, Store, StoreError, Table};
 
-/// Between two looks at what is to be forgotten, or was not kept.
-const TIDY: Duration = Duration::from_secs(10);
 /// Updates that wait; who makes them waits too when there are more.
 const UPDATES: usize = 64;
 /// Names that are tried for a `generateName`.
@@ -108,45 +104,6 @@ impl LocalOperations {
     /// Returns true if a damaged store was moved aside at some time.
     pub fn was_lost(&self) -> bool {
         self.lock().lost
-    }
-
-    /// Tells what is known, then forgets what is over, until `shutdown`.
-    pub async fn run(self, pulse: Pulse, shutdown: CancellationToken) {
-        tokio::select! {
-            () = shutdown.cancelled() => {}
-            never = pulse.beating() => match never {},
-            () = self.tidy() => {}
-        }
-    }
-
-    async fn tidy(&self) {
-        let mut generation = self.inner.store.generation();
-        let known = {
-            let state = self.lock();
-            let there = |record: &&Record| !state.memory.gone.contains_key(record.name());
-            state.memory.records.values().filter(there).filter_map(Record::to_carry_out).collect()
-        };
-        self.tell(OperationUpdate::Set(known)).await;
-        let begun = tokio::time::Instant::now();
-        loop {
-            tokio::select! {
-                () = tokio::time::sleep(TIDY) => {}
-                () = self.inner.went_on.notified() => {}
-                Ok(()) = generation.changed() => self.write_again().await,
-            }
-            if self.lock().due {
-                self.settle().await;
-            }
-            // An agent that ended one while pxed was away says so first.
-            if begun.elapsed() >= agents::GRACE {
-                self.give_up(Timestamp::now()).await;
-            }
-            self.fan_out().await;
-            let expired = self.lock().expired(Timestamp::now());
-            if !expired.is_empty() {
-                self.forget(expired).await;
-            }
-        }
     }
 
     /// Follows the set of manifests; gives what is wrong with it. `whole`: none is missing, so that what is not in it is gone.
@@ -497,19 +454,22 @@ impl OperationDesk for LocalOperations {
 
 #[cfg(test)]
 mod tests {
+    use bedplate_process::liveness::Pulse;
+    use tokio_util::sync::CancellationToken;
+
     use super::*;
     use crate::machines::Snapshot;
     use crate::machines::tests::machine;
     use crate::standalone::operations::plan::tests::{manifest, object};
 
-    struct Rig {
+    pub(super) struct Rig {
         _directory: tempfile::TempDir,
         store: Store,
         machines: Machines,
     }
 
     impl Rig {
-        fn new() -> Self {
+        pub(super) fn new() -> Self {
             let directory = tempfile::tempdir().unwrap();
             let store = Store::open(&directory.path().join("pxed.redb")).unwrap();
             let machines = Machines::default();
@@ -518,7 +478,7 @@ mod tests {
             Self { _directory: directory, store, machines }
         }
 
-        fn open(&self, lost: bool) -> (LocalOperations, mpsc::Receiver<OperationUpdate>) {
+        pub(super) fn open(&self, lost: bool) -> (LocalOperations, mpsc::Receiver<OperationUpdate>) {
             let (statuses, _) = StatusRegistry::new(self.machines.clone(), &self.store, true).unwrap();
             LocalOperations::open(self.store.clone(), self.machines.clone(), statuses, lost).unwrap()
         }
