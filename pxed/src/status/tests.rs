@@ -4,7 +4,9 @@ use std::time::Duration;
 
 use bedplate_api::machine::{Phase, condition_type};
 use bedplate_api::reason::event::PxedEvent;
-use bedplate_api::reason::machine::{BootedReason, EnrolledReason, PavedReason};
+use bedplate_api::reason::machine::{
+    BootedReason, ConfigurationPendingReason, EnrolledReason, NodeReadyReason, PavedReason,
+};
 use bedplate_api::wire::Stage;
 
 use tokio_util::sync::CancellationToken;
@@ -287,6 +289,39 @@ fn display_names_the_first_condition_that_is_not_met() {
     known.spec.paused = true;
     display::derive(&known, &mut status, at(5));
     assert_eq!(status.phase, Some(Phase::Paused));
+}
+
+#[test]
+fn machine_with_a_blocked_selection_is_degraded_without_a_cluster() {
+    let known = machine("a", &[A]);
+    for (reason, phase) in [
+        (ConfigurationPendingReason::Selected, Phase::Ready),
+        (ConfigurationPendingReason::ControlPlaneProtected, Phase::Ready),
+        (ConfigurationPendingReason::ConfigurationNotFound, Phase::Degraded),
+        (ConfigurationPendingReason::VersionNotFound, Phase::Degraded),
+        (ConfigurationPendingReason::ImageUnresolved, Phase::Degraded),
+    ] {
+        let mut status: MachineStatus = serde_json::from_value(serde_json::json!({
+            "nodeRef": { "name": "a", "uid": "n1" },
+            "selected": { "name": "w", "version": 1, "source": "Reference" },
+            "applied": { "name": "w", "version": 1, "slot": "a" },
+        }))
+        .unwrap();
+        set_condition(&mut status, true, EnrolledReason::Enrolled, "", None, at(1));
+        set_condition(&mut status, true, PavedReason::Applied, "", None, at(1));
+        set_condition(&mut status, true, NodeReadyReason::NodeReady, "", None, at(1));
+        set_condition(&mut status, false, reason, "w-v1 stays: why", None, at(1));
+        display::derive(&known, &mut status, at(2));
+        let ready = condition(&status, condition_type::READY).unwrap();
+        assert_eq!(
+            (status.phase, ready.status == "True"),
+            (Some(phase), phase == Phase::Ready),
+            "{reason:?}"
+        );
+        if phase == Phase::Degraded {
+            assert_eq!((ready.reason.as_str(), ready.message.as_str()), (reason.as_str(), "w-v1 stays: why"));
+        }
+    }
 }
 
 /// A sink that writes when it gets permits.
