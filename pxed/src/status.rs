@@ -169,6 +169,14 @@ impl StatusRegistry {
         self.inner.derive_display || self.inner.tenure.get().is_some_and(Tenure::leads)
     }
 
+    /// Does work while power is this pxed's to write. `None`: it is not, or not any more, and the rest was dropped.
+    pub(crate) async fn while_it_writes_power<F: Future>(&self, work: F) -> Option<F::Output> {
+        if self.inner.derive_display {
+            return Some(work.await);
+        }
+        self.inner.tenure.get()?.during(work).await
+    }
+
     /// Takes up what the object of a Machine says of its power, which another pxed led before. Without a cluster there is
     /// no other.
     pub fn adopt_power(&self, name: &MachineName) {

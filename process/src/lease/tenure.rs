@@ -48,15 +48,20 @@ impl Tenure {
         }
     }
 
-    /// Does something while it leads, asked anew before every part of it: a process that was stopped for a while finds both
-    /// an answer and its end, in whatever order. `None`: it does not lead any more, and the rest is not done.
+    /// Does work while this program leads. The tenure is checked before each part of the work: a process that was stopped for a while finds both an
+    /// answer and the end of its tenure. `None`: the tenure has ended, and the rest was dropped at that time, also if it waited for an answer.
     pub async fn during<F: Future>(&self, work: F) -> Option<F::Output> {
+        let mut lost = self.clone();
         let mut work = std::pin::pin!(work);
-        std::future::poll_fn(|context| match self.leads() {
+        let parts = std::future::poll_fn(|context| match self.leads() {
             true => work.as_mut().poll(context).map(Some),
             false => Poll::Ready(None),
-        })
-        .await
+        });
+        tokio::select! {
+            biased;
+            () = lost.lost() => None,
+            done = parts => done,
+        }
     }
 }
 
@@ -82,14 +87,7 @@ mod tests {
             while Instant::now() < end {}
             if parts.get() < 2 { Poll::Pending } else { Poll::Ready(()) }
         });
-        let mut lost = tenure.clone();
-        let mut whole = Box::pin(async {
-            tokio::select! {
-                biased;
-                () = lost.lost() => None,
-                done = tenure.during(work) => done,
-            }
-        });
+        let mut whole = Box::pin(tenure.during(work));
         assert_eq!(futures::poll!(&mut whole), Poll::Pending);
         assert_eq!((futures::poll!(&mut whole), parts.get()), (Poll::Ready(None), 1));
     }
@@ -105,5 +103,20 @@ mod tests {
         tenure.lost().await;
         assert!(!tenure.leads());
         assert_eq!(now.elapsed(), Duration::from_secs(10));
+    }
+    #[tokio::test(start_paused = true)]
+    async fn work_that_waits_is_dropped_when_the_tenure_ends() {
+        let (sender, receiver) = watch::channel(Some(Instant::now() + Duration::from_secs(10)));
+        let tenure = Tenure::new(receiver);
+        let begun = Instant::now();
+        assert_eq!(tenure.during(std::future::pending::<()>()).await, None);
+        assert_eq!(begun.elapsed(), Duration::from_secs(10), "not renewed");
+        sender.send_replace(Some(Instant::now() + Duration::from_secs(10)));
+        let released = async {
+            tokio::time::sleep(Duration::from_secs(1)).await;
+            sender.send_replace(None);
+        };
+        let (done, ()) = tokio::join!(tenure.during(std::future::pending::<()>()), released);
+        assert_eq!((done, begun.elapsed()), (None, Duration::from_secs(11)));
     }
 }

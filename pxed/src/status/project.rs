@@ -14,8 +14,8 @@ pub enum Part {
 }
 
 impl Part {
-    /// Both.
-    pub const ALL: [Self; 2] = [Self::Boot, Self::Power];
+    /// Both, in the order in which they are written. Power comes first: it may only be written before the end of the tenure.
+    pub const ALL: [Self; 2] = [Self::Power, Self::Boot];
 
     /// Who its writer is to server-side apply (docs/rules.md, "Who writes what").
     pub const fn field_manager(self) -> &'static str {
@@ -193,7 +193,7 @@ mod tests {
         assert_eq!(names(&power["hardware"]), ["bmc"]);
         assert_ne!(Part::Boot.field_manager(), Part::Power.field_manager());
         let both: Vec<_> = Part::ALL.into_iter().flat_map(Part::conditions).collect();
-        assert_eq!(both, ["Booted", "Enrolled", "BMCReachable", "PoweredOn"]);
+        assert_eq!(both, ["BMCReachable", "PoweredOn", "Booted", "Enrolled"]);
     }
 
     #[test]

@@ -363,6 +363,71 @@ async fn idle_waits_until_the_sink_has_every_change() {
     statuses.idle().await;
 }
 
+/// A sink that records which parts it begins to write, and writes when it gets permits.
+#[derive(Default)]
+struct Recorder {
+    permits: Lock<Option<Arc<tokio::sync::Semaphore>>>,
+    begun: Lock<Vec<Part>>,
+    written: Lock<Vec<Part>>,
+}
+
+#[async_trait::async_trait]
+impl StatusSink for Recorder {
+    async fn write(&self, _: &MachineName, _: &Kept, part: Part) -> super::write::WriteOutcome {
+        self.begun.lock().push(part);
+        let permits = self.permits.lock().clone();
+        if let Some(permits) = permits {
+            permits.acquire().await.unwrap().forget();
+        }
+        self.written.lock().push(part);
+        super::write::WriteOutcome::Written
+    }
+}
+
+#[tokio::test]
+async fn a3_power_is_not_written_after_the_tenure_has_ended() {
+    let rig = rig(false);
+    rig.know(vec![machine("a", &[A])]);
+    let end = tokio::time::Instant::now() + Duration::from_secs(3600);
+    let (tell, tenure) = tokio::sync::watch::channel(Some(end));
+    rig.registry.lead_with(Tenure::new(tenure));
+    let permits = Arc::new(tokio::sync::Semaphore::new(0));
+    let sink = Arc::new(Recorder { permits: Lock::new(Some(permits.clone())), ..Recorder::default() });
+    let (writer, statuses) =
+        Writer::new(rig.registry.clone(), rig.store.clone(), sink.clone(), Arc::default());
+    let shutdown = CancellationToken::new();
+    let task = tokio::spawn(writer.run(bedplate_process::liveness::Pulse::unwatched(), shutdown.clone()));
+    rig.registry.update(&name("a"), |status| {
+        status.power = serde_json::from_value(serde_json::json!({ "state": "On" })).unwrap();
+        boot_mut(status).attempts = Some(1);
+    });
+    until(|| *sink.begun.lock() == [Part::Power]).await;
+    tell.send_replace(None);
+    // Immediately, not after the deadline of the write.
+    let next = until(|| *sink.begun.lock() == [Part::Power, Part::Boot]);
+    tokio::time::timeout(Duration::from_secs(5), next).await.expect("the write of power is dropped");
+    permits.add_permits(2);
+    statuses.idle().await;
+    assert_eq!(*sink.written.lock(), [Part::Boot], "another pxed may lead by now");
+    shutdown.cancel();
+    task.await.unwrap();
+}
+
+#[tokio::test]
+async fn event_has_the_action_of_its_reason() {
+    let mut rig = rig(false);
+    for (reason, action) in [
+        (PxedEvent::BootStalled, "Boot"),
+        (PxedEvent::KeyChanged, "Enroll"),
+        (PxedEvent::PowerChanged, "SwitchPower"),
+        (PxedEvent::BmcUnreachable, "AskBMC"),
+        (PxedEvent::OperationFailed, "Operate"),
+    ] {
+        rig.registry.event(&name("a"), reason, "note");
+        assert_eq!(rig.events.try_next().unwrap().action, action);
+    }
+}
+
 #[test]
 fn every_answer_of_the_api_server_has_its_meaning() {
     use super::write::WriteOutcome;

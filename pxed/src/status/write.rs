@@ -208,6 +208,7 @@ impl Writer {
                 name,
                 kept,
                 parts,
+                registry: self.registry.clone(),
                 store: self.store.clone(),
                 sink: self.sink.clone(),
                 counters: self.counters.clone(),
@@ -238,6 +239,7 @@ struct Write {
     kept: Kept,
     /// The parts that the sink does not have yet.
     parts: Parts,
+    registry: StatusRegistry,
     store: Store,
     sink: Arc<dyn StatusSink>,
     counters: Arc<WriteCounters>,
@@ -285,8 +287,14 @@ impl Write {
     }
 
     async fn send_part(&self, part: Part) -> Outcome {
-        let write = self.sink.write(&self.name, &self.kept, part);
-        match tokio::time::timeout(DEADLINE, write).await {
+        let write = tokio::time::timeout(DEADLINE, self.sink.write(&self.name, &self.kept, part));
+        let written = match part {
+            Part::Boot => Some(write.await),
+            Part::Power => self.registry.while_it_writes_power(write).await,
+        };
+        // Another pxed leads: power is not this one's to write, now or later.
+        let Some(written) = written else { return Outcome::Settled };
+        match written {
             Ok(WriteOutcome::Written) => Outcome::Settled,
             Ok(WriteOutcome::Gone) => {
                 tracing::debug!(machine = %self.name, "status not written: the machine is gone");
