@@ -177,6 +177,12 @@ impl StatusRegistry {
         self.inner.tenure.get()?.during(work).await
     }
 
+    /// Removes the reports about a BMC that a Machine no longer has.
+    pub fn forget_bmc(&self, known: &KnownMachine) {
+        self.lock().observed.remove(&known.name);
+        self.update(&known.name, |status| project::forget_bmc(&known.machine, status));
+    }
+
     /// Takes up what the object of a Machine says of its power, which another pxed led before. Without a cluster there is
     /// no other.
     pub fn adopt_power(&self, name: &MachineName) {

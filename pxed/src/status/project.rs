@@ -1,6 +1,8 @@
 //! Pure: the fields of a Machine's status that are pxed's to write (docs/rules.md, "Who writes what").
 
-use bedplate_api::machine::{Hardware, Machine, MachineStatus, PROVIDER_PXE, condition_type};
+use bedplate_api::machine::{
+    Hardware, Machine, MachineStatus, PROVIDER_PXE, PowerState, PowerStatus, condition_type,
+};
 use kube::Resource;
 use serde_json::{Value, json};
 
@@ -121,7 +123,7 @@ pub fn owned(machine: &Machine, status: &MachineStatus) -> MachineStatus {
         own.boot = None;
         own.conditions.retain(|c| c.type_ != condition_type::BOOTED);
     }
-    if drives(machine) { own } else { Part::Boot.of(&own) }
+    if drives(machine, status) { own } else { Part::Boot.of(&own) }
 }
 
 /// Puts pxed's fields of this Machine into `status`; its power only if `power`.
@@ -134,18 +136,36 @@ pub fn put_owned(machine: &Machine, status: &mut MachineStatus, own: &MachineSta
             .conditions
             .extend(own.conditions.iter().filter(|c| c.type_ == condition_type::ENROLLED).cloned());
     }
-    if power && drives(machine) {
+    if power && drives(machine, status) {
         Part::Power.put(status, own);
     }
 }
 
-/// Returns true if pxed writes the power of this Machine.
-fn drives(machine: &Machine) -> bool {
-    machine.spec.provider == PROVIDER_PXE || machine.spec.bmc.is_some()
+/// Returns true if pxed writes the power of this Machine. `status`: that of the object. pxed also removes its reports about a BMC that was removed:
+/// only pxed writes `BMCReachable`.
+fn drives(machine: &Machine, status: &MachineStatus) -> bool {
+    let reports = || status.conditions.iter().any(|c| c.type_ == condition_type::BMC_REACHABLE);
+    machine.spec.provider == PROVIDER_PXE || machine.spec.bmc.is_some() || reports()
 }
 
-/// What is sent to the API server: a part of pxed's fields of this very Machine (a later one of the same name has another
-/// uid, and the server refuses).
+/// Removes the reports about a BMC that the Machine no longer has. Of a machine that pxed powers on by itself, the last action and the used token stay:
+/// they count if it has a BMC again (O7, H2).
+pub fn forget_bmc(machine: &Machine, status: &mut MachineStatus) {
+    let power = status.power.take().filter(|_| machine.spec.provider == PROVIDER_PXE);
+    Part::Power.put(status, &MachineStatus::default());
+    status.hardware.take_if(|hardware| *hardware == Hardware::default());
+    let power = power.filter(|power| power.last_action.is_some() || power.takeover_token.is_some());
+    status.power = power.map(|power| PowerStatus {
+        state: PowerState::Unknown,
+        observed_time: None,
+        attempts: None,
+        next_attempt_time: None,
+        ..power
+    });
+}
+
+/// Returns the body for the API server: a part of pxed's fields of this very Machine. The server rejects it for a later Machine of the same name, which has
+/// another UID.
 ///
 /// # Errors
 /// The status cannot be written as JSON.
@@ -212,13 +232,23 @@ mod tests {
             types.sort();
             types.join(" ")
         };
-        for (provider, has_bmc, boot, power, conditions) in [
-            ("pxe", false, true, true, "BMCReachable Booted Enrolled PoweredOn"),
-            ("azure", false, false, false, "Enrolled"),
-            ("azure", true, false, true, "BMCReachable Enrolled PoweredOn"),
-            ("manual", true, false, true, "BMCReachable Enrolled PoweredOn"),
+        // A provider writes `PoweredOn` of a Machine without a BMC, and never `BMCReachable`.
+        let without = |status: &mut MachineStatus| status.conditions.retain(|c| c.type_ != "BMCReachable");
+        for (provider, has_bmc, reports, boot, power, conditions) in [
+            ("pxe", false, false, true, true, "Booted Enrolled PoweredOn"),
+            ("azure", false, false, false, false, "Enrolled"),
+            ("azure", false, true, false, true, "BMCReachable Enrolled PoweredOn"),
+            ("azure", true, true, false, true, "BMCReachable Enrolled PoweredOn"),
+            ("manual", true, true, false, true, "BMCReachable Enrolled PoweredOn"),
         ] {
             let machine = machine(provider, has_bmc);
+            let status = || {
+                let mut status = status();
+                if !reports {
+                    without(&mut status);
+                }
+                status
+            };
             let own = owned(&machine, &status());
             assert_eq!((own.boot.is_some(), own.power.is_some()), (boot, power), "{provider} {has_bmc}");
             assert_eq!(types(&own), conditions, "{provider} {has_bmc}");
@@ -240,5 +270,29 @@ mod tests {
         Part::Power.put(&mut cleared, &MachineStatus::default());
         assert_eq!(Parts::changed(&cleared, &status()), Parts { boot: false, power: true });
         assert_eq!(cleared.hardware.unwrap().vendor.as_deref(), Some("V"));
+    }
+
+    #[test]
+    fn reports_about_a_removed_bmc_are_removed_and_the_last_action_stays() {
+        let action = json!({ "action": "PowerOff", "time": "2026-01-01T00:00:00Z" });
+        let power = json!({ "state": "Off", "attempts": 1, "observedTime": "2026-01-01T00:00:00Z",
+            "nextAttemptTime": "2026-01-01T00:00:00Z", "lastAction": action, "takeoverToken": "t" });
+        let machine = |provider: &str| -> Machine {
+            serde_json::from_value(json!({ "apiVersion": "bedplate.dev/v1alpha1", "kind": "Machine",
+                "metadata": { "name": "a" }, "spec": { "provider": provider } }))
+            .unwrap()
+        };
+        let forgotten = |provider: &str, power: &Value| {
+            let mut status = status();
+            status.power = serde_json::from_value(power.clone()).unwrap();
+            forget_bmc(&machine(provider), &mut status);
+            assert_eq!(status.hardware.as_ref().unwrap().vendor.as_deref(), Some("V"), "the agent's");
+            assert!(status.conditions.iter().all(|c| !Part::Power.conditions().contains(&c.type_.as_str())));
+            serde_json::to_value(Part::Power.of(&status)).unwrap()
+        };
+        let kept = json!({ "state": "Unknown", "lastAction": action, "takeoverToken": "t" });
+        assert_eq!(forgotten("pxe", &power), json!({ "power": kept }));
+        assert_eq!(forgotten("pxe", &json!({ "state": "On" })), json!({}), "nothing to remember");
+        assert_eq!(forgotten("azure", &power), json!({}), "power is the provider's now");
     }
 }

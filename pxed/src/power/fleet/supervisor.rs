@@ -310,6 +310,10 @@ impl Supervisor {
             if let Some(handle) = self.handles.remove(name) {
                 handle.stop.cancel();
             }
+            // Again when the worker has ended: it may be in the middle of a report.
+            if let Some(known) = self.snapshot.by_name(name) {
+                self.shared.registry.forget_bmc(known);
+            }
             return;
         };
         match self.handles.get(name) {
@@ -362,6 +366,8 @@ impl Supervisor {
         if self.handles.get(&name).is_some_and(|handle| handle.wanted.is_closed()) {
             self.handles.remove(&name);
             self.departing.departed(&name);
+        }
+        if !self.handles.contains_key(&name) {
             self.assign(&name);
         }
     }

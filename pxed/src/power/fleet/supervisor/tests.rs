@@ -87,6 +87,54 @@ async fn two_machines_that_claim_one_bmc_are_not_driven_until_one_lets_go() {
     pxed.stop.cancel();
 }
 
+fn has_reports(world: &World) -> bool {
+    let status = world.status("node1");
+    let has_bmc = status.hardware.is_some_and(|hardware| hardware.bmc.is_some());
+    has_bmc || ["BMCReachable", "PoweredOn"].iter().any(|type_| !world.reason("node1", type_).is_empty())
+}
+
+#[tokio::test(start_paused = true)]
+async fn bmc_that_was_removed_leaves_no_report_also_after_a_restart() {
+    for provider in ["pxe", "manual"] {
+        let world = World::new([machine("node1", "bmc1", json!({ "provider": provider }))], PowerState::Off);
+        let first = world.start("a");
+        assert!(world.until(5, |world| world.reason("node1", "BMCReachable") == "Reachable").await);
+        assert!(world.until(5, |world| !world.reason("node1", "PoweredOn").is_empty()).await);
+        world.change("node1", |machine| machine.spec.bmc = None);
+        assert!(world.until(5, |world| !has_reports(world)).await, "{provider}: {:?}", world.status("node1"));
+        assert_eq!(world.status("node1").power.is_some(), provider == "pxe", "it was switched on");
+        tokio::time::sleep(Duration::from_secs(600)).await;
+        assert!(!has_reports(&world), "{provider}: {:?}", world.status("node1"));
+        first.task.abort();
+        // The next leader finds what the object had before.
+        world.registry.update(&"node1".parse().unwrap(), |status| {
+            status.power = serde_json::from_value(json!({ "state": "Off" })).unwrap();
+            let reason = bedplate_api::reason::machine::PoweredOnReason::PoweredOff;
+            crate::status::set_condition(status, false, reason, "off", None, Timestamp::now());
+        });
+        let second = world.start("b");
+        assert!(world.until(5, |world| !has_reports(world)).await, "{provider}: {:?}", world.status("node1"));
+        assert_eq!(world.status("node1").power, None, "{provider}");
+        second.stop.cancel();
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn o7_power_off_counts_when_a_removed_bmc_comes_back() {
+    let world = one(PowerState::On);
+    let pxed = world.start("a");
+    world.operate("off", "node1", "powerOff", json!({ "force": "true" }));
+    assert!(world.until(60, |world| world.ended("off").is_some()).await);
+    let mut bmc = None;
+    world.change("node1", |machine| bmc = machine.spec.bmc.take());
+    assert!(world.until(5, |world| !has_reports(world)).await);
+    world.change("node1", |machine| machine.spec.bmc = bmc);
+    tokio::time::sleep(Duration::from_secs(1200)).await;
+    assert_eq!(asked(&world, "bmc1"), ["forced power off"]);
+    assert_eq!(world.reason("node1", "PoweredOn"), "PoweredOffByOperation");
+    pxed.stop.cancel();
+}
+
 /// The attack: a user may create Machines, and names the Secret of another rack with an address of their own.
 #[tokio::test(start_paused = true)]
 async fn credentials_are_not_sent_to_an_address_that_their_secret_does_not_list() {
