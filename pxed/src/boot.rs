@@ -383,13 +383,7 @@ impl Boots {
         for (machine, timeline) in self.inner.table.unproven(now, UNPROVEN_TIME) {
             self.inner.tell.unproven(&machine, &timeline, now);
         }
-        for owner in self.inner.table.stopped(now) {
-            if let (Some(machine), Some(timeline)) = (owner.machine(), self.timeline(&owner)) {
-                let boot = timeline.id.public_id();
-                tracing::warn!(%machine, %boot, waiting = timeline.describe(now), "a boot has stopped");
-            }
-            self.touch(&owner);
-        }
+        self.inner.table.stopped(now).iter().for_each(|owner| self.touch(owner));
     }
 
     /// Writes, tells and sweeps until `shutdown`, then writes once more.

@@ -2,12 +2,13 @@
 //!
 //! [`StatusRegistry::update`] changes memory and returns at once, so that it may be called on the packet path; `write`
 //! brings changes to the store and to the API server, coalesced (first change at once, then at most one write a second
-//! for each Machine). `conditions`, `display` and `project` are pure. Only pxed's own fields reach the API (docs/rules.md,
-//! "Who writes what").
+//! for each Machine). `conditions`, `display`, `project` and `site_boot` are pure. Only pxed's own fields reach the API (docs/rules.md,
+//! "Who writes what"). Power is the site's leader's to write; the boot is shared by the rule of [`site_boot`].
 
 pub mod display;
 pub mod project;
 pub mod queue;
+pub mod site_boot;
 pub mod write;
 
 pub mod conditions;
@@ -36,6 +37,7 @@ use tokio::sync::Notify;
 
 pub use self::conditions::{ConditionState, set_condition};
 use self::project::{Part, Parts};
+use self::site_boot::{Base, TakenOver};
 pub use self::write::{StatusSink, Writer};
 use crate::machines::{KnownMachine, Machines, Problem, Snapshot};
 use crate::store::{Store, StoreError, Table};
@@ -50,6 +52,22 @@ pub struct Kept {
     pub uid: String,
     /// Its status.
     pub status: MachineStatus,
+    /// In a cluster: the boot's part of the object, as this pxed last wrote it or took it over.
+    #[serde(default)]
+    pub base: Base,
+    /// In a cluster: the boot of another pxed that was taken over last.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub taken_over: Option<TakenOver>,
+}
+
+impl Kept {
+    /// Makes this the status of the Machine with this UID. A Machine that was re-created under its old name has no past.
+    fn is_of(&mut self, uid: &str) {
+        if !self.uid.is_empty() && self.uid != uid {
+            *self = Self::default();
+        }
+        uid.clone_into(&mut self.uid);
+    }
 }
 
 #[derive(Debug, Default)]
@@ -97,8 +115,11 @@ impl StatusRegistry {
         let mut state = State::default();
         for (key, value) in store.scan(Table::Status)? {
             let name = std::str::from_utf8(&key).ok().and_then(|name| name.parse::<MachineName>().ok());
-            match (name, serde_json::from_slice(&value)) {
-                (Some(name), Ok(kept)) => drop(state.kept.insert(name, kept)),
+            match (name, serde_json::from_slice::<Kept>(&value)) {
+                (Some(name), Ok(kept)) => {
+                    let base = kept.base.clone().stored_with(&kept.status);
+                    state.kept.insert(name, Kept { base, ..kept });
+                }
                 _ => {
                     let name = String::from_utf8_lossy(&key);
                     tracing::warn!(machine = %name, "a kept status cannot be read and is left out");
@@ -128,11 +149,7 @@ impl StatusRegistry {
         let kept = state.kept.entry(name.clone()).or_default();
         let before = kept.clone();
         if let Some(machine) = &machine {
-            // A Machine that was made anew under its old name has no past.
-            if !kept.uid.is_empty() && kept.uid != machine.uid {
-                kept.status = MachineStatus::default();
-            }
-            kept.uid.clone_from(&machine.uid);
+            kept.is_of(&machine.uid);
         }
         change(&mut kept.status);
         if let Some(known) = machine.filter(|_| self.inner.derive_display) {
@@ -194,10 +211,7 @@ impl StatusRegistry {
         let there = there.map(|status| project::owned(&machine.machine, status)).unwrap_or_default();
         let mut state = self.lock();
         let kept = state.kept.entry(name.clone()).or_default();
-        if !kept.uid.is_empty() && kept.uid != machine.uid {
-            kept.status = MachineStatus::default();
-        }
-        kept.uid.clone_from(&machine.uid);
+        kept.is_of(&machine.uid);
         Part::Power.put(&mut kept.status, &there);
         // For the store: the object says so already.
         state.changed.push((name.clone(), Parts::default()));
@@ -294,6 +308,7 @@ impl StatusRegistry {
         self.forget_gone(snapshot);
         for known in snapshot.changed_since(before) {
             self.adopt(known);
+            self.compare_boot(known);
             self.report_contested(snapshot, known);
         }
     }
@@ -337,12 +352,78 @@ impl StatusRegistry {
 
     /// Without a status of our own, what pxed wrote earlier into the object is taken up again (a lost store).
     fn adopt(&self, known: &KnownMachine) {
-        if self.lock().kept.contains_key(&known.name) {
-            return;
-        }
         let status = known.machine.status.as_ref();
         let status = status.map(|status| project::owned(&known.machine, status)).unwrap_or_default();
-        self.update(&known.name, |current| *current = status);
+        if self.inner.derive_display {
+            if self.get(&known.name).is_none() {
+                self.update(&known.name, |current| *current = status);
+            }
+            return;
+        }
+        let mut state = self.lock();
+        if state.kept.contains_key(&known.name) {
+            return;
+        }
+        let (base, taken_over) = (Base::of(&status), TakenOver::of(&status, Timestamp::now()));
+        let kept = Kept { uid: known.uid.clone(), status, base, taken_over };
+        state.kept.insert(known.name.clone(), kept);
+        // For the store: the object says so already.
+        state.changed.push((known.name.clone(), Parts::default()));
+        drop(state);
+        self.inner.wake.notify_one();
+    }
+
+    /// Has the writer compare the boot with the object, if the object may have that of another pxed. An object from the watch can be older than
+    /// the last write: the writer reads it again.
+    fn compare_boot(&self, known: &KnownMachine) {
+        if self.inner.derive_display {
+            return;
+        }
+        let there = known.machine.status.as_ref();
+        let there = there.map(|status| project::owned(&known.machine, status)).unwrap_or_default();
+        let mut state = self.lock();
+        if state.kept.get(&known.name).is_some_and(|kept| !kept.base.is_in(&there)) {
+            state.changed.push((known.name.clone(), Parts { boot: true, power: false }));
+            drop(state);
+            self.inner.wake.notify_one();
+        }
+    }
+
+    /// Records that the object has this part of the boot, by a write of this pxed.
+    pub(crate) fn wrote_boot(&self, name: &MachineName, uid: &str, there: &MachineStatus) {
+        if let Some(kept) = self.lock().kept.get_mut(name).filter(|kept| kept.uid == uid) {
+            kept.base = Base::of(there);
+        }
+    }
+
+    /// Takes over the boot of another pxed from the object. Not if this pxed's own has changed since `sent`: that change is still to be written, and
+    /// compared again.
+    pub(crate) fn take_over_boot(
+        &self,
+        name: &MachineName,
+        sent: &Kept,
+        there: &MachineStatus,
+        now: Timestamp,
+    ) {
+        let mut state = self.lock();
+        let kept = state.kept.get_mut(name).filter(|kept| kept.uid == sent.uid);
+        let Some(kept) = kept.filter(|kept| Part::Boot.of(&kept.status) == Part::Boot.of(&sent.status))
+        else {
+            return;
+        };
+        Part::Boot.put(&mut kept.status, there);
+        (kept.base, kept.taken_over) = (Base::of(there), TakenOver::of(there, now));
+        state.changed.push((name.clone(), Parts::default()));
+        drop(state);
+        self.inner.wake.notify_one();
+    }
+
+    /// Returns the boot of another pxed that is shown, if it is one.
+    pub fn taken_over(&self, name: &MachineName) -> Option<TakenOver> {
+        let state = self.lock();
+        let kept = state.kept.get(name)?;
+        let shown = kept.status.boot.as_ref().and_then(|boot| boot.id);
+        kept.taken_over.clone().filter(|taken_over| shown == Some(taken_over.boot))
     }
 
     fn report_contested(&self, snapshot: &Snapshot, known: &KnownMachine) {

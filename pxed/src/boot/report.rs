@@ -1,6 +1,7 @@
 //! The boot path's news in a Machine's status: `status.boot`, the conditions `Booted` and `Enrolled`, Events.
 //!
-//! [`Teller`] is the daemon's [`Tell`]; called by the background task of `boot`, not from the packet path.
+//! [`Teller`] is the daemon's [`Tell`]; called by the background task of `boot`, not from the packet path. A boot of another pxed of the site stays shown
+//! by the rule of `status::site_boot`.
 
 use std::net::IpAddr;
 
@@ -18,6 +19,7 @@ use super::timeline::Timeline;
 use crate::heard::Heard;
 use crate::machines::{KnownMachine, Machines};
 use crate::status::conditions::{booted, condition};
+use crate::status::site_boot::TakenOver;
 use crate::status::{StatusRegistry, set_condition};
 
 /// Time for which the condition reports that another key was refused.
@@ -70,6 +72,13 @@ impl Teller {
     }
 }
 
+/// Returns true if this pxed's boot is shown in place of another pxed's: the host has opened it or chosen this pxed since the other one was found.
+fn replaces(timeline: &Timeline, other: &TakenOver) -> bool {
+    timeline.ids.iter().any(|id| id.public_id() == other.boot)
+        || timeline.started > other.time
+        || timeline.chosen().is_some_and(|chosen| chosen > other.time)
+}
+
 fn is_found_running(status: &MachineStatus) -> bool {
     condition(status, condition_type::POWERED_ON).is_some_and(|c| c.reason == PoweredOnReason::FoundRunning)
 }
@@ -84,8 +93,11 @@ impl Tell for Teller {
     fn timeline(&self, machine: &MachineName, timeline: &Timeline, now: Timestamp) {
         let stopped = timeline.stopped(now).is_some();
         let state = self.state_of(machine);
-        // The former boot stays shown until the new one has fetched something.
-        if !self.is_of_host(machine, timeline, now) {
+        // The former boot stays shown until the new one has fetched something, and that of another pxed while the host is with that one.
+        let of_other = self.registry.taken_over(machine);
+        if !self.is_of_host(machine, timeline, now)
+            || of_other.is_some_and(|of_other| !replaces(timeline, &of_other))
+        {
             return;
         }
         let mut stops = false;
@@ -98,6 +110,8 @@ impl Tell for Teller {
             stops = stopped && is_stopped(status) && !before;
         });
         if stops {
+            let boot = timeline.id.public_id();
+            tracing::warn!(%machine, %boot, waiting = timeline.describe(now), "boot stalled");
             self.registry.event(machine, PxedEvent::BootStalled, timeline.describe(now));
         }
     }

@@ -12,6 +12,7 @@
 //! although a loader was already fetched, or iPXE asks although a script was.
 
 use crate::boot_policy::Hold;
+use crate::status::site_boot::CHOSEN;
 use bedplate_api::id::BootId;
 use bedplate_api::wire::Stage;
 use jiff::Timestamp;
@@ -192,6 +193,12 @@ impl Timeline {
         self.seed.get_or_insert(now);
     }
 
+    /// Returns the time of the last stage that the host reached by choosing this pxed among those of its site.
+    pub fn chosen(&self) -> Option<Timestamp> {
+        let stages = self.entries.iter().filter(|entry| entry.stage >= CHOSEN).map(|entry| entry.time);
+        stages.chain(self.seed).max()
+    }
+
     /// Returns the time at which the attempt first fetched something whose URL has its boot ID. Before it there were packets only, which any
     /// client on the network can send in the name of a machine.
     pub fn fetched(&self) -> Option<Timestamp> {
@@ -299,6 +306,7 @@ const fn awaited(stage: Stage) -> &'static str {
         Stage::RootFs => "the kernel starts, and stage-1 fetches the root file system",
         Stage::Userspace => "systemd starts the agent",
         Stage::Enrolled => "the agent enrolls over TLS",
+        Stage::Unknown => "a stage of a later version",
     }
 }
 
@@ -306,7 +314,6 @@ const fn awaited(stage: Stage) -> &'static str {
 const fn patience_seconds(stage: Stage) -> i64 {
     match stage {
         Stage::Discover | Stage::Offered | Stage::Acknowledged | Stage::Loader => 60,
-        Stage::Unknown => "a stage of a later version",
         Stage::Script | Stage::Kernel => 120,
         Stage::Initrd | Stage::RootFs => 300,
         Stage::Userspace | Stage::Enrolled | Stage::Unknown => 180,

@@ -10,10 +10,11 @@ use bedplate_api::id::MachineName;
 use bedplate_api::machine::{Machine, POWER_OFF_FINALIZER as FINALIZER};
 use bedplate_process::exit::chain;
 use kube::Api;
-use kube::api::{ListParams, Patch, PatchParams};
+use kube::api::{Patch, PatchParams};
 use serde_json::{Value, json};
 
 use super::client::{Access, connected};
+use super::machines::newest;
 use crate::power::Holding;
 
 /// How long one try may take.
@@ -33,15 +34,13 @@ impl Finalizers {
     }
 
     async fn change(&self, machine: &MachineName, uid: &str, held: bool) -> Result<(), String> {
-        let machines: Api<Machine> = Api::all(connected(&self.access)?);
+        let client = connected(&self.access)?;
+        let machines: Api<Machine> = Api::all(client.clone());
         let parameters = PatchParams { field_manager: Some("pxed".to_owned()), ..PatchParams::default() };
         let mut why = String::new();
         for _ in 0..TRIES {
-            // A list of one: pxed has the right to list, and no other to read.
-            let one = ListParams::default().fields(&format!("metadata.name={machine}"));
-            let found = machines.list(&one).await.map_err(|error| chain(&error))?;
-            let found = found.items.into_iter().next();
-            let Some(found) = found.filter(|found| found.metadata.uid.as_deref() == Some(uid)) else {
+            let found = newest(&client, machine, uid).await.map_err(|error| chain(&error))?;
+            let Some(found) = found else {
                 return if held { Err("there is no such Machine any more".to_owned()) } else { Ok(()) };
             };
             let Some(operations) = plan_patch(&found, held)? else { return Ok(()) };

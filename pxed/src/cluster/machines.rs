@@ -10,7 +10,7 @@ use std::convert::Infallible;
 use std::sync::Arc;
 use std::time::Duration;
 
-use bedplate_api::id::SiteName;
+use bedplate_api::id::{MachineName, SiteName};
 use bedplate_api::machine::Machine;
 use bedplate_process::liveness::Pulse;
 use bedplate_process::reconcile::until;
@@ -36,6 +36,16 @@ const GATHER_STATUS: Duration = Duration::from_secs(5);
 const PROBE: Duration = Duration::from_secs(30);
 /// How long its answer may take.
 const PROBE_TIME: Duration = Duration::from_secs(10);
+
+/// Reads the newest state of this very Machine; `None` if it is gone, or another one has its name.
+pub(crate) async fn newest(
+    client: &Client,
+    machine: &MachineName,
+    uid: &str,
+) -> kube::Result<Option<Machine>> {
+    let found = Api::<Machine>::all(client.clone()).get_opt(machine.as_str()).await?;
+    Ok(found.filter(|found| found.metadata.uid.as_deref() == Some(uid)))
+}
 
 /// Watches until `shutdown`.
 ///

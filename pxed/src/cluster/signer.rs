@@ -20,13 +20,14 @@ use k8s_openapi::api::certificates::v1::{
 };
 use k8s_openapi::api::core::v1::ConfigMap;
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::{ObjectMeta, Time};
-use kube::api::{ListParams, Patch, PatchParams, PostParams};
+use kube::api::{Patch, PatchParams, PostParams};
 use kube::{Api, Client, Resource as _};
 use rustls_pki_types::CertificateDer;
 use rustls_pki_types::pem::PemObject as _;
 use sha2::{Digest as _, Sha256};
 
 use super::client::{Access, Endpoint, connected};
+use super::machines::newest;
 use crate::boot::issued_seeds::hash;
 use crate::enroll::csr::CertificateRequest;
 use crate::enroll::in_force::EnrolledKey;
@@ -120,17 +121,13 @@ impl ClusterSigner {
         }
     }
 
-    /// The version of this very Machine in which no other key is in force than the expected one, as the API server has it now. pxed may
-    /// list Machines, and not get one.
+    /// The version of this very Machine in which no other key is in force than the expected one, as the API server has it now.
     async fn version_for(
         client: &Client,
         (machine, uid): (&MachineName, &str),
         key: &KeyRecord,
     ) -> Result<String, SignError> {
-        let machines: Api<Machine> = Api::all(client.clone());
-        let only = ListParams::default().fields(&format!("metadata.name={machine}"));
-        let found = machines.list(&only).await.map_err(cluster)?.items.pop();
-        let found = found.filter(|found| found.metadata.uid.as_deref() == Some(uid));
+        let found = newest(client, machine, uid).await.map_err(cluster)?;
         let gone = || SignError::Refused(format!("Machine {machine} is gone, or was re-created"));
         let found = found.ok_or_else(gone)?;
         let status = found.status.unwrap_or_default();

@@ -14,6 +14,6 @@ pub struct StoreOnly;
 #[async_trait]
 impl StatusSink for StoreOnly {
     async fn write(&self, _: &MachineName, _: &Kept, _: Part) -> WriteOutcome {
-        WriteOutcome::Written
+        WriteOutcome::Written(None)
     }
 }

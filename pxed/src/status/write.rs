@@ -10,7 +10,9 @@ use std::time::{Duration, Instant};
 
 use async_trait::async_trait;
 use bedplate_api::id::MachineName;
+use bedplate_api::machine::MachineStatus;
 use bedplate_process::liveness::Pulse;
+use jiff::Timestamp;
 use tokio::sync::{mpsc, oneshot};
 use tokio::task::JoinSet;
 use tokio_util::sync::CancellationToken;
@@ -30,8 +32,10 @@ const LAST_WRITES: Duration = Duration::from_secs(5);
 /// Result of a write to the sink.
 #[derive(Debug)]
 pub enum WriteOutcome {
-    /// The sink has the status.
-    Written,
+    /// The sink has the status. The boot's part as the object has it, if several pxed can write it.
+    Written(Option<Box<MachineStatus>>),
+    /// The object has the boot of another pxed, whose word counts ([`site_boot`](super::site_boot)).
+    TakenOver(Box<MachineStatus>),
     /// The Machine was deleted, or another one has its name.
     Gone,
     /// The sink rejects this status permanently: its schema does not allow it.
@@ -295,7 +299,17 @@ impl Write {
         // Another pxed leads: power is not this one's to write, now or later.
         let Some(written) = written else { return Outcome::Settled };
         match written {
-            Ok(WriteOutcome::Written) => Outcome::Settled,
+            Ok(WriteOutcome::Written(there)) => {
+                if let Some(there) = there {
+                    self.registry.wrote_boot(&self.name, &self.kept.uid, &there);
+                }
+                Outcome::Settled
+            }
+            Ok(WriteOutcome::TakenOver(there)) => {
+                tracing::debug!(machine = %self.name, "boot of another pxed taken over");
+                self.registry.take_over_boot(&self.name, &self.kept, &there, Timestamp::now());
+                Outcome::Settled
+            }
             Ok(WriteOutcome::Gone) => {
                 tracing::debug!(machine = %self.name, "status not written: the machine is gone");
                 Outcome::Settled

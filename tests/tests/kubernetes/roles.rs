@@ -126,7 +126,8 @@ async fn roles_allow_what_the_programs_do_and_nothing_else() {
     let everywhere = [
         "approve certificates.k8s.io/signers kubernetes.io/kube-apiserver-client",
         "create,get certificates.k8s.io/certificatesigningrequests",
-        "list,watch bedplate.dev/machines,machineoperations",
+        "get,list,watch bedplate.dev/machines",
+        "list,watch bedplate.dev/machineoperations",
         "patch bedplate.dev/machineoperations/status",
         "patch bedplate.dev/machines",
         "patch bedplate.dev/machines/status",

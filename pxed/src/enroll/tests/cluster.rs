@@ -34,10 +34,6 @@ impl Cluster {
         if path.ends_with("/configmaps/extension-apiserver-authentication") {
             return (200, serde_json::json!({ "metadata": {}, "data": { "client-ca-file": "PEM" } }));
         }
-        if path.ends_with("/machines") {
-            let items: Vec<_> = object.iter().cloned().collect();
-            return (200, serde_json::json!({ "metadata": {}, "items": items }));
-        }
         if path.ends_with("/machines/node1/status") {
             let sent: serde_json::Value = serde_json::from_slice(body).unwrap();
             let there = object.as_ref().map(|object| object["metadata"]["resourceVersion"].clone());
