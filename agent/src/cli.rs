@@ -9,7 +9,7 @@ use std::time::Duration;
 
 use bedplate_process::exit::{Failure, chain, finish, usage};
 use bedplate_process::health;
-use bedplate_process::liveness::Liveness;
+use bedplate_process::liveness::{self, Liveness};
 use bedplate_process::logging::{self, LogArguments};
 use bedplate_process::manual::{self, Shell};
 use bedplate_process::notify::Notifier;
@@ -158,7 +158,9 @@ fn serve_metrics(tasks: &Tasks, path: &Path, liveness: Liveness, shutdown: Cance
     match health::bind_socket(path) {
         Ok(listener) => {
             let registry = Arc::new(metrics::registry(&metrics::METRICS));
-            tasks.spawn("metrics", health::serve(listener, Arc::new(liveness), registry, shutdown));
+            let pulse = liveness.part("metrics", liveness::PATIENCE);
+            let serving = health::serve_watched(listener, Arc::new(liveness), registry, pulse, shutdown);
+            tasks.spawn("metrics", serving);
         }
         Err(error) => tracing::warn!(error = chain(&error), "no metrics are served"),
     }
@@ -230,6 +232,17 @@ mod tests {
             assert!(cli.report_only && matches!(cli.command, None | Some(Command::Run)), "{words:?}");
         }
         assert!(!Cli::try_parse_from(["bedplate-agent"]).unwrap().report_only);
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn healthz_names_the_listener_of_the_metrics_if_it_stops() {
+        let directory = tempfile::tempdir().unwrap();
+        let shutdown = CancellationToken::new();
+        let (tasks, liveness) = (Tasks::held(shutdown.clone()), Liveness::new(shutdown.clone()));
+        serve_metrics(&tasks, &directory.path().join("metrics.sock"), liveness.clone(), shutdown);
+        assert_eq!((tasks.running(), liveness.names()), (vec!["metrics"], vec!["metrics".to_owned()]));
+        tokio::time::advance(liveness::PATIENCE + Duration::from_secs(1)).await;
+        assert!(liveness.check().unwrap_err().starts_with("metrics gave no"));
     }
 
     #[test]

@@ -20,5 +20,5 @@ pub mod plan;
 mod report;
 pub mod run;
 pub mod status_file;
-mod trash;
+pub(crate) mod trash;
 mod trial;

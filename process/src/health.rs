@@ -133,7 +133,20 @@ pub async fn serve(
     registry: Arc<Registry>,
     shutdown: CancellationToken,
 ) -> Result<(), Infallible> {
-    let pulse = Pulse::unwatched();
+    serve_watched(listener, health, registry, Pulse::unwatched(), shutdown).await
+}
+
+/// Like [`serve`], with a liveness pulse of the listener.
+///
+/// # Errors
+/// None.
+pub async fn serve_watched(
+    listener: impl Accept,
+    health: Arc<dyn Health>,
+    registry: Arc<Registry>,
+    pulse: Pulse,
+    shutdown: CancellationToken,
+) -> Result<(), Infallible> {
     let how = Listening { name: "health", limits: Limits::LOCAL, counters: Arc::default(), pulse };
     listen::serve_router(listener, how, router(health, registry), shutdown).await;
     Ok(())

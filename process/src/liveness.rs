@@ -104,6 +104,14 @@ impl Liveness {
         self.inner.asked.lock().push(Box::new(silences));
     }
 
+    /// Returns the names of the parts that are watched now.
+    pub fn names(&self) -> Vec<String> {
+        let parts = self.inner.parts.lock();
+        let watched =
+            parts.iter().filter(|part| !part.shutdown.is_cancelled() && !part.ended.load(Ordering::Relaxed));
+        watched.map(|part| part.name.clone()).collect()
+    }
+
     /// Whether every part moves.
     ///
     /// # Errors
@@ -268,8 +276,10 @@ mod tests {
         let shutdown = CancellationToken::new();
         let part = liveness.until(shutdown.clone()).part("node", PATIENCE);
         assert!(liveness.check_at(later(32)).is_err(), "it is watched like any other");
+        assert_eq!(liveness.names(), ["node"]);
         shutdown.cancel();
         assert_eq!(liveness.check_at(later(32)), Ok(()));
+        assert_eq!(liveness.names(), [""; 0]);
         drop(part);
         let _other = liveness.part("http", PATIENCE);
         assert_eq!((liveness.check(), liveness.inner.parts.lock().len()), (Ok(()), 1));

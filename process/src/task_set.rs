@@ -17,6 +17,7 @@ use crate::reconcile::{Reconcile, Task};
 #[derive(Debug)]
 pub struct TaskSet {
     tasks: JoinSet<()>,
+    names: Vec<&'static str>,
     shutdown: CancellationToken,
     /// Task that ended first without a request to stop.
     ended: watch::Sender<Option<&'static str>>,
@@ -40,7 +41,8 @@ impl Drop for EndGuard {
 
 impl Default for TaskSet {
     fn default() -> Self {
-        Self { tasks: JoinSet::new(), shutdown: CancellationToken::new(), ended: watch::Sender::new(None) }
+        let (shutdown, ended) = (CancellationToken::new(), watch::Sender::new(None));
+        Self { tasks: JoinSet::new(), names: Vec::new(), shutdown, ended }
     }
 }
 
@@ -50,8 +52,14 @@ impl TaskSet {
         self.shutdown.clone()
     }
 
+    /// Names of the tasks that were started.
+    pub fn names(&self) -> &[&'static str] {
+        &self.names
+    }
+
     /// Runs `task` in the background.
     pub fn spawn(&mut self, name: &'static str, task: impl Future<Output = ()> + Send + 'static) {
+        self.names.push(name);
         let guard = EndGuard { name, shutdown: self.shutdown.clone(), ended: self.ended.clone() };
         self.tasks.spawn(async move {
             let _guard = guard;
@@ -125,6 +133,7 @@ mod tests {
         let ended = set.ended();
         set.stop().await;
         assert_eq!(ended.now_or_never(), None);
+        assert_eq!(set.names(), ["waits"]);
         let mut set = TaskSet::default();
         let (alive, mut gone) = watch::channel(());
         set.spawn("waits", async move {

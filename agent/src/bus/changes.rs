@@ -4,6 +4,7 @@
 //! Called by `systemd` and by the fake.
 
 use std::collections::BTreeSet;
+use std::io;
 use std::sync::Arc;
 
 use bedplate_process::lock::Lock;
@@ -16,6 +17,9 @@ use super::error::BusError;
 use super::link::{Link, Object};
 use super::name::UnitName;
 use super::systemd::MANAGER;
+
+/// Name of the act in errors.
+const ACT: &str = "watch of units";
 
 /// What has changed and was not asked for yet.
 #[derive(Debug, Default)]
@@ -87,14 +91,23 @@ impl Teller {
 
     /// Nothing more will come.
     pub(super) fn end(&self, why: BusError) {
-        self.0.gathered.lock().end = Some(why);
+        self.0.gathered.lock().end.get_or_insert(why);
         self.0.news.notify_one();
+    }
+}
+
+/// Ends the changes with the task that gathers them, also by a panic: the reader must not wait for ever.
+struct EndGuard(Teller);
+
+impl Drop for EndGuard {
+    fn drop(&mut self) {
+        let source = io::Error::other("the task that gathers signals has ended");
+        self.0.end(BusError::Unexpected { act: ACT.to_owned(), source: source.into() });
     }
 }
 
 /// Asks the bus for the changes of these units and of no others.
 pub(super) async fn watch(link: &Arc<Link>, units: &BTreeSet<UnitName>) -> Result<Changes, BusError> {
-    const ACT: &str = "watch of units";
     let mut streams = Vec::new();
     for unit in units {
         let path = unit.path();
@@ -108,7 +121,9 @@ pub(super) async fn watch(link: &Arc<Link>, units: &BTreeSet<UnitName>) -> Resul
     link.subscribe(ACT, MANAGER).await?;
     let (teller, mut changes) = Changes::pair();
     let link = Arc::clone(link);
+    let guard = EndGuard(teller.clone());
     let task = tokio::spawn(async move {
+        let _guard = guard;
         let mut streams = select_all(streams);
         while let Some(changed) = streams.next().await {
             match changed {
@@ -122,4 +137,24 @@ pub(super) async fn watch(link: &Arc<Link>, units: &BTreeSet<UnitName>) -> Resul
     });
     changes.task = Some(task.abort_handle());
     Ok(changes)
+}
+
+#[cfg(test)]
+mod tests {
+    use std::time::Duration;
+
+    use super::*;
+
+    #[tokio::test]
+    async fn changes_end_with_the_task_that_gathers_them() {
+        let (teller, mut changes) = Changes::pair();
+        let guard = EndGuard(teller);
+        let task = tokio::spawn(async move {
+            let _guard = guard;
+            panic!("as a bug does");
+        });
+        let ended = tokio::time::timeout(Duration::from_secs(20), changes.next()).await;
+        assert!(ended.expect("the reader is woken").is_err());
+        assert!(task.await.is_err());
+    }
 }

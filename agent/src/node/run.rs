@@ -31,7 +31,6 @@ use super::observe::{Probed, Sight, observe, on_trial, watched};
 use super::plan::{is_timed, plan};
 use super::report::{Trouble, describe, told};
 use super::status_file::{NodeStanding, Planned};
-use super::trash;
 use super::trial::TrialTime;
 use crate::bus::Changes;
 use crate::fault::explained;
@@ -107,7 +106,6 @@ impl NodeLoop {
     /// Runs until `shutdown`. What was begun in systemd goes on there.
     pub async fn run(mut self, pulse: Pulse, shutdown: CancellationToken) {
         self.beat = pulse.handle();
-        let removal = trash::serve(self.parts.slots.clone(), Arc::clone(&self.wake));
         let turns = async {
             take_back_left(&self.parts).await;
             forget_left_access(&self.parts);
@@ -115,7 +113,6 @@ impl NodeLoop {
         };
         tokio::select! {
             () = turns => {}
-            () = removal => {}
             () = shutdown.cancelled() => {}
         }
     }

@@ -1,7 +1,7 @@
 //! Removes former contents of slots in the background: at each start of the agent, and whenever a slot was emptied.
 //!
 //! Only a slot that finds no space left on the disk waits for the removal. Contents that cannot be removed are reported, and the removal is
-//! repeated. Called by `run` and `apply`.
+//! repeated. Called by `service::tasks` and `apply`.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -9,7 +9,10 @@ use std::time::Duration;
 
 use bedplate_api::machine::SlotName;
 use bedplate_process::exit::chain;
+use bedplate_process::liveness::{Beat, Pulse};
+use bedplate_process::reconcile::{Activation, Reconcile, Task, Turn};
 use tokio::sync::Notify;
+use tokio::time::Instant;
 use tokio_util::sync::CancellationToken;
 
 use super::apply::Say;
@@ -19,27 +22,45 @@ use crate::slot::store::{KeepSlotError, Slots};
 /// Interval between attempts to remove contents that could not be removed.
 const RETRY_INTERVAL: Duration = Duration::from_secs(600);
 
-/// Removes former contents until the future is dropped. `wake` has the node's loop report the result.
-pub(super) async fn serve(slots: Slots, wake: Arc<Notify>) {
-    loop {
-        let is_stuck = remove(&slots).await;
-        wake.notify_one();
-        let again = async {
-            if is_stuck { tokio::time::sleep(RETRY_INTERVAL).await } else { std::future::pending().await }
-        };
-        tokio::select! {
-            () = slots.trash().more() => {}
-            () = again => {}
-        }
+/// Removes former contents until `shutdown`. `wake` has the node's loop report the result.
+pub(crate) async fn serve(slots: Slots, wake: Arc<Notify>, pulse: Pulse, shutdown: CancellationToken) {
+    let mut removal = TrashRemoval { slots, wake, beat: pulse.handle() };
+    Task::new(pulse).run(&mut removal, shutdown).await;
+}
+
+/// The removal of former contents.
+struct TrashRemoval {
+    slots: Slots,
+    wake: Arc<Notify>,
+    /// A large tree takes long: each of its entries is a pulse.
+    beat: Beat,
+}
+
+impl Reconcile for TrashRemoval {
+    type Event = ();
+
+    async fn changed(&mut self) -> Option<()> {
+        self.slots.trash().more().await;
+        Some(())
+    }
+
+    async fn turn(&mut self, _: Activation<()>) -> Turn {
+        let is_stuck = remove(&self.slots, &self.beat).await;
+        self.wake.notify_one();
+        if is_stuck { Turn::At(Instant::now() + RETRY_INTERVAL) } else { Turn::Idle }
     }
 }
 
-/// Runs one round of the removal. Returns true if something cannot be removed.
-pub(super) async fn remove(slots: &Slots) -> bool {
+/// Runs one round of the removal, with a pulse for each entry. Returns true if something cannot be removed.
+pub(super) async fn remove(slots: &Slots, beat: &Beat) -> bool {
     let covers = slots.trash().put();
     let stop = StopOnDrop(Arc::default());
-    let (work, stopped) = (slots.clone(), Arc::clone(&stop.0));
-    let removing = move || work.empty_trash(&|| stopped.load(Ordering::Relaxed));
+    let (work, stopped, beat) = (slots.clone(), Arc::clone(&stop.0), beat.clone());
+    let is_stopped = move || {
+        beat.beat();
+        stopped.load(Ordering::Relaxed)
+    };
+    let removing = move || work.empty_trash(&is_stopped);
     let removed = match tokio::task::spawn_blocking(removing).await {
         Ok(removed) => removed,
         Err(error) => std::panic::resume_unwind(error.into_panic()),

@@ -10,6 +10,7 @@ use bedplate_api::operation::{MachineOperation, MachineOperationStatus};
 use bedplate_bootstrap::diff::{InPlace, diff};
 use bedplate_process::exit::chain;
 use bedplate_process::liveness::Pulse;
+use bedplate_process::reconcile::{Activation, Reconcile, Turn};
 use tokio::sync::{Notify, watch};
 use tokio_util::sync::CancellationToken;
 
@@ -33,16 +34,47 @@ use crate::slot::paths::machine;
 
 const SLOTS: [SlotName; 2] = [SlotName::A, SlotName::B];
 
+/// Derives what counts for operations from the decider's word.
+pub struct ViewFeed {
+    seen: watch::Receiver<Seen>,
+    views: watch::Sender<View>,
+}
+
+impl ViewFeed {
+    /// A feed from `seen`, and its views.
+    pub fn new(seen: watch::Receiver<Seen>) -> (Self, watch::Receiver<View>) {
+        let (views, receiver) = watch::channel(view(&seen.borrow()));
+        (Self { seen, views }, receiver)
+    }
+}
+
+impl Reconcile for ViewFeed {
+    type Event = ();
+
+    async fn changed(&mut self) -> Option<()> {
+        // The decider has ended, and the process ends.
+        if self.seen.changed().await.is_err() {
+            std::future::pending::<()>().await;
+        }
+        Some(())
+    }
+
+    async fn turn(&mut self, _: Activation<()>) -> Turn {
+        self.views.send_replace(view(&self.seen.borrow_and_update()));
+        Turn::Idle
+    }
+}
+
 /// Carries out the Machine's operations until `shutdown`; `wake` has the node's loop look again.
 pub async fn serve(
     node: effects::Parts,
     power: Arc<dyn Power>,
     wake: Arc<Notify>,
+    views: watch::Receiver<View>,
     pulse: Pulse,
     shutdown: CancellationToken,
 ) {
     let state = node.slots.places().state.clone();
-    let mut seen = node.decider.seen();
     let parts = Parts {
         machine: node.machine.clone(),
         boot_id: node.boot_id.clone(),
@@ -56,19 +88,7 @@ pub async fn serve(
         configuration: Arc::new(NodeConfiguration::new(node, wake)),
         captures: state.join("captures"),
     };
-    let (told, views) = watch::channel(View::default());
-    let follow = async {
-        loop {
-            told.send_replace(view(&seen.borrow_and_update()));
-            if seen.changed().await.is_err() {
-                std::future::pending::<()>().await;
-            }
-        }
-    };
-    tokio::select! {
-        () = run(parts, views, pulse, shutdown) => {}
-        () = follow => {}
-    }
+    run(parts, views, pulse, shutdown).await;
 }
 
 /// What of the cluster's word counts for operations.

@@ -19,7 +19,7 @@ use tokio::sync::{Notify, watch};
 
 pub use self::own_node::OwnNode;
 pub(super) use self::own_node::node_state;
-use self::own_node::{ask_gone, follow_node};
+use self::own_node::{NodeFollower, ask_gone};
 use super::certificate::CertificateAnswer;
 use super::error::AskServerError;
 use super::{Compared, Home, NodeState, Seen};
@@ -45,18 +45,20 @@ impl SlotHome {
     pub fn start(name: MachineName, kubelet: Arc<dyn FindKubelet>, liveness: &Liveness) -> Self {
         let (told, node) = watch::channel(OwnNode::default());
         let (look, mut tasks) = (Arc::new(Notify::new()), TaskSet::default());
-        let pulse = liveness.until(tasks.shutdown()).part("own Node", ASK_PATIENCE);
-        let following = follow_node(Arc::clone(&kubelet), name.clone(), Arc::clone(&look), told, pulse);
-        let shutdown = tasks.shutdown();
-        tasks.spawn("own Node", async move {
-            shutdown.run_until_cancelled(following).await;
-        });
+        let follower = NodeFollower::new(Arc::clone(&kubelet), name.clone(), Arc::clone(&look), told);
+        tasks.reconcile(liveness, "own Node", ASK_PATIENCE, follower);
         Self { tasks, name, kubelet, node, look }
     }
 
     /// Returns what is known of the Node, and its changes.
     pub fn node(&self) -> watch::Receiver<OwnNode> {
         self.node.clone()
+    }
+
+    /// Returns the names of the tasks that were started.
+    #[cfg(test)]
+    pub(crate) fn task_names(&self) -> &[&'static str] {
+        self.tasks.names()
     }
 
     /// Returns the name of a task that ended without a request to stop, as soon as one does.

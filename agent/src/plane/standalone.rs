@@ -97,6 +97,12 @@ impl Standalone {
         &self.machine
     }
 
+    /// Returns the names of the tasks that were started.
+    #[cfg(test)]
+    pub(crate) fn task_names(&self) -> &[&'static str] {
+        self.tasks.names()
+    }
+
     /// Returns the name of a task that ended without a request to stop, as soon as one does.
     pub fn ended(&self) -> impl Future<Output = &'static str> + Send + use<> {
         self.tasks.ended()

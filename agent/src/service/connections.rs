@@ -77,6 +77,18 @@ impl Ways {
         }
     }
 
+    /// Returns the names of the tasks that were started.
+    #[cfg(test)]
+    pub(super) fn task_names(&self) -> Vec<&'static str> {
+        let sets = [
+            self.node.as_ref().map(TaskSet::names),
+            self.cluster.as_ref().map(|cluster| cluster.task_names()),
+            self.standalone.as_ref().map(|standalone| standalone.task_names()),
+            self.slot_home.as_ref().map(|home| home.task_names()),
+        ];
+        sets.into_iter().flatten().flatten().copied().collect()
+    }
+
     /// There is another certificate.
     pub(super) fn forget(&mut self) {
         self.pxed = None;

@@ -4,40 +4,61 @@
 //! Called by `run` and by `cli`.
 
 use std::net::IpAddr;
-use std::path::Path;
-use std::time::Duration;
+use std::path::{Path, PathBuf};
 
 use bedplate_api::machine::{Clock, Hardware, StateDiskStatus};
 use bedplate_api::wire::{Stage, StageReport};
-use bedplate_process::backoff::Backoff;
 use bedplate_process::exit::chain;
-use tokio_util::sync::CancellationToken;
+use bedplate_process::reconcile::{Activation, Reconcile, Turn};
 
 use super::state::Places;
 use crate::hardware::{observe_hardware, read_text};
 use crate::stage1::arguments::read_arguments;
 
-/// Delay between two attempts to report a stage.
-const BACKOFF: Backoff = Backoff::new(Duration::from_secs(1), Duration::from_secs(60));
+/// Maximum number of attempts to report a stage. A boot that has ended accepts no reports.
+const MAX_REPORTS: u32 = 6;
 
-/// Tells pxed, over the boot's own URL, that the host's userspace runs. A boot that has ended takes no more reports.
-pub(super) async fn report_userspace(root: std::path::PathBuf, shutdown: CancellationToken) {
-    let line = read_text(&root.join("proc/cmdline")).unwrap_or_default();
-    let Ok(arguments) = read_arguments(&line) else { return };
-    for failures in 1..=6 {
-        let url = arguments.url.clone();
+/// Reports to pxed, over the boot's own URL, that the host's userspace runs. Ends once pxed has accepted it, or after the last attempt.
+pub(super) struct UserspaceReport {
+    root: PathBuf,
+    attempts: u32,
+    ended: bool,
+}
+
+impl UserspaceReport {
+    /// The report of the host whose root directory is `root`.
+    pub(super) fn new(root: PathBuf) -> Self {
+        Self { root, attempts: 0, ended: false }
+    }
+}
+
+impl Reconcile for UserspaceReport {
+    type Event = ();
+
+    async fn changed(&mut self) -> Option<()> {
+        if self.ended { None } else { std::future::pending().await }
+    }
+
+    async fn turn(&mut self, _: Activation<()>) -> Turn {
+        self.ended = true;
+        let line = read_text(&self.root.join("proc/cmdline")).unwrap_or_default();
+        let Ok(arguments) = read_arguments(&line) else { return Turn::Idle };
         let report = StageReport { stage: Stage::Userspace, failure: None };
-        let sent =
-            blocking(move || crate::stage1::http::post_stage(&url, &report, &name_servers(Path::new("/"))))
-                .await;
-        match sent {
-            Ok(()) => return tracing::info!(stage = "userspace", "stage reported"),
-            Err(error) => tracing::info!(error = chain(&error), "stage not taken"),
+        let sent = blocking(move || {
+            crate::stage1::http::post_stage(&arguments.url, &report, &name_servers(Path::new("/")))
+        });
+        match sent.await {
+            Ok(()) => tracing::info!(stage = "userspace", "stage reported"),
+            Err(error) => {
+                self.attempts += 1;
+                self.ended = self.attempts >= MAX_REPORTS;
+                if !self.ended {
+                    return Turn::Retry(error.into());
+                }
+                tracing::info!(error = chain(&error), "stage not reported");
+            }
         }
-        tokio::select! {
-            () = tokio::time::sleep(BACKOFF.delay(failures, rand::random())) => {}
-            () = shutdown.cancelled() => return,
-        }
+        Turn::Idle
     }
 }
 

@@ -11,15 +11,16 @@ use bedplate_api::wire::Seed;
 use bedplate_process::backoff::{Backoff, spread};
 use bedplate_process::counter::Label as _;
 use bedplate_process::exit::chain;
-use bedplate_process::liveness::{Liveness, Pulse};
+use bedplate_process::liveness::{DISK_PATIENCE, Liveness, Pulse};
 use bedplate_process::notify::Notifier;
 use bedplate_process::reconcile::{Activation, Reconcile, Task, Turn};
+use bedplate_process::task_set::TaskSet;
 use jiff::Timestamp;
 use tokio::time::Instant;
 use tokio_util::sync::CancellationToken;
 
 use super::connections::Ways;
-use super::host::{blocking, observe_facts, report_userspace};
+use super::host::{UserspaceReport, blocking, observe_facts};
 use super::identity::Identity;
 use super::outcome::{ActError, Outcome};
 use super::plan::{Awaited, Held, Next, Observed, plan};
@@ -81,12 +82,12 @@ pub async fn run(
     liveness: Liveness,
     shutdown: CancellationToken,
 ) -> Result<(), RunAgentError> {
-    let mut agent = Agent::new(places, report_only, notifier, liveness);
+    let mut agent = Agent::new(places, report_only, notifier, liveness.clone());
     agent.notifier.ready("starting");
-    let userspace = tokio::spawn(report_userspace(agent.places.root.clone(), shutdown.clone()));
+    let mut reports = report_boot(&agent.places, &liveness);
     Task::new(pulse).run(&mut agent, shutdown).await;
     agent.notifier.stopping("stopping");
-    userspace.abort();
+    reports.stop().await;
     if tokio::time::timeout(ANNOUNCEMENT_TIMEOUT, agent.announce_end()).await.is_err() {
         tracing::debug!("announcement of the host's end timed out");
     }
@@ -95,6 +96,13 @@ pub async fn run(
         tracing::warn!("not all has ended in time, the process ends nevertheless");
     }
     agent.broken.map_or(Ok(()), |task| Err(RunAgentError(task)))
+}
+
+/// Starts the report that this boot has come to its userspace. The set ends with it.
+fn report_boot(places: &Places, liveness: &Liveness) -> TaskSet {
+    let mut tasks = TaskSet::default();
+    tasks.reconcile(liveness, "userspace report", DISK_PATIENCE, UserspaceReport::new(places.root.clone()));
+    tasks
 }
 
 /// A loop of the agent has ended, by a panic for instance. systemd restarts the agent.

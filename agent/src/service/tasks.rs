@@ -1,4 +1,4 @@
-//! The node's loop and the host's operations, beside the loop that enrolls and reports.
+//! The node's loop, the removal of former contents of slots, and the host's operations, next to the loop that enrolls and reports.
 //!
 //! Both begin with the cluster and end before it. Called by `connections`.
 
@@ -9,7 +9,7 @@ use std::time::Duration;
 use async_trait::async_trait;
 use bedplate_api::id::MachineName;
 use bedplate_process::exit::chain;
-use bedplate_process::liveness::Liveness;
+use bedplate_process::liveness::{Liveness, PATIENCE};
 use bedplate_process::task_set::TaskSet;
 use tokio::sync::Notify;
 
@@ -22,13 +22,14 @@ use crate::kubelet::credential::SlotCredential;
 use crate::node::effects::{Credential, Credentials, Parts, Store};
 use crate::node::health_gate::HostGate;
 use crate::node::run::NodeLoop;
-use crate::operation::view::serve;
+use crate::node::trash;
+use crate::operation::view::{ViewFeed, serve};
 use crate::plane::{Decider, Home};
 use crate::slot;
 use crate::slot::store::Slots;
 
 /// Maximum time of a turn of the node's loop or of an operation without progress: kubeadm runs, containers stop, a slow disk is flushed.
-const TURN_PATIENCE: Duration = Duration::from_secs(1800);
+pub(super) const TURN_PATIENCE: Duration = Duration::from_secs(1800);
 
 /// Starts what acts upon the host for this Machine. What was begun in systemd continues there after the end.
 pub(super) fn start(
@@ -44,9 +45,14 @@ pub(super) fn start(
     let parts = parts(decider, home, places, machine);
     let node = NodeLoop::new(parts.clone(), places.run.clone(), Arc::clone(&wake));
     tasks.spawn("node", node.run(liveness.part("node", TURN_PATIENCE), shutdown.clone()));
+    let pulse = liveness.part("trash removal", TURN_PATIENCE);
+    let removal = trash::serve(parts.slots.clone(), Arc::clone(&wake), pulse, shutdown.clone());
+    tasks.spawn("trash removal", removal);
+    let (feed, views) = ViewFeed::new(parts.decider.seen());
+    tasks.reconcile(&liveness, "operations view", PATIENCE, feed);
     let power = Arc::new(Bus::host().logind());
     let pulse = liveness.part("operations", TURN_PATIENCE);
-    tasks.spawn("operations", serve(parts, power, wake, pulse, shutdown));
+    tasks.spawn("operations", serve(parts, power, wake, views, pulse, shutdown));
     tasks
 }
 

@@ -26,6 +26,7 @@ use crate::bus::kill_points::KillPoints;
 use crate::bus::{ActiveState, JobResult, Leader, UnitName};
 use crate::kubelet::client::{AskNodeError, NodeApi, NodeView};
 use crate::node::effects::{Credential, Credentials, Disk, Gate, Images};
+use crate::node::trash;
 use crate::plane::{
     AskServerError, CertificateAnswer, Compared, Decider, Home, NodeState, ReadSecretError, SecretData,
     WriteOperationError,

@@ -14,7 +14,7 @@ use std::time::Duration;
 use bedplate_api::id::MachineName;
 use bedplate_api::machine::Machine;
 use bedplate_api::wire::KubernetesEndpoint;
-use bedplate_process::liveness::Pulse;
+use bedplate_process::reconcile::{Activation, Reconcile, Turn};
 use futures::StreamExt as _;
 use futures::stream::BoxStream;
 use k8s_openapi::api::core::v1::Node;
@@ -92,53 +92,145 @@ fn unseen(uid: &str) -> NodeState {
     NodeState::Present(Arc::new(node))
 }
 
-/// Follows it until it is dropped. `look`: the slots may be other ones.
-pub(super) async fn follow_node(
+/// Follows the Node.
+pub(super) struct NodeFollower {
     kubelet: Arc<dyn FindKubelet>,
-    machine: MachineName,
+    name: MachineName,
+    /// Signal that the slots may have changed.
     look: Arc<Notify>,
     told: watch::Sender<OwnNode>,
-    pulse: Pulse,
-) {
-    let mut tried: Option<Instant> = None;
-    loop {
-        pulse.beat();
-        let own = match kubelet.find().await {
-            Ok(Kubelet::Joined(joined)) => {
-                if let Some(tried) = tried {
-                    tokio::time::sleep_until(tried + AGAIN).await;
-                }
-                tried = Some(Instant::now());
-                if let Err(error) = watch_by(kubelet.as_ref(), &joined, &machine, &look, &told, &pulse).await
-                {
-                    publish(&told, OwnNode::Silent { why: explained(&error), runs_api: joined.runs_api });
-                    rest(&look, &pulse).await;
-                }
-                continue;
-            }
+    followed: Option<Followed>,
+    /// Time at which the latest watch was opened.
+    tried: Option<Instant>,
+}
+
+/// Wake source.
+#[expect(clippy::large_enum_variant, reason = "there is one at a time, and its turn takes it apart")]
+pub(super) enum Woken {
+    /// The slots may have changed.
+    Slots,
+    /// The API server has accepted the watch.
+    Accepted,
+    /// The watch has news. None: it has ended.
+    Watch(Option<Result<Event<Node>, watcher::Error>>),
+}
+
+impl NodeFollower {
+    pub(super) fn new(
+        kubelet: Arc<dyn FindKubelet>,
+        name: MachineName,
+        look: Arc<Notify>,
+        told: watch::Sender<OwnNode>,
+    ) -> Self {
+        Self { kubelet, name, look, told, followed: None, tried: None }
+    }
+
+    /// Drops the watch if there is another credential, or if it fails while something is done to the slot: its API server may just have come.
+    async fn check_credential(&mut self) {
+        let Some(joined) = self.followed.as_ref().map(|followed| followed.joined.clone()) else { return };
+        let is_same = self.kubelet.find().await.is_ok_and(|found| found == Kubelet::Joined(joined));
+        self.followed = self.followed.take().filter(|followed| is_same && !followed.silent);
+    }
+
+    /// Opens a watch if the kubelet has a credential. Returns the next turn if there is no watch.
+    async fn open(&mut self) -> Option<Turn> {
+        let own = match self.kubelet.find().await {
+            Ok(Kubelet::Joined(joined)) => return self.watch(joined),
             Ok(Kubelet::Nowhere) => OwnNode::Nowhere,
             Ok(Kubelet::NotJoined) => OwnNode::NotJoined,
             Ok(Kubelet::Asleep { node_uid }) => OwnNode::Asleep { node_uid },
-            // Whether its API server would answer, nobody knows.
-            Err(why) => {
-                publish(&told, OwnNode::Silent { why, runs_api: true });
-                rest(&look, &pulse).await;
-                continue;
-            }
+            // It is not known whether the API server would answer.
+            Err(why) => return Some(self.silence(why, true)),
         };
-        publish(&told, own);
-        tokio::select! {
-            () = look.notified() => {}
-            never = pulse.beating() => match never {},
+        publish(&self.told, own);
+        Some(Turn::Idle)
+    }
+
+    fn watch(&mut self, joined: Joined) -> Option<Turn> {
+        let now = Instant::now();
+        if let Some(next) = self.tried.map(|tried| tried + AGAIN).filter(|next| now < *next) {
+            return Some(Turn::At(next));
         }
+        self.tried = Some(now);
+        let runs_api = joined.runs_api;
+        match Followed::open(joined, &self.name) {
+            Ok(followed) => {
+                self.followed = Some(followed);
+                None
+            }
+            Err(error) => Some(self.silence(explained(&error), runs_api)),
+        }
+    }
+
+    fn silence(&self, why: String, runs_api: bool) -> Turn {
+        publish(&self.told, OwnNode::Silent { why, runs_api });
+        Turn::At(Instant::now() + LOOK)
+    }
+
+    /// Asks for a Node that the watch does not have, and publishes what is known.
+    async fn ask(&mut self) -> Turn {
+        let Some(followed) = self.followed.as_mut().filter(|followed| !followed.silent) else {
+            return Turn::Idle;
+        };
+        if followed.node.asks() {
+            match is_node_gone(followed.access.client(), self.name.as_str()).await {
+                Ok(absent) => followed.node.absent = absent,
+                Err(error) => {
+                    let runs_api = followed.joined.runs_api;
+                    self.followed = None;
+                    return self.silence(explained(&error), runs_api);
+                }
+            }
+        }
+        if let Some(own) = followed.node.own() {
+            publish(&self.told, own);
+        }
+        Turn::Idle
     }
 }
 
-async fn rest(look: &Notify, pulse: &Pulse) {
-    tokio::select! {
-        () = look.notified() => {}
-        () = tokio::time::sleep(LOOK) => {}
-        never = pulse.beating() => match never {},
+impl Reconcile for NodeFollower {
+    type Event = Woken;
+
+    async fn changed(&mut self) -> Option<Woken> {
+        let followed = &mut self.followed;
+        let watch = async {
+            match followed {
+                Some(Followed { events, accepted, .. }) => tokio::select! {
+                    event = events.next() => Woken::Watch(event),
+                    () = accepted.notified() => Woken::Accepted,
+                },
+                None => std::future::pending().await,
+            }
+        };
+        Some(tokio::select! {
+            woken = watch => woken,
+            () = self.look.notified() => Woken::Slots,
+        })
+    }
+
+    async fn turn(&mut self, activation: Activation<Woken>) -> Turn {
+        match activation {
+            Activation::Start | Activation::Due => {}
+            Activation::Changed(Woken::Slots) => self.check_credential().await,
+            Activation::Changed(Woken::Accepted) => {
+                if let Some(followed) = &mut self.followed {
+                    followed.silent = false;
+                }
+            }
+            Activation::Changed(Woken::Watch(Some(event))) => {
+                if let Some(followed) = &mut self.followed {
+                    followed.take(event, &self.told);
+                }
+            }
+            Activation::Changed(Woken::Watch(None)) => self.followed = None,
+        }
+        if self.followed.is_none()
+            && let Some(turn) = self.open().await
+        {
+            return turn;
+        }
+        self.ask().await
     }
 }
 
@@ -167,18 +259,18 @@ pub(super) async fn ask_gone(joined: &Joined, machine: &MachineName) -> Result<b
 }
 
 /// The Node as one watch has it.
-struct Followed {
-    machine: MachineName,
+struct Watched {
+    name: MachineName,
     single: Single<Node>,
     /// A live read said that there is none, and the watch has told of none since.
     absent: bool,
 }
 
-impl Followed {
+impl Watched {
     fn take(&mut self, event: Event<Node>) {
         // A list may have missed a Node that came and went.
         self.absent &= !matches!(event, Event::Init | Event::Apply(_));
-        self.single.take(event.modify(trim), self.machine.as_str());
+        self.single.take(event.modify(trim), self.name.as_str());
     }
 
     fn asks(&self) -> bool {
@@ -193,51 +285,37 @@ impl Followed {
     }
 }
 
-/// Watches by this credential, until there is another one or no answer.
-async fn watch_by(
-    kubelet: &dyn FindKubelet,
-    joined: &Joined,
-    machine: &MachineName,
-    look: &Notify,
-    told: &watch::Sender<OwnNode>,
-    pulse: &Pulse,
-) -> Result<(), AskServerError> {
-    let access = access(joined, machine).map_err(|error| AskServerError::Answer {
-        what: "the credential of the kubelet".to_owned(),
-        problem: error.to_string(),
-    })?;
-    let taken = Arc::new(Notify::new());
-    let mut events = events(&access, machine, &taken);
-    let mut node = Followed { machine: machine.clone(), single: Single::default(), absent: false };
-    let mut silent = false;
-    loop {
-        if node.asks() && !silent {
-            node.absent = is_node_gone(access.client(), machine.as_str()).await?;
-        }
-        if let Some(own) = node.own().filter(|_| !silent) {
-            publish(told, own);
-        }
-        tokio::select! {
-            event = events.next() => match event {
-                None => return Ok(()),
-                Some(Ok(event)) => {
-                    silent = false;
-                    node.take(event);
-                }
-                Some(Err(error)) => {
-                    // What was said to be gone may come while nobody listens.
-                    (silent, node.absent) = (true, false);
-                    publish(told, OwnNode::Silent { why: why(error), runs_api: joined.runs_api });
-                }
-            },
-            () = taken.notified() => silent = false,
-            never = pulse.beating() => match never {},
-            () = look.notified() => {
-                let same = kubelet.find().await.is_ok_and(|found| found == Kubelet::Joined(joined.clone()));
-                // Something is done to the slot: its API server may just have come.
-                if !same || silent {
-                    return Ok(());
-                }
+/// A watch by one credential.
+struct Followed {
+    joined: Joined,
+    access: Access,
+    events: BoxStream<'static, Result<Event<Node>, watcher::Error>>,
+    /// Signal that the API server has accepted the watch.
+    accepted: Arc<Notify>,
+    node: Watched,
+    /// True if the watch has failed and was not answered since.
+    silent: bool,
+}
+
+impl Followed {
+    fn open(joined: Joined, name: &MachineName) -> Result<Self, PrepareClientError> {
+        let access = access(&joined, name)?;
+        let accepted = Arc::new(Notify::new());
+        let events = events(&access, name, &accepted);
+        let node = Watched { name: name.clone(), single: Single::default(), absent: false };
+        Ok(Self { joined, access, events, accepted, node, silent: false })
+    }
+
+    fn take(&mut self, event: Result<Event<Node>, watcher::Error>, told: &watch::Sender<OwnNode>) {
+        match event {
+            Ok(event) => {
+                self.silent = false;
+                self.node.take(event);
+            }
+            Err(error) => {
+                // A Node that was gone may come while the watch is broken.
+                (self.silent, self.node.absent) = (true, false);
+                publish(told, OwnNode::Silent { why: why(error), runs_api: self.joined.runs_api });
             }
         }
     }

@@ -6,6 +6,8 @@ use jiff::SignedDuration;
 use super::*;
 use crate::plane::AskServerError;
 
+mod liveness;
+
 fn agent(directory: &std::path::Path) -> Agent {
     let path = directory.to_owned();
     let places = Places { state: path.clone(), run: path.clone(), root: path };

@@ -228,7 +228,7 @@ fn trust_5_key_of_a_kubelet_goes_with_its_drained_slot() {
         let mut agent = world.agent();
         for _ in 0..20 {
             agent.advance().await;
-            trash::remove(&world.parts.slots).await;
+            trash::remove(&world.parts.slots, &Beat::unwatched()).await;
         }
         assert_eq!(world.told().slots[0].state, SlotState::Empty);
         assert!(!key(&world).exists());

@@ -160,7 +160,12 @@ fn a_disk_that_is_full_is_told_the_half_slot_goes_and_the_node_that_runs_stays()
         fails_for_want_of_room(&world);
         fails_for_want_of_room(&world);
         world.select(2);
-        let removal = trash::serve(world.parts.slots.clone(), Arc::default());
+        let removal = trash::serve(
+            world.parts.slots.clone(),
+            Arc::default(),
+            Pulse::unwatched(),
+            CancellationToken::new(),
+        );
         let told = tokio::select! {
             () = removal => unreachable!("the removal runs until it is dropped"),
             told = until_reason(&mut world, PavedReason::InsufficientSpace) => told,
@@ -205,7 +210,7 @@ fn filling_waits_for_the_room_that_former_contents_take() {
             while !said(SAID) {
                 tokio::task::yield_now().await;
             }
-            trash::serve(slots.clone(), Arc::default()).await;
+            trash::serve(slots.clone(), Arc::default(), Pulse::unwatched(), CancellationToken::new()).await;
         };
         tokio::select! {
             () = removal => {}
@@ -239,7 +244,7 @@ fn logs_of_failed_trials_make_room_for_a_slot() {
             while !said(SAID) {
                 tokio::task::yield_now().await;
             }
-            trash::serve(slots.clone(), Arc::default()).await;
+            trash::serve(slots.clone(), Arc::default(), Pulse::unwatched(), CancellationToken::new()).await;
         };
         tokio::select! {
             () = removal => {}
@@ -272,7 +277,7 @@ fn slot_waits_for_room_although_something_older_is_stuck() {
             while !said(SAID) {
                 tokio::task::yield_now().await;
             }
-            trash::serve(slots.clone(), Arc::default()).await;
+            trash::serve(slots.clone(), Arc::default(), Pulse::unwatched(), CancellationToken::new()).await;
         };
         tokio::select! {
             () = removal => {}
@@ -333,7 +338,7 @@ fn slot_with_a_tree_of_5000_levels_is_filled_again_and_the_tree_removed() {
         world.delete_node(3);
         assert_eq!(world.settled().await, "Applied");
         assert!(is_applied(&world, SlotName::A, 3));
-        trash::remove(&world.parts.slots).await;
+        trash::remove(&world.parts.slots, &Beat::unwatched()).await;
         assert!(!world.parts.slots.has_trash(SlotName::A).unwrap());
     });
 }

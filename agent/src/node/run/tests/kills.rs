@@ -41,7 +41,7 @@ fn agent_killed_before_any_effect_ends_where_an_undisturbed_one_does() {
         assert_eq!(world.parts.slots.ledger().unwrap(), Default::default(), "killed at {kill_at:?}");
         assert_eq!(world.plane.requests.names().len(), 2, "one for each join, killed at {kill_at:?}");
         assert_eq!(world.told().applied.unwrap().version, 2);
-        trash::remove(&world.parts.slots).await;
+        trash::remove(&world.parts.slots, &Beat::unwatched()).await;
         for slot in [SlotName::A, SlotName::B] {
             let slots = &world.parts.slots;
             assert!(!slots.has_trash(slot).unwrap(), "killed at {kill_at:?}");
@@ -88,7 +88,7 @@ fn trust_8_drained_slots_are_reported_empty_only_once_their_keys_are_gone() {
             let work = async {
                 agent.advance().await;
                 kills.reach("trash to remove").await;
-                trash::remove(&world.parts.slots).await;
+                trash::remove(&world.parts.slots, &Beat::unwatched()).await;
             };
             let is_killed = kills.run(work).await.is_none();
             let told = world.told();
@@ -127,7 +127,7 @@ fn logs_of_failed_trials_go_with_a_drained_machine_alone() {
         let mut agent = world.agent();
         for _ in 0..20 {
             agent.advance().await;
-            trash::remove(&slots).await;
+            trash::remove(&slots, &Beat::unwatched()).await;
         }
         assert_eq!(world.told().slots[0].state, SlotState::Empty);
         assert!(!logs.iter().any(|log| log.exists()));
@@ -151,7 +151,7 @@ fn slot_drained_on_trial_is_being_emptied_from_when_it_is_stopped() {
             agent.advance().await;
             states.push(world.told().slots[0].state);
             if states.last() == Some(&SlotState::Emptying) && world.record(SlotName::A).is_none() {
-                trash::remove(&world.parts.slots).await;
+                trash::remove(&world.parts.slots, &Beat::unwatched()).await;
             }
             assert!(states.len() < 20, "{states:?}");
         }

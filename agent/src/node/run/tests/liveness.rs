@@ -1,4 +1,4 @@
-//! A step that hangs is named by the watchdog; a loop that waits for a change is not.
+//! A step or a removal that hangs is named by the watchdog; a loop that waits for a change is not.
 
 use bedplate_process::liveness::{BEAT, Liveness, Pulse};
 
@@ -22,4 +22,31 @@ async fn node_step_that_hangs_is_named_by_the_watchdog() {
     tokio::time::sleep(patience + BEAT).await;
     assert!(liveness.check().unwrap_err().starts_with("node gave no"));
     agent.abort();
+}
+
+#[test]
+fn removal_that_hangs_is_named_by_the_watchdog() {
+    let mut builder = tokio::runtime::Builder::new_current_thread();
+    let runtime = builder.enable_all().max_blocking_threads(1).start_paused(true).build().unwrap();
+    runtime.block_on(async {
+        let world = World::new();
+        let (liveness, slots) = (Liveness::new(CancellationToken::new()), world.parts.slots.clone());
+        let (release, held) = std::sync::mpsc::channel::<()>();
+        // The only thread for files is busy.
+        let busy = tokio::task::spawn_blocking(move || held.recv());
+        let pulse = liveness.part("trash removal", BEAT);
+        let (mut rounds, shutdown) = (slots.trash().removal(), CancellationToken::new());
+        let removal = tokio::spawn(trash::serve(slots, Arc::default(), pulse, shutdown.clone()));
+        tokio::task::yield_now().await;
+        tokio::time::advance(BEAT * 2).await;
+        let named = liveness.check().unwrap_err();
+        assert!(named.starts_with("trash removal gave no"), "{named}");
+        drop(release);
+        assert!(busy.await.unwrap().is_err());
+        rounds.wait_for(|removal| removal.rounds == 1).await.unwrap();
+        tokio::time::sleep(BEAT * 4).await;
+        assert_eq!(liveness.check(), Ok(()), "it waits for more");
+        shutdown.cancel();
+        removal.await.unwrap();
+    });
 }

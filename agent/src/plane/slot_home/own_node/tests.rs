@@ -2,6 +2,7 @@
 
 use async_trait::async_trait;
 use bedplate_process::liveness::{BEAT, Liveness};
+use bedplate_process::task_set::TaskSet;
 use serde_json::json;
 use tokio_util::sync::CancellationToken;
 
@@ -26,8 +27,9 @@ async fn search_for_a_kubelet_that_hangs_is_named_by_the_watchdog() {
     let liveness = Liveness::new(CancellationToken::new());
     let (look, kubelet) = (Arc::new(Notify::new()), Arc::new(HangingKubelet::default()));
     let (told, _seen) = watch::channel(OwnNode::default());
-    let pulse = liveness.part("own Node", BEAT * 2);
-    tokio::spawn(follow_node(kubelet, "a".parse().unwrap(), Arc::clone(&look), told, pulse));
+    let mut tasks = TaskSet::default();
+    let follower = NodeFollower::new(kubelet, "a".parse().unwrap(), Arc::clone(&look), told);
+    tasks.reconcile(&liveness, "own Node", BEAT * 2, follower);
     tokio::time::sleep(BEAT * 10).await;
     assert_eq!(liveness.check(), Ok(()), "it waits");
     look.notify_one();
@@ -77,7 +79,7 @@ fn h6_silence_is_no_word_that_the_node_is_gone() {
 
 #[test]
 fn what_a_live_read_said_holds_until_the_watch_tells_of_a_node() {
-    let mut followed = Followed { machine: "a".parse().unwrap(), single: Single::default(), absent: false };
+    let mut followed = Watched { name: "a".parse().unwrap(), single: Single::default(), absent: false };
     assert!(!followed.asks(), "nothing was listed yet");
     followed.take(Event::Init);
     followed.take(Event::InitDone);
