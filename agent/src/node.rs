@@ -11,6 +11,7 @@
 
 pub mod apply;
 mod attempt;
+pub mod claim_record;
 pub mod effects;
 pub(crate) mod etcd_member;
 pub mod health_gate;

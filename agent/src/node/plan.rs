@@ -439,6 +439,7 @@ fn wait(reason: PavedReason, message: &str) -> Plan {
     Plan::Wait(Wait { reason, message: message.to_owned(), until: None })
 }
 
+pub mod claim;
 mod control_plane;
 mod holds;
 mod leftover;
