@@ -1,4 +1,9 @@
-//! Parts of `run` that programs which reconcile share: the writer of Events, and readiness.
+//! Parts of `run` that programs which reconcile share: the writer of Events, the candidate for the Lease, readiness, and the end.
+//!
+//! ```text
+//! Draining    reconcilers start nothing new and finish their writes, while this process still holds the Lease
+//! LastWrites  the Events of these writes are written; the Lease is released: another process leads
+//! ```
 
 use std::convert::Infallible;
 use std::future::Future;
@@ -7,31 +12,49 @@ use std::time::Duration;
 
 use bedplate_process::events::EventWriter;
 use bedplate_process::health::{Health, Readiness};
-use bedplate_process::lease::Tenure;
+use bedplate_process::lease::{Candidate, Tenure};
 use bedplate_process::liveness::{Liveness, PATIENCE};
-use bedplate_process::shutdown::Stage;
-use bedplate_process::tasks::Tasks;
-use tokio_util::sync::CancellationToken;
+use bedplate_process::shutdown::{Shutdown, Stage, Stages};
+use bedplate_process::tasks::{DrainTasksError, Tasks};
 
-/// Maximum time that the writer of Events waits for those that publish. It needs the rest of the time for the drain.
-pub const PUBLISHERS_TIMEOUT: Duration = Duration::from_secs(5);
+/// Maximum duration of the writes that reconcilers have started. A write that takes longer is aborted by the release of the Lease.
+const WRITES_TIMEOUT: Duration = Duration::from_secs(10);
+/// Maximum duration of the last Events and of the release of the Lease. More than each of them takes.
+const LAST_WRITES_TIMEOUT: Duration = Duration::from_secs(5);
 
 /// Spawns the writer of Events. It ends after those that publish.
-pub fn write_events(
-    writer: EventWriter,
-    (tasks, liveness, shutdown): (&Tasks, &Liveness, &CancellationToken),
-) {
-    let (pulse, stop) = (liveness.part("events", PATIENCE), CancellationToken::new());
-    let (publishers, shutdown) = (tasks.ended(Stage::Draining), shutdown.clone());
+pub fn write_events(writer: EventWriter, (tasks, liveness, stages): (&Tasks, &Liveness, &Stages)) {
+    let (pulse, stop) = (liveness.part("events", PATIENCE), stages.token(Stage::LastWrites));
     tasks.spawn_until(Stage::LastWrites, "events", async move {
-        let stopping = async {
-            shutdown.cancelled().await;
-            let _ = tokio::time::timeout(PUBLISHERS_TIMEOUT, publishers).await;
-            stop.cancel();
-        };
-        tokio::join!(writer.run(pulse, stop.clone()), stopping);
+        writer.run(pulse, stop).await;
         Ok::<_, Infallible>(())
     });
+}
+
+/// Spawns the candidate for the Lease, which takes part once everything was read. It releases the Lease after the writes of the reconcilers.
+pub fn elect(
+    candidate: Candidate,
+    started: Arc<OnceLock<()>>,
+    (tasks, liveness, stages): (&Tasks, &Liveness, &Stages),
+) {
+    let (pulse, stop) = (liveness.part("lease", PATIENCE), stages.token(Stage::LastWrites));
+    let task = candidate.run(move || started.get().is_some(), || {}, pulse, stop);
+    tasks.spawn_until(Stage::LastWrites, "lease", async move {
+        task.await;
+        Ok::<_, Infallible>(())
+    });
+}
+
+/// Ends the program.
+///
+/// # Errors
+/// The first failure of a task, or that parts were late.
+pub async fn shut_down(mut shutdown: Shutdown) -> Result<(), DrainTasksError> {
+    for (stage, limit) in [(Stage::Draining, WRITES_TIMEOUT), (Stage::LastWrites, LAST_WRITES_TIMEOUT)] {
+        shutdown.enter(stage);
+        shutdown.tasks(stage, limit).await;
+    }
+    shutdown.finish()
 }
 
 /// Spawns a task that cannot fail. Only a panic in it stops the program.

@@ -1,16 +1,16 @@
-//! The life of the controller: start in order, lead or wait to, drain with a deadline. Called by `main`.
+//! The life of the controller: start in order, lead or wait to, end in order. Called by `main`.
 
 use std::sync::{Arc, OnceLock};
-use std::time::Duration;
 
 use bedplate_engine::connect::connect;
-use bedplate_engine::life::{ReconcilerHealth, infallible, write_events};
+use bedplate_engine::life::{ReconcilerHealth, elect, infallible, shut_down, write_events};
 use bedplate_engine::work;
 use bedplate_process::exit::Failure;
 use bedplate_process::health;
 use bedplate_process::lease::{Candidate, Tenure};
 use bedplate_process::liveness::{Liveness, PATIENCE};
 use bedplate_process::notify::Notifier;
+use bedplate_process::shutdown::{Shutdown, Stage, Stages};
 use bedplate_process::signals::Signals;
 use bedplate_process::tasks::Tasks;
 use futures::future::BoxFuture;
@@ -27,8 +27,6 @@ use crate::metrics::{Kind, Metrics};
 use crate::reach::RegistryReach;
 use crate::{configuration, csr, deletion, enqueue, image, machine, operation, rollout, version, watch};
 
-/// How long writes that were begun may take at the end.
-const DRAIN: Duration = Duration::from_secs(10);
 /// The Lease.
 const LEASE: &str = "bedplate-controller";
 
@@ -47,7 +45,8 @@ pub async fn run(cli: &Cli) -> Result<(), Failure> {
     let (candidate, tenure) = Candidate::new(access, lease, &cli.instance, FIELD_MANAGER.name());
     let metrics = Metrics::default();
     let listener = health::bind(cli.listen).await?;
-    let running = (&tasks, &liveness, &signals.shutdown());
+    let stages = Stages::new(signals.shutdown());
+    let running = (&tasks, &liveness, &stages);
     let (started, news) = begin(&client, (&tenure, &cli.instance), &metrics, running, cli.image_reach());
     let registry = registry(&metrics, news);
     let health = Arc::new(ReconcilerHealth { liveness: liveness.clone(), started: started.clone(), tenure });
@@ -56,14 +55,12 @@ pub async fn run(cli: &Cli) -> Result<(), Failure> {
         let liveness = liveness.clone();
         move || liveness.check()
     });
-    let ready = move || started.get().is_some();
-    let pulse = liveness.part("lease", PATIENCE);
-    infallible(&tasks, "lease", candidate.run(ready, || {}, pulse, signals.shutdown()));
+    elect(candidate, started, running);
     notifier.ready("running");
     // There is nothing to read again.
     while signals.reload_requested().await {}
     notifier.stopping("finishing writes");
-    Ok(tasks.drain(DRAIN, signals.hurry()).await?)
+    Ok(shut_down(Shutdown::new(tasks, stages, signals.hurry())).await?)
 }
 
 /// Metrics of the program: the counters and the counts of its Events.
@@ -80,16 +77,18 @@ pub fn begin(
     client: &Client,
     (tenure, instance): (&Tenure, &str),
     metrics: &Metrics,
-    (tasks, liveness, shutdown): (&Tasks, &Liveness, &CancellationToken),
+    (tasks, liveness, stages): (&Tasks, &Liveness, &Stages),
     reach: RegistryReach,
 ) -> (Arc<OnceLock<()>>, News) {
     let (news, queue) = News::channel();
     let writer = news.writer(queue, instance, client.clone());
-    let whole = assemble(client, (tenure.clone(), news.clone(), reach), metrics, (tasks, liveness, shutdown));
-    write_events(writer, (tasks, liveness, shutdown));
+    let shutdown = stages.token(Stage::Draining);
+    let parts = (tenure.clone(), news.clone(), reach);
+    let whole = assemble(client, parts, metrics, (tasks, liveness, &shutdown));
+    write_events(writer, (tasks, liveness, stages));
     let started = Arc::new(OnceLock::new());
     infallible(tasks, "start", {
-        let (shutdown, started, tenure) = (shutdown.clone(), started.clone(), tenure.clone());
+        let (started, tenure) = (started.clone(), tenure.clone());
         async move {
             if let Some(Some((world, queues))) = shutdown.run_until_cancelled(whole).await {
                 let _ = started.set(());
@@ -225,12 +224,9 @@ mod metrics_page;
 
 #[cfg(test)]
 mod tests {
-    use std::convert::Infallible;
+    use std::time::Duration;
 
     use bedplate_api::configuration::MachineConfiguration;
-    use bedplate_api::reason::event::ControllerEvent;
-    use bedplate_engine::life::PUBLISHERS_TIMEOUT;
-    use k8s_openapi::api::core::v1::Node;
     use kube::client::Body;
     use kube::runtime::reflector::{self, Lookup};
     use kube::runtime::watcher::Event;
@@ -272,43 +268,12 @@ mod tests {
         let (shutdown, metrics) = (CancellationToken::new(), Metrics::default());
         let (tasks, liveness) = (Tasks::new(shutdown.clone()), Liveness::new(shutdown.clone()));
         let tenure = Tenure::new(watch::channel(None).1);
-        let running = (&tasks, &liveness, &shutdown);
+        let stages = Stages::new(shutdown.clone());
+        let running = (&tasks, &liveness, &stages);
         let (_, events) = begin(&silent(), (&tenure, "test"), &metrics, running, RegistryReach::default());
         let page = concat!(env!("CARGO_MANIFEST_DIR"), "/../docs/metrics.md");
         metrics_page::compare(page, "bedplate-controller", &registry(&metrics, events));
         shutdown.cancel();
-    }
-
-    /// Client of a server that creates what it receives.
-    fn creating() -> Client {
-        let service = tower::service_fn(|request: http::Request<Body>| async {
-            Ok::<_, kube::Error>(http::Response::builder().status(201).body(request.into_body()).unwrap())
-        });
-        Client::new(service, "default")
-    }
-
-    #[tokio::test(start_paused = true)]
-    async fn event_of_a_reconciler_that_ends_is_written() {
-        let shutdown = CancellationToken::new();
-        let (tasks, liveness) = (Tasks::new(shutdown.clone()), Liveness::new(shutdown.clone()));
-        let (news, queue) = News::channel();
-        let writer = news.writer(queue, "test", creating());
-        write_events(writer, (&tasks, &liveness, &shutdown));
-        let (publisher, stop) = (news.clone(), shutdown.clone());
-        tasks.spawn("publisher", async move {
-            stop.cancelled().await;
-            tokio::time::sleep(PUBLISHERS_TIMEOUT / 2).await;
-            publisher.tell(&Node::default(), ControllerEvent::NodeDeleted, "at the end");
-            Ok::<_, Infallible>(())
-        });
-        tasks.start();
-        shutdown.cancel();
-        tasks.drain(DRAIN, CancellationToken::new()).await.unwrap();
-        let mut registry = Registry::default();
-        registry.register_collector(Box::new(news));
-        let mut scrape = String::new();
-        prometheus_client::encoding::text::encode(&mut scrape, &registry).unwrap();
-        assert!(scrape.contains("result=\"written\"} 1\n"), "{scrape}");
     }
 
     #[tokio::test]

@@ -13,6 +13,7 @@ use bedplate_api::machine::Machine;
 use bedplate_engine::write::WriteError;
 use bedplate_process::lease::Tenure;
 use bedplate_process::liveness::Liveness;
+use bedplate_process::shutdown::Stages;
 use bedplate_process::tasks::Tasks;
 use bedplate_reconciler::context::World;
 use bedplate_reconciler::metrics::Metrics;
@@ -606,7 +607,8 @@ impl Controller {
         let (shutdown, metrics) = (CancellationToken::new(), Metrics::default());
         let (tasks, liveness) = (Tasks::new(shutdown.clone()), Liveness::new(shutdown.clone()));
         let (leads, tenure) = watch::channel(None);
-        let running = (&tasks, &liveness, &shutdown);
+        let stages = Stages::new(shutdown.clone());
+        let running = (&tasks, &liveness, &stages);
         let (started, _counted) =
             run::begin(&client, (&Tenure::new(tenure), "test"), &metrics, running, RegistryReach::default());
         until("the caches are synced", || started.get().is_some()).await;

@@ -55,24 +55,33 @@ pub(crate) fn body<'a>(asked: &'a [Asked], line: &str) -> &'a Value {
 type Answer = dyn Fn(&Asked) -> (u16, Value) + Send + Sync;
 
 #[derive(Clone, Default)]
-pub(crate) struct Server(Arc<Mutex<Vec<Asked>>>, Duration);
+pub(crate) struct Server {
+    asked: Arc<Mutex<Vec<Asked>>>,
+    /// Lines of all requests, also of those that are not answered yet.
+    received: Arc<Mutex<Vec<String>>>,
+    time: Duration,
+}
 
 impl Server {
     /// One that takes this time for each answer.
     pub(crate) fn slow(time: Duration) -> Self {
-        Self(Arc::default(), time)
+        Self { time, ..Self::default() }
     }
 
-    /// What was asked so far, but for Events.
+    pub(crate) fn received(&self) -> Vec<String> {
+        self.received.lock().unwrap().clone()
+    }
+
+    /// What was asked and answered so far, but for Events.
     pub(crate) fn asked(&self) -> Vec<Asked> {
-        let all = self.0.lock().unwrap().clone();
+        let all = self.asked.lock().unwrap().clone();
         all.into_iter().filter(|asked| asked.line != EVENTS).collect()
     }
 
     /// Reason, object and note of each Event.
     pub(crate) fn events(&self) -> Vec<(String, String, String)> {
         let text = |value: &Value| value.as_str().unwrap_or_default().to_owned();
-        let all = self.0.lock().unwrap().clone();
+        let all = self.asked.lock().unwrap().clone();
         let events = all.into_iter().filter(|asked| asked.line == EVENTS).map(|asked| asked.body);
         let about = |event: &Value| {
             format!("{} {}", text(&event["regarding"]["kind"]), text(&event["regarding"]["name"]))
@@ -86,19 +95,21 @@ impl Server {
 
     /// Returns a client whose requests are answered by `answer`, except watches, which deliver no events.
     pub(crate) fn client(&self, answer: Arc<Answer>) -> Client {
-        let (asked, time) = (self.0.clone(), self.1);
+        let Self { asked, received, time } = self.clone();
         let service = tower::service_fn(move |request: http::Request<Body>| {
-            let (asked, answer) = (asked.clone(), answer.clone());
+            let (asked, received, answer) = (asked.clone(), received.clone(), answer.clone());
             async move {
+                let (head, body) = request.into_parts();
+                let path = head.uri.path().to_owned();
+                let path = path.strip_prefix("/apis/bedplate.dev/v1alpha1").unwrap_or(&path);
+                let line = format!("{} {path}", head.method);
+                received.lock().unwrap().push(line.clone());
                 if !time.is_zero() {
                     tokio::time::sleep(time).await;
                 }
-                let (head, body) = request.into_parts();
                 let body = body.collect_bytes().await?;
-                let path = head.uri.path().to_owned();
-                let path = path.strip_prefix("/apis/bedplate.dev/v1alpha1").unwrap_or(&path);
                 let one = Asked {
-                    line: format!("{} {path}", head.method),
+                    line,
                     query: head.uri.query().unwrap_or_default().to_owned(),
                     body: serde_json::from_slice(&body).unwrap_or_default(),
                 };

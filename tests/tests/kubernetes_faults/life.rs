@@ -11,6 +11,7 @@ use std::time::Duration;
 
 use bedplate_process::lease::Tenure;
 use bedplate_process::liveness::Liveness;
+use bedplate_process::shutdown::Stages;
 use bedplate_process::tasks::Tasks;
 use bedplate_reconciler::metrics::Metrics;
 use bedplate_reconciler::reach::RegistryReach;
@@ -41,7 +42,8 @@ impl Life {
             let (tasks, liveness) = (Tasks::new(shutdown.clone()), Liveness::new(shutdown.clone()));
             let (leads, tenure) = watch::channel(None);
             let (client, tenure) = (own.client(), Tenure::new(tenure));
-            let running = (&tasks, &liveness, &shutdown);
+            let stages = Stages::new(shutdown.clone());
+            let running = (&tasks, &liveness, &stages);
             let (started, _told) = run::begin(
                 &client,
                 (&tenure, "faults"),
