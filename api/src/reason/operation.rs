@@ -23,7 +23,7 @@ reasons! {
     pub enum SuspendedReason: "Condition Suspended of a MachineOperation", condition condition_type::SUSPENDED {
         MachinePaused: "spec.paused of the Machine is set. The time in which the operation must be taken does not run."
             => User, "Unpause it: `kubectl patch machine NAME --type=merge -p '{\"spec\":{\"paused\":false}}'`.";
-        Resumed: "The Machine is no longer paused. The time in which the operation must be taken runs since then.";
+        Resumed: "The Machine is no longer paused, and the time in which the operation must be taken runs since then; or the operation was taken or has ended.";
     }
 }
 

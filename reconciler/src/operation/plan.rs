@@ -31,6 +31,8 @@ use crate::cache::operations::Since;
 
 /// An operation waits so long for its Machine: both may have been applied together.
 const GRACE: SignedDuration = SignedDuration::from_secs(10);
+/// Message of `Suspended` once it no longer depends on the Machine.
+const RESUMED: &str = "the operation was taken or has ended";
 
 /// What decides about an operation.
 #[derive(Debug, Clone, Copy)]
@@ -112,6 +114,7 @@ pub fn plan(seen: &Seen<'_>) -> Plan {
         // A child goes with its parent.
         let expiry = expiry(operation, seen.since, now).filter(|_| parent_of(operation).is_none());
         return Plan {
+            status: seen.resumed(),
             remove: expiry == Some(Ok(())),
             again: expiry.and_then(Result::err),
             ..Plan::default()
@@ -157,7 +160,11 @@ impl Seen<'_> {
         // Its time never restarts. Otherwise the host that carries it out could hold its parent forever.
         let start = self.since.taken.map_or(start, |taken| taken.min(start));
         let left = left(later(later(start, done_within(&operation.spec)), LEFT_TO_EXECUTOR), now);
-        if left.is_zero() { self.timed_out() } else { Plan { again: Some(left), ..self.repave() } }
+        if left.is_zero() {
+            return self.timed_out();
+        }
+        let plan = self.repave();
+        Plan { status: plan.status.or_else(|| self.resumed()), again: Some(left), ..plan }
     }
 
     fn timed_out(&self) -> Plan {
@@ -205,19 +212,22 @@ impl Seen<'_> {
 
     fn pending(&self, machine: &Machine) -> Plan {
         let (operation, now) = (self.operation, self.now);
-        let suspended = self.suspended();
-        let is_suspended = suspended.is_some_and(|suspended| suspended.status == "True");
         if machine.spec.paused {
-            return if is_suspended { Plan::default() } else { self.suspend(SuspendedReason::MachinePaused) };
+            let message = "the Machine is paused; the operation must be taken in time after it is resumed";
+            let mut status = self.ours(OperationState::Pending);
+            self.suspend(&mut status, SuspendedReason::MachinePaused, message);
+            return Plan { status: (!self.is_suspended()).then_some(status), ..Plan::default() };
         }
-        if is_suspended {
-            return self.suspend(SuspendedReason::Resumed);
+        if self.is_suspended() {
+            let mut status = self.ours(OperationState::Pending);
+            self.suspend(&mut status, SuspendedReason::Resumed, "the Machine is no longer paused");
+            return Plan { status: Some(status), ..Plan::default() };
         }
         // Seen to come to be so it was seen to be held no more, too.
         let mut since = self.since.seen;
         if !self.since.came {
             let made = created(operation, now);
-            let free = suspended.map_or(made, |suspended| suspended.last_transition_time.0);
+            let free = self.suspended().map_or(made, |suspended| suspended.last_transition_time.0);
             since = later(made.max(free), self.since.leap).min(since);
         }
         for (other, other_since) in self.others.iter().filter(|(other, _)| self.goes_before(other)) {
@@ -264,33 +274,36 @@ impl Seen<'_> {
         Plan { status, ..Plan::default() }
     }
 
-    /// Its Machine is paused, or is not any more.
-    fn suspend(&self, reason: SuspendedReason) -> Plan {
-        let (is_suspended, message) = match reason {
-            SuspendedReason::MachinePaused => {
-                (true, "the Machine is paused; the operation must be taken in time after it is resumed")
-            }
-            SuspendedReason::Resumed => (false, "the Machine is no longer paused"),
-        };
-        let mut status = self.ours(OperationState::Pending);
-        set_condition(
-            &mut status,
-            is_suspended,
-            reason,
-            message,
-            self.operation.metadata.generation,
-            self.now,
-        );
-        Plan { status: Some(status), ..Plan::default() }
+    fn suspend(&self, status: &mut MachineOperationStatus, reason: SuspendedReason, message: &str) {
+        let is_suspended = reason == SuspendedReason::MachinePaused;
+        let generation = self.operation.metadata.generation;
+        set_condition(status, is_suspended, reason, message, generation, self.now);
+    }
+
+    fn is_suspended(&self) -> bool {
+        self.suspended().is_some_and(|suspended| suspended.status == "True")
+    }
+
+    /// Status with `Suspended` False, if it is True. The executor takes an operation without waiting for the controller's report that its Machine
+    /// is no longer paused.
+    fn resumed(&self) -> Option<MachineOperationStatus> {
+        let suspended = self.suspended().filter(|_| self.is_suspended())?.clone();
+        let mut status =
+            MachineOperationStatus { conditions: vec![suspended], ..MachineOperationStatus::default() };
+        self.suspend(&mut status, SuspendedReason::Resumed, RESUMED);
+        Some(status)
     }
 
     /// The end, with all conditions: what other programs have written of the operation stays.
     fn failed(&self, reason: FanOutOutcome, message: &str) -> Plan {
         let conditions = self.operation.status.as_ref().map(|status| status.conditions.clone());
-        let before = MachineOperationStatus {
+        let mut before = MachineOperationStatus {
             conditions: conditions.unwrap_or_default(),
             ..MachineOperationStatus::default()
         };
+        if self.is_suspended() {
+            self.suspend(&mut before, SuspendedReason::Resumed, RESUMED);
+        }
         let end = End { complete: false, reason: reason.as_str(), message };
         let status = ended(before, end, self.operation.metadata.generation, self.now);
         Plan { status: Some(status), ..Plan::default() }

@@ -277,6 +277,33 @@ fn while_its_machine_is_paused_it_waits_and_its_time_begins_afterwards() {
     assert_eq!(written(&look(&waiting, Some(&free), 100_060)).1, "NoExecutor");
 }
 
+/// The executor sees the end of the pause by the same watch as the controller, and may write first.
+#[test]
+fn operation_that_was_taken_or_has_ended_is_not_suspended() {
+    let (free, suspended) = (
+        machine(&json!({})),
+        json!([{ "type": "Suspended", "status": "True", "reason": "MachinePaused",
+        "message": "", "lastTransitionTime": time(5) }]),
+    );
+    for state in ["InProgress", "Complete", "Failed"] {
+        let status = json!({ "state": state, "startTime": time(8), "completionTime": time(9), "conditions": suspended });
+        let mut given = operation("reboot", &json!({ "status": status }));
+        let status = look(&given, Some(&free), 10).status.unwrap();
+        assert_eq!(status.state, None, "the executor's");
+        let found: Vec<_> = status.conditions.iter().map(|c| (c.type_.as_str(), c.status.as_str())).collect();
+        assert_eq!(found, [("Suspended", "False")], "{state}");
+        given.status.as_mut().unwrap().conditions = status.conditions;
+        assert_eq!(look(&given, Some(&free), 11).status, None, "{state}: once");
+    }
+    // Ended by the controller: its Machine is gone, or it was not ended in time.
+    for state in ["Pending", "InProgress"] {
+        let status = json!({ "state": state, "startTime": time(8), "conditions": suspended });
+        let status = look(&operation("reboot", &json!({ "status": status })), None, 9999).status.unwrap();
+        assert_eq!(status.state, FAILED);
+        assert!(status.conditions.iter().all(|c| c.type_ != "Suspended" || c.status == "False"), "{state}");
+    }
+}
+
 #[test]
 fn an_operation_that_waits_for_another_one_of_the_same_executor_has_its_time_afterwards() {
     let machine = machine(&json!({}));
@@ -365,8 +392,10 @@ fn events() -> impl Strategy<Value = Vec<Event>> {
 fn take_on(operation: &mut MachineOperation, status: MachineOperationStatus) {
     let before = operation.status.clone().unwrap_or_default();
     operation.status = Some(MachineOperationStatus {
+        state: status.state.or(before.state),
         executor: status.executor.or(before.executor),
         start_time: status.start_time.or(before.start_time),
+        completion_time: status.completion_time.or(before.completion_time),
         ..status
     });
 }
@@ -384,8 +413,8 @@ proptest! {
                 let machine = machine(&json!({ "paused": paused }));
                 let before = object.clone();
                 let plan = look(object, there.then_some(&machine), now);
-                assert!(!(is_finished(&before) && plan.status.is_some()), "ended twice: {before:?}");
                 let Some(status) = plan.status else { return plan.again };
+                assert!(!(is_finished(&before) && status.state.is_some()), "ended twice: {before:?}");
                 let waits = before.status.as_ref().and_then(|s| s.state) != Some(OperationState::InProgress);
                 assert!(!(paused && there && waits && status.state == FAILED), "it fails while it is paused");
                 take_on(object, status);
@@ -419,5 +448,7 @@ proptest! {
             now += i64::try_from(again.as_secs()).unwrap() + 1;
         }
         prop_assert!(is_finished(&object), "{:?}", object.status);
+        let conditions = &object.status.as_ref().unwrap().conditions;
+        prop_assert!(conditions.iter().all(|c| c.type_ != "Suspended" || c.status == "False"), "{conditions:?}");
     }
 }
