@@ -2,7 +2,7 @@
 //!
 //! tcpdump runs as a user that does not exist otherwise, with the one capability that a packet socket needs, and writes into a file
 //! that systemd opened: the agent needs no right to see packets. Time is bounded by systemd, size by the kernel (RLIMIT_FSIZE). Only
-//! the newest captures are kept.
+//! the newest captures are kept. The cause of a failure is found by further commands and their exit codes. No text of tcpdump decides.
 
 use std::fs::{self, File};
 use std::io::{self, BufReader, Read as _, Seek as _, SeekFrom};
@@ -24,6 +24,11 @@ use super::run::Runner;
 use crate::bus::{Exit, Output, Ran, Setting, TransientCommand, UnitName, sandbox};
 
 const TCPDUMP: &str = "/usr/bin/tcpdump";
+const TEST: &str = "/usr/bin/test";
+/// Pseudo-interface of tcpdump.
+const ANY: &str = "any";
+/// Maximum time of a command that looks for the cause of a failure.
+const CHECK_TIMEOUT: Duration = Duration::from_secs(10);
 /// Captures that are kept, the new one included.
 const MOST_FILES: usize = 8;
 /// And so many bytes of them.
@@ -81,23 +86,21 @@ impl Runner {
 
     pub(super) async fn capture(&mut self, capture: &Capture) -> Outcome {
         let Some((path, unit)) = self.place() else { return Outcome::Interrupted };
-        let command = command(capture, &path, unit);
+        let command = command(capture, &path, unit.clone());
         match self.parts.units.run(&command).await {
-            Ok(ran) => Outcome::End(self.ended(capture, &path, &ran).await),
+            Ok(ran) => Outcome::End(self.ended(capture, (&path, &unit), &ran).await),
             Err(error) => Outcome::End(bus_end(&error)),
         }
     }
 
-    async fn ended(&self, capture: &Capture, path: &Path, ran: &Ran) -> End {
+    async fn ended(&self, capture: &Capture, (path, unit): (&Path, &UnitName), ran: &Ran) -> End {
         let why = match &ran.exit {
             Exit::TimedOut | Exit::Code(0) => format!("{} s", capture.seconds),
             Exit::Signal(FULL) => format!("{} bytes were reached", capture.bytes),
-            Exit::Code(_) if ran.output.contains("File too large") => {
-                format!("{} bytes were reached", capture.bytes)
-            }
+            Exit::Code(_) if is_full(path, capture.bytes) => format!("{} bytes were reached", capture.bytes),
             Exit::Code(_) | Exit::Signal(_) | Exit::Other(_) => {
                 let _ = fs::remove_file(path);
-                return failed(capture, ran);
+                return failed(capture, ran, self.find_fault(capture, unit).await);
             }
         };
         match content(path.to_owned()).await {
@@ -106,6 +109,25 @@ impl Runner {
                 End::failed(AgentOutcome::CaptureFailed, format!("{}: {}", path.display(), chain(&error)))
             }
         }
+    }
+
+    /// Finds the parameter because of which a capture has failed.
+    async fn find_fault(&self, capture: &Capture, unit: &UnitName) -> Option<Fault> {
+        let exits = async |argv: Vec<String>| {
+            let ran = self.parts.units.run(&check(argv, unit.clone())).await;
+            ran.map(|ran| ran.exit).ok()
+        };
+        let path = format!("/sys/class/net/{}", capture.interface);
+        let is_missing = vec![TEST.to_owned(), "!".to_owned(), "-e".to_owned(), path];
+        if capture.interface != ANY && exits(is_missing).await == Some(Exit::Code(0)) {
+            return Some(Fault::Interface);
+        }
+        // tcpdump compiles the filter and ends.
+        let compile = |filter| tcpdump(&["-d"], &capture.interface, filter);
+        let is_filter = !capture.filter.is_empty()
+            && exits(compile("")).await == Some(Exit::Code(0))
+            && matches!(exits(compile(&capture.filter)).await, Some(Exit::Code(1..)));
+        is_filter.then_some(Fault::Filter)
     }
 
     fn describe(&self, path: &Path, content: &Content, why: &str) -> String {
@@ -167,19 +189,44 @@ fn stem(object: &MachineOperation) -> String {
     format!("{name}-{uid}")
 }
 
+/// Parameter that the host does not accept.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Fault {
+    Interface,
+    Filter,
+}
+
+/// Returns true if a file has reached its size: the kernel cuts the write that would exceed it.
+fn is_full(path: &Path, bytes: u64) -> bool {
+    fs::metadata(path).is_ok_and(|about| about.len() >= bytes)
+}
+
+fn tcpdump(options: &[&str], interface: &str, filter: &str) -> Vec<String> {
+    let filter: &[&str] = if filter.is_empty() { &[] } else { &["--", filter] };
+    let all = [&[TCPDUMP, "-n"], options, &["-i", interface], filter].concat();
+    all.into_iter().map(str::to_owned).collect()
+}
+
+/// Returns a command whose exit code alone counts.
+fn check(argv: Vec<String>, unit: UnitName) -> TransientCommand {
+    TransientCommand {
+        unit,
+        description: "Check of a capture for bedplate-agent".to_owned(),
+        argv,
+        environment: Vec::new(),
+        output: Output::Tail,
+        limit: CHECK_TIMEOUT,
+        settings: settings(1 << 20),
+    }
+}
+
 fn command(capture: &Capture, path: &Path, unit: UnitName) -> TransientCommand {
     // Each packet is written when it comes: what was kept until a kill is there.
-    let mut argv: Vec<String> =
-        [TCPDUMP, "-n", "-U", "--immediate-mode", "-w", "-", "-i", &capture.interface]
-            .map(str::to_owned)
-            .to_vec();
-    if !capture.filter.is_empty() {
-        argv.extend(["--".to_owned(), capture.filter.clone()]);
-    }
+    let options = ["-U", "--immediate-mode", "-w", "-"];
     TransientCommand {
         unit,
         description: format!("Packets of {} for bedplate-agent", capture.interface),
-        argv,
+        argv: tcpdump(&options, &capture.interface, &capture.filter),
         environment: Vec::new(),
         output: Output::Split(path.to_owned()),
         limit: Duration::from_secs(capture.seconds.into()),
@@ -205,29 +252,26 @@ fn settings(bytes: u64) -> Vec<(&'static str, Setting)> {
     ])
 }
 
-/// Why nothing was kept, by what tcpdump said.
-fn failed(capture: &Capture, ran: &Ran) -> End {
+/// Returns the end of a capture that kept nothing.
+fn failed(capture: &Capture, ran: &Ran, fault: Option<Fault>) -> End {
     let said = ran.output.lines().filter(|line| !line.contains("packets ")).collect::<Vec<_>>().join("; ");
     let Capture { interface, filter, .. } = capture;
-    match &ran.exit {
-        Exit::Code(NO_PROGRAM) => End::failed(
+    match (&ran.exit, fault) {
+        (Exit::Code(NO_PROGRAM), _) => End::failed(
             AgentOutcome::NotSupported,
             format!("there is no {TCPDUMP} on the host: take a host image that has it"),
         ),
-        _ if said.contains("syntax error")
-            || said.contains("expression")
-            || said.contains("unknown host") =>
-        {
-            End::failed(
-                AgentOutcome::InvalidParameters,
-                format!("parameter filter {filter:?} is no BPF expression: {said}"),
-            )
-        }
-        _ if said.contains("No such device") || said.contains("doesn't exist") => End::failed(
+        (_, Some(Fault::Filter)) => End::failed(
+            AgentOutcome::InvalidParameters,
+            format!("parameter filter {filter:?} is not a BPF expression: {said}"),
+        ),
+        (_, Some(Fault::Interface)) => End::failed(
             AgentOutcome::InterfaceNotFound,
             format!("the host has no interface {interface}: {said}"),
         ),
-        exit => End::failed(AgentOutcome::CaptureFailed, format!("tcpdump has ended with {exit:?}: {said}")),
+        (exit, None) => {
+            End::failed(AgentOutcome::CaptureFailed, format!("tcpdump has ended with {exit:?}: {said}"))
+        }
     }
 }
 
@@ -357,14 +401,26 @@ mod tests {
     }
 
     #[test]
-    fn what_tcpdump_says_becomes_a_reason() {
+    fn exit_code_and_fault_become_a_reason_whatever_tcpdump_says() {
         let capture = Capture { interface: "eth9".into(), filter: "port port".into(), seconds: 1, bytes: 1 };
-        let reason = |code: i32, said: &str| {
-            failed(&capture, &Ran { exit: Exit::Code(code), output: said.to_owned(), cut: false }).reason
-        };
-        assert_eq!(reason(203, ""), "NotSupported");
-        assert_eq!(reason(1, "tcpdump: can't parse filter expression: syntax error"), "InvalidParameters");
-        assert_eq!(reason(1, "tcpdump: eth9: No such device exists"), "InterfaceNotFound");
-        assert_eq!(reason(1, "tcpdump: something"), "CaptureFailed");
+        for said in ["", "syntax error in expression", "No such device exists", "File too large"] {
+            let reason = |code: i32, fault| {
+                let ran = Ran { exit: Exit::Code(code), output: said.to_owned(), cut: false };
+                failed(&capture, &ran, fault).reason
+            };
+            assert_eq!(reason(203, None), "NotSupported");
+            assert_eq!(reason(1, Some(Fault::Filter)), "InvalidParameters");
+            assert_eq!(reason(1, Some(Fault::Interface)), "InterfaceNotFound");
+            assert_eq!(reason(1, None), "CaptureFailed");
+        }
+    }
+
+    #[test]
+    fn capture_is_full_once_its_file_has_its_size() {
+        let mut file = tempfile::NamedTempFile::new().unwrap();
+        file.write_all(&[0; 1024]).unwrap();
+        let full = [1023, 1024, 1025].map(|bytes| is_full(file.path(), bytes));
+        assert_eq!(full, [true, true, false]);
+        assert!(!is_full(Path::new("/nonexistent"), 0));
     }
 }
