@@ -24,6 +24,7 @@ use bedplate_api::machine::{
     BootStatus, Machine, MachineStatus, PowerAction, PowerActionKind, Time, condition_type,
 };
 use bedplate_api::reason::event::{PxedEvent, is_warning};
+use bedplate_api::reason::machine::BootedReason;
 use bedplate_api::wire::Stage;
 use bedplate_process::events::{Events, Occurrence, Queue, channel};
 use bedplate_process::lease::Tenure;
@@ -429,10 +430,10 @@ impl StatusRegistry {
     fn report_contested(&self, snapshot: &Snapshot, known: &KnownMachine) {
         let contested = snapshot.contested(&known.name);
         let message = conditions::contested_message(&contested);
-        let new = message.as_ref().is_some_and(|message| {
-            let condition = self.get(&known.name).and_then(|s| conditions::booted(&s).cloned());
-            condition.is_none_or(|c| c.message != *message)
+        let is_reported = self.read(&known.name, |status| {
+            conditions::booted(status).is_some_and(|c| c.reason == BootedReason::DuplicateMacAddress)
         });
+        let new = is_reported != Some(true);
         let now = Timestamp::now();
         self.update(&known.name, |status| conditions::apply_contested(status, message.as_deref(), now));
         if let Some(message) = message.filter(|_| new) {
