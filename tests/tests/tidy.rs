@@ -405,13 +405,12 @@ fn reasons_are_compared_as_values() {
 
 #[test]
 fn messages_are_read_by_people_alone() {
-    const ALLOWED: [(&str, &str); 3] = [
+    const ALLOWED: [(&str, &str); 2] = [
         ("engine/src/write.rs", "the API server has no reason for an object that is too large"),
         (
             "cli/src/configuration/rollback.rs",
             "the API server has no reason for a test of a JSON patch that fails",
         ),
-        ("pxed/src/status.rs", "whether an Event is a repetition"),
     ];
     // Messages of protocols are another thing.
     let mut wrong = Vec::new();

@@ -106,12 +106,12 @@ impl Status {
         Some((now, message))
     }
 
-    /// Who holds the configuration, which is being deleted, if that was not said before.
+    /// Message if Machines block the deletion of the configuration, and did not before.
     pub fn newly_held(&self, configuration: &MachineConfiguration) -> Option<&str> {
         let is_it = |c: &&Condition| c.reason == ProgressingReason::DeletionBlocked.as_str();
         let held = self.conditions.iter().find(is_it)?;
         let before = configuration.status.iter().flat_map(|status| &status.conditions).find(is_it);
-        (before.map(|before| &before.message) != Some(&held.message)).then_some(held.message.as_str())
+        before.is_none().then_some(held.message.as_str())
     }
 }
 

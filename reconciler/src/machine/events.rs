@@ -48,13 +48,15 @@ pub(super) fn told(before: &MachineStatus, after: &Status) -> Vec<(ControllerEve
     all
 }
 
-/// What keeps a choice or a Node from being made, if that was not said before.
+/// Obstacle to the selection of a version or to the Node, unless the same reason was reported for this generation of the Machine.
 fn trouble(before: &MachineStatus, after: &Status) -> Option<(ControllerEvent, String)> {
     let news = |type_: &str| {
         let find = |all: &[Condition]| all.iter().find(|c| c.type_ == type_).cloned();
         let (was, is) = (find(&before.conditions), find(&after.conditions)?);
         let same = was.is_some_and(|was| {
-            (&was.status, &was.reason, &was.message) == (&is.status, &is.reason, &is.message)
+            was.status == is.status
+                && was.reason == is.reason
+                && was.observed_generation == is.observed_generation
         });
         (!same).then_some(is)
     };
@@ -177,6 +179,16 @@ mod tests {
             let after = status(Some(1), Some("n1"), &json!([is("Ready", false, reason)]));
             assert_eq!(reasons(&before(&joined), &after), Vec::from_iter(wanted), "{reason}");
             assert!(told(&before(&after), &after).is_empty(), "{reason}: said already");
+            let mut reworded = before(&after);
+            reworded.conditions[0].message = "other words".to_owned();
+            assert!(told(&reworded, &after).is_empty(), "{reason}: no message decides");
+            let mut edited = before(&after);
+            edited.conditions[0].observed_generation = Some(1);
+            assert_eq!(
+                reasons(&edited, &after),
+                Vec::from_iter(wanted),
+                "{reason}: of the Machine before an edit"
+            );
         }
     }
 }

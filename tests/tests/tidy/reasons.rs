@@ -57,7 +57,7 @@ pub(crate) fn messages_read(source: &Source) -> Vec<(usize, String)> {
     static READ: LazyLock<Regex> = LazyLock::new(|| {
         let search = "starts_with|ends_with|contains|strip_prefix|strip_suffix|find|split|split_once|rsplit_once|parse";
         Regex::new(&format!(
-            r"\bmessage(\(\))?(\.as_str\(\)|\.as_deref\(\)|\.as_ref\(\))*( [!=]= |\.({search})(::<[^>]*>)?\()|[!=]= [&*]?([\w.]+\.)?message\b"
+            r#"\bmessage(\(\))?(\.as_str\(\)|\.as_deref\(\)|\.as_ref\(\))*( [!=]= |\.({search})(::<[^>]*>)?\()|[!=]= [&*]?([\w.]+\.)?message\b|\.message\)+ [!=]= |[!=]= [^|;"]*\.message\b"#
         ))
         .expect("a regular expression")
     });
@@ -75,4 +75,21 @@ pub(crate) fn compared_with_text(source: &Source) -> Vec<(usize, String)> {
     let text = source.production_text();
     let lines = (1..).zip(text.lines()).filter(|(_, line)| COMPARED.is_match(line));
     lines.map(|(number, line)| (number, line.trim().to_owned())).collect()
+}
+
+#[test]
+fn message_in_any_comparison_is_found() {
+    for (line, is_found) in [
+        ("condition.is_none_or(|c| c.message != *message)", true),
+        ("(&was.reason, &was.message) == (&is.reason, &is.message)", true),
+        ("before.map(|before| &before.message) != Some(&held.message)", true),
+        ("if held.as_ref() == Some(&x.message) {", true),
+        ("if text.message.starts_with(\"403: \") {", true),
+        ("found.filter(|c| c.reason == reason).map(|c| c.message.clone())", false),
+        ("Rule::new(\"self == oldSelf\").message(\"the spec cannot be changed\")", false),
+    ] {
+        let text = format!("fn f() {{\n    {line}\n}}\n");
+        let source = Source { path: "pxed/src/a.rs".to_owned(), text, test_only: false };
+        assert_eq!(!messages_read(&source).is_empty(), is_found, "{line}");
+    }
 }
