@@ -1,12 +1,14 @@
 //! The CustomResourceDefinitions of all kinds, as they are installed (`api/crds/*.yaml` is made from these).
 //!
-//! Three things are changed in what the derive makes: fields lose `nullable`, so that the API server drops an explicit
-//! `null` (else CEL's `has()` would take it for a value), unsigned formats go, which Kubernetes does not know, and each list without
-//! a type is `atomic`.
+//! Four things are changed in what the derive makes: fields lose `nullable`, so that the API server drops an explicit
+//! `null` (else CEL's `has()` would take it for a value), unsigned formats go, which Kubernetes does not know, each list without
+//! a type is `atomic`, and the texts of Kubernetes' own types get bounds: conditions and times.
 //!
 //! A new object has `status.observedGeneration: -1`, so that kstatus does not read it as current.
 //!
 //! Pure: no clock, no file, no socket.
+
+use std::collections::BTreeMap;
 
 use k8s_openapi::apiextensions_apiserver::pkg::apis::apiextensions::v1::JSON;
 use k8s_openapi::apiextensions_apiserver::pkg::apis::apiextensions::v1::{
@@ -46,8 +48,33 @@ fn begin_unobserved(schema: &mut JSONSchemaProps) {
     }
 }
 
+/// Bounds of the texts of a condition. Kubernetes has the first two. A message of a program of Bedplate has at most 4096 characters.
+const CONDITION_TEXTS: [(&str, i64); 3] = [("type", 316), ("reason", 1024), ("message", 4096)];
+
+/// Bound of a time. The API server accepts a fraction of any length.
+const MAX_TIME_CHARACTERS: i64 = 64;
+
+/// Bounds the texts of a condition, if this is the schema of one.
+fn bound_condition(fields: &mut BTreeMap<String, JSONSchemaProps>) {
+    if !fields.contains_key("lastTransitionTime") {
+        return;
+    }
+    for (name, bound) in CONDITION_TEXTS {
+        if let Some(field) = fields.get_mut(name) {
+            field.max_length = Some(bound);
+        }
+    }
+    if let Some(status) = fields.get_mut("status") {
+        status.enum_ = Some(["True", "False", "Unknown"].map(|word| JSON(json!(word))).to_vec());
+    }
+}
+
 fn tidy(schema: &mut JSONSchemaProps) {
     schema.nullable = None;
+    schema.properties.iter_mut().for_each(bound_condition);
+    if schema.format.as_deref() == Some("date-time") {
+        schema.max_length.get_or_insert(MAX_TIME_CHARACTERS);
+    }
     if schema.format.as_deref().is_some_and(|format| format.starts_with("uint")) {
         schema.format = None;
     }

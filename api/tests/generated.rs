@@ -66,6 +66,71 @@ fn walk(schema: &Value, path: &str) {
     }
 }
 
+/// A program that may write a status must not be able to make the object so large that the writes of others fail.
+#[test]
+fn every_text_and_list_of_a_status_has_a_bound() {
+    for definition in bedplate_api::crds::definitions() {
+        let schema = serde_json::to_value(&definition.spec.versions[0].schema).unwrap();
+        let status = &schema["openAPIV3Schema"]["properties"]["status"];
+        bounded(status, &format!("{}.status", definition.spec.names.kind));
+    }
+}
+
+fn bounded(schema: &Value, path: &str) {
+    match schema["type"].as_str() {
+        Some("string") => {
+            assert!(schema["maxLength"].is_number() || schema["enum"].is_array(), "{path} has no maxLength");
+        }
+        Some("array") => {
+            assert!(schema["maxItems"].is_number(), "{path} has no maxItems");
+            bounded(&schema["items"], &format!("{path}[]"));
+        }
+        Some("object") => {
+            let fields = schema["properties"].as_object().unwrap_or_else(|| panic!("{path} is a map"));
+            fields.iter().for_each(|(name, field)| bounded(field, &format!("{path}.{name}")));
+        }
+        Some("integer" | "boolean") => {}
+        other => panic!("{path}: {other:?}"),
+    }
+}
+
+/// Trust 4. etcd accepts 1.5 MiB. A character takes up to 6 bytes in JSON.
+#[test]
+fn trust_4_agent_cannot_make_its_machine_too_large() {
+    const FIELDS: [&str; 8] =
+        ["agent", "hardware", "addresses", "stateDisk", "applied", "slots", "rolledBack", "conditions"];
+    let definitions = bedplate_api::crds::definitions();
+    let schema = serde_json::to_value(&definitions[0].spec.versions[0].schema).unwrap();
+    let status = &schema["openAPIV3Schema"]["properties"]["status"]["properties"];
+    let sizes = FIELDS.map(|field| match field {
+        // An agent writes two of them.
+        "conditions" => 2 * bytes(&status[field]["items"]),
+        _ => bytes(&status[field]),
+    });
+    // The texts of the disks have one bound together.
+    let disk = &status["hardware"]["properties"]["disks"];
+    let texts = 256 * 6 * 256 * (5 + 16) - 98_304 * 6;
+    assert_eq!(
+        (&disk["maxItems"], &disk["items"]["properties"]["byID"]["maxItems"]),
+        (&256.into(), &16.into())
+    );
+    let size = sizes.iter().sum::<u64>() - texts;
+    assert!(size < 1_300_000, "{size} bytes: {sizes:?}");
+}
+
+/// Returns the largest size of a value, in bytes of JSON.
+fn bytes(schema: &Value) -> u64 {
+    match schema["type"].as_str() {
+        Some("string") => schema["maxLength"].as_u64().map_or(32, |length| 6 * length) + 3,
+        Some("array") => schema["maxItems"].as_u64().unwrap() * (bytes(&schema["items"]) + 1),
+        Some("object") => {
+            let fields = schema["properties"].as_object().unwrap();
+            fields.iter().map(|(name, field)| name.len() as u64 + 4 + bytes(field)).sum()
+        }
+        Some(_) | None => 21,
+    }
+}
+
 /// Lists that are not `atomic`, by path: their type, or the keys of a `map`.
 const UNIQUE: [(&str, &str); 8] = [
     ("spec.template.container.capabilities", "set"),

@@ -15,9 +15,7 @@ use bedplate_api::wire::Report;
 use jiff::Timestamp;
 use serde_json::{Value, json};
 
-/// Longest lists and texts that the definition of a Machine takes; a longer one would have the whole write refused.
-const MAX_DISKS: usize = 256;
-const MAX_NICS: usize = 64;
+/// Longest texts that the definition of a Machine takes; a longer one would have the whole write refused.
 const MAX_TEXT: usize = 63;
 const MAX_REASON: usize = 1024;
 /// The most that a condition says, in characters: the tail of a log fits.
@@ -87,12 +85,8 @@ pub(super) fn compose(
             last_heartbeat_time: Some(Time(now)),
             going_down_time: host.going_down.then_some(Time(now)),
         }),
-        hardware: host.facts.clone().map(|mut facts| {
-            facts.disks.truncate(MAX_DISKS);
-            facts.nics.truncate(MAX_NICS);
-            // The BMC is pxed's to tell.
-            Hardware { bmc: None, ..facts }
-        }),
+        // pxed reports the BMC.
+        hardware: host.facts.clone().map(|facts| Hardware { bmc: None, ..facts.bounded() }),
         addresses: Address::of_host(machine, &host.addresses),
         state_disk: host.state_disk.clone(),
         ..MachineStatus::default()
@@ -229,6 +223,7 @@ mod tests {
     #[test]
     fn a_write_holds_no_more_than_the_definition_takes_and_never_the_bmc() {
         let facts = Hardware {
+            product: Some("p".repeat(2_000_000)),
             disks: vec![Disk::default(); 300],
             bmc: Some(HardwareBmc::default()),
             ..Hardware::default()
@@ -243,6 +238,7 @@ mod tests {
         let status = compose(&name(), &host, None, &MachineStatus::default(), Timestamp::UNIX_EPOCH);
         let fields = body(&name(), &status);
         assert_eq!(fields["status"]["hardware"]["disks"].as_array().unwrap().len(), 256);
+        assert_eq!(fields["status"]["hardware"]["product"].as_str().unwrap().len(), 256);
         let agent = json!({ "version": "v".repeat(63), "lastHeartbeatTime": "1970-01-01T00:00:00Z" });
         assert_eq!(fields["status"]["agent"], agent);
         assert_eq!(fields["status"]["addresses"][0]["address"], "10.7.0.2");

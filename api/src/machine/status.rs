@@ -103,6 +103,7 @@ pub struct MachineStatus {
     pub addresses: Vec<Address>,
     /// The Node's provider id: `bedplate://<name>`.
     #[serde(default, rename = "providerID", skip_serializing_if = "Option::is_none")]
+    #[schemars(length(max = 253))]
     pub provider_id: Option<String>,
 }
 

@@ -3,10 +3,7 @@
 //!
 //! Called by `service` and `standalone`.
 
-use bedplate_api::machine::{
-    Applied, Clock, Condition, Cpu, Disk, Firmware, Hardware, Nic, RolledBack, Slot, StateDiskStatus, Tpm,
-    VersionRef,
-};
+use bedplate_api::machine::{Applied, Condition, Hardware, RolledBack, Slot, StateDiskStatus, VersionRef};
 
 /// Characters of a version or an id.
 pub(crate) const WORD: usize = 63;
@@ -18,10 +15,6 @@ const MESSAGE: usize = 4096;
 const REASON: usize = 1024;
 /// Characters of any other text.
 const TEXT: usize = 256;
-/// Disks, names of one disk, network interfaces.
-const DISKS: usize = 256;
-const NAMES: usize = 16;
-const NICS: usize = 64;
 
 /// The beginning of a text.
 pub(crate) fn cut(mut text: String, most: usize) -> String {
@@ -83,124 +76,30 @@ pub(crate) fn condition(condition: Condition) -> Condition {
     }
 }
 
-/// The facts, without the BMC's, which are pxed's own to tell.
+/// The facts, without the BMC's, which pxed reports.
 pub(crate) fn hardware(facts: Hardware) -> Hardware {
-    let Hardware {
-        vendor,
-        product,
-        serial,
-        uuid,
-        firmware,
-        cpu,
-        memory_bytes,
-        disks,
-        nics,
-        tpm,
-        clock,
-        bmc: _,
-    } = facts;
-    Hardware {
-        vendor: text(vendor),
-        product: text(product),
-        serial: text(serial),
-        uuid: text(uuid),
-        firmware: firmware.map(|Firmware { mode, vendor, version, date, secure_boot }| Firmware {
-            mode,
-            vendor: text(vendor),
-            version: text(version),
-            date: text(date),
-            secure_boot,
-        }),
-        cpu: cpu.map(|Cpu { model, sockets, cores, threads, architecture }| Cpu {
-            model: text(model),
-            sockets,
-            cores,
-            threads,
-            architecture: text(architecture),
-        }),
-        memory_bytes,
-        disks: disks.into_iter().take(DISKS).map(disk).collect(),
-        nics: nics.into_iter().take(NICS).map(nic).collect(),
-        tpm: tpm.map(|Tpm { present, version }| Tpm { present, version: text(version) }),
-        clock: clock.map(|Clock { source, synchronized, boot_offset_seconds }| Clock {
-            source: text(source),
-            synchronized,
-            boot_offset_seconds,
-        }),
-        bmc: None,
-    }
-}
-
-fn disk(disk: Disk) -> Disk {
-    let Disk { name, by_id, serial, wwn, hctl, model, size_bytes, rotational, removable } = disk;
-    Disk {
-        name: text(name),
-        by_id: by_id.into_iter().take(NAMES).map(|name| cut(name, TEXT)).collect(),
-        serial: text(serial),
-        wwn: text(wwn),
-        hctl: text(hctl),
-        model: text(model),
-        size_bytes,
-        rotational,
-        removable,
-    }
-}
-
-fn nic(nic: Nic) -> Nic {
-    let Nic { name, mac_address, driver, link, speed_mbps } = nic;
-    Nic { name: text(name), mac_address: text(mac_address), driver: text(driver), link, speed_mbps }
+    Hardware { bmc: None, ..facts.bounded() }
 }
 
 #[cfg(test)]
 mod tests {
+    use bedplate_api::machine::HardwareBmc;
+
     use super::*;
 
     #[test]
-    fn of_every_text_and_list_in_a_report_only_so_much_is_kept() {
-        let long = || Some("ä".repeat(10_000));
-        let disk = Disk {
-            name: long(),
-            by_id: vec!["x".repeat(10_000); 100],
-            serial: long(),
-            wwn: long(),
-            hctl: long(),
-            model: long(),
-            ..Disk::default()
-        };
-        let nic = Nic { name: long(), mac_address: long(), driver: long(), ..Nic::default() };
+    fn reported_facts_are_bounded_and_have_no_bmc() {
         let facts = Hardware {
-            vendor: long(),
-            product: long(),
-            serial: long(),
-            uuid: long(),
-            firmware: Some(Firmware { vendor: long(), version: long(), date: long(), ..Firmware::default() }),
-            cpu: Some(Cpu { model: long(), architecture: long(), ..Cpu::default() }),
-            disks: vec![disk; 300],
-            nics: vec![nic; 300],
-            tpm: Some(Tpm { version: long(), ..Tpm::default() }),
-            clock: Some(Clock { source: long(), ..Clock::default() }),
+            vendor: Some("ä".repeat(10_000)),
+            bmc: Some(HardwareBmc::default()),
             ..Hardware::default()
         };
-        let kept = serde_json::to_value(hardware(facts)).unwrap();
-        check(&kept);
-        assert_eq!(kept["disks"].as_array().unwrap().len(), 256);
-        assert_eq!(kept["nics"].as_array().unwrap().len(), 64);
-        assert_eq!(kept["disks"][0]["byID"].as_array().unwrap().len(), 16);
+        let kept = hardware(facts);
+        assert_eq!((kept.vendor.unwrap().chars().count(), kept.bmc), (256, None));
+        let long = || Some("ä".repeat(10_000));
         let kept = state_disk(StateDiskStatus { name: long(), wipe_token: long() });
         assert_eq!(kept.name.unwrap().chars().count(), 256);
         assert_eq!(kept.wipe_token.unwrap().chars().count(), 63);
-    }
-
-    fn check(value: &serde_json::Value) {
-        use serde_json::Value;
-        match value {
-            Value::String(text) => {
-                assert!(text.chars().count() <= 256, "{} characters", text.chars().count());
-            }
-            Value::Array(items) => items.iter().for_each(check),
-            Value::Object(map) => map.values().for_each(check),
-            Value::Null | Value::Bool(_) | Value::Number(_) => {}
-        }
     }
 
     #[test]

@@ -34,7 +34,8 @@ async fn each_rule_accepts_one_object_and_refuses_another_saying_why() {
 }
 
 /// Rules that compare with the object as it was, or of statuses; each has a test of its own below.
-const TRANSITIONS: [&str; 4] = [
+const TRANSITIONS: [&str; 5] = [
+    "the texts of all disks must have at most 98304 characters together",
     "conditions Complete and Failed must be True when state is the same word, and may only be True then",
     "a deployed version cannot be changed: edit the MachineConfiguration, which makes a new version",
     "status.deployed never goes back to false",
@@ -241,6 +242,47 @@ async fn o1_conditions_of_an_end_agree_with_the_state() {
                 "{why}"
             );
         }
+    }
+}
+
+/// The attack: a compromised host makes its Machine so large that the writes of pxed and the controller are refused.
+#[tokio::test]
+async fn trust_4_texts_of_a_status_have_bounds() {
+    let client = admin().await;
+    let object = machine("bounds");
+    create(&client, &object).await;
+    let machines = api(&client, &object);
+    let disks = |count: usize, length: usize| {
+        let disks = vec![json!({ "name": "x".repeat(length), "byID": ["y".repeat(length)] }); count];
+        json!({ "hardware": { "disks": disks } })
+    };
+    let condition = |status: &str, reason: usize, message: usize| {
+        json!({ "conditions": [{ "type": "Paved", "status": status, "reason": "R".repeat(reason), "message": "m".repeat(message),
+            "lastTransitionTime": "2026-01-01T00:00:00Z" }] })
+    };
+    let product = |length: usize| json!({ "hardware": { "product": "p".repeat(length) } });
+    let heard = |digits: usize| json!({ "agent": { "lastHeartbeatTime": format!("2026-01-01T00:00:00.{}Z", "0".repeat(digits)) } });
+    for (status, is_accepted) in [
+        (product(256), true),
+        (product(257), false),
+        (disks(192, 256), true),
+        (disks(193, 256), false),
+        (heard(9), true),
+        (heard(100), false),
+        (condition("True", 1024, 4096), true),
+        (condition("True", 1025, 1), false),
+        (condition("True", 1, 4097), false),
+        (condition("Perhaps", 1, 1), false),
+    ] {
+        let patch = Patch::Merge(json!({ "status": status }));
+        let written = machines.patch_status("bounds", &PatchParams::default(), &patch).await;
+        let why = written.map(drop).map_err(|error| error.to_string());
+        assert_eq!(
+            why.is_ok(),
+            is_accepted,
+            "{why:?}: {}",
+            status.to_string().chars().take(80).collect::<String>()
+        );
     }
 }
 
