@@ -94,7 +94,11 @@ pub const MOST_POWER_ON_ATTEMPTS: i32 = 5;
 #[serde(rename_all = "camelCase")]
 #[x_kube(
     validation = Rule::new("(self.provider == 'pxe') == has(self.pxe)")
-        .message("spec.pxe must be set when spec.provider is pxe, and may only be set then")
+        .message("spec.pxe must be set when spec.provider is pxe, and may only be set then"),
+    validation = Rule::new("has(self.bmc) || self.deletionPolicy != 'PowerOff' || !(self.provider in ['pxe', 'manual'])")
+        .message("spec.bmc must be set when deletionPolicy is PowerOff: no other program powers the machine off"),
+    validation = Rule::new("!has(self.pxe) || !has(self.pxe.takeover) || (has(self.bmc) && self.powerPolicy == 'Managed')")
+        .message("spec.pxe.takeover may only be set when spec.bmc is set and powerPolicy is Managed")
 )]
 pub struct MachineSpec {
     /// Provider of the machine. `pxe` is pxed; `manual` means that a user installs the agent; any other value belongs to a controller

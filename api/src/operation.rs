@@ -13,6 +13,7 @@ use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
 use crate::id::MachineName;
+use crate::schema::short_values;
 use crate::selector::MachineSelector;
 
 /// How long a powerOn or a reset may take without `timeoutSeconds`, in seconds (docs/bmc.md).
@@ -96,9 +97,9 @@ pub struct MachineOperationSpec {
     /// `applyConfiguration`, `packetCapture`, or a name that a controller of your own takes. At most 63 characters.
     #[schemars(length(min = 1, max = 63), regex(pattern = "^[A-Za-z0-9]([-A-Za-z0-9.]*[A-Za-z0-9])?$"))]
     pub operation_name: String,
-    /// Parameters of the operation, at most 64.
+    /// Parameters of the operation, at most 64, each with at most 4096 characters.
     #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
-    #[schemars(extend("maxProperties" = 64))]
+    #[schemars(schema_with = "short_values", extend("maxProperties" = 64))]
     pub parameters: BTreeMap<String, String>,
     /// How long the object stays after its end, in seconds. Absent: it stays.
     #[serde(default, skip_serializing_if = "Option::is_none")]
@@ -131,8 +132,8 @@ pub struct MachineRef {
 #[serde(rename_all = "camelCase")]
 #[x_kube(
     validation = Rule::new(
-        "!has(self.conditions) || self.conditions.all(c, !(c.type in ['Complete', 'Failed']) || \
-         (c.status == 'True') == (has(self.state) && self.state == c.type))"
+        "['Complete', 'Failed'].all(t, (has(self.state) && self.state == t) == \
+         (has(self.conditions) && self.conditions.exists(c, c.type == t && c.status == 'True')))"
     )
     .message("conditions Complete and Failed must be True when state is the same word, and may only be True then")
 )]

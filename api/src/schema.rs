@@ -121,6 +121,16 @@ pub(crate) fn label_values(_: &mut SchemaGenerator) -> Schema {
     })
 }
 
+/// Values of a map of texts for programs.
+pub(crate) fn short_values(_: &mut SchemaGenerator) -> Schema {
+    json_schema!({ "type": "object", "additionalProperties": { "type": "string", "maxLength": 4096 } })
+}
+
+/// Values of a map of annotations. All annotations of an object have at most 256 KiB together.
+pub(crate) fn annotation_values(_: &mut SchemaGenerator) -> Schema {
+    json_schema!({ "type": "object", "additionalProperties": { "type": "string", "maxLength": 262_144 } })
+}
+
 /// Values of a map of kernel parameters: one line each, which sysctl.d(5) reads as one value.
 pub(crate) fn parameter_values(_: &mut SchemaGenerator) -> Schema {
     json_schema!({

@@ -10,6 +10,8 @@ pub use k8s_openapi::apimachinery::pkg::apis::meta::v1::{LabelSelector, LabelSel
 use kube::KubeSchema;
 use serde::{Deserialize, Serialize};
 
+use crate::schema::label_values;
+
 /// Fields of a Machine that a selector may name.
 pub const MACHINE_FIELDS: [&str; 6] = [
     "metadata.name",
@@ -26,6 +28,7 @@ pub const MACHINE_FIELDS: [&str; 6] = [
 pub struct MachineSelector {
     /// Labels with their values; all must match.
     #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[schemars(schema_with = "label_values")]
     pub match_labels: Option<BTreeMap<String, String>>,
     /// Requirements on labels; all must hold.
     #[serde(default, skip_serializing_if = "Option::is_none")]

@@ -121,7 +121,11 @@ impl Site {
             agent.merge_status_as(AGENT, "mop", name, &taken).unwrap();
         }
         if let Some(state) = end {
-            let ended = json!({ "state": state, "completionTime": now, "reason": "Said" });
+            let condition = json!({ "type": state, "status": "True", "reason": "Said", "message": "", "lastTransitionTime": now });
+            let before = self.objects().get("mop", name).unwrap().unwrap()["status"]["conditions"].clone();
+            let conditions = [before.as_array().cloned().unwrap_or_default(), vec![condition]].concat();
+            let ended =
+                json!({ "state": state, "completionTime": now, "reason": "Said", "conditions": conditions });
             agent.merge_status_as(AGENT, "mop", name, &ended).unwrap();
         }
     }

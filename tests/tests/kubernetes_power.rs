@@ -344,7 +344,8 @@ fn o4_a_machine_that_its_agent_shut_down_stays_off_until_an_operation() {
     site.operation("down-now", "shutdown", "down-a");
     let now = Timestamp::from_second(Timestamp::now().as_second()).unwrap().to_string();
     let status = json!({ "state": "Complete", "reason": "ShutDown", "startTime": now, "completionTime": now,
-        "executor": "bedplate-agent/down-a" });
+        "executor": "bedplate-agent/down-a", "conditions": [{ "type": "Complete", "status": "True", "reason": "ShutDown",
+            "message": "", "lastTransitionTime": now }] });
     let mut ended = operation_object("down-now", "shutdown", "down-a", &json!({}));
     ended.as_object_mut().unwrap().remove("spec");
     ended["status"] = status;

@@ -10,7 +10,7 @@ use kube::KubeSchema;
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
-use crate::schema::{ObjectName, bytes, free_form, label_values, parameter_values};
+use crate::schema::{ObjectName, annotation_values, bytes, free_form, label_values, parameter_values};
 
 /// What a node is to be.
 #[derive(KubeSchema, Serialize, Deserialize, Debug, Clone, PartialEq)]
@@ -118,7 +118,7 @@ pub struct KubernetesSpec {
     pub node_labels: BTreeMap<String, String>,
     /// Annotations of the Node, at most 64.
     #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
-    #[schemars(extend("maxProperties" = 64))]
+    #[schemars(schema_with = "annotation_values", extend("maxProperties" = 64))]
     pub node_annotations: BTreeMap<String, String>,
     /// Taints that the Node registers with, at most 32.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]

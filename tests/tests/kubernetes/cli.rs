@@ -102,8 +102,12 @@ fn made(prefix: &str) -> Value {
     wait::until_asked(prefix, DEADLINE, found).unwrap()
 }
 
-async fn report(client: &Client, made: &Value, status: Value) {
+async fn report(client: &Client, made: &Value, mut status: Value) {
     let name = made["metadata"]["name"].as_str().unwrap();
+    if status["state"] != "InProgress" {
+        status["conditions"] = json!([{ "type": status["state"], "status": "True", "reason": status["reason"], "message": "",
+            "lastTransitionTime": "2026-01-01T00:00:00Z" }]);
+    }
     let patch = Patch::Merge(json!({ "status": status }));
     api(client, made).patch_status(name, &PatchParams::default(), &patch).await.unwrap();
 }

@@ -233,6 +233,10 @@ async fn o1_conditions_of_an_end_agree_with_the_state() {
         ("InProgress", "Complete", "False", true),
         ("Failed", "Failed", "True", true),
         ("Complete", "Complete", "True", true),
+        // Without its condition, an end is one that `kubectl wait` does not see.
+        ("Complete", "Suspended", "True", false),
+        ("Failed", "Suspended", "True", false),
+        ("InProgress", "Suspended", "True", true),
     ] {
         let written = write(state, type_, status).await;
         assert_eq!(written.is_ok(), is_accepted, "{state} {type_} {status}: {written:?}");

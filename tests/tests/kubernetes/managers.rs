@@ -5,7 +5,9 @@ use kube::api::{Patch, PatchParams};
 use serde_json::{Value, json};
 
 use super::cluster::{admin, api, create, machine, operation, with};
-use super::roles::{agent, agents_fields, apply, certified, policies_in_force, pxed, pxeds_fields, refused};
+use super::roles::{
+    agent, agents_fields, apply, certified, condition, policies_in_force, pxed, pxeds_fields, refused,
+};
 
 /// Number of field managers that made the policy of pxed exceed its cost.
 const MANY: usize = 600;
@@ -87,7 +89,8 @@ async fn trust_4_agent_adds_no_field_managers_to_its_operation() {
     let why = apply(&agent, &object, "another", status.clone()).await.expect_err("another");
     assert!(why.contains(REFUSED), "{why}");
     adds_no_entries(&agent, &object).await;
-    apply(&agent, &object, "bedplate-agent", with(&status, &json!({ "state": "Complete" }))).await.unwrap();
+    let ended = json!({ "state": "Complete", "conditions": [condition("Complete")] });
+    apply(&agent, &object, "bedplate-agent", with(&status, &ended)).await.unwrap();
 }
 
 /// A Machine that had many managers before agents were kept from adding them.

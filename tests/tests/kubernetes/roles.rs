@@ -37,7 +37,7 @@ pub(super) async fn pxed() -> Client {
     client(&Kubernetes::shared().service_account("bedplate-system", "pxed").unwrap()).await
 }
 
-fn condition(kind: &str) -> Value {
+pub(super) fn condition(kind: &str) -> Value {
     json!({ "type": kind, "status": "True", "reason": "Done", "message": "", "lastTransitionTime": "2026-01-01T00:00:00Z" })
 }
 
@@ -581,11 +581,12 @@ async fn o1_agent_does_not_reopen_an_operation_that_has_ended() {
     for (name, end) in [("again-complete", "Complete"), ("again-failed", "Failed")] {
         let operation = with(&operation(name), &spec);
         create(&admin, &operation).await;
-        let states = ["Pending", "InProgress", end].map(|state| json!({ "state": state, "executor": "x" }));
-        for state in &states {
+        let open = ["Pending", "InProgress"].map(|state| json!({ "state": state, "executor": "x" }));
+        let ended = json!({ "state": end, "executor": "x", "conditions": [condition(end)] });
+        for state in open.iter().chain([&ended]) {
             apply(&agent, &operation, "bedplate-agent", state.clone()).await.unwrap();
         }
-        for state in &states[..2] {
+        for state in &open {
             let why = apply(&agent, &operation, "bedplate-agent", state.clone()).await.expect_err(words);
             assert!(why.contains(words), "{why}");
         }
@@ -638,7 +639,10 @@ async fn o1_agent_neither_releases_an_operation_nor_restarts_its_time() {
             "an operation that was taken is carried out to its end",
         ),
         (with(&status("InProgress"), &later), "startTime, executor and bootID of an operation stay"),
-        (with(&status("Complete"), &other), "startTime, executor and bootID of an operation stay"),
+        (
+            with(&with(&status("Complete"), &other), &json!({ "conditions": [condition("Complete")] })),
+            "startTime, executor and bootID of an operation stay",
+        ),
         (
             json!({ "state": "InProgress", "executor": executor }),
             "startTime, executor and bootID of an operation stay",
@@ -646,7 +650,7 @@ async fn o1_agent_neither_releases_an_operation_nor_restarts_its_time() {
         (with(&status("InProgress"), &suspended), words),
         (with(&status("InProgress"), &stalled), words),
         (
-            with(&status("Failed"), &suspended),
+            with(&status("Failed"), &json!({ "conditions": [condition("Failed"), condition("Suspended")] })),
             "an agent writes no conditions of a MachineOperation that has ended but Cordoned, Drained, Complete, Failed, Stalled",
         ),
     ] {

@@ -32,6 +32,7 @@ fn machines() -> Vec<Case> {
     let sixteen: Vec<String> = (0..16).map(|n| format!("52-54-00-00-00-{n:02X}")).collect();
     let sixteen: Vec<&str> = sixteen.iter().map(String::as_str).collect();
     let name = |name: &str| json!({ "metadata": { "name": name } });
+    let bmc = json!({ "protocol": "Redfish", "address": "b", "credentialsSecretRef": { "namespace": "bmc", "name": "node-1" } });
     // One refused object for each sign; what is accepted has every other one.
     let every_other = "!$%()*+,-./0:<=>?@A[]^_a{}~";
     let signs = ["a;reboot", "||", "a&&b", "#x", "a\\", "a=\"b", "a='b", "a=`b"].map(|argument| {
@@ -66,6 +67,30 @@ fn machines() -> Vec<Case> {
             &base,
             &json!({}),
             &json!({ "spec": { "pxe": null } }),
+        ),
+        case(
+            "spec.bmc must be set when deletionPolicy is PowerOff: no other program powers the machine off",
+            &base,
+            &json!({ "spec": { "deletionPolicy": "PowerOff", "bmc": bmc } }),
+            &json!({ "spec": { "deletionPolicy": "PowerOff" } }),
+        ),
+        case(
+            "spec.bmc must be set when deletionPolicy is PowerOff: no other program powers the machine off",
+            &base,
+            &json!({ "spec": { "deletionPolicy": "PowerOff", "provider": "metal", "pxe": null } }),
+            &json!({ "spec": { "deletionPolicy": "PowerOff", "provider": "manual", "pxe": null } }),
+        ),
+        case(
+            "spec.pxe.takeover may only be set when spec.bmc is set and powerPolicy is Managed",
+            &base,
+            &json!({ "spec": { "pxe": { "takeover": "one" }, "bmc": bmc } }),
+            &json!({ "spec": { "pxe": { "takeover": "one" } } }),
+        ),
+        case(
+            "spec.pxe.takeover may only be set when spec.bmc is set and powerPolicy is Managed",
+            &base,
+            &json!({ "spec": { "pxe": { "takeover": "one" }, "bmc": bmc, "powerPolicy": "Managed" } }),
+            &json!({ "spec": { "pxe": { "takeover": "one" }, "bmc": bmc, "powerPolicy": "Unmanaged" } }),
         ),
         case(
             "two interfaces must not have the same macAddress",
@@ -508,5 +533,10 @@ pub(crate) fn outside_the_schema() -> Vec<(&'static str, Value)> {
         operation("an operation name that ends in a dot", json!({ "operationName": "a." })),
         operation("an operation name of 64 characters", json!({ "operationName": "a".repeat(64) })),
         operation("a negative time to live", json!({ "ttlSecondsAfterFinished": -1 })),
+        operation("a parameter of 4097 characters", json!({ "parameters": { "a": "x".repeat(4097) } })),
+        operation(
+            "a label's value with a space in a selector",
+            json!({ "machineRef": null, "machineSelector": { "matchLabels": { "a": "b c" } } }),
+        ),
     ]
 }

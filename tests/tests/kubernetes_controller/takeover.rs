@@ -12,7 +12,9 @@ fn h2_controller_observes_the_node_of_a_takeover_token() {
         if let Some(token) = token {
             pxe["takeover"] = token.into();
         }
-        site.apply(&object("Machine", name, &json!({ "provider": "pxe", "pxe": pxe })));
+        let bmc = json!({ "protocol": "Redfish", "address": "192.0.2.1",
+            "credentialsSecretRef": { "namespace": "bmc", "name": name } });
+        site.apply(&object("Machine", name, &json!({ "provider": "pxe", "pxe": pxe, "bmc": bmc })));
     };
     let is_observed = |state: &str| {
         site.until(("machine", name), state, |machine| {

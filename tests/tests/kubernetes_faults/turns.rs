@@ -218,6 +218,9 @@ impl Scene {
         self.change(OPERATIONS, name, |o| {
             o["status"]["state"] = json!(state);
             o["status"]["completionTime"] = json!(now);
+            let condition =
+                json!({ "type": state, "status": "True", "reason": "Said", "message": "", "lastTransitionTime": now });
+            o["status"]["conditions"] = json!([condition]);
         })
         .await;
     }
