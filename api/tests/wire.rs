@@ -261,7 +261,7 @@ fn what_an_agent_is_told_and_says_without_a_cluster_is_frozen() {
     let changed = OperationWritten::Changed { operation: Box::new(object) };
     frozen(&changed, &format!(r#"{{"result":"changed","operation":{operation}}}"#));
     frozen(&NodeReport::default(), "{}");
-    let node = NodeRef { name: "a".into(), uid: "n1".into() };
+    let node = NodeRef::new("a", "n1");
     frozen(
         &NodeReport { node: Some(node), node_gone: Some("n0".into()), ..NodeReport::default() },
         r#"{"node":{"name":"a","uid":"n1"},"nodeGone":"n0"}"#,

@@ -488,6 +488,17 @@ pub struct NodeRef {
     /// The Node's UID.
     #[schemars(length(max = 63))]
     pub uid: String,
+    /// Time at which the controller found that the Node had been deleted and registered again before the host was repaved. Set while a repave
+    /// would give another version than the one that runs. Unset once the Node is deleted again.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub reregistered_time: Option<Time>,
+}
+
+impl NodeRef {
+    /// Makes a reference to the Node with this name and UID.
+    pub fn new(name: impl Into<String>, uid: impl Into<String>) -> Self {
+        Self { name: name.into(), uid: uid.into(), reregistered_time: None }
+    }
 }
 
 /// Observation of the Node of a Machine's name, whoever's it is. Written by bedplate-controller while `spec.pxe.takeover` is set; read by pxed,

@@ -143,7 +143,7 @@ impl Agent {
             serde_json::from_value(json!({ "name": "nodes", "version": applied, "slot": "a" })).unwrap();
         let report = NodeReport {
             applied: Some(applied),
-            node: node.map(|uid| NodeRef { name: "cp1".to_owned(), uid: uid.to_owned() }),
+            node: node.map(|uid| NodeRef::new("cp1", uid)),
             node_gone: gone.map(str::to_owned),
             ..NodeReport::default()
         };

@@ -105,7 +105,7 @@ mod tests {
             version,
             source: SelectionSource::Selector,
         });
-        let node_ref = uid.map(|uid| NodeRef { name: "a".to_owned(), uid: uid.to_owned() });
+        let node_ref = uid.map(|uid| NodeRef::new("a", uid));
         let conditions = serde_json::from_value(conditions.clone()).unwrap();
         Status {
             observed_generation: None,

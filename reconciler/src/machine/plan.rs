@@ -10,7 +10,7 @@ use bedplate_api::condition::{set_condition, set_ready};
 use bedplate_api::configuration::{MachineConfiguration, NodeRole};
 use bedplate_api::machine::{
     Condition, Machine, MachineStatus, NODE_CONFIGURATION, NODE_VERSION, NodeRef, ObservedNode, Phase,
-    Selected, SelectionSource, VersionRef, condition_type,
+    Selected, SelectionSource, Time, VersionRef, condition_type,
 };
 use bedplate_api::reason::machine::{ConfigurationPendingReason, DrainedReason, ReadyReason};
 use bedplate_api::version::MachineConfigurationVersion;
@@ -99,10 +99,13 @@ pub fn plan(
     let chosen = judge(choice, &before, is_gone);
     let mut after = before.clone();
     let mut stranger = None;
+    let reregistered = registered_anew(machine, &before, node, (configurations, versions), now);
+    let reregistered = reregistered.filter(|_| !chosen.left_alone);
     if !chosen.left_alone {
         after.selected.clone_from(&chosen.selected);
         after.observed_node = observed_node::observe(machine, node);
-        match follow(machine, &before, node, chosen.repave) {
+        let time = reregistered.as_ref().map(|(time, _)| time.clone());
+        match follow(machine, &before, node, (chosen.repave, time)) {
             Ok(node_ref) => after.node_ref = node_ref,
             Err(why) => stranger = Some(why),
         }
@@ -113,10 +116,9 @@ pub fn plan(
     let provider_id = provider_id(machine);
     after.provider_id = after.node_ref.as_ref().map(|_| provider_id);
     let trouble = chosen.trouble.as_ref().map(|trouble| (trouble.reason.as_str(), trouble.message.as_str()));
-    let anew =
-        registered_anew(machine, &before, node, configurations, versions).filter(|_| !chosen.left_alone);
     let trouble = stranger.as_deref().map(|why| (ReadyReason::NodeNameConflict.as_str(), why)).or(trouble);
-    let trouble = trouble.or(anew.as_deref().map(|why| (ReadyReason::NodeReregistered.as_str(), why)));
+    let trouble = trouble
+        .or(reregistered.as_ref().map(|(_, why)| (ReadyReason::NodeReregistered.as_str(), why.as_str())));
     let there = match node {
         NodeSeen::Present(node) if stranger.is_none() => Some(node),
         NodeSeen::Present(_) | NodeSeen::Gone | NodeSeen::Absent => None,
@@ -207,22 +209,19 @@ fn way_out(
     })
 }
 
-/// H6: whoever deleted the Node asked for a repave. If its kubelet registers anew before that was seen here, the host runs on as it is: that is
-/// said for as long as a repave would give something else. A control plane that keeps its slot registers anew by itself.
+/// H6: a user who deletes the Node asks for a repave. If its kubelet registers again before the controller sees that, the host runs on as it is.
+/// `nodeRef.reregisteredTime` records that for as long as a repave would give another version. Returns the time and a message. A control plane that
+/// keeps its slot registers again by itself.
 fn registered_anew(
     machine: &Machine,
     before: &MachineStatus,
     node: NodeSeen<'_>,
-    configurations: &[&MachineConfiguration],
-    versions: &[&MachineConfigurationVersion],
-) -> Option<String> {
+    (configurations, versions): (&[&MachineConfiguration], &[&MachineConfigurationVersion]),
+    now: Timestamp,
+) -> Option<(Time, String)> {
     let (NodeSeen::Present(node), Some(applied)) = (node, &before.applied) else { return None };
     let (known, uid) = (before.node_ref.as_ref()?, node.metadata.uid.as_deref().unwrap_or_default());
-    let ready = before.conditions.iter().find(|c| c.type_ == condition_type::READY);
-    let was_said = known.uid == uid && ready.is_some_and(|c| c.reason == ReadyReason::NodeReregistered);
-    if known.uid == uid && !was_said {
-        return None;
-    }
+    let time = if known.uid == uid { known.reregistered_time.clone()? } else { Time(now) };
     let is_applied = |s: &VersionRef| (&s.name, s.version) == (&applied.name, applied.version);
     let went_back = before.rolled_back.as_ref().is_some_and(|back| is_applied(&back.to));
     let name = version_name(&applied.name, applied.version);
@@ -235,11 +234,12 @@ fn registered_anew(
     let differs = (&next.name, next.version) != (&applied.name, applied.version);
     (differs && is_worker && !went_back).then(|| {
         let called = node.metadata.name.as_deref().unwrap_or_default();
-        format!(
+        let message = format!(
             "Node {called} was deleted, and registered anew before the host was paved: it still runs {name}, and a repave would give {}; \
              delete it again",
             version_name(&next.name, next.version)
-        )
+        );
+        (time, message)
     })
 }
 
@@ -248,7 +248,7 @@ fn follow(
     machine: &Machine,
     before: &MachineStatus,
     node: NodeSeen<'_>,
-    repave: bool,
+    (repave, reregistered_time): (bool, Option<Time>),
 ) -> Result<Option<NodeRef>, String> {
     let node = match node {
         NodeSeen::Present(node) => node,
@@ -260,7 +260,10 @@ fn follow(
     if let Some(why) = foreign(machine, node) {
         return Err(why);
     }
-    Ok(Some(NodeRef { name, uid: node.metadata.uid.clone().unwrap_or_default() }))
+    Ok(Some(NodeRef {
+        reregistered_time,
+        ..NodeRef::new(name, node.metadata.uid.clone().unwrap_or_default())
+    }))
 }
 
 /// H5, once the agent has said that this Node is what came of the version.
@@ -402,7 +405,7 @@ mod tests {
         let mut machine = machine(&json!({}));
         let plan = planned(&machine, NodeSeen::Present(&anew), &[1, 2]);
         assert_eq!(plan.status.as_ref().unwrap().node_ref.as_ref().unwrap().uid, "n2");
-        let conditions = plan.status.as_ref().unwrap().conditions.clone();
+        let Status { conditions, node_ref, .. } = plan.status.clone().unwrap();
         let (reason, message) = ready(plan);
         assert_eq!(reason, ReadyReason::NodeReregistered);
         assert!(message.contains("w-v1") && message.contains("w-v2") && message.contains("delete it again"));
@@ -414,7 +417,7 @@ mod tests {
         // The agent takes it as its own, and it stays true.
         let status = machine.status.as_mut().unwrap();
         status.conditions.extend(conditions);
-        status.node_ref.as_mut().unwrap().uid = "n2".to_owned();
+        status.node_ref = node_ref;
         status.applied.as_mut().unwrap().node_uid = Some("n2".to_owned());
         let again =
             |machine: &Machine, versions: &[i64]| planned(machine, NodeSeen::Present(&anew), versions);
@@ -426,6 +429,33 @@ mod tests {
         let plan = planned(&machine, NodeSeen::Gone, &[1, 2]);
         assert_eq!(plan.status.as_ref().unwrap().selected.as_ref().unwrap().version, 2);
         assert_ne!(ready(plan).0, ReadyReason::NodeReregistered);
+    }
+
+    #[test]
+    fn h6_reregistered_node_is_remembered_while_ready_has_other_reasons() {
+        let (anew, mut machine) = (node("n2", "bedplate://a"), machine(&json!({})));
+        let mut look = |paused: bool, off: bool, versions: &[i64]| {
+            machine.spec.paused = paused;
+            let status = machine.status.as_mut().unwrap();
+            status.conditions.retain(|c| c.type_ != "PoweredOn");
+            let power = json!({ "type": "PoweredOn", "status": "False", "reason": "PoweredOff", "message": "",
+                "lastTransitionTime": "2026-01-01T00:00:00Z" });
+            status.conditions.extend(off.then(|| object::<Condition>(&power)));
+            let plan = planned(&machine, NodeSeen::Present(&anew), versions);
+            let (status, after) = (machine.status.as_mut().unwrap(), plan.status.unwrap());
+            status.node_ref = after.node_ref;
+            status.conditions.retain(|c| c.type_ != "Ready");
+            let ready = after.conditions.into_iter().find(|c| c.type_ == "Ready").unwrap();
+            status.conditions.push(ready.clone());
+            ready.reason
+        };
+        assert_eq!(look(false, false, &[1, 2]), "NodeReregistered");
+        assert_eq!(look(true, false, &[1, 2]), "Paused");
+        assert_eq!(look(false, true, &[1, 2]), "PoweredOff");
+        assert_eq!(look(false, false, &[1, 2]), "NodeReregistered");
+        // Once a repave would change nothing, a later version is an update like any other.
+        assert_ne!(look(false, false, &[1]), "NodeReregistered");
+        assert_ne!(look(false, false, &[1, 2]), "NodeReregistered");
     }
 
     #[test]

@@ -137,7 +137,7 @@ impl Word {
         match own {
             OwnNode::Present(found) => {
                 let name = found.metadata.name.clone();
-                node = name.zip(found.metadata.uid.clone()).map(|(name, uid)| NodeRef { name, uid });
+                node = name.zip(found.metadata.uid.clone()).map(|(name, uid)| NodeRef::new(name, uid));
             }
             OwnNode::Gone => node_gone = node_ref.map(|node| node.uid.clone()),
             OwnNode::Unasked

@@ -320,7 +320,7 @@ async fn a_host_that_floods_pxed_writes_no_more_than_its_pace_allows_and_another
     operations.create(operation("x", "node1")).await.unwrap();
     let kept = operations.get("x").unwrap();
     let of = |number: usize| {
-        let node = NodeRef { name: "node1".to_owned(), uid: format!("n{number}") };
+        let node = NodeRef::new("node1", format!("n{number}"));
         json!(NodeReport { node: Some(node), ..NodeReport::default() })
     };
     // By a version that is not the present one: nothing is written, but it costs as much.
@@ -346,7 +346,7 @@ async fn a_host_that_floods_pxed_writes_no_more_than_its_pace_allows_and_another
 
     // As much as an agent says in minutes.
     for number in 0..20 {
-        let node = NodeRef { name: "node2".to_owned(), uid: format!("n{number}") };
+        let node = NodeRef::new("node2", format!("n{number}"));
         let node = NodeReport { node: Some(node), ..NodeReport::default() };
         assert_eq!(agents.post(&healthy, "/v1/node", &node).await.0, 204);
         assert_eq!(agents.post(&healthy, "/v1/report", &report).await.0, 204);

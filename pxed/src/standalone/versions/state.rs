@@ -194,7 +194,7 @@ mod tests {
     use super::*;
 
     fn node(uid: &str) -> NodeRef {
-        NodeRef { name: "a".to_owned(), uid: uid.to_owned() }
+        NodeRef::new("a", uid)
     }
 
     #[test]
@@ -208,7 +208,7 @@ mod tests {
         assert_eq!(gone.told(&name, None, None), gone, "nobody knows");
         assert!(!gone.told(&name, Some(&node("2")), None).node_is_gone(), "the kubelet has made it anew");
         assert!(!there.told(&name, None, Some(&"9".to_owned())).node_is_gone(), "another one's");
-        let others = NodeRef { name: "b".to_owned(), uid: "1".to_owned() };
+        let others = NodeRef::new("b", "1");
         assert_eq!(there.told(&name, Some(&others), None), there);
         assert_eq!(there.told(&name, Some(&node(&"x".repeat(64))), None), there);
     }

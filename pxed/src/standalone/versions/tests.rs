@@ -29,7 +29,7 @@ fn name(name: &str) -> MachineName {
 }
 
 fn node(uid: &str) -> NodeRef {
-    NodeRef { name: "a".to_owned(), uid: uid.to_owned() }
+    NodeRef::new("a", uid)
 }
 
 fn machine(spec: Value) -> Machine {
