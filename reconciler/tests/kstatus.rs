@@ -9,7 +9,7 @@ use std::sync::Arc;
 
 use bedplate_api::operation::MachineOperationStatus;
 use bedplate_process::lease::Tenure;
-use bedplate_reconciler::{configuration, image, operation};
+use bedplate_reconciler::{configuration, image, machine, operation};
 use bedplate_rules::operation::{End, ended};
 use jiff::Timestamp;
 use serde_json::{Value, json};
@@ -147,6 +147,58 @@ async fn version_and_configuration_wait_for_a_registry() {
     version["status"] = body(&server.asked(), VERSION)["status"].clone();
     let (asked, _) = reconciled(given, Some(version.clone()), Vec::new()).await;
     assert_eq!((kstatus(&asked), kstatus(&version)), ("InProgress", "InProgress"), "{asked} {version}");
+}
+
+#[tokio::test]
+async fn machine_that_needs_a_user_has_failed_and_a_ready_one_is_current() {
+    let is = |type_: &str, status: bool, reason: &str| {
+        json!({ "type": type_, "status": if status { "True" } else { "False" }, "reason": reason, "message": "",
+            "lastTransitionTime": "2026-01-01T00:00:00Z" })
+    };
+    let enrolled = is("Enrolled", true, "Enrolled");
+    let paved = |is_paved: bool, reason: &str| {
+        json!([enrolled, is("Paved", is_paved, reason), is("NodeReady", is_paved, "NodeReady")])
+    };
+    let back = json!({ "from": { "name": "w", "version": 1 }, "to": { "name": "w", "version": 2 }, "message": "late",
+        "time": "2026-01-01T00:00:00Z" });
+    for (conditions, rolled_back, expected) in [
+        (json!([is("PoweredOn", false, "PoweringOn")]), None, "InProgress"),
+        (json!([is("PoweredOn", false, "PowerOnAttemptsExhausted")]), None, "Failed"),
+        (json!([is("Booted", false, "DuplicateMACAddress")]), None, "Failed"),
+        (json!([is("Booted", false, "BootStalled")]), None, "Failed"),
+        (paved(false, "Joining"), None, "InProgress"),
+        (paved(false, "SecretNotFound"), None, "Failed"),
+        (paved(true, "Applied"), Some(back), "Failed"),
+        (paved(true, "Applied"), None, "Current"),
+    ] {
+        let selected = json!({ "name": "w", "version": 1, "source": "Reference" });
+        let applied = json!({ "name": "w", "version": 1, "slot": "a", "nodeUID": "n" });
+        let mut given =
+            server::machine(&json!({ "observedGeneration": -1, "selected": selected, "applied": applied,
+            "nodeRef": { "name": "a", "uid": "n" }, "conditions": conditions, "rolledBack": rolled_back }));
+        assert_eq!(kstatus(&given), "InProgress");
+        let annotations = json!({ "bedplate.dev/machine-configuration": "w", "bedplate.dev/machine-configuration-version": "1" });
+        let node = json!({ "apiVersion": "v1", "kind": "Node", "metadata": { "name": "a", "uid": "n", "annotations": annotations },
+            "spec": { "providerID": "bedplate://a" },
+            "status": { "conditions": [{ "type": "Ready", "status": "True" }] } });
+        let objects = Objects {
+            configurations: vec![server::configuration(1, &json!({}))],
+            versions: vec![server::version(1, &json!({ "status": { "deployed": true, "machines": 1 } }))],
+            machines: vec![given.clone()],
+            nodes: vec![node],
+            ..Objects::default()
+        };
+        let server = Server::default();
+        let there = given.clone();
+        let world = server.world(&objects, Tenure::always(), move |_| (200, there.clone()));
+        machine::reconcile(Arc::new(object(&given)), world).await.unwrap();
+        let asked = server.asked();
+        // Server-side apply: conditions of others stay.
+        let mut status = body(&asked, "PATCH /machines/a/status")["status"].clone();
+        status["conditions"].as_array_mut().unwrap().extend(conditions.as_array().unwrap().clone());
+        given = self::applied(given, &status);
+        assert_eq!(kstatus(&given), expected, "{given}");
+    }
 }
 
 #[tokio::test]

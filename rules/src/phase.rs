@@ -1,4 +1,4 @@
-//! Phase and condition `Ready` of a Machine, derived from its other conditions.
+//! Phase and conditions `Ready` and `Stalled` of a Machine, derived from its other conditions.
 //!
 //! Pure. The summary is for display: programs read the conditions, not the phase (H1). Called by bedplate-controller, and by pxed if
 //! standalone. The first condition in a machine's life that is not met gives phase, reason and message:
@@ -6,14 +6,17 @@
 //! ```text
 //! deleted, paused -> MAC address -> power -> boot, enrollment -> selection -> node -> Ready
 //! ```
+//! `Stalled` is True while a user must act on the reason of `Ready`, by the table of reasons. Otherwise the condition is absent.
 
+use bedplate_api::condition::{set_derived, set_ready};
 use bedplate_api::machine::{
     Condition, Machine, MachineStatus, PROVIDER_MANUAL, PROVIDER_PXE, Phase, condition_type,
 };
-use bedplate_api::reason::Reason;
 use bedplate_api::reason::machine::{
     BootedReason, EnrolledReason, NodeReadyReason, PavedReason, PoweredOnReason, ReadyReason,
 };
+use bedplate_api::reason::{self, Actor, ConditionReason, Reason};
+use jiff::Timestamp;
 
 use crate::selection::version_name;
 
@@ -40,7 +43,7 @@ pub enum Plane {
 /// A reason of `Ready` with its message.
 pub type Cause<'a> = (&'a str, &'a str);
 
-/// Phase, and status, reason and message of `Ready`.
+/// Phase, and status, reason and message of `Ready` and `Stalled`.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Summary {
     /// The phase. `Ready` if and only if condition `Ready` is True.
@@ -49,21 +52,49 @@ pub struct Summary {
     pub reason: String,
     /// Message of `Ready`.
     pub message: String,
+    /// Party that must act. None if no action is needed, or if a newer program has written the reason.
+    pub actor: Option<Actor>,
+    /// Type of the condition that is not met. None if other fields decide.
+    pub condition: Option<String>,
 }
 
 impl Summary {
-    /// True if condition `Ready` is True.
+    /// Returns true if condition `Ready` is True.
     pub fn is_ready(&self) -> bool {
         self.phase == Phase::Ready
     }
+
+    /// Writes phase, `Ready`, `Stalled` and the generation from which they were derived.
+    pub fn write(&self, status: &mut MachineStatus, generation: Option<i64>, now: Timestamp) {
+        set_ready(status, self.is_ready(), &self.reason, &self.message, generation, now);
+        if self.actor == Some(Actor::User) {
+            let derived = (self.reason.as_str(), self.message.as_str());
+            set_derived(status, condition_type::STALLED, true, derived, generation, now);
+        } else {
+            status.conditions.retain(|condition| condition.type_ != condition_type::STALLED);
+        }
+        status.phase = Some(self.phase);
+        status.observed_generation = generation;
+    }
 }
 
-fn summary(phase: Phase, reason: &str, message: impl Into<String>) -> Summary {
-    Summary { phase, reason: reason.to_owned(), message: message.into() }
+fn summary<R: ConditionReason>(phase: Phase, reason: R, message: impl Into<String>) -> Summary {
+    shown(phase, (R::TYPE, reason.as_str()), message.into())
 }
 
 fn of(phase: Phase, condition: &Condition) -> Summary {
-    summary(phase, &condition.reason, condition.message.clone())
+    let type_ = condition.type_.clone();
+    Summary {
+        condition: Some(type_.clone()),
+        ..shown(phase, (&type_, &condition.reason), condition.message.clone())
+    }
+}
+
+/// Makes the summary with this reason of a condition of this type.
+fn shown(phase: Phase, (type_, reason): (&str, &str), message: String) -> Summary {
+    let remedy = reason::of_condition(type_, reason).and_then(|row| row.remedy);
+    let actor = remedy.map(|remedy| remedy.actor);
+    Summary { phase, reason: reason.to_owned(), message, actor, condition: None }
 }
 
 /// Derives the summary. `status`: the status that is about to be written. `node`: facts about the Machine's Node, if it was read. `blocked`:
@@ -118,12 +149,12 @@ impl Case<'_> {
             (None, []) => "the Machine is being deleted".to_owned(),
             (None, held) => format!("the Machine is being deleted; its finalizers are {}", held.join(", ")),
         };
-        Some(summary(Phase::Deleting, ReadyReason::Deleting.as_str(), message))
+        Some(summary(Phase::Deleting, ReadyReason::Deleting, message))
     }
 
     fn paused(&self) -> Option<Summary> {
         let message = "spec.paused is set; no program changes the machine";
-        self.machine.spec.paused.then(|| summary(Phase::Paused, ReadyReason::Paused.as_str(), message))
+        self.machine.spec.paused.then(|| summary(Phase::Paused, ReadyReason::Paused, message))
     }
 
     fn duplicate(&self) -> Option<Summary> {
@@ -166,7 +197,7 @@ impl Case<'_> {
             Some(condition) => of(phase, condition),
             None => summary(
                 phase,
-                EnrolledReason::AwaitingEnrollment.as_str(),
+                EnrolledReason::AwaitingEnrollment,
                 self.unheard(powered.is_some() || is_booting),
             ),
         })
@@ -201,18 +232,17 @@ impl Case<'_> {
                 (Some(_), false) => Phase::Repaving,
                 (None, false) => Phase::Paving,
             };
-            return Some(summary(phase, reason, message));
+            return Some(shown(phase, (condition_type::READY, reason), message.to_owned()));
         }
         let message = "the host is enrolled; waiting for the selection of a version";
         let is_open = self.status.selected.is_none();
-        is_open.then(|| summary(Phase::Enrolled, PavedReason::NoVersionSelected.as_str(), message))
+        is_open.then(|| summary(Phase::Enrolled, PavedReason::NoVersionSelected, message))
     }
 
     fn rolled_back(&self) -> Option<Summary> {
         let (back, selected) = (self.status.rolled_back.as_ref()?, self.status.selected.as_ref()?);
         let is_selected = (&back.from.name, back.from.version) == (&selected.name, selected.version);
-        is_selected
-            .then(|| summary(Phase::RolledBack, ReadyReason::RolledBack.as_str(), back.message.clone()))
+        is_selected.then(|| summary(Phase::RolledBack, ReadyReason::RolledBack, back.message.clone()))
     }
 
     fn node(&self) -> Option<Summary> {
@@ -223,7 +253,7 @@ impl Case<'_> {
         if let Some(why) = self.node.not_ready.as_ref().filter(|_| is_applied)
             && (self.is_running() || paved.is_none())
         {
-            return Some(summary(Phase::Degraded, NodeReadyReason::NodeNotReady.as_str(), why.clone()));
+            return Some(summary(Phase::Degraded, NodeReadyReason::NodeNotReady, why.clone()));
         }
         if self.is_running() {
             // The message does not name the Pods: they change with each eviction.
@@ -231,7 +261,7 @@ impl Case<'_> {
                 let message = format!(
                     "the Node is drained for {next}; `kubectl describe node` shows the Pods that are left"
                 );
-                summary(Phase::Updating, ReadyReason::Updating.as_str(), message)
+                summary(Phase::Updating, ReadyReason::Updating, message)
             });
         }
         let is_selected = selected(status) == applied(status) && status.node_ref.is_some();
@@ -243,14 +273,12 @@ impl Case<'_> {
         let first = paved.or_else(|| self.unmet(condition_type::NODE_READY));
         Some(match first {
             Some(condition) => of(phase, condition),
-            None => {
-                summary(phase, ReadyReason::AwaitingAgent.as_str(), "waiting for the agent to make the node")
-            }
+            None => summary(phase, ReadyReason::AwaitingAgent, "waiting for the agent to make the node"),
         })
     }
 
     fn ready(&self) -> Summary {
-        summary(Phase::Ready, ReadyReason::Ready.as_str(), self.next_version())
+        summary(Phase::Ready, ReadyReason::Ready, self.next_version())
     }
 
     /// True if a node runs, and the agent reports it as Ready.

@@ -40,6 +40,8 @@ pub mod condition_type {
     pub const DRAINED: &str = "Drained";
     /// Controller: the sum of the others; its message names the first thing that is not met.
     pub const READY: &str = "Ready";
+    /// Controller: a user must act on the reason of `Ready`. For tools that read objects as kstatus does.
+    pub const STALLED: &str = "Stalled";
 }
 
 /// What the programs found out and did.
@@ -53,7 +55,8 @@ pub struct MachineStatus {
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub phase: Option<Phase>,
     /// `BMCReachable`, `PoweredOn`, `Booted`, `Enrolled`, `ConfigurationPending`, `Paved`, `NodeReady`, `Drained`
-    /// (while it is deleted with `deletionPolicy: Drain`), `Ready`, each with a message that says what is awaited and since when. At most 16.
+    /// (while it is deleted with `deletionPolicy: Drain`), `Ready`, `Stalled` (while a user must act), each with a message that says what is
+    /// awaited and since when. At most 16.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     #[schemars(length(max = 16))]
     #[x_kube(merge_strategy = ListMerge::Map(vec!["type".into()]))]

@@ -1,6 +1,6 @@
 //! Pure: what the conditions of a Machine say, and what is said where addresses are claimed twice.
 
-pub use bedplate_api::condition::{ConditionState, observe_generation, set_condition, set_ready};
+pub use bedplate_api::condition::{ConditionState, observe_generation, set_condition};
 use bedplate_api::id::{MacAddress, MachineName};
 use bedplate_api::machine::{Condition, MachineStatus, condition_type};
 use bedplate_api::reason::machine::BootedReason;

@@ -1,4 +1,4 @@
-//! Phase and `Ready` of a Machine without a cluster, where no controller derives them.
+//! Phase, `Ready` and `Stalled` of a Machine without a cluster, where no controller derives them.
 
 use bedplate_api::machine::{Machine, MachineStatus, condition_type};
 use bedplate_api::reason::Reason as _;
@@ -6,15 +6,13 @@ use bedplate_api::reason::machine::ConfigurationPendingReason;
 use bedplate_rules::phase::{Cause, NodeFacts, Plane, summarize};
 use jiff::Timestamp;
 
-use super::conditions::{condition, set_ready};
+use super::conditions::condition;
 
-/// Writes `phase`, `Ready` and the generation, derived from the other conditions and the boot. pxed does not read Nodes: the agent reports them.
+/// Writes `phase`, `Ready`, `Stalled` and the generation, derived from the other conditions and the boot. pxed does not read Nodes: the agent
+/// reports them.
 pub fn derive(machine: &Machine, status: &mut MachineStatus, now: Timestamp) {
     let shown = summarize(Plane::Standalone, machine, status, &NodeFacts::default(), blocked(status));
-    let generation = machine.metadata.generation;
-    status.phase = Some(shown.phase);
-    status.observed_generation = generation;
-    set_ready(status, shown.is_ready(), &shown.reason, &shown.message, generation, now);
+    shown.write(status, machine.metadata.generation, now);
 }
 
 /// Returns why a due selection is not made. The reason of `ConfigurationPending` tells it: a version is selected, and the next one cannot be.

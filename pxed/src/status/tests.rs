@@ -11,11 +11,12 @@ use bedplate_api::wire::Stage;
 
 use tokio_util::sync::CancellationToken;
 
-use super::conditions::{booted, condition, is_true, set_ready};
+use super::conditions::{booted, condition, is_true};
 use super::*;
 use crate::machines::Snapshot;
 use crate::machines::tests::machine;
 use crate::standalone::statuses::StoreOnly;
+use bedplate_api::condition::set_ready;
 
 const A: &str = "52:54:00:00:00:0a";
 const B: &str = "52:54:00:00:00:0b";

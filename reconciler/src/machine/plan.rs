@@ -6,7 +6,7 @@
 //!                                   `-- selected anew and nodeRef cleared in one --Node gone (live 404)
 //! ```
 
-use bedplate_api::condition::{set_condition, set_ready};
+use bedplate_api::condition::set_condition;
 use bedplate_api::configuration::{MachineConfiguration, NodeRole};
 use bedplate_api::machine::{
     Condition, Machine, MachineStatus, NODE_CONFIGURATION, NODE_VERSION, NodeRef, ObservedNode, Phase,
@@ -127,9 +127,7 @@ pub fn plan(
     if !shown.is_ready() && !chosen.left_alone && stranger.is_none() {
         shown.message.push_str(&way_out(machine, &after, node, configurations, versions).unwrap_or_default());
     }
-    set_ready(&mut after, shown.is_ready(), &shown.reason, &shown.message, generation, now);
-    after.phase = Some(shown.phase);
-    after.observed_generation = generation;
+    shown.write(&mut after, generation, now);
     let wanted = own(&after);
     Plan {
         lock: chosen.lock,
@@ -292,10 +290,17 @@ pub(super) fn drained(
     (own(&before) != wanted).then_some(wanted).flatten()
 }
 
+/// Types of the conditions that are written here.
+const OWN: [&str; 4] = [
+    condition_type::CONFIGURATION_PENDING,
+    condition_type::READY,
+    condition_type::STALLED,
+    condition_type::DRAINED,
+];
+
 /// Our part; none before there is a phase.
 fn own(status: &MachineStatus) -> Option<Status> {
-    let ours = [condition_type::CONFIGURATION_PENDING, condition_type::READY, condition_type::DRAINED];
-    let conditions = ours.iter().filter_map(|type_| status.conditions.iter().find(|c| c.type_ == **type_));
+    let conditions = OWN.iter().filter_map(|type_| status.conditions.iter().find(|c| c.type_ == *type_));
     Some(Status {
         observed_generation: status.observed_generation,
         phase: status.phase?,

@@ -198,6 +198,78 @@ fn c4_a_ready_machine_says_what_keeps_its_next_version() {
 }
 
 #[test]
+fn machine_is_stalled_while_a_user_must_act() {
+    let (conditions, more) = running(1);
+    let mut back = more.clone();
+    back["rolledBack"] = json!({ "from": { "name": "w", "version": 1 }, "to": { "name": "w", "version": 0 }, "message": "late",
+        "time": "2026-01-01T00:00:00Z" });
+    let unmet = |type_: &str, reason: &str| (vec![is(type_, "False", reason)], json!({}));
+    let enrolled = is("Enrolled", "True", "Enrolled");
+    let pending =
+        |reason: &str| (vec![enrolled.clone(), is("ConfigurationPending", "True", reason)], json!({}));
+    let paved = |reason: &str| {
+        (vec![enrolled.clone(), is("Paved", "False", reason)], json!({ "selected": more["selected"] }))
+    };
+    for ((conditions, more), reason, is_stalled) in [
+        (unmet("Booted", "DuplicateMACAddress"), "DuplicateMACAddress", true),
+        (unmet("PoweredOn", "PowerOnAttemptsExhausted"), "PowerOnAttemptsExhausted", true),
+        (unmet("PoweredOn", "PoweringOn"), "PoweringOn", false),
+        (unmet("PoweredOn", "MadeLater"), "MadeLater", false),
+        (unmet("Booted", "Booting"), "Booting", false),
+        (unmet("Booted", "ImagePending"), "ImagePending", false),
+        (unmet("Booted", "ImageUnavailable"), "ImageUnavailable", true),
+        (paved("ImageUnavailable"), "ImageUnavailable", false),
+        (unmet("Enrolled", "SeedRequestedTwice"), "SeedRequestedTwice", true),
+        ((vec![], json!({})), "AwaitingEnrollment", false),
+        (pending("NoConfiguration"), "NoConfiguration", true),
+        (pending("HardwareNotReported"), "HardwareNotReported", false),
+        ((vec![enrolled.clone()], json!({})), "NoVersionSelected", false),
+        (paved("Joining"), "Joining", false),
+        (paved("SecretNotFound"), "SecretNotFound", true),
+        ((conditions.clone(), back), "RolledBack", true),
+        ((conditions, more.clone()), "Ready", false),
+    ] {
+        let machine = machine("pxe", &conditions, &more);
+        let shown = summarized(&machine, &NodeFacts::default(), None);
+        // A condition of an earlier reason goes with that reason.
+        let mut status = machine.status.clone().unwrap();
+        status.conditions.push(serde_json::from_value(is("Stalled", "True", "RolledBack")).unwrap());
+        shown.write(&mut status, Some(3), Timestamp::UNIX_EPOCH);
+        let find = |type_: &str| status.conditions.iter().find(|condition| condition.type_ == type_).cloned();
+        let ready = find("Ready").unwrap();
+        assert_eq!((ready.reason.as_str(), ready.status == "True"), (reason, reason == "Ready"));
+        let stalled = find("Stalled").map(|c| (c.status, c.reason, c.message, c.observed_generation));
+        let expected = ("True".to_owned(), reason.to_owned(), ready.message, Some(3));
+        assert_eq!(stalled, is_stalled.then_some(expected), "{reason}");
+        assert_eq!((status.phase, status.observed_generation), (Some(shown.phase), Some(3)));
+    }
+    let machine = machine("pxe", &running(1).0, &running(1).1);
+    let blocked = |reason| summarized(&machine, &NodeFacts::default(), Some((reason, ""))).actor;
+    assert_eq!(blocked("NodeReregistered"), Some(Actor::User));
+    assert_eq!(blocked("ImageUnresolved"), Some(Actor::Registry));
+}
+
+#[test]
+fn summary_names_the_condition_that_is_not_met() {
+    let (conditions, more) = running(1);
+    let pending =
+        vec![is("Enrolled", "True", "Enrolled"), is("ConfigurationPending", "True", "NoConfiguration")];
+    for (conditions, more, type_) in [
+        (
+            vec![is("PoweredOn", "False", "PoweredOff"), is("Booted", "False", "Booting")],
+            &json!({}),
+            Some("PoweredOn"),
+        ),
+        (pending, &json!({}), Some("ConfigurationPending")),
+        (vec![], &json!({}), None),
+        (conditions, &more, None),
+    ] {
+        let shown = summarized(&machine("pxe", &conditions, more), &NodeFacts::default(), None);
+        assert_eq!(shown.condition.as_deref(), type_, "{conditions:?}");
+    }
+}
+
+#[test]
 fn deletion_and_pause_come_first() {
     let (conditions, more) = running(1);
     let mut machine = machine("pxe", &conditions, &more);

@@ -299,8 +299,16 @@ pub(super) fn agents_fields() -> Value {
 
 /// Statuses with one field that an agent does not write.
 fn others_fields() -> Vec<Value> {
-    let conditions =
-        ["BMCReachable", "PoweredOn", "Booted", "Enrolled", "ConfigurationPending", "Ready", "Invented"];
+    let conditions = [
+        "BMCReachable",
+        "PoweredOn",
+        "Booted",
+        "Enrolled",
+        "ConfigurationPending",
+        "Ready",
+        "Stalled",
+        "Invented",
+    ];
     let conditions = conditions.map(|kind| json!({ "conditions": [condition(kind)] }));
     let fields = [
         json!({ "observedGeneration": 1 }),
@@ -743,7 +751,7 @@ async fn pxed_writes_its_own_fields_of_a_machines_status_and_no_others() {
         json!({ "nodeRef": { "name": "pxed-fields", "uid": "u" } }),
         json!({ "providerID": "bedplate://other" }),
     ];
-    let conditions = ["ConfigurationPending", "Ready", "Drained", "Invented"];
+    let conditions = ["ConfigurationPending", "Ready", "Stalled", "Drained", "Invented"];
     let conditions = conditions.map(|kind| json!({ "conditions": [condition(kind)] }));
     for status in agents.chain(controllers).chain(conditions) {
         let why = apply(&pxed, &object, "another", status.clone()).await.expect_err(&status.to_string());

@@ -582,7 +582,7 @@ async fn conditions_of_the_power_follow_each_edit_of_the_machine() {
     let _pxed = world.start("a");
     let observed = |world: &World| -> Vec<_> {
         let status = world.status("node1");
-        let power = status.conditions.iter().filter(|c| c.type_ != "Ready");
+        let power = status.conditions.iter().filter(|c| !["Ready", "Stalled"].contains(&c.type_.as_str()));
         power.map(|c| (c.type_.clone(), c.observed_generation)).collect()
     };
     let of = |generation| {
