@@ -93,8 +93,11 @@ impl Rig {
         let machines = Machines::default();
         machines.store(Snapshot::build(&config.site, [machine("node1", &plain())]));
         let (registry, events) = StatusRegistry::new(machines.clone(), &store, true).unwrap();
-        let images =
-            Images::new(bedplate_oci::Store::open(directory.path().join("images")).unwrap(), &config);
+        // However full the disk of the tests is.
+        let options =
+            bedplate_oci::Options { keep_free: 0, keep_free_percent: 0, ..bedplate_oci::Options::default() };
+        let cache = bedplate_oci::Store::open_with(directory.path().join("images"), options).unwrap();
+        let images = Images::new(cache, &config);
         let loaders = Arc::new(ArcSwap::from_pointee(Loaders::load(&config.loaders)));
         let now = Timestamp::now();
         let lifetime = jiff::SignedDuration::from_mins(10);
@@ -132,7 +135,12 @@ impl Rig {
             shutdown.clone(),
         ));
         let host = ImageName::Configured("host".to_owned());
-        until(|| self.routes.images.state(&host) == ImageState::Ready).await;
+        until(|| match self.routes.images.state(&host) {
+            ImageState::Ready => true,
+            ImageState::Failed(why) | ImageState::Unusable(why) => panic!("the image is not ready: {why}"),
+            ImageState::Fetching(_) | ImageState::Unknown => false,
+        })
+        .await;
         shutdown.cancel();
         run.await.unwrap();
         self
@@ -233,9 +241,9 @@ impl Answer {
 }
 
 pub(crate) async fn until(mut reached: impl FnMut() -> bool) {
-    let deadline = tokio::time::Instant::now() + Duration::from_secs(30);
+    let deadline = tokio::time::Instant::now() + Duration::from_secs(120);
     while !reached() {
-        assert!(tokio::time::Instant::now() < deadline, "the state was not reached in 30 s");
+        assert!(tokio::time::Instant::now() < deadline, "the state was not reached in 120 s");
         tokio::task::yield_now().await;
         tokio::time::sleep(Duration::from_millis(5)).await;
     }
