@@ -278,8 +278,9 @@ pub async fn converse<I, S, B>(
     B: Body + 'static,
     B::Error: Into<Box<dyn Error + Send + Sync>>,
 {
+    let place = seat.clone();
     let service = service_fn(move |request: Request<Incoming>| {
-        let (busy, answer) = (seat.busy(), service.call(request));
+        let (busy, answer) = (place.busy(), service.call(request));
         async move {
             answer.await.map(|response| response.map(|body| Keeping { body: Box::pin(body), _busy: busy }))
         }
@@ -295,7 +296,11 @@ pub async fn converse<I, S, B>(
         ended = connection.as_mut() => ended,
         () = shutdown.cancelled() => {
             connection.as_mut().graceful_shutdown();
-            connection.await
+            tokio::select! {
+                ended = connection.as_mut() => ended,
+                // hyper waits for the first request of a connection that has sent none.
+                () = seat.unused() => return,
+            }
         }
     };
     if let Err(error) = ended {
