@@ -3,7 +3,7 @@
 //! ```text
 //! clean --mark--> due --take--> writing --done(ok)--> clean, next not before `SPACING`
 //!                  ^               |  \--mark--> writing, again when done
-//!                  \--done(retry)--/   back-off doubles from 1 s to 60 s
+//!                  \--done(retry)--/   backoff doubles from 1 s to 60 s
 //! ```
 //!
 //! The first change of a quiet Machine is due at once; a busy Machine is written once per `SPACING`, with its newest
@@ -13,11 +13,12 @@ use std::collections::{BTreeSet, HashMap};
 use std::time::{Duration, Instant};
 
 use bedplate_api::id::MachineName;
+use bedplate_process::backoff::Backoff;
 
-/// The least time between two writes of one Machine.
+/// Minimum time between two writes of one Machine.
 pub const SPACING: Duration = Duration::from_secs(1);
-/// The longest back-off.
-pub const MAX_BACKOFF: Duration = Duration::from_secs(60);
+/// Delays between retries.
+const BACKOFF: Backoff = Backoff::new(SPACING, Duration::from_secs(60));
 
 /// How a write ended.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -99,8 +100,8 @@ impl Queue {
         }
     }
 
-    /// A write ended. `jitter` in 0..1 spreads retries.
-    pub fn done(&mut self, name: &MachineName, outcome: Outcome, now: Instant, jitter: f64) {
+    /// Records the result of a write. `random` is at least 0 and less than 1; it spreads retries.
+    pub fn done(&mut self, name: &MachineName, outcome: Outcome, now: Instant, random: f64) {
         let Some(item) = self.items.get_mut(name) else { return };
         item.writing = false;
         let dirty = match outcome {
@@ -111,7 +112,7 @@ impl Queue {
             }
             Outcome::Retry => {
                 item.failures = item.failures.saturating_add(1);
-                item.not_before = now.checked_add(backoff(item.failures, jitter));
+                item.not_before = now.checked_add(BACKOFF.delay(item.failures, random));
                 true
             }
         };
@@ -129,15 +130,10 @@ impl Queue {
     }
 }
 
-/// 1, 2, 4 ... 60 s, less up to a half by `jitter`.
-fn backoff(failures: u32, jitter: f64) -> Duration {
-    let whole =
-        SPACING.saturating_mul(2_u32.saturating_pow(failures.saturating_sub(1).min(6))).min(MAX_BACKOFF);
-    whole.mul_f64(1.0 - jitter.clamp(0.0, 1.0) / 2.0)
-}
-
 #[cfg(test)]
 mod tests {
+    use bedplate_process::backoff::NO_JITTER;
+
     use super::*;
 
     fn name(text: &str) -> MachineName {
@@ -192,7 +188,7 @@ mod tests {
         let mut waits = Vec::new();
         for _ in 0..8 {
             assert!(queue.take(now).is_some());
-            queue.done(&name("a"), Outcome::Retry, now, 0.0);
+            queue.done(&name("a"), Outcome::Retry, now, NO_JITTER);
             waits.push(queue.next_due().unwrap().duration_since(now).as_secs());
             now = queue.next_due().unwrap();
         }
@@ -201,7 +197,6 @@ mod tests {
         queue.done(&name("a"), Outcome::Settled, now, 0.0);
         queue.mark(&name("a"), now);
         assert_eq!(queue.next_due().unwrap(), now + SPACING);
-        assert_eq!(backoff(7, 1.0), Duration::from_secs(30));
     }
 
     #[test]
