@@ -1,7 +1,7 @@
-//! Pure: work on many values that do not need each other, shared among the processors.
+//! Work on many independent values, shared among the processors by threads of its own.
 //!
-//! Called by `directory` for files and by `manifest` for the documents of one file, the second inside of the first: all
-//! share one [`Budget`] of threads. Who gets no thread works off the rest alone.
+//! Called by `manifests` for files and by `parse` for the documents of one file, the second inside of the first. All calls share one
+//! [`Budget`] of threads. A call that gets no thread does all of its work itself.
 
 use std::num::NonZero;
 use std::sync::LazyLock;
