@@ -419,9 +419,6 @@ pub(crate) async fn vandalise(scene: &Scene, number: usize) {
     let phase = ["Ready", "Failed", "Paused", "ConfigurationPending"][number / 2 % 4];
     for (name, _) in scene.all(MACHINES) {
         let change = |machine: &mut Value| {
-            if machine["status"].is_null() {
-                machine["status"] = json!({});
-            }
             machine["status"]["phase"] = json!(phase);
             overwrite(machine, &["ConfigurationPending", "Ready"]);
         };
