@@ -159,7 +159,7 @@ fn serve_metrics(tasks: &Tasks, path: &Path, liveness: Liveness, shutdown: Cance
         Ok(listener) => {
             let registry = Arc::new(metrics::registry(&metrics::METRICS));
             let pulse = liveness.part("metrics", liveness::PATIENCE);
-            let serving = health::serve_watched(listener, Arc::new(liveness), registry, pulse, shutdown);
+            let serving = health::serve(listener, Arc::new(liveness), registry, pulse, shutdown);
             tasks.spawn("metrics", serving);
         }
         Err(error) => tracing::warn!(error = chain(&error), "no metrics are served"),

@@ -7,15 +7,15 @@
 
 use std::convert::Infallible;
 use std::future::Future;
-use std::sync::{Arc, OnceLock};
 use std::time::Duration;
 
 use bedplate_process::events::EventWriter;
 use bedplate_process::health::{Health, Readiness};
 use bedplate_process::lease::{Candidate, Tenure};
-use bedplate_process::liveness::{Liveness, PATIENCE};
+use bedplate_process::liveness::{Liveness, PATIENCE, Pulse};
 use bedplate_process::shutdown::{Shutdown, Stage, Stages};
 use bedplate_process::tasks::{DrainTasksError, Tasks};
+use tokio::sync::watch::Receiver;
 
 /// Maximum duration of the writes that reconcilers have started. A write that takes longer is aborted by the release of the Lease.
 const WRITES_TIMEOUT: Duration = Duration::from_secs(10);
@@ -34,15 +34,22 @@ pub fn write_events(writer: EventWriter, (tasks, liveness, stages): (&Tasks, &Li
 /// Spawns the candidate for the Lease, which takes part once everything was read. It releases the Lease after the writes of the reconcilers.
 pub fn elect(
     candidate: Candidate,
-    started: Arc<OnceLock<()>>,
+    started: Receiver<bool>,
     (tasks, liveness, stages): (&Tasks, &Liveness, &Stages),
 ) {
     let (pulse, stop) = (liveness.part("lease", PATIENCE), stages.token(Stage::LastWrites));
-    let task = candidate.run(move || started.get().is_some(), || {}, pulse, stop);
+    let task = candidate.run(is_set(started), || {}, pulse, stop);
     tasks.spawn_until(Stage::LastWrites, "lease", async move {
         task.await;
         Ok::<_, Infallible>(())
     });
+}
+
+/// Waits until this is true. Never ends if it no longer can be.
+async fn is_set(mut flag: Receiver<bool>) {
+    if flag.wait_for(|is_set| *is_set).await.is_err() {
+        std::future::pending::<()>().await;
+    }
 }
 
 /// Ends the program.
@@ -65,19 +72,27 @@ pub fn infallible(tasks: &Tasks, name: &'static str, task: impl Future<Output = 
     });
 }
 
+/// Runs a loop that waits for other loops of this program only. The pulse beats for as long as it waits.
+pub async fn beating(task: impl Future<Output = ()>, pulse: Pulse) {
+    tokio::select! {
+        () = task => {}
+        never = pulse.beating() => match never {},
+    }
+}
+
 /// Health of a program that reconciles: ready once its stores are synced, whether it leads or not.
 pub struct ReconcilerHealth {
     /// Pulses of the loops.
     pub liveness: Liveness,
-    /// Set when the stores are synced.
-    pub started: Arc<OnceLock<()>>,
+    /// True once the stores are synced.
+    pub started: Receiver<bool>,
     /// Tenure of this process.
     pub tenure: Tenure,
 }
 
 impl Health for ReconcilerHealth {
     fn readiness(&self) -> Readiness {
-        if self.started.get().is_none() {
+        if !*self.started.borrow() {
             return Readiness {
                 ready: false,
                 reasons: vec!["the cluster's objects are being read".to_owned()],

@@ -131,19 +131,6 @@ pub async fn serve(
     listener: impl Accept,
     health: Arc<dyn Health>,
     registry: Arc<Registry>,
-    shutdown: CancellationToken,
-) -> Result<(), Infallible> {
-    serve_watched(listener, health, registry, Pulse::unwatched(), shutdown).await
-}
-
-/// Like [`serve`], with a liveness pulse of the listener.
-///
-/// # Errors
-/// None.
-pub async fn serve_watched(
-    listener: impl Accept,
-    health: Arc<dyn Health>,
-    registry: Arc<Registry>,
     pulse: Pulse,
     shutdown: CancellationToken,
 ) -> Result<(), Infallible> {
@@ -224,7 +211,8 @@ mod tests {
         let listener = bind("127.0.0.1:0".parse().expect("address")).await.expect("bind");
         let address = listener.local_addr().expect("bound");
         let shutdown = CancellationToken::new();
-        let server = tokio::spawn(serve(listener, health, Arc::new(registry), shutdown.clone()));
+        let server =
+            tokio::spawn(serve(listener, health, Arc::new(registry), Pulse::unwatched(), shutdown.clone()));
         let mut stream = tokio::net::TcpStream::connect(address).await.expect("connect");
         let request = format!("GET {path} HTTP/1.1\r\nHost: x\r\nConnection: close\r\n\r\n");
         stream.write_all(request.as_bytes()).await.expect("ask");
@@ -272,7 +260,13 @@ mod tests {
         assert_eq!(std::fs::metadata(&path).expect("there").permissions().mode() & 0o777, 0o600);
         let shutdown = CancellationToken::new();
         let registry = Arc::new(Registry::default());
-        let server = tokio::spawn(serve(listener, Arc::new(AlwaysReady), registry, shutdown.clone()));
+        let server = tokio::spawn(serve(
+            listener,
+            Arc::new(AlwaysReady),
+            registry,
+            Pulse::unwatched(),
+            shutdown.clone(),
+        ));
         let mut stream = tokio::net::UnixStream::connect(&path).await.expect("connect");
         stream
             .write_all(b"GET /metrics HTTP/1.1\r\nHost: x\r\nConnection: close\r\n\r\n")
@@ -301,7 +295,13 @@ mod tests {
         let address = listener.local_addr().expect("bound");
         let shutdown = CancellationToken::new();
         let registry = Arc::new(Registry::default());
-        let server = tokio::spawn(serve(listener, Arc::new(AlwaysReady), registry, shutdown.clone()));
+        let server = tokio::spawn(serve(
+            listener,
+            Arc::new(AlwaysReady),
+            registry,
+            Pulse::unwatched(),
+            shutdown.clone(),
+        ));
         let mut held = Vec::new();
         for client in 1..=8 {
             for _ in 0..32 {
@@ -350,6 +350,7 @@ mod tests {
             listener,
             Arc::new(AlwaysReady),
             Arc::new(Registry::default()),
+            Pulse::unwatched(),
             shutdown.clone(),
         ));
         let mut stream = tokio::net::TcpStream::connect(address).await.expect("connect");

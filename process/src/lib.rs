@@ -23,8 +23,9 @@
 //!     let tasks = Tasks::new(signals.shutdown());
 //!     let registry = Arc::new(prometheus_client::registry::Registry::default());
 //!     let listener = health::bind("127.0.0.1:9067".parse().expect("a literal address")).await?;
-//!     tasks.spawn("health", health::serve(listener, Arc::new(health::AlwaysReady), registry, signals.shutdown()));
-//!     let liveness = Liveness::new(signals.shutdown()); // a part for each loop: liveness.part("http", liveness::PATIENCE)
+//!     let liveness = Liveness::new(signals.shutdown());
+//!     let pulse = liveness.part("health", liveness::PATIENCE); // one for each loop
+//!     tasks.spawn("health", health::serve(listener, Arc::new(health::AlwaysReady), registry, pulse, signals.shutdown()));
 //!     notifier.spawn_watchdog(&tasks, signals.shutdown(), move || liveness.check());
 //!     notifier.ready("serving");
 //!     while signals.reload_requested().await {

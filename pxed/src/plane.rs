@@ -168,9 +168,13 @@ impl Base<'_> {
         site.registry.lead_with(tenure.clone());
         let release = program.stages.token(Stage::LastWrites).child_token();
         program.run("lease", Stage::LastWrites, DISK_PATIENCE, |pulse, _| {
-            let (source, registry) = (site.source.clone(), site.registry.clone());
+            let (mut source, registry) = (site.source.subscribe(), site.registry.clone());
             // Not before the Machines, and with them the state of their power, were read.
-            let ready = move || source.borrow().synced;
+            let ready = async move {
+                if source.wait_for(|source| source.synced).await.is_err() {
+                    std::future::pending::<()>().await;
+                }
+            };
             candidate.run(ready, move || registry.adopt_all_power(), pulse, release.clone())
         });
         let signer = Arc::new(ClusterSigner::new(access.clone(), endpoint));

@@ -1,9 +1,9 @@
 //! The life of the controller: start in order, lead or wait to, end in order. Called by `main`.
 
-use std::sync::{Arc, OnceLock};
+use std::sync::Arc;
 
 use bedplate_engine::connect::connect;
-use bedplate_engine::life::{ReconcilerHealth, elect, infallible, shut_down, write_events};
+use bedplate_engine::life::{ReconcilerHealth, beating, elect, infallible, shut_down, write_events};
 use bedplate_engine::work;
 use bedplate_process::exit::Failure;
 use bedplate_process::health;
@@ -13,9 +13,9 @@ use bedplate_process::notify::Notifier;
 use bedplate_process::shutdown::{Shutdown, Stage, Stages};
 use bedplate_process::signals::Signals;
 use bedplate_process::tasks::Tasks;
-use futures::future::BoxFuture;
 use kube::{Client, ResourceExt};
 use prometheus_client::registry::Registry;
+use tokio::sync::watch::Receiver;
 use tokio_util::sync::CancellationToken;
 
 use crate::FIELD_MANAGER;
@@ -29,6 +29,8 @@ use crate::{configuration, csr, deletion, enqueue, image, machine, operation, ro
 
 /// The Lease.
 const LEASE: &str = "bedplate-controller";
+/// Name of the task that queues configurations some time after they were touched.
+const LATER: &str = "configurations later";
 
 /// Runs until SIGTERM.
 ///
@@ -50,7 +52,8 @@ pub async fn run(cli: &Cli) -> Result<(), Failure> {
     let (started, news) = begin(&client, (&tenure, &cli.instance), &metrics, running, cli.image_reach());
     let registry = registry(&metrics, news);
     let health = Arc::new(ReconcilerHealth { liveness: liveness.clone(), started: started.clone(), tenure });
-    tasks.spawn("health", health::serve(listener, health, Arc::new(registry), signals.shutdown()));
+    let pulse = liveness.part("health", PATIENCE);
+    tasks.spawn("health", health::serve(listener, health, Arc::new(registry), pulse, signals.shutdown()));
     notifier.spawn_watchdog(&tasks, signals.shutdown(), {
         let liveness = liveness.clone();
         move || liveness.check()
@@ -71,7 +74,7 @@ fn registry(metrics: &Metrics, events: News) -> Registry {
     registry
 }
 
-/// Spawns all that reads and writes for as long as `tenure` lasts, but for the Lease. What is given back is set when everything was read: the
+/// Spawns all that reads and writes for as long as `tenure` lasts, but for the Lease. The flag is true once everything was read: the
 /// tenure must not begin before, or what was not read yet would look gone. With the Events of `instance`.
 pub fn begin(
     client: &Client,
@@ -79,25 +82,24 @@ pub fn begin(
     metrics: &Metrics,
     (tasks, liveness, stages): (&Tasks, &Liveness, &Stages),
     reach: RegistryReach,
-) -> (Arc<OnceLock<()>>, News) {
+) -> (Receiver<bool>, News) {
     let (news, queue) = News::channel();
     let writer = news.writer(queue, instance, client.clone());
     let shutdown = stages.token(Stage::Draining);
     let parts = (tenure.clone(), news.clone(), reach);
     let whole = assemble(client, parts, metrics, (tasks, liveness, &shutdown));
     write_events(writer, (tasks, liveness, stages));
-    let started = Arc::new(OnceLock::new());
-    infallible(tasks, "start", {
-        let (started, tenure) = (started.clone(), tenure.clone());
-        async move {
-            if let Some(Some((world, queues))) = shutdown.run_until_cancelled(whole).await {
-                let _ = started.set(());
-                tracing::info!("everything is read");
-                shutdown.run_until_cancelled(look_at_all(world, queues, tenure)).await;
-            }
+    let (started, is_started) = tokio::sync::watch::channel(false);
+    let tenure = tenure.clone();
+    let start = async move {
+        if let Some((world, queues)) = whole.await {
+            started.send_replace(true);
+            tracing::info!("everything is read");
+            look_at_all(world, queues, tenure).await;
         }
-    });
-    (started, news)
+    };
+    spawn(tasks, &shutdown, "start", beating(start, liveness.part("start", PATIENCE)));
+    (is_started, news)
 }
 
 /// Spawns watches and workers; what is given back ends when every store is whole.
@@ -152,27 +154,25 @@ fn assemble(
     worker!("images", Kind::Image, versions, image_queue, image::reconcile);
     worker!("rollouts", Kind::Rollout, configurations, rollout_queue, rollout::reconcile);
     worker!("departures", Kind::Deletion, machines, departure_queue, deletion::reconcile);
-    let coalesce: BoxFuture<'static, ()> = Box::pin(enqueue::coalesce(touched, queues.clone()));
-    let watches = watch::tasks(client, writers, &stores, &queues, counters);
-    spawn_all(tasks, shutdown, watches.into_iter().chain([("configurations later", coalesce)]));
-    async move {
-        stores.are_whole().await?;
-        Some((world, queues))
+    for (name, task) in watch::tasks(client, writers, &stores, &queues, counters, liveness) {
+        spawn(tasks, shutdown, name, task);
     }
+    let later = beating(enqueue::coalesce(touched, queues.clone()), liveness.part(LATER, PATIENCE));
+    spawn(tasks, shutdown, LATER, later);
+    async move { stores.are_whole().await.map(|()| (world, queues)) }
 }
 
-/// Spawns what ends with `shutdown`.
-fn spawn_all(
+/// Spawns a task that ends with `shutdown`.
+fn spawn(
     tasks: &Tasks,
     shutdown: &CancellationToken,
-    all: impl Iterator<Item = (&'static str, BoxFuture<'static, ()>)>,
+    name: &'static str,
+    task: impl Future<Output = ()> + Send + 'static,
 ) {
-    for (name, task) in all {
-        let shutdown = shutdown.clone();
-        infallible(tasks, name, async move {
-            shutdown.run_until_cancelled(task).await;
-        });
-    }
+    let shutdown = shutdown.clone();
+    infallible(tasks, name, async move {
+        shutdown.run_until_cancelled(task).await;
+    });
 }
 
 /// Queues every object each time this controller starts to lead.
@@ -224,6 +224,7 @@ mod metrics_page;
 
 #[cfg(test)]
 mod tests {
+    use std::collections::BTreeSet;
     use std::time::Duration;
 
     use bedplate_api::configuration::MachineConfiguration;
@@ -274,6 +275,24 @@ mod tests {
         let page = concat!(env!("CARGO_MANIFEST_DIR"), "/../docs/metrics.md");
         metrics_page::compare(page, "bedplate-controller", &registry(&metrics, events));
         shutdown.cancel();
+    }
+
+    /// The tasks do not run: each loop that has a pulse is silent.
+    #[tokio::test(start_paused = true)]
+    async fn healthz_names_each_loop_that_stops() {
+        let (shutdown, metrics) = (CancellationToken::new(), Metrics::default());
+        let (tasks, liveness) = (Tasks::held(shutdown.clone()), Liveness::new(shutdown.clone()));
+        let tenure = Tenure::new(watch::channel(None).1);
+        let stages = Stages::new(shutdown);
+        let running = (&tasks, &liveness, &stages);
+        begin(&silent(), (&tenure, "test"), &metrics, running, RegistryReach::default());
+        assert_eq!(liveness.check(), Ok(()));
+        tokio::time::advance(bedplate_engine::pulse::WATCH_PATIENCE + Duration::from_secs(1)).await;
+        let silent = liveness.check().unwrap_err();
+        let name = |part: &str| part.split_once(" gave no sign of life").map(|(name, _)| name.to_owned());
+        let named: BTreeSet<String> = silent.split("; ").filter_map(name).collect();
+        assert_eq!(named, tasks.running().into_iter().map(str::to_owned).collect());
+        assert_eq!(named.len(), 17, "{named:?}");
     }
 
     #[tokio::test]

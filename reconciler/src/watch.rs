@@ -8,7 +8,9 @@ use bedplate_api::configuration::MachineConfiguration;
 use bedplate_api::machine::Machine;
 use bedplate_api::operation::MachineOperation;
 use bedplate_api::version::MachineConfigurationVersion;
+use bedplate_engine::pulse::{Changes, WATCH_PATIENCE, follow};
 use bedplate_engine::store::{Seen, watch};
+use bedplate_process::liveness::Liveness;
 use futures::StreamExt;
 use futures::future::BoxFuture;
 use jiff::Timestamp;
@@ -76,61 +78,37 @@ pub fn tasks(
     stores: &Stores,
     queues: &Queues,
     counters: &Counters,
+    liveness: &Liveness,
 ) -> [(&'static str, BoxFuture<'static, ()>); 6] {
-    let every = watcher::Config::default();
-    let (q, s, c) = (queues, stores, counters);
-    let configurations = watch(
-        client,
-        ("MachineConfiguration", Api::all),
-        every.clone(),
-        writers.configurations,
-        prune::bare,
-        c.clone(),
-    );
-    let versions = watch(
-        client,
-        ("MachineConfigurationVersion", Api::all),
-        every.clone(),
-        writers.versions,
-        prune::bare,
-        c.clone(),
-    );
-    let machines =
-        watch(client, ("Machine", Api::all), every.clone(), writers.machines, prune::machine, c.clone());
-    let nodes = watch(client, ("Node", Api::all), every.clone(), writers.nodes, prune::node, c.clone());
-    let operations = watch(
-        client,
-        ("MachineOperation", Api::all),
-        every.clone(),
-        writers.operations,
-        prune::bare,
-        c.clone(),
-    );
-    // A field selector names one signer, and kubelets have two.
-    let requests = watch(
-        client,
-        ("CertificateSigningRequest", Api::all),
-        every,
-        writers.requests,
-        prune::request,
-        c.clone(),
-    );
+    macro_rules! follow {
+        ($name:literal, $kind:literal, $writer:ident, $prune:path, $follow:path) => {{
+            let (config, counters) = (watcher::Config::default(), counters.clone());
+            let seen = watch(client, ($kind, Api::all), config, writers.$writer, $prune, counters);
+            let (queues, stores, pulse) =
+                (queues.clone(), stores.clone(), liveness.part($name, WATCH_PATIENCE));
+            let task: BoxFuture<'static, ()> =
+                Box::pin(follow(seen, pulse, move |seen| $follow(seen, queues, stores)));
+            ($name, task)
+        }};
+    }
     [
-        (
+        follow!(
             "watch configurations",
-            Box::pin(follow_configurations(Box::pin(configurations), q.clone(), s.clone())),
+            "MachineConfiguration",
+            configurations,
+            prune::bare,
+            follow_configurations
         ),
-        ("watch versions", Box::pin(follow_versions(Box::pin(versions), q.clone(), s.clone()))),
-        ("watch machines", Box::pin(follow_machines(Box::pin(machines), q.clone(), s.clone()))),
-        ("watch nodes", Box::pin(follow_nodes(Box::pin(nodes), q.clone(), s.clone()))),
-        ("watch requests", Box::pin(follow_requests(Box::pin(requests), q.clone(), s.clone()))),
-        ("watch operations", Box::pin(follow_operations(Box::pin(operations), q.clone(), s.clone()))),
+        follow!("watch versions", "MachineConfigurationVersion", versions, prune::bare, follow_versions),
+        follow!("watch machines", "Machine", machines, prune::machine, follow_machines),
+        follow!("watch nodes", "Node", nodes, prune::node, follow_nodes),
+        // A field selector names one signer, and kubelets have two.
+        follow!("watch requests", "CertificateSigningRequest", requests, prune::request, follow_requests),
+        follow!("watch operations", "MachineOperation", operations, prune::bare, follow_operations),
     ]
 }
 
-type Stream<K> = std::pin::Pin<Box<dyn futures::Stream<Item = Seen<K>> + Send>>;
-
-async fn follow_configurations(mut seen: Stream<MachineConfiguration>, queues: Queues, stores: Stores) {
+async fn follow_configurations(mut seen: Changes<MachineConfiguration>, queues: Queues, stores: Stores) {
     // What of it people write decides, about it and about Machines; its finalizers about it alone. Its status is ours.
     let mut known = BTreeMap::new();
     while let Some(event) = seen.next().await {
@@ -158,7 +136,7 @@ async fn follow_configurations(mut seen: Stream<MachineConfiguration>, queues: Q
     }
 }
 
-async fn follow_versions(mut seen: Stream<MachineConfigurationVersion>, queues: Queues, stores: Stores) {
+async fn follow_versions(mut seen: Changes<MachineConfigurationVersion>, queues: Queues, stores: Stores) {
     let mut weights = BTreeMap::new();
     while let Some(event) = seen.next().await {
         let (Seen::There(object) | Seen::Gone(object)) = &event;
@@ -185,7 +163,7 @@ async fn follow_versions(mut seen: Stream<MachineConfigurationVersion>, queues: 
     }
 }
 
-async fn follow_machines(mut seen: Stream<Machine>, queues: Queues, stores: Stores) {
+async fn follow_machines(mut seen: Changes<Machine>, queues: Queues, stores: Stores) {
     // What of each its operations depend on.
     let mut hosts = BTreeMap::new();
     let mut turns = rollout::Weights::default();
@@ -227,7 +205,7 @@ async fn follow_machines(mut seen: Stream<Machine>, queues: Queues, stores: Stor
     }
 }
 
-async fn follow_nodes(mut seen: Stream<Node>, queues: Queues, stores: Stores) {
+async fn follow_nodes(mut seen: Changes<Node>, queues: Queues, stores: Stores) {
     // A kubelet writes its Node's status every few minutes, and ten thousand of them all the time.
     let mut weights = rollout::NodeWeights::default();
     while let Some(event) = seen.next().await {
@@ -240,7 +218,7 @@ async fn follow_nodes(mut seen: Stream<Node>, queues: Queues, stores: Stores) {
     }
 }
 
-async fn follow_operations(mut seen: Stream<MachineOperation>, queues: Queues, stores: Stores) {
+async fn follow_operations(mut seen: Changes<MachineOperation>, queues: Queues, stores: Stores) {
     while let Some(event) = seen.next().await {
         let (Seen::There(object) | Seen::Gone(object)) = &event;
         if matches!(event, Seen::There(_)) {
@@ -259,7 +237,7 @@ async fn follow_operations(mut seen: Stream<MachineOperation>, queues: Queues, s
     }
 }
 
-async fn follow_requests(mut seen: Stream<CertificateSigningRequest>, queues: Queues, stores: Stores) {
+async fn follow_requests(mut seen: Changes<CertificateSigningRequest>, queues: Queues, stores: Stores) {
     while let Some(event) = seen.next().await {
         let (Seen::There(object) | Seen::Gone(object)) = &event;
         if !csr::is_for_a_kubelet(object) {

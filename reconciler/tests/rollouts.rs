@@ -611,7 +611,7 @@ impl Controller {
         let running = (&tasks, &liveness, &stages);
         let (started, _counted) =
             run::begin(&client, (&Tenure::new(tenure), "test"), &metrics, running, RegistryReach::default());
-        until("the caches are synced", || started.get().is_some()).await;
+        until("the caches are synced", || *started.borrow()).await;
         Self { server, live, metrics, leads, _shutdown: shutdown.drop_guard() }
     }
 

@@ -24,8 +24,6 @@ use crate::lease::election::{DURATION, Election, Record, Step};
 const LIMIT: Duration = Duration::from_secs(3);
 /// Between a failure and the next try.
 const AGAIN: Duration = Duration::from_secs(1);
-/// Between two looks whether it may take part.
-const READY: Duration = Duration::from_millis(200);
 /// After a Lease that was released: what its holder wrote last comes by the watch within this time.
 const SETTLE: Duration = Duration::from_secs(6);
 
@@ -56,11 +54,10 @@ impl Candidate {
         (Self { access, namespace, name, field_manager, me, tenure, lease: None }, Tenure::new(receiver))
     }
 
-    /// Takes part from when it is `ready` until `stop`, then gives the Lease back. `begins` is called each time before the
-    /// tenure begins.
+    /// Takes part from the end of `ready` until `stop`, then releases the Lease. `begins` is called each time before the tenure begins.
     pub async fn run(
         mut self,
-        ready: impl Fn() -> bool + Send,
+        ready: impl Future<Output = ()> + Send,
         begins: impl Fn() + Send,
         pulse: Pulse,
         stop: CancellationToken,
@@ -69,7 +66,10 @@ impl Candidate {
         tokio::select! {
             () = stop.cancelled() => {}
             () = async {
-                until_ready(ready, &pulse).await;
+                tokio::select! {
+                    () = ready => {}
+                    never = pulse.beating() => match never {},
+                }
                 self.take_part(&mut election, begins, &pulse).await;
             } => {}
         }
@@ -230,13 +230,6 @@ impl Candidate {
             Err(kube::Error::Api(status)) if status.code == 409 || status.code == 404 => Ok(None),
             Err(error) => Err(chain(&error)),
         }
-    }
-}
-
-async fn until_ready(ready: impl Fn() -> bool + Send, pulse: &Pulse) {
-    while !ready() {
-        pulse.beat();
-        tokio::time::sleep(READY).await;
     }
 }
 

@@ -8,11 +8,12 @@ use axum::body::{Body, to_bytes};
 use axum::http::{Method, Request, Response};
 use kube::Client;
 use serde_json::{Value, json};
-use tokio::sync::watch;
+use tokio::sync::{oneshot, watch};
+use tokio::time::Instant;
 use tokio_util::sync::CancellationToken;
 
 use super::{Candidate, Tenure};
-use crate::liveness::Pulse;
+use crate::liveness::{Liveness, PATIENCE, Pulse};
 use crate::lock::Lock;
 
 /// The Lease, and how its writes are answered.
@@ -86,7 +87,7 @@ async fn lead(server: &Arc<Lock<Server>>) -> (tokio::task::JoinHandle<()>, Cance
     let access = watch::channel(Some(client(server))).1;
     let (candidate, tenure) = Candidate::new(access, ("n".to_owned(), "l".to_owned()), "one", "test");
     let stop = CancellationToken::new();
-    let task = tokio::spawn(candidate.run(|| true, || {}, Pulse::unwatched(), stop.clone()));
+    let task = tokio::spawn(candidate.run(async {}, || {}, Pulse::unwatched(), stop.clone()));
     let mut leads = tenure.clone();
     while !leads.leads() {
         leads.changed().await;
@@ -114,4 +115,26 @@ async fn lease_of_another_holder_is_not_released() {
     stop.cancel();
     task.await.unwrap();
     assert_eq!(server.lock().holder().as_deref(), Some("two"));
+}
+
+#[tokio::test(start_paused = true)]
+async fn candidate_takes_part_as_soon_as_it_is_ready_and_beats_before() {
+    let server = Server::new(0);
+    let access = watch::channel(Some(client(&server))).1;
+    let (candidate, mut tenure) = Candidate::new(access, ("n".to_owned(), "l".to_owned()), "one", "test");
+    let (stop, (ready, is_ready)) = (CancellationToken::new(), oneshot::channel::<()>());
+    let liveness = Liveness::new(stop.clone());
+    let pulse = liveness.part("lease", PATIENCE);
+    let task = tokio::spawn(candidate.run(async { is_ready.await.unwrap() }, || {}, pulse, stop.clone()));
+    tokio::time::sleep(PATIENCE * 3 + Duration::from_millis(50)).await;
+    assert_eq!((liveness.check(), server.lock().writes), (Ok(()), 0));
+    ready.send(()).unwrap();
+    let start = Instant::now();
+    while !tenure.leads() {
+        tenure.changed().await;
+    }
+    // A Lease that was released is left alone for 6 s.
+    assert_eq!(start.elapsed().as_millis() / 100, 60);
+    stop.cancel();
+    task.await.unwrap();
 }

@@ -6,6 +6,7 @@ mod metrics_page;
 use std::sync::atomic::Ordering;
 
 use bedplate_process::health;
+use bedplate_process::liveness::Pulse;
 use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
 use tokio::net::{TcpListener, TcpStream};
 use tokio_util::sync::CancellationToken;
@@ -96,7 +97,7 @@ async fn what_was_asked_for_is_counted_at_the_next_scrape() {
     let listener = health::bind("127.0.0.1:0".parse().unwrap()).await.unwrap();
     let metrics = listener.local_addr().unwrap();
     let (health, registry) = (Arc::new(health::AlwaysReady), Arc::new(registry(sources)));
-    let shown = tokio::spawn(health::serve(listener, health, registry, shutdown.clone()));
+    let shown = tokio::spawn(health::serve(listener, health, registry, Pulse::unwatched(), shutdown.clone()));
     let id = rig.open(1);
     get(boots, &format!("/b/{id}/script.ipxe")).await;
     get(boots, &format!("/b/{id}/kernel")).await;

@@ -194,8 +194,8 @@ impl Daemon {
             look: Arc::new(move || look.view()),
         });
         let look = Arc::new(self.look.clone());
-        program.try_run("health", Stage::Draining, |stop| {
-            health::serve(listener, look, Arc::new(registry), stop)
+        program.run("health", Stage::Draining, PATIENCE, |pulse, stop| {
+            health::serve(listener, look, Arc::new(registry), pulse, stop).map(|Ok(())| ())
         });
     }
 }

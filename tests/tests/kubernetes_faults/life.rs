@@ -23,9 +23,6 @@ use tokio_util::sync::CancellationToken;
 
 use super::gate::Gate;
 
-/// Between two looks whether it has read everything.
-const LOOK: Duration = Duration::from_millis(20);
-
 pub(crate) struct Life {
     gate: Arc<Gate>,
     runtime: Option<Runtime>,
@@ -44,15 +41,15 @@ impl Life {
             let (client, tenure) = (own.client(), Tenure::new(tenure));
             let stages = Stages::new(shutdown.clone());
             let running = (&tasks, &liveness, &stages);
-            let (started, _told) = run::begin(
+            let (mut started, _told) = run::begin(
                 &client,
                 (&tenure, "faults"),
                 &Metrics::default(),
                 running,
                 RegistryReach::default(),
             );
-            while started.get().is_none() {
-                tokio::time::sleep(LOOK).await;
+            if started.wait_for(|started| *started).await.is_err() {
+                return;
             }
             leads.send_replace(Some(Instant::now() + Duration::from_secs(86_400)));
             std::future::pending::<()>().await;

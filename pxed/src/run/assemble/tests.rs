@@ -8,12 +8,16 @@ use bedplate_process::shutdown::Shutdown;
 
 use super::*;
 
+/// Tasks of engines: their threads have pulses of their own.
+const ENGINES: [&str; 2] = ["dhcp", "tftp"];
+
 /// Loops of both planes.
-const LOOPS: [&str; 17] = [
+const LOOPS: [&str; 18] = [
     "boots",
     "events",
     "finalizers",
     "follow",
+    "health",
     "hearing",
     "http",
     "https",
@@ -61,6 +65,9 @@ async fn check(source: &str, of_plane: &[&str]) {
     assert_eq!(daemon.look.liveness(), Ok(()));
     tokio::time::advance(DISK_PATIENCE + Duration::from_secs(1)).await;
     let expected: BTreeSet<String> = LOOPS.iter().chain(of_plane).map(ToString::to_string).collect();
+    let is_watched = |task: &&str| expected.contains(*task) || ENGINES.contains(task);
+    let unwatched: Vec<&str> = program.tasks.running().into_iter().filter(|task| !is_watched(task)).collect();
+    assert_eq!(unwatched, [""; 0], "tasks without a pulse");
     let silent = named(&daemon.look.liveness().unwrap_err(), " gave no sign of life");
     assert_eq!(silent.difference(&expected).collect::<Vec<_>>(), Vec::<&String>::new());
     assert_eq!(expected.difference(&silent).collect::<Vec<_>>(), Vec::<&String>::new());
