@@ -25,12 +25,15 @@ use k8s_openapi::api::events::v1::Event;
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::{MicroTime, ObjectMeta};
 use kube::api::{Patch, PatchParams, PostParams};
 use kube::{Api, Client};
+use prometheus_client::encoding::DescriptorEncoder;
 use serde_json::json;
 use tokio::sync::{mpsc, watch};
 use tokio_util::sync::CancellationToken;
 
 use self::gate::{Gate, Rate, Verdict};
+use crate::counter::read;
 use crate::exit::chain;
+use crate::family::count;
 use crate::liveness::Pulse;
 use crate::lock::Lock;
 use crate::reconcile::{Activation, Reconcile, Task, Turn};
@@ -85,7 +88,7 @@ pub struct Source {
     pub field_manager: &'static str,
 }
 
-/// Numbers of Events.
+/// Numbers of Events. A program shows them as one family, [`Counts::encode`].
 #[derive(Debug, Default)]
 pub struct Counts {
     /// Written, or counted in one that was written.
@@ -94,6 +97,18 @@ pub struct Counts {
     pub dropped: AtomicU64,
     /// Failed writes.
     pub failed: AtomicU64,
+}
+
+impl Counts {
+    /// Writes them as the family of this name, by result.
+    ///
+    /// # Errors
+    /// The text cannot be written.
+    pub fn encode(&self, encoder: &mut DescriptorEncoder<'_>, name: &str) -> fmt::Result {
+        let counts = [("written", &self.written), ("dropped", &self.dropped), ("failed", &self.failed)];
+        let rows = counts.map(|(result, count)| (result, read(count))).to_vec();
+        count(encoder, name, "Events of this program", "result", rows)
+    }
 }
 
 /// Publishes. Clones share gate, queue and counts.

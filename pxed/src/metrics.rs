@@ -99,12 +99,14 @@ impl Sources {
 
     fn encode_statuses(&self, encoder: &mut DescriptorEncoder<'_>) -> fmt::Result {
         let s = &self.statuses;
-        let writes =
-            vec![("written", read(&s.written)), ("retried", read(&s.retried)), ("refused", read(&s.refused))];
+        let writes = vec![
+            ("written", read(&s.written)),
+            ("retried", read(&s.retried)),
+            ("rejected", read(&s.refused)),
+        ];
         count(encoder, "bedplate_pxed_status_writes", "Writes of Machine status", "result", writes)?;
-        let events = vec![("", read(&self.registry.events().counts().written))];
-        count(encoder, "bedplate_pxed_events", "Events published", "", events)?;
-        let waiting = vec![("", read(&s.waiting))];
+        self.registry.events().counts().encode(encoder, "bedplate_pxed_events")?;
+        let waiting = vec![("", s.unwritten(&self.registry))];
         gauge(
             encoder,
             "bedplate_pxed_status_waiting",

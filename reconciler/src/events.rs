@@ -3,11 +3,9 @@
 //! Published by the reconcilers after a write, so an object that stays as it is causes none.
 
 use std::fmt;
-use std::sync::atomic::{AtomicU64, Ordering};
 
 use bedplate_api::reason::event::{ControllerEvent, is_warning};
 use bedplate_process::events::{EventWriter, Events, Occurrence, Queue, Source, channel};
-use bedplate_process::family::count_rows;
 use k8s_openapi::api::core::v1::ObjectReference;
 use kube::{Client, Resource};
 use prometheus_client::collector::Collector;
@@ -61,10 +59,6 @@ impl News {
 
 impl Collector for News {
     fn encode(&self, mut encoder: DescriptorEncoder<'_>) -> Result<(), fmt::Error> {
-        let counts = self.0.counts();
-        let row = |result, count: &AtomicU64| (vec![("result", result)], count.load(Ordering::Relaxed));
-        let rows =
-            [row("written", &counts.written), row("dropped", &counts.dropped), row("failed", &counts.failed)];
-        count_rows(&mut encoder, "bedplate_controller_events", "Events of this controller", rows)
+        self.0.counts().encode(&mut encoder, "bedplate_controller_events")
     }
 }
