@@ -141,11 +141,12 @@ pub(crate) fn parameter_values(_: &mut SchemaGenerator) -> Schema {
     })
 }
 
-/// A count or a percentage of at least one: `1`, `25%`.
+/// A count of at least one that fits into 32 bits, or a percentage: `1`, `25%`.
 pub(crate) fn positive_count_or_percent(_: &mut SchemaGenerator) -> Schema {
     json_schema!({
         "x-kubernetes-int-or-string": true,
         "minimum": 1,
+        "maximum": i32::MAX,
         "maxLength": 4,
         "pattern": "^([1-9][0-9]?|100)%$"
     })

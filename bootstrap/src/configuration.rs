@@ -1,6 +1,8 @@
 //! Pure: JoinConfiguration, InitConfiguration and ClusterConfiguration: what the version writes by hand with what has to be so
 //! over it.
 
+use std::net::IpAddr;
+
 use bedplate_api::configuration::{KubernetesSpec, NodeRole};
 use serde_json::{Map, Value, json};
 
@@ -8,6 +10,7 @@ use crate::argument::Argument;
 use crate::document::yaml;
 use crate::field::{Part, check, object};
 use crate::kubelet::{self, Approver};
+use crate::label::is_dns_name;
 use crate::merge::{at, overlay};
 use crate::mistake::{Mistake, Mistakes, RenderKubeadmError};
 use crate::registration::{Identity, node_registration};
@@ -127,6 +130,34 @@ pub(crate) fn names_discovery(theirs: &Value) -> bool {
     ["discovery.file", "discovery.bootstrapToken"].iter().any(|path| at(theirs, path).is_some())
 }
 
+/// Checks the API server of a discovery by token as kubeadm does (`ValidateDiscoveryTokenAPIServer`).
+fn check_token(theirs: &Value, mistakes: &mut Mistakes) {
+    const TOKEN: &str = "discovery.bootstrapToken";
+    if at(theirs, TOKEN).is_none() {
+        return;
+    }
+    let field = format!("{TOKEN}.apiServerEndpoint");
+    let endpoint = at(theirs, &field).and_then(Value::as_str).unwrap_or_default();
+    if !is_endpoint(endpoint) {
+        let field = format!("{}.{field}", Part::Join.name());
+        mistakes.push(Mistake::InvalidField {
+            field,
+            expected: "must be the API server as host:port".to_owned(),
+        });
+    }
+}
+
+/// Returns true if this is a host or `host:port`, with an IPv6 address in brackets.
+fn is_endpoint(text: &str) -> bool {
+    let (host, port) = match text.rsplit_once(':') {
+        Some((host, port)) if !host.contains(':') || host.ends_with(']') => (host, Some(port)),
+        Some(_) | None => (text, None),
+    };
+    let address = host.strip_prefix('[').and_then(|host| host.strip_suffix(']')).unwrap_or(host);
+    let is_port = |port: &str| port.parse::<u16>().is_ok_and(|port| port > 0);
+    (address.parse::<IpAddr>().is_ok() || is_dns_name(host)) && port.is_none_or(is_port)
+}
+
 /// Adds the discovery unless the version names one; gives the files that are of no use after the join.
 fn add_discovery(
     discovery: Discovery<'_>,
@@ -135,6 +166,7 @@ fn add_discovery(
     mistakes: &mut Mistakes,
 ) -> Vec<String> {
     if names_discovery(theirs) {
+        check_token(theirs, mistakes);
         return Vec::new();
     }
     ours.insert("discovery".to_owned(), discovery.document(mistakes));

@@ -70,8 +70,8 @@ fn below(key: &str, domain: &str) -> bool {
     prefix.strip_suffix(domain).is_some_and(|rest| rest.is_empty() || rest.ends_with('.'))
 }
 
-/// `[prefix/]name`: a DNS name of at most 253 characters and a name of at most 63.
-fn is_qualified_name(key: &str) -> bool {
+/// Returns true if this is the key of a label: `[prefix/]name`, a DNS name of at most 253 characters and a name of at most 63.
+pub fn is_qualified_name(key: &str) -> bool {
     let (prefix, name) = match key.split_once('/') {
         Some((prefix, name)) => (Some(prefix), name),
         None => (None, key),
@@ -79,7 +79,7 @@ fn is_qualified_name(key: &str) -> bool {
     prefix.is_none_or(is_dns_name) && !name.is_empty() && is_label_value(name)
 }
 
-fn is_dns_name(name: &str) -> bool {
+pub(crate) fn is_dns_name(name: &str) -> bool {
     let inner = |b: u8| b.is_ascii_lowercase() || b.is_ascii_digit() || b == b'-';
     let label = |label: &str| {
         !label.is_empty() && label.bytes().all(inner) && !label.starts_with('-') && !label.ends_with('-')
@@ -87,8 +87,8 @@ fn is_dns_name(name: &str) -> bool {
     name.len() <= 253 && name.split('.').all(label)
 }
 
-/// Empty, or letters and digits at both ends and `-_.` between, at most 63.
-fn is_label_value(value: &str) -> bool {
+/// Returns true if this is the value of a label: empty, or letters and digits at both ends and `-_.` between, at most 63.
+pub fn is_label_value(value: &str) -> bool {
     let edge = |c: Option<char>| c.is_none_or(|c| c.is_ascii_alphanumeric());
     value.len() <= 63
         && value.chars().all(|c| c.is_ascii_alphanumeric() || "-_.".contains(c))

@@ -33,6 +33,7 @@ pub use again::{JoinedBy, joined_by, kubeconfig_with_token};
 pub use destination::{Authorities, Destination, NamedCluster, destination, named_cluster};
 pub use discovery::{Discovery, HashCaError, JoinIdentity, ca_cert_hashes, join_kubeconfig};
 pub use kubelet::{Reconfiguration, reconfigure_kubelet};
+pub use label::{is_label_value, is_qualified_name};
 pub use mistake::{Mistake, RenderKubeadmError};
 pub use template::check;
 
@@ -115,8 +116,14 @@ pub fn makes_a_cluster(kubernetes: &KubernetesSpec) -> bool {
 }
 
 /// Whether a version says itself which cluster its node joins, and how that is believed.
-pub fn names_discovery(kubernetes: &KubernetesSpec) -> bool {
+fn names_discovery(kubernetes: &KubernetesSpec) -> bool {
     kubernetes.join_configuration.as_ref().is_some_and(configuration::names_discovery)
+}
+
+/// Returns true if the node of a version joins the cluster of its host: it makes none, and the version names no discovery. A host without a
+/// cluster has nothing to join by.
+pub fn joins_own_cluster(kubernetes: &KubernetesSpec) -> bool {
+    !makes_a_cluster(kubernetes) && !names_discovery(kubernetes)
 }
 
 /// Renders what a version says of Kubernetes as any host does. What is refused here each host refuses.

@@ -110,7 +110,12 @@ pub struct KubernetesSpec {
     pub version: String,
     /// The API server to join, as host:port. Absent: the one that serves this object.
     #[serde(default, skip_serializing_if = "Option::is_none")]
-    #[schemars(length(min = 1, max = 261))]
+    #[schemars(
+        length(min = 1, max = 261),
+        regex(
+            pattern = r"^([a-z0-9]([-a-z0-9]*[a-z0-9])?(\.[a-z0-9]([-a-z0-9]*[a-z0-9])?)*|\[[0-9a-fA-F:.]+\]):([1-9][0-9]{0,3}|[1-5][0-9]{4}|6[0-4][0-9]{3}|65[0-4][0-9]{2}|655[0-2][0-9]|6553[0-5])$"
+        )
+    )]
     pub api_server_endpoint: Option<String>,
     /// Labels of the Node, at most 64.
     #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]

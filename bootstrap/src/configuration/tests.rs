@@ -211,6 +211,33 @@ fn discovery_that_the_version_names_is_taken_as_it_is() {
 }
 
 #[test]
+fn discovery_by_token_names_an_api_server_that_kubeadm_accepts() {
+    let said = |endpoint: &Value| {
+        let mut kubernetes = kubernetes("v1.34.4");
+        let token = json!({"token": "abcdef.0123456789abcdef", "apiServerEndpoint": endpoint});
+        kubernetes.join_configuration = Some(json!({"discovery": {"bootstrapToken": token}}));
+        join_as(&kubernetes, FILE).err().unwrap_or_default()
+    };
+    for endpoint in ["k.example:6443", "10.7.0.2:6443", "[fd00::2]:6443", "k.example", "fd00::2"] {
+        assert_eq!(said(&json!(endpoint)), "", "{endpoint}");
+    }
+    let wrong = [
+        "",
+        "https://k.example:6443",
+        "k.example:",
+        "k.example:0",
+        "k.example:65536",
+        "k_1:6443",
+        "k:6443/x",
+    ];
+    for endpoint in wrong.into_iter().map(Value::from).chain([Value::Null, json!(6443)]) {
+        let said = said(&endpoint);
+        let field = "joinConfiguration.discovery.bootstrapToken.apiServerEndpoint must be the API server as host:port";
+        assert!(said.contains(field), "{endpoint}: {said}");
+    }
+}
+
+#[test]
 fn patches_go_into_the_directory_that_the_version_names() {
     let mut kubernetes = kubernetes("v1.34.4");
     kubernetes.join_configuration = Some(json!({"patches": {"directory": "/etc/kubernetes/patches/"}}));

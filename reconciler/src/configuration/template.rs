@@ -36,9 +36,6 @@ fn uncompared(template: &Template) -> Option<&'static str> {
     let is_written =
         |path: &str| template.files.iter().any(|file| !file.append && plain(&file.path) == plain(path));
     match destination(&template.kubernetes) {
-        Destination::Token { endpoint: "", .. } => {
-            Some("joinConfiguration.discovery.bootstrapToken names no apiServerEndpoint")
-        }
         Destination::File(path) if !path.starts_with('/') || !is_written(path) => Some(
             "joinConfiguration.discovery.file.kubeConfigPath is not a file of spec.template.files, so that no host can tell which cluster it \
              joins; add the file, or leave discovery out and the host joins this cluster",
@@ -114,7 +111,10 @@ mod tests {
         }
         let token = json!({ "joinConfiguration": { "discovery": { "bootstrapToken": { "token": "a.b" } } } });
         let why = why(&kubernetes(&token)).unwrap_or_default();
-        assert!(why.contains("names no apiServerEndpoint"), "{why}");
+        assert!(
+            why.contains("kubernetes: joinConfiguration.discovery.bootstrapToken.apiServerEndpoint must be"),
+            "{why}"
+        );
     }
 
     #[test]

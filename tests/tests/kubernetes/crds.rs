@@ -7,6 +7,7 @@ use bedplate_tests::kstatus::{self, Kstatus};
 use bedplate_tests::kubernetes::Kubernetes;
 use kube::ResourceExt;
 use kube::api::{Patch, PatchParams};
+use pxed::standalone::manifests::parse::read_manifest;
 use serde_json::{Value, json};
 
 use super::cluster::{
@@ -52,6 +53,56 @@ fn every_rule_of_the_definitions_is_tried() {
     }
     let untried: Vec<_> = stated.difference(&tried).collect();
     assert!(untried.is_empty(), "no accepted and refused object for: {untried:#?}");
+}
+
+/// Rules that no manifest of a directory can break, with the reason.
+const NOT_OF_MANIFESTS: [(&str, &str); 5] = [
+    ("the name must be <configurationName>-v<version>", "a manifest of a version is refused as a whole (V1)"),
+    (TRANSITIONS[0], "the status in a manifest is ignored"),
+    (TRANSITIONS[1], "a manifest of a version is refused as a whole (V1)"),
+    (TRANSITIONS[2], "a manifest of a version is refused as a whole (V1)"),
+    (TRANSITIONS[3], "pxed reports another spec under a known name and does not carry it out"),
+];
+
+/// Reads an object as pxed reads a manifest when it runs without a cluster.
+fn read_standalone(object: &Value) -> Result<(), String> {
+    let mut object = object.clone();
+    if object["kind"] == "MachineConfiguration"
+        && object["spec"]["template"]["kubernetes"]["role"] != "ControlPlane"
+    {
+        let discovery = json!({ "file": { "kubeConfigPath": "/etc/join.conf" } });
+        object["spec"]["template"]["kubernetes"]["joinConfiguration"] = json!({ "discovery": discovery });
+    }
+    let read = read_manifest(&object.to_string());
+    read.map(|_| ()).map_err(|problems| problems.iter().map(|problem| format!("{problem}\n")).collect())
+}
+
+#[test]
+fn directory_refuses_each_object_that_a_rule_refuses() {
+    let mut problems = Vec::new();
+    let is_of_manifests = |message: &str| !NOT_OF_MANIFESTS.iter().any(|(known, _)| *known == message);
+    assert!(TRANSITIONS.into_iter().all(|message| !is_of_manifests(message)), "each has a stated reason");
+    for case in rules::all().into_iter().filter(|case| is_of_manifests(case.message)) {
+        if let Err(why) = read_standalone(&case.accepted) {
+            problems.push(format!("{}: refused what it should accept: {why}", case.message));
+        }
+        match read_standalone(&case.refused) {
+            Ok(()) => problems.push(format!("{}: accepted {}", case.message, case.refused["spec"])),
+            Err(why) if !why.contains(case.message) => {
+                problems.push(format!("{}: refused for another reason: {why}", case.message));
+            }
+            Err(_) => {}
+        }
+    }
+    assert!(problems.is_empty(), "{}", problems.join("\n"));
+}
+
+#[test]
+fn directory_refuses_each_value_outside_a_schema_with_its_field() {
+    for (what, object) in rules::outside_the_schema() {
+        let why = read_standalone(&object).expect_err(what);
+        assert!(why.contains(": spec."), "{what}: {why}");
+    }
 }
 
 fn messages(value: &Value, found: &mut BTreeSet<String>) {

@@ -499,6 +499,7 @@ pub(crate) fn outside_the_schema() -> Vec<(&'static str, Value)> {
         rolling("maxUnavailable 0%", json!("0%")),
         rolling("maxUnavailable 101%", json!("101%")),
         rolling("maxUnavailable as text", json!("1")),
+        rolling("maxUnavailable beyond 32 bits", json!(1_i64 << 31)),
         operation(
             "a field that no selector may name",
             json!({ "machineRef": null,
@@ -528,6 +529,18 @@ pub(crate) fn outside_the_schema() -> Vec<(&'static str, Value)> {
         template(
             "a kernel parameter of two lines",
             json!({ "sysctls": { "kernel.panic": "1\nkernel.sysrq=1" } }),
+        ),
+        template(
+            "an API server without a port",
+            json!({ "kubernetes": { "apiServerEndpoint": "k.example" } }),
+        ),
+        template(
+            "an API server as a URL",
+            json!({ "kubernetes": { "apiServerEndpoint": "https://k.example:6443" } }),
+        ),
+        template(
+            "an API server with port 0",
+            json!({ "kubernetes": { "apiServerEndpoint": "k.example:0" } }),
         ),
         operation("an operation name with a slash", json!({ "operationName": "a/b" })),
         operation("an operation name that ends in a dot", json!({ "operationName": "a." })),

@@ -11,7 +11,7 @@ use std::time::Duration;
 use bedplate_api::configuration::{SecretRef, Template};
 use bedplate_api::id::Digest;
 use bedplate_api::machine::{SlotName, VersionRef};
-use bedplate_bootstrap::{makes_a_cluster, names_discovery, unit};
+use bedplate_bootstrap::{joins_own_cluster, makes_a_cluster, unit};
 use bedplate_oci::Access;
 use bedplate_oci::node::{NodeImage, NodeSource, Progress};
 use tokio_util::sync::CancellationToken;
@@ -54,7 +54,7 @@ pub(super) async fn prepare(
     if makes_a_cluster(kubernetes) && !parts.home.follows_slot() {
         return Err(ApplyError::MakesCluster);
     }
-    if parts.home.follows_slot() && !makes_a_cluster(kubernetes) && !names_discovery(kubernetes) {
+    if parts.home.follows_slot() && joins_own_cluster(kubernetes) {
         return Err(ApplyError::NoDiscovery);
     }
     // The plan asks for no such thing.

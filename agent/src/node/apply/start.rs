@@ -7,7 +7,7 @@ use std::time::Duration;
 
 use bedplate_api::configuration::ContainerNetwork;
 use bedplate_api::machine::SlotName;
-use bedplate_bootstrap::{JOIN_KUBECONFIG, Rendered, makes_a_cluster, names_discovery, unit};
+use bedplate_bootstrap::{JOIN_KUBECONFIG, Rendered, joins_own_cluster, unit};
 use zeroize::Zeroizing;
 
 use super::packet_filter::clean_rules;
@@ -128,7 +128,7 @@ async fn shared(
         .filter_map(|file| Some((below(&file.path)?, Zeroizing::new(file.content.clone().into_bytes()))))
         .collect();
     let kubernetes = &filled.template.kubernetes;
-    if !makes_a_cluster(kubernetes) && !names_discovery(kubernetes) {
+    if joins_own_cluster(kubernetes) {
         let endpoint = kubernetes.api_server_endpoint.as_deref();
         let content = kubelet::kubeconfig(parts, slot, endpoint, say).await?;
         shared.extend(below(JOIN_KUBECONFIG).map(|name| (name, content)));

@@ -289,6 +289,16 @@ spec:
     - console=ttyS0
 ";
 
+    const KUBERNETES: &str =
+        "{version: v1.34.4, joinConfiguration: {discovery: {file: {kubeConfigPath: /etc/join.conf}}}}";
+
+    fn configuration() -> String {
+        format!(
+            "apiVersion: bedplate.dev/v1alpha1\nkind: MachineConfiguration\nmetadata:\n  name: workers\nspec:\n  template:\n    \
+             image: {{reference: 'r.example/node:1', allowTag: true}}\n    kubernetes: {KUBERNETES}\n"
+        )
+    }
+
     fn problems(text: &str) -> Vec<String> {
         read_manifest(text).unwrap_err().iter().map(ToString::to_string).collect()
     }
@@ -405,8 +415,7 @@ spec:
 
     #[test]
     fn configurations_are_held_against_their_rules_and_v1_versions_are_nobodys_to_write() {
-        let configuration = "apiVersion: bedplate.dev/v1alpha1\nkind: MachineConfiguration\nmetadata:\n  name: workers\nspec:\n  \
-            template:\n    image: {reference: 'r.example/node:1', allowTag: true}\n    kubernetes: {version: v1.34.4}\n";
+        let configuration = configuration();
         let manifest = read_manifest(&format!("{GOOD}---\n{configuration}")).unwrap();
         assert_eq!(manifest.configurations[0].0, 14);
         assert_eq!(manifest.configurations[0].1.spec.revision_history_limit, 10);
@@ -420,7 +429,7 @@ spec:
         let found = problems(&configuration.replace("template:", "templat:"));
         assert!(found[1].contains("did you mean \"template\"?"), "{found:?}");
         let free = "{version: v1.34.4, role: ControlPlane, initConfiguration: {any: [1]}}";
-        let free = configuration.replace("{version: v1.34.4}", free);
+        let free = configuration.replace(KUBERNETES, free);
         assert!(read_manifest(&free).is_ok(), "kubeadm's fields are kubeadm's");
         let content = "x".repeat(500_000);
         let file = |path: &str| format!("    - {{path: {path}, content: {content}}}\n");
@@ -441,8 +450,7 @@ spec:
 
     #[test]
     fn configuration_that_every_host_refuses_is_a_mistake_of_its_manifest() {
-        let configuration = "apiVersion: bedplate.dev/v1alpha1\nkind: MachineConfiguration\nmetadata:\n  name: workers\nspec:\n  \
-            template:\n    image: {reference: 'r.example/node:1', allowTag: true}\n    kubernetes: {version: v1.34.4}\n";
+        let configuration = configuration();
         for (more, expected) in [
             (
                 "    files:\n    - {path: /a, content: '!', encoding: base64}\n",
@@ -467,8 +475,7 @@ spec:
             let found = problems(&format!("{configuration}{more}"));
             assert!(found[0].contains(expected), "{found:?}");
         }
-        let control_plane =
-            configuration.replace("{version: v1.34.4}", "{version: v1.34.4, role: ControlPlane}");
+        let control_plane = configuration.replace(KUBERNETES, "{version: v1.34.4, role: ControlPlane}");
         let found = problems(&format!("{control_plane}    container: {{network: Veth}}\n"));
         assert!(
             found[0].contains("container.network must be Host when kubernetes.role is ControlPlane"),
@@ -483,9 +490,100 @@ spec:
     }
 
     #[test]
+    fn configuration_that_joins_and_names_no_discovery_is_refused() {
+        for (kubernetes, is_accepted) in [
+            ("{version: v1.34.4}", false),
+            ("{version: v1.34.4, joinConfiguration: {}}", false),
+            ("{version: v1.34.4, role: ControlPlane, joinConfiguration: {}}", false),
+            ("{version: v1.34.4, apiServerEndpoint: 'k:6443'}", false),
+            ("{version: v1.34.4, role: ControlPlane}", true),
+            (KUBERNETES, true),
+        ] {
+            let read = read_manifest(&configuration().replace(KUBERNETES, kubernetes));
+            assert_eq!(read.is_ok(), is_accepted, "{kubernetes}: {read:?}");
+            if let Err(found) = read {
+                let found = found[0].to_string();
+                assert!(
+                    found.starts_with("8: spec.template.kubernetes.joinConfiguration.discovery: must be set")
+                        && found.contains("set file.kubeConfigPath"),
+                    "{found}"
+                );
+            }
+        }
+    }
+
+    #[test]
+    fn api_server_endpoint_must_be_host_and_port() {
+        let with = |endpoint: &str| {
+            let kubernetes =
+                format!("{{version: v1.34.4, role: ControlPlane, apiServerEndpoint: '{endpoint}'}}");
+            configuration().replace(KUBERNETES, &kubernetes)
+        };
+        for endpoint in ["k:6443", "api.example:443", "10.7.0.2:6443", "[fd00::2]:65535"] {
+            let found = read_manifest(&with(endpoint));
+            assert!(found.is_ok(), "{endpoint}: {found:?}");
+        }
+        for endpoint in
+            ["k", "https://k:6443", "k:0", "k:65536", "k:6443/", "fd00::2:6443", "K_1:6443", "-k:6443"]
+        {
+            let found = problems(&with(endpoint));
+            assert!(
+                found[0].starts_with("8: spec.template.kubernetes.apiServerEndpoint: ")
+                    && found[0].contains("as host:port"),
+                "{endpoint}: {found:?}"
+            );
+        }
+    }
+
+    #[test]
+    fn labels_and_annotations_are_checked_as_by_an_api_server() {
+        let with = |metadata: &str| GOOD.replace("name: node-1", &format!("name: node-1\n  {metadata}"));
+        let good =
+            "labels: {rack: r1, example.com/zone: '', a.b_c: X}\n  annotations: {example.com/Note: any text}";
+        assert!(read_manifest(&with(good)).is_ok(), "{:?}", problems(&with(good)));
+        for (metadata, expected) in [
+            ("labels: {rack: 7}", "5: metadata.labels.rack: is a number: put it in quotes"),
+            ("labels: {rack: a b}", "5: metadata.labels.rack: \"a b\" is not a valid label value"),
+            ("labels: {a b: x}", "5: metadata.labels.a b: is not a valid key"),
+            ("labels: [rack]", "5: metadata.labels: is a list, expected a map"),
+            ("annotations: {a/b/c: x}", "5: metadata.annotations.a/b/c: is not a valid key"),
+        ] {
+            let found = problems(&with(metadata));
+            assert!(found.len() == 1 && found[0].starts_with(expected), "{expected}: {found:?}");
+        }
+        let large = format!("annotations: {{a: {}}}", "x".repeat(256 << 10));
+        assert!(problems(&with(&large))[0].contains("metadata.annotations: are larger than 256 KiB"));
+    }
+
+    #[test]
+    fn counts_and_addresses_are_checked_as_by_an_api_server() {
+        let rolling = |count: &str| {
+            let strategy = format!(
+                "  updateStrategy: {{type: RollingUpdate, rollingUpdate: {{maxUnavailable: {count}}}}}\n"
+            );
+            configuration() + &strategy
+        };
+        assert!(read_manifest(&rolling("25%")).is_ok() && read_manifest(&rolling("2")).is_ok());
+        for count in ["0", "0%", "101%", "'1'", "99999999999"] {
+            let found = problems(&rolling(count));
+            let field = "spec.updateStrategy.rollingUpdate.maxUnavailable: ";
+            assert!(found[0].contains(field), "{count}: {found:?}");
+        }
+        let found = problems(&GOOD.replace("10.7.0.21/24", "10.7.0.21/33"));
+        assert!(
+            found[0].starts_with("10: spec.pxe.interfaces[0].addresses[0]: \"10.7.0.21/33\" is not"),
+            "{found:?}"
+        );
+        let found = problems(
+            &GOOD.replace("spec:\n", "spec:\n  configurationRef: {name: a, version: 9223372036854775808}\n"),
+        );
+        assert!(found[0].starts_with("6: spec.configurationRef.version: "), "{found:?}");
+    }
+
+    #[test]
     fn lists_of_unique_entries_refuse_a_second_one() {
-        let configuration = "apiVersion: bedplate.dev/v1alpha1\nkind: MachineConfiguration\nmetadata:\n  name: workers\nspec:\n  \
-            template:\n    image: {reference: 'r.example/node:1', allowTag: true}\n    kubernetes:\n      version: v1.34.4\n";
+        let block = "\n      version: v1.34.4\n      joinConfiguration: {discovery: {file: {kubeConfigPath: /etc/join.conf}}}";
+        let configuration = configuration().replace(&format!(" {KUBERNETES}"), block);
         for (more, expected) in [
             ("    kernelModules: [a, b, a]\n", "spec.template.kernelModules[2]: duplicate value: \"a\""),
             (

@@ -1,24 +1,31 @@
-//! Pure: holds a Machine, a MachineOperation or a MachineConfiguration against the schema and the CEL rules of its
-//! CustomResourceDefinition, so that a directory, or the admin socket, accepts what an API server would.
+//! Pure: checks a Machine, a MachineOperation or a MachineConfiguration by the schema and the CEL rules of its CustomResourceDefinition, so
+//! that a directory, or the admin socket, refuses what an API server would refuse. All kinds are checked in the same way.
 //!
-//! One difference: an unknown field is refused, where an API server drops it with a warning that nobody would see here.
+//! Two differences. An unknown field is refused; an API server drops it with a warning, which no user would see here. A
+//! MachineConfiguration of which no host makes a node is refused; in a cluster its controller refuses it.
 
 use std::collections::{HashMap, HashSet};
-use std::sync::OnceLock;
+use std::sync::LazyLock;
 
 use bedplate_api::configuration::{MachineConfiguration, Template};
 use bedplate_api::machine::Machine;
 use bedplate_api::operation::MachineOperation;
+use bedplate_api::version::MachineConfigurationVersion;
 use bedplate_bootstrap::template::{self, CheckTemplateError};
-use kube::CustomResourceExt;
+use bedplate_bootstrap::{is_label_value, is_qualified_name, joins_own_cluster};
+use ipnet::IpNet;
+use k8s_openapi::apiextensions_apiserver::pkg::apis::apiextensions::v1::CustomResourceDefinition;
+use kube::Resource;
 use kube::core::cel::{CompiledSchema, ValidationErrors, Validator, compile_schema};
 use regex::Regex;
-use serde_json::{Map, Value};
+use serde_json::{Map, Number, Value};
 
 use crate::config::problem::nearest;
 
 /// A MachineConfiguration's JSON, in bytes.
 const MOST_CONFIGURATION: usize = 1 << 20;
+/// Maximum size of all annotations of an object, as an API server accepts them.
+const MAX_ANNOTATION_BYTES: usize = 256 << 10;
 
 /// A field and what is wrong with it.
 pub(crate) type Finding = (String, String);
@@ -33,41 +40,28 @@ thread_local! {
     static VALIDATOR: Validator = Validator::new();
 }
 
+/// Rules by kind, compiled once. A version is not read from a manifest.
+static RULES: LazyLock<HashMap<String, Rules>> = LazyLock::new(|| {
+    let version = MachineConfigurationVersion::kind(&());
+    let definitions = bedplate_api::crds::definitions().into_iter();
+    let read = definitions.filter(|definition| definition.spec.names.kind != version);
+    read.map(|definition| (definition.spec.names.kind.clone(), Rules::of(&definition))).collect()
+});
+
+/// Regular expressions of all schemas, compiled once: a directory of ten thousand Machines tries each of them as often.
+static PATTERNS: LazyLock<HashMap<String, Regex>> = LazyLock::new(|| {
+    let mut patterns = HashMap::new();
+    RULES.values().for_each(|rules| collect_patterns(&rules.schema, &mut patterns));
+    patterns
+});
+
 impl Rules {
-    fn of<K: CustomResourceExt>() -> Self {
-        let definition = K::crd();
+    fn of(definition: &CustomResourceDefinition) -> Self {
         let schema = definition.spec.versions.first().and_then(|version| version.schema.as_ref());
         let schema = schema.and_then(|schema| schema.open_api_v3_schema.as_ref());
         let schema = serde_json::to_value(schema).unwrap_or_default();
         Self { compiled: compile_schema(&schema), schema }
     }
-}
-
-fn machine_rules() -> &'static Rules {
-    static RULES: OnceLock<Rules> = OnceLock::new();
-    RULES.get_or_init(Rules::of::<Machine>)
-}
-
-fn operation_rules() -> &'static Rules {
-    static RULES: OnceLock<Rules> = OnceLock::new();
-    RULES.get_or_init(Rules::of::<MachineOperation>)
-}
-
-fn configuration_rules() -> &'static Rules {
-    static RULES: OnceLock<Rules> = OnceLock::new();
-    RULES.get_or_init(Rules::of::<MachineConfiguration>)
-}
-
-/// Compiled once: a directory of ten thousand Machines tries each of them as often.
-fn patterns() -> &'static HashMap<String, Regex> {
-    static PATTERNS: OnceLock<HashMap<String, Regex>> = OnceLock::new();
-    PATTERNS.get_or_init(|| {
-        let mut patterns = HashMap::new();
-        for rules in [machine_rules(), operation_rules(), configuration_rules()] {
-            collect_patterns(&rules.schema, &mut patterns);
-        }
-        patterns
-    })
 }
 
 /// Every `pattern` in a schema. One that is no regular expression cannot refuse anything; the definition's own tests try
@@ -89,18 +83,18 @@ fn collect_patterns(schema: &Value, patterns: &mut HashMap<String, Regex>) {
 
 /// Every field of a Machine that the API server would not take.
 pub(crate) fn check_machine(object: &Value) -> Vec<Finding> {
-    check(machine_rules(), object)
+    check::<Machine>(object)
 }
 
 /// Every field of a MachineOperation that the API server would not take.
 pub(crate) fn check_operation(object: &Value) -> Vec<Finding> {
-    check(operation_rules(), object)
+    check::<MachineOperation>(object)
 }
 
 /// Every field of a MachineConfiguration that the API server would not take; nor is one taken that does not fit into an answer to an
 /// agent, which an API server's own limit sees to, or that every host refuses, which a controller refuses in a cluster.
 pub(crate) fn check_configuration(object: &Value) -> Vec<Finding> {
-    let findings = check(configuration_rules(), object);
+    let findings = check::<MachineConfiguration>(object);
     let length = serde_json::to_vec(object).map(|text| text.len()).unwrap_or_default();
     if findings.is_empty() && length > MOST_CONFIGURATION {
         let message =
@@ -110,17 +104,26 @@ pub(crate) fn check_configuration(object: &Value) -> Vec<Finding> {
     if findings.is_empty() { refusals(object) } else { findings }
 }
 
-/// Why no host makes a node of a template that the schema allows.
+/// Returns why no host without a cluster makes a node of a template that the schema allows.
 fn refusals(object: &Value) -> Vec<Finding> {
     let written = object.pointer("/spec/template").cloned().unwrap_or_default();
     // One that is no template is named when it is read.
     let Ok(written) = serde_json::from_value::<Template>(written) else { return Vec::new() };
     let CheckTemplateError(refusals) = template::check(&written).err().unwrap_or_default();
-    refusals.iter().map(|why| ("spec.template".to_owned(), why.to_string())).collect()
+    let mut findings: Vec<Finding> =
+        refusals.iter().map(|why| ("spec.template".to_owned(), why.to_string())).collect();
+    if joins_own_cluster(&written.kubernetes) {
+        let message = "must be set if pxed runs without a cluster: the node has no other cluster to join; set file.kubeConfigPath to a \
+                       file of spec.template.files, or set bootstrapToken";
+        findings
+            .push(("spec.template.kubernetes.joinConfiguration.discovery".to_owned(), message.to_owned()));
+    }
+    findings
 }
 
-fn check(rules: &Rules, object: &Value) -> Vec<Finding> {
-    let mut findings = Vec::new();
+fn check<K: Resource<DynamicType = ()>>(object: &Value) -> Vec<Finding> {
+    let rules = RULES.get(&*K::kind(&())).expect("each kind that is read has a definition");
+    let mut findings = check_metadata(object);
     match (rules.schema.pointer("/properties/spec"), object.get("spec")) {
         (Some(schema), Some(value)) => walk(schema, value, "spec", &mut findings),
         _ => findings.push((String::new(), "spec is missing".to_owned())),
@@ -131,6 +134,42 @@ fn check(rules: &Rules, object: &Value) -> Vec<Finding> {
         for error in errors.err().map(ValidationErrors::into_vec).unwrap_or_default() {
             findings.push((error.field_path, error.message));
         }
+    }
+    findings
+}
+
+/// Checks labels and annotations as an API server does for every kind.
+fn check_metadata(object: &Value) -> Vec<Finding> {
+    const NAME: &str = "is not a valid key; use letters, digits, '-', '_' and '.', at most 63, after an optional DNS name and '/'";
+    let mut findings = Vec::new();
+    let mut each = |key: &str, fault: &dyn Fn(&str, &str) -> Option<String>| {
+        let path = format!("metadata.{key}");
+        let Some(given) = object.pointer(&format!("/metadata/{key}")) else { return };
+        let Some(map) = given.as_object() else {
+            findings.push((path, wrong_type("object", given)));
+            return;
+        };
+        for (name, value) in map {
+            let fault =
+                value.as_str().map_or_else(|| Some(wrong_type("string", value)), |value| fault(name, value));
+            findings.extend(fault.map(|fault| (format!("{path}.{name}"), fault)));
+        }
+    };
+    each("labels", &|key, value| {
+        if !is_qualified_name(key) {
+            return Some(NAME.to_owned());
+        }
+        let message = format!(
+            "{value:?} is not a valid label value; use letters, digits, '-', '_' and '.', at most 63"
+        );
+        (!is_label_value(value)).then_some(message)
+    });
+    each("annotations", &|key, _| (!is_qualified_name(&key.to_lowercase())).then(|| NAME.to_owned()));
+    let annotations = object.pointer("/metadata/annotations").and_then(Value::as_object);
+    let size = |(key, value): (&String, &Value)| key.len() + value.as_str().map_or(0, str::len);
+    if annotations.into_iter().flatten().map(size).sum::<usize>() > MAX_ANNOTATION_BYTES {
+        let message = format!("are larger than {} KiB together", MAX_ANNOTATION_BYTES >> 10);
+        findings.push(("metadata.annotations".to_owned(), message));
     }
     findings
 }
@@ -156,10 +195,11 @@ fn walk(schema: &Value, value: &Value, path: &str, findings: &mut Vec<Finding>) 
         ("string", Value::String(text)) => check_text(schema, text, path, findings),
         ("boolean", Value::Bool(_)) => {}
         ("integer", Value::Number(number)) if number.is_i64() || number.is_u64() => {
-            check_number(schema, number.as_f64(), path, findings);
+            check_number(schema, number, path, findings);
         }
-        ("number", Value::Number(number)) => check_number(schema, number.as_f64(), path, findings),
-        ("", Value::Number(_) | Value::String(_)) if int_or_string => {}
+        ("number", Value::Number(number)) => check_number(schema, number, path, findings),
+        ("", Value::Number(number)) if int_or_string => check_number(schema, number, path, findings),
+        ("", Value::String(text)) if int_or_string => check_text(schema, text, path, findings),
         ("", _) if !int_or_string => {}
         _ => findings.push((path.to_owned(), wrong_type(wanted, value))),
     }
@@ -237,15 +277,27 @@ fn check_text(schema: &Value, text: &str, path: &str, findings: &mut Vec<Finding
             message.push_str(&format!(" ({what})"));
         }
         findings.push((path.to_owned(), message));
+    } else if schema.get("format").is_some_and(|format| format == "cidr") && text.parse::<IpNet>().is_err() {
+        let message = format!("{text:?} is not an address with a prefix length, such as 10.7.0.21/24");
+        findings.push((path.to_owned(), message));
     }
 }
 
 fn matches(pattern: &str, text: &str) -> bool {
-    patterns().get(pattern).is_none_or(|pattern| pattern.is_match(text))
+    PATTERNS.get(pattern).is_none_or(|pattern| pattern.is_match(text))
 }
 
-fn check_number(schema: &Value, number: Option<f64>, path: &str, findings: &mut Vec<Finding>) {
-    let Some(number) = number else { return };
+fn check_number(schema: &Value, number: &Number, path: &str, findings: &mut Vec<Finding>) {
+    let bits = match schema.get("format").and_then(Value::as_str) {
+        Some("int32") => number.as_i64().is_none_or(|number| i32::try_from(number).is_err()).then_some(32),
+        Some("int64") => number.as_i64().is_none().then_some(64),
+        Some(_) | None => None,
+    };
+    if let Some(bits) = bits {
+        findings.push((path.to_owned(), format!("{number} does not fit into {bits} bits")));
+        return;
+    }
+    let Some(number) = number.as_f64() else { return };
     if let Some(least) = schema.get("minimum").and_then(Value::as_f64).filter(|least| number < *least) {
         findings.push((path.to_owned(), format!("{number} is less than {least}")));
     }
