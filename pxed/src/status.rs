@@ -473,6 +473,11 @@ impl StatusRegistry {
         (std::mem::take(&mut state.changed), std::mem::take(&mut state.gone))
     }
 
+    /// Returns the number of Machines that have changed since this was last asked.
+    fn changed_machines(&self) -> u64 {
+        self.lock().changed.iter().map(|(name, _)| name).collect::<HashSet<_>>().len() as u64
+    }
+
     /// Waits until something may have changed.
     pub(crate) async fn changed(&self) {
         self.inner.wake.notified().await;

@@ -260,14 +260,15 @@ fn known_machines_and_their_status_outlive_a_kill_while_the_directory_is_away() 
     let mut pxed = Pxed::new();
     pxed.write("a.yaml", &format!("{}---\n{}", manifest("a", A), manifest("b", A)));
     pxed.start();
-    let told =
-        |pxed: &Pxed| pxed.try_get("/v1/machines/a").unwrap_or_default()["status"]["conditions"].clone();
-    pxed.until("the status is there", || told(&pxed).to_string().contains("DuplicateMACAddress"));
+    let told = |pxed: &Pxed| {
+        let machine = pxed.try_get("/v1/machines/a").unwrap_or_default();
+        let conditions = machine["status"]["conditions"].as_array().cloned().unwrap_or_default();
+        conditions.into_iter().find(|condition| condition["type"] == "Booted").unwrap_or_default()
+    };
+    pxed.until("the status is there", || told(&pxed)["reason"] == "DuplicateMACAddress");
     let before = told(&pxed);
-    pxed.until("the status is on disk", || {
-        let writes = pxed.status()["statusWrites"].clone();
-        writes["written"].as_u64() >= Some(2) && writes["waiting"] == 0
-    });
+    // All that was there before this question.
+    pxed.until("the status is on disk", || pxed.status()["statusWrites"]["waiting"] == 0);
     pxed.signal(Signal::SIGKILL);
     pxed.wait();
     std::fs::rename(pxed.path("machines.d"), pxed.path("away")).unwrap();

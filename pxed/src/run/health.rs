@@ -158,7 +158,7 @@ impl Look {
             "images": images.collect::<Vec<_>>(),
             "statusWrites": {
                 "written": self.site.writes.written.load(Ordering::Relaxed),
-                "waiting": self.site.writes.waiting.load(Ordering::Relaxed),
+                "waiting": self.site.writes.unwritten(&self.site.registry),
             },
             "dhcp": { "pools": pools.collect::<Vec<_>>(), "interfaces": interfaces.collect::<Vec<_>>() },
         })

@@ -165,6 +165,46 @@ async fn a_contested_address_is_told_on_both_machines_and_taken_back_when_settle
 }
 
 #[tokio::test]
+async fn contested_claim_is_an_event_once_whatever_its_message_says() {
+    let mut rig = rig(true);
+    let paused = || {
+        let mut machine = machine("a", &[A]);
+        machine.spec.paused = true;
+        machine
+    };
+    rig.know(vec![machine("a", &[A]), machine("b", &[A])]);
+    while rig.events.try_next().is_some() {}
+    let other = |c: &mut Condition| "another text".clone_into(&mut c.message);
+    rig.registry.update(&name("a"), |status| status.conditions.iter_mut().for_each(other));
+    rig.know(vec![paused(), machine("b", &[A])]);
+    assert!(rig.events.try_next().is_none());
+    rig.know(vec![paused(), machine("b", &[A]), machine("c", &[A])]);
+    let notes: Vec<_> = std::iter::from_fn(|| rig.events.try_next()).map(|event| event.note).collect();
+    let expected = format!("{A} is also claimed by b and c; none of them is served");
+    assert!(notes.contains(&expected), "another claimant: {notes:?}");
+}
+
+#[tokio::test]
+async fn status_waits_until_the_sink_has_it() {
+    let rig = rig(false);
+    rig.know(vec![machine("a", &[A])]);
+    rig.registry.update(&name("a"), |status| boot_mut(status).attempts = Some(1));
+    let counters = Arc::<super::write::WriteCounters>::default();
+    let unwritten = || counters.unwritten(&rig.registry);
+    assert_eq!(unwritten(), 1, "the writer has not taken it");
+    let (sink, shutdown) = (Arc::new(Slow(tokio::sync::Semaphore::new(0))), CancellationToken::new());
+    let (writer, _) = Writer::new(rig.registry.clone(), rig.store.clone(), sink.clone(), counters.clone());
+    let task = tokio::spawn(writer.run(bedplate_process::liveness::Pulse::unwatched(), shutdown.clone()));
+    until(|| rig.store.counters().commits.load(std::sync::atomic::Ordering::Relaxed) == 1).await;
+    tokio::time::sleep(Duration::from_millis(50)).await;
+    assert_eq!(unwritten(), 1, "it is being written");
+    sink.0.add_permits(1);
+    until(|| unwritten() == 0).await;
+    shutdown.cancel();
+    task.await.unwrap();
+}
+
+#[tokio::test]
 async fn how_long_ago_a_bmc_told_its_power_state_is_shown_and_not_written() {
     let rig = rig(true);
     rig.know(vec![machine("a", &[A])]);

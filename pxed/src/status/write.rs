@@ -62,8 +62,17 @@ pub struct WriteCounters {
     pub retried: AtomicU64,
     /// Writes that were refused for good.
     pub refused: AtomicU64,
-    /// Machines that wait to be written.
-    pub waiting: AtomicU64,
+    /// Machines whose status the writer has taken and not written yet.
+    waiting: AtomicU64,
+}
+
+impl WriteCounters {
+    /// Returns the number of Machines whose status is not written yet.
+    pub fn unwritten(&self, registry: &StatusRegistry) -> u64 {
+        // In this order: the writer counts what it takes before it takes it.
+        let changed = registry.changed_machines();
+        changed.saturating_add(self.waiting.load(Ordering::Relaxed))
+    }
 }
 
 /// The task's parts.
@@ -172,6 +181,8 @@ impl Writer {
 
     /// Takes over what changed: into the store at once, into the queue.
     async fn collect(&self, work: &mut Work) {
+        // Until it is known how many they are.
+        self.counters.waiting.fetch_add(1, Ordering::Relaxed);
         let (changed, gone) = self.registry.take_changes();
         gone.iter().for_each(|name| work.forget(name));
         self.forget(&gone).await;
@@ -219,7 +230,8 @@ impl Writer {
             };
             writes.spawn(write.carry_out());
         }
-        self.counters.waiting.store(work.queue.waiting() as u64, Ordering::Relaxed);
+        let waiting = work.queue.waiting().saturating_add(writes.len());
+        self.counters.waiting.store(waiting as u64, Ordering::Relaxed);
     }
 
     /// Writes what is dirty, also what became so during a write; what fails has its turn after the next start.
