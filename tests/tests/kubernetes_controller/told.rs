@@ -40,13 +40,19 @@ impl Site {
             }))
         };
         let holds_all = |text: &str| words.iter().all(|word| text.contains(word));
-        let found = wait::until("its Events", PATIENCE, || Ok(holds_all(&there()?).then_some(())));
         let kubernetes = Kubernetes::shared();
-        let shown = kubernetes.kubectl(&kubernetes.admin(), &["describe", kind, name]).unwrap_or_default();
-        let said = self.controller.lock().unwrap().said();
-        found.unwrap_or_else(|error| panic!("{words:?}: {error:#}\n{shown}\n{said}"));
-        assert!(holds_all(&shown), "{words:?}\n{shown}");
-        shown
+        let describe =
+            || kubernetes.kubectl(&kubernetes.admin(), &["describe", kind, name]).unwrap_or_default();
+        let found = wait::until_asked("its Events", PATIENCE, || Ok(holds_all(&there()?).then_some(())));
+        // kubectl may fail, or may have listed the Events before.
+        let shown = found.and_then(|()| {
+            wait::until_asked("its description", PATIENCE, || {
+                Ok(Some(describe()).filter(|text| holds_all(text)))
+            })
+        });
+        shown.unwrap_or_else(|error| {
+            panic!("{words:?}: {error:#}\n{}\n{}", describe(), self.controller.lock().unwrap().said())
+        })
     }
 
     /// Returns the reason of each Event about a Machine, once per occurrence. `SelectionFailed` is omitted, because its occurrences depend on
