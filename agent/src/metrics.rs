@@ -36,7 +36,7 @@ labels! {
         /// Report to pxed or to the cluster.
         Report => "report",
         /// Removal of the seed.
-        ForgetSeed => "forget-seed",
+        ForgetSeed => "forget_seed",
     }
 }
 
@@ -203,10 +203,10 @@ impl Inner {
             "Total duration of the steps of the node plan",
             taken,
         )?;
-        let failures = [("rolled-back", self.rolled_back), ("tried-again", self.tried_again)];
-        let failures = failures.map(|(then, times)| (vec![("then", then)], times));
+        let failures = [("rolled_back", self.rolled_back), ("retried", self.tried_again)];
+        let failures = failures.map(|(result, times)| (vec![("result", result)], times));
         let help = "New nodes that failed the health gate";
-        count_rows(encoder, "bedplate_agent_gate_failures", help, failures)?;
+        count_rows(encoder, "bedplate_agent_health_gate_failures", help, failures)?;
         let slots = ["a", "b"].into_iter().zip(self.slots).flat_map(|(slot, is)| {
             let row = move |state| {
                 (vec![("slot", slot), ("state", state_word(state))], u64::from(is == Some(state)))
@@ -304,10 +304,10 @@ mod tests {
             "bedplate_agent_acts_total{act=\"renew\",result=\"failed\"} 1",
             "bedplate_agent_last_report_timestamp_seconds 1795330800",
             "bedplate_agent_certificate_end_timestamp_seconds 1795330800",
-            "bedplate_agent_node_steps_total{step=\"start-slot\",result=\"done\"} 2",
-            "bedplate_agent_node_step_duration_seconds_total{step=\"start-slot\",result=\"done\"} 2.0",
-            "bedplate_agent_gate_failures_total{then=\"rolled-back\"} 1",
-            "bedplate_agent_gate_failures_total{then=\"tried-again\"} 0",
+            "bedplate_agent_node_steps_total{step=\"start_slot\",result=\"done\"} 2",
+            "bedplate_agent_node_step_duration_seconds_total{step=\"start_slot\",result=\"done\"} 2.0",
+            "bedplate_agent_health_gate_failures_total{result=\"rolled_back\"} 1",
+            "bedplate_agent_health_gate_failures_total{result=\"retried\"} 0",
             "bedplate_agent_operations_total{operation=\"reboot\",result=\"complete\"} 1",
             "bedplate_agent_operations_total{operation=\"other\",result=\"failed\"} 1",
             "bedplate_agent_watches_total{watch=\"machine\",result=\"failed\"} 1",

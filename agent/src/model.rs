@@ -343,21 +343,21 @@ labels! {
     /// Name of a step in logs and metrics.
     pub enum StepName {
         /// Preparation of a slot.
-        PrepareSlot => "prepare-slot",
+        PrepareSlot => "prepare_slot",
         /// Start of a trial.
-        BeginTrial => "begin-trial",
+        BeginTrial => "begin_trial",
         /// Restart of a trial.
-        RestartTrial => "restart-trial",
+        RestartTrial => "restart_trial",
         /// Stop of a slot.
-        StopSlot => "stop-slot",
+        StopSlot => "stop_slot",
         /// Start of a slot.
-        StartSlot => "start-slot",
+        StartSlot => "start_slot",
         /// Probe of the container sandbox.
-        ProbeSandbox => "probe-sandbox",
+        ProbeSandbox => "probe_sandbox",
         /// Commit of a trial.
         Commit => "commit",
         /// Removal of the Node from the cluster.
-        LeaveCluster => "leave-cluster",
+        LeaveCluster => "leave_cluster",
         /// Removal of the content of a slot.
         Retire => "retire",
         /// Record of a failed trial.
@@ -365,11 +365,11 @@ labels! {
         /// End of a trial that is not needed.
         Abandon => "abandon",
         /// Renewal of the kubelet certificate.
-        RenewKubelet => "renew-kubelet",
+        RenewKubelet => "renew_kubelet",
         /// Annotation of the Node.
-        AnnotateNode => "annotate-node",
+        AnnotateNode => "annotate_node",
         /// Adoption of the Node.
-        AdoptNode => "adopt-node",
+        AdoptNode => "adopt_node",
     }
 }
 

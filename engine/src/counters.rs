@@ -51,7 +51,7 @@ labels! {
         /// The API server is unavailable or busy.
         Retry => "retry",
         /// The API server rejects the write.
-        Refused => "refused",
+        Refused => "rejected",
     }
 }
 

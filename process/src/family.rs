@@ -141,9 +141,9 @@ mod tests {
     use super::metrics_page::section;
     use super::*;
 
-    /// Families with this HELP text.
+    /// Families with this HELP text and this stage.
     #[derive(Debug)]
-    struct Families(&'static str);
+    struct Families(&'static str, &'static str);
 
     impl Collector for Families {
         fn encode(&self, mut encoder: DescriptorEncoder<'_>) -> fmt::Result {
@@ -151,13 +151,17 @@ mod tests {
             count(encoder, "bedplate_test_sent_bytes", self.0, "", vec![("", 7)])?;
             let took = [(vec![("step", "one"), ("result", "done")], Duration::from_millis(1500))];
             seconds_rows(encoder, "bedplate_test_step_duration_seconds", "Duration of steps", took)?;
-            gauge(encoder, "bedplate_test_boots", "Boots", "stage", vec![("script", 1), ("seed", 0)])
+            gauge(encoder, "bedplate_test_boots", "Boots", "stage", vec![(self.1, 1), ("seed", 0)])
         }
     }
 
     fn registry(help: &'static str) -> Registry {
+        registry_with(help, "script")
+    }
+
+    fn registry_with(help: &'static str, stage: &'static str) -> Registry {
         let mut registry = Registry::default();
-        registry.register_collector(Box::new(Families(help)));
+        registry.register_collector(Box::new(Families(help, stage)));
         registry
     }
 
@@ -198,5 +202,15 @@ Label values:
     #[should_panic(expected = "bedplate_test_sent_bytes: HELP ends with a period")]
     fn page_requires_help_without_a_period() {
         section("test", &registry("Bytes sent."));
+    }
+
+    #[test]
+    fn page_requires_label_values_in_snake_case() {
+        for (stage, is_accepted) in
+            [("root_fs", true), ("2xx", true), ("root-fs", false), ("RootFS", false), ("root fs", false)]
+        {
+            let shown = std::panic::catch_unwind(|| section("test", &registry_with("Bytes sent", stage)));
+            assert_eq!(shown.is_ok(), is_accepted, "{stage}");
+        }
     }
 }

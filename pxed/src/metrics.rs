@@ -114,7 +114,7 @@ impl Sources {
             "",
             waiting,
         )?;
-        let reloads = vec![("done", read(&self.reloads.done)), ("refused", read(&self.reloads.refused))];
+        let reloads = vec![("done", read(&self.reloads.done)), ("rejected", read(&self.reloads.refused))];
         count(encoder, "bedplate_pxed_reloads", "Configuration reloads", "result", reloads)
     }
 
@@ -135,13 +135,13 @@ impl Sources {
         let source = vec![
             ("synced", u64::from(view.source.synced)),
             ("reachable", u64::from(view.source.unreachable.is_none())),
-            ("sound", u64::from(view.source.problems.is_empty())),
+            ("valid", u64::from(view.source.problems.is_empty())),
         ];
         gauge(
             encoder,
             "bedplate_pxed_source",
             "1 if the source of Machines is in this state, otherwise 0",
-            "is",
+            "state",
             source,
         )
     }
@@ -167,13 +167,13 @@ impl Sources {
         let silent = Silence::ALL.iter().map(|r| (r.label(), c.silence(*r))).collect();
         count(
             encoder,
-            "bedplate_pxed_dhcp_silences",
+            "bedplate_pxed_dhcp_unanswered",
             "Valid DHCP messages that were not answered",
             "reason",
             silent,
         )?;
         let trouble = Trouble::ALL.iter().map(|r| (r.label(), c.trouble(*r))).collect();
-        count(encoder, "bedplate_pxed_dhcp_troubles", "Faults of the DHCP server", "reason", trouble)?;
+        count(encoder, "bedplate_pxed_dhcp_errors", "Errors of the DHCP server", "reason", trouble)?;
         let commits = vec![("", c.commits())];
         count(encoder, "bedplate_pxed_dhcp_lease_commits", "Commits of DHCP leases", "", commits)?;
         let (mut size, mut bound, mut declined) = (0_u64, 0_u64, 0_u64);

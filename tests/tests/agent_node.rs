@@ -92,7 +92,7 @@ fn a_host_is_paved_repaved_and_rolled_back_by_an_agent_in_its_own_unit() {
     let metrics = site.metrics().unwrap();
     for line in [
         "bedplate_agent_plane_live 1",
-        "bedplate_agent_gate_failures_total{then=\"rolled-back\"} 1",
+        "bedplate_agent_health_gate_failures_total{result=\"rolled_back\"} 1",
         "bedplate_agent_slot{slot=\"a\",state=\"running\"} 1",
     ] {
         assert!(metrics.lines().any(|found| found == line), "{line} is not in\n{metrics}");

@@ -210,7 +210,7 @@ fn lease_that_cannot_be_stored_is_not_acknowledged() -> Result<()> {
         setup.discovery = true;
         let pxed = wire.start(&setup)?;
         fill(&state.join("filler"))?;
-        let failures = || pxed.metric("bedplate_pxed_dhcp_troubles_total{reason=\"commit-failed\"}");
+        let failures = || pxed.metric("bedplate_pxed_dhcp_errors_total{reason=\"commit_failed\"}");
         // The file has some free pages.
         for client in 100..120 {
             wire.become_machine(client)?;
@@ -303,7 +303,7 @@ fn trust_6_relay_with_the_fixed_address_of_a_machine_is_not_believed() -> Result
     let machines = [pxed::manifest(1, "      addresses: [10.7.0.2/24]\n"), pxed::manifest(2, "")];
     let mut pxed = Pxed::start(&setup, &machines, &wire.server, wire.path())?;
     ensure!(udhcpc(&behind, wire.path(), &[]).is_err(), "a relayed message was answered");
-    let counted = pxed.metric("bedplate_pxed_dhcp_silences_total{reason=\"relay-is-machine\"}")?;
+    let counted = pxed.metric("bedplate_pxed_dhcp_unanswered_total{reason=\"relay_is_machine\"}")?;
     ensure!(counted > 0, "not counted");
     let named =
         format!("10.7.0.2 is in the relays of 10.8.0.0/24, and it is the fixed address of {}", Rack::mac(1));

@@ -186,7 +186,7 @@ mod tests {
             ..NodeStanding::default()
         };
         let text = standing.describe_plan();
-        assert!(text.starts_with("Plan              do prepare-slot, since -\n"), "{text}");
+        assert!(text.starts_with("Plan              do prepare_slot, since -\n"), "{text}");
         assert!(text.contains("Why               prepares workers-v4 in slot b: 2 of 3 layers\n"), "{text}");
         let wait =
             Wait { reason: PavedReason::Paused, message: "spec.paused is true".to_owned(), until: None };

@@ -24,6 +24,8 @@ const OTHER_UNITS: [&str; 10] = [
     "kib",
     "percent",
 ];
+/// Labels whose values may be words of the API, in its spelling: reasons, kinds and names of operations.
+const API_LABELS: [&str; 3] = ["reason", "kind", "operation"];
 /// Width of a line of label values.
 const LINE_WIDTH: usize = 140;
 
@@ -191,9 +193,6 @@ fn complaints(family: &Family) -> Vec<String> {
         word.starts_with(|c: char| c.is_ascii_lowercase())
             && word.chars().all(|c| c.is_ascii_lowercase() || c.is_ascii_digit() || c == '_')
     };
-    let is_plain = |value: &String| {
-        !value.is_empty() && value.chars().all(|c| c.is_ascii_alphanumeric() || c == '-' || c == '_')
-    };
     hold(
         name.starts_with("bedplate_") && is_snake(name),
         "not a name of the form bedplate_PROGRAM_NOUN_UNIT",
@@ -212,10 +211,14 @@ fn complaints(family: &Family) -> Vec<String> {
     hold(help.starts_with(|c: char| c.is_ascii_uppercase() || c == '1'), "HELP starts in lower case");
     hold(!help.ends_with('.') && !help.contains(['|', '`', '\\']), "HELP ends with a period or has markup");
     hold(family.labels.iter().all(|(label, _)| is_snake(label)), "has a label that is not in snake case");
-    let values = family.labels.iter().flat_map(|(_, values)| values);
-    hold(
-        values.into_iter().all(is_plain),
-        "has a label value with other characters than letters, digits, - and _",
-    );
+    let are_words = |(label, values): &Label| {
+        values.iter().all(|value| is_snake(value.trim_start_matches(|c: char| c.is_ascii_digit())))
+            || API_LABELS.contains(&label.as_str())
+                && values
+                    .iter()
+                    .all(|value| !value.is_empty() && value.chars().all(|c| c.is_ascii_alphanumeric()))
+    };
+    let rule = "has a label value that is neither in snake case nor a word of the API";
+    hold(family.labels.iter().all(are_words), rule);
     found
 }

@@ -11,13 +11,13 @@ reasons! {
     /// What went wrong around a message rather than in it.
     Trouble {
         /// The committer's queue is full: an answer that needs the disk was not sent.
-        CommitQueueFull => "commit-queue-full",
+        CommitQueueFull => "commit_queue_full",
         /// The lease could not be written: its answer was not sent.
-        CommitFailed => "commit-failed",
+        CommitFailed => "commit_failed",
         /// The kernel refused to send.
-        SendFailed => "send-failed",
+        SendFailed => "send_failed",
         /// The interface vanished or could not be opened again.
-        InterfaceLost => "interface-lost",
+        InterfaceLost => "interface_lost",
     }
 }
 

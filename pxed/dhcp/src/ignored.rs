@@ -177,7 +177,7 @@ mod tests {
             ),
             (ignored(Silence::NotDiscovered), "without a DHCPDISCOVER"),
             (ignored(Silence::FixedOutside), "add one of 10.8.0.0/24 to spec.pxe.interfaces[].addresses"),
-            (ignored(Silence::NotOnLink), "(not-on-link); send it through a listed relay"),
+            (ignored(Silence::NotOnLink), "(not_on_link); send it through a listed relay"),
         ] {
             assert!(ignored.advice().contains(part), "{}", ignored.advice());
         }

@@ -114,46 +114,46 @@ reasons! {
     /// Why a sound message is not answered.
     Silence {
         /// No subnet of ours is where the client is.
-        NoSubnet => "no-subnet",
+        NoSubnet => "no_subnet",
         /// `giaddr` or the sender is not a relay that the client's subnet lists, or relay options came without a relay.
-        UnlistedRelay => "unlisted-relay",
+        UnlistedRelay => "unlisted_relay",
         /// `giaddr` or the sender is listed as a relay, and it is also a fixed address of a Machine: that host could pose as any client.
-        RelayIsMachine => "relay-is-machine",
+        RelayIsMachine => "relay_is_machine",
         /// Neither broadcast on the link of the interface nor sent by a relay, and not from a client that keeps its address.
-        NotOnLink => "not-on-link",
+        NotOnLink => "not_on_link",
         /// The boot server port was asked without a DHCPDISCOVER before, or from another network than that came from.
-        NotDiscovered => "not-discovered",
+        NotDiscovered => "not_discovered",
         /// The Machine has fixed addresses, and none of them is in the subnet that it asks from.
-        FixedOutside => "fixed-outside",
+        FixedOutside => "fixed_outside",
         /// The receiving interface has no address that the client could call us by.
-        NoServerAddress => "no-server-address",
+        NoServerAddress => "no_server_address",
         /// Not a Machine, and discovery is off.
-        UnknownClient => "unknown-client",
+        UnknownClient => "unknown_client",
         /// The owner refused to serve it.
-        ClientRefused => "client-refused",
+        ClientRefused => "client_refused",
         /// The client chose another server.
-        OtherServer => "other-server",
+        OtherServer => "other_server",
         /// Nothing is known of the lease that the client speaks of.
-        NoRecord => "no-record",
+        NoRecord => "no_record",
         /// The client's address is wrong, but we are not to say so.
-        NotAuthoritative => "not-authoritative",
+        NotAuthoritative => "not_authoritative",
         /// No address is free.
-        PoolExhausted => "pool-exhausted",
+        PoolExhausted => "pool_exhausted",
         /// The client speaks of an address that it does not hold.
-        NotHeld => "not-held",
+        NotHeld => "not_held",
         /// DHCPDECLINE that was neither broadcast nor relayed (RFC 2131, 4.4.4).
-        NotBroadcast => "not-broadcast",
+        NotBroadcast => "not_broadcast",
         /// DHCPRELEASE, or a unicast message with `ciaddr`, that came neither from `ciaddr` nor through a relay (RFC 2131,
         /// 4.4.4).
-        ForeignSource => "foreign-source",
+        ForeignSource => "foreign_source",
         /// proxyDHCP answers loaders only.
-        NotALoader => "not-a-loader",
+        NotALoader => "not_a_loader",
         /// The machine does not netboot now.
-        NoBoot => "no-boot",
+        NoBoot => "no_boot",
         /// A message that another server answers in this mode or on this port.
-        NotOurs => "not-ours",
+        NotOurs => "not_ours",
         /// What must be in the answer is larger than the client takes.
-        ReplyTooLarge => "reply-too-large",
+        ReplyTooLarge => "reply_too_large",
     }
 }
 

@@ -116,41 +116,41 @@ reasons! {
     /// Why a packet is not a DHCP message that a server may look at. It is counted and dropped.
     Malformed {
         /// Shorter than header and cookie.
-        TooShort => "too-short",
+        TooShort => "too_short",
         /// Longer than any link of ours carries.
-        TooLong => "too-long",
+        TooLong => "too_long",
         /// `op` is not BOOTREQUEST.
-        NotARequest => "not-a-request",
+        NotARequest => "not_a_request",
         /// `htype` is not Ethernet or `hlen` is not 6.
-        HardwareType => "hardware-type",
+        HardwareType => "hardware_type",
         /// `chaddr` is zero or a group address.
-        HardwareAddress => "hardware-address",
+        HardwareAddress => "hardware_address",
         /// No magic cookie: BOOTP or something else.
         Cookie => "cookie",
         /// More than 16 hops (RFC 1542, 4.1.1).
         Hops => "hops",
         /// `giaddr` can be no relay's address.
-        RelayAddress => "relay-address",
+        RelayAddress => "relay_address",
         /// `ciaddr` can be no client's address.
-        ClientAddress => "client-address",
+        ClientAddress => "client_address",
         /// An option runs past the end of its field.
-        OptionTruncated => "option-truncated",
+        OptionTruncated => "option_truncated",
         /// A field of options has no END (RFC 2131, 4.1).
-        NoEnd => "no-end",
+        NoEnd => "no_end",
         /// Option 52 is not 1, 2 or 3.
         Overload => "overload",
         /// No option 53.
-        NoMessageType => "no-message-type",
+        NoMessageType => "no_message_type",
         /// Option 53 is no type that RFC 2132 knows.
-        MessageType => "message-type",
+        MessageType => "message_type",
         /// A message that only servers send.
-        ServerMessage => "server-message",
+        ServerMessage => "server_message",
         /// Option 50 is not one address.
-        RequestedAddress => "requested-address",
+        RequestedAddress => "requested_address",
         /// Option 54 is not one address.
-        ServerIdentifier => "server-identifier",
+        ServerIdentifier => "server_identifier",
         /// Options 50, 54 and `ciaddr` fit no state of RFC 2131, 4.3.2, or a required one is missing.
-        NoState => "no-state",
+        NoState => "no_state",
     }
 }
 

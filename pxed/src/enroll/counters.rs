@@ -15,7 +15,7 @@ labels! {
         /// The signer has not signed yet.
         Pending => "pending",
         /// A new key waits, because the key in force is still heard.
-        HeardElsewhere => "heard-elsewhere",
+        HeardElsewhere => "current_key_in_use",
         /// Refused: see the reasons.
         Refused => "refused",
     }
@@ -37,7 +37,7 @@ labels! {
     /// What came of a report.
     pub enum Reported {
         /// It was taken.
-        Taken => "taken",
+        Taken => "accepted",
         /// Refused: see the reasons.
         Refused => "refused",
     }

@@ -49,15 +49,15 @@ labels! {
     /// What came of a request for a seed.
     pub enum SeedAnswer {
         /// It went out.
-        Given => "given",
+        Given => "issued",
         /// It had gone out before.
-        Again => "asked-again",
+        Again => "requested_again",
         /// The machine is held: no image for it yet.
-        Held => "held",
+        Held => "blocked",
         /// The client's address is not leased to the boot's Machine.
-        WrongAddress => "wrong-address",
+        WrongAddress => "wrong_address",
         /// The boot's Machine is gone.
-        Gone => "machine-gone",
+        Gone => "machine_deleted",
         /// It could not be made or marked.
         Failed => "failed",
     }

@@ -265,7 +265,7 @@ async fn trust_6_script_and_seed_are_for_the_leased_address_alone() {
     }
     let kernel = rig.ask(Method::GET, &format!("/b/{barred}/kernel"), &[]).await;
     assert_eq!(kernel.status, StatusCode::OK, "the image is public");
-    assert_eq!(rig.routes.counters.seeds.all().find(|(answer, _)| *answer == "wrong-address").unwrap().1, 1);
+    assert_eq!(rig.routes.counters.seeds.all().find(|(answer, _)| *answer == "wrong_address").unwrap().1, 1);
     assert_eq!(bedplate_process::counter::read(&rig.routes.leases.refused), 2);
     *leased.lock().unwrap() = vec![[10, 7, 0, 9].into(), [127, 0, 0, 1].into()];
     for what in ["script.ipxe", "seed"] {

@@ -48,17 +48,17 @@ impl Refusal {
     pub fn label(self) -> &'static str {
         match self {
             Self::Name => "name",
-            Self::NotFound => "not-found",
-            Self::AccessViolation => "access-violation",
+            Self::NotFound => "not_found",
+            Self::AccessViolation => "access_violation",
             Self::Busy => "busy",
             Self::Limit(Limited::Rate) => "rate",
-            Self::Limit(Limited::ClientSessions) => "client-sessions",
+            Self::Limit(Limited::ClientSessions) => "client_sessions",
             Self::Limit(Limited::Sessions) => "sessions",
             Self::Limit(Limited::Clients) => "clients",
             Self::Write => "write",
             Self::Netascii => "netascii",
-            Self::Stray => "stray",
-            Self::Stranger => "stranger",
+            Self::Stray => "no_transfer",
+            Self::Stranger => "other_sender",
         }
     }
 }
@@ -71,8 +71,8 @@ impl Outcome {
     pub fn label(self) -> &'static str {
         match self {
             Self::Complete => "complete",
-            Self::ClientAborted => "client-aborted",
-            Self::TimedOut => "timed-out",
+            Self::ClientAborted => "client_aborted",
+            Self::TimedOut => "timed_out",
             Self::Stopped => "stopped",
         }
     }

@@ -121,7 +121,7 @@ impl Malformed {
             Self::Operation => "operation",
             Self::Unterminated => "unterminated",
             Self::Mode => "mode",
-            Self::OptionValue => "option-value",
+            Self::OptionValue => "option_value",
         }
     }
 }

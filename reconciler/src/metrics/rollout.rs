@@ -27,9 +27,9 @@ labels! {
         /// The Pod ends.
         Accepted => "accepted",
         /// A PodDisruptionBudget does not allow it.
-        Held => "held",
+        Held => "blocked",
         /// The Pod was already deleted.
-        Gone => "gone",
+        Gone => "not_found",
     }
 }
 

@@ -20,7 +20,7 @@ const KERNEL: usize = 32 << 20;
 const LOADER: usize = 300_007;
 const LOADER_NAME: &str = "undionly.kpxe";
 const DONE: &str = "bedplate_pxed_reloads_total{result=\"done\"}";
-const REFUSED: &str = "bedplate_pxed_reloads_total{result=\"refused\"}";
+const REFUSED: &str = "bedplate_pxed_reloads_total{result=\"rejected\"}";
 
 /// Content that says of which configuration it is.
 fn content(generation: u8, length: usize) -> Vec<u8> {

@@ -107,26 +107,26 @@ fn messages() -> Vec<(Vec<u8>, &'static str)> {
     for (transaction, kind) in [(1, DISCOVER), (2, REQUEST), (3, INFORM)] {
         let server: &[u8] = &[54, 4, 10, 7, 0, 1, 50, 4, 10, 7, 0, 150];
         let plain = draw::message(Rack::mac(1), transaction, kind, server);
-        messages.push((plain, "not-on-link"));
+        messages.push((plain, "not_on_link"));
         for relay in [ATTACKER, ROUTER, SERVER] {
             let mut relayed = draw::message(Rack::mac(1), transaction, kind, relay_information);
             if let Some(field) = relayed.get_mut(24..28) {
                 field.copy_from_slice(&relay.octets());
             }
-            messages.push((relayed, "unlisted-relay"));
+            messages.push((relayed, "unlisted_relay"));
         }
     }
     messages
 }
 
-fn silences(pxed: &Pxed<'_>, reason: &str) -> Result<u64> {
-    pxed.metric(&format!("bedplate_pxed_dhcp_silences_total{{reason=\"{reason}\"}}"))
+fn unanswered(pxed: &Pxed<'_>, reason: &str) -> Result<u64> {
+    pxed.metric(&format!("bedplate_pxed_dhcp_unanswered_total{{reason=\"{reason}\"}}"))
 }
 
 /// Waits until pxed has refused exactly `count` messages for this reason, which proves that they reached it.
-fn wait_silences(pxed: &Pxed<'_>, reason: &str, count: u64) -> Result<()> {
+fn wait_unanswered(pxed: &Pxed<'_>, reason: &str, count: u64) -> Result<()> {
     wait::until(&format!("{count} messages refused: {reason}"), COUNT_TIMEOUT, || {
-        let counted = silences(pxed, reason)?;
+        let counted = unanswered(pxed, reason)?;
         ensure!(counted <= count, "{counted} messages refused: {reason}");
         Ok((counted == count).then_some(()))
     })
@@ -155,10 +155,10 @@ fn trust_6_an_attacker_in_another_network_opens_no_boot() -> Result<()> {
     for (packet, reason) in messages() {
         attacker.send(&packet, 67)?;
         attacker.send(&packet, BOOT_SERVER_PORT)?;
-        *if reason == "not-on-link" { &mut not_on_link } else { &mut unlisted } += 3;
+        *if reason == "not_on_link" { &mut not_on_link } else { &mut unlisted } += 3;
     }
-    wait_silences(&pxed, "not-on-link", not_on_link)?;
-    wait_silences(&pxed, "unlisted-relay", unlisted)?;
+    wait_unanswered(&pxed, "not_on_link", not_on_link)?;
+    wait_unanswered(&pxed, "unlisted_relay", unlisted)?;
     attacker.has_heard_nothing()?;
     ensure!(pxed.metric("bedplate_pxed_boots_open")? == 0, "a boot was opened");
     port_is_closed(&site)?;
@@ -203,7 +203,7 @@ fn trust_6_an_attacker_with_a_forged_address_of_the_link_opens_no_boot() -> Resu
         }
         Ok(())
     })?;
-    wait_silences(&pxed, "not-on-link", 20)?;
+    wait_unanswered(&pxed, "not_on_link", 20)?;
     ensure!(pxed.metric("bedplate_pxed_boots_open")? == 0, "a boot was opened");
     draw::lease(&site.machine, Rack::mac(1), 30)?;
     ensure!(pxed.metric("bedplate_pxed_boots_open")? == 1, "the machine's pace was used up");
@@ -220,11 +220,11 @@ fn trust_6_only_a_machine_that_was_heard_asks_the_boot_server_port() -> Result<(
     let attacker = Attacker::new(&site)?;
     let request = draw::message(Rack::mac(1), 2, REQUEST, &[]);
     attacker.send(&request, BOOT_SERVER_PORT)?;
-    wait_silences(&pxed, "not-discovered", 3)?;
+    wait_unanswered(&pxed, "not_discovered", 3)?;
 
     draw::draw_again(&site.machine, 1)?;
     attacker.send(&request, BOOT_SERVER_PORT)?;
-    wait_silences(&pxed, "not-discovered", 6)?;
+    wait_unanswered(&pxed, "not_discovered", 6)?;
     attacker.has_heard_nothing()?;
 
     site.machine.ip("address add 10.7.0.50/24 dev eth0")?;

@@ -612,7 +612,7 @@ fn of_two_slots_that_were_applied_the_later_one_counts_whatever_the_clock_said()
 #[test]
 fn a_drained_machine_has_its_trial_stopped_and_emptied_and_one_that_is_retained_has_not() {
     let mut world = World::new(Some(1));
-    let slot = world.until("start-slot");
+    let slot = world.until("start_slot");
     world.machine().deleting = true;
     assert!(matches!(world.plan(), Plan::Wait(Wait { reason: PavedReason::MachineDeleting, .. })));
     world.machine().drain = true;

@@ -662,7 +662,7 @@ fn what_fails_is_told_with_its_reason_and_tried_again() {
         }
         assert!(seen.contains(&PavedReason::UnitFailed), "{seen:?}");
         let error = agent.standing.last_error.clone().unwrap();
-        assert!(error.contains("start-slot") && error.contains("exit-code"), "{error}");
+        assert!(error.contains("start_slot") && error.contains("exit-code"), "{error}");
         assert!(agent.standing.next_try.is_some());
         // D-Bus goes away for a while.
         world.units.fail("state", Fault::Away);

@@ -65,8 +65,8 @@ impl Shown {
         match self {
             Self::Closed => "closed",
             Self::Open => "open",
-            Self::HalfOpen => "half_open",
-            Self::Held => "held",
+            Self::HalfOpen => "probing",
+            Self::Held => "blocked",
         }
     }
 }

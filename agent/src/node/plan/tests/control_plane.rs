@@ -5,7 +5,7 @@ use super::*;
 /// A host on which the first control plane is the node.
 fn made() -> World {
     let mut world = World::new(Some(1));
-    world.until("start-slot");
+    world.until("start_slot");
     world.seen.slots[0].made_cluster = true;
     world.settle();
     assert!(matches!(stage(&world.seen, SlotName::A), Some(Stage::Applied { .. })));
@@ -38,7 +38,7 @@ fn a_cluster_whose_node_is_gone_is_started_after_a_boot() {
 fn a_cluster_that_is_made_waits_for_what_a_person_brings_however_long_and_however_often_the_host_boots() {
     let mut world = World::new(Some(1));
     world.bad = vec![1];
-    world.until("start-slot");
+    world.until("start_slot");
     world.seen.slots[0].made_cluster = true;
     for _ in 0..5 {
         let wait = world.settle();
@@ -61,7 +61,7 @@ fn a_trial_whose_kubeadm_has_not_made_a_cluster_fails_as_any_other() {
 #[test]
 fn the_gate_of_a_control_plane_waits_for_its_own_api_server() {
     let mut world = World::new(Some(1));
-    world.until("start-slot");
+    world.until("start_slot");
     world.live_on();
     world.seen.health.awaits_control_plane = true;
     world.seen.health.message = Some("it answers 500".to_owned());
@@ -73,7 +73,7 @@ fn the_gate_of_a_control_plane_waits_for_its_own_api_server() {
 fn joined() -> World {
     let mut world = World::new(Some(1));
     world.bad = vec![1];
-    world.until("start-slot");
+    world.until("start_slot");
     world.seen.slots[0].joined_control_plane = true;
     world
 }
@@ -139,7 +139,7 @@ fn a_further_control_plane_is_not_taken_out_before_what_follows_it_is_ready_and_
         "{:?}",
         world.plan()
     );
-    world.until("prepare-slot");
+    world.until("prepare_slot");
     world.seen.node = NodeSeen::Absent;
     world.machine().paused = true;
     assert!(matches!(world.plan(), Plan::Wait(_)));
@@ -251,7 +251,7 @@ fn a_cluster_without_a_record_is_neither_stopped_nor_emptied_and_no_other_is_mad
 #[test]
 fn a_cluster_that_was_restored_into_a_prepared_slot_is_started_and_nothing_is_put_in_its_place() {
     let mut world = World::new(Some(1));
-    world.until("prepare-slot");
+    world.until("prepare_slot");
     world.seen.slots[0].made_cluster = true;
     assert_eq!(world.plan(), Plan::Do(Step::BeginTrial { slot: SlotName::A }));
     world.select(2);
@@ -289,7 +289,7 @@ fn an_ended_certificate_of_the_kubelet_is_named_where_nobody_else_can_be_asked()
 fn without_a_cluster_a_trial_that_cannot_join_is_left_as_soon_as_another_version_is_selected() {
     let mut world = World::new(Some(1));
     world.bad = vec![1];
-    world.until("start-slot");
+    world.until("start_slot");
     world.select(2);
     // Nobody can be asked: the kubelet whose credential it would be has none.
     world.seen.node = NodeSeen::Unknown;

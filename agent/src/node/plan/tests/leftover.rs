@@ -92,7 +92,7 @@ fn trust_8_slot_is_emptied_when_its_version_is_not_selected_any_more() {
 #[test]
 fn trust_8_prepared_slot_without_a_node_is_emptied_when_nothing_is_selected() {
     let mut world = World::new(Some(1));
-    let slot = world.until("prepare-slot");
+    let slot = world.until("prepare_slot");
     world.machine().selected = None;
     assert_eq!(world.plan(), Plan::Do(Step::Abandon { slot }));
     world.apply(Step::Abandon { slot });

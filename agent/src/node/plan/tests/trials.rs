@@ -97,7 +97,7 @@ fn a_trial_leaves_the_node_that_runs_while_the_machine_is_held_or_the_api_server
     for (what, change, reason) in cases {
         let mut world = about_to_repave(false);
         let former = world.running().unwrap();
-        world.until("begin-trial");
+        world.until("begin_trial");
         assert_eq!(world.plan(), Plan::Do(Step::StopSlot { slot: former }));
         change(&mut world);
         let Plan::Wait(wait) = world.plan() else { panic!("{what}: {:?}", world.plan()) };
@@ -105,7 +105,7 @@ fn a_trial_leaves_the_node_that_runs_while_the_machine_is_held_or_the_api_server
     }
     // Another version is selected: the trial is ended, and the node has never stopped.
     let mut world = about_to_repave(false);
-    let slot = world.until("begin-trial");
+    let slot = world.until("begin_trial");
     // Only the slot on trial is looked into.
     world.seen.health = Health::default();
     world.select(3);
@@ -118,7 +118,7 @@ fn what_has_failed_stays_in_its_slot_until_it_is_tried_again_or_another_version_
     world.no_sandbox.push(1);
     world.until("fail");
     world.seen.not_before = later(world.seen.now, SignedDuration::from_secs(500));
-    world.until("stop-slot");
+    world.until("stop_slot");
     world.live_on();
     let plan = world.plan();
     assert!(matches!(plan, Plan::Wait(Wait { reason: PavedReason::BackOff, .. })), "{plan:?}");
@@ -133,11 +133,11 @@ fn what_has_failed_stays_in_its_slot_until_it_is_tried_again_or_another_version_
 #[test]
 fn a_version_that_ends_the_host_again_and_again_is_taken_back() {
     let mut world = about_to_repave(false);
-    let slot = world.until("start-slot");
+    let slot = world.until("start_slot");
     for _ in 0..2 {
         world.boot();
         assert_eq!(world.plan(), Plan::Do(Step::RestartTrial { slot }));
-        world.until("start-slot");
+        world.until("start_slot");
     }
     world.boot();
     let Plan::Do(Step::Fail { reason, back_to: Some(_), .. }) = world.plan() else {
@@ -151,7 +151,7 @@ fn a_version_that_ends_the_host_again_and_again_is_taken_back() {
 #[test]
 fn the_time_of_a_trial_does_not_run_while_it_cannot_go_on() {
     let mut world = about_to_repave(false);
-    world.until("begin-trial");
+    world.until("begin_trial");
     assert!(is_timed(&world.seen));
     world.machine().paused = true;
     assert!(!is_timed(&world.seen));
@@ -171,7 +171,7 @@ fn annotations_that_cannot_be_written_hold_nothing_up() {
     assert!(matches!(plan, Plan::Do(Step::AnnotateNode { slot: of, .. }) if of == slot), "{plan:?}");
     world.seen.annotations = Annotations::Failing;
     assert!(matches!(world.plan(), Plan::Do(Step::PrepareSlot { .. })), "the next version goes before");
-    world.until("prepare-slot");
+    world.until("prepare_slot");
     let plan = world.plan();
     assert!(matches!(plan, Plan::Do(Step::AnnotateNode { .. })), "{plan:?}");
     world.delete_node();
@@ -182,7 +182,7 @@ fn annotations_that_cannot_be_written_hold_nothing_up() {
 #[test]
 fn a_clock_that_is_set_back_once_the_node_is_ready_fails_no_trial() {
     let mut world = World::new(Some(1));
-    world.until("start-slot");
+    world.until("start_slot");
     world.live_on();
     let Plan::Wait(wait) = world.plan() else { panic!("{:?}", world.plan()) };
     assert!(wait.message.contains("has to stay so"), "{}", wait.message);
@@ -199,7 +199,7 @@ fn a_clock_that_is_set_back_once_the_node_is_ready_fails_no_trial() {
 fn a_trial_that_is_over_while_the_api_server_is_away_waits_for_that_and_for_no_time() {
     let mut world = World::new(Some(1));
     world.bad = vec![1];
-    world.until("start-slot");
+    world.until("start_slot");
     world.live_on();
     world.seen.now = later(world.seen.now, SignedDuration::from_secs(601));
     assert!(matches!(world.plan(), Plan::Do(Step::Fail { .. })), "{:?}", world.plan());
