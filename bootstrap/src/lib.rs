@@ -21,6 +21,7 @@ mod kubelet;
 mod label;
 mod merge;
 mod mistake;
+mod plane;
 mod registration;
 mod release;
 pub mod template;
@@ -35,6 +36,7 @@ pub use discovery::{Discovery, HashCaError, JoinIdentity, ca_cert_hashes, join_k
 pub use kubelet::{Reconfiguration, reconfigure_kubelet};
 pub use label::{is_label_value, is_qualified_name};
 pub use mistake::{Mistake, RenderKubeadmError};
+pub use plane::Plane;
 pub use template::check;
 
 /// Where kubeadm's configuration lies in the slot.

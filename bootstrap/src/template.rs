@@ -15,6 +15,7 @@ use zeroize::Zeroizing;
 use crate::bind::{Bind, below, hidden_by, plain_path};
 use crate::discovery::ca_cert_hashes;
 use crate::mistake::RenderKubeadmError;
+use crate::plane::{Plane, check_join};
 use crate::unit;
 
 /// Begins a reference to an image that is on the hosts.
@@ -47,6 +48,25 @@ pub enum Refusal {
     /// What kubeadm, the kubelet or the API server would refuse.
     #[error("kubernetes: {0}")]
     Kubernetes(RenderKubeadmError),
+    /// A control plane that joins nothing, in a cluster.
+    #[error(
+        "kubernetes: role is ControlPlane and there is no joinConfiguration, so that the node would make a cluster of its own, which each host \
+         of a cluster refuses; add a joinConfiguration, also an empty one, and the host joins this cluster (docs/node.md, \"The first \
+         control plane\")"
+    )]
+    MakesCluster,
+    /// A kubeconfig of the join that is not in the template, in a cluster.
+    #[error(
+        "kubernetes: joinConfiguration.discovery.file.kubeConfigPath is not a file of spec.template.files, so that no host can tell which \
+         cluster it joins; add the file, or leave discovery out and the host joins this cluster"
+    )]
+    DiscoveryFile,
+    /// No cluster to join, without one.
+    #[error(
+        "kubernetes.joinConfiguration.discovery must be set without a cluster: the node has no other cluster to join; set file.kubeConfigPath \
+         to a file of spec.template.files, or set bootstrapToken (docs/node.md, \"Without a cluster\")"
+    )]
+    NoDiscovery,
     /// A command that no shell can be given.
     #[error("{0}")]
     Commands(RenderKubeadmError),
@@ -117,12 +137,13 @@ pub enum Refusal {
     },
 }
 
-/// Checks all of a template that does not depend on a host.
+/// Checks all of a template that does not depend on one host, for the hosts of a plane.
 ///
 /// # Errors
-/// Everything for which each host refuses it.
-pub fn check(template: &Template) -> Result<(), CheckTemplateError> {
+/// Everything for which each of them refuses it.
+pub fn check(template: &Template, plane: Plane) -> Result<(), CheckTemplateError> {
     let mut refusals = check_image(&template.image);
+    refusals.extend(check_join(template, plane).err());
     match crate::render_anywhere(&template.kubernetes) {
         Ok(rendered) => refusals.extend(unit::render(&rendered, template).err().map(Refusal::Commands)),
         Err(error) => refusals.push(Refusal::Kubernetes(error)),
@@ -317,12 +338,15 @@ mod tests {
         serde_json::from_value(template).unwrap()
     }
 
+    /// Plane that refuses nothing but contents.
+    const CONTENT: Plane = Plane::Cluster { is_run: true };
+
     fn refusals(more: &Value) -> Vec<Refusal> {
-        check(&template(more)).err().map(|error| error.0).unwrap_or_default()
+        check(&template(more), CONTENT).err().map(|error| error.0).unwrap_or_default()
     }
 
     /// Names of all variants; a new one is not compiled without its name here.
-    const KINDS: [&str; 12] = [
+    const KINDS: [&str; 15] = [
         "Kubernetes",
         "Parameter",
         "Text",
@@ -335,6 +359,9 @@ mod tests {
         "Commands",
         "Reference",
         "Authorities",
+        "MakesCluster",
+        "DiscoveryFile",
+        "NoDiscovery",
     ];
 
     fn kind(refusal: &Refusal) -> &'static str {
@@ -351,6 +378,9 @@ mod tests {
             Refusal::Commands(_) => KINDS[9],
             Refusal::Reference(_) => KINDS[10],
             Refusal::Authorities => KINDS[11],
+            Refusal::MakesCluster => KINDS[12],
+            Refusal::DiscoveryFile => KINDS[13],
+            Refusal::NoDiscovery => KINDS[14],
         }
     }
 
@@ -428,7 +458,40 @@ mod tests {
             assert!(found[0].to_string().starts_with(field), "{field}: {}", found[0]);
             seen.insert(expected);
         }
-        assert_eq!(seen, BTreeSet::from(KINDS));
+        seen.extend(KINDS[12..].iter());
+        assert_eq!(seen, BTreeSet::from(KINDS), "those of a plane have their own test");
+    }
+
+    #[test]
+    fn c2_each_plane_refuses_the_joins_that_its_hosts_refuse() {
+        let joins = |discovery: Value| json!({ "version": "v1.34.4", "joinConfiguration": { "discovery": discovery } });
+        let by_file = |path: &str| joins(json!({ "file": { "kubeConfigPath": path } }));
+        let token = json!({ "bootstrapToken": { "token": "abcdef.0123456789abcdef", "apiServerEndpoint": "k:6443" } });
+        let first = json!({ "version": "v1.34.4", "role": "ControlPlane" });
+        let planes = [Plane::Cluster { is_run: false }, CONTENT, Plane::Standalone];
+        for (kubernetes, expected) in [
+            (first, ["MakesCluster", "", ""]),
+            (json!({ "version": "v1.34.4" }), ["", "", "NoDiscovery"]),
+            (
+                json!({ "version": "v1.34.4", "role": "ControlPlane", "joinConfiguration": {} }),
+                ["", "", "NoDiscovery"],
+            ),
+            (json!({ "version": "v1.34.4", "apiServerEndpoint": "k:6443" }), ["", "", "NoDiscovery"]),
+            (joins(token), ["", "", ""]),
+            (by_file("/etc//join.conf"), ["", "", ""]),
+            (by_file("/etc/appended.conf"), ["DiscoveryFile", "DiscoveryFile", ""]),
+            (by_file("/etc/of-the-image.conf"), ["DiscoveryFile", "DiscoveryFile", ""]),
+            (by_file("https://k.example/join.conf"), ["DiscoveryFile", "DiscoveryFile", ""]),
+        ] {
+            let files = json!([{ "path": "/etc/join.conf", "content": "c" },
+                { "path": "/etc/appended.conf", "content": "c", "append": true }]);
+            let template = template(&json!({ "kubernetes": kubernetes, "files": files }));
+            let found = planes.map(|plane| {
+                let refusals = check(&template, plane).err().unwrap_or_default().0;
+                refusals.iter().map(kind).collect::<Vec<_>>().join(" ")
+            });
+            assert_eq!(found, expected, "{kubernetes}");
+        }
     }
 
     #[test]
@@ -504,7 +567,7 @@ mod tests {
     #[test]
     fn refusals_are_printed_in_one_line() {
         let more = json!({ "sysctls": { "a b": "1" }, "container": { "memoryMax": "99E" } });
-        let text = check(&template(&more)).unwrap_err().to_string();
+        let text = check(&template(&more), CONTENT).unwrap_err().to_string();
         let (first, second) = text.split_once("; ").unwrap();
         assert!(first.starts_with("sysctls: ") && second.starts_with("container.memoryMax "), "{text}");
     }

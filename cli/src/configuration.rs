@@ -7,7 +7,7 @@ pub(crate) mod rollback;
 
 use bedplate_api::configuration::MachineConfiguration;
 use bedplate_api::version::MachineConfigurationVersion;
-use bedplate_bootstrap::check;
+use bedplate_bootstrap::{Plane, check};
 use serde_json::json;
 use std::borrow::Cow;
 use thiserror::Error;
@@ -146,7 +146,8 @@ async fn diff(desk: &Desk, arguments: &ConfigDiff, page: &mut Page<'_>) -> Resul
     let described = described(desk, &arguments.name).await?;
     // pxed has checked its manifests, and may conceal what is in them.
     let template = Some(&described.configuration.spec.template).filter(|_| described.origin.is_empty());
-    let refusals = template.and_then(|template| check(template).err()).unwrap_or_default().0;
+    let plane = Plane::Cluster { is_run: described.runs_first() };
+    let refusals = template.and_then(|template| check(template, plane).err()).unwrap_or_default().0;
     if !refusals.is_empty() && !page.is_json() {
         // First: an edit that is refused is in no version, and there may be none.
         let text = render::refusals(&arguments.name, &refusals, page.look());

@@ -18,6 +18,7 @@ mod stop;
 use bedplate_api::configuration::SecretRef;
 use bedplate_api::machine::{SlotName, VersionRef};
 use bedplate_api::reason::machine::PavedReason;
+use bedplate_bootstrap::template::CheckTemplateError;
 use bedplate_bootstrap::{
     Discovery, InitInput, Input, JOIN_KUBECONFIG, RenderKubeadmError, Rendered, init, join, makes_a_cluster,
 };
@@ -70,12 +71,9 @@ pub enum ApplyError {
     /// The version's files cannot be made.
     #[error(transparent)]
     Contents(#[from] MakeContentsError),
-    /// It would make a cluster beside the one that the agent follows.
-    #[error(
-        "role ControlPlane without a joinConfiguration makes a cluster of its own, which a host does only without one (docs/node.md, \
-         \"The first control plane\"): give it a joinConfiguration, and it joins this one"
-    )]
-    MakesCluster,
+    /// The template, for each host of this plane.
+    #[error("spec.template.{0}")]
+    Template(#[from] CheckTemplateError),
     /// The node would be one of another cluster.
     #[error(
         "kubernetes.{field} leads to another cluster than this Machine's: {why}; correct the MachineConfiguration, or leave the field out \
@@ -98,13 +96,6 @@ pub enum ApplyError {
         /// What is missing.
         why: String,
     },
-    /// Nobody says which cluster is to be joined.
-    #[error(
-        "the version does not say which cluster it joins, and without a cluster nobody else does: name one in \
-         kubernetes.joinConfiguration.discovery, file.kubeConfigPath with a kubeconfig that comes by files[].contentFrom.secret, or \
-         bootstrapToken (docs/node.md, \"Without a cluster\")"
-    )]
-    NoDiscovery,
     /// The version cannot be rendered for kubeadm.
     #[error("the version cannot be rendered for kubeadm: correct the MachineConfiguration")]
     Kubeadm(#[from] RenderKubeadmError),
@@ -204,10 +195,9 @@ impl ApplyError {
             Self::Host(_)
             | Self::Contents(_)
             | Self::Kubeadm(_)
-            | Self::MakesCluster
+            | Self::Template(_)
             | Self::OtherCluster { .. }
-            | Self::ClusterUnverified { .. }
-            | Self::NoDiscovery => PavedReason::InvalidConfiguration,
+            | Self::ClusterUnverified { .. } => PavedReason::InvalidConfiguration,
             Self::Image(EnsureNodeImageError::NoRoom { .. }) => PavedReason::InsufficientSpace,
             Self::Image(_) => PavedReason::ImageUnavailable,
             Self::Secret(error) => error.reason(),

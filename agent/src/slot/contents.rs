@@ -6,7 +6,7 @@ use std::collections::BTreeMap;
 
 use bedplate_api::configuration::{FileSpec, SecretKeyRef, Template, UnitSpec};
 use bedplate_api::id::MachineName;
-use bedplate_bootstrap::template::{self, CheckTemplateError, Refusal};
+use bedplate_bootstrap::template::{self, Refusal};
 use sha2::{Digest, Sha256};
 use zeroize::Zeroizing;
 
@@ -55,9 +55,6 @@ pub type Secrets = BTreeMap<(String, String, String), Zeroizing<Vec<u8>>>;
 /// Why a template's files cannot be made.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub enum MakeContentsError {
-    /// The template, for every host.
-    #[error(transparent)]
-    Template(#[from] CheckTemplateError),
     /// One of its files.
     #[error(transparent)]
     File(#[from] Refusal),
@@ -82,7 +79,7 @@ pub fn secrets(template: &Template) -> Vec<&SecretKeyRef> {
     template.files.iter().filter_map(|file| file.content_from.as_ref()).map(|from| &from.secret).collect()
 }
 
-/// Makes what is put into the root.
+/// Makes what is put into the root, of a template that was checked ([`template::check`]).
 ///
 /// # Errors
 /// A file's content cannot be had.
@@ -92,7 +89,6 @@ pub fn make(
     template: &Template,
     secrets: &Secrets,
 ) -> Result<Contents, MakeContentsError> {
-    template::check(template)?;
     let mut contents = Contents::default();
     contents.files.push(text("/etc/hostname", 0o644, &format!("{machine}\n")));
     contents.files.push(text("/etc/hosts", 0o644, &hosts(machine, "127.0.1.1")));
@@ -278,10 +274,8 @@ mod tests {
 
     #[test]
     fn a_file_that_the_node_would_not_see_is_refused_by_name() {
-        for path in
-            ["/run/x", "/var/run/x", "/tmp/x", "/dev/x", "/proc/x", "/sys/x", "/etc/resolv.conf", "/srv/a/x"]
-        {
-            let more = json!({"files": [{"path": path, "content": "x"}], "container": {"binds": ["/srv/b:/srv/a:ro"]}});
+        for path in ["/run/x", "/var/run/x", "/tmp/x", "/dev/x", "/proc/x", "/sys/x", "/etc/resolv.conf"] {
+            let more = json!({"files": [{"path": path, "content": "x"}]});
             let error = made(more, &Secrets::new()).unwrap_err().to_string();
             assert!(
                 error.starts_with(&format!("files[0] ({path}): ")) && error.contains("mounted over"),
@@ -290,14 +284,6 @@ mod tests {
         }
         let one = json!({"path": "/var/lib/kubelet/config.json", "content": "{}"});
         assert!(made(json!({"files": [one]}), &Secrets::new()).is_ok());
-    }
-
-    #[test]
-    fn what_no_host_can_do_for_a_slot_is_told_before_anything_is_fetched() {
-        let more = json!({"container": {"network": "Veth"}, "kubernetes": {"version": "v1.34.4", "role": "ControlPlane"}});
-        let error = made(more, &Secrets::new()).unwrap_err();
-        let MakeContentsError::Template(CheckTemplateError(refusals)) = &error else { panic!("{error}") };
-        assert!(matches!(refusals[..], [Refusal::ControlPlane { .. }]), "{error}");
     }
 
     #[test]

@@ -8,6 +8,7 @@ use bedplate_api::configuration::{
 };
 use bedplate_api::machine::{Applied, ConfigurationRef, Machine, Phase, Selected};
 use bedplate_api::version::MachineConfigurationVersion;
+use bedplate_bootstrap::makes_a_cluster;
 use bedplate_bootstrap::template::Refusal;
 use jiff::Timestamp;
 use serde::{Deserialize, Serialize};
@@ -33,6 +34,16 @@ pub(crate) struct Described {
 }
 
 impl Described {
+    /// Returns true if a host runs a version by which it made its cluster. A version that is not known counts: the host may have become a Machine of
+    /// the cluster that it made before.
+    pub(crate) fn runs_first(&self) -> bool {
+        let makes = |number: i64| {
+            let version = self.versions.iter().find(|version| version.spec.version == number);
+            version.is_none_or(|version| makes_a_cluster(&version.spec.template.kubernetes))
+        };
+        self.machines.iter().filter_map(|used| used.applied.as_ref()).any(|applied| makes(applied.version))
+    }
+
     /// The configuration's name.
     pub(crate) fn name(&self) -> String {
         self.configuration.metadata.name.clone().unwrap_or_default()

@@ -41,12 +41,36 @@ fn refusals_of_a_template_name_the_fields() {
     let mut template = described().configuration.spec.template;
     template.sysctls.insert("a b".to_owned(), "1".to_owned());
     template.image.reference = "r.example/Node".to_owned();
-    let found = bedplate_bootstrap::check(&template).unwrap_err().0;
+    let found = bedplate_bootstrap::check(&template, bedplate_bootstrap::Plane::Cluster { is_run: false })
+        .unwrap_err()
+        .0;
     let text = refusals("workers", &found, look());
     assert!(text.contains("MachineConfiguration workers: no host can make a node of its template"), "{text}");
     for field in ["\n  spec.template.image.reference: ", "\n  spec.template.sysctls: "] {
         assert!(text.contains(field), "{text}");
     }
+}
+
+/// The controller refuses the same (`reconciler/src/configuration/template.rs`).
+#[test]
+fn control_plane_that_joins_nothing_is_refused_unless_a_host_runs_it() {
+    let mut described = described();
+    described.machines.clear();
+    assert!(!described.runs_first());
+    let refused = |described: &Described| {
+        let plane = bedplate_bootstrap::Plane::Cluster { is_run: described.runs_first() };
+        let mut template = described.configuration.spec.template.clone();
+        template.kubernetes.role = bedplate_api::configuration::NodeRole::ControlPlane;
+        let found = bedplate_bootstrap::check(&template, plane).err().unwrap_or_default().0;
+        found.iter().map(|why| format!("{why:?}")).collect::<Vec<_>>()
+    };
+    assert_eq!(refused(&described), ["MakesCluster"]);
+    let machine = json!({ "name": "a", "applied": { "name": "workers", "version": 1, "slot": "a" } });
+    described.machines.push(serde_json::from_value(machine).unwrap());
+    let version = described.versions.iter_mut().find(|version| version.spec.version == 1).unwrap();
+    version.spec.template.kubernetes.role = bedplate_api::configuration::NodeRole::ControlPlane;
+    assert!(described.runs_first());
+    assert_eq!(refused(&described), Vec::<String>::new());
 }
 
 #[test]

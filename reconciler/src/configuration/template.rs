@@ -4,47 +4,15 @@
 //! The API server checks lengths, quantities and values by the schema of the kind. Not there: keys of maps, and fields that are free-form.
 
 use bedplate_api::configuration::Template;
-use bedplate_bootstrap::template::{CheckTemplateError, check};
-use bedplate_bootstrap::{Destination, destination, makes_a_cluster};
+use bedplate_bootstrap::template::CheckTemplateError;
+use bedplate_bootstrap::{Plane, check};
 
 /// Returns why no host can make a node of a template; none if nothing is known against it. `is_run`: a host runs the node by which it made its
 /// cluster, and by a version of this configuration.
 pub(super) fn refusal(template: &Template, is_run: bool) -> Option<String> {
-    let refusals = check(template).err().map_or_else(Vec::new, |CheckTemplateError(refusals)| refusals);
-    let refusals = refusals.iter().map(|why| format!("spec.template.{why}"));
-    let joins = uncompared(template).or_else(|| unjoined(template).filter(|_| !is_run));
-    let joins = joins.map(|why| format!("spec.template.kubernetes: {why}"));
-    let all: Vec<String> = refusals.chain(joins).collect();
-    (!all.is_empty()).then(|| all.join("; "))
-}
-
-/// Returns why the node of a template does not join the cluster of its Machine. A host of a cluster makes no other one; only a host that made
-/// this cluster before runs such a node, and takes over what can be changed in place.
-fn unjoined(template: &Template) -> Option<&'static str> {
-    makes_a_cluster(&template.kubernetes).then_some(
-        "role is ControlPlane and there is no joinConfiguration, so that the node would make a cluster of its own, which each host of a cluster \
-         refuses; add a joinConfiguration, also an empty one, and the host joins this cluster",
-    )
-}
-
-/// Returns why no host of a cluster can tell which cluster the node of a template joins. Hosts refuse such a version, whatever it leads to.
-/// Whether one that can be compared leads to this cluster is for the host to ask.
-fn uncompared(template: &Template) -> Option<&'static str> {
-    let plain = |path: &str| -> Vec<String> {
-        path.split('/').filter(|part| !part.is_empty() && *part != ".").map(str::to_owned).collect()
-    };
-    let is_written =
-        |path: &str| template.files.iter().any(|file| !file.append && plain(&file.path) == plain(path));
-    match destination(&template.kubernetes) {
-        Destination::File(path) if !path.starts_with('/') || !is_written(path) => Some(
-            "joinConfiguration.discovery.file.kubeConfigPath is not a file of spec.template.files, so that no host can tell which cluster it \
-             joins; add the file, or leave discovery out and the host joins this cluster",
-        ),
-        Destination::Unnamed
-        | Destination::Endpoint(_)
-        | Destination::Token { .. }
-        | Destination::File(_) => None,
-    }
+    let CheckTemplateError(refusals) = check(template, Plane::Cluster { is_run }).err()?;
+    let refusals: Vec<String> = refusals.iter().map(|why| format!("spec.template.{why}")).collect();
+    Some(refusals.join("; "))
 }
 
 #[cfg(test)]

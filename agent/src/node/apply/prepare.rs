@@ -11,7 +11,7 @@ use std::time::Duration;
 use bedplate_api::configuration::{SecretRef, Template};
 use bedplate_api::id::Digest;
 use bedplate_api::machine::{SlotName, VersionRef};
-use bedplate_bootstrap::{joins_own_cluster, makes_a_cluster, unit};
+use bedplate_bootstrap::{Plane, template, unit};
 use bedplate_oci::Access;
 use bedplate_oci::node::{NodeImage, NodeSource, Progress};
 use tokio_util::sync::CancellationToken;
@@ -49,14 +49,8 @@ pub(super) async fn prepare(
     say: Say<'_>,
 ) -> Result<(), ApplyError> {
     let wanted = wanted(parts, version)?;
-    let kubernetes = &wanted.template.kubernetes;
-    // Its Node is one of the cluster that it makes: the gate would wait for it in another one in vain.
-    if makes_a_cluster(kubernetes) && !parts.home.follows_slot() {
-        return Err(ApplyError::MakesCluster);
-    }
-    if parts.home.follows_slot() && joins_own_cluster(kubernetes) {
-        return Err(ApplyError::NoDiscovery);
-    }
+    let plane = if parts.home.follows_slot() { Plane::Standalone } else { Plane::Cluster { is_run: false } };
+    template::check(&wanted.template, plane)?;
     // The plan asks for no such thing.
     if parts.on_disk(move |slots| slots.look(slot, false)).await?.is_kept() {
         return Err(ApplyError::Superseded("the control plane in the slot stays"));
@@ -73,7 +67,7 @@ pub(super) async fn prepare(
     let blank = Filled { template: wanted.template.clone(), layers: 1, cri_socket: CRI_SOCKET.to_owned() };
     let contents = all_contents(parts, &wanted, &blank, &secrets)?;
     if !parts.home.follows_slot() {
-        destination::check(parts, kubernetes, &contents).await?;
+        destination::check(parts, &wanted.template.kubernetes, &contents).await?;
     }
     let image = image(parts, slot, &wanted, cancel, say).await?;
     let cri_socket = image.labels.get(CRI_SOCKET_LABEL).map_or(CRI_SOCKET, String::as_str).to_owned();

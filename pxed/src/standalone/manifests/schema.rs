@@ -12,7 +12,7 @@ use bedplate_api::machine::Machine;
 use bedplate_api::operation::MachineOperation;
 use bedplate_api::version::MachineConfigurationVersion;
 use bedplate_bootstrap::template::{self, CheckTemplateError};
-use bedplate_bootstrap::{is_label_value, is_qualified_name, joins_own_cluster};
+use bedplate_bootstrap::{Plane, is_label_value, is_qualified_name};
 use ipnet::IpNet;
 use k8s_openapi::apiextensions_apiserver::pkg::apis::apiextensions::v1::CustomResourceDefinition;
 use kube::Resource;
@@ -109,16 +109,8 @@ fn refusals(object: &Value) -> Vec<Finding> {
     let written = object.pointer("/spec/template").cloned().unwrap_or_default();
     // One that is no template is named when it is read.
     let Ok(written) = serde_json::from_value::<Template>(written) else { return Vec::new() };
-    let CheckTemplateError(refusals) = template::check(&written).err().unwrap_or_default();
-    let mut findings: Vec<Finding> =
-        refusals.iter().map(|why| ("spec.template".to_owned(), why.to_string())).collect();
-    if joins_own_cluster(&written.kubernetes) {
-        let message = "must be set if pxed runs without a cluster: the node has no other cluster to join; set file.kubeConfigPath to a \
-                       file of spec.template.files, or set bootstrapToken";
-        findings
-            .push(("spec.template.kubernetes.joinConfiguration.discovery".to_owned(), message.to_owned()));
-    }
-    findings
+    let CheckTemplateError(refusals) = template::check(&written, Plane::Standalone).err().unwrap_or_default();
+    refusals.iter().map(|why| ("spec.template".to_owned(), why.to_string())).collect()
 }
 
 fn check<K: Resource<DynamicType = ()>>(object: &Value) -> Vec<Finding> {
