@@ -50,7 +50,7 @@ impl Sort {
     fn of(error: &WriteError) -> Self {
         match error {
             WriteError::Conflict { .. } => Self::Conflict,
-            WriteError::Later { .. } => Self::Later,
+            WriteError::Later { .. } | WriteError::Forbidden { .. } => Self::Later,
             WriteError::Refused { .. } => Self::Refused,
             WriteError::Deposed => Self::Deposed,
         }
@@ -74,7 +74,10 @@ impl Sort {
 fn named(error: &WriteError) -> Duration {
     match error {
         WriteError::Later { again, .. } => again.unwrap_or_default(),
-        WriteError::Conflict { .. } | WriteError::Refused { .. } | WriteError::Deposed => Duration::ZERO,
+        WriteError::Conflict { .. }
+        | WriteError::Forbidden { .. }
+        | WriteError::Refused { .. }
+        | WriteError::Deposed => Duration::ZERO,
     }
 }
 

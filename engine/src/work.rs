@@ -80,7 +80,7 @@ impl<N: Kinds> Failures<N> {
         }
         let outcome = match error {
             WriteError::Conflict { .. } => Some(Outcome::Conflict),
-            WriteError::Later { .. } => Some(Outcome::Retry),
+            WriteError::Later { .. } | WriteError::Forbidden { .. } => Some(Outcome::Retry),
             WriteError::Refused { .. } => Some(Outcome::Refused),
             WriteError::Deposed => None,
         };

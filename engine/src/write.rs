@@ -15,9 +15,6 @@ use crate::retry_after;
 /// Timeout of one request. A connection that was lost silently holds an object for this time at most.
 const REQUEST_TIMEOUT: Duration = Duration::from_secs(10);
 
-/// Start of the text of a refusal by roles or policies (`judge`).
-const FORBIDDEN: &str = "403: ";
-
 /// Text of etcd about an object above its size limit.
 const TOO_LARGE: &str = "request is too large";
 
@@ -30,7 +27,7 @@ pub enum WriteError {
         /// The object.
         what: String,
     },
-    /// The API server is unreachable or busy, or the program has no permission yet.
+    /// The API server is unreachable or busy, or it does not know the program's credentials yet.
     #[error("{what} cannot be written now: {why}")]
     Later {
         /// The object.
@@ -39,6 +36,14 @@ pub enum WriteError {
         why: String,
         /// Minimum delay that the API server names.
         again: Option<Duration>,
+    },
+    /// Roles or policies forbid the write. A user must correct them, or what the program writes.
+    #[error("{what} cannot be written now: {why}")]
+    Forbidden {
+        /// The object.
+        what: String,
+        /// Code and text of the API server.
+        why: String,
     },
     /// The API server rejects the object as it is.
     #[error("{what} was refused: {why}")]
@@ -57,9 +62,8 @@ impl WriteError {
     /// Returns the text of the API server if a user must act: it rejects the object, or this program's permission.
     pub fn refusal(&self) -> Option<&str> {
         match self {
-            Self::Refused { why, .. } => Some(why),
-            Self::Later { why, .. } => Some(why.as_str()).filter(|why| why.starts_with(FORBIDDEN)),
-            Self::Conflict { .. } | Self::Deposed => None,
+            Self::Refused { why, .. } | Self::Forbidden { why, .. } => Some(why),
+            Self::Conflict { .. } | Self::Later { .. } | Self::Deposed => None,
         }
     }
 
@@ -69,8 +73,9 @@ impl WriteError {
         match self {
             Self::Conflict { .. } => 0,
             Self::Refused { .. } => 1,
-            Self::Later { .. } => 2,
-            Self::Deposed => 3,
+            Self::Forbidden { .. } => 2,
+            Self::Later { .. } => 3,
+            Self::Deposed => 4,
         }
     }
 }
@@ -106,8 +111,10 @@ fn both(first: WriteError, second: WriteError) -> WriteError {
     {
         *again = (*again).max(*longer);
     }
-    if let (WriteError::Later { why, .. } | WriteError::Refused { why, .. }, true) =
-        (&mut graver, other.weight() > 0)
+    if other.weight() > 0
+        && let WriteError::Later { why, .. }
+        | WriteError::Forbidden { why, .. }
+        | WriteError::Refused { why, .. } = &mut graver
     {
         // Writing into a String does not fail.
         let _ = write!(why, "; {other}");
@@ -136,8 +143,8 @@ fn judge(what: &str, error: &kube::Error) -> WriteError {
         kube::Error::Api(status) => match status.code {
             404 | 409 => WriteError::Conflict { what },
             400 | 413 | 415 | 422 => WriteError::Refused { what, why: status.message.clone() },
-            // 401 and 403 are passing too: credentials are renewed, roles are corrected.
-            // An object above etcd's limit stays so, with any code.
+            403 => WriteError::Forbidden { what, why: format!("403: {}", status.message) },
+            // 401 is passing too: credentials are renewed. An object above etcd's limit stays so, with any code.
             500 if status.message.contains(TOO_LARGE) => {
                 WriteError::Refused { what, why: status.message.clone() }
             }
@@ -192,6 +199,35 @@ mod tests {
         let error = failed.end().unwrap_err();
         assert_eq!(error.to_string(), "w cannot be written now: 503; w was refused: too large");
         assert!(Failed::default().end().is_ok());
+    }
+
+    #[test]
+    fn user_must_act_on_a_forbidden_write_whatever_the_texts_say() {
+        let status = |code: u16, message: &str| {
+            let mut status = kube::core::Status::failure(message, "Test");
+            status.code = code;
+            judge("w", &kube::Error::Api(status.boxed()))
+        };
+        assert_eq!(status(403, "no").refusal(), Some("403: no"));
+        assert_eq!(status(503, "403: no").refusal(), None);
+        let later = || WriteError::Later {
+            what: "v".to_owned(),
+            why: "403: as a proxy says".to_owned(),
+            again: None,
+        };
+        assert_eq!(later().refusal(), None);
+        for errors in [[status(403, "no"), later()], [later(), status(403, "no")]] {
+            let mut failed = Failed::default();
+            let [first, second] = errors.map(Err);
+            assert!(!failed.note(first) && !failed.note(second));
+            let error = failed.end().unwrap_err();
+            assert_eq!((error.weight(), error.refusal()), (3, None), "the passing one decides");
+            assert!(error.to_string().ends_with("w cannot be written now: 403: no"), "{error}");
+        }
+        let mut failed = Failed::default();
+        failed.note(Err(status(422, "too long")));
+        failed.note(Err(status(403, "no")));
+        assert_eq!(failed.end().unwrap_err().refusal(), Some("403: no; w was refused: too long"));
     }
 
     #[test]

@@ -168,7 +168,7 @@ pub async fn cordon(world: &World, node: &Node, purpose: &Purpose, now: Timestam
         Err(WriteError::Conflict { .. } | WriteError::Refused { .. }) => {
             world.drains.forget(&node.name_any());
         }
-        Err(WriteError::Later { .. } | WriteError::Deposed) => {}
+        Err(WriteError::Later { .. } | WriteError::Forbidden { .. } | WriteError::Deposed) => {}
     }
     written.map(drop)
 }
