@@ -36,7 +36,7 @@ impl Signals {
         let (reload, reloads) = watch::channel(0_u64);
         let tokens = (shutdown.clone(), hurry.clone());
         // Lives as long as the process: a second signal must be heard during the drain.
-        tokio::spawn(async move {
+        spawn_listener(shutdown.clone(), async move {
             loop {
                 let name = tokio::select! {
                     _ = terminate.recv() => "SIGTERM",
@@ -79,6 +79,15 @@ impl Signals {
     }
 }
 
+/// Spawns the task that listens. If it ends, also by a panic, the program stops: no signal would reach it any more.
+fn spawn_listener(shutdown: CancellationToken, listener: impl Future<Output = ()> + Send + 'static) {
+    let guard = shutdown.drop_guard();
+    tokio::spawn(async move {
+        let _guard = guard;
+        listener.await;
+    });
+}
+
 #[cfg(test)]
 mod tests {
     use std::time::Duration;
@@ -86,6 +95,13 @@ mod tests {
     use nix::sys::signal::{Signal, raise};
 
     use super::*;
+
+    #[tokio::test]
+    async fn program_stops_if_its_listener_panics() {
+        let shutdown = CancellationToken::new();
+        spawn_listener(shutdown.clone(), async { panic!("as a bug does") });
+        tokio::time::timeout(Duration::from_secs(20), shutdown.cancelled()).await.expect("it stops");
+    }
 
     /// One test for all: signals belong to the process, tests share it.
     #[tokio::test]
