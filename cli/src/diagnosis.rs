@@ -1,22 +1,23 @@
 //! Pure: what a Machine waits for, from whom, since when, and what a person can do about it, all from the object alone.
 //!
-//! The order is that of a machine's life: it is on its way out, left alone, has no power, does not boot, is not enrolled, has no
-//! configuration, no node. The first thing that is not met is what it waits for. Called by `machine explain`.
+//! The order is that of `rules::phase`, which decides the reason of `Ready`. Added are what a phase does not show: the silence of an agent, and
+//! the next version of a Machine that is Ready. Called by `machine explain`.
 
 use std::collections::BTreeMap;
 
 use bedplate_api::configuration::MachineConfiguration;
 use bedplate_api::machine::{
-    Condition, Machine, MachineStatus, POWER_OFF_FINALIZER, PROVIDER_MANUAL, PROVIDER_PXE,
+    Condition, Machine, MachineStatus, POWER_OFF_FINALIZER, PROVIDER_MANUAL, PROVIDER_PXE, Phase,
     condition_type as type_,
 };
 use bedplate_api::reason::configuration::{DegradedReason, ProgressingReason};
 use bedplate_api::reason::diagnosis::DiagnosisReason;
 use bedplate_api::reason::machine::{
     BootedReason, ConfigurationPendingReason, DrainedReason, EnrolledReason, NodeReadyReason, PavedReason,
-    PoweredOnReason, ReadyReason,
+    ReadyReason,
 };
 use bedplate_api::reason::{self, Actor, ConditionReason, Reason};
+use bedplate_rules::phase::{NodeFacts, Plane, summarize};
 use jiff::{SignedDuration, Timestamp};
 use serde::Serialize;
 
@@ -118,16 +119,7 @@ pub(crate) fn runs_another(machine: &Machine) -> bool {
 pub(crate) fn awaited(machine: &Machine, rolling: &Rolling, now: Timestamp) -> Awaited {
     let status = machine.status.clone().unwrap_or_default();
     let look = Look { machine, status: &status, now, rolling };
-    let steps = [
-        Look::going,
-        Look::left_alone,
-        Look::claimed_twice,
-        Look::silent,
-        Look::power,
-        Look::boot,
-        Look::choice,
-        Look::node,
-    ];
+    let steps = [Look::going, Look::left_alone, Look::claimed_twice, Look::silent, Look::unmet_first];
     let mut found = steps.iter().find_map(|step| step(&look)).unwrap_or_else(|| look.done());
     found.also = look.besides(&found);
     let name = found.machine.clone();
@@ -236,38 +228,48 @@ impl Look<'_> {
         })
     }
 
-    fn power(&self) -> Option<Awaited> {
-        let off = self.unmet(type_::POWERED_ON)?;
-        // A BMC that is not reached keeps nobody from booting who is on.
-        let running = self.is_true(type_::ENROLLED) || self.is_true(type_::BOOTED);
-        if running && off.status == "Unknown" {
-            return None;
+    /// First condition that is not met, or what else decides, by the order of `rules::phase`, which `Ready` has too.
+    fn unmet_first(&self) -> Option<Awaited> {
+        let ready = self.unmet(type_::READY);
+        let is =
+            |reason: &str| ready.filter(|ready| ready.reason == reason).map(|ready| ready.message.clone());
+        // What the controller knows of the Node is in the reason of `Ready`.
+        let node = NodeFacts {
+            not_ready: is(NodeReadyReason::NodeNotReady.as_str()),
+            drained_for: is(ReadyReason::Updating.as_str()),
+            failed_turn: None,
+        };
+        let blocked = ready.filter(|ready| blocks_selection(ready));
+        let blocked = blocked.map(|ready| (ready.reason.as_str(), ready.message.as_str()));
+        let shown = summarize(Plane::Cluster, self.machine, self.status, &node, blocked);
+        if shown.is_ready() {
+            return self.next_version();
         }
-        let unreachable = self.unmet(type_::BMC_REACHABLE).filter(|_| off.status == "Unknown");
-        Some(self.of(unreachable.unwrap_or(off)))
+        if let Some(condition) = shown.condition.as_deref().and_then(|type_| self.condition(type_)) {
+            return Some(self.of(condition));
+        }
+        let is_of_ready = blocked.is_some() || node.not_ready.is_some() || node.drained_for.is_some();
+        if let Some(ready) = ready.filter(|ready| is_of_ready && ready.reason == shown.reason) {
+            return Some(self.of(ready));
+        }
+        Some(match shown.phase {
+            Phase::Enrolled => self.unselected(),
+            Phase::RolledBack => self.rolled_back()?,
+            Phase::Pending | Phase::Booting => self.unheard(),
+            _ => {
+                let (what, next) = (
+                    "its node is not made yet",
+                    "nothing; `bedplate machine show NAME` has what its agent says",
+                );
+                self.says(Actor::Agent, ReadyReason::AwaitingAgent.as_str(), what, next)
+            }
+        })
     }
 
-    fn boot(&self) -> Option<Awaited> {
-        if self.is_true(type_::ENROLLED) {
-            return None;
-        }
-        let comes_first = |enrolled: &&Condition| {
-            enrolled.reason == EnrolledReason::SeedRequestedTwice
-                || enrolled.reason == EnrolledReason::HeardElsewhere
-        };
-        let told = self.unmet(type_::ENROLLED).filter(comes_first);
-        if let Some(first) =
-            told.or_else(|| self.unmet(type_::BOOTED)).or_else(|| self.unmet(type_::ENROLLED))
-        {
-            return Some(self.of(first));
-        }
-        if let Some(found) =
-            self.condition(type_::POWERED_ON).filter(|c| c.reason == PoweredOnReason::FoundRunning)
-        {
-            return Some(self.of(found));
-        }
+    /// A host that has neither booted nor enrolled.
+    fn unheard(&self) -> Awaited {
         let site = &self.machine.spec.site;
-        Some(match self.machine.spec.provider.as_str() {
+        match self.machine.spec.provider.as_str() {
             PROVIDER_MANUAL => self.says(
                 Actor::User,
                 EnrolledReason::AwaitingEnrollment.as_str(),
@@ -292,71 +294,48 @@ impl Look<'_> {
                 format!("provider {provider} is not Bedplate's, and has not enrolled the host"),
                 "check the controller of that provider; it enrolls the host with a token of `bedplate machine token NAME`; docs/providers.md",
             ),
+        }
+    }
+
+    fn unselected(&self) -> Awaited {
+        let since = self.condition(type_::ENROLLED).map(|enrolled| enrolled.last_transition_time.0);
+        let next = "does it run? `kubectl -n bedplate-system get deployment bedplate-controller`; without a cluster pxed chooses";
+        let what = "it is enrolled, and no version is selected for it yet";
+        Awaited { since, ..self.says(Actor::Controller, PavedReason::NoVersionSelected.as_str(), what, next) }
+    }
+
+    fn rolled_back(&self) -> Option<Awaited> {
+        let back = self.status.rolled_back.as_ref()?;
+        let what = format!(
+            "{}-v{} did not hold and was taken back: {}",
+            back.from.name, back.from.version, back.message
+        );
+        let next = format!(
+            "correct the MachineConfiguration, which makes a new version, or name an earlier one: `bedplate config rollback {} --machine NAME`",
+            back.from.name
+        );
+        Some(Awaited {
+            since: Some(back.time.0),
+            ..self.says(Actor::User, ReadyReason::RolledBack.as_str(), what, &next)
         })
     }
 
-    fn choice(&self) -> Option<Awaited> {
-        if let Some(pending) = self.condition(type_::CONFIGURATION_PENDING).filter(|c| c.status == "True") {
-            return Some(self.of(pending));
+    /// The next version of a Machine that is Ready.
+    fn next_version(&self) -> Option<Awaited> {
+        let (applied, selected) = (self.status.applied.as_ref()?, self.status.selected.as_ref()?);
+        if !runs_another(self.machine) {
+            return None;
         }
-        if self.status.selected.is_none() {
-            let since = self.condition(type_::ENROLLED).map(|enrolled| enrolled.last_transition_time.0);
-            let next = "does it run? `kubectl -n bedplate-system get deployment bedplate-controller`; without a cluster pxed chooses";
-            let what = "it is enrolled, and no version is selected for it yet";
-            return Some(Awaited {
-                since,
-                ..self.says(Actor::Controller, PavedReason::NoVersionSelected.as_str(), what, next)
-            });
-        }
-        // What is in the way of a choice that is due again.
-        let ready = self.unmet(type_::READY)?;
-        blocks_selection(ready).then(|| self.of(ready))
-    }
-
-    fn node(&self) -> Option<Awaited> {
-        let selected = self.status.selected.as_ref().map(|s| (s.name.clone(), s.version));
-        let back = self
-            .status
-            .rolled_back
-            .as_ref()
-            .filter(|back| selected == Some((back.from.name.clone(), back.from.version)));
-        if let Some(back) = back {
-            let what = format!(
-                "{}-v{} did not hold and was taken back: {}",
-                back.from.name, back.from.version, back.message
-            );
-            let next = format!(
-                "correct the MachineConfiguration, which makes a new version, or name an earlier one: `bedplate config rollback {} --machine NAME`",
-                back.from.name
-            );
-            return Some(Awaited {
-                since: Some(back.time.0),
-                ..self.says(Actor::User, ReadyReason::RolledBack.as_str(), what, &next)
-            });
-        }
-        // What the agent said last of a Node that is down, or is being emptied, is not the last word.
-        let seen = self.unmet(type_::READY).filter(|ready| {
-            ready.reason == NodeReadyReason::NodeNotReady || ready.reason == ReadyReason::Updating
-        });
-        if let Some(first) = self.unmet(type_::PAVED).or_else(|| self.unmet(type_::NODE_READY)).or(seen) {
-            return Some(self.of(first));
-        }
-        let Some(applied) = &self.status.applied else {
-            let (what, next) =
-                ("its node is not made yet", "nothing; `bedplate machine show NAME` has what its agent says");
-            return Some(self.says(Actor::Agent, ReadyReason::AwaitingAgent.as_str(), what, next));
-        };
-        let (name, version) =
-            selected.filter(|selected| *selected != (applied.name.clone(), applied.version))?;
+        let (name, version) = (&selected.name, selected.version);
         let what = format!("{name}-v{version} is selected, and {}-v{} runs", applied.name, applied.version);
-        // Beside a node that runs: why the other slot is not filled.
+        // The node runs, and the other slot is not filled.
         if let Some(paved) = self
             .condition(type_::PAVED)
             .filter(|c| c.reason != PavedReason::Applied && c.reason != PavedReason::Preparing)
         {
             return Some(Awaited { since: None, ..self.of(paved) });
         }
-        if let Some(stopped) = self.rolling.get(&name) {
+        if let Some(stopped) = self.rolling.get(name) {
             let own = self.machine.metadata.name.as_deref().unwrap_or_default();
             if let Some(stopped) = stopped.as_ref().filter(|stopped| stopped.holds(own)) {
                 let what = format!("{what}, and the rolling update has stopped: {}", stopped.message);

@@ -188,9 +188,15 @@ impl Case<'_> {
         let phase = if is_booting { Phase::Booting } else { Phase::Pending };
         // A machine whose BMC is unreachable cannot be powered on, so it does not boot.
         let is_unknown = powered.is_some_and(|condition| condition.status == "Unknown");
+        // A host that is refused at its enrollment does not come further, whatever its boot reports.
+        let is_refused = |enrolled: &&Condition| {
+            enrolled.reason == EnrolledReason::SeedRequestedTwice
+                || enrolled.reason == EnrolledReason::HeardElsewhere
+        };
         let first = self
             .unmet(condition_type::BMC_REACHABLE)
             .filter(|_| !is_booting && is_unknown)
+            .or_else(|| self.unmet(condition_type::ENROLLED).filter(is_refused))
             .or_else(|| self.unmet(condition_type::BOOTED))
             .or_else(|| self.unmet(condition_type::ENROLLED));
         Some(match first {

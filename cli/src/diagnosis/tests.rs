@@ -51,8 +51,9 @@ fn enrolled(conditions: &[Value], rest: &Value) -> Value {
 #[test]
 fn the_first_thing_that_is_not_met_is_awaited_from_who_can_do_it() {
     let chosen = json!({ "selected": { "name": "w", "version": 2, "source": "Selector" } });
+    let node = json!({ "name": "node-1", "uid": "1" });
     let runs = json!({ "selected": { "name": "w", "version": 2, "source": "Selector" },
-        "applied": { "name": "w", "version": 1, "slot": "a" } });
+        "applied": { "name": "w", "version": 1, "slot": "a" }, "nodeRef": node });
     let done = json!({ "selected": { "name": "w", "version": 2, "source": "Selector" },
         "applied": { "name": "w", "version": 2, "slot": "a" }, "nodeRef": { "name": "node-1", "uid": "1" } });
     let both = [is("Paved", "True", "Applied"), is("NodeReady", "True", "NodeReady")];
@@ -183,7 +184,8 @@ fn since_when_is_the_time_of_what_says_it() {
 
 #[test]
 fn what_a_silent_agent_said_last_is_not_taken_for_the_present() {
-    let applied = json!({ "selected": { "name": "w", "version": 2, "source": "Selector" }, "applied": { "name": "w", "version": 2, "slot": "a" } });
+    let applied = json!({ "selected": { "name": "w", "version": 2, "source": "Selector" },
+        "applied": { "name": "w", "version": 2, "slot": "a" }, "nodeRef": { "name": "node-1", "uid": "1" } });
     let mut status =
         enrolled(&[is("Paved", "True", "Applied"), is("NodeReady", "True", "NodeReady")], &applied);
     status["agent"]["lastHeartbeatTime"] = json!("2026-01-01T00:46:00Z");
@@ -198,7 +200,8 @@ fn what_a_silent_agent_said_last_is_not_taken_for_the_present() {
 
 #[test]
 fn a_bmc_that_is_not_reached_keeps_no_running_machine_from_being_ready() {
-    let applied = json!({ "selected": { "name": "w", "version": 2, "source": "Selector" }, "applied": { "name": "w", "version": 2, "slot": "a" } });
+    let applied = json!({ "selected": { "name": "w", "version": 2, "source": "Selector" },
+        "applied": { "name": "w", "version": 2, "slot": "a" }, "nodeRef": { "name": "node-1", "uid": "1" } });
     let mut status = enrolled(
         &[
             is("Paved", "True", "Applied"),
@@ -277,7 +280,7 @@ fn a_host_that_is_silent_like_its_bmc_is_said_to_be_silent() {
 #[test]
 fn c4_a_machine_that_a_rolling_update_will_come_to_waits_for_no_person() {
     let status = json!({ "selected": { "name": "w", "version": 2, "source": "Selector" },
-        "applied": { "name": "w", "version": 1, "slot": "a" } });
+        "applied": { "name": "w", "version": 1, "slot": "a" }, "nodeRef": { "name": "node-1", "uid": "1" } });
     let both = [is("Paved", "True", "Applied"), is("NodeReady", "True", "NodeReady")];
     let machine = machine(&json!({}), &enrolled(&both, &status));
     assert!(runs_another(&machine));
@@ -291,7 +294,7 @@ fn c4_a_machine_that_a_rolling_update_will_come_to_waits_for_no_person() {
 #[test]
 fn c4_a_machine_whose_rolling_update_has_stopped_waits_for_a_person_who_is_told_why() {
     let status = json!({ "selected": { "name": "w", "version": 2, "source": "Selector" },
-        "applied": { "name": "w", "version": 1, "slot": "a" } });
+        "applied": { "name": "w", "version": 1, "slot": "a" }, "nodeRef": { "name": "node-1", "uid": "1" } });
     let both = [is("Paved", "True", "Applied"), is("NodeReady", "True", "NodeReady")];
     let machine = machine(&json!({}), &enrolled(&both, &status));
     let condition = |type_: &str, status: &str, reason: &str, message: &str| {
@@ -324,5 +327,26 @@ fn c4_a_machine_whose_rolling_update_has_stopped_waits_for_a_person_who_is_told_
         let expected = if held { "RolloutStopped" } else { "AwaitingTurn" };
         assert_eq!(found.reason, expected, "{message}");
         assert!(!held || found.from == Some(Actor::User) && found.what.contains(message), "{}", found.what);
+    }
+}
+
+/// `Ready` has the same order: both must not name different causes.
+#[test]
+fn explanation_names_the_condition_that_decides_ready() {
+    let (unknown, found) =
+        (is("PoweredOn", "Unknown", "PowerStateUnknown"), is("PoweredOn", "True", "FoundRunning"));
+    let booting = is("Booted", "False", "Booting");
+    for conditions in [
+        vec![unknown.clone(), booting.clone()],
+        vec![unknown, is("BMCReachable", "False", "BMCUnreachable"), booting.clone()],
+        vec![found, booting.clone()],
+        vec![booting.clone(), is("Enrolled", "False", "SeedRequestedTwice")],
+        vec![booting, is("Enrolled", "False", "AwaitingEnrollment")],
+        vec![is("PoweredOn", "False", "PoweredOff"), is("Booted", "False", "BootStalled")],
+    ] {
+        let machine = machine(&json!({}), &json!({ "conditions": conditions }));
+        let status = machine.status.as_ref().unwrap();
+        let shown = summarize(Plane::Cluster, &machine, status, &NodeFacts::default(), None);
+        assert_eq!(at_rest(&machine).reason, shown.reason, "{conditions:?}");
     }
 }

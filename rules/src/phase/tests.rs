@@ -80,6 +80,18 @@ fn before_enrollment_the_first_condition_that_is_not_met_is_shown() {
         (vec![found.clone()], &none, Phase::Pending, "FoundRunning"),
         (vec![found.clone(), booting.clone()], &kernel, Phase::Pending, "FoundRunning"),
         (vec![found, booting.clone()], &seeded, Phase::Booting, "Booting"),
+        (
+            vec![booting.clone(), is("Enrolled", "False", "HeardElsewhere")],
+            &kernel,
+            Phase::Booting,
+            "HeardElsewhere",
+        ),
+        (
+            vec![booting.clone(), is("Enrolled", "False", "AwaitingEnrollment")],
+            &kernel,
+            Phase::Booting,
+            "Booting",
+        ),
         (vec![is("PoweredOn", "True", "PoweredOn")], &none, Phase::Pending, "AwaitingEnrollment"),
         (vec![booting], &kernel, Phase::Booting, "Booting"),
         (
