@@ -1,9 +1,15 @@
-//! Writes `api/crds/*.yaml` and `docs/reasons.md`. `cargo xtask generate` calls it, the drift test compares with it. Takes no arguments.
+//! Writes `api/crds/*.yaml`, `docs/reasons.md` and the tables of statuses in `docs/rules.md`. `cargo xtask generate` calls it, the drift
+//! test compares with it. Takes no arguments.
 
 use std::fmt::Write as _;
 use std::path::Path;
 
 use bedplate_api::reason::{Actor, Row, tables};
+use bedplate_api::writers;
+
+/// Lines in docs/rules.md before and after the tables of statuses.
+const START: &str = "<!-- Made from api/src/writers.rs by `cargo xtask generate`: do not edit. -->\n";
+const END: &str = "<!-- End of the tables from api/src/writers.rs. -->\n";
 
 /// Generated files: paths below the repository, with their content.
 pub(crate) fn files() -> Vec<(String, String)> {
@@ -13,7 +19,47 @@ pub(crate) fn files() -> Vec<(String, String)> {
         let yaml = serde_saphyr::to_string(definition).expect("a definition is plain data");
         (name, format!("# Made from api/src by `cargo xtask generate`: do not edit.\n{}\n", yaml.trim_end()))
     });
-    definitions.chain([("docs/reasons.md".to_owned(), reasons())]).collect()
+    let pages = [("docs/reasons.md", reasons()), ("docs/rules.md", rules())];
+    definitions.chain(pages.map(|(path, content)| (path.to_owned(), content))).collect()
+}
+
+/// docs/rules.md with its tables of statuses.
+fn rules() -> String {
+    let path = Path::new(env!("CARGO_MANIFEST_DIR")).join("../docs/rules.md");
+    let page = std::fs::read_to_string(path).expect("docs/rules.md is there");
+    let (before, rest) = page.split_once(START).expect("docs/rules.md has the line before its tables");
+    let (_, after) = rest.split_once(END).expect("docs/rules.md has the line after its tables");
+    let mut page = format!("{before}{START}");
+    for definition in bedplate_api::crds::definitions() {
+        let names = &definition.spec.names;
+        let rows = writers::KINDS
+            .iter()
+            .find(|(plural, _)| *plural == names.plural)
+            .map_or(&[][..], |(_, rows)| *rows);
+        write!(page, "\n### Status of a {}\n\n| field | writer | read by |\n|---|---|---|\n", names.kind)
+            .expect("a String takes all text");
+        // Fields with the same writers and readers share a line.
+        let cells = |row: &writers::Row| {
+            let writers = row.writers.iter().map(|writer| writer.title()).collect::<Vec<_>>().join("; ");
+            let readers = row.readers.iter().map(|reader| reader.title()).collect::<Vec<_>>().join(", ");
+            (writers, readers)
+        };
+        for rows in
+            rows.chunk_by(|a, b| cells(a) == cells(b) && a.condition().is_some() == b.condition().is_some())
+        {
+            let (writers, readers) = cells(&rows[0]);
+            let noun = match (rows[0].condition(), rows.len()) {
+                (None, _) => "",
+                (Some(_), 1) => "condition ",
+                (Some(_), _) => "conditions ",
+            };
+            let fields: Vec<_> =
+                rows.iter().map(|row| format!("`{}`", row.condition().unwrap_or(row.field))).collect();
+            writeln!(page, "| {noun}{} | {writers} | {readers} |", fields.join(", "))
+                .expect("a String takes all text");
+        }
+    }
+    format!("{page}\n{END}{after}")
 }
 
 /// The tables of reasons, as a page.

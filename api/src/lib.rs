@@ -12,6 +12,7 @@ pub mod kernel_argument;
 pub mod reason;
 mod schema;
 pub mod wire;
+pub mod writers;
 
 #[allow(unreachable_pub, reason = "KubeSchema copies each struct into the function that makes its schema")]
 pub mod configuration;

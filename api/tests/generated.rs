@@ -7,6 +7,7 @@ mod generate;
 
 use std::path::Path;
 
+use bedplate_api::writers;
 use serde_json::Value;
 
 #[test]
@@ -64,6 +65,86 @@ fn walk(schema: &Value, path: &str) {
         assert!(field["description"].is_string(), "{path} has no description");
         walk(field, &path);
     }
+}
+
+/// Fields of a status as the table of writers has them: parts of `hardware`, and all others as a whole. Without conditions.
+fn fields(definition: &Value) -> Vec<String> {
+    let status = &definition["spec"]["versions"][0]["schema"]["openAPIV3Schema"]["properties"]["status"];
+    let names = |schema: &Value| -> Vec<String> {
+        schema["properties"].as_object().into_iter().flatten().map(|(name, _)| name.clone()).collect()
+    };
+    let parts = names(&status["properties"]["hardware"]).into_iter().map(|part| format!("hardware.{part}"));
+    let whole = names(status).into_iter().filter(|name| !["hardware", "conditions"].contains(&name.as_str()));
+    whole.chain(parts).collect()
+}
+
+#[test]
+fn every_field_of_a_status_has_one_row_in_the_table_of_writers() {
+    for definition in bedplate_api::crds::definitions() {
+        let plural = definition.spec.names.plural.as_str();
+        let rows = writers::KINDS.iter().find(|(kind, _)| *kind == plural).map_or(&[][..], |(_, rows)| *rows);
+        let mut stated: Vec<_> =
+            rows.iter().filter(|row| row.condition().is_none()).map(|row| row.field.to_owned()).collect();
+        let mut found = fields(&serde_json::to_value(&definition).unwrap());
+        stated.sort();
+        found.sort();
+        assert_eq!(stated, found, "{plural}: add each field to api/src/writers.rs");
+        for row in rows {
+            assert!(!row.writers.is_empty() && !row.readers.is_empty(), "{plural}: {}", row.field);
+            assert_eq!(rows.iter().filter(|other| other.field == row.field).count(), 1, "{}", row.field);
+        }
+    }
+}
+
+/// Returns the words of a variable of a policy in deploy/.
+fn words(file: &str, policy: &str, variable: &str) -> Vec<String> {
+    let path = Path::new(env!("CARGO_MANIFEST_DIR")).join("../deploy").join(file);
+    let text = std::fs::read_to_string(path).unwrap();
+    let document = text.split("\n---\n").find(|document| document.contains(&format!("\n  name: {policy}\n")));
+    let document = document.unwrap_or_else(|| panic!("{file} has no {policy}"));
+    let rest = document.split_once(&format!("- name: {variable}\n    expression:"));
+    let line = rest.and_then(|(_, rest)| rest.lines().next());
+    let line = line.unwrap_or_else(|| panic!("{policy} has no {variable}"));
+    let mut words: Vec<_> = line.split('\'').skip(1).step_by(2).map(str::to_owned).collect();
+    words.sort();
+    words
+}
+
+#[test]
+fn policies_let_each_program_write_its_own_fields_alone() {
+    use bedplate_api::writers::Writer;
+    let pxed = [Writer::Pxed, Writer::PxedPower, Writer::PxedEnrollment];
+    let machines = writers::MACHINE;
+    let (executor, pxed_executes) = ([Writer::Agent, Writer::Executor], [Writer::Pxed, Writer::Executor]);
+    for (file, policy, rows, by) in [
+        ("agent-policy.yaml", "bedplate-agent-machines", machines, &[Writer::Agent][..]),
+        ("pxed-policy.yaml", "bedplate-pxed-machine-status", machines, &pxed[..]),
+        ("controller-policy.yaml", "bedplate-controller-machines", machines, &[Writer::Controller][..]),
+        ("agent-policy.yaml", "bedplate-agent-operations", writers::OPERATION, &executor[..]),
+        ("pxed-policy.yaml", "bedplate-pxed-operations", writers::OPERATION, &pxed_executes[..]),
+    ] {
+        let own = |of: &dyn Fn(&str) -> Option<String>| -> Vec<String> {
+            let mut own: Vec<_> = writers::written(rows, by).filter_map(|row| of(row.field)).collect();
+            own.sort();
+            own.dedup();
+            own
+        };
+        let whole = |field: &str| field.split('.').next().map(str::to_owned);
+        assert_eq!(words(file, policy, "fields"), own(&whole), "{policy}: fields");
+        let condition = |field: &str| field.strip_prefix("conditions.").map(str::to_owned);
+        assert_eq!(words(file, policy, "conditions"), own(&condition), "{policy}: conditions");
+        if policy == "bedplate-agent-machines" {
+            let part = |field: &str| field.strip_prefix("hardware.").map(str::to_owned);
+            assert_eq!(words(file, policy, "hardwareFields"), own(&part), "{policy}: hardwareFields");
+        }
+    }
+    let parts: Vec<_> =
+        writers::written(machines, &pxed).filter(|row| row.field.starts_with("hardware")).collect();
+    assert_eq!(
+        parts.iter().map(|row| row.field).collect::<Vec<_>>(),
+        ["hardware.bmc"],
+        "the policy names it"
+    );
 }
 
 /// A program that may write a status must not be able to make the object so large that the writes of others fail.

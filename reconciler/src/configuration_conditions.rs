@@ -237,6 +237,8 @@ pub fn own(conditions: &[Condition]) -> Vec<Condition> {
 
 #[cfg(test)]
 mod tests {
+    use bedplate_api::writers::{self, Writer};
+
     use super::*;
 
     fn names(names: &[&str]) -> Names {
@@ -362,6 +364,15 @@ mod tests {
             let found = (ready.status.as_str(), ready.reason.as_str(), ready.message.as_str());
             assert_eq!(found, (status, reason, message));
         }
+    }
+
+    #[test]
+    fn own_conditions_are_those_of_the_table_of_writers() {
+        let mut own = OWN;
+        own.sort_unstable();
+        let mut stated = writers::conditions(writers::CONFIGURATION, &[Writer::Controller]);
+        stated.sort_unstable();
+        assert_eq!(own[..], stated[..]);
     }
 
     #[test]

@@ -221,6 +221,12 @@ mod tests {
     }
 
     #[test]
+    fn own_conditions_are_those_of_the_table_of_writers() {
+        use bedplate_api::writers::{MACHINE, Writer, conditions};
+        assert_eq!(conditions(MACHINE, &[Writer::Agent])[..], OWN[..]);
+    }
+
+    #[test]
     fn a_write_holds_no_more_than_the_definition_takes_and_never_the_bmc() {
         let facts = Hardware {
             product: Some("p".repeat(2_000_000)),

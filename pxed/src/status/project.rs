@@ -205,6 +205,14 @@ mod tests {
     }
 
     #[test]
+    fn conditions_of_each_part_are_those_of_the_table_of_writers() {
+        use bedplate_api::writers::{MACHINE, Writer, conditions};
+        for (part, writer) in [(Part::Boot, Writer::Pxed), (Part::Power, Writer::PxedPower)] {
+            assert_eq!(conditions(MACHINE, &[writer])[..], part.conditions()[..], "{part:?}");
+        }
+    }
+
+    #[test]
     fn the_two_writers_share_no_field_and_write_no_other() {
         let body = |part| apply_body("a", "u", &status(), part).unwrap()["status"].clone();
         let (boot, power) = (body(Part::Boot), body(Part::Power));

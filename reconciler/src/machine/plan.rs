@@ -314,6 +314,7 @@ fn own(status: &MachineStatus) -> Option<Status> {
 
 #[cfg(test)]
 mod tests {
+    use bedplate_api::writers::{self, Writer};
     use serde_json::{Value, json};
 
     use super::*;
@@ -549,6 +550,15 @@ mod tests {
         machine.spec.configuration_ref.as_mut().unwrap().version = Some(2);
         let plan = planned(&machine, NodeSeen::Absent, &[1, 2]);
         assert_eq!(plan.status.unwrap().selected.unwrap().version, 2);
+    }
+
+    #[test]
+    fn own_conditions_are_those_of_the_table_of_writers() {
+        let mut own = OWN;
+        own.sort_unstable();
+        let mut stated = writers::conditions(writers::MACHINE, &[Writer::Controller]);
+        stated.sort_unstable();
+        assert_eq!(own[..], stated[..]);
     }
 
     #[test]

@@ -572,7 +572,7 @@ async fn agent_reports_only_on_its_own_operations_and_not_on_power() {
     }
     let sums = with(&status, &json!({ "counts": { "total": 1 } }));
     let why = apply(&agent, &own, "bedplate-agent", sums).await.expect_err("sums");
-    assert!(why.contains("an agent leaves the sums"), "{why}");
+    assert!(why.contains("an agent writes no fields of the status of a MachineOperation but "), "{why}");
     // The way the agent writes it: only over the version that it read.
     let old = json!({ "metadata": { "resourceVersion": "1" }, "status": { "state": "Complete" } });
     let why = api(&agent, &own).patch_status("own", &PatchParams::default(), &Patch::Merge(old)).await;
@@ -850,7 +850,7 @@ async fn trust_3_pxed_does_not_own_fields_of_others_as_they_are() {
 }
 
 #[tokio::test]
-async fn pxed_reports_only_on_power_operations_and_leaves_their_sums_alone() {
+async fn pxed_reports_only_on_power_operations_and_only_its_own_fields() {
     let power = |name: &str| with(&operation(name), &json!({ "spec": { "operationName": "powerOn" } }));
     let (own, other) = (power("power-own"), operation("power-other"));
     let parent = with(
@@ -869,10 +869,22 @@ async fn pxed_reports_only_on_power_operations_and_leaves_their_sums_alone() {
         refused(words, || async { operations.patch_status(name, &dry(), &status).await }).await;
     }
     let operations = api(&pxed, &own);
-    let counts = Patch::Merge(json!({ "status": { "counts": { "total": 1 } } }));
-    refused("pxed leaves the sums", || async { operations.patch_status("power-own", &dry(), &counts).await })
-        .await;
+    let fields = "pxed writes no fields of the status of a MachineOperation but ";
+    let conditions = "pxed writes no conditions of a MachineOperation but ";
+    for (status, words) in [
+        (json!({ "counts": { "total": 1 } }), fields),
+        (json!({ "machines": { "complete": ["a"] } }), fields),
+        (json!({ "bootID": "b" }), fields),
+        (json!({ "conditions": [condition("Suspended")] }), conditions),
+        (json!({ "conditions": [condition("Drained")] }), conditions),
+    ] {
+        let patch = Patch::Merge(json!({ "status": status }));
+        refused(words, || async { operations.patch_status("power-own", &dry(), &patch).await }).await;
+    }
     operations.patch_status("power-own", &PatchParams::default(), &status).await.unwrap();
+    let end = json!({ "state": "Failed", "reason": "TimedOut", "conditions": [condition("Failed"), condition("Stalled")] });
+    let end = Patch::Merge(json!({ "status": end }));
+    operations.patch_status("power-own", &PatchParams::default(), &end).await.unwrap();
     operations.patch("power-own", &dry(), &status).await.expect_err("only the subresource");
 }
 
