@@ -310,7 +310,7 @@ impl StatusRegistry {
         for known in snapshot.changed_since(before) {
             self.adopt(known);
             self.compare_boot(known);
-            self.report_contested(snapshot, known);
+            self.report_contested(before, snapshot, known);
         }
     }
 
@@ -427,13 +427,14 @@ impl StatusRegistry {
         kept.taken_over.clone().filter(|taken_over| shown == Some(taken_over.boot))
     }
 
-    fn report_contested(&self, snapshot: &Snapshot, known: &KnownMachine) {
+    fn report_contested(&self, before: &Snapshot, snapshot: &Snapshot, known: &KnownMachine) {
         let contested = snapshot.contested(&known.name);
+        let has_changed = before.by_name(&known.name).is_some() && before.contested(&known.name) != contested;
         let message = conditions::contested_message(&contested);
         let is_reported = self.read(&known.name, |status| {
             conditions::booted(status).is_some_and(|c| c.reason == BootedReason::DuplicateMacAddress)
         });
-        let new = is_reported != Some(true);
+        let new = has_changed || is_reported != Some(true);
         let now = Timestamp::now();
         self.update(&known.name, |status| conditions::apply_contested(status, message.as_deref(), now));
         if let Some(message) = message.filter(|_| new) {

@@ -174,7 +174,7 @@ async fn contested_claim_is_an_event_once_whatever_its_message_says() {
     };
     rig.know(vec![machine("a", &[A]), machine("b", &[A])]);
     while rig.events.try_next().is_some() {}
-    let other = |c: &mut Condition| "another text".clone_into(&mut c.message);
+    let other = |c: &mut bedplate_api::machine::Condition| "another text".clone_into(&mut c.message);
     rig.registry.update(&name("a"), |status| status.conditions.iter_mut().for_each(other));
     rig.know(vec![paused(), machine("b", &[A])]);
     assert!(rig.events.try_next().is_none());
