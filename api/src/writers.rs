@@ -1,7 +1,7 @@
 //! Writers and readers of each field of a status.
 //!
 //! "Who writes what" in docs/rules.md is generated from this table. Tests compare it with the definitions, with the policies in deploy/, and
-//! with the conditions that each program applies. A new field needs a row, so somebody decides who may write it.
+//! with the conditions that each program applies. A new field needs a row with its writer.
 //!
 //! Pure.
 

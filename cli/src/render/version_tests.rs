@@ -125,7 +125,8 @@ fn each_machine_says_what_it_waits_for_from_whom_since_when_and_what_to_do() {
         serde_json::from_value(json!({ "apiVersion": "bedplate.dev/v1alpha1", "kind": "Machine",
             "metadata": { "name": name, "creationTimestamp": "2026-01-01T00:00:00Z" }, "spec": { "provider": "manual" },
             "status": { "conditions": conditions, "selected": { "name": "w", "version": 2, "source": "Selector" },
-                "applied": { "name": "w", "version": 2, "slot": "a" } } }))
+                "applied": { "name": "w", "version": 2, "slot": "a" },
+                "nodeRef": { "name": name, "uid": "u" } } }))
         .unwrap()
     };
     let is = |type_: &str, status: &str, reason: &str, message: &str| json!({ "type": type_, "status": status, "reason": reason, "message": message, "lastTransitionTime": "2026-01-01T00:08:00Z" });

@@ -94,7 +94,7 @@ mod tests {
         };
         let file =
             |path: &str, encoding: &str| json!([{ "path": path, "content": "!", "encoding": encoding }]);
-        let mut control_plane = kubernetes(&json!({ "role": "ControlPlane" }));
+        let mut control_plane = kubernetes(&json!({ "role": "ControlPlane", "joinConfiguration": {} }));
         control_plane["container"] = json!({ "network": "Macvlan" });
         let mut bound = with("files", file("/srv/a", "plain"));
         bound["container"] = json!({ "binds": ["/srv"] });

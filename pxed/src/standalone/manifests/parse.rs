@@ -504,7 +504,7 @@ spec:
             if let Err(found) = read {
                 let found = found[0].to_string();
                 assert!(
-                    found.starts_with("8: spec.template: kubernetes.joinConfiguration.discovery must be set")
+                    found.starts_with("7: spec.template: kubernetes.joinConfiguration.discovery must be set")
                         && found.contains("set file.kubeConfigPath"),
                     "{found}"
                 );
