@@ -1,9 +1,8 @@
 //! How a slot becomes a Node by kubeadm: its configuration for the version at hand, the unit and script that run it, and
 //! what of two templates differs without a repave, and which templates no host can make a Node of ([`template`]).
 //!
-//! Pure: no clock, no file, no socket, no randomness. Everything is values in, text out; whoever calls it writes the files
-//! into the slot. Called by `bedplate-agent`. User data for others' images (cloud-init) is to be a module beside
-//! [`unit`]: it takes the same [`Rendered`].
+//! Pure: no clock, no file, no socket, no randomness. Values in, text out; the caller writes the files into the slot. Called by
+//! `bedplate-agent`. A claimed host runs the user data of its claimant instead ([`user_data`], with [`jinja`]).
 
 use std::collections::BTreeMap;
 use std::fmt;
@@ -16,7 +15,9 @@ mod destination;
 pub mod diff;
 mod discovery;
 mod document;
+mod encoding;
 mod field;
+pub mod jinja;
 mod kubelet;
 mod label;
 mod merge;
@@ -26,6 +27,7 @@ mod registration;
 mod release;
 pub mod template;
 pub mod unit;
+pub mod user_data;
 
 use bedplate_api::configuration::{KubernetesSpec, NodeRole};
 use bedplate_api::id::MachineName;

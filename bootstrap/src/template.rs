@@ -4,16 +4,14 @@
 //! Not here: what depends on a host, on the node image or on the value of a Secret.
 
 use std::fmt;
-use std::io::Read;
 
-use base64::Engine;
-use base64::engine::general_purpose::STANDARD;
 use bedplate_api::configuration::{ContainerNetwork, FileEncoding, FileSpec, NodeImage, NodeRole, Template};
 use bedplate_api::image_reference::{ParseReferenceError, Reference};
 use zeroize::Zeroizing;
 
 use crate::bind::{Bind, below, hidden_by, plain_path};
 use crate::discovery::ca_cert_hashes;
+use crate::encoding::{self, DecodeError};
 use crate::mistake::RenderKubeadmError;
 use crate::plane::{Plane, check_join};
 use crate::unit;
@@ -218,23 +216,15 @@ pub fn decode(
     content: Zeroizing<Vec<u8>>,
 ) -> Result<Zeroizing<Vec<u8>>, Refusal> {
     let wrong = |encoding| Refusal::Encoding { index, path: file.path.clone(), encoding };
-    let base64 = |text: &[u8]| {
-        let text: Zeroizing<Vec<u8>> =
-            Zeroizing::new(text.iter().copied().filter(|b| !b.is_ascii_whitespace()).collect());
-        STANDARD.decode(&*text).map(Zeroizing::new).map_err(|_| wrong("base64"))
-    };
+    let base64 = |text: &[u8]| encoding::base64(text).map_err(|_| wrong("base64"));
     match file.encoding {
         FileEncoding::Plain => Ok(content),
         FileEncoding::Base64 => base64(&content),
         FileEncoding::GzipBase64 => {
-            let packed = base64(&content)?;
-            let mut content = Zeroizing::new(Vec::new());
-            let mut reader = flate2::read::MultiGzDecoder::new(packed.as_slice()).take(MAX_FILE_BYTES + 1);
-            reader.read_to_end(&mut content).map_err(|_| wrong("gzip in base64"))?;
-            if content.len() as u64 > MAX_FILE_BYTES {
-                return Err(Refusal::Large { index, path: file.path.clone() });
-            }
-            Ok(content)
+            encoding::gunzip(&base64(&content)?, MAX_FILE_BYTES).map_err(|error| match error {
+                DecodeError::Invalid => wrong("gzip in base64"),
+                DecodeError::Large => Refusal::Large { index, path: file.path.clone() },
+            })
         }
     }
 }
@@ -326,6 +316,8 @@ mod tests {
     use std::collections::BTreeSet;
     use std::io::Write;
 
+    use base64::Engine;
+    use base64::engine::general_purpose::STANDARD;
     use serde_json::{Value, json};
 
     use super::*;

@@ -97,7 +97,7 @@ fn run_all(field: &str, commands: &[String], mistakes: &mut Mistakes) -> String 
 }
 
 /// One word of a shell.
-fn quoted(text: &str) -> String {
+pub(crate) fn quoted(text: &str) -> String {
     let plain = |c: char| c.is_ascii_alphanumeric() || "-_./:=@+,%".contains(c);
     if !text.is_empty() && text.chars().all(plain) {
         return text.to_owned();
