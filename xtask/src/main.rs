@@ -6,6 +6,7 @@ mod affected;
 mod build;
 mod cgroup;
 mod check;
+mod cloud_init;
 mod deb;
 mod demo;
 mod deny;
@@ -44,7 +45,7 @@ struct Arguments {
 #[derive(Subcommand)]
 enum Command {
     /// Installs what the other commands need: Debian packages, Rust components, cargo-deny, cargo-deb, the tests' Kubernetes programs,
-    /// Redfish emulator and Debian.
+    /// Redfish emulator, cloud-init and Debian.
     Setup,
     /// Builds the release binaries, linked statically.
     Build,

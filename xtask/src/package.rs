@@ -137,7 +137,7 @@ pub(crate) fn remove_left_over() -> Result<()> {
     Ok(())
 }
 
-fn apt(arguments: &[&str]) -> Command {
+pub(crate) fn apt(arguments: &[&str]) -> Command {
     let mut command = Command::new("apt-get");
     command.env("DEBIAN_FRONTEND", "noninteractive").env("LC_ALL", "C.UTF-8");
     command.args(["-q", "-y", "-o", "DPkg::Lock::Timeout=600", "-o", "Acquire::Retries=3"]).args(arguments);

@@ -38,10 +38,13 @@ pub(crate) const SYSTEM_NEEDS: &[&str] = &[
     "agent-package",
 ];
 /// Steps that the tests of one crate need, by its folder.
-const CRATE_NEEDS: [(&str, &[&str]); 2] =
-    [("bmc", &["packages", "redfish-emulator"]), ("oci", &["packages", "debian"])];
+const CRATE_NEEDS: [(&str, &[&str]); 3] = [
+    ("bmc", &["packages", "redfish-emulator"]),
+    ("bootstrap", &["packages", "cloud-init"]),
+    ("oci", &["packages", "debian"]),
+];
 /// Steps for which those tests wait whose verdict comes first.
-pub(crate) const FIRST: [&str; 3] = ["packages", "debian", "redfish-emulator"];
+pub(crate) const FIRST: [&str; 4] = ["packages", "debian", "redfish-emulator", "cloud-init"];
 
 /// Tier of a test program.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize, clap::ValueEnum)]

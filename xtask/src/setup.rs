@@ -4,7 +4,9 @@ use std::process::Command;
 
 use anyhow::{Result, bail};
 
-use crate::{cgroup, deb, deny, host, kubernetes, package, progress, python, runner, steps, table, tool};
+use crate::{
+    cgroup, cloud_init, deb, deny, host, kubernetes, package, progress, python, runner, steps, table, tool,
+};
 
 /// Rust components that the checks use.
 const COMPONENTS: [&str; 2] = ["clippy", "rustfmt"];
@@ -44,6 +46,7 @@ impl Need {
                 "crictl",
                 "debian",
                 "redfish-emulator",
+                "cloud-init",
                 "cargo-deny",
                 "cargo-deb",
             ],
@@ -78,7 +81,8 @@ pub(crate) fn announce(need: Need) -> Result<()> {
     let packages = package::missing()?;
     let components = missing_components();
     let tests = need == Need::Tests;
-    let tools = [deny::TOOL, deb::TOOL].into_iter().filter_map(tool::Tool::missing).chain(python::missing());
+    let tools = [deny::TOOL, deb::TOOL].into_iter().filter_map(tool::Tool::missing);
+    let tools = tools.chain(python::missing()).chain(cloud_init::missing());
     let tools: Vec<String> = if tests { tools.collect() } else { Vec::new() };
     let loader = !package::arm64_loader().is_file();
     if packages.is_empty() && components.is_empty() && programs.is_empty() && tools.is_empty() && !loader {

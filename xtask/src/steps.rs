@@ -10,7 +10,7 @@ use anyhow::{Context, Result, bail};
 use crate::runner::{Job, Kind};
 use crate::schedule::{Lane, Rank, Requirements};
 use crate::table::Times;
-use crate::{build, check, deb, deny, fuzz, image, kubernetes, programs, python, setup};
+use crate::{build, check, cloud_init, deb, deny, fuzz, image, kubernetes, programs, python, setup};
 
 /// Step or check.
 pub(crate) struct Step {
@@ -37,6 +37,7 @@ const ALL: &[Step] = &[
     step("test-programs", &["packages"], Some(Lane::Cargo), ALWAYS, || programs::build(&[])),
     step("debian", &["packages"], None, ALWAYS, image::tree),
     step("redfish-emulator", &["packages"], None, || python::missing().is_some(), python::install),
+    step("cloud-init", &["packages"], None, || cloud_init::missing().is_some(), cloud_init::fetch),
     step("release", &["packages", "test-programs"], Some(Lane::Cargo), ALWAYS, build::run),
     step("kubernetes", &["packages"], None, kubernetes::is_missing, kubernetes::build_kubernetes),
     step("etcd", &["packages"], None, kubernetes::is_etcd_missing, kubernetes::build_etcd),
