@@ -95,7 +95,7 @@ pub struct MachineFacts {
     pub deleting: bool,
     /// `spec.deletionPolicy` is Drain: deleted, its slot is stopped once its Node is gone.
     pub drain: bool,
-    /// Who claims it for the cluster plane, which decides about its Node then.
+    /// Claimant whose MachineClaim decides about its node.
     pub claimed_by: Option<String>,
     /// `status.selected`.
     pub selected: Option<VersionRef>,

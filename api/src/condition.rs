@@ -5,6 +5,7 @@
 use jiff::Timestamp;
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::{Condition, Time};
 
+use crate::claim::MachineClaimStatus;
 use crate::configuration::MachineConfigurationStatus;
 use crate::machine::MachineStatus;
 use crate::operation::MachineOperationStatus;
@@ -60,6 +61,12 @@ impl AsMut<Vec<Condition>> for MachineConfigurationVersionStatus {
 }
 
 impl AsMut<Vec<Condition>> for MachineOperationStatus {
+    fn as_mut(&mut self) -> &mut Vec<Condition> {
+        &mut self.conditions
+    }
+}
+
+impl AsMut<Vec<Condition>> for MachineClaimStatus {
     fn as_mut(&mut self) -> &mut Vec<Condition> {
         &mut self.conditions
     }

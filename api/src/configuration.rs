@@ -19,7 +19,7 @@ use kube::{CustomResource, KubeSchema};
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
-use crate::schema::positive_count_or_percent;
+use crate::schema::{NamespaceOrAll, positive_count_or_percent};
 use crate::selector::MachineSelector;
 
 /// Types of conditions. Written by bedplate-controller.
@@ -69,10 +69,31 @@ pub mod condition_type {
     printcolumn(name = "Image", type_ = "string", json_path = ".spec.template.image.reference", priority = 1)
 )]
 #[serde(rename_all = "camelCase")]
+#[x_kube(
+    validation = Rule::new("!has(self.claimPolicy) || !has(self.machineSelector)")
+        .message("machineSelector must not be set when claimPolicy is set: a claim names the configuration"),
+    validation = Rule::new(
+        "!has(self.claimPolicy) || !(has(self.template.kubernetes.apiServerEndpoint) || \
+         has(self.template.kubernetes.nodeLabels) || has(self.template.kubernetes.nodeAnnotations) || \
+         has(self.template.kubernetes.taints) || has(self.template.kubernetes.kubeletConfiguration) || \
+         has(self.template.kubernetes.kubeletExtraArgs) || has(self.template.kubernetes.clusterConfiguration) || \
+         has(self.template.kubernetes.initConfiguration) || has(self.template.kubernetes.joinConfiguration) || \
+         (has(self.template.kubernetes.role) && self.template.kubernetes.role != 'Worker'))"
+    )
+    .message("template.kubernetes must have only version when claimPolicy is set: the user data of a claim configures the kubelet"),
+    validation = Rule::new(
+        "!has(self.claimPolicy) || !(has(self.template.preKubeadmCommands) || has(self.template.postKubeadmCommands))"
+    )
+    .message("preKubeadmCommands and postKubeadmCommands must not be set when claimPolicy is set: the user data of a claim has its own commands")
+)]
 pub struct MachineConfigurationSpec {
     /// The Machines that this configuration is for when they register. Absent: none. `{}`: every Machine.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub machine_selector: Option<MachineSelector>,
+    /// Claimants whose hosts may run this configuration. The template describes the host and the image; the user data of the claim takes the
+    /// place of kubeadm. If unset, no claim can name it. Not with `machineSelector`.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub claim_policy: Option<ConfigurationClaimPolicy>,
     /// Which configuration wins where several match: the highest, then the first by name. Default: 0.
     #[serde(default)]
     pub priority: i32,
@@ -89,6 +110,23 @@ pub struct MachineConfigurationSpec {
 
 fn default_history() -> i32 {
     10
+}
+
+/// Claimants whose hosts may run a configuration.
+#[derive(KubeSchema, Serialize, Deserialize, Debug, Clone, PartialEq, Eq)]
+#[serde(rename_all = "camelCase")]
+pub struct ConfigurationClaimPolicy {
+    /// Namespaces whose claimants may name the configuration: names, or `*` for all. At least one, at most 64. Written by users.
+    #[schemars(with = "Vec<NamespaceOrAll>", length(min = 1, max = 64))]
+    #[x_kube(merge_strategy = ListMerge::Set)]
+    pub namespaces: Vec<String>,
+}
+
+impl ConfigurationClaimPolicy {
+    /// Returns true if a claimant of this namespace may name the configuration.
+    pub fn allows(&self, namespace: &str) -> bool {
+        crate::machine::claim::allows(&self.namespaces, namespace)
+    }
 }
 
 /// How an edit reaches the Machines that have an earlier version.

@@ -17,6 +17,7 @@ use k8s_openapi::apiextensions_apiserver::pkg::apis::apiextensions::v1::{
 use kube::CustomResourceExt;
 use serde_json::json;
 
+use crate::claim::MachineClaim;
 use crate::configuration::MachineConfiguration;
 use crate::machine::Machine;
 use crate::operation::MachineOperation;
@@ -29,6 +30,7 @@ pub fn definitions() -> Vec<CustomResourceDefinition> {
         MachineConfiguration::crd(),
         MachineConfigurationVersion::crd(),
         MachineOperation::crd(),
+        MachineClaim::crd(),
     ];
     for version in definitions.iter_mut().flat_map(|definition| &mut definition.spec.versions) {
         if let Some(schema) = version.schema.as_mut().and_then(|s| s.open_api_v3_schema.as_mut()) {

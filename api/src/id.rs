@@ -20,7 +20,7 @@ pub struct ParseIdError {
 }
 
 impl ParseIdError {
-    fn new(expected: &'static str, found: &str) -> Self {
+    pub(crate) fn new(expected: &'static str, found: &str) -> Self {
         Self { expected, found: found.chars().take(80).collect() }
     }
 }
@@ -158,6 +158,11 @@ impl Digest {
         Self(bytes)
     }
 
+    /// Returns the 32 bytes of the SHA-256 value.
+    pub const fn bytes(&self) -> [u8; 32] {
+        self.0
+    }
+
     /// The 64 hex digits without the algorithm, as used for file names.
     pub fn hex(&self) -> String {
         self.0.iter().map(|b| format!("{b:02x}")).collect()
@@ -182,7 +187,7 @@ impl fmt::Display for Digest {
 }
 
 /// Exactly `N` bytes of lower-case hex; upper case is refused so that every identifier has one spelling.
-fn hex_bytes<const N: usize>(text: &str) -> Option<[u8; N]> {
+pub(crate) fn hex_bytes<const N: usize>(text: &str) -> Option<[u8; N]> {
     let digits = text.as_bytes();
     if digits.len() != 2 * N || !digits.iter().all(|b| matches!(b, b'0'..=b'9' | b'a'..=b'f')) {
         return None;

@@ -6,6 +6,7 @@
 
 pub mod condition;
 pub mod crds;
+pub mod enrollment;
 pub mod id;
 pub mod image_reference;
 pub mod kernel_argument;
@@ -14,6 +15,9 @@ mod schema;
 pub mod wire;
 pub mod writers;
 
+#[allow(unreachable_pub, reason = "KubeSchema copies each struct into the function that makes its schema")]
+#[allow(clippy::duplicated_attributes, reason = "each column has its own name, type and path")]
+pub mod claim;
 #[allow(unreachable_pub, reason = "KubeSchema copies each struct into the function that makes its schema")]
 pub mod configuration;
 #[allow(unreachable_pub, reason = "KubeSchema copies each struct into the function that makes its schema")]

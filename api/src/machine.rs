@@ -6,11 +6,13 @@
 //! Pure: no clock, no file, no socket.
 
 mod bmc;
+pub(crate) mod claim;
 mod hardware;
 mod pxe;
 mod status;
 
 pub use bmc::{BmcProtocol, BmcSpec, BmcTls, BmcTlsMode, BootSource, IpmiPrivilege, IpmiSpec, RedfishSpec};
+pub use claim::{ClaimPolicy, ClaimStatus, ClaimantRef};
 pub use hardware::{Clock, Cpu, Disk, Firmware, FirmwareMode, Hardware, HardwareBmc, Nic, Tpm};
 pub use k8s_openapi::apimachinery::pkg::apis::meta::v1::{Condition, MicroTime, Time};
 pub use pxe::{BootProtocol, FirmwareKind, ImageRef, InterfaceSpec, PxeSpec, StateDisk, StateDiskRule, Wipe};
@@ -68,6 +70,10 @@ pub const MOST_POWER_ON_ATTEMPTS: i32 = 5;
     doc = "One real server or virtual machine. Its name is also its Node's name and its host name.",
     validation = Rule::new("self.metadata.name.matches('^[a-z0-9]([-a-z0-9]{0,61}[a-z0-9])?$')")
         .message("metadata.name must be a host name: at most 63 of a-z, 0-9 and '-', not first or last '-'"),
+    validation = Rule::new(
+        "has(self.spec.claimPolicy) == has(oldSelf.spec.claimPolicy) || !has(self.status) || !has(self.status.selected)"
+    )
+    .message("spec.claimPolicy can be added or removed only while no version is selected: release the host, or create the Machine again"),
     printcolumn(name = "Phase", type_ = "string", json_path = ".status.phase"),
     printcolumn(name = "Config", type_ = "string", json_path = ".status.selected.name"),
     printcolumn(name = "Version", type_ = "integer", json_path = ".status.selected.version"),
@@ -85,6 +91,7 @@ pub const MOST_POWER_ON_ATTEMPTS: i32 = 5;
         json_path = r#".status.conditions[?(@.type=="Ready")].reason"#,
         priority = 1
     ),
+    printcolumn(name = "Claim", type_ = "string", json_path = ".status.claim.state", priority = 1),
     printcolumn(name = "Site", type_ = "string", json_path = ".spec.site", priority = 1),
     printcolumn(name = "Boot stage", type_ = "string", json_path = ".status.boot.stage", priority = 1),
     printcolumn(name = "MAC", type_ = "string", json_path = ".spec.pxe.interfaces[0].macAddress", priority = 1),
@@ -98,7 +105,13 @@ pub const MOST_POWER_ON_ATTEMPTS: i32 = 5;
     validation = Rule::new("has(self.bmc) || self.deletionPolicy != 'PowerOff' || !(self.provider in ['pxe', 'manual'])")
         .message("spec.bmc must be set when deletionPolicy is PowerOff: no other program powers the machine off"),
     validation = Rule::new("!has(self.pxe) || !has(self.pxe.takeover) || (has(self.bmc) && self.powerPolicy == 'Managed')")
-        .message("spec.pxe.takeover may only be set when spec.bmc is set and powerPolicy is Managed")
+        .message("spec.pxe.takeover may only be set when spec.bmc is set and powerPolicy is Managed"),
+    validation = Rule::new("!has(self.claimPolicy) || !has(self.configurationRef)")
+        .message("claimPolicy and configurationRef must not both be set: a claim names the configuration"),
+    validation = Rule::new(
+        "!has(self.claimPolicy) || !has(self.claimPolicy.release) || self.claimPolicy.release != 'Wipe' || self.provider == 'pxe'"
+    )
+    .message("claimPolicy.release must not be Wipe when provider is not pxe: only a host that Bedplate boots can be wiped")
 )]
 pub struct MachineSpec {
     /// Provider of the machine. `pxe` is pxed; `manual` means that a user installs the agent; any other value belongs to a controller
@@ -121,6 +134,10 @@ pub struct MachineSpec {
     /// matches.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub configuration_ref: Option<ConfigurationRef>,
+    /// Makes the machine a member of a pool: a MachineClaim names its configuration, and no selector matches it. If unset, no claimant can
+    /// hold it. Not with `configurationRef`. It can be added or removed only while no version is selected.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub claim_policy: Option<ClaimPolicy>,
     /// Who changes the power state. Default: `Managed`.
     #[serde(default)]
     pub power_policy: PowerPolicy,

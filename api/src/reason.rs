@@ -7,6 +7,7 @@
 
 pub mod bmc;
 pub mod certificate;
+pub mod claim;
 pub mod configuration;
 pub mod diagnosis;
 pub mod event;
@@ -186,6 +187,9 @@ pub fn tables() -> Vec<(&'static str, Vec<Row>)> {
         rows::<configuration::ProgressingReason>(),
         rows::<configuration::DegradedReason>(),
         rows::<configuration::VersionReadyReason>(),
+        rows::<claim::GrantedReason>(),
+        rows::<claim::FencedReason>(),
+        rows::<claim::OrphanedReason>(),
         rows::<operation::SuspendedReason>(),
         rows::<operation::CordonedReason>(),
         rows::<operation::OperationDrainedReason>(),
@@ -218,7 +222,10 @@ pub fn of_condition(type_: &str, word: &str) -> Option<Row> {
         .or_else(|| find::<machine::ReadyReason>(type_, word))
         .or_else(|| find::<configuration::ProgressingReason>(type_, word))
         .or_else(|| find::<configuration::DegradedReason>(type_, word))
-        .or_else(|| find::<configuration::VersionReadyReason>(type_, word));
+        .or_else(|| find::<configuration::VersionReadyReason>(type_, word))
+        .or_else(|| find::<claim::GrantedReason>(type_, word))
+        .or_else(|| find::<claim::FencedReason>(type_, word))
+        .or_else(|| find::<claim::OrphanedReason>(type_, word));
     if own.is_some() || type_ != machine::ReadyReason::TYPE {
         return own;
     }

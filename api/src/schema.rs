@@ -9,6 +9,7 @@ use std::borrow::Cow;
 
 use schemars::{JsonSchema, Schema, SchemaGenerator, json_schema};
 
+use crate::enrollment::KeyId;
 use crate::id::{BootId, Digest, MacAddress, MachineName, SiteName};
 
 macro_rules! pattern_schema {
@@ -41,6 +42,18 @@ pub(crate) struct ObjectName;
 /// The name of a MachineConfiguration: a DNS subdomain, short enough that `-v<N>` still fits.
 pub(crate) struct ConfigurationName;
 
+/// The name of a namespace: a DNS label (RFC 1123).
+pub(crate) struct NamespaceName;
+
+/// The name of a namespace, or `*` for every namespace.
+pub(crate) struct NamespaceOrAll;
+
+/// The UID of an object.
+pub(crate) struct Uid;
+
+/// The provider ID of a claim: `bedplate://<Machine>/<UID of the claimant>`.
+pub(crate) struct ClaimProviderId;
+
 pattern_schema! {
     MacAddress, "MacAddress", 17,
         "^(([0-9a-fA-F]{2}:){5}[0-9a-fA-F]{2}|([0-9a-fA-F]{2}-){5}[0-9a-fA-F]{2}|([0-9a-fA-F]{4}\\.){2}[0-9a-fA-F]{4}|[0-9a-fA-F]{12})$";
@@ -48,6 +61,12 @@ pattern_schema! {
     SiteName, "SiteName", 63, "^[a-z0-9]([-a-z0-9]*[a-z0-9])?$";
     BootId, "BootId", 32, "^[0-9a-f]{32}$";
     Digest, "Digest", 71, "^sha256:[0-9a-f]{64}$";
+    KeyId, "KeyId", 32, "^[0-9a-f]{32}$";
+    NamespaceName, "NamespaceName", 63, "^[a-z0-9]([-a-z0-9]*[a-z0-9])?$";
+    NamespaceOrAll, "NamespaceOrAll", 63, "^([a-z0-9]([-a-z0-9]*[a-z0-9])?|[*])$";
+    Uid, "Uid", 63, "^[0-9A-Za-z]([-0-9A-Za-z]*[0-9A-Za-z])?$";
+    ClaimProviderId, "ClaimProviderId", 138,
+        "^bedplate://[a-z0-9]([-a-z0-9]{0,61}[a-z0-9])?/[0-9A-Za-z]([-0-9A-Za-z]*[0-9A-Za-z])?$";
     ObjectName, "ObjectName", 253, "^[a-z0-9]([-a-z0-9]*[a-z0-9])?(\\.[a-z0-9]([-a-z0-9]*[a-z0-9])?)*$";
     ConfigurationName, "ConfigurationName", 240,
         "^[a-z0-9]([-a-z0-9]*[a-z0-9])?(\\.[a-z0-9]([-a-z0-9]*[a-z0-9])?)*$";

@@ -20,6 +20,8 @@ pub enum Writer {
     PxedEnrollment,
     /// Controller of a provider that is not Bedplate's.
     Provider,
+    /// Provider that makes a MachineClaim.
+    ClaimProvider,
     /// Program that carries an operation out: pxed, the agent, or one of the user's own.
     Executor,
 }
@@ -34,6 +36,7 @@ impl Writer {
             Self::PxedPower => "pxed, as `pxed-power`",
             Self::PxedEnrollment => "pxed, as `pxed-enrollment`",
             Self::Provider => "controller of another provider",
+            Self::ClaimProvider => "provider of claims",
             Self::Executor => "program that carries it out",
         }
     }
@@ -48,6 +51,8 @@ pub enum Reader {
     Agent,
     /// pxed.
     Pxed,
+    /// Provider that makes a MachineClaim.
+    ClaimProvider,
     /// `bedplate`.
     Cli,
     /// The API server, in a policy or a rule of a definition.
@@ -63,6 +68,7 @@ impl Reader {
             Self::Controller => "bedplate-controller",
             Self::Agent => "bedplate-agent",
             Self::Pxed => "pxed",
+            Self::ClaimProvider => "provider of claims",
             Self::Cli => "`bedplate`",
             Self::Policy => "policies",
             Self::User => "users",
@@ -92,7 +98,7 @@ const fn row(field: &'static str, writers: &'static [Writer], readers: &'static 
     Row { field, writers, readers }
 }
 
-use Reader::{Agent, Cli, Controller, Policy, Pxed, User};
+use Reader::{Agent, ClaimProvider, Cli, Controller, Policy, Pxed, User};
 use Writer as W;
 
 /// Fields of a Machine's status.
@@ -132,6 +138,7 @@ pub const MACHINE: &[Row] = &[
     row("applied", &[W::Agent], &[Controller, Cli, Policy]),
     row("slots", &[W::Agent], &[Controller, Policy]),
     row("rolledBack", &[W::Agent], &[Controller, Cli]),
+    row("claim", &[W::Agent], &[Controller, ClaimProvider, Cli]),
     row("conditions.Paved", &[W::Agent], &[Controller, Cli]),
     row("conditions.NodeReady", &[W::Agent], &[Controller, Cli]),
 ];
@@ -182,12 +189,27 @@ pub const OPERATION: &[Row] = &[
     row("conditions.Suspended", &[W::Controller], &[Cli, User]),
 ];
 
+/// Fields of a MachineClaim's status.
+pub const CLAIM: &[Row] = &[
+    row("providerID", &[W::Agent], &[ClaimProvider, Cli]),
+    row("state", &[W::Agent], &[ClaimProvider, Controller, Cli]),
+    row("reason", &[W::Agent], &[ClaimProvider, Cli]),
+    row("message", &[W::Agent], &[ClaimProvider, Cli]),
+    row("node", &[W::Agent], &[ClaimProvider, Cli]),
+    row("since", &[W::Agent], &[ClaimProvider, Cli]),
+    row("refused", &[W::Agent], &[ClaimProvider, Cli]),
+    row("conditions.Granted", &[W::ClaimProvider], &[Agent, Cli]),
+    row("conditions.Fenced", &[W::ClaimProvider], &[Cli, User]),
+    row("conditions.Orphaned", &[W::ClaimProvider], &[Cli, User]),
+];
+
 /// The tables by the plural names of their kinds.
 pub const KINDS: &[(&str, &[Row])] = &[
     ("machines", MACHINE),
     ("machineconfigurations", CONFIGURATION),
     ("machineconfigurationversions", VERSION),
     ("machineoperations", OPERATION),
+    ("machineclaims", CLAIM),
 ];
 
 /// Returns the types of the conditions that one of these writers writes.

@@ -67,6 +67,7 @@ fn every_field_of_a_spec_is_in_the_document_of_its_kind() {
         ("Machine", "machine.md"),
         ("MachineConfiguration", "machine-configuration.md"),
         ("MachineOperation", "machine-operations.md"),
+        ("MachineClaim", "claims.md"),
     ] {
         let document = document(name);
         let definitions = bedplate_api::crds::definitions();

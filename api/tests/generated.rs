@@ -213,7 +213,8 @@ fn bytes(schema: &Value) -> u64 {
 }
 
 /// Lists that are not `atomic`, by path: their type, or the keys of a `map`.
-const UNIQUE: [(&str, &str); 8] = [
+const UNIQUE: [(&str, &str); 9] = [
+    ("spec.claimPolicy.namespaces", "set"),
     ("spec.template.container.capabilities", "set"),
     ("spec.template.files[].inPlace.restartUnits", "set"),
     ("spec.template.kernelModules", "set"),
@@ -225,8 +226,9 @@ const UNIQUE: [(&str, &str); 8] = [
 ];
 
 /// Lists of a Machine that are not `atomic`.
-const MACHINE: [(&str, &str); 5] = [
+const MACHINE: [(&str, &str); 6] = [
     ("spec.bmc.redfish.tls.pins", "set"),
+    ("spec.claimPolicy.namespaces", "set"),
     ("status.conditions", "type"),
     ("status.hardware.bmc.quirks", "set"),
     ("status.hardware.disks[].byID", "set"),
@@ -250,9 +252,11 @@ fn every_list_has_a_type() {
         let expected: Vec<_> = match kind.as_str() {
             "MachineConfiguration" => UNIQUE.to_vec(),
             "MachineConfigurationVersion" => {
-                UNIQUE.iter().copied().filter(|(path, _)| !path.ends_with("rolloutFailures")).collect()
+                let is_other = |path: &str| path.ends_with("rolloutFailures") || path.contains("claimPolicy");
+                UNIQUE.iter().copied().filter(|(path, _)| !is_other(path)).collect()
             }
             "MachineOperation" => vec![("status.conditions", "type")],
+            "MachineClaim" => vec![("status.conditions", "type"), ("status.refused", "set")],
             _ => MACHINE.to_vec(),
         };
         let found: Vec<_> = found.iter().map(|(path, list)| (path.as_str(), list.as_str())).collect();

@@ -3,6 +3,7 @@
 
 #![allow(clippy::unwrap_used, reason = "a test that cannot go on has failed")]
 
+use bedplate_api::claim::{ClaimState, MachineClaim};
 use bedplate_api::machine::{
     AddressType, FirmwareMode, Machine, Phase, PowerActionKind, PowerState, SelectionSource, SlotName,
     SlotState,
@@ -33,6 +34,8 @@ fn later_machine() -> Value {
             "selected": { "name": "workers", "version": 1, "source": "Later" },
             "slots": [{ "name": "later", "state": "Ready" }, { "name": "a", "state": "Later" }],
             "addresses": [{ "type": "Later", "address": "192.0.2.1" }],
+            "claim": { "providerID": "bedplate://node-1/u", "claimant": { "namespace": "n", "name": "c" }, "state": "Later",
+                "since": time },
         },
     })
 }
@@ -44,6 +47,17 @@ fn later_operation() -> Value {
         "metadata": { "name": "reboot-1" },
         "spec": { "machineRef": { "name": "node-1" }, "operationName": "reboot" },
         "status": { "state": "Later", "step": { "name": "Later", "startTime": "2026-01-01T00:00:00Z" } },
+    })
+}
+
+fn later_claim() -> Value {
+    json!({
+        "apiVersion": "bedplate.dev/v1alpha1",
+        "kind": "MachineClaim",
+        "metadata": { "name": "node-1" },
+        "spec": { "claimant": { "namespace": "n", "name": "c", "uid": "u" }, "clusterName": "c", "role": "Worker", "nodeName": "c",
+            "providerID": "bedplate://node-1/u", "configurationRef": { "name": "pool" }, "release": "Empty" },
+        "status": { "state": "Later" },
     })
 }
 
@@ -65,10 +79,13 @@ fn a_state_of_a_later_version_is_read() {
     assert_eq!(status.slots.len(), 1, "a slot of a later version is skipped");
     assert_eq!((status.slots[0].name, status.slots[0].state), (SlotName::A, SlotState::Unknown));
     assert_eq!(status.addresses[0].type_, AddressType::Unknown);
+    assert_eq!(status.claim.unwrap().state, ClaimState::Unknown);
     let operation: MachineOperation = serde_json::from_value(later_operation()).unwrap();
     let status = operation.status.unwrap();
     assert_eq!(status.state, Some(OperationState::Unknown));
     assert_eq!(status.step.unwrap().name, StepName::Unknown);
+    let claim: MachineClaim = serde_json::from_value(later_claim()).unwrap();
+    assert_eq!(claim.status.unwrap().state, Some(ClaimState::Unknown));
 }
 
 /// Each enumeration that a status has is in the objects above.
@@ -82,6 +99,7 @@ fn every_enumeration_of_a_status_has_a_later_value_here() {
         let object = match definition.spec.names.kind.as_str() {
             "Machine" => later_machine(),
             "MachineOperation" => later_operation(),
+            "MachineClaim" => later_claim(),
             _ => Value::Null,
         };
         let missing: Vec<_> = enumerations.into_iter().filter(|path| !has_later(&object, path)).collect();

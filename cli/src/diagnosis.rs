@@ -17,7 +17,8 @@ use bedplate_api::reason::machine::{
     ReadyReason,
 };
 use bedplate_api::reason::{self, Actor, ConditionReason, Reason};
-use bedplate_rules::phase::{NodeFacts, Plane, summarize};
+use bedplate_rules::claim::claimant;
+use bedplate_rules::phase::{NodeFacts, Plane, Summary, summarize};
 use jiff::{SignedDuration, Timestamp};
 use serde::Serialize;
 
@@ -243,7 +244,7 @@ impl Look<'_> {
         let blocked = blocked.map(|ready| (ready.reason.as_str(), ready.message.as_str()));
         let shown = summarize(Plane::Cluster, self.machine, self.status, &node, blocked);
         if shown.is_ready() {
-            return self.next_version();
+            return self.joined().or_else(|| self.next_version());
         }
         if let Some(condition) = shown.condition.as_deref().and_then(|type_| self.condition(type_)) {
             return Some(self.of(condition));
@@ -256,6 +257,7 @@ impl Look<'_> {
             Phase::Enrolled => self.unselected(),
             Phase::RolledBack => self.rolled_back()?,
             Phase::Pending | Phase::Booting => self.unheard(),
+            Phase::Claimed | Phase::Failed | Phase::Releasing => self.held(&shown),
             _ => {
                 let (what, next) = (
                     "its node is not made yet",
@@ -295,6 +297,24 @@ impl Look<'_> {
                 "check the controller of that provider; it enrolls the host with a token of `bedplate machine token NAME`; docs/providers.md",
             ),
         }
+    }
+
+    /// A host that has joined the cluster of its claimant.
+    fn joined(&self) -> Option<Awaited> {
+        let what = format!("the host has joined the cluster of {}", claimant(self.machine)?);
+        let since = self.condition(type_::READY).map(|ready| ready.last_transition_time.0);
+        Some(Awaited { from: None, since, ..self.says(Actor::User, ReadyReason::Joined.as_str(), what, "") })
+    }
+
+    /// A host that a claim holds, and of which its agent has not reported a condition.
+    fn held(&self, shown: &Summary) -> Awaited {
+        let row = [PavedReason::TYPE, ReadyReason::TYPE]
+            .iter()
+            .find_map(|type_| reason::of_condition(type_, &shown.reason));
+        let (from, next) =
+            row.and_then(|row| row.remedy).map_or((Actor::Agent, ""), |remedy| (remedy.actor, remedy.text));
+        let since = self.status.claim.as_ref().map(|claim| claim.since.0);
+        Awaited { since, ..self.says(from, &shown.reason, shown.message.as_str(), next) }
     }
 
     fn unselected(&self) -> Awaited {

@@ -34,12 +34,6 @@ pub mod tls;
 pub mod token;
 pub mod turn;
 
-/// The group of every agent's certificate.
-pub const GROUP: &str = "bedplate:machines";
-
-/// The user name of an agent's certificate, before the Machine's name.
-pub const USER_PREFIX: &str = "bedplate:machine:";
-
 /// Where an agent's certificate names its Machine's UID: the subject's attribute that the API server takes for a user's UID
 /// (Kubernetes 1.33 and later). A Machine that was made anew under its old name has another.
 pub const UID_OID: [u64; 8] = [1, 3, 6, 1, 4, 1, 57683, 2];

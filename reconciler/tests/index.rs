@@ -225,16 +225,17 @@ impl World {
         if self.chance(6) {
             metadata["deletionTimestamp"] = json!("2026-01-01T00:00:00Z");
         }
-        if self.chance(5) {
-            metadata["annotations"] =
-                json!({ "bedplate.dev/claimed-by": if self.chance(3) { "" } else { "somebody" } });
-        }
         let mut spec = json!({ "provider": "manual", "paused": self.chance(6) });
         if self.chance(2) {
             spec["configurationRef"] = self.some_version();
             if self.chance(2) {
                 spec["configurationRef"].as_object_mut().unwrap().remove("version");
             }
+        }
+        let is_pooled = self.chance(5);
+        if is_pooled {
+            spec.as_object_mut().unwrap().remove("configurationRef");
+            spec["claimPolicy"] = json!({ "namespaces": ["team-a"] });
         }
         let is = |kind: &str, status: bool| {
             json!({ "type": kind, "status": if status { "True" } else { "False" }, "reason": "Done", "message": "",
@@ -244,7 +245,8 @@ impl World {
             json!({ "conditions": [is("Enrolled", !self.chance(4)), is("NodeReady", self.chance(2))] });
         if !self.chance(4) {
             status["selected"] = self.some_version();
-            status["selected"]["source"] = json!("Selector");
+            status["selected"]["source"] =
+                json!(if is_pooled && !self.chance(3) { "Claim" } else { "Selector" });
         }
         if !self.chance(3) {
             status["applied"] = self.some_version();

@@ -448,7 +448,7 @@ fn c4_update_that_was_paused_for_a_missing_node_is_paused_for_a_new_controller()
 fn c4_machine_that_is_paused_or_leaves_without_a_node_pauses_no_update() {
     for (path, value) in [
         ("/spec/paused", json!(true)),
-        ("/metadata/annotations", json!({ "bedplate.dev/claimed-by": "x" })),
+        ("/status/selected/source", json!("Claim")),
         ("/metadata/deletionTimestamp", json!("2026-01-01T00:00:00Z")),
     ] {
         let mut given = gone_and_outdated(2);

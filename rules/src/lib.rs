@@ -4,6 +4,7 @@
 //! Pure: no clock, no file, no socket, no randomness. The kinds of `bedplate-api` in, plans as plain data out. Called by
 //! `bedplate-controller`, pxed, `bedplate-agent` and the CLI.
 
+pub mod claim;
 pub mod drain;
 pub mod fan_out;
 pub mod operation;

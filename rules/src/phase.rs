@@ -4,10 +4,14 @@
 //! standalone. The first condition in a machine's life that is not met gives phase, reason and message:
 //!
 //! ```text
-//! deleted, paused -> MAC address -> power -> boot, enrollment -> selection -> node -> Ready
+//! deleted, paused -> MAC address -> power -> boot, enrollment -> claim, or selection -> node -> Ready
 //! ```
 //! `Stalled` is True while a user must act on the reason of `Ready`, by the table of reasons. Otherwise the condition is absent.
+//!
+//! A host that a claim holds is Ready when it has joined the cluster of its claimant: its Node is in that cluster, and the claimant checks
+//! it. It stays Ready while its agent reports no fault.
 
+use bedplate_api::claim::ClaimState;
 use bedplate_api::condition::{set_derived, set_ready};
 use bedplate_api::machine::{
     Condition, Machine, MachineStatus, PROVIDER_MANUAL, PROVIDER_PXE, Phase, condition_type,
@@ -18,6 +22,7 @@ use bedplate_api::reason::machine::{
 use bedplate_api::reason::{self, Actor, ConditionReason, Reason};
 use jiff::Timestamp;
 
+use crate::claim::{Held, held};
 use crate::selection::version_name;
 
 /// Facts about the Machine's Node that its status does not have. Only a program with access to the API server knows them.
@@ -113,6 +118,7 @@ pub fn summarize(
         Case::duplicate,
         Case::power,
         Case::boot,
+        Case::claim,
         Case::selection,
         Case::rolled_back,
         Case::node,
@@ -223,6 +229,45 @@ impl Case<'_> {
             other => {
                 format!("waiting for provider {other}, which does not belong to Bedplate, to enroll the host")
             }
+        }
+    }
+
+    /// Host that a claim holds, whether its MachineClaim is there or not.
+    fn claim(&self) -> Option<Summary> {
+        let Held { state, .. } = held(&self.machine.spec, self.status)?;
+        let paved = self.unmet(condition_type::PAVED);
+        let unmet_or = |phase, reason: PavedReason, message: &str| match paved {
+            Some(condition) => of(phase, condition),
+            None => summary(phase, reason, message),
+        };
+        Some(match state {
+            Some(ClaimState::Releasing) => {
+                unmet_or(Phase::Releasing, PavedReason::Releasing, "the host is released")
+            }
+            Some(ClaimState::Failed) => unmet_or(
+                Phase::Failed,
+                PavedReason::BootstrapFailed,
+                "the claim failed on the host; it stays until its release",
+            ),
+            Some(ClaimState::Joined) => self.joined(paved),
+            Some(ClaimState::Bootstrapping) => {
+                unmet_or(Phase::Claimed, PavedReason::Bootstrapping, "the slot of the claim starts")
+            }
+            Some(ClaimState::Preparing | ClaimState::Unknown | ClaimState::Released) | None => {
+                let message = "a claim holds the host; waiting for its agent to start the claim";
+                match paved {
+                    Some(condition) => of(Phase::Claimed, condition),
+                    None => summary(Phase::Claimed, ReadyReason::AwaitingAgent, message),
+                }
+            }
+        })
+    }
+
+    /// Host that has joined the cluster of its claimant.
+    fn joined(&self, paved: Option<&Condition>) -> Summary {
+        match paved.or_else(|| self.unmet(condition_type::NODE_READY)) {
+            Some(condition) => of(Phase::Degraded, condition),
+            None => summary(Phase::Ready, ReadyReason::Joined, ""),
         }
     }
 

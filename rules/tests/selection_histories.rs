@@ -511,18 +511,40 @@ fn what_is_paused_deleted_or_claimed_is_left_alone() {
         World::with(vec![configuration("w", "1", &json!({}))], vec![machine("a", json!({}), own)]);
     world.select("a", None);
     let a = world.machines.get_mut("a").unwrap();
-    a.metadata.annotations = Some([("bedplate.dev/claimed-by".to_owned(), "worker-7".to_owned())].into());
+    let before = a.status.clone();
+    a.status.as_mut().unwrap().selected.as_mut().unwrap().source = SelectionSource::Claim;
     let Choice::Keep(Some(pending)) = world.choose("a", Some(Again::NodeGone)) else {
         panic!("it was claimed")
     };
     assert_eq!(pending.reason, ConfigurationPendingReason::Claimed);
-    world.machines.get_mut("a").unwrap().spec.paused = true;
+    let a = world.machines.get_mut("a").unwrap();
+    a.status = before;
+    a.spec.paused = true;
     assert_eq!(world.choose("a", Some(Again::NodeGone)), Choice::LeaveAlone);
     let deleted = &mut world.machines.get_mut("a").unwrap();
     deleted.spec.paused = false;
     deleted.metadata.deletion_timestamp =
         Some(serde_json::from_value(json!("2026-01-01T00:00:00Z")).unwrap());
     assert_eq!(world.choose("a", None), Choice::LeaveAlone);
+}
+
+#[test]
+fn d1_a_pool_machine_is_matched_by_no_selector_and_awaits_a_claim() {
+    let every = json!({ "machineSelector": {} });
+    let pool = json!({ "claimPolicy": { "namespaces": ["team-a", "team-b"], "release": "Empty" } });
+    let mut world = World::with(vec![configuration("w", "1", &every)], vec![machine("a", json!({}), pool)]);
+    let Choice::Pending(pending) = world.choose("a", None) else { panic!("no selector matches it") };
+    assert_eq!(pending.reason, ConfigurationPendingReason::AwaitsClaim);
+    assert!(pending.message.contains("team-a, team-b"), "{}", pending.message);
+    assert!(pending.nearest.is_empty(), "no selector is near");
+    // A claim that its agent still holds is named, although its object is missing.
+    let claim = json!({ "providerID": "bedplate://a/u", "claimant": { "namespace": "team-a", "name": "w-1" }, "state": "Joined",
+        "since": "2026-01-01T00:00:00Z" });
+    let status = world.machines.get_mut("a").unwrap().status.get_or_insert_default();
+    status.claim = Some(serde_json::from_value(claim).unwrap());
+    let Choice::Pending(pending) = world.choose("a", None) else { panic!("no selector matches it") };
+    assert_eq!(pending.reason, ConfigurationPendingReason::AwaitsClaim);
+    assert!(pending.message.contains("team-a/w-1"), "{}", pending.message);
 }
 
 #[test]

@@ -162,8 +162,8 @@ impl AgentHost {
         for (name, content) in [("enrollment.json", enrollment.to_string()), ("key.pem", agent.key.clone())] {
             self.host.put(&format!("/var/lib/bedplate/agent/{name}"), content.as_bytes(), 0o600)?;
         }
-        let fingerprint = self.kubernetes.fingerprint(&agent)?;
-        self.patch("machine", &json!({ "enrollment": { "certificateFingerprint": fingerprint } }))
+        let enrollment = self.kubernetes.enrollment(&agent)?;
+        self.patch("machine", &json!({ "enrollment": enrollment }))
     }
 
     /// Makes a version whose kubeadm does this.

@@ -525,9 +525,9 @@ impl Site {
 fn trust_5_a_kubelets_certificate_is_given_to_the_host_that_was_enrolled_last_and_to_no_other() {
     let site = Site::shared();
     site.machine("trust", &json!({}), &json!({ "paused": true }));
-    let (agent, fingerprint) = Kubernetes::shared().agent("trust").unwrap();
+    let (agent, enrollment) = Kubernetes::shared().agent("trust").unwrap();
     let agent = Kubernetes::shared().objects_of(&agent).unwrap();
-    site.status("trust", &json!({ "enrollment": { "certificateFingerprint": fingerprint } }));
+    site.status("trust", &json!({ "enrollment": enrollment }));
     assert_eq!(site.verdict(&agent, "trust-own", "trust").0, "Approved");
     // Another host was enrolled for the Machine: the first one's certificate is good for the API server yet.
     site.status(
@@ -537,6 +537,12 @@ fn trust_5_a_kubelets_certificate_is_given_to_the_host_that_was_enrolled_last_an
     let (verdict, why) = site.verdict(&agent, "trust-replaced", "trust");
     assert_eq!(verdict, "Denied");
     assert!(why.contains("not the one that the Machine was enrolled with last"), "{why}");
+    // Another key was enrolled, whatever certificate is recorded for it.
+    let other = json!({ "enrollment": { "certificateFingerprint": enrollment["certificateFingerprint"], "keyID": "0".repeat(32) } });
+    site.status("trust", &other);
+    let (verdict, why) = site.verdict(&agent, "trust-other-key", "trust");
+    assert_eq!(verdict, "Denied");
+    assert!(why.contains("enrollment group"), "{why}");
     site.objects().delete("machine", "trust").unwrap();
     assert_eq!(site.verdict(&agent, "trust-deleted", "trust").0, "Denied");
 }

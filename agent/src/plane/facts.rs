@@ -6,6 +6,7 @@ use bedplate_api::configuration::Template;
 use bedplate_api::id::Digest;
 use bedplate_api::machine::{DeletionPolicy, Machine, VersionRef};
 use bedplate_api::version::MachineConfigurationVersion;
+use bedplate_rules::claim::claimant;
 use jiff::{SignedDuration, Timestamp};
 use k8s_openapi::api::core::v1::Node;
 use serde_json::Value;
@@ -13,9 +14,6 @@ use sha2::{Digest as _, Sha256};
 
 use super::{NodeState, Seen};
 use crate::model::{MachineFacts, NodeSeen, VersionFacts};
-
-/// Names who decides about a Machine's Node in bedplate-controller's place.
-pub const CLAIMED_BY: &str = "bedplate.dev/claimed-by";
 
 /// The default of `healthGate.timeoutSeconds`.
 const GATE_TIMEOUT: i32 = 600;
@@ -54,7 +52,6 @@ pub fn is_ours(machine: &Machine, fingerprint: Option<Digest>) -> bool {
 fn machine(machine: &Machine, ours: bool) -> MachineFacts {
     let status = machine.status.as_ref();
     let selected = status.and_then(|status| status.selected.as_ref());
-    let annotations = machine.metadata.annotations.as_ref();
     MachineFacts {
         uid: machine.metadata.uid.clone().unwrap_or_default(),
         generation: machine.metadata.generation,
@@ -62,7 +59,7 @@ fn machine(machine: &Machine, ours: bool) -> MachineFacts {
         paused: machine.spec.paused,
         deleting: machine.metadata.deletion_timestamp.is_some(),
         drain: machine.spec.deletion_policy == DeletionPolicy::Drain,
-        claimed_by: annotations.and_then(|a| a.get(CLAIMED_BY)).filter(|who| !who.is_empty()).cloned(),
+        claimed_by: claimant(machine),
         selected: selected
             .map(|selected| VersionRef { name: selected.name.clone(), version: selected.version }),
         node_ref: status.and_then(|status| status.node_ref.as_ref()).map(|node| node.uid.clone()),
@@ -166,11 +163,11 @@ mod tests {
             node_ref: None,
         };
         assert_eq!(plain, nothing);
-        let metadata = json!({ "name": "node-1", "generation": 7, "deletionTimestamp": "2026-01-01T00:00:00Z",
-            "annotations": { CLAIMED_BY: "cluster-a" } });
+        let metadata =
+            json!({ "name": "node-1", "generation": 7, "deletionTimestamp": "2026-01-01T00:00:00Z" });
         let spec = json!({ "provider": "manual", "paused": true, "deletionPolicy": "Drain" });
         let status = json!({ "enrollment": { "certificateFingerprint": Digest::from_sha256([0xab; 32]) },
-            "selected": { "name": "workers", "version": 3, "source": "Selector" }, "nodeRef": { "name": "node-1", "uid": "n" } });
+            "selected": { "name": "workers", "version": 3, "source": "Claim" }, "nodeRef": { "name": "node-1", "uid": "n" } });
         let all = MachineFacts {
             uid: String::new(),
             generation: Some(7),
@@ -178,7 +175,7 @@ mod tests {
             paused: true,
             deleting: true,
             drain: true,
-            claimed_by: Some("cluster-a".to_owned()),
+            claimed_by: Some("MachineClaim node-1".to_owned()),
             selected: Some(VersionRef { name: "workers".to_owned(), version: 3 }),
             node_ref: Some("n".to_owned()),
         };

@@ -11,6 +11,7 @@
 use std::io;
 use std::path::{Path, PathBuf};
 
+use bedplate_api::enrollment::{AGENT_USER_PREFIX, AGENTS_GROUP, KeyId};
 use bedplate_api::id::MachineName;
 use bedplate_process::file::{FileError, read_optional, remove_optional, sync_directory, write_atomic};
 use jiff::Timestamp;
@@ -19,6 +20,7 @@ use rustls_pki_types::CertificateDer;
 use rustls_pki_types::pem::PemObject;
 use thiserror::Error;
 use x509_parser::prelude::{FromDer, X509Certificate};
+use x509_parser::x509::X509Name;
 
 /// The host's key.
 const KEY: &str = "key.pem";
@@ -58,7 +60,7 @@ pub struct Identity {
     csr_pem: String,
 }
 
-/// When a certificate counts.
+/// Validity of a certificate.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Validity {
     /// From when.
@@ -66,6 +68,10 @@ pub struct Validity {
     /// Until when.
     pub not_after: Timestamp,
 }
+
+/// Attribute `organizationName` (2.5.4.10). The library keeps one value for each type of its own, so that a second value needs another
+/// type with the same identifier.
+const ORGANIZATION: [u64; 4] = [2, 5, 4, 10];
 
 impl Identity {
     /// The identity in `directory`, made if there is none: `key.pem` and `<machine>.csr.pem`, both 0600. Blocking.
@@ -115,7 +121,7 @@ impl Identity {
 
     fn with_request(key: KeyPair, csr_path: &Path, machine: &MachineName) -> Result<Self, IdentityError> {
         let csr_pem = match read_text(csr_path)? {
-            Some(pem) if is_request_of(&pem, &key) => pem,
+            Some(pem) if is_complete_request(&pem, &key) => pem,
             _ => {
                 let pem =
                     make_request(&key, machine).map_err(|e| IdentityError::Make("certificate request", e))?;
@@ -157,8 +163,11 @@ impl Identity {
 fn make_request(key: &KeyPair, machine: &MachineName) -> Result<String, rcgen::Error> {
     let mut params = CertificateParams::new(Vec::new())?;
     let mut name = DistinguishedName::new();
-    name.push(DnType::OrganizationName, "bedplate:machines");
-    name.push(DnType::CommonName, format!("bedplate:machine:{machine}"));
+    // In this order: deploy/pxed-policy.yaml reads the bytes.
+    name.push(DnType::OrganizationName, AGENTS_GROUP);
+    let group = KeyId::of_public_key(&key.subject_public_key_info()).group();
+    name.push(DnType::CustomDnType(ORGANIZATION.to_vec()), group);
+    name.push(DnType::CommonName, format!("{AGENT_USER_PREFIX}{machine}"));
     params.distinguished_name = name;
     params.serialize_request(key)?.pem()
 }
@@ -175,14 +184,31 @@ fn make_key(path: &Path) -> Result<KeyPair, IdentityError> {
     Ok(key)
 }
 
-/// Whether a kept request is by this key: the key may have been replaced.
-fn is_request_of(pem: &str, key: &KeyPair) -> bool {
+/// Returns true if a stored request is by this key and names its enrollment group. The key may have been replaced, and an earlier agent
+/// named no such group.
+fn is_complete_request(pem: &str, key: &KeyPair) -> bool {
     use x509_parser::certification_request::X509CertificationRequest;
     let Ok(der) = rustls_pki_types::CertificateSigningRequestDer::from_pem_slice(pem.as_bytes()) else {
         return false;
     };
-    X509CertificationRequest::from_der(&der)
-        .is_ok_and(|(_, csr)| csr.certification_request_info.subject_pki.raw == key.subject_public_key_info())
+    X509CertificationRequest::from_der(&der).is_ok_and(|(_, csr)| {
+        let info = &csr.certification_request_info;
+        info.subject_pki.raw == key.subject_public_key_info()
+            && has_group(&info.subject, info.subject_pki.raw)
+    })
+}
+
+/// Returns true if a subject names the enrollment group of this public key (SubjectPublicKeyInfo, DER).
+fn has_group(subject: &X509Name<'_>, public_key: &[u8]) -> bool {
+    let group = KeyId::of_public_key(public_key).group();
+    subject.iter_organization().any(|organization| organization.as_str() == Ok(group.as_str()))
+}
+
+/// Returns true if the first certificate of `pem` names the enrollment group of its own key. A certificate that cannot be read names none.
+pub fn names_enrollment(pem: &str) -> bool {
+    let Ok(der) = CertificateDer::from_pem_slice(pem.as_bytes()) else { return false };
+    X509Certificate::from_der(&der)
+        .is_ok_and(|(_, certificate)| has_group(certificate.subject(), certificate.public_key().raw))
 }
 
 fn read_text(path: &Path) -> Result<Option<String>, IdentityError> {
@@ -221,6 +247,57 @@ mod tests {
         std::fs::remove_file(directory.path().join("key.pem")).unwrap();
         let second = Identity::open(directory.path(), &machine).unwrap();
         assert_ne!(first.csr_pem(), second.csr_pem());
+    }
+
+    #[test]
+    fn trust_3_request_names_the_enrollment_group_of_its_own_key() {
+        use x509_parser::certification_request::X509CertificationRequest;
+        let directory = tempfile::tempdir().unwrap();
+        let identity = Identity::open(directory.path(), &"node-1".parse().unwrap()).unwrap();
+        let der =
+            rustls_pki_types::CertificateSigningRequestDer::from_pem_slice(identity.csr_pem().as_bytes())
+                .unwrap();
+        let (_, request) = X509CertificationRequest::from_der(&der).unwrap();
+        let info = &request.certification_request_info;
+        let group = KeyId::of_public_key(info.subject_pki.raw).group();
+        let organizations: Vec<_> = info.subject.iter_organization().map(|o| o.as_str().unwrap()).collect();
+        assert_eq!(organizations, [AGENTS_GROUP, group.as_str()]);
+        let names: Vec<_> = info.subject.iter_common_name().map(|name| name.as_str().unwrap()).collect();
+        assert_eq!(names, ["bedplate:machine:node-1"]);
+    }
+
+    #[test]
+    fn request_of_an_earlier_agent_is_made_again_with_its_group() {
+        let directory = tempfile::tempdir().unwrap();
+        let machine = "node-1".parse().unwrap();
+        let identity = Identity::open(directory.path(), &machine).unwrap();
+        let mut params = CertificateParams::new(Vec::new()).unwrap();
+        params.distinguished_name = DistinguishedName::new();
+        params.distinguished_name.push(DnType::OrganizationName, AGENTS_GROUP);
+        let earlier = params.serialize_request(&identity.key).unwrap().pem().unwrap();
+        std::fs::write(directory.path().join("node-1.csr.pem"), &earlier).unwrap();
+        let again = Identity::open(directory.path(), &machine).unwrap();
+        assert_ne!(again.csr_pem(), earlier);
+        assert_eq!(again.key_pem(), identity.key_pem(), "the key stays");
+    }
+
+    #[test]
+    fn d4_certificate_with_the_group_of_another_key_names_no_enrollment() {
+        let certificate = |groups: &[&str], key: &KeyPair| {
+            let mut params = CertificateParams::new(Vec::new()).unwrap();
+            params.distinguished_name = DistinguishedName::new();
+            let types = [DnType::OrganizationName, DnType::CustomDnType(ORGANIZATION.to_vec())];
+            for (type_, group) in types.into_iter().zip(groups) {
+                params.distinguished_name.push(type_, *group);
+            }
+            params.self_signed(key).unwrap().pem()
+        };
+        let (key, other) = (KeyPair::generate().unwrap(), KeyPair::generate().unwrap());
+        let group = |key: &KeyPair| KeyId::of_public_key(&key.subject_public_key_info()).group();
+        assert!(names_enrollment(&certificate(&[AGENTS_GROUP, &group(&key)], &key)));
+        assert!(!names_enrollment(&certificate(&[AGENTS_GROUP, &group(&other)], &key)));
+        assert!(!names_enrollment(&certificate(&[AGENTS_GROUP], &key)));
+        assert!(!names_enrollment("no PEM"));
     }
 
     #[test]

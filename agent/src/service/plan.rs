@@ -6,6 +6,7 @@
 //!   no seed, no certificate: wait for a seed, or for a Machine if the seed was an unknown machine's
 //!   seed of a boot that has no certificate yet ---enroll---> certificate, seed forgotten
 //!   certificate ---report every heartbeat, renew from 2/3 of its life on--->
+//!   certificate without enrollment group ---renew--->
 //!   certificate has ended, no seed: wait; the next boot brings a seed
 //! ```
 
@@ -25,6 +26,8 @@ pub struct Held {
     pub not_after: Timestamp,
     /// Between two reports.
     pub heartbeat: Duration,
+    /// True if the certificate names the enrollment group of its key. An earlier version of Bedplate made certificates without it.
+    pub has_group: bool,
 }
 
 /// When an act may be tried next; in the past if nothing holds it back.
@@ -119,7 +122,7 @@ pub fn plan(observed: &Observed) -> Next {
     if seed.is_some() && !seed_refused {
         return retry;
     }
-    let due = if disowned { held.not_before } else { renewal_time(&held) };
+    let due = if disowned || !held.has_group { held.not_before } else { renewal_time(&held) };
     let renewal = due.max(not_before.renew);
     if now >= renewal {
         return Next::Renew;
@@ -160,6 +163,7 @@ mod tests {
             not_before: at(0),
             not_after: at(300),
             heartbeat: Duration::from_secs(60),
+            has_group: true,
         });
         let free = Timestamp::MIN;
         Observed {
@@ -236,6 +240,15 @@ mod tests {
         assert_eq!(plan(&restored), Next::Renew);
         restored.not_before.renew = at(50);
         assert_eq!(plan(&restored), wait(50, Awaited::Heartbeat), "once in a while");
+    }
+
+    #[test]
+    fn d4_a_certificate_without_enrollment_group_is_renewed_immediately() {
+        let mut earlier = observed(20, None, Some(OLD), Some(19));
+        earlier.held.as_mut().unwrap().has_group = false;
+        assert_eq!(plan(&earlier), Next::Renew);
+        earlier.not_before.renew = at(50);
+        assert_eq!(plan(&earlier), wait(50, Awaited::Heartbeat), "not in a circle");
     }
 
     #[test]

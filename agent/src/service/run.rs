@@ -21,7 +21,7 @@ use tokio_util::sync::CancellationToken;
 
 use super::connections::Ways;
 use super::host::{UserspaceReport, blocking, observe_facts};
-use super::identity::Identity;
+use super::identity::{Identity, names_enrollment};
 use super::outcome::{ActError, Outcome};
 use super::plan::{Awaited, Held, Next, Observed, plan};
 use super::retry_after::HeldBack;
@@ -67,6 +67,8 @@ struct Agent {
     held_back: HeldBack,
     /// The cluster knows another certificate of this Machine's.
     disowned: bool,
+    /// True if the certificate names the enrollment group of its key.
+    has_group: bool,
     standing: Standing,
     /// Task that ended and should not.
     broken: Option<&'static str>,
@@ -159,6 +161,7 @@ impl Agent {
             failures: [0; 3],
             held_back: HeldBack::default(),
             disowned: false,
+            has_group: true,
             standing,
             broken: None,
         }
@@ -223,6 +226,8 @@ impl Agent {
         self.ways.forget();
         // The next report goes out with this certificate, and the cluster's watches with it.
         self.last_report = None;
+        self.has_group =
+            enrollment.as_ref().is_none_or(|enrollment| names_enrollment(&enrollment.certificate_pem));
         self.enrollment = enrollment;
     }
 
@@ -232,6 +237,7 @@ impl Agent {
             not_before: enrollment.not_before,
             not_after: enrollment.not_after,
             heartbeat: self.heartbeat,
+            has_group: self.has_group,
         });
         Observed {
             now,
@@ -285,8 +291,9 @@ impl Agent {
                 } else {
                     tracing::info!(act, "done");
                 }
-                // A new certificate that is not known either is not replaced in a circle.
-                if index == 1 && self.disowned { spread(DISOWNED, rand::random()) } else { Duration::ZERO }
+                // A new certificate that is not known either, or has no enrollment group either, is not replaced in a circle.
+                let is_in_vain = self.disowned || !self.has_group;
+                if index == 1 && is_in_vain { spread(DISOWNED, rand::random()) } else { Duration::ZERO }
             }
             Ok(Outcome::Pending { message, wait }) => {
                 tracing::info!(act, reason = message, wait_seconds = wait.as_secs(), "pending");

@@ -13,7 +13,8 @@ use serde::de::Error as _;
 use serde::{Deserialize, Deserializer, Serialize};
 use serde_json::Value;
 
-use super::Hardware;
+use super::{ClaimStatus, Hardware};
+use crate::enrollment::KeyId;
 use crate::id::{BootId, Digest, MachineName};
 use crate::wire::Stage;
 
@@ -93,6 +94,9 @@ pub struct MachineStatus {
     /// The last update that was rolled back, by the agent.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub rolled_back: Option<RolledBack>,
+    /// The present or the last claim of the host, by the agent. Unset: the host was never claimed, or its state is lost.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub claim: Option<ClaimStatus>,
     /// The Node of this machine, by the controller.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub node_ref: Option<NodeRef>,
@@ -119,6 +123,7 @@ pub enum Phase {
     Booting,
     Enrolled,
     ConfigurationPending,
+    Claimed,
     Paving,
     Ready,
     Repaving,
@@ -126,6 +131,7 @@ pub enum Phase {
     RolledBack,
     Degraded,
     Paused,
+    Releasing,
     Deleting,
     Failed,
     /// A value of a later version of Bedplate, read by this one. Never written.
@@ -291,6 +297,10 @@ pub struct EnrollmentStatus {
     /// other key until that key enrolls.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub key_fingerprint: Option<Digest>,
+    /// ID of the key in force: the first 32 hex digits of `keyFingerprint`. The agent's certificate has the group
+    /// `bedplate:enrollment:<keyID>`. Unset: the certificate was made by an earlier version of Bedplate and has no such group.
+    #[serde(default, rename = "keyID", skip_serializing_if = "Option::is_none")]
+    pub key_id: Option<KeyId>,
     /// Time at which the key in force was enrolled last. Unchanged by a renewal.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub key_time: Option<Time>,
@@ -370,6 +380,8 @@ pub enum SelectionSource {
     Reference,
     /// By a MachineConfiguration's selector.
     Selector,
+    /// By a MachineClaim.
+    Claim,
     /// A value of a later version of Bedplate, read by this one. Never written.
     #[serde(other)]
     #[schemars(skip)]
@@ -485,7 +497,7 @@ pub struct RolledBack {
 #[derive(KubeSchema, Serialize, Deserialize, Debug, Clone, PartialEq, Eq)]
 #[serde(rename_all = "camelCase")]
 pub struct NodeRef {
-    /// The Node's name, which is the Machine's.
+    /// Name of the Node.
     #[schemars(length(max = 253))]
     pub name: String,
     /// The Node's UID.

@@ -94,8 +94,10 @@ reasons! {
             => User, "Correct spec.configurationRef; `bedplate config list` shows the versions.";
         ImageUnresolved: "The image of the version has a tag, and the registry has not resolved it."
             => Registry, "Name the image by its digest, or wait. The message has the registry's answer.";
-        Claimed: "Another program claims the Machine and decides about its node."
-            => Other, "The annotation bedplate.dev/claimed-by names the program.";
+        Claimed: "A MachineClaim holds the host, and its provider decides about the node."
+            => Other, "See the claim: `kubectl describe machineclaim NAME` (docs/claims.md).";
+        AwaitsClaim: "The Machine is in a pool (spec.claimPolicy), and no claim holds it."
+            => Other, "No action needed: a MachineClaim chooses the configuration (docs/claims.md).";
         ControlPlaneProtected: "The cluster was created on this host, so its slot is kept."
             => User, "Restart the kubelet in the slot (docs/node.md, \"The first control plane\").";
     }
@@ -129,8 +131,8 @@ reasons! {
             => Agent, "See docs/node.md, \"To give it up\".";
         MachineNotFound: "The Machine does not exist any more, or another one has its name."
             => Agent, "See docs/node.md, \"To give it up\".";
-        Claimed: "Another program claims the Machine and decides about its node."
-            => Other, "The annotation bedplate.dev/claimed-by names the program.";
+        Claimed: "A MachineClaim holds the host, and its provider decides about the node."
+            => Other, "See the claim: `kubectl describe machineclaim NAME` (docs/claims.md).";
         AwaitingSelection: "The Node was deleted, and no version is selected again yet."
             => Controller, "In a cluster, check that it runs: `kubectl -n bedplate-system get deployment bedplate-controller`. Standalone, see pxed's log.";
         ControlPlaneProtected: "The slot has the cluster's etcd, or an etcd member that cannot leave. The agent keeps it."
@@ -173,6 +175,20 @@ reasons! {
             => User, "On the host: `bedplate-agent status`, `journalctl -u bedplate-agent` (docs/node.md).";
         CredentialUnavailable: "The slot has no credential for its cluster."
             => User, "On the host: `bedplate-agent status`, `journalctl -u bedplate-agent` (docs/node.md).";
+        Bootstrapping: "The slot of the claim runs the user data."
+            => Agent, "No action needed.";
+        BootstrapFailed: "The user data of the claim failed, or the host did not join in time. The slot is stopped and kept. The message has the end of the log."
+            => Other, "The owner of the claim replaces the host. Correct the user data that the message names.";
+        Interrupted: "The host booted, or its state was lost, while the user data ran. It is not run a second time."
+            => Other, "The owner of the claim replaces the host.";
+        UserDataRefused: "The user data has a part that Bedplate does not carry out. Nothing was started."
+            => User, "Remove the parts that status.refused of the MachineClaim names, then replace the claimant (docs/claims.md).";
+        ClaimMissing: "The host runs a claim whose MachineClaim does not exist. It is not emptied."
+            => User, "After a restore the provider creates the claim again. To release the host, see docs/claims.md, \"Repair by an administrator\".";
+        ClaimRefused: "spec.claimPolicy does not allow the MachineClaim, or the host holds another claim that is not released."
+            => User, "Correct spec.claimPolicy, or delete the claimant. The message has the cause.";
+        Releasing: "The claim has ended, and the agent empties the slots."
+            => Agent, "No action needed.";
     }
 }
 
@@ -198,8 +214,8 @@ reasons! {
             => Controller, "No action needed: the Machine is removed at its deadline.";
         Paused: "spec.paused is set, so the Node is not drained."
             => User, "Unpause it: `kubectl patch machine NAME --type=merge -p '{\"spec\":{\"paused\":false}}'`.";
-        Claimed: "Another program claims the Machine and decides about its node."
-            => Other, "The annotation bedplate.dev/claimed-by names the program.";
+        Claimed: "A MachineClaim holds the host, and its provider decides about the node."
+            => Other, "See the claim: `kubectl describe machineclaim NAME` (docs/claims.md).";
         StoppingSlot: "The Node is deleted, and the agent empties the slot. The message has the deadline."
             => Agent, "Check that the host is up: `bedplate-agent status` on it. After the deadline the Machine is removed.";
     }
@@ -209,6 +225,7 @@ reasons! {
     /// Reasons of `Ready` that no other condition has. Written by bedplate-controller, or by pxed if standalone.
     pub enum ReadyReason: "Condition Ready of a Machine", condition condition_type::READY {
         Ready: "The Node is Ready with the selected version.";
+        Joined: "The host has joined the cluster of its claimant, which checks the Node from then on.";
         Deleting: "The Machine is being deleted."
             => Controller, "See its finalizers: `kubectl get machine NAME -o yaml`.";
         Paused: "spec.paused is set, so every program leaves the machine as it is."

@@ -75,8 +75,8 @@ reasons! {
         InvalidParameters: "A parameter is unknown or invalid. The message names it."
             => User, "Create a new operation: this one cannot be changed.";
         MachineDeleting: "The Machine is being deleted.";
-        Claimed: "Another program claims the Machine and decides about its node."
-            => Other, "The annotation bedplate.dev/claimed-by of the Machine names the program.";
+        Claimed: "A MachineClaim holds the host, and its provider decides about the node."
+            => Other, "See the claim: `kubectl describe machineclaim` with the Machine's name (docs/claims.md).";
         TimedOut: "The operation did not finish in time."
             => User, "On the host: `systemctl list-jobs` and `journalctl -u bedplate-agent` show what hangs.";
         Refused: "No operation does this, or systemd rejected it. The message has the cause."
@@ -156,7 +156,7 @@ reasons! {
             => User, "Create the Machine, or correct the name, then create a new operation.";
         TimedOut: "The executor did not finish the operation in time."
             => User, "Check the machine. Create a new operation if it is still needed.";
-        Claimed: "Another program claims the Machine and decides about its node."
-            => Other, "The annotation bedplate.dev/claimed-by of the Machine names the program.";
+        Claimed: "A MachineClaim holds the host, and its provider decides about the node."
+            => Other, "See the claim: `kubectl describe machineclaim` with the Machine's name (docs/claims.md).";
     }
 }

@@ -7,7 +7,8 @@ use bedplate_api::configuration::{MachineConfiguration, NodeRole, Template, Upda
 use bedplate_api::machine::{Condition, ConfigurationRef, Machine, MachineStatus, NodeRef, condition_type};
 use bedplate_api::reason::machine::PavedReason;
 use bedplate_api::version::MachineConfigurationVersion;
-use bedplate_rules::selection::{CLAIMED_BY, is_deployed, means_the_same};
+use bedplate_rules::claim::claimant;
+use bedplate_rules::selection::{is_deployed, means_the_same};
 use kube::Client;
 use serde_json::json;
 
@@ -236,8 +237,7 @@ fn node_to_delete(machine: &Machine, runs: Option<&Template>) -> Result<NodeRef,
     if makes_cluster || status.conditions.iter().any(kept) {
         return Err(ConfigureError::ControlPlaneProtected { machine: name });
     }
-    let claim = machine.metadata.annotations.as_ref().and_then(|annotations| annotations.get(CLAIMED_BY));
-    if let Some(by) = claim.filter(|by| !by.is_empty()) {
+    if let Some(by) = claimant(machine) {
         return Err(ConfigureError::LeftAlone { machine: name, why: format!("claimed by {by}") });
     }
     if machine.spec.paused {
@@ -320,6 +320,8 @@ fn changed(error: AskClusterError, what: &str) -> RunError {
 #[cfg(test)]
 mod tests {
     use serde_json::Value;
+
+    use bedplate_api::machine::{Selected, SelectionSource};
 
     use super::*;
 
@@ -423,9 +425,11 @@ mod tests {
         let mut paused = joined.clone();
         paused.spec.paused = true;
         let mut claimed = joined;
-        claimed.metadata.annotations = Some([(CLAIMED_BY.to_owned(), "default/x".to_owned())].into());
+        let source = SelectionSource::Claim;
+        claimed.status.as_mut().unwrap().selected =
+            Some(Selected { name: "w".to_owned(), version: 1, source });
         for (machine, why) in
-            [(paused, "Machine a is paused"), (claimed, "Machine a is claimed by default/x")]
+            [(paused, "Machine a is paused"), (claimed, "Machine a is claimed by MachineClaim a")]
         {
             let error = node_to_delete(&machine, None).unwrap_err();
             assert!(error.to_string().starts_with(why), "{error}");

@@ -350,3 +350,35 @@ fn explanation_names_the_condition_that_decides_ready() {
         assert_eq!(at_rest(&machine).reason, shown.reason, "{conditions:?}");
     }
 }
+
+#[test]
+fn d1_a_claimed_host_is_explained_by_its_claim() {
+    let pool = json!({ "claimPolicy": { "namespaces": ["team-a"] } });
+    let waits = is("ConfigurationPending", "True", "AwaitsClaim");
+    let claim = |state: &str| {
+        json!({ "providerID": "bedplate://node-1/u", "claimant": { "namespace": "team-a", "name": "w-1" },
+            "state": state, "since": "2026-01-01T00:30:00Z" })
+    };
+    let held = |state: &str| json!({ "selected": { "name": "pool", "version": 1, "source": "Claim" }, "claim": claim(state) });
+    let paved = |reason: &str| vec![is("Paved", "False", reason)];
+    for (conditions, status, from, reason) in [
+        (vec![waits.clone()], json!({}), Some(Actor::Other), "AwaitsClaim"),
+        (vec![], json!({ "selected": held("")["selected"] }), Some(Actor::Agent), "AwaitingAgent"),
+        (vec![is("Ready", "True", "Joined")], held("Joined"), None, "Joined"),
+        (vec![], held("Bootstrapping"), Some(Actor::Agent), "Bootstrapping"),
+        (paved("BootstrapFailed"), held("Failed"), Some(Actor::Other), "BootstrapFailed"),
+        (paved("UserDataRefused"), held("Failed"), Some(Actor::User), "UserDataRefused"),
+        (vec![], held("Failed"), Some(Actor::Other), "BootstrapFailed"),
+        (vec![], held("Releasing"), Some(Actor::Agent), "Releasing"),
+        // The MachineClaim is missing.
+        (
+            vec![waits, is("Paved", "False", "ClaimMissing")],
+            json!({ "claim": claim("Joined") }),
+            Some(Actor::User),
+            "ClaimMissing",
+        ),
+    ] {
+        let found = of(&pool, &enrolled(&conditions, &status));
+        assert_eq!((found.from, found.reason.as_str()), (from, reason), "{found:?}");
+    }
+}

@@ -5,7 +5,11 @@
 use serde_json::Value;
 
 /// The files, as `deploy/kustomization.yaml` and `api/kustomization.yaml` name them.
-const FILES: [(&str, &str); 13] = [
+const FILES: [(&str, &str); 15] = [
+    (
+        "api/crds/bedplate.dev_machineclaims.yaml",
+        include_str!("../../../api/crds/bedplate.dev_machineclaims.yaml"),
+    ),
     (
         "api/crds/bedplate.dev_machineconfigurations.yaml",
         include_str!("../../../api/crds/bedplate.dev_machineconfigurations.yaml"),
@@ -23,6 +27,7 @@ const FILES: [(&str, &str); 13] = [
     ("deploy/pxed-policy.yaml", include_str!("../../../deploy/pxed-policy.yaml")),
     ("deploy/agent-policy.yaml", include_str!("../../../deploy/agent-policy.yaml")),
     ("deploy/controller-policy.yaml", include_str!("../../../deploy/controller-policy.yaml")),
+    ("deploy/claims-policy.yaml", include_str!("../../../deploy/claims-policy.yaml")),
     ("deploy/pxed.yaml", include_str!("../../../deploy/pxed.yaml")),
     ("deploy/agent.yaml", include_str!("../../../deploy/agent.yaml")),
     ("deploy/controller.yaml", include_str!("../../../deploy/controller.yaml")),

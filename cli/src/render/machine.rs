@@ -16,12 +16,13 @@ pub(crate) fn phase_paint(phase: Phase) -> Paint {
     match phase {
         Phase::Ready => Paint::Good,
         Phase::Failed | Phase::RolledBack | Phase::Degraded => Paint::Bad,
-        Phase::Paused | Phase::Deleting | Phase::Unknown => Paint::Faint,
+        Phase::Paused | Phase::Releasing | Phase::Deleting | Phase::Unknown => Paint::Faint,
         Phase::Pending
         | Phase::PoweringOn
         | Phase::Booting
         | Phase::Enrolled
         | Phase::ConfigurationPending
+        | Phase::Claimed
         | Phase::Paving
         | Phase::Repaving
         | Phase::Updating => Paint::Waiting,

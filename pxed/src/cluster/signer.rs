@@ -30,6 +30,7 @@ use super::client::{Access, Endpoint, connected};
 use super::machines::newest;
 use crate::boot::issued_seeds::hash;
 use crate::enroll::csr::CertificateRequest;
+use crate::enroll::identity::has_group;
 use crate::enroll::in_force::EnrolledKey;
 use crate::enroll::signer::{Expected, KeyRecord, SignError, Signed, Signer};
 
@@ -99,12 +100,14 @@ impl ClusterSigner {
             version => version?,
         };
         let enrollment = key.enrollment;
+        // The provider of claims builds on the group, so that a signer which drops it must not be covered up.
+        let key_id = enrollment.key_id.filter(|id| has_group(&der, &id.group()));
         let body = serde_json::json!({
             "apiVersion": Machine::api_version(&()),
             "kind": Machine::kind(&()),
             "metadata": { "name": machine, "uid": uid, "resourceVersion": version },
             "status": {
-                "enrollment": EnrollmentStatus { certificate_fingerprint: Some(fingerprint), ..enrollment }
+                "enrollment": EnrollmentStatus { certificate_fingerprint: Some(fingerprint), key_id, ..enrollment }
             },
         });
         let machines: Api<Machine> = Api::all(client);

@@ -185,7 +185,7 @@ impl Authority {
         Ok(ServerIdentity { certificate: certificate.der().to_vec(), key: key.serialize_der() })
     }
 
-    /// A client certificate (PEM) with this common name, UID and organisation for a key that only its owner has.
+    /// Makes a client certificate (PEM) with this common name, UID and two groups (organizations), for a key that only its owner has.
     ///
     /// # Errors
     /// The certificate cannot be made.
@@ -193,12 +193,16 @@ impl Authority {
         &self,
         key: &impl PublicKeyData,
         (common_name, uid): (&str, &str),
-        organisation: &str,
+        groups: [&str; 2],
         now: Timestamp,
         lifetime: Duration,
     ) -> Result<String, rcgen::Error> {
         let mut params = params(common_name, now, lifetime);
-        params.distinguished_name.push(DnType::OrganizationName, organisation);
+        // The library keeps one value for each type of its own.
+        let further = DnType::CustomDnType(vec![2, 5, 4, 10]);
+        for (type_, group) in [DnType::OrganizationName, further].into_iter().zip(groups) {
+            params.distinguished_name.push(type_, group);
+        }
         params.distinguished_name.push(DnType::CustomDnType(UID_OID.to_vec()), uid);
         params.key_usages = vec![KeyUsagePurpose::DigitalSignature];
         params.extended_key_usages = vec![ExtendedKeyUsagePurpose::ClientAuth];

@@ -2,6 +2,7 @@
 //!
 //! Pure. The signature proves that whoever sent it has the key; the subject may only say what the token says already.
 
+use bedplate_api::enrollment::{AGENT_USER_PREFIX, CheckGroupsError, KeyId, check_groups};
 use bedplate_api::id::{Digest, MachineName};
 use rcgen::CertificateSigningRequestParams;
 use rustls_pki_types::CertificateSigningRequestDer;
@@ -12,7 +13,7 @@ use x509_parser::certification_request::X509CertificationRequest;
 use x509_parser::prelude::FromDer;
 use x509_parser::x509::{AttributeTypeAndValue, X509Name};
 
-use super::{GROUP, UID_OID, USER_PREFIX};
+use super::UID_OID;
 
 /// Bytes of a request (PEM); an RSA key of 8192 bits needs about 3 KiB.
 const MAX_BYTES: usize = 16 << 10;
@@ -29,14 +30,17 @@ pub enum ReadRequestError {
     /// The signature is not by the key, or the key is of a kind that is not taken.
     #[error("the request cannot be verified")]
     Unverified(#[source] rcgen::Error),
-    /// The subject is somebody else's.
-    #[error("the request is for {found}; it must be for CN={USER_PREFIX}{machine}, O={GROUP}")]
+    /// The subject names another user.
+    #[error("the request is for {found}; it must be for CN={AGENT_USER_PREFIX}{machine}")]
     Subject {
         /// What it is for.
         found: String,
         /// What it must be for.
         machine: MachineName,
     },
+    /// The subject names other groups than those of the key, or not all of them.
+    #[error("the request is for other groups (O) than those of its key")]
+    Groups(#[source] CheckGroupsError),
 }
 
 /// A request whose signature is good.
@@ -79,26 +83,32 @@ impl CertificateRequest {
         })
     }
 
-    /// Whether the subject is empty or this Machine's, which is its name and UID; the UID may be left out. `whole`: it must be this Machine's, with the group, because the
-    /// signer takes it as it is.
+    /// ID of the key.
+    pub fn key_id(&self) -> KeyId {
+        KeyId::of_fingerprint(self.key)
+    }
+
+    /// Checks that the subject is empty or that of this Machine and of this key: the Machine's name and UID, the group of agents and the
+    /// enrollment group of the key. Each part may be missing. `whole`: name and groups must be there, because the signer takes the subject as
+    /// it is.
     ///
     /// # Errors
-    /// [`ReadRequestError::Subject`].
+    /// [`ReadRequestError::Subject`], [`ReadRequestError::Groups`].
     pub fn check_subject(
         &self,
         (machine, uid): (&MachineName, &str),
         whole: bool,
     ) -> Result<(), ReadRequestError> {
-        let name = format!("{USER_PREFIX}{machine}");
+        let name = format!("{AGENT_USER_PREFIX}{machine}");
         let named = self.common_names.iter().all(|found| *found == name) && self.common_names.len() <= 1;
-        let grouped = self.organisations.iter().all(|found| found == GROUP) && self.organisations.len() <= 1;
-        let complete = !self.common_names.is_empty() && !self.organisations.is_empty();
+        let complete = !self.common_names.is_empty();
         let same = self.uids.iter().all(|found| found == uid) && self.uids.len() <= 1;
-        if named && grouped && same && (complete || !whole) {
-            return Ok(());
+        if !named || !same || (whole && !complete) {
+            let found = if self.subject.is_empty() { "no user".to_owned() } else { self.subject.clone() };
+            return Err(ReadRequestError::Subject { found, machine: machine.clone() });
         }
-        let found = if self.subject.is_empty() { "nobody".to_owned() } else { self.subject.clone() };
-        Err(ReadRequestError::Subject { found, machine: machine.clone() })
+        let groups = self.organisations.iter().map(String::as_str);
+        check_groups(self.key_id(), groups, !whole).map_err(ReadRequestError::Groups)
     }
 }
 
@@ -117,4 +127,88 @@ pub fn key_digest(public_key: &[u8]) -> Digest {
 
 fn texts<'a>(attributes: impl Iterator<Item = &'a AttributeTypeAndValue<'a>>) -> Vec<String> {
     attributes.map(|attribute| attribute.as_str().unwrap_or("(unreadable)").to_owned()).collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use bedplate_api::enrollment::AGENTS_GROUP;
+    use rcgen::{CertificateParams, DistinguishedName, DnType, KeyPair, PublicKeyData as _};
+
+    use super::*;
+
+    /// Types with the identifier of `organizationName`: the library keeps one value for each.
+    fn organizations() -> [DnType; 2] {
+        [DnType::OrganizationName, DnType::CustomDnType(vec![2, 5, 4, 10])]
+    }
+
+    /// A request for node1 by this key with these groups.
+    fn request(key: &KeyPair, groups: &[&str]) -> CertificateRequest {
+        let mut params = CertificateParams::new(Vec::new()).unwrap();
+        params.distinguished_name = DistinguishedName::new();
+        for (type_, group) in organizations().into_iter().zip(groups) {
+            params.distinguished_name.push(type_, *group);
+        }
+        params.distinguished_name.push(DnType::CommonName, "bedplate:machine:node1");
+        CertificateRequest::read(&params.serialize_request(key).unwrap().pem().unwrap()).unwrap()
+    }
+
+    fn group(key: &KeyPair) -> String {
+        KeyId::of_public_key(&key.subject_public_key_info()).group()
+    }
+
+    fn check(request: &CertificateRequest, whole: bool) -> Result<(), ReadRequestError> {
+        request.check_subject((&"node1".parse().unwrap(), "u1"), whole)
+    }
+
+    #[test]
+    fn trust_3_request_with_the_groups_of_its_key_is_taken() {
+        let key = KeyPair::generate().unwrap();
+        let own = request(&key, &[AGENTS_GROUP, &group(&key)]);
+        assert_eq!(own.key_id().group(), group(&key));
+        for whole in [true, false] {
+            check(&own, whole).unwrap();
+        }
+    }
+
+    #[test]
+    fn trust_3_request_with_a_foreign_group_is_refused() {
+        let (key, other) = (KeyPair::generate().unwrap(), KeyPair::generate().unwrap());
+        for groups in [
+            [AGENTS_GROUP, "system:masters"],
+            [AGENTS_GROUP, "bedplate:enrollment:"],
+            [AGENTS_GROUP, &group(&other)],
+            ["kubeadm:cluster-admins", &group(&key)],
+        ] {
+            for whole in [true, false] {
+                let refused = check(&request(&key, &groups), whole);
+                let is_foreign =
+                    matches!(refused, Err(ReadRequestError::Groups(CheckGroupsError::Foreign { .. })));
+                assert!(is_foreign, "{groups:?} {whole}: {refused:?}");
+            }
+        }
+    }
+
+    #[test]
+    fn trust_3_request_with_a_group_twice_is_refused() {
+        let key = KeyPair::generate().unwrap();
+        for groups in [[AGENTS_GROUP, AGENTS_GROUP], [&group(&key), &group(&key)]] {
+            for whole in [true, false] {
+                let refused = check(&request(&key, &groups), whole);
+                let is_refused =
+                    matches!(refused, Err(ReadRequestError::Groups(CheckGroupsError::Incomplete { .. })));
+                assert!(is_refused, "{groups:?} {whole}: {refused:?}");
+            }
+        }
+    }
+
+    #[test]
+    fn trust_3_request_without_enrollment_group_is_refused_by_a_cluster() {
+        let key = KeyPair::generate().unwrap();
+        let bare = request(&key, &[AGENTS_GROUP]);
+        assert!(matches!(
+            check(&bare, true),
+            Err(ReadRequestError::Groups(CheckGroupsError::Incomplete { .. }))
+        ));
+        check(&bare, false).expect("pxed's own authority sets the groups");
+    }
 }

@@ -4,6 +4,7 @@
 
 use std::net::IpAddr;
 
+use bedplate_api::enrollment::{AGENT_USER_PREFIX, AGENTS_GROUP};
 use bedplate_api::id::{Digest, MachineName};
 use jiff::Timestamp;
 use sha2::{Digest as _, Sha256};
@@ -11,7 +12,6 @@ use x509_parser::certificate::X509Certificate;
 use x509_parser::prelude::FromDer;
 
 use super::csr::{key_digest, uids};
-use super::{GROUP, USER_PREFIX};
 
 /// An agent that showed its certificate.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -34,6 +34,12 @@ pub struct Identity {
     pub peer: IpAddr,
 }
 
+/// Returns true if a certificate (DER) names this group. One that cannot be read names none.
+pub fn has_group(certificate: &[u8], group: &str) -> bool {
+    let read = X509Certificate::from_der(certificate);
+    read.is_ok_and(|(_, read)| read.subject().iter_organization().any(|found| found.as_str() == Ok(group)))
+}
+
 /// Returns the agent that a certificate (DER) names, connected from `peer`. `None`: it is not an agent's certificate.
 pub fn read(certificate: &[u8], peer: IpAddr) -> Option<Identity> {
     let digest = Digest::from_sha256(Sha256::digest(certificate).into());
@@ -43,9 +49,9 @@ pub fn read(certificate: &[u8], peer: IpAddr) -> Option<Identity> {
     if names.next().is_some() {
         return None;
     }
-    let machine = name.strip_prefix(USER_PREFIX)?.parse().ok()?;
+    let machine = name.strip_prefix(AGENT_USER_PREFIX)?.parse().ok()?;
     let mut groups = certificate.subject().iter_organization();
-    if !groups.any(|group| group.as_str() == Ok(GROUP)) {
+    if !groups.any(|group| group.as_str() == Ok(AGENTS_GROUP)) {
         return None;
     }
     let mut uids = uids(certificate.subject());

@@ -6,6 +6,7 @@
 
 use std::cmp::Ordering;
 
+use bedplate_api::enrollment::KeyId;
 use bedplate_api::id::Digest;
 use bedplate_api::machine::{EnrollmentStatus, MachineStatus, Time, condition_type};
 use jiff::Timestamp;
@@ -115,11 +116,12 @@ pub(crate) fn is_held_by(in_force: InForce, identity: &Identity, status: &Machin
     }
 }
 
-/// The record of a key for the status, without its certificate.
+/// Returns the record of a key for the status, without its certificate. Each certificate that is made now has the enrollment group of its key.
 pub(crate) fn record(enrolled: &EnrolledKey) -> EnrollmentStatus {
     EnrollmentStatus {
         certificate_fingerprint: None,
         key_fingerprint: Some(enrolled.key),
+        key_id: Some(KeyId::of_fingerprint(enrolled.key)),
         key_time: Some(Time(enrolled.time)),
         generation: (enrolled.generation > 0).then_some(enrolled.generation),
         permission_time: enrolled.permission.map(Time),

@@ -4,19 +4,22 @@ use std::net::SocketAddr;
 use std::sync::Arc;
 use std::time::Duration;
 
+use bedplate_api::enrollment::{AGENTS_GROUP, KeyId};
 use bedplate_api::id::BootId;
 use bedplate_api::machine::{Hardware, StateDiskStatus};
 use bedplate_api::reason::refusal::AgentRefusal;
 use bedplate_api::wire::{EnrollRequest, EnrollResponse, Refusal, RenewRequest, Report, SecretText, Seed};
 use hyper::Method;
 use jiff::Timestamp;
-use rcgen::{CertificateParams, DistinguishedName, DnType, KeyPair};
+use rcgen::{CertificateParams, DistinguishedName, DnType, KeyPair, PublicKeyData as _};
 use rustls::{ClientConfig, RootCertStore};
 use rustls_pki_types::pem::PemObject;
 use rustls_pki_types::{CertificateDer, PrivateKeyDer};
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::{TcpListener, TcpStream};
 use tokio_util::sync::CancellationToken;
+use x509_parser::certificate::X509Certificate;
+use x509_parser::prelude::FromDer;
 
 use super::counters::{Counters, Enrollment, Renewal, Reported};
 use super::permission::Permissions;
@@ -165,6 +168,11 @@ impl Agents {
     }
 }
 
+/// Enrollment group of a key.
+fn group_of(key: &KeyPair) -> String {
+    KeyId::of_public_key(&key.subject_public_key_info()).group()
+}
+
 fn csr(key: &KeyPair, machine: Option<&str>) -> String {
     csr_of(key, machine, None)
 }
@@ -173,7 +181,11 @@ fn csr_of(key: &KeyPair, machine: Option<&str>, uid: Option<&str>) -> String {
     let mut params = CertificateParams::new(Vec::new()).unwrap();
     params.distinguished_name = DistinguishedName::new();
     if let Some(machine) = machine {
-        params.distinguished_name.push(DnType::OrganizationName, "bedplate:machines");
+        let groups = ["bedplate:machines", &group_of(key)];
+        let types = [DnType::OrganizationName, DnType::CustomDnType(vec![2, 5, 4, 10])];
+        for (type_, group) in types.into_iter().zip(groups) {
+            params.distinguished_name.push(type_, group);
+        }
         params.distinguished_name.push(DnType::CommonName, format!("bedplate:machine:{machine}"));
     }
     if let Some(uid) = uid {
@@ -237,6 +249,13 @@ async fn a_host_enrolls_reports_and_renews_with_its_certificate() {
     let renewed = agents.post(&client, "/v1/renew", &RenewRequest { csr_pem: csr(&key, None) }).await;
     assert_eq!(renewed.0, 200);
     assert!(renewed.1.contains("BEGIN CERTIFICATE") && !renewed.1.contains(&certificate));
+    // The authority sets both groups, whatever part of the subject the request has.
+    let der = CertificateDer::from_pem_slice(certificate.as_bytes()).unwrap();
+    let (_, read) = X509Certificate::from_der(&der).unwrap();
+    let groups: Vec<_> = read.subject().iter_organization().map(|group| group.as_str().unwrap()).collect();
+    assert_eq!(groups, [AGENTS_GROUP, group_of(&key).as_str()]);
+    let recorded = agents.rig.registry.get(&"node1".parse().unwrap()).unwrap().enrollment.unwrap();
+    assert_eq!(recorded.key_id.map(KeyId::group), Some(group_of(&key)));
     let other = RenewRequest { csr_pem: csr(&KeyPair::generate().unwrap(), None) };
     assert_eq!(agents.post(&client, "/v1/renew", &other).await.0, 403);
     let c = &agents.counters;
@@ -292,7 +311,7 @@ async fn who_shows_no_certificate_or_a_foreign_one_may_not_report() {
         .client(
             &key,
             ("bedplate:machine:node1", "u1"),
-            super::GROUP,
+            [AGENTS_GROUP, &group_of(&key)],
             Timestamp::now(),
             Duration::from_secs(3600),
         )
@@ -303,7 +322,13 @@ async fn who_shows_no_certificate_or_a_foreign_one_may_not_report() {
     let stranger = agents
         .rig
         .authority
-        .client(&key, ("bedplate:machine:node1", "u1"), "others", Timestamp::now(), Duration::from_secs(3600))
+        .client(
+            &key,
+            ("bedplate:machine:node1", "u1"),
+            ["others", &group_of(&key)],
+            Timestamp::now(),
+            Duration::from_secs(3600),
+        )
         .unwrap();
     let client = agents.client(Some((&stranger, &key)));
     assert_eq!(agents.post(&client, "/v1/report", &report).await.0, 401);

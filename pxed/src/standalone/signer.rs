@@ -3,6 +3,7 @@
 use std::sync::Arc;
 use std::time::Duration;
 
+use bedplate_api::enrollment::{AGENT_USER_PREFIX, AGENTS_GROUP};
 use bedplate_api::id::MachineName;
 use bedplate_api::wire::KubernetesEndpoint;
 use futures::future::BoxFuture;
@@ -11,7 +12,6 @@ use jiff::Timestamp;
 use crate::enroll::authority::Authority;
 use crate::enroll::csr::CertificateRequest;
 use crate::enroll::signer::{KeyRecord, SignError, Signed, Signer};
-use crate::enroll::{GROUP, USER_PREFIX};
 
 /// Lifetime of a certificate.
 const LIFETIME: Duration = Duration::from_secs(90 * 86_400);
@@ -29,9 +29,10 @@ impl Signer for LocalSigner {
         request: &'a CertificateRequest,
         _purpose: &'a str,
     ) -> BoxFuture<'a, Result<Signed, SignError>> {
-        let name = format!("{USER_PREFIX}{machine}");
+        let name = format!("{AGENT_USER_PREFIX}{machine}");
         let key = &request.params.public_key;
-        let signed = self.authority.client(key, (&name, uid), GROUP, Timestamp::now(), LIFETIME);
+        let groups = [AGENTS_GROUP, &request.key_id().group()];
+        let signed = self.authority.client(key, (&name, uid), groups, Timestamp::now(), LIFETIME);
         Box::pin(std::future::ready(signed.map(Signed::Certificate).map_err(SignError::Make)))
     }
 

@@ -28,6 +28,7 @@ fn blocked(status: &MachineStatus) -> Option<Cause<'_>> {
         ConfigurationPendingReason::Matched
         | ConfigurationPendingReason::Selected
         | ConfigurationPendingReason::Claimed
+        | ConfigurationPendingReason::AwaitsClaim
         | ConfigurationPendingReason::ControlPlaneProtected => false,
     };
     is_blocked.then_some((pending.reason.as_str(), pending.message.as_str()))

@@ -8,7 +8,8 @@ use bedplate_api::configuration::MachineConfiguration;
 use bedplate_api::configuration::condition_type::DEGRADED;
 use bedplate_api::machine::{Condition, Machine, RolledBack, condition_type};
 use bedplate_api::version::MachineConfigurationVersion;
-use bedplate_rules::selection::{CLAIMED_BY, References, may_match};
+use bedplate_rules::claim::{is_claimed, is_pooled};
+use bedplate_rules::selection::{References, may_match};
 
 /// All objects that decide about versions and Machines.
 #[derive(Debug, Default)]
@@ -19,7 +20,7 @@ pub struct Index {
     machines: BTreeMap<String, Arc<Machine>>,
     /// The Machines that name a configuration, by its name.
     users: BTreeMap<String, BTreeSet<String>>,
-    /// Machines without a choice, and without a reference: any configuration may become theirs.
+    /// Machines without a choice and a reference that are in no pool: any configuration may become theirs.
     waiting: BTreeSet<String>,
     references: References,
 }
@@ -173,6 +174,9 @@ impl Index {
         let selected = machine.status.as_ref().and_then(|status| status.selected.as_ref());
         let selected = selected.map(|selected| selected.name.as_str());
         let reference = machine.spec.configuration_ref.as_ref().map(|reference| reference.name.as_str());
+        if selected.is_none() && is_pooled(machine) {
+            return BTreeSet::new();
+        }
         if selected.is_none() && reference.is_none() {
             let selects = |configuration: &MachineConfiguration| {
                 configuration
@@ -219,6 +223,7 @@ struct Uses<'a> {
     /// What of a choice after its Node's end depends on more than the above.
     left_alone: bool,
     claimed: bool,
+    pooled: bool,
     enrolled: bool,
     labels: Option<&'a BTreeMap<String, String>>,
 }
@@ -228,7 +233,6 @@ impl<'a> Uses<'a> {
         let status = machine.status.as_ref();
         let conditions = status.map_or(&[][..], |status| &status.conditions);
         let from = |back: &'a RolledBack| (back.from.name.as_str(), back.from.version);
-        let claim = machine.metadata.annotations.as_ref().and_then(|all| all.get(CLAIMED_BY));
         let reference = machine.spec.configuration_ref.as_ref();
         let selected = status.and_then(|status| status.selected.as_ref());
         let applied = status.and_then(|status| status.applied.as_ref());
@@ -241,7 +245,8 @@ impl<'a> Uses<'a> {
             rolled_back: status.and_then(|status| status.rolled_back.as_ref()).map(from),
             has_node: status.is_some_and(|status| status.node_ref.is_some()),
             left_alone: machine.spec.paused || machine.metadata.deletion_timestamp.is_some(),
-            claimed: claim.is_some_and(|by| !by.is_empty()),
+            claimed: is_claimed(machine),
+            pooled: is_pooled(machine),
             enrolled: unchosen && conditions.iter().any(is_enrolled),
             labels: machine.metadata.labels.as_ref().filter(|_| unchosen && reference.is_none()),
         }
@@ -255,6 +260,6 @@ impl<'a> Uses<'a> {
     }
 
     fn waits(&self) -> bool {
-        self.reference.is_none() && self.selected.is_none()
+        self.reference.is_none() && self.selected.is_none() && !self.pooled
     }
 }

@@ -10,7 +10,7 @@ use std::time::Duration;
 use bedplate_api::machine::{Machine, Selected};
 use bedplate_api::version::MachineConfigurationVersion;
 use bedplate_process::lock::Lock;
-use bedplate_rules::selection::CLAIMED_BY;
+use bedplate_rules::claim::is_claimed;
 use kube::ResourceExt;
 use tokio::time::Instant;
 
@@ -80,10 +80,7 @@ impl Waits {
 /// Returns what a Machine without a Node of it waits for; none if it has one, or is left as it is.
 fn awaited(machine: &Machine) -> Option<&Selected> {
     let status = machine.status.as_ref()?;
-    let claim = machine.metadata.annotations.as_ref().and_then(|all| all.get(CLAIMED_BY));
-    let is_left = machine.spec.paused
-        || machine.metadata.deletion_timestamp.is_some()
-        || claim.is_some_and(|by| !by.is_empty());
+    let is_left = machine.spec.paused || machine.metadata.deletion_timestamp.is_some() || is_claimed(machine);
     let node = status.node_ref.as_ref().map(|node| node.uid.as_str());
     let applied = status.applied.as_ref();
     let has_node = node.is_some()
@@ -194,7 +191,7 @@ mod tests {
 
     #[tokio::test(start_paused = true)]
     async fn c4_machine_with_its_node_or_left_alone_waits_for_none() {
-        let claim = json!({ "metadata": { "annotations": { CLAIMED_BY: "x" } } });
+        let claim = json!({ "status": { "selected": { "name": "w", "version": 2, "source": "Claim" } } });
         let deleted = json!({ "metadata": { "deletionTimestamp": "2026-01-01T00:00:00Z" } });
         for more in [
             node("n1"),

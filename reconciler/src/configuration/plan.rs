@@ -9,8 +9,9 @@ use bedplate_api::reason::Reason;
 use bedplate_api::reason::configuration::{DegradedReason, ProgressingReason};
 use bedplate_api::reason::event::ControllerEvent;
 use bedplate_api::version::MachineConfigurationVersion;
+use bedplate_rules::claim::is_claimed;
 use bedplate_rules::selection::{
-    Again, CLAIMED_BY, Choice, OWN_FINALIZER, VersionPlan, Write, choose, is_of, plan_versions, version_name,
+    Again, Choice, OWN_FINALIZER, VersionPlan, Write, choose, is_of, plan_versions, version_name,
 };
 use jiff::Timestamp;
 use serde::Serialize;
@@ -320,8 +321,9 @@ fn reckon(
         let applied = status.applied.as_ref().filter(|applied| applied.name == name);
         let called = machine.metadata.name.as_deref().unwrap_or_default();
         awaited.users += usize::from(selected.is_some() || applied.is_some());
-        if let Some(selected) = selected {
-            counts.selected += 1;
+        counts.selected += i32::from(selected.is_some());
+        // The Node of a claimed host is in another cluster.
+        if let Some(selected) = selected.filter(|_| !is_claimed(machine)) {
             if status.node_ref.is_none() {
                 awaited.moving.add(called);
             }
@@ -396,10 +398,7 @@ impl Repaved<'_> {
 
 /// Paused, being deleted, or claimed.
 fn is_left(machine: &Machine) -> bool {
-    let claim = machine.metadata.annotations.as_ref().and_then(|all| all.get(CLAIMED_BY));
-    machine.spec.paused
-        || machine.metadata.deletion_timestamp.is_some()
-        || claim.is_some_and(|by| !by.is_empty())
+    machine.spec.paused || machine.metadata.deletion_timestamp.is_some() || is_claimed(machine)
 }
 
 #[cfg(test)]
@@ -407,6 +406,7 @@ mod tests {
     use serde_json::{Value, json};
 
     use super::*;
+    use crate::cache::waits::Wait;
 
     fn conditions(reason: &str) -> Value {
         let condition = |type_: &str, reason: &str, message: &str| {
@@ -435,6 +435,26 @@ mod tests {
             conditions,
         };
         status.newly_rolls(&configuration).map(|(rolls, message)| (rolls, message.to_owned()))
+    }
+
+    #[test]
+    fn d2_claimed_hosts_do_not_keep_their_configuration_progressing() {
+        let configuration: MachineConfiguration = serde_json::from_value(json!({ "metadata": { "name": "pool", "uid": "c" },
+            "spec": { "claimPolicy": { "namespaces": ["*"] }, "template": {
+                "image": { "reference": "r.example/node:1", "allowTag": true }, "kubernetes": { "version": "v1.34.0" } } } }))
+        .unwrap();
+        let standing = |source: &str| {
+            let machine = json!({ "metadata": { "name": "a" }, "spec": { "provider": "manual" },
+                "status": { "selected": { "name": "pool", "version": 1, "source": source } } });
+            let machine: Machine = serde_json::from_value(machine).unwrap();
+            let mut index = Index::default();
+            index.machine("a", Some(std::sync::Arc::new(machine)));
+            let clocks = Clocks { silent: &|_| false, wait: &|_| Wait::default() };
+            let reckoned = reckon(&configuration, 1, (&index, &|_| None, clocks), None);
+            (reckoned.standing.progressing.1, reckoned.counts.selected, reckoned.counts.unavailable)
+        };
+        assert_eq!(standing("Reference"), (ProgressingReason::Paving, 1, 1));
+        assert_eq!(standing("Claim"), (ProgressingReason::UpToDate, 1, 0));
     }
 
     #[test]

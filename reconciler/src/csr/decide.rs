@@ -3,6 +3,7 @@
 //! Who asks is what the API server has written of it: user, groups, and which certificate was shown. What is asked for is read out of
 //! the request itself. All has to be right; in doubt it is not given.
 
+use bedplate_api::enrollment::{AGENT_USER_PREFIX, AGENTS_GROUP, ENROLLMENT_GROUP_PREFIX, KeyId};
 use bedplate_api::machine::Machine;
 use k8s_openapi::api::certificates::v1::CertificateSigningRequest;
 use k8s_openapi::api::core::v1::Node;
@@ -14,8 +15,6 @@ use crate::foreign_node::foreign;
 
 /// The signer of kubelets' client certificates.
 const SIGNER: &str = "kubernetes.io/kube-apiserver-client-kubelet";
-const USER: &str = "bedplate:machine:";
-const GROUP: &str = "bedplate:machines";
 const CREDENTIAL: &str = "authentication.kubernetes.io/credential-id";
 const USAGES: [&str; 3] = ["client auth", "digital signature", "key encipherment"];
 
@@ -40,7 +39,12 @@ pub(super) enum Verdict {
 
 /// The Machine that an agent's request is of; none: it is not an agent's.
 pub(super) fn asks_for(request: &CertificateSigningRequest) -> Option<&str> {
-    request.spec.username.as_deref()?.strip_prefix(USER).filter(|_| request.spec.signer_name == SIGNER)
+    request
+        .spec
+        .username
+        .as_deref()?
+        .strip_prefix(AGENT_USER_PREFIX)
+        .filter(|_| request.spec.signer_name == SIGNER)
 }
 
 /// Decides; `machine` is that of [`asks_for`] as it is now, `node` the one of its name.
@@ -50,13 +54,17 @@ pub(super) fn decide(
     node: Option<&Node>,
 ) -> Verdict {
     let Some(name) = asks_for(request).filter(|_| !is_decided(request)) else { return Verdict::NotOurs };
-    if !request.spec.groups.iter().flatten().any(|group| group == GROUP) {
-        return Verdict::Deny(format!("who asks is not in {GROUP}"));
+    if !request.spec.groups.iter().flatten().any(|group| group == AGENTS_GROUP) {
+        return Verdict::Deny(format!("who asks is not in {AGENTS_GROUP}"));
     }
     let Some(machine) = machine.filter(|machine| machine.metadata.deletion_timestamp.is_none()) else {
         return Verdict::Deny(format!("Machine {name} does not exist or is being deleted"));
     };
     if let Some(why) = node.and_then(|node| foreign(machine, node)) {
+        return Verdict::Deny(why);
+    }
+    // Before the certificate: an API server that does not report the certificate reports the groups.
+    if let Some(why) = foreign_enrollment(request, machine) {
         return Verdict::Deny(why);
     }
     match credential(request) {
@@ -98,6 +106,23 @@ fn is_enrolled(machine: &Machine, shown: &str) -> bool {
     let enrollment = machine.status.as_ref().and_then(|status| status.enrollment.as_ref());
     let written = enrollment.and_then(|enrollment| enrollment.certificate_fingerprint);
     written.is_some_and(|written| written.hex() == shown)
+}
+
+/// Returns why the enrollment groups of a request are not those of the Machine's key; none: they are, or the certificate that was shown was made
+/// before there were such groups.
+fn foreign_enrollment(request: &CertificateSigningRequest, machine: &Machine) -> Option<String> {
+    let groups = request.spec.groups.iter().flatten();
+    let shown: Vec<&String> = groups.filter(|group| group.starts_with(ENROLLMENT_GROUP_PREFIX)).collect();
+    let enrollment = machine.status.as_ref().and_then(|status| status.enrollment.as_ref());
+    let own = enrollment.and_then(|enrollment| enrollment.key_id).map(KeyId::group);
+    match shown.as_slice() {
+        [] => None,
+        [only] if Some(*only) == own.as_ref() => None,
+        _ => Some(
+            "the enrollment group of the certificate that was shown is not that of the Machine's key"
+                .to_owned(),
+        ),
+    }
 }
 
 /// The one block of a text that has nothing beside it. A text with several blocks, or with one whose end is another's, is read by some
@@ -203,7 +228,7 @@ mod tests {
 
     fn spec(pem: &str) -> Value {
         json!({ "request": ByteString(pem.into()), "signerName": SIGNER, "username": "bedplate:machine:a",
-            "groups": ["system:authenticated", GROUP], "usages": ["digital signature", "client auth"],
+            "groups": ["system:authenticated", AGENTS_GROUP], "usages": ["digital signature", "client auth"],
             "extra": { CREDENTIAL: [id("f1")] } })
     }
 
@@ -262,6 +287,42 @@ mod tests {
             let verdict = verdict(&own(), &more, Some(&machine));
             assert!(matches!(verdict, Verdict::LeaveOpen(_)), "{more}: {verdict:?}");
         }
+    }
+
+    #[test]
+    fn trust_3_enrollment_group_of_another_key_is_denied() {
+        let (own, other) = (KeyId::of_public_key(b"own"), KeyId::of_public_key(b"other"));
+        let enrolled = |key: Option<KeyId>| {
+            let mut enrollment = json!({ "certificateFingerprint": format!("sha256:{}", fingerprint("f1")) });
+            if let Some(key) = key {
+                enrollment["keyID"] = json!(key);
+            }
+            machine(&json!({ "status": { "enrollment": enrollment } }))
+        };
+        let groups = |groups: &[String]| {
+            let all: Vec<&str> = ["system:authenticated", AGENTS_GROUP]
+                .into_iter()
+                .chain(groups.iter().map(String::as_str))
+                .collect();
+            json!({ "groups": all })
+        };
+        let pem = self::own();
+        let machine = enrolled(Some(own));
+        assert_eq!(verdict(&pem, &groups(&[own.group()]), Some(&machine)), Verdict::Approve);
+        assert_eq!(verdict(&pem, &groups(&[]), Some(&machine)), Verdict::Approve, "an earlier certificate");
+        let malformed = format!("{ENROLLMENT_GROUP_PREFIX}x");
+        for shown in [
+            vec![other.group()],
+            vec![own.group(), other.group()],
+            vec![own.group(), own.group()],
+            vec![malformed.clone()],
+            vec![own.group(), malformed],
+        ] {
+            let denied = verdict(&pem, &groups(&shown), Some(&machine));
+            assert!(is_denied(&denied, "enrollment group"), "{shown:?}: {denied:?}");
+        }
+        let denied = verdict(&pem, &groups(&[own.group()]), Some(&enrolled(None)));
+        assert!(is_denied(&denied, "enrollment group"), "no key is recorded: {denied:?}");
     }
 
     #[test]

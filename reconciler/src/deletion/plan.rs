@@ -7,7 +7,7 @@
 
 use bedplate_api::machine::{DeletionPolicy, Machine, MachineStatus, SlotState, condition_type};
 use bedplate_api::reason::machine::DrainedReason;
-use bedplate_rules::selection::CLAIMED_BY;
+use bedplate_rules::claim::claimant;
 use jiff::{SignedDuration, Timestamp};
 use k8s_openapi::api::core::v1::Node;
 
@@ -101,7 +101,12 @@ pub fn plan(
     let name = machine.metadata.name.as_deref().unwrap_or_default();
     let provider_id = format!("bedplate://{name}");
     let status = machine.status.clone().unwrap_or_default();
-    let Some(node) = node else { return slot(machine, &status, limit, lasted.slot, now) };
+    let Some(node) = node else {
+        // The Node of a claim is in another cluster, and its slot is emptied at the release of the claim.
+        return claimed(machine)
+            .map(|why| stay(why, "slot"))
+            .unwrap_or_else(|| slot(machine, &status, limit, lasted.slot, now));
+    };
     let found = node.spec.as_ref().and_then(|spec| spec.provider_id.as_deref()).unwrap_or_default();
     if found != provider_id {
         let message = format!("the Node of its name is left as it is, its providerID is not {provider_id}");
@@ -112,9 +117,8 @@ pub fn plan(
             until: Some(later(now, left)),
         };
     }
-    if let Some((reason, why)) = stands_still(machine) {
-        let message = format!("{why}: its Node is left as it is; deletionPolicy Retain lets the Machine go");
-        return Plan { step: Step::Await, drained: Some((false, reason, message)), until: None };
+    if let Some(why) = stands_still(machine) {
+        return stay(why, "Node");
     }
     let step = match cordon {
         Some(Cordon::Ours(hold)) if hold.purpose == Purpose::Deletion && hold.cordoned => {
@@ -124,6 +128,10 @@ pub fn plan(
         Some(Cordon::Foreign | Cordon::Operation) => Step::Empty { anyway: is_over && !is_ready(node) },
         Some(Cordon::Ours(_) | Cordon::Free) | None => Step::Cordon,
     };
+    draining(node, step)
+}
+
+fn draining(node: &Node, step: Step) -> Plan {
     let awaits = match cordon_of(node) {
         Cordon::Ours(hold) => hold.awaits,
         _ => None,
@@ -133,12 +141,21 @@ pub fn plan(
     Plan { step, drained: Some((false, DrainedReason::Draining, message)), until: None }
 }
 
+/// Waits, and leaves the Node or the slot as it is.
+fn stay((reason, why): (DrainedReason, String), what: &str) -> Plan {
+    let message = format!("{why}: its {what} is left as it is; deletionPolicy Retain lets the Machine go");
+    Plan { step: Step::Await, drained: Some((false, reason, message)), until: None }
+}
+
 fn stands_still(machine: &Machine) -> Option<(DrainedReason, String)> {
     if machine.spec.paused {
         return Some((DrainedReason::Paused, "spec.paused is set".to_owned()));
     }
-    let claim = machine.metadata.annotations.as_ref()?.get(CLAIMED_BY).filter(|by| !by.is_empty())?;
-    Some((DrainedReason::Claimed, format!("{claim} has claimed it")))
+    claimed(machine)
+}
+
+fn claimed(machine: &Machine) -> Option<(DrainedReason, String)> {
+    Some((DrainedReason::Claimed, format!("{} has claimed it", claimant(machine)?)))
 }
 
 fn later(time: Timestamp, by: SignedDuration) -> Timestamp {
@@ -299,7 +316,14 @@ mod tests {
         let there = node(&json!({}), false, "True");
         let mut paused = machine("Drain", &json!({}), &json!({}));
         paused.spec.paused = true;
-        let claimed = machine("Drain", &json!({ "annotations": { CLAIMED_BY: "cluster-a" } }), &json!({}));
+        let source = json!({ "selected": { "name": "w", "version": 1, "source": "Claim" } });
+        let claimed = machine("Drain", &json!({}), &source);
+        let slot = planned(&claimed, None, 9000);
+        assert_eq!(
+            (slot.step, slot.drained.unwrap().1),
+            (Step::Await, DrainedReason::Claimed),
+            "a claimed slot is not ended"
+        );
         for held in [paused, claimed] {
             let plan = planned(&held, Some(&there), 9000);
             assert_eq!(plan.step, Step::Await);

@@ -35,6 +35,7 @@ pub(super) fn told(before: &MachineStatus, after: &Status) -> Vec<(ControllerEve
         let by = match selected.source {
             SelectionSource::Reference => "spec.configurationRef",
             SelectionSource::Selector => "its machineSelector",
+            SelectionSource::Claim => "its MachineClaim",
             SelectionSource::Unknown => "a way that a later version knows",
         };
         let was = before.selected.as_ref().map(|was| version_name(&was.name, was.version));
@@ -60,7 +61,9 @@ fn trouble(before: &MachineStatus, after: &Status) -> Option<(ControllerEvent, S
         });
         (!same).then_some(is)
     };
-    if let Some(pending) = news(condition_type::CONFIGURATION_PENDING).filter(|c| c.status == "True") {
+    // A free host of a pool is not a failure.
+    let failed = |c: &Condition| c.status == "True" && c.reason != ConfigurationPendingReason::AwaitsClaim;
+    if let Some(pending) = news(condition_type::CONFIGURATION_PENDING).filter(failed) {
         return Some((ControllerEvent::SelectionFailed, format!("{}: {}", pending.reason, pending.message)));
     }
     let ready = news(condition_type::READY).filter(|c| c.status == "False")?;
@@ -167,6 +170,9 @@ mod tests {
             told(&MachineStatus::default(), &pending),
             [(ControllerEvent::SelectionFailed, "NoConfiguration: why".to_owned())]
         );
+        let free = [is("ConfigurationPending", true, "AwaitsClaim"), is("Ready", false, "AwaitsClaim")];
+        let free = status(None, None, &json!(free));
+        assert!(told(&MachineStatus::default(), &free).is_empty(), "a free host of a pool is not a failure");
         for (reason, wanted) in [
             ("NodeNameConflict", Some(ControllerEvent::NodeNameConflict)),
             ("NodeReregistered", Some(ControllerEvent::NodeReregistered)),

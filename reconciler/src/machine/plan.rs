@@ -176,6 +176,7 @@ fn by(by: SelectionSource) -> &'static str {
     match by {
         SelectionSource::Reference => "by spec.configurationRef",
         SelectionSource::Selector => "by its machineSelector",
+        SelectionSource::Claim => "by its MachineClaim",
         SelectionSource::Unknown => "in a way that a later version knows",
     }
 }

@@ -19,11 +19,11 @@ use bedplate_api::operation::{
     condition_type,
 };
 use bedplate_api::reason::operation::{FanOutOutcome, SuspendedReason};
+use bedplate_rules::claim::claimant;
 use bedplate_rules::fan_out::{
     LEFT_TO_EXECUTOR, MACHINE, PARENT, SITE, done_within, parent_label, taken_within,
 };
 use bedplate_rules::operation::{End, ended, is_finished, state};
-use bedplate_rules::selection::CLAIMED_BY;
 use jiff::{SignedDuration, Timestamp};
 use kube::ResourceExt;
 
@@ -189,7 +189,7 @@ impl Seen<'_> {
         if !allows || !is_drained || machine.spec.paused {
             return Plan::default();
         }
-        if let Some(by) = machine.annotations().get(CLAIMED_BY).filter(|by| !by.is_empty()) {
+        if let Some(by) = claimant(machine) {
             let message =
                 format!("{by} has claimed Machine {}, and decides about its Node", machine.name_any());
             return self.failed(FanOutOutcome::Claimed, &message);

@@ -6,8 +6,8 @@ use std::collections::{BTreeMap, BTreeSet};
 use bedplate_api::machine::{
     Condition, Machine, NODE_CONFIGURATION, NODE_VERSION, Selected, SlotState, condition_type,
 };
+use bedplate_rules::claim::claimant;
 use bedplate_rules::drain::CORDONED_BY;
-use bedplate_rules::selection::CLAIMED_BY;
 use k8s_openapi::api::core::v1::Node;
 
 use crate::cordon::{DRAIN_FAILED, DRAIN_PENDING, DRAIN_STARTED, is_cordoned, is_ready};
@@ -42,7 +42,6 @@ impl Weight {
         let applied = status.and_then(|status| status.applied.as_ref());
         let slots = status.map_or(&[][..], |status| &status.slots);
         let refused = status.and_then(|status| status.rolled_back.as_ref());
-        let claim = machine.metadata.annotations.as_ref().and_then(|all| all.get(CLAIMED_BY));
         Self {
             selected: status.and_then(|status| status.selected.clone()),
             pin: machine.spec.configuration_ref.as_ref().and_then(|reference| reference.version),
@@ -55,7 +54,7 @@ impl Weight {
             said: said.collect(),
             paused: machine.spec.paused,
             leaving: machine.metadata.deletion_timestamp.is_some(),
-            claim: claim.filter(|by| !by.is_empty()).cloned(),
+            claim: claimant(machine),
             heard: status.is_some_and(|status| status.agent.is_some()),
         }
     }

@@ -16,7 +16,8 @@ use bedplate_api::reason::configuration::DegradedReason;
 use bedplate_api::reason::machine::PavedReason;
 use bedplate_api::reason::{ConditionReason, Reason};
 use bedplate_api::version::MachineConfigurationVersion;
-use bedplate_rules::selection::{CLAIMED_BY, is_of, repave, version_name};
+use bedplate_rules::claim::claimant;
+use bedplate_rules::selection::{is_of, repave, version_name};
 use k8s_openapi::api::core::v1::Node;
 
 use crate::cache::waits::{Wait, is_late};
@@ -77,7 +78,15 @@ impl From<PavedReason> for Outlook {
             | PavedReason::UnitFailed
             | PavedReason::SandboxFailed
             | PavedReason::DbusError
-            | PavedReason::CredentialUnavailable => Self::Waiting,
+            | PavedReason::CredentialUnavailable
+            // A claimed Machine is skipped. What becomes of its user data is the business of its claimant, and fails no version.
+            | PavedReason::Bootstrapping
+            | PavedReason::BootstrapFailed
+            | PavedReason::Interrupted
+            | PavedReason::UserDataRefused
+            | PavedReason::ClaimMissing
+            | PavedReason::ClaimRefused
+            | PavedReason::Releasing => Self::Waiting,
         }
     }
 }
@@ -283,7 +292,7 @@ impl Known<'_> {
         let (Some(applied), Some(next)) =
             (&status.applied, repave(machine, &[self.configuration], self.versions))
         else {
-            return Place::Repaving;
+            return claimant(machine).map_or(Place::Repaving, |by| Place::Skipped(Skip::Claimed(by)));
         };
         if (&applied.name, applied.version) == (&next.name, next.version) {
             return Place::UpToDate;
@@ -367,9 +376,8 @@ impl Known<'_> {
         if machine.spec.paused {
             return Some(Skip::Paused);
         }
-        let claim = machine.metadata.annotations.as_ref().and_then(|all| all.get(CLAIMED_BY));
-        if let Some(by) = claim.filter(|by| !by.is_empty()) {
-            return Some(Skip::Claimed(by.clone()));
+        if let Some(by) = claimant(machine) {
+            return Some(Skip::Claimed(by));
         }
         let applied = status.applied.as_ref().map(|applied| (applied.name.as_str(), applied.version));
         let is_kept = self.makes_cluster(applied)

@@ -282,6 +282,61 @@ fn summary_names_the_condition_that_is_not_met() {
 }
 
 #[test]
+fn d1_a_claimed_host_is_ready_when_it_has_joined_its_claimants_cluster() {
+    let enrolled = is("Enrolled", "True", "Enrolled");
+    let chosen = is("ConfigurationPending", "False", "Selected");
+    let waits = is("ConfigurationPending", "True", "AwaitsClaim");
+    let paved = is("Paved", "True", "Applied");
+    let selected = json!({ "name": "w", "version": 1, "source": "Claim" });
+    let reported = |state: &str| {
+        json!({ "providerID": "bedplate://a/u", "claimant": { "namespace": "team-a", "name": "w-1" }, "state": state,
+            "since": "2026-01-01T00:00:00Z" })
+    };
+    let claim = |state: &str| json!({ "selected": selected, "claim": reported(state) });
+    let lost = |state: &str| json!({ "claim": reported(state) });
+    let with = |more: Value| vec![enrolled.clone(), chosen.clone(), more];
+    let idle = vec![enrolled.clone(), chosen.clone()];
+    let free = vec![enrolled.clone(), waits.clone()];
+    for (conditions, more, phase, reason) in [
+        (free.clone(), json!({}), Phase::ConfigurationPending, "AwaitsClaim"),
+        (free.clone(), lost("Released"), Phase::ConfigurationPending, "AwaitsClaim"),
+        (idle.clone(), json!({ "selected": selected }), Phase::Claimed, "AwaitingAgent"),
+        (idle.clone(), claim("Released"), Phase::Claimed, "AwaitingAgent"),
+        (idle.clone(), claim("AddedLater"), Phase::Claimed, "AwaitingAgent"),
+        (with(is("Paved", "False", "Preparing")), claim("Preparing"), Phase::Claimed, "Preparing"),
+        (with(is("Paved", "False", "ClaimRefused")), claim("Released"), Phase::Claimed, "ClaimRefused"),
+        (idle.clone(), claim("Bootstrapping"), Phase::Claimed, "Bootstrapping"),
+        (
+            with(is("Paved", "False", "Bootstrapping")),
+            claim("Bootstrapping"),
+            Phase::Claimed,
+            "Bootstrapping",
+        ),
+        (idle.clone(), claim("Failed"), Phase::Failed, "BootstrapFailed"),
+        (with(is("Paved", "False", "Interrupted")), claim("Failed"), Phase::Failed, "Interrupted"),
+        (idle.clone(), claim("Releasing"), Phase::Releasing, "Releasing"),
+        (with(paved.clone()), claim("Joined"), Phase::Ready, "Joined"),
+        (with(is("Paved", "False", "UnitFailed")), claim("Joined"), Phase::Degraded, "UnitFailed"),
+        (with(is("NodeReady", "False", "NodeNotReady")), claim("Joined"), Phase::Degraded, "NodeNotReady"),
+        // The MachineClaim is missing: the host still runs it, and is not shown as a free one.
+        (vec![enrolled.clone(), waits.clone(), paved], lost("Joined"), Phase::Ready, "Joined"),
+        (
+            vec![enrolled.clone(), waits, is("Paved", "False", "ClaimMissing")],
+            lost("Joined"),
+            Phase::Degraded,
+            "ClaimMissing",
+        ),
+    ] {
+        let mut machine = machine("pxe", &conditions, &more);
+        machine.spec.claim_policy =
+            Some(serde_json::from_value(json!({ "namespaces": ["team-a"] })).unwrap());
+        let shown = summarized(&machine, &NodeFacts::default(), None);
+        assert_eq!((shown.phase, shown.reason.as_str()), (phase, reason), "{conditions:?} {more}");
+        assert_eq!(shown.is_ready(), phase == Phase::Ready);
+    }
+}
+
+#[test]
 fn deletion_and_pause_come_first() {
     let (conditions, more) = running(1);
     let mut machine = machine("pxe", &conditions, &more);

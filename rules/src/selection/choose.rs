@@ -6,6 +6,8 @@
 //!                                     a person's reference, Node gone, rolling update `------------------'
 //! ```
 //!
+//! A Machine in a pool (`spec.claimPolicy`) is matched by no selector: a MachineClaim chooses its version.
+//!
 //! A selector decides once. Afterwards the Machine is as one with a reference without version: later selectors, priorities and labels
 //! do not move it. Whoever gets [`Choice::Select`] with `lock` writes `deployed` of that version first, then `selected`: who reads
 //! `selected` reads a version that does not change any more.
@@ -17,11 +19,10 @@ use bedplate_api::machine::{Machine, Selected, SelectionSource, condition_type};
 use bedplate_api::reason::machine::ConfigurationPendingReason;
 use bedplate_api::version::MachineConfigurationVersion;
 
+use crate::claim::{claimant, is_pooled};
 use crate::selection::selector::judge;
 use crate::selection::version::{is_deployed, is_of, version_name};
 
-/// Set on a Machine by whoever manages its node from above: a deleted Node is no reason to pave it.
-pub const CLAIMED_BY: &str = "bedplate.dev/claimed-by";
 /// Configurations that a message names as nearly matching, and of each what it lacks.
 const NEAREST: usize = 3;
 const UNMET: usize = 2;
@@ -115,7 +116,7 @@ pub fn choose(
         },
         (Some(_), None) => Choice::Keep(None),
         (Some(selected), Some(again)) => {
-            if let Some(claimed) = claim(machine).filter(|_| again != Again::PersonChangedReference) {
+            if let Some(claimed) = claim(machine) {
                 return Choice::Keep(Some(claimed));
             }
             match known.next(machine, selected) {
@@ -141,9 +142,21 @@ pub fn repave(
 }
 
 fn claim(machine: &Machine) -> Option<Pending> {
-    let by = machine.metadata.annotations.as_ref()?.get(CLAIMED_BY).filter(|by| !by.is_empty())?;
-    let message = format!("{by} has claimed this Machine ({CLAIMED_BY}) and decides about its node");
+    let message = format!("{} has claimed this Machine and decides about its node", claimant(machine)?);
     Some(pending(ConfigurationPendingReason::Claimed, message))
+}
+
+/// Reason why nothing is selected for a Machine in a pool.
+fn unclaimed(machine: &Machine) -> Option<Pending> {
+    let policy = machine.spec.claim_policy.as_ref().filter(|_| is_pooled(machine))?;
+    let message = match claimant(machine) {
+        Some(by) => format!("the host is held by {by}, and its MachineClaim is missing"),
+        None => format!(
+            "no MachineClaim holds the host; namespaces in its pool: {}",
+            policy.namespaces.join(", ")
+        ),
+    };
+    Some(pending(ConfigurationPendingReason::AwaitsClaim, message))
 }
 
 fn is_enrolled(machine: &Machine) -> bool {
@@ -164,6 +177,9 @@ struct Known<'a> {
 impl<'a> Known<'a> {
     /// The first choice.
     fn first(&self, machine: &Machine) -> Result<Select, Pending> {
+        if let Some(unclaimed) = unclaimed(machine) {
+            return Err(unclaimed);
+        }
         if let Some(reference) = &machine.spec.configuration_ref {
             let configuration = self.named(&reference.name)?;
             let version = match reference.version {

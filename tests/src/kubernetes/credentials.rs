@@ -6,11 +6,13 @@ use std::path::PathBuf;
 use anyhow::{Context, Result, ensure};
 use base64::Engine as _;
 use base64::engine::general_purpose::STANDARD;
+use bedplate_api::enrollment::{AGENTS_GROUP, KeyId};
 use http::Method;
 use rcgen::{
     CertificateParams, DistinguishedName, DnType, ExtendedKeyUsagePurpose, Issuer, KeyPair, KeyUsagePurpose,
+    PublicKeyData as _,
 };
-use serde_json::json;
+use serde_json::{Value, json};
 
 use super::{Kubernetes, Objects};
 
@@ -26,8 +28,23 @@ pub struct Credentials {
     pub key: String,
 }
 
+impl Credentials {
+    /// Returns the ID of the key, as `status.enrollment.keyID` has it.
+    ///
+    /// # Errors
+    /// The key cannot be read.
+    pub fn key_id(&self) -> Result<KeyId> {
+        Ok(key_id(&KeyPair::from_pem(&self.key)?))
+    }
+}
+
+fn key_id(key: &KeyPair) -> KeyId {
+    KeyId::of_public_key(&key.subject_public_key_info())
+}
+
 impl Kubernetes {
-    /// Creates a new client certificate for `user`, a member of `groups` (at most one).
+    /// Creates a new client certificate for `user`, a member of `groups` (at most one). A member of the group of agents is also a member of the
+    /// enrollment group of its key, as with a certificate of pxed.
     ///
     /// # Errors
     /// The authority cannot be read or used.
@@ -37,17 +54,21 @@ impl Kubernetes {
         let issuer = Issuer::from_ca_cert_pem(&read("ca.crt")?, KeyPair::from_pem(&read("ca.key")?)?)?;
         let mut params = CertificateParams::default();
         params.distinguished_name = DistinguishedName::new();
-        // rcgen supports one attribute of each type in a name.
+        let key = KeyPair::generate()?;
+        // rcgen supports one attribute of each of its types in a name.
         ensure!(groups.len() <= 1, "{user}: more than one group");
         for group in groups {
             params.distinguished_name.push(DnType::OrganizationName, *group);
+        }
+        if groups.contains(&AGENTS_GROUP) {
+            let organization = DnType::CustomDnType(vec![2, 5, 4, 10]);
+            params.distinguished_name.push(organization, key_id(&key).group());
         }
         params.distinguished_name.push(DnType::CommonName, user);
         params.key_usages = vec![KeyUsagePurpose::DigitalSignature];
         params.extended_key_usages = vec![ExtendedKeyUsagePurpose::ClientAuth];
         params.not_before = rcgen::date_time_ymd(2020, 1, 1);
         params.not_after = rcgen::date_time_ymd(2099, 1, 1);
-        let key = KeyPair::generate()?;
         let certificate = params.signed_by(&key, &issuer)?;
         Ok(Credentials { certificate: certificate.pem(), key: key.serialize_pem() })
     }
@@ -61,15 +82,23 @@ impl Kubernetes {
         self.write_kubeconfig(user, &self.kubeconfig(user, &user_of(&credentials))?)
     }
 
-    /// Creates a kubeconfig with an agent's certificate. Returns its path, and the certificate's fingerprint as a Machine's status has it.
+    /// Creates a kubeconfig with an agent's certificate. Returns its path, and the enrollment as a Machine's status has it.
     ///
     /// # Errors
     /// As for [`Self::user`], or the API server does not report the certificate.
-    pub fn agent(&self, machine: &str) -> Result<(PathBuf, String)> {
+    pub fn agent(&self, machine: &str) -> Result<(PathBuf, Value)> {
         let user = format!("bedplate:machine:{machine}");
         let credentials = self.certificate(&user, &["bedplate:machines"])?;
         let kubeconfig = self.write_kubeconfig(&user, &self.kubeconfig(&user, &user_of(&credentials))?)?;
-        Ok((kubeconfig, self.fingerprint(&credentials)?))
+        Ok((kubeconfig, self.enrollment(&credentials)?))
+    }
+
+    /// Returns `status.enrollment` of a Machine whose agent has this certificate.
+    ///
+    /// # Errors
+    /// As for [`Self::fingerprint`].
+    pub fn enrollment(&self, agent: &Credentials) -> Result<Value> {
+        Ok(json!({ "certificateFingerprint": self.fingerprint(agent)?, "keyID": agent.key_id()? }))
     }
 
     /// Returns the fingerprint that the API server reports for a certificate, as a Machine's status has it.

@@ -29,6 +29,7 @@ const KINDS: &[Kind] = &[
     Kind::new(&["machineconfiguration", "mc"], OURS, "MachineConfiguration", "machineconfigurations", GLOBAL),
     Kind::new(&["machineconfigurationversion", "mcv"], OURS, "MachineConfigurationVersion", "machineconfigurationversions", GLOBAL),
     Kind::new(&["machineoperation", "mop"], OURS, "MachineOperation", "machineoperations", GLOBAL),
+    Kind::new(&["machineclaim", "mcl"], OURS, "MachineClaim", "machineclaims", GLOBAL),
     Kind::new(&["node"], "v1", "Node", "nodes", GLOBAL),
     Kind::new(&["namespace"], "v1", "Namespace", "namespaces", GLOBAL),
     Kind::new(&["pod"], "v1", "Pod", "pods", NAMESPACED),

@@ -56,8 +56,8 @@ impl<'k> Host<'k> {
         });
         std::fs::write(self.path("state/enrollment.json"), enrollment.to_string()).unwrap();
         std::fs::write(self.path("state/key.pem"), &agent.key).unwrap();
-        let fingerprint = self.kubernetes.fingerprint(&agent).unwrap();
-        self.status(&json!({ "enrollment": { "certificateFingerprint": fingerprint } }));
+        let enrollment = self.kubernetes.enrollment(&agent).unwrap();
+        self.status(&json!({ "enrollment": enrollment }));
     }
 
     fn objects(&self) -> &Objects {

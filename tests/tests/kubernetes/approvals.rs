@@ -11,7 +11,12 @@ use http::Method;
 use serde_json::json;
 
 const CLIENT: &str = "kubernetes.io/kube-apiserver-client";
-const AGENT: &str = "/O=bedplate:machines/CN=bedplate:machine:node-1";
+const AGENT: &str =
+    "/O=bedplate:machines/O=bedplate:enrollment:0123456789abcdef0123456789abcdef/CN=bedplate:machine:node-1";
+/// Enrollment group of another key.
+const OTHER: &str = "/O=bedplate:enrollment:fedcba9876543210fedcba9876543210";
+/// Groups of an agent.
+const GROUPS: &str = "/O=bedplate:machines/O=bedplate:enrollment:0123456789abcdef0123456789abcdef";
 
 /// Requests with a key of their own.
 struct Requests {
@@ -79,9 +84,10 @@ fn in_force(requests: &Requests) {
 fn pxed_approves_client_certificates_of_agents() {
     let requests = Requests::new();
     in_force(&requests);
-    // openssl takes no more than 64 characters here.
-    let long = format!("/O=bedplate:machines/CN=bedplate:machine:{}", "a-9".repeat(15));
-    for subject in [AGENT, "/O=bedplate:machines/CN=bedplate:machine:0", &long] {
+    // openssl takes no more than 64 characters of a name.
+    let name = |name: &str| format!("{GROUPS}/CN=bedplate:machine:{name}");
+    // A subject of more than 127 bytes has another form of length.
+    for subject in [AGENT, &name("0"), &name("12345678"), &name("123456789"), &name(&"a-9".repeat(15))] {
         requests.approve_subject(subject).unwrap_or_else(|why| panic!("{subject}: {why}"));
     }
     let both = ["client auth", "digital signature"];
@@ -92,19 +98,29 @@ fn pxed_approves_client_certificates_of_agents() {
 fn pxed_is_refused_every_other_user_and_group() {
     let requests = Requests::new();
     in_force(&requests);
-    for subject in [
-        "/O=kubeadm:cluster-admins/CN=bedplate:machine:node-1",
-        "/O=bedplate:machines/CN=system:kube-controller-manager",
-        "/O=bedplate:machines/O=kubeadm:cluster-admins/CN=bedplate:machine:node-1",
-        "/O=kubeadm:cluster-admins/O=bedplate:machines/CN=bedplate:machine:node-1",
-        "/O=bedplate:machines/CN=bedplate:machine:node-1/O=kubeadm:cluster-admins",
-        "/O=bedplate:machines/CN=bedplate:machine:node-1/CN=system:kube-scheduler",
-        "/O=bedplate:machines+O=kubeadm:cluster-admins/CN=bedplate:machine:node-1",
-        "/O=bedplate:machines/CN=bedplate:machine:",
-        "/O=bedplate:machines/CN=bedplate:machine:Node",
-        "/O=bedplate:machines",
-        "/CN=bedplate:machine:node-1",
-    ] {
+    let subjects = [
+        "/O=kubeadm:cluster-admins/CN=bedplate:machine:node-1".to_owned(),
+        format!("{GROUPS}/CN=system:kube-controller-manager"),
+        format!("{GROUPS}/O=kubeadm:cluster-admins/CN=bedplate:machine:node-1"),
+        format!("/O=kubeadm:cluster-admins{GROUPS}/CN=bedplate:machine:node-1"),
+        format!("{AGENT}/O=kubeadm:cluster-admins"),
+        format!("{AGENT}/CN=system:kube-scheduler"),
+        format!("{GROUPS}+O=kubeadm:cluster-admins/CN=bedplate:machine:node-1"),
+        format!("{GROUPS}/CN=bedplate:machine:"),
+        format!("{GROUPS}/CN=bedplate:machine:Node"),
+        GROUPS.to_owned(),
+        "/CN=bedplate:machine:node-1".to_owned(),
+        // The enrollment group: none, two, one in another place, malformed ones.
+        "/O=bedplate:machines/CN=bedplate:machine:node-1".to_owned(),
+        format!("{GROUPS}{OTHER}/CN=bedplate:machine:node-1"),
+        format!("/O=bedplate:machines/CN=bedplate:machine:node-1{OTHER}"),
+        format!("{OTHER}/O=bedplate:machines/CN=bedplate:machine:node-1"),
+        "/O=bedplate:machines/O=bedplate:enrollment:0123456789ABCDEF0123456789ABCDEF/CN=bedplate:machine:node-1".to_owned(),
+        "/O=bedplate:machines/O=bedplate:enrollment:0123456789abcdef0123456789abcde/CN=bedplate:machine:node-1".to_owned(),
+        "/O=bedplate:machines/O=bedplate:enrollment:0123456789abcdef0123456789abcdef0/CN=bedplate:machine:node-1".to_owned(),
+        "/O=bedplate:machines/O=bedplate:enrollment:system:masters/CN=bedplate:machine:node-1".to_owned(),
+    ];
+    for subject in &subjects {
         let pem = {
             let mut key = P256.to_vec();
             if subject.contains('+') {

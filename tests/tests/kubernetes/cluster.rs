@@ -90,6 +90,17 @@ pub(crate) fn version(configuration: &str, number: u32) -> Value {
     object("MachineConfigurationVersion", &format!("{configuration}-v{number}"), &spec)
 }
 
+/// A claim of the Machine with this name, for a claimant of namespace `team-a`.
+pub(crate) fn claim(name: &str) -> Value {
+    object(
+        "MachineClaim",
+        name,
+        &json!({ "claimant": { "namespace": "team-a", "name": "w-1", "uid": "u-1" }, "clusterName": "c", "role": "Worker",
+            "nodeName": "w-1", "providerID": format!("bedplate://{name}/u-1"), "configurationRef": { "name": "pool" },
+            "release": "Empty" }),
+    )
+}
+
 pub(crate) fn operation(name: &str) -> Value {
     object(
         "MachineOperation",

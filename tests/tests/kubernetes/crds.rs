@@ -1,4 +1,4 @@
-//! The four kinds on a real API server: every validation rule with an object that it accepts and one that it refuses,
+//! The kinds on a real API server: every validation rule with an object that it accepts and one that it refuses,
 //! defaults, immutability, columns.
 
 use std::collections::BTreeSet;
@@ -11,7 +11,7 @@ use pxed::standalone::manifests::parse::read_manifest;
 use serde_json::{Value, json};
 
 use super::cluster::{
-    admin, api, configuration, create, machine, operation, template, try_create, version, with,
+    admin, api, claim, configuration, create, machine, operation, template, try_create, version, with,
 };
 use super::rules;
 
@@ -35,8 +35,14 @@ async fn each_rule_accepts_one_object_and_refuses_another_saying_why() {
 }
 
 /// Rules that compare with the object as it was, or of statuses; each has a test of its own below.
-const TRANSITIONS: [&str; 5] = [
+const TRANSITIONS: [&str; 11] = [
     "the texts of all disks must have at most 98304 characters together",
+    "spec.claimPolicy can be added or removed only while no version is selected: release the host, or create the Machine again",
+    "claimant.namespace and claimant.name cannot be changed; only claimant.uid can",
+    "clusterName, role, nodeName, providerID and release cannot be changed: delete the claim and create another one",
+    "configurationRef cannot be changed: delete the claim and create another one",
+    "bootstrapSecretName cannot be changed: delete the claim and create another one",
+    "vip cannot be changed: delete the claim and create another one",
     "conditions Complete and Failed must be True when state is the same word, and may only be True then",
     "a deployed version cannot be changed: edit the MachineConfiguration, which makes a new version",
     "status.deployed never goes back to false",
@@ -179,6 +185,82 @@ async fn configuration_without_choices_gets_the_documented_defaults() {
     assert_eq!((&file["owner"], &file["permissions"]), (&json!("root:root"), &json!("0644")));
     let plain = try_create(&client, &configuration("defaults")).await.unwrap();
     assert_eq!(plain["spec"]["updateStrategy"]["type"], "OnDelete");
+}
+
+#[tokio::test]
+async fn d1_a_pool_is_entered_and_left_only_while_nothing_is_selected() {
+    let client = admin().await;
+    let object = machine("pool-entry");
+    create(&client, &object).await;
+    let machines = api(&client, &object);
+    let policy = async |policy: Value| {
+        let patch = Patch::Merge(json!({ "spec": { "claimPolicy": policy } }));
+        let patched = machines.patch("pool-entry", &PatchParams::default(), &patch).await;
+        patched.map(drop).map_err(|error| error.to_string())
+    };
+    let selected = async |selected: Value| {
+        let patch = Patch::Merge(json!({ "status": { "selected": selected } }));
+        machines.patch_status("pool-entry", &PatchParams::default(), &patch).await.unwrap();
+    };
+    let own = json!({ "namespaces": ["team-a"] });
+    selected(json!({ "name": "workers", "version": 1, "source": "Selector" })).await;
+    let words = "spec.claimPolicy can be added or removed only while no version is selected";
+    let why = policy(own.clone()).await.expect_err("it runs a version");
+    assert!(why.contains(words), "{why}");
+    selected(Value::Null).await;
+    policy(own).await.unwrap();
+    selected(json!({ "name": "pool", "version": 1, "source": "Claim" })).await;
+    let why = policy(Value::Null).await.expect_err("it is claimed");
+    assert!(why.contains(words), "{why}");
+    policy(json!({ "release": "Wipe" }))
+        .await
+        .expect("an operator may strengthen the release of a claimed host");
+    selected(Value::Null).await;
+    policy(Value::Null).await.unwrap();
+}
+
+#[tokio::test]
+async fn d1_of_a_claim_only_the_uid_of_its_claimant_changes() {
+    let client = admin().await;
+    let vip = json!({ "address": "10.7.0.9", "port": 6443, "virtualRouterID": 7 });
+    let all =
+        json!({ "spec": { "bootstrapSecretName": "s", "vip": vip, "configurationRef": { "version": 1 } } });
+    let (plain, full) = (claim("fixed-plain"), with(&claim("fixed-full"), &all));
+    for object in [&plain, &full] {
+        create(&client, object).await;
+    }
+    let change = async |name: &str, spec: Value| {
+        let patch = Patch::Merge(json!({ "spec": spec }));
+        let patched = api(&client, &plain).patch(name, &PatchParams::default(), &patch).await;
+        patched.map(drop).map_err(|error| error.to_string())
+    };
+    for name in ["fixed-plain", "fixed-full"] {
+        change(name, json!({ "claimant": { "uid": "u-2" } })).await.unwrap();
+        for spec in [
+            json!({ "claimant": { "namespace": "team-b" } }),
+            json!({ "claimant": { "name": "w-2" } }),
+            json!({ "clusterName": "d" }),
+            json!({ "role": "ControlPlane" }),
+            json!({ "nodeName": "w-2" }),
+            json!({ "providerID": format!("bedplate://{name}/u-2") }),
+            json!({ "release": "Wipe" }),
+            json!({ "configurationRef": { "name": "other" } }),
+            json!({ "configurationRef": { "version": 2 } }),
+            json!({ "bootstrapSecretName": "t" }),
+            json!({ "vip": { "address": "10.7.0.9", "port": 6443, "virtualRouterID": 8 } }),
+        ] {
+            let why = change(name, spec.clone()).await.expect_err(&spec.to_string());
+            assert!(why.contains("cannot be changed"), "{name} {spec}: {why}");
+        }
+    }
+    for spec in [
+        json!({ "configurationRef": { "version": null } }),
+        json!({ "bootstrapSecretName": null }),
+        json!({ "vip": null }),
+    ] {
+        let why = change("fixed-full", spec.clone()).await.expect_err(&spec.to_string());
+        assert!(why.contains("cannot be changed"), "{spec}: {why}");
+    }
 }
 
 /// Tools such as kstatus take an object for a finished one whose status does not say which generation it was derived from.
@@ -414,7 +496,7 @@ async fn kubectl_knows_short_names_category_and_columns() {
             .unwrap()
             .1
             .split_whitespace()
-            .eq(["REASON", "SITE", "BOOT", "STAGE", "MAC", "BMC", "IMAGE"])
+            .eq(["REASON", "CLAIM", "SITE", "BOOT", "STAGE", "MAC", "BMC", "IMAGE"])
     );
     for text in ["MAC", "BMC", "IMAGE", "BOOT STAGE", "52:54:00:00:00:01", "https://bmc-7.example", "Kernel"]
     {
@@ -423,6 +505,10 @@ async fn kubectl_knows_short_names_category_and_columns() {
     create(&client, &configuration("columns")).await;
     create(&client, &version("columns", 1)).await;
     create(&client, &operation("columns")).await;
+    create(&client, &claim("columns")).await;
+    let state =
+        Patch::Merge(json!({ "status": { "state": "Joined", "node": { "name": "w-1", "uid": "n" } } }));
+    api(&client, &claim("columns")).patch_status("columns", &PatchParams::default(), &state).await.unwrap();
     let ready = json!({ "type": "Ready", "status": "False", "reason": "DrainTimedOut", "message": "Pods are left",
         "lastTransitionTime": "2026-01-01T00:00:00Z" });
     for object in [configuration("columns"), version("columns", 1)] {
@@ -435,6 +521,11 @@ async fn kubectl_knows_short_names_category_and_columns() {
         (&["get", "mc", "columns", "-o", "wide"], &["MESSAGE", "Pods are left", "STRATEGY", "OnDelete"]),
         (&["get", "mcv", "columns-v1"], &["columns", "READY", "False"]),
         (&["get", "mop", "columns"], &["reboot"]),
+        (&["get", "mcl", "columns"], &["NAMESPACE", "team-a", "CLAIMANT", "w-1", "STATE", "Joined", "NODE"]),
+        (
+            &["get", "mcl", "columns", "-o", "wide"],
+            &["RELEASE", "Empty", "PROVIDERID", "bedplate://columns/u-1"],
+        ),
         (&["get", "mop", "columns", "-o", "wide"], &["EXECUTOR", "MESSAGE", "TOTAL", "COMPLETE", "FAILED"]),
     ] {
         let row = get(arguments);

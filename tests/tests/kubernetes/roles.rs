@@ -16,20 +16,21 @@ use serde_json::{Value, json};
 
 use super::cluster::{admin, api, client, create, machine, operation, with};
 
-/// An agent with a new certificate, and the certificate's fingerprint.
-pub(super) async fn certified(name: &str) -> (Client, String) {
-    let (kubeconfig, fingerprint) = Kubernetes::shared().agent(name).unwrap();
-    (client(&kubeconfig).await, fingerprint)
+/// An agent with a new certificate, and the status of a Machine that is enrolled with it.
+pub(super) async fn certified(name: &str) -> (Client, Value) {
+    let (kubeconfig, enrollment) = Kubernetes::shared().agent(name).unwrap();
+    (client(&kubeconfig).await, json!({ "enrollment": enrollment }))
 }
 
-fn enrollment(fingerprint: &str) -> Value {
-    json!({ "enrollment": { "certificateFingerprint": fingerprint } })
+/// Status of a Machine that is enrolled with a certificate that no agent has.
+fn enrollment() -> Value {
+    json!({ "enrollment": { "certificateFingerprint": format!("sha256:{}", "0".repeat(64)), "keyID": "0".repeat(32) } })
 }
 
 /// The agent of a Machine that is there, enrolled with a new certificate.
 pub(super) async fn agent(name: &str) -> Client {
-    let (agent, fingerprint) = certified(name).await;
-    apply(&pxed().await, &machine(name), "pxed-enrollment", enrollment(&fingerprint)).await.unwrap();
+    let (agent, enrollment) = certified(name).await;
+    apply(&pxed().await, &machine(name), "pxed-enrollment", enrollment).await.unwrap();
     agent
 }
 
@@ -115,10 +116,11 @@ async fn roles_allow_what_the_programs_do_and_nothing_else() {
             [
                 "create,get certificates.k8s.io/certificatesigningrequests",
                 "get,list,watch /nodes",
+                "get,list,watch bedplate.dev/machineclaims",
                 "get,list,watch bedplate.dev/machineoperations",
                 "get,list,watch bedplate.dev/machines",
                 "list,watch bedplate.dev/machineconfigurationversions",
-                "patch bedplate.dev/machines/status,machineoperations/status",
+                "patch bedplate.dev/machines/status,machineoperations/status,machineclaims/status",
             ],
             "in {namespace}"
         );
@@ -176,7 +178,7 @@ async fn rights_by(role: &str) -> Vec<String> {
 #[tokio::test]
 async fn roles_of_users_read_operate_and_administer_and_nothing_else() {
     Kubernetes::shared();
-    let all = "machines,machineconfigurations,machineconfigurationversions,machineoperations";
+    let all = "machines,machineconfigurations,machineconfigurationversions,machineoperations,machineclaims";
     let view = format!("get,list,watch bedplate.dev/{all}");
     assert_eq!(rights_by("bedplate:view").await, [view.as_str()]);
     let operations = "create,delete bedplate.dev/machineoperations";
@@ -293,6 +295,8 @@ pub(super) fn agents_fields() -> Value {
         "slots": [{ "name": "a", "state": "Running" }],
         "rolledBack": { "from": { "name": "workers", "version": 2 }, "to": { "name": "workers", "version": 1 },
             "message": "r", "time": "2026-01-01T00:00:00Z" },
+        "claim": { "providerID": "bedplate://host/u", "claimant": { "namespace": "team-a", "name": "w-1" }, "state": "Released",
+            "since": "2026-01-01T00:00:00Z" },
         "conditions": [condition("Paved"), condition("NodeReady")]
     })
 }
@@ -315,7 +319,7 @@ fn others_fields() -> Vec<Value> {
         json!({ "phase": "Ready" }),
         json!({ "power": { "state": "Off" } }),
         json!({ "boot": { "stage": "Enrolled" } }),
-        enrollment(&format!("sha256:{}", "0".repeat(64))),
+        enrollment(),
         json!({ "selected": { "name": "workers", "version": 1, "source": "Reference" } }),
         json!({ "nodeRef": { "name": "agent-others", "uid": "u" } }),
         json!({ "observedNode": { "state": "Absent", "observedGeneration": 1 } }),
@@ -473,7 +477,7 @@ async fn agent_is_refused_to_own_fields_of_others_as_they_are() {
     apply(&admin, &object, "pxed", json!({})).await.unwrap();
     let left = api(&admin, &object).get("agent-owner").await.unwrap();
     let own: BTreeSet<_> =
-        with(&agents_fields(), &enrollment("")).as_object().unwrap().keys().cloned().collect();
+        with(&agents_fields(), &enrollment()).as_object().unwrap().keys().cloned().collect();
     let left: BTreeSet<_> = left.data["status"].as_object().unwrap().keys().cloned().collect();
     assert_eq!(left, own);
 }
@@ -484,18 +488,18 @@ async fn certificate_counts_for_the_machine_that_was_enrolled_with_it_and_none_t
     let object = machine("agent-anew");
     let (admin, pxed) = (admin().await, pxed().await);
     let [old, new] = [certified("agent-anew").await, certified("agent-anew").await];
-    let write = async |(agent, _): &(Client, String)| {
+    let write = async |(agent, _): &(Client, Value)| {
         apply(agent, &object, "bedplate-agent", json!({ "agent": { "version": "0.1.0" } })).await
     };
-    let refused = async |who: &(Client, String)| {
+    let refused = async |who: &(Client, Value)| {
         let why = write(who).await.expect_err("another's certificate");
         assert!(why.contains("is not the certificate that Machine agent-anew was enrolled with"), "{why}");
     };
     create(&admin, &object).await;
     refused(&old).await;
-    apply(&pxed, &object, "pxed-enrollment", enrollment(&old.1)).await.unwrap();
+    apply(&pxed, &object, "pxed-enrollment", old.1.clone()).await.unwrap();
     write(&old).await.unwrap();
-    // What another pxed of the site applies does not hold it.
+    // Fields that another pxed of the site applies do not refuse the agent.
     apply(&admin, &object, "pxed", json!({ "phase": "Enrolled" })).await.unwrap();
     write(&old).await.unwrap();
     refused(&new).await;
@@ -503,7 +507,7 @@ async fn certificate_counts_for_the_machine_that_was_enrolled_with_it_and_none_t
     machines.delete("agent-anew", &kube::api::DeleteParams::default()).await.unwrap();
     create(&admin, &object).await;
     refused(&old).await;
-    apply(&pxed, &object, "pxed-enrollment", enrollment(&new.1)).await.unwrap();
+    apply(&pxed, &object, "pxed-enrollment", new.1.clone()).await.unwrap();
     write(&new).await.unwrap();
     refused(&old).await;
 }
@@ -779,7 +783,7 @@ pub(super) fn pxeds_fields() -> [(&'static str, Value); 3] {
             json!({ "power": { "state": "On" }, "hardware": { "bmc": { "vendor": "V" } },
                 "conditions": [condition("BMCReachable"), condition("PoweredOn")] }),
         ),
-        ("pxed-enrollment", enrollment(&format!("sha256:{}", "0".repeat(64)))),
+        ("pxed-enrollment", enrollment()),
     ]
 }
 

@@ -1,8 +1,8 @@
-//! One accepted and one refused object for each validation rule of the four kinds.
+//! One accepted and one refused object for each validation rule of the kinds.
 
 use serde_json::{Value, json};
 
-use super::cluster::{DIGEST, configuration, machine, operation, version, with};
+use super::cluster::{DIGEST, claim, configuration, machine, operation, version, with};
 
 /// A rule, found by its message.
 pub(crate) struct Case {
@@ -16,7 +16,10 @@ fn case(message: &'static str, base: &Value, accepted: &Value, refused: &Value) 
 }
 
 pub(crate) fn all() -> Vec<Case> {
-    [machines(), disks(), controllers(), configurations(), operations()].into_iter().flatten().collect()
+    [machines(), disks(), controllers(), configurations(), operations(), pools(), claims()]
+        .into_iter()
+        .flatten()
+        .collect()
 }
 
 fn machines() -> Vec<Case> {
@@ -446,6 +449,95 @@ fn operations() -> Vec<Case> {
     ]
 }
 
+/// Machines and configurations for claims.
+fn pools() -> Vec<Case> {
+    let (base, configured) = (machine("case"), configuration("case"));
+    let policy = |policy: Value| json!({ "spec": { "claimPolicy": policy } });
+    let own = json!({ "namespaces": ["team-a"] });
+    let of = |spec: Value| {
+        let bare = json!({ "kubernetes": { "kubeletConfiguration": null } });
+        with(&json!({ "spec": { "claimPolicy": own, "template": bare } }), &json!({ "spec": spec }))
+    };
+    vec![
+        case(
+            "claimPolicy and configurationRef must not both be set: a claim names the configuration",
+            &base,
+            &policy(own.clone()),
+            &json!({ "spec": { "claimPolicy": own, "configurationRef": { "name": "workers" } } }),
+        ),
+        case(
+            "claimPolicy.release must be set when claimPolicy.namespaces has '*' or more than one entry",
+            &base,
+            &policy(json!({ "namespaces": ["team-a", "team-b"], "release": "Empty" })),
+            &policy(json!({ "namespaces": ["team-a", "team-b"] })),
+        ),
+        case(
+            "claimPolicy.release must be set when claimPolicy.namespaces has '*' or more than one entry",
+            &base,
+            &policy(json!({ "namespaces": ["*"], "release": "Wipe" })),
+            &policy(json!({ "namespaces": ["*"] })),
+        ),
+        case(
+            "claimPolicy.release must not be Wipe when provider is not pxe: only a host that Bedplate boots can be wiped",
+            &base,
+            &policy(json!({ "namespaces": ["team-a"], "release": "Wipe" })),
+            &json!({ "spec": { "provider": "manual", "pxe": null,
+                "claimPolicy": { "namespaces": ["team-a"], "release": "Wipe" } } }),
+        ),
+        case(
+            "machineSelector must not be set when claimPolicy is set: a claim names the configuration",
+            &configured,
+            &of(json!({})),
+            &of(json!({ "machineSelector": {} })),
+        ),
+        case(
+            "template.kubernetes must have only version when claimPolicy is set: the user data of a claim configures the kubelet",
+            &configured,
+            &of(json!({})),
+            &json!({ "spec": { "claimPolicy": own } }),
+        ),
+        case(
+            "template.kubernetes must have only version when claimPolicy is set: the user data of a claim configures the kubelet",
+            &configured,
+            &of(json!({ "template": { "kubernetes": { "role": "Worker" } } })),
+            &of(json!({ "template": { "kubernetes": { "role": "ControlPlane" } } })),
+        ),
+        case(
+            "preKubeadmCommands and postKubeadmCommands must not be set when claimPolicy is set: the user data of a claim has its own commands",
+            &configured,
+            &of(json!({ "template": { "files": [{ "path": "/etc/motd", "content": "" }] } })),
+            &of(json!({ "template": { "preKubeadmCommands": ["true"] } })),
+        ),
+    ]
+}
+
+fn claims() -> Vec<Case> {
+    let base = claim("case");
+    let spec = |spec: Value| json!({ "spec": spec });
+    let vip =
+        |address: &str| spec(json!({ "vip": { "address": address, "port": 6443, "virtualRouterID": 1 } }));
+    vec![
+        case(
+            "metadata.name must be the name of a Machine: at most 63 of a-z, 0-9 and '-', not first or last '-'",
+            &base,
+            &json!({}),
+            &json!({ "metadata": { "name": "case.1" } }),
+        ),
+        case(
+            "spec.providerID must be bedplate://<name of this claim>/<UID of the claimant>",
+            &base,
+            &spec(json!({ "providerID": "bedplate://case/0f3c" })),
+            &spec(json!({ "providerID": "bedplate://case-2/u-1" })),
+        ),
+        case(
+            "vip.address must be an IPv4 address: IPv6 is not supported",
+            &base,
+            &vip("10.7.0.9"),
+            &vip("fd00::9"),
+        ),
+    ]
+}
+
 /// Objects with one value that its field's schema does not allow.
 pub(crate) fn outside_the_schema() -> Vec<(&'static str, Value)> {
     let machine = |what, patch: Value| (what, with(&machine("case"), &json!({ "spec": patch })));
@@ -468,6 +560,7 @@ pub(crate) fn outside_the_schema() -> Vec<(&'static str, Value)> {
         template(what, json!({ "kubernetes": { "taints": [taint] } }))
     };
     let operation = |what, patch: Value| (what, with(&operation("case"), &json!({ "spec": patch })));
+    let claim = |what, patch: Value| (what, with(&claim("case"), &json!({ "spec": patch })));
     let many: Vec<Value> = (0..17).map(|n| json!({ "macAddress": format!("5254000000{n:02x}") })).collect();
     let secret = json!({ "namespace": "bmc", "name": "node-1" });
     let pinned = |pins: &[String]| {
@@ -476,6 +569,24 @@ pub(crate) fn outside_the_schema() -> Vec<(&'static str, Value)> {
     };
     let three: Vec<String> = (0..3).map(|n| format!("sha256:{n:064x}")).collect();
     vec![
+        claim("a providerID without a claimant", json!({ "providerID": "bedplate://case" })),
+        claim("a providerID with a third part", json!({ "providerID": "bedplate://case/u/v" })),
+        claim("a providerID of another scheme", json!({ "providerID": "other://case/u-1" })),
+        claim("a claimant without a UID", json!({ "claimant": { "uid": "" } })),
+        claim("a Node name that is not a label", json!({ "nodeName": "w.1" })),
+        claim("a role that does not exist", json!({ "role": "Etcd" })),
+        claim("a release policy that does not exist", json!({ "release": "Keep" })),
+        claim("no configuration", json!({ "configurationRef": null })),
+        claim(
+            "a virtual router beyond 255",
+            json!({ "vip": { "address": "10.7.0.9", "port": 1, "virtualRouterID": 256 } }),
+        ),
+        machine("a pool without namespaces", json!({ "claimPolicy": { "namespaces": [] } })),
+        machine(
+            "a pool with a namespace twice",
+            json!({ "claimPolicy": { "namespaces": ["a", "a"], "release": "Empty" } }),
+        ),
+        machine("a pool with a pattern", json!({ "claimPolicy": { "namespaces": ["team-*"] } })),
         mac("mixed separators", "52:54-00:00:00:01"),
         mac("five octets", "52:54:00:00:00"),
         machine("no interfaces", json!({ "pxe": { "interfaces": [] } })),

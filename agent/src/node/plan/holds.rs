@@ -38,9 +38,10 @@ pub fn is_timed(seen: &Observed) -> bool {
 /// Whether the Machine is deleted with Drain, and its Node is gone: no slot of it runs any more.
 pub(in crate::node) fn is_drained(seen: &Observed) -> bool {
     let machine = seen.machine.as_ref().filter(|machine| machine.ours);
+    // A claim's slot is emptied at its release: its Node is in another cluster.
     seen.api == Api::Live
         && seen.node == NodeSeen::Absent
-        && machine.is_some_and(|machine| machine.deleting && machine.drain)
+        && machine.is_some_and(|machine| machine.deleting && machine.drain && machine.claimed_by.is_none())
 }
 
 /// Whether a slot was filled for this very Machine.

@@ -1,7 +1,11 @@
 //! What the loop keeps between two acts, and what the plan makes of it.
 
+use std::sync::LazyLock;
+
+use bedplate_api::enrollment::KeyId;
 use bedplate_api::id::BootId;
 use jiff::SignedDuration;
+use rcgen::{CertificateParams, DistinguishedName, DnType, KeyPair, PublicKeyData as _};
 
 use super::*;
 use crate::plane::AskServerError;
@@ -14,6 +18,20 @@ fn agent(directory: &std::path::Path) -> Agent {
     Agent::new(places, true, Notifier::default(), Liveness::new(CancellationToken::new()))
 }
 
+/// A certificate that names the enrollment group of its key.
+static CERTIFICATE: LazyLock<String> = LazyLock::new(|| certificate(true));
+
+fn certificate(has_group: bool) -> String {
+    let key = KeyPair::generate().unwrap();
+    let mut params = CertificateParams::new(Vec::new()).unwrap();
+    params.distinguished_name = DistinguishedName::new();
+    if has_group {
+        let group = KeyId::of_public_key(&key.subject_public_key_info()).group();
+        params.distinguished_name.push(DnType::OrganizationName, group);
+    }
+    params.self_signed(&key).unwrap().pem()
+}
+
 fn enrollment(now: Timestamp) -> Enrollment {
     let day = SignedDuration::from_hours(24);
     Enrollment {
@@ -22,7 +40,7 @@ fn enrollment(now: Timestamp) -> Enrollment {
         boot_id: BootId::from_random([1; 16]),
         endpoints: vec!["https://p:8443".to_owned()],
         ca_pem: "CA".to_owned(),
-        certificate_pem: "CERT".to_owned(),
+        certificate_pem: CERTIFICATE.clone(),
         not_before: now - day * 60,
         not_after: now + day * 30,
         heartbeat_seconds: 30,
@@ -72,6 +90,28 @@ async fn a_renewal_that_the_cluster_does_not_take_either_is_not_repeated_at_once
     assert_ne!(next(&agent, now), Next::Renew);
     tokio::time::advance(DISOWNED * 2).await;
     assert_eq!(next(&agent, now), Next::Renew);
+}
+
+#[tokio::test(start_paused = true)]
+async fn d4_certificate_without_enrollment_group_is_renewed_once_in_a_while() {
+    let directory = tempfile::tempdir().unwrap();
+    let now = Timestamp::now();
+    let mut agent = agent(directory.path());
+    let earlier = Enrollment { certificate_pem: certificate(false), not_before: now, ..enrollment(now) };
+    agent.adopt(Some(earlier.clone()));
+    agent.last_report = Some(now);
+    assert_eq!(next(&agent, now), Next::Renew, "immediately");
+    // A signer that drops the group is not asked in a circle.
+    agent.adopt(Some(earlier));
+    agent.last_report = Some(now);
+    agent.settle(Act::Renew, 1, Ok(Outcome::Done));
+    assert_ne!(next(&agent, now), Next::Renew);
+    tokio::time::advance(DISOWNED * 2).await;
+    assert_eq!(next(&agent, now), Next::Renew);
+    agent.adopt(Some(Enrollment { not_before: now, ..enrollment(now) }));
+    agent.last_report = Some(now);
+    agent.settle(Act::Renew, 1, Ok(Outcome::Done));
+    assert_ne!(next(&agent, now), Next::Renew, "the group is there");
 }
 
 #[tokio::test(start_paused = true)]

@@ -132,8 +132,13 @@ async fn the_cluster_knows_a_certificate_before_the_agent_has_it_and_only_of_the
     let cluster = Arc::new(Cluster::default());
     let signer = cluster.signer();
     let machine = "node1".parse().unwrap();
-    let certificate = rcgen::generate_simple_self_signed(["x".to_owned()]).unwrap().cert;
-    let enrollment = EnrollmentStatus { key_fingerprint: Some(digest("ab")), ..EnrollmentStatus::default() };
+    let certificate = with_group("x");
+    let key_id = KeyId::of_fingerprint(digest("ab"));
+    let enrollment = EnrollmentStatus {
+        key_fingerprint: Some(digest("ab")),
+        key_id: Some(key_id),
+        ..EnrollmentStatus::default()
+    };
     let key = KeyRecord { enrollment, expected: Expected::Former { key: None, heartbeat: None } };
     let put = async || signer.put_in_force((&machine, "u1"), key.clone(), certificate.pem()).await;
     let refused = put().await;
@@ -153,7 +158,19 @@ async fn the_cluster_knows_a_certificate_before_the_agent_has_it_and_only_of_the
     assert_eq!(written["metadata"], metadata, "written over what was read, and nothing later");
     let enrollment = serde_json::json!({ "enrollment": { "certificateFingerprint": certificate_digest,
         "keyFingerprint": digest("ab") } });
-    assert_eq!(written["status"], enrollment);
+    assert_eq!(written["status"], enrollment, "no keyID: the signer dropped the group");
+    let certificate = with_group(&key_id.group());
+    signer.put_in_force((&machine, "u1"), key.clone(), certificate.pem()).await.unwrap();
+    let written = cluster.object.lock().unwrap().clone().unwrap();
+    assert_eq!(written["status"]["enrollment"]["keyID"], "ab".repeat(16));
+}
+
+/// A certificate with this group.
+fn with_group(group: &str) -> rcgen::Certificate {
+    let mut params = CertificateParams::new(Vec::new()).unwrap();
+    params.distinguished_name = DistinguishedName::new();
+    params.distinguished_name.push(DnType::OrganizationName, group);
+    params.self_signed(&KeyPair::generate().unwrap()).unwrap()
 }
 
 #[tokio::test]

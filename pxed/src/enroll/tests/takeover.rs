@@ -505,7 +505,8 @@ async fn certificate_that_expires_on_a_kept_connection_is_refused() {
     for seconds in [2, 7, 15] {
         let (made, valid) = (Timestamp::now(), Duration::from_secs(seconds));
         let identity = ("bedplate:machine:node1", "u1");
-        let short = agents.rig.authority.client(&key, identity, crate::enroll::GROUP, made, valid).unwrap();
+        let groups = [AGENTS_GROUP, &group_of(&key)];
+        let short = agents.rig.authority.client(&key, identity, groups, made, valid).unwrap();
         let client = agents.client(Some((&short, &key)));
         let url = format!("https://{}/v1/report", agents.address);
         if client.post(url).json(&a_report()).send().await.is_ok_and(|answer| answer.status() == 204) {
@@ -566,7 +567,7 @@ async fn a_boot_that_was_opened_before_its_machine_changed_gets_no_seed() {
 fn the_record_of_a_key_names_it_by_its_digest_and_time() {
     let enrolled = enrolled_key(b"k", 3, Timestamp::UNIX_EPOCH);
     let json = serde_json::to_value(record(&enrolled)).unwrap();
-    let expected = json!({ "keyFingerprint": key_digest(b"k"), "keyTime": "1970-01-01T00:00:00Z",
-        "generation": 3 });
+    let expected = json!({ "keyFingerprint": key_digest(b"k"), "keyID": KeyId::of_public_key(b"k"),
+        "keyTime": "1970-01-01T00:00:00Z", "generation": 3 });
     assert_eq!(json, expected);
 }

@@ -17,6 +17,7 @@ use bedplate_api::machine::{
 use bedplate_api::reason::machine::ConfigurationPendingReason;
 use bedplate_api::version::{MachineConfigurationVersion, MachineConfigurationVersionStatus};
 use bedplate_bootstrap::makes_a_cluster;
+use bedplate_rules::claim::is_pooled;
 use bedplate_rules::selection::{
     Again, Choice, References, Select, Write, choose, plan_versions, reference_changed, version_name,
 };
@@ -134,6 +135,7 @@ fn nobodys_spec() -> MachineSpec {
         pxe: None,
         bmc: None,
         configuration_ref: None,
+        claim_policy: None,
         power_policy: Default::default(),
         deletion_policy: Default::default(),
     }
@@ -180,7 +182,14 @@ pub(super) fn problems(
              or write OnDelete"
         )
     });
-    twice.chain(kept).chain(drained).chain(rolling).collect()
+    let pooled = machines.into_iter().flat_map(Snapshot::iter);
+    let pooled = pooled.filter(|known| is_pooled(&known.machine)).map(|known| {
+        format!(
+            "Machine {}: claimPolicy needs a cluster, no claim and no selector gives the Machine a version here; remove claimPolicy",
+            known.name
+        )
+    });
+    twice.chain(kept).chain(drained).chain(rolling).chain(pooled).collect()
 }
 
 fn by_name(manifests: &Manifests) -> BTreeMap<String, Vec<&SourcedConfiguration>> {
@@ -397,6 +406,7 @@ fn described(selected: &Selected) -> String {
     let by = match selected.source {
         SelectionSource::Reference => "spec.configurationRef",
         SelectionSource::Selector => "a machineSelector",
+        SelectionSource::Claim => "a MachineClaim",
         SelectionSource::Unknown => "a way that a later version knows",
     };
     format!("{} is selected by {by}", version_name(&selected.name, selected.version))

@@ -336,6 +336,15 @@ fn a_machine_whose_deletion_would_be_a_controllers_is_named_for_there_is_none() 
 }
 
 #[test]
+fn d1_machine_in_a_pool_is_named_without_a_cluster() {
+    let mut site = Site::new();
+    site.machines = vec![machine(json!({ "claimPolicy": { "namespaces": ["team-a"] } }))];
+    let problems = site.problems();
+    assert_eq!(problems.len(), 1, "{problems:?}");
+    assert!(problems[0].starts_with("Machine a: claimPolicy needs a cluster"), "{problems:?}");
+}
+
+#[test]
 fn c4_rolling_update_without_a_cluster_is_named() {
     let mut site = Site::enrolled();
     let mut rolling = sourced("w.yaml", &kubernetes("v1.34.4"));

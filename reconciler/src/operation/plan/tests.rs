@@ -359,7 +359,8 @@ fn o8_a_node_is_deleted_only_for_an_operation_that_may_disturb_and_whose_agent_h
         !plan("applyConfiguration", "allow", json!([drained]), &machine(&json!({ "paused": true }))).repave
     );
     let mut claimed = free;
-    claimed.annotations_mut().insert(CLAIMED_BY.to_owned(), "the cluster plane".to_owned());
+    let selected = json!({ "selected": { "name": "w", "version": 1, "source": "Claim" } });
+    claimed.status = Some(serde_json::from_value(selected).unwrap());
     let plan = plan("applyConfiguration", "allow", json!([drained]), &claimed);
     assert_eq!((plan.repave, written(&plan).1), (false, "Claimed"));
 }

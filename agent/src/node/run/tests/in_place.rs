@@ -344,11 +344,11 @@ fn o8_no_pod_has_to_leave_before_the_version_lies_ready_nor_from_a_machine_that_
         let error = refused().await;
         assert!(matches!(&error, ApplyError::Failed(why) if why.contains("paused")), "{error}");
         machine(|machine| {
-            let claim = (crate::plane::facts::CLAIMED_BY.to_owned(), "worker-7".to_owned());
-            machine.metadata.annotations = Some([claim].into());
+            let selected = machine.status.as_mut().and_then(|status| status.selected.as_mut()).unwrap();
+            selected.source = bedplate_api::machine::SelectionSource::Claim;
         });
         let error = refused().await;
-        assert!(matches!(&error, ApplyError::Claimed(why) if why.contains("worker-7")), "{error}");
+        assert!(matches!(&error, ApplyError::Claimed(why) if why.contains("MachineClaim")), "{error}");
     });
 }
 

@@ -1,0 +1,346 @@
+//! `MachineClaim`: one host of a pool, held for one claimant (docs/claims.md).
+//!
+//! The claim has the name of its Machine, so that the API server lets one claimant have a host. To create it is to claim the host, to
+//! delete it is to release the host. Types and validation only: `spec` and the conditions are written by the provider, the rest of the
+//! status by the agent on the host (deploy/claims-policy.yaml).
+//!
+//! Pure: no clock, no file, no socket.
+
+use k8s_openapi::apimachinery::pkg::apis::meta::v1::{Condition, Time};
+use kube::{CustomResource, KubeSchema};
+use schemars::JsonSchema;
+use serde::{Deserialize, Serialize};
+
+use crate::configuration::NodeRole;
+use crate::id::MachineName;
+use crate::machine::{ConfigurationRef, NodeRef};
+use crate::schema::{ClaimProviderId, Ip, NamespaceName, ObjectName, Uid};
+
+/// Finalizer of the provider on a MachineClaim: the object stays until its host is released.
+pub const RELEASE_FINALIZER: &str = "bedplate.dev/release";
+
+/// Annotation of a Machine or of a MachineClaim: `providerID` of the claim that a user releases. Written by users; another value has no
+/// effect. On a Machine it releases a host whose claim object is missing. On a claim it allows a user with the verb `repair` to delete it.
+pub const RELEASE_ANNOTATION: &str = "bedplate.dev/release";
+
+/// Annotation of a Machine: `providerID` of the claim whose host is off, as a user has checked. Written by users; another value has no
+/// effect. It stands in for a power-off by a BMC.
+pub const HOST_IS_OFF_ANNOTATION: &str = "bedplate.dev/host-is-off";
+
+/// Annotation of a MachineClaim: `status.enrollment.keyID` of its Machine. Written by the provider. Only an agent of this enrollment may
+/// report on the claim.
+pub const ENROLLMENT_ANNOTATION: &str = "bedplate.dev/enrollment";
+
+/// Label of a MachineClaim: name of the cluster that its claimant belongs to.
+pub const CLUSTER_LABEL: &str = "cluster.x-k8s.io/cluster-name";
+
+/// Label of a MachineClaim: namespace of its claimant.
+pub const NAMESPACE_LABEL: &str = "bedplate.dev/namespace";
+
+/// Verb on `machineclaims` that lets a user repair a claim in the provider's place. A cluster administrator has it.
+pub const REPAIR_VERB: &str = "repair";
+
+/// Types of a MachineClaim's conditions. All are written by the provider.
+pub mod condition_type {
+    /// The claimant exists. The agent starts nothing before this condition is True.
+    pub const GRANTED: &str = "Granted";
+    /// The host is off and stays off, so that its claimant may be replaced without its release.
+    pub const FENCED: &str = "Fenced";
+    /// The claimant does not exist any more, and the host has started the claim.
+    pub const ORPHANED: &str = "Orphaned";
+}
+
+/// Returns the provider ID of a claim: unique for each claimant of a host, also for one with the name of an earlier one.
+pub fn provider_id(machine: &MachineName, claimant_uid: &str) -> String {
+    format!("bedplate://{machine}/{claimant_uid}")
+}
+
+/// Claim of one host by one claimant.
+#[derive(CustomResource, KubeSchema, Serialize, Deserialize, Debug, Clone, PartialEq, Eq)]
+#[kube(
+    group = "bedplate.dev",
+    version = "v1alpha1",
+    kind = "MachineClaim",
+    plural = "machineclaims",
+    shortname = "mcl",
+    category = "bedplate",
+    status = "MachineClaimStatus",
+    derive = "PartialEq",
+    cel,
+    doc = "One host of a pool, held for one claimant. Its name is the Machine's name. To delete it is to release the host.",
+    validation = Rule::new("self.metadata.name.matches('^[a-z0-9]([-a-z0-9]{0,61}[a-z0-9])?$')")
+        .message("metadata.name must be the name of a Machine: at most 63 of a-z, 0-9 and '-', not first or last '-'"),
+    validation = Rule::new("self.spec.providerID.split('/')[2] == self.metadata.name")
+        .message("spec.providerID must be bedplate://<name of this claim>/<UID of the claimant>"),
+    printcolumn(name = "Namespace", type_ = "string", json_path = ".spec.claimant.namespace"),
+    printcolumn(name = "Claimant", type_ = "string", json_path = ".spec.claimant.name"),
+    printcolumn(name = "State", type_ = "string", json_path = ".status.state"),
+    printcolumn(name = "Node", type_ = "string", json_path = ".status.node.name"),
+    printcolumn(name = "Age", type_ = "date", json_path = ".metadata.creationTimestamp"),
+    printcolumn(name = "Release", type_ = "string", json_path = ".spec.release", priority = 1),
+    printcolumn(name = "ProviderID", type_ = "string", json_path = ".spec.providerID", priority = 1)
+)]
+#[serde(rename_all = "camelCase")]
+#[x_kube(
+    validation = Rule::new(
+        "self.claimant.__namespace__ == oldSelf.claimant.__namespace__ && self.claimant.name == oldSelf.claimant.name"
+    )
+    .message("claimant.namespace and claimant.name cannot be changed; only claimant.uid can"),
+    validation = Rule::new(
+        "self.clusterName == oldSelf.clusterName && self.role == oldSelf.role && self.nodeName == oldSelf.nodeName && \
+         self.providerID == oldSelf.providerID && self.release == oldSelf.release"
+    )
+    .message("clusterName, role, nodeName, providerID and release cannot be changed: delete the claim and create another one"),
+    validation = Rule::new(
+        "self.configurationRef.name == oldSelf.configurationRef.name && \
+         has(self.configurationRef.version) == has(oldSelf.configurationRef.version) && \
+         (!has(self.configurationRef.version) || self.configurationRef.version == oldSelf.configurationRef.version)"
+    )
+    .message("configurationRef cannot be changed: delete the claim and create another one"),
+    validation = Rule::new(
+        "has(self.bootstrapSecretName) == has(oldSelf.bootstrapSecretName) && \
+         (!has(self.bootstrapSecretName) || self.bootstrapSecretName == oldSelf.bootstrapSecretName)"
+    )
+    .message("bootstrapSecretName cannot be changed: delete the claim and create another one"),
+    validation = Rule::new("has(self.vip) == has(oldSelf.vip) && (!has(self.vip) || self.vip == oldSelf.vip)")
+        .message("vip cannot be changed: delete the claim and create another one")
+)]
+pub struct MachineClaimSpec {
+    /// Object that the host is held for. Written by the provider.
+    pub claimant: Claimant,
+    /// Name of the cluster that the claimant belongs to, at most 63 characters. Written by the provider.
+    #[schemars(length(min = 1, max = 63), regex(pattern = r"^[a-z0-9]([-a-z0-9.]*[a-z0-9])?$"))]
+    pub cluster_name: String,
+    /// Role of the node in its cluster. Written by the provider.
+    pub role: NodeRole,
+    /// Name of the Node that the host becomes, and host name of its slot: a DNS label. Written by the provider.
+    pub node_name: MachineName,
+    /// ID of the claim, and `spec.providerID` of its Node: `bedplate://<Machine>/<UID of the claimant>`. It stays as it is if
+    /// `claimant.uid` changes. Written by the provider.
+    #[serde(rename = "providerID")]
+    #[schemars(with = "ClaimProviderId")]
+    pub provider_id: String,
+    /// The MachineConfiguration that the host runs, with a `claimPolicy` that allows the claimant's namespace. If `version` is unset, the
+    /// newest version at the time of the claim. Written by the provider.
+    pub configuration_ref: ConfigurationRef,
+    /// Name of the Secret with the user data, in the claimant's namespace. If unset, the host runs without user data. Written by the
+    /// provider.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[schemars(with = "Option<ObjectName>")]
+    pub bootstrap_secret_name: Option<String>,
+    /// Cleanup of the host at its release. The stronger one of this and of the Machine's `claimPolicy.release` counts. Written by the
+    /// provider.
+    pub release: ReleasePolicy,
+    /// Virtual IP address of the control plane that the host shares. If unset, there is none. Written by the provider.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub vip: Option<Vip>,
+}
+
+/// Object that a host is held for: a BedplateMachine.
+#[derive(KubeSchema, Serialize, Deserialize, Debug, Clone, PartialEq, Eq)]
+#[serde(rename_all = "camelCase")]
+pub struct Claimant {
+    /// Namespace of the claimant.
+    #[schemars(with = "NamespaceName")]
+    pub namespace: String,
+    /// Name of the claimant.
+    #[schemars(with = "ObjectName")]
+    pub name: String,
+    /// UID of the claimant. The provider corrects it if the claimant was restored from a backup.
+    #[schemars(with = "Uid")]
+    pub uid: String,
+}
+
+/// Cleanup of a host at its release.
+#[derive(JsonSchema, Serialize, Deserialize, Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Default)]
+pub enum ReleasePolicy {
+    /// The slots are emptied, and the host stays up. For claimants that trust each other.
+    #[default]
+    Empty,
+    /// The slots are emptied, and the state disk is made again with the next boot. The host gets another key.
+    Wipe,
+}
+
+/// Virtual IP address of a control plane.
+#[derive(KubeSchema, Serialize, Deserialize, Debug, Clone, PartialEq, Eq)]
+#[serde(rename_all = "camelCase")]
+pub struct Vip {
+    /// The IPv4 address.
+    #[schemars(with = "Ip")]
+    #[x_kube(
+        validation = Rule::new("!self.contains(':')").message("vip.address must be an IPv4 address: IPv6 is not supported")
+    )]
+    pub address: String,
+    /// Port of the API server, 1 to 65535.
+    #[schemars(range(min = 1, max = 65535))]
+    pub port: i32,
+    /// Virtual router ID (RFC 5798), 1 to 255. Unique on the network segment.
+    #[serde(rename = "virtualRouterID")]
+    #[schemars(range(min = 1, max = 255))]
+    pub virtual_router_id: i32,
+}
+
+/// Progress of a claim on its host.
+#[derive(KubeSchema, Serialize, Deserialize, Debug, Clone, PartialEq, Default)]
+#[serde(rename_all = "camelCase")]
+pub struct MachineClaimStatus {
+    /// `providerID` of the claim that the fields of the agent are about. It differs from `spec.providerID` while the host still holds an
+    /// earlier claim. Written by the agent.
+    #[serde(default, rename = "providerID", skip_serializing_if = "Option::is_none")]
+    #[schemars(with = "Option<ClaimProviderId>")]
+    pub provider_id: Option<String>,
+    /// State of the claim on the host. Written by the agent.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub state: Option<ClaimState>,
+    /// Cause of the state, as in condition `Paved` of the Machine. At most 63 characters. Written by the agent.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[schemars(length(max = 63))]
+    pub reason: Option<String>,
+    /// Text for a user, such as the end of the log of the user data, without its secrets. At most 1024 characters. Written by the agent.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[schemars(length(max = 1024))]
+    pub message: Option<String>,
+    /// The Node that the host has become, in the claimant's cluster. Written by the agent.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub node: Option<NodeRef>,
+    /// Time at which the state was reached. Written by the agent.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub since: Option<Time>,
+    /// Parts of the user data that the host does not carry out, by their keys. At most 64 of 253 characters. Written by the agent.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    #[schemars(length(max = 64), inner(length(min = 1, max = 253)))]
+    #[x_kube(merge_strategy = ListMerge::Set)]
+    pub refused: Vec<String>,
+    /// `Granted`, `Fenced` and `Orphaned`. At most 16. Written by the provider.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    #[schemars(length(max = 16))]
+    #[x_kube(merge_strategy = ListMerge::Map(vec!["type".into()]))]
+    pub conditions: Vec<Condition>,
+}
+
+/// State of a claim on its host.
+#[derive(JsonSchema, Serialize, Deserialize, Debug, Clone, Copy, PartialEq, Eq)]
+pub enum ClaimState {
+    /// The host has seen the claim, and fetches the image. It waits for condition `Granted`.
+    Preparing,
+    /// The slot is filled and starts, and the user data runs once.
+    Bootstrapping,
+    /// The host is a Node of the claimant's cluster, or its slot runs if there is no user data.
+    Joined,
+    /// The user data failed or was interrupted. The slot is stopped and stays until the release.
+    Failed,
+    /// The host stops and empties its slots.
+    Releasing,
+    /// Both slots are empty. Another claim may follow.
+    Released,
+    /// A value of a later version of Bedplate, read by this one. Never written.
+    #[serde(other)]
+    #[schemars(skip)]
+    Unknown,
+}
+
+impl ClaimState {
+    /// Returns true while the host is held: from the first state until `Released`. A state of a later version holds it too.
+    pub const fn holds_host(self) -> bool {
+        match self {
+            Self::Preparing
+            | Self::Bootstrapping
+            | Self::Joined
+            | Self::Failed
+            | Self::Releasing
+            | Self::Unknown => true,
+            Self::Released => false,
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use serde_json::{Value, json};
+
+    use super::*;
+
+    fn claim(more: &Value) -> MachineClaim {
+        let mut object = json!({ "apiVersion": "bedplate.dev/v1alpha1", "kind": "MachineClaim", "metadata": { "name": "host-1" },
+            "spec": { "claimant": { "namespace": "team-a", "name": "w-1", "uid": "u-1" }, "clusterName": "c", "role": "Worker",
+                "nodeName": "w-1", "providerID": "bedplate://host-1/u-1", "configurationRef": { "name": "pool" },
+                "release": "Empty" } });
+        object["spec"].as_object_mut().unwrap().extend(more.as_object().unwrap().clone());
+        serde_json::from_value(object).unwrap()
+    }
+
+    fn refused(new: &Value, old: Option<&Value>) -> String {
+        let (new, old) = (claim(new), old.map(claim));
+        let result = match &old {
+            Some(old) => new.validate_cel_update(old),
+            None => new.validate_cel(),
+        };
+        result.err().map(|errors| format!("{errors:?}")).unwrap_or_default()
+    }
+
+    #[test]
+    fn d1_provider_id_names_the_claims_own_machine() {
+        assert_eq!(provider_id(&"host-1".parse().unwrap(), "u-1"), "bedplate://host-1/u-1");
+        assert_eq!(refused(&json!({}), None), "");
+        for other in ["bedplate://host-2/u-1", "bedplate://host-1x/u-1", "bedplate:///host-1"] {
+            let why = refused(&json!({ "providerID": other }), None);
+            assert!(
+                why.contains("spec.providerID must be bedplate://<name of this claim>"),
+                "{other}: {why}"
+            );
+        }
+    }
+
+    #[test]
+    fn d1_only_the_uid_of_a_claimant_may_change() {
+        let restored = json!({ "claimant": { "namespace": "team-a", "name": "w-1", "uid": "u-2" } });
+        assert_eq!(refused(&restored, Some(&json!({}))), "");
+        let vip = json!({ "address": "10.7.0.9", "port": 6443, "virtualRouterID": 7 });
+        let other_vip = json!({ "address": "10.7.0.9", "port": 6443, "virtualRouterID": 8 });
+        for (old, new) in [
+            (json!({}), json!({ "claimant": { "namespace": "team-b", "name": "w-1", "uid": "u-1" } })),
+            (json!({}), json!({ "claimant": { "namespace": "team-a", "name": "w-2", "uid": "u-1" } })),
+            (json!({}), json!({ "clusterName": "d" })),
+            (json!({}), json!({ "role": "ControlPlane" })),
+            (json!({}), json!({ "nodeName": "w-2" })),
+            (json!({}), json!({ "providerID": "bedplate://host-1/u-2" })),
+            (json!({}), json!({ "release": "Wipe" })),
+            (json!({}), json!({ "configurationRef": { "name": "other" } })),
+            (json!({}), json!({ "configurationRef": { "name": "pool", "version": 1 } })),
+            (json!({ "configurationRef": { "name": "pool", "version": 1 } }), json!({})),
+            (
+                json!({ "configurationRef": { "name": "pool", "version": 1 } }),
+                json!({ "configurationRef": { "name": "pool", "version": 2 } }),
+            ),
+            (json!({}), json!({ "bootstrapSecretName": "s" })),
+            (json!({ "bootstrapSecretName": "s" }), json!({})),
+            (json!({ "bootstrapSecretName": "s" }), json!({ "bootstrapSecretName": "t" })),
+            (json!({}), json!({ "vip": vip })),
+            (json!({ "vip": vip }), json!({})),
+            (json!({ "vip": vip }), json!({ "vip": other_vip })),
+        ] {
+            let why = refused(&new, Some(&old));
+            assert!(why.contains("cannot be changed"), "{old} {new}: {why}");
+        }
+    }
+
+    #[test]
+    fn d7_the_stronger_release_policy_is_the_greater_one() {
+        assert_eq!(ReleasePolicy::Empty.max(ReleasePolicy::Wipe), ReleasePolicy::Wipe);
+        assert_eq!(ReleasePolicy::default(), ReleasePolicy::Empty, "absent means Empty");
+    }
+
+    #[test]
+    fn host_is_held_until_it_is_released() {
+        let held = [
+            ClaimState::Preparing,
+            ClaimState::Bootstrapping,
+            ClaimState::Joined,
+            ClaimState::Failed,
+            ClaimState::Releasing,
+            ClaimState::Unknown,
+        ];
+        assert!(held.into_iter().all(ClaimState::holds_host));
+        assert!(!ClaimState::Released.holds_host());
+    }
+}

@@ -1,0 +1,46 @@
+//! Reasons of the conditions of a MachineClaim. All are written by the provider that makes the claim.
+//!
+//! Pure.
+
+use super::reasons;
+use crate::claim::condition_type;
+
+reasons! {
+    /// Reasons of `Granted`. Written by the provider.
+    pub enum GrantedReason: "Condition Granted of a MachineClaim", condition condition_type::GRANTED {
+        Granted: "The claimant exists, and the host may start the claim.";
+        AwaitingAgent: "The host's agent was not heard since the claim was made, or its certificate has no enrollment group yet."
+            => Agent, "Check that the host is up: `bedplate machine explain NAME`. The agent renews its certificate by itself.";
+        ClaimantDeleting: "The claimant is being deleted, so the host does not start the claim."
+            => Other, "No action needed: the provider releases the host.";
+        ClaimantNotFound: "The claimant does not exist, so the host does not start the claim."
+            => Other, "No action needed: the provider deletes a claim that its host has not started.";
+        GrantFailed: "The provider cannot let the host read the Secret with the user data. The message has the cause."
+            => Cluster, "Read the message. The provider tries again.";
+    }
+}
+
+reasons! {
+    /// Reasons of `Fenced`. Written by the provider.
+    pub enum FencedReason: "Condition Fenced of a MachineClaim", condition condition_type::FENCED {
+        PoweredOff: "The BMC has powered the host off, and pxed does not power it on."
+            => User, "Repair the host, then power it on: `bedplate power on NAME`. It empties itself before it is claimed again.";
+        ConfirmedByUser: "A user has confirmed that the host is off, by the annotation bedplate.dev/host-is-off of the Machine."
+            => User, "Power the host on only while the API server answers. It empties itself before it is claimed again.";
+        PoweringOff: "The host is silent, and an operation powers it off."
+            => Bmc, "No action needed; `bedplate operation list` has its progress.";
+        PowerOffFailed: "The host is silent, and its BMC did not power it off. The message has the cause."
+            => User, "Power the host off, then set the annotation bedplate.dev/host-is-off of the Machine to the providerID of the claim.";
+        HostSilent: "The host is silent, and its Machine has no BMC."
+            => User, "Make sure that the host is off, then set the annotation bedplate.dev/host-is-off of the Machine to the providerID of the claim.";
+    }
+}
+
+reasons! {
+    /// Reasons of `Orphaned`. Written by the provider.
+    pub enum OrphanedReason: "Condition Orphaned of a MachineClaim", condition condition_type::ORPHANED {
+        ClaimantFound: "The claimant exists.";
+        ClaimantNotFound: "The claimant does not exist, and its host has started the claim. The host stays as it is."
+            => User, "Restore the claimant. To release the host instead, see docs/claims.md, \"Repair by an administrator\".";
+    }
+}
