@@ -30,8 +30,8 @@ fn configuration(kubernetes: &str) -> String {
     format!(
         "apiVersion: bedplate.dev/v1alpha1\nkind: MachineConfiguration\nmetadata:\n  name: nodes\nspec:\n  machineSelector:\n    \
          matchLabels: {{role: first}}\n  template:\n    image: {{reference: 'r.example/node:1', allowTag: true}}\n    \
-         kubernetes: {{version: {kubernetes}}}\n    files:\n    - path: /etc/join\n      contentFrom:\n        secret: {{namespace: \
-         nodes, name: join, key: kubeconfig}}\n"
+         kubernetes:\n      version: {kubernetes}\n      joinConfiguration: {{discovery: {{file: {{kubeConfigPath: /etc/join}}}}}}\n    \
+         files:\n    - path: /etc/join\n      contentFrom:\n        secret: {{namespace: nodes, name: join, key: kubeconfig}}\n"
     )
 }
 
