@@ -4,7 +4,7 @@
 //!
 //! ```no_run
 //! use std::{process::ExitCode, sync::Arc, time::Duration};
-//! use bedplate_process::{exit, exit::Failure, health, liveness::Liveness, logging, notify::Notifier, signals::Signals, tasks::Tasks, tls};
+//! use bedplate_process::{exit, exit::Failure, health, liveness, liveness::Liveness, logging, notify::Notifier, signals::Signals, tasks::Tasks, tls};
 //!
 //! fn main() -> ExitCode {
 //!     exit::finish("pxed", start())

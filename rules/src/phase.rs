@@ -6,7 +6,8 @@
 //! ```text
 //! deleted, paused -> MAC address -> power -> boot, enrollment -> claim, or selection -> node -> Ready
 //! ```
-//! `Stalled` is True while a user must act on the reason of `Ready`, by the table of reasons. Otherwise the condition is absent.
+//! `Stalled` is True while a user must act on the reason of `Ready`, by the table of reasons, unless the Machine is paused. Otherwise the condition is
+//! absent.
 //!
 //! A host that a claim holds is Ready when it has joined the cluster of its claimant: its Node is in that cluster, and the claimant checks
 //! it. It stays Ready while its agent reports no fault.
@@ -72,7 +73,9 @@ impl Summary {
     /// Writes phase, `Ready`, `Stalled` and the generation from which they were derived.
     pub fn write(&self, status: &mut MachineStatus, generation: Option<i64>, now: Timestamp) {
         set_ready(status, self.is_ready(), &self.reason, &self.message, generation, now);
-        if self.actor == Some(Actor::User) {
+        // A user has paused it: that is not a failure.
+        let is_paused = self.reason == ReadyReason::Paused.as_str();
+        if self.actor == Some(Actor::User) && !is_paused {
             let derived = (self.reason.as_str(), self.message.as_str());
             set_derived(status, condition_type::STALLED, true, derived, generation, now);
         } else {

@@ -388,10 +388,14 @@ fn an_empty_host_becomes_a_control_plane_without_a_cluster_and_another_joins_it(
     });
     assert_eq!(status["nodeRef"]["uid"], status["applied"]["nodeUID"], "{status}");
     give_join_secret(&site, &control.host);
-    let pods = site.kubectl(&["get", "pods", "-n", "kube-system", "-o", "name"]).unwrap();
-    for pod in ["etcd", "kube-apiserver", "kube-controller-manager", "kube-scheduler"] {
-        assert!(pods.contains(&format!("{pod}-{CONTROL_PLANE}")), "{pods}");
-    }
+    // The kubelet creates their mirrors in any order.
+    wait::until_asked("the static Pods are in the API", LIMIT, || {
+        let pods = site.kubectl(&["get", "pods", "-n", "kube-system", "-o", "name"])?;
+        let is_there = |pod: &&str| pods.contains(&format!("{pod}-{CONTROL_PLANE}"));
+        let pods = ["etcd", "kube-apiserver", "kube-controller-manager", "kube-scheduler"];
+        Ok(pods.iter().all(is_there).then_some(()))
+    })
+    .unwrap();
     assert!(is_ready(&site.node(CONTROL_PLANE)));
     control.host.run("test", &["-d", &format!("{STATE}/etcd/member/wal")]).unwrap();
     control.host.run("test", &["-f", &format!("{STATE}/kubernetes/pki/ca.key")]).unwrap();

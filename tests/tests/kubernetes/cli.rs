@@ -104,7 +104,7 @@ fn made(prefix: &str) -> Value {
 
 async fn report(client: &Client, made: &Value, mut status: Value) {
     let name = made["metadata"]["name"].as_str().unwrap();
-    if status["state"] != "InProgress" {
+    if ["Complete", "Failed"].iter().any(|end| status["state"] == *end) {
         status["conditions"] = json!([{ "type": status["state"], "status": "True", "reason": status["reason"], "message": "",
             "lastTransitionTime": "2026-01-01T00:00:00Z" }]);
     }

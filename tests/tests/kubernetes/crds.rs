@@ -62,12 +62,13 @@ fn every_rule_of_the_definitions_is_tried() {
 }
 
 /// Rules that no manifest of a directory can break, with the reason.
-const NOT_OF_MANIFESTS: [(&str, &str); 5] = [
+const NOT_OF_MANIFESTS: [(&str, &str); 6] = [
     ("the name must be <configurationName>-v<version>", "a manifest of a version is refused as a whole (V1)"),
     (TRANSITIONS[0], "the status in a manifest is ignored"),
-    (TRANSITIONS[1], "a manifest of a version is refused as a whole (V1)"),
+    (TRANSITIONS[1], "the status in a manifest is ignored"),
     (TRANSITIONS[2], "a manifest of a version is refused as a whole (V1)"),
-    (TRANSITIONS[3], "pxed reports another spec under a known name and does not carry it out"),
+    (TRANSITIONS[3], "a manifest of a version is refused as a whole (V1)"),
+    (TRANSITIONS[4], "pxed reports another spec under a known name and does not carry it out"),
 ];
 
 /// Reads an object as pxed reads a manifest when it runs without a cluster.
