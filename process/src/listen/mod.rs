@@ -105,17 +105,17 @@ labels! {
     /// Reason that a connection was refused or cut off.
     pub enum Cut {
         /// Too many connections in total.
-        Connections => "too_many_connections",
+        Connections => "too-many-connections",
         /// Too many connections of one address, or of one local user.
-        OfAddress => "too_many_of_address",
+        OfAddress => "too-many-of-address",
         /// The client read nothing for too long.
         Stalled => "stalled",
         /// It had no request in progress for a while, and another client needed its place.
-        Silent => "idle",
+        Silent => "silent",
         /// The client took an answer too slowly, and another client needed its place.
         Slow => "slow",
         /// The TLS handshake failed.
-        NoTls => "tls_failed",
+        NoTls => "no-tls",
     }
 }
 
@@ -278,9 +278,8 @@ pub async fn converse<I, S, B>(
     B: Body + 'static,
     B::Error: Into<Box<dyn Error + Send + Sync>>,
 {
-    let place = seat.clone();
     let service = service_fn(move |request: Request<Incoming>| {
-        let (busy, answer) = (place.busy(), service.call(request));
+        let (busy, answer) = (seat.busy(), service.call(request));
         async move {
             answer.await.map(|response| response.map(|body| Keeping { body: Box::pin(body), _busy: busy }))
         }
@@ -296,11 +295,7 @@ pub async fn converse<I, S, B>(
         ended = connection.as_mut() => ended,
         () = shutdown.cancelled() => {
             connection.as_mut().graceful_shutdown();
-            tokio::select! {
-                ended = connection.as_mut() => ended,
-                // hyper waits for the first request of a connection that has sent none.
-                () = seat.unused() => return,
-            }
+            connection.await
         }
     };
     if let Err(error) = ended {

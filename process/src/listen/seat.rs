@@ -24,9 +24,6 @@ const READ_INTERVAL: Duration = Duration::from_millis(1);
 /// Maximum number of these attempts. The tasks of the connections need at most as long to run once.
 const READ_ATTEMPTS: u32 = 20;
 
-/// Interval between two checks for a request. A request that was sent before the stop has arrived by then.
-const UNUSED_INTERVAL: Duration = Duration::from_secs(1);
-
 /// Age from which a connection counts as read.
 const MAX_UNREAD: Duration = Duration::from_secs(1);
 
@@ -206,18 +203,6 @@ impl Seat {
         self.progress.read();
         self.change(|seated| seated.requests = seated.requests.saturating_add(1));
         Busy(self.clone())
-    }
-
-    /// Waits until no request is being answered, for one interval at least.
-    pub(super) async fn unused(&self) {
-        let is_used = || {
-            let state = self.seats.state.lock();
-            state.seated.get(&self.number).is_some_and(|seated| seated.requests > 0)
-        };
-        tokio::time::sleep(UNUSED_INTERVAL).await;
-        while is_used() {
-            tokio::time::sleep(UNUSED_INTERVAL).await;
-        }
     }
 
     fn answered(&self) {

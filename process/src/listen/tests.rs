@@ -84,26 +84,6 @@ async fn a_long_poll_and_an_answer_that_is_sent_keep_their_place() {
     assert_eq!(counters.cut.get(Cut::Silent), 1, "idle, and no place for the other client");
 }
 
-#[tokio::test(start_paused = true)]
-async fn connection_without_a_request_does_not_delay_the_stop() {
-    let (counters, limits) = (Arc::<Counters>::default(), Limits::default());
-    let seats = Arc::new(Seats::new(counters.clone()));
-    let seat = Arc::new(seats.take(Client::Address(Ipv4Addr::LOCALHOST.into()), &limits).unwrap());
-    let (server, _client) = tokio::io::duplex(1024);
-    let stream = Guarded::new(server, place(&seat), limits.stall, counters);
-    let service = service_fn(|_: Request<Incoming>| async {
-        Ok::<_, Infallible>(Response::new(axum::body::Body::empty()))
-    });
-    let (start, shutdown) = (tokio::time::Instant::now(), CancellationToken::new());
-    // hyper closes a connection that it has not read yet.
-    let stop = async {
-        tokio::time::sleep(Duration::from_millis(1)).await;
-        shutdown.cancel();
-    };
-    tokio::join!(converse(stream, service, (limits, seat), "client", shutdown.clone()), stop);
-    assert!(start.elapsed() < limits.head / 2, "{:?}", start.elapsed());
-}
-
 /// Reads this number of bytes in each second of an endless answer. Returns true if another client gets the place in second 41.
 async fn reader_loses_its_place(bytes: usize) -> bool {
     let counters = Arc::<Counters>::default();
