@@ -7,6 +7,7 @@ use std::collections::BTreeMap;
 use std::sync::{Arc, MutexGuard, PoisonError, RwLock, RwLockReadGuard, RwLockWriteGuard};
 use std::time::Duration;
 
+use bedplate_api::claim::MachineClaim;
 use bedplate_api::configuration::MachineConfiguration;
 use bedplate_api::machine::Machine;
 use bedplate_api::operation::MachineOperation;
@@ -55,6 +56,8 @@ pub struct Stores {
     pub requests: Store<CertificateSigningRequest>,
     /// MachineOperations.
     pub operations: Store<MachineOperation>,
+    /// MachineClaims.
+    pub claims: Store<MachineClaim>,
     /// Requests about which nothing was decided yet.
     pub open: Arc<Lock<Open>>,
     /// What of them is asked by more than a name; a moment behind them.
@@ -76,6 +79,7 @@ impl Stores {
         synced(&self.nodes).await?;
         synced(&self.requests).await?;
         synced(&self.operations).await?;
+        synced(&self.claims).await?;
         // What they began with is in the index too, or gone again: without it a version would look unused.
         let begun = (self.machines.state(), self.versions.state(), self.configurations.state());
         while !self.has_indexed(&begun) {
@@ -203,8 +207,8 @@ impl World {
     }
 
     /// What a choice for a Machine may fall on.
-    pub fn known(&self, machine: &Machine) -> Known {
-        self.stores.index().known(machine)
+    pub fn known(&self, machine: &Machine, claimed: Option<&str>) -> Known {
+        self.stores.index().known(machine, claimed)
     }
 
     /// Does something while this controller leads.

@@ -61,9 +61,12 @@ async fn look(machine: Arc<Machine>, turn: Option<Again>, world: &World) -> Resu
         (None, None) if must_ask => NodeSeen::Gone,
         (None, None) => NodeSeen::Absent,
     };
-    let known = world.known(&machine);
+    let claim = world.stores.claims.get(&ObjectRef::new(&name));
+    let named = claim.as_ref().map(|claim| claim.spec.configuration_ref.name.as_str());
+    let known = world.known(&machine, named);
     let (configurations, versions) = known.slices();
-    let plan = plan(&machine, seen, turn, (&configurations, &versions), Timestamp::now());
+    let objects = (&configurations[..], &versions[..]);
+    let plan = plan(&machine, seen, turn, objects, claim.as_deref(), Timestamp::now());
     if plan == Plan::default() {
         return Ok(());
     }

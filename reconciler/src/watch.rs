@@ -4,6 +4,7 @@ pub mod prune;
 
 use std::collections::BTreeMap;
 
+use bedplate_api::claim::MachineClaim;
 use bedplate_api::configuration::MachineConfiguration;
 use bedplate_api::machine::Machine;
 use bedplate_api::operation::MachineOperation;
@@ -36,6 +37,7 @@ pub struct Writers {
     nodes: Writer<Node>,
     requests: Writer<CertificateSigningRequest>,
     operations: Writer<MachineOperation>,
+    claims: Writer<MachineClaim>,
 }
 
 /// Empty stores.
@@ -46,6 +48,7 @@ pub fn stores() -> (Stores, Writers) {
     let (nodes, node_writer) = reflector::store();
     let (requests, request_writer) = reflector::store();
     let (operations, operation_writer) = reflector::store();
+    let (claims, claim_writer) = reflector::store();
     let writers = Writers {
         configurations: configuration_writer,
         versions: version_writer,
@@ -53,6 +56,7 @@ pub fn stores() -> (Stores, Writers) {
         nodes: node_writer,
         requests: request_writer,
         operations: operation_writer,
+        claims: claim_writer,
     };
     let (open, index, whose, heard, waits) = Default::default();
     let stores = Stores {
@@ -62,6 +66,7 @@ pub fn stores() -> (Stores, Writers) {
         nodes,
         requests,
         operations,
+        claims,
         open,
         index,
         whose,
@@ -79,7 +84,7 @@ pub fn tasks(
     queues: &Queues,
     counters: &Counters,
     liveness: &Liveness,
-) -> [(&'static str, BoxFuture<'static, ()>); 6] {
+) -> [(&'static str, BoxFuture<'static, ()>); 7] {
     macro_rules! follow {
         ($name:literal, $kind:literal, $writer:ident, $prune:path, $follow:path) => {{
             let (config, counters) = (watcher::Config::default(), counters.clone());
@@ -105,6 +110,7 @@ pub fn tasks(
         // A field selector names one signer, and kubelets have two.
         follow!("watch requests", "CertificateSigningRequest", requests, prune::request, follow_requests),
         follow!("watch operations", "MachineOperation", operations, prune::bare, follow_operations),
+        follow!("watch claims", "MachineClaim", claims, prune::bare, follow_claims),
     ]
 }
 
@@ -233,6 +239,23 @@ async fn follow_operations(mut seen: Changes<MachineOperation>, queues: Queues, 
         }
         if let Some((parent, _)) = parent_of(object) {
             queues.operation(parent).await;
+        }
+    }
+}
+
+async fn follow_claims(mut seen: Changes<MachineClaim>, queues: Queues, _: Stores) {
+    // Creation, deletion and removal of a claim decide. Its spec cannot change, and its status is of provider and agent.
+    let mut known = BTreeMap::new();
+    while let Some(event) = seen.next().await {
+        let (Seen::There(object) | Seen::Gone(object)) = &event;
+        let (name, is_there) = (object.name_any(), matches!(event, Seen::There(_)));
+        let meta = &object.metadata;
+        let weight = is_there.then(|| (meta.uid.clone(), meta.deletion_timestamp.is_some()));
+        if known.insert(name.clone(), weight.clone()) != Some(weight) {
+            queues.machine(&name).await;
+        }
+        if !is_there {
+            known.remove(&name);
         }
     }
 }

@@ -288,7 +288,7 @@ impl World {
             assert!(told, "seed {seed}: {name} counts otherwise, and nobody was told: {before:?} {counts:?}");
         }
         for machine in self.all.machines.values() {
-            let known = self.index.known(machine);
+            let known = self.index.known(machine, None);
             let (configurations, versions) = known.slices();
             for again in [None, Some(Again::NodeGone), Some(Again::PersonChangedReference)] {
                 let expected = choose(machine, again, &oracle.configurations, &oracle.versions);

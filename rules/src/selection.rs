@@ -13,7 +13,7 @@ mod selector;
 mod template;
 mod version;
 
-pub use choose::{Again, Choice, Miss, Pending, Select, choose, reference_changed, repave};
+pub use choose::{Again, Choice, Miss, Pending, Select, choose, choose_by_claim, reference_changed, repave};
 pub use reference::{Hold, Holder, References};
 pub use selector::{matches, may_match};
 pub use template::means_the_same;

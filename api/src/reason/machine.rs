@@ -98,6 +98,8 @@ reasons! {
             => Other, "See the claim: `kubectl describe machineclaim NAME` (docs/claims.md).";
         AwaitsClaim: "The Machine is in a pool (spec.claimPolicy), and no claim holds it."
             => Other, "No action needed: a MachineClaim chooses the configuration (docs/claims.md).";
+        ClaimForbidden: "claimPolicy of the Machine or of the MachineConfiguration does not allow the claimant of the MachineClaim."
+            => User, "Add the claimant's namespace to the claimPolicy that the message names, or delete the claimant (docs/claims.md).";
         ControlPlaneProtected: "The cluster was created on this host, so its slot is kept."
             => User, "Restart the kubelet in the slot (docs/node.md, \"The first control plane\").";
     }
@@ -175,6 +177,8 @@ reasons! {
             => User, "On the host: `bedplate-agent status`, `journalctl -u bedplate-agent` (docs/node.md).";
         CredentialUnavailable: "The slot has no credential for its cluster."
             => User, "On the host: `bedplate-agent status`, `journalctl -u bedplate-agent` (docs/node.md).";
+        AwaitingClaim: "The host is in a pool, and no MachineClaim holds it."
+            => Other, "No action needed: a claimant's provider creates the claim (docs/claims.md).";
         Bootstrapping: "The slot of the claim runs the user data."
             => Agent, "No action needed.";
         BootstrapFailed: "The user data of the claim failed, or the host did not join in time. The slot is stopped and kept. The message has the end of the log."

@@ -29,6 +29,7 @@ fn blocked(status: &MachineStatus) -> Option<Cause<'_>> {
         | ConfigurationPendingReason::Selected
         | ConfigurationPendingReason::Claimed
         | ConfigurationPendingReason::AwaitsClaim
+        | ConfigurationPendingReason::ClaimForbidden
         | ConfigurationPendingReason::ControlPlaneProtected => false,
     };
     is_blocked.then_some((pending.reason.as_str(), pending.message.as_str()))

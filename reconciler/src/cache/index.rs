@@ -149,8 +149,9 @@ impl Index {
     }
 
     /// What a choice for one Machine may fall on.
-    pub fn known(&self, machine: &Machine) -> Known {
-        let versions = self.may_get(machine).into_iter().flat_map(|name| self.versions_of(name)).cloned();
+    pub fn known(&self, machine: &Machine, claimed: Option<&str>) -> Known {
+        let names: BTreeSet<&str> = self.may_get(machine).into_iter().chain(claimed).collect();
+        let versions = names.into_iter().flat_map(|name| self.versions_of(name)).cloned();
         Known {
             configurations: self.configurations.values().cloned().collect(),
             versions: versions.collect(),

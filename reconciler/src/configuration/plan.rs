@@ -386,7 +386,7 @@ impl Repaved<'_> {
     }
 
     fn asked(&self, machine: &Machine) -> Option<(String, i64)> {
-        let known = self.index.known(machine);
+        let known = self.index.known(machine, None);
         let (configurations, mut versions) = known.slices();
         versions.extend(self.made);
         match choose(machine, Some(Again::NodeGone), &configurations, &versions) {

@@ -6,6 +6,7 @@
 //!                                   `-- selected anew and nodeRef cleared in one --Node gone (live 404)
 //! ```
 
+use bedplate_api::claim::MachineClaim;
 use bedplate_api::condition::set_condition;
 use bedplate_api::configuration::{MachineConfiguration, NodeRole};
 use bedplate_api::machine::{
@@ -14,8 +15,11 @@ use bedplate_api::machine::{
 };
 use bedplate_api::reason::machine::{ConfigurationPendingReason, DrainedReason, ReadyReason};
 use bedplate_api::version::MachineConfigurationVersion;
+use bedplate_rules::claim::is_pooled;
 use bedplate_rules::phase::{Plane, summarize};
-use bedplate_rules::selection::{Again, Choice, Pending, choose, reference_changed, version_name};
+use bedplate_rules::selection::{
+    Again, Choice, Pending, choose, choose_by_claim, reference_changed, version_name,
+};
 use jiff::Timestamp;
 use k8s_openapi::api::core::v1::Node;
 use serde::Serialize;
@@ -79,12 +83,13 @@ struct Chosen {
     left_alone: bool,
 }
 
-/// Plans for one Machine. `turn`: why it is chosen for again beside what is seen of it.
+/// Plans for one Machine. `turn`: why it is chosen for again beside what is seen of it. `claim`: the MachineClaim of its name.
 pub fn plan(
     machine: &Machine,
     node: NodeSeen<'_>,
     turn: Option<Again>,
     (configurations, versions): (&[&MachineConfiguration], &[&MachineConfigurationVersion]),
+    claim: Option<&MachineClaim>,
     now: Timestamp,
 ) -> Plan {
     let (before, generation) = (machine.status.clone().unwrap_or_default(), machine.metadata.generation);
@@ -94,7 +99,10 @@ pub fn plan(
         (false, true) => Some(Again::PersonChangedReference),
         (false, false) => turn,
     };
-    let choice = choose(machine, again, configurations, versions);
+    let choice = match is_for_claims(machine) {
+        true => choose_by_claim(machine, claim, configurations, versions),
+        false => choose(machine, again, configurations, versions),
+    };
     let choice = image::once_resolved(choice, before.selected.is_some(), versions);
     let chosen = judge(choice, &before, is_gone);
     let mut after = before.clone();
@@ -134,6 +142,12 @@ pub fn plan(
         annotate: annotate(&after, node).filter(|_| !chosen.left_alone && stranger.is_none()),
         status: (own(&before) != wanted).then_some(wanted).flatten(),
     }
+}
+
+/// Returns true if claims choose the version of a Machine: it is in a pool, or a claim has selected its version.
+fn is_for_claims(machine: &Machine) -> bool {
+    let selected = machine.status.as_ref().and_then(|status| status.selected.as_ref());
+    is_pooled(machine) || selected.is_some_and(|selected| selected.source == SelectionSource::Claim)
 }
 
 fn judge(choice: Choice, before: &MachineStatus, is_gone: bool) -> Chosen {
@@ -361,7 +375,7 @@ mod tests {
             })
             .collect();
         let versions: Vec<_> = versions.iter().collect();
-        plan(machine, node, None, (&[&configuration], &versions), Timestamp::UNIX_EPOCH)
+        plan(machine, node, None, (&[&configuration], &versions), None, Timestamp::UNIX_EPOCH)
     }
 
     #[test]

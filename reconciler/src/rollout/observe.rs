@@ -80,6 +80,7 @@ impl From<PavedReason> for Outlook {
             | PavedReason::DbusError
             | PavedReason::CredentialUnavailable
             // A claimed Machine is skipped. What becomes of its user data is the business of its claimant, and fails no version.
+            | PavedReason::AwaitingClaim
             | PavedReason::Bootstrapping
             | PavedReason::BootstrapFailed
             | PavedReason::Interrupted

@@ -174,6 +174,7 @@ fn stores(objects: &Objects) -> Stores {
         requests: store(&[]),
         open: Arc::default(),
         operations: store(&objects.operations),
+        claims: store(&[]),
         whose: Arc::default(),
         index: Arc::default(),
         heard: Arc::default(),

@@ -161,9 +161,10 @@ async fn machine(client: &Client, shared: &Shared, name: &str) -> Result<()> {
     let machines: Api<Machine> = Api::all(client.clone());
     shared.asks();
     let mut machine = machines.get(name).await?;
-    let known = shared.index().known(&machine);
+    let known = shared.index().known(&machine, None);
     let (configurations, versions) = known.slices();
-    let plan = plan(&machine, NodeSeen::Absent, None, (&configurations, &versions), Timestamp::now());
+    let objects = (&configurations[..], &versions[..]);
+    let plan = plan(&machine, NodeSeen::Absent, None, objects, None, Timestamp::now());
     let Some(status) = &plan.status else { return Ok(()) };
     if let Some((configuration, number)) = &plan.lock {
         update_version(client, shared, &version_name(configuration, *number), |status| {
