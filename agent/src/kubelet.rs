@@ -1,5 +1,6 @@
 //! The kubelet of the running slot: its files, its credential, the connection to its API server, and its control plane.
 
+pub mod claimed_node;
 pub mod client;
 pub mod connection;
 pub mod control_plane;

@@ -159,6 +159,24 @@ impl SlotSeen {
     }
 }
 
+/// `spec.providerID` of a MachineClaim: unique for each claim, also for one of the same host by the same name.
+#[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
+#[serde(transparent)]
+pub struct ProviderId(String);
+
+impl ProviderId {
+    /// Text of the ID.
+    pub fn as_str(&self) -> &str {
+        &self.0
+    }
+}
+
+impl From<String> for ProviderId {
+    fn from(text: String) -> Self {
+        Self(text)
+    }
+}
+
 /// A slot's record, kept on disk.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
@@ -178,6 +196,9 @@ pub struct Record {
     /// How many slots were the node before it: of two, the one that was made the node later has the higher number, whatever the clock says.
     #[serde(default)]
     pub generation: u64,
+    /// Claim that the slot is filled for. None: the slot is for the Machine's own node.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub claim: Option<ProviderId>,
     /// What it is.
     pub stage: Stage,
 }
@@ -370,6 +391,34 @@ labels! {
         AnnotateNode => "annotate_node",
         /// Adoption of the Node.
         AdoptNode => "adopt_node",
+        /// Record of a claim.
+        AcceptClaim => "accept_claim",
+        /// Report on a claim.
+        ReportClaim => "report_claim",
+        /// Fetch of the image of a claim.
+        FetchImage => "fetch_image",
+        /// Read of the user data of a claim.
+        RenderUserData => "render_user_data",
+        /// Record of the start of the user data.
+        BeginBootstrap => "begin_bootstrap",
+        /// Removal of the user data from memory.
+        ForgetUserData => "forget_user_data",
+        /// Provider ID and label of the Node of a claim.
+        MarkNode => "mark_node",
+        /// Record of a claim that has joined.
+        JoinClaim => "join_claim",
+        /// Record of a failed claim.
+        FailClaim => "fail_claim",
+        /// Record of the start of a release.
+        BeginRelease => "begin_release",
+        /// Removal of the virtual IP address.
+        DropAddress => "drop_address",
+        /// Removal of network links.
+        ClearLinks => "clear_links",
+        /// Removal of the content of both slots.
+        EmptySlots => "empty_slots",
+        /// Record of a released claim.
+        EndRelease => "end_release",
     }
 }
 

@@ -12,14 +12,17 @@
 pub mod apply;
 mod attempt;
 pub mod claim_record;
+mod claim_report;
 pub mod effects;
 pub(crate) mod etcd_member;
 pub mod health_gate;
 pub mod log_excerpt;
 pub mod observe;
+mod observe_claim;
 pub mod plan;
 mod report;
 pub mod run;
 pub mod status_file;
 pub(crate) mod trash;
 mod trial;
+mod user_data;

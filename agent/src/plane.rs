@@ -18,6 +18,7 @@
 //! [`Home`] only, so a pair of them need not be of one kind. Called by `service`.
 
 mod certificate;
+mod claim;
 mod client;
 mod cluster;
 mod comparison;
@@ -40,6 +41,7 @@ use std::collections::BTreeMap;
 use std::sync::Arc;
 
 use async_trait::async_trait;
+use bedplate_api::claim::{MachineClaim, MachineClaimStatus};
 use bedplate_api::configuration::SecretRef;
 use bedplate_api::machine::Machine;
 use bedplate_api::operation::{MachineOperation, MachineOperationStatus};
@@ -82,6 +84,16 @@ pub trait Decider: Send + Sync {
 
     /// The content of a Secret that a version names.
     async fn secret(&self, secret: &SecretRef) -> Result<SecretData, ReadSecretError>;
+
+    /// Writes this host's report on its MachineClaim. Claims need a cluster.
+    async fn write_claim(&self, _: &MachineClaim, _: &MachineClaimStatus) -> Result<(), AskServerError> {
+        Err(AskServerError::NoClaims)
+    }
+
+    /// Asks whether claimants of a namespace may run a MachineConfiguration. Claims need a cluster.
+    async fn configuration_allows(&self, _: &str, _: &str) -> Result<bool, AskServerError> {
+        Err(AskServerError::NoClaims)
+    }
 }
 
 /// Cluster in which this host's Node lives.
@@ -133,6 +145,8 @@ labels! {
         Version => "version",
         /// Operations of the Machine.
         Operations => "operations",
+        /// The MachineClaim of this host, if its Machine is in a pool.
+        Claim => "claim",
     }
 }
 
@@ -144,6 +158,7 @@ impl Watched {
             Self::Node => "the own Node",
             Self::Version => "the selected version",
             Self::Operations => "the own operations",
+            Self::Claim => "the MachineClaim of this host",
         }
     }
 }
@@ -161,6 +176,8 @@ pub struct Seen {
     pub node: NodeState,
     /// The version that the Machine's `status.selected` names; none: not read yet, or not there.
     pub version: Option<Arc<MachineConfigurationVersion>>,
+    /// The MachineClaim of this host's name.
+    pub claim: ClaimObject,
     /// The Machine's operations that have not ended, by name.
     pub operations: Vec<Arc<MachineOperation>>,
     /// Whether these were listed: before that none is known.
@@ -169,6 +186,28 @@ pub struct Seen {
     pub ended: BTreeMap<String, bool>,
     /// What cannot be watched at the moment, and why.
     pub trouble: BTreeMap<Watched, String>,
+}
+
+/// A MachineClaim, as far as it is known.
+#[derive(Debug, Clone, PartialEq, Default)]
+pub enum ClaimObject {
+    /// It is not watched, was not listed yet, or cannot be watched now.
+    #[default]
+    Unknown,
+    /// The watch has none.
+    Absent,
+    /// There is one.
+    Present(Arc<MachineClaim>),
+}
+
+impl ClaimObject {
+    /// The object, if there is one.
+    pub fn present(&self) -> Option<&Arc<MachineClaim>> {
+        match self {
+            Self::Present(claim) => Some(claim),
+            Self::Unknown | Self::Absent => None,
+        }
+    }
 }
 
 /// A Node, as far as it is known.
@@ -191,6 +230,7 @@ impl Default for Seen {
             ours: false,
             node: NodeState::Unknown,
             version: None,
+            claim: ClaimObject::Unknown,
             operations: Vec::new(),
             operations_listed: false,
             ended: BTreeMap::new(),

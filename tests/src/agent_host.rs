@@ -141,6 +141,11 @@ impl AgentHost {
         self.kubernetes.objects()
     }
 
+    /// Returns the registry with the node image.
+    pub fn registry(&self) -> &Registry {
+        &self.registry
+    }
+
     /// Merges into the status of the Machine or of the Node.
     ///
     /// # Errors

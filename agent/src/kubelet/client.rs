@@ -114,8 +114,13 @@ impl SlotKubelet {
         Self { machines, root: root.to_owned(), node }
     }
 
+    /// The Machine of this host.
+    pub(super) fn machine(&self) -> &MachineName {
+        &self.node
+    }
+
     /// The kubelet's way; none: no slot runs, or it has not joined. Read anew each time: certificates rotate.
-    async fn open(&self) -> Result<Option<Way>, AskNodeError> {
+    pub(super) async fn open(&self) -> Result<Option<Way>, AskNodeError> {
         let Some(container) = running(self.machines.as_ref()).await? else { return Ok(None) };
         let failed = |path: &str| {
             let path = path.to_owned();
@@ -128,7 +133,7 @@ impl SlotKubelet {
     }
 
     /// The way for what was seen through it a moment ago.
-    async fn way(&self) -> Result<Way, AskNodeError> {
+    pub(super) async fn way(&self) -> Result<Way, AskNodeError> {
         self.open()
             .await?
             .ok_or_else(|| AskNodeError::Kubeconfig("it is gone, the slot has stopped".to_owned()))

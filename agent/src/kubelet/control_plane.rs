@@ -78,7 +78,12 @@ mod tests {
     fn filled(role: &str) -> Filled {
         let template = json!({"image": {"reference": "r.example/node", "allowTag": true},
             "kubernetes": {"version": "v1.34.4", "role": role}});
-        Filled { template: serde_json::from_value(template).unwrap(), layers: 1, cri_socket: String::new() }
+        Filled {
+            template: serde_json::from_value(template).unwrap(),
+            layers: 1,
+            cri_socket: String::new(),
+            node_name: None,
+        }
     }
 
     #[test]

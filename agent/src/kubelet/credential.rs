@@ -163,7 +163,12 @@ mod tests {
         let template = json!({"image": {"reference": "r.example/node", "allowTag": true},
             "kubernetes": {"version": "v1.34.4", "role": role}});
         let template = serde_json::from_value(template).unwrap();
-        slots.write_filled(SlotName::B, &Filled { template, layers: 1, cri_socket: String::new() }).unwrap();
+        slots
+            .write_filled(
+                SlotName::B,
+                &Filled { template, layers: 1, cri_socket: String::new(), node_name: None },
+            )
+            .unwrap();
         let stage = Stage::Applied { node_uid: "n".to_owned(), since: Timestamp::UNIX_EPOCH };
         let record = Record { generation: 1, ..sample::record(stage) };
         slots.write_record(SlotName::B, &record).unwrap();

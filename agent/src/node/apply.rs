@@ -4,6 +4,7 @@
 //! Called by `run`.
 
 mod annotate;
+pub(super) mod claim;
 mod destination;
 mod failure_log;
 mod kubelet;
@@ -116,6 +117,12 @@ pub enum ApplyError {
     /// The Node does not have its annotations.
     #[error("the version's annotations cannot be written to the Node")]
     Annotate(#[source] AskNodeError),
+    /// The provider does not know how the claim stands.
+    #[error("the status of the MachineClaim was not written")]
+    Report(#[source] AskServerError),
+    /// The Node is not known as that of its claim.
+    #[error("providerID and label cannot be written to the Node")]
+    Mark(#[source] AskNodeError),
     /// The Node is not certainly gone.
     #[error("the API server was asked again whether the Node is gone")]
     Ask(#[source] AskServerError),
@@ -202,7 +209,9 @@ impl ApplyError {
             Self::Image(_) => PavedReason::ImageUnavailable,
             Self::Secret(error) => error.reason(),
             Self::NoPullSecret { .. } => PavedReason::SecretInvalid,
-            Self::Ask(_) | Self::Annotate(_) | Self::AskCertificate(_) => PavedReason::ApiServerUnreachable,
+            Self::Ask(_) | Self::Annotate(_) | Self::AskCertificate(_) | Self::Report(_) | Self::Mark(_) => {
+                PavedReason::ApiServerUnreachable
+            }
             Self::Job { .. } => PavedReason::UnitFailed,
             Self::Sandbox(_) => PavedReason::SandboxFailed,
             Self::KubeletCertificate | Self::KubeletWay(_) => PavedReason::KubeletCertificateExpired,

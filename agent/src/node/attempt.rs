@@ -42,8 +42,14 @@ impl Attempts {
 
     /// It was tried.
     pub(super) fn tried(&mut self, key: &str, now: Instant, random: f64) {
+        self.tried_within(key, now, random, Duration::MAX);
+    }
+
+    /// Notes a try, after which the next one waits for `limit` at most.
+    pub(super) fn tried_within(&mut self, key: &str, now: Instant, random: f64, limit: Duration) {
         let times = self.0.get(key).map_or(0, |tried| tried.times).saturating_add(1);
-        self.0.insert(key.to_owned(), Tried { times, ended: now, wait: BACKOFF.delay(times, random) });
+        let wait = BACKOFF.delay(times, random).min(limit);
+        self.0.insert(key.to_owned(), Tried { times, ended: now, wait });
     }
 
     /// How often it was tried of late.

@@ -13,26 +13,10 @@ use bedplate_process::file::{FileError, read_json, write_json};
 use jiff::Timestamp;
 use serde::{Deserialize, Serialize};
 
+pub use crate::model::ProviderId;
+
 /// Name of the file, below `/var/lib/bedplate`.
 const FILE: &str = "claim.json";
-
-/// `spec.providerID` of a MachineClaim: unique for each claim, also for one of the same host by the same name.
-#[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
-#[serde(transparent)]
-pub struct ProviderId(String);
-
-impl ProviderId {
-    /// Text of the ID.
-    pub fn as_str(&self) -> &str {
-        &self.0
-    }
-}
-
-impl From<String> for ProviderId {
-    fn from(text: String) -> Self {
-        Self(text)
-    }
-}
 
 /// Object that the host is held for.
 #[derive(Debug, Clone, PartialEq, Eq, Hash, Serialize, Deserialize)]
@@ -57,6 +41,9 @@ pub struct ClaimRecord {
     pub has_user_data: bool,
     /// Time at which the stage was reached.
     pub since: Timestamp,
+    /// Parts of the user data that are not carried out, by their keys.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub refused: Vec<String>,
     /// Stage.
     pub stage: ClaimStage,
 }
@@ -136,6 +123,7 @@ mod tests {
             claimant: Claimant { namespace: "team-a".to_owned(), name: "w-1".to_owned() },
             has_user_data: true,
             since: Timestamp::UNIX_EPOCH,
+            refused: Vec::new(),
             stage,
         }
     }

@@ -8,6 +8,7 @@
 //!         ├─ Images       node images as directories (bedplate-oci)
 //!         ├─ Gate         what a slot that runs shows (gate)
 //!         ├─ NodeApi      the own Node, as the slot's kubelet (operation)
+//!         ├─ ClaimedNode  the Node of a claim, as the slot's kubelet (kubelet)
 //!         ├─ Credentials  cluster and certificate of the host's enrollment (service)
 //!         └─ Slots        records and directories (slot)
 //! ```
@@ -25,6 +26,7 @@ use tokio::sync::OnceCell;
 #[cfg(test)]
 use crate::bus::kill_points::KillPoints;
 use crate::bus::{Leader, Machines, Units};
+use crate::kubelet::claimed_node::ClaimedNode;
 use crate::kubelet::client::NodeApi;
 use crate::plane::{AskServerError, Decider, Home, NodeTold, Seen};
 use crate::slot::confined_writer::{Inside, WriteInsideError};
@@ -97,6 +99,8 @@ pub struct Parts {
     pub home: Arc<dyn Home>,
     /// The Node, as the kubelet of the slot that runs.
     pub node: Arc<dyn NodeApi>,
+    /// The Node of a claim, in the cluster of the claimant.
+    pub claimed_node: Arc<dyn ClaimedNode>,
     /// The host's enrollment.
     pub credentials: Arc<dyn Credentials>,
     /// Held by who reads and writes records: the node's loop and operations do beside each other.

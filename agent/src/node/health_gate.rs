@@ -117,7 +117,7 @@ mod tests {
         let template = json!({"image": {"reference": "r.example/node", "allowTag": true}, "container": {"network": network},
             "kubernetes": {"version": "v1.34.4", "kubeletConfiguration": kubelet}});
         let template = serde_json::from_value(template).unwrap();
-        Filled { template, layers: 1, cri_socket: String::new() }
+        Filled { template, layers: 1, cri_socket: String::new(), node_name: None }
     }
 
     fn gate(root: &Path) -> HostGate {

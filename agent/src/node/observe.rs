@@ -80,11 +80,7 @@ pub struct Probed {
 pub async fn observe(parts: &Parts, probed: Option<&Probed>, now: Timestamp) -> Result<Sight, ObserveError> {
     let seen = parts.seen();
     let ledger = parts.on_disk(Slots::ledger).await?;
-    let mut slots: [SlotSeen; 2] = Default::default();
-    for slot in SLOTS {
-        let runs = !parts.units.state(&unit_name(&service(slot))?).await?.active.is_down();
-        slots[index(slot)] = parts.on_disk(move |slots| slots.look(slot, runs)).await?;
-    }
+    let slots = look_at_slots(parts).await?;
     let health = match on_trial(&slots) {
         Some((slot, since)) if slots[index(slot)].runs => look_into(parts, slot, since, probed).await?,
         Some(_) | None => Health::default(),
@@ -116,6 +112,16 @@ pub async fn observe(parts: &Parts, probed: Option<&Probed>, now: Timestamp) -> 
     };
     let stuck = parts.slots.trash().removal().borrow().stuck.clone();
     Ok(Sight { observed, seen, ledger, stuck })
+}
+
+/// Observes the slots in systemd and on disk.
+pub(super) async fn look_at_slots(parts: &Parts) -> Result<[SlotSeen; 2], ObserveError> {
+    let mut slots: [SlotSeen; 2] = Default::default();
+    for slot in SLOTS {
+        let runs = !parts.units.state(&unit_name(&service(slot))?).await?.active.is_down();
+        slots[index(slot)] = parts.on_disk(move |slots| slots.look(slot, runs)).await?;
+    }
+    Ok(slots)
 }
 
 /// The slot on trial, and since when it is.

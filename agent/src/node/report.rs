@@ -34,10 +34,16 @@ pub(super) fn told(
         generation: sight.observed.machine.as_ref().and_then(|machine| machine.generation),
         applied: applied(slots),
         slots: SLOTS.into_iter().map(|name| slot(name, &slots[index(name)], is_drained)).collect(),
+        claim: None,
         rolled_back: sight.ledger.rolled_back.clone(),
         paved: Some(paved(sight, plan, progress, trouble)),
         node_ready: Some(node_ready(&sight.observed.node)),
     }
+}
+
+/// Slots of a host of a pool.
+pub(super) fn slot_told(slots: &[SlotSeen; 2]) -> Vec<Slot> {
+    SLOTS.into_iter().map(|name| slot(name, &slots[index(name)], false)).collect()
 }
 
 /// What the slot that was applied last holds.

@@ -28,6 +28,7 @@ use super::apply::{ApplyError, allow_again, apply, forget_left_access, take_back
 use super::attempt::{Attempts, key};
 use super::effects::Parts;
 use super::observe::{Probed, Sight, observe, on_trial, watched};
+use super::observe_claim::ClaimMemory;
 use super::plan::{is_timed, plan};
 use super::report::{Trouble, describe, told};
 use super::status_file::{NodeStanding, Planned};
@@ -60,6 +61,8 @@ pub struct NodeLoop {
     trial: TrialTime,
     attempts: Attempts,
     trouble: Option<(String, Trouble)>,
+    /// Facts about the claim of the host.
+    claim: ClaimMemory,
     /// The version's annotations were tried last in vain.
     not_annotated: bool,
     standing: NodeStanding,
@@ -96,6 +99,7 @@ impl NodeLoop {
             trial,
             attempts: Attempts::default(),
             trouble: None,
+            claim: ClaimMemory::default(),
             not_annotated: false,
             standing,
             told: None,
@@ -121,18 +125,13 @@ impl NodeLoop {
     async fn advance(&mut self) -> Pause {
         self.seen.mark_unchanged();
         let now = Timestamp::now();
+        if let Some(pause) = self.advance_claim(now).await {
+            return pause;
+        }
         let mut sight = match observe(&self.parts, self.probed.as_ref(), now).await {
             Ok(sight) => sight,
             Err(error) => {
-                let text = format!("observe: {}", explained(&error));
-                self.note_error(&text, Some(AGAIN));
-                // What was there before may still be; whether it is, nobody knows.
-                if let Some(told) = &mut self.told {
-                    let (status, reason) = (Truth::Unknown, error.reason());
-                    told.paved = Some(ConditionTold { status, reason, message: text });
-                    self.parts.tell_node(told.clone());
-                }
-                return Pause::AtMost(AGAIN);
+                return self.note_fault(error.reason(), format!("observe: {}", explained(&error)));
             }
         };
         let trial = on_trial(&sight.observed.slots);
@@ -305,26 +304,49 @@ impl NodeLoop {
         let node = told(sight, planned, progress, trouble);
         METRICS.node(sight.observed.api, &node.slots);
         let before = self.standing.clone();
-        let standing = &mut self.standing;
+        self.standing.refused.clone_from(&sight.ledger.refused);
+        self.standing.rolled_back.clone_from(&sight.ledger.rolled_back);
+        self.standing.failures = sight.ledger.failures;
         let plan = Planned::from(planned);
+        self.stand(plan, &sight.seen, node, sight.observed.now, (progress, next_try), &before);
+    }
+
+    /// Publishes how the node stands. `before`: what the file has.
+    fn stand(
+        &mut self,
+        plan: Planned,
+        seen: &Seen,
+        node: NodeTold,
+        now: Timestamp,
+        (progress, next_try): (Option<&str>, Option<Timestamp>),
+        before: &NodeStanding,
+    ) {
+        let standing = &mut self.standing;
         if standing.plan.step != plan.step || standing.plan.wait != plan.wait {
-            standing.since = Some(sight.observed.now);
+            standing.since = Some(now);
             let what = plan.step.as_deref().or(plan.wait.as_deref()).unwrap_or_default();
             tracing::info!(plan = what, why = plan.message, "node plan");
         }
         standing.plan = plan;
         standing.progress = progress.map(str::to_owned);
-        standing.seen = sight.seen.describe();
+        standing.seen = seen.describe();
         standing.slots.clone_from(&node.slots);
-        standing.refused.clone_from(&sight.ledger.refused);
-        standing.rolled_back.clone_from(&sight.ledger.rolled_back);
-        standing.failures = sight.ledger.failures;
         standing.next_try = next_try;
         self.told = Some(node.clone());
         self.parts.tell_node(node);
-        if before != self.standing {
+        if *before != self.standing {
             self.write_standing();
         }
+    }
+
+    /// Reports that the host cannot be observed. The rest of the report stays as it was: it is not known whether it still holds.
+    fn note_fault(&mut self, reason: PavedReason, text: String) -> Pause {
+        self.note_error(&text, Some(AGAIN));
+        if let Some(told) = &mut self.told {
+            told.paved = Some(ConditionTold { status: Truth::Unknown, reason, message: text });
+            self.parts.tell_node(told.clone());
+        }
+        Pause::AtMost(AGAIN)
     }
 
     fn note_error(&mut self, text: &str, wait: Option<Duration>) {
@@ -480,5 +502,6 @@ fn is_superseded(seen: &Seen, step: &Step) -> bool {
     held || machine.selected.as_ref() != Some(version)
 }
 
+mod claim;
 #[cfg(test)]
 mod tests;

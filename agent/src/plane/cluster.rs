@@ -6,6 +6,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 
 use async_trait::async_trait;
+use bedplate_api::claim::{MachineClaim, MachineClaimStatus};
 use bedplate_api::configuration::SecretRef;
 use bedplate_api::id::MachineName;
 use bedplate_api::operation::{MachineOperation, MachineOperationStatus};
@@ -17,6 +18,7 @@ use kube::ResourceExt;
 use tokio::sync::watch;
 
 use super::certificate::{self, CertificateAnswer};
+use super::claim;
 use super::client::Access;
 use super::comparison::compare;
 use super::error::AskServerError;
@@ -117,6 +119,20 @@ impl Decider for Cluster {
     async fn secret(&self, secret: &SecretRef) -> Result<SecretData, ReadSecretError> {
         let access = self.access.borrow().clone();
         secret::read(access.client(), secret).await
+    }
+
+    async fn write_claim(
+        &self,
+        claim: &MachineClaim,
+        status: &MachineClaimStatus,
+    ) -> Result<(), AskServerError> {
+        let access = self.access.borrow().clone();
+        claim::write(access.client(), claim, status).await
+    }
+
+    async fn configuration_allows(&self, name: &str, namespace: &str) -> Result<bool, AskServerError> {
+        let access = self.access.borrow().clone();
+        claim::allows(access.client(), name, namespace).await
     }
 }
 

@@ -53,6 +53,9 @@ pub enum AskServerError {
         /// What is wrong.
         problem: String,
     },
+    /// This host belongs to no cluster.
+    #[error("claims need a cluster")]
+    NoClaims,
     /// The Machine has not been read yet, so that what an agent before this one wrote would be taken back.
     #[error("the own Machine was not read yet{why}")]
     NothingSeen {
@@ -82,9 +85,11 @@ impl AskServerError {
     pub fn status(&self) -> Option<u16> {
         match self {
             Self::Refused { status, .. } => Some(*status),
-            Self::Transport { .. } | Self::Late { .. } | Self::Answer { .. } | Self::NothingSeen { .. } => {
-                None
-            }
+            Self::Transport { .. }
+            | Self::Late { .. }
+            | Self::Answer { .. }
+            | Self::NoClaims
+            | Self::NothingSeen { .. } => None,
         }
     }
 }

@@ -7,7 +7,8 @@
 
 use bedplate_api::id::MachineName;
 use bedplate_api::machine::{
-    Address, AgentStatus, Applied, Condition, Hardware, MachineStatus, RolledBack, Slot, Time, condition_type,
+    Address, AgentStatus, Applied, ClaimStatus, Condition, Hardware, MachineStatus, RolledBack, Slot, Time,
+    condition_type,
 };
 use bedplate_api::reason::ConditionReason;
 use bedplate_api::reason::machine::{NodeReadyReason, PavedReason};
@@ -32,6 +33,8 @@ pub struct NodeTold {
     pub slots: Vec<Slot>,
     /// The last update that was taken back.
     pub rolled_back: Option<RolledBack>,
+    /// Claim that the host holds, or held last. None: it stays as it was written before.
+    pub claim: Option<ClaimStatus>,
     /// Condition `Paved`.
     pub paved: Option<ConditionTold<PavedReason>>,
     /// Condition `NodeReady`.
@@ -98,12 +101,14 @@ pub(super) fn compose(
             let back =
                 |back: &RolledBack| RolledBack { message: cut(&back.message, MAX_REASON), ..back.clone() };
             status.rolled_back = node.rolled_back.as_ref().map(back);
+            status.claim = node.claim.clone().or_else(|| before.claim.clone());
             status.conditions = conditions(node, before, now);
         }
         None => {
             status.applied.clone_from(&before.applied);
             status.slots.clone_from(&before.slots);
             status.rolled_back.clone_from(&before.rolled_back);
+            status.claim.clone_from(&before.claim);
             let own = |condition: &&Condition| OWN.contains(&condition.type_.as_str());
             status.conditions = before.conditions.iter().filter(own).cloned().collect();
         }

@@ -8,6 +8,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Instant;
 
+use bedplate_api::claim::MachineClaim;
 use bedplate_api::id::{Digest, MachineName};
 use bedplate_api::machine::Machine;
 use bedplate_api::operation::{MachineOperation, OperationState};
@@ -19,7 +20,7 @@ use kube::{Resource, ResourceExt};
 
 use super::freshness::{Contact, Counted};
 use super::node_deletion::Asked;
-use super::{NodeState, Seen, Watched, facts};
+use super::{ClaimObject, NodeState, Seen, Watched, facts};
 
 /// All that is known.
 #[derive(Debug)]
@@ -39,6 +40,9 @@ pub(super) struct View {
     version: Single<MachineConfigurationVersion>,
     /// The name of the version that is watched.
     aim: Option<String>,
+    claim: Single<MachineClaim>,
+    /// True if the MachineClaim is watched.
+    watches_claim: bool,
     operations: Many,
     trouble: BTreeMap<Watched, String>,
 }
@@ -155,6 +159,8 @@ impl View {
             absent: false,
             version: Single::default(),
             aim: None,
+            claim: Single::default(),
+            watches_claim: false,
             operations: Many::default(),
             trouble: BTreeMap::new(),
         }
@@ -166,6 +172,8 @@ impl View {
         self.contact.broken(Counted::Machine, now);
         self.contact.broken(Counted::Node, now);
         self.trouble.clear();
+        // A claim counts only as the latest list has it.
+        self.claim = Single::default();
     }
 
     pub(super) fn take_machine(&mut self, event: Event<Machine>) {
@@ -188,6 +196,35 @@ impl View {
         if self.version.take(event, self.aim.as_deref().unwrap_or_default()) {
             self.heard(Watched::Version);
         }
+    }
+
+    pub(super) fn take_claim(&mut self, event: Event<MachineClaim>) {
+        if self.claim.take(event, self.own.as_str()) {
+            self.heard(Watched::Claim);
+        }
+    }
+
+    /// The MachineClaim is watched from now on, or not any more.
+    pub(super) fn watch_claim(&mut self, watches: bool) {
+        if self.watches_claim != watches {
+            self.watches_claim = watches;
+            self.claim = Single::default();
+        }
+        self.heard(Watched::Claim);
+    }
+
+    /// Returns true if the MachineClaim counts: the Machine is in a pool, or its host still holds a claim.
+    pub(super) fn needs_claim(&self) -> bool {
+        let Some(machine) = &self.machine.known else { return false };
+        let claim = machine.status.as_ref().and_then(|status| status.claim.as_ref());
+        machine.spec.claim_policy.is_some() || claim.is_some_and(|claim| claim.state.holds_host())
+    }
+
+    fn claim(&self) -> ClaimObject {
+        if !self.claim.listed || self.trouble.contains_key(&Watched::Claim) {
+            return ClaimObject::Unknown;
+        }
+        self.claim.known.clone().map_or(ClaimObject::Absent, ClaimObject::Present)
     }
 
     pub(super) fn take_operation(&mut self, event: Event<MachineOperation>) {
@@ -270,6 +307,7 @@ impl View {
             machine,
             node,
             version: self.version.known.clone(),
+            claim: self.claim(),
             operations: self.operations.known.open.values().cloned().collect(),
             operations_listed: self.operations.listed,
             ended: self.operations.known.ended.values().cloned().collect(),
@@ -283,7 +321,7 @@ fn counted(watched: Watched) -> Option<Counted> {
     match watched {
         Watched::Machine => Some(Counted::Machine),
         Watched::Node => Some(Counted::Node),
-        Watched::Version | Watched::Operations => None,
+        Watched::Version | Watched::Operations | Watched::Claim => None,
     }
 }
 

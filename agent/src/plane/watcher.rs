@@ -1,4 +1,5 @@
-//! Watches what concerns this host: four watches by name or label, one after an error with back-off and jitter.
+//! Watches what concerns this host: four watches by name or label, and a fifth one if its Machine is in a pool. After an error each is opened
+//! again with backoff and jitter.
 //!
 //! No timer asks anything while the watches stand. They end by their own time-out, after some five minutes each, and go on from
 //! where they were. Called by `server`.
@@ -7,6 +8,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
+use bedplate_api::claim::MachineClaim;
 use bedplate_api::machine::Machine;
 use bedplate_api::operation::MachineOperation;
 use bedplate_api::version::MachineConfigurationVersion;
@@ -44,6 +46,7 @@ struct Streams {
     machine: Events<Machine>,
     node: Events<Node>,
     version: Option<(String, Events<MachineConfigurationVersion>)>,
+    claim: Option<Events<MachineClaim>>,
     operations: Events<MachineOperation>,
     taken: mpsc::UnboundedReceiver<Watched>,
     /// Kept so that watches can be made later.
@@ -57,6 +60,7 @@ pub(super) enum Word {
     Node(Result<Event<Node>, watcher::Error>),
     Version(Result<Event<MachineConfigurationVersion>, watcher::Error>),
     Operation(Result<Event<MachineOperation>, watcher::Error>),
+    Claim(Result<Event<MachineClaim>, watcher::Error>),
     Taken(Watched),
 }
 
@@ -150,6 +154,7 @@ impl Reconcile for Watcher {
             Activation::Changed(Woken::Asked(asked)) => self.question.settle(asked, &mut self.view),
         }
         self.streams.aim(&self.current, &mut self.view);
+        self.streams.follow_claim(&self.current, &mut self.view);
         let until = publish(&mut self.view, &self.seen.0);
         self.question.ask_if_due(&self.current, &self.view, &self.seen.0);
         let until = [until, self.question.wakes(&self.view)].into_iter().flatten().min();
@@ -178,6 +183,7 @@ fn take(view: &mut View, word: Word) {
         Word::Node(Ok(event)) => return view.take_node(event),
         Word::Version(Ok(event)) => return view.take_version(event),
         Word::Operation(Ok(event)) => return view.take_operation(event),
+        Word::Claim(Ok(event)) => return view.take_claim(event),
         Word::Taken(watched) => {
             METRICS.watch(watched, Went::Done);
             return view.taken(watched);
@@ -186,6 +192,7 @@ fn take(view: &mut View, word: Word) {
         Word::Node(Err(error)) => (Watched::Node, error),
         Word::Version(Err(error)) => (Watched::Version, error),
         Word::Operation(Err(error)) => (Watched::Operations, error),
+        Word::Claim(Err(error)) => (Watched::Claim, error),
     };
     METRICS.watch(watched, Went::Failed);
     let error = why(error);
@@ -203,6 +210,7 @@ impl Streams {
             machine: open(access, Watched::Machine, watcher::Config::default().fields(&own), &taken_by),
             node: open(access, Watched::Node, watcher::Config::default().fields(&own), &taken_by),
             version: None,
+            claim: None,
             operations: open(
                 access,
                 Watched::Operations,
@@ -227,11 +235,28 @@ impl Streams {
         });
     }
 
+    /// Watches the MachineClaim while it counts.
+    fn follow_claim(&mut self, access: &Access, view: &mut View) {
+        let needed = view.needs_claim();
+        if self.claim.is_some() == needed {
+            return;
+        }
+        view.watch_claim(needed);
+        let config = || watcher::Config::default().fields(&format!("metadata.name={}", access.machine()));
+        self.claim = needed.then(|| open(access, Watched::Claim, config(), &self.taken_by));
+    }
+
     /// The next word; `None`: a watch has ended for good.
     async fn next(&mut self) -> Option<Word> {
         let version = async {
             match &mut self.version {
                 Some((_, events)) => events.next().await,
+                None => std::future::pending().await,
+            }
+        };
+        let claim = async {
+            match &mut self.claim {
+                Some(events) => events.next().await,
                 None => std::future::pending().await,
             }
         };
@@ -243,6 +268,7 @@ impl Streams {
             event = self.node.next() => event.map(Word::Node),
             event = version => event.map(Word::Version),
             event = self.operations.next() => event.map(Word::Operation),
+            event = claim => event.map(Word::Claim),
         }
     }
 }

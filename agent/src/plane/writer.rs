@@ -24,7 +24,7 @@ use super::status::{Change, NodeTold, body, change, compose};
 use crate::model::Api as Contact;
 
 /// Who the agent is to server-side apply.
-const FIELD_MANAGER: &str = "bedplate-agent";
+pub(super) const FIELD_MANAGER: &str = "bedplate-agent";
 /// Between two writes that matter.
 const MATTER: Duration = Duration::from_secs(1);
 /// Between two writes of progress.

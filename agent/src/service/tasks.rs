@@ -74,15 +74,17 @@ fn parts(decider: Arc<dyn Decider>, home: Arc<dyn Home>, places: &Places, machin
     let slots = slots(places);
     let state = slots.places().state.clone();
     let boot_id = read_text(&places.root.join("proc/sys/kernel/random/boot_id")).unwrap_or_default();
+    let kubelet = Arc::new(SlotKubelet::new(Arc::clone(&machines), &places.root, machine.clone()));
     Parts {
-        machine: machine.clone(),
+        machine,
         boot_id: boot_id.trim().to_owned(),
         root: places.root.clone(),
         slots,
         units: Arc::new(bus.manager()),
         machines: Arc::clone(&machines),
         images: Arc::new(Store::new(state)),
-        node: Arc::new(SlotKubelet::new(Arc::clone(&machines), &places.root, machine)),
+        node: kubelet.clone(),
+        claimed_node: kubelet,
         gate: Arc::new(HostGate::new(machines, &places.root)),
         decider,
         home,

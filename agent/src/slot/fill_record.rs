@@ -6,12 +6,14 @@
 use std::fs;
 
 use bedplate_api::configuration::{NodeRole, Template};
+use bedplate_api::id::MachineName;
 use bedplate_api::machine::SlotName;
 use bedplate_bootstrap::{makes_a_cluster, unit};
 use bedplate_process::file::{read_json, remove_optional, write_atomic, write_json};
 use serde::{Deserialize, Serialize};
 
 use super::bind;
+use super::confined_writer::Inside;
 use super::store::{KeepSlotError, Slots};
 use crate::model::SlotSeen;
 
@@ -34,6 +36,9 @@ pub struct Filled {
     pub layers: usize,
     /// Where the container runtime listens, an absolute path in the slot.
     pub cri_socket: String,
+    /// Name of the Node and host name of the slot, if they are a claim's. None: they are the Machine's.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub node_name: Option<MachineName>,
 }
 
 impl Slots {
@@ -52,6 +57,18 @@ impl Slots {
             let path = self.places().kept(slot, name).join(path.trim_start_matches('/'));
             fs::symlink_metadata(path).is_ok()
         })
+    }
+
+    /// Returns true if a file is above the layers of the slot's root, such as a mark of the user data.
+    ///
+    /// # Errors
+    /// It is not known whether the file is there.
+    pub fn has_root_mark(&self, slot: SlotName, mark: &str) -> Result<bool, KeepSlotError> {
+        let upper = self.places().upper(slot);
+        if !upper.exists() {
+            return Ok(false);
+        }
+        Ok(Inside::open(&upper)?.open_file(mark)?.is_some())
     }
 
     /// Makes such a mark, or removes it.
@@ -118,7 +135,12 @@ mod tests {
         }
         let template = json!({"image": {"reference": "r.example/node"}, "kubernetes": kubernetes});
         let template = serde_json::from_value(template).unwrap();
-        slots.write_filled(SlotName::A, &Filled { template, layers: 1, cri_socket: String::new() }).unwrap();
+        slots
+            .write_filled(
+                SlotName::A,
+                &Filled { template, layers: 1, cri_socket: String::new(), node_name: None },
+            )
+            .unwrap();
         for path in paths {
             let (name, path) = bind::kept(path, NodeRole::ControlPlane).unwrap();
             std::fs::create_dir_all(slots.places().kept(SlotName::A, name).join(&path[1..])).unwrap();
@@ -171,6 +193,7 @@ mod tests {
             template: serde_json::from_value(template).unwrap(),
             layers: 3,
             cri_socket: CRI_SOCKET.to_owned(),
+            node_name: Some("w-1".parse().unwrap()),
         };
         slots.write_filled(SlotName::A, &filled).unwrap();
         assert_eq!(slots.filled(SlotName::A).unwrap(), Some(filled));

@@ -141,7 +141,12 @@ mod tests {
         let template = json!({"image": {"reference": "r.example/node", "allowTag": true}, "kubernetes": {"version": "v1.34.4"},
             "files": [{"path": "/etc/pass", "contentFrom": from}, {"path": "/var/lib/kubelet/config.json", "contentFrom": from}, {"path": "/etc/plain", "content": "x"}]});
         let template = serde_json::from_value(template).unwrap();
-        slots.write_filled(SlotName::A, &Filled { template, layers: 1, cri_socket: String::new() }).unwrap();
+        slots
+            .write_filled(
+                SlotName::A,
+                &Filled { template, layers: 1, cri_socket: String::new(), node_name: None },
+            )
+            .unwrap();
         let etc = slots.places().upper(SlotName::A).join("etc");
         std::fs::create_dir(&etc).unwrap();
         std::fs::write(etc.join("pass"), "correct horse").unwrap();

@@ -26,6 +26,7 @@ pub(crate) fn record(stage: Stage) -> Record {
         timeout_seconds: 600,
         min_ready_seconds: 30,
         generation: 0,
+        claim: None,
         stage,
     }
 }

@@ -253,6 +253,18 @@ impl Slots {
         Ok(Inside::open(&self.places.shared(slot))?.write(&file)?)
     }
 
+    /// Removes a directory from what the node gets in memory. No link of the slot is followed.
+    ///
+    /// # Errors
+    /// It cannot be removed.
+    pub fn unshare(&self, slot: SlotName, name: &str) -> Result<(), KeepSlotError> {
+        let path = self.places.shared(slot).join(name);
+        match fs::remove_dir_all(&path) {
+            Err(error) if error.kind() != io::ErrorKind::NotFound => Err(failed("remove", &path)(error)),
+            _ => Ok(()),
+        }
+    }
+
     /// The last bytes of a file below one of the slot's kept directories, such as the log of kubeadm.
     pub fn tail(&self, slot: SlotName, kept: &str, name: &str, most: u64) -> Option<String> {
         use std::io::{Read, Seek, SeekFrom};
@@ -268,7 +280,7 @@ impl Slots {
 
 /// Makes a directory, and those above it, with exactly this mode: the agent's own umask would close a slot's root to all of its users
 /// but root. One that is there stays as it is.
-pub(super) fn make_directory(path: &Path, mode: u32) -> Result<(), KeepSlotError> {
+pub(crate) fn make_directory(path: &Path, mode: u32) -> Result<(), KeepSlotError> {
     match fs::create_dir(path) {
         Ok(()) => fs::set_permissions(path, fs::Permissions::from_mode(mode)).map_err(failed("make", path)),
         Err(error) if error.kind() == io::ErrorKind::AlreadyExists && path.is_dir() => Ok(()),

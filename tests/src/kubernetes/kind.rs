@@ -46,6 +46,7 @@ const KINDS: &[Kind] = &[
     Kind::new(&["daemonset"], "apps/v1", "DaemonSet", "daemonsets", NAMESPACED),
     Kind::new(&["clusterrole"], RBAC, "ClusterRole", "clusterroles", GLOBAL),
     Kind::new(&["clusterrolebinding"], RBAC, "ClusterRoleBinding", "clusterrolebindings", GLOBAL),
+    Kind::new(&["role"], RBAC, "Role", "roles", NAMESPACED),
     Kind::new(&["rolebinding"], RBAC, "RoleBinding", "rolebindings", NAMESPACED),
     Kind::new(&["validatingadmissionpolicy"], ADMISSION, "ValidatingAdmissionPolicy", "validatingadmissionpolicies", GLOBAL),
     Kind::new(&["validatingadmissionpolicybinding"], ADMISSION, "ValidatingAdmissionPolicyBinding", "validatingadmissionpolicybindings", GLOBAL),

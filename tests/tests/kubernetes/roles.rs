@@ -115,10 +115,11 @@ async fn roles_allow_what_the_programs_do_and_nothing_else() {
             rights(&certified("agent-rights").await.0, namespace).await,
             [
                 "create,get certificates.k8s.io/certificatesigningrequests",
+                "get bedplate.dev/machineconfigurations",
                 "get,list,watch /nodes",
-                "get,list,watch bedplate.dev/machineclaims",
                 "get,list,watch bedplate.dev/machineoperations",
                 "get,list,watch bedplate.dev/machines",
+                "list,watch bedplate.dev/machineclaims",
                 "list,watch bedplate.dev/machineconfigurationversions",
                 "patch bedplate.dev/machines/status,machineoperations/status,machineclaims/status",
             ],

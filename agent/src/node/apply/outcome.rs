@@ -195,6 +195,7 @@ mod tests {
             timeout_seconds: 600,
             min_ready_seconds: 30,
             generation: 0,
+            claim: None,
             stage: Stage::Prepared,
         }
     }

@@ -8,8 +8,8 @@
 use std::collections::BTreeMap;
 use std::time::Duration;
 
-use bedplate_api::configuration::{SecretRef, Template};
-use bedplate_api::id::Digest;
+use bedplate_api::configuration::{NodeRole, SecretRef, Template};
+use bedplate_api::id::{Digest, MachineName};
 use bedplate_api::machine::{SlotName, VersionRef};
 use bedplate_bootstrap::{Plane, template, unit};
 use bedplate_oci::Access;
@@ -19,7 +19,7 @@ use tokio_util::sync::CancellationToken;
 use super::start::{SHARED, host_files};
 use super::stop::unmount;
 use super::{ApplyError, Say, destination, job_error, reload, rendered, unit_name};
-use crate::model::{Record, Stage, VersionFacts, other};
+use crate::model::{ProviderId, Record, Stage, VersionFacts, other};
 use crate::node::effects::Parts;
 use crate::slot::contents::{self, Contents, Secrets, SlotFile, SlotLink, text};
 use crate::slot::fill_record::{CRI_SOCKET, CRI_SOCKET_LABEL, Filled};
@@ -64,16 +64,77 @@ pub(super) async fn prepare(
     say("reads what the version names".to_owned());
     let secrets = secrets(parts, &wanted.template).await?;
     // What cannot be rendered is told before gigabytes are fetched.
-    let blank = Filled { template: wanted.template.clone(), layers: 1, cri_socket: CRI_SOCKET.to_owned() };
+    let blank = Filled {
+        template: wanted.template.clone(),
+        layers: 1,
+        cri_socket: CRI_SOCKET.to_owned(),
+        node_name: None,
+    };
     let contents = all_contents(parts, &wanted, &blank, &secrets)?;
     if !parts.home.follows_slot() {
         destination::check(parts, &wanted.template.kubernetes, &contents).await?;
     }
     let image = image(parts, slot, &wanted, cancel, say).await?;
-    let cri_socket = image.labels.get(CRI_SOCKET_LABEL).map_or(CRI_SOCKET, String::as_str).to_owned();
-    let filled = Filled { template: wanted.template.clone(), layers: image.layers.len(), cri_socket };
+    let filled = filled(&wanted.template, &image, None);
     let contents = all_contents(parts, &wanted, &filled, &secrets)?;
-    fill(parts, slot, wanted, filled, image, contents, say).await
+    fill(parts, slot, wanted, (filled, None), image, contents, say).await
+}
+
+/// Returns the record of what a slot is filled with.
+fn filled(template: &Template, image: &NodeImage, node_name: Option<MachineName>) -> Filled {
+    let cri_socket = image.labels.get(CRI_SOCKET_LABEL).map_or(CRI_SOCKET, String::as_str).to_owned();
+    Filled { template: template.clone(), layers: image.layers.len(), cri_socket, node_name }
+}
+
+/// Fetches the image of a version that a claim runs.
+pub(super) async fn fetch(
+    parts: &Parts,
+    slot: SlotName,
+    version: &VersionRef,
+    cancel: &CancellationToken,
+    say: Say<'_>,
+) -> Result<NodeImage, ApplyError> {
+    let wanted = wanted(parts, version)?;
+    template::check(&wanted.template, Plane::Cluster { is_run: false })?;
+    image(parts, slot, &wanted, cancel, say).await
+}
+
+/// Content of a slot that a claim runs.
+pub(super) struct ClaimedFill {
+    /// The version.
+    pub(super) version: VersionRef,
+    /// Its image.
+    pub(super) image: NodeImage,
+    /// The claim.
+    pub(super) provider_id: ProviderId,
+    /// Name of the Node and host name of the slot.
+    pub(super) node_name: MachineName,
+    /// Role of the Node: a control plane has more that outlives the slot's root.
+    pub(super) role: NodeRole,
+    /// Unit and scripts of the user data.
+    pub(super) files: Vec<SlotFile>,
+    /// Links that enable the unit.
+    pub(super) links: Vec<SlotLink>,
+}
+
+/// Fills the slot for a claim. The user data takes the place of kubeadm.
+pub(super) async fn fill_claimed(
+    parts: &Parts,
+    slot: SlotName,
+    fill_with: ClaimedFill,
+    say: Say<'_>,
+) -> Result<(), ApplyError> {
+    let ClaimedFill { version, image, provider_id, node_name, role, files, links } = fill_with;
+    let mut wanted = wanted(parts, &version)?;
+    unmount(parts, slot).await?;
+    parts.on_disk(move |slots| slots.clear(slot)).await?;
+    let secrets = secrets(parts, &wanted.template).await?;
+    let mut contents = contents::make(&node_name, &wanted.machine_uid, &wanted.template, &secrets)?;
+    contents.files.extend(files);
+    contents.links.extend(links);
+    wanted.template.kubernetes.role = role;
+    let filled = filled(&wanted.template, &image, Some(node_name));
+    fill(parts, slot, wanted, (filled, Some(provider_id)), image, contents, say).await
 }
 
 fn wanted(parts: &Parts, version: &VersionRef) -> Result<Wanted, ApplyError> {
@@ -206,7 +267,7 @@ async fn fill(
     parts: &Parts,
     slot: SlotName,
     wanted: Wanted,
-    filled: Filled,
+    (filled, claim): (Filled, Option<ProviderId>),
     image: NodeImage,
     contents: Contents,
     say: Say<'_>,
@@ -220,6 +281,7 @@ async fn fill(
         timeout_seconds: wanted.facts.timeout.as_secs(),
         min_ready_seconds: wanted.facts.node_ready.as_secs(),
         generation: 0,
+        claim,
         stage: Stage::Preparing,
     };
     let (mount, role) = (parts.slots.places().mount_unit(slot), filled.template.kubernetes.role);

@@ -43,6 +43,30 @@ pub(super) async fn start(parts: &Parts, slot: SlotName, say: Say<'_>) -> Result
     let files = host_files(parts, slot, &record, &filled).await?;
     let rendered = rendered(parts, &filled)?;
     let shared = if joined { Vec::new() } else { shared(parts, slot, (&filled, &rendered), say).await? };
+    launch(parts, slot, (&filled, files), shared).await
+}
+
+/// Starts the slot of a claim, with its user data from memory.
+pub(super) async fn start_claimed(
+    parts: &Parts,
+    slot: SlotName,
+    shared: Vec<(String, Zeroizing<Vec<u8>>)>,
+) -> Result<(), ApplyError> {
+    let (record, filled) = parts.on_disk(move |slots| Ok((slots.record(slot)?, slots.filled(slot)?))).await?;
+    let (Some(record), Some(filled)) = (record, filled) else {
+        return Err(ApplyError::Superseded("the slot is not filled"));
+    };
+    let files = host_files(parts, slot, &record, &filled).await?;
+    launch(parts, slot, (&filled, files), shared).await
+}
+
+/// Writes the host's files and what the slot gets in memory, then starts the slot's unit.
+async fn launch(
+    parts: &Parts,
+    slot: SlotName,
+    (filled, files): (&Filled, Vec<render::File>),
+    shared: Vec<(String, Zeroizing<Vec<u8>>)>,
+) -> Result<(), ApplyError> {
     let changed = parts
         .on_disk(move |slots| {
             slots.make_shared(slot)?;
@@ -96,7 +120,7 @@ pub(crate) async fn host_files(
     })?;
     let input = Input {
         slot,
-        machine: &parts.machine,
+        machine: filled.node_name.as_ref().unwrap_or(&parts.machine),
         version: &record.version,
         template: &filled.template,
         layers: filled.layers,

@@ -18,8 +18,8 @@ mod facts;
 mod tests;
 
 pub use facts::{
-    ClaimFacts, ClaimObserved, ClaimPlan, ClaimReport, ClaimSeen, ClaimSlot, ClaimStep, Evidence, JoinedNode,
-    Pending, PoolMachine, ReportedCause, ReportedState, Script, UserData,
+    Admission, ClaimFacts, ClaimObserved, ClaimPlan, ClaimReport, ClaimSeen, ClaimSlot, ClaimStep, Evidence,
+    JoinedNode, Pending, PoolMachine, ReportedCause, ReportedState, Script, UserData,
 };
 
 use super::later;
@@ -154,13 +154,17 @@ fn on_preparing(seen: &ClaimObserved, record: &ClaimRecord) -> ClaimPlan {
     if !matches!(seen.machine, PoolMachine::Own { .. }) {
         return wait(Pending::Machine);
     }
-    if !is_allowed(seen, claim) {
+    // The Machine's policy and the configuration's must both list the claimant's namespace.
+    if !is_allowed(seen, claim) || seen.configuration == Admission::Refused {
         return refuse(seen, &record.provider_id, Some(ReportedState::Preparing));
     }
     if let Some(report) = report_record(seen, record) {
         return report;
     }
     let Some(timeout) = seen.timeout else { return wait(Pending::Version) };
+    if seen.configuration != Admission::Allowed {
+        return wait(Pending::Version);
+    }
     if !seen.slot.has_image {
         return ClaimPlan::Do(ClaimStep::FetchImage);
     }
@@ -263,11 +267,12 @@ fn joining(seen: &ClaimObserved, record: &ClaimRecord) -> Result<ClaimStep, Pend
     if !seen.slot.is_kubelet_healthy {
         return Err(Pending::Kubelet);
     }
-    let JoinedNode::Present { uid, provider_id } = &seen.node else { return Err(Pending::Node) };
+    let JoinedNode::Present { uid, provider_id, is_labeled } = &seen.node else { return Err(Pending::Node) };
+    let is_own = provider_id.as_ref() == Some(&record.provider_id);
     match provider_id {
-        None => Ok(ClaimStep::SetProviderId { node_uid: uid.clone() }),
-        Some(id) if *id == record.provider_id => Ok(ClaimStep::Join { node_uid: Some(uid.clone()) }),
-        Some(_) => Err(Pending::ProviderId),
+        Some(_) if !is_own => Err(Pending::ProviderId),
+        Some(_) if *is_labeled => Ok(ClaimStep::Join { node_uid: Some(uid.clone()) }),
+        Some(_) | None => Ok(ClaimStep::SetProviderId { node_uid: uid.clone() }),
     }
 }
 

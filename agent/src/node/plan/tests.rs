@@ -151,6 +151,7 @@ impl World {
             timeout_seconds: 600,
             min_ready_seconds: 30,
             generation,
+            claim: None,
             stage,
         });
     }

@@ -7,6 +7,7 @@ use std::sync::Mutex;
 use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
 
 use async_trait::async_trait;
+use bedplate_api::claim::{MachineClaim, MachineClaimStatus};
 use bedplate_api::configuration::{NodeRole, SecretRef, Taint};
 use bedplate_api::id::Digest;
 use bedplate_api::machine::{Machine, SlotName, SlotState, VersionRef};
@@ -37,6 +38,7 @@ use crate::slot::store::Slots;
 use bedplate_rules::drain::{Evicted, Pod};
 
 mod certificates;
+mod claims;
 mod faults;
 mod in_place;
 mod kills;
@@ -55,6 +57,8 @@ struct FakePlane {
     compared: Mutex<Option<Compared>>,
     /// Requests for the kubelet's certificate, and who answers them.
     requests: certificates::Requests,
+    /// Side of the provider and of its claimant.
+    claims: claims::Provider,
     kills: KillPoints,
 }
 
@@ -77,7 +81,19 @@ impl Decider for FakePlane {
         Ok(Arc::new(operation.clone()))
     }
     async fn secret(&self, secret: &SecretRef) -> Result<SecretData, ReadSecretError> {
-        Err(ReadSecretError::Missing { namespace: secret.namespace.clone(), name: secret.name.clone() })
+        self.kills.reach("secret to read").await;
+        self.claims.secret(secret)
+    }
+    async fn write_claim(
+        &self,
+        claim: &MachineClaim,
+        status: &MachineClaimStatus,
+    ) -> Result<(), AskServerError> {
+        self.kills.reach("report on a claim").await;
+        self.claims.take_report(&self.seen, claim, status)
+    }
+    async fn configuration_allows(&self, _: &str, _: &str) -> Result<bool, AskServerError> {
+        Ok(!self.claims.is_forbidden.load(Ordering::Relaxed))
     }
 }
 
@@ -224,6 +240,7 @@ struct World {
     images: Arc<FakeImages>,
     gate: Arc<FakeGate>,
     node: Arc<FakeNode>,
+    claimed_node: Arc<claims::FakeClaimedNode>,
     units: FakeUnits,
     machines: FakeMachines,
     /// Where the agent is killed.
@@ -275,10 +292,18 @@ impl World {
             machines.add(&machine(slot).parse().unwrap(), Leader::new(number(slot)).unwrap());
         }
         let seen = Seen { api: Api::Live, ours: true, node: NodeState::Absent, ..Seen::default() };
-        let (told, there, standalone, compared, requests) = Default::default();
+        let (told, there, standalone, compared, requests, claims) = Default::default();
         let seen = watch::channel(seen).0;
-        let plane = FakePlane { seen, told, there, standalone, compared, requests, kills: kills.clone() };
-        let plane = Arc::new(plane);
+        let plane = Arc::new(FakePlane {
+            seen,
+            told,
+            there,
+            standalone,
+            compared,
+            requests,
+            claims,
+            kills: kills.clone(),
+        });
         let images = Arc::new(FakeImages {
             layer: below("layer"),
             asked: AtomicU32::new(0),
@@ -288,6 +313,7 @@ impl World {
         });
         let gate = Arc::new(FakeGate { kills: kills.clone(), ..FakeGate::default() });
         let node = Arc::new(FakeNode { units: units.clone(), kills: kills.clone(), ..FakeNode::default() });
+        let claimed_node = Arc::new(claims::FakeClaimedNode { kills: kills.clone(), ..Default::default() });
         let places = Places { state: below("state"), run: below("run"), machines: below("machines") };
         let parts = Parts {
             machine: "node-1".parse().unwrap(),
@@ -301,6 +327,7 @@ impl World {
             decider: plane.clone(),
             home: plane.clone(),
             node: node.clone(),
+            claimed_node: claimed_node.clone(),
             credentials: Arc::new(FakeCredentials),
             disk,
         };
@@ -311,6 +338,7 @@ impl World {
             images,
             gate,
             node,
+            claimed_node,
             units,
             machines,
             kills,

@@ -4,7 +4,7 @@
 
 use jiff::{SignedDuration, Timestamp};
 
-use crate::model::Api;
+use crate::model::{Api, StepName};
 use crate::node::claim_record::{ClaimRecord, ClaimStage, Claimant, FailureCause, ProviderId};
 
 /// Everything that decides.
@@ -22,6 +22,8 @@ pub struct ClaimObserved {
     pub machine: PoolMachine,
     /// The MachineClaim of the Machine's name.
     pub claim: ClaimSeen,
+    /// Answer whether the configuration of the claim lets its claimant run it.
+    pub configuration: Admission,
     /// Maximum time of a bootstrap, by the version that is selected for the claim. None: it is not selected or not read yet.
     pub timeout: Option<SignedDuration>,
     /// `claim.json`.
@@ -36,6 +38,17 @@ pub struct ClaimObserved {
     pub not_counted: SignedDuration,
     /// True if a report failed a short time ago, so that it waits.
     pub is_report_delayed: bool,
+}
+
+/// Answer of a MachineConfiguration to a claimant.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+pub enum Admission {
+    /// It was not asked, or does not answer.
+    Unknown,
+    /// Its `claimPolicy` lists the namespace of the claimant.
+    Allowed,
+    /// It does not, or does not exist.
+    Refused,
 }
 
 /// The Machine, as far as claims depend on it.
@@ -197,6 +210,8 @@ pub enum JoinedNode {
         uid: String,
         /// `spec.providerID`. None: it is empty.
         provider_id: Option<ProviderId>,
+        /// True if it has the label with the name of this host.
+        is_labeled: bool,
     },
 }
 
@@ -233,7 +248,7 @@ pub enum ClaimStep {
     StartSlot,
     /// Remove the user data from memory.
     ForgetUserData,
-    /// Set `spec.providerID` of the Node.
+    /// Set `spec.providerID` of the Node, and its label with the name of this host.
     SetProviderId {
         /// UID of the Node.
         node_uid: String,
@@ -265,6 +280,54 @@ pub enum ClaimStep {
     EmptySlots,
     /// Write the record: `Released`.
     EndRelease,
+}
+
+impl ClaimStep {
+    /// Name of the step.
+    pub fn label(&self) -> StepName {
+        match self {
+            Self::Accept => StepName::AcceptClaim,
+            Self::Report(_) => StepName::ReportClaim,
+            Self::FetchImage => StepName::FetchImage,
+            Self::RenderUserData => StepName::RenderUserData,
+            Self::FillSlot => StepName::PrepareSlot,
+            Self::BeginBootstrap { .. } => StepName::BeginBootstrap,
+            Self::StartSlot => StepName::StartSlot,
+            Self::ForgetUserData => StepName::ForgetUserData,
+            Self::SetProviderId { .. } => StepName::MarkNode,
+            Self::Join { .. } => StepName::JoinClaim,
+            Self::Fail { .. } => StepName::FailClaim,
+            Self::BeginRelease { .. } => StepName::BeginRelease,
+            Self::StopSlot => StepName::StopSlot,
+            Self::DropAddress => StepName::DropAddress,
+            Self::ClearLinks => StepName::ClearLinks,
+            Self::EmptySlots => StepName::EmptySlots,
+            Self::EndRelease => StepName::EndRelease,
+        }
+    }
+
+    /// Text for a user.
+    pub fn describe(&self) -> &'static str {
+        match self {
+            Self::Accept => "accepts the claim",
+            Self::Report(_) => "reports on the claim",
+            Self::FetchImage => "fetches the node image",
+            Self::RenderUserData => "reads the user data",
+            Self::FillSlot => "fills slot a",
+            Self::BeginBootstrap { .. } => "records that the user data starts",
+            Self::StartSlot => "starts slot a",
+            Self::ForgetUserData => "removes the user data from memory",
+            Self::SetProviderId { .. } => "sets providerID and label of the Node",
+            Self::Join { .. } => "records that the host has joined",
+            Self::Fail { .. } => "records that the claim failed",
+            Self::BeginRelease { .. } => "records that the claim has ended",
+            Self::StopSlot => "stops the slots",
+            Self::DropAddress => "removes the virtual IP address",
+            Self::ClearLinks => "removes network links of the slot",
+            Self::EmptySlots => "empties both slots",
+            Self::EndRelease => "records that the host is released",
+        }
+    }
 }
 
 /// Cause of a wait.

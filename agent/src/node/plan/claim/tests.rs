@@ -31,6 +31,7 @@ fn record(stage: ClaimStage) -> ClaimRecord {
         claimant: claimant(),
         has_user_data: true,
         since: Timestamp::UNIX_EPOCH,
+        refused: Vec::new(),
         stage,
     }
 }
@@ -52,6 +53,7 @@ fn free() -> ClaimObserved {
         api: Api::Live,
         machine: machine(),
         claim: ClaimSeen::Absent,
+        configuration: Admission::Allowed,
         timeout: Some(SignedDuration::from_secs(600)),
         record: None,
         slot: ClaimSlot {
@@ -200,12 +202,14 @@ fn d3_result_of_the_user_data_outlives_agent_and_boot() {
     assert_eq!(step(&seen), ClaimStep::StartSlot);
     seen.slot.runs = true;
     assert_eq!(pending(&seen), Pending::Node);
-    let node = |provider_id| JoinedNode::Present { uid: "n".to_owned(), provider_id };
-    seen.node = node(None);
-    assert_eq!(step(&seen), ClaimStep::SetProviderId { node_uid: "n".to_owned() });
-    seen.node = node(Some(id("x")));
+    let node = |provider_id, is_labeled| JoinedNode::Present { uid: "n".to_owned(), provider_id, is_labeled };
+    for (provider_id, is_labeled) in [(None, false), (None, true), (Some(id("x")), false)] {
+        seen.node = node(provider_id, is_labeled);
+        assert_eq!(step(&seen), ClaimStep::SetProviderId { node_uid: "n".to_owned() });
+    }
+    seen.node = node(Some(id("x")), true);
     assert_eq!(step(&seen), ClaimStep::Join { node_uid: Some("n".to_owned()) });
-    seen.node = node(Some(id("y")));
+    seen.node = node(Some(id("y")), true);
     assert_eq!(pending(&seen), Pending::ProviderId);
     seen.slot.has_sentinel = false;
     assert_eq!(pending(&seen), Pending::Sentinel);
@@ -234,6 +238,21 @@ fn bootstrap_fails_at_its_deadline_which_a_later_boot_renews() {
     let expected = ClaimPlan::Wait { pending: Pending::Node, until: Some(at(10_570)) };
     seen.not_counted = SignedDuration::ZERO;
     assert_eq!(plan_claim(&seen), expected);
+}
+
+#[test]
+fn d1_configuration_that_does_not_allow_the_claimant_is_refused() {
+    let mut seen = held(record(ClaimStage::Preparing));
+    seen.configuration = Admission::Unknown;
+    assert_eq!(pending(&seen), Pending::Version);
+    seen.configuration = Admission::Refused;
+    let state = Some(ReportedState::Preparing);
+    let report = ClaimReport { provider_id: id("x"), state, cause: Some(ReportedCause::ClaimRefused) };
+    assert_eq!(step(&seen), ClaimStep::Report(report.clone()));
+    change_claim(&mut seen, |claim| claim.reported = Some(report));
+    assert_eq!(pending(&seen), Pending::RefusedClaim);
+    seen.configuration = Admission::Allowed;
+    assert!(matches!(step(&seen), ClaimStep::Report(_)), "it is not refused any more");
 }
 
 #[test]

@@ -124,6 +124,7 @@ impl World {
             claimant: claimant_of(id),
             has_user_data,
             since: at(0),
+            refused: Vec::new(),
             stage: stage(of),
         });
         let claim = self.claim.map(|claim| ClaimFacts {
@@ -142,6 +143,10 @@ impl World {
         namespaces.extend(rack.allows_second.then(|| "team-b".to_owned()));
         let release = self.annotation.map(name);
         let held = self.record.filter(|(_, stage)| *stage != Stage::Released).map(|(id, _)| id);
+        let present = |provider_id: Option<ProviderId>| {
+            let is_labeled = provider_id.is_some();
+            JoinedNode::Present { uid: "n".to_owned(), provider_id, is_labeled }
+        };
         ClaimObserved {
             now: at(if self.is_late { 100_000 } else { 10 }),
             uptime: SignedDuration::from_secs(if self.is_late {
@@ -155,6 +160,7 @@ impl World {
             api: if self.is_live { Api::Live } else { Api::Away },
             machine: PoolMachine::Own { namespaces, paused: false, deleting: false, release, last: None },
             claim: claim.map_or(ClaimSeen::Absent, ClaimSeen::Present),
+            configuration: Admission::Allowed,
             timeout: Some(SignedDuration::from_secs(600)),
             record,
             slot: ClaimSlot {
@@ -176,8 +182,8 @@ impl World {
             },
             node: match self.node {
                 Node::Absent => JoinedNode::Absent,
-                Node::Bare => JoinedNode::Present { uid: "n".to_owned(), provider_id: None },
-                Node::Named(id) => JoinedNode::Present { uid: "n".to_owned(), provider_id: Some(name(id)) },
+                Node::Bare => present(None),
+                Node::Named(id) => present(Some(name(id))),
             },
             not_counted: SignedDuration::ZERO,
             is_report_delayed: self.is_delayed,

@@ -1,0 +1,299 @@
+//! Carries out one step of a claim. Each may be repeated, and killed anywhere: the record is written before the host or the slot changes.
+//!
+//! Called by `run::claim`.
+
+use bedplate_api::claim::MachineClaim;
+use bedplate_api::configuration::SecretRef;
+use bedplate_api::machine::SlotName;
+use bedplate_bootstrap::user_data::LOG;
+use bedplate_oci::node::NodeImage;
+use jiff::Timestamp;
+use tokio_util::sync::CancellationToken;
+
+use super::prepare::{ClaimedFill, fetch, fill_claimed};
+use super::start::start_claimed;
+use super::stop::{clean_links, stop};
+use super::{ApplyError, Say, empty};
+use crate::model::{Api, ProviderId, VersionFacts};
+use crate::node::claim_record::{ClaimRecord, ClaimStage, FailureCause};
+use crate::node::claim_report::claim_status;
+use crate::node::effects::Parts;
+use crate::node::log_excerpt::with_log;
+use crate::node::observe_claim::{CLAIM_SLOT, ClaimMemory, ClaimSight, claimant, selected_version};
+use crate::node::plan::claim::{ClaimReport, ClaimStep};
+use crate::node::user_data::{RefusedUserData, StoredUserData, shared_directory};
+use crate::plane::{ReadSecretError, Seen};
+use crate::slot::bind;
+use crate::slot::store::Slots;
+
+/// Part of the log of the user data that a failure is found in, in bytes.
+const TAIL_BYTES: u64 = 8 * 1024;
+/// Maximum number of characters of a failure with the end of its log.
+const MAX_FAILURE_CHARACTERS: usize = 1024;
+
+/// Step with all that it depends on.
+pub(in crate::node) struct ClaimAct<'a> {
+    /// The host.
+    pub(in crate::node) parts: &'a Parts,
+    /// Sight that the step was planned by.
+    pub(in crate::node) sight: &'a ClaimSight,
+    /// Facts that the loop remembers.
+    pub(in crate::node) memory: &'a ClaimMemory,
+    /// Now.
+    pub(in crate::node) now: Timestamp,
+    /// Ends a long step.
+    pub(in crate::node) cancel: &'a CancellationToken,
+    /// Takes the progress of a long step.
+    pub(in crate::node) say: Say<'a>,
+}
+
+/// Result of a step.
+#[derive(Debug)]
+pub(in crate::node) enum ClaimDone {
+    /// It is done.
+    Done,
+    /// The record on disk is this one now.
+    Recorded(ClaimRecord),
+    /// The image of the version with this template is on disk.
+    Fetched(String, NodeImage),
+    /// The user data is refused.
+    Refused(ProviderId, RefusedUserData),
+    /// Another program must act first; text for a user.
+    Pending(String),
+}
+
+impl ClaimAct<'_> {
+    /// Carries the step out.
+    ///
+    /// # Errors
+    /// It did not succeed, and may be tried again.
+    pub(in crate::node) async fn apply(&self, step: &ClaimStep) -> Result<ClaimDone, ApplyError> {
+        let parts = self.parts;
+        match step {
+            ClaimStep::Accept => self.write(|record| record.stage = ClaimStage::Preparing).await,
+            ClaimStep::Report(report) => self.report(report).await,
+            ClaimStep::FetchImage => {
+                let version = self.version()?;
+                let image = fetch(parts, CLAIM_SLOT, &version.reference, self.cancel, self.say).await?;
+                Ok(ClaimDone::Fetched(version.template, image))
+            }
+            ClaimStep::RenderUserData => self.render().await,
+            ClaimStep::FillSlot => self.fill().await,
+            ClaimStep::BeginBootstrap { timeout } => {
+                let (boot_id, timeout_seconds) = (parts.boot_id.clone(), timeout.as_secs());
+                let stage = ClaimStage::Bootstrapping { boot_id, timeout_seconds };
+                self.write(|record| record.stage = stage).await
+            }
+            ClaimStep::StartSlot => {
+                let stored = parts.on_disk(StoredUserData::read).await?;
+                let own = stored.filter(|stored| Some(&stored.provider_id) == self.held());
+                let shared = own.map(|stored| stored.shared_files()).unwrap_or_default();
+                start_claimed(parts, CLAIM_SLOT, shared).await?;
+                Ok(ClaimDone::Done)
+            }
+            ClaimStep::ForgetUserData => self.forget().await,
+            ClaimStep::SetProviderId { node_uid } => self.mark(node_uid).await,
+            ClaimStep::Join { node_uid } => {
+                let stage = ClaimStage::Joined { node_uid: node_uid.clone() };
+                self.write(|record| record.stage = stage).await
+            }
+            ClaimStep::Fail { cause, message } => self.fail(*cause, message).await,
+            ClaimStep::BeginRelease { .. } => self.write(|record| record.stage = ClaimStage::Releasing).await,
+            ClaimStep::StopSlot => {
+                for slot in [SlotName::A, SlotName::B] {
+                    stop(parts, slot).await?;
+                }
+                Ok(ClaimDone::Done)
+            }
+            // No host has such an address yet.
+            ClaimStep::DropAddress => Ok(ClaimDone::Done),
+            ClaimStep::ClearLinks => {
+                clean_links(parts).await;
+                Ok(ClaimDone::Done)
+            }
+            ClaimStep::EmptySlots => self.empty().await,
+            ClaimStep::EndRelease => self.write(|record| record.stage = ClaimStage::Released).await,
+        }
+    }
+
+    fn claim(&self) -> Result<&MachineClaim, ApplyError> {
+        let claim = self.sight.seen.claim.present();
+        claim.map(AsRef::as_ref).ok_or(ApplyError::Superseded("the claim is gone"))
+    }
+
+    fn version(&self) -> Result<VersionFacts, ApplyError> {
+        let version = selected_version(&self.sight.seen);
+        version.ok_or(ApplyError::Superseded("no version is selected for the claim"))
+    }
+
+    /// ID of the claim that the host holds.
+    fn held(&self) -> Option<&ProviderId> {
+        self.memory.record().map(|record| &record.provider_id)
+    }
+
+    /// Record to change: that of the claim that the host holds, otherwise a new one of the claim object.
+    fn record(&self) -> Result<ClaimRecord, ApplyError> {
+        let held = self.memory.record().filter(|record| record.stage != ClaimStage::Released);
+        if let Some(record) = held {
+            return Ok(record.clone());
+        }
+        let claim = self.claim()?;
+        Ok(ClaimRecord {
+            provider_id: claim.spec.provider_id.clone().into(),
+            claimant: claimant(claim),
+            has_user_data: claim.spec.bootstrap_secret_name.is_some(),
+            since: self.now,
+            refused: Vec::new(),
+            stage: ClaimStage::Preparing,
+        })
+    }
+
+    /// Writes a stage of the record. On return it is on disk.
+    async fn write(&self, change: impl FnOnce(&mut ClaimRecord)) -> Result<ClaimDone, ApplyError> {
+        let mut record = self.record()?;
+        record.since = self.now;
+        change(&mut record);
+        let written = record.clone();
+        self.parts.on_disk(move |slots| Ok(record.write(&slots.places().state)?)).await?;
+        Ok(ClaimDone::Recorded(written))
+    }
+
+    async fn report(&self, report: &ClaimReport) -> Result<ClaimDone, ApplyError> {
+        let claim = self.claim()?;
+        let status = claim_status(report, self.memory.record(), claim);
+        self.parts.decider.write_claim(claim, &status).await.map_err(ApplyError::Report)?;
+        Ok(ClaimDone::Done)
+    }
+
+    /// Reads the Secret and renders it. The right to read it exists for a short time only, so a refusal is a wait.
+    async fn render(&self) -> Result<ClaimDone, ApplyError> {
+        let claim = self.claim()?;
+        let id = ProviderId::from(claim.spec.provider_id.clone());
+        let Some(name) = claim.spec.bootstrap_secret_name.clone() else {
+            return Err(ApplyError::Superseded("the claim has no user data"));
+        };
+        let reference = SecretRef { namespace: claim.spec.claimant.namespace.clone(), name };
+        let secret = match self.parts.decider.secret(&reference).await {
+            Ok(secret) => secret,
+            Err(ReadSecretError::Forbidden { namespace, name, .. }) => {
+                let text =
+                    format!("waiting for the provider to let this host read Secret {namespace}/{name}");
+                return Ok(ClaimDone::Pending(text));
+            }
+            Err(ReadSecretError::Missing { namespace, name }) => {
+                return Ok(ClaimDone::Pending(format!("waiting for Secret {namespace}/{name}")));
+            }
+            Err(error) => return Err(error.into()),
+        };
+        match StoredUserData::render(&secret, &id, &claim.spec.node_name) {
+            Ok(stored) => {
+                self.parts.on_disk(move |slots| stored.write(slots)).await?;
+                Ok(ClaimDone::Done)
+            }
+            Err(refused) => Ok(ClaimDone::Refused(id, refused)),
+        }
+    }
+
+    async fn fill(&self) -> Result<ClaimDone, ApplyError> {
+        let (claim, version) = (self.claim()?, self.version()?);
+        let Some((_, image)) = self.memory.fetched.as_ref().filter(|(of, _)| *of == version.template) else {
+            return Err(ApplyError::Superseded("another version is selected"));
+        };
+        let stored = self.parts.on_disk(StoredUserData::read).await?;
+        let id = ProviderId::from(claim.spec.provider_id.clone());
+        let stored = stored.filter(|stored| stored.provider_id == id);
+        let fill = ClaimedFill {
+            version: version.reference,
+            image: image.clone(),
+            node_name: claim.spec.node_name.clone(),
+            role: claim.spec.role,
+            files: stored.iter().flat_map(StoredUserData::root_files).collect(),
+            links: stored.iter().map(StoredUserData::link).collect(),
+            provider_id: id,
+        };
+        fill_claimed(self.parts, CLAIM_SLOT, fill, self.say).await?;
+        Ok(ClaimDone::Done)
+    }
+
+    /// Removes the user data from the memory of the host, and what the slot has of it.
+    async fn forget(&self) -> Result<ClaimDone, ApplyError> {
+        let forgotten = self.parts.on_disk(|slots| {
+            slots.unshare(CLAIM_SLOT, shared_directory())?;
+            StoredUserData::forget(slots)
+        });
+        forgotten.await?;
+        Ok(ClaimDone::Done)
+    }
+
+    async fn mark(&self, node_uid: &str) -> Result<ClaimDone, ApplyError> {
+        let filled = self.parts.on_disk(|slots| slots.filled(CLAIM_SLOT)).await?;
+        let name = filled.and_then(|filled| filled.node_name);
+        let (Some(name), Some(id)) = (name, self.held()) else {
+            return Err(ApplyError::Superseded("the slot is not filled for a claim"));
+        };
+        let marked = self.parts.claimed_node.mark(&name, node_uid, id.as_str()).await;
+        marked.map_err(ApplyError::Mark)?;
+        Ok(ClaimDone::Done)
+    }
+
+    /// Records a failure, with the end of the log if the user data has run.
+    async fn fail(&self, cause: FailureCause, message: &str) -> Result<ClaimDone, ApplyError> {
+        let (log, secrets) = match cause {
+            FailureCause::UserDataRefused => Default::default(),
+            FailureCause::BootstrapFailed | FailureCause::Interrupted => self.parts.on_disk(log_of).await?,
+        };
+        let message = with_log(message, &log, &secrets, MAX_FAILURE_CHARACTERS);
+        tracing::warn!(?cause, message, "claim failed");
+        let refused = match (&self.memory.refused, cause) {
+            (Some((of, refused)), FailureCause::UserDataRefused) if Some(of) == self.held() => {
+                refused.keys.clone()
+            }
+            _ => Vec::new(),
+        };
+        self.write(|record| (record.stage, record.refused) = (ClaimStage::Failed { cause, message }, refused))
+            .await
+    }
+
+    /// Empties both slots. Their contents are removed in the background, which wakes the loop. The keys of the claimant are among them, so the
+    /// plan repeats this step until they are removed.
+    async fn empty(&self) -> Result<ClaimDone, ApplyError> {
+        let parts = self.parts;
+        for slot in [SlotName::A, SlotName::B] {
+            empty(parts, slot).await?;
+        }
+        parts.on_disk(Slots::discard_failed_logs).await?;
+        let left = parts.on_disk(|slots| Ok(slots.has_trash(SlotName::A)? || slots.has_trash(SlotName::B)?));
+        if left.await? {
+            return Ok(ClaimDone::Pending(
+                "waiting until the former contents of the slots are removed".to_owned(),
+            ));
+        }
+        Ok(ClaimDone::Done)
+    }
+}
+
+/// End of the log of the user data, and what must not be in a message.
+fn log_of(slots: &Slots) -> Result<(String, Vec<String>), crate::slot::store::KeepSlotError> {
+    let Some(filled) = slots.filled(CLAIM_SLOT)? else { return Ok(Default::default()) };
+    let place = bind::kept(LOG, filled.template.kubernetes.role);
+    let log = place.and_then(|(kept, path)| slots.tail(CLAIM_SLOT, kept, &path, TAIL_BYTES));
+    let stored = StoredUserData::read(slots)?;
+    let mut secrets = stored.map(|stored| stored.secrets()).unwrap_or_default();
+    secrets.extend(slots.secrets(CLAIM_SLOT)?);
+    Ok((log.unwrap_or_default(), secrets))
+}
+
+/// Returns true if a long step of a claim has lost its purpose: the claim has ended, or another version is selected.
+pub(in crate::node) fn is_superseded(seen: &Seen, before: &Seen) -> bool {
+    if seen.api != Api::Live {
+        return false;
+    }
+    let is_paused = seen.machine.as_ref().is_some_and(|machine| machine.spec.paused);
+    let id = |seen: &Seen| {
+        let claim = seen.claim.present()?;
+        let is_ending = claim.metadata.deletion_timestamp.is_some();
+        (!is_ending).then(|| claim.spec.provider_id.clone())
+    };
+    let version = |seen: &Seen| selected_version(seen).map(|version| version.template);
+    is_paused || id(seen) != id(before) || version(seen) != version(before)
+}

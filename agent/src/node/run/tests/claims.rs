@@ -1,0 +1,620 @@
+//! A host of a pool from claim to release, with a provider that grants and a slot that runs the user data.
+
+use bedplate_api::claim::ClaimState;
+use bedplate_api::configuration::SecretRef;
+use bedplate_bootstrap::user_data;
+use jiff::SignedDuration;
+use zeroize::Zeroizing;
+
+use super::*;
+use crate::bus::MainExit;
+use crate::bus::kill_points::kill_before_each_effect;
+use crate::kubelet::claimed_node::{ClaimedNode, RegisteredNode};
+use crate::node::claim_record::ClaimRecord;
+use crate::plane::ClaimObject;
+
+/// Effects of a claim that joins and is released.
+const EFFECTS_OF_A_CLAIM: &[(&str, usize)] = &[
+    ("daemon-reload", 2),
+    ("disk", 101),
+    ("image", 2),
+    ("mark", 1),
+    ("report", 5),
+    ("reset-failed", 1),
+    ("restart", 2),
+    ("run", 2),
+    ("secret", 1),
+    ("start", 2),
+    ("stop", 7),
+];
+
+const USER_DATA: &str = "#cloud-config\nwrite_files:\n- path: /etc/kubeadm.yaml\n  content: token-of-the-claimant-0123\nruncmd:\n- kubeadm init\n";
+
+/// The provider and the claimant's Secret.
+#[derive(Default)]
+pub(super) struct Provider {
+    /// Number of reads of the Secret that are refused first.
+    pub(super) refusals: AtomicU32,
+    /// The configuration does not allow the claimant.
+    pub(super) is_forbidden: AtomicBool,
+    /// Number of reports that fail first.
+    pub(super) lost_reports: AtomicU32,
+    reads: AtomicU32,
+    user_data: Mutex<Option<String>>,
+    reports: Mutex<Vec<MachineClaimStatus>>,
+}
+
+/// Takes one of what is left. False: nothing is left.
+fn take_one(left: &AtomicU32) -> bool {
+    left.fetch_update(Ordering::Relaxed, Ordering::Relaxed, |left| left.checked_sub(1)).is_ok()
+}
+
+impl Provider {
+    pub(super) fn secret(&self, secret: &SecretRef) -> Result<SecretData, ReadSecretError> {
+        let SecretRef { namespace, name } = secret.clone();
+        self.reads.fetch_add(1, Ordering::Relaxed);
+        if take_one(&self.refusals) {
+            return Err(ReadSecretError::Forbidden { namespace, name, remedy: String::new() });
+        }
+        let Some(text) = self.user_data.lock().unwrap().clone() else {
+            return Err(ReadSecretError::Missing { namespace, name });
+        };
+        let data = [("value".to_owned(), Zeroizing::new(text.into_bytes()))].into();
+        Ok(SecretData { kind: "cluster.x-k8s.io/secret".to_owned(), data })
+    }
+
+    pub(super) fn take_report(
+        &self,
+        seen: &watch::Sender<Seen>,
+        claim: &MachineClaim,
+        status: &MachineClaimStatus,
+    ) -> Result<(), AskServerError> {
+        let refused = |status| AskServerError::Refused {
+            what: "status".to_owned(),
+            status,
+            reason: String::new(),
+            message: String::new(),
+        };
+        if take_one(&self.lost_reports) {
+            return Err(refused(503));
+        }
+        let mut is_there = false;
+        seen.send_modify(|seen| {
+            let ClaimObject::Present(now) = &seen.claim else { return };
+            if now.metadata.uid != claim.metadata.uid {
+                return;
+            }
+            is_there = true;
+            let mut new = MachineClaim::clone(now);
+            let conditions = new.status.take().unwrap_or_default().conditions;
+            new.status = Some(MachineClaimStatus { conditions, ..status.clone() });
+            seen.claim = ClaimObject::Present(Arc::new(new));
+        });
+        if !is_there {
+            return Err(refused(404));
+        }
+        self.reports.lock().unwrap().push(status.clone());
+        Ok(())
+    }
+
+    fn states(&self) -> Vec<ClaimState> {
+        self.reports.lock().unwrap().iter().filter_map(|report| report.state).collect()
+    }
+}
+
+/// The Node in the claimant's cluster.
+#[derive(Default)]
+pub(super) struct FakeClaimedNode {
+    pub(super) node: Mutex<Option<RegisteredNode>>,
+    pub(super) kills: KillPoints,
+}
+
+#[async_trait]
+impl ClaimedNode for FakeClaimedNode {
+    async fn find(
+        &self,
+        name: &bedplate_api::id::MachineName,
+    ) -> Result<Option<RegisteredNode>, AskNodeError> {
+        assert!(name.as_str().starts_with("w-"), "the Node has the name of its claim: {name}");
+        Ok(self.node.lock().unwrap().clone())
+    }
+    async fn mark(
+        &self,
+        _: &bedplate_api::id::MachineName,
+        uid: &str,
+        provider_id: &str,
+    ) -> Result<(), AskNodeError> {
+        self.kills.reach("mark of the Node").await;
+        let mut node = self.node.lock().unwrap();
+        let node = node.as_mut().unwrap();
+        assert_eq!(node.uid, uid);
+        (node.provider_id, node.is_labeled) = (Some(provider_id.to_owned()), true);
+        Ok(())
+    }
+}
+
+/// End of the user data.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Script {
+    Succeeds,
+    Hangs,
+    Fails(i32),
+}
+
+/// A host of a pool with its claimant.
+struct Pool {
+    world: World,
+    script: Script,
+    /// Number of runs of user data.
+    ran: u32,
+    claims: u32,
+}
+
+impl Pool {
+    fn new() -> Self {
+        let world = World::new();
+        *world.plane.claims.user_data.lock().unwrap() = Some(USER_DATA.to_owned());
+        let uptime = world.directory.path().join("root/proc/uptime");
+        std::fs::create_dir_all(uptime.parent().unwrap()).unwrap();
+        std::fs::write(uptime, "60.00 0.00\n").unwrap();
+        let pool = Self { world, script: Script::Succeeds, ran: 0, claims: 0 };
+        pool.change_machine(|machine| machine["spec"]["claimPolicy"] = json!({ "namespaces": ["team-a"] }));
+        pool.world.plane.seen.send_modify(|seen| seen.claim = ClaimObject::Absent);
+        pool
+    }
+
+    fn change_machine(&self, change: impl FnOnce(&mut serde_json::Value)) {
+        self.world.plane.seen.send_modify(|seen| {
+            let mut machine = serde_json::to_value(seen.machine.as_deref().unwrap()).unwrap();
+            change(&mut machine);
+            seen.machine = Some(Arc::new(serde_json::from_value(machine).unwrap()));
+        });
+    }
+
+    /// Creates a granted claim, and selects a version for it.
+    fn claim(&mut self) {
+        self.claims += 1;
+        let number = self.claims;
+        let claim = json!({ "metadata": { "name": "node-1", "uid": format!("claim-{number}") },
+            "spec": { "claimant": { "namespace": "team-a", "name": format!("w-{number}"), "uid": format!("u-{number}") },
+                "clusterName": "c", "role": "ControlPlane", "nodeName": format!("w-{number}"),
+                "providerID": format!("bedplate://node-1/u-{number}"), "configurationRef": { "name": "workers" },
+                "bootstrapSecretName": format!("w-{number}"), "release": "Empty" } });
+        let claim: MachineClaim = serde_json::from_value(claim).unwrap();
+        self.world.plane.seen.send_modify(|seen| {
+            seen.claim = ClaimObject::Present(Arc::new(claim));
+            seen.version = Some(Arc::new(version_object(1)));
+        });
+        self.grant("True");
+        let selected = json!({ "name": "workers", "version": 1, "source": "Claim" });
+        self.change_machine(|machine| machine["status"]["selected"] = selected);
+    }
+
+    fn change_claim(&self, change: impl FnOnce(&mut serde_json::Value)) {
+        self.world.plane.seen.send_modify(|seen| {
+            let mut claim = serde_json::to_value(&**seen.claim.present().unwrap()).unwrap();
+            change(&mut claim);
+            seen.claim = ClaimObject::Present(Arc::new(serde_json::from_value(claim).unwrap()));
+        });
+    }
+
+    fn grant(&self, status: &str) {
+        let condition = json!([{ "type": "Granted", "status": status, "reason": "Granted", "message": "",
+            "lastTransitionTime": "2026-01-01T00:00:00Z" }]);
+        self.change_claim(|claim| claim["status"]["conditions"] = condition);
+    }
+
+    fn delete_claim(&self) {
+        self.change_claim(|claim| claim["metadata"]["deletionTimestamp"] = json!("2026-01-01T00:00:00Z"));
+    }
+
+    /// Removes the claim object, as the provider does after the release, or as a restored backup does.
+    fn lose_claim(&self) {
+        self.world.plane.seen.send_modify(|seen| seen.claim = ClaimObject::Absent);
+    }
+
+    fn state(&self) -> Option<ClaimState> {
+        let seen = self.world.plane.seen.borrow();
+        seen.claim.present()?.status.as_ref()?.state
+    }
+
+    fn record(&self) -> Option<ClaimRecord> {
+        ClaimRecord::read(&self.world.parts.slots.places().state).unwrap()
+    }
+
+    fn mark(&self, mark: &str) -> std::path::PathBuf {
+        self.world.parts.slots.places().upper(SlotName::A).join(mark.trim_start_matches('/'))
+    }
+
+    /// Acts as the slot does by itself, and as the agent's status writer does.
+    async fn react(&mut self) {
+        if let Some(told) = self.world.plane.told.lock().unwrap().last() {
+            let claim = serde_json::to_value(&told.claim).unwrap();
+            if !claim.is_null() {
+                self.change_machine(|machine| machine["status"]["claim"] = claim);
+            }
+        }
+        if !self.world.runs(SlotName::A).await {
+            return;
+        }
+        let data = self.world.parts.slots.places().shared(SlotName::A).join("user-data");
+        let (started, finished) = (self.mark(user_data::STARTED), self.mark(user_data::FINISHED));
+        if finished.exists() {
+            return;
+        }
+        assert_eq!(self.state(), Some(ClaimState::Bootstrapping), "the report comes before the start");
+        let inside = self
+            .world
+            .machines
+            .add(&machine(SlotName::A).parse().unwrap(), Leader::new(number(SlotName::A)).unwrap());
+        let unit: UnitName = user_data::NAME.parse().unwrap();
+        if !started.exists() {
+            assert!(data.join("steps.sh").exists());
+            std::fs::create_dir_all(started.parent().unwrap()).unwrap();
+            std::fs::write(&started, "").unwrap();
+            self.ran += 1;
+        }
+        match self.script {
+            Script::Hangs => inside.set(&unit, unit_state(ActiveState::Activating, "start")),
+            Script::Fails(code) => {
+                let log = self.world.parts.slots.places().kept(SlotName::A, "log").join("bedplate");
+                std::fs::create_dir_all(&log).unwrap();
+                let text = "[kubelet-check] not ready\nread token-of-the-claimant-0123\n";
+                std::fs::write(log.join("user-data.log"), text).unwrap();
+                let mut state = unit_state(ActiveState::Failed, "failed");
+                state.main_exit = Some(MainExit::Code(code));
+                inside.set(&unit, state);
+            }
+            Script::Succeeds => {
+                std::fs::write(&finished, "").unwrap();
+                std::fs::remove_dir_all(&data).unwrap();
+                let node = RegisteredNode { uid: "n".to_owned(), provider_id: None, is_labeled: false };
+                *self.world.claimed_node.node.lock().unwrap() = Some(node);
+            }
+        }
+    }
+
+    /// Turns until a state is reported and nothing is left to do. A killed agent is followed by another one.
+    async fn settled(&mut self, state: ClaimState) {
+        self.settled_if(|pool, agent| pool.state() == Some(state) && agent.standing.plan.wait.is_some())
+            .await;
+    }
+
+    async fn settled_if(&mut self, is_over: impl Fn(&Self, &NodeLoop) -> bool) {
+        let mut agent = self.world.agent();
+        for _ in 0..200 {
+            self.react().await;
+            let turn = self.world.kills.run(agent.advance()).await;
+            // As the background task does, which no kill of this test reaches.
+            trash::remove(&self.world.parts.slots, &Beat::unwatched()).await;
+            let Some(pause) = turn else {
+                agent = self.world.agent();
+                continue;
+            };
+            if pause == Pause::None {
+                continue;
+            }
+            if is_over(self, &agent) {
+                return;
+            }
+            // Time passes.
+            agent.attempts = Attempts::default();
+            agent.claim.delayed = None;
+        }
+        panic!("it does not come to rest: {:?} {:?}", agent.standing, self.record());
+    }
+
+    /// The host boots: nothing runs, and its memory is empty.
+    fn boot(&mut self) {
+        let unit: UnitName = service(SlotName::A).parse().unwrap();
+        self.world.units.set(&unit, unit_state(ActiveState::Inactive, "dead"));
+        let run = self.world.run_directory().to_owned();
+        std::fs::remove_dir_all(&run).unwrap();
+        std::fs::create_dir_all(&run).unwrap();
+        self.world.parts.boot_id += "-next";
+    }
+
+    fn uptime(&self, seconds: u32) {
+        let path = self.world.directory.path().join("root/proc/uptime");
+        std::fs::write(path, format!("{seconds}.00 0.00\n")).unwrap();
+    }
+
+    fn paved(&self) -> (Truth, PavedReason, String) {
+        let paved = self.world.told().paved.unwrap();
+        (paved.status, paved.reason, paved.message)
+    }
+
+    fn is_empty(&self) -> bool {
+        let slots = &self.world.parts.slots;
+        let is_clear = |slot| slots.record(slot).unwrap().is_none() && !slots.has_trash(slot).unwrap();
+        [SlotName::A, SlotName::B].into_iter().all(is_clear)
+    }
+}
+
+#[test]
+fn d1_claimed_host_joins_is_released_and_is_claimed_again() {
+    in_runtime(async {
+        let mut pool = Pool::new();
+        pool.settled_if(|_, agent| agent.standing.plan.wait.is_some()).await;
+        assert_eq!(pool.paved().1, PavedReason::AwaitingClaim);
+        for run in 1..=2 {
+            pool.claim();
+            pool.settled(ClaimState::Joined).await;
+            assert_eq!((pool.ran, pool.world.runs(SlotName::A).await), (run, true));
+            let (status, reason, _) = pool.paved();
+            assert_eq!((status, reason), (Truth::True, PavedReason::Applied));
+            let slots = &pool.world.parts.slots;
+            let read =
+                |path: &str| std::fs::read_to_string(slots.places().root(SlotName::A).join(path)).unwrap();
+            assert_eq!(read("etc/hostname"), format!("w-{run}\n"));
+            let wants = "etc/systemd/system/multi-user.target.wants";
+            let root = slots.places().root(SlotName::A);
+            assert!(root.join(wants).join("bedplate-user-data.service").is_symlink());
+            assert!(!root.join(wants).join("bedplate-kubeadm.service").is_symlink());
+            let nspawn = pool.world.run_directory().join("systemd/nspawn/bedplate-a.nspawn");
+            assert!(std::fs::read_to_string(nspawn).unwrap().contains(&format!("Hostname=w-{run}\n")));
+            assert!(!pool.world.run_directory().join("bedplate/claim/user-data.json").exists());
+            let node = pool.world.claimed_node.node.lock().unwrap().take().unwrap();
+            assert_eq!(node.provider_id, Some(format!("bedplate://node-1/u-{run}")));
+            let told = pool.world.told();
+            assert_eq!(told.claim.unwrap().state, ClaimState::Joined);
+            assert_eq!(told.applied, None);
+            let report = pool.world.plane.claims.reports.lock().unwrap().last().cloned().unwrap();
+            assert_eq!(
+                report.node.map(|node| (node.name, node.uid)),
+                Some((format!("w-{run}"), "n".to_owned()))
+            );
+            pool.delete_claim();
+            pool.settled(ClaimState::Released).await;
+            assert!(pool.is_empty() && !pool.world.runs(SlotName::A).await);
+            assert_eq!(pool.world.told().claim.unwrap().state, ClaimState::Released);
+            pool.lose_claim();
+        }
+        use ClaimState::{Bootstrapping, Joined, Preparing, Released, Releasing};
+        let one = [Preparing, Bootstrapping, Joined, Releasing, Released];
+        assert_eq!(pool.world.plane.claims.states(), [one, one].concat());
+    });
+}
+
+#[test]
+fn claim_killed_before_any_effect_joins_once_and_is_released() {
+    in_runtime(kill_before_each_effect(EFFECTS_OF_A_CLAIM, async |kill_at| {
+        let mut pool = Pool::new();
+        pool.world.kills.arm(kill_at);
+        pool.claim();
+        pool.settled(ClaimState::Joined).await;
+        assert_eq!(pool.ran, 1, "killed at {kill_at:?}");
+        assert!(pool.world.runs(SlotName::A).await, "killed at {kill_at:?}");
+        assert_eq!(pool.state(), Some(ClaimState::Joined), "killed at {kill_at:?}");
+        pool.delete_claim();
+        pool.settled(ClaimState::Released).await;
+        assert!(pool.is_empty() && !pool.world.runs(SlotName::A).await, "killed at {kill_at:?}");
+        assert_eq!(pool.ran, 1, "killed at {kill_at:?}");
+        let told = pool.world.told().claim.map(|claim| claim.state);
+        assert_eq!(told, Some(ClaimState::Released), "killed at {kill_at:?}");
+        pool.world.kills
+    }));
+}
+
+#[test]
+fn d4_secret_is_waited_for_until_its_role_exists() {
+    in_runtime(async {
+        let mut pool = Pool::new();
+        pool.world.plane.claims.refusals.store(1_000, Ordering::Relaxed);
+        pool.claim();
+        pool.settled_if(|pool, _| pool.world.plane.claims.reads.load(Ordering::Relaxed) >= 3).await;
+        let (status, reason, message) = pool.paved();
+        assert_eq!((status, reason), (Truth::False, PavedReason::Preparing));
+        assert!(message.contains("Secret team-a/w-1") && !message.contains("create role"), "{message}");
+        assert_eq!(pool.state(), Some(ClaimState::Preparing));
+        pool.world.plane.claims.refusals.store(0, Ordering::Relaxed);
+        pool.settled(ClaimState::Joined).await;
+        assert_eq!(pool.ran, 1);
+    });
+}
+
+#[test]
+fn d1_nothing_is_read_or_started_before_the_grant() {
+    in_runtime(async {
+        let mut pool = Pool::new();
+        pool.claim();
+        pool.grant("False");
+        pool.settled(ClaimState::Preparing).await;
+        assert_eq!(pool.world.plane.claims.reads.load(Ordering::Relaxed), 0);
+        assert!(pool.world.parts.slots.record(SlotName::A).unwrap().is_none());
+        pool.grant("True");
+        pool.settled(ClaimState::Joined).await;
+    });
+}
+
+#[test]
+fn d1_host_refuses_a_claim_that_machine_or_configuration_does_not_allow() {
+    in_runtime(async {
+        let mut pool = Pool::new();
+        pool.claim();
+        pool.world.plane.claims.is_forbidden.store(true, Ordering::Relaxed);
+        pool.settled_if(|pool, agent| {
+            pool.paved().1 == PavedReason::ClaimRefused && agent.standing.plan.wait.is_some()
+        })
+        .await;
+        let report = pool.world.plane.claims.reports.lock().unwrap().last().cloned().unwrap();
+        assert_eq!(report.reason.as_deref(), Some("ClaimRefused"));
+        assert_eq!(pool.world.plane.claims.reads.load(Ordering::Relaxed), 0);
+        let mut pool = Pool::new();
+        pool.change_machine(|machine| machine["spec"]["claimPolicy"] = json!({ "namespaces": ["team-b"] }));
+        pool.claim();
+        pool.settled_if(|pool, agent| {
+            pool.paved().1 == PavedReason::ClaimRefused && agent.standing.plan.wait.is_some()
+        })
+        .await;
+        let report = pool.world.plane.claims.reports.lock().unwrap().last().cloned().unwrap();
+        assert_eq!((report.state, report.reason.as_deref()), (None, Some("ClaimRefused")));
+        assert_eq!(pool.record(), None);
+    });
+}
+
+#[test]
+fn d3_boot_in_the_middle_of_the_user_data_is_interrupted() {
+    in_runtime(async {
+        let mut pool = Pool::new();
+        pool.script = Script::Hangs;
+        pool.claim();
+        pool.settled_if(|pool, _| pool.ran == 1).await;
+        pool.boot();
+        pool.script = Script::Succeeds;
+        pool.settled(ClaimState::Failed).await;
+        assert_eq!(pool.paved().1, PavedReason::Interrupted);
+        assert_eq!((pool.ran, pool.world.runs(SlotName::A).await), (1, false));
+        assert!(pool.world.parts.slots.record(SlotName::A).unwrap().is_some(), "it is kept");
+        pool.delete_claim();
+        pool.settled(ClaimState::Released).await;
+        assert!(pool.is_empty());
+    });
+}
+
+#[test]
+fn d3_failed_user_data_is_reported_with_the_end_of_its_log() {
+    in_runtime(async {
+        let mut pool = Pool::new();
+        pool.script = Script::Fails(7);
+        pool.claim();
+        pool.settled(ClaimState::Failed).await;
+        let (status, reason, message) = pool.paved();
+        assert_eq!((status, reason), (Truth::False, PavedReason::BootstrapFailed));
+        for part in ["exit code 7", "[kubelet-check] not ready"] {
+            assert!(message.contains(part), "{message}");
+        }
+        assert!(!message.contains("token-of-the-claimant"), "{message}");
+        let report = pool.world.plane.claims.reports.lock().unwrap().last().cloned().unwrap();
+        assert_eq!(report.message.as_deref(), Some(message.as_str()));
+        assert_eq!((pool.ran, pool.world.runs(SlotName::A).await), (1, false));
+        assert!(!pool.world.run_directory().join("bedplate/claim/user-data.json").exists());
+    });
+}
+
+#[test]
+fn d3_refused_user_data_is_reported_by_its_keys_and_nothing_starts() {
+    in_runtime(async {
+        let mut pool = Pool::new();
+        *pool.world.plane.claims.user_data.lock().unwrap() = Some("#cloud-config\nntp: {}\n".to_owned());
+        pool.claim();
+        pool.settled(ClaimState::Failed).await;
+        let report = pool.world.plane.claims.reports.lock().unwrap().last().cloned().unwrap();
+        assert_eq!(
+            (report.reason.as_deref(), report.refused),
+            (Some("UserDataRefused"), vec!["ntp".to_owned()])
+        );
+        assert!(pool.world.parts.slots.record(SlotName::A).unwrap().is_none());
+        assert_eq!(pool.ran, 0);
+    });
+}
+
+#[test]
+fn d7_missing_claim_empties_no_host_and_a_user_can_release_it() {
+    in_runtime(async {
+        let mut pool = Pool::new();
+        pool.claim();
+        pool.settled(ClaimState::Joined).await;
+        pool.lose_claim();
+        pool.settled_if(|pool, _| pool.paved().1 == PavedReason::ClaimMissing).await;
+        assert!(pool.world.runs(SlotName::A).await);
+        let annotate = |id: &str| {
+            let annotations = json!({ "bedplate.dev/release": id });
+            pool.change_machine(|machine| machine["metadata"]["annotations"] = annotations);
+        };
+        annotate("bedplate://node-1/u-other");
+        pool.settled_if(|pool, _| pool.paved().1 == PavedReason::ClaimMissing).await;
+        let annotations = json!({ "bedplate.dev/release": "bedplate://node-1/u-1" });
+        pool.change_machine(|machine| machine["metadata"]["annotations"] = annotations);
+        pool.settled_if(|pool, _| pool.paved().1 == PavedReason::AwaitingClaim).await;
+        assert!(pool.is_empty() && !pool.world.runs(SlotName::A).await);
+        assert_eq!(pool.world.told().claim.unwrap().state, ClaimState::Released);
+    });
+}
+
+#[test]
+fn d7_granted_claim_of_another_claimant_releases_the_host_first() {
+    in_runtime(async {
+        let mut pool = Pool::new();
+        pool.claim();
+        pool.settled(ClaimState::Joined).await;
+        pool.lose_claim();
+        pool.claim();
+        pool.settled(ClaimState::Joined).await;
+        assert_eq!(pool.ran, 2);
+        let record = pool.record().unwrap();
+        assert_eq!(record.provider_id.as_str(), "bedplate://node-1/u-2");
+    });
+}
+
+#[test]
+fn d16_joined_host_starts_two_minutes_after_a_boot_without_the_api() {
+    in_runtime(async {
+        let mut pool = Pool::new();
+        pool.claim();
+        pool.settled(ClaimState::Joined).await;
+        pool.boot();
+        pool.world.plane.seen.send_modify(|seen| {
+            (seen.api, seen.machine, seen.claim) = (Api::Away, None, ClaimObject::Unknown);
+        });
+        pool.uptime(119);
+        let mut agent = pool.world.agent();
+        assert!(matches!(agent.advance().await, Pause::AtMost(_)));
+        assert!(!pool.world.runs(SlotName::A).await);
+        pool.uptime(120);
+        agent.advance().await;
+        assert!(pool.world.runs(SlotName::A).await);
+        assert_eq!(pool.ran, 1);
+        let since = pool.record().unwrap().since;
+        assert!(Timestamp::now().duration_since(since) < SignedDuration::from_secs(600));
+    });
+}
+
+#[test]
+fn bootstrap_starts_only_after_its_report_was_taken() {
+    in_runtime(async {
+        let mut pool = Pool::new();
+        pool.world.plane.claims.lost_reports.store(5, Ordering::Relaxed);
+        pool.claim();
+        // The slot itself checks that the report came first.
+        pool.settled(ClaimState::Joined).await;
+        assert_eq!(pool.ran, 1);
+    });
+}
+
+#[test]
+fn paused_machine_starts_a_joined_slot_and_nothing_else() {
+    in_runtime(async {
+        let mut pool = Pool::new();
+        pool.change_machine(|machine| machine["spec"]["paused"] = json!(true));
+        pool.claim();
+        pool.settled_if(|pool, _| pool.paved().1 == PavedReason::Paused).await;
+        assert_eq!(pool.record(), None);
+        pool.change_machine(|machine| machine["spec"]["paused"] = json!(false));
+        pool.settled(ClaimState::Joined).await;
+        pool.change_machine(|machine| machine["spec"]["paused"] = json!(true));
+        pool.boot();
+        pool.settled_if(|pool, _| pool.paved().0 == Truth::True).await;
+        assert!(pool.world.runs(SlotName::A).await);
+    });
+}
+
+#[test]
+fn ordinary_slot_is_left_to_the_ordinary_turn_and_claims_are_refused() {
+    in_runtime(async {
+        let mut pool = Pool::new();
+        pool.change_machine(|machine| machine["spec"]["claimPolicy"] = json!(null));
+        pool.world.select(1);
+        assert_eq!(pool.world.settled().await, "Applied");
+        pool.change_machine(|machine| machine["spec"]["claimPolicy"] = json!({ "namespaces": ["team-a"] }));
+        pool.claim();
+        let mut agent = pool.world.agent();
+        for _ in 0..5 {
+            agent.advance().await;
+        }
+        assert!(pool.world.runs(SlotName::A).await);
+        let report = pool.world.plane.claims.reports.lock().unwrap().last().cloned().unwrap();
+        assert_eq!((report.state, report.reason.as_deref()), (None, Some("ClaimRefused")));
+        assert_eq!(pool.record(), None);
+    });
+}
