@@ -1,5 +1,5 @@
-//! Writes `api/crds/*.yaml`, `docs/reasons.md` and the tables of statuses in `docs/rules.md`. `cargo xtask generate` calls it, the drift
-//! test compares with it. Takes no arguments.
+//! Writes `api/crds/*.yaml`, `docs/reasons.md`, the tables of statuses in `docs/rules.md`, and the components of the provider of Cluster API.
+//! `cargo xtask generate` calls it, the drift test compares with it. Takes no arguments.
 
 use std::fmt::Write as _;
 use std::path::Path;
@@ -19,8 +19,30 @@ pub(crate) fn files() -> Vec<(String, String)> {
         let yaml = serde_saphyr::to_string(definition).expect("a definition is plain data");
         (name, format!("# Made from api/src by `cargo xtask generate`: do not edit.\n{}\n", yaml.trim_end()))
     });
-    let pages = [("docs/reasons.md", reasons()), ("docs/rules.md", rules())];
+    let pages = [
+        ("docs/reasons.md", reasons()),
+        ("docs/rules.md", rules()),
+        ("deploy/cluster-api/infrastructure-components.yaml", infrastructure()),
+    ];
     definitions.chain(pages.map(|(path, content)| (path.to_owned(), content))).collect()
+}
+
+/// All that clusterctl installs for the infrastructure provider: definitions, policies, and then the program with its rights.
+fn infrastructure() -> String {
+    let mut text = String::from(
+        "# Made from api/src and from policy.yaml and provider.yaml in this folder by `cargo xtask generate`: do not edit.\n\
+         apiVersion: v1\nkind: Namespace\nmetadata:\n  name: bedplate-system\n",
+    );
+    for definition in bedplate_api::crds::infrastructure_definitions() {
+        let yaml = serde_saphyr::to_string(&definition).expect("a definition is plain data");
+        write!(text, "---\n{}\n", yaml.trim_end()).expect("a String takes all text");
+    }
+    for file in ["policy.yaml", "provider.yaml"] {
+        let path = Path::new(env!("CARGO_MANIFEST_DIR")).join("../deploy/cluster-api").join(file);
+        let part = std::fs::read_to_string(path).expect("the parts of the provider are there");
+        write!(text, "---\n{part}").expect("a String takes all text");
+    }
+    text
 }
 
 /// docs/rules.md with its tables of statuses.

@@ -6,6 +6,7 @@ use jiff::Timestamp;
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::{Condition, Time};
 
 use crate::claim::MachineClaimStatus;
+use crate::cluster::infrastructure::{BedplateClusterStatus, BedplateMachineStatus};
 use crate::configuration::MachineConfigurationStatus;
 use crate::machine::MachineStatus;
 use crate::operation::MachineOperationStatus;
@@ -67,6 +68,18 @@ impl AsMut<Vec<Condition>> for MachineOperationStatus {
 }
 
 impl AsMut<Vec<Condition>> for MachineClaimStatus {
+    fn as_mut(&mut self) -> &mut Vec<Condition> {
+        &mut self.conditions
+    }
+}
+
+impl AsMut<Vec<Condition>> for BedplateClusterStatus {
+    fn as_mut(&mut self) -> &mut Vec<Condition> {
+        &mut self.conditions
+    }
+}
+
+impl AsMut<Vec<Condition>> for BedplateMachineStatus {
     fn as_mut(&mut self) -> &mut Vec<Condition> {
         &mut self.conditions
     }

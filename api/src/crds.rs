@@ -18,6 +18,9 @@ use kube::CustomResourceExt;
 use serde_json::json;
 
 use crate::claim::MachineClaim;
+use crate::cluster::infrastructure::{
+    BedplateCluster, BedplateClusterTemplate, BedplateMachine, BedplateMachineTemplate,
+};
 use crate::configuration::MachineConfiguration;
 use crate::machine::Machine;
 use crate::operation::MachineOperation;
@@ -25,13 +28,39 @@ use crate::version::MachineConfigurationVersion;
 
 /// The definitions, in the order in which they are installed.
 pub fn definitions() -> Vec<CustomResourceDefinition> {
-    let mut definitions = vec![
+    prepared(vec![
         Machine::crd(),
         MachineConfiguration::crd(),
         MachineConfigurationVersion::crd(),
         MachineOperation::crd(),
         MachineClaim::crd(),
-    ];
+    ])
+}
+
+/// Label of a definition: versions that fulfill the contract v1beta2 of Cluster API.
+const CONTRACT_LABEL: (&str, &str) = ("cluster.x-k8s.io/v1beta2", "v1alpha1");
+
+/// Label of a definition: provider of Cluster API that it belongs to.
+const PROVIDER_LABEL: (&str, &str) = ("cluster.x-k8s.io/provider", "infrastructure-bedplate");
+
+/// The definitions of the infrastructure provider of Cluster API. They are installed with it, and not with the other kinds: clusterctl deletes
+/// them with the provider.
+pub fn infrastructure_definitions() -> Vec<CustomResourceDefinition> {
+    let mut definitions = prepared(vec![
+        BedplateCluster::crd(),
+        BedplateClusterTemplate::crd(),
+        BedplateMachine::crd(),
+        BedplateMachineTemplate::crd(),
+    ]);
+    for definition in &mut definitions {
+        let labels = [CONTRACT_LABEL, PROVIDER_LABEL].map(|(key, value)| (key.to_owned(), value.to_owned()));
+        definition.metadata.labels = Some(labels.into());
+    }
+    definitions
+}
+
+/// Returns definitions with what the derive does not make.
+fn prepared(mut definitions: Vec<CustomResourceDefinition>) -> Vec<CustomResourceDefinition> {
     for version in definitions.iter_mut().flat_map(|definition| &mut definition.spec.versions) {
         if let Some(schema) = version.schema.as_mut().and_then(|s| s.open_api_v3_schema.as_mut()) {
             tidy(schema);

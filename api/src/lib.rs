@@ -19,6 +19,8 @@ pub mod writers;
 #[allow(clippy::duplicated_attributes, reason = "each column has its own name, type and path")]
 pub mod claim;
 #[allow(unreachable_pub, reason = "KubeSchema copies each struct into the function that makes its schema")]
+pub mod cluster;
+#[allow(unreachable_pub, reason = "KubeSchema copies each struct into the function that makes its schema")]
 pub mod configuration;
 #[allow(unreachable_pub, reason = "KubeSchema copies each struct into the function that makes its schema")]
 pub mod machine;

@@ -11,6 +11,7 @@ pub mod claim;
 pub mod configuration;
 pub mod diagnosis;
 pub mod event;
+pub mod infrastructure;
 pub mod machine;
 pub mod operation;
 pub mod refusal;
@@ -197,8 +198,14 @@ pub fn tables() -> Vec<(&'static str, Vec<Row>)> {
         rows::<operation::PowerOutcome>(),
         rows::<operation::AgentOutcome>(),
         rows::<operation::FanOutOutcome>(),
+        rows::<infrastructure::HostClaimedReason>(),
+        rows::<infrastructure::BootstrapSucceededReason>(),
+        rows::<infrastructure::EndpointAvailableReason>(),
+        rows::<infrastructure::ClusterReadyReason>(),
+        rows::<infrastructure::PausedReason>(),
         rows::<event::ControllerEvent>(),
         rows::<event::PxedEvent>(),
+        rows::<infrastructure::ProviderEvent>(),
         rows::<refusal::BootRefusal>(),
         rows::<refusal::AgentRefusal>(),
         rows::<refusal::AdminRefusal>(),

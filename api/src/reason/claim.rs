@@ -9,6 +9,7 @@ reasons! {
     /// Reasons of `Granted`. Written by the provider.
     pub enum GrantedReason: "Condition Granted of a MachineClaim", condition condition_type::GRANTED {
         Granted: "The claimant exists, and the host may start the claim.";
+        GrantWithdrawn: "The host has started the claim, and may no longer read the Secret with the user data.";
         AwaitingAgent: "The host's agent was not heard since the claim was made, or its certificate has no enrollment group yet."
             => Agent, "Check that the host is up: `bedplate machine explain NAME`. The agent renews its certificate by itself.";
         ClaimantDeleting: "The claimant is being deleted, so the host does not start the claim."

@@ -1,0 +1,6 @@
+//! The cluster plane: kinds of Cluster API (contract v1beta2), as far as Bedplate reads or serves them (docs/infrastructure-provider.md).
+//!
+//! Pure: no clock, no file, no socket.
+
+pub mod core;
+pub mod infrastructure;
