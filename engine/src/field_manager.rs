@@ -118,6 +118,33 @@ impl FieldManager {
         ask(&called(object), api.patch(&name, &self.apply(), &Patch::Apply(&body))).await.map(drop)
     }
 
+    /// Changes fields of an object by a merge patch (RFC 7386), if the object has not changed since it was read.
+    ///
+    /// # Errors
+    /// [`WriteError`]
+    pub async fn merge<K>(self, api: &Api<K>, object: &K, change: &Value) -> Result<(), WriteError>
+    where
+        K: Resource<DynamicType = ()> + Clone + DeserializeOwned + Debug,
+    {
+        let mut body = change.clone();
+        body["metadata"]["uid"] = json!(object.uid());
+        body["metadata"]["resourceVersion"] = json!(object.resource_version());
+        let name = object.name_any();
+        ask(&called(object), api.patch(&name, &self.patch(), &Patch::Merge(&body))).await.map(drop)
+    }
+
+    /// Applies an object that no other program writes, and creates it if it does not exist.
+    ///
+    /// # Errors
+    /// [`WriteError`]
+    pub async fn apply_whole<K>(self, api: &Api<K>, object: &K) -> Result<(), WriteError>
+    where
+        K: Resource<DynamicType = ()> + Clone + Serialize + DeserializeOwned + Debug,
+    {
+        let name = object.name_any();
+        ask(&called(object), api.patch(&name, &self.apply(), &Patch::Apply(object))).await.map(drop)
+    }
+
     /// Adds or removes one finalizer, if the object has not changed since it was read.
     ///
     /// # Errors

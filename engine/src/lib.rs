@@ -5,7 +5,7 @@
 //!                                      ^                                                                  |
 //!                                      +---------------- backoff: failures, retry_after <-----------------+
 //! ```
-//! Called by bedplate-controller.
+//! Called by bedplate-controller and bedplate-cluster.
 
 mod backoff;
 pub mod connect;
