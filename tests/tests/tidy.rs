@@ -382,8 +382,8 @@ fn manual() -> Vec<Document> {
 
 #[test]
 fn every_reason_is_written_by_a_program() {
-    // The provider of claims is not built yet.
-    const LATER: [&str; 3] = ["GrantedReason::", "FencedReason::", "OrphanedReason::"];
+    // The provider of claims does not fence hosts yet.
+    const LATER: [&str; 1] = ["FencedReason::"];
     let is_later = |reason: &String| LATER.iter().any(|set| reason.starts_with(set));
     let (later, unwritten): (Vec<String>, Vec<String>) =
         tidy::reasons::unwritten(&sources()).into_iter().partition(is_later);

@@ -10,6 +10,8 @@ const TESTED: &[&str] = &[
     "bmc/ipmi",
     "bootstrap",
     "cli",
+    "cluster",
+    "cluster/claim",
     "engine",
     "etcd",
     "fuzz",
@@ -41,6 +43,8 @@ pub(crate) const CRATES: &[(&str, &[&str])] = &[
     // bedplate-controller compares the networks of registries with those of BMCs.
     ("reconciler", &["api", "bmc", "bootstrap", "engine", "oci", "process", "rules"]),
     ("pxed", &["api", "bmc", "bootstrap", "oci", "process", "pxed/dhcp", "pxed/tftp", "rules"]),
+    ("cluster/claim", &["api"]),
+    ("cluster", &["api", "cluster/claim", "engine", "process", "rules"]),
     ("cli", &["api", "bmc", "bootstrap", "process", "rules"]),
     ("tests", TESTED),
     ("tests/bench", TESTED),

@@ -49,6 +49,10 @@ pub(crate) const PROGRAMS: &[Program] = &[
         ],
     },
     Program {
+        folder: "cluster",
+        layers: &[&["run"], &["infrastructure"], &["cli"], &["events"], &["metrics", "scope", "group"]],
+    },
+    Program {
         folder: "pxed",
         layers: &[
             &["run"],

@@ -81,12 +81,13 @@ impl Document {
     /// Paths of this repository that a line names: words that begin with one of its folders, and links.
     pub(crate) fn named_paths(&self, line: &str) -> Vec<String> {
         // Without `etcd`: kubeadm keeps certificates in a folder of this name.
-        const FOLDERS: [&str; 18] = [
+        const FOLDERS: [&str; 19] = [
             "agent",
             "api",
             "bmc",
             "bootstrap",
             "cli",
+            "cluster",
             "deploy",
             "docs",
             "engine",

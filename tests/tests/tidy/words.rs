@@ -30,7 +30,7 @@ pub(crate) fn names_in(line: &str) -> Vec<&str> {
 pub(crate) fn metrics_made(source: &Source) -> Vec<String> {
     let made = |word: &&str| {
         let name = word.strip_prefix("bedplate_").and_then(|name| name.split_once('_'));
-        name.is_some_and(|(program, _)| ["pxed", "agent", "controller"].contains(&program))
+        name.is_some_and(|(program, _)| ["pxed", "agent", "controller", "cluster"].contains(&program))
     };
     let text = source.production_text();
     let lines = text.lines().filter(|line| !line.trim_start().starts_with("//"));

@@ -1,0 +1,607 @@
+//! Exhaustive exploration of the claim protocol: 2 claimants, 2 hosts with their agents, 2 leaders, stale reads, crashes, and the loss of a
+//! claim object.
+//!
+//! A leader reads a claim and its host, then the claimant, decides, reads live where the protocol asks for it, and writes. All other actors may
+//! act between two of these parts, so each read may be of any age. A leader may crash between two parts. A claimant that is older than the
+//! claim needs no part of its own: each write that depends on more than the deletion of a claimant is bound to it. Writes are bound to the
+//! content that was read, which is weaker than to its resource version. States that differ only by the names of claimants, hosts
+//! or leaders are merged.
+
+use std::collections::HashSet;
+use std::hash::{BuildHasherDefault, Hasher};
+use std::time::{Duration, Instant};
+
+use bedplate_api::claim::ClaimState;
+
+use super::*;
+
+const HOSTS: [&str; 2] = ["host-0", "host-1"];
+/// Maximum processor time of the exploration.
+const BUDGET: Duration = Duration::from_secs(30);
+
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
+struct OneClaimant {
+    deleting: bool,
+    finalizer: bool,
+    host: Option<u8>,
+    pid: bool,
+    /// True if it has forgotten a host. Its resource version differs then, also if all else is as before.
+    forgot: bool,
+}
+
+/// State of the agent about a claim: `Run` is `Bootstrapping`, `Joined` or `Failed`.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
+enum Agent {
+    Prep,
+    Run,
+    Rel,
+}
+
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
+struct OneClaim {
+    owner: u8,
+    deleting: bool,
+    granted: bool,
+    state: Option<Agent>,
+}
+
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord, Default)]
+struct OneHost {
+    claim: Option<OneClaim>,
+    /// The agent's record: owner and state.
+    record: Option<(u8, Agent)>,
+}
+
+/// Part of a reconciliation that a leader has done.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
+enum Leader {
+    Idle,
+    /// Claim and host of a claimant read, before the claimant.
+    Host(u8, u8, HeldBy2, bool),
+    /// Decided about a claimant, by this content. With the chosen host.
+    Step(u8, OneClaimant, Write, u8),
+    /// Decided about the claim of a host, by this content.
+    Claim(u8, OneClaim, ClaimWrite),
+}
+
+/// [`HeldBy`], ordered.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
+enum HeldBy2 {
+    Free,
+    Other,
+    Own(bool, bool),
+}
+
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
+enum Write {
+    AddFinalizer,
+    Record,
+    Create,
+    Forget,
+    SetPid,
+    Delete,
+    RemoveFinalizer,
+}
+
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
+enum ClaimWrite {
+    Grant,
+    Delete,
+    RemoveFinalizer,
+}
+
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
+struct World {
+    claimants: [Option<OneClaimant>; 2],
+    hosts: [OneHost; 2],
+    /// True if a claim object was lost.
+    lost: bool,
+    leaders: [Leader; 2],
+}
+
+/// A multiplicative hash: the standard one takes most of the time of the exploration.
+#[derive(Default)]
+struct Fast(u64);
+
+impl Hasher for Fast {
+    fn finish(&self) -> u64 {
+        self.0
+    }
+
+    fn write(&mut self, bytes: &[u8]) {
+        for byte in bytes {
+            self.write_u64(u64::from(*byte));
+        }
+    }
+
+    fn write_u8(&mut self, value: u8) {
+        self.write_u64(u64::from(value));
+    }
+
+    fn write_u64(&mut self, value: u64) {
+        self.0 = (self.0.rotate_left(5) ^ value).wrapping_mul(0x517c_c1b7_2722_0a95);
+    }
+
+    fn write_isize(&mut self, value: isize) {
+        self.write_u64(value.cast_unsigned() as u64);
+    }
+}
+
+/// Worlds that were seen.
+type Worlds = HashSet<World, BuildHasherDefault<Fast>>;
+
+impl OneClaimant {
+    fn facts(&self) -> Claimant<'_> {
+        Claimant {
+            is_deleting: self.deleting,
+            has_finalizer: self.finalizer,
+            machine_name: self.host.map(|host| HOSTS[usize::from(host)]),
+            provider_id: self.pid.then_some("pid"),
+        }
+    }
+}
+
+const fn state(agent: Agent) -> ClaimState {
+    match agent {
+        Agent::Prep => ClaimState::Preparing,
+        Agent::Run => ClaimState::Joined,
+        Agent::Rel => ClaimState::Released,
+    }
+}
+
+impl OneHost {
+    fn held_by(&self, claimant: u8) -> HeldBy2 {
+        match self.claim {
+            None => HeldBy2::Free,
+            Some(claim) if claim.owner != claimant => HeldBy2::Other,
+            Some(claim) => HeldBy2::Own(claim.deleting, claim.state == Some(Agent::Rel)),
+        }
+    }
+
+    fn runs(&self, claimant: u8) -> bool {
+        self.record.is_some_and(|(owner, agent)| owner == claimant && agent != Agent::Rel)
+    }
+
+    fn is_free(&self) -> bool {
+        self.claim.is_none() && is_free(self.record.map(|(_, agent)| state(agent)))
+    }
+
+    /// A host never runs a claim again that it has released.
+    fn is_free_for(&self, who: u8) -> bool {
+        self.is_free() && self.record != Some((who, Agent::Rel))
+    }
+}
+
+fn decide(claimant: &OneClaimant, held: HeldBy2, runs: bool) -> ClaimantStep {
+    let held = match held {
+        HeldBy2::Free => HeldBy::Free,
+        HeldBy2::Other => HeldBy::Other,
+        HeldBy2::Own(is_deleting, is_released) => HeldBy::Own { is_deleting, is_released },
+    };
+    next_of_claimant(&claimant.facts(), held, if runs { Host::RunsOwn } else { Host::Idle })
+}
+
+impl World {
+    fn start() -> Self {
+        let claimant =
+            OneClaimant { deleting: false, finalizer: false, host: None, pid: false, forgot: false };
+        Self {
+            claimants: [Some(claimant); 2],
+            hosts: [OneHost::default(); 2],
+            lost: false,
+            leaders: [Leader::Idle; 2],
+        }
+    }
+
+    /// The least of the worlds that differ by names only.
+    fn canonical(&self) -> Self {
+        let renamed =
+            [(false, false), (false, true), (true, false), (true, true)].map(|(claimants, hosts)| {
+                let mut world = self.renamed(claimants, hosts);
+                world.leaders.sort_unstable();
+                world
+            });
+        renamed.into_iter().min().expect("there are four")
+    }
+
+    fn renamed(&self, claimants: bool, hosts: bool) -> Self {
+        let (c, h) = (|c: u8| if claimants { 1 - c } else { c }, |h: u8| if hosts { 1 - h } else { h });
+        let of_claimant = |one: OneClaimant| OneClaimant { host: one.host.map(h), ..one };
+        let of_claim = |one: OneClaim| OneClaim { owner: c(one.owner), ..one };
+        let of_host = |one: OneHost| OneHost {
+            claim: one.claim.map(of_claim),
+            record: one.record.map(|(owner, agent)| (c(owner), agent)),
+        };
+        let of_leader = |one: Leader| match one {
+            Leader::Idle => Leader::Idle,
+            Leader::Host(who, host, held, runs) => Leader::Host(c(who), h(host), held, runs),
+            Leader::Step(who, seen, write, host) => Leader::Step(c(who), of_claimant(seen), write, h(host)),
+            Leader::Claim(host, seen, write) => Leader::Claim(h(host), of_claim(seen), write),
+        };
+        let mut world = Self {
+            claimants: self.claimants.map(|one| one.map(of_claimant)),
+            hosts: self.hosts.map(of_host),
+            lost: self.lost,
+            leaders: self.leaders.map(of_leader),
+        };
+        if claimants {
+            world.claimants.swap(0, 1);
+        }
+        if hosts {
+            world.hosts.swap(0, 1);
+        }
+        world
+    }
+
+    /// Decision about a claim, with a live read of its claimant.
+    fn decide_claim(&self, host: usize, claim: OneClaim) -> Option<ClaimWrite> {
+        let found = match self.claimants[usize::from(claim.owner)] {
+            None => Found::Absent,
+            Some(claimant) if claimant.deleting => Found::Deleting,
+            Some(claimant) if claimant.host.map(usize::from) != Some(host) => Found::Elsewhere,
+            Some(claimant) if claimant.pid => Found::Holding,
+            Some(_) => Found::Recorded,
+        };
+        let record = self.hosts[host].record;
+        let seen = Claim {
+            is_deleting: claim.deleting,
+            is_granted: claim.granted,
+            state: claim.state.map(state),
+            recorded: record.filter(|(owner, _)| *owner == claim.owner).map(|(_, agent)| state(agent)),
+            records_other: record.is_some_and(|(owner, _)| owner != claim.owner),
+            is_heard: true,
+            has_machine: true,
+        };
+        match next_of_claim(&seen, found) {
+            ClaimStep::Grant => Some(ClaimWrite::Grant),
+            ClaimStep::Delete => Some(ClaimWrite::Delete),
+            ClaimStep::RemoveFinalizer => Some(ClaimWrite::RemoveFinalizer),
+            _ => None,
+        }
+    }
+
+    /// All worlds that one action of one of these leaders, of an agent, or of a user leads to.
+    fn next(&self, leaders: usize, all: &mut Vec<Self>) {
+        for index in 0..leaders {
+            self.lead(index, all);
+        }
+        for host in 0..2 {
+            self.act(host, all);
+        }
+        for who in 0..2 {
+            if let Some(claimant) = self.claimants[who]
+                && !claimant.deleting
+            {
+                let mut next = *self;
+                // Without a finalizer it is gone.
+                next.claimants[who] =
+                    claimant.finalizer.then_some(OneClaimant { deleting: true, ..claimant });
+                all.push(next);
+            }
+        }
+        for host in 0..2 {
+            if leaders == 1 && !self.lost && self.hosts[host].claim.is_some() {
+                let mut next = *self;
+                next.hosts[host].claim = None;
+                next.lost = true;
+                all.push(next);
+            }
+        }
+    }
+
+    /// One part of a reconciliation.
+    fn lead(&self, index: usize, all: &mut Vec<Self>) {
+        let mut to = |leader: Leader| {
+            let mut next = *self;
+            next.leaders[index] = leader;
+            all.push(next);
+        };
+        match self.leaders[index] {
+            Leader::Idle => {
+                for (who, claimant) in (0_u8..).zip(self.claimants) {
+                    match claimant {
+                        Some(seen) if seen.host.is_none() => {
+                            self.judge(who, seen, HeldBy2::Free, false, &mut to);
+                        }
+                        _ => {
+                            for (host, one) in (0_u8..).zip(self.hosts) {
+                                to(Leader::Host(who, host, one.held_by(who), one.runs(who)));
+                            }
+                        }
+                    }
+                }
+                for (host, one) in self.hosts.iter().enumerate() {
+                    if let Some(claim) = one.claim
+                        && let Some(write) = self.decide_claim(host, claim)
+                    {
+                        to(Leader::Claim(u8::from(host == 1), claim, write));
+                    }
+                }
+            }
+            Leader::Host(who, host, held, runs) => match self.claimants[usize::from(who)] {
+                Some(seen) if seen.host == Some(host) => self.judge(who, seen, held, runs, &mut to),
+                _ => to(Leader::Idle),
+            },
+            Leader::Step(who, seen, write, host) => self.write(index, who, seen, write, host, all),
+            Leader::Claim(host, seen, write) => self.write_claim(index, usize::from(host), seen, write, all),
+        }
+        if self.leaders[index] != Leader::Idle {
+            let mut crashed = *self;
+            crashed.leaders[index] = Leader::Idle;
+            all.push(crashed);
+        }
+    }
+
+    /// Decides about a claimant, and decides again by live reads where the protocol asks for it.
+    fn judge(&self, who: u8, seen: OneClaimant, held: HeldBy2, runs: bool, to: &mut impl FnMut(Leader)) {
+        let step = decide(&seen, held, runs);
+        let mut seen = seen;
+        if step.needs_live_read() {
+            let Some(live) = self.claimants[usize::from(who)] else { return to(Leader::Idle) };
+            let host = live.host.map(|host| self.hosts[usize::from(host)]).unwrap_or_default();
+            seen = live;
+            if decide(&live, host.held_by(who), host.runs(who)) != step {
+                return to(Leader::Idle);
+            }
+        }
+        let write = match step {
+            ClaimantStep::AddFinalizer => Write::AddFinalizer,
+            ClaimantStep::Choose => {
+                let free = (0_u8..).zip(self.hosts).filter(|(_, host)| host.is_free_for(who));
+                return free.for_each(|(host, _)| to(Leader::Step(who, seen, Write::Record, host)));
+            }
+            ClaimantStep::CreateClaim => Write::Create,
+            ClaimantStep::Forget => Write::Forget,
+            ClaimantStep::SetProviderId => Write::SetPid,
+            ClaimantStep::DeleteClaim => Write::Delete,
+            ClaimantStep::RemoveFinalizer => Write::RemoveFinalizer,
+            ClaimantStep::Claimed | ClaimantStep::Lost | ClaimantStep::AwaitRelease | ClaimantStep::Done => {
+                return to(Leader::Idle);
+            }
+        };
+        to(Leader::Step(who, seen, write, seen.host.unwrap_or_default()));
+    }
+
+    fn write(&self, index: usize, who: u8, seen: OneClaimant, write: Write, host: u8, all: &mut Vec<Self>) {
+        let mut next = *self;
+        next.leaders[index] = Leader::Idle;
+        let is_current = self.claimants[usize::from(who)] == Some(seen);
+        let claimant = &mut next.claimants[usize::from(who)];
+        let claim = &mut next.hosts[usize::from(host)].claim;
+        match write {
+            Write::Create => {
+                if claim.is_none() {
+                    *claim = Some(OneClaim { owner: who, deleting: false, granted: false, state: None });
+                }
+            }
+            // Bound to the UID of the claim.
+            Write::Delete => {
+                if let Some(claim) = claim.as_mut().filter(|claim| claim.owner == who) {
+                    claim.deleting = true;
+                }
+            }
+            _ if !is_current => {}
+            Write::AddFinalizer => *claimant = Some(OneClaimant { finalizer: true, ..seen }),
+            Write::Record => *claimant = Some(OneClaimant { host: Some(host), ..seen }),
+            Write::Forget => *claimant = Some(OneClaimant { host: None, forgot: true, ..seen }),
+            Write::SetPid => *claimant = Some(OneClaimant { pid: true, ..seen }),
+            Write::RemoveFinalizer => {
+                // Gone for good: its host must not run it, unless its claim object was lost.
+                let runs = |host: &OneHost| host.record == Some((who, Agent::Run));
+                assert!(self.lost || !self.hosts.iter().any(runs), "gone while its host runs: {self:#?}");
+                *claimant = None;
+            }
+        }
+        all.push(next);
+    }
+
+    fn write_claim(&self, index: usize, host: usize, seen: OneClaim, write: ClaimWrite, all: &mut Vec<Self>) {
+        let mut next = *self;
+        next.leaders[index] = Leader::Idle;
+        if self.hosts[host].claim == Some(seen) {
+            next.hosts[host].claim = match write {
+                ClaimWrite::Grant => Some(OneClaim { granted: true, ..seen }),
+                ClaimWrite::Delete => Some(OneClaim { deleting: true, ..seen }),
+                ClaimWrite::RemoveFinalizer => None,
+            };
+        }
+        all.push(next);
+    }
+
+    /// The agent of a host (agent/src/node/plan/claim.rs).
+    fn act(&self, host: usize, all: &mut Vec<Self>) {
+        let OneHost { claim, record } = self.hosts[host];
+        let Some(claim) = claim else { return };
+        let mut to = |record: (u8, Agent)| {
+            let mut next = *self;
+            next.hosts[host].record = Some(record);
+            all.push(next);
+        };
+        match record {
+            None | Some((_, Agent::Rel)) if record != Some((claim.owner, Agent::Rel)) => {
+                to((claim.owner, if claim.deleting { Agent::Rel } else { Agent::Prep }));
+            }
+            // Evidence: another claim is granted.
+            Some((owner, Agent::Prep | Agent::Run)) if owner != claim.owner && claim.granted => {
+                self.check_release(host, owner);
+                to((owner, Agent::Rel));
+            }
+            Some((owner, Agent::Prep | Agent::Run)) if owner == claim.owner && claim.deleting => {
+                self.check_release(host, owner);
+                to((owner, Agent::Rel));
+            }
+            Some((owner, Agent::Prep)) if owner == claim.owner && claim.granted => {
+                self.check_start(host, owner);
+                to((owner, Agent::Run));
+            }
+            _ => {}
+        }
+        let own = record.filter(|(owner, _)| *owner == claim.owner).map(|(_, agent)| agent);
+        if own.is_some() && own != claim.state {
+            let mut next = *self;
+            next.hosts[host].claim = Some(OneClaim { state: own, ..claim });
+            all.push(next);
+        }
+    }
+
+    /// No host starts a claim whose claimant is gone or elsewhere.
+    fn check_start(&self, host: usize, owner: u8) {
+        let claimant = self.claimants[usize::from(owner)];
+        let holds = claimant.is_some_and(|one| one.pid && one.host.map(usize::from) == Some(host));
+        assert!(holds, "started without its claimant: {self:#?}");
+    }
+
+    /// No host that runs a claim is emptied while its claimant wants it.
+    fn check_release(&self, host: usize, owner: u8) {
+        let is_held = |one: OneClaimant| {
+            one.pid && !one.deleting && !one.forgot && one.host.map(usize::from) == Some(host)
+        };
+        let wants = self.claimants[usize::from(owner)].is_some_and(is_held);
+        assert!(!wants || self.lost, "released without evidence: {self:#?}");
+    }
+
+    fn check(&self) {
+        let runs = |who: u8| self.hosts.iter().filter(|host| host.record == Some((who, Agent::Run))).count();
+        assert!(runs(0) < 2 && runs(1) < 2, "a claimant has two hosts: {self:#?}");
+        let held = |who: usize| {
+            let claimant = self.claimants[who].filter(|one| one.pid && !one.deleting)?;
+            let host = claimant.host.map(usize::from)?;
+            let claim = self.hosts[host].claim?;
+            (usize::from(claim.owner) == who && !claim.deleting).then_some(host)
+        };
+        assert!(held(0).is_none() || held(0) != held(1), "a host is held twice: {self:#?}");
+        if !self.lost {
+            for (who, claimant) in self.claimants.iter().enumerate() {
+                let is_open = |one: &OneClaimant| !one.pid || one.deleting || one.forgot;
+                let is_held = claimant.as_ref().is_none_or(is_open) || held(who).is_some();
+                assert!(is_held, "a claimant has lost its host: {self:#?}");
+            }
+        }
+    }
+
+    /// Follows one leader with current reads until nothing changes: no claim and no host may leak.
+    fn settle(mut self, settled: &mut Worlds) {
+        self.leaders = [Leader::Idle; 2];
+        let mut path = Vec::new();
+        loop {
+            if settled.contains(&self) {
+                break;
+            }
+            path.push(self);
+            let before = self;
+            let mut after = Vec::new();
+            // Each actor in turn, so that no one is starved.
+            for who in 0..2_u8 {
+                self = self.reconcile(who);
+            }
+            for host in 0..2 {
+                if let Some(claim) = self.hosts[host].claim
+                    && let Some(write) = self.decide_claim(host, claim)
+                {
+                    after.clear();
+                    self.write_claim(0, host, claim, write, &mut after);
+                    self = after[0];
+                }
+                after.clear();
+                self.act(host, &mut after);
+                if let Some(next) = after.last() {
+                    self = *next;
+                }
+                after.clear();
+                self.act(host, &mut after);
+                if let Some(next) = after.last() {
+                    self = *next;
+                }
+            }
+            if self == before {
+                self.check_settled();
+                break;
+            }
+            assert!(path.len() < 100, "does not settle: {self:#?}");
+        }
+        settled.extend(path);
+    }
+
+    fn reconcile(&self, who: u8) -> Self {
+        let Some(seen) = self.claimants[usize::from(who)] else { return *self };
+        let host = seen.host.map(|host| self.hosts[usize::from(host)]).unwrap_or_default();
+        let mut step = Leader::Idle;
+        let mut first = |leader: Leader| {
+            if step == Leader::Idle {
+                step = leader;
+            }
+        };
+        self.judge(who, seen, host.held_by(who), host.runs(who), &mut first);
+        let Leader::Step(who, seen, write, host) = step else { return *self };
+        let mut next = Vec::new();
+        self.write(0, who, seen, write, host, &mut next);
+        next[0]
+    }
+
+    fn check_settled(&self) {
+        for (who, claimant) in (0_u8..).zip(self.claimants) {
+            let Some(claimant) = claimant else { continue };
+            // A former leader made the claim of an earlier choice late, and its host has released it: the owner replaces the claimant.
+            let is_lost = claimant.host.is_some_and(|host| {
+                let host = self.hosts[usize::from(host)];
+                decide(&claimant, host.held_by(who), host.runs(who)) == ClaimantStep::Lost
+            });
+            if claimant.forgot && is_lost {
+                continue;
+            }
+            let holds = claimant.host.is_some_and(|host| {
+                let host = self.hosts[usize::from(host)];
+                host.record.is_some_and(|(_, agent)| agent == Agent::Run)
+            });
+            assert!(!claimant.deleting && (self.lost || claimant.pid && holds), "stuck: {self:#?}");
+        }
+        for host in &self.hosts {
+            let Some(claim) = host.claim else {
+                assert!(self.lost || host.is_free(), "leaked host: {self:#?}");
+                continue;
+            };
+            let is_held = self.claimants[usize::from(claim.owner)].is_some_and(|one| one.pid);
+            assert!(self.lost || is_held, "leaked claim: {self:#?}");
+        }
+    }
+}
+
+fn explore(leaders: usize) -> (usize, usize, Duration) {
+    let start = Instant::now();
+    let mut seen = Worlds::default();
+    let mut settled = Worlds::default();
+    let mut open = vec![World::start().canonical()];
+    seen.insert(open[0]);
+    let mut next = Vec::new();
+    let mut steps = 0;
+    while let Some(world) = open.pop() {
+        world.check();
+        world.settle(&mut settled);
+        next.clear();
+        world.next(leaders, &mut next);
+        steps += next.len();
+        for world in &next {
+            let world = world.canonical();
+            if seen.insert(world) {
+                open.push(world);
+            }
+        }
+    }
+    (seen.len(), steps, start.elapsed())
+}
+
+#[test]
+fn d1_no_host_is_held_twice_by_two_leaders_with_stale_reads() {
+    let (states, steps, time) = explore(2);
+    println!("{states} states, {steps} steps, {time:?}");
+    assert!(states > 10_000, "the exploration is not empty: {states}");
+    assert!(time < BUDGET, "{states} states took {time:?}");
+}
+
+#[test]
+fn d1_no_host_leaks_after_the_loss_of_a_claim_object() {
+    let (states, steps, time) = explore(1);
+    println!("{states} states, {steps} steps, {time:?}");
+    assert!(states > 1000, "the exploration is not empty: {states}");
+    assert!(time < BUDGET, "{states} states took {time:?}");
+}

@@ -1,0 +1,98 @@
+//! Command line and environment: one clap definition. Flags of Cluster API's providers have the names that clusterctl sets.
+
+use std::net::SocketAddr;
+use std::path::PathBuf;
+
+use bedplate_process::logging::LogArguments;
+use clap::{ArgAction, Parser};
+
+use crate::group::Group;
+use crate::scope::Scope;
+
+/// Runs a group of controllers of Cluster API over the hosts of Bedplate.
+#[derive(Debug, Clone, Parser)]
+#[command(name = "bedplate-cluster", version)]
+pub struct Cli {
+    /// The group of controllers: infrastructure
+    #[arg(long, env = "BEDPLATE_CONTROLLERS", value_name = "GROUP")]
+    pub controllers: Group,
+    /// The kubeconfig file; absent: the service account of the pod
+    #[arg(long, env = "KUBECONFIG", value_name = "FILE")]
+    pub kubeconfig: Option<PathBuf>,
+    /// The namespace whose objects are reconciled; absent or empty: all namespaces
+    #[arg(long, value_name = "NAMESPACE", default_value = "", hide_default_value = true)]
+    pub namespace: String,
+    /// Reconcile only objects whose label cluster.x-k8s.io/watch-filter has this value; absent or empty: all objects
+    #[arg(long, value_name = "VALUE", default_value = "", hide_default_value = true)]
+    pub watch_filter: String,
+    /// Act only while this process holds the Lease of its group
+    #[arg(
+        long,
+        value_name = "BOOL",
+        action = ArgAction::Set,
+        default_value_t = true,
+        num_args = 0..=1,
+        require_equals = true,
+        default_missing_value = "true"
+    )]
+    pub leader_elect: bool,
+    /// The namespace of the Lease
+    #[arg(long, env = "POD_NAMESPACE", value_name = "NAMESPACE", default_value = "bedplate-system")]
+    pub lease_namespace: String,
+    /// Name of this process in the Lease and in Events
+    #[arg(long, env = "POD_NAME", value_name = "NAME", default_value = "bedplate-cluster")]
+    pub instance: String,
+    /// Address of /healthz, /readyz and /metrics
+    #[arg(
+        long,
+        visible_alias = "health-address",
+        env = "BEDPLATE_LISTEN",
+        value_name = "ADDRESS",
+        default_value = "127.0.0.1:9070"
+    )]
+    pub listen: SocketAddr,
+    /// Logging
+    #[command(flatten)]
+    pub log: LogArguments,
+}
+
+impl Cli {
+    /// Returns the objects that the process reconciles.
+    pub fn scope(&self) -> Scope {
+        let set = |text: &str| Some(text.to_owned()).filter(|text| !text.is_empty());
+        Scope { namespace: set(&self.namespace), filter: set(&self.watch_filter) }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn parse(arguments: &[&str]) -> Result<Cli, clap::Error> {
+        Cli::try_parse_from(["bedplate-cluster"].iter().chain(arguments))
+    }
+
+    #[test]
+    fn flags_that_clusterctl_sets_are_accepted() {
+        let flags = [
+            "--controllers=infrastructure",
+            "--leader-elect",
+            "--namespace=team",
+            "--watch-filter=blue",
+            "--health-address=0.0.0.0:9440",
+        ];
+        let cli = parse(&flags).unwrap();
+        let scope = Scope { namespace: Some("team".to_owned()), filter: Some("blue".to_owned()) };
+        assert_eq!((cli.scope(), cli.leader_elect, cli.listen.port()), (scope, true, 9440));
+        let cli =
+            parse(&["--controllers", "infrastructure", "--leader-elect=false", "--namespace="]).unwrap();
+        assert_eq!((cli.scope(), cli.leader_elect), (Scope::default(), false));
+    }
+
+    #[test]
+    fn controllers_must_be_named_and_built() {
+        assert!(parse(&[]).is_err());
+        let error = parse(&["--controllers=core"]).unwrap_err().to_string();
+        assert!(error.contains("controllers core are not built yet; use infrastructure"), "{error}");
+    }
+}

@@ -1,0 +1,68 @@
+//! Pure: the groups of controllers that a process can run, with the names by which the API server knows each.
+//!
+//! Each group has a ServiceAccount, a Lease and a field manager of its own, so that one that is stolen has the rights of one group only.
+
+use std::str::FromStr;
+
+use bedplate_engine::FieldManager;
+
+/// Group of controllers.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Group {
+    /// BedplateClusters, BedplateMachines and the claims of hosts.
+    Infrastructure,
+}
+
+/// Names of the groups that are not built yet.
+const NOT_BUILT: [&str; 4] = ["core", "bootstrap", "control-plane", "all"];
+
+impl Group {
+    /// Returns the name of the group's Lease.
+    pub const fn lease(self) -> &'static str {
+        match self {
+            Self::Infrastructure => "bedplate-cluster-infrastructure",
+        }
+    }
+
+    /// Returns the field manager of the group's writes.
+    pub const fn field_manager(self) -> FieldManager {
+        FieldManager::new(self.lease())
+    }
+
+    /// Returns the name of the group in Events.
+    pub const fn controller(self) -> &'static str {
+        match self {
+            Self::Infrastructure => "bedplate.dev/cluster-infrastructure",
+        }
+    }
+}
+
+impl FromStr for Group {
+    type Err = String;
+
+    fn from_str(name: &str) -> Result<Self, String> {
+        match name {
+            "infrastructure" => Ok(Self::Infrastructure),
+            name if NOT_BUILT.contains(&name) => {
+                Err(format!("controllers {name} are not built yet; use infrastructure"))
+            }
+            name => Err(format!("{name:?} is not a group of controllers; use infrastructure")),
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn group_that_is_not_built_is_refused_by_name() {
+        assert_eq!("infrastructure".parse(), Ok(Group::Infrastructure));
+        for name in NOT_BUILT {
+            let error = name.parse::<Group>().unwrap_err();
+            assert_eq!(error, format!("controllers {name} are not built yet; use infrastructure"));
+        }
+        let error = "infra".parse::<Group>().unwrap_err();
+        assert_eq!(error, "\"infra\" is not a group of controllers; use infrastructure");
+    }
+}

@@ -1,0 +1,283 @@
+//! Pure: chooses the host of a claimant among the Machines of the pool, and counts what the others do not meet.
+//!
+//! A host is eligible if it may be claimed from the namespace, is enrolled and heard, holds no claim and no node, and meets the selector, the
+//! failure domain and the requirement of a state disk. Among eligible hosts a hash of claimant and host decides, so that claimants that choose
+//! concurrently spread. Called by `machine`.
+
+use std::collections::BTreeMap;
+use std::fmt::Write as _;
+use std::hash::{DefaultHasher, Hash, Hasher};
+
+use bedplate_api::claim::{self, ReleasePolicy};
+use bedplate_api::id::MachineName;
+use bedplate_api::machine::Machine;
+use bedplate_api::selector::MachineSelector;
+use bedplate_claim::is_free;
+use bedplate_rules::selection::matches;
+use jiff::{SignedDuration, Timestamp};
+use kube::ResourceExt;
+
+/// Maximum age of the last heartbeat of a host that is claimed. A heartbeat follows every 5 minutes.
+const MAX_HEARTBEAT_AGE: SignedDuration = SignedDuration::from_mins(15);
+
+/// Requirements of a claimant.
+#[derive(Debug, Clone, Copy)]
+pub struct Request<'a> {
+    /// UID of the claimant.
+    pub uid: &'a str,
+    /// Namespace of the claimant.
+    pub namespace: &'a str,
+    /// Hosts that the claimant selects. None: all.
+    pub selector: Option<&'a MachineSelector>,
+    /// Label of the failure domain with its value. None: any.
+    pub failure_domain: Option<(&'a str, &'a str)>,
+    /// True if the host must have a state disk.
+    pub needs_state_disk: bool,
+    /// Cleanup at the release.
+    pub release: ReleasePolicy,
+}
+
+/// First requirement that a host does not meet, nearest to eligibility last.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
+pub enum Miss {
+    /// The claimant does not select it.
+    Selector,
+    /// It is in another failure domain.
+    FailureDomain,
+    /// It has no state disk.
+    StateDisk,
+    /// It would have to be wiped.
+    Wipe,
+    /// It is paused or being deleted.
+    Unavailable,
+    /// It has no enrollment group.
+    Enrollment,
+    /// A claim holds it, or it has a node.
+    Held,
+    /// Its agent was not heard in time.
+    Silent,
+}
+
+impl Miss {
+    const fn text(self) -> &'static str {
+        match self {
+            Self::Selector => "do not match machineSelector",
+            Self::FailureDomain => "are in another failure domain",
+            Self::StateDisk => "have no state disk",
+            Self::Wipe => "need release Wipe, which is not supported yet",
+            Self::Unavailable => "are paused or being deleted",
+            Self::Enrollment => "are not enrolled",
+            Self::Held => "are held by another claim or have a node",
+            Self::Silent => "have not reported for 15 minutes",
+        }
+    }
+}
+
+/// Hosts of the pool that are not eligible, by the first requirement that they do not meet.
+#[derive(Debug, Clone, PartialEq, Eq, Default)]
+pub struct Shortage(BTreeMap<Miss, usize>);
+
+impl Shortage {
+    /// Returns the counts for a user, nearest to eligibility first.
+    pub fn message(&self, namespace: &str) -> String {
+        if self.0.is_empty() {
+            return format!("no Machine allows claims of namespace {namespace} (spec.claimPolicy)");
+        }
+        let total: usize = self.0.values().sum();
+        let mut text = format!("none of {total} Machines that namespace {namespace} may claim is eligible");
+        for (index, (miss, count)) in self.0.iter().rev().enumerate() {
+            let separator = if index == 0 { ": " } else { ", " };
+            // Writing into a String does not fail.
+            let _ = write!(text, "{separator}{count} {}", miss.text());
+        }
+        text
+    }
+}
+
+/// Chooses a host. `claims`: returns true if a MachineClaim has this name.
+///
+/// # Errors
+/// No host is eligible.
+pub fn choose<'a>(
+    request: &Request<'_>,
+    hosts: impl IntoIterator<Item = &'a Machine>,
+    claims: impl Fn(&str) -> bool,
+    now: Timestamp,
+) -> Result<MachineName, Shortage> {
+    let mut shortage = Shortage::default();
+    let mut best: Option<(u64, MachineName)> = None;
+    for host in hosts {
+        let is_allowed =
+            host.spec.claim_policy.as_ref().is_some_and(|policy| policy.allows(request.namespace));
+        let Ok(name) = host.name_any().parse::<MachineName>() else { continue };
+        if !is_allowed {
+            continue;
+        }
+        match miss(request, host, &name, claims(name.as_str()), now) {
+            Some(miss) => *shortage.0.entry(miss).or_default() += 1,
+            None => {
+                let rank = (rank(request.uid, name.as_str()), name);
+                best = Some(best.map_or(rank.clone(), |best| best.min(rank)));
+            }
+        }
+    }
+    best.map(|(_, name)| name).ok_or(shortage)
+}
+
+fn rank(uid: &str, host: &str) -> u64 {
+    let mut hasher = DefaultHasher::new();
+    (uid, host).hash(&mut hasher);
+    hasher.finish()
+}
+
+fn miss(
+    request: &Request<'_>,
+    host: &Machine,
+    name: &MachineName,
+    is_claimed: bool,
+    now: Timestamp,
+) -> Option<Miss> {
+    let status = host.status.as_ref();
+    let has = |label: &str, value: &str| host.labels().get(label).map(String::as_str) == Some(value);
+    if request.selector.is_some_and(|selector| !matches(selector, host)) {
+        return Some(Miss::Selector);
+    }
+    if request.failure_domain.is_some_and(|(label, value)| !has(label, value)) {
+        return Some(Miss::FailureDomain);
+    }
+    if request.needs_state_disk && status.is_none_or(|status| status.state_disk.is_none()) {
+        return Some(Miss::StateDisk);
+    }
+    let policy = host.spec.claim_policy.as_ref();
+    if policy.is_some_and(|policy| policy.release_of(request.release) == ReleasePolicy::Wipe) {
+        return Some(Miss::Wipe);
+    }
+    if host.spec.paused || host.metadata.deletion_timestamp.is_some() {
+        return Some(Miss::Unavailable);
+    }
+    let Some(status) = status else { return Some(Miss::Enrollment) };
+    if status.enrollment.as_ref().is_none_or(|enrollment| enrollment.key_id.is_none()) {
+        return Some(Miss::Enrollment);
+    }
+    // A host does not run a claim again that it has released.
+    let own = claim::provider_id(name, request.uid);
+    let reported = status.claim.as_ref();
+    let is_own = reported.is_some_and(|claim| claim.provider_id == own);
+    if is_claimed || is_own || !is_free(reported.map(|claim| claim.state)) || status.selected.is_some() {
+        return Some(Miss::Held);
+    }
+    let heartbeat = status.agent.as_ref().and_then(|agent| agent.last_heartbeat_time.as_ref());
+    let is_heard = heartbeat.is_some_and(|time| now.duration_since(time.0) <= MAX_HEARTBEAT_AGE);
+    (!is_heard).then_some(Miss::Silent)
+}
+
+#[cfg(test)]
+mod tests {
+    use serde_json::{Value, json};
+
+    use super::*;
+
+    fn now() -> Timestamp {
+        "2026-01-01T01:00:00Z".parse().unwrap()
+    }
+
+    fn host(name: &str, spec: &Value, status: &Value) -> Machine {
+        let mut object = json!({ "metadata": { "name": name, "labels": { "rack": "7" } },
+            "spec": { "provider": "manual", "claimPolicy": { "namespaces": ["team-a"] } },
+            "status": { "enrollment": { "keyID": "0123456789abcdef0123456789abcdef" },
+                "agent": { "lastHeartbeatTime": "2026-01-01T00:55:00Z" }, "stateDisk": { "name": "d" } } });
+        for (part, more) in [("spec", spec), ("status", status)] {
+            object[part].as_object_mut().unwrap().extend(more.as_object().unwrap().clone());
+        }
+        serde_json::from_value(object).unwrap()
+    }
+
+    fn request(uid: &str) -> Request<'_> {
+        Request {
+            uid,
+            namespace: "team-a",
+            selector: None,
+            failure_domain: None,
+            needs_state_disk: true,
+            release: ReleasePolicy::Empty,
+        }
+    }
+
+    fn reported(state: &str, uid: &str) -> Value {
+        json!({ "claim": { "providerID": format!("bedplate://a/{uid}"), "claimant": { "namespace": "team-a", "name": "w" },
+            "state": state, "since": "2026-01-01T00:00:00Z" } })
+    }
+
+    fn missed(spec: &Value, status: &Value) -> Option<Miss> {
+        let hosts = [host("a", spec, status)];
+        let result = choose(&request("u-1"), &hosts, |_| false, now());
+        result.err().and_then(|shortage| shortage.0.keys().next().copied())
+    }
+
+    #[test]
+    fn d1_only_free_hosts_that_are_heard_are_chosen() {
+        let none = json!({});
+        assert_eq!(missed(&none, &none), None);
+        for (spec, status, miss) in [
+            (json!({ "paused": true }), none.clone(), Miss::Unavailable),
+            (
+                json!({ "claimPolicy": { "namespaces": ["team-a"], "release": "Wipe" } }),
+                none.clone(),
+                Miss::Wipe,
+            ),
+            (none.clone(), json!({ "enrollment": {} }), Miss::Enrollment),
+            (none.clone(), json!({ "stateDisk": null }), Miss::StateDisk),
+            (none.clone(), json!({ "agent": { "lastHeartbeatTime": "2026-01-01T00:44:00Z" } }), Miss::Silent),
+            (
+                none.clone(),
+                json!({ "selected": { "name": "w", "version": 1, "source": "Selector" } }),
+                Miss::Held,
+            ),
+            (none.clone(), reported("Joined", "u-2"), Miss::Held),
+            (none.clone(), reported("Released", "u-1"), Miss::Held),
+            (none.clone(), reported("AddedLater", "u-2"), Miss::Held),
+        ] {
+            assert_eq!(missed(&spec, &status), Some(miss), "{spec} {status}");
+        }
+        for state in ["Released", "Preparing"] {
+            assert_eq!(missed(&none, &reported(state, "u-2")), None, "{state}");
+        }
+        let other = json!({ "claimPolicy": { "namespaces": ["team-b"] } });
+        let hosts = [host("a", &other, &none)];
+        let shortage = choose(&request("u-1"), &hosts, |_| false, now()).unwrap_err();
+        assert_eq!(
+            shortage.message("team-a"),
+            "no Machine allows claims of namespace team-a (spec.claimPolicy)"
+        );
+    }
+
+    #[test]
+    fn message_counts_the_hosts_nearest_first() {
+        let none = json!({});
+        let hosts = [
+            host("a", &none, &none),
+            host("b", &none, &none),
+            host("c", &json!({ "paused": true }), &none),
+            host("d", &none, &json!({ "agent": {} })),
+        ];
+        let shortage = choose(&request("u"), &hosts, |name| name < "c", now()).unwrap_err();
+        let expected = "none of 4 Machines that namespace team-a may claim is eligible: 1 have not reported for 15 minutes, \
+                        2 are held by another claim or have a node, 1 are paused or being deleted";
+        assert_eq!(shortage.message("team-a"), expected);
+    }
+
+    #[test]
+    fn concurrent_claimants_spread_over_the_hosts() {
+        let none = json!({});
+        let hosts: Vec<_> = (0..50).map(|index| host(&format!("host-{index}"), &none, &none)).collect();
+        let chosen: std::collections::BTreeSet<_> = (0..50)
+            .map(|index| {
+                choose(&request(&format!("u-{index}")), &hosts, |_| false, now()).unwrap().to_string()
+            })
+            .collect();
+        assert!(chosen.len() > 20, "{}", chosen.len());
+        let domain = Request { failure_domain: Some(("rack", "8")), ..request("u") };
+        let shortage = choose(&domain, &hosts, |_| false, now()).unwrap_err();
+        assert_eq!(shortage.0, BTreeMap::from([(Miss::FailureDomain, 50)]));
+    }
+}

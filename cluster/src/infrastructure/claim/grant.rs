@@ -1,0 +1,95 @@
+//! The right of one host to read one Secret, for minutes: a Role and a RoleBinding in the namespace of the claimant (D4).
+//!
+//! The subject is the group of the host's enrollment, not the name of the host: an earlier tenant may have copied a certificate. The policy
+//! `bedplate-claim-grants` lets the provider make no other Roles. The BedplateMachine owns both objects, so they go with it in any case.
+
+use bedplate_api::claim::{ENROLLMENT_ANNOTATION, MachineClaim};
+use bedplate_api::cluster::infrastructure::BedplateMachine;
+use bedplate_api::enrollment::ENROLLMENT_GROUP_PREFIX;
+use bedplate_engine::FieldManager;
+use bedplate_engine::write::{WriteError, ask};
+use k8s_openapi::api::rbac::v1::{PolicyRule, Role, RoleBinding, RoleRef, Subject};
+use k8s_openapi::apimachinery::pkg::apis::meta::v1::ObjectMeta;
+use kube::api::DeleteParams;
+use kube::{Api, Client, Resource, ResourceExt};
+
+/// API group of Roles.
+const GROUP: &str = "rbac.authorization.k8s.io";
+
+/// Objects that let the host of a claim read its Secret.
+#[derive(Debug, Clone, PartialEq)]
+pub struct Grant {
+    role: Role,
+    binding: RoleBinding,
+}
+
+/// Name of the Role and of the RoleBinding of a claim.
+fn name(claim: &MachineClaim) -> String {
+    format!("bedplate-claim-{}", claim.name_any())
+}
+
+impl Grant {
+    /// Makes the grant of a claim. None: the claim names no Secret or no enrollment, so there is nothing to read or no host that may.
+    pub fn new(claim: &MachineClaim, claimant: &BedplateMachine) -> Option<Self> {
+        let secret = claim.spec.bootstrap_secret_name.clone()?;
+        let enrollment = claim.annotations().get(ENROLLMENT_ANNOTATION)?;
+        let metadata = ObjectMeta {
+            name: Some(name(claim)),
+            namespace: Some(claim.spec.claimant.namespace.clone()),
+            owner_references: Some(claimant.owner_ref(&()).into_iter().collect()),
+            ..ObjectMeta::default()
+        };
+        let rule = PolicyRule {
+            api_groups: Some(vec![String::new()]),
+            resources: Some(vec!["secrets".to_owned()]),
+            resource_names: Some(vec![secret]),
+            verbs: vec!["get".to_owned()],
+            ..PolicyRule::default()
+        };
+        let subject = Subject {
+            api_group: Some(GROUP.to_owned()),
+            kind: "Group".to_owned(),
+            name: format!("{ENROLLMENT_GROUP_PREFIX}{enrollment}"),
+            ..Subject::default()
+        };
+        let role_ref = RoleRef { api_group: GROUP.to_owned(), kind: "Role".to_owned(), name: name(claim) };
+        let role = Role { metadata: metadata.clone(), rules: Some(vec![rule]) };
+        let binding = RoleBinding { metadata, role_ref, subjects: Some(vec![subject]) };
+        Some(Self { role, binding })
+    }
+
+    /// Writes the Role, then the RoleBinding.
+    ///
+    /// # Errors
+    /// [`WriteError`]
+    pub async fn write(&self, client: &Client, manager: FieldManager) -> Result<(), WriteError> {
+        let namespace = self.role.metadata.namespace.as_deref().unwrap_or_default();
+        manager.apply_whole(&Api::namespaced(client.clone(), namespace), &self.role).await?;
+        manager.apply_whole(&Api::namespaced(client.clone(), namespace), &self.binding).await
+    }
+}
+
+/// Deletes the RoleBinding and the Role of a claim, if they exist.
+///
+/// # Errors
+/// [`WriteError`]
+pub async fn withdraw(client: &Client, claim: &MachineClaim) -> Result<(), WriteError> {
+    let (name, namespace) = (name(claim), claim.spec.claimant.namespace.as_str());
+    let bindings: Api<RoleBinding> = Api::namespaced(client.clone(), namespace);
+    ignore_missing(
+        ask(&format!("RoleBinding {namespace}/{name}"), bindings.delete(&name, &DeleteParams::default()))
+            .await,
+    )?;
+    let roles: Api<Role> = Api::namespaced(client.clone(), namespace);
+    ignore_missing(
+        ask(&format!("Role {namespace}/{name}"), roles.delete(&name, &DeleteParams::default())).await,
+    )
+}
+
+/// A deletion without preconditions conflicts only if the object is missing.
+fn ignore_missing<T>(deleted: Result<T, WriteError>) -> Result<(), WriteError> {
+    match deleted {
+        Ok(_) | Err(WriteError::Conflict { .. }) => Ok(()),
+        Err(error) => Err(error),
+    }
+}

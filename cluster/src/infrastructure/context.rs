@@ -1,0 +1,129 @@
+//! State that the reconciliations of the group share: the client, the stores, the tenure, counts and Events.
+
+use bedplate_api::claim::MachineClaim;
+use bedplate_api::cluster::core::{Cluster, Machine as Owner};
+use bedplate_api::cluster::infrastructure::{BedplateCluster, BedplateMachine};
+use bedplate_api::configuration::MachineConfiguration;
+use bedplate_api::machine::Machine;
+use bedplate_api::reason::infrastructure::ProviderEvent;
+use bedplate_api::version::MachineConfigurationVersion;
+use bedplate_engine::store::synced;
+use bedplate_engine::write::{WriteError, ask};
+use bedplate_engine::{Context, FieldManager};
+use bedplate_process::lease::Tenure;
+use bedplate_rules::selection::version_name;
+use k8s_openapi::api::core::v1::ObjectReference;
+use kube::runtime::reflector::Store;
+use kube::{Api, Client};
+
+use crate::events::News;
+use crate::metrics::{Counters, Kind};
+use crate::scope::Scope;
+
+/// Objects that watches have read.
+#[derive(Clone)]
+pub struct Stores {
+    /// BedplateClusters.
+    pub infrastructures: Store<BedplateCluster>,
+    /// BedplateMachines.
+    pub machines: Store<BedplateMachine>,
+    /// Clusters of Cluster API.
+    pub clusters: Store<Cluster>,
+    /// Machines of Cluster API.
+    pub owners: Store<Owner>,
+    /// MachineClaims.
+    pub claims: Store<MachineClaim>,
+    /// Hosts.
+    pub hosts: Store<Machine>,
+    /// MachineConfigurations.
+    pub configurations: Store<MachineConfiguration>,
+}
+
+impl Stores {
+    /// Waits until all stores are synced. None: a watch has ended.
+    pub async fn synced(&self) -> Option<()> {
+        synced(&self.infrastructures).await?;
+        synced(&self.machines).await?;
+        synced(&self.clusters).await?;
+        synced(&self.owners).await?;
+        synced(&self.claims).await?;
+        synced(&self.hosts).await?;
+        synced(&self.configurations).await
+    }
+}
+
+/// State that the reconciliations share.
+pub struct World {
+    /// Client of the API server.
+    pub client: Client,
+    /// Field manager of all writes.
+    pub manager: FieldManager,
+    /// Objects of this process.
+    pub scope: Scope,
+    /// Objects that were read.
+    pub stores: Stores,
+    /// Tenure of this process.
+    pub tenure: Tenure,
+    /// Counters of the engine.
+    pub counters: Counters,
+    /// Events of this process.
+    pub news: News,
+}
+
+impl Context for World {
+    type Kind = Kind;
+
+    fn counters(&self) -> &Counters {
+        &self.counters
+    }
+
+    fn tenure(&self) -> &Tenure {
+        &self.tenure
+    }
+
+    fn rejected(&self, _: Kind, object: ObjectReference, error: &WriteError) {
+        self.news.publish_about(object, ProviderEvent::WriteRejected, &error.to_string());
+    }
+}
+
+impl World {
+    /// Counts a write.
+    pub fn wrote(&self, kind: Kind) {
+        self.counters.wrote(kind);
+    }
+
+    /// Carries out work while this process leads.
+    ///
+    /// # Errors
+    /// [`WriteError::Deposed`], or the failure of the work.
+    pub async fn leading<T>(
+        &self,
+        work: impl Future<Output = Result<T, WriteError>>,
+    ) -> Result<T, WriteError> {
+        self.tenure.during(work).await.unwrap_or(Err(WriteError::Deposed))
+    }
+
+    /// Reads a host.
+    ///
+    /// # Errors
+    /// [`WriteError`]
+    pub async fn live_host(&self, name: &str) -> Result<Option<Machine>, WriteError> {
+        let hosts: Api<Machine> = Api::all(self.client.clone());
+        ask(&format!("Machine {name}"), hosts.get_opt(name)).await
+    }
+
+    /// Reads the Kubernetes version of a version of a MachineConfiguration. None: there is no such version.
+    ///
+    /// # Errors
+    /// [`WriteError`]
+    pub async fn live_version(
+        &self,
+        configuration: &str,
+        version: i64,
+    ) -> Result<Option<String>, WriteError> {
+        let versions: Api<MachineConfigurationVersion> = Api::all(self.client.clone());
+        let name = version_name(configuration, version);
+        let found = ask(&format!("MachineConfigurationVersion {name}"), versions.get_opt(&name)).await?;
+        Ok(found.map(|found| found.spec.template.kubernetes.version))
+    }
+}

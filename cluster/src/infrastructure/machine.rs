@@ -1,0 +1,228 @@
+//! BedplateMachines: each claims one host, shows how its bootstrap goes, and releases it when it is deleted (M6, D1).
+//!
+//! Read: the stores. Steps that could harm with stale reads are decided again by live reads. Decided: `plan`, by the protocol of
+//! `bedplate-claim`, and `choose`. One write for each reconciliation: the watch of what was written starts the next one.
+
+pub mod plan;
+pub mod status;
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use bedplate_api::claim::{
+    CLUSTER_LABEL, ENROLLMENT_ANNOTATION, MachineClaim, NAMESPACE_LABEL, RELEASE_FINALIZER,
+};
+use bedplate_api::cluster::infrastructure::{BedplateMachine, FINALIZER};
+use bedplate_api::id::MachineName;
+use bedplate_api::machine::Machine;
+use bedplate_api::reason::infrastructure::{HostClaimedReason, ProviderEvent};
+use bedplate_claim::ClaimantStep;
+use bedplate_engine::write::{self, WriteError, ask};
+use jiff::Timestamp;
+use kube::runtime::reflector::ObjectRef;
+use kube::{Api, Resource, ResourceExt};
+use serde_json::json;
+
+use self::plan::{Next, Observed, claim_id, claim_spec, next, no_host, request};
+use super::choose::choose;
+use super::context::World;
+use super::owner::{cluster_name, owner};
+use crate::metrics::Kind;
+
+/// Interval between two choices while no host is eligible.
+const NO_HOST_INTERVAL: Duration = Duration::from_secs(60);
+/// Delay after a decision that live reads have not confirmed: the stores are behind.
+const STALE_INTERVAL: Duration = Duration::from_secs(1);
+
+/// Reconciles a BedplateMachine.
+///
+/// # Errors
+/// [`WriteError`]
+pub async fn reconcile(
+    machine: Arc<BedplateMachine>,
+    world: Arc<World>,
+) -> Result<Option<Duration>, WriteError> {
+    if !world.scope.includes(machine.labels()) {
+        return Ok(None);
+    }
+    let mut observed = observe(machine, &world).await?;
+    let mut decided = next(&observed);
+    if let Next::Protocol(step) = decided
+        && step.needs_live_read()
+    {
+        let Some(live) = observe_live(&observed, &world).await? else { return Ok(None) };
+        if next(&live) != decided {
+            return Ok(Some(STALE_INTERVAL));
+        }
+        observed = live;
+    }
+    let now = Timestamp::now();
+    let mut chosen = None;
+    if decided == Next::Protocol(ClaimantStep::Choose) {
+        let namespace = observed.machine.namespace().unwrap_or_default();
+        let hosts = world.stores.hosts.state();
+        let is_claimed = |name: &str| world.stores.claims.get(&ObjectRef::new(name)).is_some();
+        match choose(&request(&observed, &namespace), hosts.iter().map(|host| &**host), is_claimed, now) {
+            Ok(host) => chosen = Some(host),
+            Err(shortage) => decided = no_host(&shortage, &namespace),
+        }
+    }
+    world.leading(apply(&observed, &decided, chosen, &world)).await?;
+    let waits = matches!(decided, Next::Wait(HostClaimedReason::NoEligibleMachine, _));
+    Ok(waits.then_some(NO_HOST_INTERVAL))
+}
+
+async fn observe(machine: Arc<BedplateMachine>, world: &World) -> Result<Observed, WriteError> {
+    let namespace = machine.namespace().unwrap_or_default();
+    let stores = &world.stores;
+    let owner = owner(&*machine, "Machine").and_then(|(name, uid)| {
+        let owner = stores.owners.get(&ObjectRef::new(name).within(&namespace))?;
+        (owner.metadata.uid.as_deref() == Some(uid)).then_some(owner)
+    });
+    let name =
+        cluster_name(&*machine).or_else(|| owner.as_ref().map(|owner| owner.spec.cluster_name.as_str()));
+    let cluster = name.and_then(|name| stores.clusters.get(&ObjectRef::new(name).within(&namespace)));
+    let infrastructure = cluster.as_ref().and_then(|cluster| cluster.spec.infrastructure_ref.as_ref());
+    let infrastructure = infrastructure.filter(|reference| reference.is_kind("BedplateCluster"));
+    let infrastructure = infrastructure.and_then(|reference| {
+        stores.infrastructures.get(&ObjectRef::new(&reference.name).within(&namespace))
+    });
+    let host = machine.spec.machine_name.as_ref().map(MachineName::as_str);
+    let reference = &machine.spec.configuration_ref;
+    let pinned = match reference.version.filter(|_| host.is_none()) {
+        Some(version) => world.live_version(&reference.name, version).await?,
+        None => None,
+    };
+    Ok(Observed {
+        claim: host.and_then(|host| stores.claims.get(&ObjectRef::new(host))),
+        host: host.and_then(|host| stores.hosts.get(&ObjectRef::new(host))),
+        configuration: stores.configurations.get(&ObjectRef::new(&reference.name)),
+        failure_domain_label: infrastructure.and_then(|found| found.spec.failure_domain_label.clone()),
+        pinned,
+        owner,
+        cluster,
+        machine,
+    })
+}
+
+/// Reads the BedplateMachine, its claim and its host again. None: the BedplateMachine is gone.
+async fn observe_live(observed: &Observed, world: &World) -> Result<Option<Observed>, WriteError> {
+    let (name, namespace) = (observed.machine.name_any(), observed.machine.namespace().unwrap_or_default());
+    let machines: Api<BedplateMachine> = Api::namespaced(world.client.clone(), &namespace);
+    let found = ask(&format!("BedplateMachine {namespace}/{name}"), machines.get_opt(&name)).await?;
+    let Some(machine) = found.filter(|found| found.metadata.uid == observed.machine.metadata.uid) else {
+        return Ok(None);
+    };
+    let mut live = Observed { claim: None, host: None, machine: Arc::new(machine), ..observed.clone() };
+    if let Some(host) = live.machine.spec.machine_name.as_ref().map(MachineName::as_str) {
+        let claims: Api<MachineClaim> = Api::all(world.client.clone());
+        live.claim = ask(&format!("MachineClaim {host}"), claims.get_opt(host)).await?.map(Arc::new);
+        live.host = world.live_host(host).await?.map(Arc::new);
+    }
+    Ok(Some(live))
+}
+
+async fn apply(
+    observed: &Observed,
+    decided: &Next,
+    chosen: Option<MachineName>,
+    world: &World,
+) -> Result<(), WriteError> {
+    let machine = &*observed.machine;
+    let namespace = machine.namespace().unwrap_or_default();
+    let machines: Api<BedplateMachine> = Api::namespaced(world.client.clone(), &namespace);
+    let Next::Protocol(step) = decided else { return put_status(observed, decided, world).await };
+    let host = chosen.or_else(|| machine.spec.machine_name.clone());
+    match step {
+        ClaimantStep::AddFinalizer | ClaimantStep::RemoveFinalizer => {
+            world.wrote(Kind::Machine);
+            let held = *step == ClaimantStep::AddFinalizer;
+            world.manager.set_finalizer(&machines, machine, FINALIZER, held).await
+        }
+        ClaimantStep::Choose => {
+            world.wrote(Kind::Machine);
+            world.manager.merge(&machines, machine, &json!({ "spec": { "machineName": host } })).await
+        }
+        ClaimantStep::Forget => {
+            world.wrote(Kind::Machine);
+            world.manager.merge(&machines, machine, &json!({ "spec": { "machineName": null } })).await
+        }
+        ClaimantStep::SetProviderId => {
+            let Some(host) = host else { return Ok(()) };
+            let id = claim_id(machine, &host);
+            world.wrote(Kind::Machine);
+            world.manager.merge(&machines, machine, &json!({ "spec": { "providerID": id } })).await?;
+            tracing::info!(namespace, machine = machine.name_any(), host = host.as_str(), "host claimed");
+            world.news.publish(machine, ProviderEvent::HostClaimed, &format!("claims Machine {host}"));
+            Ok(())
+        }
+        ClaimantStep::CreateClaim => create_claim(observed, world).await,
+        ClaimantStep::DeleteClaim => {
+            let Some(claim) = &observed.claim else { return Ok(()) };
+            world.wrote(Kind::Machine);
+            let claims: Api<MachineClaim> = Api::all(world.client.clone());
+            write::delete(&claims, &claim.name_any(), claim.uid(), None).await
+        }
+        ClaimantStep::Claimed | ClaimantStep::Lost | ClaimantStep::AwaitRelease | ClaimantStep::Done => {
+            put_status(observed, decided, world).await
+        }
+    }
+}
+
+/// Creates the claim of the recorded host. If there is one already, the next reconciliation decides whose it is.
+async fn create_claim(observed: &Observed, world: &World) -> Result<(), WriteError> {
+    let Some((spec, host)) = claim_spec(observed).zip(observed.host.as_deref()) else { return Ok(()) };
+    world.wrote(Kind::Machine);
+    let claims: Api<MachineClaim> = Api::all(world.client.clone());
+    let claim = claim(spec, host);
+    let parameters = world.manager.post();
+    let created = claims.create(&parameters, &claim);
+    ask(&format!("MachineClaim {}", claim.name_any()), created).await.map(drop)
+}
+
+fn claim(spec: bedplate_api::claim::MachineClaimSpec, host: &Machine) -> MachineClaim {
+    let labels = [(CLUSTER_LABEL, &spec.cluster_name), (NAMESPACE_LABEL, &spec.claimant.namespace)];
+    let labels = labels.map(|(key, value)| (key.to_owned(), value.clone())).into();
+    let enrollment = host.status.as_ref().and_then(|status| status.enrollment.as_ref());
+    let key = enrollment.and_then(|enrollment| enrollment.key_id.as_ref());
+    let mut claim = MachineClaim::new(&host.name_any(), spec);
+    claim.metadata.labels = Some(labels);
+    claim.metadata.annotations = key.map(|key| [(ENROLLMENT_ANNOTATION.to_owned(), key.to_string())].into());
+    claim.metadata.finalizers = Some(vec![RELEASE_FINALIZER.to_owned()]);
+    claim.metadata.owner_references = Some(host.owner_ref(&()).into_iter().collect());
+    claim
+}
+
+/// Writes the status, if it changes.
+async fn put_status(observed: &Observed, decided: &Next, world: &World) -> Result<(), WriteError> {
+    let machine = &*observed.machine;
+    if *decided == Next::Protocol(ClaimantStep::Done) {
+        return Ok(());
+    }
+    let status = status::status(observed, decided, Timestamp::now());
+    if machine.status.as_ref() == Some(&status) {
+        return Ok(());
+    }
+    let machines: Api<BedplateMachine> =
+        Api::namespaced(world.client.clone(), &machine.namespace().unwrap_or_default());
+    world.wrote(Kind::Machine);
+    world.manager.apply_status(&machines, machine, &status).await?;
+    let (reason, message) = host_claimed(&status.conditions);
+    let before = machine.status.as_ref().map(|status| host_claimed(&status.conditions).0);
+    let event = match decided {
+        Next::Wait(HostClaimedReason::NoEligibleMachine, _) => ProviderEvent::NoEligibleMachine,
+        Next::Protocol(ClaimantStep::Lost) => ProviderEvent::ClaimLost,
+        Next::Paused | Next::Wait(..) | Next::Protocol(_) => return Ok(()),
+    };
+    if before != Some(reason) {
+        world.news.publish(machine, event, message);
+    }
+    Ok(())
+}
+
+/// Reason and message of condition `HostClaimed`.
+fn host_claimed(conditions: &[bedplate_api::machine::Condition]) -> (&str, &str) {
+    use bedplate_api::cluster::infrastructure::condition_type::HOST_CLAIMED;
+    let found = conditions.iter().find(|condition| condition.type_ == HOST_CLAIMED);
+    found.map_or(("", ""), |condition| (&condition.reason, &condition.message))
+}

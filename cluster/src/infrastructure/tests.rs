@@ -1,0 +1,49 @@
+//! The group as a whole: its metrics and its pulses, without an API server.
+
+use std::collections::BTreeSet;
+use std::time::Duration;
+
+use clap::Parser;
+use kube::client::Body;
+use tokio::sync::watch;
+
+use super::*;
+
+/// Client of a server that does not answer.
+fn silent() -> Client {
+    let service = tower::service_fn(|_: http::Request<Body>| {
+        std::future::pending::<Result<http::Response<Body>, kube::Error>>()
+    });
+    Client::new(service, "default")
+}
+
+fn begun(tasks: &Tasks, liveness: &Liveness, shutdown: &CancellationToken) -> (Receiver<bool>, Registry) {
+    let cli = Cli::parse_from(["bedplate-cluster", "--controllers=infrastructure"]);
+    let (tenure, stages) = (Tenure::new(watch::channel(None).1), Stages::new(shutdown.clone()));
+    begin(&silent(), &cli, &tenure, (tasks, liveness, &stages))
+}
+
+#[tokio::test]
+async fn scrape_matches_the_page_of_metrics() {
+    let shutdown = CancellationToken::new();
+    let (tasks, liveness) = (Tasks::new(shutdown.clone()), Liveness::new(shutdown.clone()));
+    let (_, registry) = begun(&tasks, &liveness, &shutdown);
+    let page = concat!(env!("CARGO_MANIFEST_DIR"), "/../docs/metrics.md");
+    metrics_page::compare(page, "bedplate-cluster", &registry);
+    shutdown.cancel();
+}
+
+/// The tasks do not run: each loop that has a pulse is silent.
+#[tokio::test(start_paused = true)]
+async fn healthz_names_each_loop_that_stops() {
+    let shutdown = CancellationToken::new();
+    let (tasks, liveness) = (Tasks::held(shutdown.clone()), Liveness::new(shutdown.clone()));
+    let _begun = begun(&tasks, &liveness, &shutdown);
+    assert_eq!(liveness.check(), Ok(()));
+    tokio::time::advance(bedplate_engine::pulse::WATCH_PATIENCE + Duration::from_secs(1)).await;
+    let silent = liveness.check().unwrap_err();
+    let name = |part: &str| part.split_once(" gave no sign of life").map(|(name, _)| name.to_owned());
+    let named: BTreeSet<String> = silent.split("; ").filter_map(name).collect();
+    assert_eq!(named, tasks.running().into_iter().map(str::to_owned).collect());
+    assert_eq!(named.len(), 12, "{named:?}");
+}

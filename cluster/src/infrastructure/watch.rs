@@ -1,0 +1,317 @@
+//! The watches: each keeps its store, and queues the objects that a change concerns. Spawned by [`begin`](super::begin).
+
+use std::collections::HashMap;
+use std::hash::{DefaultHasher, Hash, Hasher};
+
+use bedplate_api::claim::MachineClaim;
+use bedplate_api::cluster::core::{Cluster, Machine as Owner};
+use bedplate_api::cluster::infrastructure::{BedplateCluster, BedplateMachine};
+use bedplate_api::configuration::MachineConfiguration;
+use bedplate_api::id::MachineName;
+use bedplate_api::machine::{Machine, MachineStatus};
+use bedplate_claim::is_free;
+use bedplate_engine::Queue;
+use bedplate_engine::pulse::{Changes, WATCH_PATIENCE, follow};
+use bedplate_engine::store::{Seen, watch};
+use bedplate_process::liveness::Liveness;
+use futures::StreamExt;
+use futures::future::BoxFuture;
+use kube::runtime::reflector::store::Writer;
+use kube::runtime::reflector::{self, ObjectRef};
+use kube::runtime::watcher;
+use kube::{Api, Client, Resource, ResourceExt};
+
+use super::context::Stores;
+use super::owner::cluster_name;
+use crate::metrics::{Counters, Kind};
+use crate::scope::Scope;
+
+/// Annotation with which kubectl stores the whole object a second time.
+const LAST_APPLIED: &str = "kubectl.kubernetes.io/last-applied-configuration";
+
+/// The queues. Clones share them.
+#[derive(Debug, Clone)]
+pub struct Queues {
+    /// BedplateClusters.
+    pub infrastructures: Queue<BedplateCluster, Kind>,
+    /// BedplateMachines.
+    pub machines: Queue<BedplateMachine, Kind>,
+    /// MachineClaims.
+    pub claims: Queue<MachineClaim, Kind>,
+}
+
+/// The ends of the stores that watches write to.
+pub struct Writers {
+    infrastructures: Writer<BedplateCluster>,
+    machines: Writer<BedplateMachine>,
+    clusters: Writer<Cluster>,
+    owners: Writer<Owner>,
+    claims: Writer<MachineClaim>,
+    hosts: Writer<Machine>,
+    configurations: Writer<MachineConfiguration>,
+}
+
+/// Makes empty stores.
+pub fn stores() -> (Stores, Writers) {
+    let (infrastructures, infrastructure_writer) = reflector::store();
+    let (machines, machine_writer) = reflector::store();
+    let (clusters, cluster_writer) = reflector::store();
+    let (owners, owner_writer) = reflector::store();
+    let (claims, claim_writer) = reflector::store();
+    let (hosts, host_writer) = reflector::store();
+    let (configurations, configuration_writer) = reflector::store();
+    let writers = Writers {
+        infrastructures: infrastructure_writer,
+        machines: machine_writer,
+        clusters: cluster_writer,
+        owners: owner_writer,
+        claims: claim_writer,
+        hosts: host_writer,
+        configurations: configuration_writer,
+    };
+    (Stores { infrastructures, machines, clusters, owners, claims, hosts, configurations }, writers)
+}
+
+/// Returns the watches by their names. None of them ends by itself.
+pub fn tasks(
+    client: &Client,
+    (stores, writers): (&Stores, Writers),
+    queues: &Queues,
+    (scope, counters, liveness): (&Scope, &Counters, &Liveness),
+) -> [(&'static str, BoxFuture<'static, ()>); 7] {
+    macro_rules! follow {
+        ($name:literal, $kind:literal, $writer:ident, $api:expr, $prune:path, $follow:path) => {{
+            let (config, counters) = (watcher::Config::default(), counters.clone());
+            let seen = watch(client, ($kind, $api), config, writers.$writer, $prune, counters);
+            let (queues, stores, pulse) =
+                (queues.clone(), stores.clone(), liveness.part($name, WATCH_PATIENCE));
+            let task: BoxFuture<'static, ()> =
+                Box::pin(follow(seen, pulse, move |seen| $follow(seen, queues, stores)));
+            ($name, task)
+        }};
+    }
+    macro_rules! in_scope {
+        ($kind:ty) => {{
+            let scope = scope.clone();
+            move |client: Client| scope.api::<$kind>(client)
+        }};
+    }
+    [
+        follow!(
+            "watch BedplateClusters",
+            "BedplateCluster",
+            infrastructures,
+            in_scope!(BedplateCluster),
+            bare,
+            follow_infrastructures
+        ),
+        follow!(
+            "watch BedplateMachines",
+            "BedplateMachine",
+            machines,
+            in_scope!(BedplateMachine),
+            bare,
+            follow_machines
+        ),
+        follow!("watch Clusters", "Cluster", clusters, in_scope!(Cluster), bare, follow_clusters),
+        follow!("watch Machines", "Machine", owners, in_scope!(Owner), bare, follow_owners),
+        follow!("watch MachineClaims", "MachineClaim", claims, Api::all, bare, follow_claims),
+        follow!("watch hosts", "Host", hosts, Api::all, prune_host, follow_hosts),
+        follow!(
+            "watch configurations",
+            "MachineConfiguration",
+            configurations,
+            Api::all,
+            bare,
+            follow_configurations
+        ),
+    ]
+}
+
+/// Removes what kubectl and the API server store about an object's writers.
+fn bare<K: Resource>(object: &mut K) {
+    object.meta_mut().managed_fields = None;
+    if let Some(annotations) = &mut object.meta_mut().annotations {
+        annotations.remove(LAST_APPLIED);
+    }
+}
+
+/// Keeps of a host only what decides about claims.
+fn prune_host(host: &mut Machine) {
+    bare(host);
+    (host.spec.pxe, host.spec.bmc) = (None, None);
+    let Some(status) = host.status.take() else { return };
+    let hardware = status.hardware.map(|hardware| bedplate_api::machine::Hardware {
+        vendor: hardware.vendor,
+        product: hardware.product,
+        cpu: hardware.cpu,
+        ..Default::default()
+    });
+    host.status = Some(MachineStatus {
+        claim: status.claim,
+        selected: status.selected,
+        enrollment: status.enrollment,
+        agent: status.agent,
+        state_disk: status.state_disk,
+        addresses: status.addresses,
+        hardware,
+        ..MachineStatus::default()
+    });
+}
+
+async fn follow_infrastructures(mut seen: Changes<BedplateCluster>, queues: Queues, stores: Stores) {
+    while let Some(event) = seen.next().await {
+        let (Seen::There(object) | Seen::Gone(object)) = event;
+        queues.infrastructures.put(ObjectRef::from_obj(&*object)).await;
+        // The label of failure domains decides about machines.
+        for machine in stores.machines.state() {
+            let is_waiting = machine.spec.provider_id.is_none() && machine.namespace() == object.namespace();
+            if is_waiting {
+                queues.machines.put(ObjectRef::from_obj(&*machine)).await;
+            }
+        }
+    }
+}
+
+async fn follow_machines(mut seen: Changes<BedplateMachine>, queues: Queues, stores: Stores) {
+    while let Some(event) = seen.next().await {
+        let (Seen::There(object) | Seen::Gone(object)) = &event;
+        queues.machines.put(ObjectRef::from_obj(&**object)).await;
+        if let Some(host) = object.spec.machine_name.as_ref().map(MachineName::as_str) {
+            queues.claims.put(ObjectRef::new(host)).await;
+        }
+        // The last one lets its BedplateCluster go.
+        if matches!(event, Seen::Gone(_)) {
+            for infrastructure in stores.infrastructures.state() {
+                let is_deleting = infrastructure.metadata.deletion_timestamp.is_some();
+                if is_deleting && infrastructure.namespace() == object.namespace() {
+                    queues.infrastructures.put(ObjectRef::from_obj(&*infrastructure)).await;
+                }
+            }
+        }
+    }
+}
+
+async fn follow_clusters(mut seen: Changes<Cluster>, queues: Queues, stores: Stores) {
+    let mut known = HashMap::new();
+    while let Some(event) = seen.next().await {
+        let (Seen::There(object) | Seen::Gone(object)) = &event;
+        let key = ObjectRef::from_obj(&**object);
+        if matches!(event, Seen::Gone(_)) {
+            known.remove(&key);
+        } else {
+            let provisioned =
+                object.status.as_ref().and_then(|status| status.initialization.infrastructure_provisioned);
+            let weight = (
+                object.metadata.uid.clone(),
+                object.metadata.generation,
+                provisioned,
+                object.annotations().clone(),
+            );
+            if known.insert(key, weight.clone()) == Some(weight) {
+                continue;
+            }
+        }
+        let namespace = object.namespace().unwrap_or_default();
+        if let Some(reference) = &object.spec.infrastructure_ref
+            && reference.is_kind("BedplateCluster")
+        {
+            queues.infrastructures.put(ObjectRef::new(&reference.name).within(&namespace)).await;
+        }
+        let name = object.name_any();
+        for machine in stores.machines.state() {
+            if machine.namespace().as_ref() == Some(&namespace) && cluster_name(&*machine) == Some(&name) {
+                queues.machines.put(ObjectRef::from_obj(&*machine)).await;
+            }
+        }
+    }
+}
+
+async fn follow_owners(mut seen: Changes<Owner>, queues: Queues, _: Stores) {
+    while let Some(event) = seen.next().await {
+        let (Seen::There(object) | Seen::Gone(object)) = event;
+        let namespace = object.namespace().unwrap_or_default();
+        if let Some(reference) = &object.spec.infrastructure_ref
+            && reference.is_kind("BedplateMachine")
+        {
+            queues.machines.put(ObjectRef::new(&reference.name).within(&namespace)).await;
+        }
+    }
+}
+
+async fn follow_claims(mut seen: Changes<MachineClaim>, queues: Queues, stores: Stores) {
+    while let Some(event) = seen.next().await {
+        let (Seen::There(object) | Seen::Gone(object)) = &event;
+        let claimant = &object.spec.claimant;
+        queues.claims.put(ObjectRef::from_obj(&**object)).await;
+        queues.machines.put(ObjectRef::new(&claimant.name).within(&claimant.namespace)).await;
+        // A host may be free.
+        if matches!(event, Seen::Gone(_)) {
+            waiting(&queues, &stores, |_| true).await;
+        }
+    }
+}
+
+/// Queues the BedplateMachines that have no host and for which this holds.
+async fn waiting(queues: &Queues, stores: &Stores, concerns: impl Fn(&BedplateMachine) -> bool) {
+    for machine in stores.machines.state() {
+        if machine.spec.machine_name.is_none() && concerns(&machine) {
+            queues.machines.put(ObjectRef::from_obj(&*machine)).await;
+        }
+    }
+}
+
+async fn follow_hosts(mut seen: Changes<Machine>, queues: Queues, stores: Stores) {
+    let mut known = HashMap::new();
+    while let Some(event) = seen.next().await {
+        let (Seen::There(object) | Seen::Gone(object)) = &event;
+        let name = object.name_any();
+        let before = match event {
+            Seen::There(_) => known.insert(name.clone(), decisive(object)),
+            Seen::Gone(_) => known.remove(&name),
+        };
+        // A claim that waits for its agent follows each heartbeat.
+        let claim = stores.claims.get(&ObjectRef::new(&name));
+        if claim.is_some() {
+            queues.claims.put(ObjectRef::new(&name)).await;
+        }
+        if matches!(event, Seen::There(_)) && before == Some(decisive(object)) {
+            continue;
+        }
+        if let Some(claimant) = claim.as_ref().map(|claim| &claim.spec.claimant) {
+            queues.machines.put(ObjectRef::new(&claimant.name).within(&claimant.namespace)).await;
+        }
+        if object.spec.claim_policy.is_none() && before.is_none() {
+            continue;
+        }
+        let record = object.status.as_ref().and_then(|status| status.claim.as_ref());
+        if claim.is_none() && is_free(record.map(|record| record.state)) {
+            waiting(&queues, &stores, |_| true).await;
+        }
+        for infrastructure in stores.infrastructures.state() {
+            if infrastructure.spec.failure_domain_label.is_some() {
+                queues.infrastructures.put(ObjectRef::from_obj(&*infrastructure)).await;
+            }
+        }
+    }
+}
+
+/// Returns a hash of what of a host decides about claimants: all but the time of its heartbeat.
+fn decisive(host: &Machine) -> u64 {
+    let mut host = host.clone();
+    (host.metadata.resource_version, host.metadata.generation) = (None, None);
+    if let Some(status) = &mut host.status {
+        status.agent = None;
+    }
+    let mut hasher = DefaultHasher::new();
+    serde_json::to_vec(&host).unwrap_or_default().hash(&mut hasher);
+    hasher.finish()
+}
+
+async fn follow_configurations(mut seen: Changes<MachineConfiguration>, queues: Queues, stores: Stores) {
+    while let Some(event) = seen.next().await {
+        let (Seen::There(object) | Seen::Gone(object)) = event;
+        let name = object.name_any();
+        waiting(&queues, &stores, |machine| machine.spec.configuration_ref.name == name).await;
+    }
+}
