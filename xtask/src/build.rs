@@ -21,10 +21,11 @@ const TESTS: &str = "bench";
 pub(crate) const SMALL_TLS: &str = "-DMY_ASSEMBLER_IS_TOO_OLD_FOR_512AVX=1";
 
 /// Released programs, with their packages.
-const PROGRAMS: [(&str, &str); 4] = [
+const PROGRAMS: [(&str, &str); 5] = [
     ("pxed", "pxed"),
     ("bedplate-agent", "bedplate-agent"),
     ("bedplate-reconciler", "bedplate-controller"),
+    ("bedplate-cluster", "bedplate-cluster"),
     ("bedplate-cli", "bedplate"),
 ];
 
@@ -80,7 +81,7 @@ pub(crate) fn clippy() -> Result<PathBuf> {
     Ok(driver)
 }
 
-/// Builds pxed, bedplate-agent, bedplate-controller and bedplate as static release binaries.
+/// Builds pxed, bedplate-agent, bedplate-controller, bedplate-cluster and bedplate as static release binaries.
 ///
 /// # Errors
 /// Cargo fails.
@@ -89,7 +90,7 @@ pub(crate) fn run() -> Result<()> {
     PROGRAMS.iter().try_for_each(|(_, program)| publish(program))
 }
 
-/// Returns `cargo build` of the four programs.
+/// Returns `cargo build` of the programs.
 fn cargo_release() -> Command {
     let mut command = cargo_static("build");
     command.arg("--release").args(PROGRAMS.iter().flat_map(|(package, _)| ["-p", package]));
@@ -134,7 +135,7 @@ pub(crate) fn measuring(package: &str, name: &str) -> Result<PathBuf> {
     Ok(built().join(name))
 }
 
-/// Returns `cargo build` of a program of `tests` and of the four programs, because dependencies with other features would be compiled
+/// Returns `cargo build` of a program of `tests` and of the programs, because dependencies with other features would be compiled
 /// again.
 fn cargo_program(package: &str, name: &str) -> Command {
     let mut command = cargo_release();
