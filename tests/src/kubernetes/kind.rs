@@ -16,6 +16,7 @@ pub(super) struct Kind {
 }
 
 const OURS: &str = "bedplate.dev/v1alpha1";
+const INFRASTRUCTURE: &str = "infrastructure.cluster.x-k8s.io/v1alpha1";
 const RBAC: &str = "rbac.authorization.k8s.io/v1";
 const ADMISSION: &str = "admissionregistration.k8s.io/v1";
 
@@ -30,6 +31,11 @@ const KINDS: &[Kind] = &[
     Kind::new(&["machineconfigurationversion", "mcv"], OURS, "MachineConfigurationVersion", "machineconfigurationversions", GLOBAL),
     Kind::new(&["machineoperation", "mop"], OURS, "MachineOperation", "machineoperations", GLOBAL),
     Kind::new(&["machineclaim", "mcl"], OURS, "MachineClaim", "machineclaims", GLOBAL),
+    Kind::new(&["bedplatecluster", "bpc"], INFRASTRUCTURE, "BedplateCluster", "bedplateclusters", NAMESPACED),
+    Kind::new(&["bedplateclustertemplate", "bpct"], INFRASTRUCTURE, "BedplateClusterTemplate", "bedplateclustertemplates", NAMESPACED),
+    Kind::new(&["bedplatemachine", "bpm"], INFRASTRUCTURE, "BedplateMachine", "bedplatemachines", NAMESPACED),
+    Kind::new(&["bedplatemachinetemplate", "bpmt"], INFRASTRUCTURE, "BedplateMachineTemplate", "bedplatemachinetemplates", NAMESPACED),
+    Kind::new(&["cluster"], "cluster.x-k8s.io/v1beta2", "Cluster", "clusters", NAMESPACED),
     Kind::new(&["node"], "v1", "Node", "nodes", GLOBAL),
     Kind::new(&["namespace"], "v1", "Namespace", "namespaces", GLOBAL),
     Kind::new(&["pod"], "v1", "Pod", "pods", NAMESPACED),

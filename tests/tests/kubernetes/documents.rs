@@ -106,6 +106,7 @@ fn strays_of(text: &str) -> usize {
 #[test]
 fn every_example_of_the_documents_is_taken_by_an_api_server() {
     let kubernetes = Kubernetes::shared();
+    infrastructure(kubernetes);
     let place = Directory::new("documents").unwrap();
     let path = place.path().join("example.yaml");
     let examples: Vec<Example> = documents().iter().flat_map(|(name, text)| examples(name, text)).collect();
@@ -130,4 +131,17 @@ fn every_example_of_the_documents_is_taken_by_an_api_server() {
         }
     }
     assert!(wrong.is_empty(), "{}", wrong.join("\n"));
+}
+
+/// Installs the kinds of the infrastructure provider of Cluster API, and the namespace of the examples.
+fn infrastructure(kubernetes: &Kubernetes) {
+    let components =
+        Path::new(env!("CARGO_MANIFEST_DIR")).join("../deploy/cluster-api/infrastructure-components.yaml");
+    let (admin, components) = (kubernetes.admin(), components.display().to_string());
+    kubernetes.kubectl(&admin, &["apply", "--server-side", "-f", &components]).unwrap();
+    kubernetes.kubectl(&admin, &["create", "namespace", "team-a"]).unwrap();
+    let kinds = ["bedplateclusters", "bedplatemachinetemplates"]
+        .map(|kind| format!("crd/{kind}.infrastructure.cluster.x-k8s.io"));
+    let established = ["wait", "--for=condition=Established", "--timeout=60s", &kinds[0], &kinds[1]];
+    kubernetes.kubectl(&admin, &established).unwrap();
 }
