@@ -3,7 +3,7 @@
 //! Callers: `arguments`, `command`.
 
 /// Pages by name, with their text.
-const PAGES: [(&str, &str); 22] = [
+const PAGES: [(&str, &str); 23] = [
     ("agent", include_str!("../../docs/agent.md")),
     ("bench", include_str!("../../docs/bench.md")),
     ("bmc", include_str!("../../docs/bmc.md")),
@@ -26,6 +26,7 @@ const PAGES: [(&str, &str); 22] = [
     ("rules", include_str!("../../docs/rules.md")),
     ("stuck", include_str!("../../docs/stuck.md")),
     ("testing", include_str!("../../docs/testing.md")),
+    ("user-data", include_str!("../../docs/user-data.md")),
 ];
 
 /// Reads the name of a page as messages have it: `stuck`, `stuck.md` or `docs/stuck.md`.

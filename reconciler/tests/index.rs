@@ -17,6 +17,7 @@ use bedplate_reconciler::configuration::{self, plan};
 use bedplate_reconciler::enqueue::{Queue, Queues, later};
 use bedplate_reconciler::metrics::{Counters, Kind};
 use bedplate_reconciler::rollout::{Clocks, NodeWeights, Wait};
+use bedplate_rules::claim::is_claimed;
 use bedplate_rules::selection::{Again, Choice, References, Write, choose, plan_versions};
 use jiff::Timestamp;
 use k8s_openapi::api::core::v1::Node;
@@ -87,7 +88,8 @@ impl<'a> Oracle<'a> {
             if status.selected.as_ref().is_some_and(|selected| selected.name == name) {
                 counts.selected += 1;
                 let name = machine.metadata.name.as_deref().unwrap_or_default();
-                counts.unavailable += i32::from(!self.all.is_available(name));
+                // The Node of a claimed host is in another cluster.
+                counts.unavailable += i32::from(!is_claimed(machine) && !self.all.is_available(name));
             }
             let Some(applied) = status.applied.as_ref().filter(|applied| applied.name == name) else {
                 continue;

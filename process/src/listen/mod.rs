@@ -105,17 +105,17 @@ labels! {
     /// Reason that a connection was refused or cut off.
     pub enum Cut {
         /// Too many connections in total.
-        Connections => "too-many-connections",
+        Connections => "too_many_connections",
         /// Too many connections of one address, or of one local user.
-        OfAddress => "too-many-of-address",
+        OfAddress => "too_many_of_address",
         /// The client read nothing for too long.
         Stalled => "stalled",
         /// It had no request in progress for a while, and another client needed its place.
-        Silent => "silent",
+        Silent => "idle",
         /// The client took an answer too slowly, and another client needed its place.
         Slow => "slow",
         /// The TLS handshake failed.
-        NoTls => "no-tls",
+        NoTls => "tls_failed",
     }
 }
 
