@@ -294,6 +294,11 @@ fn d3_claimed_host_runs_kubeadm_init_and_is_claimed_again() {
     };
     pool.until_paved("the host waits for the Secret", waits);
     pool.open_secret("w-1");
+    // D4: a certificate of the same Machine with another key, as an earlier tenant may have copied it.
+    let (copied, _) = pool.host.kubernetes.agent(NAME).unwrap();
+    let read = ["get", "secret", "--namespace", TENANT, "w-1"];
+    let refused = pool.host.kubernetes.kubectl(&copied, &read).unwrap_err().to_string();
+    assert!(refused.contains("forbidden"), "{refused}");
     pool.until_state("Bootstrapping");
     pool.close_secret();
     let status = pool.until_state("Joined");

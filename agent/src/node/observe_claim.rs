@@ -373,4 +373,40 @@ mod tests {
         std::fs::write(root.path().join("proc/uptime"), "121.57 400.00\n").unwrap();
         assert_eq!(uptime(root.path()).as_secs(), 121);
     }
+
+    #[test]
+    fn written_report_counts_until_the_watch_has_another_one() {
+        use crate::node::plan::claim::ReportedState;
+        let claim = |status: serde_json::Value| -> MachineClaim {
+            serde_json::from_value(
+                serde_json::json!({ "metadata": { "name": "host-1", "uid": "c" }, "status": status,
+                "spec": { "clusterName": "c", "role": "Worker", "nodeName": "w-1", "release": "Empty",
+                    "claimant": { "namespace": "team-a", "name": "w-1", "uid": "u" },
+                    "providerID": "bedplate://host-1/u", "configurationRef": { "name": "pool" } } }),
+            )
+            .unwrap()
+        };
+        let status = |state: &str| serde_json::json!({ "providerID": "bedplate://host-1/u", "state": state });
+        let report = |state| ClaimReport {
+            provider_id: "bedplate://host-1/u".to_owned().into(),
+            state: Some(state),
+            cause: None,
+        };
+        let written = WrittenReport {
+            claim_uid: Some("c".to_owned()),
+            before: Some(report(ReportedState::Preparing)),
+            report: report(ReportedState::Bootstrapping),
+        };
+        for (seen, expected) in [
+            ("Preparing", ReportedState::Bootstrapping),
+            ("Bootstrapping", ReportedState::Bootstrapping),
+            ("Failed", ReportedState::Failed),
+        ] {
+            let facts = claim_facts(&claim(status(seen)), Some(&written));
+            assert_eq!(facts.reported, Some(report(expected)), "{seen}");
+        }
+        let other = WrittenReport { claim_uid: Some("other".to_owned()), ..written };
+        let facts = claim_facts(&claim(status("Preparing")), Some(&other));
+        assert_eq!(facts.reported, Some(report(ReportedState::Preparing)), "another claim object");
+    }
 }

@@ -46,7 +46,9 @@ impl NodeLoop {
             return Some(self.note_fault(PavedReason::DiskError, text));
         }
         let is_held = self.claim.record().is_some_and(|record| record.stage != ClaimStage::Released);
-        if !is_for_claims(&self.parts.seen(), self.claim.record()) {
+        // Claims need a cluster: pxed has none.
+        let is_standalone = self.parts.home.follows_slot() && !is_held;
+        if is_standalone || !is_for_claims(&self.parts.seen(), self.claim.record()) {
             return None;
         }
         self.ask_admission().await;
@@ -57,7 +59,10 @@ impl NodeLoop {
                 return Some(self.note_fault(error.reason(), text));
             }
         };
-        sight.observed.not_counted = self.not_counted(&sight, now);
+        // The time of an ordinary trial is the ordinary turn's.
+        if is_held {
+            sight.observed.not_counted = self.not_counted(&sight, now);
+        }
         let planned = plan_claim(&sight.observed);
         if sight.observed.slot.is_foreign && !is_held {
             if let ClaimPlan::Do(step @ ClaimStep::Report(_)) = &planned {

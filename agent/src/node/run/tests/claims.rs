@@ -618,3 +618,13 @@ fn ordinary_slot_is_left_to_the_ordinary_turn_and_claims_are_refused() {
         assert_eq!(pool.record(), None);
     });
 }
+
+#[test]
+fn host_without_a_cluster_ignores_its_claim_policy() {
+    in_runtime(async {
+        let pool = Pool::new();
+        pool.world.plane.standalone.store(true, Ordering::Relaxed);
+        pool.world.agent().advance().await;
+        assert_eq!(pool.paved().1, PavedReason::NoVersionSelected);
+    });
+}
