@@ -225,6 +225,19 @@ mod tests {
     }
 
     #[tokio::test]
+    async fn merge_is_bound_to_the_object_that_was_read() {
+        let (client, requests) = client();
+        let node: Node = object(&json!({ "name": "a", "uid": "1", "resourceVersion": "7" }));
+        let change =
+            json!({ "metadata": { "annotations": { "note": "x" } }, "spec": { "unschedulable": null } });
+        MANAGER.merge(&Api::all(client), &node, &change).await.unwrap();
+        let expected = json!({ "spec": { "unschedulable": null },
+            "metadata": { "uid": "1", "resourceVersion": "7", "annotations": { "note": "x" } } });
+        let line = "PATCH /api/v1/nodes/a?&fieldManager=bedplate-test";
+        assert_eq!(*requests.lock().unwrap(), [(line.to_owned(), expected)]);
+    }
+
+    #[tokio::test]
     async fn apply_to_a_namespaced_object_names_its_namespace() {
         let (client, requests) = client();
         let pod: Pod = object(&json!({ "name": "web", "namespace": "team", "uid": "1" }));
