@@ -93,3 +93,39 @@ fn ignore_missing<T>(deleted: Result<T, WriteError>) -> Result<(), WriteError> {
         Err(error) => Err(error),
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use serde_json::{Value, json};
+
+    use super::*;
+
+    fn grant(spec: &Value, annotations: &Value) -> Option<Grant> {
+        let mut value = json!({ "metadata": { "name": "host-1", "annotations": annotations },
+            "spec": { "claimant": { "namespace": "team-a", "name": "w-1", "uid": "u-1" }, "clusterName": "c", "role": "Worker",
+                "nodeName": "w-1", "providerID": "bedplate://host-1/u-1", "configurationRef": { "name": "pool" },
+                "release": "Empty" } });
+        value["spec"].as_object_mut().unwrap().extend(spec.as_object().unwrap().clone());
+        let claim: MachineClaim = serde_json::from_value(value).unwrap();
+        let claimant = json!({ "metadata": { "name": "w-1", "namespace": "team-a", "uid": "u-1" },
+            "spec": { "configurationRef": { "name": "pool" } } });
+        Grant::new(&claim, &serde_json::from_value(claimant).unwrap())
+    }
+
+    #[test]
+    fn d4_grant_names_one_secret_and_one_enrollment() {
+        let enrolled = json!({ "bedplate.dev/enrollment": "0123456789abcdef0123456789abcdef" });
+        let data = json!({ "bootstrapSecretName": "data" });
+        let found = grant(&data, &enrolled).unwrap();
+        let role = json!(found.role);
+        assert_eq!(role["metadata"]["namespace"], "team-a");
+        assert_eq!(role["metadata"]["ownerReferences"][0]["uid"], "u-1");
+        let rule = json!({ "apiGroups": [""], "resources": ["secrets"], "resourceNames": ["data"], "verbs": ["get"] });
+        assert_eq!(role["rules"], json!([rule]));
+        let binding = json!(found.binding);
+        assert_eq!(binding["roleRef"]["name"], role["metadata"]["name"]);
+        assert_eq!(binding["subjects"][0]["name"], "bedplate:enrollment:0123456789abcdef0123456789abcdef");
+        assert!(grant(&json!({}), &enrolled).is_none(), "M3: no user data");
+        assert!(grant(&data, &json!({})).is_none());
+    }
+}
