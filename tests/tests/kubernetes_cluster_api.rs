@@ -232,7 +232,7 @@ impl Agent {
 
     /// Reports a state of the claim, in the claim and in the Machine.
     fn report(&self, state: &str) {
-        let claim = self.objects.get("mcl", &self.name).unwrap().unwrap();
+        let claim = Kubernetes::shared().objects().unwrap().get("mcl", &self.name).unwrap().unwrap();
         let (id, claimant) = (&claim["spec"]["providerID"], &claim["spec"]["claimant"]);
         let since = "2026-01-01T00:00:00Z";
         let claimant = json!({ "namespace": claimant["namespace"], "name": claimant["name"] });
