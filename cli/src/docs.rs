@@ -3,7 +3,7 @@
 //! Callers: `arguments`, `command`.
 
 /// Pages by name, with their text.
-const PAGES: [(&str, &str); 23] = [
+const PAGES: [(&str, &str); 24] = [
     ("agent", include_str!("../../docs/agent.md")),
     ("bench", include_str!("../../docs/bench.md")),
     ("bmc", include_str!("../../docs/bmc.md")),
@@ -13,6 +13,7 @@ const PAGES: [(&str, &str); 23] = [
     ("controller", include_str!("../../docs/controller.md")),
     ("first-control-plane", include_str!("../../docs/first-control-plane.md")),
     ("images", include_str!("../../docs/images.md")),
+    ("infrastructure-provider", include_str!("../../docs/infrastructure-provider.md")),
     ("install", include_str!("../../docs/install.md")),
     ("kubeadm", include_str!("../../docs/kubeadm.md")),
     ("machine", include_str!("../../docs/machine.md")),
