@@ -330,6 +330,9 @@ fn m6_claim_is_granted_joined_released_and_made_again() {
     let found = site.until(&team, ("bpm", "w-2"), "the next claim", |found| claims(found, "HostClaimed"));
     assert_eq!(found["spec"]["machineName"], *agent.name);
     assert_ne!(found["spec"]["providerID"], *id);
+    // The claim of a host that was granted nothing goes without a report of the host.
+    agent.heartbeat();
+    site.until(&team, ("mcl", &agent.name), "the next grant", is_granted);
     team.objects.begin_delete("bpm", "w-2").unwrap();
     site.until(&team, ("mcl", &agent.name), "its deletion", |found| {
         found["metadata"]["deletionTimestamp"].is_string()
@@ -511,6 +514,9 @@ fn d1_users_choose_no_host_and_change_no_template() {
     refused(team.objects.merge("bpmt", "t", &marked), "the spec of a template cannot be changed");
     let chosen = json!({ "spec": { "machineName": "users-1" } });
     refused(team.objects.merge("bpm", "w-1", &chosen), "written by the infrastructure provider alone");
+    let with_host = json!({ "apiVersion": "infrastructure.cluster.x-k8s.io/v1alpha1", "kind": "BedplateMachine", "metadata": { "name": "w-2" },
+        "spec": { "configurationRef": { "name": "pool" }, "machineName": "users-1" } });
+    refused(team.objects.try_create(&with_host), "cannot be set without spec.providerID");
     let in_template = json!({ "template": { "spec": { "configurationRef": { "name": "pool" }, "machineName": "users-1" } } });
     let template = json!({ "apiVersion": "infrastructure.cluster.x-k8s.io/v1alpha1", "kind": "BedplateMachineTemplate",
         "metadata": { "name": "u" }, "spec": in_template });
