@@ -371,6 +371,9 @@ fn d1_one_host_has_one_of_many_claimants() {
             assert!(condition(&found, "HostClaimed").2.starts_with(expected), "{found}");
             assert!(found["spec"]["providerID"].is_null(), "{found}");
         }
+        // A claim that was never granted ends without a report of the agent.
+        agent.heartbeat();
+        site.until(&team, ("mcl", &agent.name), "the grant", |found| condition(found, "Granted").0 == "True");
         team.objects.begin_delete("bpm", &held).unwrap();
         site.until(&team, ("mcl", &agent.name), "its deletion", |found| {
             found["metadata"]["deletionTimestamp"].is_string()
