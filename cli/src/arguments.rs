@@ -1,5 +1,6 @@
 //! The command line, defined once: parser, help, completion and man pages are made from it.
 
+mod claim;
 mod configuration;
 #[cfg(test)]
 mod named_tests;
@@ -14,6 +15,7 @@ use clap::parser::ValueSource;
 use clap::{Args, CommandFactory, FromArgMatches, Parser, Subcommand, ValueEnum};
 use clap_complete::Shell;
 
+pub(crate) use self::claim::{ClaimCommand, ClaimRelease};
 pub(crate) use self::configuration::{ConfigCommand, ConfigDiff, ConfigRollback, InstallArguments};
 pub(crate) use self::operation::{
     BmcCommand, Boot, OperationCommand, OperationCreate, PowerAct, PowerCommand, ProbeArguments, Protocol,
@@ -81,6 +83,9 @@ pub(crate) enum Command {
     /// MachineOperations: what is to be done once
     #[command(subcommand)]
     Operation(OperationCommand),
+    /// Hosts of pools and their claims (in a cluster)
+    #[command(subcommand)]
+    Claim(ClaimCommand),
     /// MachineConfigurations, their versions, and the way back
     #[command(subcommand)]
     Config(ConfigCommand),
@@ -193,10 +198,13 @@ pub(crate) fn parse(arguments: Vec<OsString>) -> Result<Cli, clap::Error> {
         }
         cli.global.socket = None;
     }
-    if let (Command::Install(_), Some(ValueSource::CommandLine)) =
-        (&cli.command, matches.value_source("socket"))
-    {
-        let message = "`install` asks the cluster: leave out --socket";
+    let only_cluster = match &cli.command {
+        Command::Install(_) => Some("install"),
+        Command::Claim(_) => Some("claim"),
+        _ => None,
+    };
+    if let (Some(name), Some(ValueSource::CommandLine)) = (only_cluster, matches.value_source("socket")) {
+        let message = format!("`{name}` asks the cluster: leave out --socket");
         return Err(command.error(ErrorKind::ArgumentConflict, message));
     }
     let cluster = match &cli.global {
@@ -218,6 +226,7 @@ pub(crate) fn parse(arguments: Vec<OsString>) -> Result<Cli, clap::Error> {
             | MachineCommand::Explain { .. }
             | MachineCommand::ReEnroll { .. },
         )
+        | Command::Claim(_)
         | Command::Config(_)
         | Command::Install(_)
         | Command::Power(_)
@@ -284,6 +293,7 @@ mod tests {
         clap_mangen::generate_to(command(OsStr::new("bedplate")), directory.path()).unwrap();
         assert!(directory.path().join("bedplate-install.1").exists());
         assert!(refusal("bedplate install --socket /s").contains("leave out --socket"));
+        assert!(refusal("bedplate claim list --socket /s").contains("leave out --socket"));
         for line in [
             "bedplate install --image a --without-controller",
             "bedplate install --timeout 0",
@@ -310,6 +320,8 @@ mod tests {
                 &["config", "history"],
                 &["config", "diff"],
                 &["config", "rollback"],
+                &["claim", "explain"],
+                &["claim", "release"],
             ] {
                 let line = [&["bedplate"], command, &["--", wrong]].concat();
                 let line = line.into_iter().map(OsString::from).collect();
@@ -398,6 +410,9 @@ mod tests {
             "config diff",
             "config history",
             "config rollback",
+            "claim list",
+            "claim explain",
+            "claim release",
             "machine explain",
             "machine re-enroll",
         ] {

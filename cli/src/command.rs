@@ -12,6 +12,7 @@ use serde_json::Value;
 use crate::arguments::{self, BmcCommand, Cli, Command, Global, MachineCommand};
 use crate::backend::ask;
 use crate::backend::socket;
+use crate::claim;
 use crate::configuration;
 use crate::desk::Desk;
 use crate::diagnosis::{Rolling, awaited, runs_another};
@@ -44,6 +45,7 @@ pub(crate) fn run(cli: &Cli, program: &OsStr, out: &mut dyn Write) -> Result<(),
                     Command::Operation(command) => {
                         run_operation::operations(global, command, &mut page).await
                     }
+                    Command::Claim(command) => claim::run(global, command, &mut page).await,
                     Command::Config(command) => configuration::run(global, command, &mut page).await,
                     Command::Install(arguments) => install::run(global, arguments, &mut page).await,
                     Command::Machine(MachineCommand::Explain { name }) => {
@@ -91,6 +93,7 @@ async fn answer(global: &Global, command: &Command) -> Result<Value, RunError> {
         Command::Discovered => pxed("/v1/discovered".to_owned()).await?,
         // These print for themselves.
         Command::Machine(MachineCommand::Explain { .. })
+        | Command::Claim(_)
         | Command::Config(_)
         | Command::Install(_)
         | Command::Power(_)
@@ -137,6 +140,7 @@ fn print(command: &Command, answer: &Value, page: &mut Page<'_>) -> Result<(), R
         Command::Explain { .. } => render::explain(&read::<Explanation>(answer)?, look),
         Command::Discovered => render::discovered(&read::<Vec<Discovered>>(&answer["items"])?, look),
         Command::Machine(MachineCommand::Explain { .. })
+        | Command::Claim(_)
         | Command::Config(_)
         | Command::Install(_)
         | Command::Power(_)

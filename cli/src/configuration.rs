@@ -30,12 +30,6 @@ pub(crate) enum ConfigureError {
     NoneBefore { name: String, newest: i64 },
     #[error("this pxed has its configurations from manifests, which are written by people")]
     Manifests { name: String },
-    #[error("it has to be confirmed, and there is nobody to ask")]
-    NobodyToAsk,
-    #[error("not confirmed: nothing was changed")]
-    Declined,
-    #[error("{what} was changed by somebody else meanwhile: nothing was written")]
-    Changed { what: String },
     #[error("Machine {machine} is at its cluster's heart: it is not repaved when its Node is deleted")]
     ControlPlaneProtected { machine: String },
     #[error(
@@ -52,8 +46,8 @@ pub(crate) enum ConfigureError {
 
 impl From<ConfigureError> for RunError {
     fn from(error: ConfigureError) -> Self {
-        let (hint, is_usage) = (error.hint().map(Cow::from), error.is_usage());
-        Self::of_command(error, hint, is_usage)
+        let hint = error.hint().map(Cow::from);
+        Self::of_command(error, hint, false)
     }
 }
 
@@ -67,8 +61,6 @@ impl ConfigureError {
             Self::Manifests { name } => Some(format!(
                 "write into the file what `bedplate config diff {name}` shows of the earlier version, or name that in spec.configurationRef of a Machine's file; a cluster is named by --context or --kubeconfig"
             )),
-            Self::NobodyToAsk => Some("--yes does it without asking".to_owned()),
-            Self::Changed { .. } => Some("look at it, and do it again if it is still wanted".to_owned()),
             Self::ControlPlaneProtected { .. } => Some(
                 "docs/node.md, \"The first control plane\"; without --delete-node the version is only named"
                     .to_owned(),
@@ -83,13 +75,8 @@ impl ConfigureError {
             Self::NoNode { .. } => {
                 Some("leave out --delete-node: what is named counts when the host is paved next".to_owned())
             }
-            Self::Declined | Self::Answer => None,
+            Self::Answer => None,
         }
-    }
-
-    /// Whether it is the command line that is wrong.
-    pub(crate) fn is_usage(&self) -> bool {
-        matches!(self, Self::NobodyToAsk)
     }
 }
 

@@ -2,14 +2,17 @@
 //! power switched.
 //!
 //! Parses, runs, chooses the exit code (0 done, 1 failed, 64 wrong usage). All that it changes anywhere: it makes MachineOperations
-//! (`power`, `operation create`), applies what Bedplate needs in a cluster (`install`), and goes back to a version (`config rollback`).
+//! (`power`, `operation create`), applies what Bedplate needs in a cluster (`install`), goes back to a version (`config rollback`), and
+//! annotates Machines (`claim release`, `machine re-enroll`).
 //! A BMC is only asked.
 
 mod arguments;
 mod backend;
 mod changes;
+mod claim;
 mod command;
 mod configuration;
+mod confirm;
 mod desk;
 mod diagnosis;
 mod diff;

@@ -4,6 +4,9 @@
 //! so that a machine's text cannot steer a terminal.
 
 mod awaited;
+mod claim;
+#[cfg(test)]
+mod claim_tests;
 mod configuration;
 mod install;
 mod machine;
@@ -22,6 +25,7 @@ use serde::{Deserialize, Serialize};
 use uuid::Uuid;
 
 pub(crate) use awaited::awaited;
+pub(crate) use claim::{claim, claims};
 pub(crate) use configuration::{
     Described, Row, configuration, configurations, difference, history, refusals, used,
 };

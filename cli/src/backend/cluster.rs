@@ -13,7 +13,7 @@ use kube::api::{
     Preconditions,
 };
 use kube::config::{Kubeconfig, KubeconfigError};
-use kube::core::Status;
+use kube::core::{NamespaceResourceScope, Status};
 use kube::runtime::watcher;
 use kube::{Api, Client, Resource};
 use serde::Serialize;
@@ -216,6 +216,22 @@ pub(crate) async fn get<K: Kind>(client: &Client, name: &str) -> Result<K, AskCl
     })
 }
 
+/// Reads one object of a namespace. None: it does not exist.
+pub(crate) async fn get_within<K>(
+    client: &Client,
+    namespace: &str,
+    name: &str,
+) -> Result<Option<K>, AskClusterError>
+where
+    K: Kind + Resource<Scope = NamespaceResourceScope>,
+{
+    match Api::<K>::namespaced(client.clone(), namespace).get(name).await {
+        Ok(found) => Ok(Some(found)),
+        Err(kube::Error::Api(status)) if status.code == 404 && !is_unknown_kind(&status) => Ok(None),
+        Err(error) => Err(failed(error, asked::<K>("get"))),
+    }
+}
+
 /// Makes an object.
 pub(crate) async fn create<K: Kind>(client: &Client, object: &K) -> Result<K, AskClusterError> {
     let made = Api::<K>::all(client.clone()).create(&PostParams::default(), object).await;
@@ -232,6 +248,20 @@ pub(crate) async fn annotate<K: Kind>(
     let failed = |error| failed(error, asked::<K>("patch"));
     let patch = serde_json::json!({ "metadata": { "annotations": { annotation: value } } });
     let parameters = PatchParams { field_manager: Some(FIELD_MANAGER.to_owned()), ..PatchParams::default() };
+    Api::<K>::all(client.clone()).patch(name, &parameters, &Patch::Merge(patch)).await.map_err(failed)
+}
+
+/// Sets one annotation of an object, if the object is still as it was read.
+pub(crate) async fn annotate_as_read<K: Kind>(
+    client: &Client,
+    read: &K,
+    (annotation, value): (&str, &str),
+) -> Result<K, AskClusterError> {
+    let failed = |error| failed(error, asked::<K>("patch"));
+    let patch = json!({ "metadata": { "uid": read.meta().uid, "resourceVersion": read.meta().resource_version,
+        "annotations": { annotation: value } } });
+    let parameters = PatchParams { field_manager: Some(FIELD_MANAGER.to_owned()), ..PatchParams::default() };
+    let name = read.meta().name.as_deref().unwrap_or_default();
     Api::<K>::all(client.clone()).patch(name, &parameters, &Patch::Merge(patch)).await.map_err(failed)
 }
 

@@ -15,6 +15,7 @@ use serde_json::json;
 use super::{ConfigureError, history, version_name};
 use crate::arguments::ConfigRollback;
 use crate::backend::cluster::{self, AskClusterError};
+use crate::confirm::{changed, confirm};
 use crate::error::RunError;
 use crate::output::{Page, Progress};
 use crate::render::{self, Described};
@@ -297,24 +298,6 @@ fn show(
 
 fn said(page: &mut Page<'_>, object: &serde_json::Value, text: &str) -> Result<(), RunError> {
     if page.is_json() { page.json(object) } else { page.print(render::clean_lines(text)) }
-}
-
-fn confirm(page: &Page<'_>, yes: bool, question: &str) -> Result<(), RunError> {
-    if yes {
-        return Ok(());
-    }
-    match page.ask(question) {
-        Some(true) => Ok(()),
-        Some(false) => Err(ConfigureError::Declined.into()),
-        None => Err(ConfigureError::NobodyToAsk.into()),
-    }
-}
-
-/// A failed test of a JSON patch, or of a deletion's precondition, is somebody else's change.
-fn changed(error: AskClusterError, what: &str) -> RunError {
-    let is_test = matches!(&error, AskClusterError::Refused { code: 409, .. })
-        || matches!(&error, AskClusterError::Refused { code: 422, message, .. } if message.contains("test operation") || message.contains("testing"));
-    if is_test { ConfigureError::Changed { what: what.to_owned() }.into() } else { error.into() }
 }
 
 #[cfg(test)]
