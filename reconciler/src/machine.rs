@@ -66,7 +66,14 @@ async fn look(machine: Arc<Machine>, turn: Option<Again>, world: &World) -> Resu
     let known = world.known(&machine, named);
     let (configurations, versions) = known.slices();
     let objects = (&configurations[..], &versions[..]);
-    let plan = plan(&machine, seen, turn, objects, claim.as_deref(), Timestamp::now());
+    let mut machine = machine;
+    let mut plan = plan::plan(&machine, seen, turn, objects, claim.as_deref(), Timestamp::now());
+    if plan.ends_claim(&machine) {
+        // The release of a host is its own word, so the decision is made again by a live read of it.
+        let Some(live) = world.live_machine(&name).await? else { return Ok(()) };
+        machine = Arc::new(live);
+        plan = plan::plan(&machine, seen, turn, objects, claim.as_deref(), Timestamp::now());
+    }
     if plan == Plan::default() {
         return Ok(());
     }
@@ -91,7 +98,9 @@ async fn apply(
         let machines: Api<Machine> = Api::all(world.client.clone());
         FIELD_MANAGER.apply_status(&machines, machine, status).await?;
         let before = machine.status.as_ref().and_then(|status| status.selected.as_ref());
-        if let Some(selected) = selected.filter(|selected| Some(*selected) != before) {
+        if let Some(selected) =
+            selected.filter(|selected| !before.is_some_and(|was| was.is_same_choice(selected)))
+        {
             let version = version_name(&selected.name, selected.version);
             tracing::info!(machine = name, version, source = ?selected.source, "a version is selected");
         }

@@ -28,6 +28,7 @@ use crate::metrics::Counters;
 use crate::operation::parent_of;
 use crate::{csr, rollout};
 use bedplate_rules::operation::is_finished;
+use bedplate_rules::selection::is_granted;
 
 /// The ends of the stores that watches write to.
 pub struct Writers {
@@ -244,13 +245,14 @@ async fn follow_operations(mut seen: Changes<MachineOperation>, queues: Queues, 
 }
 
 async fn follow_claims(mut seen: Changes<MachineClaim>, queues: Queues, _: Stores) {
-    // Creation, deletion and removal of a claim decide. Its spec cannot change, and its status is of provider and agent.
+    // Creation, grant, deletion and removal of a claim decide. Its spec cannot change, and the rest of its status is for others.
     let mut known = BTreeMap::new();
     while let Some(event) = seen.next().await {
         let (Seen::There(object) | Seen::Gone(object)) = &event;
         let (name, is_there) = (object.name_any(), matches!(event, Seen::There(_)));
         let meta = &object.metadata;
-        let weight = is_there.then(|| (meta.uid.clone(), meta.deletion_timestamp.is_some()));
+        let weight =
+            is_there.then(|| (meta.uid.clone(), meta.deletion_timestamp.is_some(), is_granted(object)));
         if known.insert(name.clone(), weight.clone()) != Some(weight) {
             queues.machine(&name).await;
         }

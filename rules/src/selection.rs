@@ -8,12 +8,14 @@
 //! ```
 
 mod choose;
+mod claim;
 mod reference;
 mod selector;
 mod template;
 mod version;
 
-pub use choose::{Again, Choice, Miss, Pending, Select, choose, choose_by_claim, reference_changed, repave};
+pub use choose::{Again, Choice, Miss, Pending, Select, choose, reference_changed, repave};
+pub use claim::{choose_by_claim, is_granted};
 pub use reference::{Hold, Holder, References};
 pub use selector::{matches, may_match};
 pub use template::means_the_same;

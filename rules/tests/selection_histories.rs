@@ -387,7 +387,13 @@ fn h3_who_is_not_enrolled_is_told_what_it_will_be_and_nothing_is_locked() {
     let mut waiting = machine("a", json!({ "rack": "1" }), json!({}));
     waiting.status = None;
     let world = World::with(vec![configuration("w", "1", &rack("1"))], vec![waiting]);
-    let expected = Selected { name: "w".to_owned(), version: 1, source: SelectionSource::Selector };
+    let expected = Selected {
+        name: "w".to_owned(),
+        version: 1,
+        source: SelectionSource::Selector,
+        provider_id: None,
+        granted: false,
+    };
     assert_eq!(world.choose("a", None), Choice::Matched(expected));
 }
 

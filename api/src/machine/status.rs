@@ -16,6 +16,7 @@ use serde_json::Value;
 use super::{ClaimStatus, Hardware};
 use crate::enrollment::KeyId;
 use crate::id::{BootId, Digest, MachineName};
+use crate::schema::ClaimProviderId;
 use crate::wire::Stage;
 
 /// Types of a Machine's conditions.
@@ -371,6 +372,22 @@ pub struct Selected {
     pub version: i64,
     /// Source of the choice.
     pub source: SelectionSource,
+    /// `spec.providerID` of the MachineClaim that chose the version. Set only with source `Claim`. The version stays selected until the host
+    /// has released this claim.
+    #[serde(default, rename = "providerID", skip_serializing_if = "Option::is_none")]
+    #[schemars(with = "Option<ClaimProviderId>")]
+    pub provider_id: Option<String>,
+    /// True if that claim was granted, so that the host may have started it.
+    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+    pub granted: bool,
+}
+
+impl Selected {
+    /// Returns true if both are one choice: the same version, from the same source, for the same claim.
+    pub fn is_same_choice(&self, other: &Self) -> bool {
+        let choice = |it: &Self| (it.name.clone(), it.version, it.source, it.provider_id.clone());
+        choice(self) == choice(other)
+    }
 }
 
 /// Source of the choice of a configuration.

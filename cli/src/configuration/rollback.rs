@@ -410,7 +410,7 @@ mod tests {
         let mut claimed = joined;
         let source = SelectionSource::Claim;
         claimed.status.as_mut().unwrap().selected =
-            Some(Selected { name: "w".to_owned(), version: 1, source });
+            Some(Selected { name: "w".to_owned(), version: 1, source, provider_id: None, granted: false });
         for (machine, why) in
             [(paused, "Machine a is paused"), (claimed, "Machine a is claimed by MachineClaim a")]
         {

@@ -29,8 +29,10 @@ pub(super) fn told(before: &MachineStatus, after: &Status) -> Vec<(ControllerEve
         }
         (None | Some(_), Some(_)) | (None, None) => {}
     }
-    if let Some(selected) =
-        after.selected.as_ref().filter(|selected| before.selected.as_ref() != Some(selected))
+    if let Some(selected) = after
+        .selected
+        .as_ref()
+        .filter(|selected| !before.selected.as_ref().is_some_and(|was| was.is_same_choice(selected)))
     {
         let by = match selected.source {
             SelectionSource::Reference => "spec.configurationRef",
@@ -107,6 +109,8 @@ mod tests {
             name: "w".to_owned(),
             version,
             source: SelectionSource::Selector,
+            provider_id: None,
+            granted: false,
         });
         let node_ref = uid.map(|uid| NodeRef::new("a", uid));
         let conditions = serde_json::from_value(conditions.clone()).unwrap();

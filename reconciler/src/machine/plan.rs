@@ -50,6 +50,19 @@ pub struct Plan {
     pub annotate: Option<(String, i64)>,
 }
 
+impl Plan {
+    /// Returns true if the version that a claim has selected is replaced or cleared.
+    pub fn ends_claim(&self, machine: &Machine) -> bool {
+        let before = machine.status.as_ref().and_then(|status| status.selected.as_ref());
+        let Some(before) = before.filter(|before| before.source == SelectionSource::Claim) else {
+            return false;
+        };
+        let is_kept =
+            |after: &Status| after.selected.as_ref().is_some_and(|after| after.is_same_choice(before));
+        self.status.as_ref().is_some_and(|after| !is_kept(after))
+    }
+}
+
 /// What is ours of a Machine's status, whole: what an apply leaves out is taken away.
 #[derive(Debug, Clone, PartialEq, Serialize)]
 #[serde(rename_all = "camelCase")]
@@ -587,5 +600,22 @@ mod tests {
         written.provider_id = status.provider_id;
         written.conditions.extend(status.conditions);
         assert_eq!(planned(&machine, NodeSeen::Present(&node), &[1]).status, None);
+    }
+
+    #[test]
+    fn d7_end_of_a_claims_version_is_decided_by_a_live_read() {
+        let of_claim = |id: &str| json!({ "name": "w", "version": 1, "source": "Claim", "providerID": id });
+        let pool = machine(&json!({ "selected": of_claim("bedplate://a/u-1") }));
+        let to = |selected: &Value| {
+            let mut after = pool.status.clone().unwrap();
+            after.phase = Some(Phase::Pending);
+            after.selected = serde_json::from_value(selected.clone()).unwrap();
+            Plan { status: own(&after), ..Plan::default() }
+        };
+        assert!(to(&Value::Null).ends_claim(&pool));
+        assert!(to(&of_claim("bedplate://a/u-2")).ends_claim(&pool));
+        assert!(!to(&of_claim("bedplate://a/u-1")).ends_claim(&pool));
+        assert!(!Plan::default().ends_claim(&pool));
+        assert!(!to(&Value::Null).ends_claim(&machine(&json!({}))), "another source");
     }
 }

@@ -6,7 +6,7 @@
 //!                                     a person's reference, Node gone, rolling update `------------------'
 //! ```
 //!
-//! A Machine in a pool (`spec.claimPolicy`) is matched by no selector: a MachineClaim chooses its version ([`choose_by_claim`]).
+//! A Machine in a pool (`spec.claimPolicy`) is matched by no selector: a MachineClaim chooses its version ([`super::choose_by_claim`]).
 //!
 //! A selector decides once. Afterwards the Machine is as one with a reference without version: later selectors, priorities and labels
 //! do not move it. Whoever gets [`Choice::Select`] with `lock` writes `deployed` of that version first, then `selected`: who reads
@@ -14,7 +14,6 @@
 
 use std::collections::BTreeMap;
 
-use bedplate_api::claim::MachineClaim;
 use bedplate_api::configuration::MachineConfiguration;
 use bedplate_api::machine::{Machine, Selected, SelectionSource, condition_type};
 use bedplate_api::reason::machine::ConfigurationPendingReason;
@@ -130,47 +129,6 @@ pub fn choose(
     }
 }
 
-/// Chooses for one Machine in a pool: the version that its claim names (D2). A version is chosen once for each claim. It stays while the host
-/// holds the claim, also if the claim object is missing.
-pub fn choose_by_claim(
-    machine: &Machine,
-    claim: Option<&MachineClaim>,
-    configurations: &[&MachineConfiguration],
-    versions: &[&MachineConfigurationVersion],
-) -> Choice {
-    if machine.spec.paused || machine.metadata.deletion_timestamp.is_some() {
-        return Choice::LeaveAlone;
-    }
-    let status = machine.status.as_ref();
-    let selected = status.and_then(|status| status.selected.as_ref());
-    let held = status.and_then(|status| status.claim.as_ref()).filter(|claim| claim.state.holds_host());
-    let held = held.map(|claim| claim.provider_id.as_str());
-    // A node that no claim has selected is not replaced by one that a claim names.
-    if selected.is_some_and(|selected| selected.source != SelectionSource::Claim) {
-        return Choice::Keep(None);
-    }
-    let Some(claim) = claim.filter(|claim| claim.metadata.deletion_timestamp.is_none()) else {
-        return match selected {
-            Some(_) if held.is_some() || claim.is_some() => Choice::Keep(None),
-            Some(_) | None => Choice::Pending(awaits_claim(machine)),
-        };
-    };
-    let named = &claim.spec.configuration_ref;
-    let fits = |selected: &Selected| {
-        selected.name == named.name && named.version.is_none_or(|version| version == selected.version)
-    };
-    let holds_other = held.is_some_and(|held| held != claim.spec.provider_id);
-    match selected {
-        Some(selected) if holds_other || fits(selected) => return Choice::Keep(None),
-        None if holds_other => return Choice::Pending(awaits_claim(machine)),
-        Some(_) | None => {}
-    }
-    match (Known { configurations, versions }).claimed(machine, claim) {
-        Ok(select) => Choice::Select(select),
-        Err(pending) => Choice::Pending(pending),
-    }
-}
-
 /// What a repave would give a Machine that has a version, also where it is left alone or claimed. `None`: it has none, or what is to be
 /// chosen does not exist.
 pub fn repave(
@@ -189,7 +147,7 @@ fn claim(machine: &Machine) -> Option<Pending> {
 }
 
 /// Reason why nothing is selected for a Machine in a pool.
-fn unclaimed(machine: &Machine) -> Option<Pending> {
+pub(super) fn unclaimed(machine: &Machine) -> Option<Pending> {
     let policy = machine.spec.claim_policy.as_ref().filter(|_| is_pooled(machine))?;
     let message = match claimant(machine) {
         Some(by) => format!("the host is held by {by}, and its MachineClaim is missing"),
@@ -201,24 +159,19 @@ fn unclaimed(machine: &Machine) -> Option<Pending> {
     Some(pending(ConfigurationPendingReason::AwaitsClaim, message))
 }
 
-fn awaits_claim(machine: &Machine) -> Pending {
-    let reason = ConfigurationPendingReason::AwaitsClaim;
-    unclaimed(machine).unwrap_or_else(|| pending(reason, "no MachineClaim holds the host".to_owned()))
-}
-
 fn is_enrolled(machine: &Machine) -> bool {
     let conditions = machine.status.iter().flat_map(|status| &status.conditions);
     conditions.into_iter().any(|c| c.type_ == condition_type::ENROLLED && c.status == "True")
 }
 
-fn pending(reason: ConfigurationPendingReason, message: String) -> Pending {
+pub(super) fn pending(reason: ConfigurationPendingReason, message: String) -> Pending {
     Pending { reason, message, nearest: Vec::new() }
 }
 
 /// What there is to choose from.
-struct Known<'a> {
-    configurations: &'a [&'a MachineConfiguration],
-    versions: &'a [&'a MachineConfigurationVersion],
+pub(super) struct Known<'a> {
+    pub(super) configurations: &'a [&'a MachineConfiguration],
+    pub(super) versions: &'a [&'a MachineConfigurationVersion],
 }
 
 impl<'a> Known<'a> {
@@ -243,27 +196,6 @@ impl<'a> Known<'a> {
             Some(version) => Ok(select(version, SelectionSource::Selector)),
             None => Ok(select(self.newest(configuration)?, SelectionSource::Selector)),
         }
-    }
-
-    /// The choice of a claim, if Machine and configuration both allow its claimant.
-    fn claimed(&self, machine: &Machine, claim: &MachineClaim) -> Result<Select, Pending> {
-        let (named, namespace) = (&claim.spec.configuration_ref, &claim.spec.claimant.namespace);
-        let forbidden = |what: &str| {
-            let message = format!("claimPolicy of {what} does not allow namespace {namespace}");
-            pending(ConfigurationPendingReason::ClaimForbidden, message)
-        };
-        if !machine.spec.claim_policy.as_ref().is_some_and(|policy| policy.allows(namespace)) {
-            return Err(forbidden("the Machine"));
-        }
-        let configuration = self.named(&named.name)?;
-        if !configuration.spec.claim_policy.as_ref().is_some_and(|policy| policy.allows(namespace)) {
-            return Err(forbidden(&format!("MachineConfiguration {}", named.name)));
-        }
-        let version = match named.version {
-            Some(version) => self.numbered(configuration, version)?,
-            None => self.newest(configuration)?,
-        };
-        Ok(select(version, SelectionSource::Claim))
     }
 
     /// A further choice: by the reference, or as by one without version to what is selected.
@@ -305,7 +237,7 @@ impl<'a> Known<'a> {
         }
     }
 
-    fn named(&self, wanted: &str) -> Result<&'a MachineConfiguration, Pending> {
+    pub(super) fn named(&self, wanted: &str) -> Result<&'a MachineConfiguration, Pending> {
         let found = self.configurations.iter().find(|c| c.metadata.name.as_deref() == Some(wanted));
         found.copied().ok_or_else(|| {
             pending(
@@ -322,7 +254,7 @@ impl<'a> Known<'a> {
         live.map(|version| (version.spec.version, *version)).collect()
     }
 
-    fn newest(
+    pub(super) fn newest(
         &self,
         configuration: &MachineConfiguration,
     ) -> Result<&'a MachineConfigurationVersion, Pending> {
@@ -332,7 +264,7 @@ impl<'a> Known<'a> {
         })
     }
 
-    fn numbered(
+    pub(super) fn numbered(
         &self,
         configuration: &MachineConfiguration,
         number: i64,
@@ -353,9 +285,10 @@ fn name(configuration: &MachineConfiguration) -> String {
     configuration.metadata.name.clone().unwrap_or_default()
 }
 
-fn select(version: &MachineConfigurationVersion, source: SelectionSource) -> Select {
+pub(super) fn select(version: &MachineConfigurationVersion, source: SelectionSource) -> Select {
     let (name, number) = (version.spec.configuration_name.clone(), version.spec.version);
-    Select { selected: Selected { name, version: number, source }, lock: !is_deployed(version) }
+    let selected = Selected { name, version: number, source, provider_id: None, granted: false };
+    Select { selected, lock: !is_deployed(version) }
 }
 
 fn no_configuration(mut misses: Vec<Miss>) -> Pending {

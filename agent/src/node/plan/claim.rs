@@ -62,8 +62,12 @@ fn on_free(seen: &ClaimObserved, released: Option<&ClaimRecord>) -> ClaimPlan {
     let is_released = released.is_some_and(|record| record.provider_id == *id);
     // A slot that is filled for the claim has lost its record, and is emptied like any other.
     let is_filled = seen.slot.filled.as_ref() == Some(id);
-    if is_released || claim.deleting && !is_filled {
+    if is_released {
         return report(seen, id, Some(ReportedState::Released), None).unwrap_or(wait(Pending::Removal));
+    }
+    // The record is what the Machine reports: without it, bedplate-controller could not tell this claim from one that runs.
+    if claim.deleting && !is_filled {
+        return ClaimPlan::Do(ClaimStep::EndRelease);
     }
     if *paused {
         return wait(Pending::Unpause);

@@ -65,7 +65,7 @@ impl NodeLoop {
         }
         let planned = plan_claim(&sight.observed);
         if sight.observed.slot.is_foreign && !is_held {
-            if let ClaimPlan::Do(step @ ClaimStep::Report(_)) = &planned {
+            if let ClaimPlan::Do(step @ (ClaimStep::Report(_) | ClaimStep::EndRelease)) = &planned {
                 self.carry_out_claim(&sight, &planned, step, "foreign").await;
             }
             return None;

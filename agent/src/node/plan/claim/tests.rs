@@ -349,9 +349,12 @@ fn d7_released_claim_is_reported_and_never_started_again() {
     let mut seen = ClaimObserved { claim: seen.claim, ..free() };
     assert_eq!(pending(&seen), Pending::Removal);
     change_claim(&mut seen, |claim| claim.deleting = true);
-    assert_eq!(pending(&seen), Pending::Removal);
+    assert_eq!(step(&seen), ClaimStep::EndRelease, "the Machine reports what the record says");
     change_claim(&mut seen, |claim| claim.reported = None);
-    assert_eq!(step(&seen), ClaimStep::Report(report), "it was deleted before the host has seen it");
+    assert_eq!(step(&seen), ClaimStep::EndRelease, "it was deleted before the host has seen it");
+    seen.record = Some(record(ClaimStage::Released));
+    assert_eq!(step(&seen), ClaimStep::Report(report));
+    seen.record = None;
     // The record is lost, and the slot is not.
     (seen.slot.filled, seen.slot.is_empty) = (Some(id("x")), false);
     assert_eq!(step(&seen), ClaimStep::BeginRelease { evidence: Evidence::Deleted });

@@ -267,8 +267,11 @@ impl World {
                 self.has_content = half;
             }
             ClaimStep::EndRelease => {
-                assert!(!self.runs && !self.has_content && self.rendered != held, "{before:?}");
-                write(&mut self, Stage::Released);
+                let id = held.filter(|_| self.stage() != Some(Stage::Released));
+                let id = id.or(self.claim.map(|claim| claim.id)).unwrap();
+                assert!(!self.runs && !self.has_content && self.rendered != Some(id), "{before:?}");
+                assert!(self.ended[id as usize], "no evidence: {before:?}");
+                self.record = Some((id, Stage::Released));
             }
         }
         assert!(self != before || half, "{step:?} changes nothing: {before:?}");
