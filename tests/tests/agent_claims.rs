@@ -109,7 +109,8 @@ impl Pool {
         let metadata = json!({ "name": NAME, "finalizers": [FINALIZER], "annotations": { "bedplate.dev/enrollment": key_id } });
         let claim = json!({ "apiVersion": "bedplate.dev/v1alpha1", "kind": "MachineClaim", "metadata": metadata, "spec": spec });
         self.provider().apply_as(PROVIDER_MANAGER, "", &claim, "").unwrap();
-        let selected = json!({ "name": "pool", "version": 1, "source": "Claim" });
+        let selected =
+            json!({ "name": "pool", "version": 1, "source": "Claim", "providerID": provider_id(name) });
         self.host.patch("machine", &json!({ "selected": selected })).unwrap();
     }
 

@@ -205,11 +205,14 @@ pub(super) fn claimant(claim: &MachineClaim) -> Claimant {
     Claimant { namespace: claimant.namespace.clone(), name: claimant.name.clone() }
 }
 
-/// Returns the version that is selected for the claim, if it is the one that the claim names.
+/// Returns the version that is selected for this very claim, if it is the one that the claim names. The version of an earlier claim is not
+/// prepared and not started.
 pub(super) fn selected_version(seen: &Seen) -> Option<VersionFacts> {
-    let named = &seen.claim.present()?.spec.configuration_ref;
+    let claim = &seen.claim.present()?.spec;
+    let named = &claim.configuration_ref;
     let selected = seen.machine.as_ref()?.status.as_ref()?.selected.as_ref()?;
     let is_named = selected.source == SelectionSource::Claim
+        && selected.provider_id.as_ref() == Some(&claim.provider_id)
         && selected.name == named.name
         && named.version.is_none_or(|version| version == selected.version);
     let version = seen.version_facts()?;

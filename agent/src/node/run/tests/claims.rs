@@ -30,6 +30,8 @@ const EFFECTS_OF_A_CLAIM: &[(&str, usize)] = &[
 
 const USER_DATA: &str = "#cloud-config\nwrite_files:\n- path: /etc/kubeadm.yaml\n  content: token-of-the-claimant-0123\nruncmd:\n- kubeadm init\n";
 
+const LOG: &str = "[kubelet-check] not ready\nread token-of-the-claimant-0123\n";
+
 /// The provider and the claimant's Secret.
 #[derive(Default)]
 pub(super) struct Provider {
@@ -145,6 +147,8 @@ enum Script {
 struct Pool {
     world: World,
     script: Script,
+    /// Log of the user data.
+    log: &'static str,
     /// Number of runs of user data.
     ran: u32,
     claims: u32,
@@ -157,7 +161,7 @@ impl Pool {
         let uptime = world.directory.path().join("root/proc/uptime");
         std::fs::create_dir_all(uptime.parent().unwrap()).unwrap();
         std::fs::write(uptime, "60.00 0.00\n").unwrap();
-        let pool = Self { world, script: Script::Succeeds, ran: 0, claims: 0 };
+        let pool = Self { world, script: Script::Succeeds, log: LOG, ran: 0, claims: 0 };
         pool.change_machine(|machine| machine["spec"]["claimPolicy"] = json!({ "namespaces": ["team-a"] }));
         pool.world.plane.seen.send_modify(|seen| seen.claim = ClaimObject::Absent);
         pool
@@ -186,7 +190,8 @@ impl Pool {
             seen.version = Some(Arc::new(version_object(1)));
         });
         self.grant("True");
-        let selected = json!({ "name": "workers", "version": 1, "source": "Claim" });
+        let selected = json!({ "name": "workers", "version": 1, "source": "Claim",
+            "providerID": format!("bedplate://node-1/u-{number}") });
         self.change_machine(|machine| machine["status"]["selected"] = selected);
     }
 
@@ -255,12 +260,12 @@ impl Pool {
             self.ran += 1;
         }
         match self.script {
-            Script::Hangs => inside.set(&unit, unit_state(ActiveState::Activating, "start")),
+            Script::Hangs => {
+                self.write_log();
+                inside.set(&unit, unit_state(ActiveState::Activating, "start"));
+            }
             Script::Fails(code) => {
-                let log = self.world.parts.slots.places().kept(SlotName::A, "log").join("bedplate");
-                std::fs::create_dir_all(&log).unwrap();
-                let text = "[kubelet-check] not ready\nread token-of-the-claimant-0123\n";
-                std::fs::write(log.join("user-data.log"), text).unwrap();
+                self.write_log();
                 let mut state = unit_state(ActiveState::Failed, "failed");
                 state.main_exit = Some(MainExit::Code(code));
                 inside.set(&unit, state);
@@ -272,6 +277,12 @@ impl Pool {
                 *self.world.claimed_node.node.lock().unwrap() = Some(node);
             }
         }
+    }
+
+    fn write_log(&self) {
+        let log = self.world.parts.slots.places().kept(SlotName::A, "log").join("bedplate");
+        std::fs::create_dir_all(&log).unwrap();
+        std::fs::write(log.join("user-data.log"), self.log).unwrap();
     }
 
     /// Turns until a state is reported and nothing is left to do. A killed agent is followed by another one.
@@ -423,6 +434,24 @@ fn d1_nothing_is_read_or_started_before_the_grant() {
         assert_eq!(pool.world.plane.claims.reads.load(Ordering::Relaxed), 0);
         assert!(pool.world.parts.slots.record(SlotName::A).unwrap().is_none());
         pool.grant("True");
+        pool.settled(ClaimState::Joined).await;
+    });
+}
+
+#[test]
+fn d2_version_of_an_earlier_claim_is_not_prepared_and_not_started() {
+    in_runtime(async {
+        let mut pool = Pool::new();
+        pool.claim();
+        for earlier in [json!("bedplate://node-1/u-0"), json!(null)] {
+            pool.change_machine(|machine| machine["status"]["selected"]["providerID"] = earlier);
+            pool.settled(ClaimState::Preparing).await;
+            assert_eq!(pool.paved().1, PavedReason::VersionUnavailable);
+            assert!(pool.world.parts.slots.record(SlotName::A).unwrap().is_none());
+            assert_eq!(pool.world.plane.claims.reads.load(Ordering::Relaxed), 0);
+        }
+        let own = json!("bedplate://node-1/u-1");
+        pool.change_machine(|machine| machine["status"]["selected"]["providerID"] = own);
         pool.settled(ClaimState::Joined).await;
     });
 }
