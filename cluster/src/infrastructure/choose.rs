@@ -233,6 +233,12 @@ mod tests {
                 json!({ "selected": { "name": "w", "version": 1, "source": "Selector" } }),
                 Miss::Held,
             ),
+            // The version of an earlier claim: bedplate-controller has not seen the host's release.
+            (
+                none.clone(),
+                json!({ "selected": { "name": "w", "version": 1, "source": "Claim", "providerID": "bedplate://a/u-2" } }),
+                Miss::Held,
+            ),
             (none.clone(), reported("Joined", "u-2"), Miss::Held),
             (none.clone(), reported("Released", "u-1"), Miss::Held),
             (none.clone(), reported("AddedLater", "u-2"), Miss::Held),
