@@ -14,6 +14,7 @@ mod finding;
 mod header;
 mod render;
 mod scalar;
+mod secret;
 mod user;
 mod yaml;
 
@@ -207,6 +208,11 @@ impl Plan {
     /// Renders what runs the plan in a slot, once.
     pub fn render(&self) -> Rendered {
         render::render(self)
+    }
+
+    /// Returns the texts that must not be in a log or a message: tokens, keys, passwords, and all of files that only their owner reads.
+    pub fn secrets(&self) -> Vec<Zeroizing<String>> {
+        secret::secrets(self)
     }
 
     /// Returns the script that cloud-init would make of `runcmd`.

@@ -18,8 +18,20 @@ const SHORTEST: usize = 8;
 /// Random text is at least so long.
 const RANDOM: usize = 40;
 /// Names whose values are hidden, at the end of a word.
-const NAMES: [&str; 8] =
-    ["token", "password", "passwd", "secret", "apikey", "api-key", "private-key", "key-data"];
+const NAMES: [&str; 10] = [
+    "token",
+    "password",
+    "passwd",
+    "secret",
+    "apikey",
+    "api-key",
+    "private-key",
+    "key-data",
+    "certificatekey",
+    "certificate-key",
+];
+/// Length of a certificate key of kubeadm, in hexadecimal digits.
+const CERTIFICATE_KEY: usize = 64;
 /// Prefixes of lines without information; an entry that starts with a colon matches anywhere in the line. The lines are from systemd
 /// for a service that restarts repeatedly, from the script before kubeadm, and from kubeadm below each error.
 const NOISE: [&str; 8] = [
@@ -38,7 +50,8 @@ pub fn with_log(reason: &str, log: &str, secrets: &[String], most: usize) -> Str
     let reason = cut(&hidden(reason, secrets), most / 2);
     let mut left = most.saturating_sub(reason.chars().count());
     let mut lines = Vec::new();
-    for line in told(log).iter().rev() {
+    let log = without_blocks(log);
+    for line in told(&log).iter().rev() {
         let line = cut(&hidden(line, secrets), LINE);
         if reason.contains(&line) {
             continue;
@@ -56,6 +69,34 @@ pub fn with_log(reason: &str, log: &str, secrets: &[String], most: usize) -> Str
 /// The last line that tells something.
 pub fn last_told(log: &str) -> Option<&str> {
     told(log).last().copied()
+}
+
+/// Returns the lines of a log that the agent's own scripts have written.
+pub fn own_lines(log: &str) -> String {
+    log.lines().filter(|line| line.starts_with(OWN)).map(|line| format!("{line}\n")).collect()
+}
+
+/// Start of the lines that the agent's own scripts write.
+const OWN: &str = "bedplate: ";
+
+/// Returns a log without PEM blocks (RFC 7468), also without one whose start or end is not there.
+fn without_blocks(log: &str) -> String {
+    let mut lines: Vec<&str> = Vec::new();
+    let mut in_block = false;
+    for line in log.lines() {
+        let ends = line.contains("-----END ");
+        if ends && !in_block {
+            // The block starts before the log does.
+            lines.clear();
+        }
+        if line.contains("-----BEGIN ") || ends {
+            in_block = !ends;
+            lines.push(HIDDEN);
+        } else if !in_block {
+            lines.push(line);
+        }
+    }
+    lines.iter().map(|line| format!("{line}\n")).collect()
 }
 
 /// Before each line of a log: `kubectl describe` shows it as it is.
@@ -119,7 +160,7 @@ fn hidden_line(line: &str) -> String {
         if is_value_of(&name, &between, word) {
             end = end_of_value(rest, &between);
             text.push_str(HIDDEN);
-        } else if looks_secret(word) {
+        } else if looks_secret(word) || name != "sha256" && is_certificate_key(word) {
             text.push_str(HIDDEN);
         } else {
             text.push_str(word);
@@ -135,13 +176,19 @@ fn is_word(c: char) -> bool {
     c.is_ascii_alphanumeric() || "+/_.-".contains(c)
 }
 
+/// Returns true for a word with the form of kubeadm's certificate keys. A SHA-256 has this form too.
+fn is_certificate_key(word: &str) -> bool {
+    word.len() == CERTIFICATE_KEY && word.bytes().all(|byte| byte.is_ascii_hexdigit())
+}
+
 /// Whether `word` is the value of a name whose values are hidden.
 fn is_value_of(name: &str, between: &str, word: &str) -> bool {
     if matches!(name, "bearer" | "basic") {
         return between == " " && word.len() >= SHORTEST;
     }
     let sign = between.trim_matches(|c| " \"'\\".contains(c));
-    if !NAMES.iter().any(|secret| name.ends_with(secret)) || !matches!(sign, "=" | ":") {
+    let is_argument = name.starts_with("--") && sign.is_empty();
+    if !NAMES.iter().any(|secret| name.ends_with(secret)) || !(is_argument || matches!(sign, "=" | ":")) {
         return false;
     }
     // "failed to get token: dial tcp" is about no value.
@@ -243,6 +290,32 @@ mod tests {
         ] {
             assert_eq!(hidden(text, &[]), text);
         }
+    }
+
+    #[test]
+    fn d3_certificate_keys_and_pem_blocks_are_hidden() {
+        let key = "e6a2eb8581237ab72a4f494f30285ec12a9694d750b9785706a83bfcbbbd2204";
+        for text in [
+            format!("kubeadm join 10.0.0.1:6443 --token x --certificate-key {key}"),
+            format!("[upload-certs] Using certificate key: {key}"),
+            key.to_owned(),
+            format!("certificateKey: {}", &key[..40]),
+            "+ kubeadm join --token hunter2hunter2".to_owned(),
+        ] {
+            let told = hidden(&text, &[]);
+            assert!(!told.contains(&key[..40]) && !told.contains("hunter2"), "{told}");
+        }
+        let hash = format!("--discovery-token-ca-cert-hash sha256:{key}");
+        assert_eq!(hidden(&hash, &[]), hash, "it is public");
+        let block = "start\n-----BEGIN EC PRIVATE KEY-----\nMHcCAQ\n-----END EC PRIVATE KEY-----\nend\n";
+        assert_eq!(
+            with_log("r", block, &[], 1024),
+            "r\n    [hidden]\n    end".replace("[hidden]", "start\n    [hidden]")
+        );
+        let rest = "MHcCAQ\n-----END EC PRIVATE KEY-----\nend\n";
+        assert_eq!(with_log("r", rest, &[], 1024), "r\n    [hidden]\n    end");
+        let open = "start\n-----BEGIN EC PRIVATE KEY-----\nMHcCAQ\n";
+        assert_eq!(with_log("r", open, &[], 1024), "r\n    start\n    [hidden]");
     }
 
     #[test]

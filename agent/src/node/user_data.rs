@@ -13,7 +13,9 @@ use base64::Engine as _;
 use base64::engine::general_purpose::STANDARD;
 use bedplate_api::id::MachineName;
 use bedplate_bootstrap::jinja::Facts;
-use bedplate_bootstrap::user_data::{DIRECTORY, Payload, Rendered, Unsupported, UserData, plan_user_data};
+use bedplate_bootstrap::user_data::{
+    BOOT_SCRIPT, DIRECTORY, Payload, Rendered, Unsupported, UserData, plan_user_data,
+};
 use bedplate_process::file::{read_json, remove_optional, write_json};
 use serde::{Deserialize, Serialize};
 use zeroize::{Zeroize as _, Zeroizing};
@@ -55,6 +57,7 @@ pub(super) struct StoredUserData {
     pub(super) provider_id: ProviderId,
     files: Vec<StoredFile>,
     memory: Vec<StoredFile>,
+    secrets: Secrets,
     link_path: String,
     link_target: String,
 }
@@ -65,6 +68,22 @@ struct StoredFile {
     path: String,
     mode: u32,
     content: String,
+}
+
+/// Texts that must not be in a message.
+#[derive(Serialize, Deserialize)]
+struct Secrets(Vec<String>);
+
+impl Drop for Secrets {
+    fn drop(&mut self) {
+        self.0.zeroize();
+    }
+}
+
+impl fmt::Debug for Secrets {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{} texts", self.0.len())
+    }
 }
 
 /// The content is a secret.
@@ -117,15 +136,17 @@ impl StoredUserData {
             platform: PLATFORM,
         };
         let planned = plan_user_data(UserData { value, format }, &facts, Unsupported::Refuse);
-        let rendered = planned.map(|accepted| accepted.plan.render()).map_err(|error| {
-            let keys = error.0.iter().map(|refusal| refusal.key.clone()).collect();
-            RefusedUserData { why: error.to_string(), keys }
-        })?;
-        let Rendered { files, memory, link } = rendered;
+        let rendered =
+            planned.map(|accepted| (accepted.plan.secrets(), accepted.plan.render())).map_err(|error| {
+                let keys = error.0.iter().map(|refusal| refusal.key.clone()).collect();
+                RefusedUserData { why: error.to_string(), keys }
+            })?;
+        let (secrets, Rendered { files, memory, link }) = rendered;
         Ok(Self {
             provider_id: provider_id.clone(),
             files: files.iter().map(StoredFile::from).collect(),
             memory: memory.iter().map(StoredFile::from).collect(),
+            secrets: Secrets(secrets.iter().map(|text| text.to_string()).collect()),
             link_path: link.path,
             link_target: link.target,
         })
@@ -181,11 +202,14 @@ impl StoredUserData {
         self.memory.iter().filter_map(|file| Some((below(&file.path)?, file.bytes()))).collect()
     }
 
-    /// Returns the contents that must not be in a message.
+    /// Returns the texts that must not be in a message: all that looks like a secret, and each line of contents and commands.
     pub(super) fn secrets(&self) -> Vec<String> {
-        let texts = self.memory.iter().map(|file| String::from_utf8_lossy(&file.bytes()).into_owned());
+        let found = self.secrets.0.iter().cloned();
+        let boot = self.files.iter().filter(|file| file.path == BOOT_SCRIPT);
+        let texts = self.memory.iter().chain(boot);
+        let texts = texts.map(|file| String::from_utf8_lossy(&file.bytes()).into_owned());
         let lines = texts.flat_map(|text| text.lines().map(str::to_owned).collect::<Vec<_>>());
-        lines.take(MAX_HIDDEN_LINES).collect()
+        found.chain(lines.take(MAX_HIDDEN_LINES)).collect()
     }
 }
 

@@ -265,16 +265,20 @@ impl Slots {
         }
     }
 
-    /// The last bytes of a file below one of the slot's kept directories, such as the log of kubeadm.
+    /// Returns the last lines of a file below one of the slot's kept directories, such as the log of kubeadm. The rest of a line that starts
+    /// before is not among them: the end of a secret does not look like one.
     pub fn tail(&self, slot: SlotName, kept: &str, name: &str, most: u64) -> Option<String> {
         use std::io::{Read, Seek, SeekFrom};
         let inside = Inside::open(&self.places.kept(slot, kept)).ok()?;
         let mut file = inside.open_file(name).ok()??;
         let size = file.metadata().ok()?.len();
-        file.seek(SeekFrom::Start(size.saturating_sub(most))).ok()?;
+        // With the byte before, which ends a line if the rest starts with a whole one.
+        let start = size.saturating_sub(most.saturating_add(1));
+        file.seek(SeekFrom::Start(start)).ok()?;
         let mut bytes = Vec::new();
-        file.take(most).read_to_end(&mut bytes).ok()?;
-        Some(String::from_utf8_lossy(&bytes).into_owned())
+        file.take(most.saturating_add(1)).read_to_end(&mut bytes).ok()?;
+        let first = if start == 0 { 0 } else { bytes.iter().position(|byte| *byte == b'\n')? + 1 };
+        Some(String::from_utf8_lossy(&bytes[first..]).into_owned())
     }
 }
 
@@ -405,8 +409,12 @@ mod tests {
         let (directory, slots) = slots();
         slots.lay(SlotName::A, &[]).unwrap();
         let log = slots.places().kept(SlotName::A, "log");
-        fs::write(log.join("kubeadm.log"), "one two three").unwrap();
-        assert_eq!(slots.tail(SlotName::A, "log", "/kubeadm.log", 5).as_deref(), Some("three"));
+        fs::write(log.join("kubeadm.log"), "one\ntwo\nthree").unwrap();
+        // The end of a secret does not look like one, so only whole lines count.
+        for (most, expected) in [(5, Some("three")), (7, Some("three")), (9, Some("two\nthree")), (3, None)] {
+            let tail = slots.tail(SlotName::A, "log", "/kubeadm.log", most);
+            assert_eq!(tail.as_deref(), expected, "{most}");
+        }
         fs::write(directory.path().join("secret"), "hidden").unwrap();
         symlink(directory.path().join("secret"), log.join("link")).unwrap();
         assert_eq!(slots.tail(SlotName::A, "log", "/link", 5), None);

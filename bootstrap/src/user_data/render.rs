@@ -188,7 +188,9 @@ fi
 if (umask 077 && : >>"$log"); then
     exec >>"$log" 2>&1
 else
-    say "cannot write $log"
+    # The journal of the slot is no place for the output of commands.
+    say "cannot write $log; the output of the user data is discarded"
+    exec >/dev/null 2>&1
 fi
 say "started at $(date -u +%Y-%m-%dT%H:%M:%SZ)"
 

@@ -18,7 +18,7 @@ use crate::model::{Api, ProviderId, VersionFacts};
 use crate::node::claim_record::{ClaimRecord, ClaimStage, FailureCause};
 use crate::node::claim_report::claim_status;
 use crate::node::effects::Parts;
-use crate::node::log_excerpt::with_log;
+use crate::node::log_excerpt::{own_lines, with_log};
 use crate::node::observe_claim::{CLAIM_SLOT, ClaimMemory, ClaimSight, claimant, selected_version};
 use crate::node::plan::claim::{ClaimReport, ClaimStep};
 use crate::node::user_data::{RefusedUserData, StoredUserData, shared_directory};
@@ -240,7 +240,10 @@ impl ClaimAct<'_> {
     async fn fail(&self, cause: FailureCause, message: &str) -> Result<ClaimDone, ApplyError> {
         let (log, secrets) = match cause {
             FailureCause::UserDataRefused => Default::default(),
-            FailureCause::BootstrapFailed | FailureCause::Interrupted => self.parts.on_disk(log_of).await?,
+            FailureCause::BootstrapFailed | FailureCause::Interrupted => {
+                let held = self.held().cloned();
+                self.parts.on_disk(move |slots| log_of(slots, held.as_ref())).await?
+            }
         };
         let message = with_log(message, &log, &secrets, MAX_FAILURE_CHARACTERS);
         tracing::warn!(?cause, message, "claim failed");
@@ -272,15 +275,21 @@ impl ClaimAct<'_> {
     }
 }
 
-/// End of the log of the user data, and what must not be in a message.
-fn log_of(slots: &Slots) -> Result<(String, Vec<String>), crate::slot::store::KeepSlotError> {
+/// End of the log of the user data, and the texts that must not be in a message. A log whose secrets are not known any more, after a boot or
+/// after the user data has ended, counts only with the lines of the script itself.
+fn log_of(
+    slots: &Slots,
+    held: Option<&ProviderId>,
+) -> Result<(String, Vec<String>), crate::slot::store::KeepSlotError> {
     let Some(filled) = slots.filled(CLAIM_SLOT)? else { return Ok(Default::default()) };
     let place = bind::kept(LOG, filled.template.kubernetes.role);
     let log = place.and_then(|(kept, path)| slots.tail(CLAIM_SLOT, kept, &path, TAIL_BYTES));
-    let stored = StoredUserData::read(slots)?;
-    let mut secrets = stored.map(|stored| stored.secrets()).unwrap_or_default();
-    secrets.extend(slots.secrets(CLAIM_SLOT)?);
-    Ok((log.unwrap_or_default(), secrets))
+    let log = log.unwrap_or_default();
+    let mut secrets = slots.secrets(CLAIM_SLOT)?;
+    let stored = StoredUserData::read(slots)?.filter(|stored| Some(&stored.provider_id) == held);
+    let Some(stored) = stored else { return Ok((own_lines(&log), secrets)) };
+    secrets.extend(stored.secrets());
+    Ok((log, secrets))
 }
 
 /// Returns true if a long step of a claim has lost its purpose: the claim has ended, or another version is selected.

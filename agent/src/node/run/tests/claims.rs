@@ -521,6 +521,57 @@ fn d3_failed_user_data_is_reported_with_the_end_of_its_log() {
     });
 }
 
+/// User data as the kubeadm provider writes it. Each secret has `hush` in it, or one of the forms in [`SECRETS`].
+const KUBEADM_DATA: &str = "## template: jinja\n#cloud-config\nbootcmd:\n- registry-login --user ci --phrase hush-of-bootcmd\n\
+    write_files:\n- path: /etc/kubernetes/pki/ca.key\n  owner: root:root\n  permissions: '0600'\n  content: |\n    \
+    -----BEGIN EC PRIVATE KEY-----\n    MHcCAQhush\n    -----END EC PRIVATE KEY-----\n\
+    - path: /run/kubeadm/kubeadm-join-config.yaml\n  owner: root:root\n  permissions: '0640'\n  content: |\n    \
+    apiVersion: kubeadm.k8s.io/v1beta4\n    kind: JoinConfiguration\n    discovery:\n      bootstrapToken:\n        \
+    token: abcdef.0123456789abcdef\n    controlPlane:\n      \
+    certificateKey: e6a2eb8581237ab72a4f494f30285ec12a9694d750b9785706a83bfcbbbd2204\n\
+    runcmd:\n- set -x\n- 'kubeadm join --config /run/kubeadm/kubeadm-join-config.yaml && echo success > /run/cluster-api/x'\n";
+/// Output of its commands: each line has a secret, as a shell with `set -x`, kubeadm or `cat` print it.
+const KUBEADM_LOG: &str = "bedplate: bootcmd\n+ registry-login --user ci --phrase hush-of-bootcmd\n\
+    bedplate: runcmd\n-----BEGIN EC PRIVATE KEY-----\nMHcCAQhush\n-----END EC PRIVATE KEY-----\n\
+    key is MHcCAQhush here\nkey e6a2eb8581237ab72a4f494f30285ec12a9694d750b9785706a83bfcbbbd2204 is wrong\n\
+    error: token abcdef.0123456789abcdef is invalid\n";
+const SECRETS: [&str; 3] = ["hush", "0123456789abcdef", "e6a2eb8581237ab7"];
+
+/// Texts about a claim that users can read.
+fn all_told(pool: &Pool) -> String {
+    let reports = pool.world.plane.claims.reports.lock().unwrap();
+    let told = pool.world.plane.told.lock().unwrap();
+    format!("{reports:?} {told:?} {:?}", pool.record())
+}
+
+#[test]
+fn d3_no_secret_of_user_data_is_told_when_it_fails_or_is_interrupted() {
+    in_runtime(async {
+        for is_interrupted in [false, true] {
+            let mut pool = Pool::new();
+            *pool.world.plane.claims.user_data.lock().unwrap() = Some(KUBEADM_DATA.to_owned());
+            pool.log = KUBEADM_LOG;
+            pool.script = if is_interrupted { Script::Hangs } else { Script::Fails(7) };
+            pool.claim();
+            if is_interrupted {
+                pool.settled_if(|pool, _| pool.ran == 1).await;
+                // The memory of the host is lost, and with it the texts that must be hidden.
+                pool.boot();
+            }
+            pool.settled(ClaimState::Failed).await;
+            let all = all_told(&pool);
+            for secret in SECRETS {
+                assert!(!all.contains(secret), "{secret}: {all}");
+            }
+            let (_, reason, message) = pool.paved();
+            assert!(message.contains("bedplate: runcmd"), "the log is not lost altogether: {message}");
+            let expected =
+                if is_interrupted { PavedReason::Interrupted } else { PavedReason::BootstrapFailed };
+            assert_eq!((reason, message.contains("is invalid")), (expected, !is_interrupted), "{message}");
+        }
+    });
+}
+
 #[test]
 fn d3_refused_user_data_is_reported_by_its_keys_and_nothing_starts() {
     in_runtime(async {
