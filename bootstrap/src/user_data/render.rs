@@ -188,7 +188,7 @@ fi
 if (umask 077 && : >>"$log"); then
     exec >>"$log" 2>&1
 else
-    # The journal of the slot is no place for the output of commands.
+    # The output of commands must not reach the journal of the slot.
     say "cannot write $log; the output of the user data is discarded"
     exec >/dev/null 2>&1
 fi

@@ -47,7 +47,7 @@ impl Texts {
         }
     }
 
-    /// Adds all of a text that nobody but its owner reads.
+    /// Adds all of a text that only its owner reads.
     fn add_all(&mut self, text: &str) {
         for line in text.lines() {
             self.add(line);
