@@ -205,6 +205,11 @@ pub struct BedplateMachineSpec {
     /// `Empty`.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub release: Option<ReleasePolicy>,
+    /// Time in seconds after which a silent host is powered off, counted from its last heartbeat and from the deletion of the object. At
+    /// least 60. If unset: 900.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[schemars(range(min = 60))]
+    pub release_timeout_seconds: Option<i32>,
     /// Requirement of a state disk. If unset: `Required` for machines of a control plane, otherwise `Any`.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub state_disk: Option<StateDiskRequirement>,

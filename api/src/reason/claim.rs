@@ -9,7 +9,13 @@ reasons! {
     /// Reasons of `Granted`. Written by the provider.
     pub enum GrantedReason: "Condition Granted of a MachineClaim", condition condition_type::GRANTED {
         Granted: "The claimant exists, and the host may start the claim.";
-        GrantWithdrawn: "The host has started the claim, and may no longer read the Secret with the user data.";
+        GrantWithdrawn: "The host has started the claim, or the claim ends: the host may no longer read the Secret with the user data.";
+        GrantExpired: "The host has not started the claim within 15 minutes, and may no longer read the Secret with the user data."
+            => User, "Check the host: `bedplate machine explain NAME`. Delete the Machine of Cluster API, so that its owner replaces it.";
+        EnrollmentChanged: "The host has enrolled again with another key. The right of the former key has ended."
+            => Agent, "No action needed: the provider grants the claim again once the host is heard.";
+        HostHeld: "The host may still run the claim of another claimant."
+            => User, "Release that claim: set the annotation bedplate.dev/release of the Machine to the providerID in its status.claim.";
         AwaitingAgent: "The host's agent was not heard since the claim was made, or its certificate has no enrollment group yet."
             => Agent, "Check that the host is up: `bedplate machine explain NAME`. The agent renews its certificate by itself.";
         ClaimantDeleting: "The claimant is being deleted, so the host does not start the claim."

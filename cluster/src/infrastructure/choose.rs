@@ -124,6 +124,33 @@ pub fn choose<'a>(
     best.map(|(_, name)| name).ok_or(shortage)
 }
 
+/// Returns true if a host may be claimed now, by what its Machine has. `own`: ID of the claim. Checked again by a live read before the claim is
+/// made, since the choice may be old, or a user's.
+pub fn is_eligible(host: &Machine, namespace: &str, own: &str) -> bool {
+    let is_allowed = host.spec.claim_policy.as_ref().is_some_and(|policy| policy.allows(namespace));
+    is_allowed && host.metadata.deletion_timestamp.is_none() && is_enrolled(host) && !is_held(host, own)
+}
+
+fn is_enrolled(host: &Machine) -> bool {
+    let enrollment = host.status.as_ref().and_then(|status| status.enrollment.as_ref());
+    enrollment.is_some_and(|enrollment| enrollment.key_id.is_some())
+}
+
+/// Returns true if the host may run another claim, or has a node, or has released this claim: it does not run it again then.
+fn is_held(host: &Machine, own: &str) -> bool {
+    let Some(status) = &host.status else { return false };
+    let reported = status.claim.as_ref();
+    let is_own = reported.is_some_and(|claim| claim.provider_id == own);
+    is_own || !is_free(reported.map(|claim| claim.state)) || status.selected.is_some()
+}
+
+/// Returns true if the agent of a host was heard lately.
+pub fn is_heard(host: &Machine, now: Timestamp) -> bool {
+    let agent = host.status.as_ref().and_then(|status| status.agent.as_ref());
+    let heartbeat = agent.and_then(|agent| agent.last_heartbeat_time.as_ref());
+    heartbeat.is_some_and(|time| now.duration_since(time.0) <= MAX_HEARTBEAT_AGE)
+}
+
 fn rank(uid: &str, host: &str) -> u64 {
     let mut hasher = DefaultHasher::new();
     (uid, host).hash(&mut hasher);
@@ -155,20 +182,13 @@ fn miss(
     if host.spec.paused || host.metadata.deletion_timestamp.is_some() {
         return Some(Miss::Unavailable);
     }
-    let Some(status) = status else { return Some(Miss::Enrollment) };
-    if status.enrollment.as_ref().is_none_or(|enrollment| enrollment.key_id.is_none()) {
+    if !is_enrolled(host) {
         return Some(Miss::Enrollment);
     }
-    // A host does not run a claim again that it has released.
-    let own = claim::provider_id(name, request.uid);
-    let reported = status.claim.as_ref();
-    let is_own = reported.is_some_and(|claim| claim.provider_id == own);
-    if is_claimed || is_own || !is_free(reported.map(|claim| claim.state)) || status.selected.is_some() {
+    if is_claimed || is_held(host, &claim::provider_id(name, request.uid)) {
         return Some(Miss::Held);
     }
-    let heartbeat = status.agent.as_ref().and_then(|agent| agent.last_heartbeat_time.as_ref());
-    let is_heard = heartbeat.is_some_and(|time| now.duration_since(time.0) <= MAX_HEARTBEAT_AGE);
-    (!is_heard).then_some(Miss::Silent)
+    (!is_heard(host, now)).then_some(Miss::Silent)
 }
 
 #[cfg(test)]

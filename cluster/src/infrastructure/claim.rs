@@ -10,10 +10,11 @@ use std::time::Duration;
 
 use bedplate_api::claim::{ENROLLMENT_ANNOTATION, MachineClaim, RELEASE_FINALIZER};
 use bedplate_api::cluster::infrastructure::BedplateMachine;
+use bedplate_api::operation::MachineOperation;
 use bedplate_api::reason::Reason as _;
 use bedplate_api::reason::claim::GrantedReason;
 use bedplate_api::reason::infrastructure::ProviderEvent;
-use bedplate_claim::ClaimStep;
+use bedplate_claim::{ClaimStep, Right};
 use bedplate_engine::write::{self, WriteError, ask};
 use jiff::Timestamp;
 use kube::runtime::reflector::ObjectRef;
@@ -21,9 +22,15 @@ use kube::{Api, ResourceExt};
 use serde_json::{Value, json};
 
 use self::grant::Grant;
-use self::plan::{Observed, enrollment, has_started, is_granted, must_withdraw, next, status};
+use self::plan::{Observed, enrollment, fence, fence_name, next, reads_right, status, withdrawn};
 use super::context::World;
+use super::owner::is_paused;
 use crate::metrics::Kind;
+
+/// Interval between two looks for the operation that powers a host off.
+const OPERATION_INTERVAL: Duration = Duration::from_secs(10);
+/// Interval between two decisions that depend on a deadline.
+const DEADLINE_INTERVAL: Duration = Duration::from_secs(60);
 
 /// Reconciles a MachineClaim.
 ///
@@ -36,16 +43,32 @@ pub async fn reconcile(claim: Arc<MachineClaim>, world: Arc<World>) -> Result<Op
     let name = claim.name_any();
     let claimant = &claim.spec.claimant;
     let key = ObjectRef::new(&claimant.name).within(&claimant.namespace);
+    let cluster = ObjectRef::new(&claim.spec.cluster_name).within(&claimant.namespace);
     let mut observed = Observed {
         host: world.stores.hosts.get(&ObjectRef::new(&name)),
         claimant: world.stores.machines.get(&key),
+        right: Right::NotNeeded,
+        operation: None,
+        now: Timestamp::now(),
         claim,
     };
     // A claim of another installation, or of an object that only looks like this provider's.
     if observed.claimant.as_ref().is_some_and(|claimant| !world.scope.includes(claimant.labels())) {
         return Ok(None);
     }
+    let cluster = world.stores.clusters.get(&cluster);
+    let is_cluster_paused = is_paused(&*observed.claim, cluster.as_deref());
+    if is_cluster_paused || observed.claimant.as_ref().is_some_and(|claimant| is_paused(&**claimant, None)) {
+        return Ok(None);
+    }
+    if reads_right(&observed.claim) {
+        observed.right = grant::observe(&world.client, &observed.claim).await?;
+    }
     let mut step = next(&observed);
+    if asks_operation(step) {
+        observed.operation = world.live_operation(&fence_name(&observed.claim)).await?.map(Arc::new);
+        step = next(&observed);
+    }
     if writes(step) {
         let claimants: Api<BedplateMachine> =
             Api::namespaced(world.client.clone(), &observed.claim.spec.claimant.namespace);
@@ -56,46 +79,61 @@ pub async fn reconcile(claim: Arc<MachineClaim>, world: Arc<World>) -> Result<Op
         observed.host = world.live_host(&name).await?.map(Arc::new);
         step = next(&observed);
     }
-    world.leading(apply(&observed, step, &world)).await.map(|()| None)
+    world.leading(apply(&observed, step, &world)).await.map(|()| interval(&observed, step))
+}
+
+/// Returns true if the operation that powers the host off decides about a step.
+const fn asks_operation(step: ClaimStep) -> bool {
+    matches!(step, ClaimStep::PowerOff)
+}
+
+/// Delay until a claim is decided again, if no watch shows what it waits for: a deadline, an operation, or a right that another writer removes.
+fn interval(observed: &Observed, step: ClaimStep) -> Option<Duration> {
+    match step {
+        ClaimStep::PowerOff | ClaimStep::AwaitPowerOff => Some(OPERATION_INTERVAL),
+        ClaimStep::AwaitRelease => Some(DEADLINE_INTERVAL),
+        ClaimStep::Grant | ClaimStep::Granted if reads_right(&observed.claim) => Some(DEADLINE_INTERVAL),
+        _ => None,
+    }
 }
 
 /// Returns true if a step writes more than conditions.
 const fn writes(step: ClaimStep) -> bool {
     match step {
         ClaimStep::Grant
+        | ClaimStep::Withdraw
+        | ClaimStep::CorrectEnrollment
         | ClaimStep::Delete
         | ClaimStep::Orphan
         | ClaimStep::CorrectUid
+        | ClaimStep::PowerOff
+        | ClaimStep::Fence
         | ClaimStep::RemoveFinalizer => true,
         ClaimStep::AwaitDeletion
         | ClaimStep::AwaitProviderId
         | ClaimStep::AwaitAgent
+        | ClaimStep::AwaitHost
+        | ClaimStep::Overdue
         | ClaimStep::AwaitRelease
+        | ClaimStep::AwaitPowerOff
         | ClaimStep::Granted => false,
     }
 }
 
 async fn apply(observed: &Observed, step: ClaimStep, world: &World) -> Result<(), WriteError> {
     let claim = &*observed.claim;
-    if must_withdraw(claim) {
-        world.wrote(Kind::Claim);
-        grant::withdraw(&world.client, claim).await?;
-        let reason = GrantedReason::GrantWithdrawn;
-        // The end of a claim that was never granted changes no condition.
-        if is_granted(claim) {
-            return put(observed, step, Some((reason, reason.meaning())), world).await;
-        }
-    }
-    if let Some(key) = enrollment(observed).filter(|_| claim.metadata.deletion_timestamp.is_none()) {
-        // The former key may read the Secret until the grant names the new one.
-        if is_granted(claim) && !has_started(claim) {
-            let reason = GrantedReason::AwaitingAgent;
-            return put(observed, step, Some((reason, reason.meaning())), world).await;
-        }
-        let annotations = json!({ ENROLLMENT_ANNOTATION: key.to_string() });
-        return change(claim, &json!({ "metadata": { "annotations": annotations } }), world).await;
-    }
     match step {
+        ClaimStep::Withdraw => {
+            world.wrote(Kind::Claim);
+            grant::withdraw(&world.client, claim).await?;
+            let reason = withdrawn(observed).map(|reason| (reason, reason.meaning()));
+            put(observed, step, reason, world).await
+        }
+        ClaimStep::CorrectEnrollment => {
+            let Some(key) = enrollment(observed) else { return Ok(()) };
+            let annotations = json!({ ENROLLMENT_ANNOTATION: key.to_string() });
+            change(claim, &json!({ "metadata": { "annotations": annotations } }), world).await
+        }
         ClaimStep::Grant => start(observed, world).await,
         ClaimStep::Delete => {
             world.wrote(Kind::Claim);
@@ -108,14 +146,31 @@ async fn apply(observed: &Observed, step: ClaimStep, world: &World) -> Result<()
             let uid = observed.claimant.as_ref().and_then(|claimant| claimant.metadata.uid.clone());
             change(claim, &json!({ "spec": { "claimant": { "uid": uid } } }), world).await
         }
+        ClaimStep::PowerOff => power_off(claim, world).await,
         ClaimStep::RemoveFinalizer => end(claim, world).await,
         ClaimStep::Orphan
+        | ClaimStep::Fence
         | ClaimStep::AwaitDeletion
         | ClaimStep::AwaitProviderId
         | ClaimStep::AwaitAgent
+        | ClaimStep::AwaitHost
+        | ClaimStep::Overdue
         | ClaimStep::AwaitRelease
+        | ClaimStep::AwaitPowerOff
         | ClaimStep::Granted => put(observed, step, None, world).await,
     }
+}
+
+/// Powers a silent host off. An operation of this name is the claim's own: the next reconciliation reads it.
+async fn power_off(claim: &MachineClaim, world: &World) -> Result<(), WriteError> {
+    let Some(operation) = fence(claim) else { return Ok(()) };
+    world.wrote(Kind::Claim);
+    let operations = Api::<MachineOperation>::all(world.client.clone());
+    let parameters = world.manager.post();
+    let made = operations.create(&parameters, &operation);
+    ask(&format!("MachineOperation {}", operation.name_any()), made).await?;
+    tracing::info!(claim = claim.name_any(), operation = operation.name_any(), "silent host is powered off");
+    Ok(())
 }
 
 /// Changes fields of a claim.
@@ -124,9 +179,12 @@ async fn change(claim: &MachineClaim, change: &Value, world: &World) -> Result<(
     world.manager.merge(&Api::all(world.client.clone()), claim, change).await
 }
 
-/// Removes the finalizer of a claim whose host is released.
+/// Removes the finalizer of a claim whose host is released. No right outlives the claim.
 async fn end(claim: &MachineClaim, world: &World) -> Result<(), WriteError> {
     world.wrote(Kind::Claim);
+    if claim.spec.bootstrap_secret_name.is_some() {
+        grant::withdraw(&world.client, claim).await?;
+    }
     let (name, claims) = (claim.name_any(), Api::<MachineClaim>::all(world.client.clone()));
     world.manager.set_finalizer(&claims, claim, RELEASE_FINALIZER, false).await?;
     let claimant = &claim.spec.claimant;
@@ -142,7 +200,9 @@ async fn start(observed: &Observed, world: &World) -> Result<(), WriteError> {
     if let Some(grant) = grant {
         world.wrote(Kind::Claim);
         if let Err(error) = grant.write(&world.client, world.manager).await {
-            if let Some(why) = error.refusal() {
+            // The condition of a host that was allowed to start stays: it may have started.
+            if let Some(why) = error.refusal().filter(|_| plan::grant(claim) == bedplate_claim::Grant::Never)
+            {
                 put(observed, ClaimStep::Grant, Some((GrantedReason::GrantFailed, why)), world).await?;
             }
             return Err(error);
@@ -163,7 +223,7 @@ async fn put(
     world: &World,
 ) -> Result<(), WriteError> {
     let claim = &*observed.claim;
-    let status = status(claim, step, granted, Timestamp::now());
+    let status = status(observed, step, granted);
     let before = claim.status.as_ref().map(|status| status.conditions.as_slice()).unwrap_or_default();
     if status.conditions == before {
         return Ok(());

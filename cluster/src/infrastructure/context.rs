@@ -5,6 +5,7 @@ use bedplate_api::cluster::core::{Cluster, Machine as Owner};
 use bedplate_api::cluster::infrastructure::{BedplateCluster, BedplateMachine};
 use bedplate_api::configuration::MachineConfiguration;
 use bedplate_api::machine::Machine;
+use bedplate_api::operation::MachineOperation;
 use bedplate_api::reason::infrastructure::ProviderEvent;
 use bedplate_api::version::MachineConfigurationVersion;
 use bedplate_engine::store::synced;
@@ -112,7 +113,25 @@ impl World {
         ask(&format!("Machine {name}"), hosts.get_opt(name)).await
     }
 
-    /// Reads the Kubernetes version of a version of a MachineConfiguration. None: there is no such version.
+    /// Reads a MachineConfiguration.
+    ///
+    /// # Errors
+    /// [`WriteError`]
+    pub async fn live_configuration(&self, name: &str) -> Result<Option<MachineConfiguration>, WriteError> {
+        let configurations: Api<MachineConfiguration> = Api::all(self.client.clone());
+        ask(&format!("MachineConfiguration {name}"), configurations.get_opt(name)).await
+    }
+
+    /// Reads a MachineOperation.
+    ///
+    /// # Errors
+    /// [`WriteError`]
+    pub async fn live_operation(&self, name: &str) -> Result<Option<MachineOperation>, WriteError> {
+        let operations: Api<MachineOperation> = Api::all(self.client.clone());
+        ask(&format!("MachineOperation {name}"), operations.get_opt(name)).await
+    }
+
+    /// Reads a version of a MachineConfiguration. None: there is no such version.
     ///
     /// # Errors
     /// [`WriteError`]
@@ -120,10 +139,9 @@ impl World {
         &self,
         configuration: &str,
         version: i64,
-    ) -> Result<Option<String>, WriteError> {
+    ) -> Result<Option<MachineConfigurationVersion>, WriteError> {
         let versions: Api<MachineConfigurationVersion> = Api::all(self.client.clone());
         let name = version_name(configuration, version);
-        let found = ask(&format!("MachineConfigurationVersion {name}"), versions.get_opt(&name)).await?;
-        Ok(found.map(|found| found.spec.template.kubernetes.version))
+        ask(&format!("MachineConfigurationVersion {name}"), versions.get_opt(&name)).await
     }
 }

@@ -13,9 +13,11 @@ use bedplate_api::claim::{
     CLUSTER_LABEL, ENROLLMENT_ANNOTATION, MachineClaim, NAMESPACE_LABEL, RELEASE_FINALIZER,
 };
 use bedplate_api::cluster::infrastructure::{BedplateMachine, FINALIZER};
+use bedplate_api::configuration::MachineConfiguration;
 use bedplate_api::id::MachineName;
 use bedplate_api::machine::Machine;
 use bedplate_api::reason::infrastructure::{HostClaimedReason, ProviderEvent};
+use bedplate_api::version::MachineConfigurationVersion;
 use bedplate_claim::ClaimantStep;
 use bedplate_engine::write::{self, WriteError, ask};
 use jiff::Timestamp;
@@ -89,20 +91,35 @@ async fn observe(machine: Arc<BedplateMachine>, world: &World) -> Result<Observe
     });
     let host = machine.spec.machine_name.as_ref().map(MachineName::as_str);
     let reference = &machine.spec.configuration_ref;
-    let pinned = match reference.version.filter(|_| host.is_none()) {
-        Some(version) => world.live_version(&reference.name, version).await?,
-        None => None,
+    let configuration = stores.configurations.get(&ObjectRef::new(&reference.name));
+    let version = match &configuration {
+        Some(configuration) if machine.spec.provider_id.is_none() => {
+            live_version(configuration, reference.version, world).await?
+        }
+        Some(_) | None => None,
     };
     Ok(Observed {
         claim: host.and_then(|host| stores.claims.get(&ObjectRef::new(host))),
         host: host.and_then(|host| stores.hosts.get(&ObjectRef::new(host))),
-        configuration: stores.configurations.get(&ObjectRef::new(&reference.name)),
         failure_domain_label: infrastructure.and_then(|found| found.spec.failure_domain_label.clone()),
-        pinned,
+        now: Timestamp::now(),
+        configuration,
+        version,
         owner,
         cluster,
         machine,
     })
+}
+
+/// Reads the version that a claim names: the given one, or the newest one. None: there is no such version.
+async fn live_version(
+    configuration: &MachineConfiguration,
+    given: Option<i64>,
+    world: &World,
+) -> Result<Option<Arc<MachineConfigurationVersion>>, WriteError> {
+    let newest = configuration.status.as_ref().and_then(|status| status.latest_version);
+    let Some(version) = given.or(newest.filter(|version| *version > 0)) else { return Ok(None) };
+    world.live_version(&configuration.name_any(), version).await.map(|found| found.map(Arc::new))
 }
 
 /// Reads the BedplateMachine, its claim and its host again. None: the BedplateMachine is gone.
@@ -118,6 +135,14 @@ async fn observe_live(observed: &Observed, world: &World) -> Result<Option<Obser
         let claims: Api<MachineClaim> = Api::all(world.client.clone());
         live.claim = ask(&format!("MachineClaim {host}"), claims.get_opt(host)).await?.map(Arc::new);
         live.host = world.live_host(host).await?.map(Arc::new);
+    }
+    if live.claim.is_none() && live.machine.spec.provider_id.is_none() && live.host.is_some() {
+        let reference = live.machine.spec.configuration_ref.clone();
+        live.configuration = world.live_configuration(&reference.name).await?.map(Arc::new);
+        live.version = match &live.configuration {
+            Some(configuration) => live_version(configuration, reference.version, world).await?,
+            None => None,
+        };
     }
     Ok(Some(live))
 }
@@ -163,9 +188,11 @@ async fn apply(
             let claims: Api<MachineClaim> = Api::all(world.client.clone());
             write::delete(&claims, &claim.name_any(), claim.uid(), None).await
         }
-        ClaimantStep::Claimed | ClaimantStep::Lost | ClaimantStep::AwaitRelease | ClaimantStep::Done => {
-            put_status(observed, decided, world).await
-        }
+        ClaimantStep::Claimed
+        | ClaimantStep::Lost
+        | ClaimantStep::AwaitRelease
+        | ClaimantStep::AwaitHost
+        | ClaimantStep::Done => put_status(observed, decided, world).await,
     }
 }
 

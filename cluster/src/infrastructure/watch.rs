@@ -139,7 +139,7 @@ fn bare<K: Resource>(object: &mut K) {
 /// Keeps of a host only what decides about claims.
 fn prune_host(host: &mut Machine) {
     bare(host);
-    (host.spec.pxe, host.spec.bmc) = (None, None);
+    host.spec.pxe = None;
     let Some(status) = host.status.take() else { return };
     let hardware = status.hardware.map(|hardware| bedplate_api::machine::Hardware {
         vendor: hardware.vendor,
@@ -222,6 +222,12 @@ async fn follow_clusters(mut seen: Changes<Cluster>, queues: Queues, stores: Sto
         for machine in stores.machines.state() {
             if machine.namespace().as_ref() == Some(&namespace) && cluster_name(&*machine) == Some(&name) {
                 queues.machines.put(ObjectRef::from_obj(&*machine)).await;
+            }
+        }
+        // The Cluster may be unpaused.
+        for claim in stores.claims.state() {
+            if claim.spec.claimant.namespace == namespace && claim.spec.cluster_name == name {
+                queues.claims.put(ObjectRef::from_obj(&*claim)).await;
             }
         }
     }

@@ -6,6 +6,7 @@
 use bedplate_api::claim::{ENROLLMENT_ANNOTATION, MachineClaim};
 use bedplate_api::cluster::infrastructure::BedplateMachine;
 use bedplate_api::enrollment::ENROLLMENT_GROUP_PREFIX;
+use bedplate_claim::Right;
 use bedplate_engine::FieldManager;
 use bedplate_engine::write::{WriteError, ask};
 use k8s_openapi::api::rbac::v1::{PolicyRule, Role, RoleBinding, RoleRef, Subject};
@@ -67,6 +68,26 @@ impl Grant {
         manager.apply_whole(&Api::namespaced(client.clone(), namespace), &self.role).await?;
         manager.apply_whole(&Api::namespaced(client.clone(), namespace), &self.binding).await
     }
+}
+
+/// Reads which of the objects exist: another writer may have deleted them, and a crash may have left them.
+///
+/// # Errors
+/// [`WriteError`]
+pub async fn observe(client: &Client, claim: &MachineClaim) -> Result<Right, WriteError> {
+    if claim.spec.bootstrap_secret_name.is_none() {
+        return Ok(Right::NotNeeded);
+    }
+    let (name, namespace) = (name(claim), claim.spec.claimant.namespace.as_str());
+    let bindings: Api<RoleBinding> = Api::namespaced(client.clone(), namespace);
+    let binding = ask(&format!("RoleBinding {namespace}/{name}"), bindings.get_opt(&name)).await?;
+    let roles: Api<Role> = Api::namespaced(client.clone(), namespace);
+    let role = ask(&format!("Role {namespace}/{name}"), roles.get_opt(&name)).await?;
+    Ok(match (role.is_some(), binding.is_some()) {
+        (false, false) => Right::Absent,
+        (true, true) => Right::Complete,
+        (true, false) | (false, true) => Right::Partial,
+    })
 }
 
 /// Deletes the RoleBinding and the Role of a claim, if they exist.

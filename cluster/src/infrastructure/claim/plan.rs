@@ -3,19 +3,21 @@
 use std::sync::Arc;
 
 use bedplate_api::claim::{
-    ClaimState, ENROLLMENT_ANNOTATION, MachineClaim, MachineClaimStatus, condition_type,
+    ENROLLMENT_ANNOTATION, HOST_IS_OFF_ANNOTATION, MachineClaim, MachineClaimStatus, condition_type,
 };
 use bedplate_api::cluster::infrastructure::BedplateMachine;
 use bedplate_api::condition::set_condition;
 use bedplate_api::enrollment::KeyId;
-use bedplate_api::machine::Machine;
+use bedplate_api::id::MachineName;
+use bedplate_api::machine::{ClaimStatus, Machine};
+use bedplate_api::operation::{MachineOperation, MachineOperationSpec, MachineRef, OperationState};
 use bedplate_api::reason::Reason as _;
-use bedplate_api::reason::claim::{GrantedReason, OrphanedReason};
-use bedplate_claim::{Claim, ClaimStep, Found, next_of_claim};
-use jiff::Timestamp;
+use bedplate_api::reason::claim::{FencedReason, GrantedReason, OrphanedReason};
+use bedplate_claim::{Claim, ClaimStep, Found, Grant, Right, Silence, has_started, next_of_claim};
+use jiff::{SignedDuration, Timestamp};
 use kube::ResourceExt;
 
-use crate::infrastructure::machine::plan::{is_own, reported_state};
+use crate::infrastructure::machine::plan::{is_confirmed_off, is_fenced, is_own, reported_state};
 
 /// Objects that decide about a MachineClaim.
 #[derive(Debug, Clone)]
@@ -26,7 +28,18 @@ pub struct Observed {
     pub host: Option<Arc<Machine>>,
     /// The BedplateMachine with the name of the claimant.
     pub claimant: Option<Arc<BedplateMachine>>,
+    /// Right of the host to read the user data.
+    pub right: Right,
+    /// The operation that powers the silent host off.
+    pub operation: Option<Arc<MachineOperation>>,
+    /// The present time.
+    pub now: Timestamp,
 }
+
+/// Time for which a host may read the user data before it starts. A host that fetches an image starts within.
+const GRANT_TIMEOUT: SignedDuration = SignedDuration::from_mins(15);
+/// Default of `releaseTimeoutSeconds`.
+const RELEASE_TIMEOUT: SignedDuration = SignedDuration::from_secs(900);
 
 /// Compares a claim with the object that has the name of its claimant.
 pub fn found(claim: &MachineClaim, claimant: Option<&BedplateMachine>) -> Found {
@@ -54,16 +67,79 @@ fn facts(observed: &Observed) -> Claim {
     let claim = &*observed.claim;
     let status = observed.host.as_ref().and_then(|host| host.status.as_ref());
     let record = status.and_then(|status| status.claim.as_ref());
-    let is_this = |id: &str| id == claim.spec.provider_id;
+    let claimant = &claim.spec.claimant;
+    let is_this = |record: &&ClaimStatus| {
+        record.provider_id == claim.spec.provider_id
+            && record.claimant.namespace == claimant.namespace
+            && record.claimant.name == claimant.name
+    };
     Claim {
         is_deleting: claim.metadata.deletion_timestamp.is_some(),
-        is_granted: is_granted(claim),
+        grant: grant(claim),
+        right: observed.right,
+        is_overdue: is_overdue(claim, observed.now),
         state: reported_state(claim),
-        recorded: record.filter(|record| is_this(&record.provider_id)).map(|record| record.state),
-        records_other: record.is_some_and(|record| !is_this(&record.provider_id)),
-        is_heard: is_heard(observed) && enrollment(observed).is_none(),
+        recorded: record.filter(is_this).map(|record| record.state),
+        other: record.filter(|record| !is_this(record)).map(|record| record.state),
+        is_heard: is_heard(observed),
+        has_other_key: enrollment(observed).is_some(),
+        silence: silence(observed),
+        is_fenced: is_fenced(claim),
         has_machine: observed.host.is_some(),
     }
+}
+
+/// Returns the silence of a host at its release (D8). The timeout starts with the deletion of the claim at the earliest: agents may have been
+/// cut off from the API server with their provider.
+fn silence(observed: &Observed) -> Silence {
+    let claim = &*observed.claim;
+    let Some((host, deleted)) = observed.host.as_deref().zip(claim.metadata.deletion_timestamp.as_ref())
+    else {
+        return Silence::Heard;
+    };
+    if is_confirmed_off(host, &claim.spec.provider_id) {
+        return Silence::ConfirmedOff;
+    }
+    let agent = host.status.as_ref().and_then(|status| status.agent.as_ref());
+    let heartbeat = agent.and_then(|agent| agent.last_heartbeat_time.as_ref());
+    let last = heartbeat.map_or(deleted.0, |heartbeat| heartbeat.0.max(deleted.0));
+    let timeout = observed.claimant.as_ref().and_then(|claimant| claimant.spec.release_timeout_seconds);
+    let timeout = timeout.map_or(RELEASE_TIMEOUT, |seconds| SignedDuration::from_secs(seconds.into()));
+    if observed.now.duration_since(last) < timeout {
+        return Silence::Heard;
+    }
+    if host.spec.bmc.is_none() {
+        return Silence::NoBmc;
+    }
+    let Some(operation) = &observed.operation else { return Silence::NotAsked };
+    match operation.status.as_ref().and_then(|status| status.state) {
+        Some(OperationState::Complete) => Silence::PoweredOff,
+        Some(OperationState::Failed) => Silence::PowerOffFailed,
+        None | Some(OperationState::Pending | OperationState::InProgress | OperationState::Unknown) => {
+            Silence::PoweringOff
+        }
+    }
+}
+
+/// Returns the name of the operation that powers the silent host of a claim off.
+pub fn fence_name(claim: &MachineClaim) -> String {
+    format!("fence-{}", claim.metadata.uid.as_deref().unwrap_or_default())
+}
+
+/// Returns the operation that powers the silent host of a claim off. pxed leaves such a host off until another operation powers it on.
+pub fn fence(claim: &MachineClaim) -> Option<MachineOperation> {
+    let name: MachineName = claim.name_any().parse().ok()?;
+    let spec = MachineOperationSpec {
+        machine_ref: Some(MachineRef { name }),
+        machine_selector: None,
+        operation_name: "powerOff".to_owned(),
+        parameters: [("force".to_owned(), "true".to_owned())].into(),
+        ttl_seconds_after_finished: None,
+        timeout_seconds: None,
+        max_parallel: None,
+        failure_limit: None,
+    };
+    Some(MachineOperation::new(&fence_name(claim), spec))
 }
 
 /// Returns true if the agent was heard since the claim was made.
@@ -85,9 +161,51 @@ pub fn enrollment(observed: &Observed) -> Option<&KeyId> {
     (named.map(String::as_str) != Some(key.to_string().as_str())).then_some(key)
 }
 
-/// Returns true if condition `Granted` is True.
-pub fn is_granted(claim: &MachineClaim) -> bool {
-    condition(claim, condition_type::GRANTED).is_some_and(|(status, _)| status == "True")
+/// Returns the permission of the host, as condition `Granted` has it.
+pub fn grant(claim: &MachineClaim) -> Grant {
+    let ended = [GrantedReason::GrantExpired.as_str(), GrantedReason::EnrollmentChanged.as_str()];
+    match condition(claim, condition_type::GRANTED) {
+        Some(("True", reason)) if reason == GrantedReason::Granted.as_str() => Grant::Open,
+        Some(("True", _)) => Grant::Ended,
+        Some((_, reason)) if ended.contains(&reason) => Grant::Ended,
+        Some(_) | None => Grant::Never,
+    }
+}
+
+/// Returns true if the host was granted the claim, and has not started it in time.
+fn is_overdue(claim: &MachineClaim, now: Timestamp) -> bool {
+    if claim.spec.bootstrap_secret_name.is_none() || has_started(reported_state(claim)) {
+        return false;
+    }
+    let conditions = claim.status.iter().flat_map(|status| &status.conditions);
+    let mut granted = conditions.filter(|one| one.type_ == condition_type::GRANTED);
+    granted.next().is_some_and(|one| {
+        let is_open = one.reason == GrantedReason::Granted.as_str();
+        let is_late = now.duration_since(one.last_transition_time.0) > GRANT_TIMEOUT;
+        is_open && is_late || one.reason == GrantedReason::GrantExpired.as_str()
+    })
+}
+
+/// Returns true if Role and RoleBinding of a claim must be read. The right of a host that has started has ended.
+pub fn reads_right(claim: &MachineClaim) -> bool {
+    let is_withdrawn = condition(claim, condition_type::GRANTED)
+        .is_some_and(|(_, reason)| reason == GrantedReason::GrantWithdrawn.as_str());
+    claim.spec.bootstrap_secret_name.is_some() && !(is_withdrawn && has_started(reported_state(claim)))
+}
+
+/// Returns the reason of `Granted` after the end of a right. None: the host was never allowed to start.
+pub fn withdrawn(observed: &Observed) -> Option<GrantedReason> {
+    let claim = &*observed.claim;
+    if grant(claim) == Grant::Never {
+        return None;
+    }
+    let is_over = has_started(reported_state(claim)) || claim.metadata.deletion_timestamp.is_some();
+    Some(match () {
+        () if is_over => GrantedReason::GrantWithdrawn,
+        () if is_overdue(claim, observed.now) => GrantedReason::GrantExpired,
+        () if enrollment(observed).is_some() => GrantedReason::EnrollmentChanged,
+        () => GrantedReason::GrantWithdrawn,
+    })
 }
 
 fn condition<'a>(claim: &'a MachineClaim, type_: &str) -> Option<(&'a str, &'a str)> {
@@ -96,43 +214,20 @@ fn condition<'a>(claim: &'a MachineClaim, type_: &str) -> Option<(&'a str, &'a s
     Some((&found.status, &found.reason))
 }
 
-/// Returns true if the host has read the user data.
-pub fn has_started(claim: &MachineClaim) -> bool {
-    reported_state(claim).is_some_and(|state| state != ClaimState::Preparing)
-}
-
-/// Returns true if the host may still read the Secret with the user data, and must not any more.
-pub fn must_withdraw(claim: &MachineClaim) -> bool {
-    let is_open = condition(claim, condition_type::GRANTED).is_some_and(|(_, reason)| {
-        [GrantedReason::Granted.as_str(), GrantedReason::GrantFailed.as_str()].contains(&reason)
-    });
-    is_open && (has_started(claim) || claim.metadata.deletion_timestamp.is_some())
-}
-
 /// Returns the conditions of a claim after a step. `granted`: reason of `Granted`, if the step has decided it.
 pub fn status(
-    claim: &MachineClaim,
+    observed: &Observed,
     step: ClaimStep,
     granted: Option<(GrantedReason, &str)>,
-    now: Timestamp,
 ) -> MachineClaimStatus {
+    let (claim, now) = (&*observed.claim, observed.now);
     let conditions = claim.status.as_ref().map(|status| status.conditions.clone()).unwrap_or_default();
     let mut status = MachineClaimStatus { conditions, ..MachineClaimStatus::default() };
     let generation = claim.metadata.generation;
     let decided = granted.map(|(reason, message)| (reason, message.to_owned())).or_else(|| {
-        let reason = match step {
-            ClaimStep::AwaitAgent => GrantedReason::AwaitingAgent,
-            ClaimStep::AwaitDeletion => GrantedReason::ClaimantDeleting,
-            ClaimStep::Orphan | ClaimStep::Delete => GrantedReason::ClaimantNotFound,
-            ClaimStep::Grant
-            | ClaimStep::CorrectUid
-            | ClaimStep::RemoveFinalizer
-            | ClaimStep::AwaitProviderId
-            | ClaimStep::AwaitRelease
-            | ClaimStep::Granted => return None,
-        };
+        let reason = waiting(step)?;
         // A host that runs a claim does not stop because it is no longer granted, so the condition stays.
-        (!is_granted(claim)).then(|| (reason, reason.meaning().to_owned()))
+        (grant(claim) == Grant::Never).then(|| (reason, reason.meaning().to_owned()))
     });
     if let Some((reason, message)) = decided {
         let is_granted = matches!(reason, GrantedReason::Granted | GrantedReason::GrantWithdrawn);
@@ -145,7 +240,66 @@ pub fn status(
             if is_orphaned { OrphanedReason::ClaimantNotFound } else { OrphanedReason::ClaimantFound };
         set_condition(&mut status, is_orphaned, reason, reason.meaning(), generation, now);
     }
+    if let Some((is_fenced, reason, message)) = fenced(observed, step) {
+        set_condition(&mut status, is_fenced, reason, &message, generation, now);
+    }
     status
+}
+
+/// Reason of `Granted` while a claim waits.
+const fn waiting(step: ClaimStep) -> Option<GrantedReason> {
+    match step {
+        ClaimStep::AwaitAgent => Some(GrantedReason::AwaitingAgent),
+        ClaimStep::AwaitHost => Some(GrantedReason::HostHeld),
+        ClaimStep::AwaitDeletion => Some(GrantedReason::ClaimantDeleting),
+        ClaimStep::Orphan | ClaimStep::Delete => Some(GrantedReason::ClaimantNotFound),
+        ClaimStep::Withdraw
+        | ClaimStep::CorrectEnrollment
+        | ClaimStep::Grant
+        | ClaimStep::CorrectUid
+        | ClaimStep::PowerOff
+        | ClaimStep::Fence
+        | ClaimStep::RemoveFinalizer
+        | ClaimStep::AwaitProviderId
+        | ClaimStep::Overdue
+        | ClaimStep::AwaitRelease
+        | ClaimStep::AwaitPowerOff
+        | ClaimStep::Granted => None,
+    }
+}
+
+/// Condition `Fenced`. None: it stays as it is.
+fn fenced(observed: &Observed, step: ClaimStep) -> Option<(bool, FencedReason, String)> {
+    let (host, id) = (observed.claim.name_any(), &observed.claim.spec.provider_id);
+    let confirm = format!("set {HOST_IS_OFF_ANNOTATION} of the Machine to {id}");
+    let (reason, message) = match (step, silence(observed)) {
+        (ClaimStep::Fence, Silence::ConfirmedOff) => {
+            (FencedReason::ConfirmedByUser, FencedReason::ConfirmedByUser.meaning().to_owned())
+        }
+        (ClaimStep::Fence, _) => (FencedReason::PoweredOff, FencedReason::PoweredOff.meaning().to_owned()),
+        (ClaimStep::AwaitPowerOff, Silence::NoBmc) => (
+            FencedReason::HostSilent,
+            format!("Machine {host} is silent and has no BMC; power it off, then {confirm}"),
+        ),
+        (ClaimStep::AwaitPowerOff, Silence::PowerOffFailed) => {
+            let status = observed.operation.as_ref().and_then(|operation| operation.status.as_ref());
+            let why = status.and_then(|status| status.message.as_deref()).unwrap_or("no message");
+            let name = fence_name(&observed.claim);
+            let text = format!(
+                "MachineOperation {name} failed: {why}; delete it to try again, or power Machine {host} off and {confirm}"
+            );
+            (FencedReason::PowerOffFailed, text)
+        }
+        (ClaimStep::AwaitPowerOff, _) => {
+            let text = format!(
+                "Machine {host} is silent; MachineOperation {} powers it off",
+                fence_name(&observed.claim)
+            );
+            (FencedReason::PoweringOff, text)
+        }
+        _ => return None,
+    };
+    Some((step == ClaimStep::Fence, reason, message))
 }
 
 #[cfg(test)]

@@ -3,21 +3,26 @@
 //! ```text
 //! owner, Cluster -> finalizer -> Cluster provisioned -> bootstrap data -> configuration -> host chosen -> claim protocol (bedplate-claim)
 //! ```
-//! Prerequisites count only until a host is recorded. From then on the protocol decides.
+//! Prerequisites count until the claim is made. From then on the protocol decides.
 
 use std::sync::Arc;
 
-use bedplate_api::claim::{ClaimState, Claimant, MachineClaim, MachineClaimSpec, ReleasePolicy, provider_id};
+use bedplate_api::claim::{
+    ClaimState, Claimant, HOST_IS_OFF_ANNOTATION, MachineClaim, MachineClaimSpec, ReleasePolicy,
+    condition_type, provider_id,
+};
 use bedplate_api::cluster::core::{Cluster, Machine as Owner};
 use bedplate_api::cluster::infrastructure::{BedplateMachine, FINALIZER, StateDiskRequirement};
 use bedplate_api::configuration::{MachineConfiguration, NodeRole};
 use bedplate_api::id::MachineName;
-use bedplate_api::machine::Machine;
+use bedplate_api::machine::{ConfigurationRef, Machine};
 use bedplate_api::reason::infrastructure::HostClaimedReason;
+use bedplate_api::version::MachineConfigurationVersion;
 use bedplate_claim::{ClaimantStep, HeldBy, Host, next_of_claimant};
+use jiff::Timestamp;
 use kube::ResourceExt;
 
-use crate::infrastructure::choose::{Request, Shortage};
+use crate::infrastructure::choose::{self, Request, Shortage};
 use crate::infrastructure::owner::{cluster_name, is_control_plane, is_paused};
 
 /// Objects that decide about a BedplateMachine.
@@ -35,10 +40,12 @@ pub struct Observed {
     pub host: Option<Arc<Machine>>,
     /// The configuration that the host runs.
     pub configuration: Option<Arc<MachineConfiguration>>,
-    /// Kubernetes version of the version that `configurationRef` names. None: it names none, or there is no such version.
-    pub pinned: Option<String>,
+    /// The version that the claim names: that of `configurationRef`, otherwise the newest one. None: there is none yet.
+    pub version: Option<Arc<MachineConfigurationVersion>>,
     /// Label of the Machines whose values are failure domains.
     pub failure_domain_label: Option<String>,
+    /// The present time.
+    pub now: Timestamp,
 }
 
 /// Next write, or what is waited for.
@@ -71,11 +78,13 @@ pub fn next(observed: &Observed) -> Next {
         provider_id: machine.spec.provider_id.as_deref(),
     };
     let step = next_of_claimant(&claimant, held_by(observed), host(observed));
-    if step != ClaimantStep::Choose {
+    // A host may have been recorded long ago, or by a user. A claim that is made again has met them.
+    let is_first = step == ClaimantStep::CreateClaim && machine.spec.provider_id.is_none();
+    if step != ClaimantStep::Choose && !is_first {
         return Next::Protocol(step);
     }
     match prerequisites(observed) {
-        Ok(()) => Next::Protocol(ClaimantStep::Choose),
+        Ok(()) => Next::Protocol(step),
         Err((reason, message)) => Next::Wait(reason, message),
     }
 }
@@ -107,9 +116,9 @@ fn prerequisites(observed: &Observed) -> Result<(), (HostClaimedReason, String)>
         );
         return Err((HostClaimedReason::ConfigurationForbidden, text));
     }
-    let offered = match (reference.version, &observed.pinned) {
+    let offered = match (reference.version, &observed.version) {
         (None, _) => &configuration.spec.template.kubernetes.version,
-        (Some(_), Some(version)) => version,
+        (Some(_), Some(version)) => &version.spec.template.kubernetes.version,
         (Some(version), None) => {
             let text = format!("MachineConfiguration {name} has no version {version}");
             return Err((HostClaimedReason::ConfigurationNotFound, text));
@@ -148,19 +157,44 @@ fn held_by(observed: &Observed) -> HeldBy {
         Some(claim) if !is_own(claim, &observed.machine) => HeldBy::Other,
         Some(claim) => HeldBy::Own {
             is_deleting: claim.metadata.deletion_timestamp.is_some(),
-            is_released: reported_state(claim) == Some(ClaimState::Released),
+            is_released: reported_state(claim) == Some(ClaimState::Released) || is_fenced(claim),
         },
     }
 }
 
 fn host(observed: &Observed) -> Host {
     let Some(host) = &observed.host else { return Host::Gone };
+    let machine = &*observed.machine;
     let reported = host.status.as_ref().and_then(|status| status.claim.as_ref());
-    let is_own = |id: &str| Some(id) == observed.machine.spec.provider_id.as_deref();
-    match reported {
-        Some(claim) if is_own(&claim.provider_id) && claim.state.holds_host() => Host::RunsOwn,
-        Some(_) | None => Host::Idle,
+    let runs_own = reported.is_some_and(|claim| {
+        Some(&claim.provider_id) == machine.spec.provider_id.as_ref()
+            && Some(&claim.claimant.namespace) == machine.metadata.namespace.as_ref()
+            && claim.claimant.name == machine.name_any()
+            && claim.state.holds_host()
+    });
+    if !runs_own {
+        let is_eligible = host.name_any().parse::<MachineName>().is_ok_and(|name| {
+            let namespace = machine.namespace().unwrap_or_default();
+            choose::is_eligible(host, &namespace, &claim_id(machine, &name))
+        });
+        return if is_eligible { Host::Eligible } else { Host::Ineligible };
     }
+    let id = machine.spec.provider_id.as_deref().unwrap_or_default();
+    if machine.metadata.deletion_timestamp.is_some() && is_confirmed_off(host, id) {
+        return Host::Ineligible;
+    }
+    if choose::is_heard(host, observed.now) { Host::RunsOwn } else { Host::SilentOwn }
+}
+
+/// Returns true if a user has confirmed that the host of a claim is off (D8).
+pub fn is_confirmed_off(host: &Machine, provider_id: &str) -> bool {
+    host.annotations().get(HOST_IS_OFF_ANNOTATION).is_some_and(|id| id == provider_id)
+}
+
+/// Returns true if condition `Fenced` of a claim is True.
+pub fn is_fenced(claim: &MachineClaim) -> bool {
+    let conditions = claim.status.iter().flat_map(|status| &status.conditions);
+    conditions.into_iter().any(|one| one.type_ == condition_type::FENCED && one.status == "True")
 }
 
 /// Cleanup at the release that a BedplateMachine asks for.
@@ -211,11 +245,20 @@ pub fn claim_spec(observed: &Observed) -> Option<MachineClaimSpec> {
         role: if is_control_plane(owner) { NodeRole::ControlPlane } else { NodeRole::Worker },
         node_name: node_name(&machine.name_any()),
         provider_id: claim_id(machine, host),
-        configuration_ref: machine.spec.configuration_ref.clone(),
+        configuration_ref: configuration_ref(observed),
         bootstrap_secret_name: secret.cloned(),
         release: release(machine),
         vip: None,
     })
+}
+
+/// Returns the configuration of a claim, with the version that was checked. A later change of the configuration does not change the claim.
+fn configuration_ref(observed: &Observed) -> ConfigurationRef {
+    let mut reference = observed.machine.spec.configuration_ref.clone();
+    let template = observed.configuration.as_ref().map(|configuration| &configuration.spec.template);
+    let newest = observed.version.as_ref().filter(|version| Some(&version.spec.template) == template);
+    reference.version = reference.version.or_else(|| newest.map(|version| version.spec.version));
+    reference
 }
 
 /// Returns the name of the Node: that of the BedplateMachine, or its start and a hash if it is not a DNS label (D5).

@@ -3,7 +3,7 @@
 //! `provisioned` becomes True when the host runs the bootstrap data: the host is there then, and upstream copies `providerID` and the addresses.
 //! It stays True. `Ready` has the reason of the first condition that is not met.
 
-use bedplate_api::claim::{ClaimState, MachineClaim};
+use bedplate_api::claim::{ClaimState, HOST_IS_OFF_ANNOTATION, MachineClaim, condition_type};
 use bedplate_api::cluster::infrastructure::{
     BedplateMachine, BedplateMachineStatus, BootstrapStatus, Initialization,
 };
@@ -86,11 +86,17 @@ fn host_claimed(observed: &Observed, next: &Next) -> (HostClaimedReason, String)
                     || "has not reported the claim".to_owned(),
                     |state| format!("reports {state:?}"),
                 );
-                (
-                    HostClaimedReason::Releasing,
-                    format!("waiting until Machine {host} is released; its agent {state}"),
-                )
+                let remedy = release_remedy(observed);
+                let text = format!("waiting until Machine {host} is released; its agent {state}; {remedy}");
+                (HostClaimedReason::Releasing, text)
             }
+            ClaimantStep::AwaitHost => (
+                HostClaimedReason::Releasing,
+                format!(
+                    "MachineClaim {host} is missing, and Machine {host} is silent; {}",
+                    release_remedy(observed)
+                ),
+            ),
             ClaimantStep::AddFinalizer
             | ClaimantStep::Choose
             | ClaimantStep::CreateClaim
@@ -98,6 +104,22 @@ fn host_claimed(observed: &Observed, next: &Next) -> (HostClaimedReason, String)
             | ClaimantStep::SetProviderId
             | ClaimantStep::Done => (HostClaimedReason::Claiming, "a host is being claimed".to_owned()),
         },
+    }
+}
+
+/// Next step of a user whose host does not release its claim.
+fn release_remedy(observed: &Observed) -> String {
+    let claim = observed.claim.as_deref().and_then(|claim| claim.status.as_ref());
+    let fenced =
+        claim.and_then(|status| status.conditions.iter().find(|one| one.type_ == condition_type::FENCED));
+    match (fenced, &observed.machine.spec.provider_id) {
+        (Some(fenced), _) => fenced.message.clone(),
+        (None, Some(id)) => {
+            format!(
+                "if the host does not come back, power it off and set {HOST_IS_OFF_ANNOTATION} of the Machine to {id}"
+            )
+        }
+        (None, None) => "check that the host is up".to_owned(),
     }
 }
 

@@ -45,7 +45,14 @@ fn host(heartbeat: &str, key: &str, record: Option<(&str, &str)>) -> Machine {
 }
 
 fn seen(claim: MachineClaim, claimant: Option<BedplateMachine>, host: Machine) -> Observed {
-    Observed { claim: Arc::new(claim), host: Some(Arc::new(host)), claimant: claimant.map(Arc::new) }
+    Observed {
+        claim: Arc::new(claim),
+        host: Some(Arc::new(host)),
+        claimant: claimant.map(Arc::new),
+        right: Right::NotNeeded,
+        operation: None,
+        now: now(),
+    }
 }
 
 fn granted(reason: &str, state: Option<&str>) -> Value {
@@ -66,7 +73,7 @@ fn d1_grant_follows_the_claimant_and_a_heartbeat_of_the_right_enrollment() {
     assert_eq!(step(Some(holding("u-1")), host(early, KEY, None)), ClaimStep::AwaitAgent);
     let other_key = "f".repeat(32);
     let other = seen(claim(&none, &none), Some(holding("u-1")), host(late, &other_key, None));
-    assert_eq!(next(&other), ClaimStep::AwaitAgent);
+    assert_eq!(next(&other), ClaimStep::CorrectEnrollment);
     assert_eq!(enrollment(&other).map(ToString::to_string), Some(other_key));
     let recorded = claimant("u-1", &json!({ "machineName": "host-1" }));
     assert_eq!(step(Some(recorded), host(late, KEY, None)), ClaimStep::AwaitProviderId);
@@ -94,28 +101,196 @@ fn d1_claim_without_a_claimant_is_deleted_only_if_nothing_has_run() {
         assert_eq!(next(&seen), expected, "{status} {record:?}");
     }
     let orphan = claim(&none, &granted("Granted", Some("Joined")));
-    let found = status(&orphan, ClaimStep::Orphan, None, now());
+    let found = status(&seen(orphan, None, host(late, KEY, None)), ClaimStep::Orphan, None);
     let types: Vec<_> =
         found.conditions.iter().map(|one| (one.type_.as_str(), one.status.as_str())).collect();
     assert_eq!(types, [("Granted", "True"), ("Orphaned", "True")]);
 }
 
+/// Step of a claim whose Role and RoleBinding exist.
+fn step_with_right(
+    claim: MachineClaim,
+    claimant: Option<BedplateMachine>,
+    key: &str,
+) -> (ClaimStep, Observed) {
+    let mut seen = seen(claim, claimant, host("2026-01-01T00:59:00Z", key, None));
+    seen.right = Right::Complete;
+    (next(&seen), seen)
+}
+
 #[test]
-fn d4_right_to_read_ends_with_the_start_or_the_end_of_the_claim() {
+fn d4_right_to_read_is_ended_by_what_exists() {
     let none = json!({});
-    for (reason, state, is_ended) in [
-        ("Granted", None, false),
-        ("Granted", Some("Preparing"), false),
-        ("Granted", Some("Bootstrapping"), true),
-        ("Granted", Some("Failed"), true),
-        ("GrantWithdrawn", Some("Joined"), false),
-        ("GrantFailed", None, false),
-    ] {
-        assert_eq!(must_withdraw(&claim(&none, &granted(reason, state))), is_ended, "{reason} {state:?}");
-    }
     let deleted = json!({ "deletionTimestamp": "2026-01-01T00:30:00Z" });
-    assert!(must_withdraw(&claim(&deleted, &granted("Granted", Some("Preparing")))));
-    assert!(!must_withdraw(&claim(&deleted, &granted("GrantWithdrawn", Some("Joined")))));
+    for (metadata, status) in [
+        (&none, granted("Granted", Some("Bootstrapping"))),
+        (&none, granted("Granted", Some("Failed"))),
+        // The process was killed after the Role, before the condition.
+        (&deleted, json!({})),
+        (&deleted, granted("Granted", Some("Preparing"))),
+        (&deleted, granted("GrantWithdrawn", Some("Preparing"))),
+    ] {
+        let (step, _) = step_with_right(claim(metadata, &status), Some(holding("u-1")), KEY);
+        assert_eq!(step, ClaimStep::Withdraw, "{metadata} {status}");
+    }
+    let open = || claim(&none, &granted_at("2026-01-01T00:50:00Z"));
+    assert_eq!(step_with_right(open(), Some(holding("u-1")), KEY).0, ClaimStep::Granted);
+    assert_eq!(step_with_right(open(), None, KEY).0, ClaimStep::Withdraw);
+    // Another writer has deleted the RoleBinding.
+    let (_, mut seen) = step_with_right(open(), Some(holding("u-1")), KEY);
+    seen.right = Right::Partial;
+    assert_eq!(next(&seen), ClaimStep::Grant);
+}
+
+fn granted_at(time: &str) -> Value {
+    json!({ "conditions": [{ "type": "Granted", "status": "True", "reason": "Granted", "message": "",
+        "lastTransitionTime": time }] })
+}
+
+#[test]
+fn d4_right_of_a_former_key_ends_before_the_claim_names_the_next() {
+    let open = claim(&json!({}), &granted_at("2026-01-01T00:50:00Z"));
+    let (step, mut seen) = step_with_right(open, Some(holding("u-1")), &"f".repeat(32));
+    assert_eq!((step, withdrawn(&seen)), (ClaimStep::Withdraw, Some(GrantedReason::EnrollmentChanged)));
+    seen.right = Right::Absent;
+    assert_eq!(next(&seen), ClaimStep::CorrectEnrollment);
+    // Otherwise no report of the release is accepted.
+    let deleted =
+        claim(&json!({ "deletionTimestamp": "2026-01-01T00:30:00Z" }), &granted("GrantWithdrawn", None));
+    let seen = self::seen(deleted, Some(holding("u-1")), host("2026-01-01T00:59:00Z", &"f".repeat(32), None));
+    assert_eq!(next(&seen), ClaimStep::CorrectEnrollment);
+}
+
+#[test]
+fn d4_grant_expires_and_its_condition_names_the_remedy() {
+    let late = claim(&json!({}), &granted_at("2026-01-01T00:44:59Z"));
+    let (step, mut seen) = step_with_right(late, Some(holding("u-1")), KEY);
+    assert_eq!((step, withdrawn(&seen)), (ClaimStep::Withdraw, Some(GrantedReason::GrantExpired)));
+    let reason = GrantedReason::GrantExpired;
+    let found = status(&seen, step, Some((reason, reason.meaning())));
+    assert_eq!(
+        (found.conditions[0].status.as_str(), found.conditions[0].reason.as_str()),
+        ("False", "GrantExpired")
+    );
+    let mut expired = (*seen.claim).clone();
+    expired.status = Some(found);
+    (seen.claim, seen.right) = (Arc::new(expired), Right::Absent);
+    assert_eq!(next(&seen), ClaimStep::Overdue);
+    // It may have started all the same.
+    seen.claimant = None;
+    assert_eq!(next(&seen), ClaimStep::Orphan);
+}
+
+#[test]
+fn d1_claim_is_not_granted_over_another_unreleased_record() {
+    let (none, late) = (json!({}), "2026-01-01T00:00:01Z");
+    let other = "bedplate://host-1/u-0";
+    for (state, expected) in [
+        ("Joined", ClaimStep::AwaitHost),
+        ("Failed", ClaimStep::AwaitHost),
+        ("AddedLater", ClaimStep::AwaitHost),
+        ("Preparing", ClaimStep::Grant),
+        ("Released", ClaimStep::Grant),
+    ] {
+        let seen = seen(claim(&none, &none), Some(holding("u-1")), host(late, KEY, Some((other, state))));
+        assert_eq!(next(&seen), expected, "{state}");
+    }
+    // The same ID of another claimant is another record.
+    let mut foreign = host(late, KEY, Some((ID, "Joined")));
+    foreign.status.as_mut().unwrap().claim.as_mut().unwrap().claimant.namespace = "team-b".to_owned();
+    assert_eq!(next(&seen(claim(&none, &none), Some(holding("u-1")), foreign)), ClaimStep::AwaitHost);
+}
+
+fn silent(bmc: bool, annotations: &Value, operation: Option<&str>) -> Observed {
+    let deleted = claim(
+        &json!({ "uid": "c-1", "deletionTimestamp": "2026-01-01T00:30:00Z" }),
+        &granted("GrantWithdrawn", Some("Joined")),
+    );
+    let mut claimant = holding("u-1");
+    claimant.metadata.deletion_timestamp = Some(bedplate_api::machine::Time(now()));
+    let mut host = host("2026-01-01T00:20:00Z", KEY, Some((ID, "Joined")));
+    host.metadata.annotations = serde_json::from_value(annotations.clone()).unwrap();
+    if bmc {
+        let bmc = json!({ "protocol": "Redfish", "address": "10.7.0.9",
+            "credentialsSecretRef": { "name": "b", "namespace": "n" } });
+        host.spec.bmc = serde_json::from_value(bmc).unwrap();
+    }
+    let mut seen = seen(deleted, Some(claimant), host);
+    seen.operation = operation.map(|state| {
+        let mut operation = fence(&seen.claim).unwrap();
+        operation.status =
+            serde_json::from_value(json!({ "state": state, "message": "no route to 10.7.0.9" })).unwrap();
+        Arc::new(operation)
+    });
+    seen
+}
+
+#[test]
+fn d8_silent_host_is_powered_off_before_it_counts_as_fenced() {
+    let none = json!({});
+    for (operation, expected, reason) in [
+        (None, ClaimStep::PowerOff, None),
+        (Some("Pending"), ClaimStep::AwaitPowerOff, Some("PoweringOff")),
+        (Some("InProgress"), ClaimStep::AwaitPowerOff, Some("PoweringOff")),
+        (Some("AddedLater"), ClaimStep::AwaitPowerOff, Some("PoweringOff")),
+        (Some("Failed"), ClaimStep::AwaitPowerOff, Some("PowerOffFailed")),
+        (Some("Complete"), ClaimStep::Fence, Some("PoweredOff")),
+    ] {
+        let seen = silent(true, &none, operation);
+        let step = next(&seen);
+        let found = status(&seen, step, None);
+        let fenced = found.conditions.iter().find(|one| one.type_ == "Fenced");
+        assert_eq!((step, fenced.map(|one| one.reason.as_str())), (expected, reason), "{operation:?}");
+        assert_eq!(fenced.is_some_and(|one| one.status == "True"), expected == ClaimStep::Fence);
+        let mut fenced = seen.clone();
+        let mut claim = (*seen.claim).clone();
+        claim.status.as_mut().unwrap().conditions = found.conditions;
+        fenced.claim = Arc::new(claim);
+        if expected == ClaimStep::Fence {
+            assert_eq!(
+                next(&fenced),
+                ClaimStep::AwaitRelease,
+                "the claim stays until the host has emptied itself"
+            );
+        }
+    }
+    assert_eq!(fence_name(&silent(true, &none, None).claim), "fence-c-1");
+    assert_eq!(json!(fence(&silent(true, &none, None).claim).unwrap().spec)["parameters"]["force"], "true");
+}
+
+#[test]
+fn d8_host_without_a_bmc_waits_for_a_user() {
+    let seen = silent(false, &json!({}), None);
+    let step = next(&seen);
+    assert_eq!(step, ClaimStep::AwaitPowerOff);
+    let found = status(&seen, step, None);
+    let fenced = found.conditions.iter().find(|one| one.type_ == "Fenced").unwrap();
+    assert_eq!((fenced.status.as_str(), fenced.reason.as_str()), ("False", "HostSilent"));
+    assert!(
+        fenced.message.contains(&format!("bedplate.dev/host-is-off of the Machine to {ID}")),
+        "{}",
+        fenced.message
+    );
+    let other = json!({ "bedplate.dev/host-is-off": "bedplate://host-1/u-0" });
+    assert_eq!(next(&silent(false, &other, None)), ClaimStep::AwaitPowerOff);
+    let own = json!({ "bedplate.dev/host-is-off": ID });
+    let seen = silent(false, &own, None);
+    assert_eq!(next(&seen), ClaimStep::Fence);
+    let found = status(&seen, ClaimStep::Fence, None);
+    assert_eq!(found.conditions.last().map(|one| one.reason.as_str()), Some("ConfirmedByUser"));
+}
+
+#[test]
+fn d8_timeout_starts_with_the_deletion_and_follows_the_heartbeat() {
+    let mut seen = silent(false, &json!({}), None);
+    seen.now = "2026-01-01T00:44:59Z".parse().unwrap();
+    assert_eq!(next(&seen), ClaimStep::AwaitRelease);
+    seen.now = "2026-01-01T00:45:00Z".parse().unwrap();
+    assert_eq!(next(&seen), ClaimStep::AwaitPowerOff);
+    let mut claimant = (**seen.claimant.as_ref().unwrap()).clone();
+    claimant.spec.release_timeout_seconds = Some(1800);
+    seen.claimant = Some(Arc::new(claimant));
+    assert_eq!(next(&seen), ClaimStep::AwaitRelease);
 }
 
 #[test]
@@ -137,6 +312,7 @@ fn m9_finalizer_stays_until_this_claim_is_released() {
         let seen = seen(claim(&deleted, &status), None, host(late, KEY, record));
         assert_eq!(next(&seen), expected, "{status} {record:?}");
     }
-    let gone = Observed { claim: Arc::new(claim(&deleted, &json!({}))), host: None, claimant: None };
+    let mut gone = seen(claim(&deleted, &json!({})), None, host(late, KEY, None));
+    gone.host = None;
     assert_eq!(next(&gone), ClaimStep::RemoveFinalizer);
 }

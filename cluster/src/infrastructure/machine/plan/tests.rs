@@ -54,8 +54,9 @@ fn observed(machine: BedplateMachine) -> Observed {
         claim: None,
         host: None,
         configuration: Some(Arc::new(configuration(&json!({})))),
-        pinned: None,
+        version: None,
         failure_domain_label: None,
+        now: now(),
     }
 }
 
@@ -122,8 +123,99 @@ fn d2_configuration_must_exist_allow_the_namespace_and_have_the_version() {
     let pinned = json!({ "configurationRef": { "name": "pool", "version": 3 } });
     let mut seen = observed(machine(&json!({}), &pinned));
     assert_eq!(waits(&seen), HostClaimedReason::ConfigurationNotFound);
-    seen.pinned = Some("v1.33.0".to_owned());
+    seen.version = Some(Arc::new(version(3, "v1.33.0")));
     assert_eq!(waits(&seen), HostClaimedReason::VersionMismatch);
+}
+
+fn version(number: i64, kubernetes: &str) -> MachineConfigurationVersion {
+    object(
+        json!({ "metadata": { "name": format!("pool-v{number}") }, "spec": { "configurationName": "pool", "version": number,
+        "template": { "image": { "reference": "r.example/node:1" }, "kubernetes": { "version": kubernetes } } } }),
+    )
+}
+
+#[test]
+fn d2_claim_names_the_version_that_was_checked() {
+    let mut seen = observed(recorded());
+    assert_eq!(claim_spec(&seen).unwrap().configuration_ref.version, None);
+    seen.version = Some(Arc::new(version(4, "v1.34.4")));
+    assert_eq!(claim_spec(&seen).unwrap().configuration_ref.version, Some(4));
+    // The configuration has changed, and has no version of its present template yet.
+    seen.version = Some(Arc::new(version(4, "v1.33.0")));
+    assert_eq!(claim_spec(&seen).unwrap().configuration_ref.version, None);
+    let given = json!({ "machineName": "host-1", "configurationRef": { "name": "pool", "version": 3 } });
+    let mut seen = observed(machine(&json!({}), &given));
+    seen.version = Some(Arc::new(version(3, "v1.33.0")));
+    assert_eq!(claim_spec(&seen).unwrap().configuration_ref.version, Some(3));
+}
+
+/// Status of a host that is enrolled and heard.
+fn enrolled(more: &Value) -> Value {
+    let mut status = json!({ "enrollment": { "keyID": "0123456789abcdef0123456789abcdef" },
+        "agent": { "lastHeartbeatTime": "2026-01-01T00:59:00Z" } });
+    status.as_object_mut().unwrap().extend(more.as_object().unwrap().clone());
+    status
+}
+
+fn record(namespace: &str, id: &str, state: &str) -> Value {
+    json!({ "claim": { "providerID": id, "claimant": { "namespace": namespace, "name": "w-1" }, "state": state,
+        "since": "2026-01-01T00:00:00Z" } })
+}
+
+#[test]
+fn d1_recorded_host_is_claimed_only_if_it_is_eligible() {
+    let step = |status: &Value, spec: Option<Value>| {
+        let mut seen = observed(recorded());
+        let mut host = host(status);
+        if let Some(policy) = spec {
+            host.spec.claim_policy = serde_json::from_value(policy).unwrap();
+        }
+        seen.host = Some(Arc::new(host));
+        next(&seen)
+    };
+    let none = json!({});
+    assert_eq!(step(&enrolled(&none), None), Next::Protocol(ClaimantStep::CreateClaim));
+    for (status, policy) in [
+        (enrolled(&none), Some(json!({ "namespaces": ["team-b"] }))),
+        (enrolled(&none), Some(Value::Null)),
+        (none.clone(), None),
+        (enrolled(&record("team-b", "bedplate://host-1/u-9", "Joined")), None),
+        (enrolled(&record("team-a", "bedplate://host-1/u-1", "Released")), None),
+        (enrolled(&json!({ "selected": { "name": "w", "version": 1, "source": "Selector" } })), None),
+    ] {
+        let found = step(&status, policy.clone());
+        assert_eq!(found, Next::Protocol(ClaimantStep::Forget), "{status} {policy:?}");
+    }
+    let mut seen = observed(recorded());
+    seen.host = Some(Arc::new(host(&enrolled(&none))));
+    seen.configuration =
+        Some(Arc::new(configuration(&json!({ "claimPolicy": { "namespaces": ["team-b"] } }))));
+    assert_eq!(waits(&seen), HostClaimedReason::ConfigurationForbidden);
+    seen.owner = Some(Arc::new(owner(&json!({ "bootstrap": {} }))));
+    assert_eq!(waits(&seen), HostClaimedReason::WaitingForBootstrapData);
+}
+
+#[test]
+fn d8_lost_claim_of_a_silent_host_is_not_made_again_at_the_release() {
+    let spec = json!({ "machineName": "host-1", "providerID": "bedplate://host-1/u-1" });
+    let mut seen = observed(machine(&json!({ "deletionTimestamp": "2026-01-01T00:00:00Z" }), &spec));
+    let own = record("team-a", "bedplate://host-1/u-1", "Joined");
+    seen.host = Some(Arc::new(host(&enrolled(&own))));
+    assert_eq!(next(&seen), Next::Protocol(ClaimantStep::CreateClaim));
+    seen.host = Some(Arc::new(host(&own)));
+    let decided = next(&seen);
+    assert_eq!(decided, Next::Protocol(ClaimantStep::AwaitHost));
+    let found = status(&seen, &decided, now());
+    let message = condition(&found.conditions, "HostClaimed").2;
+    assert!(
+        message.contains("set bedplate.dev/host-is-off of the Machine to bedplate://host-1/u-1"),
+        "{message}"
+    );
+    let mut off = host(&own);
+    off.metadata.annotations =
+        Some([("bedplate.dev/host-is-off".to_owned(), "bedplate://host-1/u-1".to_owned())].into());
+    seen.host = Some(Arc::new(off));
+    assert_eq!(next(&seen), Next::Protocol(ClaimantStep::RemoveFinalizer));
 }
 
 #[test]
@@ -191,6 +283,7 @@ fn d1_lost_claim_object_is_made_again_only_if_the_host_still_runs_it() {
         (reported("bedplate://host-1/u-1", "Joined"), ClaimantStep::CreateClaim),
         (reported("bedplate://host-1/u-1", "Released"), ClaimantStep::Lost),
         (reported("bedplate://host-1/u-2", "Joined"), ClaimantStep::Lost),
+        (record("team-b", "bedplate://host-1/u-1", "Joined"), ClaimantStep::Lost),
         (json!({}), ClaimantStep::Lost),
     ] {
         let mut seen = observed(held());
@@ -259,7 +352,19 @@ fn m9_deleted_object_stays_until_its_host_is_released() {
     seen.claim = Some(Arc::new(going.clone()));
     let decided = next(&seen);
     assert_eq!(decided, Next::Protocol(ClaimantStep::AwaitRelease));
-    assert_eq!(condition(&status(&seen, &decided, now()).conditions, "Ready").1, "Releasing");
+    let found = status(&seen, &decided, now());
+    assert_eq!(condition(&found.conditions, "Ready").1, "Releasing");
+    let message = condition(&found.conditions, "Ready").2;
+    assert!(
+        message.contains("set bedplate.dev/host-is-off of the Machine to bedplate://host-1/u-1"),
+        "{message}"
+    );
+    let mut fenced = going.clone();
+    let is_fenced = json!({ "type": "Fenced", "status": "True", "reason": "PoweredOff", "message": "",
+        "lastTransitionTime": "2026-01-01T00:00:00Z" });
+    fenced.status = Some(object(json!({ "conditions": [is_fenced] })));
+    seen.claim = Some(Arc::new(fenced));
+    assert_eq!(next(&seen), Next::Protocol(ClaimantStep::RemoveFinalizer), "D8");
     going.status = Some(object(json!({ "providerID": "bedplate://host-1/u-1", "state": "Released" })));
     seen.claim = Some(Arc::new(going));
     assert_eq!(next(&seen), Next::Protocol(ClaimantStep::RemoveFinalizer));
