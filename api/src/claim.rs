@@ -102,8 +102,8 @@ pub fn provider_id(machine: &MachineName, claimant_uid: &str) -> String {
          (!has(self.bootstrapSecretName) || self.bootstrapSecretName == oldSelf.bootstrapSecretName)"
     )
     .message("bootstrapSecretName cannot be changed: delete the claim and create another one"),
-    validation = Rule::new("has(self.vip) == has(oldSelf.vip) && (!has(self.vip) || self.vip == oldSelf.vip)")
-        .message("vip cannot be changed: delete the claim and create another one")
+    validation = Rule::new("!has(self.vip)")
+        .message("vip has no effect yet and must not be set: use an external load balancer")
 )]
 pub struct MachineClaimSpec {
     /// Object that the host is held for. Written by the provider.
@@ -131,7 +131,7 @@ pub struct MachineClaimSpec {
     /// Cleanup of the host at its release. The stronger one of this and of the Machine's `claimPolicy.release` counts. Written by the
     /// provider.
     pub release: ReleasePolicy,
-    /// Virtual IP address of the control plane that the host shares. If unset, there is none. Written by the provider.
+    /// Virtual IP address of the control plane that the host shares. It has no effect yet, and must not be set.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub vip: Option<Vip>,
 }
@@ -295,8 +295,6 @@ mod tests {
     fn d1_only_the_uid_of_a_claimant_may_change() {
         let restored = json!({ "claimant": { "namespace": "team-a", "name": "w-1", "uid": "u-2" } });
         assert_eq!(refused(&restored, Some(&json!({}))), "");
-        let vip = json!({ "address": "10.7.0.9", "port": 6443, "virtualRouterID": 7 });
-        let other_vip = json!({ "address": "10.7.0.9", "port": 6443, "virtualRouterID": 8 });
         for (old, new) in [
             (json!({}), json!({ "claimant": { "namespace": "team-b", "name": "w-1", "uid": "u-1" } })),
             (json!({}), json!({ "claimant": { "namespace": "team-a", "name": "w-2", "uid": "u-1" } })),
@@ -315,13 +313,17 @@ mod tests {
             (json!({}), json!({ "bootstrapSecretName": "s" })),
             (json!({ "bootstrapSecretName": "s" }), json!({})),
             (json!({ "bootstrapSecretName": "s" }), json!({ "bootstrapSecretName": "t" })),
-            (json!({}), json!({ "vip": vip })),
-            (json!({ "vip": vip }), json!({})),
-            (json!({ "vip": vip }), json!({ "vip": other_vip })),
         ] {
             let why = refused(&new, Some(&old));
             assert!(why.contains("cannot be changed"), "{old} {new}: {why}");
         }
+    }
+
+    #[test]
+    fn d10_vip_that_has_no_effect_is_refused_by_name() {
+        let vip = json!({ "vip": { "address": "10.7.0.9", "port": 6443, "virtualRouterID": 7 } });
+        let why = refused(&vip, None);
+        assert!(why.contains("vip has no effect yet and must not be set"), "{why}");
     }
 
     #[test]
