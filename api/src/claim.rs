@@ -31,6 +31,9 @@ pub const HOST_IS_OFF_ANNOTATION: &str = "bedplate.dev/host-is-off";
 /// report on the claim.
 pub const ENROLLMENT_ANNOTATION: &str = "bedplate.dev/enrollment";
 
+/// Feature of an agent that carries claims out (`status.agent.features`).
+pub const CLAIMS_FEATURE: &str = "claims";
+
 /// Label of a MachineClaim: name of the cluster that its claimant belongs to.
 pub const CLUSTER_LABEL: &str = "cluster.x-k8s.io/cluster-name";
 

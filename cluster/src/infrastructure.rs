@@ -8,8 +8,11 @@ pub mod choose;
 pub mod claim;
 pub mod cluster;
 pub mod context;
+pub mod failures;
 pub mod machine;
 pub mod owner;
+pub mod policies;
+pub mod template;
 pub mod watch;
 
 use std::sync::Arc;
@@ -27,18 +30,24 @@ use tokio::sync::watch::Receiver;
 use tokio_util::sync::CancellationToken;
 
 use self::context::World;
+use self::failures::Failures;
 use self::watch::Queues;
 use crate::cli::Cli;
 use crate::events::News;
 use crate::metrics::{Counters, Kind};
 
-/// Spawns watches and workers. The flag is true once all stores are synced: the tenure must not start before. With the metrics of the group.
-pub fn begin(
-    client: &Client,
-    cli: &Cli,
-    tenure: &Tenure,
-    running: (&Tasks, &Liveness, &Stages),
-) -> (Receiver<bool>, Registry) {
+/// A group that runs.
+pub struct Begun {
+    /// True once all stores are synced and the policies are in force: the tenure must not start before.
+    pub started: Receiver<bool>,
+    /// Policies that are missing, for `/readyz`.
+    pub missing: Receiver<String>,
+    /// Metrics of the group.
+    pub registry: Registry,
+}
+
+/// Spawns watches and workers.
+pub fn begin(client: &Client, cli: &Cli, tenure: &Tenure, running: (&Tasks, &Liveness, &Stages)) -> Begun {
     let (tasks, liveness, stages) = running;
     let (news, queue) = News::channel();
     write_events(news.writer(queue, cli.controllers, &cli.instance, client.clone()), running);
@@ -51,6 +60,7 @@ pub fn begin(
         tenure: tenure.clone(),
         counters: counters.clone(),
         news: news.clone(),
+        failures: Failures::default(),
     });
     let shutdown = stages.token(Stage::Draining);
     let queues = workers(&world, (tasks, liveness, &shutdown));
@@ -59,8 +69,10 @@ pub fn begin(
         spawn(tasks, &shutdown, name, task);
     }
     let (started, is_started) = tokio::sync::watch::channel(false);
+    let (missing, is_missing) = tokio::sync::watch::channel(String::new());
     let start = async move {
         if world.stores.synced().await.is_some() {
+            policies::in_force(&world.client, &missing).await;
             started.send_replace(true);
             tracing::info!("caches synced");
             queue_when_leading(&world, &queues).await;
@@ -70,7 +82,7 @@ pub fn begin(
     let mut registry = Registry::default();
     registry.register_collector(Box::new(counters));
     registry.register_collector(Box::new(news));
-    (is_started, registry)
+    Begun { started: is_started, missing: is_missing, registry }
 }
 
 /// Spawns a worker for each kind, and returns their queues.
@@ -82,6 +94,7 @@ fn workers(
     let (infrastructures, infrastructure_queue) = Queue::new(Kind::Cluster, counters);
     let (machines, machine_queue) = Queue::new(Kind::Machine, counters);
     let (claims, claim_queue) = Queue::new(Kind::Claim, counters);
+    let (templates, template_queue) = Queue::new(Kind::Template, counters);
     macro_rules! worker {
         ($name:literal, $kind:expr, $store:ident, $queue:ident, $reconcile:path) => {
             let life = (liveness.part($name, PATIENCE), shutdown.clone());
@@ -92,7 +105,8 @@ fn workers(
     worker!("BedplateClusters", Kind::Cluster, infrastructures, infrastructure_queue, cluster::reconcile);
     worker!("BedplateMachines", Kind::Machine, machines, machine_queue, machine::reconcile);
     worker!("MachineClaims", Kind::Claim, claims, claim_queue, claim::reconcile);
-    Queues { infrastructures, machines, claims }
+    worker!("BedplateMachineTemplates", Kind::Template, templates, template_queue, template::reconcile);
+    Queues { infrastructures, machines, claims, templates }
 }
 
 /// Spawns a task that ends with `shutdown`.
@@ -125,6 +139,9 @@ async fn queue_when_leading(world: &World, queues: &Queues) {
             }
             for claim in world.stores.claims.state() {
                 queues.claims.put(ObjectRef::from_obj(&*claim)).await;
+            }
+            for template in world.stores.templates.state() {
+                queues.templates.put(ObjectRef::from_obj(&*template)).await;
             }
             std::future::pending::<()>().await;
         };

@@ -12,6 +12,8 @@ labels! {
         Machine => "BedplateMachine",
         /// MachineClaims.
         Claim => "MachineClaim",
+        /// BedplateMachineTemplates.
+        Template => "BedplateMachineTemplate",
     }
 }
 

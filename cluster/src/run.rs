@@ -6,7 +6,7 @@ use std::time::Duration;
 use bedplate_engine::connect::connect;
 use bedplate_engine::life::{ReconcilerHealth, elect, infallible, shut_down};
 use bedplate_process::exit::Failure;
-use bedplate_process::health;
+use bedplate_process::health::{self, Health, Readiness};
 use bedplate_process::lease::{Candidate, Tenure};
 use bedplate_process::liveness::{Liveness, PATIENCE, Pulse};
 use bedplate_process::notify::Notifier;
@@ -19,7 +19,7 @@ use tokio::time::Instant;
 use tokio_util::sync::CancellationToken;
 
 use crate::cli::Cli;
-use crate::infrastructure;
+use crate::infrastructure::{self, Begun};
 
 /// Duration of a tenure without an election.
 const ENDLESS_TENURE: Duration = Duration::from_secs(100 * 365 * 86_400);
@@ -37,8 +37,9 @@ pub async fn run(cli: &Cli) -> Result<(), Failure> {
     let stages = Stages::new(signals.shutdown());
     let running = (&tasks, &liveness, &stages);
     let (tenure, election) = Election::new(cli, &client);
-    let (started, registry) = infrastructure::begin(&client, cli, &tenure, running);
-    let health = ReconcilerHealth { liveness: liveness.clone(), started: started.clone(), tenure };
+    let Begun { started, missing, registry } = infrastructure::begin(&client, cli, &tenure, running);
+    let common = ReconcilerHealth { liveness: liveness.clone(), started: started.clone(), tenure };
+    let health = ProviderHealth { common, missing };
     let pulse = liveness.part("health", PATIENCE);
     let served = health::serve(listener, Arc::new(health), Arc::new(registry), pulse, signals.shutdown());
     tasks.spawn("health", served);
@@ -52,6 +53,26 @@ pub async fn run(cli: &Cli) -> Result<(), Failure> {
     while signals.reload_requested().await {}
     notifier.stopping("finishing writes");
     Ok(shut_down(Shutdown::new(tasks, stages, signals.hurry())).await?)
+}
+
+/// Health of a group: it is not ready while policies are missing that bound its rights.
+struct ProviderHealth {
+    common: ReconcilerHealth,
+    missing: Receiver<String>,
+}
+
+impl Health for ProviderHealth {
+    fn readiness(&self) -> Readiness {
+        let missing = self.missing.borrow().clone();
+        if missing.is_empty() {
+            return self.common.readiness();
+        }
+        Readiness { ready: false, reasons: vec![missing] }
+    }
+
+    fn liveness(&self) -> Result<(), String> {
+        self.common.liveness()
+    }
 }
 
 /// Election of a leader, or its replacement if there is only one process.

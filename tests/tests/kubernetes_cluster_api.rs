@@ -227,7 +227,7 @@ impl Agent {
         // The API server counts in seconds: the heartbeat must not seem older than a claim of the same second.
         let now = jiff::Timestamp::now() + Duration::from_secs(1);
         let addresses = json!([{ "type": "InternalIP", "address": "10.7.0.5" }]);
-        self.machine(&json!({ "agent": { "lastHeartbeatTime": now.to_string() }, "addresses": addresses }));
+        self.machine(&json!({ "agent": { "features": ["claims"], "lastHeartbeatTime": now.to_string() }, "addresses": addresses }));
     }
 
     /// Reports a state of the claim, in the claim and in the Machine.

@@ -205,6 +205,7 @@ mod tests {
             version: Some(version.to_owned()),
             boot_id: None,
             last_heartbeat_time,
+            features: Vec::new(),
             going_down_time: None,
         };
         MachineStatus { agent: Some(agent), ..MachineStatus::default() }

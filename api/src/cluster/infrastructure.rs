@@ -290,6 +290,7 @@ pub struct TemplateMetadata {
     shortname = "bpmt",
     category = "cluster-api",
     namespaced,
+    status = "BedplateMachineTemplateStatus",
     derive = "PartialEq",
     cel,
     doc = "Template of the BedplateMachines of a control plane or of a MachineDeployment. Its spec cannot be changed.",
@@ -308,6 +309,43 @@ pub struct TemplateMetadata {
 pub struct BedplateMachineTemplateSpec {
     /// The template.
     pub template: BedplateMachineTemplateResource,
+}
+
+/// The least of the hosts that objects of the template may claim, for autoscaling from zero. Written by the provider.
+#[derive(KubeSchema, Serialize, Deserialize, Debug, Clone, PartialEq, Eq, Default)]
+#[serde(rename_all = "camelCase")]
+pub struct BedplateMachineTemplateStatus {
+    /// Resources that each host has at least. Unset: no host has reported them.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub capacity: Option<Capacity>,
+    /// Facts of the nodes. Unset: no host has reported its resources.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub node_info: Option<NodeInfo>,
+}
+
+/// Resources of a node, as quantities of Kubernetes.
+#[derive(KubeSchema, Serialize, Deserialize, Debug, Clone, PartialEq, Eq)]
+#[serde(rename_all = "camelCase")]
+pub struct Capacity {
+    /// Number of hardware threads.
+    #[schemars(length(min = 1, max = 20), regex(pattern = r"^[0-9]+$"))]
+    pub cpu: String,
+    /// Memory in bytes.
+    #[schemars(length(min = 1, max = 20), regex(pattern = r"^[0-9]+$"))]
+    pub memory: String,
+}
+
+/// Facts of a node.
+#[derive(KubeSchema, Serialize, Deserialize, Debug, Clone, PartialEq, Eq)]
+#[serde(rename_all = "camelCase")]
+pub struct NodeInfo {
+    /// Architecture as in OCI images. Unset: the hosts have several.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[schemars(length(min = 1, max = 63))]
+    pub architecture: Option<String>,
+    /// The operating system: `linux`.
+    #[schemars(length(min = 1, max = 63))]
+    pub operating_system: String,
 }
 
 /// The objects that are made from a BedplateMachineTemplate.

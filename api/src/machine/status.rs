@@ -343,6 +343,11 @@ pub struct AgentStatus {
     /// Time of the agent's last heartbeat. In a cluster one follows every five minutes and with each change, standalone every 30 s.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub last_heartbeat_time: Option<Time>,
+    /// Abilities of the agent that other programs rely on, such as `claims`. At most 16 of 63 characters.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    #[schemars(length(max = 16), inner(length(min = 1, max = 63)))]
+    #[x_kube(merge_strategy = ListMerge::Set)]
+    pub features: Vec<String>,
     /// Time at which the agent announced that its host goes down or reboots. Unset by its next report.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub going_down_time: Option<Time>,

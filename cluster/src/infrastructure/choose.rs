@@ -8,7 +8,7 @@ use std::collections::BTreeMap;
 use std::fmt::Write as _;
 use std::hash::{DefaultHasher, Hash, Hasher};
 
-use bedplate_api::claim::{self, ReleasePolicy};
+use bedplate_api::claim::{self, CLAIMS_FEATURE, ReleasePolicy};
 use bedplate_api::id::MachineName;
 use bedplate_api::machine::Machine;
 use bedplate_api::selector::MachineSelector;
@@ -50,6 +50,8 @@ pub enum Miss {
     Wipe,
     /// It is paused or being deleted.
     Unavailable,
+    /// Its agent does not carry claims out.
+    Agent,
     /// It has no enrollment group.
     Enrollment,
     /// A claim holds it, or it has a node.
@@ -66,6 +68,7 @@ impl Miss {
             Self::StateDisk => "have no state disk",
             Self::Wipe => "need release Wipe, which is not supported yet",
             Self::Unavailable => "are paused or being deleted",
+            Self::Agent => "have an agent without claims",
             Self::Enrollment => "are not enrolled",
             Self::Held => "are held by another claim or have a node",
             Self::Silent => "have not reported for 15 minutes",
@@ -94,18 +97,19 @@ impl Shortage {
     }
 }
 
-/// Chooses a host. `claims`: returns true if a MachineClaim has this name.
+/// Chooses a host. `claims`: returns true if a MachineClaim has this name. `has_failed`: returns true if the host of this name has failed a
+/// claim lately; it is chosen only if there is no other one.
 ///
 /// # Errors
 /// No host is eligible.
 pub fn choose<'a>(
     request: &Request<'_>,
     hosts: impl IntoIterator<Item = &'a Machine>,
-    claims: impl Fn(&str) -> bool,
+    (claims, has_failed): (impl Fn(&str) -> bool, impl Fn(&str) -> bool),
     now: Timestamp,
 ) -> Result<MachineName, Shortage> {
     let mut shortage = Shortage::default();
-    let mut best: Option<(u64, MachineName)> = None;
+    let mut best: Option<((bool, u64), MachineName)> = None;
     for host in hosts {
         let is_allowed =
             host.spec.claim_policy.as_ref().is_some_and(|policy| policy.allows(request.namespace));
@@ -116,7 +120,7 @@ pub fn choose<'a>(
         match miss(request, host, &name, claims(name.as_str()), now) {
             Some(miss) => *shortage.0.entry(miss).or_default() += 1,
             None => {
-                let rank = (rank(request.uid, name.as_str()), name);
+                let rank = ((has_failed(name.as_str()), rank(request.uid, name.as_str())), name);
                 best = Some(best.map_or(rank.clone(), |best| best.min(rank)));
             }
         }
@@ -128,7 +132,17 @@ pub fn choose<'a>(
 /// made, since the choice may be old, or a user's.
 pub fn is_eligible(host: &Machine, namespace: &str, own: &str) -> bool {
     let is_allowed = host.spec.claim_policy.as_ref().is_some_and(|policy| policy.allows(namespace));
-    is_allowed && host.metadata.deletion_timestamp.is_none() && is_enrolled(host) && !is_held(host, own)
+    is_allowed
+        && host.metadata.deletion_timestamp.is_none()
+        && is_enrolled(host)
+        && has_claims(host)
+        && !is_held(host, own)
+}
+
+/// Returns true if the agent of a host carries claims out.
+fn has_claims(host: &Machine) -> bool {
+    let agent = host.status.as_ref().and_then(|status| status.agent.as_ref());
+    agent.is_some_and(|agent| agent.features.iter().any(|feature| feature == CLAIMS_FEATURE))
 }
 
 fn is_enrolled(host: &Machine) -> bool {
@@ -182,6 +196,9 @@ fn miss(
     if host.spec.paused || host.metadata.deletion_timestamp.is_some() {
         return Some(Miss::Unavailable);
     }
+    if is_enrolled(host) && !has_claims(host) {
+        return Some(Miss::Agent);
+    }
     if !is_enrolled(host) {
         return Some(Miss::Enrollment);
     }
@@ -197,6 +214,9 @@ mod tests {
 
     use super::*;
 
+    /// No host has a claim, and none has failed.
+    const NONE: (fn(&str) -> bool, fn(&str) -> bool) = (|_| false, |_| false);
+
     fn now() -> Timestamp {
         "2026-01-01T01:00:00Z".parse().unwrap()
     }
@@ -205,7 +225,7 @@ mod tests {
         let mut object = json!({ "metadata": { "name": name, "labels": { "rack": "7" } },
             "spec": { "provider": "manual", "claimPolicy": { "namespaces": ["team-a"] } },
             "status": { "enrollment": { "keyID": "0123456789abcdef0123456789abcdef" },
-                "agent": { "lastHeartbeatTime": "2026-01-01T00:55:00Z" }, "stateDisk": { "name": "d" } } });
+                "agent": { "features": ["claims"], "lastHeartbeatTime": "2026-01-01T00:55:00Z" }, "stateDisk": { "name": "d" } } });
         for (part, more) in [("spec", spec), ("status", status)] {
             object[part].as_object_mut().unwrap().extend(more.as_object().unwrap().clone());
         }
@@ -230,7 +250,7 @@ mod tests {
 
     fn missed(spec: &Value, status: &Value) -> Option<Miss> {
         let hosts = [host("a", spec, status)];
-        let result = choose(&request("u-1"), &hosts, |_| false, now());
+        let result = choose(&request("u-1"), &hosts, NONE, now());
         result.err().and_then(|shortage| shortage.0.keys().next().copied())
     }
 
@@ -247,7 +267,12 @@ mod tests {
             ),
             (none.clone(), json!({ "enrollment": {} }), Miss::Enrollment),
             (none.clone(), json!({ "stateDisk": null }), Miss::StateDisk),
-            (none.clone(), json!({ "agent": { "lastHeartbeatTime": "2026-01-01T00:44:00Z" } }), Miss::Silent),
+            (
+                none.clone(),
+                json!({ "agent": { "features": ["claims"], "lastHeartbeatTime": "2026-01-01T00:44:00Z" } }),
+                Miss::Silent,
+            ),
+            (none.clone(), json!({ "agent": { "lastHeartbeatTime": "2026-01-01T00:55:00Z" } }), Miss::Agent),
             (
                 none.clone(),
                 json!({ "selected": { "name": "w", "version": 1, "source": "Selector" } }),
@@ -270,11 +295,24 @@ mod tests {
         }
         let other = json!({ "claimPolicy": { "namespaces": ["team-b"] } });
         let hosts = [host("a", &other, &none)];
-        let shortage = choose(&request("u-1"), &hosts, |_| false, now()).unwrap_err();
+        let shortage = choose(&request("u-1"), &hosts, NONE, now()).unwrap_err();
         assert_eq!(
             shortage.message("team-a"),
             "no Machine allows claims of namespace team-a (spec.claimPolicy)"
         );
+    }
+
+    #[test]
+    fn d1_host_that_has_failed_is_chosen_last() {
+        let hosts: Vec<_> = ["a", "b"].map(|name| host(name, &json!({}), &json!({}))).into();
+        for index in 0..20 {
+            let (uid, failed) = (format!("u-{index}"), if index % 2 == 0 { "a" } else { "b" });
+            let chosen =
+                choose(&request(&uid), &hosts, (|_: &str| false, |name: &str| name == failed), now());
+            assert_ne!(chosen.unwrap().as_str(), failed);
+        }
+        let last = choose(&request("u"), &hosts[..1], (|_: &str| false, |_: &str| true), now());
+        assert_eq!(last.unwrap().as_str(), "a");
     }
 
     #[test]
@@ -284,9 +322,10 @@ mod tests {
             host("a", &none, &none),
             host("b", &none, &none),
             host("c", &json!({ "paused": true }), &none),
-            host("d", &none, &json!({ "agent": {} })),
+            host("d", &none, &json!({ "agent": { "features": ["claims"] } })),
         ];
-        let shortage = choose(&request("u"), &hosts, |name| name < "c", now()).unwrap_err();
+        let shortage =
+            choose(&request("u"), &hosts, (|name: &str| name < "c", |_: &str| false), now()).unwrap_err();
         let expected = "none of 4 Machines that namespace team-a may claim is eligible: 1 have not reported for 15 minutes, \
                         2 are held by another claim or have a node, 1 are paused or being deleted";
         assert_eq!(shortage.message("team-a"), expected);
@@ -297,13 +336,11 @@ mod tests {
         let none = json!({});
         let hosts: Vec<_> = (0..50).map(|index| host(&format!("host-{index}"), &none, &none)).collect();
         let chosen: std::collections::BTreeSet<_> = (0..50)
-            .map(|index| {
-                choose(&request(&format!("u-{index}")), &hosts, |_| false, now()).unwrap().to_string()
-            })
+            .map(|index| choose(&request(&format!("u-{index}")), &hosts, NONE, now()).unwrap().to_string())
             .collect();
         assert!(chosen.len() > 20, "{}", chosen.len());
         let domain = Request { failure_domain: Some(("rack", "8")), ..request("u") };
-        let shortage = choose(&domain, &hosts, |_| false, now()).unwrap_err();
+        let shortage = choose(&domain, &hosts, NONE, now()).unwrap_err();
         assert_eq!(shortage.0, BTreeMap::from([(Miss::FailureDomain, 50)]));
     }
 }

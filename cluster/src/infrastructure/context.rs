@@ -2,7 +2,7 @@
 
 use bedplate_api::claim::MachineClaim;
 use bedplate_api::cluster::core::{Cluster, Machine as Owner};
-use bedplate_api::cluster::infrastructure::{BedplateCluster, BedplateMachine};
+use bedplate_api::cluster::infrastructure::{BedplateCluster, BedplateMachine, BedplateMachineTemplate};
 use bedplate_api::configuration::MachineConfiguration;
 use bedplate_api::machine::Machine;
 use bedplate_api::operation::MachineOperation;
@@ -17,6 +17,7 @@ use k8s_openapi::api::core::v1::ObjectReference;
 use kube::runtime::reflector::Store;
 use kube::{Api, Client};
 
+use super::failures::Failures;
 use crate::events::News;
 use crate::metrics::{Counters, Kind};
 use crate::scope::Scope;
@@ -38,6 +39,8 @@ pub struct Stores {
     pub hosts: Store<Machine>,
     /// MachineConfigurations.
     pub configurations: Store<MachineConfiguration>,
+    /// BedplateMachineTemplates.
+    pub templates: Store<BedplateMachineTemplate>,
 }
 
 impl Stores {
@@ -49,7 +52,8 @@ impl Stores {
         synced(&self.owners).await?;
         synced(&self.claims).await?;
         synced(&self.hosts).await?;
-        synced(&self.configurations).await
+        synced(&self.configurations).await?;
+        synced(&self.templates).await
     }
 }
 
@@ -69,6 +73,8 @@ pub struct World {
     pub counters: Counters,
     /// Events of this process.
     pub news: News,
+    /// Hosts that have failed a claim.
+    pub failures: Failures,
 }
 
 impl Context for World {

@@ -64,7 +64,9 @@ pub async fn reconcile(
         let namespace = observed.machine.namespace().unwrap_or_default();
         let hosts = world.stores.hosts.state();
         let is_claimed = |name: &str| world.stores.claims.get(&ObjectRef::new(name)).is_some();
-        match choose(&request(&observed, &namespace), hosts.iter().map(|host| &**host), is_claimed, now) {
+        let has_failed = |name: &str| world.failures.has_failed(name, now);
+        let pool = hosts.iter().map(|host| &**host);
+        match choose(&request(&observed, &namespace), pool, (is_claimed, has_failed), now) {
             Ok(host) => chosen = Some(host),
             Err(shortage) => decided = no_host(&shortage, &namespace),
         }

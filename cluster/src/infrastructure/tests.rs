@@ -17,7 +17,7 @@ fn silent() -> Client {
     Client::new(service, "default")
 }
 
-fn begun(tasks: &Tasks, liveness: &Liveness, shutdown: &CancellationToken) -> (Receiver<bool>, Registry) {
+fn begun(tasks: &Tasks, liveness: &Liveness, shutdown: &CancellationToken) -> Begun {
     let cli = Cli::parse_from(["bedplate-cluster", "--controllers=infrastructure"]);
     let (tenure, stages) = (Tenure::new(watch::channel(None).1), Stages::new(shutdown.clone()));
     begin(&silent(), &cli, &tenure, (tasks, liveness, &stages))
@@ -27,7 +27,7 @@ fn begun(tasks: &Tasks, liveness: &Liveness, shutdown: &CancellationToken) -> (R
 async fn scrape_matches_the_page_of_metrics() {
     let shutdown = CancellationToken::new();
     let (tasks, liveness) = (Tasks::new(shutdown.clone()), Liveness::new(shutdown.clone()));
-    let (_, registry) = begun(&tasks, &liveness, &shutdown);
+    let Begun { registry, .. } = begun(&tasks, &liveness, &shutdown);
     let page = concat!(env!("CARGO_MANIFEST_DIR"), "/../docs/metrics.md");
     metrics_page::compare(page, "bedplate-cluster", &registry);
     shutdown.cancel();
@@ -45,5 +45,5 @@ async fn healthz_names_each_loop_that_stops() {
     let name = |part: &str| part.split_once(" gave no sign of life").map(|(name, _)| name.to_owned());
     let named: BTreeSet<String> = silent.split("; ").filter_map(name).collect();
     assert_eq!(named, tasks.running().into_iter().map(str::to_owned).collect());
-    assert_eq!(named.len(), 12, "{named:?}");
+    assert_eq!(named.len(), 14, "{named:?}");
 }

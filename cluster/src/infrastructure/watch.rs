@@ -5,7 +5,7 @@ use std::hash::{DefaultHasher, Hash, Hasher};
 
 use bedplate_api::claim::MachineClaim;
 use bedplate_api::cluster::core::{Cluster, Machine as Owner};
-use bedplate_api::cluster::infrastructure::{BedplateCluster, BedplateMachine};
+use bedplate_api::cluster::infrastructure::{BedplateCluster, BedplateMachine, BedplateMachineTemplate};
 use bedplate_api::configuration::MachineConfiguration;
 use bedplate_api::id::MachineName;
 use bedplate_api::machine::{Machine, MachineStatus};
@@ -38,6 +38,8 @@ pub struct Queues {
     pub machines: Queue<BedplateMachine, Kind>,
     /// MachineClaims.
     pub claims: Queue<MachineClaim, Kind>,
+    /// BedplateMachineTemplates.
+    pub templates: Queue<BedplateMachineTemplate, Kind>,
 }
 
 /// The ends of the stores that watches write to.
@@ -49,6 +51,7 @@ pub struct Writers {
     claims: Writer<MachineClaim>,
     hosts: Writer<Machine>,
     configurations: Writer<MachineConfiguration>,
+    templates: Writer<BedplateMachineTemplate>,
 }
 
 /// Makes empty stores.
@@ -60,6 +63,7 @@ pub fn stores() -> (Stores, Writers) {
     let (claims, claim_writer) = reflector::store();
     let (hosts, host_writer) = reflector::store();
     let (configurations, configuration_writer) = reflector::store();
+    let (templates, template_writer) = reflector::store();
     let writers = Writers {
         infrastructures: infrastructure_writer,
         machines: machine_writer,
@@ -68,8 +72,11 @@ pub fn stores() -> (Stores, Writers) {
         claims: claim_writer,
         hosts: host_writer,
         configurations: configuration_writer,
+        templates: template_writer,
     };
-    (Stores { infrastructures, machines, clusters, owners, claims, hosts, configurations }, writers)
+    let stores =
+        Stores { infrastructures, machines, clusters, owners, claims, hosts, configurations, templates };
+    (stores, writers)
 }
 
 /// Returns the watches by their names. None of them ends by itself.
@@ -78,7 +85,7 @@ pub fn tasks(
     (stores, writers): (&Stores, Writers),
     queues: &Queues,
     (scope, counters, liveness): (&Scope, &Counters, &Liveness),
-) -> [(&'static str, BoxFuture<'static, ()>); 7] {
+) -> [(&'static str, BoxFuture<'static, ()>); 8] {
     macro_rules! follow {
         ($name:literal, $kind:literal, $writer:ident, $api:expr, $prune:path, $follow:path) => {{
             let (config, counters) = (watcher::Config::default(), counters.clone());
@@ -125,6 +132,14 @@ pub fn tasks(
             bare,
             follow_configurations
         ),
+        follow!(
+            "watch templates",
+            "BedplateMachineTemplate",
+            templates,
+            in_scope!(BedplateMachineTemplate),
+            bare,
+            follow_templates
+        ),
     ]
 }
 
@@ -145,6 +160,7 @@ fn prune_host(host: &mut Machine) {
         vendor: hardware.vendor,
         product: hardware.product,
         cpu: hardware.cpu,
+        memory_bytes: hardware.memory_bytes,
         ..Default::default()
     });
     host.status = Some(MachineStatus {
@@ -294,6 +310,9 @@ async fn follow_hosts(mut seen: Changes<Machine>, queues: Queues, stores: Stores
         if claim.is_none() && is_free(record.map(|record| record.state)) {
             waiting(&queues, &stores, |_| true).await;
         }
+        for template in stores.templates.state() {
+            queues.templates.put(ObjectRef::from_obj(&*template)).await;
+        }
         for infrastructure in stores.infrastructures.state() {
             if infrastructure.spec.failure_domain_label.is_some() {
                 queues.infrastructures.put(ObjectRef::from_obj(&*infrastructure)).await;
@@ -312,6 +331,13 @@ fn decisive(host: &Machine) -> u64 {
     let mut hasher = DefaultHasher::new();
     serde_json::to_vec(&host).unwrap_or_default().hash(&mut hasher);
     hasher.finish()
+}
+
+async fn follow_templates(mut seen: Changes<BedplateMachineTemplate>, queues: Queues, _: Stores) {
+    while let Some(event) = seen.next().await {
+        let (Seen::There(object) | Seen::Gone(object)) = event;
+        queues.templates.put(ObjectRef::from_obj(&*object)).await;
+    }
 }
 
 async fn follow_configurations(mut seen: Changes<MachineConfiguration>, queues: Queues, stores: Stores) {

@@ -152,7 +152,7 @@ fn d2_claim_names_the_version_that_was_checked() {
 /// Status of a host that is enrolled and heard.
 fn enrolled(more: &Value) -> Value {
     let mut status = json!({ "enrollment": { "keyID": "0123456789abcdef0123456789abcdef" },
-        "agent": { "lastHeartbeatTime": "2026-01-01T00:59:00Z" } });
+        "agent": { "features": ["claims"], "lastHeartbeatTime": "2026-01-01T00:59:00Z" } });
     status.as_object_mut().unwrap().extend(more.as_object().unwrap().clone());
     status
 }
