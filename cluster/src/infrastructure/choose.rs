@@ -214,8 +214,10 @@ mod tests {
 
     use super::*;
 
+    type Test = fn(&str) -> bool;
+
     /// No host has a claim, and none has failed.
-    const NONE: (fn(&str) -> bool, fn(&str) -> bool) = (|_| false, |_| false);
+    const NONE: (Test, Test) = (|_| false, |_| false);
 
     fn now() -> Timestamp {
         "2026-01-01T01:00:00Z".parse().unwrap()
