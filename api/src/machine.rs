@@ -106,6 +106,8 @@ pub const MOST_POWER_ON_ATTEMPTS: i32 = 5;
         .message("spec.bmc must be set when deletionPolicy is PowerOff: no other program powers the machine off"),
     validation = Rule::new("!has(self.pxe) || !has(self.pxe.takeover) || (has(self.bmc) && self.powerPolicy == 'Managed')")
         .message("spec.pxe.takeover may only be set when spec.bmc is set and powerPolicy is Managed"),
+    validation = Rule::new("self.powerPolicy != 'OnClaim' || (has(self.claimPolicy) && has(self.bmc) && self.provider == 'pxe')")
+        .message("powerPolicy may only be OnClaim when claimPolicy and bmc are set and provider is pxe: pxed powers the machine on for a claim"),
     validation = Rule::new("!has(self.claimPolicy) || !has(self.configurationRef)")
         .message("claimPolicy and configurationRef must not both be set: a claim names the configuration"),
     validation = Rule::new(
@@ -168,6 +170,9 @@ pub enum PowerPolicy {
     Managed,
     /// Power changes only by MachineOperation.
     Unmanaged,
+    /// Powered on while a MachineClaim has the Machine's name, and off once the host has released it. A host that holds a claim is left on.
+    /// Needs `claimPolicy`, `bmc` and provider `pxe`.
+    OnClaim,
 }
 
 /// What deleting the Machine object does to the machine.

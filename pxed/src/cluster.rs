@@ -1,6 +1,7 @@
 //! The cluster plane: Machines, operations, statuses and certificates through the Kubernetes API.
 
 pub mod agents;
+pub mod claims;
 pub(crate) mod client;
 pub(crate) mod client_authority;
 pub mod finalizer;

@@ -11,7 +11,7 @@ use bedplate_process::lease::{Candidate, Tenure};
 use bedplate_process::liveness::DISK_PATIENCE;
 use bedplate_process::program::Program;
 use bedplate_process::shutdown::Stage;
-use tokio::sync::mpsc;
+use tokio::sync::{mpsc, watch};
 use tokio_util::sync::CancellationToken;
 
 use crate::cluster::agents::AskApiServer;
@@ -23,12 +23,13 @@ use crate::cluster::secrets::ClusterSecrets;
 use crate::cluster::signer::ClusterSigner;
 use crate::cluster::status::ClusterStatuses;
 use crate::cluster::takeover_tokens::ClusterTokens;
-use crate::cluster::{NoManifests, machines};
+use crate::cluster::{NoManifests, claims, machines};
 use crate::config::{Config, SourceConfig};
 use crate::enroll::plane::AgentPlane;
 use crate::enroll::signer::Signer;
 use crate::enroll::tls::Configurations;
 use crate::machines::source::{SourceEnded, Sourced, TakeManifests, Update};
+use crate::power::plan::claim::Claims;
 use crate::power::{OperationDesk, PowerPlane};
 use crate::site::Site;
 use crate::standalone::Manifested;
@@ -148,6 +149,7 @@ impl Base<'_> {
                 tokens: Arc::new(StoreTokens::new(store.clone(), operations.was_lost())),
                 writer: Arc::new(operations),
                 tenure: Tenure::always(),
+                claims: watch::Sender::default().subscribe(),
             },
             choice: Some(choice),
             release: CancellationToken::new(),
@@ -162,6 +164,7 @@ impl Base<'_> {
         program.run("operations", Stage::LastWrites, DISK_PATIENCE, |pulse, stop| {
             operations.clone().run(sender, pulse, stop)
         });
+        let claims = watch_claims(&access, site, program);
         let namespace = config.bmc.lease_namespace.clone().unwrap_or_else(pod_namespace);
         let lease = (namespace, format!("bedplate-pxed-{}", site.name));
         let (candidate, tenure) = Candidate::new(access.clone(), lease, &site.instance, "pxed");
@@ -202,11 +205,22 @@ impl Base<'_> {
                 tokens: Arc::new(ClusterTokens::new(access, site.store.clone())),
                 writer: Arc::new(operations),
                 tenure,
+                claims,
             },
             choice: None,
             release,
         }
     }
+}
+
+/// Watches the MachineClaims of the site.
+fn watch_claims(access: &Access, site: &Site, program: &Program) -> watch::Receiver<Claims> {
+    let (sender, claims) = watch::channel(Claims::default());
+    let (access, site) = (access.clone(), site.name.clone());
+    program.run("claims", Stage::LastWrites, DISK_PATIENCE, |pulse, stop| {
+        claims::run(access, site, sender, pulse, stop)
+    });
+    claims
 }
 
 /// Connects, then watches Machines.

@@ -27,12 +27,13 @@ use bedplate_bmc::{Bmc, BmcError, Credentials};
 pub use bedplate_process::lease::Tenure;
 use jiff::Timestamp;
 use thiserror::Error;
-use tokio::sync::mpsc;
+use tokio::sync::{mpsc, watch};
 
 pub use self::bmc::destination::Destinations;
 pub use self::counters::Counters;
 pub use self::fleet::supervisor::{Limits, Parts, run};
 use self::machine::takeover::Tokens;
+use self::plan::claim::Claims;
 
 /// Which operation: a later object of the same name has another uid.
 #[derive(Debug, Clone, PartialEq, Eq, Hash, PartialOrd, Ord)]
@@ -190,6 +191,8 @@ pub trait Holding: Send + Sync {
 pub struct PowerPlane {
     /// Operations, whatever executor they are for.
     pub updates: mpsc::Receiver<OperationUpdate>,
+    /// MachineClaims of the site. Without a cluster there are none, and they are never known.
+    pub claims: watch::Receiver<Claims>,
     /// Writer of their statuses.
     pub writer: Arc<dyn OperationWriter>,
     /// Reader of credentials.

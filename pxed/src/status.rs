@@ -504,6 +504,7 @@ pub fn leaves_on(action: &PowerAction) -> bool {
         PowerActionKind::PowerOff
         | PowerActionKind::GracefulPowerOff
         | PowerActionKind::Shutdown
+        | PowerActionKind::IdlePowerOff
         | PowerActionKind::Unknown => false,
     }
 }

@@ -126,6 +126,25 @@ mod tests {
     }
 
     #[test]
+    fn m6_power_on_claim_needs_a_pool_a_bmc_and_pxed() {
+        let pxe = json!({ "interfaces": [{ "macAddress": "52:54:00:00:00:01" }] });
+        let bmc = json!({ "protocol": "IPMI", "address": "10.9.0.21",
+            "credentialsSecretRef": { "namespace": "bedplate-system", "name": "bmc" } });
+        let whole = json!({ "powerPolicy": "OnClaim", "claimPolicy": { "namespaces": ["a"] }, "provider": "pxe", "pxe": pxe,
+            "bmc": bmc });
+        assert_eq!(refused(&whole), "");
+        for missing in ["claimPolicy", "bmc", "pxe"] {
+            let mut spec = whole.clone();
+            spec.as_object_mut().unwrap().remove(missing);
+            if missing == "pxe" {
+                spec["provider"] = json!("manual");
+            }
+            let why = refused(&spec);
+            assert!(why.contains("powerPolicy may only be OnClaim when"), "{missing}: {why}");
+        }
+    }
+
+    #[test]
     fn d1_a_pool_machine_names_no_configuration() {
         let both = json!({ "claimPolicy": { "namespaces": ["a"] }, "configurationRef": { "name": "w" } });
         assert!(refused(&both).contains("claimPolicy and configurationRef must not both be set"));

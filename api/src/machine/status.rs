@@ -214,6 +214,8 @@ pub enum PowerActionKind {
     Takeover,
     /// Shutdown by the machine's agent.
     Shutdown,
+    /// Power off by pxed, because no claim holds the host (`powerPolicy: OnClaim`). The next claim powers it on.
+    IdlePowerOff,
     /// A value of a later version of Bedplate, read by this one. Never written.
     #[serde(other)]
     #[schemars(skip)]

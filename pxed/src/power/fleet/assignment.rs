@@ -13,6 +13,7 @@ use crate::machines::KnownMachine;
 use crate::power::bmc::limits::Gate;
 use crate::power::counters::Counters;
 use crate::power::machine::takeover::{self, Tokens};
+use crate::power::plan::claim::ClaimSeen;
 use crate::power::progress::{Ended, ShutDown};
 use crate::power::{CredentialsSource, Dial, Holding, Operation, OperationWriter, Tenure};
 use crate::status::StatusRegistry;
@@ -71,6 +72,8 @@ pub(crate) struct Assignment {
     pub(crate) shut_down: Option<ShutDown>,
     /// Its manifest is gone.
     pub(crate) departing: bool,
+    /// MachineClaim of its name, if claims decide about its power.
+    pub(crate) claim: ClaimSeen,
     /// Its BMC is another Machine's too; for a person.
     pub(crate) contested: Option<Arc<str>>,
 }
@@ -101,6 +104,7 @@ impl Assignment {
             && self.operations == other.operations
             && self.shut_down == other.shut_down
             && self.contested == other.contested
+            && self.claim == other.claim
             && self.observed_node() == other.observed_node()
     }
 }

@@ -32,6 +32,7 @@ use crate::power::bmc::limits::Gate;
 use crate::power::counters::Counters;
 use crate::power::machine::worker::Worker;
 use crate::power::plan::breaker::later;
+use crate::power::plan::claim::Claims;
 use crate::power::plan::queue::{Absence, Queue, Route, route};
 use crate::power::{Dial, Operation, OperationKey, OperationUpdate, PowerPlane};
 use crate::status::StatusRegistry;
@@ -100,7 +101,7 @@ pub(crate) fn run_by(
     shutdown: CancellationToken,
 ) -> impl Future<Output = ()> + Send + use<> {
     let Parts { machines, source, registry, store, plane, is_standalone, .. } = parts;
-    let PowerPlane { updates, writer, credentials, holding, tokens, tenure } = plane;
+    let PowerPlane { updates, claims, writer, credentials, holding, tokens, tenure } = plane;
     let departing = Departing::load(&store);
     let shared = Arc::new(Shared {
         gate: Gate::new(parts.limits.connections),
@@ -120,7 +121,8 @@ pub(crate) fn run_by(
     });
     let (mut leadership, leads) = Leadership::new(tenure, source.subscribe());
     let mut finalizers = Finalizers::new(shared.clone(), machines.clone(), leads.clone());
-    let mut supervisor = Supervisor::new(shared, machines, source, Changes { updates, leads }, departing);
+    let mut supervisor =
+        Supervisor::new(shared, machines, source, Changes { updates, claims, leads }, departing);
     let task = |name| Task::new(liveness.part(name, DISK_PATIENCE));
     let (leading, holding, driving) = (task("power leadership"), task("finalizers"), task("power"));
     async move {
@@ -147,6 +149,7 @@ pub(crate) fn run_by(
 /// Changes that the supervisor follows, in addition to those of Machines.
 struct Changes {
     updates: mpsc::Receiver<OperationUpdate>,
+    claims: watch::Receiver<Claims>,
     leads: watch::Receiver<bool>,
 }
 
@@ -158,6 +161,8 @@ struct Supervisor {
     changes: Changes,
     source: watch::Sender<SourceState>,
     snapshot: Arc<Snapshot>,
+    /// MachineClaims of the site.
+    claims: Claims,
     /// Who of them claims a BMC that others claim.
     contested: Contested,
     /// Every name that there ever was: one of them that is not there any more is gone, others may be yet to come.
@@ -190,6 +195,7 @@ impl Supervisor {
             changes,
             source,
             snapshot: Arc::default(),
+            claims: Claims::default(),
             contested: Contested::default(),
             ever: HashSet::new(),
             departing,
@@ -255,6 +261,19 @@ impl Supervisor {
         }
     }
 
+    /// Gives the claims to the workers of the Machines that they concern.
+    fn follow_claims(&mut self) {
+        let now = self.changes.claims.borrow_and_update().clone();
+        let before = std::mem::replace(&mut self.claims, now);
+        let differs =
+            |known: &&Arc<KnownMachine>| before.of(&known.machine) != self.claims.of(&known.machine);
+        let touched: Vec<MachineName> =
+            self.snapshot.iter().filter(differs).map(|known| known.name.clone()).collect();
+        for name in touched {
+            self.assign(&name);
+        }
+    }
+
     fn take(&mut self, update: OperationUpdate) {
         self.told |= matches!(update, OperationUpdate::Set(_));
         let touched = self.queue.take(update);
@@ -303,7 +322,8 @@ impl Supervisor {
             let contested = self.contested.message(name).map(Arc::from);
             let created = machine.machine.metadata.creation_timestamp.as_ref().map(|time| time.0);
             let shut_down = self.queue.shut_down(name).filter(|shut_down| shut_down.is_of(created)).cloned();
-            Assignment { machine, operations, ended, shut_down, departing, contested }
+            let claim = self.claims.of(&machine.machine);
+            Assignment { machine, operations, ended, shut_down, departing, claim, contested }
         });
         let assignment = assignment.filter(|a| a.machine.machine.spec.bmc.is_some() || a.is_held());
         let Some(assignment) = assignment else {
@@ -425,6 +445,8 @@ enum Event {
     Machines,
     /// The leadership has changed.
     Leadership,
+    /// MachineClaims have changed.
+    Claims,
     /// An operation has changed.
     Operation(OperationUpdate),
     /// A worker has ended. None if it panicked.
@@ -440,6 +462,7 @@ impl Reconcile for Supervisor {
         tokio::select! {
             Ok(()) = self.index.changed() => Some(Event::Machines),
             Ok(()) = self.changes.leads.changed() => Some(Event::Leadership),
+            Ok(()) = self.changes.claims.changed() => Some(Event::Claims),
             update = self.changes.updates.recv() => update.map(Event::Operation),
             Some(ended) = self.workers.join_next() => Some(Event::Ended(ended.ok())),
             Some((key, answered)) = self.answers.join_next() => Some(Event::Answered(key, answered)),
@@ -450,6 +473,7 @@ impl Reconcile for Supervisor {
         match activation {
             Activation::Start | Activation::Changed(Event::Machines) => self.follow().await,
             Activation::Changed(Event::Operation(update)) => self.take(update),
+            Activation::Changed(Event::Claims) => self.follow_claims(),
             Activation::Changed(Event::Ended(name)) => self.ended(name),
             Activation::Changed(Event::Answered(key, answered)) => self.answered(&key, answered),
             Activation::Changed(Event::Leadership) | Activation::Due => {}

@@ -13,7 +13,7 @@ use crate::power::bmc::connection::{Answer, NoAnswer, Question};
 use crate::power::bmc::limits::For;
 use crate::power::plan::breaker::later;
 use crate::power::plan::operation::{AWAIT, Failure};
-use crate::power::plan::{Leave, Plan, departure_action, told_departure};
+use crate::power::plan::{Departure, Leave, Plan, departure_action, idle_message, told_departure};
 use crate::power::status;
 
 impl Worker {
@@ -25,7 +25,7 @@ impl Worker {
                 tracing::info!(machine = %name, %plan, "changing power");
                 self.power_on(boot, attempt, next).await;
             }
-            Plan::PowerOff(request) => {
+            Plan::PowerOff(request) | Plan::PowerOffIdle(request) => {
                 tracing::info!(machine = %name, %plan, "changing power");
                 self.power_off(request).await;
             }
@@ -34,7 +34,10 @@ impl Worker {
                 self.take_over().await;
             }
             Plan::Depart => self.depart().await,
-            Plan::Leave(Leave::Running { settled: true }) => self.update(status::settled),
+            // Each claim has attempts of its own.
+            Plan::Leave(Leave::Running { settled: true } | Leave::AwaitsClaim { .. }) => {
+                self.update(status::settled);
+            }
             Plan::Leave(Leave::PoweredOffByOperation) => self.keep_shut_down(),
             Plan::Leave(Leave::SwitchedOn { since }) => self.end_hold(since),
             Plan::Leave(_) => {}
@@ -42,10 +45,14 @@ impl Worker {
         self.tell(&plan);
         let now = self.shared.now();
         match plan {
-            Plan::PowerOn { .. } | Plan::TakeOver | Plan::PowerOff(_) | Plan::Leave(Leave::Changing) => {
-                later(now, AWAIT)
+            Plan::PowerOn { .. }
+            | Plan::TakeOver
+            | Plan::PowerOff(_)
+            | Plan::PowerOffIdle(_)
+            | Plan::Leave(Leave::Changing) => later(now, AWAIT),
+            Plan::Leave(Leave::ShuttingDown { until } | Leave::ShuttingDownIdle { until }) => {
+                later(now, AWAIT).min(until)
             }
-            Plan::Leave(Leave::ShuttingDown { until }) => later(now, AWAIT).min(until),
             Plan::Leave(Leave::Spaced { until }) => later(now, self.poll()).min(until),
             Plan::Depart if !self.departed => later(now, AWAIT),
             Plan::Depart | Plan::Leave(_) => later(now, self.poll()),
@@ -126,6 +133,11 @@ impl Worker {
         boot_mode(&self.assignment.machine.machine.spec, &self.status())
     }
 
+    /// Requests of the reason for which the machine is switched off: its Machine is deleted, or no claim holds its host.
+    fn requested(&mut self) -> &mut Departure {
+        if self.assignment.is_going() { &mut self.departure } else { &mut self.idle }
+    }
+
     async fn power_off(&mut self, request: PowerRequest) {
         let Some(line) = &mut self.line else { return };
         let answer = line.ask(Question::Request(request), For::Polling).await;
@@ -134,26 +146,30 @@ impl Worker {
             (Err(NoAnswer::Bmc(error)), PowerRequest::GracefulOff)
                 if error.reason() == BmcFault::NotSupported =>
             {
-                self.departure.no_graceful = true;
+                self.requested().no_graceful = true;
                 return;
             }
-            (Ok(_), PowerRequest::GracefulOff) => self.departure.asked = Some(now),
-            (Ok(_), _) => self.departure.forced = Some(now),
+            (Ok(_), PowerRequest::GracefulOff) => self.requested().asked = Some(now),
+            (Ok(_), _) => self.requested().forced = Some(now),
             (Err(why), request) => {
                 self.failed(why, now);
                 let Failure { sent, fault, .. } = why.failure();
                 // Asked is asked, also where the BMC says no: the time after which it is forced begins.
                 if request == PowerRequest::GracefulOff && (sent || fault == BmcFault::Refused) {
-                    self.departure.asked.get_or_insert(now);
+                    self.requested().asked.get_or_insert(now);
                 }
                 if !sent {
                     return;
                 }
             }
         }
-        let message = told_departure(request);
+        let (action, message) = if self.assignment.is_going() {
+            (departure_action(request), told_departure(request))
+        } else {
+            (PowerActionKind::IdlePowerOff, idle_message(request))
+        };
         self.update(|status| {
-            status::acted(status, departure_action(request), &message, now);
+            status::acted(status, action, &message, now);
             status::switched(status, now);
         });
         self.event(PxedEvent::PowerChanged, message);

@@ -30,6 +30,7 @@ use crate::power::bmc::connection::{Answer, Line, NoAnswer, Question};
 use crate::power::bmc::limits::For;
 use crate::power::fleet::assignment::{Assignment, Shared};
 use crate::power::plan::breaker::{Breaker, later};
+use crate::power::plan::claim::{Absence, Demand};
 use crate::power::plan::operation::{AWAIT, Failure, Memory, Reading};
 use crate::power::plan::{Departure, Observed, Plan, boot_that_came_to, plan};
 use crate::power::{Operation, OperationKey, Tenure, status};
@@ -84,6 +85,10 @@ pub(crate) struct Worker {
     pub(crate) done: HashSet<OperationKey>,
     pub(crate) departure: Departure,
     pub(crate) departed: bool,
+    /// Requests to switch off a host that no claim holds.
+    pub(crate) idle: Departure,
+    /// Absence of its MachineClaim.
+    absence: Absence,
     /// Enrollments that are known of the Machine's name.
     enrolled: Enrolled,
     /// Time at which the BMC said Off last.
@@ -112,6 +117,8 @@ impl Worker {
             done: HashSet::new(),
             departure: Departure::default(),
             departed: false,
+            idle: Departure::default(),
+            absence: Absence::default(),
             enrolled: Enrolled::Never,
             seen_off: None,
             identified: None,
@@ -343,6 +350,10 @@ impl Worker {
         }
         let node = self.shared.tokens.observed_node(machine);
         let takeover = takeover::state(machine, token.is_some(), self.enrolled, node);
+        let demand = self.absence.demand(machine, self.assignment.claim);
+        if demand != Demand::Idle || self.reading.is_some_and(|reading| reading.state == PowerState::Off) {
+            self.idle = Departure::default();
+        }
         let took_seed =
             |status: &MachineStatus| status.boot.as_ref().is_some_and(|boot| boot.seed_time.is_some());
         let latest = |least| statuses().filter_map(|status| boot_that_came_to(status, least)).max();
@@ -358,6 +369,8 @@ impl Worker {
             shut_down: self.shut_down.as_ref().map(|(_, since)| *since),
             operation: false,
             departure: self.assignment.is_going().then_some(self.departure),
+            demand,
+            idle: self.idle,
             now: self.shared.now(),
         })
     }

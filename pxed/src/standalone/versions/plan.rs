@@ -26,6 +26,7 @@ use jiff::{SignedDuration, Timestamp};
 use super::state::{Chosen, Configured, State, with_status};
 use crate::machines::source::SourcedConfiguration;
 use crate::machines::{KnownMachine, Snapshot};
+use crate::power::plan::claim::follows_claims;
 
 /// How long a Machine that no manifest has keeps what was chosen: its file may be written anew, or have a mistake.
 pub(super) const MISSING: SignedDuration = SignedDuration::from_mins(10);
@@ -189,7 +190,14 @@ pub(super) fn problems(
             known.name
         )
     });
-    twice.chain(kept).chain(drained).chain(rolling).chain(pooled).collect()
+    let on_claim = machines.into_iter().flat_map(Snapshot::iter);
+    let on_claim = on_claim.filter(|known| follows_claims(&known.machine)).map(|known| {
+        format!(
+            "Machine {}: powerPolicy OnClaim needs a cluster, and pxed does not power the Machine on here; set Managed or Unmanaged",
+            known.name
+        )
+    });
+    twice.chain(kept).chain(drained).chain(rolling).chain(pooled).chain(on_claim).collect()
 }
 
 fn by_name(manifests: &Manifests) -> BTreeMap<String, Vec<&SourcedConfiguration>> {

@@ -2,12 +2,14 @@
 
 mod world;
 
+mod claims;
 mod departure;
 mod shutdown;
 mod takeover;
 
 use bedplate_api::machine::{Machine, PowerState};
 use bedplate_api::operation::OperationState;
+use bedplate_api::wire::Stage;
 use serde_json::json;
 use tokio::time::Instant;
 

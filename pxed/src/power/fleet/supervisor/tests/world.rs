@@ -121,6 +121,8 @@ pub(super) struct World {
     pub(super) counters: Arc<Counters>,
     pub(super) source: watch::Sender<SourceState>,
     updates: Arc<Mutex<Option<mpsc::Sender<OperationUpdate>>>>,
+    /// MachineClaims of the site.
+    pub(super) claims: watch::Sender<Claims>,
     /// Clock of the pxed that was started last.
     clock: Arc<Mutex<Option<Clock>>>,
     _directory: Arc<tempfile::TempDir>,
@@ -162,6 +164,7 @@ impl World {
             counters: Arc::default(),
             source: watch::Sender::new(SourceState { synced: true, ..SourceState::default() }),
             updates: Arc::default(),
+            claims: watch::Sender::default(),
             clock: Arc::default(),
             _directory: Arc::new(directory),
             events: Arc::new(Mutex::new(events)),
@@ -376,6 +379,7 @@ impl World {
                 holding: self.holding(),
                 tokens: Arc::new(self.clone()),
                 tenure: Tenure::new(tenure),
+                claims: self.claims.subscribe(),
             },
             is_standalone: !self.state().is_cluster,
             dial: Arc::new(self.clone()),
