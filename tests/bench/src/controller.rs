@@ -8,7 +8,7 @@
 mod floor;
 mod latency;
 mod plain;
-mod site;
+pub(crate) mod site;
 mod tink;
 
 use std::collections::BTreeMap;
@@ -30,7 +30,7 @@ const PHASES: (usize, usize) = (400, 40);
 /// Edits of configurations, and with `--quick`.
 const EDITS: (usize, usize) = (60, 10);
 /// Nothing more comes after that: what is counted comes after 8 s at the latest.
-const QUIET: Duration = Duration::from_secs(10);
+pub(crate) const QUIET: Duration = Duration::from_secs(10);
 /// The peer that keeps the same rules.
 const PLAIN: &str = "plain, one worker, GET and PUT";
 
@@ -255,6 +255,6 @@ impl Round<'_> {
 }
 
 #[allow(clippy::cast_precision_loss, reason = "far below what a float holds")]
-fn count(number: usize) -> f64 {
+pub(crate) fn count(number: usize) -> f64 {
     number as f64
 }

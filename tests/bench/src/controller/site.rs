@@ -20,9 +20,9 @@ use bedplate_tests::kubernetes::Kubernetes;
 use bedplate_tests::pxed;
 
 /// Requests at once while objects are made.
-pub(super) const AT_ONCE: usize = 32;
+pub(crate) const AT_ONCE: usize = 32;
 /// How long anything may take before it counts as failed.
-pub(super) const PATIENCE: Duration = Duration::from_secs(600);
+pub(crate) const PATIENCE: Duration = Duration::from_secs(600);
 
 /// How many objects there are.
 #[derive(Debug, Clone, Copy)]
@@ -145,7 +145,7 @@ pub(super) async fn apply(
 }
 
 /// A client as this user.
-pub(super) async fn client(kubeconfig: &Path) -> Result<Client> {
+pub(crate) async fn client(kubeconfig: &Path) -> Result<Client> {
     let file = Kubeconfig::read_from(kubeconfig)?;
     let config = Config::from_custom_kubeconfig(file, &KubeConfigOptions::default()).await?;
     Ok(Client::try_from(config)?)
@@ -203,7 +203,7 @@ fn machine(number: usize, configurations: usize) -> (Value, Value) {
 }
 
 /// A controller as a process.
-pub(super) struct Controller {
+pub(crate) struct Controller {
     process: Process,
     /// The metric that counts what it writes.
     counter: &'static str,
@@ -227,7 +227,7 @@ impl Controller {
     }
 
     /// Starts one that shows its metrics at `listen`.
-    pub(super) fn spawn(
+    pub(crate) fn spawn(
         command: &mut Command,
         place: &Path,
         listen: SocketAddr,
@@ -241,7 +241,7 @@ impl Controller {
     }
 
     /// Ends it in order, so that its lease is given back.
-    pub(super) fn end(mut self) -> Result<()> {
+    pub(crate) fn end(mut self) -> Result<()> {
         self.process.terminate(Duration::from_secs(30)).map(drop)
     }
 
@@ -280,7 +280,7 @@ impl Controller {
     }
 
     /// Waits until its metrics say so.
-    pub(super) async fn until(&mut self, done: impl Fn(&BTreeMap<String, f64>) -> bool) -> Result<()> {
+    pub(crate) async fn until(&mut self, done: impl Fn(&BTreeMap<String, f64>) -> bool) -> Result<()> {
         let begun = Instant::now();
         while begun.elapsed() < PATIENCE {
             if done(&self.metrics().await?) {
@@ -299,7 +299,7 @@ impl Controller {
     }
 
     /// Waits until it has written nothing for a while: what it counts comes after seconds.
-    pub(super) async fn until_quiet(&mut self, quiet: Duration) -> Result<f64> {
+    pub(crate) async fn until_quiet(&mut self, quiet: Duration) -> Result<f64> {
         let (mut since, mut before, begun) = (Instant::now(), -1.0, Instant::now());
         while since.elapsed() < quiet {
             ensure!(begun.elapsed() < PATIENCE, "it writes for ever");
@@ -313,23 +313,23 @@ impl Controller {
     }
 
     /// Memory in MiB: `VmRSS:` or `VmHWM:`.
-    pub(super) fn memory(&self, line: &str) -> Result<f64> {
+    pub(crate) fn memory(&self, line: &str) -> Result<f64> {
         memory(self.process.pid(), line)
     }
 
     /// Seconds on a processor.
-    pub(super) fn processor(&self) -> Result<f64> {
+    pub(crate) fn processor(&self) -> Result<f64> {
         processor(self.process.pid())
     }
 }
 
 /// Where nobody listens now.
-pub(super) fn free_port() -> Result<SocketAddr> {
+pub(crate) fn free_port() -> Result<SocketAddr> {
     Ok(TcpListener::bind("127.0.0.1:0")?.local_addr()?)
 }
 
 /// Samples of a metric with this in their labels, added up.
-pub(super) fn sum(metrics: &BTreeMap<String, f64>, name: &str, label: &str) -> f64 {
+pub(crate) fn sum(metrics: &BTreeMap<String, f64>, name: &str, label: &str) -> f64 {
     let of = metrics.iter().filter(|(key, _)| {
         key.strip_prefix(name)
             .is_some_and(|rest| (rest.is_empty() || rest.starts_with('{')) && rest.contains(label))

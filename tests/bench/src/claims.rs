@@ -1,0 +1,144 @@
+//! The infrastructure provider: hundreds of BedplateMachines that want a host at once, of thousands of hosts; then their release.
+//!
+//! Simulated agents answer at once (`agents`), and this process stands in for the controllers of Cluster API (`site`), so the times are the
+//! provider's with the API server's. They share this machine's processors. The peer is the floor: the same writes alone.
+
+mod agents;
+mod floor;
+mod site;
+
+use std::collections::BTreeMap;
+use std::time::Instant;
+
+use anyhow::{Result, ensure};
+use tokio::runtime::Runtime;
+
+use self::agents::Agents;
+use self::floor::FLOOR;
+use self::site::{Provider, Site, Size};
+use crate::controller::{QUIET, count};
+use crate::measurement::{Better, Context, OURS, Row, rows};
+
+/// Objects, and with `--quick`.
+const SIZES: (Size, Size) = (Size { hosts: 2000, claims: 500 }, Size { hosts: 200, claims: 50 });
+
+/// Measured quantities, in the order of the table.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
+enum What {
+    Placed,
+    Each,
+    Joined,
+    Conflicts,
+    Released,
+    Writes,
+    Processor,
+    Peak,
+}
+
+const ALL: [What; 8] = [
+    What::Placed,
+    What::Each,
+    What::Joined,
+    What::Conflicts,
+    What::Released,
+    What::Writes,
+    What::Processor,
+    What::Peak,
+];
+
+/// Title and unit.
+fn title(what: What, Size { hosts, claims }: Size) -> (String, &'static str) {
+    let of = |what: &str| format!("{claims} claims at once, {hosts} hosts: {what}");
+    match what {
+        What::Placed => (of("until all have a providerID"), "s"),
+        What::Each => (of("the same, for each claim"), "ms"),
+        What::Joined => (of("until all are granted, joined and Ready"), "s"),
+        What::Conflicts => (of("refused writes (409) for each claim"), ""),
+        What::Released => (of("all deleted: until all are gone"), "s"),
+        What::Writes => (of("writes of the provider for a whole life, but Events"), ""),
+        What::Processor => (of("processor time of the provider"), "s"),
+        What::Peak => (of("resident memory of the provider, maximum"), "MiB"),
+    }
+}
+
+/// Measured values, by quantity and subject.
+type Numbers = BTreeMap<(What, &'static str), (Vec<f64>, String)>;
+
+/// Measures the provider in each round, and the floor in the first.
+///
+/// # Errors
+/// The runtime cannot be made. What fails later is noted.
+pub(crate) fn run(context: &Context) -> Result<Vec<Row>> {
+    let runtime = Runtime::new()?;
+    let size = if context.quick { SIZES.1 } else { SIZES.0 };
+    let mut numbers = Numbers::new();
+    for round in 0..context.rounds {
+        context.noted("claims", OURS, runtime.block_on(ours(context, size, round, &mut numbers)));
+        if round == 0 {
+            context.noted("claims", FLOOR, runtime.block_on(floor(size, &mut numbers)));
+        }
+    }
+    let row = |what| {
+        let subjects = numbers.iter().filter(|((of, _), _)| *of == what);
+        let subjects =
+            subjects.map(|((_, who), (rounds, note))| ((*who).to_owned(), rounds.clone(), note.clone()));
+        let (title, unit) = title(what, size);
+        rows(context, &title, unit, Better::Less, subjects)
+    };
+    Ok(ALL.into_iter().flat_map(row).collect())
+}
+
+fn put(numbers: &mut Numbers, what: What, who: &'static str, number: f64, note: &str) {
+    let (rounds, noted) = numbers.entry((what, who)).or_default();
+    rounds.push(number);
+    note.clone_into(noted);
+}
+
+async fn ours(context: &Context, size: Size, round: usize, numbers: &mut Numbers) -> Result<()> {
+    let site = Site::start(size).await?;
+    let place = context.directory.path().join(format!("claims-{round}"));
+    let mut provider = Provider::start(&site, &place).await?;
+    let agents = Agents::start(&site.client);
+    let (conflicts, processor) = (site.conflicts().await?, provider.processor()?);
+    let written = provider.until_quiet(QUIET).await?;
+    let begun = Instant::now();
+    site.provision().await?;
+    site.until("that all claimants have a host", |seen| seen.placed().count() == size.claims).await?;
+    let placed = begun.elapsed().as_secs_f64();
+    site.until("that all claimants are Ready", |seen| seen.ready().count() == size.claims).await?;
+    let joined = begun.elapsed().as_secs_f64();
+    site.ensure_no_host_twice()?;
+    let refused: BTreeMap<String, f64> = site.conflicts().await?;
+    let refused = refused.into_iter().map(|(who, all)| (all - conflicts.get(&who).unwrap_or(&0.0), who));
+    let refused: Vec<(f64, String)> = refused.filter(|(number, _)| *number > 0.0).collect();
+    provider.until_quiet(QUIET).await?;
+    let begun = Instant::now();
+    site.delete_claimants().await?;
+    site.until("that all claimants are gone", |seen| seen.count() == 0).await?;
+    let released = begun.elapsed().as_secs_f64();
+    let writes = (provider.until_quiet(QUIET).await? - written) / count(size.claims);
+    ensure!(agents.failures() == 0, "{} reports of agents were refused", agents.failures());
+    put(numbers, What::Placed, OURS, placed, "");
+    let note = format!("{:.0} claims a second", count(size.claims) / placed);
+    put(numbers, What::Each, OURS, 1000.0 * placed / count(size.claims), &note);
+    put(numbers, What::Joined, OURS, joined, "");
+    let all: f64 = refused.iter().map(|(number, _)| number).sum();
+    let whose: Vec<String> = refused.into_iter().map(|(number, who)| format!("{who}: {number:.0}")).collect();
+    put(numbers, What::Conflicts, OURS, all / count(size.claims), &whose.join(", "));
+    put(numbers, What::Released, OURS, released, "");
+    put(numbers, What::Writes, OURS, writes, "");
+    put(numbers, What::Processor, OURS, provider.processor()? - processor, "claimed and released");
+    put(numbers, What::Peak, OURS, provider.memory("VmHWM:")?, "");
+    provider.end()
+}
+
+async fn floor(size: Size, numbers: &mut Numbers) -> Result<()> {
+    let site = Site::start(size).await?;
+    let begun = Instant::now();
+    let writes = floor::place(&site).await?;
+    let placed = begun.elapsed().as_secs_f64();
+    put(numbers, What::Placed, FLOOR, placed, "");
+    put(numbers, What::Each, FLOOR, 1000.0 * placed / count(size.claims), "");
+    put(numbers, What::Writes, FLOOR, count(writes) / count(size.claims), "until the providerID alone");
+    Ok(())
+}
