@@ -323,7 +323,7 @@ mod tests {
     }
 
     #[test]
-    fn d10_vip_that_has_no_effect_is_refused_by_name() {
+    fn vip_that_has_no_effect_is_refused_by_name() {
         let vip = json!({ "vip": { "address": "10.7.0.9", "port": 6443, "virtualRouterID": 7 } });
         let why = refused(&vip, None);
         assert!(why.contains("vip has no effect yet and must not be set"), "{why}");

@@ -226,9 +226,10 @@ const UNIQUE: [(&str, &str); 9] = [
 ];
 
 /// Lists of a Machine that are not `atomic`.
-const MACHINE: [(&str, &str); 6] = [
+const MACHINE: [(&str, &str); 7] = [
     ("spec.bmc.redfish.tls.pins", "set"),
     ("spec.claimPolicy.namespaces", "set"),
+    ("status.agent.features", "set"),
     ("status.conditions", "type"),
     ("status.hardware.bmc.quirks", "set"),
     ("status.hardware.disks[].byID", "set"),

@@ -4,7 +4,6 @@
 //! provider act on it; nothing is deleted here.
 
 mod release;
-mod standing;
 
 use bedplate_api::claim::{HOST_IS_OFF_ANNOTATION, MachineClaim, RELEASE_ANNOTATION};
 use bedplate_api::cluster::infrastructure::BedplateMachine;
@@ -14,9 +13,6 @@ use jiff::Timestamp;
 use kube::{Client, ResourceExt};
 use serde_json::json;
 
-#[cfg(test)]
-pub(crate) use self::standing::tests;
-pub(crate) use self::standing::{ClaimantSeen, Grant, HostClaim, Standing};
 use crate::arguments::{ClaimCommand, ClaimRelease, Global};
 use crate::backend::ask;
 use crate::backend::cluster::{self, AskClusterError};
@@ -25,6 +21,7 @@ use crate::diagnosis::{Rolling, awaited};
 use crate::error::{RunError, read};
 use crate::output::{Page, Progress};
 use crate::render;
+use crate::standing::{ClaimantSeen, HostClaim, Standing};
 
 /// Runs a command of `claim`.
 ///

@@ -27,6 +27,7 @@ mod probe;
 mod render;
 mod run_operation;
 mod selector;
+mod standing;
 mod step;
 
 use std::error::Error;

@@ -10,8 +10,8 @@ use jiff::{SignedDuration, Timestamp};
 use kube::ResourceExt;
 use thiserror::Error;
 
-use super::standing::{ClaimantSeen, condition, held};
 use crate::error::RunError;
+use crate::standing::{ClaimantSeen, condition, held};
 
 /// Minimum silence of an agent before its host can be off. An agent reports every 5 minutes.
 const SILENCE_TIMEOUT: SignedDuration = SignedDuration::from_mins(15);
@@ -216,8 +216,8 @@ fn is_heard(facts: &Facts<'_>) -> bool {
 mod tests {
     use serde_json::{Value, json};
 
-    use super::super::standing::tests::{claim, machine};
     use super::*;
+    use crate::standing::tests::{claim, machine};
 
     fn now() -> Timestamp {
         "2026-01-01T01:00:00Z".parse().unwrap()

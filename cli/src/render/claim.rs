@@ -4,7 +4,7 @@
 
 use super::table::Table;
 use super::{Look, Paint, age, clean, machine, text};
-use crate::claim::{ClaimantSeen, Grant, HostClaim, Standing};
+use crate::standing::{ClaimantSeen, Grant, HostClaim, Standing};
 
 /// One line for each host, by name.
 pub(crate) fn claims(hosts: &[HostClaim], look: Look) -> String {

@@ -4,8 +4,8 @@ use serde_json::json;
 
 use super::claim::{claim, claims};
 use super::tests::{golden, look};
-use crate::claim::tests::{claim as object, machine, record};
-use crate::claim::{ClaimantSeen, HostClaim, Standing};
+use crate::standing::tests::{claim as object, machine, record};
+use crate::standing::{ClaimantSeen, HostClaim, Standing};
 
 #[test]
 fn d1_claims_are_listed_one_line_for_each_host() {

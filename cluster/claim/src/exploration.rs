@@ -748,7 +748,7 @@ impl World {
             let waits = claimant.host.is_none() && self.lost;
             let is_silent = self.hosts.iter().any(|host| host.power == Power::Silent);
             if !claimant.deleting
-                && (claimant.forgot && is_lost || is_made_up && is_lost || is_overdue || waits || is_silent)
+                && ((claimant.forgot || is_made_up) && is_lost || is_overdue || waits || is_silent)
             {
                 continue;
             }

@@ -206,9 +206,7 @@ fn miss(
     if is_claimed || is_held(host, &claim::provider_id(name, request.uid)) {
         return Some(Miss::Held);
     }
-    let heartbeat = status.agent.as_ref().and_then(|agent| agent.last_heartbeat_time.as_ref());
-    let is_heard = heartbeat.is_some_and(|time| now.duration_since(time.0) <= MAX_HEARTBEAT_AGE);
-    (!is_heard && !is_off_until_claimed(host)).then_some(Miss::Silent)
+    (!is_heard(host, now) && !is_off_until_claimed(host)).then_some(Miss::Silent)
 }
 
 /// Returns true if the host is silent because pxed powers it on only for a claim.
@@ -318,9 +316,22 @@ mod tests {
     }
 
     #[test]
+    fn d1_host_that_has_failed_is_chosen_last() {
+        let hosts: Vec<_> = ["a", "b"].map(|name| host(name, &json!({}), &json!({}))).into();
+        for index in 0..20 {
+            let (uid, failed) = (format!("u-{index}"), if index % 2 == 0 { "a" } else { "b" });
+            let chosen =
+                choose(&request(&uid), &hosts, (|_: &str| false, |name: &str| name == failed), now());
+            assert_ne!(chosen.unwrap().as_str(), failed);
+        }
+        let last = choose(&request("u"), &hosts[..1], (|_: &str| false, |_: &str| true), now());
+        assert_eq!(last.unwrap().as_str(), "a");
+    }
+
+    #[test]
     fn m6_a_host_that_is_off_until_it_is_claimed_is_eligible() {
         let silent = |status: &str, reason: &str| {
-            json!({ "agent": { "lastHeartbeatTime": "2026-01-01T00:00:00Z" }, "conditions": [{ "type": "PoweredOn",
+            json!({ "agent": { "lastHeartbeatTime": "2026-01-01T00:00:00Z", "features": ["claims"] }, "conditions": [{ "type": "PoweredOn",
                 "status": status, "reason": reason, "message": "", "lastTransitionTime": "2026-01-01T00:00:00Z" }] })
         };
         let on_claim = json!({ "powerPolicy": "OnClaim" });

@@ -8,7 +8,7 @@ use bedplate_process::lock::Lock;
 use jiff::{SignedDuration, Timestamp};
 
 /// Time for which a host that has failed a claim is chosen last.
-const MEMORY: SignedDuration = SignedDuration::from_hours(1);
+const FAILED_HOST_PENALTY: SignedDuration = SignedDuration::from_hours(1);
 
 /// Time of the last failure of each host.
 #[derive(Debug, Default)]
@@ -18,13 +18,13 @@ impl Failures {
     /// Notes the failure of a host, and forgets old ones.
     pub fn note(&self, host: &str, now: Timestamp) {
         let mut hosts = self.0.lock();
-        hosts.retain(|_, failed| now.duration_since(*failed) < MEMORY);
+        hosts.retain(|_, failed| now.duration_since(*failed) < FAILED_HOST_PENALTY);
         hosts.insert(host.to_owned(), now);
     }
 
     /// Returns true if a host has failed a claim in the last hour.
     pub fn has_failed(&self, host: &str, now: Timestamp) -> bool {
-        self.0.lock().get(host).is_some_and(|failed| now.duration_since(*failed) < MEMORY)
+        self.0.lock().get(host).is_some_and(|failed| now.duration_since(*failed) < FAILED_HOST_PENALTY)
     }
 }
 

@@ -16,6 +16,7 @@ use bedplate_engine::store::{Seen, watch};
 use bedplate_process::liveness::Liveness;
 use futures::StreamExt;
 use futures::future::BoxFuture;
+use kube::core::NamespaceResourceScope;
 use kube::runtime::reflector::store::Writer;
 use kube::runtime::reflector::{self, ObjectRef};
 use kube::runtime::watcher;
@@ -79,6 +80,14 @@ pub fn stores() -> (Stores, Writers) {
     (stores, writers)
 }
 
+/// Returns the objects of a kind that the process reconciles.
+fn in_scope<K: Resource<Scope = NamespaceResourceScope, DynamicType = ()>>(
+    scope: &Scope,
+) -> impl FnOnce(Client) -> Api<K> + use<K> {
+    let scope = scope.clone();
+    move |client| scope.api(client)
+}
+
 /// Returns the watches by their names. None of them ends by itself.
 pub fn tasks(
     client: &Client,
@@ -97,18 +106,12 @@ pub fn tasks(
             ($name, task)
         }};
     }
-    macro_rules! in_scope {
-        ($kind:ty) => {{
-            let scope = scope.clone();
-            move |client: Client| scope.api::<$kind>(client)
-        }};
-    }
     [
         follow!(
             "watch BedplateClusters",
             "BedplateCluster",
             infrastructures,
-            in_scope!(BedplateCluster),
+            in_scope::<BedplateCluster>(scope),
             bare,
             follow_infrastructures
         ),
@@ -116,12 +119,12 @@ pub fn tasks(
             "watch BedplateMachines",
             "BedplateMachine",
             machines,
-            in_scope!(BedplateMachine),
+            in_scope::<BedplateMachine>(scope),
             bare,
             follow_machines
         ),
-        follow!("watch Clusters", "Cluster", clusters, in_scope!(Cluster), bare, follow_clusters),
-        follow!("watch Machines", "Machine", owners, in_scope!(Owner), bare, follow_owners),
+        follow!("watch Clusters", "Cluster", clusters, in_scope::<Cluster>(scope), bare, follow_clusters),
+        follow!("watch Machines", "Machine", owners, in_scope::<Owner>(scope), bare, follow_owners),
         follow!("watch MachineClaims", "MachineClaim", claims, Api::all, bare, follow_claims),
         follow!("watch hosts", "Host", hosts, Api::all, prune_host, follow_hosts),
         follow!(
@@ -136,7 +139,7 @@ pub fn tasks(
             "watch templates",
             "BedplateMachineTemplate",
             templates,
-            in_scope!(BedplateMachineTemplate),
+            in_scope::<BedplateMachineTemplate>(scope),
             bare,
             follow_templates
         ),

@@ -230,33 +230,18 @@ fn describe(
             PoweredOnReason::PoweredOffByOperation,
             format!("{why}; it stays off{since}, until an operation powerOn or powerCycle"),
         ),
-        Plan::Leave(Leave::AwaitsClaim { is_known: true }) => (
-            off,
-            PoweredOnReason::AwaitsClaim,
-            told("no MachineClaim holds the host, and powerPolicy is OnClaim"),
-        ),
-        Plan::Leave(Leave::AwaitsClaim { is_known: false }) => (
-            off,
-            PoweredOnReason::AwaitsClaim,
-            told("powerPolicy is OnClaim, and pxed has not read MachineClaims yet"),
-        ),
-        Plan::PowerOffIdle(_) | Plan::Leave(Leave::ShuttingDownIdle { .. }) => (
-            ConditionState::True,
-            PoweredOnReason::PoweringOff,
-            format!(
-                "no claim holds the host (powerPolicy OnClaim); asked to shut down{since}, waiting for the BMC to say Off"
-            ),
-        ),
+        Plan::Leave(Leave::AwaitsClaim { is_known }) => {
+            (off, PoweredOnReason::AwaitsClaim, awaits_claim(*is_known).to_owned())
+        }
+        Plan::PowerOffIdle(_) | Plan::Leave(Leave::ShuttingDownIdle { .. }) => {
+            shutting_down("no claim holds the host (powerPolicy OnClaim)", &since)
+        }
         Plan::Leave(Leave::Exhausted) => (off, PoweredOnReason::PowerOnAttemptsExhausted, exhausted()),
         Plan::Leave(Leave::Spaced { until }) => (off, PoweredOnReason::PoweringOn, spaced(status, *until)),
         Plan::PowerOn { attempt, .. } => (off, PoweredOnReason::PoweringOn, switched_on(&since, *attempt)),
-        Plan::PowerOff(_) | Plan::Leave(Leave::ShuttingDown { .. }) => (
-            ConditionState::True,
-            PoweredOnReason::PoweringOff,
-            format!(
-                "deleted with deletionPolicy PowerOff; asked to shut down{since}, waiting for the BMC to say Off"
-            ),
-        ),
+        Plan::PowerOff(_) | Plan::Leave(Leave::ShuttingDown { .. }) => {
+            shutting_down("deleted with deletionPolicy PowerOff", &since)
+        }
         Plan::Leave(Leave::Changing) if state == Some(PowerState::Off) => {
             (off, PoweredOnReason::PoweringOn, format!("switched on{since}; waiting for the BMC to say On"))
         }
@@ -273,6 +258,19 @@ fn describe(
         | Plan::TakeOver
         | Plan::Depart => by_state(state, &since),
     }
+}
+
+const fn awaits_claim(is_known: bool) -> &'static str {
+    if is_known {
+        "no MachineClaim holds the host, and powerPolicy is OnClaim"
+    } else {
+        "powerPolicy is OnClaim, and pxed has not read MachineClaims yet"
+    }
+}
+
+fn shutting_down(cause: &str, since: &str) -> (ConditionState, PoweredOnReason, String) {
+    let message = format!("{cause}; asked to shut down{since}, waiting for the BMC to say Off");
+    (ConditionState::True, PoweredOnReason::PoweringOff, message)
 }
 
 fn exhausted() -> String {

@@ -1,6 +1,6 @@
-//! The infrastructure provider: hundreds of BedplateMachines that want a host at once, of thousands of hosts; then their release.
+//! The infrastructure provider: hundreds of BedplateMachines that want a host concurrently, of thousands of hosts; then their release.
 //!
-//! Simulated agents answer at once (`agents`), and this process stands in for the controllers of Cluster API (`site`), so the times are the
+//! Simulated agents answer immediately (`agents`), and this process stands in for the controllers of Cluster API (`site`), so the times are the
 //! provider's with the API server's. They share this machine's processors. The peer is the floor: the same writes alone.
 
 mod agents;
@@ -48,7 +48,7 @@ const ALL: [What; 8] = [
 
 /// Title and unit.
 fn title(what: What, Size { hosts, claims }: Size) -> (String, &'static str) {
-    let of = |what: &str| format!("{claims} claims at once, {hosts} hosts: {what}");
+    let of = |what: &str| format!("{claims} concurrent claims, {hosts} hosts: {what}");
     match what {
         What::Placed => (of("until all have a providerID"), "s"),
         What::Each => (of("the same, for each claim"), "ms"),

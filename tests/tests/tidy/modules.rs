@@ -75,10 +75,11 @@ pub(crate) const PROGRAMS: &[Program] = &[
         folder: "cli",
         layers: &[
             &["command"],
-            &["install", "probe", "run_operation", "follow_operation", "configuration"],
+            &["install", "probe", "run_operation", "follow_operation", "configuration", "claim"],
+            &["confirm"],
             &["desk", "output", "password"],
             &["error", "render"],
-            &["backend", "operation", "diagnosis", "step"],
+            &["backend", "operation", "diagnosis", "step", "standing"],
             &["changes", "diff"],
             &["arguments", "docs", "selector"],
         ],

@@ -1,4 +1,4 @@
-//! Simulated agents of all hosts: they answer each change of a claim at once, with the reports of a host whose user data takes no time.
+//! Simulated agents of all hosts: they answer each change of a claim immediately, with the reports of a host whose user data takes no time.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};

@@ -10,9 +10,9 @@ use serde_json::json;
 use super::site::{Site, TEAM, dynamic};
 
 /// Subject of its rows.
-pub(super) const FLOOR: &str = "the writes alone, 8 at once";
+pub(super) const FLOOR: &str = "the writes alone, 8 concurrent";
 /// Workers of the provider for a kind.
-const WORKERS: usize = 8;
+const CONCURRENT_CLAIMS: usize = 8;
 
 /// Claims a host for each claimant. Returns the number of writes.
 pub(super) async fn place(site: &Site) -> Result<usize> {
@@ -40,5 +40,8 @@ pub(super) async fn place(site: &Site) -> Result<usize> {
         }
     };
     let all = claimants.items.into_iter().zip(site.hosts.iter().cloned()).map(place);
-    stream::iter(all).buffer_unordered(WORKERS).try_fold(0, |all, more| async move { Ok(all + more) }).await
+    stream::iter(all)
+        .buffer_unordered(CONCURRENT_CLAIMS)
+        .try_fold(0, |all, more| async move { Ok(all + more) })
+        .await
 }

@@ -60,7 +60,7 @@ pub(super) struct Site {
     pub(super) kubernetes: Kubernetes,
     pub(super) client: Client,
     pub(super) size: Size,
-    /// The same as the provider's user.
+    /// Client with the credentials of the provider.
     pub(super) provider: Client,
     /// Names of the hosts.
     pub(super) hosts: Vec<String>,

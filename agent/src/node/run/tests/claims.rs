@@ -545,7 +545,7 @@ fn all_told(pool: &Pool) -> String {
 }
 
 #[test]
-fn d3_no_secret_of_user_data_is_told_when_it_fails_or_is_interrupted() {
+fn d3_no_secret_of_user_data_is_reported_when_it_fails_or_is_interrupted() {
     in_runtime(async {
         for is_interrupted in [false, true] {
             let mut pool = Pool::new();

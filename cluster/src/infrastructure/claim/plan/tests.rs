@@ -195,7 +195,7 @@ fn d1_claim_is_not_granted_over_another_unreleased_record() {
         let seen = seen(claim(&none, &none), Some(holding("u-1")), host(late, KEY, Some((other, state))));
         assert_eq!(next(&seen), expected, "{state}");
     }
-    // The same ID of another claimant is another record.
+    // Another claimant with this ID has another record.
     let mut foreign = host(late, KEY, Some((ID, "Joined")));
     foreign.status.as_mut().unwrap().claim.as_mut().unwrap().claimant.namespace = "team-b".to_owned();
     assert_eq!(next(&seen(claim(&none, &none), Some(holding("u-1")), foreign)), ClaimStep::AwaitHost);

@@ -174,17 +174,17 @@ impl Standing {
 }
 
 /// Returns the record of the agent.
-pub(super) fn record(machine: &Machine) -> Option<&ClaimStatus> {
+pub(crate) fn record(machine: &Machine) -> Option<&ClaimStatus> {
     machine.status.as_ref()?.claim.as_ref()
 }
 
 /// Returns the record of the agent, if the host holds that claim.
-pub(super) fn held(machine: &Machine) -> Option<&ClaimStatus> {
+pub(crate) fn held(machine: &Machine) -> Option<&ClaimStatus> {
     record(machine).filter(|record| record.state.holds_host())
 }
 
 /// Returns a condition of a claim.
-pub(super) fn condition<'a>(claim: &'a MachineClaim, type_: &str) -> Option<&'a Condition> {
+pub(crate) fn condition<'a>(claim: &'a MachineClaim, type_: &str) -> Option<&'a Condition> {
     claim.status.as_ref()?.conditions.iter().find(|condition| condition.type_ == type_)
 }
 
