@@ -37,9 +37,9 @@ reasons! {
         PoweringOff: "The host is silent, and an operation powers it off."
             => Bmc, "No action needed; `bedplate operation list` has its progress.";
         PowerOffFailed: "The host is silent, and its BMC did not power it off. The message has the cause."
-            => User, "Power the host off, then set the annotation bedplate.dev/host-is-off of the Machine to the providerID of the claim.";
+            => User, "Power the host off, then confirm it: `bedplate claim release NAME --host-is-off`.";
         HostSilent: "The host is silent, and its Machine has no BMC."
-            => User, "Make sure that the host is off, then set the annotation bedplate.dev/host-is-off of the Machine to the providerID of the claim.";
+            => User, "Make sure that the host is off, then confirm it: `bedplate claim release NAME --host-is-off`.";
     }
 }
 

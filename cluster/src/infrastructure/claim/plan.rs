@@ -112,6 +112,9 @@ fn silence(observed: &Observed) -> Silence {
         return Silence::NoBmc;
     }
     let Some(operation) = &observed.operation else { return Silence::NotAsked };
+    if !is_fence(operation, claim) {
+        return Silence::PowerOffFailed;
+    }
     match operation.status.as_ref().and_then(|status| status.state) {
         Some(OperationState::Complete) => Silence::PoweredOff,
         Some(OperationState::Failed) => Silence::PowerOffFailed,
@@ -140,6 +143,16 @@ pub fn fence(claim: &MachineClaim) -> Option<MachineOperation> {
         failure_limit: None,
     };
     Some(MachineOperation::new(&fence_name(claim), spec))
+}
+
+/// Returns true if an operation powers this host off by force. Another writer may have created an operation with this name.
+fn is_fence(operation: &MachineOperation, claim: &MachineClaim) -> bool {
+    let Some(own) = fence(claim) else { return false };
+    let is_force =
+        |spec: &MachineOperationSpec| spec.parameters.get("force").is_some_and(|force| force == "true");
+    operation.spec.machine_ref == own.spec.machine_ref
+        && operation.spec.operation_name == own.spec.operation_name
+        && is_force(&operation.spec)
 }
 
 /// Returns true if the agent was heard since the claim was made.
@@ -283,7 +296,9 @@ fn fenced(observed: &Observed, step: ClaimStep) -> Option<(bool, FencedReason, S
         ),
         (ClaimStep::AwaitPowerOff, Silence::PowerOffFailed) => {
             let status = observed.operation.as_ref().and_then(|operation| operation.status.as_ref());
-            let why = status.and_then(|status| status.message.as_deref()).unwrap_or("no message");
+            let is_own = observed.operation.as_ref().is_some_and(|found| is_fence(found, &observed.claim));
+            let said = status.and_then(|status| status.message.as_deref()).unwrap_or("no message");
+            let why = if is_own { said } else { "it does not power this Machine off by force" };
             let name = fence_name(&observed.claim);
             let text = format!(
                 "MachineOperation {name} failed: {why}; delete it to try again, or power Machine {host} off and {confirm}"

@@ -119,7 +119,7 @@ impl Site {
         let spec = json!({ "spec": { "provider": "manual", "claimPolicy": { "namespaces": [TEAM] } } });
         self.put("bedplate.dev/v1alpha1", "Machine", name, &spec).await?;
         let enrollment = json!({ "certificateFingerprint": format!("sha256:{number:064x}"), "keyID": format!("{number:032x}") });
-        let status = json!({ "enrollment": enrollment, "agent": { "lastHeartbeatTime": jiff::Timestamp::now() },
+        let status = json!({ "enrollment": enrollment, "agent": { "lastHeartbeatTime": jiff::Timestamp::now(), "features": ["claims"] },
             "addresses": [{ "type": "InternalIP", "address": format!("10.7.{}.{}", number / 250, number % 250 + 1) }] });
         status_of(&self.client, "bedplate.dev/v1alpha1", ("Machine", name), &status).await
     }

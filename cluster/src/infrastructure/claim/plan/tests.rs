@@ -226,6 +226,29 @@ fn silent(bmc: bool, annotations: &Value, operation: Option<&str>) -> Observed {
 }
 
 #[test]
+fn d8_operation_that_powers_no_host_off_does_not_fence() {
+    for (field, value) in [
+        ("operationName", json!("powerOn")),
+        ("machineRef", json!({ "name": "other" })),
+        ("parameters", json!({})),
+        ("parameters", json!({ "force": "false" })),
+    ] {
+        let mut seen = silent(true, &json!({}), Some("Complete"));
+        let mut operation = (**seen.operation.as_ref().unwrap()).clone();
+        let mut spec = json!(operation.spec);
+        spec[field] = value;
+        operation.spec = serde_json::from_value(spec).unwrap();
+        seen.operation = Some(Arc::new(operation));
+        let step = next(&seen);
+        assert_eq!(step, ClaimStep::AwaitPowerOff, "{field}");
+        let found = status(&seen, step, None);
+        let fenced = found.conditions.iter().find(|one| one.type_ == "Fenced").unwrap();
+        assert_eq!(fenced.reason, "PowerOffFailed");
+        assert!(fenced.message.contains("does not power this Machine off by force"), "{}", fenced.message);
+    }
+}
+
+#[test]
 fn d8_silent_host_is_powered_off_before_it_counts_as_fenced() {
     let none = json!({});
     for (operation, expected, reason) in [
