@@ -85,5 +85,5 @@ async fn healthz_names_each_loop_that_stops_if_standalone() {
 
 #[tokio::test(start_paused = true)]
 async fn healthz_names_each_loop_that_stops_in_a_cluster() {
-    check("kubernetes = { kubeconfig = \"HERElater\" }", &["client authority", "lease"]).await;
+    check("kubernetes = { kubeconfig = \"HERElater\" }", &["claims", "client authority", "lease"]).await;
 }
