@@ -485,6 +485,13 @@ fn pools() -> Vec<Case> {
                 "claimPolicy": { "namespaces": ["team-a"], "release": "Wipe" } } }),
         ),
         case(
+            "powerPolicy may only be OnClaim when claimPolicy and bmc are set and provider is pxe: pxed powers the machine on for a claim",
+            &base,
+            &json!({ "spec": { "powerPolicy": "OnClaim", "claimPolicy": own, "bmc": { "protocol": "Redfish", "address": "b",
+                "credentialsSecretRef": { "namespace": "bmc", "name": "node-1" } } } }),
+            &json!({ "spec": { "powerPolicy": "OnClaim", "claimPolicy": own } }),
+        ),
+        case(
             "machineSelector must not be set when claimPolicy is set: a claim names the configuration",
             &configured,
             &of(json!({})),
@@ -514,8 +521,6 @@ fn pools() -> Vec<Case> {
 fn claims() -> Vec<Case> {
     let base = claim("case");
     let spec = |spec: Value| json!({ "spec": spec });
-    let vip =
-        |address: &str| spec(json!({ "vip": { "address": address, "port": 6443, "virtualRouterID": 1 } }));
     vec![
         case(
             "metadata.name must be the name of a Machine: at most 63 of a-z, 0-9 and '-', not first or last '-'",
@@ -530,10 +535,10 @@ fn claims() -> Vec<Case> {
             &spec(json!({ "providerID": "bedplate://case-2/u-1" })),
         ),
         case(
-            "vip.address must be an IPv4 address: IPv6 is not supported",
+            "vip has no effect yet and must not be set: use an external load balancer",
             &base,
-            &vip("10.7.0.9"),
-            &vip("fd00::9"),
+            &json!({}),
+            &spec(json!({ "vip": { "address": "10.7.0.9", "port": 6443, "virtualRouterID": 1 } })),
         ),
     ]
 }
