@@ -130,7 +130,7 @@ fn keep(file: &Path, text: &str) -> Result<()> {
 /// `target/bench/<date and time>.json`.
 fn default_file(about: &serde_json::Value) -> PathBuf {
     let time = about["time"].as_str().unwrap_or("run").replace([':', '-'], "");
-    Path::new(env!("CARGO_MANIFEST_DIR")).join("../target/bench").join(format!("{time}.json"))
+    Path::new(env!("CARGO_MANIFEST_DIR")).join("../../target/bench").join(format!("{time}.json"))
 }
 
 /// What two runs must have in common to be compared.
