@@ -28,7 +28,7 @@ use crate::metrics::Counters;
 use crate::operation::parent_of;
 use crate::{csr, rollout};
 use bedplate_rules::operation::is_finished;
-use bedplate_rules::selection::is_granted;
+use bedplate_rules::selection::was_granted;
 
 /// The ends of the stores that watches write to.
 pub struct Writers {
@@ -252,7 +252,7 @@ async fn follow_claims(mut seen: Changes<MachineClaim>, queues: Queues, _: Store
         let (name, is_there) = (object.name_any(), matches!(event, Seen::There(_)));
         let meta = &object.metadata;
         let weight =
-            is_there.then(|| (meta.uid.clone(), meta.deletion_timestamp.is_some(), is_granted(object)));
+            is_there.then(|| (meta.uid.clone(), meta.deletion_timestamp.is_some(), was_granted(object)));
         if known.insert(name.clone(), weight.clone()) != Some(weight) {
             queues.machine(&name).await;
         }

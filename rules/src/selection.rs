@@ -15,7 +15,7 @@ mod template;
 mod version;
 
 pub use choose::{Again, Choice, Miss, Pending, Select, choose, reference_changed, repave};
-pub use claim::{choose_by_claim, is_granted};
+pub use claim::{choose_by_claim, was_granted};
 pub use reference::{Hold, Holder, References};
 pub use selector::{matches, may_match};
 pub use template::means_the_same;

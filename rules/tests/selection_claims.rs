@@ -177,6 +177,28 @@ fn d7_user_releases_a_version_by_the_claim_that_the_host_does_not_know() {
 }
 
 #[test]
+fn d7_grant_that_has_ended_is_recorded_since_the_host_may_run() {
+    for (status, reason, was_granted) in [
+        ("True", "Granted", true),
+        ("True", "GrantWithdrawn", true),
+        ("False", "GrantExpired", true),
+        ("False", "EnrollmentChanged", true),
+        ("False", "AwaitingAgent", false),
+        ("False", "GrantFailed", false),
+        ("False", "HostHeld", false),
+    ] {
+        let mut claim = claim("team-a", None, false);
+        let condition = json!([{ "type": "Granted", "status": status, "reason": reason, "message": "",
+            "lastTransitionTime": "2026-01-01T00:00:00Z" }]);
+        claim.status = Some(serde_json::from_value(json!({ "conditions": condition })).unwrap());
+        match chosen(&json!({}), Some(&claim)) {
+            Choice::Select(select) => assert_eq!(select.selected.granted, was_granted, "{status} {reason}"),
+            other => panic!("{other:?}"),
+        }
+    }
+}
+
+#[test]
 fn d7_grant_of_a_claim_is_recorded_with_its_version() {
     let mut granted = claim("team-a", None, false);
     let condition = json!([{ "type": "Granted", "status": "True", "reason": "Granted", "message": "",

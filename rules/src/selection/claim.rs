@@ -10,6 +10,7 @@
 use bedplate_api::claim::{ClaimState, MachineClaim, RELEASE_ANNOTATION, condition_type};
 use bedplate_api::configuration::MachineConfiguration;
 use bedplate_api::machine::{ClaimStatus, Machine, Selected, SelectionSource};
+use bedplate_api::reason::claim::GrantedReason;
 use bedplate_api::reason::machine::ConfigurationPendingReason;
 use bedplate_api::version::MachineConfigurationVersion;
 
@@ -51,7 +52,7 @@ fn kept(machine: &Machine, selected: &Selected, claim: &MachineClaim) -> Choice 
     let id = &claim.spec.provider_id;
     // A choice of an earlier version of Bedplate does not name its claim: the host does.
     let is_own = selected.provider_id.as_ref().map_or(!holds_other(machine, claim), |named| named == id);
-    let granted = selected.granted || is_granted(claim);
+    let granted = selected.granted || was_granted(claim);
     let kept = Selected { provider_id: Some(id.clone()), granted, ..selected.clone() };
     if !is_own || kept == *selected {
         return Choice::Keep(None);
@@ -100,10 +101,14 @@ fn holds_other(machine: &Machine, claim: &MachineClaim) -> bool {
     record.is_some_and(|record| record.state.holds_host() && record.provider_id != claim.spec.provider_id)
 }
 
-/// Returns true if the provider has let the host start a claim.
-pub fn is_granted(claim: &MachineClaim) -> bool {
+/// Returns true if the provider has ever let the host start a claim: the host may have started it also if the permission has ended.
+pub fn was_granted(claim: &MachineClaim) -> bool {
+    let ended = [GrantedReason::GrantExpired.as_str(), GrantedReason::EnrollmentChanged.as_str()];
     let mut conditions = claim.status.iter().flat_map(|status| &status.conditions);
-    conditions.any(|condition| condition.type_ == condition_type::GRANTED && condition.status == "True")
+    conditions.any(|condition| {
+        let has_ended = ended.contains(&condition.reason.as_str());
+        condition.type_ == condition_type::GRANTED && (condition.status == "True" || has_ended)
+    })
 }
 
 fn awaits_claim(machine: &Machine) -> Pending {
@@ -132,7 +137,7 @@ impl Known<'_> {
         };
         let mut select = select(version, SelectionSource::Claim);
         (select.selected.provider_id, select.selected.granted) =
-            (Some(claim.spec.provider_id.clone()), is_granted(claim));
+            (Some(claim.spec.provider_id.clone()), was_granted(claim));
         Ok(select)
     }
 }

@@ -14,6 +14,7 @@ use bedplate_api::operation::{MachineOperation, MachineOperationSpec, MachineRef
 use bedplate_api::reason::Reason as _;
 use bedplate_api::reason::claim::{FencedReason, GrantedReason, OrphanedReason};
 use bedplate_claim::{Claim, ClaimStep, Found, Grant, Right, Silence, has_started, next_of_claim};
+use bedplate_rules::selection::was_granted;
 use jiff::{SignedDuration, Timestamp};
 use kube::ResourceExt;
 
@@ -176,11 +177,9 @@ pub fn enrollment(observed: &Observed) -> Option<&KeyId> {
 
 /// Returns the permission of the host, as condition `Granted` has it.
 pub fn grant(claim: &MachineClaim) -> Grant {
-    let ended = [GrantedReason::GrantExpired.as_str(), GrantedReason::EnrollmentChanged.as_str()];
     match condition(claim, condition_type::GRANTED) {
         Some(("True", reason)) if reason == GrantedReason::Granted.as_str() => Grant::Open,
-        Some(("True", _)) => Grant::Ended,
-        Some((_, reason)) if ended.contains(&reason) => Grant::Ended,
+        Some(_) if was_granted(claim) => Grant::Ended,
         Some(_) | None => Grant::Never,
     }
 }
