@@ -154,7 +154,7 @@ fn machines_of_the_site_are_known_reported_on_and_kept_while_the_api_server_is_a
 
 /// Kubernetes 1.31 and newer select Machines by a field. Costs the start of an API server, 12 s of CPU time.
 #[test]
-fn a3_pxed_asks_for_machines_and_operations_of_its_site_alone() {
+fn a3_pxed_asks_for_objects_of_its_site_alone() {
     let rig = Rig::new();
     let socket = rig.path("pxed.sock");
     rig.apply("one", "rack1", "52:54:00:00:00:0a");
@@ -189,6 +189,7 @@ fn a3_pxed_asks_for_machines_and_operations_of_its_site_alone() {
     rig.until("one is known", || known(&socket) == ["one"]);
     let selectors = [
         "machines fieldSelector=spec.site=rack1",
+        "machineclaims labelSelector=bedplate.dev/site=rack1",
         "machineoperations labelSelector=bedplate.dev/site=rack1",
         "machineoperations labelSelector=!bedplate.dev/site,!bedplate.dev/children",
     ];
