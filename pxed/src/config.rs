@@ -16,6 +16,7 @@ pub mod translate;
 pub mod value;
 
 use std::collections::{BTreeMap, BTreeSet};
+use std::fmt;
 use std::net::{Ipv4Addr, SocketAddr};
 use std::path::{Path, PathBuf};
 use std::time::Duration;
@@ -89,6 +90,15 @@ pub enum SourceConfig {
         /// Where hosts reach the API server, if not where pxed does.
         advertise: Option<HostPort>,
     },
+}
+
+impl fmt::Display for SourceConfig {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Directory(path) => path.display().fmt(f),
+            Self::Kubernetes { .. } => f.write_str("kubernetes"),
+        }
+    }
 }
 
 /// How pxed takes part in DHCP.

@@ -22,6 +22,7 @@ use bedplate_process::lock::Lock;
 use jiff::{SignedDuration, Timestamp};
 
 use crate::machines::{KnownMachine, Snapshot};
+use crate::system_of_record::SystemOfRecord;
 
 /// Silence of a key that reports to pxed: more than two heartbeats of 30 s, each late by a tenth. In addition, its agent asks pxed for news
 /// every 20 s.
@@ -150,8 +151,8 @@ pub fn is_ahead(time: Timestamp, now: Timestamp) -> bool {
 pub struct Heard {
     words: Arc<Lock<HashMap<MachineName, Word>>>,
     ears: Arc<Lock<Ears>>,
-    /// True if agents report to pxed, false if they report to the cluster.
-    standalone: bool,
+    /// Receiver of the agents' reports.
+    record: SystemOfRecord,
 }
 
 /// Ability of pxed to hear at all: its source of Machines can be asked, and it runs.
@@ -249,13 +250,13 @@ impl Word {
 
 impl Heard {
     /// Makes the evidence of a process that has heard nothing yet.
-    pub fn new(standalone: bool) -> Self {
-        Self { words: Arc::default(), ears: Arc::default(), standalone }
+    pub fn new(record: SystemOfRecord) -> Self {
+        Self { words: Arc::default(), ears: Arc::default(), record }
     }
 
-    /// Returns true if agents report to pxed.
-    pub fn is_standalone(&self) -> bool {
-        self.standalone
+    /// Returns the receiver of the agents' reports, which has the records of their keys.
+    pub fn record(&self) -> SystemOfRecord {
+        self.record
     }
 
     /// Records that this process runs. `reachable`: its source of Machines can be asked. Called every [`LISTEN_INTERVAL`]. After a time without
@@ -338,7 +339,7 @@ impl Heard {
 
     /// Returns the time at which the key in force was enrolled, by the status; `None` if it names none. `own`: the status that pxed keeps.
     pub fn key_time(&self, known: &KnownMachine, own: &MachineStatus) -> Option<Timestamp> {
-        let told = if self.standalone { Some(own) } else { known.machine.status.as_ref() };
+        let told = self.record.select(Some(own), known.machine.status.as_ref());
         Some(told?.enrollment.as_ref()?.key_time.as_ref()?.0)
     }
 
@@ -352,7 +353,7 @@ impl Heard {
         now: Timestamp,
     ) -> Evidence {
         let object = known.machine.status.as_ref();
-        let agent = if self.standalone { Some(own) } else { object }.and_then(|told| told.agent.as_ref());
+        let agent = self.record.select(Some(own), object).and_then(|told| told.agent.as_ref());
         let ears = self.ears.lock().at(now);
         let moment = Moment { time: now, missed: ears.missed };
         let (at, since) = change(&mut self.words.lock(), known, moment, |word| (word.at, word.since));
@@ -367,10 +368,9 @@ impl Heard {
         let deaf = ears.deaf.map(|deaf| Deaf { until: deaf.until.min(now), ..deaf });
         let deaf = deaf.filter(|deaf| is_new.is_none_or(|since| since <= deaf.until));
         let counted = at.unwrap_or(since).missed.max(deaf.map_or(SignedDuration::ZERO, |deaf| deaf.missed));
-        let (silent_after, listen_for) = if self.standalone {
-            (SILENT_STANDALONE, LISTEN_STANDALONE)
-        } else {
-            (SILENT_CLUSTER, LISTEN_CLUSTER)
+        let (silent_after, listen_for) = match self.record {
+            SystemOfRecord::Pxed => (SILENT_STANDALONE, LISTEN_STANDALONE),
+            SystemOfRecord::Cluster => (SILENT_CLUSTER, LISTEN_CLUSTER),
         };
         Evidence {
             enrolled,
@@ -496,7 +496,7 @@ mod tests {
 
     #[test]
     fn trust_6_a_pxed_that_could_not_hear_listens_again() {
-        let heard = Heard::new(false);
+        let heard = Heard::new(SystemOfRecord::Cluster);
         let snapshot = known(&json!({}));
         let node = snapshot.by_name(&"node1".parse().unwrap()).unwrap();
         let own = MachineStatus::default();
@@ -530,7 +530,7 @@ mod tests {
 
     #[test]
     fn trust_6_error_every_seven_minutes_does_not_make_pxed_deaf() {
-        let heard = Heard::new(false);
+        let heard = Heard::new(SystemOfRecord::Cluster);
         let snapshot = known(&json!({}));
         let node = snapshot.by_name(&"node1".parse().unwrap()).unwrap();
         let own = MachineStatus::default();
@@ -545,7 +545,7 @@ mod tests {
 
     #[test]
     fn trust_6_short_interruptions_never_add_up_to_silence() {
-        let heard = Heard::new(false);
+        let heard = Heard::new(SystemOfRecord::Cluster);
         let snapshot = known(&json!({}));
         let node = snapshot.by_name(&"node1".parse().unwrap()).unwrap();
         let own = MachineStatus::default();
@@ -563,7 +563,7 @@ mod tests {
     #[test]
     fn trust_6_interruption_of_more_than_a_minute_is_named() {
         for (away, expected) in [(55, None), (65, Some((at(95), Some(at(165)))))] {
-            let heard = Heard::new(false);
+            let heard = Heard::new(SystemOfRecord::Cluster);
             let snapshot = known(&json!({}));
             let node = snapshot.by_name(&"node1".parse().unwrap()).unwrap();
             let own = MachineStatus::default();
@@ -598,7 +598,7 @@ mod tests {
 
     #[test]
     fn trust_6_of_two_keys_without_a_record_each_hears_the_other() {
-        let heard = Heard::new(true);
+        let heard = Heard::new(SystemOfRecord::Pxed);
         let snapshot = known(&json!({}));
         let node = snapshot.by_name(&"node1".parse().unwrap()).unwrap();
         let key = |number: u8| Digest::from_sha256([number; 32]);
@@ -615,7 +615,7 @@ mod tests {
 
     #[test]
     fn trust_6_a_key_enrolled_in_the_future_is_silent_after_the_start() {
-        let (heard, hours) = (Heard::new(true), 8 * 3600);
+        let (heard, hours) = (Heard::new(SystemOfRecord::Pxed), 8 * 3600);
         let snapshot = known(&json!({}));
         let node = snapshot.by_name(&"node1".parse().unwrap()).unwrap();
         let own = MachineStatus::default();
@@ -631,14 +631,14 @@ mod tests {
         let allowed = Evidence { allowed: Some(at(235)), used: None, ..evidence(240) };
         assert_eq!(allowed.refuses_until(at(240)), None, "a permission lifts it");
         // After a restart, nothing in memory is of the future.
-        let again = Heard::new(true);
+        let again = Heard::new(SystemOfRecord::Pxed);
         let until = |now| again.evidence(node, &own, at(hours), at(now)).refuses_until(at(now));
         assert_eq!((until(300), until(420)), (Some(at(420)), None));
     }
 
     #[test]
     fn trust_6_a_switch_of_the_future_ends_no_host() {
-        let heard = Heard::new(true);
+        let heard = Heard::new(SystemOfRecord::Pxed);
         let snapshot = known(&json!({}));
         let node = snapshot.by_name(&"node1".parse().unwrap()).unwrap();
         let own = json!({ "power": { "state": "On", "lastSwitchTime": at(30_000).to_string() } });
@@ -650,7 +650,7 @@ mod tests {
 
     #[test]
     fn trust_6_a_machine_that_is_new_here_is_listened_to_before_its_key_is_silent() {
-        let heard = Heard::new(true);
+        let heard = Heard::new(SystemOfRecord::Pxed);
         let (day, name) = (86_400, "node1".parse().unwrap());
         let own = json!({ "agent": { "lastHeartbeatTime": at(day - 10).to_string() } });
         let own: MachineStatus = serde_json::from_value(own).unwrap();
@@ -696,7 +696,7 @@ mod tests {
 
     #[test]
     fn heartbeat_in_a_cluster_counts_by_its_change_not_by_the_hosts_clock() {
-        let heard = Heard::new(false);
+        let heard = Heard::new(SystemOfRecord::Cluster);
         let name = "node1".parse().unwrap();
         let first = cluster("2100-01-01T00:00:00Z", &json!({}));
         assert!(heard.follow(&Snapshot::default(), &first, at(0)).is_empty(), "it may be an old one");
@@ -716,7 +716,7 @@ mod tests {
 
     #[test]
     fn trust_6_an_operation_that_found_the_machine_on_lets_no_new_key_in() {
-        let heard = Heard::new(true);
+        let heard = Heard::new(SystemOfRecord::Pxed);
         let action = json!({ "action": "PowerOn", "time": at(600).to_string() });
         let own = json!({ "power": { "state": "On", "lastAction": action } });
         let own: MachineStatus = serde_json::from_value(own).unwrap();
@@ -729,7 +729,7 @@ mod tests {
 
     #[test]
     fn re_created_machine_is_not_heard_by_heartbeats_of_the_former_one() {
-        let heard = Heard::new(true);
+        let heard = Heard::new(SystemOfRecord::Pxed);
         let snapshot = known(&json!({}));
         let known = snapshot.by_name(&"node1".parse().unwrap()).unwrap().clone();
         heard.request(&known, at(500));

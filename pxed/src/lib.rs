@@ -26,3 +26,4 @@ pub mod site;
 pub mod standalone;
 pub mod status;
 pub mod store;
+pub mod system_of_record;

@@ -1,7 +1,7 @@
 //! The plane: the origin of Machines, operations and credentials, and the place of statuses and keys. A cluster, or pxed itself (standalone).
 //!
-//! Opened once, by `run`. This is the only test for "is there a cluster" that selects code. Every other module gets a trait of which
-//! `cluster` and `standalone` each have an implementation, and does not ask which one it has.
+//! Opened once, by `run`. Only this file asks whether there is a cluster. Every other module gets a trait of which `cluster` and `standalone`
+//! each have an implementation, or a value that is named after its decision: [`SystemOfRecord`] and [`Origin`].
 
 use std::path::Path;
 use std::sync::Arc;
@@ -30,7 +30,7 @@ use crate::enroll::signer::Signer;
 use crate::enroll::tls::Configurations;
 use crate::machines::source::{SourceEnded, Sourced, TakeManifests, Update};
 use crate::power::plan::claim::Claims;
-use crate::power::{OperationDesk, PowerPlane};
+use crate::power::{OperationDesk, Origin, PowerPlane};
 use crate::site::Site;
 use crate::standalone::Manifested;
 use crate::standalone::agents::LocalAgents;
@@ -44,6 +44,7 @@ use crate::standalone::statuses::StoreOnly;
 use crate::standalone::takeover_tokens::StoreTokens;
 use crate::standalone::versions::NodeChoice;
 use crate::status::StatusSink;
+use crate::system_of_record::SystemOfRecord;
 
 /// Maximum number of updates of Machines that wait. The source waits when there are more.
 const MAX_MACHINE_UPDATES: usize = 4;
@@ -84,6 +85,14 @@ pub(crate) struct Base<'a> {
     pub(crate) site: &'a Site,
     pub(crate) configurations: &'a Arc<Configurations>,
     pub(crate) program: &'a Program,
+}
+
+/// Returns the system of record, on which the site is opened before the plane is.
+pub(crate) fn system_of_record(source: &SourceConfig) -> SystemOfRecord {
+    match source {
+        SourceConfig::Directory(_) => SystemOfRecord::Pxed,
+        SourceConfig::Kubernetes { .. } => SystemOfRecord::Cluster,
+    }
 }
 
 /// Opens the plane, and adds its tasks to the program. `kept`: the Machines of the last run.
@@ -140,6 +149,7 @@ impl Base<'_> {
             }),
             desk: Arc::new(operations.clone()),
             power: PowerPlane {
+                origin: Origin::Manifests,
                 updates,
                 credentials: Arc::new(SecretFiles::new(
                     bmc.credentials_directory.clone(),
@@ -196,6 +206,7 @@ impl Base<'_> {
             agents: Arc::new(AskApiServer),
             desk: Arc::new(operations.clone()),
             power: PowerPlane {
+                origin: Origin::Cluster,
                 updates,
                 credentials: Arc::new(ClusterSecrets::new(
                     access.clone(),

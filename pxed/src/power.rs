@@ -187,8 +187,19 @@ pub trait Holding: Send + Sync {
     async fn release(&self, machine: &MachineName, uid: &str) -> Result<(), String>;
 }
 
+/// Origin of the site's Machines and operations.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Origin {
+    /// Manifests of this pxed alone. They are deleted without a finalizer, and a name that is missing may follow.
+    Manifests,
+    /// Objects in a cluster. Other programs read them and may switch machines, and a finalizer holds a deleted Machine.
+    Cluster,
+}
+
 /// The plane's side of power.
 pub struct PowerPlane {
+    /// Origin of Machines and operations.
+    pub origin: Origin,
     /// Operations, whatever executor they are for.
     pub updates: mpsc::Receiver<OperationUpdate>,
     /// MachineClaims of the site. Without a cluster there are none, and they are never known.

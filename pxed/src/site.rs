@@ -10,13 +10,14 @@ use bedplate_process::exit::Failure;
 use thiserror::Error;
 use tokio::sync::watch;
 
-use crate::config::{Config, SourceConfig};
+use crate::config::Config;
 use crate::machines::Machines;
 use crate::machines::discovered::Discovered;
 use crate::machines::source::{self, Kept, SourceState, Sourced};
 use crate::status::StatusRegistry;
 use crate::status::write::WriteCounters;
 use crate::store::Store;
+use crate::system_of_record::SystemOfRecord;
 
 /// The state directory cannot be used.
 #[derive(Debug, Error)]
@@ -33,8 +34,8 @@ pub struct Site {
     pub name: SiteName,
     /// Name of this pxed: that of its pod or host.
     pub instance: String,
-    /// True if there is no cluster: pxed selects versions, and agents report to it.
-    pub is_standalone: bool,
+    /// System with the statuses of the Machines.
+    pub record: SystemOfRecord,
     /// The store.
     pub store: Store,
     /// The index of Machines.
@@ -66,23 +67,20 @@ impl Site {
     ///
     /// # Errors
     /// The directory or the store cannot be used.
-    pub fn open(config: &Config) -> Result<Opened, Failure> {
+    pub fn open(config: &Config, record: SystemOfRecord) -> Result<Opened, Failure> {
         let directory = &config.state_directory;
         std::fs::create_dir_all(directory)
             .map_err(|source| StateDirectoryError { path: directory.clone(), source })?;
         let store = Store::open(&directory.join("pxed.redb"))?;
         let machines = Machines::default();
         let (kept, rows) = source::kept(&store)?;
-        let (source, is_standalone) = match &config.source {
-            SourceConfig::Directory(path) => (path.display().to_string(), true),
-            SourceConfig::Kubernetes { .. } => ("kubernetes".to_owned(), false),
-        };
-        let (registry, events) = StatusRegistry::new(machines.clone(), &store, is_standalone)?;
+        let source = config.source.to_string();
+        let (registry, events) = StatusRegistry::new(machines.clone(), &store, record)?;
         let limit = usize::try_from(config.limits.discovered_machines).unwrap_or(usize::MAX);
         let site = Self {
             name: config.site.clone(),
             instance: instance(),
-            is_standalone,
+            record,
             discovered: Discovered::load(store.clone(), limit)?,
             source: watch::Sender::new(SourceState { source, ..SourceState::default() }),
             writes: Arc::default(),

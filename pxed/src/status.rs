@@ -42,6 +42,7 @@ use self::site_boot::{Base, TakenOver};
 pub use self::write::{StatusSink, Writer};
 use crate::machines::{KnownMachine, Machines, Problem, Snapshot};
 use crate::store::{Store, StoreError, Table};
+use crate::system_of_record::SystemOfRecord;
 
 /// Log lines of Events. Any client on the boot network can cause some: they must not push other lines out of the journal.
 const LOG_RATE: Rate = Rate { burst: 100, each: Duration::from_millis(200) };
@@ -94,8 +95,8 @@ pub struct StatusRegistry {
 struct Inner {
     state: Lock<State>,
     machines: Machines,
-    /// Whether pxed fills in `phase` and `Ready`, which the controller does where there is a cluster.
-    derive_display: bool,
+    /// System with the statuses. pxed fills in `phase` and `Ready` of its own, the controller those of the cluster.
+    record: SystemOfRecord,
     /// Whether this pxed leads its site, in a cluster.
     tenure: OnceLock<Tenure>,
     wake: Notify,
@@ -107,12 +108,16 @@ struct Inner {
 }
 
 impl StatusRegistry {
-    /// A registry with what the store kept, and the events that it will be told of. `derive_display`: no controller is
-    /// there to fill in `phase` and `Ready` (directory mode).
+    /// A registry with what the store kept, and the events that it will be told of. `record`: system
+    /// with the statuses.
     ///
     /// # Errors
     /// The store cannot be read.
-    pub fn new(machines: Machines, store: &Store, derive_display: bool) -> Result<(Self, Queue), StoreError> {
+    pub fn new(
+        machines: Machines,
+        store: &Store,
+        record: SystemOfRecord,
+    ) -> Result<(Self, Queue), StoreError> {
         let mut state = State::default();
         for (key, value) in store.scan(Table::Status)? {
             let name = std::str::from_utf8(&key).ok().and_then(|name| name.parse::<MachineName>().ok());
@@ -130,16 +135,8 @@ impl StatusRegistry {
         let (events, queue) = channel();
         let state = Lock::new(state);
         let (tenure, wake, concern) = (OnceLock::new(), Notify::new(), Notify::new());
-        let inner = Inner {
-            state,
-            machines,
-            derive_display,
-            tenure,
-            wake,
-            concern,
-            events,
-            lines: Allowances::default(),
-        };
+        let inner =
+            Inner { state, machines, record, tenure, wake, concern, events, lines: Allowances::default() };
         Ok((Self { inner: Arc::new(inner) }, queue))
     }
 
@@ -153,14 +150,14 @@ impl StatusRegistry {
             kept.is_of(&machine.uid);
         }
         change(&mut kept.status);
-        if let Some(known) = machine.filter(|_| self.inner.derive_display) {
+        if let Some(known) = machine.filter(|_| self.inner.record.is_pxed()) {
             display::derive(&known.machine, &mut kept.status, Timestamp::now());
         }
         if *kept != before {
             let same = kept.uid == before.uid;
             let parts = if same { Parts::changed(&before.status, &kept.status) } else { Parts::BOTH };
             let concerns =
-                self.inner.derive_display && (!same || concerns_choice(&before.status, &kept.status));
+                self.inner.record.is_pxed() && (!same || concerns_choice(&before.status, &kept.status));
             state.changed.push((name.clone(), parts));
             if concerns {
                 state.concerned.insert(name.clone());
@@ -184,12 +181,12 @@ impl StatusRegistry {
 
     /// Whether power is this pxed's to write.
     pub(crate) fn writes_power(&self) -> bool {
-        self.inner.derive_display || self.inner.tenure.get().is_some_and(Tenure::leads)
+        self.inner.record.is_pxed() || self.inner.tenure.get().is_some_and(Tenure::leads)
     }
 
     /// Does work while power is this pxed's to write. `None`: it is not, or not any more, and the rest was dropped.
     pub(crate) async fn while_it_writes_power<F: Future>(&self, work: F) -> Option<F::Output> {
-        if self.inner.derive_display {
+        if self.inner.record.is_pxed() {
             return Some(work.await);
         }
         self.inner.tenure.get()?.during(work).await
@@ -204,7 +201,7 @@ impl StatusRegistry {
     /// Takes up what the object of a Machine says of its power, which another pxed led before. Without a cluster there is
     /// no other.
     pub fn adopt_power(&self, name: &MachineName) {
-        if self.inner.derive_display {
+        if self.inner.record.is_pxed() {
             return;
         }
         let Some(machine) = self.inner.machines.load().by_name(name).cloned() else { return };
@@ -253,7 +250,7 @@ impl StatusRegistry {
         if let Some(status) = self.get(&known.name) {
             machine.status = Some(match machine.status.take() {
                 // Others' fields come from their writers, by way of the API server; power from the site's leader.
-                Some(mut others) if !self.inner.derive_display => {
+                Some(mut others) if !self.inner.record.is_pxed() => {
                     project::put_owned(&known.machine, &mut others, &status, self.writes_power());
                     others
                 }
@@ -334,7 +331,7 @@ impl StatusRegistry {
             .filter(|(name, kept)| match snapshot.by_name(name) {
                 Some(known) => !kept.uid.is_empty() && kept.uid != known.uid,
                 None => {
-                    let stays = self.inner.derive_display && is_held_off(&kept.status);
+                    let stays = self.inner.record.is_pxed() && is_held_off(&kept.status);
                     !stays && !twice.contains(name)
                 }
             })
@@ -355,7 +352,7 @@ impl StatusRegistry {
     fn adopt(&self, known: &KnownMachine) {
         let status = known.machine.status.as_ref();
         let status = status.map(|status| project::owned(&known.machine, status)).unwrap_or_default();
-        if self.inner.derive_display {
+        if self.inner.record.is_pxed() {
             if self.get(&known.name).is_none() {
                 self.update(&known.name, |current| *current = status);
             }
@@ -377,7 +374,7 @@ impl StatusRegistry {
     /// Has the writer compare the boot with the object, if the object may have that of another pxed. An object from the watch can be older than
     /// the last write: the writer reads it again.
     fn compare_boot(&self, known: &KnownMachine) {
-        if self.inner.derive_display {
+        if self.inner.record.is_pxed() {
             return;
         }
         let there = known.machine.status.as_ref();

@@ -23,6 +23,7 @@ use crate::power::{CreateOperationError, OperationDesk};
 use crate::standalone::versions::NodeChoice;
 use crate::status::{StatusRegistry, boot_mut};
 use crate::store::Store;
+use crate::system_of_record::SystemOfRecord;
 
 const A: &str = "52:54:00:00:00:0a";
 
@@ -96,7 +97,7 @@ fn serving(desk: Desk) -> (tempfile::TempDir, PathBuf, tokio::task::JoinHandle<(
 fn state(directory: &tempfile::TempDir, desk: Desk) -> (AdminState, Store) {
     let store = Store::open(&directory.path().join("pxed.redb")).unwrap();
     let machines = Machines::default();
-    let (registry, _events) = StatusRegistry::new(machines.clone(), &store, true).unwrap();
+    let (registry, _events) = StatusRegistry::new(machines.clone(), &store, SystemOfRecord::Pxed).unwrap();
     let kept = store.clone();
     let state = AdminState {
         machines,
@@ -248,7 +249,7 @@ async fn machines_are_shown_with_their_status() {
     let path = directory.path().join("run/pxed.sock");
     let store = Store::open(&directory.path().join("pxed.redb")).unwrap();
     let machines = Machines::default();
-    let (registry, _events) = StatusRegistry::new(machines.clone(), &store, true).unwrap();
+    let (registry, _events) = StatusRegistry::new(machines.clone(), &store, SystemOfRecord::Pxed).unwrap();
     machines.store(Snapshot::build(
         &"default".parse().unwrap(),
         [machine("a", &[A]), machine("z", &["52:54:00:00:00:77"])],

@@ -11,6 +11,7 @@ use thiserror::Error;
 
 use crate::machines::{KnownMachine, Machines};
 use crate::store::{Store, StoreError, Table};
+use crate::system_of_record::SystemOfRecord;
 
 /// Permission in the store.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
@@ -46,8 +47,8 @@ pub struct Permissions {
     pub machines: Machines,
     /// Store of permissions.
     pub store: Store,
-    /// True if there is no cluster.
-    pub standalone: bool,
+    /// System with the permissions.
+    pub record: SystemOfRecord,
 }
 
 impl Permissions {
@@ -56,7 +57,7 @@ impl Permissions {
     /// # Errors
     /// [`AllowKeyError`].
     pub async fn allow(&self, name: &str, boot: Option<String>, now: Timestamp) -> Result<(), AllowKeyError> {
-        if !self.standalone {
+        if !self.record.is_pxed() {
             return Err(AllowKeyError::UseKubernetesApi);
         }
         let known = name.parse().ok().and_then(|name| self.machines.load().by_name(&name).cloned());

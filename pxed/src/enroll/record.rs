@@ -19,6 +19,7 @@ use super::signer::{Expected, KeyRecord, SignError, Signed};
 use crate::heard::is_ahead;
 use crate::machines::KnownMachine;
 use crate::store::{Change, Table};
+use crate::system_of_record::SystemOfRecord;
 
 /// Time by which kube-controller-manager dates certificates back.
 const CLUSTER_BACKDATES: SignedDuration = SignedDuration::from_mins(5);
@@ -60,10 +61,9 @@ impl Service {
             conditions: status.conditions.clone(),
             ..MachineStatus::default()
         };
-        let told = if self.heard.is_standalone() {
-            self.registry.read(&known.name, of)
-        } else {
-            known.machine.status.as_ref().map(of)
+        let told = match self.heard.record() {
+            SystemOfRecord::Pxed => self.registry.read(&known.name, of),
+            SystemOfRecord::Cluster => known.machine.status.as_ref().map(of),
         };
         told.unwrap_or_default()
     }
@@ -91,7 +91,7 @@ impl Service {
 
     /// The key in force. In a cluster the statuses outlive pxed's store.
     pub(super) fn in_force(&self, row: Option<&Certified>, status: &MachineStatus) -> InForce {
-        in_force(row, status, self.heard.is_standalone() && self.store.was_lost())
+        in_force(row, status, self.heard.record().is_pxed() && self.store.was_lost())
     }
 
     /// [`Self::check_identity`] of an agent that asks now: its host is heard. It is heard, too, if it is refused because pxed has lost the
@@ -108,7 +108,7 @@ impl Service {
     /// gives no other right: it may be that of an earlier key.
     fn hear_unrecorded(&self, identity: &Identity) {
         let machines = self.machines.load();
-        let known = machines.by_name(&identity.machine).filter(|_| self.heard.is_standalone());
+        let known = machines.by_name(&identity.machine).filter(|_| self.heard.record().is_pxed());
         if let Some(known) = known {
             self.heard.unrecorded(known, identity.key, Timestamp::now());
         }
@@ -219,7 +219,7 @@ impl Service {
 
     /// Tells the status of a key whose row is on disk.
     pub(super) fn tell_certified(&self, name: &MachineName, certified: &Certified) {
-        if self.heard.is_standalone() {
+        if self.heard.record().is_pxed() {
             self.registry.update(name, |status| status.enrollment = Some(record(&certified.enrolled)));
         }
     }

@@ -33,6 +33,7 @@ use crate::heard::Heard;
 use crate::http::tests::{HOST_CASES, Rig, listening, plain};
 use crate::machines::Snapshot;
 use crate::standalone::signer::LocalSigner;
+use crate::system_of_record::SystemOfRecord;
 use bedplate_process::listen::Limits;
 
 mod cluster;
@@ -158,7 +159,10 @@ impl Agents {
 
     async fn allow_at(&self, time: Timestamp) {
         let (machines, store) = (self.rig.machines.clone(), self.rig.store.clone());
-        Permissions { machines, store, standalone: true }.allow("node1", None, time).await.unwrap();
+        Permissions { machines, store, record: SystemOfRecord::Pxed }
+            .allow("node1", None, time)
+            .await
+            .unwrap();
     }
 
     async fn stop(self) -> Rig {
@@ -399,7 +403,7 @@ async fn trust_3_a_clusters_certificate_needs_a_record_and_its_own_machine() {
         signer: Arc::new(LocalSigner { authority: rig.authority.clone() }),
         counters: Arc::default(),
         paces: Paces::default(),
-        heard: Heard::new(false),
+        heard: Heard::new(SystemOfRecord::Cluster),
         turns: super::turn::Turns::default(),
         listens_first: false,
     };

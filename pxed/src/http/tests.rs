@@ -34,6 +34,7 @@ use crate::netboot::loaders::Loaders;
 use crate::netboot::state::Present;
 use crate::status::StatusRegistry;
 use crate::store::Store;
+use crate::system_of_record::SystemOfRecord;
 
 mod connection;
 
@@ -92,7 +93,7 @@ impl Rig {
         let store = Store::open(&directory.path().join("state/store")).unwrap();
         let machines = Machines::default();
         machines.store(Snapshot::build(&config.site, [machine("node1", &plain())]));
-        let (registry, events) = StatusRegistry::new(machines.clone(), &store, true).unwrap();
+        let (registry, events) = StatusRegistry::new(machines.clone(), &store, SystemOfRecord::Pxed).unwrap();
         // However full the disk of the tests is.
         let options =
             bedplate_oci::Options { keep_free: 0, keep_free_percent: 0, ..bedplate_oci::Options::default() };
@@ -102,7 +103,7 @@ impl Rig {
         let now = Timestamp::now();
         let lifetime = jiff::SignedDuration::from_mins(10);
         let authority = Authority::open(&directory.path().join("ca"), "default", now).unwrap();
-        let heard = Heard::new(true);
+        let heard = Heard::new(SystemOfRecord::Pxed);
         let teller = Teller { registry: registry.clone(), machines: machines.clone(), heard: heard.clone() };
         let counters = Arc::<super::counters::Counters>::default();
         let routes = Routes {

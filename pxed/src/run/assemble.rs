@@ -82,7 +82,8 @@ struct PowerHandles {
 impl Daemon {
     /// Makes the parts, binds the sockets and adds the tasks to the program.
     pub(super) async fn assemble(config: Config, program: &Program) -> Result<Self, Failure> {
-        let site::Opened { site, kept, rows, events } = Site::open(&config)?;
+        let site::Opened { site, kept, rows, events } =
+            Site::open(&config, plane::system_of_record(&config.source))?;
         let configurations = configurations(&config)?;
         let base = Base { config: &config, site: &site, configurations: &configurations, program };
         let plane = plane::open(base, kept.clone()).await?;
@@ -239,7 +240,6 @@ fn drive_power(
         registry: site.registry.clone(),
         store: site.store.clone(),
         plane,
-        is_standalone: site.is_standalone,
         dial: Arc::new(NetworkDial { reach: translate::bmc_reach(config), ..NetworkDial::default() }),
         limits: Limits {
             connections: usize::try_from(config.bmc.connections).unwrap_or(usize::MAX),

@@ -109,7 +109,7 @@ impl BootPath {
         let present = Arc::new(Present::new(loaders.clone(), images.clone(), config));
         let lifetime =
             SignedDuration::try_from(config.limits.boot_lifetime).unwrap_or(SignedDuration::from_mins(10));
-        let heard = Heard::new(site.is_standalone);
+        let heard = Heard::new(site.record);
         let teller =
             Teller { registry: site.registry.clone(), machines: site.machines.clone(), heard: heard.clone() };
         let boots = Boots::load(site.store.clone(), Arc::new(teller), lifetime, now)?;
@@ -224,7 +224,7 @@ impl BootPath {
         Permissions {
             machines: self.site.machines.clone(),
             store: self.site.store.clone(),
-            standalone: self.site.is_standalone,
+            record: self.site.record,
         }
     }
 
@@ -288,7 +288,7 @@ impl BootPath {
             paces: Paces::default(),
             heard: self.heard.clone(),
             turns: enroll::turn::Turns::default(),
-            listens_first: site.is_standalone && authority.precedes(site.store.path()),
+            listens_first: site.record.is_pxed() && authority.precedes(site.store.path()),
         }
     }
 }
@@ -305,8 +305,7 @@ impl Reconcile for Listens {
 
     async fn turn(&mut self, _: Activation<()>) -> Turn {
         let site = &self.0.site;
-        // If standalone, agents report to pxed itself.
-        let is_reachable = site.is_standalone || site.source.borrow().unreachable.is_none();
+        let is_reachable = site.record.is_pxed() || site.source.borrow().unreachable.is_none();
         self.0.heard.listens(is_reachable, Timestamp::now());
         Turn::At(Instant::now() + LISTEN_INTERVAL)
     }

@@ -461,6 +461,7 @@ mod tests {
     use crate::machines::Snapshot;
     use crate::machines::tests::machine;
     use crate::standalone::operations::plan::tests::{manifest, object};
+    use crate::system_of_record::SystemOfRecord;
 
     pub(super) struct Rig {
         _directory: tempfile::TempDir,
@@ -479,7 +480,8 @@ mod tests {
         }
 
         pub(super) fn open(&self, lost: bool) -> (LocalOperations, mpsc::Receiver<OperationUpdate>) {
-            let (statuses, _) = StatusRegistry::new(self.machines.clone(), &self.store, true).unwrap();
+            let (statuses, _) =
+                StatusRegistry::new(self.machines.clone(), &self.store, SystemOfRecord::Pxed).unwrap();
             LocalOperations::open(self.store.clone(), self.machines.clone(), statuses, lost).unwrap()
         }
     }

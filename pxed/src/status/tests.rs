@@ -29,11 +29,11 @@ struct Rig {
     events: Queue,
 }
 
-fn rig(derive_display: bool) -> Rig {
+fn rig(record: SystemOfRecord) -> Rig {
     let directory = tempfile::tempdir().unwrap();
     let store = Store::open(&directory.path().join("pxed.redb")).unwrap();
     let machines = Machines::default();
-    let (registry, events) = StatusRegistry::new(machines.clone(), &store, derive_display).unwrap();
+    let (registry, events) = StatusRegistry::new(machines.clone(), &store, record).unwrap();
     Rig { _directory: directory, store, machines, registry, events }
 }
 
@@ -71,7 +71,7 @@ fn a_condition_keeps_its_transition_time_while_its_status_stays() {
 
 #[tokio::test]
 async fn what_leaves_a_status_as_it_was_causes_no_write() {
-    let rig = rig(false);
+    let rig = rig(SystemOfRecord::Cluster);
     rig.know(vec![machine("a", &[A])]);
     rig.registry.take_changes();
     rig.registry.update(&name("a"), |_| {});
@@ -82,7 +82,7 @@ async fn what_leaves_a_status_as_it_was_causes_no_write() {
 
 #[tokio::test]
 async fn statuses_are_there_after_a_restart_and_go_with_their_machine() {
-    let rig = rig(true);
+    let rig = rig(SystemOfRecord::Pxed);
     rig.know(vec![machine("a", &[A]), machine("b", &[B])]);
     rig.registry.update(&name("a"), |status| boot_mut(status).stage = Some(Stage::Script));
     let shutdown = CancellationToken::new();
@@ -91,7 +91,8 @@ async fn statuses_are_there_after_a_restart_and_go_with_their_machine() {
     let (writer, _) = Writer::new(rig.registry.clone(), rig.store.clone(), sink, counters);
     let task = tokio::spawn(writer.run(bedplate_process::liveness::Pulse::unwatched(), shutdown.clone()));
     until(|| {
-        let (again, _events) = StatusRegistry::new(Machines::default(), &rig.store, true).unwrap();
+        let (again, _events) =
+            StatusRegistry::new(Machines::default(), &rig.store, SystemOfRecord::Pxed).unwrap();
         again.get(&name("a")).and_then(|status| status.boot?.stage) == Some(Stage::Script)
     })
     .await;
@@ -101,7 +102,8 @@ async fn statuses_are_there_after_a_restart_and_go_with_their_machine() {
     rig.registry.update(&name("b"), |status| boot_mut(status).attempts = Some(7));
     shutdown.cancel();
     task.await.unwrap();
-    let (again, _events) = StatusRegistry::new(Machines::default(), &rig.store, true).unwrap();
+    let (again, _events) =
+        StatusRegistry::new(Machines::default(), &rig.store, SystemOfRecord::Pxed).unwrap();
     assert_eq!(
         again.get(&name("b")).unwrap().boot.unwrap().attempts,
         Some(7),
@@ -111,7 +113,7 @@ async fn statuses_are_there_after_a_restart_and_go_with_their_machine() {
 
 #[tokio::test]
 async fn statuses_of_many_machines_that_are_gone_are_removed_in_one_commit() {
-    let rig = rig(true);
+    let rig = rig(SystemOfRecord::Pxed);
     let all: Vec<_> =
         (0..50).map(|n| machine(&format!("m{n}"), &[&format!("52:54:00:00:01:{n:02x}")])).collect();
     rig.know(all);
@@ -134,7 +136,7 @@ async fn statuses_of_many_machines_that_are_gone_are_removed_in_one_commit() {
 
 #[tokio::test]
 async fn a_machine_made_anew_under_its_old_name_has_no_past() {
-    let rig = rig(false);
+    let rig = rig(SystemOfRecord::Cluster);
     let mut first = machine("a", &[A]);
     first.metadata.uid = Some("1".to_owned());
     rig.know(vec![first.clone()]);
@@ -146,7 +148,7 @@ async fn a_machine_made_anew_under_its_old_name_has_no_past() {
 
 #[tokio::test]
 async fn a_contested_address_is_told_on_both_machines_and_taken_back_when_settled() {
-    let mut rig = rig(true);
+    let mut rig = rig(SystemOfRecord::Pxed);
     rig.know(vec![machine("a", &[A]), machine("b", &[A, B])]);
     for (one, other) in [("a", "b"), ("b", "a")] {
         let status = rig.registry.get(&name(one)).unwrap();
@@ -166,7 +168,7 @@ async fn a_contested_address_is_told_on_both_machines_and_taken_back_when_settle
 
 #[tokio::test]
 async fn contested_claim_is_an_event_once_whatever_its_message_says() {
-    let mut rig = rig(true);
+    let mut rig = rig(SystemOfRecord::Pxed);
     let paused = || {
         let mut machine = machine("a", &[A]);
         machine.spec.paused = true;
@@ -186,7 +188,7 @@ async fn contested_claim_is_an_event_once_whatever_its_message_says() {
 
 #[tokio::test]
 async fn status_waits_until_the_sink_has_it() {
-    let rig = rig(false);
+    let rig = rig(SystemOfRecord::Cluster);
     rig.know(vec![machine("a", &[A])]);
     rig.registry.update(&name("a"), |status| boot_mut(status).attempts = Some(1));
     let counters = Arc::<super::write::WriteCounters>::default();
@@ -206,7 +208,7 @@ async fn status_waits_until_the_sink_has_it() {
 
 #[tokio::test]
 async fn how_long_ago_a_bmc_told_its_power_state_is_shown_and_not_written() {
-    let rig = rig(true);
+    let rig = rig(SystemOfRecord::Pxed);
     rig.know(vec![machine("a", &[A])]);
     let power = |second: i64| serde_json::json!({ "state": "On", "observedTime": at(second).to_string() });
     rig.registry.update(&name("a"), |status| status.power = serde_json::from_value(power(0)).unwrap());
@@ -241,7 +243,7 @@ async fn only_our_own_fields_reach_the_api_server() {
 
 #[tokio::test]
 async fn without_a_cluster_the_summary_has_the_generation_of_the_manifest() {
-    let rig = rig(true);
+    let rig = rig(SystemOfRecord::Pxed);
     for generation in [1, 2] {
         let mut known = machine("a", &[A]);
         known.metadata.generation = Some(generation);
@@ -256,7 +258,7 @@ async fn without_a_cluster_the_summary_has_the_generation_of_the_manifest() {
 
 #[tokio::test]
 async fn a_lost_store_is_made_good_from_the_object_and_nothing_is_written_for_it() {
-    let rig = rig(false);
+    let rig = rig(SystemOfRecord::Cluster);
     let mut known = machine("a", &[A]);
     known.metadata.uid = Some("1".to_owned());
     let status = known.status.get_or_insert_default();
@@ -278,7 +280,7 @@ async fn a_lost_store_is_made_good_from_the_object_and_nothing_is_written_for_it
 
 #[tokio::test(start_paused = true)]
 async fn who_does_not_lead_says_nothing_of_power_and_a_new_leader_begins_with_what_the_object_says() {
-    let rig = rig(false);
+    let rig = rig(SystemOfRecord::Cluster);
     let power = |state: &str| serde_json::from_value(serde_json::json!({ "state": state })).unwrap();
     let mut known = machine("a", &[A]);
     known.metadata.uid = Some("1".to_owned());
@@ -378,7 +380,7 @@ impl StatusSink for Slow {
 
 #[tokio::test]
 async fn idle_waits_until_the_sink_has_every_change() {
-    let rig = rig(false);
+    let rig = rig(SystemOfRecord::Cluster);
     rig.know(vec![machine("a", &[A]), machine("b", &[B])]);
     let (sink, shutdown) = (Arc::new(Slow(tokio::sync::Semaphore::new(0))), CancellationToken::new());
     let (writer, statuses) =
@@ -424,7 +426,7 @@ impl StatusSink for Recorder {
 
 #[tokio::test]
 async fn a3_power_is_not_written_after_the_tenure_has_ended() {
-    let rig = rig(false);
+    let rig = rig(SystemOfRecord::Cluster);
     rig.know(vec![machine("a", &[A])]);
     let end = tokio::time::Instant::now() + Duration::from_secs(3600);
     let (tell, tenure) = tokio::sync::watch::channel(Some(end));
@@ -453,7 +455,7 @@ async fn a3_power_is_not_written_after_the_tenure_has_ended() {
 
 #[tokio::test]
 async fn event_has_the_action_of_its_reason() {
-    let mut rig = rig(false);
+    let mut rig = rig(SystemOfRecord::Cluster);
     for (reason, action) in [
         (PxedEvent::BootStalled, "Boot"),
         (PxedEvent::KeyChanged, "Enroll"),

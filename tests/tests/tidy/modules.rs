@@ -68,7 +68,7 @@ pub(crate) const PROGRAMS: &[Program] = &[
             &["readiness", "placement", "heard", "machines"],
             &["config"],
             &["boot_policy"],
-            &["store", "private_file", "reason_label"],
+            &["store", "private_file", "reason_label", "system_of_record"],
         ],
     },
     Program {

@@ -22,6 +22,7 @@ use crate::machines::{Machines, Snapshot};
 use crate::status::write::Statuses;
 use crate::status::{StatusRegistry, Writer};
 use crate::store::Store;
+use crate::system_of_record::SystemOfRecord;
 
 /// The API server, with Machine node1.
 struct Server {
@@ -128,14 +129,18 @@ struct Pxed {
 impl Pxed {
     async fn start(server: &Arc<Server>, disk: &Disk) -> Self {
         let machines = Machines::default();
-        let (registry, events) = StatusRegistry::new(machines.clone(), &disk.store, false).unwrap();
+        let (registry, events) =
+            StatusRegistry::new(machines.clone(), &disk.store, SystemOfRecord::Cluster).unwrap();
         let (connection, access) = watch::channel(Some(server.client()));
         let sink = Arc::new(ClusterStatuses::new(access));
         let (writer, statuses) = Writer::new(registry.clone(), disk.store.clone(), sink, Arc::default());
         let stop = CancellationToken::new();
         let task = tokio::spawn(writer.run(Pulse::unwatched(), stop.clone()));
-        let teller =
-            Teller { registry: registry.clone(), machines: machines.clone(), heard: Heard::new(false) };
+        let teller = Teller {
+            registry: registry.clone(),
+            machines: machines.clone(),
+            heard: Heard::new(SystemOfRecord::Cluster),
+        };
         let server = server.clone();
         let pxed = Self { server, machines, registry, teller, events, statuses, connection, stop, task };
         pxed.watch().await;

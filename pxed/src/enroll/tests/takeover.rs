@@ -10,6 +10,7 @@ use crate::enroll::csr::{CertificateRequest, key_digest};
 use crate::enroll::in_force::{Certified, EnrolledKey, record};
 use crate::enroll::signer::{KeyRecord, SignError, Signed};
 use crate::store::Table;
+use crate::system_of_record::SystemOfRecord;
 
 pub(super) async fn running(agents: &Agents) -> (reqwest::Client, KeyPair) {
     let key = KeyPair::generate().unwrap();
@@ -92,7 +93,7 @@ async fn trust_6_a_permission_may_be_for_one_boot_alone() {
     let (thief, replaced) = (agents.seed(2).await, agents.seed(3).await);
     let key = KeyPair::generate().unwrap();
     let (machines, store) = (agents.rig.machines.clone(), agents.rig.store.clone());
-    let permissions = Permissions { machines, store, standalone: true };
+    let permissions = Permissions { machines, store, record: SystemOfRecord::Pxed };
     let boot = replaced.boot_id.public_id().to_string();
     permissions.allow("node1", Some(boot), Timestamp::now()).await.unwrap();
     let other = request(&thief, &csr(&KeyPair::generate().unwrap(), Some("node1")));
@@ -114,7 +115,7 @@ async fn trust_6_own_key_leaves_a_permission_for_another_boot_unused() {
     let agents = Agents::start(Rig::new().with_images().await).await;
     let (_, own) = running(&agents).await;
     let (machines, store) = (agents.rig.machines.clone(), agents.rig.store.clone());
-    let permissions = Permissions { machines, store, standalone: true };
+    let permissions = Permissions { machines, store, record: SystemOfRecord::Pxed };
     let replaced = agents.rig.open(2);
     let boot = replaced.public_id().to_string();
     permissions.allow("node1", Some(boot), Timestamp::now()).await.unwrap();

@@ -15,7 +15,7 @@ use crate::power::counters::Counters;
 use crate::power::machine::takeover::{self, Tokens};
 use crate::power::plan::claim::ClaimSeen;
 use crate::power::progress::{Ended, ShutDown};
-use crate::power::{CredentialsSource, Dial, Holding, Operation, OperationWriter, Tenure};
+use crate::power::{CredentialsSource, Dial, Holding, Operation, OperationWriter, Origin, Tenure};
 use crate::status::StatusRegistry;
 use crate::store::Store;
 
@@ -33,7 +33,7 @@ pub(crate) struct Shared {
     pub(crate) holding: Arc<dyn Holding>,
     pub(crate) tokens: Arc<dyn Tokens>,
     pub(crate) tenure: Tenure,
-    pub(crate) is_standalone: bool,
+    pub(crate) origin: Origin,
     pub(crate) limits: Limits,
     pub(crate) instance: String,
     pub(crate) counters: Arc<Counters>,

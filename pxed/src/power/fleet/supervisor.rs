@@ -34,7 +34,7 @@ use crate::power::machine::worker::Worker;
 use crate::power::plan::breaker::later;
 use crate::power::plan::claim::Claims;
 use crate::power::plan::queue::{Absence, Queue, Route, route};
-use crate::power::{Dial, Operation, OperationKey, OperationUpdate, PowerPlane};
+use crate::power::{Dial, Operation, OperationKey, OperationUpdate, Origin, PowerPlane};
 use crate::status::StatusRegistry;
 use crate::store::Store;
 
@@ -66,8 +66,6 @@ pub struct Parts {
     pub store: Store,
     /// The plane's side.
     pub plane: PowerPlane,
-    /// True if there is no cluster: manifests are deleted without a finalizer, and no other pxed knows a Machine of this site.
-    pub is_standalone: bool,
     /// What makes clients of BMCs.
     pub dial: Arc<dyn Dial>,
     /// How much is asked of BMCs.
@@ -100,8 +98,8 @@ pub(crate) fn run_by(
     liveness: &Liveness,
     shutdown: CancellationToken,
 ) -> impl Future<Output = ()> + Send + use<> {
-    let Parts { machines, source, registry, store, plane, is_standalone, .. } = parts;
-    let PowerPlane { updates, claims, writer, credentials, holding, tokens, tenure } = plane;
+    let Parts { machines, source, registry, store, plane, .. } = parts;
+    let PowerPlane { origin, updates, claims, writer, credentials, holding, tokens, tenure } = plane;
     let departing = Departing::load(&store);
     let shared = Arc::new(Shared {
         gate: Gate::new(parts.limits.connections),
@@ -113,7 +111,7 @@ pub(crate) fn run_by(
         holding,
         tokens,
         tenure: tenure.clone(),
-        is_standalone,
+        origin,
         limits: parts.limits,
         instance: parts.instance,
         counters: parts.counters,
@@ -246,7 +244,7 @@ impl Supervisor {
             self.ever.insert(name);
         }
         let mut changes = Vec::new();
-        if self.shared.is_standalone && self.machines.are_known() {
+        if self.shared.origin == Origin::Manifests && self.machines.are_known() {
             touched.extend(self.departing.names());
             changes = self.departing.follow(&gone, &self.snapshot, &self.contested, self.shared.now());
         }
@@ -305,7 +303,7 @@ impl Supervisor {
         let known = machine.as_ref().filter(|_| !departing);
         let absence = self.absence(name, known.is_some());
         for operation in self.queue.of(name) {
-            match route(operation, known.map(|known| &*known.machine), absence, self.shared.is_standalone) {
+            match route(operation, known.map(|known| &*known.machine), absence, self.shared.origin) {
                 Route::Worker => operations.push(operation.clone()),
                 Route::LeftAlone => {}
                 Route::Answer(answer) => {
@@ -350,7 +348,7 @@ impl Supervisor {
 
     /// What it means that a Machine is not there, if it is not.
     fn absence(&mut self, name: &MachineName, is_there: bool) -> Absence {
-        let is_ours = self.shared.is_standalone && !self.snapshot.is_elsewhere(name);
+        let is_ours = self.shared.origin == Origin::Manifests && !self.snapshot.is_elsewhere(name);
         if is_there || !is_ours || self.queue.of(name).next().is_none() {
             self.absent.forget(name);
             return if self.ever.contains(name) { Absence::Gone } else { Absence::Elsewhere };

@@ -14,7 +14,7 @@ use jiff::Timestamp;
 use super::operation::End;
 use super::parameters::Kind;
 use crate::power::progress::{self, Ended, ShutDown};
-use crate::power::{Operation, OperationKey, OperationUpdate};
+use crate::power::{Operation, OperationKey, OperationUpdate, Origin};
 
 /// What an operation says while its Machine is paused.
 const PAUSED: &str = "the Machine is paused: it is carried out when spec.paused is taken back";
@@ -220,15 +220,16 @@ pub enum Absence {
     Missing,
 }
 
-/// Decides which program takes this operation of the site. `absence` applies if there is no Machine. `alone`: there is no cluster, so no other program can
-/// take it.
-pub fn route(operation: &Operation, machine: Option<&Machine>, absence: Absence, alone: bool) -> Route {
+/// Decides which program takes this operation of the site. `absence` applies if there is no Machine.
+pub fn route(operation: &Operation, machine: Option<&Machine>, absence: Absence, origin: Origin) -> Route {
     let status = operation.object.status.as_ref();
     let begun = status.and_then(|status| status.state) == Some(OperationState::InProgress);
     let Some(machine) = machine else { return route_without(operation, begun, absence) };
     if machine.spec.bmc.is_none() {
-        // The program that provisions the machine may switch it, too.
-        if !alone && ![PROVIDER_PXE, PROVIDER_MANUAL].contains(&machine.spec.provider.as_str()) {
+        // The program that provisions the machine may switch it, too. Manifests have no other program.
+        if origin == Origin::Cluster
+            && ![PROVIDER_PXE, PROVIDER_MANUAL].contains(&machine.spec.provider.as_str())
+        {
             return Route::LeftAlone;
         }
         return failed(
@@ -418,19 +419,19 @@ mod tests {
             }
             serde_json::from_value::<Machine>(object).unwrap()
         });
-        route(&power("a", 1, status), machine.as_ref(), absence, false)
+        route(&power("a", 1, status), machine.as_ref(), absence, Origin::Cluster)
     }
 
     #[test]
     fn o7_power_of_every_provider_with_a_bmc_is_pxeds() {
-        let routed = |provider: &str, has_bmc: bool, alone: bool| {
+        let routed = |provider: &str, has_bmc: bool, origin: Origin| {
             let mut machine: Machine = serde_json::from_value(json!({"apiVersion": "bedplate.dev/v1alpha1",
                 "kind": "Machine", "metadata": {"name": "node1"}, "spec": {"provider": provider,
                     "bmc": {"protocol": "Redfish", "address": "bmc",
                         "credentialsSecretRef": {"namespace": "n", "name": "s"}}}}))
             .unwrap();
             machine.spec.bmc = machine.spec.bmc.filter(|_| has_bmc);
-            let route = route(&power("a", 1, Value::Null), Some(&machine), Absence::Elsewhere, alone);
+            let route = route(&power("a", 1, Value::Null), Some(&machine), Absence::Elsewhere, origin);
             match route {
                 Route::Answer(Answer::Failed(end)) => end.reason.as_str(),
                 Route::Worker => "worker",
@@ -439,11 +440,15 @@ mod tests {
             }
         };
         for provider in ["pxe", "manual", "azure"] {
-            assert_eq!(routed(provider, true, false), "worker", "{provider}");
+            assert_eq!(routed(provider, true, Origin::Cluster), "worker", "{provider}");
         }
-        assert_eq!(routed("manual", false, false), "NotSupported");
-        assert_eq!(routed("azure", false, false), "left alone", "its own controller may switch it");
-        assert_eq!(routed("azure", false, true), "NotSupported", "without a cluster there is none");
+        assert_eq!(routed("manual", false, Origin::Cluster), "NotSupported");
+        assert_eq!(routed("azure", false, Origin::Cluster), "left alone", "its own controller may switch it");
+        assert_eq!(
+            routed("azure", false, Origin::Manifests),
+            "NotSupported",
+            "without a cluster there is none"
+        );
     }
 
     #[test]

@@ -13,6 +13,7 @@ use crate::machines::source::kept;
 use crate::machines::tests::machine;
 use crate::status::StatusRegistry;
 use crate::store::Store;
+use crate::system_of_record::SystemOfRecord;
 
 const A: &str = "52:54:00:00:00:0a";
 
@@ -26,11 +27,11 @@ fn rig() -> Rig {
     let directory = tempfile::tempdir().unwrap();
     let store = Store::open(&directory.path().join("pxed.redb")).unwrap();
     let machines = Machines::default();
-    let (registry, _events) = StatusRegistry::new(machines.clone(), &store, true).unwrap();
+    let (registry, _events) = StatusRegistry::new(machines.clone(), &store, SystemOfRecord::Pxed).unwrap();
     let site = Site {
         name: SiteName::default(),
         instance: "test".to_owned(),
-        is_standalone: true,
+        record: SystemOfRecord::Pxed,
         discovered: Discovered::load(store.clone(), 1).unwrap(),
         source: watch::Sender::default(),
         writes: Arc::default(),

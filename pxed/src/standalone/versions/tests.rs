@@ -12,6 +12,7 @@ use super::*;
 use crate::machines::Snapshot;
 use crate::status::conditions::condition;
 use crate::status::set_condition;
+use crate::system_of_record::SystemOfRecord;
 
 /// A small site, and what of it is known.
 struct Site {
@@ -378,7 +379,7 @@ impl Rig {
         let directory = tempfile::tempdir().unwrap();
         let store = Store::open(&directory.path().join("pxed.redb")).unwrap();
         let machines = Machines::default();
-        let registry = StatusRegistry::new(machines.clone(), &store, true).unwrap().0;
+        let registry = StatusRegistry::new(machines.clone(), &store, SystemOfRecord::Pxed).unwrap().0;
         let (choice, choosing) = NodeChoice::open(store.clone(), machines.clone(), registry.clone()).unwrap();
         let shutdown = CancellationToken::new();
         let task = tokio::spawn(choosing.run(Pulse::unwatched(), shutdown.clone()));

@@ -22,9 +22,10 @@ use tokio_util::sync::CancellationToken;
 use super::*;
 use crate::power::{
     CredentialsError, CredentialsSource, CredentialsVersion, Destinations, Dial, Holding, Issued, Operation,
-    OperationKey, OperationUpdate, OperationWriter, Tenure, WriteOperationError,
+    OperationKey, OperationUpdate, OperationWriter, Origin, Tenure, WriteOperationError,
 };
 use crate::store::Table;
+use crate::system_of_record::SystemOfRecord;
 
 /// Maximum real time that the store's thread needs on a busy machine.
 const STORE_TIMEOUT: Duration = Duration::from_secs(20);
@@ -154,7 +155,7 @@ impl World {
         let directory = tempfile::tempdir().unwrap();
         let store = Store::open(&directory.path().join("pxed.redb")).unwrap();
         let known = Machines::default();
-        let (registry, events) = StatusRegistry::new(known.clone(), &store, true).unwrap();
+        let (registry, events) = StatusRegistry::new(known.clone(), &store, SystemOfRecord::Pxed).unwrap();
         let world = Self {
             state: Arc::default(),
             killed: Arc::default(),
@@ -373,6 +374,7 @@ impl World {
             registry: self.registry.clone(),
             store: self.store.clone(),
             plane: PowerPlane {
+                origin: if self.state().is_cluster { Origin::Cluster } else { Origin::Manifests },
                 updates: operations,
                 writer: Arc::new(self.clone()),
                 credentials: Arc::new(self.clone()),
@@ -381,7 +383,6 @@ impl World {
                 tenure: Tenure::new(tenure),
                 claims: self.claims.subscribe(),
             },
-            is_standalone: !self.state().is_cluster,
             dial: Arc::new(self.clone()),
             limits: Limits { connections: 128, poll: Duration::from_secs(60), allow_insecure },
             instance: format!("pxed/site/{instance}"),
