@@ -60,6 +60,14 @@ pub trait Context: Send + Sync + 'static {
 
     /// Reports that the API server rejected a write. Called once for each new reason.
     fn rejected(&self, kind: Self::Kind, object: ObjectReference, error: &WriteError);
+
+    /// Carries out work while this process leads. Returns [`WriteError::Deposed`], or the result of the work.
+    fn leading<T: Send>(
+        &self,
+        work: impl Future<Output = Result<T, WriteError>> + Send,
+    ) -> impl Future<Output = Result<T, WriteError>> + Send {
+        async { self.tenure().during(work).await.unwrap_or(Err(WriteError::Deposed)) }
+    }
 }
 
 /// Failures of a kind. Clones share them.

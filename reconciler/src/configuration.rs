@@ -16,6 +16,7 @@ use bedplate_api::reason::configuration::DegradedReason;
 use bedplate_api::reason::event::ControllerEvent;
 use bedplate_api::version::MachineConfigurationVersion;
 use bedplate_bootstrap::makes_a_cluster;
+use bedplate_engine::Context as _;
 use bedplate_engine::write::{self, Failed, WriteError, ask, called};
 use bedplate_rules::selection::{OWN_FINALIZER, VersionPlan, Write, is_deployed, version_name};
 use jiff::Timestamp;

@@ -211,17 +211,6 @@ impl World {
         self.stores.index().known(machine, claimed)
     }
 
-    /// Does something while this controller leads.
-    ///
-    /// # Errors
-    /// [`WriteError::Deposed`], or what it said itself.
-    pub async fn leading<T>(
-        &self,
-        work: impl Future<Output = Result<T, WriteError>>,
-    ) -> Result<T, WriteError> {
-        self.tenure.during(work).await.unwrap_or(Err(WriteError::Deposed))
-    }
-
     /// A Node as it is now.
     ///
     /// # Errors

@@ -15,6 +15,7 @@ use bedplate_api::configuration::NodeRole;
 use bedplate_api::machine::Machine;
 use bedplate_api::reason::certificate::CertificateDecision;
 use bedplate_api::reason::event::ControllerEvent;
+use bedplate_engine::Context as _;
 use bedplate_engine::write::{WriteError, ask, called};
 use jiff::Timestamp;
 use k8s_openapi::api::certificates::v1::{CertificateSigningRequest, CertificateSigningRequestCondition};

@@ -11,6 +11,7 @@ use std::time::Duration;
 
 use bedplate_api::machine::Machine;
 use bedplate_api::reason::event::ControllerEvent;
+use bedplate_engine::Context as _;
 use bedplate_engine::write::WriteError;
 use bedplate_rules::drain::{Drain, Pod};
 use jiff::{SignedDuration, Timestamp};

@@ -19,6 +19,7 @@ use bedplate_api::reason::configuration::VersionReadyReason;
 use bedplate_api::reason::event::ControllerEvent;
 use bedplate_api::reason::machine::ConfigurationPendingReason;
 use bedplate_api::version::{MachineConfigurationVersion, MachineConfigurationVersionStatus, condition_type};
+use bedplate_engine::Context as _;
 use bedplate_engine::write::WriteError;
 use bedplate_oci::{Access, EnsureImageError, Options, resolve_tag};
 use bedplate_rules::selection::{Choice, Pending, is_deployed, version_name};

@@ -14,6 +14,7 @@ use bedplate_api::machine::{Machine, NODE_CONFIGURATION, NODE_VERSION};
 use bedplate_api::reason::event::ControllerEvent;
 use bedplate_api::reason::machine::DrainedReason;
 use bedplate_api::version::MachineConfigurationVersion;
+use bedplate_engine::Context as _;
 use bedplate_engine::write::WriteError;
 use bedplate_rules::selection::{Again, version_name};
 use jiff::Timestamp;

@@ -12,6 +12,7 @@ use std::time::Duration;
 
 use bedplate_api::operation::{MachineOperation, OperationState};
 use bedplate_api::reason::event::ControllerEvent;
+use bedplate_engine::Context as _;
 use bedplate_engine::write::{self, Failed, WriteError};
 use bedplate_rules::drain::CORDONED_BY;
 use jiff::Timestamp;

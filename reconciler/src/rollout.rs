@@ -23,6 +23,7 @@ use bedplate_api::configuration::{MachineConfiguration, RollingUpdate};
 use bedplate_api::machine::Machine;
 use bedplate_api::reason::event::ControllerEvent;
 use bedplate_api::version::MachineConfigurationVersion;
+use bedplate_engine::Context as _;
 use bedplate_engine::write::{self, WriteError};
 use bedplate_rules::drain::{Drain, refusal};
 use futures::{StreamExt, stream};

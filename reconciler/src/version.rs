@@ -8,6 +8,7 @@ use std::sync::Arc;
 
 use bedplate_api::reason::event::ControllerEvent;
 use bedplate_api::version::MachineConfigurationVersion;
+use bedplate_engine::Context as _;
 use bedplate_engine::write::{WriteError, called};
 use bedplate_rules::selection::{OWN_FINALIZER, is_of};
 use kube::{Api, ResourceExt};

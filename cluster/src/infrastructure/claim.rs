@@ -15,6 +15,7 @@ use bedplate_api::reason::Reason as _;
 use bedplate_api::reason::claim::GrantedReason;
 use bedplate_api::reason::infrastructure::ProviderEvent;
 use bedplate_claim::{ClaimStep, Right};
+use bedplate_engine::Context as _;
 use bedplate_engine::write::{self, WriteError, ask};
 use jiff::Timestamp;
 use kube::runtime::reflector::ObjectRef;

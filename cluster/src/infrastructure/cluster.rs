@@ -9,6 +9,7 @@ use std::time::Duration;
 
 use bedplate_api::cluster::core::BLOCK_MOVE_ANNOTATION;
 use bedplate_api::cluster::infrastructure::{BedplateCluster, FINALIZER};
+use bedplate_engine::Context as _;
 use bedplate_engine::write::WriteError;
 use jiff::Timestamp;
 use kube::runtime::reflector::ObjectRef;

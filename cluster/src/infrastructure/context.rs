@@ -99,17 +99,6 @@ impl World {
         self.counters.wrote(kind);
     }
 
-    /// Carries out work while this process leads.
-    ///
-    /// # Errors
-    /// [`WriteError::Deposed`], or the failure of the work.
-    pub async fn leading<T>(
-        &self,
-        work: impl Future<Output = Result<T, WriteError>>,
-    ) -> Result<T, WriteError> {
-        self.tenure.during(work).await.unwrap_or(Err(WriteError::Deposed))
-    }
-
     /// Reads a host.
     ///
     /// # Errors

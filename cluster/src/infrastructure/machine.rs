@@ -19,6 +19,7 @@ use bedplate_api::machine::Machine;
 use bedplate_api::reason::infrastructure::{HostClaimedReason, ProviderEvent};
 use bedplate_api::version::MachineConfigurationVersion;
 use bedplate_claim::ClaimantStep;
+use bedplate_engine::Context as _;
 use bedplate_engine::write::{self, WriteError, ask};
 use bedplate_rules::fan_out::SITE;
 use jiff::Timestamp;

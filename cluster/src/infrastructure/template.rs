@@ -9,6 +9,7 @@ use bedplate_api::cluster::infrastructure::{
     BedplateMachineTemplate, BedplateMachineTemplateStatus, Capacity, NodeInfo,
 };
 use bedplate_api::machine::Machine;
+use bedplate_engine::Context as _;
 use bedplate_engine::write::WriteError;
 use bedplate_rules::selection::matches;
 use kube::{Api, ResourceExt};
