@@ -25,6 +25,7 @@ mod mistake;
 mod plane;
 mod registration;
 mod release;
+pub mod secret_name;
 pub mod template;
 pub mod unit;
 pub mod user_data;

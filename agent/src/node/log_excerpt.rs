@@ -7,6 +7,7 @@
 
 use std::collections::BTreeSet;
 
+use bedplate_bootstrap::secret_name::names_secret;
 use bedplate_bootstrap::unit;
 
 /// In the place of what is hidden.
@@ -17,19 +18,6 @@ const LINE: usize = 240;
 const SHORTEST: usize = 8;
 /// Random text is at least so long.
 const RANDOM: usize = 40;
-/// Names whose values are hidden, at the end of a word.
-const NAMES: [&str; 10] = [
-    "token",
-    "password",
-    "passwd",
-    "secret",
-    "apikey",
-    "api-key",
-    "private-key",
-    "key-data",
-    "certificatekey",
-    "certificate-key",
-];
 /// Length of a certificate key of kubeadm, in hexadecimal digits.
 const CERTIFICATE_KEY: usize = 64;
 /// Prefixes of lines without information; an entry that starts with a colon matches anywhere in the line. The lines are from systemd
@@ -188,7 +176,7 @@ fn is_value_of(name: &str, between: &str, word: &str) -> bool {
     }
     let sign = between.trim_matches(|c| " \"'\\".contains(c));
     let is_argument = name.starts_with("--") && sign.is_empty();
-    if !NAMES.iter().any(|secret| name.ends_with(secret)) || !(is_argument || matches!(sign, "=" | ":")) {
+    if !names_secret(name) || !(is_argument || matches!(sign, "=" | ":")) {
         return false;
     }
     // "failed to get token: dial tcp" is about no value.

@@ -13,6 +13,7 @@ use std::collections::BTreeSet;
 use zeroize::Zeroizing;
 
 use super::{Command, Plan};
+use crate::secret_name::names_secret;
 
 /// Minimum length of a hidden text. Shorter ones are words of any log.
 const MIN_LENGTH: usize = 8;
@@ -22,19 +23,6 @@ const MIN_RANDOM: usize = 20;
 const MIN_HEXADECIMAL: usize = 32;
 /// Maximum number of hidden texts.
 const MAX_TEXTS: usize = 20_000;
-/// Ends of names whose values are hidden, in lower case.
-const NAMES: [&str; 9] = [
-    "token",
-    "password",
-    "passwd",
-    "secret",
-    "apikey",
-    "api-key",
-    "key-data",
-    "certificatekey",
-    "certificate-key",
-];
-
 /// Texts that were found, each once.
 #[derive(Default)]
 struct Texts(BTreeSet<String>);
@@ -77,7 +65,7 @@ impl Texts {
     fn add_words(&mut self, line: &str) {
         let mut name = "";
         for word in line.split(is_between).filter(|word| !word.is_empty()) {
-            if is_secret(word) || is_name(name) && !word.starts_with('/') {
+            if is_secret(word) || names_secret(name) && !word.starts_with('/') {
                 self.add(word);
             }
             name = word;
@@ -88,11 +76,6 @@ impl Texts {
 /// Returns true for a character that is not part of a word.
 fn is_between(character: char) -> bool {
     character.is_whitespace() || "\"'`,;:=()[]{}<>|&$\\".contains(character)
-}
-
-fn is_name(word: &str) -> bool {
-    let word = word.to_ascii_lowercase();
-    NAMES.iter().any(|name| word.ends_with(name))
 }
 
 /// Tokens of kubeadm, certificate keys, and long random words.
