@@ -1,5 +1,5 @@
 //! Exhaustive exploration of the claim protocol: 2 claimants, 2 hosts with their agents, 2 leaders, stale reads and crashes. One leader also
-//! meets faults: a claim object is lost, a user has recorded a host, a pool is closed, a host enrolls again, a host falls silent.
+//! meets faults: a claim object or a claimant is lost, a user has recorded a host, a pool is closed, a host enrolls again, a host falls silent.
 //!
 //! A leader reads a claim and its host, then the claimant, decides, reads live where the protocol asks for it, and writes. All other actors may
 //! act between two of these parts, so each read may be of any age. A leader may crash between two parts. A claimant that is older than the
@@ -86,6 +86,8 @@ enum Fault {
     Enrollment,
     /// A host is not heard any more.
     Silence,
+    /// A claimant is lost, with its finalizer. A user then has its host emptied.
+    Orphan,
 }
 
 /// Part of a reconciliation that a leader has done.
@@ -263,7 +265,7 @@ impl World {
         };
         match fault {
             Fault::Choice => vec![recorded(false), recorded(true)],
-            Fault::None | Fault::Loss | Fault::Enrollment | Fault::Silence => vec![start],
+            Fault::None | Fault::Loss | Fault::Enrollment | Fault::Silence | Fault::Orphan => vec![start],
         }
     }
 
@@ -402,6 +404,7 @@ impl World {
             Fault::Choice if !self.lost => fault(&|host| host.closed = true),
             Fault::Enrollment if !self.lost => fault(&|host| host.key = true),
             Fault::Silence if !self.lost => fault(&|host| host.power = Power::Silent),
+            Fault::Orphan => self.lose(host, all),
             Fault::None | Fault::Loss | Fault::Choice | Fault::Enrollment | Fault::Silence => {}
         }
         // The time in which a granted claim must start expires.
@@ -413,6 +416,22 @@ impl World {
         {
             let mut next = Self { lost: true, ..*self };
             next.hosts[host].claim = Some(OneClaim { overdue: true, ..claim });
+            all.push(next);
+        }
+    }
+
+    /// Loses a claimant, once. A user has the host emptied that has the claim of a lost one.
+    fn lose(&self, index: usize, all: &mut Vec<Self>) {
+        if !self.lost && self.claimants[index].is_some() {
+            let mut next = Self { lost: true, ..*self };
+            next.claimants[index] = None;
+            all.push(next);
+        }
+        if let Some((owner, Agent::Prep | Agent::Run)) = self.hosts[index].record
+            && self.claimants[usize::from(owner)].is_none()
+        {
+            let mut next = *self;
+            next.hosts[index].record = Some((owner, Agent::Rel));
             all.push(next);
         }
     }
@@ -632,7 +651,9 @@ impl World {
     fn check_start(&self, host: usize, owner: u8) {
         let claimant = self.claimants[usize::from(owner)];
         let holds = claimant.is_some_and(|one| one.pid && one.host.map(usize::from) == Some(host));
-        assert!(holds, "started without its claimant: {self:#?}");
+        // The claimant may be lost after the grant.
+        let is_orphaned = self.fault == Fault::Orphan && claimant.is_none();
+        assert!(holds || is_orphaned, "started without its claimant: {self:#?}");
     }
 
     /// No host that runs a claim is emptied while its claimant wants it.
@@ -767,7 +788,9 @@ impl World {
             };
             let is_held = self.claimants[usize::from(claim.owner)].is_some_and(|one| one.pid);
             let is_silent = host.power == Power::Silent;
-            assert!(self.has_lost() || is_held || is_silent, "leaked claim: {self:#?}");
+            // A user must decide about a host that runs the claim of a lost claimant.
+            let is_orphaned = self.fault == Fault::Orphan && host.record == Some((claim.owner, Agent::Run));
+            assert!(self.has_lost() || is_held || is_silent || is_orphaned, "leaked claim: {self:#?}");
         }
     }
 }
@@ -836,4 +859,9 @@ fn d4_right_to_read_follows_the_key_and_ends_with_the_claim() {
 #[test]
 fn d8_silent_host_is_off_before_its_claimant_is_replaced() {
     explore_fault(Fault::Silence);
+}
+
+#[test]
+fn d7_claim_of_a_lost_claimant_goes_once_its_host_is_released() {
+    explore_fault(Fault::Orphan);
 }

@@ -241,7 +241,7 @@ pub enum ClaimStep {
     CorrectEnrollment,
     /// Let the host read the user data, and set `Granted` to True.
     Grant,
-    /// Delete a claim that its host has not started.
+    /// Delete a claim without a claimant: its host has not started it, or has released it.
     Delete,
     /// Set `Orphaned`: a user must decide.
     Orphan,
@@ -348,7 +348,11 @@ fn next_of_deleted(claim: &Claim, claimant: Found) -> ClaimStep {
 /// A claim that was restored from a backup has no status, so the agent must report that nothing of it has run.
 fn without_claimant(claim: &Claim) -> ClaimStep {
     let states = [claim.state, claim.recorded];
-    let has_run = |state: &ClaimState| !matches!(state, ClaimState::Preparing | ClaimState::Released);
+    // A user has released the host. It never runs this claim again, so nothing is lost.
+    if states.contains(&Some(ClaimState::Released)) {
+        return ClaimStep::Delete;
+    }
+    let has_run = |state: &ClaimState| !matches!(state, ClaimState::Preparing);
     if claim.grant != Grant::Never || states.iter().flatten().any(has_run) {
         return ClaimStep::Orphan;
     }

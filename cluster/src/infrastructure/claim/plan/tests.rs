@@ -107,6 +107,28 @@ fn d1_claim_without_a_claimant_is_deleted_only_if_nothing_has_run() {
     assert_eq!(types, [("Granted", "True"), ("Orphaned", "True")]);
 }
 
+#[test]
+fn d7_orphaned_claim_is_deleted_once_its_host_has_released_it() {
+    let late = "2026-01-01T00:00:01Z";
+    let of = |state| granted("GrantWithdrawn", Some(state));
+    for (status, record, expected) in [
+        (of("Joined"), Some((ID, "Joined")), ClaimStep::Orphan),
+        (of("Releasing"), Some((ID, "Releasing")), ClaimStep::Orphan),
+        (of("Released"), Some((ID, "Released")), ClaimStep::Delete),
+        // One of both reports is behind. A host never runs a claim again that it has released.
+        (of("Joined"), Some((ID, "Released")), ClaimStep::Delete),
+        (of("Released"), Some((ID, "Joined")), ClaimStep::Delete),
+        // The release of another claim.
+        (of("Joined"), Some(("bedplate://host-1/u-0", "Released")), ClaimStep::Orphan),
+    ] {
+        let seen = seen(claim(&json!({}), &status), None, host(late, KEY, record));
+        assert_eq!(next(&seen), expected, "{status} {record:?}");
+    }
+    let deleted = json!({ "deletionTimestamp": "2026-01-01T00:30:00Z" });
+    let seen = seen(claim(&deleted, &of("Released")), None, host(late, KEY, Some((ID, "Released"))));
+    assert_eq!(next(&seen), ClaimStep::RemoveFinalizer);
+}
+
 /// Step of a claim whose Role and RoleBinding exist.
 fn step_with_right(
     claim: MachineClaim,
