@@ -15,7 +15,7 @@ reasons! {
         EnrollmentChanged: "The host has enrolled again with another key. The right of the former key has ended."
             => Agent, "No action needed: the provider grants the claim again once the host is heard.";
         HostHeld: "The host may still run the claim of another claimant."
-            => User, "Release that claim: set the annotation bedplate.dev/release of the Machine to the providerID in its status.claim.";
+            => User, "If that claimant is gone, release its claim: `bedplate claim release NAME`.";
         AwaitingAgent: "The host's agent was not heard since the claim was made, or its certificate has no enrollment group yet."
             => Agent, "Check that the host is up: `bedplate machine explain NAME`. The agent renews its certificate by itself.";
         ClaimantDeleting: "The claimant is being deleted, so the host does not start the claim."
@@ -48,6 +48,6 @@ reasons! {
     pub enum OrphanedReason: "Condition Orphaned of a MachineClaim", condition condition_type::ORPHANED {
         ClaimantFound: "The claimant exists.";
         ClaimantNotFound: "The claimant does not exist, and its host has started the claim. The host stays as it is."
-            => User, "Restore the claimant. To release the host instead, see docs/claims.md, \"Repair by an administrator\".";
+            => User, "Restore the claimant, or release the host: `bedplate claim release NAME`. The provider then deletes the claim.";
     }
 }

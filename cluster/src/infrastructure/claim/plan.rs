@@ -3,7 +3,7 @@
 use std::sync::Arc;
 
 use bedplate_api::claim::{
-    ENROLLMENT_ANNOTATION, HOST_IS_OFF_ANNOTATION, MachineClaim, MachineClaimStatus, condition_type,
+    ENROLLMENT_ANNOTATION, MachineClaim, MachineClaimStatus, condition_type,
 };
 use bedplate_api::cluster::infrastructure::BedplateMachine;
 use bedplate_api::condition::set_condition;
@@ -280,10 +280,15 @@ const fn waiting(step: ClaimStep) -> Option<GrantedReason> {
     }
 }
 
+/// Step of a user who has powered a silent host off.
+pub fn confirm_off(host: &str) -> String {
+    format!("confirm it: `bedplate claim release {host} --host-is-off`")
+}
+
 /// Condition `Fenced`. None: it stays as it is.
 fn fenced(observed: &Observed, step: ClaimStep) -> Option<(bool, FencedReason, String)> {
-    let (host, id) = (observed.claim.name_any(), &observed.claim.spec.provider_id);
-    let confirm = format!("set {HOST_IS_OFF_ANNOTATION} of the Machine to {id}");
+    let host = observed.claim.name_any();
+    let confirm = confirm_off(&host);
     let (reason, message) = match (step, silence(observed)) {
         (ClaimStep::Fence, Silence::ConfirmedOff) => {
             (FencedReason::ConfirmedByUser, FencedReason::ConfirmedByUser.meaning().to_owned())

@@ -3,7 +3,7 @@
 //! `provisioned` becomes True when the host runs the bootstrap data: the host is there then, and upstream copies `providerID` and the addresses.
 //! It stays True. `Ready` has the reason of the first condition that is not met.
 
-use bedplate_api::claim::{ClaimState, HOST_IS_OFF_ANNOTATION, MachineClaim, condition_type};
+use bedplate_api::claim::{ClaimState, MachineClaim, condition_type};
 use bedplate_api::cluster::infrastructure::{
     BedplateMachine, BedplateMachineStatus, BootstrapStatus, Initialization,
 };
@@ -15,6 +15,7 @@ use jiff::Timestamp;
 use kube::ResourceExt;
 
 use super::plan::{Next, Observed, is_own, reported_state};
+use crate::infrastructure::claim::plan::confirm_off;
 
 /// Returns the status that a BedplateMachine must have.
 pub fn status(observed: &Observed, next: &Next, now: Timestamp) -> BedplateMachineStatus {
@@ -114,10 +115,9 @@ fn release_remedy(observed: &Observed) -> String {
         claim.and_then(|status| status.conditions.iter().find(|one| one.type_ == condition_type::FENCED));
     match (fenced, &observed.machine.spec.provider_id) {
         (Some(fenced), _) => fenced.message.clone(),
-        (None, Some(id)) => {
-            format!(
-                "if the host does not come back, power it off and set {HOST_IS_OFF_ANNOTATION} of the Machine to {id}"
-            )
+        (None, Some(_)) => {
+            let host = observed.machine.spec.machine_name.as_ref().map(ToString::to_string).unwrap_or_default();
+            format!("if the host does not come back, power it off, then {}", confirm_off(&host))
         }
         (None, None) => "check that the host is up".to_owned(),
     }

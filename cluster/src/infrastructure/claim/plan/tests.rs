@@ -312,7 +312,7 @@ fn d8_host_without_a_bmc_waits_for_a_user() {
     let fenced = found.conditions.iter().find(|one| one.type_ == "Fenced").unwrap();
     assert_eq!((fenced.status.as_str(), fenced.reason.as_str()), ("False", "HostSilent"));
     assert!(
-        fenced.message.contains(&format!("bedplate.dev/host-is-off of the Machine to {ID}")),
+        fenced.message.contains("confirm it: `bedplate claim release host-1 --host-is-off`"),
         "{}",
         fenced.message
     );

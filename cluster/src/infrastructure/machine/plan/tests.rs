@@ -208,7 +208,7 @@ fn d8_lost_claim_of_a_silent_host_is_not_made_again_at_the_release() {
     let found = status(&seen, &decided, now());
     let message = condition(&found.conditions, "HostClaimed").2;
     assert!(
-        message.contains("set bedplate.dev/host-is-off of the Machine to bedplate://host-1/u-1"),
+        message.contains("power it off, then confirm it: `bedplate claim release host-1 --host-is-off`"),
         "{message}"
     );
     let mut off = host(&own);
@@ -356,7 +356,7 @@ fn m9_deleted_object_stays_until_its_host_is_released() {
     assert_eq!(condition(&found.conditions, "Ready").1, "Releasing");
     let message = condition(&found.conditions, "Ready").2;
     assert!(
-        message.contains("set bedplate.dev/host-is-off of the Machine to bedplate://host-1/u-1"),
+        message.contains("power it off, then confirm it: `bedplate claim release host-1 --host-is-off`"),
         "{message}"
     );
     let mut fenced = going.clone();
