@@ -8,18 +8,15 @@ use std::collections::BTreeMap;
 use std::fmt::Write as _;
 use std::hash::{DefaultHasher, Hash, Hasher};
 
-use bedplate_api::claim::{self, CLAIMS_FEATURE, ReleasePolicy};
+use bedplate_api::claim::{self, ReleasePolicy};
 use bedplate_api::id::MachineName;
-use bedplate_api::machine::{Machine, PowerPolicy, condition_type};
-use bedplate_api::reason::machine::PoweredOnReason;
+use bedplate_api::machine::Machine;
 use bedplate_api::selector::MachineSelector;
 use bedplate_claim::is_free;
+use bedplate_rules::claim::eligible::{Unmet, has_claims, is_enrolled, is_selected, unmet};
 use bedplate_rules::selection::matches;
-use jiff::{SignedDuration, Timestamp};
+use jiff::Timestamp;
 use kube::ResourceExt;
-
-/// Maximum age of the last heartbeat of a host that is claimed. A heartbeat follows every 5 minutes.
-const MAX_HEARTBEAT_AGE: SignedDuration = SignedDuration::from_mins(15);
 
 /// Requirements of a claimant.
 #[derive(Debug, Clone, Copy)]
@@ -47,18 +44,8 @@ pub enum Miss {
     FailureDomain,
     /// It has no state disk.
     StateDisk,
-    /// It would have to be wiped.
-    Wipe,
-    /// It is paused or being deleted.
-    Unavailable,
-    /// Its agent does not carry claims out.
-    Agent,
-    /// It has no enrollment group.
-    Enrollment,
-    /// A claim holds it, or it has a node.
-    Held,
-    /// Its agent was not heard in time.
-    Silent,
+    /// It may not be claimed by any claimant.
+    Host(Unmet),
 }
 
 impl Miss {
@@ -67,12 +54,13 @@ impl Miss {
             Self::Selector => "do not match machineSelector",
             Self::FailureDomain => "are in another failure domain",
             Self::StateDisk => "have no state disk",
-            Self::Wipe => "need release Wipe, which is not supported yet",
-            Self::Unavailable => "are paused or being deleted",
-            Self::Agent => "have an agent without claims",
-            Self::Enrollment => "are not enrolled",
-            Self::Held => "are held by another claim or have a node",
-            Self::Silent => "have not reported for 15 minutes",
+            Self::Host(Unmet::Wipe) => "need release Wipe, which is not supported yet",
+            Self::Host(Unmet::Deleting) => "are being deleted",
+            Self::Host(Unmet::Paused) => "are paused",
+            Self::Host(Unmet::Agent) => "have an agent without claims",
+            Self::Host(Unmet::Enrollment) => "are not enrolled",
+            Self::Host(Unmet::Held) => "are held by another claim or have a node",
+            Self::Host(Unmet::Silent) => "have not reported for 15 minutes",
         }
     }
 }
@@ -140,30 +128,12 @@ pub fn is_eligible(host: &Machine, namespace: &str, own: &str) -> bool {
         && !is_held(host, own)
 }
 
-/// Returns true if the agent of a host carries claims out.
-fn has_claims(host: &Machine) -> bool {
-    let agent = host.status.as_ref().and_then(|status| status.agent.as_ref());
-    agent.is_some_and(|agent| agent.features.iter().any(|feature| feature == CLAIMS_FEATURE))
-}
-
-fn is_enrolled(host: &Machine) -> bool {
-    let enrollment = host.status.as_ref().and_then(|status| status.enrollment.as_ref());
-    enrollment.is_some_and(|enrollment| enrollment.key_id.is_some())
-}
-
 /// Returns true if the host may run another claim, or has a node, or has released this claim: it does not run it again then.
 fn is_held(host: &Machine, own: &str) -> bool {
     let Some(status) = &host.status else { return false };
     let reported = status.claim.as_ref();
     let is_own = reported.is_some_and(|claim| claim.provider_id == own);
-    is_own || !is_free(reported.map(|claim| claim.state)) || status.selected.is_some()
-}
-
-/// Returns true if the agent of a host was heard lately.
-pub fn is_heard(host: &Machine, now: Timestamp) -> bool {
-    let agent = host.status.as_ref().and_then(|status| status.agent.as_ref());
-    let heartbeat = agent.and_then(|agent| agent.last_heartbeat_time.as_ref());
-    heartbeat.is_some_and(|time| now.duration_since(time.0) <= MAX_HEARTBEAT_AGE)
+    is_own || !is_free(reported.map(|claim| claim.state)) || is_selected(host)
 }
 
 fn rank(uid: &str, host: &str) -> u64 {
@@ -190,33 +160,8 @@ fn miss(
     if request.needs_state_disk && status.is_none_or(|status| status.state_disk.is_none()) {
         return Some(Miss::StateDisk);
     }
-    let policy = host.spec.claim_policy.as_ref();
-    if policy.is_some_and(|policy| policy.release_of(request.release) == ReleasePolicy::Wipe) {
-        return Some(Miss::Wipe);
-    }
-    if host.spec.paused || host.metadata.deletion_timestamp.is_some() {
-        return Some(Miss::Unavailable);
-    }
-    if is_enrolled(host) && !has_claims(host) {
-        return Some(Miss::Agent);
-    }
-    if !is_enrolled(host) {
-        return Some(Miss::Enrollment);
-    }
-    if is_claimed || is_held(host, &claim::provider_id(name, request.uid)) {
-        return Some(Miss::Held);
-    }
-    (!is_heard(host, now) && !is_off_until_claimed(host)).then_some(Miss::Silent)
-}
-
-/// Returns true if the host is silent because pxed powers it on only for a claim.
-fn is_off_until_claimed(host: &Machine) -> bool {
-    let conditions = host.status.iter().flat_map(|status| &status.conditions);
-    let is_off = conditions.into_iter().any(|condition| {
-        let is_power = condition.type_ == condition_type::POWERED_ON && condition.status == "False";
-        is_power && condition.reason == PoweredOnReason::AwaitsClaim
-    });
-    host.spec.power_policy == PowerPolicy::OnClaim && is_off
+    let is_held = is_claimed || is_held(host, &claim::provider_id(name, request.uid));
+    unmet(host, is_held, request.release, now).map(Miss::Host)
 }
 
 #[cfg(test)]
@@ -272,34 +217,34 @@ mod tests {
         let none = json!({});
         assert_eq!(missed(&none, &none), None);
         for (spec, status, miss) in [
-            (json!({ "paused": true }), none.clone(), Miss::Unavailable),
+            (json!({ "paused": true }), none.clone(), Miss::Host(Unmet::Paused)),
             (
                 json!({ "claimPolicy": { "namespaces": ["team-a"], "release": "Wipe" } }),
                 none.clone(),
-                Miss::Wipe,
+                Miss::Host(Unmet::Wipe),
             ),
-            (none.clone(), json!({ "enrollment": {} }), Miss::Enrollment),
+            (none.clone(), json!({ "enrollment": {} }), Miss::Host(Unmet::Enrollment)),
             (none.clone(), json!({ "stateDisk": null }), Miss::StateDisk),
             (
                 none.clone(),
                 json!({ "agent": { "features": ["claims"], "lastHeartbeatTime": "2026-01-01T00:44:00Z" } }),
-                Miss::Silent,
+                Miss::Host(Unmet::Silent),
             ),
-            (none.clone(), json!({ "agent": { "lastHeartbeatTime": "2026-01-01T00:55:00Z" } }), Miss::Agent),
+            (none.clone(), json!({ "agent": { "lastHeartbeatTime": "2026-01-01T00:55:00Z" } }), Miss::Host(Unmet::Agent)),
             (
                 none.clone(),
                 json!({ "selected": { "name": "w", "version": 1, "source": "Selector" } }),
-                Miss::Held,
+                Miss::Host(Unmet::Held),
             ),
             // The version of an earlier claim: bedplate-controller has not seen the host's release.
             (
                 none.clone(),
                 json!({ "selected": { "name": "w", "version": 1, "source": "Claim", "providerID": "bedplate://a/u-2" } }),
-                Miss::Held,
+                Miss::Host(Unmet::Held),
             ),
-            (none.clone(), reported("Joined", "u-2"), Miss::Held),
-            (none.clone(), reported("Released", "u-1"), Miss::Held),
-            (none.clone(), reported("AddedLater", "u-2"), Miss::Held),
+            (none.clone(), reported("Joined", "u-2"), Miss::Host(Unmet::Held)),
+            (none.clone(), reported("Released", "u-1"), Miss::Host(Unmet::Held)),
+            (none.clone(), reported("AddedLater", "u-2"), Miss::Host(Unmet::Held)),
         ] {
             assert_eq!(missed(&spec, &status), Some(miss), "{spec} {status}");
         }
@@ -337,9 +282,9 @@ mod tests {
         let on_claim = json!({ "powerPolicy": "OnClaim" });
         for (spec, status, miss) in [
             (&on_claim, silent("False", "AwaitsClaim"), None),
-            (&on_claim, silent("False", "PoweredOffByOperation"), Some(Miss::Silent)),
-            (&on_claim, silent("True", "PoweredOn"), Some(Miss::Silent)),
-            (&json!({}), silent("False", "AwaitsClaim"), Some(Miss::Silent)),
+            (&on_claim, silent("False", "PoweredOffByOperation"), Some(Miss::Host(Unmet::Silent))),
+            (&on_claim, silent("True", "PoweredOn"), Some(Miss::Host(Unmet::Silent))),
+            (&json!({}), silent("False", "AwaitsClaim"), Some(Miss::Host(Unmet::Silent))),
         ] {
             assert_eq!(missed(spec, &status), miss, "{spec} {status}");
         }
@@ -357,7 +302,7 @@ mod tests {
         let shortage =
             choose(&request("u"), &hosts, (|name: &str| name < "c", |_: &str| false), now()).unwrap_err();
         let expected = "none of 4 Machines that namespace team-a may claim is eligible: 1 have not reported for 15 minutes, \
-                        2 are held by another claim or have a node, 1 are paused or being deleted";
+                        2 are held by another claim or have a node, 1 are paused";
         assert_eq!(shortage.message("team-a"), expected);
     }
 

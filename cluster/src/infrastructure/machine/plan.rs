@@ -19,6 +19,7 @@ use bedplate_api::machine::{ConfigurationRef, Machine};
 use bedplate_api::reason::infrastructure::HostClaimedReason;
 use bedplate_api::version::MachineConfigurationVersion;
 use bedplate_claim::{ClaimantStep, HeldBy, Host, next_of_claimant};
+use bedplate_rules::claim::eligible::is_heard;
 use jiff::Timestamp;
 use kube::ResourceExt;
 
@@ -183,7 +184,7 @@ fn host(observed: &Observed) -> Host {
     if machine.metadata.deletion_timestamp.is_some() && is_confirmed_off(host, id) {
         return Host::Ineligible;
     }
-    if choose::is_heard(host, observed.now) { Host::RunsOwn } else { Host::SilentOwn }
+    if is_heard(host, observed.now) { Host::RunsOwn } else { Host::SilentOwn }
 }
 
 /// Returns true if a user has confirmed that the host of a claim is off (D8).

@@ -1,0 +1,167 @@
+//! Pure: decides whether a host of a pool may be claimed now, by what its Machine has.
+//!
+//! Called by the provider before it chooses a host, and by the CLI.
+
+use bedplate_api::claim::{CLAIMS_FEATURE, ReleasePolicy};
+use bedplate_api::machine::{Machine, PowerPolicy, condition_type};
+use bedplate_api::reason::machine::PoweredOnReason;
+use jiff::{SignedDuration, Timestamp};
+
+/// Maximum age of the last heartbeat of a host that is claimed. A heartbeat follows every 5 minutes.
+pub const MAX_HEARTBEAT_AGE: SignedDuration = SignedDuration::from_mins(15);
+
+/// Requirement that a host does not meet, nearest to eligibility last.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
+pub enum Unmet {
+    /// It would have to be wiped.
+    Wipe,
+    /// It is being deleted.
+    Deleting,
+    /// It is paused.
+    Paused,
+    /// Its agent does not carry claims out.
+    Agent,
+    /// It has no enrollment group.
+    Enrollment,
+    /// A claim holds it, or it has a node.
+    Held,
+    /// Its agent was not heard in time.
+    Silent,
+}
+
+impl Unmet {
+    /// All of them.
+    pub const ALL: [Self; 7] =
+        [Self::Wipe, Self::Deleting, Self::Paused, Self::Agent, Self::Enrollment, Self::Held, Self::Silent];
+
+    /// State of the host in one word.
+    pub const fn word(self) -> &'static str {
+        match self {
+            Self::Wipe => "WipeUnsupported",
+            Self::Deleting => "Deleting",
+            Self::Paused => "Paused",
+            Self::Agent => "AgentOutdated",
+            Self::Enrollment => "NotEnrolled",
+            Self::Held => "InUse",
+            Self::Silent => "Silent",
+        }
+    }
+
+    /// Text for a user. Its subject is one host.
+    pub const fn text(self) -> &'static str {
+        match self {
+            Self::Wipe => "claimPolicy.release is Wipe, which is not supported yet",
+            Self::Deleting => "the Machine is being deleted",
+            Self::Paused => "the Machine is paused",
+            Self::Agent => "the agent does not report the feature claims; update it",
+            Self::Enrollment => "the host is not enrolled",
+            Self::Held => "a version is selected for the host",
+            Self::Silent => "the agent has not reported for 15 minutes",
+        }
+    }
+}
+
+/// Returns the requirement that a host of a pool does not meet, nearest last. `is_held`: true if a claim holds it. `claimed`: cleanup that the
+/// claimant asks for.
+pub fn unmet(host: &Machine, is_held: bool, claimed: ReleasePolicy, now: Timestamp) -> Option<Unmet> {
+    let policy = host.spec.claim_policy.as_ref();
+    if policy.is_some_and(|policy| policy.release_of(claimed) == ReleasePolicy::Wipe) {
+        return Some(Unmet::Wipe);
+    }
+    if host.metadata.deletion_timestamp.is_some() {
+        return Some(Unmet::Deleting);
+    }
+    if host.spec.paused {
+        return Some(Unmet::Paused);
+    }
+    if !is_enrolled(host) {
+        return Some(Unmet::Enrollment);
+    }
+    if !has_claims(host) {
+        return Some(Unmet::Agent);
+    }
+    if is_held || is_selected(host) {
+        return Some(Unmet::Held);
+    }
+    (!is_heard(host, now) && !is_off_until_claimed(host)).then_some(Unmet::Silent)
+}
+
+/// Returns true if the agent of a host carries claims out.
+pub fn has_claims(host: &Machine) -> bool {
+    let agent = host.status.as_ref().and_then(|status| status.agent.as_ref());
+    agent.is_some_and(|agent| agent.features.iter().any(|feature| feature == CLAIMS_FEATURE))
+}
+
+/// Returns true if the agent of a host has an enrollment group.
+pub fn is_enrolled(host: &Machine) -> bool {
+    let enrollment = host.status.as_ref().and_then(|status| status.enrollment.as_ref());
+    enrollment.is_some_and(|enrollment| enrollment.key_id.is_some())
+}
+
+/// Returns true if a version is selected for a host.
+pub fn is_selected(host: &Machine) -> bool {
+    host.status.as_ref().is_some_and(|status| status.selected.is_some())
+}
+
+/// Returns true if the agent of a host was heard lately.
+pub fn is_heard(host: &Machine, now: Timestamp) -> bool {
+    let agent = host.status.as_ref().and_then(|status| status.agent.as_ref());
+    let heartbeat = agent.and_then(|agent| agent.last_heartbeat_time.as_ref());
+    heartbeat.is_some_and(|time| now.duration_since(time.0) <= MAX_HEARTBEAT_AGE)
+}
+
+/// Returns true if the host is silent because pxed powers it on only for a claim.
+pub fn is_off_until_claimed(host: &Machine) -> bool {
+    let conditions = host.status.iter().flat_map(|status| &status.conditions);
+    let is_off = conditions.into_iter().any(|condition| {
+        let is_power = condition.type_ == condition_type::POWERED_ON && condition.status == "False";
+        is_power && condition.reason == PoweredOnReason::AwaitsClaim
+    });
+    host.spec.power_policy == PowerPolicy::OnClaim && is_off
+}
+
+#[cfg(test)]
+mod tests {
+    use serde_json::{Value, json};
+
+    use super::*;
+
+    fn host(spec: &Value, status: &Value) -> Machine {
+        let mut object = json!({ "metadata": { "name": "a" }, "spec": { "provider": "manual",
+            "claimPolicy": { "namespaces": ["team-a"] } },
+            "status": { "enrollment": { "keyID": "0123456789abcdef0123456789abcdef" },
+                "agent": { "features": ["claims"], "lastHeartbeatTime": "2026-01-01T00:55:00Z" } } });
+        for (part, more) in [("spec", spec), ("status", status)] {
+            object[part].as_object_mut().unwrap().extend(more.as_object().unwrap().clone());
+        }
+        serde_json::from_value(object).unwrap()
+    }
+
+    #[test]
+    fn d1_first_unmet_requirement_of_a_host_is_named() {
+        let (none, now) = (json!({}), "2026-01-01T01:00:00Z".parse().unwrap());
+        let of = |spec: &Value, status: &Value| unmet(&host(spec, status), false, ReleasePolicy::Empty, now);
+        assert_eq!(of(&none, &none), None);
+        let late = json!({ "features": ["claims"], "lastHeartbeatTime": "2026-01-01T00:44:00Z" });
+        for (spec, status, expected) in [
+            (json!({ "paused": true }), none.clone(), Unmet::Paused),
+            (json!({ "claimPolicy": { "namespaces": ["a"], "release": "Wipe" } }), none.clone(), Unmet::Wipe),
+            (none.clone(), json!({ "enrollment": {} }), Unmet::Enrollment),
+            (none.clone(), json!({ "enrollment": {}, "agent": null }), Unmet::Enrollment),
+            (none.clone(), json!({ "agent": { "lastHeartbeatTime": "2026-01-01T00:55:00Z" } }), Unmet::Agent),
+            (none.clone(), json!({ "selected": { "name": "w", "version": 1, "source": "Claim" } }), Unmet::Held),
+            (none.clone(), json!({ "agent": late }), Unmet::Silent),
+        ] {
+            assert_eq!(of(&spec, &status), Some(expected), "{spec} {status}");
+        }
+        assert_eq!(unmet(&host(&none, &none), true, ReleasePolicy::Empty, now), Some(Unmet::Held));
+        assert_eq!(unmet(&host(&none, &none), false, ReleasePolicy::Wipe, now), Some(Unmet::Wipe));
+    }
+
+    #[test]
+    fn each_requirement_has_a_word_of_its_own() {
+        let words: std::collections::BTreeSet<_> = Unmet::ALL.map(Unmet::word).into();
+        assert_eq!(words.len(), Unmet::ALL.len());
+        assert!(Unmet::ALL.is_sorted());
+    }
+}
