@@ -8,7 +8,7 @@ use bedplate_api::cluster::core::{Cluster, Machine as Owner};
 use bedplate_api::cluster::infrastructure::{BedplateCluster, BedplateMachine, BedplateMachineTemplate};
 use bedplate_api::configuration::MachineConfiguration;
 use bedplate_api::id::MachineName;
-use bedplate_api::machine::{Machine, MachineStatus};
+use bedplate_api::machine::{Condition, Machine, MachineStatus, condition_type};
 use bedplate_claim::is_free;
 use bedplate_engine::Queue;
 use bedplate_engine::pulse::{Changes, WATCH_PATIENCE, follow};
@@ -166,7 +166,11 @@ fn prune_host(host: &mut Machine) {
         memory_bytes: hardware.memory_bytes,
         ..Default::default()
     });
+    let decides = |condition: &Condition| condition.type_ == condition_type::POWERED_ON;
+    let mut conditions: Vec<_> = status.conditions.into_iter().filter(decides).collect();
+    conditions.iter_mut().for_each(|condition| condition.message.clear());
     host.status = Some(MachineStatus {
+        conditions,
         claim: status.claim,
         selected: status.selected,
         enrollment: status.enrollment,
@@ -348,5 +352,50 @@ async fn follow_configurations(mut seen: Changes<MachineConfiguration>, queues: 
         let (Seen::There(object) | Seen::Gone(object)) = event;
         let name = object.name_any();
         waiting(&queues, &stores, |machine| machine.spec.configuration_ref.name == name).await;
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use jiff::Timestamp;
+    use serde_json::{Value, json};
+
+    use super::*;
+    use crate::infrastructure::choose::{Request, choose};
+
+    fn host(power: &Value) -> Machine {
+        let object = json!({ "metadata": { "name": "a" },
+            "spec": { "provider": "pxe", "powerPolicy": "OnClaim", "claimPolicy": { "namespaces": ["team-a"] } },
+            "status": { "enrollment": { "keyID": "0123456789abcdef0123456789abcdef" }, "agent": { "features": ["claims"] },
+                "conditions": [power, { "type": "Ready", "status": "True", "reason": "Ready", "message": "",
+                    "lastTransitionTime": "2026-01-01T00:00:00Z" }] } });
+        let mut host = serde_json::from_value(object).unwrap();
+        prune_host(&mut host);
+        host
+    }
+
+    /// The store keeps a part of each host only.
+    #[test]
+    fn m6_stored_host_that_is_off_until_it_is_claimed_is_chosen() {
+        let power = |reason: &str, message: &str| {
+            json!({ "type": "PoweredOn", "status": "False", "reason": reason, "message": message,
+                "lastTransitionTime": "2026-01-01T00:00:00Z" })
+        };
+        let request = Request {
+            uid: "u-1",
+            namespace: "team-a",
+            selector: None,
+            failure_domain: None,
+            needs_state_disk: false,
+            release: bedplate_api::claim::ReleasePolicy::Empty,
+        };
+        let chosen = |host: Machine| {
+            let tests = (|_: &str| false, |_: &str| false);
+            choose(&request, &[host], tests, Timestamp::UNIX_EPOCH).is_ok()
+        };
+        assert!(chosen(host(&power("AwaitsClaim", "no claim"))));
+        assert!(!chosen(host(&power("PoweredOffByOperation", ""))));
+        let same = host(&power("AwaitsClaim", "another text"));
+        assert_eq!(decisive(&host(&power("AwaitsClaim", "no claim"))), decisive(&same));
     }
 }
