@@ -8,7 +8,6 @@ pub mod choose;
 pub mod claim;
 pub mod cluster;
 pub mod context;
-pub mod failures;
 pub mod machine;
 pub mod owner;
 pub mod policies;
@@ -30,7 +29,6 @@ use tokio::sync::watch::Receiver;
 use tokio_util::sync::CancellationToken;
 
 use self::context::World;
-use self::failures::Failures;
 use self::watch::Queues;
 use crate::cli::Cli;
 use crate::events::News;
@@ -60,7 +58,6 @@ pub fn begin(client: &Client, cli: &Cli, tenure: &Tenure, running: (&Tasks, &Liv
         tenure: tenure.clone(),
         counters: counters.clone(),
         news: news.clone(),
-        failures: Failures::default(),
     });
     let shutdown = stages.token(Stage::Draining);
     let queues = workers(&world, (tasks, liveness, &shutdown));

@@ -41,6 +41,9 @@ pub struct ClaimRecord {
     pub has_user_data: bool,
     /// Time at which the stage was reached.
     pub since: Timestamp,
+    /// Time at which the claim failed. It outlives the stage.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub failed: Option<Timestamp>,
     /// Parts of the user data that are not carried out, by their keys.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub refused: Vec<String>,
@@ -123,6 +126,7 @@ mod tests {
             claimant: Claimant { namespace: "team-a".to_owned(), name: "w-1".to_owned() },
             has_user_data: true,
             since: Timestamp::UNIX_EPOCH,
+            failed: None,
             refused: Vec::new(),
             stage,
         }
@@ -152,6 +156,15 @@ mod tests {
         let directory = tempfile::tempdir().unwrap();
         std::fs::write(directory.path().join(FILE), "{").unwrap();
         assert!(ClaimRecord::read(directory.path()).unwrap_err().is_damaged());
+    }
+
+    #[test]
+    fn d1_failure_outlives_the_release() {
+        let directory = tempfile::tempdir().unwrap();
+        let failed = Some(Timestamp::UNIX_EPOCH);
+        let released = ClaimRecord { failed, ..record(ClaimStage::Released) };
+        released.write(directory.path()).unwrap();
+        assert_eq!(ClaimRecord::read(directory.path()).unwrap(), Some(released));
     }
 
     #[test]

@@ -86,6 +86,7 @@ pub(super) fn machine_status(record: &ClaimRecord) -> ClaimStatus {
         claimant: ClaimantRef { namespace: claimant.namespace.clone(), name: claimant.name.clone() },
         state: claim_state(ReportedState::from(&record.stage)),
         since: Time(record.since),
+        failed_time: record.failed.map(Time),
     }
 }
 
@@ -230,6 +231,7 @@ mod tests {
             claimant: Claimant { namespace: "team-a".to_owned(), name: "w-1".to_owned() },
             has_user_data: true,
             since: Timestamp::UNIX_EPOCH,
+            failed: None,
             refused: Vec::new(),
             stage,
         }

@@ -58,6 +58,9 @@ pub struct ClaimStatus {
     pub state: ClaimState,
     /// Time at which the state was reached.
     pub since: Time,
+    /// Time at which the claim failed on this host. It outlives the release. Unset: the claim has not failed.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub failed_time: Option<Time>,
 }
 
 /// Name of a claimant.

@@ -15,8 +15,11 @@ use bedplate_api::selector::MachineSelector;
 use bedplate_claim::is_free;
 use bedplate_rules::claim::eligible::{Unmet, has_claims, is_enrolled, is_selected, unmet};
 use bedplate_rules::selection::matches;
-use jiff::Timestamp;
+use jiff::{SignedDuration, Timestamp};
 use kube::ResourceExt;
+
+/// Time for which a host that has failed a claim is chosen last.
+const FAILED_HOST_PENALTY: SignedDuration = SignedDuration::from_hours(1);
 
 /// Requirements of a claimant.
 #[derive(Debug, Clone, Copy)]
@@ -86,15 +89,15 @@ impl Shortage {
     }
 }
 
-/// Chooses a host. `claims`: returns true if a MachineClaim has this name. `has_failed`: returns true if the host of this name has failed a
-/// claim lately; it is chosen only if there is no other one.
+/// Chooses a host. `claims`: returns true if a MachineClaim has this name. A host that has failed a claim lately is chosen only if there is no
+/// other one.
 ///
 /// # Errors
 /// No host is eligible.
 pub fn choose<'a>(
     request: &Request<'_>,
     hosts: impl IntoIterator<Item = &'a Machine>,
-    (claims, has_failed): (impl Fn(&str) -> bool, impl Fn(&str) -> bool),
+    claims: impl Fn(&str) -> bool,
     now: Timestamp,
 ) -> Result<MachineName, Shortage> {
     let mut shortage = Shortage::default();
@@ -109,7 +112,7 @@ pub fn choose<'a>(
         match miss(request, host, &name, claims(name.as_str()), now) {
             Some(miss) => *shortage.0.entry(miss).or_default() += 1,
             None => {
-                let rank = ((has_failed(name.as_str()), rank(request.uid, name.as_str())), name);
+                let rank = ((has_failed(host, now), rank(request.uid, name.as_str())), name);
                 best = Some(best.map_or(rank.clone(), |best| best.min(rank)));
             }
         }
@@ -134,6 +137,13 @@ fn is_held(host: &Machine, own: &str) -> bool {
     let reported = status.claim.as_ref();
     let is_own = reported.is_some_and(|claim| claim.provider_id == own);
     is_own || !is_free(reported.map(|claim| claim.state)) || is_selected(host)
+}
+
+/// Returns true if a host has failed a claim in the last hour, as its agent has recorded.
+fn has_failed(host: &Machine, now: Timestamp) -> bool {
+    let record = host.status.as_ref().and_then(|status| status.claim.as_ref());
+    let failed = record.and_then(|record| record.failed_time.as_ref());
+    failed.is_some_and(|failed| now.duration_since(failed.0) < FAILED_HOST_PENALTY)
 }
 
 fn rank(uid: &str, host: &str) -> u64 {
@@ -170,10 +180,8 @@ mod tests {
 
     use super::*;
 
-    type Test = fn(&str) -> bool;
-
-    /// No host has a claim, and none has failed.
-    const NONE: (Test, Test) = (|_| false, |_| false);
+    /// No host has a claim.
+    const NONE: fn(&str) -> bool = |_| false;
 
     fn now() -> Timestamp {
         "2026-01-01T01:00:00Z".parse().unwrap()
@@ -261,16 +269,20 @@ mod tests {
     }
 
     #[test]
-    fn d1_host_that_has_failed_is_chosen_last() {
-        let hosts: Vec<_> = ["a", "b"].map(|name| host(name, &json!({}), &json!({}))).into();
+    fn d1_host_that_has_failed_is_chosen_last_for_an_hour() {
+        let at = |name: &str, time: &str| {
+            let mut record = reported("Released", "u-0");
+            record["claim"]["failedTime"] = json!(time);
+            host(name, &json!({}), &record)
+        };
+        let (recent, old) = ("2026-01-01T00:00:01Z", "2026-01-01T00:00:00Z");
+        let chosen = |hosts: &[Machine], uid: &str| choose(&request(uid), hosts, NONE, now()).unwrap();
         for index in 0..20 {
-            let (uid, failed) = (format!("u-{index}"), if index % 2 == 0 { "a" } else { "b" });
-            let chosen =
-                choose(&request(&uid), &hosts, (|_: &str| false, |name: &str| name == failed), now());
-            assert_ne!(chosen.unwrap().as_str(), failed);
+            let (uid, times) = (format!("u-{index}"), if index % 2 == 0 { [recent, old] } else { [old, recent] });
+            let found = chosen(&[at("a", times[0]), at("b", times[1])], &uid);
+            assert_eq!(found.as_str(), if index % 2 == 0 { "b" } else { "a" });
         }
-        let last = choose(&request("u"), &hosts[..1], (|_: &str| false, |_: &str| true), now());
-        assert_eq!(last.unwrap().as_str(), "a");
+        assert_eq!(chosen(&[at("a", recent)], "u").as_str(), "a");
     }
 
     #[test]
@@ -300,7 +312,7 @@ mod tests {
             host("d", &none, &json!({ "agent": { "features": ["claims"] } })),
         ];
         let shortage =
-            choose(&request("u"), &hosts, (|name: &str| name < "c", |_: &str| false), now()).unwrap_err();
+            choose(&request("u"), &hosts, |name: &str| name < "c", now()).unwrap_err();
         let expected = "none of 4 Machines that namespace team-a may claim is eligible: 1 have not reported for 15 minutes, \
                         2 are held by another claim or have a node, 1 are paused";
         assert_eq!(shortage.message("team-a"), expected);

@@ -8,7 +8,7 @@ pub mod plan;
 use std::sync::Arc;
 use std::time::Duration;
 
-use bedplate_api::claim::{ClaimState, ENROLLMENT_ANNOTATION, MachineClaim, RELEASE_FINALIZER};
+use bedplate_api::claim::{ENROLLMENT_ANNOTATION, MachineClaim, RELEASE_FINALIZER};
 use bedplate_api::cluster::infrastructure::BedplateMachine;
 use bedplate_api::operation::MachineOperation;
 use bedplate_api::reason::Reason as _;
@@ -25,7 +25,6 @@ use serde_json::{Value, json};
 use self::grant::Grant;
 use self::plan::{Observed, enrollment, fence, fence_name, next, reads_right, status, withdrawn};
 use super::context::World;
-use super::machine::plan::{is_fenced, reported_state};
 use super::owner::is_paused;
 use crate::metrics::Kind;
 
@@ -63,9 +62,6 @@ pub async fn reconcile(claim: Arc<MachineClaim>, world: Arc<World>) -> Result<Op
     if is_cluster_paused || observed.claimant.as_ref().is_some_and(|claimant| is_paused(&**claimant, None)) {
         return Ok(None);
     }
-    if has_failed(&observed.claim) {
-        world.failures.note(&name, observed.now);
-    }
     if reads_right(&observed.claim) {
         observed.right = grant::observe(&world.client, &observed.claim).await?;
     }
@@ -85,11 +81,6 @@ pub async fn reconcile(claim: Arc<MachineClaim>, world: Arc<World>) -> Result<Op
         step = next(&observed);
     }
     world.leading(apply(&observed, step, &world)).await.map(|()| interval(&observed, step))
-}
-
-/// Returns true if the host of a claim has failed it, or is off.
-fn has_failed(claim: &MachineClaim) -> bool {
-    reported_state(claim) == Some(ClaimState::Failed) || is_fenced(claim)
 }
 
 /// Returns true if the operation that powers the host off decides about a step.

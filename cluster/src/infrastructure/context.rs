@@ -17,7 +17,6 @@ use k8s_openapi::api::core::v1::ObjectReference;
 use kube::runtime::reflector::Store;
 use kube::{Api, Client};
 
-use super::failures::Failures;
 use crate::events::News;
 use crate::metrics::{Counters, Kind};
 use crate::scope::Scope;
@@ -73,8 +72,6 @@ pub struct World {
     pub counters: Counters,
     /// Events of this process.
     pub news: News,
-    /// Hosts that have failed a claim.
-    pub failures: Failures,
 }
 
 impl Context for World {

@@ -66,9 +66,8 @@ pub async fn reconcile(
         let namespace = observed.machine.namespace().unwrap_or_default();
         let hosts = world.stores.hosts.state();
         let is_claimed = |name: &str| world.stores.claims.get(&ObjectRef::new(name)).is_some();
-        let has_failed = |name: &str| world.failures.has_failed(name, now);
         let pool = hosts.iter().map(|host| &**host);
-        match choose(&request(&observed, &namespace), pool, (is_claimed, has_failed), now) {
+        match choose(&request(&observed, &namespace), pool, is_claimed, now) {
             Ok(host) => chosen = Some(host),
             Err(shortage) => decided = no_host(&shortage, &namespace),
         }

@@ -143,6 +143,7 @@ impl ClaimAct<'_> {
             claimant: claimant(claim),
             has_user_data: claim.spec.bootstrap_secret_name.is_some(),
             since: self.now,
+            failed: None,
             refused: Vec::new(),
             stage: ClaimStage::Preparing,
         })
@@ -253,8 +254,11 @@ impl ClaimAct<'_> {
             }
             _ => Vec::new(),
         };
-        self.write(|record| (record.stage, record.refused) = (ClaimStage::Failed { cause, message }, refused))
-            .await
+        let failed = |record: &mut ClaimRecord| {
+            (record.stage, record.refused) = (ClaimStage::Failed { cause, message }, refused);
+            record.failed = Some(self.now);
+        };
+        self.write(failed).await
     }
 
     /// Empties both slots. Their contents are removed in the background, which wakes the loop. The keys of the claimant are among them, so the

@@ -31,6 +31,7 @@ fn record(stage: ClaimStage) -> ClaimRecord {
         claimant: claimant(),
         has_user_data: true,
         since: Timestamp::UNIX_EPOCH,
+        failed: None,
         refused: Vec::new(),
         stage,
     }

@@ -124,6 +124,7 @@ impl World {
             claimant: claimant_of(id),
             has_user_data,
             since: at(0),
+            failed: None,
             refused: Vec::new(),
             stage: stage(of),
         });
