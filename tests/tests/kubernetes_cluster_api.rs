@@ -353,8 +353,8 @@ fn d1_one_host_has_one_of_many_claimants() {
         team.machine(name, Some(""));
     }
     let mut waiting = names.to_vec();
-    for _ in 0..2 {
-        // Claimants are served in any order. The condition of the others counts the missing hosts.
+    for round in 0..3 {
+        // The condition of the others counts the missing hosts.
         let held = wait::until_asked("a claimant with the host", PATIENCE, || {
             let has = |name: &&&str| -> bool {
                 let found = team.objects.get("bpm", name).unwrap();
@@ -363,6 +363,8 @@ fn d1_one_host_has_one_of_many_claimants() {
             Ok(waiting.iter().find(has).map(|name| (*name).to_owned()))
         })
         .unwrap();
+        // All of them have waited when the host comes free: the oldest is served.
+        assert!(round == 0 || held == waiting[0], "{held} is served before {}", waiting[0]);
         waiting.retain(|name| *name != held);
         for name in &waiting {
             let found =

@@ -49,6 +49,8 @@ pub enum Miss {
     StateDisk,
     /// It may not be claimed by any claimant.
     Host(Unmet),
+    /// A claimant may claim it whose turn is earlier.
+    Wanted,
 }
 
 impl Miss {
@@ -64,6 +66,7 @@ impl Miss {
             Self::Host(Unmet::Enrollment) => "are not enrolled",
             Self::Host(Unmet::Held) => "are held by another claim or have a node",
             Self::Host(Unmet::Silent) => "have not reported for 15 minutes",
+            Self::Wanted => "are for claimants that have waited longer",
         }
     }
 }
@@ -73,6 +76,11 @@ impl Miss {
 pub struct Shortage(BTreeMap<Miss, usize>);
 
 impl Shortage {
+    /// Returns true if a host is left for a claimant whose turn is earlier.
+    pub fn has_wanted(&self) -> bool {
+        self.0.contains_key(&Miss::Wanted)
+    }
+
     /// Returns the counts for a user, nearest to eligibility first.
     pub fn message(&self, namespace: &str) -> String {
         if self.0.is_empty() {
@@ -89,19 +97,19 @@ impl Shortage {
     }
 }
 
-/// Chooses a host. `claims`: returns true if a MachineClaim has this name. A host that has failed a claim lately is chosen only if there is no
-/// other one.
+/// Chooses a host. `claims`: returns true if a MachineClaim has this name. `is_wanted`: returns true if a claimant may claim this host whose
+/// turn is earlier. A host that has failed a claim lately is chosen only if there is no other one.
 ///
 /// # Errors
 /// No host is eligible.
 pub fn choose<'a>(
     request: &Request<'_>,
     hosts: impl IntoIterator<Item = &'a Machine>,
-    claims: impl Fn(&str) -> bool,
+    (claims, is_wanted): (impl Fn(&str) -> bool, impl Fn(&Machine) -> bool),
     now: Timestamp,
 ) -> Result<MachineName, Shortage> {
     let mut shortage = Shortage::default();
-    let mut best: Option<((bool, u64), MachineName)> = None;
+    let mut eligible = Vec::new();
     for host in hosts {
         let is_allowed =
             host.spec.claim_policy.as_ref().is_some_and(|policy| policy.allows(request.namespace));
@@ -111,13 +119,24 @@ pub fn choose<'a>(
         }
         match miss(request, host, &name, claims(name.as_str()), now) {
             Some(miss) => *shortage.0.entry(miss).or_default() += 1,
-            None => {
-                let rank = ((has_failed(host, now), rank(request.uid, name.as_str())), name);
-                best = Some(best.map_or(rank.clone(), |best| best.min(rank)));
-            }
+            None => eligible.push(((has_failed(host, now), rank(request.uid, name.as_str())), name, host)),
         }
     }
-    best.map(|(_, name)| name).ok_or(shortage)
+    eligible.sort_unstable_by(|(one, ..), (other, ..)| one.cmp(other));
+    for (_, name, host) in eligible {
+        if !is_wanted(host) {
+            return Ok(name);
+        }
+        *shortage.0.entry(Miss::Wanted).or_default() += 1;
+    }
+    Err(shortage)
+}
+
+/// Returns true if a claimant may claim a host that no MachineClaim holds.
+pub fn fits(request: &Request<'_>, host: &Machine, now: Timestamp) -> bool {
+    let is_allowed = host.spec.claim_policy.as_ref().is_some_and(|policy| policy.allows(request.namespace));
+    let name = host.name_any().parse::<MachineName>();
+    is_allowed && name.is_ok_and(|name| miss(request, host, &name, false, now).is_none())
 }
 
 /// Returns true if a host may be claimed now, by what its Machine has. `own`: ID of the claim. Checked again by a live read before the claim is
@@ -180,8 +199,8 @@ mod tests {
 
     use super::*;
 
-    /// No host has a claim.
-    const NONE: fn(&str) -> bool = |_| false;
+    /// No host has a claim, and no other claimant waits.
+    const NONE: (fn(&str) -> bool, fn(&Machine) -> bool) = (|_| false, |_| false);
 
     fn now() -> Timestamp {
         "2026-01-01T01:00:00Z".parse().unwrap()
@@ -303,6 +322,24 @@ mod tests {
     }
 
     #[test]
+    fn d1_host_is_left_for_a_claimant_whose_turn_is_earlier() {
+        let none = json!({});
+        let hosts = ["a", "b"].map(|name| host(name, &none, &none));
+        for index in 0..10 {
+            let uid = format!("u-{index}");
+            let left = |name: &'static str| (NONE.0, move |host: &Machine| host.name_any() == name);
+            assert_eq!(choose(&request(&uid), &hosts, left("a"), now()).unwrap().as_str(), "b");
+            assert_eq!(choose(&request(&uid), &hosts, left("b"), now()).unwrap().as_str(), "a");
+        }
+        let shortage = choose(&request("u"), &hosts, (NONE.0, |_: &Machine| true), now()).unwrap_err();
+        let text = "none of 2 Machines that namespace team-a may claim is eligible: 2 are for claimants that have waited longer";
+        assert_eq!((shortage.message("team-a").as_str(), shortage.has_wanted()), (text, true));
+        assert!(fits(&request("u"), &hosts[0], now()));
+        let other = Request { namespace: "team-b", ..request("u") };
+        assert!(!fits(&other, &hosts[0], now()));
+    }
+
+    #[test]
     fn message_counts_the_hosts_nearest_first() {
         let none = json!({});
         let hosts = [
@@ -312,7 +349,7 @@ mod tests {
             host("d", &none, &json!({ "agent": { "features": ["claims"] } })),
         ];
         let shortage =
-            choose(&request("u"), &hosts, |name: &str| name < "c", now()).unwrap_err();
+            choose(&request("u"), &hosts, (|name: &str| name < "c", NONE.1), now()).unwrap_err();
         let expected = "none of 4 Machines that namespace team-a may claim is eligible: 1 have not reported for 15 minutes, \
                         2 are held by another claim or have a node, 1 are paused";
         assert_eq!(shortage.message("team-a"), expected);

@@ -5,13 +5,16 @@
 
 pub mod plan;
 pub mod status;
+pub mod turn;
 
+use std::cell::LazyCell;
 use std::sync::Arc;
 use std::time::Duration;
 
 use bedplate_api::claim::{
     CLUSTER_LABEL, ENROLLMENT_ANNOTATION, MachineClaim, NAMESPACE_LABEL, RELEASE_FINALIZER,
 };
+use bedplate_api::cluster::core::{Cluster, Machine as Owner};
 use bedplate_api::cluster::infrastructure::{BedplateMachine, FINALIZER};
 use bedplate_api::configuration::MachineConfiguration;
 use bedplate_api::id::MachineName;
@@ -29,12 +32,14 @@ use serde_json::json;
 
 use self::plan::{Next, Observed, claim_id, claim_spec, next, no_host, request};
 use super::choose::choose;
-use super::context::World;
+use super::context::{Stores, World};
 use super::owner::{cluster_name, owner};
 use crate::metrics::Kind;
 
 /// Interval between two choices while no host is eligible.
 const NO_HOST_INTERVAL: Duration = Duration::from_secs(60);
+/// Interval between two choices while a host is left for a claimant whose turn is earlier.
+const TURN_INTERVAL: Duration = Duration::from_secs(2);
 /// Delay after a decision that live reads have not confirmed: the stores are behind.
 const STALE_INTERVAL: Duration = Duration::from_secs(1);
 
@@ -66,9 +71,17 @@ pub async fn reconcile(
         let namespace = observed.machine.namespace().unwrap_or_default();
         let hosts = world.stores.hosts.state();
         let is_claimed = |name: &str| world.stores.claims.get(&ObjectRef::new(name)).is_some();
+        let earlier = LazyCell::new(|| turn::earlier(&observed, &world));
+        let is_wanted = |host: &Machine| earlier.iter().any(|waiting| waiting.fits(host, now));
+        let label = observed.failure_domain_label.as_deref();
+        let request = request(&observed.machine, observed.owner.as_deref(), label, &namespace);
         let pool = hosts.iter().map(|host| &**host);
-        match choose(&request(&observed, &namespace), pool, is_claimed, now) {
+        match choose(&request, pool, (is_claimed, is_wanted), now) {
             Ok(host) => chosen = Some(host),
+            // No write: the host that is left for another claimant is held soon.
+            Err(shortage) if shortage.has_wanted() && turn::waits(&observed.machine) => {
+                return Ok(Some(TURN_INTERVAL));
+            }
             Err(shortage) => decided = no_host(&shortage, &namespace),
         }
     }
@@ -78,20 +91,8 @@ pub async fn reconcile(
 }
 
 async fn observe(machine: Arc<BedplateMachine>, world: &World) -> Result<Observed, WriteError> {
-    let namespace = machine.namespace().unwrap_or_default();
     let stores = &world.stores;
-    let owner = owner(&*machine, "Machine").and_then(|(name, uid)| {
-        let owner = stores.owners.get(&ObjectRef::new(name).within(&namespace))?;
-        (owner.metadata.uid.as_deref() == Some(uid)).then_some(owner)
-    });
-    let name =
-        cluster_name(&*machine).or_else(|| owner.as_ref().map(|owner| owner.spec.cluster_name.as_str()));
-    let cluster = name.and_then(|name| stores.clusters.get(&ObjectRef::new(name).within(&namespace)));
-    let infrastructure = cluster.as_ref().and_then(|cluster| cluster.spec.infrastructure_ref.as_ref());
-    let infrastructure = infrastructure.filter(|reference| reference.is_kind("BedplateCluster"));
-    let infrastructure = infrastructure.and_then(|reference| {
-        stores.infrastructures.get(&ObjectRef::new(&reference.name).within(&namespace))
-    });
+    let Owners { owner, cluster, failure_domain_label } = Owners::of(&machine, stores);
     let host = machine.spec.machine_name.as_ref().map(MachineName::as_str);
     let reference = &machine.spec.configuration_ref;
     let configuration = stores.configurations.get(&ObjectRef::new(&reference.name));
@@ -104,14 +105,44 @@ async fn observe(machine: Arc<BedplateMachine>, world: &World) -> Result<Observe
     Ok(Observed {
         claim: host.and_then(|host| stores.claims.get(&ObjectRef::new(host))),
         host: host.and_then(|host| stores.hosts.get(&ObjectRef::new(host))),
-        failure_domain_label: infrastructure.and_then(|found| found.spec.failure_domain_label.clone()),
         now: Timestamp::now(),
+        failure_domain_label,
         configuration,
         version,
         owner,
         cluster,
         machine,
     })
+}
+
+/// Objects that a BedplateMachine belongs to.
+struct Owners {
+    /// The Machine of Cluster API that owns it.
+    owner: Option<Arc<Owner>>,
+    /// Its Cluster.
+    cluster: Option<Arc<Cluster>>,
+    /// Label of the Machines whose values are failure domains.
+    failure_domain_label: Option<String>,
+}
+
+impl Owners {
+    fn of(machine: &BedplateMachine, stores: &Stores) -> Self {
+        let namespace = machine.namespace().unwrap_or_default();
+        let owner = owner(machine, "Machine").and_then(|(name, uid)| {
+            let owner = stores.owners.get(&ObjectRef::new(name).within(&namespace))?;
+            (owner.metadata.uid.as_deref() == Some(uid)).then_some(owner)
+        });
+        let name =
+            cluster_name(machine).or_else(|| owner.as_ref().map(|owner| owner.spec.cluster_name.as_str()));
+        let cluster = name.and_then(|name| stores.clusters.get(&ObjectRef::new(name).within(&namespace)));
+        let infrastructure = cluster.as_ref().and_then(|cluster| cluster.spec.infrastructure_ref.as_ref());
+        let infrastructure = infrastructure.filter(|reference| reference.is_kind("BedplateCluster"));
+        let infrastructure = infrastructure.and_then(|reference| {
+            stores.infrastructures.get(&ObjectRef::new(&reference.name).within(&namespace))
+        });
+        let failure_domain_label = infrastructure.and_then(|found| found.spec.failure_domain_label.clone());
+        Self { owner, cluster, failure_domain_label }
+    }
 }
 
 /// Reads the version that a claim names: the given one, or the newest one. None: there is no such version.

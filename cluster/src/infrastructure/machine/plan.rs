@@ -203,10 +203,13 @@ fn release(machine: &BedplateMachine) -> ReleasePolicy {
     machine.spec.release.unwrap_or_default()
 }
 
-/// Returns the requirements on a host.
-pub fn request<'a>(observed: &'a Observed, namespace: &'a str) -> Request<'a> {
-    let machine = &observed.machine;
-    let owner = observed.owner.as_deref();
+/// Returns the requirements of a claimant on a host. `label`: label of the Machines whose values are failure domains.
+pub fn request<'a>(
+    machine: &'a BedplateMachine,
+    owner: Option<&'a Owner>,
+    label: Option<&'a str>,
+    namespace: &'a str,
+) -> Request<'a> {
     let is_control_plane = owner.is_some_and(is_control_plane);
     let default = if is_control_plane { StateDiskRequirement::Required } else { StateDiskRequirement::Any };
     let domain = owner.and_then(|owner| owner.spec.failure_domain.as_deref());
@@ -214,7 +217,7 @@ pub fn request<'a>(observed: &'a Observed, namespace: &'a str) -> Request<'a> {
         uid: machine.metadata.uid.as_deref().unwrap_or_default(),
         namespace,
         selector: machine.spec.machine_selector.as_ref(),
-        failure_domain: observed.failure_domain_label.as_deref().zip(domain),
+        failure_domain: label.zip(domain),
         needs_state_disk: machine.spec.state_disk.unwrap_or(default) == StateDiskRequirement::Required,
         release: release(machine),
     }
