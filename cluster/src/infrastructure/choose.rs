@@ -97,7 +97,7 @@ impl Shortage {
     }
 }
 
-/// Chooses a host. `claims`: returns true if a MachineClaim has this name. `is_wanted`: returns true if a claimant may claim this host whose
+/// Chooses a host. `claims`: returns true if a MachineClaim has this name. `is_wanted`: returns true if this host is left for a claimant whose
 /// turn is earlier. A host that has failed a claim lately is chosen only if there is no other one.
 ///
 /// # Errors
@@ -105,7 +105,7 @@ impl Shortage {
 pub fn choose<'a>(
     request: &Request<'_>,
     hosts: impl IntoIterator<Item = &'a Machine>,
-    (claims, is_wanted): (impl Fn(&str) -> bool, impl Fn(&Machine) -> bool),
+    (claims, mut is_wanted): (impl Fn(&str) -> bool, impl FnMut(&Machine) -> bool),
     now: Timestamp,
 ) -> Result<MachineName, Shortage> {
     let mut shortage = Shortage::default();

@@ -7,7 +7,6 @@ pub mod plan;
 pub mod status;
 pub mod turn;
 
-use std::cell::LazyCell;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -71,8 +70,10 @@ pub async fn reconcile(
         let namespace = observed.machine.namespace().unwrap_or_default();
         let hosts = world.stores.hosts.state();
         let is_claimed = |name: &str| world.stores.claims.get(&ObjectRef::new(name)).is_some();
-        let earlier = LazyCell::new(|| turn::earlier(&observed, &world));
-        let is_wanted = |host: &Machine| earlier.iter().any(|waiting| waiting.fits(host, now));
+        let mut earlier = None;
+        let is_wanted = |host: &Machine| {
+            turn::is_left(earlier.get_or_insert_with(|| turn::earlier(&observed, &world)), host, now)
+        };
         let label = observed.failure_domain_label.as_deref();
         let request = request(&observed.machine, observed.owner.as_deref(), label, &namespace);
         let pool = hosts.iter().map(|host| &**host);

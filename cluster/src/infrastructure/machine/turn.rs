@@ -1,7 +1,8 @@
 //! Order of the claimants that wait for a host: control planes first, then the oldest.
 //!
-//! A claimant leaves a host to each one that waits, that may claim it, and whose turn is earlier. Read: the stores, once for each choice that
-//! finds a host. A claimant that has not looked for a host yet does not wait. Called by `machine`.
+//! A claimant leaves one host to each one that waits, that may claim it, and whose turn is earlier. If there are enough hosts, all choose at
+//! once. Read: the stores, once for each choice that finds a host. A claimant that has not looked for a host yet does not wait. Called by
+//! `machine`.
 
 use std::sync::Arc;
 
@@ -77,6 +78,12 @@ pub(super) fn earlier(observed: &Observed, world: &World) -> Vec<Waiting> {
     found.collect()
 }
 
+/// Leaves a host to one of the claimants that may claim it, and removes that one. Returns false if there is none.
+pub(super) fn is_left(earlier: &mut Vec<Waiting>, host: &Machine, now: Timestamp) -> bool {
+    let first = earlier.iter().position(|waiting| waiting.fits(host, now));
+    first.map(|first| earlier.swap_remove(first)).is_some()
+}
+
 #[cfg(test)]
 mod tests {
     use serde_json::{Value, json};
@@ -128,5 +135,27 @@ mod tests {
         let mut chosen = status("NoEligibleMachine");
         chosen["spec"] = json!({ "configurationRef": { "name": "pool" }, "machineName": "host-1" });
         assert!(!of(&chosen));
+    }
+
+    #[test]
+    fn d1_each_earlier_claimant_is_left_one_host() {
+        let now = "2026-01-01T01:00:00Z".parse().unwrap();
+        let host = |namespace: &str| -> Machine {
+            serde_json::from_value(json!({ "metadata": { "name": "host-1" },
+                "spec": { "provider": "manual", "claimPolicy": { "namespaces": [namespace] } },
+                "status": { "enrollment": { "keyID": "0123456789abcdef0123456789abcdef" },
+                    "agent": { "features": ["claims"], "lastHeartbeatTime": "2026-01-01T00:55:00Z" } } }))
+            .unwrap()
+        };
+        let waiting = || Waiting {
+            machine: Arc::new(machine("a", "2026-01-01T00:00:00Z", &json!({}))),
+            owner: None,
+            failure_domain_label: None,
+        };
+        let mut earlier = vec![waiting(), waiting()];
+        let mut is_left = |namespace: &str| is_left(&mut earlier, &host(namespace), now);
+        assert!(!is_left("team-b"), "none of them may claim it");
+        assert!(is_left("team-a") && is_left("team-a"));
+        assert!(!is_left("team-a"), "a third host is for the next one");
     }
 }
