@@ -122,7 +122,7 @@ pub fn choose<'a>(
             None => eligible.push(((has_failed(host, now), rank(request.uid, name.as_str())), name, host)),
         }
     }
-    eligible.sort_unstable_by(|(one, ..), (other, ..)| one.cmp(other));
+    eligible.sort_unstable_by_key(|(rank, ..)| *rank);
     for (_, name, host) in eligible {
         if !is_wanted(host) {
             return Ok(name);
@@ -199,8 +199,10 @@ mod tests {
 
     use super::*;
 
+    type Test = fn(&Machine) -> bool;
+
     /// No host has a claim, and no other claimant waits.
-    const NONE: (fn(&str) -> bool, fn(&Machine) -> bool) = (|_| false, |_| false);
+    const NONE: (fn(&str) -> bool, Test) = (|_| false, |_| false);
 
     fn now() -> Timestamp {
         "2026-01-01T01:00:00Z".parse().unwrap()
@@ -257,7 +259,11 @@ mod tests {
                 json!({ "agent": { "features": ["claims"], "lastHeartbeatTime": "2026-01-01T00:44:00Z" } }),
                 Miss::Host(Unmet::Silent),
             ),
-            (none.clone(), json!({ "agent": { "lastHeartbeatTime": "2026-01-01T00:55:00Z" } }), Miss::Host(Unmet::Agent)),
+            (
+                none.clone(),
+                json!({ "agent": { "lastHeartbeatTime": "2026-01-01T00:55:00Z" } }),
+                Miss::Host(Unmet::Agent),
+            ),
             (
                 none.clone(),
                 json!({ "selected": { "name": "w", "version": 1, "source": "Selector" } }),
@@ -297,7 +303,8 @@ mod tests {
         let (recent, old) = ("2026-01-01T00:00:01Z", "2026-01-01T00:00:00Z");
         let chosen = |hosts: &[Machine], uid: &str| choose(&request(uid), hosts, NONE, now()).unwrap();
         for index in 0..20 {
-            let (uid, times) = (format!("u-{index}"), if index % 2 == 0 { [recent, old] } else { [old, recent] });
+            let (uid, times) =
+                (format!("u-{index}"), if index % 2 == 0 { [recent, old] } else { [old, recent] });
             let found = chosen(&[at("a", times[0]), at("b", times[1])], &uid);
             assert_eq!(found.as_str(), if index % 2 == 0 { "b" } else { "a" });
         }
@@ -348,8 +355,7 @@ mod tests {
             host("c", &json!({ "paused": true }), &none),
             host("d", &none, &json!({ "agent": { "features": ["claims"] } })),
         ];
-        let shortage =
-            choose(&request("u"), &hosts, (|name: &str| name < "c", NONE.1), now()).unwrap_err();
+        let shortage = choose(&request("u"), &hosts, (|name: &str| name < "c", NONE.1), now()).unwrap_err();
         let expected = "none of 4 Machines that namespace team-a may claim is eligible: 1 have not reported for 15 minutes, \
                         2 are held by another claim or have a node, 1 are paused";
         assert_eq!(shortage.message("team-a"), expected);

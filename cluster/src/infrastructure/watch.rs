@@ -389,7 +389,9 @@ mod tests {
             needs_state_disk: false,
             release: bedplate_api::claim::ReleasePolicy::Empty,
         };
-        let chosen = |host: Machine| choose(&request, &[host], (|_: &str| false, |_: &Machine| false), Timestamp::UNIX_EPOCH).is_ok();
+        let chosen = |host: Machine| {
+            choose(&request, &[host], (|_: &str| false, |_: &Machine| false), Timestamp::UNIX_EPOCH).is_ok()
+        };
         assert!(chosen(host(&power("AwaitsClaim", "no claim"))));
         assert!(!chosen(host(&power("PoweredOffByOperation", ""))));
         let same = host(&power("AwaitsClaim", "another text"));

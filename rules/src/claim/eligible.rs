@@ -149,7 +149,11 @@ mod tests {
             (none.clone(), json!({ "enrollment": {} }), Unmet::Enrollment),
             (none.clone(), json!({ "enrollment": {}, "agent": null }), Unmet::Enrollment),
             (none.clone(), json!({ "agent": { "lastHeartbeatTime": "2026-01-01T00:55:00Z" } }), Unmet::Agent),
-            (none.clone(), json!({ "selected": { "name": "w", "version": 1, "source": "Claim" } }), Unmet::Held),
+            (
+                none.clone(),
+                json!({ "selected": { "name": "w", "version": 1, "source": "Claim" } }),
+                Unmet::Held,
+            ),
             (none.clone(), json!({ "agent": late }), Unmet::Silent),
         ] {
             assert_eq!(of(&spec, &status), Some(expected), "{spec} {status}");

@@ -2,9 +2,7 @@
 
 use std::sync::Arc;
 
-use bedplate_api::claim::{
-    ENROLLMENT_ANNOTATION, MachineClaim, MachineClaimStatus, condition_type,
-};
+use bedplate_api::claim::{ENROLLMENT_ANNOTATION, MachineClaim, MachineClaimStatus, condition_type};
 use bedplate_api::cluster::infrastructure::BedplateMachine;
 use bedplate_api::condition::set_condition;
 use bedplate_api::enrollment::KeyId;

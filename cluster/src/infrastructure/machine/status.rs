@@ -116,7 +116,8 @@ fn release_remedy(observed: &Observed) -> String {
     match (fenced, &observed.machine.spec.provider_id) {
         (Some(fenced), _) => fenced.message.clone(),
         (None, Some(_)) => {
-            let host = observed.machine.spec.machine_name.as_ref().map(ToString::to_string).unwrap_or_default();
+            let host =
+                observed.machine.spec.machine_name.as_ref().map(ToString::to_string).unwrap_or_default();
             format!("if the host does not come back, power it off, then {}", confirm_off(&host))
         }
         (None, None) => "check that the host is up".to_owned(),

@@ -68,7 +68,8 @@ pub(super) fn waits(machine: &BedplateMachine) -> bool {
 pub(super) fn earlier(observed: &Observed, world: &World) -> Vec<Waiting> {
     let own = Turn::of(&observed.machine, observed.owner.as_deref());
     let machines = world.stores.machines.state();
-    let waiting = machines.into_iter().filter(|machine| waits(machine) && world.scope.includes(machine.labels()));
+    let waiting =
+        machines.into_iter().filter(|machine| waits(machine) && world.scope.includes(machine.labels()));
     let found = waiting.filter_map(|machine| {
         let Owners { owner, cluster, failure_domain_label } = Owners::of(&machine, &world.stores);
         let is_earlier = Turn::of(&machine, owner.as_deref()) < own;
