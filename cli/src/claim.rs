@@ -45,13 +45,14 @@ async fn list(client: &Client, page: &mut Page<'_>) -> Result<(), RunError> {
     let machines = read::<Vec<Machine>>(&cluster::list::<Machine>(client).await?["items"])?;
     let claims = read::<Vec<MachineClaim>>(&cluster::list::<MachineClaim>(client).await?["items"])?;
     let claim_of = |name: &str| claims.iter().find(|claim| claim.name_any() == name);
+    let now = Timestamp::now();
     let mut hosts: Vec<HostClaim> = machines
         .iter()
         .filter(|machine| {
             let in_pool = machine.spec.claim_policy.is_some() || is_claimed(machine);
             in_pool || claim_of(&machine.name_any()).is_some()
         })
-        .map(|machine| HostClaim::new(machine, claim_of(&machine.name_any())))
+        .map(|machine| HostClaim::new(machine, claim_of(&machine.name_any()), now))
         .collect();
     hosts.sort_by(|a, b| a.machine.cmp(&b.machine));
     if page.is_json() {
@@ -63,8 +64,8 @@ async fn list(client: &Client, page: &mut Page<'_>) -> Result<(), RunError> {
 
 async fn explain(global: &Global, client: &Client, name: &str, page: &mut Page<'_>) -> Result<(), RunError> {
     let seen = look(client, name).await?;
-    let mut standing = seen.standing();
     let now = Timestamp::now();
+    let mut standing = seen.standing(now);
     if standing.next.is_empty() {
         let machine = awaited(&seen.machine, &Rolling::new(), now);
         standing.next.extend(machine.from.is_some().then_some(machine.next));
@@ -124,8 +125,8 @@ struct Seen {
 }
 
 impl Seen {
-    fn standing(&self) -> Standing {
-        Standing::new(&self.machine, self.claim.as_ref(), &self.claimant)
+    fn standing(&self, now: Timestamp) -> Standing {
+        Standing::new(&self.machine, self.claim.as_ref(), &self.claimant, now)
     }
 }
 

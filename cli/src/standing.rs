@@ -2,10 +2,11 @@
 //!
 //! Callers: `claim`, `render`.
 
-use bedplate_api::claim::{ClaimState, MachineClaim, condition_type};
+use bedplate_api::claim::{ClaimState, MachineClaim, ReleasePolicy, condition_type};
 use bedplate_api::cluster::infrastructure::BedplateMachine;
 use bedplate_api::machine::{ClaimStatus, Condition, Machine, SelectionSource, condition_type as of_machine};
-use bedplate_api::reason;
+use bedplate_api::reason::{self, Actor};
+use bedplate_rules::claim::eligible::{Unmet, unmet};
 use jiff::Timestamp;
 use kube::ResourceExt;
 use serde::Serialize;
@@ -67,8 +68,11 @@ pub(crate) struct HostClaim {
     /// Cluster of the claimant.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub(crate) cluster: Option<String>,
-    /// State: that of the claim on the host, `Pending` before the host has reported one, `ClaimMissing`, or `Free`.
+    /// State: that of the claim on the host, `Pending` before the host has reported one, `ClaimMissing`, `Free`, or the word of a requirement
+    /// that a host without a claim does not meet.
     pub(crate) state: String,
+    /// True if the claim is being deleted.
+    pub(crate) deleting: bool,
     /// Time at which the state was reached.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub(crate) since: Option<Timestamp>,
@@ -78,13 +82,16 @@ pub(crate) struct HostClaim {
     /// `spec.providerID` of the claim, or that of the claim that the host still holds.
     #[serde(rename = "providerID", skip_serializing_if = "Option::is_none")]
     pub(crate) provider_id: Option<String>,
+    /// Cause for which the host cannot be claimed, or reasons of conditions of the claim, for a user.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub(crate) note: Option<String>,
 }
 
 impl HostClaim {
     /// Joins a Machine and the MachineClaim of its name.
-    pub(crate) fn new(machine: &Machine, claim: Option<&MachineClaim>) -> Self {
+    pub(crate) fn new(machine: &Machine, claim: Option<&MachineClaim>, now: Timestamp) -> Self {
         let name = machine.name_any();
-        let Some(claim) = claim else { return Self::without_claim(name, record(machine)) };
+        let Some(claim) = claim else { return Self::without_claim(machine, now) };
         let of_claimant = &claim.spec.claimant;
         let reported = reported(claim);
         let created = claim.metadata.creation_timestamp.as_ref().map(|time| time.0);
@@ -96,21 +103,26 @@ impl HostClaim {
             cluster: Some(claim.spec.cluster_name.clone()),
             state: reported.map_or_else(|| "Pending".to_owned(), |(state, _)| format!("{state:?}")),
             since,
+            deleting: claim.metadata.deletion_timestamp.is_some(),
             grant: Some(if granted { Grant::Granted } else { Grant::Pending }),
             provider_id: Some(claim.spec.provider_id.clone()),
+            note: note(claim),
         }
     }
 
-    fn without_claim(machine: String, record: Option<&ClaimStatus>) -> Self {
-        let held = record.filter(|record| record.state.holds_host());
+    fn without_claim(machine: &Machine, now: Timestamp) -> Self {
+        let held = held(machine);
+        let unmet = unmet(machine, false, ReleasePolicy::Empty, now).filter(|_| held.is_none());
         Self {
-            machine,
+            machine: machine.name_any(),
             claimant: held.map(|record| record.claimant.to_string()),
             cluster: None,
-            state: held.map_or("Free", |_| "ClaimMissing").to_owned(),
+            state: held.map_or_else(|| unmet.map_or("Free", Unmet::word), |_| "ClaimMissing").to_owned(),
+            deleting: false,
             since: held.map(|record| record.since.0),
             grant: None,
             provider_id: held.map(|record| record.provider_id.clone()),
+            note: unmet.map(|unmet| unmet.text().to_owned()),
         }
     }
 }
@@ -122,8 +134,6 @@ pub(crate) struct Standing {
     /// The host in one line.
     #[serde(flatten)]
     pub(crate) host: HostClaim,
-    /// True if the claim is being deleted.
-    pub(crate) deleting: bool,
     /// The claimant.
     pub(crate) claimant_object: ClaimantSeen,
     /// Name of the Node, and its role.
@@ -151,13 +161,17 @@ pub(crate) struct Standing {
 
 impl Standing {
     /// Joins the objects of one host.
-    pub(crate) fn new(machine: &Machine, claim: Option<&MachineClaim>, claimant: &ClaimantSeen) -> Self {
+    pub(crate) fn new(
+        machine: &Machine,
+        claim: Option<&MachineClaim>,
+        claimant: &ClaimantSeen,
+        now: Timestamp,
+    ) -> Self {
         let status = machine.status.as_ref();
         let selected = status.and_then(|status| status.selected.as_ref());
         let agent = status.and_then(|status| status.agent.as_ref());
         Self {
-            host: HostClaim::new(machine, claim),
-            deleting: claim.is_some_and(|claim| claim.metadata.deletion_timestamp.is_some()),
+            host: HostClaim::new(machine, claim, now),
             claimant_object: claimant.clone(),
             node: claim.map(|claim| format!("{} ({:?})", claim.spec.node_name, claim.spec.role)),
             version: selected.map(|s| format!("{}-v{}, by {:?}", s.name, s.version, s.source)),
@@ -171,6 +185,26 @@ impl Standing {
             next: claim.map(next).unwrap_or_default(),
         }
     }
+}
+
+/// Returns the reasons of the conditions of a claim that need a user.
+fn note(claim: &MachineClaim) -> Option<String> {
+    let conditions = claim.status.iter().flat_map(|status| &status.conditions);
+    let notable = conditions.filter_map(|found| match (found.type_.as_str(), found.status.as_str()) {
+        (condition_type::ORPHANED, "True") => Some(condition_type::ORPHANED),
+        (condition_type::FENCED, "True") => Some(condition_type::FENCED),
+        (condition_type::FENCED, _) => Some(&found.reason),
+        (condition_type::GRANTED, "False") if needs_user(found) => Some(&found.reason),
+        _ => None,
+    });
+    let notable: Vec<&str> = notable.collect();
+    (!notable.is_empty()).then(|| notable.join(", "))
+}
+
+/// Returns true if the next step for a condition is that of a user.
+fn needs_user(condition: &Condition) -> bool {
+    let remedy = reason::of_condition(&condition.type_, &condition.reason).and_then(|row| row.remedy);
+    remedy.is_some_and(|remedy| remedy.actor == Actor::User)
 }
 
 /// Returns the record of the agent.

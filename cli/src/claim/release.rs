@@ -57,6 +57,8 @@ pub(super) enum RefuseRelease {
     NotDeleting { machine: String, namespace: String, name: String },
     #[error("Machine {machine} has no MachineClaim, so nothing waits for the host")]
     NoClaim { machine: String },
+    #[error("the claimant of Machine {machine} does not exist, so nothing waits for the host")]
+    NoClaimant { machine: String },
     #[error("the BMC of Machine {machine} reports On")]
     PoweredOn { machine: String },
     #[error("the agent of Machine {machine} was heard at {heard}")]
@@ -88,7 +90,7 @@ impl RefuseRelease {
             Self::ClaimantUnknown { namespace, name, .. } => format!(
                 "ask a user who may read it: `kubectl -n {namespace} get bedplatemachines.infrastructure.cluster.x-k8s.io {name}`"
             ),
-            Self::NoClaim { machine } => {
+            Self::NoClaim { machine } | Self::NoClaimant { machine } => {
                 format!("to have the host emptied: `bedplate claim release {machine}`")
             }
             Self::PoweredOn { machine } => {
@@ -134,9 +136,7 @@ pub(super) fn release(facts: &Facts<'_>) -> Result<Release, RefuseRelease> {
     }
     let claimant = format!("{namespace}/{name}");
     let mut release = emptied(facts, &claim.spec.provider_id, &claimant, "its claimant does not exist");
-    release.consequences.push(
-        "The MachineClaim stays until a user with the verb `repair` deletes it (docs/claims.md, \"Repair by an administrator\").".to_owned(),
-    );
+    release.consequences.push("The provider deletes the MachineClaim once the host is empty.".to_owned());
     Ok(release)
 }
 
@@ -170,11 +170,7 @@ fn emptied(facts: &Facts<'_>, id: &str, claimant: &str, why: &str) -> Release {
 /// Nothing waits for the host, or the host is not off.
 pub(super) fn confirm_off(facts: &Facts<'_>) -> Result<Release, RefuseRelease> {
     let machine = facts.machine.name_any();
-    let claim = facts.claim.ok_or_else(|| RefuseRelease::NoClaim { machine: machine.clone() })?;
-    let (namespace, name) = claimant_name(claim);
-    if claim.metadata.deletion_timestamp.is_none() {
-        return Err(RefuseRelease::NotDeleting { machine, namespace, name });
-    }
+    let (claimant, id) = waiting(facts)?;
     let status = facts.machine.status.as_ref();
     match status.and_then(|status| status.power.as_ref()).map(|power| power.state) {
         Some(PowerState::On | PowerState::PoweringOn) => return Err(RefuseRelease::PoweredOn { machine }),
@@ -185,14 +181,39 @@ pub(super) fn confirm_off(facts: &Facts<'_>) -> Result<Release, RefuseRelease> {
             }
         }
     }
-    let id = claim.spec.provider_id.clone();
     let consequences = vec![
-        format!("The claimant {namespace}/{name} of Machine {machine} is deleted without the release of its host."),
+        format!("The claimant {claimant} of Machine {machine} is deleted without the release of its host."),
         "The host stays held. It empties itself at its next boot, and is claimed again only after that.".to_owned(),
         "If the host is not off, two machines may act as one Node. Power it on only while the API server answers.".to_owned(),
     ];
     let question = format!("confirm that the host of Machine {machine} is powered off?");
     Ok(Release { provider_id: id, consequences, question })
+}
+
+/// Returns the claimant that waits for the host, and the ID of its claim.
+fn waiting(facts: &Facts<'_>) -> Result<(String, String), RefuseRelease> {
+    let machine = facts.machine.name_any();
+    let Some(claim) = facts.claim else {
+        // The claim object was lost. A claimant that is being deleted waits for the host all the same.
+        let held = held(facts.machine).filter(|held| is_waiting(facts.claimant, &held.provider_id));
+        let held = held.ok_or(RefuseRelease::NoClaim { machine })?;
+        return Ok((held.claimant.to_string(), held.provider_id.clone()));
+    };
+    let (namespace, name) = claimant_name(claim);
+    if claim.metadata.deletion_timestamp.is_some() {
+        return Ok((format!("{namespace}/{name}"), claim.spec.provider_id.clone()));
+    }
+    Err(match facts.claimant {
+        ClaimantSeen::Absent => RefuseRelease::NoClaimant { machine },
+        ClaimantSeen::Present { .. } | ClaimantSeen::Unreadable { .. } | ClaimantSeen::None => {
+            RefuseRelease::NotDeleting { machine, namespace, name }
+        }
+    })
+}
+
+/// Returns true if a claimant of this claim is being deleted.
+fn is_waiting(claimant: &ClaimantSeen, id: &str) -> bool {
+    matches!(claimant, ClaimantSeen::Present { provider_id: Some(own), deleting: true, .. } if own == id)
 }
 
 fn claimant_name(claim: &MachineClaim) -> (String, String) {
@@ -326,6 +347,28 @@ mod tests {
         let host = machine(&json!({}), &json!({}));
         let none = confirm_off(&facts(&host, None, &ClaimantSeen::None));
         assert!(matches!(none, Err(RefuseRelease::NoClaim { .. })));
+        let lost = confirm_off(&facts(&host, Some(&plain), &ClaimantSeen::Absent));
+        assert!(matches!(lost, Err(RefuseRelease::NoClaimant { .. })));
+    }
+
+    /// The provider does not make such a claim again, and waits for the host.
+    #[test]
+    fn d8_host_of_a_lost_claim_is_confirmed_off_for_a_deleted_claimant() {
+        let silent = machine(&json!({}), &record("Joined", "u"));
+        let claimant = |uid: &str, deleting: bool| {
+            let provider_id = Some(format!("bedplate://host-1/{uid}"));
+            ClaimantSeen::Present { uid: uid.to_owned(), provider_id, deleting }
+        };
+        for (claimant, is_off) in [
+            (claimant("u", true), true),
+            (claimant("u", false), false),
+            (claimant("v", true), false),
+            (ClaimantSeen::Absent, false),
+        ] {
+            let found = confirm_off(&facts(&silent, None, &claimant));
+            assert_eq!(found.is_ok(), is_off, "{claimant:?}: {found:?}");
+            assert!(found.is_ok_and(|found| found.provider_id == "bedplate://host-1/u") == is_off);
+        }
     }
 
     #[test]

@@ -11,15 +11,16 @@ pub(crate) fn claims(hosts: &[HostClaim], look: Look) -> String {
     if hosts.is_empty() {
         return "no Machine is in a pool: docs/claims.md says how to make one\n".to_owned();
     }
-    let mut table = Table::new(&["MACHINE", "CLAIMANT", "CLUSTER", "STATE", "GRANTED", "SINCE"]);
+    let mut table = Table::new(&["MACHINE", "STATE", "SINCE", "GRANTED", "CLUSTER", "CLAIMANT", "NOTE"]);
     for host in hosts {
         table.row(vec![
             (host.machine.clone(), None),
-            (text(host.claimant.clone()), None),
-            (text(host.cluster.clone()), None),
-            (host.state.clone(), Some(paint(&host.state))),
-            (text(host.grant.map(|grant| grant_word(grant).to_owned())), None),
+            (state(host), Some(paint(host))),
             (text(host.since.map(|since| age(since, look))), None),
+            (text(host.grant.map(|grant| grant_word(grant).to_owned())), None),
+            (text(host.cluster.clone()), None),
+            (text(host.claimant.clone()), None),
+            (host.note.clone().unwrap_or_default(), None),
         ]);
     }
     table.print(look)
@@ -32,9 +33,14 @@ const fn grant_word(grant: Grant) -> &'static str {
     }
 }
 
-fn paint(state: &str) -> Paint {
-    match state {
-        "Joined" => Paint::Good,
+/// State of a host, and whether its claim is being deleted.
+fn state(host: &HostClaim) -> String {
+    if host.deleting { format!("{}, deleting", host.state) } else { host.state.clone() }
+}
+
+fn paint(host: &HostClaim) -> Paint {
+    match host.state.as_str() {
+        "Joined" if !host.deleting => Paint::Good,
         "Failed" | "ClaimMissing" => Paint::Bad,
         "Free" | "Released" => Paint::Faint,
         _ => Paint::Waiting,
@@ -70,8 +76,9 @@ fn summary(standing: &Standing, look: Look) -> String {
         }
     };
     let since = host.since.map(|since| format!(" for {}", age(since, look))).unwrap_or_default();
-    let deleting = if standing.deleting { ", the claim is being deleted" } else { "" };
-    line("State", Some(format!("{}{since}{deleting}", host.state)), Some(paint(&host.state)));
+    let deleting = if host.deleting { ", the claim is being deleted" } else { "" };
+    line("State", Some(format!("{}{since}{deleting}", host.state)), Some(paint(host)));
+    line("Note", host.note.clone(), None);
     let claimant =
         host.claimant.as_ref().map(|name| format!("{name}{}", claimant(&standing.claimant_object)));
     line("Claimant", claimant, None);

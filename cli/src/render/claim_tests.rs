@@ -4,7 +4,7 @@ use serde_json::json;
 
 use super::claim::{claim, claims};
 use super::tests::{golden, look};
-use crate::standing::tests::{claim as object, machine, record};
+use crate::standing::tests::{claim as object, free, machine, now, record};
 use crate::standing::{ClaimantSeen, HostClaim, Standing};
 
 #[test]
@@ -15,11 +15,23 @@ fn d1_claims_are_listed_one_line_for_each_host() {
         &json!({}),
         &json!({ "providerID": "bedplate://host-1/u", "state": "Joined", "since": "2026-01-01T00:05:00Z", "conditions": granted }),
     );
+    let fenced = json!([{ "type": "Fenced", "status": "False", "reason": "HostSilent", "message": "",
+        "lastTransitionTime": "2026-01-01T00:00:00Z" }]);
+    let silent = object(
+        &json!({ "deletionTimestamp": "2026-01-01T00:06:00Z" }),
+        &json!({ "providerID": "bedplate://host-1/u", "state": "Joined", "since": "2026-01-01T00:05:00Z", "conditions": fenced }),
+    );
     let mut hosts = vec![
-        HostClaim::new(&machine(&json!({}), &json!({})), None),
-        HostClaim::new(&machine(&json!({}), &json!({ "claim": record("Joined", "u") })), None),
-        HostClaim::new(&machine(&json!({}), &json!({})), Some(&object(&json!({}), &json!({})))),
-        HostClaim::new(&machine(&json!({}), &json!({ "claim": record("Joined", "u") })), Some(&joined)),
+        HostClaim::new(&machine(&json!({}), &free()), None, now()),
+        HostClaim::new(&machine(&json!({ "paused": true }), &free()), None, now()),
+        HostClaim::new(&machine(&json!({}), &json!({ "claim": record("Joined", "u") })), None, now()),
+        HostClaim::new(&machine(&json!({}), &json!({})), Some(&object(&json!({}), &json!({}))), now()),
+        HostClaim::new(
+            &machine(&json!({}), &json!({ "claim": record("Joined", "u") })),
+            Some(&joined),
+            now(),
+        ),
+        HostClaim::new(&machine(&json!({}), &json!({})), Some(&silent), now()),
     ];
     hosts[0].machine = "host-0".to_owned();
     golden("claims.txt", &claims(&hosts, look()));
@@ -40,8 +52,10 @@ fn d1_claim_explains_a_host_whose_claimant_is_lost() {
         &json!({ "claim": record("Joined", "earlier"), "agent": { "lastHeartbeatTime": "2026-01-01T00:08:00Z" },
             "selected": { "name": "pool", "version": 3, "source": "Claim" } }),
     );
-    let standing = Standing::new(&host, Some(&object(&json!({}), &status)), &ClaimantSeen::Absent);
+    let standing = Standing::new(&host, Some(&object(&json!({}), &status)), &ClaimantSeen::Absent, now());
     golden("claim.txt", &claim(&standing, look()));
-    let free = Standing::new(&machine(&json!({}), &json!({})), None, &ClaimantSeen::None);
+    let free = Standing::new(&machine(&json!({}), &free()), None, &ClaimantSeen::None, now());
+    let silent = Standing::new(&machine(&json!({}), &json!({})), None, &ClaimantSeen::None, now());
+    golden("claim-not-enrolled.txt", &claim(&silent, look()));
     golden("claim-free.txt", &claim(&free, look()));
 }

@@ -26,6 +26,16 @@ pub(crate) fn record(state: &str, uid: &str) -> Value {
         "claimant": { "namespace": "team-a", "name": "w-1" } })
 }
 
+pub(crate) fn now() -> Timestamp {
+    "2026-01-01T00:10:00Z".parse().unwrap()
+}
+
+/// Status of a host that may be claimed.
+pub(crate) fn free() -> Value {
+    json!({ "enrollment": { "keyID": "0123456789abcdef0123456789abcdef" },
+        "agent": { "features": ["claims"], "lastHeartbeatTime": "2026-01-01T00:08:00Z" } })
+}
+
 fn selected(name: &str) -> Value {
     json!({ "name": name, "version": 3, "source": "Claim" })
 }
@@ -37,13 +47,22 @@ fn status(state: &str) -> Value {
 #[test]
 fn d1_state_of_a_line_is_that_of_the_claim_then_that_of_the_host() {
     let of = |machine_status: &Value, claim: Option<MachineClaim>| {
-        HostClaim::new(&machine(&json!({}), machine_status), claim.as_ref()).state
+        HostClaim::new(&machine(&json!({}), machine_status), claim.as_ref(), now()).state
     };
     let held = json!({ "claim": record("Joined", "u") });
     let earlier = claim(&json!({}), &json!({ "providerID": "bedplate://host-1/earlier", "state": "Joined" }));
+    let released = |more: Value| {
+        let mut status = free();
+        status["claim"] = record("Released", "u");
+        status.as_object_mut().unwrap().extend(more.as_object().unwrap().clone());
+        status
+    };
+    let silent = released(json!({ "agent": { "features": ["claims"] } }));
     for (machine, claim, expected) in [
-        (&json!({}), None, "Free"),
-        (&json!({ "claim": record("Released", "u") }), None, "Free"),
+        (&free(), None, "Free"),
+        (&released(json!({})), None, "Free"),
+        (&silent, None, "Silent"),
+        (&json!({}), None, "NotEnrolled"),
         (&held, None, "ClaimMissing"),
         (&json!({}), Some(claim(&json!({}), &json!({}))), "Pending"),
         (&held, Some(claim(&json!({}), &status("Joined"))), "Joined"),
