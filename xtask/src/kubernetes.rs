@@ -1,13 +1,13 @@
 //! The Kubernetes programs and etcd that the tests run, built once from their Go modules and cached by version.
 //!
-//! The versions are those of tests/kubernetes/go.mod, and of go.mod in etcd, crictl and tink beside it, nowhere else.
+//! The versions are those of tests/kubernetes/go.mod, and of go.mod in etcd, crictl, cluster-api and tink beside it, nowhere else.
 
 use std::path::{Path, PathBuf};
 use std::process::Command;
 
 use anyhow::{Context, Result};
 
-use crate::{host, progress};
+use crate::{cluster_api, host, progress};
 
 /// Programs of Kubernetes that the tests run.
 const PROGRAMS: [&str; 6] =
@@ -29,7 +29,8 @@ const PEERS_MANIFESTS: [&str; 5] = [
     "config/manager-rbac/role.yaml",
 ];
 
-fn required(go_mod: &Path, module: &str) -> Option<String> {
+/// Returns the version of a module that a go.mod requires.
+pub(crate) fn required(go_mod: &Path, module: &str) -> Option<String> {
     let text = std::fs::read_to_string(go_mod).ok()?;
     text.lines().find_map(|line| {
         let mut words = line.split_whitespace().filter(|word| *word != "require");
@@ -40,7 +41,8 @@ fn required(go_mod: &Path, module: &str) -> Option<String> {
     })
 }
 
-fn modules() -> PathBuf {
+/// Returns the directory of the Go modules.
+pub(crate) fn modules() -> PathBuf {
     host::root().join("tests/kubernetes")
 }
 
@@ -68,6 +70,9 @@ pub(crate) fn path(program: &str) -> PathBuf {
     if PEERS.contains(&program) {
         return peers_directory().join(program);
     }
+    if cluster_api::package(program).is_some() {
+        return cluster_api::directory().join(program);
+    }
     directory().join(program)
 }
 
@@ -76,22 +81,30 @@ fn peers_directory() -> PathBuf {
     host::cache().join("kubernetes").join(format!("tink-{version}"))
 }
 
+/// Downloads a module as the go.mod of `place` requires it. Returns the directory of its files.
+///
+/// # Errors
+/// Go is missing or fails.
+pub(crate) fn download(place: &str, module: &str) -> Result<PathBuf> {
+    let go = host::go()?;
+    let ask = |arguments: &[&str]| {
+        let mut command = Command::new(&go);
+        command.current_dir(modules().join(place)).args(arguments).arg(module);
+        command
+    };
+    let name = format!("go mod download {module}");
+    progress::step(&name, |step| step.run(&mut ask(&["mod", "download"])))?;
+    let output = ask(&["list", "-m", "-f", "{{.Dir}}"]).output();
+    let output = output.context("cannot ask go where a module lies")?;
+    Ok(PathBuf::from(String::from_utf8_lossy(&output.stdout).trim()))
+}
+
 /// Builds the controller's peers if they are missing, and puts what they need of their module beside them.
 pub(crate) fn build_peers() -> Result<()> {
     if PEERS.iter().all(|program| path(program).is_file()) {
         return Ok(());
     }
-    let go = host::go()?;
-    let ask = |arguments: &[&str]| {
-        let mut command = Command::new(&go);
-        command.current_dir(modules().join("tink")).args(arguments).arg(PEERS_MODULE);
-        command
-    };
-    let name = format!("go mod download {PEERS_MODULE}");
-    progress::step(&name, |step| step.run(&mut ask(&["mod", "download"])))?;
-    let output = ask(&["list", "-m", "-f", "{{.Dir}}"]).output();
-    let output = output.context("cannot ask go where a module lies")?;
-    let module = PathBuf::from(String::from_utf8_lossy(&output.stdout).trim());
+    let module = download("tink", PEERS_MODULE)?;
     let directory = peers_directory();
     std::fs::create_dir_all(&directory).with_context(|| format!("cannot make {}", directory.display()))?;
     for manifest in PEERS_MANIFESTS {
@@ -195,6 +208,9 @@ fn build_together(programs: &[&str]) -> Result<()> {
 
 /// The module's directory, the package, and what the linker is told.
 fn source(program: &str) -> (PathBuf, String, String) {
+    if let Some(package) = cluster_api::package(program) {
+        return (modules().join(cluster_api::PLACE), package, cluster_api::linker_flags());
+    }
     match program {
         "etcd" => (modules().join("etcd"), "go.etcd.io/etcd/server/v3".to_owned(), "-s -w".to_owned()),
         CRICTL => {

@@ -7,6 +7,7 @@ mod build;
 mod cgroup;
 mod check;
 mod cloud_init;
+mod cluster_api;
 mod deb;
 mod demo;
 mod deny;

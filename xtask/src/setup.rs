@@ -5,7 +5,8 @@ use std::process::Command;
 use anyhow::{Result, bail};
 
 use crate::{
-    cgroup, cloud_init, deb, deny, host, kubernetes, package, progress, python, runner, steps, table, tool,
+    cgroup, cloud_init, cluster_api, deb, deny, host, kubernetes, package, progress, python, runner, steps,
+    table, tool,
 };
 
 /// Rust components that the checks use.
@@ -47,6 +48,7 @@ impl Need {
                 "debian",
                 "redfish-emulator",
                 "cloud-init",
+                "cluster-api",
                 "cargo-deny",
                 "cargo-deb",
             ],
@@ -82,7 +84,7 @@ pub(crate) fn announce(need: Need) -> Result<()> {
     let components = missing_components();
     let tests = need == Need::Tests;
     let tools = [deny::TOOL, deb::TOOL].into_iter().filter_map(tool::Tool::missing);
-    let tools = tools.chain(python::missing()).chain(cloud_init::missing());
+    let tools = tools.chain(python::missing()).chain(cloud_init::missing()).chain(cluster_api::plan());
     let tools: Vec<String> = if tests { tools.collect() } else { Vec::new() };
     let loader = !package::arm64_loader().is_file();
     if packages.is_empty() && components.is_empty() && programs.is_empty() && tools.is_empty() && !loader {

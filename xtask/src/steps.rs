@@ -10,7 +10,9 @@ use anyhow::{Context, Result, bail};
 use crate::runner::{Job, Kind};
 use crate::schedule::{Lane, Rank, Requirements};
 use crate::table::Times;
-use crate::{build, check, cloud_init, deb, deny, fuzz, image, kubernetes, programs, python, setup};
+use crate::{
+    build, check, cloud_init, cluster_api, deb, deny, fuzz, image, kubernetes, programs, python, setup,
+};
 
 /// Step or check.
 pub(crate) struct Step {
@@ -42,6 +44,13 @@ const ALL: &[Step] = &[
     step("kubernetes", &["packages"], None, kubernetes::is_missing, kubernetes::build_kubernetes),
     step("etcd", &["packages"], None, kubernetes::is_etcd_missing, kubernetes::build_etcd),
     step("crictl", &["packages"], None, kubernetes::is_crictl_missing, kubernetes::build_crictl),
+    step(
+        "cluster-api",
+        &["packages", "kubernetes"],
+        None,
+        || !cluster_api::missing().is_empty(),
+        cluster_api::build,
+    ),
     step("cargo-deny", &["packages"], None, || deny::TOOL.missing().is_some(), || deny::TOOL.install()),
     step("cargo-deb", &["packages"], None, || deb::TOOL.missing().is_some(), || deb::TOOL.install()),
     step("demo-program", &["packages", "release"], Some(Lane::Cargo), ALWAYS, build::demo),
