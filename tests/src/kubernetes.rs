@@ -379,6 +379,11 @@ localAPIEndpoint: {advertiseAddress: 192.0.2.1}
         self.path("pki/ca.crt")
     }
 
+    /// Returns the directory of the certificates and keys, in the layout of kubeadm.
+    pub fn pki(&self) -> PathBuf {
+        self.path("pki")
+    }
+
     /// The kubeconfig of a cluster administrator (group system:masters).
     pub fn admin(&self) -> PathBuf {
         self.path("super-admin.conf")

@@ -7,6 +7,7 @@ pub mod agent_host;
 pub mod bmc;
 pub mod boot;
 pub mod cgroup;
+pub mod cluster_api;
 pub mod control_plane;
 pub mod draw;
 pub mod guard;

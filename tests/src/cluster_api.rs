@@ -1,0 +1,12 @@
+//! The controllers of Cluster API on a test API server, and simulated hosts that join a workload cluster, for tests of the
+//! infrastructure provider.
+//!
+//! The programs and components are those that `cargo xtask setup` built from the module in tests/kubernetes/cluster-api.
+
+mod simulator;
+mod upstream;
+mod workload;
+
+pub use self::simulator::Simulator;
+pub use self::upstream::{Upstream, programs};
+pub use self::workload::authorities;
