@@ -227,7 +227,7 @@ fn unit_tests(affected: &BTreeSet<String>, table: &Table, times: &Times) -> Resu
     programs.retain(|program| {
         program.name == TIDY || (program.is_early() && affected.contains(&program.folder()))
     });
-    let needs: Vec<&str> = programs.iter().flat_map(programs::Program::needs).collect();
+    let needs: Vec<&str> = programs.iter().flat_map(|program| program.needs().iter().copied()).collect();
     let mut jobs = steps::jobs(&needs, times)?;
     let due: Vec<String> = jobs.iter().map(|job| job.name.clone()).collect();
     jobs.extend(programs.iter().map(|program| program.job(None, &due, table, times)));

@@ -30,6 +30,9 @@ const COMPONENTS: [(&str, &str); 3] = [
     ("control-plane-components.yaml", "controlplane/kubeadm/config/default"),
 ];
 
+/// File in the module that names the contract of each version. clusterctl reads it.
+const METADATA: &str = "metadata.yaml";
+
 fn version() -> String {
     kubernetes::required(&kubernetes::modules().join(PLACE).join("go.mod"), MODULE).unwrap_or_default()
 }
@@ -59,7 +62,7 @@ pub(crate) fn linker_flags() -> String {
 /// Returns the names of the files that are not there yet.
 pub(crate) fn missing() -> Vec<&'static str> {
     let names = PROGRAMS.iter().chain(&COMPONENTS).map(|(name, _)| *name);
-    names.filter(|name| !directory().join(name).is_file()).collect()
+    names.chain([METADATA]).filter(|name| !directory().join(name).is_file()).collect()
 }
 
 /// Returns the plan of `setup`, or `None` if everything is there.
@@ -67,7 +70,7 @@ pub(crate) fn plan() -> Option<String> {
     let missing = missing();
     let plan = || {
         let place = directory();
-        format!("into {}: {} (about 6 minutes of processor time, once)", place.display(), missing.join(" "))
+        format!("into {}: {} (about 9 minutes of processor time, once)", place.display(), missing.join(" "))
     };
     (!missing.is_empty()).then(plan)
 }
@@ -82,7 +85,16 @@ pub(crate) fn build() -> Result<()> {
     }
     kubernetes::build_programs(&PROGRAMS.map(|(program, _)| program))?;
     let module = kubernetes::download(PLACE, MODULE)?;
-    COMPONENTS.iter().try_for_each(|(name, folder)| render(name, &module.join(folder)))
+    COMPONENTS.iter().try_for_each(|(name, folder)| render(name, &module.join(folder)))?;
+    let metadata = std::fs::read(module.join(METADATA)).context("the module has no metadata.yaml")?;
+    write(METADATA, &metadata)
+}
+
+fn write(name: &str, content: &[u8]) -> Result<()> {
+    let path = directory().join(name);
+    let partial = path.with_extension("part");
+    std::fs::write(&partial, content).with_context(|| format!("cannot write {}", partial.display()))?;
+    std::fs::rename(&partial, &path).with_context(|| format!("cannot make {}", path.display()))
 }
 
 fn render(name: &str, folder: &std::path::Path) -> Result<()> {
@@ -95,11 +107,7 @@ fn render(name: &str, folder: &std::path::Path) -> Result<()> {
             step.say(&said);
         }
         ensure!(output.status.success(), "kubectl kustomize {} failed", folder.display());
-        let path = directory().join(name);
-        let partial = path.with_extension("part");
-        std::fs::write(&partial, &output.stdout)
-            .with_context(|| format!("cannot write {}", partial.display()))?;
-        std::fs::rename(&partial, &path).with_context(|| format!("cannot make {}", path.display()))
+        write(name, &output.stdout)
     })
 }
 

@@ -37,14 +37,14 @@ pub(crate) const SYSTEM_NEEDS: &[&str] = &[
     "node-image",
     "agent-package",
 ];
+/// Further steps that the tests of the tier soak need.
+pub(crate) const SOAK_NEEDS: &[&str] = &["cluster-api"];
 /// Steps that the tests of one crate need, by its folder.
 const CRATE_NEEDS: [(&str, &[&str]); 3] = [
     ("bmc", &["packages", "redfish-emulator"]),
     ("bootstrap", &["packages", "cloud-init"]),
     ("oci", &["packages", "debian"]),
 ];
-/// Further steps that a test program of the whole system needs, by its name.
-const PROGRAM_NEEDS: [(&str, &str); 1] = [("cluster_api_contract", "cluster-api")];
 /// Steps for which those tests wait whose verdict comes first.
 pub(crate) const FIRST: [&str; 4] = ["packages", "debian", "redfish-emulator", "cloud-init"];
 
@@ -94,14 +94,13 @@ impl Program {
     }
 
     /// Returns the steps that must have succeeded before the program runs.
-    pub(crate) fn needs(&self) -> Vec<&'static str> {
+    pub(crate) fn needs(&self) -> &'static [&'static str] {
         if self.is_early() {
             let folder = self.folder();
-            let own = CRATE_NEEDS.iter().find(|(of, _)| *of == folder);
-            return own.map_or(vec!["packages"], |(_, needs)| needs.to_vec());
+            CRATE_NEEDS.iter().find(|(of, _)| *of == folder).map_or(&["packages"], |(_, needs)| *needs)
+        } else {
+            SYSTEM_NEEDS
         }
-        let own = PROGRAM_NEEDS.iter().filter(|(name, _)| *name == self.name).map(|(_, need)| *need);
-        SYSTEM_NEEDS.iter().copied().chain(own).collect()
     }
 
     /// Returns true if its verdict needs none of the released programs: unit tests, tests of one crate, and `tidy`.
@@ -146,13 +145,13 @@ impl Program {
             command.args(["--test-threads", &threads.to_string()]);
         }
         let lanes = [(Lane::Guest, guests), (Lane::Node, u32::from(row.nodes))];
-        let needs = self.needs().into_iter().filter(|need| due.iter().any(|name| name == need));
+        let needs = self.needs().iter().filter(|need| due.iter().any(|name| name == *need));
         Job {
             name: self.name.clone(),
             kind: self.tier.kind(),
             command,
             requirements: Requirements {
-                needs: needs.map(str::to_owned).collect(),
+                needs: needs.map(|need| (*need).to_owned()).collect(),
                 lanes: lanes.into_iter().filter(|(_, places)| *places > 0).collect(),
                 load: times.of(&self.name).map_or(0.7, crate::table::Took::load),
                 expected: times.expected(&self.name),
@@ -346,18 +345,7 @@ mod tests {
             ]
         );
         assert_eq!(programs[1].package, host::root().join("bmc"));
-        assert_eq!(
-            (programs[1].needs(), programs[2].needs()),
-            (CRATE_NEEDS[0].1.to_vec(), SYSTEM_NEEDS.to_vec())
-        );
-    }
-
-    #[test]
-    fn only_the_contract_test_needs_the_controllers_of_cluster_api() {
-        let needs = |name: &str| listed(&[message("tests", "test", name)]).programs.remove(0).needs();
-        assert!(needs("cluster_api_contract").contains(&"cluster-api"));
-        assert!(needs("cluster_api_contract").contains(&"kubernetes"));
-        assert!(!needs("kubernetes_cluster_api").contains(&"cluster-api"));
+        assert_eq!((programs[1].needs(), programs[2].needs()), (CRATE_NEEDS[0].1, SYSTEM_NEEDS));
     }
 
     #[test]

@@ -32,6 +32,8 @@ pub(crate) enum Need {
     Cluster,
     /// The rack, a real API server, cargo-deny, cargo-deb, a Redfish emulator, and a Debian for hosts in namespaces.
     Tests,
+    /// In addition to those of the tests, Cluster API's controllers. `cargo xtask soak` builds them itself.
+    Soak,
 }
 
 impl Need {
@@ -40,7 +42,7 @@ impl Need {
         match self {
             Self::Rack => &["packages"],
             Self::Cluster => &["packages", "kubernetes", "etcd", "crictl"],
-            Self::Tests => &[
+            Self::Tests | Self::Soak => &[
                 "packages",
                 "kubernetes",
                 "etcd",
@@ -48,7 +50,6 @@ impl Need {
                 "debian",
                 "redfish-emulator",
                 "cloud-init",
-                "cluster-api",
                 "cargo-deny",
                 "cargo-deb",
             ],
@@ -82,10 +83,11 @@ pub(crate) fn announce(need: Need) -> Result<()> {
     }
     let packages = package::missing()?;
     let components = missing_components();
-    let tests = need == Need::Tests;
+    let tests = matches!(need, Need::Tests | Need::Soak);
     let tools = [deny::TOOL, deb::TOOL].into_iter().filter_map(tool::Tool::missing);
-    let tools = tools.chain(python::missing()).chain(cloud_init::missing()).chain(cluster_api::plan());
-    let tools: Vec<String> = if tests { tools.collect() } else { Vec::new() };
+    let tools = tools.chain(python::missing()).chain(cloud_init::missing());
+    let mut tools: Vec<String> = if tests { tools.collect() } else { Vec::new() };
+    tools.extend((need == Need::Soak).then(cluster_api::plan).flatten());
     let loader = !package::arm64_loader().is_file();
     if packages.is_empty() && components.is_empty() && programs.is_empty() && tools.is_empty() && !loader {
         return Ok(());

@@ -144,9 +144,9 @@ pub(crate) fn run(options: &Options) -> Result<()> {
 
 /// Builds what the tasks need.
 fn prepare(recorder: &mut Recorder, times: &Times) -> Result<()> {
-    setup::announce(setup::Need::Tests)?;
+    setup::announce(setup::Need::Soak)?;
     let mut needs = vec!["test-programs", "fuzz-programs"];
-    needs.extend(programs::SYSTEM_NEEDS);
+    needs.extend(programs::SYSTEM_NEEDS.iter().chain(programs::SOAK_NEEDS));
     runner::run_all("preparation", steps::jobs(&needs, times)?, |finished| recorder.add(finished))?;
     mutants::prepare()
 }

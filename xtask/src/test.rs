@@ -252,7 +252,7 @@ fn rest(
         }
         programs = matching;
     }
-    let mut names: Vec<&str> = programs.iter().flat_map(programs::Program::needs).collect();
+    let mut names: Vec<&str> = programs.iter().flat_map(|program| program.needs().iter().copied()).collect();
     if whole {
         names.extend(CHECKS);
     }
