@@ -1,9 +1,9 @@
 //! Agents without containers: they read the bootstrap data of their claims with their own certificates, check it as the agent does, and
 //! create in the workload cluster what a node would create.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::sync::atomic::{AtomicBool, Ordering};
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::thread::JoinHandle;
 use std::time::Duration;
 
@@ -34,15 +34,30 @@ enum Step {
 #[derive(Debug)]
 pub struct Simulator {
     end: Arc<AtomicBool>,
-    errors: Arc<Mutex<Vec<String>>>,
+    shared: Arc<Shared>,
     workload: Objects,
     thread: Option<JoinHandle<()>>,
+}
+
+/// State that the thread of the agents and the test share.
+#[derive(Debug, Default)]
+struct Shared {
+    errors: Mutex<Vec<String>>,
+    /// Hosts that do nothing.
+    silent: Mutex<BTreeSet<String>>,
+    /// IDs of the claims that have joined, by host.
+    joined: Mutex<BTreeMap<String, Vec<String>>>,
+}
+
+fn locked<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
+    mutex.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
 struct Pool {
     admin: Objects,
     workload: Objects,
     agents: BTreeMap<String, Objects>,
+    shared: Arc<Shared>,
     /// Last step of each claim, by UID.
     done: BTreeMap<String, Step>,
 }
@@ -68,18 +83,34 @@ impl Simulator {
             heartbeat(&admin, name)?;
             agents.insert((*name).to_owned(), kubernetes.objects_of(&kubeconfig)?);
         }
-        let mut pool = Pool { admin, workload: workload.clone(), agents, done: BTreeMap::new() };
+        let shared = Arc::new(Shared::default());
+        let done = BTreeMap::new();
+        let mut pool = Pool { admin, workload: workload.clone(), agents, shared: shared.clone(), done };
         let end = Arc::new(AtomicBool::new(false));
-        let errors = Arc::new(Mutex::new(Vec::new()));
-        let (ended, failed) = (end.clone(), errors.clone());
+        let ended = end.clone();
         let thread = std::thread::spawn(move || {
             while !ended.load(Ordering::Relaxed) {
                 if let Err(error) = pool.work() {
-                    failed.lock().unwrap_or_else(PoisonError::into_inner).push(format!("{error:#}"));
+                    locked(&pool.shared.errors).push(format!("{error:#}"));
                 }
             }
         });
-        Ok(Self { end, errors, workload: workload.clone(), thread: Some(thread) })
+        Ok(Self { end, shared, workload: workload.clone(), thread: Some(thread) })
+    }
+
+    /// Stops a host: it does nothing until it is started.
+    pub fn stop(&self, host: &str) {
+        locked(&self.shared.silent).insert(host.to_owned());
+    }
+
+    /// Starts a stopped host.
+    pub fn start_again(&self, host: &str) {
+        locked(&self.shared.silent).remove(host);
+    }
+
+    /// Returns the IDs of the claims with which each host has joined.
+    pub fn joined(&self) -> BTreeMap<String, Vec<String>> {
+        locked(&self.shared.joined).clone()
     }
 
     /// Sets the condition `Ready` of a Node.
@@ -92,7 +123,7 @@ impl Simulator {
 
     /// Returns what failed until now.
     pub fn errors(&self) -> Vec<String> {
-        self.errors.lock().unwrap_or_else(PoisonError::into_inner).clone()
+        locked(&self.shared.errors).clone()
     }
 }
 
@@ -108,9 +139,11 @@ impl Drop for Simulator {
 impl Pool {
     /// Waits for a claim with a step to do, and does the step.
     fn work(&mut self) -> Result<()> {
-        let done = &self.done;
+        let (done, shared) = (&self.done, &self.shared);
         let found = self.admin.until_among("mcl", LOOK_INTERVAL, |claims| {
-            claims.iter().find_map(|claim| Some(((*claim).clone(), due(claim, done)?)))
+            let silent = locked(&shared.silent);
+            let mut heard = claims.iter().filter(|claim| !silent.contains(text(&claim["metadata"]["name"])));
+            heard.find_map(|claim| Some(((*claim).clone(), due(claim, done)?)))
         });
         let Ok((claim, step)) = found else { return Ok(()) };
         // A failed step is not repeated: the test shows the error.
@@ -147,6 +180,8 @@ impl Pool {
             },
         )?;
         let uid = &node["metadata"]["uid"];
+        let id = text(&claim["spec"]["providerID"]).to_owned();
+        locked(&self.shared.joined).entry(name.to_owned()).or_default().push(id);
         self.report(claim, "Joined", Some(json!({ "name": claim["spec"]["nodeName"], "uid": uid })))
     }
 
@@ -212,7 +247,8 @@ fn heartbeat(admin: &Objects, name: &str) -> Result<()> {
     // The API server counts in seconds: the heartbeat must not seem older than a claim of the same second.
     let now = jiff::Timestamp::now() + Duration::from_secs(1);
     let addresses = json!([{ "type": "InternalIP", "address": "10.7.0.5" }]);
-    let status = json!({ "agent": { "lastHeartbeatTime": now.to_string() }, "addresses": addresses });
+    let status = json!({ "agent": { "features": ["claims"], "lastHeartbeatTime": now.to_string() },
+        "stateDisk": { "name": "sda" }, "addresses": addresses });
     admin.merge_status("machine", name, &status).map(drop)
 }
 

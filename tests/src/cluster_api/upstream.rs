@@ -10,7 +10,9 @@ use base64::Engine as _;
 use base64::engine::general_purpose::STANDARD;
 use rcgen::{BasicConstraints, CertificateParams, DnType, IsCa, Issuer, KeyPair};
 use regex::Regex;
+use serde_json::json;
 
+use super::repository::{Provider, Repository};
 use crate::guard::{Directory, Process, last_lines};
 use crate::kubernetes::{Kubernetes, required};
 use crate::{pxed, wait};
@@ -20,47 +22,69 @@ const READY_TIMEOUT: Duration = Duration::from_secs(120);
 /// Lines of a manager's log that a failure shows.
 const LOG_LINES_SHOWN: usize = 30;
 
-/// A manager: its program, its file of components, its namespace and its service account.
+/// A manager: its provider, its program, its namespace and its service account.
 struct Manager {
+    provider: Provider,
     program: &'static str,
-    components: &'static str,
     namespace: &'static str,
     account: &'static str,
 }
 
 const MANAGERS: [Manager; 3] = [
     Manager {
+        provider: Provider {
+            flag: "--core",
+            name: "cluster-api",
+            kind: "CoreProvider",
+            folder: "cluster-api",
+            components: "core-components.yaml",
+        },
         program: "capi-core",
-        components: "core-components.yaml",
         namespace: "capi-system",
         account: "capi-manager",
     },
     Manager {
+        provider: Provider {
+            flag: "--bootstrap",
+            name: "kubeadm",
+            kind: "BootstrapProvider",
+            folder: "bootstrap-kubeadm",
+            components: "bootstrap-components.yaml",
+        },
         program: "capi-bootstrap",
-        components: "bootstrap-components.yaml",
         namespace: "capi-kubeadm-bootstrap-system",
         account: "capi-kubeadm-bootstrap-manager",
     },
     Manager {
+        provider: Provider {
+            flag: "--control-plane",
+            name: "kubeadm",
+            kind: "ControlPlaneProvider",
+            folder: "control-plane-kubeadm",
+            components: "control-plane-components.yaml",
+        },
         program: "capi-control-plane",
-        components: "control-plane-components.yaml",
         namespace: "capi-kubeadm-control-plane-system",
         account: "capi-kubeadm-control-plane-manager",
     },
 ];
 
+/// The version in tests/kubernetes/cluster-api.
+fn version() -> Result<String> {
+    let go_mod = Path::new(env!("CARGO_MANIFEST_DIR")).join("kubernetes/cluster-api/go.mod");
+    required(&go_mod, "sigs.k8s.io/cluster-api")
+}
+
 /// Returns the directory of the programs and components of the version in tests/kubernetes/cluster-api.
 ///
 /// # Errors
 /// One of them is missing; the message names the remedy.
-pub fn programs() -> Result<PathBuf> {
-    let go_mod = Path::new(env!("CARGO_MANIFEST_DIR")).join("kubernetes/cluster-api/go.mod");
-    let version = required(&go_mod, "sigs.k8s.io/cluster-api")?;
-    let directory = pxed::cache()?.join("kubernetes").join(format!("cluster-api-{version}"));
-    let all = MANAGERS.iter().flat_map(|manager| [manager.program, manager.components]);
-    for name in all.chain(["clusterctl"]) {
+fn programs() -> Result<PathBuf> {
+    let directory = pxed::cache()?.join("kubernetes").join(format!("cluster-api-{}", version()?));
+    let all = MANAGERS.iter().flat_map(|manager| [manager.program, manager.provider.components]);
+    for name in all.chain(["clusterctl", "metadata.yaml"]) {
         let path = directory.join(name);
-        ensure!(path.is_file(), "{} is missing: run `cargo xtask setup`", path.display());
+        ensure!(path.is_file(), "{} is missing: run `cargo xtask step cluster-api`", path.display());
     }
     Ok(directory)
 }
@@ -69,31 +93,33 @@ pub fn programs() -> Result<PathBuf> {
 #[derive(Debug)]
 pub struct Upstream {
     managers: Vec<Process>,
+    repository: Repository,
     _place: Directory,
 }
 
 impl Upstream {
-    /// Installs the components and starts the managers under the roles of these components.
+    /// Installs all providers with `clusterctl init`, and starts the managers under the roles of these providers.
     ///
     /// The API server needs the controller `clusterrole-aggregation` of kube-controller-manager.
     ///
     /// # Errors
     /// A program is missing or does not become ready, or the API server refuses an object.
     pub fn start(kubernetes: &Kubernetes) -> Result<Self> {
-        let programs = programs()?;
+        let (programs, version) = (programs()?, version()?);
         let place = Directory::new("upstream")?;
         let authority = serving_certificate(place.path())?;
-        let mut managers = Vec::new();
+        let mut repository = Repository::new(programs.join("clusterctl"))?;
+        let metadata = std::fs::read_to_string(programs.join("metadata.yaml"))?;
         let mut addresses = Vec::new();
-        for manager in &MANAGERS {
+        for Manager { provider, .. } in &MANAGERS {
             let address = free_address()?;
-            let text = std::fs::read_to_string(programs.join(manager.components))?;
-            let path = place.path().join(manager.components);
-            std::fs::write(&path, components(&text, address, &authority)?)?;
-            let path = path.display().to_string();
-            kubernetes.kubectl(&kubernetes.admin(), &["apply", "--server-side", "-f", &path])?;
+            let text = std::fs::read_to_string(programs.join(provider.components))?;
+            repository.add(provider, &version, &with_urls(&text, address, &authority)?, &metadata)?;
             addresses.push(address);
         }
+        stand_in_for_cert_manager(kubernetes)?;
+        repository.init(&kubernetes.admin())?;
+        let mut managers = Vec::new();
         for (manager, address) in MANAGERS.iter().zip(&addresses) {
             let kubeconfig = kubernetes.service_account(manager.namespace, manager.account)?;
             let mut command = Command::new(programs.join(manager.program));
@@ -106,11 +132,16 @@ impl Upstream {
             let log = place.path().join(format!("{}.log", manager.program));
             managers.push(Process::spawn(manager.program, &mut command, &log)?);
         }
-        let mut upstream = Self { managers, _place: place };
+        let mut upstream = Self { managers, repository, _place: place };
         for (index, address) in addresses.iter().enumerate() {
             upstream.wait_serving(index, *address)?;
         }
         Ok(upstream)
+    }
+
+    /// Returns clusterctl with the repository that the providers were installed from.
+    pub fn repository(&self) -> &Repository {
+        &self.repository
     }
 
     fn wait_serving(&mut self, index: usize, address: SocketAddr) -> Result<()> {
@@ -130,15 +161,30 @@ impl Upstream {
     }
 }
 
-/// Returns the components as a manager on this machine needs them: webhooks by URL, and no objects that need a node or cert-manager.
-fn components(text: &str, address: SocketAddr, authority: &str) -> Result<String> {
+/// Defines the kinds of cert-manager that the components have. clusterctl installs cert-manager only where they are missing.
+fn stand_in_for_cert_manager(kubernetes: &Kubernetes) -> Result<()> {
+    for kind in ["Certificate", "Issuer"] {
+        let singular = kind.to_lowercase();
+        let name = format!("{singular}s.cert-manager.io");
+        let schema =
+            json!({ "openAPIV3Schema": { "type": "object", "x-kubernetes-preserve-unknown-fields": true } });
+        let definition = json!({ "apiVersion": "apiextensions.k8s.io/v1", "kind": "CustomResourceDefinition",
+            "metadata": { "name": name }, "spec": { "group": "cert-manager.io", "scope": "Namespaced",
+                "names": { "kind": kind, "plural": format!("{singular}s"), "singular": singular, "listKind": format!("{kind}List") },
+                "versions": [{ "name": "v1", "served": true, "storage": true, "schema": schema }] } });
+        kubernetes.objects()?.apply(&definition)?;
+        let crd = format!("crd/{name}");
+        kubernetes
+            .kubectl(&kubernetes.admin(), &["wait", "--for=condition=Established", "--timeout=60s", &crd])?;
+    }
+    Ok(())
+}
+
+/// Returns components whose webhooks are at an address, because no Service has endpoints here.
+fn with_urls(text: &str, address: SocketAddr, authority: &str) -> Result<String> {
     let service = Regex::new(r"(?m)^( +)service:\n +name: \S+\n +namespace: \S+\n +path: (\S+)$")?;
-    let bundle = STANDARD.encode(authority);
-    let url = format!("${{1}}url: https://{address}${{2}}\n${{1}}caBundle: {bundle}");
-    let omitted = ["kind: Deployment", "kind: Certificate", "kind: Issuer", "kind: Service"];
-    let is_kept = |object: &&str| !object.lines().any(|line| omitted.contains(&line));
-    let kept: Vec<&str> = text.split("\n---\n").filter(is_kept).collect();
-    Ok(service.replace_all(&kept.join("\n---\n"), url).into_owned())
+    let url = format!("${{1}}url: https://{address}${{2}}\n${{1}}caBundle: {}", STANDARD.encode(authority));
+    Ok(service.replace_all(text, url).into_owned())
 }
 
 /// Writes `tls.crt` and `tls.key` for loopback. Returns the certificate of their authority.
@@ -166,11 +212,11 @@ mod tests {
     use super::*;
 
     #[test]
-    fn webhooks_get_urls_and_objects_that_need_nodes_are_omitted() {
+    fn webhooks_of_components_get_urls() {
         let text = "kind: A\nwebhook:\n  clientConfig:\n    service:\n      name: s\n      namespace: n\n      path: /convert\n\
-                    ---\nkind: Deployment\n---\nkind: ServiceAccount\n";
+                    ---\nkind: ServiceAccount\n";
         let expected = "kind: A\nwebhook:\n  clientConfig:\n    url: https://127.0.0.1:9/convert\n    caBundle: Y2E=\n\
                         ---\nkind: ServiceAccount\n";
-        assert_eq!(components(text, (Ipv4Addr::LOCALHOST, 9).into(), "ca").unwrap(), expected);
+        assert_eq!(with_urls(text, (Ipv4Addr::LOCALHOST, 9).into(), "ca").unwrap(), expected);
     }
 }

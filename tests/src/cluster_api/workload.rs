@@ -24,10 +24,14 @@ pub fn authorities(cluster: &str, pki: &Path) -> Result<Vec<Value>> {
     ];
     let read = |name: &str| std::fs::read_to_string(pki.join(name)).with_context(|| format!("no {name}"));
     let secret = |(purpose, certificate, key): (&str, &str, Option<&str>)| {
-        let key = key.map(read).transpose()?.unwrap_or_default();
+        let mut data = json!({ "tls.crt": read(certificate)? });
+        // The authority of an etcd that kubeadm does not run has no key here.
+        if let Some(key) = key {
+            data["tls.key"] = read(key)?.into();
+        }
         Ok(json!({ "apiVersion": "v1", "kind": "Secret", "type": "cluster.x-k8s.io/secret",
             "metadata": { "name": format!("{cluster}-{purpose}"), "labels": { "cluster.x-k8s.io/cluster-name": cluster } },
-            "stringData": { "tls.crt": read(certificate)?, "tls.key": key } }))
+            "stringData": data }))
     };
     files.into_iter().map(secret).collect()
 }
@@ -57,8 +61,12 @@ pub(super) fn join(objects: &Objects, joining: &Joining<'_>) -> Result<Value> {
         labels["node-role.kubernetes.io/control-plane"] = "".into();
         STATIC_PODS.into_iter().try_for_each(|component| static_pod(&system, component, joining.name))?;
     }
-    let node = json!({ "apiVersion": "v1", "kind": "Node", "metadata": { "name": joining.name, "labels": labels },
+    let mut node = json!({ "apiVersion": "v1", "kind": "Node", "metadata": { "name": joining.name, "labels": labels },
         "spec": { "providerID": joining.provider_id } });
+    if joining.is_control_plane {
+        node["spec"]["taints"] =
+            json!([{ "key": "node-role.kubernetes.io/control-plane", "effect": "NoSchedule" }]);
+    }
     let made = objects.apply(&node)?;
     ready(objects, joining.name, "True")?;
     Ok(made)
@@ -67,9 +75,13 @@ pub(super) fn join(objects: &Objects, joining: &Joining<'_>) -> Result<Value> {
 /// Sets the condition `Ready` of a Node.
 pub(super) fn ready(objects: &Objects, node: &str, status: &str) -> Result<()> {
     let now = jiff::Timestamp::now().to_string();
-    let condition = json!({ "type": "Ready", "status": status, "reason": "Simulated", "message": "",
-        "lastHeartbeatTime": now, "lastTransitionTime": now });
-    objects.merge_status("node", node, &json!({ "conditions": [condition] })).map(drop)
+    let condition = |kind: &str, status: &str| {
+        json!({ "type": kind, "status": status, "reason": "Simulated", "message": "",
+        "lastHeartbeatTime": now, "lastTransitionTime": now })
+    };
+    let pressure = ["MemoryPressure", "DiskPressure", "PIDPressure"].map(|kind| condition(kind, "False"));
+    let conditions: Vec<Value> = pressure.into_iter().chain([condition("Ready", status)]).collect();
+    objects.merge_status("node", node, &json!({ "conditions": conditions })).map(drop)
 }
 
 fn static_pod(system: &Objects, component: &str, node: &str) -> Result<()> {

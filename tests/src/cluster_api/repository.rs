@@ -1,0 +1,114 @@
+//! clusterctl over a local repository: the providers of Cluster API that `cargo xtask soak` rendered, and the infrastructure provider of
+//! `deploy/cluster-api`.
+
+use std::path::{Path, PathBuf};
+use std::process::Command;
+
+use anyhow::{Context, Result};
+
+use crate::guard::{Directory, run};
+
+/// Version of the infrastructure provider in the repository.
+const VERSION: &str = "v0.1.0";
+
+/// A provider of Cluster API.
+#[derive(Debug)]
+pub(super) struct Provider {
+    /// Flag of `clusterctl init`.
+    pub(super) flag: &'static str,
+    /// Name, as clusterctl knows it.
+    pub(super) name: &'static str,
+    /// Type, as clusterctl.yaml has it.
+    pub(super) kind: &'static str,
+    /// Folder in the repository.
+    pub(super) folder: &'static str,
+    /// File of the components.
+    pub(super) components: &'static str,
+}
+
+/// The infrastructure provider.
+const INFRASTRUCTURE: Provider = Provider {
+    flag: "--infrastructure",
+    name: "bedplate",
+    kind: "InfrastructureProvider",
+    folder: "infrastructure-bedplate",
+    components: "infrastructure-components.yaml",
+};
+
+/// A local repository, and clusterctl with a configuration that names it. Removed when dropped.
+#[derive(Debug)]
+pub struct Repository {
+    place: Directory,
+    clusterctl: PathBuf,
+    /// Providers with their versions.
+    providers: Vec<String>,
+    configuration: String,
+}
+
+impl Repository {
+    /// Creates a repository with the infrastructure provider, for this clusterctl.
+    pub(super) fn new(clusterctl: PathBuf) -> Result<Self> {
+        let place = Directory::new("clusterctl")?;
+        let mut repository =
+            Self { place, clusterctl, providers: Vec::new(), configuration: "providers:\n".to_owned() };
+        let read = |name: &str| {
+            let path = Path::new(env!("CARGO_MANIFEST_DIR")).join("../deploy/cluster-api").join(name);
+            std::fs::read_to_string(&path).with_context(|| format!("cannot read {}", path.display()))
+        };
+        let [components, metadata, template] =
+            [INFRASTRUCTURE.components, "metadata.yaml", "cluster-template.yaml"].map(read);
+        repository.add(&INFRASTRUCTURE, VERSION, &components?, &metadata?)?;
+        let template_path = repository.folder(&INFRASTRUCTURE, VERSION).join("cluster-template.yaml");
+        std::fs::write(template_path, template?)?;
+        Ok(repository)
+    }
+
+    fn folder(&self, provider: &Provider, version: &str) -> PathBuf {
+        self.place.path().join(provider.folder).join(version)
+    }
+
+    /// Adds a provider.
+    pub(super) fn add(
+        &mut self,
+        provider: &Provider,
+        version: &str,
+        components: &str,
+        metadata: &str,
+    ) -> Result<()> {
+        let Provider { flag, name, kind, components: file, .. } = provider;
+        let folder = self.folder(provider, version);
+        std::fs::create_dir_all(&folder)?;
+        std::fs::write(folder.join(file), components)?;
+        std::fs::write(folder.join("metadata.yaml"), metadata)?;
+        let url = folder.join(file);
+        self.configuration += &format!("- name: {name}\n  type: {kind}\n  url: file://{}\n", url.display());
+        self.providers.push(format!("{flag}={name}:{version}"));
+        Ok(())
+    }
+
+    /// Runs `clusterctl init` for all providers.
+    pub(super) fn init(&self, kubeconfig: &Path) -> Result<String> {
+        let mut arguments = vec!["init"];
+        arguments.extend(self.providers.iter().map(String::as_str));
+        self.clusterctl(kubeconfig, &arguments, &[])
+    }
+
+    /// Runs clusterctl with these variables of a template. Returns its output.
+    ///
+    /// # Errors
+    /// clusterctl fails.
+    pub fn clusterctl(
+        &self,
+        kubeconfig: &Path,
+        arguments: &[&str],
+        variables: &[(&str, &str)],
+    ) -> Result<String> {
+        let configuration = self.place.path().join("clusterctl.yaml");
+        std::fs::write(&configuration, &self.configuration)?;
+        let mut command = Command::new(&self.clusterctl);
+        command.args(arguments).arg("--config").arg(configuration).arg("--kubeconfig").arg(kubeconfig);
+        // Otherwise clusterctl asks GitHub for its newest version, and writes to the home directory.
+        command.env("CLUSTERCTL_DISABLE_VERSIONCHECK", "true").env("XDG_CONFIG_HOME", self.place.path());
+        run(command.envs(variables.iter().copied()))
+    }
+}

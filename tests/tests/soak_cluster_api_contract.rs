@@ -1,0 +1,168 @@
+//! The infrastructure provider under the controllers of Cluster API: the core, bootstrap and control-plane managers and clusterctl of the
+//! version in tests/kubernetes/cluster-api (docs/infrastructure-provider.md). Agents are simulated. 60 CPU seconds.
+//!
+//! etcd is external, so the control-plane manager opens no connection to a Pod.
+
+#![allow(clippy::unwrap_used, clippy::panic, reason = "a test that cannot go on has failed")]
+
+mod soak_cluster_api_contract {
+    pub(crate) mod site;
+}
+
+use serde_json::{Value, json};
+
+use self::soak_cluster_api_contract::site::{
+    CLUSTER, CONTROL_PLANE, Expected, HOSTS, Site, WORKERS, next_version,
+};
+
+/// Conditions of a Machine whose host has joined.
+const RUNNING: &[Expected] = &[
+    ("BootstrapConfigReady", "True", "Ready"),
+    ("InfrastructureReady", "True", "Joined"),
+    ("NodeHealthy", "True", "NodeHealthy"),
+    ("Available", "True", "Available"),
+];
+
+#[test]
+fn k2_cluster_of_upstream_lives_and_frees_its_hosts() {
+    let site = Site::start();
+    site.create_cluster();
+    runs(&site, 3);
+    scales(&site);
+    upgrades(&site);
+    replaces_a_dead_host(&site);
+    pauses(&site);
+    ends(&site);
+    is_removed(&site);
+}
+
+/// Waits until the cluster and `count` Machines run.
+fn runs(site: &Site, count: usize) {
+    site.until_machines(count, RUNNING);
+    site.until_conditions(
+        ("cluster", CLUSTER),
+        &[
+            ("InfrastructureReady", "True", "Provisioned"),
+            ("ControlPlaneInitialized", "True", "Initialized"),
+            ("Available", "True", "Available"),
+        ],
+    );
+    site.until_conditions(("kcp", CONTROL_PLANE), &[("Available", "True", "Available")]);
+    site.until_conditions(("machinedeployment", WORKERS), &[("Available", "True", "Available")]);
+    println!("{count} Machines run\n{}", site.conditions());
+    assert_eq!(site.simulator.errors(), [""; 0], "{}", site.conditions());
+}
+
+fn scales(site: &Site) {
+    site.team.merge("machinedeployment", WORKERS, &json!({ "spec": { "replicas": 1 } })).unwrap();
+    runs(site, 2);
+    site.until("two claims", |site| site.claimed().len() == 2);
+}
+
+/// Upgrades the control plane and then the workers, each by a new template.
+fn upgrades(site: &Site) {
+    let version = next_version();
+    site.configure("pool-next", &version);
+    for name in [CONTROL_PLANE, WORKERS] {
+        let spec = json!({ "template": { "spec": { "configurationRef": { "name": "pool-next" } } } });
+        let template = json!({ "apiVersion": "infrastructure.cluster.x-k8s.io/v1alpha1", "kind": "BedplateMachineTemplate",
+            "metadata": { "name": format!("{name}-next") }, "spec": spec });
+        site.team.apply(&template).unwrap();
+    }
+    let machine = |name: &str| json!({ "infrastructureRef": { "name": format!("{name}-next") } });
+    let spec = json!({ "version": version, "machineTemplate": { "spec": machine(CONTROL_PLANE) } });
+    site.team.merge("kcp", CONTROL_PLANE, &json!({ "spec": spec })).unwrap();
+    site.until("a control plane of the new version", |site| {
+        let found = site.team.get("kcp", CONTROL_PLANE).unwrap().unwrap();
+        found["status"]["version"] == *version && site.machines().len() == 2
+    });
+    let mut spec = machine(WORKERS);
+    spec["version"] = version.clone().into();
+    let spec = json!({ "spec": { "template": { "spec": spec } } });
+    site.team.merge("machinedeployment", WORKERS, &spec).unwrap();
+    site.until("Machines of the new version", |site| {
+        let machines = site.machines();
+        machines.len() == 2 && machines.iter().all(|machine| machine["spec"]["version"] == *version)
+    });
+    runs(site, 2);
+}
+
+/// Stops the host of the worker. The Machine is replaced once a user has confirmed that the host is off.
+fn replaces_a_dead_host(site: &Site) {
+    let checks =
+        json!({ "unhealthyNodeConditions": [{ "type": "Ready", "status": "Unknown", "timeoutSeconds": 1 }] });
+    site.team.merge("machinehealthcheck", WORKERS, &json!({ "spec": { "checks": checks } })).unwrap();
+    let dead = site.worker();
+    let (name, host) = (text(&dead["metadata"]["name"]), text(&dead["spec"]["machineName"]));
+    site.simulator.stop(host);
+    site.simulator.node_ready(name, "Unknown").unwrap();
+    site.until_machine(
+        name,
+        &[
+            ("HealthCheckSucceeded", "False", "UnhealthyNode"),
+            ("OwnerRemediated", "False", "MachineDeleting"),
+            ("InfrastructureReady", "False", "Releasing"),
+            ("Deleting", "True", "WaitingForInfrastructureDeletion"),
+        ],
+    );
+    println!("{host} is dead\n{}", site.conditions());
+    let annotations = json!({ "bedplate.dev/host-is-off": dead["spec"]["providerID"] });
+    site.team.merge("machine", host, &json!({ "metadata": { "annotations": annotations } })).unwrap();
+    site.until("the end of the dead Machine", |site| site.team.get("bpm", name).unwrap().is_none());
+    runs(site, 2);
+    assert_ne!(site.worker()["spec"]["machineName"], *host);
+    site.until_conditions(("mcl", host), &[("Fenced", "True", "ConfirmedByUser")]);
+    // The host is powered on again, and releases its claim.
+    site.simulator.start_again(host);
+    site.until("two claims", |site| site.claimed().len() == 2);
+}
+
+/// A paused cluster claims no host.
+fn pauses(site: &Site) {
+    let pause = |paused: bool| {
+        site.team.merge("cluster", CLUSTER, &json!({ "spec": { "paused": paused } })).unwrap();
+    };
+    let paused: &[Expected] = &[("Paused", "True", "Paused")];
+    pause(true);
+    let worker = site.worker();
+    for object in
+        [("bpc", CLUSTER), ("bpm", text(&worker["metadata"]["name"])), ("machinedeployment", WORKERS)]
+    {
+        site.until_conditions(object, paused);
+    }
+    site.team.merge("machinedeployment", WORKERS, &json!({ "spec": { "replicas": 2 } })).unwrap();
+    println!("paused\n{}", site.conditions());
+    assert_eq!(site.claimed().len(), 2);
+    pause(false);
+    runs(site, 3);
+}
+
+/// Deletes the cluster. Its hosts are released, and some of them had been claimed repeatedly.
+fn ends(site: &Site) {
+    site.team.begin_delete("cluster", CLUSTER).unwrap();
+    site.until("the end of the cluster", |site| site.team.get("cluster", CLUSTER).unwrap().is_none());
+    site.until("a pool without claims", |site| site.claimed().is_empty());
+    assert!(site.team.list("bpm", "").unwrap().is_empty());
+    let joined = site.simulator.joined();
+    println!("{joined:#?}");
+    // Three Machines at first, two of the upgrade, one for the dead host and one more at the end, on four hosts.
+    assert_eq!(joined.values().map(Vec::len).sum::<usize>(), 7, "{joined:?}");
+    let mut ids: Vec<&String> = joined.values().flatten().collect();
+    ids.sort_unstable();
+    ids.dedup();
+    assert_eq!(ids.len(), 7, "{joined:?}");
+}
+
+/// Removes the provider. clusterctl deletes neither hosts nor its ClusterRole (docs/infrastructure-provider.md).
+fn is_removed(site: &Site) {
+    site.clusterctl(&["delete", "--infrastructure", "bedplate"], &[]);
+    assert_eq!(site.team.list("machine", "").unwrap().len(), HOSTS.len());
+    let system = site.team.within("bedplate-system");
+    assert!(system.get("serviceaccount", "bedplate-infrastructure").unwrap().is_none());
+    assert!(system.get("clusterrole", "bedplate:infrastructure").unwrap().is_some());
+    assert!(system.get("validatingadmissionpolicy", "bedplate-claim-grants").unwrap().is_none());
+}
+
+fn text(value: &Value) -> &str {
+    value.as_str().unwrap_or_default()
+}
