@@ -1,5 +1,5 @@
 //! The infrastructure provider under the controllers of Cluster API: the core, bootstrap and control-plane managers and clusterctl of the
-//! version in tests/kubernetes/cluster-api (docs/infrastructure-provider.md). Agents are simulated. 60 CPU seconds.
+//! version in tests/kubernetes/cluster-api (docs/infrastructure-provider.md). Agents are simulated. 70 CPU seconds.
 //!
 //! etcd is external, so the control-plane manager opens no connection to a Pod.
 
