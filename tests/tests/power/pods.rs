@@ -1,6 +1,6 @@
 //! A site with a real API server, under the roles that `deploy/` gives, whose pxed's are pods of it on loopback.
 
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::process::Command;
 use std::sync::Arc;
 use std::time::Duration;
@@ -33,7 +33,11 @@ impl Site {
 
     /// Starts a pxed with a state of its own, which is a pod of that name.
     pub(crate) fn start(&self, pod: &str) -> Process {
-        let kubeconfig = Kubernetes::shared().service_account(NAMESPACE, "pxed").unwrap();
+        self.start_with(pod, &Kubernetes::shared().service_account(NAMESPACE, "pxed").unwrap())
+    }
+
+    /// Starts a pxed as [`Self::start`] does, with this kubeconfig.
+    pub(crate) fn start_with(&self, pod: &str, kubeconfig: &Path) -> Process {
         for file in ["kernel", "initrd"] {
             std::fs::write(self.path(file), vec![1; 4096]).unwrap();
         }
