@@ -66,7 +66,7 @@ impl Miss {
             Self::Host(Unmet::Enrollment) => "are not enrolled",
             Self::Host(Unmet::Held) => "are held by another claim or have a node",
             Self::Host(Unmet::Silent) => "have not reported for 15 minutes",
-            Self::Wanted => "are for claimants that have waited longer",
+            Self::Wanted => "are left for claimants whose turn is earlier",
         }
     }
 }
@@ -162,7 +162,10 @@ fn is_held(host: &Machine, own: &str) -> bool {
 fn has_failed(host: &Machine, now: Timestamp) -> bool {
     let record = host.status.as_ref().and_then(|status| status.claim.as_ref());
     let failed = record.and_then(|record| record.failed_time.as_ref());
-    failed.is_some_and(|failed| now.duration_since(failed.0) < FAILED_HOST_PENALTY)
+    // The time is of the host's clock, which a tenant may set.
+    failed.is_some_and(|failed| {
+        (SignedDuration::ZERO..FAILED_HOST_PENALTY).contains(&now.duration_since(failed.0))
+    })
 }
 
 fn rank(uid: &str, host: &str) -> u64 {
@@ -309,6 +312,9 @@ mod tests {
             assert_eq!(found.as_str(), if index % 2 == 0 { "b" } else { "a" });
         }
         assert_eq!(chosen(&[at("a", recent)], "u").as_str(), "a");
+        // A clock that is ahead does not make the penalty longer.
+        assert_eq!(chosen(&[at("a", recent), at("b", "2027-01-01T00:00:00Z")], "u-1").as_str(), "b");
+        assert_eq!(chosen(&[at("a", "2027-01-01T00:00:00Z"), at("b", recent)], "u-1").as_str(), "a");
     }
 
     #[test]
@@ -339,7 +345,7 @@ mod tests {
             assert_eq!(choose(&request(&uid), &hosts, left("b"), now()).unwrap().as_str(), "a");
         }
         let shortage = choose(&request("u"), &hosts, (NONE.0, |_: &Machine| true), now()).unwrap_err();
-        let text = "none of 2 Machines that namespace team-a may claim is eligible: 2 are for claimants that have waited longer";
+        let text = "none of 2 Machines that namespace team-a may claim is eligible: 2 are left for claimants whose turn is earlier";
         assert_eq!((shortage.message("team-a").as_str(), shortage.has_wanted()), (text, true));
         assert!(fits(&request("u"), &hosts[0], now()));
         let other = Request { namespace: "team-b", ..request("u") };
