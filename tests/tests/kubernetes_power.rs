@@ -255,8 +255,7 @@ fn an_operation_of_a_paused_machine_waits_and_says_so_once() {
         (operation["status"]["state"] == "Pending").then(|| operation.clone())
     });
     assert!(waiting["status"]["message"].to_string().contains("the Machine is paused"), "{waiting}");
-    let looks = server.bmc.told().len();
-    site.until("two more looks", || (server.bmc.told().len() >= looks + 2).then_some(()));
+    looks_again(&site, &server, 2);
     let version = |operation: &Value| operation["metadata"]["resourceVersion"].clone();
     assert_eq!(version(&get("mop", "paused-cycle")), version(&waiting));
     assert_eq!(server.asked(), []);
@@ -319,8 +318,8 @@ fn a_wrong_password_is_tried_once_and_the_right_one_is_taken_when_it_is_there() 
 
 /// Waits until pxed has read the power state this often again.
 fn looks_again(site: &Site, server: &Held, times: usize) {
-    let looks = server.bmc.told().len();
-    site.until("more looks", || (server.bmc.told().len() >= looks + times).then_some(()));
+    let start = Timestamp::now();
+    site.until("more looks", || (server.bmc.told_after(start) >= times).then_some(()));
 }
 
 fn is_because(site: &Site, machine: &str, reason: &str) {

@@ -224,6 +224,11 @@ impl Bmc {
         locked(&self.state).told.iter().copied().collect()
     }
 
+    /// Number of answers about the power state after a time, at most 32.
+    pub fn told_after(&self, time: Timestamp) -> usize {
+        locked(&self.state).told.iter().filter(|told| **told > time).count()
+    }
+
     /// It tells a machine's power state.
     pub(super) fn tells(&self) {
         let told = &mut locked(&self.state).told;

@@ -6,6 +6,7 @@ use std::time::Duration;
 
 use bedplate_tests::bmc::chassis::Action;
 use bedplate_tests::bmc::simulator::Simulator;
+use jiff::Timestamp;
 use serde_json::{Value, json};
 
 use super::cli::bedplate_as_admin;
@@ -68,8 +69,8 @@ fn d8_claimant_of_a_dead_host_goes_only_after_power_off() {
     // The host is held until it has emptied itself, and it stays off.
     team.machine("w-2", Some(""));
     site.until(&team, ("bpm", "w-2"), "that no host is free", |found| claims(found, "NoEligibleMachine"));
-    let looks = server.bmc.told().len();
-    pxeds.until("two more looks", || (server.bmc.told().len() >= looks + 2).then_some(()));
+    let start = Timestamp::now();
+    pxeds.until("two more looks", || (server.bmc.told_after(start) >= 2).then_some(()));
     assert_eq!(server.asked(), [Action::ForceOff]);
     server.lets_go();
     pxeds.operation("fencing-on", "powerOn", "fencing-1");

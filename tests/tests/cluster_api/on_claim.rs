@@ -60,8 +60,8 @@ impl Rig {
 
     /// Waits until pxed has read the power state twice more. Nothing else was asked of the BMC.
     fn stays(&self, asked: &[Action]) {
-        let looks = self.server.bmc.told().len();
-        self.pxeds.until("two more looks", || (self.server.bmc.told().len() >= looks + 2).then_some(()));
+        let start = Timestamp::now();
+        self.pxeds.until("two more looks", || (self.server.bmc.told_after(start) >= 2).then_some(()));
         assert_eq!(self.server.asked(), asked);
     }
 
@@ -135,10 +135,12 @@ fn m6_unreachable_api_server_switches_no_host_off() {
     assert_eq!(rig.server.asked(), [Action::On]);
     assert!(one.is_running(), "{}", one.said());
     gate.open();
-    // A report from before the reconnection is not new.
     rig.stays(&[Action::On]);
-    rig.agent.heartbeat();
-    rig.until_powered("False", "AwaitsClaim");
+    // A report counts once pxed knows the claims again. An agent reports repeatedly.
+    rig.pxeds.until_of(("machine", &rig.agent.name), "AwaitsClaim", |machine| {
+        rig.agent.heartbeat();
+        (condition(machine, "PoweredOn").1 == "AwaitsClaim").then_some(())
+    });
     assert_eq!(rig.server.asked(), [Action::On, Action::GracefulOff]);
     ends(one);
 }

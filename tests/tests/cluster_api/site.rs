@@ -10,7 +10,8 @@ use bedplate_tests::{pxed, wait};
 use http::Method;
 use serde_json::{Value, json};
 
-pub(crate) const PATIENCE: Duration = Duration::from_secs(60);
+/// Longer than the interval at which the provider decides again without a change.
+pub(crate) const PATIENCE: Duration = Duration::from_secs(150);
 pub(crate) const PROVIDER: &str = "system:serviceaccount:bedplate-system:bedplate-infrastructure";
 const IMAGE: &str =
     "registry.example/node@sha256:0000000000000000000000000000000000000000000000000000000000000001";
