@@ -23,6 +23,7 @@ const MIN_RANDOM: usize = 20;
 const MIN_HEXADECIMAL: usize = 32;
 /// Maximum number of hidden texts.
 const MAX_TEXTS: usize = 20_000;
+
 /// Texts that were found, each once.
 #[derive(Default)]
 struct Texts(BTreeSet<String>);
