@@ -14,7 +14,7 @@ use serde_json::{Value, json};
 
 use crate::guard::run;
 use crate::host::Host;
-use crate::kubernetes::{Kubernetes, Objects};
+use crate::kubernetes::{Credentials, Kubernetes, Objects};
 use crate::netns::Namespace;
 use crate::pxed::{binary, cache};
 use crate::registry::Registry;
@@ -32,6 +32,8 @@ pub const JOINS: &str =
 pub const STARTED: &str = "var/lib/kubelet/started";
 
 const UNIT: &str = include_str!("../../systemd/bedplate-agent.service");
+const ENROLLMENT: &str = "/var/lib/bedplate/agent/enrollment.json";
+const KEY: &str = "/var/lib/bedplate/agent/key.pem";
 /// Takes the kubelet's place: says that it is well, on the loopback, and at the port where the API server would look for it.
 const KUBELET: &str = r#"#!/usr/bin/perl
 use IO::Socket::INET;
@@ -103,16 +105,7 @@ impl AgentHost {
         kubernetes.start_controllers(&CONTROLLERS)?;
         let image = image()?;
         let registry = Registry::start_tls(&image, services, (address, 5000).into())?;
-        let host = Host::prepare(NAME)?
-            .network(&network)
-            .bind(&binary("bedplate-agent")?, "/srv/bedplate-agent")
-            .bind(&image, "/srv/node-image")
-            .file("/etc/systemd/system/bedplate-agent.service", UNIT.as_bytes(), 0o644)?
-            .file("/etc/resolv.conf", b"nameserver 192.0.2.1\n", 0o644)?
-            .file("/usr/lib/modules/none", b"", 0o644)?
-            .start()?;
-        // In memory, as on a host that was netbooted: a disk's file system maps more of it than is used.
-        host.run("install", &["/srv/bedplate-agent", "/usr/bin/bedplate-agent"])?;
+        let host = start_host(NAME, &network)?;
         let site = Self { host, kubernetes, registry, network };
         // In the place of bedplate-controller. The policy of agents is in force.
         let nodeclient = "system:certificates.k8s.io:certificatesigningrequests:nodeclient";
@@ -120,12 +113,7 @@ impl AgentHost {
             "metadata": { "name": "approved" },
             "roleRef": { "apiGroup": "rbac.authorization.k8s.io", "kind": "ClusterRole", "name": nodeclient },
             "subjects": [{ "apiGroup": "rbac.authorization.k8s.io", "kind": "Group", "name": "bedplate:machines" }] }))?;
-        let interface = json!({ "macAddress": "52:54:00:00:00:01" });
-        site.apply(
-            &json!({ "apiVersion": "bedplate.dev/v1alpha1", "kind": "Machine", "metadata": { "name": NAME },
-            "spec": { "provider": "pxe", "pxe": { "interfaces": [interface] } } }),
-        )?;
-        site.enroll(heartbeat)?;
+        site.enroll(&site.host, NAME, "52:54:00:00:00:01", heartbeat)?;
         Ok(site)
     }
 
@@ -154,21 +142,48 @@ impl AgentHost {
         self.objects()?.merge_status(kind, NAME, status).map(drop)
     }
 
-    fn enroll(&self, heartbeat: u32) -> Result<()> {
+    /// Starts another host in this network and enrolls it in the same cluster. Its agent is not started yet.
+    ///
+    /// # Errors
+    /// As of [`Self::start`].
+    pub fn add_host(&self, name: &str, network: &Namespace, mac: &str, heartbeat: u32) -> Result<Host> {
+        let host = start_host(name, network)?;
+        self.enroll(&host, name, mac, heartbeat)?;
+        Ok(host)
+    }
+
+    /// Creates the Machine of a host, and enrolls the host with a new key.
+    fn enroll(&self, host: &Host, name: &str, mac: &str, heartbeat: u32) -> Result<()> {
+        let interface = json!({ "macAddress": mac });
+        self.apply(
+            &json!({ "apiVersion": "bedplate.dev/v1alpha1", "kind": "Machine", "metadata": { "name": name },
+            "spec": { "provider": "pxe", "pxe": { "interfaces": [interface] } } }),
+        )?;
         let agent =
-            self.kubernetes.certificate(&format!("bedplate:machine:{NAME}"), &["bedplate:machines"])?;
+            self.kubernetes.certificate(&format!("bedplate:machine:{name}"), &["bedplate:machines"])?;
         let ca = std::fs::read_to_string(self.kubernetes.ca())?;
         let enrollment = json!({
-            "machine": NAME, "site": "default", "bootId": "0".repeat(32), "endpoints": ["https://127.0.0.1:1"],
+            "machine": name, "site": "default", "bootId": "0".repeat(32), "endpoints": ["https://127.0.0.1:1"],
             "caPem": ca, "certificatePem": agent.certificate,
             "notBefore": "2020-01-01T00:00:00Z", "notAfter": "2099-01-01T00:00:00Z", "heartbeatSeconds": heartbeat,
             "kubernetes": { "server": format!("https://{}", self.kubernetes.address()), "caPem": ca },
         });
-        for (name, content) in [("enrollment.json", enrollment.to_string()), ("key.pem", agent.key.clone())] {
-            self.host.put(&format!("/var/lib/bedplate/agent/{name}"), content.as_bytes(), 0o600)?;
+        for (file, content) in [(ENROLLMENT, enrollment.to_string()), (KEY, agent.key.clone())] {
+            host.put(file, content.as_bytes(), 0o600)?;
         }
         let enrollment = self.kubernetes.enrollment(&agent)?;
-        self.patch("machine", &json!({ "enrollment": enrollment }))
+        self.objects()?.merge_status("machine", name, &json!({ "enrollment": enrollment })).map(drop)
+    }
+
+    /// Creates a kubeconfig with the credential of an enrolled host, as a thief in its root file system has it.
+    ///
+    /// # Errors
+    /// The host is not enrolled, or the file cannot be written.
+    pub fn stolen_credential(&self, host: &Host, name: &str) -> Result<PathBuf> {
+        let enrollment: Value = serde_json::from_str(&host.read(ENROLLMENT)?)?;
+        let certificate = enrollment["certificatePem"].as_str().context("no certificate")?.to_owned();
+        let credentials = Credentials { certificate, key: host.read(KEY)? };
+        self.kubernetes.kubeconfig_with(&format!("stolen-{name}"), &credentials)
     }
 
     /// Makes a version whose kubeadm does this.
@@ -292,6 +307,21 @@ impl AgentHost {
         self.until("kubeadm and kubelet have started, the container runtime is ready", awaited)?;
         self.register_node()
     }
+}
+
+/// Starts a host with the agent's program and unit, and with the node image.
+fn start_host(name: &str, network: &Namespace) -> Result<Host> {
+    let host = Host::prepare(name)?
+        .network(network)
+        .bind(&binary("bedplate-agent")?, "/srv/bedplate-agent")
+        .bind(&image()?, "/srv/node-image")
+        .file("/etc/systemd/system/bedplate-agent.service", UNIT.as_bytes(), 0o644)?
+        .file("/etc/resolv.conf", b"nameserver 192.0.2.1\n", 0o644)?
+        .file("/usr/lib/modules/none", b"", 0o644)?
+        .start()?;
+    // In memory, as on a host that was netbooted: a disk's file system maps more of it than is used.
+    host.run("install", &["/srv/bedplate-agent", "/usr/bin/bedplate-agent"])?;
+    Ok(host)
 }
 
 /// The condition `Paved` of a status; null if there is none yet.

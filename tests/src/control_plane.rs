@@ -6,14 +6,17 @@
 //! ```
 //! Left out is what the machine that tests run on has not: limits of containers, and scores for the killer of processes.
 
-use std::path::Path;
+use std::net::Ipv4Addr;
+use std::path::{Path, PathBuf};
 use std::process::Command;
 
 use anyhow::{Context as _, Result};
 use serde_json::{Value, json};
 
 use crate::guard::run;
+use crate::host::Host;
 use crate::kubernetes::programs;
+use crate::netns::Namespace;
 use crate::registry::REFERENCE;
 
 /// The version of the programs.
@@ -122,6 +125,81 @@ pub fn registry_files(address: &str, authority: &str) -> Vec<Value> {
         json!({ "path": format!("{place}/hosts.toml"), "content": hosts }),
         json!({ "path": format!("{place}/ca.crt"), "content": authority }),
     ]
+}
+
+/// Creates a bootstrap token in the control plane of a slot: its machine is `bedplate-a` or `bedplate-b`.
+///
+/// # Errors
+/// The slot does not run, or its API server does not answer.
+pub fn join_token(host: &Host, machine: &str) -> Result<String> {
+    let kubeadm = ["kubeadm", "token", "create", "--kubeconfig", "/etc/kubernetes/admin.conf"];
+    Ok(host.run_in_machine(machine, &kubeadm)?.trim().to_owned())
+}
+
+/// The etcd of a control plane, through the JSON gateway of one member.
+#[derive(Debug)]
+pub struct Etcd<'a> {
+    network: &'a Namespace,
+    /// Directory of kubeadm's certificates.
+    pki: PathBuf,
+    address: Ipv4Addr,
+}
+
+/// A member of etcd.
+#[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord)]
+pub struct Member {
+    /// The Node's name, as kubeadm sets it.
+    pub name: String,
+    /// Decimal identifier.
+    pub id: String,
+    /// It has no vote yet.
+    pub is_learner: bool,
+}
+
+impl<'a> Etcd<'a> {
+    /// The member of the node in this slot (`a` or `b`) of a host with this address.
+    pub fn of(host: &Host, network: &'a Namespace, address: Ipv4Addr, slot: &str) -> Self {
+        let pki = host.root().join(format!("var/lib/bedplate/slots/{slot}/state/kubernetes/pki"));
+        Self { network, pki, address }
+    }
+
+    /// Returns the members, ordered by name. A member without quorum does not answer.
+    ///
+    /// # Errors
+    /// It does not answer within 10 seconds.
+    pub fn members(&self) -> Result<Vec<Member>> {
+        let answer = self.call("list", &json!({ "linearizable": true }))?;
+        let text = |value: &Value| value.as_str().unwrap_or_default().to_owned();
+        let member = |one: &Value| Member {
+            name: text(&one["name"]),
+            id: text(&one["ID"]),
+            is_learner: one["isLearner"] == true,
+        };
+        let mut members: Vec<_> =
+            answer["members"].as_array().context("no members")?.iter().map(member).collect();
+        members.sort();
+        Ok(members)
+    }
+
+    /// Removes a member.
+    ///
+    /// # Errors
+    /// There is no such member, or etcd refuses.
+    pub fn remove(&self, name: &str) -> Result<()> {
+        let members = self.members()?;
+        let member = members.iter().find(|member| member.name == name).context("no such member")?;
+        self.call("remove", &json!({ "ID": member.id })).map(drop)
+    }
+
+    fn call(&self, method: &str, body: &Value) -> Result<Value> {
+        let mut curl = self.network.command("curl");
+        curl.args(["-sS", "--fail", "--max-time", "10", "-d", &body.to_string(), "--cacert"]);
+        curl.arg(self.pki.join("etcd/ca.crt"));
+        curl.arg("--cert").arg(self.pki.join("apiserver-etcd-client.crt"));
+        curl.arg("--key").arg(self.pki.join("apiserver-etcd-client.key"));
+        curl.arg(format!("https://{}:2379/v3/cluster/member/{method}", self.address));
+        Ok(serde_json::from_str(&run(&mut curl)?)?)
+    }
 }
 
 /// Shows the kubelet the kernel parameters that it wants: it would write those of the machine that tests run on.

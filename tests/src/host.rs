@@ -98,6 +98,17 @@ impl Host {
         guard::run(self.command(program).args(arguments))
     }
 
+    /// Runs a command in all namespaces of a machine of systemd-nspawn, and returns its output.
+    ///
+    /// # Errors
+    /// The machine does not run, or the command failed; its output is in the message.
+    pub fn run_in_machine(&self, machine: &str, words: &[&str]) -> Result<String> {
+        let leader = self.run("machinectl", &["show", machine, "--property=Leader", "--value"])?;
+        let target = format!("--target={}", leader.trim());
+        let namespaces = ["--mount", "--pid", "--net", "--uts", "--ipc", "--cgroup", "--"];
+        self.run("nsenter", &[&[&*target], &namespaces[..], words].concat())
+    }
+
     /// Writes a file in the host; folders above it are made. `mode` as of chmod.
     ///
     /// # Errors

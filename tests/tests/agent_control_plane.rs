@@ -12,7 +12,7 @@ use std::time::{Duration, Instant};
 use bedplate_api::machine::{NODE_CONFIGURATION, NODE_VERSION};
 use bedplate_tests::agent_host::{has_applied, image, paved};
 use bedplate_tests::control_plane::{
-    PARAMETERS, files, images, kubelet, registration, registry_files, version,
+    Etcd, Member, PARAMETERS, files, images, join_token, kubelet, registration, registry_files, version,
 };
 use bedplate_tests::guard::{Directory, Process, run};
 use bedplate_tests::host::Host;
@@ -30,6 +30,7 @@ const LIMIT: Duration = Duration::from_secs(300);
 const RACK: Ipv4Addr = Ipv4Addr::new(10, 7, 0, 1);
 /// The first control plane's API server.
 const SERVER: &str = "10.7.0.11:6443";
+const SERVER_ADDRESS: Ipv4Addr = Ipv4Addr::new(10, 7, 0, 11);
 const CONTROL_PLANE: &str = "control-1";
 const SECOND: &str = "control-2";
 const WORKER: &str = "worker-1";
@@ -212,31 +213,18 @@ fn from_secret(path: &str, name: &str, key: &str) -> Value {
     json!({ "path": path, "permissions": "0600", "contentFrom": { "secret": secret } })
 }
 
-/// Runs a command in the slot, in all of its namespaces.
-fn in_slot(host: &Host, slot: &str, words: &[&str]) -> String {
-    let leader = host.run("machinectl", &["show", slot, "--property=Leader", "--value"]).unwrap();
-    let target = format!("--target={}", leader.trim());
-    let mut arguments = vec![&*target, "--mount", "--pid", "--net", "--uts", "--ipc", "--cgroup", "--"];
-    arguments.extend(words);
-    host.run("nsenter", &arguments).unwrap()
-}
-
 /// What a person gives workers to join by: a token of the new cluster in a kubeconfig.
 fn give_join_secret(site: &Site, host: &Host) {
-    let admin = in_slot(host, "bedplate-a", &["cat", "/etc/kubernetes/admin.conf"]);
+    let admin = host.run_in_machine("bedplate-a", &["cat", "/etc/kubernetes/admin.conf"]).unwrap();
     std::fs::write(site.path("admin.conf"), admin).unwrap();
-    let token = in_slot(
-        host,
-        "bedplate-a",
-        &["kubeadm", "token", "create", "--kubeconfig", "/etc/kubernetes/admin.conf"],
-    );
+    let token = join_token(host, "bedplate-a").unwrap();
     let view =
         ["config", "view", "--raw", "-o", "jsonpath={.clusters[0].cluster.certificate-authority-data}"];
     let authority = site.kubectl(&view).unwrap();
     let kubeconfig = json!({ "apiVersion": "v1", "kind": "Config", "current-context": "join",
         "clusters": [{ "name": "first", "cluster": {
             "server": format!("https://{SERVER}"), "certificate-authority-data": authority } }],
-        "users": [{ "name": "join", "user": { "token": token.trim() } }],
+        "users": [{ "name": "join", "user": { "token": token } }],
         "contexts": [{ "name": "join", "context": { "cluster": "first", "user": "join" } }] });
     site.secret("join", "kubeconfig", &kubeconfig.to_string());
 }
@@ -256,25 +244,13 @@ fn give_shared_secret(site: &Site, host: &Host) {
     }
 }
 
-/// The members of etcd: name, id, and whether it only learns.
-fn members(control: &Worker) -> Vec<(String, String, bool)> {
-    let pki = control.host.root().join(STATE.trim_start_matches('/')).join("kubernetes/pki");
-    let mut curl = control.network.command("curl");
-    curl.args(["-sS", "--fail", "--max-time", "10", "-d", "{\"linearizable\":true}", "--cacert"]);
-    curl.arg(pki.join("etcd/ca.crt")).arg("--cert").arg(pki.join("apiserver-etcd-client.crt"));
-    curl.arg("--key").arg(pki.join("apiserver-etcd-client.key"));
-    let answer = run(curl.arg("https://10.7.0.11:2379/v3/cluster/member/list")).unwrap();
-    let answer: Value = serde_json::from_str(&answer).unwrap();
-    let text = |value: &Value| value.as_str().unwrap_or_default().to_owned();
-    let member = |one: &Value| (text(&one["name"]), text(&one["ID"]), one["isLearner"] == true);
-    let mut members: Vec<_> = answer["members"].as_array().unwrap().iter().map(member).collect();
-    members.sort();
-    members
+fn members(control: &Worker) -> Vec<Member> {
+    Etcd::of(&control.host, &control.network, SERVER_ADDRESS, "a").members().unwrap()
 }
 
-fn is_whole(members: &[(String, String, bool)]) -> bool {
-    let names: Vec<&str> = members.iter().map(|(name, ..)| name.as_str()).collect();
-    names == [CONTROL_PLANE, SECOND] && members.iter().all(|(.., learns)| !learns)
+fn is_whole(members: &[Member]) -> bool {
+    let names: Vec<&str> = members.iter().map(|member| member.name.as_str()).collect();
+    names == [CONTROL_PLANE, SECOND] && members.iter().all(|member| !member.is_learner)
 }
 
 /// A second control plane joins, and is paved anew once its Node is deleted: etcd has two members then as before.
@@ -305,7 +281,7 @@ fn joins_and_is_paved_again(site: &Site, control: &Worker) -> Worker {
     site.until(again, SECOND, &second, |status| has_applied(status, 2, "b"));
     assert!(is_ready(&site.node(SECOND)));
     let after = members(control);
-    assert!(is_whole(&after) && after[1].1 != before[1].1, "{before:?}, {after:?}");
+    assert!(is_whole(&after) && after[1].id != before[1].id, "{before:?}, {after:?}");
     assert_eq!(site.kubectl(&own).unwrap().trim(), "ok");
     second
 }
@@ -322,12 +298,12 @@ fn outlasts_its_kubelets_directory(site: &Site, control: &Worker) {
     };
     wait::until("kubeadm refuses to begin", LIMIT, refused).unwrap();
     // What a host has set, and these borrow from a command before kubeadm, which is not run here.
-    in_slot(&control.host, "bedplate-a", &["sh", "-c", PARAMETERS]);
+    control.host.run_in_machine("bedplate-a", &["sh", "-c", PARAMETERS]).unwrap();
     let documented = include_str!("../../docs/node.md").split("\n\n");
     let mut documented =
         documented.filter(|block| block.starts_with("        rm /etc/kubernetes/kubelet.conf"));
     let commands = format!("set -e\n{}", documented.next().unwrap());
-    println!("{}", in_slot(&control.host, "bedplate-a", &["sh", "-c", &commands]));
+    println!("{}", control.host.run_in_machine("bedplate-a", &["sh", "-c", &commands]).unwrap());
     wait::until_asked("kubeadm has nothing more to do", LIMIT, || {
         Ok(control.host.run("test", &["-e", &format!("{STATE}/kubelet/.bedplate-finished")]).ok())
     })
@@ -344,7 +320,8 @@ fn outlasts_its_kubelets_directory(site: &Site, control: &Worker) {
 fn outlasts_its_certificate(site: &Site, control: &Worker, worker: &Worker, slot: &str) {
     let uid = site.node(WORKER)["metadata"]["uid"].clone();
     worker.host.run("systemctl", &["stop", "bedplate-agent.service"]).unwrap();
-    in_slot(&worker.host, &format!("bedplate-{slot}"), &["systemctl", "stop", "kubelet.service"]);
+    let machine = format!("bedplate-{slot}");
+    worker.host.run_in_machine(&machine, &["systemctl", "stop", "kubelet.service"]).unwrap();
     let pki = |name: &str| control.host.root().join(&format!("{STATE}/kubernetes/pki/{name}")[1..]);
     let directory = format!("/var/lib/bedplate/slots/{slot}/state/kubelet/pki");
     let link = || worker.host.run("readlink", &[&format!("{directory}/kubelet-client-current.pem")]);
@@ -358,15 +335,11 @@ fn outlasts_its_certificate(site: &Site, control: &Worker, worker: &Worker, slot
     shell.args(["-c", script, "sh"]).args([&ended, &pki("ca.crt"), &pki("ca.key")]).arg(WORKER);
     run(&mut shell).unwrap();
     worker.host.put(&format!("{directory}/{current}"), &std::fs::read(&ended).unwrap(), 0o600).unwrap();
-    in_slot(
-        &worker.host,
-        &format!("bedplate-{slot}"),
-        &["systemctl", "start", "--no-block", "kubelet.service"],
-    );
+    worker.host.run_in_machine(&machine, &["systemctl", "start", "--no-block", "kubelet.service"]).unwrap();
     // The token in the slot's own file has ended too: a person has renewed the Secret.
     give_join_secret(site, &control.host);
     let join = ["sh", "-c", &format!("sed -i 's/\"token\":\"....../\"token\":\"aaaaaa/' {JOIN}")];
-    in_slot(&worker.host, &format!("bedplate-{slot}"), &join);
+    worker.host.run_in_machine(&machine, &join).unwrap();
     worker.host.run("systemctl", &["start", "bedplate-agent.service"]).unwrap();
     site.until("the certificate is renewed", WORKER, worker, |status| {
         paved(status)["reason"] == "Applied" && link().is_ok_and(|link| link != before)
@@ -435,7 +408,7 @@ fn an_empty_host_becomes_a_control_plane_without_a_cluster_and_another_joins_it(
     site.until("the control plane stays", CONTROL_PLANE, &control, |status| {
         paved(status)["reason"] == "ControlPlaneProtected"
     });
-    in_slot(&control.host, "bedplate-a", &["systemctl", "restart", "kubelet.service"]);
+    control.host.run_in_machine("bedplate-a", &["systemctl", "restart", "kubelet.service"]).unwrap();
     site.until("the control plane has its Node again", CONTROL_PLANE, &control, |status| {
         let uid = &status["applied"]["nodeUID"];
         paved(status)["reason"] == "Applied" && *uid == site.node(CONTROL_PLANE)["metadata"]["uid"]

@@ -78,8 +78,15 @@ impl Kubernetes {
     /// # Errors
     /// The authority cannot be used, or the file cannot be written.
     pub fn user(&self, user: &str, groups: &[&str]) -> Result<PathBuf> {
-        let credentials = self.certificate(user, groups)?;
-        self.write_kubeconfig(user, &self.kubeconfig(user, &user_of(&credentials))?)
+        self.kubeconfig_with(user, &self.certificate(user, groups)?)
+    }
+
+    /// Creates a kubeconfig of this name with these credentials.
+    ///
+    /// # Errors
+    /// The file cannot be written.
+    pub fn kubeconfig_with(&self, name: &str, credentials: &Credentials) -> Result<PathBuf> {
+        self.write_kubeconfig(name, &self.kubeconfig(name, &user_of(credentials))?)
     }
 
     /// Creates a kubeconfig with an agent's certificate. Returns its path, and the enrollment as a Machine's status has it.
@@ -89,7 +96,7 @@ impl Kubernetes {
     pub fn agent(&self, machine: &str) -> Result<(PathBuf, Value)> {
         let user = format!("bedplate:machine:{machine}");
         let credentials = self.certificate(&user, &["bedplate:machines"])?;
-        let kubeconfig = self.write_kubeconfig(&user, &self.kubeconfig(&user, &user_of(&credentials))?)?;
+        let kubeconfig = self.kubeconfig_with(&user, &credentials)?;
         Ok((kubeconfig, self.enrollment(&credentials)?))
     }
 
