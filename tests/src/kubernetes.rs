@@ -240,6 +240,11 @@ impl Kubernetes {
         command_inside(self.namespace.as_deref(), &self.programs.join(program))
     }
 
+    /// Another program inside its network.
+    pub fn command_beside(&self, program: &Path) -> Command {
+        command_inside(self.namespace.as_deref(), program)
+    }
+
     fn path(&self, name: &str) -> PathBuf {
         self.directory.path().join(name)
     }

@@ -134,8 +134,16 @@ impl<'r> Site<'r> {
     /// # Errors
     /// What it says.
     pub fn kubectl(&self, arguments: &[&str]) -> Result<String> {
-        let kubernetes = self.kubernetes.as_ref().context("a site without a cluster")?;
+        let kubernetes = self.kubernetes()?;
         kubernetes.kubectl(&kubernetes.admin(), arguments)
+    }
+
+    /// Returns its API server.
+    ///
+    /// # Errors
+    /// The site has no cluster.
+    pub fn kubernetes(&self) -> Result<&Kubernetes> {
+        self.kubernetes.as_ref().context("a site without a cluster")
     }
 
     /// Returns access to the cluster's objects as its administrator.
@@ -143,7 +151,7 @@ impl<'r> Site<'r> {
     /// # Errors
     /// The site has no cluster.
     pub fn objects(&self) -> Result<&Objects> {
-        self.kubernetes.as_ref().context("a site without a cluster")?.objects()
+        self.kubernetes()?.objects()
     }
 
     /// An object as the API server has it.

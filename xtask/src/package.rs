@@ -51,6 +51,7 @@ const PEERS: &[&str] = &[
     "atftp",
     "containerd",
     "dnsmasq-base",
+    "haproxy",
     "isc-dhcp-client",
     "isc-dhcp-relay",
     "kea-admin",
@@ -68,6 +69,7 @@ const PEERS: &[&str] = &[
 /// Packages with the services that Debian would start now and at every boot.
 const SERVICES: &[(&str, &str)] = &[
     ("containerd", "containerd"),
+    ("haproxy", "haproxy"),
     ("ipmitool", "ipmievd"),
     ("isc-dhcp-relay", "isc-dhcp-relay"),
     ("kea-dhcp4-server", "kea-dhcp4-server"),

@@ -2,11 +2,11 @@
 //! `deploy/cluster-api`.
 
 use std::path::{Path, PathBuf};
-use std::process::Command;
 
 use anyhow::{Context, Result};
 
 use crate::guard::{Directory, run};
+use crate::kubernetes::Kubernetes;
 
 /// Version of the infrastructure provider in the repository.
 const VERSION: &str = "v0.1.0";
@@ -87,26 +87,27 @@ impl Repository {
     }
 
     /// Runs `clusterctl init` for all providers.
-    pub(super) fn init(&self, kubeconfig: &Path) -> Result<String> {
+    pub(super) fn init(&self, kubernetes: &Kubernetes) -> Result<String> {
         let mut arguments = vec!["init"];
         arguments.extend(self.providers.iter().map(String::as_str));
-        self.clusterctl(kubeconfig, &arguments, &[])
+        self.clusterctl(kubernetes, &arguments, &[])
     }
 
-    /// Runs clusterctl with these variables of a template. Returns its output.
+    /// Runs clusterctl as the administrator, with these variables of a template. Returns its output.
     ///
     /// # Errors
     /// clusterctl fails.
     pub fn clusterctl(
         &self,
-        kubeconfig: &Path,
+        kubernetes: &Kubernetes,
         arguments: &[&str],
         variables: &[(&str, &str)],
     ) -> Result<String> {
         let configuration = self.place.path().join("clusterctl.yaml");
         std::fs::write(&configuration, &self.configuration)?;
-        let mut command = Command::new(&self.clusterctl);
-        command.args(arguments).arg("--config").arg(configuration).arg("--kubeconfig").arg(kubeconfig);
+        let mut command = kubernetes.command_beside(&self.clusterctl);
+        command.args(arguments).arg("--config").arg(configuration);
+        command.arg("--kubeconfig").arg(kubernetes.admin());
         // Otherwise clusterctl asks GitHub for its newest version, and writes to the home directory.
         command.env("CLUSTERCTL_DISABLE_VERSIONCHECK", "true").env("XDG_CONFIG_HOME", self.place.path());
         run(command.envs(variables.iter().copied()))

@@ -1,8 +1,7 @@
 //! The core, bootstrap and control-plane controllers of Cluster API as processes, each with its own role and its webhooks on loopback.
 
-use std::net::{Ipv4Addr, SocketAddr, TcpListener, TcpStream};
+use std::net::{Ipv4Addr, SocketAddr, TcpListener};
 use std::path::{Path, PathBuf};
-use std::process::Command;
 use std::time::Duration;
 
 use anyhow::{Context, Result, bail, ensure};
@@ -13,7 +12,7 @@ use regex::Regex;
 use serde_json::json;
 
 use super::repository::{Provider, Repository};
-use crate::guard::{Directory, Process, last_lines};
+use crate::guard::{Directory, Process, last_lines, run};
 use crate::kubernetes::{Kubernetes, required};
 use crate::{pxed, wait};
 
@@ -100,7 +99,7 @@ pub struct Upstream {
 impl Upstream {
     /// Installs all providers with `clusterctl init`, and starts the managers under the roles of these providers.
     ///
-    /// The API server needs the controller `clusterrole-aggregation` of kube-controller-manager.
+    /// The API server needs the controller `clusterrole-aggregation` of kube-controller-manager. The managers run in its network.
     ///
     /// # Errors
     /// A program is missing or does not become ready, or the API server refuses an object.
@@ -118,11 +117,11 @@ impl Upstream {
             addresses.push(address);
         }
         stand_in_for_cert_manager(kubernetes)?;
-        repository.init(&kubernetes.admin())?;
+        repository.init(kubernetes)?;
         let mut managers = Vec::new();
         for (manager, address) in MANAGERS.iter().zip(&addresses) {
             let kubeconfig = kubernetes.service_account(manager.namespace, manager.account)?;
-            let mut command = Command::new(programs.join(manager.program));
+            let mut command = kubernetes.command_beside(&programs.join(manager.program));
             command.arg("--kubeconfig").arg(kubeconfig).arg("--webhook-cert-dir").arg(place.path()).args([
                 &*format!("--webhook-port={}", address.port()),
                 "--health-addr=0",
@@ -134,7 +133,7 @@ impl Upstream {
         }
         let mut upstream = Self { managers, repository, _place: place };
         for (index, address) in addresses.iter().enumerate() {
-            upstream.wait_serving(index, *address)?;
+            upstream.wait_serving(kubernetes, index, *address)?;
         }
         Ok(upstream)
     }
@@ -144,13 +143,16 @@ impl Upstream {
         &self.repository
     }
 
-    fn wait_serving(&mut self, index: usize, address: SocketAddr) -> Result<()> {
+    fn wait_serving(&mut self, kubernetes: &Kubernetes, index: usize, address: SocketAddr) -> Result<()> {
         let manager = self.managers.get_mut(index).context("no such manager")?;
         wait::until_asked("webhooks of a manager", READY_TIMEOUT, || {
             if !manager.is_running() {
                 bail!("a manager has ended: {}", last_lines(&manager.said(), LOG_LINES_SHOWN));
             }
-            Ok(TcpStream::connect(address).ok().map(drop))
+            let mut curl = kubernetes.command_beside(Path::new("curl"));
+            // Any answer will do.
+            curl.args(["-sk", "--max-time", "5", "--output", "/dev/null", &format!("https://{address}/")]);
+            Ok(run(&mut curl).ok().map(drop))
         })
     }
 

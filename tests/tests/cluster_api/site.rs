@@ -1,7 +1,8 @@
 //! A real API server with the provider of claims, namespaces with clusters, and hosts whose agents the tests play.
 
+use std::path::{Path, PathBuf};
 use std::process::Command;
-use std::sync::{Mutex, OnceLock};
+use std::sync::OnceLock;
 use std::time::Duration;
 
 use bedplate_tests::guard::{Directory, Process};
@@ -18,8 +19,9 @@ const IMAGE: &str =
 
 /// The cluster with its provider; both end with the test program.
 pub(crate) struct Site {
-    provider: Mutex<Process>,
-    _place: Directory,
+    /// Log of the provider.
+    log: PathBuf,
+    _provider: Option<(Process, Directory)>,
 }
 
 impl Site {
@@ -31,13 +33,20 @@ impl Site {
             let place = Directory::new("cluster-api").unwrap();
             let kubeconfig =
                 kubernetes.service_account("bedplate-system", "bedplate-infrastructure").unwrap();
-            let mut command = Command::new(pxed::binary("bedplate-cluster").unwrap());
-            command.args(["--controllers=infrastructure", "--listen=127.0.0.1:0", "--log-format=text"]);
-            command.arg("--kubeconfig").arg(kubeconfig);
             let log = place.path().join("provider.log");
-            let provider = Process::spawn("bedplate-cluster", &mut command, &log).unwrap();
-            Self { provider: Mutex::new(provider), _place: place }
+            let provider = provider(&kubeconfig, &log, &[]);
+            Self { log, _provider: Some((provider, place)) }
         })
+    }
+
+    /// Installs the provider, which the test itself starts with this log.
+    pub(crate) fn installed(log: &Path) -> Self {
+        install();
+        Self { log: log.to_owned(), _provider: None }
+    }
+
+    fn said(&self) -> String {
+        std::fs::read_to_string(&self.log).unwrap_or_default()
     }
 
     /// Waits until an object is in a state.
@@ -50,7 +59,7 @@ impl Site {
     ) -> Value {
         let is_so = |object: Option<&Value>| object.filter(|object| is(object)).cloned();
         team.objects.until((kind, name), PATIENCE, is_so).unwrap_or_else(|error| {
-            let log = self.provider.lock().unwrap().said();
+            let log = self.said();
             let found = team.objects.get(kind, name).unwrap().unwrap_or_default();
             panic!("{kind} {name}: {what}: {error:#}\n{found:#}\n{log}")
         })
@@ -60,17 +69,25 @@ impl Site {
         let gone = |object: Option<&Value>| object.is_none().then_some(());
         let ended = team.objects.until((kind, name), PATIENCE, gone);
         ended.unwrap_or_else(|error| {
-            let log = self.provider.lock().unwrap().said();
+            let log = self.said();
             let found = team.objects.get(kind, name).unwrap().unwrap_or_default();
             panic!("deletion of {kind} {name}: {error:#}\n{found:#}\n{log}")
         });
     }
 }
 
+/// Starts the provider with the rights of this kubeconfig.
+pub(crate) fn provider(kubeconfig: &Path, log: &Path, more: &[&str]) -> Process {
+    let mut command = Command::new(pxed::binary("bedplate-cluster").unwrap());
+    command.args(["--controllers=infrastructure", "--listen=127.0.0.1:0", "--log-format=text"]);
+    command.args(more).arg("--kubeconfig").arg(kubeconfig);
+    Process::spawn("bedplate-cluster", &mut command, log).unwrap()
+}
+
 /// Installs the provider, and the two kinds of Cluster API that it reads.
 fn install() {
     let kubernetes = Kubernetes::shared();
-    let root = std::path::Path::new(env!("CARGO_MANIFEST_DIR")).join("..");
+    let root = Path::new(env!("CARGO_MANIFEST_DIR")).join("..");
     for kind in ["Cluster", "Machine"] {
         let plural = format!("{}s", kind.to_lowercase());
         let schema = json!({ "openAPIV3Schema": { "type": "object", "properties": {

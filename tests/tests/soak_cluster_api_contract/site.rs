@@ -87,7 +87,7 @@ impl Site {
 
     /// Runs clusterctl with these variables of a template. Returns its output.
     pub(crate) fn clusterctl(&self, arguments: &[&str], variables: &[(&str, &str)]) -> String {
-        self.upstream.repository().clusterctl(&self.management.admin(), arguments, variables).unwrap()
+        self.upstream.repository().clusterctl(&self.management, arguments, variables).unwrap()
     }
 
     /// Machines of Cluster API.

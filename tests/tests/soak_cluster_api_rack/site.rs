@@ -1,0 +1,232 @@
+//! The management cluster with pxed, bedplate-controller, the provider and the controllers of Cluster API; hosts with the real agent; and a load
+//! balancer for control planes.
+
+use std::cell::RefCell;
+use std::net::Ipv4Addr;
+use std::time::{Duration, Instant};
+
+use bedplate_tests::cluster_api::{Expected, Upstream, machines, shown, unmet};
+use bedplate_tests::control_plane::{files, images, registry_files, version};
+use bedplate_tests::guard::{Process, last_lines};
+use bedplate_tests::kubernetes::{Kubernetes, Objects};
+use bedplate_tests::nodes::Nodes;
+use bedplate_tests::rack::{ADDRESS, BRIDGE, Rack};
+use bedplate_tests::registry::Registry;
+use bedplate_tests::worker::{Worker, take_turn};
+use bedplate_tests::{pxed, site, wait};
+use serde_json::{Value, json};
+
+use super::template;
+
+/// A control plane is replaced: a node boots and joins, etcd changes its members, a host is emptied.
+const PATIENCE: Duration = Duration::from_secs(900);
+pub(crate) const TEAM: &str = "team-a";
+pub(crate) const HOSTS: [&str; 4] = ["host-1", "host-2", "host-3", "host-4"];
+/// Address of the first host: the last octet.
+const FIRST: u8 = 11;
+/// Endpoint of the workload cluster.
+const ENDPOINT: Ipv4Addr = Ipv4Addr::new(10, 7, 0, 9);
+const CONTROLLERS: [&str; 3] = ["csrsigning", "csrapproving", "clusterrole-aggregation-controller"];
+
+/// All programs and hosts. They end in this order.
+pub(crate) struct Site<'r> {
+    pub(crate) team: Objects,
+    upstream: Upstream,
+    provider: Process,
+    _balancer: Process,
+    workers: RefCell<Vec<(&'static str, Worker)>>,
+    nodes: Nodes,
+    site: site::Site<'r>,
+    images: Registry,
+    rack: &'r Rack,
+}
+
+impl<'r> Site<'r> {
+    pub(crate) fn start(rack: &'r Rack) -> Self {
+        take_turn().unwrap();
+        let layout = rack.file("images");
+        images(&layout).unwrap();
+        let images = Registry::start_tls(&layout, rack.network(), (ADDRESS, 5001).into()).unwrap();
+        let mut kubernetes = Kubernetes::installed_inside(rack.network(), ADDRESS.into()).unwrap();
+        kubernetes.start_controllers(&CONTROLLERS).unwrap();
+        let nodes = Nodes::start(rack, &kubernetes).unwrap();
+        let upstream = Upstream::start(&kubernetes).unwrap();
+        let kubeconfig = kubernetes.service_account("bedplate-system", "bedplate-infrastructure").unwrap();
+        let mut command = rack.network().command(pxed::binary("bedplate-cluster").unwrap());
+        command.args(["--controllers=infrastructure", "--listen=127.0.0.1:0", "--log-format=text"]);
+        command.arg("--kubeconfig").arg(kubeconfig);
+        let provider = Process::spawn("bedplate-cluster", &mut command, &rack.file("provider.log")).unwrap();
+        let balancer = balancer(rack);
+        let team = kubernetes.objects().unwrap().within(TEAM);
+        team.apply(&json!({ "apiVersion": "v1", "kind": "Namespace", "metadata": { "name": TEAM } }))
+            .unwrap();
+        let site = site::Site::without_servers("cluster-api", rack, kubernetes).unwrap();
+        let site = Self {
+            team,
+            upstream,
+            provider,
+            _balancer: balancer,
+            workers: RefCell::default(),
+            nodes,
+            site,
+            images,
+            rack,
+        };
+        for name in HOSTS {
+            let spec = json!({ "provider": "manual", "claimPolicy": { "namespaces": [TEAM] } });
+            let machine = json!({ "apiVersion": "bedplate.dev/v1alpha1", "kind": "Machine",
+                "metadata": { "name": name }, "spec": spec });
+            site.team.apply(&machine).unwrap();
+            site.boot(name);
+        }
+        site
+    }
+
+    /// Boots a host with an empty file system, and enrolls it.
+    pub(crate) fn boot(&self, name: &'static str) {
+        let socket = self.site.pxed().unwrap().socket();
+        let path = format!("/v1/machines/{name}");
+        wait::until("the Machine at pxed", PATIENCE, || Ok(pxed::ask(&socket, &path).ok())).unwrap();
+        let number = HOSTS.iter().position(|host| *host == name).unwrap();
+        let last = FIRST + u8::try_from(number).unwrap();
+        let worker = Worker::enroll(self.rack.network(), &socket, name, last).unwrap();
+        self.workers.borrow_mut().push((name, worker));
+    }
+
+    /// Takes the power of a host away. Its file system is lost.
+    pub(crate) fn kill(&self, name: &str) {
+        let mut workers = self.workers.borrow_mut();
+        let position = workers.iter().position(|(host, _)| *host == name).unwrap();
+        drop(workers.remove(position));
+    }
+
+    /// Creates a configuration for claims.
+    pub(crate) fn configure(&self, name: &str) {
+        let authority = self.images.authority().unwrap();
+        let files = files().into_iter().chain(registry_files("10.7.0.1:5001", authority));
+        let marker = json!({ "path": "/etc/configuration", "content": name });
+        let registry = &self.nodes.registry;
+        let template = json!({
+            "image": { "reference": registry.reference(), "caBundle": registry.authority() },
+            "kubernetes": { "version": version().unwrap() },
+            "container": { "network": "Host" },
+            "files": files.chain([marker]).collect::<Vec<_>>(),
+            "healthGate": { "timeoutSeconds": 600, "minReadySeconds": 1 },
+        });
+        let spec = json!({ "claimPolicy": { "namespaces": [TEAM] }, "template": template });
+        self.team
+            .apply(&json!({ "apiVersion": "bedplate.dev/v1alpha1", "kind": "MachineConfiguration",
+                "metadata": { "name": name }, "spec": spec }))
+            .unwrap();
+    }
+
+    /// Creates a cluster as docs/infrastructure-provider.md has it: `clusterctl generate cluster`, and `kubectl apply`.
+    pub(crate) fn create_cluster(&self, cluster: &str, workers: &str) {
+        let version = version().unwrap();
+        let arguments =
+            ["generate", "cluster", cluster, "--target-namespace", TEAM, "--kubernetes-version", &version];
+        let count = ["--control-plane-machine-count", "1", "--worker-machine-count", workers];
+        let endpoint = ENDPOINT.to_string();
+        let variables = [("CONTROL_PLANE_HOST", &*endpoint), ("MACHINE_CONFIGURATION", "pool")];
+        let kubernetes = self.site.kubernetes().unwrap();
+        let repository = self.upstream.repository();
+        let text = repository.clusterctl(kubernetes, &[&arguments[..], &count].concat(), &variables).unwrap();
+        let path = self.rack.file("cluster.yaml");
+        std::fs::write(&path, template::for_namespaces(&text)).unwrap();
+        self.site.kubectl(&["apply", "--server-side", "-f", &path.display().to_string()]).unwrap();
+    }
+
+    /// Machines of Cluster API.
+    pub(crate) fn machines(&self) -> Vec<Value> {
+        machines(&self.team, TEAM).unwrap()
+    }
+
+    /// BedplateMachines whose name contains this.
+    pub(crate) fn claimants(&self, part: &str) -> Vec<Value> {
+        let mut all = self.team.list("bpm", "").unwrap();
+        all.retain(|machine| machine["metadata"]["name"].as_str().unwrap().contains(part));
+        all
+    }
+
+    /// Claims, by their hosts.
+    pub(crate) fn claimed(&self) -> Vec<String> {
+        let claims = self.team.list("mcl", "").unwrap();
+        claims.iter().filter_map(|claim| claim["metadata"]["name"].as_str().map(str::to_owned)).collect()
+    }
+
+    pub(crate) fn until(&self, what: &str, mut is: impl FnMut(&Self) -> bool) {
+        let started = Instant::now();
+        let reached = wait::until_asked(what, PATIENCE, || Ok(is(self).then_some(())));
+        reached.unwrap_or_else(|error| panic!("{error:#}\n{}", self.story()));
+        println!("{what}: {:.1} s", started.elapsed().as_secs_f64());
+    }
+
+    /// Waits until there are `count` Machines, each with these conditions.
+    pub(crate) fn until_machines(&self, count: usize, expected: &[Expected]) {
+        self.until(&format!("{count} Machines run"), |site| {
+            let machines = site.machines();
+            machines.len() == count && machines.iter().all(|machine| unmet(machine, expected).is_empty())
+        });
+    }
+
+    /// Waits until an object has these conditions.
+    pub(crate) fn until_conditions(&self, (kind, name): (&str, &str), expected: &[Expected]) {
+        self.until(&format!("conditions of {kind} {name}"), |site| {
+            let found = site.team.get(kind, name).unwrap().unwrap_or_default();
+            unmet(&found, expected).is_empty()
+        });
+    }
+
+    /// kubectl in the workload cluster, with the kubeconfig that Cluster API made.
+    pub(crate) fn workload(&self, cluster: &str, arguments: &[&str]) -> anyhow::Result<String> {
+        use base64::Engine as _;
+        let secret = self.team.get("secret", &format!("{cluster}-kubeconfig"))?.unwrap_or_default();
+        let value = secret["data"]["value"].as_str().unwrap_or_default();
+        let path = self.rack.file("workload.conf");
+        std::fs::write(&path, base64::engine::general_purpose::STANDARD.decode(value)?)?;
+        self.site.kubernetes()?.kubectl(&path, arguments)
+    }
+
+    /// What users see of all objects.
+    pub(crate) fn tables(&self) -> String {
+        let kinds = "cluster.cluster.x-k8s.io,kubeadmcontrolplane,machinedeployment,machine.cluster.x-k8s.io,bedplatemachine,machineclaim,machine.bedplate.dev";
+        self.site.kubectl(&["get", "-n", TEAM, kinds]).unwrap_or_default()
+    }
+
+    fn story(&self) -> String {
+        let kinds = ["cluster", "bpc", "kcp", "machinedeployment", "bpm", "mcl", "machine"];
+        let objects = kinds.iter().flat_map(|kind| self.team.list(kind, "").unwrap());
+        let objects: Vec<String> = objects.chain(self.machines()).map(|object| shown(&object)).collect();
+        let workers = self.workers.borrow();
+        let logs = "tail -n 40 /var/lib/bedplate/slots/*/state/log/bedplate/user-data.log";
+        let said = |(name, worker): &(&str, Worker)| {
+            format!("{name}: {}\n{}", worker.said(), worker.host.run("sh", &["-c", logs]).unwrap_or_default())
+        };
+        let hosts: Vec<String> = workers.iter().map(said).collect();
+        format!(
+            "{}\n{}\n{}\n{}\n{}\n{}",
+            objects.join("\n"),
+            self.upstream.said(),
+            last_lines(&self.provider.said(), 40),
+            self.nodes.story(),
+            hosts.join("\n"),
+            self.tables()
+        )
+    }
+}
+
+/// Starts a load balancer that sends connections to a host whose API server answers.
+fn balancer(rack: &Rack) -> Process {
+    rack.network().ip(&format!("address add {ENDPOINT}/32 dev {BRIDGE}")).unwrap();
+    let servers: String =
+        (FIRST..).zip(HOSTS).map(|(last, name)| format!("  server {name} 10.7.0.{last}:6443\n")).collect();
+    let config = format!(
+        "defaults\n  mode tcp\n  timeout connect 5s\n  timeout client 1h\n  timeout server 1h\n\
+         listen control-plane\n  bind {ENDPOINT}:6443\n  option httpchk GET /readyz\n  http-check expect status 200\n  \
+         default-server check check-ssl verify none inter 1s fall 2 rise 1 on-marked-down shutdown-sessions\n{servers}"
+    );
+    let path = rack.file("haproxy.cfg");
+    std::fs::write(&path, config).unwrap();
+    let mut command = rack.network().command("haproxy");
+    Process::spawn("haproxy", command.arg("-db").arg("-f").arg(path), &rack.file("haproxy.log")).unwrap()
+}
