@@ -10,6 +10,7 @@ mod cluster_api {
     mod fencing;
     mod gate;
     mod on_claim;
+    #[allow(dead_code, reason = "each test program uses its part")]
     pub(crate) mod site;
 }
 #[allow(dead_code, reason = "each test program uses its part")]

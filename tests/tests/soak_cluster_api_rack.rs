@@ -4,6 +4,7 @@
 #![allow(clippy::unwrap_used, clippy::panic, reason = "a test that cannot go on has failed")]
 
 mod soak_cluster_api_rack {
+    pub(crate) mod power;
     pub(crate) mod site;
     pub(crate) mod template;
 }
@@ -37,7 +38,7 @@ fn k2_cluster_lives_on_claimed_hosts_and_gives_them_back() {
     runs(&site, CLUSTER, 2);
     until_claims(&site, 2);
     upgrades(&site);
-    replaces_a_dead_host(&site);
+    replaces_a_silent_host(&site);
     ends(&site, CLUSTER);
 
     // The hosts serve another cluster of the same tenant.
@@ -84,7 +85,8 @@ fn upgrades(site: &Site<'_>) {
     let before = hosts(site, "");
     site.configure("pool-next");
     for name in [CONTROL_PLANE, WORKERS] {
-        let spec = json!({ "template": { "spec": { "configurationRef": { "name": "pool-next" }, "stateDisk": "Any" } } });
+        let spec = json!({ "template": { "spec": { "configurationRef": { "name": "pool-next" }, "stateDisk": "Any",
+            "releaseTimeoutSeconds": 60 } } });
         let template = json!({ "apiVersion": "infrastructure.cluster.x-k8s.io/v1alpha1", "kind": "BedplateMachineTemplate",
             "metadata": { "name": format!("{name}-next") }, "spec": spec });
         site.team.apply(&template).unwrap();
@@ -108,28 +110,31 @@ fn upgrades(site: &Site<'_>) {
     assert!(after.iter().any(|host| !before.contains(host)), "{before:?} {after:?}");
 }
 
-/// Takes the power of the worker's host away. The Machine is replaced once a user has confirmed that the host is off.
-fn replaces_a_dead_host(site: &Site<'_>) {
+/// Cuts the worker's host off from the network. Its Machine is replaced once the BMC has powered the host off.
+fn replaces_a_silent_host(site: &Site<'_>) {
     let checks =
         json!({ "unhealthyNodeConditions": [{ "type": "Ready", "status": "Unknown", "timeoutSeconds": 1 }] });
     site.team.merge("machinehealthcheck", WORKERS, &json!({ "spec": { "checks": checks } })).unwrap();
-    let [dead] = &site.claimants("workers")[..] else { panic!("not one worker") };
-    let (name, host) = (text(&dead["metadata"]["name"]), text(&dead["spec"]["machineName"]));
-    site.kill(host);
-    site.until("deletion of the dead Machine", |site| {
+    let [silent] = &site.claimants("workers")[..] else { panic!("not one worker") };
+    let (name, host) = (text(&silent["metadata"]["name"]), text(&silent["spec"]["machineName"]));
+    site.unplug(host);
+    site.until("deletion of the silent Machine", |site| {
         let machines = site.machines();
-        let mut dead = machines.iter().filter(|machine| machine["metadata"]["name"] == *name);
-        dead.any(|machine| machine["metadata"]["deletionTimestamp"].is_string())
+        let mut silent = machines.iter().filter(|machine| machine["metadata"]["name"] == *name);
+        silent.any(|machine| machine["metadata"]["deletionTimestamp"].is_string())
     });
-    println!("{host} is dead\n{}", site.tables());
-    let annotations = json!({ "bedplate.dev/host-is-off": dead["spec"]["providerID"] });
-    site.team.merge("machine", host, &json!({ "metadata": { "annotations": annotations } })).unwrap();
-    site.until("the end of the dead Machine", |site| site.team.get("bpm", name).unwrap().is_none());
+    println!("{host} is silent\n{}", site.tables());
+    let server = site.server(host);
+    assert!(server.has_power(), "D8: not before the timeout of the release");
+    site.until("the end of the silent Machine", |site| site.team.get("bpm", name).unwrap().is_none());
+    assert!(!server.has_power(), "D8: the claimant goes after the power-off");
+    site.until_conditions(("mcl", host), &[("Fenced", "True", "PoweredOff")]);
     runs(site, CLUSTER, 2);
     assert_ne!(hosts(site, "workers"), [host]);
-    site.until_conditions(("mcl", host), &[("Fenced", "True", "ConfirmedByUser")]);
-    // The host is installed again, and its claim ends.
+    assert!(!server.has_power(), "nobody but a user powers it on");
+    // The host boots again without its state, and its claim ends.
     let host = HOSTS.into_iter().find(|known| known == &host).unwrap();
+    site.power_on(host);
     site.boot(host);
     until_claims(site, 2);
 }

@@ -12,10 +12,10 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result};
-use bedplate_api::id::Digest;
+use bedplate_api::id::{Digest, MacAddress};
 use serde_json::{Value, json};
 
-use super::chassis::{Change, Chassis, Delays, Shared};
+use super::chassis::{Change, Chassis, Delays, Hardware, Shared};
 use super::peer::{Peer, Running};
 use super::plug::Plug;
 use super::service::{Bmc, PASSWORD, Settings, USER};
@@ -152,6 +152,32 @@ fn simulated(
 }
 
 impl Server {
+    /// Puts a simulated Redfish service before hardware of the caller.
+    ///
+    /// # Errors
+    /// The service does not start.
+    pub fn with_hardware(
+        rack: &Rack,
+        name: &str,
+        mac: MacAddress,
+        hardware: impl Hardware + 'static,
+    ) -> Result<Self> {
+        let address = SocketAddr::new(rack.add_bmc_address()?.into(), 443);
+        let chassis = Chassis::new(name, &qemu::uuid(mac), Delays::default());
+        let chassis = chassis.with_hardware(hardware, mac).share();
+        let bmc = simulated(rack, BmcKind::Redfish, address, name, vec![chassis.clone()])?;
+        Ok(Self {
+            serial: rack.file(&format!("{name}.serial")),
+            name: name.to_owned(),
+            kind: BmcKind::Redfish,
+            address,
+            system: None,
+            pin: Some(bmc.pin()),
+            front: Front::Simulated(bmc),
+            chassis,
+        })
+    }
+
     /// Its name.
     pub fn name(&self) -> &str {
         &self.name

@@ -1,10 +1,10 @@
 //! The management cluster with pxed, bedplate-controller, the provider and the controllers of Cluster API; hosts with the real agent; and a load
 //! balancer for control planes.
 
-use std::cell::RefCell;
 use std::net::Ipv4Addr;
 use std::time::{Duration, Instant};
 
+use bedplate_tests::bmc::server::Server;
 use bedplate_tests::cluster_api::{Expected, Upstream, machines, shown, unmet};
 use bedplate_tests::control_plane::{files, images, registry_files, version};
 use bedplate_tests::guard::{Process, last_lines};
@@ -16,6 +16,7 @@ use bedplate_tests::worker::{Worker, take_turn};
 use bedplate_tests::{pxed, site, wait};
 use serde_json::{Value, json};
 
+use super::power::{Hosts, Power};
 use super::template;
 
 /// A control plane is replaced: a node boots and joins, etcd changes its members, a host is emptied.
@@ -34,7 +35,8 @@ pub(crate) struct Site<'r> {
     upstream: Upstream,
     provider: Process,
     _balancer: Process,
-    workers: RefCell<Vec<(&'static str, Worker)>>,
+    servers: Vec<Server>,
+    hosts: Hosts,
     nodes: Nodes,
     site: site::Site<'r>,
     images: Registry,
@@ -61,22 +63,29 @@ impl<'r> Site<'r> {
         team.apply(&json!({ "apiVersion": "v1", "kind": "Namespace", "metadata": { "name": TEAM } }))
             .unwrap();
         let site = site::Site::without_servers("cluster-api", rack, kubernetes).unwrap();
-        let site = Self {
+        let mut site = Self {
             team,
             upstream,
             provider,
             _balancer: balancer,
-            workers: RefCell::default(),
+            servers: Vec::new(),
+            hosts: Hosts::default(),
             nodes,
             site,
             images,
             rack,
         };
-        for name in HOSTS {
-            let spec = json!({ "provider": "manual", "claimPolicy": { "namespaces": [TEAM] } });
+        for (name, number) in HOSTS.into_iter().zip(1..) {
+            let power = Power::new(name, site.hosts.clone());
+            let server = Server::with_hardware(rack, name, Rack::mac(number), power).unwrap();
+            site.team.within("bedplate-system").apply(&server.secret()).unwrap();
+            let spec =
+                json!({ "provider": "manual", "claimPolicy": { "namespaces": [TEAM] }, "bmc": bmc(&server) });
             let machine = json!({ "apiVersion": "bedplate.dev/v1alpha1", "kind": "Machine",
                 "metadata": { "name": name }, "spec": spec });
             site.team.apply(&machine).unwrap();
+            site.servers.push(server);
+            site.power_on(name);
             site.boot(name);
         }
         site
@@ -87,17 +96,27 @@ impl<'r> Site<'r> {
         let socket = self.site.pxed().unwrap().socket();
         let path = format!("/v1/machines/{name}");
         wait::until("the Machine at pxed", PATIENCE, || Ok(pxed::ask(&socket, &path).ok())).unwrap();
-        let number = HOSTS.iter().position(|host| *host == name).unwrap();
-        let last = FIRST + u8::try_from(number).unwrap();
-        let worker = Worker::enroll(self.rack.network(), &socket, name, last).unwrap();
-        self.workers.borrow_mut().push((name, worker));
+        let worker = Worker::enroll(self.rack.network(), &socket, name, address(name)).unwrap();
+        self.hosts.lock().unwrap().insert(name, worker);
     }
 
-    /// Takes the power of a host away. Its file system is lost.
-    pub(crate) fn kill(&self, name: &str) {
-        let mut workers = self.workers.borrow_mut();
-        let position = workers.iter().position(|(host, _)| *host == name).unwrap();
-        drop(workers.remove(position));
+    /// Unplugs the network of a host. The host continues to run.
+    pub(crate) fn unplug(&self, name: &str) {
+        self.rack.network().ip(&format!("link set dev v{} down", address(name))).unwrap();
+    }
+
+    /// The server of a host.
+    pub(crate) fn server(&self, name: &str) -> &Server {
+        self.servers.iter().find(|server| server.name() == name).unwrap()
+    }
+
+    /// Powers a host on by an operation.
+    pub(crate) fn power_on(&self, name: &str) {
+        let spec = json!({ "machineRef": { "name": name }, "operationName": "powerOn" });
+        let operation = json!({ "apiVersion": "bedplate.dev/v1alpha1", "kind": "MachineOperation",
+            "metadata": { "generateName": format!("{name}-on-") }, "spec": spec });
+        self.team.create(&operation).unwrap();
+        self.server(name).wait_power(true, PATIENCE).unwrap();
     }
 
     /// Creates a configuration for claims.
@@ -187,7 +206,7 @@ impl<'r> Site<'r> {
         self.site.kubernetes()?.kubectl(&path, arguments)
     }
 
-    /// What users see of all objects.
+    /// Returns all objects as kubectl shows them.
     pub(crate) fn tables(&self) -> String {
         let kinds = "cluster.cluster.x-k8s.io,kubeadmcontrolplane,machinedeployment,machine.cluster.x-k8s.io,bedplatemachine,machineclaim,machine.bedplate.dev";
         self.site.kubectl(&["get", "-n", TEAM, kinds]).unwrap_or_default()
@@ -197,12 +216,12 @@ impl<'r> Site<'r> {
         let kinds = ["cluster", "bpc", "kcp", "machinedeployment", "bpm", "mcl", "machine"];
         let objects = kinds.iter().flat_map(|kind| self.team.list(kind, "").unwrap());
         let objects: Vec<String> = objects.chain(self.machines()).map(|object| shown(&object)).collect();
-        let workers = self.workers.borrow();
+        let hosts = self.hosts.lock().unwrap();
         let logs = "tail -n 40 /var/lib/bedplate/slots/*/state/log/bedplate/user-data.log";
-        let said = |(name, worker): &(&str, Worker)| {
+        let said = |(name, worker): (&&str, &Worker)| {
             format!("{name}: {}\n{}", worker.said(), worker.host.run("sh", &["-c", logs]).unwrap_or_default())
         };
-        let hosts: Vec<String> = workers.iter().map(said).collect();
+        let hosts: Vec<String> = hosts.iter().map(said).collect();
         format!(
             "{}\n{}\n{}\n{}\n{}\n{}",
             objects.join("\n"),
@@ -213,6 +232,20 @@ impl<'r> Site<'r> {
             self.tables()
         )
     }
+}
+
+/// Returns `spec.bmc` of a host.
+fn bmc(server: &Server) -> Value {
+    let secret = server.secret()["metadata"].clone();
+    json!({ "protocol": "Redfish", "address": format!("https://{}", server.address().ip()),
+        "credentialsSecretRef": { "namespace": secret["namespace"], "name": secret["name"] },
+        "redfish": { "tls": { "mode": "Pin", "pins": [server.pin().unwrap().to_string()] } } })
+}
+
+/// Last octet of the address of a host.
+fn address(name: &str) -> u8 {
+    let number = HOSTS.iter().position(|host| *host == name).unwrap();
+    FIRST + u8::try_from(number).unwrap()
 }
 
 /// Starts a load balancer that sends connections to a host whose API server answers.
