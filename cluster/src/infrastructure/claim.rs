@@ -3,6 +3,7 @@
 //! Read: the stores. A decision to write is made again by live reads of claimant and host. Decided: `plan`, by the protocol of `bedplate-claim`.
 
 pub mod grant;
+pub mod interval;
 pub mod plan;
 
 use std::sync::Arc;
@@ -23,15 +24,11 @@ use kube::{Api, ResourceExt};
 use serde_json::{Value, json};
 
 use self::grant::Grant;
+use self::interval::interval;
 use self::plan::{Observed, enrollment, fence, fence_name, next, reads_right, status, withdrawn};
 use super::context::World;
 use super::owner::is_paused;
 use crate::metrics::Kind;
-
-/// Interval between two looks for the operation that powers a host off.
-const OPERATION_INTERVAL: Duration = Duration::from_secs(10);
-/// Interval between two decisions that depend on a deadline.
-const DEADLINE_INTERVAL: Duration = Duration::from_secs(60);
 
 /// Reconciles a MachineClaim.
 ///
@@ -86,16 +83,6 @@ pub async fn reconcile(claim: Arc<MachineClaim>, world: Arc<World>) -> Result<Op
 /// Returns true if the operation that powers the host off decides about a step.
 const fn asks_operation(step: ClaimStep) -> bool {
     matches!(step, ClaimStep::PowerOff)
-}
-
-/// Delay until a claim is decided again, if no watch shows what it waits for: a deadline, an operation, or a right that another writer removes.
-fn interval(observed: &Observed, step: ClaimStep) -> Option<Duration> {
-    match step {
-        ClaimStep::PowerOff | ClaimStep::AwaitPowerOff => Some(OPERATION_INTERVAL),
-        ClaimStep::AwaitRelease => Some(DEADLINE_INTERVAL),
-        ClaimStep::Grant | ClaimStep::Granted if reads_right(&observed.claim) => Some(DEADLINE_INTERVAL),
-        _ => None,
-    }
 }
 
 /// Returns true if a step writes more than conditions.

@@ -92,19 +92,13 @@ fn facts(observed: &Observed) -> Claim {
 /// cut off from the API server with their provider.
 fn silence(observed: &Observed) -> Silence {
     let claim = &*observed.claim;
-    let Some((host, deleted)) = observed.host.as_deref().zip(claim.metadata.deletion_timestamp.as_ref())
-    else {
+    let Some((host, deadline)) = observed.host.as_deref().zip(release_deadline(observed)) else {
         return Silence::Heard;
     };
     if is_confirmed_off(host, &claim.spec.provider_id) {
         return Silence::ConfirmedOff;
     }
-    let agent = host.status.as_ref().and_then(|status| status.agent.as_ref());
-    let heartbeat = agent.and_then(|agent| agent.last_heartbeat_time.as_ref());
-    let last = heartbeat.map_or(deleted.0, |heartbeat| heartbeat.0.max(deleted.0));
-    let timeout = observed.claimant.as_ref().and_then(|claimant| claimant.spec.release_timeout_seconds);
-    let timeout = timeout.map_or(RELEASE_TIMEOUT, |seconds| SignedDuration::from_secs(seconds.into()));
-    if observed.now.duration_since(last) < timeout {
+    if observed.now < deadline {
         return Silence::Heard;
     }
     if host.spec.bmc.is_none() {
@@ -121,6 +115,17 @@ fn silence(observed: &Observed) -> Silence {
             Silence::PoweringOff
         }
     }
+}
+
+/// Returns the time until which the host of a deleted claim may be silent.
+pub fn release_deadline(observed: &Observed) -> Option<Timestamp> {
+    let deleted = observed.claim.metadata.deletion_timestamp.as_ref()?.0;
+    let agent = observed.host.as_ref()?.status.as_ref().and_then(|status| status.agent.as_ref());
+    let heartbeat = agent.and_then(|agent| agent.last_heartbeat_time.as_ref());
+    let last = heartbeat.map_or(deleted, |heartbeat| heartbeat.0.max(deleted));
+    let timeout = observed.claimant.as_ref().and_then(|claimant| claimant.spec.release_timeout_seconds);
+    let timeout = timeout.map_or(RELEASE_TIMEOUT, |seconds| SignedDuration::from_secs(seconds.into()));
+    last.checked_add(timeout).ok()
 }
 
 /// Returns the name of the operation that powers the silent host of a claim off.
@@ -187,13 +192,17 @@ fn is_overdue(claim: &MachineClaim, now: Timestamp) -> bool {
     if claim.spec.bootstrap_secret_name.is_none() || has_started(reported_state(claim)) {
         return false;
     }
+    let has_expired = condition(claim, condition_type::GRANTED)
+        .is_some_and(|(_, reason)| reason == GrantedReason::GrantExpired.as_str());
+    has_expired || grant_deadline(claim).is_some_and(|deadline| now > deadline)
+}
+
+/// Returns the time until which a granted host must start.
+pub fn grant_deadline(claim: &MachineClaim) -> Option<Timestamp> {
     let conditions = claim.status.iter().flat_map(|status| &status.conditions);
-    let mut granted = conditions.filter(|one| one.type_ == condition_type::GRANTED);
-    granted.next().is_some_and(|one| {
-        let is_open = one.reason == GrantedReason::Granted.as_str();
-        let is_late = now.duration_since(one.last_transition_time.0) > GRANT_TIMEOUT;
-        is_open && is_late || one.reason == GrantedReason::GrantExpired.as_str()
-    })
+    let granted = conditions.into_iter().find(|one| one.type_ == condition_type::GRANTED)?;
+    let is_open = granted.reason == GrantedReason::Granted.as_str();
+    granted.last_transition_time.0.checked_add(GRANT_TIMEOUT).ok().filter(|_| is_open)
 }
 
 /// Returns true if Role and RoleBinding of a claim must be read. The right of a host that has started has ended.
