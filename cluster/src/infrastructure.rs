@@ -29,6 +29,7 @@ use tokio::sync::watch::Receiver;
 use tokio_util::sync::CancellationToken;
 
 use self::context::World;
+use self::machine::turn::Turns;
 use self::watch::Queues;
 use crate::cli::Cli;
 use crate::events::News;
@@ -58,6 +59,7 @@ pub fn begin(client: &Client, cli: &Cli, tenure: &Tenure, running: (&Tasks, &Liv
         tenure: tenure.clone(),
         counters: counters.clone(),
         news: news.clone(),
+        turns: Turns::default(),
     });
     let shutdown = stages.token(Stage::Draining);
     let queues = workers(&world, (tasks, liveness, &shutdown));

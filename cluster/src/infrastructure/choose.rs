@@ -1,12 +1,10 @@
-//! Pure: chooses the host of a claimant among the Machines of the pool, and counts what the others do not meet.
+//! Pure: the hosts of the pool that a claimant may claim, and counts of what the others do not meet.
 //!
 //! A host is eligible if it may be claimed from the namespace, is enrolled and heard, holds no claim and no node, and meets the selector, the
-//! failure domain and the requirement of a state disk. Among eligible hosts a hash of claimant and host decides, so that claimants that choose
-//! concurrently spread. Called by `machine`.
+//! failure domain and the requirement of a state disk. Called by `machine::line`, which chooses.
 
 use std::collections::BTreeMap;
 use std::fmt::Write as _;
-use std::hash::{DefaultHasher, Hash, Hasher};
 
 use bedplate_api::claim::{self, ReleasePolicy};
 use bedplate_api::id::MachineName;
@@ -22,7 +20,7 @@ use kube::ResourceExt;
 const FAILED_HOST_PENALTY: SignedDuration = SignedDuration::from_hours(1);
 
 /// Requirements of a claimant.
-#[derive(Debug, Clone, Copy)]
+#[derive(Debug, Clone, Copy, PartialEq)]
 pub struct Request<'a> {
     /// UID of the claimant.
     pub uid: &'a str,
@@ -76,6 +74,15 @@ impl Miss {
 pub struct Shortage(BTreeMap<Miss, usize>);
 
 impl Shortage {
+    /// Adds eligible hosts that are left for claimants whose turn is earlier.
+    #[must_use]
+    pub fn with_wanted(mut self, hosts: usize) -> Self {
+        if hosts > 0 {
+            self.0.insert(Miss::Wanted, hosts);
+        }
+        self
+    }
+
     /// Returns true if a host is left for a claimant whose turn is earlier.
     pub fn has_wanted(&self) -> bool {
         self.0.contains_key(&Miss::Wanted)
@@ -97,46 +104,38 @@ impl Shortage {
     }
 }
 
-/// Chooses a host. `claims`: returns true if a MachineClaim has this name. `is_wanted`: returns true if this host is left for a claimant whose
-/// turn is earlier. A host that has failed a claim lately is chosen only if there is no other one.
-///
-/// # Errors
-/// No host is eligible.
-pub fn choose<'a>(
+/// Hosts that claimants with the same requirements may claim, and counts of the others.
+#[derive(Debug, Clone, PartialEq, Eq, Default)]
+pub struct Survey {
+    /// Indexes of the eligible hosts.
+    pub eligible: Vec<usize>,
+    /// Indexes of the eligible hosts that have failed a claim lately. They are chosen last.
+    pub failed: Vec<usize>,
+    /// Counts of the hosts that are not eligible.
+    pub shortage: Shortage,
+}
+
+/// Checks the hosts. Each comes with true if a MachineClaim has its name.
+pub fn survey<'a>(
     request: &Request<'_>,
-    hosts: impl IntoIterator<Item = &'a Machine>,
-    (claims, mut is_wanted): (impl Fn(&str) -> bool, impl FnMut(&Machine) -> bool),
+    hosts: impl IntoIterator<Item = (&'a Machine, bool)>,
     now: Timestamp,
-) -> Result<MachineName, Shortage> {
-    let mut shortage = Shortage::default();
-    let mut eligible = Vec::new();
-    for host in hosts {
+) -> Survey {
+    let mut survey = Survey::default();
+    for (index, (host, is_claimed)) in hosts.into_iter().enumerate() {
         let is_allowed =
             host.spec.claim_policy.as_ref().is_some_and(|policy| policy.allows(request.namespace));
-        let Ok(name) = host.name_any().parse::<MachineName>() else { continue };
         if !is_allowed {
             continue;
         }
-        match miss(request, host, &name, claims(name.as_str()), now) {
-            Some(miss) => *shortage.0.entry(miss).or_default() += 1,
-            None => eligible.push(((has_failed(host, now), rank(request.uid, name.as_str())), name, host)),
+        let Ok(name) = host.name_any().parse::<MachineName>() else { continue };
+        match miss(request, host, &name, is_claimed, now) {
+            Some(miss) => *survey.shortage.0.entry(miss).or_default() += 1,
+            None if has_failed(host, now) => survey.failed.push(index),
+            None => survey.eligible.push(index),
         }
     }
-    eligible.sort_unstable_by_key(|(rank, ..)| *rank);
-    for (_, name, host) in eligible {
-        if !is_wanted(host) {
-            return Ok(name);
-        }
-        *shortage.0.entry(Miss::Wanted).or_default() += 1;
-    }
-    Err(shortage)
-}
-
-/// Returns true if a claimant may claim a host that no MachineClaim holds.
-pub fn fits(request: &Request<'_>, host: &Machine, now: Timestamp) -> bool {
-    let is_allowed = host.spec.claim_policy.as_ref().is_some_and(|policy| policy.allows(request.namespace));
-    let name = host.name_any().parse::<MachineName>();
-    is_allowed && name.is_ok_and(|name| miss(request, host, &name, false, now).is_none())
+    survey
 }
 
 /// Returns true if a host may be claimed now, by what its Machine has. `own`: ID of the claim. Checked again by a live read before the claim is
@@ -168,12 +167,6 @@ fn has_failed(host: &Machine, now: Timestamp) -> bool {
     })
 }
 
-fn rank(uid: &str, host: &str) -> u64 {
-    let mut hasher = DefaultHasher::new();
-    (uid, host).hash(&mut hasher);
-    hasher.finish()
-}
-
 fn miss(
     request: &Request<'_>,
     host: &Machine,
@@ -202,10 +195,10 @@ mod tests {
 
     use super::*;
 
-    type Test = fn(&Machine) -> bool;
-
-    /// No host has a claim, and no other claimant waits.
-    const NONE: (fn(&str) -> bool, Test) = (|_| false, |_| false);
+    /// Checks hosts without claims.
+    fn survey(request: &Request<'_>, hosts: &[Machine]) -> Survey {
+        super::survey(request, hosts.iter().map(|host| (host, false)), now())
+    }
 
     fn now() -> Timestamp {
         "2026-01-01T01:00:00Z".parse().unwrap()
@@ -239,9 +232,9 @@ mod tests {
     }
 
     fn missed(spec: &Value, status: &Value) -> Option<Miss> {
-        let hosts = [host("a", spec, status)];
-        let result = choose(&request("u-1"), &hosts, NONE, now());
-        result.err().and_then(|shortage| shortage.0.keys().next().copied())
+        let found = survey(&request("u-1"), &[host("a", spec, status)]);
+        assert_eq!(found.eligible.is_empty(), !found.shortage.0.is_empty());
+        found.shortage.0.keys().next().copied()
     }
 
     #[test]
@@ -288,8 +281,7 @@ mod tests {
             assert_eq!(missed(&none, &reported(state, "u-2")), None, "{state}");
         }
         let other = json!({ "claimPolicy": { "namespaces": ["team-b"] } });
-        let hosts = [host("a", &other, &none)];
-        let shortage = choose(&request("u-1"), &hosts, NONE, now()).unwrap_err();
+        let shortage = survey(&request("u-1"), &[host("a", &other, &none)]).shortage;
         assert_eq!(
             shortage.message("team-a"),
             "no Machine allows claims of namespace team-a (spec.claimPolicy)"
@@ -304,17 +296,10 @@ mod tests {
             host(name, &json!({}), &record)
         };
         let (recent, old) = ("2026-01-01T00:00:01Z", "2026-01-01T00:00:00Z");
-        let chosen = |hosts: &[Machine], uid: &str| choose(&request(uid), hosts, NONE, now()).unwrap();
-        for index in 0..20 {
-            let (uid, times) =
-                (format!("u-{index}"), if index % 2 == 0 { [recent, old] } else { [old, recent] });
-            let found = chosen(&[at("a", times[0]), at("b", times[1])], &uid);
-            assert_eq!(found.as_str(), if index % 2 == 0 { "b" } else { "a" });
-        }
-        assert_eq!(chosen(&[at("a", recent)], "u").as_str(), "a");
+        let hosts = [at("a", recent), at("b", old), at("c", recent), at("d", "2027-01-01T00:00:00Z")];
+        let found = survey(&request("u"), &hosts);
         // A clock that is ahead does not make the penalty longer.
-        assert_eq!(chosen(&[at("a", recent), at("b", "2027-01-01T00:00:00Z")], "u-1").as_str(), "b");
-        assert_eq!(chosen(&[at("a", "2027-01-01T00:00:00Z"), at("b", recent)], "u-1").as_str(), "a");
+        assert_eq!((found.eligible, found.failed), (vec![1, 3], vec![0, 2]));
     }
 
     #[test]
@@ -335,21 +320,17 @@ mod tests {
     }
 
     #[test]
-    fn d1_host_is_left_for_a_claimant_whose_turn_is_earlier() {
+    fn d1_message_counts_hosts_that_are_left_for_earlier_claimants() {
         let none = json!({});
         let hosts = ["a", "b"].map(|name| host(name, &none, &none));
-        for index in 0..10 {
-            let uid = format!("u-{index}");
-            let left = |name: &'static str| (NONE.0, move |host: &Machine| host.name_any() == name);
-            assert_eq!(choose(&request(&uid), &hosts, left("a"), now()).unwrap().as_str(), "b");
-            assert_eq!(choose(&request(&uid), &hosts, left("b"), now()).unwrap().as_str(), "a");
-        }
-        let shortage = choose(&request("u"), &hosts, (NONE.0, |_: &Machine| true), now()).unwrap_err();
+        let found = survey(&request("u"), &hosts);
+        assert_eq!((found.eligible.len(), found.shortage.has_wanted()), (2, false));
+        assert!(!found.shortage.clone().with_wanted(0).has_wanted());
+        let shortage = found.shortage.with_wanted(2);
         let text = "none of 2 Machines that namespace team-a may claim is eligible: 2 are left for claimants whose turn is earlier";
         assert_eq!((shortage.message("team-a").as_str(), shortage.has_wanted()), (text, true));
-        assert!(fits(&request("u"), &hosts[0], now()));
         let other = Request { namespace: "team-b", ..request("u") };
-        assert!(!fits(&other, &hosts[0], now()));
+        assert!(survey(&other, &hosts).eligible.is_empty());
     }
 
     #[test]
@@ -361,22 +342,19 @@ mod tests {
             host("c", &json!({ "paused": true }), &none),
             host("d", &none, &json!({ "agent": { "features": ["claims"] } })),
         ];
-        let shortage = choose(&request("u"), &hosts, (|name: &str| name < "c", NONE.1), now()).unwrap_err();
+        let claimed = hosts.iter().map(|host| (host, host.name_any().as_str() < "c"));
+        let shortage = super::survey(&request("u"), claimed, now()).shortage;
         let expected = "none of 4 Machines that namespace team-a may claim is eligible: 1 have not reported for 15 minutes, \
                         2 are held by another claim or have a node, 1 are paused";
         assert_eq!(shortage.message("team-a"), expected);
     }
 
     #[test]
-    fn concurrent_claimants_spread_over_the_hosts() {
+    fn hosts_of_another_failure_domain_are_not_eligible() {
         let none = json!({});
-        let hosts: Vec<_> = (0..50).map(|index| host(&format!("host-{index}"), &none, &none)).collect();
-        let chosen: std::collections::BTreeSet<_> = (0..50)
-            .map(|index| choose(&request(&format!("u-{index}")), &hosts, NONE, now()).unwrap().to_string())
-            .collect();
-        assert!(chosen.len() > 20, "{}", chosen.len());
-        let domain = Request { failure_domain: Some(("rack", "8")), ..request("u") };
-        let shortage = choose(&domain, &hosts, NONE, now()).unwrap_err();
-        assert_eq!(shortage.0, BTreeMap::from([(Miss::FailureDomain, 50)]));
+        let hosts = ["a", "b"].map(|name| host(name, &none, &none));
+        let domain = |value| Request { failure_domain: Some(("rack", value)), ..request("u") };
+        assert_eq!(survey(&domain("7"), &hosts).eligible, [0, 1]);
+        assert_eq!(survey(&domain("8"), &hosts).shortage.0, BTreeMap::from([(Miss::FailureDomain, 2)]));
     }
 }

@@ -1,5 +1,8 @@
 //! State that the reconciliations of the group share: the client, the stores, the tenure, counts and Events.
 
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
+
 use bedplate_api::claim::MachineClaim;
 use bedplate_api::cluster::core::{Cluster, Machine as Owner};
 use bedplate_api::cluster::infrastructure::{BedplateCluster, BedplateMachine, BedplateMachineTemplate};
@@ -17,6 +20,7 @@ use k8s_openapi::api::core::v1::ObjectReference;
 use kube::runtime::reflector::Store;
 use kube::{Api, Client};
 
+use super::machine::turn::Turns;
 use crate::events::News;
 use crate::metrics::{Counters, Kind};
 use crate::scope::Scope;
@@ -40,9 +44,21 @@ pub struct Stores {
     pub configurations: Store<MachineConfiguration>,
     /// BedplateMachineTemplates.
     pub templates: Store<BedplateMachineTemplate>,
+    /// Number of changes that decide about the choice of hosts.
+    pub changes: Arc<AtomicU64>,
 }
 
 impl Stores {
+    /// Notes a change that decides about the choice of hosts. Called once the store shows it.
+    pub fn changed(&self) {
+        self.changes.fetch_add(1, Ordering::AcqRel);
+    }
+
+    /// Returns the number of changes until now.
+    pub fn changes(&self) -> u64 {
+        self.changes.load(Ordering::Acquire)
+    }
+
     /// Waits until all stores are synced. None: a watch has ended.
     pub async fn synced(&self) -> Option<()> {
         synced(&self.infrastructures).await?;
@@ -72,6 +88,8 @@ pub struct World {
     pub counters: Counters,
     /// Events of this process.
     pub news: News,
+    /// Turns of the claimants that wait for a host.
+    pub turns: Turns,
 }
 
 impl Context for World {

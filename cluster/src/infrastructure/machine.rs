@@ -1,10 +1,13 @@
 //! BedplateMachines: each claims one host, shows how its bootstrap goes, and releases it when it is deleted (M6, D1).
 //!
 //! Read: the stores. Steps that could harm with stale reads are decided again by live reads. Decided: `plan`, by the protocol of
-//! `bedplate-claim`, and `choose`. One write for each reconciliation: the watch of what was written starts the next one.
+//! `bedplate-claim`, and `turn`. One write for each reconciliation: the watch of what was written starts the next one.
 
+pub mod assign;
+pub mod line;
 pub mod plan;
 pub mod status;
+pub mod tries;
 pub mod turn;
 
 use std::sync::Arc;
@@ -23,22 +26,24 @@ use bedplate_api::version::MachineConfigurationVersion;
 use bedplate_claim::ClaimantStep;
 use bedplate_engine::Context as _;
 use bedplate_engine::write::{self, WriteError, ask};
+use bedplate_process::exit::chain;
 use bedplate_rules::fan_out::SITE;
 use jiff::Timestamp;
 use kube::runtime::reflector::ObjectRef;
 use kube::{Api, Resource, ResourceExt};
 use serde_json::json;
 
-use self::plan::{Next, Observed, claim_id, claim_spec, next, no_host, request};
-use super::choose::choose;
+use self::plan::{Next, Observed, claim_id, claim_spec, next, no_host};
 use super::context::{Stores, World};
 use super::owner::{cluster_name, owner};
 use crate::metrics::Kind;
 
 /// Interval between two choices while no host is eligible.
 const NO_HOST_INTERVAL: Duration = Duration::from_secs(60);
-/// Interval between two choices while a host is left for a claimant whose turn is earlier.
-const TURN_INTERVAL: Duration = Duration::from_secs(2);
+/// Interval between two choices of the first claimant for which no host is left, because others come before it.
+const MIN_TURN_INTERVAL: Duration = Duration::from_secs(2);
+/// Interval of claimants that are far behind.
+const MAX_TURN_INTERVAL: Duration = Duration::from_secs(30);
 /// Delay after a decision that live reads have not confirmed: the stores are behind.
 const STALE_INTERVAL: Duration = Duration::from_secs(1);
 
@@ -53,42 +58,85 @@ pub async fn reconcile(
     if !world.scope.includes(machine.labels()) {
         return Ok(None);
     }
-    let mut observed = observe(machine, &world).await?;
+    let done = advance(machine.clone(), &world).await;
+    if let Err(error) = &done
+        && world.turns.is_shown(&machine, Timestamp::now())
+    {
+        show(machine, error, &world).await;
+    }
+    done
+}
+
+/// Does the next step of a BedplateMachine.
+async fn advance(machine: Arc<BedplateMachine>, world: &World) -> Result<Option<Duration>, WriteError> {
+    let mut observed = observe(machine, world).await?;
     let mut decided = next(&observed);
     if let Next::Protocol(step) = decided
         && step.needs_live_read()
     {
-        let Some(live) = observe_live(&observed, &world).await? else { return Ok(None) };
+        let Some(live) = observe_live(&observed, world).await? else { return Ok(None) };
         if next(&live) != decided {
             return Ok(Some(STALE_INTERVAL));
         }
         observed = live;
     }
-    let now = Timestamp::now();
     let mut chosen = None;
     if decided == Next::Protocol(ClaimantStep::Choose) {
-        let namespace = observed.machine.namespace().unwrap_or_default();
-        let hosts = world.stores.hosts.state();
-        let is_claimed = |name: &str| world.stores.claims.get(&ObjectRef::new(name)).is_some();
-        let mut earlier = None;
-        let is_wanted = |host: &Machine| {
-            turn::is_left(earlier.get_or_insert_with(|| turn::earlier(&observed, &world)), host, now)
-        };
-        let label = observed.failure_domain_label.as_deref();
-        let request = request(&observed.machine, observed.owner.as_deref(), label, &namespace);
-        let pool = hosts.iter().map(|host| &**host);
-        match choose(&request, pool, (is_claimed, is_wanted), now) {
-            Ok(host) => chosen = Some(host),
-            // No write: the host that is left for another claimant is held soon.
-            Err(shortage) if shortage.has_wanted() && turn::waits(&observed.machine) => {
-                return Ok(Some(TURN_INTERVAL));
+        match world.turns.choose(&observed, (&world.stores, &world.scope)) {
+            Ok(host) => {
+                read_version(&mut observed, world).await?;
+                decided = next(&observed);
+                chosen = Some(host);
             }
-            Err(shortage) => decided = no_host(&shortage, &namespace),
+            // No write: the host that is left for another claimant is held soon.
+            Err(refusal) if refusal.shortage.has_wanted() && turn::waits(&observed.machine) => {
+                return Ok(Some(turn_interval(refusal.ahead)));
+            }
+            Err(refusal) => {
+                let namespace = observed.machine.namespace().unwrap_or_default();
+                decided = no_host(&refusal.shortage, &namespace);
+            }
         }
     }
-    world.leading(apply(&observed, &decided, chosen, &world)).await?;
+    if ends_turn(&observed.machine, &decided) {
+        world.turns.end(&observed.machine);
+    }
+    world.leading(apply(&observed, &decided, chosen, world)).await?;
     let waits = matches!(decided, Next::Wait(HostClaimedReason::NoEligibleMachine, _));
     Ok(waits.then_some(NO_HOST_INTERVAL))
+}
+
+/// Returns true if a claimant takes no host now, or has one.
+fn ends_turn(machine: &BedplateMachine, decided: &Next) -> bool {
+    match decided {
+        // `turn` has decided.
+        Next::Wait(HostClaimedReason::NoEligibleMachine, _)
+        | Next::Protocol(ClaimantStep::Choose | ClaimantStep::CreateClaim | ClaimantStep::SetProviderId) => {
+            false
+        }
+        // The host that it has recorded is left for it for a time.
+        Next::Wait(..) => machine.spec.machine_name.is_none(),
+        Next::Paused | Next::Protocol(_) => true,
+    }
+}
+
+/// Interval of a claimant for which no host is left. `ahead`: number of those that wait too, and whose turn is earlier.
+fn turn_interval(ahead: u32) -> Duration {
+    MIN_TURN_INTERVAL.saturating_mul(ahead.saturating_add(1)).min(MAX_TURN_INTERVAL)
+}
+
+/// Shows in the condition of a claimant why its writes fail, once.
+async fn show(machine: Arc<BedplateMachine>, error: &WriteError, world: &World) {
+    let conditions = machine.status.iter().flat_map(|status| &status.conditions);
+    let is_shown = conditions.into_iter().any(|found| found.reason == HostClaimedReason::Claiming);
+    if is_shown || matches!(error, WriteError::Deposed | WriteError::Conflict { .. }) {
+        return;
+    }
+    let Ok(observed) = observe(machine, world).await else { return };
+    let text = format!("a host is chosen, and the claim fails: {}", chain(error));
+    let decided = Next::Wait(HostClaimedReason::Claiming, text);
+    // The caller reports the failure that is shown.
+    let _ = world.leading(put_status(&observed, &decided, world)).await;
 }
 
 async fn observe(machine: Arc<BedplateMachine>, world: &World) -> Result<Observed, WriteError> {
@@ -97,23 +145,33 @@ async fn observe(machine: Arc<BedplateMachine>, world: &World) -> Result<Observe
     let host = machine.spec.machine_name.as_ref().map(MachineName::as_str);
     let reference = &machine.spec.configuration_ref;
     let configuration = stores.configurations.get(&ObjectRef::new(&reference.name));
-    let version = match &configuration {
-        Some(configuration) if machine.spec.provider_id.is_none() => {
-            live_version(configuration, reference.version, world).await?
-        }
-        Some(_) | None => None,
-    };
-    Ok(Observed {
+    let mut observed = Observed {
         claim: host.and_then(|host| stores.claims.get(&ObjectRef::new(host))),
         host: host.and_then(|host| stores.hosts.get(&ObjectRef::new(host))),
         now: Timestamp::now(),
         failure_domain_label,
         configuration,
-        version,
+        version: None,
+        is_version_read: false,
         owner,
         cluster,
         machine,
-    })
+    };
+    // A claimant that waits has had its version.
+    if observed.machine.spec.provider_id.is_none() && !turn::waits(&observed.machine) {
+        read_version(&mut observed, world).await?;
+    }
+    Ok(observed)
+}
+
+/// Reads the version that `configurationRef` names. The newest one is read with the host, before the claim is made.
+async fn read_version(observed: &mut Observed, world: &World) -> Result<(), WriteError> {
+    let given = observed.machine.spec.configuration_ref.version;
+    if let Some(configuration) = observed.configuration.clone().filter(|_| given.is_some()) {
+        observed.version = live_version(&configuration, given, world).await?;
+        observed.is_version_read = true;
+    }
+    Ok(())
 }
 
 /// Objects that a BedplateMachine belongs to.
@@ -178,6 +236,7 @@ async fn observe_live(observed: &Observed, world: &World) -> Result<Option<Obser
             Some(configuration) => live_version(configuration, reference.version, world).await?,
             None => None,
         };
+        live.is_version_read = true;
     }
     Ok(Some(live))
 }

@@ -1,21 +1,24 @@
 //! The watches: each keeps its store, and queues the objects that a change concerns. Spawned by [`begin`](super::begin).
 
-use std::collections::HashMap;
+use std::collections::{HashMap, HashSet};
 use std::hash::{DefaultHasher, Hash, Hasher};
+use std::sync::Arc;
 
 use bedplate_api::claim::MachineClaim;
 use bedplate_api::cluster::core::{Cluster, Machine as Owner};
 use bedplate_api::cluster::infrastructure::{BedplateCluster, BedplateMachine, BedplateMachineTemplate};
 use bedplate_api::configuration::MachineConfiguration;
 use bedplate_api::id::MachineName;
-use bedplate_api::machine::{Condition, Machine, MachineStatus, condition_type};
+use bedplate_api::machine::{AgentStatus, Condition, Machine, MachineStatus, condition_type};
 use bedplate_claim::is_free;
 use bedplate_engine::Queue;
 use bedplate_engine::pulse::{Changes, WATCH_PATIENCE, follow};
 use bedplate_engine::store::{Seen, watch};
 use bedplate_process::liveness::Liveness;
+use bedplate_rules::claim::eligible::MAX_HEARTBEAT_AGE;
 use futures::StreamExt;
 use futures::future::BoxFuture;
+use jiff::Timestamp;
 use kube::core::NamespaceResourceScope;
 use kube::runtime::reflector::store::Writer;
 use kube::runtime::reflector::{self, ObjectRef};
@@ -75,8 +78,17 @@ pub fn stores() -> (Stores, Writers) {
         configurations: configuration_writer,
         templates: template_writer,
     };
-    let stores =
-        Stores { infrastructures, machines, clusters, owners, claims, hosts, configurations, templates };
+    let stores = Stores {
+        infrastructures,
+        machines,
+        clusters,
+        owners,
+        claims,
+        hosts,
+        configurations,
+        templates,
+        changes: Arc::default(),
+    };
     (stores, writers)
 }
 
@@ -185,6 +197,7 @@ fn prune_host(host: &mut Machine) {
 async fn follow_infrastructures(mut seen: Changes<BedplateCluster>, queues: Queues, stores: Stores) {
     while let Some(event) = seen.next().await {
         let (Seen::There(object) | Seen::Gone(object)) = event;
+        stores.changed();
         queues.infrastructures.put(ObjectRef::from_obj(&*object)).await;
         // The label of failure domains decides about machines.
         for machine in stores.machines.state() {
@@ -199,6 +212,7 @@ async fn follow_infrastructures(mut seen: Changes<BedplateCluster>, queues: Queu
 async fn follow_machines(mut seen: Changes<BedplateMachine>, queues: Queues, stores: Stores) {
     while let Some(event) = seen.next().await {
         let (Seen::There(object) | Seen::Gone(object)) = &event;
+        stores.changed();
         queues.machines.put(ObjectRef::from_obj(&**object)).await;
         if let Some(host) = object.spec.machine_name.as_ref().map(MachineName::as_str) {
             queues.claims.put(ObjectRef::new(host)).await;
@@ -235,6 +249,7 @@ async fn follow_clusters(mut seen: Changes<Cluster>, queues: Queues, stores: Sto
                 continue;
             }
         }
+        stores.changed();
         let namespace = object.namespace().unwrap_or_default();
         if let Some(reference) = &object.spec.infrastructure_ref
             && reference.is_kind("BedplateCluster")
@@ -256,9 +271,10 @@ async fn follow_clusters(mut seen: Changes<Cluster>, queues: Queues, stores: Sto
     }
 }
 
-async fn follow_owners(mut seen: Changes<Owner>, queues: Queues, _: Stores) {
+async fn follow_owners(mut seen: Changes<Owner>, queues: Queues, stores: Stores) {
     while let Some(event) = seen.next().await {
         let (Seen::There(object) | Seen::Gone(object)) = event;
+        stores.changed();
         let namespace = object.namespace().unwrap_or_default();
         if let Some(reference) = &object.spec.infrastructure_ref
             && reference.is_kind("BedplateMachine")
@@ -269,8 +285,17 @@ async fn follow_owners(mut seen: Changes<Owner>, queues: Queues, _: Stores) {
 }
 
 async fn follow_claims(mut seen: Changes<MachineClaim>, queues: Queues, stores: Stores) {
+    let mut known = HashSet::new();
     while let Some(event) = seen.next().await {
         let (Seen::There(object) | Seen::Gone(object)) = &event;
+        let is_changed = match event {
+            Seen::There(_) => known.insert(object.name_any()),
+            Seen::Gone(_) => known.remove(&object.name_any()),
+        };
+        // Of a claim only its name decides about the choice of hosts.
+        if is_changed {
+            stores.changed();
+        }
         let claimant = &object.spec.claimant;
         queues.claims.put(ObjectRef::from_obj(&**object)).await;
         queues.machines.put(ObjectRef::new(&claimant.name).within(&claimant.namespace)).await;
@@ -295,8 +320,11 @@ async fn follow_hosts(mut seen: Changes<Machine>, queues: Queues, stores: Stores
     while let Some(event) = seen.next().await {
         let (Seen::There(object) | Seen::Gone(object)) = &event;
         let name = object.name_any();
+        let now = Timestamp::now();
+        let after = Known::of(object);
+        let decides = after.at(now);
         let before = match event {
-            Seen::There(_) => known.insert(name.clone(), decisive(object)),
+            Seen::There(_) => known.insert(name.clone(), after),
             Seen::Gone(_) => known.remove(&name),
         };
         // A claim that waits for its agent follows each heartbeat.
@@ -304,9 +332,10 @@ async fn follow_hosts(mut seen: Changes<Machine>, queues: Queues, stores: Stores
         if claim.is_some() {
             queues.claims.put(ObjectRef::new(&name)).await;
         }
-        if matches!(event, Seen::There(_)) && before == Some(decisive(object)) {
+        if matches!(event, Seen::There(_)) && before.as_ref().map(|before| before.at(now)) == Some(decides) {
             continue;
         }
+        stores.changed();
         if let Some(claimant) = claim.as_ref().map(|claim| &claim.spec.claimant) {
             queues.machines.put(ObjectRef::new(&claimant.name).within(&claimant.namespace)).await;
         }
@@ -328,16 +357,34 @@ async fn follow_hosts(mut seen: Changes<Machine>, queues: Queues, stores: Stores
     }
 }
 
-/// Returns a hash of what of a host decides about claimants: all but the time of its heartbeat.
-fn decisive(host: &Machine) -> u64 {
-    let mut host = host.clone();
-    (host.metadata.resource_version, host.metadata.generation) = (None, None);
-    if let Some(status) = &mut host.status {
-        status.agent = None;
+/// Host as the last event has shown it.
+#[derive(Debug, Clone, Copy)]
+struct Known {
+    /// Hash of all that decides about claimants, but the time of the heartbeat.
+    hash: u64,
+    heartbeat: Option<Timestamp>,
+}
+
+impl Known {
+    fn of(host: &Machine) -> Self {
+        let mut host = host.clone();
+        (host.metadata.resource_version, host.metadata.generation) = (None, None);
+        let agent = host.status.as_mut().and_then(|status| status.agent.as_mut());
+        let heartbeat = agent.and_then(|agent| {
+            let features = std::mem::take(&mut agent.features);
+            let seen = std::mem::replace(agent, AgentStatus { features, ..AgentStatus::default() });
+            seen.last_heartbeat_time.map(|time| time.0)
+        });
+        let mut hasher = DefaultHasher::new();
+        serde_json::to_vec(&host).unwrap_or_default().hash(&mut hasher);
+        Self { hash: hasher.finish(), heartbeat }
     }
-    let mut hasher = DefaultHasher::new();
-    serde_json::to_vec(&host).unwrap_or_default().hash(&mut hasher);
-    hasher.finish()
+
+    /// Returns all that decides about claimants at a time. A host becomes silent without an event.
+    fn at(self, now: Timestamp) -> (u64, bool) {
+        let is_heard = self.heartbeat.is_some_and(|time| now.duration_since(time) <= MAX_HEARTBEAT_AGE);
+        (self.hash, is_heard)
+    }
 }
 
 async fn follow_templates(mut seen: Changes<BedplateMachineTemplate>, queues: Queues, _: Stores) {
@@ -357,11 +404,10 @@ async fn follow_configurations(mut seen: Changes<MachineConfiguration>, queues: 
 
 #[cfg(test)]
 mod tests {
-    use jiff::Timestamp;
     use serde_json::{Value, json};
 
     use super::*;
-    use crate::infrastructure::choose::{Request, choose};
+    use crate::infrastructure::choose::{Request, survey};
 
     fn host(power: &Value) -> Machine {
         let object = json!({ "metadata": { "name": "a" },
@@ -389,12 +435,34 @@ mod tests {
             needs_state_disk: false,
             release: bedplate_api::claim::ReleasePolicy::Empty,
         };
-        let chosen = |host: Machine| {
-            choose(&request, &[host], (|_: &str| false, |_: &Machine| false), Timestamp::UNIX_EPOCH).is_ok()
-        };
+        let chosen =
+            |host: Machine| !survey(&request, [(&host, false)], Timestamp::UNIX_EPOCH).eligible.is_empty();
         assert!(chosen(host(&power("AwaitsClaim", "no claim"))));
         assert!(!chosen(host(&power("PoweredOffByOperation", ""))));
         let same = host(&power("AwaitsClaim", "another text"));
-        assert_eq!(decisive(&host(&power("AwaitsClaim", "no claim"))), decisive(&same));
+        let decides = |host: &Machine| Known::of(host).at(Timestamp::UNIX_EPOCH);
+        assert_eq!(decides(&host(&power("AwaitsClaim", "no claim"))), decides(&same));
+    }
+
+    #[test]
+    fn d1_host_that_is_heard_again_wakes_claimants() {
+        let at = |time: &str| -> Timestamp { time.parse().unwrap() };
+        let known = |agent: &Value| {
+            let mut host =
+                host(&json!({ "type": "PoweredOn", "status": "True", "reason": "PoweredOn", "message": "",
+                "lastTransitionTime": "2026-01-01T00:00:00Z" }));
+            host.status.as_mut().unwrap().agent = serde_json::from_value(agent.clone()).unwrap();
+            Known::of(&host)
+        };
+        let heard = |time: &str| json!({ "features": ["claims"], "lastHeartbeatTime": time, "bootID": time });
+        let before = known(&heard("2026-01-01T00:00:00Z"));
+        // Each heartbeat is an event. The host was silent before the second one.
+        for (time, is_same) in [("2026-01-01T00:10:00Z", true), ("2026-01-01T00:16:00Z", false)] {
+            let after = known(&heard(time));
+            assert_eq!(before.at(at(time)) == after.at(at(time)), is_same, "{time}");
+        }
+        let now = at("2026-01-01T00:00:00Z");
+        let updated = json!({ "features": ["claims", "wipe"], "lastHeartbeatTime": "2026-01-01T00:00:00Z" });
+        assert_ne!(before.at(now), known(&updated).at(now));
     }
 }

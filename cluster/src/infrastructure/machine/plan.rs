@@ -43,6 +43,8 @@ pub struct Observed {
     pub configuration: Option<Arc<MachineConfiguration>>,
     /// The version that the claim names: that of `configurationRef`, otherwise the newest one. None: there is none yet.
     pub version: Option<Arc<MachineConfigurationVersion>>,
+    /// True if the version was read. If not, it is taken to be there: it is read before the write that needs it.
+    pub is_version_read: bool,
     /// Label of the Machines whose values are failure domains.
     pub failure_domain_label: Option<String>,
     /// The present time.
@@ -120,6 +122,7 @@ fn prerequisites(observed: &Observed) -> Result<(), (HostClaimedReason, String)>
     let offered = match (reference.version, &observed.version) {
         (None, _) => &configuration.spec.template.kubernetes.version,
         (Some(_), Some(version)) => &version.spec.template.kubernetes.version,
+        (Some(_), None) if !observed.is_version_read => return Ok(()),
         (Some(version), None) => {
             let text = format!("MachineConfiguration {name} has no version {version}");
             return Err((HostClaimedReason::ConfigurationNotFound, text));

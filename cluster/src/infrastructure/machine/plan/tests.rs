@@ -55,6 +55,7 @@ fn observed(machine: BedplateMachine) -> Observed {
         host: None,
         configuration: Some(Arc::new(configuration(&json!({})))),
         version: None,
+        is_version_read: true,
         failure_domain_label: None,
         now: now(),
     }

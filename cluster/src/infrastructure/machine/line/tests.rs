@@ -1,0 +1,120 @@
+//! The host of each claimant by the line and by the choices of others.
+
+use jiff::SignedDuration;
+use serde_json::{Value, json};
+
+use super::*;
+
+fn at(seconds: i64) -> Timestamp {
+    let start: Timestamp = "2026-01-01T01:00:00Z".parse().unwrap();
+    start + SignedDuration::from_secs(seconds)
+}
+
+fn host(name: &str, rack: &str, status: &Value) -> Host {
+    let mut object = json!({ "metadata": { "name": name, "labels": { "rack": rack } },
+        "spec": { "provider": "manual", "claimPolicy": { "namespaces": ["team-a"] } },
+        "status": { "enrollment": { "keyID": "0123456789abcdef0123456789abcdef" },
+            "agent": { "features": ["claims"], "lastHeartbeatTime": "2026-01-01T00:55:00Z" } } });
+    object["status"].as_object_mut().unwrap().extend(status.as_object().unwrap().clone());
+    Host { machine: Arc::new(serde_json::from_value(object).unwrap()), is_claimed: false }
+}
+
+/// Claimant of a host in a rack. `created`: seconds.
+fn claimant(name: &str, created: i64, rack: Option<&str>) -> Waiting {
+    let selector =
+        rack.map(|rack| serde_json::from_value(json!({ "matchLabels": { "rack": rack } })).unwrap());
+    let request = Request {
+        uid: name,
+        namespace: "team-a",
+        selector: selector.as_ref(),
+        failure_domain: None,
+        needs_state_disk: false,
+        release: ReleasePolicy::Empty,
+    };
+    let turn =
+        Turn { is_worker: true, created: Some(at(created)), key: ("team-a".to_owned(), name.to_owned()) };
+    Waiting { turn, uid: name.to_owned(), requirements: Requirements::new(&request) }
+}
+
+/// Makes a line in which the hosts were checked for claimants of any rack.
+fn line(hosts: &[Host], waiting: &[Waiting], now: Timestamp) -> Line {
+    Line::new(hosts, waiting.to_vec(), &claimant("any", 0, None), now)
+}
+
+fn chosen(line: &Line, asks: &Waiting, tries: &Tries) -> String {
+    match line.choose(asks, tries, at(0)) {
+        Ok(host) => host.to_string(),
+        Err(refusal) => format!("{} ahead", refusal.ahead),
+    }
+}
+
+#[test]
+fn d1_free_host_is_left_for_the_oldest_claimant() {
+    let (a, b, c) = (claimant("a", 0, None), claimant("b", 1, None), claimant("c", 2, None));
+    let none = json!({});
+    let line = line(&[host("h-1", "1", &none)], &[c.clone(), a.clone(), b.clone()], at(0));
+    let tries = Tries::default();
+    assert_eq!([&a, &b, &c].map(|one| chosen(&line, one, &tries)), ["h-1", "0 ahead", "1 ahead"]);
+    let refusal = line.choose(&c, &tries, at(0)).unwrap_err();
+    let text = "none of 1 Machines that namespace team-a may claim is eligible: 1 are left for claimants whose turn is earlier";
+    assert_eq!(refusal.shortage.message("team-a"), text);
+    // A claimant that has not waited has the turn of its age.
+    assert_eq!(chosen(&line, &claimant("d", -1, None), &tries), "h-1");
+    assert_eq!(chosen(&line, &claimant("e", 3, None), &tries), "2 ahead");
+}
+
+#[test]
+fn d1_host_that_a_claimant_has_chosen_is_left_for_it() {
+    let (a, b) = (claimant("a", 0, None), claimant("b", 1, None));
+    let none = json!({});
+    let hosts = [host("h-1", "1", &none), host("h-2", "1", &none)];
+    let before = line(&hosts, std::slice::from_ref(&a), at(0));
+    let mut tries = Tries::default();
+    // A younger claimant has recorded a host. Its claim is not in the store.
+    tries.begin(b.turn.key.clone(), "h-1".parse().unwrap(), at(0));
+    assert_eq!(chosen(&before, &a, &tries), "h-2");
+    assert_eq!(chosen(&before, &claimant("c", -1, None), &tries), "h-2", "also for an older one");
+    assert_eq!(chosen(&before, &claimant("d", 2, None), &tries), "0 ahead");
+    assert_eq!(chosen(&before, &b, &tries), "h-1", "its own choice");
+    // Its writes fail for a minute: the host is for others.
+    let line = line(&hosts[..1], &[a.clone(), b.clone()], at(60));
+    assert_eq!(line.choose(&a, &tries, at(60)).unwrap().as_str(), "h-1");
+    tries.begin(a.turn.key.clone(), "h-1".parse().unwrap(), at(0));
+    let later = line.choose(&claimant("c", 2, None), &tries, at(60)).unwrap();
+    assert_eq!(later.as_str(), "h-1", "the writes of both earlier claimants fail");
+}
+
+#[test]
+fn d1_host_is_left_for_a_claimant_that_can_have_no_other() {
+    let (any, rack) = (claimant("a", 0, None), claimant("b", 1, Some("1")));
+    let none = json!({});
+    let hosts = [host("h-1", "1", &none), host("h-2", "2", &none)];
+    let line = line(&hosts, &[any.clone(), rack.clone()], at(0));
+    assert!(line.knows(&rack) && !line.knows(&claimant("c", 2, Some("2"))));
+    let tries = Tries::default();
+    assert_eq!([&any, &rack].map(|one| chosen(&line, one, &tries)), ["h-2", "h-1"]);
+    assert_eq!(chosen(&line, &claimant("c", 2, None), &tries), "0 ahead");
+}
+
+#[test]
+fn d1_host_that_has_released_a_claimant_is_for_others() {
+    let released = json!({ "claim": { "providerID": "bedplate://h-1/a", "state": "Released",
+        "claimant": { "namespace": "team-a", "name": "a" }, "since": "2026-01-01T00:00:00Z" } });
+    let (a, b) = (claimant("a", 0, None), claimant("b", 1, None));
+    let line = line(&[host("h-1", "1", &released)], &[a.clone(), b.clone()], at(0));
+    let tries = Tries::default();
+    assert_eq!([&a, &b].map(|one| chosen(&line, one, &tries)), ["0 ahead", "h-1"]);
+    let refusal = line.choose(&a, &tries, at(0)).unwrap_err();
+    assert!(!refusal.shortage.has_wanted(), "{refusal:?}");
+}
+
+#[test]
+fn d1_claimants_that_choose_concurrently_spread_over_the_hosts() {
+    let none = json!({});
+    let hosts: Vec<_> = (0..50).map(|index| host(&format!("h-{index:02}"), "1", &none)).collect();
+    let line = line(&hosts, &[], at(0));
+    let tries = Tries::default();
+    let chosen: HashSet<_> =
+        (0..50).map(|index| self::chosen(&line, &claimant(&format!("c-{index}"), 0, None), &tries)).collect();
+    assert!(chosen.len() > 20, "{}", chosen.len());
+}

@@ -1,0 +1,118 @@
+//! Pure: the claimants that are writing a claim, and the hosts that they have chosen.
+//!
+//! Such a host is left for its claimant until the store shows the claim. A claimant whose writes fail loses its turn after a time, so that it
+//! does not block a host, and gets it back later. Kept in memory by `turn`.
+
+use std::collections::HashMap;
+
+use bedplate_api::id::MachineName;
+use jiff::{SignedDuration, Timestamp};
+
+/// Namespace and name of a BedplateMachine.
+pub type Key = (String, String);
+
+/// Time for which a chosen host is left for its claimant.
+const TURN_TIMEOUT: SignedDuration = SignedDuration::from_secs(60);
+/// Time after which a claimant gets a lost turn back.
+const TURN_PAUSE: SignedDuration = SignedDuration::from_mins(10);
+/// Time after which the condition of a claimant shows why its writes fail.
+const SHOWN_AFTER: SignedDuration = SignedDuration::from_secs(30);
+
+#[derive(Debug, Clone, PartialEq, Eq)]
+struct Try {
+    host: MachineName,
+    since: Timestamp,
+}
+
+impl Try {
+    fn is_late(&self, now: Timestamp) -> bool {
+        now.duration_since(self.since) >= TURN_TIMEOUT
+    }
+}
+
+/// Claimants that are writing a claim.
+#[derive(Debug, Default)]
+pub struct Tries(HashMap<Key, Try>);
+
+impl Tries {
+    /// Notes that a claimant has chosen a host. The time of an earlier choice stays.
+    pub fn begin(&mut self, key: Key, host: MachineName, now: Timestamp) {
+        let since = self.0.get(&key).map_or(now, |one| one.since);
+        self.0.insert(key, Try { host, since });
+    }
+
+    /// Notes the host that the object of a claimant names. The claimant may have chosen it under another process.
+    pub fn see(&mut self, key: Key, host: &MachineName, now: Timestamp) {
+        self.0.entry(key).or_insert_with(|| Try { host: host.clone(), since: now });
+    }
+
+    /// Notes that a claimant writes no claim, or has one.
+    pub fn end(&mut self, key: &Key) {
+        self.0.remove(key);
+    }
+
+    /// Notes that no host is left for a claimant. One that has lost its turn does not get it back by that.
+    pub fn lose(&mut self, key: &Key, now: Timestamp) {
+        if self.0.get(key).is_some_and(|one| !one.is_late(now)) {
+            self.0.remove(key);
+        }
+    }
+
+    /// Removes the claimants that do not exist, and gives their turn back to those that have lost it long ago.
+    pub fn retain(&mut self, exists: impl Fn(&Key) -> bool, now: Timestamp) {
+        self.0.retain(|key, one| exists(key) && now.duration_since(one.since) < TURN_PAUSE);
+    }
+
+    /// Returns true if a claimant has chosen a host, or has lost its turn.
+    pub fn contains(&self, key: &Key) -> bool {
+        self.0.contains_key(key)
+    }
+
+    /// Returns the host that is left for a claimant.
+    pub fn host(&self, key: &Key, now: Timestamp) -> Option<&MachineName> {
+        self.0.get(key).filter(|one| !one.is_late(now)).map(|one| &one.host)
+    }
+
+    /// Returns the hosts that are left for their claimants.
+    pub fn hosts(&self, now: Timestamp) -> impl Iterator<Item = &MachineName> {
+        self.0.values().filter(move |one| !one.is_late(now)).map(|one| &one.host)
+    }
+
+    /// Returns true if the writes of a claimant have failed so long that its condition must show the cause.
+    pub fn is_shown(&self, key: &Key, now: Timestamp) -> bool {
+        self.0.get(key).is_some_and(|one| now.duration_since(one.since) >= SHOWN_AFTER)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn d1_claimant_whose_writes_fail_loses_its_turn_after_a_minute() {
+        let at = |seconds: i64| Timestamp::UNIX_EPOCH + SignedDuration::from_secs(seconds);
+        let key = ("team-a".to_owned(), "w-1".to_owned());
+        let host = |name: &str| -> MachineName { name.parse().unwrap() };
+        let mut tries = Tries::default();
+        tries.begin(key.clone(), host("a"), at(0));
+        tries.begin(key.clone(), host("b"), at(20));
+        assert_eq!((tries.host(&key, at(59)), tries.hosts(at(59)).count()), (Some(&host("b")), 1));
+        assert!(!tries.is_shown(&key, at(29)) && tries.is_shown(&key, at(30)));
+        assert_eq!((tries.host(&key, at(60)), tries.hosts(at(60)).count()), (None, 0));
+        tries.lose(&key, at(61));
+        assert!(tries.contains(&key), "its turn does not come back");
+        tries.end(&key);
+        assert!(!tries.contains(&key));
+        tries.begin(key.clone(), host("a"), at(100));
+        tries.lose(&key, at(101));
+        assert!(!tries.contains(&key), "it has not lost its turn");
+        tries.begin(key.clone(), host("a"), at(100));
+        tries.retain(|_| true, at(699));
+        assert!(tries.contains(&key));
+        tries.retain(|_| true, at(700));
+        assert!(!tries.contains(&key), "its turn comes back");
+        tries.begin(key.clone(), host("a"), at(700));
+        tries.retain(|_| false, at(700));
+        assert!(!tries.contains(&key));
+    }
+}
