@@ -244,7 +244,8 @@ fn next(claim: &MachineClaim) -> Vec<String> {
     let mut steps = Vec::new();
     for (type_, word) in of_conditions.chain(of_agent) {
         let remedy = reason::of_condition(type_, word).and_then(|row| row.remedy);
-        let step = remedy.map(|remedy| format!("{type_} {word}: {}", remedy.text));
+        let step = remedy
+            .map(|remedy| format!("{type_} {word}: {}", remedy.text.replace("NAME", &claim.name_any())));
         steps.extend(step);
     }
     steps

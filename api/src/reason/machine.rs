@@ -190,7 +190,7 @@ reasons! {
         UserDataRefused: "The user data has a part that Bedplate does not carry out. Nothing was started."
             => User, "Remove the parts that status.refused of the MachineClaim names, then replace the claimant (docs/claims.md).";
         ClaimMissing: "The host runs a claim whose MachineClaim does not exist. It is not emptied."
-            => User, "After a restore the provider creates the claim again. To release the host, see docs/claims.md, \"Repair by an administrator\".";
+            => User, "After a restore the provider creates the claim again. To release the host: `bedplate claim release NAME`.";
         ClaimRefused: "spec.claimPolicy does not allow the MachineClaim, or the host holds another claim that is not released."
             => User, "Correct spec.claimPolicy, or delete the claimant. The message has the cause.";
         Releasing: "The claim has ended, and the agent empties the slots."

@@ -141,4 +141,6 @@ fn d1_next_steps_are_those_of_the_table_of_reasons() {
         steps[0].starts_with("Orphaned ClaimantNotFound: ")
             && steps[1].starts_with("Paved UserDataRefused: ")
     );
+    // A user can copy the command.
+    assert!(steps[0].contains("`bedplate claim release host-1`"), "{steps:?}");
 }
