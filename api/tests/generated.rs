@@ -40,6 +40,20 @@ fn generated_files_match_the_types() {
     assert_eq!(committed, expected, "api/crds has files that no kind makes; remove them");
 }
 
+/// clusterctl deletes cluster-wide objects of RBAC only if their names start with the namespace of the provider.
+#[test]
+fn clusterctl_deletes_the_cluster_roles_of_the_provider() {
+    let files = generate::files();
+    let (_, components) =
+        files.iter().find(|(path, _)| path.ends_with("infrastructure-components.yaml")).unwrap();
+    let roles = components.split("\n---\n").filter(|part| {
+        part.lines().any(|line| matches!(line, "kind: ClusterRole" | "kind: ClusterRoleBinding"))
+    });
+    let names: Vec<&str> =
+        roles.filter_map(|part| part.lines().find_map(|line| line.strip_prefix("  name: "))).collect();
+    assert_eq!(names, ["bedplate-system-infrastructure"; 2]);
+}
+
 #[test]
 fn every_field_has_a_description_and_every_list_of_a_spec_a_bound() {
     for definition in bedplate_api::crds::definitions() {
