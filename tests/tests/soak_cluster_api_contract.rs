@@ -130,11 +130,27 @@ fn pauses(site: &Site) {
     {
         site.until_conditions(object, paused);
     }
+    is_not_claimed(site, &worker);
     site.team.merge("machinedeployment", WORKERS, &json!({ "spec": { "replicas": 2 } })).unwrap();
     println!("paused\n{}", site.conditions());
-    assert_eq!(site.claimed().len(), 2);
     pause(false);
     runs(site, 3);
+}
+
+/// Creates a BedplateMachine that lacks nothing but a host: the controllers of a paused cluster create none.
+fn is_not_claimed(site: &Site, worker: &Value) {
+    let name = "while-paused";
+    let metadata = json!({ "name": name, "labels": { "cluster.x-k8s.io/cluster-name": CLUSTER },
+        "ownerReferences": worker["metadata"]["ownerReferences"] });
+    let waiting = json!({ "apiVersion": "infrastructure.cluster.x-k8s.io/v1alpha1", "kind": "BedplateMachine",
+        "metadata": metadata, "spec": { "configurationRef": worker["spec"]["configurationRef"] } });
+    site.team.apply(&waiting).unwrap();
+    site.until_conditions(("bpm", name), &[("Paused", "True", "Paused")]);
+    let found = site.team.get("bpm", name).unwrap().unwrap();
+    assert!(found["spec"]["machineName"].is_null() && found["metadata"]["finalizers"].is_null(), "{found}");
+    assert_eq!(site.claimed().len(), 2, "{} hosts", HOSTS.len());
+    site.team.begin_delete("bpm", name).unwrap();
+    site.until("the end of a BedplateMachine", |site| site.team.get("bpm", name).unwrap().is_none());
 }
 
 /// Deletes the cluster. Its hosts are released, and some of them had been claimed repeatedly.
@@ -153,13 +169,15 @@ fn ends(site: &Site) {
     assert_eq!(ids.len(), 7, "{joined:?}");
 }
 
-/// Removes the provider. clusterctl deletes neither hosts nor its ClusterRole (docs/infrastructure-provider.md).
+/// Removes the provider, but no hosts (docs/infrastructure-provider.md).
 fn is_removed(site: &Site) {
     site.clusterctl(&["delete", "--infrastructure", "bedplate"], &[]);
     assert_eq!(site.team.list("machine", "").unwrap().len(), HOSTS.len());
     let system = site.team.within("bedplate-system");
     assert!(system.get("serviceaccount", "bedplate-infrastructure").unwrap().is_none());
-    assert!(system.get("clusterrole", "bedplate:infrastructure").unwrap().is_some());
+    for kind in ["clusterrole", "clusterrolebinding"] {
+        assert!(system.get(kind, "bedplate-system-infrastructure").unwrap().is_none(), "{kind}");
+    }
     assert!(system.get("validatingadmissionpolicy", "bedplate-claim-grants").unwrap().is_none());
 }
 

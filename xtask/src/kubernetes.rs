@@ -1,6 +1,6 @@
 //! The Kubernetes programs and etcd that the tests run, built once from their Go modules and cached by version.
 //!
-//! The versions are those of tests/kubernetes/go.mod, and of go.mod in etcd, crictl, cluster-api and tink beside it, nowhere else.
+//! The versions are those of tests/kubernetes/go.mod, and of go.mod in etcd, crictl, cluster-api and tink next to it, nowhere else.
 
 use std::path::{Path, PathBuf};
 use std::process::Command;
