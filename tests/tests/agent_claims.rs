@@ -70,7 +70,7 @@ fn init(pool: &Pool, cluster: &Cluster) {
     member.until_status("the Machine reports the claim", |status| status["claim"]["state"] == "Joined");
 }
 
-/// A second host joins the cluster as a control plane, and is released while the cluster goes on.
+/// A second host joins the cluster as a control plane, and is released while the cluster continues.
 fn join(pool: &Pool, cluster: &Cluster) {
     let (first, member) = (pool.first(), pool.second());
     let token = join_token(first.host, "bedplate-a").unwrap();
@@ -96,7 +96,7 @@ fn join(pool: &Pool, cluster: &Cluster) {
     };
     assert_eq!(ready(SECOND).unwrap().trim(), "ok");
 
-    // In the place of the control plane's owner: the host itself leaves no etcd (D9).
+    // In the place of the control plane's owner: the agent removes no member of etcd.
     let etcd = Etcd::of(first.host, &pool.site.network, FIRST, "a");
     etcd.remove("w-2").unwrap();
     kubectl(pool, &["delete", "node", "w-2"]).unwrap();

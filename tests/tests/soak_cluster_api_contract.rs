@@ -9,11 +9,10 @@ mod soak_cluster_api_contract {
     pub(crate) mod site;
 }
 
+use bedplate_tests::cluster_api::Expected;
 use serde_json::{Value, json};
 
-use self::soak_cluster_api_contract::site::{
-    CLUSTER, CONTROL_PLANE, Expected, HOSTS, Site, WORKERS, next_version,
-};
+use self::soak_cluster_api_contract::site::{CLUSTER, CONTROL_PLANE, HOSTS, Site, WORKERS, next_version};
 
 /// Conditions of a Machine whose host has joined.
 const RUNNING: &[Expected] = &[

@@ -292,7 +292,7 @@ async fn follow_claims(mut seen: Changes<MachineClaim>, queues: Queues, stores: 
             Seen::There(_) => known.insert(object.name_any()),
             Seen::Gone(_) => known.remove(&object.name_any()),
         };
-        // Of a claim only its name decides about the choice of hosts.
+        // A choice of hosts depends on the names of claims alone.
         if is_changed {
             stores.changed();
         }

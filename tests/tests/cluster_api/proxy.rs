@@ -1,6 +1,6 @@
 //! Proxy of the API server for one program. It numbers the writes of the program, kills the program at one of them, and starts it again.
 //!
-//! Events are no state: they pass without a number.
+//! Events pass without a number, because nothing depends on them.
 
 use std::net::SocketAddr;
 use std::path::{Path, PathBuf};

@@ -3,11 +3,10 @@
 use std::process::Command;
 use std::time::Duration;
 
-use bedplate_tests::cluster_api::{Simulator, Upstream, authorities};
+use bedplate_tests::cluster_api::{Expected, Simulator, Upstream, authorities, machines, shown, unmet};
 use bedplate_tests::guard::{Directory, Process, last_lines};
 use bedplate_tests::kubernetes::{Kubernetes, Objects};
 use bedplate_tests::{control_plane, pxed, wait};
-use http::Method;
 use serde_json::{Value, json};
 
 const PATIENCE: Duration = Duration::from_secs(180);
@@ -92,9 +91,7 @@ impl Site {
 
     /// Machines of Cluster API.
     pub(crate) fn machines(&self) -> Vec<Value> {
-        let path = format!("/apis/cluster.x-k8s.io/v1beta2/namespaces/{TEAM}/machines");
-        let list = self.team.request(&Method::GET, &path, "application/json", &Value::Null).unwrap();
-        list["items"].as_array().unwrap().clone()
+        machines(&self.team, TEAM).unwrap()
     }
 
     pub(crate) fn until(&self, what: &str, mut is: impl FnMut(&Self) -> bool) {
@@ -160,40 +157,6 @@ pub(crate) fn next_version() -> String {
     let version = control_plane::version().unwrap();
     let (minor, patch) = version.rsplit_once('.').unwrap();
     format!("{minor}.{}", patch.parse::<u32>().unwrap() + 1)
-}
-
-/// Type, status and reason of a condition.
-pub(crate) type Expected = (&'static str, &'static str, &'static str);
-
-/// Conditions that an object does not have.
-fn unmet(object: &Value, expected: &[Expected]) -> Vec<Expected> {
-    let conditions = object["status"]["conditions"].as_array().map(Vec::as_slice).unwrap_or_default();
-    let has = |(kind, status, reason): &Expected| {
-        let is_it = |found: &Value| {
-            found["type"] == *kind && found["status"] == *status && found["reason"] == *reason
-        };
-        conditions.iter().any(is_it)
-    };
-    expected.iter().filter(|one| !has(one)).copied().collect()
-}
-
-/// An object with its conditions.
-fn shown(object: &Value) -> String {
-    let conditions = object["status"]["conditions"].as_array().map(Vec::as_slice).unwrap_or_default();
-    let text = |value: &Value| value.as_str().unwrap_or_default().to_owned();
-    let mut lines = format!(
-        "{} {} {} {}",
-        text(&object["kind"]),
-        text(&object["metadata"]["name"]),
-        text(&object["status"]["phase"]),
-        text(&object["spec"]["providerID"])
-    );
-    for condition in conditions {
-        let [kind, status, reason, message] =
-            ["type", "status", "reason", "message"].map(|field| text(&condition[field]));
-        lines += &format!("\n    {kind}={status} {reason} {message}");
-    }
-    lines
 }
 
 /// Returns the cluster with an external etcd. KubeadmControlPlane would reach members, and the certificate of the API server, through Pods,

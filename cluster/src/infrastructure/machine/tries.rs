@@ -78,7 +78,7 @@ impl Tries {
         self.0.values().filter(move |one| !one.is_late(now)).map(|one| &one.host)
     }
 
-    /// Returns true if the writes of a claimant have failed so long that its condition must show the cause.
+    /// Returns true if the writes of a claimant have failed for 30 s: its condition must show the cause.
     pub fn is_shown(&self, key: &Key, now: Timestamp) -> bool {
         self.0.get(key).is_some_and(|one| now.duration_since(one.since) >= SHOWN_AFTER)
     }

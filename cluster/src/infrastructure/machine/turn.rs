@@ -72,7 +72,7 @@ impl Turns {
         self.0.lock().tries.end(&key(machine));
     }
 
-    /// Returns true if the writes of a claimant have failed so long that its condition must show the cause.
+    /// Returns true if the writes of a claimant have failed for 30 s: its condition must show the cause.
     pub fn is_shown(&self, machine: &BedplateMachine, now: Timestamp) -> bool {
         self.0.lock().tries.is_shown(&key(machine), now)
     }
