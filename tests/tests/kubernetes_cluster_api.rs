@@ -26,6 +26,7 @@ mod server;
 use bedplate_tests::kubernetes::Kubernetes;
 use bedplate_tests::wait;
 use cluster_api::site::{Agent, PATIENCE, PROVIDER, Site, Team, claims, condition, ready};
+use http::Method;
 use serde_json::{Value, json};
 
 #[test]
@@ -249,6 +250,32 @@ fn d4_provider_makes_no_other_roles_than_grants() {
         provider.try_create(&binding("bedplate-claim-a", subject("Group", "bedplate:machines"))),
         forbidden,
     );
+}
+
+#[test]
+fn d4_stolen_token_of_the_provider_reads_no_secret_and_writes_no_host() {
+    let _site = Site::shared();
+    let kubernetes = Kubernetes::shared();
+    let account = kubernetes.service_account("bedplate-system", "bedplate-infrastructure").unwrap();
+    let thief = kubernetes.objects_of(&account).unwrap().within("bedplate-system");
+    let admin = kubernetes.objects().unwrap();
+    let object = |kind: &str, name: &str, spec: Value| json!({ "apiVersion": "bedplate.dev/v1alpha1", "kind": kind, "metadata": { "name": name }, "spec": spec });
+    admin.apply(&object("Machine", "stolen", json!({ "provider": "manual" }))).unwrap();
+    refused(thief.request(&Method::GET, "/api/v1/secrets", "application/json", &Value::Null), "cannot list");
+    refused(thief.get("secret", "any").map(Option::unwrap_or_default), "cannot get");
+    let paused = json!({ "spec": { "paused": true } });
+    refused(thief.try_merge("machine", "stolen", &paused), "cannot patch");
+    refused(thief.merge_status("machine", "stolen", &json!({ "phase": "Ready" })), "cannot patch");
+    refused(thief.begin_delete("machine", "stolen"), "cannot delete");
+    let template = json!({ "image": { "reference": "registry.example/node:1" }, "kubernetes": { "version": "v1.34.4" } });
+    let configuration = object("MachineConfiguration", "stolen", json!({ "template": template }));
+    refused(thief.try_create(&configuration), "cannot create");
+    refused(thief.begin_delete("role", "bedplate:infrastructure-lease"), "those named bedplate-claim-");
+    let spec = json!({ "machineRef": { "name": "stolen" }, "operationName": "shutdown" });
+    let words = "no MachineOperations but powerOff named fence-";
+    refused(thief.try_create(&object("MachineOperation", "stolen", spec)), words);
+    let all = json!({ "machineSelector": {}, "operationName": "powerOff" });
+    refused(thief.try_create(&object("MachineOperation", "fence-all", all)), "those for one Machine by name");
 }
 
 #[test]
