@@ -86,14 +86,18 @@ fn d1_host_that_a_claimant_has_chosen_is_left_for_it() {
 
 #[test]
 fn d1_host_is_left_for_a_claimant_that_can_have_no_other() {
-    let (any, rack) = (claimant("a", 0, None), claimant("b", 1, Some("1")));
+    let rack = claimant("b", 1, Some("1"));
     let none = json!({});
     let hosts = [host("h-1", "1", &none), host("h-2", "2", &none)];
-    let line = line(&hosts, &[any.clone(), rack.clone()], at(0));
-    assert!(line.knows(&rack) && !line.knows(&claimant("c", 2, Some("2"))));
     let tries = Tries::default();
-    assert_eq!([&any, &rack].map(|one| chosen(&line, one, &tries)), ["h-2", "h-1"]);
-    assert_eq!(chosen(&line, &claimant("c", 2, None), &tries), "0 ahead");
+    // Each of them starts at one of both hosts.
+    for index in 0..10 {
+        let any = claimant(&format!("a-{index}"), 0, None);
+        let line = line(&hosts, &[any.clone(), rack.clone()], at(0));
+        assert!(line.knows(&rack) && !line.knows(&claimant("c", 2, Some("2"))));
+        assert_eq!([&any, &rack].map(|one| chosen(&line, one, &tries)), ["h-2", "h-1"]);
+        assert_eq!(chosen(&line, &claimant("c", 2, None), &tries), "0 ahead");
+    }
 }
 
 #[test]
