@@ -92,13 +92,14 @@ fn facts(observed: &Observed) -> Claim {
 /// cut off from the API server with their provider.
 fn silence(observed: &Observed) -> Silence {
     let claim = &*observed.claim;
-    let Some((host, deadline)) = observed.host.as_deref().zip(release_deadline(observed)) else {
+    let is_deleting = claim.metadata.deletion_timestamp.is_some();
+    let Some(host) = observed.host.as_deref().filter(|_| is_deleting) else {
         return Silence::Heard;
     };
     if is_confirmed_off(host, &claim.spec.provider_id) {
         return Silence::ConfirmedOff;
     }
-    if observed.now < deadline {
+    if release_deadline(observed).is_none_or(|deadline| observed.now < deadline) {
         return Silence::Heard;
     }
     if host.spec.bmc.is_none() {

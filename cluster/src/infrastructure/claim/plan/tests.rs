@@ -326,6 +326,19 @@ fn d8_host_without_a_bmc_waits_for_a_user() {
 }
 
 #[test]
+fn d8_confirmation_counts_whatever_time_the_host_has_reported() {
+    let own = json!({ "bedplate.dev/host-is-off": ID });
+    let mut seen = silent(false, &own, None);
+    let mut host = (**seen.host.as_ref().unwrap()).clone();
+    let agent = host.status.as_mut().unwrap().agent.as_mut().unwrap();
+    // With the timeout, it is later than any time that can be counted.
+    agent.last_heartbeat_time =
+        Some(k8s_openapi::apimachinery::pkg::apis::meta::v1::Time("9999-12-30T21:50:00Z".parse().unwrap()));
+    seen.host = Some(Arc::new(host));
+    assert_eq!(next(&seen), ClaimStep::Fence);
+}
+
+#[test]
 fn d8_timeout_starts_with_the_deletion_and_follows_the_heartbeat() {
     let mut seen = silent(false, &json!({}), None);
     seen.now = "2026-01-01T00:44:59Z".parse().unwrap();
