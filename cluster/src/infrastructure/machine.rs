@@ -98,8 +98,11 @@ async fn advance(machine: Arc<BedplateMachine>, world: &World) -> Result<Option<
             }
         }
     }
-    if ends_turn(&observed.machine, &decided) {
-        world.turns.end(&observed.machine);
+    match decided {
+        // Another claimant has the host that this one had recorded.
+        Next::Protocol(ClaimantStep::Forget) => world.turns.lose(&observed.machine, observed.now),
+        _ if ends_turn(&observed.machine, &decided) => world.turns.end(&observed.machine),
+        _ => {}
     }
     world.leading(apply(&observed, &decided, chosen, world)).await?;
     let waits = matches!(decided, Next::Wait(HostClaimedReason::NoEligibleMachine, _));
@@ -111,9 +114,12 @@ fn ends_turn(machine: &BedplateMachine, decided: &Next) -> bool {
     match decided {
         // `turn` has decided.
         Next::Wait(HostClaimedReason::NoEligibleMachine, _)
-        | Next::Protocol(ClaimantStep::Choose | ClaimantStep::CreateClaim | ClaimantStep::SetProviderId) => {
-            false
-        }
+        | Next::Protocol(
+            ClaimantStep::Choose
+            | ClaimantStep::CreateClaim
+            | ClaimantStep::SetProviderId
+            | ClaimantStep::Forget,
+        ) => false,
         // The host that it has recorded is left for it for a time.
         Next::Wait(..) => machine.spec.machine_name.is_none(),
         Next::Paused | Next::Protocol(_) => true,

@@ -1,7 +1,7 @@
 //! Pure: the claimants that are writing a claim, and the hosts that they have chosen.
 //!
 //! Such a host is left for its claimant until the store shows the claim. A claimant whose writes fail loses its turn after a time, so that it
-//! does not block a host, and gets it back later. Kept in memory by `turn`.
+//! does not block a host. It gets its turn back later, and each time later than before. Kept in memory by `turn`.
 
 use std::collections::HashMap;
 
@@ -13,8 +13,10 @@ pub type Key = (String, String);
 
 /// Time for which a chosen host is left for its claimant.
 const TURN_TIMEOUT: SignedDuration = SignedDuration::from_secs(60);
-/// Time after which a claimant gets a lost turn back.
+/// Time after which a claimant gets a lost turn back for the first time. It doubles with each loss.
 const TURN_PAUSE: SignedDuration = SignedDuration::from_mins(10);
+/// Number of losses after which the time no longer doubles: 21 hours.
+const MAX_DOUBLINGS: u32 = 7;
 /// Time after which the condition of a claimant shows why its writes fail.
 const SHOWN_AFTER: SignedDuration = SignedDuration::from_secs(30);
 
@@ -32,55 +34,70 @@ impl Try {
 
 /// Claimants that are writing a claim.
 #[derive(Debug, Default)]
-pub struct Tries(HashMap<Key, Try>);
+pub struct Tries {
+    tries: HashMap<Key, Try>,
+    /// Number of lost turns of each claimant that has got its turn back.
+    losses: HashMap<Key, u32>,
+}
 
 impl Tries {
     /// Notes that a claimant has chosen a host. The time of an earlier choice stays.
     pub fn begin(&mut self, key: Key, host: MachineName, now: Timestamp) {
-        let since = self.0.get(&key).map_or(now, |one| one.since);
-        self.0.insert(key, Try { host, since });
+        let since = self.tries.get(&key).map_or(now, |one| one.since);
+        self.tries.insert(key, Try { host, since });
     }
 
     /// Notes the host that the object of a claimant names. The claimant may have chosen it under another process.
     pub fn see(&mut self, key: Key, host: &MachineName, now: Timestamp) {
-        self.0.entry(key).or_insert_with(|| Try { host: host.clone(), since: now });
+        self.tries.entry(key).or_insert_with(|| Try { host: host.clone(), since: now });
     }
 
     /// Notes that a claimant writes no claim, or has one.
     pub fn end(&mut self, key: &Key) {
-        self.0.remove(key);
+        self.tries.remove(key);
+        self.losses.remove(key);
     }
 
-    /// Notes that no host is left for a claimant. One that has lost its turn does not get it back by that.
+    /// Notes that no host is left for a claimant, or that another one has its host. One that has lost its turn does not get it back by that.
     pub fn lose(&mut self, key: &Key, now: Timestamp) {
-        if self.0.get(key).is_some_and(|one| !one.is_late(now)) {
-            self.0.remove(key);
+        if self.tries.get(key).is_some_and(|one| !one.is_late(now)) {
+            self.tries.remove(key);
         }
     }
 
     /// Removes the claimants that do not exist, and gives their turn back to those that have lost it long ago.
     pub fn retain(&mut self, exists: impl Fn(&Key) -> bool, now: Timestamp) {
-        self.0.retain(|key, one| exists(key) && now.duration_since(one.since) < TURN_PAUSE);
+        let Self { tries, losses } = self;
+        losses.retain(|key, _| exists(key));
+        tries.retain(|key, one| {
+            let lost = losses.get(key).copied().unwrap_or_default();
+            let pause = TURN_PAUSE * (1 << lost.min(MAX_DOUBLINGS));
+            let stays = exists(key) && now.duration_since(one.since) < pause;
+            if !stays && exists(key) {
+                losses.insert(key.clone(), lost.saturating_add(1));
+            }
+            stays
+        });
     }
 
     /// Returns true if a claimant has chosen a host, or has lost its turn.
     pub fn contains(&self, key: &Key) -> bool {
-        self.0.contains_key(key)
+        self.tries.contains_key(key)
     }
 
     /// Returns the host that is left for a claimant.
     pub fn host(&self, key: &Key, now: Timestamp) -> Option<&MachineName> {
-        self.0.get(key).filter(|one| !one.is_late(now)).map(|one| &one.host)
+        self.tries.get(key).filter(|one| !one.is_late(now)).map(|one| &one.host)
     }
 
     /// Returns the hosts that are left for their claimants.
     pub fn hosts(&self, now: Timestamp) -> impl Iterator<Item = &MachineName> {
-        self.0.values().filter(move |one| !one.is_late(now)).map(|one| &one.host)
+        self.tries.values().filter(move |one| !one.is_late(now)).map(|one| &one.host)
     }
 
     /// Returns true if the writes of a claimant have failed for 30 s: its condition must show the cause.
     pub fn is_shown(&self, key: &Key, now: Timestamp) -> bool {
-        self.0.get(key).is_some_and(|one| now.duration_since(one.since) >= SHOWN_AFTER)
+        self.tries.get(key).is_some_and(|one| now.duration_since(one.since) >= SHOWN_AFTER)
     }
 }
 
@@ -113,6 +130,26 @@ mod tests {
         assert!(!tries.contains(&key), "its turn comes back");
         tries.begin(key.clone(), host("a"), at(700));
         tries.retain(|_| false, at(700));
+        assert!(!tries.contains(&key));
+    }
+
+    #[test]
+    fn d1_claimant_whose_writes_always_fail_waits_longer_each_time() {
+        let at = |seconds: i64| Timestamp::UNIX_EPOCH + SignedDuration::from_secs(seconds);
+        let key = ("team-a".to_owned(), "w-1".to_owned());
+        let (mut tries, mut time) = (Tries::default(), 0);
+        for pause in [600, 1200, 2400, 4800, 9600, 19_200, 38_400, 76_800, 76_800] {
+            tries.begin(key.clone(), "a".parse().unwrap(), at(time));
+            tries.retain(|_| true, at(time + pause - 1));
+            assert!(tries.contains(&key), "{pause}");
+            tries.retain(|_| true, at(time + pause));
+            assert!(!tries.contains(&key), "{pause}");
+            time += pause;
+        }
+        // A claim that is made ends that.
+        tries.end(&key);
+        tries.begin(key.clone(), "a".parse().unwrap(), at(time));
+        tries.retain(|_| true, at(time + 600));
         assert!(!tries.contains(&key));
     }
 }

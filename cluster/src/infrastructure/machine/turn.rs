@@ -72,6 +72,11 @@ impl Turns {
         self.0.lock().tries.end(&key(machine));
     }
 
+    /// Notes that another claimant has the host of this one.
+    pub fn lose(&self, machine: &BedplateMachine, now: Timestamp) {
+        self.0.lock().tries.lose(&key(machine), now);
+    }
+
     /// Returns true if the writes of a claimant have failed for 30 s: its condition must show the cause.
     pub fn is_shown(&self, machine: &BedplateMachine, now: Timestamp) -> bool {
         self.0.lock().tries.is_shown(&key(machine), now)
@@ -107,10 +112,11 @@ fn recorded<'a>(machine: &'a BedplateMachine, stores: &Stores) -> Option<&'a Mac
 
 /// Makes the line, and notes the claimants that have recorded a host: another process may have led until now.
 fn line_of(stores: &Stores, scope: &Scope, (asks, tries): (&Waiting, &mut Tries), now: Timestamp) -> Line {
+    let machines = stores.machines.state();
+    let keys: HashSet<Key> = machines.iter().map(|machine| key(machine)).collect();
+    tries.retain(|key| keys.contains(key), now);
     let mut all = Vec::new();
-    let mut keys = HashSet::new();
-    for machine in stores.machines.state() {
-        keys.insert(key(&machine));
+    for machine in machines {
         let recorded = recorded(&machine, stores);
         if !scope.includes(machine.labels()) || !(waits(&machine) || recorded.is_some()) {
             continue;
@@ -124,7 +130,6 @@ fn line_of(stores: &Stores, scope: &Scope, (asks, tries): (&Waiting, &mut Tries)
             None => all.push(waiting(&machine, owner.as_deref(), failure_domain_label.as_deref())),
         }
     }
-    tries.retain(|key| keys.contains(key), now);
     let pool = stores.hosts.state().into_iter().filter(|host| host.spec.claim_policy.is_some());
     let hosts = pool.map(|machine| {
         let is_claimed = stores.claims.get(&ObjectRef::new(&machine.name_any())).is_some();
