@@ -54,10 +54,10 @@ fn init(pool: &Pool, cluster: &Cluster) {
     };
     member.until_paved("the host waits for the Secret", waits);
     member.open_secret("w-1");
-    // D4: a certificate of the same Machine with another key, as an earlier tenant may have copied it.
+    member.until_state("Bootstrapping");
+    // D4: a certificate of the same Machine with another key, as an earlier tenant may have copied it. The host itself has read the Secret.
     let (copied, _) = pool.site.kubernetes.agent(member.name).unwrap();
     member.refuses("w-1", &copied);
-    member.until_state("Bootstrapping");
     member.close_secret();
     let status = member.until_state("Joined");
 
@@ -79,9 +79,9 @@ fn join(pool: &Pool, cluster: &Cluster) {
     member.grant();
     member.until_state("Preparing");
     member.open_secret("w-2");
+    member.until_state("Bootstrapping");
     // D4: root of another claimed host of the same cluster.
     member.refuses("w-2", &pool.site.stolen_credential(first.host, first.name).unwrap());
-    member.until_state("Bootstrapping");
     member.close_secret();
     let status = member.until_state("Joined");
 
@@ -147,7 +147,7 @@ fn interrupted(pool: &Pool) {
     member.release();
 }
 
-/// 75 CPU seconds.
+/// 95 CPU seconds.
 #[test]
 fn d3_claimed_hosts_run_kubeadm_init_and_join_and_are_claimed_again() {
     let pool = Pool::start();
