@@ -89,14 +89,11 @@ fn d1_provider_killed_at_any_write_ends_as_if_it_had_lived() {
             proxy.arm(Some((number, death)));
             life(&site, &team, &agent, &format!("m-{number}-{death:?}").to_lowercase());
             // A second one may be that of a claim whose creation was not sent, or whose answer was not read.
-            let creations =
-                proxy.writes().iter().filter(|write| write.starts_with("POST machineclaims/")).count();
-            let was_killed_there = writes[number - 1].starts_with("POST machineclaims/");
-            assert!(
-                creations == 1 || was_killed_there && creations == 2,
-                "{number} {death:?}: {:#?}",
-                proxy.writes()
-            );
+            let writes = proxy.writes();
+            let creates = |write: &String| write.starts_with("POST machineclaims/");
+            let was_killed_there = writes.get(number - 1).is_some_and(creates);
+            let creations = writes.iter().filter(|write| creates(write)).count();
+            assert!(creations == 1 || was_killed_there && creations == 2, "{number} {death:?}: {writes:#?}");
             if proxy.is_armed() {
                 missed.push((number, death));
             } else {
