@@ -54,6 +54,8 @@ fn life(site: &Site, team: &Team, agent: &Agent, name: &str) {
     site.until(team, ("mcl", &agent.name), "its deletion", |claim| {
         claim["metadata"]["deletionTimestamp"].is_string()
     });
+    // M9
+    site.until(team, ("bpm", name), "that it waits for the host", |found| ready(found).1 == "Releasing");
     assert!(team.objects.get("bpm", name).unwrap().is_some(), "{name}: the claimant waits for the host (M9)");
     agent.report("Released");
     site.until_gone(team, ("bpm", name));
