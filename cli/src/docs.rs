@@ -3,7 +3,7 @@
 //! Callers: `arguments`, `command`.
 
 /// Pages by name, with their text.
-const PAGES: [(&str, &str); 24] = [
+const PAGES: [(&str, &str); 25] = [
     ("agent", include_str!("../../docs/agent.md")),
     ("bench", include_str!("../../docs/bench.md")),
     ("bmc", include_str!("../../docs/bmc.md")),
@@ -27,6 +27,7 @@ const PAGES: [(&str, &str); 24] = [
     ("rules", include_str!("../../docs/rules.md")),
     ("stuck", include_str!("../../docs/stuck.md")),
     ("testing", include_str!("../../docs/testing.md")),
+    ("threats", include_str!("../../docs/threats.md")),
     ("user-data", include_str!("../../docs/user-data.md")),
 ];
 
