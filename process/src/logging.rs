@@ -103,12 +103,16 @@ pub fn start(program: &str, arguments: &LogArguments) -> Result<(), StartLogging
     Ok(())
 }
 
+/// Target that logs whole answers of the API server, Secrets among them, when one cannot be read. Its errors are returned too.
+const LOGS_SECRETS: &str = "kube_client::client";
+
 /// By target and level only: filters on fields of spans would bring a regular expression engine into every program.
 fn filter(level: Option<&str>) -> Result<Targets, StartLoggingError> {
     let level = level.map(str::trim).filter(|level| !level.is_empty()).unwrap_or("info");
     // A mistyped bare level would be taken for the name of a target, and silence everything.
     let parsed = if level.contains(['=', ',']) { level.parse().ok() } else { bare_level(level) };
-    parsed.ok_or_else(|| StartLoggingError::Level { level: level.to_owned() })
+    let parsed = parsed.ok_or_else(|| StartLoggingError::Level { level: level.to_owned() })?;
+    Ok(parsed.with_target(LOGS_SECRETS, LevelFilter::OFF))
 }
 
 fn bare_level(level: &str) -> Option<Targets> {
@@ -162,6 +166,15 @@ mod tests {
     fn levels_and_directives_are_understood() {
         for level in [None, Some(""), Some("warn"), Some("info,bedplate_dhcp=debug")] {
             assert!(filter(level).is_ok(), "{level:?}");
+        }
+    }
+
+    #[test]
+    fn answers_of_the_api_server_are_logged_at_no_level() {
+        for level in [None, Some("trace"), Some("info,kube_client::client=trace")] {
+            let filter = filter(level).unwrap();
+            assert!(!filter.would_enable("kube_client::client", &tracing::Level::ERROR), "{level:?}");
+            assert!(filter.would_enable("bedplate_engine::store", &tracing::Level::INFO), "{level:?}");
         }
     }
 
