@@ -84,6 +84,8 @@ const CONDITION_TEXTS: [(&str, i64); 3] = [("type", 316), ("reason", 1024), ("me
 
 /// Bound of a time. The API server accepts a fraction of any length.
 const MAX_TIME_CHARACTERS: i64 = 64;
+/// Form of a time (RFC 3339, years 1000 to 2999, nanoseconds). The API server accepts years, offsets and fractions that programs cannot count.
+const TIME_PATTERN: &str = r"^[12]\d{3}-\d\d-\d\dT\d\d:\d\d:\d\d(\.\d{1,9})?(Z|[+-]([01]\d|2[0-3]):[0-5]\d)$";
 
 /// Bounds the texts of a condition, if this is the schema of one.
 fn bound_condition(fields: &mut BTreeMap<String, JSONSchemaProps>) {
@@ -105,6 +107,7 @@ fn tidy(schema: &mut JSONSchemaProps) {
     schema.properties.iter_mut().for_each(bound_condition);
     if schema.format.as_deref() == Some("date-time") {
         schema.max_length.get_or_insert(MAX_TIME_CHARACTERS);
+        schema.pattern.get_or_insert_with(|| TIME_PATTERN.to_owned());
     }
     if schema.format.as_deref().is_some_and(|format| format.starts_with("uint")) {
         schema.format = None;

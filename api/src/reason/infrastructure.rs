@@ -24,7 +24,7 @@ reasons! {
             => User, "Create a new template whose configuration has the version of the Machine.";
         NoEligibleMachine: "No host can be claimed. The message counts the hosts by the first requirement that they do not meet."
             => User, "Add hosts, release others, or relax the requirements. The provider tries again every minute.";
-        Claiming: "A host is chosen, and its claim is being made.";
+        Claiming: "A host is chosen, and the writes of its claim have failed for 30 seconds; the message has the cause.";
         ClaimLost: "The claim of the host is gone, or another claimant has the host."
             => User, "Delete the Machine, so that its owner replaces it.";
         MachineGone: "The host Machine does not exist."

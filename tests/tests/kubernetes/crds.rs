@@ -417,14 +417,20 @@ async fn trust_4_texts_of_a_status_have_bounds() {
             "lastTransitionTime": "2026-01-01T00:00:00Z" }] })
     };
     let product = |length: usize| json!({ "hardware": { "product": "p".repeat(length) } });
-    let heard = |digits: usize| json!({ "agent": { "lastHeartbeatTime": format!("2026-01-01T00:00:00.{}Z", "0".repeat(digits)) } });
+    let heard_at = |time: &str| json!({ "agent": { "lastHeartbeatTime": time } });
+    let heard = |digits: usize| heard_at(&format!("2026-01-01T00:00:00.{}Z", "0".repeat(digits)));
     for (status, is_accepted) in [
         (product(256), true),
         (product(257), false),
         (disks(192, 256), true),
         (disks(193, 256), false),
         (heard(9), true),
+        (heard(10), false),
         (heard(100), false),
+        (heard_at("2999-12-31T23:59:59+23:59"), true),
+        // Programs cannot count these times.
+        (heard_at("9999-12-31T23:59:59Z"), false),
+        (heard_at("2026-01-01T00:00:00+99:99"), false),
         (condition("True", 1024, 4096), true),
         (condition("True", 1025, 1), false),
         (condition("True", 1, 4097), false),
