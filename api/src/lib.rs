@@ -4,6 +4,7 @@
 //! Types only: nothing here is async, reads a clock or a file, or opens a socket. Every program depends on it, it
 //! depends on none.
 
+pub mod bounded_times;
 pub mod condition;
 pub mod crds;
 pub mod enrollment;

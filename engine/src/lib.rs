@@ -15,6 +15,7 @@ pub mod elapsed;
 mod field_manager;
 mod full_name;
 pub mod life;
+pub mod list;
 pub mod pulse;
 mod queue;
 mod retry_after;

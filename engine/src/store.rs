@@ -8,8 +8,9 @@ use std::fmt::Debug;
 use std::sync::Arc;
 use std::time::Duration;
 
+use bedplate_api::bounded_times::BoundedTimes;
 use bedplate_process::exit::chain;
-use futures::{Stream, StreamExt, stream};
+use futures::{Stream, StreamExt, TryStreamExt, stream};
 use http_body_util::BodyExt as _;
 use kube::client::Body;
 use kube::runtime::reflector::{ObjectRef, Store, store::Writer};
@@ -44,13 +45,13 @@ pub fn watch<K, A, S, C>(
 ) -> impl Stream<Item = Seen<K>> + Send + use<K, A, S, C>
 where
     K: Resource<DynamicType = ()> + Clone + DeserializeOwned + Debug + Send + Sync + 'static,
-    A: FnOnce(Client) -> Api<K>,
+    A: FnOnce(Client) -> Api<BoundedTimes<K>>,
     S: Fn(&mut K) + Send + 'static,
     C: Kinds,
 {
     let api = api(heard(client, kind, counters.clone()));
     let mut keeper = Keeper::new(writer);
-    watcher(api, config).default_backoff().modify(strip).flat_map(move |event| {
+    watcher(api, config).default_backoff().map_ok(BoundedTimes::event).modify(strip).flat_map(move |event| {
         let seen = match event {
             Ok(event) => keeper.take(event),
             Err(error) => {

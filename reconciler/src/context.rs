@@ -14,6 +14,7 @@ use bedplate_api::operation::MachineOperation;
 use bedplate_api::reason::event::ControllerEvent;
 use bedplate_api::version::MachineConfigurationVersion;
 use bedplate_engine::Context;
+use bedplate_engine::list;
 use bedplate_engine::store::synced;
 use bedplate_engine::write::{WriteError, ask};
 use bedplate_process::lease::Tenure;
@@ -22,6 +23,7 @@ use bedplate_rules::selection::References;
 use k8s_openapi::api::certificates::v1::CertificateSigningRequest;
 use k8s_openapi::api::core::v1::{Node, ObjectReference};
 use kube::api::ListParams;
+use kube::core::Request;
 use kube::runtime::reflector::{ObjectRef, Store};
 use kube::{Api, Client, ResourceExt};
 
@@ -38,8 +40,6 @@ use crate::reach::RegistryReach;
 
 /// Interval between two checks whether the index has the objects of the first lists.
 const LOOK: Duration = Duration::from_millis(200);
-/// How many Machines one page of a live list has.
-const PAGE: u32 = 500;
 
 /// The stores.
 #[derive(Debug, Clone)]
@@ -245,16 +245,10 @@ impl World {
     pub async fn live_references(&self) -> Result<(References, Vec<(String, i64)>), WriteError> {
         // In this order: what is not in here any more is in the list.
         let giving = self.giving.lock().values().cloned().collect();
-        let machines: Api<Machine> = Api::all(self.client.clone());
         let mut references = References::default();
-        let mut parameters = ListParams::default().limit(PAGE);
-        loop {
-            let page = ask("the Machines", machines.list(&parameters)).await?;
-            page.items.iter().for_each(|machine| references.add(machine));
-            let next = page.metadata.continue_.filter(|next| !next.is_empty());
-            let Some(next) = next else { return Ok((references, giving)) };
-            parameters = ListParams::default().limit(PAGE).continue_token(&next);
-        }
+        let add = |machine: Machine| references.add(&machine);
+        list::each(&self.client, "the Machines", Request::list, ListParams::default(), add).await?;
+        Ok((references, giving))
     }
 
     /// Says that a Machine is being given a version, until what is returned is dropped.

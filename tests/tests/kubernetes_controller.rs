@@ -745,3 +745,19 @@ fn of_two_controllers_the_second_waits_and_goes_on_when_the_first_was_killed() {
     site.until_there("mcv", "between-v1");
     *first = second;
 }
+
+/// A user who may write one object of a kind chooses the times of its managed fields too.
+#[test]
+fn trust_4_uncountable_time_of_one_machine_stops_no_controller() {
+    let site = Site::shared();
+    site.machine("timeless", &json!({}), &json!({ "paused": true }));
+    // The API server takes no times from a write that changes nothing else.
+    let time = json!([{ "op": "add", "path": "/spec/paused", "value": false },
+        { "op": "replace", "path": "/metadata/managedFields/0/time", "value": "9999-12-31T23:59:59Z" }]);
+    site.objects().edit("machine", "timeless", "", &time).unwrap();
+    let written = site.get("machine", "timeless").unwrap();
+    assert_eq!(written["metadata"]["managedFields"][0]["time"], "9999-12-31T23:59:59Z");
+    let mut next = controller(&site.place, "third");
+    next.wait_said("everything is read", PATIENCE).unwrap();
+    site.objects().delete("machine", "timeless").unwrap();
+}

@@ -8,6 +8,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
+use bedplate_api::bounded_times::BoundedTimes;
 use bedplate_api::claim::MachineClaim;
 use bedplate_api::machine::Machine;
 use bedplate_api::operation::MachineOperation;
@@ -17,7 +18,7 @@ use bedplate_process::exit::chain;
 use bedplate_process::reconcile::{Activation, Reconcile, Turn};
 use futures::future::BoxFuture;
 use futures::stream::BoxStream;
-use futures::{FutureExt, StreamExt};
+use futures::{FutureExt, StreamExt, TryStreamExt};
 use k8s_openapi::api::core::v1::Node;
 use kube::runtime::WatchStreamExt;
 use kube::runtime::watcher::{self, Event, watcher};
@@ -287,7 +288,8 @@ where
         // Nobody listens any more: the streams are being dropped.
         let _ = taken.send(watched);
     });
-    watcher(Api::<K>::all(client), config).default_backoff().boxed()
+    let api = Api::<BoundedTimes<K>>::all(client);
+    watcher(api, config).default_backoff().map_ok(BoundedTimes::event).boxed()
 }
 
 /// Waits for the answer to a question that is being asked.

@@ -4,6 +4,7 @@ use std::collections::{HashMap, HashSet};
 use std::hash::{DefaultHasher, Hash, Hasher};
 use std::sync::Arc;
 
+use bedplate_api::bounded_times::BoundedTimes;
 use bedplate_api::claim::MachineClaim;
 use bedplate_api::cluster::core::{Cluster, Machine as Owner};
 use bedplate_api::cluster::infrastructure::{BedplateCluster, BedplateMachine, BedplateMachineTemplate};
@@ -95,7 +96,7 @@ pub fn stores() -> (Stores, Writers) {
 /// Returns the objects of a kind that the process reconciles.
 fn in_scope<K: Resource<Scope = NamespaceResourceScope, DynamicType = ()>>(
     scope: &Scope,
-) -> impl FnOnce(Client) -> Api<K> + use<K> {
+) -> impl FnOnce(Client) -> Api<BoundedTimes<K>> + use<K> {
     let scope = scope.clone();
     move |client| scope.api(client)
 }

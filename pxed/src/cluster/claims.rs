@@ -5,12 +5,13 @@
 
 use std::collections::BTreeSet;
 
+use bedplate_api::bounded_times::BoundedTimes;
 use bedplate_api::claim::MachineClaim;
 use bedplate_api::id::SiteName;
 use bedplate_process::exit::chain;
 use bedplate_process::liveness::Pulse;
 use bedplate_rules::fan_out::SITE;
-use futures::{Stream, StreamExt};
+use futures::{Stream, StreamExt, TryStreamExt};
 use kube::Api;
 use kube::core::PartialObjectMeta;
 use kube::runtime::watcher::{self, Event};
@@ -35,8 +36,8 @@ pub async fn run(
             client = client::wait(access) => client,
         };
         let config = watcher::Config::default().labels(&format!("{SITE}={site}"));
-        let claims_of_site = Api::<PartialObjectMeta<MachineClaim>>::all(client);
-        let stream = watch_objects(claims_of_site, config).default_backoff();
+        let claims_of_site = Api::<BoundedTimes<PartialObjectMeta<MachineClaim>>>::all(client);
+        let stream = watch_objects(claims_of_site, config).default_backoff().map_ok(BoundedTimes::event);
         follow(Box::pin(stream), &claims, &pulse).await;
     };
     tokio::select! {

@@ -10,13 +10,14 @@ use std::convert::Infallible;
 use std::sync::Arc;
 use std::time::Duration;
 
+use bedplate_api::bounded_times::BoundedTimes;
 use bedplate_api::id::{MachineName, SiteName};
 use bedplate_api::machine::Machine;
 use bedplate_process::liveness::Pulse;
 use bedplate_process::reconcile::until;
 use futures::future::BoxFuture;
 use futures::stream::BoxStream;
-use futures::{FutureExt, Stream, StreamExt};
+use futures::{FutureExt, Stream, StreamExt, TryStreamExt};
 use kube::api::ListParams;
 use kube::runtime::watcher;
 use kube::runtime::{WatchStreamExt, watcher::Event};
@@ -58,14 +59,15 @@ pub async fn run(
     pulse: Pulse,
     shutdown: CancellationToken,
 ) -> Result<(), SourceEnded> {
-    let machines = Api::<Machine>::all(client);
+    let machines = Api::<BoundedTimes<Machine>>::all(client);
     let of_site = watcher::Config::default().fields(&format!("spec.site={site}"));
-    let selected = watcher(machines.clone(), of_site).default_backoff();
+    let selected = watcher(machines.clone(), of_site).default_backoff().map_ok(BoundedTimes::event);
     let all = watcher(machines.clone(), watcher::Config::default()).default_backoff();
+    let all = all.map_ok(BoundedTimes::event);
     let stream = selected_or_all(selected.boxed(), all.boxed());
     let answers = move || {
         let machines = machines.clone();
-        async move { machines.list_metadata(&ListParams::default().limit(1)).await.is_ok() }.boxed()
+        async move { machines.list(&ListParams::default().limit(1)).await.is_ok() }.boxed()
     };
     tokio::select! {
         () = shutdown.cancelled() => Ok(()),

@@ -8,6 +8,7 @@ use std::sync::{Arc, MutexGuard};
 use std::time::Duration;
 
 use async_trait::async_trait;
+use bedplate_api::bounded_times::BoundedTimes;
 use bedplate_api::id::SiteName;
 use bedplate_api::operation::{MachineOperation, MachineOperationStatus};
 use bedplate_process::exit::chain;
@@ -15,7 +16,7 @@ use bedplate_process::liveness::Pulse;
 use bedplate_process::lock::Lock;
 use bedplate_process::reconcile::until;
 use bedplate_rules::fan_out::{CHILDREN, SITE};
-use futures::StreamExt;
+use futures::{StreamExt, TryStreamExt};
 use kube::Api;
 use kube::api::{Patch, PatchParams};
 use kube::runtime::watcher::{self, Event};
@@ -111,10 +112,10 @@ impl ClusterOperations {
             never = pulse.beating() => match never {},
             client = client::wait(self.access.clone()) => client,
         };
-        let operations = Api::<MachineOperation>::all(client);
+        let operations = Api::<BoundedTimes<MachineOperation>>::all(client);
         let half = |selector: String, half: Watched| {
-            let stream =
-                watch(operations.clone(), watcher::Config::default().labels(&selector)).default_backoff();
+            let config = watcher::Config::default().labels(&selector);
+            let stream = watch(operations.clone(), config).default_backoff().map_ok(BoundedTimes::event);
             Box::pin(stream.map(move |event| (half, event)))
         };
         let of = |watched: Watched| half(watched.selector(&self.site), watched);

@@ -11,11 +11,13 @@ use std::sync::Arc;
 
 use bedplate_api::configuration::NodeRole;
 use bedplate_api::machine::Machine;
+use bedplate_engine::list;
 use bedplate_engine::write::{WriteError, ask};
 use k8s_openapi::api::core::v1::{ConfigMap, Node, Service};
 use k8s_openapi::api::discovery::v1::EndpointSlice;
 use kube::api::ListParams;
 use kube::config::Kubeconfig;
+use kube::core::Request;
 use kube::{Api, ResourceExt};
 use tokio::time::Instant;
 
@@ -23,8 +25,6 @@ use super::serving::{Names, addresses, fixed_addresses, parse};
 use crate::cache::claims::{Claim, Claims, Holder};
 use crate::context::World;
 
-/// Number of Services in one page of a list.
-const PAGE_SIZE: u32 = 500;
 /// The API server's Service, in the namespace `default`, and its EndpointSlice.
 const API_SERVER: &str = "kubernetes";
 /// kubeadm's public kubeconfig, in the namespace `kube-public`: the address by which hosts reach the API server.
@@ -66,16 +66,10 @@ async fn claims(world: &World) -> Result<Arc<Claims>, WriteError> {
 
 /// Reads the addresses of all Services.
 async fn read_services(world: &World) -> Result<Vec<Holder>, WriteError> {
-    let services: Api<Service> = Api::all(world.client.clone());
-    let mut parameters = ListParams::default().limit(PAGE_SIZE);
     let mut found = Vec::new();
-    loop {
-        let page = ask("the Services", services.list(&parameters)).await?;
-        found.extend(page.items.iter().flat_map(of_service));
-        let next = page.metadata.continue_.filter(|next| !next.is_empty());
-        let Some(next) = next else { return Ok(found) };
-        parameters = ListParams::default().limit(PAGE_SIZE).continue_token(&next);
-    }
+    let take = |service: Service| found.extend(of_service(&service));
+    list::each(&world.client, "the Services", Request::list, ListParams::default(), take).await?;
+    Ok(found)
 }
 
 /// Reads the endpoints of the API server, and the servers of kubeadm's public kubeconfig if there is one.

@@ -16,14 +16,15 @@ use bedplate_api::operation::{
     MOST_MACHINES, MachineOperation, MachineOperationStatus, OperationMachines, OperationState,
 };
 use bedplate_api::reason::operation::FanOutOutcome;
+use bedplate_engine::list;
 use bedplate_engine::write::{self, Failed, WriteError, ask, called};
 use bedplate_rules::fan_out::{CHILDREN, Now, Progress, SITE, child, child_name, plan as fan_out, standing};
 use bedplate_rules::operation::{End, ended, is_finished, state};
 use bedplate_rules::selection::matches;
 use jiff::Timestamp;
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::OwnerReference;
-use kube::api::ListParams;
-use kube::core::Selector;
+use kube::api::{ListParams, PartialObjectMeta};
+use kube::core::{Request, Selector};
 use kube::runtime::reflector::ObjectRef;
 use kube::{Api, Resource, ResourceExt};
 
@@ -36,8 +37,6 @@ use crate::metrics::Kind;
 pub const FINALIZER: &str = "bedplate.dev/children";
 /// So many children are made, and so many are asked for, between two writes of the parent.
 const BATCH: usize = 64;
-/// How many Machines one page of a list has.
-const PAGE: u32 = 500;
 /// A child that was made here and that the store does not have after this time is asked for.
 const LAG: Duration = Duration::from_secs(5);
 /// The sums of a parent are written again after this time for each of its Machines: a write has all their names.
@@ -151,25 +150,21 @@ async fn targets(parent: &MachineOperation, world: &World) -> Result<Vec<Machine
     let selector = parent.spec.machine_selector.clone().unwrap_or_default();
     let wrong = |why: String| WriteError::Refused { what: what.to_owned(), why };
     let labels = Selector::try_from(selector.labels()).map_err(|error| wrong(error.to_string()))?;
-    let machines: Api<Machine> = Api::all(world.client.clone());
-    let mut parameters = ListParams::default().labels_from(&labels).limit(PAGE);
+    let parameters = ListParams::default().labels_from(&labels);
     let mut names = Vec::new();
-    loop {
-        let (page, next) = if selector.match_fields.is_empty() {
-            let page = ask(what, machines.list_metadata(&parameters)).await?;
-            (page.items.iter().map(ResourceExt::name_any).collect::<Vec<_>>(), page.metadata.continue_)
-        } else {
-            let page = ask(what, machines.list(&parameters)).await?;
-            let found = page.items.iter().filter(|machine| matches(&selector, machine));
-            (found.map(ResourceExt::name_any).collect(), page.metadata.continue_)
+    if selector.match_fields.is_empty() {
+        let take = |machine: PartialObjectMeta<Machine>| names.push(machine.name_any());
+        list::each(&world.client, what, Request::list_metadata, parameters, take).await?;
+    } else {
+        let take = |machine: Machine| {
+            if matches(&selector, &machine) {
+                names.push(machine.name_any());
+            }
         };
-        for name in page {
-            names.push(name.parse().map_err(|_| wrong(format!("{name} is no name of a Machine")))?);
-        }
-        let next = next.filter(|next| !next.is_empty());
-        let Some(next) = next else { return Ok(names) };
-        parameters = parameters.continue_token(&next);
+        list::each(&world.client, what, Request::list, parameters, take).await?;
     }
+    let parse = |name: String| name.parse().map_err(|_| wrong(format!("{name} is no name of a Machine")));
+    names.into_iter().map(parse).collect()
 }
 
 /// What is so of a child.

@@ -10,16 +10,15 @@
 use std::collections::BTreeSet;
 use std::time::Duration;
 
-use bedplate_engine::write::{WriteError, ask};
+use bedplate_engine::list;
+use bedplate_engine::write::WriteError;
 use k8s_openapi::api::core::v1::Node;
+use kube::ResourceExt;
 use kube::api::{ListParams, PartialObjectMeta};
-use kube::{Api, ResourceExt};
+use kube::core::Request;
 
 use super::observe::Rollout;
 use crate::context::World;
-
-/// Nodes in one answer.
-const PAGE: u32 = 500;
 
 /// A watch is told something each minute; one of which nothing is heard for two knows of no Node how it is.
 const STALE: Duration = Duration::from_secs(120);
@@ -55,13 +54,8 @@ pub(super) async fn compare(rollout: &Rollout, world: &World) -> Result<(), Writ
 }
 
 async fn list(world: &World, parameters: ListParams) -> Result<Vec<PartialObjectMeta<Node>>, WriteError> {
-    let nodes: Api<Node> = Api::all(world.client.clone());
-    let (mut all, mut parameters) = (Vec::new(), parameters.limit(PAGE));
-    loop {
-        let page = ask("the Nodes", nodes.list_metadata(&parameters)).await?;
-        all.extend(page.items);
-        let next = page.metadata.continue_.filter(|next| !next.is_empty());
-        let Some(next) = next else { return Ok(all) };
-        parameters = parameters.continue_token(&next);
-    }
+    let mut nodes = Vec::new();
+    let take = |node| nodes.push(node);
+    list::each(&world.client, "the Nodes", Request::list_metadata, parameters, take).await?;
+    Ok(nodes)
 }

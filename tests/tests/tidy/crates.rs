@@ -34,7 +34,7 @@ pub(crate) const CRATES: &[(&str, &[&str])] = &[
     ("pxed/tftp", &[]),
     ("xtask", &[]),
     ("bootstrap", &["api"]),
-    ("engine", &["process"]),
+    ("engine", &["api", "process"]),
     ("oci", &["api"]),
     ("rules", &["api"]),
     ("pxed/dhcp", &["api"]),
