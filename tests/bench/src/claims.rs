@@ -5,6 +5,7 @@
 
 mod agents;
 mod floor;
+mod shortage;
 mod site;
 
 use std::collections::BTreeMap;
@@ -21,6 +22,8 @@ use crate::measurement::{Better, Context, OURS, Row, rows};
 
 /// Objects, and with `--quick`.
 const SIZES: (Size, Size) = (Size { hosts: 2000, claims: 500 }, Size { hosts: 200, claims: 50 });
+/// Objects of the shortage of hosts, and with `--quick`.
+const SHORTAGES: (Size, Size) = (Size { hosts: 100, claims: 500 }, Size { hosts: 10, claims: 50 });
 
 /// Measured quantities, in the order of the table.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
@@ -33,9 +36,13 @@ enum What {
     Writes,
     Processor,
     Peak,
+    ShortPlaced,
+    ShortServed,
+    ShortReads,
+    ShortProcessor,
 }
 
-const ALL: [What; 8] = [
+const ALL: [What; 12] = [
     What::Placed,
     What::Each,
     What::Joined,
@@ -44,7 +51,17 @@ const ALL: [What; 8] = [
     What::Writes,
     What::Processor,
     What::Peak,
+    What::ShortPlaced,
+    What::ShortServed,
+    What::ShortReads,
+    What::ShortProcessor,
 ];
+
+impl What {
+    const fn is_of_shortage(self) -> bool {
+        matches!(self, Self::ShortPlaced | Self::ShortServed | Self::ShortReads | Self::ShortProcessor)
+    }
+}
 
 /// Title and unit.
 fn title(what: What, Size { hosts, claims }: Size) -> (String, &'static str) {
@@ -58,6 +75,10 @@ fn title(what: What, Size { hosts, claims }: Size) -> (String, &'static str) {
         What::Writes => (of("writes of the provider for a whole life, but Events"), ""),
         What::Processor => (of("processor time of the provider"), "s"),
         What::Peak => (of("resident memory of the provider, maximum"), "MiB"),
+        What::ShortPlaced => (of("until all hosts are claimed, and the others wait"), "s"),
+        What::ShortServed => (of("the holders deleted: until all hosts are claimed again"), "s"),
+        What::ShortReads => (of("reads of a version by the provider, for each claim"), ""),
+        What::ShortProcessor => (of("processor time of the provider until then"), "s"),
     }
 }
 
@@ -70,10 +91,16 @@ type Numbers = BTreeMap<(What, &'static str), (Vec<f64>, String)>;
 /// The runtime cannot be made. What fails later is noted.
 pub(crate) fn run(context: &Context) -> Result<Vec<Row>> {
     let runtime = Runtime::new()?;
-    let size = if context.quick { SIZES.1 } else { SIZES.0 };
+    let pick = |(full, quick)| if context.quick { quick } else { full };
+    let (size, shortage) = (pick(SIZES), pick(SHORTAGES));
     let mut numbers = Numbers::new();
     for round in 0..context.rounds {
         context.noted("claims", OURS, runtime.block_on(ours(context, size, round, &mut numbers)));
+        context.noted(
+            "claims",
+            OURS,
+            runtime.block_on(shortage::run(context, shortage, round, &mut numbers)),
+        );
         if round == 0 {
             context.noted("claims", FLOOR, runtime.block_on(floor(size, &mut numbers)));
         }
@@ -82,7 +109,7 @@ pub(crate) fn run(context: &Context) -> Result<Vec<Row>> {
         let subjects = numbers.iter().filter(|((of, _), _)| *of == what);
         let subjects =
             subjects.map(|((_, who), (rounds, note))| ((*who).to_owned(), rounds.clone(), note.clone()));
-        let (title, unit) = title(what, size);
+        let (title, unit) = title(what, if what.is_of_shortage() { shortage } else { size });
         rows(context, &title, unit, Better::Less, subjects)
     };
     Ok(ALL.into_iter().flat_map(row).collect())

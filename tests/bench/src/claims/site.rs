@@ -45,6 +45,14 @@ impl Seen {
         self.0.values().filter(|machine| machine.spec.provider_id.is_some())
     }
 
+    /// Claimants that have found no host.
+    pub(super) fn waiting(&self) -> impl Iterator<Item = &BedplateMachine> {
+        self.0.values().filter(|machine| {
+            let mut conditions = machine.status.iter().flat_map(|status| &status.conditions);
+            conditions.any(|found| found.type_ == "HostClaimed" && found.reason == "NoEligibleMachine")
+        })
+    }
+
     /// Claimants that are Ready.
     pub(super) fn ready(&self) -> impl Iterator<Item = &BedplateMachine> {
         let is_ready = |machine: &&BedplateMachine| {
@@ -161,6 +169,25 @@ impl Site {
         Ok(())
     }
 
+    /// Deletes the claimants that have a host.
+    pub(super) async fn delete_holders(&self) -> Result<()> {
+        let machines: Api<BedplateMachine> = Api::namespaced(self.client.clone(), TEAM);
+        let names: Vec<String> = {
+            let seen = self.seen.lock().unwrap_or_else(PoisonError::into_inner);
+            seen.placed().map(kube::ResourceExt::name_any).collect()
+        };
+        for name in names {
+            machines.delete(&name, &DeleteParams::default()).await?;
+        }
+        Ok(())
+    }
+
+    /// Reports the version that bedplate-controller would make of the configuration.
+    pub(super) async fn publish_version(&self) -> Result<()> {
+        let status = json!({ "latestVersion": 1 });
+        status_of(&self.client, "bedplate.dev/v1alpha1", ("MachineConfiguration", TEAM), &status).await
+    }
+
     /// Waits for a state of the claimants.
     pub(super) async fn until(&self, state: &str, is_reached: impl Fn(&Seen) -> bool) -> Result<()> {
         let begun = Instant::now();
@@ -183,16 +210,27 @@ impl Site {
 
     /// Requests that the API server has answered with 409, by resource and verb.
     pub(super) async fn conflicts(&self) -> Result<BTreeMap<String, f64>> {
+        self.requests("code=\"409\"").await
+    }
+
+    /// Reads of single objects of a resource.
+    pub(super) async fn reads(&self, resource: &str) -> Result<f64> {
+        let all = self.requests("verb=\"GET\"").await?;
+        let of = format!("GET {resource} ");
+        Ok(all.into_iter().filter(|(who, _)| *who == of).map(|(_, number)| number).sum())
+    }
+
+    /// Requests to the API server whose labels have this part, by resource and verb.
+    async fn requests(&self, part: &str) -> Result<BTreeMap<String, f64>> {
         let request = http::Request::get("/metrics").body(Vec::new())?;
         let text = self.client.request_text(request).await?;
-        let is_conflict =
-            |line: &&str| line.starts_with("apiserver_request_total{") && line.contains("code=\"409\"");
+        let is_meant = |line: &&str| line.starts_with("apiserver_request_total{") && line.contains(part);
         let label = |line: &str, name: &str| {
             let (_, rest) = line.split_once(&format!(",{name}=\""))?;
             Some(rest.split_once('"')?.0.to_owned())
         };
         let mut all = BTreeMap::new();
-        for line in text.lines().filter(is_conflict) {
+        for line in text.lines().filter(is_meant) {
             let who = ["verb", "resource", "subresource"].map(|name| label(line, name).unwrap_or_default());
             let number = line.rsplit(' ').next().and_then(|number| number.parse::<f64>().ok());
             *all.entry(who.join(" ")).or_default() += number.unwrap_or_default();

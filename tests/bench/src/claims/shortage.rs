@@ -1,0 +1,47 @@
+//! Fewer hosts than claimants: the hosts are claimed, their holders are deleted, and the next claimants are served.
+
+use std::time::Instant;
+
+use anyhow::{Result, ensure};
+
+use super::agents::Agents;
+use super::site::{Provider, Site, Size};
+use super::{Numbers, What, put};
+use crate::controller::{QUIET, count};
+use crate::measurement::{Context, OURS};
+
+/// Resource of the versions of configurations.
+const VERSIONS: &str = "machineconfigurationversions";
+
+pub(super) async fn run(context: &Context, size: Size, round: usize, numbers: &mut Numbers) -> Result<()> {
+    let site = Site::start(size).await?;
+    site.publish_version().await?;
+    let place = context.directory.path().join(format!("shortage-{round}"));
+    let mut provider = Provider::start(&site, &place).await?;
+    let agents = Agents::start(&site.client);
+    provider.until_quiet(QUIET).await?;
+    let (processor, reads) = (provider.processor()?, site.reads(VERSIONS).await?);
+    let begun = Instant::now();
+    site.provision().await?;
+    let waiting = size.claims - size.hosts;
+    site.until("that all hosts are claimed", |seen| {
+        seen.placed().count() == size.hosts && seen.waiting().count() == waiting
+    })
+    .await?;
+    let placed = begun.elapsed().as_secs_f64();
+    site.until("that all holders are Ready", |seen| seen.ready().count() == size.hosts).await?;
+    let begun = Instant::now();
+    site.delete_holders().await?;
+    site.until("that all hosts are claimed again", |seen| {
+        seen.count() == waiting && seen.placed().count() == size.hosts
+    })
+    .await?;
+    let served = begun.elapsed().as_secs_f64();
+    ensure!(agents.failures() == 0, "{} reports of agents were refused", agents.failures());
+    let reads = site.reads(VERSIONS).await? - reads;
+    put(numbers, What::ShortPlaced, OURS, placed, "");
+    put(numbers, What::ShortServed, OURS, served, "");
+    put(numbers, What::ShortReads, OURS, reads / count(2 * size.hosts), "");
+    put(numbers, What::ShortProcessor, OURS, provider.processor()? - processor, "");
+    provider.end()
+}
