@@ -11,7 +11,7 @@ pub mod tries;
 pub mod turn;
 
 use std::sync::Arc;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use bedplate_api::claim::{
     CLUSTER_LABEL, ENROLLMENT_ANNOTATION, MachineClaim, NAMESPACE_LABEL, RELEASE_FINALIZER,
@@ -60,7 +60,7 @@ pub async fn reconcile(
     }
     let done = advance(machine.clone(), &world).await;
     if let Err(error) = &done
-        && world.turns.is_shown(&machine, Timestamp::now())
+        && world.turns.is_shown(&machine, Instant::now())
     {
         show(machine, error, &world).await;
     }
@@ -82,7 +82,7 @@ async fn advance(machine: Arc<BedplateMachine>, world: &World) -> Result<Option<
     }
     let mut chosen = None;
     if decided == Next::Protocol(ClaimantStep::Choose) {
-        match world.turns.choose(&observed, (&world.stores, &world.scope)) {
+        match world.turns.choose(&observed, (&world.stores, &world.scope), Instant::now()) {
             Ok(host) => {
                 read_version(&mut observed, world).await?;
                 decided = next(&observed);
@@ -100,7 +100,7 @@ async fn advance(machine: Arc<BedplateMachine>, world: &World) -> Result<Option<
     }
     match decided {
         // Another claimant has the host that this one had recorded.
-        Next::Protocol(ClaimantStep::Forget) => world.turns.lose(&observed.machine, observed.now),
+        Next::Protocol(ClaimantStep::Forget) => world.turns.lose(&observed.machine, Instant::now()),
         _ if ends_turn(&observed.machine, &decided) => world.turns.end(&observed.machine),
         _ => {}
     }

@@ -6,6 +6,7 @@
 use std::collections::{HashMap, HashSet};
 use std::hash::{DefaultHasher, Hash, Hasher};
 use std::sync::Arc;
+use std::time::Instant;
 
 use bedplate_api::claim::ReleasePolicy;
 use bedplate_api::id::MachineName;
@@ -115,7 +116,7 @@ pub struct Line {
     /// Claimants that wait, in turn, with their classes.
     waiting: Vec<(Waiting, usize)>,
     /// Time for which the hosts were checked.
-    pub now: Timestamp,
+    now: Timestamp,
 }
 
 impl Line {
@@ -166,7 +167,7 @@ impl Line {
     ///
     /// # Errors
     /// There is none.
-    pub fn choose(&self, asks: &Waiting, tries: &Tries, now: Timestamp) -> Result<MachineName, Refusal> {
+    pub fn choose(&self, asks: &Waiting, tries: &Tries, now: Instant) -> Result<MachineName, Refusal> {
         let Some(class) = self.class(asks) else { return Err(Refusal::default()) };
         let survey = &self.classes[class].survey;
         let is_eligible = |index: usize| survey.eligible.contains(&index) || survey.failed.contains(&index);

@@ -1,34 +1,35 @@
 //! Pure: the claimants that are writing a claim, and the hosts that they have chosen.
 //!
 //! Such a host is left for its claimant until the store shows the claim. A claimant whose writes fail loses its turn after a time, so that it
-//! does not block a host. It gets its turn back later, and each time later than before. Kept in memory by `turn`.
+//! does not block a host. It gets its turn back later, and each time later than before. Times are those of the monotonic clock: the wall clock may
+//! jump. Kept in memory by `turn`.
 
 use std::collections::HashMap;
+use std::time::{Duration, Instant};
 
 use bedplate_api::id::MachineName;
-use jiff::{SignedDuration, Timestamp};
 
 /// Namespace and name of a BedplateMachine.
 pub type Key = (String, String);
 
 /// Time for which a chosen host is left for its claimant.
-const TURN_TIMEOUT: SignedDuration = SignedDuration::from_secs(60);
+const TURN_TIMEOUT: Duration = Duration::from_secs(60);
 /// Time after which a claimant gets a lost turn back for the first time. It doubles with each loss.
-const TURN_PAUSE: SignedDuration = SignedDuration::from_mins(10);
+const TURN_PAUSE: Duration = Duration::from_mins(10);
 /// Number of losses after which the time no longer doubles: 21 hours.
 const MAX_DOUBLINGS: u32 = 7;
 /// Time after which the condition of a claimant shows why its writes fail.
-const SHOWN_AFTER: SignedDuration = SignedDuration::from_secs(30);
+const SHOWN_AFTER: Duration = Duration::from_secs(30);
 
 #[derive(Debug, Clone, PartialEq, Eq)]
 struct Try {
     host: MachineName,
-    since: Timestamp,
+    since: Instant,
 }
 
 impl Try {
-    fn is_late(&self, now: Timestamp) -> bool {
-        now.duration_since(self.since) >= TURN_TIMEOUT
+    fn is_late(&self, now: Instant) -> bool {
+        now.saturating_duration_since(self.since) >= TURN_TIMEOUT
     }
 }
 
@@ -42,13 +43,13 @@ pub struct Tries {
 
 impl Tries {
     /// Notes that a claimant has chosen a host. The time of an earlier choice stays.
-    pub fn begin(&mut self, key: Key, host: MachineName, now: Timestamp) {
+    pub fn begin(&mut self, key: Key, host: MachineName, now: Instant) {
         let since = self.tries.get(&key).map_or(now, |one| one.since);
         self.tries.insert(key, Try { host, since });
     }
 
     /// Notes the host that the object of a claimant names. The claimant may have chosen it under another process.
-    pub fn see(&mut self, key: Key, host: &MachineName, now: Timestamp) {
+    pub fn see(&mut self, key: Key, host: &MachineName, now: Instant) {
         self.tries.entry(key).or_insert_with(|| Try { host: host.clone(), since: now });
     }
 
@@ -59,20 +60,20 @@ impl Tries {
     }
 
     /// Notes that no host is left for a claimant, or that another one has its host. One that has lost its turn does not get it back by that.
-    pub fn lose(&mut self, key: &Key, now: Timestamp) {
+    pub fn lose(&mut self, key: &Key, now: Instant) {
         if self.tries.get(key).is_some_and(|one| !one.is_late(now)) {
             self.tries.remove(key);
         }
     }
 
     /// Removes the claimants that do not exist, and gives their turn back to those that have lost it long ago.
-    pub fn retain(&mut self, exists: impl Fn(&Key) -> bool, now: Timestamp) {
+    pub fn retain(&mut self, exists: impl Fn(&Key) -> bool, now: Instant) {
         let Self { tries, losses } = self;
         losses.retain(|key, _| exists(key));
         tries.retain(|key, one| {
             let lost = losses.get(key).copied().unwrap_or_default();
             let pause = TURN_PAUSE * (1 << lost.min(MAX_DOUBLINGS));
-            let stays = exists(key) && now.duration_since(one.since) < pause;
+            let stays = exists(key) && now.saturating_duration_since(one.since) < pause;
             if !stays && exists(key) {
                 losses.insert(key.clone(), lost.saturating_add(1));
             }
@@ -86,18 +87,18 @@ impl Tries {
     }
 
     /// Returns the host that is left for a claimant.
-    pub fn host(&self, key: &Key, now: Timestamp) -> Option<&MachineName> {
+    pub fn host(&self, key: &Key, now: Instant) -> Option<&MachineName> {
         self.tries.get(key).filter(|one| !one.is_late(now)).map(|one| &one.host)
     }
 
     /// Returns the hosts that are left for their claimants.
-    pub fn hosts(&self, now: Timestamp) -> impl Iterator<Item = &MachineName> {
+    pub fn hosts(&self, now: Instant) -> impl Iterator<Item = &MachineName> {
         self.tries.values().filter(move |one| !one.is_late(now)).map(|one| &one.host)
     }
 
     /// Returns true if the writes of a claimant have failed for 30 s: its condition must show the cause.
-    pub fn is_shown(&self, key: &Key, now: Timestamp) -> bool {
-        self.tries.get(key).is_some_and(|one| now.duration_since(one.since) >= SHOWN_AFTER)
+    pub fn is_shown(&self, key: &Key, now: Instant) -> bool {
+        self.tries.get(key).is_some_and(|one| now.saturating_duration_since(one.since) >= SHOWN_AFTER)
     }
 }
 
@@ -107,7 +108,8 @@ mod tests {
 
     #[test]
     fn d1_claimant_whose_writes_fail_loses_its_turn_after_a_minute() {
-        let at = |seconds: i64| Timestamp::UNIX_EPOCH + SignedDuration::from_secs(seconds);
+        let start = Instant::now();
+        let at = |seconds: u64| start + Duration::from_secs(seconds);
         let key = ("team-a".to_owned(), "w-1".to_owned());
         let host = |name: &str| -> MachineName { name.parse().unwrap() };
         let mut tries = Tries::default();
@@ -135,7 +137,8 @@ mod tests {
 
     #[test]
     fn d1_claimant_whose_writes_always_fail_waits_longer_each_time() {
-        let at = |seconds: i64| Timestamp::UNIX_EPOCH + SignedDuration::from_secs(seconds);
+        let start = Instant::now();
+        let at = |seconds: u64| start + Duration::from_secs(seconds);
         let key = ("team-a".to_owned(), "w-1".to_owned());
         let (mut tries, mut time) = (Tries::default(), 0);
         for pause in [600, 1200, 2400, 4800, 9600, 19_200, 38_400, 76_800, 76_800] {

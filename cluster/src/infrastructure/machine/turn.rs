@@ -5,13 +5,14 @@
 //! by `machine`.
 
 use std::collections::HashSet;
+use std::time::{Duration, Instant};
 
 use bedplate_api::cluster::core::Machine as Owner;
 use bedplate_api::cluster::infrastructure::{BedplateMachine, condition_type};
 use bedplate_api::id::MachineName;
 use bedplate_api::reason::infrastructure::HostClaimedReason;
 use bedplate_process::lock::Lock;
-use jiff::{SignedDuration, Timestamp};
+use jiff::Timestamp;
 use kube::ResourceExt;
 use kube::runtime::reflector::ObjectRef;
 
@@ -24,7 +25,7 @@ use crate::infrastructure::owner::{is_control_plane, is_paused};
 use crate::scope::Scope;
 
 /// Maximum age of a line. Hosts become silent without a change of the stores.
-const MAX_LINE_AGE: SignedDuration = SignedDuration::from_secs(5);
+const MAX_LINE_AGE: Duration = Duration::from_secs(5);
 
 /// The line and the claimants that write a claim. The reconciliations share it.
 #[derive(Debug, Default)]
@@ -32,13 +33,13 @@ pub struct Turns(Lock<State>);
 
 #[derive(Debug, Default)]
 struct State {
-    /// The line, and the number of changes of the stores for which it was made.
-    line: Option<(Line, u64)>,
+    /// The line, the number of changes of the stores for which it was made, and its time.
+    line: Option<(Line, u64, Instant)>,
     tries: Tries,
 }
 
 impl Turns {
-    /// Returns the host that is left for a claimant.
+    /// Returns the host that is left for a claimant. `now`: the present time of the monotonic clock.
     ///
     /// # Errors
     /// There is none.
@@ -46,19 +47,20 @@ impl Turns {
         &self,
         observed: &Observed,
         (stores, scope): (&Stores, &Scope),
+        now: Instant,
     ) -> Result<MachineName, Refusal> {
-        let now = observed.now;
         let owner = observed.owner.as_deref();
         let asks = waiting(&observed.machine, owner, observed.failure_domain_label.as_deref());
         let state = &mut *self.0.lock();
         let changes = stores.changes();
-        let is_current = |(line, made): &(Line, u64)| {
-            *made == changes && now.duration_since(line.now).abs() < MAX_LINE_AGE
+        let is_current = |(line, of, made): &(Line, u64, Instant)| {
+            *of == changes && now.saturating_duration_since(*made) < MAX_LINE_AGE && line.knows(&asks)
         };
-        let line = state.line.take().filter(|made| is_current(made) && made.0.knows(&asks));
-        let (line, _) = state.line.insert(
-            line.unwrap_or_else(|| (line_of(stores, scope, (&asks, &mut state.tries), now), changes)),
-        );
+        let line = state.line.take().filter(is_current);
+        let (line, ..) = state.line.insert(line.unwrap_or_else(|| {
+            let times = (observed.now, now);
+            (line_of(stores, scope, (&asks, &mut state.tries), times), changes, now)
+        }));
         let chosen = line.choose(&asks, &state.tries, now);
         match &chosen {
             Ok(host) => state.tries.begin(asks.turn.key, host.clone(), now),
@@ -73,12 +75,12 @@ impl Turns {
     }
 
     /// Notes that another claimant has the host of this one.
-    pub fn lose(&self, machine: &BedplateMachine, now: Timestamp) {
+    pub fn lose(&self, machine: &BedplateMachine, now: Instant) {
         self.0.lock().tries.lose(&key(machine), now);
     }
 
     /// Returns true if the writes of a claimant have failed for 30 s: its condition must show the cause.
-    pub fn is_shown(&self, machine: &BedplateMachine, now: Timestamp) -> bool {
+    pub fn is_shown(&self, machine: &BedplateMachine, now: Instant) -> bool {
         self.0.lock().tries.is_shown(&key(machine), now)
     }
 }
@@ -111,7 +113,12 @@ fn recorded<'a>(machine: &'a BedplateMachine, stores: &Stores) -> Option<&'a Mac
 }
 
 /// Makes the line, and notes the claimants that have recorded a host: another process may have led until now.
-fn line_of(stores: &Stores, scope: &Scope, (asks, tries): (&Waiting, &mut Tries), now: Timestamp) -> Line {
+fn line_of(
+    stores: &Stores,
+    scope: &Scope,
+    (asks, tries): (&Waiting, &mut Tries),
+    (wall, now): (Timestamp, Instant),
+) -> Line {
     let machines = stores.machines.state();
     let keys: HashSet<Key> = machines.iter().map(|machine| key(machine)).collect();
     tries.retain(|key| keys.contains(key), now);
@@ -135,7 +142,7 @@ fn line_of(stores: &Stores, scope: &Scope, (asks, tries): (&Waiting, &mut Tries)
         let is_claimed = stores.claims.get(&ObjectRef::new(&machine.name_any())).is_some();
         Host { machine, is_claimed }
     });
-    Line::new(&hosts.collect::<Vec<_>>(), all, asks, now)
+    Line::new(&hosts.collect::<Vec<_>>(), all, asks, wall)
 }
 
 #[cfg(test)]

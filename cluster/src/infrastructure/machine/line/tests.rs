@@ -1,5 +1,7 @@
 //! The host of each claimant by the line and by the choices of others.
 
+use std::time::Duration;
+
 use jiff::SignedDuration;
 use serde_json::{Value, json};
 
@@ -42,7 +44,7 @@ fn line(hosts: &[Host], waiting: &[Waiting], now: Timestamp) -> Line {
 }
 
 fn chosen(line: &Line, asks: &Waiting, tries: &Tries) -> String {
-    match line.choose(asks, tries, at(0)) {
+    match line.choose(asks, tries, Instant::now()) {
         Ok(host) => host.to_string(),
         Err(refusal) => format!("{} ahead", refusal.ahead),
     }
@@ -55,7 +57,7 @@ fn d1_free_host_is_left_for_the_oldest_claimant() {
     let line = line(&[host("h-1", "1", &none)], &[c.clone(), a.clone(), b.clone()], at(0));
     let tries = Tries::default();
     assert_eq!([&a, &b, &c].map(|one| chosen(&line, one, &tries)), ["h-1", "0 ahead", "1 ahead"]);
-    let refusal = line.choose(&c, &tries, at(0)).unwrap_err();
+    let refusal = line.choose(&c, &tries, Instant::now()).unwrap_err();
     let text = "none of 1 Machines that namespace team-a may claim is eligible: 1 are left for claimants whose turn is earlier";
     assert_eq!(refusal.shortage.message("team-a"), text);
     // A claimant that has not waited has the turn of its age.
@@ -69,19 +71,20 @@ fn d1_host_that_a_claimant_has_chosen_is_left_for_it() {
     let none = json!({});
     let hosts = [host("h-1", "1", &none), host("h-2", "1", &none)];
     let before = line(&hosts, std::slice::from_ref(&a), at(0));
-    let mut tries = Tries::default();
+    let (mut tries, start) = (Tries::default(), Instant::now());
+    let later = start + Duration::from_secs(60);
     // A younger claimant has recorded a host. Its claim is not in the store.
-    tries.begin(b.turn.key.clone(), "h-1".parse().unwrap(), at(0));
+    tries.begin(b.turn.key.clone(), "h-1".parse().unwrap(), start);
     assert_eq!(chosen(&before, &a, &tries), "h-2");
     assert_eq!(chosen(&before, &claimant("c", -1, None), &tries), "h-2", "also for an older one");
     assert_eq!(chosen(&before, &claimant("d", 2, None), &tries), "0 ahead");
     assert_eq!(chosen(&before, &b, &tries), "h-1", "its own choice");
     // Its writes fail for a minute: the host is for others.
     let line = line(&hosts[..1], &[a.clone(), b.clone()], at(60));
-    assert_eq!(line.choose(&a, &tries, at(60)).unwrap().as_str(), "h-1");
-    tries.begin(a.turn.key.clone(), "h-1".parse().unwrap(), at(0));
-    let later = line.choose(&claimant("c", 2, None), &tries, at(60)).unwrap();
-    assert_eq!(later.as_str(), "h-1", "the writes of both earlier claimants fail");
+    assert_eq!(line.choose(&a, &tries, later).unwrap().as_str(), "h-1");
+    tries.begin(a.turn.key.clone(), "h-1".parse().unwrap(), start);
+    let host = line.choose(&claimant("c", 2, None), &tries, later).unwrap();
+    assert_eq!(host.as_str(), "h-1", "the writes of both earlier claimants fail");
 }
 
 #[test]
@@ -108,7 +111,7 @@ fn d1_host_that_has_released_a_claimant_is_for_others() {
     let line = line(&[host("h-1", "1", &released)], &[a.clone(), b.clone()], at(0));
     let tries = Tries::default();
     assert_eq!([&a, &b].map(|one| chosen(&line, one, &tries)), ["0 ahead", "h-1"]);
-    let refusal = line.choose(&a, &tries, at(0)).unwrap_err();
+    let refusal = line.choose(&a, &tries, Instant::now()).unwrap_err();
     assert!(!refusal.shortage.has_wanted(), "{refusal:?}");
 }
 

@@ -2,6 +2,7 @@
 
 use std::sync::Arc;
 
+use jiff::SignedDuration;
 use kube::runtime::reflector::store::Writer;
 use kube::runtime::watcher::Event;
 use serde::de::DeserializeOwned;
@@ -89,7 +90,11 @@ impl Site {
     }
 
     fn chosen(&self, observed: &Observed) -> Option<String> {
-        let chosen = self.turns.choose(observed, (&self.stores, &Scope::default()));
+        self.chosen_at(observed, Instant::now())
+    }
+
+    fn chosen_at(&self, observed: &Observed, now: Instant) -> Option<String> {
+        let chosen = self.turns.choose(observed, (&self.stores, &Scope::default()), now);
         chosen.ok().map(|host| host.to_string())
     }
 }
@@ -176,4 +181,17 @@ fn d1_claimant_waits_once_it_has_found_no_host() {
     assert!(!waits(&machine));
     machine.status = None;
     assert!(!waits(&machine));
+}
+
+#[test]
+fn d1_wall_clock_that_jumps_back_extends_no_turn() {
+    let mut site = Site::new();
+    site.host("h-1");
+    let (first, mut other) = (site.claimant("a", false, &json!({})), site.claimant("b", false, &json!({})));
+    let start = Instant::now();
+    assert_eq!(site.chosen_at(&first, start).as_deref(), Some("h-1"));
+    other.now -= SignedDuration::from_hours(1);
+    assert_eq!(site.chosen_at(&other, start + Duration::from_secs(59)), None);
+    // The writes of the first one have failed for a minute.
+    assert_eq!(site.chosen_at(&other, start + Duration::from_secs(60)).as_deref(), Some("h-1"));
 }
