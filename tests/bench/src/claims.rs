@@ -16,7 +16,7 @@ use tokio::runtime::Runtime;
 
 use self::agents::Agents;
 use self::floor::FLOOR;
-use self::site::{Provider, Site, Size};
+use self::site::{Provider, Selectors, Site, Size};
 use crate::controller::{QUIET, count};
 use crate::measurement::{Better, Context, OURS, Row, rows};
 
@@ -24,6 +24,10 @@ use crate::measurement::{Better, Context, OURS, Row, rows};
 const SIZES: (Size, Size) = (Size { hosts: 2000, claims: 500 }, Size { hosts: 200, claims: 50 });
 /// Objects of the shortage of hosts, and with `--quick`.
 const SHORTAGES: (Size, Size) = (Size { hosts: 100, claims: 500 }, Size { hosts: 10, claims: 50 });
+
+const FULL: &str = "until all hosts are claimed, and the others wait";
+const SERVED: &str = "the holders deleted: until all hosts are claimed again";
+const BUSY: &str = "processor time of the provider until then";
 
 /// Measured quantities, in the order of the table.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
@@ -40,9 +44,12 @@ enum What {
     ShortServed,
     ShortReads,
     ShortProcessor,
+    OwnPlaced,
+    OwnServed,
+    OwnProcessor,
 }
 
-const ALL: [What; 12] = [
+const ALL: [What; 15] = [
     What::Placed,
     What::Each,
     What::Joined,
@@ -55,17 +62,19 @@ const ALL: [What; 12] = [
     What::ShortServed,
     What::ShortReads,
     What::ShortProcessor,
+    What::OwnPlaced,
+    What::OwnServed,
+    What::OwnProcessor,
 ];
 
-impl What {
-    const fn is_of_shortage(self) -> bool {
-        matches!(self, Self::ShortPlaced | Self::ShortServed | Self::ShortReads | Self::ShortProcessor)
-    }
-}
-
 /// Title and unit.
-fn title(what: What, Size { hosts, claims }: Size) -> (String, &'static str) {
-    let of = |what: &str| format!("{claims} concurrent claims, {hosts} hosts: {what}");
+fn title(what: What, size: Size, shortage: Size) -> (String, &'static str) {
+    let titled = |Size { hosts, claims }: Size, what: &str| {
+        format!("{claims} concurrent claims, {hosts} hosts: {what}")
+    };
+    let of = |what: &str| titled(size, what);
+    let short = |what: &str| titled(shortage, what);
+    let own = |what: &str| titled(shortage, &format!("each with its own selector: {what}"));
     match what {
         What::Placed => (of("until all have a providerID"), "s"),
         What::Each => (of("the same, for each claim"), "ms"),
@@ -75,10 +84,13 @@ fn title(what: What, Size { hosts, claims }: Size) -> (String, &'static str) {
         What::Writes => (of("writes of the provider for a whole life, but Events"), ""),
         What::Processor => (of("processor time of the provider"), "s"),
         What::Peak => (of("resident memory of the provider, maximum"), "MiB"),
-        What::ShortPlaced => (of("until all hosts are claimed, and the others wait"), "s"),
-        What::ShortServed => (of("the holders deleted: until all hosts are claimed again"), "s"),
-        What::ShortReads => (of("reads of a version by the provider, for each claim"), ""),
-        What::ShortProcessor => (of("processor time of the provider until then"), "s"),
+        What::ShortPlaced => (short(FULL), "s"),
+        What::ShortServed => (short(SERVED), "s"),
+        What::ShortReads => (short("reads of a version by the provider, for each claim"), ""),
+        What::ShortProcessor => (short(BUSY), "s"),
+        What::OwnPlaced => (own(FULL), "s"),
+        What::OwnServed => (own(SERVED), "s"),
+        What::OwnProcessor => (own(BUSY), "s"),
     }
 }
 
@@ -96,11 +108,10 @@ pub(crate) fn run(context: &Context) -> Result<Vec<Row>> {
     let mut numbers = Numbers::new();
     for round in 0..context.rounds {
         context.noted("claims", OURS, runtime.block_on(ours(context, size, round, &mut numbers)));
-        context.noted(
-            "claims",
-            OURS,
-            runtime.block_on(shortage::run(context, shortage, round, &mut numbers)),
-        );
+        for selectors in [Selectors::None, Selectors::Own] {
+            let measured = shortage::run(context, (shortage, selectors), round, &mut numbers);
+            context.noted("claims", OURS, runtime.block_on(measured));
+        }
         if round == 0 {
             context.noted("claims", FLOOR, runtime.block_on(floor(size, &mut numbers)));
         }
@@ -109,7 +120,7 @@ pub(crate) fn run(context: &Context) -> Result<Vec<Row>> {
         let subjects = numbers.iter().filter(|((of, _), _)| *of == what);
         let subjects =
             subjects.map(|((_, who), (rounds, note))| ((*who).to_owned(), rounds.clone(), note.clone()));
-        let (title, unit) = title(what, if what.is_of_shortage() { shortage } else { size });
+        let (title, unit) = title(what, size, shortage);
         rows(context, &title, unit, Better::Less, subjects)
     };
     Ok(ALL.into_iter().flat_map(row).collect())
@@ -122,7 +133,7 @@ fn put(numbers: &mut Numbers, what: What, who: &'static str, number: f64, note: 
 }
 
 async fn ours(context: &Context, size: Size, round: usize, numbers: &mut Numbers) -> Result<()> {
-    let site = Site::start(size).await?;
+    let site = Site::start(size, Selectors::None).await?;
     let place = context.directory.path().join(format!("claims-{round}"));
     let mut provider = Provider::start(&site, &place).await?;
     let agents = Agents::start(&site.client);
@@ -160,7 +171,7 @@ async fn ours(context: &Context, size: Size, round: usize, numbers: &mut Numbers
 }
 
 async fn floor(size: Size, numbers: &mut Numbers) -> Result<()> {
-    let site = Site::start(size).await?;
+    let site = Site::start(size, Selectors::None).await?;
     let begun = Instant::now();
     let writes = floor::place(&site).await?;
     let placed = begun.elapsed().as_secs_f64();

@@ -5,7 +5,7 @@ use std::time::Instant;
 use anyhow::{Result, ensure};
 
 use super::agents::Agents;
-use super::site::{Provider, Site, Size};
+use super::site::{Provider, Selectors, Site, Size};
 use super::{Numbers, What, put};
 use crate::controller::{QUIET, count};
 use crate::measurement::{Context, OURS};
@@ -13,10 +13,15 @@ use crate::measurement::{Context, OURS};
 /// Resource of the versions of configurations.
 const VERSIONS: &str = "machineconfigurationversions";
 
-pub(super) async fn run(context: &Context, size: Size, round: usize, numbers: &mut Numbers) -> Result<()> {
-    let site = Site::start(size).await?;
+pub(super) async fn run(
+    context: &Context,
+    (size, selectors): (Size, Selectors),
+    round: usize,
+    numbers: &mut Numbers,
+) -> Result<()> {
+    let site = Site::start(size, selectors).await?;
     site.publish_version().await?;
-    let place = context.directory.path().join(format!("shortage-{round}"));
+    let place = context.directory.path().join(format!("shortage-{selectors:?}-{round}"));
     let mut provider = Provider::start(&site, &place).await?;
     let agents = Agents::start(&site.client);
     provider.until_quiet(QUIET).await?;
@@ -39,9 +44,16 @@ pub(super) async fn run(context: &Context, size: Size, round: usize, numbers: &m
     let served = begun.elapsed().as_secs_f64();
     ensure!(agents.failures() == 0, "{} reports of agents were refused", agents.failures());
     let reads = site.reads(VERSIONS).await? - reads;
-    put(numbers, What::ShortPlaced, OURS, placed, "");
-    put(numbers, What::ShortServed, OURS, served, "");
-    put(numbers, What::ShortReads, OURS, reads / count(2 * size.hosts), "");
-    put(numbers, What::ShortProcessor, OURS, provider.processor()? - processor, "");
+    let processor = provider.processor()? - processor;
+    let (full, again, busy) = match selectors {
+        Selectors::None => (What::ShortPlaced, What::ShortServed, What::ShortProcessor),
+        Selectors::Own => (What::OwnPlaced, What::OwnServed, What::OwnProcessor),
+    };
+    put(numbers, full, OURS, placed, "");
+    put(numbers, again, OURS, served, "");
+    put(numbers, busy, OURS, processor, "");
+    if selectors == Selectors::None {
+        put(numbers, What::ShortReads, OURS, reads / count(2 * size.hosts), "");
+    }
     provider.end()
 }

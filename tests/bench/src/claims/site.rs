@@ -31,6 +31,15 @@ pub(super) struct Size {
     pub(super) claims: usize,
 }
 
+/// Hosts that claimants select. Each may have all of them.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum Selectors {
+    /// No claimant has a selector.
+    None,
+    /// Each claimant has a selector of its own.
+    Own,
+}
+
 /// The provider's objects as a watch shows them.
 #[derive(Debug, Default)]
 pub(super) struct Seen(BTreeMap<String, BedplateMachine>);
@@ -68,6 +77,7 @@ pub(super) struct Site {
     pub(super) kubernetes: Kubernetes,
     pub(super) client: Client,
     pub(super) size: Size,
+    selectors: Selectors,
     /// Client with the credentials of the provider.
     pub(super) provider: Client,
     /// Names of the hosts.
@@ -77,7 +87,7 @@ pub(super) struct Site {
 }
 
 impl Site {
-    pub(super) async fn start(size: Size) -> Result<Self> {
+    pub(super) async fn start(size: Size, selectors: Selectors) -> Result<Self> {
         let kubernetes = Kubernetes::start()?;
         kubernetes.install()?;
         let client = client(&kubernetes.admin()).await?;
@@ -86,8 +96,8 @@ impl Site {
         let provider = self::client(&user).await?;
         let hosts: Vec<String> = (0..size.hosts).map(|number| format!("server-{number:05}")).collect();
         let (seen, mut watch) = (Arc::new(Mutex::new(Seen::default())), JoinSet::new());
-        let site =
-            Self { kubernetes, client, provider, size, hosts, seen: seen.clone(), _watch: JoinSet::new() };
+        let (_watch, shared) = (JoinSet::new(), seen.clone());
+        let site = Self { kubernetes, client, provider, size, selectors, hosts, seen: shared, _watch };
         site.fill().await?;
         watch.spawn(follow(Api::all(site.client.clone()), seen));
         Ok(Self { _watch: watch, ..site })
@@ -143,8 +153,12 @@ impl Site {
         let made = self.put("cluster.x-k8s.io/v1beta2", "Machine", &name, &spec).await?;
         let owner = json!({ "apiVersion": "cluster.x-k8s.io/v1beta2", "kind": "Machine", "name": name,
             "uid": made.uid(), "controller": true });
-        let spec = json!({ "metadata": { "labels": labels, "ownerReferences": [owner] },
+        let mut spec = json!({ "metadata": { "labels": labels, "ownerReferences": [owner] },
             "spec": { "configurationRef": { "name": TEAM } } });
+        if self.selectors == Selectors::Own {
+            let other = json!({ "key": "owner", "operator": "NotIn", "values": [name] });
+            spec["spec"]["machineSelector"] = json!({ "matchExpressions": [other] });
+        }
         self.put("infrastructure.cluster.x-k8s.io/v1alpha1", "BedplateMachine", &name, &spec).await.map(drop)
     }
 
