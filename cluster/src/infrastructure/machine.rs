@@ -60,7 +60,8 @@ pub async fn reconcile(
     }
     let done = advance(machine.clone(), &world).await;
     if let Err(error) = &done
-        && world.turns.is_shown(&machine, Instant::now())
+        && !matches!(error, WriteError::Deposed | WriteError::Conflict { .. })
+        && world.turns.shows(&machine, Instant::now())
     {
         show(machine, error, &world).await;
     }
@@ -131,13 +132,8 @@ fn turn_interval(ahead: u32) -> Duration {
     MIN_TURN_INTERVAL.saturating_mul(ahead.saturating_add(1)).min(MAX_TURN_INTERVAL)
 }
 
-/// Shows in the condition of a claimant why its writes fail, once.
+/// Shows in the condition of a claimant why its writes fail.
 async fn show(machine: Arc<BedplateMachine>, error: &WriteError, world: &World) {
-    let conditions = machine.status.iter().flat_map(|status| &status.conditions);
-    let is_shown = conditions.into_iter().any(|found| found.reason == HostClaimedReason::Claiming);
-    if is_shown || matches!(error, WriteError::Deposed | WriteError::Conflict { .. }) {
-        return;
-    }
     let Ok(observed) = observe(machine, world).await else { return };
     let text = format!("a host is chosen, and the claim fails: {}", chain(error));
     let decided = Next::Wait(HostClaimedReason::Claiming, text);

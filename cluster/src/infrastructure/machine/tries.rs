@@ -18,13 +18,16 @@ const TURN_TIMEOUT: Duration = Duration::from_secs(60);
 const TURN_PAUSE: Duration = Duration::from_mins(10);
 /// Number of losses after which the time no longer doubles: 21 hours.
 const MAX_DOUBLINGS: u32 = 7;
-/// Time after which the condition of a claimant shows why its writes fail.
+/// Time after which the condition of a claimant shows why its writes fail, and interval between two causes that are shown: each write of the
+/// condition starts the next attempt.
 const SHOWN_AFTER: Duration = Duration::from_secs(30);
 
 #[derive(Debug, Clone, PartialEq, Eq)]
 struct Try {
     host: MachineName,
     since: Instant,
+    /// Time at which the cause of a failure was shown last.
+    shown: Option<Instant>,
 }
 
 impl Try {
@@ -44,13 +47,13 @@ pub struct Tries {
 impl Tries {
     /// Notes that a claimant has chosen a host. The time of an earlier choice stays.
     pub fn begin(&mut self, key: Key, host: MachineName, now: Instant) {
-        let since = self.tries.get(&key).map_or(now, |one| one.since);
-        self.tries.insert(key, Try { host, since });
+        let (since, shown) = self.tries.get(&key).map_or((now, None), |one| (one.since, one.shown));
+        self.tries.insert(key, Try { host, since, shown });
     }
 
     /// Notes the host that the object of a claimant names. The claimant may have chosen it under another process.
     pub fn see(&mut self, key: Key, host: &MachineName, now: Instant) {
-        self.tries.entry(key).or_insert_with(|| Try { host: host.clone(), since: now });
+        self.tries.entry(key).or_insert_with(|| Try { host: host.clone(), since: now, shown: None });
     }
 
     /// Notes that a claimant writes no claim, or has one.
@@ -96,9 +99,15 @@ impl Tries {
         self.tries.values().filter(move |one| !one.is_late(now)).map(|one| &one.host)
     }
 
-    /// Returns true if the writes of a claimant have failed for 30 s: its condition must show the cause.
-    pub fn is_shown(&self, key: &Key, now: Instant) -> bool {
-        self.tries.get(key).is_some_and(|one| now.saturating_duration_since(one.since) >= SHOWN_AFTER)
+    /// Returns true if the condition of a claimant must show now why its write has failed: its writes have failed for 30 s, and no cause was
+    /// shown for as long. So the last cause is shown in the end.
+    pub fn shows(&mut self, key: &Key, now: Instant) -> bool {
+        let Some(one) = self.tries.get_mut(key) else { return false };
+        let is_due = now.saturating_duration_since(one.shown.unwrap_or(one.since)) >= SHOWN_AFTER;
+        if is_due {
+            one.shown = Some(now);
+        }
+        is_due
     }
 }
 
@@ -116,7 +125,7 @@ mod tests {
         tries.begin(key.clone(), host("a"), at(0));
         tries.begin(key.clone(), host("b"), at(20));
         assert_eq!((tries.host(&key, at(59)), tries.hosts(at(59)).count()), (Some(&host("b")), 1));
-        assert!(!tries.is_shown(&key, at(29)) && tries.is_shown(&key, at(30)));
+        assert!(!tries.shows(&key, at(29)) && tries.shows(&key, at(30)));
         assert_eq!((tries.host(&key, at(60)), tries.hosts(at(60)).count()), (None, 0));
         tries.lose(&key, at(61));
         assert!(tries.contains(&key), "its turn does not come back");
@@ -133,6 +142,26 @@ mod tests {
         tries.begin(key.clone(), host("a"), at(700));
         tries.retain(|_| false, at(700));
         assert!(!tries.contains(&key));
+    }
+
+    #[test]
+    fn d1_last_cause_of_failing_writes_is_shown_in_the_end() {
+        let start = Instant::now();
+        let at = |seconds: u64| start + Duration::from_secs(seconds);
+        let key = ("team-a".to_owned(), "w-1".to_owned());
+        let mut tries = Tries::default();
+        assert!(!tries.shows(&key, at(100)), "it writes no claim");
+        tries.begin(key.clone(), "a".parse().unwrap(), at(0));
+        for (time, is_shown) in
+            [(29, false), (30, true), (31, false), (59, false), (70, true), (99, false), (100, true)]
+        {
+            // A choice of another host changes no time.
+            tries.begin(key.clone(), "b".parse().unwrap(), at(time));
+            assert_eq!(tries.shows(&key, at(time)), is_shown, "{time}");
+        }
+        tries.end(&key);
+        tries.begin(key.clone(), "a".parse().unwrap(), at(200));
+        assert!(!tries.shows(&key, at(229)) && tries.shows(&key, at(230)));
     }
 
     #[test]

@@ -79,9 +79,9 @@ impl Turns {
         self.0.lock().tries.lose(&key(machine), now);
     }
 
-    /// Returns true if the writes of a claimant have failed for 30 s: its condition must show the cause.
-    pub fn is_shown(&self, machine: &BedplateMachine, now: Instant) -> bool {
-        self.0.lock().tries.is_shown(&key(machine), now)
+    /// Returns true if the condition of a claimant must show now why its write has failed.
+    pub fn shows(&self, machine: &BedplateMachine, now: Instant) -> bool {
+        self.0.lock().tries.shows(&key(machine), now)
     }
 }
 
