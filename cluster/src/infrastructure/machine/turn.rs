@@ -36,6 +36,8 @@ struct State {
     /// The line, the number of changes of the stores for which it was made, and its time.
     line: Option<(Line, u64, Instant)>,
     tries: Tries,
+    /// Claimants that do not wait for a host, although their condition says so: it could not be written since.
+    away: HashSet<Key>,
 }
 
 impl Turns {
@@ -52,6 +54,9 @@ impl Turns {
         let owner = observed.owner.as_deref();
         let asks = waiting(&observed.machine, owner, observed.failure_domain_label.as_deref());
         let state = &mut *self.0.lock();
+        if state.away.remove(&asks.turn.key) {
+            state.line = None;
+        }
         let changes = stores.changes();
         let is_current = |(line, of, made): &(Line, u64, Instant)| {
             *of == changes && now.saturating_duration_since(*made) < MAX_LINE_AGE && line.knows(&asks)
@@ -59,7 +64,7 @@ impl Turns {
         let line = state.line.take().filter(is_current);
         let (line, ..) = state.line.insert(line.unwrap_or_else(|| {
             let times = (observed.now, now);
-            (line_of(stores, scope, (&asks, &mut state.tries), times), changes, now)
+            (line_of((stores, scope), &asks, (&mut state.tries, &mut state.away), times), changes, now)
         }));
         let chosen = line.choose(&asks, &state.tries, now);
         match &chosen {
@@ -71,7 +76,11 @@ impl Turns {
 
     /// Notes that a claimant writes no claim, or has one.
     pub fn end(&self, machine: &BedplateMachine) {
-        self.0.lock().tries.end(&key(machine));
+        let (state, key) = (&mut *self.0.lock(), key(machine));
+        state.tries.end(&key);
+        if waits(machine) && state.away.insert(key) {
+            state.line = None;
+        }
     }
 
     /// Notes that another claimant has the host of this one.
@@ -114,14 +123,15 @@ fn recorded<'a>(machine: &'a BedplateMachine, stores: &Stores) -> Option<&'a Mac
 
 /// Makes the line, and notes the claimants that have recorded a host: another process may have led until now.
 fn line_of(
-    stores: &Stores,
-    scope: &Scope,
-    (asks, tries): (&Waiting, &mut Tries),
+    (stores, scope): (&Stores, &Scope),
+    asks: &Waiting,
+    (tries, away): (&mut Tries, &mut HashSet<Key>),
     (wall, now): (Timestamp, Instant),
 ) -> Line {
     let machines = stores.machines.state();
     let keys: HashSet<Key> = machines.iter().map(|machine| key(machine)).collect();
     tries.retain(|key| keys.contains(key), now);
+    away.retain(|key| keys.contains(key));
     let mut all = Vec::new();
     for machine in machines {
         let recorded = recorded(&machine, stores);
@@ -134,6 +144,7 @@ fn line_of(
         }
         match recorded {
             Some(host) => tries.see(key(&machine), host, now),
+            None if away.contains(&key(&machine)) => {}
             None => all.push(waiting(&machine, owner.as_deref(), failure_domain_label.as_deref())),
         }
     }

@@ -195,3 +195,19 @@ fn d1_wall_clock_that_jumps_back_extends_no_turn() {
     // The writes of the first one have failed for a minute.
     assert_eq!(site.chosen_at(&other, start + Duration::from_secs(60)).as_deref(), Some("h-1"));
 }
+
+#[test]
+fn d1_claimant_with_an_old_condition_keeps_no_host() {
+    let mut site = Site::new();
+    site.host("h-1");
+    let (first, other) = (site.claimant("a", false, &json!({})), site.claimant("b", false, &json!({})));
+    assert_eq!(site.chosen(&other), None);
+    // The first one waits for something else, and its status cannot be written.
+    site.turns.end(&first.machine);
+    assert_eq!(site.chosen(&other).as_deref(), Some("h-1"));
+    site.turns.lose(&other.machine, Instant::now());
+    // It waits for a host again.
+    assert_eq!(site.chosen(&first).as_deref(), Some("h-1"));
+    site.turns.lose(&first.machine, Instant::now());
+    assert_eq!(site.chosen(&other), None);
+}
