@@ -68,13 +68,9 @@ const ALL: [What; 15] = [
 ];
 
 /// Title and unit.
-fn title(what: What, size: Size, shortage: Size) -> (String, &'static str) {
-    let titled = |Size { hosts, claims }: Size, what: &str| {
-        format!("{claims} concurrent claims, {hosts} hosts: {what}")
-    };
-    let of = |what: &str| titled(size, what);
-    let short = |what: &str| titled(shortage, what);
-    let own = |what: &str| titled(shortage, &format!("each with its own selector: {what}"));
+fn title(what: What, Size { hosts, claims }: Size) -> (String, &'static str) {
+    let of = |what: &str| format!("{claims} concurrent claims, {hosts} hosts: {what}");
+    let own = |what: &str| of(&format!("each with a selector of its own: {what}"));
     match what {
         What::Placed => (of("until all have a providerID"), "s"),
         What::Each => (of("the same, for each claim"), "ms"),
@@ -84,10 +80,10 @@ fn title(what: What, size: Size, shortage: Size) -> (String, &'static str) {
         What::Writes => (of("writes of the provider for a whole life, but Events"), ""),
         What::Processor => (of("processor time of the provider"), "s"),
         What::Peak => (of("resident memory of the provider, maximum"), "MiB"),
-        What::ShortPlaced => (short(FULL), "s"),
-        What::ShortServed => (short(SERVED), "s"),
-        What::ShortReads => (short("reads of a version by the provider, for each claim"), ""),
-        What::ShortProcessor => (short(BUSY), "s"),
+        What::ShortPlaced => (of(FULL), "s"),
+        What::ShortServed => (of(SERVED), "s"),
+        What::ShortReads => (of("reads of a version by the provider, for each claim"), ""),
+        What::ShortProcessor => (of(BUSY), "s"),
         What::OwnPlaced => (own(FULL), "s"),
         What::OwnServed => (own(SERVED), "s"),
         What::OwnProcessor => (own(BUSY), "s"),
@@ -103,27 +99,44 @@ type Numbers = BTreeMap<(What, &'static str), (Vec<f64>, String)>;
 /// The runtime cannot be made. What fails later is noted.
 pub(crate) fn run(context: &Context) -> Result<Vec<Row>> {
     let runtime = Runtime::new()?;
-    let pick = |(full, quick)| if context.quick { quick } else { full };
-    let (size, shortage) = (pick(SIZES), pick(SHORTAGES));
+    let size = if context.quick { SIZES.1 } else { SIZES.0 };
     let mut numbers = Numbers::new();
     for round in 0..context.rounds {
         context.noted("claims", OURS, runtime.block_on(ours(context, size, round, &mut numbers)));
-        for selectors in [Selectors::None, Selectors::Own] {
-            let measured = shortage::run(context, (shortage, selectors), round, &mut numbers);
-            context.noted("claims", OURS, runtime.block_on(measured));
-        }
         if round == 0 {
             context.noted("claims", FLOOR, runtime.block_on(floor(size, &mut numbers)));
         }
     }
+    Ok(table(context, &numbers, size))
+}
+
+/// Measures the provider while there are fewer hosts than claimants: without selectors, then with a selector of each claimant.
+///
+/// # Errors
+/// The runtime cannot be made. What fails later is noted.
+pub(crate) fn run_short(context: &Context) -> Result<Vec<Row>> {
+    let runtime = Runtime::new()?;
+    let size = if context.quick { SHORTAGES.1 } else { SHORTAGES.0 };
+    let mut numbers = Numbers::new();
+    for round in 0..context.rounds {
+        for selectors in [Selectors::None, Selectors::Own] {
+            let measured = shortage::run(context, (size, selectors), round, &mut numbers);
+            context.noted("shortage", OURS, runtime.block_on(measured));
+        }
+    }
+    Ok(table(context, &numbers, size))
+}
+
+/// Returns the rows of the quantities that were measured.
+fn table(context: &Context, numbers: &Numbers, size: Size) -> Vec<Row> {
     let row = |what| {
         let subjects = numbers.iter().filter(|((of, _), _)| *of == what);
         let subjects =
             subjects.map(|((_, who), (rounds, note))| ((*who).to_owned(), rounds.clone(), note.clone()));
-        let (title, unit) = title(what, size, shortage);
+        let (title, unit) = title(what, size);
         rows(context, &title, unit, Better::Less, subjects)
     };
-    Ok(ALL.into_iter().flat_map(row).collect())
+    ALL.into_iter().flat_map(row).collect()
 }
 
 fn put(numbers: &mut Numbers, what: What, who: &'static str, number: f64, note: &str) {

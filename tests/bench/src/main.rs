@@ -1,6 +1,6 @@
 //! `cargo xtask bench`: measures pxed against its peers, prints the table, keeps the JSON.
 //!
-//!     bedplate-bench [agent] [claims] [controller] [dhcp] [tftp] [http] [memory] [power] [size] [--rounds N] [--quick] [--idle SECONDS] [--json FILE]
+//!     bedplate-bench [agent] [claims] [shortage] [controller] [dhcp] [tftp] [http] [memory] [power] [size] [--rounds N] [--quick] [--idle SECONDS] [--json FILE]
 //!
 //! All traffic stays in namespaces of this run; nothing is installed or started outside them. Ends with 1 when something of ours could not
 //! be measured, with 0 when only a peer could not. docs/bench.md says what the numbers mean.
@@ -31,7 +31,7 @@ mod unpack;
 
 type Bench = fn(&Context) -> Result<Vec<Row>>;
 
-const BENCHES: [(&str, Bench); 10] = [
+const BENCHES: [(&str, Bench); 11] = [
     ("size", size::run),
     ("memory", memory::run),
     ("power", power::run),
@@ -42,6 +42,7 @@ const BENCHES: [(&str, Bench); 10] = [
     ("agent", agent::run),
     ("controller", controller::run),
     ("claims", claims::run),
+    ("shortage", claims::run_short),
 ];
 
 fn main() -> ExitCode {
