@@ -12,6 +12,7 @@ pub mod machine;
 pub mod owner;
 pub mod policies;
 pub mod template;
+pub mod wake;
 pub mod watch;
 
 use std::sync::Arc;
@@ -30,6 +31,7 @@ use tokio_util::sync::CancellationToken;
 
 use self::context::World;
 use self::machine::turn::Turns;
+use self::wake::Wake;
 use self::watch::Queues;
 use crate::cli::Cli;
 use crate::events::News;
@@ -105,7 +107,7 @@ fn workers(
     worker!("BedplateMachines", Kind::Machine, machines, machine_queue, machine::reconcile);
     worker!("MachineClaims", Kind::Claim, claims, claim_queue, claim::reconcile);
     worker!("BedplateMachineTemplates", Kind::Template, templates, template_queue, template::reconcile);
-    Queues { infrastructures, machines, claims, templates }
+    Queues { infrastructures, machines, claims, templates, wake: Wake::default() }
 }
 
 /// Spawns a task that ends with `shutdown`.

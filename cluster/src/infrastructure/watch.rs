@@ -13,9 +13,10 @@ use bedplate_api::id::MachineName;
 use bedplate_api::machine::{AgentStatus, Condition, Machine, MachineStatus, condition_type};
 use bedplate_claim::is_free;
 use bedplate_engine::Queue;
+use bedplate_engine::life::beating;
 use bedplate_engine::pulse::{Changes, WATCH_PATIENCE, follow};
 use bedplate_engine::store::{Seen, watch};
-use bedplate_process::liveness::Liveness;
+use bedplate_process::liveness::{Liveness, PATIENCE};
 use bedplate_rules::claim::eligible::MAX_HEARTBEAT_AGE;
 use futures::StreamExt;
 use futures::future::BoxFuture;
@@ -28,6 +29,7 @@ use kube::{Api, Client, Resource, ResourceExt};
 
 use super::context::Stores;
 use super::owner::cluster_name;
+use super::wake::{Wake, wake};
 use crate::metrics::{Counters, Kind};
 use crate::scope::Scope;
 
@@ -45,6 +47,8 @@ pub struct Queues {
     pub claims: Queue<MachineClaim, Kind>,
     /// BedplateMachineTemplates.
     pub templates: Queue<BedplateMachineTemplate, Kind>,
+    /// Hosts that claimants may take.
+    pub wake: Wake,
 }
 
 /// The ends of the stores that watches write to.
@@ -107,7 +111,7 @@ pub fn tasks(
     (stores, writers): (&Stores, Writers),
     queues: &Queues,
     (scope, counters, liveness): (&Scope, &Counters, &Liveness),
-) -> [(&'static str, BoxFuture<'static, ()>); 8] {
+) -> [(&'static str, BoxFuture<'static, ()>); 9] {
     macro_rules! follow {
         ($name:literal, $kind:literal, $writer:ident, $api:expr, $prune:path, $follow:path) => {{
             let (config, counters) = (watcher::Config::default(), counters.clone());
@@ -156,6 +160,10 @@ pub fn tasks(
             bare,
             follow_templates
         ),
+        ("wake claimants", {
+            let pulse = liveness.part("wake claimants", PATIENCE);
+            Box::pin(beating(wake(queues.clone(), stores.clone()), pulse))
+        }),
     ]
 }
 
@@ -302,13 +310,13 @@ async fn follow_claims(mut seen: Changes<MachineClaim>, queues: Queues, stores: 
         queues.machines.put(ObjectRef::new(&claimant.name).within(&claimant.namespace)).await;
         // A host may be free.
         if matches!(event, Seen::Gone(_)) {
-            waiting(&queues, &stores, |_| true).await;
+            queues.wake.note();
         }
     }
 }
 
 /// Queues the BedplateMachines that have no host and for which this holds.
-async fn waiting(queues: &Queues, stores: &Stores, concerns: impl Fn(&BedplateMachine) -> bool) {
+pub async fn waiting(queues: &Queues, stores: &Stores, concerns: impl Fn(&BedplateMachine) -> bool) {
     for machine in stores.machines.state() {
         if machine.spec.machine_name.is_none() && concerns(&machine) {
             queues.machines.put(ObjectRef::from_obj(&*machine)).await;
@@ -345,7 +353,7 @@ async fn follow_hosts(mut seen: Changes<Machine>, queues: Queues, stores: Stores
         }
         let record = object.status.as_ref().and_then(|status| status.claim.as_ref());
         if claim.is_none() && is_free(record.map(|record| record.state)) {
-            waiting(&queues, &stores, |_| true).await;
+            queues.wake.note();
         }
         for template in stores.templates.state() {
             queues.templates.put(ObjectRef::from_obj(&*template)).await;
@@ -465,5 +473,49 @@ mod tests {
         let now = at("2026-01-01T00:00:00Z");
         let updated = json!({ "features": ["claims", "wipe"], "lastHeartbeatTime": "2026-01-01T00:00:00Z" });
         assert_ne!(before.at(now), known(&updated).at(now));
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn d1_burst_of_hosts_wakes_each_claimant_once() {
+        let ((stores, mut writers), counters) = (stores(), Counters::default());
+        for name in ["a", "b", "c"] {
+            let claimant = json!({ "metadata": { "name": name, "namespace": "team-a" },
+                "spec": { "configurationRef": { "name": "pool" } } });
+            let claimant = serde_json::from_value(claimant).unwrap();
+            writers.machines.apply_watcher_event(&watcher::Event::Apply(claimant));
+        }
+        let (machines, mut queued) = Queue::new(Kind::Machine, &counters);
+        let queues = Queues {
+            infrastructures: Queue::new(Kind::Cluster, &counters).0,
+            machines,
+            claims: Queue::new(Kind::Claim, &counters).0,
+            templates: Queue::new(Kind::Template, &counters).0,
+            wake: Wake::default(),
+        };
+        let burst = |time: &'static str| {
+            (0..50).map(move |number| {
+                let mut host = host(
+                    &json!({ "type": "PoweredOn", "status": "True", "reason": "PoweredOn", "message": "",
+                    "lastTransitionTime": time }),
+                );
+                host.metadata.name = Some(format!("host-{number}"));
+                Seen::There(Arc::new(host))
+            })
+        };
+        let pause = futures::stream::once(async {
+            tokio::time::sleep(std::time::Duration::from_secs(60)).await;
+        });
+        let later = pause.flat_map(move |()| futures::stream::iter(burst("2026-01-02T00:00:00Z")));
+        let seen = futures::stream::iter(burst("2026-01-01T00:00:00Z")).chain(later);
+        let seen: Changes<Machine> = Box::pin(seen.chain(futures::stream::pending()));
+        tokio::spawn(wake(queues.clone(), stores.clone()));
+        tokio::spawn(follow_hosts(seen, queues, stores));
+        for _ in 0..2 {
+            tokio::time::sleep(std::time::Duration::from_secs(50)).await;
+            let mut woken: Vec<String> =
+                std::iter::from_fn(|| queued.try_recv().ok()).map(|one| one.name).collect();
+            woken.sort_unstable();
+            assert_eq!(woken, ["a", "b", "c"]);
+        }
     }
 }

@@ -15,7 +15,7 @@ pub type Key = (String, String);
 /// Time for which a chosen host is left for its claimant.
 const TURN_TIMEOUT: Duration = Duration::from_secs(60);
 /// Time after which a claimant gets a lost turn back for the first time. It doubles with each loss.
-const TURN_PAUSE: Duration = Duration::from_mins(10);
+const TURN_PAUSE: Duration = Duration::from_secs(600);
 /// Number of losses after which the time no longer doubles: 21 hours.
 const MAX_DOUBLINGS: u32 = 7;
 /// Time after which the condition of a claimant shows why its writes fail, and interval between two causes that are shown: each write of the
