@@ -8,6 +8,7 @@ pub mod choose;
 pub mod claim;
 pub mod cluster;
 pub mod context;
+pub mod decisive;
 pub mod machine;
 pub mod owner;
 pub mod policies;

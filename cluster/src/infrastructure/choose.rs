@@ -115,6 +115,49 @@ pub struct Survey {
     pub shortage: Shortage,
 }
 
+/// Result of the check of a host.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Check {
+    /// The namespace may not claim it.
+    Forbidden,
+    /// It is not eligible.
+    Missed(Miss),
+    /// It is eligible, and has failed a claim lately.
+    Failed,
+    /// It is eligible.
+    Eligible,
+}
+
+impl Survey {
+    /// Adds the check of a host.
+    pub fn add(&mut self, host: usize, check: Check) {
+        match check {
+            Check::Forbidden => {}
+            Check::Missed(miss) => *self.shortage.0.entry(miss).or_default() += 1,
+            Check::Failed => insert(&mut self.failed, host),
+            Check::Eligible => insert(&mut self.eligible, host),
+        }
+    }
+
+    /// Removes the check of a host.
+    pub fn remove(&mut self, host: usize, check: Check) {
+        match check {
+            Check::Forbidden => {}
+            Check::Missed(miss) => {
+                let count = self.shortage.0.remove(&miss).unwrap_or_default();
+                self.shortage.0.extend((count > 1).then(|| (miss, count - 1)));
+            }
+            Check::Failed => self.failed.retain(|other| *other != host),
+            Check::Eligible => self.eligible.retain(|other| *other != host),
+        }
+    }
+}
+
+/// Inserts an index into ordered ones.
+fn insert(all: &mut Vec<usize>, index: usize) {
+    all.insert(all.partition_point(|other| *other < index), index);
+}
+
 /// Checks the hosts. Each comes with true if a MachineClaim has its name.
 pub fn survey<'a>(
     request: &Request<'_>,
@@ -123,19 +166,21 @@ pub fn survey<'a>(
 ) -> Survey {
     let mut survey = Survey::default();
     for (index, (host, is_claimed)) in hosts.into_iter().enumerate() {
-        let is_allowed =
-            host.spec.claim_policy.as_ref().is_some_and(|policy| policy.allows(request.namespace));
-        if !is_allowed {
-            continue;
-        }
-        let Ok(name) = host.name_any().parse::<MachineName>() else { continue };
-        match miss(request, host, &name, is_claimed, now) {
-            Some(miss) => *survey.shortage.0.entry(miss).or_default() += 1,
-            None if has_failed(host, now) => survey.failed.push(index),
-            None => survey.eligible.push(index),
-        }
+        survey.add(index, check(request, host, is_claimed, now));
     }
     survey
+}
+
+/// Checks a host. `is_claimed`: true if a MachineClaim has its name.
+pub fn check(request: &Request<'_>, host: &Machine, is_claimed: bool, now: Timestamp) -> Check {
+    let is_allowed = host.spec.claim_policy.as_ref().is_some_and(|policy| policy.allows(request.namespace));
+    let name = host.metadata.name.as_deref().and_then(|name| name.parse::<MachineName>().ok());
+    let Some(name) = name.filter(|_| is_allowed) else { return Check::Forbidden };
+    match miss(request, host, &name, is_claimed, now) {
+        Some(miss) => Check::Missed(miss),
+        None if has_failed(host, now) => Check::Failed,
+        None => Check::Eligible,
+    }
 }
 
 /// Returns true if a host may be claimed now, by what its Machine has. `own`: ID of the claim. Checked again by a live read before the claim is

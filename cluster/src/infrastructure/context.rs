@@ -44,19 +44,31 @@ pub struct Stores {
     pub configurations: Store<MachineConfiguration>,
     /// BedplateMachineTemplates.
     pub templates: Store<BedplateMachineTemplate>,
-    /// Number of changes that decide about the choice of hosts.
-    pub changes: Arc<AtomicU64>,
+    /// Changes that decide about the choice of hosts.
+    pub changes: Arc<Changes>,
+}
+
+/// Numbers of changes that decide about the choice of hosts.
+#[derive(Debug, Default)]
+pub struct Changes {
+    claimants: AtomicU64,
+    hosts: AtomicU64,
 }
 
 impl Stores {
-    /// Notes a change that decides about the choice of hosts. Called once the store shows it.
-    pub fn changed(&self) {
-        self.changes.fetch_add(1, Ordering::AcqRel);
+    /// Notes a change that decides which claimants wait, and for what. Called once the store shows it.
+    pub fn claimant_changed(&self) {
+        self.changes.claimants.fetch_add(1, Ordering::AcqRel);
     }
 
-    /// Returns the number of changes until now.
-    pub fn changes(&self) -> u64 {
-        self.changes.load(Ordering::Acquire)
+    /// Notes a change that decides which hosts may be claimed. Called once the store shows it.
+    pub fn host_changed(&self) {
+        self.changes.hosts.fetch_add(1, Ordering::AcqRel);
+    }
+
+    /// Returns the numbers of changes of claimants and of hosts until now.
+    pub fn changes(&self) -> (u64, u64) {
+        (self.changes.claimants.load(Ordering::Acquire), self.changes.hosts.load(Ordering::Acquire))
     }
 
     /// Waits until all stores are synced. None: a watch has ended.

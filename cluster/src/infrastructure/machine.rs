@@ -4,6 +4,7 @@
 //! `bedplate-claim`, and `turn`. One write for each reconciliation: the watch of what was written starts the next one.
 
 pub mod assign;
+pub mod checks;
 pub mod line;
 pub mod plan;
 pub mod status;

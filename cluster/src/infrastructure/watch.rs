@@ -28,6 +28,7 @@ use kube::runtime::watcher;
 use kube::{Api, Client, Resource, ResourceExt};
 
 use super::context::Stores;
+use super::decisive;
 use super::owner::cluster_name;
 use super::wake::{Wake, wake};
 use crate::metrics::{Counters, Kind};
@@ -204,9 +205,12 @@ fn prune_host(host: &mut Machine) {
 }
 
 async fn follow_infrastructures(mut seen: Changes<BedplateCluster>, queues: Queues, stores: Stores) {
+    let mut known = decisive::Known::default();
     while let Some(event) = seen.next().await {
+        if known.changes(&event) {
+            stores.claimant_changed();
+        }
         let (Seen::There(object) | Seen::Gone(object)) = event;
-        stores.changed();
         queues.infrastructures.put(ObjectRef::from_obj(&*object)).await;
         // The label of failure domains decides about machines.
         for machine in stores.machines.state() {
@@ -219,9 +223,12 @@ async fn follow_infrastructures(mut seen: Changes<BedplateCluster>, queues: Queu
 }
 
 async fn follow_machines(mut seen: Changes<BedplateMachine>, queues: Queues, stores: Stores) {
+    let mut known = decisive::Known::default();
     while let Some(event) = seen.next().await {
+        if known.changes(&event) {
+            stores.claimant_changed();
+        }
         let (Seen::There(object) | Seen::Gone(object)) = &event;
-        stores.changed();
         queues.machines.put(ObjectRef::from_obj(&**object)).await;
         if let Some(host) = object.spec.machine_name.as_ref().map(MachineName::as_str) {
             queues.claims.put(ObjectRef::new(host)).await;
@@ -258,7 +265,7 @@ async fn follow_clusters(mut seen: Changes<Cluster>, queues: Queues, stores: Sto
                 continue;
             }
         }
-        stores.changed();
+        stores.claimant_changed();
         let namespace = object.namespace().unwrap_or_default();
         if let Some(reference) = &object.spec.infrastructure_ref
             && reference.is_kind("BedplateCluster")
@@ -281,9 +288,12 @@ async fn follow_clusters(mut seen: Changes<Cluster>, queues: Queues, stores: Sto
 }
 
 async fn follow_owners(mut seen: Changes<Owner>, queues: Queues, stores: Stores) {
+    let mut known = decisive::Known::default();
     while let Some(event) = seen.next().await {
+        if known.changes(&event) {
+            stores.claimant_changed();
+        }
         let (Seen::There(object) | Seen::Gone(object)) = event;
-        stores.changed();
         let namespace = object.namespace().unwrap_or_default();
         if let Some(reference) = &object.spec.infrastructure_ref
             && reference.is_kind("BedplateMachine")
@@ -303,7 +313,7 @@ async fn follow_claims(mut seen: Changes<MachineClaim>, queues: Queues, stores: 
         };
         // A choice of hosts depends on the names of claims alone.
         if is_changed {
-            stores.changed();
+            stores.host_changed();
         }
         let claimant = &object.spec.claimant;
         queues.claims.put(ObjectRef::from_obj(&**object)).await;
@@ -344,7 +354,7 @@ async fn follow_hosts(mut seen: Changes<Machine>, queues: Queues, stores: Stores
         if matches!(event, Seen::There(_)) && before.as_ref().map(|before| before.at(now)) == Some(decides) {
             continue;
         }
-        stores.changed();
+        stores.host_changed();
         if let Some(claimant) = claim.as_ref().map(|claim| &claim.spec.claimant) {
             queues.machines.put(ObjectRef::new(&claimant.name).within(&claimant.namespace)).await;
         }

@@ -18,8 +18,9 @@ pub struct Seat {
 
 /// Returns the host of each seat. `taken`: true for each host that no seat may have.
 pub fn assign(surveys: &[&Survey], seats: &[Seat], taken: &[bool]) -> Vec<Option<usize>> {
-    let given = vec![None; seats.len()];
-    let mut all = Assignment { surveys, seats, taken, holders: vec![None; taken.len()], given };
+    let (given, holders, is_lost) =
+        (vec![None; seats.len()], vec![None; taken.len()], vec![false; taken.len()]);
+    let mut all = Assignment { surveys, seats, taken, holders, is_lost, given };
     let mut is_exhausted = vec![false; surveys.len()];
     for (index, seat) in seats.iter().enumerate() {
         // A failed search fails for each later seat with the same hosts too.
@@ -36,6 +37,8 @@ struct Assignment<'a> {
     taken: &'a [bool],
     /// Seat of each host.
     holders: Vec<Option<usize>>,
+    /// True for each host that a failed search has reached. Their seats may have no other hosts, so no later search finds a free one there.
+    is_lost: Vec<bool>,
     /// Host of each seat.
     given: Vec<Option<usize>>,
 }
@@ -55,12 +58,15 @@ impl<'a> Assignment<'a> {
             (self.holders[host], self.given[seat]) = (Some(seat), Some(host));
             return true;
         }
+        if self.hosts(seat).all(|host| self.is_lost[host]) {
+            return false;
+        }
         // Seat from which the search has reached each host.
         let mut reached = vec![None; self.holders.len()];
         let mut queue = VecDeque::from([seat]);
         while let Some(one) = queue.pop_front() {
             for host in self.hosts(one) {
-                if reached[host].is_some() {
+                if reached[host].is_some() || self.is_lost[host] {
                     continue;
                 }
                 reached[host] = Some(one);
@@ -71,6 +77,7 @@ impl<'a> Assignment<'a> {
                 queue.push_back(holder);
             }
         }
+        self.is_lost.iter_mut().zip(reached).for_each(|(is_lost, from)| *is_lost |= from.is_some());
         false
     }
 

@@ -1,23 +1,18 @@
 //! Pure: the claimants that wait for a host, in turn, and the hosts that they may have.
 //!
 //! A claimant has a host to choose if the line leaves one for it: each claimant whose turn is earlier, and each one that is writing a claim,
-//! has its host (`assign`, `tries`). Hosts are checked once for all claimants with the same requirements. Made by `turn`.
+//! has its host (`assign`, `tries`). Made by `turn`.
 
-use std::collections::{HashMap, HashSet};
 use std::hash::{DefaultHasher, Hash, Hasher};
-use std::sync::Arc;
 use std::time::Instant;
 
-use bedplate_api::claim::ReleasePolicy;
 use bedplate_api::id::MachineName;
-use bedplate_api::machine::Machine;
-use bedplate_api::selector::MachineSelector;
 use jiff::Timestamp;
-use kube::ResourceExt;
 
 use super::assign::{Seat, assign};
+use super::checks::{Checks, Requirements};
 use super::tries::{Key, Tries};
-use crate::infrastructure::choose::{Request, Shortage, Survey, survey};
+use crate::infrastructure::choose::Shortage;
 
 /// Turn of a claimant, ordered.
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord)]
@@ -41,59 +36,6 @@ pub struct Waiting {
     pub requirements: Requirements,
 }
 
-/// Requirements of claimants on a host.
-#[derive(Debug, Clone, PartialEq)]
-pub struct Requirements {
-    namespace: String,
-    selector: Option<MachineSelector>,
-    failure_domain: Option<(String, String)>,
-    needs_state_disk: bool,
-    release: ReleasePolicy,
-}
-
-impl Requirements {
-    /// Copies the requirements of a claimant.
-    pub fn new(request: &Request<'_>) -> Self {
-        Self {
-            namespace: request.namespace.to_owned(),
-            selector: request.selector.cloned(),
-            failure_domain: request.failure_domain.map(|(label, value)| (label.to_owned(), value.to_owned())),
-            needs_state_disk: request.needs_state_disk,
-            release: request.release,
-        }
-    }
-
-    fn request<'a>(&'a self, uid: &'a str) -> Request<'a> {
-        let domain = self.failure_domain.as_ref();
-        Request {
-            uid,
-            namespace: &self.namespace,
-            selector: self.selector.as_ref(),
-            failure_domain: domain.map(|(label, value)| (label.as_str(), value.as_str())),
-            needs_state_disk: self.needs_state_disk,
-            release: self.release,
-        }
-    }
-}
-
-/// Claimants with the same hosts.
-#[derive(Debug)]
-struct Class {
-    requirements: Requirements,
-    /// Its only claimant, which has had a host: it does not get that one again.
-    only: Option<String>,
-    survey: Survey,
-}
-
-/// Host of the pool.
-#[derive(Debug, Clone)]
-pub struct Host {
-    /// Its Machine.
-    pub machine: Arc<Machine>,
-    /// True if there is a MachineClaim with its name.
-    pub is_claimed: bool,
-}
-
 /// Answer to a claimant for which no host is left.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
 pub struct Refusal {
@@ -103,100 +45,102 @@ pub struct Refusal {
     pub ahead: u32,
 }
 
+/// Host of a claimant, and number of claimants with the same requirements that wait too, and whose turn is earlier.
+type Answer = (Option<usize>, u32);
+
 /// The line. It holds for one state of the stores.
 #[derive(Debug)]
 pub struct Line {
-    /// Names of the hosts.
-    hosts: Vec<String>,
-    /// Indexes of the hosts by their names.
-    indexes: HashMap<String, usize>,
-    /// UIDs of the claimants that hosts have recorded.
-    recorded: HashSet<String>,
-    classes: Vec<Class>,
+    checks: Checks,
     /// Claimants that wait, in turn, with their classes.
     waiting: Vec<(Waiting, usize)>,
-    /// Time for which the hosts were checked.
-    now: Timestamp,
+    /// Answers to the claimants that wait, for this mark of the choices.
+    answers: Option<((u64, usize), Vec<Answer>)>,
 }
 
 impl Line {
-    /// Makes a line of claimants that wait. Hosts are checked for them and for the claimant that `asks`.
-    pub fn new(hosts: &[Host], mut waiting: Vec<Waiting>, asks: &Waiting, now: Timestamp) -> Self {
-        let recorded = hosts.iter().filter_map(|host| {
-            let claim = host.machine.status.as_ref()?.claim.as_ref()?;
-            claim.provider_id.rsplit('/').next().map(str::to_owned)
-        });
-        let names: Vec<String> = hosts.iter().map(|host| host.machine.name_any()).collect();
-        let indexes = names.iter().cloned().zip(0..).collect();
-        let (classes, recorded) = (Vec::new(), recorded.collect());
-        let mut line = Self { hosts: names, indexes, recorded, classes, waiting: Vec::new(), now };
-        line.check(hosts, asks);
+    /// Makes a line of claimants that wait.
+    pub fn new(mut checks: Checks, mut waiting: Vec<Waiting>) -> Self {
         waiting.sort_unstable_by(|one, other| one.turn.cmp(&other.turn));
-        for one in waiting {
-            let class = line.check(hosts, &one);
-            line.waiting.push((one, class));
-        }
-        line
+        let with_class = |one: Waiting| {
+            let class = checks.class(&one);
+            (one, class)
+        };
+        let waiting = waiting.into_iter().map(with_class).collect();
+        Self { checks, waiting, answers: None }
     }
 
-    /// Returns true if the hosts were checked for claimants like this one.
-    pub fn knows(&self, waiting: &Waiting) -> bool {
-        self.class(waiting).is_some()
-    }
-
-    fn class(&self, waiting: &Waiting) -> Option<usize> {
-        let only = self.recorded.get(&waiting.uid);
-        let is_same =
-            |class: &Class| class.only.as_ref() == only && class.requirements == waiting.requirements;
-        self.classes.iter().position(is_same)
-    }
-
-    /// Returns the class of a claimant. The hosts are checked if it is a new one.
-    fn check(&mut self, hosts: &[Host], waiting: &Waiting) -> usize {
-        if let Some(class) = self.class(waiting) {
-            return class;
-        }
-        let only = self.recorded.get(&waiting.uid).cloned();
-        let hosts = hosts.iter().map(|host| (&*host.machine, host.is_claimed));
-        let survey = survey(&waiting.requirements.request(&waiting.uid), hosts, self.now);
-        self.classes.push(Class { requirements: waiting.requirements.clone(), only, survey });
-        self.classes.len() - 1
+    /// Ends the line, and keeps the checks of the hosts.
+    pub fn into_checks(self) -> Checks {
+        self.checks
     }
 
     /// Returns the host that is left for a claimant.
     ///
     /// # Errors
     /// There is none.
-    pub fn choose(&self, asks: &Waiting, tries: &Tries, now: Instant) -> Result<MachineName, Refusal> {
-        let Some(class) = self.class(asks) else { return Err(Refusal::default()) };
-        let survey = &self.classes[class].survey;
+    pub fn choose(&mut self, asks: &Waiting, tries: &Tries, now: Instant) -> Result<MachineName, Refusal> {
+        let class = self.checks.class(asks);
+        let survey = self.checks.survey(class);
         let is_eligible = |index: usize| survey.eligible.contains(&index) || survey.failed.contains(&index);
-        let own = tries.host(&asks.turn.key, now).filter(|host| self.index(host).is_some_and(is_eligible));
+        let own = tries.host(&asks.turn.key, now);
+        let own = own.filter(|host| self.checks.index(host).is_some_and(is_eligible));
         if let Some(own) = own {
             return Ok(own.clone());
         }
-        let mut taken = vec![false; self.hosts.len()];
-        tries.hosts(now).filter_map(|host| self.index(host)).for_each(|host| taken[host] = true);
-        let is_other =
-            |(one, _): &&(Waiting, usize)| one.turn.key != asks.turn.key && !tries.contains(&one.turn.key);
-        let others = self.waiting.iter().filter(is_other);
-        let place = others.clone().take_while(|(one, _)| one.turn < asks.turn).count();
-        let mut seats: Vec<Seat> = others.map(|(one, class)| seat(one, *class)).collect();
-        seats.insert(place, seat(asks, class));
-        let surveys: Vec<&Survey> = self.classes.iter().map(|class| &class.survey).collect();
-        let given = assign(&surveys, &seats, &taken);
-        let host = given[place].and_then(|host| self.hosts[host].parse().ok());
-        host.ok_or_else(|| {
-            let ahead = seats.iter().zip(&given).take(place);
-            let ahead = ahead.filter(|(seat, given)| seat.class == class && given.is_none()).count();
+        let (host, ahead) = self.answer(asks, class, (tries, now));
+        host.and_then(|host| self.checks.name(host)).ok_or_else(|| {
+            let survey = self.checks.survey(class);
             let wanted = survey.eligible.len() + survey.failed.len();
-            let shortage = survey.shortage.clone().with_wanted(wanted);
-            Refusal { shortage, ahead: ahead.try_into().unwrap_or(u32::MAX) }
+            Refusal { shortage: survey.shortage.clone().with_wanted(wanted), ahead }
         })
     }
 
-    fn index(&self, host: &MachineName) -> Option<usize> {
-        self.indexes.get(host.as_str()).copied()
+    /// Returns the host that is left for a claimant. All that wait get their answers together: each of them asks repeatedly.
+    fn answer(&mut self, asks: &Waiting, class: usize, (tries, now): (&Tries, Instant)) -> Answer {
+        let place = self.waiting.binary_search_by(|(one, _)| one.turn.cmp(&asks.turn));
+        let is_known =
+            |place: &usize| self.waiting[*place].0.uid == asks.uid && self.waiting[*place].1 == class;
+        let place = place.ok().filter(is_known).filter(|_| !tries.contains(&asks.turn.key));
+        let Some(place) = place else { return self.serve(Some((asks, class)), tries, now).1 };
+        let mark = tries.mark(now);
+        let answers = self.answers.take().filter(|(of, _)| *of == mark);
+        let answers = answers.unwrap_or_else(|| (mark, self.serve(None, tries, now).0));
+        self.answers.insert(answers).1[place]
+    }
+
+    /// Gives hosts to the claimants that wait, and to one that asks and is not among them. Returns their answers.
+    fn serve(&self, asks: Option<(&Waiting, usize)>, tries: &Tries, now: Instant) -> (Vec<Answer>, Answer) {
+        let mut taken = vec![false; self.checks.count()];
+        tries.hosts(now).filter_map(|host| self.checks.index(host)).for_each(|host| taken[host] = true);
+        let is_asking = |one: &Waiting| asks.is_some_and(|(asks, _)| asks.turn.key == one.turn.key);
+        let mut places: Vec<Option<usize>> = (0..self.waiting.len())
+            .filter(|place| {
+                let (one, _) = &self.waiting[*place];
+                !is_asking(one) && !tries.contains(&one.turn.key)
+            })
+            .map(Some)
+            .collect();
+        if let Some((asks, _)) = asks {
+            let is_earlier =
+                |place: &Option<usize>| place.is_some_and(|place| self.waiting[place].0.turn < asks.turn);
+            places.insert(places.partition_point(is_earlier), None);
+        }
+        let seat = |place: &Option<usize>| match (place, asks) {
+            (Some(place), _) => seat(&self.waiting[*place].0, self.waiting[*place].1),
+            (None, Some((asks, class))) => seat(asks, class),
+            (None, None) => Seat { class: 0, start: 0 },
+        };
+        let seats: Vec<Seat> = places.iter().map(seat).collect();
+        let surveys = self.checks.surveys();
+        let mut without = vec![0; surveys.len()];
+        let (mut answers, mut answer) = (vec![(None, 0); self.waiting.len()], (None, 0));
+        for ((place, seat), host) in places.iter().zip(&seats).zip(assign(&surveys, &seats, &taken)) {
+            let ahead: &mut u32 = &mut without[seat.class];
+            *place.map_or(&mut answer, |place| &mut answers[place]) = (host, *ahead);
+            *ahead += u32::from(host.is_none());
+        }
+        (answers, answer)
     }
 }
 

@@ -42,23 +42,30 @@ pub struct Tries {
     tries: HashMap<Key, Try>,
     /// Number of lost turns of each claimant that has got its turn back.
     losses: HashMap<Key, u32>,
+    /// Number of changes of the choices.
+    changes: u64,
 }
 
 impl Tries {
     /// Notes that a claimant has chosen a host. The time of an earlier choice stays.
     pub fn begin(&mut self, key: Key, host: MachineName, now: Instant) {
+        self.changes += 1;
         let (since, shown) = self.tries.get(&key).map_or((now, None), |one| (one.since, one.shown));
         self.tries.insert(key, Try { host, since, shown });
     }
 
     /// Notes the host that the object of a claimant names. The claimant may have chosen it under another process.
     pub fn see(&mut self, key: Key, host: &MachineName, now: Instant) {
-        self.tries.entry(key).or_insert_with(|| Try { host: host.clone(), since: now, shown: None });
+        let changes = &mut self.changes;
+        self.tries.entry(key).or_insert_with(|| {
+            *changes += 1;
+            Try { host: host.clone(), since: now, shown: None }
+        });
     }
 
     /// Notes that a claimant writes no claim, or has one.
     pub fn end(&mut self, key: &Key) {
-        self.tries.remove(key);
+        self.changes += u64::from(self.tries.remove(key).is_some());
         self.losses.remove(key);
     }
 
@@ -66,12 +73,13 @@ impl Tries {
     pub fn lose(&mut self, key: &Key, now: Instant) {
         if self.tries.get(key).is_some_and(|one| !one.is_late(now)) {
             self.tries.remove(key);
+            self.changes += 1;
         }
     }
 
     /// Removes the claimants that do not exist, and gives their turn back to those that have lost it long ago.
     pub fn retain(&mut self, exists: impl Fn(&Key) -> bool, now: Instant) {
-        let Self { tries, losses } = self;
+        let Self { tries, losses, changes } = self;
         losses.retain(|key, _| exists(key));
         tries.retain(|key, one| {
             let lost = losses.get(key).copied().unwrap_or_default();
@@ -80,8 +88,14 @@ impl Tries {
             if !stays && exists(key) {
                 losses.insert(key.clone(), lost.saturating_add(1));
             }
+            *changes += u64::from(!stays);
             stays
         });
+    }
+
+    /// Returns a mark. While it stays the same, so do the claimants of [`Self::contains`] and the hosts of [`Self::hosts`].
+    pub fn mark(&self, now: Instant) -> (u64, usize) {
+        (self.changes, self.hosts(now).count())
     }
 
     /// Returns true if a claimant has chosen a host, or has lost its turn.

@@ -1,15 +1,17 @@
 //! Order of the claimants that wait for a host: control planes first, then the oldest.
 //!
 //! Each claimant that waits has a host left, if there is one for it, until its turn. If there are enough hosts, all of them choose immediately.
-//! Read: the stores, once for each change of them. A claimant that has not looked for a host yet does not wait. Decided: `line`, `tries`. Called
-//! by `machine`.
+//! Read: the stores, once for each change of them that decides. A claimant that has not looked for a host yet does not wait. Decided: `checks`,
+//! `line`, `tries`. Called by `machine`.
 
 use std::collections::HashSet;
+use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use bedplate_api::cluster::core::Machine as Owner;
 use bedplate_api::cluster::infrastructure::{BedplateMachine, condition_type};
 use bedplate_api::id::MachineName;
+use bedplate_api::machine::Machine;
 use bedplate_api::reason::infrastructure::HostClaimedReason;
 use bedplate_process::lock::Lock;
 use jiff::Timestamp;
@@ -17,15 +19,18 @@ use kube::ResourceExt;
 use kube::runtime::reflector::ObjectRef;
 
 use super::Owners;
-use super::line::{Host, Line, Refusal, Requirements, Turn, Waiting};
+use super::checks::{Checks, Host, Requirements};
+use super::line::{Line, Refusal, Turn, Waiting};
 use super::plan::{Observed, request};
 use super::tries::{Key, Tries};
 use crate::infrastructure::context::Stores;
 use crate::infrastructure::owner::{is_control_plane, is_paused};
 use crate::scope::Scope;
 
-/// Maximum age of a line. Hosts become silent without a change of the stores.
+/// Maximum age of a line. Claimants get their lost turns back without a change of the stores.
 const MAX_LINE_AGE: Duration = Duration::from_secs(5);
+/// Maximum age of the checks of hosts. They become silent without a change of the stores, after 15 minutes.
+const MAX_CHECK_AGE: Duration = Duration::from_secs(30);
 
 /// The line and the claimants that write a claim. The reconciliations share it.
 #[derive(Debug, Default)]
@@ -33,11 +38,23 @@ pub struct Turns(Lock<State>);
 
 #[derive(Debug, Default)]
 struct State {
-    /// The line, the number of changes of the stores for which it was made, and its time.
-    line: Option<(Line, u64, Instant)>,
+    made: Option<Made>,
     tries: Tries,
     /// Claimants that do not wait for a host, although their condition says so: it could not be written since.
     away: HashSet<Key>,
+    /// True if the line must be made again, without a change of the stores.
+    is_old: bool,
+}
+
+/// The line, and the state of the stores for which it was made.
+#[derive(Debug)]
+struct Made {
+    line: Line,
+    /// Numbers of changes of claimants and of hosts.
+    changes: (u64, u64),
+    time: Instant,
+    /// Time at which all hosts were checked.
+    checked: Instant,
 }
 
 impl Turns {
@@ -55,18 +72,11 @@ impl Turns {
         let asks = waiting(&observed.machine, owner, observed.failure_domain_label.as_deref());
         let state = &mut *self.0.lock();
         if state.away.remove(&asks.turn.key) {
-            state.line = None;
+            state.is_old = true;
         }
-        let changes = stores.changes();
-        let is_current = |(line, of, made): &(Line, u64, Instant)| {
-            *of == changes && now.saturating_duration_since(*made) < MAX_LINE_AGE && line.knows(&asks)
-        };
-        let line = state.line.take().filter(is_current);
-        let (line, ..) = state.line.insert(line.unwrap_or_else(|| {
-            let times = (observed.now, now);
-            (line_of((stores, scope), &asks, (&mut state.tries, &mut state.away), times), changes, now)
-        }));
-        let chosen = line.choose(&asks, &state.tries, now);
+        let made = state.made((stores, scope), (observed.now, now));
+        let made = state.made.insert(made);
+        let chosen = made.line.choose(&asks, &state.tries, now);
         match &chosen {
             Ok(host) => state.tries.begin(asks.turn.key, host.clone(), now),
             Err(_) => state.tries.lose(&asks.turn.key, now),
@@ -79,7 +89,7 @@ impl Turns {
         let (state, key) = (&mut *self.0.lock(), key(machine));
         state.tries.end(&key);
         if waits(machine) && state.away.insert(key) {
-            state.line = None;
+            state.is_old = true;
         }
     }
 
@@ -121,39 +131,61 @@ fn recorded<'a>(machine: &'a BedplateMachine, stores: &Stores) -> Option<&'a Mac
     stores.claims.get(&ObjectRef::new(host.as_str())).is_none().then_some(host)
 }
 
-/// Makes the line, and notes the claimants that have recorded a host: another process may have led until now.
-fn line_of(
-    (stores, scope): (&Stores, &Scope),
-    asks: &Waiting,
-    (tries, away): (&mut Tries, &mut HashSet<Key>),
-    (wall, now): (Timestamp, Instant),
-) -> Line {
-    let machines = stores.machines.state();
-    let keys: HashSet<Key> = machines.iter().map(|machine| key(machine)).collect();
-    tries.retain(|key| keys.contains(key), now);
-    away.retain(|key| keys.contains(key));
-    let mut all = Vec::new();
-    for machine in machines {
-        let recorded = recorded(&machine, stores);
-        if !scope.includes(machine.labels()) || !(waits(&machine) || recorded.is_some()) {
-            continue;
-        }
-        let Owners { owner, cluster, failure_domain_label } = Owners::of(&machine, stores);
-        if owner.is_none() || is_paused(&*machine, cluster.as_deref()) {
-            continue;
-        }
-        match recorded {
-            Some(host) => tries.see(key(&machine), host, now),
-            None if away.contains(&key(&machine)) => {}
-            None => all.push(waiting(&machine, owner.as_deref(), failure_domain_label.as_deref())),
+impl State {
+    /// Returns the line, made again if the stores have changed.
+    fn made(&mut self, (stores, scope): (&Stores, &Scope), (wall, now): (Timestamp, Instant)) -> Made {
+        let (changes, is_old) = (stores.changes(), std::mem::take(&mut self.is_old));
+        let age = |time| now.saturating_duration_since(time);
+        match self.made.take() {
+            Some(made) if made.changes == changes && !is_old && age(made.time) < MAX_LINE_AGE => made,
+            Some(made) if age(made.checked) < MAX_CHECK_AGE => {
+                let has_hosts = made.changes.1 == changes.1;
+                let checks = made.line.into_checks();
+                let checks = if has_hosts { checks } else { checks.renewed(hosts(stores), wall) };
+                let line = Line::new(checks, self.waiting(stores, scope, now));
+                Made { line, changes, time: now, checked: made.checked }
+            }
+            Some(_) | None => {
+                let line = Line::new(Checks::new(hosts(stores), wall), self.waiting(stores, scope, now));
+                Made { line, changes, time: now, checked: now }
+            }
         }
     }
+
+    /// Returns the claimants that wait, and notes those that have recorded a host: another process may have led until now.
+    fn waiting(&mut self, stores: &Stores, scope: &Scope, now: Instant) -> Vec<Waiting> {
+        let machines = stores.machines.state();
+        let keys: HashSet<Key> = machines.iter().map(|machine| key(machine)).collect();
+        self.tries.retain(|key| keys.contains(key), now);
+        self.away.retain(|key| keys.contains(key));
+        let mut all = Vec::new();
+        for machine in machines {
+            let recorded = recorded(&machine, stores);
+            if !scope.includes(machine.labels()) || !(waits(&machine) || recorded.is_some()) {
+                continue;
+            }
+            let Owners { owner, cluster, failure_domain_label } = Owners::of(&machine, stores);
+            if owner.is_none() || is_paused(&*machine, cluster.as_deref()) {
+                continue;
+            }
+            match recorded {
+                Some(host) => self.tries.see(key(&machine), host, now),
+                None if self.away.contains(&key(&machine)) => {}
+                None => all.push(waiting(&machine, owner.as_deref(), failure_domain_label.as_deref())),
+            }
+        }
+        all
+    }
+}
+
+/// Returns the hosts of the pool.
+fn hosts(stores: &Stores) -> Vec<Host> {
     let pool = stores.hosts.state().into_iter().filter(|host| host.spec.claim_policy.is_some());
-    let hosts = pool.map(|machine| {
+    let with_claim = |machine: Arc<Machine>| {
         let is_claimed = stores.claims.get(&ObjectRef::new(&machine.name_any())).is_some();
         Host { machine, is_claimed }
-    });
-    Line::new(&hosts.collect::<Vec<_>>(), all, asks, wall)
+    };
+    pool.map(with_claim).collect()
 }
 
 #[cfg(test)]

@@ -49,7 +49,7 @@ impl Site {
             "status": { "enrollment": { "keyID": "0123456789abcdef0123456789abcdef" },
                 "agent": { "features": ["claims"], "lastHeartbeatTime": "2026-01-01T00:55:00Z" } } }));
         self.hosts.apply_watcher_event(&Event::Apply(host));
-        self.stores.changed();
+        self.stores.host_changed();
     }
 
     /// Applies a BedplateMachine that has found no host, with its owner. `more`: of its metadata and spec.
@@ -74,7 +74,7 @@ impl Site {
         let machine: BedplateMachine = object(value);
         self.owners.apply_watcher_event(&Event::Apply(owner.clone()));
         self.machines.apply_watcher_event(&Event::Apply(machine.clone()));
-        self.stores.changed();
+        self.stores.claimant_changed();
         Observed {
             machine: Arc::new(machine),
             owner: Some(Arc::new(owner)),
@@ -162,7 +162,7 @@ fn d1_host_is_left_for_the_one_that_has_just_chosen_it() {
     let (first, other) = (site.claimant("b", false, &json!({})), site.claimant("a", true, &json!({})));
     // The store does not show the claimant of the control plane yet.
     site.machines.apply_watcher_event(&Event::Delete((*other.machine).clone()));
-    site.stores.changed();
+    site.stores.claimant_changed();
     assert_eq!(site.chosen(&first).as_deref(), Some("h-1"));
     assert_eq!(site.chosen(&other), None);
     assert_eq!(site.chosen(&first).as_deref(), Some("h-1"), "its write has failed");
