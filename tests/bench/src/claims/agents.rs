@@ -7,6 +7,7 @@ use std::time::Duration;
 use anyhow::Result;
 use bedplate_api::claim::{ClaimState, MachineClaim};
 use futures::StreamExt as _;
+use kube::runtime::WatchStreamExt as _;
 use kube::runtime::watcher::{self, Event, watcher};
 use kube::{Api, Client, ResourceExt as _};
 use serde_json::{Value, json};
@@ -39,7 +40,8 @@ impl Agents {
 
 async fn follow(client: Client, failures: Arc<AtomicUsize>) {
     let claims: Api<MachineClaim> = Api::all(client.clone());
-    let (mut events, mut tasks) = (Box::pin(watcher(claims, watcher::Config::default())), JoinSet::new());
+    let (mut events, mut tasks) =
+        (Box::pin(watcher(claims, watcher::Config::default()).default_backoff()), JoinSet::new());
     let places = Arc::new(Semaphore::new(AT_ONCE));
     while let Some(event) = events.next().await {
         while tasks.try_join_next().is_some() {}

@@ -45,6 +45,7 @@ pub(super) async fn run(
     ensure!(agents.failures() == 0, "{} reports of agents were refused", agents.failures());
     let reads = site.reads(VERSIONS).await? - reads;
     let processor = provider.processor()? - processor;
+    println!("{selectors:?}, round {round}: {placed:.1} s, {served:.1} s, processor {processor:.1} s");
     let (full, again, busy) = match selectors {
         Selectors::None => (What::ShortPlaced, What::ShortServed, What::ShortProcessor),
         Selectors::Own => (What::OwnPlaced, What::OwnServed, What::OwnProcessor),

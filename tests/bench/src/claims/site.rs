@@ -13,6 +13,7 @@ use bedplate_tests::pxed;
 use futures::{StreamExt as _, TryStreamExt as _, stream};
 use kube::api::{ApiResource, DeleteParams, DynamicObject, Patch, PatchParams, PostParams};
 use kube::core::GroupVersionKind;
+use kube::runtime::WatchStreamExt as _;
 use kube::runtime::watcher::{self, Event, watcher};
 use kube::{Api, Client, ResourceExt as _};
 use serde_json::{Value, json};
@@ -306,7 +307,7 @@ pub(super) async fn status_of(
 }
 
 async fn follow(machines: Api<BedplateMachine>, seen: Arc<Mutex<Seen>>) {
-    let mut events = Box::pin(watcher(machines, watcher::Config::default()));
+    let mut events = Box::pin(watcher(machines, watcher::Config::default()).default_backoff());
     while let Some(event) = events.next().await {
         let mut seen = seen.lock().unwrap_or_else(PoisonError::into_inner);
         match event {
