@@ -29,6 +29,8 @@ use cluster_api::site::{Agent, PATIENCE, PROVIDER, Site, Team, claims, condition
 use http::Method;
 use serde_json::{Value, json};
 
+const GRANTS: &str = "the policy of grants";
+
 #[test]
 fn m6_claim_is_granted_joined_released_and_made_again() {
     let site = Site::shared();
@@ -59,6 +61,8 @@ fn m6_claim_is_granted_joined_released_and_made_again() {
     agent.until_may_read("data", true);
     assert!(stranger.objects.within(team.name).get("secret", "data").is_err());
     agent.report("Preparing");
+    let shows = |state: &'static str| move |found: &Value| found["status"]["bootstrap"]["state"] == state;
+    site.until(&team, ("bpm", "w-1"), "that the host prepares", shows("Preparing"));
     assert!(agent.may_read("data"));
     agent.report("Bootstrapping");
     let found = site.until(&team, ("bpm", "w-1"), "that it is provisioned", |found| {
@@ -76,7 +80,8 @@ fn m6_claim_is_granted_joined_released_and_made_again() {
     let claim = team.objects.get("mcl", &agent.name).unwrap().unwrap();
     assert!(claim["metadata"]["deletionTimestamp"].is_string(), "{claim}");
     agent.report("Releasing");
-    assert!(team.objects.get("bpm", "w-1").unwrap().is_some());
+    // The provider has seen the report, and the claimant stays.
+    site.until(&team, ("bpm", "w-1"), "that the host empties itself", shows("Releasing"));
     // The host is claimed again as soon as it is released.
     team.machine("w-2", Some("data"));
     site.until(&team, ("bpm", "w-2"), "that no host is free", |found| claims(found, "NoEligibleMachine"));
@@ -200,6 +205,15 @@ fn paused_machine_is_not_claimed_until_it_is_unpaused() {
     site.until(&team, ("bpm", "w-1"), "a claim", |found| claims(found, "HostClaimed"));
 }
 
+/// Waits until the API server refuses a dry run with these words: a policy is in force some time after it was created.
+fn until_refused(what: &str, words: &str, tried: impl Fn() -> anyhow::Result<Value>) {
+    let is_refused = || {
+        let refused = tried().is_err_and(|error| format!("{error:#}").contains(words));
+        Ok(refused.then_some(()))
+    };
+    wait::until_asked(what, PATIENCE, is_refused).unwrap();
+}
+
 fn refused(tried: anyhow::Result<Value>, words: &str) {
     let why = tried.map_err(|error| format!("{error:#}")).expect_err(words);
     assert!(why.contains(words), "{why}");
@@ -213,13 +227,7 @@ fn d4_provider_makes_no_other_roles_than_grants() {
     let one =
         json!({ "apiGroups": [""], "resources": ["secrets"], "resourceNames": ["data"], "verbs": ["get"] });
     let forbidden = "no Role but one that lets read one Secret";
-    wait::until_asked("the policy of grants", PATIENCE, || {
-        let tried = provider.try_create(&role("other", one.clone()));
-        Ok(tried
-            .is_err_and(|error| format!("{error:#}").contains("those named bedplate-claim-"))
-            .then_some(()))
-    })
-    .unwrap();
+    until_refused(GRANTS, "those named bedplate-claim-", || provider.try_create(&role("other", one.clone())));
     provider.try_create(&role("bedplate-claim-a", one.clone())).unwrap();
     for (field, value) in [
         ("verbs", json!(["get", "list"])),
@@ -271,16 +279,13 @@ fn d4_stolen_token_of_the_provider_reads_no_secret_and_writes_no_host() {
     let configuration = object("MachineConfiguration", "stolen", json!({ "template": template }));
     refused(thief.try_create(&configuration), "cannot create");
     // A dry run: the shared provider needs its Role.
-    wait::until_asked("the policy of grants", PATIENCE, || {
-        let tried = thief.can_delete("role", "bedplate:infrastructure-lease");
-        Ok(tried
-            .is_err_and(|error| format!("{error:#}").contains("those named bedplate-claim-"))
-            .then_some(()))
-    })
-    .unwrap();
+    until_refused(GRANTS, "those named bedplate-claim-", || {
+        thief.can_delete("role", "bedplate:infrastructure-lease")
+    });
     let spec = json!({ "machineRef": { "name": "stolen" }, "operationName": "shutdown" });
     let words = "no MachineOperations but powerOff named fence-";
-    refused(thief.try_create(&object("MachineOperation", "stolen", spec)), words);
+    let shutdown = object("MachineOperation", "stolen", spec);
+    until_refused("the policy of operations", words, || thief.try_create(&shutdown));
     let many = json!({ "machineSelector": { "matchLabels": { "rack": "7" } }, "operationName": "powerOff" });
     refused(
         thief.try_create(&object("MachineOperation", "fence-all", many)),
@@ -296,20 +301,16 @@ fn d1_users_choose_no_host_and_change_no_template() {
     let spec = json!({ "template": { "spec": { "configurationRef": { "name": "pool" } } } });
     team.infrastructure("BedplateMachineTemplate", "t", &json!({}), &spec);
     let edit = json!({ "spec": { "template": { "spec": { "configurationRef": { "name": "other" } } } } });
-    wait::until_asked("the policy of templates", PATIENCE, || {
-        let tried = team.objects.try_merge("bpmt", "t", &edit);
-        Ok(tried
-            .is_err_and(|error| format!("{error:#}").contains("the spec of a template cannot be changed"))
-            .then_some(()))
-    })
-    .unwrap();
+    let words = "the spec of a template cannot be changed";
+    until_refused("the policy of templates", words, || team.objects.try_merge("bpmt", "t", &edit));
     // The dry run of the topology controller.
     let mut marked = edit.clone();
     marked["metadata"] = json!({ "annotations": { "topology.cluster.x-k8s.io/dry-run": "" } });
     team.objects.try_merge("bpmt", "t", &marked).unwrap();
-    refused(team.objects.merge("bpmt", "t", &marked), "the spec of a template cannot be changed");
+    refused(team.objects.merge("bpmt", "t", &marked), words);
     let chosen = json!({ "spec": { "machineName": "users-1" } });
-    refused(team.objects.merge("bpm", "w-1", &chosen), "written by the infrastructure provider alone");
+    let words = "written by the infrastructure provider alone";
+    until_refused("the policy of claimed fields", words, || team.objects.try_merge("bpm", "w-1", &chosen));
     let with_host = json!({ "apiVersion": "infrastructure.cluster.x-k8s.io/v1alpha1", "kind": "BedplateMachine", "metadata": { "name": "w-2" },
         "spec": { "configurationRef": { "name": "pool" }, "machineName": "users-1" } });
     refused(team.objects.try_create(&with_host), "cannot be set without spec.providerID");

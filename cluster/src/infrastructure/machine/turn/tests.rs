@@ -122,6 +122,15 @@ fn d1_control_planes_are_first_then_the_oldest() {
     }
 }
 
+/// Returns true if no host is left for a claimant because of another one. `more`: of the other's metadata and spec.
+fn keeps_the_host(more: &Value) -> bool {
+    let mut site = Site::new();
+    site.host("h-1");
+    site.claimant("a", false, more);
+    let asks = site.claimant("b", false, &json!({}));
+    site.chosen(&asks).is_none()
+}
+
 #[test]
 fn d1_paused_deleted_or_foreign_claimants_have_no_turn() {
     for (metadata, is_first) in [
@@ -130,28 +139,21 @@ fn d1_paused_deleted_or_foreign_claimants_have_no_turn() {
         (json!({ "deletionTimestamp": "2026-01-01T00:30:00Z" }), false),
         (json!({ "ownerReferences": [] }), false),
     ] {
-        let mut site = Site::new();
-        site.host("h-1");
-        site.claimant("a", false, &json!({ "metadata": metadata }));
-        let other = site.claimant("b", false, &json!({}));
-        assert_eq!(site.chosen(&other).is_none(), is_first, "{metadata}");
+        assert_eq!(keeps_the_host(&json!({ "metadata": metadata })), is_first, "{metadata}");
     }
 }
 
 #[test]
 fn d1_host_that_another_claimant_has_recorded_is_not_free() {
-    for (more, is_left) in [
+    // The one that asks is older.
+    let young = json!({ "creationTimestamp": "2026-01-01T00:00:01Z" });
+    for (spec, is_left) in [
         (json!({ "machineName": "h-1" }), true),
         // Its claim is lost: the host runs it or not, as its Machine reports.
-        (json!({ "machineName": "h-1", "providerID": "bedplate://h-1/u-b" }), false),
+        (json!({ "machineName": "h-1", "providerID": "bedplate://h-1/u-a" }), false),
         (json!({ "machineName": "h-2" }), false),
     ] {
-        let mut site = Site::new();
-        site.host("h-1");
-        // The store shows what another process has written.
-        site.claimant("b", false, &json!({ "spec": more }));
-        let older = site.claimant("a", false, &json!({}));
-        assert_eq!(site.chosen(&older).is_none(), is_left, "{more}");
+        assert_eq!(keeps_the_host(&json!({ "metadata": young, "spec": spec })), is_left, "{spec}");
     }
 }
 
