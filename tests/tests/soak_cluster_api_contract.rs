@@ -84,6 +84,13 @@ fn upgrades(site: &Site) {
         machines.len() == 2 && machines.iter().all(|machine| machine["spec"]["version"] == *version)
     });
     runs(site, 2);
+    // The hosts run the configuration of the new templates. Those of the old Machines are free.
+    site.until("two claims", |site| site.claimed().len() == 2);
+    for kind in ["bpm", "mcl"] {
+        let found = site.team.list(kind, "").unwrap();
+        let is_next = |one: &Value| one["spec"]["configurationRef"]["name"] == "pool-next";
+        assert!(found.len() == 2 && found.iter().all(is_next), "{kind}: {found:#?}");
+    }
 }
 
 /// Stops the host of the worker. The Machine is replaced once a user has confirmed that the host is off.
