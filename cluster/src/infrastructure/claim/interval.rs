@@ -12,6 +12,8 @@ use super::plan::{Observed, grant_deadline, reads_right, release_deadline};
 const OPERATION_INTERVAL: Duration = Duration::from_secs(10);
 /// Interval between two reads of a right.
 const RIGHT_INTERVAL: Duration = Duration::from_secs(60);
+/// Maximum interval to a deadline. While the wall clock is behind, a deadline seems to be far.
+const MAX_DEADLINE_INTERVAL: Duration = Duration::from_secs(15 * 60);
 /// Time from a deadline to the decision: both are compared in seconds.
 const AFTER_DEADLINE: SignedDuration = SignedDuration::from_secs(1);
 
@@ -32,7 +34,8 @@ pub fn interval(observed: &Observed, step: ClaimStep) -> Option<Duration> {
 /// Returns the time to a deadline that has not passed.
 fn until(deadline: Option<Timestamp>, now: Timestamp) -> Option<Duration> {
     let left = deadline?.duration_since(now) + AFTER_DEADLINE;
-    left.try_into().ok().filter(|left| *left > Duration::ZERO)
+    let left: Duration = left.try_into().ok()?;
+    (left > Duration::ZERO).then_some(left.min(MAX_DEADLINE_INTERVAL))
 }
 
 #[cfg(test)]
@@ -77,6 +80,14 @@ mod tests {
         late.now = "2026-01-01T00:20:00Z".parse().unwrap();
         assert_eq!(seconds(&late, ClaimStep::AwaitRelease), None);
         assert_eq!(seconds(&late, ClaimStep::AwaitPowerOff), Some(10));
+    }
+
+    #[test]
+    fn d8_deadline_is_checked_again_after_the_wall_clock_jumps_back() {
+        let mut behind = observed(&json!({}), "2026-01-01T00:09:50Z");
+        behind.now = "2025-12-25T00:00:00Z".parse().unwrap();
+        let delay = interval(&behind, ClaimStep::AwaitRelease).map(|delay| delay.as_secs());
+        assert_eq!(delay, Some(15 * 60));
     }
 
     #[test]
