@@ -9,7 +9,7 @@ use super::context::Stores;
 use super::watch::{Queues, waiting};
 
 /// Delay of a wake-up. Hosts that change within it wake each claimant once.
-const DELAY: Duration = Duration::from_millis(250);
+const WAKE_DELAY: Duration = Duration::from_millis(250);
 
 /// Notes hosts that claimants may take. Clones share it.
 #[derive(Debug, Clone, Default)]
@@ -26,7 +26,7 @@ impl Wake {
 pub async fn wake(queues: Queues, stores: Stores) {
     let mut noted = queues.wake.0.subscribe();
     while noted.changed().await.is_ok() {
-        tokio::time::sleep(DELAY).await;
+        tokio::time::sleep(WAKE_DELAY).await;
         // A host that is noted from here on wakes them again.
         noted.mark_unchanged();
         waiting(&queues, &stores, |_| true).await;
