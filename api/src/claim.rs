@@ -34,6 +34,9 @@ pub const ENROLLMENT_ANNOTATION: &str = "bedplate.dev/enrollment";
 /// Feature of an agent that carries claims out (`status.agent.features`).
 pub const CLAIMS_FEATURE: &str = "claims";
 
+/// Feature of an agent that carries out claims with `release: Wipe`.
+pub const WIPE_FEATURE: &str = "wipe";
+
 /// Label of a MachineClaim: name of the cluster that its claimant belongs to.
 pub const CLUSTER_LABEL: &str = "cluster.x-k8s.io/cluster-name";
 
@@ -131,8 +134,9 @@ pub struct MachineClaimSpec {
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schemars(with = "Option<ObjectName>")]
     pub bootstrap_secret_name: Option<String>,
-    /// Cleanup of the host at its release. The stronger one of this and of the Machine's `claimPolicy.release` counts. Written by the
-    /// provider.
+    /// Cleanup of the host at its release. The stronger one of this and of the Machine's `claimPolicy.release` counts. The provider writes
+    /// the stronger one. With `Wipe` the claim stays until `status.stateDisk.wipeToken` of the Machine is the UID of the claim, if the host
+    /// has a state disk. Written by the provider.
     pub release: ReleasePolicy,
     /// Virtual IP address of the control plane that the host shares. It has no effect yet, and must not be set.
     #[serde(default, skip_serializing_if = "Option::is_none")]
@@ -234,7 +238,9 @@ pub enum ClaimState {
     Failed,
     /// The host stops and empties its slots.
     Releasing,
-    /// Both slots are empty. Another claim may follow.
+    /// Both slots are empty. The host boots, and its state disk is made again (`release: Wipe`).
+    Wiping,
+    /// Both slots are empty, and a host that must be wiped is wiped. Another claim may follow.
     Released,
     /// A value of a later version of Bedplate, read by this one. Never written.
     #[serde(other)]
@@ -251,8 +257,22 @@ impl ClaimState {
             | Self::Joined
             | Self::Failed
             | Self::Releasing
+            | Self::Wiping
             | Self::Unknown => true,
             Self::Released => false,
+        }
+    }
+
+    /// Returns true if nothing of the claim is left in the slots, so that its claimant may go.
+    pub const fn is_emptied(self) -> bool {
+        match self {
+            Self::Wiping | Self::Released => true,
+            Self::Preparing
+            | Self::Bootstrapping
+            | Self::Joined
+            | Self::Failed
+            | Self::Releasing
+            | Self::Unknown => false,
         }
     }
 }
@@ -343,6 +363,7 @@ mod tests {
             ClaimState::Joined,
             ClaimState::Failed,
             ClaimState::Releasing,
+            ClaimState::Wiping,
             ClaimState::Unknown,
         ];
         assert!(held.into_iter().all(ClaimState::holds_host));

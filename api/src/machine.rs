@@ -74,6 +74,22 @@ pub const MOST_POWER_ON_ATTEMPTS: i32 = 5;
         "has(self.spec.claimPolicy) == has(oldSelf.spec.claimPolicy) || !has(self.status) || !has(self.status.selected)"
     )
     .message("spec.claimPolicy can be added or removed only while no version is selected: release the host, or create the Machine again"),
+    validation = Rule::new(
+        "!has(self.spec.claimPolicy) || !has(self.status) || !has(self.status.selected) || \
+         has(self.spec.pxe) == has(oldSelf.spec.pxe) && (!has(self.spec.pxe) || \
+         has(self.spec.pxe.stateDisk) == has(oldSelf.spec.pxe.stateDisk) && (!has(self.spec.pxe.stateDisk) || \
+         has(self.spec.pxe.stateDisk.byID) == has(oldSelf.spec.pxe.stateDisk.byID) && \
+         (!has(self.spec.pxe.stateDisk.byID) || self.spec.pxe.stateDisk.byID == oldSelf.spec.pxe.stateDisk.byID) && \
+         has(self.spec.pxe.stateDisk.serial) == has(oldSelf.spec.pxe.stateDisk.serial) && \
+         (!has(self.spec.pxe.stateDisk.serial) || self.spec.pxe.stateDisk.serial == oldSelf.spec.pxe.stateDisk.serial) && \
+         has(self.spec.pxe.stateDisk.wwn) == has(oldSelf.spec.pxe.stateDisk.wwn) && \
+         (!has(self.spec.pxe.stateDisk.wwn) || self.spec.pxe.stateDisk.wwn == oldSelf.spec.pxe.stateDisk.wwn) && \
+         has(self.spec.pxe.stateDisk.hctl) == has(oldSelf.spec.pxe.stateDisk.hctl) && \
+         (!has(self.spec.pxe.stateDisk.hctl) || self.spec.pxe.stateDisk.hctl == oldSelf.spec.pxe.stateDisk.hctl) && \
+         has(self.spec.pxe.stateDisk.rule) == has(oldSelf.spec.pxe.stateDisk.rule) && \
+         (!has(self.spec.pxe.stateDisk.rule) || self.spec.pxe.stateDisk.rule == oldSelf.spec.pxe.stateDisk.rule)))"
+    )
+    .message("spec.pxe.stateDisk of a Machine with claimPolicy can be added, removed or name another disk only while no version is selected: release the host first"),
     printcolumn(name = "Phase", type_ = "string", json_path = ".status.phase"),
     printcolumn(name = "Config", type_ = "string", json_path = ".status.selected.name"),
     printcolumn(name = "Version", type_ = "integer", json_path = ".status.selected.version"),
@@ -113,7 +129,12 @@ pub const MOST_POWER_ON_ATTEMPTS: i32 = 5;
     validation = Rule::new(
         "!has(self.claimPolicy) || !has(self.claimPolicy.release) || self.claimPolicy.release != 'Wipe' || self.provider == 'pxe'"
     )
-    .message("claimPolicy.release must not be Wipe when provider is not pxe: only a host that Bedplate boots can be wiped")
+    .message("claimPolicy.release must not be Wipe when provider is not pxe: only a host that Bedplate boots can be wiped"),
+    validation = Rule::new(
+        "!has(self.claimPolicy) || !has(self.claimPolicy.release) || self.claimPolicy.release != 'Wipe' || \
+         !has(self.pxe) || !has(self.pxe.stateDisk) || !has(self.pxe.stateDisk.wipe) || self.pxe.stateDisk.wipe == 'IfBlank'"
+    )
+    .message("pxe.stateDisk.wipe must be IfBlank when claimPolicy.release is Wipe: Never forbids the wipe, and Once wipes again after it; set it to IfBlank and remove wipeToken")
 )]
 pub struct MachineSpec {
     /// Provider of the machine. `pxe` is pxed; `manual` means that a user installs the agent; any other value belongs to a controller
@@ -126,7 +147,8 @@ pub struct MachineSpec {
     /// Every program leaves the machine as it is: no selection, no lock, no power change, no repave. Default: false.
     #[serde(default)]
     pub paused: bool,
-    /// Settings for netboot. Must be set when `provider` is `pxe`, and may only be set then.
+    /// Settings for netboot. Must be set when `provider` is `pxe`, and may only be set then. With `claimPolicy`, another disk can be selected
+    /// in `stateDisk` only while no version is selected.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub pxe: Option<PxeSpec>,
     /// The machine's management controller, for machines of every provider. If unset, a user switches the power.

@@ -77,6 +77,10 @@ pub struct StateDiskRequest {
     pub select: DiskSelector,
     /// Whether it may be wiped.
     pub wipe: WipeRequest,
+    /// Token of the wipe that is due at the release of a claim (D7). With `wipe: IfBlank` a disk whose wipe was interrupted is made again. It
+    /// wipes no disk with state: that needs the request on the disk itself.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub release: Option<String>,
 }
 
 /// How one disk is named. Every form must match exactly one disk, else none is used.

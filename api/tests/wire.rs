@@ -44,6 +44,7 @@ fn seed() -> Seed {
         state_disk: Some(StateDiskRequest {
             select: DiskSelector::ById("virtio-state".into()),
             wipe: WipeRequest::IfBlank,
+            release: None,
         }),
     }
 }

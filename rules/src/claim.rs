@@ -3,6 +3,7 @@
 //! Called by selection and phase, and by every program before it changes a Machine's node.
 
 pub mod eligible;
+pub mod wipe;
 
 use bedplate_api::claim::ClaimState;
 use bedplate_api::machine::{ClaimStatus, ClaimantRef, Machine, MachineSpec, MachineStatus, SelectionSource};

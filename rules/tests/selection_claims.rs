@@ -118,6 +118,7 @@ fn d7_version_of_a_claim_stays_until_the_hosts_own_release() {
         (true, held("bedplate://a/u-1", "Joined"), None, true),
         (true, held("bedplate://a/u-1", "Failed"), None, true),
         (true, held("bedplate://a/u-1", "Releasing"), None, true),
+        (true, held("bedplate://a/u-1", "Wiping"), None, true),
         (true, held("bedplate://a/u-1", "AddedLater"), None, true),
         (true, held("bedplate://a/u-1", "Releasing"), Some(claim("team-a", None, true)), true),
         (true, held("bedplate://a/u-1", "Released"), Some(claim("team-a", None, true)), true),

@@ -22,7 +22,7 @@ pub struct ClaimPolicy {
     #[x_kube(merge_strategy = ListMerge::Set)]
     pub namespaces: Vec<String>,
     /// Cleanup of the host when a claim ends. A claim can only ask for a stronger one. Must be set if the machine serves more than one
-    /// namespace. `Wipe` needs provider `pxe`. If unset: `Empty`. Written by users.
+    /// namespace. `Wipe` needs provider `pxe`, and `pxe.stateDisk.wipe` must be `IfBlank`. If unset: `Empty`. Written by users.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub release: Option<ReleasePolicy>,
 }
@@ -61,6 +61,11 @@ pub struct ClaimStatus {
     /// Time at which the claim failed on this host. It outlives the release. Unset: the claim has not failed.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub failed_time: Option<Time>,
+    /// Token of the wipe that is due, in state `Wiping`: UID of the claim. pxed names it to the next boot, which makes a state disk again
+    /// whose wipe was interrupted. A disk with state is wiped only if it has this host's own request. At most 63 characters.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[schemars(length(max = 63))]
+    pub wipe_token: Option<String>,
 }
 
 /// Name of a claimant.
@@ -126,6 +131,24 @@ mod tests {
         assert!(refused(&pool(&policy)).contains("must not be Wipe"));
         let pxe = json!({ "interfaces": [{ "macAddress": "52:54:00:00:00:01" }] });
         assert_eq!(refused(&json!({ "claimPolicy": policy, "provider": "pxe", "pxe": pxe })), "");
+    }
+
+    #[test]
+    fn d7_wipe_leaves_no_other_rule_for_the_state_disk() {
+        let spec = |release: &str, disk: &Value| {
+            let pxe = json!({ "interfaces": [{ "macAddress": "52:54:00:00:00:01" }], "stateDisk": disk });
+            json!({ "claimPolicy": { "namespaces": ["a"], "release": release }, "provider": "pxe", "pxe": pxe })
+        };
+        let disk = |wipe: &str| json!({ "serial": "s", "wipe": wipe });
+        let once = json!({ "serial": "s", "wipe": "Once", "wipeToken": "t" });
+        for accepted in [spec("Wipe", &disk("IfBlank")), spec("Empty", &once), spec("Empty", &disk("Never"))]
+        {
+            assert_eq!(refused(&accepted), "", "{accepted}");
+        }
+        for other in [once, disk("Never")] {
+            let why = refused(&spec("Wipe", &other));
+            assert!(why.contains("pxe.stateDisk.wipe must be IfBlank"), "{other}: {why}");
+        }
     }
 
     #[test]

@@ -87,7 +87,7 @@ reasons! {
             => User, "Delete the Machine, so that its owner replaces it.";
         ClaimOrphaned: "The claimant of a host does not exist any more."
             => User, "See condition Orphaned of the MachineClaim.";
-        HostReleased: "A host was released.";
+        HostReleased: "A host was released, and wiped if the claim asks for it.";
         WriteRejected: "The API server rejected a write."
             => User, "Correct the cause in the note.";
     }

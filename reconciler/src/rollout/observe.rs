@@ -87,7 +87,9 @@ impl From<PavedReason> for Outlook {
             | PavedReason::UserDataRefused
             | PavedReason::ClaimMissing
             | PavedReason::ClaimRefused
-            | PavedReason::Releasing => Self::Waiting,
+            | PavedReason::Releasing
+            | PavedReason::Wiping
+            | PavedReason::WipeNotPossible => Self::Waiting,
         }
     }
 }

@@ -2,8 +2,8 @@
 //!
 //! Called by the provider before it chooses a host, and by the CLI.
 
-use bedplate_api::claim::{CLAIMS_FEATURE, ReleasePolicy};
-use bedplate_api::machine::{Machine, PowerPolicy, condition_type};
+use bedplate_api::claim::{CLAIMS_FEATURE, ReleasePolicy, WIPE_FEATURE};
+use bedplate_api::machine::{Machine, PROVIDER_PXE, PowerPolicy, Wipe, condition_type};
 use bedplate_api::reason::machine::PoweredOnReason;
 use jiff::{SignedDuration, Timestamp};
 
@@ -13,7 +13,7 @@ pub const MAX_HEARTBEAT_AGE: SignedDuration = SignedDuration::from_mins(15);
 /// Requirement that a host does not meet, nearest to eligibility last.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 pub enum Unmet {
-    /// It would have to be wiped.
+    /// It would have to be wiped, and cannot be.
     Wipe,
     /// It is being deleted.
     Deleting,
@@ -37,7 +37,7 @@ impl Unmet {
     /// State of the host in one word.
     pub const fn word(self) -> &'static str {
         match self {
-            Self::Wipe => "WipeUnsupported",
+            Self::Wipe => "CannotBeWiped",
             Self::Deleting => "Deleting",
             Self::Paused => "Paused",
             Self::Agent => "AgentOutdated",
@@ -50,7 +50,7 @@ impl Unmet {
     /// Text for a user. Its subject is one host.
     pub const fn text(self) -> &'static str {
         match self {
-            Self::Wipe => "claimPolicy.release is Wipe, which is not supported yet",
+            Self::Wipe => "the host cannot be wiped at the release (docs/claims.md)",
             Self::Deleting => "the Machine is being deleted",
             Self::Paused => "the Machine is paused",
             Self::Agent => "the agent does not report the feature claims; update it",
@@ -64,8 +64,7 @@ impl Unmet {
 /// Returns the requirement that a host of a pool does not meet, nearest last. `is_held`: true if a claim holds it. `claimed`: cleanup that the
 /// claimant asks for.
 pub fn unmet(host: &Machine, is_held: bool, claimed: ReleasePolicy, now: Timestamp) -> Option<Unmet> {
-    let policy = host.spec.claim_policy.as_ref();
-    if policy.is_some_and(|policy| policy.release_of(claimed) == ReleasePolicy::Wipe) {
+    if lacks_wipe(host, claimed) {
         return Some(Unmet::Wipe);
     }
     if host.metadata.deletion_timestamp.is_some() {
@@ -86,10 +85,26 @@ pub fn unmet(host: &Machine, is_held: bool, claimed: ReleasePolicy, now: Timesta
     (!is_heard(host, now) && !is_off_until_claimed(host)).then_some(Unmet::Silent)
 }
 
+/// Returns true if a host would have to be wiped after the claim, and cannot be: pxed must boot it, its Machine must have no other rule for
+/// the state disk and select the one that the host uses, and its agent must know how. `claimed`: cleanup that the claimant asks for.
+pub fn lacks_wipe(host: &Machine, claimed: ReleasePolicy) -> bool {
+    let policy = host.spec.claim_policy.as_ref();
+    let needs_wipe = policy.is_some_and(|policy| policy.release_of(claimed) == ReleasePolicy::Wipe);
+    let disk = host.spec.pxe.as_ref().and_then(|pxe| pxe.state_disk.as_ref());
+    let uses_disk = host.status.as_ref().is_some_and(|status| status.state_disk.is_some());
+    let is_open = disk.map_or(!uses_disk, |disk| disk.wipe == Wipe::IfBlank);
+    let can_wipe = host.spec.provider == PROVIDER_PXE && is_open && has_feature(host, WIPE_FEATURE);
+    needs_wipe && !can_wipe
+}
+
 /// Returns true if the agent of a host carries claims out.
 pub fn has_claims(host: &Machine) -> bool {
+    has_feature(host, CLAIMS_FEATURE)
+}
+
+fn has_feature(host: &Machine, name: &str) -> bool {
     let agent = host.status.as_ref().and_then(|status| status.agent.as_ref());
-    agent.is_some_and(|agent| agent.features.iter().any(|feature| feature == CLAIMS_FEATURE))
+    agent.is_some_and(|agent| agent.features.iter().any(|feature| feature == name))
 }
 
 /// Returns true if the agent of a host has an enrollment group.
@@ -160,6 +175,25 @@ mod tests {
         }
         assert_eq!(unmet(&host(&none, &none), true, ReleasePolicy::Empty, now), Some(Unmet::Held));
         assert_eq!(unmet(&host(&none, &none), false, ReleasePolicy::Wipe, now), Some(Unmet::Wipe));
+    }
+
+    #[test]
+    fn d7_host_can_be_wiped_with_the_disk_that_its_machine_selects() {
+        let features = json!({ "features": ["claims", "wipe"], "lastHeartbeatTime": "2026-01-01T00:55:00Z" });
+        let uses = |disk: Value| json!({ "agent": features, "stateDisk": disk });
+        let selects =
+            |disk: Value| json!({ "provider": "pxe", "pxe": { "interfaces": [], "stateDisk": disk } });
+        let (disk, used, none) = (json!({ "serial": "s" }), json!({ "name": "virtio-s" }), json!(null));
+        for (spec, status, expected) in [
+            (selects(disk.clone()), uses(used.clone()), false),
+            (selects(disk), uses(none.clone()), false),
+            (selects(none.clone()), uses(none.clone()), false),
+            (selects(none), uses(used.clone()), true),
+            (selects(json!({ "serial": "s", "wipe": "Never" })), uses(used), true),
+        ] {
+            assert_eq!(lacks_wipe(&host(&spec, &status), ReleasePolicy::Wipe), expected, "{spec} {status}");
+            assert!(!lacks_wipe(&host(&spec, &status), ReleasePolicy::Empty), "{spec} {status}");
+        }
     }
 
     #[test]

@@ -315,6 +315,7 @@ fn d1_a_claimed_host_is_ready_when_it_has_joined_its_claimants_cluster() {
         (idle.clone(), claim("Failed"), Phase::Failed, "BootstrapFailed"),
         (with(is("Paved", "False", "Interrupted")), claim("Failed"), Phase::Failed, "Interrupted"),
         (idle.clone(), claim("Releasing"), Phase::Releasing, "Releasing"),
+        (idle.clone(), claim("Wiping"), Phase::Releasing, "Wiping"),
         (with(paved.clone()), claim("Joined"), Phase::Ready, "Joined"),
         (with(is("Paved", "False", "UnitFailed")), claim("Joined"), Phase::Degraded, "UnitFailed"),
         (with(is("NodeReady", "False", "NodeNotReady")), claim("Joined"), Phase::Degraded, "NodeNotReady"),

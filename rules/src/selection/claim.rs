@@ -84,6 +84,7 @@ fn is_over(machine: &Machine, selected: &Selected, claim: Option<&MachineClaim>)
             | ClaimState::Joined
             | ClaimState::Failed
             | ClaimState::Releasing
+            | ClaimState::Wiping
             | ClaimState::Unknown => false,
         },
         None => {

@@ -155,7 +155,7 @@ fn bootstrap(claim: Option<&MachineClaim>) -> (BootstrapSucceededReason, String)
         Some(ClaimState::Failed | ClaimState::Unknown) => {
             (BootstrapSucceededReason::Failed, format!("bootstrap failed on Machine {host}{}", reported()))
         }
-        Some(ClaimState::Releasing | ClaimState::Released) => {
+        Some(ClaimState::Releasing | ClaimState::Wiping | ClaimState::Released) => {
             (BootstrapSucceededReason::Released, format!("Machine {host} is released"))
         }
     }
