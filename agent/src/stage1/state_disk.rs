@@ -14,14 +14,19 @@ use std::time::{Duration, Instant};
 
 use bedplate_api::id::MachineName;
 use bedplate_api::machine::Disk;
-use bedplate_api::wire::{DiskSelector, StateDiskRequest};
+use bedplate_api::wire::{DiskSelector, StateDiskRequest, WipeRequest};
 use bedplate_process::file;
 use nix::errno::Errno;
 use nix::mount::{MntFlags, MsFlags, mount, umount2};
+use serde::de::DeserializeOwned;
 
+use super::console::say;
 use super::disk_selector::{SelectDiskError, select_disk};
-use super::error::StageError;
-use super::state_plan::{Content, LABEL, LABEL_NEW, MARKER, Marker, StatePlan, plan_state_disk};
+use super::error::{StageError, chain};
+use super::state_plan::{
+    CLAIM_RECORD, Content, LABEL, LABEL_NEW, MARKER, Marker, StatePlan, WIPE_REQUEST, plan_requested_wipe,
+    plan_state_disk,
+};
 use crate::hardware::disk::observe_disks;
 
 const EDGE: u64 = 4 << 20;
@@ -30,6 +35,8 @@ const SAMPLE: usize = 4096;
 /// Where an ext superblock begins.
 const SUPERBLOCK: u64 = 1024;
 const SUPERBLOCK_SIZE: usize = 1024;
+/// The head of a disk up to the end of an ext superblock. mke2fs leaves zeros before it.
+const HEAD_BYTES: usize = 2048;
 /// Where its first copy begins (mke2fs(8), `sparse_super`): with blocks of 1 KiB, as on small disks, and of 4 KiB.
 const COPIES: [u64; 2] = [8193 << 10, 128 << 20];
 const BUSY: Duration = Duration::from_secs(2);
@@ -85,25 +92,94 @@ pub fn prepare(
     programs: &dyn Programs,
 ) -> Result<Mounted, StageError> {
     let content = observe_content(device, target)?;
-    let plan = plan_state_disk(machine, &request.wipe, &content)
+    let plan = plan_state_disk(machine, (&request.wipe, request.release.as_deref()), &content)
         .map_err(|source| StageError::RefuseDisk { device: device.display().to_string(), source })?;
-    let made = matches!(plan, StatePlan::Make(_));
-    if made && matches!(content, Content::State(_) | Content::Foreign(_)) {
-        erase_superblocks(device).map_err(StageError::system("erase", device.display()))?;
-    }
-    let marker = match (plan, content) {
+    let is_marked =
+        matches!(content, Content::State(_) | Content::Foreign(_) | Content::Headless | Content::Unknown);
+    let (made, marker) = match (plan, content) {
+        (StatePlan::Make(marker), _) if is_marked => {
+            make_again(device, &marker, target, programs)?;
+            (true, marker)
+        }
         (StatePlan::Make(marker), _) => {
             make(device, &marker, target, programs)?;
-            marker
+            (true, marker)
         }
         (StatePlan::Use, Content::State(marker)) => {
-            check(device, programs)?;
-            mount_state(device, target, MsFlags::empty())?;
-            marker
+            match use_state(device, machine, &request.wipe, target, programs)? {
+                Some(marker) => (true, marker),
+                None => (false, marker),
+            }
         }
         (StatePlan::Use, _) => return Err(StageError::Internal("only state of ours can be used")),
     };
     Ok(Mounted { device: device.display().to_string(), made, marker })
+}
+
+/// Mounts the state at `target`, unless the agent has requested that the disk is made again: returns the marker of the disk that was made then.
+///
+/// The check comes first, because it replays the journal: without it a request may be missing, or may be there that the agent withdrew
+/// before the host lost power. A disk that will be made again does not wait for a person if the check fails.
+fn use_state(
+    device: &Path,
+    machine: &MachineName,
+    wipe: &WipeRequest,
+    target: &Path,
+    programs: &dyn Programs,
+) -> Result<Option<Marker>, StageError> {
+    let requested = match check(device, programs) {
+        Ok(()) => {
+            mount_state(device, target, MsFlags::empty())?;
+            let requested = requested_wipe(target, machine, wipe);
+            if requested.is_some() {
+                unmount(target)?;
+            }
+            requested
+        }
+        Err(error) => {
+            let look = |root: &Path, mounted: Result<(), Errno>| {
+                mounted.ok().and_then(|()| requested_wipe(root, machine, wipe))
+            };
+            Some(observe_ours(device, target, &look)?.ok_or(error)?)
+        }
+    };
+    if let Some(marker) = &requested {
+        make_again(device, marker, target, programs)?;
+    }
+    Ok(requested)
+}
+
+/// Makes a disk that has data.
+fn make_again(
+    device: &Path,
+    marker: &Marker,
+    target: &Path,
+    programs: &dyn Programs,
+) -> Result<(), StageError> {
+    erase_superblocks(device).map_err(StageError::system("erase", device.display()))?;
+    make(device, marker, target, programs)
+}
+
+/// Marker of the disk to make again, if the agent has requested that. A file that cannot be read wipes nothing: the agent of this boot writes the
+/// request again.
+fn requested_wipe(root: &Path, machine: &MachineName, wipe: &WipeRequest) -> Option<Marker> {
+    let requested = read_or_say(&root.join(WIPE_REQUEST))?;
+    let recorded = read_or_say(&root.join(CLAIM_RECORD));
+    let marker = plan_requested_wipe(machine, wipe, Some(&requested), recorded.as_ref());
+    if marker.is_none() {
+        say(&format!(
+            "request of wipe {} ignored: it is not due, or the Machine has another rule",
+            requested.token
+        ));
+    }
+    marker
+}
+
+fn read_or_say<T: DeserializeOwned>(path: &Path) -> Option<T> {
+    file::read_json(path).unwrap_or_else(|error| {
+        say(&format!("ignored: {}", chain(&error)));
+        None
+    })
 }
 
 /// Looks at the disk without writing. Fails if somebody holds it (mounted, RAID member, device-mapper).
@@ -119,6 +195,8 @@ fn observe_content(device: &Path, probe: &Path) -> Result<Content, StageError> {
     drop(file);
     match read {
         Signature::Blank => Ok(Content::Blank),
+        Signature::Headless => Ok(Content::Headless),
+        Signature::Unknown => Ok(Content::Unknown),
         Signature::Other(found) => Ok(Content::Foreign(found)),
         Signature::Ours => observe_ours(device, probe, &read_marker),
         Signature::New => observe_ours(device, probe, &read_unfinished),
@@ -129,11 +207,11 @@ fn observe_content(device: &Path, probe: &Path) -> Result<Content, StageError> {
 }
 
 /// Mounts a file system that has a label of ours for reading, without replaying its journal, and reads it.
-fn observe_ours(
+fn observe_ours<T>(
     device: &Path,
     probe: &Path,
-    read: &dyn Fn(&Path, Result<(), Errno>) -> Content,
-) -> Result<Content, StageError> {
+    read: &dyn Fn(&Path, Result<(), Errno>) -> T,
+) -> Result<T, StageError> {
     fs::create_dir_all(probe).map_err(StageError::system("make", probe.display()))?;
     let flags = MsFlags::MS_RDONLY | MsFlags::MS_NOSUID | MsFlags::MS_NODEV | MsFlags::MS_NOEXEC;
     let mounted = while_busy(|| {
@@ -197,6 +275,10 @@ enum Signature {
     New,
     /// Ours by a copy of its superblock.
     Lost,
+    /// Data of no known kind, below a head of zeros.
+    Headless,
+    /// Data of no known kind.
+    Unknown,
     Other(String),
 }
 
@@ -210,13 +292,8 @@ fn observe_signature(device: &mut File) -> io::Result<Signature> {
         return Ok(signature);
     }
     for copy in COPIES {
-        if copy.saturating_add(SUPERBLOCK) <= size {
-            let mut bytes = [0; SUPERBLOCK_SIZE];
-            device.seek(SeekFrom::Start(copy))?;
-            device.read_exact(&mut bytes)?;
-            if label_of(&bytes).is_some_and(|label| label == LABEL) {
-                return Ok(Signature::Lost);
-            }
+        if copy.saturating_add(SUPERBLOCK) <= size && is_ours(device, copy)? {
+            return Ok(Signature::Lost);
         }
     }
     let mut blank = head.iter().all(|byte| *byte == 0);
@@ -228,7 +305,20 @@ fn observe_signature(device: &mut File) -> io::Result<Signature> {
         device.seek(SeekFrom::Start(at))?;
         blank = blank && is_zero(device, (size - at).min(SAMPLE as u64))?;
     }
-    Ok(if blank { Signature::Blank } else { Signature::Other("data of an unknown kind".to_owned()) })
+    let is_headless = head.iter().take(HEAD_BYTES).all(|byte| *byte == 0);
+    Ok(match (blank, is_headless) {
+        (true, _) => Signature::Blank,
+        (false, true) => Signature::Headless,
+        (false, false) => Signature::Unknown,
+    })
+}
+
+/// Returns true if a superblock of a file system of ours begins at `at`.
+fn is_ours(device: &mut File, at: u64) -> io::Result<bool> {
+    let mut bytes = [0; SUPERBLOCK_SIZE];
+    device.seek(SeekFrom::Start(at))?;
+    device.read_exact(&mut bytes)?;
+    Ok(label_of(&bytes).is_some_and(|label| label == LABEL))
 }
 
 fn is_zero(device: &mut File, length: u64) -> io::Result<bool> {
@@ -237,25 +327,56 @@ fn is_zero(device: &mut File, length: u64) -> io::Result<bool> {
     Ok(bytes.iter().all(|byte| *byte == 0))
 }
 
+/// Signatures of other data, by their offsets. Some begin below a head of zeros, which an interrupted wipe leaves as well.
+const KNOWN: [(usize, &[u8], &str); 24] = [
+    (512, b"EFI PART", "a GPT partition table"),
+    (4096, b"EFI PART", "a GPT partition table"),
+    (0, b"LUKS\xba\xbe", "a LUKS volume"),
+    (512, b"LABELONE", "an LVM physical volume"),
+    (0, &[0xfc, 0x4e, 0x2b, 0xa9], "a RAID member (MD)"),
+    (4096, &[0xfc, 0x4e, 0x2b, 0xa9], "a RAID member (MD)"),
+    (4120, &BCACHE, "a bcache device"),
+    (4120, &BCACHEFS, "a bcachefs file system"),
+    (0, b"bluestore block device", "a Ceph OSD"),
+    (4086, b"SWAPSPACE2", "swap space"),
+    (8182, b"SWAPSPACE2", "swap space"),
+    (16374, b"SWAPSPACE2", "swap space"),
+    (65526, b"SWAPSPACE2", "swap space"),
+    (4086, b"SWAP-SPACE", "swap space"),
+    (0, b"XFSB", "an XFS file system"),
+    (65600, b"_BHRfS_M", "a btrfs file system"),
+    (1024, &[0x10, 0x20, 0xf5, 0xf2], "an F2FS file system"),
+    (1030, &[0x34, 0x34], "a NILFS2 file system"),
+    (2048, b"OCFSV2", "an OCFS2 file system"),
+    (32768, b"JFS1", "a JFS file system"),
+    (32769, b"CD001", "an ISO 9660 file system"),
+    (65588, b"ReIsEr", "a ReiserFS file system"),
+    (65536, &[0x01, 0x16, 0x19, 0x70], "a GFS2 file system"),
+    (510, &[0x55, 0xaa], "an MBR partition table or boot sector"),
+];
+const BCACHE: [u8; 16] = *b"\xc6\x85\x73\xf6\x4e\x1a\x45\xca\x82\x65\xf5\x7f\x48\xba\x6d\x81";
+const BCACHEFS: [u8; 16] = *b"\xc6\x85\x73\xf6\x66\xce\x90\xa9\xd9\x6a\x60\xcf\x80\x3d\xf7\xef";
+/// Uberblocks of ZFS: each begins with the magic, in either order of its bytes.
+const UBERBLOCKS: std::ops::Range<usize> = 128 << 10..256 << 10;
+const UBERBLOCK_STEP: usize = 1 << 10;
+const UBERBLOCK: [[u8; 8]; 2] = [[0x0c, 0xb1, 0xba, 0, 0, 0, 0, 0], [0, 0, 0, 0, 0, 0xba, 0xb1, 0x0c]];
+
 fn name_signature(head: &[u8]) -> Option<Signature> {
     let at = |offset: usize, bytes: &[u8]| head.get(offset..).is_some_and(|rest| rest.starts_with(bytes));
-    let other = |text: &str| Some(Signature::Other(text.to_owned()));
+    let other = |text: &str| Signature::Other(text.to_owned());
     if let Some(label) = head.get(1024..).and_then(label_of) {
-        return match label.as_str() {
-            LABEL => Some(Signature::Ours),
-            LABEL_NEW => Some(Signature::New),
+        return Some(match label.as_str() {
+            LABEL => Signature::Ours,
+            LABEL_NEW => Signature::New,
             _ => other(&format!("an ext file system (label {label:?})")),
-        };
+        });
     }
-    match () {
-        () if at(512, b"EFI PART") || at(4096, b"EFI PART") => other("a GPT partition table"),
-        () if at(0, b"LUKS\xba\xbe") => other("a LUKS volume"),
-        () if at(512, b"LABELONE") => other("an LVM physical volume"),
-        () if at(0, b"XFSB") => other("an XFS file system"),
-        () if at(65600, b"_BHRfS_M") => other("a btrfs file system"),
-        () if at(510, &[0x55, 0xaa]) => other("an MBR partition table or boot sector"),
-        () => None,
+    let is_zfs =
+        UBERBLOCKS.step_by(UBERBLOCK_STEP).any(|offset| UBERBLOCK.iter().any(|magic| at(offset, magic)));
+    if is_zfs {
+        return Some(other("a ZFS pool"));
     }
+    KNOWN.iter().find(|(offset, bytes, _)| at(*offset, bytes)).map(|(.., text)| other(text))
 }
 
 /// The label in an ext2/3/4 superblock, if it is one: magic at 56, label of 16 bytes at 120.
@@ -266,12 +387,15 @@ fn label_of(superblock: &[u8]) -> Option<String> {
 }
 
 /// Before a disk is made new that `wipe` gave up: if power fails in mke2fs, what is left must not look like damaged
-/// state. The copies go first, so that until the end the first superblock says what this was.
+/// state. The copies go first, so that until the end the first superblock says what this was. Only copies of ours are erased: with blocks of
+/// another size, data lies there, perhaps of the very request that this disk is made again for.
 fn erase_superblocks(device: &Path) -> io::Result<()> {
-    let mut disk = fs::OpenOptions::new().write(true).custom_flags(nix::libc::O_EXCL).open(device)?;
+    let mut options = fs::OpenOptions::new();
+    let mut disk = options.read(true).write(true).custom_flags(nix::libc::O_EXCL).open(device)?;
     let size = disk.seek(SeekFrom::End(0))?;
     for at in [COPIES[0], COPIES[1], SUPERBLOCK] {
-        if at.saturating_add(SUPERBLOCK) <= size {
+        let is_inside = at.saturating_add(SUPERBLOCK) <= size;
+        if is_inside && (at == SUPERBLOCK || is_ours(&mut disk, at)?) {
             disk.seek(SeekFrom::Start(at))?;
             disk.write_all(&[0; SUPERBLOCK_SIZE])?;
             disk.sync_all()?;
@@ -380,4 +504,4 @@ pub fn become_program(root: &Path, program: &str, arguments: &[String]) -> io::E
 }
 
 #[cfg(test)]
-mod tests;
+pub(crate) mod tests;

@@ -1,5 +1,9 @@
 //! What may be done with the state disk (docs/agent.md): use it, make it new, or leave it alone.
 //!
+//! A wipe has one of two sources: the Machine (`stateDisk.wipe`), or the agent at the release of a claim (D7). The agent's request lies on
+//! the disk that it is about, and counts only while the record of the claim, on the same disk, says that this wipe is due. So no message can wipe
+//! a host, and neither a message nor a request of an earlier claim can come late.
+//!
 //! Pure: what was found on the disk in, the decision out. No disk that was not selected comes this far. Called by
 //! `state_disk`.
 
@@ -16,6 +20,41 @@ pub const LABEL_NEW: &str = "bedplate-new";
 
 /// The file at the top of the state disk that says whose it is.
 pub const MARKER: &str = ".bedplate-state.json";
+
+/// File at the top of the state disk: the agent's request to make the disk again (D7).
+pub const WIPE_REQUEST: &str = ".bedplate-wipe.json";
+
+/// File on the state disk: the agent's record of its claim, below `/var/lib`.
+pub const CLAIM_RECORD: &str = "bedplate/claim.json";
+
+/// Content of [`WIPE_REQUEST`].
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase")]
+pub struct RequestedWipe {
+    /// Token of the wipe: UID of the claim that has ended.
+    pub token: String,
+}
+
+/// Part of [`CLAIM_RECORD`] that stage-1 reads.
+#[derive(Debug, Clone, PartialEq, Eq, Deserialize)]
+pub struct RecordedClaim {
+    /// Stage of the claim.
+    pub stage: RecordedStage,
+}
+
+/// Stage in [`CLAIM_RECORD`].
+#[derive(Debug, Clone, PartialEq, Eq, Deserialize)]
+#[serde(rename_all = "camelCase", tag = "is")]
+pub enum RecordedStage {
+    /// Both slots are empty, and the wipe is due.
+    Wiping {
+        /// Token of the wipe.
+        token: String,
+    },
+    /// Any other stage, also one of a later version.
+    #[serde(other)]
+    Other,
+}
 
 /// Content of [`MARKER`].
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
@@ -41,6 +80,10 @@ pub enum Content {
     State(Marker),
     /// State of ours, by its label, that cannot be read. Nobody can know whether a wipe's token is used up.
     Damaged(String),
+    /// Data of no known kind, below 2 KiB of zeros. The wipe of a disk leaves that if it is interrupted.
+    Headless,
+    /// Data of no known kind.
+    Unknown,
     /// Anything else; the text says what it looks like.
     Foreign(String),
 }
@@ -88,15 +131,17 @@ pub enum RefuseDiskError {
 }
 
 /// Decides. A wipe token that the disk remembers for the same Machine has been used up, so that it cannot loop. `Once`
-/// stays in the Machine after it was used: what may be used-up state is refused.
+/// stays in the Machine after it was used: what may be used-up state is refused. `release`: token of a wipe that is due at the release of a
+/// claim. It makes a disk whose wipe was interrupted, and no disk with state: it may be that of an earlier claim.
 pub fn plan_state_disk(
     machine: &MachineName,
-    wipe: &WipeRequest,
+    (wipe, release): (&WipeRequest, Option<&str>),
     content: &Content,
 ) -> Result<StatePlan, RefuseDiskError> {
     let token = match wipe {
         WipeRequest::Once(token) => Some(token.clone()),
-        WipeRequest::IfBlank | WipeRequest::Never => None,
+        WipeRequest::IfBlank => release.map(str::to_owned),
+        WipeRequest::Never => None,
     };
     let make = StatePlan::Make(Marker { version: 1, machine: machine.clone(), wipe_token: token.clone() });
     match (content, wipe) {
@@ -115,16 +160,112 @@ pub fn plan_state_disk(
         (Content::Unfinished, WipeRequest::Never) => Err(RefuseDiskError::BlankAndNever),
         (Content::Unfinished, WipeRequest::IfBlank | WipeRequest::Once(_)) => Ok(make),
         (Content::Damaged(found), _) => Err(RefuseDiskError::Damaged { found: found.clone() }),
-        (Content::Foreign(_), WipeRequest::Once(_)) => Ok(make),
+        (Content::Foreign(_) | Content::Headless | Content::Unknown, WipeRequest::Once(_)) => Ok(make),
+        (Content::Headless, WipeRequest::IfBlank) if release.is_some() => Ok(make),
+        (Content::Headless | Content::Unknown, WipeRequest::IfBlank | WipeRequest::Never) => {
+            Err(RefuseDiskError::Foreign { found: "data of an unknown kind".to_owned() })
+        }
         (Content::Foreign(found), WipeRequest::IfBlank | WipeRequest::Never) => {
             Err(RefuseDiskError::Foreign { found: found.clone() })
         }
     }
 }
 
+/// Decides about a disk with state of this Machine, after [`plan_state_disk`] has decided to use it. Returns the marker of the disk to make.
+/// None: the disk is used as it is. A request without the record of this very wipe was left by an earlier claim.
+///
+/// `Never` forbids the wipe. With `Once` the disk would be wiped again at the next boot, when it has the state of another claim.
+pub fn plan_requested_wipe(
+    machine: &MachineName,
+    wipe: &WipeRequest,
+    requested: Option<&RequestedWipe>,
+    recorded: Option<&RecordedClaim>,
+) -> Option<Marker> {
+    let RecordedStage::Wiping { token: due } = &recorded?.stage else { return None };
+    let token = match wipe {
+        WipeRequest::IfBlank => &requested?.token,
+        WipeRequest::Never | WipeRequest::Once(_) => return None,
+    };
+    let marker = Marker { version: 1, machine: machine.clone(), wipe_token: Some(token.clone()) };
+    (token == due).then_some(marker)
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn d7_token_of_a_claim_makes_an_interrupted_disk_and_no_state() {
+        let own: MachineName = "node-1".parse().unwrap();
+        let state = |token: Option<&str>| {
+            let wipe_token = token.map(str::to_owned);
+            Content::State(Marker { version: 1, machine: "node-1".parse().unwrap(), wipe_token })
+        };
+        let plan =
+            |content: &Content| plan_state_disk(&own, (&WipeRequest::IfBlank, Some("claim-1")), content);
+        // The token of an earlier claim, from a pxed that has not heard of its end: the disk has the state of a later one.
+        for used in [None, Some("claim-1"), Some("claim-2")] {
+            assert_eq!(plan(&state(used)), Ok(StatePlan::Use), "{used:?}");
+        }
+        for content in [Content::Blank, Content::Unfinished, Content::Headless] {
+            let Ok(StatePlan::Make(marker)) = plan(&content) else { panic!("{content:?} is not made") };
+            assert_eq!(marker.wipe_token.as_deref(), Some("claim-1"), "{content:?}");
+        }
+        let luks = Content::Foreign("a LUKS volume".to_owned());
+        for content in [luks, Content::Damaged("x".to_owned()), Content::Unknown] {
+            assert!(plan(&content).is_err(), "{content:?}");
+        }
+        for wipe in [WipeRequest::Never, WipeRequest::Once("t".to_owned())] {
+            let plan = plan_state_disk(&own, (&wipe, Some("claim-1")), &Content::Blank);
+            let token = match plan {
+                Ok(StatePlan::Make(marker)) => marker.wipe_token,
+                _ => None,
+            };
+            assert_ne!(token.as_deref(), Some("claim-1"), "{wipe:?}");
+        }
+    }
+
+    #[test]
+    fn d7_requested_wipe_is_done_unless_the_machine_has_another_rule() {
+        let own: MachineName = "node-1".parse().unwrap();
+        let requested = RequestedWipe { token: "claim-1".to_owned() };
+        let due = wiping("claim-1");
+        let plan = |wipe: &WipeRequest, requested: Option<&RequestedWipe>| {
+            plan_requested_wipe(&own, wipe, requested, Some(&due))
+                .map(|marker| (marker.machine, marker.wipe_token))
+        };
+        assert_eq!(
+            plan(&WipeRequest::IfBlank, Some(&requested)),
+            Some((own.clone(), Some("claim-1".to_owned())))
+        );
+        assert_eq!(plan(&WipeRequest::IfBlank, None), None);
+        for other in [WipeRequest::Never, WipeRequest::Once("t1".to_owned())] {
+            assert_eq!(plan(&other, Some(&requested)), None, "{other:?}");
+        }
+    }
+
+    fn wiping(token: &str) -> RecordedClaim {
+        RecordedClaim { stage: RecordedStage::Wiping { token: token.to_owned() } }
+    }
+
+    #[test]
+    fn d7_request_of_an_earlier_claim_wipes_nothing() {
+        let own: MachineName = "node-1".parse().unwrap();
+        let requested = RequestedWipe { token: "claim-1".to_owned() };
+        let plan = |recorded: Option<&RecordedClaim>| {
+            plan_requested_wipe(&own, &WipeRequest::IfBlank, Some(&requested), recorded)
+        };
+        assert!(plan(Some(&wiping("claim-1"))).is_some());
+        assert_eq!(plan(None), None);
+        assert_eq!(plan(Some(&wiping("claim-2"))), None);
+        for stage in ["preparing", "bootstrapping", "joined", "failed", "releasing", "released", "addedLater"]
+        {
+            let record =
+                serde_json::json!({ "providerID": "p", "stage": { "is": stage, "token": "claim-1" } });
+            let record: RecordedClaim = serde_json::from_value(record).unwrap();
+            assert_eq!(plan(Some(&record)), None, "{stage}");
+        }
+    }
 
     #[test]
     fn every_combination_has_its_decision() {
@@ -163,7 +304,7 @@ mod tests {
             (Never, state(&other, None), "refuse"),
             (once(), state(&other, Some("t1")), "make t1"),
         ] {
-            let decided = match plan_state_disk(&own, &wipe, &content) {
+            let decided = match plan_state_disk(&own, (&wipe, None), &content) {
                 Ok(StatePlan::Use) => "use".to_owned(),
                 Ok(StatePlan::Make(marker)) => {
                     assert_eq!(marker.machine, own);
@@ -179,6 +320,9 @@ mod tests {
     fn an_unknown_layout_is_left_alone() {
         let own: MachineName = "own".parse().unwrap();
         let content = Content::State(Marker { version: 2, machine: own.clone(), wipe_token: None });
-        assert_eq!(plan_state_disk(&own, &WipeRequest::IfBlank, &content), Err(RefuseDiskError::Version(2)));
+        assert_eq!(
+            plan_state_disk(&own, (&WipeRequest::IfBlank, None), &content),
+            Err(RefuseDiskError::Version(2))
+        );
     }
 }

@@ -2,11 +2,11 @@
 
 use std::path::PathBuf;
 
-use bedplate_api::wire::WipeRequest;
 use tempfile::TempDir;
 
 use super::*;
 use crate::stage1::loop_device;
+use crate::stage1::new_root::STATE;
 use crate::stage1::state_plan::RefuseDiskError;
 
 /// mke2fs, tune2fs and e2fsck of the machine that tests run on.
@@ -28,14 +28,14 @@ impl Programs for HostPrograms {
 }
 
 /// A sparse file of 64 MiB behind a loop device; both go with the value.
-struct Disk {
+pub(crate) struct Disk {
     directory: TempDir,
     device: PathBuf,
     _keep: File,
 }
 
 impl Disk {
-    fn new(prepare: impl FnOnce(&Path)) -> Self {
+    pub(crate) fn new(prepare: impl FnOnce(&Path)) -> Self {
         let directory = tempfile::tempdir().unwrap();
         let path = directory.path().join("disk");
         File::create(&path).unwrap().set_len(64 << 20).unwrap();
@@ -46,20 +46,36 @@ impl Disk {
         Self { directory, device, _keep: keep }
     }
 
-    fn prepare(&self, machine: &str, wipe: WipeRequest) -> Result<Mounted, StageError> {
-        let request = StateDiskRequest { select: DiskSelector::Serial("not used here".to_owned()), wipe };
+    pub(crate) fn prepare(&self, machine: &str, wipe: WipeRequest) -> Result<Mounted, StageError> {
+        self.prepare_for_release(machine, wipe, None)
+    }
+
+    fn prepare_for_release(
+        &self,
+        machine: &str,
+        wipe: WipeRequest,
+        release: Option<&str>,
+    ) -> Result<Mounted, StageError> {
+        let (select, release) =
+            (DiskSelector::Serial("not used here".to_owned()), release.map(str::to_owned));
+        let request = StateDiskRequest { select, wipe, release };
         prepare(&self.device, &machine.parse().unwrap(), &request, &self.target(), &HostPrograms)
     }
 
-    fn target(&self) -> PathBuf {
-        self.directory.path().join("state")
+    /// Root of a host that has the disk.
+    pub(crate) fn root(&self) -> &Path {
+        self.directory.path()
     }
 
-    fn unmount(&self) {
+    pub(crate) fn target(&self) -> PathBuf {
+        self.root().join(STATE.trim_start_matches('/'))
+    }
+
+    pub(crate) fn unmount(&self) {
         unmount(&self.target()).unwrap();
     }
 
-    fn bytes(&self) -> Vec<u8> {
+    pub(crate) fn bytes(&self) -> Vec<u8> {
         fs::read(self.directory.path().join("disk")).unwrap()
     }
 }
@@ -139,6 +155,234 @@ fn wipe_once_makes_it_new_for_each_token_and_only_once() {
     let refused = refusal(disk.prepare("node-2", WipeRequest::IfBlank));
     assert_eq!(refused, RefuseDiskError::OtherMachine { owner: "node-1".parse().unwrap() });
     assert!(disk.prepare("node-2", once("t2")).unwrap().made, "another Machine's token is not this one's");
+}
+
+#[test]
+fn d7_token_of_a_claim_makes_no_disk_with_other_data() {
+    let known = KNOWN.iter().map(|(offset, bytes, text)| (*offset as u64, *bytes, *text));
+    let zfs = [
+        (131_072, b"\x0c\xb1\xba\0\0\0\0\0".as_slice(), "a ZFS pool"),
+        (197_632, b"\0\0\0\0\0\xba\xb1\x0c".as_slice(), "a ZFS pool"),
+    ];
+    let unknown = [0, 2047].map(|offset| (offset, b"x".as_slice(), "data of an unknown kind"));
+    for (offset, bytes, found) in known.chain(zfs).chain(unknown) {
+        let disk = Disk::new(|path| write_at(path, offset, bytes));
+        let refused = refusal(disk.prepare_for_release("node-1", WipeRequest::IfBlank, Some("claim-1")));
+        assert_eq!(refused, RefuseDiskError::Foreign { found: found.to_owned() }, "{offset}");
+    }
+    let headless = Disk::new(|path| write_at(path, 2048, b"x"));
+    assert!(headless.prepare_for_release("node-1", WipeRequest::IfBlank, Some("claim-1")).unwrap().made);
+}
+
+fn write_at(path: &Path, offset: u64, bytes: &[u8]) {
+    let file = File::options().write(true).open(path).unwrap();
+    std::os::unix::fs::FileExt::write_all_at(&file, bytes, offset).unwrap();
+}
+
+/// Writes the agent's request and its record, with the disk mounted.
+fn request_wipe(disk: &Disk, content: &str) {
+    fs::write(disk.target().join(WIPE_REQUEST), content).unwrap();
+    let token = serde_json::from_str(content).map_or_else(
+        |_| "claim-1".to_owned(),
+        |request: serde_json::Value| request["token"].as_str().unwrap_or("claim-1").to_owned(),
+    );
+    record_claim(disk, &serde_json::json!({ "is": "wiping", "token": token, "bootId": "b" }));
+}
+
+fn record_claim(disk: &Disk, stage: &serde_json::Value) {
+    let path = disk.target().join(CLAIM_RECORD);
+    fs::create_dir_all(path.parent().unwrap()).unwrap();
+    fs::write(path, serde_json::json!({ "providerID": "p", "stage": stage }).to_string()).unwrap();
+}
+
+#[test]
+fn d7_wipe_that_the_agent_requests_is_done_once() {
+    let disk = Disk::new(|_| {});
+    disk.prepare("node-1", WipeRequest::IfBlank).unwrap();
+    for token in ["claim-1", "claim-2"] {
+        fs::write(disk.target().join("left by a tenant"), "x").unwrap();
+        request_wipe(&disk, &format!(r#"{{"token":"{token}"}}"#));
+        disk.unmount();
+        for made in [true, false] {
+            let mounted = disk.prepare("node-1", WipeRequest::IfBlank).unwrap();
+            assert_eq!((mounted.made, mounted.marker.wipe_token.as_deref()), (made, Some(token)));
+            assert!(!disk.target().join("left by a tenant").exists());
+            assert!(!disk.target().join(WIPE_REQUEST).exists());
+            disk.unmount();
+        }
+        disk.prepare("node-1", WipeRequest::IfBlank).unwrap();
+    }
+}
+
+/// mke2fs that is killed once it has removed the former superblock.
+struct KilledPrograms;
+
+impl Programs for KilledPrograms {
+    fn run(&self, program: &str, arguments: &[&str]) -> Result<(i32, String), StageError> {
+        if program == "mke2fs" {
+            return Ok((137, "killed".to_owned()));
+        }
+        HostPrograms.run(program, arguments)
+    }
+}
+
+#[test]
+fn d7_wipe_that_lost_power_is_finished_by_the_token_of_the_claim() {
+    let disk = Disk::new(|_| {});
+    disk.prepare("node-1", WipeRequest::IfBlank).unwrap();
+    fs::write(disk.target().join("left by a tenant"), vec![7; 40 << 20]).unwrap();
+    request_wipe(&disk, r#"{"token":"claim-1"}"#);
+    disk.unmount();
+    let select = DiskSelector::Serial("not used here".to_owned());
+    let request = StateDiskRequest { select, wipe: WipeRequest::IfBlank, release: None };
+    prepare(&disk.device, &"node-1".parse().unwrap(), &request, &disk.target(), &KilledPrograms).unwrap_err();
+    let refused = refusal(disk.prepare("node-1", WipeRequest::IfBlank));
+    assert_eq!(refused, RefuseDiskError::Foreign { found: "data of an unknown kind".to_owned() });
+    let finish = || disk.prepare_for_release("node-1", WipeRequest::IfBlank, Some("claim-1")).unwrap();
+    for made in [true, false] {
+        let mounted = finish();
+        assert_eq!((mounted.made, mounted.marker.wipe_token.as_deref()), (made, Some("claim-1")));
+        assert!(!disk.target().join("left by a tenant").exists());
+        disk.unmount();
+    }
+}
+
+#[test]
+fn d7_request_that_an_earlier_claim_has_left_wipes_nothing() {
+    let other = serde_json::json!({ "is": "wiping", "token": "claim-2", "bootId": "b" });
+    for stage in [Some(serde_json::json!({ "is": "joined" })), Some(other), None] {
+        let disk = Disk::new(|_| {});
+        disk.prepare("node-1", WipeRequest::IfBlank).unwrap();
+        fs::write(disk.target().join("kept"), "x").unwrap();
+        request_wipe(&disk, r#"{"token":"claim-1"}"#);
+        match &stage {
+            Some(stage) => record_claim(&disk, stage),
+            None => fs::remove_file(disk.target().join(CLAIM_RECORD)).unwrap(),
+        }
+        disk.unmount();
+        assert!(!disk.prepare("node-1", WipeRequest::IfBlank).unwrap().made, "{stage:?}");
+        assert_eq!(fs::read(disk.target().join("kept")).unwrap(), b"x");
+    }
+}
+
+/// e2fsck that finds errors which it does not correct.
+struct ErrorsLeft;
+
+impl Programs for ErrorsLeft {
+    fn run(&self, program: &str, arguments: &[&str]) -> Result<(i32, String), StageError> {
+        if program == "e2fsck" {
+            return Ok((4, "UNEXPECTED INCONSISTENCY".to_owned()));
+        }
+        HostPrograms.run(program, arguments)
+    }
+}
+
+#[test]
+fn d7_disk_that_no_check_repairs_is_made_again_on_request() {
+    let disk = Disk::new(|_| {});
+    disk.prepare("node-1", WipeRequest::IfBlank).unwrap();
+    fs::write(disk.target().join("left by a tenant"), "x").unwrap();
+    disk.unmount();
+    let select = DiskSelector::Serial("not used here".to_owned());
+    let request = StateDiskRequest { select, wipe: WipeRequest::IfBlank, release: None };
+    let machine = "node-1".parse().unwrap();
+    let prepare = || prepare(&disk.device, &machine, &request, &disk.target(), &ErrorsLeft);
+    let refused = prepare().unwrap_err();
+    assert!(matches!(refused, StageError::Program { program: "e2fsck", .. }), "{refused:?}");
+    mount_state(&disk.device, &disk.target(), MsFlags::empty()).unwrap();
+    request_wipe(&disk, r#"{"token":"claim-1"}"#);
+    disk.unmount();
+    let mounted = prepare().unwrap();
+    assert_eq!((mounted.made, mounted.marker.wipe_token.as_deref()), (true, Some("claim-1")));
+    assert!(!disk.target().join("left by a tenant").exists());
+}
+
+#[test]
+fn d7_request_that_lies_in_the_journal_is_found_by_the_check_or_the_mount() {
+    struct FailedAfterReplay;
+    impl Programs for FailedAfterReplay {
+        fn run(&self, program: &str, arguments: &[&str]) -> Result<(i32, String), StageError> {
+            let ran = HostPrograms.run(program, arguments)?;
+            Ok(if program == "e2fsck" { (4, String::new()) } else { ran })
+        }
+    }
+    let disk = Disk::new(|_| {});
+    disk.prepare("node-1", WipeRequest::IfBlank).unwrap();
+    request_wipe(&disk, r#"{"token":"claim-1"}"#);
+    // The files are flushed and the host loses power: their names may be in the journal alone.
+    for name in [WIPE_REQUEST, CLAIM_RECORD] {
+        let path = disk.target().join(name);
+        File::open(&path).unwrap().sync_all().unwrap();
+        file::sync_directory(path.parent().unwrap()).unwrap();
+    }
+    file::sync_directory(&disk.target()).unwrap();
+    let lost = disk.bytes();
+    for programs in [&HostPrograms as &dyn Programs, &FailedAfterReplay] {
+        let after = Disk::new(|path| fs::write(path, &lost).unwrap());
+        let select = DiskSelector::Serial("not used here".to_owned());
+        let request = StateDiskRequest { select, wipe: WipeRequest::IfBlank, release: None };
+        let machine = "node-1".parse().unwrap();
+        let mounted = prepare(&after.device, &machine, &request, &after.target(), programs).unwrap();
+        assert_eq!((mounted.made, mounted.marker.wipe_token.as_deref()), (true, Some("claim-1")));
+    }
+}
+
+#[test]
+fn d7_request_that_the_journal_takes_back_wipes_nothing() {
+    let disk = Disk::new(|_| {});
+    disk.prepare("node-1", WipeRequest::IfBlank).unwrap();
+    request_wipe(&disk, r#"{"token":"claim-1"}"#);
+    disk.unmount();
+    mount_state(&disk.device, &disk.target(), MsFlags::empty()).unwrap();
+    fs::write(disk.target().join("kept"), "x").unwrap();
+    fs::remove_file(disk.target().join(WIPE_REQUEST)).unwrap();
+    File::open(disk.target().join("kept")).unwrap().sync_all().unwrap();
+    file::sync_directory(&disk.target()).unwrap();
+    let lost = disk.bytes();
+    let after = Disk::new(|path| fs::write(path, &lost).unwrap());
+    assert!(!after.prepare("node-1", WipeRequest::IfBlank).unwrap().made);
+    assert_eq!(fs::read(after.target().join("kept")).unwrap(), b"x");
+}
+
+#[test]
+fn data_where_no_copy_of_the_superblock_is_stays_until_the_disk_is_made() {
+    let at = usize::try_from(COPIES[0]).unwrap();
+    let disk = Disk::new(|path| {
+        let arguments = ["-q", "-F", "-t", "ext4", "-b", "4096", "-L", LABEL, path.to_str().unwrap()];
+        assert_eq!(HostPrograms.run("mke2fs", &arguments).unwrap().0, 0);
+        let file = File::options().write(true).open(path).unwrap();
+        std::os::unix::fs::FileExt::write_all_at(&file, &[7; SUPERBLOCK_SIZE], COPIES[0]).unwrap();
+    });
+    erase_superblocks(&disk.device).unwrap();
+    let bytes = disk.bytes();
+    assert!(bytes[at..at + SUPERBLOCK_SIZE].iter().all(|byte| *byte == 7));
+    assert!(bytes[1024..2048].iter().all(|byte| *byte == 0));
+}
+
+#[test]
+fn d7_no_other_rule_and_no_damaged_request_wipes() {
+    let once = || WipeRequest::Once("t1".to_owned());
+    for (machine, wipe, content) in [
+        ("node-1", WipeRequest::Never, r#"{"token":"claim-1"}"#),
+        ("node-1", once(), r#"{"token":"claim-1"}"#),
+        ("node-1", WipeRequest::IfBlank, r#"{"token""#),
+        ("node-1", WipeRequest::IfBlank, "{}"),
+        ("node-2", WipeRequest::IfBlank, r#"{"token":"claim-1"}"#),
+    ] {
+        let disk = Disk::new(|_| {});
+        disk.prepare("node-1", once()).unwrap();
+        fs::write(disk.target().join("kept"), "x").unwrap();
+        request_wipe(&disk, content);
+        disk.unmount();
+        let prepared = disk.prepare(machine, wipe.clone());
+        if machine == "node-1" {
+            assert!(!prepared.unwrap().made, "{wipe:?} {content}");
+            assert_eq!(fs::read(disk.target().join("kept")).unwrap(), b"x");
+        } else {
+            let owner = "node-1".parse().unwrap();
+            assert_eq!(refusal(prepared), RefuseDiskError::OtherMachine { owner });
+        }
+    }
 }
 
 #[test]
