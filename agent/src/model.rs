@@ -417,6 +417,10 @@ labels! {
         ClearLinks => "clear_links",
         /// Removal of the content of both slots.
         EmptySlots => "empty_slots",
+        /// Record that a host must be wiped.
+        BeginWipe => "begin_wipe",
+        /// Request of a wipe on the state disk, and the reboot.
+        RequestWipe => "request_wipe",
         /// Record of a released claim.
         EndRelease => "end_release",
     }

@@ -16,6 +16,7 @@ mod claim_report;
 pub mod effects;
 pub(crate) mod etcd_member;
 pub mod health_gate;
+pub mod host_state;
 pub mod log_excerpt;
 pub mod observe;
 mod observe_claim;

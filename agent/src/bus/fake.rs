@@ -313,6 +313,7 @@ impl Machines for FakeMachines {
 
 #[derive(Default)]
 struct PowerInner {
+    kills: KillPoints,
     calls: Vec<String>,
     inhibitors: Vec<Inhibitor>,
 }
@@ -332,7 +333,14 @@ impl FakePower {
         self.0.lock().inhibitors.push(inhibitor);
     }
 
-    fn end(&self, call: &str, inhibition: Inhibition) -> Result<(), BusError> {
+    /// Has a test kill the agent before a call.
+    pub(crate) fn set_kills(&self, kills: &KillPoints) {
+        self.0.lock().kills = kills.clone();
+    }
+
+    async fn end(&self, call: &str, inhibition: Inhibition) -> Result<(), BusError> {
+        let kills = self.0.lock().kills.clone();
+        kills.reach(call).await;
         let mut inner = self.0.lock();
         let blocker = inner.inhibitors.iter().find(|one| one.blocks_shutdown()).cloned();
         if let Some(one) = blocker.filter(|_| inhibition == Inhibition::Heed) {
@@ -350,11 +358,11 @@ impl Power for FakePower {
     }
 
     async fn reboot(&self, inhibition: Inhibition) -> Result<(), BusError> {
-        self.end("reboot", inhibition)
+        self.end("reboot", inhibition).await
     }
 
     async fn power_off(&self, inhibition: Inhibition) -> Result<(), BusError> {
-        self.end("power-off", inhibition)
+        self.end("power-off", inhibition).await
     }
 }
 

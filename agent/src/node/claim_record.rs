@@ -2,7 +2,7 @@
 //!
 //! ```text
 //!   Preparing ──► Bootstrapping ──► Joined ──► Releasing ──► Released
-//!       │               └─────► Failed ──────────►│
+//!       │               └─────► Failed ──────────►│ └──► Wiping ──► (no record: the disk is made again)
 //!       └────────────────────────────────────────►│
 //! ```
 //! It is written before what it announces is done. Read and written by the node's loop; `plan::claim` decides by it.
@@ -14,6 +14,7 @@ use jiff::Timestamp;
 use serde::{Deserialize, Serialize};
 
 pub use crate::model::ProviderId;
+pub use bedplate_api::claim::ReleasePolicy;
 
 /// Name of the file, below `/var/lib/bedplate`.
 const FILE: &str = "claim.json";
@@ -39,6 +40,12 @@ pub struct ClaimRecord {
     pub claimant: Claimant,
     /// True if the claim names a Secret with user data.
     pub has_user_data: bool,
+    /// UID of the claim object when it was accepted. Empty in a record of an earlier version.
+    #[serde(default, rename = "claimUID", skip_serializing_if = "String::is_empty")]
+    pub claim_uid: String,
+    /// Cleanup at the release: the strongest one so far.
+    #[serde(default)]
+    pub release: ReleasePolicy,
     /// Time at which the stage was reached.
     pub since: Timestamp,
     /// Time at which the claim failed. It outlives the stage.
@@ -81,7 +88,15 @@ pub enum ClaimStage {
     },
     /// There was evidence that the claim has ended.
     Releasing,
-    /// Both slots are empty.
+    /// Both slots are empty, and the host boots to be wiped. The record goes with the disk, or with the boot.
+    #[serde(rename_all = "camelCase")]
+    Wiping {
+        /// Token of the wipe.
+        token: String,
+        /// The kernel's boot ID when the stage was reached.
+        boot_id: String,
+    },
+    /// Both slots are empty, and nothing else is due.
     Released,
 }
 
@@ -125,6 +140,8 @@ mod tests {
             provider_id: "bedplate://host-1/u-1".to_owned().into(),
             claimant: Claimant { namespace: "team-a".to_owned(), name: "w-1".to_owned() },
             has_user_data: true,
+            claim_uid: "c-1".to_owned(),
+            release: ReleasePolicy::Wipe,
             since: Timestamp::UNIX_EPOCH,
             failed: None,
             refused: Vec::new(),
@@ -144,6 +161,7 @@ mod tests {
             ClaimStage::Joined { node_uid: None },
             ClaimStage::Failed { cause: FailureCause::Interrupted, message: "m".to_owned() },
             ClaimStage::Releasing,
+            ClaimStage::Wiping { token: "c-1".to_owned(), boot_id: "b".to_owned() },
             ClaimStage::Released,
         ] {
             record(stage.clone()).write(&state).unwrap();
@@ -171,7 +189,16 @@ mod tests {
     fn record_has_the_fields_of_the_claim() {
         let value = serde_json::to_value(record(ClaimStage::Preparing)).unwrap();
         let expected = serde_json::json!({ "providerID": "bedplate://host-1/u-1", "hasUserData": true,
-            "claimant": { "namespace": "team-a", "name": "w-1" }, "since": "1970-01-01T00:00:00Z", "stage": { "is": "preparing" } });
+            "claimant": { "namespace": "team-a", "name": "w-1" }, "since": "1970-01-01T00:00:00Z", "stage": { "is": "preparing" },
+            "claimUID": "c-1", "release": "Wipe" });
         assert_eq!(value, expected);
+    }
+
+    #[test]
+    fn d7_record_of_an_earlier_version_is_emptied() {
+        let earlier = serde_json::json!({ "providerID": "bedplate://host-1/u-1", "hasUserData": true, "since": "1970-01-01T00:00:00Z",
+            "claimant": { "namespace": "team-a", "name": "w-1" }, "stage": { "is": "joined" } });
+        let record: ClaimRecord = serde_json::from_value(earlier).unwrap();
+        assert_eq!((record.claim_uid.as_str(), record.release), ("", ReleasePolicy::Empty));
     }
 }

@@ -11,8 +11,12 @@ use super::plan::claim::{ClaimPlan, ClaimReport, ClaimStep, Pending, ReportedCau
 use super::report::Trouble;
 use crate::plane::{ConditionTold, Truth};
 
+/// Message of a claim whose host boots to be wiped.
+const WIPING: &str = "the slots are empty; the host boots, and the claim ends once its state disk is made again; if it does not come back, power-cycle it";
 /// Maximum number of characters of `status.message`.
 const MAX_MESSAGE_CHARACTERS: usize = 1024;
+/// Maximum number of characters of `status.claim.wipeToken`.
+const MAX_TOKEN_CHARACTERS: usize = 63;
 /// Maximum number of entries of `status.refused`.
 const MAX_REFUSED: usize = 64;
 /// Maximum number of characters of an entry of `status.refused`.
@@ -48,6 +52,7 @@ fn state_of(state: ClaimState) -> ReportedState {
         ClaimState::Joined | ClaimState::Unknown => ReportedState::Joined,
         ClaimState::Failed => ReportedState::Failed,
         ClaimState::Releasing => ReportedState::Releasing,
+        ClaimState::Wiping => ReportedState::Wiping,
         ClaimState::Released => ReportedState::Released,
     }
 }
@@ -59,6 +64,7 @@ fn claim_state(state: ReportedState) -> ClaimState {
         ReportedState::Joined => ClaimState::Joined,
         ReportedState::Failed => ClaimState::Failed,
         ReportedState::Releasing => ClaimState::Releasing,
+        ReportedState::Wiping => ClaimState::Wiping,
         ReportedState::Released => ClaimState::Released,
     }
 }
@@ -87,6 +93,10 @@ pub(super) fn machine_status(record: &ClaimRecord) -> ClaimStatus {
         state: claim_state(ReportedState::from(&record.stage)),
         since: Time(record.since),
         failed_time: record.failed.map(Time),
+        wipe_token: match &record.stage {
+            ClaimStage::Wiping { token, .. } => Some(cut(token, MAX_TOKEN_CHARACTERS)),
+            _ => None,
+        },
     }
 }
 
@@ -100,6 +110,7 @@ pub(super) fn claim_status(
     let message = match (report.cause, record.map(|record| &record.stage)) {
         (Some(ReportedCause::ClaimRefused), _) => Some(refusal(report, claim)),
         (_, Some(ClaimStage::Failed { message, .. })) => Some(message.clone()),
+        (_, Some(ClaimStage::Wiping { .. })) => Some(WIPING.to_owned()),
         (Some(ReportedCause::Failure(_)) | None, _) => None,
     };
     let node_uid = match record.map(|record| &record.stage) {
@@ -128,7 +139,7 @@ fn refusal(report: &ClaimReport, claim: &MachineClaim) -> String {
         return format!("the host holds claim {id}, which is not released");
     }
     format!(
-        "claimPolicy of the Machine or of MachineConfiguration {} does not allow namespace {namespace}, or a slot of the host is in use",
+        "claimPolicy of the Machine or of MachineConfiguration {} does not allow namespace {namespace}, a slot of the host is in use, or the host cannot be wiped (docs/claims.md)",
         claim.spec.configuration_ref.name
     )
 }
@@ -176,6 +187,7 @@ fn reason_of_stage(stage: Option<&ClaimStage>) -> PavedReason {
         Some(ClaimStage::Joined { .. }) => PavedReason::Applied,
         Some(ClaimStage::Failed { cause, .. }) => failure_reason(*cause),
         Some(ClaimStage::Releasing) => PavedReason::Releasing,
+        Some(ClaimStage::Wiping { .. }) => PavedReason::Wiping,
     }
 }
 
@@ -183,6 +195,7 @@ fn doing(stage: Option<&ClaimStage>, step: &ClaimStep) -> PavedReason {
     match (stage, step) {
         (_, ClaimStep::Accept) => PavedReason::Preparing,
         (_, ClaimStep::BeginRelease { .. }) => PavedReason::Releasing,
+        (_, ClaimStep::BeginWipe { .. }) => PavedReason::Wiping,
         (_, ClaimStep::Fail { cause, .. }) => failure_reason(*cause),
         (Some(ClaimStage::Joined { .. }), ClaimStep::StartSlot) => PavedReason::Starting,
         (stage, _) => reason_of_stage(stage),
@@ -196,6 +209,7 @@ fn waiting(stage: Option<&ClaimStage>, pending: Pending, runs: bool) -> PavedRea
         Pending::MachineDeletion => PavedReason::MachineDeleting,
         Pending::MissingClaim => PavedReason::ClaimMissing,
         Pending::RefusedClaim => PavedReason::ClaimRefused,
+        Pending::WipeNotPossible | Pending::ForeignSlot => PavedReason::WipeNotPossible,
         Pending::Version => PavedReason::VersionUnavailable,
         Pending::ApiServer if stage.is_none() || !runs => PavedReason::ApiServerUnreachable,
         Pending::Claim
@@ -209,6 +223,7 @@ fn waiting(stage: Option<&ClaimStage>, pending: Pending, runs: bool) -> PavedRea
         | Pending::Node
         | Pending::ProviderId
         | Pending::End
+        | Pending::Wipe
         | Pending::FailedClaim => reason_of_stage(stage),
     }
 }
@@ -230,6 +245,8 @@ mod tests {
             provider_id: "bedplate://host-1/u-1".to_owned().into(),
             claimant: Claimant { namespace: "team-a".to_owned(), name: "w-1".to_owned() },
             has_user_data: true,
+            claim_uid: "c-1".to_owned(),
+            release: super::super::claim_record::ReleasePolicy::Empty,
             since: Timestamp::UNIX_EPOCH,
             failed: None,
             refused: Vec::new(),
@@ -251,6 +268,10 @@ mod tests {
 
     const FAILED: ReportedCause = ReportedCause::Failure(FailureCause::BootstrapFailed);
 
+    fn wiping() -> ClaimStage {
+        ClaimStage::Wiping { token: "c-1".to_owned(), boot_id: "b".to_owned() }
+    }
+
     fn failed(message: &str) -> ClaimStage {
         ClaimStage::Failed { cause: FailureCause::BootstrapFailed, message: message.to_owned() }
     }
@@ -263,6 +284,7 @@ mod tests {
             (ClaimStage::Joined { node_uid: Some("n".to_owned()) }, None),
             (failed("m"), Some(FAILED)),
             (ClaimStage::Releasing, None),
+            (wiping(), None),
             (ClaimStage::Released, None),
             (ClaimStage::Preparing, Some(ReportedCause::ClaimRefused)),
         ] {
@@ -279,6 +301,13 @@ mod tests {
         assert_eq!((status.state, status.since.is_none()), (None, true));
         assert_eq!(reported(&status), Some(refused));
         assert_eq!(reported(&MachineClaimStatus::default()), None);
+    }
+
+    #[test]
+    fn d7_token_of_the_wipe_is_reported_only_while_it_is_due() {
+        let token = |stage: ClaimStage| machine_status(&record(stage)).wipe_token;
+        assert_eq!(token(wiping()).as_deref(), Some("c-1"));
+        assert_eq!((token(ClaimStage::Releasing), token(ClaimStage::Released)), (None, None));
     }
 
     #[test]
@@ -336,6 +365,8 @@ mod tests {
             (Some(joined()), Pending::Unpause, true, (Truth::True, PavedReason::Paused)),
             (Some(failed("why")), Pending::FailedClaim, false, (Truth::False, PavedReason::BootstrapFailed)),
             (Some(ClaimStage::Releasing), Pending::Unpause, false, (Truth::False, PavedReason::Paused)),
+            (Some(wiping()), Pending::Wipe, false, (Truth::False, PavedReason::Wiping)),
+            (Some(wiping()), Pending::WipeNotPossible, false, (Truth::False, PavedReason::WipeNotPossible)),
         ] {
             assert_eq!(told(stage.clone(), pending, runs), expected, "{stage:?} {pending:?}");
         }

@@ -5,6 +5,7 @@
 //!         ├─ Home         where the Node lives (plane)
 //!         ├─ Units        systemd of the host (bus)
 //!         ├─ Machines     machined, and systemd of a slot (bus)
+//!         ├─ Power        logind of the host: the reboot that wipes it (bus)
 //!         ├─ Images       node images as directories (bedplate-oci)
 //!         ├─ Gate         what a slot that runs shows (gate)
 //!         ├─ NodeApi      the own Node, as the slot's kubelet (operation)
@@ -25,7 +26,7 @@ use tokio::sync::OnceCell;
 
 #[cfg(test)]
 use crate::bus::kill_points::KillPoints;
-use crate::bus::{Leader, Machines, Units};
+use crate::bus::{Leader, Machines, Power, Units};
 use crate::kubelet::claimed_node::ClaimedNode;
 use crate::kubelet::client::NodeApi;
 use crate::plane::{AskServerError, Decider, Home, NodeTold, Seen};
@@ -89,6 +90,8 @@ pub struct Parts {
     pub units: Arc<dyn Units>,
     /// machined of the host.
     pub machines: Arc<dyn Machines>,
+    /// logind of the host.
+    pub power: Arc<dyn Power>,
     /// Node images.
     pub images: Arc<dyn Images>,
     /// What a slot shows.

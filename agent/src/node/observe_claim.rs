@@ -6,15 +6,17 @@ use std::path::Path;
 use std::time::Instant;
 
 use bedplate_api::claim::{MachineClaim, RELEASE_ANNOTATION, condition_type};
-use bedplate_api::machine::{Machine, SelectionSource, SlotName};
+use bedplate_api::machine::{Machine, SelectionSource, SlotName, StateDisk, Wipe};
 use bedplate_bootstrap::user_data::{FINISHED, NAME, STARTED};
 use bedplate_oci::node::NodeImage;
+use bedplate_rules::selection::was_granted;
 use jiff::{SignedDuration, Timestamp};
 
 use super::apply::unit_name;
 use super::claim_record::{ClaimRecord, ClaimStage, Claimant};
 use super::claim_report::{reported, reported_on_machine};
 use super::effects::Parts;
+use super::host_state::HostState;
 use super::observe::{ObserveError, leader, look_at_slots};
 use super::plan::claim::{
     Admission, ClaimFacts, ClaimObserved, ClaimReport, ClaimSeen, ClaimSlot, JoinedNode, PoolMachine, Script,
@@ -142,6 +144,7 @@ pub(super) async fn observe_claim(
         configuration: memory.admission(claim),
         timeout: version.map(|version| version.timeout),
         record,
+        state: HostState::read(&parts.root),
         slot,
         user_data,
         node: inside.node,
@@ -165,8 +168,15 @@ fn pool_machine(seen: &Seen) -> PoolMachine {
         paused: machine.spec.paused,
         deleting: machine.metadata.deletion_timestamp.is_some(),
         release: release.cloned().map(ProviderId::from),
+        policy: policy.and_then(|policy| policy.release).unwrap_or_default(),
+        may_wipe: state_disk(machine).is_none_or(|disk| disk.wipe == Wipe::IfBlank),
+        selects_disk: state_disk(machine).is_some(),
         last: last_report(machine),
     }
+}
+
+fn state_disk(machine: &Machine) -> Option<&StateDisk> {
+    machine.spec.pxe.as_ref()?.state_disk.as_ref()
 }
 
 fn last_report(machine: &Machine) -> Option<ClaimReport> {
@@ -182,18 +192,21 @@ fn claim_seen(seen: &Seen, written: Option<&WrittenReport>) -> ClaimSeen {
 }
 
 fn claim_facts(claim: &MachineClaim, written: Option<&WrittenReport>) -> ClaimFacts {
-    let granted = |status: &bedplate_api::claim::MachineClaimStatus| {
-        let condition = status.conditions.iter().find(|condition| condition.type_ == condition_type::GRANTED);
-        condition.is_some_and(|condition| condition.status == "True")
-    };
+    let mut conditions = claim.status.iter().flat_map(|status| &status.conditions);
+    let granted =
+        conditions.find(|condition| condition.type_ == condition_type::GRANTED && condition.status == "True");
     let seen = claim.status.as_ref().and_then(reported);
     // The watch may come after the answer to this agent's write.
     let written = written.filter(|written| written.claim_uid == claim.metadata.uid && written.before == seen);
     ClaimFacts {
+        uid: claim.metadata.uid.clone().unwrap_or_default(),
+        release: claim.spec.release,
         provider_id: claim.spec.provider_id.clone().into(),
         claimant: claimant(claim),
         has_user_data: claim.spec.bootstrap_secret_name.is_some(),
-        granted: claim.status.as_ref().is_some_and(granted),
+        granted: granted.is_some(),
+        granted_at: granted.map(|condition| condition.last_transition_time.0),
+        was_granted: was_granted(claim),
         deleting: claim.metadata.deletion_timestamp.is_some(),
         reported: written.map(|written| written.report.clone()).or(seen),
     }
@@ -375,6 +388,22 @@ mod tests {
         std::fs::create_dir(root.path().join("proc")).unwrap();
         std::fs::write(root.path().join("proc/uptime"), "121.57 400.00\n").unwrap();
         assert_eq!(uptime(root.path()).as_secs(), 121);
+    }
+
+    #[test]
+    fn d7_time_of_a_grant_is_that_of_its_condition() {
+        let seen = |status: &str| {
+            let condition = serde_json::json!({ "type": "Granted", "status": status, "reason": "GrantWithdrawn", "message": "",
+                "lastTransitionTime": "1970-01-01T00:00:07Z" });
+            let claim = serde_json::json!({ "metadata": { "name": "host-1", "uid": "c" }, "status": { "conditions": [condition] },
+                "spec": { "clusterName": "c", "role": "Worker", "nodeName": "w-1", "release": "Empty",
+                    "claimant": { "namespace": "team-a", "name": "w-1", "uid": "u" },
+                    "providerID": "bedplate://host-1/u", "configurationRef": { "name": "pool" } } });
+            let facts = claim_facts(&serde_json::from_value(claim).unwrap(), None);
+            (facts.granted, facts.granted_at.map(Timestamp::as_second))
+        };
+        assert_eq!(seen("True"), (true, Some(7)));
+        assert_eq!(seen("False"), (false, None));
     }
 
     #[test]

@@ -5,7 +5,7 @@
 //!
 //! Pure: the caller says what time it is. Called by `writer`.
 
-use bedplate_api::claim::CLAIMS_FEATURE;
+use bedplate_api::claim::{CLAIMS_FEATURE, WIPE_FEATURE};
 use bedplate_api::id::MachineName;
 use bedplate_api::machine::{
     Address, AgentStatus, Applied, ClaimStatus, Condition, Hardware, MachineStatus, RolledBack, Slot, Time,
@@ -87,7 +87,7 @@ pub(super) fn compose(
             version: text(&host.agent_version),
             boot_id: text(&host.kernel_boot_id),
             last_heartbeat_time: Some(Time(now)),
-            features: vec![CLAIMS_FEATURE.to_owned()],
+            features: vec![CLAIMS_FEATURE.to_owned(), WIPE_FEATURE.to_owned()],
             going_down_time: host.going_down.then_some(Time(now)),
         }),
         // pxed reports the BMC.
@@ -252,7 +252,7 @@ mod tests {
         let fields = body(&name(), &status);
         assert_eq!(fields["status"]["hardware"]["disks"].as_array().unwrap().len(), 256);
         assert_eq!(fields["status"]["hardware"]["product"].as_str().unwrap().len(), 256);
-        let agent = json!({ "version": "v".repeat(63), "features": ["claims"], "lastHeartbeatTime": "1970-01-01T00:00:00Z" });
+        let agent = json!({ "version": "v".repeat(63), "features": ["claims", "wipe"], "lastHeartbeatTime": "1970-01-01T00:00:00Z" });
         assert_eq!(fields["status"]["agent"], agent);
         assert_eq!(fields["status"]["addresses"][0]["address"], "10.7.0.2");
         assert_eq!(fields["status"].as_object().unwrap().len(), 4);

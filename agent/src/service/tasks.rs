@@ -50,7 +50,7 @@ pub(super) fn start(
     tasks.spawn("trash removal", removal);
     let (feed, views) = ViewFeed::new(parts.decider.seen());
     tasks.reconcile(&liveness, "operations view", PATIENCE, feed);
-    let power = Arc::new(Bus::host().logind());
+    let power = Arc::clone(&parts.power);
     let pulse = liveness.part("operations", TURN_PATIENCE);
     tasks.spawn("operations", serve(parts, power, wake, views, pulse, shutdown));
     tasks
@@ -82,6 +82,7 @@ fn parts(decider: Arc<dyn Decider>, home: Arc<dyn Home>, places: &Places, machin
         slots,
         units: Arc::new(bus.manager()),
         machines: Arc::clone(&machines),
+        power: Arc::new(bus.logind()),
         images: Arc::new(Store::new(state)),
         node: kubelet.clone(),
         claimed_node: kubelet,

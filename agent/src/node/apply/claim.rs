@@ -2,9 +2,9 @@
 //!
 //! Called by `run::claim`.
 
-use bedplate_api::claim::MachineClaim;
+use bedplate_api::claim::{ClaimState, MachineClaim};
 use bedplate_api::configuration::SecretRef;
-use bedplate_api::machine::SlotName;
+use bedplate_api::machine::{ClaimStatus, SlotName};
 use bedplate_bootstrap::user_data::LOG;
 use bedplate_oci::node::NodeImage;
 use jiff::Timestamp;
@@ -14,13 +14,15 @@ use super::prepare::{ClaimedFill, fetch, fill_claimed};
 use super::start::start_claimed;
 use super::stop::{clean_links, stop};
 use super::{ApplyError, Say, empty};
+use crate::bus::Inhibition;
 use crate::model::{Api, ProviderId, VersionFacts};
-use crate::node::claim_record::{ClaimRecord, ClaimStage, FailureCause};
+use crate::node::claim_record::{ClaimRecord, ClaimStage, Claimant, FailureCause, ReleasePolicy};
 use crate::node::claim_report::claim_status;
 use crate::node::effects::Parts;
+use crate::node::host_state::{HostState, request_wipe, withdraw_wipe};
 use crate::node::log_excerpt::{own_lines, with_log};
 use crate::node::observe_claim::{CLAIM_SLOT, ClaimMemory, ClaimSight, claimant, selected_version};
-use crate::node::plan::claim::{ClaimReport, ClaimStep};
+use crate::node::plan::claim::{ClaimReport, ClaimStep, PoolMachine};
 use crate::node::user_data::{RefusedUserData, StoredUserData, shared_directory};
 use crate::plane::{ReadSecretError, Seen};
 use crate::slot::bind;
@@ -98,7 +100,7 @@ impl ClaimAct<'_> {
                 self.write(|record| record.stage = stage).await
             }
             ClaimStep::Fail { cause, message } => self.fail(*cause, message).await,
-            ClaimStep::BeginRelease { .. } => self.write(|record| record.stage = ClaimStage::Releasing).await,
+            ClaimStep::BeginRelease { .. } => self.begin_release().await,
             ClaimStep::StopSlot => {
                 for slot in [SlotName::A, SlotName::B] {
                     stop(parts, slot).await?;
@@ -112,6 +114,11 @@ impl ClaimAct<'_> {
                 Ok(ClaimDone::Done)
             }
             ClaimStep::EmptySlots => self.empty().await,
+            ClaimStep::BeginWipe { token } => {
+                let (token, boot_id) = (token.clone(), parts.boot_id.clone());
+                self.write(|record| record.stage = ClaimStage::Wiping { token, boot_id }).await
+            }
+            ClaimStep::RequestWipe { token } => self.request_wipe(token).await,
             ClaimStep::EndRelease => self.write(|record| record.stage = ClaimStage::Released).await,
         }
     }
@@ -131,31 +138,97 @@ impl ClaimAct<'_> {
         self.memory.record().map(|record| &record.provider_id)
     }
 
-    /// Record to change: that of the claim that the host holds, otherwise a new one of the claim object.
+    /// Record to change: that of the claim that the host holds, otherwise a new one of the claim object, or of the wipe that has taken both.
     fn record(&self) -> Result<ClaimRecord, ApplyError> {
         let held = self.memory.record().filter(|record| record.stage != ClaimStage::Released);
         if let Some(record) = held {
             return Ok(record.clone());
         }
-        let claim = self.claim()?;
+        let claim = match self.claim() {
+            Ok(claim) => claim,
+            Err(error) => return self.wiped().ok_or(error),
+        };
+        // The record may have gone with the disk.
+        let last = self.last().filter(|last| last.provider_id == claim.spec.provider_id);
         Ok(ClaimRecord {
             provider_id: claim.spec.provider_id.clone().into(),
             claimant: claimant(claim),
             has_user_data: claim.spec.bootstrap_secret_name.is_some(),
+            claim_uid: claim.metadata.uid.clone().unwrap_or_default(),
+            release: claim.spec.release.max(self.policy()),
             since: self.now,
-            failed: None,
+            failed: last.and_then(failed_time),
             refused: Vec::new(),
             stage: ClaimStage::Preparing,
         })
     }
 
-    /// Writes a stage of the record. On return it is on disk.
+    /// Latest report of the host in its Machine.
+    fn last(&self) -> Option<&ClaimStatus> {
+        self.sight.seen.machine.as_ref()?.status.as_ref()?.claim.as_ref()
+    }
+
+    /// Record of the claim that the host was wiped for, by the report in the Machine.
+    fn wiped(&self) -> Option<ClaimRecord> {
+        let last = self.last()?;
+        let claimant =
+            Claimant { namespace: last.claimant.namespace.clone(), name: last.claimant.name.clone() };
+        let record = ClaimRecord {
+            provider_id: last.provider_id.clone().into(),
+            claimant,
+            has_user_data: false,
+            claim_uid: last.wipe_token.clone().unwrap_or_default(),
+            release: ReleasePolicy::Wipe,
+            since: self.now,
+            failed: failed_time(last),
+            refused: Vec::new(),
+            stage: ClaimStage::Released,
+        };
+        (last.state == ClaimState::Wiping).then_some(record)
+    }
+
+    /// Cleanup that the Machine asks for now.
+    fn policy(&self) -> ReleasePolicy {
+        match &self.sight.observed.machine {
+            PoolMachine::Own { policy, .. } => *policy,
+            PoolMachine::Absent | PoolMachine::Foreign => ReleasePolicy::Empty,
+        }
+    }
+
+    /// Records the start of the release. The operator may have asked for a stronger cleanup since the claim was accepted, and a claim object that
+    /// was made again may ask for one.
+    async fn begin_release(&self) -> Result<ClaimDone, ApplyError> {
+        let (policy, claim) = (self.policy(), self.claim().ok());
+        let begin = |record: &mut ClaimRecord| {
+            let is_own = |claim: &&MachineClaim| claim.spec.provider_id == record.provider_id.as_str();
+            let asked = claim.filter(is_own).map(|claim| claim.spec.release).unwrap_or_default();
+            record.release = record.release.max(policy).max(asked);
+            record.stage = ClaimStage::Releasing;
+        };
+        self.write(begin).await
+    }
+
+    /// Requests the wipe, and reboots. A reboot that was interrupted is requested again.
+    async fn request_wipe(&self, token: &str) -> Result<ClaimDone, ApplyError> {
+        if matches!(self.sight.observed.state, HostState::Disk { .. }) {
+            let (root, token) = (self.parts.root.clone(), token.to_owned());
+            self.parts.on_disk(move |_| Ok(request_wipe(&root, &token)?)).await?;
+        }
+        self.parts.power.reboot(Inhibition::Heed).await?;
+        Ok(ClaimDone::Pending("the host reboots, and its state disk is made again".to_owned()))
+    }
+
+    /// Writes a stage of the record. On return it is on disk. A request of a wipe is of an earlier record: stage-1 never finds it with this one.
     async fn write(&self, change: impl FnOnce(&mut ClaimRecord)) -> Result<ClaimDone, ApplyError> {
         let mut record = self.record()?;
         record.since = self.now;
         change(&mut record);
-        let written = record.clone();
-        self.parts.on_disk(move |slots| Ok(record.write(&slots.places().state)?)).await?;
+        let (written, root) = (record.clone(), self.parts.root.clone());
+        let write = self.parts.on_disk(move |slots| {
+            withdraw_wipe(&root)?;
+            Ok(record.write(&slots.places().state)?)
+        });
+        write.await?;
         Ok(ClaimDone::Recorded(written))
     }
 
@@ -277,6 +350,10 @@ impl ClaimAct<'_> {
         }
         Ok(ClaimDone::Done)
     }
+}
+
+fn failed_time(status: &ClaimStatus) -> Option<Timestamp> {
+    status.failed_time.as_ref().map(|time| time.0)
 }
 
 /// End of the log of the user data, and the texts that must not be in a message. A log whose secrets are not known any more, after a boot or

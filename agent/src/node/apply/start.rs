@@ -15,6 +15,7 @@ use super::stop::clean_links;
 use super::{ApplyError, Say, job_error, kubelet, reload, rendered, unit_name};
 use crate::model::Record;
 use crate::node::effects::Parts;
+use crate::node::host_state::withdraw_wipe;
 use crate::slot::fill_record::Filled;
 use crate::slot::network;
 use crate::slot::paths::service;
@@ -67,8 +68,11 @@ async fn launch(
     (filled, files): (&Filled, Vec<render::File>),
     shared: Vec<(String, Zeroizing<Vec<u8>>)>,
 ) -> Result<(), ApplyError> {
+    let host = parts.root.clone();
     let changed = parts
         .on_disk(move |slots| {
+            // No boot wipes the host under a node.
+            withdraw_wipe(&host)?;
             slots.make_shared(slot)?;
             for (name, content) in &shared {
                 slots.share(slot, name, content)?;

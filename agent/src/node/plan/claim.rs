@@ -4,6 +4,7 @@
 //!   claim seen ─► Accept ─ image ─ granted ─ user data ─ slot filled ─► Bootstrapping ─ reported ─ started ─ Node ─► Joined
 //!                                                                           └─ exit code, reboot, timeout ─► Failed
 //!   evidence of the end, at any time ─► Releasing ─ stopped, emptied ─► Released
+//!                                                        └─ release: Wipe ─► Wiping (`wipe`)
 //! ```
 //! Nothing starts before the claim is granted. User data runs at most once for each claim, so a bootstrap that was
 //! interrupted fails and is never repeated. A host is emptied only on evidence that its claim has ended; an absent claim object is not
@@ -16,10 +17,11 @@ use jiff::{SignedDuration, Timestamp};
 mod facts;
 #[cfg(test)]
 mod tests;
+mod wipe;
 
 pub use facts::{
     Admission, ClaimFacts, ClaimObserved, ClaimPlan, ClaimReport, ClaimSeen, ClaimSlot, ClaimStep, Evidence,
-    JoinedNode, Pending, PoolMachine, ReportedCause, ReportedState, Script, UserData,
+    HostState, JoinedNode, Pending, PoolMachine, ReportedCause, ReportedState, Script, UserData,
 };
 
 use super::later;
@@ -42,61 +44,81 @@ fn on_free(seen: &ClaimObserved, released: Option<&ClaimRecord>) -> ClaimPlan {
     if seen.api != Api::Live {
         return wait(Pending::ApiServer);
     }
-    let PoolMachine::Own { paused, deleting, last, .. } = &seen.machine else {
+    let PoolMachine::Own { paused, deleting, .. } = &seen.machine else {
         return wait(Pending::Machine);
     };
     let claim = match &seen.claim {
         ClaimSeen::Unknown => return wait(Pending::ApiServer),
+        // The claim object was lost while the host was wiped: without a record, the Machine would say for ever that it is.
+        ClaimSeen::Absent if released.is_none() && wipe::is_wiped_unseen(seen) => {
+            return ClaimPlan::Do(ClaimStep::EndRelease);
+        }
         ClaimSeen::Absent => return wait(Pending::Claim),
         ClaimSeen::Present(claim) => claim,
     };
     let id = &claim.provider_id;
-    let of_claim = |report: &&ClaimReport| report.provider_id == *id;
-    let has_run = |state: &ReportedState| *state != ReportedState::Preparing;
-    let earlier = [&claim.reported, last]
-        .into_iter()
-        .flatten()
-        .filter(of_claim)
-        .filter_map(|report| report.state)
-        .find(has_run);
     let is_released = released.is_some_and(|record| record.provider_id == *id);
     // A slot that is filled for the claim has lost its record, and is emptied like any other.
     let is_filled = seen.slot.filled.as_ref() == Some(id);
-    if is_released {
+    let is_ending = claim.deleting || wipe::was_wiping(seen, id);
+    let lacks_wipe = is_ending && wipe::lacks_wipe(seen, claim);
+    if is_released && !lacks_wipe {
         return report(seen, id, Some(ReportedState::Released), None).unwrap_or(wait(Pending::Removal));
     }
     // The record is what the Machine reports: without it, bedplate-controller could not tell this claim from one that runs.
-    if claim.deleting && !is_filled {
+    if is_ending && !is_filled && !lacks_wipe {
         return ClaimPlan::Do(ClaimStep::EndRelease);
     }
     if *paused {
         return wait(Pending::Unpause);
     }
-    if claim.deleting {
+    if is_ending {
         return ClaimPlan::Do(ClaimStep::BeginRelease { evidence: Evidence::Deleted });
     }
     if *deleting {
         return wait(Pending::MachineDeletion);
     }
-    match earlier {
+    on_new(seen, claim)
+}
+
+/// The host holds no claim. It accepts or refuses this one, which has not ended.
+fn on_new(seen: &ClaimObserved, claim: &ClaimFacts) -> ClaimPlan {
+    match earlier(seen, claim) {
         Some(ReportedState::Released) => wait(Pending::Removal),
         // The record went with the state of the host: the user data may have run.
         Some(
             ReportedState::Bootstrapping
             | ReportedState::Joined
             | ReportedState::Failed
-            | ReportedState::Releasing,
+            | ReportedState::Releasing
+            | ReportedState::Wiping,
         ) => fail(
             FailureCause::Interrupted,
             "the state of the host is lost, and with it what became of the claim",
         ),
+        // A restored claim object does not know of its end.
+        None | Some(ReportedState::Preparing) if seen.state.has_used(&claim.uid) => fail(
+            FailureCause::Interrupted,
+            "the host was wiped at the end of this claim, which does not run twice",
+        ),
         None | Some(ReportedState::Preparing)
-            if !is_allowed(seen, claim) || !seen.slot.is_empty || seen.slot.is_foreign =>
+            if !is_allowed(seen, claim)
+                || wipe::cannot_end(seen, claim)
+                || !seen.slot.is_empty
+                || seen.slot.is_foreign =>
         {
-            refuse(seen, id, None)
+            refuse(seen, &claim.provider_id, None)
         }
         None | Some(ReportedState::Preparing) => ClaimPlan::Do(ClaimStep::Accept),
     }
+}
+
+/// State of a claim by the reports of an earlier record, which this host does not have any more.
+fn earlier(seen: &ClaimObserved, claim: &ClaimFacts) -> Option<ReportedState> {
+    let PoolMachine::Own { last, .. } = &seen.machine else { return None };
+    let reports = [&claim.reported, last].into_iter().flatten();
+    let of_claim = reports.filter(|report| report.provider_id == claim.provider_id);
+    of_claim.filter_map(|report| report.state).find(|state| *state != ReportedState::Preparing)
 }
 
 /// The host holds a claim.
@@ -112,8 +134,12 @@ fn on_held(seen: &ClaimObserved, record: &ClaimRecord) -> ClaimPlan {
             PoolMachine::Absent | PoolMachine::Own { .. } => {}
         }
     }
-    if record.stage == ClaimStage::Releasing {
-        return on_releasing(seen, record);
+    match &record.stage {
+        ClaimStage::Releasing => return on_releasing(seen, record),
+        ClaimStage::Wiping { token, boot_id } => {
+            return wipe::on_wiping(seen, record, token, *boot_id == seen.boot_id);
+        }
+        _ => {}
     }
     if let Some(evidence) = evidence {
         return ClaimPlan::Do(ClaimStep::BeginRelease { evidence });
@@ -126,7 +152,9 @@ fn on_held(seen: &ClaimObserved, record: &ClaimRecord) -> ClaimPlan {
         }
         ClaimStage::Joined { .. } => on_joined(seen, record),
         ClaimStage::Failed { .. } => on_failed(seen, record),
-        ClaimStage::Releasing | ClaimStage::Released => on_releasing(seen, record),
+        ClaimStage::Releasing | ClaimStage::Wiping { .. } | ClaimStage::Released => {
+            on_releasing(seen, record)
+        }
     }
 }
 
@@ -141,12 +169,20 @@ fn evidence(seen: &ClaimObserved, record: &ClaimRecord) -> Option<Evidence> {
             return Some(Evidence::Deleted);
         }
         // The provider grants a claim only while its claimant exists, and one host has one claim object.
-        if !is_own && claim.granted && is_allowed(seen, claim) {
+        if !is_own && is_granted_since(claim, record) && is_allowed(seen, claim) {
             return Some(Evidence::Replaced);
         }
     }
     let PoolMachine::Own { release, .. } = &seen.machine else { return None };
     (release.as_ref() == Some(&record.provider_id)).then_some(Evidence::Requested)
+}
+
+/// Returns true if another claim was granted after this one reached its stage. A claim that was restored from a backup has an earlier grant, which is
+/// no evidence against the one that runs. Nothing is lost with one that has not run.
+fn is_granted_since(claim: &ClaimFacts, record: &ClaimRecord) -> bool {
+    // A condition has whole seconds.
+    let is_later = claim.granted_at.is_some_and(|granted| granted.as_second() >= record.since.as_second());
+    claim.granted && (is_later || record.stage == ClaimStage::Preparing)
 }
 
 /// Nothing of the claim has run.
@@ -328,7 +364,7 @@ fn on_releasing(seen: &ClaimObserved, record: &ClaimRecord) -> ClaimPlan {
         (!slot.is_empty, ClaimStep::EmptySlots),
     ];
     let next = steps.into_iter().find_map(|(is_due, step)| is_due.then_some(step));
-    ClaimPlan::Do(next.unwrap_or(ClaimStep::EndRelease))
+    ClaimPlan::Do(next.unwrap_or_else(|| wipe::end(seen, record)))
 }
 
 /// Returns true if a slot that has run before may start after a boot: the API server has not ended the claim, or does not answer for a while.
@@ -373,6 +409,7 @@ fn of_record(record: &ClaimRecord) -> ClaimReport {
         | ClaimStage::Bootstrapping { .. }
         | ClaimStage::Joined { .. }
         | ClaimStage::Releasing
+        | ClaimStage::Wiping { .. }
         | ClaimStage::Released => None,
     };
     let (provider_id, state) = (record.provider_id.clone(), Some(ReportedState::from(&record.stage)));
@@ -423,6 +460,11 @@ impl Pending {
             Self::End => "the host has joined",
             Self::FailedClaim => "the claim failed; its slot is kept until the release",
             Self::Removal => "the host is released",
+            Self::Wipe => "the latest boot did not wipe the host; it boots again 10 minutes after that boot",
+            Self::ForeignSlot => "the host must be wiped, and a slot has a node that no claim has selected",
+            Self::WipeNotPossible => {
+                "the host must be wiped and cannot be: pxed must boot it, and pxe.stateDisk must select its disk with wipe IfBlank"
+            }
         }
     }
 }

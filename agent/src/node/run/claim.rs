@@ -230,8 +230,7 @@ impl NodeLoop {
                 if times == 1 {
                     tracing::info!(step = name, why, result = "pending", "claim step");
                 }
-                let is_releasing = *step == ClaimStep::EmptySlots;
-                let reason = if is_releasing { PavedReason::Releasing } else { PavedReason::Preparing };
+                let reason = while_pending(step);
                 self.trouble = Some((key.to_owned(), Trouble { reason, message: why }));
                 self.say_claim(sight, planned, None, None);
             }
@@ -357,6 +356,15 @@ fn poll(pending: Pending, sight: &ClaimSight) -> Option<Duration> {
         Pending::Version => Some(AGAIN),
         Pending::RefusedClaim => Some(ADMISSION_INTERVAL),
         _ => None,
+    }
+}
+
+/// Reason of `Paved` while a step waits for something outside of the agent.
+fn while_pending(step: &ClaimStep) -> PavedReason {
+    match step {
+        ClaimStep::EmptySlots => PavedReason::Releasing,
+        ClaimStep::RequestWipe { .. } => PavedReason::Wiping,
+        _ => PavedReason::Preparing,
     }
 }
 

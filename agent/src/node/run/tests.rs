@@ -243,6 +243,7 @@ struct World {
     claimed_node: Arc<claims::FakeClaimedNode>,
     units: FakeUnits,
     machines: FakeMachines,
+    power: crate::bus::fake::FakePower,
     /// Where the agent is killed.
     kills: KillPoints,
     /// Versions whose kubeadm fails for good.
@@ -314,6 +315,8 @@ impl World {
         let gate = Arc::new(FakeGate { kills: kills.clone(), ..FakeGate::default() });
         let node = Arc::new(FakeNode { units: units.clone(), kills: kills.clone(), ..FakeNode::default() });
         let claimed_node = Arc::new(claims::FakeClaimedNode { kills: kills.clone(), ..Default::default() });
+        let power = crate::bus::fake::FakePower::default();
+        power.set_kills(&kills);
         let places = Places { state: below("state"), run: below("run"), machines: below("machines") };
         let parts = Parts {
             machine: "node-1".parse().unwrap(),
@@ -322,6 +325,7 @@ impl World {
             slots: Slots::new(places),
             units: Arc::new(units.clone()),
             machines: Arc::new(machines.clone()),
+            power: Arc::new(power.clone()),
             images: images.clone(),
             gate: gate.clone(),
             decider: plane.clone(),
@@ -341,6 +345,7 @@ impl World {
             claimed_node,
             units,
             machines,
+            power,
             kills,
             bad: BTreeSet::new(),
             nodes: 0,

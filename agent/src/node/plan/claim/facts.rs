@@ -5,7 +5,8 @@
 use jiff::{SignedDuration, Timestamp};
 
 use crate::model::{Api, StepName};
-use crate::node::claim_record::{ClaimRecord, ClaimStage, Claimant, FailureCause, ProviderId};
+use crate::node::claim_record::{ClaimRecord, ClaimStage, Claimant, FailureCause, ProviderId, ReleasePolicy};
+pub use crate::node::host_state::HostState;
 
 /// Everything that decides.
 #[derive(Debug, Clone, PartialEq)]
@@ -28,6 +29,8 @@ pub struct ClaimObserved {
     pub timeout: Option<SignedDuration>,
     /// `claim.json`.
     pub record: Option<ClaimRecord>,
+    /// Place of the host's state.
+    pub state: HostState,
     /// The slots.
     pub slot: ClaimSlot,
     /// User data of the recorded claim, in memory.
@@ -68,6 +71,12 @@ pub enum PoolMachine {
         deleting: bool,
         /// Value of the annotation by which a user releases a claim.
         release: Option<ProviderId>,
+        /// `claimPolicy.release`.
+        policy: ReleasePolicy,
+        /// True if `pxe.stateDisk.wipe` has no other rule for the disk.
+        may_wipe: bool,
+        /// True if `pxe.stateDisk` selects a disk: otherwise the next boot keeps the state in memory, and makes no disk again.
+        selects_disk: bool,
         /// `status.claim`: the latest report of this host there.
         last: Option<ClaimReport>,
     },
@@ -87,6 +96,10 @@ pub enum ClaimSeen {
 /// Part of a claim object that counts.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct ClaimFacts {
+    /// UID of the object.
+    pub uid: String,
+    /// `spec.release`.
+    pub release: ReleasePolicy,
     /// `spec.providerID`.
     pub provider_id: ProviderId,
     /// `spec.claimant`.
@@ -95,6 +108,10 @@ pub struct ClaimFacts {
     pub has_user_data: bool,
     /// True if condition `Granted` is True.
     pub granted: bool,
+    /// Time since which it is True.
+    pub granted_at: Option<Timestamp>,
+    /// True if the provider has ever let the host start the claim.
+    pub was_granted: bool,
     /// True if it is being deleted.
     pub deleting: bool,
     /// Report of this host in its status.
@@ -121,6 +138,7 @@ pub enum ReportedState {
     Joined,
     Failed,
     Releasing,
+    Wiping,
     Released,
 }
 
@@ -132,6 +150,7 @@ impl From<&ClaimStage> for ReportedState {
             ClaimStage::Joined { .. } => Self::Joined,
             ClaimStage::Failed { .. } => Self::Failed,
             ClaimStage::Releasing => Self::Releasing,
+            ClaimStage::Wiping { .. } => Self::Wiping,
             ClaimStage::Released => Self::Released,
         }
     }
@@ -220,7 +239,7 @@ pub enum JoinedNode {
 pub enum Evidence {
     /// The claim object is being deleted.
     Deleted,
-    /// Another claim of the host is granted.
+    /// Another claim of the host was granted since.
     Replaced,
     /// A user has released the claim by its ID.
     Requested,
@@ -278,6 +297,16 @@ pub enum ClaimStep {
     ClearLinks,
     /// Empty both slots.
     EmptySlots,
+    /// Write the record: `Wiping`, in this boot.
+    BeginWipe {
+        /// Token of the wipe.
+        token: String,
+    },
+    /// Write the request of the wipe to the state disk, and reboot.
+    RequestWipe {
+        /// Token of the wipe.
+        token: String,
+    },
     /// Write the record: `Released`.
     EndRelease,
 }
@@ -302,6 +331,8 @@ impl ClaimStep {
             Self::DropAddress => StepName::DropAddress,
             Self::ClearLinks => StepName::ClearLinks,
             Self::EmptySlots => StepName::EmptySlots,
+            Self::BeginWipe { .. } => StepName::BeginWipe,
+            Self::RequestWipe { .. } => StepName::RequestWipe,
             Self::EndRelease => StepName::EndRelease,
         }
     }
@@ -325,6 +356,8 @@ impl ClaimStep {
             Self::DropAddress => "removes the virtual IP address",
             Self::ClearLinks => "removes network links of the slot",
             Self::EmptySlots => "empties both slots",
+            Self::BeginWipe { .. } => "records that the host must be wiped",
+            Self::RequestWipe { .. } => "reboots, so that the state disk is made again",
             Self::EndRelease => "records that the host is released",
         }
     }
@@ -369,6 +402,12 @@ pub enum Pending {
     FailedClaim,
     /// The removal of the claim object: the host is released.
     Removal,
+    /// The next boot, because the latest one did not wipe the host.
+    Wipe,
+    /// A change of the Machine: the host cannot be wiped.
+    WipeNotPossible,
+    /// The end of a node that no claim has selected: the host is not wiped under it.
+    ForeignSlot,
 }
 
 /// Next step, or cause of a wait. The plan is made again after each step and each change.

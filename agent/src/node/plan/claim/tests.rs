@@ -1,9 +1,10 @@
 //! The rules of a claimed host, one by one; `explore` has all of them together.
 
 use super::*;
-use crate::node::claim_record::Claimant;
+use crate::node::claim_record::{Claimant, ReleasePolicy};
 
 mod explore;
+mod wipe;
 
 fn id(text: &str) -> ProviderId {
     format!("bedplate://host-1/{text}").into()
@@ -16,10 +17,14 @@ fn claimant() -> Claimant {
 /// A granted claim of this host.
 fn claim() -> ClaimFacts {
     ClaimFacts {
+        uid: "claim-x".to_owned(),
+        release: ReleasePolicy::Empty,
         provider_id: id("x"),
         claimant: claimant(),
         has_user_data: true,
         granted: true,
+        granted_at: Some(at(30)),
+        was_granted: true,
         deleting: false,
         reported: None,
     }
@@ -30,6 +35,8 @@ fn record(stage: ClaimStage) -> ClaimRecord {
         provider_id: id("x"),
         claimant: claimant(),
         has_user_data: true,
+        claim_uid: "claim-x".to_owned(),
+        release: ReleasePolicy::Empty,
         since: Timestamp::UNIX_EPOCH,
         failed: None,
         refused: Vec::new(),
@@ -57,6 +64,7 @@ fn free() -> ClaimObserved {
         configuration: Admission::Allowed,
         timeout: Some(SignedDuration::from_secs(600)),
         record: None,
+        state: HostState::Disk { wipe_token: None },
         slot: ClaimSlot {
             is_empty: true,
             has_sentinel: true,
@@ -77,7 +85,16 @@ fn machine() -> PoolMachine {
 /// A Machine that claimants of these namespaces may have; `release`: claim that a user releases.
 fn pool(namespaces: &[&str], release: Option<ProviderId>) -> PoolMachine {
     let namespaces = namespaces.iter().map(ToString::to_string).collect();
-    PoolMachine::Own { namespaces, paused: false, deleting: false, release, last: None }
+    PoolMachine::Own {
+        namespaces,
+        paused: false,
+        deleting: false,
+        release,
+        policy: ReleasePolicy::Empty,
+        may_wipe: true,
+        selects_disk: true,
+        last: None,
+    }
 }
 
 type Change<'a> = &'a dyn Fn(&mut ClaimObserved);
@@ -444,12 +461,16 @@ fn paused_machine_is_left_as_it_is_but_a_joined_slot_starts_after_a_boot() {
         paused: true,
         deleting: false,
         release: Some(id("x")),
+        policy: ReleasePolicy::Empty,
+        may_wipe: true,
+        selects_disk: true,
         last: None,
     };
     for stage in [
         record(ClaimStage::Preparing),
         bootstrapping(),
         record(ClaimStage::Releasing),
+        record(ClaimStage::Wiping { token: "claim-x".to_owned(), boot_id: "boot".to_owned() }),
         record(ClaimStage::Failed { cause: FailureCause::Interrupted, message: String::new() }),
     ] {
         let seen = ClaimObserved { machine: paused.clone(), ..held(stage) };
@@ -457,8 +478,9 @@ fn paused_machine_is_left_as_it_is_but_a_joined_slot_starts_after_a_boot() {
     }
     let new = ClaimObserved { machine: paused.clone(), claim: ClaimSeen::Present(claim()), ..free() };
     assert_eq!(pending(&new), Pending::Unpause);
-    let PoolMachine::Own { namespaces, .. } = paused else { panic!("it is own") };
-    let machine = PoolMachine::Own { namespaces, paused: true, deleting: false, release: None, last: None };
+    let mut machine = paused;
+    let PoolMachine::Own { release, .. } = &mut machine else { panic!("it is own") };
+    *release = None;
     let mut seen = ClaimObserved { machine, ..held(joined()) };
     assert_eq!(step(&seen), ClaimStep::StartSlot);
     seen.slot.runs = true;
@@ -472,6 +494,9 @@ fn machine_that_is_deleted_accepts_no_claim() {
         paused: false,
         deleting: true,
         release: None,
+        policy: ReleasePolicy::Empty,
+        may_wipe: true,
+        selects_disk: true,
         last: None,
     };
     let seen = ClaimObserved { machine, claim: ClaimSeen::Present(claim()), ..free() };

@@ -28,6 +28,10 @@ const EFFECTS_OF_A_CLAIM: &[(&str, usize)] = &[
     ("stop", 7),
 ];
 
+/// Effects of a release with a wipe.
+const EFFECTS_OF_A_WIPE: &[(&str, usize)] =
+    &[("disk", 49), ("reboot", 1), ("report", 3), ("run", 1), ("stop", 6)];
+
 const USER_DATA: &str = "#cloud-config\nwrite_files:\n- path: /etc/kubeadm.yaml\n  content: token-of-the-claimant-0123\nruncmd:\n- kubeadm init\n";
 
 const LOG: &str = "[kubelet-check] not ready\nread token-of-the-claimant-0123\n";
@@ -204,8 +208,9 @@ impl Pool {
     }
 
     fn grant(&self, status: &str) {
+        let now = Timestamp::from_second(Timestamp::now().as_second()).unwrap().to_string();
         let condition = json!([{ "type": "Granted", "status": status, "reason": "Granted", "message": "",
-            "lastTransitionTime": "2026-01-01T00:00:00Z" }]);
+            "lastTransitionTime": now }]);
         self.change_claim(|claim| claim["status"]["conditions"] = condition);
     }
 
@@ -403,6 +408,204 @@ fn claim_killed_before_any_effect_joins_once_and_is_released() {
         assert_eq!(pool.ran, 1, "killed at {kill_at:?}");
         let told = pool.world.told().claim.map(|claim| claim.state);
         assert_eq!(told, Some(ClaimState::Released), "killed at {kill_at:?}");
+        pool.world.kills
+    }));
+}
+
+/// Token of the wipe that the state disk asks for.
+fn requested_wipe(pool: &Pool) -> Option<String> {
+    let path = pool.world.directory.path().join("root/run/bedplate/state/.bedplate-wipe.json");
+    let request: serde_json::Value = serde_json::from_slice(&std::fs::read(path).ok()?).unwrap();
+    Some(request["token"].as_str().unwrap().to_owned())
+}
+
+/// Writes what stage-1 leaves: a state disk that this token has made.
+fn write_boot_facts(pool: &Pool, wipe_token: Option<&str>) {
+    let run = pool.world.directory.path().join("root/run/bedplate");
+    let _ = std::fs::remove_dir_all(run.join("state"));
+    std::fs::create_dir_all(run.join("state")).unwrap();
+    let facts = json!({ "machine": "node-1", "site": "default", "bootId": "ab".repeat(16), "bootUrl": "http://10.7.0.1/",
+        "interface": "eth0", "mac": "52:54:00:00:00:01", "address": "10.7.0.9", "dhcpServer": "10.7.0.1",
+        "rootfs": format!("sha256:{}", "01".repeat(32)), "failures": 0, "clockWasSet": false,
+        "state": { "kind": "disk", "device": "/dev/vda", "made": wipe_token.is_some(), "wipeToken": wipe_token } });
+    std::fs::write(run.join("boot.json"), facts.to_string()).unwrap();
+}
+
+/// A host with a state disk, whose claim asks for a wipe.
+fn wiped_pool() -> Pool {
+    let mut pool = Pool::new();
+    pool.has_state_disk();
+    pool.claim();
+    pool.change_claim(|claim| claim["spec"]["release"] = json!("Wipe"));
+    pool
+}
+
+impl Pool {
+    /// pxed boots the host, with a state disk that its Machine selects.
+    fn has_state_disk(&self) {
+        write_boot_facts(self, None);
+        let interfaces = json!([{ "macAddress": "52:54:00:00:00:01" }]);
+        self.change_machine(|machine| {
+            machine["spec"]["pxe"] = json!({ "interfaces": interfaces, "stateDisk": { "serial": "s" } });
+        });
+    }
+
+    /// The boot that wipes the host: nothing is left on its state disk.
+    fn boot_and_wipe(&mut self) {
+        let token = requested_wipe(self).unwrap();
+        std::fs::remove_dir_all(&self.world.parts.slots.places().state).unwrap();
+        write_boot_facts(self, Some(&token));
+        self.boot();
+    }
+
+    async fn until_reboot(&mut self) {
+        self.settled_if(|pool, _| !pool.world.power.calls().is_empty()).await;
+    }
+}
+
+#[test]
+fn d7_emptied_host_reboots_is_wiped_and_is_released() {
+    in_runtime(async {
+        let mut pool = wiped_pool();
+        pool.settled(ClaimState::Joined).await;
+        assert_eq!(requested_wipe(&pool), None);
+        pool.delete_claim();
+        pool.until_reboot().await;
+        assert_eq!(
+            (pool.state(), requested_wipe(&pool).as_deref()),
+            (Some(ClaimState::Wiping), Some("claim-1"))
+        );
+        assert!(pool.is_empty() && !pool.world.runs(SlotName::A).await);
+        let (status, reason, _) = pool.paved();
+        assert_eq!((status, reason), (Truth::False, PavedReason::Wiping));
+        let told = pool.world.told().claim.unwrap();
+        assert_eq!((told.state, told.wipe_token.as_deref()), (ClaimState::Wiping, Some("claim-1")));
+        pool.boot_and_wipe();
+        pool.settled(ClaimState::Released).await;
+        use ClaimState::{Bootstrapping, Joined, Preparing, Released, Releasing, Wiping};
+        let expected = [Preparing, Bootstrapping, Joined, Releasing, Wiping, Released];
+        assert_eq!(pool.world.plane.claims.states(), expected);
+        assert_eq!(pool.world.power.calls(), ["reboot"]);
+        assert_eq!(pool.world.told().claim.unwrap().wipe_token, None);
+    });
+}
+
+#[test]
+fn d7_host_is_released_whose_claim_is_lost_in_the_wipe() {
+    in_runtime(async {
+        for token in [Some("claim-1"), None] {
+            let mut pool = wiped_pool();
+            pool.settled(ClaimState::Joined).await;
+            pool.delete_claim();
+            pool.until_reboot().await;
+            pool.lose_claim();
+            pool.boot_and_wipe();
+            write_boot_facts(&pool, token);
+            let told = |pool: &Pool| pool.world.told().claim.map(|claim| (claim.state, claim.wipe_token));
+            let released = Some((ClaimState::Released, None::<String>));
+            pool.settled_if(|pool, agent| agent.standing.plan.wait.is_some() && told(pool) == released).await;
+            let record = pool.record().unwrap();
+            assert_eq!(
+                (record.provider_id.as_str(), record.claimant.name.as_str(), record.claim_uid.as_str()),
+                ("bedplate://node-1/u-1", "w-1", "claim-1")
+            );
+            pool.claim();
+            pool.settled(ClaimState::Joined).await;
+        }
+    });
+}
+
+#[test]
+fn d1_failure_outlives_the_wipe() {
+    in_runtime(async {
+        for is_lost in [false, true] {
+            let mut pool = wiped_pool();
+            pool.script = Script::Fails(7);
+            pool.settled(ClaimState::Failed).await;
+            let failed = |pool: &Pool| {
+                let time = pool.world.told().claim.and_then(|claim| claim.failed_time);
+                time.map(|time| time.0.as_second())
+            };
+            let before = failed(&pool);
+            pool.delete_claim();
+            pool.until_reboot().await;
+            if is_lost {
+                pool.lose_claim();
+            }
+            pool.boot_and_wipe();
+            let told = |pool: &Pool| pool.world.told().claim.map(|claim| claim.state);
+            let is_over = |pool: &Pool, agent: &NodeLoop| {
+                agent.standing.plan.wait.is_some() && told(pool) == Some(ClaimState::Released)
+            };
+            pool.settled_if(is_over).await;
+            assert!(before.is_some() && failed(&pool) == before, "{is_lost}");
+        }
+    });
+}
+
+#[test]
+fn d7_request_of_an_earlier_wipe_is_taken_back_by_the_next_claim() {
+    in_runtime(async {
+        let mut pool = wiped_pool();
+        crate::node::host_state::request_wipe(&pool.world.parts.root, "claim-0").unwrap();
+        pool.settled(ClaimState::Joined).await;
+        assert_eq!(requested_wipe(&pool), None);
+        pool.delete_claim();
+        pool.until_reboot().await;
+        assert_eq!(requested_wipe(&pool).as_deref(), Some("claim-1"));
+    });
+}
+
+#[test]
+fn d7_host_without_a_state_disk_reboots_and_writes_no_request() {
+    in_runtime(async {
+        let mut pool = wiped_pool();
+        let facts = pool.world.directory.path().join("root/run/bedplate/boot.json");
+        let text = std::fs::read_to_string(&facts).unwrap();
+        let mut boot: serde_json::Value = serde_json::from_str(&text).unwrap();
+        boot["state"] = json!({ "kind": "memory" });
+        std::fs::write(&facts, boot.to_string()).unwrap();
+        pool.change_machine(|machine| machine["spec"]["pxe"]["stateDisk"] = json!(null));
+        pool.settled(ClaimState::Joined).await;
+        pool.delete_claim();
+        pool.until_reboot().await;
+        assert_eq!(requested_wipe(&pool), None);
+        std::fs::remove_dir_all(&pool.world.parts.slots.places().state).unwrap();
+        pool.boot();
+        pool.settled(ClaimState::Released).await;
+    });
+}
+
+#[test]
+fn d7_machine_that_asks_for_a_wipe_strengthens_a_claim() {
+    in_runtime(async {
+        let mut pool = Pool::new();
+        pool.has_state_disk();
+        pool.claim();
+        pool.settled(ClaimState::Joined).await;
+        let policy = json!({ "namespaces": ["team-a"], "release": "Wipe" });
+        pool.change_machine(|machine| machine["spec"]["claimPolicy"] = policy);
+        pool.delete_claim();
+        pool.until_reboot().await;
+        pool.boot_and_wipe();
+        pool.settled(ClaimState::Released).await;
+    });
+}
+
+#[test]
+fn d7_wipe_killed_before_any_effect_is_done_once() {
+    in_runtime(kill_before_each_effect(EFFECTS_OF_A_WIPE, async |kill_at| {
+        let mut pool = wiped_pool();
+        pool.settled(ClaimState::Joined).await;
+        pool.world.kills.arm(kill_at);
+        pool.delete_claim();
+        pool.until_reboot().await;
+        pool.boot_and_wipe();
+        pool.settled(ClaimState::Released).await;
+        assert_eq!(pool.ran, 1, "killed at {kill_at:?}");
+        assert_eq!(requested_wipe(&pool), None, "killed at {kill_at:?}");
+        // An agent that was killed after its request asks again before the host goes down.
+        assert!(pool.world.power.calls().len() <= 2, "killed at {kill_at:?}");
         pool.world.kills
     }));
 }
@@ -620,6 +823,12 @@ fn d7_granted_claim_of_another_claimant_releases_the_host_first() {
         pool.settled(ClaimState::Joined).await;
         pool.lose_claim();
         pool.claim();
+        // A claim that is restored from a backup was granted before the other one has joined.
+        let earlier = json!("2026-01-01T00:00:00Z");
+        pool.change_claim(|claim| claim["status"]["conditions"][0]["lastTransitionTime"] = earlier);
+        pool.settled_if(|pool, _| pool.paved().1 == PavedReason::ClaimRefused).await;
+        assert!(pool.world.runs(SlotName::A).await);
+        pool.grant("True");
         pool.settled(ClaimState::Joined).await;
         assert_eq!(pool.ran, 2);
         let record = pool.record().unwrap();
