@@ -5,8 +5,9 @@
 use std::net::Ipv4Addr;
 use std::sync::Arc;
 
+use bedplate_api::claim::ClaimState;
 use bedplate_api::id::MacAddress;
-use bedplate_api::machine::{StateDisk, Wipe};
+use bedplate_api::machine::{Machine, StateDisk, Wipe};
 use bedplate_api::wire::{DiskSelector, Explanation, Stage, StateDiskRequest, WipeRequest};
 use bedplate_dhcp::client::{BootAnswer, Client, Clients, Event, KnownClient, Loader, Query};
 use jiff::Timestamp;
@@ -82,7 +83,10 @@ pub fn subject(known: &KnownMachine, default_image: Option<&str>) -> Subject {
         boot_protocol: pxe.map(|pxe| pxe.boot_protocol).unwrap_or_default(),
         image,
         kernel_arguments: pxe.map(|pxe| pxe.kernel_arguments.clone()).unwrap_or_default(),
-        state_disk: pxe.and_then(|pxe| pxe.state_disk.as_ref()).and_then(state_disk),
+        state_disk: pxe.and_then(|pxe| pxe.state_disk.as_ref()).and_then(state_disk).map(|disk| {
+            let release = due_wipe(&known.machine);
+            StateDiskRequest { release, ..disk }
+        }),
         netboot: known.interfaces.iter().filter(|i| i.netboot).map(|i| i.mac).collect(),
     }
 }
@@ -107,7 +111,13 @@ fn state_disk(disk: &StateDisk) -> Option<StateDiskRequest> {
         (Wipe::Once, Some(token)) => WipeRequest::Once(token.clone()),
         (Wipe::Never, _) | (Wipe::Once, None) => WipeRequest::Never,
     };
-    Some(StateDiskRequest { select, wipe })
+    Some(StateDiskRequest { select, wipe, release: None })
+}
+
+/// Token of the wipe that is due at the release of a claim, as the agent has reported it (D7).
+fn due_wipe(machine: &Machine) -> Option<String> {
+    let claim = machine.status.as_ref()?.claim.as_ref()?;
+    claim.wipe_token.clone().filter(|_| claim.state == ClaimState::Wiping)
 }
 
 /// The policy's request that a packet stands for.
@@ -416,12 +426,57 @@ mod tests {
     }
 
     #[test]
+    fn d7_boot_gets_the_token_only_while_the_wipe_is_due() {
+        let machine = |claim: serde_json::Value| -> Machine {
+            let spec = serde_json::json!({ "provider": "pxe" });
+            let object = serde_json::json!({ "metadata": { "name": "a" }, "spec": spec, "status": { "claim": claim } });
+            serde_json::from_value(object).unwrap()
+        };
+        let claim = |state: &str, token: Option<&str>| {
+            serde_json::json!({ "providerID": "bedplate://a/u", "claimant": { "namespace": "n", "name": "w" },
+                "state": state, "since": "2026-01-01T00:00:00Z", "wipeToken": token })
+        };
+        assert_eq!(due_wipe(&machine(claim("Wiping", Some("claim-1")))).as_deref(), Some("claim-1"));
+        for other in [claim("Released", Some("claim-1")), claim("Wiping", None), serde_json::Value::Null] {
+            assert_eq!(due_wipe(&machine(other.clone())), None, "{other}");
+        }
+    }
+
+    #[test]
+    fn d7_subject_of_a_boot_has_the_token_beside_the_rule_of_its_disk() {
+        let of = |disk: serde_json::Value, state: &str| {
+            let claim = serde_json::json!({ "providerID": "bedplate://a/u", "claimant": { "namespace": "n", "name": "w" },
+                "state": state, "since": "2026-01-01T00:00:00Z", "wipeToken": "claim-1" });
+            let spec =
+                serde_json::json!({ "provider": "pxe", "pxe": { "interfaces": [], "stateDisk": disk } });
+            let object = serde_json::json!({ "metadata": { "name": "a" }, "spec": spec, "status": { "claim": claim } });
+            let known = KnownMachine {
+                name: "a".parse().unwrap(),
+                uid: "u".to_owned(),
+                machine: Arc::new(serde_json::from_value(object).unwrap()),
+                interfaces: Vec::new(),
+                slot_mac: "52:54:00:00:00:01".parse().unwrap(),
+            };
+            subject(&known, None).state_disk.map(|disk| (disk.wipe, disk.release))
+        };
+        let token = Some("claim-1".to_owned());
+        let disk = serde_json::json!({ "serial": "S1" });
+        assert_eq!(of(disk.clone(), "Wiping"), Some((WipeRequest::IfBlank, token.clone())));
+        assert_eq!(of(disk, "Released"), Some((WipeRequest::IfBlank, None)));
+        // Stage-1 ignores the token then.
+        let never = serde_json::json!({ "serial": "S1", "wipe": "Never" });
+        assert_eq!(of(never, "Wiping"), Some((WipeRequest::Never, token)));
+        assert_eq!(of(serde_json::Value::Null, "Wiping"), None);
+    }
+
+    #[test]
     fn a_state_disk_that_is_named_in_two_ways_is_none() {
         let disk = |value| serde_json::from_value::<StateDisk>(value).unwrap();
         let one = state_disk(&disk(serde_json::json!({ "serial": "S1", "wipe": "Once", "wipeToken": "t" })));
         let expected = StateDiskRequest {
             select: DiskSelector::Serial("S1".to_owned()),
             wipe: WipeRequest::Once("t".to_owned()),
+            release: None,
         };
         assert_eq!(one, Some(expected));
         assert_eq!(state_disk(&disk(serde_json::json!({ "serial": "S1", "wwn": "0x1" }))), None);
