@@ -12,6 +12,7 @@ pub mod decisive;
 pub mod machine;
 pub mod owner;
 pub mod policies;
+mod prune;
 pub mod template;
 pub mod wake;
 pub mod watch;

@@ -29,11 +29,12 @@ struct OneClaimant {
     forgot: bool,
 }
 
-/// State of the agent about a claim: `Run` is `Bootstrapping`, `Joined` or `Failed`.
+/// State of the agent about a claim: `Run` is `Bootstrapping`, `Joined` or `Failed`; `Wipe` is `Wiping`.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
 enum Agent {
     Prep,
     Run,
+    Wipe,
     Rel,
 }
 
@@ -72,6 +73,10 @@ struct OneHost {
     /// Owner and enrollment of the right to read the user data.
     right: Option<(u8, bool)>,
     power: Power,
+    /// True if the token of the claim object that exists has made the state disk.
+    wiped: bool,
+    /// Claimant whose data is on the state disk.
+    data: Option<u8>,
 }
 
 /// Fault that one exploration has.
@@ -88,6 +93,8 @@ enum Fault {
     Silence,
     /// A claimant is lost, with its finalizer. A user then has its host emptied.
     Orphan,
+    /// Power fails while a state disk is made.
+    Power,
 }
 
 /// Part of a reconciliation that a leader has done.
@@ -147,6 +154,8 @@ struct World {
     hosts: [OneHost; 2],
     /// Fault that there may be.
     fault: Fault,
+    /// True if all claims have `release: Wipe`.
+    wipe: bool,
     /// True if the fault has happened.
     lost: bool,
     leaders: [Leader; 2],
@@ -198,6 +207,7 @@ const fn state(agent: Agent) -> ClaimState {
     match agent {
         Agent::Prep => ClaimState::Preparing,
         Agent::Run => ClaimState::Joined,
+        Agent::Wipe => ClaimState::Wiping,
         Agent::Rel => ClaimState::Released,
     }
 }
@@ -207,7 +217,10 @@ impl OneHost {
         match self.claim {
             None => HeldBy2::Free,
             Some(claim) if claim.owner != claimant => HeldBy2::Other,
-            Some(claim) => HeldBy2::Own(claim.deleting, claim.fenced || claim.state == Some(Agent::Rel)),
+            Some(claim) => {
+                let is_emptied = claim.state.is_some_and(|agent| state(agent).is_emptied());
+                HeldBy2::Own(claim.deleting, claim.fenced || is_emptied)
+            }
         }
     }
 
@@ -249,13 +262,14 @@ fn decide(claimant: &OneClaimant, held: HeldBy2, host: Host2) -> ClaimantStep {
 }
 
 impl World {
-    fn start(fault: Fault) -> Vec<Self> {
+    fn start(fault: Fault, wipe: bool) -> Vec<Self> {
         let claimant =
             OneClaimant { deleting: false, finalizer: false, host: None, pid: false, forgot: false };
         let start = Self {
             claimants: [Some(claimant); 2],
             hosts: [OneHost::default(); 2],
             fault,
+            wipe,
             lost: false,
             leaders: [Leader::Idle; 2],
         };
@@ -265,7 +279,9 @@ impl World {
         };
         match fault {
             Fault::Choice => vec![recorded(false), recorded(true)],
-            Fault::None | Fault::Loss | Fault::Enrollment | Fault::Silence | Fault::Orphan => vec![start],
+            Fault::None | Fault::Loss | Fault::Enrollment | Fault::Silence | Fault::Power | Fault::Orphan => {
+                vec![start]
+            }
         }
     }
 
@@ -290,6 +306,7 @@ impl World {
             claim: one.claim.map(of_claim),
             record: one.record.map(|(owner, agent)| (c(owner), agent)),
             right: one.right.map(|(owner, key)| (c(owner), key)),
+            data: one.data.map(c),
             ..one
         };
         let of_leader = |one: Leader| match one {
@@ -302,6 +319,7 @@ impl World {
             claimants: self.claimants.map(|one| one.map(of_claimant)),
             hosts: self.hosts.map(of_host),
             fault: self.fault,
+            wipe: self.wipe,
             lost: self.lost,
             leaders: self.leaders.map(of_leader),
         };
@@ -323,7 +341,7 @@ impl World {
             Some(claimant) if claimant.pid => Found::Holding,
             Some(_) => Found::Recorded,
         };
-        let OneHost { record, right, key, power, .. } = self.hosts[host];
+        let OneHost { record, right, key, power, wiped, .. } = self.hosts[host];
         let seen = Claim {
             is_deleting: claim.deleting,
             grant: claim.grant,
@@ -344,6 +362,7 @@ impl World {
                 Power::Off => Silence::PoweredOff,
             },
             is_fenced: claim.fenced,
+            lacks_wipe: self.wipe && claim.grant != Grant::Never && !wiped,
             has_machine: true,
         };
         match next_of_claim(&seen, found) {
@@ -402,10 +421,11 @@ impl World {
         match self.fault {
             Fault::Loss if !self.lost && seen.claim.is_some() => fault(&|host| host.claim = None),
             Fault::Choice if !self.lost => fault(&|host| host.closed = true),
-            Fault::Enrollment if !self.lost => fault(&|host| host.key = true),
+            Fault::Enrollment if !self.lost => fault(&|host| host.key = !host.key),
             Fault::Silence if !self.lost => fault(&|host| host.power = Power::Silent),
             Fault::Orphan => self.lose(host, all),
-            Fault::None | Fault::Loss | Fault::Choice | Fault::Enrollment | Fault::Silence => {}
+            Fault::None | Fault::Loss | Fault::Choice | Fault::Enrollment | Fault::Silence | Fault::Power => {
+            }
         }
         // The time in which a granted claim must start expires.
         if let Some(claim) = seen.claim
@@ -521,13 +541,15 @@ impl World {
         next.leaders[index] = Leader::Idle;
         let is_current = self.claimants[usize::from(who)] == Some(seen);
         let claimant = &mut next.claimants[usize::from(who)];
-        let claim = &mut next.hosts[usize::from(host)].claim;
+        let OneHost { claim, wiped, .. } = &mut next.hosts[usize::from(host)];
         match write {
             Write::Create => {
                 let key = self.hosts[usize::from(host)].key;
                 let (deleting, overdue, fenced) = (false, false, false);
                 let (grant, state) = (Grant::Never, None);
                 if claim.is_none() {
+                    // Its UID is another one.
+                    *wiped = false;
                     *claim = Some(OneClaim { owner: who, deleting, grant, overdue, fenced, key, state });
                 }
             }
@@ -586,7 +608,11 @@ impl World {
                 }
                 ClaimWrite::Delete => Some(OneClaim { deleting: true, ..seen }),
                 ClaimWrite::Fence => Some(OneClaim { fenced: true, ..seen }),
-                ClaimWrite::RemoveFinalizer => None,
+                ClaimWrite::RemoveFinalizer => {
+                    let has_data = self.hosts[host].data == Some(seen.owner);
+                    assert!(!self.wipe || !has_data, "released without its wipe: {self:#?}");
+                    None
+                }
             };
         }
         all.push(next);
@@ -597,8 +623,15 @@ impl World {
 
     /// The agent of a host (agent/src/node/plan/claim.rs).
     fn act(&self, host: usize, all: &mut Vec<Self>) {
-        let OneHost { claim, record, key, right, power, .. } = self.hosts[host];
+        let OneHost { claim, record, key, right, power, wiped, .. } = self.hosts[host];
+        if let Some((owner, Agent::Wipe)) = record
+            && power != Power::Silent
+        {
+            self.boot(host, owner, all);
+        }
         let Some(claim) = claim.filter(|_| power != Power::Silent) else { return };
+        let lacks_wipe = self.wipe && claim.grant != Grant::Never && !wiped;
+        let end = if self.wipe { Agent::Wipe } else { Agent::Rel };
         // A fenced host that has released is powered on, and claimed again.
         if power == Power::Off && !claim.deleting {
             let mut next = *self;
@@ -611,26 +644,35 @@ impl World {
         let mut to = |record: (u8, Agent)| {
             let mut next = *self;
             next.hosts[host].record = Some(record);
-            // A host that was powered on again starts nothing before it has released the claim.
-            if record.1 == Agent::Rel {
-                next.hosts[host].power = Power::Up;
+            match record.1 {
+                // A host that was powered on again starts nothing before it has emptied itself.
+                Agent::Rel | Agent::Wipe => next.hosts[host].power = Power::Up,
+                Agent::Run => next.hosts[host].data = Some(record.0),
+                Agent::Prep => {}
             }
             all.push(next);
         };
         match record {
             None | Some((_, Agent::Rel)) if record != Some((claim.owner, Agent::Rel)) => {
+                // Its view may be old: it may not know that the claim was granted.
                 to((claim.owner, if claim.deleting { Agent::Rel } else { Agent::Prep }));
+                if claim.deleting && lacks_wipe {
+                    to((claim.owner, Agent::Wipe));
+                }
+            }
+            Some((owner, Agent::Rel)) if owner == claim.owner && claim.deleting && lacks_wipe => {
+                to((owner, Agent::Wipe));
             }
             // Evidence: another claim is granted.
             Some((owner, Agent::Prep | Agent::Run))
                 if owner != claim.owner && claim.grant != Grant::Never =>
             {
                 self.check_release(host, owner);
-                to((owner, Agent::Rel));
+                to((owner, end));
             }
             Some((owner, Agent::Prep | Agent::Run)) if owner == claim.owner && claim.deleting => {
                 self.check_release(host, owner);
-                to((owner, Agent::Rel));
+                to((owner, end));
             }
             Some((owner, Agent::Prep)) if owner == claim.owner && may_start => {
                 self.check_start(host, owner);
@@ -647,8 +689,35 @@ impl World {
         }
     }
 
-    /// No host starts a claim whose claimant is gone or elsewhere.
+    /// The boot that wipes a host: its record goes with the disk, and it gets another key.
+    fn boot(&self, host: usize, owner: u8, all: &mut Vec<Self>) {
+        let OneHost { claim, key, data, .. } = self.hosts[host];
+        assert!(data.is_none_or(|data| data == owner), "wipes the data of another claimant: {self:#?}");
+        // It waits until its report was taken.
+        let own = claim.filter(|claim| claim.owner == owner);
+        if own.is_some_and(|claim| claim.state != Some(Agent::Wipe)) {
+            return;
+        }
+        let mut next = *self;
+        next.hosts[host] = OneHost {
+            record: None,
+            data: None,
+            key: !key,
+            wiped: false,
+            power: Power::Up,
+            ..self.hosts[host]
+        };
+        if self.fault == Fault::Power && !self.lost {
+            all.push(Self { lost: true, ..next });
+        }
+        next.hosts[host].wiped = own.is_some();
+        all.push(next);
+    }
+
+    /// No host starts a claim whose claimant is gone or elsewhere, or on the data of another claimant.
     fn check_start(&self, host: usize, owner: u8) {
+        let data = self.hosts[host].data.filter(|_| self.wipe);
+        assert!(data.is_none(), "started on the data of another claimant: {self:#?}");
         let claimant = self.claimants[usize::from(owner)];
         let holds = claimant.is_some_and(|one| one.pid && one.host.map(usize::from) == Some(host));
         // The claimant may be lost after the grant.
@@ -662,7 +731,10 @@ impl World {
             one.pid && !one.deleting && !one.forgot && one.host.map(usize::from) == Some(host)
         };
         let wants = self.claimants[usize::from(owner)].is_some_and(is_held);
-        assert!(!wants || self.has_lost(), "released without evidence: {self:#?}");
+        // The absence of a claim object is not evidence: after its loss, only a grant of another one is.
+        let is_other = |claim: OneClaim| claim.owner != owner && claim.grant != Grant::Never;
+        let is_replaced = self.has_lost() && self.hosts[host].claim.is_some_and(is_other);
+        assert!(!wants || is_replaced, "released without evidence: {self:#?}");
     }
 
     /// Returns true if a claim object was lost.
@@ -801,11 +873,11 @@ fn processor_time() -> Duration {
     Duration::from_nanos(text.split(' ').next().unwrap().parse().unwrap())
 }
 
-fn explore(leaders: usize, fault: Fault) -> (usize, usize, Duration) {
+fn explore(leaders: usize, fault: Fault, wipe: bool) -> (usize, usize, Duration) {
     let start = processor_time();
     let mut seen = Worlds::default();
     let mut settled = Worlds::default();
-    let mut open: Vec<World> = World::start(fault).iter().map(World::canonical).collect();
+    let mut open: Vec<World> = World::start(fault, wipe).iter().map(World::canonical).collect();
     seen.extend(open.iter().copied());
     let mut next = Vec::new();
     let mut steps = 0;
@@ -827,15 +899,15 @@ fn explore(leaders: usize, fault: Fault) -> (usize, usize, Duration) {
 
 #[test]
 fn d1_no_host_is_held_twice_by_two_leaders_with_stale_reads() {
-    let (states, steps, time) = explore(2, Fault::None);
+    let (states, steps, time) = explore(2, Fault::None, false);
     println!("{states} states, {steps} steps, {time:?}");
     assert!(states > 10_000, "the exploration is not empty: {states}");
     assert!(time < BUDGET, "{states} states took {time:?}");
 }
 
 /// Explores one leader with a fault.
-fn explore_fault(fault: Fault) {
-    let (states, steps, time) = explore(1, fault);
+fn explore_fault(fault: Fault, wipe: bool) {
+    let (states, steps, time) = explore(1, fault, wipe);
     println!("{fault:?}: {states} states, {steps} steps, {time:?}");
     assert!(states > 1000, "the exploration is not empty: {states}");
     assert!(time < BUDGET, "{states} states took {time:?}");
@@ -843,25 +915,43 @@ fn explore_fault(fault: Fault) {
 
 #[test]
 fn d1_no_host_leaks_after_the_loss_of_a_claim_object() {
-    explore_fault(Fault::Loss);
+    explore_fault(Fault::Loss, false);
 }
 
 #[test]
 fn d1_only_eligible_hosts_are_claimed_whoever_recorded_them() {
-    explore_fault(Fault::Choice);
+    explore_fault(Fault::Choice, false);
 }
 
 #[test]
 fn d4_right_to_read_follows_the_key_and_ends_with_the_claim() {
-    explore_fault(Fault::Enrollment);
+    explore_fault(Fault::Enrollment, false);
 }
 
 #[test]
 fn d8_silent_host_is_off_before_its_claimant_is_replaced() {
-    explore_fault(Fault::Silence);
+    explore_fault(Fault::Silence, false);
+}
+
+#[test]
+fn d7_claim_ends_only_after_the_wipe_of_its_host() {
+    for fault in [Fault::None, Fault::Power] {
+        explore_fault(fault, true);
+    }
+}
+
+#[test]
+fn d7_lost_claim_object_wipes_no_host_that_runs() {
+    explore_fault(Fault::Loss, true);
+}
+
+#[test]
+fn d7_silent_host_is_wiped_before_its_next_claim() {
+    explore_fault(Fault::Silence, true);
 }
 
 #[test]
 fn d7_claim_of_a_lost_claimant_goes_once_its_host_is_released() {
-    explore_fault(Fault::Orphan);
+    explore_fault(Fault::Orphan, false);
+    explore_fault(Fault::Orphan, true);
 }

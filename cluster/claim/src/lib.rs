@@ -3,6 +3,7 @@
 //! ```text
 //! claimant   finalizer -> machineName -> MachineClaim -> providerID -> (host: Joined) -> deleted -> claim deleted -> Released -> finalizer
 //! claim      made -> Role, RoleBinding, Granted -> (host: started) -> RoleBinding, Role gone -> deleted by its claimant -> (host: Released) -> finalizer
+//! wiped      deleted by its claimant -> (host: Wiping) -> finalizer of the claimant; (host: wiped, Released) -> finalizer of the claim
 //! silent     deleted -> timeout -> powerOff -> Fenced -> finalizer of the claimant; (host: Released) -> finalizer of the claim
 //! ```
 //! The name of a claim is the name of its host, so the API server lets one claimant have a host. A claimant records its choice first, bound to
@@ -42,7 +43,7 @@ pub enum HeldBy {
     Own {
         /// True if it is being deleted.
         is_deleting: bool,
-        /// True if the host has released it, or is fenced.
+        /// True if nothing of it is left in the slots of the host, or the host is fenced.
         is_released: bool,
     },
 }
@@ -168,6 +169,8 @@ pub struct Claim {
     pub silence: Silence,
     /// True if condition `Fenced` is True.
     pub is_fenced: bool,
+    /// True if the host must be wiped, and its Machine does not report the wipe of this claim.
+    pub lacks_wipe: bool,
     /// True if the Machine exists.
     pub has_machine: bool,
 }
@@ -326,7 +329,9 @@ fn of_holder(claim: &Claim) -> ClaimStep {
 fn next_of_deleted(claim: &Claim, claimant: Found) -> ClaimStep {
     // A claim that was never granted has not run. Its host may never report it, while it holds another one.
     let never_ran = claim.grant == Grant::Never && claim.other.is_some() && claim.state.is_none();
-    if claim.state == Some(ClaimState::Released) || never_ran || !claim.has_machine {
+    // An agent of an earlier version releases a host without the wipe.
+    let is_released = claim.state == Some(ClaimState::Released) && !claim.lacks_wipe;
+    if is_released || never_ran || !claim.has_machine {
         return ClaimStep::RemoveFinalizer;
     }
     // Otherwise no report of the release would be accepted.

@@ -11,7 +11,7 @@ use bedplate_api::id::MachineName;
 use bedplate_api::machine::Machine;
 use bedplate_api::selector::MachineSelector;
 use bedplate_claim::is_free;
-use bedplate_rules::claim::eligible::{Unmet, has_claims, is_enrolled, is_selected, unmet};
+use bedplate_rules::claim::eligible::{Unmet, has_claims, is_enrolled, is_selected, lacks_wipe, unmet};
 use bedplate_rules::selection::matches;
 use jiff::{SignedDuration, Timestamp};
 use kube::ResourceExt;
@@ -57,7 +57,7 @@ impl Miss {
             Self::Selector => "do not match machineSelector",
             Self::FailureDomain => "are in another failure domain",
             Self::StateDisk => "have no state disk",
-            Self::Host(Unmet::Wipe) => "need release Wipe, which is not supported yet",
+            Self::Host(Unmet::Wipe) => "cannot be wiped at the release (docs/claims.md)",
             Self::Host(Unmet::Deleting) => "are being deleted",
             Self::Host(Unmet::Paused) => "are paused",
             Self::Host(Unmet::Agent) => "have an agent without claims",
@@ -183,14 +183,15 @@ pub fn check(request: &Request<'_>, host: &Machine, is_claimed: bool, now: Times
     }
 }
 
-/// Returns true if a host may be claimed now, by what its Machine has. `own`: ID of the claim. Checked again by a live read before the claim is
-/// made, since the choice may be old, or a user's.
-pub fn is_eligible(host: &Machine, namespace: &str, own: &str) -> bool {
+/// Returns true if a host may be claimed now, by what its Machine has. `own`: ID of the claim; `release`: the cleanup that its claimant asks
+/// for. Checked again by a live read before the claim is made, since the choice may be old, or a user's.
+pub fn is_eligible(host: &Machine, namespace: &str, own: &str, release: ReleasePolicy) -> bool {
     let is_allowed = host.spec.claim_policy.as_ref().is_some_and(|policy| policy.allows(namespace));
     is_allowed
         && host.metadata.deletion_timestamp.is_none()
         && is_enrolled(host)
         && has_claims(host)
+        && !lacks_wipe(host, release)
         && !is_held(host, own)
 }
 
@@ -331,6 +332,36 @@ mod tests {
             shortage.message("team-a"),
             "no Machine allows claims of namespace team-a (spec.claimPolicy)"
         );
+    }
+
+    #[test]
+    fn d7_host_that_cannot_be_wiped_is_not_claimed_for_a_wipe() {
+        let agent = |features: &[&str]| json!({ "agent": { "features": features, "lastHeartbeatTime": "2026-01-01T00:55:00Z" } });
+        let pool = |release: &str, provider: &str, wipe: &str| {
+            let mut spec = json!({ "provider": provider, "claimPolicy": { "namespaces": ["team-a"], "release": release } });
+            if provider == "pxe" {
+                spec["pxe"] = json!({ "interfaces": [{ "macAddress": "52:54:00:00:00:01" }],
+                    "stateDisk": { "serial": "s", "wipe": wipe, "wipeToken": "t" } });
+            }
+            spec
+        };
+        let able = ["claims", "wipe"];
+        for (spec, features, miss) in [
+            (pool("Wipe", "pxe", "IfBlank"), &able[..], None),
+            (pool("Wipe", "pxe", "Once"), &able[..], Some(Miss::Host(Unmet::Wipe))),
+            (pool("Wipe", "pxe", "Never"), &able[..], Some(Miss::Host(Unmet::Wipe))),
+            (pool("Wipe", "manual", ""), &able[..], Some(Miss::Host(Unmet::Wipe))),
+            (pool("Wipe", "pxe", "IfBlank"), &able[..1], Some(Miss::Host(Unmet::Wipe))),
+            (pool("Empty", "pxe", "Once"), &able[..1], None),
+        ] {
+            let status = agent(features);
+            assert_eq!(missed(&spec, &status), miss, "{spec} {status}");
+            let one = host("a", &spec, &status);
+            let is_eligible = |release| is_eligible(&one, "team-a", "bedplate://a/u-1", release);
+            assert_eq!(is_eligible(ReleasePolicy::Empty), miss.is_none(), "{spec} {status}");
+            let asks = is_eligible(ReleasePolicy::Wipe);
+            assert_eq!(asks, spec["pxe"]["stateDisk"]["wipe"] == "IfBlank" && features.len() == 2, "{spec}");
+        }
     }
 
     #[test]

@@ -9,7 +9,7 @@ pub mod plan;
 use std::sync::Arc;
 use std::time::Duration;
 
-use bedplate_api::claim::{ENROLLMENT_ANNOTATION, MachineClaim, RELEASE_FINALIZER};
+use bedplate_api::claim::{ENROLLMENT_ANNOTATION, MachineClaim, RELEASE_FINALIZER, ReleasePolicy};
 use bedplate_api::cluster::infrastructure::BedplateMachine;
 use bedplate_api::operation::MachineOperation;
 use bedplate_api::reason::Reason as _;
@@ -18,6 +18,7 @@ use bedplate_api::reason::infrastructure::ProviderEvent;
 use bedplate_claim::{ClaimStep, Right};
 use bedplate_engine::Context as _;
 use bedplate_engine::write::{self, WriteError, ask};
+use bedplate_rules::selection::was_granted;
 use jiff::Timestamp;
 use kube::runtime::reflector::ObjectRef;
 use kube::{Api, ResourceExt};
@@ -177,7 +178,10 @@ async fn end(claim: &MachineClaim, world: &World) -> Result<(), WriteError> {
     world.manager.set_finalizer(&claims, claim, RELEASE_FINALIZER, false).await?;
     let claimant = &claim.spec.claimant;
     tracing::info!(claim = name, namespace = claimant.namespace, claimant = claimant.name, "host released");
-    world.news.publish(claim, ProviderEvent::HostReleased, &format!("Machine {name} is released"));
+    // A host that was never allowed to start was not wiped.
+    let is_wiped = claim.spec.release == ReleasePolicy::Wipe && was_granted(claim);
+    let wiped = if is_wiped { ", after its wipe" } else { "" };
+    world.news.publish(claim, ProviderEvent::HostReleased, &format!("Machine {name} is released{wiped}"));
     Ok(())
 }
 

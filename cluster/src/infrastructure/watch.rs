@@ -10,7 +10,7 @@ use bedplate_api::cluster::core::{Cluster, Machine as Owner};
 use bedplate_api::cluster::infrastructure::{BedplateCluster, BedplateMachine, BedplateMachineTemplate};
 use bedplate_api::configuration::MachineConfiguration;
 use bedplate_api::id::MachineName;
-use bedplate_api::machine::{AgentStatus, Condition, Machine, MachineStatus, condition_type};
+use bedplate_api::machine::{AgentStatus, Machine};
 use bedplate_claim::is_free;
 use bedplate_engine::Queue;
 use bedplate_engine::life::beating;
@@ -30,6 +30,7 @@ use kube::{Api, Client, Resource, ResourceExt};
 use super::context::Stores;
 use super::decisive;
 use super::owner::cluster_name;
+use super::prune::prune_host;
 use super::wake::{Wake, wake};
 use crate::metrics::{Counters, Kind};
 use crate::scope::Scope;
@@ -169,39 +170,11 @@ pub fn tasks(
 }
 
 /// Removes what kubectl and the API server store about an object's writers.
-fn bare<K: Resource>(object: &mut K) {
+pub(super) fn bare<K: Resource>(object: &mut K) {
     object.meta_mut().managed_fields = None;
     if let Some(annotations) = &mut object.meta_mut().annotations {
         annotations.remove(LAST_APPLIED);
     }
-}
-
-/// Keeps of a host only what decides about claims.
-fn prune_host(host: &mut Machine) {
-    bare(host);
-    host.spec.pxe = None;
-    let Some(status) = host.status.take() else { return };
-    let hardware = status.hardware.map(|hardware| bedplate_api::machine::Hardware {
-        vendor: hardware.vendor,
-        product: hardware.product,
-        cpu: hardware.cpu,
-        memory_bytes: hardware.memory_bytes,
-        ..Default::default()
-    });
-    let decides = |condition: &Condition| condition.type_ == condition_type::POWERED_ON;
-    let mut conditions: Vec<_> = status.conditions.into_iter().filter(decides).collect();
-    conditions.iter_mut().for_each(|condition| condition.message.clear());
-    host.status = Some(MachineStatus {
-        conditions,
-        claim: status.claim,
-        selected: status.selected,
-        enrollment: status.enrollment,
-        agent: status.agent,
-        state_disk: status.state_disk,
-        addresses: status.addresses,
-        hardware,
-        ..MachineStatus::default()
-    });
 }
 
 async fn follow_infrastructures(mut seen: Changes<BedplateCluster>, queues: Queues, stores: Stores) {

@@ -12,6 +12,7 @@ use bedplate_api::operation::{MachineOperation, MachineOperationSpec, MachineRef
 use bedplate_api::reason::Reason as _;
 use bedplate_api::reason::claim::{FencedReason, GrantedReason, OrphanedReason};
 use bedplate_claim::{Claim, ClaimStep, Found, Grant, Right, Silence, has_started, next_of_claim};
+use bedplate_rules::claim::wipe::owes_wipe;
 use bedplate_rules::selection::was_granted;
 use jiff::{SignedDuration, Timestamp};
 use kube::ResourceExt;
@@ -84,6 +85,7 @@ fn facts(observed: &Observed) -> Claim {
         has_other_key: enrollment(observed).is_some(),
         silence: silence(observed),
         is_fenced: is_fenced(claim),
+        lacks_wipe: observed.host.as_deref().is_some_and(|host| owes_wipe(claim, host)),
         has_machine: observed.host.is_some(),
     }
 }

@@ -161,7 +161,7 @@ fn held_by(observed: &Observed) -> HeldBy {
         Some(claim) if !is_own(claim, &observed.machine) => HeldBy::Other,
         Some(claim) => HeldBy::Own {
             is_deleting: claim.metadata.deletion_timestamp.is_some(),
-            is_released: reported_state(claim) == Some(ClaimState::Released) || is_fenced(claim),
+            is_released: reported_state(claim).is_some_and(ClaimState::is_emptied) || is_fenced(claim),
         },
     }
 }
@@ -179,7 +179,7 @@ fn host(observed: &Observed) -> Host {
     if !runs_own {
         let is_eligible = host.name_any().parse::<MachineName>().is_ok_and(|name| {
             let namespace = machine.namespace().unwrap_or_default();
-            choose::is_eligible(host, &namespace, &claim_id(machine, &name))
+            choose::is_eligible(host, &namespace, &claim_id(machine, &name), release(machine))
         });
         return if is_eligible { Host::Eligible } else { Host::Ineligible };
     }
@@ -204,6 +204,13 @@ pub fn is_fenced(claim: &MachineClaim) -> bool {
 /// Cleanup at the release that a BedplateMachine asks for.
 fn release(machine: &BedplateMachine) -> ReleasePolicy {
     machine.spec.release.unwrap_or_default()
+}
+
+/// Cleanup at the release of a claim that is made now: the stronger one of claimant and host. A claim that is in place does not change.
+fn effective_release(observed: &Observed) -> ReleasePolicy {
+    let asked = release(&observed.machine);
+    let policy = observed.host.as_ref().and_then(|host| host.spec.claim_policy.as_ref());
+    policy.map_or(asked, |policy| policy.release_of(asked))
 }
 
 /// Returns the requirements of a claimant on a host. `label`: label of the Machines whose values are failure domains.
@@ -254,7 +261,7 @@ pub fn claim_spec(observed: &Observed) -> Option<MachineClaimSpec> {
         provider_id: claim_id(machine, host),
         configuration_ref: configuration_ref(observed),
         bootstrap_secret_name: secret.cloned(),
-        release: release(machine),
+        release: effective_release(observed),
         vip: None,
     })
 }

@@ -1,5 +1,6 @@
 //! The grant of a claim, its end, and claims whose claimant is gone or restored.
 
+use bedplate_api::claim::ReleasePolicy;
 use serde_json::{Value, json};
 
 use super::*;
@@ -373,4 +374,79 @@ fn m9_finalizer_stays_until_this_claim_is_released() {
     let mut gone = seen(claim(&deleted, &json!({})), None, host(late, KEY, None));
     gone.host = None;
     assert_eq!(next(&gone), ClaimStep::RemoveFinalizer);
+}
+
+#[test]
+fn d7_claim_with_wipe_ends_with_the_token_of_its_own_wipe() {
+    let deleted = json!({ "uid": "claim-1", "deletionTimestamp": "2026-01-01T00:30:00Z" });
+    let released = granted("GrantWithdrawn", Some("Released"));
+    let disk = |token: Value| json!({ "stateDisk": { "name": "d", "wipeToken": token } });
+    let no_disk = json!({});
+    let has_disk = json!({ "interfaces": [], "stateDisk": { "serial": "s" } });
+    let memory = json!({ "interfaces": [] });
+    for (release, status, pxe, reported, expected) in [
+        ("Wipe", &released, &has_disk, disk(json!("claim-1")), ClaimStep::RemoveFinalizer),
+        ("Wipe", &released, &has_disk, disk(json!("claim-0")), ClaimStep::AwaitRelease),
+        ("Wipe", &released, &has_disk, disk(json!(null)), ClaimStep::AwaitRelease),
+        ("Wipe", &released, &has_disk, no_disk.clone(), ClaimStep::AwaitRelease),
+        // The selection of the disk was removed, and the host has not booted since.
+        ("Wipe", &released, &memory, disk(json!(null)), ClaimStep::AwaitRelease),
+        ("Wipe", &released, &memory, no_disk.clone(), ClaimStep::RemoveFinalizer),
+        ("Empty", &released, &has_disk, disk(json!(null)), ClaimStep::RemoveFinalizer),
+        // The token alone is not enough: the agent of the new key reports the release.
+        (
+            "Wipe",
+            &granted("GrantWithdrawn", Some("Wiping")),
+            &has_disk,
+            disk(json!("claim-1")),
+            ClaimStep::AwaitRelease,
+        ),
+        // It was never granted, so it never ran.
+        (
+            "Wipe",
+            &json!({ "providerID": ID, "state": "Released" }),
+            &has_disk,
+            disk(json!(null)),
+            ClaimStep::RemoveFinalizer,
+        ),
+    ] {
+        let mut one = claim(&deleted, status);
+        one.spec.release = serde_json::from_value(json!(release)).unwrap();
+        let mut machine = serde_json::to_value(host("2026-01-01T00:59:00Z", KEY, None)).unwrap();
+        machine["spec"] = json!({ "provider": "pxe", "pxe": pxe });
+        machine["status"].as_object_mut().unwrap().extend(reported.as_object().unwrap().clone());
+        let seen = seen(one, None, serde_json::from_value(machine).unwrap());
+        assert_eq!(next(&seen), expected, "{release} {status} {pxe} {reported}");
+    }
+}
+
+#[test]
+fn d7_wipe_of_the_machine_strengthens_a_claim_that_asks_for_empty() {
+    let deleted = json!({ "uid": "claim-1", "deletionTimestamp": "2026-01-01T00:30:00Z" });
+    for (policy, token, expected) in [
+        ("Wipe", None, ClaimStep::AwaitRelease),
+        ("Wipe", Some("claim-0"), ClaimStep::AwaitRelease),
+        ("Wipe", Some("claim-1"), ClaimStep::RemoveFinalizer),
+        ("Empty", None, ClaimStep::RemoveFinalizer),
+    ] {
+        let one = claim(&deleted, &granted("GrantWithdrawn", Some("Released")));
+        assert_eq!(one.spec.release, ReleasePolicy::Empty);
+        let mut machine = serde_json::to_value(host("2026-01-01T00:59:00Z", KEY, None)).unwrap();
+        machine["spec"] = json!({ "provider": "pxe", "pxe": { "interfaces": [], "stateDisk": { "serial": "s" } },
+            "claimPolicy": { "namespaces": ["team-a"], "release": policy } });
+        machine["status"]["stateDisk"] = json!({ "name": "d", "wipeToken": token });
+        let seen = seen(one, None, serde_json::from_value(machine).unwrap());
+        assert_eq!(next(&seen), expected, "{policy} {token:?}");
+    }
+}
+
+#[test]
+fn d7_wiped_host_reports_its_release_with_its_new_key() {
+    let deleted = json!({ "uid": "claim-1", "deletionTimestamp": "2026-01-01T00:30:00Z" });
+    let mut one = claim(&deleted, &granted("GrantWithdrawn", Some("Wiping")));
+    one.spec.release = ReleasePolicy::Wipe;
+    let key = "f".repeat(32);
+    let seen = seen(one, None, host("2026-01-01T00:59:00Z", &key, None));
+    assert_eq!(next(&seen), ClaimStep::CorrectEnrollment);
+    assert_eq!(enrollment(&seen).map(ToString::to_string), Some(key));
 }

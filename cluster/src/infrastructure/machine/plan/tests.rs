@@ -366,9 +366,33 @@ fn m9_deleted_object_stays_until_its_host_is_released() {
     fenced.status = Some(object(json!({ "conditions": [is_fenced] })));
     seen.claim = Some(Arc::new(fenced));
     assert_eq!(next(&seen), Next::Protocol(ClaimantStep::RemoveFinalizer), "D8");
-    going.status = Some(object(json!({ "providerID": "bedplate://host-1/u-1", "state": "Released" })));
-    seen.claim = Some(Arc::new(going));
-    assert_eq!(next(&seen), Next::Protocol(ClaimantStep::RemoveFinalizer));
+    for state in ["Released", "Wiping"] {
+        going.status = Some(object(json!({ "providerID": "bedplate://host-1/u-1", "state": state })));
+        seen.claim = Some(Arc::new(going.clone()));
+        assert_eq!(next(&seen), Next::Protocol(ClaimantStep::RemoveFinalizer), "{state}");
+    }
     seen.claim = None;
     assert_eq!(next(&seen), Next::Protocol(ClaimantStep::RemoveFinalizer));
+}
+
+#[test]
+fn d7_claim_names_the_stronger_release_of_claimant_and_host() {
+    for (asked, policy, expected) in [
+        (None, None, "Empty"),
+        (Some("Wipe"), None, "Wipe"),
+        (None, Some("Wipe"), "Wipe"),
+        (Some("Empty"), Some("Wipe"), "Wipe"),
+        (Some("Wipe"), Some("Empty"), "Wipe"),
+    ] {
+        let mut spec = json!({ "machineName": "host-1" });
+        if let Some(asked) = asked {
+            spec["release"] = json!(asked);
+        }
+        let mut seen = observed(machine(&json!({}), &spec));
+        let mut one = host(&json!({}));
+        one.spec.claim_policy.as_mut().unwrap().release = policy.map(|policy| object(json!(policy)));
+        seen.host = Some(Arc::new(one));
+        let made = claim_spec(&seen).unwrap();
+        assert_eq!(json!(made.release), expected, "{asked:?} {policy:?}");
+    }
 }
