@@ -7,6 +7,7 @@ use bedplate_api::cluster::infrastructure::BedplateMachine;
 use bedplate_api::machine::{ClaimStatus, Condition, Machine, SelectionSource, condition_type as of_machine};
 use bedplate_api::reason::{self, Actor};
 use bedplate_rules::claim::eligible::{Unmet, unmet};
+use bedplate_rules::claim::wipe::owes_wipe;
 use jiff::Timestamp;
 use kube::ResourceExt;
 use serde::Serialize;
@@ -106,7 +107,7 @@ impl HostClaim {
             deleting: claim.metadata.deletion_timestamp.is_some(),
             grant: Some(if granted { Grant::Granted } else { Grant::Pending }),
             provider_id: Some(claim.spec.provider_id.clone()),
-            note: note(claim),
+            note: note(machine, claim),
         }
     }
 
@@ -170,6 +171,8 @@ impl Standing {
         let status = machine.status.as_ref();
         let selected = status.and_then(|status| status.selected.as_ref());
         let agent = status.and_then(|status| status.agent.as_ref());
+        let mut differences = differences(machine, claim, claimant);
+        differences.extend(claim.filter(|claim| is_unwiped(machine, claim)).map(|_| UNWIPED.to_owned()));
         Self {
             host: HostClaim::new(machine, claim, now),
             claimant_object: claimant.clone(),
@@ -181,14 +184,26 @@ impl Standing {
             conditions: claim
                 .and_then(|claim| claim.status.as_ref())
                 .map_or(Vec::new(), |s| s.conditions.clone()),
-            differences: differences(machine, claim, claimant),
+            differences,
             next: claim.map(next).unwrap_or_default(),
         }
     }
 }
 
-/// Returns the reasons of the conditions of a claim that need a user.
-fn note(claim: &MachineClaim) -> Option<String> {
+/// Word for a host that is released, and whose claim waits for its wipe.
+const NOT_WIPED: &str = "NotWiped";
+
+/// Text for the same.
+const UNWIPED: &str = "the host reports Released, and its state disk does not have the token of this claim: the claim waits for the wipe (docs/claims.md#wipe)";
+
+/// Returns true if the provider waits for a wipe that the host does not report.
+fn is_unwiped(machine: &Machine, claim: &MachineClaim) -> bool {
+    let is_released = reported(claim).is_some_and(|(state, _)| state == ClaimState::Released);
+    is_released && claim.metadata.deletion_timestamp.is_some() && owes_wipe(claim, machine)
+}
+
+/// Returns the reasons of the conditions of a claim that need a user, and whether a wipe is missing.
+fn note(machine: &Machine, claim: &MachineClaim) -> Option<String> {
     let conditions = claim.status.iter().flat_map(|status| &status.conditions);
     let notable = conditions.filter_map(|found| match (found.type_.as_str(), found.status.as_str()) {
         (condition_type::ORPHANED, "True") => Some(condition_type::ORPHANED),
@@ -197,7 +212,8 @@ fn note(claim: &MachineClaim) -> Option<String> {
         (condition_type::GRANTED, "False") if needs_user(found) => Some(&found.reason),
         _ => None,
     });
-    let notable: Vec<&str> = notable.collect();
+    let unwiped = is_unwiped(machine, claim).then_some(NOT_WIPED);
+    let notable: Vec<&str> = notable.chain(unwiped).collect();
     (!notable.is_empty()).then(|| notable.join(", "))
 }
 

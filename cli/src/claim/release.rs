@@ -144,7 +144,7 @@ fn emptied(facts: &Facts<'_>, id: &str, claimant: &str, why: &str) -> Release {
     let machine = facts.machine.name_any();
     let mut consequences = vec![
         format!("Machine {machine} holds claim {id} of {claimant}; {why}."),
-        "The agent stops the slot and empties both slots. Everything in them is lost.".to_owned(),
+        "The agent stops the slot and empties both slots. Everything in them is lost. With release Wipe it also reboots the host and wipes its state disk.".to_owned(),
     ];
     if facts.machine.spec.paused {
         consequences.push("The Machine is paused: the agent starts when it is unpaused.".to_owned());
@@ -183,7 +183,7 @@ pub(super) fn confirm_off(facts: &Facts<'_>) -> Result<Release, RefuseRelease> {
     }
     let consequences = vec![
         format!("The claimant {claimant} of Machine {machine} is deleted without the release of its host."),
-        "The host stays held. It empties itself at its next boot, and is claimed again only after that.".to_owned(),
+        "The host stays held. It empties itself at its next boot, and wipes its state disk if the claim asks for it. It is claimed again only after that.".to_owned(),
         "If the host is not off, two machines may act as one Node. Power it on only while the API server answers.".to_owned(),
     ];
     let question = format!("confirm that the host of Machine {machine} is powered off?");

@@ -144,3 +144,25 @@ fn d1_next_steps_are_those_of_the_table_of_reasons() {
     // A user can copy the command.
     assert!(steps[0].contains("`bedplate claim release host-1`"), "{steps:?}");
 }
+
+#[test]
+fn d7_claim_that_waits_for_a_wipe_says_so() {
+    let granted = json!([{ "type": "Granted", "status": "True", "reason": "GrantWithdrawn", "message": "",
+        "lastTransitionTime": "2026-01-01T00:00:00Z" }]);
+    let mut status = status("Released");
+    status["conditions"] = granted;
+    let deleted = json!({ "uid": "claim-1", "deletionTimestamp": "2026-01-01T00:06:00Z" });
+    let wipe = json!({ "claimPolicy": { "namespaces": ["team-a"], "release": "Wipe" } });
+    for (metadata, token, is_named) in [
+        (&deleted, json!(null), true),
+        (&deleted, json!("claim-0"), true),
+        (&deleted, json!("claim-1"), false),
+        (&json!({ "uid": "claim-1" }), json!(null), false),
+    ] {
+        let host = machine(&wipe, &json!({ "stateDisk": { "name": "d", "wipeToken": token } }));
+        let claim = claim(metadata, &status);
+        let standing = Standing::new(&host, Some(&claim), &ClaimantSeen::None, now());
+        assert_eq!(standing.host.note.as_deref() == Some("NotWiped"), is_named, "{metadata} {token}");
+        assert_eq!(standing.differences.iter().any(|text| text == UNWIPED), is_named, "{metadata} {token}");
+    }
+}
