@@ -38,13 +38,17 @@ const NO_CLAIMS: &str = "claims need a cluster: pxed reads no MachineClaim";
 
 /// Rules that compare with the object as it was, or of statuses, with the reason why no manifest of a directory can break them. Each has a test of its
 /// own below.
-const TRANSITIONS: [(&str, &str); 12] = [
+const TRANSITIONS: [(&str, &str); 13] = [
     (
         "the texts of all disks must have at most 98304 characters together",
         "the status in a manifest is ignored",
     ),
     (
         "spec.claimPolicy can be added or removed only while no version is selected: release the host, or create the Machine again",
+        NO_CLAIMS,
+    ),
+    (
+        "spec.pxe.stateDisk of a Machine with claimPolicy can be added, removed or name another disk only while no version is selected: release the host first",
         NO_CLAIMS,
     ),
     ("claimant.namespace and claimant.name cannot be changed; only claimant.uid can", NO_CLAIMS),
@@ -243,6 +247,45 @@ async fn d1_a_pool_is_entered_and_left_only_while_nothing_is_selected() {
         .expect("an operator may strengthen the release of a claimed host");
     selected(Value::Null).await;
     policy(Value::Null).await.unwrap();
+}
+
+#[tokio::test]
+async fn d7_a_host_of_a_pool_keeps_its_state_disk_while_a_version_is_selected() {
+    let client = admin().await;
+    let object =
+        with(&machine("pool-disk"), &json!({ "spec": { "claimPolicy": { "namespaces": ["team-a"] } } }));
+    create(&client, &object).await;
+    let machines = api(&client, &object);
+    let disk = async |disk: Value| {
+        let patch = Patch::Merge(json!({ "spec": { "pxe": { "stateDisk": disk } } }));
+        let patched = machines.patch("pool-disk", &PatchParams::default(), &patch).await;
+        patched.map(drop).map_err(|error| error.to_string())
+    };
+    let selected = async |selected: Value| {
+        let patch = Patch::Merge(json!({ "status": { "selected": selected } }));
+        machines.patch_status("pool-disk", &PatchParams::default(), &patch).await.unwrap();
+    };
+    let claimed = json!({ "name": "pool", "version": 1, "source": "Claim" });
+    let refused = async |change: Value| {
+        let why = disk(change.clone()).await.expect_err("it is claimed");
+        assert!(why.contains("can be added, removed or name another disk only"), "{change}: {why}");
+    };
+    disk(Value::Null).await.unwrap();
+    selected(claimed.clone()).await;
+    refused(json!({ "serial": "S1" })).await;
+    selected(Value::Null).await;
+    disk(json!({ "serial": "S1" })).await.unwrap();
+    selected(claimed.clone()).await;
+    for change in [Value::Null, json!({ "serial": "S2" }), json!({ "serial": null, "wwn": "0x1" })] {
+        refused(change).await;
+    }
+    disk(json!({ "serial": "S1", "wipe": "Never" })).await.expect("the disk is the same");
+    selected(Value::Null).await;
+    disk(json!({ "serial": null, "rule": { "rotational": false } })).await.unwrap();
+    selected(claimed).await;
+    refused(json!({ "rule": { "rotational": true } })).await;
+    selected(Value::Null).await;
+    disk(Value::Null).await.unwrap();
 }
 
 #[tokio::test]

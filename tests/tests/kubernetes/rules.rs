@@ -485,6 +485,14 @@ fn pools() -> Vec<Case> {
                 "claimPolicy": { "namespaces": ["team-a"], "release": "Wipe" } } }),
         ),
         case(
+            "pxe.stateDisk.wipe must be IfBlank when claimPolicy.release is Wipe: Never forbids the wipe, and Once wipes again after it; set it to IfBlank and remove wipeToken",
+            &base,
+            &json!({ "spec": { "claimPolicy": { "namespaces": ["team-a"], "release": "Wipe" },
+                "pxe": { "stateDisk": { "serial": "S1" } } } }),
+            &json!({ "spec": { "claimPolicy": { "namespaces": ["team-a"], "release": "Wipe" },
+                "pxe": { "stateDisk": { "serial": "S1", "wipe": "Once", "wipeToken": "t" } } } }),
+        ),
+        case(
             "powerPolicy may only be OnClaim when claimPolicy and bmc are set and provider is pxe: pxed powers the machine on for a claim",
             &base,
             &json!({ "spec": { "powerPolicy": "OnClaim", "claimPolicy": own, "bmc": { "protocol": "Redfish", "address": "b",
