@@ -31,6 +31,10 @@ pub const HOST_IS_OFF_ANNOTATION: &str = "bedplate.dev/host-is-off";
 /// report on the claim.
 pub const ENROLLMENT_ANNOTATION: &str = "bedplate.dev/enrollment";
 
+/// Annotation of a MachineClaim: the enrollments that its host has had from the grant until it was emptied, separated by commas. Written by
+/// the provider. A tenant may have copied their keys, so a claim with `release: Wipe` does not end while the Machine has one of them.
+pub const TENANT_ENROLLMENTS_ANNOTATION: &str = "bedplate.dev/tenant-enrollments";
+
 /// Feature of an agent that carries claims out (`status.agent.features`).
 pub const CLAIMS_FEATURE: &str = "claims";
 

@@ -6,8 +6,8 @@ use bedplate_api::claim::{ClaimState, MachineClaim, ReleasePolicy, condition_typ
 use bedplate_api::cluster::infrastructure::BedplateMachine;
 use bedplate_api::machine::{ClaimStatus, Condition, Machine, SelectionSource, condition_type as of_machine};
 use bedplate_api::reason::{self, Actor};
-use bedplate_rules::claim::eligible::{Unmet, unmet};
-use bedplate_rules::claim::wipe::owes_wipe;
+use bedplate_rules::claim::eligible::{Unmet, is_heard_elsewhere, unmet};
+use bedplate_rules::claim::wipe::{OwedWipe, owed_wipe};
 use jiff::Timestamp;
 use kube::ResourceExt;
 use serde::Serialize;
@@ -172,7 +172,10 @@ impl Standing {
         let selected = status.and_then(|status| status.selected.as_ref());
         let agent = status.and_then(|status| status.agent.as_ref());
         let mut differences = differences(machine, claim, claimant);
-        differences.extend(claim.filter(|claim| is_unwiped(machine, claim)).map(|_| UNWIPED.to_owned()));
+        let owed = claim.and_then(|claim| unwiped(machine, claim));
+        differences.extend(owed.map(|owed| wipe_text(owed).to_owned()));
+        let mut next = claim.map(next).unwrap_or_default();
+        next.extend(owed.filter(|owed| *owed == OwedWipe::Key).map(|_| next_for_key(machine)));
         Self {
             host: HostClaim::new(machine, claim, now),
             claimant_object: claimant.clone(),
@@ -185,21 +188,52 @@ impl Standing {
                 .and_then(|claim| claim.status.as_ref())
                 .map_or(Vec::new(), |s| s.conditions.clone()),
             differences,
-            next: claim.map(next).unwrap_or_default(),
+            next,
         }
     }
 }
 
-/// Word for a host that is released, and whose claim waits for its wipe.
-const NOT_WIPED: &str = "NotWiped";
+/// Word for the part of a wipe that a claim waits for.
+const fn wipe_word(owed: OwedWipe) -> &'static str {
+    match owed {
+        OwedWipe::Disk => "NotWiped",
+        OwedWipe::Key => "KeyNotReplaced",
+    }
+}
 
-/// Text for the same.
-const UNWIPED: &str = "the host reports Released, and its state disk does not have the token of this claim: the claim waits for the wipe (docs/claims.md#wipe)";
+/// Text for the part of a wipe that a claim waits for.
+const fn wipe_text(owed: OwedWipe) -> &'static str {
+    match owed {
+        OwedWipe::Disk => {
+            "the host reports Released, and its state disk does not have the token of this claim: the claim waits for the wipe (docs/claims.md#wipe)"
+        }
+        OwedWipe::Key => {
+            "the host has a key that the claimant may have copied: the claim waits for another key (docs/claims.md#wipe)"
+        }
+    }
+}
 
-/// Returns true if the provider waits for a wipe that the host does not report.
-fn is_unwiped(machine: &Machine, claim: &MachineClaim) -> bool {
-    let is_released = reported(claim).is_some_and(|(state, _)| state == ClaimState::Released);
-    is_released && claim.metadata.deletion_timestamp.is_some() && owes_wipe(claim, machine)
+/// Returns the part of the wipe that the provider waits for, if the host has done its own part, or if another key waits for the one in force.
+fn unwiped(machine: &Machine, claim: &MachineClaim) -> Option<OwedWipe> {
+    let state = reported(claim).map(|(state, _)| state);
+    let owed = owed_wipe(claim, machine).filter(|_| claim.metadata.deletion_timestamp.is_some())?;
+    let waits = state.is_some_and(ClaimState::is_emptied) && is_heard_elsewhere(machine);
+    match state {
+        _ if waits => Some(OwedWipe::Key),
+        Some(ClaimState::Released) => Some(owed),
+        _ => None,
+    }
+}
+
+/// Returns the next step of a user for a key that waits.
+fn next_for_key(machine: &Machine) -> String {
+    let name = machine.name_any();
+    if is_heard_elsewhere(machine) {
+        return format!(
+            "take the boot from condition Enrolled (`bedplate machine show {name}`), and let it enroll: `bedplate machine re-enroll {name} --boot BOOT`"
+        );
+    }
+    format!("power-cycle Machine {name}, so that it boots and enrolls with another key")
 }
 
 /// Returns the reasons of the conditions of a claim that need a user, and whether a wipe is missing.
@@ -212,7 +246,7 @@ fn note(machine: &Machine, claim: &MachineClaim) -> Option<String> {
         (condition_type::GRANTED, "False") if needs_user(found) => Some(&found.reason),
         _ => None,
     });
-    let unwiped = is_unwiped(machine, claim).then_some(NOT_WIPED);
+    let unwiped = unwiped(machine, claim).map(wipe_word);
     let notable: Vec<&str> = notable.chain(unwiped).collect();
     (!notable.is_empty()).then(|| notable.join(", "))
 }

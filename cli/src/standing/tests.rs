@@ -151,18 +151,37 @@ fn d7_claim_that_waits_for_a_wipe_says_so() {
         "lastTransitionTime": "2026-01-01T00:00:00Z" }]);
     let mut status = status("Released");
     status["conditions"] = granted;
-    let deleted = json!({ "uid": "claim-1", "deletionTimestamp": "2026-01-01T00:06:00Z" });
+    let key = |name: &str| json!({ "bedplate.dev/tenant-enrollments": name.repeat(32) });
+    let deleted = |name| json!({ "uid": "claim-1", "deletionTimestamp": "2026-01-01T00:06:00Z", "annotations": key(name) });
+    let live = json!({ "uid": "claim-1", "annotations": key("b") });
     let wipe = json!({ "claimPolicy": { "namespaces": ["team-a"], "release": "Wipe" } });
-    for (metadata, token, is_named) in [
-        (&deleted, json!(null), true),
-        (&deleted, json!("claim-0"), true),
-        (&deleted, json!("claim-1"), false),
-        (&json!({ "uid": "claim-1" }), json!(null), false),
+    let of = |metadata: &Value, token: &str, status: &Value, conditions: &Value| {
+        let reported = json!({ "stateDisk": { "name": "d", "wipeToken": token }, "conditions": conditions,
+            "enrollment": { "keyID": "a".repeat(32) } });
+        let claim = claim(metadata, status);
+        Standing::new(&machine(&wipe, &reported), Some(&claim), &ClaimantSeen::None, now())
+    };
+    for (metadata, token, expected) in [
+        (&deleted("b"), "", Some(OwedWipe::Disk)),
+        (&deleted("b"), "claim-0", Some(OwedWipe::Disk)),
+        (&deleted("b"), "claim-1", None),
+        (&deleted("a"), "claim-1", Some(OwedWipe::Key)),
+        (&live, "", None),
     ] {
-        let host = machine(&wipe, &json!({ "stateDisk": { "name": "d", "wipeToken": token } }));
-        let claim = claim(metadata, &status);
-        let standing = Standing::new(&host, Some(&claim), &ClaimantSeen::None, now());
-        assert_eq!(standing.host.note.as_deref() == Some("NotWiped"), is_named, "{metadata} {token}");
-        assert_eq!(standing.differences.iter().any(|text| text == UNWIPED), is_named, "{metadata} {token}");
+        let standing = of(metadata, token, &status, &json!([]));
+        assert_eq!(standing.host.note.as_deref(), expected.map(wipe_word), "{metadata} {token}");
+        for owed in [OwedWipe::Disk, OwedWipe::Key] {
+            let is_named = standing.differences.iter().any(|text| text == wipe_text(owed));
+            assert_eq!(is_named, expected == Some(owed), "{metadata} {token}");
+        }
     }
+    // The wiped host waits for the former key.
+    let elsewhere = json!([{ "type": "Enrolled", "status": "True", "reason": "HeardElsewhere", "message": "",
+        "lastTransitionTime": "2026-01-01T00:00:00Z" }]);
+    status["state"] = json!("Wiping");
+    let waits = of(&deleted("a"), "claim-1", &status, &elsewhere);
+    assert_eq!(waits.host.note.as_deref(), Some("KeyNotReplaced"));
+    let command = "`bedplate machine re-enroll host-1 --boot BOOT`";
+    assert!(waits.next.iter().any(|step| step.contains(command)), "{:?}", waits.next);
+    assert_eq!(of(&deleted("a"), "claim-1", &status, &json!([])).host.note, None);
 }

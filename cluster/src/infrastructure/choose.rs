@@ -11,7 +11,9 @@ use bedplate_api::id::MachineName;
 use bedplate_api::machine::Machine;
 use bedplate_api::selector::MachineSelector;
 use bedplate_claim::is_free;
-use bedplate_rules::claim::eligible::{Unmet, has_claims, is_enrolled, is_selected, lacks_wipe, unmet};
+use bedplate_rules::claim::eligible::{
+    Unmet, has_claims, is_enrolled, is_heard_elsewhere, is_selected, lacks_wipe, unmet,
+};
 use bedplate_rules::selection::matches;
 use jiff::{SignedDuration, Timestamp};
 use kube::ResourceExt;
@@ -62,6 +64,7 @@ impl Miss {
             Self::Host(Unmet::Paused) => "are paused",
             Self::Host(Unmet::Agent) => "have an agent without claims",
             Self::Host(Unmet::Enrollment) => "are not enrolled",
+            Self::Host(Unmet::Key) => "wait with another key than the one in force",
             Self::Host(Unmet::Held) => "are held by another claim or have a node",
             Self::Host(Unmet::Silent) => "have not reported for 15 minutes",
             Self::Wanted => "are left for claimants whose turn is earlier",
@@ -191,6 +194,7 @@ pub fn is_eligible(host: &Machine, namespace: &str, own: &str, release: ReleaseP
         && host.metadata.deletion_timestamp.is_none()
         && is_enrolled(host)
         && has_claims(host)
+        && !is_heard_elsewhere(host)
         && !lacks_wipe(host, release)
         && !is_held(host, own)
 }

@@ -9,7 +9,7 @@ pub mod plan;
 use std::sync::Arc;
 use std::time::Duration;
 
-use bedplate_api::claim::{ENROLLMENT_ANNOTATION, MachineClaim, RELEASE_FINALIZER, ReleasePolicy};
+use bedplate_api::claim::{MachineClaim, RELEASE_FINALIZER, ReleasePolicy};
 use bedplate_api::cluster::infrastructure::BedplateMachine;
 use bedplate_api::operation::MachineOperation;
 use bedplate_api::reason::Reason as _;
@@ -26,7 +26,7 @@ use serde_json::{Value, json};
 
 use self::grant::Grant;
 use self::interval::interval;
-use self::plan::{Observed, enrollment, fence, fence_name, next, reads_right, status, withdrawn};
+use self::plan::{Observed, enrollment_annotations, fence, fence_name, next, reads_right, status, withdrawn};
 use super::context::World;
 use super::owner::is_paused;
 use crate::metrics::Kind;
@@ -119,8 +119,7 @@ async fn apply(observed: &Observed, step: ClaimStep, world: &World) -> Result<()
             put(observed, step, reason, world).await
         }
         ClaimStep::CorrectEnrollment => {
-            let Some(key) = enrollment(observed) else { return Ok(()) };
-            let annotations = json!({ ENROLLMENT_ANNOTATION: key.to_string() });
+            let Some(annotations) = enrollment_annotations(observed) else { return Ok(()) };
             change(claim, &json!({ "metadata": { "annotations": annotations } }), world).await
         }
         ClaimStep::Grant => start(observed, world).await,

@@ -19,9 +19,11 @@ pub(super) fn prune_host(host: &mut Machine) {
         memory_bytes: hardware.memory_bytes,
         ..Default::default()
     });
-    // A host that is off until it is claimed is silent, and may be chosen.
-    let is_power = |one: &Condition| one.type_ == condition_type::POWERED_ON;
-    let mut conditions: Vec<_> = status.conditions.into_iter().filter(is_power).collect();
+    // A host that is off until it is claimed is silent, and may be chosen. A host with a key that may be a copy may not.
+    let decides = |one: &Condition| {
+        [condition_type::POWERED_ON, condition_type::ENROLLED].contains(&one.type_.as_str())
+    };
+    let mut conditions: Vec<_> = status.conditions.into_iter().filter(decides).collect();
     conditions.iter_mut().for_each(|condition| condition.message.clear());
     host.status = Some(MachineStatus {
         claim: status.claim,
@@ -51,16 +53,16 @@ mod tests {
     }
 
     #[test]
-    fn m6_power_of_a_host_is_kept_since_it_decides_about_a_silent_one() {
+    fn m6_conditions_of_a_host_that_decide_about_its_choice_are_kept() {
         let condition = |kind: &str| {
             json!({ "type": kind, "status": "False", "reason": "AwaitsClaim", "message": "",
                 "lastTransitionTime": "2026-01-01T00:00:00Z" })
         };
         let host = pruned(
             &json!({ "provider": "pxe", "powerPolicy": "OnClaim" }),
-            &json!({ "conditions": [condition("Ready"), condition("PoweredOn")] }),
+            &json!({ "conditions": [condition("Ready"), condition("PoweredOn"), condition("Enrolled")] }),
         );
-        assert_eq!(host["status"]["conditions"], json!([condition("PoweredOn")]));
+        assert_eq!(host["status"]["conditions"], json!([condition("PoweredOn"), condition("Enrolled")]));
     }
 
     #[test]

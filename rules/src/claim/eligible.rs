@@ -4,7 +4,7 @@
 
 use bedplate_api::claim::{CLAIMS_FEATURE, ReleasePolicy, WIPE_FEATURE};
 use bedplate_api::machine::{Machine, PROVIDER_PXE, PowerPolicy, Wipe, condition_type};
-use bedplate_api::reason::machine::PoweredOnReason;
+use bedplate_api::reason::machine::{EnrolledReason, PoweredOnReason};
 use jiff::{SignedDuration, Timestamp};
 
 /// Maximum age of the last heartbeat of a host that is claimed. A heartbeat follows every 5 minutes.
@@ -23,6 +23,8 @@ pub enum Unmet {
     Agent,
     /// It has no enrollment group.
     Enrollment,
+    /// A host with another key waits, and the key in force is heard.
+    Key,
     /// A claim holds it, or it has a node.
     Held,
     /// Its agent was not heard in time.
@@ -31,8 +33,16 @@ pub enum Unmet {
 
 impl Unmet {
     /// All of them.
-    pub const ALL: [Self; 7] =
-        [Self::Wipe, Self::Deleting, Self::Paused, Self::Agent, Self::Enrollment, Self::Held, Self::Silent];
+    pub const ALL: [Self; 8] = [
+        Self::Wipe,
+        Self::Deleting,
+        Self::Paused,
+        Self::Agent,
+        Self::Enrollment,
+        Self::Key,
+        Self::Held,
+        Self::Silent,
+    ];
 
     /// State of the host in one word.
     pub const fn word(self) -> &'static str {
@@ -42,6 +52,7 @@ impl Unmet {
             Self::Paused => "Paused",
             Self::Agent => "AgentOutdated",
             Self::Enrollment => "NotEnrolled",
+            Self::Key => "HeardElsewhere",
             Self::Held => "InUse",
             Self::Silent => "Silent",
         }
@@ -55,6 +66,7 @@ impl Unmet {
             Self::Paused => "the Machine is paused",
             Self::Agent => "the agent does not report the feature claims; update it",
             Self::Enrollment => "the host is not enrolled",
+            Self::Key => "a host with another key waits, and the key in force is heard (docs/boot.md)",
             Self::Held => "a version is selected for the host",
             Self::Silent => "the agent has not reported for 15 minutes",
         }
@@ -78,6 +90,9 @@ pub fn unmet(host: &Machine, is_held: bool, claimed: ReleasePolicy, now: Timesta
     }
     if !has_claims(host) {
         return Some(Unmet::Agent);
+    }
+    if is_heard_elsewhere(host) {
+        return Some(Unmet::Key);
     }
     if is_held || is_selected(host) {
         return Some(Unmet::Held);
@@ -111,6 +126,14 @@ fn has_feature(host: &Machine, name: &str) -> bool {
 pub fn is_enrolled(host: &Machine) -> bool {
     let enrollment = host.status.as_ref().and_then(|status| status.enrollment.as_ref());
     enrollment.is_some_and(|enrollment| enrollment.key_id.is_some())
+}
+
+/// Returns true if a host with another key waits. The key in force may be a copy.
+pub fn is_heard_elsewhere(host: &Machine) -> bool {
+    let conditions = host.status.iter().flat_map(|status| &status.conditions);
+    conditions.into_iter().any(|condition| {
+        condition.type_ == condition_type::ENROLLED && condition.reason == EnrolledReason::HeardElsewhere
+    })
 }
 
 /// Returns true if a version is selected for a host.
@@ -158,6 +181,10 @@ mod tests {
         let of = |spec: &Value, status: &Value| unmet(&host(spec, status), false, ReleasePolicy::Empty, now);
         assert_eq!(of(&none, &none), None);
         let late = json!({ "features": ["claims"], "lastHeartbeatTime": "2026-01-01T00:44:00Z" });
+        let elsewhere = |status: &str| {
+            json!({ "conditions": [{ "type": "Enrolled", "status": status, "reason": "HeardElsewhere", "message": "",
+                "lastTransitionTime": "2026-01-01T00:00:00Z" }] })
+        };
         for (spec, status, expected) in [
             (json!({ "paused": true }), none.clone(), Unmet::Paused),
             (json!({ "claimPolicy": { "namespaces": ["a"], "release": "Wipe" } }), none.clone(), Unmet::Wipe),
@@ -170,6 +197,8 @@ mod tests {
                 Unmet::Held,
             ),
             (none.clone(), json!({ "agent": late }), Unmet::Silent),
+            (none.clone(), elsewhere("True"), Unmet::Key),
+            (none.clone(), elsewhere("False"), Unmet::Key),
         ] {
             assert_eq!(of(&spec, &status), Some(expected), "{spec} {status}");
         }

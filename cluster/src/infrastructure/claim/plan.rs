@@ -1,8 +1,11 @@
 //! Pure: the next write for a MachineClaim, and its conditions.
 
+use std::collections::BTreeMap;
 use std::sync::Arc;
 
-use bedplate_api::claim::{ENROLLMENT_ANNOTATION, MachineClaim, MachineClaimStatus, condition_type};
+use bedplate_api::claim::{
+    ENROLLMENT_ANNOTATION, MachineClaim, MachineClaimStatus, TENANT_ENROLLMENTS_ANNOTATION, condition_type,
+};
 use bedplate_api::cluster::infrastructure::BedplateMachine;
 use bedplate_api::condition::set_condition;
 use bedplate_api::enrollment::KeyId;
@@ -12,7 +15,7 @@ use bedplate_api::operation::{MachineOperation, MachineOperationSpec, MachineRef
 use bedplate_api::reason::Reason as _;
 use bedplate_api::reason::claim::{FencedReason, GrantedReason, OrphanedReason};
 use bedplate_claim::{Claim, ClaimStep, Found, Grant, Right, Silence, has_started, next_of_claim};
-use bedplate_rules::claim::wipe::owes_wipe;
+use bedplate_rules::claim::wipe::{enrollments_to_record, owed_wipe};
 use bedplate_rules::selection::was_granted;
 use jiff::{SignedDuration, Timestamp};
 use kube::ResourceExt;
@@ -85,7 +88,7 @@ fn facts(observed: &Observed) -> Claim {
         has_other_key: enrollment(observed).is_some(),
         silence: silence(observed),
         is_fenced: is_fenced(claim),
-        lacks_wipe: observed.host.as_deref().is_some_and(|host| owes_wipe(claim, host)),
+        lacks_wipe: observed.host.as_deref().is_some_and(|host| owed_wipe(claim, host).is_some()),
         has_machine: observed.host.is_some(),
     }
 }
@@ -179,6 +182,14 @@ pub fn enrollment(observed: &Observed) -> Option<&KeyId> {
     let key = status.enrollment.as_ref()?.key_id.as_ref()?;
     let named = observed.claim.annotations().get(ENROLLMENT_ANNOTATION);
     (named.map(String::as_str) != Some(key.to_string().as_str())).then_some(key)
+}
+
+/// Returns the annotations that correct the enrollment of a claim. None: it names the present one.
+pub fn enrollment_annotations(observed: &Observed) -> Option<BTreeMap<&'static str, String>> {
+    let key = enrollment(observed)?.to_string();
+    let recorded = enrollments_to_record(&observed.claim, observed.host.as_deref(), &key);
+    let recorded = recorded.map(|list| (TENANT_ENROLLMENTS_ANNOTATION, list));
+    Some([(ENROLLMENT_ANNOTATION, key)].into_iter().chain(recorded).collect())
 }
 
 /// Returns the permission of the host, as condition `Granted` has it.

@@ -376,6 +376,14 @@ fn m9_finalizer_stays_until_this_claim_is_released() {
     assert_eq!(next(&gone), ClaimStep::RemoveFinalizer);
 }
 
+/// Claim whose host has another key than its tenant had.
+fn rekeyed(metadata: &Value, status: &Value) -> MachineClaim {
+    let mut claim = claim(metadata, status);
+    let annotations = claim.metadata.annotations.as_mut().unwrap();
+    annotations.insert("bedplate.dev/tenant-enrollments".to_owned(), "f".repeat(32));
+    claim
+}
+
 #[test]
 fn d7_claim_with_wipe_ends_with_the_token_of_its_own_wipe() {
     let deleted = json!({ "uid": "claim-1", "deletionTimestamp": "2026-01-01T00:30:00Z" });
@@ -410,14 +418,18 @@ fn d7_claim_with_wipe_ends_with_the_token_of_its_own_wipe() {
             ClaimStep::RemoveFinalizer,
         ),
     ] {
-        let mut one = claim(&deleted, status);
+        let mut one = rekeyed(&deleted, status);
         one.spec.release = serde_json::from_value(json!(release)).unwrap();
-        let mut machine = serde_json::to_value(host("2026-01-01T00:59:00Z", KEY, None)).unwrap();
-        machine["spec"] = json!({ "provider": "pxe", "pxe": pxe });
-        machine["status"].as_object_mut().unwrap().extend(reported.as_object().unwrap().clone());
-        let seen = seen(one, None, serde_json::from_value(machine).unwrap());
-        assert_eq!(next(&seen), expected, "{release} {status} {pxe} {reported}");
+        let machine = with_disk(&json!({ "provider": "pxe", "pxe": pxe }), &reported, KEY);
+        assert_eq!(next(&seen(one, None, machine)), expected, "{release} {status} {pxe} {reported}");
     }
+}
+
+fn with_disk(spec: &Value, status: &Value, key: &str) -> Machine {
+    let mut machine = serde_json::to_value(host("2026-01-01T00:59:00Z", key, None)).unwrap();
+    machine["spec"] = spec.clone();
+    machine["status"].as_object_mut().unwrap().extend(status.as_object().unwrap().clone());
+    serde_json::from_value(machine).unwrap()
 }
 
 #[test]
@@ -429,24 +441,36 @@ fn d7_wipe_of_the_machine_strengthens_a_claim_that_asks_for_empty() {
         ("Wipe", Some("claim-1"), ClaimStep::RemoveFinalizer),
         ("Empty", None, ClaimStep::RemoveFinalizer),
     ] {
-        let one = claim(&deleted, &granted("GrantWithdrawn", Some("Released")));
+        let one = rekeyed(&deleted, &granted("GrantWithdrawn", Some("Released")));
         assert_eq!(one.spec.release, ReleasePolicy::Empty);
-        let mut machine = serde_json::to_value(host("2026-01-01T00:59:00Z", KEY, None)).unwrap();
-        machine["spec"] = json!({ "provider": "pxe", "pxe": { "interfaces": [], "stateDisk": { "serial": "s" } },
+        let spec = json!({ "provider": "pxe", "pxe": { "interfaces": [], "stateDisk": { "serial": "s" } },
             "claimPolicy": { "namespaces": ["team-a"], "release": policy } });
-        machine["status"]["stateDisk"] = json!({ "name": "d", "wipeToken": token });
-        let seen = seen(one, None, serde_json::from_value(machine).unwrap());
-        assert_eq!(next(&seen), expected, "{policy} {token:?}");
+        let machine = with_disk(&spec, &json!({ "stateDisk": { "name": "d", "wipeToken": token } }), KEY);
+        assert_eq!(next(&seen(one, None, machine)), expected, "{policy} {token:?}");
     }
 }
 
 #[test]
 fn d7_wiped_host_reports_its_release_with_its_new_key() {
     let deleted = json!({ "uid": "claim-1", "deletionTimestamp": "2026-01-01T00:30:00Z" });
-    let mut one = claim(&deleted, &granted("GrantWithdrawn", Some("Wiping")));
-    one.spec.release = ReleasePolicy::Wipe;
     let key = "f".repeat(32);
-    let seen = seen(one, None, host("2026-01-01T00:59:00Z", &key, None));
-    assert_eq!(next(&seen), ClaimStep::CorrectEnrollment);
-    assert_eq!(enrollment(&seen).map(ToString::to_string), Some(key));
+    let wiped = json!({ "stateDisk": { "name": "d", "wipeToken": "claim-1" } });
+    let pxe = json!({ "provider": "pxe", "pxe": { "interfaces": [], "stateDisk": { "serial": "s" } } });
+    for state in ["Wiping", "Released"] {
+        let mut one = claim(&deleted, &granted("GrantWithdrawn", Some(state)));
+        one.spec.release = ReleasePolicy::Wipe;
+        // The former key has reported the whole wipe.
+        let copied = seen(one.clone(), None, with_disk(&pxe, &wiped, KEY));
+        assert_eq!(next(&copied), ClaimStep::AwaitRelease, "{state}");
+        let mut seen = seen(one, None, with_disk(&pxe, &wiped, &key));
+        assert_eq!(next(&seen), ClaimStep::CorrectEnrollment, "{state}");
+        let corrected = enrollment_annotations(&seen).unwrap();
+        let named = |name: &str| corrected.get(name).map(String::as_str);
+        assert_eq!(named("bedplate.dev/enrollment"), Some(key.as_str()));
+        assert_eq!(named("bedplate.dev/tenant-enrollments"), Some(KEY));
+        let annotations = corrected.into_iter().map(|(name, value)| (name.to_owned(), value)).collect();
+        Arc::make_mut(&mut seen.claim).metadata.annotations = Some(annotations);
+        let ends = if state == "Released" { ClaimStep::RemoveFinalizer } else { ClaimStep::AwaitRelease };
+        assert_eq!(next(&seen), ends, "{state}");
+    }
 }
