@@ -663,10 +663,8 @@ impl World {
             Some((owner, Agent::Rel)) if owner == claim.owner && claim.deleting && lacks_wipe => {
                 to((owner, Agent::Wipe));
             }
-            // Evidence: another claim is granted.
-            Some((owner, Agent::Prep | Agent::Run))
-                if owner != claim.owner && claim.grant != Grant::Never =>
-            {
+            // Evidence: another claim is granted, and nothing of this one has run.
+            Some((owner, Agent::Prep)) if owner != claim.owner && claim.grant != Grant::Never => {
                 self.check_release(host, owner);
                 to((owner, end));
             }

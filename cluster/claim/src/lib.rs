@@ -338,8 +338,10 @@ fn next_of_deleted(claim: &Claim, claimant: Found) -> ClaimStep {
     if claim.has_other_key {
         return ClaimStep::CorrectEnrollment;
     }
-    // The claimant waits for the host. Without one, nothing needs the host to be off.
-    if claim.is_fenced || claimant != Found::Deleting {
+    // The claimant waits for the host. Without one, nothing needs the host to be off. Nothing of the claim is left on a host that was emptied,
+    // and a power-off could interrupt its wipe.
+    let is_emptied = claim.state.is_some_and(ClaimState::is_emptied);
+    if claim.is_fenced || claimant != Found::Deleting || is_emptied {
         return ClaimStep::AwaitRelease;
     }
     match claim.silence {

@@ -168,21 +168,15 @@ fn evidence(seen: &ClaimObserved, record: &ClaimRecord) -> Option<Evidence> {
         if is_own && claim.deleting {
             return Some(Evidence::Deleted);
         }
-        // The provider grants a claim only while its claimant exists, and one host has one claim object.
-        if !is_own && is_granted_since(claim, record) && is_allowed(seen, claim) {
+        // Nothing is lost with a claim that has not run. Another one is no evidence against a claim that has: a management cluster that was
+        // restored from a backup grants a claim that has ended, too.
+        let has_run = record.stage != ClaimStage::Preparing;
+        if !is_own && !has_run && claim.granted && is_allowed(seen, claim) {
             return Some(Evidence::Replaced);
         }
     }
     let PoolMachine::Own { release, .. } = &seen.machine else { return None };
     (release.as_ref() == Some(&record.provider_id)).then_some(Evidence::Requested)
-}
-
-/// Returns true if another claim was granted after this one reached its stage. A claim that was restored from a backup has an earlier grant, which is
-/// no evidence against the one that runs. Nothing is lost with one that has not run.
-fn is_granted_since(claim: &ClaimFacts, record: &ClaimRecord) -> bool {
-    // A condition has whole seconds.
-    let is_later = claim.granted_at.is_some_and(|granted| granted.as_second() >= record.since.as_second());
-    claim.granted && (is_later || record.stage == ClaimStage::Preparing)
 }
 
 /// Nothing of the claim has run.

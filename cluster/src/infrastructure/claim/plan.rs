@@ -4,7 +4,8 @@ use std::collections::BTreeMap;
 use std::sync::Arc;
 
 use bedplate_api::claim::{
-    ENROLLMENT_ANNOTATION, MachineClaim, MachineClaimStatus, TENANT_ENROLLMENTS_ANNOTATION, condition_type,
+    ClaimState, ENROLLMENT_ANNOTATION, MachineClaim, MachineClaimStatus, TENANT_ENROLLMENTS_ANNOTATION,
+    condition_type,
 };
 use bedplate_api::cluster::infrastructure::BedplateMachine;
 use bedplate_api::condition::set_condition;
@@ -14,7 +15,7 @@ use bedplate_api::machine::{ClaimStatus, Machine};
 use bedplate_api::operation::{MachineOperation, MachineOperationSpec, MachineRef, OperationState};
 use bedplate_api::reason::Reason as _;
 use bedplate_api::reason::claim::{FencedReason, GrantedReason, OrphanedReason};
-use bedplate_claim::{Claim, ClaimStep, Found, Grant, Right, Silence, has_started, next_of_claim};
+use bedplate_claim::{Claim, ClaimStep, Found, Grant, Right, Silence, has_started, is_free, next_of_claim};
 use bedplate_rules::claim::wipe::{enrollments_to_record, owed_wipe};
 use bedplate_rules::selection::was_granted;
 use jiff::{SignedDuration, Timestamp};
@@ -83,7 +84,7 @@ fn facts(observed: &Observed) -> Claim {
         is_overdue: is_overdue(claim, observed.now),
         state: reported_state(claim),
         recorded: record.filter(is_this).map(|record| record.state),
-        other: record.filter(|record| !is_this(record)).map(|record| record.state),
+        other: other(claim, record.filter(|record| !is_this(record))),
         is_heard: is_heard(observed),
         has_other_key: enrollment(observed).is_some(),
         silence: silence(observed),
@@ -91,6 +92,32 @@ fn facts(observed: &Observed) -> Claim {
         lacks_wipe: observed.host.as_deref().is_some_and(|host| owed_wipe(claim, host).is_some()),
         has_machine: observed.host.is_some(),
     }
+}
+
+/// Returns the state of another claim that the agent reports, in the Machine or in the status of this one, which it refuses then. One of both
+/// reports may be behind.
+fn other(claim: &MachineClaim, record: Option<&ClaimStatus>) -> Option<ClaimState> {
+    let status = claim.status.as_ref();
+    let refused =
+        status.filter(|status| status.provider_id.as_ref().is_some_and(|id| *id != claim.spec.provider_id));
+    let states = [record.map(|record| record.state), refused.and_then(|status| status.state)];
+    let held = states.into_iter().flatten().find(|state| !is_free(Some(*state)));
+    held.or_else(|| states.into_iter().flatten().next())
+}
+
+/// Returns true if the host has run a claim that has no grant: the claim object was lost, and was created again.
+fn has_run_without_grant(observed: &Observed) -> bool {
+    let claim = &*observed.claim;
+    let status = observed.host.as_ref().and_then(|host| host.status.as_ref());
+    let record = status.and_then(|status| status.claim.as_ref());
+    let recorded = record.filter(|record| record.provider_id == claim.spec.provider_id);
+    let states = [reported_state(claim), recorded.map(|record| record.state)];
+    // A host empties itself also if nothing has run.
+    let runs = |state: &ClaimState| match state {
+        ClaimState::Bootstrapping | ClaimState::Joined | ClaimState::Failed | ClaimState::Unknown => true,
+        ClaimState::Preparing | ClaimState::Releasing | ClaimState::Wiping | ClaimState::Released => false,
+    };
+    grant(claim) == Grant::Never && states.iter().flatten().any(runs)
 }
 
 /// Returns the silence of a host at its release (D8). The timeout starts with the deletion of the claim at the earliest: agents may have been
@@ -258,7 +285,9 @@ pub fn status(
     let mut status = MachineClaimStatus { conditions, ..MachineClaimStatus::default() };
     let generation = claim.metadata.generation;
     let decided = granted.map(|(reason, message)| (reason, message.to_owned())).or_else(|| {
-        let reason = waiting(step)?;
+        // What has run must be wiped, and may not run again.
+        let ran = has_run_without_grant(observed).then_some(GrantedReason::GrantWithdrawn);
+        let reason = ran.or_else(|| waiting(step))?;
         // A host that runs a claim does not stop because it is no longer granted, so the condition stays.
         (grant(claim) == Grant::Never).then(|| (reason, reason.meaning().to_owned()))
     });

@@ -108,8 +108,6 @@ pub struct ClaimFacts {
     pub has_user_data: bool,
     /// True if condition `Granted` is True.
     pub granted: bool,
-    /// Time since which it is True.
-    pub granted_at: Option<Timestamp>,
     /// True if the provider has ever let the host start the claim.
     pub was_granted: bool,
     /// True if it is being deleted.
@@ -239,7 +237,7 @@ pub enum JoinedNode {
 pub enum Evidence {
     /// The claim object is being deleted.
     Deleted,
-    /// Another claim of the host was granted since.
+    /// Another claim of the host is granted, and nothing of this one has run.
     Replaced,
     /// A user has released the claim by its ID.
     Requested,

@@ -23,7 +23,6 @@ fn claim() -> ClaimFacts {
         claimant: claimant(),
         has_user_data: true,
         granted: true,
-        granted_at: Some(at(30)),
         was_granted: true,
         deleting: false,
         reported: None,
@@ -321,7 +320,12 @@ fn d7_host_is_released_on_each_evidence_of_a_live_answer() {
     let kinds: [(Evidence, Change<'_>); 3] =
         [(Evidence::Deleted, &deleted), (Evidence::Replaced, &replaced), (Evidence::Requested, &requested)];
     for (evidence, change) in kinds {
-        for stage in [record(ClaimStage::Preparing), bootstrapping(), joined()] {
+        let mut stages = vec![record(ClaimStage::Preparing)];
+        // Another claim does not end one that has run.
+        stages.extend(
+            (evidence != Evidence::Replaced).then(|| [bootstrapping(), joined()]).into_iter().flatten(),
+        );
+        for stage in stages {
             let mut seen = held(stage);
             change(&mut seen);
             assert_eq!(step(&seen), ClaimStep::BeginRelease { evidence });

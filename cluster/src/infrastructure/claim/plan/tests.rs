@@ -474,3 +474,58 @@ fn d7_wiped_host_reports_its_release_with_its_new_key() {
         assert_eq!(next(&seen), ends, "{state}");
     }
 }
+
+#[test]
+fn d7_claim_that_was_created_again_has_run_and_owes_its_wipe() {
+    let late = "2026-01-01T00:59:00Z";
+    let reports = |state: &str| json!({ "providerID": ID, "state": state });
+    let granted = |claim: MachineClaim, record: Option<&str>, step| {
+        let seen = seen(claim, Some(holding("u-1")), host(late, KEY, record.map(|state| (ID, state))));
+        let conditions = status(&seen, step, None).conditions;
+        conditions.into_iter().find(|one| one.type_ == "Granted").map(|one| (one.status, one.reason))
+    };
+    let withdrawn = Some(("True".to_owned(), "GrantWithdrawn".to_owned()));
+    for state in ["Bootstrapping", "Joined", "Failed", "AddedLater"] {
+        let again = || claim(&json!({}), &reports(state));
+        assert_eq!(granted(again(), None, ClaimStep::Granted), withdrawn, "{state}");
+        let deleted = claim(&json!({ "deletionTimestamp": "2026-01-01T00:30:00Z" }), &json!({}));
+        assert_eq!(granted(deleted, Some(state), ClaimStep::AwaitRelease), withdrawn, "{state}");
+    }
+    for state in ["Preparing", "Releasing", "Released"] {
+        assert_eq!(
+            granted(claim(&json!({}), &reports(state)), None, ClaimStep::AwaitRelease),
+            None,
+            "{state}"
+        );
+    }
+    assert_eq!(
+        granted(claim(&json!({}), &json!({})), None, ClaimStep::AwaitAgent).map(|(_, reason)| reason),
+        Some("AwaitingAgent".to_owned())
+    );
+}
+
+#[test]
+fn d4_host_that_refuses_a_claim_for_another_one_is_not_granted_it() {
+    let late = "2026-01-01T00:59:00Z";
+    let refuses = |state: &str| json!({ "providerID": "bedplate://host-1/u-0", "state": state, "reason": "ClaimRefused" });
+    for (state, record, expected) in [
+        ("Joined", None, ClaimStep::AwaitHost),
+        ("Wiping", None, ClaimStep::AwaitHost),
+        // The record was restored from a backup.
+        ("Joined", Some(("bedplate://host-1/u-2", "Released")), ClaimStep::AwaitHost),
+        ("Released", None, ClaimStep::Grant),
+    ] {
+        let seen = seen(claim(&json!({}), &refuses(state)), Some(holding("u-1")), host(late, KEY, record));
+        assert_eq!(next(&seen), expected, "{state} {record:?}");
+    }
+}
+
+#[test]
+fn d8_silent_host_is_not_powered_off_in_the_middle_of_its_wipe() {
+    for (state, expected) in [("Releasing", ClaimStep::PowerOff), ("Wiping", ClaimStep::AwaitRelease)] {
+        let mut seen = silent(true, &json!({}), None);
+        Arc::make_mut(&mut seen.claim).status =
+            serde_json::from_value(granted("GrantWithdrawn", Some(state))).unwrap();
+        assert_eq!(next(&seen), expected, "{state}");
+    }
+}

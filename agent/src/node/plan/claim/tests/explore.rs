@@ -182,7 +182,6 @@ impl World {
             claimant: claimant_of(claim.id),
             has_user_data,
             granted: claim.granted,
-            granted_at: claim.granted.then(|| at(5)),
             was_granted: claim.granted,
             deleting: claim.deleting,
             reported: claim.reported.map(|(id, state, cause)| ClaimReport {
@@ -408,7 +407,8 @@ impl World {
         if let Some(claim) = self.claim {
             self.granted[claim.id as usize] |= claim.granted;
             self.ended[claim.id as usize] |= claim.deleting;
-            if claim.id == Y && claim.granted && rack.allows_second() {
+            let is_replaceable = self.record == Some((X, Stage::Preparing));
+            if claim.id == Y && claim.granted && rack.allows_second() && is_replaceable {
                 self.ended[X as usize] = true;
             }
         }
@@ -588,6 +588,11 @@ impl World {
             return;
         };
         if claim.id == Y && !rack.allows_second() || claim.id == X && world.has_second {
+            return;
+        }
+        // The host does not leave a claim that has run for another one.
+        let has_run = |stage| matches!(stage, Stage::Bootstrapping | Stage::Joined | Stage::Failed(_));
+        if world.record.is_some_and(|(id, stage)| id != claim.id && has_run(stage)) {
             return;
         }
         for _ in 0..10 {

@@ -167,25 +167,28 @@ fn d7_wiped_host_is_released_and_another_one_is_wiped_first() {
 #[test]
 fn d7_restored_claim_does_not_end_the_one_that_runs() {
     let restored =
-        |granted_at| ClaimFacts { provider_id: id("y"), uid: "claim-y".to_owned(), granted_at, ..claim() };
-    for granted_at in [Some(at(-10)), Some(at(-1)), None] {
-        for record in [joined(), bootstrapping()] {
-            let mut seen = held(record);
-            (seen.claim, seen.slot.runs) = (ClaimSeen::Present(restored(granted_at)), true);
-            assert!(
-                !matches!(plan_claim(&seen), ClaimPlan::Do(ClaimStep::BeginRelease { .. })),
-                "{granted_at:?}"
-            );
-        }
-        let seen = ClaimObserved {
-            claim: ClaimSeen::Present(restored(granted_at)),
-            ..held(record(ClaimStage::Preparing))
-        };
-        assert_eq!(step(&seen), ClaimStep::BeginRelease { evidence: Evidence::Replaced }, "nothing has run");
+        || ClaimSeen::Present(ClaimFacts { provider_id: id("y"), uid: "claim-y".to_owned(), ..claim() });
+    let failed = ClaimStage::Failed { cause: FailureCause::BootstrapFailed, message: String::new() };
+    for record in [joined(), record(failed)] {
+        let mut seen = held(record);
+        (seen.claim, seen.slot.runs) =
+            (restored(), matches!(seen.record.as_ref().unwrap().stage, ClaimStage::Joined { .. }));
+        let ClaimStep::Report(report) = step(&seen) else { panic!("it is not refused") };
+        assert_eq!((report.provider_id.clone(), report.cause), (id("x"), Some(ReportedCause::ClaimRefused)));
+        change_claim(&mut seen, |claim| claim.reported = Some(report));
+        assert_eq!(pending(&seen), Pending::RefusedClaim);
+        // A user can still release the host.
+        seen.machine = pool(&["team-a"], Some(id("x")));
+        assert_eq!(step(&seen), ClaimStep::BeginRelease { evidence: Evidence::Requested });
     }
-    let mut seen = held(joined());
-    (seen.claim, seen.slot.runs) = (ClaimSeen::Present(restored(Some(at(10)))), true);
-    assert_eq!(step(&seen), ClaimStep::BeginRelease { evidence: Evidence::Replaced });
+    let mut seen = held(bootstrapping());
+    (seen.claim, seen.slot.runs, seen.slot.script) = (restored(), true, Script::Started);
+    assert!(!matches!(plan_claim(&seen), ClaimPlan::Do(ClaimStep::BeginRelease { .. })));
+    let mut seen = held(record(ClaimStage::Preparing));
+    seen.claim = restored();
+    assert_eq!(step(&seen), ClaimStep::BeginRelease { evidence: Evidence::Replaced }, "nothing has run");
+    change_claim(&mut seen, |claim| claim.granted = false);
+    assert!(matches!(step(&seen), ClaimStep::Report(_)));
 }
 
 #[test]
