@@ -40,6 +40,7 @@ pub mod new_root;
 pub mod plan;
 pub mod root_image;
 pub mod state_disk;
+mod state_file;
 pub mod state_plan;
 
 use std::path::Path;

@@ -140,7 +140,7 @@ pub struct MachineClaimSpec {
     pub bootstrap_secret_name: Option<String>,
     /// Cleanup of the host at its release. The stronger one of this and of the Machine's `claimPolicy.release` counts. The provider writes
     /// the stronger one. With `Wipe` the claim stays until `status.stateDisk.wipeToken` of the Machine is the UID of the claim, if the host
-    /// has a state disk. Written by the provider.
+    /// has a state disk, and until the host has enrolled with another key. Written by the provider.
     pub release: ReleasePolicy,
     /// Virtual IP address of the control plane that the host shares. It has no effect yet, and must not be set.
     #[serde(default, skip_serializing_if = "Option::is_none")]
@@ -242,7 +242,7 @@ pub enum ClaimState {
     Failed,
     /// The host stops and empties its slots.
     Releasing,
-    /// Both slots are empty. The host boots, and its state disk is made again (`release: Wipe`).
+    /// Both slots are empty. The host boots, and a state disk is made again (`release: Wipe`).
     Wiping,
     /// Both slots are empty, and a host that must be wiped is wiped. Another claim may follow.
     Released,

@@ -48,16 +48,23 @@ impl HostState {
 /// # Errors
 /// The file cannot be written.
 pub fn request_wipe(root: &Path, token: &str) -> Result<(), FileError> {
+    // A directory in its place would refuse the file.
+    withdraw_wipe(root)?;
     let request = RequestedWipe { token: token.to_owned() };
     write_json(&below(root, STATE).join(WIPE_REQUEST), &request, 0o600)
 }
 
-/// Takes the request of a wipe back, if there is one. Each record, and each start of a slot, ends the request of an earlier record.
+/// Withdraws the request of a wipe, if there is one. Each record, and each start of a slot, ends the request of an earlier record. A directory in
+/// its place, which a former tenant may have left, is removed.
 ///
 /// # Errors
 /// The file cannot be removed.
 pub fn withdraw_wipe(root: &Path) -> Result<(), FileError> {
-    remove_optional(&below(root, STATE).join(WIPE_REQUEST))
+    let path = below(root, STATE).join(WIPE_REQUEST);
+    if std::fs::symlink_metadata(&path).is_ok_and(|found| found.is_dir()) {
+        return std::fs::remove_dir_all(&path).map_err(FileError::at("remove", &path));
+    }
+    remove_optional(&path)
 }
 
 fn below(root: &Path, path: &str) -> PathBuf {
@@ -111,6 +118,19 @@ mod tests {
             withdraw_wipe(root.path()).unwrap();
             assert!(!disk.join(WIPE_REQUEST).exists());
         }
+    }
+
+    #[test]
+    fn d7_directory_in_place_of_a_request_is_withdrawn() {
+        let root = tempfile::tempdir().unwrap();
+        let path = below(root.path(), STATE).join(WIPE_REQUEST);
+        std::fs::create_dir_all(path.join("nested")).unwrap();
+        withdraw_wipe(root.path()).unwrap();
+        assert!(!path.exists());
+        std::fs::create_dir_all(path.join("nested")).unwrap();
+        request_wipe(root.path(), "claim-1").unwrap();
+        let request: RequestedWipe = read_json(&path).unwrap().unwrap();
+        assert_eq!(request.token, "claim-1");
     }
 
     /// Writes the record as the agent does, below the bind mount of the state disk.

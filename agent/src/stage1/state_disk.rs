@@ -22,7 +22,8 @@ use serde::de::DeserializeOwned;
 
 use super::console::say;
 use super::disk_selector::{SelectDiskError, select_disk};
-use super::error::{StageError, chain};
+use super::error::StageError;
+use super::state_file::{read_regular, read_regular_json};
 use super::state_plan::{
     CLAIM_RECORD, Content, LABEL, LABEL_NEW, MARKER, Marker, StatePlan, WIPE_REQUEST, plan_requested_wipe,
     plan_state_disk,
@@ -176,8 +177,8 @@ fn requested_wipe(root: &Path, machine: &MachineName, wipe: &WipeRequest) -> Opt
 }
 
 fn read_or_say<T: DeserializeOwned>(path: &Path) -> Option<T> {
-    file::read_json(path).unwrap_or_else(|error| {
-        say(&format!("ignored: {}", chain(&error)));
+    read_regular_json(path).unwrap_or_else(|error| {
+        say(&format!("{} ignored: {error}", path.display()));
         None
     })
 }
@@ -237,13 +238,13 @@ fn read_marker(root: &Path, mounted: Result<(), Errno>) -> Content {
     if let Err(errno) = mounted {
         return damaged(format!("that cannot be mounted ({errno})"));
     }
-    match file::read_optional(&root.join(MARKER)) {
+    match read_regular(&root.join(MARKER)) {
         Ok(Some(bytes)) => match serde_json::from_slice(&bytes) {
             Ok(marker) => Content::State(marker),
             Err(error) => damaged(format!("whose {MARKER} is damaged ({error})")),
         },
         Ok(None) => damaged(format!("without {MARKER}")),
-        Err(error) => damaged(format!("whose {MARKER} cannot be read ({})", error.source)),
+        Err(error) => damaged(format!("whose {MARKER} cannot be read ({error})")),
     }
 }
 

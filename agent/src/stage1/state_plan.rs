@@ -105,7 +105,7 @@ pub enum RefuseDiskError {
     BlankAndNever,
     /// Somebody else's data.
     #[error(
-        "the state disk holds {found}, and wipe does not allow to overwrite it: clear it by hand or set wipe Once"
+        "the state disk holds {found}, and wipe does not allow to overwrite it: clear it by hand or set wipe Once (with claimPolicy.release Empty)"
     )]
     Foreign {
         /// What it looks like.
@@ -113,14 +113,16 @@ pub enum RefuseDiskError {
     },
     /// State that a person has to look at.
     #[error(
-        "the state disk holds {found}: it is damaged state, which no wipe makes new. Start a rescue system and repair it (e2fsck), or give it up by writing zeros over its first 256 MiB (dd, wipefs is not enough) and set wipe Once; or select another disk"
+        "the state disk holds {found}: it is damaged state, which no wipe makes new. Start a rescue system and repair it (e2fsck), or give it up by writing zeros over its first 256 MiB (dd, wipefs is not enough) and set wipe Once (with claimPolicy.release Empty); or write zeros over the whole disk; or select another disk"
     )]
     Damaged {
         /// What is wrong with it.
         found: String,
     },
     /// Another Machine's state.
-    #[error("the state disk holds the state of Machine {owner}: clear it by hand or set wipe Once")]
+    #[error(
+        "the state disk holds the state of Machine {owner}: clear it by hand or set wipe Once (with claimPolicy.release Empty)"
+    )]
     OtherMachine {
         /// Whose it is.
         owner: MachineName,

@@ -195,10 +195,10 @@ reasons! {
             => User, "Correct spec.claimPolicy, or delete the claimant. The message has the cause.";
         Releasing: "The claim has ended, and the agent empties the slots."
             => Agent, "No action needed.";
-        Wiping: "The slots are empty, and the host boots: its state disk is made again. The MachineClaim stays until then. A boot that did not wipe is repeated after 10 minutes."
+        Wiping: "The slots are empty, and the host boots to be wiped. The MachineClaim stays until the host has enrolled with another key. A boot that did not wipe is repeated after 10 minutes."
             => Agent, "Wait for the boot: `bedplate machine show NAME`. If the host does not boot, power-cycle it.";
         WipeNotPossible: "The claim has ended and the host must be wiped, but pxed did not boot it, pxe.stateDisk selects no disk, pxe.stateDisk.wipe is not IfBlank, or a slot has a node that no claim has selected."
-            => User, "Set pxe.stateDisk of the Machine to the disk that the host uses, with wipe IfBlank.";
+            => User, "Set pxe.stateDisk.wipe of the Machine to IfBlank, and remove a node that no claim has selected. If both are so, reboot the host.";
     }
 }
 

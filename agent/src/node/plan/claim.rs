@@ -457,7 +457,7 @@ impl Pending {
             Self::Wipe => "the latest boot did not wipe the host; it boots again 10 minutes after that boot",
             Self::ForeignSlot => "the host must be wiped, and a slot has a node that no claim has selected",
             Self::WipeNotPossible => {
-                "the host must be wiped and cannot be: pxed must boot it, and pxe.stateDisk must select its disk with wipe IfBlank"
+                "the host must be wiped and cannot be: pxed must boot it, and pxe.stateDisk must select its disk with wipe IfBlank; correct wipe, or reboot the host"
             }
         }
     }

@@ -41,7 +41,7 @@ fn may_wipe(seen: &ClaimObserved) -> bool {
     }
 }
 
-/// Returns true if the next boot is to use a state disk.
+/// Returns true if the next boot uses a state disk.
 fn selects_disk(seen: &ClaimObserved) -> bool {
     matches!(seen.machine, PoolMachine::Own { selects_disk: true, .. })
 }
@@ -94,7 +94,7 @@ fn token(seen: &ClaimObserved, record: &ClaimRecord) -> String {
     }
 }
 
-/// The host is to boot, and to be wiped by that. `same_boot`: it has not booted since.
+/// The host must boot, and be wiped by that. `same_boot`: it has not booted since.
 pub(super) fn on_wiping(
     seen: &ClaimObserved,
     record: &ClaimRecord,

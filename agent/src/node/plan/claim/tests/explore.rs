@@ -259,7 +259,7 @@ impl World {
         }
     }
 
-    /// The status writer takes the report of a wipe back. It makes the report later than the record, which waits for it.
+    /// The status writer withdraws the report of a wipe. It makes the report later than the record, which waits for it.
     fn reporting(mut self) -> Self {
         if self.is_live && self.stage().is_some_and(|stage| stage != Stage::Wiping) {
             self.last = None;
@@ -378,7 +378,7 @@ impl World {
                 self.record = Some((id, Stage::Released));
             }
         }
-        // Each record, and each start, takes the request of an earlier record back.
+        // Each record, and each start, withdraws the request of an earlier record.
         if self.record != before.record || matches!(step, ClaimStep::StartSlot) {
             self.requested = None;
         }

@@ -1,0 +1,112 @@
+//! `release: Wipe` with the real provider (docs/claims.md, "Wipe"). The test stands in for pxed and for the agents before and after the wipe.
+
+use std::time::Duration;
+
+use bedplate_tests::kubernetes::Kubernetes;
+use serde_json::{Value, json};
+
+use super::site::{Agent, Site, Team, claims, condition};
+
+/// A pool host whose Machine asks for a wipe.
+struct Host {
+    agent: Agent,
+    key: String,
+}
+
+impl Host {
+    /// Creates the Machine, and enrolls its agent.
+    fn new(name: &str, namespace: &str) -> Self {
+        let pxe =
+            json!({ "interfaces": [{ "macAddress": "52:54:00:00:d7:01" }], "stateDisk": { "serial": "S1" } });
+        let policy = json!({ "namespaces": [namespace], "release": "Wipe" });
+        let machine = json!({ "apiVersion": "bedplate.dev/v1alpha1", "kind": "Machine", "metadata": { "name": name },
+            "spec": { "provider": "pxe", "pxe": pxe, "claimPolicy": policy } });
+        Kubernetes::shared().objects().unwrap().apply(&machine).unwrap();
+        Self::enroll(name, namespace)
+    }
+
+    /// Enrolls an agent with a new key in place of the former one, as pxed does.
+    fn enroll(name: &str, namespace: &str) -> Self {
+        let agent = Agent::of(name, namespace);
+        let found = Kubernetes::shared().objects().unwrap().get("machine", name).unwrap().unwrap();
+        let key = found["status"]["enrollment"]["keyID"].as_str().unwrap().to_owned();
+        let host = Self { agent, key };
+        host.heartbeat();
+        host
+    }
+
+    fn heartbeat(&self) {
+        // The API server counts in seconds: the heartbeat must not seem older than a claim of the same second.
+        let now = jiff::Timestamp::now() + Duration::from_secs(1);
+        self.agent.machine(
+            &json!({ "agent": { "features": ["claims", "wipe"], "lastHeartbeatTime": now.to_string() } }),
+        );
+    }
+
+    fn has_disk(&self, token: &Value) {
+        self.agent.machine(&json!({ "stateDisk": { "name": "virtio-S1", "wipeToken": token } }));
+    }
+
+    fn waits_for_its_key(&self, waits: bool) {
+        let (status, reason) = if waits { ("False", "HeardElsewhere") } else { ("True", "Enrolled") };
+        self.agent.machine(&json!({ "conditions": [{ "type": "Enrolled", "status": status, "reason": reason,
+            "message": "", "lastTransitionTime": "2026-01-01T00:00:00Z" }] }));
+    }
+}
+
+#[test]
+fn d7_wiped_host_is_claimed_again_and_its_former_key_ends_nothing() {
+    let site = Site::shared();
+    let team = Team::new(site, "wiping");
+    let former = Host::new("wiping-1", team.name);
+    let name = former.agent.name.as_str();
+    former.has_disk(&Value::Null);
+    team.secret("data");
+    team.provision();
+    team.machine("w-1", Some("data"));
+    let until_granted = |host: &Host, machine: &str| {
+        site.until(&team, ("bpm", machine), "a claim", |found| claims(found, "HostClaimed"));
+        host.heartbeat();
+        site.until(&team, ("mcl", name), "the grant", |found| condition(found, "Granted").0 == "True")
+    };
+    let claim = until_granted(&former, "w-1");
+    assert_eq!(claim["spec"]["release"], "Wipe", "the stronger one of both");
+    for state in ["Preparing", "Bootstrapping", "Joined"] {
+        former.agent.report(state);
+    }
+    team.objects.begin_delete("bpm", "w-1").unwrap();
+    site.until(&team, ("mcl", name), "its deletion", |found| {
+        found["metadata"]["deletionTimestamp"].is_string()
+    });
+    for state in ["Releasing", "Wiping"] {
+        former.agent.report(state);
+    }
+    // The claimant does not wait for the wipe.
+    site.until_gone(&team, ("bpm", "w-1"));
+    // A client with a copied key reports the whole wipe.
+    former.has_disk(&claim["metadata"]["uid"]);
+    former.agent.report("Released");
+    // The provider has seen that when it counts the host as one whose key may be a copy.
+    former.waits_for_its_key(true);
+    team.machine("w-2", Some("data"));
+    site.until(&team, ("bpm", "w-2"), "that the host waits for its key", |found| {
+        condition(found, "HostClaimed").2.contains("1 wait with another key than the one in force")
+    });
+    let kept = team.objects.get("mcl", name).unwrap().expect("the former key ended the claim");
+    assert_eq!(kept["metadata"]["uid"], claim["metadata"]["uid"]);
+    // pxed admits the key of the wiped host.
+    let next = Host::enroll(name, team.name);
+    assert_ne!(next.key, former.key);
+    next.waits_for_its_key(false);
+    let again = until_granted(&next, "w-2");
+    assert_ne!(again["metadata"]["uid"], claim["metadata"]["uid"]);
+    assert_eq!(again["metadata"]["annotations"]["bedplate.dev/enrollment"], *next.key);
+    next.agent.until_may_read("data", true);
+    assert!(!former.agent.may_read("data"), "the former key reads the next tenant's Secret");
+    let object = json!({ "apiVersion": "bedplate.dev/v1alpha1", "kind": "MachineClaim", "metadata": { "name": name },
+        "status": { "providerID": again["spec"]["providerID"], "state": "Released", "since": "2026-01-01T00:00:00Z" } });
+    let tried = former.agent.objects.apply_as("bedplate-agent", "/status", &object, "");
+    let why =
+        tried.map_err(|error| format!("{error:#}")).expect_err("the former key reports on the next claim");
+    assert!(why.contains("is not of the enrollment"), "{why}");
+}
