@@ -168,7 +168,7 @@ mod tests {
             (claim(None, Some("Joined"), false), json!({}), Some(ab.clone())),
             (claim(None, Some("Joined"), true), json!({}), Some(ab.clone())),
             (claim(None, Some("Releasing"), true), json!({}), Some(ab.clone())),
-            // The host has got another key before it was emptied, and the provider was away.
+            // The host has got another key before it was emptied, and the provider did not run.
             (claim(None, Some("Releasing"), true), wiping.clone(), Some(ab.clone())),
             (claim(None, None, false), wiping.clone(), Some(ab)),
             (claim(None, Some("Wiping"), true), json!({}), Some(just_a.clone())),
