@@ -168,7 +168,7 @@ fn evidence(seen: &ClaimObserved, record: &ClaimRecord) -> Option<Evidence> {
         if is_own && claim.deleting {
             return Some(Evidence::Deleted);
         }
-        // Nothing is lost with a claim that has not run. Another one is no evidence against a claim that has: a management cluster that was
+        // Nothing is lost with a claim that has not run. Another one does not end a claim that has: a management cluster that was
         // restored from a backup grants a claim that has ended, too.
         let has_run = record.stage != ClaimStage::Preparing;
         if !is_own && !has_run && claim.granted && is_allowed(seen, claim) {

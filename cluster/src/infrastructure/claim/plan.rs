@@ -285,7 +285,7 @@ pub fn status(
     let mut status = MachineClaimStatus { conditions, ..MachineClaimStatus::default() };
     let generation = claim.metadata.generation;
     let decided = granted.map(|(reason, message)| (reason, message.to_owned())).or_else(|| {
-        // What has run must be wiped, and may not run again.
+        // A claim that has run owes its wipe, and may not run again.
         let ran = has_run_without_grant(observed).then_some(GrantedReason::GrantWithdrawn);
         let reason = ran.or_else(|| waiting(step))?;
         // A host that runs a claim does not stop because it is no longer granted, so the condition stays.
