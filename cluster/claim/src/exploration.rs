@@ -647,7 +647,8 @@ impl World {
             match record.1 {
                 // A host that was powered on again starts nothing before it has emptied itself.
                 Agent::Rel | Agent::Wipe => next.hosts[host].power = Power::Up,
-                Agent::Run => next.hosts[host].data = Some(record.0),
+                // Without a wipe, data stays on the disk in any case.
+                Agent::Run => next.hosts[host].data = Some(record.0).filter(|_| next.wipe),
                 Agent::Prep => {}
             }
             all.push(next);
