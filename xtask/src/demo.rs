@@ -12,7 +12,7 @@ use crate::{build, host, image, kubernetes, programs, progress, runner, setup, s
 /// The benches that need neither a cluster nor the node image.
 const WITHOUT_NODES: [&str; 6] = ["size", "memory", "power", "tftp", "http", "dhcp"];
 /// Those that need a cluster alone.
-const WITH_CLUSTER: [&str; 1] = ["controller"];
+const WITH_CLUSTER: [&str; 3] = ["claims", "controller", "shortage"];
 /// Those that need both.
 const WITH_NODES: [&str; 2] = ["unpack", "agent"];
 /// Time that the demo took after its steps, on two cores that also did other work.
