@@ -76,7 +76,7 @@ impl<K: Resource> Resource for BoundedTimes<K> {
     }
 }
 
-/// Replaces each time that programs cannot count.
+/// Replaces each time that programs cannot count, and each other text in the same form.
 fn bound_times(value: &mut Value) {
     match value {
         Value::String(text) if is_time(text) && text.parse::<Timestamp>().is_err() => {
@@ -88,13 +88,16 @@ fn bound_times(value: &mut Value) {
     }
 }
 
-/// Returns true if the text begins as a time of RFC 3339 does.
+/// Returns true if the text begins as a time of RFC 3339 does, with any year: the API server serves `9999-12-31T23:59:59-23:00` in UTC, with a year
+/// of five digits, and earlier years with a sign.
 fn is_time(text: &str) -> bool {
-    let form = b"0000-00-00T00:00:00";
+    let year = text.strip_prefix('-').unwrap_or(text);
+    let rest = year.trim_start_matches(|c: char| c.is_ascii_digit());
+    let form = b"-00-00T00:00:00";
     let is_in_form = |(byte, form): (&u8, &u8)| {
         if *form == b'0' { byte.is_ascii_digit() } else { byte.eq_ignore_ascii_case(form) }
     };
-    text.len() > form.len() && text.as_bytes().iter().zip(form).all(is_in_form)
+    rest.len() < year.len() && rest.len() > form.len() && rest.as_bytes().iter().zip(form).all(is_in_form)
 }
 
 #[cfg(test)]
@@ -120,6 +123,7 @@ mod tests {
             node("9999-12-31T23:59:59Z", GOOD, "true"),
             node(GOOD, "2026-01-01T00:00:00+99:99", "true"),
             node(GOOD, "2026-01-01T00:00:00.0123456789Z", "true"),
+            node("10000-01-01T22:59:59Z", "-0001-12-31T01:00:00Z", "true"),
         ];
         let list = format!(
             r#"{{"apiVersion":"v1","kind":"NodeList","metadata":{{"resourceVersion":"1"}},"items":[{}]}}"#,
@@ -132,7 +136,7 @@ mod tests {
             conditions.first()?.last_heartbeat_time.as_ref().map(|time| time.0.to_string())
         };
         let heard: Vec<_> = list.items.iter().map(|item| heard(&item.0).unwrap()).collect();
-        assert_eq!(heard, [GOOD, GOOD, LAST_TIME, LAST_TIME]);
+        assert_eq!(heard, [GOOD, GOOD, LAST_TIME, LAST_TIME, LAST_TIME]);
         assert!(list.items.iter().all(|item| item.0.spec.as_ref().unwrap().unschedulable == Some(true)));
     }
 
