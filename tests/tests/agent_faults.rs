@@ -17,7 +17,7 @@ const ILL: &str = "#!/bin/sh\necho 'E1122 06:56:12.123456    1234 run.go:72] \"c
                    token=\"abcdef.0123456789abcdef\"' >&2\nexit 1\n";
 /// A kubelet that finds a way to another certificate takes it, as a real one does by a request.
 const RENEWS: &str = "[Service]\nExecStartPre=/bin/sh -c 'cd /var/lib/kubelet; if [ -e /etc/kubernetes/bootstrap-kubelet.conf ]; then \
-                      cp -L /etc/kubernetes/bootstrap-kubelet.conf seen.conf; mv pki/next.pem pki/kubelet-client-current.pem; fi'\n";
+                      cp -L /etc/kubernetes/bootstrap-kubelet.conf copy.conf; mv copy.conf seen.conf; mv pki/next.pem pki/kubelet-client-current.pem; fi'\n";
 const APP: &str = "[Service]\nExecStart=/bin/sh -c 'cp /etc/app.conf /run/app.seen; exec sleep infinity'\n";
 
 struct Site {
