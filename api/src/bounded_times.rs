@@ -43,7 +43,8 @@ impl<'de, K: DeserializeOwned> Deserialize<'de> for BoundedTimes<K> {
         }
         let mut object: Value = serde_json::from_str(text.get()).map_err(D::Error::custom)?;
         bound_times(&mut object);
-        serde_json::from_value(object).map(Self).map_err(D::Error::custom)
+        // From text again: each further form of input adds the code of all fields to each program.
+        serde_json::from_str(&object.to_string()).map(Self).map_err(D::Error::custom)
     }
 }
 
