@@ -1,14 +1,18 @@
 //! BIOS boot to `enrolled` with a state disk. The wipe that the Machine requests creates it once. The disk survives a reset that acts
-//! like a power cut, and no other disk is changed.
+//! like a power cut, and no other disk is changed. The wipe that an agent requests at the release of a claim creates it again.
 //!
 //! Disks are read by e2fsprogs, from copies that are taken while the machine stands still.
 
 use std::fs::{self, File};
 use std::io::Write;
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::process::Command;
 
 use anyhow::{Context, Result, bail, ensure};
+use bedplate_agent::node::claim_record::{ClaimRecord, ClaimStage, Claimant, ReleasePolicy};
+use bedplate_agent::node::host_state::request_wipe;
+use bedplate_agent::stage1::new_root;
+use bedplate_agent::stage1::state_plan::{CLAIM_RECORD, LABEL, MARKER, Marker, WIPE_REQUEST};
 use bedplate_tests::guard;
 use bedplate_tests::guest::GuestSlot;
 use bedplate_tests::pxed::{self, Pxed, Setup};
@@ -60,12 +64,18 @@ fn sum(path: &Path) -> Result<Vec<u8>> {
     run(Command::new("sha256sum").arg("--binary").arg(path), &[0])
 }
 
-/// Reads the state of a machine that stands still.
-fn read_state(rack: &Rack, disk: &Disk, name: &str) -> Result<State> {
+/// Copies the disk of a machine that stands still, and replays the journal of the copy, as it would be after a power cut.
+fn replayed(rack: &Rack, disk: &Disk, name: &str) -> Result<PathBuf> {
     let copy = rack.file(name);
     run(Command::new("cp").arg("--sparse=always").args([&disk.image, &copy]), &[0])?;
-    // The machine was stopped in mid-run: its journal is replayed, as it would be after a power cut. 1: corrected.
+    // 1: corrected.
     run(Command::new("e2fsck").arg("-fp").arg(&copy), &[0, 1])?;
+    Ok(copy)
+}
+
+/// Reads the state of a machine that stands still.
+fn read_state(rack: &Rack, disk: &Disk, name: &str) -> Result<State> {
+    let copy = replayed(rack, disk, name)?;
     let ask = |what: &str| run(Command::new("debugfs").arg("-R").arg(what).arg(&copy), &[0]);
     let text = |path: &str| -> Result<String> {
         let text = String::from_utf8(ask(&format!("cat {path}"))?)?;
@@ -88,8 +98,8 @@ fn read_state(rack: &Rack, disk: &Disk, name: &str) -> Result<State> {
     Ok(state)
 }
 
-/// Waits until the agent of a boot other than `before` has reported; gives the Machine.
-fn reported(pxed: &mut Pxed<'_>, machine: &Machine, before: Option<&Value>) -> Result<Value> {
+/// Waits until the agent of a boot other than `before` has reported that its disk has this token; gives the Machine.
+fn reported(pxed: &mut Pxed<'_>, machine: &Machine, before: Option<&Value>, token: &str) -> Result<Value> {
     let mut seen = Value::Null;
     wait::until("a report of the agent", boot::ENROLLED, || {
         seen = pxed.machine(machine.name())?;
@@ -102,7 +112,7 @@ fn reported(pxed: &mut Pxed<'_>, machine: &Machine, before: Option<&Value>) -> R
     })?;
     ensure!(
         seen.pointer("/status/stateDisk")
-            == Some(&serde_json::json!({ "name": "virtio-bed-state", "wipeToken": "first" })),
+            == Some(&serde_json::json!({ "name": "virtio-bed-state", "wipeToken": token })),
         "status.stateDisk: {seen}"
     );
     Ok(seen)
@@ -138,7 +148,7 @@ fn state_outlives_a_reset_a_wipe_happens_once_and_no_other_disk_is_touched() -> 
         // The battery is empty: pxed's time counts, else no certificate would.
         clock: Some("2020-01-01T00:00:00"),
     })?;
-    let first = reported(&mut pxed, &machine, None)?;
+    let first = reported(&mut pxed, &machine, None, "first")?;
     timeline::report("state-disk", &first, since);
     has_all_stages(&first, since)?;
     let disks = first.pointer("/status/hardware/disks").and_then(Value::as_array).context("no disks")?;
@@ -154,7 +164,7 @@ fn state_outlives_a_reset_a_wipe_happens_once_and_no_other_disk_is_touched() -> 
     let since = Timestamp::now();
     machine.reset()?;
     machine.thaw()?;
-    let second = reported(&mut pxed, &machine, first.pointer("/status/agent/bootID"))?;
+    let second = reported(&mut pxed, &machine, first.pointer("/status/agent/bootID"), "first")?;
     timeline::report("state-disk again", &second, since);
     machine.freeze()?;
     let after = read_state(&rack, &selected, "second.copy")?;
@@ -172,6 +182,67 @@ fn state_outlives_a_reset_a_wipe_happens_once_and_no_other_disk_is_touched() -> 
         );
     }
     ensure!(sum(&other.image)? == untouched, "a disk was written that no Machine selected");
+    rack.succeeded();
+    Ok(())
+}
+
+/// A state disk of the Machine, as an agent leaves it at the release of its claim.
+fn released_disk(rack: &Rack) -> Result<Disk> {
+    let (root, image) = (rack.file("released"), rack.file("released.disk"));
+    let state = root.join(new_root::STATE.trim_start_matches('/'));
+    fs::create_dir_all(&state)?;
+    let marker = Marker { version: 1, machine: "server-1".parse()?, wipe_token: None };
+    fs::write(state.join(MARKER), serde_json::to_vec(&marker)?)?;
+    fs::write(state.join("left by a tenant"), "x")?;
+    let record = ClaimRecord {
+        provider_id: "bedplate://server-1/u-1".to_owned().into(),
+        claimant: Claimant { namespace: "team-a".to_owned(), name: "w-1".to_owned() },
+        has_user_data: true,
+        claim_uid: "claim-1".to_owned(),
+        release: ReleasePolicy::Wipe,
+        since: Timestamp::UNIX_EPOCH,
+        failed: None,
+        refused: Vec::new(),
+        stage: ClaimStage::Wiping { token: "claim-1".to_owned(), boot_id: "b".to_owned() },
+    };
+    record.write(&state.join("bedplate"))?;
+    request_wipe(&root, "claim-1")?;
+    File::create(&image)?.set_len(512 << 20)?;
+    let mut make = Command::new("mke2fs");
+    make.args(["-q", "-F", "-t", "ext4", "-L", LABEL, "-d"]).arg(&state).arg(&image);
+    run(&mut make, &[0])?;
+    Ok(Disk { image, serial: SELECTED.to_owned() })
+}
+
+/// The boot is the only effect of the release that no unit test has: 55 CPU seconds.
+#[test]
+fn d7_boot_makes_the_disk_again_that_an_agent_has_released() -> Result<()> {
+    let rack = Rack::new("released-disk")?;
+    let disk = released_disk(&rack)?;
+    let setup = Setup::new(pxed::host_image()?);
+    let selects = "    stateDisk:\n      serial: bed-state\n";
+    let mut pxed = Pxed::start(&setup, &[pxed::manifest(1, selects)], rack.network(), rack.path())?;
+    let _slot = GuestSlot::take()?;
+    let machine = rack.power_on_as(Spec {
+        name: "server-1".to_owned(),
+        mac: Rack::mac(1),
+        firmware: Firmware::Bios,
+        memory_mib: 1024,
+        cpus: 2,
+        disks: vec![disk.clone()],
+        clock: None,
+    })?;
+    reported(&mut pxed, &machine, None, "claim-1")?;
+    machine.freeze()?;
+    let state = read_state(&rack, &disk, "wiped.copy")?;
+    ensure!(state.marker["wipeToken"] == "claim-1", "{}", state.marker);
+    let copy = replayed(&rack, &disk, "released.copy")?;
+    for gone in [WIPE_REQUEST, CLAIM_RECORD, "left by a tenant"] {
+        let stat = Command::new("debugfs").arg("-R").arg(format!("stat \"{gone}\"")).arg(&copy).output()?;
+        let said = String::from_utf8_lossy(&stat.stderr);
+        ensure!(said.contains("not found"), "{gone} is left: {said}");
+    }
+    ensure!(machine.serial().matches("made new").count() == 1, "it was not made by one boot");
     rack.succeeded();
     Ok(())
 }
