@@ -110,17 +110,20 @@ pub fn plan(seen: &Seen<'_>) -> Plan {
     if operation.metadata.deletion_timestamp.is_some() {
         return Plan::default();
     }
+    let labels = missing_labels(seen);
     if is_finished(operation) {
         // A child goes with its parent.
         let expiry = expiry(operation, seen.since, now).filter(|_| parent_of(operation).is_none());
+        let remove = expiry == Some(Ok(()));
         return Plan {
+            // An end that was written at first sight has no labels yet, and users find operations by them.
+            labels: labels.filter(|_| !remove),
             status: seen.resumed(),
-            remove: expiry == Some(Ok(())),
+            remove,
             again: expiry.and_then(Result::err),
             ..Plan::default()
         };
     }
-    let labels = labels(seen);
     let plan = match (state(operation), machine) {
         // An operation with a state of a later version was taken by an executor of that version.
         (Some(OperationState::InProgress | OperationState::Unknown), _) => seen.in_progress(),
@@ -129,12 +132,11 @@ pub fn plan(seen: &Seen<'_>) -> Plan {
         (_, None) => seen.homeless(),
         (_, Some(machine)) => seen.pending(machine),
     };
-    let is_labelled = labels.iter().all(|(key, value)| operation.labels().get(key) == Some(value));
-    Plan { labels: (!is_labelled).then_some(labels), ..plan }
+    Plan { labels, ..plan }
 }
 
-/// O5
-fn labels(seen: &Seen<'_>) -> BTreeMap<String, String> {
+/// All of our labels of an operation that lacks one of them (O5).
+fn missing_labels(seen: &Seen<'_>) -> Option<BTreeMap<String, String>> {
     let operation = seen.operation;
     let mut labels = BTreeMap::new();
     let mut put = |key: &str, value: String| labels.insert(key.to_owned(), value);
@@ -149,7 +151,8 @@ fn labels(seen: &Seen<'_>) -> BTreeMap<String, String> {
     if let Some((name, uid)) = parent_of(operation) {
         put(PARENT, parent_label(name, uid));
     }
-    labels
+    let is_labeled = labels.iter().all(|(key, value)| operation.labels().get(key) == Some(value));
+    (!is_labeled).then_some(labels)
 }
 
 impl Seen<'_> {

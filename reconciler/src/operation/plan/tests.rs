@@ -100,6 +100,14 @@ fn o5_a_new_operation_is_pending_and_has_the_labels_by_which_its_agent_finds_it(
 }
 
 #[test]
+fn o5_operation_that_failed_at_first_sight_gets_its_labels() {
+    let status = json!({ "status": { "state": "Failed" }, "spec": { "ttlSecondsAfterFinished": 10 } });
+    let plan = look(&operation("reboot", &status), Some(&machine(&json!({}))), 1);
+    let labels = [(MACHINE, "a"), (SITE, "north")].map(|(key, value)| (key.to_owned(), value.to_owned()));
+    assert_eq!((plan.labels, plan.status), (Some(labels.into()), None));
+}
+
+#[test]
 fn an_operation_waits_a_moment_for_its_machine_and_then_fails() {
     let new = operation("reboot", &json!({}));
     let plan = look(&new, None, 9);
@@ -333,10 +341,14 @@ fn o2_an_operation_is_removed_after_either_outcome_and_a_child_with_its_parent()
         let plan = look(&ended, None, 109);
         assert_eq!((plan.remove, plan.again), (false, Some(Duration::from_secs(1))));
         assert!(look(&ended, None, 110).remove);
-        assert_eq!(look(&operation("reboot", &json!({ "status": status })), None, 9999), Plan::default());
+        let mut stays = operation("reboot", &json!({ "status": status }));
+        let labels = [(MACHINE, "a"), (PARENT, "all")].map(|(key, value)| (key.to_owned(), value.to_owned()));
+        stays.metadata.labels = Some(labels.into());
+        assert_eq!(look(&stays, None, 9999), Plan::default());
         let owner = json!([{ "apiVersion": "bedplate.dev/v1alpha1", "kind": "MachineOperation", "name": "all", "uid": "u",
             "controller": true }]);
-        let mut child = ended.clone();
+        let mut child = stays;
+        child.spec.ttl_seconds_after_finished = ended.spec.ttl_seconds_after_finished;
         child.metadata.owner_references = serde_json::from_value(owner).unwrap();
         assert_eq!(look(&child, None, 9999), Plan::default());
     }
