@@ -2,7 +2,7 @@
 //!
 //! A user who may write one object of a kind chooses some of its times, among them `metadata.managedFields[].time`. The API server accepts years,
 //! offsets and fractions that programs cannot count, and one such object would make the list of all objects unreadable. Callers: the watches
-//! of all programs, and the lists of controllers. A read of one object and the answer to a write are not bounded.
+//! of all programs, and the lists, reads and writes of controllers.
 
 use std::borrow::Cow;
 

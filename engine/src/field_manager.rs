@@ -12,6 +12,7 @@ use serde::Serialize;
 use serde::de::DeserializeOwned;
 use serde_json::{Value, json};
 
+use crate::object::send;
 use crate::write::{WriteError, ask, called};
 
 /// Name of a program in the `managedFields` of the objects that it writes.
@@ -61,7 +62,13 @@ impl FieldManager {
         body["metadata"]["resourceVersion"] = json!(object.resource_version());
         body["status"] = json!(status);
         let name = object.name_any();
-        ask(&called(object), api.patch_status(&name, &self.apply(), &Patch::Apply(&body))).await
+        ask(
+            &called(object),
+            send(api, |request| {
+                request.patch_subresource("status", &name, &self.apply(), &Patch::Apply(&body))
+            }),
+        )
+        .await
     }
 
     /// Edits a status by a JSON Patch (RFC 6902), which is bound to its `test` operations only. The API server repeats the patch after a
@@ -77,7 +84,14 @@ impl FieldManager {
         let edits = serde_json::from_value(edits.clone())
             .map_err(|error| WriteError::Refused { what: what.clone(), why: error.to_string() })?;
         let name = object.name_any();
-        ask(&what, api.patch_status(&name, &self.patch(), &Patch::<()>::Json(edits))).await.map(drop)
+        ask(
+            &what,
+            send(api, |request| {
+                request.patch_subresource("status", &name, &self.patch(), &Patch::<()>::Json(edits))
+            }),
+        )
+        .await
+        .map(drop)
     }
 
     /// Applies annotations of an existing object. Its other fields may have changed since it was read.
@@ -96,7 +110,9 @@ impl FieldManager {
         let mut body = identity(object);
         body["metadata"]["annotations"] = annotations.clone();
         let name = object.name_any();
-        ask(&called(object), api.patch(&name, &self.apply(), &Patch::Apply(&body))).await.map(drop)
+        ask(&called(object), send(api, |request| request.patch(&name, &self.apply(), &Patch::Apply(&body))))
+            .await
+            .map(drop)
     }
 
     /// Applies all labels that this program sets on an existing object. Its other fields may have changed since it was read.
@@ -115,7 +131,9 @@ impl FieldManager {
         let mut body = identity(object);
         body["metadata"]["labels"] = json!(labels);
         let name = object.name_any();
-        ask(&called(object), api.patch(&name, &self.apply(), &Patch::Apply(&body))).await.map(drop)
+        ask(&called(object), send(api, |request| request.patch(&name, &self.apply(), &Patch::Apply(&body))))
+            .await
+            .map(drop)
     }
 
     /// Changes fields of an object by a merge patch (RFC 7386), if the object has not changed since it was read.
@@ -130,7 +148,9 @@ impl FieldManager {
         body["metadata"]["uid"] = json!(object.uid());
         body["metadata"]["resourceVersion"] = json!(object.resource_version());
         let name = object.name_any();
-        ask(&called(object), api.patch(&name, &self.patch(), &Patch::Merge(&body))).await.map(drop)
+        ask(&called(object), send(api, |request| request.patch(&name, &self.patch(), &Patch::Merge(&body))))
+            .await
+            .map(drop)
     }
 
     /// Applies an object that no other program writes, and creates it if it does not exist.
@@ -142,7 +162,9 @@ impl FieldManager {
         K: Resource<DynamicType = ()> + Clone + Serialize + DeserializeOwned + Debug,
     {
         let name = object.name_any();
-        ask(&called(object), api.patch(&name, &self.apply(), &Patch::Apply(object))).await.map(drop)
+        ask(&called(object), send(api, |request| request.patch(&name, &self.apply(), &Patch::Apply(object))))
+            .await
+            .map(drop)
     }
 
     /// Adds or removes one finalizer, if the object has not changed since it was read.
@@ -164,7 +186,9 @@ impl FieldManager {
         let body = json!({ "metadata": {
             "uid": object.uid(), "resourceVersion": object.resource_version(), "finalizers": wanted } });
         let name = object.name_any();
-        ask(&called(object), api.patch(&name, &self.patch(), &Patch::Merge(&body))).await.map(drop)
+        ask(&called(object), send(api, |request| request.patch(&name, &self.patch(), &Patch::Merge(&body))))
+            .await
+            .map(drop)
     }
 }
 

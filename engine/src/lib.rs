@@ -16,6 +16,7 @@ mod field_manager;
 mod full_name;
 pub mod life;
 pub mod list;
+pub mod object;
 pub mod pulse;
 mod queue;
 mod retry_after;

@@ -17,6 +17,7 @@ use bedplate_api::reason::event::ControllerEvent;
 use bedplate_api::version::MachineConfigurationVersion;
 use bedplate_bootstrap::makes_a_cluster;
 use bedplate_engine::Context as _;
+use bedplate_engine::object;
 use bedplate_engine::write::{self, Failed, WriteError, ask, called};
 use bedplate_rules::selection::{OWN_FINALIZER, VersionPlan, Write, is_deployed, version_name};
 use jiff::Timestamp;
@@ -209,7 +210,7 @@ async fn make(
         let before = version_name(&object.spec.configuration_name, object.spec.version.saturating_sub(1));
         let is_known = known.iter().any(|version| version.name_any() == before);
         let what = format!("MachineConfigurationVersion {before}");
-        if !is_known && ask(&what, versions.get_opt(&before)).await?.is_some() {
+        if !is_known && ask(&what, object::get(&versions, &before)).await?.is_some() {
             return Err(WriteError::Conflict { what });
         }
     }

@@ -15,6 +15,7 @@ use bedplate_api::reason::event::ControllerEvent;
 use bedplate_api::version::MachineConfigurationVersion;
 use bedplate_engine::Context;
 use bedplate_engine::list;
+use bedplate_engine::object;
 use bedplate_engine::store::synced;
 use bedplate_engine::write::{WriteError, ask};
 use bedplate_process::lease::Tenure;
@@ -217,7 +218,7 @@ impl World {
     /// The API server did not say.
     pub async fn live_node(&self, name: &str) -> Result<Option<Node>, WriteError> {
         let nodes: Api<Node> = Api::all(self.client.clone());
-        ask(&format!("Node {name}"), nodes.get_opt(name)).await
+        ask(&format!("Node {name}"), object::get(&nodes, name)).await
     }
 
     /// A Machine as it is now.
@@ -226,7 +227,7 @@ impl World {
     /// The API server did not say.
     pub async fn live_machine(&self, name: &str) -> Result<Option<Machine>, WriteError> {
         let machines: Api<Machine> = Api::all(self.client.clone());
-        ask(&format!("Machine {name}"), machines.get_opt(name)).await
+        ask(&format!("Machine {name}"), object::get(&machines, name)).await
     }
 
     /// A MachineConfiguration as it is now.
@@ -235,7 +236,7 @@ impl World {
     /// The API server did not say.
     pub async fn live_configuration(&self, name: &str) -> Result<Option<MachineConfiguration>, WriteError> {
         let configurations: Api<MachineConfiguration> = Api::all(self.client.clone());
-        ask(&format!("MachineConfiguration {name}"), configurations.get_opt(name)).await
+        ask(&format!("MachineConfiguration {name}"), object::get(&configurations, name)).await
     }
 
     /// Who holds what, asked live; a Machine that is just being given a version counts too.

@@ -19,6 +19,7 @@ use bedplate_claim::{ClaimStep, Right};
 use bedplate_engine::Context as _;
 use bedplate_engine::write::{self, WriteError, ask};
 use bedplate_rules::selection::was_granted;
+use bedplate_engine::object;
 use jiff::Timestamp;
 use kube::runtime::reflector::ObjectRef;
 use kube::{Api, ResourceExt};
@@ -73,7 +74,7 @@ pub async fn reconcile(claim: Arc<MachineClaim>, world: Arc<World>) -> Result<Op
             Api::namespaced(world.client.clone(), &observed.claim.spec.claimant.namespace);
         let claimant_name = &observed.claim.spec.claimant.name;
         let found =
-            ask(&format!("BedplateMachine {claimant_name}"), claimants.get_opt(claimant_name)).await?;
+            ask(&format!("BedplateMachine {claimant_name}"), object::get(&claimants, claimant_name)).await?;
         observed.claimant = found.map(Arc::new);
         observed.host = world.live_host(&name).await?.map(Arc::new);
         step = next(&observed);

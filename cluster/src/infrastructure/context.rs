@@ -11,6 +11,7 @@ use bedplate_api::machine::Machine;
 use bedplate_api::operation::MachineOperation;
 use bedplate_api::reason::infrastructure::ProviderEvent;
 use bedplate_api::version::MachineConfigurationVersion;
+use bedplate_engine::object;
 use bedplate_engine::store::synced;
 use bedplate_engine::write::{WriteError, ask};
 use bedplate_engine::{Context, FieldManager};
@@ -132,7 +133,7 @@ impl World {
     /// [`WriteError`]
     pub async fn live_host(&self, name: &str) -> Result<Option<Machine>, WriteError> {
         let hosts: Api<Machine> = Api::all(self.client.clone());
-        ask(&format!("Machine {name}"), hosts.get_opt(name)).await
+        ask(&format!("Machine {name}"), object::get(&hosts, name)).await
     }
 
     /// Reads a MachineConfiguration.
@@ -141,7 +142,7 @@ impl World {
     /// [`WriteError`]
     pub async fn live_configuration(&self, name: &str) -> Result<Option<MachineConfiguration>, WriteError> {
         let configurations: Api<MachineConfiguration> = Api::all(self.client.clone());
-        ask(&format!("MachineConfiguration {name}"), configurations.get_opt(name)).await
+        ask(&format!("MachineConfiguration {name}"), object::get(&configurations, name)).await
     }
 
     /// Reads a MachineOperation.
@@ -150,7 +151,7 @@ impl World {
     /// [`WriteError`]
     pub async fn live_operation(&self, name: &str) -> Result<Option<MachineOperation>, WriteError> {
         let operations: Api<MachineOperation> = Api::all(self.client.clone());
-        ask(&format!("MachineOperation {name}"), operations.get_opt(name)).await
+        ask(&format!("MachineOperation {name}"), object::get(&operations, name)).await
     }
 
     /// Reads a version of a MachineConfiguration. None: there is no such version.
@@ -164,6 +165,6 @@ impl World {
     ) -> Result<Option<MachineConfigurationVersion>, WriteError> {
         let versions: Api<MachineConfigurationVersion> = Api::all(self.client.clone());
         let name = version_name(configuration, version);
-        ask(&format!("MachineConfigurationVersion {name}"), versions.get_opt(&name)).await
+        ask(&format!("MachineConfigurationVersion {name}"), object::get(&versions, &name)).await
     }
 }

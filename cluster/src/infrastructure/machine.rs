@@ -26,6 +26,7 @@ use bedplate_api::reason::infrastructure::{HostClaimedReason, ProviderEvent};
 use bedplate_api::version::MachineConfigurationVersion;
 use bedplate_claim::ClaimantStep;
 use bedplate_engine::Context as _;
+use bedplate_engine::object;
 use bedplate_engine::write::{self, WriteError, ask};
 use bedplate_process::exit::chain;
 use bedplate_rules::fan_out::SITE;
@@ -222,14 +223,14 @@ async fn live_version(
 async fn observe_live(observed: &Observed, world: &World) -> Result<Option<Observed>, WriteError> {
     let (name, namespace) = (observed.machine.name_any(), observed.machine.namespace().unwrap_or_default());
     let machines: Api<BedplateMachine> = Api::namespaced(world.client.clone(), &namespace);
-    let found = ask(&format!("BedplateMachine {namespace}/{name}"), machines.get_opt(&name)).await?;
+    let found = ask(&format!("BedplateMachine {namespace}/{name}"), object::get(&machines, &name)).await?;
     let Some(machine) = found.filter(|found| found.metadata.uid == observed.machine.metadata.uid) else {
         return Ok(None);
     };
     let mut live = Observed { claim: None, host: None, machine: Arc::new(machine), ..observed.clone() };
     if let Some(host) = live.machine.spec.machine_name.as_ref().map(MachineName::as_str) {
         let claims: Api<MachineClaim> = Api::all(world.client.clone());
-        live.claim = ask(&format!("MachineClaim {host}"), claims.get_opt(host)).await?.map(Arc::new);
+        live.claim = ask(&format!("MachineClaim {host}"), object::get(&claims, host)).await?.map(Arc::new);
         live.host = world.live_host(host).await?.map(Arc::new);
     }
     if live.claim.is_none() && live.machine.spec.provider_id.is_none() && live.host.is_some() {

@@ -4,6 +4,7 @@
 
 use std::time::Duration;
 
+use bedplate_engine::object;
 use bedplate_engine::write::{WriteError, ask};
 use k8s_openapi::api::admissionregistration::v1::{
     ValidatingAdmissionPolicy, ValidatingAdmissionPolicyBinding,
@@ -45,9 +46,9 @@ async fn absent(client: &Client) -> Result<Vec<&'static str>, WriteError> {
     let bindings: Api<ValidatingAdmissionPolicyBinding> = Api::all(client.clone());
     let mut absent = Vec::new();
     for name in POLICIES {
-        let policy = ask(&format!("ValidatingAdmissionPolicy {name}"), policies.get_opt(name)).await?;
+        let policy = ask(&format!("ValidatingAdmissionPolicy {name}"), object::get(&policies, name)).await?;
         let what = format!("ValidatingAdmissionPolicyBinding {name}");
-        let binding = ask(&what, bindings.get_opt(name)).await?;
+        let binding = ask(&what, object::get(&bindings, name)).await?;
         if policy.is_none() || !binding.is_some_and(|binding| enforces(&binding, name)) {
             absent.push(name);
         }

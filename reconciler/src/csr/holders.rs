@@ -12,6 +12,7 @@ use std::sync::Arc;
 use bedplate_api::configuration::NodeRole;
 use bedplate_api::machine::Machine;
 use bedplate_engine::list;
+use bedplate_engine::object;
 use bedplate_engine::write::{WriteError, ask};
 use k8s_openapi::api::core::v1::{ConfigMap, Node, Service};
 use k8s_openapi::api::discovery::v1::EndpointSlice;
@@ -75,9 +76,9 @@ async fn read_services(world: &World) -> Result<Vec<Holder>, WriteError> {
 /// Reads the endpoints of the API server, and the servers of kubeadm's public kubeconfig if there is one.
 async fn read_api_server(world: &World) -> Result<(Vec<String>, Vec<String>), WriteError> {
     let slices: Api<EndpointSlice> = Api::namespaced(world.client.clone(), "default");
-    let slice = ask("EndpointSlice default/kubernetes", slices.get_opt(API_SERVER)).await?;
+    let slice = ask("EndpointSlice default/kubernetes", object::get(&slices, API_SERVER)).await?;
     let maps: Api<ConfigMap> = Api::namespaced(world.client.clone(), "kube-public");
-    let map = ask("ConfigMap kube-public/cluster-info", maps.get_opt(CLUSTER_INFO)).await?;
+    let map = ask("ConfigMap kube-public/cluster-info", object::get(&maps, CLUSTER_INFO)).await?;
     let endpoints = slice.iter().flat_map(|slice| &slice.endpoints);
     let endpoints = endpoints.flat_map(|endpoint| endpoint.addresses.clone()).collect();
     Ok((endpoints, map.iter().flat_map(servers).collect()))

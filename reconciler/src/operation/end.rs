@@ -4,6 +4,7 @@
 //! and the operation would hold its parent. So this write tests UID and state alone: it replaces no other end, and nothing else stops it.
 
 use bedplate_api::operation::{MachineOperation, MachineOperationStatus, OperationState};
+use bedplate_engine::object;
 use bedplate_engine::write::{WriteError, ask, called};
 use bedplate_rules::operation::state;
 use kube::{Api, ResourceExt};
@@ -29,7 +30,7 @@ pub(super) async fn write(
     };
     // The API server does not say whether a test has failed or a rule refused it.
     let what = called(operation);
-    let now = ask(&what, all.get_opt(&operation.name_any())).await?;
+    let now = ask(&what, object::get(all, &operation.name_any())).await?;
     let is_same = now.is_some_and(|now| now.uid() == operation.uid() && state(&now) == state(operation));
     Err(if is_same { error } else { WriteError::Conflict { what } })
 }

@@ -17,6 +17,7 @@ use bedplate_api::operation::{
 };
 use bedplate_api::reason::operation::FanOutOutcome;
 use bedplate_engine::list;
+use bedplate_engine::object;
 use bedplate_engine::write::{self, Failed, WriteError, ask, called};
 use bedplate_rules::fan_out::{CHILDREN, Now, Progress, SITE, child, child_name, plan as fan_out, standing};
 use bedplate_rules::operation::{End, ended, is_finished, state};
@@ -212,7 +213,7 @@ async fn go_on(
         let absent = known.started.iter().filter(|name| matches!(look(name), Child::Absent));
         for name in absent.take(BATCH) {
             let child = child_name(parent, name);
-            let found = ask(&format!("MachineOperation {child}"), all.get_opt(&child)).await?;
+            let found = ask(&format!("MachineOperation {child}"), object::get(&all, &child)).await?;
             // Deleted by somebody: whether it was done is not known, and it is not done again.
             let progress =
                 Child::of(found.as_ref(), parent, name).progress().unwrap_or(OperationState::Failed);
@@ -317,7 +318,7 @@ async fn make_one(
         }
         // Made before whoever made it could say so; or it is another one, which the store will have.
         Err(WriteError::Conflict { what }) => {
-            match Child::of(ask(&what, all.get_opt(&name)).await?.as_ref(), parent, machine) {
+            match Child::of(ask(&what, object::get(all, &name)).await?.as_ref(), parent, machine) {
                 Child::Known(_) => Ok(()),
                 Child::Strange | Child::Absent => Err(WriteError::Conflict { what }),
             }

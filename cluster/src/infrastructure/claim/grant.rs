@@ -8,6 +8,7 @@ use bedplate_api::cluster::infrastructure::BedplateMachine;
 use bedplate_api::enrollment::ENROLLMENT_GROUP_PREFIX;
 use bedplate_claim::Right;
 use bedplate_engine::FieldManager;
+use bedplate_engine::object;
 use bedplate_engine::write::{WriteError, ask};
 use k8s_openapi::api::rbac::v1::{PolicyRule, Role, RoleBinding, RoleRef, Subject};
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::ObjectMeta;
@@ -80,9 +81,9 @@ pub async fn observe(client: &Client, claim: &MachineClaim) -> Result<Right, Wri
     }
     let (name, namespace) = (name(claim), claim.spec.claimant.namespace.as_str());
     let bindings: Api<RoleBinding> = Api::namespaced(client.clone(), namespace);
-    let binding = ask(&format!("RoleBinding {namespace}/{name}"), bindings.get_opt(&name)).await?;
+    let binding = ask(&format!("RoleBinding {namespace}/{name}"), object::get(&bindings, &name)).await?;
     let roles: Api<Role> = Api::namespaced(client.clone(), namespace);
-    let role = ask(&format!("Role {namespace}/{name}"), roles.get_opt(&name)).await?;
+    let role = ask(&format!("Role {namespace}/{name}"), object::get(&roles, &name)).await?;
     Ok(match (role.is_some(), binding.is_some()) {
         (false, false) => Right::Absent,
         (true, true) => Right::Complete,
