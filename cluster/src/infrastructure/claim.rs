@@ -27,7 +27,9 @@ use serde_json::{Value, json};
 
 use self::grant::Grant;
 use self::interval::interval;
-use self::plan::{Observed, enrollment_annotations, fence, fence_name, next, reads_right, status, withdrawn};
+use self::plan::{
+    Observed, enrollment_annotations, fence, fence_name, is_left, next, reads_right, status, withdrawn,
+};
 use super::context::World;
 use super::owner::is_paused;
 use crate::metrics::Kind;
@@ -56,7 +58,7 @@ pub async fn reconcile(claim: Arc<MachineClaim>, world: Arc<World>) -> Result<Op
     if observed.claimant.as_ref().is_some_and(|claimant| !world.scope.includes(claimant.labels())) {
         return Ok(None);
     }
-    let cluster = world.stores.clusters.get(&cluster);
+    let cluster = world.stores.clusters.get(&cluster).filter(|_| !is_left(&observed));
     let is_cluster_paused = is_paused(&*observed.claim, cluster.as_deref());
     if is_cluster_paused || observed.claimant.as_ref().is_some_and(|claimant| is_paused(&**claimant, None)) {
         return Ok(None);

@@ -99,10 +99,19 @@ fn d7_wiped_host_is_claimed_again_and_its_former_key_ends_nothing() {
     assert_ne!(next.key, former.key);
     next.waits_for_its_key(false);
     let again = until_granted(&next, "w-2");
+    // The former tenant cannot keep the host by a pause.
+    let pause = |paused: bool| {
+        team.objects.merge("cluster", team.name, &json!({ "spec": { "paused": paused } })).unwrap();
+        let status = if paused { "True" } else { "False" };
+        site.until(&team, ("bpm", "w-2"), "its pause", |found| condition(found, "Paused").0 == status);
+    };
+    pause(true);
     assert_ne!(again["metadata"]["uid"], claim["metadata"]["uid"]);
     assert_eq!(again["metadata"]["annotations"]["bedplate.dev/enrollment"], *next.key);
     next.agent.until_may_read("data", true);
     assert!(!former.agent.may_read("data"), "the former key reads the next tenant's Secret");
+    site.until_gone(&team, ("mcl", name));
+    pause(false);
     let object = json!({ "apiVersion": "bedplate.dev/v1alpha1", "kind": "MachineClaim", "metadata": { "name": name },
         "status": { "providerID": again["spec"]["providerID"], "state": "Released", "since": "2026-01-01T00:00:00Z" } });
     let tried = former.agent.objects.apply_as("bedplate-agent", "/status", &object, "");

@@ -65,6 +65,12 @@ pub fn found(claim: &MachineClaim, claimant: Option<&BedplateMachine>) -> Found 
 /// Decides the next write.
 pub fn next(observed: &Observed) -> ClaimStep {
     next_of_claim(&facts(observed), found(&observed.claim, observed.claimant.as_deref()))
+/// Returns true if a claim is deleted and its claimant is gone. Its host is the operator's from then on: a tenant that pauses its Cluster would
+/// keep it otherwise.
+pub fn is_left(observed: &Observed) -> bool {
+    observed.claimant.is_none() && observed.claim.metadata.deletion_timestamp.is_some()
+}
+
 }
 
 fn facts(observed: &Observed) -> Claim {

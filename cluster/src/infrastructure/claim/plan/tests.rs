@@ -355,6 +355,21 @@ fn d8_timeout_starts_with_the_deletion_and_follows_the_heartbeat() {
 #[test]
 fn m9_finalizer_stays_until_this_claim_is_released() {
     let (deleted, late) = (json!({ "deletionTimestamp": "2026-01-01T00:30:00Z" }), "2026-01-01T00:31:00Z");
+#[test]
+fn d7_paused_cluster_keeps_no_host_whose_claimant_is_gone() {
+    let (none, deleted) = (json!({}), json!({ "deletionTimestamp": "2026-01-01T00:30:00Z" }));
+    let late = "2026-01-01T00:31:00Z";
+    for (metadata, claimant, expected) in [
+        (&deleted, None, true),
+        (&deleted, Some(holding("u-1")), false),
+        (&none, None, false),
+        (&none, Some(holding("u-1")), false),
+    ] {
+        let seen = seen(claim(metadata, &none), claimant, host(late, KEY, None));
+        assert_eq!(is_left(&seen), expected, "{metadata}");
+    }
+}
+
     let other = "bedplate://host-1/u-0";
     for (status, record, expected) in [
         (granted("GrantWithdrawn", Some("Joined")), None, ClaimStep::AwaitRelease),
