@@ -31,6 +31,7 @@ use prometheus_client::registry::Registry;
 use tokio::sync::watch::Receiver;
 use tokio_util::sync::CancellationToken;
 
+use self::claim::clock::FutureHeartbeats;
 use self::context::World;
 use self::machine::turn::Turns;
 use self::wake::Wake;
@@ -64,6 +65,7 @@ pub fn begin(client: &Client, cli: &Cli, tenure: &Tenure, running: (&Tasks, &Liv
         counters: counters.clone(),
         news: news.clone(),
         turns: Turns::default(),
+        future_heartbeats: FutureHeartbeats::default(),
     });
     let shutdown = stages.token(Stage::Draining);
     let queues = workers(&world, (tasks, liveness, &shutdown));

@@ -97,7 +97,7 @@ impl RefuseRelease {
                 format!("power it off first: `bedplate power off {machine} --force`")
             }
             Self::Heard { .. } => format!(
-                "power the host off, and wait until its agent was silent for {} minutes",
+                "power the host off, and wait until its agent was silent for {} minutes; if that time is in the future, compare the clocks, then see docs/infrastructure-provider.md#confirm-that-a-host-is-off",
                 SILENCE_TIMEOUT.as_secs() / 60
             ),
         }

@@ -66,7 +66,7 @@ impl Miss {
             Self::Host(Unmet::Enrollment) => "are not enrolled",
             Self::Host(Unmet::Key) => "wait with another key than the one in force",
             Self::Host(Unmet::Held) => "are held by another claim or have a node",
-            Self::Host(Unmet::Silent) => "have not reported for 15 minutes",
+            Self::Host(Unmet::Silent) => "have not reported for 15 minutes, or their clocks are ahead",
             Self::Wanted => "are left for claimants whose turn is earlier",
         }
     }
@@ -424,7 +424,7 @@ mod tests {
         ];
         let claimed = hosts.iter().map(|host| (host, host.name_any().as_str() < "c"));
         let shortage = super::survey(&request("u"), claimed, now()).shortage;
-        let expected = "none of 4 Machines that namespace team-a may claim is eligible: 1 have not reported for 15 minutes, \
+        let expected = "none of 4 Machines that namespace team-a may claim is eligible: 1 have not reported for 15 minutes, or their clocks are ahead, \
                         2 are held by another claim or have a node, 1 are paused";
         assert_eq!(shortage.message("team-a"), expected);
     }

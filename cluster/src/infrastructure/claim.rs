@@ -2,6 +2,7 @@
 //!
 //! Read: the stores. A decision to write is made again by live reads of claimant and host. Decided: `plan`, by the protocol of `bedplate-claim`.
 
+pub mod clock;
 pub mod grant;
 pub mod interval;
 pub mod plan;
@@ -11,6 +12,7 @@ use std::time::Duration;
 
 use bedplate_api::claim::{MachineClaim, RELEASE_FINALIZER, ReleasePolicy};
 use bedplate_api::cluster::infrastructure::BedplateMachine;
+use bedplate_api::machine::Machine;
 use bedplate_api::operation::MachineOperation;
 use bedplate_api::reason::Reason as _;
 use bedplate_api::reason::claim::GrantedReason;
@@ -51,9 +53,12 @@ pub async fn reconcile(claim: Arc<MachineClaim>, world: Arc<World>) -> Result<Op
         claimant: world.stores.machines.get(&key),
         right: Right::NotNeeded,
         operation: None,
+        future_heartbeat_seen: None,
         now: Timestamp::now(),
         claim,
     };
+    let seen_at = |host: Option<&Arc<Machine>>, now| world.future_heartbeats.seen(host?, now);
+    observed.future_heartbeat_seen = seen_at(observed.host.as_ref(), observed.now);
     // A claim of another installation, or of an object that only looks like this provider's.
     if observed.claimant.as_ref().is_some_and(|claimant| !world.scope.includes(claimant.labels())) {
         return Ok(None);
@@ -79,6 +84,7 @@ pub async fn reconcile(claim: Arc<MachineClaim>, world: Arc<World>) -> Result<Op
             ask(&format!("BedplateMachine {claimant_name}"), object::get(&claimants, claimant_name)).await?;
         observed.claimant = found.map(Arc::new);
         observed.host = world.live_host(&name).await?.map(Arc::new);
+        observed.future_heartbeat_seen = seen_at(observed.host.as_ref(), observed.now);
         step = next(&observed);
     }
     world.leading(apply(&observed, step, &world)).await.map(|()| interval(&observed, step))
@@ -178,6 +184,7 @@ async fn end(claim: &MachineClaim, world: &World) -> Result<(), WriteError> {
     }
     let (name, claims) = (claim.name_any(), Api::<MachineClaim>::all(world.client.clone()));
     world.manager.set_finalizer(&claims, claim, RELEASE_FINALIZER, false).await?;
+    world.future_heartbeats.forget(&name);
     let claimant = &claim.spec.claimant;
     tracing::info!(claim = name, namespace = claimant.namespace, claimant = claimant.name, "host released");
     // A host that was never allowed to start was not wiped.

@@ -21,6 +21,7 @@ use k8s_openapi::api::core::v1::ObjectReference;
 use kube::runtime::reflector::Store;
 use kube::{Api, Client};
 
+use super::claim::clock::FutureHeartbeats;
 use super::machine::turn::Turns;
 use crate::events::News;
 use crate::metrics::{Counters, Kind};
@@ -103,6 +104,8 @@ pub struct World {
     pub news: News,
     /// Turns of the claimants that wait for a host.
     pub turns: Turns,
+    /// Heartbeats of claimed hosts whose clocks are ahead.
+    pub future_heartbeats: FutureHeartbeats,
 }
 
 impl Context for World {

@@ -17,7 +17,7 @@ use bedplate_engine::life::beating;
 use bedplate_engine::pulse::{Changes, WATCH_PATIENCE, follow};
 use bedplate_engine::store::{Seen, watch};
 use bedplate_process::liveness::{Liveness, PATIENCE};
-use bedplate_rules::claim::eligible::MAX_HEARTBEAT_AGE;
+use bedplate_rules::claim::eligible::is_recent;
 use futures::StreamExt;
 use futures::future::BoxFuture;
 use jiff::Timestamp;
@@ -374,7 +374,7 @@ impl Known {
 
     /// Returns all that decides about claimants at a time. A host becomes silent without an event.
     fn at(self, now: Timestamp) -> (u64, bool) {
-        let is_heard = self.heartbeat.is_some_and(|time| now.duration_since(time) <= MAX_HEARTBEAT_AGE);
+        let is_heard = self.heartbeat.is_some_and(|time| is_recent(time, now));
         (self.hash, is_heard)
     }
 }

@@ -10,6 +10,9 @@ use jiff::{SignedDuration, Timestamp};
 /// Maximum age of the last heartbeat of a host that is claimed. A heartbeat follows every 5 minutes.
 pub const MAX_HEARTBEAT_AGE: SignedDuration = SignedDuration::from_mins(15);
 
+/// Maximum lead of the clock of a host.
+pub const MAX_CLOCK_LEAD: SignedDuration = SignedDuration::from_mins(5);
+
 /// Requirement that a host does not meet, nearest to eligibility last.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 pub enum Unmet {
@@ -68,7 +71,7 @@ impl Unmet {
             Self::Enrollment => "the host is not enrolled",
             Self::Key => "a host with another key waits, and the key in force is heard (docs/boot.md)",
             Self::Held => "a version is selected for the host",
-            Self::Silent => "the agent has not reported for 15 minutes",
+            Self::Silent => "the agent has not reported for 15 minutes, or its clock is ahead",
         }
     }
 }
@@ -141,11 +144,25 @@ pub fn is_selected(host: &Machine) -> bool {
     host.status.as_ref().is_some_and(|status| status.selected.is_some())
 }
 
+/// Returns the last heartbeat of a host, by the clock of the host.
+pub fn heartbeat(host: &Machine) -> Option<Timestamp> {
+    let agent = host.status.as_ref().and_then(|status| status.agent.as_ref());
+    agent.and_then(|agent| agent.last_heartbeat_time.as_ref()).map(|time| time.0)
+}
+
+/// Returns true if a heartbeat is in the future. The clock of the host, or root on it, has chosen it.
+pub fn is_ahead(heartbeat: Timestamp, now: Timestamp) -> bool {
+    heartbeat.duration_since(now) > MAX_CLOCK_LEAD
+}
+
+/// Returns true if a heartbeat is recent.
+pub fn is_recent(heartbeat: Timestamp, now: Timestamp) -> bool {
+    !is_ahead(heartbeat, now) && now.duration_since(heartbeat) <= MAX_HEARTBEAT_AGE
+}
+
 /// Returns true if the agent of a host was heard lately.
 pub fn is_heard(host: &Machine, now: Timestamp) -> bool {
-    let agent = host.status.as_ref().and_then(|status| status.agent.as_ref());
-    let heartbeat = agent.and_then(|agent| agent.last_heartbeat_time.as_ref());
-    heartbeat.is_some_and(|time| now.duration_since(time.0) <= MAX_HEARTBEAT_AGE)
+    heartbeat(host).is_some_and(|time| is_recent(time, now))
 }
 
 /// Returns true if the host is silent because pxed powers it on only for a claim.
@@ -173,6 +190,25 @@ mod tests {
             object[part].as_object_mut().unwrap().extend(more.as_object().unwrap().clone());
         }
         serde_json::from_value(object).unwrap()
+    }
+
+    #[test]
+    fn d1_host_whose_heartbeat_is_of_the_future_is_silent() {
+        let now = "2026-01-01T01:00:00Z".parse().unwrap();
+        for (time, expected) in [
+            ("2026-01-01T00:45:00Z", None),
+            ("2026-01-01T00:44:59Z", Some(Unmet::Silent)),
+            ("2026-01-01T01:05:00Z", None),
+            ("2026-01-01T01:05:01Z", Some(Unmet::Silent)),
+            ("2999-12-31T23:59:59Z", Some(Unmet::Silent)),
+        ] {
+            let agent = json!({ "agent": { "features": ["claims"], "lastHeartbeatTime": time } });
+            assert_eq!(
+                unmet(&host(&json!({}), &agent), false, ReleasePolicy::Empty, now),
+                expected,
+                "{time}"
+            );
+        }
     }
 
     #[test]

@@ -98,7 +98,7 @@ fn d1_claim_list_and_explain_name_the_state_of_each_host() {
         ("listed-joined", "Joined", "listed/w-1"),
         ("listed-new", "NotEnrolled", "the host is not enrolled"),
         ("listed-paused", "Paused", "the Machine is paused"),
-        ("listed-silent", "Silent", "the agent has not reported for 15 minutes"),
+        ("listed-silent", "Silent", "the agent has not reported for 15 minutes, or its clock is ahead"),
     ] {
         let line = out.lines().find(|line| line.starts_with(&format!("{name} ")));
         let line = line.unwrap_or_else(|| panic!("{name}: {out}"));

@@ -16,6 +16,7 @@ use bedplate_api::operation::{MachineOperation, MachineOperationSpec, MachineRef
 use bedplate_api::reason::Reason as _;
 use bedplate_api::reason::claim::{FencedReason, GrantedReason, OrphanedReason};
 use bedplate_claim::{Claim, ClaimStep, Found, Grant, Right, Silence, has_started, is_free, next_of_claim};
+use bedplate_rules::claim::eligible::{heartbeat, is_ahead};
 use bedplate_rules::claim::wipe::{enrollments_to_record, owed_wipe};
 use bedplate_rules::selection::was_granted;
 use jiff::{SignedDuration, Timestamp};
@@ -36,6 +37,8 @@ pub struct Observed {
     pub right: Right,
     /// The operation that powers the silent host off.
     pub operation: Option<Arc<MachineOperation>>,
+    /// Time at which this process saw the present heartbeat of the host first, if that is in the future.
+    pub future_heartbeat_seen: Option<Timestamp>,
     /// The present time.
     pub now: Timestamp,
 }
@@ -159,9 +162,8 @@ fn silence(observed: &Observed) -> Silence {
 /// Returns the time until which the host of a deleted claim may be silent.
 pub fn release_deadline(observed: &Observed) -> Option<Timestamp> {
     let deleted = observed.claim.metadata.deletion_timestamp.as_ref()?.0;
-    let agent = observed.host.as_ref()?.status.as_ref().and_then(|status| status.agent.as_ref());
-    let heartbeat = agent.and_then(|agent| agent.last_heartbeat_time.as_ref());
-    let last = heartbeat.map_or(deleted, |heartbeat| heartbeat.0.max(deleted));
+    observed.host.as_ref()?;
+    let last = last_heard(observed).map_or(deleted, |heard| heard.max(deleted));
     let timeout = observed.claimant.as_ref().and_then(|claimant| claimant.spec.release_timeout_seconds);
     let timeout = timeout.map_or(RELEASE_TIMEOUT, |seconds| SignedDuration::from_secs(seconds.into()));
     last.checked_add(timeout).ok()
@@ -203,10 +205,14 @@ fn is_heard(observed: &Observed) -> bool {
     if reported_state(&observed.claim).is_some() {
         return true;
     }
-    let status = observed.host.as_ref().and_then(|host| host.status.as_ref());
-    let heartbeat = status.and_then(|status| status.agent.as_ref()?.last_heartbeat_time.as_ref());
     let made = observed.claim.metadata.creation_timestamp.as_ref();
-    heartbeat.zip(made).is_some_and(|(heartbeat, made)| heartbeat.0 >= made.0)
+    last_heard(observed).zip(made).is_some_and(|(heard, made)| heard >= made.0)
+}
+
+/// Returns the time at which the agent was heard last.
+fn last_heard(observed: &Observed) -> Option<Timestamp> {
+    let heartbeat = heartbeat(observed.host.as_deref()?)?;
+    if is_ahead(heartbeat, observed.now) { observed.future_heartbeat_seen } else { Some(heartbeat) }
 }
 
 /// Returns the enrollment of the host, if the claim names another one.

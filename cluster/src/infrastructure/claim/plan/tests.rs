@@ -52,6 +52,7 @@ fn seen(claim: MachineClaim, claimant: Option<BedplateMachine>, host: Machine) -
         claimant: claimant.map(Arc::new),
         right: Right::NotNeeded,
         operation: None,
+        future_heartbeat_seen: None,
         now: now(),
     }
 }
@@ -71,7 +72,9 @@ fn d1_grant_follows_the_claimant_and_a_heartbeat_of_the_right_enrollment() {
     let (none, early, late) = (json!({}), "2025-12-31T23:59:59Z", "2026-01-01T00:00:01Z");
     let step = |claimant, host| next(&seen(claim(&none, &none), claimant, host));
     assert_eq!(step(Some(holding("u-1")), host(late, KEY, None)), ClaimStep::Grant);
-    assert_eq!(step(Some(holding("u-1")), host(early, KEY, None)), ClaimStep::AwaitAgent);
+    for time in [early, "2026-01-01T01:05:01Z"] {
+        assert_eq!(step(Some(holding("u-1")), host(time, KEY, None)), ClaimStep::AwaitAgent, "{time}");
+    }
     let other_key = "f".repeat(32);
     let other = seen(claim(&none, &none), Some(holding("u-1")), host(late, &other_key, None));
     assert_eq!(next(&other), ClaimStep::CorrectEnrollment);
@@ -353,8 +356,23 @@ fn d8_timeout_starts_with_the_deletion_and_follows_the_heartbeat() {
 }
 
 #[test]
-fn m9_finalizer_stays_until_this_claim_is_released() {
-    let (deleted, late) = (json!({ "deletionTimestamp": "2026-01-01T00:30:00Z" }), "2026-01-01T00:31:00Z");
+fn d8_heartbeat_of_the_future_does_not_delay_the_fence() {
+    let mut seen = silent(false, &json!({}), None);
+    let mut host = (**seen.host.as_ref().unwrap()).clone();
+    let agent = host.status.as_mut().unwrap().agent.as_mut().unwrap();
+    agent.last_heartbeat_time = Some(serde_json::from_value(json!("2999-12-31T23:59:59Z")).unwrap());
+    seen.host = Some(Arc::new(host));
+    seen.now = "2026-01-01T00:45:00Z".parse().unwrap();
+    for (first_seen, expected) in [
+        (None, ClaimStep::AwaitPowerOff),
+        (Some("2026-01-01T00:20:00Z"), ClaimStep::AwaitPowerOff),
+        (Some("2026-01-01T00:40:00Z"), ClaimStep::AwaitRelease),
+    ] {
+        seen.future_heartbeat_seen = first_seen.map(|time| time.parse().unwrap());
+        assert_eq!(next(&seen), expected, "{first_seen:?}");
+    }
+}
+
 #[test]
 fn d7_paused_cluster_keeps_no_host_whose_claimant_is_gone() {
     let (none, deleted) = (json!({}), json!({ "deletionTimestamp": "2026-01-01T00:30:00Z" }));
@@ -370,6 +388,9 @@ fn d7_paused_cluster_keeps_no_host_whose_claimant_is_gone() {
     }
 }
 
+#[test]
+fn m9_finalizer_stays_until_this_claim_is_released() {
+    let (deleted, late) = (json!({ "deletionTimestamp": "2026-01-01T00:30:00Z" }), "2026-01-01T00:31:00Z");
     let other = "bedplate://host-1/u-0";
     for (status, record, expected) in [
         (granted("GrantWithdrawn", Some("Joined")), None, ClaimStep::AwaitRelease),

@@ -165,7 +165,7 @@ fn d1_hosts_are_checked_once_for_each_class_and_change() {
     assert_eq!(classes, [&one, &same, &other].map(|one| checks.class(one)));
     for survey in checks.surveys() {
         assert_eq!(survey.eligible, [0, 2]);
-        let text = "none of 1 Machines that namespace team-a may claim is eligible: 1 have not reported for 15 minutes";
+        let text = "none of 1 Machines that namespace team-a may claim is eligible: 1 have not reported for 15 minutes, or their clocks are ahead";
         assert_eq!(survey.shortage.message("team-a"), text);
     }
     changed[1] = hosts[1].clone();
