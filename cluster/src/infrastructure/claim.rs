@@ -19,9 +19,9 @@ use bedplate_api::reason::claim::GrantedReason;
 use bedplate_api::reason::infrastructure::ProviderEvent;
 use bedplate_claim::{ClaimStep, Right};
 use bedplate_engine::Context as _;
+use bedplate_engine::object;
 use bedplate_engine::write::{self, WriteError, ask};
 use bedplate_rules::selection::was_granted;
-use bedplate_engine::object;
 use jiff::Timestamp;
 use kube::runtime::reflector::ObjectRef;
 use kube::{Api, ResourceExt};
@@ -144,7 +144,7 @@ async fn apply(observed: &Observed, step: ClaimStep, world: &World) -> Result<()
             change(claim, &json!({ "spec": { "claimant": { "uid": uid } } }), world).await
         }
         ClaimStep::PowerOff => power_off(claim, world).await,
-        ClaimStep::RemoveFinalizer => end(claim, world).await,
+        ClaimStep::RemoveFinalizer => end(claim, observed.host.is_some(), world).await,
         ClaimStep::Orphan
         | ClaimStep::Fence
         | ClaimStep::AwaitDeletion
@@ -176,8 +176,8 @@ async fn change(claim: &MachineClaim, change: &Value, world: &World) -> Result<(
     world.manager.merge(&Api::all(world.client.clone()), claim, change).await
 }
 
-/// Removes the finalizer of a claim whose host is released. No right outlives the claim.
-async fn end(claim: &MachineClaim, world: &World) -> Result<(), WriteError> {
+/// Removes the finalizer of a claim whose host is released, or whose Machine is gone. No right outlives the claim.
+async fn end(claim: &MachineClaim, has_machine: bool, world: &World) -> Result<(), WriteError> {
     world.wrote(Kind::Claim);
     if claim.spec.bootstrap_secret_name.is_some() {
         grant::withdraw(&world.client, claim).await?;
@@ -189,8 +189,12 @@ async fn end(claim: &MachineClaim, world: &World) -> Result<(), WriteError> {
     tracing::info!(claim = name, namespace = claimant.namespace, claimant = claimant.name, "host released");
     // A host that was never allowed to start was not wiped.
     let is_wiped = claim.spec.release == ReleasePolicy::Wipe && was_granted(claim);
-    let wiped = if is_wiped { ", after its wipe" } else { "" };
-    world.news.publish(claim, ProviderEvent::HostReleased, &format!("Machine {name} is released{wiped}"));
+    let text = match (has_machine, is_wiped) {
+        (true, true) => "is released, after its wipe",
+        (true, false) => "is released",
+        (false, _) => "does not exist, and its claim ends",
+    };
+    world.news.publish(claim, ProviderEvent::HostReleased, &format!("Machine {name} {text}"));
     Ok(())
 }
 
