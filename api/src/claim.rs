@@ -58,6 +58,8 @@ pub mod condition_type {
     pub const FENCED: &str = "Fenced";
     /// The claimant does not exist any more, and the host has started the claim.
     pub const ORPHANED: &str = "Orphaned";
+    /// False: the host is emptied, and the claim waits for its wipe. The claim ends with the wipe, so the condition is never True.
+    pub const WIPED: &str = "Wiped";
 }
 
 /// Returns the provider ID of a claim: unique for each claimant of a host, also for one with the name of an earlier one.
@@ -222,7 +224,7 @@ pub struct MachineClaimStatus {
     #[schemars(length(max = 64), inner(length(min = 1, max = 253)))]
     #[x_kube(merge_strategy = ListMerge::Set)]
     pub refused: Vec<String>,
-    /// `Granted`, `Fenced` and `Orphaned`. At most 16. Written by the provider.
+    /// `Granted`, `Fenced`, `Orphaned` and `Wiped`. At most 16. Written by the provider.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     #[schemars(length(max = 16))]
     #[x_kube(merge_strategy = ListMerge::Map(vec!["type".into()]))]

@@ -191,6 +191,7 @@ pub fn tables() -> Vec<(&'static str, Vec<Row>)> {
         rows::<claim::GrantedReason>(),
         rows::<claim::FencedReason>(),
         rows::<claim::OrphanedReason>(),
+        rows::<claim::WipedReason>(),
         rows::<operation::SuspendedReason>(),
         rows::<operation::CordonedReason>(),
         rows::<operation::OperationDrainedReason>(),
@@ -232,7 +233,8 @@ pub fn of_condition(type_: &str, word: &str) -> Option<Row> {
         .or_else(|| find::<configuration::VersionReadyReason>(type_, word))
         .or_else(|| find::<claim::GrantedReason>(type_, word))
         .or_else(|| find::<claim::FencedReason>(type_, word))
-        .or_else(|| find::<claim::OrphanedReason>(type_, word));
+        .or_else(|| find::<claim::OrphanedReason>(type_, word))
+        .or_else(|| find::<claim::WipedReason>(type_, word));
     if own.is_some() || type_ != machine::ReadyReason::TYPE {
         return own;
     }

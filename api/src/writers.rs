@@ -201,6 +201,7 @@ pub const CLAIM: &[Row] = &[
     row("conditions.Granted", &[W::ClaimProvider], &[Agent, Cli]),
     row("conditions.Fenced", &[W::ClaimProvider], &[Cli, User]),
     row("conditions.Orphaned", &[W::ClaimProvider], &[Cli, User]),
+    row("conditions.Wiped", &[W::ClaimProvider], &[Cli, User]),
 ];
 
 /// The tables by the plural names of their kinds.

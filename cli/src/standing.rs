@@ -5,9 +5,10 @@
 use bedplate_api::claim::{ClaimState, MachineClaim, ReleasePolicy, condition_type};
 use bedplate_api::cluster::infrastructure::BedplateMachine;
 use bedplate_api::machine::{ClaimStatus, Condition, Machine, SelectionSource, condition_type as of_machine};
-use bedplate_api::reason::{self, Actor};
+use bedplate_api::reason::claim::WipedReason;
+use bedplate_api::reason::{self, Actor, Reason as _};
 use bedplate_rules::claim::eligible::{Unmet, is_heard_elsewhere, unmet};
-use bedplate_rules::claim::wipe::{OwedWipe, owed_wipe};
+use bedplate_rules::claim::wipe;
 use jiff::Timestamp;
 use kube::ResourceExt;
 use serde::Serialize;
@@ -173,9 +174,9 @@ impl Standing {
         let agent = status.and_then(|status| status.agent.as_ref());
         let mut differences = differences(machine, claim, claimant);
         let owed = claim.and_then(|claim| unwiped(machine, claim));
-        differences.extend(owed.map(|owed| wipe_text(owed).to_owned()));
+        differences.extend(owed.map(|owed| format!("{} (docs/claims.md#wipe)", owed.meaning())));
         let mut next = claim.map(next).unwrap_or_default();
-        next.extend(owed.filter(|owed| *owed == OwedWipe::Key).map(|_| next_for_key(machine)));
+        next.extend(owed.filter(|owed| *owed == WipedReason::KeyNotReplaced).map(|_| next_for_key(machine)));
         Self {
             host: HostClaim::new(machine, claim, now),
             claimant_object: claimant.clone(),
@@ -193,36 +194,9 @@ impl Standing {
     }
 }
 
-/// Word for the part of a wipe that a claim waits for.
-const fn wipe_word(owed: OwedWipe) -> &'static str {
-    match owed {
-        OwedWipe::Disk => "NotWiped",
-        OwedWipe::Key => "KeyNotReplaced",
-    }
-}
-
-/// Text for the part of a wipe that a claim waits for.
-const fn wipe_text(owed: OwedWipe) -> &'static str {
-    match owed {
-        OwedWipe::Disk => {
-            "the host reports Released, and its state disk does not have the token of this claim: the claim waits for the wipe (docs/claims.md#wipe)"
-        }
-        OwedWipe::Key => {
-            "the host has a key that the claimant may have copied: the claim waits for another key (docs/claims.md#wipe)"
-        }
-    }
-}
-
-/// Returns the part of the wipe that the provider waits for, if the host has done its own part, or if another key waits for the one in force.
-fn unwiped(machine: &Machine, claim: &MachineClaim) -> Option<OwedWipe> {
-    let state = reported(claim).map(|(state, _)| state);
-    let owed = owed_wipe(claim, machine).filter(|_| claim.metadata.deletion_timestamp.is_some())?;
-    let waits = state.is_some_and(ClaimState::is_emptied) && is_heard_elsewhere(machine);
-    match state {
-        _ if waits => Some(OwedWipe::Key),
-        Some(ClaimState::Released) => Some(owed),
-        _ => None,
-    }
+/// Returns why a claim waits for its wipe, if the host has done its own part, or if another key waits for the one in force.
+fn unwiped(machine: &Machine, claim: &MachineClaim) -> Option<WipedReason> {
+    wipe::unwiped(claim, machine).filter(|reason| *reason != WipedReason::AwaitingWipe)
 }
 
 /// Returns the next step of a user for a key that waits.
@@ -232,6 +206,9 @@ fn next_for_key(machine: &Machine) -> String {
         return format!(
             "take the boot from condition Enrolled (`bedplate machine show {name}`), and let it enroll: `bedplate machine re-enroll {name} --boot BOOT`"
         );
+    }
+    if machine.status.as_ref().is_some_and(|status| status.state_disk.is_some()) {
+        return format!("give Machine {name} another key: docs/agent.md#a-copied-key");
     }
     format!("power-cycle Machine {name}, so that it boots and enrolls with another key")
 }
@@ -246,7 +223,7 @@ fn note(machine: &Machine, claim: &MachineClaim) -> Option<String> {
         (condition_type::GRANTED, "False") if needs_user(found) => Some(&found.reason),
         _ => None,
     });
-    let unwiped = unwiped(machine, claim).map(wipe_word);
+    let unwiped = unwiped(machine, claim).map(WipedReason::as_str);
     let notable: Vec<&str> = notable.chain(unwiped).collect();
     (!notable.is_empty()).then(|| notable.join(", "))
 }

@@ -12,7 +12,7 @@ use super::report::Trouble;
 use crate::plane::{ConditionTold, Truth};
 
 /// Message of a claim whose host boots to be wiped.
-const WIPING: &str = "the slots are empty; the host boots to be wiped, and the claim ends once it has enrolled with another key; if it does not come back, power-cycle it";
+const WIPING: &str = "the slots are empty; the host boots to be wiped, and the claim ends once it has enrolled with another key; condition Paved of the Machine names what it waits for; if it does not come back, power-cycle it";
 /// Maximum number of characters of `status.message`.
 const MAX_MESSAGE_CHARACTERS: usize = 1024;
 /// Maximum number of characters of `status.claim.wipeToken`.

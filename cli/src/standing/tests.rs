@@ -162,19 +162,25 @@ fn d7_claim_that_waits_for_a_wipe_says_so() {
         Standing::new(&machine(&wipe, &reported), Some(&claim), &ClaimantSeen::None, now())
     };
     for (metadata, token, expected) in [
-        (&deleted("b"), "", Some(OwedWipe::Disk)),
-        (&deleted("b"), "claim-0", Some(OwedWipe::Disk)),
+        (&deleted("b"), "", Some(WipedReason::NotWiped)),
+        (&deleted("b"), "claim-0", Some(WipedReason::NotWiped)),
         (&deleted("b"), "claim-1", None),
-        (&deleted("a"), "claim-1", Some(OwedWipe::Key)),
+        (&deleted("a"), "claim-1", Some(WipedReason::KeyNotReplaced)),
         (&live, "", None),
     ] {
         let standing = of(metadata, token, &status, &json!([]));
-        assert_eq!(standing.host.note.as_deref(), expected.map(wipe_word), "{metadata} {token}");
-        for owed in [OwedWipe::Disk, OwedWipe::Key] {
-            let is_named = standing.differences.iter().any(|text| text == wipe_text(owed));
+        assert_eq!(standing.host.note.as_deref(), expected.map(WipedReason::as_str), "{metadata} {token}");
+        for owed in [WipedReason::NotWiped, WipedReason::KeyNotReplaced] {
+            let is_named = standing.differences.iter().any(|text| text.starts_with(owed.meaning()));
             assert_eq!(is_named, expected == Some(owed), "{metadata} {token}");
         }
     }
+    let on_disk = of(&deleted("a"), "claim-1", &status, &json!([]));
+    assert!(
+        on_disk.next.iter().any(|step| step.contains("docs/agent.md#a-copied-key")),
+        "{:?}",
+        on_disk.next
+    );
     // The wiped host waits for the former key.
     let elsewhere = json!([{ "type": "Enrolled", "status": "True", "reason": "HeardElsewhere", "message": "",
         "lastTransitionTime": "2026-01-01T00:00:00Z" }]);

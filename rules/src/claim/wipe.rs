@@ -6,7 +6,9 @@ use bedplate_api::claim::{
     ClaimState, ENROLLMENT_ANNOTATION, MachineClaim, ReleasePolicy, TENANT_ENROLLMENTS_ANNOTATION,
 };
 use bedplate_api::machine::Machine;
+use bedplate_api::reason::claim::WipedReason;
 
+use super::eligible::is_heard_elsewhere;
 use crate::selection::was_granted;
 
 /// Maximum number of enrollments that a claim records. The earliest ones are dropped.
@@ -38,6 +40,18 @@ pub fn owed_wipe(claim: &MachineClaim, host: &Machine) -> Option<OwedWipe> {
         return Some(OwedWipe::Disk);
     }
     (!has_new_key(claim, host)).then_some(OwedWipe::Key)
+}
+
+/// Returns why a deleted claim waits for its wipe. None: its host is not emptied yet, or nothing is owed.
+pub fn unwiped(claim: &MachineClaim, host: &Machine) -> Option<WipedReason> {
+    claim.metadata.deletion_timestamp.as_ref()?;
+    let state = claim_state(claim).filter(|state| state.is_emptied())?;
+    Some(match (state, owed_wipe(claim, host)?) {
+        _ if is_heard_elsewhere(host) => WipedReason::KeyNotReplaced,
+        (ClaimState::Released, OwedWipe::Key) => WipedReason::KeyNotReplaced,
+        (ClaimState::Released, OwedWipe::Disk) => WipedReason::NotWiped,
+        _ => WipedReason::AwaitingWipe,
+    })
 }
 
 /// Returns true if the Machine has another key than those that the host had while its tenant could read them.
@@ -153,6 +167,30 @@ mod tests {
         assert_eq!(owed_wipe(&released, &host(Some(&b), &other)), Some(OwedWipe::Disk));
         let never = claim(None, Some("Released"), false);
         assert_eq!(owed_wipe(&never, &host(Some(&a), &other)), None);
+    }
+
+    #[test]
+    fn d7_claim_that_waits_for_its_wipe_says_why() {
+        let (a, b) = (key('a'), key('b'));
+        let token = |token: &str| json!({ "stateDisk": { "name": "d", "wipeToken": token } });
+        let mut elsewhere = token("claim-1");
+        elsewhere["conditions"] = json!([{ "type": "Enrolled", "status": "True", "reason": "HeardElsewhere",
+            "message": "", "lastTransitionTime": "2026-01-01T00:00:00Z" }]);
+        for (state, present, status, expected) in [
+            ("Releasing", &a, token("claim-0"), None),
+            ("Wiping", &a, token("claim-0"), Some(WipedReason::AwaitingWipe)),
+            ("Wiping", &a, elsewhere, Some(WipedReason::KeyNotReplaced)),
+            ("Released", &a, token("claim-0"), Some(WipedReason::NotWiped)),
+            ("Released", &a, token("claim-1"), Some(WipedReason::KeyNotReplaced)),
+            ("Released", &b, token("claim-1"), None),
+        ] {
+            let mut claim = claim(Some(&a), Some(state), true);
+            let host = host(Some(present), &status);
+            assert_eq!(unwiped(&claim, &host), None, "not deleted: {state}");
+            claim.metadata.deletion_timestamp =
+                Some(serde_json::from_value(json!("2026-01-01T00:00:00Z")).unwrap());
+            assert_eq!(unwiped(&claim, &host), expected, "{state} {status}");
+        }
     }
 
     #[test]

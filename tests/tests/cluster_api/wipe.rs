@@ -83,9 +83,14 @@ fn d7_wiped_host_is_claimed_again_and_its_former_key_ends_nothing() {
     }
     // The claimant does not wait for the wipe.
     site.until_gone(&team, ("bpm", "w-1"));
+    let until_unwiped = |reason: &str| {
+        site.until(&team, ("mcl", name), reason, |found| condition(found, "Wiped").1 == reason);
+    };
+    until_unwiped("AwaitingWipe");
     // A client with a copied key reports the whole wipe.
     former.has_disk(&claim["metadata"]["uid"]);
     former.agent.report("Released");
+    until_unwiped("KeyNotReplaced");
     // The provider has seen that when it counts the host as one whose key may be a copy.
     former.waits_for_its_key(true);
     team.machine("w-2", Some("data"));
@@ -94,11 +99,6 @@ fn d7_wiped_host_is_claimed_again_and_its_former_key_ends_nothing() {
     });
     let kept = team.objects.get("mcl", name).unwrap().expect("the former key ended the claim");
     assert_eq!(kept["metadata"]["uid"], claim["metadata"]["uid"]);
-    // pxed admits the key of the wiped host.
-    let next = Host::enroll(name, team.name);
-    assert_ne!(next.key, former.key);
-    next.waits_for_its_key(false);
-    let again = until_granted(&next, "w-2");
     // The former tenant cannot keep the host by a pause.
     let pause = |paused: bool| {
         team.objects.merge("cluster", team.name, &json!({ "spec": { "paused": paused } })).unwrap();
@@ -106,12 +106,17 @@ fn d7_wiped_host_is_claimed_again_and_its_former_key_ends_nothing() {
         site.until(&team, ("bpm", "w-2"), "its pause", |found| condition(found, "Paused").0 == status);
     };
     pause(true);
+    // pxed admits the key of the wiped host.
+    let next = Host::enroll(name, team.name);
+    assert_ne!(next.key, former.key);
+    next.waits_for_its_key(false);
+    site.until_gone(&team, ("mcl", name));
+    pause(false);
+    let again = until_granted(&next, "w-2");
     assert_ne!(again["metadata"]["uid"], claim["metadata"]["uid"]);
     assert_eq!(again["metadata"]["annotations"]["bedplate.dev/enrollment"], *next.key);
     next.agent.until_may_read("data", true);
     assert!(!former.agent.may_read("data"), "the former key reads the next tenant's Secret");
-    site.until_gone(&team, ("mcl", name));
-    pause(false);
     let object = json!({ "apiVersion": "bedplate.dev/v1alpha1", "kind": "MachineClaim", "metadata": { "name": name },
         "status": { "providerID": again["spec"]["providerID"], "state": "Released", "since": "2026-01-01T00:00:00Z" } });
     let tried = former.agent.objects.apply_as("bedplate-agent", "/status", &object, "");

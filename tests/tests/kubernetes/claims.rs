@@ -124,7 +124,7 @@ fn d1_provider_writes_only_conditions_of_a_claims_status() {
     let provide = |part: &Value| {
         said(provider().apply_as(PROVIDER_MANAGER, "/status", &status("claims-provider", part), ""))
     };
-    let own = ["Granted", "Fenced", "Orphaned"].map(condition);
+    let own = ["Granted", "Fenced", "Orphaned", "Wiped"].map(condition);
     provide(&json!({ "conditions": own })).unwrap();
     for (name, value) in agents_fields("claims-provider").as_object().unwrap() {
         let other = match name.as_str() {

@@ -17,7 +17,7 @@ use bedplate_api::reason::Reason as _;
 use bedplate_api::reason::claim::{FencedReason, GrantedReason, OrphanedReason};
 use bedplate_claim::{Claim, ClaimStep, Found, Grant, Right, Silence, has_started, is_free, next_of_claim};
 use bedplate_rules::claim::eligible::{heartbeat, is_ahead};
-use bedplate_rules::claim::wipe::{enrollments_to_record, owed_wipe};
+use bedplate_rules::claim::wipe::{enrollments_to_record, owed_wipe, unwiped};
 use bedplate_rules::selection::was_granted;
 use jiff::{SignedDuration, Timestamp};
 use kube::ResourceExt;
@@ -65,15 +65,15 @@ pub fn found(claim: &MachineClaim, claimant: Option<&BedplateMachine>) -> Found 
     }
 }
 
-/// Decides the next write.
-pub fn next(observed: &Observed) -> ClaimStep {
-    next_of_claim(&facts(observed), found(&observed.claim, observed.claimant.as_deref()))
 /// Returns true if a claim is deleted and its claimant is gone. Its host is the operator's from then on: a tenant that pauses its Cluster would
 /// keep it otherwise.
 pub fn is_left(observed: &Observed) -> bool {
     observed.claimant.is_none() && observed.claim.metadata.deletion_timestamp.is_some()
 }
 
+/// Decides the next write.
+pub fn next(observed: &Observed) -> ClaimStep {
+    next_of_claim(&facts(observed), found(&observed.claim, observed.claimant.as_deref()))
 }
 
 fn facts(observed: &Observed) -> Claim {
@@ -313,6 +313,9 @@ pub fn status(
         let reason =
             if is_orphaned { OrphanedReason::ClaimantNotFound } else { OrphanedReason::ClaimantFound };
         set_condition(&mut status, is_orphaned, reason, reason.meaning(), generation, now);
+    }
+    if let Some(reason) = observed.host.as_deref().and_then(|host| unwiped(claim, host)) {
+        set_condition(&mut status, false, reason, reason.meaning(), generation, now);
     }
     if let Some((is_fenced, reason, message)) = fenced(observed, step) {
         set_condition(&mut status, is_fenced, reason, &message, generation, now);

@@ -461,6 +461,25 @@ fn d7_claim_with_wipe_ends_with_the_token_of_its_own_wipe() {
     }
 }
 
+#[test]
+fn d7_claim_that_waits_for_its_wipe_says_so_in_a_condition() {
+    let deleted = json!({ "uid": "claim-1", "deletionTimestamp": "2026-01-01T00:30:00Z" });
+    let spec = json!({ "provider": "pxe", "pxe": { "interfaces": [], "stateDisk": { "serial": "s" } },
+        "claimPolicy": { "namespaces": ["team-a"], "release": "Wipe" } });
+    let other_token = json!({ "stateDisk": { "name": "d", "wipeToken": "claim-0" } });
+    for (state, expected) in
+        [("Joined", None), ("Wiping", Some("AwaitingWipe")), ("Released", Some("NotWiped"))]
+    {
+        let one = rekeyed(&deleted, &granted("GrantWithdrawn", Some(state)));
+        let seen = seen(one, None, with_disk(&spec, &other_token, KEY));
+        assert_eq!(next(&seen), ClaimStep::AwaitRelease, "{state}");
+        let status = status(&seen, ClaimStep::AwaitRelease, None);
+        let wiped = status.conditions.iter().find(|one| one.type_ == condition_type::WIPED);
+        let found = wiped.map(|one| (one.status.as_str(), one.reason.as_str()));
+        assert_eq!(found, expected.map(|reason| ("False", reason)), "{state}");
+    }
+}
+
 fn with_disk(spec: &Value, status: &Value, key: &str) -> Machine {
     let mut machine = serde_json::to_value(host("2026-01-01T00:59:00Z", key, None)).unwrap();
     machine["spec"] = spec.clone();
