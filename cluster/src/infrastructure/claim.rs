@@ -10,7 +10,7 @@ pub mod plan;
 use std::sync::Arc;
 use std::time::Duration;
 
-use bedplate_api::claim::{MachineClaim, RELEASE_FINALIZER, ReleasePolicy};
+use bedplate_api::claim::{MachineClaim, RELEASE_FINALIZER};
 use bedplate_api::cluster::infrastructure::BedplateMachine;
 use bedplate_api::machine::Machine;
 use bedplate_api::operation::MachineOperation;
@@ -21,7 +21,6 @@ use bedplate_claim::{ClaimStep, Right};
 use bedplate_engine::Context as _;
 use bedplate_engine::object;
 use bedplate_engine::write::{self, WriteError, ask};
-use bedplate_rules::selection::was_granted;
 use jiff::Timestamp;
 use kube::runtime::reflector::ObjectRef;
 use kube::{Api, ResourceExt};
@@ -30,7 +29,8 @@ use serde_json::{Value, json};
 use self::grant::Grant;
 use self::interval::interval;
 use self::plan::{
-    Observed, enrollment_annotations, fence, fence_name, is_left, next, reads_right, status, withdrawn,
+    Observed, end_text, enrollment_annotations, fence, fence_name, is_left, next, reads_right, status,
+    withdrawn,
 };
 use super::context::World;
 use super::owner::is_paused;
@@ -187,13 +187,7 @@ async fn end(claim: &MachineClaim, has_machine: bool, world: &World) -> Result<(
     world.future_heartbeats.forget(&name);
     let claimant = &claim.spec.claimant;
     tracing::info!(claim = name, namespace = claimant.namespace, claimant = claimant.name, "host released");
-    // A host that was never allowed to start was not wiped.
-    let is_wiped = claim.spec.release == ReleasePolicy::Wipe && was_granted(claim);
-    let text = match (has_machine, is_wiped) {
-        (true, true) => "is released, after its wipe",
-        (true, false) => "is released",
-        (false, _) => "does not exist, and its claim ends",
-    };
+    let text = end_text(claim, has_machine);
     world.news.publish(claim, ProviderEvent::HostReleased, &format!("Machine {name} {text}"));
     Ok(())
 }

@@ -4,8 +4,8 @@ use std::collections::BTreeMap;
 use std::sync::Arc;
 
 use bedplate_api::claim::{
-    ClaimState, ENROLLMENT_ANNOTATION, MachineClaim, MachineClaimStatus, TENANT_ENROLLMENTS_ANNOTATION,
-    condition_type,
+    ClaimState, ENROLLMENT_ANNOTATION, MachineClaim, MachineClaimStatus, ReleasePolicy,
+    TENANT_ENROLLMENTS_ANNOTATION, condition_type,
 };
 use bedplate_api::cluster::infrastructure::BedplateMachine;
 use bedplate_api::condition::set_condition;
@@ -69,6 +69,16 @@ pub fn found(claim: &MachineClaim, claimant: Option<&BedplateMachine>) -> Found 
 /// keep it otherwise.
 pub fn is_left(observed: &Observed) -> bool {
     observed.claimant.is_none() && observed.claim.metadata.deletion_timestamp.is_some()
+}
+
+/// Returns how a claim ends, after the name of its Machine.
+pub fn end_text(claim: &MachineClaim, has_machine: bool) -> &'static str {
+    // A host that was never allowed to start was not wiped.
+    match (has_machine, claim.spec.release == ReleasePolicy::Wipe && was_granted(claim)) {
+        (true, true) => "is released, after its wipe",
+        (true, false) => "is released",
+        (false, _) => "does not exist, and its claim ends",
+    }
 }
 
 /// Decides the next write.

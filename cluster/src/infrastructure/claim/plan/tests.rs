@@ -480,6 +480,22 @@ fn d7_claim_that_waits_for_its_wipe_says_so_in_a_condition() {
     }
 }
 
+#[test]
+fn d7_event_names_a_wipe_only_if_there_was_one() {
+    let text = |release: &str, status: &Value, has_machine| {
+        let mut claim = claim(&json!({}), status);
+        claim.spec.release = serde_json::from_value(json!(release)).unwrap();
+        end_text(&claim, has_machine)
+    };
+    let (ran, never) = (granted("GrantWithdrawn", Some("Released")), json!({}));
+    assert!(text("Wipe", &ran, true).contains("wipe"));
+    for (release, status, has_machine) in
+        [("Wipe", &ran, false), ("Wipe", &never, true), ("Empty", &ran, true)]
+    {
+        assert!(!text(release, status, has_machine).contains("wipe"), "{release} {status} {has_machine}");
+    }
+}
+
 fn with_disk(spec: &Value, status: &Value, key: &str) -> Machine {
     let mut machine = serde_json::to_value(host("2026-01-01T00:59:00Z", key, None)).unwrap();
     machine["spec"] = spec.clone();
