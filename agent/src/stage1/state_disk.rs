@@ -6,7 +6,8 @@
 //! the driver.
 
 use std::fs::{self, File};
-use std::io::{self, Read, Seek, SeekFrom, Write};
+use std::io::{self, Read, Seek, SeekFrom};
+use std::ops::Range;
 use std::os::unix::fs::{FileTypeExt, OpenOptionsExt};
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
@@ -358,7 +359,7 @@ const KNOWN: [(usize, &[u8], &str); 24] = [
 const BCACHE: [u8; 16] = *b"\xc6\x85\x73\xf6\x4e\x1a\x45\xca\x82\x65\xf5\x7f\x48\xba\x6d\x81";
 const BCACHEFS: [u8; 16] = *b"\xc6\x85\x73\xf6\x66\xce\x90\xa9\xd9\x6a\x60\xcf\x80\x3d\xf7\xef";
 /// Uberblocks of ZFS: each begins with the magic, in either order of its bytes.
-const UBERBLOCKS: std::ops::Range<usize> = 128 << 10..256 << 10;
+const UBERBLOCKS: Range<usize> = 128 << 10..256 << 10;
 const UBERBLOCK_STEP: usize = 1 << 10;
 const UBERBLOCK: [[u8; 8]; 2] = [[0x0c, 0xb1, 0xba, 0, 0, 0, 0, 0], [0, 0, 0, 0, 0, 0xba, 0xb1, 0x0c]];
 
@@ -387,22 +388,35 @@ fn label_of(superblock: &[u8]) -> Option<String> {
     Some(label.trim_end_matches('\0').to_owned())
 }
 
-/// Before a disk is made new that `wipe` gave up: if power fails in mke2fs, what is left must not look like damaged
-/// state. The copies go first, so that until the end the first superblock says what this was. Only copies of ours are erased: with blocks of
-/// another size, data lies there, perhaps of the very request that this disk is made again for.
+/// Erases what identifies the data of a disk that will be made again. If power fails before mke2fs is done, the next boot must make the disk.
 fn erase_superblocks(device: &Path) -> io::Result<()> {
     let mut options = fs::OpenOptions::new();
     let mut disk = options.read(true).write(true).custom_flags(nix::libc::O_EXCL).open(device)?;
-    let size = disk.seek(SeekFrom::End(0))?;
-    for at in [COPIES[0], COPIES[1], SUPERBLOCK] {
-        let is_inside = at.saturating_add(SUPERBLOCK) <= size;
-        if is_inside && (at == SUPERBLOCK || is_ours(&mut disk, at)?) {
-            disk.seek(SeekFrom::Start(at))?;
-            disk.write_all(&[0; SUPERBLOCK_SIZE])?;
-            disk.sync_all()?;
-        }
+    for part in plan_erasure(&mut disk)? {
+        erase(&mut disk, part)?;
     }
     Ok(())
+}
+
+/// Returns the parts of the disk to erase, in this order. The first superblock goes last. Until then the disk counts as state, and its request
+/// is read again. From then on it must count as [`Content::Headless`]: no copy of the superblock may be left, and no boot sector above it.
+/// Only copies of ours are erased: with blocks of another size, data lies there, perhaps of the very request that this disk is made again for.
+fn plan_erasure(disk: &mut File) -> io::Result<Vec<Range<u64>>> {
+    let size = disk.seek(SeekFrom::End(0))?;
+    let mut parts = Vec::new();
+    for at in COPIES {
+        if at.saturating_add(SUPERBLOCK_SIZE as u64) <= size && is_ours(disk, at)? {
+            parts.push(at..at + SUPERBLOCK_SIZE as u64);
+        }
+    }
+    parts.extend([0..SUPERBLOCK, SUPERBLOCK..HEAD_BYTES as u64].into_iter().filter(|part| part.end <= size));
+    Ok(parts)
+}
+
+fn erase(disk: &mut File, part: Range<u64>) -> io::Result<()> {
+    disk.seek(SeekFrom::Start(part.start))?;
+    io::copy(&mut io::repeat(0).take(part.end - part.start), disk)?;
+    disk.sync_all()
 }
 
 fn make(device: &Path, marker: &Marker, target: &Path, programs: &dyn Programs) -> Result<(), StageError> {

@@ -248,6 +248,28 @@ fn d7_wipe_that_lost_power_is_finished_by_the_token_of_the_claim() {
 }
 
 #[test]
+fn d7_interrupted_wipe_of_a_disk_with_a_boot_sector_is_made_again() {
+    let disk = Disk::new(|_| {});
+    disk.prepare("node-1", WipeRequest::IfBlank).unwrap();
+    request_wipe(&disk, r#"{"token":"claim-1"}"#);
+    disk.unmount();
+    for (offset, bytes) in [(510, b"\x55\xaa".as_slice()), (1023, b"x")] {
+        write_at(&disk.device, offset, bytes);
+    }
+    let parts = plan_erasure(&mut File::open(&disk.device).unwrap()).unwrap();
+    let whole = fs::read(&disk.device).unwrap();
+    for done in 0..=parts.len() {
+        let after = Disk::new(|path| fs::write(path, &whole).unwrap());
+        let mut file = File::options().write(true).open(&after.device).unwrap();
+        parts[..done].iter().for_each(|part| erase(&mut file, part.clone()).unwrap());
+        drop(file);
+        let mounted = after.prepare_for_release("node-1", WipeRequest::IfBlank, Some("claim-1"));
+        let mounted = mounted.unwrap_or_else(|error| panic!("{done} of {parts:?} erased: {error}"));
+        assert_eq!((mounted.made, mounted.marker.wipe_token.as_deref()), (true, Some("claim-1")));
+    }
+}
+
+#[test]
 fn d7_request_that_an_earlier_claim_has_left_wipes_nothing() {
     let other = serde_json::json!({ "is": "wiping", "token": "claim-2", "bootId": "b" });
     for stage in [Some(serde_json::json!({ "is": "joined" })), Some(other), None] {
