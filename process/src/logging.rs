@@ -104,7 +104,10 @@ pub fn start(program: &str, arguments: &LogArguments) -> Result<(), StartLogging
 }
 
 /// Target that logs whole answers of the API server, Secrets among them, when one cannot be read. Its errors are returned too.
-const LOGS_SECRETS: &str = "kube_client::client";
+const ANSWER_LOGGER: &str = "kube_client::client";
+
+/// Part of [`ANSWER_LOGGER`] that logs no answers. It warns of certificate authorities that cannot be read again.
+const TLS_LOGGER: &str = "kube_client::client::tls";
 
 /// By target and level only: filters on fields of spans would bring a regular expression engine into every program.
 fn filter(level: Option<&str>) -> Result<Targets, StartLoggingError> {
@@ -112,7 +115,7 @@ fn filter(level: Option<&str>) -> Result<Targets, StartLoggingError> {
     // A mistyped bare level would be taken for the name of a target, and silence everything.
     let parsed = if level.contains(['=', ',']) { level.parse().ok() } else { bare_level(level) };
     let parsed = parsed.ok_or_else(|| StartLoggingError::Level { level: level.to_owned() })?;
-    Ok(parsed.with_target(LOGS_SECRETS, LevelFilter::OFF))
+    Ok(parsed.with_target(ANSWER_LOGGER, LevelFilter::OFF).with_target(TLS_LOGGER, LevelFilter::WARN))
 }
 
 fn bare_level(level: &str) -> Option<Targets> {
@@ -146,6 +149,15 @@ fn names_stream(stream: &str, device: u64, inode: u64) -> bool {
 
 #[cfg(test)]
 mod tests {
+    use std::io::Write;
+    use std::sync::{Arc, Mutex};
+
+    use axum::http::{Request, Response};
+    use futures::StreamExt;
+    use k8s_openapi::api::core::v1::Secret;
+    use kube::api::{Api, DeleteParams, ListParams, PostParams, WatchParams};
+    use kube::client::{Body, Client};
+
     use super::*;
 
     #[test]
@@ -175,7 +187,50 @@ mod tests {
             let filter = filter(level).unwrap();
             assert!(!filter.would_enable("kube_client::client", &tracing::Level::ERROR), "{level:?}");
             assert!(filter.would_enable("bedplate_engine::store", &tracing::Level::INFO), "{level:?}");
+            assert!(filter.would_enable("kube_client::client::tls", &tracing::Level::WARN), "{level:?}");
         }
+    }
+
+    /// Logs that a subscriber has captured.
+    #[derive(Clone, Default)]
+    struct Captured(Arc<Mutex<Vec<u8>>>);
+
+    impl Write for Captured {
+        fn write(&mut self, bytes: &[u8]) -> std::io::Result<usize> {
+            self.0.lock().unwrap().write(bytes)
+        }
+
+        fn flush(&mut self) -> std::io::Result<()> {
+            Ok(())
+        }
+    }
+
+    #[tokio::test]
+    async fn answer_that_cannot_be_read_is_not_logged() {
+        const MARKER: &str = "marker-of-a-secret";
+        let service = tower::service_fn(|request: Request<Body>| {
+            // The name of the Secret must be a text.
+            let answer = format!(r#"{{"metadata":{{"name":7}},"data":{{"token":"{MARKER}"}}}}"#);
+            let status = if request.method() == "PUT" { 500 } else { 200 };
+            let answer = Response::builder().status(status).body(Body::from(answer.into_bytes()));
+            std::future::ready(Ok::<_, kube::Error>(answer.unwrap()))
+        });
+        let captured = Captured::default();
+        let writer = captured.clone();
+        let layer = tracing_subscriber::fmt::layer().with_writer(move || writer.clone());
+        let filter = filter(Some("trace,kube_client=trace,kube_client::client=trace")).unwrap();
+        let _guard = tracing_subscriber::registry().with(filter).with(layer).set_default();
+        tracing::trace!("control");
+        let secrets = Api::<Secret>::namespaced(Client::new(service, "default"), "default");
+        secrets.get("s").await.unwrap_err();
+        secrets.list(&ListParams::default()).await.unwrap_err();
+        secrets.delete("s", &DeleteParams::default()).await.unwrap_err();
+        secrets.replace("s", &PostParams::default(), &Secret::default()).await.unwrap_err();
+        let watched = secrets.watch(&WatchParams::default(), "0").await.unwrap();
+        let events: Vec<_> = watched.collect().await;
+        assert!(!events.is_empty() && events.iter().all(Result::is_err), "{events:?}");
+        let logged = String::from_utf8(captured.0.lock().unwrap().clone()).unwrap();
+        assert!(logged.contains("control") && !logged.contains(MARKER), "{logged}");
     }
 
     #[test]
