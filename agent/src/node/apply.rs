@@ -197,6 +197,7 @@ impl ApplyError {
             error if is_no_room(error) => PavedReason::InsufficientSpace,
             Self::Observe(error) => error.reason(),
             Self::Slot(_) => PavedReason::DiskError,
+            Self::Bus(BusError::Inhibited { .. }) => PavedReason::ShutdownInhibited,
             Self::Bus(_) | Self::Name(_) => PavedReason::DbusError,
             Self::Host(RenderSlotError::NoUplink) => PavedReason::HostUnsupported,
             Self::Host(_)

@@ -173,6 +173,8 @@ reasons! {
             => User, "Check the container runtime and the network plug-in in the slot (docs/node.md).";
         DbusError = "DBusError": "systemd does not answer on D-Bus, or it rejected a call."
             => User, "On the host: `bedplate-agent status`, `journalctl -u bedplate-agent` (docs/node.md).";
+        ShutdownInhibited: "A program on the host blocks the reboot that wipes the host. The message names it."
+            => User, "Wait for that program, or stop it; `systemd-inhibit --list` on the host shows it.";
         DiskError: "A file of a slot cannot be read or written."
             => User, "On the host: `bedplate-agent status`, `journalctl -u bedplate-agent` (docs/node.md).";
         HostUnsupported: "The host cannot run the version. The message has the cause."

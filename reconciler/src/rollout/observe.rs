@@ -78,6 +78,7 @@ impl From<PavedReason> for Outlook {
             | PavedReason::UnitFailed
             | PavedReason::SandboxFailed
             | PavedReason::DbusError
+            | PavedReason::ShutdownInhibited
             | PavedReason::CredentialUnavailable
             // A claimed Machine is skipped. What becomes of its user data is the business of its claimant, and fails no version.
             | PavedReason::AwaitingClaim

@@ -7,8 +7,8 @@ use jiff::SignedDuration;
 use zeroize::Zeroizing;
 
 use super::*;
-use crate::bus::MainExit;
 use crate::bus::kill_points::kill_before_each_effect;
+use crate::bus::{Inhibitor, InhibitorMode, MainExit};
 use crate::kubelet::claimed_node::{ClaimedNode, RegisteredNode};
 use crate::node::claim_record::ClaimRecord;
 use crate::plane::ClaimObject;
@@ -544,7 +544,28 @@ fn d1_failure_outlives_the_wipe() {
 }
 
 #[test]
-fn d7_request_of_an_earlier_wipe_is_taken_back_by_the_next_claim() {
+fn d7_inhibited_reboot_names_the_inhibitor() {
+    in_runtime(async {
+        let mut pool = wiped_pool();
+        pool.settled(ClaimState::Joined).await;
+        pool.world.power.inhibit(Inhibitor {
+            what: vec!["shutdown".to_owned()],
+            who: "backup".to_owned(),
+            why: "writes a tape".to_owned(),
+            mode: InhibitorMode::Block,
+            pid: 1,
+        });
+        pool.delete_claim();
+        pool.settled_if(|pool, _| pool.state() == Some(ClaimState::Wiping)).await;
+        let (status, reason, message) = pool.paved();
+        assert_eq!((status, reason), (Truth::False, PavedReason::ShutdownInhibited));
+        assert!(message.contains("backup"), "{message}");
+        assert_eq!(pool.world.power.calls(), Vec::<String>::new());
+    });
+}
+
+#[test]
+fn d7_request_of_an_earlier_wipe_is_withdrawn_by_the_next_claim() {
     in_runtime(async {
         let mut pool = wiped_pool();
         crate::node::host_state::request_wipe(&pool.world.parts.root, "claim-0").unwrap();
