@@ -2,7 +2,7 @@
 //!
 //! A user who may write one object of a kind chooses some of its times, among them `metadata.managedFields[].time`. The API server accepts years,
 //! offsets and fractions that programs cannot count, and one such object would make the list of all objects unreadable. Callers: the watches
-//! of all programs, and the lists, reads and writes of controllers.
+//! and lists of all programs, and the reads and writes of controllers. Reads and writes of pxed, the agent and the CLI are not bounded.
 
 use std::borrow::Cow;
 
@@ -77,7 +77,8 @@ impl<K: Resource> Resource for BoundedTimes<K> {
     }
 }
 
-/// Replaces each time that programs cannot count, and each other text in the same form.
+/// Replaces each time that programs cannot count. Any other text that begins like such a time is replaced too, for example an
+/// annotation. Only objects that cannot be read as they are have such texts replaced.
 fn bound_times(value: &mut Value) {
     match value {
         Value::String(text) if is_time(text) && text.parse::<Timestamp>().is_err() => {

@@ -9,13 +9,13 @@ use std::path::{Path, PathBuf};
 use std::pin::Pin;
 use std::time::Duration;
 
+use bedplate_api::bounded_times::BoundedTimes;
 use bedplate_api::configuration::{MachineConfiguration, UpdateStrategyType};
 use bedplate_api::machine::{Machine, RE_ENROLL_ANNOTATION};
 use bedplate_api::operation::MachineOperation;
 use bedplate_api::reason::refusal::AdminRefusal;
-use futures::{Stream, StreamExt};
+use futures::{Stream, StreamExt, TryStreamExt};
 use jiff::Timestamp;
-use kube::api::ListParams;
 use kube::runtime::WatchStreamExt;
 use kube::runtime::watcher::{self, Event, watcher};
 use kube::{Api, Client};
@@ -79,11 +79,10 @@ impl Desk {
     /// The configurations whose Machines get a newer version machine by machine: those of a cluster, as far as they may be seen.
     pub(crate) async fn rolling(&self) -> Rolling {
         let Self::Cluster(client) = self else { return Rolling::new() };
-        let found = Api::<MachineConfiguration>::all(client.clone()).list(&ListParams::default()).await;
+        let found = cluster::objects::<MachineConfiguration>(client).await;
         let rolls =
             |c: &MachineConfiguration| c.spec.update_strategy.type_ == UpdateStrategyType::RollingUpdate;
-        let found = found.map(|list| list.items).unwrap_or_default();
-        let found = found.into_iter().filter(rolls);
+        let found = found.unwrap_or_default().into_iter().filter(rolls);
         found.filter_map(|c| Some((c.metadata.name.clone()?, Stopped::of(&c)))).collect()
     }
 
@@ -147,8 +146,9 @@ impl Desk {
                 if let Some(name) = name {
                     config = config.fields(&format!("metadata.name={name}"));
                 }
-                let stream = watcher(Api::<MachineOperation>::all(client.clone()), config);
-                From::Cluster(Box::pin(stream.default_backoff()))
+                let operations = Api::<BoundedTimes<MachineOperation>>::all(client.clone());
+                let stream = watcher(operations, config).default_backoff();
+                From::Cluster(Box::pin(stream.map_ok(BoundedTimes::event)))
             }
         };
         Changes { from, seen: Seen::default(), looked: false }

@@ -5,6 +5,7 @@ use std::borrow::Cow;
 use std::fmt::Debug;
 use std::path::PathBuf;
 
+use bedplate_api::bounded_times::BoundedTimes;
 use bedplate_api::machine::NodeRef;
 use bedplate_api::operation::MachineOperation;
 use bedplate_process::kubeconfig::{ConfigureError, configure};
@@ -197,10 +198,16 @@ pub(crate) trait Kind:
 
 impl<K: Resource<DynamicType = ()> + Clone + Debug + Serialize + DeserializeOwned> Kind for K {}
 
+/// Reads every object of a kind, also one with a time that programs cannot count.
+pub(crate) async fn objects<K: Kind>(client: &Client) -> Result<Vec<K>, AskClusterError> {
+    let found = Api::<BoundedTimes<K>>::all(client.clone()).list(&ListParams::default()).await;
+    let found = found.map_err(|error| failed(error, asked::<K>("list")))?;
+    Ok(found.items.into_iter().map(|BoundedTimes(object)| object).collect())
+}
+
 /// Every object of a kind, in the form of pxed's answer.
 pub(crate) async fn list<K: Kind>(client: &Client) -> Result<Value, AskClusterError> {
-    let found = Api::<K>::all(client.clone()).list(&ListParams::default()).await;
-    let items = found.map_err(|error| failed(error, asked::<K>("list")))?.items;
+    let items = objects::<K>(client).await?;
     let (version, kind) = (K::api_version(&()), format!("{}List", K::kind(&())));
     Ok(json!({ "apiVersion": version, "kind": kind, "items": items }))
 }
@@ -283,5 +290,29 @@ pub(crate) async fn delete_node(client: &Client, node: &NodeRef) -> Result<(), A
         Ok(_) => Ok(()),
         Err(kube::Error::Api(status)) if status.code == 404 => Ok(()),
         Err(error) => Err(failed(error, "delete nodes".to_owned())),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use bedplate_api::machine::Machine;
+    use hyper::{Request, Response};
+    use kube::client::Body;
+
+    use super::*;
+
+    #[tokio::test]
+    async fn trust_4_machine_with_an_uncountable_time_hides_no_other() {
+        let machine = |name: &str, time: &str| json!({ "metadata": { "name": name, "managedFields": [{ "time": time }] }, "spec": { "provider": "pxe" } });
+        let items = [machine("a", "2026-01-01T00:00:00Z"), machine("b", "9999-12-31T23:59:59Z")];
+        let answer = json!({ "apiVersion": "bedplate.dev/v1alpha1", "kind": "MachineList",
+            "metadata": { "resourceVersion": "1" }, "items": items });
+        let service = tower::service_fn(move |_: Request<Body>| {
+            let answer = Response::new(Body::from(answer.to_string().into_bytes()));
+            std::future::ready(Ok::<_, kube::Error>(answer))
+        });
+        let listed = list::<Machine>(&Client::new(service, "default")).await.unwrap();
+        let names = listed["items"].as_array().unwrap().iter().map(|item| &item["metadata"]["name"]);
+        assert_eq!(names.collect::<Vec<_>>(), ["a", "b"]);
     }
 }

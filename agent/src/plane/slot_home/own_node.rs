@@ -11,12 +11,13 @@
 use std::sync::Arc;
 use std::time::Duration;
 
+use bedplate_api::bounded_times::BoundedTimes;
 use bedplate_api::id::MachineName;
 use bedplate_api::machine::Machine;
 use bedplate_api::wire::KubernetesEndpoint;
 use bedplate_process::reconcile::{Activation, Reconcile, Turn};
-use futures::StreamExt as _;
 use futures::stream::BoxStream;
+use futures::{StreamExt as _, TryStreamExt as _};
 use k8s_openapi::api::core::v1::Node;
 use kube::Api;
 use kube::runtime::WatchStreamExt as _;
@@ -329,7 +330,8 @@ fn events(
     let taken = Arc::clone(taken);
     let client = access.watching(move || taken.notify_one());
     let config = watcher::Config::default().fields(&format!("metadata.name={machine}"));
-    watcher(Api::<Node>::all(client), config).default_backoff().boxed()
+    let nodes = Api::<BoundedTimes<Node>>::all(client);
+    watcher(nodes, config).default_backoff().map_ok(BoundedTimes::event).boxed()
 }
 
 #[cfg(test)]
