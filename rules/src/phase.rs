@@ -247,11 +247,9 @@ impl Case<'_> {
             Some(ClaimState::Releasing) => {
                 unmet_or(Phase::Releasing, PavedReason::Releasing, "the host is released")
             }
-            Some(ClaimState::Wiping) => unmet_or(
-                Phase::Releasing,
-                PavedReason::Wiping,
-                "the host boots, and its state disk is made again",
-            ),
+            Some(ClaimState::Wiping) => {
+                unmet_or(Phase::Releasing, PavedReason::Wiping, "the host boots to be wiped")
+            }
             Some(ClaimState::Failed) => unmet_or(
                 Phase::Failed,
                 PavedReason::BootstrapFailed,

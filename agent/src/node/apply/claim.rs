@@ -195,8 +195,8 @@ impl ClaimAct<'_> {
         }
     }
 
-    /// Records the start of the release. The operator may have asked for a stronger cleanup since the claim was accepted, and a claim object that
-    /// was made again may ask for one.
+    /// Records the start of the release. The operator may have asked for a stronger cleanup since the claim was accepted. A claim object that was
+    /// made again may also ask for one.
     async fn begin_release(&self) -> Result<ClaimDone, ApplyError> {
         let (policy, claim) = (self.policy(), self.claim().ok());
         let begin = |record: &mut ClaimRecord| {
@@ -215,7 +215,7 @@ impl ClaimAct<'_> {
             self.parts.on_disk(move |_| Ok(request_wipe(&root, &token)?)).await?;
         }
         self.parts.power.reboot(Inhibition::Heed).await?;
-        Ok(ClaimDone::Pending("the host reboots, and its state disk is made again".to_owned()))
+        Ok(ClaimDone::Pending("the host reboots to be wiped".to_owned()))
     }
 
     /// Writes a stage of the record. On return it is on disk. A request of a wipe is of an earlier record: stage-1 never finds it with this one.

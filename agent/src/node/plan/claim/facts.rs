@@ -355,7 +355,7 @@ impl ClaimStep {
             Self::ClearLinks => "removes network links of the slot",
             Self::EmptySlots => "empties both slots",
             Self::BeginWipe { .. } => "records that the host must be wiped",
-            Self::RequestWipe { .. } => "reboots, so that the state disk is made again",
+            Self::RequestWipe { .. } => "reboots the host, so that it is wiped",
             Self::EndRelease => "records that the host is released",
         }
     }
