@@ -199,8 +199,8 @@ reasons! {
             => Agent, "No action needed.";
         Wiping: "The slots are empty, and the host boots to be wiped. The MachineClaim stays until the host has enrolled with another key. A boot that did not wipe is repeated after 10 minutes."
             => Agent, "Wait for the boot: `bedplate machine show NAME`. If the host does not boot, power-cycle it.";
-        WipeNotPossible: "The claim has ended and the host must be wiped, but pxed did not boot it, pxe.stateDisk selects no disk, pxe.stateDisk.wipe is not IfBlank, or a slot has a node that no claim has selected."
-            => User, "Set pxe.stateDisk.wipe of the Machine to IfBlank, and remove a node that no claim has selected. If both are so, reboot the host.";
+        WipeNotPossible: "The claim has ended, and the host cannot be wiped. pxed must boot the host, and pxe.stateDisk must select its disk with wipe IfBlank. No slot may have a node that no claim has selected."
+            => User, "Set pxe.stateDisk.wipe of the Machine to IfBlank. Remove a node that no claim has selected. Otherwise reboot the host, so that pxed boots it.";
     }
 }
 
