@@ -141,8 +141,8 @@ pub struct MachineClaimSpec {
     #[schemars(with = "Option<ObjectName>")]
     pub bootstrap_secret_name: Option<String>,
     /// Cleanup of the host at its release. The stronger one of this and of the Machine's `claimPolicy.release` counts. The provider writes
-    /// the stronger one. With `Wipe` the claim stays until `status.stateDisk.wipeToken` of the Machine is the UID of the claim, if the host
-    /// has a state disk, and until the host has enrolled with another key. Written by the provider.
+    /// the stronger one. With `Wipe` the claim stays until the host has enrolled with another key. If the host has a state disk, it also stays
+    /// until `status.stateDisk.wipeToken` of the Machine is the UID of the claim. Written by the provider.
     pub release: ReleasePolicy,
     /// Virtual IP address of the control plane that the host shares. It has no effect yet, and must not be set.
     #[serde(default, skip_serializing_if = "Option::is_none")]

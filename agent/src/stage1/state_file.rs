@@ -1,5 +1,5 @@
-//! Reads small files of a state disk. A former tenant of the host may have written the disk, so a link, a directory or a pipe is never followed,
-//! read or waited for.
+//! Reads small files of a state disk. A former tenant of the host may have written the disk. So only regular files are read, and no link is
+//! followed.
 //!
 //! Called by `state_disk`.
 

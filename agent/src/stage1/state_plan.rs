@@ -1,8 +1,8 @@
 //! What may be done with the state disk (docs/agent.md): use it, make it new, or leave it alone.
 //!
 //! A wipe has one of two sources: the Machine (`stateDisk.wipe`), or the agent at the release of a claim (D7). The agent's request lies on
-//! the disk that it is about, and counts only while the record of the claim, on the same disk, says that this wipe is due. So no message can wipe
-//! a host, and neither a message nor a request of an earlier claim can come late.
+//! the disk that it is about. It counts only while the record of the claim, on the same disk, has the stage of this wipe. So no message can wipe
+//! a host. A message or a request of an earlier claim cannot come late.
 //!
 //! Pure: what was found on the disk in, the decision out. No disk that was not selected comes this far. Called by
 //! `state_disk`.

@@ -350,7 +350,7 @@ fn d7_request_that_lies_in_the_journal_is_found_by_the_check_or_the_mount() {
 }
 
 #[test]
-fn d7_request_that_the_journal_takes_back_wipes_nothing() {
+fn d7_request_that_the_journal_withdraws_wipes_nothing() {
     let disk = Disk::new(|_| {});
     disk.prepare("node-1", WipeRequest::IfBlank).unwrap();
     request_wipe(&disk, r#"{"token":"claim-1"}"#);

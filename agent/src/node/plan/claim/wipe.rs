@@ -53,7 +53,7 @@ pub(super) fn cannot_end(seen: &ClaimObserved, claim: &ClaimFacts) -> bool {
 
 /// Returns true if the provider waits for a wipe of the disk that was not done, by the stronger one of both policies. The host has no record of the
 /// claim. A claim that was never granted has not run. The node of a configuration that no claim has selected is not wiped. As for the provider, a
-/// host has a disk if its boot facts cannot be read, or if it has booted before its Machine selected one.
+/// host has a disk if its boot facts cannot be read. So does a host that has booted before its Machine selected a disk.
 pub(super) fn lacks_wipe(seen: &ClaimObserved, claim: &ClaimFacts) -> bool {
     let has_disk = matches!(seen.state, HostState::Disk { .. }) || selects_disk(seen);
     let is_asked = release_of(seen, claim) == ReleasePolicy::Wipe && has_disk && !seen.slot.is_foreign;
