@@ -287,6 +287,10 @@ fn d4_stolen_token_of_the_provider_reads_no_secret_and_writes_no_host() {
     let words = "no MachineOperations but powerOff named fence-";
     let shutdown = object("MachineOperation", "stolen", spec);
     until_refused("the policy of operations", words, || thief.try_create(&shutdown));
+    for (name, operation) in [("release-a", "reboot"), ("release-b", "powerCycle"), ("fence-a", "reboot")] {
+        let spec = json!({ "machineRef": { "name": "stolen" }, "operationName": operation });
+        refused(thief.try_create(&object("MachineOperation", name, spec)), words);
+    }
     let many = json!({ "machineSelector": { "matchLabels": { "rack": "7" } }, "operationName": "powerOff" });
     refused(
         thief.try_create(&object("MachineOperation", "fence-all", many)),
