@@ -3,12 +3,13 @@
 //! Callers: `arguments`, `command`.
 
 /// Pages by name, with their text.
-const PAGES: [(&str, &str); 25] = [
+const PAGES: [(&str, &str); 26] = [
     ("agent", include_str!("../../docs/agent.md")),
     ("bench", include_str!("../../docs/bench.md")),
     ("bmc", include_str!("../../docs/bmc.md")),
     ("boot", include_str!("../../docs/boot.md")),
     ("claims", include_str!("../../docs/claims.md")),
+    ("cluster-api-guide", include_str!("../../docs/cluster-api-guide.md")),
     ("configuration", include_str!("../../docs/configuration.md")),
     ("controller", include_str!("../../docs/controller.md")),
     ("first-control-plane", include_str!("../../docs/first-control-plane.md")),

@@ -67,7 +67,10 @@ fn runs(site: &Site<'_>, cluster: &str, count: usize) {
     let nodes = nodes["items"].as_array().unwrap();
     assert_eq!(nodes.len(), count, "{nodes:#?}");
     assert!(nodes.iter().all(is_ready), "{nodes:#?}");
-    println!("{}\n{}", site.tables(), site.workload(cluster, &["get", "nodes", "-o", "wide"]).unwrap());
+    let described = site.described(cluster);
+    assert!(described.contains(&format!("Cluster/{cluster}")), "{described}");
+    let nodes = site.workload(cluster, &["get", "nodes", "-o", "wide"]).unwrap();
+    println!("{}\n{described}\n{nodes}", site.tables());
 }
 
 fn until_claims(site: &Site<'_>, count: usize) {

@@ -139,7 +139,7 @@ impl<'r> Site<'r> {
             .unwrap();
     }
 
-    /// Creates a cluster as docs/infrastructure-provider.md has it: `clusterctl generate cluster`, and `kubectl apply`.
+    /// Creates a cluster as docs/cluster-api-guide.md has it: `clusterctl generate cluster`, and `kubectl apply`.
     pub(crate) fn create_cluster(&self, cluster: &str, workers: &str) {
         let version = version().unwrap();
         let arguments =
@@ -196,14 +196,20 @@ impl<'r> Site<'r> {
         });
     }
 
-    /// kubectl in the workload cluster, with the kubeconfig that Cluster API made.
+    /// kubectl in the workload cluster, with the kubeconfig of `clusterctl get kubeconfig`.
     pub(crate) fn workload(&self, cluster: &str, arguments: &[&str]) -> anyhow::Result<String> {
-        use base64::Engine as _;
-        let secret = self.team.get("secret", &format!("{cluster}-kubeconfig"))?.unwrap_or_default();
-        let value = secret["data"]["value"].as_str().unwrap_or_default();
+        let kubernetes = self.site.kubernetes()?;
+        let get = ["get", "kubeconfig", cluster, "--namespace", TEAM];
         let path = self.rack.file("workload.conf");
-        std::fs::write(&path, base64::engine::general_purpose::STANDARD.decode(value)?)?;
-        self.site.kubernetes()?.kubectl(&path, arguments)
+        std::fs::write(&path, self.upstream.repository().clusterctl(kubernetes, &get, &[])?)?;
+        kubernetes.kubectl(&path, arguments)
+    }
+
+    /// Returns a cluster as clusterctl shows it.
+    pub(crate) fn described(&self, cluster: &str) -> String {
+        let kubernetes = self.site.kubernetes().unwrap();
+        let describe = ["describe", "cluster", cluster, "--namespace", TEAM, "--show-conditions", "all"];
+        self.upstream.repository().clusterctl(kubernetes, &describe, &[]).unwrap()
     }
 
     /// Returns all objects as kubectl shows them.
