@@ -13,6 +13,7 @@ mod kubernetes {
     mod crds;
     mod documents;
     mod drain;
+    mod infrastructure;
     mod managers;
     mod pod;
     mod requests;
