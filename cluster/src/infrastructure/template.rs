@@ -58,13 +58,13 @@ fn least<'a>(
         let architecture = one.2.filter(|architecture| other.2.as_ref() == Some(architecture));
         (one.0.min(other.0), one.1.min(other.1), architecture)
     });
+    let node_info = |architecture| Some(NodeInfo { architecture, operating_system: "linux".to_owned() });
     let Some((threads, memory, architecture)) = least else {
-        return BedplateMachineTemplateStatus::default();
+        // An apply that removes each field of a status makes it null, which the API server refuses: the old capacity would stay.
+        return BedplateMachineTemplateStatus { capacity: None, node_info: node_info(None) };
     };
-    BedplateMachineTemplateStatus {
-        capacity: Some(Capacity { cpu: threads.to_string(), memory: memory.to_string() }),
-        node_info: Some(NodeInfo { architecture, operating_system: "linux".to_owned() }),
-    }
+    let capacity = Some(Capacity { cpu: threads.to_string(), memory: memory.to_string() });
+    BedplateMachineTemplateStatus { capacity, node_info: node_info(architecture) }
 }
 
 /// Hardware threads, bytes of memory and architecture of a host. None: it has not reported both numbers.
@@ -113,6 +113,8 @@ mod tests {
         hosts.push(host("7", "team-a", &hardware(64, 400, "arm64")));
         let found = json!(least(&template, &hosts));
         assert_eq!(found["nodeInfo"], json!({ "operatingSystem": "linux" }));
-        assert_eq!(least(&template, &hosts[2..5]), BedplateMachineTemplateStatus::default());
+        // No host: a field of the status stays, so that the API server accepts it.
+        let none = json!({ "nodeInfo": { "operatingSystem": "linux" } });
+        assert_eq!(json!(least(&template, &hosts[2..5])), none);
     }
 }

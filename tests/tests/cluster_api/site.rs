@@ -2,7 +2,7 @@
 
 use std::path::{Path, PathBuf};
 use std::process::Command;
-use std::sync::OnceLock;
+use std::sync::{Mutex, MutexGuard, Once, OnceLock};
 use std::time::Duration;
 
 use bedplate_tests::guard::{Directory, Process};
@@ -19,9 +19,10 @@ const IMAGE: &str =
 
 /// The cluster with its provider; both end with the test program.
 pub(crate) struct Site {
-    /// Log of the provider.
+    /// Log of the provider. [`Self::next_log`] is that of the process that takes over.
     log: PathBuf,
-    _provider: Option<(Process, Directory)>,
+    /// The process that leads.
+    provider: Option<(Mutex<Process>, Directory)>,
 }
 
 impl Site {
@@ -34,19 +35,30 @@ impl Site {
             let kubeconfig =
                 kubernetes.service_account("bedplate-system", "bedplate-infrastructure").unwrap();
             let log = place.path().join("provider.log");
-            let provider = provider(&kubeconfig, &log, &[]);
-            Self { log, _provider: Some((provider, place)) }
+            let provider = Mutex::new(provider(&kubeconfig, &log, &[]));
+            Self { log, provider: Some((provider, place)) }
         })
+    }
+
+    /// Returns the process that leads. Another one may take its place.
+    pub(crate) fn leader(&self) -> MutexGuard<'_, Process> {
+        self.provider.as_ref().expect("the test has started its own").0.lock().unwrap()
+    }
+
+    /// Returns the log of the process that takes over.
+    pub(crate) fn next_log(&self) -> PathBuf {
+        self.log.with_extension("next.log")
     }
 
     /// Installs the provider, which the test itself starts with this log.
     pub(crate) fn installed(log: &Path) -> Self {
         install();
-        Self { log: log.to_owned(), _provider: None }
+        Self { log: log.to_owned(), provider: None }
     }
 
     fn said(&self) -> String {
-        std::fs::read_to_string(&self.log).unwrap_or_default()
+        let logs = [self.log.clone(), self.next_log()];
+        logs.iter().filter_map(|log| std::fs::read_to_string(log).ok()).collect()
     }
 
     /// Waits until an object is in a state.
@@ -84,8 +96,13 @@ pub(crate) fn provider(kubeconfig: &Path, log: &Path, more: &[&str]) -> Process 
     Process::spawn("bedplate-cluster", &mut command, log).unwrap()
 }
 
-/// Installs the provider, and the two kinds of Cluster API that it reads.
+/// Installs the provider, and the two kinds of Cluster API that it reads. Later calls wait for the first one.
 fn install() {
+    static INSTALLED: Once = Once::new();
+    INSTALLED.call_once(apply_components);
+}
+
+fn apply_components() {
     let kubernetes = Kubernetes::shared();
     let root = Path::new(env!("CARGO_MANIFEST_DIR")).join("..");
     for kind in ["Cluster", "Machine"] {
@@ -200,7 +217,12 @@ impl Team {
     }
 
     pub(crate) fn bootstrap_data(&self, name: &str, data: &str) {
-        let patch = json!({ "spec": { "bootstrap": { "dataSecretName": data } } });
+        self.change_machine(name, &json!({ "bootstrap": { "dataSecretName": data } }));
+    }
+
+    /// Changes the spec of a Machine of Cluster API.
+    pub(crate) fn change_machine(&self, name: &str, spec: &Value) {
+        let patch = json!({ "spec": spec });
         let path = self.machines(&format!("/{name}"));
         self.objects.request(&Method::PATCH, &path, "application/merge-patch+json", &patch).unwrap();
     }
