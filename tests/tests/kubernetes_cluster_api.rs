@@ -9,6 +9,7 @@ mod cluster_api {
     mod cli;
     mod fencing;
     mod gate;
+    mod losses;
     mod on_claim;
     #[allow(dead_code, reason = "each test program uses its part")]
     pub(crate) mod site;
