@@ -16,6 +16,7 @@ mod cluster_api {
     mod takeover;
     mod topology;
     mod wipe;
+    mod wiped_host;
 }
 #[allow(dead_code, reason = "each test program uses its part")]
 #[path = "power/held.rs"]

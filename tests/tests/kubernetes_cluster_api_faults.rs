@@ -1,5 +1,6 @@
 //! The infrastructure provider is killed before and after each of its writes in the life of a claim: the claimant gets one of three hosts, one claim
-//! is created for it, and the host is free at the end. The program, the API server, the roles and the policies of `deploy/` are real; the agent is simulated.
+//! is created for it, and the host is free at the end. The same for the writes of a release with a wipe. The program, the API server, the roles and
+//! the policies of `deploy/` are real; the agent is simulated. Each test has a provider for its namespace.
 
 #![allow(clippy::unwrap_used, clippy::panic, reason = "a test that cannot go on has failed")]
 
@@ -7,16 +8,19 @@ mod cluster_api {
     pub(crate) mod proxy;
     #[allow(dead_code, reason = "each test program uses its part")]
     pub(crate) mod site;
+    #[allow(dead_code, reason = "each test program uses its part")]
+    pub(crate) mod wiped_host;
 }
 
 use std::collections::BTreeSet;
 
 use bedplate_tests::guard::Directory;
 use bedplate_tests::kubernetes::Kubernetes;
-use serde_json::Value;
+use serde_json::{Value, json};
 
 use self::cluster_api::proxy::{Death, Proxy};
 use self::cluster_api::site::{Agent, Site, Team, condition, ready};
+use self::cluster_api::wiped_host::Host;
 
 const TEAM: &str = "killed";
 /// Kinds of the writes that a whole life needs: start and end of their lines.
@@ -51,7 +55,7 @@ fn life(site: &Site, team: &Team, agents: &[Agent], name: &str) -> String {
     });
     assert_eq!(found["spec"]["machineName"], *agent.name, "{name}");
     assert_eq!(found["spec"]["providerID"], granted["spec"]["providerID"], "{name}");
-    let claims = team.objects.list("mcl", "").unwrap();
+    let claims = claims_of(team);
     let [claim] = &claims[..] else { panic!("{name} has not one claim: {claims:#?}") };
     assert_eq!(claim["spec"]["claimant"]["name"], *name, "{claim:#}");
     assert_eq!(claim["metadata"]["uid"], granted["metadata"]["uid"], "{name}: it is the first claim");
@@ -65,10 +69,21 @@ fn life(site: &Site, team: &Team, agents: &[Agent], name: &str) -> String {
     agent.report("Released");
     site.until_gone(team, ("bpm", name));
     site.until_gone(team, ("mcl", &agent.name));
-    for kind in ["role", "rolebinding", "mcl"] {
+    nothing_is_left(team, name);
+    agent.name.clone()
+}
+
+/// MachineClaims of the claimants of a team.
+fn claims_of(team: &Team) -> Vec<Value> {
+    let label = format!("labelSelector=bedplate.dev/namespace%3D{}", team.name);
+    team.objects.list("mcl", &label).unwrap()
+}
+
+fn nothing_is_left(team: &Team, name: &str) {
+    for kind in ["role", "rolebinding"] {
         assert_eq!(team.objects.list(kind, "").unwrap(), [Value::Null; 0], "{name}: one is left: {kind}");
     }
-    agent.name.clone()
+    assert_eq!(claims_of(team), [Value::Null; 0], "{name}: a claim is left");
 }
 
 /// 32 CPU seconds.
@@ -78,7 +93,7 @@ fn d1_provider_killed_at_any_write_ends_as_if_it_had_lived() {
     let log = place.path().join("provider.log");
     let site = Site::installed(&log);
     let account = Kubernetes::shared().service_account("bedplate-system", "bedplate-infrastructure").unwrap();
-    let proxy = Proxy::start(&account, place.path(), &log);
+    let proxy = Proxy::start(&account, place.path(), &log, TEAM);
     let team = Team::new(&site, TEAM);
     team.provision();
     team.secret("data");
@@ -116,4 +131,81 @@ fn d1_provider_killed_at_any_write_ends_as_if_it_had_lived() {
     assert_eq!(hosts.len(), agents.len(), "each host is claimed in some life: {hosts:?}");
     // Two writes of a status may be one if the states change quickly.
     assert!(deaths + 6 >= 2 * writes.len(), "{deaths} deaths, {missed:?}");
+}
+
+const WIPED_TEAM: &str = "wiped";
+/// Kinds of the writes that a release with a wipe needs: start and end of their lines.
+const NEEDED_FOR_WIPE: [(&str, &str); 4] = [
+    ("DELETE machineclaims/wiped-1", ""),
+    ("PATCH namespaces/wiped/bedplatemachines/", ""),
+    ("PATCH machineclaims/wiped-1", "/status"),
+    ("PATCH machineclaims/wiped-1", "wiped-1"),
+];
+
+/// A Machine of Cluster API from its creation to the wipe of its host. The provider may die from the release on.
+fn wiped_life(site: &Site, team: &Team, name: &str, proxy: &Proxy, death: Option<(usize, Death)>) {
+    let former = Host::enroll("wiped-1", team.name);
+    let until_claim =
+        |what: &str, is: &dyn Fn(&Value) -> bool| site.until(team, ("mcl", &former.agent.name), what, is);
+    team.machine(name, Some("data"));
+    site.until(team, ("bpm", name), "a host", |found| found["spec"]["providerID"].is_string());
+    former.heartbeat();
+    let granted = until_claim("the grant", &|claim| condition(claim, "Granted").0 == "True");
+    assert_eq!(granted["spec"]["release"], "Wipe", "{name}");
+    former.agent.report("Joined");
+    site.until(team, ("bpm", name), "that it is ready", |found| ready(found).0 == "True");
+    until_claim("the end of the grant", &|claim| condition(claim, "Granted").1 == "GrantWithdrawn");
+    proxy.arm(death);
+    team.objects.begin_delete("bpm", name).unwrap();
+    until_claim("its deletion", &|claim| claim["metadata"]["deletionTimestamp"].is_string());
+    former.agent.report("Wiping");
+    site.until_gone(team, ("bpm", name));
+    until_claim("that it waits for the wipe", &|claim| condition(claim, "Wiped").1 == "AwaitingWipe");
+    // D7: the claim waits for the disk and for the next key.
+    let next = Host::enroll("wiped-1", team.name);
+    until_claim("the next key", &|claim| {
+        claim["metadata"]["annotations"]["bedplate.dev/enrollment"] == *next.key
+    });
+    next.has_disk(&granted["metadata"]["uid"]);
+    let before =
+        team.objects.get("mcl", "wiped-1").unwrap().expect("the claim of a host that has not reported");
+    assert_eq!(before["metadata"]["uid"], granted["metadata"]["uid"], "{name}");
+    let tenants = before["metadata"]["annotations"]["bedplate.dev/tenant-enrollments"].as_str();
+    assert!(tenants.is_some_and(|keys| keys.contains(&former.key)), "{name}: the former key: {before:#}");
+    next.agent.report("Released");
+    site.until_gone(team, ("mcl", "wiped-1"));
+    nothing_is_left(team, name);
+}
+
+/// 20 CPU seconds.
+#[test]
+fn d7_provider_killed_at_any_write_of_a_wipe_ends_as_if_it_had_lived() {
+    let place = Directory::new("wiped").unwrap();
+    let log = place.path().join("provider.log");
+    let site = Site::installed(&log);
+    let account = Kubernetes::shared().service_account("bedplate-system", "bedplate-infrastructure").unwrap();
+    let proxy = Proxy::start(&account, place.path(), &log, WIPED_TEAM);
+    let team = Team::new(&site, WIPED_TEAM);
+    team.provision();
+    team.secret("data");
+    Host::new("wiped-1", WIPED_TEAM).has_disk(&json!(null));
+
+    wiped_life(&site, &team, "m-0", &proxy, None);
+    let writes = proxy.writes();
+    println!("{} writes: {writes:#?}", writes.len());
+    for (start, end) in NEEDED_FOR_WIPE {
+        let is_found = writes.iter().any(|write| write.starts_with(start) && write.ends_with(end));
+        assert!(is_found, "{start} {end} in {writes:#?}");
+    }
+    let mut missed = Vec::new();
+    for number in 1..=writes.len() {
+        for death in [Death::Before, Death::After] {
+            let name = format!("m-{number}-{death:?}").to_lowercase();
+            wiped_life(&site, &team, &name, &proxy, Some((number, death)));
+            missed.extend(proxy.is_armed().then_some((number, death)));
+        }
+    }
+    println!("lives with fewer writes: {missed:?}");
+    // Two writes of a status may be one if the states change quickly.
+    assert!(missed.len() <= 4, "{missed:?} of {} writes", writes.len());
 }

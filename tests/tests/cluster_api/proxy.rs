@@ -45,6 +45,8 @@ struct Shared {
     real: Client,
     kubeconfig: PathBuf,
     log: PathBuf,
+    /// Namespace whose objects the program reconciles.
+    namespace: &'static str,
     state: Mutex<State>,
     /// Writes pass one at a time.
     turn: tokio::sync::Mutex<()>,
@@ -59,8 +61,9 @@ struct State {
 }
 
 impl Proxy {
-    /// Starts the proxy and the program. The proxy has the rights of `account`; its kubeconfig for the program is written to `place`.
-    pub(crate) fn start(account: &Path, place: &Path, log: &Path) -> Self {
+    /// Starts the proxy and the program. The proxy has the rights of `account`; its kubeconfig for the program is written to `place`. The program
+    /// reconciles the objects of one namespace.
+    pub(crate) fn start(account: &Path, place: &Path, log: &Path, namespace: &'static str) -> Self {
         let runtime = Builder::new_multi_thread().worker_threads(1).enable_all().build().unwrap();
         let (real, listener) = runtime.block_on(async {
             let kubeconfig = Kubeconfig::read_from(account).unwrap();
@@ -71,7 +74,7 @@ impl Proxy {
         let kubeconfig = place.join("proxy.conf");
         std::fs::write(&kubeconfig, text(listener.local_addr().unwrap())).unwrap();
         let (state, turn) = Default::default();
-        let shared = Arc::new(Shared { real, kubeconfig, log: log.to_owned(), state, turn });
+        let shared = Arc::new(Shared { real, kubeconfig, log: log.to_owned(), namespace, state, turn });
         let listening = shared.clone();
         runtime.spawn(async move {
             while let Ok((stream, _)) = listener.accept().await {
@@ -107,7 +110,8 @@ async fn serve(stream: TcpStream, shared: Arc<Shared>) {
 
 impl Shared {
     fn start_program(&self, state: &mut State) {
-        state.program = Some(provider(&self.kubeconfig, &self.log, &["--leader-elect=false"]));
+        let namespace = format!("--namespace={}", self.namespace);
+        state.program = Some(provider(&self.kubeconfig, &self.log, &["--leader-elect=false", &namespace]));
     }
 
     async fn pass(self: Arc<Self>, request: Request<Incoming>) -> Answer {

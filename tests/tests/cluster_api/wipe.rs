@@ -1,58 +1,9 @@
 //! `release: Wipe` with the real provider (docs/claims.md, "Wipe"). The test stands in for pxed and for the agents before and after the wipe.
 
-use std::time::Duration;
-
-use bedplate_tests::kubernetes::Kubernetes;
 use serde_json::{Value, json};
 
-use super::site::{Agent, Site, Team, claims, condition};
-
-/// A pool host whose Machine asks for a wipe.
-struct Host {
-    agent: Agent,
-    key: String,
-}
-
-impl Host {
-    /// Creates the Machine, and enrolls its agent.
-    fn new(name: &str, namespace: &str) -> Self {
-        let pxe =
-            json!({ "interfaces": [{ "macAddress": "52:54:00:00:d7:01" }], "stateDisk": { "serial": "S1" } });
-        let policy = json!({ "namespaces": [namespace], "release": "Wipe" });
-        let machine = json!({ "apiVersion": "bedplate.dev/v1alpha1", "kind": "Machine", "metadata": { "name": name },
-            "spec": { "provider": "pxe", "pxe": pxe, "claimPolicy": policy } });
-        Kubernetes::shared().objects().unwrap().apply(&machine).unwrap();
-        Self::enroll(name, namespace)
-    }
-
-    /// Enrolls an agent with a new key in place of the former one, as pxed does.
-    fn enroll(name: &str, namespace: &str) -> Self {
-        let agent = Agent::of(name, namespace);
-        let found = Kubernetes::shared().objects().unwrap().get("machine", name).unwrap().unwrap();
-        let key = found["status"]["enrollment"]["keyID"].as_str().unwrap().to_owned();
-        let host = Self { agent, key };
-        host.heartbeat();
-        host
-    }
-
-    fn heartbeat(&self) {
-        // The API server counts in seconds: the heartbeat must not seem older than a claim of the same second.
-        let now = jiff::Timestamp::now() + Duration::from_secs(1);
-        self.agent.machine(
-            &json!({ "agent": { "features": ["claims", "wipe"], "lastHeartbeatTime": now.to_string() } }),
-        );
-    }
-
-    fn has_disk(&self, token: &Value) {
-        self.agent.machine(&json!({ "stateDisk": { "name": "virtio-S1", "wipeToken": token } }));
-    }
-
-    fn waits_for_its_key(&self, waits: bool) {
-        let (status, reason) = if waits { ("False", "HeardElsewhere") } else { ("True", "Enrolled") };
-        self.agent.machine(&json!({ "conditions": [{ "type": "Enrolled", "status": status, "reason": reason,
-            "message": "", "lastTransitionTime": "2026-01-01T00:00:00Z" }] }));
-    }
-}
+use super::site::{Site, Team, claims, condition};
+use super::wiped_host::Host;
 
 #[test]
 fn d7_wiped_host_is_claimed_again_and_its_former_key_ends_nothing() {
