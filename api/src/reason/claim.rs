@@ -56,7 +56,7 @@ reasons! {
     /// Reasons of `Wiped`. Written by the provider. Each is one for False.
     pub enum WipedReason: "Condition Wiped of a MachineClaim", condition condition_type::WIPED {
         AwaitingWipe: "The host is emptied and boots, so that stage-1 makes its state disk again. Its agent then enrolls with another key."
-            => Agent, "If the host does not come back, look at its boot: `bedplate machine show NAME`. Then power-cycle it: `bedplate power cycle NAME`.";
+            => Agent, "If the host does not come back, check its boot: `bedplate machine show NAME`. Then power-cycle it: `bedplate power cycle NAME`.";
         NotWiped: "The host reports Released, and its state disk does not have the token of this claim."
             => User, "Read condition Paved of the Machine: `bedplate machine show NAME`. If the agent has no feature wipe, boot the new host image. See docs/claims.md#wipe.";
         KeyNotReplaced: "The host has a key that the claimant may have copied. The claim waits for another one."
