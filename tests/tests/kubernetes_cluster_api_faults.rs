@@ -177,7 +177,7 @@ fn wiped_life(site: &Site, team: &Team, name: &str, proxy: &Proxy, death: Option
     nothing_is_left(team, name);
 }
 
-/// 20 CPU seconds.
+/// 17 CPU seconds.
 #[test]
 fn d7_provider_killed_at_any_write_of_a_wipe_ends_as_if_it_had_lived() {
     let place = Directory::new("wiped").unwrap();
