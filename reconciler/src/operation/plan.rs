@@ -143,9 +143,11 @@ fn missing_labels(seen: &Seen<'_>) -> Option<BTreeMap<String, String>> {
     if let Some(reference) = &operation.spec.machine_ref {
         put(MACHINE, reference.name.to_string());
     }
-    // What a Machine was that is gone stays said.
-    let site = seen.machine.map(|machine| machine.spec.site.to_string());
-    if let Some(site) = site.or_else(|| operation.labels().get(SITE).cloned()) {
+    // The site of a Machine that is gone, or of an operation that has ended, stays.
+    let present = seen.machine.map(|machine| machine.spec.site.to_string());
+    let recorded = operation.labels().get(SITE).cloned();
+    let site = if is_finished(operation) { recorded.or(present) } else { present.or(recorded) };
+    if let Some(site) = site {
         put(SITE, site);
     }
     if let Some((name, uid)) = parent_of(operation) {

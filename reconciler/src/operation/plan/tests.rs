@@ -105,6 +105,11 @@ fn o5_operation_that_failed_at_first_sight_gets_its_labels() {
     let plan = look(&operation("reboot", &status), Some(&machine(&json!({}))), 1);
     let labels = [(MACHINE, "a"), (SITE, "north")].map(|(key, value)| (key.to_owned(), value.to_owned()));
     assert_eq!((plan.labels, plan.status), (Some(labels.into()), None));
+    // It ran at another site.
+    let mut moved = operation("reboot", &status);
+    let labels = [(MACHINE, "a"), (SITE, "south")].map(|(key, value)| (key.to_owned(), value.to_owned()));
+    moved.metadata.labels = Some(labels.into());
+    assert_eq!(look(&moved, Some(&machine(&json!({}))), 1).labels, None);
 }
 
 #[test]
