@@ -202,7 +202,9 @@ async fn person_with(role: &str) -> Client {
 
 /// Rights of a person with one role.
 async fn rights_by(role: &str) -> Vec<String> {
-    rights_in_force(&person_with(role).await, "default", 1).await
+    let rights = rights_in_force(&person_with(role).await, "default", 1).await;
+    assert!(!rights.is_empty(), "the binding of {role} does not count");
+    rights
 }
 
 /// Rights of a client whose bindings were made just now. The authorizer knows a binding some time later. `lines`: minimum number of rights.
