@@ -13,7 +13,6 @@ mod cluster_api {
     mod on_claim;
     #[allow(dead_code, reason = "each test program uses its part")]
     pub(crate) mod site;
-    mod takeover;
     mod topology;
     mod wipe;
     mod wiped_host;

@@ -2,7 +2,7 @@
 
 use std::path::{Path, PathBuf};
 use std::process::Command;
-use std::sync::{Mutex, MutexGuard, Once, OnceLock};
+use std::sync::{Once, OnceLock};
 use std::time::Duration;
 
 use bedplate_tests::guard::{Directory, Process};
@@ -19,10 +19,9 @@ const IMAGE: &str =
 
 /// The cluster with its provider; both end with the test program.
 pub(crate) struct Site {
-    /// Log of the provider. [`Self::next_log`] is that of the process that takes over.
+    /// Log of the provider.
     log: PathBuf,
-    /// The process that leads.
-    provider: Option<(Mutex<Process>, Directory)>,
+    _provider: Option<(Process, Directory)>,
 }
 
 impl Site {
@@ -35,30 +34,19 @@ impl Site {
             let kubeconfig =
                 kubernetes.service_account("bedplate-system", "bedplate-infrastructure").unwrap();
             let log = place.path().join("provider.log");
-            let provider = Mutex::new(provider(&kubeconfig, &log, &[]));
-            Self { log, provider: Some((provider, place)) }
+            let provider = provider(&kubeconfig, &log, &[]);
+            Self { log, _provider: Some((provider, place)) }
         })
-    }
-
-    /// Returns the process that leads. Another one may take its place.
-    pub(crate) fn leader(&self) -> MutexGuard<'_, Process> {
-        self.provider.as_ref().expect("the test has started its own").0.lock().unwrap()
-    }
-
-    /// Returns the log of the process that takes over.
-    pub(crate) fn next_log(&self) -> PathBuf {
-        self.log.with_extension("next.log")
     }
 
     /// Installs the provider, which the test itself starts with this log.
     pub(crate) fn installed(log: &Path) -> Self {
         install();
-        Self { log: log.to_owned(), provider: None }
+        Self { log: log.to_owned(), _provider: None }
     }
 
     fn said(&self) -> String {
-        let logs = [self.log.clone(), self.next_log()];
-        logs.iter().filter_map(|log| std::fs::read_to_string(log).ok()).collect()
+        std::fs::read_to_string(&self.log).unwrap_or_default()
     }
 
     /// Waits until an object is in a state.

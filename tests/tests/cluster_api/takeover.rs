@@ -1,5 +1,6 @@
 //! Two processes of the provider: one holds the Lease, and the other takes over (docs/infrastructure-provider.md, "Failures"; D1).
 
+use bedplate_tests::guard::Directory;
 use bedplate_tests::kubernetes::Kubernetes;
 
 use super::site::{Agent, PATIENCE, Site, Team, claims, provider};
@@ -13,11 +14,13 @@ fn holder() -> String {
     lease["spec"]["holderIdentity"].as_str().unwrap_or_default().to_owned()
 }
 
-/// The other tests wait for 15 seconds meanwhile: the duration of the Lease.
+/// The providers of the other tests of this program need no Lease.
 #[test]
 fn d1_second_provider_waits_and_takes_over_from_a_killed_one() {
-    let site = Site::shared();
-    let team = Team::new(site, "takeover");
+    let place = Directory::new("takeover").unwrap();
+    let (first_log, second_log) = (place.path().join("first.log"), place.path().join("second.log"));
+    let site = Site::installed(&second_log);
+    let team = Team::new(&site, "takeover");
     for name in ["takeover-1", "takeover-2"] {
         Agent::new(name, team.name);
     }
@@ -25,10 +28,10 @@ fn d1_second_provider_waits_and_takes_over_from_a_killed_one() {
     let until_claimed = |name: &str| {
         site.until(&team, ("bpm", name), "a claim", |found| claims(found, "HostClaimed"));
     };
-    let mut first = site.leader();
-    first.wait_said(LEADS, PATIENCE).unwrap();
     let account = Kubernetes::shared().service_account("bedplate-system", "bedplate-infrastructure").unwrap();
-    let mut second = provider(&account, &site.next_log(), &["--instance=second"]);
+    let mut first = provider(&account, &first_log, &["--namespace=takeover"]);
+    first.wait_said(LEADS, PATIENCE).unwrap();
+    let mut second = provider(&account, &second_log, &["--namespace=takeover", "--instance=second"]);
     second.wait_said("caches synced", PATIENCE).unwrap();
     team.machine("w-1", Some(""));
     until_claimed("w-1");
@@ -48,5 +51,4 @@ fn d1_second_provider_waits_and_takes_over_from_a_killed_one() {
         .collect();
     claimants.sort_by_key(ToString::to_string);
     assert_eq!(claimants, ["w-1", "w-2"]);
-    *first = second;
 }
