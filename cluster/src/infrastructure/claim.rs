@@ -144,7 +144,7 @@ async fn apply(observed: &Observed, step: ClaimStep, world: &World) -> Result<()
             change(claim, &json!({ "spec": { "claimant": { "uid": uid } } }), world).await
         }
         ClaimStep::PowerOff => power_off(claim, world).await,
-        ClaimStep::RemoveFinalizer => end(claim, observed.host.is_some(), world).await,
+        ClaimStep::RemoveFinalizer => end(claim, observed.host.as_deref(), world).await,
         ClaimStep::Orphan
         | ClaimStep::Fence
         | ClaimStep::AwaitDeletion
@@ -177,7 +177,7 @@ async fn change(claim: &MachineClaim, change: &Value, world: &World) -> Result<(
 }
 
 /// Removes the finalizer of a claim whose host is released, or whose Machine is gone. No right outlives the claim.
-async fn end(claim: &MachineClaim, has_machine: bool, world: &World) -> Result<(), WriteError> {
+async fn end(claim: &MachineClaim, host: Option<&Machine>, world: &World) -> Result<(), WriteError> {
     world.wrote(Kind::Claim);
     if claim.spec.bootstrap_secret_name.is_some() {
         grant::withdraw(&world.client, claim).await?;
@@ -187,7 +187,7 @@ async fn end(claim: &MachineClaim, has_machine: bool, world: &World) -> Result<(
     world.future_heartbeats.forget(&name);
     let claimant = &claim.spec.claimant;
     tracing::info!(claim = name, namespace = claimant.namespace, claimant = claimant.name, "host released");
-    let text = end_text(claim, has_machine);
+    let text = end_text(claim, host);
     world.news.publish(claim, ProviderEvent::HostReleased, &format!("Machine {name} {text}"));
     Ok(())
 }

@@ -72,12 +72,15 @@ pub fn is_left(observed: &Observed) -> bool {
 }
 
 /// Returns how a claim ends, after the name of its Machine.
-pub fn end_text(claim: &MachineClaim, has_machine: bool) -> &'static str {
+pub fn end_text(claim: &MachineClaim, host: Option<&Machine>) -> &'static str {
+    let Some(host) = host else { return "does not exist, and its claim ends" };
+    let policy = host.spec.claim_policy.as_ref();
+    let release = policy.map_or(claim.spec.release, |policy| policy.release_of(claim.spec.release));
     // A host that was never allowed to start was not wiped.
-    match (has_machine, claim.spec.release == ReleasePolicy::Wipe && was_granted(claim)) {
-        (true, true) => "is released, after its wipe",
-        (true, false) => "is released",
-        (false, _) => "does not exist, and its claim ends",
+    if release == ReleasePolicy::Wipe && was_granted(claim) {
+        "is released, after its wipe"
+    } else {
+        "is released"
     }
 }
 

@@ -482,17 +482,27 @@ fn d7_claim_that_waits_for_its_wipe_says_so_in_a_condition() {
 
 #[test]
 fn d7_event_names_a_wipe_only_if_there_was_one() {
-    let text = |release: &str, status: &Value, has_machine| {
+    let text = |release: &str, status: &Value, host: Option<&Machine>| {
         let mut claim = claim(&json!({}), status);
         claim.spec.release = serde_json::from_value(json!(release)).unwrap();
-        end_text(&claim, has_machine)
+        end_text(&claim, host)
     };
     let (ran, never) = (granted("GrantWithdrawn", Some("Released")), json!({}));
-    assert!(text("Wipe", &ran, true).contains("wipe"));
-    for (release, status, has_machine) in
-        [("Wipe", &ran, false), ("Wipe", &never, true), ("Empty", &ran, true)]
-    {
-        assert!(!text(release, status, has_machine).contains("wipe"), "{release} {status} {has_machine}");
+    let host = |release: &str| {
+        let spec = json!({ "provider": "pxe", "pxe": { "interfaces": [], "stateDisk": { "serial": "s" } },
+            "claimPolicy": { "namespaces": ["team-a"], "release": release } });
+        with_disk(&spec, &json!({}), KEY)
+    };
+    let (empty, wipe) = (host("Empty"), host("Wipe"));
+    for (release, status, host, expected) in [
+        ("Wipe", &ran, Some(&empty), true),
+        ("Empty", &ran, Some(&wipe), true),
+        ("Empty", &ran, Some(&empty), false),
+        ("Wipe", &never, Some(&wipe), false),
+        ("Wipe", &ran, None, false),
+    ] {
+        let text = text(release, status, host);
+        assert_eq!(text.contains("after its wipe"), expected, "{release} {status}: {text}");
     }
 }
 
