@@ -29,7 +29,7 @@ use serde_json::{Value, json};
 use self::grant::Grant;
 use self::interval::interval;
 use self::plan::{
-    Observed, end_text, enrollment_annotations, fence, fence_name, is_left, next, reads_right, status,
+    Observed, end_text, enrollment_annotations, fence, fence_name, is_abandoned, next, reads_right, status,
     withdrawn,
 };
 use super::context::World;
@@ -60,12 +60,13 @@ pub async fn reconcile(claim: Arc<MachineClaim>, world: Arc<World>) -> Result<Op
     let seen_at = |host: Option<&Arc<Machine>>, now| world.future_heartbeats.seen(host?, now);
     observed.future_heartbeat_seen = seen_at(observed.host.as_ref(), observed.now);
     // A claim of another installation, or of an object that only looks like this provider's.
-    if observed.claimant.as_ref().is_some_and(|claimant| !world.scope.includes(claimant.labels())) {
+    let claimant = observed.claimant.as_deref().filter(|_| !is_abandoned(&observed));
+    if claimant.is_some_and(|claimant| !world.scope.includes(claimant.labels())) {
         return Ok(None);
     }
-    let cluster = world.stores.clusters.get(&cluster).filter(|_| !is_left(&observed));
+    let cluster = world.stores.clusters.get(&cluster).filter(|_| !is_abandoned(&observed));
     let is_cluster_paused = is_paused(&*observed.claim, cluster.as_deref());
-    if is_cluster_paused || observed.claimant.as_ref().is_some_and(|claimant| is_paused(&**claimant, None)) {
+    if is_cluster_paused || claimant.is_some_and(|claimant| is_paused(claimant, None)) {
         return Ok(None);
     }
     if reads_right(&observed.claim) {

@@ -65,10 +65,16 @@ pub fn found(claim: &MachineClaim, claimant: Option<&BedplateMachine>) -> Found 
     }
 }
 
-/// Returns true if a claim is deleted and its claimant is gone. Its host is the operator's from then on: a tenant that pauses its Cluster would
-/// keep it otherwise.
-pub fn is_left(observed: &Observed) -> bool {
-    observed.claimant.is_none() && observed.claim.metadata.deletion_timestamp.is_some()
+/// Returns true if the claimant of a claim is gone, and the claim is deleted or its host is released. The host is the operator's from then on. A
+/// tenant would keep it otherwise, by a pause of its Cluster, or by another BedplateMachine with the name of the claimant.
+pub fn is_abandoned(observed: &Observed) -> bool {
+    let claim = &observed.claim;
+    let has_claimant = observed
+        .claimant
+        .as_ref()
+        .is_some_and(|claimant| claimant.uid().as_deref() == Some(claim.spec.claimant.uid.as_str()));
+    let is_released = reported_state(claim) == Some(ClaimState::Released);
+    !has_claimant && (claim.metadata.deletion_timestamp.is_some() || is_released)
 }
 
 /// Returns how a claim ends, after the name of its Machine.

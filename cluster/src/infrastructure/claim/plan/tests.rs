@@ -377,14 +377,19 @@ fn d8_heartbeat_of_the_future_does_not_delay_the_fence() {
 fn d7_paused_cluster_keeps_no_host_whose_claimant_is_gone() {
     let (none, deleted) = (json!({}), json!({ "deletionTimestamp": "2026-01-01T00:30:00Z" }));
     let late = "2026-01-01T00:31:00Z";
-    for (metadata, claimant, expected) in [
-        (&deleted, None, true),
-        (&deleted, Some(holding("u-1")), false),
-        (&none, None, false),
-        (&none, Some(holding("u-1")), false),
+    for (metadata, status, claimant, expected) in [
+        (&deleted, &joined, None, true),
+        (&deleted, &joined, Some(holding("u-1")), false),
+        // A user may create another object with the name of the claimant.
+        (&deleted, &joined, Some(holding("u-2")), true),
+        (&none, &released, None, true),
+        (&none, &released, Some(holding("u-1")), false),
+        (&none, &joined, None, false),
+        (&none, &joined, Some(holding("u-2")), false),
     ] {
-        let seen = seen(claim(metadata, &none), claimant, host(late, KEY, None));
-        assert_eq!(is_left(&seen), expected, "{metadata}");
+        let uid = claimant.as_ref().and_then(|claimant| claimant.metadata.uid.clone());
+        let seen = seen(claim(metadata, status), claimant, host(late, KEY, None));
+        assert_eq!(is_abandoned(&seen), expected, "{metadata} {status} {uid:?}");
     }
 }
 
@@ -393,6 +398,7 @@ fn m9_finalizer_stays_until_this_claim_is_released() {
     let (deleted, late) = (json!({ "deletionTimestamp": "2026-01-01T00:30:00Z" }), "2026-01-01T00:31:00Z");
     let other = "bedplate://host-1/u-0";
     for (status, record, expected) in [
+    let (joined, released) = (granted("Granted", Some("Joined")), granted("Granted", Some("Released")));
         (granted("GrantWithdrawn", Some("Joined")), None, ClaimStep::AwaitRelease),
         (granted("GrantWithdrawn", Some("Released")), None, ClaimStep::RemoveFinalizer),
         // The agent reports an earlier claim: this one has not run, if it was not granted.
