@@ -53,12 +53,12 @@ pub async fn reconcile(claim: Arc<MachineClaim>, world: Arc<World>) -> Result<Op
         claimant: world.stores.machines.get(&key),
         right: Right::NotNeeded,
         operation: None,
-        future_heartbeat_seen: None,
+        future_heartbeat: None,
         now: Timestamp::now(),
         claim,
     };
-    let seen_at = |host: Option<&Arc<Machine>>, now| world.future_heartbeats.seen(host?, now);
-    observed.future_heartbeat_seen = seen_at(observed.host.as_ref(), observed.now);
+    let future_heartbeat = |host: Option<&Arc<Machine>>, now| world.future_heartbeats.see(host?, now);
+    observed.future_heartbeat = future_heartbeat(observed.host.as_ref(), observed.now);
     // A claim of another installation, or of an object that only looks like this provider's.
     let claimant = observed.claimant.as_deref().filter(|_| !is_abandoned(&observed));
     if claimant.is_some_and(|claimant| !world.scope.includes(claimant.labels())) {
@@ -85,7 +85,7 @@ pub async fn reconcile(claim: Arc<MachineClaim>, world: Arc<World>) -> Result<Op
             ask(&format!("BedplateMachine {claimant_name}"), object::get(&claimants, claimant_name)).await?;
         observed.claimant = found.map(Arc::new);
         observed.host = world.live_host(&name).await?.map(Arc::new);
-        observed.future_heartbeat_seen = seen_at(observed.host.as_ref(), observed.now);
+        observed.future_heartbeat = future_heartbeat(observed.host.as_ref(), observed.now);
         step = next(&observed);
     }
     world.leading(apply(&observed, step, &world)).await.map(|()| interval(&observed, step))

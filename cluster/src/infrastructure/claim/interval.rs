@@ -60,7 +60,7 @@ mod tests {
             claimant: None,
             right: Right::NotNeeded,
             operation: None,
-            future_heartbeat_seen: None,
+            future_heartbeat: None,
             now: "2026-01-01T00:10:00Z".parse().unwrap(),
         }
     }

@@ -16,11 +16,13 @@ use bedplate_api::operation::{MachineOperation, MachineOperationSpec, MachineRef
 use bedplate_api::reason::Reason as _;
 use bedplate_api::reason::claim::{FencedReason, GrantedReason, OrphanedReason};
 use bedplate_claim::{Claim, ClaimStep, Found, Grant, Right, Silence, has_started, is_free, next_of_claim};
-use bedplate_rules::claim::eligible::{heartbeat, is_ahead};
+use bedplate_rules::claim::eligible::heartbeat;
 use bedplate_rules::claim::wipe::{enrollments_to_record, owed_wipe, unwiped};
 use bedplate_rules::selection::was_granted;
 use jiff::{SignedDuration, Timestamp};
 use kube::ResourceExt;
+
+use super::clock::FutureHeartbeat;
 
 use crate::infrastructure::machine::plan::{is_confirmed_off, is_fenced, is_own, reported_state};
 
@@ -37,8 +39,8 @@ pub struct Observed {
     pub right: Right,
     /// The operation that powers the silent host off.
     pub operation: Option<Arc<MachineOperation>>,
-    /// Time at which this process saw the present heartbeat of the host first, if that is in the future.
-    pub future_heartbeat_seen: Option<Timestamp>,
+    /// The present heartbeat of the host, if that was in the future when this process saw it first.
+    pub future_heartbeat: Option<FutureHeartbeat>,
     /// The present time.
     pub now: Timestamp,
 }
@@ -219,19 +221,20 @@ fn is_fence(operation: &MachineOperation, claim: &MachineClaim) -> bool {
         && is_force(&operation.spec)
 }
 
-/// Returns true if the agent was heard since the claim was made.
+/// Returns true if the agent was heard since the claim was made. The first sight of a heartbeat in the future is no evidence of that.
 fn is_heard(observed: &Observed) -> bool {
     if reported_state(&observed.claim).is_some() {
         return true;
     }
     let made = observed.claim.metadata.creation_timestamp.as_ref();
-    last_heard(observed).zip(made).is_some_and(|(heard, made)| heard >= made.0)
+    let is_new = observed.future_heartbeat.is_none_or(|heartbeat| heartbeat.is_changed);
+    is_new && last_heard(observed).zip(made).is_some_and(|(heard, made)| heard >= made.0)
 }
 
 /// Returns the time at which the agent was heard last.
 fn last_heard(observed: &Observed) -> Option<Timestamp> {
     let heartbeat = heartbeat(observed.host.as_deref()?)?;
-    if is_ahead(heartbeat, observed.now) { observed.future_heartbeat_seen } else { Some(heartbeat) }
+    Some(observed.future_heartbeat.map_or(heartbeat, |sight| sight.seen_at))
 }
 
 /// Returns the enrollment of the host, if the claim names another one.

@@ -19,7 +19,7 @@ use bedplate_api::machine::{ConfigurationRef, Machine};
 use bedplate_api::reason::infrastructure::HostClaimedReason;
 use bedplate_api::version::MachineConfigurationVersion;
 use bedplate_claim::{ClaimantStep, HeldBy, Host, next_of_claimant};
-use bedplate_rules::claim::eligible::is_heard;
+use bedplate_rules::claim::eligible::{heartbeat, is_ahead, is_heard};
 use jiff::Timestamp;
 use kube::ResourceExt;
 
@@ -187,7 +187,9 @@ fn host(observed: &Observed) -> Host {
     if machine.metadata.deletion_timestamp.is_some() && is_confirmed_off(host, id) {
         return Host::Ineligible;
     }
-    if is_heard(host, observed.now) { Host::RunsOwn } else { Host::SilentOwn }
+    // A clock that is ahead is no silence: the claim that is created again is fenced if the heartbeat does not change.
+    let is_clock_ahead = heartbeat(host).is_some_and(|heartbeat| is_ahead(heartbeat, observed.now));
+    if is_heard(host, observed.now) || is_clock_ahead { Host::RunsOwn } else { Host::SilentOwn }
 }
 
 /// Returns true if a user has confirmed that the host of a claim is off (D8).

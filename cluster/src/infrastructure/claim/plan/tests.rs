@@ -4,6 +4,7 @@ use bedplate_api::claim::ReleasePolicy;
 use serde_json::{Value, json};
 
 use super::*;
+use crate::infrastructure::claim::clock::FutureHeartbeats;
 
 const ID: &str = "bedplate://host-1/u-1";
 const KEY: &str = "0123456789abcdef0123456789abcdef";
@@ -52,7 +53,7 @@ fn seen(claim: MachineClaim, claimant: Option<BedplateMachine>, host: Machine) -
         claimant: claimant.map(Arc::new),
         right: Right::NotNeeded,
         operation: None,
-        future_heartbeat_seen: None,
+        future_heartbeat: None,
         now: now(),
     }
 }
@@ -72,8 +73,12 @@ fn d1_grant_follows_the_claimant_and_a_heartbeat_of_the_right_enrollment() {
     let (none, early, late) = (json!({}), "2025-12-31T23:59:59Z", "2026-01-01T00:00:01Z");
     let step = |claimant, host| next(&seen(claim(&none, &none), claimant, host));
     assert_eq!(step(Some(holding("u-1")), host(late, KEY, None)), ClaimStep::Grant);
-    for time in [early, "2026-01-01T01:05:01Z"] {
-        assert_eq!(step(Some(holding("u-1")), host(time, KEY, None)), ClaimStep::AwaitAgent, "{time}");
+    assert_eq!(step(Some(holding("u-1")), host(early, KEY, None)), ClaimStep::AwaitAgent);
+    for (is_changed, expected) in [(false, ClaimStep::AwaitAgent), (true, ClaimStep::Grant)] {
+        let ahead = "2026-01-01T02:00:00Z";
+        let mut ahead = seen(claim(&none, &none), Some(holding("u-1")), host(ahead, KEY, None));
+        ahead.future_heartbeat = sight(&ahead, ahead.now, is_changed);
+        assert_eq!(next(&ahead), expected, "{is_changed}");
     }
     let other_key = "f".repeat(32);
     let other = seen(claim(&none, &none), Some(holding("u-1")), host(late, &other_key, None));
@@ -363,19 +368,32 @@ fn d8_heartbeat_of_the_future_does_not_delay_the_fence() {
     agent.last_heartbeat_time = Some(serde_json::from_value(json!("2999-12-31T23:59:59Z")).unwrap());
     seen.host = Some(Arc::new(host));
     seen.now = "2026-01-01T00:45:00Z".parse().unwrap();
-    for (first_seen, expected) in [
-        (None, ClaimStep::AwaitPowerOff),
-        (Some("2026-01-01T00:20:00Z"), ClaimStep::AwaitPowerOff),
-        (Some("2026-01-01T00:40:00Z"), ClaimStep::AwaitRelease),
+    for (seen_at, expected) in [
+        ("2026-01-01T00:20:00Z", ClaimStep::AwaitPowerOff),
+        ("2026-01-01T00:40:00Z", ClaimStep::AwaitRelease),
     ] {
-        seen.future_heartbeat_seen = first_seen.map(|time| time.parse().unwrap());
-        assert_eq!(next(&seen), expected, "{first_seen:?}");
+        seen.future_heartbeat = sight(&seen, seen_at.parse().unwrap(), true);
+        assert_eq!(next(&seen), expected, "{seen_at}");
     }
+}
+
+/// The heartbeat of a host whose clock is ahead.
+fn sight(of: &Observed, seen_at: Timestamp, is_changed: bool) -> Option<FutureHeartbeat> {
+    let sights = FutureHeartbeats::default();
+    let host = of.host.as_deref().unwrap();
+    if is_changed {
+        let mut earlier = host.clone();
+        let agent = earlier.status.as_mut().unwrap().agent.as_mut().unwrap();
+        agent.last_heartbeat_time = Some(serde_json::from_value(json!("2500-01-01T00:00:00Z")).unwrap());
+        sights.see(&earlier, seen_at);
+    }
+    sights.see(host, seen_at)
 }
 
 #[test]
 fn d7_paused_cluster_keeps_no_host_whose_claimant_is_gone() {
     let (none, deleted) = (json!({}), json!({ "deletionTimestamp": "2026-01-01T00:30:00Z" }));
+    let (joined, released) = (granted("Granted", Some("Joined")), granted("Granted", Some("Released")));
     let late = "2026-01-01T00:31:00Z";
     for (metadata, status, claimant, expected) in [
         (&deleted, &joined, None, true),
@@ -398,7 +416,6 @@ fn m9_finalizer_stays_until_this_claim_is_released() {
     let (deleted, late) = (json!({ "deletionTimestamp": "2026-01-01T00:30:00Z" }), "2026-01-01T00:31:00Z");
     let other = "bedplate://host-1/u-0";
     for (status, record, expected) in [
-    let (joined, released) = (granted("Granted", Some("Joined")), granted("Granted", Some("Released")));
         (granted("GrantWithdrawn", Some("Joined")), None, ClaimStep::AwaitRelease),
         (granted("GrantWithdrawn", Some("Released")), None, ClaimStep::RemoveFinalizer),
         // The agent reports an earlier claim: this one has not run, if it was not granted.
