@@ -2,8 +2,8 @@
 //!
 //! A user who may write one object of a kind chooses some of its times, among them `metadata.managedFields[].time`. The API server accepts years,
 //! offsets and fractions that programs cannot count, and one such object would make the list of all objects unreadable. Callers: the watches
-//! and lists of all programs, except the list of Pods of `bedplate install`, and the reads and writes of controllers. Reads and writes of one
-//! object by pxed, the agent and the CLI are not bounded.
+//! and lists of all programs, except the list of Pods of `bedplate install`, and the reads and patches of controllers. Creations, and the
+//! reads and writes of one object by pxed, the agent and the CLI, are not bounded.
 
 use std::borrow::Cow;
 

@@ -318,7 +318,7 @@ pub struct BedplateMachineTemplateStatus {
     /// Resources that each host has at least. Unset: no host has reported them.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub capacity: Option<Capacity>,
-    /// Facts of the nodes. Unset: no host has reported its resources.
+    /// Facts of the nodes.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub node_info: Option<NodeInfo>,
 }

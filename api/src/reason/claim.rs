@@ -55,7 +55,7 @@ reasons! {
 reasons! {
     /// Reasons of `Wiped`. Written by the provider. Each is one for False.
     pub enum WipedReason: "Condition Wiped of a MachineClaim", condition condition_type::WIPED {
-        AwaitingWipe: "The host is emptied and boots, so that stage-1 makes its state disk again. Its agent then enrolls with another key."
+        AwaitingWipe: "The host is emptied. It must boot, and then have another key. A boot makes its state disk again."
             => Agent, "If the host does not come back, check its boot: `bedplate machine show NAME`. Then power-cycle it: `bedplate power cycle NAME`.";
         NotWiped: "The host reports Released, and its state disk does not have the token of this claim."
             => User, "Read condition Paved of the Machine: `bedplate machine show NAME`. If the agent has no feature wipe, boot the new host image. See docs/claims.md#wipe.";
