@@ -221,7 +221,7 @@ fn is_fence(operation: &MachineOperation, claim: &MachineClaim) -> bool {
         && is_force(&operation.spec)
 }
 
-/// Returns true if the agent was heard since the claim was made. The first sight of a heartbeat in the future is no evidence of that.
+/// Returns true if the agent was heard since the claim was made. The first sight of a heartbeat in the future does not count.
 fn is_heard(observed: &Observed) -> bool {
     if reported_state(&observed.claim).is_some() {
         return true;

@@ -187,7 +187,7 @@ fn host(observed: &Observed) -> Host {
     if machine.metadata.deletion_timestamp.is_some() && is_confirmed_off(host, id) {
         return Host::Ineligible;
     }
-    // A clock that is ahead is no silence: the claim that is created again is fenced if the heartbeat does not change.
+    // A host whose clock is ahead may run: the claim that is created again is fenced if the heartbeat does not change.
     let is_clock_ahead = heartbeat(host).is_some_and(|heartbeat| is_ahead(heartbeat, observed.now));
     if is_heard(host, observed.now) || is_clock_ahead { Host::RunsOwn } else { Host::SilentOwn }
 }
