@@ -19,18 +19,18 @@ fn holder() -> String {
 fn d1_second_provider_waits_and_takes_over_from_a_killed_one() {
     let place = Directory::new("takeover").unwrap();
     let (first_log, second_log) = (place.path().join("first.log"), place.path().join("second.log"));
-    let site = Site::installed(&second_log);
+    let site = Site::installed(&first_log);
+    let account = Kubernetes::shared().service_account("bedplate-system", "bedplate-infrastructure").unwrap();
+    let mut first = provider(&account, &first_log, &["--namespace=takeover"]);
+    first.wait_said(LEADS, PATIENCE).unwrap();
     let team = Team::new(&site, "takeover");
     for name in ["takeover-1", "takeover-2"] {
         Agent::new(name, team.name);
     }
-    team.provision();
     let until_claimed = |name: &str| {
         site.until(&team, ("bpm", name), "a claim", |found| claims(found, "HostClaimed"));
     };
-    let account = Kubernetes::shared().service_account("bedplate-system", "bedplate-infrastructure").unwrap();
-    let mut first = provider(&account, &first_log, &["--namespace=takeover"]);
-    first.wait_said(LEADS, PATIENCE).unwrap();
+    team.provision();
     let mut second = provider(&account, &second_log, &["--namespace=takeover", "--instance=second"]);
     second.wait_said("caches synced", PATIENCE).unwrap();
     team.machine("w-1", Some(""));
