@@ -23,14 +23,19 @@ pub enum OwedWipe {
     Key,
 }
 
-/// Returns the part of the wipe that a claim waits for. The stronger one of both policies counts. A claim that was never granted has not run.
+/// Returns true if the release of a claim wipes its host. The stronger one of both policies counts. A claim that was never granted has not run.
+pub fn releases_with_wipe(claim: &MachineClaim, host: &Machine) -> bool {
+    let (policy, claimed) = (host.spec.claim_policy.as_ref(), claim.spec.release);
+    let release = policy.map_or(claimed, |policy| policy.release_of(claimed));
+    release == ReleasePolicy::Wipe && was_granted(claim)
+}
+
+/// Returns the part of the wipe that a claim waits for.
 ///
 /// The token of the disk is a report of the host, so a client with a copied key can write it, too. pxed alone writes the key. A host with its
 /// state in memory has no token: the boot that empties the memory makes another key.
 pub fn owed_wipe(claim: &MachineClaim, host: &Machine) -> Option<OwedWipe> {
-    let (policy, claimed) = (host.spec.claim_policy.as_ref(), claim.spec.release);
-    let release = policy.map_or(claimed, |policy| policy.release_of(claimed));
-    if release != ReleasePolicy::Wipe || !was_granted(claim) {
+    if !releases_with_wipe(claim, host) {
         return None;
     }
     let reported = host.status.as_ref().and_then(|status| status.state_disk.as_ref());

@@ -4,8 +4,8 @@ use std::collections::BTreeMap;
 use std::sync::Arc;
 
 use bedplate_api::claim::{
-    ClaimState, ENROLLMENT_ANNOTATION, MachineClaim, MachineClaimStatus, ReleasePolicy,
-    TENANT_ENROLLMENTS_ANNOTATION, condition_type,
+    ClaimState, ENROLLMENT_ANNOTATION, MachineClaim, MachineClaimStatus, TENANT_ENROLLMENTS_ANNOTATION,
+    condition_type,
 };
 use bedplate_api::cluster::infrastructure::BedplateMachine;
 use bedplate_api::condition::set_condition;
@@ -17,7 +17,7 @@ use bedplate_api::reason::Reason as _;
 use bedplate_api::reason::claim::{FencedReason, GrantedReason, OrphanedReason};
 use bedplate_claim::{Claim, ClaimStep, Found, Grant, Right, Silence, has_started, is_free, next_of_claim};
 use bedplate_rules::claim::eligible::heartbeat;
-use bedplate_rules::claim::wipe::{enrollments_to_record, owed_wipe, unwiped};
+use bedplate_rules::claim::wipe::{enrollments_to_record, owed_wipe, releases_with_wipe, unwiped};
 use bedplate_rules::selection::was_granted;
 use jiff::{SignedDuration, Timestamp};
 use kube::ResourceExt;
@@ -81,14 +81,10 @@ pub fn is_abandoned(observed: &Observed) -> bool {
 
 /// Returns how a claim ends, after the name of its Machine.
 pub fn end_text(claim: &MachineClaim, host: Option<&Machine>) -> &'static str {
-    let Some(host) = host else { return "does not exist, and its claim ends" };
-    let policy = host.spec.claim_policy.as_ref();
-    let release = policy.map_or(claim.spec.release, |policy| policy.release_of(claim.spec.release));
-    // A host that was never allowed to start was not wiped.
-    if release == ReleasePolicy::Wipe && was_granted(claim) {
-        "is released, after its wipe"
-    } else {
-        "is released"
+    match host {
+        Some(host) if releases_with_wipe(claim, host) => "is released, after its wipe",
+        Some(_) => "is released",
+        None => "does not exist, and its claim ends",
     }
 }
 

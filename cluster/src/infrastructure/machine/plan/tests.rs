@@ -396,3 +396,18 @@ fn d7_claim_names_the_stronger_release_of_claimant_and_host() {
         assert_eq!(json!(made.release), expected, "{asked:?} {policy:?}");
     }
 }
+
+#[test]
+fn d1_host_with_a_clock_ahead_is_not_silent_when_its_claim_is_lost() {
+    let record = json!({ "providerID": "bedplate://host-1/u-1", "claimant": { "namespace": "team-a", "name": "w-1" },
+        "state": "Joined", "since": "2026-01-01T00:00:00Z" });
+    for (heartbeat, expected) in [
+        ("2026-01-01T00:59:00Z", Host::RunsOwn),
+        ("2026-01-01T00:30:00Z", Host::SilentOwn),
+        ("2027-01-01T00:00:00Z", Host::RunsOwn),
+    ] {
+        let status = json!({ "claim": record, "agent": { "lastHeartbeatTime": heartbeat } });
+        let seen = Observed { host: Some(Arc::new(host(&status))), ..observed(held()) };
+        assert_eq!(super::host(&seen), expected, "{heartbeat}");
+    }
+}
