@@ -115,7 +115,9 @@ fn filter(level: Option<&str>) -> Result<Targets, StartLoggingError> {
     // A mistyped bare level would be taken for the name of a target, and silence everything.
     let parsed = if level.contains(['=', ',']) { level.parse().ok() } else { bare_level(level) };
     let parsed = parsed.ok_or_else(|| StartLoggingError::Level { level: level.to_owned() })?;
-    Ok(parsed.with_target(ANSWER_LOGGER, LevelFilter::OFF).with_target(TLS_LOGGER, LevelFilter::WARN))
+    let warns = parsed.would_enable(TLS_LOGGER, &tracing::Level::WARN);
+    let tls = if warns { LevelFilter::WARN } else { LevelFilter::OFF };
+    Ok(parsed.with_target(ANSWER_LOGGER, LevelFilter::OFF).with_target(TLS_LOGGER, tls))
 }
 
 fn bare_level(level: &str) -> Option<Targets> {
@@ -188,6 +190,14 @@ mod tests {
             assert!(!filter.would_enable("kube_client::client", &tracing::Level::ERROR), "{level:?}");
             assert!(filter.would_enable("bedplate_engine::store", &tracing::Level::INFO), "{level:?}");
             assert!(filter.would_enable("kube_client::client::tls", &tracing::Level::WARN), "{level:?}");
+        }
+    }
+
+    #[test]
+    fn warnings_of_the_tls_layer_follow_the_level() {
+        for (level, warns) in [("info", true), ("error", false), ("info,kube_client=off", false)] {
+            let filter = filter(Some(level)).unwrap();
+            assert_eq!(filter.would_enable(TLS_LOGGER, &tracing::Level::WARN), warns, "{level}");
         }
     }
 
