@@ -23,8 +23,8 @@ use super::assemble::POWER;
 
 /// Maximum duration of the end of all sessions at BMCs. More than the supervisor takes.
 const SESSIONS_TIMEOUT: Duration = Duration::from_secs(16);
-/// Maximum duration of the status writes before the Lease is released.
-const STATUSES_TIMEOUT: Duration = Duration::from_secs(3);
+/// Maximum duration of the status writes before the Lease is released. More than the writer takes for its last writes.
+const STATUSES_TIMEOUT: Duration = Duration::from_secs(6);
 /// Maximum duration of the release of the Lease. More than its request takes.
 const LEASE_TIMEOUT: Duration = Duration::from_secs(4);
 /// Time that transfers have in addition to `limits.drain-seconds`, by which the engines end them.
