@@ -1,11 +1,12 @@
 //! The infrastructure provider is killed before and after each of its writes in the life of a claim: the claimant gets one of three hosts, one claim
-//! is created for it, and the host is free at the end. The same for the writes of a release with a wipe. The program, the API server, the roles and
-//! the policies of `deploy/` are real; the agent is simulated. Each test has a provider for its namespace. A second provider takes over from a
-//! killed one.
+//! is created for it, and the host is free at the end. The same for the writes of a release with a wipe, and of a fence. The program, the API
+//! server, the roles and the policies of `deploy/` are real; the agent is simulated. Each test has a provider for its namespace. A second provider
+//! takes over from a killed one.
 
 #![allow(clippy::unwrap_used, clippy::panic, reason = "a test that cannot go on has failed")]
 
 mod cluster_api {
+    mod fence_faults;
     pub(crate) mod proxy;
     #[allow(dead_code, reason = "each test program uses its part")]
     pub(crate) mod site;
