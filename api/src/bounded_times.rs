@@ -1,9 +1,10 @@
 //! Pure: reads an object of the API server although programs cannot count one of its times.
 //!
 //! A user who may write one object of a kind chooses some of its times, among them `metadata.managedFields[].time`. The API server accepts years,
-//! offsets and fractions that programs cannot count, and one such object would make the list of all objects unreadable. Callers: the watches
-//! and lists of all programs, except the list of Pods of `bedplate install`, and the reads and patches of controllers. Creations, and the
-//! reads and writes of one object by pxed, the agent and the CLI, are not bounded.
+//! offsets and fractions that programs cannot count, and one such object would make the list of all objects unreadable. The owner of one
+//! Machine could also keep pxed and the agent from writing its status. Callers: the watches, lists, reads, patches and deletions of all programs.
+//! Not bounded: creations, replacements, Leases, CertificateSigningRequests, kinds that only administrators write, and the list of Pods of
+//! `bedplate install`.
 
 use std::borrow::Cow;
 

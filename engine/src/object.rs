@@ -3,7 +3,7 @@
 use std::fmt::Debug;
 
 use bedplate_api::bounded_times::BoundedTimes;
-use kube::api::GetParams;
+use kube::api::{DeleteParams, GetParams};
 use kube::core::{Request, request};
 use kube::{Api, Resource};
 use serde::de::DeserializeOwned;
@@ -36,6 +36,17 @@ where
     client.request::<BoundedTimes<K>>(request).await.map(|BoundedTimes(object)| object)
 }
 
+/// Deletes an object. An object with a finalizer is the answer.
+pub(crate) async fn delete<K>(api: &Api<K>, name: &str, parameters: &DeleteParams) -> kube::Result<()>
+where
+    K: Resource + Clone + DeserializeOwned + Debug,
+{
+    let request = Request::new(api.resource_url()).delete(name, parameters);
+    let request = request.map_err(kube::Error::BuildRequest)?;
+    let client = api.clone().into_client();
+    client.request_status::<BoundedTimes<K>>(request).await.map(drop)
+}
+
 #[cfg(test)]
 mod tests {
     use k8s_openapi::api::core::v1::Node;
@@ -59,5 +70,6 @@ mod tests {
         let manager = FieldManager::new("bedplate-test");
         manager.set_finalizer(&nodes, &node, "bedplate.dev/test", true).await.unwrap();
         manager.apply_status(&nodes, &node, &json!({ "phase": "Running" })).await.unwrap();
+        delete(&nodes, "a", &DeleteParams::default()).await.unwrap();
     }
 }

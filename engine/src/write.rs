@@ -10,7 +10,7 @@ use serde::de::DeserializeOwned;
 use thiserror::Error;
 
 use crate::full_name::join;
-use crate::retry_after;
+use crate::{object, retry_after};
 
 /// Timeout of one request. A connection that was lost silently holds an object for this time at most.
 const REQUEST_TIMEOUT: Duration = Duration::from_secs(10);
@@ -181,7 +181,7 @@ where
 {
     let preconditions = Some(Preconditions { uid, resource_version });
     let parameters = DeleteParams { preconditions, ..DeleteParams::default() };
-    ask(&named::<K>(api.namespace(), name), api.delete(name, &parameters)).await.map(drop)
+    ask(&named::<K>(api.namespace(), name), object::delete(api, name, &parameters)).await
 }
 
 #[cfg(test)]

@@ -265,6 +265,33 @@ fn an_operation_of_a_paused_machine_waits_and_says_so_once() {
     assert_eq!(pxed.terminate(LIMIT).unwrap().code(), Some(0), "{}", pxed.said());
 }
 
+/// Root on a host has the key of its agent, and may choose the times of the Machine's managed fields with it.
+#[test]
+fn trust_4_machine_with_an_uncountable_time_is_powered_and_reported() {
+    const LAST: &str = "9999-12-31T23:59:59Z";
+    let site = Site::new("timeless");
+    let server = Server::start("5b1e0000-0000-4000-8000-000000000013");
+    secret(NAMESPACE, site.name);
+    let mut spec = server.spec(NAMESPACE, site.name);
+    spec["paused"] = json!(true);
+    site.machine("timeless-a", "52:54:00:00:10:03", &spec);
+    let mut pxed = site.start("one");
+    let unpause = json!({ "op": "add", "path": "/spec/paused", "value": false });
+    objects().edit_at("machine", "timeless-a", &unpause, LAST).unwrap();
+    site.operation("timeless-on", "powerOn", "timeless-a");
+    let mark =
+        json!({ "op": "add", "path": "/metadata/annotations", "value": { "example.com/mark": "true" } });
+    objects().edit_at("mop", "timeless-on", &mark, LAST).unwrap();
+    assert_eq!(site.ended("timeless-on")["reason"], "PoweredOn");
+    site.until_of(("machine", "timeless-a"), "status.power is On", |machine| {
+        (machine["status"]["power"]["state"] == "On").then_some(())
+    });
+    assert_eq!(pxed.terminate(LIMIT).unwrap().code(), Some(0), "{}", pxed.said());
+    for failure in ["decoding", "deserializ"] {
+        assert!(!pxed.said().contains(failure), "{}", pxed.said());
+    }
+}
+
 #[test]
 fn a_wrong_password_is_tried_once_and_the_right_one_is_taken_when_it_is_there() {
     let site = Site::new("wrong");

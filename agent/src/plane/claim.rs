@@ -2,6 +2,7 @@
 //!
 //! Called by `cluster`.
 
+use bedplate_api::bounded_times::BoundedTimes;
 use bedplate_api::claim::{MachineClaim, MachineClaimStatus};
 use bedplate_api::configuration::MachineConfiguration;
 use kube::api::{Patch, PatchParams};
@@ -19,7 +20,7 @@ pub(super) async fn write(
     status: &MachineClaimStatus,
 ) -> Result<(), AskServerError> {
     let name = claim.name_any();
-    let claims: Api<MachineClaim> = Api::all(client.clone());
+    let claims: Api<BoundedTimes<MachineClaim>> = Api::all(client.clone());
     // Forced: these fields are the agent's own, also if a user with the verb `repair` wrote them.
     let parameters = PatchParams::apply(FIELD_MANAGER).force();
     let patch = Patch::Apply(body(claim, status));
@@ -44,10 +45,12 @@ fn body(claim: &MachineClaim, status: &MachineClaimStatus) -> Value {
 
 /// Asks whether claimants of a namespace may run a MachineConfiguration. One that does not exist allows none.
 pub(super) async fn allows(client: &Client, name: &str, namespace: &str) -> Result<bool, AskServerError> {
-    let configurations: Api<MachineConfiguration> = Api::all(client.clone());
+    let configurations: Api<BoundedTimes<MachineConfiguration>> = Api::all(client.clone());
     let what = || format!("MachineConfiguration {name}");
     match within(configurations.get(name)).await {
-        Ok(Ok(found)) => Ok(found.spec.claim_policy.is_some_and(|policy| policy.allows(namespace))),
+        Ok(Ok(BoundedTimes(found))) => {
+            Ok(found.spec.claim_policy.is_some_and(|policy| policy.allows(namespace)))
+        }
         Ok(Err(kube::Error::Api(said)))
             if is_not_found(&said, ("bedplate.dev", "machineconfigurations"), name) =>
         {

@@ -6,6 +6,7 @@
 use std::error::Error;
 use std::io;
 
+use bedplate_api::bounded_times::BoundedTimes;
 use bedplate_api::machine::Machine;
 use kube::{Api, Client, ResourceExt};
 use rustls::CertificateError;
@@ -16,7 +17,7 @@ use crate::fault::explained;
 
 /// Asks the API server behind `client` for the Machine, whose UID is `uid` in the cluster of this host.
 pub(super) async fn compare(client: &Client, name: &str, uid: &str) -> Compared {
-    let machines: Api<Machine> = Api::all(client.clone());
+    let machines: Api<BoundedTimes<Machine>> = Api::all(client.clone());
     let what = || format!("Machine {name}");
     let error = match within(machines.get(name)).await {
         Ok(Ok(machine)) if machine.uid().as_deref() == Some(uid) => return Compared::Same,

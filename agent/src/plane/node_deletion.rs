@@ -4,6 +4,7 @@
 //! Machine is there at once after it, so that this API server is whole. A proxy's 404, an API server that does not serve
 //! Nodes, or one that was restored without the Machine says nothing about the Node. Called by `watcher` and `cluster`.
 
+use bedplate_api::bounded_times::BoundedTimes;
 use bedplate_api::machine::Machine;
 use k8s_openapi::api::core::v1::Node;
 use kube::core::Status;
@@ -23,7 +24,7 @@ pub(super) enum Asked {
 
 /// Whether the API server itself says that it has no such Node.
 pub(super) async fn is_node_gone(client: &Client, name: &str) -> Result<bool, AskServerError> {
-    let nodes: Api<Node> = Api::all(client.clone());
+    let nodes: Api<BoundedTimes<Node>> = Api::all(client.clone());
     match within(nodes.get(name)).await {
         Ok(Ok(_)) => Ok(false),
         Ok(Err(kube::Error::Api(status))) if is_not_found(&status, ("", "nodes"), name) => Ok(true),
@@ -37,9 +38,9 @@ pub(super) async fn ask(client: &Client, name: &str) -> Result<Asked, AskServerE
     if !is_node_gone(client, name).await? {
         return Ok(Asked::There);
     }
-    let machines: Api<Machine> = Api::all(client.clone());
+    let machines: Api<BoundedTimes<Machine>> = Api::all(client.clone());
     match within(machines.get(name)).await {
-        Ok(Ok(machine)) => Ok(Asked::Gone(Box::new(machine))),
+        Ok(Ok(BoundedTimes(machine))) => Ok(Asked::Gone(Box::new(machine))),
         Ok(Err(error)) => Err(AskServerError::of(format!("Machine {name}"), error)),
         Err(late) => Err(late(format!("Machine {name}"))),
     }

@@ -4,6 +4,7 @@
 
 use std::sync::Arc;
 
+use bedplate_api::bounded_times::BoundedTimes;
 use bedplate_api::operation::{MachineOperation, MachineOperationStatus};
 use kube::api::{Patch, PatchParams};
 use kube::{Api, Client, ResourceExt};
@@ -39,12 +40,12 @@ pub(super) async fn write(
     status: &MachineOperationStatus,
 ) -> Result<Arc<MachineOperation>, WriteOperationError> {
     let name = operation.name_any();
-    let operations: Api<MachineOperation> = Api::all(client.clone());
+    let operations: Api<BoundedTimes<MachineOperation>> = Api::all(client.clone());
     let parameters = PatchParams { field_manager: Some(FIELD_MANAGER.to_owned()), ..PatchParams::default() };
     let patch = Patch::Merge(patch_body(operation, status));
     let what = || format!("status of MachineOperation {name}");
     let error = match within(operations.patch_status(&name, &parameters, &patch)).await {
-        Ok(Ok(written)) => return Ok(Arc::new(written)),
+        Ok(Ok(BoundedTimes(written))) => return Ok(Arc::new(written)),
         Ok(Err(kube::Error::Api(said))) if is_not_found(&said, RESOURCE, &name) => {
             return Err(WriteOperationError::Gone);
         }
@@ -59,11 +60,16 @@ pub(super) async fn write(
     }
 }
 
-async fn read_again(operations: &Api<MachineOperation>, operation: &MachineOperation) -> WriteOperationError {
+async fn read_again(
+    operations: &Api<BoundedTimes<MachineOperation>>,
+    operation: &MachineOperation,
+) -> WriteOperationError {
     let name = operation.name_any();
     let what = format!("MachineOperation {name}");
     match within(operations.get(&name)).await {
-        Ok(Ok(now)) if now.uid() == operation.uid() => WriteOperationError::Conflict(Box::new(now)),
+        Ok(Ok(BoundedTimes(now))) if now.uid() == operation.uid() => {
+            WriteOperationError::Conflict(Box::new(now))
+        }
         Ok(Ok(_)) => WriteOperationError::Gone,
         Ok(Err(kube::Error::Api(said))) if is_not_found(&said, RESOURCE, &name) => WriteOperationError::Gone,
         Ok(Err(error)) => WriteOperationError::Later(AskServerError::of(what, error)),

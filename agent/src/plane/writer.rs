@@ -7,6 +7,7 @@
 use std::sync::Arc;
 use std::time::Duration;
 
+use bedplate_api::bounded_times::BoundedTimes;
 use bedplate_api::id::Digest;
 use bedplate_api::machine::{Machine, MachineStatus};
 use bedplate_api::wire::Report;
@@ -148,7 +149,7 @@ impl Writer {
     async fn write(&self, kept: &mut Kept, status: MachineStatus) -> Result<(), AskServerError> {
         let access = self.access.borrow().clone();
         let machine = access.machine();
-        let machines: Api<Machine> = Api::all(access.client().clone());
+        let machines: Api<BoundedTimes<Machine>> = Api::all(access.client().clone());
         // Forced: these fields are the agent's own, whoever else wrote them.
         let parameters = PatchParams::apply(FIELD_MANAGER).force();
         let patch = Patch::Apply(body(machine, &status));

@@ -214,8 +214,8 @@ pub(crate) async fn list<K: Kind>(client: &Client) -> Result<Value, AskClusterEr
 
 /// One object.
 pub(crate) async fn get<K: Kind>(client: &Client, name: &str) -> Result<K, AskClusterError> {
-    let found = Api::<K>::all(client.clone()).get(name).await;
-    found.map_err(|error| match error {
+    let found = Api::<BoundedTimes<K>>::all(client.clone()).get(name).await;
+    found.map(|BoundedTimes(object)| object).map_err(|error| match error {
         kube::Error::Api(status) if status.code == 404 && !is_unknown_kind(&status) => {
             AskClusterError::NotFound { kind: K::kind(&()).into_owned(), name: name.to_owned() }
         }
@@ -232,8 +232,8 @@ pub(crate) async fn get_within<K>(
 where
     K: Kind + Resource<Scope = NamespaceResourceScope>,
 {
-    match Api::<K>::namespaced(client.clone(), namespace).get(name).await {
-        Ok(found) => Ok(Some(found)),
+    match Api::<BoundedTimes<K>>::namespaced(client.clone(), namespace).get(name).await {
+        Ok(BoundedTimes(found)) => Ok(Some(found)),
         Err(kube::Error::Api(status)) if status.code == 404 && !is_unknown_kind(&status) => Ok(None),
         Err(error) => Err(failed(error, asked::<K>("get"))),
     }
@@ -252,10 +252,9 @@ pub(crate) async fn annotate<K: Kind>(
     annotation: &str,
     value: &str,
 ) -> Result<K, AskClusterError> {
-    let failed = |error| failed(error, asked::<K>("patch"));
     let patch = serde_json::json!({ "metadata": { "annotations": { annotation: value } } });
     let parameters = PatchParams { field_manager: Some(FIELD_MANAGER.to_owned()), ..PatchParams::default() };
-    Api::<K>::all(client.clone()).patch(name, &parameters, &Patch::Merge(patch)).await.map_err(failed)
+    patched(client, name, &parameters, &Patch::Merge(patch)).await
 }
 
 /// Sets one annotation of an object, if the object is still as it was read.
@@ -264,20 +263,28 @@ pub(crate) async fn annotate_as_read<K: Kind>(
     read: &K,
     (annotation, value): (&str, &str),
 ) -> Result<K, AskClusterError> {
-    let failed = |error| failed(error, asked::<K>("patch"));
     let patch = json!({ "metadata": { "uid": read.meta().uid, "resourceVersion": read.meta().resource_version,
         "annotations": { annotation: value } } });
     let parameters = PatchParams { field_manager: Some(FIELD_MANAGER.to_owned()), ..PatchParams::default() };
     let name = read.meta().name.as_deref().unwrap_or_default();
-    Api::<K>::all(client.clone()).patch(name, &parameters, &Patch::Merge(patch)).await.map_err(failed)
+    patched(client, name, &parameters, &Patch::Merge(patch)).await
 }
 
 /// Changes an object as a JSON patch (RFC 6902) says, all of it or nothing.
 pub(crate) async fn edit<K: Kind>(client: &Client, name: &str, patch: Value) -> Result<K, AskClusterError> {
-    let failed = |error| failed(error, asked::<K>("patch"));
     let patch = serde_json::from_value(patch).expect("patches are written here, in the form of RFC 6902");
     let parameters = PatchParams { field_manager: Some(FIELD_MANAGER.to_owned()), ..PatchParams::default() };
-    Api::<K>::all(client.clone()).patch(name, &parameters, &Patch::Json::<()>(patch)).await.map_err(failed)
+    patched(client, name, &parameters, &Patch::Json::<Value>(patch)).await
+}
+
+async fn patched<K: Kind>(
+    client: &Client,
+    name: &str,
+    parameters: &PatchParams,
+    patch: &Patch<Value>,
+) -> Result<K, AskClusterError> {
+    let written = Api::<BoundedTimes<K>>::all(client.clone()).patch(name, parameters, patch).await;
+    written.map(|BoundedTimes(object)| object).map_err(|error| failed(error, asked::<K>("patch")))
 }
 
 /// Deletes a Node, if it still is the one that was seen; one that is gone is gone.

@@ -6,6 +6,7 @@
 use std::time::Duration;
 
 use async_trait::async_trait;
+use bedplate_api::bounded_times::BoundedTimes;
 use bedplate_api::id::MachineName;
 use bedplate_api::machine::{Machine, POWER_OFF_FINALIZER as FINALIZER};
 use bedplate_process::exit::chain;
@@ -35,7 +36,7 @@ impl Finalizers {
 
     async fn change(&self, machine: &MachineName, uid: &str, held: bool) -> Result<(), String> {
         let client = connected(&self.access)?;
-        let machines: Api<Machine> = Api::all(client.clone());
+        let machines: Api<BoundedTimes<Machine>> = Api::all(client.clone());
         let parameters = PatchParams { field_manager: Some("pxed".to_owned()), ..PatchParams::default() };
         let mut why = String::new();
         for _ in 0..TRIES {

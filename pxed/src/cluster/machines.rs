@@ -44,8 +44,8 @@ pub(crate) async fn newest(
     machine: &MachineName,
     uid: &str,
 ) -> kube::Result<Option<Machine>> {
-    let found = Api::<Machine>::all(client.clone()).get_opt(machine.as_str()).await?;
-    Ok(found.filter(|found| found.metadata.uid.as_deref() == Some(uid)))
+    let found = Api::<BoundedTimes<Machine>>::all(client.clone()).get_opt(machine.as_str()).await?;
+    Ok(found.map(|BoundedTimes(found)| found).filter(|found| found.metadata.uid.as_deref() == Some(uid)))
 }
 
 /// Watches until `shutdown`.

@@ -309,13 +309,13 @@ impl OperationWriter for ClusterOperations {
     ) -> Result<Operation, WriteOperationError> {
         let later = |why: String| WriteOperationError::Later(why);
         let client = connected(&self.access).map_err(|why| later(why.to_owned()))?;
-        let operations: Api<MachineOperation> = Api::all(client);
+        let operations: Api<BoundedTimes<MachineOperation>> = Api::all(client);
         let body = Patch::Merge(patch_body(operation, &status));
         let parameters =
             PatchParams { field_manager: Some(FIELD_MANAGER.to_owned()), ..PatchParams::default() };
         let write = operations.patch_status(&operation.key.name, &parameters, &body);
         match tokio::time::timeout(LIMIT, write).await {
-            Ok(Ok(object)) => Ok(sourced(object)),
+            Ok(Ok(BoundedTimes(object))) => Ok(sourced(object)),
             Ok(Err(kube::Error::Api(answer))) => Err(judge(answer.code, answer.message.clone())),
             Ok(Err(error)) => Err(later(chain(&error))),
             Err(_) => Err(later("the API server did not answer in time".to_owned())),

@@ -7,6 +7,7 @@
 
 use std::time::Duration;
 
+use bedplate_api::bounded_times::BoundedTimes;
 use bedplate_api::id::{Digest, MachineName};
 use bedplate_api::machine::{EnrollmentStatus, Machine};
 use bedplate_api::reason::certificate::CertificateDecision;
@@ -110,7 +111,7 @@ impl ClusterSigner {
                 "enrollment": EnrollmentStatus { certificate_fingerprint: Some(fingerprint), key_id, ..enrollment }
             },
         });
-        let machines: Api<Machine> = Api::all(client);
+        let machines: Api<BoundedTimes<Machine>> = Api::all(client);
         let parameters = PatchParams::apply(FIELD_MANAGER).force();
         match machines.patch_status(machine.as_str(), &parameters, &Patch::Apply(&body)).await {
             Ok(_) => Ok(Signed::Certificate(pem)),

@@ -4,6 +4,7 @@
 //! the rule of `site_boot`, and written with its `resourceVersion`.
 
 use async_trait::async_trait;
+use bedplate_api::bounded_times::BoundedTimes;
 use bedplate_api::id::MachineName;
 use bedplate_api::machine::{Machine, MachineStatus};
 use bedplate_process::exit::chain;
@@ -67,8 +68,10 @@ impl Write<'_> {
     async fn apply(&self, body: &Value) -> kube::Result<Machine> {
         // Forced: these fields are pxed's, whatever other writer set them.
         let parameters = PatchParams::apply(self.part.field_manager()).force();
-        let machines: Api<Machine> = Api::all(self.client.clone());
-        machines.patch_status(self.machine.as_str(), &parameters, &Patch::Apply(body)).await
+        let machines: Api<BoundedTimes<Machine>> = Api::all(self.client.clone());
+        let patch = Patch::Apply(body);
+        let written = machines.patch_status(self.machine.as_str(), &parameters, &patch).await;
+        written.map(|BoundedTimes(machine)| machine)
     }
 
     async fn compare_and_apply(&self, kept: &Kept, mut body: Value) -> WriteOutcome {

@@ -3,6 +3,7 @@
 use std::time::Duration;
 
 use async_trait::async_trait;
+use bedplate_api::bounded_times::BoundedTimes;
 use bedplate_api::id::MachineName;
 use bedplate_api::machine::{Machine, MachineStatus, ObservedNodeState};
 use bedplate_process::exit::chain;
@@ -44,7 +45,7 @@ impl Tokens for ClusterTokens {
         token: &str,
         status: &MachineStatus,
     ) -> Result<(), String> {
-        let machines: Api<Machine> = Api::all(connected(&self.access)?);
+        let machines: Api<BoundedTimes<Machine>> = Api::all(connected(&self.access)?);
         let body = body(machine, status)?;
         let parameters = PatchParams::apply(Part::Power.field_manager()).force();
         let patch = Patch::Apply(&body);

@@ -5,6 +5,7 @@
 
 use std::time::Duration;
 
+use bedplate_api::bounded_times::BoundedTimes;
 use bedplate_api::machine::Machine;
 use bedplate_api::reason::event::ControllerEvent;
 use bedplate_engine::write::{WriteError, ask, called, delete};
@@ -239,7 +240,7 @@ pub fn tell_blocked(world: &World, machine: &Machine, node: &Node, left: &Left, 
 /// # Errors
 /// [`WriteError`]
 pub async fn remove(world: &World, node: &Node) -> Result<(), WriteError> {
-    let nodes: Api<Node> = Api::all(world.client.clone());
+    let nodes: Api<BoundedTimes<Node>> = Api::all(world.client.clone());
     world.counters.wrote(Kind::Rollout);
     let (uid, version) = (node.metadata.uid.clone(), node.metadata.resource_version.clone());
     delete(&nodes, &node.name_any(), uid, version).await?;
@@ -260,9 +261,9 @@ async fn patch(
     }
     // No apply: an apply of the annotations alone (`machine`) would take away what this one has set.
     let parameters = FIELD_MANAGER.patch();
-    let nodes: Api<Node> = Api::all(world.client.clone());
+    let nodes: Api<BoundedTimes<Node>> = Api::all(world.client.clone());
     world.counters.wrote(Kind::Rollout);
     let written =
         ask(&called(node), nodes.patch(&node.name_any(), &parameters, &Patch::Merge(&body))).await?;
-    Ok(written.metadata.resource_version)
+    Ok(written.0.metadata.resource_version)
 }

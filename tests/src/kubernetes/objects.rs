@@ -6,7 +6,7 @@ use std::collections::BTreeMap;
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::{Duration, Instant};
 
-use anyhow::{Context, Result, anyhow, bail};
+use anyhow::{Context, Result, anyhow, bail, ensure};
 use http::{Method, Request};
 use kube::config::{KubeConfigOptions, Kubeconfig};
 use kube::{Client, Config};
@@ -281,6 +281,32 @@ impl Objects {
     pub fn edit(&self, kind: &str, name: &str, subresource: &str, operations: &Value) -> Result<Value> {
         let path = format!("{}{subresource}", self.path(Kind::named(kind)?, name));
         self.request(&Method::PATCH, &path, Patch::Json.media_type(), operations)
+    }
+
+    /// Changes an object with one JSON Patch operation and gives all its managed fields this time. The API server takes no times from a
+    /// write that changes nothing else.
+    ///
+    /// # Errors
+    /// The API server refuses the request, or takes no time.
+    pub fn edit_at(&self, kind: &str, name: &str, operation: &Value, time: &str) -> Result<()> {
+        let times = || -> Result<Vec<Value>> {
+            let object = self.get(kind, name)?.with_context(|| format!("{kind} {name} does not exist"))?;
+            let entries = object["metadata"]["managedFields"].as_array().cloned().unwrap_or_default();
+            Ok(entries.iter().map(|entry| entry["time"].clone()).collect())
+        };
+        // A program may add an entry, and the API server sorts entries by their times: all of them get this time.
+        let count = times()?.len();
+        let path = |entry| format!("/metadata/managedFields/{entry}/time");
+        let times_edit =
+            (0..count).map(|entry| json!({ "op": "replace", "path": path(entry), "value": time }));
+        let operations = std::iter::once(operation.clone()).chain(times_edit).collect();
+        self.edit(kind, name, "", &operations)?;
+        let written = times()?;
+        ensure!(
+            written.iter().any(|written| written == time),
+            "no managed field of {name} has the time {time}: {written:?}"
+        );
+        Ok(())
     }
 
     /// Requests the deletion of an object.
