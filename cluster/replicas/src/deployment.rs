@@ -26,7 +26,7 @@ pub use revision::Revision;
 use current::Found;
 use part::{Bounds, Part};
 
-/// How a rollout replaces Machines.
+/// Strategy of a rollout.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub enum Strategy {
     /// Old Machines are replaced within bounds.
@@ -244,44 +244,27 @@ pub fn plan_deployment(seen: &DeploymentView, now: Timestamp) -> DeploymentPlan 
         next: seen.rollout_after.filter(|after| *after > now),
     };
     let found = current::find(seen, now);
+    if let Some(wait) = blocking(seen, &found) {
+        plan.current = Current::Wait(wait);
+        return plan;
+    }
     let current = found.set();
-    if let Found::Deleting(set) = found
-        && !seen.is_paused
-    {
-        plan.current = Current::Wait(Wait::SetDeleting(set.key.clone()));
-        return plan;
-    }
-    let is_missing = matches!(found, Found::Missing { .. });
-    if is_missing && !seen.is_paused && !seen.templates_exist {
-        plan.current = Current::Wait(Wait::TemplateMissing);
-        return plan;
-    }
-
     let old = part::oldest_first(&seen.sets, current);
-    let mut parts: Vec<Part> = Vec::with_capacity(old.len() + 1);
-    parts.push(current.map_or_else(Part::default, Part::of));
-    parts.extend(old.iter().map(|set| Part::of(set)));
-    match (seen.is_paused, seen.strategy) {
-        (true, _) => proportion::scale(&bounds, seen.strategy, current.is_some(), &mut parts),
-        (false, Strategy::RollingUpdate { .. }) => rolling::scale(&bounds, &mut parts),
-        (false, Strategy::OnDelete) => on_delete::scale(&bounds, &mut parts),
-    }
-
-    if current.is_some() || is_missing && !seen.is_paused {
-        plan.revision = Some(revision::of(current, &old));
-    }
+    let parts = scaled(seen, &bounds, current, &old);
     record_scale(&mut plan, current, &old, &parts);
-    if let (Some(set), Some(revision)) = (current, &plan.revision)
-        && set.revision != revision.number
-    {
-        plan.notes.entry(set.key.clone()).or_default().insert(0, Note::IsCurrent);
-    }
-    match (found, current) {
-        (_, Some(set)) => plan.current = Current::Is(set.key.clone()),
-        (Found::Missing { name, reason }, None) if !seen.is_paused => {
-            plan.current = Current::Create { name, reason, replicas: part::to_count(parts[0].target) };
+    plan.current = match found {
+        Found::Set(set) => Current::Is(set.key.clone()),
+        Found::Missing { name, reason } if !seen.is_paused => {
+            Current::Create { name, reason, replicas: part::to_count(parts[0].target) }
         }
-        (Found::Set(_) | Found::Deleting(_) | Found::Missing { .. }, None) => {}
+        Found::Deleting(_) | Found::Missing { .. } => Current::Paused,
+    };
+    if plan.current != Current::Paused {
+        let revision = revision::of(current, &old);
+        if let Some(set) = current.filter(|set| set.revision != revision.number) {
+            plan.notes.entry(set.key.clone()).or_default().insert(0, Note::IsCurrent);
+        }
+        plan.revision = Some(revision);
     }
     if seen.strategy == Strategy::OnDelete {
         plan.disable_creation = old.iter().map(|set| set.key.clone()).collect();
@@ -291,6 +274,32 @@ pub fn plan_deployment(seen: &DeploymentView, now: Timestamp) -> DeploymentPlan 
         plan.delete = old.iter().filter(|set| is_empty(set)).map(|set| set.key.clone()).collect();
     }
     plan
+}
+
+/// Returns why no set can be current. A paused deployment waits for nothing.
+fn blocking(seen: &DeploymentView, found: &Found<'_>) -> Option<Wait> {
+    match found {
+        Found::Deleting(set) if !seen.is_paused => Some(Wait::SetDeleting(set.key.clone())),
+        Found::Missing { .. } if !seen.is_paused && !seen.templates_exist => Some(Wait::TemplateMissing),
+        Found::Set(_) | Found::Deleting(_) | Found::Missing { .. } => None,
+    }
+}
+
+/// Returns the numbers of the current set, then those of the others from the oldest to the newest, with their targets.
+fn scaled(
+    seen: &DeploymentView,
+    bounds: &Bounds,
+    current: Option<&SetSummary>,
+    old: &[&SetSummary],
+) -> Vec<Part> {
+    let mut parts = vec![current.map_or_else(Part::default, Part::of)];
+    parts.extend(old.iter().map(|set| Part::of(set)));
+    match (seen.is_paused, seen.strategy) {
+        (true, _) => proportion::scale(bounds, seen.strategy, current.is_some(), &mut parts),
+        (false, Strategy::RollingUpdate { .. }) => rolling::scale(bounds, &mut parts),
+        (false, Strategy::OnDelete) => on_delete::scale(bounds, &mut parts),
+    }
+    parts
 }
 
 /// Takes changed targets and their notes into the plan. A set that is created has its replicas in [`Current::Create`].

@@ -6,8 +6,11 @@ use std::collections::HashSet;
 use std::hash::{BuildHasherDefault, Hash, Hasher};
 use std::time::Duration;
 
+#[cfg(test)]
 mod deployment;
+#[cfg(test)]
 mod health;
+#[cfg(test)]
 mod set;
 
 /// Maximum processor time of one exploration.

@@ -226,7 +226,7 @@ pub fn plan_set(seen: &SetView, now: Timestamp) -> SetPlan {
 }
 
 impl SetPlan {
-    /// What of the plan may be applied before a live read. Marks that say that a Machine is deleted belong to its deletion.
+    /// Returns the part of the plan that may be applied before a live read. Marks that say that a Machine is deleted belong to its deletion.
     fn before_live_read(mut self) -> Self {
         self.mark.retain(|(key, _)| !self.delete.contains(key));
         self.delete.clear();

@@ -5,7 +5,7 @@
 
 use std::cell::RefCell;
 
-use super::{Report, World as _, Worlds, explore, processor_time};
+use super::{Report, Worlds, explore, processor_time};
 use crate::set::tests::{at, machine, set};
 use crate::{
     Amount, Health, Key, MachineView, OwnerView, Remediated, Remediation, SetPlan, SetView, plan_set,
@@ -182,9 +182,8 @@ impl World {
         }
         for (slot, key) in held.delete.iter_mut().zip(&plan.delete) {
             // The deletion is bound to the Machine with its mark.
-            let mut seen = self.all().find(|one| one.name == intern(key)).unwrap();
-            if plan.mark.iter().any(|(marked, _)| marked == key) {
-                seen.remediated = Some(Remediated::Deleting);
+            if let Some((_, mark)) = plan.mark.iter().find(|(marked, _)| marked == key) {
+                seen.remediated = mark.reason();
             }
             *slot = Some(seen);
         }
