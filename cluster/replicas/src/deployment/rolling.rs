@@ -18,12 +18,13 @@ pub(crate) fn scale(bounds: &Bounds, parts: &mut [Part]) {
 pub(crate) fn grow_current(bounds: &Bounds, maximum: i64, parts: &mut [Part]) {
     let machines: i64 = parts.iter().map(Part::reserved).sum();
     let current = &mut parts[0];
+    // Machines of the current set that are about to be deleted take no room: they are kept (rollback).
+    let room = maximum - (machines - current.reserved());
     if current.asked > bounds.replicas {
         current.set(bounds.replicas, Note::CurrentTooLarge);
-    } else if current.asked < bounds.replicas && machines < maximum {
-        let added = (maximum - machines).min(bounds.replicas - current.asked);
+    } else if current.asked < bounds.replicas.min(room) {
         let note = Note::Room { machines: to_count(machines), maximum: to_count(maximum) };
-        current.set(current.asked + added, note);
+        current.set(bounds.replicas.min(room), note);
     }
 }
 

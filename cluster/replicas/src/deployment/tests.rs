@@ -119,6 +119,14 @@ fn md2_deleting_set_counts_as_pending() {
 }
 
 #[test]
+fn md5_rollback_keeps_machines_that_are_about_to_go() {
+    let seen = with_numbers(3, rolling(1, 0), &[[2, 2, 1], [1, 3, 3]]);
+    assert_eq!(targets(&seen), [2, 2]);
+    let alone = with_numbers(3, Strategy::OnDelete, &[[0, 0, 0], [0, 2, 2]]);
+    assert_eq!(targets(&alone), [0, 3]);
+}
+
+#[test]
 fn md3_broken_version_stops_after_surge() {
     let seen = with_numbers(6, rolling(3, 1), &[[5, 5, 5], [4, 4, 0]]);
     assert_eq!(targets(&seen), [5, 4]);

@@ -296,6 +296,10 @@ impl World {
             if self.creates(template) {
                 let mut next = *self;
                 next.sets[template].waiting += 1;
+                // A plan that removes a replica without a Machine may be held. The new Machine has no Node, so the set deletes it before
+                // others, unless a user has marked one.
+                let removes = |held: &Held| held.scale[template].is_some_and(|(seen, asked)| asked < seen);
+                next.excused += u8::from(self.held.iter().any(removes));
                 add(next);
             }
             if set.pending() > 0 && set.ready > 0 {
@@ -451,15 +455,15 @@ fn md2_bounds_hold_in_every_history() {
 #[test]
 fn md2_bounds_hold_when_the_template_is_edited_in_the_middle() {
     let setting = |bounds| Setting { rolling: Some(bounds), leaders: 1, scales: false };
-    let settings = (1..=3).flat_map(|replicas| all_bounds(1).map(move |bounds| (setting(bounds), replicas)));
-    run(settings, 1, 0, 10_000);
+    let settings = (1..=3).flat_map(|replicas| all_bounds(2).map(move |bounds| (setting(bounds), replicas)));
+    run(settings, 1, 1, 10_000);
 }
 
 #[test]
 fn md2_bounds_hold_when_the_replicas_change_in_the_middle() {
     let setting = |bounds| Setting { rolling: Some(bounds), leaders: 1, scales: true };
-    let settings = (0..=3).flat_map(|replicas| all_bounds(1).map(move |bounds| (setting(bounds), replicas)));
-    run(settings, 0, 0, 10_000);
+    let settings = (0..=4).flat_map(|replicas| all_bounds(2).map(move |bounds| (setting(bounds), replicas)));
+    run(settings, 0, 1, 10_000);
 }
 
 #[test]

@@ -182,6 +182,7 @@ impl World {
         }
         for (slot, key) in held.delete.iter_mut().zip(&plan.delete) {
             // The deletion is bound to the Machine with its mark.
+            let mut seen = self.all().find(|one| one.name == intern(key)).unwrap();
             if let Some((_, mark)) = plan.mark.iter().find(|(marked, _)| marked == key) {
                 seen.remediated = mark.reason();
             }
@@ -215,7 +216,7 @@ impl World {
             }
         } else if let Some(name) = take(&mut held.create) {
             self.create(name);
-            assert!(self.present() <= held.asked + self.late, "too many Machines: {self:#?}");
+            assert!(self.present() <= held.asked.max(self.asked) + self.late, "too many Machines: {self:#?}");
         }
         let is_former = process != usize::from(self.leader);
         self.held[process] = if held.is_empty() || is_former { Held::default() } else { held };
