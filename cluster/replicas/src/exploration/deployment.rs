@@ -348,9 +348,9 @@ impl World {
             let mut next = Self { deletions: self.deletions - 1, ..*self };
             let set = &mut next.sets[template];
             if set.ready > 0 {
-                set.ready -= 1
+                set.ready -= 1;
             } else {
-                set.waiting -= 1
+                set.waiting -= 1;
             }
             add(next);
         }
@@ -469,7 +469,7 @@ fn md2_bounds_hold_when_the_replicas_change_in_the_middle() {
 #[test]
 fn md10_two_leaders_keep_the_bounds() {
     let setting = |bounds| Setting { rolling: Some(bounds), leaders: 2, scales: false };
-    let settings = (1..=3).flat_map(|replicas| all_bounds(1).map(move |bounds| (setting(bounds), replicas)));
+    let settings = (1..=4).flat_map(|replicas| all_bounds(2).map(move |bounds| (setting(bounds), replicas)));
     run(settings, 0, 0, 10_000);
 }
 

@@ -382,13 +382,13 @@ fn run(starts: Vec<World>, least_states: usize) {
 #[test]
 fn ms2_every_history_reaches_its_count() {
     let starts = (0..=2).flat_map(|asked| (0..=3).map(move |count| World::start(asked, &machines(count))));
-    run(starts.collect(), 1000);
+    run(starts.map(|world| World { failures: 1, ..world }).collect(), 1000);
 }
 
 #[test]
 fn ms2_two_leaders_make_at_most_one_machine_too_many() {
     let starts = (1..=2).flat_map(|asked| (0..=2).map(move |count| World::start(asked, &machines(count))));
-    run(starts.map(|world| World { leaders: 1, failures: 1, ..world }).collect(), 1000);
+    run(starts.map(|world| World { leaders: 1, failures: 0, ..world }).collect(), 1000);
 }
 
 #[test]
