@@ -331,6 +331,8 @@ fn md8_empty_old_sets_go_once_the_deployment_is_complete() {
         plan(&seen).delete
     };
     assert_eq!(with(|_| ()), ["ms0".into()]);
+    let with_old_machine = with_numbers(3, rolling(1, 0), &[[0, 1, 1], [3, 3, 3]]);
+    assert!(plan(&base).is_complete && !plan(&with_old_machine).is_complete);
     let kept: [(&str, Edit); 7] = [
         ("deleting Machines", |seen| seen.sets[0].deleting = 1),
         ("not observed", |seen| seen.sets[0].is_observed = false),
