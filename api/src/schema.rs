@@ -140,6 +140,13 @@ pub(crate) fn label_values(_: &mut SchemaGenerator) -> Schema {
     })
 }
 
+/// Values of a map of at most 64 labels. The bound lets rules compare each of them.
+pub(crate) fn bounded_label_values(generator: &mut SchemaGenerator) -> Schema {
+    let mut schema = label_values(generator);
+    schema.insert("maxProperties".to_owned(), 64.into());
+    schema
+}
+
 /// Values of a map of texts for programs.
 pub(crate) fn short_values(_: &mut SchemaGenerator) -> Schema {
     json_schema!({ "type": "object", "additionalProperties": { "type": "string", "maxLength": 4096 } })

@@ -1,0 +1,103 @@
+//! Annotations of Cluster API.
+//!
+//! Pure.
+
+pub use crate::cluster::core::{
+    BLOCK_MOVE_ANNOTATION as BLOCK_MOVE, MANAGED_BY_ANNOTATION as MANAGED_BY, PAUSED_ANNOTATION as PAUSED,
+};
+
+/// Annotation of a Machine: health checks skip it. Its value has no meaning.
+pub const SKIP_REMEDIATION: &str = "cluster.x-k8s.io/skip-remediation";
+
+/// Annotation of a Machine: health checks mark it. Its value has no meaning.
+pub const REMEDIATE_MACHINE: &str = "cluster.x-k8s.io/remediate-machine";
+
+/// Annotation of a Machine: its set deletes it first. Its value has no meaning.
+pub const DELETE_MACHINE: &str = "cluster.x-k8s.io/delete-machine";
+
+/// Annotation of a Machine: its Node is not drained. Its value has no meaning.
+pub const EXCLUDE_NODE_DRAINING: &str = "machine.cluster.x-k8s.io/exclude-node-draining";
+
+/// Annotation of a Machine: its deletion does not wait for volumes. Its value has no meaning.
+pub const EXCLUDE_VOLUME_DETACH: &str = "machine.cluster.x-k8s.io/exclude-wait-for-node-volume-detach";
+
+/// Prefix of annotations of a Machine that hold its deletion before the drain.
+pub const PRE_DRAIN_HOOK_PREFIX: &str = "pre-drain.delete.hook.machine.cluster.x-k8s.io";
+
+/// Prefix of annotations of a Machine that hold its deletion after the drain.
+pub const PRE_TERMINATE_HOOK_PREFIX: &str = "pre-terminate.delete.hook.machine.cluster.x-k8s.io";
+
+/// Annotation of a Machine of a KubeadmControlPlane: the member of etcd is not removed yet.
+pub const KCP_CLEANUP_HOOK: &str = "pre-terminate.delete.hook.machine.cluster.x-k8s.io/kcp-cleanup";
+
+/// Annotation of a Machine or of its bootstrap object: time at which the certificates expire (RFC 3339).
+pub const CERTIFICATES_EXPIRY: &str = "machine.cluster.x-k8s.io/certificates-expiry";
+
+/// Prefix of annotations of in-place updates. Bedplate carries out none.
+pub const IN_PLACE_UPDATES_PREFIX: &str = "in-place-updates.internal.cluster.x-k8s.io/";
+
+/// Annotation of a MachineSet: `true` if it must not make Machines.
+pub const DISABLE_MACHINE_CREATE: &str = "cluster.x-k8s.io/disable-machine-create";
+
+/// Annotation of a MachineSet or MachineDeployment: names of preflight checks that are skipped, separated by commas.
+pub const SKIP_PREFLIGHT_CHECKS: &str = "machineset.cluster.x-k8s.io/skip-preflight-checks";
+
+/// Annotation of a MachineSet or MachineDeployment: program that writes `spec.replicas`.
+pub const REPLICAS_MANAGED_BY: &str = "cluster.x-k8s.io/replicas-managed-by";
+
+/// Annotation of a MachineSet or MachineDeployment: minimum of `spec.replicas` of the autoscaler.
+pub const AUTOSCALER_MIN_SIZE: &str = "cluster.x-k8s.io/cluster-api-autoscaler-node-group-min-size";
+
+/// Annotation of a MachineSet or MachineDeployment: maximum of `spec.replicas` of the autoscaler.
+pub const AUTOSCALER_MAX_SIZE: &str = "cluster.x-k8s.io/cluster-api-autoscaler-node-group-max-size";
+
+/// Annotation of a MachineDeployment and of its sets: number of the template.
+pub const REVISION: &str = "machinedeployment.clusters.x-k8s.io/revision";
+
+/// Annotation of a MachineSet: earlier numbers of its template, separated by commas.
+pub const REVISION_HISTORY: &str = "machinedeployment.clusters.x-k8s.io/revision-history";
+
+/// Annotation of a MachineSet: `spec.replicas` of the MachineDeployment.
+pub const DESIRED_REPLICAS: &str = "machinedeployment.clusters.x-k8s.io/desired-replicas";
+
+/// Annotation of a MachineSet: `spec.replicas` of the MachineDeployment with its surge.
+pub const MAX_REPLICAS: &str = "machinedeployment.clusters.x-k8s.io/max-replicas";
+
+/// Annotation of an object that was made from a template: name of the template.
+pub const CLONED_FROM_NAME: &str = "cluster.x-k8s.io/cloned-from-name";
+
+/// Annotation of an object that was made from a template: kind and group of the template, as `Kind.group`.
+pub const CLONED_FROM_GROUP_KIND: &str = "cluster.x-k8s.io/cloned-from-groupkind";
+
+/// Annotation of a Machine of a MachineSet whose objects are not made yet: names of the templates, as JSON. Removed when both objects exist.
+pub const CLONE: &str = "bedplate.dev/clone";
+
+/// Annotation of a Node: name of the cluster.
+pub const NODE_CLUSTER_NAME: &str = "cluster.x-k8s.io/cluster-name";
+
+/// Annotation of a Node: namespace of its Machine.
+pub const NODE_CLUSTER_NAMESPACE: &str = "cluster.x-k8s.io/cluster-namespace";
+
+/// Annotation of a Node: name of its Machine.
+pub const NODE_MACHINE: &str = "cluster.x-k8s.io/machine";
+
+/// Annotation of a Node: kind of the owner of its Machine.
+pub const NODE_OWNER_KIND: &str = "cluster.x-k8s.io/owner-kind";
+
+/// Annotation of a Node: name of the owner of its Machine.
+pub const NODE_OWNER_NAME: &str = "cluster.x-k8s.io/owner-name";
+
+/// Annotation of a Node: keys of the labels that come from its Machine, separated by commas.
+pub const LABELS_FROM_MACHINE: &str = "cluster.x-k8s.io/labels-from-machine";
+
+/// Annotation of a Node: keys of the annotations that come from its Machine, separated by commas.
+pub const ANNOTATIONS_FROM_MACHINE: &str = "cluster.x-k8s.io/annotations-from-machine";
+
+/// Annotation of a Node: taints that come from its Machine, separated by commas.
+pub const TAINTS_FROM_MACHINE: &str = "cluster.x-k8s.io/taints-from-machine";
+
+/// Returns true if an annotation belongs to Cluster API.
+pub fn is_of_cluster_api(key: &str) -> bool {
+    let domain = key.split_once('/').map_or("", |(domain, _)| domain);
+    domain == "cluster.x-k8s.io" || domain.ends_with(".cluster.x-k8s.io")
+}
