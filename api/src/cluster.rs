@@ -2,6 +2,7 @@
 //!
 //! Pure: no clock, no file, no socket.
 
+pub mod contract;
 pub mod core;
 pub mod infrastructure;
 pub mod part;
