@@ -4,5 +4,7 @@
 
 pub mod contract;
 pub mod core;
+#[allow(clippy::duplicated_attributes, reason = "each column has its own name, type and path")]
+pub mod full;
 pub mod infrastructure;
 pub mod part;

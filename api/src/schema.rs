@@ -54,6 +54,9 @@ pub(crate) struct Uid;
 /// The provider ID of a claim: `bedplate://<Machine>/<UID of the claimant>`.
 pub(crate) struct ClaimProviderId;
 
+/// A network in CIDR notation, as the API server reads it.
+pub(crate) struct ClusterCidr;
+
 pattern_schema! {
     MacAddress, "MacAddress", 17,
         "^(([0-9a-fA-F]{2}:){5}[0-9a-fA-F]{2}|([0-9a-fA-F]{2}-){5}[0-9a-fA-F]{2}|([0-9a-fA-F]{4}\\.){2}[0-9a-fA-F]{4}|[0-9a-fA-F]{12})$";
@@ -106,6 +109,25 @@ impl JsonSchema for Ip {
             "maxLength": 39,
             "pattern": "^((0|[1-9][0-9]{0,2})(\\.(0|[1-9][0-9]{0,2})){3}|[0-9a-fA-F:]+)$",
             "x-kubernetes-validations": [{ "rule": "isIP(self)", "message": "must be an IPv4 or IPv6 address" }]
+        })
+    }
+}
+
+impl JsonSchema for ClusterCidr {
+    fn inline_schema() -> bool {
+        true
+    }
+
+    fn schema_name() -> Cow<'static, str> {
+        "ClusterCidr".into()
+    }
+
+    fn json_schema(_: &mut SchemaGenerator) -> Schema {
+        json_schema!({
+            "type": "string",
+            "minLength": 1,
+            "maxLength": 43,
+            "x-kubernetes-validations": [{ "rule": "isCIDR(self)", "message": "must be a network in CIDR notation" }]
         })
     }
 }
