@@ -7,5 +7,7 @@
 
 pub mod cluster;
 pub mod condition_type;
+pub mod machine;
 
 pub use cluster::Cluster;
+pub use machine::Machine;
