@@ -199,3 +199,27 @@ pub(crate) fn positive_count_or_percent(_: &mut SchemaGenerator) -> Schema {
         "pattern": "^([1-9][0-9]?|100)%$"
     })
 }
+
+/// A label selector with at most 64 labels. The bound lets rules compare each of them.
+pub(crate) fn bounded_selector(generator: &mut SchemaGenerator) -> Schema {
+    let labels = bounded_label_values(generator);
+    json_schema!({
+        "type": "object",
+        "x-kubernetes-map-type": "atomic",
+        "properties": {
+            "matchLabels": labels,
+            "matchExpressions": {
+                "type": "array",
+                "items": {
+                    "type": "object",
+                    "required": ["key", "operator"],
+                    "properties": {
+                        "key": { "type": "string" },
+                        "operator": { "type": "string" },
+                        "values": { "type": "array", "items": { "type": "string" } }
+                    }
+                }
+            }
+        }
+    })
+}

@@ -8,6 +8,8 @@
 pub mod cluster;
 pub mod condition_type;
 pub mod machine;
+pub mod set;
 
 pub use cluster::Cluster;
 pub use machine::Machine;
+pub use set::MachineSet;
