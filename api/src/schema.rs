@@ -200,6 +200,17 @@ pub(crate) fn positive_count_or_percent(_: &mut SchemaGenerator) -> Schema {
     })
 }
 
+/// A count that fits into 32 bits, or a percentage: `0`, `25%`.
+pub(crate) fn count_or_percent(_: &mut SchemaGenerator) -> Schema {
+    json_schema!({
+        "x-kubernetes-int-or-string": true,
+        "minimum": 0,
+        "maximum": i32::MAX,
+        "maxLength": 4,
+        "pattern": "^(100|[1-9]?[0-9])%$"
+    })
+}
+
 /// A label selector with at most 64 labels. The bound lets rules compare each of them.
 pub(crate) fn bounded_selector(generator: &mut SchemaGenerator) -> Schema {
     let labels = bounded_label_values(generator);

@@ -7,9 +7,11 @@
 
 pub mod cluster;
 pub mod condition_type;
+pub mod deployment;
 pub mod machine;
 pub mod set;
 
 pub use cluster::Cluster;
+pub use deployment::MachineDeployment;
 pub use machine::Machine;
 pub use set::MachineSet;
