@@ -8,10 +8,12 @@
 pub mod cluster;
 pub mod condition_type;
 pub mod deployment;
+pub mod health;
 pub mod machine;
 pub mod set;
 
 pub use cluster::Cluster;
 pub use deployment::MachineDeployment;
+pub use health::MachineHealthCheck;
 pub use machine::Machine;
 pub use set::MachineSet;
