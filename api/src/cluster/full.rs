@@ -8,12 +8,15 @@
 pub mod cluster;
 pub mod condition_type;
 pub mod deployment;
+pub mod drain;
 pub mod health;
 pub mod machine;
+pub mod pool;
 pub mod set;
 
 pub use cluster::Cluster;
 pub use deployment::MachineDeployment;
+pub use drain::MachineDrainRule;
 pub use health::MachineHealthCheck;
 pub use machine::Machine;
 pub use set::MachineSet;
