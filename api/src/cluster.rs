@@ -8,3 +8,4 @@ pub mod core;
 pub mod full;
 pub mod infrastructure;
 pub mod part;
+pub mod unsupported;
