@@ -23,6 +23,7 @@ pub(crate) fn files() -> Vec<(String, String)> {
         ("docs/reasons.md", reasons()),
         ("docs/rules.md", rules()),
         ("deploy/cluster-api/infrastructure-components.yaml", infrastructure()),
+        ("deploy/cluster-api/core-components.yaml", core()),
     ];
     definitions.chain(pages.map(|(path, content)| (path.to_owned(), content))).collect()
 }
@@ -41,6 +42,17 @@ fn infrastructure() -> String {
         let path = Path::new(env!("CARGO_MANIFEST_DIR")).join("../deploy/cluster-api").join(file);
         let part = std::fs::read_to_string(path).expect("the parts of the provider are there");
         write!(text, "---\n{part}").expect("a String takes all text");
+    }
+    text
+}
+
+/// The definitions of the core kinds of Cluster API.
+fn core() -> String {
+    let mut text = String::from("# Made from api/src by `cargo xtask generate`: do not edit.\n");
+    for (number, definition) in bedplate_api::crds::core_definitions().iter().enumerate() {
+        let yaml = serde_saphyr::to_string(definition).expect("a definition is plain data");
+        let separator = if number == 0 { "" } else { "---\n" };
+        writeln!(text, "{separator}{}", yaml.trim_end()).expect("a String takes all text");
     }
     text
 }

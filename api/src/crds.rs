@@ -8,6 +8,10 @@
 //!
 //! Pure: no clock, no file, no socket.
 
+mod core;
+
+pub use self::core::core_definitions;
+
 use std::collections::BTreeMap;
 
 use k8s_openapi::apiextensions_apiserver::pkg::apis::apiextensions::v1::JSON;
