@@ -9,6 +9,7 @@ pub mod bmc;
 pub mod certificate;
 pub mod claim;
 pub mod configuration;
+pub mod core;
 pub mod diagnosis;
 pub mod event;
 pub mod infrastructure;
@@ -175,7 +176,7 @@ fn rows<R: Reason>() -> (&'static str, Vec<Row>) {
 
 /// All tables with their titles, in the order of docs/reasons.md.
 pub fn tables() -> Vec<(&'static str, Vec<Row>)> {
-    vec![
+    let mut tables = vec![
         rows::<machine::BmcReachableReason>(),
         rows::<machine::PoweredOnReason>(),
         rows::<machine::BootedReason>(),
@@ -212,7 +213,9 @@ pub fn tables() -> Vec<(&'static str, Vec<Row>)> {
         rows::<refusal::AdminRefusal>(),
         rows::<certificate::CertificateDecision>(),
         rows::<diagnosis::DiagnosisReason>(),
-    ]
+    ];
+    tables.extend(core::tables());
+    tables
 }
 
 /// Row of a condition's reason. None if a newer program has written it.

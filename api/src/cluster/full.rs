@@ -13,6 +13,7 @@ pub mod health;
 pub mod machine;
 pub mod pool;
 pub mod set;
+mod state;
 
 pub use cluster::Cluster;
 pub use deployment::MachineDeployment;
