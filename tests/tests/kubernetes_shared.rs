@@ -10,6 +10,7 @@ mod kubernetes {
     mod claims;
     mod cli;
     mod cluster;
+    mod core_kinds;
     mod crds;
     mod documents;
     mod drain;

@@ -1,0 +1,206 @@
+//! The core kinds of Cluster API on a real API server, with our own definitions: every rule with an object that it accepts and one that it refuses,
+//! forms of texts, manifests of upstream, and fields that the definitions do not have.
+
+use std::path::Path;
+use std::sync::OnceLock;
+
+use bedplate_tests::kubernetes::Kubernetes;
+use kube::api::{ApiResource, DeleteParams, DynamicObject, ListParams, Patch, PatchParams, PostParams};
+use kube::{Api, Client, ResourceExt};
+use serde_json::{Value, json};
+
+use super::cluster::admin;
+
+#[path = "../../../api/tests/cluster_api/rules.rs"]
+mod rules;
+
+use rules::{Case, with};
+
+const KINDS: [&str; 7] = [
+    "clusters",
+    "machines",
+    "machinesets",
+    "machinedeployments",
+    "machinehealthchecks",
+    "machinedrainrules",
+    "machinepools",
+];
+
+/// Returns a client of a cluster with the definitions.
+async fn installed() -> Client {
+    static INSTALLED: OnceLock<()> = OnceLock::new();
+    INSTALLED.get_or_init(|| {
+        let kubernetes = Kubernetes::shared();
+        let file = Path::new(env!("CARGO_MANIFEST_DIR")).join("../deploy/cluster-api/core-components.yaml");
+        let file = file.display().to_string();
+        kubernetes.kubectl(&kubernetes.admin(), &["apply", "--server-side", "-f", &file]).unwrap();
+        let names = KINDS.map(|plural| format!("crd/{plural}.cluster.x-k8s.io"));
+        let mut wait = vec!["wait", "--for=condition=Established", "--timeout=60s"];
+        wait.extend(names.iter().map(String::as_str));
+        kubernetes.kubectl(&kubernetes.admin(), &wait).unwrap();
+    });
+    admin().await
+}
+
+/// Interface to the kind of an object.
+fn api(client: &Client, object: &Value) -> Api<DynamicObject> {
+    let kind = object["kind"].as_str().unwrap();
+    let resource = ApiResource {
+        group: "cluster.x-k8s.io".into(),
+        version: "v1beta2".into(),
+        api_version: "cluster.x-k8s.io/v1beta2".into(),
+        kind: kind.into(),
+        plural: format!("{}s", kind.to_lowercase()),
+    };
+    Api::namespaced_with(client.clone(), "default", &resource)
+}
+
+fn dry_run() -> PostParams {
+    PostParams { dry_run: true, ..PostParams::default() }
+}
+
+fn typed(object: &Value) -> DynamicObject {
+    serde_json::from_value(object.clone()).unwrap()
+}
+
+/// Creates an object without storing it. Returns the refusal.
+async fn creation(client: &Client, object: &Value) -> Option<String> {
+    api(client, object).create(&dry_run(), &typed(object)).await.err().map(|error| error.to_string())
+}
+
+/// Replaces a stored object without storing the result. Returns the refusal.
+async fn update(client: &Client, stored: &DynamicObject, object: &Value) -> Option<String> {
+    let mut object_with_version = typed(object);
+    object_with_version.metadata = stored.metadata.clone();
+    let api = api(client, object);
+    let replaced = api.replace(&stored.name_any(), &dry_run(), &object_with_version).await;
+    replaced.err().map(|error| error.to_string())
+}
+
+#[tokio::test]
+async fn core_rules_accept_one_object_and_refuse_another() {
+    let client = installed().await;
+    let mut problems = Vec::new();
+    for (number, Case { message, old, accepted, refused }) in (0..).zip(rules::all()) {
+        let number: u32 = number;
+        let (accepted, refused) = match old {
+            None => (creation(&client, &accepted).await, creation(&client, &refused).await),
+            Some(old) => {
+                let old = with(&old, &json!({ "metadata": { "name": format!("case-{number}") } }));
+                let stored = api(&client, &old).create(&PostParams::default(), &typed(&old)).await.unwrap();
+                let outcome =
+                    (update(&client, &stored, &accepted).await, update(&client, &stored, &refused).await);
+                api(&client, &old).delete(&stored.name_any(), &DeleteParams::default()).await.unwrap();
+                outcome
+            }
+        };
+        if let Some(why) = accepted {
+            problems.push(format!("{message}: refused what it should accept: {why}"));
+        }
+        if !refused.as_ref().is_some_and(|why| why.contains(message)) {
+            problems.push(format!("{message}: {}", refused.unwrap_or_else(|| "accepted".to_owned())));
+        }
+    }
+    assert!(problems.is_empty(), "{}", problems.join("\n"));
+}
+
+/// Forms of texts and numbers: a field, a value that is accepted, and one that is refused.
+fn forms() -> Vec<(Value, &'static str, Value, Value)> {
+    let machine = rules::object("Machine", &rules::machine_spec());
+    let deployment = rules::set("MachineDeployment");
+    let rolling =
+        |value: Value| json!({ "rollout": { "strategy": { "rollingUpdate": { "maxSurge": value } } } });
+    let in_flight = |value: Value| json!({ "remediation": { "maxInFlight": value } });
+    let trigger = |field: &str, value: Value| json!({ "remediation": { "triggerIf": { field: value } } });
+    let version = |version: &str| json!({ "version": version });
+    let naming = |template: &str| json!({ "machineNaming": { "template": template } });
+    vec![
+        (machine.clone(), "spec.version", version("1.34.2+build.7"), version("1.34")),
+        (machine.clone(), "spec.version", version("v1.34.2-rc.1"), version("v1.034.2")),
+        (
+            machine.clone(),
+            "spec.deletion",
+            json!({ "deletion": { "nodeDrainTimeoutSeconds": 0 } }),
+            json!({ "deletion": {} }),
+        ),
+        (
+            machine,
+            "spec.readinessGates",
+            json!({ "readinessGates": [{ "conditionType": "a/B" }] }),
+            json!({ "readinessGates": [] }),
+        ),
+        (deployment.clone(), "maxSurge", rolling(json!("100%")), rolling(json!("101%"))),
+        (deployment.clone(), "maxSurge", rolling(json!(0)), rolling(json!(-1))),
+        (deployment.clone(), "maxInFlight", in_flight(json!("10%")), in_flight(json!("10"))),
+        (deployment, "machineNaming", naming("a-{{ .random }}"), json!({ "machineNaming": {} })),
+        (
+            rules::health_check(),
+            "unhealthyInRange",
+            trigger("unhealthyInRange", json!("[1-3]")),
+            trigger("unhealthyInRange", json!("1-3")),
+        ),
+        (
+            rules::health_check(),
+            "unhealthyLessThanOrEqualTo",
+            trigger("unhealthyLessThanOrEqualTo", json!("40%")),
+            trigger("unhealthyLessThanOrEqualTo", json!("40")),
+        ),
+    ]
+}
+
+#[tokio::test]
+async fn core_forms_accept_one_value_and_refuse_another() {
+    let client = installed().await;
+    let mut problems = Vec::new();
+    for (base, field, accepted, refused) in forms() {
+        if let Some(why) = creation(&client, &with(&base, &json!({ "spec": accepted }))).await {
+            problems.push(format!("{field}: refused {accepted}: {why}"));
+        }
+        let why = creation(&client, &with(&base, &json!({ "spec": refused }))).await;
+        if !why.as_ref().is_some_and(|why| why.contains(field)) {
+            problems.push(format!("{field}: {refused}: {}", why.unwrap_or_else(|| "accepted".to_owned())));
+        }
+    }
+    assert!(problems.is_empty(), "{}", problems.join("\n"));
+}
+
+/// Objects in the form of upstream's guides are applied, and each of their fields is stored.
+#[tokio::test]
+async fn m1_upstream_samples_apply_unchanged() {
+    let client = installed().await;
+    let cluster = with(
+        &rules::cluster(),
+        &json!({ "spec": { "clusterNetwork": { "pods": { "cidrBlocks": ["192.168.0.0/16"] }, "serviceDomain": "cluster.local" },
+            "controlPlaneRef": { "apiGroup": "controlplane.cluster.x-k8s.io", "kind": "KubeadmControlPlane", "name": "c" } } }),
+    );
+    let deployment = with(
+        &rules::set("MachineDeployment"),
+        &json!({ "spec": { "selector": { "matchLabels": {} }, "rollout": { "strategy": { "type": "OnDelete" } } } }),
+    );
+    for object in [cluster, deployment, rules::health_check(), rules::drain_rule(), rules::set("MachineSet")]
+    {
+        let apply = PatchParams { dry_run: true, ..PatchParams::apply("sample") };
+        let applied = api(&client, &object).patch("case", &apply, &Patch::Apply(&object)).await.unwrap();
+        let stored = serde_json::to_value(applied).unwrap();
+        assert_eq!(with(&stored, &object), stored, "{object}");
+    }
+}
+
+/// A field that the definitions do not have is refused by its name. Otherwise it would be dropped without a report.
+#[tokio::test]
+async fn field_of_a_later_version_is_refused_by_its_name() {
+    let client = installed().await;
+    let object = with(&rules::cluster(), &json!({ "spec": { "clusterNetwork": { "later": 1 } } }));
+    let apply = PatchParams { dry_run: true, ..PatchParams::apply("sample") };
+    let applied = api(&client, &object).patch("case", &apply, &Patch::Apply(&object)).await;
+    let why = applied.unwrap_err().to_string();
+    assert!(why.contains(".spec.clusterNetwork.later: field not declared in schema"), "{why}");
+}
+
+/// Controllers of upstream list MachinePools when they start.
+#[tokio::test]
+async fn machine_pools_can_be_listed() {
+    let client = installed().await;
+    let pools = api(&client, &rules::object("MachinePool", &json!({})));
+    assert!(pools.list(&ListParams::default()).await.unwrap().items.is_empty());
+}
