@@ -7,5 +7,7 @@ pub mod core;
 #[allow(clippy::duplicated_attributes, reason = "each column has its own name, type and path")]
 pub mod full;
 pub mod infrastructure;
+#[allow(clippy::duplicated_attributes, reason = "each column has its own name, type and path")]
+pub mod kubeadm;
 pub mod part;
 pub mod unsupported;
