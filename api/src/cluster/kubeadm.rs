@@ -6,5 +6,9 @@
 //! Pure: no clock, no file, no socket.
 
 pub mod cluster;
+pub mod disk;
+pub mod file;
+pub mod join;
 pub mod node;
 mod schema;
+pub mod user;
