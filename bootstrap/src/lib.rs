@@ -27,6 +27,7 @@ mod registration;
 mod release;
 pub mod secret_name;
 pub mod template;
+pub mod token;
 pub mod unit;
 pub mod user_data;
 
