@@ -1,0 +1,77 @@
+//! Pure: failures to render. They name paths, and never a value from a Secret.
+
+/// One failure.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+pub enum Fault {
+    /// A field is set that is not supported.
+    #[error("{path} is not supported")]
+    Unsupported {
+        /// Path of the field.
+        path: &'static str,
+    },
+    /// The version cannot be rendered.
+    #[error("version {version:?} is not supported; kubeadm must be v1.22.0 or newer")]
+    Version {
+        /// Version of the Machine.
+        version: String,
+    },
+    /// A value is missing.
+    #[error("{path} is missing; {remedy}")]
+    Missing {
+        /// Path of the field.
+        path: String,
+        /// Next step.
+        remedy: &'static str,
+    },
+    /// A value is invalid.
+    #[error("{path} {expected}")]
+    Invalid {
+        /// Path of the field.
+        path: String,
+        /// Valid form.
+        expected: &'static str,
+    },
+    /// A Secret does not exist, or it has no such key.
+    #[error("{path} names key {key:?} of Secret {name:?}, which does not exist")]
+    SecretMissing {
+        /// Path of the field.
+        path: String,
+        /// Name of the Secret.
+        name: String,
+        /// Key in the Secret.
+        key: String,
+    },
+    /// A certificate of the cluster is missing or invalid.
+    #[error("Secret {name:?} {why}")]
+    Certificate {
+        /// Name of the Secret.
+        name: String,
+        /// State of its content.
+        why: &'static str,
+    },
+}
+
+/// All failures of one render.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct RenderError {
+    /// The failures, at least one.
+    pub faults: Vec<Fault>,
+}
+
+impl From<Vec<Fault>> for RenderError {
+    fn from(faults: Vec<Fault>) -> Self {
+        Self { faults }
+    }
+}
+
+impl std::fmt::Display for RenderError {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        for (index, fault) in self.faults.iter().enumerate() {
+            let separator = if index > 0 { "; " } else { "" };
+            write!(f, "{separator}{fault}")?;
+        }
+        Ok(())
+    }
+}
+
+impl std::error::Error for RenderError {}
