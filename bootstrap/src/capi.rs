@@ -23,6 +23,8 @@ mod defaults;
 mod discovery_file;
 mod fault;
 mod kubeadm;
+#[cfg(test)]
+mod tests;
 
 pub use crate::certificate::{CertificateNeeded, CertificatePurpose, certificates_needed};
 pub use fault::{Fault, RenderError};

@@ -388,6 +388,17 @@ fn samples_of_the_kubeadm_provider_mean_the_same_to_cloud_init() {
     assert_eq!(compare_plans(&texts), 3);
 }
 
+/// Every field that our hosts carry out is in the data.
+#[test]
+fn kb7_data_of_the_bootstrap_provider_means_the_same_to_cloud_init() {
+    let read = |name: &str| {
+        let path = format!("{}/goldens/capi/{name}-1.34.yaml", env!("CARGO_MANIFEST_DIR"));
+        std::fs::read_to_string(&path).unwrap_or_else(|error| panic!("{path}: {error}"))
+    };
+    let texts = ["init", "join-control-plane", "join"].map(read);
+    assert_eq!(compare_plans(&texts), 3);
+}
+
 /// Data with every kind of step. Each step proves by `/srv/order` which ones were before it.
 const EFFECTS: &str = r#"#cloud-config
 write_files:
