@@ -1,5 +1,5 @@
 //! Pure: certificates of a cluster, as the control plane provider and the bootstrap provider share them: their Secrets, and their files on
-//! the machines.
+//! the machines. [`make`] makes new ones.
 
 use std::collections::BTreeMap;
 use std::fmt;
@@ -11,6 +11,8 @@ use zeroize::Zeroizing;
 use crate::capi::{Fault, Purpose};
 use crate::cloud_init::CloudFile;
 use crate::discovery::ca_cert_hashes;
+
+pub mod make;
 
 /// Key of a Secret: certificates in PEM. For the service account it is the public key.
 pub const CERTIFICATE_KEY: &str = "tls.crt";
