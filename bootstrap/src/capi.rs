@@ -27,6 +27,7 @@ mod kubeadm;
 mod tests;
 
 pub use crate::certificate::{CertificateNeeded, CertificatePurpose, certificates_needed};
+pub(crate) use defaults::host_and_port;
 pub use fault::{Fault, RenderError};
 
 use kubeadm::Converter;

@@ -21,6 +21,7 @@ mod document;
 mod encoding;
 mod field;
 pub mod jinja;
+pub mod kubeconfig_secret;
 mod kubelet;
 mod label;
 mod merge;

@@ -11,7 +11,7 @@ use crate::certificate::{self, CertificatePurpose};
 const UNINITIALIZED: &str = "node.cluster.x-k8s.io/uninitialized";
 
 /// Returns an endpoint as `host:port`, with an IPv6 address in brackets.
-pub(super) fn host_and_port(endpoint: &Endpoint) -> String {
+pub(crate) fn host_and_port(endpoint: &Endpoint) -> String {
     let Endpoint { host, port } = endpoint;
     if host.contains(':') { format!("[{host}]:{port}") } else { format!("{host}:{port}") }
 }
