@@ -15,7 +15,7 @@ pub const TOKEN_LIFETIME: SignedDuration = SignedDuration::from_mins(15);
 pub const TOKEN_RENEWAL_INTERVAL: SignedDuration = SignedDuration::from_mins(5);
 
 /// Remaining lifetime above which a token is not renewed.
-const FRESH_LIFETIME: SignedDuration = SignedDuration::from_secs(12 * 60 + 30);
+const FRESH_LIFETIME: SignedDuration = SignedDuration::from_mins(10);
 
 /// Namespace of the Secrets of tokens.
 pub const TOKEN_NAMESPACE: &str = "kube-system";
@@ -160,7 +160,7 @@ mod tests {
     }
 
     #[test]
-    fn kb6_token_is_renewed_before_a_sixth_of_its_life_has_passed_twice() {
+    fn kb6_token_is_renewed_every_five_minutes() {
         let now: Timestamp = NOW.parse().unwrap();
         let due = renews_at(Some(&expiration(now)), now);
         assert!(due > now && due <= now + TOKEN_RENEWAL_INTERVAL, "{due}");
