@@ -134,6 +134,8 @@ mod tests {
             ("{{ ds.meta_data[\"name\"] }}", r#"'{{ ds.meta_data["name"] }}'"#),
             ("{{ ds.meta_data['name'] }}", r#""{{ ds.meta_data['name'] }}""#),
             ("it's \"both\"", r#""it's \"both\"""#),
+            ("a\u{7f}", r#""a\x7F""#),
+            ("a\u{85}", r#""a\x85""#),
             ("a\nb\t\u{7f}\u{2028}\u{1f600}", "\"a\\nb\\t\\x7F\\u2028\u{1f600}\""),
         ] {
             assert_eq!(scalar(text), expected);
