@@ -200,20 +200,21 @@ pub(crate) fn positive_count_or_percent(_: &mut SchemaGenerator) -> Schema {
     })
 }
 
-/// A count that fits into 32 bits, or a percentage: `0`, `25%`.
+/// A count that fits into 32 bits, or a percentage of at most 999: `0`, `25%`, `150%`.
 pub(crate) fn count_or_percent(_: &mut SchemaGenerator) -> Schema {
     json_schema!({
         "x-kubernetes-int-or-string": true,
         "minimum": 0,
         "maximum": i32::MAX,
         "maxLength": 4,
-        "pattern": "^(100|[1-9]?[0-9])%$"
+        "pattern": "^(0|[1-9][0-9]{0,2})%$"
     })
 }
 
 /// A label selector with at most 64 labels. The bound lets rules compare each of them.
 pub(crate) fn bounded_selector(generator: &mut SchemaGenerator) -> Schema {
-    let labels = bounded_label_values(generator);
+    let mut labels = bounded_label_values(generator);
+    labels.insert("description".to_owned(), "Labels with their values, at most 64.".into());
     json_schema!({
         "type": "object",
         "x-kubernetes-map-type": "atomic",
@@ -221,6 +222,7 @@ pub(crate) fn bounded_selector(generator: &mut SchemaGenerator) -> Schema {
             "matchLabels": labels,
             "matchExpressions": {
                 "type": "array",
+                "description": "Further requirements.",
                 "items": {
                     "type": "object",
                     "required": ["key", "operator"],

@@ -246,12 +246,12 @@ impl JsonSchema for Opaque {
 pub enum CountOrPercent {
     /// Count.
     Count(u32),
-    /// Share in percent.
-    Percent(u8),
+    /// Share in percent. It may exceed 100.
+    Percent(u16),
 }
 
 impl CountOrPercent {
-    /// Reads a value. None if upstream's definition admits it, and it is neither a count nor a percentage of at most 255.
+    /// Reads a value. None if upstream's definition admits it, and it is neither a count nor a percentage of at most 65,535.
     pub fn read(value: &IntOrString) -> Option<Self> {
         match value {
             IntOrString::Int(count) => u32::try_from(*count).ok().map(Self::Count),
@@ -348,7 +348,8 @@ mod tests {
         let read = |value| CountOrPercent::read(&from_value(value).unwrap());
         assert_eq!(read(json!(2)), Some(CountOrPercent::Count(2)));
         assert_eq!(read(json!("25%")), Some(CountOrPercent::Percent(25)));
-        for invalid in [json!(-1), json!("2"), json!("-1%"), json!("300%"), json!("")] {
+        assert_eq!(read(json!("999%")), Some(CountOrPercent::Percent(999)));
+        for invalid in [json!(-1), json!("2"), json!("-1%"), json!("65536%"), json!("")] {
             assert_eq!(read(invalid.clone()), None, "{invalid}");
         }
     }

@@ -64,8 +64,8 @@ impl fmt::Display for Key {
 pub enum Amount {
     /// An absolute number.
     Count(u32),
-    /// Percent of the replicas.
-    Percent(u8),
+    /// Percent of the replicas. It may exceed 100.
+    Percent(u16),
 }
 
 impl Amount {
@@ -95,7 +95,7 @@ impl fmt::Display for Amount {
     }
 }
 
-fn share(replicas: u32, percent: u8, added: u64) -> u32 {
+fn share(replicas: u32, percent: u16, added: u64) -> u32 {
     let share = (u64::from(replicas) * u64::from(percent) + added) / 100;
     u32::try_from(share).unwrap_or(u32::MAX)
 }
@@ -144,6 +144,8 @@ mod tests {
             (Amount::Percent(100), 5, 5, 5),
             (Amount::Percent(50), 1, 1, 0),
             (Amount::Percent(1), u32::MAX, 42_949_673, 42_949_672),
+            (Amount::Percent(150), 3, 5, 4),
+            (Amount::Percent(u16::MAX), u32::MAX, u32::MAX, u32::MAX),
             (Amount::Count(7), 3, 7, 7),
         ];
         for (amount, replicas, up, down) in cases {

@@ -120,6 +120,7 @@ mod tests {
             (rolling(percent(0), percent(10)), 3, 2, 3),
             (rolling(percent(10), percent(10)), 3, 3, 4),
             (rolling(percent(39), percent(39)), 10, 7, 14),
+            (rolling(percent(150), percent(999)), 4, 0, 10),
             (rolling(count(0), count(10)), 6, 0, 6),
             (rolling(count(10), count(0)), 0, 0, 10),
             (rolling(count(0), count(0)), 0, 0, 0),

@@ -23,7 +23,7 @@ fn in_state(index: usize, state: usize) -> Target {
 fn hc4_marks_stay_within_the_limit_in_every_state() {
     let start = processor_time();
     let limits = (0..=6).flat_map(|number| {
-        let percent = u8::try_from(number * 16).unwrap();
+        let percent = u16::try_from(number * 16).unwrap();
         [Amount::Count(number), Amount::Percent(percent)].map(Allowed::AtMost)
     });
     let ranges = (0..=6).flat_map(|from| (from..=6).map(move |to| Allowed::Range { from, to }));
