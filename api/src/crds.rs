@@ -8,9 +8,9 @@
 //!
 //! Pure: no clock, no file, no socket.
 
-mod core;
+mod cluster_api;
 
-pub use self::core::core_definitions;
+pub use self::cluster_api::{bootstrap_definitions, core_definitions};
 
 use std::collections::BTreeMap;
 
@@ -25,7 +25,6 @@ use crate::claim::MachineClaim;
 use crate::cluster::infrastructure::{
     BedplateCluster, BedplateClusterTemplate, BedplateMachine, BedplateMachineTemplate,
 };
-use crate::cluster::kubeadm::{KubeadmConfig, KubeadmConfigTemplate};
 use crate::configuration::MachineConfiguration;
 use crate::machine::Machine;
 use crate::operation::MachineOperation;
@@ -62,41 +61,6 @@ pub fn infrastructure_definitions() -> Vec<CustomResourceDefinition> {
         definition.metadata.labels = Some(labels.into());
     }
     definitions
-}
-
-/// Labels of the definitions of the bootstrap provider: its version fulfills the contract, and the provider that they belong to.
-const BOOTSTRAP_LABELS: [(&str, &str); 2] =
-    [("cluster.x-k8s.io/v1beta2", "v1beta2"), ("cluster.x-k8s.io/provider", "bootstrap-bedplate")];
-
-/// Bound of messages in the conditions of the kinds that Cluster API defines. Controllers of other providers write long ones.
-const MAX_UPSTREAM_MESSAGE_CHARACTERS: i64 = 32_768;
-
-/// The definitions of the bootstrap provider of Cluster API. Their form is that of upstream: a new object has no status.
-pub fn bootstrap_definitions() -> Vec<CustomResourceDefinition> {
-    let mut definitions = prepared(vec![KubeadmConfig::crd(), KubeadmConfigTemplate::crd()]);
-    for definition in &mut definitions {
-        let labels = BOOTSTRAP_LABELS.map(|(key, value)| (key.to_owned(), value.to_owned()));
-        definition.metadata.labels = Some(labels.into());
-        for version in &mut definition.spec.versions {
-            let schema = version.schema.as_mut().and_then(|schema| schema.open_api_v3_schema.as_mut());
-            schema.into_iter().for_each(as_upstream);
-        }
-    }
-    definitions
-}
-
-/// Gives the status of a kind the form of upstream: no default, and long messages.
-fn as_upstream(schema: &mut JSONSchemaProps) {
-    let Some(status) = schema.properties.as_mut().and_then(|fields| fields.get_mut("status")) else { return };
-    status.default = None;
-    let conditions = status.properties.as_mut().and_then(|fields| fields.get_mut("conditions"));
-    let Some(JSONSchemaPropsOrArray::Schema(condition)) = conditions.and_then(|list| list.items.as_mut())
-    else {
-        return;
-    };
-    if let Some(message) = condition.properties.as_mut().and_then(|fields| fields.get_mut("message")) {
-        message.max_length = Some(MAX_UPSTREAM_MESSAGE_CHARACTERS);
-    }
 }
 
 /// Returns definitions with what the derive does not make.

@@ -57,6 +57,7 @@ fn clusterctl_deletes_the_cluster_roles_of_the_provider() {
 #[test]
 fn every_field_has_a_description_and_every_list_of_a_spec_a_bound() {
     let definitions = bedplate_api::crds::definitions().into_iter();
+    let definitions = definitions.chain(bedplate_api::crds::core_definitions());
     for definition in definitions.chain(bedplate_api::crds::bootstrap_definitions()) {
         let kind = &definition.spec.names.kind;
         let schema = serde_json::to_value(&definition.spec.versions[0].schema).unwrap();

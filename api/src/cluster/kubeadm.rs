@@ -63,7 +63,6 @@ pub mod condition_type {
     namespaced,
     status = "KubeadmConfigStatus",
     derive = "PartialEq",
-    cel,
     doc = "Configuration of one machine of a cluster that kubeadm makes.",
     printcolumn(
         name = "Cluster",
@@ -226,7 +225,6 @@ pub struct KubeadmConfigInitialization {
     category = "cluster-api",
     namespaced,
     derive = "PartialEq",
-    cel,
     doc = "Template of KubeadmConfigs. Each machine of a set gets its own.",
     printcolumn(
         name = "ClusterClass",

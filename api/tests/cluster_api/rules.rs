@@ -1,5 +1,5 @@
-//! One accepted and one refused object for each validation rule of the core kinds of Cluster API. The tests of this crate evaluate the rules
-//! themselves; the tests on an API server create the objects.
+//! One accepted and one refused object for each validation rule of the core kinds and the bootstrap kinds of Cluster API. The tests of this crate
+//! evaluate the rules themselves; the tests on an API server create the objects.
 
 use serde_json::{Value, json};
 
@@ -38,7 +38,11 @@ fn updated(message: &'static str, old: &Value, accepted: &Value, refused: &Value
 }
 
 pub(crate) fn object(kind: &str, spec: &Value) -> Value {
-    json!({ "apiVersion": "cluster.x-k8s.io/v1beta2", "kind": kind, "metadata": { "name": "case", "namespace": "default" }, "spec": spec })
+    object_in("cluster.x-k8s.io", kind, spec)
+}
+
+fn object_in(group: &str, kind: &str, spec: &Value) -> Value {
+    json!({ "apiVersion": format!("{group}/v1beta2"), "kind": kind, "metadata": { "name": "case", "namespace": "default" }, "spec": spec })
 }
 
 fn reference(group: &str, kind: &str) -> Value {
@@ -74,10 +78,12 @@ pub(crate) fn drain_rule() -> Value {
 
 pub(crate) fn all() -> Vec<Case> {
     let sets = ["MachineSet", "MachineDeployment"].into_iter().flat_map(sets);
+    let configs = ["KubeadmConfig", "KubeadmConfigTemplate"].into_iter().flat_map(kubeadm_configs);
     [clusters(), machines(), deployments(), health_checks(), drain_rules(), pools()]
         .into_iter()
         .flatten()
         .chain(sets)
+        .chain(configs)
         .collect()
 }
 
@@ -354,4 +360,75 @@ fn pools() -> Vec<Case> {
     let refused = object("MachinePool", &json!({ "clusterName": "c", "replicas": 1 }));
     let message = "MachinePools are not supported: use a MachineDeployment";
     vec![Case { message, old: None, accepted: set("MachineDeployment"), refused }]
+}
+
+/// Returns a KubeadmConfig with a spec, or a template of it.
+pub(crate) fn kubeadm_config(kind: &str, spec: &Value) -> Value {
+    let group = "bootstrap.cluster.x-k8s.io";
+    if kind == "KubeadmConfig" {
+        object_in(group, kind, spec)
+    } else {
+        object_in(group, kind, &json!({ "template": { "spec": spec } }))
+    }
+}
+
+fn kubeadm_configs(kind: &str) -> Vec<Case> {
+    let case = |message: &'static str, accepted: Value, refused: Value| Case {
+        message,
+        old: None,
+        accepted: kubeadm_config(kind, &accepted),
+        refused: kubeadm_config(kind, &refused),
+    };
+    let secret = json!({ "secret": { "name": "s", "key": "k" } });
+    let files = |files: Value| json!({ "files": files });
+    let users = |user: Value| json!({ "users": [user] });
+    let discovery = |user: Value| {
+        let file = json!({ "kubeConfigPath": "/k", "kubeConfig": { "user": user } });
+        json!({ "joinConfiguration": { "discovery": { "file": file } } })
+    };
+    let partition = |layout: Value| json!({ "diskSetup": { "partitions": [with(&json!({ "device": "/dev/a" }), &layout)] } });
+    let shares =
+        |shares: [i32; 2]| json!({ "diskLayout": shares.map(|share| json!({ "percentage": share })) });
+    let arguments = |names: [&str; 2]| {
+        let arguments = names.map(|name| json!({ "name": name, "value": name.len().to_string() }));
+        json!({ "clusterConfiguration": { "apiServer": { "extraArgs": arguments } } })
+    };
+    let twice = json!({ "extraArgs": [{ "name": "a", "value": "1" }, { "name": "a", "value": "2" }] });
+    vec![
+        case(
+            "content and contentFrom exclude each other",
+            files(json!([{ "path": "/a", "content": "x" }, { "path": "/b", "contentFrom": secret }])),
+            files(json!([{ "path": "/a", "content": "x", "contentFrom": secret }])),
+        ),
+        case(
+            "each path can be written once",
+            files(json!([{ "path": "/a" }, { "path": "/b" }])),
+            files(json!([{ "path": "/a" }, { "path": "/a" }])),
+        ),
+        case(
+            "passwd and passwdFrom exclude each other",
+            users(json!({ "name": "u", "passwdFrom": secret })),
+            users(json!({ "name": "u", "passwd": "x", "passwdFrom": secret })),
+        ),
+        case(
+            "exactly one of authProvider and exec must be set",
+            discovery(json!({ "exec": { "command": "c" } })),
+            discovery(json!({ "exec": { "command": "c" }, "authProvider": { "name": "a" } })),
+        ),
+        case(
+            "the percentages of diskLayout must not exceed 100",
+            partition(shares([60, 40])),
+            partition(shares([60, 41])),
+        ),
+        case(
+            "exactly one of layout and diskLayout must be set",
+            partition(json!({ "layout": false })),
+            partition(json!({})),
+        ),
+        case(
+            "each argument can be set once",
+            arguments(["a", "b"]),
+            json!({ "clusterConfiguration": { "scheduler": twice } }),
+        ),
+    ]
 }

@@ -1,7 +1,7 @@
-//! The definitions of the core kinds of Cluster API (deploy/cluster-api/core-components.yaml).
+//! The definitions of the kinds that Cluster API defines: the core kinds (deploy/cluster-api/core-components.yaml) and the bootstrap kinds.
 //!
 //! They differ from those of Bedplate's own kinds: a new object has no `observedGeneration`, and conditions have the bounds that upstream has, since
-//! upstream's control plane writes some of them. api/tests/cluster_api/differences.txt has the differences to upstream's definitions.
+//! programs of upstream write some of them. api/tests/cluster_api/differences.txt has the differences to upstream's definitions of the core kinds.
 //!
 //! Pure: no clock, no file, no socket.
 
@@ -15,10 +15,14 @@ use crate::cluster::contract::ContractGeneration;
 use crate::cluster::full::{
     Cluster, Machine, MachineDeployment, MachineDrainRule, MachineHealthCheck, MachineSet, pool,
 };
+use crate::cluster::kubeadm::{KubeadmConfig, KubeadmConfigTemplate};
 use crate::cluster::part::{QUALIFIED_NAME, VERSION, label};
 
 /// Name of the core provider, for clusterctl.
-const PROVIDER: &str = "bedplate";
+const CORE_PROVIDER: &str = "bedplate";
+
+/// Name of the bootstrap provider, for clusterctl.
+const BOOTSTRAP_PROVIDER: &str = "bootstrap-bedplate";
 
 /// Bounds of a condition that upstream has.
 const MAX_MESSAGE_CHARACTERS: i64 = 32_768;
@@ -26,7 +30,7 @@ const REASON_PATTERN: &str = "^[A-Za-z]([A-Za-z0-9_,:]*[A-Za-z0-9_])?$";
 
 /// The definitions of the core kinds of Cluster API. They are not installed where upstream's are.
 pub fn core_definitions() -> Vec<CustomResourceDefinition> {
-    let mut definitions = vec![
+    let definitions = vec![
         Cluster::crd(),
         Machine::crd(),
         MachineSet::crd(),
@@ -35,8 +39,21 @@ pub fn core_definitions() -> Vec<CustomResourceDefinition> {
         MachineDrainRule::crd(),
         pool::definition(),
     ];
+    with_the_form_of_upstream(definitions, CORE_PROVIDER)
+}
+
+/// The definitions of the bootstrap kinds of Cluster API. They are not installed where upstream's are.
+pub fn bootstrap_definitions() -> Vec<CustomResourceDefinition> {
+    with_the_form_of_upstream(vec![KubeadmConfig::crd(), KubeadmConfigTemplate::crd()], BOOTSTRAP_PROVIDER)
+}
+
+/// Returns definitions with the labels of a provider and with the form that upstream has.
+fn with_the_form_of_upstream(
+    mut definitions: Vec<CustomResourceDefinition>,
+    provider: &str,
+) -> Vec<CustomResourceDefinition> {
     for definition in &mut definitions {
-        let labels = [(ContractGeneration::V1Beta2.label(), VERSION), (label::PROVIDER, PROVIDER)];
+        let labels = [(ContractGeneration::V1Beta2.label(), VERSION), (label::PROVIDER, provider)];
         definition.metadata.labels =
             Some(labels.map(|(key, value)| (key.to_owned(), value.to_owned())).into());
         // Written out, so that a server-side apply over upstream's definition fails instead of keeping its webhook.
