@@ -1,6 +1,8 @@
 //! The inert definition of `MachinePool`: lists and watches work, and no object can be created. Programs of upstream do not start or delete a Cluster
 //! without the definition.
 //!
+//! An object of an earlier core can be updated: users must be able to remove its finalizers.
+//!
 //! Pure: no clock, no file, no socket.
 
 use k8s_openapi::apiextensions_apiserver::pkg::apis::apiextensions::v1::{
@@ -36,7 +38,8 @@ pub fn definition() -> CustomResourceDefinition {
             .into(),
         ),
         x_kubernetes_validations: Some(vec![ValidationRule {
-            rule: "false".to_owned(),
+            rule: "oldSelf.hasValue()".to_owned(),
+            optional_old_self: Some(true),
             message: Some(REFUSAL.to_owned()),
             ..ValidationRule::default()
         }]),
