@@ -1,10 +1,13 @@
-//! The core kinds of Cluster API on a real API server, with our own definitions: every rule with an object that it accepts and one that it refuses,
-//! forms of texts, manifests of upstream, and fields that the definitions do not have.
+//! The core kinds and the bootstrap kinds of Cluster API on a real API server, with our own definitions: every rule with an object that it accepts and
+//! one that it refuses, forms of texts, manifests of upstream, and fields that the definitions do not have.
 
 use std::path::Path;
 use std::sync::OnceLock;
 
+use bedplate_api::cluster::full::pool;
+use bedplate_api::crds::bootstrap_definitions;
 use bedplate_tests::kubernetes::Kubernetes;
+use k8s_openapi::apiextensions_apiserver::pkg::apis::apiextensions::v1::CustomResourceDefinition;
 use kube::api::{ApiResource, DeleteParams, DynamicObject, ListParams, Patch, PatchParams, PostParams};
 use kube::{Api, Client, ResourceExt};
 use serde_json::{Value, json};
@@ -16,39 +19,61 @@ mod rules;
 
 use rules::{Case, with};
 
-const KINDS: [&str; 7] = [
-    "clusters",
-    "machines",
-    "machinesets",
-    "machinedeployments",
-    "machinehealthchecks",
-    "machinedrainrules",
-    "machinepools",
+const KINDS: [&str; 9] = [
+    "clusters.cluster.x-k8s.io",
+    "machines.cluster.x-k8s.io",
+    "machinesets.cluster.x-k8s.io",
+    "machinedeployments.cluster.x-k8s.io",
+    "machinehealthchecks.cluster.x-k8s.io",
+    "machinedrainrules.cluster.x-k8s.io",
+    "machinepools.cluster.x-k8s.io",
+    "kubeadmconfigs.bootstrap.cluster.x-k8s.io",
+    "kubeadmconfigtemplates.bootstrap.cluster.x-k8s.io",
 ];
 
 /// Returns a client of a cluster with the definitions.
 async fn installed() -> Client {
     static INSTALLED: OnceLock<()> = OnceLock::new();
     INSTALLED.get_or_init(|| {
-        let kubernetes = Kubernetes::shared();
-        let file = Path::new(env!("CARGO_MANIFEST_DIR")).join("../deploy/cluster-api/core-components.yaml");
-        let file = file.display().to_string();
-        kubernetes.kubectl(&kubernetes.admin(), &["apply", "--server-side", "-f", &file]).unwrap();
-        let names = KINDS.map(|plural| format!("crd/{plural}.cluster.x-k8s.io"));
-        let mut wait = vec!["wait", "--for=condition=Established", "--timeout=60s"];
-        wait.extend(names.iter().map(String::as_str));
-        kubernetes.kubectl(&kubernetes.admin(), &wait).unwrap();
+        install(&Path::new(env!("CARGO_MANIFEST_DIR")).join("../deploy/cluster-api/core-components.yaml"));
+        install_all(&bootstrap_definitions());
+        let names = KINDS.map(|name| format!("crd/{name}"));
+        wait_for("Established", &names.each_ref().map(String::as_str));
     });
     admin().await
+}
+
+/// Applies a file with definitions.
+fn install(file: &Path) {
+    let kubernetes = Kubernetes::shared();
+    let file = file.display().to_string();
+    kubernetes.kubectl(&kubernetes.admin(), &["apply", "--server-side", "-f", &file]).unwrap();
+}
+
+fn install_all(definitions: &[CustomResourceDefinition]) {
+    let list = json!({ "apiVersion": "v1", "kind": "List", "items": definitions });
+    let file = tempfile::NamedTempFile::new().unwrap();
+    std::fs::write(file.path(), list.to_string()).unwrap();
+    install(file.path());
+}
+
+/// Waits until objects have a condition.
+fn wait_for(condition: &str, names: &[&str]) {
+    let kubernetes = Kubernetes::shared();
+    let condition = format!("--for=condition={condition}");
+    let arguments = [&["wait", &condition, "--timeout=60s"][..], names].concat();
+    kubernetes.kubectl(&kubernetes.admin(), &arguments).unwrap();
 }
 
 /// Interface to the kind of an object.
 fn api(client: &Client, object: &Value) -> Api<DynamicObject> {
     let kind = object["kind"].as_str().unwrap();
+    let api_version = object["apiVersion"].as_str().unwrap();
+    let (group, version) = api_version.split_once('/').unwrap();
     let resource = ApiResource {
-        group: "cluster.x-k8s.io".into(),
-        version: "v1beta2".into(),
-        api_version: "cluster.x-k8s.io/v1beta2".into(),
+        group: group.into(),
+        version: version.into(),
+        api_version: api_version.into(),
         kind: kind.into(),
         plural: format!("{}s", kind.to_lowercase()),
     };
@@ -104,6 +129,14 @@ async fn core_rules_accept_one_object_and_refuse_another() {
     assert!(problems.is_empty(), "{}", problems.join("\n"));
 }
 
+/// Labels for an object.
+fn labels(count: usize) -> Value {
+    (0..count)
+        .map(|number| (format!("label-{number}"), Value::from("a")))
+        .collect::<serde_json::Map<_, _>>()
+        .into()
+}
+
 /// Forms of texts and numbers: a field, a value that is accepted, and one that is refused.
 fn forms() -> Vec<(Value, &'static str, Value, Value)> {
     let machine = rules::object("Machine", &rules::machine_spec());
@@ -114,6 +147,8 @@ fn forms() -> Vec<(Value, &'static str, Value, Value)> {
     let trigger = |field: &str, value: Value| json!({ "remediation": { "triggerIf": { field: value } } });
     let version = |version: &str| json!({ "version": version });
     let naming = |template: &str| json!({ "machineNaming": { "template": template } });
+    let selector = |count| json!({ "selector": { "matchLabels": labels(count) } });
+    let template = |count| json!({ "template": { "metadata": { "labels": labels(count) } } });
     vec![
         (machine.clone(), "spec.version", version("1.34.2+build.7"), version("1.34")),
         (machine.clone(), "spec.version", version("v1.34.2-rc.1"), version("v1.034.2")),
@@ -129,7 +164,9 @@ fn forms() -> Vec<(Value, &'static str, Value, Value)> {
             json!({ "readinessGates": [{ "conditionType": "a/B" }] }),
             json!({ "readinessGates": [] }),
         ),
-        (deployment.clone(), "maxSurge", rolling(json!("100%")), rolling(json!("101%"))),
+        (deployment.clone(), "maxSurge", rolling(json!("150%")), rolling(json!("1000%"))),
+        (deployment.clone(), "spec.template.metadata.labels", template(64), template(65)),
+        (rules::health_check(), "spec.selector.matchLabels", selector(63), selector(64)),
         (deployment.clone(), "maxSurge", rolling(json!(0)), rolling(json!(-1))),
         (deployment.clone(), "maxInFlight", in_flight(json!("10%")), in_flight(json!("10"))),
         (deployment, "machineNaming", naming("a-{{ .random }}"), json!({ "machineNaming": {} })),
@@ -203,4 +240,44 @@ async fn machine_pools_can_be_listed() {
     let client = installed().await;
     let pools = api(&client, &rules::object("MachinePool", &json!({})));
     assert!(pools.list(&ListParams::default()).await.unwrap().items.is_empty());
+}
+
+/// A takeover from an earlier core may find MachinePools. Their finalizers must be removable, or they could never be deleted.
+#[tokio::test]
+async fn machine_pool_of_an_earlier_core_can_be_deleted() {
+    let client = installed().await;
+    let mut definition = pool::definition();
+    let group = "earlier.bedplate.dev";
+    definition.metadata.name = Some(format!("machinepools.{group}"));
+    definition.spec.group = group.to_owned();
+    let mut earlier = definition.clone();
+    for version in &mut earlier.spec.versions {
+        let schema = version.schema.as_mut().and_then(|schema| schema.open_api_v3_schema.as_mut()).unwrap();
+        schema.x_kubernetes_validations = None;
+    }
+    install_all(&[earlier]);
+    wait_for("Established", &[&format!("crd/machinepools.{group}")]);
+    let pool = json!({ "apiVersion": format!("{group}/v1beta2"), "kind": "MachinePool",
+        "metadata": { "name": "case", "namespace": "default", "finalizers": ["earlier.bedplate.dev/pool"] }, "spec": { "replicas": 1 } });
+    let pools = api(&client, &pool);
+    pools.create(&PostParams::default(), &typed(&pool)).await.unwrap();
+    install_all(&[definition]);
+    let another = with(&pool, &json!({ "metadata": { "name": "another" } }));
+    refused_once_the_rule_is_served(&client, &another).await;
+    pools.delete("case", &DeleteParams::default()).await.unwrap();
+    let patch = json!({ "metadata": { "finalizers": null } });
+    pools.patch("case", &PatchParams::default(), &Patch::Merge(&patch)).await.unwrap();
+    assert!(pools.get_opt("case").await.unwrap().is_none());
+}
+
+/// Tries to create an object until its definition refuses it. The API server serves a changed definition with a delay.
+async fn refused_once_the_rule_is_served(client: &Client, object: &Value) {
+    for _ in 0..600 {
+        if let Some(why) = creation(client, object).await {
+            assert!(why.contains("MachinePools are not supported"), "{why}");
+            return;
+        }
+        tokio::time::sleep(std::time::Duration::from_millis(100)).await;
+    }
+    panic!("the rule is not served");
 }
