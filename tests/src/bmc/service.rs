@@ -5,7 +5,7 @@ use std::net::{SocketAddr, TcpListener};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
-use anyhow::{Context, Result, bail};
+use anyhow::{Context, Result, bail, ensure};
 use bedplate_api::id::Digest;
 use bedplate_ipmi::crypto::Suite;
 use jiff::Timestamp;
@@ -194,8 +194,13 @@ impl Bmc {
                 None => {}
             }
             match dead {
-                // Linux ends the listening and keeps the socket.
-                Some(Dead::Refused) => socket.shutdown(std::net::Shutdown::Both)?,
+                Some(Dead::Refused) => {
+                    // Linux ends the listening and keeps the socket, but releases a port that was not asked for by number: another test would
+                    // listen there.
+                    socket.shutdown(std::net::Shutdown::Both)?;
+                    let _ = socket.bind(&(*address).into());
+                    ensure!(listener.local_addr()? == *address, "{address} was taken by somebody else");
+                }
                 // A program of one instruction: take 0 octets of every packet, SYN too.
                 Some(Dead::Dropped) => socket.attach_filter(&[socket2::SockFilter::new(0x06, 0, 0, 0)])?,
                 None => {}

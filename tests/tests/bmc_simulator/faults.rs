@@ -16,6 +16,7 @@ use bedplate_tests::bmc::fault::{Dead, Faults};
 use bedplate_tests::bmc::service::{PASSWORD, USER};
 use bedplate_tests::bmc::simulator::THREADS;
 use bedplate_tests::bmc::tool;
+use socket2::{Domain, Socket, Type};
 
 use crate::One;
 
@@ -92,6 +93,16 @@ async fn a_silent_bmc_is_one_that_cannot_be_reached() {
         let healed = power_with(&one, Faults::default()).await;
         assert_eq!(healed, Ok(PowerState::Off), "after {what}");
     }
+}
+
+/// Tests run beside each other: a listener of another test would answer for the BMC.
+#[test]
+fn a_bmc_that_refuses_connections_keeps_its_port() {
+    let one = One::start(1);
+    one.bmc.set_faults(Faults { dead: Some(Dead::Refused), ..Faults::default() }).unwrap();
+    let socket = Socket::new(Domain::IPV4, Type::STREAM, None).unwrap();
+    let error = socket.bind(&one.tcp.into()).unwrap_err();
+    assert_eq!(error.kind(), ErrorKind::AddrInUse);
 }
 
 #[test]
