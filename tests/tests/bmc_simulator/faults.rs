@@ -95,7 +95,7 @@ async fn a_silent_bmc_is_one_that_cannot_be_reached() {
     }
 }
 
-/// Tests run beside each other: a listener of another test would answer for the BMC.
+/// Tests run concurrently: a listener of another test would answer for the BMC.
 #[test]
 fn a_bmc_that_refuses_connections_keeps_its_port() {
     let one = One::start(1);

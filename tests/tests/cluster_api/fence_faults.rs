@@ -82,7 +82,7 @@ fn is_kind(write: &str, (start, end): (&str, &str)) -> bool {
     write.starts_with(start) && write.ends_with(end)
 }
 
-/// 8 CPU seconds. It takes three minutes, almost all of them waiting.
+/// 45 CPU seconds with the providers and the API server. It takes three minutes, most of them waiting.
 #[test]
 fn d8_provider_killed_at_any_write_of_a_fence_ends_as_if_it_had_lived() {
     let (writes, _) = fenced_life("fenced", None);
