@@ -3,8 +3,8 @@
 //! A user who may write one object of a kind chooses some of its times, among them `metadata.managedFields[].time`. The API server accepts years,
 //! offsets and fractions that programs cannot count, and one such object would make the list of all objects unreadable. The owner of one
 //! Machine could also keep pxed and the agent from writing its status. Callers: the watches, lists, reads, patches and deletions of all programs.
-//! Not bounded: creations, replacements, Leases, CertificateSigningRequests, kinds that only administrators write, and the list of Pods of
-//! `bedplate install`.
+//! Not bounded: creations, replacements, Leases, CertificateSigningRequests, Events, the Secrets that an agent reads, kinds that only
+//! administrators write, the list of Pods of `bedplate install`, and the Node that `bedplate` deletes.
 
 use std::borrow::Cow;
 

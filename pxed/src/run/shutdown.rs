@@ -23,7 +23,7 @@ use super::assemble::POWER;
 
 /// Maximum duration of the end of all sessions at BMCs. More than the supervisor takes.
 const SESSIONS_TIMEOUT: Duration = Duration::from_secs(16);
-/// Maximum duration of the status writes before the Lease is released. More than the writer takes for its last writes.
+/// Maximum duration of the wait for all status writes before the Lease is released. One slow request may take longer; its status is written later.
 const STATUSES_TIMEOUT: Duration = Duration::from_secs(6);
 /// Maximum duration of the release of the Lease. More than its request takes.
 const LEASE_TIMEOUT: Duration = Duration::from_secs(4);
