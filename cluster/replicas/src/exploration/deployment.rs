@@ -99,16 +99,16 @@ thread_local! {
 }
 
 impl World {
-    /// A deployment of the first template whose set has some unavailable Machines. The user edits it next.
+    /// A deployment whose set has some unavailable Machines. The user has just changed its template to the second one.
     fn start(setting: Setting, replicas: u8, waiting: u8) -> Self {
         let first = Set { exists: true, age: 0, asked: replicas, ready: replicas - waiting, waiting };
         let mut world = Self {
             setting,
             replicas,
-            template: 0,
+            template: 1,
             sets: [first, Set::default(), Set::default()],
             held: [Held::default(); 2],
-            edits: 2,
+            edits: 0,
             scales: u8::from(setting.scales),
             failures: 1,
             deletions: if setting.rolling.is_none() { 3 } else { 0 },
@@ -331,13 +331,12 @@ impl World {
 
     fn user(&self, add: &mut impl FnMut(Self)) {
         if self.edits > 0 {
-            // First to the second template, then to the third one or back.
-            let templates: &[u8] = if self.edits == 2 { &[1] } else { &[0, 2] };
-            for template in templates {
-                add(Self { edits: self.edits - 1, template: *template, ..*self });
+            // To the third template, or back.
+            for template in [0, 2] {
+                add(Self { edits: self.edits - 1, template, ..*self });
             }
         }
-        if self.scales > 0 && self.edits < 2 {
+        if self.scales > 0 {
             add(Self { scales: 0, replicas: self.replicas + 1, ..*self });
             if self.replicas > 0 {
                 add(Self { scales: 0, replicas: self.replicas - 1, ..*self });
@@ -430,11 +429,10 @@ fn run(settings: impl Iterator<Item = (Setting, u8)>, edits: u8, failures: u8, l
     let start = processor_time();
     let mut report = Report::default();
     for (setting, replicas) in settings {
-        let starts = (0..=replicas).map(|waiting| {
-            let world = World::start(setting, replicas, waiting);
-            // Without a second edit, the first one is already made.
-            let template = if edits < 2 { 1 } else { 0 };
-            World { edits, template, failures, ..world }
+        let starts = (0..=replicas).map(|waiting| World {
+            edits,
+            failures,
+            ..World::start(setting, replicas, waiting)
         });
         report.add(explore(starts));
     }

@@ -42,7 +42,8 @@ fn hc4_marks_stay_within_the_limit_in_every_state() {
             let expected = u32::try_from(of.len()).unwrap();
             let unhealthy = expected - u32::try_from(failed(&[0])).unwrap();
             let is_allowed = match *allowed {
-                Allowed::AtMost(amount) => unhealthy <= amount.of_rounded_down(expected),
+                Allowed::AtMost(Amount::Count(number)) => unhealthy <= number,
+                Allowed::AtMost(Amount::Percent(percent)) => unhealthy * 100 <= u32::from(percent) * expected,
                 Allowed::Range { from, to } => (from..=to).contains(&unhealthy),
             };
             assert_eq!(plan.is_allowed, is_allowed, "{of:?} {allowed:?}");
