@@ -37,7 +37,7 @@ pub use health::{
     Allowed, ConditionView, Failure, HealthCheck, HealthPlan, HealthReason, Judgement, NodeView, Subject,
     Target, Unhealthy, judge, plan_health,
 };
-pub use name::{NameTemplate, NameTemplateError};
+pub use name::{NameTemplate, NameTemplateError, NameVariables};
 pub use order::{Order, delete_order};
 pub use preflight::{Check, ControlPlaneView, Preflight, SetVersion, Skipped, preflight};
 pub use set::{Health, MachineView, Mark, OwnerView, Remediated, Remediation, SetPlan, SetView, plan_set};
