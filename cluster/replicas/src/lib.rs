@@ -39,9 +39,9 @@ pub use health::{
 };
 pub use name::{NameTemplate, NameTemplateError, NameVariables};
 pub use order::{Order, delete_order};
-pub use preflight::{Check, ControlPlaneView, Preflight, SetVersion, Skipped, preflight};
+pub use preflight::{Check, ControlPlaneView, Preflight, SetVersion, SkewedVersions, Skipped, preflight};
 pub use set::{Health, MachineView, Mark, OwnerView, Remediated, Remediation, SetPlan, SetView, plan_set};
-pub use template::{BootstrapView, Change, RefView, TemplateView, changes};
+pub use template::{BootstrapView, Change, Difference, RefView, TemplateView, changes};
 
 /// Name of an object in one namespace.
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord, Hash)]

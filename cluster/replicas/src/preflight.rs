@@ -93,14 +93,28 @@ pub enum Preflight {
     InvalidVersion(String),
     /// The control plane is being provisioned.
     Provisioning,
-    /// The control plane is being upgraded: its `status.version` and its `spec.version`.
-    Upgrading(String, String),
-    /// The template has a newer version than the control plane: that of the template and that of the control plane.
-    Newer(String, String),
-    /// The template has a version that is too old: that of the template and that of the control plane.
-    TooOld(String, String),
-    /// kubeadm has another minor version: that of the template and that of the control plane.
-    Kubeadm(String, String),
+    /// The control plane is being upgraded.
+    Upgrading {
+        /// `status.version` of the control plane.
+        from: String,
+        /// `spec.version` of the control plane.
+        to: String,
+    },
+    /// The template has a newer version than the control plane.
+    Newer(SkewedVersions),
+    /// The template has a version that is too old for the control plane.
+    TooOld(SkewedVersions),
+    /// kubeadm has another minor version than the control plane.
+    Kubeadm(SkewedVersions),
+}
+
+/// Versions that do not fit.
+#[derive(Debug, Clone, PartialEq, Eq, Hash)]
+pub struct SkewedVersions {
+    /// Version of the template.
+    pub template: String,
+    /// Version of the control plane.
+    pub control_plane: String,
 }
 
 impl Preflight {
@@ -108,7 +122,7 @@ impl Preflight {
     pub const fn check(&self) -> Option<Check> {
         match self {
             Self::InvalidVersion(_) => None,
-            Self::Provisioning | Self::Upgrading(..) => Some(Check::ControlPlaneIsStable),
+            Self::Provisioning | Self::Upgrading { .. } => Some(Check::ControlPlaneIsStable),
             Self::Newer(..) | Self::TooOld(..) => Some(Check::KubernetesVersionSkew),
             Self::Kubeadm(..) => Some(Check::KubeadmVersionSkew),
         }
@@ -120,19 +134,19 @@ impl fmt::Display for Preflight {
         match self {
             Self::InvalidVersion(version) => write!(f, "{version:?} is not a semantic version")?,
             Self::Provisioning => f.write_str("the control plane is being provisioned")?,
-            Self::Upgrading(from, to) => {
+            Self::Upgrading { from, to } => {
                 write!(f, "the control plane is being upgraded from {from} to {to}")?;
             }
-            Self::Newer(set, control_plane) => {
-                write!(f, "version {set} is newer than the control plane ({control_plane})")?;
+            Self::Newer(SkewedVersions { template, control_plane }) => {
+                write!(f, "version {template} is newer than the control plane ({control_plane})")?;
             }
-            Self::TooOld(set, control_plane) => write!(
+            Self::TooOld(SkewedVersions { template, control_plane }) => write!(
                 f,
-                "version {set} is more than {MAX_MINOR_SKEW} minor versions older than the control plane ({control_plane})"
+                "version {template} is more than {MAX_MINOR_SKEW} minor versions older than the control plane ({control_plane})"
             )?,
-            Self::Kubeadm(set, control_plane) => write!(
+            Self::Kubeadm(SkewedVersions { template, control_plane }) => write!(
                 f,
-                "kubeadm {set} joins only a control plane of its own minor version, not {control_plane}"
+                "kubeadm {template} joins only a control plane of its own minor version, not {control_plane}"
             )?,
         }
         match self.check() {
@@ -161,21 +175,19 @@ pub fn preflight(set: &SetVersion, control_plane: &ControlPlaneView, skipped: &S
         failed.push(Preflight::InvalidVersion(set_text.to_owned()));
         return failed;
     };
-    let texts = || (set_text.to_owned(), control_plane_text.to_owned());
+    let skewed =
+        || SkewedVersions { template: set_text.to_owned(), control_plane: control_plane_text.to_owned() };
     if !skipped.has(Check::KubernetesVersionSkew) {
         let (set, control_plane) = (set_version.minor(), control_plane_version.minor());
         if set > control_plane {
-            let (set, control_plane) = texts();
-            failed.push(Preflight::Newer(set, control_plane));
+            failed.push(Preflight::Newer(skewed()));
         } else if set.0 < control_plane.0 || set.1 < control_plane.1.saturating_sub(MAX_MINOR_SKEW) {
-            let (set, control_plane) = texts();
-            failed.push(Preflight::TooOld(set, control_plane));
+            failed.push(Preflight::TooOld(skewed()));
         }
     }
     let is_other = set_version.minor() != control_plane_version.minor();
     if set.is_kubeadm && is_other && !skipped.has(Check::KubeadmVersionSkew) {
-        let (set, control_plane) = texts();
-        failed.push(Preflight::Kubeadm(set, control_plane));
+        failed.push(Preflight::Kubeadm(skewed()));
     }
     failed
 }
@@ -187,7 +199,7 @@ fn unstable(desired_text: &str, desired: &Version, status: Option<&str>) -> Opti
         return Some(Preflight::InvalidVersion(status.to_owned()));
     };
     let is_upgrading = desired > &present;
-    is_upgrading.then(|| Preflight::Upgrading(status.to_owned(), desired_text.to_owned()))
+    is_upgrading.then(|| Preflight::Upgrading { from: status.to_owned(), to: desired_text.to_owned() })
 }
 
 /// A semantic version. `v` and a missing patch or minor number are tolerated.

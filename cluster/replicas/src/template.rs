@@ -78,31 +78,42 @@ fn bare_version(version: &str) -> &str {
 /// A rollout-relevant difference of two templates.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Change {
-    /// Kubernetes version: the present one and the desired one.
-    Version(Option<String>, Option<String>),
+    /// Kubernetes version.
+    Version(Difference),
     /// Bootstrap data.
     Bootstrap(BootstrapView, BootstrapView),
     /// Infrastructure template.
     Infrastructure(RefView, RefView),
     /// Failure domain.
-    FailureDomain(Option<String>, Option<String>),
+    FailureDomain(Difference),
+}
+
+/// Present and desired value of a text.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Difference {
+    /// Value in the present template.
+    pub present: Option<String>,
+    /// Value in the desired template.
+    pub desired: Option<String>,
+}
+
+impl fmt::Display for Difference {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let shown = |value: &Option<String>| value.clone().unwrap_or_else(|| "none".to_owned());
+        write!(f, "{}, {} required", shown(&self.present), shown(&self.desired))
+    }
 }
 
 impl fmt::Display for Change {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let shown = |value: &Option<String>| value.clone().unwrap_or_else(|| "none".to_owned());
         match self {
-            Self::Version(now, desired) => {
-                write!(f, "version {}, {} required", shown(now), shown(desired))
-            }
+            Self::Version(difference) => write!(f, "version {difference}"),
             Self::Bootstrap(BootstrapView::Config(now), _) => {
                 write!(f, "{} is not up-to-date", now.made_kind())
             }
             Self::Bootstrap(_, _) => f.write_str("bootstrap data is not up-to-date"),
             Self::Infrastructure(now, _) => write!(f, "{} is not up-to-date", now.made_kind()),
-            Self::FailureDomain(now, desired) => {
-                write!(f, "failure domain {}, {} required", shown(now), shown(desired))
-            }
+            Self::FailureDomain(difference) => write!(f, "failure domain {difference}"),
         }
     }
 }
@@ -111,8 +122,12 @@ impl fmt::Display for Change {
 pub fn changes(current: &TemplateView, desired: &TemplateView) -> Vec<Change> {
     let mut changes = Vec::new();
     let bare = |template: &TemplateView| template.version.as_deref().map(bare_version).map(str::to_owned);
+    let difference = |of: fn(&TemplateView) -> &Option<String>| Difference {
+        present: of(current).clone(),
+        desired: of(desired).clone(),
+    };
     if bare(current) != bare(desired) {
-        changes.push(Change::Version(current.version.clone(), desired.version.clone()));
+        changes.push(Change::Version(difference(|template| &template.version)));
     }
     if current.bootstrap != desired.bootstrap {
         changes.push(Change::Bootstrap(current.bootstrap.clone(), desired.bootstrap.clone()));
@@ -121,7 +136,7 @@ pub fn changes(current: &TemplateView, desired: &TemplateView) -> Vec<Change> {
         changes.push(Change::Infrastructure(current.infrastructure.clone(), desired.infrastructure.clone()));
     }
     if current.failure_domain != desired.failure_domain {
-        changes.push(Change::FailureDomain(current.failure_domain.clone(), desired.failure_domain.clone()));
+        changes.push(Change::FailureDomain(difference(|template| &template.failure_domain)));
     }
     changes
 }
@@ -148,12 +163,9 @@ pub(crate) mod tests {
     fn md1_version_with_or_without_v_is_the_same() {
         assert_eq!(changes(&template("v1.34.1"), &template("1.34.1")), []);
         assert_eq!(template("v1.34.1").hash(), template("1.34.1").hash());
-        let Some(Change::Version(now, desired)) =
-            changes(&template("v1.34.1"), &template("v1.34.2")).into_iter().next()
-        else {
-            panic!("no change of the version");
-        };
-        assert_eq!((now.as_deref(), desired.as_deref()), (Some("v1.34.1"), Some("v1.34.2")));
+        let [present, desired] = ["v1.34.1", "v1.34.2"].map(|version| Some(version.to_owned()));
+        let expected = [Change::Version(Difference { present, desired })];
+        assert_eq!(changes(&template("v1.34.1"), &template("v1.34.2")), expected);
     }
 
     #[test]

@@ -81,7 +81,8 @@ fn ms5_skipped_checks_do_not_run() {
 
 #[test]
 fn ms5_text_names_the_check() {
-    let text = Preflight::Newer("v1.35.0".to_owned(), "v1.34.0".to_owned()).to_string();
+    let versions = SkewedVersions { template: "v1.35.0".to_owned(), control_plane: "v1.34.0".to_owned() };
+    let text = Preflight::Newer(versions).to_string();
     let expected =
         "version v1.35.0 is newer than the control plane (v1.34.0) (preflight check KubernetesVersionSkew)";
     assert_eq!(text, expected);
