@@ -75,7 +75,7 @@ pub struct DeploymentView {
     /// UID.
     pub uid: String,
     /// Name.
-    pub name: String,
+    pub name: Key,
     /// Its `spec.replicas`, or [`implied_replicas`].
     pub replicas: u32,
     /// Strategy of rollouts.
@@ -118,20 +118,20 @@ pub struct DeploymentPlan {
 /// The set that has the template of the deployment.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Current {
-    /// It exists.
+    /// A set that exists.
     Is(Key),
-    /// It must be created.
+    /// A set that must be created.
     Create {
-        /// Its name. The same decision always gives the same name.
+        /// Name of the set. The same decision always gives the same name.
         name: Key,
         /// Reason for the rollout.
         reason: CreateReason,
-        /// Its first `spec.replicas`.
+        /// First `spec.replicas` of the set.
         replicas: u32,
     },
-    /// There is none yet.
+    /// None yet.
     Wait(Wait),
-    /// There is none, and the deployment is paused.
+    /// None, and the deployment is paused.
     Paused,
 }
 
@@ -257,7 +257,7 @@ pub fn plan_deployment(seen: &DeploymentView, now: Timestamp) -> DeploymentPlan 
         Found::Missing { name, reason } if !seen.is_paused => {
             Current::Create { name, reason, replicas: part::to_count(parts[0].target) }
         }
-        Found::Deleting(_) | Found::Missing { .. } => Current::Paused,
+        Found::Deleting(_) | Found::Missing { .. } | Found::NoName => Current::Paused,
     };
     if plan.current != Current::Paused {
         let revision = revision::of(current, &old);
@@ -281,7 +281,8 @@ fn blocking(seen: &DeploymentView, found: &Found<'_>) -> Option<Wait> {
     match found {
         Found::Deleting(set) if !seen.is_paused => Some(Wait::SetDeleting(set.key.clone())),
         Found::Missing { .. } if !seen.is_paused && !seen.templates_exist => Some(Wait::TemplateMissing),
-        Found::Set(_) | Found::Deleting(_) | Found::Missing { .. } => None,
+        Found::NoName if !seen.is_paused => Some(Wait::NamesTaken),
+        Found::Set(_) | Found::Deleting(_) | Found::Missing { .. } | Found::NoName => None,
     }
 }
 

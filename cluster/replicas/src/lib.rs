@@ -113,6 +113,8 @@ pub enum Wait {
     Preflight(Vec<Preflight>),
     /// Orphan Machines must be adopted before any Machine is created or deleted.
     Adoption,
+    /// MachineSets with other templates have all names of a new MachineSet.
+    NamesTaken,
 }
 
 impl fmt::Display for Wait {
@@ -128,6 +130,9 @@ impl fmt::Display for Wait {
                 f.write_str(&texts.join("; "))
             }
             Self::Adoption => f.write_str("orphan Machines are being adopted"),
+            Self::NamesTaken => {
+                f.write_str("MachineSets with other templates have all names of a new MachineSet; delete one")
+            }
         }
     }
 }

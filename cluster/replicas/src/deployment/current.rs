@@ -15,19 +15,21 @@ const NAME_TRIES: u64 = 8;
 /// The current set.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) enum Found<'a> {
-    /// It exists.
+    /// The set with the template.
     Set(&'a SetSummary),
-    /// The only one that has the template is being deleted.
+    /// The only set with the template. It is being deleted.
     Deleting(&'a SetSummary),
-    /// None has the template.
+    /// None: no set has the template, and a new one can have this name.
     Missing { name: Key, reason: CreateReason },
+    /// None: no set has the template, and sets with other templates have all names of a new one.
+    NoName,
 }
 
 impl<'a> Found<'a> {
     pub(crate) fn set(&self) -> Option<&'a SetSummary> {
         match self {
             Self::Set(set) => Some(set),
-            Self::Deleting(_) | Self::Missing { .. } => None,
+            Self::Deleting(_) | Self::Missing { .. } | Self::NoName => None,
         }
     }
 }
@@ -46,7 +48,10 @@ pub(crate) fn find(seen: &DeploymentView, now: Timestamp) -> Found<'_> {
     match sets.first() {
         Some(set) if set.is_deleting => Found::Deleting(set),
         Some(set) => Found::Set(set),
-        None => Found::Missing { name: free_name(seen, names), reason: reason(seen, after) },
+        None => match free_name(seen, names) {
+            Some(name) => Found::Missing { name, reason: reason(seen, after) },
+            None => Found::NoName,
+        },
     }
 }
 
@@ -56,13 +61,12 @@ fn name(seen: &DeploymentView, after: Option<Timestamp>, salt: u64) -> Key {
     seen.template.digest(&mut digest);
     let after = after.map(|after| after.to_string());
     digest.optional(after.as_deref()).number(salt);
-    Key(suffixed(&seen.name, &digest))
+    Key(suffixed(&seen.name.0, &digest))
 }
 
-/// A user may have changed the template of a set that has the name.
-fn free_name(seen: &DeploymentView, mut names: Vec<Key>) -> Key {
-    let free = names.iter().position(|name| seen.sets.iter().all(|set| set.key != *name));
-    names.swap_remove(free.unwrap_or(0))
+/// Returns the first name that no set has. A user may have changed the template of a set that has a former name.
+fn free_name(seen: &DeploymentView, names: Vec<Key>) -> Option<Key> {
+    names.into_iter().find(|name| seen.sets.iter().all(|set| set.key != *name))
 }
 
 fn reason(seen: &DeploymentView, after: Option<Timestamp>) -> CreateReason {

@@ -15,6 +15,8 @@ pub(crate) struct Part {
     pub(crate) target: i64,
     /// Maximum of Machines when it was scaled last.
     pub(crate) recorded_maximum: Option<i64>,
+    /// True if the set is being deleted.
+    pub(crate) is_deleting: bool,
     /// Reasons for the target.
     pub(crate) notes: Vec<Note>,
 }
@@ -28,6 +30,7 @@ impl Part {
             available: i64::from(set.available),
             target: asked,
             recorded_maximum: set.max_replicas.map(i64::from),
+            is_deleting: set.is_deleting,
             notes: Vec::new(),
         }
     }

@@ -1,7 +1,7 @@
 //! Pure: scaling while the deployment is paused (MD7). Called by the planner of deployments.
 //!
-//! A paused deployment starts and continues no rollout. A change of its replicas is spread over its sets in proportion to their size, so that
-//! the mixture of versions stays as it is.
+//! A paused deployment starts and continues no rollout. With strategy RollingUpdate a change of its replicas is spread over its sets in
+//! proportion to their size, so that the mixture of versions stays as it is. With OnDelete it is spread only if one set has all replicas.
 
 use super::part::{Bounds, Part};
 use super::{Note, Strategy};
@@ -9,22 +9,22 @@ use super::{Note, Strategy};
 /// Decides the targets. The first part is the current set, which may not exist; the others follow from the oldest to the newest.
 pub(crate) fn scale(bounds: &Bounds, strategy: Strategy, has_current: bool, parts: &mut [Part]) {
     let active: Vec<usize> = (0..parts.len()).filter(|index| parts[*index].asked > 0).collect();
-    let has_rollout = strategy != Strategy::OnDelete;
-    match active[..] {
-        [] if has_current => set(&mut parts[0], bounds.replicas),
-        [] => {
-            if let Some(newest) = parts[1..].last_mut() {
+    match (&active[..], strategy) {
+        ([], _) if has_current => set(&mut parts[0], bounds.replicas),
+        ([], _) => {
+            // A set that is being deleted removes its Machines in any case.
+            if let Some(newest) = parts[1..].iter_mut().rev().find(|part| !part.is_deleting) {
                 set(newest, bounds.replicas);
             }
         }
-        [only] => set(&mut parts[only], bounds.replicas),
-        _ if is_saturated(bounds, &parts[0]) => {
+        ([only], _) => set(&mut parts[*only], bounds.replicas),
+        ([..], _) if is_saturated(bounds, &parts[0]) => {
             for part in &mut parts[1..] {
                 set(part, 0);
             }
         }
-        _ if has_rollout => spread(bounds, active, parts),
-        _ => {}
+        ([..], Strategy::RollingUpdate { .. }) => spread(bounds, active, parts),
+        ([..], Strategy::OnDelete) => {}
     }
 }
 

@@ -30,7 +30,7 @@ pub(crate) fn deployment(
 ) -> DeploymentView {
     DeploymentView {
         uid: "uid".to_owned(),
-        name: "md".to_owned(),
+        name: "md".into(),
         replicas,
         strategy,
         template: template(version),
@@ -269,6 +269,40 @@ fn md7_paused_deployment_starts_no_rollout() {
     }
     let none = DeploymentView { is_paused: true, ..deployment(3, rolling(1, 0), "new", vec![]) };
     assert_eq!(super::plan_deployment(&none, at(1)).current, Current::Paused);
+}
+
+#[test]
+fn md7_deleting_set_gets_no_replicas() {
+    let mut seen = with_numbers(3, rolling(1, 0), &[[0, 0, 0], [0, 2, 2]]);
+    // Neither set has the template, and the newer one is being deleted.
+    seen.template = template("newest");
+    seen.is_paused = true;
+    seen.sets[1].is_deleting = true;
+    assert_eq!(targets(&seen), [3, 0]);
+    seen.sets[0].is_deleting = true;
+    assert_eq!(targets(&seen), [0, 0]);
+}
+
+#[test]
+fn md10_no_set_is_created_under_a_name_in_use() {
+    let mut seen = deployment(3, rolling(1, 0), "new", vec![]);
+    let mut names = BTreeSet::new();
+    loop {
+        match plan(&seen).current {
+            Current::Create { name, .. } => {
+                assert!(names.insert(name.clone()), "{name} is created twice");
+                // A user has changed the template of the set.
+                seen.sets.push(summary(&name.0, "other", 1, [0, 0, 0]));
+            }
+            current => {
+                assert_eq!(current, Current::Wait(Wait::NamesTaken));
+                break;
+            }
+        }
+    }
+    assert_eq!(names.len(), 8);
+    seen.is_paused = true;
+    assert_eq!(plan(&seen).current, Current::Paused);
 }
 
 #[test]
