@@ -129,6 +129,9 @@ pub struct HealthPlan {
     pub remediations_allowed: u32,
     /// True if the number of unhealthy Machines allows remediation.
     pub is_allowed: bool,
+    /// True if the Nodes of the cluster cannot be read. Machines with an unknown Node count as unhealthy, so `is_allowed` may be false because
+    /// of the connection. Condition `RemediationAllowed` must then say so, and not that too many Machines are unhealthy.
+    pub are_nodes_unknown: bool,
     /// Time at which a target may become unhealthy.
     pub next: Option<Timestamp>,
 }
@@ -139,6 +142,7 @@ pub fn plan_health(targets: &[Target], check: &HealthCheck, now: Timestamp) -> H
     let mut candidates = Vec::new();
     for target in targets.iter().filter(|target| !target.is_paused && !target.is_skipped) {
         plan.targets.push(target.key.clone());
+        plan.are_nodes_unknown |= target.node == NodeView::Unknown;
         match judge(target, check, now) {
             Judgement::Healthy => plan.healthy.push(target.key.clone()),
             Judgement::Unhealthy(failures) => {

@@ -9,11 +9,11 @@ use super::{ConditionView, HealthCheck, NodeView, Target, Unhealthy};
 /// Judgement about a target.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Judgement {
-    /// It has a Node, and no check is about to fail.
+    /// The target has a Node, and no check is about to fail.
     Healthy,
     /// Checks have failed.
     Unhealthy(Vec<Failure>),
-    /// It counts as unhealthy, and it is not marked. The time is that of the next judgement; None: a change of an object comes first.
+    /// The target counts as unhealthy and is not marked. The time is that of the next judgement. None: a change of an object comes first.
     Undecided(Option<Timestamp>),
 }
 

@@ -193,6 +193,16 @@ fn hc6_lost_connection_judges_nobody() {
 }
 
 #[test]
+fn hc6_outage_is_not_reported_as_too_many_unhealthy_machines() {
+    let limited = HealthCheck { allowed: Allowed::AtMost(Amount::Percent(40)), ..check() };
+    let lost = Target { node: NodeView::Unknown, ..target("a") };
+    let during = plan(&[lost.clone(), Target { key: "b".into(), ..lost }], &limited);
+    assert_eq!((during.is_allowed, during.are_nodes_unknown), (false, true));
+    let after = plan(&[not_ready("a", 1), not_ready("b", 1)], &limited);
+    assert_eq!((after.is_allowed, after.are_nodes_unknown), (false, false));
+}
+
+#[test]
 fn hc7_deleted_node_is_unhealthy_immediately() {
     let seen = Target { node: NodeView::Deleted("n".to_owned()), ..target("a") };
     assert_eq!(judged(&seen), Judgement::Unhealthy(vec![Failure::NodeDeleted("n".to_owned())]));
