@@ -1,4 +1,5 @@
-//! Pure: decisions about the replicas of Cluster API. It does no I/O, and it knows neither kube nor serde. Called by `bedplate-cluster`.
+//! Pure: decisions about the replicas of Cluster API. It does no I/O, and it knows neither kube nor serde. Its only dependency is jiff, so
+//! errors are written without thiserror. Called by `bedplate-cluster`.
 //!
 //! - [`plan_deployment`]: which MachineSet of a MachineDeployment is current, how the others shrink, revisions, removal.
 //! - [`plan_set`]: Machines of a MachineSet that must be adopted, created, deleted or marked.
@@ -113,6 +114,8 @@ pub enum Wait {
     Preflight(Vec<Preflight>),
     /// Orphan Machines must be adopted before any Machine is created or deleted.
     Adoption,
+    /// The API server refuses to adopt these Machines.
+    AdoptionRefused(Vec<Key>),
     /// MachineSets with other templates have all names of a new MachineSet.
     NamesTaken,
 }
@@ -130,6 +133,10 @@ impl fmt::Display for Wait {
                 f.write_str(&texts.join("; "))
             }
             Self::Adoption => f.write_str("orphan Machines are being adopted"),
+            Self::AdoptionRefused(machines) => {
+                let names: Vec<&str> = machines.iter().map(|key| key.0.as_str()).collect();
+                write!(f, "adoption of Machines {} is refused; they are not counted", names.join(", "))
+            }
             Self::NamesTaken => {
                 f.write_str("MachineSets with other templates have all names of a new MachineSet; delete one")
             }

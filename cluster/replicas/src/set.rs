@@ -3,10 +3,11 @@
 //! ```text
 //! stored view -> needs_live_read -> live LIST of the Machines and GET of the set -> adopt, or mark and delete, or create
 //! ```
-//! A stored view may be stale, so it never creates or deletes. A plan either creates or deletes, never both: a Machine whose deletion is
-//! refused must not have a successor. The name of a created Machine is a function of the set, its resource version and a number, so a plan
-//! that is made twice from the same reads makes each Machine once.
+//! A stored view may be stale, so it never creates or deletes. A Machine has no successor before it is deleted: its deletion may be refused.
+//! The name of a new Machine is a function of the set, its resource version and a number. A plan that is made twice from the same reads
+//! therefore makes each Machine once.
 
+use std::collections::BTreeSet;
 use std::fmt;
 
 use jiff::{SignedDuration, Timestamp};
@@ -19,6 +20,12 @@ mod remediation;
 
 /// Interval after which failed preflight checks are decided again.
 const PREFLIGHT_INTERVAL: SignedDuration = SignedDuration::from_secs(15);
+
+/// Maximum number of Machines that one plan creates. `spec.replicas` has no upper bound: without this limit one set could exhaust the memory.
+const MAX_CREATIONS: usize = 10;
+
+/// Maximum number of names that are tried in addition to those of existing Machines.
+const MAX_NAME_TRIES: usize = 1000;
 
 /// A Machine that the selector of the set matches.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -118,7 +125,7 @@ impl fmt::Display for Mark {
 /// Controller of a Machine.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub enum OwnerView {
-    /// It has no controller.
+    /// None: the Machine has no controller.
     Orphan,
     /// This set.
     This,
@@ -150,6 +157,10 @@ pub struct SetView {
     pub order: Order,
     /// Machines that its selector matches.
     pub machines: Vec<MachineView>,
+    /// Orphans whose adoption the API server has refused. They are no replicas, and are reported.
+    pub refused: BTreeSet<Key>,
+    /// Names of other Machines, as far as a creation has found them in use.
+    pub taken: BTreeSet<Key>,
     /// True if it is being deleted.
     pub is_deleting: bool,
     /// True if the annotation `cluster.x-k8s.io/disable-machine-create` is `true`.
@@ -173,7 +184,7 @@ pub struct SetPlan {
     pub mark: Vec<(Key, Mark)>,
     /// Machines to delete, each bound to the UID and resource version that was read.
     pub delete: Vec<Key>,
-    /// Names of Machines to create.
+    /// Names of Machines to create, at most 10. The deletions precede them.
     pub create: Vec<Key>,
     /// True if the finalizer of a deleting set can be removed.
     pub remove_finalizer: bool,
@@ -181,7 +192,7 @@ pub struct SetPlan {
     pub needs_live_read: bool,
     /// Reasons why Machines are missing.
     pub blocked: Vec<Wait>,
-    /// Time at which the plan must be decided again.
+    /// Time at which the plan must be decided again. If Machines are missing that this plan does not create, it is due immediately.
     pub next: Option<Timestamp>,
 }
 
@@ -194,12 +205,11 @@ pub fn plan_set(seen: &SetView, now: Timestamp) -> SetPlan {
         return plan_deleted(seen, &owned, &present);
     }
     let mut plan = SetPlan { replicas: seen.replicas, ..SetPlan::default() };
-    plan.adopt = seen
-        .machines
-        .iter()
-        .filter(|machine| machine.owner == OwnerView::Orphan && !machine.is_deleting)
-        .map(|machine| machine.key.clone())
-        .collect();
+    let (refused, adopt): (Vec<Key>, Vec<Key>) = orphans(seen).partition(|key| seen.refused.contains(key));
+    plan.adopt = adopt;
+    if !refused.is_empty() {
+        plan.blocked.push(Wait::AdoptionRefused(refused));
+    }
     if !plan.adopt.is_empty() {
         // A backup may have been restored: the Machines must be counted before any is created.
         plan.blocked.push(Wait::Adoption);
@@ -219,10 +229,16 @@ pub fn plan_set(seen: &SetView, now: Timestamp) -> SetPlan {
     }
     let Some(replicas) = plan.replicas else { return plan.before_live_read() };
     delete_surplus(seen, &present, replicas, now, &mut plan);
-    if plan.delete.is_empty() && count < replicas {
+    if count < replicas {
         create(seen, replicas - count, now, &mut plan);
     }
-    if is_live || plan.delete.is_empty() && plan.create.is_empty() { plan } else { plan.before_live_read() }
+    if is_live || plan.delete.is_empty() && !plan.needs_live_read { plan } else { plan.before_live_read() }
+}
+
+/// Returns the Machines without a controller.
+fn orphans(seen: &SetView) -> impl Iterator<Item = Key> {
+    let is_orphan = |machine: &&MachineView| machine.owner == OwnerView::Orphan && !machine.is_deleting;
+    seen.machines.iter().filter(is_orphan).map(|machine| machine.key.clone())
 }
 
 impl SetPlan {
@@ -236,7 +252,7 @@ impl SetPlan {
     }
 }
 
-/// A deleting set deletes its Machines, and goes when none is left.
+/// Plans a set that is being deleted: its Machines are deleted, then its finalizer is removed.
 fn plan_deleted(seen: &SetView, owned: &[&MachineView], present: &[&MachineView]) -> SetPlan {
     let is_live = seen.live_version.is_some();
     SetPlan {
@@ -276,10 +292,25 @@ fn create(seen: &SetView, missing: u32, now: Timestamp, plan: &mut SetPlan) {
         plan.next = now.checked_add(PREFLIGHT_INTERVAL).ok();
         return;
     }
-    let version = seen.live_version.as_deref().unwrap_or_default();
-    let named = (0_u64..).map(|number| name(seen, version, number));
-    let free = named.filter(|name| seen.machines.iter().all(|machine| machine.key != *name));
-    plan.create = free.take(usize::try_from(missing).unwrap_or(usize::MAX)).collect();
+    let Some(version) = seen.live_version.as_deref() else {
+        plan.needs_live_read = true;
+        return;
+    };
+    let missing = usize::try_from(missing).unwrap_or(usize::MAX);
+    let is_used =
+        |name: &Key| seen.taken.contains(name) || seen.machines.iter().any(|machine| machine.key == *name);
+    for number in (0_u64..).take(seen.machines.len().saturating_add(MAX_NAME_TRIES)) {
+        if plan.create.len() == missing.min(MAX_CREATIONS) {
+            break;
+        }
+        let name = name(seen, version, number);
+        if !is_used(&name) && !plan.create.contains(&name) {
+            plan.create.push(name);
+        }
+    }
+    if !plan.create.is_empty() && plan.create.len() < missing {
+        plan.next = Some(now);
+    }
 }
 
 fn name(seen: &SetView, version: &str, number: u64) -> Key {

@@ -163,7 +163,8 @@ impl World {
         let stored = plan_set(&self.view(false), at(1000));
         assert!(stored.create.is_empty() && stored.delete.is_empty(), "a store decides: {self:#?}");
         assert_eq!(stored.needs_live_read, !(plan.create.is_empty() && plan.delete.is_empty()), "{self:#?}");
-        assert!(plan.create.is_empty() || plan.delete.is_empty(), "creates and deletes: {plan:?}");
+        let after = usize::from(self.present()) + plan.create.len();
+        assert!(plan.create.is_empty() || after <= usize::from(self.asked), "a successor is early: {plan:?}");
         let of_others = |key: &Key| self.all().any(|one| intern(key) == one.name && !one.is_present());
         assert!(!plan.delete.iter().any(of_others), "deletes a Machine that is not its own: {plan:?}");
         plan
@@ -322,8 +323,9 @@ impl World {
             }
             // A second decision from the same objects only continues with what waits for the first.
             let again = next.decide();
+            let deleting = |world: &Self| world.all().filter(|one| one.deleting).count();
             let is_first =
-                self.all().any(|one| one.owner == OwnerView::Orphan) || self.present() > next.present();
+                self.all().any(|one| one.owner == OwnerView::Orphan) || deleting(&next) > deleting(&self);
             assert!(
                 is_first || !again.changes_machines(),
                 "a decision is not complete: {self:#?} {again:#?}"

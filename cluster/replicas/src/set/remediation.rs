@@ -15,11 +15,11 @@ pub(crate) struct Decided {
     pub(crate) is_blocked: bool,
 }
 
-/// Decides about the marked Machines. A Machine that is healthy again loses its mark.
+/// Decides about the marked Machines. A Machine loses its mark if its health check succeeds, or if no health check judges it any more.
 pub(crate) fn decide(seen: &SetView, owned: &[&MachineView], present: &[&MachineView]) -> Decided {
     let mut decided = Decided::default();
     let marked = present.iter().filter(|machine| machine.remediated.is_some());
-    for machine in marked.clone().filter(|machine| machine.health == Health::Succeeded) {
+    for machine in marked.clone().filter(|machine| machine.health != Health::Failed) {
         decided.mark.push((machine.key.clone(), Mark::Remove));
     }
     let mut failed: Vec<&MachineView> =

@@ -39,6 +39,8 @@ pub(crate) fn set(replicas: u32, machines: Vec<MachineView>) -> SetView {
         autoscaler_minimum: None,
         order: Order::Random,
         machines,
+        refused: BTreeSet::new(),
+        taken: BTreeSet::new(),
         is_deleting: false,
         is_creation_disabled: false,
         remediation: Remediation { is_current_revision: true, max_in_flight: None },
@@ -92,6 +94,46 @@ fn ms2_same_reads_give_the_same_names_and_others_give_others() {
 }
 
 #[test]
+fn ms2_huge_set_is_created_in_bounded_steps() {
+    let huge = set(u32::MAX, vec![]);
+    let first = plan(&huge);
+    assert_eq!(
+        (first.create.len(), first.next),
+        (MAX_CREATIONS, Some(at(1000))),
+        "the rest follows immediately"
+    );
+    let created = first.create.iter().map(|key| MachineView { key: key.clone(), ..machine("") });
+    let second = plan(&set(u32::MAX, created.collect()));
+    assert_eq!(second.create.len(), MAX_CREATIONS);
+    assert!(second.create.iter().all(|key| !first.create.contains(key)));
+    let stored = plan(&SetView { live_version: None, ..huge });
+    assert_eq!((stored.create, stored.needs_live_read), (vec![], true));
+    let last = plan(&set(u32::try_from(MAX_CREATIONS).unwrap(), vec![]));
+    assert_eq!((last.create.len(), last.next), (MAX_CREATIONS, None));
+}
+
+#[test]
+fn ms2_name_in_use_by_another_machine_is_not_tried_again() {
+    let mut seen = set(1, vec![]);
+    let first = plan(&seen).create;
+    // The creation has found a Machine that the selector does not match.
+    seen.taken = first.iter().cloned().collect();
+    let second = plan(&seen).create;
+    assert_eq!((second.len(), second == first), (1, false));
+}
+
+#[test]
+fn ms2_growing_set_does_not_wait_for_a_refused_deletion() {
+    // A policy may refuse the deletion for ever.
+    let plan = plan(&set(4, vec![marked("a", 1), machine("b")]));
+    assert_eq!(
+        (plan.delete, plan.create.len()),
+        (keys(&["a"]), 2),
+        "the successor of a follows its deletion"
+    );
+}
+
+#[test]
 fn ms2_surplus_is_deleted_in_order() {
     let sick = MachineView { has_node: false, ..machine("z") };
     let seen = set(1, vec![machine("a"), sick, machine("b")]);
@@ -107,6 +149,21 @@ fn ms3_orphan_is_adopted_before_any_machine_is_made() {
         assert_eq!(plan.adopt, keys(&["a"]));
         assert_eq!((plan.create, plan.delete, plan.blocked), (vec![], vec![], vec![Wait::Adoption]));
     }
+}
+
+#[test]
+fn ms3_refused_adoption_does_not_stop_the_set() {
+    let orphan = |name| MachineView { owner: OwnerView::Orphan, ..machine(name) };
+    let mut seen = set(2, vec![orphan("a"), marked("b", 1), machine("c")]);
+    seen.refused = keys(&["a"]).into_iter().collect();
+    let refused = Wait::AdoptionRefused(keys(&["a"]));
+    let without = plan(&seen);
+    assert_eq!((without.adopt, without.delete), (vec![], keys(&["b"])));
+    assert_eq!(without.blocked, [refused.clone()]);
+    seen.machines.push(orphan("d"));
+    let with_another = plan(&seen);
+    assert_eq!((with_another.adopt, with_another.delete), (keys(&["d"]), vec![]));
+    assert_eq!(with_another.blocked, [refused, Wait::Adoption]);
 }
 
 #[test]
@@ -180,11 +237,13 @@ fn ms6_failed_preflight_defers_remediation() {
 }
 
 #[test]
-fn ms6_healthy_machine_loses_its_mark() {
+fn ms6_healthy_or_unchecked_machine_loses_its_mark() {
     let healed = MachineView { health: Health::Succeeded, ..marked("a", 1) };
+    // The health check was deleted.
     let unchecked = MachineView { health: Health::NotChecked, ..marked("b", 1) };
     let plan = plan(&set(2, vec![healed, unchecked]));
-    assert_eq!((plan.mark, plan.delete), (vec![("a".into(), Mark::Remove)], vec![]));
+    let removed = vec![("a".into(), Mark::Remove), ("b".into(), Mark::Remove)];
+    assert_eq!((plan.mark, plan.delete), (removed, vec![]));
 }
 
 #[test]
