@@ -9,5 +9,6 @@ pub mod full;
 pub mod infrastructure;
 #[allow(clippy::duplicated_attributes, reason = "each column has its own name, type and path")]
 pub mod kubeadm;
+mod lenient;
 pub mod part;
 pub mod unsupported;

@@ -1,7 +1,8 @@
 //! Fields of the contracts v1beta1 and v1beta2 of Cluster API, read from an object of any provider.
 //!
-//! A provider's kind is not known at compile time. A field of an unexpected form counts as absent, so that one object of a faulty provider hides
-//! no other object of a watch. Nothing else of the object is kept. Callers: the watches on referenced objects.
+//! A provider's kind is not known at compile time. A field of an unexpected form counts as absent, and so does a text that is longer than a
+//! Machine or a Cluster can show. One object of a faulty provider therefore hides no other object of a watch. `metadata` alone must have the form
+//! of Kubernetes, which the API server checks. Nothing else of the object is kept. Callers: the watches on referenced objects.
 //!
 //! Pure: no clock, no file, no socket.
 

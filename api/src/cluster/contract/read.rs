@@ -6,48 +6,29 @@ use std::collections::BTreeMap;
 
 use jiff::Timestamp;
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::{Condition, ObjectMeta, Time};
-use serde::de::IgnoredAny;
-use serde::{Deserialize, Deserializer};
+use serde::Deserialize;
 
 use super::{CONDITION_TYPES, Contract, CountsView, Endpoint, Failure, Referenced};
+use crate::cluster::lenient::{Form, lenient, lenient_object};
 use crate::cluster::part::{FailureDomain, MachineAddress, MachineAddressType, annotation};
 
-/// Bounds of the lists and texts that a Machine and a Cluster can show.
+/// Bounds of the lists and texts that a Machine and a Cluster can show. The API server would refuse a write with a longer one each time.
 const MAX_ADDRESSES: usize = 256;
 const MAX_ADDRESS_CHARACTERS: usize = 256;
 const MAX_FAILURE_DOMAINS: usize = 100;
 const MAX_FAILURE_DOMAIN_CHARACTERS: usize = 256;
-
-/// A value of the expected form, or any other.
-#[derive(Deserialize, Debug)]
-#[serde(untagged)]
-enum Form<T> {
-    Expected(T),
-    Other(IgnoredAny),
-}
-
-impl<T> Form<T> {
-    fn expected(self) -> Option<T> {
-        match self {
-            Self::Expected(value) => Some(value),
-            Self::Other(_) => None,
-        }
-    }
-}
-
-/// Reads a field. One of another form counts as absent.
-fn lenient<'de, D: Deserializer<'de>, T: Deserialize<'de> + Default>(deserializer: D) -> Result<T, D::Error> {
-    Form::deserialize(deserializer).map(|form| form.expected().unwrap_or_default())
-}
+const MAX_PROVIDER_ID_CHARACTERS: usize = 512;
+const MAX_SECRET_NAME_CHARACTERS: usize = 253;
+const MAX_HOST_CHARACTERS: usize = 512;
 
 /// An object.
 #[derive(Deserialize, Debug)]
 pub(super) struct Object {
     #[serde(default)]
     metadata: ObjectMeta,
-    #[serde(default)]
+    #[serde(default, deserialize_with = "lenient_object")]
     spec: Option<Spec>,
-    #[serde(default)]
+    #[serde(default, deserialize_with = "lenient_object")]
     status: Option<Status>,
 }
 
@@ -235,11 +216,12 @@ fn contract(spec: Spec, status: Status) -> Contract {
         provisioned: initialization.provisioned.or(status.ready),
         data_secret_created: initialization.data_secret_created.or(status.ready),
         initialized: initialization.control_plane_initialized.or(status.initialized),
-        data_secret_name: present(status.data_secret_name),
-        provider_id: present(spec.provider_id),
+        data_secret_name: within(status.data_secret_name, MAX_SECRET_NAME_CHARACTERS),
+        provider_id: within(spec.provider_id, MAX_PROVIDER_ID_CHARACTERS),
         endpoint: endpoint(spec.control_plane_endpoint),
         addresses: addresses(status.addresses),
-        failure_domain: present(status.failure_domain).or_else(|| present(spec.failure_domain)),
+        failure_domain: within(status.failure_domain, MAX_FAILURE_DOMAIN_CHARACTERS)
+            .or_else(|| within(spec.failure_domain, MAX_FAILURE_DOMAIN_CHARACTERS)),
         failure_domains: failure_domains(status.failure_domains),
         version: present(spec.version),
         status_version: present(status.version),
@@ -263,9 +245,14 @@ fn present(text: Option<String>) -> Option<String> {
     text.filter(|text| !text.is_empty())
 }
 
+/// Returns a text that is not empty and has at most this number of characters.
+fn within(text: Option<String>, characters: usize) -> Option<String> {
+    present(text).filter(|text| text.chars().count() <= characters)
+}
+
 fn endpoint(endpoint: Option<RawEndpoint>) -> Option<Endpoint> {
     let RawEndpoint { host, port } = endpoint?;
-    Some(Endpoint { host: present(host)?, port: port.filter(|port| *port > 0)? })
+    Some(Endpoint { host: within(host, MAX_HOST_CHARACTERS)?, port: port.filter(|port| *port > 0)? })
 }
 
 /// Returns the addresses that a Machine can show.

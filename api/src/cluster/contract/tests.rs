@@ -171,5 +171,26 @@ fn field_of_another_form_counts_as_absent() {
     let annotations: Vec<_> = object.metadata.annotations.unwrap().into_keys().collect();
     assert_eq!(annotations, ["cluster.x-k8s.io/paused", "x.cluster.x-k8s.io/y"]);
     assert_eq!(object.metadata.managed_fields, None);
-    assert_eq!(read(json!({ "spec": null, "status": null })).contract, Contract::default());
+    for value in
+        [json!(null), json!("text"), json!(7), json!(-7), json!(1.5), json!(true), json!([{ "a": 1 }])]
+    {
+        let object = read(json!({ "metadata": { "name": "m" }, "spec": value, "status": value }));
+        assert_eq!(object.contract, Contract::default(), "{value}");
+    }
+}
+
+/// The API server would refuse each write of such a text, for ever.
+#[test]
+fn text_that_no_machine_can_show_counts_as_absent() {
+    let object = |characters: usize| {
+        let text = "a".repeat(characters);
+        let endpoint = json!({ "host": text, "port": 1 });
+        read(json!({ "spec": { "providerID": text, "controlPlaneEndpoint": endpoint },
+            "status": { "dataSecretName": text, "failureDomain": text } }))
+        .contract
+    };
+    let (short, long) = (object(253), object(513));
+    assert!(short.provider_id.is_some() && short.endpoint.is_some() && short.data_secret_name.is_some());
+    assert!(short.failure_domain.is_some());
+    assert_eq!(long, Contract::default());
 }
