@@ -1,10 +1,13 @@
-//! Pure: reads an object of the API server although programs cannot count one of its times.
+//! Pure: reads an object of the API server although programs cannot count one of its times, or although it has no spec.
 //!
 //! A user who may write one object of a kind chooses some of its times, among them `metadata.managedFields[].time`. The API server accepts years,
 //! offsets and fractions that programs cannot count, and one such object would make the list of all objects unreadable. The owner of one
-//! Machine could also keep pxed and the agent from writing its status. Callers: the watches, lists, reads, patches and deletions of all programs.
-//! Not bounded: creations, replacements, Leases, CertificateSigningRequests, Events, the Secrets that an agent reads, kinds that only
-//! administrators write, the list of Pods of `bedplate install`, and the Node that `bedplate` deletes.
+//! Machine could also keep pxed and the agent from writing its status. Definitions of upstream's Cluster API admit objects without a spec, which
+//! mean the same as an empty one.
+//!
+//! Callers: the watches, lists, reads, patches and deletions of all programs. Not bounded: creations, replacements, Leases,
+//! CertificateSigningRequests, Events, the Secrets that an agent reads, kinds that only administrators write, the list of Pods of
+//! `bedplate install`, and the Node that `bedplate` deletes.
 
 use std::borrow::Cow;
 
@@ -14,8 +17,8 @@ use kube::Resource;
 use kube::runtime::watcher::Event;
 use serde::de::{DeserializeOwned, Error as _};
 use serde::{Deserialize, Deserializer};
-use serde_json::Value;
 use serde_json::value::RawValue;
+use serde_json::{Map, Value};
 
 /// The last second that programs can count. Times that they cannot count are read as this one.
 const LAST_TIME: &str = "9999-12-30T22:00:00Z";
@@ -45,6 +48,9 @@ impl<'de, K: DeserializeOwned> Deserialize<'de> for BoundedTimes<K> {
         }
         let mut object: Value = serde_json::from_str(text.get()).map_err(D::Error::custom)?;
         bound_times(&mut object);
+        if let Value::Object(fields) = &mut object {
+            fields.entry("spec").or_insert_with(|| Value::Object(Map::new()));
+        }
         // From text again: each further form of input adds the code of all fields to each program.
         serde_json::from_str(&object.to_string()).map(Self).map_err(D::Error::custom)
     }
@@ -110,6 +116,9 @@ mod tests {
     use kube::core::{ObjectList, WatchEvent};
 
     use super::*;
+    use crate::cluster::kubeadm::{
+        KubeadmConfig, KubeadmConfigSpec, KubeadmConfigTemplate, KubeadmConfigTemplateSpec,
+    };
 
     const GOOD: &str = "2026-01-01T00:00:00Z";
 
@@ -142,6 +151,27 @@ mod tests {
         let heard: Vec<_> = list.items.iter().map(|item| heard(&item.0).unwrap()).collect();
         assert_eq!(heard, [GOOD, GOOD, LAST_TIME, LAST_TIME, LAST_TIME]);
         assert!(list.items.iter().all(|item| item.0.spec.as_ref().unwrap().unschedulable == Some(true)));
+    }
+
+    /// Upstream's definitions of the bootstrap kinds do not require a spec.
+    #[test]
+    fn trust_4_object_without_spec_hides_no_other() {
+        let config = |name: &str, spec: &str| {
+            format!(
+                r#"{{"apiVersion":"bootstrap.cluster.x-k8s.io/v1beta2","kind":"KubeadmConfig","metadata":{{"name":"{name}"}}{spec}}}"#
+            )
+        };
+        let items = [config("a", ""), config("b", r#","spec":{"verbosity":5}"#)];
+        let list = format!(
+            r#"{{"apiVersion":"v1","kind":"List","metadata":{{"resourceVersion":"1"}},"items":[{}]}}"#,
+            items.join(",")
+        );
+        let list: ObjectList<BoundedTimes<KubeadmConfig>> = serde_json::from_str(&list).unwrap();
+        let read: Vec<_> = list.items.iter().map(|item| item.0.spec.verbosity).collect();
+        assert_eq!(read, [None, Some(5)]);
+        assert_eq!(list.items[0].0.spec, KubeadmConfigSpec::default());
+        let template: BoundedTimes<KubeadmConfigTemplate> = serde_json::from_str(&config("c", "")).unwrap();
+        assert_eq!(template.0.spec, KubeadmConfigTemplateSpec::default());
     }
 
     #[test]

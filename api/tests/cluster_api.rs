@@ -1,10 +1,11 @@
-//! The core kinds and the bootstrap kinds of Cluster API: each rule with an accepted and a refused object, fields compared with upstream's, and
-//! manifests of upstream.
+//! The core kinds and the bootstrap kinds of Cluster API: each rule with an accepted and a refused object, fields compared with upstream's, objects
+//! in the form of upstream's guides, and values that must be readable.
 
 #![allow(clippy::unwrap_used, clippy::panic, reason = "a test that cannot go on has failed")]
 
 mod cluster_api {
     pub(crate) mod fields;
+    pub(crate) mod readable;
     pub(crate) mod rules;
 }
 
@@ -112,9 +113,10 @@ fn definitions_have_the_names_and_labels_that_clusterctl_reads() {
     }
 }
 
-/// Objects of upstream's guides, in the form in which users write them: without what upstream's webhooks fill in.
+/// Objects in the form of upstream's guides: without what upstream's webhooks fill in. Only the rules are evaluated. The tests on an API server
+/// apply such objects.
 #[test]
-fn m1_manifests_of_upstream_are_valid_and_readable() {
+fn m1_objects_in_the_form_of_upstream_pass_the_rules() {
     let cluster = with(
         &rules::cluster(),
         &json!({ "spec": {

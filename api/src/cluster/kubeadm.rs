@@ -241,6 +241,9 @@ pub struct KubeadmConfigInitialization {
 #[serde(rename_all = "camelCase")]
 pub struct KubeadmConfigTemplateSpec {
     /// The template.
+    // Upstream's definition admits an object without a spec.
+    #[serde(default)]
+    #[schemars(!default)]
     pub template: KubeadmConfigTemplateResource,
 }
 

@@ -1,8 +1,8 @@
 //! Parts that the core kinds and the bootstrap kinds of Cluster API share: references, gates, taints, addresses, and the names of labels and
 //! annotations.
 //!
-//! Upstream's definitions may be installed instead of ours, so each type reads every object that upstream admits: a value of a later version is
-//! `Unknown`, and a part without a type of ours is [`Opaque`].
+//! Upstream's definitions may be installed instead of ours, so each type reads every object that upstream admits. A value of a later version is
+//! `Unknown`, and so is an amount without a meaning. A part without a type of ours is [`Opaque`]. Not here: decisions.
 //!
 //! Pure: no clock, no file, no socket.
 
@@ -12,12 +12,13 @@ pub mod label;
 use std::borrow::Cow;
 use std::collections::BTreeMap;
 
-use k8s_openapi::apimachinery::pkg::util::intstr::IntOrString;
 use kube::KubeSchema;
 use schemars::{JsonSchema, Schema, SchemaGenerator};
 use serde::de::IgnoredAny;
+use serde::ser::Error as _;
 use serde::{Deserialize, Deserializer, Serialize, Serializer};
 
+use super::lenient::Form;
 use crate::schema::{annotation_values, bounded_label_values, free_form};
 
 /// Version of the core kinds and of the bootstrap kinds that our definitions serve.
@@ -241,21 +242,43 @@ impl JsonSchema for Opaque {
     }
 }
 
-/// A count, or a share of another count in percent.
+/// A count, or a share of another count in percent (`IntOrString` in upstream).
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum CountOrPercent {
     /// Count.
     Count(u32),
     /// Share in percent. It may exceed 100.
     Percent(u16),
+    /// Value that upstream's definition admits and that has no meaning, such as `99999999999`. It cannot be written.
+    Unknown,
 }
 
-impl CountOrPercent {
-    /// Reads a value. None if upstream's definition admits it, and it is neither a count nor a percentage of at most 65,535.
-    pub fn read(value: &IntOrString) -> Option<Self> {
-        match value {
-            IntOrString::Int(count) => u32::try_from(*count).ok().map(Self::Count),
-            IntOrString::String(text) => text.strip_suffix('%')?.parse().ok().map(Self::Percent),
+impl<'de> Deserialize<'de> for CountOrPercent {
+    fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
+        /// Forms of the value.
+        #[derive(Deserialize)]
+        #[serde(untagged)]
+        enum Value {
+            Number(i32),
+            Text(String),
+        }
+        let read = match Form::deserialize(deserializer)?.expected() {
+            Some(Value::Number(count)) => u32::try_from(count).ok().map(Self::Count),
+            Some(Value::Text(text)) => {
+                text.strip_suffix('%').and_then(|percent| percent.parse().ok()).map(Self::Percent)
+            }
+            None => None,
+        };
+        Ok(read.unwrap_or(Self::Unknown))
+    }
+}
+
+impl Serialize for CountOrPercent {
+    fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
+        match self {
+            Self::Count(count) => serializer.serialize_u32(*count),
+            Self::Percent(percent) => serializer.collect_str(&format_args!("{percent}%")),
+            Self::Unknown => Err(S::Error::custom("an amount without a meaning cannot be written")),
         }
     }
 }
@@ -344,13 +367,21 @@ mod tests {
     }
 
     #[test]
-    fn count_or_percent_reads_both_forms() {
-        let read = |value| CountOrPercent::read(&from_value(value).unwrap());
-        assert_eq!(read(json!(2)), Some(CountOrPercent::Count(2)));
-        assert_eq!(read(json!("25%")), Some(CountOrPercent::Percent(25)));
-        assert_eq!(read(json!("999%")), Some(CountOrPercent::Percent(999)));
-        for invalid in [json!(-1), json!("2"), json!("-1%"), json!("65536%"), json!("")] {
-            assert_eq!(read(invalid.clone()), None, "{invalid}");
+    fn amount_is_read_in_both_forms_and_hides_no_object() {
+        let read = |value| from_value::<CountOrPercent>(value).unwrap();
+        for (value, amount) in [
+            (json!(0), CountOrPercent::Count(0)),
+            (json!(i32::MAX), CountOrPercent::Count(2_147_483_647)),
+            (json!("25%"), CountOrPercent::Percent(25)),
+            (json!("999%"), CountOrPercent::Percent(999)),
+        ] {
+            assert_eq!(read(value.clone()), amount);
+            assert_eq!(serde_json::to_value(amount).unwrap(), value);
         }
+        let large = json!(99_999_999_999_i64);
+        for other in [json!(-1), large, json!(1.5), json!("2"), json!("-1%"), json!("65536%"), json!("")] {
+            assert_eq!(read(other.clone()), CountOrPercent::Unknown, "{other}");
+        }
+        assert!(serde_json::to_value(CountOrPercent::Unknown).is_err(), "another value would replace it");
     }
 }

@@ -7,7 +7,6 @@
 use std::collections::BTreeMap;
 use std::fmt;
 
-use k8s_openapi::apimachinery::pkg::util::intstr::IntOrString;
 use kube::ResourceExt;
 
 use super::full::deployment::{Rollout, StrategyType};
@@ -68,6 +67,7 @@ impl Unsupported for MachineSet {
         in_place_updates(self.annotations(), &mut found);
         preflight_checks(self.annotations(), &mut found);
         machine("spec.template.spec", &spec.template.spec, &mut found);
+        replicas(spec.replicas, &mut found);
         set(spec.machine_naming.as_ref(), spec.deletion.as_ref(), &mut found);
         found
     }
@@ -80,9 +80,10 @@ impl Unsupported for MachineDeployment {
         in_place_updates(self.annotations(), &mut found);
         preflight_checks(self.annotations(), &mut found);
         machine("spec.template.spec", &spec.template.spec, &mut found);
+        replicas(spec.replicas, &mut found);
         set(spec.machine_naming.as_ref(), spec.deletion.as_ref(), &mut found);
         rollout(spec.rollout.as_ref(), &mut found);
-        let in_flight = spec.remediation.as_ref().and_then(|remediation| remediation.max_in_flight.as_ref());
+        let in_flight = spec.remediation.as_ref().and_then(|remediation| remediation.max_in_flight);
         amount("spec.remediation.maxInFlight", in_flight, &mut found);
         found
     }
@@ -95,11 +96,12 @@ impl Unsupported for MachineHealthCheck {
         found.extend(
             remediation.template_ref.as_ref().map(|_| FieldPath::new("spec.remediation.templateRef")),
         );
-        let maximum = remediation
-            .trigger_if
-            .as_ref()
-            .and_then(|trigger| trigger.unhealthy_less_than_or_equal_to.as_ref());
-        amount("spec.remediation.triggerIf.unhealthyLessThanOrEqualTo", maximum, &mut found);
+        let Some(trigger) = &remediation.trigger_if else { return found };
+        let path = |field| format!("spec.remediation.triggerIf.{field}");
+        amount(&path("unhealthyLessThanOrEqualTo"), trigger.unhealthy_less_than_or_equal_to, &mut found);
+        if trigger.unhealthy_in_range.is_some() && trigger.range().is_none() {
+            found.push(FieldPath::new(path("unhealthyInRange")));
+        }
         found
     }
 }
@@ -164,14 +166,21 @@ fn rollout(rollout: Option<&Rollout>, found: &mut Vec<FieldPath>) {
     }
     let Some(rolling) = &strategy.rolling_update else { return };
     let path = |field| format!("spec.rollout.strategy.rollingUpdate.{field}");
-    amount(&path("maxSurge"), rolling.max_surge.as_ref(), found);
-    amount(&path("maxUnavailable"), rolling.max_unavailable.as_ref(), found);
+    amount(&path("maxSurge"), rolling.max_surge, found);
+    amount(&path("maxUnavailable"), rolling.max_unavailable, found);
 }
 
 /// Reports a number or percentage that upstream's definition admits and that has no meaning.
-fn amount(path: &str, value: Option<&IntOrString>, found: &mut Vec<FieldPath>) {
-    if value.is_some_and(|value| CountOrPercent::read(value).is_none()) {
+fn amount(path: &str, value: Option<CountOrPercent>, found: &mut Vec<FieldPath>) {
+    if value == Some(CountOrPercent::Unknown) {
         found.push(FieldPath::new(path));
+    }
+}
+
+/// Reports a negative number, which upstream's definition admits.
+fn replicas(replicas: Option<i32>, found: &mut Vec<FieldPath>) {
+    if replicas.is_some_and(|replicas| replicas < 0) {
+        found.push(FieldPath::new("spec.replicas"));
     }
 }
 
@@ -217,13 +226,14 @@ mod tests {
     #[test]
     fn unknown_values_of_a_deployment_are_named() {
         let key = "machineset.cluster.x-k8s.io/skip-preflight-checks";
-        let spec = json!({ "clusterName": "c", "template": { "spec": machine_spec() },
+        let spec = json!({ "clusterName": "c", "replicas": -1, "template": { "spec": machine_spec() },
             "machineNaming": { "template": "{{ .cluster.name | upper }}-{{ .random }}" }, "deletion": { "order": "Later" },
-            "rollout": { "strategy": { "type": "Later", "rollingUpdate": { "maxSurge": "1", "maxUnavailable": -1 } } },
+            "rollout": { "strategy": { "type": "Later", "rollingUpdate": { "maxSurge": 99_999_999_999_i64, "maxUnavailable": -1 } } },
             "remediation": { "maxInFlight": "x%" } });
         let deployment: MachineDeployment = object("MachineDeployment", &json!({ key: "All, Other" }), &spec);
         let expected = [
             "metadata.annotations[machineset.cluster.x-k8s.io/skip-preflight-checks]",
+            "spec.replicas",
             "spec.machineNaming.template",
             "spec.deletion.order",
             "spec.rollout.strategy.type",
@@ -232,12 +242,46 @@ mod tests {
             "spec.remediation.maxInFlight",
         ];
         assert_eq!(paths(&deployment), expected);
-        let known = json!({ "clusterName": "c", "template": { "spec": machine_spec() },
+        let known = json!({ "clusterName": "c", "replicas": 0, "template": { "spec": machine_spec() },
             "machineNaming": { "template": "{{ .cluster.name }}-{{.machineSet.name}}-{{ .random }}" } });
         let set: MachineSet = object("MachineSet", &json!({ key: "All,KubeadmVersionSkew, " }), &known);
         assert_eq!(paths(&set), [""; 0]);
-        for open in ["{{ .random }}-{{", "{{ .random }}-{{ .random", "{{ printf }}"] {
-            assert!(has_functions(open), "{open}");
+    }
+
+    /// Templates of `NameTemplate::parse` (crate replicas), with the same judgement: a set that waits for ever must say so in `FieldsSupported`.
+    #[test]
+    fn ms8_templates_that_are_reported_are_those_that_are_refused() {
+        for (template, is_supported) in [
+            ("{{ .random }}", true),
+            ("{{ .random }}-{{ .random }}", true),
+            ("{{ .cluster.name }}-{{.machineSet.name}}-{{ .random }}", true),
+            ("{{ .cluster.name | upper }}-{{ .random }}", false),
+            ("{{- .cluster.name -}}-{{ .random }}", false),
+            ("{{ .random }}-{{", false),
+            ("{{ .random }}-{{ .random", false),
+            ("{{ printf }}-{{ .random }}", false),
+        ] {
+            assert_eq!(!has_functions(template), is_supported, "{template}");
+        }
+    }
+
+    #[test]
+    fn hc4_range_without_a_meaning_is_named() {
+        for (range, expected) in [
+            ("[3-5]", Some(3..=5)),
+            ("[0-0]", Some(0..=0)),
+            ("[0-99999999999]", None),
+            ("[99999999999-3]", None),
+            ("[5-3]", None),
+            ("3-5", None),
+        ] {
+            let spec = json!({ "clusterName": "c", "selector": {}, "remediation": { "triggerIf": { "unhealthyInRange": range } } });
+            let check: MachineHealthCheck = object("MachineHealthCheck", &json!({}), &spec);
+            let named = ["spec.remediation.triggerIf.unhealthyInRange"];
+            let is_named: &[&str] = if expected.is_none() { &named } else { &[] };
+            assert_eq!(paths(&check), is_named, "{range}");
+            let trigger = check.spec.remediation.and_then(|remediation| remediation.trigger_if);
+            assert_eq!(trigger.and_then(|trigger| trigger.range()), expected, "{range}");
         }
     }
 

@@ -222,8 +222,8 @@ fn sets(kind: &str) -> Vec<Case> {
             of_kind(
                 kind,
                 [
-                    "the template of a MachineSet must set configRef, dataSecretName or data of bootstrap: its Machines would wait for ever",
-                    "the template of a MachineDeployment must set configRef, dataSecretName or data of bootstrap: its Machines would wait for ever",
+                    "the template of a MachineSet must set configRef, dataSecretName or data of bootstrap; otherwise Machines wait for ever",
+                    "the template of a MachineDeployment must set configRef, dataSecretName or data of bootstrap; otherwise Machines wait for ever",
                 ],
             ),
             &base,

@@ -3,13 +3,12 @@
 //! Pure: no clock, no file, no socket.
 
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::{Condition, LabelSelector, Time};
-use k8s_openapi::apimachinery::pkg::util::intstr::IntOrString;
 use kube::{CustomResource, KubeSchema, ResourceExt};
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
 use super::set::{EffectiveLabels, MachineNaming, MachineTemplate, SetDeletion, effective_labels};
-use crate::cluster::part::{Opaque, label};
+use crate::cluster::part::{CountOrPercent, Opaque, label};
 use crate::schema::{bounded_selector, count_or_percent};
 
 /// Finalizer of the core controller on a MachineDeployment.
@@ -54,7 +53,7 @@ pub const FINALIZER: &str = "cluster.x-k8s.io/machinedeployment";
     validation = Rule::new("self.clusterName == self.template.spec.clusterName")
         .message("template.spec.clusterName of a MachineDeployment must be its clusterName"),
     validation = Rule::new(super::set::HAS_BOOTSTRAP)
-        .message("the template of a MachineDeployment must set configRef, dataSecretName or data of bootstrap: its Machines would wait for ever"),
+        .message("the template of a MachineDeployment must set configRef, dataSecretName or data of bootstrap; otherwise Machines wait for ever"),
     validation = Rule::new(super::set::SELECTOR_MATCHES)
         .message("selector.matchLabels of a MachineDeployment must be among the labels of its template"),
     validation = Rule::new(super::set::NO_CONTROL_PLANE_TAINT)
@@ -67,6 +66,7 @@ pub struct MachineDeploymentSpec {
     /// Number of Machines. If unset, the core controller writes the number of existing Machines, at least that of the autoscaler's
     /// annotation, otherwise 1.
     #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[schemars(range(min = 0))]
     pub replicas: Option<i32>,
     /// Labels of the Machines. If unset, the label `cluster.x-k8s.io/deployment-name` with the name of the MachineDeployment.
     #[serde(default, skip_serializing_if = "Option::is_none")]
@@ -143,11 +143,11 @@ pub struct RollingUpdate {
     /// Number or percentage of Machines that may be unavailable concurrently. A percentage is rounded down. If unset: 0.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schemars(schema_with = "count_or_percent")]
-    pub max_unavailable: Option<IntOrString>,
+    pub max_unavailable: Option<CountOrPercent>,
     /// Number or percentage of Machines that may exist in addition to `replicas`. A percentage is rounded up. If unset: 1.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schemars(schema_with = "count_or_percent")]
-    pub max_surge: Option<IntOrString>,
+    pub max_surge: Option<CountOrPercent>,
 }
 
 /// Replacement of Machines that a health check has marked.
@@ -158,7 +158,7 @@ pub struct Remediation {
     /// Number or percentage of Machines that are replaced concurrently. A percentage is rounded up. If unset: without limit.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schemars(schema_with = "count_or_percent")]
-    pub max_in_flight: Option<IntOrString>,
+    pub max_in_flight: Option<CountOrPercent>,
 }
 
 /// State of a MachineDeployment. Written by the core controller.

@@ -2,13 +2,14 @@
 //!
 //! Pure: no clock, no file, no socket.
 
+use std::ops::RangeInclusive;
+
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::{Condition, LabelSelector};
-use k8s_openapi::apimachinery::pkg::util::intstr::IntOrString;
 use kube::{CustomResource, KubeSchema};
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
-use crate::cluster::part::{KIND, Opaque, QUALIFIED_NAME, SUBDOMAIN};
+use crate::cluster::part::{CountOrPercent, KIND, Opaque, QUALIFIED_NAME, SUBDOMAIN};
 use crate::schema::{bounded_selector, count_or_percent};
 
 /// `spec.checks.nodeStartupTimeoutSeconds`, if unset.
@@ -172,7 +173,7 @@ pub struct TriggerIf {
     /// Largest number, or percentage of the checked Machines. If unset: `100%`.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schemars(schema_with = "count_or_percent")]
-    pub unhealthy_less_than_or_equal_to: Option<IntOrString>,
+    pub unhealthy_less_than_or_equal_to: Option<CountOrPercent>,
     /// Range of the number, such as `[3-5]`. It counts before `unhealthyLessThanOrEqualTo`.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schemars(length(min = 1, max = 32), regex(pattern = r"^\[[0-9]+-[0-9]+\]$"))]
@@ -183,6 +184,16 @@ pub struct TriggerIf {
         .message("unhealthyInRange must not end below its start")
     )]
     pub unhealthy_in_range: Option<String>,
+}
+
+impl TriggerIf {
+    /// Returns the range of `unhealthyInRange`. None: the field is unset, or its numbers have no meaning.
+    pub fn range(&self) -> Option<RangeInclusive<u32>> {
+        let text = self.unhealthy_in_range.as_deref()?.strip_prefix('[')?.strip_suffix(']')?;
+        let (start, end) = text.split_once('-')?;
+        let (start, end): (u32, u32) = (start.parse().ok()?, end.parse().ok()?);
+        (start <= end).then_some(start..=end)
+    }
 }
 
 /// Template of an object that replaces Machines.

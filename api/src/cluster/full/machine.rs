@@ -7,6 +7,7 @@ use kube::{CustomResource, KubeSchema};
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
+use crate::cluster::lenient::lenient;
 use crate::cluster::part::{Gate, MachineAddress, Reference, SUBDOMAIN, Taint};
 use crate::schema::free_form;
 
@@ -180,7 +181,7 @@ pub struct MachineStatus {
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub deletion: Option<MachineDeletionStatus>,
     /// Fields of earlier versions. Never written by Bedplate.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[serde(default, skip_serializing_if = "Option::is_none", deserialize_with = "lenient")]
     #[schemars(schema_with = "free_form")]
     pub deprecated: Option<MachineDeprecated>,
 }
@@ -260,11 +261,12 @@ pub struct MachineDeletionStatus {
     pub wait_for_node_volume_detach_start_time: Option<Time>,
 }
 
-/// Fields of earlier versions: those that are shown (M10). The others are not kept.
+/// Fields of earlier versions: those that are shown (M10). The others are not kept. The definition admits any form.
 #[derive(Serialize, Deserialize, Debug, Clone, PartialEq, Eq, Default)]
 #[serde(default)]
 pub struct MachineDeprecated {
     /// Fields of version v1beta1.
+    #[serde(deserialize_with = "lenient")]
     pub v1beta1: Option<MachineFailure>,
 }
 
@@ -273,8 +275,10 @@ pub struct MachineDeprecated {
 #[serde(rename_all = "camelCase", default)]
 pub struct MachineFailure {
     /// One word.
+    #[serde(deserialize_with = "lenient")]
     pub failure_reason: Option<String>,
     /// Text for a user.
+    #[serde(deserialize_with = "lenient")]
     pub failure_message: Option<String>,
 }
 

@@ -56,7 +56,7 @@ pub const FINALIZER: &str = "cluster.x-k8s.io/machineset";
     validation = Rule::new("self.clusterName == self.template.spec.clusterName")
         .message("template.spec.clusterName of a MachineSet must be its clusterName"),
     validation = Rule::new(super::set::HAS_BOOTSTRAP)
-        .message("the template of a MachineSet must set configRef, dataSecretName or data of bootstrap: its Machines would wait for ever"),
+        .message("the template of a MachineSet must set configRef, dataSecretName or data of bootstrap; otherwise Machines wait for ever"),
     validation = Rule::new(super::set::SELECTOR_MATCHES)
         .message("selector.matchLabels of a MachineSet must be among the labels of its template"),
     validation = Rule::new(super::set::NO_CONTROL_PLANE_TAINT)
@@ -69,6 +69,7 @@ pub struct MachineSetSpec {
     /// Number of Machines. If unset, the core controller writes the number of existing Machines, at least that of the autoscaler's
     /// annotation, otherwise 1.
     #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[schemars(range(min = 0))]
     pub replicas: Option<i32>,
     /// Labels of the Machines. If unset, the label `cluster.x-k8s.io/set-name` with the name of the MachineSet.
     #[serde(default, skip_serializing_if = "Option::is_none")]
