@@ -1,11 +1,15 @@
 //! Reasons of the conditions of the core kinds of Cluster API. The words are upstream's, apart from those of `FieldsSupported`.
 //!
+//! No program writes them yet, so they are in no document. The program that writes them adds its tables to `reason::tables`.
+//!
 //! `InfrastructureReady`, `BootstrapConfigReady` and `ControlPlaneAvailable` show the reason of another object's condition, if it has one.
 //! `Paused` has the reasons of the infrastructure provider. `cluster::full::state` has the status of a condition for each reason.
 //!
 //! Pure.
 
-use super::{Row, reasons, rows};
+use super::reasons;
+#[cfg(test)]
+use super::{Row, rows};
 use crate::cluster::full::condition_type;
 
 reasons! {
@@ -345,7 +349,8 @@ reasons! {
     }
 }
 
-/// Tables of the core kinds, in the order of docs/reasons.md.
+/// Tables of the core kinds, for the tests of their texts.
+#[cfg(test)]
 pub(super) fn tables() -> [(&'static str, Vec<Row>); 25] {
     [
         rows::<AvailableReason>(),
