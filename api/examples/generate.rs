@@ -48,7 +48,11 @@ fn infrastructure() -> String {
 
 /// The definitions of the core kinds of Cluster API.
 fn core() -> String {
-    let mut text = String::from("# Made from api/src by `cargo xtask generate`: do not edit.\n");
+    let mut text = String::from(
+        "# Made from api/src by `cargo xtask generate`: do not edit.\n\
+         # The core kinds of Cluster API. Not part of the infrastructure provider: no program of this release carries them out.\n\
+         # Do not apply the file where the definitions of upstream's core are installed: it replaces them, and their clients stop working.\n",
+    );
     for (number, definition) in bedplate_api::crds::core_definitions().iter().enumerate() {
         let yaml = serde_saphyr::to_string(definition).expect("a definition is plain data");
         let separator = if number == 0 { "" } else { "---\n" };
