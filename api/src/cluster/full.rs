@@ -1,7 +1,9 @@
 //! The core kinds of Cluster API, version v1beta2: complete types with our own definitions (deploy/cluster-api/core-components.yaml).
 //!
-//! Upstream's definitions may be installed instead, so every object that they admit is readable. Rules that compare objects or depend on the user are
-//! policies. Not here: decisions.
+//! Upstream's definitions may be installed instead, so every object that they admit is readable through [`BoundedTimes`]. Rules that compare
+//! objects or depend on the user are policies. Not here: decisions.
+//!
+//! [`BoundedTimes`]: crate::bounded_times::BoundedTimes
 //!
 //! Pure: no clock, no file, no socket.
 

@@ -1,5 +1,5 @@
-//! The core kinds and the bootstrap kinds of Cluster API on a real API server, with our own definitions: every rule with an object that it accepts and
-//! one that it refuses, forms of texts, manifests of upstream, and fields that the definitions do not have.
+//! The core kinds and the bootstrap kinds of Cluster API on a real API server, with our own definitions. Each rule accepts one object and refuses
+//! another. The other tests try forms of texts, objects in the form of upstream's guides, and fields that the definitions do not have.
 
 use std::path::Path;
 use std::sync::OnceLock;
@@ -203,7 +203,7 @@ async fn core_forms_accept_one_value_and_refuse_another() {
 
 /// Objects in the form of upstream's guides are applied, and each of their fields is stored.
 #[tokio::test]
-async fn m1_upstream_samples_apply_unchanged() {
+async fn m1_objects_in_the_form_of_upstream_apply_unchanged() {
     let client = installed().await;
     let cluster = with(
         &rules::cluster(),
@@ -214,8 +214,13 @@ async fn m1_upstream_samples_apply_unchanged() {
         &rules::set("MachineDeployment"),
         &json!({ "spec": { "selector": { "matchLabels": {} }, "rollout": { "strategy": { "type": "OnDelete" } } } }),
     );
-    for object in [cluster, deployment, rules::health_check(), rules::drain_rule(), rules::set("MachineSet")]
-    {
+    let registration = json!({ "nodeRegistration": { "kubeletExtraArgs": [{ "name": "v", "value": "2" }] } });
+    let config = rules::kubeadm_config(
+        "KubeadmConfig",
+        &json!({ "joinConfiguration": registration, "preKubeadmCommands": ["hostname"] }),
+    );
+    let others = [config, rules::health_check(), rules::drain_rule(), rules::set("MachineSet")];
+    for object in [cluster, deployment].into_iter().chain(others) {
         let apply = PatchParams { dry_run: true, ..PatchParams::apply("sample") };
         let applied = api(&client, &object).patch("case", &apply, &Patch::Apply(&object)).await.unwrap();
         let stored = serde_json::to_value(applied).unwrap();

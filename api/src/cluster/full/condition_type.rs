@@ -1,6 +1,6 @@
 //! Types of the conditions of the core kinds, as upstream has them, and `FieldsSupported` of Bedplate.
 //!
-//! Pure.
+//! Pure: no clock, no file, no socket.
 
 /// The object works. Summary of other conditions.
 pub const AVAILABLE: &str = "Available";

@@ -1,6 +1,8 @@
 //! Status of a condition for each of its reasons. A writer gives the reason, so that status and reason cannot contradict each other.
 //!
-//! Pure.
+//! Not here: the choice of the reason. Called by the writers of conditions.
+//!
+//! Pure: no clock, no file, no socket.
 
 use crate::condition::ConditionState::{self, False, True, Unknown};
 use crate::reason::core::{

@@ -1,6 +1,8 @@
 //! The cluster and `kubeadm init`.
 //!
-//! Pure.
+//! Not here: the documents that kubeadm reads. `bedplate-bootstrap` renders them from these types.
+//!
+//! Pure: no clock, no file, no socket.
 
 use std::collections::BTreeMap;
 

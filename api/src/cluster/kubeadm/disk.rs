@@ -1,6 +1,8 @@
 //! Partitions and file systems of the machine.
 //!
-//! Pure.
+//! Not here: the documents that kubeadm reads. `bedplate-bootstrap` renders them from these types.
+//!
+//! Pure: no clock, no file, no socket.
 
 use kube::KubeSchema;
 use serde::{Deserialize, Serialize};

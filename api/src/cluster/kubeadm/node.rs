@@ -1,6 +1,8 @@
 //! Registration of a node with kubeadm, and the parts that components share.
 //!
-//! Pure.
+//! Not here: the documents that kubeadm reads. `bedplate-bootstrap` renders them from these types.
+//!
+//! Pure: no clock, no file, no socket.
 
 use k8s_openapi::api::core::v1::Taint;
 use kube::KubeSchema;

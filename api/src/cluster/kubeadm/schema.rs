@@ -1,6 +1,8 @@
 //! Schemas that several fields of the bootstrap kinds share.
 //!
-//! Pure.
+//! Not here: the documents that kubeadm reads. `bedplate-bootstrap` renders them from these types.
+//!
+//! Pure: no clock, no file, no socket.
 
 use schemars::{Schema, SchemaGenerator, json_schema};
 use serde_json::{Value, json};

@@ -1,6 +1,8 @@
 //! Users of the machine and its time synchronization.
 //!
-//! Pure.
+//! Not here: the documents that kubeadm reads. `bedplate-bootstrap` renders them from these types.
+//!
+//! Pure: no clock, no file, no socket.
 
 use kube::KubeSchema;
 use serde::{Deserialize, Serialize};

@@ -1,6 +1,8 @@
 //! Annotations of Cluster API.
 //!
-//! Pure.
+//! Not here: who writes them. Callers: the kinds and the controllers of Cluster API.
+//!
+//! Pure: no clock, no file, no socket.
 
 pub use crate::cluster::core::{
     BLOCK_MOVE_ANNOTATION as BLOCK_MOVE, MANAGED_BY_ANNOTATION as MANAGED_BY, PAUSED_ANNOTATION as PAUSED,

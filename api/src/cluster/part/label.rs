@@ -1,6 +1,8 @@
 //! Labels of Cluster API.
 //!
-//! Pure.
+//! Not here: who writes them. Callers: the kinds and the controllers of Cluster API.
+//!
+//! Pure: no clock, no file, no socket.
 
 pub use crate::cluster::core::{CLUSTER_NAME_LABEL as CLUSTER_NAME, CONTROL_PLANE_LABEL as CONTROL_PLANE};
 
