@@ -54,6 +54,10 @@ pub(super) fn fill_role(join: &mut Part, purpose: Purpose, faults: &mut Vec<Faul
 pub(super) fn fill_discovery(join: &mut Part, issue: &Issue<'_>, faults: &mut Vec<Fault>) {
     const PATH: &str = "spec.joinConfiguration.discovery.bootstrapToken";
     let discovery = part_or_new(join, "discovery");
+    if discovery.contains_key("file") && discovery.contains_key("bootstrapToken") {
+        // kubeadm would refuse both on the machine, after a host was claimed.
+        faults.push(Fault::Invalid { path: PATH.to_owned(), expected: "must not be set together with file" });
+    }
     if let Some(file) = discovery.get_mut("file").and_then(Value::as_object_mut) {
         file.remove("kubeConfig");
         return;

@@ -41,18 +41,26 @@ fn cluster(config: &KubeConfig, issue: &Issue<'_>, faults: &mut Vec<Fault>) -> O
         let path = "spec.joinConfiguration.discovery.file.kubeConfig.cluster.server".to_owned();
         faults.push(Fault::Missing { path, remedy: "wait until the Cluster has its endpoint" });
     }
-    let authority = given.certificate_authority_data.or_else(|| {
-        certificate::find(issue.certificates, CertificatePurpose::ClusterAuthority)
-            .map(|found| STANDARD.encode(&found.certificate))
-    });
-    if authority.is_none() {
-        let name = CertificatePurpose::ClusterAuthority.secret_name(issue.cluster.name);
-        faults.push(Fault::Certificate { name, why: "does not exist" });
-    }
-    let mut cluster = json!({ "server": server?, "certificate-authority-data": authority? });
-    if given.insecure_skip_tls_verify == Some(true) {
-        cluster["insecure-skip-tls-verify"] = json!(true);
-    }
+    let mut cluster = if given.insecure_skip_tls_verify == Some(true) {
+        // Clients refuse a kubeconfig with both. The upstream provider writes both.
+        if given.certificate_authority_data.is_some() {
+            let path = "spec.joinConfiguration.discovery.file.kubeConfig.cluster.certificateAuthorityData";
+            let expected = "must not be set together with insecureSkipTLSVerify";
+            faults.push(Fault::Invalid { path: path.to_owned(), expected });
+        }
+        json!({ "insecure-skip-tls-verify": true })
+    } else {
+        let authority = given.certificate_authority_data.or_else(|| {
+            certificate::find(issue.certificates, CertificatePurpose::ClusterAuthority)
+                .map(|found| STANDARD.encode(&found.certificate))
+        });
+        if authority.is_none() {
+            let name = CertificatePurpose::ClusterAuthority.secret_name(issue.cluster.name);
+            faults.push(Fault::Certificate { name, why: "does not exist" });
+        }
+        json!({ "certificate-authority-data": authority? })
+    };
+    cluster["server"] = json!(server?);
     for (field, value) in [("tls-server-name", given.tls_server_name), ("proxy-url", given.proxy_url)] {
         if let Some(value) = value {
             cluster[field] = json!(value);
