@@ -1,8 +1,12 @@
 //! Pure: a `KubeadmConfig` of Cluster API becomes the user data of a machine: cloud-config with the kubeadm configuration of the machine's
 //! version, its certificates and commands.
 //!
-//! Every field is carried out, is reported as dropped, or makes an error. The parsed form is that of the upstream provider; the modules say
-//! where and why it differs. No error and no debug output has a value from a Secret. Called by `bedplate-cluster`.
+//! Each field of the machine's role is carried out, is reported as dropped, or makes an error. As with the upstream provider, fields of the
+//! other role are ignored without a report: `joinConfiguration` on the first machine, `initConfiguration` and most of `clusterConfiguration` on the
+//! others. The parsed form should be that of the upstream provider. It was compared by reading only; the modules say where and why it differs.
+//!
+//! No error and no debug output has a value from a Secret. Results are erased from memory. Texts that YAML is made from are not erased.
+//! Called by `bedplate-cluster`.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::fmt;
@@ -15,7 +19,7 @@ use serde_json::Value;
 use zeroize::Zeroizing;
 
 use crate::certificate::{self, Certificate};
-use crate::cloud_init::{CloudConfig, CloudFile, CloudUser, yaml};
+use crate::cloud_init::{CloudConfig, CloudFile, CloudUser, Mode, yaml};
 use crate::release::Release;
 use crate::token::Token;
 
@@ -70,7 +74,7 @@ pub struct ClusterFacts<'a> {
     pub service_domain: Option<&'a str>,
 }
 
-/// Everything that the user data of one machine is made from.
+/// Inputs of the user data of one machine.
 #[derive(Debug, Clone, Copy)]
 pub struct Issue<'a> {
     /// Role of the machine.
@@ -141,7 +145,7 @@ pub fn endpoint_needed(purpose: Purpose, spec: &KubeadmConfigSpec) -> bool {
 /// Renders the user data of a machine.
 ///
 /// # Errors
-/// Everything that is unsupported, missing or invalid, by path.
+/// Fields are unsupported, missing or invalid. All of them are named by their paths.
 pub fn render(issue: &Issue<'_>) -> Result<UserData, RenderError> {
     let unsupported = issue.spec.unsupported();
     if !unsupported.is_empty() {
@@ -189,9 +193,9 @@ fn with_v(version: &str) -> String {
     if version.starts_with('v') { version.to_owned() } else { format!("v{version}") }
 }
 
-/// A file of root that its group may read.
+/// Makes a file of root that its group may read.
 fn root_file(path: &str, content: String) -> CloudFile {
-    CloudFile::of_root(path, "0640", Zeroizing::new(content.into_bytes()))
+    CloudFile::of_root(path, Mode("0640"), Zeroizing::new(content.into_bytes()))
 }
 
 fn init_file(issue: &Issue<'_>, version: &str, converter: &mut Converter) -> CloudFile {
@@ -215,7 +219,7 @@ fn join_file(issue: &Issue<'_>, converter: &mut Converter, faults: &mut Vec<Faul
     root_file(JOIN_CONFIG, format!("{marker}{document}"))
 }
 
-/// Commands in order: those before kubeadm, kubeadm with the success mark, those after it.
+/// Returns the commands in order: those before kubeadm, kubeadm with the success mark, those after kubeadm.
 fn commands(issue: &Issue<'_>) -> Vec<String> {
     let verbosity = issue.spec.verbosity.map(|level| format!("--v {level}")).unwrap_or_default();
     let (verb, config) = match issue.purpose {

@@ -9,7 +9,7 @@ use bedplate_api::cluster::kubeadm::cluster::ClusterConfiguration;
 use zeroize::Zeroizing;
 
 use crate::capi::{Fault, Purpose};
-use crate::cloud_init::CloudFile;
+use crate::cloud_init::{CloudFile, Mode};
 use crate::discovery::ca_cert_hashes;
 
 pub mod make;
@@ -23,8 +23,11 @@ pub const PRIVATE_KEY_KEY: &str = "tls.key";
 /// Directory of the certificates on a machine of the control plane, if the user has set none.
 const DIRECTORY: &str = "/etc/kubernetes/pki";
 
-/// Modes of certificates and of private keys.
-const MODES: (&str, &str) = ("0640", "0600");
+/// Mode of a file with certificates.
+const CERTIFICATE_MODE: Mode = Mode("0640");
+
+/// Mode of a file with a private key.
+const KEY_MODE: Mode = Mode("0600");
 
 /// Use of a certificate.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
@@ -85,7 +88,8 @@ impl fmt::Debug for Certificate {
 }
 
 impl Certificate {
-    /// Reads the data of a Secret. None if it has no certificate.
+    /// Reads the data of a Secret that exists. None if it has no certificate. Such a Secret is a fault that a user must correct: no program can make
+    /// another one of the name.
     pub fn read(purpose: CertificatePurpose, data: &BTreeMap<String, Vec<u8>>) -> Option<Self> {
         let value = |key: &str| data.get(key).filter(|value| !value.is_empty()).cloned();
         Some(Self {
@@ -164,13 +168,6 @@ pub fn find(certificates: &[Certificate], purpose: CertificatePurpose) -> Option
     certificates.iter().find(|certificate| certificate.purpose == purpose)
 }
 
-/// Returns the needed certificates that do not exist, and that the provider may make.
-pub fn missing(needed: &[CertificateNeeded], found: &[Certificate]) -> Vec<CertificatePurpose> {
-    let is_missing =
-        |needed: &&CertificateNeeded| !needed.is_external && find(found, needed.purpose).is_none();
-    needed.iter().filter(is_missing).map(|needed| needed.purpose).collect()
-}
-
 /// Returns the hashes of the certificate authorities of the cluster, or the state of their Secret.
 pub(crate) fn authority_hashes(certificates: &[Certificate]) -> Result<Vec<String>, &'static str> {
     let found = find(certificates, CertificatePurpose::ClusterAuthority).ok_or("does not exist")?;
@@ -196,9 +193,9 @@ pub(crate) fn files(
             fault("does not exist");
             continue;
         };
-        files.push(CloudFile::of_root(path, MODES.0, Zeroizing::new(found.certificate.clone())));
+        files.push(CloudFile::of_root(path, CERTIFICATE_MODE, Zeroizing::new(found.certificate.clone())));
         match (&needed.key_path, &found.key) {
-            (Some(path), Some(key)) => files.push(CloudFile::of_root(path, MODES.1, key.clone())),
+            (Some(path), Some(key)) => files.push(CloudFile::of_root(path, KEY_MODE, key.clone())),
             (Some(_), None) => fault("has no tls.key"),
             (None, _) => {}
         }

@@ -14,7 +14,7 @@ mod disk;
 mod file;
 pub(crate) mod yaml;
 
-pub(crate) use file::CloudFile;
+pub(crate) use file::{CloudFile, Mode};
 
 /// First lines: a template of jinja that makes a cloud-config.
 const HEADER: &str = "## template: jinja\n#cloud-config\n\n";
@@ -25,7 +25,7 @@ pub(crate) struct CloudUser<'a> {
     pub(crate) password: Option<Zeroizing<String>>,
 }
 
-/// Everything that the text says.
+/// Parts of the text.
 pub(crate) struct CloudConfig<'a> {
     pub(crate) files: Vec<CloudFile>,
     pub(crate) boot_commands: &'a [String],
@@ -64,7 +64,7 @@ impl CloudConfig<'_> {
     }
 }
 
-/// A map of the fields that are set.
+/// Returns a map of the fields that are set.
 fn set(fields: impl IntoIterator<Item = (&'static str, Option<Value>)>) -> Value {
     fields.into_iter().filter_map(|(name, value)| Some((name.to_owned(), value?))).collect()
 }

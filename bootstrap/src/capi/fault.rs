@@ -52,7 +52,8 @@ pub enum Fault {
 }
 
 /// All failures of one render.
-#[derive(Debug, Clone, PartialEq, Eq)]
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+#[error("{}", joined(.faults))]
 pub struct RenderError {
     /// The failures, at least one.
     pub faults: Vec<Fault>,
@@ -64,14 +65,7 @@ impl From<Vec<Fault>> for RenderError {
     }
 }
 
-impl std::fmt::Display for RenderError {
-    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        for (index, fault) in self.faults.iter().enumerate() {
-            let separator = if index > 0 { "; " } else { "" };
-            write!(f, "{separator}{fault}")?;
-        }
-        Ok(())
-    }
+/// Returns the texts of failures in one line.
+fn joined(faults: &[Fault]) -> String {
+    faults.iter().map(ToString::to_string).collect::<Vec<_>>().join("; ")
 }
-
-impl std::error::Error for RenderError {}

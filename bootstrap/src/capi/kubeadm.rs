@@ -1,7 +1,7 @@
 //! Pure: the typed form of Cluster API becomes kubeadm's documents of version v1beta3 or v1beta4.
 //!
-//! The two forms have the same names but for durations (seconds and days there, text here), arguments (a list in v1beta4, a map in v1beta3)
-//! and the place of two timeouts. Fields that v1beta3 does not have are dropped, and their paths are kept for a message.
+//! Most names are the same. Durations are numbers in Cluster API and texts in kubeadm. Arguments are a list in v1beta4 and a map in v1beta3. Two
+//! timeouts have another place in v1beta3. Fields that v1beta3 does not have are dropped, and their paths are kept for a message.
 
 use bedplate_api::cluster::kubeadm::cluster::{ClusterConfiguration, InitConfiguration};
 use bedplate_api::cluster::kubeadm::join::JoinConfiguration;

@@ -1,7 +1,8 @@
 //! New certificates of a cluster, in the form of kubeadm and of the upstream provider.
 //!
 //! rcgen signs, with the cryptography that all programs of Bedplate link already. Keys and serial numbers are arguments: this crate reads no
-//! clock and no randomness. Keys are PKCS #8; every reader of a cluster takes them, and the keys of other providers are read in any form.
+//! clock and no randomness. New keys are PKCS #8, which every reader of a cluster takes. Keys of other providers are read as PKCS #8, PKCS #1
+//! and SEC 1.
 
 use std::time::Duration;
 
@@ -89,14 +90,14 @@ fn since_epoch(now: Timestamp, distance: SignedDuration) -> Result<Duration, Mak
     seconds.map(Duration::from_secs).ok_or(MakeCertificateError::Time)
 }
 
-/// A serial number that is positive and never zero.
+/// Returns a serial number that is positive and never zero.
 fn serial(random: &[u8; SERIAL_BYTES]) -> SerialNumber {
     let mut bytes = *random;
     bytes[0] = (bytes[0] & 0x7f) | 0x40;
     SerialNumber::from_slice(&bytes)
 }
 
-/// Go writes such texts as PrintableString too, and verifiers compare names byte by byte.
+/// Returns a name as Go writes it, with PrintableString where possible. Verifiers compare names byte by byte.
 fn name(parts: &[(DnType, &str)]) -> DistinguishedName {
     let mut name = DistinguishedName::new();
     for (kind, text) in parts {
@@ -162,7 +163,8 @@ impl std::fmt::Debug for ClientCertificate {
     }
 }
 
-/// Makes the client certificate of an administrator of the cluster, valid for a year.
+/// Makes the client certificate of an administrator of the cluster, valid for a year. The certificate may outlive its authority. It is not accepted
+/// any more then. A renewal could not change that, so its end is not that of the authority.
 ///
 /// # Errors
 /// The certificate authority cannot be read, or its key does not belong to it.
@@ -295,6 +297,22 @@ mod tests {
                 assert_eq!(client.subject().to_string(), "O=system:masters, CN=kubernetes-admin");
                 assert_eq!(client.validity().not_after.timestamp(), at("2027-01-01T00:00:00Z"));
                 assert!(client.extended_key_usage().unwrap().unwrap().value.client_auth);
+            });
+        }
+    }
+
+    /// Upstream's control plane provider writes `RSA PRIVATE KEY`.
+    #[test]
+    fn k8_key_of_another_provider_signs_in_each_form() {
+        for pem in [include_str!("../../goldens/capi/pkcs1.pem"), include_str!("../../goldens/capi/sec1.pem")]
+        {
+            let mut ca = made(&KeyPair::from_pem(pem).unwrap(), None);
+            ca.key = Some(Zeroizing::new(pem.as_bytes().to_vec()));
+            let client = administrator(&ca, &KeyPair::generate().unwrap(), &RANDOM, now()).unwrap();
+            with(client.certificate.as_bytes(), |client| {
+                with(&ca.certificate, |ca| {
+                    assert!(client.verify_signature(Some(ca.public_key())).is_ok());
+                });
             });
         }
     }

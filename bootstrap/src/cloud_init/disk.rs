@@ -38,7 +38,7 @@ pub(super) fn partitions(partitions: &[Partition], faults: &mut Vec<Fault>) -> V
     Value::Object(devices)
 }
 
-/// A share of the disk, with its type if it has one.
+/// Returns a share of the disk, with its type if it has one.
 fn part(PartitionSpec { percentage, partition_type }: &PartitionSpec) -> Value {
     let Some(type_) = partition_type else { return json!(percentage) };
     let code = TYPES.iter().find(|(name, _)| name == type_).map_or(type_.as_str(), |(_, code)| code);

@@ -14,6 +14,10 @@ use crate::capi::Fault;
 /// Owner of the files of the provider.
 const ROOT: &str = "root:root";
 
+/// Mode of a file, in octal digits.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) struct Mode(pub(crate) &'static str);
+
 /// A file with its content.
 #[derive(Clone, PartialEq, Eq)]
 pub(crate) struct CloudFile {
@@ -49,8 +53,8 @@ enum Form<'a> {
 }
 
 impl CloudFile {
-    /// A file of root.
-    pub(crate) fn of_root(path: &str, permissions: &str, content: Zeroizing<Vec<u8>>) -> Self {
+    /// Makes a file of root.
+    pub(crate) fn of_root(path: &str, Mode(permissions): Mode, content: Zeroizing<Vec<u8>>) -> Self {
         Self {
             source: path.to_owned(),
             path: path.to_owned(),
@@ -145,7 +149,7 @@ mod tests {
     }
 
     fn read(content: &[u8], encoding: Option<&str>) -> Value {
-        let mut file = CloudFile::of_root("/a", "0600", Zeroizing::new(content.to_vec()));
+        let mut file = CloudFile::of_root("/a", Mode("0600"), Zeroizing::new(content.to_vec()));
         file.encoding = encoding.map(str::to_owned);
         let (text, faults) = written(&file);
         assert_eq!(faults, []);
@@ -181,7 +185,7 @@ mod tests {
 
     #[test]
     fn kb10_unknown_encoding_is_named_without_the_content() {
-        let mut file = CloudFile::of_root("/a", "0600", Zeroizing::new(b"SECRET".to_vec()));
+        let mut file = CloudFile::of_root("/a", Mode("0600"), Zeroizing::new(b"SECRET".to_vec()));
         file.source = "spec.files[3]".to_owned();
         file.encoding = Some("rot13".to_owned());
         let (text, faults) = written(&file);
