@@ -157,7 +157,7 @@ pub struct SetView {
     pub order: Order,
     /// Machines that its selector matches.
     pub machines: Vec<MachineView>,
-    /// Orphans whose adoption the API server has refused. They are no replicas, and are reported.
+    /// Orphans whose adoption the API server has refused. They are not counted as replicas, and are reported.
     pub refused: BTreeSet<Key>,
     /// Names of other Machines, as far as a creation has found them in use.
     pub taken: BTreeSet<Key>,
