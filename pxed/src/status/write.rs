@@ -24,8 +24,8 @@ use crate::store::{Change, Store, Table};
 
 /// Writes at once.
 const AT_ONCE: usize = 16;
-/// How long one write may take.
-const DEADLINE: Duration = Duration::from_secs(10);
+/// Maximum duration of one request of a write.
+pub(crate) const DEADLINE: Duration = Duration::from_secs(10);
 /// How long the last writes may take at shutdown.
 const LAST_WRITES: Duration = Duration::from_secs(5);
 
