@@ -290,7 +290,8 @@ async fn patched<K: Kind>(
 /// Deletes a Node, if it still is the one that was seen; one that is gone is gone.
 pub(crate) async fn delete_node(client: &Client, node: &NodeRef) -> Result<(), AskClusterError> {
     let kind = GroupVersionKind::gvk("", "v1", "Node");
-    let api = Api::<DynamicObject>::all_with(client.clone(), &ApiResource::from_gvk(&kind));
+    // A Node with a finalizer is in the answer, with times that root of its host may have chosen.
+    let api = Api::<BoundedTimes<DynamicObject>>::all_with(client.clone(), &ApiResource::from_gvk(&kind));
     let preconditions = Preconditions { uid: Some(node.uid.clone()), resource_version: None };
     let parameters = DeleteParams { preconditions: Some(preconditions), ..DeleteParams::default() };
     match api.delete(&node.name, &parameters).await {
@@ -321,5 +322,18 @@ mod tests {
         let listed = list::<Machine>(&Client::new(service, "default")).await.unwrap();
         let names = listed["items"].as_array().unwrap().iter().map(|item| &item["metadata"]["name"]);
         assert_eq!(names.collect::<Vec<_>>(), ["a", "b"]);
+    }
+
+    #[tokio::test]
+    async fn trust_4_node_with_an_uncountable_time_is_deleted() {
+        let metadata = json!({ "name": "n", "uid": "u", "finalizers": ["example.com/hold"],
+            "deletionTimestamp": "2026-01-01T00:00:00Z", "managedFields": [{ "time": "9999-12-31T23:59:59Z" }] });
+        let answer = json!({ "apiVersion": "v1", "kind": "Node", "metadata": metadata });
+        let service = tower::service_fn(move |_: Request<Body>| {
+            let answer = Response::new(Body::from(answer.to_string().into_bytes()));
+            std::future::ready(Ok::<_, kube::Error>(answer))
+        });
+        let node = NodeRef { name: "n".to_owned(), uid: "u".to_owned() };
+        delete_node(&Client::new(service, "default"), &node).await.unwrap();
     }
 }
