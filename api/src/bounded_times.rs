@@ -6,8 +6,8 @@
 //! mean the same as an empty one.
 //!
 //! Callers: the watches, lists, reads, patches and deletions of all programs. Not bounded: creations, replacements, Leases,
-//! CertificateSigningRequests, Events, the Secrets that an agent reads, kinds that only administrators write, the list of Pods of
-//! `bedplate install`, and the Node that `bedplate` deletes.
+//! CertificateSigningRequests, kinds that only administrators write, and the list of Pods of `bedplate install`. Not bounded either, because they
+//! harm their own namespace alone: reads of Secrets by the agent, whose values would be copied once more, and counts of Events.
 
 use std::borrow::Cow;
 

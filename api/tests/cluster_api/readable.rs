@@ -14,7 +14,7 @@ use serde_json::{Value, json};
 use crate::schema;
 
 /// Number of different values of a field that the test tries.
-const VARIANTS: usize = 5;
+const VALUE_VARIANTS: usize = 5;
 
 type Read = fn(&Value) -> Result<(), String>;
 
@@ -90,7 +90,8 @@ fn every_value_that_a_definition_admits_is_readable() {
     let mut problems = Vec::new();
     for (kind, read) in KINDS {
         let properties = &schema(kind)["properties"];
-        for (variant, is_full) in (0..VARIANTS).flat_map(|variant| [(variant, true), (variant, false)]) {
+        for (variant, is_full) in (0..VALUE_VARIANTS).flat_map(|variant| [(variant, true), (variant, false)])
+        {
             let mut object = json!({ "apiVersion": "x.cluster.x-k8s.io/v1beta2", "kind": kind,
                 "metadata": { "name": "case", "namespace": "default" }, "spec": sample(&properties["spec"], variant, is_full) });
             if properties["status"].is_object() {
