@@ -20,6 +20,7 @@ const MAX_FAILURE_DOMAIN_CHARACTERS: usize = 256;
 const MAX_PROVIDER_ID_CHARACTERS: usize = 512;
 const MAX_SECRET_NAME_CHARACTERS: usize = 253;
 const MAX_HOST_CHARACTERS: usize = 512;
+const MAX_MESSAGE_CHARACTERS: usize = 32_768;
 
 /// An object.
 #[derive(Deserialize, Debug)]
@@ -184,7 +185,7 @@ impl RawCondition {
         let since: Timestamp = self.last_transition_time?.parse().ok()?;
         Some(Condition {
             last_transition_time: Time(since),
-            message: self.message.unwrap_or_default(),
+            message: self.message.map(shortened).unwrap_or_default(),
             observed_generation: self.observed_generation,
             reason: self.reason.unwrap_or_default(),
             status,
@@ -283,8 +284,16 @@ fn failure_domains(domains: FailureDomains) -> Vec<FailureDomain> {
     domains
 }
 
+/// Returns a text without the characters that a condition cannot hold.
+fn shortened(mut text: String) -> String {
+    if let Some((end, _)) = text.char_indices().nth(MAX_MESSAGE_CHARACTERS) {
+        text.truncate(end);
+    }
+    text
+}
+
 fn failure(reason: Option<String>, message: Option<String>) -> Option<Failure> {
-    let (reason, message) = (present(reason), present(message));
+    let (reason, message) = (present(reason), present(message).map(shortened));
     (reason.is_some() || message.is_some())
         .then(|| Failure { reason: reason.unwrap_or_default(), message: message.unwrap_or_default() })
 }

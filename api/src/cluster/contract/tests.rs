@@ -179,6 +179,15 @@ fn field_of_another_form_counts_as_absent() {
     }
 }
 
+#[test]
+fn long_message_of_a_condition_is_shortened() {
+    let condition = json!({ "type": "Ready", "status": "False", "reason": "R", "message": "\u{1f6e0}".repeat(40_000),
+        "lastTransitionTime": "2026-01-01T00:00:00Z" });
+    let object = read(json!({ "status": { "conditions": [condition] } }));
+    let Mirrored::Is(ready) = object.condition("Ready") else { panic!("Ready is valid") };
+    assert_eq!(ready.message.chars().count(), 32_768);
+}
+
 /// The API server would refuse each write of such a text, for ever.
 #[test]
 fn text_that_no_machine_can_show_counts_as_absent() {
