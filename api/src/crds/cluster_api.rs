@@ -44,7 +44,13 @@ pub fn core_definitions() -> Vec<CustomResourceDefinition> {
 
 /// The definitions of the bootstrap kinds of Cluster API. They are not installed where upstream's are.
 pub fn bootstrap_definitions() -> Vec<CustomResourceDefinition> {
-    with_the_form_of_upstream(vec![KubeadmConfig::crd(), KubeadmConfigTemplate::crd()], BOOTSTRAP_PROVIDER)
+    let definitions = vec![KubeadmConfig::crd(), KubeadmConfigTemplate::crd()];
+    let mut definitions = with_the_form_of_upstream(definitions, BOOTSTRAP_PROVIDER);
+    for schema in definitions.iter_mut().flat_map(schemas) {
+        // Upstream requires no spec. An object without a spec means the same as one with an empty spec.
+        schema.required = None;
+    }
+    definitions
 }
 
 /// Returns definitions with the labels of a provider and with the form that upstream has.
@@ -61,15 +67,18 @@ fn with_the_form_of_upstream(
             strategy: "None".to_owned(),
             ..CustomResourceConversion::default()
         });
-        for version in &mut definition.spec.versions {
-            let Some(schema) = version.schema.as_mut().and_then(|s| s.open_api_v3_schema.as_mut()) else {
-                continue;
-            };
+        for schema in schemas(definition) {
             tidy(schema);
             bound_conditions(schema);
         }
     }
     definitions
+}
+
+/// Returns the schema of each version.
+fn schemas(definition: &mut CustomResourceDefinition) -> impl Iterator<Item = &mut JSONSchemaProps> {
+    let versions = definition.spec.versions.iter_mut();
+    versions.filter_map(|version| version.schema.as_mut()?.open_api_v3_schema.as_mut())
 }
 
 /// Gives the conditions of the status the bounds that upstream has.

@@ -101,6 +101,13 @@ fn every_value_that_a_definition_admits_is_readable() {
                 problems.push(format!("{kind}, variant {variant}, full {is_full}: {error}"));
             }
         }
+        let is_required = |field: &str| {
+            schema(kind)["required"].as_array().is_some_and(|required| required.contains(&json!(field)))
+        };
+        let empty = json!({ "apiVersion": "x.cluster.x-k8s.io/v1beta2", "kind": kind, "metadata": { "name": "case" } });
+        if let (false, Err(error)) = (is_required("spec"), read(&empty)) {
+            problems.push(format!("{kind} without spec: {error}"));
+        }
     }
     assert!(problems.is_empty(), "{}", problems.join("\n"));
 }

@@ -219,7 +219,8 @@ async fn m1_objects_in_the_form_of_upstream_apply_unchanged() {
         "KubeadmConfig",
         &json!({ "joinConfiguration": registration, "preKubeadmCommands": ["hostname"] }),
     );
-    let others = [config, rules::health_check(), rules::drain_rule(), rules::set("MachineSet")];
+    let without_spec = with(&config, &json!({ "spec": null }));
+    let others = [config, without_spec, rules::health_check(), rules::drain_rule(), rules::set("MachineSet")];
     for object in [cluster, deployment].into_iter().chain(others) {
         let apply = PatchParams { dry_run: true, ..PatchParams::apply("sample") };
         let applied = api(&client, &object).patch("case", &apply, &Patch::Apply(&object)).await.unwrap();

@@ -125,6 +125,14 @@ fn every_field_of_upstream_is_declared_with_its_sizes() {
     assert_eq!(different, Vec::<String>::new());
 }
 
+/// As in upstream's definitions. `BoundedTimes` reads such an object.
+#[test]
+fn spec_is_not_required() {
+    for kind in ["KubeadmConfig", "KubeadmConfigTemplate"] {
+        assert_eq!(schema_of(kind)["required"], json!(null), "{kind}");
+    }
+}
+
 /// A default would be an empty object, which the bounds of upstream refuse.
 #[test]
 fn template_is_required_and_has_no_default() {
