@@ -1,4 +1,5 @@
-//! The provider is killed before and after each of its writes from the deletion of a silent host's claimant to the end of the claim (D8).
+//! The provider is killed before and after each of its writes while a silent host is released (D8). The release lasts from the deletion of the
+//! claimant to the end of the claim.
 //!
 //! Each life takes more than a minute, because the shortest release timeout is 60 s. They run concurrently, each with its own provider.
 
