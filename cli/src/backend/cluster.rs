@@ -333,7 +333,6 @@ mod tests {
             let answer = Response::new(Body::from(answer.to_string().into_bytes()));
             std::future::ready(Ok::<_, kube::Error>(answer))
         });
-        let node = NodeRef { name: "n".to_owned(), uid: "u".to_owned() };
-        delete_node(&Client::new(service, "default"), &node).await.unwrap();
+        delete_node(&Client::new(service, "default"), &NodeRef::new("n", "u")).await.unwrap();
     }
 }
