@@ -1,7 +1,8 @@
 //! Pure: scaling while the deployment is paused (MD7). Called by the planner of deployments.
 //!
 //! A paused deployment starts and continues no rollout. With strategy RollingUpdate a change of its replicas is spread over its sets in
-//! proportion to their size, so that the mixture of versions stays as it is. With OnDelete it is spread only if one set has all replicas.
+//! proportion to their size, so that the mixture of versions stays as it is. With OnDelete it is carried out only if at most
+//! one set has replicas.
 
 use super::part::{Bounds, Part};
 use super::{Note, Strategy};
