@@ -163,8 +163,8 @@ impl std::fmt::Debug for ClientCertificate {
     }
 }
 
-/// Makes the client certificate of an administrator of the cluster, valid for a year. The certificate may outlive its authority. It is not accepted
-/// any more then. A renewal could not change that, so its end is not that of the authority.
+/// Makes the client certificate of an administrator of the cluster, valid for a year. The certificate may outlive its authority: a shorter one
+/// could not be renewed either.
 ///
 /// # Errors
 /// The certificate authority cannot be read, or its key does not belong to it.
