@@ -183,8 +183,8 @@ fn each_fault_is_told_with_its_remedy_and_delays_no_healthy_machine() {
     site.rig.keeps_its_secrets();
 }
 
-/// The healthy, the slow, the lossy and the lying ones: exactly one cycle each. The healthy ones end while the others hang, and nobody
-/// waits for a slow one before that is looked at.
+/// Exactly one cycle of each machine whose BMC is usable. The healthy ones come first: the wait for a slow BMC may last longer than an
+/// operation at a BMC that hangs.
 fn operations_of_usable_machines_complete(site: &Site) {
     let usable = site.faulty.iter().filter(|(case, _)| case.said.is_none()).map(|(_, station)| station);
     let usable: Vec<&Station> = usable.collect();
