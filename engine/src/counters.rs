@@ -138,6 +138,11 @@ impl<K: Kinds> Counters<K> {
         self.0.heard.lock().insert(kind, now);
     }
 
+    /// Forgets a watch that has ended.
+    pub(crate) fn forget_watch(&self, kind: &str) {
+        self.0.heard.lock().remove(kind);
+    }
+
     /// Returns the time since the last event of a kind's watch. None: there is no such watch.
     pub fn silent(&self, kind: &str) -> Option<Duration> {
         let heard = self.0.heard.lock();

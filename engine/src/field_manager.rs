@@ -13,7 +13,7 @@ use serde::de::DeserializeOwned;
 use serde_json::{Value, json};
 
 use crate::object::send;
-use crate::write::{WriteError, ask, called};
+use crate::write::{WriteError, ask, called, called_of};
 
 /// Name of a program in the `managedFields` of the objects that it writes.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -58,7 +58,7 @@ impl FieldManager {
     where
         K: Resource<DynamicType = ()> + Clone + DeserializeOwned + Debug,
     {
-        let mut body = identity(object);
+        let mut body = identity(&(), object);
         body["metadata"]["resourceVersion"] = json!(object.resource_version());
         body["status"] = json!(status);
         let name = object.name_any();
@@ -107,7 +107,7 @@ impl FieldManager {
     where
         K: Resource<DynamicType = ()> + Clone + DeserializeOwned + Debug,
     {
-        let mut body = identity(object);
+        let mut body = identity(&(), object);
         body["metadata"]["annotations"] = annotations.clone();
         let name = object.name_any();
         ask(&called(object), send(api, |request| request.patch(&name, &self.apply(), &Patch::Apply(&body))))
@@ -128,7 +128,7 @@ impl FieldManager {
     where
         K: Resource<DynamicType = ()> + Clone + DeserializeOwned + Debug,
     {
-        let mut body = identity(object);
+        let mut body = identity(&(), object);
         body["metadata"]["labels"] = json!(labels);
         let name = object.name_any();
         ask(&called(object), send(api, |request| request.patch(&name, &self.apply(), &Patch::Apply(&body))))
@@ -144,13 +144,58 @@ impl FieldManager {
     where
         K: Resource<DynamicType = ()> + Clone + DeserializeOwned + Debug,
     {
+        self.merge_of(api, &(), object, change).await
+    }
+
+    /// Applies fields of the metadata, such as labels, of an existing object of a resource that is known at run time. Its other fields may have
+    /// changed since it was read.
+    ///
+    /// # Errors
+    /// [`WriteError`]
+    pub async fn apply_metadata_of<K>(
+        self,
+        api: &Api<K>,
+        resource: &K::DynamicType,
+        object: &K,
+        fields: serde_json::Map<String, Value>,
+    ) -> Result<(), WriteError>
+    where
+        K: Resource + Clone + DeserializeOwned + Debug,
+    {
+        let mut body = identity(resource, object);
+        for (field, value) in fields {
+            body["metadata"][field] = value;
+        }
+        let (what, name) = (called_of(resource, object), object.name_any());
+        ask(&what, send(api, |request| request.patch(&name, &self.apply(), &Patch::Apply(&body))))
+            .await
+            .map(drop)
+    }
+
+    /// Changes fields of an object of a resource that is known at run time, like [`Self::merge`].
+    ///
+    /// # Errors
+    /// [`WriteError`]
+    pub async fn merge_of<K>(
+        self,
+        api: &Api<K>,
+        resource: &K::DynamicType,
+        object: &K,
+        change: &Value,
+    ) -> Result<(), WriteError>
+    where
+        K: Resource + Clone + DeserializeOwned + Debug,
+    {
         let mut body = change.clone();
         body["metadata"]["uid"] = json!(object.uid());
         body["metadata"]["resourceVersion"] = json!(object.resource_version());
         let name = object.name_any();
-        ask(&called(object), send(api, |request| request.patch(&name, &self.patch(), &Patch::Merge(&body))))
-            .await
-            .map(drop)
+        ask(
+            &called_of(resource, object),
+            send(api, |request| request.patch(&name, &self.patch(), &Patch::Merge(&body))),
+        )
+        .await
+        .map(drop)
     }
 
     /// Applies an object that no other program writes, and creates it if it does not exist.
@@ -193,8 +238,8 @@ impl FieldManager {
 }
 
 /// Returns the start of an apply. The UID prevents that a deleted object is created again.
-fn identity<K: Resource<DynamicType = ()>>(object: &K) -> Value {
-    let mut body = json!({ "apiVersion": K::api_version(&()), "kind": K::kind(&()),
+fn identity<K: Resource>(resource: &K::DynamicType, object: &K) -> Value {
+    let mut body = json!({ "apiVersion": K::api_version(resource), "kind": K::kind(resource),
         "metadata": { "name": object.name_any(), "uid": object.uid() } });
     if let Some(namespace) = object.namespace() {
         body["metadata"]["namespace"] = namespace.into();

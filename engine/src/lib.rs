@@ -22,6 +22,7 @@ mod queue;
 mod retry_after;
 pub mod store;
 mod waiting;
+pub mod watches;
 mod work;
 pub mod write;
 

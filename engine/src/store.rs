@@ -5,6 +5,7 @@
 
 use std::collections::HashSet;
 use std::fmt::Debug;
+use std::hash::Hash;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -49,14 +50,49 @@ where
     S: Fn(&mut K) + Send + 'static,
     C: Kinds,
 {
+    watch_of(client, (kind, api), config, (writer, ()), strip, counters, |_| {})
+}
+
+/// Keeps a store of a resource by a watch, like [`watch`]. `note` is called with each end of a list, after the store has it, and with each failure.
+pub(crate) fn watch_of<K, A, S, C, N>(
+    client: &Client,
+    (kind, api): (&'static str, A),
+    config: watcher::Config,
+    (writer, resource): (Writer<K>, K::DynamicType),
+    strip: S,
+    counters: Counters<C>,
+    mut note: N,
+) -> impl Stream<Item = Seen<K>> + Send + use<K, A, S, C, N>
+where
+    K: Resource<DynamicType: Clone + Debug + Eq + Hash + Send + Sync>
+        + Clone
+        + DeserializeOwned
+        + Debug
+        + Send
+        + Sync
+        + 'static,
+    A: FnOnce(Client) -> Api<BoundedTimes<K>>,
+    S: Fn(&mut K) + Send + 'static,
+    C: Kinds,
+    N: FnMut(Result<(), &watcher::Error>) + Send + 'static,
+{
     let api = api(heard(client, kind, counters.clone()));
-    let mut keeper = Keeper::new(writer);
+    let mut keeper = Keeper::new(writer, resource);
     watcher(api, config).default_backoff().map_ok(BoundedTimes::event).modify(strip).flat_map(move |event| {
         let seen = match event {
-            Ok(event) => keeper.take(event),
+            Ok(event) => {
+                let is_list_end = matches!(event, Event::InitDone);
+                let seen = keeper.take(event);
+                if is_list_end {
+                    note(Ok(()));
+                }
+                seen
+            }
             Err(error) => {
                 counters.watch_failed();
-                tracing::warn!(kind, error = chain(&error), "watch failed, restarted");
+                let plural = &*K::plural(&keeper.resource);
+                tracing::warn!(kind, plural, error = chain(&error), "watch failed, restarted");
+                note(Err(&error));
                 Vec::new()
             }
         };
@@ -98,8 +134,9 @@ fn heard<C: Kinds>(client: &Client, kind: &'static str, counters: Counters<C>) -
 }
 
 /// Fills a store.
-struct Keeper<K: Resource<DynamicType = ()> + Clone + 'static> {
+struct Keeper<K: Resource<DynamicType: Clone + Eq + Hash> + Clone + 'static> {
     writer: Writer<K>,
+    resource: K::DynamicType,
     store: Store<K>,
     /// True if the first list is complete.
     is_synced: bool,
@@ -107,10 +144,10 @@ struct Keeper<K: Resource<DynamicType = ()> + Clone + 'static> {
     listed: HashSet<ObjectRef<K>>,
 }
 
-impl<K: Resource<DynamicType = ()> + Clone + 'static> Keeper<K> {
-    fn new(writer: Writer<K>) -> Self {
+impl<K: Resource<DynamicType: Clone + Eq + Hash> + Clone + 'static> Keeper<K> {
+    fn new(writer: Writer<K>, resource: K::DynamicType) -> Self {
         let store = writer.as_reader();
-        Self { writer, store, is_synced: false, listed: HashSet::new() }
+        Self { writer, resource, store, is_synced: false, listed: HashSet::new() }
     }
 
     /// Applies an event of a watch, and returns the changes.
@@ -128,7 +165,7 @@ impl<K: Resource<DynamicType = ()> + Clone + 'static> Keeper<K> {
                 Vec::new()
             }
             Event::InitApply(object) => {
-                let name = ObjectRef::from_obj(&object);
+                let name = self.name(&object);
                 let same = self.store.get(&name).is_some_and(|known| {
                     known.uid() == object.uid() && known.resource_version() == object.resource_version()
                 });
@@ -142,7 +179,7 @@ impl<K: Resource<DynamicType = ()> + Clone + 'static> Keeper<K> {
             }
             Event::InitDone => {
                 let listed = std::mem::take(&mut self.listed);
-                let is_gone = |object: &Arc<K>| !listed.contains(&ObjectRef::from_obj(&**object));
+                let is_gone = |object: &Arc<K>| !listed.contains(&self.name(object));
                 let gone: Vec<_> = self.store.state().into_iter().filter(is_gone).collect();
                 for object in &gone {
                     self.writer.apply_watcher_event(&Event::Delete((**object).clone()));
@@ -158,8 +195,12 @@ impl<K: Resource<DynamicType = ()> + Clone + 'static> Keeper<K> {
         }
     }
 
+    fn name(&self, object: &K) -> ObjectRef<K> {
+        ObjectRef::from_obj_with(object, self.resource.clone())
+    }
+
     fn put(&mut self, object: K) -> Vec<Seen<K>> {
-        let name = ObjectRef::from_obj(&object);
+        let name = self.name(&object);
         self.writer.apply_watcher_event(&Event::Apply(object));
         // Shared with the store: there is one copy of each object.
         self.store.get(&name).map(Seen::There).into_iter().collect()
@@ -197,7 +238,7 @@ mod tests {
     #[test]
     fn later_list_yields_only_changes_and_never_empties_the_store() {
         let (store, writer) = reflector::store();
-        let mut keeper = Keeper::new(writer);
+        let mut keeper = Keeper::new(writer, ());
         let mut list = |objects: &[(&str, u32)]| {
             let mut seen = keeper.take(Event::Init);
             for (name, version) in objects {

@@ -159,11 +159,16 @@ fn judge(what: &str, error: &kube::Error) -> WriteError {
 
 /// Returns kind and full name of an object.
 pub fn called<K: Resource<DynamicType = ()>>(object: &K) -> String {
-    named::<K>(object.meta().namespace.as_deref(), &object.name_any())
+    called_of(&(), object)
 }
 
-fn named<K: Resource<DynamicType = ()>>(namespace: Option<&str>, name: &str) -> String {
-    format!("{} {}", K::kind(&()), join(namespace, name))
+/// Returns kind and full name of an object of a resource.
+pub(crate) fn called_of<K: Resource>(resource: &K::DynamicType, object: &K) -> String {
+    named::<K>(resource, object.meta().namespace.as_deref(), &object.name_any())
+}
+
+fn named<K: Resource>(resource: &K::DynamicType, namespace: Option<&str>, name: &str) -> String {
+    format!("{} {}", K::kind(resource), join(namespace, name))
 }
 
 /// Deletes an object, if UID and resource version are those that were read.
@@ -179,9 +184,26 @@ pub async fn delete<K>(
 where
     K: Resource<DynamicType = ()> + Clone + DeserializeOwned + std::fmt::Debug,
 {
+    delete_of(api, &(), name, uid, resource_version).await
+}
+
+/// Deletes an object of a resource that is known at run time, if UID and resource version are those that were read.
+///
+/// # Errors
+/// [`WriteError`]
+pub async fn delete_of<K>(
+    api: &Api<K>,
+    resource: &K::DynamicType,
+    name: &str,
+    uid: Option<String>,
+    resource_version: Option<String>,
+) -> Result<(), WriteError>
+where
+    K: Resource + Clone + DeserializeOwned + std::fmt::Debug,
+{
     let preconditions = Some(Preconditions { uid, resource_version });
     let parameters = DeleteParams { preconditions, ..DeleteParams::default() };
-    ask(&named::<K>(api.namespace(), name), object::delete(api, name, &parameters)).await
+    ask(&named::<K>(resource, api.namespace(), name), object::delete(api, name, &parameters)).await
 }
 
 #[cfg(test)]
