@@ -65,7 +65,27 @@ impl From<Vec<Fault>> for RenderError {
     }
 }
 
-/// Returns the texts of failures in one line.
+/// Maximum number of failures that a text shows. A condition would not hold those of 200 files.
+const MAX_SHOWN: usize = 10;
+
+/// Returns the texts of the first failures in one line.
 fn joined(faults: &[Fault]) -> String {
-    faults.iter().map(ToString::to_string).collect::<Vec<_>>().join("; ")
+    let mut shown: Vec<String> = faults.iter().take(MAX_SHOWN).map(ToString::to_string).collect();
+    if faults.len() > MAX_SHOWN {
+        shown.push(format!("and {} more", faults.len() - MAX_SHOWN));
+    }
+    shown.join("; ")
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn text_of_many_failures_is_bounded() {
+        let missing = |number: usize| Fault::Missing { path: format!("f{number}"), remedy: "set it" };
+        let text = |count: usize| RenderError { faults: (0..count).map(missing).collect() }.to_string();
+        assert_eq!(text(2), "f0 is missing; set it; f1 is missing; set it");
+        assert!(text(200).ends_with("f9 is missing; set it; and 190 more"), "{}", text(200));
+    }
 }
