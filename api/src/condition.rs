@@ -7,6 +7,7 @@ use k8s_openapi::apimachinery::pkg::apis::meta::v1::{Condition, Time};
 
 use crate::claim::MachineClaimStatus;
 use crate::cluster::infrastructure::{BedplateClusterStatus, BedplateMachineStatus};
+use crate::cluster::kubeadm::KubeadmConfigStatus;
 use crate::configuration::MachineConfigurationStatus;
 use crate::machine::MachineStatus;
 use crate::operation::MachineOperationStatus;
@@ -74,6 +75,12 @@ impl AsMut<Vec<Condition>> for MachineClaimStatus {
 }
 
 impl AsMut<Vec<Condition>> for BedplateClusterStatus {
+    fn as_mut(&mut self) -> &mut Vec<Condition> {
+        &mut self.conditions
+    }
+}
+
+impl AsMut<Vec<Condition>> for KubeadmConfigStatus {
     fn as_mut(&mut self) -> &mut Vec<Condition> {
         &mut self.conditions
     }

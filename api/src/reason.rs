@@ -19,6 +19,10 @@ pub mod refusal;
 
 use serde::Serialize;
 
+use crate::cluster::kubeadm::reason::{
+    BootstrapEvent, CertificatesAvailableReason, ConfigFieldsSupportedReason, ConfigPausedReason,
+    ConfigReadyReason, DataSecretAvailableReason,
+};
 use crate::machine::condition_type;
 
 /// Party that must act before a state can change.
@@ -205,9 +209,15 @@ pub fn tables() -> Vec<(&'static str, Vec<Row>)> {
         rows::<infrastructure::EndpointAvailableReason>(),
         rows::<infrastructure::ClusterReadyReason>(),
         rows::<infrastructure::PausedReason>(),
+        rows::<ConfigReadyReason>(),
+        rows::<DataSecretAvailableReason>(),
+        rows::<CertificatesAvailableReason>(),
+        rows::<ConfigFieldsSupportedReason>(),
+        rows::<ConfigPausedReason>(),
         rows::<event::ControllerEvent>(),
         rows::<event::PxedEvent>(),
         rows::<infrastructure::ProviderEvent>(),
+        rows::<BootstrapEvent>(),
         rows::<refusal::BootRefusal>(),
         rows::<refusal::AgentRefusal>(),
         rows::<refusal::AdminRefusal>(),

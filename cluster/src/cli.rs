@@ -4,6 +4,7 @@ use std::net::SocketAddr;
 use std::path::PathBuf;
 
 use bedplate_process::logging::LogArguments;
+use bedplate_workload::Networks;
 use clap::{ArgAction, Parser};
 
 use crate::group::Group;
@@ -13,7 +14,7 @@ use crate::scope::Scope;
 #[derive(Debug, Clone, Parser)]
 #[command(name = "bedplate-cluster", version)]
 pub struct Cli {
-    /// The group of controllers: infrastructure
+    /// The group of controllers: infrastructure or bootstrap
     #[arg(long, env = "BEDPLATE_CONTROLLERS", value_name = "GROUP")]
     pub controllers: Group,
     /// The kubeconfig file; absent: the service account of the pod
@@ -42,6 +43,9 @@ pub struct Cli {
     /// Name of this process in the Lease and in Events
     #[arg(long, env = "POD_NAME", value_name = "NAME", default_value = "bedplate-cluster")]
     pub instance: String,
+    /// Networks of the API servers of workload clusters, separated by commas; absent: all but those of this host and its link
+    #[arg(long, value_name = "CIDR[,CIDR]")]
+    pub workload_networks: Option<Networks>,
     /// Address of /healthz, /readyz and /metrics
     #[arg(
         long,
@@ -90,9 +94,20 @@ mod tests {
     }
 
     #[test]
+    fn networks_of_workload_clusters_are_a_list() {
+        let cli = parse(&["--controllers=bootstrap", "--workload-networks=10.0.0.0/8,fd00::/8"]).unwrap();
+        let networks = cli.workload_networks.unwrap();
+        assert!(networks.allows([10, 1, 2, 3].into()) && !networks.allows([192, 168, 0, 1].into()));
+        assert!(parse(&["--controllers=bootstrap", "--workload-networks=rack"]).is_err());
+    }
+
+    #[test]
     fn controllers_must_be_named_and_built() {
         assert!(parse(&[]).is_err());
         let error = parse(&["--controllers=core"]).unwrap_err().to_string();
-        assert!(error.contains("controllers core are not built yet; use infrastructure"), "{error}");
+        assert!(
+            error.contains("controllers core are not built yet; use infrastructure or bootstrap"),
+            "{error}"
+        );
     }
 }

@@ -4,8 +4,7 @@
 
 use std::fmt;
 
-use bedplate_api::reason::event::is_warning;
-use bedplate_api::reason::infrastructure::ProviderEvent;
+use bedplate_api::reason::event::{EventReason, is_warning};
 use bedplate_process::events::{EventWriter, Events, Occurrence, Queue, Source, channel};
 use k8s_openapi::api::core::v1::ObjectReference;
 use kube::{Client, Resource};
@@ -34,12 +33,12 @@ impl News {
     }
 
     /// Publishes an Event about an object. It never waits.
-    pub fn publish<K: Resource<DynamicType = ()>>(&self, about: &K, reason: ProviderEvent, note: &str) {
+    pub fn publish<K: Resource<DynamicType = ()>>(&self, about: &K, reason: impl EventReason, note: &str) {
         self.publish_about(about.object_ref(&()), reason, note);
     }
 
     /// Publishes an Event about the object of a reference.
-    pub fn publish_about(&self, about: ObjectReference, reason: ProviderEvent, note: &str) {
+    pub fn publish_about(&self, about: ObjectReference, reason: impl EventReason, note: &str) {
         self.0.publish(Occurrence {
             about,
             reason: reason.as_str(),

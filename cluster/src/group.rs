@@ -11,16 +11,22 @@ use bedplate_engine::FieldManager;
 pub enum Group {
     /// BedplateClusters, BedplateMachines and the claims of hosts.
     Infrastructure,
+    /// KubeadmConfigs.
+    Bootstrap,
 }
 
 /// Names of the groups that are not built yet.
-const NOT_BUILT: [&str; 4] = ["core", "bootstrap", "control-plane", "all"];
+const NOT_BUILT: [&str; 3] = ["core", "control-plane", "all"];
+
+/// Names of the groups that can run, for messages.
+const BUILT: &str = "infrastructure or bootstrap";
 
 impl Group {
     /// Returns the name of the group's Lease.
     pub const fn lease(self) -> &'static str {
         match self {
             Self::Infrastructure => "bedplate-cluster-infrastructure",
+            Self::Bootstrap => "bedplate-cluster-bootstrap",
         }
     }
 
@@ -33,6 +39,7 @@ impl Group {
     pub const fn controller(self) -> &'static str {
         match self {
             Self::Infrastructure => "bedplate.dev/cluster-infrastructure",
+            Self::Bootstrap => "bedplate.dev/cluster-bootstrap",
         }
     }
 }
@@ -43,10 +50,11 @@ impl FromStr for Group {
     fn from_str(name: &str) -> Result<Self, String> {
         match name {
             "infrastructure" => Ok(Self::Infrastructure),
+            "bootstrap" => Ok(Self::Bootstrap),
             name if NOT_BUILT.contains(&name) => {
-                Err(format!("controllers {name} are not built yet; use infrastructure"))
+                Err(format!("controllers {name} are not built yet; use {BUILT}"))
             }
-            name => Err(format!("{name:?} is not a group of controllers; use infrastructure")),
+            name => Err(format!("{name:?} is not a group of controllers; use {BUILT}")),
         }
     }
 }
@@ -58,11 +66,12 @@ mod tests {
     #[test]
     fn group_that_is_not_built_is_refused_by_name() {
         assert_eq!("infrastructure".parse(), Ok(Group::Infrastructure));
+        assert_eq!("bootstrap".parse(), Ok(Group::Bootstrap));
         for name in NOT_BUILT {
             let error = name.parse::<Group>().unwrap_err();
-            assert_eq!(error, format!("controllers {name} are not built yet; use infrastructure"));
+            assert_eq!(error, format!("controllers {name} are not built yet; use {BUILT}"));
         }
         let error = "infra".parse::<Group>().unwrap_err();
-        assert_eq!(error, "\"infra\" is not a group of controllers; use infrastructure");
+        assert_eq!(error, "\"infra\" is not a group of controllers; use infrastructure or bootstrap");
     }
 }

@@ -10,8 +10,6 @@ pub mod cluster;
 pub mod context;
 pub mod decisive;
 pub mod machine;
-pub mod owner;
-pub mod policies;
 mod prune;
 pub mod template;
 pub mod wake;
@@ -19,36 +17,34 @@ pub mod watch;
 
 use std::sync::Arc;
 
-use bedplate_engine::life::{beating, infallible, write_events};
-use bedplate_engine::{Queue, work};
+use bedplate_engine::Queue;
+use bedplate_engine::life::write_events;
 use bedplate_process::lease::Tenure;
-use bedplate_process::liveness::{Liveness, PATIENCE};
+use bedplate_process::liveness::Liveness;
 use bedplate_process::shutdown::{Stage, Stages};
 use bedplate_process::tasks::Tasks;
 use kube::Client;
 use kube::runtime::reflector::ObjectRef;
-use prometheus_client::registry::Registry;
-use tokio::sync::watch::Receiver;
 use tokio_util::sync::CancellationToken;
 
 use self::claim::clock::FutureHeartbeats;
-use self::context::World;
+use self::context::{Stores, World};
 use self::machine::turn::Turns;
 use self::wake::Wake;
 use self::watch::Queues;
 use crate::cli::Cli;
 use crate::events::News;
+use crate::life::{self, Begun, Parts, spawn};
 use crate::metrics::{Counters, Kind};
 
-/// A group that runs.
-pub struct Begun {
-    /// True once all stores are synced and the policies are in force: the tenure must not start before.
-    pub started: Receiver<bool>,
-    /// Policies that are missing, for `/readyz`.
-    pub missing: Receiver<String>,
-    /// Metrics of the group.
-    pub registry: Registry,
-}
+/// Policies that bound the rights of the group.
+const POLICIES: [&str; 5] = [
+    "bedplate-claims",
+    "bedplate-claim-grants",
+    "bedplate-claimed-fields",
+    "bedplate-release-operations",
+    "bedplate-templates",
+];
 
 /// Spawns watches and workers.
 pub fn begin(client: &Client, cli: &Cli, tenure: &Tenure, running: (&Tasks, &Liveness, &Stages)) -> Begun {
@@ -69,25 +65,17 @@ pub fn begin(client: &Client, cli: &Cli, tenure: &Tenure, running: (&Tasks, &Liv
     });
     let shutdown = stages.token(Stage::Draining);
     let queues = workers(&world, (tasks, liveness, &shutdown));
-    let parts = (&world.scope, &counters, liveness);
-    for (name, task) in watch::tasks(client, (&world.stores, writers), &queues, parts) {
+    let watched = (&world.scope, &counters, liveness);
+    for (name, task) in watch::tasks(client, (&world.stores, writers), &queues, watched) {
         spawn(tasks, &shutdown, name, task);
     }
-    let (started, is_started) = tokio::sync::watch::channel(false);
-    let (missing, is_missing) = tokio::sync::watch::channel(String::new());
-    let start = async move {
-        if world.stores.synced().await.is_some() {
-            policies::in_force(&world.client, &missing).await;
-            started.send_replace(true);
-            tracing::info!("caches synced");
-            queue_when_leading(&world, &queues).await;
-        }
+    let parts = Parts { client: client.clone(), policies: &POLICIES, tenure: tenure.clone(), counters, news };
+    let synced = {
+        let world = world.clone();
+        async move { world.stores.synced().await }
     };
-    spawn(tasks, &shutdown, "start", beating(start, liveness.part("start", PATIENCE)));
-    let mut registry = Registry::default();
-    registry.register_collector(Box::new(counters));
-    registry.register_collector(Box::new(news));
-    Begun { started: is_started, missing: is_missing, registry }
+    let queue_all = move || queue_all(world.clone(), queues.clone());
+    life::begin(parts, synced, queue_all, running)
 }
 
 /// Spawns a worker for each kind, and returns their queues.
@@ -102,9 +90,7 @@ fn workers(
     let (templates, template_queue) = Queue::new(Kind::Template, counters);
     macro_rules! worker {
         ($name:literal, $kind:expr, $store:ident, $queue:ident, $reconcile:path) => {
-            let life = (liveness.part($name, PATIENCE), shutdown.clone());
-            let task = work($kind, world.clone(), world.stores.$store.clone(), $queue, $reconcile, life);
-            infallible(tasks, $name, task);
+            life::worker!(tasks, liveness, shutdown; $name, $kind, world, world.stores.$store, $queue, $reconcile);
         };
     }
     worker!("BedplateClusters", Kind::Cluster, infrastructures, infrastructure_queue, cluster::reconcile);
@@ -114,48 +100,20 @@ fn workers(
     Queues { infrastructures, machines, claims, templates, wake: Wake::default() }
 }
 
-/// Spawns a task that ends with `shutdown`.
-fn spawn(
-    tasks: &Tasks,
-    shutdown: &CancellationToken,
-    name: &'static str,
-    task: impl Future<Output = ()> + Send + 'static,
-) {
-    let shutdown = shutdown.clone();
-    infallible(tasks, name, async move {
-        shutdown.run_until_cancelled(task).await;
-    });
-}
-
-/// Queues every object each time this process starts to lead.
-async fn queue_when_leading(world: &World, queues: &Queues) {
-    let mut tenure = world.tenure.clone();
-    loop {
-        while !tenure.leads() {
-            tenure.changed().await;
-        }
-        world.counters.leads(true);
-        let queued = async {
-            for infrastructure in world.stores.infrastructures.state() {
-                queues.infrastructures.put(ObjectRef::from_obj(&*infrastructure)).await;
-            }
-            for machine in world.stores.machines.state() {
-                queues.machines.put(ObjectRef::from_obj(&*machine)).await;
-            }
-            for claim in world.stores.claims.state() {
-                queues.claims.put(ObjectRef::from_obj(&*claim)).await;
-            }
-            for template in world.stores.templates.state() {
-                queues.templates.put(ObjectRef::from_obj(&*template)).await;
-            }
-            std::future::pending::<()>().await;
-        };
-        // Concurrently: a queue may be full until the tenure is lost and regained. All is queued again then.
-        tokio::select! {
-            () = tenure.lost() => {}
-            () = queued => {}
-        }
-        world.counters.leads(false);
+/// Queues every object of the stores.
+async fn queue_all(world: Arc<World>, queues: Queues) {
+    let stores: &Stores = &world.stores;
+    for infrastructure in stores.infrastructures.state() {
+        queues.infrastructures.put(ObjectRef::from_obj(&*infrastructure)).await;
+    }
+    for machine in stores.machines.state() {
+        queues.machines.put(ObjectRef::from_obj(&*machine)).await;
+    }
+    for claim in stores.claims.state() {
+        queues.claims.put(ObjectRef::from_obj(&*claim)).await;
+    }
+    for template in stores.templates.state() {
+        queues.templates.put(ObjectRef::from_obj(&*template)).await;
     }
 }
 

@@ -1,14 +1,19 @@
 //! bedplate-cluster: the providers of Cluster API over the hosts of Bedplate, one group of controllers in each process.
 //!
 //! ```text
-//! cli (group, namespace, filter) -> run: Lease, health -> infrastructure: watches, stores, queues, one worker for each kind
+//! cli (group, namespace, filter) -> run: Lease, health -> the group: watches, stores, queues, one worker for each kind
 //! ```
-//! Only the group `infrastructure` is there. What a host is held by is decided in `bedplate-claim`.
+//! The groups `infrastructure` and `bootstrap` are there. The group `core` is not complete. What a host is held by is decided in `bedplate-claim`.
 
+pub mod bootstrap;
 pub mod cli;
 pub mod events;
 pub mod group;
 pub mod infrastructure;
+pub mod life;
 pub mod metrics;
+pub mod owner;
+pub mod policies;
 pub mod run;
 pub mod scope;
+pub mod watch;

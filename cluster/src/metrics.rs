@@ -14,6 +14,10 @@ labels! {
         Claim => "MachineClaim",
         /// BedplateMachineTemplates.
         Template => "BedplateMachineTemplate",
+        /// KubeadmConfigs.
+        Config => "KubeadmConfig",
+        /// Clusters.
+        CoreCluster => "Cluster",
     }
 }
 

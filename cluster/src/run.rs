@@ -19,7 +19,9 @@ use tokio::time::Instant;
 use tokio_util::sync::CancellationToken;
 
 use crate::cli::Cli;
-use crate::infrastructure::{self, Begun};
+use crate::group::Group;
+use crate::life::Begun;
+use crate::{bootstrap, infrastructure};
 
 /// Duration of a tenure without an election.
 const ENDLESS_TENURE: Duration = Duration::from_secs(100 * 365 * 86_400);
@@ -37,7 +39,11 @@ pub async fn run(cli: &Cli) -> Result<(), Failure> {
     let stages = Stages::new(signals.shutdown());
     let running = (&tasks, &liveness, &stages);
     let (tenure, election) = Election::new(cli, &client);
-    let Begun { started, missing, registry } = infrastructure::begin(&client, cli, &tenure, running);
+    let begin = match cli.controllers {
+        Group::Infrastructure => infrastructure::begin,
+        Group::Bootstrap => bootstrap::begin,
+    };
+    let Begun { started, missing, registry } = begin(&client, cli, &tenure, running);
     let common = ReconcilerHealth { liveness: liveness.clone(), started: started.clone(), tenure };
     let health = ProviderHealth { common, missing };
     let pulse = liveness.part("health", PATIENCE);

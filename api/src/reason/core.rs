@@ -337,6 +337,8 @@ reasons! {
         RemediationAllowed: "Machines that are not healthy are marked.";
         TooManyUnhealthy: "The number of Machines that are not healthy is outside of triggerIf. None is marked."
             => User, "Find the common cause. Change triggerIf if the Machines must be replaced.";
+        ConnectionDown: "The Nodes of the cluster cannot be read. Machines with an unknown Node are not judged."
+            => Other, "See condition RemoteConnectionProbe of the Cluster.";
     }
 }
 

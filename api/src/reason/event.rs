@@ -55,6 +55,12 @@ reasons! {
     }
 }
 
+/// A reason of Events that one of several groups of controllers publishes.
+pub trait EventReason: Reason {
+    /// The `action` of the Event.
+    fn action(self) -> &'static str;
+}
+
 impl ControllerEvent {
     /// The `action` of the Event.
     pub fn action(self) -> &'static str {

@@ -3,6 +3,7 @@
 //!
 //! Pure.
 
+use super::event::EventReason;
 use super::reasons;
 use crate::cluster::infrastructure::condition_type;
 
@@ -93,9 +94,8 @@ reasons! {
     }
 }
 
-impl ProviderEvent {
-    /// The `action` of the Event.
-    pub fn action(self) -> &'static str {
+impl EventReason for ProviderEvent {
+    fn action(self) -> &'static str {
         match self {
             Self::HostClaimed | Self::NoEligibleMachine | Self::ClaimLost => "Claim",
             Self::ClaimGranted => "Grant",

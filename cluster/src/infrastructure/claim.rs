@@ -33,8 +33,8 @@ use self::plan::{
     withdrawn,
 };
 use super::context::World;
-use super::owner::is_paused;
 use crate::metrics::Kind;
+use crate::owner::{has_paused_annotation, is_paused};
 
 /// Reconciles a MachineClaim.
 ///
@@ -66,7 +66,7 @@ pub async fn reconcile(claim: Arc<MachineClaim>, world: Arc<World>) -> Result<Op
     }
     let cluster = world.stores.clusters.get(&cluster).filter(|_| !is_abandoned(&observed));
     let is_cluster_paused = is_paused(&*observed.claim, cluster.as_deref());
-    if is_cluster_paused || claimant.is_some_and(|claimant| is_paused(claimant, None)) {
+    if is_cluster_paused || claimant.is_some_and(has_paused_annotation) {
         return Ok(None);
     }
     if reads_right(&observed.claim) {

@@ -18,8 +18,8 @@ use serde_json::json;
 
 use self::plan::{Act, Observed, plan};
 use super::context::World;
-use super::owner::{cluster_name, owner};
 use crate::metrics::Kind;
+use crate::owner::{cluster_name, owner};
 
 /// Reconciles a BedplateCluster.
 ///

@@ -12,7 +12,7 @@ use kube::runtime::reflector::{Lookup, ObjectRef};
 use kube::{Resource, ResourceExt};
 
 use super::machine::turn::waits;
-use super::owner::{is_control_plane, is_paused, owner};
+use crate::owner::{has_paused_annotation, is_control_plane, owner};
 
 /// Kind whose objects decide about claimants.
 pub trait Decisive: Resource<DynamicType = ()> + Lookup<DynamicType = ()> {
@@ -30,7 +30,7 @@ impl Decisive for BedplateMachine {
         let (metadata, spec) = (&self.metadata, &self.spec);
         let created = metadata.creation_timestamp.as_ref().map(|time| time.0);
         (&metadata.uid, created, metadata.deletion_timestamp.is_some(), self.labels()).hash(hasher);
-        (owner(self, "Machine"), is_paused(self, None)).hash(hasher);
+        (owner(self, "Machine"), has_paused_annotation(self)).hash(hasher);
         (spec.machine_name.as_ref().map(MachineName::as_str), spec.provider_id.is_some()).hash(hasher);
         let requirements = (&spec.machine_selector, &spec.state_disk, &spec.release);
         serde_json::to_vec(&requirements).unwrap_or_default().hash(hasher);

@@ -37,8 +37,8 @@ use serde_json::json;
 
 use self::plan::{Next, Observed, claim_id, claim_spec, next, no_host};
 use super::context::{Stores, World};
-use super::owner::{cluster_name, owner};
 use crate::metrics::Kind;
+use crate::owner::{cluster_name, owner};
 
 /// Interval between two choices while no host is eligible.
 const NO_HOST_INTERVAL: Duration = Duration::from_secs(60);

@@ -2,7 +2,7 @@
 
 use bedplate_api::machine::{Condition, Hardware, Machine, MachineStatus, condition_type};
 
-use super::watch::bare;
+use crate::watch::bare;
 
 /// Keeps of a host only what decides about claims.
 pub(super) fn prune_host(host: &mut Machine) {

@@ -47,3 +47,14 @@ async fn healthz_names_each_loop_that_stops() {
     assert_eq!(named, tasks.running().into_iter().map(str::to_owned).collect());
     assert_eq!(named.len(), 15, "{named:?}");
 }
+
+#[test]
+fn each_policy_and_its_binding_is_in_deploy() {
+    let root = concat!(env!("CARGO_MANIFEST_DIR"), "/..");
+    let read = |path: &str| std::fs::read_to_string(format!("{root}/{path}")).unwrap();
+    let text = read("deploy/claims-policy.yaml") + &read("deploy/cluster-api/policy.yaml");
+    for name in POLICIES {
+        assert_eq!(text.matches(&format!("\n  name: {name}\n")).count(), 2, "{name}");
+        assert_eq!(text.matches(&format!("\n  policyName: {name}\n")).count(), 1, "{name}");
+    }
+}

@@ -4,7 +4,6 @@ use std::collections::{HashMap, HashSet};
 use std::hash::{DefaultHasher, Hash, Hasher};
 use std::sync::Arc;
 
-use bedplate_api::bounded_times::BoundedTimes;
 use bedplate_api::claim::MachineClaim;
 use bedplate_api::cluster::core::{Cluster, Machine as Owner};
 use bedplate_api::cluster::infrastructure::{BedplateCluster, BedplateMachine, BedplateMachineTemplate};
@@ -21,22 +20,19 @@ use bedplate_rules::claim::eligible::is_recent;
 use futures::StreamExt;
 use futures::future::BoxFuture;
 use jiff::Timestamp;
-use kube::core::NamespaceResourceScope;
 use kube::runtime::reflector::store::Writer;
 use kube::runtime::reflector::{self, ObjectRef};
 use kube::runtime::watcher;
-use kube::{Api, Client, Resource, ResourceExt};
+use kube::{Api, Client, ResourceExt};
 
 use super::context::Stores;
 use super::decisive;
-use super::owner::cluster_name;
 use super::prune::prune_host;
 use super::wake::{Wake, wake};
 use crate::metrics::{Counters, Kind};
+use crate::owner::cluster_name;
 use crate::scope::Scope;
-
-/// Annotation with which kubectl stores the whole object a second time.
-const LAST_APPLIED: &str = "kubectl.kubernetes.io/last-applied-configuration";
+use crate::watch::{bare, in_scope};
 
 /// The queues. Clones share them.
 #[derive(Debug, Clone)]
@@ -99,14 +95,6 @@ pub fn stores() -> (Stores, Writers) {
     (stores, writers)
 }
 
-/// Returns the objects of a kind that the process reconciles.
-fn in_scope<K: Resource<Scope = NamespaceResourceScope, DynamicType = ()>>(
-    scope: &Scope,
-) -> impl FnOnce(Client) -> Api<BoundedTimes<K>> + use<K> {
-    let scope = scope.clone();
-    move |client| scope.api(client)
-}
-
 /// Returns the watches by their names. None of them ends by itself.
 pub fn tasks(
     client: &Client,
@@ -167,14 +155,6 @@ pub fn tasks(
             Box::pin(beating(wake(queues.clone(), stores.clone()), pulse))
         }),
     ]
-}
-
-/// Removes what kubectl and the API server store about an object's writers.
-pub(super) fn bare<K: Resource>(object: &mut K) {
-    object.meta_mut().managed_fields = None;
-    if let Some(annotations) = &mut object.meta_mut().annotations {
-        annotations.remove(LAST_APPLIED);
-    }
 }
 
 async fn follow_infrastructures(mut seen: Changes<BedplateCluster>, queues: Queues, stores: Stores) {

@@ -50,7 +50,15 @@ pub(crate) const PROGRAMS: &[Program] = &[
     },
     Program {
         folder: "cluster",
-        layers: &[&["run"], &["infrastructure"], &["cli"], &["events"], &["metrics", "scope", "group"]],
+        layers: &[
+            &["run"],
+            &["core", "infrastructure", "bootstrap"],
+            &["cli"],
+            &["life"],
+            &["events"],
+            &["owner", "policies", "watch"],
+            &["metrics", "scope", "group"],
+        ],
     },
     Program {
         folder: "pxed",

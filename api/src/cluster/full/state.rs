@@ -287,6 +287,7 @@ impl From<RemediationAllowedReason> for ConditionState {
         match reason {
             RemediationAllowedReason::RemediationAllowed => True,
             RemediationAllowedReason::TooManyUnhealthy => False,
+            RemediationAllowedReason::ConnectionDown => Unknown,
         }
     }
 }

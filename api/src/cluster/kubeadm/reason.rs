@@ -1,10 +1,11 @@
 //! Reasons of the conditions of a KubeadmConfig. Those of upstream have upstream's words.
 //!
-//! The tables join `crate::reason::tables` with the program that writes the conditions.
+//! Called by the group `bootstrap` of bedplate-cluster.
 //!
 //! Pure.
 
 use super::condition_type;
+use crate::reason::event::EventReason;
 use crate::reason::reasons;
 
 reasons! {
@@ -50,5 +51,31 @@ reasons! {
         NotPaused: "The object is reconciled.";
         Paused: "The Cluster or the object is paused."
             => User, "Set spec.paused of the Cluster to false, and remove the annotation cluster.x-k8s.io/paused.";
+    }
+}
+
+reasons! {
+    /// Events of the group `bootstrap`.
+    pub enum BootstrapEvent: "Events of bedplate-cluster about KubeadmConfigs" {
+        BootstrapDataCreated: "The Secret with the bootstrap data was created.";
+        BootstrapDataFailed: "No bootstrap data can be made."
+            => User, "See condition DataSecretAvailable of the KubeadmConfig.";
+        CertificatesCreated: "A certificate of the cluster was created.";
+        BootstrapTokenCreated: "A bootstrap token was created in the cluster.";
+        BootstrapTokenLost: "The bootstrap token expired or was deleted before the machine became a Node."
+            => User, "Delete the Machine, so that its owner replaces it.";
+        WriteRejected: "The API server rejected a write."
+            => User, "Correct the cause in the note.";
+    }
+}
+
+impl EventReason for BootstrapEvent {
+    fn action(self) -> &'static str {
+        match self {
+            Self::BootstrapDataCreated | Self::BootstrapDataFailed => "Issue",
+            Self::CertificatesCreated => "CreateCertificate",
+            Self::BootstrapTokenCreated | Self::BootstrapTokenLost => "FollowToken",
+            Self::WriteRejected => "Write",
+        }
     }
 }

@@ -17,7 +17,7 @@ use bedplate_api::reason::infrastructure::{ClusterReadyReason, EndpointAvailable
 use jiff::Timestamp;
 use kube::ResourceExt;
 
-use crate::infrastructure::owner::is_paused;
+use crate::owner::is_paused;
 
 /// Maximum number of failure domains in a status (contract of Cluster API).
 const MAX_FAILURE_DOMAINS: usize = 100;

@@ -24,7 +24,7 @@ use jiff::Timestamp;
 use kube::ResourceExt;
 
 use crate::infrastructure::choose::{self, Request, Shortage};
-use crate::infrastructure::owner::{cluster_name, is_control_plane, is_paused};
+use crate::owner::{cluster_name, is_control_plane, is_paused};
 
 /// Objects that decide about a BedplateMachine.
 #[derive(Debug, Clone)]

@@ -24,7 +24,7 @@ use super::line::{Line, Refusal, Turn, Waiting};
 use super::plan::{Observed, request};
 use super::tries::{Key, Tries};
 use crate::infrastructure::context::Stores;
-use crate::infrastructure::owner::{is_control_plane, is_paused};
+use crate::owner::{is_control_plane, is_paused};
 use crate::scope::Scope;
 
 /// Maximum age of a line. Claimants get their lost turns back without a change of the stores.

@@ -1,6 +1,6 @@
-//! The policies that bound the rights of the provider: it does not start to lead before they are in force.
+//! The policies that bound the rights of a group: it does not start to lead before they are in force.
 //!
-//! Read live every 10 s until all exist. Called by [`begin`](super::begin).
+//! Read live every 10 s until all exist. Called by [`begin`](crate::life::begin).
 
 use std::time::Duration;
 
@@ -12,21 +12,14 @@ use k8s_openapi::api::admissionregistration::v1::{
 use kube::{Api, Client};
 use tokio::sync::watch::Sender;
 
-/// Names of the policies, and of their bindings.
-const POLICIES: [&str; 5] = [
-    "bedplate-claims",
-    "bedplate-claim-grants",
-    "bedplate-claimed-fields",
-    "bedplate-release-operations",
-    "bedplate-templates",
-];
 /// Interval between two checks.
 const CHECK_INTERVAL: Duration = Duration::from_secs(10);
 
-/// Waits until all policies are in force. `missing` has what is missing, for `/readyz`.
-pub async fn in_force(client: &Client, missing: &Sender<String>) {
+/// Waits until the policies of these names, and bindings of the same names, are in force. `missing` has those that are not, for
+/// `/readyz`.
+pub async fn in_force(client: &Client, policies: &[&'static str], missing: &Sender<String>) {
     loop {
-        let text = match absent(client).await {
+        let text = match absent(client, policies).await {
             Ok(absent) if absent.is_empty() => {
                 missing.send_replace(String::new());
                 return;
@@ -41,11 +34,11 @@ pub async fn in_force(client: &Client, missing: &Sender<String>) {
 }
 
 /// Returns the names of the policies that do not exist or that no binding enforces.
-async fn absent(client: &Client) -> Result<Vec<&'static str>, WriteError> {
+async fn absent(client: &Client, names: &[&'static str]) -> Result<Vec<&'static str>, WriteError> {
     let policies: Api<ValidatingAdmissionPolicy> = Api::all(client.clone());
     let bindings: Api<ValidatingAdmissionPolicyBinding> = Api::all(client.clone());
     let mut absent = Vec::new();
-    for name in POLICIES {
+    for name in names.iter().copied() {
         let policy = ask(&format!("ValidatingAdmissionPolicy {name}"), object::get(&policies, name)).await?;
         let what = format!("ValidatingAdmissionPolicyBinding {name}");
         let binding = ask(&what, object::get(&bindings, name)).await?;
@@ -85,17 +78,6 @@ mod tests {
             json!({}),
         ] {
             assert!(!enforces(spec.clone()), "{spec}");
-        }
-    }
-
-    #[test]
-    fn each_policy_and_its_binding_is_in_deploy() {
-        let root = concat!(env!("CARGO_MANIFEST_DIR"), "/..");
-        let read = |path: &str| std::fs::read_to_string(format!("{root}/{path}")).unwrap();
-        let text = read("deploy/claims-policy.yaml") + &read("deploy/cluster-api/policy.yaml");
-        for name in POLICIES {
-            assert_eq!(text.matches(&format!("\n  name: {name}\n")).count(), 2, "{name}");
-            assert_eq!(text.matches(&format!("\n  policyName: {name}\n")).count(), 1, "{name}");
         }
     }
 }

@@ -1,8 +1,9 @@
-//! Pure: the objects of Cluster API that an object of the provider belongs to.
+//! Pure: the objects of Cluster API that an object of a provider belongs to. Called by each group.
 
 use bedplate_api::cluster::core::{
     CLUSTER_NAME_LABEL, CONTROL_PLANE_LABEL, Cluster, GROUP, PAUSED_ANNOTATION,
 };
+use bedplate_api::cluster::full;
 use kube::{Resource, ResourceExt};
 
 /// Returns name and UID of the owner of a kind of Cluster API.
@@ -23,10 +24,32 @@ pub fn is_control_plane<K: Resource>(object: &K) -> bool {
     object.labels().contains_key(CONTROL_PLANE_LABEL)
 }
 
+/// A Cluster, with all fields or with those that the infrastructure provider reads.
+pub trait Pausing {
+    /// Returns true if no controller changes the objects of the cluster.
+    fn pauses(&self) -> bool;
+}
+
+impl Pausing for Cluster {
+    fn pauses(&self) -> bool {
+        self.spec.paused == Some(true)
+    }
+}
+
+impl Pausing for full::Cluster {
+    fn pauses(&self) -> bool {
+        self.spec.paused == Some(true)
+    }
+}
+
 /// Returns true if no controller changes an object.
-pub fn is_paused<K: Resource>(object: &K, cluster: Option<&Cluster>) -> bool {
-    let is_cluster_paused = cluster.is_some_and(|cluster| cluster.spec.paused == Some(true));
-    is_cluster_paused || object.annotations().contains_key(PAUSED_ANNOTATION)
+pub fn is_paused<K: Resource>(object: &K, cluster: Option<&impl Pausing>) -> bool {
+    cluster.is_some_and(Pausing::pauses) || has_paused_annotation(object)
+}
+
+/// Returns true if an object has the annotation that pauses it.
+pub fn has_paused_annotation<K: Resource>(object: &K) -> bool {
+    object.annotations().contains_key(PAUSED_ANNOTATION)
 }
 
 #[cfg(test)]

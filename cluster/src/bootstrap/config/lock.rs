@@ -1,0 +1,131 @@
+//! Pure: the init lock: a ConfigMap in upstream's form, so that this program and upstream's exclude each other.
+//!
+//! The lock belongs to one Machine of the control plane. Creation is atomic by the name. A lock is deleted by its UID only. Called by the
+//! planner and by the loop of [`super`].
+
+use bedplate_api::cluster::core::CLUSTER_NAME_LABEL;
+use bedplate_api::cluster::full::Cluster;
+use bedplate_api::cluster::part::label_value;
+use k8s_openapi::api::core::v1::ConfigMap;
+use k8s_openapi::apimachinery::pkg::apis::meta::v1::OwnerReference;
+use kube::api::ObjectMeta;
+use kube::{Resource, ResourceExt};
+use serde::Deserialize;
+use serde_json::json;
+
+/// Key of the ConfigMap.
+const INFORMATION_KEY: &str = "lock-information";
+
+/// State of the lock.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum Lock {
+    /// There is no lock.
+    Free,
+    /// A Machine holds it.
+    Held(Held),
+    /// The ConfigMap does not name a Machine.
+    Unreadable,
+}
+
+/// A lock that a Machine holds.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Held {
+    /// Name of the Machine.
+    pub machine: String,
+    /// UID of the Cluster that owns the lock.
+    pub cluster_uid: Option<String>,
+    /// UID of the ConfigMap.
+    pub uid: Option<String>,
+}
+
+#[derive(Deserialize)]
+#[serde(rename_all = "camelCase")]
+struct Information {
+    machine_name: String,
+}
+
+/// Returns the name of the lock of a cluster.
+pub fn name(cluster: &str) -> String {
+    format!("{cluster}-lock")
+}
+
+impl Held {
+    /// Returns true if the lock belongs to an earlier Cluster of the name.
+    pub fn is_of_another(&self, cluster: &Cluster) -> bool {
+        self.cluster_uid.is_some() && self.cluster_uid != cluster.metadata.uid
+    }
+}
+
+/// Makes the lock of a Machine.
+pub fn config_map(cluster: &Cluster, machine: &str) -> ConfigMap {
+    let owner = OwnerReference {
+        api_version: Cluster::api_version(&()).into_owned(),
+        kind: Cluster::kind(&()).into_owned(),
+        name: cluster.name_any(),
+        uid: cluster.uid().unwrap_or_default(),
+        ..OwnerReference::default()
+    };
+    ConfigMap {
+        metadata: ObjectMeta {
+            name: Some(name(&cluster.name_any())),
+            namespace: cluster.namespace(),
+            labels: Some(
+                [(CLUSTER_NAME_LABEL.to_owned(), label_value(&cluster.name_any()).into_owned())].into(),
+            ),
+            owner_references: Some(vec![owner]),
+            ..ObjectMeta::default()
+        },
+        data: Some([(INFORMATION_KEY.to_owned(), json!({ "machineName": machine }).to_string())].into()),
+        ..ConfigMap::default()
+    }
+}
+
+/// Reads the lock.
+pub fn read(object: Option<&ConfigMap>) -> Lock {
+    let Some(object) = object else { return Lock::Free };
+    let text = object.data.as_ref().and_then(|data| data.get(INFORMATION_KEY));
+    let information = text.and_then(|text| serde_json::from_str::<Information>(text).ok());
+    let Some(machine) = information.map(|one| one.machine_name).filter(|name| !name.is_empty()) else {
+        return Lock::Unreadable;
+    };
+    let owner = object.owner_references().iter().find(|owner| owner.kind == "Cluster");
+    Lock::Held(Held { machine, cluster_uid: owner.map(|owner| owner.uid.clone()), uid: object.uid() })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn cluster() -> Cluster {
+        let cluster = json!({ "metadata": { "name": "c", "namespace": "team", "uid": "1" }, "spec": {} });
+        serde_json::from_value(cluster).unwrap()
+    }
+
+    #[test]
+    fn kb9_lock_has_the_form_of_upstream() {
+        let expected = json!({ "apiVersion": "v1", "kind": "ConfigMap",
+            "metadata": { "name": "c-lock", "namespace": "team",
+                "labels": { "cluster.x-k8s.io/cluster-name": "c" },
+                "ownerReferences": [{ "apiVersion": "cluster.x-k8s.io/v1beta2", "kind": "Cluster",
+                    "name": "c", "uid": "1" }] },
+            "data": { "lock-information": "{\"machineName\":\"m\"}" } });
+        assert_eq!(json!(config_map(&cluster(), "m")), expected);
+    }
+
+    #[test]
+    fn kb9_lock_without_a_machine_is_not_free() {
+        let with = |text: &str| {
+            let mut lock = config_map(&cluster(), "m");
+            lock.data = Some([(INFORMATION_KEY.to_owned(), text.to_owned())].into());
+            read(Some(&lock))
+        };
+        let held = Held { machine: "m".to_owned(), cluster_uid: Some("1".to_owned()), uid: None };
+        assert_eq!(read(Some(&config_map(&cluster(), "m"))), Lock::Held(held.clone()));
+        assert_eq!(with("{\"machineName\":\"m\",\"later\":1}"), Lock::Held(held));
+        for text in ["", "{}", "{\"machineName\":\"\"}", "{\"machineName\":1}"] {
+            assert_eq!(with(text), Lock::Unreadable, "{text:?}");
+        }
+        assert_eq!(read(Some(&ConfigMap::default())), Lock::Unreadable);
+        assert_eq!(read(None), Lock::Free);
+    }
+}
