@@ -7,6 +7,7 @@
 
 pub mod bootstrap;
 pub mod cli;
+pub mod core;
 pub mod events;
 pub mod group;
 pub mod infrastructure;

@@ -1,0 +1,313 @@
+//! Clusters: the infrastructure, the control plane and the workers of a cluster (K1 to K8).
+//!
+//! Read: the stores, and Secrets by name. Decided: `plan`, and `deletion` for a Cluster that is deleted. `status` has the conditions.
+
+pub mod condition;
+pub mod deletion;
+#[cfg(test)]
+mod exploration;
+pub mod observed;
+#[cfg(test)]
+mod pass_tests;
+pub mod plan;
+pub mod replicas;
+pub mod secret;
+pub mod status;
+#[cfg(test)]
+mod tests;
+
+use std::fmt::Debug;
+use std::sync::Arc;
+use std::time::Duration;
+
+use bedplate_api::cluster::contract::Referenced;
+use bedplate_api::cluster::core::GROUP;
+use bedplate_api::cluster::full::cluster::FINALIZER;
+use bedplate_api::cluster::full::{Cluster, Machine, MachineDeployment, MachineSet};
+use bedplate_api::cluster::part::{Reference, VERSION, label};
+use bedplate_bootstrap::certificate::Certificate;
+use bedplate_engine::watches::{self, GroupKind, User};
+use bedplate_engine::write::{Failed, WriteError, ask, delete, delete_of};
+use bedplate_engine::{Context as _, object};
+use jiff::Timestamp;
+use k8s_openapi::api::core::v1::Secret;
+use kube::api::{ApiResource, DynamicObject, ListParams};
+use kube::core::NamespaceResourceScope;
+use kube::runtime::reflector::Store;
+use kube::{Api, Resource, ResourceExt};
+use rcgen::KeyPair;
+use serde::de::DeserializeOwned;
+use serde_json::json;
+
+use self::deletion::{Child, ChildKind};
+use self::observed::{AuthoritySecret, Component, KubeconfigSecret, Observed, Probe};
+use self::plan::{Act, Plan, is_paused, makes_kubeconfig, plan};
+use super::context::World;
+use super::reference::Lookup;
+use crate::metrics::Kind;
+
+/// Delay until a kind that cannot be read is looked up again. Not every cause is watched.
+const UNRESOLVED_DELAY: Duration = Duration::from_secs(300);
+/// Maximum number of MachinePools that are counted.
+const MAX_POOLS: u32 = 100;
+
+/// Parts of the observed state that only the writes need.
+#[derive(Default)]
+struct Handles {
+    infrastructure: Option<ApiResource>,
+    control_plane: Option<ApiResource>,
+    kubeconfig: Option<Secret>,
+    authority: Option<Certificate>,
+}
+
+/// Reconciles a Cluster.
+///
+/// # Errors
+/// [`WriteError`]
+pub async fn reconcile(object: Arc<Cluster>, world: Arc<World>) -> Result<Option<Duration>, WriteError> {
+    if !world.scope.includes(object.labels()) {
+        return Ok(None);
+    }
+    let (observed, handles) = observe(object, &world).await?;
+    let plan = plan(&observed, Timestamp::now());
+    let is_unresolved = [&observed.infrastructure, &observed.control_plane]
+        .into_iter()
+        .any(|lookup| matches!(lookup, Lookup::Unresolved(_)));
+    let again = plan.again.or(is_unresolved.then_some(UNRESOLVED_DELAY));
+    world.leading(apply(&observed, &handles, plan, &world)).await.map(|()| again)
+}
+
+async fn observe(cluster: Arc<Cluster>, world: &World) -> Result<(Observed, Handles), WriteError> {
+    let mut handles = Handles::default();
+    let spec = &cluster.spec;
+    let infrastructure =
+        named(&cluster, spec.infrastructure_ref.as_ref(), &mut handles.infrastructure, world);
+    let control_plane = named(&cluster, spec.control_plane_ref.as_ref(), &mut handles.control_plane, world);
+    let kinds: Vec<GroupKind> =
+        [&spec.infrastructure_ref, &spec.control_plane_ref].into_iter().flatten().map(kind).collect();
+    world.watches.keep(&User::of(&*cluster), &kinds.iter().collect::<Vec<_>>());
+    let is_deleting = cluster.metadata.deletion_timestamp.is_some();
+    let pools = if is_deleting { pools(&cluster, world).await? } else { 0 };
+    let (mut kubeconfig, mut authority) = (KubeconfigSecret::NotRead, AuthoritySecret::NotRead);
+    if makes_kubeconfig(&cluster) && !is_deleting && !is_paused(&cluster) {
+        let secrets = secrets(&cluster, world);
+        handles.kubeconfig = read(&secrets, &secret::kubeconfig_name(&cluster)).await?;
+        kubeconfig = secret::kubeconfig(handles.kubeconfig.as_ref(), &cluster);
+        if kubeconfig != KubeconfigSecret::Given {
+            let secret = read(&secrets, &secret::authority_name(&cluster)).await?;
+            (authority, handles.authority) = secret::authority(secret);
+        }
+    }
+    let observed = Observed {
+        infrastructure,
+        control_plane,
+        deployments: children(&world.stores.deployments, &cluster),
+        sets: children(&world.stores.sets, &cluster),
+        machines: children(&world.stores.machines, &cluster),
+        pools,
+        kubeconfig,
+        authority,
+        // No part of the program probes the API servers of clusters yet.
+        probe: Probe::default(),
+        cluster,
+    };
+    Ok((observed, handles))
+}
+
+fn kind(reference: &Reference) -> GroupKind {
+    GroupKind::new(&reference.api_group, &reference.kind)
+}
+
+/// Looks a named object up, and keeps its resource for writes.
+fn named(
+    cluster: &Cluster,
+    reference: Option<&Reference>,
+    handle: &mut Option<ApiResource>,
+    world: &World,
+) -> Lookup {
+    let Some(reference) = reference else { return Lookup::Absent };
+    let namespace = cluster.namespace().unwrap_or_default();
+    let of = watches::Reference { kind: &kind(reference), namespace: &namespace, name: &reference.name };
+    let found = world.watches.get(&User::of(cluster), of);
+    if let watches::Lookup::Found { resource, .. } = &found {
+        *handle = Some(resource.clone());
+    }
+    Lookup::from(&found)
+}
+
+/// Returns the objects of a store that have the label of the cluster, sorted by name.
+fn children<K>(store: &Store<K>, cluster: &Cluster) -> Vec<Arc<K>>
+where
+    K: Resource<DynamicType = ()> + Clone + 'static,
+{
+    let (namespace, name) = (cluster.namespace(), cluster.name_any());
+    let is_child = |object: &Arc<K>| {
+        object.namespace() == namespace && object.labels().get(label::CLUSTER_NAME) == Some(&name)
+    };
+    let mut found: Vec<Arc<K>> = store.state().into_iter().filter(is_child).collect();
+    found.sort_by_key(|object| object.name_any());
+    found
+}
+
+fn secrets(cluster: &Cluster, world: &World) -> Api<Secret> {
+    Api::namespaced(world.client.clone(), &cluster.namespace().unwrap_or_default())
+}
+
+async fn read(secrets: &Api<Secret>, name: &str) -> Result<Option<Secret>, WriteError> {
+    ask(&format!("Secret {name}"), object::get(secrets, name)).await
+}
+
+fn selected(cluster: &Cluster) -> ListParams {
+    ListParams::default().labels(&format!("{}={}", label::CLUSTER_NAME, cluster.name_any()))
+}
+
+/// Counts the MachinePools of a cluster. Their kind may not be installed.
+async fn pools(cluster: &Cluster, world: &World) -> Result<usize, WriteError> {
+    let resource = ApiResource {
+        group: GROUP.to_owned(),
+        version: VERSION.to_owned(),
+        api_version: format!("{GROUP}/{VERSION}"),
+        kind: "MachinePool".to_owned(),
+        plural: "machinepools".to_owned(),
+    };
+    let namespace = cluster.namespace().unwrap_or_default();
+    let pools: Api<DynamicObject> = Api::namespaced_with(world.client.clone(), &namespace, &resource);
+    match ask("MachinePools", pools.list_metadata(&selected(cluster).limit(MAX_POOLS))).await {
+        Ok(list) => Ok(list.items.len()),
+        // 404: the kind is not installed.
+        Err(WriteError::Conflict { .. }) => Ok(0),
+        Err(error) => Err(error),
+    }
+}
+
+/// Writes the act, then the status. The status is written even if the act has failed: it shows why.
+async fn apply(
+    observed: &Observed,
+    handles: &Handles,
+    Plan { act, status, .. }: Plan,
+    world: &World,
+) -> Result<(), WriteError> {
+    let cluster = &*observed.cluster;
+    let mut failed = Failed::default();
+    if act != Act::None {
+        world.counters.wrote(Kind::CoreCluster);
+        failed.note(carry_out(observed, handles, act, world).await);
+    }
+    if let Some(status) = status {
+        world.counters.wrote(Kind::CoreCluster);
+        failed.note(world.manager.apply_status(&clusters(cluster, world), cluster, &*status).await.map(drop));
+    }
+    failed.end()
+}
+
+fn clusters(cluster: &Cluster, world: &World) -> Api<Cluster> {
+    Api::namespaced(world.client.clone(), &cluster.namespace().unwrap_or_default())
+}
+
+async fn carry_out(
+    observed: &Observed,
+    handles: &Handles,
+    act: Act,
+    world: &World,
+) -> Result<(), WriteError> {
+    let cluster = &*observed.cluster;
+    let api = clusters(cluster, world);
+    match act {
+        Act::None => Ok(()),
+        Act::AddFinalizer => world.manager.set_finalizer(&api, cluster, FINALIZER, true).await,
+        Act::RemoveFinalizer if has_children(cluster, world).await? => Ok(()),
+        Act::RemoveFinalizer => world.manager.set_finalizer(&api, cluster, FINALIZER, false).await,
+        Act::SetEndpoint(endpoint) => {
+            let endpoint = json!({ "host": endpoint.host, "port": endpoint.port });
+            let change = json!({ "spec": { "controlPlaneEndpoint": endpoint } });
+            world.manager.merge(&api, cluster, &change).await
+        }
+        Act::Adopt { component, owners } => {
+            let labels = json!({ label::CLUSTER_NAME: cluster.name_any() });
+            let change = json!({ "metadata": { "labels": labels, "ownerReferences": owners } });
+            let Some((api, resource, object)) = component_of(observed, handles, component, world) else {
+                return Ok(());
+            };
+            world.manager.merge_of(&api, resource, object, &change).await
+        }
+        Act::DeleteComponent(component) => {
+            let Some((api, resource, object)) = component_of(observed, handles, component, world) else {
+                return Ok(());
+            };
+            delete_of(&api, resource, &object.name_any(), object.uid(), None).await
+        }
+        Act::DeleteChildren(children) => delete_children(cluster, children, world).await,
+        Act::MakeKubeconfig | Act::RenewKubeconfig => make_kubeconfig(cluster, handles, world).await,
+    }
+}
+
+/// Returns the API, the resource and the object of a component that was found.
+fn component_of<'a>(
+    observed: &'a Observed,
+    handles: &'a Handles,
+    component: Component,
+    world: &World,
+) -> Option<(Api<Referenced>, &'a ApiResource, &'a Referenced)> {
+    let resource = match component {
+        Component::Infrastructure => handles.infrastructure.as_ref()?,
+        Component::ControlPlane => handles.control_plane.as_ref()?,
+    };
+    let object = observed.component(component)?.1.found()?;
+    let namespace = observed.cluster.namespace().unwrap_or_default();
+    Some((Api::namespaced_with(world.client.clone(), &namespace, resource), resource, object))
+}
+
+/// Reads from the API server whether a child is left: a store may be behind.
+async fn has_children(cluster: &Cluster, world: &World) -> Result<bool, WriteError> {
+    Ok(any::<MachineDeployment>(cluster, world).await?
+        || any::<MachineSet>(cluster, world).await?
+        || any::<Machine>(cluster, world).await?)
+}
+
+async fn any<K>(cluster: &Cluster, world: &World) -> Result<bool, WriteError>
+where
+    K: Resource<DynamicType = (), Scope = NamespaceResourceScope> + Clone + DeserializeOwned + Debug,
+{
+    let api: Api<K> = Api::namespaced(world.client.clone(), &cluster.namespace().unwrap_or_default());
+    let list = ask(&K::plural(&()), api.list_metadata(&selected(cluster).limit(1))).await?;
+    Ok(!list.items.is_empty())
+}
+
+/// Deletes children. The failure of one does not hold up the others.
+async fn delete_children(cluster: &Cluster, children: Vec<Child>, world: &World) -> Result<(), WriteError> {
+    let (client, namespace) = (&world.client, cluster.namespace().unwrap_or_default());
+    let mut failed = Failed::default();
+    for Child { kind, name, uid } in children {
+        let uid = Some(uid);
+        failed.note(match kind {
+            ChildKind::MachineDeployment => {
+                let api: Api<MachineDeployment> = Api::namespaced(client.clone(), &namespace);
+                delete(&api, &name, uid, None).await
+            }
+            ChildKind::MachineSet => {
+                let api: Api<MachineSet> = Api::namespaced(client.clone(), &namespace);
+                delete(&api, &name, uid, None).await
+            }
+            ChildKind::Machine => {
+                let api: Api<Machine> = Api::namespaced(client.clone(), &namespace);
+                delete(&api, &name, uid, None).await
+            }
+        });
+    }
+    failed.end()
+}
+
+/// Creates the Secret with the kubeconfig, or changes the one that was read.
+async fn make_kubeconfig(cluster: &Cluster, handles: &Handles, world: &World) -> Result<(), WriteError> {
+    let what = format!("Secret {}", secret::kubeconfig_name(cluster));
+    let later = |why: String| WriteError::Later { what: what.clone(), why, again: None };
+    let Some(authority) = &handles.authority else { return Ok(()) };
+    let key = KeyPair::generate().map_err(|error| later(error.to_string()))?;
+    let made = secret::make(cluster, authority, &key, &rand::random(), Timestamp::now());
+    let Some(made) = made.map_err(|error| later(error.to_string()))? else { return Ok(()) };
+    let secrets = secrets(cluster, world);
+    match &handles.kubeconfig {
+        None => ask(&what, secrets.create(&world.manager.post(), &made)).await.map(drop),
+        Some(before) => world.manager.merge(&secrets, before, &json!({ "data": made.data })).await,
+    }
+}

@@ -1,0 +1,261 @@
+//! Pure: the conditions of a Cluster about its infrastructure, its control plane and its API server, and their summary.
+//!
+//! A condition of an object whose watch is not synced stays as it is: a restart causes no write.
+
+use bedplate_api::cluster::full::{Cluster, condition_type};
+use bedplate_api::condition::ConditionState;
+use bedplate_api::reason::core::{
+    AvailableReason, ControlPlaneAvailableReason, ControlPlaneInitializedReason, InfrastructureReadyReason,
+    RemoteConnectionProbeReason,
+};
+use jiff::SignedDuration;
+use k8s_openapi::apimachinery::pkg::apis::meta::v1::Condition;
+use kube::ResourceExt;
+
+use super::observed::{AuthoritySecret, Component, KubeconfigSecret, Observed, Ownership, ownership};
+use super::plan::makes_kubeconfig;
+use super::replicas::is_true;
+use super::status::{Draft, Latched};
+use crate::core::merge::{Merged, Part, summary};
+use crate::core::reference::{Lookup, Mirror, mirror};
+
+/// Time for which the API server of a cluster may be silent before the condition changes.
+const PROBE_GRACE: SignedDuration = SignedDuration::from_secs(50);
+/// Number of failures after which an API server that has never answered counts as silent.
+const PROBE_FAILURES: u32 = 5;
+
+/// Sets condition `RemoteConnectionProbe`. It stays until this process has probed for long enough.
+pub fn probe(draft: &mut Draft, observed: &Observed) {
+    let probe = observed.probe;
+    let failed = RemoteConnectionProbeReason::ProbeFailed;
+    match probe.last_success {
+        Some(last) if draft.now.duration_since(last) <= PROBE_GRACE => {
+            draft.set(RemoteConnectionProbeReason::ProbeSucceeded, "");
+        }
+        Some(last) => {
+            draft.set(
+                failed,
+                &format!("API server of the cluster does not answer; it answered last at {last:.0}"),
+            );
+        }
+        None if probe.failures >= PROBE_FAILURES => {
+            let cause = missing_secret(observed);
+            draft.set(
+                failed,
+                &cause.unwrap_or_else(|| "API server of the cluster does not answer".to_owned()),
+            );
+        }
+        None if draft.has(condition_type::REMOTE_CONNECTION_PROBE) => {}
+        None => draft.set(failed, "API server of the cluster has not answered yet"),
+    }
+}
+
+/// Returns the text about a Secret that is missing for the kubeconfig.
+fn missing_secret(observed: &Observed) -> Option<String> {
+    if !makes_kubeconfig(&observed.cluster) || observed.kubeconfig != KubeconfigSecret::Absent {
+        return None;
+    }
+    let name = observed.cluster.name_any();
+    match observed.authority {
+        AuthoritySecret::Absent => Some(format!(
+            "kubeconfig cannot be made: Secret {name}-ca does not exist; it is made with the first Machine of the control plane"
+        )),
+        AuthoritySecret::Unusable => Some(format!(
+            "kubeconfig cannot be made: Secret {name}-ca has no certificate or no key that belongs to it; restore it"
+        )),
+        AuthoritySecret::NotRead | AuthoritySecret::Usable => None,
+    }
+}
+
+/// State of a component whose object has no condition to show.
+enum Missing {
+    /// The former condition stays.
+    Keep,
+    /// The object cannot be read, or it is not the Cluster's.
+    Error(String),
+    /// The object does not exist. True: it was complete before.
+    Gone(bool, String),
+}
+
+fn missing(observed: &Observed, component: Component, was_complete: bool) -> Option<Missing> {
+    let (reference, lookup) = observed.component(component)?;
+    let (kind, name) = (&reference.kind, &reference.name);
+    match lookup {
+        Lookup::NotSynced => Some(Missing::Keep),
+        Lookup::Unresolved(why) => Some(Missing::Error(format!("{kind} {name} cannot be read: {why}"))),
+        Lookup::Absent if was_complete => Some(Missing::Gone(true, format!("{kind} {name} was deleted"))),
+        Lookup::Absent => Some(Missing::Gone(false, format!("{kind} {name} does not exist"))),
+        Lookup::Found(object) => match ownership(object, &observed.cluster) {
+            Ownership::Foreign(other) => {
+                let field = component.field();
+                Some(Missing::Error(format!("{kind} {name} belongs to Cluster {other}; change {field}")))
+            }
+            Ownership::Own | Ownership::Free => None,
+        },
+    }
+}
+
+/// Sets condition `InfrastructureReady`.
+pub fn infrastructure(draft: &mut Draft, observed: &Observed, latched: Latched) {
+    use InfrastructureReadyReason as Reason;
+    let Some((reference, lookup)) = observed.component(Component::Infrastructure) else {
+        return draft.set(Reason::Ready, "");
+    };
+    match missing(observed, Component::Infrastructure, latched.is_provisioned) {
+        Some(Missing::Keep) if draft.has(condition_type::INFRASTRUCTURE_READY) => return,
+        Some(Missing::Keep) => {
+            return draft.set(Reason::InternalError, &lookup.unknown(&reference.kind).unwrap_or_default());
+        }
+        Some(Missing::Error(message)) => return draft.set(Reason::InternalError, &message),
+        Some(Missing::Gone(true, message)) => return draft.set(Reason::ObjectDeleted, &message),
+        Some(Missing::Gone(false, message)) => return draft.set(Reason::ObjectDoesNotExist, &message),
+        None => {}
+    }
+    let fallback = if latched.is_provisioned { Reason::Ready } else { Reason::NotReady };
+    let texts = Texts {
+        type_: condition_type::INFRASTRUCTURE_READY,
+        fallback: (fallback.into(), fallback.as_str()),
+        good: Reason::Ready.as_str(),
+        invalid: (Reason::InvalidConditionReported.into(), Reason::InvalidConditionReported.as_str()),
+        pending: "is not provisioned yet",
+    };
+    show(draft, (lookup, &reference.kind, &reference.name), condition_type::READY, &texts);
+}
+
+/// Sets condition `ControlPlaneInitialized` (K6).
+pub fn initialized(draft: &mut Draft, observed: &Observed, latched: Latched) {
+    use ControlPlaneInitializedReason as Reason;
+    if latched.is_initialized {
+        return draft.set(Reason::Initialized, "");
+    }
+    let Some((reference, lookup)) = observed.component(Component::ControlPlane) else {
+        return draft.set(Reason::NotInitialized, "no Machine of the control plane has a Node yet");
+    };
+    match missing(observed, Component::ControlPlane, false) {
+        Some(Missing::Keep) if draft.has(condition_type::CONTROL_PLANE_INITIALIZED) => {}
+        Some(Missing::Keep) => {
+            draft.set(Reason::InternalError, &lookup.unknown(&reference.kind).unwrap_or_default());
+        }
+        Some(Missing::Error(message)) => draft.set(Reason::InternalError, &message),
+        Some(Missing::Gone(_, message)) => draft.set(Reason::NotInitialized, &message),
+        None => {
+            let message = format!("{} {} is not initialized yet", reference.kind, reference.name);
+            draft.set(Reason::NotInitialized, &message);
+        }
+    }
+}
+
+/// Sets condition `ControlPlaneAvailable` (K6). It is kept current.
+pub fn control_plane(draft: &mut Draft, observed: &Observed, latched: Latched) {
+    use ControlPlaneAvailableReason as Reason;
+    let Some((reference, lookup)) = observed.component(Component::ControlPlane) else {
+        let mut machines = observed.control_plane_machines();
+        return if machines.any(|machine| is_true(machine.status.as_ref(), condition_type::AVAILABLE)) {
+            draft.set(Reason::Available, "");
+        } else {
+            draft.set(Reason::NotAvailable, "no Machine of the control plane is available");
+        };
+    };
+    match missing(observed, Component::ControlPlane, latched.is_initialized) {
+        Some(Missing::Keep) if draft.has(condition_type::CONTROL_PLANE_AVAILABLE) => return,
+        Some(Missing::Keep) => {
+            return draft.set(Reason::InternalError, &lookup.unknown(&reference.kind).unwrap_or_default());
+        }
+        Some(Missing::Error(message)) => return draft.set(Reason::InternalError, &message),
+        Some(Missing::Gone(true, message)) => return draft.set(Reason::ObjectDeleted, &message),
+        Some(Missing::Gone(false, message)) => return draft.set(Reason::ObjectDoesNotExist, &message),
+        None => {}
+    }
+    let fallback = if latched.is_initialized { Reason::Available } else { Reason::NotAvailable };
+    let texts = Texts {
+        type_: condition_type::CONTROL_PLANE_AVAILABLE,
+        fallback: (fallback.into(), fallback.as_str()),
+        good: Reason::Available.as_str(),
+        invalid: (Reason::InvalidConditionReported.into(), Reason::InvalidConditionReported.as_str()),
+        pending: "is not initialized yet",
+    };
+    show(draft, (lookup, &reference.kind, &reference.name), condition_type::AVAILABLE, &texts);
+}
+
+/// Texts of a condition that shows a condition of a component.
+struct Texts {
+    /// Type of the condition of the Cluster.
+    type_: &'static str,
+    /// State and reason if the component has no condition.
+    fallback: (ConditionState, &'static str),
+    /// Reason if the component gives none and the condition is True.
+    good: &'static str,
+    /// State and reason if the condition of the component is not valid.
+    invalid: (ConditionState, &'static str),
+    /// State of the component if it has no condition and is not complete.
+    pending: &'static str,
+}
+
+fn show(draft: &mut Draft, (lookup, kind, name): (&Lookup, &str, &str), source: &str, texts: &Texts) {
+    let Some(object) = lookup.found() else { return };
+    match mirror(object, source) {
+        Mirror::Shown(shown) => {
+            let is_plain = shown.state == ConditionState::True && shown.lacks_reason();
+            let reason = if is_plain { texts.good } else { &shown.reason };
+            draft.set_as(texts.type_, shown.state, reason, &shown.message);
+        }
+        Mirror::Invalid => {
+            let (state, reason) = texts.invalid;
+            let message = format!("condition {source} of {kind} {name} has no valid status or time");
+            draft.set_as(texts.type_, state, reason, &message);
+        }
+        Mirror::Absent => {
+            let (state, reason) = texts.fallback;
+            let message = match state {
+                ConditionState::True => String::new(),
+                ConditionState::False | ConditionState::Unknown => format!("{kind} {name} {}", texts.pending),
+            };
+            draft.set_as(texts.type_, state, reason, &message);
+        }
+    }
+}
+
+/// Sets condition `Available`: the summary of other conditions, with those of the gates.
+pub fn available(draft: &mut Draft, cluster: &Cluster) {
+    let is_deleting = cluster.metadata.deletion_timestamp.is_some();
+    let own = &draft.status.conditions;
+    let find = |type_: &str| own.iter().find(|condition| condition.type_ == type_);
+    let foreign = cluster.status.iter().flat_map(|status| &status.conditions);
+    let foreign: Vec<&Condition> = foreign.collect();
+    let gate = |type_: &str| {
+        find(type_).or_else(|| foreign.iter().copied().find(|condition| condition.type_ == type_))
+    };
+    let is_gone = |condition: Option<&Condition>| {
+        // An object that was deleted before the Cluster is not an issue.
+        let reason = condition.map(|condition| condition.reason.as_str()).unwrap_or_default();
+        let gone = [
+            InfrastructureReadyReason::ObjectDeleted.as_str(),
+            InfrastructureReadyReason::ObjectDoesNotExist.as_str(),
+        ];
+        is_deleting && gone.contains(&reason)
+    };
+    let part = |type_, is_negative| {
+        let condition = find(type_);
+        Part { type_, condition, is_negative, is_info: is_gone(condition) }
+    };
+    let mut parts = vec![
+        part(condition_type::DELETING, true),
+        part(condition_type::REMOTE_CONNECTION_PROBE, false),
+        part(condition_type::INFRASTRUCTURE_READY, false),
+        part(condition_type::CONTROL_PLANE_AVAILABLE, false),
+        part(condition_type::WORKERS_AVAILABLE, false),
+    ];
+    parts.extend(cluster.spec.availability_gates.iter().map(|named| Part {
+        type_: &named.condition_type,
+        condition: gate(&named.condition_type),
+        is_negative: named.is_negative(),
+        is_info: false,
+    }));
+    let (merged, message) = summary(&parts);
+    let reason = match merged {
+        Merged::Normal => AvailableReason::Available,
+        Merged::Issue => AvailableReason::NotAvailable,
+        Merged::Unknown => AvailableReason::AvailableUnknown,
+    };
+    draft.set(reason, &message);
+}

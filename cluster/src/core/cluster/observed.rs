@@ -1,0 +1,156 @@
+//! Pure: the objects that decide about a Cluster. Called by the planner and by the pass that reads them.
+
+use std::sync::Arc;
+
+use bedplate_api::cluster::contract::Referenced;
+use bedplate_api::cluster::full::{Cluster, Machine, MachineDeployment, MachineSet};
+use bedplate_api::cluster::part::{Reference, label};
+use jiff::Timestamp;
+use kube::ResourceExt;
+
+use crate::core::reference::{Lookup, owners};
+
+/// Objects that decide about a Cluster.
+#[derive(Debug, Clone)]
+pub struct Observed {
+    /// The Cluster.
+    pub cluster: Arc<Cluster>,
+    /// Object of `spec.infrastructureRef`. Without meaning if the reference is unset.
+    pub infrastructure: Lookup,
+    /// Object of `spec.controlPlaneRef`. Without meaning if the reference is unset.
+    pub control_plane: Lookup,
+    /// MachineDeployments of the cluster, sorted by name.
+    pub deployments: Vec<Arc<MachineDeployment>>,
+    /// MachineSets of the cluster, sorted by name.
+    pub sets: Vec<Arc<MachineSet>>,
+    /// Machines of the cluster, sorted by name.
+    pub machines: Vec<Arc<Machine>>,
+    /// Number of MachinePools of the cluster.
+    pub pools: usize,
+    /// Secret with the kubeconfig.
+    pub kubeconfig: KubeconfigSecret,
+    /// Secret with the certificate authority of the cluster.
+    pub authority: AuthoritySecret,
+    /// Connection to the API server of the cluster.
+    pub probe: Probe,
+}
+
+/// State of the Secret `<cluster>-kubeconfig`.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum KubeconfigSecret {
+    /// It was not read, because this controller does not make it now.
+    NotRead,
+    /// It does not exist.
+    Absent,
+    /// This controller has made it.
+    Made {
+        /// Time of its renewal. None: its certificate cannot be read.
+        renews_at: Option<Timestamp>,
+    },
+    /// Another writer has made it. It is never changed.
+    Given,
+}
+
+/// State of the Secret `<cluster>-ca`.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum AuthoritySecret {
+    /// It was not read.
+    NotRead,
+    /// It does not exist.
+    Absent,
+    /// It has no certificate or no key that signs.
+    Unusable,
+    /// It has a certificate and its key.
+    Usable,
+}
+
+/// Probes of the API server of the cluster by this process.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub struct Probe {
+    /// Time of the last probe that succeeded.
+    pub last_success: Option<Timestamp>,
+    /// Number of probes that have failed since.
+    pub failures: u32,
+}
+
+/// Object that a Cluster names.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+pub enum Component {
+    /// Object of `spec.infrastructureRef`.
+    Infrastructure,
+    /// Object of `spec.controlPlaneRef`.
+    ControlPlane,
+}
+
+/// Relation of a named object to the Cluster.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Ownership<'a> {
+    /// The Cluster owns it.
+    Own,
+    /// No Cluster owns it, or one of the same name that does not exist any more.
+    Free,
+    /// The Cluster of this name owns it.
+    Foreign(&'a str),
+}
+
+impl Observed {
+    /// Returns the reference to a component. None: it is unset.
+    pub fn reference(&self, component: Component) -> Option<&Reference> {
+        match component {
+            Component::Infrastructure => self.cluster.spec.infrastructure_ref.as_ref(),
+            Component::ControlPlane => self.cluster.spec.control_plane_ref.as_ref(),
+        }
+    }
+
+    /// Returns reference and state of a component. None: the reference is unset.
+    pub fn component(&self, component: Component) -> Option<(&Reference, &Lookup)> {
+        let lookup = match component {
+            Component::Infrastructure => &self.infrastructure,
+            Component::ControlPlane => &self.control_plane,
+        };
+        Some((self.reference(component)?, lookup))
+    }
+
+    /// Returns the object of a component that the Cluster owns and that is not deleted.
+    pub fn own(&self, component: Component) -> Option<&Referenced> {
+        let (_, lookup) = self.component(component)?;
+        let object = lookup.found()?;
+        let is_live = object.metadata.deletion_timestamp.is_none();
+        (is_live && ownership(object, &self.cluster) == Ownership::Own).then_some(object)
+    }
+
+    /// Returns the Machines of the control plane.
+    pub fn control_plane_machines(&self) -> impl Iterator<Item = &Arc<Machine>> {
+        self.machines.iter().filter(|machine| is_control_plane(machine))
+    }
+
+    /// Returns the Machines of workers.
+    pub fn worker_machines(&self) -> impl Iterator<Item = &Arc<Machine>> {
+        self.machines.iter().filter(|machine| !is_control_plane(machine))
+    }
+}
+
+impl Component {
+    /// Returns the name of the reference.
+    pub fn field(self) -> &'static str {
+        match self {
+            Self::Infrastructure => "spec.infrastructureRef",
+            Self::ControlPlane => "spec.controlPlaneRef",
+        }
+    }
+}
+
+fn is_control_plane(machine: &Machine) -> bool {
+    machine.labels().contains_key(label::CONTROL_PLANE)
+}
+
+/// Returns the relation of a named object to the Cluster (K2).
+pub fn ownership<'a>(object: &'a Referenced, cluster: &Cluster) -> Ownership<'a> {
+    let uid = cluster.metadata.uid.as_deref().unwrap_or_default();
+    if owners(object, "Cluster").any(|owner| owner.uid == uid) {
+        return Ownership::Own;
+    }
+    let name = cluster.name_any();
+    let other = owners(object, "Cluster").find(|owner| owner.name != name);
+    other.map_or(Ownership::Free, |owner| Ownership::Foreign(&owner.name))
+}

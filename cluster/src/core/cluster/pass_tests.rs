@@ -1,0 +1,152 @@
+//! The pass over a Cluster with an API server that records requests.
+
+use std::sync::{Arc, Mutex};
+
+use bedplate_api::cluster::full::Cluster;
+use bedplate_bootstrap::certificate::CertificatePurpose;
+use bedplate_bootstrap::certificate::make::authority;
+use bedplate_engine::FieldManager;
+use bedplate_engine::watches::Watches;
+use bedplate_engine::write::WriteError;
+use bedplate_process::lease::Tenure;
+use jiff::Timestamp;
+use k8s_openapi::ByteString;
+use k8s_openapi::api::core::v1::Secret;
+use kube::Client;
+use kube::client::Body;
+use rcgen::KeyPair;
+use serde_json::{Value, json};
+
+use super::reconcile;
+use crate::core::context::World;
+use crate::core::watch::stores;
+use crate::events::News;
+use crate::metrics::Counters;
+use crate::scope::Scope;
+
+type Requests = Arc<Mutex<Vec<(String, Value)>>>;
+
+/// A client whose API server records writes. `answer`: code and object for method and path of a request.
+fn client(answer: impl Fn(&str) -> Option<Value> + Send + Sync + 'static) -> (Client, Requests) {
+    let (requests, answer) = (Requests::default(), Arc::new(answer));
+    let recorded = requests.clone();
+    let service = tower::service_fn(move |request: http::Request<Body>| {
+        let (recorded, answer) = (recorded.clone(), answer.clone());
+        async move {
+            let (head, body) = request.into_parts();
+            let body = body.collect_bytes().await?;
+            let line = format!("{} {}", head.method, head.uri.path());
+            let sent: Value = serde_json::from_slice(&body).unwrap_or_default();
+            if head.method != "GET" {
+                recorded.lock().unwrap().push((line.clone(), sent.clone()));
+            }
+            let given = if head.method == "GET" { answer(&line) } else { Some(sent) };
+            let (code, answer) = given.map_or_else(
+                || (404, json!({ "kind": "Status", "status": "Failure", "reason": "NotFound", "code": 404, "message": "" })),
+                |answer| (200, answer),
+            );
+            let response = http::Response::builder().status(code);
+            Ok::<_, kube::Error>(response.body(Body::from(answer.to_string().into_bytes())).unwrap())
+        }
+    });
+    (Client::new(service, "default"), requests)
+}
+
+fn world(client: Client, tenure: Tenure) -> Arc<World> {
+    Arc::new(World {
+        client,
+        manager: FieldManager::new("bedplate-cluster-core"),
+        scope: Scope::default(),
+        stores: stores().0,
+        watches: Watches::default(),
+        tenure,
+        counters: Counters::default(),
+        news: News::channel().0,
+    })
+}
+
+fn cluster(metadata: &Value) -> Arc<Cluster> {
+    let mut object = json!({ "apiVersion": "cluster.x-k8s.io/v1beta2", "kind": "Cluster",
+        "metadata": { "name": "c1", "namespace": "ns", "uid": "u1", "resourceVersion": "7", "generation": 1 },
+        "spec": { "controlPlaneEndpoint": { "host": "h", "port": 6443 } } });
+    for (key, value) in metadata.as_object().unwrap() {
+        object["metadata"][key] = value.clone();
+    }
+    Arc::new(serde_json::from_value(object).unwrap())
+}
+
+fn lines(requests: &Requests) -> Vec<String> {
+    requests.lock().unwrap().iter().map(|(line, _)| line.clone()).collect()
+}
+
+const CLUSTER: &str = "PATCH /apis/cluster.x-k8s.io/v1beta2/namespaces/ns/clusters/c1";
+const STATUS: &str = "PATCH /apis/cluster.x-k8s.io/v1beta2/namespaces/ns/clusters/c1/status";
+const FINALIZER: &str = "cluster.cluster.x-k8s.io";
+
+#[tokio::test]
+async fn k5_finalizer_is_the_first_and_only_write() {
+    let (client, requests) = client(|_| None);
+    reconcile(cluster(&json!({})), world(client, Tenure::always())).await.unwrap();
+    assert_eq!(lines(&requests), [CLUSTER]);
+    let sent = requests.lock().unwrap()[0].1["metadata"].clone();
+    assert_eq!(sent, json!({ "uid": "u1", "resourceVersion": "7", "finalizers": [FINALIZER] }));
+}
+
+#[tokio::test]
+async fn k5_process_that_does_not_lead_writes_nothing() {
+    let (client, requests) = client(|_| None);
+    let tenure = Tenure::new(tokio::sync::watch::channel(None).1);
+    let result = reconcile(cluster(&json!({})), world(client, tenure)).await;
+    assert!(matches!(result, Err(WriteError::Deposed)), "{result:?}");
+    assert!(lines(&requests).is_empty());
+}
+
+#[tokio::test]
+async fn k7_kubeconfig_is_made_from_the_authority_that_was_read() {
+    let (key, now) = (KeyPair::generate().unwrap(), Timestamp::now());
+    let made = authority(CertificatePurpose::ClusterAuthority, &key, &rand::random(), None, now).unwrap();
+    let data = made.data().into_iter().map(|(key, value)| (key, ByteString(value))).collect();
+    let secret = json!(Secret { data: Some(data), ..Secret::default() });
+    let path = "GET /api/v1/namespaces/ns/secrets/c1-ca";
+    let (client, requests) = client(move |line| (line == path).then(|| secret.clone()));
+    reconcile(cluster(&json!({ "finalizers": [FINALIZER] })), world(client, Tenure::always())).await.unwrap();
+    assert_eq!(lines(&requests), ["POST /api/v1/namespaces/ns/secrets", STATUS]);
+    let sent = requests.lock().unwrap()[0].1.clone();
+    assert_eq!(
+        (&sent["type"], &sent["metadata"]["name"]),
+        (&json!("cluster.x-k8s.io/secret"), &json!("c1-kubeconfig"))
+    );
+}
+
+#[tokio::test]
+async fn k7_missing_authority_is_read_again_after_30_seconds() {
+    let (client, requests) = client(|_| None);
+    let cluster = cluster(&json!({ "finalizers": [FINALIZER] }));
+    let again = reconcile(cluster, world(client, Tenure::always())).await.unwrap();
+    assert_eq!(again, Some(std::time::Duration::from_secs(30)));
+    assert_eq!(lines(&requests), [STATUS]);
+}
+
+/// The store may be behind: a Machine that it does not show keeps the finalizer.
+#[tokio::test]
+async fn k5_finalizer_stays_while_the_api_server_lists_a_child() {
+    let deleted = json!({ "finalizers": [FINALIZER], "deletionTimestamp": "2026-01-01T00:00:00Z" });
+    let list = |items: Value| {
+        move |line: &str| {
+            let empty = json!({ "kind": "PartialObjectMetadataList", "apiVersion": "meta.k8s.io/v1",
+                "metadata": {}, "items": [] });
+            let mut list = empty;
+            if line.ends_with("/machines") {
+                list["items"] = items.clone();
+            }
+            Some(list)
+        }
+    };
+    let machine = json!([{ "kind": "PartialObjectMetadata", "apiVersion": "meta.k8s.io/v1",
+        "metadata": { "name": "m", "namespace": "ns" } }]);
+    for (items, expected) in [(machine, 0), (json!([]), 1)] {
+        let (client, requests) = client(list(items));
+        reconcile(cluster(&deleted), world(client, Tenure::always())).await.unwrap();
+        assert_eq!(lines(&requests).len(), expected);
+    }
+}

@@ -1,0 +1,78 @@
+//! State that the reconciliations of the group share: the client, the stores, the watches of named kinds, the tenure, counts and Events.
+//!
+//! No store has Secrets: they are read by name when a step needs them.
+
+use bedplate_api::cluster::contract::Referenced;
+use bedplate_api::cluster::full::{Cluster, Machine, MachineDeployment, MachineSet};
+use bedplate_api::reason::infrastructure::ProviderEvent;
+use bedplate_engine::store::synced;
+use bedplate_engine::watches::Watches;
+use bedplate_engine::write::WriteError;
+use bedplate_engine::{Context, FieldManager};
+use bedplate_process::lease::Tenure;
+use k8s_openapi::api::core::v1::ObjectReference;
+use kube::Client;
+use kube::runtime::reflector::Store;
+
+use crate::events::News;
+use crate::metrics::{Counters, Kind};
+use crate::scope::Scope;
+
+/// Objects that watches have read.
+#[derive(Clone)]
+pub struct Stores {
+    /// Clusters.
+    pub clusters: Store<Cluster>,
+    /// MachineDeployments.
+    pub deployments: Store<MachineDeployment>,
+    /// MachineSets.
+    pub sets: Store<MachineSet>,
+    /// Machines.
+    pub machines: Store<Machine>,
+}
+
+impl Stores {
+    /// Waits until all stores are synced. None: a watch has ended.
+    pub async fn synced(&self) -> Option<()> {
+        synced(&self.clusters).await?;
+        synced(&self.deployments).await?;
+        synced(&self.sets).await?;
+        synced(&self.machines).await
+    }
+}
+
+/// State that the reconciliations share.
+pub struct World {
+    /// Client of the API server.
+    pub client: Client,
+    /// Field manager of all writes.
+    pub manager: FieldManager,
+    /// Objects of this process.
+    pub scope: Scope,
+    /// Objects that were read.
+    pub stores: Stores,
+    /// Objects of the kinds that Clusters and Machines name.
+    pub watches: Watches<Referenced>,
+    /// Tenure of this process.
+    pub tenure: Tenure,
+    /// Counters of the engine.
+    pub counters: Counters,
+    /// Events of this process.
+    pub news: News,
+}
+
+impl Context for World {
+    type Kind = Kind;
+
+    fn counters(&self) -> &Counters {
+        &self.counters
+    }
+
+    fn tenure(&self) -> &Tenure {
+        &self.tenure
+    }
+
+    fn rejected(&self, _: Kind, object: ObjectReference, error: &WriteError) {
+        self.news.publish_about(object, ProviderEvent::WriteRejected, &error.to_string());
+    }
+}

@@ -1,0 +1,203 @@
+//! Pure: the state of an object that a Cluster or a Machine names, and its owner. Shared by the planners of the core kinds.
+//!
+//! Not here: the watches that find the object.
+
+use std::sync::Arc;
+
+use bedplate_api::cluster::contract::{Mirrored, Referenced};
+use bedplate_api::cluster::core::GROUP;
+use bedplate_api::condition::ConditionState;
+use bedplate_engine::watches;
+use k8s_openapi::apimachinery::pkg::apis::meta::v1::OwnerReference;
+use kube::Resource;
+
+/// Reason of a mirrored condition that has none, as upstream has it.
+const NO_REASON: &str = "NoReasonReported";
+
+/// State of an object that a Cluster or a Machine names, as the watch of its kind shows it.
+#[derive(Debug, Clone, PartialEq)]
+pub enum Lookup {
+    /// The object.
+    Found(Arc<Referenced>),
+    /// The watch is synced and does not show the object.
+    Absent,
+    /// The watch of the kind is not synced yet.
+    NotSynced,
+    /// The kind is not installed, it fulfills no contract, or it may not be watched. The text is for a user.
+    Unresolved(String),
+}
+
+impl Lookup {
+    /// Returns the object.
+    pub fn found(&self) -> Option<&Referenced> {
+        match self {
+            Self::Found(object) => Some(object),
+            Self::Absent | Self::NotSynced | Self::Unresolved(_) => None,
+        }
+    }
+
+    /// Returns true if the object does not exist.
+    pub fn is_absent(&self) -> bool {
+        *self == Self::Absent
+    }
+
+    /// Returns true if the watch has shown that the object exists or does not exist.
+    pub fn is_known(&self) -> bool {
+        match self {
+            Self::Found(_) | Self::Absent => true,
+            Self::NotSynced | Self::Unresolved(_) => false,
+        }
+    }
+
+    /// Returns the text for a user, if the watch shows nothing.
+    pub fn unknown(&self, kind: &str) -> Option<String> {
+        match self {
+            Self::Found(_) | Self::Absent => None,
+            Self::NotSynced => Some(format!("objects of kind {kind} are not read yet")),
+            Self::Unresolved(why) => Some(why.clone()),
+        }
+    }
+}
+
+impl From<&watches::Lookup<Referenced>> for Lookup {
+    fn from(lookup: &watches::Lookup<Referenced>) -> Self {
+        match lookup {
+            watches::Lookup::Found { object, .. } => Self::Found(Arc::clone(object)),
+            watches::Lookup::Absent => Self::Absent,
+            watches::Lookup::NotSynced => Self::NotSynced,
+            watches::Lookup::Unresolved(why) => Self::Unresolved(why.to_string()),
+        }
+    }
+}
+
+/// Condition of a referenced object, ready to be set.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Shown {
+    /// Status of the condition.
+    pub state: ConditionState,
+    /// Reason of the condition. Not empty.
+    pub reason: String,
+    /// Message of the condition.
+    pub message: String,
+}
+
+/// Mirror of a condition of a referenced object.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum Mirror {
+    /// The condition.
+    Shown(Shown),
+    /// The condition lacks a valid status or time.
+    Invalid,
+    /// The object has no condition of the type.
+    Absent,
+}
+
+/// Returns the mirror of a condition.
+pub fn mirror(object: &Referenced, type_: &str) -> Mirror {
+    let condition = match object.condition(type_) {
+        Mirrored::Absent => return Mirror::Absent,
+        Mirrored::Invalid => return Mirror::Invalid,
+        Mirrored::Is(condition) => condition,
+    };
+    let state = match condition.status.as_str() {
+        "True" => ConditionState::True,
+        "False" => ConditionState::False,
+        _ => ConditionState::Unknown,
+    };
+    let reason = if condition.reason.is_empty() { NO_REASON } else { &condition.reason };
+    Mirror::Shown(Shown { state, reason: reason.to_owned(), message: condition.message.clone() })
+}
+
+impl Shown {
+    /// Returns true if the object has given no reason. Contract v1beta1 has none for conditions that are True.
+    pub fn lacks_reason(&self) -> bool {
+        self.reason == NO_REASON
+    }
+}
+
+/// Returns the owners of a kind of Cluster API, in any version.
+pub fn owners<'a, K: Resource>(object: &'a K, kind: &str) -> impl Iterator<Item = &'a OwnerReference> {
+    let owners = object.meta().owner_references.iter().flatten();
+    owners.filter(move |owner| is_core_owner(owner, kind))
+}
+
+/// Returns true if an owner reference names an object of a kind of Cluster API, in any version.
+pub fn is_core_owner(owner: &OwnerReference, kind: &str) -> bool {
+    let is_group = owner.api_version.split_once('/').is_some_and(|(group, _)| group == GROUP);
+    is_group && owner.kind == kind
+}
+
+/// Returns true if the object of a kind of Cluster API with this UID owns the object.
+pub fn is_owned_by<K: Resource>(object: &K, kind: &str, uid: &str) -> bool {
+    owners(object, kind).any(|owner| owner.uid == uid)
+}
+
+/// Returns true if an object other than a Cluster manages the object.
+pub fn is_managed<K: Resource>(object: &K) -> bool {
+    let mut owners = object.meta().owner_references.iter().flatten();
+    owners.any(|owner| owner.controller == Some(true) && !is_core_owner(owner, "Cluster"))
+}
+
+#[cfg(test)]
+mod tests {
+    use serde_json::{Value, json};
+
+    use super::*;
+
+    fn object(owners: &Value, conditions: &Value) -> Referenced {
+        serde_json::from_value(json!({ "metadata": { "name": "o", "ownerReferences": owners },
+            "status": { "conditions": conditions } }))
+        .unwrap()
+    }
+
+    #[test]
+    fn owner_counts_in_any_version_of_the_core_group_only() {
+        let owned = |version: &str| {
+            object(
+                &json!([{ "apiVersion": version, "kind": "Cluster", "name": "c", "uid": "u" }]),
+                &json!([]),
+            )
+        };
+        assert!(is_owned_by(&owned("cluster.x-k8s.io/v1beta1"), "Cluster", "u"));
+        assert!(is_owned_by(&owned("cluster.x-k8s.io/v1beta2"), "Cluster", "u"));
+        assert!(!is_owned_by(&owned("cluster.x-k8s.io/v1beta2"), "Cluster", "other"));
+        assert!(!is_owned_by(&owned("cluster.x-k8s.io/v1beta2"), "Machine", "u"));
+        assert!(!is_owned_by(&owned("example.org/v1"), "Cluster", "u"));
+    }
+
+    #[test]
+    fn controller_owner_other_than_a_cluster_manages() {
+        let owned = |kind: &str, controller: bool| {
+            let owner = json!([{ "apiVersion": "cluster.x-k8s.io/v1beta2", "kind": kind, "name": "o", "uid": "u",
+                "controller": controller }]);
+            is_managed(&object(&owner, &json!([])))
+        };
+        assert_eq!(
+            [owned("MachineSet", true), owned("MachineSet", false), owned("Cluster", true)],
+            [true, false, false]
+        );
+    }
+
+    #[test]
+    fn mirror_keeps_status_reason_and_message() {
+        let time = "2026-01-01T00:00:00Z";
+        let shown = |condition: Value| mirror(&object(&json!([]), &json!([condition])), "Ready");
+        let condition = json!({ "type": "Ready", "status": "False", "reason": "R", "message": "m", "lastTransitionTime": time });
+        let expected =
+            Shown { state: ConditionState::False, reason: "R".to_owned(), message: "m".to_owned() };
+        assert_eq!(shown(condition), Mirror::Shown(expected));
+        let condition = json!({ "type": "Ready", "status": "True", "lastTransitionTime": time });
+        assert!(matches!(shown(condition), Mirror::Shown(shown) if shown.lacks_reason()));
+        assert_eq!(shown(json!({ "type": "Ready", "status": "Yes" })), Mirror::Invalid);
+        assert_eq!(shown(json!({ "type": "Other", "status": "True" })), Mirror::Absent);
+    }
+
+    #[test]
+    fn lookup_without_an_answer_has_a_text() {
+        assert_eq!(Lookup::Absent.unknown("K"), None);
+        assert_eq!(Lookup::NotSynced.unknown("K").unwrap(), "objects of kind K are not read yet");
+        assert_eq!(Lookup::Unresolved("no kind".to_owned()).unknown("K").unwrap(), "no kind");
+        assert!(Lookup::Absent.is_known() && !Lookup::NotSynced.is_known() && Lookup::Absent.is_absent());
+        assert!(Lookup::Found(Arc::default()).found().is_some());
+    }
+}
