@@ -8,6 +8,7 @@
 
 pub mod cluster;
 pub mod context;
+pub mod machine;
 pub mod merge;
 pub mod reference;
 pub mod watch;

@@ -1,0 +1,150 @@
+//! Pure: the Node of a Machine in its deletion: if it may be deleted, if it is the right one, and its deletion. Caller: `plan`.
+//!
+//! A host that is freed and claimed again may have the same Node name. The provider ID decides, not the name.
+
+use bedplate_api::reason::core::MachineDeletingReason as Reason;
+use jiff::{SignedDuration, Timestamp};
+
+use super::list;
+use super::plan::{Act, Needed, Observed, Plan, deadline, later, until};
+use crate::core::reference::Lookup;
+
+/// Interval between attempts to delete the Node.
+const RETRY_INTERVAL: SignedDuration = SignedDuration::from_secs(2);
+/// Minimum time for which the deletion of the Node is tried. The timeout of the Machine often expires during the drain.
+const MIN_RETRY_TIME: SignedDuration = SignedDuration::from_secs(10);
+
+/// Cause for which the Node is neither drained nor deleted.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Skip {
+    /// The Cluster is deleted, or it does not exist.
+    ClusterDeleting,
+    /// The control plane is deleted.
+    ControlPlaneDeleting,
+    /// No other Machine of the control plane is left.
+    NoControlPlane,
+    /// The Machine has no Node.
+    NoNode,
+}
+
+/// Answer of the workload API to the read of a Node.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum NodeAnswer {
+    /// The Node does not exist.
+    Absent,
+    /// The Node.
+    Found(NodeState),
+}
+
+/// Facts of a Node that count.
+#[derive(Debug, Clone, PartialEq, Eq, Default)]
+pub struct NodeState {
+    /// Name.
+    pub name: String,
+    /// UID.
+    pub uid: String,
+    /// `spec.providerID`.
+    pub provider_id: Option<String>,
+    /// True if it is cordoned.
+    pub is_unschedulable: bool,
+    /// True if its condition `Ready` is `Unknown`: its kubelet does not report.
+    pub is_unreachable: bool,
+    /// True if it is being deleted.
+    pub is_deleting: bool,
+}
+
+/// Failed attempts to delete or to read the Node.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct NodeFailure {
+    /// Time of the first failure.
+    pub since: Timestamp,
+    /// Text of the last failure, for a user.
+    pub why: String,
+}
+
+impl NodeFailure {
+    /// Returns the record after another failure.
+    pub fn after(previous: Option<&Self>, why: &str, now: Timestamp) -> Self {
+        Self { since: previous.map_or(now, |previous| previous.since), why: list::text(why) }
+    }
+}
+
+impl Observed {
+    /// Returns the provider ID of the Machine, or that of its infrastructure.
+    pub(super) fn provider_id(&self) -> Option<&str> {
+        let own = self.machine.spec.provider_id.as_deref().filter(|id| !id.is_empty());
+        own.or_else(|| self.infrastructure.found()?.contract.provider_id.as_deref())
+    }
+
+    /// Returns the name in `nodeRef`.
+    fn recorded_node(&self) -> Option<&str> {
+        Some(self.machine.status.as_ref()?.node_ref.as_ref()?.name.as_str())
+    }
+
+    /// Returns the Node, if it was read and has the provider ID of the Machine.
+    pub(super) fn own_node(&self) -> Option<&NodeState> {
+        let Some(Ok(NodeAnswer::Found(node))) = &self.node else { return None };
+        let id = node.provider_id.as_deref();
+        (id.is_some() && id == self.provider_id()).then_some(node)
+    }
+}
+
+/// Returns the name of the Node that is drained and deleted, or the cause why none is. Err: the plan if that is not known yet.
+pub(super) fn target(observed: &Observed) -> Result<Result<String, Skip>, Plan> {
+    let cluster = observed.cluster.as_ref();
+    if cluster.is_none_or(|cluster| cluster.metadata.deletion_timestamp.is_some()) {
+        return Ok(Err(Skip::ClusterDeleting));
+    }
+    let name = match (observed.recorded_node(), observed.provider_id(), &observed.node) {
+        (Some(name), ..) => name.to_owned(),
+        (None, None, _) => return Ok(Err(Skip::NoNode)),
+        (None, Some(id), None) => return Err(Plan::read(Needed::NodeOf(id.to_owned()))),
+        (None, Some(_), Some(_)) => match observed.own_node() {
+            Some(node) => node.name.clone(),
+            None => return Ok(Err(Skip::NoNode)),
+        },
+    };
+    match &observed.control_plane {
+        Some(Lookup::NotSynced) => return Err(Plan::default()),
+        Some(Lookup::Unresolved(why)) => {
+            let message = format!("control plane of the Cluster cannot be read: {}", list::text(why));
+            return Err(Plan::wait(Reason::InternalError, message));
+        }
+        Some(Lookup::Found(object)) if object.metadata.deletion_timestamp.is_some() => {
+            return Ok(Err(Skip::ControlPlaneDeleting));
+        }
+        Some(Lookup::Found(object)) if object.contract.is_externally_managed => return Ok(Ok(name)),
+        Some(Lookup::Found(_) | Lookup::Absent) | None => {}
+    }
+    if observed.active_control_plane_machines == 0 {
+        return Ok(Err(Skip::NoControlPlane));
+    }
+    Ok(Ok(name))
+}
+
+/// Deletes the Node. Continues without it after its timeout, but not before [`MIN_RETRY_TIME`] of attempts.
+pub(super) fn step(observed: &Observed, name: &str, now: Timestamp) -> Option<Plan> {
+    let Some(answer) = &observed.node else { return Some(Plan::read(Needed::Node(name.to_owned()))) };
+    let node = observed.own_node().filter(|node| !node.is_deleting);
+    if answer.is_ok() && node.is_none() {
+        return None;
+    }
+    let deletion = observed.machine.metadata.deletion_timestamp.as_ref().map(|time| time.0);
+    let limit = deadline(deletion, Some(observed.machine.spec.node_deletion_timeout_seconds()));
+    let failure = observed.node_failure.as_ref();
+    let limit = limit.zip(failure).map(|(limit, failure)| limit.max(later(failure.since, MIN_RETRY_TIME)));
+    if limit.is_some_and(|limit| limit <= now) {
+        return None;
+    }
+    let cause = failure
+        .map(|failure| failure.why.clone())
+        .or_else(|| answer.as_ref().err().map(|why| list::text(why)));
+    let message = match cause {
+        None => format!("Node {name} is being deleted"),
+        Some(why) => format!("Node {name} is not deleted yet: {why}{}", until(limit)),
+    };
+    let act =
+        node.map_or(Act::Wait, |node| Act::DeleteNode { name: node.name.clone(), uid: node.uid.clone() });
+    let again = later(now, RETRY_INTERVAL);
+    Some(Plan::act(act, Reason::DeletingNode, message).again(limit.map_or(again, |limit| limit.min(again))))
+}

@@ -1,0 +1,7 @@
+//! Tables of the deletion: each branch of each step.
+
+mod drained;
+mod node;
+mod order;
+mod pods;
+mod volumes;

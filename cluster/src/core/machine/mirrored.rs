@@ -1,0 +1,198 @@
+//! Pure: `BootstrapConfigReady` and `InfrastructureReady`, which mirror `Ready` of the referenced objects.
+//!
+//! A reason that the API server would refuse is replaced: otherwise one faulty provider would block every later status. Called by `condition`.
+
+use bedplate_api::cluster::contract::{Mirrored, Referenced};
+use bedplate_api::cluster::full::condition_type;
+use bedplate_api::cluster::full::machine::MachineStatus;
+use bedplate_api::condition::ConditionState;
+use bedplate_api::reason::Reason;
+use bedplate_api::reason::core::{BootstrapConfigReadyReason, InfrastructureReadyReason};
+use kube::ResourceExt;
+
+use super::condition::{Line, get};
+use super::data::{DataSecret, Given, given};
+use super::plan::Observed;
+use super::references::{self, Ownership};
+use crate::core::reference::{Lookup, Mirror, mirror};
+
+/// Maximum number of characters of a reason.
+const MAX_REASON: usize = 1024;
+
+/// Reasons that both conditions have.
+trait PartReason: Reason + Into<ConditionState> {
+    const READY: Self;
+    const NOT_READY: Self;
+    const ABSENT: Self;
+    const DELETED: Self;
+    const INVALID: Self;
+    const UNREADABLE: Self;
+}
+
+macro_rules! part_reason {
+    ($reason:ident) => {
+        impl PartReason for $reason {
+            const READY: Self = Self::Ready;
+            const NOT_READY: Self = Self::NotReady;
+            const ABSENT: Self = Self::ObjectDoesNotExist;
+            const DELETED: Self = Self::ObjectDeleted;
+            const INVALID: Self = Self::InvalidConditionReported;
+            const UNREADABLE: Self = Self::InternalError;
+        }
+    };
+}
+
+part_reason!(BootstrapConfigReadyReason);
+part_reason!(InfrastructureReadyReason);
+
+/// Returns `BootstrapConfigReady`. None: it stays.
+pub fn bootstrap(observed: &Observed, status: &MachineStatus) -> Option<Line> {
+    let Some(reference) = &observed.machine.spec.bootstrap.config_ref else {
+        return Some(data(observed));
+    };
+    let latches = status.initialization.as_ref();
+    let is_created = latches.is_some_and(|latches| latches.bootstrap_data_secret_created == Some(true));
+    let (kind, name) = (&reference.kind, &reference.name);
+    match &observed.bootstrap {
+        Lookup::Found(object) => {
+            let field = "status.initialization.dataSecretCreated";
+            Some(of_object::<BootstrapConfigReadyReason>(observed, object, (kind, field), is_created))
+        }
+        Lookup::Absent if observed.is_deleting() && is_created => {
+            Some(Line::of(BootstrapConfigReadyReason::DELETED, format!("{kind} {name} was deleted")))
+        }
+        Lookup::Absent => Some(absent::<BootstrapConfigReadyReason>(observed, (kind, name))),
+        Lookup::NotSynced | Lookup::Unresolved(_) => {
+            let type_ = condition_type::BOOTSTRAP_CONFIG_READY;
+            unreadable::<BootstrapConfigReadyReason>(&observed.bootstrap, kind, get(status, type_).is_some())
+        }
+    }
+}
+
+/// Returns `InfrastructureReady`. None: it stays.
+pub fn infrastructure(observed: &Observed, status: &MachineStatus) -> Option<Line> {
+    let reference = &observed.machine.spec.infrastructure_ref;
+    let latches = status.initialization.as_ref();
+    let is_provisioned = latches.is_some_and(|latches| latches.infrastructure_provisioned == Some(true));
+    let (kind, name) = (&reference.kind, &reference.name);
+    match &observed.infrastructure {
+        Lookup::Found(object) => {
+            let field = "status.initialization.provisioned";
+            Some(other_id(observed).unwrap_or_else(|| {
+                of_object::<InfrastructureReadyReason>(observed, object, (kind, field), is_provisioned)
+            }))
+        }
+        Lookup::Absent if is_provisioned => {
+            let remedy = if observed.is_deleting() { "" } else { " under its Machine; delete the Machine" };
+            let text = format!("{kind} {name} was deleted{remedy}");
+            Some(Line::of(InfrastructureReadyReason::DELETED, text))
+        }
+        Lookup::Absent => Some(absent::<InfrastructureReadyReason>(observed, (kind, name))),
+        Lookup::NotSynced | Lookup::Unresolved(_) => {
+            let type_ = condition_type::INFRASTRUCTURE_READY;
+            unreadable::<InfrastructureReadyReason>(
+                &observed.infrastructure,
+                kind,
+                get(status, type_).is_some(),
+            )
+        }
+    }
+}
+
+/// Returns `BootstrapConfigReady` of a Machine without `configRef` (M3).
+fn data(observed: &Observed) -> Line {
+    let not_ready = |text: String| Line::of(BootstrapConfigReadyReason::NotReady, text);
+    let given = given(&observed.machine);
+    match given {
+        Given::NotUsed => Line::of(BootstrapConfigReadyReason::DataSecretProvided, ""),
+        Given::Nothing => {
+            let fields = "spec.bootstrap.dataSecretName or spec.bootstrap.data";
+            not_ready(format!("Machine has no bootstrap data; set {fields}"))
+        }
+        Given::Empty => not_ready("spec.bootstrap.dataSecretName is not set yet".to_owned()),
+        Given::Text(name) if observed.data_secret == DataSecret::Foreign => {
+            not_ready(format!("Secret {name} belongs to another object; delete it if it is not needed"))
+        }
+        Given::Text(name) => not_ready(format!("Secret {name} is not written yet")),
+        Given::NameTooLong => {
+            let remedy = "set spec.bootstrap.dataSecretName instead";
+            not_ready(format!(
+                "name of the Machine is too long for a Secret with spec.bootstrap.data; {remedy}"
+            ))
+        }
+    }
+}
+
+fn of_object<R: PartReason>(
+    observed: &Observed,
+    object: &Referenced,
+    (kind, field): (&str, &str),
+    is_done: bool,
+) -> Line {
+    let name = object.name_any();
+    let ownership = references::ownership(&observed.machine, observed.cluster.as_deref(), object);
+    if let Ownership::Foreign(other) = ownership {
+        let text = format!("{kind} {name} belongs to {other}; delete this Machine, or name another object");
+        return Line::of(R::UNREADABLE, text);
+    }
+    let type_ = condition_type::READY;
+    match (mirror(object, type_), &object.contract.failure) {
+        (Mirror::Shown(shown), _) => {
+            let is_true = shown.state == ConditionState::True;
+            let fallback = if is_true { R::READY } else { R::NOT_READY };
+            let is_usable = is_reason(&shown.reason) && !(is_true && shown.lacks_reason());
+            let since = match object.condition(type_) {
+                Mirrored::Is(condition) => Some(condition.last_transition_time.0),
+                Mirrored::Absent | Mirrored::Invalid => None,
+            };
+            let reason = if is_usable { shown.reason } else { fallback.as_str().to_owned() };
+            Line { state: shown.state, reason, message: shown.message, since }
+        }
+        (Mirror::Invalid, _) => {
+            Line::of(R::INVALID, format!("condition Ready of {kind} {name} has no valid status or time"))
+        }
+        (Mirror::Absent, Some(failure)) => {
+            let words = [failure.reason.as_str(), failure.message.as_str()];
+            let words: Vec<&str> = words.into_iter().filter(|word| !word.is_empty()).collect();
+            let text = format!("{kind} {name} has failed: {}; delete the Machine", words.join(": "));
+            Line::of(R::NOT_READY, text)
+        }
+        (Mirror::Absent, None) if is_done => Line::of(R::READY, ""),
+        (Mirror::Absent, None) => Line::of(R::NOT_READY, format!("{field} of {kind} {name} is not true")),
+    }
+}
+
+/// Returns `InfrastructureReady` of a Machine whose infrastructure reports another providerID than the Machine has.
+fn other_id(observed: &Observed) -> Option<Line> {
+    let reported = references::other_provider_id(observed)?;
+    let reference = &observed.machine.spec.infrastructure_ref;
+    let id = observed.provider_id().unwrap_or_default();
+    let text = format!(
+        "{} {} reports providerID {reported}, and the Machine has {id}; delete the Machine",
+        reference.kind, reference.name
+    );
+    Some(Line::of(InfrastructureReadyReason::InternalError, text))
+}
+
+fn absent<R: PartReason>(observed: &Observed, (kind, name): (&str, &str)) -> Line {
+    let remedy = if observed.is_deleting() { "" } else { "; create it, or delete the Machine" };
+    Line::of(R::ABSENT, format!("{kind} {name} does not exist{remedy}"))
+}
+
+/// Returns the condition of an object that cannot be read. None: its watch is not synced, and the last condition stays.
+fn unreadable<R: PartReason>(lookup: &Lookup, kind: &str, is_shown: bool) -> Option<Line> {
+    if is_shown && *lookup == Lookup::NotSynced {
+        return None;
+    }
+    lookup.unknown(kind).map(|text| Line::of(R::UNREADABLE, text))
+}
+
+/// Returns true if a text is valid as the reason of a condition.
+fn is_reason(text: &str) -> bool {
+    let is_word = |byte: &u8| byte.is_ascii_alphanumeric() || *byte == b'_';
+    let bytes = text.as_bytes();
+    bytes.len() <= MAX_REASON
+        && bytes.first().is_some_and(u8::is_ascii_alphabetic)
+        && bytes.last().is_some_and(is_word)
+        && bytes.iter().all(|byte| is_word(byte) || b",:".contains(byte))
+}
