@@ -8,9 +8,14 @@
 
 pub mod cluster;
 pub mod context;
+pub mod deployment;
+pub mod health;
 pub mod machine;
+pub mod machines;
 pub mod merge;
+pub mod object;
 pub mod reference;
+pub mod set;
 pub mod watch;
 
 use std::sync::Arc;
@@ -131,3 +136,5 @@ mod tests {
     }
 }
 
+#[cfg(test)]
+mod simulation;

@@ -1,0 +1,12 @@
+//! MachineDeployments: MachineSets of one template after another (MD1 to MD10). `bedplate-replicas` decides which set grows and which shrinks;
+//! this module turns objects into its view and its plan into writes.
+//!
+//! ```text
+//! objects -> observe -> plan_deployment -> act (current set, other sets, deletions) -> status
+//! ```
+//! Pure. Not here: the reads and writes of the API.
+
+pub mod act;
+pub mod observe;
+pub mod set;
+pub mod status;

@@ -1,0 +1,15 @@
+//! MachineSets: a number of equal Machines (MS1 to MS10). `bedplate-replicas` decides how many; this module turns objects into its view and
+//! its plan into writes.
+//!
+//! ```text
+//! objects -> observe -> plan_set -> act (record -> infrastructure -> bootstrap -> Machine; propagate) -> status
+//! ```
+//! Pure. Not here: the reads and writes of the API.
+
+pub mod act;
+pub mod children;
+pub mod machine;
+pub mod observe;
+pub mod record;
+pub mod status;
+pub mod template;
