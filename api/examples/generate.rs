@@ -1,4 +1,4 @@
-//! Writes `api/crds/*.yaml`, `docs/reasons.md`, the tables of statuses in `docs/rules.md`, and the components of the provider of Cluster API.
+//! Writes `api/crds/*.yaml`, `docs/reasons.md`, the tables of statuses in `docs/rules.md`, and the components of the providers of Cluster API.
 //! `cargo xtask generate` calls it, the drift test compares with it. Takes no arguments.
 
 use std::fmt::Write as _;
@@ -6,6 +6,7 @@ use std::path::Path;
 
 use bedplate_api::reason::{Actor, Row, tables};
 use bedplate_api::writers;
+use k8s_openapi::apiextensions_apiserver::pkg::apis::apiextensions::v1::CustomResourceDefinition;
 
 /// Lines in docs/rules.md before and after the tables of statuses.
 const START: &str = "<!-- Made from api/src/writers.rs by `cargo xtask generate`: do not edit. -->\n";
@@ -23,22 +24,34 @@ pub(crate) fn files() -> Vec<(String, String)> {
         ("docs/reasons.md", reasons()),
         ("docs/rules.md", rules()),
         ("deploy/cluster-api/infrastructure-components.yaml", infrastructure()),
+        ("deploy/cluster-api/bootstrap-components.yaml", bootstrap()),
         ("deploy/cluster-api/core-components.yaml", core()),
     ];
     definitions.chain(pages.map(|(path, content)| (path.to_owned(), content))).collect()
 }
 
-/// All that clusterctl installs for the infrastructure provider: definitions, policies, and then the program with its rights.
+/// All that clusterctl installs for the infrastructure provider.
 fn infrastructure() -> String {
-    let mut text = String::from(
-        "# Made from api/src and from policy.yaml and provider.yaml in this folder by `cargo xtask generate`: do not edit.\n\
-         apiVersion: v1\nkind: Namespace\nmetadata:\n  name: bedplate-system\n",
-    );
-    for definition in bedplate_api::crds::infrastructure_definitions() {
-        let yaml = serde_saphyr::to_string(&definition).expect("a definition is plain data");
+    let head = "# Made from api/src and from policy.yaml and provider.yaml in this folder by `cargo xtask generate`: do not edit.\n";
+    components(head, &bedplate_api::crds::infrastructure_definitions(), ["policy.yaml", "provider.yaml"])
+}
+
+/// All that clusterctl installs for the bootstrap provider.
+fn bootstrap() -> String {
+    let head = "# Made from api/src and from bootstrap-policy.yaml and bootstrap-provider.yaml in this folder by `cargo xtask generate`: do not edit.\n\
+        # Do not apply the file where upstream's bootstrap provider is installed: it replaces the definitions, and their clients stop working.\n";
+    let files = ["bootstrap-policy.yaml", "bootstrap-provider.yaml"];
+    components(head, &bedplate_api::crds::bootstrap_definitions(), files)
+}
+
+/// Components of a provider: definitions, policies, and then the program with its rights.
+fn components(head: &str, definitions: &[CustomResourceDefinition], files: [&str; 2]) -> String {
+    let mut text = format!("{head}apiVersion: v1\nkind: Namespace\nmetadata:\n  name: bedplate-system\n");
+    for definition in definitions {
+        let yaml = serde_saphyr::to_string(definition).expect("a definition is plain data");
         write!(text, "---\n{}\n", yaml.trim_end()).expect("a String takes all text");
     }
-    for file in ["policy.yaml", "provider.yaml"] {
+    for file in files {
         let path = Path::new(env!("CARGO_MANIFEST_DIR")).join("../deploy/cluster-api").join(file);
         let part = std::fs::read_to_string(path).expect("the parts of the provider are there");
         write!(text, "---\n{part}").expect("a String takes all text");

@@ -42,16 +42,29 @@ fn generated_files_match_the_types() {
 
 /// clusterctl deletes cluster-wide objects of RBAC only if their names start with the namespace of the provider.
 #[test]
-fn clusterctl_deletes_the_cluster_roles_of_the_provider() {
+fn clusterctl_deletes_the_cluster_roles_of_each_provider() {
     let files = generate::files();
-    let (_, components) =
-        files.iter().find(|(path, _)| path.ends_with("infrastructure-components.yaml")).unwrap();
-    let roles = components.split("\n---\n").filter(|part| {
-        part.lines().any(|line| matches!(line, "kind: ClusterRole" | "kind: ClusterRoleBinding"))
-    });
-    let names: Vec<&str> =
-        roles.filter_map(|part| part.lines().find_map(|line| line.strip_prefix("  name: "))).collect();
-    assert_eq!(names, ["bedplate-system-infrastructure"; 2]);
+    for provider in ["infrastructure", "bootstrap"] {
+        let name = format!("{provider}-components.yaml");
+        let (_, components) = files.iter().find(|(path, _)| path.ends_with(&name)).unwrap();
+        let roles = components.split("\n---\n").filter(|part| {
+            part.lines().any(|line| matches!(line, "kind: ClusterRole" | "kind: ClusterRoleBinding"))
+        });
+        let names: Vec<&str> =
+            roles.filter_map(|part| part.lines().find_map(|line| line.strip_prefix("  name: "))).collect();
+        assert_eq!(names, [format!("bedplate-system-{provider}"), format!("bedplate-system-{provider}")]);
+    }
+}
+
+/// The bootstrap provider may read Secrets by their names only, and change none.
+#[test]
+fn bootstrap_provider_has_no_right_to_list_or_change_secrets() {
+    let files = generate::files();
+    let (_, components) = files.iter().find(|(path, _)| path.ends_with("bootstrap-components.yaml")).unwrap();
+    let rules: Vec<_> =
+        components.split("\n- apiGroups: ").filter(|rule| rule.contains("  resources: [secrets]")).collect();
+    let [rule] = &rules[..] else { panic!("rights of Secrets: {rules:#?}") };
+    assert!(rule.contains("  verbs: [get, create]\n"), "{rule}");
 }
 
 #[test]

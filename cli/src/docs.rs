@@ -3,11 +3,12 @@
 //! Callers: `arguments`, `command`.
 
 /// Pages by name, with their text.
-const PAGES: [(&str, &str); 26] = [
+const PAGES: [(&str, &str); 27] = [
     ("agent", include_str!("../../docs/agent.md")),
     ("bench", include_str!("../../docs/bench.md")),
     ("bmc", include_str!("../../docs/bmc.md")),
     ("boot", include_str!("../../docs/boot.md")),
+    ("bootstrap", include_str!("../../docs/bootstrap.md")),
     ("claims", include_str!("../../docs/claims.md")),
     ("cluster-api-guide", include_str!("../../docs/cluster-api-guide.md")),
     ("configuration", include_str!("../../docs/configuration.md")),
