@@ -12,5 +12,5 @@ mod workload;
 pub use self::conditions::{Expected, machines, shown, unmet};
 pub use self::repository::Repository;
 pub use self::simulator::Simulator;
-pub use self::upstream::Upstream;
+pub use self::upstream::{Bootstrap, Upstream};
 pub use self::workload::authorities;

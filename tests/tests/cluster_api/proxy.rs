@@ -157,7 +157,8 @@ impl Shared {
 
 /// A write without the names of its group and version.
 fn line(method: &Method, path: &str, body: &[u8]) -> String {
-    let short = path.rsplit_once("/v1alpha1/").or_else(|| path.rsplit_once("/v1/"));
+    let versions = ["/v1alpha1/", "/v1beta2/", "/v1/"];
+    let short = versions.iter().find_map(|version| path.rsplit_once(version));
     let short = short.map_or(path, |(_, short)| short);
     let body: Value = serde_json::from_slice(body).unwrap_or_default();
     let made = body["metadata"]["name"].as_str().filter(|_| method == Method::POST);

@@ -190,6 +190,36 @@ async fn d4_role_of_the_infrastructure_provider_allows_this_and_nothing_else() {
     }
 }
 
+#[tokio::test]
+async fn b1_role_of_the_bootstrap_provider_allows_this_and_nothing_else() {
+    let kubernetes = Kubernetes::shared();
+    let manifest =
+        Path::new(env!("CARGO_MANIFEST_DIR")).join("../deploy/cluster-api/bootstrap-provider.yaml");
+    let manifest = manifest.display().to_string();
+    kubernetes.kubectl(&kubernetes.admin(), &["apply", "--server-side", "-f", &manifest]).unwrap();
+    let everywhere = [
+        "get admissionregistration.k8s.io/validatingadmissionpolicies,validatingadmissionpolicybindings bedplate-cluster-secrets",
+        "get,list,watch,patch bootstrap.cluster.x-k8s.io/kubeadmconfigs",
+        "patch bootstrap.cluster.x-k8s.io/kubeadmconfigs/status",
+        "get,list,watch cluster.x-k8s.io/clusters,machines",
+        "get,create /secrets",
+        "get,create,delete /configmaps",
+        "create,patch events.k8s.io/events",
+    ];
+    let account = kubernetes.service_account("bedplate-system", "bedplate-bootstrap").unwrap();
+    let provider = client(&account).await;
+    let leases = [
+        "create coordination.k8s.io/leases",
+        "get,update coordination.k8s.io/leases bedplate-cluster-bootstrap",
+    ];
+    for (namespace, there) in [("bedplate-system", &leases[..]), ("default", &[]), ("kube-system", &[])] {
+        let mut expected: Vec<&str> = everywhere.iter().chain(there).copied().collect();
+        expected.sort_unstable();
+        let found = rights_in_force(&provider, namespace, expected.len()).await;
+        assert_eq!(found, expected, "in {namespace}");
+    }
+}
+
 /// User who is bound to one of the roles of `deploy/people.yaml` alone.
 async fn person_with(role: &str) -> Client {
     let (kubernetes, user) = (Kubernetes::shared(), format!("person-{}", role.replace(':', "-")));

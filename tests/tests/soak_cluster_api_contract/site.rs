@@ -3,7 +3,9 @@
 use std::process::Command;
 use std::time::Duration;
 
-use bedplate_tests::cluster_api::{Expected, Simulator, Upstream, authorities, machines, shown, unmet};
+use bedplate_tests::cluster_api::{
+    Bootstrap, Expected, Simulator, Upstream, authorities, machines, shown, unmet,
+};
 use bedplate_tests::guard::{Directory, Process, last_lines};
 use bedplate_tests::kubernetes::{Kubernetes, Objects};
 use bedplate_tests::{control_plane, pxed, wait};
@@ -23,7 +25,8 @@ const IMAGE: &str =
 pub(crate) struct Site {
     pub(crate) team: Objects,
     pub(crate) simulator: Simulator,
-    provider: Process,
+    /// Our programs.
+    providers: Vec<Process>,
     upstream: Upstream,
     place: Directory,
     workload: Kubernetes,
@@ -31,23 +34,22 @@ pub(crate) struct Site {
 }
 
 impl Site {
-    pub(crate) fn start() -> Self {
+    pub(crate) fn start(bootstrap: Bootstrap) -> Self {
         let mut management = Kubernetes::installed().unwrap();
         management.start_controllers(&["clusterrole-aggregation-controller"]).unwrap();
         let workload = Kubernetes::start().unwrap();
         let place = Directory::new("contract").unwrap();
-        let upstream = Upstream::start(&management).unwrap();
-        let kubeconfig = management.service_account("bedplate-system", "bedplate-infrastructure").unwrap();
-        let mut command = Command::new(pxed::binary("bedplate-cluster").unwrap());
-        command.args(["--controllers=infrastructure", "--listen=127.0.0.1:0", "--log-format=text"]);
-        command.arg("--kubeconfig").arg(kubeconfig);
-        let log = place.path().join("provider.log");
-        let provider = Process::spawn("bedplate-cluster", &mut command, &log).unwrap();
+        let upstream = Upstream::start(&management, bootstrap).unwrap();
+        let groups: &[&str] = match bootstrap {
+            Bootstrap::Upstream | Bootstrap::Within(_) => &["infrastructure"],
+            Bootstrap::Bedplate => &["infrastructure", "bootstrap"],
+        };
+        let providers = groups.iter().map(|group| provider(&management, &place, group)).collect();
         let team = management.objects().unwrap().within(TEAM);
         team.apply(&json!({ "apiVersion": "v1", "kind": "Namespace", "metadata": { "name": TEAM } }))
             .unwrap();
         let simulator = Simulator::start(&management, workload.objects().unwrap(), TEAM, &HOSTS).unwrap();
-        let site = Self { team, simulator, provider, upstream, place, workload, management };
+        let site = Self { team, simulator, providers, upstream, place, workload, management };
         site.configure(CONFIGURATION, &control_plane::version().unwrap());
         site
     }
@@ -146,10 +148,26 @@ impl Site {
     }
 
     fn story(&self) -> String {
-        let provider = last_lines(&self.provider.said(), 40);
+        let ends: Vec<String> =
+            self.providers.iter().map(|provider| last_lines(&provider.said(), 40)).collect();
         let errors = self.simulator.errors();
-        format!("{}\n{}\n{provider}\n{errors:#?}", self.conditions(), self.upstream.said())
+        format!("{}\n{}\n{}\n{errors:#?}", self.conditions(), self.upstream.said(), ends.join("\n--\n"))
     }
+}
+
+/// Starts a group of our controllers in the network of the test, under the role that clusterctl has installed.
+fn provider(management: &Kubernetes, place: &Directory, group: &str) -> Process {
+    let account = format!("bedplate-{group}");
+    let kubeconfig = management.service_account("bedplate-system", &account).unwrap();
+    let mut command = Command::new(pxed::binary("bedplate-cluster").unwrap());
+    command.args([&format!("--controllers={group}"), "--listen=127.0.0.1:0", "--log-format=text"]);
+    if group == "bootstrap" {
+        // The API server of the workload cluster.
+        command.arg("--workload-networks=127.0.0.0/8");
+    }
+    command.arg("--kubeconfig").arg(kubeconfig);
+    let log = place.path().join(format!("{group}.log"));
+    Process::spawn("bedplate-cluster", &mut command, &log).unwrap()
 }
 
 /// Returns the Kubernetes version that follows the one of the tests.
