@@ -189,6 +189,45 @@ async fn hanging_cluster_has_few_requests_and_each_ends() {
     assert_eq!(count.load(Ordering::Relaxed), CONCURRENT_REQUESTS);
 }
 
+#[tokio::test(start_paused = true)]
+async fn hanging_cluster_is_tried_by_one_request_after_each_pause() {
+    let (workload, count) = hanging();
+    let asks = async || (ask(&workload).await, count.load(Ordering::Relaxed));
+    let start = tokio::time::Instant::now();
+    assert_eq!(asks().await, (Err(RequestError::Timeout), 1));
+    for _ in 0..10 {
+        assert_eq!(asks().await, (Err(RequestError::Timeout), 1), "nothing is sent");
+    }
+    assert_eq!(start.elapsed(), Duration::from_secs(10), "the others did not wait");
+    tokio::time::advance(Duration::from_secs(20)).await;
+    let (one, other) = tokio::join!(ask(&workload), ask(&workload));
+    assert_eq!((one, other), (Err(RequestError::Timeout), Err(RequestError::Timeout)));
+    assert_eq!((count.load(Ordering::Relaxed), start.elapsed()), (2, Duration::from_secs(40)));
+}
+
+#[tokio::test(start_paused = true)]
+async fn answer_of_any_kind_ends_the_pause() {
+    let answers = Arc::new(AtomicUsize::new(0));
+    let counted = answers.clone();
+    let service = tower::service_fn(move |_: http::Request<Body>| {
+        let number = counted.fetch_add(1, Ordering::Relaxed);
+        async move {
+            if number == 0 {
+                std::future::pending::<()>().await;
+            }
+            let answer = http::Response::builder().status(500).body(Body::from(status(500).into_bytes()));
+            Ok::<_, kube::Error>(answer.unwrap())
+        }
+    });
+    let workload = Workload::new(Client::new(service, "default"));
+    assert_eq!(ask(&workload).await, Err(RequestError::Timeout));
+    tokio::time::advance(Duration::from_secs(20)).await;
+    for _ in 0..3 {
+        assert_eq!(ask(&workload).await, Err(RequestError::Failed(500)));
+    }
+    assert_eq!(answers.load(Ordering::Relaxed), 4);
+}
+
 #[tokio::test]
 async fn client_is_made_again_when_the_kubeconfig_changes() {
     let ((first, _), (second, _)) = (identity(), identity());

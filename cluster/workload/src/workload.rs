@@ -1,24 +1,43 @@
 //! Requests to one workload cluster: each has a time limit, and few run concurrently, so a cluster that hangs delays no other.
 //!
+//! ```text
+//! open: requests --timeout, unreachable--> broken: requests fail immediately, until the pause has passed --> one request tries
+//!   ^                                                                                                          |
+//!   +------------------------------------- any answer of the server ------------------------------------------+
+//! ```
 //! An error has a fixed text or a status code. The server could repeat a secret of the request in its own text.
 
 use std::sync::Arc;
 use std::time::Duration;
 
+use bedplate_process::lock::Lock;
 use kube::Client;
 use thiserror::Error;
 use tokio::sync::Semaphore;
+use tokio::time::Instant;
 
 /// Time limit of a request, with the wait for its turn.
 const REQUEST_TIMEOUT: Duration = Duration::from_secs(10);
 /// Maximum number of concurrent requests to a cluster.
 const CONCURRENT_REQUESTS: usize = 4;
 
+/// Pause after a failed connection, in which no request is sent. A caller that waits for a request holds the place of another cluster.
+const RETRY_PAUSE: Duration = Duration::from_secs(20);
+
 /// The API of a workload cluster. Clones share the limits.
 #[derive(Clone)]
 pub struct Workload {
     client: Client,
     turns: Arc<Semaphore>,
+    broken: Arc<Lock<Option<Broken>>>,
+}
+
+/// A connection that has failed.
+#[derive(Debug, Clone)]
+struct Broken {
+    /// Time of the next try.
+    until: Instant,
+    failure: RequestError,
 }
 
 /// Failure of a request.
@@ -48,7 +67,20 @@ pub enum RequestError {
 
 impl Workload {
     pub(crate) fn new(client: Client) -> Self {
-        Self { client, turns: Arc::new(Semaphore::new(CONCURRENT_REQUESTS)) }
+        Self { client, turns: Arc::new(Semaphore::new(CONCURRENT_REQUESTS)), broken: Arc::default() }
+    }
+
+    /// Returns the failure of a connection whose pause has not passed. Afterwards one caller tries, and the others fail until its end.
+    fn pause(&self) -> Result<(), RequestError> {
+        let (mut broken, now) = (self.broken.lock(), Instant::now());
+        match &mut *broken {
+            Some(broken) if now < broken.until => Err(broken.failure.clone()),
+            Some(broken) => {
+                broken.until = now + REQUEST_TIMEOUT + RETRY_PAUSE;
+                Ok(())
+            }
+            None => Ok(()),
+        }
     }
 
     /// Carries out a request. None: the object does not exist.
@@ -59,16 +91,24 @@ impl Workload {
     where
         F: Future<Output = kube::Result<T>>,
     {
+        self.pause()?;
         let asked = async {
             // The semaphore is never closed.
             let _turn = self.turns.acquire().await.ok();
             request(self.client.clone()).await
         };
-        match tokio::time::timeout(REQUEST_TIMEOUT, asked).await {
+        let result = match tokio::time::timeout(REQUEST_TIMEOUT, asked).await {
             Err(_) => Err(RequestError::Timeout),
             Ok(Ok(answer)) => Ok(Some(answer)),
             Ok(Err(error)) => failure(&error).map_or(Ok(None), Err),
-        }
+        };
+        *self.broken.lock() = match &result {
+            Err(failure @ (RequestError::Timeout | RequestError::Unreachable)) => {
+                Some(Broken { until: Instant::now() + RETRY_PAUSE, failure: failure.clone() })
+            }
+            Ok(_) | Err(_) => None,
+        };
+        result
     }
 }
 
