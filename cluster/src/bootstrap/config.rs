@@ -31,7 +31,9 @@ use kube::{Api, ResourceExt};
 use serde_json::json;
 use zeroize::Zeroizing;
 
-use self::plan::{Act, Contents, Data, Found, Live, MAX_CONTENTS, Observed, Owner, Read, TokenState, plan};
+use self::plan::{
+    Act, Contents, Data, Found, Live, MAX_CONTENTS, Observed, Owner, Read, TokenState, after_renewal, plan,
+};
 use self::status::Situation;
 use super::context::World;
 use crate::metrics::Kind;
@@ -99,7 +101,7 @@ impl Turn<'_> {
                 Act::MakeCertificate(purpose) => self.make_certificate(purpose).await?,
                 Act::RecordToken => return self.record_token().await.map(|()| None),
                 Act::MakeToken(id) => self.make_token(&id).await?,
-                Act::RenewToken(id) => self.renew_token(&id).await?,
+                Act::RenewToken(id) => return self.renew_token(&id).await,
                 Act::Store(data) => self.store(&data).await?,
                 Act::Status(status, situation) => {
                     self.wrote();
@@ -178,10 +180,20 @@ impl Turn<'_> {
                     let note = format!("bootstrap token {id} does not exist in the cluster any more");
                     self.publish(BootstrapEvent::BootstrapTokenLost, &note);
                 }
+                if let TokenState::Unknown(cause) = &state
+                    && self.is_stored()
+                {
+                    self.publish_not_renewed(&id, cause);
+                }
                 self.observed.live.token = Some(state);
             }
         }
         Ok(())
+    }
+
+    fn publish_not_renewed(&self, id: &str, cause: &str) {
+        let note = format!("bootstrap token {id} is not renewed: {cause}");
+        self.publish(BootstrapEvent::BootstrapTokenNotRenewed, &note);
     }
 
     fn is_stored(&self) -> bool {
@@ -293,11 +305,14 @@ impl Turn<'_> {
         Ok(())
     }
 
-    async fn renew_token(&mut self, id: &str) -> Result<(), WriteError> {
+    /// Renews a token. It is not read again in this turn: its server may answer with any expiration.
+    async fn renew_token(&mut self, id: &str) -> Result<Option<Duration>, WriteError> {
         let (cluster, now) = (self.cluster()?, Timestamp::now());
         let renewed = self.world.tokens.renew(&cluster, id, now).await;
-        self.observed.live.token = Some(renewed);
-        Ok(())
+        if let TokenState::Unknown(cause) = &renewed {
+            self.publish_not_renewed(id, cause);
+        }
+        Ok(after_renewal(&renewed, now))
     }
 
     async fn store(&mut self, data: &UserData) -> Result<(), WriteError> {

@@ -62,6 +62,8 @@ reasons! {
             => User, "See condition DataSecretAvailable of the KubeadmConfig.";
         CertificatesCreated: "A certificate of the cluster was created.";
         BootstrapTokenCreated: "A bootstrap token was created in the cluster.";
+        BootstrapTokenNotRenewed: "The bootstrap token of a machine that has not joined cannot be renewed. The note has the cause."
+            => User, "Correct the cause before the token expires.";
         BootstrapTokenLost: "The bootstrap token expired or was deleted before the machine became a Node."
             => User, "Delete the Machine, so that its owner replaces it.";
         WriteRejected: "The API server rejected a write."
@@ -74,7 +76,9 @@ impl EventReason for BootstrapEvent {
         match self {
             Self::BootstrapDataCreated | Self::BootstrapDataFailed => "Issue",
             Self::CertificatesCreated => "CreateCertificate",
-            Self::BootstrapTokenCreated | Self::BootstrapTokenLost => "FollowToken",
+            Self::BootstrapTokenCreated | Self::BootstrapTokenNotRenewed | Self::BootstrapTokenLost => {
+                "FollowToken"
+            }
             Self::WriteRejected => "Write",
         }
     }

@@ -25,6 +25,8 @@ pub enum Lock {
     Held(Held),
     /// The ConfigMap does not name a Machine.
     Unreadable,
+    /// The ConfigMap is being deleted. Another program holds it by a finalizer.
+    Deleting,
 }
 
 /// A lock that a Machine holds.
@@ -83,6 +85,9 @@ pub fn config_map(cluster: &Cluster, machine: &str) -> ConfigMap {
 /// Reads the lock.
 pub fn read(object: Option<&ConfigMap>) -> Lock {
     let Some(object) = object else { return Lock::Free };
+    if object.metadata.deletion_timestamp.is_some() {
+        return Lock::Deleting;
+    }
     let text = object.data.as_ref().and_then(|data| data.get(INFORMATION_KEY));
     let information = text.and_then(|text| serde_json::from_str::<Information>(text).ok());
     let Some(machine) = information.map(|one| one.machine_name).filter(|name| !name.is_empty()) else {
@@ -127,5 +132,9 @@ mod tests {
         }
         assert_eq!(read(Some(&ConfigMap::default())), Lock::Unreadable);
         assert_eq!(read(None), Lock::Free);
+        let mut deleting = config_map(&cluster(), "m");
+        deleting.metadata.deletion_timestamp =
+            Some(serde_json::from_value(json!("2026-01-01T00:00:00Z")).unwrap());
+        assert_eq!(read(Some(&deleting)), Lock::Deleting);
     }
 }

@@ -21,7 +21,7 @@ use bedplate_bootstrap::capi::{
     CertificateNeeded, Purpose, UserData, certificates_needed, endpoint_needed, secrets_needed, token_needed,
 };
 use bedplate_bootstrap::certificate::Certificate;
-use bedplate_bootstrap::token::{Token, is_token_id, renews_at};
+use bedplate_bootstrap::token::{TOKEN_LIFETIME, Token, is_token_id, renews_at};
 use jiff::Timestamp;
 use kube::ResourceExt;
 use zeroize::Zeroizing;
@@ -36,6 +36,8 @@ use crate::owner::{is_control_plane, is_paused};
 
 /// Delay after which a state is read again that no watch shows: the lock, certificates, Secrets of users.
 pub const POLL_INTERVAL: Duration = Duration::from_secs(30);
+/// Minimum age of a token that is replaced because its secret is not known.
+const TOKEN_REPLACEMENT_DELAY: Duration = Duration::from_secs(10);
 /// Delay after which the store is expected to show what was read live.
 const CATCH_UP_DELAY: Duration = Duration::from_secs(2);
 
@@ -126,6 +128,17 @@ fn renew(observed: &Observed, machine: &Machine, now: Timestamp) -> Act {
     }
 }
 
+/// Returns the time until the next read of a token that was renewed. A server of a tenant may answer with any expiration.
+pub fn after_renewal(state: &TokenState, now: Timestamp) -> Option<Duration> {
+    match state {
+        TokenState::There(expiration) => {
+            Some(until_renewal(expiration.as_deref(), now).unwrap_or_default().max(POLL_INTERVAL))
+        }
+        TokenState::Made(_) | TokenState::Unknown(_) => Some(POLL_INTERVAL),
+        TokenState::Absent => None,
+    }
+}
+
 /// Returns the time until a token must be renewed. None: now.
 fn until_renewal(expiration: Option<&str>, now: Timestamp) -> Option<Duration> {
     let due = renews_at(expiration, now).duration_since(now);
@@ -201,7 +214,7 @@ fn issue_data(
         let (role, contents) = ((purpose, ready.version), ready.contents);
         let inputs = issue::Inputs { certificates: &certificates, contents, token: Some(&placeholder) };
         render(observed, cluster, role, &inputs)?;
-        let inputs = issue::Inputs { token: token(observed, purpose)?, ..inputs };
+        let inputs = issue::Inputs { token: token(observed, purpose, now)?, ..inputs };
         let data = render(observed, cluster, role, &inputs)?;
         Ok(Act::Store(data))
     });
@@ -243,7 +256,7 @@ fn role(
         Some(Lock::Held(held)) if held.cluster_uid == cluster.metadata.uid => {
             return Err(Next::Act(Act::ReleaseLock(held.clone())));
         }
-        Some(Lock::Held(_) | Lock::Free | Lock::Unreadable) => {}
+        Some(Lock::Held(_) | Lock::Free | Lock::Unreadable | Lock::Deleting) => {}
     }
     let purpose = if is_control_plane { Purpose::JoinControlPlane } else { Purpose::JoinWorker };
     let endpoint = cluster.spec.control_plane_endpoint.as_ref().and_then(ClusterEndpoint::complete);
@@ -277,6 +290,11 @@ fn init(
                 "ConfigMap {} does not name a Machine; delete it if no machine is being initialized",
                 super::lock::name(&cluster.name_any())
             );
+            Err(Next::Wait(Situation::Waiting(text), Some(POLL_INTERVAL)))
+        }
+        Some(Lock::Deleting) => {
+            let name = super::lock::name(&cluster.name_any());
+            let text = format!("ConfigMap {name} is being deleted; remove its finalizers");
             Err(Next::Wait(Situation::Waiting(text), Some(POLL_INTERVAL)))
         }
         Some(Lock::Held(held)) if held.machine != machine.name_any() => match live.holder_exists {
@@ -336,9 +354,16 @@ fn may_make(needed: &CertificateNeeded, cluster: &Cluster, purpose: Purpose) -> 
     purpose == Purpose::Init && cluster.spec.control_plane_ref.is_none() && !needed.is_external
 }
 
+/// Returns the time since a token was made or renewed. None: unknown, or in the future.
+fn since_made(expiration: Option<&str>, now: Timestamp) -> Option<Duration> {
+    let expiration: Timestamp = expiration?.parse().ok()?;
+    let made = expiration.checked_sub(TOKEN_LIFETIME).ok()?;
+    Duration::try_from(now.duration_since(made)).ok()
+}
+
 /// Returns the token of a machine that joins, or the step that makes it. A token of an earlier turn is left to expire: its secret is not
 /// known.
-fn token(observed: &Observed, purpose: Purpose) -> Result<Option<&Token>, Next> {
+fn token(observed: &Observed, purpose: Purpose, now: Timestamp) -> Result<Option<&Token>, Next> {
     if !token_needed(purpose, &observed.config.spec) {
         return Ok(None);
     }
@@ -346,7 +371,13 @@ fn token(observed: &Observed, purpose: Purpose) -> Result<Option<&Token>, Next> 
     match &observed.live.token {
         None => Err(Next::Act(Act::Read(Read::Token(id.to_owned())))),
         Some(TokenState::Absent) => Err(Next::Act(Act::MakeToken(id.to_owned()))),
-        Some(TokenState::There(_)) => Err(Next::Act(Act::RecordToken)),
+        // A Secret that the API server refuses must not cause a token for each retry.
+        Some(TokenState::There(expiration)) => match since_made(expiration.as_deref(), now) {
+            Some(age) if age < TOKEN_REPLACEMENT_DELAY => {
+                Err(Next::Act(Act::Done(Some(TOKEN_REPLACEMENT_DELAY - age))))
+            }
+            Some(_) | None => Err(Next::Act(Act::RecordToken)),
+        },
         Some(TokenState::Unknown(cause)) => {
             let text = format!("no bootstrap token can be made: {cause}");
             Err(Next::Wait(Situation::NoToken(text), Some(POLL_INTERVAL)))

@@ -148,7 +148,7 @@ fn inputs(view: View, machine: usize, seen: Seen) -> Observed {
     }
     live.token = seen.token.map(|token| match token {
         Token3::Absent => TokenState::Absent,
-        Token3::There => TokenState::There(Some("2026-01-01T00:15:00Z".to_owned())),
+        Token3::There => TokenState::There(Some("2026-01-01T00:14:30Z".to_owned())),
         Token3::Made => TokenState::Made(Token::parse("abcdef.0123456789abcdef").unwrap()),
     });
     observed

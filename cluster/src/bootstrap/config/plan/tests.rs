@@ -443,6 +443,44 @@ fn kb6_token_is_renewed_until_the_node_exists() {
 }
 
 #[test]
+fn kb6_answer_of_a_workload_server_makes_no_loop() {
+    let there = |text: &str| TokenState::There(Some(text.to_owned()));
+    for (state, expected) in [
+        (there("2026-01-01T00:15:00Z"), Some(Duration::from_mins(5))),
+        (there("2020-01-01T00:00:00Z"), Some(POLL_INTERVAL)),
+        (there("soon"), Some(POLL_INTERVAL)),
+        (TokenState::There(None), Some(POLL_INTERVAL)),
+        (TokenState::Unknown(String::new()), Some(POLL_INTERVAL)),
+        (TokenState::Absent, None),
+    ] {
+        assert_eq!(after_renewal(&state, now()), expected, "{state:?}");
+    }
+}
+
+#[test]
+fn kb6_token_of_data_that_cannot_be_stored_is_replaced_after_a_delay() {
+    let mut joining = with_id(with_certificates(worker()), "abcdef");
+    let mut with = |text: &str| {
+        joining.live.token = Some(TokenState::There(Some(text.to_owned())));
+        plan(&joining, now())
+    };
+    assert_eq!(with("2026-01-01T00:14:57Z"), Act::Done(Some(Duration::from_secs(7))));
+    for text in ["2026-01-01T00:14:50Z", "2026-01-01T00:00:00Z", "2026-01-01T00:16:00Z", "later"] {
+        assert_eq!(with(text), Act::RecordToken, "{text}");
+    }
+}
+
+#[test]
+fn kb9_lock_that_is_deleted_is_waited_for() {
+    let mut machine = first(json!({}));
+    machine.live.lock = Some(Lock::Deleting);
+    assert_eq!(cause(&machine), "ConfigMap c-lock is being deleted; remove its finalizers");
+    let mut worker = worker();
+    worker.live.lock = Some(Lock::Deleting);
+    assert_eq!(plan(&worker, now()), Act::Read(Read::Certificate(CertificatePurpose::ClusterAuthority)));
+}
+
+#[test]
 fn b1_status_that_is_the_same_is_not_written() {
     let mut waiting: Observed = observed(json!({}), json!({}), json!({}));
     waiting.live.data = Some(Data::Absent);
