@@ -250,6 +250,12 @@ where
         shown.look(of)
     }
 
+    /// Returns the resource of a kind that is watched, for live reads of objects that the store does not show.
+    pub fn resource(&self, kind: &GroupKind) -> Option<ApiResource> {
+        let shown = self.0.kinds.lock().get(kind).map(|entry| Arc::clone(&entry.shown))?;
+        shown.resource()
+    }
+
     /// Releases the uses of all other kinds: the user names only `kinds` now.
     pub fn keep(&self, user: &User, kinds: &[&GroupKind]) {
         for (kind, entry) in self.0.kinds.lock().iter_mut() {

@@ -88,6 +88,14 @@ impl<K: Named> Shown<K> {
         }
     }
 
+    /// Returns the resource of the kind, if it is watched.
+    pub(super) fn resource(&self) -> Option<ApiResource> {
+        match &*self.phase.lock() {
+            Phase::Watching { resource, .. } => Some(resource.clone()),
+            Phase::Resolving | Phase::Unresolved(_) => None,
+        }
+    }
+
     fn unresolved(&self, why: Unresolved) {
         let mut phase = self.phase.lock();
         if !matches!(&*phase, Phase::Unresolved(known) if *known == why) {
