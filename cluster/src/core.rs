@@ -1,22 +1,27 @@
-//! The core controllers of Cluster API: Clusters, and what their Machines are made of.
+//! The core controllers of Cluster API: Clusters, Machines, MachineSets, MachineDeployments and MachineHealthChecks.
 //!
 //! ```text
-//! watch -> stores, queues -> cluster: Clusters
+//! watch -> stores, queues -> cluster, machine, set, deployment, health -> workload: Nodes and Pods
 //! watches of named kinds --^
 //! ```
 //! The command line does not start these controllers yet. `reference` and `merge` are shared by the kinds.
 
 pub mod cluster;
+pub mod concerned;
 pub mod context;
 pub mod deployment;
 pub mod health;
+pub mod live;
 pub mod machine;
 pub mod machines;
+pub mod mark;
 pub mod merge;
 pub mod object;
+pub mod patch;
 pub mod reference;
 pub mod set;
 pub mod watch;
+pub mod workload;
 
 use std::sync::Arc;
 
@@ -28,12 +33,14 @@ use bedplate_process::lease::Tenure;
 use bedplate_process::liveness::Liveness;
 use bedplate_process::shutdown::{Stage, Stages};
 use bedplate_process::tasks::Tasks;
-use kube::Client;
-use kube::runtime::reflector::ObjectRef;
+use kube::runtime::reflector::{ObjectRef, Store};
+use kube::{Client, Resource};
 use tokio_util::sync::CancellationToken;
 
 use self::context::World;
-use self::watch::{Queues, named_changed};
+use self::machine::memory::Memory;
+use self::watch::{Queues, named_changed, put_all};
+use self::workload::Workloads;
 use crate::cli::Cli;
 use crate::events::News;
 use crate::life::{self, Begun, Parts, spawn};
@@ -48,23 +55,24 @@ pub fn begin(client: &Client, cli: &Cli, tenure: &Tenure, running: (&Tasks, &Liv
     let (news, queue) = News::channel();
     write_events(news.writer(queue, cli.controllers, &cli.instance, client.clone()), running);
     let ((stores, writers), counters) = (watch::stores(), Counters::default());
+    let manager = cli.controllers.field_manager();
+    let networks = cli.workload_networks.clone().unwrap_or_default();
     let world = Arc::new(World {
         client: client.clone(),
-        manager: cli.controllers.field_manager(),
+        manager,
         scope: cli.scope(),
         stores,
         watches: Watches::default(),
+        workloads: Workloads::new(client.clone(), manager, networks),
+        memory: Memory::default(),
         tenure: tenure.clone(),
         counters: counters.clone(),
         news: news.clone(),
     });
     let shutdown = stages.token(Stage::Draining);
-    let (clusters, queue) = Queue::new(Kind::CoreCluster, &counters);
-    let store = &world.stores.clusters;
-    life::worker!(tasks, liveness, &shutdown; "Clusters", Kind::CoreCluster, world, store, queue, cluster::reconcile);
-    let queues = Queues { clusters };
+    let queues = spawn_workers(&world, (tasks, liveness, &shutdown));
     let watched = (&world.scope, &counters, liveness);
-    for (name, task) in watch::tasks(client, (&world.watches, writers), &queues, watched) {
+    for (name, task) in watch::tasks(client, (&world, writers), &queues, watched) {
         spawn(tasks, &shutdown, name, task);
     }
     watch_named(&world, &queues, (tasks, liveness, &shutdown));
@@ -77,7 +85,31 @@ pub fn begin(client: &Client, cli: &Cli, tenure: &Tenure, running: (&Tasks, &Liv
     life::begin(parts, synced, queue_all, running)
 }
 
-/// Spawns the watches of the kinds that Clusters name.
+/// Spawns the worker of each kind, and returns their queues.
+fn spawn_workers(
+    world: &Arc<World>,
+    (tasks, liveness, shutdown): (&Tasks, &Liveness, &CancellationToken),
+) -> Queues {
+    let counters = &world.counters;
+    let (clusters, queue) = Queue::new(Kind::CoreCluster, counters);
+    let store = &world.stores.clusters;
+    life::worker!(tasks, liveness, shutdown; "Clusters", Kind::CoreCluster, world, store, queue, cluster::reconcile);
+    let (deployments, queue) = Queue::new(Kind::CoreDeployment, counters);
+    let store = &world.stores.deployments;
+    life::worker!(tasks, liveness, shutdown; "MachineDeployments", Kind::CoreDeployment, world, store, queue, deployment::pass::reconcile);
+    let (sets, queue) = Queue::new(Kind::CoreSet, counters);
+    let store = &world.stores.sets;
+    life::worker!(tasks, liveness, shutdown; "MachineSets", Kind::CoreSet, world, store, queue, set::pass::reconcile);
+    let (checks, queue) = Queue::new(Kind::HealthCheck, counters);
+    let store = &world.stores.checks;
+    life::worker!(tasks, liveness, shutdown; "MachineHealthChecks", Kind::HealthCheck, world, store, queue, health::pass::reconcile);
+    let (machines, queue) = Queue::new(Kind::CoreMachine, counters);
+    let store = &world.stores.machines;
+    life::worker!(tasks, liveness, shutdown; "Machines", Kind::CoreMachine, world, store, queue, machine::pass::reconcile);
+    Queues { clusters, machines, deployments, sets, checks }
+}
+
+/// Spawns the watches of the kinds that Clusters and Machines name.
 fn watch_named(
     world: &World,
     queues: &Queues,
@@ -96,11 +128,18 @@ fn watch_named(
     infallible(tasks, NAME, world.watches.clone().run(setup, running));
 }
 
-/// Queues every Cluster.
+/// Queues every object.
 async fn queue_all(world: Arc<World>, queues: Queues) {
-    for cluster in world.stores.clusters.state() {
-        queues.clusters.put(ObjectRef::from_obj(&*cluster)).await;
-    }
+    let stores = &world.stores;
+    put_all(&queues.clusters, all(&stores.clusters)).await;
+    put_all(&queues.machines, all(&stores.machines)).await;
+    put_all(&queues.deployments, all(&stores.deployments)).await;
+    put_all(&queues.sets, all(&stores.sets)).await;
+    put_all(&queues.checks, all(&stores.checks)).await;
+}
+
+fn all<K: Resource<DynamicType = ()> + Clone + 'static>(store: &Store<K>) -> Vec<ObjectRef<K>> {
+    store.state().iter().map(|object| ObjectRef::from_obj(&**object)).collect()
 }
 
 #[cfg(test)]
@@ -112,7 +151,7 @@ mod tests {
     use super::*;
 
     #[tokio::test]
-    async fn group_starts_a_watch_for_each_kind_and_one_worker() {
+    async fn group_starts_a_watch_and_a_worker_for_each_kind() {
         let service = tower::service_fn(|_: http::Request<Body>| {
             std::future::pending::<Result<http::Response<Body>, kube::Error>>()
         });
@@ -128,7 +167,12 @@ mod tests {
             "watch MachineDeployments",
             "watch MachineSets",
             "watch Machines",
+            "watch MachineHealthChecks",
             "Clusters",
+            "Machines",
+            "MachineDeployments",
+            "MachineSets",
+            "MachineHealthChecks",
             NAME,
         ] {
             assert!(names.contains(&name), "{name} in {names:?}");
@@ -136,5 +180,7 @@ mod tests {
     }
 }
 
+#[cfg(test)]
+mod api_server;
 #[cfg(test)]
 mod simulation;

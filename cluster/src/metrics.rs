@@ -18,6 +18,14 @@ labels! {
         Config => "KubeadmConfig",
         /// Clusters.
         CoreCluster => "Cluster",
+        /// Machines.
+        CoreMachine => "Machine",
+        /// MachineDeployments.
+        CoreDeployment => "MachineDeployment",
+        /// MachineSets.
+        CoreSet => "MachineSet",
+        /// MachineHealthChecks.
+        HealthCheck => "MachineHealthCheck",
     }
 }
 

@@ -248,23 +248,6 @@ mod tests {
         assert_eq!(paths(&set), [""; 0]);
     }
 
-    /// Templates of `NameTemplate::parse` (crate replicas), with the same judgement: a set that waits for ever must say so in `FieldsSupported`.
-    #[test]
-    fn ms8_templates_that_are_reported_are_those_that_are_refused() {
-        for (template, is_supported) in [
-            ("{{ .random }}", true),
-            ("{{ .random }}-{{ .random }}", true),
-            ("{{ .cluster.name }}-{{.machineSet.name}}-{{ .random }}", true),
-            ("{{ .cluster.name | upper }}-{{ .random }}", false),
-            ("{{- .cluster.name -}}-{{ .random }}", false),
-            ("{{ .random }}-{{", false),
-            ("{{ .random }}-{{ .random", false),
-            ("{{ printf }}-{{ .random }}", false),
-        ] {
-            assert_eq!(!has_functions(template), is_supported, "{template}");
-        }
-    }
-
     #[test]
     fn hc4_range_without_a_meaning_is_named() {
         for (range, expected) in [

@@ -235,23 +235,6 @@ mod tests {
         assert_eq!((name.len(), name.ends_with(&part)), (63, true), "{name}");
     }
 
-    /// Templates of `cluster::unsupported` (crate api), with the same judgement: a set that waits for ever must say so in `FieldsSupported`.
-    #[test]
-    fn ms8_templates_that_are_reported_are_those_that_are_refused() {
-        for (template, is_supported) in [
-            ("{{ .random }}", true),
-            ("{{ .random }}-{{ .random }}", true),
-            ("{{ .cluster.name }}-{{.machineSet.name}}-{{ .random }}", true),
-            ("{{ .cluster.name | upper }}-{{ .random }}", false),
-            ("{{- .cluster.name -}}-{{ .random }}", false),
-            ("{{ .random }}-{{", false),
-            ("{{ .random }}-{{ .random", false),
-            ("{{ printf }}-{{ .random }}", false),
-        ] {
-            assert_eq!(NameTemplate::parse(template, VARIABLES).is_ok(), is_supported, "{template}");
-        }
-    }
-
     #[test]
     fn ms8_invalid_name_template_is_refused() {
         let cases = [

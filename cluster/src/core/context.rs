@@ -1,9 +1,10 @@
-//! State that the reconciliations of the group share: the client, the stores, the watches of named kinds, the tenure, counts and Events.
+//! State that the reconciliations of the group share: the client, the stores, the watches of named kinds, the workload clusters, the tenure,
+//! counts and Events.
 //!
 //! No store has Secrets: they are read by name when a step needs them.
 
 use bedplate_api::cluster::contract::Referenced;
-use bedplate_api::cluster::full::{Cluster, Machine, MachineDeployment, MachineSet};
+use bedplate_api::cluster::full::{Cluster, Machine, MachineDeployment, MachineHealthCheck, MachineSet};
 use bedplate_api::reason::infrastructure::ProviderEvent;
 use bedplate_engine::store::synced;
 use bedplate_engine::watches::Watches;
@@ -14,6 +15,8 @@ use k8s_openapi::api::core::v1::ObjectReference;
 use kube::Client;
 use kube::runtime::reflector::Store;
 
+use super::machine::memory::Memory;
+use super::workload::Workloads;
 use crate::events::News;
 use crate::metrics::{Counters, Kind};
 use crate::scope::Scope;
@@ -29,6 +32,8 @@ pub struct Stores {
     pub sets: Store<MachineSet>,
     /// Machines.
     pub machines: Store<Machine>,
+    /// MachineHealthChecks.
+    pub checks: Store<MachineHealthCheck>,
 }
 
 impl Stores {
@@ -37,7 +42,8 @@ impl Stores {
         synced(&self.clusters).await?;
         synced(&self.deployments).await?;
         synced(&self.sets).await?;
-        synced(&self.machines).await
+        synced(&self.machines).await?;
+        synced(&self.checks).await
     }
 }
 
@@ -53,6 +59,10 @@ pub struct World {
     pub stores: Stores,
     /// Objects of the kinds that Clusters and Machines name.
     pub watches: Watches<Referenced>,
+    /// Workload clusters.
+    pub workloads: Workloads,
+    /// State of Machines that are being deleted.
+    pub memory: Memory,
     /// Tenure of this process.
     pub tenure: Tenure,
     /// Counters of the engine.

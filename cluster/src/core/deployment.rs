@@ -4,9 +4,12 @@
 //! ```text
 //! objects -> observe -> plan_deployment -> act (current set, other sets, deletions) -> status
 //! ```
-//! Pure. Not here: the reads and writes of the API.
+//! `pass` reads and writes the API. The other modules are pure.
 
 pub mod act;
 pub mod observe;
+pub mod pass;
+#[cfg(test)]
+mod pass_tests;
 pub mod set;
 pub mod status;

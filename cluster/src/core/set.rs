@@ -4,12 +4,16 @@
 //! ```text
 //! objects -> observe -> plan_set -> act (record -> infrastructure -> bootstrap -> Machine; propagate) -> status
 //! ```
-//! Pure. Not here: the reads and writes of the API.
+//! `pass` reads and writes the API. The other modules are pure.
 
 pub mod act;
 pub mod children;
 pub mod machine;
 pub mod observe;
+pub mod pass;
+#[cfg(test)]
+mod pass_tests;
 pub mod record;
 pub mod status;
 pub mod template;
+pub mod write;

@@ -15,7 +15,7 @@ use serde_json::{Value, from_value, json};
 
 use super::object::{is_controlled_by, is_deleting, owner_reference};
 use super::reference::Lookup;
-use super::set::machine::PROPAGATED;
+use super::set::machine::Metadata;
 use super::set::observe::Template;
 use super::set::template::TemplateObject;
 use super::set::{self, record};
@@ -50,6 +50,20 @@ fn template(kind: &str) -> Template {
     let reference = Reference { api_group: "g.io".into(), kind: kind.into(), name: "t".into() };
     let body = json!({ "spec": { "template": { "metadata": { "labels": { "own": "x" } }, "spec": { "size": 1 } } } });
     Template::Found(Arc::new(TemplateObject::read("g.io/v1", reference, &body).unwrap()))
+}
+
+/// Changes labels and annotations.
+fn change(object: &mut ObjectMeta, change: Metadata) {
+    let merge = |present: &mut BTreeMap<String, String>, change: BTreeMap<String, Option<String>>| {
+        for (key, value) in change {
+            match value {
+                Some(value) => drop(present.insert(key, value)),
+                None => drop(present.remove(&key)),
+            }
+        }
+    };
+    merge(object.labels.get_or_insert_default(), change.labels);
+    merge(object.annotations.get_or_insert_default(), change.annotations);
 }
 
 impl World {
@@ -193,7 +207,7 @@ impl World {
                     assert!(self.clones.contains_key(reference), "the objects of a Machine precede it");
                 }
                 assert!(
-                    self.sets[name].annotations()[record::CREATING].contains(&machine.name_any()),
+                    self.sets[name].annotations()[annotation::CREATING].contains(&machine.name_any()),
                     "name is recorded"
                 );
                 self.created.push(machine.name_any());
@@ -204,17 +218,14 @@ impl World {
             }
             Act::Label { reference, metadata } => {
                 let object = self.clones.get_mut(&reference).unwrap();
-                let mut labels = json!(metadata.labels);
-                labels["own"] = "x".into();
-                // The API server writes nothing if an apply changes nothing.
-                self.writes -= usize::from(object["metadata"]["labels"] == labels);
-                object["metadata"]["labels"] = labels;
+                let mut all: ObjectMeta = from_value(object["metadata"].clone()).unwrap();
+                change(&mut all, metadata);
+                object["metadata"] = serde_json::to_value(all).unwrap();
             }
             Act::Propagate(key, propagation) => {
                 let machine = self.machines.get_mut(&key.0).unwrap();
                 if let Some(metadata) = propagation.metadata {
-                    machine.metadata.labels = Some(metadata.labels);
-                    machine.metadata.annotations = Some(metadata.annotations);
+                    change(&mut machine.metadata, metadata);
                 }
                 if let Some(fields) = propagation.fields {
                     fields.write(&mut machine.spec);
@@ -246,8 +257,8 @@ impl World {
             Act::Record(records) => {
                 let annotations = set.metadata.annotations.get_or_insert_default();
                 match record::write(&records) {
-                    Some(value) => drop(annotations.insert(record::CREATING.to_owned(), value)),
-                    None => drop(annotations.remove(record::CREATING)),
+                    Some(value) => drop(annotations.insert(annotation::CREATING.to_owned(), value)),
+                    None => drop(annotations.remove(annotation::CREATING)),
                 }
             }
             _ => set.metadata.finalizers = None,
@@ -297,7 +308,7 @@ impl World {
         let distinct: BTreeSet<&String> = self.created.iter().collect();
         assert_eq!(distinct.len(), self.created.len(), "no name is used twice");
         for set in self.sets.values() {
-            assert!(!set.annotations().contains_key(record::CREATING), "the record is empty");
+            assert!(!set.annotations().contains_key(annotation::CREATING), "the record is empty");
         }
     }
 
@@ -346,11 +357,22 @@ fn ms7_labels_and_fields_reach_machines_in_place() {
             );
         }
         world.deployment.spec.template.metadata = None;
+        for machine in world.machines.values_mut() {
+            machine.metadata.labels.get_or_insert_default().insert("other".to_owned(), "y".to_owned());
+        }
         world.settle();
-        assert!(
-            world.machines.values().all(|machine| !machine.labels().contains_key("tier")),
-            "removal reaches Machines"
-        );
+        for machine in world.machines.values() {
+            let (labels, annotations) = (machine.labels(), machine.annotations());
+            assert!(
+                !labels.contains_key("tier") && !annotations.contains_key("a"),
+                "removal reaches Machines"
+            );
+            assert_eq!(labels["other"], "y", "labels of other writers stay");
+        }
+        for object in world.clones.values() {
+            assert!(object["metadata"]["labels"].get("tier").is_none(), "removal reaches the objects");
+            assert_eq!(object["metadata"]["labels"]["own"], "x");
+        }
         assert_eq!(world.created.len(), 2);
     }
 }
@@ -444,7 +466,7 @@ fn ms1_machine_has_the_labels_and_the_owner_of_its_set() {
     let annotations = &object["metadata"]["annotations"];
     assert_eq!(annotations["cluster.x-k8s.io/cloned-from-name"], "t");
     assert_eq!(annotations["cluster.x-k8s.io/cloned-from-groupkind"], "InfraTemplate.g.io");
-    assert!(machine.annotations().contains_key(PROPAGATED));
+    assert!(machine.annotations().contains_key(annotation::PROPAGATED));
     let selector = object::selector(&set.effective_labels().selector);
     assert!(object::is_selected(machine, selector.as_ref()), "the set selects its Machine");
 }

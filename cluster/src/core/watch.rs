@@ -1,9 +1,12 @@
-//! The watches of the group: each keeps its store, and queues the Clusters that a change concerns.
+//! The watches of the group: each keeps its store, and queues the objects that a change concerns.
 //!
 //! Not here: the watches of named kinds, which the engine has. [`named_changed`] handles their changes.
 
+use std::sync::Arc;
+
 use bedplate_api::cluster::contract::Referenced;
-use bedplate_api::cluster::full::{Cluster, Machine, MachineDeployment, MachineSet};
+use bedplate_api::cluster::full::{Cluster, Machine, MachineDeployment, MachineHealthCheck, MachineSet};
+use bedplate_api::cluster::part::Reference;
 use bedplate_engine::Queue;
 use bedplate_engine::pulse::{Changes, WATCH_PATIENCE, follow};
 use bedplate_engine::store::{Seen, watch};
@@ -16,7 +19,12 @@ use kube::runtime::reflector::{self, ObjectRef};
 use kube::runtime::watcher;
 use kube::{Client, Resource, ResourceExt};
 
-use super::context::Stores;
+use super::concerned::{
+    checks_of_cluster, checks_of_machine, deployment_of_machine, deployments_of_cluster, deployments_of_set,
+    sets_of_cluster, sets_of_machine, sets_of_users,
+};
+use super::context::{Stores, World};
+use super::reference::owners;
 use crate::metrics::{Counters, Kind};
 use crate::scope::Scope;
 use crate::watch::{bare, in_scope};
@@ -26,14 +34,23 @@ use crate::watch::{bare, in_scope};
 pub struct Queues {
     /// Clusters.
     pub clusters: Queue<Cluster, Kind>,
+    /// Machines.
+    pub machines: Queue<Machine, Kind>,
+    /// MachineDeployments.
+    pub deployments: Queue<MachineDeployment, Kind>,
+    /// MachineSets.
+    pub sets: Queue<MachineSet, Kind>,
+    /// MachineHealthChecks.
+    pub checks: Queue<MachineHealthCheck, Kind>,
 }
 
 /// The ends of the stores that watches write to.
 pub struct Writers {
-    clusters: Writer<Cluster>,
-    deployments: Writer<MachineDeployment>,
-    sets: Writer<MachineSet>,
-    machines: Writer<Machine>,
+    pub(super) clusters: Writer<Cluster>,
+    pub(super) deployments: Writer<MachineDeployment>,
+    pub(super) sets: Writer<MachineSet>,
+    pub(super) machines: Writer<Machine>,
+    pub(super) checks: Writer<MachineHealthCheck>,
 }
 
 /// Makes empty stores.
@@ -42,22 +59,24 @@ pub fn stores() -> (Stores, Writers) {
     let (deployments, deployment_writer) = reflector::store();
     let (sets, set_writer) = reflector::store();
     let (machines, machine_writer) = reflector::store();
+    let (checks, check_writer) = reflector::store();
     let writers = Writers {
         clusters: cluster_writer,
         deployments: deployment_writer,
         sets: set_writer,
         machines: machine_writer,
+        checks: check_writer,
     };
-    (Stores { clusters, deployments, sets, machines }, writers)
+    (Stores { clusters, deployments, sets, machines, checks }, writers)
 }
 
-/// Returns the watches by their names. None of them ends by itself. `named`: watches of named kinds, which a Cluster that is gone releases.
+/// Returns the watches by their names. None of them ends by itself. `world`: an object that is gone is forgotten in it.
 pub fn tasks(
     client: &Client,
-    (named, writers): (&Watches<Referenced>, Writers),
+    (world, writers): (&Arc<World>, Writers),
     queues: &Queues,
     (scope, counters, liveness): (&Scope, &Counters, &Liveness),
-) -> [(&'static str, BoxFuture<'static, ()>); 4] {
+) -> [(&'static str, BoxFuture<'static, ()>); 5] {
     macro_rules! follow {
         ($name:literal, $kind:ty, $word:literal, $writer:ident, $follow:expr) => {{
             let (config, counters) = (watcher::Config::default(), counters.clone());
@@ -68,93 +87,206 @@ pub fn tasks(
             ($name, task)
         }};
     }
-    let (clusters, named) = (queues.clone(), named.clone());
-    let (deployments, sets, machines) = (queues.clone(), queues.clone(), queues.clone());
+    let of = || (queues.clone(), Arc::clone(world));
+    let (clusters, deployments, sets, machines, checks) = (of(), of(), of(), of(), of());
     [
-        follow!("watch Clusters", Cluster, "Cluster", clusters, move |seen| follow_clusters(
-            seen, clusters, named
-        )),
+        follow!("watch Clusters", Cluster, "Cluster", clusters, move |seen| follow_clusters(seen, clusters)),
         follow!(
             "watch MachineDeployments",
             MachineDeployment,
             "MachineDeployment",
             deployments,
-            move |seen| {
-                follow_children(seen, deployments, |object: &MachineDeployment| {
-                    object.spec.cluster_name.clone()
-                })
-            }
+            move |seen| follow_deployments(seen, deployments)
         ),
-        follow!("watch MachineSets", MachineSet, "MachineSet", sets, move |seen| {
-            follow_children(seen, sets, |object: &MachineSet| object.spec.cluster_name.clone())
-        }),
-        follow!("watch Machines", Machine, "Machine", machines, move |seen| {
-            follow_children(seen, machines, |object: &Machine| object.spec.cluster_name.clone())
+        follow!("watch MachineSets", MachineSet, "MachineSet", sets, move |seen| follow_sets(seen, sets)),
+        follow!("watch Machines", Machine, "Machine", machines, move |seen| follow_machines(seen, machines)),
+        follow!("watch MachineHealthChecks", MachineHealthCheck, "MachineHealthCheck", checks, move |seen| {
+            follow_checks(seen, checks)
         }),
     ]
 }
 
-async fn follow_clusters(mut seen: Changes<Cluster>, queues: Queues, named: Watches<Referenced>) {
+/// Queues each Cluster, and the objects that depend on its state.
+async fn follow_clusters(mut seen: Changes<Cluster>, (queues, world): (Queues, Arc<World>)) {
+    let stores = &world.stores;
     while let Some(event) = seen.next().await {
         if let Seen::Gone(object) = &event {
-            named.release(&User::of(&**object));
+            world.watches.release(&User::of(&**object));
+            world.workloads.forget(object);
         }
-        let (Seen::There(object) | Seen::Gone(object)) = event;
-        queues.clusters.put(ObjectRef::from_obj(&*object)).await;
+        let (Seen::There(cluster) | Seen::Gone(cluster)) = event;
+        queues.clusters.put(ObjectRef::from_obj(&*cluster)).await;
+        put_all(&queues.machines, machines_of(&cluster, stores)).await;
+        put_all(&queues.deployments, deployments_of_cluster(&cluster, stores)).await;
+        put_all(&queues.sets, sets_of_cluster(&cluster, stores)).await;
+        put_all(&queues.checks, checks_of_cluster(&cluster, stores)).await;
     }
 }
 
-async fn follow_children<K>(mut seen: Changes<K>, queues: Queues, cluster: impl Fn(&K) -> String + Send)
-where
-    K: Resource<DynamicType = ()> + Send + Sync,
-{
+/// Returns the Machines of a Cluster.
+fn machines_of(cluster: &Cluster, stores: &Stores) -> Vec<ObjectRef<Machine>> {
+    let name = cluster.name_any();
+    let is_own = |machine: &&Arc<Machine>| {
+        machine.spec.cluster_name == name && machine.metadata.namespace == cluster.metadata.namespace
+    };
+    stores.machines.state().iter().filter(is_own).map(|machine| ObjectRef::from_obj(&**machine)).collect()
+}
+
+async fn follow_deployments(mut seen: Changes<MachineDeployment>, (queues, _): (Queues, Arc<World>)) {
     while let Some(event) = seen.next().await {
-        let (Seen::There(object) | Seen::Gone(object)) = event;
-        let namespace = object.namespace().unwrap_or_default();
-        queues.clusters.put(ObjectRef::new(&cluster(&object)).within(&namespace)).await;
+        let (Seen::There(deployment) | Seen::Gone(deployment)) = event;
+        queues.clusters.put(cluster_of(&*deployment, &deployment.spec.cluster_name)).await;
+        queues.deployments.put(ObjectRef::from_obj(&*deployment)).await;
     }
 }
 
-/// Queues the Clusters that a change of a named object, or of the state of a named kind, concerns.
+async fn follow_sets(mut seen: Changes<MachineSet>, (queues, world): (Queues, Arc<World>)) {
+    while let Some(event) = seen.next().await {
+        if let Seen::Gone(object) = &event {
+            world.watches.release(&User::of(&**object));
+        }
+        let (Seen::There(set) | Seen::Gone(set)) = event;
+        queues.clusters.put(cluster_of(&*set, &set.spec.cluster_name)).await;
+        queues.sets.put(ObjectRef::from_obj(&*set)).await;
+        put_all(&queues.deployments, deployments_of_set(&set, &world.stores)).await;
+    }
+}
+
+async fn follow_machines(mut seen: Changes<Machine>, (queues, world): (Queues, Arc<World>)) {
+    let stores = &world.stores;
+    while let Some(event) = seen.next().await {
+        if let Seen::Gone(object) = &event {
+            world.watches.release(&User::of(&**object));
+            world.memory.forget(object.metadata.uid.as_deref().unwrap_or_default());
+        }
+        let (Seen::There(machine) | Seen::Gone(machine)) = event;
+        queues.clusters.put(cluster_of(&*machine, &machine.spec.cluster_name)).await;
+        queues.machines.put(ObjectRef::from_obj(&*machine)).await;
+        put_all(&queues.sets, sets_of_machine(&machine, stores)).await;
+        put_all(&queues.deployments, deployment_of_machine(&machine)).await;
+        put_all(&queues.checks, checks_of_machine(&machine, stores)).await;
+    }
+}
+
+async fn follow_checks(mut seen: Changes<MachineHealthCheck>, (queues, _): (Queues, Arc<World>)) {
+    while let Some(event) = seen.next().await {
+        let (Seen::There(check) | Seen::Gone(check)) = event;
+        queues.checks.put(ObjectRef::from_obj(&*check)).await;
+    }
+}
+
+fn cluster_of<K: Resource>(object: &K, name: &str) -> ObjectRef<Cluster> {
+    ObjectRef::new(name).within(object.meta().namespace.as_deref().unwrap_or_default())
+}
+
+/// Queues objects.
+pub async fn put_all<K>(queue: &Queue<K, Kind>, objects: impl IntoIterator<Item = ObjectRef<K>>)
+where
+    K: Resource<DynamicType = ()>,
+{
+    for object in objects {
+        queue.put(object).await;
+    }
+}
+
+/// Queues the Clusters and Machines that a change of a named object, or of the state of a named kind, concerns. Sets follow the state of a
+/// kind only: a change of an object of a Machine does not concern them.
 pub async fn named_changed(
     change: Change<Referenced>,
     (named, stores, queues): (Watches<Referenced>, Stores, Queues),
 ) {
-    let (kind, object) = match change {
-        Change::Kind(kind) => (kind, None),
-        Change::Object { resource, seen } => {
-            let (Seen::There(object) | Seen::Gone(object)) = seen;
-            (GroupKind::new(&resource.group, &resource.kind), Some(object))
+    let concerned = match change {
+        Change::Kind(kind) => {
+            let users = named.users(&kind);
+            put_all(&queues.sets, sets_of_users(&users)).await;
+            Concerned::by_kind(&users)
+        }
+        Change::Object { resource, seen: Seen::There(object) } if is_of_machine(&object) => {
+            // The users of a kind may be thousands of Machines. The owner is known without them.
+            let kind = GroupKind::new(&resource.group, &resource.kind);
+            Concerned::owners(&kind, &object, &stores)
+        }
+        Change::Object { resource, seen: Seen::There(object) | Seen::Gone(object) } => {
+            let kind = GroupKind::new(&resource.group, &resource.kind);
+            Concerned::by_object(&named.users(&kind), &kind, &object, &stores)
         }
     };
-    for cluster in concerned(&named.users(&kind), &kind, object.as_deref(), &stores) {
-        queues.clusters.put(cluster).await;
+    put_all(&queues.clusters, concerned.clusters).await;
+    put_all(&queues.machines, concerned.machines).await;
+}
+
+fn is_of_machine(object: &Referenced) -> bool {
+    owners(object, "Machine").next().is_some()
+}
+
+/// Objects that a change concerns.
+#[derive(Debug, Default, PartialEq)]
+struct Concerned {
+    clusters: Vec<ObjectRef<Cluster>>,
+    machines: Vec<ObjectRef<Machine>>,
+}
+
+impl Concerned {
+    /// Returns all users of a kind.
+    fn by_kind(users: &[User]) -> Self {
+        let of = |kind: &'static str| users.iter().filter(move |user| user.kind == kind);
+        Self {
+            clusters: of("Cluster").map(reference).collect(),
+            machines: of("Machine").map(reference).collect(),
+        }
+    }
+
+    /// Returns the users of a kind that name an object.
+    fn by_object(users: &[User], kind: &GroupKind, object: &Referenced, stores: &Stores) -> Self {
+        let mut concerned = Self::by_kind(users);
+        concerned.clusters.retain(|cluster| {
+            stores.clusters.get(cluster).is_some_and(|cluster| {
+                let spec = &cluster.spec;
+                let named = [spec.infrastructure_ref.as_ref(), spec.control_plane_ref.as_ref()];
+                is_named(&*cluster, named, kind, object)
+            })
+        });
+        concerned.machines.retain(|machine| {
+            stores.machines.get(machine).is_some_and(|machine| names(&machine, kind, object))
+        });
+        concerned
+    }
+
+    /// Returns the Machines that own an object and name it.
+    fn owners(kind: &GroupKind, object: &Referenced, stores: &Stores) -> Self {
+        let namespace = object.metadata.namespace.as_deref().unwrap_or_default();
+        let machines = owners(object, "Machine").map(|owner| ObjectRef::new(&owner.name).within(namespace));
+        let is_naming = |machine: &ObjectRef<Machine>| {
+            stores.machines.get(machine).is_some_and(|machine| names(&machine, kind, object))
+        };
+        Self { clusters: Vec::new(), machines: machines.filter(is_naming).collect() }
     }
 }
 
-/// Returns the Clusters that name a kind, or the object of the kind if it is given.
-fn concerned(
-    users: &[User],
-    kind: &GroupKind,
-    object: Option<&Referenced>,
-    stores: &Stores,
-) -> Vec<ObjectRef<Cluster>> {
-    let clusters = users.iter().filter(|user| user.kind == "Cluster");
-    let clusters = clusters.map(|user| {
-        ObjectRef::<Cluster>::new(&user.name).within(user.namespace.as_deref().unwrap_or_default())
-    });
-    let is_concerned = |cluster: &ObjectRef<Cluster>| {
-        let Some(object) = object else { return true };
-        let Some(cluster) = stores.clusters.get(cluster) else { return false };
-        let references = [&cluster.spec.infrastructure_ref, &cluster.spec.control_plane_ref];
-        let mut references = references.into_iter().flatten();
-        let name = object.metadata.name.as_deref();
-        cluster.metadata.namespace == object.metadata.namespace
-            && references.any(|reference| {
-                reference.kind == kind.kind
-                    && reference.api_group == kind.group
-                    && Some(reference.name.as_str()) == name
-            })
-    };
-    clusters.filter(is_concerned).collect()
+fn reference<K: Resource<DynamicType = ()>>(user: &User) -> ObjectRef<K> {
+    ObjectRef::new(&user.name).within(user.namespace.as_deref().unwrap_or_default())
 }
+
+fn names(machine: &Machine, kind: &GroupKind, object: &Referenced) -> bool {
+    let spec = &machine.spec;
+    is_named(machine, [Some(&spec.infrastructure_ref), spec.bootstrap.config_ref.as_ref()], kind, object)
+}
+
+/// Returns true if an object is among those that another object of its namespace names.
+fn is_named<K: Resource>(
+    by: &K,
+    references: [Option<&Reference>; 2],
+    kind: &GroupKind,
+    object: &Referenced,
+) -> bool {
+    let name = object.metadata.name.as_deref();
+    by.meta().namespace == object.metadata.namespace
+        && references.into_iter().flatten().any(|reference| {
+            reference.kind == kind.kind
+                && reference.api_group == kind.group
+                && Some(reference.name.as_str()) == name
+        })
+}
+
+#[cfg(test)]
+mod tests;

@@ -66,7 +66,8 @@ pub enum RequestError {
 }
 
 impl Workload {
-    pub(crate) fn new(client: Client) -> Self {
+    /// Makes the API of a cluster that the client reaches. Programs connect by [`Connections`](crate::Connections), which bounds the client.
+    pub fn new(client: Client) -> Self {
         Self { client, turns: Arc::new(Semaphore::new(CONCURRENT_REQUESTS)), broken: Arc::default() }
     }
 

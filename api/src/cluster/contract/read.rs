@@ -199,7 +199,7 @@ impl From<Object> for Referenced {
         let Object { mut metadata, spec, status } = object;
         metadata.managed_fields = None;
         if let Some(annotations) = &mut metadata.annotations {
-            annotations.retain(|key, _| annotation::is_of_cluster_api(key));
+            annotations.retain(|key, _| annotation::is_of_cluster_api(key) || key == annotation::PROPAGATED);
         }
         let contract = contract(spec.unwrap_or_default(), status.unwrap_or_default());
         Self { metadata, contract }

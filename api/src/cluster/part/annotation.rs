@@ -71,8 +71,13 @@ pub const CLONED_FROM_NAME: &str = "cluster.x-k8s.io/cloned-from-name";
 /// Annotation of an object that was made from a template: kind and group of the template, as `Kind.group`.
 pub const CLONED_FROM_GROUP_KIND: &str = "cluster.x-k8s.io/cloned-from-groupkind";
 
-/// Annotation of a Machine of a MachineSet whose objects are not made yet: names of the templates, as JSON. Removed when both objects exist.
-pub const CLONE: &str = "bedplate.dev/clone";
+/// Annotation of a MachineSet: Machines that are being made, as JSON: name, kind of the infrastructure object, kind of the bootstrap object. It is
+/// written before the first object of a Machine exists. A name is removed when its Machine exists, or when its objects are deleted.
+pub const CREATING: &str = "bedplate.dev/creating";
+
+/// Annotation of a Machine of a MachineSet, and of its objects: labels and annotations that the MachineSet has given, as JSON: their keys, and a
+/// hash of keys and values. A key that the MachineSet does not give any more is removed from the object. Other keys stay.
+pub const PROPAGATED: &str = "bedplate.dev/propagated";
 
 /// Annotation of a Node: name of the cluster.
 pub const NODE_CLUSTER_NAME: &str = "cluster.x-k8s.io/cluster-name";

@@ -45,7 +45,7 @@ pub enum KubeconfigSecret {
     /// This controller has made it.
     Made {
         /// Time of its renewal. None: its certificate cannot be read.
-        renews_at: Option<Timestamp>,
+        renews_at: Timestamp,
     },
     /// Another writer has made it. It is never changed.
     Given,

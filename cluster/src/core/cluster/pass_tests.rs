@@ -9,6 +9,7 @@ use bedplate_engine::FieldManager;
 use bedplate_engine::watches::Watches;
 use bedplate_engine::write::WriteError;
 use bedplate_process::lease::Tenure;
+use bedplate_workload::Networks;
 use jiff::Timestamp;
 use k8s_openapi::ByteString;
 use k8s_openapi::api::core::v1::Secret;
@@ -19,7 +20,9 @@ use serde_json::{Value, json};
 
 use super::reconcile;
 use crate::core::context::World;
+use crate::core::machine::memory::Memory;
 use crate::core::watch::stores;
+use crate::core::workload::Workloads;
 use crate::events::News;
 use crate::metrics::Counters;
 use crate::scope::Scope;
@@ -53,9 +56,12 @@ fn client(answer: impl Fn(&str) -> Option<Value> + Send + Sync + 'static) -> (Cl
 }
 
 fn world(client: Client, tenure: Tenure) -> Arc<World> {
+    let manager = FieldManager::new("bedplate-cluster-core");
     Arc::new(World {
+        workloads: Workloads::new(client.clone(), manager, Networks::default()),
+        memory: Memory::default(),
         client,
-        manager: FieldManager::new("bedplate-cluster-core"),
+        manager,
         scope: Scope::default(),
         stores: stores().0,
         watches: Watches::default(),

@@ -169,9 +169,7 @@ fn next_act(observed: &Observed, now: Timestamp) -> Act {
     if makes_kubeconfig(&observed.cluster) && observed.authority == AuthoritySecret::Usable {
         return match observed.kubeconfig {
             KubeconfigSecret::Absent => Act::MakeKubeconfig,
-            KubeconfigSecret::Made { renews_at } if renews_at.is_none_or(|at| at <= now) => {
-                Act::RenewKubeconfig
-            }
+            KubeconfigSecret::Made { renews_at } if renews_at <= now => Act::RenewKubeconfig,
             KubeconfigSecret::NotRead | KubeconfigSecret::Made { .. } | KubeconfigSecret::Given => Act::None,
         };
     }
@@ -234,7 +232,7 @@ fn again(observed: &Observed, now: Timestamp) -> Option<Duration> {
     let is_usable = observed.authority == AuthoritySecret::Usable;
     match observed.kubeconfig {
         KubeconfigSecret::Absent if !is_usable => Some(POLL_DELAY),
-        KubeconfigSecret::Made { renews_at: Some(at) } if at > now => {
+        KubeconfigSecret::Made { renews_at: at } if at > now => {
             let left = Duration::try_from(at.duration_since(now)).unwrap_or(MAX_RENEWAL_DELAY);
             Some(left.min(MAX_RENEWAL_DELAY))
         }

@@ -30,7 +30,8 @@ pub fn authority_name(cluster: &Cluster) -> String {
     CertificatePurpose::ClusterAuthority.secret_name(&cluster.name_any())
 }
 
-/// Judges the Secret with the kubeconfig. It is this controller's only if the Cluster owns it.
+/// Judges the Secret with the kubeconfig. It is this controller's only if the Cluster owns it and its client certificate can be read. A user may
+/// have given a token in a Secret that the Cluster owns.
 pub fn kubeconfig(secret: Option<&Secret>, cluster: &Cluster) -> KubeconfigSecret {
     let Some(secret) = secret else { return KubeconfigSecret::Absent };
     let uid = cluster.metadata.uid.as_deref().unwrap_or_default();
@@ -39,7 +40,7 @@ pub fn kubeconfig(secret: Option<&Secret>, cluster: &Cluster) -> KubeconfigSecre
     }
     let text = secret.data.as_ref().and_then(|data| data.get(KUBECONFIG_KEY));
     let text = text.and_then(|value| std::str::from_utf8(&value.0).ok());
-    KubeconfigSecret::Made { renews_at: text.and_then(renews_at) }
+    text.and_then(renews_at).map_or(KubeconfigSecret::Given, |renews_at| KubeconfigSecret::Made { renews_at })
 }
 
 /// Reads the Secret with the certificate authority.
@@ -125,7 +126,7 @@ mod tests {
         assert_eq!(secret.type_.as_deref(), Some("cluster.x-k8s.io/secret"));
         assert_eq!(secret.labels()["cluster.x-k8s.io/cluster-name"], "c1");
         let read = kubeconfig(Some(&secret), &cluster());
-        assert!(matches!(read, KubeconfigSecret::Made { renews_at: Some(at) } if at > now()), "{read:?}");
+        assert!(matches!(read, KubeconfigSecret::Made { renews_at: at } if at > now()), "{read:?}");
     }
 
     #[test]
@@ -134,6 +135,11 @@ mod tests {
         secret.metadata.owner_references = None;
         assert_eq!(kubeconfig(Some(&secret), &cluster()), KubeconfigSecret::Given);
         assert_eq!(kubeconfig(None, &cluster()), KubeconfigSecret::Absent);
+        // A user has given a token in a Secret that the Cluster owns.
+        let mut token = made();
+        let text = b"users: [{ name: u, user: { token: t } }]".to_vec();
+        token.data = Some([(KUBECONFIG_KEY.to_owned(), ByteString(text))].into());
+        assert_eq!(kubeconfig(Some(&token), &cluster()), KubeconfigSecret::Given);
     }
 
     #[test]

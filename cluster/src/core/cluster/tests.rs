@@ -434,9 +434,8 @@ fn k8_own_kubeconfig_is_renewed_in_time_and_that_of_a_user_never() {
     world.authority = AuthoritySecret::Usable;
     let later = now() + jiff::SignedDuration::from_secs(60);
     for (secret, act, again) in [
-        (KubeconfigSecret::Made { renews_at: Some(now()) }, Act::RenewKubeconfig, None),
-        (KubeconfigSecret::Made { renews_at: None }, Act::RenewKubeconfig, None),
-        (KubeconfigSecret::Made { renews_at: Some(later) }, Act::None, Some(Duration::from_secs(60))),
+        (KubeconfigSecret::Made { renews_at: now() }, Act::RenewKubeconfig, None),
+        (KubeconfigSecret::Made { renews_at: later }, Act::None, Some(Duration::from_secs(60))),
         (KubeconfigSecret::Given, Act::None, None),
         (KubeconfigSecret::NotRead, Act::None, None),
     ] {
@@ -444,7 +443,7 @@ fn k8_own_kubeconfig_is_renewed_in_time_and_that_of_a_user_never() {
         let plan = planned(&world);
         assert_eq!((plan.act, plan.again), (act, again), "{secret:?}");
     }
-    world.kubeconfig = KubeconfigSecret::Made { renews_at: Some(now()) };
+    world.kubeconfig = KubeconfigSecret::Made { renews_at: now() };
     world.authority = AuthoritySecret::Absent;
     assert_eq!((planned(&world).act, planned(&world).again), (Act::None, Some(Duration::from_secs(30))));
 }

@@ -14,7 +14,7 @@ use kube::ResourceExt;
 use super::observe::{Seen, observe};
 use super::set;
 use crate::core::object::{count, is_deleting, owner_reference};
-use crate::core::reference::{Lookup, owners};
+use crate::core::reference::{Lookup, is_owned_by_cluster};
 use crate::owner::has_paused_annotation;
 
 /// A write.
@@ -158,8 +158,11 @@ fn prepare(seen: &Seen) -> Option<Act> {
     let deployment = &*seen.deployment;
     let label = (label::CLUSTER_NAME.to_owned(), deployment.spec.cluster_name.clone());
     let has_label = deployment.labels().get(&label.0) == Some(&label.1);
-    let has_owner = owners(deployment, "Cluster").next().is_some();
-    let owner = seen.cluster.as_deref().filter(|_| !has_owner).map(|owner| owner_reference(owner, false));
+    let owner = seen
+        .cluster
+        .as_deref()
+        .filter(|cluster| !is_owned_by_cluster(deployment, cluster))
+        .map(|owner| owner_reference(owner, false));
     let finalizer = !deployment.finalizers().iter().any(|one| one == FINALIZER);
     let is_needed = finalizer || !has_label || owner.is_some();
     is_needed.then(|| Act::Prepare { finalizer, label: (!has_label).then_some(label), owner })

@@ -23,7 +23,7 @@ use kube::ResourceExt;
 
 use super::plan::Observed;
 use super::status::Deleting;
-use super::{mirrored, node_condition};
+use super::{mirrored, node_condition, up_to_date};
 use crate::core::merge::{self, Merged};
 
 /// Time after which the summary shows that a deletion takes long.
@@ -99,6 +99,9 @@ pub fn set_all(
     if let Some((ready, healthy)) = lines {
         set(status, observed, condition_type::NODE_READY, ready);
         set(status, observed, condition_type::NODE_HEALTHY, healthy);
+    }
+    if let Some(line) = up_to_date::line(observed) {
+        set(status, observed, condition_type::UP_TO_DATE, line);
     }
     let ready = ready(observed, status);
     set(status, observed, condition_type::READY, ready);

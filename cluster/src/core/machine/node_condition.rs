@@ -74,7 +74,7 @@ pub fn lines(observed: &Observed, status: &MachineStatus) -> (Option<Lines>, Opt
 ///
 /// # Errors
 /// What the Cluster waits for.
-fn initialized(observed: &Observed) -> Result<Option<Timestamp>, String> {
+pub fn initialized(observed: &Observed) -> Result<Option<Timestamp>, String> {
     let name = &observed.machine.spec.cluster_name;
     let Some(cluster) = &observed.cluster else {
         return Err(format!("Cluster {name} does not exist; create it, or delete the Machine"));

@@ -21,8 +21,9 @@ use super::node;
 use super::phase::phase;
 use super::plan::Observed;
 use super::references;
+use super::up_to_date;
 
-/// Types of the conditions that this controller writes. Health checks, owners and control planes write the others.
+/// Types of the conditions that this controller writes for each Machine. Health checks, owners and control planes write the others.
 pub const OWN_CONDITIONS: [&str; 9] = [
     condition_type::AVAILABLE,
     condition_type::READY,
@@ -55,9 +56,13 @@ pub struct Next {
     pub recheck: Option<Duration>,
 }
 
-/// Returns the part of a status that this controller writes.
-pub fn own(mut status: MachineStatus) -> MachineStatus {
-    status.conditions.retain(|condition| OWN_CONDITIONS.contains(&condition.type_.as_str()));
+/// Returns the part of a status that this controller writes. `UpToDate` is part of it only for a Machine of a MachineDeployment.
+pub fn own(mut status: MachineStatus, observed: &Observed) -> MachineStatus {
+    let has_template = up_to_date::line(observed).is_some();
+    status.conditions.retain(|condition| {
+        let type_ = condition.type_.as_str();
+        OWN_CONDITIONS.contains(&type_) || has_template && type_ == condition_type::UP_TO_DATE
+    });
     status.deprecated = None;
     status
 }

@@ -1,6 +1,6 @@
 //! Pure: the writes of a MachineSet, in the order in which they must be applied (MS1 to MS10). Called by the controller of MachineSets.
 //!
-//! A failed write ends the pass. Writes of one pass depend on each other only in this order; the next pass decides again from the objects.
+//! A failed write ends the creations of the pass. The next pass decides again from the objects.
 
 use std::sync::Arc;
 
@@ -17,8 +17,8 @@ use super::children;
 use super::machine::{self, Metadata, Propagation};
 use super::observe::{NotPlannable, Seen, observe};
 use super::record::{self, Recorded};
-use crate::core::object::{count, has_all, is_deleting, owner_reference};
-use crate::core::reference::{Lookup, owners};
+use crate::core::object::{count, is_deleting, owner_reference};
+use crate::core::reference::{is_owned_by_cluster, owners};
 use crate::owner::has_paused_annotation;
 
 /// A write.
@@ -59,14 +59,14 @@ pub enum Act {
     },
     /// Creates a Machine. The act fails if it exists.
     CreateMachine(Arc<Machine>),
-    /// Applies labels and annotations to an object of a Machine.
+    /// Changes labels and annotations of an object of a Machine.
     Label {
         /// The object.
         reference: Reference,
-        /// All labels and annotations that the set gives.
+        /// The change.
         metadata: Metadata,
     },
-    /// Applies fields of the set to a Machine.
+    /// Changes a Machine to the fields of the set, bound to its resource version.
     Propagate(Key, Propagation),
     /// Removes the finalizer of the set.
     RemoveFinalizer,
@@ -156,10 +156,8 @@ fn prepare(seen: &Seen) -> Option<Act> {
     let has_label = set.labels().get(&label.0) == Some(&label.1);
     // After a restore the owner of a deployment's set is missing. The controller of deployments adopts it.
     let is_of_deployment = set.labels().contains_key(label::DEPLOYMENT_NAME);
-    let has_owner = is_of_deployment
-        || owners(set, "MachineDeployment").next().is_some()
-        || owners(set, "Cluster").next().is_some();
-    let owner = seen.cluster.as_deref().filter(|_| !has_owner);
+    let has_owner = is_of_deployment || owners(set, "MachineDeployment").next().is_some();
+    let owner = seen.cluster.as_deref().filter(|cluster| !has_owner && !is_owned_by_cluster(set, cluster));
     let finalizer = !set.finalizers().iter().any(|one| one == FINALIZER);
     let act = Act::Prepare {
         finalizer,
@@ -175,7 +173,7 @@ fn is_new(seen: &Seen, key: &Key, mark: &Mark) -> bool {
     machine.is_some_and(|machine| super::observe::remediated(machine) != mark.reason())
 }
 
-/// Adds the changes of existing Machines and of their objects. The Machine is the last one, because it shows that all are done.
+/// Adds the changes of existing Machines and of their objects. Each object records its own change, so none is repeated for another one.
 fn propagate(seen: &Seen, acts: &mut Vec<Act>) {
     let set = &*seen.set;
     if is_deleting(set) {
@@ -194,17 +192,17 @@ fn propagate(seen: &Seen, acts: &mut Vec<Act>) {
     }
 }
 
+/// Returns the changes of the objects of a Machine. Objects of other owners are not changed.
 fn label_objects(seen: &Seen, set: &MachineSet, machine: &Machine) -> Vec<Act> {
-    let metadata = machine::given(set);
+    let owners = [set.uid(), machine.uid()];
     let spec = &machine.spec;
     let references = std::iter::once(&spec.infrastructure_ref).chain(&spec.bootstrap.config_ref);
-    let is_stale = |reference: &&Reference| match seen.clones.get(*reference) {
-        Some(Lookup::Found(object)) => {
-            let (labels, empty) = (object.metadata.labels.as_ref(), std::collections::BTreeMap::new());
-            machine::is_changed(set, machine) || !has_all(labels.unwrap_or(&empty), &metadata.labels)
-        }
-        Some(Lookup::Absent | Lookup::NotSynced | Lookup::Unresolved(_)) | None => false,
+    let change = |reference: &Reference| {
+        let object = seen.clones.get(reference)?.found()?;
+        let mut of = object.metadata.owner_references.iter().flatten();
+        let is_ours = of.any(|owner| owners.iter().flatten().any(|uid| *uid == owner.uid));
+        let metadata = machine::label_change(set, &object.metadata).filter(|_| is_ours)?;
+        Some(Act::Label { reference: reference.clone(), metadata })
     };
-    let stale = references.filter(is_stale);
-    stale.map(|reference| Act::Label { reference: reference.clone(), metadata: metadata.clone() }).collect()
+    references.filter_map(change).collect()
 }

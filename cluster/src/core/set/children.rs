@@ -10,7 +10,7 @@ use std::collections::BTreeSet;
 use std::sync::Arc;
 
 use bedplate_api::cluster::part::Reference;
-use bedplate_replicas::{Key, SetPlan};
+use bedplate_replicas::{Key, SetPlan, Wait};
 use kube::ResourceExt;
 
 use super::act::Act;
@@ -64,7 +64,7 @@ pub fn plan(seen: &Seen, plan: &SetPlan) -> Children {
     for one in &surplus {
         remove(seen, one, &mut children);
     }
-    if plan.blocked.is_empty() {
+    if !holds_creation(plan) {
         for one in needed.iter().chain(&fresh) {
             create(seen, one, &mut children);
         }
@@ -73,9 +73,14 @@ pub fn plan(seen: &Seen, plan: &SetPlan) -> Children {
     children
 }
 
+/// Returns true if no Machine must be created now. A refused adoption holds up no other Machine.
+fn holds_creation(plan: &SetPlan) -> bool {
+    plan.blocked.iter().any(|wait| !matches!(wait, Wait::AdoptionRefused(_)))
+}
+
 /// Separates recorded names that are needed from those that are not.
 fn split(seen: &Seen, plan: &SetPlan, pending: Vec<Recorded>) -> (Vec<Recorded>, Vec<Recorded>) {
-    let is_blocked = plan.create.is_empty() && !plan.blocked.is_empty();
+    let is_blocked = plan.create.is_empty() && holds_creation(plan);
     let mut wanted = if is_blocked { pending.len() } else { plan.create.len() };
     pending.into_iter().partition(|one| {
         let is_usable = kinds(seen, &one.name) == *one

@@ -7,14 +7,14 @@ use bedplate_api::cluster::full::machine::{
     DEFAULT_NODE_DELETION_TIMEOUT_SECONDS, FINALIZER, MachineDeletion, MachineSpec,
 };
 use bedplate_api::cluster::full::{Machine, MachineSet};
+use bedplate_api::cluster::part::annotation::PROPAGATED;
 use bedplate_api::cluster::part::{Gate, Taint, label, label_value};
+use k8s_openapi::apimachinery::pkg::apis::meta::v1::ObjectMeta;
 use kube::ResourceExt;
+use serde_json::{Value, json};
 
 use super::record::Recorded;
 use crate::core::object::{has_all, is_deleting, owner_reference, stable_hash};
-
-/// Annotation of a Machine: hash of the labels and annotations that its set has given it. It shows that one was removed.
-pub const PROPAGATED: &str = "bedplate.dev/propagated";
 
 /// Fields of a Machine that its set changes in place.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -64,7 +64,7 @@ impl InPlace {
 }
 
 /// Returns the labels of the Machines of a set, and of their objects.
-pub fn labels(set: &MachineSet) -> BTreeMap<String, String> {
+fn labels(set: &MachineSet) -> BTreeMap<String, String> {
     let mut labels = set.effective_labels().template;
     labels.insert(label::SET_NAME.to_owned(), label_value(&set.name_any()).into_owned());
     if let Some(deployment) = set.labels().get(label::DEPLOYMENT_NAME) {
@@ -74,7 +74,7 @@ pub fn labels(set: &MachineSet) -> BTreeMap<String, String> {
 }
 
 /// Returns the annotations of the Machines of a set, and of their objects.
-pub fn annotations(set: &MachineSet) -> BTreeMap<String, String> {
+fn annotations(set: &MachineSet) -> BTreeMap<String, String> {
     let metadata = set.spec.template.metadata.as_ref();
     metadata.and_then(|metadata| metadata.annotations.clone()).unwrap_or_default()
 }
@@ -89,58 +89,100 @@ pub fn desired(set: &MachineSet, recorded: &Recorded) -> Machine {
     let mut machine = Machine::new(&recorded.name, spec);
     let metadata = &mut machine.metadata;
     metadata.namespace = set.namespace();
-    metadata.labels = Some(labels(set));
-    let mut all = annotations(set);
-    all.insert(PROPAGATED.to_owned(), fingerprint(set));
-    metadata.annotations = Some(all);
+    let given = given(set);
+    metadata.labels = Some(given.labels);
+    metadata.annotations = Some(given.annotations);
     metadata.finalizers = Some(vec![FINALIZER.to_owned()]);
     metadata.owner_references = Some(vec![owner_reference(set, true)]);
     machine
 }
 
-/// Change of an existing Machine by its set.
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Propagation {
-    /// Labels and annotations, all that the set gives. None: they stay, as for a deleting Machine.
-    pub metadata: Option<Metadata>,
-    /// Fields of the spec. None: they are as the set has them.
-    pub fields: Option<InPlace>,
+/// Labels and annotations that a set gives to a Machine and to its objects.
+#[derive(Debug, Clone, PartialEq, Eq, Default)]
+pub struct Given {
+    /// Labels.
+    pub labels: BTreeMap<String, String>,
+    /// Annotations, with [`PROPAGATED`].
+    pub annotations: BTreeMap<String, String>,
 }
 
-/// Labels and annotations that a set gives.
+/// Change of labels and annotations. None: the key is removed.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
 pub struct Metadata {
     /// Labels.
-    pub labels: BTreeMap<String, String>,
+    pub labels: BTreeMap<String, Option<String>>,
     /// Annotations.
-    pub annotations: BTreeMap<String, String>,
+    pub annotations: BTreeMap<String, Option<String>>,
+}
+
+/// Change of an existing Machine by its set.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Propagation {
+    /// Labels and annotations. None: they stay, as for a deleting Machine.
+    pub metadata: Option<Metadata>,
+    /// Fields of the spec. None: they are as the set has them.
+    pub fields: Option<InPlace>,
 }
 
 /// Returns the change of a Machine. None: it is as the set has it.
 pub fn propagation(set: &MachineSet, machine: &Machine) -> Option<Propagation> {
     let desired = InPlace::of(&set.spec.template.spec);
     let fields = Some(desired).filter(|desired| !desired.is_same(&InPlace::of(&machine.spec)));
-    let mut metadata = given(set);
-    metadata.annotations.insert(PROPAGATED.to_owned(), fingerprint(set));
+    let given = given(set);
     let is_given =
-        has_all(machine.labels(), &metadata.labels) && has_all(machine.annotations(), &metadata.annotations);
+        has_all(machine.labels(), &given.labels) && has_all(machine.annotations(), &given.annotations);
     // A deleting Machine gets only the fields that its deletion needs.
-    let metadata = (!is_given && !is_deleting(machine)).then_some(metadata);
+    let metadata = (!is_given && !is_deleting(machine)).then(|| given.change(machine.annotations()));
     (metadata.is_some() || fields.is_some()).then_some(Propagation { metadata, fields })
 }
 
-/// Returns labels and annotations of the objects of a Machine.
-pub fn given(set: &MachineSet) -> Metadata {
-    Metadata { labels: labels(set), annotations: annotations(set) }
+/// Returns the change of an object of a Machine. None: it is as the set has it. Its record decides about annotations: they are not read.
+pub fn label_change(set: &MachineSet, object: &ObjectMeta) -> Option<Metadata> {
+    let (given, empty) = (given(set), BTreeMap::new());
+    let labels = object.labels.as_ref().unwrap_or(&empty);
+    let annotations = object.annotations.as_ref().unwrap_or(&empty);
+    let is_given =
+        has_all(labels, &given.labels) && annotations.get(PROPAGATED) == given.annotations.get(PROPAGATED);
+    (!is_given).then(|| given.change(annotations))
 }
 
-/// Returns true if a label or an annotation of the set has changed since it reached the Machine.
-pub fn is_changed(set: &MachineSet, machine: &Machine) -> bool {
-    machine.annotations().get(PROPAGATED) != Some(&fingerprint(set))
+/// Returns labels and annotations of a Machine and of its objects.
+pub fn given(set: &MachineSet) -> Given {
+    let (labels, mut annotations) = (labels(set), annotations(set));
+    let record = record(&labels, &annotations);
+    annotations.insert(PROPAGATED.to_owned(), record);
+    Given { labels, annotations }
 }
 
-/// Returns a hash of labels and annotations. It must stay the same in every release: another one causes a write for each Machine.
-fn fingerprint(set: &MachineSet) -> String {
-    let text = serde_json::to_vec(&(labels(set), annotations(set))).unwrap_or_default();
-    format!("{:016x}", stable_hash(&text))
+/// Returns the value of [`PROPAGATED`]. It must stay the same in every release: another one causes a write for each Machine.
+fn record(labels: &BTreeMap<String, String>, annotations: &BTreeMap<String, String>) -> String {
+    let text = serde_json::to_vec(&(labels, annotations)).unwrap_or_default();
+    let keys = |of: &BTreeMap<String, String>| of.keys().cloned().collect::<Vec<_>>();
+    let hash = format!("{:016x}", stable_hash(&text));
+    json!({ "annotations": keys(annotations), "hash": hash, "labels": keys(labels) }).to_string()
+}
+
+impl Given {
+    /// Returns the change of an object with these annotations. Keys that an earlier change has recorded, and that are not given now, are removed.
+    fn change(self, present: &BTreeMap<String, String>) -> Metadata {
+        let text = present.get(PROPAGATED).map_or("", String::as_str);
+        let earlier: Value = serde_json::from_str(text).unwrap_or_default();
+        let change = |given: BTreeMap<String, String>, field: &str| {
+            let keys = earlier.get(field).and_then(Value::as_array).into_iter().flatten();
+            let keys = keys.filter_map(Value::as_str).map(|key| (key.to_owned(), None));
+            let given = given.into_iter().map(|(key, value)| (key, Some(value)));
+            keys.chain(given).collect()
+        };
+        Metadata {
+            labels: change(self.labels, "labels"),
+            annotations: change(self.annotations, "annotations"),
+        }
+    }
+}
+
+impl Metadata {
+    /// Returns the change as a merge patch of the metadata.
+    pub fn patch(&self) -> Value {
+        json!({ "labels": self.labels, "annotations": self.annotations })
+    }
 }

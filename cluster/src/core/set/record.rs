@@ -4,10 +4,8 @@
 use std::collections::BTreeMap;
 
 use bedplate_api::cluster::part::Reference;
+use bedplate_api::cluster::part::annotation::CREATING;
 use serde_json::{Value, json};
-
-/// Annotation of a MachineSet: Machines that are being made, as JSON. Removed when they exist.
-pub const CREATING: &str = "bedplate.dev/creating";
 
 /// Maximum number of recorded names. A plan makes at most 10, and names that are cleaned up stay for a while.
 pub const MAX_RECORDS: usize = 20;

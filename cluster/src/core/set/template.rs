@@ -7,7 +7,7 @@ use bedplate_api::cluster::part::{Reference, annotation, label};
 use kube::ResourceExt;
 use serde_json::{Map, Value, json};
 
-use super::machine::{annotations, labels};
+use super::machine::given;
 use crate::core::object::owner_reference;
 
 /// Maximum size of a template in bytes. The API server stores no object that is larger.
@@ -62,9 +62,10 @@ impl TemplateObject {
             metadata.and_then(Value::as_object).cloned().unwrap_or_default()
         };
         let (mut all_labels, mut all_annotations) = (of("labels"), of("annotations"));
-        extend(&mut all_labels, labels(set));
+        let given = given(set);
+        extend(&mut all_labels, given.labels);
         all_labels.insert(label::CLUSTER_NAME.to_owned(), set.spec.cluster_name.clone().into());
-        extend(&mut all_annotations, annotations(set));
+        extend(&mut all_annotations, given.annotations);
         let group_kind = format!("{}.{}", self.reference.kind, self.reference.api_group);
         all_annotations.insert(annotation::CLONED_FROM_NAME.to_owned(), self.reference.name.clone().into());
         all_annotations.insert(annotation::CLONED_FROM_GROUP_KIND.to_owned(), group_kind.into());

@@ -6,6 +6,7 @@ use bedplate_api::reason::core::MachineDeletingReason as Reason;
 use jiff::{SignedDuration, Timestamp};
 
 use super::list;
+use super::object::is_of_another;
 use super::plan::{Act, Needed, Observed, Plan, deadline, later, until};
 use crate::core::reference::Lookup;
 
@@ -70,10 +71,11 @@ impl NodeFailure {
 }
 
 impl Observed {
-    /// Returns the provider ID of the Machine, or that of its infrastructure.
+    /// Returns the provider ID of the Machine, or that of its infrastructure. The infrastructure of another Machine has the ID of another Node.
     pub(super) fn provider_id(&self) -> Option<&str> {
         let own = self.machine.spec.provider_id.as_deref().filter(|id| !id.is_empty());
-        own.or_else(|| self.infrastructure.found()?.contract.provider_id.as_deref())
+        let infrastructure = || self.infrastructure.found().filter(|object| !is_of_another(self, object));
+        own.or_else(|| infrastructure()?.contract.provider_id.as_deref())
     }
 
     /// Returns the name in `nodeRef`.

@@ -1,6 +1,6 @@
 //! Pure: deletion of the objects of `infrastructureRef` and `configRef`. Caller: `plan`.
 //!
-//! An object that another Machine manages is not deleted. A kind that cannot be read holds the deletion: its objects may exist.
+//! An object that belongs to another object is not deleted. A kind that cannot be read holds the deletion: its objects may exist.
 
 use bedplate_api::cluster::contract::Referenced;
 use bedplate_api::reason::core::MachineDeletingReason as Reason;
@@ -8,7 +8,8 @@ use kube::ResourceExt;
 
 use super::list;
 use super::plan::{Act, Observed, Plan};
-use crate::core::reference::{Lookup, is_core_owner};
+use crate::core::machine::references::{Ownership, ownership};
+use crate::core::reference::Lookup;
 
 /// Deletes the infrastructure, and waits until it is gone.
 pub(super) fn infrastructure(observed: &Observed) -> Option<Plan> {
@@ -48,7 +49,7 @@ fn step(
             let message = format!("{what} cannot be read: {}", list::text(why));
             return Some(Plan::wait(reason, message));
         }
-        Lookup::Found(object) if is_of_another(object, &observed.machine.name_any()) => return None,
+        Lookup::Found(object) if is_of_another(observed, object) => return None,
         Lookup::Found(object) => object,
     };
     let message = format!("{what} is being deleted");
@@ -58,10 +59,9 @@ fn step(
     }
 }
 
-/// Returns true if another Machine manages the object. Names are compared: a restored backup has other UIDs.
-fn is_of_another(object: &Referenced, machine: &str) -> bool {
-    let mut owners = object.metadata.owner_references.iter().flatten();
-    owners.any(|owner| {
-        owner.controller == Some(true) && is_core_owner(owner, "Machine") && owner.name != machine
-    })
+/// Returns true if the object belongs to another one, also if this Machine has never adopted it. Names of Machines are compared: a restored
+/// backup has other UIDs.
+pub(super) fn is_of_another(observed: &Observed, object: &Referenced) -> bool {
+    let cluster = observed.cluster.as_deref();
+    matches!(ownership(&observed.machine, cluster, object), Ownership::Foreign(_))
 }

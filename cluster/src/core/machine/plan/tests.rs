@@ -520,7 +520,7 @@ fn own_status_has_no_condition_of_another_writer() {
         ..status.conditions[0].clone()
     };
     status.conditions.push(other);
-    let own = status::own(status);
+    let own = status::own(status, &world);
     assert_eq!((own.conditions.len(), own.deprecated), (count, None));
     assert_eq!(count, status::OWN_CONDITIONS.len());
 }

@@ -159,3 +159,26 @@ fn m9_failed_node_deletion_reports_cause_and_end() {
         NodeFailure { since: at(1), why: "b".to_owned() }
     );
 }
+
+#[test]
+fn m9_infrastructure_of_another_machine_names_no_node() {
+    let infrastructure = |owner: &str| {
+        let owner =
+            json!({ "apiVersion": "cluster.x-k8s.io/v1beta2", "kind": "Machine", "name": owner, "uid": "x" });
+        let metadata = json!({ "name": "infra", "uid": "u", "ownerReferences": [owner] });
+        let object = json!({ "metadata": metadata, "spec": { "providerID": "p://1" } });
+        Lookup::Found(std::sync::Arc::new(serde_json::from_value(object).unwrap()))
+    };
+    let machine = machine(|object| {
+        object["spec"]["providerID"] = json!(null);
+        object["status"] = json!({});
+    });
+    let with = |owner| Observed {
+        machine: machine.clone(),
+        infrastructure: infrastructure(owner),
+        node: None,
+        ..in_drain()
+    };
+    assert_eq!(plan(&with("m"), at(1)).act, Act::Read(Needed::NodeOf("p://1".to_owned())));
+    assert_eq!(plan(&with("other"), at(1)).act, Act::DeleteBootstrap("boot-uid".to_owned()));
+}

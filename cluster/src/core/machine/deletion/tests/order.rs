@@ -149,13 +149,16 @@ fn m9_machine_without_bootstrap_object_deletes_none() {
 
 #[test]
 fn m9_object_that_another_machine_manages_is_not_deleted() {
-    let owned = |name: &str| {
+    let owned = |name: &str, controller: Option<bool>| {
         let object = json!({ "metadata": { "name": "infra", "uid": "u", "ownerReferences": [{
-            "apiVersion": "cluster.x-k8s.io/v1beta2", "kind": "Machine", "name": name, "uid": "x", "controller": true }] } });
+            "apiVersion": "cluster.x-k8s.io/v1beta2", "kind": "Machine", "name": name, "uid": "x", "controller": controller }] } });
         Lookup::Found(std::sync::Arc::new(serde_json::from_value(object).unwrap()))
     };
-    let own = Observed { infrastructure: owned("m"), ..in_drain() };
-    assert_eq!(decided(&own).0, Act::DeleteInfrastructure("u".to_owned()));
-    let other = Observed { infrastructure: owned("other"), ..in_drain() };
-    assert_eq!(decided(&other).0, Act::DeleteBootstrap("boot-uid".to_owned()));
+    // Without `controller`: the other Machine has not adopted it yet.
+    for controller in [Some(true), None] {
+        let own = Observed { infrastructure: owned("m", controller), ..in_drain() };
+        assert_eq!(decided(&own).0, Act::DeleteInfrastructure("u".to_owned()));
+        let other = Observed { infrastructure: owned("other", controller), ..in_drain() };
+        assert_eq!(decided(&other).0, Act::DeleteBootstrap("boot-uid".to_owned()));
+    }
 }

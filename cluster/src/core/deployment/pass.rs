@@ -1,0 +1,210 @@
+//! The pass over a MachineDeployment (MD1 to MD10). Called by the worker of the kind. Not here: decisions (`act`).
+//!
+//! ```text
+//! stores -> plan -> (a set must be made, or the finalizer removed: live reads -> plan) -> writes in order, until one fails -> status
+//! ```
+//! The deployment itself is written once in a pass, because each write is bound to the resource version that was read.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use bedplate_api::cluster::full::deployment::{FINALIZER, MachineDeploymentStatus};
+use bedplate_api::cluster::full::{MachineDeployment, MachineSet, condition_type as types};
+use bedplate_api::cluster::part::{Reference, annotation};
+use bedplate_engine::Context as _;
+use bedplate_engine::write::{Failed, WriteError, ask, delete};
+use bedplate_replicas::Key;
+use jiff::Timestamp;
+use kube::runtime::reflector::ObjectRef;
+use kube::{Api, ResourceExt};
+use serde_json::json;
+
+use super::act::{Act, Plan, plan};
+use super::observe::Seen;
+use super::status::status;
+use crate::core::context::World;
+use crate::core::live::{self, Reader};
+use crate::core::object::owner_reference;
+use crate::core::patch::difference;
+use crate::core::reference::Lookup;
+use crate::core::set::write::prepared;
+use crate::metrics::Kind;
+
+/// Delay until a deployment whose Machines are missing is planned again. Its templates are not watched.
+const BLOCKED_DELAY: Duration = Duration::from_secs(30);
+/// Minimum delay until a deployment is planned again.
+const MIN_DELAY: Duration = Duration::from_secs(1);
+/// Types of the conditions of a deployment that this program writes. Conditions of others are not sent.
+pub const CONDITION_TYPES: [&str; 10] = [
+    types::AVAILABLE,
+    types::ROLLING_OUT,
+    types::SCALING_UP,
+    types::SCALING_DOWN,
+    types::MACHINES_READY,
+    types::MACHINES_UP_TO_DATE,
+    types::REMEDIATING,
+    types::DELETING,
+    types::PAUSED,
+    types::FIELDS_SUPPORTED,
+];
+
+/// Reconciles a MachineDeployment.
+///
+/// # Errors
+/// [`WriteError`]
+pub async fn reconcile(
+    object: Arc<MachineDeployment>,
+    world: Arc<World>,
+) -> Result<Option<Duration>, WriteError> {
+    if !world.scope.includes(object.labels()) {
+        return Ok(None);
+    }
+    let seen = observe(object, &world);
+    world.leading(run(seen, &world)).await
+}
+
+/// Reads the stores. The templates count as existing until a set must be made.
+fn observe(deployment: Arc<MachineDeployment>, world: &World) -> Seen {
+    let (stores, namespace) = (&world.stores, deployment.namespace().unwrap_or_default());
+    let cluster = ObjectRef::new(&deployment.spec.cluster_name).within(&namespace);
+    Seen {
+        is_live: false,
+        sets: live::stored(&stores.sets, &namespace),
+        machines: live::stored(&stores.machines, &namespace),
+        cluster: stores.clusters.get(&cluster),
+        templates: Vec::new(),
+        deployment,
+    }
+}
+
+async fn run(mut seen: Seen, world: &World) -> Result<Option<Duration>, WriteError> {
+    let mut planned = plan(&seen, Timestamp::now());
+    let is_creation = planned.acts.iter().any(|act| matches!(act, Act::CreateSet(_)));
+    if planned.needs_live_read || is_creation {
+        let Some(live) = read_live(seen, world).await? else { return Ok(None) };
+        seen = live;
+        planned = plan(&seen, Timestamp::now());
+    }
+    let mut failed = Failed::default();
+    let (result, is_written) = apply(&seen, &planned, world).await;
+    failed.note(result);
+    if !is_written {
+        failed.note(report(&seen, &planned, world).await);
+    }
+    failed.end().map(|()| again(&planned))
+}
+
+/// Reads the deployment, its sets and its templates from the API server. None: the deployment was deleted.
+async fn read_live(mut seen: Seen, world: &World) -> Result<Option<Seen>, WriteError> {
+    let Some(deployment) = live::again(&world.client, &*seen.deployment).await? else { return Ok(None) };
+    let namespace = deployment.namespace().unwrap_or_default();
+    seen.sets = live::list(&world.client, &namespace).await?;
+    seen.is_live = true;
+    let spec = &deployment.spec.template.spec;
+    let named: Vec<Reference> =
+        std::iter::once(&spec.infrastructure_ref).chain(&spec.bootstrap.config_ref).cloned().collect();
+    let mut reader = Reader::new(&world.client, &namespace);
+    seen.templates.clear();
+    for reference in named {
+        let lookup = Lookup::from(&reader.referenced(&reference).await?);
+        seen.templates.push((format!("{} {}", reference.kind, reference.name), lookup));
+    }
+    seen.deployment = deployment;
+    Ok(Some(seen))
+}
+
+/// Applies the writes in order. A failed write ends the pass: an earlier set shrinks only after the current one has grown. Returns true if the
+/// deployment was written.
+async fn apply(seen: &Seen, plan: &Plan, world: &World) -> (Result<(), WriteError>, bool) {
+    let mut is_written = false;
+    for act in &plan.acts {
+        if is_of_deployment(act) {
+            if is_written {
+                break;
+            }
+            is_written = true;
+        }
+        world.counters.wrote(Kind::CoreDeployment);
+        if let Err(error) = carry_out(seen, act, world).await {
+            return (Err(error), is_written);
+        }
+    }
+    (Ok(()), is_written)
+}
+
+async fn carry_out(seen: &Seen, act: &Act, world: &World) -> Result<(), WriteError> {
+    let deployment = &*seen.deployment;
+    let namespace = deployment.namespace().unwrap_or_default();
+    let api: Api<MachineDeployment> = Api::namespaced(world.client.clone(), &namespace);
+    let sets: Api<MachineSet> = Api::namespaced(world.client.clone(), &namespace);
+    match act {
+        Act::Prepare { finalizer, label, owner } => {
+            let change = prepared(deployment, finalizer.then_some(FINALIZER), label.as_ref(), owner.as_ref());
+            world.manager.merge(&api, deployment, &change).await
+        }
+        Act::Replicas(replicas) => {
+            world.manager.merge(&api, deployment, &json!({ "spec": { "replicas": replicas } })).await
+        }
+        Act::Revision(number) => {
+            let annotations = json!({ annotation::REVISION: number.to_string() });
+            let change = json!({ "metadata": { "annotations": annotations } });
+            world.manager.merge(&api, deployment, &change).await
+        }
+        Act::RemoveFinalizer => world.manager.set_finalizer(&api, deployment, FINALIZER, false).await,
+        Act::CreateSet(set) => {
+            let what = format!("MachineSet {}", set.name_any());
+            ask(&what, sets.create(&world.manager.post(), set)).await.map(drop)
+        }
+        Act::UpdateSet(desired) => {
+            let Some(present) = present(seen, &desired.name_any()) else { return Ok(()) };
+            world.manager.merge(&sets, present, &difference(present, &**desired)).await
+        }
+        Act::Adopt(Key(name)) => {
+            let Some(present) = present(seen, name) else { return Ok(()) };
+            let change = prepared(present, None, None, Some(&owner_reference(deployment, true)));
+            world.manager.merge(&sets, present, &change).await
+        }
+        Act::DeleteSet(Key(name)) => {
+            let Some(present) = present(seen, name) else { return Ok(()) };
+            delete(&sets, name, present.uid(), present.resource_version()).await
+        }
+    }
+}
+
+fn present<'a>(seen: &'a Seen, name: &str) -> Option<&'a MachineSet> {
+    seen.sets.iter().map(|set| &**set).find(|set| set.metadata.name.as_deref() == Some(name))
+}
+
+/// Returns true if the act writes the deployment.
+fn is_of_deployment(act: &Act) -> bool {
+    match act {
+        Act::Prepare { .. } | Act::Replicas(_) | Act::Revision(_) | Act::RemoveFinalizer => true,
+        Act::Adopt(_) | Act::CreateSet(_) | Act::UpdateSet(_) | Act::DeleteSet(_) => false,
+    }
+}
+
+/// Writes the status, if it changes.
+async fn report(seen: &Seen, plan: &Plan, world: &World) -> Result<(), WriteError> {
+    let deployment = &*seen.deployment;
+    let own = |mut status: MachineDeploymentStatus| {
+        status.conditions.retain(|one| CONDITION_TYPES.contains(&one.type_.as_str()));
+        status.deprecated = None;
+        status
+    };
+    let next = own(status(seen, plan, Timestamp::now()));
+    if deployment.status.clone().map(own).as_ref() == Some(&next) {
+        return Ok(());
+    }
+    world.counters.wrote(Kind::CoreDeployment);
+    let namespace = deployment.namespace().unwrap_or_default();
+    let api: Api<MachineDeployment> = Api::namespaced(world.client.clone(), &namespace);
+    world.manager.apply_status(&api, deployment, &next).await.map(drop)
+}
+
+/// Returns the delay until the deployment is planned again, if no change comes before.
+fn again(plan: &Plan) -> Option<Duration> {
+    let left =
+        |next: Timestamp| Duration::try_from(next.duration_since(Timestamp::now())).unwrap_or_default();
+    let blocked = (!plan.blocked.is_empty()).then_some(BLOCKED_DELAY);
+    plan.next.map(left).into_iter().chain(blocked).min().map(|delay| delay.max(MIN_DELAY))
+}

@@ -1,0 +1,114 @@
+//! The pass over a MachineHealthCheck (HC1 to HC8). Called by the worker of the kind. Not here: decisions (`plan`).
+//!
+//! ```text
+//! stores -> plan -> label and owner, conditions of each Machine -> status
+//! ```
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use bedplate_api::cluster::full::health::MachineHealthCheckStatus;
+use bedplate_api::cluster::full::{Cluster, Machine, MachineHealthCheck, condition_type as types};
+use bedplate_api::cluster::part::label;
+use bedplate_engine::Context as _;
+use bedplate_engine::write::{Failed, WriteError};
+use jiff::Timestamp;
+use kube::runtime::reflector::ObjectRef;
+use kube::{Api, ResourceExt};
+
+use super::node::of_machine;
+use super::{Marks, Observed, ObservedMachine, Plan, plan};
+use crate::core::context::World;
+use crate::core::object::owner_reference;
+use crate::core::set::write::prepared;
+use crate::core::{live, mark};
+use crate::metrics::Kind;
+
+/// Minimum delay until a health check is planned again.
+const MIN_DELAY: Duration = Duration::from_secs(1);
+/// Types of the conditions of a health check that this program writes. Conditions of others are not sent.
+const CONDITION_TYPES: [&str; 3] = [types::REMEDIATION_ALLOWED, types::PAUSED, types::FIELDS_SUPPORTED];
+
+/// Reconciles a MachineHealthCheck.
+///
+/// # Errors
+/// [`WriteError`]
+pub async fn reconcile(
+    object: Arc<MachineHealthCheck>,
+    world: Arc<World>,
+) -> Result<Option<Duration>, WriteError> {
+    if !world.scope.includes(object.labels()) {
+        return Ok(None);
+    }
+    let observed = observe(object, &world);
+    let plan = plan(&observed, Timestamp::now());
+    let again = plan.again.map(|delay| delay.max(MIN_DELAY));
+    world.leading(apply(&observed, &plan, &world)).await.map(|()| again)
+}
+
+fn observe(check: Arc<MachineHealthCheck>, world: &World) -> Observed {
+    let namespace = check.namespace().unwrap_or_default();
+    let cluster = ObjectRef::new(&check.spec.cluster_name).within(&namespace);
+    let machines = live::stored(&world.stores.machines, &namespace);
+    let view = |machine: Arc<Machine>| ObservedMachine { node: of_machine(&machine), machine };
+    Observed {
+        cluster: world.stores.clusters.get(&cluster),
+        machines: machines.into_iter().map(view).collect(),
+        check,
+    }
+}
+
+/// Applies the writes. The failure of one Machine does not hold up the others.
+async fn apply(observed: &Observed, plan: &Plan, world: &World) -> Result<(), WriteError> {
+    let mut failed = Failed::default();
+    for marks in &plan.marks {
+        world.counters.wrote(Kind::HealthCheck);
+        failed.note(apply_marks(observed, marks, world).await);
+    }
+    let check = &*observed.check;
+    match (&observed.cluster, &plan.status) {
+        (Some(cluster), _) if plan.adopt => {
+            // The status is bound to the same resource version: it follows in the next pass.
+            world.counters.wrote(Kind::HealthCheck);
+            failed.note(adopt(check, cluster, world).await);
+        }
+        (_, Some(status)) => {
+            failed.note(report(check, status, world).await);
+        }
+        (_, None) => {}
+    };
+    failed.end()
+}
+
+async fn apply_marks(observed: &Observed, marks: &Marks, world: &World) -> Result<(), WriteError> {
+    let mut machines = observed.machines.iter().map(|observed| &observed.machine);
+    let Some(machine) = machines.find(|machine| machine.name_any() == marks.machine) else { return Ok(()) };
+    let mut own = mark::own(machine);
+    own.retain(|one| marks.conditions.iter().all(|changed| changed.type_ != one.type_));
+    own.extend(marks.conditions.iter().cloned());
+    mark::apply(machine, &own, world).await
+}
+
+fn checks(check: &MachineHealthCheck, world: &World) -> Api<MachineHealthCheck> {
+    Api::namespaced(world.client.clone(), &check.namespace().unwrap_or_default())
+}
+
+async fn adopt(check: &MachineHealthCheck, cluster: &Cluster, world: &World) -> Result<(), WriteError> {
+    let owner = owner_reference(cluster, false);
+    let has_owner = check.owner_references().iter().any(|present| present.uid == owner.uid);
+    let label = (label::CLUSTER_NAME.to_owned(), check.spec.cluster_name.clone());
+    let change = prepared(check, None, Some(&label), Some(&owner).filter(|_| !has_owner));
+    world.manager.merge(&checks(check, world), check, &change).await
+}
+
+async fn report(
+    check: &MachineHealthCheck,
+    status: &MachineHealthCheckStatus,
+    world: &World,
+) -> Result<(), WriteError> {
+    let mut own = status.clone();
+    own.conditions.retain(|one| CONDITION_TYPES.contains(&one.type_.as_str()));
+    own.deprecated = None;
+    world.counters.wrote(Kind::HealthCheck);
+    world.manager.apply_status(&checks(check, world), check, &own).await.map(drop)
+}

@@ -1,0 +1,146 @@
+//! The pass over a MachineHealthCheck with an API server in memory, named after the rules.
+
+use bedplate_engine::write::WriteError;
+use serde_json::{Value, json};
+
+use super::pass::reconcile;
+use crate::core::api_server::{ApiServer, CORE};
+
+const TIME: &str = "2026-01-01T00:00:00Z";
+
+fn path(kind: &str, name: &str) -> String {
+    format!("{CORE}/{kind}/{name}")
+}
+
+fn condition(type_: &str, status: &str, reason: &str) -> Value {
+    json!({ "type": type_, "status": status, "reason": reason, "message": "", "lastTransitionTime": TIME })
+}
+
+/// A server with a health check that is adopted, and with Machines whose Nodes have this status.
+fn server(nodes: &[(&str, &str)]) -> ApiServer {
+    let server = ApiServer::default();
+    let conditions =
+        [condition("ControlPlaneInitialized", "True", "R"), condition("InfrastructureReady", "True", "R")];
+    let cluster = json!({ "apiVersion": "cluster.x-k8s.io/v1beta2", "kind": "Cluster",
+        "metadata": { "name": "c", "namespace": "ns", "uid": "cluster" }, "spec": {}, "status": { "conditions": conditions } });
+    server.put(&path("clusters", "c"), cluster);
+    let owner = json!([{ "apiVersion": "cluster.x-k8s.io/v1beta2", "kind": "Cluster", "name": "c", "uid": "cluster" }]);
+    let check = json!({ "apiVersion": "cluster.x-k8s.io/v1beta2", "kind": "MachineHealthCheck",
+        "metadata": { "name": "h", "namespace": "ns", "uid": "check", "generation": 1, "ownerReferences": owner,
+            "labels": { "cluster.x-k8s.io/cluster-name": "c" } },
+        "spec": { "clusterName": "c", "selector": { "matchLabels": { "pool": "a" } },
+            "checks": { "unhealthyNodeConditions": [{ "type": "Ready", "status": "False", "timeoutSeconds": 60 }] } } });
+    server.put(&path("machinehealthchecks", "h"), check);
+    for (name, ready) in nodes {
+        let reason = if *ready == "True" { "NodeReady" } else { "NodeNotReady" };
+        let conditions = [
+            condition("InfrastructureReady", "True", "R"),
+            condition("NodeReady", ready, reason),
+            condition("example.org/Other", "True", "R"),
+        ];
+        let machine = json!({ "apiVersion": "cluster.x-k8s.io/v1beta2", "kind": "Machine",
+            "metadata": { "name": name, "namespace": "ns", "creationTimestamp": TIME,
+                "labels": { "cluster.x-k8s.io/cluster-name": "c", "pool": "a" } },
+            "spec": { "clusterName": "c", "infrastructureRef": { "apiGroup": "g", "kind": "K", "name": name } },
+            "status": { "nodeRef": { "name": name }, "conditions": conditions } });
+        server.put(&path("machines", name), machine);
+    }
+    server
+}
+
+async fn pass(server: &ApiServer) -> Result<(), WriteError> {
+    let world = server.world();
+    let check = world.stores.checks.state().into_iter().next().unwrap();
+    reconcile(check, world).await.map(drop)
+}
+
+fn types(conditions: &Value) -> Vec<&str> {
+    conditions.as_array().unwrap().iter().map(|one| one["type"].as_str().unwrap()).collect()
+}
+
+#[tokio::test]
+async fn hc3_marks_have_an_own_field_manager_and_keep_other_conditions() {
+    let server = server(&[("bad", "False"), ("good", "True")]);
+    pass(&server).await.unwrap();
+    let writes = server.take();
+    let machine = |name: &str| format!("PATCH {}/status", path("machines", name));
+    let lines: Vec<&str> = writes.iter().map(|write| write.line.as_str()).collect();
+    let status = format!("PATCH {}/status", path("machinehealthchecks", "h"));
+    assert_eq!(lines, [&machine("bad"), &machine("good"), &status]);
+    let [bad, good, own] = &writes[..] else { panic!() };
+    assert_eq!(
+        (bad.manager.as_str(), good.manager.as_str()),
+        ("bedplate-cluster-health", "bedplate-cluster-health")
+    );
+    assert_eq!(own.manager, "bedplate-cluster-core");
+    assert_eq!(types(&bad.body["status"]["conditions"]), ["HealthCheckSucceeded", "OwnerRemediated"]);
+    assert_eq!(types(&good.body["status"]["conditions"]), ["HealthCheckSucceeded"]);
+    assert!(bad.body["metadata"]["resourceVersion"].is_string() && bad.body["metadata"]["uid"].is_string());
+    let all = server.get(&path("machines", "bad")).unwrap()["status"]["conditions"].clone();
+    for type_ in
+        ["InfrastructureReady", "NodeReady", "example.org/Other", "HealthCheckSucceeded", "OwnerRemediated"]
+    {
+        assert!(types(&all).contains(&type_), "{type_}");
+    }
+    assert_eq!(
+        (&own.body["status"]["expectedMachines"], &own.body["status"]["currentHealthy"]),
+        (&json!(2), &json!(1))
+    );
+}
+
+#[tokio::test]
+async fn hc3_unchanged_machines_cause_no_write() {
+    let server = server(&[("bad", "False"), ("good", "True")]);
+    pass(&server).await.unwrap();
+    drop(server.take());
+    for _ in 0..3 {
+        pass(&server).await.unwrap();
+    }
+    assert_eq!(server.lines(), [""; 0]);
+}
+
+#[tokio::test]
+async fn hc3_recovered_machine_keeps_the_mark_for_its_owner() {
+    let server = server(&[("bad", "False")]);
+    pass(&server).await.unwrap();
+    drop(server.take());
+    server.edit(&path("machines", "bad"), |machine| {
+        let conditions = machine["status"]["conditions"].as_array_mut().unwrap();
+        conditions.retain(|one| one["type"] != "NodeReady");
+        conditions.push(condition("NodeReady", "True", "NodeReady"));
+    });
+    pass(&server).await.unwrap();
+    let all = server.get(&path("machines", "bad")).unwrap()["status"]["conditions"].clone();
+    let status = |type_: &str| {
+        let all = all.as_array().unwrap();
+        all.iter().find(|one| one["type"] == type_).map(|one| one["status"].as_str().unwrap().to_owned())
+    };
+    assert_eq!(status("HealthCheckSucceeded").as_deref(), Some("True"));
+    assert_eq!(status("OwnerRemediated").as_deref(), Some("False"), "the owner removes it");
+}
+
+#[tokio::test]
+async fn hc1_new_check_gets_label_and_owner_before_its_status() {
+    let server = server(&[]);
+    server.edit(&path("machinehealthchecks", "h"), |check| {
+        check["metadata"]["labels"] = json!({ "other": "y" });
+        check["metadata"]["ownerReferences"] = json!([]);
+    });
+    pass(&server).await.unwrap();
+    let line = format!("PATCH {}", path("machinehealthchecks", "h"));
+    assert_eq!(server.lines(), [line.as_str()]);
+    let metadata = server.get(&path("machinehealthchecks", "h")).unwrap()["metadata"].clone();
+    assert_eq!(metadata["labels"], json!({ "other": "y", "cluster.x-k8s.io/cluster-name": "c" }));
+    assert_eq!(metadata["ownerReferences"][0]["uid"], "cluster");
+    pass(&server).await.unwrap();
+    assert_eq!(server.lines(), [format!("{line}/status")]);
+}
+
+#[tokio::test]
+async fn hc3_failure_about_one_machine_does_not_hold_up_the_others() {
+    let server = server(&[("bad", "False"), ("good", "True")]);
+    server.reject(&format!("PATCH {}/status", path("machines", "bad")));
+    assert!(pass(&server).await.is_err());
+    assert_eq!(server.lines().len(), 3);
+    assert!(server.get(&path("machines", "good")).unwrap().to_string().contains("HealthCheckSucceeded"));
+}

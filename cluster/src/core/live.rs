@@ -1,0 +1,155 @@
+//! Live reads of one pass: objects of any kind by name, and all objects of a kind in a namespace. A store may be behind, and a decision to make
+//! an object must not depend on it. Called by the passes over MachineSets and MachineDeployments.
+//!
+//! The kind of a template is not watched: templates are read when an object is made, which is rare. Each kind is resolved once in a pass.
+
+use std::collections::BTreeMap;
+use std::fmt::Debug;
+use std::sync::Arc;
+
+use bedplate_api::bounded_times::BoundedTimes;
+use bedplate_api::cluster::contract::{Referenced, api_version};
+use bedplate_api::cluster::part::Reference;
+use bedplate_engine::object;
+use bedplate_engine::watches::{Definitions, GroupKind, Resolve as _};
+use bedplate_engine::write::{WriteError, ask};
+use kube::api::{ApiResource, DynamicObject, ListParams};
+use kube::core::{NamespaceResourceScope, ObjectList, Request};
+use kube::runtime::reflector::Store;
+use kube::{Api, Client, Resource, ResourceExt};
+use serde::de::DeserializeOwned;
+
+use super::reference::Lookup;
+use crate::watch::bare;
+
+/// Objects in one page of a list.
+const PAGE_SIZE: u32 = 500;
+
+/// Result of a read of an object of any kind.
+#[derive(Debug, Clone, PartialEq)]
+pub enum Read<T> {
+    /// The object, with its resource for writes.
+    Found(T, ApiResource),
+    /// The object does not exist.
+    Absent,
+    /// The kind cannot be read. The text is for a user.
+    Unresolved(String),
+}
+
+/// Reader of objects of any kind in one namespace.
+pub struct Reader {
+    client: Client,
+    namespace: String,
+    resources: BTreeMap<GroupKind, Result<ApiResource, String>>,
+}
+
+impl Reader {
+    /// Makes a reader.
+    pub fn new(client: &Client, namespace: &str) -> Self {
+        Self { client: client.clone(), namespace: namespace.to_owned(), resources: BTreeMap::new() }
+    }
+
+    /// Reads an object with all its fields.
+    ///
+    /// # Errors
+    /// The API server did not answer.
+    pub async fn object(&mut self, of: &Reference) -> Result<Read<DynamicObject>, WriteError> {
+        self.read(of).await
+    }
+
+    /// Reads the fields of the contracts of an object.
+    ///
+    /// # Errors
+    /// The API server did not answer.
+    pub async fn referenced(&mut self, of: &Reference) -> Result<Read<Referenced>, WriteError> {
+        self.read(of).await
+    }
+
+    async fn read<K>(&mut self, of: &Reference) -> Result<Read<K>, WriteError>
+    where
+        K: Resource<DynamicType = ApiResource> + Clone + DeserializeOwned + Debug,
+        K: Resource<Scope = kube::core::DynamicResourceScope>,
+    {
+        let kind = GroupKind::new(&of.api_group, &of.kind);
+        if !self.resources.contains_key(&kind) {
+            let version = |labels: &_| api_version(labels).map(|found| found.version);
+            let resolved = Definitions::new(self.client.clone(), version).resolve(&kind).await;
+            self.resources.insert(kind.clone(), resolved.map_err(|why| why.to_string()));
+        }
+        let resource = match self.resources.get(&kind) {
+            Some(Ok(resource)) => resource.clone(),
+            Some(Err(why)) => return Ok(Read::Unresolved(why.clone())),
+            None => return Ok(Read::Absent),
+        };
+        let api: Api<K> = Api::namespaced_with(self.client.clone(), &self.namespace, &resource);
+        match ask(&format!("{} {}", of.kind, of.name), object::get(&api, &of.name)).await {
+            Ok(Some(object)) => Ok(Read::Found(object, resource)),
+            Ok(None) => Ok(Read::Absent),
+            Err(error @ WriteError::Forbidden { .. }) => Ok(Read::Unresolved(error.to_string())),
+            Err(error) => Err(error),
+        }
+    }
+}
+
+impl From<&Read<Referenced>> for Lookup {
+    fn from(read: &Read<Referenced>) -> Self {
+        match read {
+            Read::Found(object, _) => Self::Found(Arc::new(object.clone())),
+            Read::Absent => Self::Absent,
+            Read::Unresolved(why) => Self::Unresolved(why.clone()),
+        }
+    }
+}
+
+/// Lists the objects of a kind in a namespace, page by page.
+///
+/// # Errors
+/// The API server did not answer one of the requests.
+pub async fn list<K>(client: &Client, namespace: &str) -> Result<Vec<Arc<K>>, WriteError>
+where
+    K: Resource<DynamicType = (), Scope = NamespaceResourceScope> + Clone + DeserializeOwned,
+{
+    let request = Request::new(K::url_path(&(), Some(namespace)));
+    let mut parameters = ListParams::default().limit(PAGE_SIZE);
+    let mut objects = Vec::new();
+    loop {
+        let page = async {
+            let request = request.list(&parameters).map_err(kube::Error::BuildRequest)?;
+            client.request::<ObjectList<BoundedTimes<K>>>(request).await
+        };
+        let page = ask(&K::plural(&()), page).await?;
+        objects.extend(page.items.into_iter().map(|BoundedTimes(mut object)| {
+            bare(&mut object);
+            Arc::new(object)
+        }));
+        let Some(next) = page.metadata.continue_.filter(|next| !next.is_empty()) else { return Ok(objects) };
+        parameters = parameters.continue_token(&next);
+    }
+}
+
+/// Reads an object again. None: it was deleted, or another object has its name.
+///
+/// # Errors
+/// The API server did not answer.
+pub async fn again<K>(client: &Client, object: &K) -> Result<Option<Arc<K>>, WriteError>
+where
+    K: Resource<DynamicType = (), Scope = NamespaceResourceScope> + Clone + DeserializeOwned + Debug,
+{
+    let name = object.name_any();
+    let api: Api<K> = Api::namespaced(client.clone(), &object.namespace().unwrap_or_default());
+    let found = ask(&format!("{} {name}", K::kind(&())), object::get(&api, &name)).await?;
+    let same = found.filter(|found| found.meta().uid == object.meta().uid);
+    Ok(same.map(|mut found| {
+        bare(&mut found);
+        Arc::new(found)
+    }))
+}
+
+/// Returns the objects of a store in a namespace.
+pub fn stored<K>(store: &Store<K>, namespace: &str) -> Vec<Arc<K>>
+where
+    K: Resource<DynamicType = ()> + Clone + 'static,
+{
+    let is_of = |object: &Arc<K>| object.meta().namespace.as_deref() == Some(namespace);
+    store.state().into_iter().filter(is_of).collect()
+}

@@ -1,0 +1,139 @@
+//! The life of a Machine until its Node is known.
+
+use std::time::Duration;
+
+use serde_json::json;
+
+use super::server::{BOOTSTRAP, INFRASTRUCTURE, MACHINE, NODE, Process, change, get, lines, state};
+use crate::core::machine::fixture::ID;
+
+fn patch(path: &str) -> String {
+    format!("PATCH {path}")
+}
+
+#[tokio::test(start_paused = true)]
+async fn m12_writes_follow_each_other_and_end() {
+    let state = state();
+    let mut process = Process::start(&state);
+    let after = process.settle().await;
+    let status = format!("PATCH {MACHINE}/status");
+    let expected =
+        [patch(MACHINE), patch(BOOTSTRAP), patch(INFRASTRUCTURE), patch(MACHINE), patch(NODE), status];
+    assert_eq!(lines(&state)[..6], expected);
+    let machine = get(&state, MACHINE);
+    assert_eq!(machine["spec"]["providerID"], ID);
+    assert_eq!(machine["spec"]["bootstrap"]["dataSecretName"], "s");
+    assert_eq!(machine["status"]["nodeRef"]["name"], "n");
+    assert!(after.is_some_and(|after| after <= Duration::from_secs(20)), "the Node is read again: {after:?}");
+}
+
+#[tokio::test(start_paused = true)]
+async fn m5_adoption_is_bound_to_the_version_and_drops_the_creator() {
+    let state = state();
+    Process::start(&state).settle().await;
+    let owners = get(&state, INFRASTRUCTURE)["metadata"]["ownerReferences"].clone();
+    let owners = owners.as_array().unwrap();
+    assert_eq!(
+        (owners.len(), &owners[0]["kind"], &owners[0]["controller"]),
+        (1, &json!("Machine"), &json!(true))
+    );
+    let sent = state.lock().writes[2].1.clone();
+    assert!(sent["metadata"]["resourceVersion"].is_string() && sent["metadata"]["uid"] == "u-i", "{sent}");
+}
+
+#[tokio::test(start_paused = true)]
+async fn m5_object_of_another_machine_is_never_written() {
+    let state = state();
+    let owner =
+        json!([{ "apiVersion": "cluster.x-k8s.io/v1beta2", "kind": "Machine", "name": "other", "uid": "x" }]);
+    change(&state, INFRASTRUCTURE, &json!({ "metadata": { "ownerReferences": owner } }));
+    Process::start(&state).settle().await;
+    assert!(!lines(&state).contains(&patch(INFRASTRUCTURE)), "{:?}", lines(&state));
+    assert!(get(&state, MACHINE)["spec"]["providerID"].is_null());
+    assert!(!lines(&state).contains(&patch(NODE)));
+}
+
+#[tokio::test(start_paused = true)]
+async fn m3_data_of_the_machine_is_written_before_its_name() {
+    let state = state();
+    change(&state, MACHINE, &json!({ "spec": { "bootstrap": { "configRef": null, "data": "text" } } }));
+    Process::start(&state).settle().await;
+    let lines = lines(&state);
+    let secrets = "POST /api/v1/namespaces/team-a/secrets";
+    let at = lines.iter().position(|line| line == secrets).unwrap();
+    assert_eq!(lines[at + 1], patch(MACHINE), "the name follows in the same turn: {lines:?}");
+    assert_eq!(get(&state, MACHINE)["spec"]["bootstrap"]["dataSecretName"], "m-user-data");
+    let secret = get(&state, "/api/v1/namespaces/team-a/secrets/m-user-data");
+    assert_eq!(secret["data"]["value"], "dGV4dA==");
+    assert_eq!(
+        (&secret["type"], &secret["metadata"]["ownerReferences"][0]["uid"]),
+        (&json!("cluster.x-k8s.io/secret"), &json!("u-m"))
+    );
+}
+
+#[tokio::test(start_paused = true)]
+async fn m3_foreign_secret_is_not_overwritten() {
+    let state = state();
+    change(&state, MACHINE, &json!({ "spec": { "bootstrap": { "configRef": null, "data": "text" } } }));
+    let path = "/api/v1/namespaces/team-a/secrets/m-user-data";
+    change(&state, path, &json!({ "metadata": { "name": "m-user-data" }, "data": { "value": "eA==" } }));
+    Process::start(&state).settle().await;
+    assert_eq!(get(&state, path)["data"]["value"], "eA==");
+    assert!(get(&state, MACHINE)["spec"]["bootstrap"]["dataSecretName"].is_null());
+}
+
+#[tokio::test(start_paused = true)]
+async fn m11_paused_machine_gets_one_condition_and_no_other_write() {
+    let state = state();
+    change(&state, MACHINE, &json!({ "metadata": { "annotations": { "cluster.x-k8s.io/paused": "" } } }));
+    Process::start(&state).settle().await;
+    assert_eq!(lines(&state), [format!("PATCH {MACHINE}/status")]);
+    let sent = state.lock().writes[0].1["status"]["conditions"].clone();
+    assert_eq!((sent.as_array().unwrap().len(), &sent[0]["type"]), (1, &json!("Paused")));
+}
+
+#[tokio::test(start_paused = true)]
+async fn m12_conditions_of_other_writers_are_not_sent() {
+    let state = state();
+    let foreign = json!({ "type": "Foreign", "status": "True", "reason": "X", "message": "", "lastTransitionTime": "2026-01-01T00:00:00Z" });
+    change(&state, MACHINE, &json!({ "status": { "conditions": [foreign] } }));
+    Process::start(&state).settle().await;
+    let writes = state.lock().writes.clone();
+    let status = writes.iter().find(|(line, _)| line.ends_with("/status")).unwrap();
+    assert!(!status.1.to_string().contains("Foreign"), "{}", status.1);
+}
+
+#[tokio::test(start_paused = true)]
+async fn m8_node_that_changed_meanwhile_is_read_again() {
+    let state = state();
+    let mut process = Process::start(&state);
+    for _ in 0..4 {
+        process.turn().await.unwrap().unwrap();
+    }
+    process.world.workloads.look(&cluster(), None).await;
+    change(&state, NODE, &json!({ "metadata": { "labels": { "other": "x" } } }));
+    assert!(process.turn().await.unwrap().is_err(), "the write is bound to the version that was read");
+    process.turn().await.unwrap().unwrap();
+    let node = get(&state, NODE);
+    assert_eq!(node["metadata"]["labels"]["other"], "x");
+    assert_eq!(node["metadata"]["annotations"]["cluster.x-k8s.io/machine"], "m");
+}
+
+fn cluster() -> bedplate_api::cluster::full::Cluster {
+    (*crate::core::machine::fixture::cluster(&json!({}))).clone()
+}
+
+#[tokio::test(start_paused = true)]
+async fn m12_process_that_is_killed_after_each_write_reaches_the_same_state() {
+    let state = state();
+    for _ in 0..20 {
+        state.lock().left = Some(1);
+        let _ = Process::start(&state).turn().await;
+    }
+    state.lock().left = None;
+    let before = state.lock().writes.len();
+    Process::start(&state).settle().await;
+    assert_eq!(state.lock().writes.len(), before, "nothing is left to write: {:?}", lines(&state));
+    assert_eq!(get(&state, MACHINE)["status"]["nodeRef"]["name"], "n");
+    assert_eq!(lines(&state).iter().filter(|line| **line == patch(NODE)).count(), 1);
+}

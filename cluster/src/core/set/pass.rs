@@ -1,0 +1,309 @@
+//! The pass over a MachineSet (MS1 to MS10). Called by the worker of the kind. Not here: decisions (`act`), single writes (`write`).
+//!
+//! ```text
+//! stores -> plan -> (a Machine must be made or deleted: live reads -> plan) -> writes in order -> status
+//! ```
+//! The set itself is written once in a pass, because each write is bound to the resource version that was read. Its change starts the next pass.
+
+use std::collections::BTreeSet;
+use std::sync::Arc;
+use std::time::Duration;
+
+use bedplate_api::cluster::full::set::MachineSetStatus;
+use bedplate_api::cluster::full::{Machine, MachineSet, condition_type as types};
+use bedplate_api::cluster::part::Reference;
+use bedplate_engine::Context as _;
+use bedplate_engine::watches::{self, GroupKind, User};
+use bedplate_engine::write::{Failed, WriteError};
+use bedplate_replicas::Key;
+use jiff::Timestamp;
+use kube::ResourceExt;
+use kube::runtime::reflector::ObjectRef;
+
+use super::act::{Act, Plan, plan};
+use super::observe::{Seen, Template};
+use super::record;
+use super::status::status;
+use super::template::TemplateObject;
+use super::write::{self, Handles};
+use crate::core::context::World;
+use crate::core::live::{self, Read, Reader};
+use crate::core::object::{controller, is_deleting};
+use crate::core::reference::{Lookup, is_core_owner};
+use crate::metrics::Kind;
+
+/// Delay until a set whose Machines are missing is planned again. Not every cause is watched.
+const BLOCKED_DELAY: Duration = Duration::from_secs(30);
+/// Minimum delay until a set is planned again.
+const MIN_DELAY: Duration = Duration::from_secs(1);
+/// Types of the conditions of a set that this program writes. Conditions of others are not sent.
+pub const CONDITION_TYPES: [&str; 8] = [
+    types::SCALING_UP,
+    types::SCALING_DOWN,
+    types::MACHINES_READY,
+    types::MACHINES_UP_TO_DATE,
+    types::REMEDIATING,
+    types::DELETING,
+    types::PAUSED,
+    types::FIELDS_SUPPORTED,
+];
+
+/// Reconciles a MachineSet.
+///
+/// # Errors
+/// [`WriteError`]
+pub async fn reconcile(object: Arc<MachineSet>, world: Arc<World>) -> Result<Option<Duration>, WriteError> {
+    if !world.scope.includes(object.labels()) {
+        return Ok(None);
+    }
+    let mut pass = Pass::observe(object, &world);
+    world.leading(pass.run()).await
+}
+
+/// State of one pass.
+struct Pass<'a> {
+    world: &'a World,
+    seen: Seen,
+    handles: Handles,
+}
+
+/// Result of the writes of a plan.
+#[derive(Default)]
+struct Done {
+    failed: Failed,
+    /// True if the set was written. Its status is written in the next pass.
+    is_set_written: bool,
+    /// Orphans whose adoption the API server has refused.
+    refused: BTreeSet<Key>,
+}
+
+impl<'a> Pass<'a> {
+    /// Reads the stores and the watches of named kinds.
+    fn observe(set: Arc<MachineSet>, world: &'a World) -> Self {
+        let (stores, namespace) = (&world.stores, set.namespace().unwrap_or_default());
+        let cluster = ObjectRef::new(&set.spec.cluster_name).within(&namespace);
+        let owner = controller(&*set).filter(|owner| is_core_owner(owner, "MachineDeployment"));
+        let deployment =
+            owner.and_then(|owner| stores.deployments.get(&ObjectRef::new(&owner.name).within(&namespace)));
+        let not_read = || Template::Unknown("templates are not read yet".to_owned());
+        let seen = Seen {
+            is_live: false,
+            machines: live::stored(&stores.machines, &namespace),
+            cluster: stores.clusters.get(&cluster),
+            deployment,
+            control_plane: None,
+            refused: BTreeSet::new(),
+            infrastructure: not_read(),
+            bootstrap: set.spec.template.spec.bootstrap.config_ref.as_ref().map(|_| not_read()),
+            clones: std::collections::BTreeMap::new(),
+            set,
+        };
+        let mut pass = Self { world, seen, handles: Handles::default() };
+        pass.observe_named();
+        pass
+    }
+
+    /// Looks up the control plane and the objects of the Machines, and releases the kinds that the set does not name any more.
+    fn observe_named(&mut self) {
+        let machines = self.seen.owned().into_iter();
+        let of_machine = |machine: &Machine| {
+            let spec = &machine.spec;
+            std::iter::once(&spec.infrastructure_ref).chain(&spec.bootstrap.config_ref).cloned().collect()
+        };
+        let objects: Vec<Reference> =
+            machines.flat_map(|machine| -> Vec<Reference> { of_machine(machine) }).collect();
+        let control_plane =
+            self.seen.cluster.as_ref().and_then(|cluster| cluster.spec.control_plane_ref.clone());
+        self.seen.control_plane = control_plane.as_ref().map(|of| self.named(of));
+        for reference in &objects {
+            let lookup = self.named(reference);
+            self.seen.clones.insert(reference.clone(), lookup);
+        }
+        let named: BTreeSet<GroupKind> = objects.iter().chain(&control_plane).map(kind).collect();
+        self.world.watches.keep(&User::of(&*self.seen.set), &named.iter().collect::<Vec<_>>());
+    }
+
+    fn named(&mut self, reference: &Reference) -> Lookup {
+        let set = &*self.seen.set;
+        let namespace = set.namespace().unwrap_or_default();
+        let of = watches::Reference { kind: &kind(reference), namespace: &namespace, name: &reference.name };
+        let found = self.world.watches.get(&User::of(set), of);
+        if let watches::Lookup::Found { resource, .. } = &found {
+            self.handles.resources.insert(reference.clone(), resource.clone());
+        }
+        Lookup::from(&found)
+    }
+
+    async fn run(&mut self) -> Result<Option<Duration>, WriteError> {
+        let Some(mut plan) = self.plan().await? else { return Ok(None) };
+        let mut done = self.apply(&plan).await;
+        if !done.refused.is_empty() {
+            // The other Machines must not wait for one that cannot be adopted.
+            self.seen.refused = std::mem::take(&mut done.refused);
+            let Some(next) = self.plan().await? else { return Ok(None) };
+            let more = self.apply(&next).await;
+            done.failed.note(more.failed.end());
+            done.is_set_written |= more.is_set_written;
+            plan = next;
+        }
+        if !done.is_set_written {
+            done.failed.note(self.report(&plan).await);
+        }
+        done.failed.end().map(|()| again(&plan))
+    }
+
+    /// Plans, from live reads if they are needed. None: the set was deleted.
+    async fn plan(&mut self) -> Result<Option<Plan>, WriteError> {
+        let planned = plan(&self.seen, Timestamp::now());
+        if !planned.needs_live_read || self.seen.is_live {
+            return Ok(Some(planned));
+        }
+        let is_there = self.read_live().await?;
+        Ok(is_there.then(|| plan(&self.seen, Timestamp::now())))
+    }
+
+    /// Reads the set, then its Machines, its templates and the objects of recorded names. Returns false if the set was deleted.
+    async fn read_live(&mut self) -> Result<bool, WriteError> {
+        let client = &self.world.client;
+        let Some(set) = live::again(client, &*self.seen.set).await? else { return Ok(false) };
+        let namespace = set.namespace().unwrap_or_default();
+        self.seen.machines = live::list(client, &namespace).await?;
+        self.seen.set = set;
+        self.seen.is_live = true;
+        self.observe_named();
+        let mut reader = Reader::new(client, &namespace);
+        if !is_deleting(&*self.seen.set) {
+            let spec = self.seen.set.spec.template.spec.clone();
+            self.seen.infrastructure = template(&mut reader, spec.infrastructure_ref).await?;
+            if let Some(reference) = spec.bootstrap.config_ref {
+                self.seen.bootstrap = Some(template(&mut reader, reference).await?);
+            }
+        }
+        self.read_recorded(&mut reader).await.map(|()| true)
+    }
+
+    /// Reads the objects of recorded names that have no Machine. The watch of their kind may not show them yet.
+    async fn read_recorded(&mut self, reader: &mut Reader) -> Result<(), WriteError> {
+        let machines: BTreeSet<String> =
+            self.seen.machines.iter().map(|machine| machine.name_any()).collect();
+        for recorded in record::read(self.seen.set.annotations()) {
+            if machines.contains(&recorded.name) {
+                continue;
+            }
+            for reference in recorded.objects() {
+                let read = reader.referenced(&reference).await?;
+                if let Read::Found(_, resource) = &read {
+                    self.handles.resources.insert(reference.clone(), resource.clone());
+                }
+                self.seen.clones.insert(reference, Lookup::from(&read));
+            }
+        }
+        Ok(())
+    }
+
+    /// Applies the writes in order. A failure does not hold up writes about other Machines, but nothing is made after it: a Machine has no
+    /// successor before it is deleted.
+    async fn apply(&self, plan: &Plan) -> Done {
+        let (mut done, mut is_held) = (Done::default(), false);
+        let mut written = BTreeSet::new();
+        for act in &plan.acts {
+            let key = machine_of(act);
+            // Another write of the Machine is bound to a resource version that has passed.
+            let is_passed =
+                key.is_some_and(|key| written.contains(key)) || is_of_set(act) && done.is_set_written;
+            if is_passed || is_held && (is_of_set(act) || is_creation(act)) {
+                is_held = true;
+                continue;
+            }
+            self.world.counters.wrote(Kind::CoreSet);
+            let result = write::carry_out(&self.seen, &self.handles, act, self.world).await;
+            is_held |= result.is_err();
+            done.is_set_written |= is_of_set(act);
+            written.extend(key.cloned());
+            match (act, result) {
+                (Act::Adopt(key), Err(error)) if error.refusal().is_some() => {
+                    done.refused.insert(key.clone());
+                }
+                (_, result) => drop(done.failed.note(result)),
+            }
+        }
+        done
+    }
+
+    /// Writes the status, if it changes.
+    async fn report(&self, plan: &Plan) -> Result<(), WriteError> {
+        let set = &*self.seen.set;
+        let own = |mut status: MachineSetStatus| {
+            status.conditions.retain(|one| CONDITION_TYPES.contains(&one.type_.as_str()));
+            status.deprecated = None;
+            status
+        };
+        let next = own(status(&self.seen, plan, Timestamp::now()));
+        if set.status.clone().map(own).as_ref() == Some(&next) {
+            return Ok(());
+        }
+        self.world.counters.wrote(Kind::CoreSet);
+        let api = write::sets(set, self.world);
+        self.world.manager.apply_status(&api, set, &next).await.map(drop)
+    }
+}
+
+/// Returns the delay until the set is planned again, if no change comes before.
+fn again(plan: &Plan) -> Option<Duration> {
+    let next =
+        plan.next.map(|next| Duration::try_from(next.duration_since(Timestamp::now())).unwrap_or_default());
+    let blocked = (!plan.blocked.is_empty()).then_some(BLOCKED_DELAY);
+    next.into_iter().chain(blocked).min().map(|delay| delay.max(MIN_DELAY))
+}
+
+async fn template(reader: &mut Reader, reference: Reference) -> Result<Template, WriteError> {
+    Ok(match reader.object(&reference).await? {
+        Read::Absent => Template::Absent,
+        Read::Unresolved(why) => Template::Unknown(why),
+        Read::Found(object, resource) => {
+            let what = format!("{} {}", reference.kind, reference.name);
+            match TemplateObject::read(&resource.api_version, reference, &object.data) {
+                Ok(template) => Template::Found(Arc::new(template)),
+                Err(error) => Template::Unknown(format!("{what} is not usable: {error}; correct it")),
+            }
+        }
+    })
+}
+
+fn kind(reference: &Reference) -> GroupKind {
+    GroupKind::new(&reference.api_group, &reference.kind)
+}
+
+fn is_creation(act: &Act) -> bool {
+    matches!(act, Act::CreateClone { .. } | Act::CreateMachine(_))
+}
+
+/// Returns true if the act writes the set.
+fn is_of_set(act: &Act) -> bool {
+    match act {
+        Act::Prepare { .. } | Act::Replicas(_) | Act::Record(_) | Act::RemoveFinalizer => true,
+        Act::Adopt(_)
+        | Act::Mark(..)
+        | Act::Delete(_)
+        | Act::DeleteClone { .. }
+        | Act::CreateClone { .. }
+        | Act::CreateMachine(_)
+        | Act::Label { .. }
+        | Act::Propagate(..) => false,
+    }
+}
+
+/// Returns the existing Machine that the act writes.
+fn machine_of(act: &Act) -> Option<&Key> {
+    match act {
+        Act::Adopt(key) | Act::Mark(key, _) | Act::Delete(key) | Act::Propagate(key, _) => Some(key),
+        Act::Prepare { .. }
+        | Act::Replicas(_)
+        | Act::Record(_)
+        | Act::RemoveFinalizer
+        | Act::DeleteClone { .. }
+        | Act::CreateClone { .. }
+        | Act::CreateMachine(_)
+        | Act::Label { .. } => None,
+    }
+}

@@ -1,0 +1,202 @@
+//! The writes of the pass over a MachineSet, one function for each kind of write (MS1 to MS10). Called by `pass`.
+//!
+//! Existing objects are bound to the UID and resource version that was read, so nothing is written to a successor of the same name. Labels and
+//! annotations are a merge patch: the API server keeps keys that an object got at its creation when a later apply omits them.
+
+use std::collections::BTreeMap;
+
+use bedplate_api::cluster::contract::Referenced;
+use bedplate_api::cluster::full::condition_type::OWNER_REMEDIATED;
+use bedplate_api::cluster::full::set::FINALIZER;
+use bedplate_api::cluster::full::{Machine, MachineSet};
+use bedplate_api::cluster::part::{Reference, annotation};
+use bedplate_api::condition::set_condition;
+use bedplate_api::reason::core::OwnerRemediatedReason;
+use bedplate_engine::write::{WriteError, ask, delete, delete_of};
+use bedplate_replicas::{Key, Mark, Remediated};
+use jiff::Timestamp;
+use k8s_openapi::apimachinery::pkg::apis::meta::v1::{Condition, OwnerReference};
+use kube::api::{ApiResource, DynamicObject};
+use kube::core::GroupVersionKind;
+use kube::{Api, Resource, ResourceExt};
+use serde_json::{Value, json};
+
+use super::act::Act;
+use super::machine::Propagation;
+use super::observe::Seen;
+use super::record;
+use crate::core::context::World;
+use crate::core::mark;
+use crate::core::object::owner_reference;
+use crate::core::patch::difference;
+
+/// Resources of the objects that a pass has found.
+#[derive(Debug, Default)]
+pub struct Handles {
+    /// Resource of each object.
+    pub resources: BTreeMap<Reference, ApiResource>,
+}
+
+/// Returns the API of the sets of the namespace of a set.
+pub fn sets(set: &MachineSet, world: &World) -> Api<MachineSet> {
+    Api::namespaced(world.client.clone(), &set.namespace().unwrap_or_default())
+}
+
+/// Carries out one write.
+///
+/// # Errors
+/// [`WriteError`]
+pub async fn carry_out(seen: &Seen, handles: &Handles, act: &Act, world: &World) -> Result<(), WriteError> {
+    let set = &*seen.set;
+    let api = sets(set, world);
+    match act {
+        Act::Prepare { finalizer, label, owner } => {
+            let change = prepared(set, finalizer.then_some(FINALIZER), label.as_ref(), owner.as_ref());
+            world.manager.merge(&api, set, &change).await
+        }
+        Act::Replicas(replicas) => {
+            world.manager.merge(&api, set, &json!({ "spec": { "replicas": replicas } })).await
+        }
+        Act::Record(records) => {
+            let change =
+                json!({ "metadata": { "annotations": { annotation::CREATING: record::write(records) } } });
+            world.manager.merge(&api, set, &change).await
+        }
+        Act::RemoveFinalizer => world.manager.set_finalizer(&api, set, FINALIZER, false).await,
+        Act::CreateClone { object, .. } => create_clone(set, object, world).await,
+        Act::CreateMachine(machine) => {
+            let what = format!("Machine {}", machine.name_any());
+            ask(&what, machines(set, world).create(&world.manager.post(), machine)).await.map(drop)
+        }
+        Act::DeleteClone { reference, uid } => {
+            let Some((api, resource)) = clones(set, handles, reference, world) else { return Ok(()) };
+            delete_of(&api, resource, &reference.name, Some(uid.clone()), None).await
+        }
+        Act::Label { reference, metadata } => {
+            let object = seen.clones.get(reference).and_then(|lookup| lookup.found());
+            let (Some((api, resource)), Some(object)) = (clones(set, handles, reference, world), object)
+            else {
+                return Ok(());
+            };
+            world.manager.merge_of(&api, resource, object, &json!({ "metadata": metadata.patch() })).await
+        }
+        Act::Adopt(key) | Act::Mark(key, _) | Act::Delete(key) | Act::Propagate(key, _) => {
+            match seen.machines.iter().find(|machine| machine.name_any() == key.0) {
+                Some(machine) => change_machine(set, machine, act, world).await,
+                None => Ok(()),
+            }
+        }
+    }
+}
+
+/// Returns the change that adds finalizer, label and owner to an object.
+pub fn prepared<K: Resource>(
+    object: &K,
+    finalizer: Option<&str>,
+    label: Option<&(String, String)>,
+    owner: Option<&OwnerReference>,
+) -> Value {
+    let mut metadata = json!({});
+    if let Some(finalizer) = finalizer {
+        let present = object.meta().finalizers.iter().flatten().map(String::as_str);
+        metadata["finalizers"] = present.chain([finalizer]).collect();
+    }
+    if let Some((key, value)) = label {
+        metadata["labels"] = json!({ key: value });
+    }
+    if let Some(owner) = owner {
+        // After a restore, an owner of the name has a UID that no object has. Garbage collection would delete the object.
+        let is_other = |other: &&OwnerReference| other.kind != owner.kind || other.name != owner.name;
+        let present = object.meta().owner_references.iter().flatten().filter(is_other);
+        metadata["ownerReferences"] = json!(present.chain([owner]).collect::<Vec<_>>());
+    }
+    json!({ "metadata": metadata })
+}
+
+fn machines(set: &MachineSet, world: &World) -> Api<Machine> {
+    Api::namespaced(world.client.clone(), &set.namespace().unwrap_or_default())
+}
+
+fn clones<'a>(
+    set: &MachineSet,
+    handles: &'a Handles,
+    reference: &Reference,
+    world: &World,
+) -> Option<(Api<Referenced>, &'a ApiResource)> {
+    let resource = handles.resources.get(reference)?;
+    let namespace = set.namespace().unwrap_or_default();
+    Some((Api::namespaced_with(world.client.clone(), &namespace, resource), resource))
+}
+
+/// Creates an object of any kind. The API server refuses a name that is in use.
+async fn create_clone(set: &MachineSet, object: &Value, world: &World) -> Result<(), WriteError> {
+    let refused = |what: &str, why: String| WriteError::Refused { what: what.to_owned(), why };
+    let object: DynamicObject = serde_json::from_value(object.clone())
+        .map_err(|error| refused("object of a template", error.to_string()))?;
+    let types = object.types.clone().unwrap_or_default();
+    let what = format!("{} {}", types.kind, object.name_any());
+    let kind = GroupVersionKind::try_from(&types).map_err(|error| refused(&what, error.to_string()))?;
+    let resource = ApiResource::from_gvk(&kind);
+    let namespace = set.namespace().unwrap_or_default();
+    let api: Api<DynamicObject> = Api::namespaced_with(world.client.clone(), &namespace, &resource);
+    ask(&what, api.create(&world.manager.post(), &object)).await.map(drop)
+}
+
+async fn change_machine(
+    set: &MachineSet,
+    machine: &Machine,
+    act: &Act,
+    world: &World,
+) -> Result<(), WriteError> {
+    let api = machines(set, world);
+    match act {
+        Act::Adopt(_) => {
+            let change = prepared(machine, None, None, Some(&owner_reference(set, true)));
+            world.manager.merge(&api, machine, &change).await
+        }
+        Act::Mark(_, mark) => mark::apply(machine, &marked(machine, mark, Timestamp::now()), world).await,
+        Act::Delete(Key(name)) => delete(&api, name, machine.uid(), machine.resource_version()).await,
+        Act::Propagate(_, propagation) => {
+            world.manager.merge(&api, machine, &propagated(machine, propagation)).await
+        }
+        Act::Prepare { .. }
+        | Act::Replicas(_)
+        | Act::Record(_)
+        | Act::RemoveFinalizer
+        | Act::DeleteClone { .. }
+        | Act::CreateClone { .. }
+        | Act::CreateMachine(_)
+        | Act::Label { .. } => Ok(()),
+    }
+}
+
+/// Returns the conditions of health checks of a Machine with a mark.
+fn marked(machine: &Machine, mark: &Mark, now: Timestamp) -> Vec<Condition> {
+    let mut conditions = mark::own(machine);
+    let reason = match mark.reason() {
+        None => {
+            conditions.retain(|one| one.type_ != OWNER_REMEDIATED);
+            return conditions;
+        }
+        Some(Remediated::Waiting) => OwnerRemediatedReason::WaitingForRemediation,
+        Some(Remediated::CannotBe) => OwnerRemediatedReason::CannotBeRemediated,
+        Some(Remediated::Deferred) => OwnerRemediatedReason::RemediationDeferred,
+        Some(Remediated::Deleting) => OwnerRemediatedReason::MachineDeleting,
+    };
+    set_condition(&mut conditions, reason, reason, &mark.to_string(), None, now);
+    conditions
+}
+
+/// Returns the change of a Machine by its set.
+fn propagated(machine: &Machine, propagation: &Propagation) -> Value {
+    let mut change = json!({});
+    if let Some(fields) = &propagation.fields {
+        let mut spec = machine.spec.clone();
+        fields.write(&mut spec);
+        change["spec"] = difference(&machine.spec, &spec);
+    }
+    if let Some(metadata) = &propagation.metadata {
+        change["metadata"] = metadata.patch();
+    }
+    change
+}
