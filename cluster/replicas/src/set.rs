@@ -242,6 +242,15 @@ fn orphans(seen: &SetView) -> impl Iterator<Item = Key> {
 }
 
 impl SetPlan {
+    /// Returns true if Machines may be made now. A refused adoption does not forbid it.
+    pub fn may_create(&self) -> bool {
+        self.blocked.iter().all(|wait| match wait {
+            Wait::AdoptionRefused(_) => true,
+            Wait::CreationDisabled | Wait::Preflight(_) | Wait::Adoption => false,
+            Wait::TemplateMissing | Wait::SetDeleting(_) | Wait::NamesTaken => false,
+        })
+    }
+
     /// Returns the part of the plan that may be applied before a live read. Marks that say that a Machine is deleted belong to its deletion.
     fn before_live_read(mut self) -> Self {
         self.mark.retain(|(key, _)| !self.delete.contains(key));

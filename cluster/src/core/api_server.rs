@@ -242,8 +242,24 @@ impl State {
         (201, self.insert(&path, object))
     }
 
+    /// Carries out a JSON patch that replaces fields.
+    fn edit(&mut self, path: &str, edits: &[Value]) -> Answer {
+        let Some(present) = self.objects.get(path).cloned() else { return failure(404, "NotFound") };
+        let mut next = present.clone();
+        for edit in edits {
+            *next.pointer_mut(edit["path"].as_str().unwrap()).unwrap() = edit["value"].clone();
+        }
+        if next["metadata"]["resourceVersion"] != present["metadata"]["resourceVersion"] {
+            return failure(409, "Conflict");
+        }
+        (200, self.insert(path, next))
+    }
+
     fn patch(&mut self, path: &str, manager: &str, mut body: Value) -> Answer {
         let (path, is_status) = path.strip_suffix("/status").map_or((path, false), |path| (path, true));
+        if let Some(edits) = body.as_array() {
+            return self.edit(path, edits);
+        }
         let Some(present) = self.objects.get(path).cloned() else { return failure(404, "NotFound") };
         for field in ["uid", "resourceVersion"] {
             let given = body["metadata"].as_object_mut().and_then(|metadata| metadata.remove(field));

@@ -1,8 +1,9 @@
 //! Conditions of a Machine that belong to health checks: `HealthCheckSucceeded` and `OwnerRemediated`. Called by the passes over health checks
 //! and MachineSets.
 //!
-//! Both passes write with one field manager, which no other write uses. Each write applies both conditions as they were read, with its change,
-//! and is bound to the resource version. A condition that is missing in the apply is therefore removed, and conditions of others stay.
+//! Both passes write with one field manager, which no other write uses. Each apply has both conditions as they were read, with its change, and is
+//! bound to the resource version, so conditions of others stay. A mark is removed by a JSON patch: an apply would keep it if another program, such
+//! as an earlier installation of upstream, owns it too.
 
 use bedplate_api::cluster::full::Machine;
 use bedplate_api::cluster::full::condition_type::{HEALTH_CHECK_SUCCEEDED, OWNER_REMEDIATED};
@@ -10,7 +11,7 @@ use bedplate_engine::FieldManager;
 use bedplate_engine::write::WriteError;
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::Condition;
 use kube::{Api, ResourceExt};
-use serde_json::json;
+use serde_json::{Value, json};
 
 use super::context::World;
 use super::machines::conditions;
@@ -34,4 +35,22 @@ pub fn own(machine: &Machine) -> Vec<Condition> {
 pub async fn apply(machine: &Machine, own: &[Condition], world: &World) -> Result<(), WriteError> {
     let api: Api<Machine> = Api::namespaced(world.client.clone(), &machine.namespace().unwrap_or_default());
     MANAGER.apply_status(&api, machine, &json!({ "conditions": own })).await.map(drop)
+}
+
+/// Removes condition `OwnerRemediated`, if the Machine has not changed since it was read.
+///
+/// # Errors
+/// [`WriteError`]
+pub async fn remove(machine: &Machine, world: &World) -> Result<(), WriteError> {
+    let api: Api<Machine> = Api::namespaced(world.client.clone(), &machine.namespace().unwrap_or_default());
+    let others: Vec<Value> = conditions(machine)
+        .iter()
+        .filter(|condition| condition.type_ != OWNER_REMEDIATED)
+        .map(|condition| json!(condition))
+        .collect();
+    let edits = json!([
+        { "op": "replace", "path": "/metadata/resourceVersion", "value": machine.resource_version() },
+        { "op": "replace", "path": "/status/conditions", "value": others },
+    ]);
+    MANAGER.edit_status(&api, machine, &edits).await
 }

@@ -56,6 +56,17 @@ pub fn owner_reference<K: Resource<DynamicType = ()>>(owner: &K, is_controller: 
     }
 }
 
+/// Returns the owners of an object with one more. It replaces an owner of the same name and kind with another UID, which was deleted: if it were the
+/// only owner, the garbage collector would delete the object.
+pub fn with_owner<K: Resource>(object: &K, owner: &OwnerReference) -> Vec<OwnerReference> {
+    let group = |of: &OwnerReference| of.api_version.split('/').next().unwrap_or_default().to_owned();
+    let is_former = |present: &&OwnerReference| {
+        present.kind == owner.kind && present.name == owner.name && group(present) == group(owner)
+    };
+    let present = object.meta().owner_references.iter().flatten();
+    present.filter(|present| !is_former(present)).chain([owner]).cloned().collect()
+}
+
 /// Returns the selector in its evaluated form. None: an operator or its values are not valid.
 pub fn selector(of: &LabelSelector) -> Option<Selector> {
     Selector::try_from(of.clone()).ok()

@@ -6,7 +6,6 @@ use std::sync::Arc;
 
 use bedplate_api::cluster::contract::{Mirrored, Referenced};
 use bedplate_api::cluster::core::GROUP;
-use bedplate_api::cluster::full::Cluster;
 use bedplate_api::condition::ConditionState;
 use bedplate_engine::watches;
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::OwnerReference;
@@ -120,11 +119,6 @@ impl Shown {
 pub fn owners<'a, K: Resource>(object: &'a K, kind: &str) -> impl Iterator<Item = &'a OwnerReference> {
     let owners = object.meta().owner_references.iter().flatten();
     owners.filter(move |owner| is_core_owner(owner, kind))
-}
-
-/// Returns true if the Cluster owns an object. An owner of its name with another UID does not exist any more.
-pub fn is_owned_by_cluster<K: Resource>(object: &K, cluster: &Cluster) -> bool {
-    owners(object, "Cluster").any(|owner| Some(&owner.uid) == cluster.metadata.uid.as_ref())
 }
 
 /// Returns true if an owner reference names an object of a kind of Cluster API, in any version.

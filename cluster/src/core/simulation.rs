@@ -15,7 +15,6 @@ use serde_json::{Value, from_value, json};
 
 use super::object::{is_controlled_by, is_deleting, owner_reference};
 use super::reference::Lookup;
-use super::set::machine::Metadata;
 use super::set::observe::Template;
 use super::set::template::TemplateObject;
 use super::set::{self, record};
@@ -50,20 +49,6 @@ fn template(kind: &str) -> Template {
     let reference = Reference { api_group: "g.io".into(), kind: kind.into(), name: "t".into() };
     let body = json!({ "spec": { "template": { "metadata": { "labels": { "own": "x" } }, "spec": { "size": 1 } } } });
     Template::Found(Arc::new(TemplateObject::read("g.io/v1", reference, &body).unwrap()))
-}
-
-/// Changes labels and annotations.
-fn change(object: &mut ObjectMeta, change: Metadata) {
-    let merge = |present: &mut BTreeMap<String, String>, change: BTreeMap<String, Option<String>>| {
-        for (key, value) in change {
-            match value {
-                Some(value) => drop(present.insert(key, value)),
-                None => drop(present.remove(&key)),
-            }
-        }
-    };
-    merge(object.labels.get_or_insert_default(), change.labels);
-    merge(object.annotations.get_or_insert_default(), change.annotations);
 }
 
 impl World {
@@ -103,6 +88,7 @@ impl World {
             sets: self.sets.values().cloned().map(Arc::new).collect(),
             machines: self.machines.values().cloned().map(Arc::new).collect(),
             cluster: None,
+            refused: BTreeSet::new(),
             templates: vec![("InfraTemplate".to_owned(), found)],
         }
     }
@@ -219,13 +205,13 @@ impl World {
             Act::Label { reference, metadata } => {
                 let object = self.clones.get_mut(&reference).unwrap();
                 let mut all: ObjectMeta = from_value(object["metadata"].clone()).unwrap();
-                change(&mut all, metadata);
+                metadata.write(&mut all);
                 object["metadata"] = serde_json::to_value(all).unwrap();
             }
             Act::Propagate(key, propagation) => {
                 let machine = self.machines.get_mut(&key.0).unwrap();
                 if let Some(metadata) = propagation.metadata {
-                    change(&mut machine.metadata, metadata);
+                    metadata.write(&mut machine.metadata);
                 }
                 if let Some(fields) = propagation.fields {
                     fields.write(&mut machine.spec);

@@ -3,8 +3,8 @@
 
 use std::sync::Arc;
 
-use bedplate_api::cluster::full::MachineSet;
 use bedplate_api::cluster::full::deployment::FINALIZER;
+use bedplate_api::cluster::full::{Cluster, MachineSet};
 use bedplate_api::cluster::part::{annotation, label};
 use bedplate_replicas::{Current, DeploymentPlan, Key, plan_deployment};
 use jiff::Timestamp;
@@ -13,9 +13,13 @@ use kube::ResourceExt;
 
 use super::observe::{Seen, observe};
 use super::set;
+use crate::core::merge::named;
 use crate::core::object::{count, is_deleting, owner_reference};
-use crate::core::reference::{Lookup, is_owned_by_cluster};
+use crate::core::reference::{Lookup, is_owned_by};
 use crate::owner::has_paused_annotation;
+
+/// Maximum number of names in a message.
+const MAX_NAMES: usize = 3;
 
 /// A write.
 #[derive(Debug, Clone, PartialEq)]
@@ -70,7 +74,14 @@ pub fn plan(seen: &Seen, now: Timestamp) -> Plan {
         return deleted(seen);
     }
     let mut plan = Plan { acts: prepare(seen).into_iter().collect(), ..Plan::default() };
-    let adopt: Vec<Act> = seen.orphans().iter().map(|set| Act::Adopt(Key(set.name_any()))).collect();
+    let orphans = seen.orphans().into_iter().map(|set| Key(set.name_any()));
+    let (refused, adopt): (Vec<Key>, Vec<Key>) = orphans.partition(|key| seen.refused.contains(key));
+    let adopt: Vec<Act> = adopt.into_iter().map(Act::Adopt).collect();
+    if !refused.is_empty() {
+        let names: Vec<&str> = refused.iter().map(|key| key.0.as_str()).collect();
+        let names = named("MachineSet", &names, MAX_NAMES);
+        plan.blocked.push(format!("adoption of {names} is refused; change the policy, or their labels"));
+    }
     if !adopt.is_empty() {
         // After a restore all sets must be known before one is made.
         plan.acts.extend(adopt);
@@ -102,6 +113,10 @@ fn sets(seen: &Seen, decided: &DeploymentPlan, plan: &mut Plan) {
     let deployment = &*seen.deployment;
     let current = match &decided.current {
         Current::Is(key) => Some(key),
+        Current::Create { name, .. } if seen.sets.iter().any(|set| set.name_any() == name.0) => {
+            let why = "has the name of the next set and another controller";
+            return plan.blocked.push(format!("MachineSet {name} {why}; delete it, or permit its adoption"));
+        }
         Current::Create { name, replicas, .. } => {
             plan.acts.push(Act::CreateSet(Arc::new(set::new(deployment, decided, name, *replicas))));
             None
@@ -158,11 +173,10 @@ fn prepare(seen: &Seen) -> Option<Act> {
     let deployment = &*seen.deployment;
     let label = (label::CLUSTER_NAME.to_owned(), deployment.spec.cluster_name.clone());
     let has_label = deployment.labels().get(&label.0) == Some(&label.1);
-    let owner = seen
-        .cluster
-        .as_deref()
-        .filter(|cluster| !is_owned_by_cluster(deployment, cluster))
-        .map(|owner| owner_reference(owner, false));
+    let is_owner =
+        |cluster: &&Cluster| is_owned_by(deployment, "Cluster", &cluster.uid().unwrap_or_default());
+    let owner = seen.cluster.as_deref().filter(|cluster| !is_owner(cluster));
+    let owner = owner.map(|owner| owner_reference(owner, false));
     let finalizer = !deployment.finalizers().iter().any(|one| one == FINALIZER);
     let is_needed = finalizer || !has_label || owner.is_some();
     is_needed.then(|| Act::Prepare { finalizer, label: (!has_label).then_some(label), owner })

@@ -1,5 +1,6 @@
 //! Pure: the view of a MachineDeployment that its planner needs, from the objects (MD1 to MD8). Called by `act`.
 
+use std::collections::BTreeSet;
 use std::sync::Arc;
 
 use bedplate_api::cluster::full::deployment::{MachineDeployment, StrategyType};
@@ -31,6 +32,8 @@ pub struct Seen {
     pub machines: Vec<Arc<Machine>>,
     /// Cluster that the deployment names.
     pub cluster: Option<Arc<Cluster>>,
+    /// Orphans whose adoption the API server has refused.
+    pub refused: BTreeSet<Key>,
     /// Templates that the deployment names, with their kinds.
     pub templates: Vec<(String, Lookup)>,
 }

@@ -5,6 +5,7 @@
 //! ```
 //! The deployment itself is written once in a pass, because each write is bound to the resource version that was read.
 
+use std::collections::BTreeSet;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -72,31 +73,46 @@ fn observe(deployment: Arc<MachineDeployment>, world: &World) -> Seen {
         sets: live::stored(&stores.sets, &namespace),
         machines: live::stored(&stores.machines, &namespace),
         cluster: stores.clusters.get(&cluster),
+        refused: BTreeSet::new(),
         templates: Vec::new(),
         deployment,
     }
 }
 
 async fn run(mut seen: Seen, world: &World) -> Result<Option<Duration>, WriteError> {
-    let mut planned = plan(&seen, Timestamp::now());
-    let is_creation = planned.acts.iter().any(|act| matches!(act, Act::CreateSet(_)));
-    if planned.needs_live_read || is_creation {
-        let Some(live) = read_live(seen, world).await? else { return Ok(None) };
-        seen = live;
-        planned = plan(&seen, Timestamp::now());
+    let Some(mut planned) = planned(&mut seen, world).await? else { return Ok(None) };
+    let mut done = apply(&seen, &planned, world).await;
+    if !done.refused.is_empty() {
+        // The other sets must not wait for one that cannot be adopted.
+        seen.refused = std::mem::take(&mut done.refused);
+        let Some(next) = self::planned(&mut seen, world).await? else { return Ok(None) };
+        planned = next;
+        if !done.is_written {
+            let more = apply(&seen, &planned, world).await;
+            done.is_written = more.is_written;
+            done.failed.note(more.failed.end());
+        }
     }
-    let mut failed = Failed::default();
-    let (result, is_written) = apply(&seen, &planned, world).await;
-    failed.note(result);
-    if !is_written {
-        failed.note(report(&seen, &planned, world).await);
+    if !done.is_written {
+        done.failed.note(report(&seen, &planned, world).await);
     }
-    failed.end().map(|()| again(&planned))
+    done.failed.end().map(|()| again(&planned))
 }
 
-/// Reads the deployment, its sets and its templates from the API server. None: the deployment was deleted.
-async fn read_live(mut seen: Seen, world: &World) -> Result<Option<Seen>, WriteError> {
-    let Some(deployment) = live::again(&world.client, &*seen.deployment).await? else { return Ok(None) };
+/// Plans, from live reads if they are needed. None: the deployment was deleted.
+async fn planned(seen: &mut Seen, world: &World) -> Result<Option<Plan>, WriteError> {
+    let first = plan(seen, Timestamp::now());
+    let is_creation = first.acts.iter().any(|act| matches!(act, Act::CreateSet(_)));
+    if seen.is_live || !(first.needs_live_read || is_creation) {
+        return Ok(Some(first));
+    }
+    let is_there = read_live(seen, world).await?;
+    Ok(is_there.then(|| plan(seen, Timestamp::now())))
+}
+
+/// Reads the deployment, its sets and its templates from the API server. Returns false if the deployment was deleted.
+async fn read_live(seen: &mut Seen, world: &World) -> Result<bool, WriteError> {
+    let Some(deployment) = live::again(&world.client, &*seen.deployment).await? else { return Ok(false) };
     let namespace = deployment.namespace().unwrap_or_default();
     seen.sets = live::list(&world.client, &namespace).await?;
     seen.is_live = true;
@@ -110,26 +126,41 @@ async fn read_live(mut seen: Seen, world: &World) -> Result<Option<Seen>, WriteE
         seen.templates.push((format!("{} {}", reference.kind, reference.name), lookup));
     }
     seen.deployment = deployment;
-    Ok(Some(seen))
+    Ok(true)
 }
 
-/// Applies the writes in order. A failed write ends the pass: an earlier set shrinks only after the current one has grown. Returns true if the
-/// deployment was written.
-async fn apply(seen: &Seen, plan: &Plan, world: &World) -> (Result<(), WriteError>, bool) {
-    let mut is_written = false;
+/// Result of the writes of a plan.
+#[derive(Default)]
+struct Done {
+    failed: Failed,
+    /// True if the deployment was written. Its status is written in the next pass.
+    is_written: bool,
+    /// Orphans whose adoption the API server has refused.
+    refused: BTreeSet<Key>,
+}
+
+/// Applies the writes in order. A failed write ends the pass, because an earlier set shrinks only after the current one has grown. A refused
+/// adoption does not.
+async fn apply(seen: &Seen, plan: &Plan, world: &World) -> Done {
+    let mut done = Done::default();
     for act in &plan.acts {
-        if is_of_deployment(act) {
-            if is_written {
-                break;
-            }
-            is_written = true;
+        if is_of_deployment(act) && done.is_written {
+            break;
         }
+        done.is_written |= is_of_deployment(act);
         world.counters.wrote(Kind::CoreDeployment);
-        if let Err(error) = carry_out(seen, act, world).await {
-            return (Err(error), is_written);
+        match (act, carry_out(seen, act, world).await) {
+            (Act::Adopt(key), Err(error)) if error.refusal().is_some() => {
+                done.refused.insert(key.clone());
+            }
+            (_, result) => {
+                if !done.failed.note(result) {
+                    break;
+                }
+            }
         }
     }
-    (Ok(()), is_written)
+    done
 }
 
 async fn carry_out(seen: &Seen, act: &Act, world: &World) -> Result<(), WriteError> {

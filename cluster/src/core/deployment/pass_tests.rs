@@ -210,15 +210,45 @@ async fn md9_status_has_conditions_of_this_program_only() {
 }
 
 #[tokio::test]
-async fn md5_owner_of_before_a_restore_is_replaced() {
+async fn md1_owner_of_a_former_cluster_is_replaced() {
+    let server = server(0);
+    let owner = json!([{ "apiVersion": "cluster.x-k8s.io/v1beta2", "kind": "Cluster", "name": "c", "uid": "former" }]);
+    server.edit(DEPLOYMENT, |object| object["metadata"]["ownerReferences"] = owner);
+    settle(&server).await;
+    let owners = server.get(DEPLOYMENT).unwrap()["metadata"]["ownerReferences"].clone();
+    assert_eq!(owners.as_array().unwrap().iter().map(|one| &one["uid"]).collect::<Vec<_>>(), ["cluster"]);
+}
+
+#[tokio::test]
+async fn md7_removed_annotation_vanishes_from_the_set() {
     let server = server(1);
-    server.edit(DEPLOYMENT, |deployment| {
-        deployment["metadata"]["ownerReferences"] = json!([{ "apiVersion": "cluster.x-k8s.io/v1beta2", "kind": "Cluster",
-            "name": "c", "uid": "before" }]);
+    let (skip, note) = ("machineset.cluster.x-k8s.io/skip-preflight-checks", "bedplate.dev/creating");
+    server.edit(DEPLOYMENT, |object| object["metadata"]["annotations"] = json!({ skip: "All", note: "[]" }));
+    settle(&server).await;
+    let set = &sets(&server)[0];
+    assert_eq!(set.annotations()[skip], "All");
+    assert!(!set.annotations().contains_key(note), "records of the set are not overwritten");
+    let path = format!("{CORE}/machinesets/{}", set.name_any());
+    server.edit(&path, |set| set["metadata"]["annotations"]["other"] = "y".into());
+    server.edit(DEPLOYMENT, |object| {
+        drop(object["metadata"]["annotations"].as_object_mut().unwrap().remove(skip));
     });
-    for _ in 0..6 {
+    settle(&server).await;
+    let annotations = server.get(&path).unwrap()["metadata"]["annotations"].clone();
+    assert_eq!((&annotations[skip], &annotations["other"]), (&Value::Null, &json!("y")));
+}
+
+#[tokio::test]
+async fn md3_refused_adoption_does_not_hold_up_the_rollout() {
+    let server = server(1);
+    settle(&server).await;
+    let path = format!("{CORE}/machinesets/{}", sets(&server)[0].name_any());
+    server.edit(&path, |set| set["metadata"]["ownerReferences"] = json!([]));
+    server.reject(&format!("PATCH {path}"));
+    change_version(&server);
+    for _ in 0..20 {
         pass(&server).await;
     }
-    let owners = server.get(DEPLOYMENT).unwrap()["metadata"]["ownerReferences"].clone();
-    assert_eq!((owners.as_array().unwrap().len(), &owners[0]["uid"]), (1, &json!("cluster")));
+    assert_eq!(sets(&server).len(), 2, "the set that is not adopted is not counted");
+    assert!(versions(&server).contains(&"v1.35.0".to_owned()), "{:?}", versions(&server));
 }

@@ -14,7 +14,7 @@ use kube::ResourceExt;
 
 use super::observe::template;
 use crate::core::object::owner_reference;
-use crate::core::set::machine::InPlace;
+use crate::core::set::machine::{Given, InPlace};
 
 /// Annotations of a deployment that its sets do not get.
 const NOT_COPIED: [&str; 6] = [
@@ -25,6 +25,9 @@ const NOT_COPIED: [&str; 6] = [
     annotation::DESIRED_REPLICAS,
     annotation::MAX_REPLICAS,
 ];
+
+/// Domain of the annotations of this program. A copy would overwrite the records of the set.
+const OWN_DOMAIN: &str = "bedplate.dev/";
 
 /// Maximum number of earlier revisions in the annotation.
 const MAX_HISTORY: usize = 100;
@@ -82,13 +85,16 @@ fn in_place(
         labels.insert(label::TEMPLATE_HASH.to_owned(), hash.clone());
     }
     let annotations = spec.template.metadata.as_ref().and_then(|metadata| metadata.annotations.clone());
-    set.metadata.labels.get_or_insert_default().extend(labels.clone());
+    let is_copied = |key: &str| !NOT_COPIED.contains(&key) && !key.starts_with(OWN_DOMAIN);
+    let copied = deployment.annotations().iter().filter(|(key, _)| is_copied(key));
+    let copied = copied.map(|(key, value)| (key.clone(), value.clone())).collect();
+    let change = Given::new(labels.clone(), copied).change(set.annotations());
+    change.write(&mut set.metadata);
     set.spec.template.metadata = Some(TemplateMetadata { labels: Some(labels), annotations });
     set.spec.machine_naming.clone_from(&spec.machine_naming);
     set.spec.deletion.clone_from(&spec.deletion);
     InPlace::of(&spec.template.spec).write(&mut set.spec.template.spec);
-    let copied = deployment.annotations().iter().filter(|(key, _)| !NOT_COPIED.contains(&key.as_str()));
-    let mut all: BTreeMap<String, String> = copied.map(|(key, value)| (key.clone(), value.clone())).collect();
+    let mut all: BTreeMap<String, String> = BTreeMap::new();
     let replicas = spec.replicas.unwrap_or(0);
     all.insert(annotation::DESIRED_REPLICAS.to_owned(), replicas.to_string());
     all.insert(annotation::MAX_REPLICAS.to_owned(), plan.max_replicas.to_string());

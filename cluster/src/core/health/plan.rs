@@ -105,7 +105,10 @@ fn decide(
         let reason = FieldsSupportedReason::FieldsSupported;
         (reason, reason.meaning().to_owned())
     } else {
-        (FieldsSupportedReason::UnsupportedFields, unsupported.join(", "))
+        (
+            FieldsSupportedReason::UnsupportedFields,
+            format!("Fields not supported: {}; remove them", unsupported.join(", ")),
+        )
     };
     set_condition(status, reason, reason, &message, generation, now);
 }

@@ -178,7 +178,7 @@ fn hc5_limit_without_a_meaning_marks_nothing_and_is_reported() {
     ] {
         let spec = json!({ "remediation": { "triggerIf": trigger } });
         let planned = plan(&observed(check(&spec), vec![machine("a", Some("False"))]), now());
-        assert_eq!(own(&planned, "FieldsSupported").2, path);
+        assert_eq!(own(&planned, "FieldsSupported").2, format!("Fields not supported: {path}; remove them"));
         assert_eq!(shown(&planned.marks[0]).len(), 1, "{:?}", planned.marks);
     }
 }
@@ -207,8 +207,11 @@ fn hc8_external_remediation_is_reported_and_marks_no_owner() {
     let template = json!({ "apiVersion": "g.example/v1", "kind": "T", "name": "t" });
     let spec = json!({ "remediation": { "templateRef": template } });
     let planned = plan(&observed(check(&spec), vec![machine("a", Some("False"))]), now());
-    let expected =
-        ("False".to_owned(), "UnsupportedFields".to_owned(), "spec.remediation.templateRef".to_owned());
+    let expected = (
+        "False".to_owned(),
+        "UnsupportedFields".to_owned(),
+        "Fields not supported: spec.remediation.templateRef; remove them".to_owned(),
+    );
     assert_eq!(own(&planned, "FieldsSupported"), expected);
     assert_eq!(
         shown(&planned.marks[0]),

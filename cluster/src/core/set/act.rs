@@ -18,7 +18,7 @@ use super::machine::{self, Metadata, Propagation};
 use super::observe::{NotPlannable, Seen, observe};
 use super::record::{self, Recorded};
 use crate::core::object::{count, is_deleting, owner_reference};
-use crate::core::reference::{is_owned_by_cluster, owners};
+use crate::core::reference::{is_owned_by, owners};
 use crate::owner::has_paused_annotation;
 
 /// A write.
@@ -156,8 +156,14 @@ fn prepare(seen: &Seen) -> Option<Act> {
     let has_label = set.labels().get(&label.0) == Some(&label.1);
     // After a restore the owner of a deployment's set is missing. The controller of deployments adopts it.
     let is_of_deployment = set.labels().contains_key(label::DEPLOYMENT_NAME);
-    let has_owner = is_of_deployment || owners(set, "MachineDeployment").next().is_some();
-    let owner = seen.cluster.as_deref().filter(|cluster| !has_owner && !is_owned_by_cluster(set, cluster));
+    let has_owner = is_of_deployment
+        || owners(set, "MachineDeployment").next().is_some()
+        || seen
+            .cluster
+            .as_ref()
+            .and_then(|cluster| cluster.uid())
+            .is_some_and(|uid| is_owned_by(set, "Cluster", &uid));
+    let owner = seen.cluster.as_deref().filter(|_| !has_owner);
     let finalizer = !set.finalizers().iter().any(|one| one == FINALIZER);
     let act = Act::Prepare {
         finalizer,

@@ -10,7 +10,7 @@ use std::collections::BTreeSet;
 use std::sync::Arc;
 
 use bedplate_api::cluster::part::Reference;
-use bedplate_replicas::{Key, SetPlan, Wait};
+use bedplate_replicas::{Key, SetPlan};
 use kube::ResourceExt;
 
 use super::act::Act;
@@ -32,7 +32,7 @@ pub struct Children {
 }
 
 /// Object that is made from a template.
-enum Clone {
+enum Made {
     Absent,
     /// The set owns it.
     Ours {
@@ -55,7 +55,7 @@ pub fn plan(seen: &Seen, plan: &SetPlan) -> Children {
     let fresh = fresh(seen, plan, &needed, &surplus, &mut children);
     let kept = surplus
         .iter()
-        .filter(|one| one.objects().any(|of| !matches!(clone_of(seen, &of), Clone::Absent | Clone::Foreign)));
+        .filter(|one| one.objects().any(|of| !matches!(clone_of(seen, &of), Made::Absent | Made::Foreign)));
     let mut record: Vec<Recorded> = needed.iter().chain(kept).chain(&fresh).cloned().collect();
     record.sort_by(|one, other| one.name.cmp(&other.name));
     if record != recorded {
@@ -64,7 +64,7 @@ pub fn plan(seen: &Seen, plan: &SetPlan) -> Children {
     for one in &surplus {
         remove(seen, one, &mut children);
     }
-    if !holds_creation(plan) {
+    if plan.may_create() {
         for one in needed.iter().chain(&fresh) {
             create(seen, one, &mut children);
         }
@@ -73,18 +73,13 @@ pub fn plan(seen: &Seen, plan: &SetPlan) -> Children {
     children
 }
 
-/// Returns true if no Machine must be created now. A refused adoption holds up no other Machine.
-fn holds_creation(plan: &SetPlan) -> bool {
-    plan.blocked.iter().any(|wait| !matches!(wait, Wait::AdoptionRefused(_)))
-}
-
 /// Separates recorded names that are needed from those that are not.
 fn split(seen: &Seen, plan: &SetPlan, pending: Vec<Recorded>) -> (Vec<Recorded>, Vec<Recorded>) {
-    let is_blocked = plan.create.is_empty() && holds_creation(plan);
+    let is_blocked = plan.create.is_empty() && !plan.may_create();
     let mut wanted = if is_blocked { pending.len() } else { plan.create.len() };
     pending.into_iter().partition(|one| {
         let is_usable = kinds(seen, &one.name) == *one
-            && one.objects().all(|of| !matches!(clone_of(seen, &of), Clone::Foreign));
+            && one.objects().all(|of| !matches!(clone_of(seen, &of), Made::Foreign));
         let is_needed = is_usable && wanted > 0;
         wanted -= usize::from(is_needed);
         is_needed
@@ -140,22 +135,22 @@ fn kinds(seen: &Seen, name: &str) -> Recorded {
     }
 }
 
-fn clone_of(seen: &Seen, reference: &Reference) -> Clone {
+fn clone_of(seen: &Seen, reference: &Reference) -> Made {
     match seen.clones.get(reference) {
         // A name that was not recorded before has no objects. If it has, their creation fails, and the next pass finds them.
-        None | Some(Lookup::Absent) => Clone::Absent,
+        None | Some(Lookup::Absent) => Made::Absent,
         Some(Lookup::NotSynced) => {
-            Clone::Unknown(format!("objects of kind {} are not read yet", reference.kind))
+            Made::Unknown(format!("objects of kind {} are not read yet", reference.kind))
         }
-        Some(Lookup::Unresolved(why)) => Clone::Unknown(why.clone()),
+        Some(Lookup::Unresolved(why)) => Made::Unknown(why.clone()),
         Some(Lookup::Found(object)) => {
             let uid = seen.set.uid().unwrap_or_default();
             let is_ours = object.metadata.owner_references.iter().flatten().any(|owner| owner.uid == uid);
             if !is_ours {
-                return Clone::Foreign;
+                return Made::Foreign;
             }
             let is_deleting = object.metadata.deletion_timestamp.is_some();
-            Clone::Ours { uid: object.metadata.uid.clone().unwrap_or_default(), is_deleting }
+            Made::Ours { uid: object.metadata.uid.clone().unwrap_or_default(), is_deleting }
         }
     }
 }
@@ -166,11 +161,11 @@ fn remove(seen: &Seen, one: &Recorded, children: &mut Children) {
     objects.reverse();
     for reference in objects {
         match clone_of(seen, &reference) {
-            Clone::Ours { uid, is_deleting: false } => {
+            Made::Ours { uid, is_deleting: false } => {
                 children.acts.push(Act::DeleteClone { reference, uid });
             }
-            Clone::Unknown(why) => children.blocked.push(why),
-            Clone::Ours { is_deleting: true, .. } | Clone::Absent | Clone::Foreign => {}
+            Made::Unknown(why) => children.blocked.push(why),
+            Made::Ours { is_deleting: true, .. } | Made::Absent | Made::Foreign => {}
         }
     }
 }
@@ -185,14 +180,14 @@ fn create(seen: &Seen, one: &Recorded, children: &mut Children) {
     for (reference, template) in objects {
         let (Some(reference), Some(template)) = (reference, template) else { continue };
         match clone_of(seen, &reference) {
-            Clone::Ours { is_deleting: false, .. } => {}
-            Clone::Ours { is_deleting: true, .. } => {
+            Made::Ours { is_deleting: false, .. } => {}
+            Made::Ours { is_deleting: true, .. } => {
                 children.blocked.push(format!("{} {} is being deleted", reference.kind, reference.name));
                 return;
             }
-            Clone::Unknown(why) => return children.blocked.push(why),
-            Clone::Foreign => return,
-            Clone::Absent => match template {
+            Made::Unknown(why) => return children.blocked.push(why),
+            Made::Foreign => return,
+            Made::Absent => match template {
                 Template::Found(template) => acts.push(clone_act(seen, template, &reference)),
                 Template::Absent | Template::Unknown(_) => {
                     return children.blocked.extend(why_absent(seen, template));

@@ -97,7 +97,7 @@ pub fn desired(set: &MachineSet, recorded: &Recorded) -> Machine {
     machine
 }
 
-/// Labels and annotations that a set gives to a Machine and to its objects.
+/// Labels and annotations that an owner gives: a set to its Machines and their objects, a deployment to its sets.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
 pub struct Given {
     /// Labels.
@@ -148,10 +148,7 @@ pub fn label_change(set: &MachineSet, object: &ObjectMeta) -> Option<Metadata> {
 
 /// Returns labels and annotations of a Machine and of its objects.
 pub fn given(set: &MachineSet) -> Given {
-    let (labels, mut annotations) = (labels(set), annotations(set));
-    let record = record(&labels, &annotations);
-    annotations.insert(PROPAGATED.to_owned(), record);
-    Given { labels, annotations }
+    Given::new(labels(set), annotations(set))
 }
 
 /// Returns the value of [`PROPAGATED`]. It must stay the same in every release: another one causes a write for each Machine.
@@ -163,8 +160,14 @@ fn record(labels: &BTreeMap<String, String>, annotations: &BTreeMap<String, Stri
 }
 
 impl Given {
+    /// Adds the record to labels and annotations.
+    pub fn new(labels: BTreeMap<String, String>, mut annotations: BTreeMap<String, String>) -> Self {
+        annotations.insert(PROPAGATED.to_owned(), record(&labels, &annotations));
+        Self { labels, annotations }
+    }
+
     /// Returns the change of an object with these annotations. Keys that an earlier change has recorded, and that are not given now, are removed.
-    fn change(self, present: &BTreeMap<String, String>) -> Metadata {
+    pub fn change(self, present: &BTreeMap<String, String>) -> Metadata {
         let text = present.get(PROPAGATED).map_or("", String::as_str);
         let earlier: Value = serde_json::from_str(text).unwrap_or_default();
         let change = |given: BTreeMap<String, String>, field: &str| {
@@ -181,8 +184,23 @@ impl Given {
 }
 
 impl Metadata {
+    /// Carries out the change.
+    pub fn write(self, object: &mut ObjectMeta) {
+        write(self.labels, object.labels.get_or_insert_default());
+        write(self.annotations, object.annotations.get_or_insert_default());
+    }
+
     /// Returns the change as a merge patch of the metadata.
     pub fn patch(&self) -> Value {
         json!({ "labels": self.labels, "annotations": self.annotations })
+    }
+}
+
+fn write(change: BTreeMap<String, Option<String>>, present: &mut BTreeMap<String, String>) {
+    for (key, value) in change {
+        match value {
+            Some(value) => drop(present.insert(key, value)),
+            None => drop(present.remove(&key)),
+        }
     }
 }

@@ -54,10 +54,17 @@ pub const CONDITION_TYPES: [&str; 8] = [
 /// [`WriteError`]
 pub async fn reconcile(object: Arc<MachineSet>, world: Arc<World>) -> Result<Option<Duration>, WriteError> {
     if !world.scope.includes(object.labels()) {
+        world.watches.release(&User::of(&*object));
         return Ok(None);
     }
+    let (reference, user) = (ObjectRef::from_obj(&*object), User::of(&*object));
     let mut pass = Pass::observe(object, &world);
-    world.leading(pass.run()).await
+    let result = world.leading(pass.run()).await;
+    if world.stores.sets.get(&reference).is_none() {
+        // Deleted meanwhile: this pass may have added the uses of kinds again.
+        world.watches.release(&user);
+    }
+    result
 }
 
 /// State of one pass.
@@ -201,8 +208,8 @@ impl<'a> Pass<'a> {
         Ok(())
     }
 
-    /// Applies the writes in order. A failure does not hold up writes about other Machines, but nothing is made after it: a Machine has no
-    /// successor before it is deleted.
+    /// Applies the writes in order. A failure does not hold up writes about other objects: the plan counts a Machine until it is deleted. Nothing is
+    /// made after a failed write of the set, because its name may not be recorded, or after a failed creation.
     async fn apply(&self, plan: &Plan) -> Done {
         let (mut done, mut is_held) = (Done::default(), false);
         let mut written = BTreeSet::new();
@@ -211,13 +218,13 @@ impl<'a> Pass<'a> {
             // Another write of the Machine is bound to a resource version that has passed.
             let is_passed =
                 key.is_some_and(|key| written.contains(key)) || is_of_set(act) && done.is_set_written;
-            if is_passed || is_held && (is_of_set(act) || is_creation(act)) {
-                is_held = true;
+            if is_passed || is_held && is_chained(act) {
+                is_held |= is_chained(act);
                 continue;
             }
             self.world.counters.wrote(Kind::CoreSet);
             let result = write::carry_out(&self.seen, &self.handles, act, self.world).await;
-            is_held |= result.is_err();
+            is_held |= result.is_err() && is_chained(act);
             done.is_set_written |= is_of_set(act);
             written.extend(key.cloned());
             match (act, result) {
@@ -274,8 +281,9 @@ fn kind(reference: &Reference) -> GroupKind {
     GroupKind::new(&reference.api_group, &reference.kind)
 }
 
-fn is_creation(act: &Act) -> bool {
-    matches!(act, Act::CreateClone { .. } | Act::CreateMachine(_))
+/// Returns true if the act is part of the chain from the record to the Machine: it depends on the success of the earlier ones.
+fn is_chained(act: &Act) -> bool {
+    is_of_set(act) || matches!(act, Act::CreateClone { .. } | Act::CreateMachine(_))
 }
 
 /// Returns true if the act writes the set.

@@ -293,12 +293,8 @@ async fn ms6_mark_of_a_healthy_machine_is_removed() {
     settle(&server).await;
     let name = marked(&server);
     let machine = path("machines", &name);
-    // The health check owns the conditions, as after its own apply.
-    let world = server.world();
-    let object: Machine = from_value(server.get(&machine).unwrap()).unwrap();
-    let mut own = crate::core::mark::own(&object);
-    own[0].status = "True".to_owned();
-    crate::core::mark::apply(&object, &own, &world).await.unwrap();
+    // No field manager of this program owns the mark, as after a take-over.
+    server.edit(&machine, |machine| machine["status"]["conditions"][1]["status"] = "True".into());
     settle(&server).await;
     let conditions = server.get(&machine).unwrap()["status"]["conditions"].to_string();
     assert!(
@@ -336,6 +332,32 @@ async fn ms5_refused_adoption_does_not_hold_up_the_other_machines() {
     assert_eq!(machines(&server).len(), 2, "a Machine that is not adopted is not counted");
     let set = server.get(&path("machinesets", "ms")).unwrap();
     assert_eq!(set["status"]["replicas"], 1);
+}
+
+#[tokio::test]
+async fn ms2_refused_deletion_does_not_hold_up_creations() {
+    let server = server(1);
+    settle(&server).await;
+    let name = marked(&server);
+    server.reject(&format!("DELETE {}", path("machines", &name)));
+    server.edit(&path("machinesets", "ms"), |set| set["spec"]["replicas"] = 2.into());
+    for _ in 0..8 {
+        drop(pass(&server).await);
+    }
+    assert_eq!(machines(&server).len(), 2);
+    let set: MachineSet = from_value(server.get(&path("machinesets", "ms")).unwrap()).unwrap();
+    assert!(!set.annotations().contains_key(CREATING), "the record shrinks");
+}
+
+#[tokio::test]
+async fn ms1_owner_of_a_former_cluster_is_replaced() {
+    let server = server(0);
+    server.edit(&path("machinesets", "ms"), |set| {
+        set["metadata"]["ownerReferences"][0]["uid"] = "former".into();
+    });
+    settle(&server).await;
+    let owners = server.get(&path("machinesets", "ms")).unwrap()["metadata"]["ownerReferences"].clone();
+    assert_eq!(owners.as_array().unwrap().iter().map(|one| &one["uid"]).collect::<Vec<_>>(), ["cluster"]);
 }
 
 #[tokio::test]

@@ -6,7 +6,6 @@
 use std::collections::BTreeMap;
 
 use bedplate_api::cluster::contract::Referenced;
-use bedplate_api::cluster::full::condition_type::OWNER_REMEDIATED;
 use bedplate_api::cluster::full::set::FINALIZER;
 use bedplate_api::cluster::full::{Machine, MachineSet};
 use bedplate_api::cluster::part::{Reference, annotation};
@@ -15,7 +14,7 @@ use bedplate_api::reason::core::OwnerRemediatedReason;
 use bedplate_engine::write::{WriteError, ask, delete, delete_of};
 use bedplate_replicas::{Key, Mark, Remediated};
 use jiff::Timestamp;
-use k8s_openapi::apimachinery::pkg::apis::meta::v1::{Condition, OwnerReference};
+use k8s_openapi::apimachinery::pkg::apis::meta::v1::OwnerReference;
 use kube::api::{ApiResource, DynamicObject};
 use kube::core::GroupVersionKind;
 use kube::{Api, Resource, ResourceExt};
@@ -27,7 +26,7 @@ use super::observe::Seen;
 use super::record;
 use crate::core::context::World;
 use crate::core::mark;
-use crate::core::object::owner_reference;
+use crate::core::object::{owner_reference, with_owner};
 use crate::core::patch::difference;
 
 /// Resources of the objects that a pass has found.
@@ -105,10 +104,7 @@ pub fn prepared<K: Resource>(
         metadata["labels"] = json!({ key: value });
     }
     if let Some(owner) = owner {
-        // After a restore, an owner of the name has a UID that no object has. Garbage collection would delete the object.
-        let is_other = |other: &&OwnerReference| other.kind != owner.kind || other.name != owner.name;
-        let present = object.meta().owner_references.iter().flatten().filter(is_other);
-        metadata["ownerReferences"] = json!(present.chain([owner]).collect::<Vec<_>>());
+        metadata["ownerReferences"] = json!(with_owner(object, owner));
     }
     json!({ "metadata": metadata })
 }
@@ -154,7 +150,7 @@ async fn change_machine(
             let change = prepared(machine, None, None, Some(&owner_reference(set, true)));
             world.manager.merge(&api, machine, &change).await
         }
-        Act::Mark(_, mark) => mark::apply(machine, &marked(machine, mark, Timestamp::now()), world).await,
+        Act::Mark(_, mark) => set_mark(machine, mark, world).await,
         Act::Delete(Key(name)) => delete(&api, name, machine.uid(), machine.resource_version()).await,
         Act::Propagate(_, propagation) => {
             world.manager.merge(&api, machine, &propagated(machine, propagation)).await
@@ -170,21 +166,18 @@ async fn change_machine(
     }
 }
 
-/// Returns the conditions of health checks of a Machine with a mark.
-fn marked(machine: &Machine, mark: &Mark, now: Timestamp) -> Vec<Condition> {
-    let mut conditions = mark::own(machine);
+/// Writes the mark of a Machine.
+async fn set_mark(machine: &Machine, mark: &Mark, world: &World) -> Result<(), WriteError> {
     let reason = match mark.reason() {
-        None => {
-            conditions.retain(|one| one.type_ != OWNER_REMEDIATED);
-            return conditions;
-        }
+        None => return mark::remove(machine, world).await,
         Some(Remediated::Waiting) => OwnerRemediatedReason::WaitingForRemediation,
         Some(Remediated::CannotBe) => OwnerRemediatedReason::CannotBeRemediated,
         Some(Remediated::Deferred) => OwnerRemediatedReason::RemediationDeferred,
         Some(Remediated::Deleting) => OwnerRemediatedReason::MachineDeleting,
     };
-    set_condition(&mut conditions, reason, reason, &mark.to_string(), None, now);
-    conditions
+    let mut conditions = mark::own(machine);
+    set_condition(&mut conditions, reason, reason, &mark.to_string(), None, Timestamp::now());
+    mark::apply(machine, &conditions, world).await
 }
 
 /// Returns the change of a Machine by its set.
