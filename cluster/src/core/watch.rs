@@ -2,9 +2,11 @@
 //!
 //! Not here: the watches of named kinds, which the engine has. [`named_changed`] handles their changes.
 
+use std::collections::HashMap;
 use std::sync::Arc;
 
 use bedplate_api::cluster::contract::Referenced;
+use bedplate_api::cluster::full::cluster::ClusterInitialization;
 use bedplate_api::cluster::full::{Cluster, Machine, MachineDeployment, MachineHealthCheck, MachineSet};
 use bedplate_api::cluster::part::Reference;
 use bedplate_engine::Queue;
@@ -109,17 +111,53 @@ pub fn tasks(
 /// Queues each Cluster, and the objects that depend on its state.
 async fn follow_clusters(mut seen: Changes<Cluster>, (queues, world): (Queues, Arc<World>)) {
     let stores = &world.stores;
+    let mut known: HashMap<ObjectRef<Cluster>, Facts> = HashMap::new();
     while let Some(event) = seen.next().await {
-        if let Seen::Gone(object) = &event {
-            world.watches.release(&User::of(&**object));
-            world.workloads.forget(object);
-        }
+        let is_changed = match &event {
+            Seen::There(object) => {
+                let facts = facts(object);
+                known.insert(ObjectRef::from_obj(&**object), facts.clone()) != Some(facts)
+            }
+            Seen::Gone(object) => {
+                known.remove(&ObjectRef::from_obj(&**object));
+                world.watches.release(&User::of(&**object));
+                world.workloads.forget(object);
+                true
+            }
+        };
         let (Seen::There(cluster) | Seen::Gone(cluster)) = event;
         queues.clusters.put(ObjectRef::from_obj(&*cluster)).await;
-        put_all(&queues.machines, machines_of(&cluster, stores)).await;
+        // Each change of a Machine changes the status of its Cluster, which must not queue all other Machines.
+        if is_changed {
+            put_all(&queues.machines, machines_of(&cluster, stores)).await;
+        }
         put_all(&queues.deployments, deployments_of_cluster(&cluster, stores)).await;
         put_all(&queues.sets, sets_of_cluster(&cluster, stores)).await;
         put_all(&queues.checks, checks_of_cluster(&cluster, stores)).await;
+    }
+}
+
+/// Facts of a Cluster that decide about its Machines.
+#[derive(Debug, Clone, PartialEq)]
+struct Facts {
+    uid: Option<String>,
+    generation: Option<i64>,
+    is_deleting: bool,
+    /// Infrastructure and control plane.
+    is_initialized: [bool; 2],
+}
+
+fn facts(cluster: &Cluster) -> Facts {
+    let latches = cluster.status.as_ref().and_then(|status| status.initialization.as_ref());
+    let is_set = |of: fn(&ClusterInitialization) -> Option<bool>| latches.and_then(of) == Some(true);
+    Facts {
+        uid: cluster.metadata.uid.clone(),
+        generation: cluster.metadata.generation,
+        is_deleting: cluster.metadata.deletion_timestamp.is_some(),
+        is_initialized: [
+            is_set(|latches| latches.infrastructure_provisioned),
+            is_set(|latches| latches.control_plane_initialized),
+        ],
     }
 }
 

@@ -56,12 +56,18 @@ fn m5_object_without_an_owner_queues_the_machine_that_names_it() {
 }
 
 #[test]
-fn m1_change_of_a_cluster_queues_its_machines() {
+fn m1_only_facts_for_machines_of_a_cluster_queue_its_machines() {
     let cluster = |name: &str| -> Cluster {
         serde_json::from_value(json!({ "apiVersion": "cluster.x-k8s.io/v1beta2", "kind": "Cluster",
             "metadata": { "namespace": "ns", "name": name }, "spec": {} }))
         .unwrap()
     };
+    let mut initialized = cluster("c");
+    initialized.status = serde_json::from_value(json!({ "phase": "Provisioned" })).unwrap();
+    assert_eq!(facts(&initialized), facts(&cluster("c")), "other parts of the status do not count");
+    let latches = json!({ "initialization": { "controlPlaneInitialized": true } });
+    initialized.status = serde_json::from_value(latches).unwrap();
+    assert_ne!(facts(&initialized), facts(&cluster("c")));
     let stores = filled();
     assert_eq!(machines_of(&cluster("c"), &stores).len(), 2);
     assert!(machines_of(&cluster("d"), &stores).is_empty());
