@@ -157,7 +157,7 @@ fn common() -> Vec<(&'static str, Value)> {
             file(json!({ "content": "{{ ds.meta_data.hostname }} {% raw %}{{ no }}{% endraw %}\n" })),
         ),
         ("file-unicode", file(json!({ "content": "Grüße → 日本\n" }))),
-        ("file-lines", file(json!({ "content": "\n\n  indented\n\nlast without end" }))),
+        ("file-lines", file(json!({ "content": "first\n\n  indented\n\nlast without end" }))),
         (
             "commands",
             json!({ "bootCommands": ["echo boot"], "preKubeadmCommands": ["echo \"a: b\"", "sed -i 's/#//' /x", "true # x", "yes"],
