@@ -81,14 +81,10 @@ impl Connections {
         self.clusters.lock().remove(cluster);
     }
 
-    /// Returns the number of clusters with a client, at most 1,024.
-    pub fn len(&self) -> usize {
+    /// Returns the number of clusters with a client.
+    #[cfg(test)]
+    pub(crate) fn len(&self) -> usize {
         self.clusters.lock().len()
-    }
-
-    /// Returns true if no cluster has a client.
-    pub fn is_empty(&self) -> bool {
-        self.len() == 0
     }
 }
 

@@ -11,8 +11,6 @@ use crate::RequestError;
 pub const PROBE_INTERVAL: Duration = Duration::from_secs(10);
 /// Number of consecutive failures after which a cluster counts as unreachable.
 const MAX_FAILURES: u32 = 5;
-/// Time after the last success from which the state of remote objects counts as unknown.
-const REMOTE_STATE_GRACE: Duration = Duration::from_secs(300);
 
 /// State of the connection to a workload cluster.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
@@ -40,7 +38,6 @@ pub struct Probe {
     reachability: Reachability,
     failures: u32,
     failing_since: Option<Duration>,
-    succeeded: Option<Duration>,
 }
 
 impl Probe {
@@ -52,7 +49,6 @@ impl Probe {
             Ok(()) => {
                 self.failures = 0;
                 self.failing_since = None;
-                self.succeeded = Some(now);
                 if !was_reachable {
                     self.reachability = Reachability::Reachable { since: now };
                 }
@@ -73,11 +69,6 @@ impl Probe {
     /// Returns the present state.
     pub fn reachability(&self) -> &Reachability {
         &self.reachability
-    }
-
-    /// Returns true if the state of remote objects is too old to be reported.
-    pub fn is_remote_state_unknown(&self, now: Duration) -> bool {
-        self.succeeded.is_none_or(|succeeded| now.saturating_sub(succeeded) >= REMOTE_STATE_GRACE)
     }
 }
 
@@ -117,15 +108,5 @@ mod tests {
         }
         assert!(!probe.record(Ok(()), at(90)));
         assert_eq!(probe.reachability(), &Reachability::Reachable { since: at(40) });
-    }
-
-    #[test]
-    fn remote_state_is_unknown_5_min_after_the_last_success() {
-        let mut probe = Probe::default();
-        assert!(probe.is_remote_state_unknown(at(0)));
-        probe.record(Ok(()), at(100));
-        probe.record(Err(RequestError::Timeout), at(399));
-        assert!(!probe.is_remote_state_unknown(at(399)));
-        assert!(probe.is_remote_state_unknown(at(400)));
     }
 }

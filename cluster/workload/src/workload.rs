@@ -1,4 +1,4 @@
-//! Requests to one workload cluster: each has a time limit, and few run concurrently, so a cluster that hangs delays no other.
+//! Requests to one workload cluster: each has a time limit, and few run concurrently, so a cluster that hangs holds few places, and those for seconds.
 //!
 //! ```text
 //! open: requests --timeout, unreachable--> broken: requests fail immediately, until the pause has passed --> one request tries
