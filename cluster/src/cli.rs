@@ -43,7 +43,7 @@ pub struct Cli {
     /// Name of this process in the Lease and in Events
     #[arg(long, env = "POD_NAME", value_name = "NAME", default_value = "bedplate-cluster")]
     pub instance: String,
-    /// Networks of the API servers of workload clusters, separated by commas; absent: all but those of this host and its link
+    /// For bootstrap: networks of the API servers of workload clusters, separated by commas; absent: all but those of this host and its link
     #[arg(long, value_name = "CIDR[,CIDR]")]
     pub workload_networks: Option<Networks>,
     /// Address of /healthz, /readyz and /metrics

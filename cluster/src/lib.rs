@@ -11,6 +11,7 @@ pub mod core;
 pub mod events;
 pub mod group;
 pub mod infrastructure;
+pub mod kubeconfig;
 pub mod life;
 pub mod metrics;
 pub mod owner;

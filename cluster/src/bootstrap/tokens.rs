@@ -4,21 +4,19 @@
 //! not an error. Called by the loop of [`config`](super::config).
 
 use bedplate_api::cluster::full::Cluster;
-use bedplate_bootstrap::kubeconfig_secret::{self, KUBECONFIG_KEY};
 use bedplate_bootstrap::token::{
     EXPIRATION_KEY, TOKEN_NAMESPACE, TOKEN_SECRET_TYPE, Token, expiration, secret_name,
 };
-use bedplate_engine::object;
-use bedplate_engine::write::ask;
 use bedplate_workload::{ClusterKey, Connections, Networks, RequestError, Workload};
 use jiff::Timestamp;
 use k8s_openapi::ByteString;
 use k8s_openapi::api::core::v1::Secret;
 use kube::api::{ObjectMeta, Patch, PatchParams, PostParams};
-use kube::{Api, Client, ResourceExt};
+use kube::{Api, Client};
 use serde_json::json;
 
 use super::config::plan::TokenState;
+use crate::kubeconfig;
 
 /// Access to the tokens of workload clusters.
 #[derive(Clone)]
@@ -85,16 +83,10 @@ impl Tokens {
 
     /// Returns the workload cluster, or the cause for a user.
     async fn connect(&self, cluster: &Cluster) -> Result<Workload, String> {
-        let namespace = cluster.namespace().unwrap_or_default();
-        let name = kubeconfig_secret::secret_name(&cluster.name_any());
-        let api: Api<Secret> = Api::namespaced(self.client.clone(), &namespace);
-        let found = ask(&format!("Secret {name}"), object::get(&api, &name)).await;
-        let secret = found.map_err(|_| format!("Secret {name} cannot be read"))?;
-        let secret = secret.ok_or_else(|| format!("Secret {name} does not exist"))?;
-        let value = secret.data.as_ref().and_then(|data| data.get(KUBECONFIG_KEY));
-        let value = value.ok_or_else(|| format!("Secret {name} has no key {KUBECONFIG_KEY}"))?;
-        let key = ClusterKey { namespace, name: cluster.name_any(), uid: cluster.uid().unwrap_or_default() };
-        self.connections.connect(&key, &value.0).map_err(|error| format!("Secret {name}: {error}"))
+        let connect = |key: &ClusterKey, text: &[u8]| {
+            self.connections.connect(key, text).map_err(|error| error.to_string())
+        };
+        kubeconfig::connect(&self.client, cluster, connect).await
     }
 }
 
@@ -129,6 +121,8 @@ fn secret(token: &Token, now: Timestamp) -> Secret {
 
 #[cfg(test)]
 mod tests {
+    use kube::ResourceExt as _;
+
     use super::*;
 
     #[test]

@@ -14,21 +14,20 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use bedplate_api::cluster::full::Cluster;
-use bedplate_bootstrap::kubeconfig_secret::{KUBECONFIG_KEY, secret_name};
-use bedplate_engine::write::ask;
-use bedplate_engine::{FieldManager, object};
+use bedplate_engine::FieldManager;
 use bedplate_process::lock::Lock;
 use bedplate_workload::{
     ClusterKey, Connections, Networks, PROBE_INTERVAL, Probe, Reachability, RequestError, Workload,
 };
 use jiff::Timestamp;
-use k8s_openapi::api::core::v1::{Node, Secret};
-use kube::{Api, Client, ResourceExt};
+use k8s_openapi::api::core::v1::Node;
+use kube::Client;
 use tokio::time::Instant;
 
 use self::index::NodeIndex;
 use self::remote::{Remote, RemoteError};
 use crate::core::machine::node::{self, Connection, NodeView};
+use crate::kubeconfig::{self, key};
 
 /// Maximum number of clusters whose Nodes are kept. Above it, those of the cluster that was used longest ago are dropped.
 const MAX_CLUSTERS: usize = 1024;
@@ -85,15 +84,8 @@ impl Workloads {
     /// # Errors
     /// [`RemoteError::Kubeconfig`]
     pub async fn connect(&self, cluster: &Cluster) -> Result<Remote, RemoteError> {
-        let name = secret_name(&cluster.name_any());
-        let api: Api<Secret> = Api::namespaced(self.client.clone(), &cluster.namespace().unwrap_or_default());
-        let failed = |why: &str| RemoteError::Kubeconfig(format!("Secret {name} {why}"));
-        let found = ask(&format!("Secret {name}"), object::get(&api, &name)).await;
-        let secret = found.map_err(|_| failed("cannot be read"))?.ok_or_else(|| failed("does not exist"))?;
-        let value = secret.data.as_ref().and_then(|data| data.get(KUBECONFIG_KEY));
-        let value = value.ok_or_else(|| failed(&format!("has no key {KUBECONFIG_KEY}")))?;
-        let workload = (self.connect)(&key(cluster), &value.0);
-        let workload = workload.map_err(|why| failed(&format!("is not usable: {why}")))?;
+        let workload = kubeconfig::connect(&self.client, cluster, &*self.connect).await;
+        let workload = workload.map_err(RemoteError::Kubeconfig)?;
         Ok(Remote::new(workload, self.manager))
     }
 
@@ -141,14 +133,6 @@ impl Workloads {
             }
         }
         state
-    }
-}
-
-fn key(cluster: &Cluster) -> ClusterKey {
-    ClusterKey {
-        namespace: cluster.namespace().unwrap_or_default(),
-        name: cluster.name_any(),
-        uid: cluster.uid().unwrap_or_default(),
     }
 }
 

@@ -56,7 +56,7 @@ pub(crate) const PROGRAMS: &[Program] = &[
             &["cli"],
             &["life"],
             &["events"],
-            &["owner", "policies", "watch"],
+            &["kubeconfig", "owner", "policies", "watch"],
             &["metrics", "scope", "group"],
         ],
     },
