@@ -6,7 +6,7 @@
 //!                                                           +-> Change -> handler (queues the objects that name the kind)
 //! ```
 //! A lookup never waits and never sends a request. A kind that is not installed, forbidden or silent is a value with its reason, and it delays no
-//! other kind. The module knows no kind and no contract: the caller gives the type of the objects and the choice of the version. Called by
+//! other kind. Users choose the kinds, so their number is limited: see [`Watches::get`]. The module knows no kind and no contract: the caller gives the type of the objects and the choice of the version. Called by
 //! programs whose objects name objects of any kind.
 
 mod kind;
@@ -46,6 +46,9 @@ const MAX_NAMED: usize = 256;
 
 /// Maximum number of kinds that the users of one namespace add, also of kinds that do not exist. It leaves places for other namespaces.
 const MAX_NAMED_BY_NAMESPACE: usize = 32;
+
+/// Number of kinds that each namespace may add even if [`MAX_NAMED`] is reached: the objects of a cluster name four kinds of providers.
+const RESERVED_BY_NAMESPACE: usize = 4;
 
 /// Time from the last use of a kind to the end of its watch.
 const UNUSED_TIMEOUT: Duration = Duration::from_secs(600);
@@ -220,7 +223,7 @@ fn limit<K: Named>(kinds: &HashMap<GroupKind, Entry<K>>, user: &User) -> Option<
     if added >= MAX_NAMED_BY_NAMESPACE {
         return Some(Unresolved::TooManyKindsOfNamespace);
     }
-    (kinds.len() >= MAX_NAMED).then_some(Unresolved::TooManyKinds)
+    (added >= RESERVED_BY_NAMESPACE && kinds.len() >= MAX_NAMED).then_some(Unresolved::TooManyKinds)
 }
 
 impl<K> Watches<K>
@@ -228,6 +231,9 @@ where
     K: Named,
 {
     /// Looks an object up for a user. The user keeps the watch of the kind until it is released ([`Self::keep`], [`Self::release`]).
+    ///
+    /// A kind that is named already takes no further place. The users of a namespace add up to 32 kinds while fewer than 256 are named. The first
+    /// four of them always have a place, so a few namespaces that name many kinds cannot exclude the others.
     ///
     /// A change is reported by [`Change`], except the end of [`Unresolved::TooManyKinds`] and
     /// [`Unresolved::TooManyKindsOfNamespace`]: reconcile the user again after some minutes.

@@ -3,31 +3,35 @@
 //! A failed object is requeued after a delay (`backoff`). While another process leads, objects wait in the queue. The program must start to
 //! lead only after all of its stores are synced. Otherwise an object could look unused. Spawned by programs for each kind.
 
-use std::convert::Infallible;
+mod turns;
+
 use std::fmt::Debug;
 use std::sync::Arc;
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 use bedplate_process::exit::chain;
 use bedplate_process::lease::Tenure;
 use bedplate_process::liveness::Pulse;
 use bedplate_process::lock::Lock;
-use futures::{StreamExt, stream};
+use futures::StreamExt;
+use futures::stream::FuturesUnordered;
 use k8s_openapi::api::core::v1::ObjectReference;
 use kube::Resource;
-use kube::runtime::controller::{self, Action, Config, applier};
 use kube::runtime::reflector::{ObjectRef, Store};
 use tokio::sync::mpsc;
+use tokio::time::{Instant, sleep_until};
 use tokio_util::sync::CancellationToken;
+use tracing::Instrument;
 
 use crate::backoff::Backoff;
 use crate::counters::{Counters, Kinds, Outcome};
 use crate::full_name::full_name;
 use crate::write::WriteError;
+use turns::Turns;
 
 /// Number of concurrent reconciliations of a kind. With 32, 10,000 Machines took the same time, because the API server's processors limit
 /// it. An edit of a configuration took three times as long meanwhile (docs/bench.md).
-const CONCURRENT_RECONCILIATIONS: u16 = 8;
+const CONCURRENT_RECONCILIATIONS: usize = 8;
 
 /// Result of a successful reconciliation: the time of the next one.
 pub trait Next {
@@ -79,8 +83,8 @@ struct Failures<K> {
 }
 
 impl<N: Kinds> Failures<N> {
-    /// Counts a failure. Returns the next step, and true if the failure is a new one.
-    fn again(&self, object: &str, error: &WriteError) -> (Action, bool) {
+    /// Counts a failure. Returns the delay until the next try, and true if the failure is a new one.
+    fn again(&self, object: &str, error: &WriteError) -> (Duration, bool) {
         let retry = self.backoff.lock().failed(object, error, rand::random());
         if retry.is_logged {
             let (kind, after_ms) = (self.kind.word(), retry.after.as_millis());
@@ -95,20 +99,20 @@ impl<N: Kinds> Failures<N> {
         if let Some(outcome) = outcome {
             self.counters.reconciled(self.kind, outcome);
         }
-        (Action::requeue(retry.after), retry.is_logged)
+        (retry.after, retry.is_logged)
     }
 
-    /// Calls [`Self::again`], and reports a rejection.
-    fn report<K, W>(&self, object: &K, error: &WriteError, world: &W) -> Action
+    /// Calls [`Self::again`], and reports a rejection. Returns the delay until the next try.
+    fn report<K, W>(&self, object: &K, error: &WriteError, world: &W) -> Duration
     where
         K: Resource<DynamicType = ()>,
         W: Context<Kind = N>,
     {
-        let (action, is_new) = self.again(&full_name(&ObjectRef::from_obj(object)), error);
+        let (after, is_new) = self.again(&full_name(&ObjectRef::from_obj(object)), error);
         if is_new && error.refusal().is_some() {
             world.rejected(self.kind, object.object_ref(&()), error);
         }
-        action
+        after
     }
 }
 
@@ -131,13 +135,13 @@ async fn when_leading<K: Resource<DynamicType = ()> + Clone + 'static>(
     Ok(object)
 }
 
-/// Reconciles the objects of a queue until `shutdown`.
+/// Reconciles the objects of a queue until `shutdown`. Reconciliations that have started then are finished.
 pub async fn work<K, W, F, N>(
     kind: W::Kind,
     world: Arc<W>,
     store: Store<K>,
-    queue: mpsc::Receiver<ObjectRef<K>>,
-    reconcile: impl Fn(Arc<K>, Arc<W>) -> F + Clone + Send + 'static,
+    mut queue: mpsc::Receiver<ObjectRef<K>>,
+    reconcile: impl Fn(Arc<K>, Arc<W>) -> F + Send + Sync + 'static,
     (pulse, shutdown): (Pulse, CancellationToken),
 ) where
     K: Resource<DynamicType = ()> + Clone + Debug + Send + Sync + 'static,
@@ -145,44 +149,105 @@ pub async fn work<K, W, F, N>(
     F: Future<Output = Result<N, WriteError>> + Send + 'static,
     N: Next,
 {
-    let queue = stream::unfold(queue, async |mut queue| queue.recv().await.map(|object| (object, queue)));
-    let queue = Box::pin(queue.map(Ok::<_, Infallible>).take_until(shutdown.clone().cancelled_owned()));
     let failures = Failures { kind, counters: world.counters().clone(), backoff: Arc::default() };
-    let one = |object: Arc<K>, world: Arc<W>| {
-        let (store, tenure, shutdown) = (store.clone(), world.tenure().clone(), shutdown.clone());
-        let (reconcile, counters) = (reconcile.clone(), world.counters().clone());
-        Box::pin(async move {
-            let led = when_leading(object, &store, tenure, &shutdown).await?;
-            let Some(object) = led else { return Ok(Action::await_change()) };
-            counters.taken(kind, &full_name(&ObjectRef::from_obj(&*object)));
-            let start = Instant::now();
-            let done = reconcile(object, world).await;
-            counters.took(kind, start.elapsed());
-            done.map(|next| next.after().map_or_else(Action::await_change, Action::requeue))
-        })
-    };
-    let again = |it: Arc<K>, error: &WriteError, world: Arc<W>| failures.report(&*it, error, &*world);
-    let config = Config::default().concurrency(CONCURRENT_RECONCILIATIONS);
-    let mut results = Box::pin(applier(one, again, world, store.clone(), queue, config));
+    // The only wait: a store wakes only one of those that wait for it. Any event of this task checks again.
+    let (filled, mut is_ready) = (store.clone(), false);
+    let mut ready = std::pin::pin!(filled.wait_until_ready());
+    let one = Reconciler { world, store, reconcile, failures, shutdown: shutdown.clone() };
+    let (mut turns, mut running) = (Turns::new(CONCURRENT_RECONCILIATIONS), FuturesUnordered::new());
     loop {
         pulse.beat();
+        let is_ending = shutdown.is_cancelled() || queue.is_closed() && queue.is_empty();
+        if is_ending && running.is_empty() {
+            return;
+        }
+        if is_ready && !is_ending {
+            turns.pass(Instant::now().into_std());
+            while let Some(object) = turns.start() {
+                let span = tracing::info_span!("reconciliation", object = %full_name(&object));
+                running.push(one.run(object).instrument(span));
+            }
+        }
+        let next = turns.next();
+        let due = async {
+            match next {
+                Some(next) => sleep_until(next.into()).await,
+                None => std::future::pending().await,
+            }
+        };
         tokio::select! {
-            result = results.next() => match result {
-                Some(Ok((object, _))) => {
-                    failures.backoff.lock().done(&full_name(&object));
-                    failures.counters.reconciled(kind, Outcome::Done);
+            // An error: the watch has ended before its first list, and the store stays empty.
+            _ = &mut ready, if !is_ready => is_ready = true,
+            () = shutdown.cancelled(), if !is_ending => {}
+            received = queue.recv(), if !is_ending => {
+                if let Some(object) = received {
+                    turns.put(object);
                 }
-                // Deleted: nothing to reconcile.
-                Some(Err(controller::Error::ObjectNotFound(object))) => {
-                    failures.counters.taken(kind, &full_name(&object));
-                    failures.backoff.lock().done(&full_name(&object));
-                }
-                // Failed: logged and counted by `again`.
-                Some(Err(_)) => {}
-                None => return,
-            },
+            }
+            Some((object, after)) = running.next() => {
+                turns.finished(object, after.map(|after| (Instant::now() + after).into_std()));
+            }
+            () = due, if is_ready && !is_ending => {}
             never = pulse.beating() => match never {},
         }
+    }
+}
+
+/// Reconciler of one object at a time.
+struct Reconciler<K: Resource<DynamicType = ()> + 'static, W: Context, R> {
+    world: Arc<W>,
+    store: Store<K>,
+    reconcile: R,
+    failures: Failures<W::Kind>,
+    shutdown: CancellationToken,
+}
+
+impl<K, W, R> Reconciler<K, W, R>
+where
+    K: Resource<DynamicType = ()> + Clone + Debug + Send + Sync + 'static,
+    W: Context,
+{
+    /// Reconciles an object, and counts the result. Returns the object with the delay until its next turn. None: only a change queues it.
+    async fn run<F, N>(&self, object: ObjectRef<K>) -> (ObjectRef<K>, Option<Duration>)
+    where
+        R: Fn(Arc<K>, Arc<W>) -> F,
+        F: Future<Output = Result<N, WriteError>>,
+        N: Next,
+    {
+        let Failures { kind, counters, backoff } = &self.failures;
+        let name = full_name(&object).into_owned();
+        let Some(found) = self.store.get(&object) else {
+            // Deleted: nothing to reconcile.
+            counters.taken(*kind, &name);
+            backoff.lock().done(&name);
+            return (object, None);
+        };
+        let after = match self.lead(Arc::clone(&found), &name).await {
+            Ok(after) => {
+                backoff.lock().done(&name);
+                counters.reconciled(*kind, Outcome::Done);
+                after
+            }
+            Err(error) => Some(self.failures.report(&*found, &error, &*self.world)),
+        };
+        (object, after)
+    }
+
+    /// Reconciles an object once this process leads.
+    async fn lead<F, N>(&self, object: Arc<K>, name: &str) -> Result<Option<Duration>, WriteError>
+    where
+        R: Fn(Arc<K>, Arc<W>) -> F,
+        F: Future<Output = Result<N, WriteError>>,
+        N: Next,
+    {
+        let (world, Failures { kind, counters, .. }) = (&self.world, &self.failures);
+        let led = when_leading(object, &self.store, world.tenure().clone(), &self.shutdown).await?;
+        let Some(object) = led else { return Ok(None) };
+        counters.taken(*kind, name);
+        let start = Instant::now();
+        let done = (self.reconcile)(object, Arc::clone(world)).await;
+        counters.took(*kind, start.elapsed());
+        done.map(Next::after)
     }
 }
 

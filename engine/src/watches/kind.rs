@@ -96,6 +96,11 @@ impl<K: Named> Shown<K> {
         }
     }
 
+    /// Forgets the store. The end of the resolution is reported, so this is not.
+    fn resolving(&self) {
+        *self.phase.lock() = Phase::Resolving;
+    }
+
     fn unresolved(&self, why: Unresolved) {
         let mut phase = self.phase.lock();
         if !matches!(&*phase, Phase::Unresolved(known) if *known == why) {
@@ -194,6 +199,8 @@ where
                 Ok((resource, _slot)) => {
                     failures = 0;
                     self.watch(resource).await;
+                    // Nothing keeps the store any more.
+                    self.shown.resolving();
                 }
                 Err(why) => {
                     failures += 1;

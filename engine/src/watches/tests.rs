@@ -41,6 +41,8 @@ impl Kinds for Kind {
 #[derive(Clone)]
 enum Answer {
     Is(u16, Value),
+    /// The first request is answered, and no later one.
+    Once(u16, Value),
     Never,
 }
 
@@ -75,7 +77,11 @@ impl Server {
         let (answer, expire) = {
             let mut state = self.0.lock().unwrap();
             *state.requests.entry(line).or_default() += 1;
-            (state.answers.get(&last).cloned(), Arc::clone(state.expire.entry(last).or_default()))
+            let answer = state.answers.get(&last).cloned();
+            if matches!(answer, Some(Answer::Once(..))) {
+                state.answers.insert(last.clone(), Answer::Never);
+            }
+            (answer, Arc::clone(state.expire.entry(last).or_default()))
         };
         if is_watch {
             expire.notified().await;
@@ -84,7 +90,7 @@ impl Server {
             return http::Response::new(Body::from(format!("{event}\n").into_bytes()));
         }
         let (code, body) = match answer {
-            Some(Answer::Is(code, body)) => (code, body),
+            Some(Answer::Is(code, body) | Answer::Once(code, body)) => (code, body),
             Some(Answer::Never) => std::future::pending().await,
             None => (404, failure(404, "NotFound", "not found")),
         };
@@ -349,4 +355,23 @@ async fn m5_other_contract_version_is_watched_after_an_upgrade() {
     let Lookup::Found { resource, .. } = world.get("a", &rack, "x") else { panic!("not found") };
     assert_eq!(resource.api_version, "infra.test/v2");
     assert_eq!(world.server.requests("racks"), 2);
+}
+
+/// Its store gets no changes any more, so an object in it may have been deleted.
+#[tokio::test(start_paused = true)]
+async fn m5_store_of_an_ended_watch_answers_nothing() {
+    let (world, rack) = (world(), kind("Rack"));
+    world.server.install(&rack, list(&[("x", 1)]));
+    let _ = world.get("a", &rack, "x");
+    wait(5).await;
+    let labels = json!({ "test/contract": "v2" });
+    let definition = json!({ "metadata": { "name": "d", "labels": labels } });
+    world.server.set("racks.infra.test", Answer::Once(200, definition));
+    let before = world.server.requests("racks.infra.test");
+    while world.server.requests("racks.infra.test") < before + 2 {
+        wait(1).await;
+    }
+    assert_eq!(world.get("a", &rack, "x"), Lookup::NotSynced);
+    wait(20).await;
+    assert!(world.reason(&rack, 0).await.contains("did not answer within 10 s"));
 }

@@ -10,7 +10,10 @@ async fn m5_numbers_of_kinds_are_bounded() {
         world.server.install(kind, list(&[("x", 1)]));
     }
     // No namespace exceeds its limit.
-    let user = |number: usize| user_in(&format!("team-{}", number / MAX_NAMED_BY_NAMESPACE), "a");
+    let user = |number: usize| {
+        let namespace = number.min(MAX_NAMED - 1) / (MAX_NAMED_BY_NAMESPACE - 1);
+        user_in(&format!("team-{namespace}"), "a")
+    };
     let get = |world: &World, number: usize| {
         world.watches.get(&user(number), Reference { kind: &all[number], namespace: "team", name: "x" })
     };
@@ -30,6 +33,25 @@ async fn m5_numbers_of_kinds_are_bounded() {
     world.changes();
     wait(700).await;
     assert_eq!(world.changes().len(), 2 * MAX_WATCHED, "places that become free are reported");
+}
+
+#[tokio::test(start_paused = true)]
+async fn m5_namespaces_that_name_many_kinds_exclude_no_other() {
+    let (world, rack) = (world(), kind("Rack"));
+    world.server.install(&rack, list(&[("x", 1)]));
+    for number in 0..MAX_NAMED {
+        let user = user_in(&format!("greedy-{}", number / MAX_NAMED_BY_NAMESPACE), "a");
+        let absent = kind(&format!("Absent{number}"));
+        let _ = world.watches.get(&user, Reference { kind: &absent, namespace: "greedy", name: "x" });
+    }
+    let _ = world.get("a", &rack, "x");
+    wait(5).await;
+    assert!(is_found(&world.get("a", &rack, "x")));
+    let too_many = Lookup::Unresolved(Unresolved::TooManyKinds);
+    for number in 1..=RESERVED_BY_NAMESPACE {
+        let found = world.get("a", &kind(&format!("Other{number}")), "x");
+        assert_eq!(found == too_many, number == RESERVED_BY_NAMESPACE, "{number}");
+    }
 }
 
 #[tokio::test(start_paused = true)]
