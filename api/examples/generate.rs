@@ -59,19 +59,11 @@ fn components(head: &str, definitions: &[CustomResourceDefinition], files: [&str
     text
 }
 
-/// The definitions of the core kinds of Cluster API.
+/// All that clusterctl installs for the core provider.
 fn core() -> String {
-    let mut text = String::from(
-        "# Made from api/src by `cargo xtask generate`: do not edit.\n\
-         # The core kinds of Cluster API. Not part of the infrastructure provider: no program of this release carries them out.\n\
-         # Do not apply the file where the definitions of upstream's core are installed: it replaces them, and their clients stop working.\n",
-    );
-    for (number, definition) in bedplate_api::crds::core_definitions().iter().enumerate() {
-        let yaml = serde_saphyr::to_string(definition).expect("a definition is plain data");
-        let separator = if number == 0 { "" } else { "---\n" };
-        writeln!(text, "{separator}{}", yaml.trim_end()).expect("a String takes all text");
-    }
-    text
+    let head = "# Made from api/src and from core-policy.yaml and core-provider.yaml in this folder by `cargo xtask generate`: do not edit.\n\
+        # Do not apply the file where upstream's core is installed: it replaces the definitions, and their clients stop working.\n";
+    components(head, &bedplate_api::crds::core_definitions(), ["core-policy.yaml", "core-provider.yaml"])
 }
 
 /// docs/rules.md with its tables of statuses.
@@ -83,34 +75,48 @@ fn rules() -> String {
     let mut page = format!("{before}{START}");
     for definition in bedplate_api::crds::definitions() {
         let names = &definition.spec.names;
-        let rows = writers::KINDS
-            .iter()
-            .find(|(plural, _)| *plural == names.plural)
-            .map_or(&[][..], |(_, rows)| *rows);
-        write!(page, "\n### Status of a {}\n\n| field | writer | read by |\n|---|---|---|\n", names.kind)
-            .expect("a String takes all text");
-        // Fields with the same writers and readers share a line.
-        let cells = |row: &writers::Row| {
-            let writers = row.writers.iter().map(|writer| writer.title()).collect::<Vec<_>>().join("; ");
-            let readers = row.readers.iter().map(|reader| reader.title()).collect::<Vec<_>>().join(", ");
-            (writers, readers)
-        };
-        for rows in
-            rows.chunk_by(|a, b| cells(a) == cells(b) && a.condition().is_some() == b.condition().is_some())
-        {
-            let (writers, readers) = cells(&rows[0]);
-            let noun = match (rows[0].condition(), rows.len()) {
-                (None, _) => "",
-                (Some(_), 1) => "condition ",
-                (Some(_), _) => "conditions ",
-            };
-            let fields: Vec<_> =
-                rows.iter().map(|row| format!("`{}`", row.condition().unwrap_or(row.field))).collect();
-            writeln!(page, "| {noun}{} | {writers} | {readers} |", fields.join(", "))
-                .expect("a String takes all text");
-        }
+        let rows = rows(writers::KINDS, &names.plural).unwrap_or_default();
+        status(&mut page, &names.kind, rows);
+    }
+    for definition in bedplate_api::crds::core_definitions() {
+        let names = &definition.spec.names;
+        let Some(rows) = rows(writers::CORE_KINDS, &names.plural) else { continue };
+        status(&mut page, &format!("{} of Cluster API", names.kind), rows);
     }
     format!("{page}\n{END}{after}")
+}
+
+fn rows(
+    kinds: &'static [(&'static str, &'static [writers::Row])],
+    plural: &str,
+) -> Option<&'static [writers::Row]> {
+    kinds.iter().find(|(kind, _)| *kind == plural).map(|(_, rows)| *rows)
+}
+
+/// Adds the table of a kind.
+fn status(page: &mut String, kind: &str, rows: &[writers::Row]) {
+    write!(page, "\n### Status of a {kind}\n\n| field | writer | read by |\n|---|---|---|\n")
+        .expect("a String takes all text");
+    // Fields with the same writers and readers share a line.
+    let cells = |row: &writers::Row| {
+        let writers = row.writers.iter().map(|writer| writer.title()).collect::<Vec<_>>().join("; ");
+        let readers = row.readers.iter().map(|reader| reader.title()).collect::<Vec<_>>().join(", ");
+        (writers, readers)
+    };
+    for rows in
+        rows.chunk_by(|a, b| cells(a) == cells(b) && a.condition().is_some() == b.condition().is_some())
+    {
+        let (writers, readers) = cells(&rows[0]);
+        let noun = match (rows[0].condition(), rows.len()) {
+            (None, _) => "",
+            (Some(_), 1) => "condition ",
+            (Some(_), _) => "conditions ",
+        };
+        let fields: Vec<_> =
+            rows.iter().map(|row| format!("`{}`", row.condition().unwrap_or(row.field))).collect();
+        writeln!(page, "| {noun}{} | {writers} | {readers} |", fields.join(", "))
+            .expect("a String takes all text");
+    }
 }
 
 /// The tables of reasons, as a page.

@@ -10,6 +10,7 @@ pub mod certificate;
 pub mod claim;
 pub mod configuration;
 pub mod core;
+pub mod core_event;
 pub mod diagnosis;
 pub mod event;
 pub mod infrastructure;
@@ -173,13 +174,21 @@ pub struct Row {
     pub remedy: Option<Remedy>,
 }
 
+/// A table with its title.
+pub type Table = (&'static str, Vec<Row>);
+
 /// Rows of a set.
-fn rows<R: Reason>() -> (&'static str, Vec<Row>) {
+fn rows<R: Reason>() -> Table {
     (R::TITLE, R::ALL.iter().copied().map(row).collect())
 }
 
-/// All tables with their titles, in the order of docs/reasons.md. Those of `core` join with the program that writes them.
-pub fn tables() -> Vec<(&'static str, Vec<Row>)> {
+/// All tables with their titles, in the order of docs/reasons.md.
+pub fn tables() -> Vec<Table> {
+    let hosts = of_hosts().into_iter().chain(of_operations());
+    hosts.chain(of_providers()).chain(core::tables()).chain(of_events_and_refusals()).collect()
+}
+
+fn of_hosts() -> Vec<Table> {
     vec![
         rows::<machine::BmcReachableReason>(),
         rows::<machine::PoweredOnReason>(),
@@ -197,6 +206,11 @@ pub fn tables() -> Vec<(&'static str, Vec<Row>)> {
         rows::<claim::FencedReason>(),
         rows::<claim::OrphanedReason>(),
         rows::<claim::WipedReason>(),
+    ]
+}
+
+fn of_operations() -> Vec<Table> {
+    vec![
         rows::<operation::SuspendedReason>(),
         rows::<operation::CordonedReason>(),
         rows::<operation::OperationDrainedReason>(),
@@ -204,6 +218,12 @@ pub fn tables() -> Vec<(&'static str, Vec<Row>)> {
         rows::<operation::PowerOutcome>(),
         rows::<operation::AgentOutcome>(),
         rows::<operation::FanOutOutcome>(),
+    ]
+}
+
+/// Conditions of the infrastructure and the bootstrap provider of Cluster API.
+fn of_providers() -> Vec<Table> {
+    vec![
         rows::<infrastructure::HostClaimedReason>(),
         rows::<infrastructure::BootstrapSucceededReason>(),
         rows::<infrastructure::EndpointAvailableReason>(),
@@ -214,10 +234,16 @@ pub fn tables() -> Vec<(&'static str, Vec<Row>)> {
         rows::<CertificatesAvailableReason>(),
         rows::<ConfigFieldsSupportedReason>(),
         rows::<ConfigPausedReason>(),
+    ]
+}
+
+fn of_events_and_refusals() -> Vec<Table> {
+    vec![
         rows::<event::ControllerEvent>(),
         rows::<event::PxedEvent>(),
         rows::<infrastructure::ProviderEvent>(),
         rows::<BootstrapEvent>(),
+        rows::<core_event::CoreEvent>(),
         rows::<refusal::BootRefusal>(),
         rows::<refusal::AgentRefusal>(),
         rows::<refusal::AdminRefusal>(),
@@ -289,14 +315,16 @@ mod tests {
 
     use super::*;
 
-    /// Tables of reasons that programs write now, and of those that programs will write.
-    fn all_tables() -> impl Iterator<Item = (&'static str, Vec<Row>)> {
-        tables().into_iter().chain(core::tables())
+    #[test]
+    fn every_title_is_unique() {
+        let titles: Vec<&str> = tables().into_iter().map(|(title, _)| title).collect();
+        let unique: BTreeSet<&str> = titles.iter().copied().collect();
+        assert_eq!(unique.len(), titles.len(), "{titles:?}");
     }
 
     #[test]
     fn every_word_is_unique_in_its_table_and_valid_in_the_api() {
-        for (title, rows) in all_tables() {
+        for (title, rows) in tables() {
             let mut seen = BTreeSet::new();
             for row in rows {
                 let word = row.reason;
@@ -310,7 +338,7 @@ mod tests {
 
     #[test]
     fn every_text_is_a_sentence_without_a_line_break() {
-        for (title, rows) in all_tables() {
+        for (title, rows) in tables() {
             for row in rows {
                 let texts = [Some(row.meaning), row.remedy.map(|remedy| remedy.text)];
                 for text in texts.into_iter().flatten() {

@@ -24,6 +24,12 @@ pub enum Writer {
     ClaimProvider,
     /// Program that carries an operation out: pxed, the agent, or one of the user's own.
     Executor,
+    /// Core provider of Cluster API.
+    Core,
+    /// Core provider of Cluster API, as field manager `bedplate-cluster-health`.
+    CoreHealth,
+    /// Control plane provider of Cluster API.
+    ControlPlane,
 }
 
 impl Writer {
@@ -38,6 +44,9 @@ impl Writer {
             Self::Provider => "controller of another provider",
             Self::ClaimProvider => "provider of claims",
             Self::Executor => "program that carries it out",
+            Self::Core => "core provider",
+            Self::CoreHealth => "core provider, as `bedplate-cluster-health`",
+            Self::ControlPlane => "control plane provider",
         }
     }
 }
@@ -53,6 +62,8 @@ pub enum Reader {
     Pxed,
     /// Provider that makes a MachineClaim.
     ClaimProvider,
+    /// Other providers of Cluster API: infrastructure, bootstrap, control plane.
+    OtherProviders,
     /// `bedplate`.
     Cli,
     /// The API server, in a policy or a rule of a definition.
@@ -69,6 +80,7 @@ impl Reader {
             Self::Agent => "bedplate-agent",
             Self::Pxed => "pxed",
             Self::ClaimProvider => "provider of claims",
+            Self::OtherProviders => "other providers",
             Self::Cli => "`bedplate`",
             Self::Policy => "policies",
             Self::User => "users",
@@ -98,7 +110,7 @@ const fn row(field: &'static str, writers: &'static [Writer], readers: &'static 
     Row { field, writers, readers }
 }
 
-use Reader::{Agent, ClaimProvider, Cli, Controller, Policy, Pxed, User};
+use Reader::{Agent, ClaimProvider, Cli, Controller, OtherProviders, Policy, Pxed, User};
 use Writer as W;
 
 /// Fields of a Machine's status.
@@ -211,6 +223,119 @@ pub const KINDS: &[(&str, &[Row])] = &[
     ("machineconfigurationversions", VERSION),
     ("machineoperations", OPERATION),
     ("machineclaims", CLAIM),
+];
+
+/// Fields of the status of a Cluster of Cluster API. No program of Bedplate writes `deprecated`.
+pub const CLUSTER: &[Row] = &[
+    row("observedGeneration", &[W::Core], &[User]),
+    row("phase", &[W::Core], &[User]),
+    row("controlPlane", &[W::Core], &[User]),
+    row("workers", &[W::Core], &[User]),
+    row("initialization", &[W::Core], &[OtherProviders, User]),
+    row("failureDomains", &[W::Core], &[OtherProviders, User]),
+    row("conditions.Paused", &[W::Core], &[User]),
+    row("conditions.FieldsSupported", &[W::Core], &[User]),
+    row("conditions.Available", &[W::Core], &[User]),
+    row("conditions.RemoteConnectionProbe", &[W::Core], &[User]),
+    row("conditions.InfrastructureReady", &[W::Core], &[User]),
+    row("conditions.ControlPlaneAvailable", &[W::Core], &[User]),
+    row("conditions.WorkersAvailable", &[W::Core], &[User]),
+    row("conditions.ControlPlaneMachinesReady", &[W::Core], &[User]),
+    row("conditions.ControlPlaneMachinesUpToDate", &[W::Core], &[User]),
+    row("conditions.WorkerMachinesReady", &[W::Core], &[User]),
+    row("conditions.WorkerMachinesUpToDate", &[W::Core], &[User]),
+    row("conditions.RollingOut", &[W::Core], &[User]),
+    row("conditions.ScalingUp", &[W::Core], &[User]),
+    row("conditions.ScalingDown", &[W::Core], &[User]),
+    row("conditions.Remediating", &[W::Core], &[User]),
+    row("conditions.Deleting", &[W::Core], &[User]),
+    row("conditions.ControlPlaneInitialized", &[W::Core], &[OtherProviders, User]),
+];
+
+/// Fields of the status of a Machine of Cluster API. A control plane provider writes conditions of its own, too.
+pub const CLUSTER_MACHINE: &[Row] = &[
+    row("observedGeneration", &[W::Core], &[User]),
+    row("phase", &[W::Core], &[User]),
+    row("lastUpdated", &[W::Core], &[User]),
+    row("nodeInfo", &[W::Core], &[User]),
+    row("addresses", &[W::Core], &[User]),
+    row("deletion", &[W::Core], &[User]),
+    row("initialization", &[W::Core], &[OtherProviders, User]),
+    row("nodeRef", &[W::Core], &[OtherProviders, User]),
+    row("failureDomain", &[W::Core], &[OtherProviders, User]),
+    row("certificatesExpiryDate", &[W::Core], &[OtherProviders, User]),
+    row("conditions.Available", &[W::Core], &[OtherProviders, User]),
+    row("conditions.Ready", &[W::Core], &[OtherProviders, User]),
+    row("conditions.BootstrapConfigReady", &[W::Core], &[User]),
+    row("conditions.InfrastructureReady", &[W::Core], &[User]),
+    row("conditions.NodeReady", &[W::Core], &[User]),
+    row("conditions.NodeHealthy", &[W::Core], &[User]),
+    row("conditions.Deleting", &[W::Core], &[User]),
+    row("conditions.Paused", &[W::Core], &[User]),
+    row("conditions.FieldsSupported", &[W::Core], &[User]),
+    row("conditions.UpToDate", &[W::Core, W::ControlPlane], &[User]),
+    row("conditions.HealthCheckSucceeded", &[W::CoreHealth], &[OtherProviders, User]),
+    row("conditions.OwnerRemediated", &[W::CoreHealth, W::ControlPlane], &[OtherProviders, User]),
+];
+
+/// Fields of the status of a MachineSet of Cluster API.
+pub const MACHINE_SET: &[Row] = &[
+    row("observedGeneration", &[W::Core], &[User]),
+    row("selector", &[W::Core], &[User]),
+    row("replicas", &[W::Core], &[User]),
+    row("readyReplicas", &[W::Core], &[User]),
+    row("availableReplicas", &[W::Core], &[User]),
+    row("upToDateReplicas", &[W::Core], &[User]),
+    row("conditions.ScalingUp", &[W::Core], &[User]),
+    row("conditions.ScalingDown", &[W::Core], &[User]),
+    row("conditions.MachinesReady", &[W::Core], &[User]),
+    row("conditions.MachinesUpToDate", &[W::Core], &[User]),
+    row("conditions.Remediating", &[W::Core], &[User]),
+    row("conditions.Deleting", &[W::Core], &[User]),
+    row("conditions.Paused", &[W::Core], &[User]),
+    row("conditions.FieldsSupported", &[W::Core], &[User]),
+];
+
+/// Fields of the status of a MachineDeployment of Cluster API.
+pub const MACHINE_DEPLOYMENT: &[Row] = &[
+    row("observedGeneration", &[W::Core], &[User]),
+    row("phase", &[W::Core], &[User]),
+    row("selector", &[W::Core], &[User]),
+    row("replicas", &[W::Core], &[User]),
+    row("readyReplicas", &[W::Core], &[User]),
+    row("availableReplicas", &[W::Core], &[User]),
+    row("upToDateReplicas", &[W::Core], &[User]),
+    row("conditions.Available", &[W::Core], &[User]),
+    row("conditions.RollingOut", &[W::Core], &[User]),
+    row("conditions.ScalingUp", &[W::Core], &[User]),
+    row("conditions.ScalingDown", &[W::Core], &[User]),
+    row("conditions.MachinesReady", &[W::Core], &[User]),
+    row("conditions.MachinesUpToDate", &[W::Core], &[User]),
+    row("conditions.Remediating", &[W::Core], &[User]),
+    row("conditions.Deleting", &[W::Core], &[User]),
+    row("conditions.Paused", &[W::Core], &[User]),
+    row("conditions.FieldsSupported", &[W::Core], &[User]),
+];
+
+/// Fields of the status of a MachineHealthCheck of Cluster API.
+pub const HEALTH_CHECK: &[Row] = &[
+    row("observedGeneration", &[W::Core], &[User]),
+    row("expectedMachines", &[W::Core], &[User]),
+    row("currentHealthy", &[W::Core], &[User]),
+    row("remediationsAllowed", &[W::Core], &[User]),
+    row("targets", &[W::Core], &[User]),
+    row("conditions.RemediationAllowed", &[W::Core], &[User]),
+    row("conditions.Paused", &[W::Core], &[User]),
+    row("conditions.FieldsSupported", &[W::Core], &[User]),
+];
+
+/// Tables of the core kinds of Cluster API by the plural names of the kinds.
+pub const CORE_KINDS: &[(&str, &[Row])] = &[
+    ("clusters", CLUSTER),
+    ("machines", CLUSTER_MACHINE),
+    ("machinesets", MACHINE_SET),
+    ("machinedeployments", MACHINE_DEPLOYMENT),
+    ("machinehealthchecks", HEALTH_CHECK),
 ];
 
 /// Returns the types of the conditions that one of these writers writes.

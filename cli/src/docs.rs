@@ -3,7 +3,7 @@
 //! Callers: `arguments`, `command`.
 
 /// Pages by name, with their text.
-const PAGES: [(&str, &str); 27] = [
+const PAGES: [(&str, &str); 29] = [
     ("agent", include_str!("../../docs/agent.md")),
     ("bench", include_str!("../../docs/bench.md")),
     ("bmc", include_str!("../../docs/bmc.md")),
@@ -11,8 +11,10 @@ const PAGES: [(&str, &str); 27] = [
     ("bootstrap", include_str!("../../docs/bootstrap.md")),
     ("claims", include_str!("../../docs/claims.md")),
     ("cluster-api-guide", include_str!("../../docs/cluster-api-guide.md")),
+    ("cluster-guide", include_str!("../../docs/cluster-guide.md")),
     ("configuration", include_str!("../../docs/configuration.md")),
     ("controller", include_str!("../../docs/controller.md")),
+    ("core-provider", include_str!("../../docs/core-provider.md")),
     ("first-control-plane", include_str!("../../docs/first-control-plane.md")),
     ("images", include_str!("../../docs/images.md")),
     ("infrastructure-provider", include_str!("../../docs/infrastructure-provider.md")),

@@ -1,4 +1,5 @@
-//! Reasons of the conditions of BedplateMachines and BedplateClusters, and of the provider's Events. All are written by `bedplate-cluster`.
+//! Reasons of the conditions of BedplateMachines and BedplateClusters, and of the provider's Events. All are written by `bedplate-cluster`. The
+//! core kinds share those of `Paused`.
 //! `Ready` has the reason of the first condition that is not met.
 //!
 //! Pure.
@@ -70,7 +71,7 @@ reasons! {
 
 reasons! {
     /// Reasons of `Paused`.
-    pub enum PausedReason: "Condition Paused of a BedplateMachine or a BedplateCluster", condition condition_type::PAUSED {
+    pub enum PausedReason: "Condition Paused of a BedplateMachine, a BedplateCluster or a core kind of Cluster API", condition condition_type::PAUSED {
         NotPaused: "The object is reconciled.";
         Paused: "The Cluster or the object is paused."
             => User, "Set spec.paused of the Cluster to false, and remove the annotation cluster.x-k8s.io/paused.";

@@ -20,10 +20,7 @@ impl From<AvailableReason> for ConditionState {
         match reason {
             AvailableReason::Available => True,
             AvailableReason::NotAvailable => False,
-            AvailableReason::AvailableUnknown
-            | AvailableReason::WaitingForReplicasSet
-            | AvailableReason::WaitingForAvailableReplicasSet
-            | AvailableReason::InternalError => Unknown,
+            AvailableReason::AvailableUnknown | AvailableReason::WaitingForReplicasSet => Unknown,
         }
     }
 }
@@ -82,7 +79,7 @@ impl From<MachinesReadyReason> for ConditionState {
         match reason {
             MachinesReadyReason::Ready | MachinesReadyReason::NoReplicas => True,
             MachinesReadyReason::NotReady => False,
-            MachinesReadyReason::ReadyUnknown | MachinesReadyReason::InternalError => Unknown,
+            MachinesReadyReason::ReadyUnknown => Unknown,
         }
     }
 }
@@ -92,7 +89,7 @@ impl From<MachinesUpToDateReason> for ConditionState {
         match reason {
             MachinesUpToDateReason::UpToDate | MachinesUpToDateReason::NoReplicas => True,
             MachinesUpToDateReason::NotUpToDate => False,
-            MachinesUpToDateReason::UpToDateUnknown | MachinesUpToDateReason::InternalError => Unknown,
+            MachinesUpToDateReason::UpToDateUnknown => Unknown,
         }
     }
 }
@@ -102,7 +99,7 @@ impl From<WorkersAvailableReason> for ConditionState {
         match reason {
             WorkersAvailableReason::Available | WorkersAvailableReason::NoWorkers => True,
             WorkersAvailableReason::NotAvailable => False,
-            WorkersAvailableReason::AvailableUnknown | WorkersAvailableReason::InternalError => Unknown,
+            WorkersAvailableReason::AvailableUnknown => Unknown,
         }
     }
 }
@@ -155,7 +152,6 @@ impl From<RemediatingReason> for ConditionState {
         match reason {
             RemediatingReason::Remediating => True,
             RemediatingReason::NotRemediating => False,
-            RemediatingReason::InternalError => Unknown,
         }
     }
 }
@@ -178,7 +174,6 @@ impl From<MachineAvailableReason> for ConditionState {
         match reason {
             MachineAvailableReason::Available => True,
             MachineAvailableReason::NotReady | MachineAvailableReason::WaitingForMinReadySeconds => False,
-            MachineAvailableReason::InternalError => Unknown,
         }
     }
 }
@@ -210,8 +205,7 @@ impl From<MachineNodeReadyReason> for ConditionState {
             MachineNodeReadyReason::NodeReadyUnknown
             | MachineNodeReadyReason::NodeDoesNotExist
             | MachineNodeReadyReason::InspectionFailed
-            | MachineNodeReadyReason::ConnectionDown
-            | MachineNodeReadyReason::InternalError => Unknown,
+            | MachineNodeReadyReason::ConnectionDown => Unknown,
         }
     }
 }
@@ -224,8 +218,7 @@ impl From<NodeHealthyReason> for ConditionState {
             NodeHealthyReason::NodeHealthyUnknown
             | NodeHealthyReason::NodeDoesNotExist
             | NodeHealthyReason::InspectionFailed
-            | NodeHealthyReason::ConnectionDown
-            | NodeHealthyReason::InternalError => Unknown,
+            | NodeHealthyReason::ConnectionDown => Unknown,
         }
     }
 }
@@ -277,7 +270,6 @@ impl From<SetDeletingReason> for ConditionState {
         match reason {
             SetDeletingReason::Deleting => True,
             SetDeletingReason::NotDeleting => False,
-            SetDeletingReason::InternalError => Unknown,
         }
     }
 }
