@@ -52,7 +52,7 @@ pub fn begin(client: &Client, cli: &Cli, tenure: &Tenure, running: (&Tasks, &Liv
     let (configs, queue) = Queue::new(Kind::Config, &counters);
     life::worker!(tasks, liveness, shutdown; "KubeadmConfigs", Kind::Config, world, world.stores.configs, queue, config::reconcile);
     let watched = (&world.scope, &counters, liveness);
-    for (name, task) in watch::tasks(client, (&world.stores, writers), &configs, watched) {
+    for (name, task) in watch::tasks(client, (&world, writers), &configs, watched) {
         spawn(tasks, shutdown, name, task);
     }
     let parts = Parts { client: client.clone(), policies: &POLICIES, tenure: tenure.clone(), counters, news };

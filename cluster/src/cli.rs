@@ -14,7 +14,7 @@ use crate::scope::Scope;
 #[derive(Debug, Clone, Parser)]
 #[command(name = "bedplate-cluster", version)]
 pub struct Cli {
-    /// The group of controllers: infrastructure or bootstrap
+    /// The group of controllers: infrastructure, bootstrap or core
     #[arg(long, env = "BEDPLATE_CONTROLLERS", value_name = "GROUP")]
     pub controllers: Group,
     /// The kubeconfig file; absent: the service account of the pod
@@ -43,7 +43,7 @@ pub struct Cli {
     /// Name of this process in the Lease and in Events
     #[arg(long, env = "POD_NAME", value_name = "NAME", default_value = "bedplate-cluster")]
     pub instance: String,
-    /// For bootstrap: networks of the API servers of workload clusters, separated by commas; absent: all but those of this host and its link
+    /// For bootstrap and core: networks of the API servers of workload clusters, separated by commas; absent: all but those of this host and its link
     #[arg(long, value_name = "CIDR[,CIDR]")]
     pub workload_networks: Option<Networks>,
     /// Address of /healthz, /readyz and /metrics
@@ -104,9 +104,11 @@ mod tests {
     #[test]
     fn controllers_must_be_named_and_built() {
         assert!(parse(&[]).is_err());
-        let error = parse(&["--controllers=core"]).unwrap_err().to_string();
+        let error = parse(&["--controllers=control-plane"]).unwrap_err().to_string();
         assert!(
-            error.contains("controllers core are not built yet; use infrastructure or bootstrap"),
+            error.contains(
+                "controllers control-plane are not built yet; use infrastructure, bootstrap or core"
+            ),
             "{error}"
         );
     }

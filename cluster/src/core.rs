@@ -4,21 +4,24 @@
 //! watch -> stores, queues -> cluster, machine, set, deployment, health -> workload: Nodes and Pods
 //! watches of named kinds --^
 //! ```
-//! The command line does not start these controllers yet. `reference` and `merge` are shared by the kinds.
+//! `reference` and `merge` are shared by the kinds.
 
 pub mod cluster;
 pub mod concerned;
 pub mod context;
 pub mod deployment;
+pub mod event;
 pub mod health;
+pub mod later;
 pub mod live;
 pub mod machine;
-pub mod machines;
 pub mod mark;
 pub mod merge;
 pub mod object;
 pub mod patch;
 pub mod reference;
+pub mod replica;
+pub mod report;
 pub mod set;
 pub mod watch;
 pub mod workload;
@@ -27,10 +30,10 @@ use std::sync::Arc;
 
 use bedplate_api::cluster::contract::api_version;
 use bedplate_engine::Queue;
-use bedplate_engine::life::{infallible, write_events};
+use bedplate_engine::life::{beating, infallible, write_events};
 use bedplate_engine::watches::{Definitions, NAME, Setup, Watches};
 use bedplate_process::lease::Tenure;
-use bedplate_process::liveness::Liveness;
+use bedplate_process::liveness::{Liveness, PATIENCE};
 use bedplate_process::shutdown::{Stage, Stages};
 use bedplate_process::tasks::Tasks;
 use kube::runtime::reflector::{ObjectRef, Store};
@@ -47,7 +50,7 @@ use crate::life::{self, Begun, Parts, spawn};
 use crate::metrics::{Counters, Kind};
 
 /// Policies that bound the rights of the group.
-const POLICIES: [&str; 2] = ["bedplate-cluster-secrets", "bedplate-core-writes"];
+const POLICIES: [&str; 2] = ["bedplate-core-secrets", "bedplate-core-writes"];
 
 /// Spawns watches and workers.
 pub fn begin(client: &Client, cli: &Cli, tenure: &Tenure, running: (&Tasks, &Liveness, &Stages)) -> Begun {
@@ -106,7 +109,13 @@ fn spawn_workers(
     let (machines, queue) = Queue::new(Kind::CoreMachine, counters);
     let store = &world.stores.machines;
     life::worker!(tasks, liveness, shutdown; "Machines", Kind::CoreMachine, world, store, queue, machine::pass::reconcile);
-    Queues { clusters, machines, deployments, sets, checks }
+    let (clusters_later, task) = later::later(clusters.clone());
+    let name = "Clusters later";
+    spawn(tasks, shutdown, name, beating(task, liveness.part(name, PATIENCE)));
+    let (deployments_later, task) = later::later(deployments.clone());
+    let name = "MachineDeployments later";
+    spawn(tasks, shutdown, name, beating(task, liveness.part(name, PATIENCE)));
+    Queues { clusters, clusters_later, machines, deployments, deployments_later, sets, checks }
 }
 
 /// Spawns the watches of the kinds that Clusters and Machines name.
@@ -150,6 +159,28 @@ mod tests {
 
     use super::*;
 
+    #[test]
+    fn m12_conditions_of_each_kind_are_those_of_the_table_of_writers() {
+        use bedplate_api::cluster::full::condition_type::UP_TO_DATE;
+        use bedplate_api::writers::{self, Row, Writer, conditions};
+        let sorted = |mut types: Vec<&'static str>| {
+            types.sort_unstable();
+            types
+        };
+        let of_machine = [&machine::status::OWN_CONDITIONS[..], &[UP_TO_DATE]].concat();
+        let kinds: [(&[Row], Writer, &[&'static str]); 6] = [
+            (writers::CLUSTER, Writer::Core, &cluster::plan::CONDITION_TYPES),
+            (writers::CLUSTER_MACHINE, Writer::Core, &of_machine),
+            (writers::CLUSTER_MACHINE, Writer::CoreHealth, &mark::TYPES),
+            (writers::MACHINE_SET, Writer::Core, &set::pass::CONDITION_TYPES),
+            (writers::MACHINE_DEPLOYMENT, Writer::Core, &deployment::pass::CONDITION_TYPES),
+            (writers::HEALTH_CHECK, Writer::Core, &health::pass::CONDITION_TYPES),
+        ];
+        for (rows, writer, types) in kinds {
+            assert_eq!(sorted(conditions(rows, &[writer])), sorted(types.to_vec()), "{writer:?}");
+        }
+    }
+
     #[tokio::test]
     async fn group_starts_a_watch_and_a_worker_for_each_kind() {
         let service = tower::service_fn(|_: http::Request<Body>| {
@@ -157,7 +188,7 @@ mod tests {
         });
         let shutdown = CancellationToken::new();
         let (tasks, liveness) = (Tasks::held(shutdown.clone()), Liveness::new(shutdown.clone()));
-        let cli = Cli::parse_from(["bedplate-cluster", "--controllers=infrastructure"]);
+        let cli = Cli::parse_from(["bedplate-cluster", "--controllers=core"]);
         let (tenure, stages) = (Tenure::new(watch::channel(None).1), Stages::new(shutdown));
         let client = Client::new(service, "default");
         let _begun = begin(&client, &cli, &tenure, (&tasks, &liveness, &stages));
@@ -173,6 +204,8 @@ mod tests {
             "MachineDeployments",
             "MachineSets",
             "MachineHealthChecks",
+            "Clusters later",
+            "MachineDeployments later",
             NAME,
         ] {
             assert!(names.contains(&name), "{name} in {names:?}");

@@ -13,13 +13,15 @@ pub enum Group {
     Infrastructure,
     /// KubeadmConfigs.
     Bootstrap,
+    /// Clusters, Machines, MachineSets, MachineDeployments and MachineHealthChecks.
+    Core,
 }
 
 /// Names of the groups that are not built yet.
-const NOT_BUILT: [&str; 3] = ["core", "control-plane", "all"];
+const NOT_BUILT: [&str; 2] = ["control-plane", "all"];
 
 /// Names of the groups that can run, for messages.
-const BUILT: &str = "infrastructure or bootstrap";
+const BUILT: &str = "infrastructure, bootstrap or core";
 
 impl Group {
     /// Returns the name of the group's Lease.
@@ -27,6 +29,7 @@ impl Group {
         match self {
             Self::Infrastructure => "bedplate-cluster-infrastructure",
             Self::Bootstrap => "bedplate-cluster-bootstrap",
+            Self::Core => "bedplate-cluster-core",
         }
     }
 
@@ -40,6 +43,7 @@ impl Group {
         match self {
             Self::Infrastructure => "bedplate.dev/cluster-infrastructure",
             Self::Bootstrap => "bedplate.dev/cluster-bootstrap",
+            Self::Core => "bedplate.dev/cluster-core",
         }
     }
 }
@@ -51,6 +55,7 @@ impl FromStr for Group {
         match name {
             "infrastructure" => Ok(Self::Infrastructure),
             "bootstrap" => Ok(Self::Bootstrap),
+            "core" => Ok(Self::Core),
             name if NOT_BUILT.contains(&name) => {
                 Err(format!("controllers {name} are not built yet; use {BUILT}"))
             }
@@ -67,11 +72,12 @@ mod tests {
     fn group_that_is_not_built_is_refused_by_name() {
         assert_eq!("infrastructure".parse(), Ok(Group::Infrastructure));
         assert_eq!("bootstrap".parse(), Ok(Group::Bootstrap));
+        assert_eq!("core".parse(), Ok(Group::Core));
         for name in NOT_BUILT {
             let error = name.parse::<Group>().unwrap_err();
             assert_eq!(error, format!("controllers {name} are not built yet; use {BUILT}"));
         }
         let error = "infra".parse::<Group>().unwrap_err();
-        assert_eq!(error, "\"infra\" is not a group of controllers; use infrastructure or bootstrap");
+        assert_eq!(error, "\"infra\" is not a group of controllers; use infrastructure, bootstrap or core");
     }
 }

@@ -118,8 +118,4 @@ async fn queue_all(world: Arc<World>, queues: Queues) {
 }
 
 #[cfg(test)]
-#[path = "../../process/tests/metrics_page/mod.rs"]
-mod metrics_page;
-
-#[cfg(test)]
 mod tests;

@@ -3,7 +3,7 @@
 //! ```text
 //! cli (group, namespace, filter) -> run: Lease, health -> the group: watches, stores, queues, one worker for each kind
 //! ```
-//! The groups `infrastructure` and `bootstrap` are there. The group `core` is not complete. What a host is held by is decided in `bedplate-claim`.
+//! The groups are `infrastructure`, `bootstrap` and `core`. What a host is held by is decided in `bedplate-claim`.
 
 pub mod bootstrap;
 pub mod cli;

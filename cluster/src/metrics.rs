@@ -44,3 +44,56 @@ impl Kinds for Kind {
 
 /// Counters of the engine.
 pub type Counters = counters::Counters<Kind>;
+
+#[cfg(test)]
+#[allow(dead_code, reason = "this program has several registries")]
+#[path = "../../process/tests/metrics_page/mod.rs"]
+mod metrics_page;
+
+#[cfg(test)]
+mod tests {
+    use bedplate_process::lease::Tenure;
+    use bedplate_process::liveness::Liveness;
+    use bedplate_process::shutdown::Stages;
+    use bedplate_process::tasks::Tasks;
+    use clap::Parser;
+    use kube::Client;
+    use kube::client::Body;
+    use prometheus_client::registry::Registry;
+    use tokio::sync::watch;
+    use tokio_util::sync::CancellationToken;
+
+    use super::metrics_page;
+    use crate::cli::Cli;
+    use crate::life::Begun;
+    use crate::{bootstrap, core, infrastructure};
+
+    type Begin = fn(&Client, &Cli, &Tenure, (&Tasks, &Liveness, &Stages)) -> Begun;
+
+    /// Returns the registry of a group.
+    fn registry(group: &str, begin: Begin) -> Registry {
+        let service = tower::service_fn(|_: http::Request<Body>| {
+            std::future::pending::<Result<http::Response<Body>, kube::Error>>()
+        });
+        let client = Client::new(service, "default");
+        let shutdown = CancellationToken::new();
+        let (tasks, liveness) = (Tasks::new(shutdown.clone()), Liveness::new(shutdown.clone()));
+        let cli = Cli::parse_from(["bedplate-cluster", &format!("--controllers={group}")]);
+        let (tenure, stages) = (Tenure::new(watch::channel(None).1), Stages::new(shutdown.clone()));
+        let Begun { registry, .. } = begin(&client, &cli, &tenure, (&tasks, &liveness, &stages));
+        shutdown.cancel();
+        registry
+    }
+
+    /// docs/metrics.md has one section for the program.
+    #[tokio::test]
+    async fn scrapes_of_all_groups_match_the_page_of_metrics() {
+        let registries = [
+            registry("infrastructure", infrastructure::begin),
+            registry("bootstrap", bootstrap::begin),
+            registry("core", core::begin),
+        ];
+        let page = concat!(env!("CARGO_MANIFEST_DIR"), "/../docs/metrics.md");
+        metrics_page::compare_all(page, "bedplate-cluster", &registries.each_ref());
+    }
+}

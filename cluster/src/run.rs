@@ -21,7 +21,7 @@ use tokio_util::sync::CancellationToken;
 use crate::cli::Cli;
 use crate::group::Group;
 use crate::life::Begun;
-use crate::{bootstrap, infrastructure};
+use crate::{bootstrap, core, infrastructure};
 
 /// Duration of a tenure without an election.
 const ENDLESS_TENURE: Duration = Duration::from_secs(100 * 365 * 86_400);
@@ -42,6 +42,7 @@ pub async fn run(cli: &Cli) -> Result<(), Failure> {
     let begin = match cli.controllers {
         Group::Infrastructure => infrastructure::begin,
         Group::Bootstrap => bootstrap::begin,
+        Group::Core => core::begin,
     };
     let Begun { started, missing, registry } = begin(&client, cli, &tenure, running);
     let common = ReconcilerHealth { liveness: liveness.clone(), started: started.clone(), tenure };

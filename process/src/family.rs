@@ -195,13 +195,13 @@ Label values:
 - `step` of `bedplate_test_step_duration_seconds_total`: `one`
 - `result` of `bedplate_test_step_duration_seconds_total`: `done`
 ";
-        assert_eq!(section("test", &registry("Bytes sent")), expected);
+        assert_eq!(section("test", &[&registry("Bytes sent")]), expected);
     }
 
     #[test]
     #[should_panic(expected = "bedplate_test_sent_bytes: HELP ends with a period")]
     fn page_requires_help_without_a_period() {
-        section("test", &registry("Bytes sent."));
+        section("test", &[&registry("Bytes sent.")]);
     }
 
     #[test]
@@ -209,7 +209,7 @@ Label values:
         for (stage, is_accepted) in
             [("root_fs", true), ("2xx", true), ("root-fs", false), ("RootFS", false), ("root fs", false)]
         {
-            let shown = std::panic::catch_unwind(|| section("test", &registry_with("Bytes sent", stage)));
+            let shown = std::panic::catch_unwind(|| section("test", &[&registry_with("Bytes sent", stage)]));
             assert_eq!(shown.is_ok(), is_accepted, "{stage}");
         }
     }

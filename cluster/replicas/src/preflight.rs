@@ -1,7 +1,7 @@
 //! Pure: checks before a MachineSet creates a Machine (MS5). Called by `bedplate-cluster`, which gives the result to the planner of sets.
 //!
-//! A control plane without a version is not checked. Clusters with a topology are not acted upon, so the check `ControlPlaneVersionSkew`
-//! never fails.
+//! A control plane without a version is not checked. One that cannot be read fails all checks, because its version and its state are not known.
+//! Clusters with a topology are not acted upon, so the check `ControlPlaneVersionSkew` never fails.
 
 use std::cmp::Ordering;
 use std::fmt;
@@ -77,13 +77,21 @@ pub struct SetVersion {
     pub is_kubeadm: bool,
 }
 
-/// The contract fields of a control plane object.
+/// A control plane object.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
-pub struct ControlPlaneView {
-    /// Its `spec.version`. None: it has no versions, and is not checked.
-    pub version: Option<String>,
-    /// Its `status.version`. None: it is being provisioned.
-    pub status_version: Option<String>,
+pub enum ControlPlaneView {
+    /// The Cluster names none, or it has no `spec.version`. It is not checked.
+    #[default]
+    Unversioned,
+    /// It cannot be read. The text is for a user.
+    Unknown(String),
+    /// It has a version.
+    Versioned {
+        /// Its `spec.version`.
+        version: String,
+        /// Its `status.version`. None: it is being provisioned.
+        status_version: Option<String>,
+    },
 }
 
 /// A check that fails.
@@ -91,6 +99,8 @@ pub struct ControlPlaneView {
 pub enum Preflight {
     /// A version is not a semantic version.
     InvalidVersion(String),
+    /// The control plane cannot be read. The text is for a user.
+    Unknown(String),
     /// The control plane is being provisioned.
     Provisioning,
     /// The control plane is being upgraded.
@@ -118,10 +128,10 @@ pub struct SkewedVersions {
 }
 
 impl Preflight {
-    /// Returns the check that fails. None: a version is not valid.
+    /// Returns the check that fails. None: none can be made.
     pub const fn check(&self) -> Option<Check> {
         match self {
-            Self::InvalidVersion(_) => None,
+            Self::InvalidVersion(_) | Self::Unknown(_) => None,
             Self::Provisioning | Self::Upgrading { .. } => Some(Check::ControlPlaneIsStable),
             Self::Newer(..) | Self::TooOld(..) => Some(Check::KubernetesVersionSkew),
             Self::Kubeadm(..) => Some(Check::KubeadmVersionSkew),
@@ -133,6 +143,7 @@ impl fmt::Display for Preflight {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
             Self::InvalidVersion(version) => write!(f, "{version:?} is not a semantic version")?,
+            Self::Unknown(why) => write!(f, "the version of the control plane is not known: {why}")?,
             Self::Provisioning => f.write_str("the control plane is being provisioned")?,
             Self::Upgrading { from, to } => {
                 write!(f, "the control plane is being upgraded from {from} to {to}")?;
@@ -159,15 +170,19 @@ impl fmt::Display for Preflight {
 /// Returns the checks that fail.
 pub fn preflight(set: &SetVersion, control_plane: &ControlPlaneView, skipped: &Skipped) -> Vec<Preflight> {
     let mut failed = Vec::new();
-    let Some(control_plane_text) = control_plane.version.as_deref() else { return failed };
     if Check::ALL.into_iter().all(|check| skipped.has(check)) {
         return failed;
     }
+    let (control_plane_text, status_version) = match control_plane {
+        ControlPlaneView::Unversioned => return failed,
+        ControlPlaneView::Unknown(why) => return vec![Preflight::Unknown(why.clone())],
+        ControlPlaneView::Versioned { version, status_version } => (version, status_version),
+    };
     let Some(control_plane_version) = Version::parse(control_plane_text) else {
-        return vec![Preflight::InvalidVersion(control_plane_text.to_owned())];
+        return vec![Preflight::InvalidVersion(control_plane_text.clone())];
     };
     if !skipped.has(Check::ControlPlaneIsStable) {
-        let status = control_plane.status_version.as_deref().filter(|version| !version.is_empty());
+        let status = status_version.as_deref().filter(|version| !version.is_empty());
         failed.extend(unstable(control_plane_text, &control_plane_version, status));
     }
     let Some(set_text) = set.version.as_deref() else { return failed };
@@ -176,7 +191,7 @@ pub fn preflight(set: &SetVersion, control_plane: &ControlPlaneView, skipped: &S
         return failed;
     };
     let skewed =
-        || SkewedVersions { template: set_text.to_owned(), control_plane: control_plane_text.to_owned() };
+        || SkewedVersions { template: set_text.to_owned(), control_plane: control_plane_text.clone() };
     if !skipped.has(Check::KubernetesVersionSkew) {
         let (set, control_plane) = (set_version.minor(), control_plane_version.minor());
         if set > control_plane {

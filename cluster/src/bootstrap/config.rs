@@ -160,8 +160,9 @@ impl Turn<'_> {
                 let lock = self.get::<ConfigMap>(&lock::name(&cluster.name_any())).await?;
                 self.observed.live.lock = Some(lock::read(lock.as_ref()));
             }
-            Read::Holder(name) => {
-                self.observed.live.holder_exists = Some(self.get::<Machine>(&name).await?.is_some());
+            Read::Holder(held) => {
+                let found = self.get::<Machine>(&held.machine).await?;
+                self.observed.live.holder_exists = Some(found.is_some_and(|found| held.is_of(&found)));
             }
             Read::Cluster => {
                 let found = self.get::<Cluster>(&cluster.name_any()).await?;
@@ -226,7 +227,7 @@ impl Turn<'_> {
     async fn take_lock(&mut self) -> Result<(), WriteError> {
         let cluster = self.cluster()?;
         let Owner::Machine(machine) = &self.observed.owner else { return Ok(()) };
-        let lock = lock::config_map(&cluster, &machine.name_any());
+        let lock = lock::config_map(&cluster, machine);
         self.wrote();
         let (api, post): (Api<ConfigMap>, _) = (self.api(), self.world.manager.post());
         match ask(&called(&lock), api.create(&post, &lock)).await {

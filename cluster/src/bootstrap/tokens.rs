@@ -81,6 +81,11 @@ impl Tokens {
         }
     }
 
+    /// Forgets a Cluster that was deleted.
+    pub fn forget(&self, cluster: &Cluster) {
+        self.connections.forget(&kubeconfig::key(cluster));
+    }
+
     /// Returns the workload cluster, or the cause for a user.
     async fn connect(&self, cluster: &Cluster) -> Result<Workload, String> {
         let connect = |key: &ClusterKey, text: &[u8]| {

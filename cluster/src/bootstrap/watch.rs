@@ -4,6 +4,7 @@
 
 use std::collections::HashMap;
 use std::hash::Hash;
+use std::sync::Arc;
 
 use bedplate_api::cluster::full::{Cluster, Machine};
 use bedplate_api::cluster::kubeadm::{GROUP, KubeadmConfig};
@@ -19,7 +20,7 @@ use kube::runtime::watcher;
 use kube::{Client, Resource, ResourceExt};
 
 use super::config::plan::is_initialized;
-use super::context::Stores;
+use super::context::{Stores, World};
 use crate::metrics::{Counters, Kind};
 use crate::owner::{has_paused_annotation, is_control_plane};
 use crate::scope::Scope;
@@ -44,10 +45,10 @@ pub fn stores() -> (Stores, Writers) {
     (Stores { configs, machines, clusters }, writers)
 }
 
-/// Returns the watches by their names. None of them ends by itself.
+/// Returns the watches by their names. None of them ends by itself. `world`: a Cluster that is gone is forgotten in it.
 pub fn tasks(
     client: &Client,
-    (stores, writers): (&Stores, Writers),
+    (world, writers): (&Arc<World>, Writers),
     queue: &Configs,
     (scope, counters, liveness): (&Scope, &Counters, &Liveness),
 ) -> [(&'static str, BoxFuture<'static, ()>); 3] {
@@ -56,10 +57,10 @@ pub fn tasks(
             let (config, counters) = (watcher::Config::default(), counters.clone());
             let seen =
                 watch(client, ($word, in_scope::<$kind>(scope)), config, writers.$writer, bare, counters);
-            let (queue, stores, pulse) =
-                (queue.clone(), stores.clone(), liveness.part($name, WATCH_PATIENCE));
+            let (queue, world, pulse) =
+                (queue.clone(), Arc::clone(world), liveness.part($name, WATCH_PATIENCE));
             let task: BoxFuture<'static, ()> =
-                Box::pin(follow(seen, pulse, move |seen| $follow(seen, queue, stores)));
+                Box::pin(follow(seen, pulse, move |seen| $follow(seen, queue, world)));
             ($name, task)
         }};
     }
@@ -94,14 +95,14 @@ impl<K: Resource<DynamicType = ()> + reflector::Lookup<DynamicType = ()> + Clone
     }
 }
 
-async fn follow_configs(mut seen: Changes<KubeadmConfig>, queue: Configs, _: Stores) {
+async fn follow_configs(mut seen: Changes<KubeadmConfig>, queue: Configs, _: Arc<World>) {
     while let Some(event) = seen.next().await {
         let (Seen::There(object) | Seen::Gone(object)) = event;
         queue.put(ObjectRef::from_obj(&*object)).await;
     }
 }
 
-async fn follow_machines(mut seen: Changes<Machine>, queue: Configs, stores: Stores) {
+async fn follow_machines(mut seen: Changes<Machine>, queue: Configs, world: Arc<World>) {
     let mut known = Known(HashMap::new());
     let weigh = |machine: &Machine| {
         let has_node = machine.status.as_ref().is_some_and(|status| status.node_ref.is_some());
@@ -118,12 +119,12 @@ async fn follow_machines(mut seen: Changes<Machine>, queue: Configs, stores: Sto
         // It may have held the init lock.
         if matches!(event, Seen::Gone(_)) && is_control_plane(&**machine) {
             let namespace = machine.namespace().unwrap_or_default();
-            queue_cluster(&queue, &stores, &namespace, &machine.spec.cluster_name).await;
+            queue_cluster(&queue, &world.stores, &namespace, &machine.spec.cluster_name).await;
         }
     }
 }
 
-async fn follow_clusters(mut seen: Changes<Cluster>, queue: Configs, stores: Stores) {
+async fn follow_clusters(mut seen: Changes<Cluster>, queue: Configs, world: Arc<World>) {
     let mut known = Known(HashMap::new());
     let weigh = |cluster: &Cluster| {
         let provisioned = cluster.status.as_ref().and_then(|status| status.initialization.as_ref());
@@ -132,10 +133,13 @@ async fn follow_clusters(mut seen: Changes<Cluster>, queue: Configs, stores: Sto
         (metadata, has_paused_annotation(cluster), provisioned, is_initialized(cluster))
     };
     while let Some(event) = seen.next().await {
+        if let Seen::Gone(cluster) = &event {
+            world.tokens.forget(cluster);
+        }
         if known.changes(&event, weigh) {
             let (Seen::There(cluster) | Seen::Gone(cluster)) = event;
             let namespace = cluster.namespace().unwrap_or_default();
-            queue_cluster(&queue, &stores, &namespace, &cluster.name_any()).await;
+            queue_cluster(&queue, &world.stores, &namespace, &cluster.name_any()).await;
         }
     }
 }

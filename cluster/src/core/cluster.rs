@@ -16,7 +16,6 @@ pub mod status;
 #[cfg(test)]
 mod tests;
 
-use std::fmt::Debug;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -31,25 +30,27 @@ use bedplate_engine::write::{Failed, WriteError, ask, delete, delete_of};
 use bedplate_engine::{Context as _, object};
 use jiff::Timestamp;
 use k8s_openapi::api::core::v1::Secret;
-use kube::api::{ApiResource, DynamicObject, ListParams};
+use kube::api::{ApiResource, DynamicObject};
 use kube::core::NamespaceResourceScope;
 use kube::runtime::reflector::Store;
-use kube::{Api, Resource, ResourceExt};
+use kube::{Api, ResourceExt};
 use rcgen::KeyPair;
 use serde::de::DeserializeOwned;
 use serde_json::json;
 
 use self::deletion::{Child, ChildKind};
-use self::observed::{AuthoritySecret, Component, KubeconfigSecret, Observed, Probe};
+use self::observed::{AuthoritySecret, Component, KubeconfigSecret, Observed, Probe, is_child};
 use self::plan::{Act, Plan, is_paused, makes_kubeconfig, plan};
 use super::context::World;
+use super::object::OfCluster;
 use super::reference::Lookup;
+use super::{event, live};
 use crate::metrics::Kind;
 
 /// Delay until a kind that cannot be read is looked up again. Not every cause is watched.
 const UNRESOLVED_DELAY: Duration = Duration::from_secs(300);
-/// Maximum number of MachinePools that are counted.
-const MAX_POOLS: u32 = 100;
+/// Delay until the connection to the API server of a cluster is judged again. No event announces a loss.
+const PROBE_DELAY: Duration = Duration::from_secs(30);
 
 /// Parts of the observed state that only the writes need.
 #[derive(Default)]
@@ -74,6 +75,8 @@ pub async fn reconcile(object: Arc<Cluster>, world: Arc<World>) -> Result<Option
         .into_iter()
         .any(|lookup| matches!(lookup, Lookup::Unresolved(_)));
     let again = plan.again.or(is_unresolved.then_some(UNRESOLVED_DELAY));
+    let is_probed = observed.probe != Probe::default();
+    let again = [again, is_probed.then_some(PROBE_DELAY)].into_iter().flatten().min();
     world.leading(apply(&observed, &handles, plan, &world)).await.map(|()| again)
 }
 
@@ -81,8 +84,8 @@ async fn observe(cluster: Arc<Cluster>, world: &World) -> Result<(Observed, Hand
     let mut handles = Handles::default();
     let spec = &cluster.spec;
     let infrastructure =
-        named(&cluster, spec.infrastructure_ref.as_ref(), &mut handles.infrastructure, world);
-    let control_plane = named(&cluster, spec.control_plane_ref.as_ref(), &mut handles.control_plane, world);
+        look_up(&cluster, spec.infrastructure_ref.as_ref(), &mut handles.infrastructure, world);
+    let control_plane = look_up(&cluster, spec.control_plane_ref.as_ref(), &mut handles.control_plane, world);
     let kinds: Vec<GroupKind> =
         [&spec.infrastructure_ref, &spec.control_plane_ref].into_iter().flatten().map(kind).collect();
     world.watches.keep(&User::of(&*cluster), &kinds.iter().collect::<Vec<_>>());
@@ -98,6 +101,7 @@ async fn observe(cluster: Arc<Cluster>, world: &World) -> Result<(Observed, Hand
             (authority, handles.authority) = secret::authority(secret);
         }
     }
+    let probe = probe(&cluster, world).await;
     let observed = Observed {
         infrastructure,
         control_plane,
@@ -107,11 +111,25 @@ async fn observe(cluster: Arc<Cluster>, world: &World) -> Result<(Observed, Hand
         pools,
         kubeconfig,
         authority,
-        // No part of the program probes the API servers of clusters yet.
-        probe: Probe::default(),
+        probe,
         cluster,
     };
     Ok((observed, handles))
+}
+
+/// Returns the state of the connection to the API server of a cluster. Its Machines ask for their Nodes; a cluster without Machines is asked here.
+async fn probe(cluster: &Cluster, world: &World) -> Probe {
+    let latches = cluster.status.as_ref().and_then(|status| status.initialization.as_ref());
+    let is_initialized = latches.is_some_and(|latches| latches.control_plane_initialized == Some(true));
+    if !is_initialized || is_paused(cluster) || cluster.metadata.deletion_timestamp.is_some() {
+        return Probe::default();
+    }
+    let connection = if children(&world.stores.machines, cluster).is_empty() {
+        world.workloads.look(cluster, None).await.connection
+    } else {
+        world.workloads.connection(cluster)
+    };
+    Probe { last_success: connection.last_success, failures: connection.failures }
 }
 
 fn kind(reference: &Reference) -> GroupKind {
@@ -119,7 +137,7 @@ fn kind(reference: &Reference) -> GroupKind {
 }
 
 /// Looks a named object up, and keeps its resource for writes.
-fn named(
+fn look_up(
     cluster: &Cluster,
     reference: Option<&Reference>,
     handle: &mut Option<ApiResource>,
@@ -135,45 +153,34 @@ fn named(
     Lookup::from(&found)
 }
 
-/// Returns the objects of a store that have the label of the cluster, sorted by name.
+/// Returns the objects of a store that belong to the cluster, sorted by name.
 fn children<K>(store: &Store<K>, cluster: &Cluster) -> Vec<Arc<K>>
 where
-    K: Resource<DynamicType = ()> + Clone + 'static,
+    K: OfCluster<DynamicType = ()> + Clone + 'static,
 {
-    let (namespace, name) = (cluster.namespace(), cluster.name_any());
-    let is_child = |object: &Arc<K>| {
-        object.namespace() == namespace && object.labels().get(label::CLUSTER_NAME) == Some(&name)
-    };
-    let mut found: Vec<Arc<K>> = store.state().into_iter().filter(is_child).collect();
+    let mut found: Vec<Arc<K>> =
+        store.state().into_iter().filter(|object| is_child(&**object, cluster)).collect();
     found.sort_by_key(|object| object.name_any());
     found
 }
 
+fn namespace(cluster: &Cluster) -> String {
+    cluster.namespace().unwrap_or_default()
+}
+
 fn secrets(cluster: &Cluster, world: &World) -> Api<Secret> {
-    Api::namespaced(world.client.clone(), &cluster.namespace().unwrap_or_default())
+    Api::namespaced(world.client.clone(), &namespace(cluster))
 }
 
 async fn read(secrets: &Api<Secret>, name: &str) -> Result<Option<Secret>, WriteError> {
     ask(&format!("Secret {name}"), object::get(secrets, name)).await
 }
 
-fn selected(cluster: &Cluster) -> ListParams {
-    ListParams::default().labels(&format!("{}={}", label::CLUSTER_NAME, cluster.name_any()))
-}
-
 /// Counts the MachinePools of a cluster. Their kind may not be installed.
 async fn pools(cluster: &Cluster, world: &World) -> Result<usize, WriteError> {
-    let resource = ApiResource {
-        group: GROUP.to_owned(),
-        version: VERSION.to_owned(),
-        api_version: format!("{GROUP}/{VERSION}"),
-        kind: "MachinePool".to_owned(),
-        plural: "machinepools".to_owned(),
-    };
-    let namespace = cluster.namespace().unwrap_or_default();
-    let pools: Api<DynamicObject> = Api::namespaced_with(world.client.clone(), &namespace, &resource);
-    match ask("MachinePools", pools.list_metadata(&selected(cluster).limit(MAX_POOLS))).await {
-        Ok(list) => Ok(list.items.len()),
+    let path = format!("/apis/{GROUP}/{VERSION}/namespaces/{}/machinepools", namespace(cluster));
+    match live::pages::<DynamicObject>(&world.client, &path, "machinepools").await {
+        Ok(pools) => Ok(pools.iter().filter(|pool| is_child(*pool, cluster)).count()),
         // 404: the kind is not installed.
         Err(WriteError::Conflict { .. }) => Ok(0),
         Err(error) => Err(error),
@@ -191,17 +198,24 @@ async fn apply(
     let mut failed = Failed::default();
     if act != Act::None {
         world.counters.wrote(Kind::CoreCluster);
-        failed.note(carry_out(observed, handles, act, world).await);
+        let change = event::of_cluster(&act);
+        if failed.note(carry_out(observed, handles, act, world).await) {
+            world.publish(cluster, change);
+        }
     }
     if let Some(status) = status {
         world.counters.wrote(Kind::CoreCluster);
-        failed.note(world.manager.apply_status(&clusters(cluster, world), cluster, &*status).await.map(drop));
+        let written = world.manager.apply_status(&clusters(cluster, world), cluster, &*status).await;
+        if failed.note(written.map(drop)) {
+            let before = cluster.status.as_ref().map_or(&[][..], |status| &status.conditions);
+            world.publish(cluster, event::of_deletion(before, &status.conditions));
+        }
     }
     failed.end()
 }
 
 fn clusters(cluster: &Cluster, world: &World) -> Api<Cluster> {
-    Api::namespaced(world.client.clone(), &cluster.namespace().unwrap_or_default())
+    Api::namespaced(world.client.clone(), &namespace(cluster))
 }
 
 async fn carry_out(
@@ -266,11 +280,10 @@ async fn has_children(cluster: &Cluster, world: &World) -> Result<bool, WriteErr
 
 async fn any<K>(cluster: &Cluster, world: &World) -> Result<bool, WriteError>
 where
-    K: Resource<DynamicType = (), Scope = NamespaceResourceScope> + Clone + DeserializeOwned + Debug,
+    K: OfCluster<DynamicType = (), Scope = NamespaceResourceScope> + Clone + DeserializeOwned,
 {
-    let api: Api<K> = Api::namespaced(world.client.clone(), &cluster.namespace().unwrap_or_default());
-    let list = ask(&K::plural(&()), api.list_metadata(&selected(cluster).limit(1))).await?;
-    Ok(!list.items.is_empty())
+    let objects = live::list::<K>(&world.client, &namespace(cluster)).await?;
+    Ok(objects.iter().any(|object| is_child(&**object, cluster)))
 }
 
 /// Deletes children. The failure of one does not hold up the others.

@@ -5,16 +5,17 @@
 
 use bedplate_api::cluster::contract::Referenced;
 use bedplate_api::cluster::full::{Cluster, Machine, MachineDeployment, MachineHealthCheck, MachineSet};
-use bedplate_api::reason::infrastructure::ProviderEvent;
+use bedplate_api::reason::core_event::CoreEvent;
 use bedplate_engine::store::synced;
 use bedplate_engine::watches::Watches;
 use bedplate_engine::write::WriteError;
 use bedplate_engine::{Context, FieldManager};
 use bedplate_process::lease::Tenure;
 use k8s_openapi::api::core::v1::ObjectReference;
-use kube::Client;
 use kube::runtime::reflector::Store;
+use kube::{Client, Resource};
 
+use super::event;
 use super::machine::memory::Memory;
 use super::workload::Workloads;
 use crate::events::News;
@@ -71,6 +72,15 @@ pub struct World {
     pub news: News,
 }
 
+impl World {
+    /// Publishes the Event of a change, if it has one.
+    pub fn publish<K: Resource<DynamicType = ()>>(&self, about: &K, change: Option<event::Change>) {
+        if let Some((reason, note)) = change {
+            self.news.publish(about, reason, &note);
+        }
+    }
+}
+
 impl Context for World {
     type Kind = Kind;
 
@@ -83,6 +93,6 @@ impl Context for World {
     }
 
     fn rejected(&self, _: Kind, object: ObjectReference, error: &WriteError) {
-        self.news.publish_about(object, ProviderEvent::WriteRejected, &error.to_string());
+        self.news.publish_about(object, CoreEvent::WriteRejected, &error.to_string());
     }
 }

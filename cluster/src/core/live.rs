@@ -1,5 +1,5 @@
 //! Live reads of one pass: objects of any kind by name, and all objects of a kind in a namespace. A store may be behind, and a decision to make
-//! an object must not depend on it. Called by the passes over MachineSets and MachineDeployments.
+//! an object, or to end a deletion, must not depend on it. Called by the passes over Clusters, MachineSets and MachineDeployments.
 //!
 //! The kind of a template is not watched: templates are read when an object is made, which is rare. Each kind is resolved once in a pass.
 
@@ -101,7 +101,7 @@ impl From<&Read<Referenced>> for Lookup {
     }
 }
 
-/// Lists the objects of a kind in a namespace, page by page.
+/// Lists the objects of a kind in a namespace.
 ///
 /// # Errors
 /// The API server did not answer one of the requests.
@@ -109,7 +109,23 @@ pub async fn list<K>(client: &Client, namespace: &str) -> Result<Vec<Arc<K>>, Wr
 where
     K: Resource<DynamicType = (), Scope = NamespaceResourceScope> + Clone + DeserializeOwned,
 {
-    let request = Request::new(K::url_path(&(), Some(namespace)));
+    let objects = pages::<K>(client, &K::url_path(&(), Some(namespace)), &K::plural(&())).await?;
+    let bared = objects.into_iter().map(|mut object| {
+        bare(&mut object);
+        Arc::new(object)
+    });
+    Ok(bared.collect())
+}
+
+/// Lists the objects of a path, page by page.
+///
+/// # Errors
+/// The API server did not answer one of the requests.
+pub async fn pages<K>(client: &Client, path: &str, what: &str) -> Result<Vec<K>, WriteError>
+where
+    K: Clone + DeserializeOwned,
+{
+    let request = Request::new(path);
     let mut parameters = ListParams::default().limit(PAGE_SIZE);
     let mut objects = Vec::new();
     loop {
@@ -117,11 +133,8 @@ where
             let request = request.list(&parameters).map_err(kube::Error::BuildRequest)?;
             client.request::<ObjectList<BoundedTimes<K>>>(request).await
         };
-        let page = ask(&K::plural(&()), page).await?;
-        objects.extend(page.items.into_iter().map(|BoundedTimes(mut object)| {
-            bare(&mut object);
-            Arc::new(object)
-        }));
+        let page = ask(what, page).await?;
+        objects.extend(page.items.into_iter().map(|BoundedTimes(object)| object));
         let Some(next) = page.metadata.continue_.filter(|next| !next.is_empty()) else { return Ok(objects) };
         parameters = parameters.continue_token(&next);
     }

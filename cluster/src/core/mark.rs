@@ -14,18 +14,18 @@ use kube::{Api, ResourceExt};
 use serde_json::{Value, json};
 
 use super::context::World;
-use super::machines::conditions;
+use super::object::Conditions as _;
 
 /// Field manager of the two conditions.
 pub const MANAGER: FieldManager = FieldManager::new("bedplate-cluster-health");
 
 /// Types of the two conditions.
-const TYPES: [&str; 2] = [HEALTH_CHECK_SUCCEEDED, OWNER_REMEDIATED];
+pub const TYPES: [&str; 2] = [HEALTH_CHECK_SUCCEEDED, OWNER_REMEDIATED];
 
 /// Returns the conditions of a Machine that belong to health checks.
 pub fn own(machine: &Machine) -> Vec<Condition> {
     let is_own = |condition: &&Condition| TYPES.contains(&condition.type_.as_str());
-    conditions(machine).iter().filter(is_own).cloned().collect()
+    machine.conditions().iter().filter(is_own).cloned().collect()
 }
 
 /// Applies all conditions of a Machine that belong to health checks, if the Machine has not changed since it was read.
@@ -43,7 +43,8 @@ pub async fn apply(machine: &Machine, own: &[Condition], world: &World) -> Resul
 /// [`WriteError`]
 pub async fn remove(machine: &Machine, world: &World) -> Result<(), WriteError> {
     let api: Api<Machine> = Api::namespaced(world.client.clone(), &machine.namespace().unwrap_or_default());
-    let others: Vec<Value> = conditions(machine)
+    let others: Vec<Value> = machine
+        .conditions()
         .iter()
         .filter(|condition| condition.type_ != OWNER_REMEDIATED)
         .map(|condition| json!(condition))

@@ -118,7 +118,7 @@ fn lines(groups: BTreeMap<(&str, String), Group<'_>>) -> String {
     }
     let shown = groups.iter().take(MAX_MESSAGES).map(|((kind, message), group)| {
         let names: Vec<&str> = group.names.iter().map(|(_, name)| *name).collect();
-        format!("* {}:{}", named(kind, &names, MAX_NAMES), indented(message))
+        format!("* {}:{}", listed(kind, &names, MAX_NAMES), indented(message))
     });
     let others = others.into_iter().map(|((kind, merged), count)| {
         let plural = if count == 1 { "" } else { "s" };
@@ -133,7 +133,7 @@ fn lines(groups: BTreeMap<(&str, String), Group<'_>>) -> String {
 }
 
 /// Returns a kind with the first names of its objects, and the number of the others.
-pub fn named(kind: &str, names: &[&str], limit: usize) -> String {
+pub fn listed(kind: &str, names: &[&str], limit: usize) -> String {
     let plural = if names.len() == 1 { "" } else { "s" };
     let shown = names.iter().take(limit).copied().collect::<Vec<_>>().join(", ");
     let more = names.len().saturating_sub(limit);

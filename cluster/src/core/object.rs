@@ -1,13 +1,54 @@
-//! Pure: facts of typed objects that the planners of replicas share: conditions, controllers, selectors. Not here: decisions.
+//! Pure: facts of typed objects that the planners share: their Cluster, conditions, controllers, selectors. Not here: decisions.
 
 use std::collections::BTreeMap;
 
-use bedplate_api::cluster::core::GROUP;
-use bedplate_api::cluster::part::VERSION;
+use bedplate_api::cluster::full::{Cluster, Machine, MachineDeployment, MachineHealthCheck, MachineSet};
 use jiff::Timestamp;
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::{Condition, LabelSelector, OwnerReference, Time};
-use kube::core::{Selector, SelectorExt};
+use kube::core::{DynamicObject, Selector, SelectorExt};
 use kube::{Resource, ResourceExt};
+
+/// Object whose spec names its Cluster.
+pub trait OfCluster: Resource {
+    /// Returns the name of the Cluster. None: an object of a kind without a type has none.
+    fn cluster_name(&self) -> Option<&str>;
+}
+
+/// Object with conditions.
+pub trait Conditions {
+    /// Returns the conditions.
+    fn conditions(&self) -> &[Condition];
+}
+
+macro_rules! conditions {
+    ($($kind:ty),+) => {
+        $(impl Conditions for $kind {
+            fn conditions(&self) -> &[Condition] {
+                self.status.as_ref().map_or(&[], |status| &status.conditions)
+            }
+        })+
+    };
+}
+
+macro_rules! of_cluster {
+    ($($kind:ty),+) => {
+        $(impl OfCluster for $kind {
+            fn cluster_name(&self) -> Option<&str> {
+                Some(&self.spec.cluster_name)
+            }
+        })+
+        conditions!($($kind),+);
+    };
+}
+
+of_cluster!(Machine, MachineDeployment, MachineHealthCheck, MachineSet);
+conditions!(Cluster);
+
+impl OfCluster for DynamicObject {
+    fn cluster_name(&self) -> Option<&str> {
+        self.data.pointer("/spec/clusterName")?.as_str()
+    }
+}
 
 /// Returns the condition of a type.
 pub fn condition<'a>(conditions: &'a [Condition], type_: &str) -> Option<&'a Condition> {
@@ -42,29 +83,6 @@ pub fn is_deleting<K: Resource>(object: &K) -> bool {
 /// Returns the time of creation. An object that is not created yet has the time of the epoch.
 pub fn created<K: Resource>(object: &K) -> Timestamp {
     object.creation_timestamp().map_or(Timestamp::UNIX_EPOCH, |Time(time)| time)
-}
-
-/// Returns a reference to an owner of Cluster API.
-pub fn owner_reference<K: Resource<DynamicType = ()>>(owner: &K, is_controller: bool) -> OwnerReference {
-    OwnerReference {
-        api_version: format!("{GROUP}/{VERSION}"),
-        kind: K::kind(&()).into_owned(),
-        name: owner.name_any(),
-        uid: owner.uid().unwrap_or_default(),
-        controller: is_controller.then_some(true),
-        block_owner_deletion: is_controller.then_some(true),
-    }
-}
-
-/// Returns the owners of an object with one more. It replaces an owner of the same name and kind with another UID, which was deleted: if it were the
-/// only owner, the garbage collector would delete the object.
-pub fn with_owner<K: Resource>(object: &K, owner: &OwnerReference) -> Vec<OwnerReference> {
-    let group = |of: &OwnerReference| of.api_version.split('/').next().unwrap_or_default().to_owned();
-    let is_former = |present: &&OwnerReference| {
-        present.kind == owner.kind && present.name == owner.name && group(present) == group(owner)
-    };
-    let present = object.meta().owner_references.iter().flatten();
-    present.filter(|present| !is_former(present)).chain([owner]).cloned().collect()
 }
 
 /// Returns the selector in its evaluated form. None: an operator or its values are not valid.

@@ -13,6 +13,8 @@ use kube::Resource;
 
 /// Reason of a mirrored condition that has none, as upstream has it.
 const NO_REASON: &str = "NoReasonReported";
+/// Maximum number of characters of a reason.
+const MAX_REASON: usize = 1024;
 
 /// State of an object that a Cluster or a Machine names, as the watch of its kind shows it.
 #[derive(Debug, Clone, PartialEq)]
@@ -112,6 +114,16 @@ impl Shown {
     /// Returns true if the object has given no reason. Contract v1beta1 has none for conditions that are True.
     pub fn lacks_reason(&self) -> bool {
         self.reason == NO_REASON
+    }
+
+    /// Returns true if the API server accepts the reason. Contract v1beta1 allows any text.
+    pub fn has_valid_reason(&self) -> bool {
+        let is_word = |byte: &u8| byte.is_ascii_alphanumeric() || *byte == b'_';
+        let bytes = self.reason.as_bytes();
+        bytes.len() <= MAX_REASON
+            && bytes.first().is_some_and(u8::is_ascii_alphabetic)
+            && bytes.last().is_some_and(is_word)
+            && bytes.iter().all(|byte| is_word(byte) || b",:".contains(byte))
     }
 }
 

@@ -13,12 +13,13 @@ use k8s_openapi::apimachinery::pkg::apis::meta::v1::{ObjectMeta, Time};
 use kube::{Resource, ResourceExt};
 use serde_json::{Value, from_value, json};
 
-use super::object::{is_controlled_by, is_deleting, owner_reference};
+use super::object::{is_controlled_by, is_deleting};
 use super::reference::Lookup;
 use super::set::observe::Template;
 use super::set::template::TemplateObject;
 use super::set::{self, record};
 use super::{deployment, object};
+use crate::owner::owner_reference;
 
 /// The API server.
 struct World {
@@ -80,9 +81,9 @@ impl World {
         self.clones.iter().map(|(reference, value)| (reference.clone(), found(value))).collect()
     }
 
-    fn deployment_seen(&self) -> deployment::observe::Seen {
+    fn deployment_seen(&self) -> deployment::observe::Observed {
         let found = Lookup::Found(Arc::default());
-        deployment::observe::Seen {
+        deployment::observe::Observed {
             deployment: Arc::new(self.deployment.clone()),
             is_live: true,
             sets: self.sets.values().cloned().map(Arc::new).collect(),
@@ -93,8 +94,8 @@ impl World {
         }
     }
 
-    fn set_seen(&self, name: &str) -> set::observe::Seen {
-        set::observe::Seen {
+    fn set_seen(&self, name: &str) -> set::observe::Observed {
+        set::observe::Observed {
             set: Arc::new(self.sets[name].clone()),
             is_live: true,
             machines: self.machines.values().cloned().map(Arc::new).collect(),
@@ -141,10 +142,10 @@ impl World {
     fn apply_deployment(&mut self, act: deployment::act::Act) {
         use deployment::act::Act;
         match act {
-            Act::Prepare { label, .. } => {
+            Act::Prepare(prepare) => {
                 self.deployment.metadata.finalizers =
                     Some(vec![bedplate_api::cluster::full::deployment::FINALIZER.into()]);
-                self.deployment.metadata.labels.get_or_insert_default().extend(label);
+                self.deployment.metadata.labels.get_or_insert_default().extend(named(prepare));
             }
             Act::Replicas(replicas) => self.deployment.spec.replicas = Some(replicas),
             Act::Revision(number) => {
@@ -225,7 +226,7 @@ impl World {
                 self.machines.get_mut(&key.0).unwrap().metadata.owner_references = Some(vec![owner]);
             }
             Act::Mark(..) => {}
-            Act::Prepare { .. } | Act::Replicas(_) | Act::Record(_) | Act::RemoveFinalizer => {
+            Act::Prepare(_) | Act::Replicas(_) | Act::Record(_) | Act::RemoveFinalizer => {
                 self.change_set(name, act);
             }
         }
@@ -235,9 +236,9 @@ impl World {
         use set::act::Act;
         let mut set = self.sets[name].clone();
         match act {
-            Act::Prepare { label, .. } => {
+            Act::Prepare(prepare) => {
                 set.metadata.finalizers = Some(vec![bedplate_api::cluster::full::set::FINALIZER.into()]);
-                set.metadata.labels.get_or_insert_default().extend(label);
+                set.metadata.labels.get_or_insert_default().extend(named(prepare));
             }
             Act::Replicas(replicas) => set.spec.replicas = Some(replicas),
             Act::Record(records) => {
@@ -397,9 +398,9 @@ fn ms2_settled_state_writes_no_status_twice() {
     let mut world = World::new(2, usize::MAX);
     world.settle();
     let name = world.sets.keys().next().unwrap().clone();
-    let seen = world.set_seen(&name);
-    let plan = set::act::plan(&seen, world.now);
-    let status = set::status::status(&seen, &plan, world.now);
+    let observed = world.set_seen(&name);
+    let plan = set::act::plan(&observed, world.now);
+    let status = set::status::status(&observed, &plan, world.now);
     assert_eq!(
         (status.replicas, status.ready_replicas, status.available_replicas, status.up_to_date_replicas),
         (Some(2), Some(2), Some(2), Some(2))
@@ -407,9 +408,9 @@ fn ms2_settled_state_writes_no_status_twice() {
     world.sets.get_mut(&name).unwrap().status = Some(status.clone());
     let later = world.now.checked_add(SignedDuration::from_hours(1)).unwrap();
     assert_eq!(set::status::status(&world.set_seen(&name), &plan, later), status);
-    let seen = world.deployment_seen();
-    let plan = deployment::act::plan(&seen, world.now);
-    let status = deployment::status::status(&seen, &plan, world.now);
+    let observed = world.deployment_seen();
+    let plan = deployment::act::plan(&observed, world.now);
+    let status = deployment::status::status(&observed, &plan, world.now);
     let shown =
         |type_: &str| object::condition(&status.conditions, type_).map(|condition| condition.status.as_str());
     let expected = [
@@ -478,4 +479,8 @@ fn ms8_templates_that_are_reported_are_those_that_are_refused() {
         let parsed = NameTemplate::parse(template, NameVariables { cluster: "c", set: "s" });
         assert_eq!(parsed.is_ok(), is_supported, "{template}");
     }
+}
+
+fn named(prepare: super::replica::Prepare) -> Option<(String, String)> {
+    Some((bedplate_api::cluster::part::label::CLUSTER_NAME.to_owned(), prepare.cluster_name?))
 }

@@ -19,13 +19,13 @@ use futures::future::BoxFuture;
 use kube::runtime::reflector::store::Writer;
 use kube::runtime::reflector::{self, ObjectRef};
 use kube::runtime::watcher;
-use kube::{Client, Resource, ResourceExt};
+use kube::{Client, Resource};
 
 use super::concerned::{
-    checks_of_cluster, checks_of_machine, deployment_of_machine, deployments_of_cluster, deployments_of_set,
-    sets_of_cluster, sets_of_machine, sets_of_users,
+    self, checks_of_machine, deployment_of_machine, deployments_of_set, sets_of_machine, sets_of_users,
 };
 use super::context::{Stores, World};
+use super::later::Later;
 use super::reference::owners;
 use crate::metrics::{Counters, Kind};
 use crate::scope::Scope;
@@ -36,10 +36,14 @@ use crate::watch::{bare, in_scope};
 pub struct Queues {
     /// Clusters.
     pub clusters: Queue<Cluster, Kind>,
+    /// Clusters whose status counts an object that has changed.
+    pub clusters_later: Later<Cluster>,
     /// Machines.
     pub machines: Queue<Machine, Kind>,
     /// MachineDeployments.
     pub deployments: Queue<MachineDeployment, Kind>,
+    /// MachineDeployments whose status counts a Machine that has changed. A step of a rollout follows the MachineSets.
+    pub deployments_later: Later<MachineDeployment>,
     /// MachineSets.
     pub sets: Queue<MachineSet, Kind>,
     /// MachineHealthChecks.
@@ -129,11 +133,11 @@ async fn follow_clusters(mut seen: Changes<Cluster>, (queues, world): (Queues, A
         queues.clusters.put(ObjectRef::from_obj(&*cluster)).await;
         // Each change of a Machine changes the status of its Cluster, which must not queue all other Machines.
         if is_changed {
-            put_all(&queues.machines, machines_of(&cluster, stores)).await;
+            put_all(&queues.machines, concerned::of(&cluster, &stores.machines)).await;
         }
-        put_all(&queues.deployments, deployments_of_cluster(&cluster, stores)).await;
-        put_all(&queues.sets, sets_of_cluster(&cluster, stores)).await;
-        put_all(&queues.checks, checks_of_cluster(&cluster, stores)).await;
+        put_all(&queues.deployments, concerned::of(&cluster, &stores.deployments)).await;
+        put_all(&queues.sets, concerned::of(&cluster, &stores.sets)).await;
+        put_all(&queues.checks, concerned::of(&cluster, &stores.checks)).await;
     }
 }
 
@@ -161,19 +165,10 @@ fn facts(cluster: &Cluster) -> Facts {
     }
 }
 
-/// Returns the Machines of a Cluster.
-fn machines_of(cluster: &Cluster, stores: &Stores) -> Vec<ObjectRef<Machine>> {
-    let name = cluster.name_any();
-    let is_own = |machine: &&Arc<Machine>| {
-        machine.spec.cluster_name == name && machine.metadata.namespace == cluster.metadata.namespace
-    };
-    stores.machines.state().iter().filter(is_own).map(|machine| ObjectRef::from_obj(&**machine)).collect()
-}
-
 async fn follow_deployments(mut seen: Changes<MachineDeployment>, (queues, _): (Queues, Arc<World>)) {
     while let Some(event) = seen.next().await {
         let (Seen::There(deployment) | Seen::Gone(deployment)) = event;
-        queues.clusters.put(cluster_of(&*deployment, &deployment.spec.cluster_name)).await;
+        queues.clusters_later.put(cluster_of(&*deployment, &deployment.spec.cluster_name)).await;
         queues.deployments.put(ObjectRef::from_obj(&*deployment)).await;
     }
 }
@@ -184,7 +179,7 @@ async fn follow_sets(mut seen: Changes<MachineSet>, (queues, world): (Queues, Ar
             world.watches.release(&User::of(&**object));
         }
         let (Seen::There(set) | Seen::Gone(set)) = event;
-        queues.clusters.put(cluster_of(&*set, &set.spec.cluster_name)).await;
+        queues.clusters_later.put(cluster_of(&*set, &set.spec.cluster_name)).await;
         queues.sets.put(ObjectRef::from_obj(&*set)).await;
         put_all(&queues.deployments, deployments_of_set(&set, &world.stores)).await;
     }
@@ -198,10 +193,12 @@ async fn follow_machines(mut seen: Changes<Machine>, (queues, world): (Queues, A
             world.memory.forget(object.metadata.uid.as_deref().unwrap_or_default());
         }
         let (Seen::There(machine) | Seen::Gone(machine)) = event;
-        queues.clusters.put(cluster_of(&*machine, &machine.spec.cluster_name)).await;
+        queues.clusters_later.put(cluster_of(&*machine, &machine.spec.cluster_name)).await;
         queues.machines.put(ObjectRef::from_obj(&*machine)).await;
         put_all(&queues.sets, sets_of_machine(&machine, stores)).await;
-        put_all(&queues.deployments, deployment_of_machine(&machine)).await;
+        if let Some(deployment) = deployment_of_machine(&machine) {
+            queues.deployments_later.put(deployment).await;
+        }
         put_all(&queues.checks, checks_of_machine(&machine, stores)).await;
     }
 }

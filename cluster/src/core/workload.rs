@@ -108,6 +108,12 @@ impl Workloads {
         node::Workload { connection: seen.connection, node }
     }
 
+    /// Returns the state of the connection to a cluster. Sends no request.
+    pub fn connection(&self, cluster: &Cluster) -> Connection {
+        let known = self.clusters.lock().get(&key(cluster)).map(Arc::clone);
+        known.map_or_else(Connection::default, |state| state.seen.lock().connection)
+    }
+
     /// Keeps a Node as it is after a write.
     pub fn replace(&self, cluster: &Cluster, node: Node) {
         if let Some(nodes) = &mut self.state(&key(cluster)).seen.lock().nodes {

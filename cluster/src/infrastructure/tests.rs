@@ -1,4 +1,4 @@
-//! The group as a whole: its metrics and its pulses, without an API server.
+//! The group as a whole: its pulses, without an API server.
 
 use std::collections::BTreeSet;
 use std::time::Duration;
@@ -21,16 +21,6 @@ fn begun(tasks: &Tasks, liveness: &Liveness, shutdown: &CancellationToken) -> Be
     let cli = Cli::parse_from(["bedplate-cluster", "--controllers=infrastructure"]);
     let (tenure, stages) = (Tenure::new(watch::channel(None).1), Stages::new(shutdown.clone()));
     begin(&silent(), &cli, &tenure, (tasks, liveness, &stages))
-}
-
-#[tokio::test]
-async fn scrape_matches_the_page_of_metrics() {
-    let shutdown = CancellationToken::new();
-    let (tasks, liveness) = (Tasks::new(shutdown.clone()), Liveness::new(shutdown.clone()));
-    let Begun { registry, .. } = begun(&tasks, &liveness, &shutdown);
-    let page = concat!(env!("CARGO_MANIFEST_DIR"), "/../docs/metrics.md");
-    metrics_page::compare(page, "bedplate-cluster", &registry);
-    shutdown.cancel();
 }
 
 /// The tasks do not run: each loop that has a pulse is silent.

@@ -47,7 +47,12 @@ struct Family {
 
 /// Compares the section of a program in the page at `path` with its registry. Each family must have a sample for each value of its labels.
 pub(crate) fn compare(path: &str, program: &str, registry: &Registry) {
-    let section = section(program, registry);
+    compare_all(path, program, &[registry]);
+}
+
+/// Compares the section of a program that has a registry for each of its forms. A family has the label values of all of them.
+pub(crate) fn compare_all(path: &str, program: &str, registries: &[&Registry]) {
+    let section = section(program, registries);
     let page = std::fs::read_to_string(path).expect(path);
     let (before, rest) = page.split_once(&format!("\n## {program}\n")).expect("a heading for the program");
     let (committed, after) = rest.split_at(rest.find("\n## ").unwrap_or(rest.len()));
@@ -71,12 +76,21 @@ pub(crate) fn compare(path: &str, program: &str, registry: &Registry) {
 }
 
 /// Returns the section without its heading.
-pub(crate) fn section(program: &str, registry: &Registry) -> String {
-    let mut scrape = String::new();
-    prometheus_client::encoding::text::encode(&mut scrape, registry).expect("a scrape");
-    let mut families = families(&scrape);
+pub(crate) fn section(program: &str, registries: &[&Registry]) -> String {
+    let mut families: Vec<Family> = Vec::new();
+    let mut wrong: Vec<String> = Vec::new();
+    for registry in registries {
+        let mut scrape = String::new();
+        prometheus_client::encoding::text::encode(&mut scrape, registry).expect("a scrape");
+        for family in self::families(&scrape) {
+            wrong.extend(complaints(&family));
+            match families.iter_mut().find(|known| known.name == family.name) {
+                Some(known) => known.merge(family),
+                None => families.push(family),
+            }
+        }
+    }
     families.sort_by(|one, other| one.name.cmp(&other.name));
-    let wrong: Vec<String> = families.iter().flat_map(complaints).collect();
     assert!(wrong.is_empty(), "metrics of {program} against the naming rules:\n{}", wrong.join("\n"));
     let mut text = String::from("\n| metric | type | unit | labels | meaning |\n|---|---|---|---|---|\n");
     for family in &families {
@@ -161,6 +175,20 @@ fn families(scrape: &str) -> Vec<Family> {
 }
 
 impl Family {
+    /// Adds the labels of the family in another scrape.
+    fn merge(&mut self, other: Self) {
+        for (name, values) in other.labels {
+            match self.labels.iter_mut().find(|(known, _)| *known == name) {
+                Some((_, known)) => {
+                    let new: Vec<String> =
+                        values.into_iter().filter(|value| !known.contains(value)).collect();
+                    known.extend(new);
+                }
+                None => self.labels.push((name, values)),
+            }
+        }
+    }
+
     /// Adds a sample.
     fn take(&mut self, line: &str) {
         let (sample, _) = line.rsplit_once(' ').expect("a sample and its value");

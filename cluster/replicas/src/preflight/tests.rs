@@ -3,8 +3,11 @@
 use super::*;
 
 fn control_plane(version: &str, status: &str) -> ControlPlaneView {
-    let text = |text: &str| (!text.is_empty()).then(|| text.to_owned());
-    ControlPlaneView { version: text(version), status_version: text(status) }
+    if version.is_empty() {
+        return ControlPlaneView::Unversioned;
+    }
+    let status_version = (!status.is_empty()).then(|| status.to_owned());
+    ControlPlaneView::Versioned { version: version.to_owned(), status_version }
 }
 
 fn failed(set: &str, is_kubeadm: bool, view: &ControlPlaneView, skipped: &str) -> Vec<Option<Check>> {
@@ -60,6 +63,23 @@ fn ms5_unstable_control_plane_holds_creation() {
         assert_eq!(found, expected, "{version} from {status}");
     }
     assert_eq!(failed("v1.34.0", true, &control_plane("v1.34.1", "latest"), ""), [None]);
+}
+
+/// Its version could be any, so neither its state nor a skew is known.
+#[test]
+fn ms5_control_plane_that_cannot_be_read_fails_unless_all_is_skipped() {
+    let view = ControlPlaneView::Unknown("objects of kind K are not read yet".to_owned());
+    for skipped in
+        ["", "ControlPlaneIsStable", "ControlPlaneIsStable,KubernetesVersionSkew,KubeadmVersionSkew"]
+    {
+        for version in ["", "v1.34.0", "v0.0.1"] {
+            assert_eq!(failed(version, true, &view, skipped), [None], "{version} {skipped}");
+        }
+    }
+    assert_eq!(failed("v1.34.0", true, &view, "All"), []);
+    let set = SetVersion { version: None, is_kubeadm: true };
+    let text = preflight(&set, &view, &Skipped::default())[0].to_string();
+    assert_eq!(text, "the version of the control plane is not known: objects of kind K are not read yet");
 }
 
 #[test]

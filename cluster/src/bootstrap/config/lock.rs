@@ -4,14 +4,15 @@
 //! planner and by the loop of [`super`].
 
 use bedplate_api::cluster::core::CLUSTER_NAME_LABEL;
-use bedplate_api::cluster::full::Cluster;
+use bedplate_api::cluster::full::{Cluster, Machine};
 use bedplate_api::cluster::part::label_value;
 use k8s_openapi::api::core::v1::ConfigMap;
-use k8s_openapi::apimachinery::pkg::apis::meta::v1::OwnerReference;
+use kube::ResourceExt;
 use kube::api::ObjectMeta;
-use kube::{Resource, ResourceExt};
 use serde::Deserialize;
 use serde_json::json;
+
+use crate::owner::owner_reference;
 
 /// Key of the ConfigMap.
 const INFORMATION_KEY: &str = "lock-information";
@@ -34,6 +35,8 @@ pub enum Lock {
 pub struct Held {
     /// Name of the Machine.
     pub machine: String,
+    /// UID of the Machine. None: upstream has made the lock.
+    pub machine_uid: Option<String>,
     /// UID of the Cluster that owns the lock.
     pub cluster_uid: Option<String>,
     /// UID of the ConfigMap.
@@ -44,6 +47,9 @@ pub struct Held {
 #[serde(rename_all = "camelCase")]
 struct Information {
     machine_name: String,
+    /// Not a field of upstream, which ignores it. A Machine that is made again has the name of the earlier one.
+    #[serde(rename = "machineUID")]
+    machine_uid: Option<String>,
 }
 
 /// Returns the name of the lock of a cluster.
@@ -56,17 +62,17 @@ impl Held {
     pub fn is_of_another(&self, cluster: &Cluster) -> bool {
         self.cluster_uid.is_some() && self.cluster_uid != cluster.metadata.uid
     }
+
+    /// Returns true if a Machine holds the lock. The name decides if the lock has no UID.
+    pub fn is_of(&self, machine: &Machine) -> bool {
+        self.machine == machine.name_any()
+            && (self.machine_uid.is_none() || self.machine_uid == machine.metadata.uid)
+    }
 }
 
 /// Makes the lock of a Machine.
-pub fn config_map(cluster: &Cluster, machine: &str) -> ConfigMap {
-    let owner = OwnerReference {
-        api_version: Cluster::api_version(&()).into_owned(),
-        kind: Cluster::kind(&()).into_owned(),
-        name: cluster.name_any(),
-        uid: cluster.uid().unwrap_or_default(),
-        ..OwnerReference::default()
-    };
+pub fn config_map(cluster: &Cluster, machine: &Machine) -> ConfigMap {
+    let information = json!({ "machineName": machine.name_any(), "machineUID": machine.uid() });
     ConfigMap {
         metadata: ObjectMeta {
             name: Some(name(&cluster.name_any())),
@@ -74,10 +80,10 @@ pub fn config_map(cluster: &Cluster, machine: &str) -> ConfigMap {
             labels: Some(
                 [(CLUSTER_NAME_LABEL.to_owned(), label_value(&cluster.name_any()).into_owned())].into(),
             ),
-            owner_references: Some(vec![owner]),
+            owner_references: Some(vec![owner_reference(cluster, false)]),
             ..ObjectMeta::default()
         },
-        data: Some([(INFORMATION_KEY.to_owned(), json!({ "machineName": machine }).to_string())].into()),
+        data: Some([(INFORMATION_KEY.to_owned(), information.to_string())].into()),
         ..ConfigMap::default()
     }
 }
@@ -90,11 +96,16 @@ pub fn read(object: Option<&ConfigMap>) -> Lock {
     }
     let text = object.data.as_ref().and_then(|data| data.get(INFORMATION_KEY));
     let information = text.and_then(|text| serde_json::from_str::<Information>(text).ok());
-    let Some(machine) = information.map(|one| one.machine_name).filter(|name| !name.is_empty()) else {
+    let Some(information) = information.filter(|one| !one.machine_name.is_empty()) else {
         return Lock::Unreadable;
     };
     let owner = object.owner_references().iter().find(|owner| owner.kind == "Cluster");
-    Lock::Held(Held { machine, cluster_uid: owner.map(|owner| owner.uid.clone()), uid: object.uid() })
+    Lock::Held(Held {
+        machine: information.machine_name,
+        machine_uid: information.machine_uid.filter(|uid| !uid.is_empty()),
+        cluster_uid: owner.map(|owner| owner.uid.clone()),
+        uid: object.uid(),
+    })
 }
 
 #[cfg(test)]
@@ -106,6 +117,13 @@ mod tests {
         serde_json::from_value(cluster).unwrap()
     }
 
+    fn machine(uid: &str) -> Machine {
+        let reference = json!({ "apiGroup": "g", "kind": "K", "name": "m" });
+        let machine = json!({ "metadata": { "name": "m", "uid": uid },
+            "spec": { "clusterName": "c", "bootstrap": {}, "infrastructureRef": reference } });
+        serde_json::from_value(machine).unwrap()
+    }
+
     #[test]
     fn kb9_lock_has_the_form_of_upstream() {
         let expected = json!({ "apiVersion": "v1", "kind": "ConfigMap",
@@ -113,26 +131,29 @@ mod tests {
                 "labels": { "cluster.x-k8s.io/cluster-name": "c" },
                 "ownerReferences": [{ "apiVersion": "cluster.x-k8s.io/v1beta2", "kind": "Cluster",
                     "name": "c", "uid": "1" }] },
-            "data": { "lock-information": "{\"machineName\":\"m\"}" } });
-        assert_eq!(json!(config_map(&cluster(), "m")), expected);
+            "data": { "lock-information": "{\"machineName\":\"m\",\"machineUID\":\"7\"}" } });
+        assert_eq!(json!(config_map(&cluster(), &machine("7"))), expected);
     }
 
     #[test]
     fn kb9_lock_without_a_machine_is_not_free() {
         let with = |text: &str| {
-            let mut lock = config_map(&cluster(), "m");
+            let mut lock = config_map(&cluster(), &machine("7"));
             lock.data = Some([(INFORMATION_KEY.to_owned(), text.to_owned())].into());
             read(Some(&lock))
         };
-        let held = Held { machine: "m".to_owned(), cluster_uid: Some("1".to_owned()), uid: None };
-        assert_eq!(read(Some(&config_map(&cluster(), "m"))), Lock::Held(held.clone()));
-        assert_eq!(with("{\"machineName\":\"m\",\"later\":1}"), Lock::Held(held));
+        let (machine_uid, cluster_uid) = (Some("7".to_owned()), Some("1".to_owned()));
+        let held = Held { machine: "m".to_owned(), machine_uid, cluster_uid, uid: None };
+        assert_eq!(read(Some(&config_map(&cluster(), &machine("7")))), Lock::Held(held.clone()));
+        let by_upstream = Held { machine_uid: None, ..held.clone() };
+        assert_eq!(with("{\"machineName\":\"m\",\"later\":1}"), Lock::Held(by_upstream.clone()));
+        assert!(held.is_of(&machine("7")) && !held.is_of(&machine("8")) && by_upstream.is_of(&machine("8")));
         for text in ["", "{}", "{\"machineName\":\"\"}", "{\"machineName\":1}"] {
             assert_eq!(with(text), Lock::Unreadable, "{text:?}");
         }
         assert_eq!(read(Some(&ConfigMap::default())), Lock::Unreadable);
         assert_eq!(read(None), Lock::Free);
-        let mut deleting = config_map(&cluster(), "m");
+        let mut deleting = config_map(&cluster(), &machine("7"));
         deleting.metadata.deletion_timestamp =
             Some(serde_json::from_value(json!("2026-01-01T00:00:00Z")).unwrap());
         assert_eq!(read(Some(&deleting)), Lock::Deleting);

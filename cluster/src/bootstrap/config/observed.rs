@@ -125,8 +125,8 @@ pub enum Read {
     Contents,
     /// The init lock.
     Lock,
-    /// The Machine of this name, which holds the lock.
-    Holder(String),
+    /// The Machine that holds this lock.
+    Holder(Held),
     /// The Cluster.
     Cluster,
     /// The Secret of a certificate.

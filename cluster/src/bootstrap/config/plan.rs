@@ -297,8 +297,9 @@ fn init(
             let text = format!("ConfigMap {name} is being deleted; remove its finalizers");
             Err(Next::Wait(Situation::Waiting(text), Some(POLL_INTERVAL)))
         }
-        Some(Lock::Held(held)) if held.machine != machine.name_any() => match live.holder_exists {
-            None => Err(Next::Act(Act::Read(Read::Holder(held.machine.clone())))),
+        // An earlier Machine of the name may hold it.
+        Some(Lock::Held(held)) if !held.is_of(machine) => match live.holder_exists {
+            None => Err(Next::Act(Act::Read(Read::Holder(held.clone())))),
             Some(false) => Err(Next::Act(Act::ReleaseLock(held.clone()))),
             Some(true) => {
                 let text = format!("control plane is being initialized by Machine {}", held.machine);

@@ -2,8 +2,11 @@
 //!
 //! A condition of an object whose watch is not synced stays as it is: a restart causes no write.
 
+use bedplate_api::cluster::contract::Referenced;
 use bedplate_api::cluster::full::{Cluster, condition_type};
+use bedplate_api::cluster::part::Reference;
 use bedplate_api::condition::ConditionState;
+use bedplate_api::reason::ConditionReason;
 use bedplate_api::reason::core::{
     AvailableReason, ControlPlaneAvailableReason, ControlPlaneInitializedReason, InfrastructureReadyReason,
     RemoteConnectionProbeReason,
@@ -14,9 +17,9 @@ use kube::ResourceExt;
 
 use super::observed::{AuthoritySecret, Component, KubeconfigSecret, Observed, Ownership, ownership};
 use super::plan::makes_kubeconfig;
-use super::replicas::is_true;
 use super::status::{Draft, Latched};
 use crate::core::merge::{Merged, Part, summary};
+use crate::core::object::{Conditions as _, is_true};
 use crate::core::reference::{Lookup, Mirror, mirror};
 
 /// Time for which the API server of a cluster may be silent before the condition changes.
@@ -85,7 +88,7 @@ fn missing(observed: &Observed, component: Component, was_complete: bool) -> Opt
         Lookup::Unresolved(why) => Some(Missing::Error(format!("{kind} {name} cannot be read: {why}"))),
         Lookup::Absent if was_complete => Some(Missing::Gone(true, format!("{kind} {name} was deleted"))),
         Lookup::Absent => Some(Missing::Gone(false, format!("{kind} {name} does not exist"))),
-        Lookup::Found(object) => match ownership(object, &observed.cluster) {
+        Lookup::Found(object) => match ownership(&**object, &observed.cluster) {
             Ownership::Foreign(other) => {
                 let field = component.field();
                 Some(Missing::Error(format!("{kind} {name} belongs to Cluster {other}; change {field}")))
@@ -98,28 +101,21 @@ fn missing(observed: &Observed, component: Component, was_complete: bool) -> Opt
 /// Sets condition `InfrastructureReady`.
 pub fn infrastructure(draft: &mut Draft, observed: &Observed, latched: Latched) {
     use InfrastructureReadyReason as Reason;
-    let Some((reference, lookup)) = observed.component(Component::Infrastructure) else {
+    let component = Component::Infrastructure;
+    if observed.component(component).is_none() {
         return draft.set(Reason::Ready, "");
-    };
-    match missing(observed, Component::Infrastructure, latched.is_provisioned) {
-        Some(Missing::Keep) if draft.has(condition_type::INFRASTRUCTURE_READY) => return,
-        Some(Missing::Keep) => {
-            return draft.set(Reason::InternalError, &lookup.unknown(&reference.kind).unwrap_or_default());
-        }
-        Some(Missing::Error(message)) => return draft.set(Reason::InternalError, &message),
-        Some(Missing::Gone(true, message)) => return draft.set(Reason::ObjectDeleted, &message),
-        Some(Missing::Gone(false, message)) => return draft.set(Reason::ObjectDoesNotExist, &message),
-        None => {}
     }
-    let fallback = if latched.is_provisioned { Reason::Ready } else { Reason::NotReady };
-    let texts = Texts {
-        type_: condition_type::INFRASTRUCTURE_READY,
-        fallback: (fallback.into(), fallback.as_str()),
-        good: Reason::Ready.as_str(),
-        invalid: (Reason::InvalidConditionReported.into(), Reason::InvalidConditionReported.as_str()),
-        pending: "is not provisioned yet",
+    let words = Words {
+        source: condition_type::READY,
+        is_complete: latched.is_provisioned,
+        good: Reason::Ready,
+        pending: (Reason::NotReady, "is not provisioned yet"),
+        invalid: Reason::InvalidConditionReported,
+        deleted: Reason::ObjectDeleted,
+        absent: Reason::ObjectDoesNotExist,
+        error: Reason::InternalError,
     };
-    show(draft, (lookup, &reference.kind, &reference.name), condition_type::READY, &texts);
+    show(draft, observed, component, &words);
 }
 
 /// Sets condition `ControlPlaneInitialized` (K6).
@@ -148,69 +144,94 @@ pub fn initialized(draft: &mut Draft, observed: &Observed, latched: Latched) {
 /// Sets condition `ControlPlaneAvailable` (K6). It is kept current.
 pub fn control_plane(draft: &mut Draft, observed: &Observed, latched: Latched) {
     use ControlPlaneAvailableReason as Reason;
-    let Some((reference, lookup)) = observed.component(Component::ControlPlane) else {
+    let component = Component::ControlPlane;
+    if observed.component(component).is_none() {
         let mut machines = observed.control_plane_machines();
-        return if machines.any(|machine| is_true(machine.status.as_ref(), condition_type::AVAILABLE)) {
+        return if machines.any(|machine| is_true(machine.conditions(), condition_type::AVAILABLE)) {
             draft.set(Reason::Available, "");
         } else {
             draft.set(Reason::NotAvailable, "no Machine of the control plane is available");
         };
-    };
-    match missing(observed, Component::ControlPlane, latched.is_initialized) {
-        Some(Missing::Keep) if draft.has(condition_type::CONTROL_PLANE_AVAILABLE) => return,
-        Some(Missing::Keep) => {
-            return draft.set(Reason::InternalError, &lookup.unknown(&reference.kind).unwrap_or_default());
-        }
-        Some(Missing::Error(message)) => return draft.set(Reason::InternalError, &message),
-        Some(Missing::Gone(true, message)) => return draft.set(Reason::ObjectDeleted, &message),
-        Some(Missing::Gone(false, message)) => return draft.set(Reason::ObjectDoesNotExist, &message),
-        None => {}
     }
-    let fallback = if latched.is_initialized { Reason::Available } else { Reason::NotAvailable };
-    let texts = Texts {
-        type_: condition_type::CONTROL_PLANE_AVAILABLE,
-        fallback: (fallback.into(), fallback.as_str()),
-        good: Reason::Available.as_str(),
-        invalid: (Reason::InvalidConditionReported.into(), Reason::InvalidConditionReported.as_str()),
-        pending: "is not initialized yet",
+    let words = Words {
+        source: condition_type::AVAILABLE,
+        is_complete: latched.is_initialized,
+        good: Reason::Available,
+        pending: (Reason::NotAvailable, "is not initialized yet"),
+        invalid: Reason::InvalidConditionReported,
+        deleted: Reason::ObjectDeleted,
+        absent: Reason::ObjectDoesNotExist,
+        error: Reason::InternalError,
     };
-    show(draft, (lookup, &reference.kind, &reference.name), condition_type::AVAILABLE, &texts);
+    show(draft, observed, component, &words);
 }
 
-/// Texts of a condition that shows a condition of a component.
-struct Texts {
-    /// Type of the condition of the Cluster.
-    type_: &'static str,
-    /// State and reason if the component has no condition.
-    fallback: (ConditionState, &'static str),
-    /// Reason if the component gives none and the condition is True.
-    good: &'static str,
-    /// State and reason if the condition of the component is not valid.
-    invalid: (ConditionState, &'static str),
-    /// State of the component if it has no condition and is not complete.
-    pending: &'static str,
+/// Words of a condition that shows a condition of a component.
+struct Words<R> {
+    /// Type of the condition of the component.
+    source: &'static str,
+    /// True once the component was complete.
+    is_complete: bool,
+    /// The component gives no reason and its condition is True, or it is complete and has no condition.
+    good: R,
+    /// The component has no condition, and is not complete: reason and state.
+    pending: (R, &'static str),
+    /// The condition of the component is not valid.
+    invalid: R,
+    /// The component was deleted after it had been complete.
+    deleted: R,
+    /// The component does not exist.
+    absent: R,
+    /// The component cannot be read, or it is not the Cluster's.
+    error: R,
 }
 
-fn show(draft: &mut Draft, (lookup, kind, name): (&Lookup, &str, &str), source: &str, texts: &Texts) {
-    let Some(object) = lookup.found() else { return };
+/// Sets a condition that shows a condition of a component.
+fn show<R>(draft: &mut Draft, observed: &Observed, component: Component, words: &Words<R>)
+where
+    R: ConditionReason + Into<ConditionState>,
+{
+    let Some((reference, lookup)) = observed.component(component) else { return };
+    match missing(observed, component, words.is_complete) {
+        Some(Missing::Keep) if draft.has(R::TYPE) => {}
+        Some(Missing::Keep) => draft.set(words.error, &lookup.unknown(&reference.kind).unwrap_or_default()),
+        Some(Missing::Error(message)) => draft.set(words.error, &message),
+        Some(Missing::Gone(true, message)) => draft.set(words.deleted, &message),
+        Some(Missing::Gone(false, message)) => draft.set(words.absent, &message),
+        None => {
+            if let Some(object) = lookup.found() {
+                show_object(draft, (reference, object), words);
+            }
+        }
+    }
+}
+
+fn show_object<R>(draft: &mut Draft, (reference, object): (&Reference, &Referenced), words: &Words<R>)
+where
+    R: ConditionReason + Into<ConditionState>,
+{
+    let Reference { kind, name, .. } = reference;
+    let source = words.source;
     match mirror(object, source) {
         Mirror::Shown(shown) => {
-            let is_plain = shown.state == ConditionState::True && shown.lacks_reason();
-            let reason = if is_plain { texts.good } else { &shown.reason };
-            draft.set_as(texts.type_, shown.state, reason, &shown.message);
+            let is_true = shown.state == ConditionState::True;
+            // The API server would reject the whole status for one reason that is not valid.
+            let reason = match (shown.has_valid_reason(), is_true) {
+                (true, true) if shown.lacks_reason() => words.good.as_str(),
+                (true, _) => &shown.reason,
+                (false, true) => words.good.as_str(),
+                (false, false) => words.pending.0.as_str(),
+            };
+            draft.set_as(R::TYPE, shown.state, reason, &shown.message);
         }
         Mirror::Invalid => {
-            let (state, reason) = texts.invalid;
             let message = format!("condition {source} of {kind} {name} has no valid status or time");
-            draft.set_as(texts.type_, state, reason, &message);
+            draft.set(words.invalid, &message);
         }
+        Mirror::Absent if words.is_complete => draft.set(words.good, ""),
         Mirror::Absent => {
-            let (state, reason) = texts.fallback;
-            let message = match state {
-                ConditionState::True => String::new(),
-                ConditionState::False | ConditionState::Unknown => format!("{kind} {name} {}", texts.pending),
-            };
-            draft.set_as(texts.type_, state, reason, &message);
+            let (reason, state) = words.pending;
+            draft.set(reason, &format!("{kind} {name} {state}"));
         }
     }
 }

@@ -12,7 +12,7 @@ use kube::{Resource, ResourceExt};
 
 use super::observed::{Component, Observed, Ownership, ownership};
 use super::plan::Act;
-use crate::core::merge::named;
+use crate::core::merge::listed;
 use crate::core::reference::{Lookup, is_managed};
 
 /// Maximum number of objects of a kind that a message names.
@@ -123,7 +123,7 @@ fn component(observed: &Observed, component: Component) -> Option<Step> {
             wait(ClusterDeletingReason::InternalError, message)
         }
         Lookup::Found(object) => {
-            if matches!(ownership(object, &observed.cluster), Ownership::Foreign(_)) {
+            if matches!(ownership(&**object, &observed.cluster), Ownership::Foreign(_)) {
                 return None;
             }
             let is_deleting = object.metadata.deletion_timestamp.is_some();
@@ -156,7 +156,7 @@ fn delete(children: Vec<Child>) -> Act {
 fn list(kind: &str, names: impl Iterator<Item = String>) -> Option<String> {
     let names: Vec<String> = names.collect();
     let names: Vec<&str> = names.iter().map(String::as_str).collect();
-    (!names.is_empty()).then(|| format!("* {}", named(kind, &names, MAX_NAMES)))
+    (!names.is_empty()).then(|| format!("* {}", listed(kind, &names, MAX_NAMES)))
 }
 
 fn pools(count: usize) -> String {

@@ -6,8 +6,9 @@ use bedplate_api::cluster::contract::Referenced;
 use bedplate_api::cluster::full::{Cluster, Machine, MachineDeployment, MachineSet};
 use bedplate_api::cluster::part::{Reference, label};
 use jiff::Timestamp;
-use kube::ResourceExt;
+use kube::{Resource, ResourceExt};
 
+use crate::core::object::OfCluster;
 use crate::core::reference::{Lookup, owners};
 
 /// Objects that decide about a Cluster.
@@ -144,8 +145,18 @@ fn is_control_plane(machine: &Machine) -> bool {
     machine.labels().contains_key(label::CONTROL_PLANE)
 }
 
-/// Returns the relation of a named object to the Cluster (K2).
-pub fn ownership<'a>(object: &'a Referenced, cluster: &Cluster) -> Ownership<'a> {
+/// Returns true if an object belongs to the Cluster: its spec names the Cluster, and no other Cluster owns it.
+///
+/// The label with the cluster's name decides nothing. Every user of the namespace can set it, and it may be missing until the controller of
+/// the object sets it.
+pub fn is_child<K: OfCluster>(object: &K, cluster: &Cluster) -> bool {
+    object.meta().namespace == cluster.metadata.namespace
+        && object.cluster_name() == Some(&cluster.name_any())
+        && !matches!(ownership(object, cluster), Ownership::Foreign(_))
+}
+
+/// Returns the relation of an object to the Cluster (K2).
+pub fn ownership<'a, K: Resource>(object: &'a K, cluster: &Cluster) -> Ownership<'a> {
     let uid = cluster.metadata.uid.as_deref().unwrap_or_default();
     if owners(object, "Cluster").any(|owner| owner.uid == uid) {
         return Ownership::Own;

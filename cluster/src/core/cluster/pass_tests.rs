@@ -19,6 +19,7 @@ use rcgen::KeyPair;
 use serde_json::{Value, json};
 
 use super::reconcile;
+use crate::core::api_server::{ApiServer, CORE};
 use crate::core::context::World;
 use crate::core::machine::memory::Memory;
 use crate::core::watch::stores;
@@ -133,26 +134,75 @@ async fn k7_missing_authority_is_read_again_after_30_seconds() {
     assert_eq!(lines(&requests), [STATUS]);
 }
 
-/// The store may be behind: a Machine that it does not show keeps the finalizer.
-#[tokio::test]
-async fn k5_finalizer_stays_while_the_api_server_lists_a_child() {
-    let deleted = json!({ "finalizers": [FINALIZER], "deletionTimestamp": "2026-01-01T00:00:00Z" });
-    let list = |items: Value| {
-        move |line: &str| {
-            let empty = json!({ "kind": "PartialObjectMetadataList", "apiVersion": "meta.k8s.io/v1",
-                "metadata": {}, "items": [] });
-            let mut list = empty;
-            if line.ends_with("/machines") {
-                list["items"] = items.clone();
-            }
-            Some(list)
-        }
-    };
-    let machine = json!([{ "kind": "PartialObjectMetadata", "apiVersion": "meta.k8s.io/v1",
-        "metadata": { "name": "m", "namespace": "ns" } }]);
-    for (items, expected) in [(machine, 0), (json!([]), 1)] {
-        let (client, requests) = client(list(items));
-        reconcile(cluster(&deleted), world(client, Tenure::always())).await.unwrap();
-        assert_eq!(lines(&requests).len(), expected);
+/// A Cluster that is being deleted, on an API server in memory.
+fn deleting() -> ApiServer {
+    let server = ApiServer::default();
+    let deleting = json!({ "name": "c1", "namespace": "ns", "uid": "u1", "finalizers": [FINALIZER],
+        "deletionTimestamp": "2026-01-01T00:00:00Z" });
+    let object = json!({ "apiVersion": "cluster.x-k8s.io/v1beta2", "kind": "Cluster", "metadata": deleting, "spec": {} });
+    server.put(&format!("{CORE}/clusters/c1"), object);
+    server
+}
+
+fn put(server: &ApiServer, (kind, name, cluster): (&str, &str, &str), metadata: &Value) {
+    let mut object = json!({ "apiVersion": "cluster.x-k8s.io/v1beta2", "kind": kind,
+        "metadata": { "name": name, "namespace": "ns", "uid": name, "finalizers": ["f"] },
+        "spec": { "clusterName": cluster } });
+    let template = json!({ "clusterName": cluster, "bootstrap": {},
+        "infrastructureRef": { "apiGroup": "g.io", "kind": "Infra", "name": name } });
+    match kind {
+        "Machine" => object["spec"] = template,
+        _ => object["spec"]["template"] = json!({ "spec": template }),
     }
+    for (key, value) in metadata.as_object().unwrap() {
+        object["metadata"][key] = value.clone();
+    }
+    server.put(&format!("{CORE}/{}s/{name}", kind.to_lowercase()), object);
+}
+
+/// Reconciles the Cluster, and returns the writes that are not its status.
+async fn writes(server: &ApiServer, world: Arc<World>) -> Vec<String> {
+    let cluster = serde_json::from_value(server.get(&format!("{CORE}/clusters/c1")).unwrap()).unwrap();
+    reconcile(Arc::new(cluster), world).await.unwrap();
+    let lines = server.lines().into_iter().filter(|line| !line.ends_with("/status"));
+    lines.map(|line| line.replace(CORE, "")).collect()
+}
+
+/// Any user of the namespace can set the label and an owner.
+#[tokio::test]
+async fn k5_object_of_another_cluster_with_the_label_is_not_deleted() {
+    let label = json!({ "labels": { "cluster.x-k8s.io/cluster-name": "c1" } });
+    let owner = json!({ "labels": label["labels"], "ownerReferences": [
+        { "apiVersion": "cluster.x-k8s.io/v1beta2", "kind": "Cluster", "name": "c2", "uid": "u2" }] });
+    for kind in ["MachineDeployment", "MachineSet", "Machine", "MachinePool"] {
+        let server = deleting();
+        put(&server, (kind, "forged", "c2"), &label);
+        put(&server, (kind, "owned", "c1"), &owner);
+        assert_eq!(
+            writes(&server, server.world()).await,
+            ["PATCH /clusters/c1"],
+            "{kind}: only the finalizer"
+        );
+    }
+}
+
+#[tokio::test]
+async fn k5_object_without_the_label_is_deleted_and_waited_for() {
+    for kind in ["MachineDeployment", "MachineSet", "Machine"] {
+        let server = deleting();
+        let stale = server.world();
+        put(&server, (kind, "bare", "c1"), &json!({}));
+        let path = format!("/{}s/bare", kind.to_lowercase());
+        assert_eq!(writes(&server, stale).await, [""; 0], "{kind}: the store does not show it yet");
+        assert_eq!(writes(&server, server.world()).await, [format!("DELETE {path}")]);
+        server.remove(&format!("{CORE}{path}"));
+        assert_eq!(writes(&server, server.world()).await, ["PATCH /clusters/c1"]);
+    }
+}
+
+#[tokio::test]
+async fn k5_machine_pool_without_the_label_is_waited_for() {
+    let server = deleting();
+    put(&server, ("MachinePool", "pool", "c1"), &json!({}));
+    assert_eq!(writes(&server, server.world()).await, [""; 0]);
 }

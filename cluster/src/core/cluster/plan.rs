@@ -10,10 +10,9 @@
 use std::time::Duration;
 
 use bedplate_api::cluster::contract::{Endpoint, Referenced};
-use bedplate_api::cluster::core::{GROUP, PAUSED_ANNOTATION};
 use bedplate_api::cluster::full::cluster::{ClusterStatus, FINALIZER};
 use bedplate_api::cluster::full::{Cluster, condition_type};
-use bedplate_api::cluster::part::{VERSION, label};
+use bedplate_api::cluster::part::label;
 use jiff::Timestamp;
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::OwnerReference;
 use kube::ResourceExt;
@@ -21,7 +20,7 @@ use kube::ResourceExt;
 use super::deletion::{self, Child};
 use super::observed::{AuthoritySecret, Component, KubeconfigSecret, Observed, Ownership, ownership};
 use super::status;
-use crate::core::reference::is_core_owner;
+use crate::owner::{self, owner_reference, with_owner};
 
 /// Delay until objects that are not watched are read again: Secrets and MachinePools.
 const POLL_DELAY: Duration = Duration::from_secs(30);
@@ -137,7 +136,7 @@ fn planned(cluster: &Cluster, act: Act, status: ClusterStatus, again: Option<Dur
 
 /// Returns true if no controller changes the Cluster.
 pub fn is_paused(cluster: &Cluster) -> bool {
-    cluster.spec.paused == Some(true) || cluster.annotations().contains_key(PAUSED_ANNOTATION)
+    owner::is_paused(cluster, Some(cluster))
 }
 
 /// Returns true if this controller makes the kubeconfig of the Cluster (K7). It needs the endpoint.
@@ -190,29 +189,8 @@ fn adoption(observed: &Observed, component: Component) -> Option<Vec<OwnerRefere
     if is_adopted || object.metadata.deletion_timestamp.is_some() {
         return None;
     }
-    Some(owners_with(object, cluster))
-}
-
-/// Returns the owners of an object with the Cluster. An owner of its name with another UID does not exist any more.
-fn owners_with(object: &Referenced, cluster: &Cluster) -> Vec<OwnerReference> {
-    let uid = cluster.uid().unwrap_or_default();
-    let name = cluster.name_any();
-    let is_kept =
-        |owner: &&OwnerReference| owner.uid == uid || !is_core_owner(owner, "Cluster") || owner.name != name;
-    let owners = object.metadata.owner_references.iter().flatten();
-    let mut owners: Vec<_> = owners.filter(is_kept).cloned().collect();
-    if owners.iter().all(|owner| owner.uid != uid) {
-        // Not the controller: users may have a controller of their own for the object, as upstream allows.
-        owners.push(OwnerReference {
-            api_version: format!("{GROUP}/{VERSION}"),
-            kind: "Cluster".to_owned(),
-            name,
-            uid,
-            controller: None,
-            block_owner_deletion: None,
-        });
-    }
-    owners
+    // Not the controller: users may have a controller of their own for the object, as upstream allows.
+    Some(with_owner(object, &owner_reference(cluster, false)))
 }
 
 /// Returns the endpoint that the infrastructure gives once it is provisioned, or the control plane once it is initialized (K4).

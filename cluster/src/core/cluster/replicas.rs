@@ -7,59 +7,31 @@ use std::sync::Arc;
 use bedplate_api::cluster::contract::{CountsView, Mirrored};
 use bedplate_api::cluster::full::cluster::{ClusterStatus, MachineCounts};
 use bedplate_api::cluster::full::{Machine, condition_type};
-use bedplate_api::cluster::part::label;
-use bedplate_api::condition::ConditionState;
 use bedplate_api::reason::core::{
-    MachinesReadyReason, MachinesUpToDateReason, RemediatingReason, RollingOutReason, ScalingDownReason,
-    ScalingUpReason, WorkersAvailableReason,
+    RollingOutReason, ScalingDownReason, ScalingUpReason, WorkersAvailableReason,
 };
-use jiff::{SignedDuration, Timestamp};
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::Condition;
 use kube::ResourceExt;
 
 use super::observed::{Component, Observed};
 use super::status::Draft;
-use crate::core::merge::{Item, Merged, aggregate, named};
+use crate::core::merge::{Item, Merged, aggregate};
+use crate::core::object::{Conditions as _, condition, is_true};
 use crate::core::reference::{Lookup, is_managed};
+use crate::core::report;
 
-/// Age up to which a Machine without condition `UpToDate` does not count: its owner sets the condition soon.
-const UP_TO_DATE_DELAY: SignedDuration = SignedDuration::from_secs(10);
-/// Maximum number of Machines that a message names.
-const MAX_NAMES: usize = 3;
-
-/// Status with conditions.
-pub trait Conditions {
-    /// Returns the conditions.
-    fn conditions(&self) -> &[Condition];
-}
-
-macro_rules! conditions {
-    ($($status:ty),+) => {
-        $(impl Conditions for $status {
-            fn conditions(&self) -> &[Condition] {
-                &self.conditions
-            }
-        })+
-    };
-}
-
-conditions!(
-    bedplate_api::cluster::full::machine::MachineStatus,
-    bedplate_api::cluster::full::set::MachineSetStatus,
-    bedplate_api::cluster::full::deployment::MachineDeploymentStatus
-);
-
-fn find<'a, S: Conditions>(status: Option<&'a S>, type_: &str) -> Option<&'a Condition> {
-    status?.conditions().iter().find(|condition| condition.type_ == type_)
-}
-
-/// Returns true if the condition is True.
-pub fn is_true<S: Conditions>(status: Option<&S>, type_: &str) -> bool {
-    find(status, type_).is_some_and(|condition| condition.status == "True")
-}
-
-fn is_false(machine: &Machine, type_: &str) -> bool {
-    find(machine.status.as_ref(), type_).is_some_and(|condition| condition.status == "False")
+/// Returns the numbers of a MachineDeployment or a MachineSet.
+macro_rules! total {
+    ($object:ident) => {{
+        let status = $object.status.as_ref();
+        Total([
+            $object.spec.replicas,
+            status.and_then(|status| status.replicas),
+            status.and_then(|status| status.ready_replicas),
+            status.and_then(|status| status.available_replicas),
+            status.and_then(|status| status.up_to_date_replicas),
+        ])
+    }};
 }
 
 /// Sets the numbers of Machines.
@@ -74,24 +46,10 @@ pub fn counts(status: &mut ClusterStatus, observed: &Observed) {
     }
     let mut workers = Total::default();
     for deployment in &observed.deployments {
-        let status = deployment.status.as_ref();
-        workers.add(Total([
-            deployment.spec.replicas,
-            status.and_then(|status| status.replicas),
-            status.and_then(|status| status.ready_replicas),
-            status.and_then(|status| status.available_replicas),
-            status.and_then(|status| status.up_to_date_replicas),
-        ]));
+        workers.add(total!(deployment));
     }
     for set in observed.sets.iter().filter(|set| !is_managed(&***set)) {
-        let status = set.status.as_ref();
-        workers.add(Total([
-            set.spec.replicas,
-            status.and_then(|status| status.replicas),
-            status.and_then(|status| status.ready_replicas),
-            status.and_then(|status| status.available_replicas),
-            status.and_then(|status| status.up_to_date_replicas),
-        ]));
+        workers.add(total!(set));
     }
     workers.add(machines(observed.worker_machines().filter(|machine| !is_managed(&***machine))));
     status.workers = workers.shown();
@@ -132,7 +90,7 @@ impl From<CountsView> for Total {
 fn machines<'a>(machines: impl Iterator<Item = &'a Arc<Machine>>) -> Total {
     let mut total = Total::default();
     for machine in machines {
-        let counted = |type_| is_true(machine.status.as_ref(), type_).then_some(1);
+        let counted = |type_| is_true(machine.conditions(), type_).then_some(1);
         total.add(Total([
             Some(1),
             Some(1),
@@ -204,12 +162,11 @@ fn workers_available(draft: &mut Draft, observed: &Observed) {
     if observed.deployments.is_empty() {
         return draft.set(WorkersAvailableReason::NoWorkers, "");
     }
-    let items: Vec<_> =
-        observed.deployments.iter().map(|object| (object.name_any(), object.status.as_ref())).collect();
-    let items: Vec<Item<'_>> = items
-        .iter()
-        .map(|(name, status)| item("MachineDeployment", name, find(*status, condition_type::AVAILABLE)))
-        .collect();
+    let items = observed.deployments.iter().map(|object| {
+        let name = object.metadata.name.as_deref().unwrap_or_default();
+        item("MachineDeployment", name, condition(object.conditions(), condition_type::AVAILABLE))
+    });
+    let items: Vec<Item<'_>> = items.collect();
     let (merged, message) = aggregate(condition_type::AVAILABLE, false, &items);
     let reason = match merged {
         Merged::Normal => WorkersAvailableReason::Available,
@@ -223,76 +180,20 @@ fn item<'a>(kind: &'a str, name: &'a str, condition: Option<&'a Condition>) -> I
     Item { kind, name, condition, is_first: false }
 }
 
-fn merge_machines(machines: &[&Machine], type_: &str) -> (Merged, String) {
-    let names: Vec<String> = machines.iter().map(|machine| machine.name_any()).collect();
-    let items: Vec<Item<'_>> = machines
-        .iter()
-        .zip(&names)
-        .map(|(machine, name)| Item {
-            is_first: machine.labels().contains_key(label::CONTROL_PLANE),
-            ..item("Machine", name, find(machine.status.as_ref(), type_))
-        })
-        .collect();
-    aggregate(type_, false, &items)
-}
-
 fn machines_ready(draft: &mut Draft, type_: &str, machines: &[&Machine]) {
-    use MachinesReadyReason as Reason;
-    if machines.is_empty() {
-        return draft.set_as(type_, Reason::NoReplicas.into(), Reason::NoReplicas.as_str(), "");
-    }
-    let (merged, message) = merge_machines(machines, condition_type::READY);
-    let reason = match merged {
-        Merged::Normal => Reason::Ready,
-        Merged::Issue => Reason::NotReady,
-        Merged::Unknown => Reason::ReadyUnknown,
-    };
+    let (reason, message) = report::ready(machines);
     draft.set_as(type_, reason.into(), reason.as_str(), &message);
 }
 
 fn machines_up_to_date(draft: &mut Draft, type_: &str, machines: &[&Machine]) {
-    use MachinesUpToDateReason as Reason;
-    let now = draft.now;
-    let machines: Vec<&Machine> =
-        machines.iter().copied().filter(|machine| is_settled(machine, now)).collect();
-    if machines.is_empty() {
-        return draft.set_as(type_, Reason::NoReplicas.into(), Reason::NoReplicas.as_str(), "");
-    }
-    let (merged, message) = merge_machines(&machines, condition_type::UP_TO_DATE);
-    let reason = match merged {
-        Merged::Normal => Reason::UpToDate,
-        Merged::Issue => Reason::NotUpToDate,
-        Merged::Unknown => Reason::UpToDateUnknown,
-    };
-    let state: ConditionState = reason.into();
-    draft.set_as(type_, state, reason.as_str(), &message);
-}
-
-fn is_settled(machine: &Machine, now: Timestamp) -> bool {
-    let age = machine.metadata.creation_timestamp.as_ref().map(|created| now.duration_since(created.0));
-    find(machine.status.as_ref(), condition_type::UP_TO_DATE).is_some()
-        || age.is_some_and(|age| age > UP_TO_DATE_DELAY)
+    let (reason, message) = report::up_to_date(machines, draft.now);
+    draft.set_as(type_, reason.into(), reason.as_str(), &message);
 }
 
 fn remediating(draft: &mut Draft, observed: &Observed) {
-    let machines = observed.machines.iter().map(|machine| &**machine);
-    let is_unhealthy = |machine: &&Machine| is_false(machine, condition_type::HEALTH_CHECK_SUCCEEDED);
-    let unhealthy: Vec<&Machine> = machines.filter(is_unhealthy).collect();
-    let is_marked = |machine: &&Machine| is_false(machine, condition_type::OWNER_REMEDIATED);
-    let marked: Vec<&Machine> = unhealthy.iter().copied().filter(is_marked).collect();
-    if !marked.is_empty() {
-        let (_, message) = merge_machines(&marked, condition_type::OWNER_REMEDIATED);
-        return draft.set(RemediatingReason::Remediating, &message);
-    }
-    let names: Vec<String> = unhealthy.iter().map(|machine| machine.name_any()).collect();
-    let names: Vec<&str> = names.iter().map(String::as_str).collect();
-    let verb = if names.len() == 1 { "is" } else { "are" };
-    let message = if names.is_empty() {
-        String::new()
-    } else {
-        format!("{} {verb} not healthy, and not replaced", named("Machine", &names, MAX_NAMES))
-    };
-    draft.set(RemediatingReason::NotRemediating, &message);
+    let machines: Vec<&Machine> = observed.machines.iter().map(|machine| &**machine).collect();
+    let (reason, message) = report::remediating(&machines);
+    draft.set(reason, &message);
 }
 
 /// Merges a condition of the control plane, the MachineDeployments and, if `has_sets`, of MachineSets that no other object manages.
@@ -305,10 +206,10 @@ fn movement(observed: &Observed, type_: &str, has_sets: bool) -> (Merged, String
         found.push((&reference.kind, reference.name.clone(), Some(condition)));
     }
     for object in &observed.deployments {
-        found.push(("MachineDeployment", object.name_any(), find(object.status.as_ref(), type_)));
+        found.push(("MachineDeployment", object.name_any(), condition(object.conditions(), type_)));
     }
     for object in observed.sets.iter().filter(|set| has_sets && !is_managed(&***set)) {
-        found.push(("MachineSet", object.name_any(), find(object.status.as_ref(), type_)));
+        found.push(("MachineSet", object.name_any(), condition(object.conditions(), type_)));
     }
     let items: Vec<Item<'_>> =
         found.iter().map(|(kind, name, condition)| item(kind, name, *condition)).collect();

@@ -12,13 +12,14 @@ use bedplate_bootstrap::kubeconfig_secret::{self, KUBECONFIG_KEY, renews_at};
 use jiff::Timestamp;
 use k8s_openapi::ByteString;
 use k8s_openapi::api::core::v1::Secret;
-use k8s_openapi::apimachinery::pkg::apis::meta::v1::{ObjectMeta, OwnerReference};
-use kube::{Resource as _, ResourceExt};
+use k8s_openapi::apimachinery::pkg::apis::meta::v1::ObjectMeta;
+use kube::ResourceExt;
 use rcgen::KeyPair;
 
 use super::observed::{AuthoritySecret, KubeconfigSecret};
 use super::plan::endpoint;
 use crate::core::reference::is_owned_by;
+use crate::owner::owner_reference;
 
 /// Returns the name of the Secret with the kubeconfig.
 pub fn kubeconfig_name(cluster: &Cluster) -> String {
@@ -69,14 +70,7 @@ pub fn make(
     let endpoint = Endpoint { host: endpoint.host, port: endpoint.port.into() };
     let name = cluster.name_any();
     let text = kubeconfig_secret::kubeconfig(&name, &endpoint, authority, key, random, now)?;
-    let owner = OwnerReference {
-        api_version: Cluster::api_version(&()).into_owned(),
-        kind: Cluster::kind(&()).into_owned(),
-        name: name.clone(),
-        uid: cluster.uid().unwrap_or_default(),
-        controller: None,
-        block_owner_deletion: None,
-    };
+    let owner = owner_reference(cluster, false);
     Ok(Some(Secret {
         metadata: ObjectMeta {
             name: Some(kubeconfig_name(cluster)),

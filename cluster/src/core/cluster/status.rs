@@ -4,9 +4,8 @@
 
 use bedplate_api::cluster::full::Cluster;
 use bedplate_api::cluster::full::cluster::{ClusterInitialization, ClusterPhase, ClusterStatus};
-use bedplate_api::cluster::unsupported::Unsupported as _;
 use bedplate_api::condition::{ConditionState, set_condition, set_derived};
-use bedplate_api::reason::core::{ClusterDeletingReason, FieldsSupportedReason};
+use bedplate_api::reason::core::ClusterDeletingReason;
 use bedplate_api::reason::infrastructure::PausedReason;
 use bedplate_api::reason::{ConditionReason, Reason as _};
 use jiff::Timestamp;
@@ -15,9 +14,7 @@ use super::deletion::Step;
 use super::observed::{Component, Observed};
 use super::plan::{CONDITION_TYPES, endpoint};
 use super::{condition, replicas};
-
-/// Maximum number of paths that a message names.
-const MAX_PATHS: usize = 5;
+use crate::core::report::fields_supported;
 
 /// Progress that never goes back.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -175,19 +172,8 @@ fn set_paused(draft: &mut Draft, is_paused: bool) {
 }
 
 fn fields(draft: &mut Draft, cluster: &Cluster) {
-    let paths = cluster.unsupported();
-    let Some(first) = paths.first() else {
-        return draft.set(FieldsSupportedReason::FieldsSupported, "");
-    };
-    let names = paths
-        .iter()
-        .skip(1)
-        .take(MAX_PATHS - 1)
-        .fold(first.to_string(), |names, path| format!("{names}, {path}"));
-    let more = paths.len().saturating_sub(MAX_PATHS);
-    let more = if more == 0 { String::new() } else { format!(" and {more} more") };
-    let effect =
-        if cluster.spec.topology.is_some() { "the Cluster is not reconciled" } else { "they have no effect" };
-    let message = format!("fields are not supported: {names}{more}; {effect} until they are removed");
-    draft.set(FieldsSupportedReason::UnsupportedFields, &message);
+    let is_held = cluster.spec.topology.is_some();
+    let remedy = if is_held { "the Cluster is not reconciled until they are removed" } else { "remove them" };
+    let (reason, message) = fields_supported(cluster, remedy);
+    draft.set(reason, &message);
 }

@@ -234,6 +234,20 @@ fn k2_object_of_another_cluster_is_not_adopted_followed_or_deleted() {
     assert_eq!(planned(&deleted).act, Act::RemoveFinalizer);
 }
 
+/// One such reason would keep the whole status from being stored, with the latches.
+#[test]
+fn k2_reason_that_the_api_server_rejects_is_replaced() {
+    let mut observed = observed(with_endpoint());
+    for (status, expected) in [("False", "NotReady"), ("True", "Ready"), ("Unknown", "NotReady")] {
+        observed.infrastructure = referenced(
+            json!({ "status": { "conditions": [{ "type": "Ready", "status": status,
+            "reason": "Waiting for load balancer", "message": "m", "lastTransitionTime": "2026-01-01T00:00:00Z" }] } }),
+        );
+        let expected = (status.to_owned(), expected.to_owned(), "m".to_owned());
+        assert_eq!(shown(&observed, "InfrastructureReady"), expected);
+    }
+}
+
 #[test]
 fn k2_deleted_object_is_not_adopted() {
     let mut observed = observed(with_endpoint());
@@ -603,7 +617,10 @@ fn remediating_names_marked_and_unhealthy_machines() {
     let mut world = observed(with_endpoint());
     world.machines = vec![machine("m", json!({ "status": { "conditions": [bad("HealthCheckSucceeded")] } }))];
     let (state, _, message) = shown(&world, "Remediating");
-    assert_eq!((state.as_str(), message.as_str()), ("False", "Machine m is not healthy, and not replaced"));
+    assert_eq!(
+        (state.as_str(), message.as_str()),
+        ("False", "Machine m is not healthy, and not marked for remediation")
+    );
     let both = json!({ "status": { "conditions": [bad("HealthCheckSucceeded"), bad("OwnerRemediated")] } });
     world.machines = vec![machine("m", both)];
     let (state, _, message) = shown(&world, "Remediating");

@@ -3,20 +3,20 @@
 
 use std::sync::Arc;
 
+use bedplate_api::cluster::full::MachineSet;
 use bedplate_api::cluster::full::deployment::FINALIZER;
-use bedplate_api::cluster::full::{Cluster, MachineSet};
-use bedplate_api::cluster::part::{annotation, label};
+use bedplate_api::cluster::part::annotation;
 use bedplate_replicas::{Current, DeploymentPlan, Key, plan_deployment};
 use jiff::Timestamp;
-use k8s_openapi::apimachinery::pkg::apis::meta::v1::OwnerReference;
 use kube::ResourceExt;
 
-use super::observe::{Seen, observe};
+use super::observe::{Observed, observe};
 use super::set;
-use crate::core::merge::named;
-use crate::core::object::{count, is_deleting, owner_reference};
-use crate::core::reference::{Lookup, is_owned_by};
-use crate::owner::has_paused_annotation;
+use crate::core::merge::listed;
+use crate::core::object::{count, is_deleting};
+use crate::core::reference::Lookup;
+use crate::core::replica::{self, Prepare};
+use crate::owner;
 
 /// Maximum number of names in a message.
 const MAX_NAMES: usize = 3;
@@ -25,14 +25,7 @@ const MAX_NAMES: usize = 3;
 #[derive(Debug, Clone, PartialEq)]
 pub enum Act {
     /// Sets finalizer, label and owner of the deployment.
-    Prepare {
-        /// True if the finalizer is missing.
-        finalizer: bool,
-        /// Label with the name of the cluster, if it is missing.
-        label: Option<(String, String)>,
-        /// Cluster as owner, if it is missing.
-        owner: Option<OwnerReference>,
-    },
+    Prepare(Prepare),
     /// Sets `spec.replicas` of the deployment.
     Replicas(i32),
     /// Makes the deployment the controller of a set, bound to its resource version.
@@ -50,36 +43,24 @@ pub enum Act {
 }
 
 /// Writes of a pass.
-#[derive(Debug, Clone, Default, PartialEq)]
-pub struct Plan {
-    /// Writes, in order.
-    pub acts: Vec<Act>,
-    /// Decision about the sets. None: the deployment is paused, deleting, or cannot be planned.
-    pub decided: Option<DeploymentPlan>,
-    /// Reasons why Machines are missing. Texts for a user.
-    pub blocked: Vec<String>,
-    /// True if the deployment must be planned again from live reads.
-    pub needs_live_read: bool,
-    /// Time at which the deployment must be planned again.
-    pub next: Option<Timestamp>,
-}
+pub type Plan = replica::Plan<Act, DeploymentPlan>;
 
 /// Decides the writes of a deployment.
-pub fn plan(seen: &Seen, now: Timestamp) -> Plan {
-    let deployment = &*seen.deployment;
-    if is_deployment_paused(seen) {
+pub fn plan(observed: &Observed, now: Timestamp) -> Plan {
+    let deployment = &*observed.deployment;
+    if is_deployment_paused(observed) {
         return Plan::default();
     }
     if is_deleting(deployment) {
-        return deleted(seen);
+        return deleted(observed);
     }
-    let mut plan = Plan { acts: prepare(seen).into_iter().collect(), ..Plan::default() };
-    let orphans = seen.orphans().into_iter().map(|set| Key(set.name_any()));
-    let (refused, adopt): (Vec<Key>, Vec<Key>) = orphans.partition(|key| seen.refused.contains(key));
+    let mut plan = Plan { acts: prepare(observed).into_iter().collect(), ..Plan::default() };
+    let orphans = observed.orphans().into_iter().map(|set| Key(set.name_any()));
+    let (refused, adopt): (Vec<Key>, Vec<Key>) = orphans.partition(|key| observed.refused.contains(key));
     let adopt: Vec<Act> = adopt.into_iter().map(Act::Adopt).collect();
     if !refused.is_empty() {
         let names: Vec<&str> = refused.iter().map(|key| key.0.as_str()).collect();
-        let names = named("MachineSet", &names, MAX_NAMES);
+        let names = listed("MachineSet", &names, MAX_NAMES);
         plan.blocked.push(format!("adoption of {names} is refused; change the policy, or their labels"));
     }
     if !adopt.is_empty() {
@@ -87,7 +68,7 @@ pub fn plan(seen: &Seen, now: Timestamp) -> Plan {
         plan.acts.extend(adopt);
         return plan;
     }
-    let Some(view) = observe(seen) else {
+    let Some(view) = observe(observed) else {
         plan.blocked.push("spec.selector is not valid; correct its matchExpressions".to_owned());
         return plan;
     };
@@ -98,22 +79,21 @@ pub fn plan(seen: &Seen, now: Timestamp) -> Plan {
     }
     let decided = plan_deployment(&view, now);
     plan.next = decided.next;
-    sets(seen, &decided, &mut plan);
+    sets(observed, &decided, &mut plan);
     plan.decided = Some(decided);
     plan
 }
 
 /// Returns true if no controller changes the deployment. `spec.paused` pauses rollouts only.
-pub fn is_deployment_paused(seen: &Seen) -> bool {
-    let is_cluster_paused = seen.cluster.as_ref().is_some_and(|cluster| cluster.spec.paused == Some(true));
-    is_cluster_paused || has_paused_annotation(&*seen.deployment)
+pub fn is_deployment_paused(observed: &Observed) -> bool {
+    owner::is_paused(&*observed.deployment, observed.cluster.as_deref())
 }
 
-fn sets(seen: &Seen, decided: &DeploymentPlan, plan: &mut Plan) {
-    let deployment = &*seen.deployment;
+fn sets(observed: &Observed, decided: &DeploymentPlan, plan: &mut Plan) {
+    let deployment = &*observed.deployment;
     let current = match &decided.current {
         Current::Is(key) => Some(key),
-        Current::Create { name, .. } if seen.sets.iter().any(|set| set.name_any() == name.0) => {
+        Current::Create { name, .. } if observed.sets.iter().any(|set| set.name_any() == name.0) => {
             let why = "has the name of the next set and another controller";
             return plan.blocked.push(format!("MachineSet {name} {why}; delete it, or permit its adoption"));
         }
@@ -123,12 +103,13 @@ fn sets(seen: &Seen, decided: &DeploymentPlan, plan: &mut Plan) {
         }
         Current::Wait(wait) => {
             plan.blocked.push(wait.to_string());
-            plan.blocked.extend(seen.templates.iter().filter_map(|(kind, lookup)| why_missing(kind, lookup)));
+            plan.blocked
+                .extend(observed.templates.iter().filter_map(|(kind, lookup)| why_missing(kind, lookup)));
             return;
         }
         Current::Paused => None,
     };
-    let mut owned = seen.owned();
+    let mut owned = observed.owned();
     owned.sort_by_key(|set| current.is_none_or(|current| *current != Key(set.name_any())));
     for present in owned {
         let key = Key(present.name_any());
@@ -155,29 +136,23 @@ fn why_missing(kind: &str, lookup: &Lookup) -> Option<String> {
 }
 
 /// Plans a deployment that is being deleted: its sets are deleted, then its finalizer is removed.
-fn deleted(seen: &Seen) -> Plan {
-    let owned = seen.owned();
+fn deleted(observed: &Observed) -> Plan {
+    let owned = observed.owned();
     let present = owned.iter().filter(|set| !is_deleting(**set));
     let mut plan = Plan {
         acts: present.map(|set| Act::DeleteSet(Key(set.name_any()))).collect(),
-        needs_live_read: owned.is_empty() && !seen.is_live,
+        needs_live_read: owned.is_empty() && !observed.is_live,
         ..Plan::default()
     };
-    if owned.is_empty() && seen.is_live && seen.deployment.finalizers().iter().any(|one| one == FINALIZER) {
+    if owned.is_empty()
+        && observed.is_live
+        && observed.deployment.finalizers().iter().any(|one| one == FINALIZER)
+    {
         plan.acts.push(Act::RemoveFinalizer);
     }
     plan
 }
 
-fn prepare(seen: &Seen) -> Option<Act> {
-    let deployment = &*seen.deployment;
-    let label = (label::CLUSTER_NAME.to_owned(), deployment.spec.cluster_name.clone());
-    let has_label = deployment.labels().get(&label.0) == Some(&label.1);
-    let is_owner =
-        |cluster: &&Cluster| is_owned_by(deployment, "Cluster", &cluster.uid().unwrap_or_default());
-    let owner = seen.cluster.as_deref().filter(|cluster| !is_owner(cluster));
-    let owner = owner.map(|owner| owner_reference(owner, false));
-    let finalizer = !deployment.finalizers().iter().any(|one| one == FINALIZER);
-    let is_needed = finalizer || !has_label || owner.is_some();
-    is_needed.then(|| Act::Prepare { finalizer, label: (!has_label).then_some(label), owner })
+fn prepare(observed: &Observed) -> Option<Act> {
+    Prepare::of(&*observed.deployment, Some(FINALIZER), observed.cluster.as_deref()).map(Act::Prepare)
 }

@@ -12,16 +12,16 @@ use bedplate_replicas::{
 };
 use kube::ResourceExt;
 
-use crate::core::machines::conditions;
 use crate::core::object::{
-    controller, created, is_controlled_by, is_deleting, is_selected, is_true, selector, stable_hash,
+    Conditions as _, controller, created, is_controlled_by, is_deleting, is_selected, is_true, selector,
+    stable_hash,
 };
 use crate::core::reference::Lookup;
 use crate::core::set::observe::{amount, autoscaler_minimum};
 
 /// Objects of a MachineDeployment, as one pass of its controller has read them.
 #[derive(Debug, Clone)]
-pub struct Seen {
+pub struct Observed {
     /// The deployment.
     pub deployment: Arc<MachineDeployment>,
     /// True if deployment and sets were read from the API server, and not from the stores.
@@ -38,7 +38,7 @@ pub struct Seen {
     pub templates: Vec<(String, Lookup)>,
 }
 
-impl Seen {
+impl Observed {
     /// Returns the sets that the deployment controls, sorted by name.
     pub fn owned(&self) -> Vec<&MachineSet> {
         let uid = self.deployment.uid().unwrap_or_default();
@@ -69,10 +69,11 @@ impl Seen {
 }
 
 /// Returns the view of the deployment. None: its selector is not valid.
-pub fn observe(seen: &Seen) -> Option<DeploymentView> {
-    let deployment = &*seen.deployment;
+pub fn observe(observed: &Observed) -> Option<DeploymentView> {
+    let deployment = &*observed.deployment;
     selector(&deployment.effective_labels().selector)?;
-    let sets: Vec<SetSummary> = seen.owned().into_iter().map(|set| summary(set, &seen.machines)).collect();
+    let sets: Vec<SetSummary> =
+        observed.owned().into_iter().map(|set| summary(set, &observed.machines)).collect();
     let replicas = deployment.spec.replicas.and_then(|replicas| u32::try_from(replicas).ok());
     let rollout = deployment.spec.rollout.as_ref();
     Some(DeploymentView {
@@ -84,7 +85,7 @@ pub fn observe(seen: &Seen) -> Option<DeploymentView> {
         rollout_after: rollout.and_then(|rollout| rollout.after.as_ref()).map(|after| after.0),
         is_paused: deployment.spec.paused == Some(true),
         sets,
-        templates_exist: seen.templates.iter().all(|(_, lookup)| lookup.found().is_some()),
+        templates_exist: observed.templates.iter().all(|(_, lookup)| lookup.found().is_some()),
     })
 }
 
@@ -134,7 +135,7 @@ fn summary(set: &MachineSet, machines: &[Arc<Machine>]) -> SetSummary {
     let (deleting, present): (Vec<&Machine>, Vec<&Machine>) =
         owned.into_iter().partition(|machine| is_deleting(*machine));
     let available =
-        present.iter().filter(|machine| is_true(conditions(machine), condition_type::AVAILABLE)).count();
+        present.iter().filter(|machine| is_true(machine.conditions(), condition_type::AVAILABLE)).count();
     let existing = number(present.len());
     let text = |key: &str| set.annotations().get(key);
     let observed = set.status.as_ref().and_then(|status| status.observed_generation);

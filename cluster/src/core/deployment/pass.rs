@@ -17,24 +17,21 @@ use bedplate_engine::write::{Failed, WriteError, ask, delete};
 use bedplate_replicas::Key;
 use jiff::Timestamp;
 use kube::runtime::reflector::ObjectRef;
-use kube::{Api, ResourceExt};
+use kube::{Api, Resource as _, ResourceExt};
 use serde_json::json;
 
 use super::act::{Act, Plan, plan};
-use super::observe::Seen;
+use super::observe::Observed;
 use super::status::status;
 use crate::core::context::World;
+use crate::core::event;
 use crate::core::live::{self, Reader};
-use crate::core::object::owner_reference;
 use crate::core::patch::difference;
 use crate::core::reference::Lookup;
-use crate::core::set::write::prepared;
+use crate::core::replica::adopted;
 use crate::metrics::Kind;
+use crate::owner::owner_reference;
 
-/// Delay until a deployment whose Machines are missing is planned again. Its templates are not watched.
-const BLOCKED_DELAY: Duration = Duration::from_secs(30);
-/// Minimum delay until a deployment is planned again.
-const MIN_DELAY: Duration = Duration::from_secs(1);
 /// Types of the conditions of a deployment that this program writes. Conditions of others are not sent.
 pub const CONDITION_TYPES: [&str; 10] = [
     types::AVAILABLE,
@@ -60,15 +57,15 @@ pub async fn reconcile(
     if !world.scope.includes(object.labels()) {
         return Ok(None);
     }
-    let seen = observe(object, &world);
-    world.leading(run(seen, &world)).await
+    let observed = observe(object, &world);
+    world.leading(run(observed, &world)).await
 }
 
 /// Reads the stores. The templates count as existing until a set must be made.
-fn observe(deployment: Arc<MachineDeployment>, world: &World) -> Seen {
+fn observe(deployment: Arc<MachineDeployment>, world: &World) -> Observed {
     let (stores, namespace) = (&world.stores, deployment.namespace().unwrap_or_default());
     let cluster = ObjectRef::new(&deployment.spec.cluster_name).within(&namespace);
-    Seen {
+    Observed {
         is_live: false,
         sets: live::stored(&stores.sets, &namespace),
         machines: live::stored(&stores.machines, &namespace),
@@ -79,53 +76,53 @@ fn observe(deployment: Arc<MachineDeployment>, world: &World) -> Seen {
     }
 }
 
-async fn run(mut seen: Seen, world: &World) -> Result<Option<Duration>, WriteError> {
-    let Some(mut planned) = planned(&mut seen, world).await? else { return Ok(None) };
-    let mut done = apply(&seen, &planned, world).await;
+async fn run(mut observed: Observed, world: &World) -> Result<Option<Duration>, WriteError> {
+    let Some(mut planned) = planned(&mut observed, world).await? else { return Ok(None) };
+    let mut done = apply(&observed, &planned, world).await;
     if !done.refused.is_empty() {
         // The other sets must not wait for one that cannot be adopted.
-        seen.refused = std::mem::take(&mut done.refused);
-        let Some(next) = self::planned(&mut seen, world).await? else { return Ok(None) };
+        observed.refused = std::mem::take(&mut done.refused);
+        let Some(next) = self::planned(&mut observed, world).await? else { return Ok(None) };
         planned = next;
         if !done.is_written {
-            let more = apply(&seen, &planned, world).await;
+            let more = apply(&observed, &planned, world).await;
             done.is_written = more.is_written;
             done.failed.note(more.failed.end());
         }
     }
     if !done.is_written {
-        done.failed.note(report(&seen, &planned, world).await);
+        done.failed.note(report(&observed, &planned, world).await);
     }
-    done.failed.end().map(|()| again(&planned))
+    done.failed.end().map(|()| planned.again(Timestamp::now()))
 }
 
 /// Plans, from live reads if they are needed. None: the deployment was deleted.
-async fn planned(seen: &mut Seen, world: &World) -> Result<Option<Plan>, WriteError> {
-    let first = plan(seen, Timestamp::now());
+async fn planned(observed: &mut Observed, world: &World) -> Result<Option<Plan>, WriteError> {
+    let first = plan(observed, Timestamp::now());
     let is_creation = first.acts.iter().any(|act| matches!(act, Act::CreateSet(_)));
-    if seen.is_live || !(first.needs_live_read || is_creation) {
+    if observed.is_live || !(first.needs_live_read || is_creation) {
         return Ok(Some(first));
     }
-    let is_there = read_live(seen, world).await?;
-    Ok(is_there.then(|| plan(seen, Timestamp::now())))
+    let is_there = read_live(observed, world).await?;
+    Ok(is_there.then(|| plan(observed, Timestamp::now())))
 }
 
 /// Reads the deployment, its sets and its templates from the API server. Returns false if the deployment was deleted.
-async fn read_live(seen: &mut Seen, world: &World) -> Result<bool, WriteError> {
-    let Some(deployment) = live::again(&world.client, &*seen.deployment).await? else { return Ok(false) };
+async fn read_live(observed: &mut Observed, world: &World) -> Result<bool, WriteError> {
+    let Some(deployment) = live::again(&world.client, &*observed.deployment).await? else { return Ok(false) };
     let namespace = deployment.namespace().unwrap_or_default();
-    seen.sets = live::list(&world.client, &namespace).await?;
-    seen.is_live = true;
+    observed.sets = live::list(&world.client, &namespace).await?;
+    observed.is_live = true;
     let spec = &deployment.spec.template.spec;
     let named: Vec<Reference> =
         std::iter::once(&spec.infrastructure_ref).chain(&spec.bootstrap.config_ref).cloned().collect();
     let mut reader = Reader::new(&world.client, &namespace);
-    seen.templates.clear();
+    observed.templates.clear();
     for reference in named {
         let lookup = Lookup::from(&reader.referenced(&reference).await?);
-        seen.templates.push((format!("{} {}", reference.kind, reference.name), lookup));
+        observed.templates.push((format!("{} {}", reference.kind, reference.name), lookup));
     }
-    seen.deployment = deployment;
+    observed.deployment = deployment;
     Ok(true)
 }
 
@@ -141,7 +138,7 @@ struct Done {
 
 /// Applies the writes in order. A failed write ends the pass, because an earlier set shrinks only after the current one has grown. A refused
 /// adoption does not.
-async fn apply(seen: &Seen, plan: &Plan, world: &World) -> Done {
+async fn apply(observed: &Observed, plan: &Plan, world: &World) -> Done {
     let mut done = Done::default();
     for act in &plan.acts {
         if is_of_deployment(act) && done.is_written {
@@ -149,8 +146,10 @@ async fn apply(seen: &Seen, plan: &Plan, world: &World) -> Done {
         }
         done.is_written |= is_of_deployment(act);
         world.counters.wrote(Kind::CoreDeployment);
-        match (act, carry_out(seen, act, world).await) {
+        match (act, carry_out(observed, act, world).await) {
             (Act::Adopt(key), Err(error)) if error.refusal().is_some() => {
+                // The pass continues without the set, so its caller does not report the error.
+                world.rejected(Kind::CoreDeployment, observed.deployment.object_ref(&()), &error);
                 done.refused.insert(key.clone());
             }
             (_, result) => {
@@ -163,16 +162,13 @@ async fn apply(seen: &Seen, plan: &Plan, world: &World) -> Done {
     done
 }
 
-async fn carry_out(seen: &Seen, act: &Act, world: &World) -> Result<(), WriteError> {
-    let deployment = &*seen.deployment;
+async fn carry_out(observed: &Observed, act: &Act, world: &World) -> Result<(), WriteError> {
+    let deployment = &*observed.deployment;
     let namespace = deployment.namespace().unwrap_or_default();
     let api: Api<MachineDeployment> = Api::namespaced(world.client.clone(), &namespace);
     let sets: Api<MachineSet> = Api::namespaced(world.client.clone(), &namespace);
     match act {
-        Act::Prepare { finalizer, label, owner } => {
-            let change = prepared(deployment, finalizer.then_some(FINALIZER), label.as_ref(), owner.as_ref());
-            world.manager.merge(&api, deployment, &change).await
-        }
+        Act::Prepare(prepare) => world.manager.merge(&api, deployment, &prepare.patch()).await,
         Act::Replicas(replicas) => {
             world.manager.merge(&api, deployment, &json!({ "spec": { "replicas": replicas } })).await
         }
@@ -187,55 +183,50 @@ async fn carry_out(seen: &Seen, act: &Act, world: &World) -> Result<(), WriteErr
             ask(&what, sets.create(&world.manager.post(), set)).await.map(drop)
         }
         Act::UpdateSet(desired) => {
-            let Some(present) = present(seen, &desired.name_any()) else { return Ok(()) };
+            let Some(present) = present(observed, &desired.name_any()) else { return Ok(()) };
             world.manager.merge(&sets, present, &difference(present, &**desired)).await
         }
         Act::Adopt(Key(name)) => {
-            let Some(present) = present(seen, name) else { return Ok(()) };
-            let change = prepared(present, None, None, Some(&owner_reference(deployment, true)));
+            let Some(present) = present(observed, name) else { return Ok(()) };
+            let change = adopted(present, &owner_reference(deployment, true));
             world.manager.merge(&sets, present, &change).await
         }
         Act::DeleteSet(Key(name)) => {
-            let Some(present) = present(seen, name) else { return Ok(()) };
+            let Some(present) = present(observed, name) else { return Ok(()) };
             delete(&sets, name, present.uid(), present.resource_version()).await
         }
     }
 }
 
-fn present<'a>(seen: &'a Seen, name: &str) -> Option<&'a MachineSet> {
-    seen.sets.iter().map(|set| &**set).find(|set| set.metadata.name.as_deref() == Some(name))
+fn present<'a>(observed: &'a Observed, name: &str) -> Option<&'a MachineSet> {
+    observed.sets.iter().map(|set| &**set).find(|set| set.metadata.name.as_deref() == Some(name))
 }
 
 /// Returns true if the act writes the deployment.
 fn is_of_deployment(act: &Act) -> bool {
     match act {
-        Act::Prepare { .. } | Act::Replicas(_) | Act::Revision(_) | Act::RemoveFinalizer => true,
+        Act::Prepare(_) | Act::Replicas(_) | Act::Revision(_) | Act::RemoveFinalizer => true,
         Act::Adopt(_) | Act::CreateSet(_) | Act::UpdateSet(_) | Act::DeleteSet(_) => false,
     }
 }
 
 /// Writes the status, if it changes.
-async fn report(seen: &Seen, plan: &Plan, world: &World) -> Result<(), WriteError> {
-    let deployment = &*seen.deployment;
+async fn report(observed: &Observed, plan: &Plan, world: &World) -> Result<(), WriteError> {
+    let deployment = &*observed.deployment;
     let own = |mut status: MachineDeploymentStatus| {
         status.conditions.retain(|one| CONDITION_TYPES.contains(&one.type_.as_str()));
         status.deprecated = None;
         status
     };
-    let next = own(status(seen, plan, Timestamp::now()));
+    let next = own(status(observed, plan, Timestamp::now()));
     if deployment.status.clone().map(own).as_ref() == Some(&next) {
         return Ok(());
     }
     world.counters.wrote(Kind::CoreDeployment);
     let namespace = deployment.namespace().unwrap_or_default();
     let api: Api<MachineDeployment> = Api::namespaced(world.client.clone(), &namespace);
-    world.manager.apply_status(&api, deployment, &next).await.map(drop)
-}
-
-/// Returns the delay until the deployment is planned again, if no change comes before.
-fn again(plan: &Plan) -> Option<Duration> {
-    let left =
-        |next: Timestamp| Duration::try_from(next.duration_since(Timestamp::now())).unwrap_or_default();
-    let blocked = (!plan.blocked.is_empty()).then_some(BLOCKED_DELAY);
-    plan.next.map(left).into_iter().chain(blocked).min().map(|delay| delay.max(MIN_DELAY))
+    world.manager.apply_status(&api, deployment, &next).await?;
+    let before = deployment.status.as_ref().map_or(&[][..], |status| &status.conditions);
+    world.publish(deployment, event::of_rollout(before, &next.conditions));
+    Ok(())
 }

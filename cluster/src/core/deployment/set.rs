@@ -13,8 +13,8 @@ use k8s_openapi::apimachinery::pkg::apis::meta::v1::LabelSelector;
 use kube::ResourceExt;
 
 use super::observe::template;
-use crate::core::object::owner_reference;
 use crate::core::set::machine::{Given, InPlace};
+use crate::owner::owner_reference;
 
 /// Annotations of a deployment that its sets do not get.
 const NOT_COPIED: [&str; 6] = [

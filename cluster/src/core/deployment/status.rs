@@ -10,31 +10,31 @@ use bedplate_replicas::Strategy;
 use jiff::Timestamp;
 
 use super::act::{Plan, is_deployment_paused};
-use super::observe::{Seen, strategy};
-use crate::core::machines::{Report, Scale, conditions, counts};
-use crate::core::object::{condition, count, is_deleting, selector};
+use super::observe::{Observed, strategy};
+use crate::core::object::{Conditions as _, condition, count, is_deleting, selector};
+use crate::core::report::{Report, Scale, counts};
 
 /// Maximum number of reasons for a rollout in the message.
 const MAX_REASONS: usize = 5;
 
 /// Returns the status. Equal statuses need no write.
-pub fn status(seen: &Seen, plan: &Plan, now: Timestamp) -> MachineDeploymentStatus {
-    let deployment = &*seen.deployment;
+pub fn status(observed: &Observed, plan: &Plan, now: Timestamp) -> MachineDeploymentStatus {
+    let deployment = &*observed.deployment;
     let mut status = deployment.status.clone().unwrap_or_default();
     let generation = deployment.metadata.generation;
     let mut all = std::mem::take(&mut status.conditions);
     let mut report = Report { conditions: &mut all, generation, now };
-    let is_paused = is_deployment_paused(seen);
+    let is_paused = is_deployment_paused(observed);
     report.common(is_paused, deployment);
     if !is_paused {
-        let machines = seen.owned_machines();
+        let machines = observed.owned_machines();
         let counts = counts(&machines);
         let desired = deployment.spec.replicas;
         let is_deleting = is_deleting(deployment);
         report.scaling(Scale { desired, is_deleting, blocked: &plan.blocked }, &machines);
         report.machines(&machines);
         report.deleting(is_deleting, &machines);
-        available(&mut report, seen, counts.available);
+        available(&mut report, observed, counts.available);
         rolling_out(&mut report, &machines);
         status.replicas = Some(count(counts.existing));
         status.ready_replicas = Some(count(counts.ready));
@@ -59,8 +59,8 @@ fn phase(desired: Option<i32>, is_deleting: bool, existing: i32) -> DeploymentPh
     }
 }
 
-fn available(report: &mut Report<'_>, seen: &Seen, available: usize) {
-    let deployment = &*seen.deployment;
+fn available(report: &mut Report<'_>, observed: &Observed, available: usize) {
+    let deployment = &*observed.deployment;
     let Some(desired) = deployment.spec.replicas.and_then(|replicas| u32::try_from(replicas).ok()) else {
         return report.set(AvailableReason::WaitingForReplicasSet, "spec.replicas is not set");
     };
@@ -86,7 +86,7 @@ fn available(report: &mut Report<'_>, seen: &Seen, available: usize) {
 }
 
 fn rolling_out(report: &mut Report<'_>, machines: &[&Machine]) {
-    let up_to_date = machines.iter().filter_map(|machine| condition(conditions(machine), UP_TO_DATE));
+    let up_to_date = machines.iter().filter_map(|machine| condition(machine.conditions(), UP_TO_DATE));
     let old: Vec<_> = up_to_date.filter(|condition| condition.status == "False").collect();
     if old.is_empty() {
         return report.set(RollingOutReason::NotRollingOut, "");

@@ -12,7 +12,7 @@ use jiff::Timestamp;
 use k8s_openapi::api::core::v1::Node;
 
 use crate::core::machine::node;
-use crate::core::machines::conditions;
+use crate::core::object::Conditions as _;
 use crate::core::object::condition;
 
 /// Condition of a Node that the Machine shows.
@@ -21,15 +21,14 @@ const OF_NODE: &str = "Ready";
 /// Returns the Node, as the Machine shows it.
 pub fn of_machine(machine: &Machine) -> NodeView {
     let named = machine.status.as_ref().and_then(|status| status.node_ref.as_ref());
-    let shown = condition(conditions(machine), NODE_READY);
+    let shown = condition(machine.conditions(), NODE_READY);
     let reason = shown.and_then(|shown| Ready::parse(&shown.reason));
     match (named, shown, reason) {
         (_, _, Some(Ready::ConnectionDown)) => NodeView::Unknown,
         (None, _, _) => NodeView::Absent,
         (Some(node), _, Some(Ready::NodeDeleted)) => NodeView::Deleted(node.name.clone()),
-        (Some(_), None, _) | (Some(_), _, Some(Ready::InspectionFailed | Ready::InternalError)) => {
-            NodeView::Unknown
-        }
+        // A reason of another program, such as an earlier installation of upstream, says nothing yet.
+        (Some(_), None, _) | (Some(_), _, None | Some(Ready::InspectionFailed)) => NodeView::Unknown,
         (Some(_), Some(shown), _) => NodeView::Present(vec![ConditionView {
             kind: OF_NODE.to_owned(),
             status: shown.status.clone(),
@@ -93,6 +92,7 @@ mod tests {
             (node.clone(), None, NodeView::Unknown),
             (node.clone(), Some(("Unknown", "ConnectionDown")), NodeView::Unknown),
             (node.clone(), Some(("Unknown", "InspectionFailed")), NodeView::Unknown),
+            (node.clone(), Some(("Unknown", "InternalError")), NodeView::Unknown),
             (node.clone(), Some(("False", "NodeDeleted")), NodeView::Deleted("n".to_owned())),
             (node.clone(), Some(("True", "NodeReady")), ready("True")),
             (node.clone(), Some(("False", "NodeNotReady")), ready("False")),

@@ -9,7 +9,6 @@ use std::time::Duration;
 
 use bedplate_api::cluster::full::health::MachineHealthCheckStatus;
 use bedplate_api::cluster::full::{Cluster, Machine, MachineHealthCheck, condition_type as types};
-use bedplate_api::cluster::part::label;
 use bedplate_engine::Context as _;
 use bedplate_engine::write::{Failed, WriteError};
 use jiff::Timestamp;
@@ -19,15 +18,14 @@ use kube::{Api, ResourceExt};
 use super::node::of_machine;
 use super::{Marks, Observed, ObservedMachine, Plan, plan};
 use crate::core::context::World;
-use crate::core::object::owner_reference;
-use crate::core::set::write::prepared;
+use crate::core::replica::Prepare;
 use crate::core::{live, mark};
 use crate::metrics::Kind;
 
 /// Minimum delay until a health check is planned again.
 const MIN_DELAY: Duration = Duration::from_secs(1);
 /// Types of the conditions of a health check that this program writes. Conditions of others are not sent.
-const CONDITION_TYPES: [&str; 3] = [types::REMEDIATION_ALLOWED, types::PAUSED, types::FIELDS_SUPPORTED];
+pub const CONDITION_TYPES: [&str; 3] = [types::REMEDIATION_ALLOWED, types::PAUSED, types::FIELDS_SUPPORTED];
 
 /// Reconciles a MachineHealthCheck.
 ///
@@ -94,11 +92,8 @@ fn checks(check: &MachineHealthCheck, world: &World) -> Api<MachineHealthCheck> 
 }
 
 async fn adopt(check: &MachineHealthCheck, cluster: &Cluster, world: &World) -> Result<(), WriteError> {
-    let owner = owner_reference(cluster, false);
-    let has_owner = check.owner_references().iter().any(|present| present.uid == owner.uid);
-    let label = (label::CLUSTER_NAME.to_owned(), check.spec.cluster_name.clone());
-    let change = prepared(check, None, Some(&label), Some(&owner).filter(|_| !has_owner));
-    world.manager.merge(&checks(check, world), check, &change).await
+    let Some(prepare) = Prepare::of(check, None, Some(cluster)) else { return Ok(()) };
+    world.manager.merge(&checks(check, world), check, &prepare.patch()).await
 }
 
 async fn report(

@@ -5,14 +5,13 @@
 
 use std::time::Duration;
 
-use bedplate_api::cluster::core::{CLUSTER_NAME_LABEL, PAUSED_ANNOTATION};
+use bedplate_api::cluster::core::CLUSTER_NAME_LABEL;
 use bedplate_api::cluster::full::health::MachineHealthCheckStatus;
 use bedplate_api::cluster::full::{Cluster, Machine};
-use bedplate_api::cluster::unsupported::Unsupported as _;
 use bedplate_api::condition::set_condition;
 use bedplate_api::reason::Reason as _;
 use bedplate_api::reason::core::{
-    FieldsSupportedReason, HealthCheckSucceededReason, OwnerRemediatedReason, RemediationAllowedReason,
+    HealthCheckSucceededReason, OwnerRemediatedReason, RemediationAllowedReason,
 };
 use bedplate_api::reason::infrastructure::PausedReason;
 use bedplate_replicas::{Allowed, Failure, HealthCheck, HealthPlan, HealthReason, Target, plan_health};
@@ -21,6 +20,8 @@ use k8s_openapi::apimachinery::pkg::apis::meta::v1::Condition;
 use kube::ResourceExt;
 
 use super::observe::{Observed, ObservedMachine};
+use crate::core::report::fields_supported;
+use crate::owner::is_paused;
 
 /// Maximum number of targets in a status (`status.targets`).
 const MAX_TARGETS: usize = 10_000;
@@ -56,7 +57,7 @@ pub fn plan(observed: &Observed, now: Timestamp) -> Plan {
     if check.metadata.deletion_timestamp.is_some() {
         return Plan::default();
     }
-    let is_paused = cluster.spec.paused == Some(true) || check.annotations().contains_key(PAUSED_ANNOTATION);
+    let is_paused = is_paused(check, Some(cluster));
     let mut status = check.status.clone().unwrap_or_default();
     let generation = check.metadata.generation;
     let reason = if is_paused { PausedReason::Paused } else { PausedReason::NotPaused };
@@ -99,17 +100,7 @@ fn decide(
     status.targets = health.targets.iter().take(MAX_TARGETS).map(ToString::to_string).collect();
     let (reason, message) = allowed(&health, &check);
     set_condition(status, reason, reason, &message, generation, now);
-    let unsupported: Vec<String> =
-        observed.check.unsupported().iter().map(|path| path.as_str().to_owned()).collect();
-    let (reason, message) = if unsupported.is_empty() {
-        let reason = FieldsSupportedReason::FieldsSupported;
-        (reason, reason.meaning().to_owned())
-    } else {
-        (
-            FieldsSupportedReason::UnsupportedFields,
-            format!("Fields not supported: {}; remove them", unsupported.join(", ")),
-        )
-    };
+    let (reason, message) = fields_supported(&*observed.check, "remove them");
     set_condition(status, reason, reason, &message, generation, now);
 }
 
@@ -140,7 +131,8 @@ fn marks(machine: &Machine, health: &HealthPlan, now: Timestamp) -> Option<Marks
     // The conditions follow the Machine's health, not its spec.
     if health.healthy.iter().any(|key| key.0 == name) {
         let reason = HealthCheckSucceededReason::HealthCheckSucceeded;
-        set_condition(&mut conditions, reason, reason, reason.meaning(), None, now);
+        // Condition Ready of the Machine, of its set and of its Cluster repeat a message.
+        set_condition(&mut conditions, reason, reason, "", None, now);
     }
     if let Some((_, failures)) = health.unhealthy.iter().find(|(key, _)| key.0 == name) {
         let (reason, message) = failed(failures);

@@ -9,12 +9,11 @@ use std::time::Duration;
 use bedplate_api::cluster::full::condition_type;
 use bedplate_api::cluster::full::machine::MachineStatus;
 use bedplate_api::cluster::part::annotation;
-use bedplate_api::cluster::unsupported::Unsupported as _;
 use bedplate_api::condition::{ConditionState, set_condition, set_derived};
 use bedplate_api::reason::Reason;
 use bedplate_api::reason::core::{
-    BootstrapConfigReadyReason, FieldsSupportedReason, InfrastructureReadyReason, MachineAvailableReason,
-    MachineDeletingReason, MachineNodeReadyReason, MachineReadyReason, NodeHealthyReason,
+    BootstrapConfigReadyReason, InfrastructureReadyReason, MachineAvailableReason, MachineDeletingReason,
+    MachineNodeReadyReason, MachineReadyReason, NodeHealthyReason,
 };
 use bedplate_api::reason::infrastructure::PausedReason;
 use jiff::{SignedDuration, Timestamp};
@@ -25,6 +24,7 @@ use super::plan::Observed;
 use super::status::Deleting;
 use super::{mirrored, node_condition, up_to_date};
 use crate::core::merge::{self, Merged};
+use crate::core::report;
 
 /// Time after which the summary shows that a deletion takes long.
 const LONG_DELETION: SignedDuration = SignedDuration::from_mins(15);
@@ -117,13 +117,8 @@ fn set(status: &mut MachineStatus, observed: &Observed, type_: &str, line: Line)
 }
 
 fn fields_supported(observed: &Observed) -> Line {
-    let paths = observed.machine.unsupported();
-    if paths.is_empty() {
-        return Line::of(FieldsSupportedReason::FieldsSupported, "");
-    }
-    let paths = paths.iter().map(ToString::to_string).collect::<Vec<_>>().join(", ");
-    let text = format!("fields are not carried out: {paths}; remove them");
-    Line::of(FieldsSupportedReason::UnsupportedFields, text)
+    let (reason, message) = report::fields_supported(&*observed.machine, "remove them");
+    Line::of(reason, message)
 }
 
 /// Returns `Ready`: the summary of the other conditions.

@@ -1,6 +1,6 @@
-//! State of Machines that are being deleted, kept in memory between turns: rejected evictions, failures to delete the Node.
+//! State of Machines that are being deleted, kept in memory between turns: rejected evictions, failures to delete the Node, Events.
 //!
-//! A restart loses it: evictions are sent again, and the deletion of the Node is tried for some seconds more. Called by the pass.
+//! A restart loses it: evictions are sent again, the Event about a long drain is published again, and the deletion of the Node is tried for some seconds more. Called by the pass.
 
 use std::collections::{BTreeMap, HashMap};
 
@@ -20,6 +20,8 @@ pub struct Remembered {
     pub node_failure: Option<NodeFailure>,
     /// True if the API server has rejected a write of the life, such as that of the providerID. The deletion does not wait for it.
     pub is_rejected: bool,
+    /// True if the Event about a drain that takes long was published.
+    pub is_drain_reported: bool,
 }
 
 /// States by the UID of the Machine.

@@ -16,9 +16,6 @@ use super::plan::Observed;
 use super::references::{self, Ownership};
 use crate::core::reference::{Lookup, Mirror, mirror};
 
-/// Maximum number of characters of a reason.
-const MAX_REASON: usize = 1024;
-
 /// Reasons that both conditions have.
 trait PartReason: Reason + Into<ConditionState> {
     const READY: Self;
@@ -29,21 +26,23 @@ trait PartReason: Reason + Into<ConditionState> {
     const UNREADABLE: Self;
 }
 
-macro_rules! part_reason {
-    ($reason:ident) => {
-        impl PartReason for $reason {
-            const READY: Self = Self::Ready;
-            const NOT_READY: Self = Self::NotReady;
-            const ABSENT: Self = Self::ObjectDoesNotExist;
-            const DELETED: Self = Self::ObjectDeleted;
-            const INVALID: Self = Self::InvalidConditionReported;
-            const UNREADABLE: Self = Self::InternalError;
-        }
-    };
+impl PartReason for BootstrapConfigReadyReason {
+    const READY: Self = BootstrapConfigReadyReason::Ready;
+    const NOT_READY: Self = BootstrapConfigReadyReason::NotReady;
+    const ABSENT: Self = BootstrapConfigReadyReason::ObjectDoesNotExist;
+    const DELETED: Self = BootstrapConfigReadyReason::ObjectDeleted;
+    const INVALID: Self = BootstrapConfigReadyReason::InvalidConditionReported;
+    const UNREADABLE: Self = BootstrapConfigReadyReason::InternalError;
 }
 
-part_reason!(BootstrapConfigReadyReason);
-part_reason!(InfrastructureReadyReason);
+impl PartReason for InfrastructureReadyReason {
+    const READY: Self = InfrastructureReadyReason::Ready;
+    const NOT_READY: Self = InfrastructureReadyReason::NotReady;
+    const ABSENT: Self = InfrastructureReadyReason::ObjectDoesNotExist;
+    const DELETED: Self = InfrastructureReadyReason::ObjectDeleted;
+    const INVALID: Self = InfrastructureReadyReason::InvalidConditionReported;
+    const UNREADABLE: Self = InfrastructureReadyReason::InternalError;
+}
 
 /// Returns `BootstrapConfigReady`. None: it stays.
 pub fn bootstrap(observed: &Observed, status: &MachineStatus) -> Option<Line> {
@@ -55,8 +54,9 @@ pub fn bootstrap(observed: &Observed, status: &MachineStatus) -> Option<Line> {
     let (kind, name) = (&reference.kind, &reference.name);
     match &observed.bootstrap {
         Lookup::Found(object) => {
-            let field = "status.initialization.dataSecretCreated";
-            Some(of_object::<BootstrapConfigReadyReason>(observed, object, (kind, field), is_created))
+            let fields = ("status.initialization.dataSecretCreated", "status.dataSecretName");
+            let pending = pending((kind, name), object.contract.data_secret_created, fields);
+            Some(of_object::<BootstrapConfigReadyReason>(observed, object, (kind, pending), is_created))
         }
         Lookup::Absent if observed.is_deleting() && is_created => {
             Some(Line::of(BootstrapConfigReadyReason::DELETED, format!("{kind} {name} was deleted")))
@@ -77,9 +77,10 @@ pub fn infrastructure(observed: &Observed, status: &MachineStatus) -> Option<Lin
     let (kind, name) = (&reference.kind, &reference.name);
     match &observed.infrastructure {
         Lookup::Found(object) => {
-            let field = "status.initialization.provisioned";
+            let fields = ("status.initialization.provisioned", "spec.providerID");
+            let pending = pending((kind, name), object.contract.provisioned, fields);
             Some(other_id(observed).unwrap_or_else(|| {
-                of_object::<InfrastructureReadyReason>(observed, object, (kind, field), is_provisioned)
+                of_object::<InfrastructureReadyReason>(observed, object, (kind, pending), is_provisioned)
             }))
         }
         Lookup::Absent if is_provisioned => {
@@ -123,10 +124,19 @@ fn data(observed: &Observed) -> Line {
     }
 }
 
+/// Returns the field that an object lacks: the one that reports the end of its work, or else the one with its result.
+fn pending((kind, name): (&str, &str), is_done: Option<bool>, (done, result): (&str, &str)) -> String {
+    if is_done == Some(true) {
+        format!("{kind} {name} has no {result} yet")
+    } else {
+        format!("{done} of {kind} {name} is not true")
+    }
+}
+
 fn of_object<R: PartReason>(
     observed: &Observed,
     object: &Referenced,
-    (kind, field): (&str, &str),
+    (kind, pending): (&str, String),
     is_done: bool,
 ) -> Line {
     let name = object.name_any();
@@ -140,7 +150,7 @@ fn of_object<R: PartReason>(
         (Mirror::Shown(shown), _) => {
             let is_true = shown.state == ConditionState::True;
             let fallback = if is_true { R::READY } else { R::NOT_READY };
-            let is_usable = is_reason(&shown.reason) && !(is_true && shown.lacks_reason());
+            let is_usable = shown.has_valid_reason() && !(is_true && shown.lacks_reason());
             let since = match object.condition(type_) {
                 Mirrored::Is(condition) => Some(condition.last_transition_time.0),
                 Mirrored::Absent | Mirrored::Invalid => None,
@@ -158,7 +168,7 @@ fn of_object<R: PartReason>(
             Line::of(R::NOT_READY, text)
         }
         (Mirror::Absent, None) if is_done => Line::of(R::READY, ""),
-        (Mirror::Absent, None) => Line::of(R::NOT_READY, format!("{field} of {kind} {name} is not true")),
+        (Mirror::Absent, None) => Line::of(R::NOT_READY, pending),
     }
 }
 
@@ -185,14 +195,4 @@ fn unreadable<R: PartReason>(lookup: &Lookup, kind: &str, is_shown: bool) -> Opt
         return None;
     }
     lookup.unknown(kind).map(|text| Line::of(R::UNREADABLE, text))
-}
-
-/// Returns true if a text is valid as the reason of a condition.
-fn is_reason(text: &str) -> bool {
-    let is_word = |byte: &u8| byte.is_ascii_alphanumeric() || *byte == b'_';
-    let bytes = text.as_bytes();
-    bytes.len() <= MAX_REASON
-        && bytes.first().is_some_and(u8::is_ascii_alphabetic)
-        && bytes.last().is_some_and(is_word)
-        && bytes.iter().all(|byte| is_word(byte) || b",:".contains(byte))
 }

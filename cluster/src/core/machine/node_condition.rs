@@ -11,10 +11,12 @@ use std::time::Duration;
 
 use bedplate_api::cluster::full::machine::MachineStatus;
 use bedplate_api::cluster::full::{Cluster, condition_type};
+use bedplate_api::cluster::part::label;
 use bedplate_api::condition::ConditionState;
 use bedplate_api::reason::core::{MachineNodeReadyReason as Ready, NodeHealthyReason as Healthy};
 use jiff::{SignedDuration, Timestamp};
 use k8s_openapi::api::core::v1::{Node, NodeCondition};
+use kube::ResourceExt;
 
 use super::condition::{Line, get, left};
 use super::node::{self, NodeView};
@@ -36,6 +38,8 @@ pub type Lines = (Line, Line);
 pub fn lines(observed: &Observed, status: &MachineStatus) -> (Option<Lines>, Option<Duration>) {
     let since = match initialized(observed) {
         Ok(since) => since,
+        // The Node of the first Machine is there before the control plane counts as initialized.
+        Err(_) if initializes(observed) && matches!(observed.workload.node, NodeView::Found(_)) => None,
         Err(text) => return (Some(inspection_failed(text)), None),
     };
     let name = &observed.machine.spec.cluster_name;
@@ -68,6 +72,21 @@ pub fn lines(observed: &Observed, status: &MachineStatus) -> (Option<Lines>, Opt
         }
     };
     (shown, recheck)
+}
+
+/// Returns true if the Node of the Machine is read. An API server that cannot be there yet is not asked.
+pub fn reads_node(observed: &Observed) -> bool {
+    initialized(observed).is_ok() || initializes(observed)
+}
+
+/// Returns true if the Node of the Machine initializes the control plane: no object of `controlPlaneRef` reports it (K6).
+fn initializes(observed: &Observed) -> bool {
+    let Some(cluster) = &observed.cluster else { return false };
+    let latches = cluster.status.as_ref().and_then(|status| status.initialization.as_ref());
+    latches.and_then(|latches| latches.infrastructure_provisioned) == Some(true)
+        && cluster.spec.control_plane_ref.is_none()
+        && observed.machine.labels().contains_key(label::CONTROL_PLANE)
+        && observed.provider_id().is_some()
 }
 
 /// Returns the time at which the control plane was initialized, if it is known.

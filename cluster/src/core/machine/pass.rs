@@ -29,7 +29,7 @@ use kube::{Api, Resource, ResourceExt};
 
 use super::data::{DataSecret, Given, given};
 use super::node::{NodeView, Workload};
-use super::node_condition::initialized;
+use super::node_condition::reads_node;
 use super::plan::Observed;
 use super::references::Part;
 use super::status::own;
@@ -162,10 +162,10 @@ impl<'a> Turn<'a> {
         Ok(())
     }
 
-    /// Reads the Node, once the control plane of the Cluster is initialized.
+    /// Reads the Node, once there can be one.
     async fn read_node(&mut self) {
         let Some(cluster) = self.observed.cluster.clone() else { return };
-        if initialized(&self.observed).is_ok() {
+        if reads_node(&self.observed) {
             let id = self.observed.provider_id();
             self.observed.workload = self.world.workloads.look(&cluster, id).await;
         }
@@ -211,10 +211,10 @@ impl<'a> Turn<'a> {
         let is_unresolved = |lookup: &&Lookup| matches!(lookup, Lookup::Unresolved(_));
         let is_unresolved = named.into_iter().chain(&self.control_plane).any(|lookup| is_unresolved(&lookup));
         let unresolved = is_unresolved.then_some(UNRESOLVED_DELAY);
-        let is_initialized = !self.observed.is_paused() && initialized(&self.observed).is_ok();
+        let is_read = !self.observed.is_paused() && reads_node(&self.observed);
         let workload = &self.observed.workload;
         let node = match workload.node {
-            _ if !is_initialized => None,
+            _ if !is_read => None,
             NodeView::Unknown if workload.connection.failures == 0 => Some(FIRST_LIST_DELAY),
             NodeView::Found(_) | NodeView::Absent | NodeView::Ambiguous(_) | NodeView::Unknown => {
                 Some(NODE_INTERVAL)

@@ -13,7 +13,7 @@ use std::time::Duration;
 
 use bedplate_api::cluster::full::machine::{FINALIZER, MachineStatus};
 use bedplate_api::cluster::full::{Cluster, Machine, MachineDeployment, MachineSet};
-use bedplate_api::cluster::part::{annotation, label};
+use bedplate_api::cluster::part::label;
 use jiff::Timestamp;
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::OwnerReference;
 use kube::ResourceExt;
@@ -22,7 +22,8 @@ use super::data::{self, DataSecret};
 use super::node::{self, NodePatch, Workload};
 use super::references::{self, Adoption, Part, SpecChange};
 use super::status::{self, Deleting};
-use crate::core::reference::{Lookup, is_core_owner};
+use crate::core::reference::{Lookup, is_owned_by};
+use crate::owner::{self, owner_reference, with_owner};
 
 /// Label of a Machine of a MachinePool. Upstream's kind, which Bedplate does not have.
 const POOL_NAME_LABEL: &str = "cluster.x-k8s.io/pool-name";
@@ -53,7 +54,7 @@ pub struct Observed {
 impl Observed {
     /// Returns true if no controller may change the Machine.
     pub fn is_paused(&self) -> bool {
-        self.is_cluster_paused() || self.machine.annotations().contains_key(annotation::PAUSED)
+        owner::is_paused(&*self.machine, self.cluster.as_deref())
     }
 
     /// Returns true if the Cluster is paused.
@@ -180,15 +181,10 @@ fn owner_references(machine: &Machine, cluster: &Cluster) -> Option<Vec<OwnerRef
     if is_made || owners.iter().any(|owner| owner.controller == Some(true)) {
         return None;
     }
-    let uid = cluster.uid()?;
-    let is_cluster = |owner: &OwnerReference| is_core_owner(owner, "Cluster");
-    if owners.iter().any(|owner| is_cluster(owner) && owner.uid == uid) {
+    if is_owned_by(machine, "Cluster", &cluster.uid()?) {
         return None;
     }
-    let name = cluster.name_any();
-    let others = owners.iter().filter(|owner| !is_cluster(owner) || owner.name != name);
-    let own = references::core_owner("Cluster", name.clone(), uid);
-    Some(others.cloned().chain([own]).collect())
+    Some(with_owner(machine, &owner_reference(cluster, false)))
 }
 
 #[cfg(test)]

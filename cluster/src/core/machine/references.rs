@@ -5,15 +5,15 @@
 //! `deletion`.
 
 use bedplate_api::cluster::contract::Referenced;
-use bedplate_api::cluster::core::GROUP;
 use bedplate_api::cluster::full::{Cluster, Machine};
-use bedplate_api::cluster::part::{Reference, VERSION, label};
+use bedplate_api::cluster::part::{Reference, label};
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::OwnerReference;
 use kube::ResourceExt;
 
 use super::data;
 use super::plan::Observed;
 use crate::core::reference::{Lookup, is_core_owner};
+use crate::owner::owner_reference;
 
 /// Object that a Machine references.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -79,28 +79,13 @@ pub struct SpecChange {
     pub failure_domain: Option<String>,
 }
 
-/// Returns a reference to an owner of the core group that is not the controller.
-pub fn core_owner(kind: &str, name: String, uid: String) -> OwnerReference {
-    OwnerReference {
-        api_version: format!("{GROUP}/{VERSION}"),
-        kind: kind.to_owned(),
-        name,
-        uid,
-        ..OwnerReference::default()
-    }
-}
-
 fn group(owner: &OwnerReference) -> &str {
     owner.api_version.split_once('/').map_or("", |(group, _)| group)
 }
 
 /// Decides who owns a referenced object.
 pub fn ownership(machine: &Machine, cluster: Option<&Cluster>, object: &Referenced) -> Ownership {
-    let own = OwnerReference {
-        controller: Some(true),
-        block_owner_deletion: Some(true),
-        ..core_owner("Machine", machine.name_any(), machine.uid().unwrap_or_default())
-    };
+    let own = owner_reference(machine, true);
     let owners = object.owner_references();
     let mut kept = Vec::with_capacity(owners.len() + 1);
     for owner in owners {

@@ -14,7 +14,8 @@ use kube::ResourceExt;
 use serde_json::{Value, json};
 
 use super::record::Recorded;
-use crate::core::object::{has_all, is_deleting, owner_reference, stable_hash};
+use crate::core::object::{has_all, is_deleting, stable_hash};
+use crate::owner::owner_reference;
 
 /// Fields of a Machine that its set changes in place.
 #[derive(Debug, Clone, PartialEq, Eq)]

@@ -22,7 +22,7 @@ use crate::core::reference::{Lookup, is_core_owner};
 
 /// Objects of a MachineSet, as one pass of its controller has read them.
 #[derive(Debug, Clone)]
-pub struct Seen {
+pub struct Observed {
     /// The set.
     pub set: Arc<MachineSet>,
     /// True if set and Machines were read from the API server, and not from the stores.
@@ -33,8 +33,8 @@ pub struct Seen {
     pub cluster: Option<Arc<Cluster>>,
     /// MachineDeployment that controls the set.
     pub deployment: Option<Arc<MachineDeployment>>,
-    /// Control plane object. None: the Cluster names none.
-    pub control_plane: Option<Lookup>,
+    /// Control plane object and its reference. None: the Cluster names none.
+    pub control_plane: Option<(Reference, Lookup)>,
     /// Orphans whose adoption the API server has refused.
     pub refused: BTreeSet<Key>,
     /// State of the template of the infrastructure.
@@ -77,7 +77,7 @@ impl std::fmt::Display for NotPlannable {
     }
 }
 
-impl Seen {
+impl Observed {
     /// Returns the Machines that the set controls, and those without a controller that its selector matches, sorted by name.
     pub fn selected(&self) -> Vec<&Machine> {
         let uid = self.set.uid().unwrap_or_default();
@@ -100,17 +100,17 @@ impl Seen {
 }
 
 /// Returns the view of the set.
-pub fn observe(seen: &Seen) -> Result<SetView, NotPlannable> {
-    let set = &*seen.set;
+pub fn observe(observed: &Observed) -> Result<SetView, NotPlannable> {
+    let set = &*observed.set;
     let (uid, spec) = (set.uid().unwrap_or_default(), &set.spec);
     let is_set_deleting = is_deleting(set);
     if selector(&set.effective_labels().selector).is_none() && !is_set_deleting {
         return Err(NotPlannable::Selector);
     }
     let machines: Vec<MachineView> =
-        seen.selected().into_iter().map(|machine| machine_view(machine, &uid)).collect();
+        observed.selected().into_iter().map(|machine| machine_view(machine, &uid)).collect();
     let names: BTreeSet<Key> = machines.iter().map(|machine| machine.key.clone()).collect();
-    let others = seen.machines.iter().map(|machine| Key(machine.name_any()));
+    let others = observed.machines.iter().map(|machine| Key(machine.name_any()));
     let order = match spec.deletion.as_ref().and_then(|deletion| deletion.order) {
         Some(DeletionOrder::Newest) => Order::Newest,
         Some(DeletionOrder::Oldest) => Order::Oldest,
@@ -118,20 +118,20 @@ pub fn observe(seen: &Seen) -> Result<SetView, NotPlannable> {
     };
     Ok(SetView {
         uid,
-        live_version: set.resource_version().filter(|_| seen.is_live),
+        live_version: set.resource_version().filter(|_| observed.is_live),
         replicas: spec.replicas.and_then(|replicas| u32::try_from(replicas).ok()),
         autoscaler_minimum: autoscaler_minimum(set),
         order,
         machines,
-        refused: seen.refused.clone(),
+        refused: observed.refused.clone(),
         taken: others.filter(|name| !names.contains(name)).collect(),
         is_deleting: is_set_deleting,
         is_creation_disabled: set
             .annotations()
             .get(annotation::DISABLE_MACHINE_CREATE)
             .is_some_and(|value| value == "true"),
-        remediation: remediation(seen)?,
-        preflight: preflight_of(seen),
+        remediation: remediation(observed)?,
+        preflight: preflight_of(observed),
         names: names_of(set)?,
     })
 }
@@ -212,43 +212,52 @@ pub fn remediated(machine: &Machine) -> Option<Remediated> {
     })
 }
 
-fn remediation(seen: &Seen) -> Result<Remediation, NotPlannable> {
-    let owner = controller(&*seen.set).filter(|owner| is_core_owner(owner, "MachineDeployment"));
-    let (Some(owner), false) = (owner, is_deleting(&*seen.set)) else {
+fn remediation(observed: &Observed) -> Result<Remediation, NotPlannable> {
+    let owner = controller(&*observed.set).filter(|owner| is_core_owner(owner, "MachineDeployment"));
+    let (Some(owner), false) = (owner, is_deleting(&*observed.set)) else {
         return Ok(Remediation { is_current_revision: true, max_in_flight: None });
     };
     let deployment =
-        seen.deployment.as_deref().filter(|deployment| deployment.uid().as_deref() == Some(&owner.uid));
+        observed.deployment.as_deref().filter(|deployment| deployment.uid().as_deref() == Some(&owner.uid));
     let Some(deployment) = deployment else { return Err(NotPlannable::Deployment(owner.name.clone())) };
     let revision = deployment.annotations().get(annotation::REVISION);
     let given = deployment.spec.remediation.as_ref().and_then(|remediation| remediation.max_in_flight);
     let replicas = deployment.spec.replicas.and_then(|replicas| u32::try_from(replicas).ok()).unwrap_or(0);
     Ok(Remediation {
-        is_current_revision: revision == seen.set.annotations().get(annotation::REVISION),
+        is_current_revision: revision == observed.set.annotations().get(annotation::REVISION),
         // A limit without a meaning must not mean that there is none.
         max_in_flight: given.map(|given| (amount(Some(given), Amount::Count(1)), replicas)),
     })
 }
 
-fn preflight_of(seen: &Seen) -> Vec<Preflight> {
-    let set = &*seen.set;
+fn preflight_of(observed: &Observed) -> Vec<Preflight> {
+    let set = &*observed.set;
     let skipped = set.annotations().get(annotation::SKIP_PREFLIGHT_CHECKS);
     let skipped = skipped.map(|text| Skipped::parse(text)).unwrap_or_default();
     let template = &set.spec.template.spec;
     let is_kubeadm =
         template.bootstrap.config_ref.as_ref().is_some_and(|of| of.kind == "KubeadmConfigTemplate");
     let version = SetVersion { version: template.version.clone(), is_kubeadm };
-    let control_plane = match &seen.control_plane {
-        None => ControlPlaneView::default(),
-        Some(Lookup::Found(object)) => ControlPlaneView {
-            version: object.contract.version.clone(),
-            status_version: object.contract.status_version.clone(),
-        },
-        // A control plane that cannot be read is not known to be stable.
-        Some(Lookup::Absent | Lookup::NotSynced | Lookup::Unresolved(_)) => {
-            let unknown = ControlPlaneView { version: Some("0.0.0".to_owned()), status_version: None };
-            return preflight(&SetVersion { version: None, is_kubeadm }, &unknown, &skipped);
-        }
+    let control_plane = match &observed.control_plane {
+        None => ControlPlaneView::Unversioned,
+        Some((reference, lookup)) => control_plane_view(reference, lookup),
     };
     preflight(&version, &control_plane, &skipped)
+}
+
+fn control_plane_view(reference: &Reference, lookup: &Lookup) -> ControlPlaneView {
+    let kind = &reference.kind;
+    match lookup {
+        Lookup::Found(object) => match object.contract.version.clone() {
+            None => ControlPlaneView::Unversioned,
+            Some(version) => ControlPlaneView::Versioned {
+                version,
+                status_version: object.contract.status_version.clone(),
+            },
+        },
+        Lookup::Absent => ControlPlaneView::Unknown(format!("{kind} {} does not exist", reference.name)),
+        Lookup::NotSynced | Lookup::Unresolved(_) => {
+            ControlPlaneView::Unknown(lookup.unknown(kind).unwrap_or_default())
+        }
+    }
 }

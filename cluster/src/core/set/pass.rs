@@ -17,25 +17,22 @@ use bedplate_engine::watches::{self, GroupKind, User};
 use bedplate_engine::write::{Failed, WriteError};
 use bedplate_replicas::Key;
 use jiff::Timestamp;
-use kube::ResourceExt;
 use kube::runtime::reflector::ObjectRef;
+use kube::{Resource as _, ResourceExt};
 
 use super::act::{Act, Plan, plan};
-use super::observe::{Seen, Template};
+use super::observe::{Observed, Template};
 use super::record;
 use super::status::status;
 use super::template::TemplateObject;
 use super::write::{self, Handles};
 use crate::core::context::World;
+use crate::core::event;
 use crate::core::live::{self, Read, Reader};
 use crate::core::object::{controller, is_deleting};
 use crate::core::reference::{Lookup, is_core_owner};
 use crate::metrics::Kind;
 
-/// Delay until a set whose Machines are missing is planned again. Not every cause is watched.
-const BLOCKED_DELAY: Duration = Duration::from_secs(30);
-/// Minimum delay until a set is planned again.
-const MIN_DELAY: Duration = Duration::from_secs(1);
 /// Types of the conditions of a set that this program writes. Conditions of others are not sent.
 pub const CONDITION_TYPES: [&str; 8] = [
     types::SCALING_UP,
@@ -70,7 +67,7 @@ pub async fn reconcile(object: Arc<MachineSet>, world: Arc<World>) -> Result<Opt
 /// State of one pass.
 struct Pass<'a> {
     world: &'a World,
-    seen: Seen,
+    observed: Observed,
     handles: Handles,
 }
 
@@ -93,7 +90,7 @@ impl<'a> Pass<'a> {
         let deployment =
             owner.and_then(|owner| stores.deployments.get(&ObjectRef::new(&owner.name).within(&namespace)));
         let not_read = || Template::Unknown("templates are not read yet".to_owned());
-        let seen = Seen {
+        let observed = Observed {
             is_live: false,
             machines: live::stored(&stores.machines, &namespace),
             cluster: stores.clusters.get(&cluster),
@@ -105,14 +102,14 @@ impl<'a> Pass<'a> {
             clones: std::collections::BTreeMap::new(),
             set,
         };
-        let mut pass = Self { world, seen, handles: Handles::default() };
+        let mut pass = Self { world, observed, handles: Handles::default() };
         pass.observe_named();
         pass
     }
 
     /// Looks up the control plane and the objects of the Machines, and releases the kinds that the set does not name any more.
     fn observe_named(&mut self) {
-        let machines = self.seen.owned().into_iter();
+        let machines = self.observed.owned().into_iter();
         let of_machine = |machine: &Machine| {
             let spec = &machine.spec;
             std::iter::once(&spec.infrastructure_ref).chain(&spec.bootstrap.config_ref).cloned().collect()
@@ -120,18 +117,21 @@ impl<'a> Pass<'a> {
         let objects: Vec<Reference> =
             machines.flat_map(|machine| -> Vec<Reference> { of_machine(machine) }).collect();
         let control_plane =
-            self.seen.cluster.as_ref().and_then(|cluster| cluster.spec.control_plane_ref.clone());
-        self.seen.control_plane = control_plane.as_ref().map(|of| self.named(of));
+            self.observed.cluster.as_ref().and_then(|cluster| cluster.spec.control_plane_ref.clone());
+        self.observed.control_plane = control_plane.clone().map(|of| {
+            let lookup = self.look_up(&of);
+            (of, lookup)
+        });
         for reference in &objects {
-            let lookup = self.named(reference);
-            self.seen.clones.insert(reference.clone(), lookup);
+            let lookup = self.look_up(reference);
+            self.observed.clones.insert(reference.clone(), lookup);
         }
         let named: BTreeSet<GroupKind> = objects.iter().chain(&control_plane).map(kind).collect();
-        self.world.watches.keep(&User::of(&*self.seen.set), &named.iter().collect::<Vec<_>>());
+        self.world.watches.keep(&User::of(&*self.observed.set), &named.iter().collect::<Vec<_>>());
     }
 
-    fn named(&mut self, reference: &Reference) -> Lookup {
-        let set = &*self.seen.set;
+    fn look_up(&mut self, reference: &Reference) -> Lookup {
+        let set = &*self.observed.set;
         let namespace = set.namespace().unwrap_or_default();
         let of = watches::Reference { kind: &kind(reference), namespace: &namespace, name: &reference.name };
         let found = self.world.watches.get(&User::of(set), of);
@@ -146,7 +146,7 @@ impl<'a> Pass<'a> {
         let mut done = self.apply(&plan).await;
         if !done.refused.is_empty() {
             // The other Machines must not wait for one that cannot be adopted.
-            self.seen.refused = std::mem::take(&mut done.refused);
+            self.observed.refused = std::mem::take(&mut done.refused);
             let Some(next) = self.plan().await? else { return Ok(None) };
             let more = self.apply(&next).await;
             done.failed.note(more.failed.end());
@@ -156,34 +156,34 @@ impl<'a> Pass<'a> {
         if !done.is_set_written {
             done.failed.note(self.report(&plan).await);
         }
-        done.failed.end().map(|()| again(&plan))
+        done.failed.end().map(|()| plan.again(Timestamp::now()))
     }
 
     /// Plans, from live reads if they are needed. None: the set was deleted.
     async fn plan(&mut self) -> Result<Option<Plan>, WriteError> {
-        let planned = plan(&self.seen, Timestamp::now());
-        if !planned.needs_live_read || self.seen.is_live {
+        let planned = plan(&self.observed, Timestamp::now());
+        if !planned.needs_live_read || self.observed.is_live {
             return Ok(Some(planned));
         }
         let is_there = self.read_live().await?;
-        Ok(is_there.then(|| plan(&self.seen, Timestamp::now())))
+        Ok(is_there.then(|| plan(&self.observed, Timestamp::now())))
     }
 
     /// Reads the set, then its Machines, its templates and the objects of recorded names. Returns false if the set was deleted.
     async fn read_live(&mut self) -> Result<bool, WriteError> {
         let client = &self.world.client;
-        let Some(set) = live::again(client, &*self.seen.set).await? else { return Ok(false) };
+        let Some(set) = live::again(client, &*self.observed.set).await? else { return Ok(false) };
         let namespace = set.namespace().unwrap_or_default();
-        self.seen.machines = live::list(client, &namespace).await?;
-        self.seen.set = set;
-        self.seen.is_live = true;
+        self.observed.machines = live::list(client, &namespace).await?;
+        self.observed.set = set;
+        self.observed.is_live = true;
         self.observe_named();
         let mut reader = Reader::new(client, &namespace);
-        if !is_deleting(&*self.seen.set) {
-            let spec = self.seen.set.spec.template.spec.clone();
-            self.seen.infrastructure = template(&mut reader, spec.infrastructure_ref).await?;
+        if !is_deleting(&*self.observed.set) {
+            let spec = self.observed.set.spec.template.spec.clone();
+            self.observed.infrastructure = template(&mut reader, spec.infrastructure_ref).await?;
             if let Some(reference) = spec.bootstrap.config_ref {
-                self.seen.bootstrap = Some(template(&mut reader, reference).await?);
+                self.observed.bootstrap = Some(template(&mut reader, reference).await?);
             }
         }
         self.read_recorded(&mut reader).await.map(|()| true)
@@ -192,8 +192,8 @@ impl<'a> Pass<'a> {
     /// Reads the objects of recorded names that have no Machine. The watch of their kind may not show them yet.
     async fn read_recorded(&mut self, reader: &mut Reader) -> Result<(), WriteError> {
         let machines: BTreeSet<String> =
-            self.seen.machines.iter().map(|machine| machine.name_any()).collect();
-        for recorded in record::read(self.seen.set.annotations()) {
+            self.observed.machines.iter().map(|machine| machine.name_any()).collect();
+        for recorded in record::read(self.observed.set.annotations()) {
             if machines.contains(&recorded.name) {
                 continue;
             }
@@ -202,7 +202,7 @@ impl<'a> Pass<'a> {
                 if let Read::Found(_, resource) = &read {
                     self.handles.resources.insert(reference.clone(), resource.clone());
                 }
-                self.seen.clones.insert(reference, Lookup::from(&read));
+                self.observed.clones.insert(reference, Lookup::from(&read));
             }
         }
         Ok(())
@@ -223,12 +223,17 @@ impl<'a> Pass<'a> {
                 continue;
             }
             self.world.counters.wrote(Kind::CoreSet);
-            let result = write::carry_out(&self.seen, &self.handles, act, self.world).await;
+            let result = write::carry_out(&self.observed, &self.handles, act, self.world).await;
             is_held |= result.is_err() && is_chained(act);
+            if result.is_ok() {
+                self.world.publish(&*self.observed.set, event::of_set(act));
+            }
             done.is_set_written |= is_of_set(act);
             written.extend(key.cloned());
             match (act, result) {
                 (Act::Adopt(key), Err(error)) if error.refusal().is_some() => {
+                    // The pass continues without the Machine, so its caller does not report the error.
+                    self.world.rejected(Kind::CoreSet, self.observed.set.object_ref(&()), &error);
                     done.refused.insert(key.clone());
                 }
                 (_, result) => drop(done.failed.note(result)),
@@ -239,13 +244,13 @@ impl<'a> Pass<'a> {
 
     /// Writes the status, if it changes.
     async fn report(&self, plan: &Plan) -> Result<(), WriteError> {
-        let set = &*self.seen.set;
+        let set = &*self.observed.set;
         let own = |mut status: MachineSetStatus| {
             status.conditions.retain(|one| CONDITION_TYPES.contains(&one.type_.as_str()));
             status.deprecated = None;
             status
         };
-        let next = own(status(&self.seen, plan, Timestamp::now()));
+        let next = own(status(&self.observed, plan, Timestamp::now()));
         if set.status.clone().map(own).as_ref() == Some(&next) {
             return Ok(());
         }
@@ -253,14 +258,6 @@ impl<'a> Pass<'a> {
         let api = write::sets(set, self.world);
         self.world.manager.apply_status(&api, set, &next).await.map(drop)
     }
-}
-
-/// Returns the delay until the set is planned again, if no change comes before.
-fn again(plan: &Plan) -> Option<Duration> {
-    let next =
-        plan.next.map(|next| Duration::try_from(next.duration_since(Timestamp::now())).unwrap_or_default());
-    let blocked = (!plan.blocked.is_empty()).then_some(BLOCKED_DELAY);
-    next.into_iter().chain(blocked).min().map(|delay| delay.max(MIN_DELAY))
 }
 
 async fn template(reader: &mut Reader, reference: Reference) -> Result<Template, WriteError> {
@@ -289,7 +286,7 @@ fn is_chained(act: &Act) -> bool {
 /// Returns true if the act writes the set.
 fn is_of_set(act: &Act) -> bool {
     match act {
-        Act::Prepare { .. } | Act::Replicas(_) | Act::Record(_) | Act::RemoveFinalizer => true,
+        Act::Prepare(_) | Act::Replicas(_) | Act::Record(_) | Act::RemoveFinalizer => true,
         Act::Adopt(_)
         | Act::Mark(..)
         | Act::Delete(_)
@@ -305,7 +302,7 @@ fn is_of_set(act: &Act) -> bool {
 fn machine_of(act: &Act) -> Option<&Key> {
     match act {
         Act::Adopt(key) | Act::Mark(key, _) | Act::Delete(key) | Act::Propagate(key, _) => Some(key),
-        Act::Prepare { .. }
+        Act::Prepare(_)
         | Act::Replicas(_)
         | Act::Record(_)
         | Act::RemoveFinalizer

@@ -14,11 +14,11 @@ use kube::core::GroupVersionKind;
 use serde_json::{Value, from_value, json};
 
 use super::act::Act;
-use super::observe::{Seen, Template};
+use super::observe::{Observed, Template};
 use super::pass::reconcile;
 use super::write::{Handles, carry_out};
 use super::{act, record};
-use crate::core::api_server::{ApiServer, CORE, PROVIDER};
+use crate::core::api_server::{ApiServer, CORE, PROVIDER, Write};
 use crate::core::reference::Lookup;
 
 fn path(kind: &str, name: &str) -> String {
@@ -98,12 +98,9 @@ async fn ms3_scale_up_records_the_name_before_the_objects_and_the_machine() {
     pass(&server).await.unwrap();
     let writes = server.take();
     let lines: Vec<&str> = writes.iter().map(|write| write.line.as_str()).collect();
-    let posts = [
-        format!("POST {PROVIDER}/infras"),
-        format!("POST {PROVIDER}/boots"),
-        format!("POST {CORE}/machines"),
-    ];
-    assert_eq!(lines, [SET, &posts[0], &posts[1], &posts[2]]);
+    assert_eq!(lines, [SET, &format!("POST {PROVIDER}/infras"), &format!("POST {PROVIDER}/boots")]);
+    pass(&server).await.unwrap();
+    assert_eq!(server.lines(), [SET, &format!("POST {CORE}/machines")]);
     let name = &machines(&server)[0];
     let recorded = writes[0].body["metadata"]["annotations"][CREATING].as_str().unwrap();
     assert!(recorded.contains(name.as_str()), "{recorded}");
@@ -136,6 +133,46 @@ async fn ms3_kill_after_any_write_makes_no_second_child() {
         assert_eq!(all[0].len(), 2, "limit {limit}");
         assert!(all.iter().all(|names| *names == all[0]), "limit {limit}: {all:?}");
     }
+}
+
+/// The Machine was created and deleted before the set has observed it: its name is still recorded.
+#[tokio::test]
+async fn ms3_name_of_a_deleted_machine_is_never_used_again() {
+    for is_killed in [false, true] {
+        let server = server(1);
+        for _ in 0..2 {
+            pass(&server).await.unwrap();
+        }
+        let first = machines(&server)[0].clone();
+        server.remove(&format!("{PROVIDER}/infras/{first}"));
+        if !is_killed {
+            server.remove(&format!("{PROVIDER}/boots/{first}"));
+        }
+        server.remove(&path("machines", &first));
+        settle(&server).await;
+        let all = [machines(&server), infrastructures(&server), boots(&server)];
+        assert_eq!(all[0].len(), 1);
+        assert!(all[0] != [first] && all.iter().all(|names| *names == all[0]), "{all:?}");
+    }
+}
+
+/// A refused Machine must not cost objects of the provider for each attempt.
+#[tokio::test]
+async fn ms3_refused_machine_keeps_its_name_and_its_objects() {
+    let server = server(1);
+    server.reject(&format!("POST {CORE}/machines"));
+    for _ in 0..3 {
+        drop(pass(&server).await);
+    }
+    drop(server.take());
+    for _ in 0..3 {
+        drop(pass(&server).await);
+    }
+    let lines = server.lines();
+    let status = format!("{SET}/status");
+    let is_expected = |line: &String| *line == status || *line == format!("POST {CORE}/machines");
+    assert!(lines.iter().all(is_expected), "{lines:?}");
+    assert_eq!((infrastructures(&server).len(), boots(&server).len()), (1, 1));
 }
 
 #[tokio::test]
@@ -191,6 +228,12 @@ async fn ms7_scaled_down_set_deletes_objects_without_a_machine() {
         server.limit(None);
         server.edit(&path("machinesets", "ms"), |set| set["spec"]["replicas"] = 0.into());
         let is_machine = !machines(&server).is_empty();
+        drop(server.take());
+        pass(&server).await.unwrap();
+        let writes = server.take();
+        let mut deletions = writes.iter().filter(|write| write.line.starts_with("DELETE"));
+        let is_bound = |write: &Write| write.body["preconditions"]["resourceVersion"].is_string();
+        assert!(deletions.all(is_bound), "a Machine of another leader may have adopted it: {writes:?}");
         settle(&server).await;
         assert!(
             !is_machine && infrastructures(&server).is_empty() && boots(&server).is_empty(),
@@ -390,10 +433,10 @@ async fn ms7_label_of_an_object_is_written_once_without_the_machine() {
     server.edit(&path("machinesets", "ms"), |set| {
         set["spec"]["template"]["metadata"] = json!({ "labels": { "rack": "1" } });
     });
-    let seen = |server: &ApiServer| {
+    let observed = |server: &ApiServer| {
         let found = Arc::new(from_value(server.get(&object).unwrap()).unwrap());
         let of = Reference { api_group: "g.io".to_owned(), kind: "Infra".to_owned(), name: name.clone() };
-        Seen {
+        Observed {
             set: Arc::new(from_value(server.get(&path("machinesets", "ms")).unwrap()).unwrap()),
             is_live: false,
             machines: server.all::<Machine>(&format!("{CORE}/machines")).into_iter().map(Arc::new).collect(),
@@ -406,7 +449,7 @@ async fn ms7_label_of_an_object_is_written_once_without_the_machine() {
             clones: BTreeMap::from([(of, Lookup::Found(found))]),
         }
     };
-    let first = seen(&server);
+    let first = observed(&server);
     let plan = act::plan(&first, Timestamp::now());
     let label = plan.acts.iter().find(|act| matches!(act, Act::Label { .. })).expect("a change of labels");
     let Act::Label { reference, .. } = label else { panic!() };
@@ -416,6 +459,6 @@ async fn ms7_label_of_an_object_is_written_once_without_the_machine() {
     let labels = server.get(&object).unwrap()["metadata"]["labels"].clone();
     assert_eq!((&labels["rack"], &labels["own"], &labels["tier"]), (&json!("1"), &json!("x"), &Value::Null));
     assert!(server.get(&object).unwrap()["metadata"]["annotations"][PROPAGATED].is_string());
-    let again = act::plan(&seen(&server), Timestamp::now());
+    let again = act::plan(&observed(&server), Timestamp::now());
     assert!(!again.acts.iter().any(|act| matches!(act, Act::Label { .. })), "{:?}", again.acts);
 }

@@ -1,5 +1,8 @@
 //! Pure: names of Machines that are being made, recorded in an annotation of their set before the first of their objects exists. A kill
 //! between two writes therefore makes no second object, and leaves none that is forgotten. Called by `children`.
+//!
+//! A name is used up before its Machine is created. So a name without objects is that of a Machine that was never created, or that was
+//! deleted meanwhile, and the record tells which.
 
 use std::collections::BTreeMap;
 
@@ -19,6 +22,8 @@ pub struct Recorded {
     pub infrastructure: (String, String),
     /// API group and kind of the bootstrap object. None: the Machine has none.
     pub bootstrap: Option<(String, String)>,
+    /// True if the Machine may have been created. The name is then bound to the objects that exist.
+    pub is_used: bool,
 }
 
 impl Recorded {
@@ -62,6 +67,7 @@ fn entry(value: &Value) -> Option<Recorded> {
         name,
         infrastructure: kind(value.get("infrastructure")?)?,
         bootstrap: value.get("bootstrap").and_then(kind),
+        is_used: value.get("used").and_then(Value::as_bool) == Some(true),
     })
 }
 
@@ -72,6 +78,9 @@ pub fn write(records: &[Recorded]) -> Option<String> {
         let mut entry = json!({ "name": one.name, "infrastructure": kind(&one.infrastructure) });
         if let Some(bootstrap) = &one.bootstrap {
             entry["bootstrap"] = kind(bootstrap).into();
+        }
+        if one.is_used {
+            entry["used"] = true.into();
         }
         entry
     });

@@ -4,21 +4,21 @@ use bedplate_api::cluster::full::set::MachineSetStatus;
 use jiff::Timestamp;
 
 use super::act::{Plan, is_set_paused};
-use super::observe::Seen;
-use crate::core::machines::{Report, Scale, counts};
+use super::observe::Observed;
 use crate::core::object::{count, is_deleting, selector};
+use crate::core::report::{Report, Scale, counts};
 
 /// Returns the status. Equal statuses need no write. A paused set keeps all conditions but `Paused` and `FieldsSupported`.
-pub fn status(seen: &Seen, plan: &Plan, now: Timestamp) -> MachineSetStatus {
-    let set = &*seen.set;
+pub fn status(observed: &Observed, plan: &Plan, now: Timestamp) -> MachineSetStatus {
+    let set = &*observed.set;
     let mut status = set.status.clone().unwrap_or_default();
     let generation = set.metadata.generation;
     let mut conditions = std::mem::take(&mut status.conditions);
     let mut report = Report { conditions: &mut conditions, generation, now };
-    let is_paused = is_set_paused(seen);
+    let is_paused = is_set_paused(observed);
     report.common(is_paused, set);
     if !is_paused {
-        let machines = seen.owned();
+        let machines = observed.owned();
         let scale =
             Scale { desired: set.spec.replicas, is_deleting: is_deleting(set), blocked: &plan.blocked };
         report.scaling(scale, &machines);

@@ -8,7 +8,7 @@ use kube::ResourceExt;
 use serde_json::{Map, Value, json};
 
 use super::machine::given;
-use crate::core::object::owner_reference;
+use crate::owner::owner_reference;
 
 /// Maximum size of a template in bytes. The API server stores no object that is larger.
 const MAX_TEMPLATE_BYTES: usize = 1_572_864;

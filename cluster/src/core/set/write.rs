@@ -14,20 +14,20 @@ use bedplate_api::reason::core::OwnerRemediatedReason;
 use bedplate_engine::write::{WriteError, ask, delete, delete_of};
 use bedplate_replicas::{Key, Mark, Remediated};
 use jiff::Timestamp;
-use k8s_openapi::apimachinery::pkg::apis::meta::v1::OwnerReference;
 use kube::api::{ApiResource, DynamicObject};
 use kube::core::GroupVersionKind;
-use kube::{Api, Resource, ResourceExt};
+use kube::{Api, ResourceExt};
 use serde_json::{Value, json};
 
 use super::act::Act;
 use super::machine::Propagation;
-use super::observe::Seen;
+use super::observe::Observed;
 use super::record;
 use crate::core::context::World;
 use crate::core::mark;
-use crate::core::object::{owner_reference, with_owner};
 use crate::core::patch::difference;
+use crate::core::replica::adopted;
+use crate::owner::owner_reference;
 
 /// Resources of the objects that a pass has found.
 #[derive(Debug, Default)]
@@ -45,14 +45,16 @@ pub fn sets(set: &MachineSet, world: &World) -> Api<MachineSet> {
 ///
 /// # Errors
 /// [`WriteError`]
-pub async fn carry_out(seen: &Seen, handles: &Handles, act: &Act, world: &World) -> Result<(), WriteError> {
-    let set = &*seen.set;
+pub async fn carry_out(
+    observed: &Observed,
+    handles: &Handles,
+    act: &Act,
+    world: &World,
+) -> Result<(), WriteError> {
+    let set = &*observed.set;
     let api = sets(set, world);
     match act {
-        Act::Prepare { finalizer, label, owner } => {
-            let change = prepared(set, finalizer.then_some(FINALIZER), label.as_ref(), owner.as_ref());
-            world.manager.merge(&api, set, &change).await
-        }
+        Act::Prepare(prepare) => world.manager.merge(&api, set, &prepare.patch()).await,
         Act::Replicas(replicas) => {
             world.manager.merge(&api, set, &json!({ "spec": { "replicas": replicas } })).await
         }
@@ -69,10 +71,13 @@ pub async fn carry_out(seen: &Seen, handles: &Handles, act: &Act, world: &World)
         }
         Act::DeleteClone { reference, uid } => {
             let Some((api, resource)) = clones(set, handles, reference, world) else { return Ok(()) };
-            delete_of(&api, resource, &reference.name, Some(uid.clone()), None).await
+            // A process that leads now may have made a Machine of the object, which has adopted it.
+            let found = observed.clones.get(reference).and_then(|lookup| lookup.found());
+            let version = found.and_then(ResourceExt::resource_version);
+            delete_of(&api, resource, &reference.name, Some(uid.clone()), version).await
         }
         Act::Label { reference, metadata } => {
-            let object = seen.clones.get(reference).and_then(|lookup| lookup.found());
+            let object = observed.clones.get(reference).and_then(|lookup| lookup.found());
             let (Some((api, resource)), Some(object)) = (clones(set, handles, reference, world), object)
             else {
                 return Ok(());
@@ -80,33 +85,12 @@ pub async fn carry_out(seen: &Seen, handles: &Handles, act: &Act, world: &World)
             world.manager.merge_of(&api, resource, object, &json!({ "metadata": metadata.patch() })).await
         }
         Act::Adopt(key) | Act::Mark(key, _) | Act::Delete(key) | Act::Propagate(key, _) => {
-            match seen.machines.iter().find(|machine| machine.name_any() == key.0) {
+            match observed.machines.iter().find(|machine| machine.name_any() == key.0) {
                 Some(machine) => change_machine(set, machine, act, world).await,
                 None => Ok(()),
             }
         }
     }
-}
-
-/// Returns the change that adds finalizer, label and owner to an object.
-pub fn prepared<K: Resource>(
-    object: &K,
-    finalizer: Option<&str>,
-    label: Option<&(String, String)>,
-    owner: Option<&OwnerReference>,
-) -> Value {
-    let mut metadata = json!({});
-    if let Some(finalizer) = finalizer {
-        let present = object.meta().finalizers.iter().flatten().map(String::as_str);
-        metadata["finalizers"] = present.chain([finalizer]).collect();
-    }
-    if let Some((key, value)) = label {
-        metadata["labels"] = json!({ key: value });
-    }
-    if let Some(owner) = owner {
-        metadata["ownerReferences"] = json!(with_owner(object, owner));
-    }
-    json!({ "metadata": metadata })
 }
 
 fn machines(set: &MachineSet, world: &World) -> Api<Machine> {
@@ -147,7 +131,7 @@ async fn change_machine(
     let api = machines(set, world);
     match act {
         Act::Adopt(_) => {
-            let change = prepared(machine, None, None, Some(&owner_reference(set, true)));
+            let change = adopted(machine, &owner_reference(set, true));
             world.manager.merge(&api, machine, &change).await
         }
         Act::Mark(_, mark) => set_mark(machine, mark, world).await,
@@ -155,7 +139,7 @@ async fn change_machine(
         Act::Propagate(_, propagation) => {
             world.manager.merge(&api, machine, &propagated(machine, propagation)).await
         }
-        Act::Prepare { .. }
+        Act::Prepare(_)
         | Act::Replicas(_)
         | Act::Record(_)
         | Act::RemoveFinalizer

@@ -69,6 +69,6 @@ fn m1_only_facts_for_machines_of_a_cluster_queue_its_machines() {
     initialized.status = serde_json::from_value(latches).unwrap();
     assert_ne!(facts(&initialized), facts(&cluster("c")));
     let stores = filled();
-    assert_eq!(machines_of(&cluster("c"), &stores).len(), 2);
-    assert!(machines_of(&cluster("d"), &stores).is_empty());
+    assert_eq!(concerned::of(&cluster("c"), &stores.machines).len(), 2);
+    assert!(concerned::of(&cluster("d"), &stores.machines).is_empty());
 }

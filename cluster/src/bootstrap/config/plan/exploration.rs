@@ -130,6 +130,7 @@ fn inputs(view: View, machine: usize, seen: Seen) -> Observed {
     let held = |(machine, number): (usize, u8)| {
         Lock::Held(Held {
             machine: NAMES[machine].to_owned(),
+            machine_uid: None,
             cluster_uid: Some("c".to_owned()),
             uid: Some(number.to_string()),
         })
@@ -255,8 +256,8 @@ fn observe(truth: &Truth, (machine, view): (usize, &View), seen: &mut Seen, read
             seen.data = Some(truth.data[machine].map(|issued| issued != Issued::Foreign));
         }
         Read::Lock => seen.lock = Some(truth.lock),
-        Read::Holder(name) => {
-            let holder = NAMES.iter().position(|one| one == name).unwrap();
+        Read::Holder(held) => {
+            let holder = NAMES.iter().position(|one| *one == held.machine).unwrap();
             seen.holder = Some(truth.view.exists[holder]);
         }
         Read::Cluster => seen.may_init = Some(!truth.view.is_initialized),

@@ -87,7 +87,8 @@ fn holder(cluster: Value) -> Observed {
 }
 
 fn held(machine: &str) -> Held {
-    Held { machine: machine.to_owned(), cluster_uid: Some("c".to_owned()), uid: Some("1".to_owned()) }
+    let (cluster_uid, uid) = (Some("c".to_owned()), Some("1".to_owned()));
+    Held { machine: machine.to_owned(), machine_uid: None, cluster_uid, uid }
 }
 
 pub(super) fn certificate(purpose: CertificatePurpose) -> Found {
@@ -262,7 +263,7 @@ fn kb9_one_machine_holds_the_lock() {
     machine.live.lock = Some(Lock::Free);
     assert_eq!(plan(&machine, now()), Act::TakeLock);
     machine.live.lock = Some(Lock::Held(held("other")));
-    assert_eq!(plan(&machine, now()), Act::Read(Read::Holder("other".to_owned())));
+    assert_eq!(plan(&machine, now()), Act::Read(Read::Holder(held("other"))));
     machine.live.holder_exists = Some(true);
     assert_eq!(cause(&machine), "control plane is being initialized by Machine other");
     assert_eq!(plan(&settled(machine.clone()), now()), Act::Done(Some(POLL_INTERVAL)));
@@ -270,6 +271,22 @@ fn kb9_one_machine_holds_the_lock() {
     assert_eq!(plan(&machine, now()), Act::ReleaseLock(held("other")));
     machine.live.lock = Some(Lock::Unreadable);
     assert!(cause(&machine).starts_with("ConfigMap c-lock does not name a Machine"));
+}
+
+#[test]
+fn kb9_lock_of_an_earlier_machine_of_the_name_is_deleted() {
+    let mut machine = first(json!({}));
+    let Owner::Machine(owner) = &machine.owner else { panic!("a Machine owns it") };
+    let own = Held { machine_uid: owner.metadata.uid.clone(), ..held("m") };
+    let earlier = Held { machine_uid: Some("earlier".to_owned()), ..held("m") };
+    machine.live.may_init = Some(true);
+    machine.live.lock = Some(Lock::Held(own));
+    assert_eq!(plan(&machine, now()), Act::Read(Read::Certificate(CertificatePurpose::ClusterAuthority)));
+    machine.live.lock = Some(Lock::Held(earlier.clone()));
+    // The store may be behind: the holder may be a later Machine.
+    assert_eq!(plan(&machine, now()), Act::Read(Read::Holder(earlier.clone())));
+    machine.live.holder_exists = Some(false);
+    assert_eq!(plan(&machine, now()), Act::ReleaseLock(earlier));
 }
 
 #[test]

@@ -82,6 +82,20 @@ fn object_without_conditions_is_shown_by_its_latch() {
     assert_eq!(text(&shown(&world, "InfrastructureReady")), expected);
 }
 
+/// A host with addresses and without an ID is not provisioned, although its provider says so.
+#[test]
+fn m7_missing_result_of_a_provider_is_named() {
+    let mut world = observed(&json!({}));
+    world.infrastructure =
+        referenced("i", &json!({ "status": { "initialization": { "provisioned": true } } }));
+    let expected = ("False", "NotReady", "BedplateMachine i has no spec.providerID yet");
+    assert_eq!(text(&shown(&world, "InfrastructureReady")), expected);
+    world.bootstrap =
+        referenced("b", &json!({ "status": { "initialization": { "dataSecretCreated": true } } }));
+    let expected = ("False", "NotReady", "KubeadmConfig b has no status.dataSecretName yet");
+    assert_eq!(text(&shown(&world, "BootstrapConfigReady")), expected);
+}
+
 #[test]
 fn m8_node_conditions_wait_for_the_cluster() {
     let mut world = observed(&json!({}));
@@ -264,7 +278,7 @@ fn fields_that_are_not_carried_out_are_named() {
     assert_eq!(text(&shown(&world, "FieldsSupported")), ("True", "FieldsSupported", ""));
     let taint = json!([{ "key": "a", "effect": "NoSchedule", "propagation": "Later" }]);
     let world = running(&json!({ "spec": { "taints": taint } }));
-    let expected = ("False", "UnsupportedFields", "fields are not carried out: spec.taints[0]; remove them");
+    let expected = ("False", "UnsupportedFields", "fields are not supported: spec.taints[0]; remove them");
     assert_eq!(text(&shown(&world, "FieldsSupported")), expected);
 }
 

@@ -186,11 +186,14 @@ impl<'a> Groups<'a> {
             parts.push(format!("Pods {} are not evicted: {why}", list::names(names, 0)));
         }
         let others: usize = causes.skip(MAX_CAUSES).map(|(_, names)| names.len()).sum();
-        for (count, what) in
-            [(others, "are not evicted for other causes"), (self.later + more, "follow after these")]
-        {
-            if count > 0 {
-                parts.push(format!("{count} Pods {what}"));
+        for (count, one, many) in [
+            (others, "1 Pod is not evicted for another cause", "Pods are not evicted for other causes"),
+            (self.later + more, "1 Pod follows after these", "Pods follow after these"),
+        ] {
+            match count {
+                0 => {}
+                1 => parts.push(one.to_owned()),
+                count => parts.push(format!("{count} {many}")),
             }
         }
         parts.join("; ")

@@ -27,6 +27,7 @@ use kube::runtime::reflector::ObjectRef;
 
 use super::Turn;
 use super::read::{Reader, node_state};
+use crate::core::event;
 use crate::core::machine::condition;
 use crate::core::machine::deletion::{Act, NodeAnswer, NodeFailure, Observed, Plan, plan};
 use crate::core::machine::memory::Remembered;
@@ -73,7 +74,7 @@ impl Turn<'_> {
             self.remember(&uid, memory);
             return done;
         }
-        let is_rejected = memory.is_rejected;
+        let (is_rejected, was_reported) = (memory.is_rejected, memory.is_drain_reported);
         let mut step = Step::new(self, memory);
         let end = step.run().await;
         let Step { observed, failed, .. } = step;
@@ -85,8 +86,20 @@ impl Turn<'_> {
             End::Report(next, times) => (next, times),
         };
         let Observed { holds, node_failure, .. } = observed;
-        self.remember(&uid, Remembered { holds, node_failure, is_rejected });
+        let is_drain_reported = was_reported || self.publish_long_drain(&next, times.as_ref());
+        self.remember(&uid, Remembered { holds, node_failure, is_rejected, is_drain_reported });
         self.report(next, times, failed).await
+    }
+
+    /// Publishes the Event about a drain that takes long. Returns true if it is due.
+    fn publish_long_drain(&self, next: &Plan, times: Option<&MachineDeletionStatus>) -> bool {
+        let Some((reason, message)) = &next.condition else { return false };
+        let stored = self.observed.machine.status.as_ref().and_then(|status| status.deletion.as_ref());
+        let start = times.or(stored).and_then(|times| times.node_drain_start_time.as_ref());
+        let change = event::of_drain((*reason, message), start.map(|start| start.0), self.observed.now);
+        let is_due = change.is_some();
+        self.world.publish(&*self.observed.machine, change);
+        is_due
     }
 
     /// Keeps the memory of a Machine that still exists.

@@ -11,7 +11,6 @@ use bedplate_engine::write::{Failed, WriteError, ask};
 use bedplate_workload::RequestError;
 use k8s_openapi::ByteString;
 use k8s_openapi::api::core::v1::Secret;
-use k8s_openapi::apimachinery::pkg::apis::meta::v1::OwnerReference;
 use kube::api::ObjectMeta;
 use kube::{Api, ResourceExt};
 use serde_json::{Map, Value, json};
@@ -20,7 +19,8 @@ use super::{DATA_KEY, Turn};
 use crate::core::machine::data::DataSecret;
 use crate::core::machine::node::NodePatch;
 use crate::core::machine::plan::{Act, MetadataChange, Plan, plan};
-use crate::core::machine::references::{Adoption, SpecChange, core_owner};
+use crate::core::machine::references::{Adoption, SpecChange};
+use crate::owner::owner_reference;
 
 impl Turn<'_> {
     /// Carries out the next step of a Machine that is not deleted.
@@ -97,18 +97,13 @@ impl Turn<'_> {
         if let Some(before) = &self.secret {
             return self.world.manager.merge(&api, before, &json!({ "data": data })).await;
         }
-        let own = OwnerReference {
-            controller: Some(true),
-            block_owner_deletion: Some(true),
-            ..core_owner("Machine", machine.name_any(), machine.uid().unwrap_or_default())
-        };
         let labels = [(label::CLUSTER_NAME.to_owned(), machine.spec.cluster_name.clone())];
         let secret = Secret {
             metadata: ObjectMeta {
                 name: Some(name.to_owned()),
                 namespace: machine.namespace(),
                 labels: Some(labels.into()),
-                owner_references: Some(vec![own]),
+                owner_references: Some(vec![owner_reference(machine, true)]),
                 ..ObjectMeta::default()
             },
             type_: Some(CLUSTER_SECRET_TYPE.to_owned()),

@@ -129,7 +129,7 @@ fn m9_lower_order_leaves_before_a_higher_one() {
     let ordered = |name: &str, order| Target { order, ..target(name) };
     let mut observed = busy(vec![ordered("a", -1), ordered("b", 5)]);
     assert_eq!(evicted(&observed, 1), ["a"]);
-    assert!(message(&observed, 1).contains("1 Pods follow after these"));
+    assert!(message(&observed, 1).contains("1 Pod follows after these"));
     observed.pods = view(vec![Target { order: -1, ..leaving("a") }, ordered("b", 5)]);
     assert_eq!(evicted(&observed, 1), [""; 0], "a Pod of the lower order is still there");
     observed.pods = view(vec![ordered("b", 5)]);

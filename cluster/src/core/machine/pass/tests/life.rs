@@ -4,7 +4,7 @@ use std::time::Duration;
 
 use serde_json::json;
 
-use super::server::{BOOTSTRAP, INFRASTRUCTURE, MACHINE, NODE, Process, change, get, lines, state};
+use super::server::{BOOTSTRAP, CLUSTER, INFRASTRUCTURE, MACHINE, NODE, Process, change, get, lines, state};
 use crate::core::machine::fixture::ID;
 
 fn patch(path: &str) -> String {
@@ -25,6 +25,27 @@ async fn m12_writes_follow_each_other_and_end() {
     assert_eq!(machine["spec"]["bootstrap"]["dataSecretName"], "s");
     assert_eq!(machine["status"]["nodeRef"]["name"], "n");
     assert!(after.is_some_and(|after| after <= Duration::from_secs(20)), "the Node is read again: {after:?}");
+}
+
+/// The latch of the Cluster follows this Node, so the Node must not wait for the latch.
+#[tokio::test(start_paused = true)]
+async fn k6_first_machine_without_control_plane_object_finds_its_node() {
+    let uninitialized =
+        json!({ "status": { "initialization": { "controlPlaneInitialized": null }, "conditions": null } });
+    let (state, worker) = (state(), state());
+    for state in [&state, &worker] {
+        change(state, CLUSTER, &uninitialized);
+    }
+    let label = json!({ "metadata": { "labels": { "cluster.x-k8s.io/control-plane": "" } } });
+    change(&state, MACHINE, &label);
+    Process::start(&state).settle().await;
+    let machine = get(&state, MACHINE);
+    assert_eq!(machine["status"]["nodeRef"]["name"], "n");
+    let conditions = machine["status"]["conditions"].as_array().unwrap();
+    let ready = conditions.iter().find(|condition| condition["type"] == "NodeReady").unwrap();
+    assert_eq!(ready["status"], "True");
+    Process::start(&worker).settle().await;
+    assert!(get(&worker, MACHINE)["status"]["nodeRef"].is_null(), "a worker does not initialize the cluster");
 }
 
 #[tokio::test(start_paused = true)]

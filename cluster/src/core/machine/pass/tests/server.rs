@@ -34,6 +34,7 @@ const MANAGER: FieldManager = FieldManager::new("bedplate-cluster-core");
 pub(super) const MACHINE: &str = "/apis/cluster.x-k8s.io/v1beta2/namespaces/team-a/machines/m";
 pub(super) const INFRASTRUCTURE: &str =
     "/apis/infrastructure.cluster.x-k8s.io/v1/namespaces/team-a/bedplatemachines/i";
+pub(super) const CLUSTER: &str = "/apis/cluster.x-k8s.io/v1beta2/namespaces/team-a/clusters/c";
 pub(super) const BOOTSTRAP: &str = "/apis/bootstrap.cluster.x-k8s.io/v1/namespaces/team-a/kubeadmconfigs/b";
 pub(super) const NODE: &str = "/api/v1/nodes/n";
 pub(super) const EVICTION: &str = "/api/v1/namespaces/web/pods/p/eviction";
@@ -304,7 +305,7 @@ pub(super) fn state() -> Shared {
     let cluster = serde_json::to_value(&*cluster(&json!({ "spec": { "controlPlaneRef": null } }))).unwrap();
     for (path, object) in [
         (MACHINE, serde_json::to_value(machine(&json!({}))).unwrap()),
-        ("/apis/cluster.x-k8s.io/v1beta2/namespaces/team-a/clusters/c", cluster),
+        (CLUSTER, cluster),
         ("/apis/cluster.x-k8s.io/v1beta2/namespaces/team-a/machines/cp", control_plane()),
         ("/api/v1/namespaces/team-a/secrets/c-kubeconfig", kubeconfig),
         (BOOTSTRAP, bootstrap),

@@ -1,10 +1,11 @@
-//! Pure: conditions that a MachineSet and a MachineDeployment report about their Machines, with upstream's words. Called by the status of both.
+//! Pure: conditions about several Machines, with upstream's words. Called by the status of Clusters, MachineDeployments and MachineSets.
 
 use bedplate_api::cluster::full::Machine;
 use bedplate_api::cluster::full::condition_type::{
     DELETING, HEALTH_CHECK_SUCCEEDED, MACHINES_READY, MACHINES_UP_TO_DATE, OWNER_REMEDIATED, READY,
     UP_TO_DATE,
 };
+use bedplate_api::cluster::part::label;
 use bedplate_api::cluster::unsupported::Unsupported;
 use bedplate_api::condition::{ConditionState, set_condition, set_derived};
 use bedplate_api::reason::core::{
@@ -16,11 +17,13 @@ use jiff::{SignedDuration, Timestamp};
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::Condition;
 use kube::ResourceExt;
 
-use super::merge::{Item, Merged, aggregate, named};
-use super::object::{condition, created, is_deleting, is_false, is_true};
+use super::merge::{Item, Merged, aggregate, listed};
+use super::object::{Conditions as _, condition, created, is_deleting, is_false, is_true};
 
 /// Maximum number of names in a message.
 const MAX_NAMES: usize = 3;
+/// Maximum number of paths in a message.
+const MAX_PATHS: usize = 5;
 /// Time after which a deletion is reported as one that takes long.
 const LONG_DELETION: SignedDuration = SignedDuration::from_mins(15);
 /// Time for which a new Machine may lack condition `UpToDate`.
@@ -42,7 +45,7 @@ pub struct Counts {
 /// Counts Machines.
 pub fn counts(machines: &[&Machine]) -> Counts {
     let present = || machines.iter().filter(|machine| !is_deleting(**machine));
-    let having = |type_| present().filter(|machine| is_true(conditions(machine), type_)).count();
+    let having = |type_| present().filter(|machine| is_true(machine.conditions(), type_)).count();
     Counts {
         existing: present().count(),
         ready: having(READY),
@@ -51,9 +54,65 @@ pub fn counts(machines: &[&Machine]) -> Counts {
     }
 }
 
-/// Returns the conditions of a Machine.
-pub fn conditions(machine: &Machine) -> &[Condition] {
-    machine.status.as_ref().map_or(&[], |status| &status.conditions)
+/// Returns the reason and the message of a condition about the readiness of Machines.
+pub fn ready(machines: &[&Machine]) -> (MachinesReadyReason, String) {
+    let (merged, message) = aggregate(READY, false, &items(machines, READY));
+    let reason = match merged {
+        _ if machines.is_empty() => MachinesReadyReason::NoReplicas,
+        Merged::Normal => MachinesReadyReason::Ready,
+        Merged::Issue => MachinesReadyReason::NotReady,
+        Merged::Unknown => MachinesReadyReason::ReadyUnknown,
+    };
+    (reason, message)
+}
+
+/// Returns the reason and the message of a condition about the templates of Machines. Machines that are too new to have one do not count.
+pub fn up_to_date(machines: &[&Machine], now: Timestamp) -> (MachinesUpToDateReason, String) {
+    let is_judged = |machine: &&Machine| {
+        condition(machine.conditions(), UP_TO_DATE).is_some() || is_older(created(*machine), NEW_MACHINE, now)
+    };
+    let judged: Vec<&Machine> = machines.iter().copied().filter(is_judged).collect();
+    let (merged, message) = aggregate(UP_TO_DATE, false, &items(&judged, UP_TO_DATE));
+    let reason = match merged {
+        _ if judged.is_empty() => MachinesUpToDateReason::NoReplicas,
+        Merged::Normal => MachinesUpToDateReason::UpToDate,
+        Merged::Issue => MachinesUpToDateReason::NotUpToDate,
+        Merged::Unknown => MachinesUpToDateReason::UpToDateUnknown,
+    };
+    (reason, message)
+}
+
+/// Returns the reason and the message of `Remediating`.
+pub fn remediating(machines: &[&Machine]) -> (RemediatingReason, String) {
+    let is_failed = |machine: &&Machine| is_false(machine.conditions(), HEALTH_CHECK_SUCCEEDED);
+    let is_marked = |machine: &&Machine| is_false(machine.conditions(), OWNER_REMEDIATED);
+    let failed: Vec<&Machine> = machines.iter().copied().filter(is_failed).collect();
+    let marked: Vec<&Machine> = failed.iter().copied().filter(is_marked).collect();
+    if !marked.is_empty() {
+        let (_, message) = aggregate(OWNER_REMEDIATED, false, &items(&marked, OWNER_REMEDIATED));
+        return (RemediatingReason::Remediating, message);
+    }
+    let message = match failed.len() {
+        0 => String::new(),
+        1 => format!("{} is not healthy, and not marked for remediation", names(&failed)),
+        _ => format!("{} are not healthy, and not marked for remediation", names(&failed)),
+    };
+    (RemediatingReason::NotRemediating, message)
+}
+
+/// Returns the reason and the message of `FieldsSupported`. `remedy`: next step for a user.
+pub fn fields_supported(object: &impl Unsupported, remedy: &str) -> (FieldsSupportedReason, String) {
+    let paths = object.unsupported();
+    if paths.is_empty() {
+        return (FieldsSupportedReason::FieldsSupported, String::new());
+    }
+    let names: Vec<String> = paths.iter().take(MAX_PATHS).map(ToString::to_string).collect();
+    let more = match paths.len().saturating_sub(MAX_PATHS) {
+        0 => String::new(),
+        more => format!(" and {more} more"),
+    };
+    let message = format!("fields are not supported: {}{more}; {remedy}", names.join(", "));
+    (FieldsSupportedReason::UnsupportedFields, message)
 }
 
 /// Replicas of an owner, for its conditions.
@@ -88,64 +147,16 @@ impl Report<'_> {
 
     /// Sets the conditions that depend on Machines only.
     pub fn machines(&mut self, machines: &[&Machine]) {
-        let ready = items(machines, READY);
-        let (merged, message) = aggregate(READY, false, &ready);
-        let reason = match merged {
-            _ if machines.is_empty() => MachinesReadyReason::NoReplicas,
-            Merged::Normal => MachinesReadyReason::Ready,
-            Merged::Issue => MachinesReadyReason::NotReady,
-            Merged::Unknown => MachinesReadyReason::ReadyUnknown,
-        };
-        set_derived(
-            self.conditions,
-            MACHINES_READY,
-            reason,
-            (reason.as_str(), &message),
-            self.generation,
-            self.now,
-        );
-        let old: Vec<&Machine> = machines.iter().copied().filter(|machine| self.is_judged(machine)).collect();
-        let (merged, message) = aggregate(UP_TO_DATE, false, &items(&old, UP_TO_DATE));
-        let reason = match merged {
-            _ if old.is_empty() => MachinesUpToDateReason::NoReplicas,
-            Merged::Normal => MachinesUpToDateReason::UpToDate,
-            Merged::Issue => MachinesUpToDateReason::NotUpToDate,
-            Merged::Unknown => MachinesUpToDateReason::UpToDateUnknown,
-        };
-        set_derived(
-            self.conditions,
-            MACHINES_UP_TO_DATE,
-            reason,
-            (reason.as_str(), &message),
-            self.generation,
-            self.now,
-        );
-        self.remediating(machines);
+        let (reason, message) = ready(machines);
+        self.set_as(MACHINES_READY, reason, reason.as_str(), &message);
+        let (reason, message) = up_to_date(machines, self.now);
+        self.set_as(MACHINES_UP_TO_DATE, reason, reason.as_str(), &message);
+        let (reason, message) = remediating(machines);
+        self.set(reason, &message);
     }
 
-    /// Returns true if the Machine has condition `UpToDate`, or must have it by now.
-    fn is_judged(&self, machine: &Machine) -> bool {
-        condition(conditions(machine), UP_TO_DATE).is_some()
-            || is_older(created(machine), NEW_MACHINE, self.now)
-    }
-
-    fn remediating(&mut self, machines: &[&Machine]) {
-        let is_failed = |machine: &&Machine| is_false(conditions(machine), HEALTH_CHECK_SUCCEEDED);
-        let is_marked = |machine: &&Machine| is_false(conditions(machine), OWNER_REMEDIATED);
-        let failed: Vec<&Machine> = machines.iter().copied().filter(is_failed).collect();
-        let marked: Vec<&Machine> = failed.iter().copied().filter(is_marked).collect();
-        if marked.is_empty() {
-            let names: Vec<String> = failed.iter().map(|machine| machine.name_any()).collect();
-            let names: Vec<&str> = names.iter().map(String::as_str).collect();
-            let message = if names.is_empty() {
-                String::new()
-            } else {
-                format!("{} not healthy, and not marked for remediation", named("Machine", &names, MAX_NAMES))
-            };
-            return self.set(RemediatingReason::NotRemediating, &message);
-        }
-        let (_, message) = aggregate(OWNER_REMEDIATED, false, &items(&marked, OWNER_REMEDIATED));
-        self.set(RemediatingReason::Remediating, &message);
+    fn set_as(&mut self, type_: &str, state: impl Into<ConditionState>, reason: &str, message: &str) {
+        set_derived(self.conditions, type_, state, (reason, message), self.generation, self.now);
     }
 
     /// Sets `ScalingUp` and `ScalingDown`.
@@ -196,12 +207,8 @@ impl Report<'_> {
         let reason = if is_paused { PausedReason::Paused } else { PausedReason::NotPaused };
         let message = if is_paused { "The Cluster or the object is paused" } else { "" };
         set_condition(self.conditions, is_paused, reason, message, self.generation, self.now);
-        let paths: Vec<String> = object.unsupported().iter().map(ToString::to_string).collect();
-        if paths.is_empty() {
-            return self.set(FieldsSupportedReason::FieldsSupported, "");
-        }
-        let message = format!("Fields not supported: {}; remove them", paths.join(", "));
-        self.set(FieldsSupportedReason::UnsupportedFields, &message);
+        let (reason, message) = fields_supported(object, "remove them");
+        self.set(reason, &message);
     }
 
     /// Returns a line about Machines whose deletion takes long.
@@ -214,24 +221,28 @@ impl Report<'_> {
         if slow.is_empty() {
             return String::new();
         }
-        let names: Vec<String> = slow.iter().map(|machine| machine.name_any()).collect();
-        let names: Vec<&str> = names.iter().map(String::as_str).collect();
         let is_draining = slow.iter().any(|machine| {
-            let deleting = condition(conditions(machine), DELETING);
+            let deleting = condition(machine.conditions(), DELETING);
             deleting.is_some_and(|deleting| deleting.reason == MachineDeletingReason::DrainingNode.as_str())
         });
         let cause = if is_draining { ", Pods delay the drain" } else { "" };
-        let verb = if names.len() == 1 { "is" } else { "are" };
-        format!("\n* {} {verb} in deletion since more than 15m{cause}", named("Machine", &names, MAX_NAMES))
+        let verb = if slow.len() == 1 { "is" } else { "are" };
+        format!("\n* {} {verb} in deletion since more than 15m{cause}", names(&slow))
     }
+}
+
+fn names(machines: &[&Machine]) -> String {
+    let names: Vec<String> = machines.iter().map(|machine| machine.name_any()).collect();
+    let names: Vec<&str> = names.iter().map(String::as_str).collect();
+    listed("Machine", &names, MAX_NAMES)
 }
 
 fn items<'a>(machines: &'a [&'a Machine], type_: &str) -> Vec<Item<'a>> {
     let item = |machine: &&'a Machine| Item {
         kind: "Machine",
         name: machine.metadata.name.as_deref().unwrap_or_default(),
-        condition: condition(conditions(machine), type_),
-        is_first: false,
+        condition: condition(machine.conditions(), type_),
+        is_first: machine.labels().contains_key(label::CONTROL_PLANE),
     };
     machines.iter().map(item).collect()
 }
