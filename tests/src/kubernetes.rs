@@ -21,7 +21,7 @@ use std::time::Duration;
 
 use anyhow::{Context, Result, bail, ensure};
 
-pub use self::audit::request_line;
+pub use self::audit::{Writes, request_line};
 pub use self::credentials::Credentials;
 pub use self::objects::Objects;
 use self::reactor::Reactor;

@@ -47,11 +47,9 @@ fn life(site: &Site, name: &str) {
     team.provision();
     site.until_ready(&team, &first);
     let lock = team.get("configmap", &team.secret_name("lock"));
-    assert_eq!(
-        lock["data"],
-        json!({ "lock-information": json!({ "machineName": first }).to_string() }),
-        "{name}"
-    );
+    let uid = &team.get("clustermachine", &first)["metadata"]["uid"];
+    let information = json!({ "machineName": first, "machineUID": uid }).to_string();
+    assert_eq!(lock["data"], json!({ "lock-information": information }), "{name}");
     let made = certificates(&team);
     let init = team.data(&first);
     assert!(init.runs("kubeadm init"), "{name}");

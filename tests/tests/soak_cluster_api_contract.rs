@@ -1,17 +1,19 @@
-//! The infrastructure provider under the controllers of Cluster API: the core, bootstrap and control-plane managers and clusterctl of the
-//! version in tests/kubernetes/cluster-api (docs/infrastructure-provider.md). Agents are simulated. 70 CPU seconds.
+//! Our providers next to the controllers of Cluster API: the core, bootstrap and control-plane managers and clusterctl of the version in
+//! tests/kubernetes/cluster-api. Agents are simulated. docs/testing.md has the mixtures and their times.
 //!
 //! etcd is external, so the control-plane manager opens no connection to a Pod.
 
 #![allow(clippy::unwrap_used, clippy::panic, reason = "a test that cannot go on has failed")]
 
 mod soak_cluster_api_contract {
+    pub(crate) mod kept;
     pub(crate) mod site;
 }
 
-use bedplate_tests::cluster_api::{Bootstrap, Expected};
+use bedplate_tests::cluster_api::{Expected, Programs, Source};
 use serde_json::{Value, json};
 
+use self::soak_cluster_api_contract::kept::{assert_kept, kept, leaves_nothing};
 use self::soak_cluster_api_contract::site::{CLUSTER, CONTROL_PLANE, HOSTS, Site, WORKERS, next_version};
 
 /// Conditions of a Machine whose host has joined.
@@ -24,7 +26,7 @@ const RUNNING: &[Expected] = &[
 
 #[test]
 fn k2_cluster_of_upstream_lives_and_frees_its_hosts() {
-    let site = Site::start(Bootstrap::Upstream);
+    let site = Site::start(Programs::UPSTREAM);
     site.create_cluster();
     runs(&site, 3);
     scales(&site);
@@ -38,16 +40,63 @@ fn k2_cluster_of_upstream_lives_and_frees_its_hosts() {
 /// Our bootstrap provider under the core and the control plane of upstream: init, joins, a smaller cluster, an upgrade, and the end.
 #[test]
 fn b1_cluster_of_upstream_lives_with_our_bootstrap_provider() {
-    let site = Site::start(Bootstrap::Bedplate);
+    let site = Site::start(Programs { bootstrap: Source::Bedplate, ..Programs::UPSTREAM });
     site.create_cluster();
     runs(&site, 3);
     is_bootstrapped_by_bedplate(&site);
     scales(&site);
     upgrades(&site);
-    site.team.begin_delete("cluster", CLUSTER).unwrap();
-    site.until("the end of the cluster", |site| site.team.get("cluster", CLUSTER).unwrap().is_none());
-    site.until("a pool without claims", |site| site.claimed().is_empty());
+    is_deleted(&site);
     assert_eq!(site.team.list("kubeadmconfig", "").unwrap(), [Value::Null; 0]);
+}
+
+/// Upstream's control plane is the only program that is not ours.
+#[test]
+fn k6_control_plane_of_upstream_lives_over_our_core_and_bootstrap() {
+    let site = Site::start(Programs { core: Source::Bedplate, bootstrap: Source::Bedplate });
+    site.create_cluster();
+    runs(&site, 3);
+    is_bootstrapped_by_bedplate(&site);
+    is_run_by_our_core(&site);
+    scales(&site);
+    upgrades(&site);
+    replaces_a_dead_host(&site);
+    pauses(&site);
+    ends(&site);
+    leaves_nothing(&site);
+}
+
+#[test]
+fn k6_control_plane_and_bootstrap_of_upstream_live_over_our_core() {
+    let site = Site::start(Programs { core: Source::Bedplate, ..Programs::UPSTREAM });
+    site.create_cluster();
+    runs(&site, 3);
+    is_run_by_our_core(&site);
+    scales(&site);
+    upgrades(&site);
+    is_deleted(&site);
+    leaves_nothing(&site);
+}
+
+/// The core of upstream is stopped and ours started over the same objects, and then the reverse. Neither change replaces a Machine.
+#[test]
+fn k5_our_core_takes_over_from_upstreams_and_hands_back() {
+    let mut site = Site::start(Programs::UPSTREAM);
+    site.create_cluster();
+    runs(&site, 3);
+    let of_upstream = kept(&site);
+    site.take_over();
+    site.team.merge("machinedeployment", WORKERS, &json!({ "spec": { "replicas": 3 } })).unwrap();
+    runs(&site, 4);
+    is_run_by_our_core(&site);
+    assert_kept(&site, &of_upstream, 3);
+    let of_both = kept(&site);
+    site.hand_back();
+    scales(&site);
+    assert_kept(&site, &of_both, 2);
+    upgrades(&site);
+    is_deleted(&site);
+    leaves_nothing(&site);
 }
 
 /// Asserts that the status of each KubeadmConfig is ours.
@@ -55,12 +104,23 @@ fn is_bootstrapped_by_bedplate(site: &Site) {
     let configs = site.team.list("kubeadmconfig", "").unwrap();
     assert_eq!(configs.len(), 3, "{}", site.conditions());
     for config in configs {
-        let managers = config["metadata"]["managedFields"].as_array().cloned().unwrap_or_default();
-        let is_ours = |entry: &Value| {
-            entry["manager"] == "bedplate-cluster-bootstrap" && entry["subresource"] == "status"
-        };
-        assert!(managers.iter().any(is_ours), "{config}");
+        assert!(has_status_of(&config, "bedplate-cluster-bootstrap"), "{config}");
     }
+}
+
+/// Asserts that our core writes the status of each Machine, MachineSet and MachineDeployment, and of the Cluster.
+fn is_run_by_our_core(site: &Site) {
+    for kind in ["cluster", "clustermachine", "machineset", "machinedeployment", "machinehealthcheck"] {
+        for object in site.team.list(kind, "").unwrap() {
+            assert!(has_status_of(&object, "bedplate-cluster-core"), "{object}");
+        }
+    }
+}
+
+/// Returns true if a field manager has written the status of an object.
+fn has_status_of(object: &Value, manager: &str) -> bool {
+    let is_it = |entry: &Value| entry["manager"] == manager && entry["subresource"] == "status";
+    object["metadata"]["managedFields"].as_array().is_some_and(|managers| managers.iter().any(is_it))
 }
 
 /// Waits until the cluster and `count` Machines run.
@@ -187,11 +247,16 @@ fn is_not_claimed(site: &Site, worker: &Value) {
     site.until("the end of a BedplateMachine", |site| site.team.get("bpm", name).unwrap().is_none());
 }
 
-/// Deletes the cluster. Its hosts are released, and some of them had been claimed repeatedly.
-fn ends(site: &Site) {
+/// Deletes the cluster. Its hosts are released.
+fn is_deleted(site: &Site) {
     site.team.begin_delete("cluster", CLUSTER).unwrap();
     site.until("the end of the cluster", |site| site.team.get("cluster", CLUSTER).unwrap().is_none());
     site.until("a pool without claims", |site| site.claimed().is_empty());
+}
+
+/// Deletes the cluster. Some of its hosts had been claimed repeatedly.
+fn ends(site: &Site) {
+    is_deleted(site);
     assert!(site.team.list("bpm", "").unwrap().is_empty());
     let joined = site.simulator.joined();
     println!("{joined:#?}");

@@ -7,12 +7,12 @@ use anyhow::{Context, Result};
 
 use crate::table::Times;
 use crate::times::Recorder;
-use crate::{build, host, image, kubernetes, programs, progress, runner, setup, steps};
+use crate::{build, cluster_api, host, image, kubernetes, programs, progress, runner, setup, steps};
 
 /// The benches that need neither a cluster nor the node image.
 const WITHOUT_NODES: [&str; 6] = ["size", "memory", "power", "tftp", "http", "dhcp"];
 /// Those that need a cluster alone.
-const WITH_CLUSTER: [&str; 3] = ["claims", "controller", "shortage"];
+const WITH_CLUSTER: [&str; 4] = ["claims", "controller", "core", "shortage"];
 /// Those that need both.
 const WITH_NODES: [&str; 2] = ["unpack", "agent"];
 /// Time that the demo took after its steps, on two cores that also did other work.
@@ -70,6 +70,11 @@ pub(crate) fn bench(arguments: &[String]) -> Result<()> {
         if let Err(error) = kubernetes::build_peers() {
             println!("without tink-controller: {error:#}");
         }
+    }
+    if (all || arguments.iter().any(|argument| argument == "core"))
+        && let Err(error) = cluster_api::build()
+    {
+        println!("without upstream's core: {error:#}");
     }
     // A separate program, because the measured program must not contain the code that measures it.
     build::measuring("bedplate-tests", "bedplate-bmc-simulator")?;

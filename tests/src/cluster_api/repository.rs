@@ -1,4 +1,4 @@
-//! clusterctl over a local repository: the providers of Cluster API that `cargo xtask soak` rendered, and the infrastructure provider of
+//! clusterctl over a local repository: the providers of Cluster API that `cargo xtask soak` rendered, and the providers of
 //! `deploy/cluster-api`.
 
 use std::path::{Path, PathBuf};
@@ -8,7 +8,7 @@ use anyhow::{Context, Result};
 use crate::guard::{Directory, run};
 use crate::kubernetes::Kubernetes;
 
-/// Version of the infrastructure provider in the repository.
+/// Version of our providers in the repository.
 const VERSION: &str = "v0.1.0";
 
 /// A provider of Cluster API.
@@ -35,8 +35,17 @@ const INFRASTRUCTURE: Provider = Provider {
     components: "infrastructure-components.yaml",
 };
 
+/// Our core. clusterctl accepts a core of this name only.
+pub(super) const CORE: Provider = Provider {
+    flag: "--core",
+    name: "cluster-api",
+    kind: "CoreProvider",
+    folder: "cluster-api",
+    components: "core-components.yaml",
+};
+
 /// Our bootstrap provider.
-const BOOTSTRAP: Provider = Provider {
+pub(super) const BOOTSTRAP: Provider = Provider {
     flag: "--bootstrap",
     name: "bedplate",
     kind: "BootstrapProvider",
@@ -60,18 +69,16 @@ impl Repository {
         let place = Directory::new("clusterctl")?;
         let mut repository =
             Self { place, clusterctl, providers: Vec::new(), configuration: "providers:\n".to_owned() };
-        let [components, metadata, template] =
-            [INFRASTRUCTURE.components, "metadata.yaml", "cluster-template.yaml"].map(read);
-        repository.add(&INFRASTRUCTURE, VERSION, &components?, &metadata?)?;
-        let template_path = repository.folder(&INFRASTRUCTURE, VERSION).join("cluster-template.yaml");
-        std::fs::write(template_path, template?)?;
+        repository.add_ours(&INFRASTRUCTURE)?;
+        let template = repository.folder(&INFRASTRUCTURE, VERSION).join("cluster-template.yaml");
+        std::fs::write(template, read("cluster-template.yaml")?)?;
         Ok(repository)
     }
 
-    /// Adds our bootstrap provider.
-    pub(super) fn add_bootstrap(&mut self) -> Result<()> {
-        let [components, metadata] = [BOOTSTRAP.components, "metadata.yaml"].map(read);
-        self.add(&BOOTSTRAP, VERSION, &components?, &metadata?)
+    /// Adds a provider of `deploy/cluster-api`.
+    pub(super) fn add_ours(&mut self, provider: &Provider) -> Result<()> {
+        let [components, metadata] = [provider.components, "metadata.yaml"].map(read);
+        self.add(provider, VERSION, &components?, &metadata?)
     }
 
     fn folder(&self, provider: &Provider, version: &str) -> PathBuf {
@@ -118,7 +125,8 @@ impl Repository {
         std::fs::write(&configuration, &self.configuration)?;
         let mut command = kubernetes.command_beside(&self.clusterctl);
         command.args(arguments).arg("--config").arg(configuration);
-        command.arg("--kubeconfig").arg(kubernetes.admin());
+        // Some commands have no flag for it.
+        command.env("KUBECONFIG", kubernetes.admin());
         // Otherwise clusterctl asks GitHub for its newest version, and writes to the home directory.
         command.env("CLUSTERCTL_DISABLE_VERSIONCHECK", "true").env("XDG_CONFIG_HOME", self.place.path());
         run(command.envs(variables.iter().copied()))

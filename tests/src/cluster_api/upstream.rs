@@ -11,36 +11,21 @@ use rcgen::{BasicConstraints, CertificateParams, DnType, IsCa, Issuer, KeyPair};
 use regex::Regex;
 use serde_json::json;
 
-use super::repository::{Provider, Repository};
+use super::programs::{Programs, Source};
+use super::repository::{self, Provider, Repository};
 use crate::guard::{Directory, Process, last_lines, run};
 use crate::kubernetes::{Kubernetes, required};
 use crate::{pxed, wait};
 
 /// Time until a manager serves its webhooks on a busy machine.
 const READY_TIMEOUT: Duration = Duration::from_secs(120);
+/// Time until a manager has ended.
+const END_TIMEOUT: Duration = Duration::from_secs(60);
 /// Lines of a manager's log that a failure shows.
 const LOG_LINES_SHOWN: usize = 30;
 
-/// The bootstrap provider of a test.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Bootstrap {
-    /// Upstream's kubeadm bootstrap provider.
-    Upstream,
-    /// `bedplate-cluster --controllers bootstrap`.
-    Bedplate,
-    /// Upstream's kubeadm bootstrap provider, in one namespace. The core and the control plane only check objects.
-    Within(&'static str),
-}
-
-impl Bootstrap {
-    /// Returns the namespace in which a manager acts. None: all.
-    fn namespace(self, manager: &Manager) -> Option<&'static str> {
-        let Self::Within(namespace) = self else { return None };
-        Some(if manager.is_bootstrap() { namespace } else { "none" })
-    }
-}
-
 /// A manager: its provider, its program, its namespace and its service account.
+#[derive(Debug)]
 struct Manager {
     provider: Provider,
     program: &'static str,
@@ -49,13 +34,23 @@ struct Manager {
 }
 
 impl Manager {
-    /// Returns true if this manager is the bootstrap provider.
-    fn is_bootstrap(&self) -> bool {
-        self.provider.kind == "BootstrapProvider"
+    /// Returns the source of this provider in a test.
+    fn source(&self, programs: Programs) -> Source {
+        match (self.provider.kind, programs.core) {
+            ("CoreProvider", source) => source,
+            ("BootstrapProvider", _) => programs.bootstrap,
+            (_, Source::Within(namespace)) => Source::Within(namespace),
+            (_, Source::Upstream | Source::Bedplate) => Source::Upstream,
+        }
+    }
+
+    /// Returns our provider that replaces this one.
+    fn replacement(&self) -> &'static Provider {
+        if self.provider.kind == "CoreProvider" { &repository::CORE } else { &repository::BOOTSTRAP }
     }
 }
 
-const MANAGERS: [Manager; 3] = [
+static MANAGERS: [Manager; 3] = [
     Manager {
         provider: Provider {
             flag: "--core",
@@ -95,7 +90,7 @@ const MANAGERS: [Manager; 3] = [
 ];
 
 /// The version in tests/kubernetes/cluster-api.
-fn version() -> Result<String> {
+pub(super) fn version() -> Result<String> {
     let go_mod = Path::new(env!("CARGO_MANIFEST_DIR")).join("kubernetes/cluster-api/go.mod");
     required(&go_mod, "sigs.k8s.io/cluster-api")
 }
@@ -114,60 +109,88 @@ fn programs() -> Result<PathBuf> {
     Ok(directory)
 }
 
-/// The running managers. They end when dropped.
+/// A manager of a test.
+#[derive(Debug)]
+struct Installed {
+    manager: &'static Manager,
+    /// Address of the webhooks. It is part of the components.
+    address: SocketAddr,
+    /// Namespace in which the manager acts. None: all.
+    namespace: Option<&'static str>,
+    /// None: the manager is stopped.
+    process: Option<Process>,
+}
+
+/// The managers of upstream. They end when dropped.
 #[derive(Debug)]
 pub struct Upstream {
-    managers: Vec<Process>,
+    installed: Vec<Installed>,
     repository: Repository,
-    _place: Directory,
+    programs: PathBuf,
+    place: Directory,
 }
 
 impl Upstream {
-    /// Installs all providers with `clusterctl init`, and starts the managers under the roles of these providers. With
-    /// [`Bootstrap::Bedplate`], clusterctl installs our bootstrap provider instead, and the caller starts its program.
+    /// Installs all providers with `clusterctl init`, and starts upstream's managers under the roles of their providers. The caller starts
+    /// our programs.
     ///
     /// The API server needs the controller `clusterrole-aggregation` of kube-controller-manager. The managers run in its network.
     ///
     /// # Errors
     /// A program is missing or does not become ready, or the API server refuses an object.
-    pub fn start(kubernetes: &Kubernetes, bootstrap: Bootstrap) -> Result<Self> {
-        let (programs, version) = (programs()?, version()?);
-        let started = |manager: &&Manager| bootstrap != Bootstrap::Bedplate || !manager.is_bootstrap();
+    pub fn start(kubernetes: &Kubernetes, programs: Programs) -> Result<Self> {
+        let directory = self::programs()?;
         let place = Directory::new("upstream")?;
         let authority = serving_certificate(place.path())?;
-        let mut repository = Repository::new(programs.join("clusterctl"))?;
-        let metadata = std::fs::read_to_string(programs.join("metadata.yaml"))?;
-        let mut addresses = Vec::new();
-        if bootstrap == Bootstrap::Bedplate {
-            repository.add_bootstrap()?;
-        }
-        for Manager { provider, .. } in MANAGERS.iter().filter(started) {
-            let address = free_address()?;
-            let text = std::fs::read_to_string(programs.join(provider.components))?;
-            repository.add(provider, &version, &with_urls(&text, address, &authority)?, &metadata)?;
-            addresses.push(address);
+        let repository = Repository::new(directory.join("clusterctl"))?;
+        let mut upstream = Self { installed: Vec::new(), repository, programs: directory, place };
+        for manager in &MANAGERS {
+            upstream.add(manager, manager.source(programs), &authority)?;
         }
         stand_in_for_cert_manager(kubernetes)?;
-        repository.init(kubernetes)?;
-        let mut managers = Vec::new();
-        for (manager, address) in MANAGERS.iter().filter(started).zip(&addresses) {
-            let kubeconfig = kubernetes.service_account(manager.namespace, manager.account)?;
-            let mut command = kubernetes.command_beside(&programs.join(manager.program));
-            command.arg("--kubeconfig").arg(kubeconfig).arg("--webhook-cert-dir").arg(place.path()).args([
-                &*format!("--webhook-port={}", address.port()),
-                "--health-addr=0",
-                "--diagnostics-address=0",
-                "--insecure-diagnostics=true",
-            ]);
-            command.args(bootstrap.namespace(manager).map(|namespace| format!("--namespace={namespace}")));
-            let log = place.path().join(format!("{}.log", manager.program));
-            managers.push(Process::spawn(manager.program, &mut command, &log)?);
+        upstream.repository.init(kubernetes)?;
+        for index in 0..upstream.installed.len() {
+            upstream.run(kubernetes, index)?;
         }
-        let mut upstream = Self { managers, repository, _place: place };
-        for (index, address) in addresses.iter().enumerate() {
-            upstream.wait_serving(kubernetes, index, *address)?;
+        for index in 0..upstream.installed.len() {
+            upstream.wait_serving(kubernetes, index)?;
         }
         Ok(upstream)
+    }
+
+    /// Adds a provider, or its replacement, to the repository.
+    fn add(&mut self, manager: &'static Manager, source: Source, authority: &str) -> Result<()> {
+        let namespace = match source {
+            Source::Bedplate => return self.repository.add_ours(manager.replacement()),
+            Source::Within(namespace) => Some(namespace),
+            Source::Upstream => None,
+        };
+        let address = free_address()?;
+        let read = |name: &str| std::fs::read_to_string(self.programs.join(name));
+        let components = with_urls(&read(manager.provider.components)?, address, authority)?;
+        let metadata = read("metadata.yaml")?;
+        self.repository.add(&manager.provider, &version()?, &components, &metadata)?;
+        self.installed.push(Installed { manager, address, namespace, process: None });
+        Ok(())
+    }
+
+    /// Starts a manager.
+    fn run(&mut self, kubernetes: &Kubernetes, index: usize) -> Result<()> {
+        let (programs, place) = (&self.programs, self.place.path());
+        let Installed { manager, address, namespace, process } =
+            self.installed.get_mut(index).context("no such manager")?;
+        let kubeconfig = kubernetes.service_account(manager.namespace, manager.account)?;
+        let mut command = kubernetes.command_beside(&programs.join(manager.program));
+        command.arg("--kubeconfig").arg(kubeconfig).arg("--webhook-cert-dir").arg(place).args([
+            &*format!("--webhook-port={}", address.port()),
+            "--health-addr=0",
+            "--diagnostics-address=0",
+            "--insecure-diagnostics=true",
+        ]);
+        command.args(namespace.map(|namespace| format!("--namespace={namespace}")));
+        let log = place.join(format!("{}.log", manager.program));
+        *process = Some(Process::spawn(manager.program, &mut command, &log)?);
+        Ok(())
     }
 
     /// Returns clusterctl with the repository that the providers were installed from.
@@ -175,11 +198,49 @@ impl Upstream {
         &self.repository
     }
 
-    fn wait_serving(&mut self, kubernetes: &Kubernetes, index: usize, address: SocketAddr) -> Result<()> {
-        let manager = self.managers.get_mut(index).context("no such manager")?;
+    /// Stops the core and removes its webhooks, as docs/core-provider.md has it. Its definitions stay.
+    ///
+    /// # Errors
+    /// The core runs on, or the API server refuses a deletion.
+    pub fn stop_core(&mut self, kubernetes: &Kubernetes) -> Result<()> {
+        let index = self.core()?;
+        let process = self.installed.get_mut(index).and_then(|core| core.process.take());
+        process.context("the core does not run")?.terminate(END_TIMEOUT)?;
+        for kind in ["mutating", "validating"] {
+            let webhooks = format!("{kind}webhookconfiguration/capi-{kind}-webhook-configuration");
+            kubernetes.kubectl(&kubernetes.admin(), &["delete", &webhooks])?;
+        }
+        Ok(())
+    }
+
+    /// Installs the webhooks of the core again, as docs/core-provider.md has it, and starts the core.
+    ///
+    /// # Errors
+    /// The API server refuses a component, or the core does not become ready.
+    pub fn start_core(&mut self, kubernetes: &Kubernetes) -> Result<()> {
+        let core = format!("cluster-api:{}", version()?);
+        let generate = ["generate", "provider", "--core", &core];
+        let components = self.repository.clusterctl(kubernetes, &generate, &[])?;
+        let path = self.place.path().join("core.yaml");
+        std::fs::write(&path, components)?;
+        let apply = ["apply", "--server-side", "--force-conflicts", "-f", &*path.to_string_lossy()];
+        kubernetes.kubectl(&kubernetes.admin(), &apply)?;
+        let index = self.core()?;
+        self.run(kubernetes, index)?;
+        self.wait_serving(kubernetes, index)
+    }
+
+    fn core(&self) -> Result<usize> {
+        let is_core = |one: &Installed| one.manager.provider.kind == "CoreProvider";
+        self.installed.iter().position(is_core).context("the core is not upstream's")
+    }
+
+    fn wait_serving(&mut self, kubernetes: &Kubernetes, index: usize) -> Result<()> {
+        let Installed { address, process, .. } = self.installed.get_mut(index).context("no such manager")?;
+        let process = process.as_mut().context("the manager is stopped")?;
         wait::until_asked("webhooks of a manager", READY_TIMEOUT, || {
-            if !manager.is_running() {
-                bail!("a manager has ended: {}", last_lines(&manager.said(), LOG_LINES_SHOWN));
+            if !process.is_running() {
+                bail!("a manager has ended: {}", last_lines(&process.said(), LOG_LINES_SHOWN));
             }
             let mut curl = kubernetes.command_beside(Path::new("curl"));
             // Any answer will do.
@@ -190,7 +251,8 @@ impl Upstream {
 
     /// Returns the ends of the managers' logs.
     pub fn said(&self) -> String {
-        let ends = self.managers.iter().map(|manager| last_lines(&manager.said(), LOG_LINES_SHOWN));
+        let running = self.installed.iter().filter_map(|one| one.process.as_ref());
+        let ends = running.map(|process| last_lines(&process.said(), LOG_LINES_SHOWN));
         ends.collect::<Vec<_>>().join("\n--\n")
     }
 }
@@ -215,14 +277,14 @@ fn stand_in_for_cert_manager(kubernetes: &Kubernetes) -> Result<()> {
 }
 
 /// Returns components whose webhooks are at an address, because no Service has endpoints here.
-fn with_urls(text: &str, address: SocketAddr, authority: &str) -> Result<String> {
+pub(super) fn with_urls(text: &str, address: SocketAddr, authority: &str) -> Result<String> {
     let service = Regex::new(r"(?m)^( +)service:\n +name: \S+\n +namespace: \S+\n +path: (\S+)$")?;
     let url = format!("${{1}}url: https://{address}${{2}}\n${{1}}caBundle: {}", STANDARD.encode(authority));
     Ok(service.replace_all(text, url).into_owned())
 }
 
 /// Writes `tls.crt` and `tls.key` for loopback. Returns the certificate of their authority.
-fn serving_certificate(place: &Path) -> Result<String> {
+pub(super) fn serving_certificate(place: &Path) -> Result<String> {
     let mut params = CertificateParams::default();
     params.distinguished_name.push(DnType::CommonName, "authority of the webhooks");
     params.is_ca = IsCa::Ca(BasicConstraints::Unconstrained);
@@ -236,7 +298,7 @@ fn serving_certificate(place: &Path) -> Result<String> {
     Ok(authority)
 }
 
-fn free_address() -> Result<SocketAddr> {
+pub(super) fn free_address() -> Result<SocketAddr> {
     let listener = TcpListener::bind((Ipv4Addr::LOCALHOST, 0)).context("cannot listen on loopback")?;
     listener.local_addr().context("a listener without address")
 }

@@ -3,9 +3,13 @@
 //! The server writes a line when a request arrives, before any other part of the server sees the request. It writes another line
 //! after the answer, when the client may know the answer already. A test therefore counts arrivals before that of a request of its own,
 //! the mark, and waits for the answers to these.
+//!
+//! The core controllers make too many requests for that. Of theirs, the log has the answered writes only, which [`Writes`] counts.
 
-use std::collections::HashMap;
-use std::path::Path;
+use std::collections::{BTreeMap, HashMap};
+use std::fs::File;
+use std::io::{Read as _, Seek as _, SeekFrom};
+use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicU32, Ordering};
 use std::time::Duration;
 
@@ -21,10 +25,15 @@ use crate::wait;
 const GROUP: &str = "bedplate:machines";
 /// User of pxed's service account.
 const PXED: &str = "system:serviceaccount:bedplate-system:pxed";
-/// Policy of the log: it has requests of agents and of pxed only, in every stage.
+/// Policy of the log: it has requests of agents and of pxed in every stage, and answered writes of the core controllers.
 const POLICY: &str = "apiVersion: audit.k8s.io/v1\nkind: Policy\nrules:\n\
     - level: Metadata\n  userGroups: [\"bedplate:machines\"]\n\
-    - level: Metadata\n  users: [\"system:serviceaccount:bedplate-system:pxed\"]\n- level: None\n";
+    - level: Metadata\n  users: [\"system:serviceaccount:bedplate-system:pxed\"]\n\
+    - level: Metadata\n  users: [\"system:serviceaccount:bedplate-system:bedplate-core\", \"system:serviceaccount:capi-system:capi-manager\"]\n\
+    \x20 verbs: [create, update, patch, delete, deletecollection]\n  omitStages: [RequestReceived]\n\
+    - level: None\n";
+/// Size in MB after which the API server renames the log. No test writes this much: [`Writes`] reads one file.
+const MAX_SIZE: u32 = 4096;
 /// Stage of the line that is written when a request arrives. All other stages follow an answer or its beginning.
 const RECEIVED: &str = "RequestReceived";
 /// Maximum time until the answers are in the log.
@@ -32,14 +41,26 @@ const TIMEOUT: Duration = Duration::from_secs(60);
 
 impl Kubernetes {
     /// Returns the API server arguments that enable the log.
-    pub(super) fn audit_arguments(&self) -> Result<[String; 2]> {
+    pub(super) fn audit_arguments(&self) -> Result<[String; 3]> {
         let policy = self.path("audit.yaml");
         std::fs::write(&policy, POLICY).context("cannot write the audit policy")?;
         let log = self.path("audit.log");
         Ok([
             format!("--audit-policy-file={}", policy.display()),
             format!("--audit-log-path={}", log.display()),
+            format!("--audit-log-maxsize={MAX_SIZE}"),
         ])
+    }
+
+    /// Returns the counter of the writes of a core controller's user.
+    pub fn writes_of(&self, user: &str) -> Writes {
+        Writes {
+            log: self.path("audit.log"),
+            user: user.to_owned(),
+            offset: 0,
+            rest: Vec::new(),
+            counts: BTreeMap::new(),
+        }
     }
 
     /// Returns the requests that an agent's user has made since the start, in the order of arrival: all that were answered before
@@ -70,6 +91,49 @@ impl Kubernetes {
             Ok(answers_before(&mark, user, &log))
         })
     }
+}
+
+/// Counter of the writes of one user, by verb, resource and subresource, such as `patch machines/status`. Rejected writes count too.
+#[derive(Debug)]
+pub struct Writes {
+    log: PathBuf,
+    user: String,
+    /// Number of bytes that are counted.
+    offset: u64,
+    /// Beginning of a line whose end is not written yet.
+    rest: Vec<u8>,
+    counts: BTreeMap<String, u64>,
+}
+
+impl Writes {
+    /// Counts the lines that were added, and returns all counts since the start of the API server.
+    ///
+    /// # Errors
+    /// The log cannot be read.
+    pub fn count(&mut self) -> Result<&BTreeMap<String, u64>> {
+        let mut file = File::open(&self.log).context("cannot open the audit log")?;
+        file.seek(SeekFrom::Start(self.offset)).context("cannot seek in the audit log")?;
+        let read = file.read_to_end(&mut self.rest).context("cannot read the audit log")?;
+        self.offset += u64::try_from(read)?;
+        let end = self.rest.iter().rposition(|byte| *byte == b'\n').map_or(0, |last| last + 1);
+        let lines: Vec<u8> = self.rest.drain(..end).collect();
+        for line in lines.split(|byte| *byte == b'\n').filter(|line| !line.is_empty()) {
+            let event: Value = serde_json::from_slice(line).context("a line of the audit log")?;
+            if event["user"]["username"] == *self.user {
+                *self.counts.entry(written(&event)).or_default() += 1;
+            }
+        }
+        Ok(&self.counts)
+    }
+}
+
+/// Returns verb, resource and subresource of an audit event.
+fn written(event: &Value) -> String {
+    let text = |value: &Value| value.as_str().unwrap_or_default().to_owned();
+    let object = &event["objectRef"];
+    let sub = text(&object["subresource"]);
+    let sub = if sub.is_empty() { sub } else { format!("/{sub}") };
+    format!("{} {}{sub}", text(&event["verb"]), text(&object["resource"]))
 }
 
 /// Returns verb, resource and selectors or name of an audit event, such as `list machines fieldSelector=metadata.name=a`.
@@ -142,5 +206,28 @@ mod tests {
         );
         assert_eq!(answers_before("/version?mark=2", "a", &log), None, "no mark");
         assert_eq!(answers_before(mark, "b", &log), None, "another user");
+    }
+
+    #[test]
+    fn writes_are_counted_once_each_line_is_complete() {
+        let write = |user: &str, sub: &str| {
+            let object = json!({ "resource": "machines", "subresource": sub });
+            format!("{}\n", json!({ "user": { "username": user }, "verb": "patch", "objectRef": object }))
+        };
+        let place = crate::guard::Directory::new("audit").unwrap();
+        let log = place.path().join("audit.log");
+        let (offset, rest, counts) = Default::default();
+        let mut writes = Writes { log: log.clone(), user: "a".to_owned(), offset, rest, counts };
+        let lines = [write("a", "status"), write("b", "status"), write("a", "")].concat();
+        let (first, second) = lines.split_at(lines.len() - 9);
+        std::fs::write(&log, first).unwrap();
+        assert_eq!(
+            writes.count().unwrap().clone(),
+            BTreeMap::from([("patch machines/status".to_owned(), 1)])
+        );
+        std::fs::write(&log, [first, second].concat()).unwrap();
+        let both = [("patch machines".to_owned(), 1), ("patch machines/status".to_owned(), 1)];
+        assert_eq!(writes.count().unwrap().clone(), BTreeMap::from(both));
+        assert_eq!(writes.count().unwrap().len(), 2, "no line counts twice");
     }
 }

@@ -27,7 +27,7 @@ fn b1_one_of_two_control_planes_initializes_and_the_other_joins() {
     assert!(condition(config, "DataSecretAvailable").2.contains(first), "{config:#}");
     assert!(team.data(first).runs("kubeadm init") && !team.has_secret(second));
     let lock = team.get("configmap", "two-lock");
-    assert_eq!(lock["data"], json!({ "lock-information": format!("{{\"machineName\":\"{first}\"}}") }));
+    assert_eq!(lock["data"], held_by(&team, first));
     assert_eq!(lock["metadata"]["labels"], json!({ "cluster.x-k8s.io/cluster-name": "two" }));
     let owner = json!({ "apiVersion": "cluster.x-k8s.io/v1beta2", "kind": "Cluster", "name": "two", "uid": team.uid() });
     assert_eq!(lock["metadata"]["ownerReferences"], json!([owner]));
@@ -58,5 +58,11 @@ fn b1_lock_of_a_machine_that_is_gone_is_taken_over() {
     team.control_plane("cp-0", &json!({}));
     site.until_ready(&team, "cp-0");
     let lock = team.get("configmap", "orphaned-lock");
-    assert_eq!(lock["data"], json!({ "lock-information": "{\"machineName\":\"cp-0\"}" }));
+    assert_eq!(lock["data"], held_by(&team, "cp-0"));
+}
+
+/// The data of a lock that a Machine holds.
+fn held_by(team: &Team, machine: &str) -> Value {
+    let uid = team.get("clustermachine", machine)["metadata"]["uid"].clone();
+    json!({ "lock-information": json!({ "machineName": machine, "machineUID": uid }).to_string() })
 }

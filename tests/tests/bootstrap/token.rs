@@ -91,14 +91,17 @@ fn token_is_renewed_until_the_machine_has_a_node() {
         decoded(&before, "token-secret"),
         "the data has this token"
     );
-    // The token of a Node expires.
+    // The token of a Node expires. The program may see the Node later than the change of the KubeadmConfig.
     team.has_node("w-0");
-    shorten(&first);
-    shorten(&second);
-    team.touch("w-0");
-    team.touch("w-1");
-    until_renewed(&second);
-    assert!(lifetime(&token(&first)) < SignedDuration::from_mins(3));
+    let expires = || {
+        shorten(&first);
+        shorten(&second);
+        team.touch("w-0");
+        team.touch("w-1");
+        until_renewed(&second);
+        lifetime(&token(&first)) < SignedDuration::from_mins(3)
+    };
+    assert!((0..10).any(|_| expires()), "the token of a Node is renewed");
 }
 
 #[test]

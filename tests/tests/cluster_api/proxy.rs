@@ -1,6 +1,6 @@
 //! Proxy of the API server for one program. It numbers the writes of the program, kills the program at one of them, and starts it again.
 //!
-//! Events pass without a number, because nothing depends on them.
+//! Events pass without a number, because nothing depends on them. A test may leave out more writes.
 
 use std::net::SocketAddr;
 use std::path::{Path, PathBuf};
@@ -58,6 +58,12 @@ struct State {
     writes: Vec<String>,
     /// Number of the write, from 1.
     death: Option<(usize, Death)>,
+    /// Number of writes from one death to the next one. None: the program dies once.
+    stride: Option<usize>,
+    /// Writes at which the program has died.
+    deaths: Vec<String>,
+    /// Returns true if a write has a number. None: each has one.
+    counts: Option<fn(&str) -> bool>,
 }
 
 impl Proxy {
@@ -87,9 +93,20 @@ impl Proxy {
 
     /// Numbers the writes from here on. The program dies at one of them.
     pub(crate) fn arm(&self, death: Option<(usize, Death)>) {
-        let mut state = self.shared.state.lock().unwrap();
-        state.writes.clear();
-        state.death = death;
+        self.shared.state.lock().unwrap().arm(death, None, None);
+    }
+
+    /// Numbers the writes from here on for which `counts` returns true. The program dies at the write `first` and at each `stride`-th write after
+    /// it.
+    #[allow(dead_code, reason = "each test program uses its part")]
+    pub(crate) fn arm_each(&self, (first, stride): (usize, usize), death: Death, counts: fn(&str) -> bool) {
+        self.shared.state.lock().unwrap().arm(Some((first, death)), Some(stride), Some(counts));
+    }
+
+    /// Returns the writes at which the program has died since the proxy is armed.
+    #[allow(dead_code, reason = "each test program uses its part")]
+    pub(crate) fn deaths(&self) -> Vec<String> {
+        self.shared.state.lock().unwrap().deaths.clone()
     }
 
     /// Returns the writes since the last call of [`Self::arm`].
@@ -100,6 +117,18 @@ impl Proxy {
     /// True if the program has still to die.
     pub(crate) fn is_armed(&self) -> bool {
         self.shared.state.lock().unwrap().death.is_some()
+    }
+}
+
+impl State {
+    fn arm(
+        &mut self,
+        death: Option<(usize, Death)>,
+        stride: Option<usize>,
+        counts: Option<fn(&str) -> bool>,
+    ) {
+        let program = self.program.take();
+        *self = Self { program, death, stride, counts, ..Self::default() };
     }
 }
 
@@ -144,9 +173,17 @@ impl Shared {
 
     fn count(&self, line: String) -> Option<Death> {
         let mut state = self.state.lock().unwrap();
+        if state.counts.is_some_and(|counts| !counts(&line)) {
+            return None;
+        }
+        let number = state.writes.len() + 1;
+        let (_, death) = state.death.take_if(|(at, _)| *at == number).unzip();
+        if let Some(death) = death {
+            state.death = state.stride.map(|stride| (number + stride, death));
+            state.deaths.push(line.clone());
+        }
         state.writes.push(line);
-        let number = state.writes.len();
-        state.death.take_if(|(at, _)| *at == number).map(|(_, death)| death)
+        death
     }
 
     async fn forward(&self, request: Request<Body>) -> Answer {

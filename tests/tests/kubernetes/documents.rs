@@ -1,9 +1,14 @@
 //! The manifests of README and docs/ on a real API server: every one is accepted, and made. A part of a template is put into one.
 
+use std::collections::BTreeSet;
 use std::path::Path;
 
+use bedplate_api::cluster::full::{Cluster, Machine, MachineDeployment, MachineHealthCheck};
+use bedplate_api::cluster::unsupported::Unsupported;
 use bedplate_tests::guard::Directory;
 use bedplate_tests::kubernetes::Kubernetes;
+use serde::de::DeserializeOwned;
+use serde_json::Value;
 
 /// An example, and where it begins.
 struct Example {
@@ -106,7 +111,7 @@ fn strays_of(text: &str) -> usize {
 #[test]
 fn every_example_of_the_documents_is_taken_by_an_api_server() {
     let kubernetes = Kubernetes::shared();
-    infrastructure(kubernetes);
+    providers(kubernetes);
     let place = Directory::new("documents").unwrap();
     let path = place.path().join("example.yaml");
     let examples: Vec<Example> = documents().iter().flat_map(|(name, text)| examples(name, text)).collect();
@@ -133,15 +138,90 @@ fn every_example_of_the_documents_is_taken_by_an_api_server() {
     assert!(wrong.is_empty(), "{}", wrong.join("\n"));
 }
 
-/// Installs the kinds of the infrastructure provider of Cluster API, and the namespace of the examples.
-fn infrastructure(kubernetes: &Kubernetes) {
-    let components =
-        Path::new(env!("CARGO_MANIFEST_DIR")).join("../deploy/cluster-api/infrastructure-components.yaml");
-    let (admin, components) = (kubernetes.admin(), components.display().to_string());
-    kubernetes.kubectl(&admin, &["apply", "--server-side", "-f", &components]).unwrap();
+/// Installs the providers of Cluster API, and the namespace of the examples.
+fn providers(kubernetes: &Kubernetes) {
+    let admin = kubernetes.admin();
+    for provider in ["core", "bootstrap", "infrastructure"] {
+        let components = Path::new(env!("CARGO_MANIFEST_DIR")).join("../deploy/cluster-api");
+        let components = components.join(format!("{provider}-components.yaml")).display().to_string();
+        let apply = ["apply", "--server-side", "-f", &components];
+        kubernetes.kubectl(&admin, &apply).unwrap();
+    }
     kubernetes.kubectl(&admin, &["create", "namespace", "team-a"]).unwrap();
-    let kinds = ["bedplateclusters", "bedplatemachinetemplates"]
-        .map(|kind| format!("crd/{kind}.infrastructure.cluster.x-k8s.io"));
-    let established = ["wait", "--for=condition=Established", "--timeout=60s", &kinds[0], &kinds[1]];
-    kubernetes.kubectl(&admin, &established).unwrap();
+    let kinds = [
+        "clusters.cluster.x-k8s.io",
+        "machines.cluster.x-k8s.io",
+        "machinedeployments.cluster.x-k8s.io",
+        "machinehealthchecks.cluster.x-k8s.io",
+        "kubeadmconfigs.bootstrap.cluster.x-k8s.io",
+        "kubeadmconfigtemplates.bootstrap.cluster.x-k8s.io",
+        "bedplateclusters.infrastructure.cluster.x-k8s.io",
+        "bedplatemachines.infrastructure.cluster.x-k8s.io",
+        "bedplatemachinetemplates.infrastructure.cluster.x-k8s.io",
+    ]
+    .map(|kind| format!("crd/{kind}"));
+    let established = ["wait", "--for=condition=Established", "--timeout=60s"];
+    let kinds: Vec<&str> = kinds.iter().map(String::as_str).collect();
+    kubernetes.kubectl(&admin, &[&established[..], &kinds].concat()).unwrap();
+}
+
+/// The objects of docs/cluster-guide.md.
+fn objects_of_the_guide() -> Vec<Value> {
+    let all = documents();
+    let (_, text) = all.iter().find(|(name, _)| name == "cluster-guide.md").expect("the guide is there");
+    let manifests: Vec<String> = examples("cluster-guide.md", text).iter().map(manifest).collect();
+    let parts = manifests.iter().flat_map(|manifest| manifest.split("\n---\n"));
+    parts.map(|part| serde_saphyr::from_str(part).unwrap()).collect()
+}
+
+/// Calls `visit` with each reference of a value: its field and the name of the object.
+fn references(value: &Value, visit: &mut impl FnMut(&str, &str)) {
+    for (field, part) in value.as_object().into_iter().flatten() {
+        if let (true, Some(name)) = (field.ends_with("Ref"), part["name"].as_str()) {
+            visit(part["kind"].as_str().unwrap_or("MachineConfiguration"), name);
+        }
+        if let (true, Some(name)) = (field == "clusterName", part.as_str()) {
+            visit("Cluster", name);
+        }
+        references(part, visit);
+    }
+}
+
+#[test]
+fn guide_of_a_cluster_refers_only_to_objects_that_it_makes() {
+    let objects = objects_of_the_guide();
+    let text = |value: &Value| value.as_str().unwrap().to_owned();
+    let made: BTreeSet<(String, String)> =
+        objects.iter().map(|object| (text(&object["kind"]), text(&object["metadata"]["name"]))).collect();
+    let mut named = BTreeSet::new();
+    for object in &objects {
+        references(&object["spec"], &mut |kind, name| {
+            named.insert((kind.to_owned(), name.to_owned()));
+        });
+    }
+    assert!(named.len() >= 10, "{named:?}");
+    let missing: Vec<_> = named.difference(&made).collect();
+    assert!(missing.is_empty(), "the guide does not make {missing:?}");
+}
+
+#[test]
+fn guide_of_a_cluster_sets_no_unsupported_field() {
+    fn unsupported<K: Unsupported + DeserializeOwned>(object: &Value) -> Vec<String> {
+        let typed: K = serde_json::from_value(object.clone()).unwrap();
+        typed.unsupported().iter().map(ToString::to_string).collect()
+    }
+    let mut checked = BTreeSet::new();
+    for object in objects_of_the_guide() {
+        let group = object["apiVersion"].as_str().unwrap();
+        let found = match (group, object["kind"].as_str().unwrap()) {
+            ("cluster.x-k8s.io/v1beta2", "Cluster") => unsupported::<Cluster>(&object),
+            ("cluster.x-k8s.io/v1beta2", "Machine") => unsupported::<Machine>(&object),
+            ("cluster.x-k8s.io/v1beta2", "MachineDeployment") => unsupported::<MachineDeployment>(&object),
+            ("cluster.x-k8s.io/v1beta2", "MachineHealthCheck") => unsupported::<MachineHealthCheck>(&object),
+            _ => continue,
+        };
+        assert_eq!(found, [""; 0], "{object}");
+        checked.insert(object["kind"].to_string());
+    }
+    assert_eq!(checked.len(), 4, "{checked:?}");
 }

@@ -220,6 +220,45 @@ async fn b1_role_of_the_bootstrap_provider_allows_this_and_nothing_else() {
     }
 }
 
+#[tokio::test]
+async fn k5_role_of_the_core_provider_allows_this_and_nothing_else() {
+    let kubernetes = Kubernetes::shared();
+    let manifest = Path::new(env!("CARGO_MANIFEST_DIR")).join("../deploy/cluster-api/core-provider.yaml");
+    let manifest = manifest.display().to_string();
+    kubernetes.kubectl(&kubernetes.admin(), &["apply", "--server-side", "-f", &manifest]).unwrap();
+    let everywhere = [
+        "create,patch events.k8s.io/events",
+        "get admissionregistration.k8s.io/validatingadmissionpolicies,validatingadmissionpolicybindings bedplate-core-secrets,bedplate-core-writes",
+        "get apiextensions.k8s.io/customresourcedefinitions",
+        "get,create,patch /secrets",
+        "get,list,watch,create,patch,delete cluster.x-k8s.io/machines,machinesets",
+        "get,list,watch,create,patch,delete infrastructure.cluster.x-k8s.io,bootstrap.cluster.x-k8s.io,controlplane.cluster.x-k8s.io/*",
+        "get,list,watch,patch cluster.x-k8s.io/clusters",
+        "get,list,watch,patch,delete cluster.x-k8s.io/machinedeployments",
+        "list cluster.x-k8s.io/machinedrainrules,machinepools",
+        "list,watch,patch cluster.x-k8s.io/machinehealthchecks",
+        "patch cluster.x-k8s.io/clusters/status,machines/status,machinesets/status,machinedeployments/status,machinehealthchecks/status",
+        "update cluster.x-k8s.io/clusters/finalizers,machines/finalizers,machinesets/finalizers,machinedeployments/finalizers",
+    ];
+    let account = kubernetes.service_account("bedplate-system", "bedplate-core").unwrap();
+    let provider = client(&account).await;
+    let leases =
+        ["create coordination.k8s.io/leases", "get,update coordination.k8s.io/leases bedplate-cluster-core"];
+    for (namespace, there) in [("bedplate-system", &leases[..]), ("default", &[]), ("kube-system", &[])] {
+        let mut expected: Vec<&str> = everywhere.iter().chain(there).copied().collect();
+        expected.sort_unstable();
+        let found = rights_in_force(&provider, namespace, expected.len()).await;
+        assert_eq!(found, expected, "in {namespace}");
+    }
+    // Rules of other providers are added by the label of their roles alone.
+    let role = json!({ "apiVersion": "rbac.authorization.k8s.io/v1", "kind": "ClusterRole",
+        "metadata": { "name": "provider-of-racks", "labels": { "cluster.x-k8s.io/aggregate-to-manager": "true" } },
+        "rules": [{ "apiGroups": ["racks.example"], "resources": ["racks"], "verbs": ["get"] }] });
+    kubernetes.objects().unwrap().apply(&role).unwrap();
+    let groups = aggregated_groups("bedplate-system-core-aggregated").await;
+    assert_eq!(groups, ["racks.example".to_owned()].into());
+}
+
 /// User who is bound to one of the roles of `deploy/people.yaml` alone.
 async fn person_with(role: &str) -> Client {
     let (kubernetes, user) = (Kubernetes::shared(), format!("person-{}", role.replace(':', "-")));

@@ -5,7 +5,7 @@ use std::time::Duration;
 
 use base64::Engine as _;
 use base64::engine::general_purpose::STANDARD;
-use bedplate_tests::cluster_api::{Bootstrap, Upstream, authorities};
+use bedplate_tests::cluster_api::{Programs, Source, Upstream, authorities};
 use bedplate_tests::guard::{Directory, Process, last_lines};
 use bedplate_tests::kubernetes::{Kubernetes, Objects};
 use bedplate_tests::{pxed, wait};
@@ -39,7 +39,9 @@ impl Site {
         let mut management = Kubernetes::installed().unwrap();
         management.start_controllers(&["clusterrole-aggregation-controller"]).unwrap();
         let workload = Kubernetes::start().unwrap();
-        let upstream = Upstream::start(&management, Bootstrap::Within(UPSTREAMS)).unwrap();
+        // The core and the control plane only check objects.
+        let programs = Programs { core: Source::Within("none"), bootstrap: Source::Within(UPSTREAMS) };
+        let upstream = Upstream::start(&management, programs).unwrap();
         let objects = management.objects().unwrap().clone();
         let place = Directory::new("bootstrap").unwrap();
         install(&management, &place);

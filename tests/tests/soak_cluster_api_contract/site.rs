@@ -1,10 +1,12 @@
 //! The management cluster with the controllers of Cluster API and the provider, simulated hosts, and the API server of the workload cluster.
 
+use std::collections::BTreeMap;
+use std::path::Path;
 use std::process::Command;
 use std::time::Duration;
 
 use bedplate_tests::cluster_api::{
-    Bootstrap, Expected, Simulator, Upstream, authorities, machines, shown, unmet,
+    Expected, Programs, Simulator, Upstream, authorities, machines, shown, unmet,
 };
 use bedplate_tests::guard::{Directory, Process, last_lines};
 use bedplate_tests::kubernetes::{Kubernetes, Objects};
@@ -25,8 +27,8 @@ const IMAGE: &str =
 pub(crate) struct Site {
     pub(crate) team: Objects,
     pub(crate) simulator: Simulator,
-    /// Our programs.
-    providers: Vec<Process>,
+    /// Our programs, by group.
+    providers: BTreeMap<&'static str, Process>,
     upstream: Upstream,
     place: Directory,
     workload: Kubernetes,
@@ -34,17 +36,15 @@ pub(crate) struct Site {
 }
 
 impl Site {
-    pub(crate) fn start(bootstrap: Bootstrap) -> Self {
+    pub(crate) fn start(programs: Programs) -> Self {
         let mut management = Kubernetes::installed().unwrap();
-        management.start_controllers(&["clusterrole-aggregation-controller"]).unwrap();
+        let controllers = ["clusterrole-aggregation-controller", "garbage-collector-controller"];
+        management.start_controllers(&controllers).unwrap();
         let workload = Kubernetes::start().unwrap();
         let place = Directory::new("contract").unwrap();
-        let upstream = Upstream::start(&management, bootstrap).unwrap();
-        let groups: &[&str] = match bootstrap {
-            Bootstrap::Upstream | Bootstrap::Within(_) => &["infrastructure"],
-            Bootstrap::Bedplate => &["infrastructure", "bootstrap"],
-        };
-        let providers = groups.iter().map(|group| provider(&management, &place, group)).collect();
+        let upstream = Upstream::start(&management, programs).unwrap();
+        let groups = programs.groups().into_iter();
+        let providers = groups.map(|group| (group, provider(&management, &place, group))).collect();
         let team = management.objects().unwrap().within(TEAM);
         team.apply(&json!({ "apiVersion": "v1", "kind": "Namespace", "metadata": { "name": TEAM } }))
             .unwrap();
@@ -89,6 +89,33 @@ impl Site {
     /// Runs clusterctl with these variables of a template. Returns its output.
     pub(crate) fn clusterctl(&self, arguments: &[&str], variables: &[(&str, &str)]) -> String {
         self.upstream.repository().clusterctl(&self.management, arguments, variables).unwrap()
+    }
+
+    /// Replaces the core of upstream by ours over the same objects and definitions (docs/core-provider.md).
+    pub(crate) fn take_over(&mut self) {
+        self.upstream.stop_core(&self.management).unwrap();
+        for name in ["core-policy.yaml", "core-provider.yaml"] {
+            self.with_file("apply", name);
+        }
+        self.providers.insert("core", provider(&self.management, &self.place, "core"));
+    }
+
+    /// Replaces our core by upstream's (docs/core-provider.md).
+    pub(crate) fn hand_back(&mut self) {
+        self.providers.remove("core").unwrap().terminate(PATIENCE).unwrap();
+        for name in ["core-provider.yaml", "core-policy.yaml"] {
+            self.with_file("delete", name);
+        }
+        self.upstream.start_core(&self.management).unwrap();
+    }
+
+    /// Applies or deletes the objects of a file of deploy/cluster-api.
+    fn with_file(&self, verb: &str, name: &str) {
+        let path = Path::new(env!("CARGO_MANIFEST_DIR")).join("../deploy/cluster-api").join(name);
+        let path = path.display().to_string();
+        let server_side = (verb == "apply").then_some("--server-side");
+        let arguments: Vec<&str> = [verb, "-f", &path].into_iter().chain(server_side).collect();
+        self.management.kubectl(&self.management.admin(), &arguments).unwrap();
     }
 
     /// Machines of Cluster API.
@@ -141,7 +168,7 @@ impl Site {
 
     /// All objects with their conditions.
     pub(crate) fn conditions(&self) -> String {
-        let kinds = ["cluster", "bpc", "kcp", "machinedeployment", "bpm", "mcl"];
+        let kinds = ["cluster", "bpc", "kcp", "machinedeployment", "machineset", "bpm", "mcl"];
         let objects = kinds.iter().flat_map(|kind| self.team.list(kind, "").unwrap());
         let objects: Vec<Value> = objects.chain(self.machines()).collect();
         objects.iter().map(shown).collect::<Vec<_>>().join("\n")
@@ -149,7 +176,7 @@ impl Site {
 
     fn story(&self) -> String {
         let ends: Vec<String> =
-            self.providers.iter().map(|provider| last_lines(&provider.said(), 40)).collect();
+            self.providers.values().map(|provider| last_lines(&provider.said(), 40)).collect();
         let errors = self.simulator.errors();
         format!("{}\n{}\n{}\n{errors:#?}", self.conditions(), self.upstream.said(), ends.join("\n--\n"))
     }
@@ -161,7 +188,7 @@ fn provider(management: &Kubernetes, place: &Directory, group: &str) -> Process 
     let kubeconfig = management.service_account("bedplate-system", &account).unwrap();
     let mut command = Command::new(pxed::binary("bedplate-cluster").unwrap());
     command.args([&format!("--controllers={group}"), "--listen=127.0.0.1:0", "--log-format=text"]);
-    if group == "bootstrap" {
+    if group != "infrastructure" {
         // The API server of the workload cluster.
         command.arg("--workload-networks=127.0.0.0/8");
     }

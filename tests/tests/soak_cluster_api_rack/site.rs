@@ -5,7 +5,7 @@ use std::net::Ipv4Addr;
 use std::time::{Duration, Instant};
 
 use bedplate_tests::bmc::server::Server;
-use bedplate_tests::cluster_api::{Bootstrap, Expected, Upstream, machines, shown, unmet};
+use bedplate_tests::cluster_api::{Expected, Programs, Upstream, machines, shown, unmet};
 use bedplate_tests::control_plane::{files, images, registry_files, version};
 use bedplate_tests::guard::{Process, last_lines};
 use bedplate_tests::kubernetes::{Kubernetes, Objects};
@@ -52,7 +52,7 @@ impl<'r> Site<'r> {
         let mut kubernetes = Kubernetes::installed_inside(rack.network(), ADDRESS.into()).unwrap();
         kubernetes.start_controllers(&CONTROLLERS).unwrap();
         let nodes = Nodes::start(rack, &kubernetes).unwrap();
-        let upstream = Upstream::start(&kubernetes, Bootstrap::Upstream).unwrap();
+        let upstream = Upstream::start(&kubernetes, Programs::UPSTREAM).unwrap();
         let kubeconfig = kubernetes.service_account("bedplate-system", "bedplate-infrastructure").unwrap();
         let mut command = rack.network().command(pxed::binary("bedplate-cluster").unwrap());
         command.args(["--controllers=infrastructure", "--listen=127.0.0.1:0", "--log-format=text"]);

@@ -1,7 +1,7 @@
 //! Reasons: each word of the tables in `api/src/reason` is written somewhere, and no program compares a reason with a text. Called by the
 //! tidy tests.
 
-use std::collections::BTreeSet;
+use std::collections::{BTreeMap, BTreeSet};
 use std::sync::LazyLock;
 
 use regex::Regex;
@@ -10,8 +10,6 @@ use super::source::Source;
 
 /// Folder of the tables.
 const TABLES: &str = "api/src/reason/";
-/// Tables of a program that does not exist yet. They are in no document. Remove the path together with the first `rows` of these tables.
-const LATER: &str = "api/src/reason/core.rs";
 /// Status of a condition for each reason. It names every word, and writes none.
 const STATES: &str = "api/src/cluster/full/state.rs";
 /// Faults of a BMC. The tables that show them are filled from this set by conversion.
@@ -33,28 +31,36 @@ fn reasons(tables: &[&Source]) -> BTreeSet<(String, String)> {
 
 /// Reasons that no program writes.
 pub(crate) fn unwritten(sources: &[Source]) -> Vec<String> {
-    let counts = |source: &&Source| !source.is_test() && ![LATER, STATES].contains(&source.path.as_str());
+    let counts = |source: &&Source| !source.is_test() && source.path != STATES;
     let (tables, others): (Vec<&Source>, Vec<&Source>) =
         sources.iter().filter(counts).partition(|source| source.path.starts_with(TABLES));
     let reasons = reasons(&tables);
     assert!(reasons.len() > 250, "{} reasons: the search does not find them", reasons.len());
-    static NAMED: LazyLock<Regex> =
-        LazyLock::new(|| Regex::new(r"\b([A-Z]\w+)::([A-Z]\w+)").expect("a regular expression"));
-    let named: BTreeSet<(String, String)> = others
-        .iter()
-        .flat_map(|source| {
-            let code = source.production_code();
-            NAMED
-                .captures_iter(&code)
-                .map(|path| (path[1].to_owned(), path[2].to_owned()))
-                .collect::<Vec<_>>()
-        })
-        .collect();
+    let named: BTreeSet<(String, String)> =
+        others.iter().flat_map(|source| named(&source.production_code())).collect();
     let is_written = |(set, reason): &&(String, String)| {
         named.contains(&(set.clone(), reason.clone())) || named.contains(&(FAULTS.to_owned(), reason.clone()))
     };
     let unwritten = reasons.iter().filter(|reason| !is_written(reason));
     unwritten.map(|(set, reason)| format!("{set}::{reason}")).collect()
+}
+
+/// Returns the paths `Enum::Variant` of a source. `use Enum as Name` gives the enum another name until the next one of that name.
+fn named(code: &str) -> Vec<(String, String)> {
+    static NAMED: LazyLock<Regex> = LazyLock::new(|| {
+        Regex::new(r"\b([A-Z]\w+) as ([A-Z]\w+)|\b([A-Z]\w+)::([A-Z]\w+)").expect("a regular expression")
+    });
+    let mut enums: BTreeMap<String, String> = BTreeMap::new();
+    let mut found = Vec::new();
+    for part in NAMED.captures_iter(code) {
+        if let (Some(given), Some(name)) = (part.get(1), part.get(2)) {
+            enums.insert(name.as_str().to_owned(), given.as_str().to_owned());
+        } else {
+            let name = enums.get(&part[3]).map_or(&part[3], String::as_str);
+            found.push((name.to_owned(), part[4].to_owned()));
+        }
+    }
+    found
 }
 
 /// Lines of production code that compare a message, which is written for people, or search it.
@@ -82,20 +88,11 @@ pub(crate) fn compared_with_text(source: &Source) -> Vec<(usize, String)> {
     lines.map(|(number, line)| (number, line.trim().to_owned())).collect()
 }
 
-/// A table that is documented must be one of those whose reasons a program writes.
 #[test]
-fn documented_reasons_are_not_those_of_a_later_program() {
-    let sources = super::tree::sources();
-    let find = |path: &str| sources.iter().find(|source| source.path == path).expect("the file exists");
-    let documented = find("api/src/reason.rs").production_code();
-    let later = reasons(&[find(LATER)]);
-    assert!(!later.is_empty(), "{LATER} has no tables");
-    for (set, _) in later {
-        assert!(
-            !documented.contains(&format!("core::{set}")),
-            "{set} is documented: remove {LATER} from LATER"
-        );
-    }
+fn reason_is_found_under_another_name_of_its_enum() {
+    let code = "use a::{FirstReason as Reason, b::Other};\nReason::One; fn f() { use SecondReason as Reason; Reason::Two } Other::Three";
+    let expected = [("FirstReason", "One"), ("SecondReason", "Two"), ("Other", "Three")];
+    assert_eq!(named(code), expected.map(|(set, word)| (set.to_owned(), word.to_owned())));
 }
 
 #[test]

@@ -1,0 +1,20 @@
+//! The core provider of Cluster API on a real API server: MachineSets and MachineDeployments, with the roles and policies of `deploy/`
+//! (docs/core-provider.md).
+//!
+//! `bedplate-cluster` is the real program. A second real API server is the workload cluster. The tests stand in for the bootstrap and
+//! infrastructure providers and for the kubelets.
+
+#![allow(clippy::unwrap_used, clippy::panic, reason = "a test that cannot go on has failed")]
+
+mod core {
+    mod adoption;
+    mod deployment;
+    #[allow(dead_code, reason = "each test program uses its part")]
+    pub(crate) mod hosts;
+    pub(crate) mod recorder;
+    mod set;
+    #[allow(dead_code, reason = "each test program uses its part")]
+    pub(crate) mod site;
+    #[allow(dead_code, reason = "each test program uses its part")]
+    pub(crate) mod workers;
+}
