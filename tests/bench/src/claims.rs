@@ -6,7 +6,7 @@
 mod agents;
 mod floor;
 mod shortage;
-mod site;
+pub(crate) mod site;
 
 use std::collections::BTreeMap;
 use std::time::Instant;

@@ -6,7 +6,7 @@
 //! process (`plain`) and Tinkerbell's (`tink`).
 
 mod floor;
-mod latency;
+pub(crate) mod latency;
 mod plain;
 pub(crate) mod site;
 mod tink;

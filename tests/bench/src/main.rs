@@ -1,6 +1,6 @@
 //! `cargo xtask bench`: measures pxed against its peers, prints the table, keeps the JSON.
 //!
-//!     bedplate-bench [agent] [claims] [shortage] [controller] [dhcp] [tftp] [http] [memory] [power] [size] [--rounds N] [--quick] [--idle SECONDS] [--json FILE]
+//!     bedplate-bench [agent] [claims] [shortage] [controller] [core] [dhcp] [tftp] [http] [memory] [power] [size] [--rounds N] [--quick] [--idle SECONDS] [--json FILE]
 //!
 //! All traffic stays in namespaces of this run; nothing is installed or started outside them. Ends with 1 when something of ours could not
 //! be measured, with 0 when only a peer could not. docs/bench.md says what the numbers mean.
@@ -19,6 +19,7 @@ use crate::measurement::{Context, OURS, Row};
 mod agent;
 mod claims;
 mod controller;
+mod core;
 mod dhcp;
 mod http;
 mod load;
@@ -31,7 +32,7 @@ mod unpack;
 
 type Bench = fn(&Context) -> Result<Vec<Row>>;
 
-const BENCHES: [(&str, Bench); 11] = [
+const BENCHES: [(&str, Bench); 12] = [
     ("size", size::run),
     ("memory", memory::run),
     ("power", power::run),
@@ -43,6 +44,7 @@ const BENCHES: [(&str, Bench); 11] = [
     ("controller", controller::run),
     ("claims", claims::run),
     ("shortage", claims::run_short),
+    ("core", core::run),
 ];
 
 fn main() -> ExitCode {

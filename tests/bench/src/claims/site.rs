@@ -22,7 +22,7 @@ use tokio::task::JoinSet;
 use crate::controller::site::{AT_ONCE, Controller, PATIENCE, client, free_port, sum};
 
 /// Namespace, Cluster and configuration have one name.
-pub(super) const TEAM: &str = "bench";
+pub(crate) const TEAM: &str = "bench";
 const MANAGER: &str = "bench";
 
 /// Number of objects.
@@ -283,7 +283,7 @@ fn install(kubernetes: &Kubernetes) -> Result<()> {
 }
 
 /// Objects of a kind; of namespace [`TEAM`], if the kind has namespaces.
-pub(super) fn dynamic(client: &Client, version: &str, kind: &str) -> Api<DynamicObject> {
+pub(crate) fn dynamic(client: &Client, version: &str, kind: &str) -> Api<DynamicObject> {
     let (group, version) = version.split_once('/').unwrap_or(("", version));
     let resource = ApiResource::from_gvk(&GroupVersionKind::gvk(group, version, kind));
     if group == "bedplate.dev" || kind == "Namespace" {
@@ -294,7 +294,7 @@ pub(super) fn dynamic(client: &Client, version: &str, kind: &str) -> Api<Dynamic
 }
 
 /// Merges fields into the status of an object.
-pub(super) async fn status_of(
+pub(crate) async fn status_of(
     client: &Client,
     version: &str,
     (kind, name): (&str, &str),

@@ -66,9 +66,9 @@ pub(super) async fn phases(site: &Site, changes: usize) -> Result<Vec<f64>> {
 type Events<K> = std::pin::Pin<Box<dyn futures::Stream<Item = kube::Result<WatchEvent<K>>> + Send>>;
 
 /// A watch from now on.
-pub(super) struct Seen<K>(Events<K>);
+pub(crate) struct Seen<K>(Events<K>);
 
-pub(super) async fn watch<K>(api: &Api<K>) -> Result<Seen<K>>
+pub(crate) async fn watch<K>(api: &Api<K>) -> Result<Seen<K>>
 where
     K: Clone + serde::de::DeserializeOwned + std::fmt::Debug + Send + 'static,
 {
@@ -78,7 +78,7 @@ where
 }
 
 impl<K> Seen<K> {
-    pub(super) async fn until(&mut self, is: impl Fn(&K) -> bool) -> Result<()> {
+    pub(crate) async fn until(&mut self, is: impl Fn(&K) -> bool) -> Result<()> {
         let mut found = pin!(async {
             loop {
                 match self.0.next().await.context("the watch has ended")?? {

@@ -246,7 +246,7 @@ impl Controller {
     }
 
     /// What it says of itself: the samples of its metrics, by name and labels. Empty before it listens.
-    pub(super) async fn metrics(&mut self) -> Result<BTreeMap<String, f64>> {
+    pub(crate) async fn metrics(&mut self) -> Result<BTreeMap<String, f64>> {
         ensure!(self.process.is_running(), "it has ended: {}", self.last_words());
         let Ok(answer) = self.web.get(format!("http://{}/metrics", self.listen)).send().await else {
             return Ok(BTreeMap::new());
@@ -350,7 +350,7 @@ fn memory(pid: u32, line: &str) -> Result<f64> {
 }
 
 /// Seconds on a processor since it started, of threads that ended too.
-fn processor(pid: u32) -> Result<f64> {
+pub(crate) fn processor(pid: u32) -> Result<f64> {
     let stat = std::fs::read_to_string(format!("/proc/{pid}/stat"))?;
     let fields = stat.rsplit_once(") ").context("no stat")?.1;
     let ticks: Vec<f64> = fields.split(' ').skip(11).take(2).map(str::parse).collect::<Result<_, _>>()?;
