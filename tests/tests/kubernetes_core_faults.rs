@@ -25,7 +25,7 @@ use std::collections::BTreeSet;
 use bedplate_tests::guard::Directory;
 use serde_json::{Value, json};
 
-use self::core::proxy::{Death, Proxy};
+use self::core::proxy::{Death, Proxy, kind};
 use self::core::recorder::{Recorder, is_available};
 use self::core::site::{Site, account};
 use self::core::workers::{NEXT_VERSION, VERSION, Workers};
@@ -58,17 +58,6 @@ fn counts(write: &str) -> bool {
     !["machinesets", "machinedeployments", "clusters"]
         .iter()
         .any(|kind| write.contains(&format!("/{kind}/")) && write.ends_with("/status"))
-}
-
-/// Method, kind and subresource of a write.
-fn kind(write: &str) -> String {
-    let (method, path) = write.split_once(' ').unwrap();
-    let parts: Vec<&str> = path.split('/').collect();
-    match &parts[..] {
-        ["namespaces", _, kind, _] => format!("{method} {kind}"),
-        ["namespaces", _, kind, _, subresource] => format!("{method} {kind}/{subresource}"),
-        _ => write.to_owned(),
-    }
 }
 
 /// Records of the Machines, of their objects and of the sets.

@@ -10,23 +10,24 @@ use bedplate_tests::kubernetes::Kubernetes;
 use jiff::Timestamp;
 use serde_json::{Value, json};
 
-use super::proxy::{Death, Proxy};
+use super::proxy::{Death, Proxy, numbers};
 use super::site::{Agent, Site, Team, claims, condition, ready};
 use crate::nothing_is_left;
 
 /// The release timeout is 60 s at least, and the provider decides again within 60 s.
 const TIMEOUT: Duration = Duration::from_secs(240);
 
-/// Kinds of the writes that a release with a fence needs: start and end of their lines, after the name of the team.
-const NEEDED: [(&str, &str); 4] = [
-    ("DELETE machineclaims/", ""),
-    ("POST machineoperations/fence-", ""),
-    ("PATCH machineclaims/", "/status"),
-    ("PATCH namespaces/", "/bedplatemachines/w-1"),
+/// Kinds of the writes that a release with a fence needs.
+const NEEDED: [&str; 4] = [
+    "DELETE machineclaims",
+    "POST machineoperations",
+    "PATCH machineclaims/status",
+    "PATCH bedplatemachines",
 ];
 
-/// A claim from the deletion of its claimant on. Its host is silent until it is off. Returns the writes, and the one at which the provider died.
-fn fenced_life(name: &'static str, death: Option<(usize, Death)>) -> (Vec<String>, Option<String>) {
+/// A claim from the deletion of its claimant on. Its host is silent until it is off. The provider dies at the numbered write of a kind. Returns the
+/// writes, and true if it has died.
+fn fenced_life(name: &'static str, death: Option<(&str, (usize, Death))>) -> (Vec<String>, bool) {
     let place = Directory::new(name).unwrap();
     let log = place.path().join("provider.log");
     let site = Site::installed(&log);
@@ -47,7 +48,10 @@ fn fenced_life(name: &'static str, death: Option<(usize, Death)>) -> (Vec<String
     agent.report("Joined");
     site.until(&team, ("bpm", "w-1"), "that it is ready", |found| ready(found).0 == "True");
 
-    proxy.arm(death);
+    match death {
+        None => proxy.arm(None),
+        Some((kind, death)) => proxy.arm_kind(kind, death),
+    }
     team.objects.begin_delete("bpm", "w-1").unwrap();
     let until = |(kind, object): (&str, &str), what: &str, is: &dyn Fn(Option<&Value>) -> bool| {
         let is_so = |found: Option<&Value>| is(found).then_some(());
@@ -74,34 +78,35 @@ fn fenced_life(name: &'static str, death: Option<(usize, Death)>) -> (Vec<String
     agent.report("Released");
     until(("mcl", name), "its end", &|found| found.is_none());
     nothing_is_left(&team, name);
-    let writes = proxy.writes();
-    let died_at = death.filter(|_| !proxy.is_armed()).and_then(|(number, _)| writes.get(number - 1).cloned());
-    (writes, died_at)
-}
-
-fn is_kind(write: &str, (start, end): (&str, &str)) -> bool {
-    write.starts_with(start) && write.ends_with(end)
+    (proxy.writes(), !proxy.is_armed())
 }
 
 /// 45 CPU seconds with the providers and the API server. It takes three minutes, most of them waiting.
 #[test]
 fn d8_provider_killed_at_any_write_of_a_fence_ends_as_if_it_had_lived() {
     let (writes, _) = fenced_life("fenced", None);
-    println!("{} writes: {writes:#?}", writes.len());
-    for kind in NEEDED {
-        assert!(writes.iter().any(|write| is_kind(write, kind)), "{kind:?} in {writes:#?}");
-    }
-    let deaths = (1..=writes.len()).flat_map(|number| [(number, Death::Before), (number, Death::After)]);
+    let numbers = numbers(&writes, &NEEDED);
+    let deaths = numbers.iter().enumerate().flat_map(|(index, (kind, number))| {
+        (1..=*number).flat_map(move |number| {
+            [Death::Before, Death::After].map(|death| (index, kind.clone(), (number, death)))
+        })
+    });
     let lives: Vec<_> = deaths
-        .map(|(number, death)| {
-            let name = format!("fenced-{number}-{death:?}").to_lowercase().leak();
-            std::thread::spawn(move || fenced_life(name, Some((number, death))).1)
+        .map(|(index, kind, (number, death))| {
+            let name = format!("fenced-{index}-{number}-{death:?}").to_lowercase().leak();
+            std::thread::spawn(move || {
+                fenced_life(name, Some((&kind, (number, death)))).1.then_some((kind, number, death))
+            })
         })
         .collect();
-    let died_at: Vec<_> = lives.into_iter().filter_map(|life| life.join().unwrap()).collect();
-    println!("{} deaths: {died_at:#?}", died_at.len());
-    // The order of the writes may change, so a kind may meet one of both deaths only.
-    for kind in NEEDED {
-        assert!(died_at.iter().any(|write| is_kind(write, kind)), "no death at {kind:?}: {died_at:#?}");
+    let deaths: Vec<_> = lives.into_iter().filter_map(|life| life.join().unwrap()).collect();
+    println!("{} deaths: {deaths:#?}", deaths.len());
+    for needed in NEEDED {
+        for death in [Death::Before, Death::After] {
+            assert!(
+                deaths.contains(&(needed.to_owned(), 1, death)),
+                "no death {death:?} {needed}: {deaths:#?}"
+            );
+        }
     }
 }

@@ -2,6 +2,7 @@
 //!
 //! Events pass without a number, because nothing depends on them. A test may leave out more writes.
 
+use std::collections::BTreeMap;
 use std::net::SocketAddr;
 use std::path::{Path, PathBuf};
 use std::sync::{Arc, Mutex};
@@ -25,6 +26,9 @@ use super::site::provider;
 
 type Error = Box<dyn std::error::Error + Send + Sync>;
 type Answer = Result<Response<UnsyncBoxBody<Bytes, Error>>, Error>;
+
+/// Returns true if a write has a number.
+type Counts = Box<dyn Fn(&str) -> bool + Send>;
 
 /// When the program dies at a write.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -63,7 +67,7 @@ struct State {
     /// Writes at which the program has died.
     deaths: Vec<String>,
     /// Returns true if a write has a number. None: each has one.
-    counts: Option<fn(&str) -> bool>,
+    counts: Option<Counts>,
 }
 
 impl Proxy {
@@ -96,11 +100,20 @@ impl Proxy {
         self.shared.state.lock().unwrap().arm(death, None, None);
     }
 
+    /// Numbers the writes of one kind from here on. The program dies at one of them. The order of writes of different kinds may differ between
+    /// lives, because each kind has its own watch.
+    #[allow(dead_code, reason = "each test program uses its part")]
+    pub(crate) fn arm_kind(&self, wanted: &str, death: (usize, Death)) {
+        let wanted = wanted.to_owned();
+        let counts: Counts = Box::new(move |write| kind(write) == wanted);
+        self.shared.state.lock().unwrap().arm(Some(death), None, Some(counts));
+    }
+
     /// Numbers the writes from here on for which `counts` returns true. The program dies at the write `first` and at each `stride`-th write after
     /// it.
     #[allow(dead_code, reason = "each test program uses its part")]
     pub(crate) fn arm_each(&self, (first, stride): (usize, usize), death: Death, counts: fn(&str) -> bool) {
-        self.shared.state.lock().unwrap().arm(Some((first, death)), Some(stride), Some(counts));
+        self.shared.state.lock().unwrap().arm(Some((first, death)), Some(stride), Some(Box::new(counts)));
     }
 
     /// Returns the writes at which the program has died since the proxy is armed.
@@ -121,12 +134,7 @@ impl Proxy {
 }
 
 impl State {
-    fn arm(
-        &mut self,
-        death: Option<(usize, Death)>,
-        stride: Option<usize>,
-        counts: Option<fn(&str) -> bool>,
-    ) {
+    fn arm(&mut self, death: Option<(usize, Death)>, stride: Option<usize>, counts: Option<Counts>) {
         let program = self.program.take();
         *self = Self { program, death, stride, counts, ..Self::default() };
     }
@@ -173,7 +181,7 @@ impl Shared {
 
     fn count(&self, line: String) -> Option<Death> {
         let mut state = self.state.lock().unwrap();
-        if state.counts.is_some_and(|counts| !counts(&line)) {
+        if state.counts.as_ref().is_some_and(|counts| !counts(&line)) {
             return None;
         }
         let number = state.writes.len() + 1;
@@ -190,6 +198,30 @@ impl Shared {
         let answer = self.real.send(request).await?;
         Ok(answer.map(|body| body.map_err(Error::from).boxed_unsync()))
     }
+}
+
+/// Returns method, kind and subresource of a write.
+#[allow(dead_code, reason = "each test program uses its part")]
+pub(crate) fn kind(write: &str) -> String {
+    let (method, path) = write.split_once(' ').unwrap();
+    let parts: Vec<&str> = path.split('/').collect();
+    match &parts[..] {
+        ["namespaces", _, kind, _] | [kind, _] => format!("{method} {kind}"),
+        ["namespaces", _, kind, _, subresource] | [kind, _, subresource] => {
+            format!("{method} {kind}/{subresource}")
+        }
+        _ => write.to_owned(),
+    }
+}
+
+/// Returns the number of writes of each kind. Each needed kind must be among them.
+#[allow(dead_code, reason = "each test program uses its part")]
+pub(crate) fn numbers(writes: &[String], needed: &[&str]) -> BTreeMap<String, usize> {
+    println!("{} writes: {writes:#?}", writes.len());
+    let mut numbers = BTreeMap::new();
+    writes.iter().for_each(|write| *numbers.entry(kind(write)).or_default() += 1);
+    needed.iter().for_each(|kind| assert!(numbers.contains_key(*kind), "{kind} in {writes:#?}"));
+    numbers
 }
 
 /// A write without the names of its group and version.

@@ -239,7 +239,12 @@ fn m8_two_nodes_with_one_id_are_reported() {
         let node = json!({ "apiVersion": "v1", "kind": "Node", "metadata": { "name": node }, "spec": { "providerID": owned.id("m") } });
         nodes().create(&node).unwrap();
     }
-    // The Machine gets its ID after both have it.
+    // The Machine gets its ID after the provider has read both: it reads the Nodes of a cluster together, and has read a later one.
+    owned.machine("later", &json!({ "data": "" }), &json!({}));
+    owned.provision("later");
+    owned.identify("later");
+    owned.join("later", "True");
+    owned.until_phase("later", "Running");
     owned.provision("m");
     owned.identify("m");
     let found = owned.until(MACHINE, "m", "the report", |found| {
