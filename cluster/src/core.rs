@@ -41,6 +41,7 @@ use kube::{Client, Resource};
 use tokio_util::sync::CancellationToken;
 
 use self::context::World;
+use self::live::MachineLists;
 use self::machine::memory::Memory;
 use self::watch::{Queues, named_changed, put_all};
 use self::workload::Workloads;
@@ -67,6 +68,7 @@ pub fn begin(client: &Client, cli: &Cli, tenure: &Tenure, running: (&Tasks, &Liv
         stores,
         watches: Watches::default(),
         workloads: Workloads::new(client.clone(), manager, networks),
+        lists: MachineLists::default(),
         memory: Memory::default(),
         tenure: tenure.clone(),
         counters: counters.clone(),

@@ -17,6 +17,7 @@ use serde::de::DeserializeOwned;
 use serde_json::{Value, from_value, json};
 
 use super::context::{Stores, World};
+use super::live::MachineLists;
 use super::machine::memory::Memory;
 use super::workload::Workloads;
 use crate::events::News;
@@ -139,6 +140,7 @@ impl ApiServer {
                 FieldManager::new("bedplate-cluster-core"),
                 Networks::default(),
             ),
+            lists: MachineLists::default(),
             memory: Memory::default(),
             tenure: Tenure::always(),
             counters: Counters::default(),

@@ -16,6 +16,7 @@ use kube::runtime::reflector::Store;
 use kube::{Client, Resource};
 
 use super::event;
+use super::live::MachineLists;
 use super::machine::memory::Memory;
 use super::workload::Workloads;
 use crate::events::News;
@@ -62,6 +63,8 @@ pub struct World {
     pub watches: Watches<Referenced>,
     /// Workload clusters.
     pub workloads: Workloads,
+    /// Lists of Machines that turns share.
+    pub lists: MachineLists,
     /// State of Machines that are being deleted.
     pub memory: Memory,
     /// Tenure of this process.

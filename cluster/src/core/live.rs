@@ -3,21 +3,24 @@
 //!
 //! The kind of a template is not watched: templates are read when an object is made, which is rare. Each kind is resolved once in a pass.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, HashMap};
 use std::fmt::Debug;
-use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::{Arc, Mutex, PoisonError, Weak};
 
 use bedplate_api::bounded_times::BoundedTimes;
 use bedplate_api::cluster::contract::{Referenced, api_version};
+use bedplate_api::cluster::full::Machine;
 use bedplate_api::cluster::part::Reference;
 use bedplate_engine::object;
 use bedplate_engine::watches::{Definitions, GroupKind, Resolve as _};
 use bedplate_engine::write::{WriteError, ask};
 use kube::api::{ApiResource, DynamicObject, ListParams};
 use kube::core::{NamespaceResourceScope, ObjectList, Request};
-use kube::runtime::reflector::Store;
+use kube::runtime::reflector::{ObjectRef, Store};
 use kube::{Api, Client, Resource, ResourceExt};
 use serde::de::DeserializeOwned;
+use serde::{Deserialize, Deserializer};
 
 use super::reference::Lookup;
 use crate::watch::bare;
@@ -109,12 +112,30 @@ pub async fn list<K>(client: &Client, namespace: &str) -> Result<Vec<Arc<K>>, Wr
 where
     K: Resource<DynamicType = (), Scope = NamespaceResourceScope> + Clone + DeserializeOwned,
 {
-    let objects = pages::<K>(client, &K::url_path(&(), Some(namespace)), &K::plural(&())).await?;
-    let bared = objects.into_iter().map(|mut object| {
-        bare(&mut object);
-        Arc::new(object)
-    });
-    Ok(bared.collect())
+    read_pages(client, &K::url_path(&(), Some(namespace)), &K::plural(&()), Arc::new).await
+}
+
+/// Lists the objects of a kind in a namespace, like [`list`]. An object that a store has in this version is that of the store: the list takes no
+/// memory for it.
+///
+/// # Errors
+/// The API server did not answer one of the requests.
+pub async fn list_over<K>(
+    client: &Client,
+    namespace: &str,
+    store: &Store<K>,
+) -> Result<Vec<Arc<K>>, WriteError>
+where
+    K: Resource<DynamicType = (), Scope = NamespaceResourceScope> + Clone + DeserializeOwned + 'static,
+{
+    let known = |object: K| {
+        let (meta, known) = (object.meta(), store.get(&ObjectRef::from_obj(&object)));
+        let is_same = |known: &Arc<K>| {
+            known.meta().uid == meta.uid && known.meta().resource_version == meta.resource_version
+        };
+        known.filter(is_same).unwrap_or_else(|| Arc::new(object))
+    };
+    read_pages(client, &K::url_path(&(), Some(namespace)), &K::plural(&()), known).await
 }
 
 /// Lists the objects of a path, page by page.
@@ -123,7 +144,20 @@ where
 /// The API server did not answer one of the requests.
 pub async fn pages<K>(client: &Client, path: &str, what: &str) -> Result<Vec<K>, WriteError>
 where
-    K: Clone + DeserializeOwned,
+    K: Resource + Clone + DeserializeOwned,
+{
+    read_pages(client, path, what, |object| object).await
+}
+
+/// Reads the pages of a path. `keep`: form in which an object is kept, before the next page is read.
+async fn read_pages<K, T>(
+    client: &Client,
+    path: &str,
+    what: &str,
+    keep: impl Fn(K) -> T,
+) -> Result<Vec<T>, WriteError>
+where
+    K: Resource + Clone + DeserializeOwned,
 {
     let request = Request::new(path);
     let mut parameters = ListParams::default().limit(PAGE_SIZE);
@@ -131,12 +165,90 @@ where
     loop {
         let page = async {
             let request = request.list(&parameters).map_err(kube::Error::BuildRequest)?;
-            client.request::<ObjectList<BoundedTimes<K>>>(request).await
+            client.request::<ObjectList<Listed<K>>>(request).await
         };
         let page = ask(what, page).await?;
-        objects.extend(page.items.into_iter().map(|BoundedTimes(object)| object));
+        objects.extend(page.items.into_iter().map(|Listed(object)| keep(object)));
         let Some(next) = page.metadata.continue_.filter(|next| !next.is_empty()) else { return Ok(objects) };
         parameters = parameters.continue_token(&next);
+    }
+}
+
+/// Object of a list. `managedFields`, which may be larger than the rest of the object, are dropped before the next object is parsed.
+#[derive(Clone)]
+struct Listed<K>(K);
+
+impl<'de, K: Resource + DeserializeOwned> Deserialize<'de> for Listed<K> {
+    fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
+        let BoundedTimes(mut object) = BoundedTimes::<K>::deserialize(deserializer)?;
+        bare(&mut object);
+        Ok(Self(object))
+    }
+}
+
+/// The Machines of a namespace, as turns share them.
+type Machines = Vec<Arc<Machine>>;
+
+/// Lists of Machines that turns share. A turn gets a list whose first request was sent after the turn has asked, so the list shows each earlier
+/// write. One list of a namespace is read concurrently.
+#[derive(Debug, Default)]
+pub struct MachineLists {
+    /// Number of questions and of lists.
+    clock: AtomicU64,
+    /// Latest list of each namespace, with the time of its first request. None: it has failed. It exists while a turn waits for it.
+    latest: Mutex<HashMap<String, Weak<tokio::sync::Mutex<Latest>>>>,
+}
+
+#[derive(Debug, Default)]
+struct Latest {
+    /// Time of the first request.
+    began: u64,
+    machines: Option<Machines>,
+}
+
+impl MachineLists {
+    /// Lists the Machines of a namespace.
+    ///
+    /// # Errors
+    /// The API server did not answer one of the requests.
+    pub async fn read(
+        &self,
+        client: &Client,
+        namespace: &str,
+        store: &Store<Machine>,
+    ) -> Result<Machines, WriteError> {
+        let asked = self.tick();
+        let latest = self.latest(namespace);
+        let mut latest = latest.lock().await;
+        if latest.began > asked {
+            return match latest.machines.clone() {
+                Some(machines) => Ok(machines),
+                None => {
+                    // The turns that wait must not fail one after another.
+                    drop(latest);
+                    list_over(client, namespace, store).await
+                }
+            };
+        }
+        *latest = Latest { began: self.tick(), machines: None };
+        let machines = list_over(client, namespace, store).await?;
+        latest.machines = Some(machines.clone());
+        Ok(machines)
+    }
+
+    fn tick(&self) -> u64 {
+        self.clock.fetch_add(1, Ordering::SeqCst) + 1
+    }
+
+    fn latest(&self, namespace: &str) -> Arc<tokio::sync::Mutex<Latest>> {
+        let mut all = self.latest.lock().unwrap_or_else(PoisonError::into_inner);
+        if let Some(latest) = all.get(namespace).and_then(Weak::upgrade) {
+            return latest;
+        }
+        all.retain(|_, latest| latest.strong_count() > 0);
+        let latest = Arc::default();
+        all.insert(namespace.to_owned(), Arc::downgrade(&latest));
+        latest
     }
 }
 
@@ -166,3 +278,6 @@ where
     let is_of = |object: &Arc<K>| object.meta().namespace.as_deref() == Some(namespace);
     store.state().into_iter().filter(is_of).collect()
 }
+
+#[cfg(test)]
+mod tests;

@@ -60,6 +60,7 @@ fn world(client: Client, tenure: Tenure) -> Arc<World> {
     let manager = FieldManager::new("bedplate-cluster-core");
     Arc::new(World {
         workloads: Workloads::new(client.clone(), manager, Networks::default()),
+        lists: crate::core::live::MachineLists::default(),
         memory: Memory::default(),
         client,
         manager,

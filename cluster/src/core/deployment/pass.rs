@@ -111,7 +111,7 @@ async fn planned(observed: &mut Observed, world: &World) -> Result<Option<Plan>,
 async fn read_live(observed: &mut Observed, world: &World) -> Result<bool, WriteError> {
     let Some(deployment) = live::again(&world.client, &*observed.deployment).await? else { return Ok(false) };
     let namespace = deployment.namespace().unwrap_or_default();
-    observed.sets = live::list(&world.client, &namespace).await?;
+    observed.sets = live::list_over(&world.client, &namespace, &world.stores.sets).await?;
     observed.is_live = true;
     let spec = &deployment.spec.template.spec;
     let named: Vec<Reference> =

@@ -174,7 +174,8 @@ impl<'a> Pass<'a> {
         let client = &self.world.client;
         let Some(set) = live::again(client, &*self.observed.set).await? else { return Ok(false) };
         let namespace = set.namespace().unwrap_or_default();
-        self.observed.machines = live::list(client, &namespace).await?;
+        let (lists, store) = (&self.world.lists, &self.world.stores.machines);
+        self.observed.machines = lists.read(client, &namespace, store).await?;
         self.observed.set = set;
         self.observed.is_live = true;
         self.observe_named();

@@ -196,6 +196,7 @@ impl Process {
             stores,
             watches: Watches::<Referenced>::default(),
             workloads,
+            lists: crate::core::live::MachineLists::default(),
             memory: Memory::default(),
             tenure: Tenure::always(),
             counters: Counters::default(),
