@@ -33,6 +33,11 @@ pub fn checks_of_machine(machine: &Machine, stores: &Stores) -> Vec<ObjectRef<Ma
     of_cluster(&stores.checks, machine.namespace().as_deref(), &machine.spec.cluster_name)
 }
 
+/// Returns the health checks of the cluster of a health check.
+pub fn checks_of_check(check: &MachineHealthCheck, stores: &Stores) -> Vec<ObjectRef<MachineHealthCheck>> {
+    of_cluster(&stores.checks, check.namespace().as_deref(), &check.spec.cluster_name)
+}
+
 /// Returns the objects of a store whose spec names a Cluster.
 pub fn of<K>(cluster: &Cluster, store: &Store<K>) -> Vec<ObjectRef<K>>
 where

@@ -11,6 +11,7 @@ pub mod pass;
 #[cfg(test)]
 mod pass_tests;
 mod plan;
+mod verdict;
 
 pub use observe::{Observed, ObservedMachine};
 pub use plan::{Marks, Plan, plan};

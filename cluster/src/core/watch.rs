@@ -22,7 +22,8 @@ use kube::runtime::watcher;
 use kube::{Client, Resource};
 
 use super::concerned::{
-    self, checks_of_machine, deployment_of_machine, deployments_of_set, sets_of_machine, sets_of_users,
+    self, checks_of_check, checks_of_machine, deployment_of_machine, deployments_of_set, sets_of_machine,
+    sets_of_users,
 };
 use super::context::{Stores, World};
 use super::later::Later;
@@ -203,11 +204,21 @@ async fn follow_machines(mut seen: Changes<Machine>, (queues, world): (Queues, A
     }
 }
 
-async fn follow_checks(mut seen: Changes<MachineHealthCheck>, (queues, _): (Queues, Arc<World>)) {
+async fn follow_checks(mut seen: Changes<MachineHealthCheck>, (queues, world): (Queues, Arc<World>)) {
     while let Some(event) = seen.next().await {
+        // Another check may select the same Machines: its verdict about them changes with this one.
+        let is_status = matches!(&event, Seen::There(check) if is_observed(check));
         let (Seen::There(check) | Seen::Gone(check)) = event;
         queues.checks.put(ObjectRef::from_obj(&*check)).await;
+        if !is_status {
+            put_all(&queues.checks, checks_of_check(&check, &world.stores)).await;
+        }
     }
+}
+
+/// Returns true if a pass has read the spec of a check.
+fn is_observed(check: &MachineHealthCheck) -> bool {
+    check.status.as_ref().is_some_and(|status| status.observed_generation == check.metadata.generation)
 }
 
 fn cluster_of<K: Resource>(object: &K, name: &str) -> ObjectRef<Cluster> {

@@ -28,6 +28,8 @@ pub struct Observed {
     pub cluster: Option<Arc<Cluster>>,
     /// Machines of the namespace, in any order.
     pub machines: Vec<ObservedMachine>,
+    /// Other health checks of the namespace.
+    pub others: Vec<Arc<MachineHealthCheck>>,
 }
 
 /// A Machine with its Node.

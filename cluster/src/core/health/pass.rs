@@ -49,9 +49,16 @@ fn observe(check: Arc<MachineHealthCheck>, world: &World) -> Observed {
     let cluster = ObjectRef::new(&check.spec.cluster_name).within(&namespace);
     let machines = live::stored(&world.stores.machines, &namespace);
     let view = |machine: Arc<Machine>| ObservedMachine { node: of_machine(&machine), machine };
+    let is_other = |other: &Arc<MachineHealthCheck>| {
+        other.metadata.name != check.metadata.name
+            && other.spec.cluster_name == check.spec.cluster_name
+            && world.scope.includes(other.labels())
+    };
+    let others = live::stored(&world.stores.checks, &namespace);
     Observed {
         cluster: world.stores.clusters.get(&cluster),
         machines: machines.into_iter().map(view).collect(),
+        others: others.into_iter().filter(is_other).collect(),
         check,
     }
 }

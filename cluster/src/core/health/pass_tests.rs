@@ -1,6 +1,7 @@
 //! The pass over a MachineHealthCheck with an API server in memory, named after the rules.
 
 use bedplate_engine::write::WriteError;
+use kube::runtime::reflector::ObjectRef;
 use serde_json::{Value, json};
 
 use super::pass::reconcile;
@@ -49,9 +50,51 @@ fn server(nodes: &[(&str, &str)]) -> ApiServer {
 }
 
 async fn pass(server: &ApiServer) -> Result<(), WriteError> {
+    pass_of(server, "h").await
+}
+
+async fn pass_of(server: &ApiServer, name: &str) -> Result<(), WriteError> {
     let world = server.world();
-    let check = world.stores.checks.state().into_iter().next().unwrap();
+    let check = world.stores.checks.get(&ObjectRef::new(name).within("ns")).unwrap();
     reconcile(check, world).await.map(drop)
+}
+
+/// Runs the passes of several checks in turn until nothing is written.
+async fn settle(server: &ApiServer, checks: &[&str]) {
+    for _ in 0..10 {
+        drop(server.take());
+        for check in checks {
+            pass_of(server, check).await.unwrap();
+        }
+        if server.lines().is_empty() {
+            return;
+        }
+    }
+    panic!("the checks write against each other");
+}
+
+/// Adds a check that selects the same Machines, and counts another status of their Nodes.
+fn put_second(server: &ApiServer, status: &str, seconds: u32) {
+    let mut check = server.get(&path("machinehealthchecks", "h")).unwrap();
+    (check["metadata"]["name"], check["metadata"]["uid"]) = ("g".into(), "second".into());
+    let rule = json!({ "type": "Ready", "status": status, "timeoutSeconds": seconds });
+    check["spec"]["checks"] = json!({ "unhealthyNodeConditions": [rule] });
+    server.put(&path("machinehealthchecks", "g"), check);
+}
+
+/// Returns status, reason and message of a condition of a Machine.
+fn shown(server: &ApiServer, machine: &str, type_: &str) -> Option<[String; 3]> {
+    let all = server.get(&path("machines", machine)).unwrap()["status"]["conditions"].clone();
+    let one = all.as_array().unwrap().iter().find(|one| one["type"] == type_)?.clone();
+    Some(["status", "reason", "message"].map(|field| one[field].as_str().unwrap().to_owned()))
+}
+
+fn set_ready(server: &ApiServer, machine: &str, status: &str, reason: &str) {
+    server.edit(&path("machines", machine), |machine| {
+        let conditions = machine["status"]["conditions"].as_array_mut().unwrap();
+        conditions.retain(|one| one["type"] != "NodeReady");
+        conditions.push(condition("NodeReady", status, reason));
+    });
 }
 
 fn types(conditions: &Value) -> Vec<&str> {
@@ -104,11 +147,7 @@ async fn hc3_recovered_machine_keeps_the_mark_for_its_owner() {
     let server = server(&[("bad", "False")]);
     pass(&server).await.unwrap();
     drop(server.take());
-    server.edit(&path("machines", "bad"), |machine| {
-        let conditions = machine["status"]["conditions"].as_array_mut().unwrap();
-        conditions.retain(|one| one["type"] != "NodeReady");
-        conditions.push(condition("NodeReady", "True", "NodeReady"));
-    });
+    set_ready(&server, "bad", "True", "NodeReady");
     pass(&server).await.unwrap();
     let all = server.get(&path("machines", "bad")).unwrap()["status"]["conditions"].clone();
     let status = |type_: &str| {
@@ -143,4 +182,47 @@ async fn hc3_failure_about_one_machine_does_not_hold_up_the_others() {
     assert!(pass(&server).await.is_err());
     assert_eq!(server.lines().len(), 3);
     assert!(server.get(&path("machines", "good")).unwrap().to_string().contains("HealthCheckSucceeded"));
+}
+
+#[tokio::test]
+async fn hc3_one_failed_check_of_two_decides_and_both_end_their_writes() {
+    let server = server(&[("m", "False")]);
+    put_second(&server, "Unknown", 60);
+    settle(&server, &["g", "h"]).await;
+    let message = "Node condition Ready is False for more than 60 s";
+    let failed = |message: &str| Some(["False", "UnhealthyNode", message].map(str::to_owned));
+    assert_eq!(shown(&server, "m", "HealthCheckSucceeded"), failed(message));
+    assert!(shown(&server, "m", "OwnerRemediated").is_some());
+    // Both fail: each writes both causes.
+    put_second(&server, "False", 30);
+    settle(&server, &["h", "g"]).await;
+    let both = format!("Node condition Ready is False for more than 30 s; {message}");
+    assert_eq!(shown(&server, "m", "HealthCheckSucceeded"), failed(&both));
+    set_ready(&server, "m", "True", "NodeReady");
+    settle(&server, &["g", "h"]).await;
+    assert_eq!(shown(&server, "m", "HealthCheckSucceeded").unwrap()[0], "True");
+}
+
+#[tokio::test]
+async fn hc3_machine_succeeds_only_if_all_of_its_checks_succeed() {
+    let server = server(&[("m", "True")]);
+    // The Node has the status, and the timeout has not expired.
+    put_second(&server, "True", 2_000_000_000);
+    settle(&server, &["h", "g"]).await;
+    assert_eq!(shown(&server, "m", "HealthCheckSucceeded"), None);
+    server.edit(&path("machinehealthchecks", "g"), |check| {
+        check["metadata"]["annotations"] = json!({ "cluster.x-k8s.io/paused": "" });
+    });
+    settle(&server, &["h", "g"]).await;
+    assert_eq!(shown(&server, "m", "HealthCheckSucceeded").unwrap()[0], "True", "a paused check has no vote");
+}
+
+#[tokio::test]
+async fn hc3_deleted_check_does_not_keep_its_failure() {
+    let server = server(&[("m", "False")]);
+    put_second(&server, "Unknown", 60);
+    settle(&server, &["g", "h"]).await;
+    server.remove(&path("machinehealthchecks", "h"));
+    settle(&server, &["g"]).await;
+    assert_eq!(shown(&server, "m", "HealthCheckSucceeded").unwrap()[0], "True");
 }

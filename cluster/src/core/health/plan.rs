@@ -3,6 +3,7 @@
 //! Conditions of a Machine have several writers. [`Marks`] has the conditions that change; they are written under a field manager of the health
 //! checks, bound to the Machine that was read.
 
+use std::collections::{BTreeMap, BTreeSet};
 use std::time::Duration;
 
 use bedplate_api::cluster::core::CLUSTER_NAME_LABEL;
@@ -14,12 +15,15 @@ use bedplate_api::reason::core::{
     HealthCheckSucceededReason, OwnerRemediatedReason, RemediationAllowedReason,
 };
 use bedplate_api::reason::infrastructure::PausedReason;
-use bedplate_replicas::{Allowed, Failure, HealthCheck, HealthPlan, HealthReason, Target, plan_health};
+use bedplate_replicas::{
+    Allowed, Failure, HealthCheck, HealthPlan, HealthReason, Judgement, Target, plan_health,
+};
 use jiff::Timestamp;
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::Condition;
 use kube::ResourceExt;
 
 use super::observe::{Observed, ObservedMachine};
+use super::verdict::verdicts;
 use crate::core::report::fields_supported;
 use crate::owner::is_paused;
 
@@ -91,7 +95,9 @@ fn decide(
     let targets: Vec<Target> = matched.iter().map(|observed| observed.target()).collect();
     let check = observed.health_check(cluster);
     let health = plan_health(&targets, &check, now);
-    let marks = |observed: &&ObservedMachine| marks(&observed.machine, &health, now);
+    let verdicts = verdicts(observed, cluster, &health, now);
+    let marked: BTreeSet<&str> = health.mark.iter().map(|key| key.0.as_str()).collect();
+    let marks = |observed: &&ObservedMachine| marks(&observed.machine, &verdicts, &marked, now);
     plan.marks = matched.iter().filter_map(marks).collect();
     plan.again = health.next.map(|next| Duration::try_from(next.duration_since(now)).unwrap_or_default());
     status.expected_machines = Some(count(health.expected));
@@ -124,21 +130,29 @@ fn allowed(health: &HealthPlan, check: &HealthCheck) -> (RemediationAllowedReaso
 }
 
 /// Returns the conditions of a Machine that change.
-fn marks(machine: &Machine, health: &HealthPlan, now: Timestamp) -> Option<Marks> {
+fn marks(
+    machine: &Machine,
+    verdicts: &BTreeMap<String, Judgement>,
+    marked: &BTreeSet<&str>,
+    now: Timestamp,
+) -> Option<Marks> {
     let name = machine.name_any();
     let before = machine.status.as_ref().map(|status| &*status.conditions).unwrap_or_default();
     let mut conditions = before.to_vec();
     // The conditions follow the Machine's health, not its spec.
-    if health.healthy.iter().any(|key| key.0 == name) {
-        let reason = HealthCheckSucceededReason::HealthCheckSucceeded;
-        // Condition Ready of the Machine, of its set and of its Cluster repeat a message.
-        set_condition(&mut conditions, reason, reason, "", None, now);
+    match verdicts.get(&name) {
+        Some(Judgement::Healthy) => {
+            let reason = HealthCheckSucceededReason::HealthCheckSucceeded;
+            // Condition Ready of the Machine, of its set and of its Cluster repeat a message.
+            set_condition(&mut conditions, reason, reason, "", None, now);
+        }
+        Some(Judgement::Unhealthy(failures)) => {
+            let (reason, message) = failed(failures);
+            set_condition(&mut conditions, reason, reason, &message, None, now);
+        }
+        Some(Judgement::Undecided(_)) | None => {}
     }
-    if let Some((_, failures)) = health.unhealthy.iter().find(|(key, _)| key.0 == name) {
-        let (reason, message) = failed(failures);
-        set_condition(&mut conditions, reason, reason, &message, None, now);
-    }
-    if health.mark.iter().any(|key| key.0 == name) {
+    if marked.contains(name.as_str()) {
         let reason = OwnerRemediatedReason::WaitingForRemediation;
         set_condition(&mut conditions, reason, reason, reason.meaning(), None, now);
     }

@@ -55,6 +55,7 @@ fn observed(check: Value, machines: Vec<ObservedMachine>) -> Observed {
             &json!({ "infrastructureRef": { "apiGroup": "g", "kind": "K", "name": "c" } }),
         ))),
         machines,
+        others: Vec::new(),
     }
 }
 
