@@ -47,8 +47,8 @@ struct State {
     version: u64,
     /// Number of further writes that succeed. None: all.
     left: Option<usize>,
-    /// Requests that are rejected: method and path.
-    rejected: BTreeSet<String>,
+    /// Requests that are rejected: method and path, with code and reason.
+    rejected: BTreeMap<String, (u16, &'static str)>,
     /// Types of conditions by path and field manager.
     owned: BTreeMap<(String, String), BTreeSet<String>>,
 }
@@ -105,9 +105,14 @@ impl ApiServer {
         self.0.lock().unwrap().left = writes;
     }
 
-    /// Rejects a request, given by method and path.
+    /// Rejects a request, given by method and path, as not valid.
     pub(crate) fn reject(&self, line: &str) {
-        self.0.lock().unwrap().rejected.insert(line.to_owned());
+        self.reject_as(line, (422, "Invalid"));
+    }
+
+    /// Rejects a request, given by method and path.
+    pub(crate) fn reject_as(&self, line: &str, answer: (u16, &'static str)) {
+        self.0.lock().unwrap().rejected.insert(line.to_owned(), answer);
     }
 
     /// Returns the writes since the last call.
@@ -204,8 +209,8 @@ impl State {
         self.left = self.left.map(|left| left - 1);
         let manager = manager.unwrap_or_default().to_owned();
         self.writes.push(Write { line: line.clone(), manager: manager.clone(), body: body.clone() });
-        if self.rejected.contains(&line) {
-            return failure(422, "Invalid");
+        if let Some((code, reason)) = self.rejected.get(&line) {
+            return failure(*code, reason);
         }
         match method {
             "POST" => self.create(path, body),

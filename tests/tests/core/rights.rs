@@ -203,6 +203,16 @@ fn policies_admit_what_the_provider_writes() {
         let version = json!({ "spec": { "template": { "spec": { "version": "v1.34.5" } } } });
         refused(provider.try_merge(kind, "w", &version), "changes no template of Machines");
     }
+    // Health checks: owners, no spec, no deletion.
+    let check = json!({ "apiVersion": "cluster.x-k8s.io/v1beta2", "kind": "MachineHealthCheck", "metadata": { "name": "h" },
+        "spec": { "clusterName": "admitted", "selector": { "matchLabels": { "a": "b" } } } });
+    team.objects.create(&check).unwrap();
+    let kind = "machinehealthcheck";
+    let adoption = json!({ "metadata": { "ownerReferences": owner("Cluster", "admitted") } });
+    provider.try_merge(kind, "h", &adoption).unwrap();
+    let selector = json!({ "spec": { "selector": { "matchLabels": { "a": "c" } } } });
+    refused(provider.try_merge(kind, "h", &selector), "changes no spec of a MachineHealthCheck");
+    refused(provider.can_delete(kind, "h"), "deletes no MachineHealthCheck");
     // Others may do what the provider may not.
     team.objects.try_merge("secret", "d-kubeconfig", &data).unwrap();
     team.objects.can_delete("secret", "c-kubeconfig").unwrap();

@@ -236,7 +236,7 @@ async fn k5_role_of_the_core_provider_allows_this_and_nothing_else() {
         "get,list,watch,patch cluster.x-k8s.io/clusters",
         "get,list,watch,patch,delete cluster.x-k8s.io/machinedeployments",
         "list cluster.x-k8s.io/machinedrainrules,machinepools",
-        "list,watch,patch cluster.x-k8s.io/machinehealthchecks",
+        "list,watch,patch,delete cluster.x-k8s.io/machinehealthchecks",
         "patch cluster.x-k8s.io/clusters/status,machines/status,machinesets/status,machinedeployments/status,machinehealthchecks/status",
         "update cluster.x-k8s.io/clusters/finalizers,machines/finalizers,machinesets/finalizers,machinedeployments/finalizers",
     ];

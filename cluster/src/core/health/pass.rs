@@ -71,17 +71,17 @@ async fn apply(observed: &Observed, plan: &Plan, world: &World) -> Result<(), Wr
         failed.note(apply_marks(observed, marks, world).await);
     }
     let check = &*observed.check;
-    match (&observed.cluster, &plan.status) {
-        (Some(cluster), _) if plan.adopt => {
-            // The status is bound to the same resource version: it follows in the next pass.
-            world.counters.wrote(Kind::HealthCheck);
-            failed.note(adopt(check, cluster, world).await);
-        }
-        (_, Some(status)) => {
-            failed.note(report(check, status, world).await);
-        }
-        (_, None) => {}
-    };
+    let mut is_changed = false;
+    if let (Some(cluster), true) = (&observed.cluster, plan.adopt) {
+        world.counters.wrote(Kind::HealthCheck);
+        let adopted = adopt(check, cluster, world).await;
+        // The status is bound to the resource version that was read. After a change it follows in the next pass.
+        is_changed = adopted.as_ref().err().and_then(WriteError::refusal).is_none();
+        failed.note(adopted);
+    }
+    if let (Some(status), false) = (&plan.status, is_changed) {
+        failed.note(report(check, status, world).await);
+    }
     failed.end()
 }
 

@@ -226,3 +226,15 @@ async fn hc3_deleted_check_does_not_keep_its_failure() {
     settle(&server, &["g"]).await;
     assert_eq!(shown(&server, "m", "HealthCheckSucceeded").unwrap()[0], "True");
 }
+
+#[tokio::test]
+async fn hc1_refused_adoption_does_not_hide_the_status() {
+    let server = server(&[("bad", "False")]);
+    server.edit(&path("machinehealthchecks", "h"), |check| check["metadata"]["ownerReferences"] = json!([]));
+    let line = format!("PATCH {}", path("machinehealthchecks", "h"));
+    server.reject_as(&line, (403, "Forbidden"));
+    let refused = pass(&server).await.unwrap_err();
+    assert!(refused.refusal().is_some());
+    let status = server.get(&path("machinehealthchecks", "h")).unwrap()["status"].clone();
+    assert_eq!(status["expectedMachines"], 1);
+}
