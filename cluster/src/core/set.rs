@@ -8,6 +8,7 @@
 
 pub mod act;
 pub mod children;
+pub mod in_place;
 pub mod machine;
 pub mod observe;
 pub mod pass;

@@ -13,7 +13,8 @@ use k8s_openapi::apimachinery::pkg::apis::meta::v1::LabelSelector;
 use kube::ResourceExt;
 
 use super::observe::template;
-use crate::core::set::machine::{Given, InPlace};
+use crate::core::set::in_place::InPlace;
+use crate::core::set::machine::Given;
 use crate::owner::owner_reference;
 
 /// Annotations of a deployment that its sets do not get.
@@ -88,7 +89,7 @@ fn in_place(
     let is_copied = |key: &str| !NOT_COPIED.contains(&key) && !key.starts_with(OWN_DOMAIN);
     let copied = deployment.annotations().iter().filter(|(key, _)| is_copied(key));
     let copied = copied.map(|(key, value)| (key.clone(), value.clone())).collect();
-    let change = Given::new(labels.clone(), copied).change(set.annotations());
+    let change = Given::new(labels.clone(), copied, &[]).change(set.annotations());
     change.write(&mut set.metadata);
     set.spec.template.metadata = Some(TemplateMetadata { labels: Some(labels), annotations });
     set.spec.machine_naming.clone_from(&spec.machine_naming);

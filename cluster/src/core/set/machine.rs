@@ -1,68 +1,20 @@
 //! Pure: the Machine of a set, and the fields that its set changes in place (MS7). Labels, annotations, timeouts, taints, gates and
 //! `minReadySeconds` reach existing Machines; version, references and failure domain never change. Called by `children` and `act`.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 
-use bedplate_api::cluster::full::machine::{
-    DEFAULT_NODE_DELETION_TIMEOUT_SECONDS, FINALIZER, MachineDeletion, MachineSpec,
-};
+use bedplate_api::cluster::full::machine::FINALIZER;
 use bedplate_api::cluster::full::{Machine, MachineSet};
 use bedplate_api::cluster::part::annotation::PROPAGATED;
-use bedplate_api::cluster::part::{Gate, Taint, label, label_value};
+use bedplate_api::cluster::part::{label, label_value};
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::ObjectMeta;
 use kube::ResourceExt;
 use serde_json::{Value, json};
 
+use super::in_place::InPlace;
 use super::record::Recorded;
 use crate::core::object::{has_all, is_deleting, stable_hash};
 use crate::owner::owner_reference;
-
-/// Fields of a Machine that its set changes in place.
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub struct InPlace {
-    /// `spec.minReadySeconds`.
-    pub min_ready_seconds: Option<i32>,
-    /// `spec.readinessGates`.
-    pub readiness_gates: Vec<Gate>,
-    /// `spec.deletion`.
-    pub deletion: Option<MachineDeletion>,
-    /// `spec.taints`.
-    pub taints: Vec<Taint>,
-}
-
-impl InPlace {
-    /// Returns the fields of a spec.
-    pub fn of(spec: &MachineSpec) -> Self {
-        Self {
-            min_ready_seconds: spec.min_ready_seconds,
-            readiness_gates: spec.readiness_gates.clone(),
-            deletion: spec.deletion.clone(),
-            taints: spec.taints.clone(),
-        }
-    }
-
-    /// Writes the fields into a spec.
-    pub fn write(&self, spec: &mut MachineSpec) {
-        spec.min_ready_seconds = self.min_ready_seconds;
-        spec.readiness_gates.clone_from(&self.readiness_gates);
-        spec.deletion.clone_from(&self.deletion);
-        spec.taints.clone_from(&self.taints);
-    }
-
-    /// Returns true if both have the same effect. Upstream's webhook writes the default of the deletion of the Node.
-    fn is_same(&self, other: &Self) -> bool {
-        let deletion = |of: &Self| {
-            let deletion = of.deletion.clone().unwrap_or_default();
-            (
-                deletion.node_drain_timeout_seconds,
-                deletion.node_volume_detach_timeout_seconds,
-                deletion.node_deletion_timeout_seconds.unwrap_or(DEFAULT_NODE_DELETION_TIMEOUT_SECONDS),
-            )
-        };
-        (self.min_ready_seconds, &self.readiness_gates, &self.taints, deletion(self))
-            == (other.min_ready_seconds, &other.readiness_gates, &other.taints, deletion(other))
-    }
-}
 
 /// Returns the labels of the Machines of a set, and of their objects.
 fn labels(set: &MachineSet) -> BTreeMap<String, String> {
@@ -90,7 +42,7 @@ pub fn desired(set: &MachineSet, recorded: &Recorded) -> Machine {
     let mut machine = Machine::new(&recorded.name, spec);
     let metadata = &mut machine.metadata;
     metadata.namespace = set.namespace();
-    let given = given(set);
+    let given = given_to_machine(set);
     metadata.labels = Some(given.labels);
     metadata.annotations = Some(given.annotations);
     metadata.finalizers = Some(vec![FINALIZER.to_owned()]);
@@ -127,12 +79,18 @@ pub struct Propagation {
 
 /// Returns the change of a Machine. None: it is as the set has it.
 pub fn propagation(set: &MachineSet, machine: &Machine) -> Option<Propagation> {
-    let desired = InPlace::of(&set.spec.template.spec);
-    let fields = Some(desired).filter(|desired| !desired.is_same(&InPlace::of(&machine.spec)));
-    let given = given(set);
+    let (own, present) = (InPlace::of(&set.spec.template.spec), InPlace::of(&machine.spec));
+    let earlier = earlier(machine.annotations());
+    let earlier: BTreeSet<String> = keys(&earlier, "spec").map(str::to_owned).collect();
+    let mut next = own.over(&present, &earlier);
+    if is_deleting(machine) {
+        next = InPlace { deletion: next.deletion, ..present.clone() };
+    }
+    let fields = Some(next).filter(|next| *next != present);
+    let given = given_to_machine(set);
     let is_given =
         has_all(machine.labels(), &given.labels) && has_all(machine.annotations(), &given.annotations);
-    // A deleting Machine gets only the fields that its deletion needs.
+    // A deleting Machine gets only the timeouts of its deletion.
     let metadata = (!is_given && !is_deleting(machine)).then(|| given.change(machine.annotations()));
     (metadata.is_some() || fields.is_some()).then_some(Propagation { metadata, fields })
 }
@@ -147,33 +105,59 @@ pub fn label_change(set: &MachineSet, object: &ObjectMeta) -> Option<Metadata> {
     (!is_given).then(|| given.change(annotations))
 }
 
-/// Returns labels and annotations of a Machine and of its objects.
+/// Returns labels and annotations of the objects of a Machine.
 pub fn given(set: &MachineSet) -> Given {
-    Given::new(labels(set), annotations(set))
+    Given::new(labels(set), annotations(set), &[])
+}
+
+/// Returns labels and annotations of a Machine: those of its objects, with a record that names the fields of the spec too.
+fn given_to_machine(set: &MachineSet) -> Given {
+    Given::new(labels(set), annotations(set), &InPlace::of(&set.spec.template.spec).keys())
 }
 
 /// Returns the value of [`PROPAGATED`]. It must stay the same in every release: another one causes a write for each Machine.
-fn record(labels: &BTreeMap<String, String>, annotations: &BTreeMap<String, String>) -> String {
+fn record(
+    labels: &BTreeMap<String, String>,
+    annotations: &BTreeMap<String, String>,
+    spec: &[String],
+) -> String {
     let text = serde_json::to_vec(&(labels, annotations)).unwrap_or_default();
     let keys = |of: &BTreeMap<String, String>| of.keys().cloned().collect::<Vec<_>>();
     let hash = format!("{:016x}", stable_hash(&text));
-    json!({ "annotations": keys(annotations), "hash": hash, "labels": keys(labels) }).to_string()
+    let mut record = json!({ "annotations": keys(annotations), "hash": hash, "labels": keys(labels) });
+    if !spec.is_empty() {
+        record["spec"] = json!(spec);
+    }
+    record.to_string()
+}
+
+/// Returns the record of an object with these annotations.
+fn earlier(present: &BTreeMap<String, String>) -> Value {
+    let text = present.get(PROPAGATED).map_or("", String::as_str);
+    serde_json::from_str(text).unwrap_or_default()
+}
+
+/// Returns the keys that a record has in a field.
+fn keys<'a>(record: &'a Value, field: &str) -> impl Iterator<Item = &'a str> {
+    record.get(field).and_then(Value::as_array).into_iter().flatten().filter_map(Value::as_str)
 }
 
 impl Given {
-    /// Adds the record to labels and annotations.
-    pub fn new(labels: BTreeMap<String, String>, mut annotations: BTreeMap<String, String>) -> Self {
-        annotations.insert(PROPAGATED.to_owned(), record(&labels, &annotations));
+    /// Adds the record to labels and annotations. `spec`: keys of fields of the spec.
+    pub fn new(
+        labels: BTreeMap<String, String>,
+        mut annotations: BTreeMap<String, String>,
+        spec: &[String],
+    ) -> Self {
+        annotations.insert(PROPAGATED.to_owned(), record(&labels, &annotations, spec));
         Self { labels, annotations }
     }
 
     /// Returns the change of an object with these annotations. Keys that an earlier change has recorded, and that are not given now, are removed.
     pub fn change(self, present: &BTreeMap<String, String>) -> Metadata {
-        let text = present.get(PROPAGATED).map_or("", String::as_str);
-        let earlier: Value = serde_json::from_str(text).unwrap_or_default();
+        let earlier = earlier(present);
         let change = |given: BTreeMap<String, String>, field: &str| {
-            let keys = earlier.get(field).and_then(Value::as_array).into_iter().flatten();
-            let keys = keys.filter_map(Value::as_str).map(|key| (key.to_owned(), None));
+            let keys = keys(&earlier, field).map(|key| (key.to_owned(), None));
             let given = given.into_iter().map(|(key, value)| (key, Some(value)));
             keys.chain(given).collect()
         };

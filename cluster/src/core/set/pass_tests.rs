@@ -423,6 +423,62 @@ async fn ms7_removed_label_vanishes_and_other_labels_stay() {
     assert_eq!(found["spec"]["minReadySeconds"], 7);
 }
 
+#[tokio::test]
+async fn ms7_gates_taints_and_timeouts_of_other_writers_stay() {
+    let server = server(1);
+    let taint = |key: &str| json!({ "key": key, "effect": "NoSchedule", "propagation": "Always" });
+    let gate = |type_: &str| json!({ "conditionType": type_ });
+    let template = |change: Value| {
+        server.edit(&path("machinesets", "ms"), |set| {
+            let spec = set["spec"]["template"]["spec"].as_object_mut().unwrap();
+            spec.extend(change.as_object().unwrap().clone());
+        });
+    };
+    template(
+        json!({ "readinessGates": [gate("a/Own"), gate("a/Gone")], "taints": [taint("own"), taint("gone")],
+        "deletion": { "nodeDrainTimeoutSeconds": 5 }, "minReadySeconds": 3 }),
+    );
+    settle(&server).await;
+    let machine = path("machines", &machines(&server)[0]);
+    server.edit(&machine, |machine| {
+        let spec = &mut machine["spec"];
+        spec["readinessGates"].as_array_mut().unwrap().insert(0, gate("b/Other"));
+        spec["taints"].as_array_mut().unwrap().push(taint("other"));
+        spec["deletion"]["nodeVolumeDetachTimeoutSeconds"] = 7.into();
+    });
+    settle(&server).await;
+    let present = server.get(&machine).unwrap()["spec"].clone();
+    assert_eq!(present["readinessGates"], json!([gate("b/Other"), gate("a/Own"), gate("a/Gone")]));
+    template(
+        json!({ "readinessGates": [gate("a/New"), gate("a/Own")], "taints": [taint("own")], "deletion": null,
+        "minReadySeconds": null }),
+    );
+    settle(&server).await;
+    let spec = server.get(&machine).unwrap()["spec"].clone();
+    assert_eq!(spec["readinessGates"], json!([gate("b/Other"), gate("a/Own"), gate("a/New")]));
+    assert_eq!(spec["taints"], json!([taint("own"), taint("other")]));
+    assert_eq!(spec["deletion"], json!({ "nodeVolumeDetachTimeoutSeconds": 7 }));
+    assert_eq!(spec["minReadySeconds"], Value::Null);
+}
+
+#[tokio::test]
+async fn ms7_machine_that_is_deleted_gets_new_timeouts_only() {
+    let server = server(1);
+    settle(&server).await;
+    let machine = path("machines", &machines(&server)[0]);
+    server.edit(&machine, |machine| machine["metadata"]["deletionTimestamp"] = "2026-01-01T00:00:00Z".into());
+    server.edit(&path("machinesets", "ms"), |set| {
+        let spec = &mut set["spec"]["template"]["spec"];
+        spec["readinessGates"] = json!([{ "conditionType": "a/B" }]);
+        spec["deletion"] = json!({ "nodeDrainTimeoutSeconds": 5 });
+        set["spec"]["replicas"] = 0.into();
+    });
+    settle(&server).await;
+    let spec = server.get(&machine).unwrap()["spec"].clone();
+    assert_eq!(spec["deletion"], json!({ "nodeDrainTimeoutSeconds": 5 }));
+    assert_eq!(spec["readinessGates"], Value::Null);
+}
+
 /// The watch of the kind is not part of these tests: the object is given.
 #[tokio::test]
 async fn ms7_label_of_an_object_is_written_once_without_the_machine() {
