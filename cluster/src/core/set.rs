@@ -15,6 +15,7 @@ pub mod pass;
 #[cfg(test)]
 mod pass_tests;
 pub mod record;
+pub mod refusal;
 pub mod status;
 pub mod template;
 pub mod write;

@@ -22,10 +22,10 @@ use kube::{Resource as _, ResourceExt};
 
 use super::act::{Act, Plan, plan};
 use super::observe::{Observed, Template};
-use super::record;
 use super::status::status;
 use super::template::TemplateObject;
 use super::write::{self, Handles};
+use super::{record, refusal};
 use crate::core::context::World;
 use crate::core::event;
 use crate::core::live::{self, Read, Reader};
@@ -79,6 +79,8 @@ struct Done {
     is_set_written: bool,
     /// Orphans whose adoption the API server has refused.
     refused: BTreeSet<Key>,
+    /// Creations that the API server has refused. Texts for a user.
+    refusals: Vec<String>,
 }
 
 impl<'a> Pass<'a> {
@@ -151,8 +153,10 @@ impl<'a> Pass<'a> {
             let more = self.apply(&next).await;
             done.failed.note(more.failed.end());
             done.is_set_written |= more.is_set_written;
+            done.refusals.extend(more.refusals);
             plan = next;
         }
+        plan.blocked.append(&mut done.refusals);
         if !done.is_set_written {
             done.failed.note(self.report(&plan).await);
         }
@@ -230,6 +234,9 @@ impl<'a> Pass<'a> {
                 self.world.publish(&*self.observed.set, event::of_set(act));
             }
             done.is_set_written |= is_of_set(act);
+            let refusal =
+                result.as_ref().err().and_then(|error| refusal::text(&self.observed.set, act, error));
+            done.refusals.extend(refusal);
             written.extend(key.cloned());
             match (act, result) {
                 (Act::Adopt(key), Err(error)) if error.refusal().is_some() => {

@@ -479,6 +479,51 @@ async fn ms7_machine_that_is_deleted_gets_new_timeouts_only() {
     assert_eq!(spec["readinessGates"], Value::Null);
 }
 
+/// Returns the message of condition `ScalingUp`.
+fn scaling_up(server: &ApiServer) -> String {
+    let set = server.get(&path("machinesets", "ms")).unwrap();
+    let conditions = set["status"]["conditions"].as_array().cloned().unwrap_or_default();
+    let scaling = conditions.iter().find(|one| one["type"] == "ScalingUp");
+    scaling.map_or_else(String::new, |one| one["message"].as_str().unwrap().to_owned())
+}
+
+#[tokio::test]
+async fn ms7_refused_object_is_named_with_cause_and_next_step() {
+    for (collection, answer, expected) in [
+        ("infras", (422, "Invalid"), "is refused: Invalid; correct InfraTemplate t"),
+        ("infras", (403, "Forbidden"), "is refused: 403: Forbidden; correct the role, quota or policy"),
+        (
+            "infras",
+            (404, "NotFound"),
+            "is refused: its kind or its namespace does not exist; install its provider",
+        ),
+        ("boots", (422, "Invalid"), "is refused: Invalid; correct BootTemplate t"),
+    ] {
+        let server = server(1);
+        server.reject_as(&format!("POST {PROVIDER}/{collection}"), answer);
+        for _ in 0..3 {
+            assert!(pass(&server).await.is_err());
+        }
+        let message = scaling_up(&server);
+        assert!(message.contains(expected) && message.contains("* creation of "), "{message}");
+        drop(server.take());
+        assert!(pass(&server).await.is_err());
+        assert_eq!(server.lines(), [format!("POST {PROVIDER}/{collection}")], "the status is written once");
+    }
+}
+
+#[tokio::test]
+async fn ms3_refused_machine_is_named_with_cause_and_next_step() {
+    let server = server(1);
+    server.reject(&format!("POST {CORE}/machines"));
+    for _ in 0..4 {
+        drop(pass(&server).await);
+    }
+    let message = scaling_up(&server);
+    assert!(message.contains("creation of Machine ms-"), "{message}");
+    assert!(message.contains("is refused: Invalid; correct spec.template of the MachineSet"), "{message}");
+}
+
 /// The watch of the kind is not part of these tests: the object is given.
 #[tokio::test]
 async fn ms7_label_of_an_object_is_written_once_without_the_machine() {

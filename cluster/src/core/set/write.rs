@@ -23,6 +23,7 @@ use super::act::Act;
 use super::machine::Propagation;
 use super::observe::Observed;
 use super::record;
+use super::refusal::NO_KIND;
 use crate::core::context::World;
 use crate::core::mark;
 use crate::core::patch::difference;
@@ -119,7 +120,15 @@ async fn create_clone(set: &MachineSet, object: &Value, world: &World) -> Result
     let resource = ApiResource::from_gvk(&kind);
     let namespace = set.namespace().unwrap_or_default();
     let api: Api<DynamicObject> = Api::namespaced_with(world.client.clone(), &namespace, &resource);
-    ask(&what, api.create(&world.manager.post(), &object)).await.map(drop)
+    let parameters = world.manager.post();
+    let created = async {
+        match api.create(&parameters, &object).await {
+            Err(kube::Error::Api(status)) if status.code == 404 => Ok(false),
+            result => result.map(|_| true),
+        }
+    };
+    let is_created = ask(&what, created).await?;
+    if is_created { Ok(()) } else { Err(refused(&what, NO_KIND.to_owned())) }
 }
 
 async fn change_machine(
