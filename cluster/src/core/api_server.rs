@@ -333,7 +333,7 @@ impl State {
 }
 
 /// Applies a merge patch.
-fn merge(target: &mut Value, patch: &Value) {
+pub(crate) fn merge(target: &mut Value, patch: &Value) {
     let Value::Object(patch) = patch else {
         *target = patch.clone();
         return;

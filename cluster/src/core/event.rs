@@ -24,26 +24,21 @@ pub type Change = (CoreEvent, String);
 
 /// Returns the Event of a write of a MachineSet.
 pub fn of_set(act: &set::act::Act) -> Option<Change> {
-    use set::act::Act;
+    use set::act::{Act, Change as Of};
     match act {
         Act::CreateMachine(machine) => {
             Some((CoreEvent::MachineCreated, format!("created Machine {}", machine.name_any())))
         }
-        Act::Delete(key) => Some((CoreEvent::MachineDeleted, format!("deleted Machine {key}"))),
-        Act::Mark(key, Mark::Deleting) => {
+        Act::Machine(key, Of::Delete) => Some((CoreEvent::MachineDeleted, format!("deleted Machine {key}"))),
+        Act::Machine(key, Of::Mark(Mark::Deleting)) => {
             let note = format!("Machine {key} failed its health check and is replaced");
             Some((CoreEvent::MachineRemediated, note))
         }
-        Act::Mark(..)
-        | Act::Prepare(_)
-        | Act::Replicas(_)
-        | Act::Adopt(_)
-        | Act::Record(_)
+        Act::Own(_)
+        | Act::Machine(_, Of::Adopt | Of::Mark(_) | Of::Propagate(_))
         | Act::DeleteClone { .. }
         | Act::CreateClone { .. }
-        | Act::Label { .. }
-        | Act::Propagate(..)
-        | Act::RemoveFinalizer => None,
+        | Act::Label { .. } => None,
     }
 }
 
@@ -170,11 +165,11 @@ mod tests {
 
     #[test]
     fn machine_has_an_event_for_its_creation_mark_and_deletion() {
-        use set::act::Act;
-        let of = |act: Act| of_set(&act).map(|(event, _)| event);
-        assert_eq!(of(Act::Mark("m".into(), Mark::Deleting)), Some(CoreEvent::MachineRemediated));
-        assert_eq!(of(Act::Mark("m".into(), Mark::CannotBe)), None);
-        assert_eq!(of(Act::Delete("m".into())), Some(CoreEvent::MachineDeleted));
-        assert_eq!(of(Act::Adopt("m".into())), None);
+        use set::act::{Act, Change as Of};
+        let of = |change: Of| of_set(&Act::Machine("m".into(), change)).map(|(event, _)| event);
+        assert_eq!(of(Of::Mark(Mark::Deleting)), Some(CoreEvent::MachineRemediated));
+        assert_eq!(of(Of::Mark(Mark::CannotBe)), None);
+        assert_eq!(of(Of::Delete), Some(CoreEvent::MachineDeleted));
+        assert_eq!(of(Of::Adopt), None);
     }
 }

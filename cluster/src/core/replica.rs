@@ -8,7 +8,7 @@ use bedplate_api::cluster::full::Cluster;
 use bedplate_api::cluster::part::label;
 use jiff::Timestamp;
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::OwnerReference;
-use kube::ResourceExt;
+use kube::{Resource, ResourceExt};
 use serde_json::{Value, json};
 
 use super::object::OfCluster;
@@ -47,6 +47,36 @@ impl<A, D> Plan<A, D> {
         let left = |next: Timestamp| Duration::try_from(next.duration_since(now)).unwrap_or_default();
         let blocked = (!self.blocked.is_empty()).then_some(BLOCKED_DELAY);
         self.next.map(left).into_iter().chain(blocked).min().map(|delay| delay.max(MIN_DELAY))
+    }
+}
+
+/// Change of a MachineSet or MachineDeployment itself. A pass carries out one, because each is bound to the resource version that was read.
+#[derive(Debug, Clone, PartialEq)]
+pub enum Own {
+    /// Sets finalizer, label and owner.
+    Prepare(Prepare),
+    /// Sets `spec.replicas`.
+    Replicas(u32),
+    /// Sets an annotation. None: it is removed.
+    Annotate(&'static str, Option<String>),
+    /// Removes this finalizer.
+    RemoveFinalizer(&'static str),
+}
+
+impl Own {
+    /// Returns the change as a merge patch.
+    pub fn patch<K: Resource>(&self, object: &K) -> Value {
+        match self {
+            Self::Prepare(prepare) => prepare.patch(),
+            Self::Replicas(replicas) => {
+                json!({ "spec": { "replicas": i32::try_from(*replicas).unwrap_or(i32::MAX) } })
+            }
+            Self::Annotate(key, value) => json!({ "metadata": { "annotations": { *key: value } } }),
+            Self::RemoveFinalizer(finalizer) => {
+                let others = object.finalizers().iter().filter(|other| other != finalizer);
+                json!({ "metadata": { "finalizers": others.collect::<Vec<_>>() } })
+            }
+        }
     }
 }
 
@@ -97,6 +127,6 @@ impl Prepare {
 }
 
 /// Returns the merge patch that makes an object the child of a controller.
-pub fn adopted<K: kube::Resource>(object: &K, controller: &OwnerReference) -> Value {
+pub fn adopted<K: Resource>(object: &K, controller: &OwnerReference) -> Value {
     json!({ "metadata": { "ownerReferences": with_owner(object, controller) } })
 }

@@ -8,16 +8,21 @@ use std::sync::Arc;
 use bedplate_api::cluster::contract::Referenced;
 use bedplate_api::cluster::full::{Machine, MachineDeployment, MachineSet};
 use bedplate_api::cluster::part::{Reference, annotation};
+use bedplate_replicas::Key;
 use jiff::{SignedDuration, Timestamp};
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::{ObjectMeta, Time};
 use kube::{Resource, ResourceExt};
+use serde::Serialize;
+use serde::de::DeserializeOwned;
 use serde_json::{Value, from_value, json};
 
+use super::api_server::merge;
 use super::object::{is_controlled_by, is_deleting};
 use super::reference::Lookup;
+use super::replica::Own;
+use super::set;
 use super::set::observe::Template;
 use super::set::template::TemplateObject;
-use super::set::{self, record};
 use super::{deployment, object};
 use crate::owner::owner_reference;
 
@@ -142,16 +147,7 @@ impl World {
     fn apply_deployment(&mut self, act: deployment::act::Act) {
         use deployment::act::Act;
         match act {
-            Act::Prepare(prepare) => {
-                self.deployment.metadata.finalizers =
-                    Some(vec![bedplate_api::cluster::full::deployment::FINALIZER.into()]);
-                self.deployment.metadata.labels.get_or_insert_default().extend(named(prepare));
-            }
-            Act::Replicas(replicas) => self.deployment.spec.replicas = Some(replicas),
-            Act::Revision(number) => {
-                let annotations = self.deployment.metadata.annotations.get_or_insert_default();
-                annotations.insert(annotation::REVISION.to_owned(), number.to_string());
-            }
+            Act::Own(own) => change(&mut self.deployment, &own),
             Act::CreateSet(set) => {
                 let mut set = (*set).clone();
                 self.stamp(&mut set.metadata);
@@ -169,7 +165,6 @@ impl World {
             Act::DeleteSet(key) => {
                 self.sets.get_mut(&key.0).unwrap().metadata.deletion_timestamp = Some(Time(self.now));
             }
-            Act::RemoveFinalizer => self.deployment.metadata.finalizers = None,
         }
     }
 
@@ -209,8 +204,21 @@ impl World {
                 metadata.write(&mut all);
                 object["metadata"] = serde_json::to_value(all).unwrap();
             }
-            Act::Propagate(key, propagation) => {
-                let machine = self.machines.get_mut(&key.0).unwrap();
+            Act::Machine(key, change) => self.change_machine(name, &key, change),
+            Act::Own(own) => {
+                let mut set = self.sets[name].clone();
+                change(&mut set, &own);
+                self.stamp(&mut set.metadata);
+                self.sets.insert(name.to_owned(), set);
+            }
+        }
+    }
+
+    fn change_machine(&mut self, set: &str, key: &Key, change: set::act::Change) {
+        use set::act::Change;
+        let machine = self.machines.get_mut(&key.0).unwrap();
+        match change {
+            Change::Propagate(propagation) => {
                 if let Some(metadata) = propagation.metadata {
                     metadata.write(&mut machine.metadata);
                 }
@@ -218,40 +226,12 @@ impl World {
                     fields.write(&mut machine.spec);
                 }
             }
-            Act::Delete(key) => {
-                self.machines.get_mut(&key.0).unwrap().metadata.deletion_timestamp = Some(Time(self.now));
+            Change::Delete => machine.metadata.deletion_timestamp = Some(Time(self.now)),
+            Change::Adopt => {
+                machine.metadata.owner_references = Some(vec![owner_reference(&self.sets[set], true)]);
             }
-            Act::Adopt(key) => {
-                let owner = owner_reference(&self.sets[name], true);
-                self.machines.get_mut(&key.0).unwrap().metadata.owner_references = Some(vec![owner]);
-            }
-            Act::Mark(..) => {}
-            Act::Prepare(_) | Act::Replicas(_) | Act::Record(_) | Act::RemoveFinalizer => {
-                self.change_set(name, act);
-            }
+            Change::Mark(_) => {}
         }
-    }
-
-    fn change_set(&mut self, name: &str, act: set::act::Act) {
-        use set::act::Act;
-        let mut set = self.sets[name].clone();
-        match act {
-            Act::Prepare(prepare) => {
-                set.metadata.finalizers = Some(vec![bedplate_api::cluster::full::set::FINALIZER.into()]);
-                set.metadata.labels.get_or_insert_default().extend(named(prepare));
-            }
-            Act::Replicas(replicas) => set.spec.replicas = Some(replicas),
-            Act::Record(records) => {
-                let annotations = set.metadata.annotations.get_or_insert_default();
-                match record::write(&records) {
-                    Some(value) => drop(annotations.insert(annotation::CREATING.to_owned(), value)),
-                    None => drop(annotations.remove(annotation::CREATING)),
-                }
-            }
-            _ => set.metadata.finalizers = None,
-        }
-        self.stamp(&mut set.metadata);
-        self.sets.insert(name.to_owned(), set);
     }
 
     /// Machines become available and own their objects. Deleted Machines end with them.
@@ -481,6 +461,9 @@ fn ms8_templates_that_are_reported_are_those_that_are_refused() {
     }
 }
 
-fn named(prepare: super::replica::Prepare) -> Option<(String, String)> {
-    Some((bedplate_api::cluster::part::label::CLUSTER_NAME.to_owned(), prepare.cluster_name?))
+/// Carries out a change of a set or a deployment itself.
+fn change<K: Resource + Serialize + DeserializeOwned>(object: &mut K, own: &Own) {
+    let mut next = serde_json::to_value(&*object).unwrap();
+    merge(&mut next, &own.patch(object));
+    *object = from_value(next).unwrap();
 }

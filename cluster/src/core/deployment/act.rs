@@ -13,9 +13,9 @@ use kube::ResourceExt;
 use super::observe::{Observed, observe};
 use super::set;
 use crate::core::merge::listed;
-use crate::core::object::{count, is_deleting};
+use crate::core::object::is_deleting;
 use crate::core::reference::Lookup;
-use crate::core::replica::{self, Prepare};
+use crate::core::replica::{self, Own, Prepare};
 use crate::owner;
 
 /// Maximum number of names in a message.
@@ -24,22 +24,16 @@ const MAX_NAMES: usize = 3;
 /// A write.
 #[derive(Debug, Clone, PartialEq)]
 pub enum Act {
-    /// Sets finalizer, label and owner of the deployment.
-    Prepare(Prepare),
-    /// Sets `spec.replicas` of the deployment.
-    Replicas(i32),
+    /// Changes the deployment, bound to its resource version.
+    Own(Own),
     /// Makes the deployment the controller of a set, bound to its resource version.
     Adopt(Key),
     /// Creates a set. The act fails if it exists.
     CreateSet(Arc<MachineSet>),
     /// Changes a set to this form, bound to its resource version.
     UpdateSet(Arc<MachineSet>),
-    /// Sets the annotation with the revision of the deployment.
-    Revision(u64),
     /// Deletes a set, bound to its UID and resource version.
     DeleteSet(Key),
-    /// Removes the finalizer of the deployment.
-    RemoveFinalizer,
 }
 
 /// Writes of a pass.
@@ -74,7 +68,7 @@ pub fn plan(observed: &Observed, now: Timestamp) -> Plan {
     };
     if deployment.spec.replicas.is_none_or(|replicas| replicas < 0) {
         // The sets need the number in their annotations, so it is written first.
-        plan.acts.push(Act::Replicas(count(usize::try_from(view.replicas).unwrap_or(usize::MAX))));
+        plan.acts.push(Act::Own(Own::Replicas(view.replicas)));
         return plan;
     }
     let decided = plan_deployment(&view, now);
@@ -125,7 +119,7 @@ fn sets(observed: &Observed, decided: &DeploymentPlan, plan: &mut Plan) {
     if let Some(revision) = decided.revision {
         let number = revision.number.to_string();
         if deployment.annotations().get(annotation::REVISION) != Some(&number) {
-            plan.acts.push(Act::Revision(revision.number));
+            plan.acts.push(Act::Own(Own::Annotate(annotation::REVISION, Some(number))));
         }
     }
     plan.acts.extend(decided.delete.iter().cloned().map(Act::DeleteSet));
@@ -148,11 +142,12 @@ fn deleted(observed: &Observed) -> Plan {
         && observed.is_live
         && observed.deployment.finalizers().iter().any(|one| one == FINALIZER)
     {
-        plan.acts.push(Act::RemoveFinalizer);
+        plan.acts.push(Act::Own(Own::RemoveFinalizer(FINALIZER)));
     }
     plan
 }
 
 fn prepare(observed: &Observed) -> Option<Act> {
-    Prepare::of(&*observed.deployment, Some(FINALIZER), observed.cluster.as_deref()).map(Act::Prepare)
+    let prepare = Prepare::of(&*observed.deployment, Some(FINALIZER), observed.cluster.as_deref());
+    prepare.map(|prepare| Act::Own(Own::Prepare(prepare)))
 }

@@ -9,16 +9,15 @@ use std::collections::BTreeSet;
 use std::sync::Arc;
 use std::time::Duration;
 
-use bedplate_api::cluster::full::deployment::{FINALIZER, MachineDeploymentStatus};
+use bedplate_api::cluster::full::deployment::MachineDeploymentStatus;
 use bedplate_api::cluster::full::{MachineDeployment, MachineSet, condition_type as types};
-use bedplate_api::cluster::part::{Reference, annotation};
+use bedplate_api::cluster::part::Reference;
 use bedplate_engine::Context as _;
 use bedplate_engine::write::{Failed, WriteError, ask, delete};
 use bedplate_replicas::Key;
 use jiff::Timestamp;
 use kube::runtime::reflector::ObjectRef;
 use kube::{Api, Resource as _, ResourceExt};
-use serde_json::json;
 
 use super::act::{Act, Plan, plan};
 use super::observe::Observed;
@@ -141,10 +140,11 @@ struct Done {
 async fn apply(observed: &Observed, plan: &Plan, world: &World) -> Done {
     let mut done = Done::default();
     for act in &plan.acts {
-        if is_of_deployment(act) && done.is_written {
+        let is_own = matches!(act, Act::Own(_));
+        if is_own && done.is_written {
             break;
         }
-        done.is_written |= is_of_deployment(act);
+        done.is_written |= is_own;
         world.counters.wrote(Kind::CoreDeployment);
         match (act, carry_out(observed, act, world).await) {
             (Act::Adopt(key), Err(error)) if error.refusal().is_some() => {
@@ -168,16 +168,7 @@ async fn carry_out(observed: &Observed, act: &Act, world: &World) -> Result<(), 
     let api: Api<MachineDeployment> = Api::namespaced(world.client.clone(), &namespace);
     let sets: Api<MachineSet> = Api::namespaced(world.client.clone(), &namespace);
     match act {
-        Act::Prepare(prepare) => world.manager.merge(&api, deployment, &prepare.patch()).await,
-        Act::Replicas(replicas) => {
-            world.manager.merge(&api, deployment, &json!({ "spec": { "replicas": replicas } })).await
-        }
-        Act::Revision(number) => {
-            let annotations = json!({ annotation::REVISION: number.to_string() });
-            let change = json!({ "metadata": { "annotations": annotations } });
-            world.manager.merge(&api, deployment, &change).await
-        }
-        Act::RemoveFinalizer => world.manager.set_finalizer(&api, deployment, FINALIZER, false).await,
+        Act::Own(own) => world.manager.merge(&api, deployment, &own.patch(deployment)).await,
         Act::CreateSet(set) => {
             let what = format!("MachineSet {}", set.name_any());
             ask(&what, sets.create(&world.manager.post(), set)).await.map(drop)
@@ -200,14 +191,6 @@ async fn carry_out(observed: &Observed, act: &Act, world: &World) -> Result<(), 
 
 fn present<'a>(observed: &'a Observed, name: &str) -> Option<&'a MachineSet> {
     observed.sets.iter().map(|set| &**set).find(|set| set.metadata.name.as_deref() == Some(name))
-}
-
-/// Returns true if the act writes the deployment.
-fn is_of_deployment(act: &Act) -> bool {
-    match act {
-        Act::Prepare(_) | Act::Replicas(_) | Act::Revision(_) | Act::RemoveFinalizer => true,
-        Act::Adopt(_) | Act::CreateSet(_) | Act::UpdateSet(_) | Act::DeleteSet(_) => false,
-    }
 }
 
 /// Writes the status, if it changes.

@@ -15,27 +15,19 @@ use serde_json::Value;
 use super::children;
 use super::machine::{self, Metadata, Propagation};
 use super::observe::{NotPlannable, Observed, observe};
-use super::record::{self, Recorded};
-use crate::core::object::{count, is_deleting};
+use super::record;
+use crate::core::object::is_deleting;
 use crate::core::reference::owners;
-use crate::core::replica::{self, Prepare};
+use crate::core::replica::{self, Own, Prepare};
 use crate::owner;
 
 /// A write.
 #[derive(Debug, Clone, PartialEq)]
 pub enum Act {
-    /// Sets finalizer, label and owner of the set.
-    Prepare(Prepare),
-    /// Sets `spec.replicas` of the set.
-    Replicas(i32),
-    /// Makes the set the controller of an orphan, bound to its resource version.
-    Adopt(Key),
-    /// Sets or removes condition `OwnerRemediated` of a Machine.
-    Mark(Key, Mark),
-    /// Deletes a Machine, bound to its UID and resource version.
-    Delete(Key),
-    /// Writes the record of names, bound to the resource version of the set.
-    Record(Vec<Recorded>),
+    /// Changes the set, bound to its resource version.
+    Own(Own),
+    /// Changes a Machine that exists, bound to its UID and resource version.
+    Machine(Key, Change),
     /// Deletes an object of a recorded name, bound to its UID.
     DeleteClone {
         /// The object.
@@ -59,10 +51,19 @@ pub enum Act {
         /// The change.
         metadata: Metadata,
     },
-    /// Changes a Machine to the fields of the set, bound to its resource version.
-    Propagate(Key, Propagation),
-    /// Removes the finalizer of the set.
-    RemoveFinalizer,
+}
+
+/// Change of a Machine that exists.
+#[derive(Debug, Clone, PartialEq)]
+pub enum Change {
+    /// Makes the set the controller of an orphan.
+    Adopt,
+    /// Sets or removes condition `OwnerRemediated`.
+    Mark(Mark),
+    /// Deletes the Machine.
+    Delete,
+    /// Sets the fields of the set.
+    Propagate(Propagation),
 }
 
 /// Writes of a pass.
@@ -98,7 +99,7 @@ pub fn plan(observed: &Observed, now: Timestamp) -> Plan {
             && children.is_settled
             && set.finalizers().iter().any(|one| one == FINALIZER)
         {
-            plan.acts.push(Act::RemoveFinalizer);
+            plan.acts.push(Act::Own(Own::RemoveFinalizer(FINALIZER)));
         }
     }
     propagate(observed, &mut plan.acts);
@@ -110,12 +111,12 @@ pub fn plan(observed: &Observed, now: Timestamp) -> Plan {
 fn of_machines(observed: &Observed, decided: &SetPlan) -> Vec<Act> {
     let set = &*observed.set;
     let is_size_due = set.spec.replicas.is_none_or(|replicas| replicas < 0) && !is_deleting(set);
-    let size = decided.replicas.filter(|_| is_size_due);
-    let size = size.map(|size| Act::Replicas(count(usize::try_from(size).unwrap_or(usize::MAX))));
-    let adopt = decided.adopt.iter().cloned().map(Act::Adopt);
+    let size = decided.replicas.filter(|_| is_size_due).map(|size| Act::Own(Own::Replicas(size)));
+    let adopt = decided.adopt.iter().map(|key| Act::Machine(key.clone(), Change::Adopt));
     let mark = decided.mark.iter().filter(|(key, mark)| is_new(observed, key, mark)).cloned();
-    let delete = decided.delete.iter().cloned().map(Act::Delete);
-    size.into_iter().chain(adopt).chain(mark.map(|(key, mark)| Act::Mark(key, mark))).chain(delete).collect()
+    let mark = mark.map(|(key, mark)| Act::Machine(key, Change::Mark(mark)));
+    let delete = decided.delete.iter().map(|key| Act::Machine(key.clone(), Change::Delete));
+    size.into_iter().chain(adopt).chain(mark).chain(delete).collect()
 }
 
 /// Returns true if no controller changes the set.
@@ -133,7 +134,7 @@ fn prepare(observed: &Observed) -> Option<Act> {
     let is_of_deployment = set.labels().contains_key(label::DEPLOYMENT_NAME)
         || owners(set, "MachineDeployment").next().is_some();
     let owner = observed.cluster.as_deref().filter(|_| !is_of_deployment);
-    Prepare::of(set, Some(FINALIZER), owner).map(Act::Prepare)
+    Prepare::of(set, Some(FINALIZER), owner).map(|prepare| Act::Own(Own::Prepare(prepare)))
 }
 
 /// Returns true if a mark changes the condition. The message may stay: a number in it changes too often.
@@ -149,14 +150,15 @@ fn propagate(observed: &Observed, acts: &mut Vec<Act>) {
         return;
     }
     for machine in observed.owned() {
-        if acts.contains(&Act::Delete(Key(machine.name_any()))) {
+        let key = Key(machine.name_any());
+        if acts.contains(&Act::Machine(key.clone(), Change::Delete)) {
             continue;
         }
         if !is_deleting(machine) {
             acts.extend(label_objects(observed, set, machine));
         }
         if let Some(propagation) = machine::propagation(set, machine) {
-            acts.push(Act::Propagate(Key(machine.name_any()), propagation));
+            acts.push(Act::Machine(key, Change::Propagate(propagation)));
         }
     }
 }

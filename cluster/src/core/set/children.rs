@@ -12,6 +12,7 @@ use std::collections::BTreeSet;
 use std::sync::Arc;
 
 use bedplate_api::cluster::part::Reference;
+use bedplate_api::cluster::part::annotation::CREATING;
 use bedplate_replicas::{Key, SetPlan};
 use kube::ResourceExt;
 
@@ -21,6 +22,7 @@ use super::observe::{Observed, Template};
 use super::record::{self, MAX_RECORDS, Recorded};
 use super::template::{TemplateObject, made_kind};
 use crate::core::reference::Lookup;
+use crate::core::replica::Own;
 
 /// Writes for the objects of Machines.
 #[derive(Debug, Clone, Default, PartialEq)]
@@ -76,7 +78,8 @@ pub fn plan(observed: &Observed, plan: &SetPlan) -> Children {
     });
     children.is_settled = record.is_empty();
     if record != recorded {
-        children.acts.insert(0, Act::Record(record));
+        let own = Own::Annotate(CREATING, record::write(&record));
+        children.acts.insert(0, Act::Own(own));
     }
     children
 }

@@ -20,7 +20,7 @@ use jiff::Timestamp;
 use kube::runtime::reflector::ObjectRef;
 use kube::{Resource as _, ResourceExt};
 
-use super::act::{Act, Plan, plan};
+use super::act::{Act, Change, Plan, plan};
 use super::observe::{Observed, Template};
 use super::status::status;
 use super::template::TemplateObject;
@@ -219,10 +219,10 @@ impl<'a> Pass<'a> {
         let (mut done, mut is_held) = (Done::default(), false);
         let mut written = BTreeSet::new();
         for act in &plan.acts {
-            let key = machine_of(act);
+            let is_own = matches!(act, Act::Own(_));
+            let key = if let Act::Machine(key, _) = act { Some(key) } else { None };
             // Another write of the Machine is bound to a resource version that has passed.
-            let is_passed =
-                key.is_some_and(|key| written.contains(key)) || is_of_set(act) && done.is_set_written;
+            let is_passed = key.is_some_and(|key| written.contains(key)) || is_own && done.is_set_written;
             if is_passed || is_held && is_chained(act) {
                 is_held |= is_chained(act);
                 continue;
@@ -233,13 +233,13 @@ impl<'a> Pass<'a> {
             if result.is_ok() {
                 self.world.publish(&*self.observed.set, event::of_set(act));
             }
-            done.is_set_written |= is_of_set(act);
+            done.is_set_written |= is_own;
             let refusal =
                 result.as_ref().err().and_then(|error| refusal::text(&self.observed.set, act, error));
             done.refusals.extend(refusal);
             written.extend(key.cloned());
             match (act, result) {
-                (Act::Adopt(key), Err(error)) if error.refusal().is_some() => {
+                (Act::Machine(key, Change::Adopt), Err(error)) if error.refusal().is_some() => {
                     // The pass continues without the Machine, so its caller does not report the error.
                     self.world.rejected(Kind::CoreSet, self.observed.set.object_ref(&()), &error);
                     done.refused.insert(key.clone());
@@ -288,35 +288,5 @@ fn kind(reference: &Reference) -> GroupKind {
 
 /// Returns true if the act is part of the chain from the record to the Machine: it depends on the success of the earlier ones.
 fn is_chained(act: &Act) -> bool {
-    is_of_set(act) || matches!(act, Act::CreateClone { .. } | Act::CreateMachine(_))
-}
-
-/// Returns true if the act writes the set.
-fn is_of_set(act: &Act) -> bool {
-    match act {
-        Act::Prepare(_) | Act::Replicas(_) | Act::Record(_) | Act::RemoveFinalizer => true,
-        Act::Adopt(_)
-        | Act::Mark(..)
-        | Act::Delete(_)
-        | Act::DeleteClone { .. }
-        | Act::CreateClone { .. }
-        | Act::CreateMachine(_)
-        | Act::Label { .. }
-        | Act::Propagate(..) => false,
-    }
-}
-
-/// Returns the existing Machine that the act writes.
-fn machine_of(act: &Act) -> Option<&Key> {
-    match act {
-        Act::Adopt(key) | Act::Mark(key, _) | Act::Delete(key) | Act::Propagate(key, _) => Some(key),
-        Act::Prepare(_)
-        | Act::Replicas(_)
-        | Act::Record(_)
-        | Act::RemoveFinalizer
-        | Act::DeleteClone { .. }
-        | Act::CreateClone { .. }
-        | Act::CreateMachine(_)
-        | Act::Label { .. } => None,
-    }
+    matches!(act, Act::Own(_) | Act::CreateClone { .. } | Act::CreateMachine(_))
 }

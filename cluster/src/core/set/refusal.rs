@@ -20,16 +20,7 @@ pub fn text(set: &MachineSet, act: &Act, error: &WriteError) -> Option<String> {
         Act::CreateMachine(machine) => {
             (format!("Machine {}", machine.name_any()), "spec.template of the MachineSet".to_owned())
         }
-        Act::Prepare(_)
-        | Act::Replicas(_)
-        | Act::Adopt(_)
-        | Act::Mark(..)
-        | Act::Delete(_)
-        | Act::Record(_)
-        | Act::DeleteClone { .. }
-        | Act::Label { .. }
-        | Act::Propagate(..)
-        | Act::RemoveFinalizer => return None,
+        Act::Own(_) | Act::Machine(..) | Act::DeleteClone { .. } | Act::Label { .. } => return None,
     };
     let why = error.refusal()?;
     let next = match error {

@@ -6,23 +6,21 @@
 use std::collections::BTreeMap;
 
 use bedplate_api::cluster::contract::Referenced;
-use bedplate_api::cluster::full::set::FINALIZER;
 use bedplate_api::cluster::full::{Machine, MachineSet};
-use bedplate_api::cluster::part::{Reference, annotation};
+use bedplate_api::cluster::part::Reference;
 use bedplate_api::condition::set_condition;
 use bedplate_api::reason::core::OwnerRemediatedReason;
 use bedplate_engine::write::{WriteError, ask, delete, delete_of};
-use bedplate_replicas::{Key, Mark, Remediated};
+use bedplate_replicas::{Mark, Remediated};
 use jiff::Timestamp;
 use kube::api::{ApiResource, DynamicObject};
 use kube::core::GroupVersionKind;
 use kube::{Api, ResourceExt};
 use serde_json::{Value, json};
 
-use super::act::Act;
+use super::act::{Act, Change};
 use super::machine::Propagation;
 use super::observe::Observed;
-use super::record;
 use super::refusal::NO_KIND;
 use crate::core::context::World;
 use crate::core::mark;
@@ -53,18 +51,8 @@ pub async fn carry_out(
     world: &World,
 ) -> Result<(), WriteError> {
     let set = &*observed.set;
-    let api = sets(set, world);
     match act {
-        Act::Prepare(prepare) => world.manager.merge(&api, set, &prepare.patch()).await,
-        Act::Replicas(replicas) => {
-            world.manager.merge(&api, set, &json!({ "spec": { "replicas": replicas } })).await
-        }
-        Act::Record(records) => {
-            let change =
-                json!({ "metadata": { "annotations": { annotation::CREATING: record::write(records) } } });
-            world.manager.merge(&api, set, &change).await
-        }
-        Act::RemoveFinalizer => world.manager.set_finalizer(&api, set, FINALIZER, false).await,
+        Act::Own(own) => world.manager.merge(&sets(set, world), set, &own.patch(set)).await,
         Act::CreateClone { object, .. } => create_clone(set, object, world).await,
         Act::CreateMachine(machine) => {
             let what = format!("Machine {}", machine.name_any());
@@ -85,9 +73,9 @@ pub async fn carry_out(
             };
             world.manager.merge_of(&api, resource, object, &json!({ "metadata": metadata.patch() })).await
         }
-        Act::Adopt(key) | Act::Mark(key, _) | Act::Delete(key) | Act::Propagate(key, _) => {
+        Act::Machine(key, change) => {
             match observed.machines.iter().find(|machine| machine.name_any() == key.0) {
-                Some(machine) => change_machine(set, machine, act, world).await,
+                Some(machine) => change_machine(set, machine, change, world).await,
                 None => Ok(()),
             }
         }
@@ -134,28 +122,20 @@ async fn create_clone(set: &MachineSet, object: &Value, world: &World) -> Result
 async fn change_machine(
     set: &MachineSet,
     machine: &Machine,
-    act: &Act,
+    change: &Change,
     world: &World,
 ) -> Result<(), WriteError> {
     let api = machines(set, world);
-    match act {
-        Act::Adopt(_) => {
+    match change {
+        Change::Adopt => {
             let change = adopted(machine, &owner_reference(set, true));
             world.manager.merge(&api, machine, &change).await
         }
-        Act::Mark(_, mark) => set_mark(machine, mark, world).await,
-        Act::Delete(Key(name)) => delete(&api, name, machine.uid(), machine.resource_version()).await,
-        Act::Propagate(_, propagation) => {
+        Change::Mark(mark) => set_mark(machine, mark, world).await,
+        Change::Delete => delete(&api, &machine.name_any(), machine.uid(), machine.resource_version()).await,
+        Change::Propagate(propagation) => {
             world.manager.merge(&api, machine, &propagated(machine, propagation)).await
         }
-        Act::Prepare(_)
-        | Act::Replicas(_)
-        | Act::Record(_)
-        | Act::RemoveFinalizer
-        | Act::DeleteClone { .. }
-        | Act::CreateClone { .. }
-        | Act::CreateMachine(_)
-        | Act::Label { .. } => Ok(()),
     }
 }
 
