@@ -76,7 +76,8 @@ pub const CLONED_FROM_GROUP_KIND: &str = "cluster.x-k8s.io/cloned-from-groupkind
 pub const CREATING: &str = "bedplate.dev/creating";
 
 /// Annotation of a Machine of a MachineSet, and of its objects: labels and annotations that the MachineSet has given, as JSON: their keys, and a
-/// hash of keys and values. A key that the MachineSet does not give any more is removed from the object. Other keys stay.
+/// hash of keys and values. A key that the MachineSet does not give any more is removed from the object. Other keys stay. Of a Machine, also the
+/// fields of its spec that the MachineSet has given in place.
 pub const PROPAGATED: &str = "bedplate.dev/propagated";
 
 /// Annotation of a Node: name of the cluster.
