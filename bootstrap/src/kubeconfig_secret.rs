@@ -1,4 +1,6 @@
-//! Pure: the kubeconfig of a cluster's administrator (Secret `<cluster>-kubeconfig`), and the time of its renewal.
+//! Pure: the kubeconfig of a cluster's administrator (Secret `<cluster>-kubeconfig`), its digest, and the time of its renewal.
+
+use std::fmt::Write as _;
 
 use base64::Engine as _;
 use base64::engine::general_purpose::STANDARD;
@@ -7,6 +9,7 @@ use jiff::{SignedDuration, Timestamp};
 use rcgen::KeyPair;
 use serde::Deserialize;
 use serde_json::json;
+use sha2::{Digest as _, Sha256};
 use x509_parser::pem::parse_x509_pem;
 use zeroize::Zeroizing;
 
@@ -54,6 +57,16 @@ pub fn kubeconfig(
         } }],
     });
     Ok(Zeroizing::new(yaml::document(&document)))
+}
+
+/// Returns the digest of a kubeconfig: `sha256:` and hex digits. It reveals nothing, because a kubeconfig holds a private key.
+pub fn digest(kubeconfig: &[u8]) -> String {
+    let mut digest = "sha256:".to_owned();
+    for byte in Sha256::digest(kubeconfig) {
+        // Writing into a String does not fail.
+        let _ = write!(digest, "{byte:02x}");
+    }
+    digest
 }
 
 #[derive(Deserialize)]
@@ -123,6 +136,13 @@ mod tests {
         assert_eq!(read["clusters"][0]["cluster"]["server"], "https://[fd00::1]:6443");
         let key = STANDARD.decode(read["users"][0]["user"]["client-key-data"].as_str().unwrap()).unwrap();
         assert!(KeyPair::from_pem(std::str::from_utf8(&key).unwrap()).is_ok());
+    }
+
+    #[test]
+    fn k8_digest_is_that_of_the_bytes() {
+        let empty = "sha256:e3b0c44298fc1c149afbf4c8996fb92427ae41e4649b934ca495991b7852b855";
+        assert_eq!(digest(b""), empty);
+        assert_ne!(digest(b"a"), digest(b"b"));
     }
 
     #[test]

@@ -321,6 +321,10 @@ async fn make_kubeconfig(cluster: &Cluster, handles: &Handles, world: &World) ->
     let secrets = secrets(cluster, world);
     match &handles.kubeconfig {
         None => ask(&what, secrets.create(&world.manager.post(), &made)).await.map(drop),
-        Some(before) => world.manager.merge(&secrets, before, &json!({ "data": made.data })).await,
+        Some(before) => {
+            let annotations = json!({ "annotations": made.metadata.annotations });
+            let change = json!({ "metadata": annotations, "data": made.data });
+            world.manager.merge(&secrets, before, &change).await
+        }
     }
 }

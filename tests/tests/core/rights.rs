@@ -13,6 +13,9 @@ use super::workers::infrastructure_template;
 /// User of the provider.
 const PROVIDER: &str = "system:serviceaccount:bedplate-system:bedplate-core";
 
+/// Annotation of a kubeconfig that the provider has made.
+const KUBECONFIG_DIGEST: &str = "bedplate.dev/kubeconfig-digest";
+
 fn refused(tried: anyhow::Result<Value>, words: &str) {
     let why = tried.map_err(|error| format!("{error:#}")).expect_err(words);
     assert!(why.contains(words), "{words:?} in {why}");
@@ -28,7 +31,8 @@ fn owner(kind: &str, name: &str) -> Value {
 
 fn secret(name: &str, owners: &Value) -> Value {
     json!({ "apiVersion": "v1", "kind": "Secret", "type": "cluster.x-k8s.io/secret",
-        "metadata": { "name": name, "labels": { CLUSTER_NAME: "c" }, "ownerReferences": owners },
+        "metadata": { "name": name, "labels": { CLUSTER_NAME: "c" }, "ownerReferences": owners,
+            "annotations": { KUBECONFIG_DIGEST: "sha256:x" } },
         "data": { "value": "YQ==" } })
 }
 
@@ -152,6 +156,9 @@ fn policy_admits_only_the_two_secrets_of_the_core() {
         refused(provider.try_create(&changed), "with the label cluster.x-k8s.io/cluster-name");
     }
     refused(provider.try_create(&secret("c-ca", &owner("Cluster", "c"))), words);
+    let mut unmarked = secret("c-kubeconfig", &owner("Cluster", "c"));
+    unmarked["metadata"]["annotations"] = json!({});
+    refused(provider.try_create(&unmarked), "no kubeconfig but one that it has made");
     // A Secret of another owner does not become its own.
     objects.create(&secret("m-user-data", &owner("KubeadmConfig", "m"))).unwrap();
     let owners = json!({ "metadata": { "ownerReferences": owner("Machine", "m") } });
@@ -164,7 +171,12 @@ fn policies_admit_what_the_provider_writes() {
     let team = team("admitted");
     let provider = team.objects.impersonating(PROVIDER, &["system:masters"]);
     until_in_force(&provider);
-    // The kubeconfig is renewed. That of a user is not touched.
+    // The kubeconfig is renewed. That of a user is not touched, although the Cluster owns it.
+    let mut given = secret("e-kubeconfig", &owner("Cluster", "e"));
+    given["metadata"]["annotations"] = json!({});
+    team.objects.create(&given).unwrap();
+    let taken = json!({ "metadata": { "annotations": { KUBECONFIG_DIGEST: "sha256:x" } }, "data": { "value": "Yg==" } });
+    refused(provider.try_merge("secret", "e-kubeconfig", &taken), "no kubeconfig but one that it has made");
     team.objects.create(&secret("c-kubeconfig", &owner("Cluster", "c"))).unwrap();
     team.objects.create(&secret("d-kubeconfig", &json!([]))).unwrap();
     let data = json!({ "data": { "value": "Yg==" } });

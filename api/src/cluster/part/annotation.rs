@@ -75,6 +75,10 @@ pub const CLONED_FROM_GROUP_KIND: &str = "cluster.x-k8s.io/cloned-from-groupkind
 /// written before the first object of a Machine exists. A name is removed when its Machine exists, or when its objects are deleted.
 pub const CREATING: &str = "bedplate.dev/creating";
 
+/// Annotation of the Secret `<cluster>-kubeconfig`: digest of the kubeconfig that the core provider has written into it. The provider renews the
+/// kubeconfig only if its digest is this one.
+pub const KUBECONFIG_DIGEST: &str = "bedplate.dev/kubeconfig-digest";
+
 /// Annotation of a Machine of a MachineSet, and of its objects: labels and annotations that the MachineSet has given, as JSON: their keys, and a
 /// hash of keys and values. A key that the MachineSet does not give any more is removed from the object. Other keys stay. Of a Machine, also the
 /// fields of its spec that the MachineSet has given in place.

@@ -45,10 +45,10 @@ pub enum KubeconfigSecret {
     Absent,
     /// This controller has made it.
     Made {
-        /// Time of its renewal. None: its certificate cannot be read.
+        /// Time of its renewal.
         renews_at: Timestamp,
     },
-    /// Another writer has made it. It is never changed.
+    /// Another writer has made or changed it. This controller does not change it.
     Given,
 }
 
@@ -59,7 +59,7 @@ pub enum AuthoritySecret {
     NotRead,
     /// It does not exist.
     Absent,
-    /// It has no certificate or no key that signs.
+    /// It has no certificate, or no key that belongs to it.
     Unusable,
     /// It has a certificate and its key.
     Usable,

@@ -18,6 +18,7 @@ use kube::client::Body;
 use rcgen::KeyPair;
 use serde_json::{Value, json};
 
+use super::observed::KubeconfigSecret;
 use super::reconcile;
 use crate::core::api_server::{ApiServer, CORE};
 use crate::core::context::World;
@@ -206,4 +207,44 @@ async fn k5_machine_pool_without_the_label_is_waited_for() {
     let server = deleting();
     put(&server, ("MachinePool", "pool", "c1"), &json!({}));
     assert_eq!(writes(&server, server.world()).await, [""; 0]);
+}
+
+/// Makes an authority, and a kubeconfig that is due for its renewal.
+fn due() -> (Secret, Secret) {
+    let (key, now) = (KeyPair::generate().unwrap(), "2025-01-01T00:00:00Z".parse().unwrap());
+    let made = authority(CertificatePurpose::ClusterAuthority, &key, &rand::random(), None, now).unwrap();
+    let data = made.data().into_iter().map(|(key, value)| (key, ByteString(value))).collect();
+    let key = KeyPair::generate().unwrap();
+    let due = super::secret::make(&cluster(&json!({})), &made, &key, &rand::random(), now);
+    (Secret { data: Some(data), ..Secret::default() }, due.unwrap().unwrap())
+}
+
+#[tokio::test]
+async fn k8_own_kubeconfig_is_renewed_and_that_of_a_user_stays() {
+    let path = "/api/v1/namespaces/ns/secrets/c1-kubeconfig";
+    let (ca, own) = due();
+    let mut users = own.clone();
+    users.metadata.annotations = None;
+    for (secret, expected) in [(own, 1), (users, 0)] {
+        let (ca, before) = (json!(ca), json!(secret));
+        let (client, requests) = client(move |line| match line.strip_prefix("GET ") {
+            Some("/api/v1/namespaces/ns/secrets/c1-ca") => Some(ca.clone()),
+            Some(line) if line == path => Some(before.clone()),
+            _ => None,
+        });
+        let world = world(client, Tenure::always());
+        reconcile(cluster(&json!({ "finalizers": [FINALIZER] })), world).await.unwrap();
+        let requests = requests.lock().unwrap();
+        let sent: Vec<_> = requests.iter().filter(|(line, _)| line.ends_with(path)).collect();
+        assert_eq!(sent.len(), expected, "{requests:?}");
+        for (_, body) in sent {
+            let mut renewed = secret.clone();
+            renewed.data = serde_json::from_value(body["data"].clone()).unwrap();
+            renewed.metadata.annotations =
+                serde_json::from_value(body["metadata"]["annotations"].clone()).unwrap();
+            let state = super::secret::kubeconfig(Some(&renewed), &cluster(&json!({})));
+            let KubeconfigSecret::Made { renews_at } = state else { panic!("{state:?}") };
+            assert!(renews_at > Timestamp::now(), "it is renewed once");
+        }
+    }
 }

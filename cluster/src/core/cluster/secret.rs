@@ -5,10 +5,10 @@
 use bedplate_api::cluster::full::Cluster;
 use bedplate_api::cluster::infrastructure::Endpoint;
 use bedplate_api::cluster::kubeadm::CLUSTER_SECRET_TYPE;
-use bedplate_api::cluster::part::label;
+use bedplate_api::cluster::part::{annotation, label};
 use bedplate_bootstrap::certificate::make::{MakeCertificateError, SERIAL_BYTES};
 use bedplate_bootstrap::certificate::{Certificate, CertificatePurpose};
-use bedplate_bootstrap::kubeconfig_secret::{self, KUBECONFIG_KEY, renews_at};
+use bedplate_bootstrap::kubeconfig_secret::{self, KUBECONFIG_KEY, digest, renews_at};
 use jiff::Timestamp;
 use k8s_openapi::ByteString;
 use k8s_openapi::api::core::v1::Secret;
@@ -31,17 +31,17 @@ pub fn authority_name(cluster: &Cluster) -> String {
     CertificatePurpose::ClusterAuthority.secret_name(&cluster.name_any())
 }
 
-/// Judges the Secret with the kubeconfig. It is this controller's only if the Cluster owns it and its client certificate can be read. A user may
-/// have given a token in a Secret that the Cluster owns.
+/// Judges the Secret with the kubeconfig. It is this controller's only if the Cluster owns it, and if its digest is that of the kubeconfig that
+/// this controller has written. Otherwise a user has made or changed it. A restored Secret keeps the digest.
 pub fn kubeconfig(secret: Option<&Secret>, cluster: &Cluster) -> KubeconfigSecret {
     let Some(secret) = secret else { return KubeconfigSecret::Absent };
     let uid = cluster.metadata.uid.as_deref().unwrap_or_default();
-    if !is_owned_by(secret, "Cluster", uid) {
-        return KubeconfigSecret::Given;
-    }
-    let text = secret.data.as_ref().and_then(|data| data.get(KUBECONFIG_KEY));
-    let text = text.and_then(|value| std::str::from_utf8(&value.0).ok());
-    text.and_then(renews_at).map_or(KubeconfigSecret::Given, |renews_at| KubeconfigSecret::Made { renews_at })
+    let value = secret.data.as_ref().and_then(|data| data.get(KUBECONFIG_KEY));
+    let value = value.map(|value| value.0.as_slice()).unwrap_or_default();
+    let is_own = is_owned_by(secret, "Cluster", uid)
+        && secret.annotations().get(annotation::KUBECONFIG_DIGEST) == Some(&digest(value));
+    let renews_at = std::str::from_utf8(value).ok().filter(|_| is_own).and_then(renews_at);
+    renews_at.map_or(KubeconfigSecret::Given, |renews_at| KubeconfigSecret::Made { renews_at })
 }
 
 /// Reads the Secret with the certificate authority.
@@ -76,6 +76,7 @@ pub fn make(
             name: Some(kubeconfig_name(cluster)),
             namespace: cluster.namespace(),
             labels: Some([(label::CLUSTER_NAME.to_owned(), name)].into()),
+            annotations: Some([(annotation::KUBECONFIG_DIGEST.to_owned(), digest(text.as_bytes()))].into()),
             owner_references: Some(vec![owner]),
             ..ObjectMeta::default()
         },
@@ -134,6 +135,17 @@ mod tests {
         let text = b"users: [{ name: u, user: { token: t } }]".to_vec();
         token.data = Some([(KUBECONFIG_KEY.to_owned(), ByteString(text))].into());
         assert_eq!(kubeconfig(Some(&token), &cluster()), KubeconfigSecret::Given);
+    }
+
+    /// Its owner is the Cluster, and it has a client certificate.
+    #[test]
+    fn k8_kubeconfig_of_a_user_with_a_certificate_is_given() {
+        let (own, mut others, mut edited) = (made(), made(), made());
+        assert!(matches!(kubeconfig(Some(&own), &cluster()), KubeconfigSecret::Made { .. }));
+        others.metadata.annotations = None;
+        assert_eq!(kubeconfig(Some(&others), &cluster()), KubeconfigSecret::Given);
+        edited.data.clone_from(&others.data);
+        assert_eq!(kubeconfig(Some(&edited), &cluster()), KubeconfigSecret::Given, "a user has changed it");
     }
 
     #[test]
