@@ -43,7 +43,7 @@ use self::observed::{AuthoritySecret, Component, KubeconfigSecret, Observed, Pro
 use self::plan::{Act, Plan, is_paused, makes_kubeconfig, plan};
 use super::context::World;
 use super::object::OfCluster;
-use super::reference::Lookup;
+use super::reference::{Lookup, refusal};
 use super::{event, live};
 use crate::metrics::Kind;
 
@@ -144,6 +144,9 @@ fn look_up(
     world: &World,
 ) -> Lookup {
     let Some(reference) = reference else { return Lookup::Absent };
+    if let Some(why) = refusal(reference) {
+        return Lookup::Unresolved(why);
+    }
     let namespace = cluster.namespace().unwrap_or_default();
     let of = watches::Reference { kind: &kind(reference), namespace: &namespace, name: &reference.name };
     let found = world.watches.get(&User::of(cluster), of);

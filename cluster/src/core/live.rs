@@ -22,7 +22,7 @@ use kube::{Api, Client, Resource, ResourceExt};
 use serde::de::DeserializeOwned;
 use serde::{Deserialize, Deserializer};
 
-use super::reference::Lookup;
+use super::reference::{Lookup, refusal};
 use crate::watch::bare;
 
 /// Objects in one page of a list.
@@ -73,6 +73,9 @@ impl Reader {
         K: Resource<DynamicType = ApiResource> + Clone + DeserializeOwned + Debug,
         K: Resource<Scope = kube::core::DynamicResourceScope>,
     {
+        if let Some(why) = refusal(of) {
+            return Ok(Read::Unresolved(why));
+        }
         let kind = GroupKind::new(&of.api_group, &of.kind);
         if !self.resources.contains_key(&kind) {
             let version = |labels: &_| api_version(labels).map(|found| found.version);

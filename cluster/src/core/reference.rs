@@ -1,11 +1,13 @@
 //! Pure: the state of an object that a Cluster or a Machine names, and its owner. Shared by the planners of the core kinds.
 //!
+//! A core kind is refused by name. Otherwise a user who may create a Machine could have any other Machine of the namespace adopted and deleted.
 //! Not here: the watches that find the object.
 
 use std::sync::Arc;
 
 use bedplate_api::cluster::contract::{Mirrored, Referenced};
 use bedplate_api::cluster::core::GROUP;
+use bedplate_api::cluster::part::Reference;
 use bedplate_api::condition::ConditionState;
 use bedplate_engine::watches;
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::OwnerReference;
@@ -25,7 +27,7 @@ pub enum Lookup {
     Absent,
     /// The watch of the kind is not synced yet.
     NotSynced,
-    /// The kind is not installed, it fulfills no contract, or it may not be watched. The text is for a user.
+    /// The kind is refused, it is not installed, it fulfills no contract, or it may not be watched. The text is for a user.
     Unresolved(String),
 }
 
@@ -70,6 +72,13 @@ impl From<&watches::Lookup<Referenced>> for Lookup {
             watches::Lookup::Unresolved(why) => Self::Unresolved(why.to_string()),
         }
     }
+}
+
+/// Returns the cause for which a reference is refused, for a user: it names a kind of Cluster API, and not one of a provider.
+pub fn refusal(reference: &Reference) -> Option<String> {
+    let Reference { api_group, kind, .. } = reference;
+    (api_group == GROUP)
+        .then(|| format!("{kind} is a kind of {GROUP}, and not of a provider; correct the reference"))
 }
 
 /// Condition of a referenced object, ready to be set.
@@ -175,6 +184,19 @@ mod tests {
         assert!(!is_owned_by(&owned("cluster.x-k8s.io/v1beta2"), "Cluster", "other"));
         assert!(!is_owned_by(&owned("cluster.x-k8s.io/v1beta2"), "Machine", "u"));
         assert!(!is_owned_by(&owned("example.org/v1"), "Cluster", "u"));
+    }
+
+    #[test]
+    fn core_kind_is_refused_and_a_kind_of_a_provider_is_not() {
+        let of = |group: &str| {
+            let reference = json!({ "apiGroup": group, "kind": "Machine", "name": "m" });
+            refusal(&serde_json::from_value(reference).unwrap())
+        };
+        let why = "Machine is a kind of cluster.x-k8s.io, and not of a provider; correct the reference";
+        assert_eq!(of("cluster.x-k8s.io").as_deref(), Some(why));
+        for group in ["infrastructure.cluster.x-k8s.io", "bootstrap.cluster.x-k8s.io", "bedplate.dev"] {
+            assert_eq!(of(group), None, "{group}");
+        }
     }
 
     #[test]

@@ -202,6 +202,16 @@ fn policies_admit_what_the_provider_writes() {
     // Machines: results of providers. Deployments change timeouts and taints in place.
     let spec = json!({ "spec": { "providerID": "a://b", "deletion": { "nodeDrainTimeoutSeconds": 1 } } });
     provider.merge(MACHINE, "admitted", &spec).unwrap();
+    // A reference may name another Machine, which must not become the object of this one.
+    let owners = json!({ "metadata": { "ownerReferences": owner("Machine", "w") } });
+    refused(provider.try_merge(MACHINE, "admitted", &owners), "makes no Machine the owner");
+    provider
+        .merge(
+            MACHINE,
+            "admitted",
+            &json!({ "metadata": { "ownerReferences": owner("Cluster", "admitted") } }),
+        )
+        .unwrap();
     let other = json!({ "spec": { "providerID": "a://c" } });
     refused(provider.try_merge(MACHINE, "admitted", &other), "no result of a provider");
     // Sets and deployments: replicas, and no other template.

@@ -4,7 +4,8 @@
 //! MachineDeployments -> MachineSets -> Machines of workers -> MachinePools (waits)
 //!     -> control plane -> its Machines -> infrastructure -> finalizer
 //! ```
-//! Each step starts when the former one has left nothing. An object that another Cluster owns is not deleted, and not waited for.
+//! Each step starts when the former one has left nothing. An object that another Cluster owns, or of a core kind, is not deleted, and not waited
+//! for.
 
 use bedplate_api::cluster::full::Machine;
 use bedplate_api::reason::core::ClusterDeletingReason;
@@ -13,7 +14,7 @@ use kube::{Resource, ResourceExt};
 use super::observed::{Component, Observed, Ownership, ownership};
 use super::plan::Act;
 use crate::core::merge::listed;
-use crate::core::reference::{Lookup, is_managed};
+use crate::core::reference::{Lookup, is_managed, refusal};
 
 /// Maximum number of objects of a kind that a message names.
 const MAX_NAMES: usize = 5;
@@ -108,7 +109,7 @@ fn control_plane(observed: &Observed) -> Option<Step> {
 
 /// Returns the step that deletes a component. None: nothing is left of it.
 fn component(observed: &Observed, component: Component) -> Option<Step> {
-    let (reference, lookup) = observed.component(component)?;
+    let (reference, lookup) = observed.component(component).filter(|(of, _)| refusal(of).is_none())?;
     let kind = &reference.kind;
     let waiting = match component {
         Component::Infrastructure => ClusterDeletingReason::WaitingForInfrastructureDeletion,

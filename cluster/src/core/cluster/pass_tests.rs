@@ -6,7 +6,7 @@ use bedplate_api::cluster::full::Cluster;
 use bedplate_bootstrap::certificate::CertificatePurpose;
 use bedplate_bootstrap::certificate::make::authority;
 use bedplate_engine::FieldManager;
-use bedplate_engine::watches::Watches;
+use bedplate_engine::watches::{GroupKind, Watches};
 use bedplate_engine::write::WriteError;
 use bedplate_process::lease::Tenure;
 use bedplate_workload::Networks;
@@ -207,6 +207,43 @@ async fn k5_machine_pool_without_the_label_is_waited_for() {
     let server = deleting();
     put(&server, ("MachinePool", "pool", "c1"), &json!({}));
     assert_eq!(writes(&server, server.world()).await, [""; 0]);
+}
+
+/// Returns status, reason and message of a condition of the Cluster.
+fn condition(server: &ApiServer, type_: &str) -> (String, String, String) {
+    let cluster = server.get(&format!("{CORE}/clusters/c1")).unwrap();
+    let conditions = cluster["status"]["conditions"].as_array().unwrap().clone();
+    let found = conditions.iter().find(|condition| condition["type"] == type_).unwrap().clone();
+    let text = |field: &str| found[field].as_str().unwrap().to_owned();
+    (text("status"), text("reason"), text("message"))
+}
+
+/// A Cluster that is not deleted, on an API server in memory.
+fn live(finalizers: &[&str], spec: &Value) -> ApiServer {
+    let server = ApiServer::default();
+    let metadata = json!({ "name": "c1", "namespace": "ns", "uid": "u1", "finalizers": finalizers });
+    let object = json!({ "apiVersion": "cluster.x-k8s.io/v1beta2", "kind": "Cluster", "metadata": metadata, "spec": spec });
+    server.put(&format!("{CORE}/clusters/c1"), object);
+    server
+}
+
+#[tokio::test]
+async fn k1_core_kind_is_refused_as_a_component_by_name() {
+    for kind in ["Cluster", "Machine", "MachineSet"] {
+        let reference = json!({ "apiGroup": "cluster.x-k8s.io", "kind": kind, "name": "x" });
+        let server =
+            live(&[FINALIZER], &json!({ "infrastructureRef": reference, "controlPlaneRef": reference }));
+        let world = server.world();
+        assert_eq!(writes(&server, world.clone()).await, [""; 0]);
+        for type_ in ["InfrastructureReady", "ControlPlaneAvailable"] {
+            let (status, reason, message) = condition(&server, type_);
+            assert_eq!((status.as_str(), reason.as_str()), ("Unknown", "InternalError"), "{kind}");
+            let words = format!("{kind} is a kind of cluster.x-k8s.io");
+            assert!(message.contains(&words), "{message}");
+        }
+        let named = GroupKind::new("cluster.x-k8s.io", kind);
+        assert!(world.watches.users(&named).is_empty(), "the kind is not watched");
+    }
 }
 
 /// Makes an authority, and a kubeconfig that is due for its renewal.

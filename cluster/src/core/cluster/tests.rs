@@ -715,6 +715,22 @@ fn k1_unresolved_component_holds_the_deletion_with_its_cause() {
     }
 }
 
+/// Every user of the namespace may name a Machine of another Cluster.
+#[test]
+fn k2_core_kind_is_not_deleted_as_a_component() {
+    let mut change = deleting();
+    let of = |kind: &str| json!({ "apiGroup": "cluster.x-k8s.io", "kind": kind, "name": "x" });
+    merge(
+        &mut change,
+        json!({ "spec": { "infrastructureRef": of("Cluster"), "controlPlaneRef": of("Machine") } }),
+    );
+    let mut world = observed(change);
+    assert_eq!(step(&world).act, Act::RemoveFinalizer);
+    world.infrastructure = Lookup::Unresolved("it is refused".to_owned());
+    world.control_plane = world.infrastructure.clone();
+    assert_eq!(step(&world).act, Act::RemoveFinalizer, "nothing is waited for");
+}
+
 #[test]
 fn k5_cluster_without_finalizer_is_left_to_its_deletion() {
     let gone = json!({ "metadata": { "deletionTimestamp": TIME, "finalizers": ["other"] } });

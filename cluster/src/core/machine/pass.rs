@@ -34,7 +34,7 @@ use super::plan::Observed;
 use super::references::Part;
 use super::status::own;
 use crate::core::context::World;
-use crate::core::reference::Lookup;
+use crate::core::reference::{Lookup, refusal};
 use crate::metrics::Kind;
 use crate::owner::owner;
 
@@ -121,8 +121,9 @@ impl<'a> Turn<'a> {
             (self.observed.bootstrap, self.bootstrap) = self.named(reference);
         }
         let cluster = self.observed.cluster.clone().filter(|_| self.observed.is_deleting());
-        if let Some(reference) = cluster.as_ref().and_then(|cluster| cluster.spec.control_plane_ref.as_ref())
-        {
+        let control_plane = cluster.as_ref().and_then(|cluster| cluster.spec.control_plane_ref.as_ref());
+        // A core kind is not a control plane: the Machines of the control plane decide.
+        if let Some(reference) = control_plane.filter(|reference| refusal(reference).is_none()) {
             kinds.push(kind(reference));
             self.control_plane = Some(self.named(reference).0);
         }
@@ -131,6 +132,9 @@ impl<'a> Turn<'a> {
 
     /// Returns the state of a named object, and its resource if its kind is watched.
     fn named(&self, reference: &Reference) -> (Lookup, Option<ApiResource>) {
+        if let Some(why) = refusal(reference) {
+            return (Lookup::Unresolved(why), None);
+        }
         let machine = &*self.observed.machine;
         let namespace = machine.namespace().unwrap_or_default();
         let of = watches::Reference { kind: &kind(reference), namespace: &namespace, name: &reference.name };

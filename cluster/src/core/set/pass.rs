@@ -30,7 +30,7 @@ use crate::core::context::World;
 use crate::core::event;
 use crate::core::live::{self, Read, Reader};
 use crate::core::object::{controller, is_deleting};
-use crate::core::reference::{Lookup, is_core_owner};
+use crate::core::reference::{Lookup, is_core_owner, refusal};
 use crate::metrics::Kind;
 
 /// Types of the conditions of a set that this program writes. Conditions of others are not sent.
@@ -133,6 +133,9 @@ impl<'a> Pass<'a> {
     }
 
     fn look_up(&mut self, reference: &Reference) -> Lookup {
+        if let Some(why) = refusal(reference) {
+            return Lookup::Unresolved(why);
+        }
         let set = &*self.observed.set;
         let namespace = set.namespace().unwrap_or_default();
         let of = watches::Reference { kind: &kind(reference), namespace: &namespace, name: &reference.name };

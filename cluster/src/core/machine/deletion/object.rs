@@ -1,30 +1,30 @@
 //! Pure: deletion of the objects of `infrastructureRef` and `configRef`. Caller: `plan`.
 //!
-//! An object that belongs to another object is not deleted. A kind that cannot be read holds the deletion: its objects may exist.
+//! An object that belongs to another object is not deleted, and neither is one of a core kind. A kind that cannot be read holds the deletion:
+//! its objects may exist.
 
 use bedplate_api::cluster::contract::Referenced;
+use bedplate_api::cluster::part::Reference;
 use bedplate_api::reason::core::MachineDeletingReason as Reason;
 use kube::ResourceExt;
 
 use super::list;
 use super::plan::{Act, Observed, Plan};
 use crate::core::machine::references::{Ownership, ownership};
-use crate::core::reference::Lookup;
+use crate::core::reference::{Lookup, refusal};
 
 /// Deletes the infrastructure, and waits until it is gone.
 pub(super) fn infrastructure(observed: &Observed) -> Option<Plan> {
     let reference = &observed.machine.spec.infrastructure_ref;
-    let what = format!("{} {}", reference.kind, reference.name);
     let reason = Reason::WaitingForInfrastructureDeletion;
-    step(observed, &observed.infrastructure, &what, reason, Act::DeleteInfrastructure)
+    step(observed, (reference, &observed.infrastructure), reason, Act::DeleteInfrastructure)
 }
 
 /// Deletes the bootstrap object, and waits until it is gone.
 pub(super) fn bootstrap(observed: &Observed) -> Option<Plan> {
     let reference = observed.machine.spec.bootstrap.config_ref.as_ref()?;
-    let what = format!("{} {}", reference.kind, reference.name);
     let lookup = observed.bootstrap.as_ref()?;
-    step(observed, lookup, &what, Reason::WaitingForBootstrapDeletion, Act::DeleteBootstrap)
+    step(observed, (reference, lookup), Reason::WaitingForBootstrapDeletion, Act::DeleteBootstrap)
 }
 
 /// Returns true if the infrastructure exists and is not deleted, or may be so.
@@ -36,12 +36,13 @@ pub(super) fn is_infrastructure_alive(observed: &Observed) -> bool {
 
 fn step(
     observed: &Observed,
-    lookup: &Lookup,
-    what: &str,
+    (reference, lookup): (&Reference, &Lookup),
     reason: Reason,
     delete: fn(String) -> Act,
 ) -> Option<Plan> {
+    let what = format!("{} {}", reference.kind, reference.name);
     let object = match lookup {
+        _ if refusal(reference).is_some() => return None,
         Lookup::Absent => return None,
         // The condition stays as it is: a restart must not cause a write.
         Lookup::NotSynced => return Some(Plan::default()),

@@ -147,6 +147,22 @@ fn m9_machine_without_bootstrap_object_deletes_none() {
     assert!(matches!(decided(&observed).0, Act::DeleteNode { .. }));
 }
 
+/// Every user of the namespace may name a Machine of another one.
+#[test]
+fn m9_core_kind_is_not_deleted_as_an_object_of_the_machine() {
+    let core = json!({ "apiGroup": "cluster.x-k8s.io", "kind": "Machine", "name": "other" });
+    let machine = machine(|object| {
+        draining(object);
+        object["spec"]["infrastructureRef"] = core.clone();
+        object["spec"]["bootstrap"]["configRef"] = core.clone();
+    });
+    let refused = || Lookup::Unresolved("it is refused".to_owned());
+    let observed = Observed { machine, ..in_drain() };
+    assert!(matches!(decided(&observed).0, Act::DeleteNode { .. }));
+    let observed = Observed { infrastructure: refused(), bootstrap: Some(refused()), ..observed };
+    assert!(matches!(decided(&observed).0, Act::DeleteNode { .. }), "nothing is waited for");
+}
+
 #[test]
 fn m9_object_that_another_machine_manages_is_not_deleted() {
     let owned = |name: &str, controller: Option<bool>| {

@@ -1,11 +1,16 @@
 //! The life of a Machine until its Node is known.
 
+use std::sync::Arc;
 use std::time::Duration;
 
+use bedplate_api::cluster::full::Machine;
+use bedplate_engine::watches::GroupKind;
 use serde_json::json;
 
 use super::server::{BOOTSTRAP, CLUSTER, INFRASTRUCTURE, MACHINE, NODE, Process, change, get, lines, state};
 use crate::core::machine::fixture::ID;
+use crate::core::machine::pass::Turn;
+use crate::core::reference::Lookup;
 
 fn patch(path: &str) -> String {
     format!("PATCH {path}")
@@ -157,4 +162,21 @@ async fn m12_process_that_is_killed_after_each_write_reaches_the_same_state() {
     assert_eq!(state.lock().writes.len(), before, "nothing is left to write: {:?}", lines(&state));
     assert_eq!(get(&state, MACHINE)["status"]["nodeRef"]["name"], "n");
     assert_eq!(lines(&state).iter().filter(|line| **line == patch(NODE)).count(), 1);
+}
+
+#[tokio::test(start_paused = true)]
+async fn m5_core_kind_is_refused_by_name() {
+    let state = state();
+    let core = json!({ "apiGroup": "cluster.x-k8s.io", "kind": "Machine", "name": "cp" });
+    let spec = json!({ "infrastructureRef": core, "bootstrap": { "configRef": core } });
+    change(&state, MACHINE, &json!({ "spec": spec }));
+    let process = Process::start(&state);
+    let machine: Machine = serde_json::from_value(get(&state, MACHINE)).unwrap();
+    let turn = Turn::observe(Arc::new(machine), &process.world);
+    for lookup in [&turn.observed.infrastructure, &turn.observed.bootstrap] {
+        let Lookup::Unresolved(why) = lookup else { panic!("{lookup:?}") };
+        assert!(why.starts_with("Machine is a kind of cluster.x-k8s.io"), "{why}");
+    }
+    let named = GroupKind::new("cluster.x-k8s.io", "Machine");
+    assert!(process.world.watches.users(&named).is_empty(), "the kind is not watched");
 }
