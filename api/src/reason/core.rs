@@ -33,7 +33,7 @@ reasons! {
             => User, "Delete the Machine, so that its owner replaces it. Of a Cluster: restore the object.";
         InvalidConditionReported: "Condition Ready of the object of infrastructureRef has no valid status or time."
             => Other, "Correct the infrastructure provider.";
-        InternalError: "The object of infrastructureRef cannot be read, or it belongs to another object. The message has the cause."
+        InternalError: "The object of infrastructureRef cannot be read or adopted, its endpoint cannot be copied, or it belongs to another object. The message has the cause."
             => User, "Correct the cause in the message.";
     }
 }
@@ -78,7 +78,7 @@ reasons! {
             => User, "Restore the object. If the Cluster is deleted, no action is needed.";
         InvalidConditionReported: "Condition Available of the object of controlPlaneRef has no valid status or time."
             => Other, "Correct the control plane provider.";
-        InternalError: "The object of controlPlaneRef cannot be read, or it belongs to another Cluster. The message has the cause."
+        InternalError: "The object of controlPlaneRef cannot be read or adopted, its endpoint cannot be copied, or it belongs to another Cluster. The message has the cause."
             => User, "Correct the cause in the message.";
     }
 }
@@ -182,7 +182,7 @@ reasons! {
         WaitingForInfrastructureDeletion: "The infrastructure of the Cluster is being deleted."
             => Other, "See the object of infrastructureRef.";
         DeletionCompleted: "All objects of the Cluster are deleted.";
-        InternalError: "The deletion cannot continue. The message has the cause."
+        InternalError: "The deletion cannot continue, or the finalizer cannot be added. The message has the cause."
             => User, "Correct the cause in the message.";
     }
 }

@@ -174,17 +174,7 @@ pub fn administrator(
     random: &[u8; SERIAL_BYTES],
     now: Timestamp,
 ) -> Result<ClientCertificate, MakeCertificateError> {
-    let certificate =
-        std::str::from_utf8(&authority.certificate).map_err(|_| MakeCertificateError::Authority)?;
-    let authority_key = authority.key.as_ref().and_then(|key| std::str::from_utf8(key).ok());
-    let authority_key = authority_key
-        .and_then(|pem| KeyPair::from_pem(pem).ok())
-        .ok_or(MakeCertificateError::AuthorityKey)?;
-    if !belongs(certificate, &authority_key)? {
-        return Err(MakeCertificateError::OtherKey);
-    }
-    let issuer =
-        Issuer::from_ca_cert_pem(certificate, authority_key).map_err(|_| MakeCertificateError::Authority)?;
+    let issuer = issuer(authority)?;
     let mut params = CertificateParams::default();
     params.distinguished_name =
         name(&[(DnType::OrganizationName, "system:masters"), (DnType::CommonName, "kubernetes-admin")]);
@@ -196,6 +186,24 @@ pub fn administrator(
     params.extended_key_usages = vec![ExtendedKeyUsagePurpose::ClientAuth];
     let signed = params.signed_by(key, &issuer).map_err(|_| MakeCertificateError::Sign)?;
     Ok(ClientCertificate { certificate: signed.pem(), key: key_pem(key) })
+}
+
+/// Returns true if certificates can be made by a certificate authority: its key belongs to its certificate.
+pub fn can_sign(authority: &Certificate) -> bool {
+    issuer(authority).is_ok()
+}
+
+fn issuer(authority: &Certificate) -> Result<Issuer<'static, KeyPair>, MakeCertificateError> {
+    let certificate =
+        std::str::from_utf8(&authority.certificate).map_err(|_| MakeCertificateError::Authority)?;
+    let authority_key = authority.key.as_ref().and_then(|key| std::str::from_utf8(key).ok());
+    let authority_key = authority_key
+        .and_then(|pem| KeyPair::from_pem(pem).ok())
+        .ok_or(MakeCertificateError::AuthorityKey)?;
+    if !belongs(certificate, &authority_key)? {
+        return Err(MakeCertificateError::OtherKey);
+    }
+    Issuer::from_ca_cert_pem(certificate, authority_key).map_err(|_| MakeCertificateError::Authority)
 }
 
 /// Returns true if the key is that of the first certificate.

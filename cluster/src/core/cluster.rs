@@ -39,7 +39,7 @@ use serde::de::DeserializeOwned;
 use serde_json::json;
 
 use self::deletion::{Child, ChildKind};
-use self::observed::{AuthoritySecret, Component, KubeconfigSecret, Observed, Probe, is_child};
+use self::observed::{AuthoritySecret, Component, KubeconfigSecret, Observed, Probe, Refused, is_child};
 use self::plan::{Act, Plan, is_paused, makes_kubeconfig, plan};
 use super::context::World;
 use super::object::OfCluster;
@@ -69,7 +69,7 @@ pub async fn reconcile(object: Arc<Cluster>, world: Arc<World>) -> Result<Option
     if !world.scope.includes(object.labels()) {
         return Ok(None);
     }
-    let (observed, handles) = observe(object, &world).await?;
+    let (mut observed, handles) = observe(object, &world).await?;
     let plan = plan(&observed, Timestamp::now());
     let is_unresolved = [&observed.infrastructure, &observed.control_plane]
         .into_iter()
@@ -77,7 +77,7 @@ pub async fn reconcile(object: Arc<Cluster>, world: Arc<World>) -> Result<Option
     let again = plan.again.or(is_unresolved.then_some(UNRESOLVED_DELAY));
     let is_probed = observed.probe != Probe::default();
     let again = [again, is_probed.then_some(PROBE_DELAY)].into_iter().flatten().min();
-    world.leading(apply(&observed, &handles, plan, &world)).await.map(|()| again)
+    world.leading(apply(&mut observed, &handles, plan, &world)).await.map(|()| again)
 }
 
 async fn observe(cluster: Arc<Cluster>, world: &World) -> Result<(Observed, Handles), WriteError> {
@@ -112,6 +112,7 @@ async fn observe(cluster: Arc<Cluster>, world: &World) -> Result<(Observed, Hand
         kubeconfig,
         authority,
         probe,
+        refused: None,
         cluster,
     };
     Ok((observed, handles))
@@ -190,22 +191,28 @@ async fn pools(cluster: &Cluster, world: &World) -> Result<usize, WriteError> {
     }
 }
 
-/// Writes the act, then the status. The status is written even if the act has failed: it shows why.
+/// Writes the act, then the status. The status is written even if the act has failed. It shows why the API server has refused the act.
 async fn apply(
-    observed: &Observed,
+    observed: &mut Observed,
     handles: &Handles,
-    Plan { act, status, .. }: Plan,
+    Plan { act, mut status, .. }: Plan,
     world: &World,
 ) -> Result<(), WriteError> {
-    let cluster = &*observed.cluster;
     let mut failed = Failed::default();
     if act != Act::None {
         world.counters.wrote(Kind::CoreCluster);
         let change = event::of_cluster(&act);
-        if failed.note(carry_out(observed, handles, act, world).await) {
-            world.publish(cluster, change);
+        let done = carry_out(observed, handles, act.clone(), world).await;
+        let cause = done.as_ref().err().and_then(WriteError::refusal).map(str::to_owned);
+        if failed.note(done) {
+            world.publish(&*observed.cluster, change);
+        }
+        if let Some(cause) = cause {
+            observed.refused = Some(Refused::new(act, &cause));
+            status = plan::plan(observed, Timestamp::now()).status;
         }
     }
+    let cluster = &*observed.cluster;
     if let Some(status) = status {
         world.counters.wrote(Kind::CoreCluster);
         let written = world.manager.apply_status(&clusters(cluster, world), cluster, &*status).await;
@@ -234,7 +241,7 @@ async fn carry_out(
         Act::AddFinalizer => world.manager.set_finalizer(&api, cluster, FINALIZER, true).await,
         Act::RemoveFinalizer if has_children(cluster, world).await? => Ok(()),
         Act::RemoveFinalizer => world.manager.set_finalizer(&api, cluster, FINALIZER, false).await,
-        Act::SetEndpoint(endpoint) => {
+        Act::SetEndpoint { endpoint, .. } => {
             let endpoint = json!({ "host": endpoint.host, "port": endpoint.port });
             let change = json!({ "spec": { "controlPlaneEndpoint": endpoint } });
             world.manager.merge(&api, cluster, &change).await

@@ -51,7 +51,7 @@ pub fn of_cluster(act: &cluster::plan::Act) -> Option<Change> {
         Act::None
         | Act::AddFinalizer
         | Act::Adopt { .. }
-        | Act::SetEndpoint(_)
+        | Act::SetEndpoint { .. }
         | Act::DeleteChildren(_)
         | Act::DeleteComponent(_)
         | Act::RemoveFinalizer => None,

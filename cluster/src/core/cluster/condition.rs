@@ -11,12 +11,12 @@ use bedplate_api::reason::core::{
     AvailableReason, ControlPlaneAvailableReason, ControlPlaneInitializedReason, InfrastructureReadyReason,
     RemoteConnectionProbeReason,
 };
-use jiff::SignedDuration;
+use jiff::{SignedDuration, Timestamp};
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::Condition;
-use kube::ResourceExt;
 
 use super::observed::{AuthoritySecret, Component, KubeconfigSecret, Observed, Ownership, ownership};
 use super::plan::makes_kubeconfig;
+use super::secret;
 use super::status::{Draft, Latched};
 use crate::core::merge::{Merged, Part, summary};
 use crate::core::object::{Conditions as _, is_true};
@@ -27,47 +27,51 @@ const PROBE_GRACE: SignedDuration = SignedDuration::from_secs(50);
 /// Number of failures after which an API server that has never answered counts as silent.
 const PROBE_FAILURES: u32 = 5;
 
-/// Sets condition `RemoteConnectionProbe`. It stays until this process has probed for long enough.
+/// Sets condition `RemoteConnectionProbe`. Without a cause it stays until this process has probed for long enough.
 pub fn probe(draft: &mut Draft, observed: &Observed) {
     let probe = observed.probe;
     let failed = RemoteConnectionProbeReason::ProbeFailed;
-    match probe.last_success {
-        Some(last) if draft.now.duration_since(last) <= PROBE_GRACE => {
-            draft.set(RemoteConnectionProbeReason::ProbeSucceeded, "");
+    let cause =
+        observed.refusal(condition_type::REMOTE_CONNECTION_PROBE).or_else(|| kubeconfig(observed, draft.now));
+    let secret = secret::kubeconfig_name(&observed.cluster);
+    match (probe.last_success, cause) {
+        // The certificate of the present kubeconfig is still valid.
+        (Some(last), cause) if draft.now.duration_since(last) <= PROBE_GRACE => {
+            draft.set(RemoteConnectionProbeReason::ProbeSucceeded, &cause.unwrap_or_default());
         }
-        Some(last) => {
-            draft.set(
-                failed,
-                &format!("API server of the cluster does not answer; it answered last at {last:.0}"),
-            );
+        (_, Some(cause)) => draft.set(failed, &cause),
+        (Some(last), None) => {
+            let since = format!("it answered last at {last:.0}");
+            let message =
+                format!("API server of the cluster does not answer, {since}; check Secret {secret}");
+            draft.set(failed, &message);
         }
-        None if probe.failures >= PROBE_FAILURES => {
-            let cause = missing_secret(observed);
-            draft.set(
-                failed,
-                &cause.unwrap_or_else(|| "API server of the cluster does not answer".to_owned()),
-            );
+        (None, None) if probe.failures >= PROBE_FAILURES => {
+            draft.set(failed, &format!("API server of the cluster does not answer; check Secret {secret}"));
         }
-        None if draft.has(condition_type::REMOTE_CONNECTION_PROBE) => {}
-        None => draft.set(failed, "API server of the cluster has not answered yet"),
+        (None, None) if draft.has(condition_type::REMOTE_CONNECTION_PROBE) => {}
+        (None, None) => draft.set(failed, "API server of the cluster has not answered yet"),
     }
 }
 
-/// Returns the text about a Secret that is missing for the kubeconfig.
-fn missing_secret(observed: &Observed) -> Option<String> {
-    if !makes_kubeconfig(&observed.cluster) || observed.kubeconfig != KubeconfigSecret::Absent {
-        return None;
-    }
-    let name = observed.cluster.name_any();
-    match observed.authority {
-        AuthoritySecret::Absent => Some(format!(
-            "kubeconfig cannot be made: Secret {name}-ca does not exist; it is made with the first Machine of the control plane"
-        )),
-        AuthoritySecret::Unusable => Some(format!(
-            "kubeconfig cannot be made: Secret {name}-ca has no certificate or no key that belongs to it; restore it"
-        )),
-        AuthoritySecret::NotRead | AuthoritySecret::Usable => None,
-    }
+/// Returns the text about the certificate authority, if the kubeconfig cannot be made or renewed without it.
+fn kubeconfig(observed: &Observed, now: Timestamp) -> Option<String> {
+    let act = match observed.kubeconfig {
+        _ if !makes_kubeconfig(&observed.cluster) => return None,
+        KubeconfigSecret::Absent => "made",
+        KubeconfigSecret::Made { renews_at } if renews_at <= now => "renewed",
+        KubeconfigSecret::Made { .. } | KubeconfigSecret::Given | KubeconfigSecret::NotRead => return None,
+    };
+    let name = secret::authority_name(&observed.cluster);
+    let (state, remedy) = match observed.authority {
+        AuthoritySecret::Absent if act == "made" => {
+            ("does not exist", "it is made with the first Machine of the control plane")
+        }
+        AuthoritySecret::Absent => ("does not exist", "restore it"),
+        AuthoritySecret::Unusable => ("has no certificate or no key that belongs to it", "restore it"),
+        AuthoritySecret::NotRead | AuthoritySecret::Usable => return None,
+    };
+    Some(format!("kubeconfig cannot be {act}: Secret {name} {state}; {remedy}"))
 }
 
 /// State of a component whose object has no condition to show.
@@ -104,6 +108,9 @@ pub fn infrastructure(draft: &mut Draft, observed: &Observed, latched: Latched) 
     let component = Component::Infrastructure;
     if observed.component(component).is_none() {
         return draft.set(Reason::Ready, "");
+    }
+    if let Some(message) = observed.refusal(condition_type::INFRASTRUCTURE_READY) {
+        return draft.set(Reason::InternalError, &message);
     }
     let words = Words {
         source: condition_type::READY,

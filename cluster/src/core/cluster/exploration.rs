@@ -156,7 +156,7 @@ fn decide(decisions: &mut Decisions, seen: &Objects) -> Decision {
         Act::None => Write::None,
         Act::AddFinalizer => Write::AddFinalizer,
         Act::Adopt { component, .. } => Write::Adopt(*component),
-        Act::SetEndpoint(endpoint) => Write::SetEndpoint(u8::try_from(endpoint.port).unwrap()),
+        Act::SetEndpoint { endpoint, .. } => Write::SetEndpoint(u8::try_from(endpoint.port).unwrap()),
         Act::DeleteChildren(children) => {
             assert_eq!(children.len(), 1, "{seen:?}");
             Write::Delete(children[0].kind, children[0].name == "cp")

@@ -3,13 +3,17 @@
 use std::sync::Arc;
 
 use bedplate_api::cluster::contract::Referenced;
-use bedplate_api::cluster::full::{Cluster, Machine, MachineDeployment, MachineSet};
+use bedplate_api::cluster::full::{Cluster, Machine, MachineDeployment, MachineSet, condition_type};
 use bedplate_api::cluster::part::{Reference, label};
 use jiff::Timestamp;
 use kube::{Resource, ResourceExt};
 
+use super::plan::Act;
 use crate::core::object::OfCluster;
 use crate::core::reference::{Lookup, owners};
+
+/// Maximum number of characters of the cause of a refusal in a message.
+const MAX_CAUSE: usize = 512;
 
 /// Objects that decide about a Cluster.
 #[derive(Debug, Clone)]
@@ -34,6 +38,24 @@ pub struct Observed {
     pub authority: AuthoritySecret,
     /// Connection to the API server of the cluster.
     pub probe: Probe,
+    /// Write of this pass that the API server has refused.
+    pub refused: Option<Refused>,
+}
+
+/// Write that the API server has refused. A user must act.
+#[derive(Debug, Clone, PartialEq)]
+pub struct Refused {
+    /// The write.
+    pub act: Act,
+    /// Text of the API server.
+    cause: String,
+}
+
+impl Refused {
+    /// Makes the record of a refused write. `cause`: text of the API server.
+    pub fn new(act: Act, cause: &str) -> Self {
+        Self { act, cause: cause.chars().take(MAX_CAUSE).collect() }
+    }
 }
 
 /// State of the Secret `<cluster>-kubeconfig`.
@@ -120,6 +142,47 @@ impl Observed {
         (is_live && ownership(object, &self.cluster) == Ownership::Own).then_some(object)
     }
 
+    /// Returns the text about the refused write, if the condition of this type shows it.
+    pub fn refusal(&self, type_: &str) -> Option<String> {
+        let Refused { act, cause } = self.refused.as_ref()?;
+        let named = |component: Component| {
+            let name = |reference: &Reference| format!("{} {}", reference.kind, reference.name);
+            self.reference(component).map(name).unwrap_or_default()
+        };
+        let (shown, state, remedy) = match act {
+            Act::None => return None,
+            Act::AddFinalizer => {
+                (condition_type::DELETING, "finalizer cannot be added".to_owned(), "permit it")
+            }
+            Act::RemoveFinalizer => {
+                (condition_type::DELETING, "finalizer cannot be removed".to_owned(), "permit it")
+            }
+            Act::DeleteChildren(_) => {
+                (condition_type::DELETING, "objects of the cluster cannot be deleted".to_owned(), "permit it")
+            }
+            Act::DeleteComponent(component) => {
+                (condition_type::DELETING, format!("{} cannot be deleted", named(*component)), "permit it")
+            }
+            Act::Adopt { component, .. } => {
+                (component.condition(), format!("{} cannot be adopted", named(*component)), "permit it")
+            }
+            Act::SetEndpoint { component, .. } => (
+                component.condition(),
+                format!("endpoint of {} cannot be copied", named(*component)),
+                "permit it, or set spec.controlPlaneEndpoint",
+            ),
+            Act::MakeKubeconfig => {
+                (condition_type::REMOTE_CONNECTION_PROBE, "kubeconfig cannot be made".to_owned(), "permit it")
+            }
+            Act::RenewKubeconfig => (
+                condition_type::REMOTE_CONNECTION_PROBE,
+                "kubeconfig cannot be renewed".to_owned(),
+                "permit it",
+            ),
+        };
+        (shown == type_).then(|| format!("{state}: {cause}; {remedy}"))
+    }
+
     /// Returns the Machines of the control plane.
     pub fn control_plane_machines(&self) -> impl Iterator<Item = &Arc<Machine>> {
         self.machines.iter().filter(|machine| is_control_plane(machine))
@@ -137,6 +200,14 @@ impl Component {
         match self {
             Self::Infrastructure => "spec.infrastructureRef",
             Self::ControlPlane => "spec.controlPlaneRef",
+        }
+    }
+
+    /// Returns the type of the condition that shows the component.
+    fn condition(self) -> &'static str {
+        match self {
+            Self::Infrastructure => condition_type::INFRASTRUCTURE_READY,
+            Self::ControlPlane => condition_type::CONTROL_PLANE_AVAILABLE,
         }
     }
 }

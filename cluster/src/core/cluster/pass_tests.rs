@@ -246,6 +246,34 @@ async fn k1_core_kind_is_refused_as_a_component_by_name() {
     }
 }
 
+#[tokio::test]
+async fn k5_refused_finalizer_is_shown_once() {
+    let server = live(&[], &json!({}));
+    server.reject(&format!("PATCH {CORE}/clusters/c1"));
+    for expected in [2, 1] {
+        let cluster = serde_json::from_value(server.get(&format!("{CORE}/clusters/c1")).unwrap()).unwrap();
+        let done = reconcile(Arc::new(cluster), server.world()).await;
+        assert!(done.is_err_and(|error| error.refusal().is_some()), "it is tried again");
+        assert_eq!(server.lines().len(), expected, "the status is written once");
+    }
+    let (status, reason, message) = condition(&server, "Deleting");
+    assert_eq!((status.as_str(), reason.as_str()), ("Unknown", "InternalError"));
+    assert!(message.starts_with("finalizer cannot be added: Invalid; "), "{message}");
+    let status = server.get(&format!("{CORE}/clusters/c1")).unwrap()["status"].clone();
+    assert!(status["initialization"].is_null(), "nothing starts before the finalizer: {status}");
+}
+
+#[tokio::test]
+async fn k5_refused_removal_of_the_finalizer_is_shown() {
+    let server = deleting();
+    server.reject(&format!("PATCH {CORE}/clusters/c1"));
+    let cluster = serde_json::from_value(server.get(&format!("{CORE}/clusters/c1")).unwrap()).unwrap();
+    assert!(reconcile(Arc::new(cluster), server.world()).await.is_err());
+    let (status, reason, message) = condition(&server, "Deleting");
+    assert_eq!((status.as_str(), reason.as_str()), ("True", "InternalError"));
+    assert!(message.starts_with("finalizer cannot be removed: Invalid; "), "{message}");
+}
+
 /// Makes an authority, and a kubeconfig that is due for its renewal.
 fn due() -> (Secret, Secret) {
     let (key, now) = (KeyPair::generate().unwrap(), "2025-01-01T00:00:00Z".parse().unwrap());

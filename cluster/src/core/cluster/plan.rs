@@ -5,11 +5,11 @@
 //! live:    finalizer -> owner of infrastructure and control plane (K2) -> endpoint, once (K4) -> kubeconfig without controlPlaneRef (K7)
 //! deleted: MachineDeployments -> MachineSets -> Machines of workers -> control plane -> infrastructure -> finalizer
 //! ```
-//! One act at a time. A status is written with an act only if the act does not change the Cluster.
+//! One act at a time. A status is written with an act only if the act does not change the Cluster, or if the API server has refused it.
 
 use std::time::Duration;
 
-use bedplate_api::cluster::contract::{Endpoint, Referenced};
+use bedplate_api::cluster::contract::Endpoint;
 use bedplate_api::cluster::full::cluster::{ClusterStatus, FINALIZER};
 use bedplate_api::cluster::full::{Cluster, condition_type};
 use bedplate_api::cluster::part::label;
@@ -64,7 +64,12 @@ pub enum Act {
         owners: Vec<OwnerReference>,
     },
     /// Set the endpoint of the Cluster (K4).
-    SetEndpoint(Endpoint),
+    SetEndpoint {
+        /// The component that gives it.
+        component: Component,
+        /// The endpoint.
+        endpoint: Endpoint,
+    },
     /// Make the Secret with the kubeconfig (K7, K8).
     MakeKubeconfig,
     /// Make the kubeconfig of the Secret again, with a new certificate.
@@ -81,7 +86,7 @@ impl Act {
     /// Returns true if the act changes the Cluster. A status that is bound to the version before would be refused.
     pub fn changes_cluster(&self) -> bool {
         match self {
-            Self::AddFinalizer | Self::SetEndpoint(_) | Self::RemoveFinalizer => true,
+            Self::AddFinalizer | Self::SetEndpoint { .. } | Self::RemoveFinalizer => true,
             Self::None
             | Self::Adopt { .. }
             | Self::MakeKubeconfig
@@ -119,18 +124,23 @@ pub fn plan(observed: &Observed, now: Timestamp) -> Plan {
         let status = status::status(observed, Some(&step), now);
         // MachinePools are not watched, and a store may show a child late that the API server has listed.
         let is_polled = observed.pools > 0 || step.act == Act::RemoveFinalizer;
-        return planned(cluster, step.act, status, is_polled.then_some(POLL_DELAY));
+        return planned(observed, step.act, status, is_polled.then_some(POLL_DELAY));
     }
     // The objects of a topology belong to another program. A Cluster that is deleted does not need it.
     if cluster.spec.topology.is_some() {
-        return Plan { status: changed(cluster, status::unsupported(cluster, now)), ..Plan::default() };
+        return Plan { status: changed(cluster, status::held(observed, now)), ..Plan::default() };
     }
-    let act = if has_finalizer { next_act(observed, now) } else { Act::AddFinalizer };
-    planned(cluster, act, status::status(observed, None, now), again(observed, now))
+    if !has_finalizer {
+        // Machines start after the latches of the status, so it has none before the finalizer.
+        return planned(observed, Act::AddFinalizer, status::held(observed, now), None);
+    }
+    planned(observed, next_act(observed, now), status::status(observed, None, now), again(observed, now))
 }
 
-fn planned(cluster: &Cluster, act: Act, status: ClusterStatus, again: Option<Duration>) -> Plan {
-    let status = if act.changes_cluster() { None } else { changed(cluster, status) };
+/// Returns the plan of an act. Once the API server has refused it, the status is written, because it shows the cause.
+fn planned(observed: &Observed, act: Act, status: ClusterStatus, again: Option<Duration>) -> Plan {
+    let is_carried_out = observed.refused.is_none() && act.changes_cluster();
+    let status = if is_carried_out { None } else { changed(&observed.cluster, status) };
     Plan { act, status, again }
 }
 
@@ -161,9 +171,9 @@ fn next_act(observed: &Observed, now: Timestamp) -> Act {
         }
     }
     if endpoint(&observed.cluster).is_none()
-        && let Some(endpoint) = given_endpoint(observed)
+        && let Some((component, endpoint)) = given_endpoint(observed)
     {
-        return Act::SetEndpoint(endpoint);
+        return Act::SetEndpoint { component, endpoint };
     }
     if makes_kubeconfig(&observed.cluster) && observed.authority == AuthoritySecret::Usable {
         return match observed.kubeconfig {
@@ -194,12 +204,14 @@ fn adoption(observed: &Observed, component: Component) -> Option<Vec<OwnerRefere
 }
 
 /// Returns the endpoint that the infrastructure gives once it is provisioned, or the control plane once it is initialized (K4).
-fn given_endpoint(observed: &Observed) -> Option<Endpoint> {
+fn given_endpoint(observed: &Observed) -> Option<(Component, Endpoint)> {
     let latched = status::latched(observed);
-    let infrastructure = observed.own(Component::Infrastructure).filter(|_| latched.is_provisioned);
-    let control_plane = observed.own(Component::ControlPlane).filter(|_| latched.is_initialized);
-    let endpoint = |object: Option<&Referenced>| object?.contract.endpoint.clone();
-    endpoint(infrastructure).or_else(|| endpoint(control_plane))
+    let given = |component: Component, is_due: bool| {
+        let endpoint = observed.own(component).filter(|_| is_due)?.contract.endpoint.clone()?;
+        Some((component, endpoint))
+    };
+    given(Component::Infrastructure, latched.is_provisioned)
+        .or_else(|| given(Component::ControlPlane, latched.is_initialized))
 }
 
 /// Returns the delay until a Secret is read again. Secrets are not watched.

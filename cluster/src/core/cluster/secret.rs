@@ -6,7 +6,7 @@ use bedplate_api::cluster::full::Cluster;
 use bedplate_api::cluster::infrastructure::Endpoint;
 use bedplate_api::cluster::kubeadm::CLUSTER_SECRET_TYPE;
 use bedplate_api::cluster::part::{annotation, label};
-use bedplate_bootstrap::certificate::make::{MakeCertificateError, SERIAL_BYTES};
+use bedplate_bootstrap::certificate::make::{MakeCertificateError, SERIAL_BYTES, can_sign};
 use bedplate_bootstrap::certificate::{Certificate, CertificatePurpose};
 use bedplate_bootstrap::kubeconfig_secret::{self, KUBECONFIG_KEY, digest, renews_at};
 use jiff::Timestamp;
@@ -49,7 +49,7 @@ pub fn authority(secret: Option<Secret>) -> (AuthoritySecret, Option<Certificate
     let Some(secret) = secret else { return (AuthoritySecret::Absent, None) };
     let data = secret.data.unwrap_or_default().into_iter().map(|(key, value)| (key, value.0)).collect();
     let read = Certificate::read(CertificatePurpose::ClusterAuthority, &data);
-    match read.filter(|certificate| certificate.key.is_some()) {
+    match read.filter(can_sign) {
         Some(certificate) => (AuthoritySecret::Usable, Some(certificate)),
         None => (AuthoritySecret::Unusable, None),
     }
@@ -149,16 +149,29 @@ mod tests {
     }
 
     #[test]
+    fn k7_authority_with_the_key_of_another_is_not_usable() {
+        let made = |seed: u8| {
+            let key = KeyPair::generate().unwrap();
+            make::authority(CertificatePurpose::ClusterAuthority, &key, &[seed; SERIAL_BYTES], None, now())
+                .unwrap()
+        };
+        let secret = |certificate: &Certificate| {
+            let data = certificate.data().into_iter().map(|(key, value)| (key, ByteString(value)));
+            Some(Secret { data: Some(data.collect()), ..Secret::default() })
+        };
+        let mut certificate = made(1);
+        assert_eq!(authority(secret(&certificate)).0, AuthoritySecret::Usable);
+        certificate.key = made(2).key;
+        assert_eq!(authority(secret(&certificate)).0, AuthoritySecret::Unusable);
+    }
+
+    #[test]
     fn k7_authority_without_key_is_not_usable() {
         let secret = |data: Value| -> Secret { serde_json::from_value(json!({ "data": data })).unwrap() };
         assert_eq!(authority(None).0, AuthoritySecret::Absent);
-        for data in [json!({}), json!({ "tls.crt": "YQ==" })] {
+        let no_pem = json!({ "tls.crt": "YQ==", "tls.key": "YQ==" });
+        for data in [json!({}), json!({ "tls.crt": "YQ==" }), no_pem] {
             assert_eq!(authority(Some(secret(data))).0, AuthoritySecret::Unusable);
         }
-        let (state, certificate) = authority(Some(secret(json!({ "tls.crt": "YQ==", "tls.key": "YQ==" }))));
-        assert_eq!(state, AuthoritySecret::Usable);
-        let cluster = cluster();
-        let key = KeyPair::generate().unwrap();
-        assert!(super::make(&cluster, &certificate.unwrap(), &key, &[1; SERIAL_BYTES], now()).is_err());
     }
 }

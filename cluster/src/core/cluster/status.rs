@@ -2,8 +2,8 @@
 //!
 //! Not here: the conditions of its parts (`condition`) and those of its Machines (`replicas`).
 
-use bedplate_api::cluster::full::Cluster;
 use bedplate_api::cluster::full::cluster::{ClusterInitialization, ClusterPhase, ClusterStatus};
+use bedplate_api::cluster::full::{Cluster, condition_type};
 use bedplate_api::condition::{ConditionState, set_condition, set_derived};
 use bedplate_api::reason::core::ClusterDeletingReason;
 use bedplate_api::reason::infrastructure::PausedReason;
@@ -72,12 +72,18 @@ pub fn paused(cluster: &Cluster, now: Timestamp) -> ClusterStatus {
     draft.status
 }
 
-/// Returns the status of a Cluster with fields that forbid any other write.
-pub fn unsupported(cluster: &Cluster, now: Timestamp) -> ClusterStatus {
+/// Returns the status of a Cluster that is not reconciled: a field forbids any other write, or the finalizer is missing.
+pub fn held(observed: &Observed, now: Timestamp) -> ClusterStatus {
+    let cluster = &*observed.cluster;
     let mut draft = Draft::new(cluster, now);
     draft.status.observed_generation = cluster.metadata.generation;
     set_paused(&mut draft, false);
     fields(&mut draft, cluster);
+    if let Some(message) = observed.refusal(condition_type::DELETING) {
+        // Not True, the state of the reason: the Cluster is not deleted.
+        let reason = ClusterDeletingReason::InternalError.as_str();
+        draft.set_as(condition_type::DELETING, ConditionState::Unknown, reason, &message);
+    }
     draft.status
 }
 
@@ -98,8 +104,12 @@ pub fn status(observed: &Observed, step: Option<&Step>, now: Timestamp) -> Clust
     condition::initialized(&mut draft, observed, latched);
     condition::control_plane(&mut draft, observed, latched);
     replicas::conditions(&mut draft, observed);
-    let (reason, message) =
-        step.map_or((ClusterDeletingReason::NotDeleting, ""), |step| (step.reason, step.message.as_str()));
+    let refusal = observed.refusal(condition_type::DELETING);
+    let (reason, message) = match (&refusal, step) {
+        (Some(message), _) => (ClusterDeletingReason::InternalError, message.as_str()),
+        (None, Some(step)) => (step.reason, step.message.as_str()),
+        (None, None) => (ClusterDeletingReason::NotDeleting, ""),
+    };
     draft.set(reason, message);
     condition::available(&mut draft, cluster);
     draft.status

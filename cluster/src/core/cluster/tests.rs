@@ -12,7 +12,7 @@ use serde::de::DeserializeOwned;
 use serde_json::{Value, json};
 
 use super::deletion::{Child, ChildKind, step};
-use super::observed::{AuthoritySecret, Component, KubeconfigSecret, Observed, Probe};
+use super::observed::{AuthoritySecret, Component, KubeconfigSecret, Observed, Probe, Refused};
 use super::plan::{Act, Plan, plan};
 use crate::core::reference::Lookup;
 
@@ -90,6 +90,7 @@ pub(super) fn observed(change: Value) -> Observed {
         kubeconfig: KubeconfigSecret::NotRead,
         authority: AuthoritySecret::NotRead,
         probe: Probe { last_success: Some(now()), failures: 0 },
+        refused: None,
     }
 }
 
@@ -260,7 +261,8 @@ fn k2_deleted_object_is_not_adopted() {
 fn k4_endpoint_is_copied_once_the_infrastructure_is_provisioned() {
     let mut world = observed(json!({}));
     let endpoint = Endpoint { host: "10.0.0.1".to_owned(), port: 6443 };
-    assert_eq!(planned(&world).act, Act::SetEndpoint(endpoint));
+    let component = Component::Infrastructure;
+    assert_eq!(planned(&world).act, Act::SetEndpoint { component, endpoint });
     world.infrastructure =
         referenced(json!({ "spec": { "controlPlaneEndpoint": { "host": "a", "port": 1 } } }));
     world.control_plane = referenced(json!({}));
@@ -268,17 +270,61 @@ fn k4_endpoint_is_copied_once_the_infrastructure_is_provisioned() {
     let world = observed(with_endpoint());
     assert_eq!(planned(&world).act, Act::None, "an endpoint that is set stays");
     let partial = observed(json!({ "spec": { "controlPlaneEndpoint": { "host": "user" } } }));
-    assert!(matches!(planned(&partial).act, Act::SetEndpoint(_)), "half an endpoint is none");
+    assert!(matches!(planned(&partial).act, Act::SetEndpoint { .. }), "half an endpoint is none");
 }
 
 #[test]
 fn k4_endpoint_of_the_control_plane_is_copied_once_it_is_initialized() {
     let mut world = observed(json!({}));
     world.infrastructure = referenced(json!({ "status": { "initialization": { "provisioned": true } } }));
-    assert_eq!(planned(&world).act, Act::SetEndpoint(Endpoint { host: "10.0.0.2".to_owned(), port: 6443 }));
+    let (component, endpoint) =
+        (Component::ControlPlane, Endpoint { host: "10.0.0.2".to_owned(), port: 6443 });
+    assert_eq!(planned(&world).act, Act::SetEndpoint { component, endpoint });
     world.control_plane =
         referenced(json!({ "spec": { "controlPlaneEndpoint": { "host": "b", "port": 1 } } }));
     assert_eq!(planned(&world).act, Act::None);
+}
+
+/// Otherwise only an Event has the cause.
+#[test]
+fn k4_refused_write_is_shown_by_the_condition_that_it_serves() {
+    let endpoint = || Endpoint { host: "h".to_owned(), port: 1 };
+    let (infrastructure, plane) = (Component::Infrastructure, Component::ControlPlane);
+    for (act, type_, start, remedy) in [
+        (
+            Act::SetEndpoint { component: infrastructure, endpoint: endpoint() },
+            "InfrastructureReady",
+            "endpoint of BedplateCluster i1 cannot be copied",
+            "permit it, or set spec.controlPlaneEndpoint",
+        ),
+        (
+            Act::SetEndpoint { component: plane, endpoint: endpoint() },
+            "ControlPlaneAvailable",
+            "endpoint of KubeadmControlPlane k1 cannot be copied",
+            "permit it, or set spec.controlPlaneEndpoint",
+        ),
+        (
+            Act::Adopt { component: infrastructure, owners: Vec::new() },
+            "InfrastructureReady",
+            "BedplateCluster i1 cannot be adopted",
+            "permit it",
+        ),
+        (Act::MakeKubeconfig, "RemoteConnectionProbe", "kubeconfig cannot be made", "permit it"),
+        (Act::DeleteComponent(plane), "Deleting", "KubeadmControlPlane k1 cannot be deleted", "permit it"),
+    ] {
+        let mut world = observed(json!({}));
+        world.probe = Probe::default();
+        world.refused = Some(Refused::new(act, "policy says no"));
+        let (status, _, message) = shown(&world, type_);
+        assert_eq!(status == "True", type_ == "Deleting", "{type_}");
+        assert_eq!(message, format!("{start}: policy says no; {remedy}"));
+        let refused =
+            planned(&world).status.expect("the status is written, although the act changes the Cluster");
+        let mut cluster = (*world.cluster).clone();
+        cluster.status = Some(*refused);
+        world.cluster = std::sync::Arc::new(cluster);
+        assert_eq!(plan(&world, now() + jiff::SignedDuration::from_secs(9)).status, None, "once");
+    }
 }
 
 #[test]
@@ -474,6 +520,27 @@ fn k8_missing_authority_is_named_in_the_probe() {
         assert_eq!((status.as_str(), reason.as_str()), ("False", "ProbeFailed"));
         assert!(message.contains("Secret c1-ca") && message.contains(word), "{message}");
     }
+}
+
+/// Without a kubeconfig no Machine has a Node, so nothing is probed.
+#[test]
+fn k8_cause_without_kubeconfig_is_named_before_any_probe() {
+    let mut world = observed(without_control_plane());
+    world.probe = Probe::default();
+    (world.kubeconfig, world.authority) = (KubeconfigSecret::Absent, AuthoritySecret::Unusable);
+    let (status, reason, message) = shown(&world, "RemoteConnectionProbe");
+    assert_eq!((status.as_str(), reason.as_str()), ("False", "ProbeFailed"));
+    assert!(message.contains("Secret c1-ca") && message.ends_with("restore it"), "{message}");
+}
+
+#[test]
+fn k8_kubeconfig_that_cannot_be_renewed_is_named() {
+    let mut world = observed(without_control_plane());
+    (world.kubeconfig, world.authority) =
+        (KubeconfigSecret::Made { renews_at: now() }, AuthoritySecret::Absent);
+    let (status, _, message) = shown(&world, "RemoteConnectionProbe");
+    assert_eq!(status, "True", "its certificate is still valid");
+    assert!(message.contains("cannot be renewed") && message.contains("Secret c1-ca"), "{message}");
 }
 
 #[test]
