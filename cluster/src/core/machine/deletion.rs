@@ -23,7 +23,7 @@ mod fixture;
 mod tests;
 
 pub use drain::{EVICTIONS_PER_TURN, Hold};
-pub use node::{NodeAnswer, NodeFailure, NodeState, Skip};
+pub use node::{NodeAnswer, NodeFailure, NodeState};
 pub use plan::{Act, Needed, Observed, Plan, plan};
 pub use pod::{Labels, PodCollector, PodsView, Selection, Target, Treatment};
 pub use volume::{VolumeCollector, VolumesView};

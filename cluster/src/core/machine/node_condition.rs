@@ -47,7 +47,7 @@ pub fn lines(observed: &Observed, status: &MachineStatus) -> (Option<Lines>, Opt
     let types = [condition_type::NODE_READY, condition_type::NODE_HEALTHY];
     let is_shown = types.iter().all(|type_| get(status, type_).is_some());
     if connection.last_success.is_none() && connection.failures < FIRST_PROBES {
-        let text = format!("API server of Cluster {name} is not connected yet");
+        let text = format!("API server of Cluster {name} is not connected yet; see Secret {name}-kubeconfig");
         return ((!is_shown).then(|| connection_down(text)), None);
     }
     let heard = connection.last_success.max(since);
@@ -128,7 +128,8 @@ fn connection_down(text: String) -> Lines {
 
 fn unreachable(cluster: &str, last_success: Option<Timestamp>) -> String {
     let since = last_success.map_or_else(String::new, |time| format!(" since {time:.0}"));
-    let remedy = "see condition RemoteConnectionProbe of the Cluster";
+    let remedy =
+        format!("see Secret {cluster}-kubeconfig, and condition RemoteConnectionProbe of the Cluster");
     format!("API server of Cluster {cluster} has not answered{since}; {remedy}")
 }
 

@@ -160,10 +160,25 @@ fn m8_first_connection_is_waited_for() {
     let mut world = observed(&json!({}));
     world.workload.node = NodeView::Unknown;
     world.workload.connection = Connection { last_success: None, failures: 4 };
-    assert_eq!(shown(&world, "NodeReady").2, "API server of Cluster c is not connected yet");
+    let text = "API server of Cluster c is not connected yet; see Secret c-kubeconfig";
+    assert_eq!(shown(&world, "NodeReady").2, text);
     world.workload.connection.failures = 5;
     world.now = "2026-01-01T00:04:00Z".parse().unwrap();
     assert_eq!(plan(&world).recheck, Some(Duration::from_secs(60)), "the control plane is new");
+}
+
+/// The Secret may be missing, and a Machine has no other hint.
+#[test]
+fn m8_conditions_without_a_connection_name_the_secret() {
+    let mut world = observed(&json!({}));
+    world.workload.node = NodeView::Unknown;
+    world.workload.connection = Connection { last_success: None, failures: 9 };
+    world.now = "2026-01-02T00:00:00Z".parse().unwrap();
+    for type_ in ["NodeReady", "NodeHealthy"] {
+        let (_, reason, message) = shown(&world, type_);
+        assert_eq!(reason, "ConnectionDown");
+        assert!(message.contains("see Secret c-kubeconfig"), "{message}");
+    }
 }
 
 #[test]

@@ -7,6 +7,7 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
+use bedplate_api::cluster::full::Machine;
 use bedplate_api::cluster::part::annotation;
 use bedplate_api::reason::core::MachineDeletingReason as Reason;
 use bedplate_rules::drain::{self as rules, Evicted, Pod};
@@ -40,10 +41,19 @@ pub struct Hold {
     pub why: String,
 }
 
+/// Returns the cause for which a Node is not drained, for a user.
+pub(super) fn skipped(machine: &Machine) -> Option<String> {
+    if machine.annotations().contains_key(annotation::EXCLUDE_NODE_DRAINING) {
+        return Some(format!("annotation {} is set", annotation::EXCLUDE_NODE_DRAINING));
+    }
+    (!is_node_served(machine))
+        .then(|| "its member of etcd was removed, so its kubelet ends no Pods".to_owned())
+}
+
 /// Drains the Node. None: it is drained, it is not drained by the user's will, or its timeout has expired.
 pub(super) fn step(observed: &Observed, name: &str, now: Timestamp) -> Option<Plan> {
     let machine = &*observed.machine;
-    if !is_node_served(machine) || machine.annotations().contains_key(annotation::EXCLUDE_NODE_DRAINING) {
+    if skipped(machine).is_some() {
         return None;
     }
     let spec = machine.spec.deletion.as_ref();

@@ -17,8 +17,10 @@ const MIN_RETRY_TIME: SignedDuration = SignedDuration::from_secs(10);
 
 /// Cause for which the Node is neither drained nor deleted.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Skip {
-    /// The Cluster is deleted, or it does not exist.
+pub(super) enum Skip {
+    /// The Cluster does not exist.
+    NoCluster,
+    /// The Cluster is deleted.
     ClusterDeleting,
     /// The control plane is deleted.
     ControlPlaneDeleting,
@@ -26,6 +28,19 @@ pub enum Skip {
     NoControlPlane,
     /// The Machine has no Node.
     NoNode,
+}
+
+impl Skip {
+    /// Returns the cause for a user.
+    pub(super) fn why(self) -> &'static str {
+        match self {
+            Self::NoCluster => "its Cluster does not exist",
+            Self::ClusterDeleting => "its Cluster is being deleted",
+            Self::ControlPlaneDeleting => "the control plane is being deleted",
+            Self::NoControlPlane => "no other Machine of the control plane is left",
+            Self::NoNode => "no Node has the providerID of the Machine",
+        }
+    }
 }
 
 /// Answer of the workload API to the read of a Node.
@@ -93,8 +108,8 @@ impl Observed {
 
 /// Returns the name of the Node that is drained and deleted, or the cause why none is. Err: the plan if that is not known yet.
 pub(super) fn target(observed: &Observed) -> Result<Result<String, Skip>, Plan> {
-    let cluster = observed.cluster.as_ref();
-    if cluster.is_none_or(|cluster| cluster.metadata.deletion_timestamp.is_some()) {
+    let Some(cluster) = &observed.cluster else { return Ok(Err(Skip::NoCluster)) };
+    if cluster.metadata.deletion_timestamp.is_some() {
         return Ok(Err(Skip::ClusterDeleting));
     }
     let name = match (observed.recorded_node(), observed.provider_id(), &observed.node) {

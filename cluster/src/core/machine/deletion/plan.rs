@@ -16,7 +16,7 @@ use jiff::{SignedDuration, Timestamp};
 use kube::ResourceExt;
 
 use super::drain::Hold;
-use super::node::{NodeAnswer, NodeFailure};
+use super::node::{NodeAnswer, NodeFailure, Skip};
 use super::pod::PodsView;
 use super::volume::VolumesView;
 use super::{drain, hook, node, object, volume};
@@ -134,6 +134,15 @@ impl Plan {
         Self { act: Act::Read(needed), ..Self::default() }
     }
 
+    /// Adds the cause for which the Node was not drained.
+    fn after_skip(mut self, cause: Option<String>) -> Self {
+        if let (Some((_, message)), Some(cause)) = (&mut self.condition, cause) {
+            message.push_str("; Node was not drained: ");
+            message.push_str(&cause);
+        }
+        self
+    }
+
     /// Sets the time of the next turn.
     pub(super) fn again(self, at: Timestamp) -> Self {
         Self { again: Some(at), ..self }
@@ -157,16 +166,18 @@ pub fn plan(observed: &Observed, now: Timestamp) -> Plan {
         Ok(target) => target,
         Err(plan) => return plan,
     };
-    let node = target.ok();
-    let node = node.as_deref();
-    None.or_else(|| node.and_then(|_| hook::step(machine, hook::PRE_DRAIN)))
-        .or_else(|| node.and_then(|name| drain::step(observed, name, now)))
-        .or_else(|| node.and_then(|name| volume::step(observed, name, now)))
+    let node = target.as_ref().ok().map(String::as_str);
+    let before = node.and_then(|_| hook::step(machine, hook::PRE_DRAIN));
+    if let Some(plan) = before.or_else(|| node.and_then(|name| drain::step(observed, name, now))) {
+        return plan;
+    }
+    None.or_else(|| node.and_then(|name| volume::step(observed, name, now)))
         .or_else(|| hook::step(machine, hook::PRE_TERMINATE))
         .or_else(|| object::infrastructure(observed))
         .or_else(|| object::bootstrap(observed))
         .or_else(|| node.and_then(|name| node::step(observed, name, now)))
         .unwrap_or_else(|| Plan::act(Act::RemoveFinalizer, Reason::DeletionCompleted, completed))
+        .after_skip(target.err().map(Skip::why).map(str::to_owned).or_else(|| drain::skipped(machine)))
 }
 
 /// Returns true if the kubelet of the Node can still end Pods. The member of etcd of a Machine of a KubeadmControlPlane is removed

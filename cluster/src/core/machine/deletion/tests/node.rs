@@ -60,6 +60,45 @@ fn m9_node_is_skipped_without_a_node_of_the_machine() {
 }
 
 #[test]
+fn m9_skipped_drain_is_named_with_its_cause() {
+    let message = |observed: &Observed| plan(observed, at(1)).condition.unwrap().1;
+    assert_eq!(message(&in_drain()), "BedplateMachine infra is being deleted");
+    let annotated = machine(|object| {
+        object["metadata"]["annotations"] = json!({ "machine.cluster.x-k8s.io/exclude-node-draining": "" });
+    });
+    let cluster = cluster(|object| object["metadata"]["deletionTimestamp"] = json!(DELETED));
+    for (case, cause) in [
+        (Observed { cluster: Some(cluster), ..in_drain() }, "its Cluster is being deleted"),
+        (Observed { cluster: None, ..in_drain() }, "its Cluster does not exist"),
+        (
+            Observed { control_plane: Some(referenced("cp", true)), ..in_drain() },
+            "the control plane is being deleted",
+        ),
+        (
+            Observed { active_control_plane_machines: 0, ..in_drain() },
+            "no other Machine of the control plane is left",
+        ),
+        (
+            Observed { node: Some(Ok(NodeAnswer::Absent)), ..without_reference() },
+            "no Node has the providerID of the Machine",
+        ),
+        (
+            Observed { machine: annotated, ..in_drain() },
+            "annotation machine.cluster.x-k8s.io/exclude-node-draining is set",
+        ),
+    ] {
+        let expected = format!("BedplateMachine infra is being deleted; Node was not drained: {cause}");
+        assert_eq!(message(&case), expected);
+    }
+}
+
+/// A Machine whose Node is not recorded.
+fn without_reference() -> Observed {
+    let machine = machine(|object| object["status"]["nodeRef"] = json!(null));
+    Observed { machine, ..in_drain() }
+}
+
+#[test]
 fn m9_external_control_plane_has_no_machines_and_the_node_is_deleted() {
     let object = json!({ "metadata": { "name": "cp" }, "status": { "externalManagedControlPlane": true } });
     let control_plane = Lookup::Found(std::sync::Arc::new(serde_json::from_value(object).unwrap()));
