@@ -9,11 +9,16 @@ use bedplate_api::cluster::contract::{Mirrored, Referenced};
 use bedplate_api::cluster::core::GROUP;
 use bedplate_api::cluster::part::Reference;
 use bedplate_api::condition::ConditionState;
+use bedplate_api::reason::Reason;
+use bedplate_api::reason::core::{
+    BootstrapConfigReadyReason, ControlPlaneAvailableReason, InfrastructureReadyReason,
+};
 use bedplate_engine::watches;
+use jiff::Timestamp;
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::OwnerReference;
-use kube::Resource;
+use kube::{Resource, ResourceExt as _};
 
-/// Reason of a mirrored condition that has none, as upstream has it.
+/// Reason of a condition that is not True and has none, as upstream has it.
 const NO_REASON: &str = "NoReasonReported";
 /// Maximum number of characters of a reason.
 const MAX_REASON: usize = 1024;
@@ -81,59 +86,99 @@ pub fn refusal(reference: &Reference) -> Option<String> {
         .then(|| format!("{kind} is a kind of {GROUP}, and not of a provider; correct the reference"))
 }
 
+/// Reasons of a condition that shows a condition of a referenced object.
+pub trait MirrorReason: Reason + Into<ConditionState> {
+    /// The object is ready, and gives no reason.
+    const READY: Self;
+    /// The object is not ready, and gives no reason.
+    const NOT_READY: Self;
+    /// The object does not exist.
+    const ABSENT: Self;
+    /// The object was deleted after it had been complete.
+    const DELETED: Self;
+    /// The condition of the object is not valid.
+    const INVALID: Self;
+    /// The object cannot be read, or it belongs to another object.
+    const UNREADABLE: Self;
+}
+
+impl MirrorReason for BootstrapConfigReadyReason {
+    const READY: Self = BootstrapConfigReadyReason::Ready;
+    const NOT_READY: Self = BootstrapConfigReadyReason::NotReady;
+    const ABSENT: Self = BootstrapConfigReadyReason::ObjectDoesNotExist;
+    const DELETED: Self = BootstrapConfigReadyReason::ObjectDeleted;
+    const INVALID: Self = BootstrapConfigReadyReason::InvalidConditionReported;
+    const UNREADABLE: Self = BootstrapConfigReadyReason::InternalError;
+}
+
+impl MirrorReason for InfrastructureReadyReason {
+    const READY: Self = InfrastructureReadyReason::Ready;
+    const NOT_READY: Self = InfrastructureReadyReason::NotReady;
+    const ABSENT: Self = InfrastructureReadyReason::ObjectDoesNotExist;
+    const DELETED: Self = InfrastructureReadyReason::ObjectDeleted;
+    const INVALID: Self = InfrastructureReadyReason::InvalidConditionReported;
+    const UNREADABLE: Self = InfrastructureReadyReason::InternalError;
+}
+
+impl MirrorReason for ControlPlaneAvailableReason {
+    const READY: Self = ControlPlaneAvailableReason::Available;
+    const NOT_READY: Self = ControlPlaneAvailableReason::NotAvailable;
+    const ABSENT: Self = ControlPlaneAvailableReason::ObjectDoesNotExist;
+    const DELETED: Self = ControlPlaneAvailableReason::ObjectDeleted;
+    const INVALID: Self = ControlPlaneAvailableReason::InvalidConditionReported;
+    const UNREADABLE: Self = ControlPlaneAvailableReason::InternalError;
+}
+
 /// Condition of a referenced object, ready to be set.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Shown {
     /// Status of the condition.
     pub state: ConditionState,
-    /// Reason of the condition. Not empty.
+    /// Reason of the condition. The API server accepts it.
     pub reason: String,
     /// Message of the condition.
     pub message: String,
+    /// Time at which the condition of the object has changed. None: the present time.
+    pub since: Option<Timestamp>,
 }
 
-/// Mirror of a condition of a referenced object.
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub enum Mirror {
-    /// The condition.
-    Shown(Shown),
-    /// The condition lacks a valid status or time.
-    Invalid,
-    /// The object has no condition of the type.
-    Absent,
-}
-
-/// Returns the mirror of a condition.
-pub fn mirror(object: &Referenced, type_: &str) -> Mirror {
+/// Returns the condition of a referenced object. None: it has no condition of the type. A reason that the API server would refuse is replaced:
+/// otherwise one faulty provider would block every later status. `kind`: kind of the object, for the message.
+pub fn shown<R: MirrorReason>(object: &Referenced, type_: &str, kind: &str) -> Option<Shown> {
     let condition = match object.condition(type_) {
-        Mirrored::Absent => return Mirror::Absent,
-        Mirrored::Invalid => return Mirror::Invalid,
+        Mirrored::Absent => return None,
+        Mirrored::Invalid => {
+            let name = object.name_any();
+            let message = format!("condition {type_} of {kind} {name} has no valid status or time");
+            let reason = R::INVALID.as_str().to_owned();
+            return Some(Shown { state: R::INVALID.into(), reason, message, since: None });
+        }
         Mirrored::Is(condition) => condition,
     };
-    let state = match condition.status.as_str() {
-        "True" => ConditionState::True,
-        "False" => ConditionState::False,
-        _ => ConditionState::Unknown,
+    let (state, fallback) = match condition.status.as_str() {
+        "True" => (ConditionState::True, R::READY),
+        "False" => (ConditionState::False, R::NOT_READY),
+        _ => (ConditionState::Unknown, R::NOT_READY),
     };
-    let reason = if condition.reason.is_empty() { NO_REASON } else { &condition.reason };
-    Mirror::Shown(Shown { state, reason: reason.to_owned(), message: condition.message.clone() })
+    let reason = match condition.reason.as_str() {
+        // Contract v1beta1 has none for conditions that are True.
+        "" if state == ConditionState::True => fallback.as_str(),
+        "" => NO_REASON,
+        reason if is_valid_reason(reason) => reason,
+        _ => fallback.as_str(),
+    };
+    let since = Some(condition.last_transition_time.0);
+    Some(Shown { state, reason: reason.to_owned(), message: condition.message.clone(), since })
 }
 
-impl Shown {
-    /// Returns true if the object has given no reason. Contract v1beta1 has none for conditions that are True.
-    pub fn lacks_reason(&self) -> bool {
-        self.reason == NO_REASON
-    }
-
-    /// Returns true if the API server accepts the reason. Contract v1beta1 allows any text.
-    pub fn has_valid_reason(&self) -> bool {
-        let is_word = |byte: &u8| byte.is_ascii_alphanumeric() || *byte == b'_';
-        let bytes = self.reason.as_bytes();
-        bytes.len() <= MAX_REASON
-            && bytes.first().is_some_and(u8::is_ascii_alphabetic)
-            && bytes.last().is_some_and(is_word)
-            && bytes.iter().all(|byte| is_word(byte) || b",:".contains(byte))
-    }
+/// Returns true if the API server accepts the reason. Contract v1beta1 allows any text.
+fn is_valid_reason(reason: &str) -> bool {
+    let is_word = |byte: &u8| byte.is_ascii_alphanumeric() || *byte == b'_';
+    let bytes = reason.as_bytes();
+    bytes.len() <= MAX_REASON
+        && bytes.first().is_some_and(u8::is_ascii_alphabetic)
+        && bytes.last().is_some_and(is_word)
+        && bytes.iter().all(|byte| is_word(byte) || b",:".contains(byte))
 }
 
 /// Returns the owners of a kind of Cluster API, in any version.
@@ -213,17 +258,32 @@ mod tests {
     }
 
     #[test]
-    fn mirror_keeps_status_reason_and_message() {
+    fn condition_keeps_status_reason_message_and_time() {
         let time = "2026-01-01T00:00:00Z";
-        let shown = |condition: Value| mirror(&object(&json!([]), &json!([condition])), "Ready");
-        let condition = json!({ "type": "Ready", "status": "False", "reason": "R", "message": "m", "lastTransitionTime": time });
-        let expected =
-            Shown { state: ConditionState::False, reason: "R".to_owned(), message: "m".to_owned() };
-        assert_eq!(shown(condition), Mirror::Shown(expected));
-        let condition = json!({ "type": "Ready", "status": "True", "lastTransitionTime": time });
-        assert!(matches!(shown(condition), Mirror::Shown(shown) if shown.lacks_reason()));
-        assert_eq!(shown(json!({ "type": "Ready", "status": "Yes" })), Mirror::Invalid);
-        assert_eq!(shown(json!({ "type": "Other", "status": "True" })), Mirror::Absent);
+        let of = |condition: Value| {
+            let object = object(&json!([]), &json!([condition]));
+            let shown = shown::<InfrastructureReadyReason>(&object, "Ready", "Host");
+            shown.map(|shown| (shown.state, shown.reason, shown.message, shown.since))
+        };
+        let since = Some(time.parse().unwrap());
+        let words = |reason: &str, message: &str| (reason.to_owned(), message.to_owned());
+        for (status, reason, state, expected) in [
+            ("False", "R", ConditionState::False, "R"),
+            ("False", "", ConditionState::False, "NoReasonReported"),
+            ("False", "not valid", ConditionState::False, "NotReady"),
+            ("True", "", ConditionState::True, "Ready"),
+            ("True", "not valid", ConditionState::True, "Ready"),
+            ("Unknown", "R", ConditionState::Unknown, "R"),
+        ] {
+            let given = json!({ "type": "Ready", "status": status, "reason": reason, "message": "m", "lastTransitionTime": time });
+            let (reason, message) = words(expected, "m");
+            assert_eq!(of(given), Some((state, reason, message, since)));
+        }
+        let (reason, message) =
+            words("InvalidConditionReported", "condition Ready of Host o has no valid status or time");
+        let invalid = Some((ConditionState::Unknown, reason, message, None));
+        assert_eq!(of(json!({ "type": "Ready", "status": "Yes" })), invalid);
+        assert_eq!(of(json!({ "type": "Other", "status": "True" })), None);
     }
 
     #[test]

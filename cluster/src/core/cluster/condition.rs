@@ -2,10 +2,8 @@
 //!
 //! A condition of an object whose watch is not synced stays as it is: a restart causes no write.
 
-use bedplate_api::cluster::contract::Referenced;
 use bedplate_api::cluster::full::{Cluster, condition_type};
 use bedplate_api::cluster::part::Reference;
-use bedplate_api::condition::ConditionState;
 use bedplate_api::reason::ConditionReason;
 use bedplate_api::reason::core::{
     AvailableReason, ControlPlaneAvailableReason, ControlPlaneInitializedReason, InfrastructureReadyReason,
@@ -20,7 +18,7 @@ use super::secret;
 use super::status::{Draft, Latched};
 use crate::core::merge::{Merged, Part, summary};
 use crate::core::object::{Conditions as _, is_true};
-use crate::core::reference::{Lookup, Mirror, mirror};
+use crate::core::reference::{Lookup, MirrorReason, shown};
 
 /// Time for which the API server of a cluster may be silent before the condition changes.
 const PROBE_GRACE: SignedDuration = SignedDuration::from_secs(50);
@@ -109,20 +107,12 @@ pub fn infrastructure(draft: &mut Draft, observed: &Observed, latched: Latched) 
     if observed.component(component).is_none() {
         return draft.set(Reason::Ready, "");
     }
-    if let Some(message) = observed.refusal(condition_type::INFRASTRUCTURE_READY) {
-        return draft.set(Reason::InternalError, &message);
-    }
-    let words = Words {
-        source: condition_type::READY,
+    let source = Source {
+        type_: condition_type::READY,
         is_complete: latched.is_provisioned,
-        good: Reason::Ready,
-        pending: (Reason::NotReady, "is not provisioned yet"),
-        invalid: Reason::InvalidConditionReported,
-        deleted: Reason::ObjectDeleted,
-        absent: Reason::ObjectDoesNotExist,
-        error: Reason::InternalError,
+        pending: "is not provisioned yet",
     };
-    show(draft, observed, component, &words);
+    show::<Reason>(draft, observed, component, source);
 }
 
 /// Sets condition `ControlPlaneInitialized` (K6).
@@ -160,85 +150,51 @@ pub fn control_plane(draft: &mut Draft, observed: &Observed, latched: Latched) {
             draft.set(Reason::NotAvailable, "no Machine of the control plane is available");
         };
     }
-    let words = Words {
-        source: condition_type::AVAILABLE,
+    let source = Source {
+        type_: condition_type::AVAILABLE,
         is_complete: latched.is_initialized,
-        good: Reason::Available,
-        pending: (Reason::NotAvailable, "is not initialized yet"),
-        invalid: Reason::InvalidConditionReported,
-        deleted: Reason::ObjectDeleted,
-        absent: Reason::ObjectDoesNotExist,
-        error: Reason::InternalError,
+        pending: "is not initialized yet",
     };
-    show(draft, observed, component, &words);
+    show::<Reason>(draft, observed, component, source);
 }
 
-/// Words of a condition that shows a condition of a component.
-struct Words<R> {
+/// Condition of a component that a condition of the Cluster shows.
+#[derive(Clone, Copy)]
+struct Source {
     /// Type of the condition of the component.
-    source: &'static str,
+    type_: &'static str,
     /// True once the component was complete.
     is_complete: bool,
-    /// The component gives no reason and its condition is True, or it is complete and has no condition.
-    good: R,
-    /// The component has no condition, and is not complete: reason and state.
-    pending: (R, &'static str),
-    /// The condition of the component is not valid.
-    invalid: R,
-    /// The component was deleted after it had been complete.
-    deleted: R,
-    /// The component does not exist.
-    absent: R,
-    /// The component cannot be read, or it is not the Cluster's.
-    error: R,
+    /// State of a component without the condition that is not complete.
+    pending: &'static str,
 }
 
-/// Sets a condition that shows a condition of a component.
-fn show<R>(draft: &mut Draft, observed: &Observed, component: Component, words: &Words<R>)
+/// Sets a condition that shows a condition of a component, or that a write for the component was refused.
+fn show<R>(draft: &mut Draft, observed: &Observed, component: Component, source: Source)
 where
-    R: ConditionReason + Into<ConditionState>,
+    R: MirrorReason + ConditionReason,
 {
     let Some((reference, lookup)) = observed.component(component) else { return };
-    match missing(observed, component, words.is_complete) {
-        Some(Missing::Keep) if draft.has(R::TYPE) => {}
-        Some(Missing::Keep) => draft.set(words.error, &lookup.unknown(&reference.kind).unwrap_or_default()),
-        Some(Missing::Error(message)) => draft.set(words.error, &message),
-        Some(Missing::Gone(true, message)) => draft.set(words.deleted, &message),
-        Some(Missing::Gone(false, message)) => draft.set(words.absent, &message),
-        None => {
-            if let Some(object) = lookup.found() {
-                show_object(draft, (reference, object), words);
-            }
-        }
+    if let Some(message) = observed.refusal(R::TYPE) {
+        return draft.set(R::UNREADABLE, &message);
     }
-}
-
-fn show_object<R>(draft: &mut Draft, (reference, object): (&Reference, &Referenced), words: &Words<R>)
-where
-    R: ConditionReason + Into<ConditionState>,
-{
-    let Reference { kind, name, .. } = reference;
-    let source = words.source;
-    match mirror(object, source) {
-        Mirror::Shown(shown) => {
-            let is_true = shown.state == ConditionState::True;
-            // The API server would reject the whole status for one reason that is not valid.
-            let reason = match (shown.has_valid_reason(), is_true) {
-                (true, true) if shown.lacks_reason() => words.good.as_str(),
-                (true, _) => &shown.reason,
-                (false, true) => words.good.as_str(),
-                (false, false) => words.pending.0.as_str(),
-            };
-            draft.set_as(R::TYPE, shown.state, reason, &shown.message);
-        }
-        Mirror::Invalid => {
-            let message = format!("condition {source} of {kind} {name} has no valid status or time");
-            draft.set(words.invalid, &message);
-        }
-        Mirror::Absent if words.is_complete => draft.set(words.good, ""),
-        Mirror::Absent => {
-            let (reason, state) = words.pending;
-            draft.set(reason, &format!("{kind} {name} {state}"));
+    match missing(observed, component, source.is_complete) {
+        Some(Missing::Keep) if draft.has(R::TYPE) => {}
+        Some(Missing::Keep) => draft.set(R::UNREADABLE, &lookup.unknown(&reference.kind).unwrap_or_default()),
+        Some(Missing::Error(message)) => draft.set(R::UNREADABLE, &message),
+        Some(Missing::Gone(true, message)) => draft.set(R::DELETED, &message),
+        Some(Missing::Gone(false, message)) => draft.set(R::ABSENT, &message),
+        None => {
+            let condition =
+                lookup.found().and_then(|object| shown::<R>(object, source.type_, &reference.kind));
+            match condition {
+                Some(shown) => draft.set_as(R::TYPE, shown.state, &shown.reason, &shown.message),
+                None if source.is_complete => draft.set(R::READY, ""),
+                None => {
+                    let Reference { kind, name, .. } = reference;
+                    draft.set(R::NOT_READY, &format!("{kind} {name} {}", source.pending));
+                }
+            }
         }
     }
 }

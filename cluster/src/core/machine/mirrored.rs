@@ -1,12 +1,8 @@
-//! Pure: `BootstrapConfigReady` and `InfrastructureReady`, which mirror `Ready` of the referenced objects.
-//!
-//! A reason that the API server would refuse is replaced: otherwise one faulty provider would block every later status. Called by `condition`.
+//! Pure: `BootstrapConfigReady` and `InfrastructureReady`, which mirror `Ready` of the referenced objects. Called by `condition`.
 
-use bedplate_api::cluster::contract::{Mirrored, Referenced};
+use bedplate_api::cluster::contract::Referenced;
 use bedplate_api::cluster::full::condition_type;
 use bedplate_api::cluster::full::machine::MachineStatus;
-use bedplate_api::condition::ConditionState;
-use bedplate_api::reason::Reason;
 use bedplate_api::reason::core::{BootstrapConfigReadyReason, InfrastructureReadyReason};
 use kube::ResourceExt;
 
@@ -14,35 +10,7 @@ use super::condition::{Line, get};
 use super::data::{DataSecret, Given, given};
 use super::plan::Observed;
 use super::references::{self, Ownership};
-use crate::core::reference::{Lookup, Mirror, mirror};
-
-/// Reasons that both conditions have.
-trait PartReason: Reason + Into<ConditionState> {
-    const READY: Self;
-    const NOT_READY: Self;
-    const ABSENT: Self;
-    const DELETED: Self;
-    const INVALID: Self;
-    const UNREADABLE: Self;
-}
-
-impl PartReason for BootstrapConfigReadyReason {
-    const READY: Self = BootstrapConfigReadyReason::Ready;
-    const NOT_READY: Self = BootstrapConfigReadyReason::NotReady;
-    const ABSENT: Self = BootstrapConfigReadyReason::ObjectDoesNotExist;
-    const DELETED: Self = BootstrapConfigReadyReason::ObjectDeleted;
-    const INVALID: Self = BootstrapConfigReadyReason::InvalidConditionReported;
-    const UNREADABLE: Self = BootstrapConfigReadyReason::InternalError;
-}
-
-impl PartReason for InfrastructureReadyReason {
-    const READY: Self = InfrastructureReadyReason::Ready;
-    const NOT_READY: Self = InfrastructureReadyReason::NotReady;
-    const ABSENT: Self = InfrastructureReadyReason::ObjectDoesNotExist;
-    const DELETED: Self = InfrastructureReadyReason::ObjectDeleted;
-    const INVALID: Self = InfrastructureReadyReason::InvalidConditionReported;
-    const UNREADABLE: Self = InfrastructureReadyReason::InternalError;
-}
+use crate::core::reference::{Lookup, MirrorReason, Shown, shown};
 
 /// Returns `BootstrapConfigReady`. None: it stays.
 pub fn bootstrap(observed: &Observed, status: &MachineStatus) -> Option<Line> {
@@ -133,7 +101,7 @@ fn pending((kind, name): (&str, &str), is_done: Option<bool>, (done, result): (&
     }
 }
 
-fn of_object<R: PartReason>(
+fn of_object<R: MirrorReason>(
     observed: &Observed,
     object: &Referenced,
     (kind, pending): (&str, String),
@@ -145,30 +113,16 @@ fn of_object<R: PartReason>(
         let text = format!("{kind} {name} belongs to {other}; delete this Machine, or name another object");
         return Line::of(R::UNREADABLE, text);
     }
-    let type_ = condition_type::READY;
-    match (mirror(object, type_), &object.contract.failure) {
-        (Mirror::Shown(shown), _) => {
-            let is_true = shown.state == ConditionState::True;
-            let fallback = if is_true { R::READY } else { R::NOT_READY };
-            let is_usable = shown.has_valid_reason() && !(is_true && shown.lacks_reason());
-            let since = match object.condition(type_) {
-                Mirrored::Is(condition) => Some(condition.last_transition_time.0),
-                Mirrored::Absent | Mirrored::Invalid => None,
-            };
-            let reason = if is_usable { shown.reason } else { fallback.as_str().to_owned() };
-            Line { state: shown.state, reason, message: shown.message, since }
-        }
-        (Mirror::Invalid, _) => {
-            Line::of(R::INVALID, format!("condition Ready of {kind} {name} has no valid status or time"))
-        }
-        (Mirror::Absent, Some(failure)) => {
+    match (shown::<R>(object, condition_type::READY, kind), &object.contract.failure) {
+        (Some(Shown { state, reason, message, since }), _) => Line { state, reason, message, since },
+        (None, Some(failure)) => {
             let words = [failure.reason.as_str(), failure.message.as_str()];
             let words: Vec<&str> = words.into_iter().filter(|word| !word.is_empty()).collect();
             let text = format!("{kind} {name} has failed: {}; delete the Machine", words.join(": "));
             Line::of(R::NOT_READY, text)
         }
-        (Mirror::Absent, None) if is_done => Line::of(R::READY, ""),
-        (Mirror::Absent, None) => Line::of(R::NOT_READY, pending),
+        (None, None) if is_done => Line::of(R::READY, ""),
+        (None, None) => Line::of(R::NOT_READY, pending),
     }
 }
 
@@ -184,13 +138,13 @@ fn other_id(observed: &Observed) -> Option<Line> {
     Some(Line::of(InfrastructureReadyReason::InternalError, text))
 }
 
-fn absent<R: PartReason>(observed: &Observed, (kind, name): (&str, &str)) -> Line {
+fn absent<R: MirrorReason>(observed: &Observed, (kind, name): (&str, &str)) -> Line {
     let remedy = if observed.is_deleting() { "" } else { "; create it, or delete the Machine" };
     Line::of(R::ABSENT, format!("{kind} {name} does not exist{remedy}"))
 }
 
 /// Returns the condition of an object that cannot be read. None: its watch is not synced, and the last condition stays.
-fn unreadable<R: PartReason>(lookup: &Lookup, kind: &str, is_shown: bool) -> Option<Line> {
+fn unreadable<R: MirrorReason>(lookup: &Lookup, kind: &str, is_shown: bool) -> Option<Line> {
     if is_shown && *lookup == Lookup::NotSynced {
         return None;
     }
