@@ -1,10 +1,11 @@
 //! Pure: conditions about several Machines, with upstream's words. Called by the status of Clusters, MachineDeployments and MachineSets.
 
-use bedplate_api::cluster::full::Machine;
+use bedplate_api::cluster::core::PAUSED_ANNOTATION;
 use bedplate_api::cluster::full::condition_type::{
     DELETING, HEALTH_CHECK_SUCCEEDED, MACHINES_READY, MACHINES_UP_TO_DATE, OWNER_REMEDIATED, READY,
     UP_TO_DATE,
 };
+use bedplate_api::cluster::full::{Cluster, Machine};
 use bedplate_api::cluster::part::label;
 use bedplate_api::cluster::unsupported::Unsupported;
 use bedplate_api::condition::{ConditionState, set_condition, set_derived};
@@ -15,10 +16,11 @@ use bedplate_api::reason::core::{
 use bedplate_api::reason::infrastructure::PausedReason;
 use jiff::{SignedDuration, Timestamp};
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::Condition;
-use kube::ResourceExt;
+use kube::{Resource, ResourceExt};
 
 use super::merge::{Item, Merged, aggregate, listed};
 use super::object::{Conditions as _, condition, created, is_deleting, is_false, is_true};
+use crate::owner::{Pausing as _, has_paused_annotation};
 
 /// Maximum number of names in a message.
 const MAX_NAMES: usize = 3;
@@ -115,6 +117,26 @@ pub fn fields_supported(object: &impl Unsupported, remedy: &str) -> (FieldsSuppo
     (FieldsSupportedReason::UnsupportedFields, message)
 }
 
+/// Sets `Paused` of an object of a Cluster, or of the Cluster itself. The message has the causes and the next steps.
+pub fn set_paused<K: Resource>(
+    conditions: &mut impl AsMut<Vec<Condition>>,
+    object: &K,
+    cluster: Option<&Cluster>,
+    now: Timestamp,
+) {
+    let name = |cluster: &Cluster| {
+        format!("Cluster {} is paused; set its spec.paused to false to continue", cluster.name_any())
+    };
+    let paused = cluster.filter(|cluster| cluster.pauses()).map(name);
+    let own = has_paused_annotation(object)
+        .then(|| format!("annotation {PAUSED_ANNOTATION} is set; remove it to continue"));
+    let causes: Vec<String> = paused.into_iter().chain(own).collect();
+    let is_paused = !causes.is_empty();
+    let reason = if is_paused { PausedReason::Paused } else { PausedReason::NotPaused };
+    let generation = object.meta().generation;
+    set_condition(conditions, is_paused, reason, &causes.join(", "), generation, now);
+}
+
 /// Replicas of an owner, for its conditions.
 #[derive(Debug, Clone, Copy)]
 pub struct Scale<'a> {
@@ -203,10 +225,8 @@ impl Report<'_> {
     }
 
     /// Sets `Paused` and `FieldsSupported`.
-    pub fn common(&mut self, is_paused: bool, object: &impl Unsupported) {
-        let reason = if is_paused { PausedReason::Paused } else { PausedReason::NotPaused };
-        let message = if is_paused { "The Cluster or the object is paused" } else { "" };
-        set_condition(self.conditions, is_paused, reason, message, self.generation, self.now);
+    pub fn common<K: Resource + Unsupported>(&mut self, object: &K, cluster: Option<&Cluster>) {
+        set_paused(self.conditions, object, cluster, self.now);
         let (reason, message) = fields_supported(object, "remove them");
         self.set(reason, &message);
     }

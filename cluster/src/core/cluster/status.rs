@@ -5,16 +5,15 @@
 use bedplate_api::cluster::full::cluster::{ClusterInitialization, ClusterPhase, ClusterStatus};
 use bedplate_api::cluster::full::{Cluster, condition_type};
 use bedplate_api::condition::{ConditionState, set_condition, set_derived};
+use bedplate_api::reason::ConditionReason;
 use bedplate_api::reason::core::ClusterDeletingReason;
-use bedplate_api::reason::infrastructure::PausedReason;
-use bedplate_api::reason::{ConditionReason, Reason as _};
 use jiff::Timestamp;
 
 use super::deletion::Step;
 use super::observed::{Component, Observed};
 use super::plan::{CONDITION_TYPES, endpoint};
 use super::{condition, replicas};
-use crate::core::report::fields_supported;
+use crate::core::report;
 
 /// Progress that never goes back.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -68,7 +67,7 @@ pub fn own(cluster: &Cluster) -> ClusterStatus {
 /// Returns the status of a paused Cluster: the former one with condition `Paused`.
 pub fn paused(cluster: &Cluster, now: Timestamp) -> ClusterStatus {
     let mut draft = Draft::new(cluster, now);
-    set_paused(&mut draft, true);
+    set_paused(&mut draft, cluster);
     draft.status
 }
 
@@ -77,7 +76,7 @@ pub fn held(observed: &Observed, now: Timestamp) -> ClusterStatus {
     let cluster = &*observed.cluster;
     let mut draft = Draft::new(cluster, now);
     draft.status.observed_generation = cluster.metadata.generation;
-    set_paused(&mut draft, false);
+    set_paused(&mut draft, cluster);
     fields(&mut draft, cluster);
     if let Some(message) = observed.refusal(condition_type::DELETING) {
         // Not True, the state of the reason: the Cluster is not deleted.
@@ -97,7 +96,7 @@ pub fn status(observed: &Observed, step: Option<&Step>, now: Timestamp) -> Clust
     failure_domains(&mut draft, observed, latched);
     draft.status.phase = Some(phase(observed, latched));
     replicas::counts(&mut draft.status, observed);
-    set_paused(&mut draft, false);
+    set_paused(&mut draft, cluster);
     fields(&mut draft, cluster);
     condition::probe(&mut draft, observed);
     condition::infrastructure(&mut draft, observed, latched);
@@ -175,15 +174,13 @@ fn phase(observed: &Observed, latched: Latched) -> ClusterPhase {
     }
 }
 
-fn set_paused(draft: &mut Draft, is_paused: bool) {
-    let reason = if is_paused { PausedReason::Paused } else { PausedReason::NotPaused };
-    let (generation, now) = (draft.generation, draft.now);
-    set_condition(&mut draft.status, is_paused, reason, reason.meaning(), generation, now);
+fn set_paused(draft: &mut Draft, cluster: &Cluster) {
+    report::set_paused(&mut draft.status, cluster, Some(cluster), draft.now);
 }
 
 fn fields(draft: &mut Draft, cluster: &Cluster) {
     let is_held = cluster.spec.topology.is_some();
     let remedy = if is_held { "the Cluster is not reconciled until they are removed" } else { "remove them" };
-    let (reason, message) = fields_supported(cluster, remedy);
+    let (reason, message) = report::fields_supported(cluster, remedy);
     draft.set(reason, &message);
 }

@@ -25,7 +25,7 @@ pub fn status(observed: &Observed, plan: &Plan, now: Timestamp) -> MachineDeploy
     let mut all = std::mem::take(&mut status.conditions);
     let mut report = Report { conditions: &mut all, generation, now };
     let is_paused = is_deployment_paused(observed);
-    report.common(is_paused, deployment);
+    report.common(deployment, observed.cluster.as_deref());
     if !is_paused {
         let machines = observed.owned_machines();
         let counts = counts(&machines);

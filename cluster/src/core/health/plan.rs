@@ -14,7 +14,6 @@ use bedplate_api::reason::Reason as _;
 use bedplate_api::reason::core::{
     HealthCheckSucceededReason, OwnerRemediatedReason, RemediationAllowedReason,
 };
-use bedplate_api::reason::infrastructure::PausedReason;
 use bedplate_replicas::{
     Allowed, Failure, HealthCheck, HealthPlan, HealthReason, Judgement, Target, plan_health,
 };
@@ -24,7 +23,7 @@ use kube::ResourceExt;
 
 use super::observe::{Observed, ObservedMachine};
 use super::verdict::verdicts;
-use crate::core::report::fields_supported;
+use crate::core::report::{fields_supported, set_paused};
 use crate::owner::is_paused;
 
 /// Maximum number of targets in a status (`status.targets`).
@@ -64,8 +63,7 @@ pub fn plan(observed: &Observed, now: Timestamp) -> Plan {
     let is_paused = is_paused(check, Some(cluster));
     let mut status = check.status.clone().unwrap_or_default();
     let generation = check.metadata.generation;
-    let reason = if is_paused { PausedReason::Paused } else { PausedReason::NotPaused };
-    set_condition(&mut status, is_paused, reason, reason.meaning(), generation, now);
+    set_paused(&mut status, check, Some(cluster), now);
     let mut plan = Plan::default();
     if !is_paused {
         status.observed_generation = generation;

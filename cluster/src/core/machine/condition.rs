@@ -8,17 +8,14 @@ use std::time::Duration;
 
 use bedplate_api::cluster::full::condition_type;
 use bedplate_api::cluster::full::machine::MachineStatus;
-use bedplate_api::cluster::part::annotation;
-use bedplate_api::condition::{ConditionState, set_condition, set_derived};
+use bedplate_api::condition::{ConditionState, set_derived};
 use bedplate_api::reason::Reason;
 use bedplate_api::reason::core::{
     BootstrapConfigReadyReason, InfrastructureReadyReason, MachineAvailableReason, MachineDeletingReason,
     MachineNodeReadyReason, MachineReadyReason, NodeHealthyReason,
 };
-use bedplate_api::reason::infrastructure::PausedReason;
 use jiff::{SignedDuration, Timestamp};
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::Condition;
-use kube::ResourceExt;
 
 use super::plan::Observed;
 use super::status::Deleting;
@@ -57,23 +54,6 @@ impl Line {
 /// Returns a condition of a status.
 pub fn get<'a>(status: &'a MachineStatus, type_: &str) -> Option<&'a Condition> {
     status.conditions.iter().find(|condition| condition.type_ == type_)
-}
-
-/// Sets condition `Paused`.
-pub fn set_paused(status: &mut MachineStatus, observed: &Observed) {
-    let machine = &*observed.machine;
-    let cluster = observed.is_cluster_paused().then(|| {
-        let name = &machine.spec.cluster_name;
-        format!("Cluster {name} is paused; set its spec.paused to false to continue")
-    });
-    let own = machine
-        .annotations()
-        .contains_key(annotation::PAUSED)
-        .then(|| format!("annotation {} is set; remove it to continue", annotation::PAUSED));
-    let message = cluster.into_iter().chain(own).collect::<Vec<_>>().join(", ");
-    let is_paused = observed.is_paused();
-    let reason = if is_paused { PausedReason::Paused } else { PausedReason::NotPaused };
-    set_condition(status, is_paused, reason, &message, machine.metadata.generation, observed.now);
 }
 
 /// Sets the conditions of a Machine that is not paused. Returns the delay until one changes by the time alone.

@@ -57,11 +57,6 @@ impl Observed {
         owner::is_paused(&*self.machine, self.cluster.as_deref())
     }
 
-    /// Returns true if the Cluster is paused.
-    pub fn is_cluster_paused(&self) -> bool {
-        self.cluster.as_ref().is_some_and(|cluster| cluster.spec.paused == Some(true))
-    }
-
     /// Returns true if the Machine is being deleted.
     pub fn is_deleting(&self) -> bool {
         self.machine.metadata.deletion_timestamp.is_some()

@@ -22,6 +22,7 @@ use super::phase::phase;
 use super::plan::Observed;
 use super::references;
 use super::up_to_date;
+use crate::core::report;
 
 /// Types of the conditions that this controller writes for each Machine. Health checks, owners and control planes write the others.
 pub const OWN_CONDITIONS: [&str; 9] = [
@@ -70,7 +71,7 @@ pub fn own(mut status: MachineStatus, observed: &Observed) -> MachineStatus {
 /// Returns the status that a Machine must have.
 pub fn status(observed: &Observed, deleting: Option<&Deleting>) -> Next {
     let mut status = observed.machine.status.clone().unwrap_or_default();
-    condition::set_paused(&mut status, observed);
+    report::set_paused(&mut status, &*observed.machine, observed.cluster.as_deref(), observed.now);
     if observed.is_paused() {
         return Next { status, recheck: None };
     }

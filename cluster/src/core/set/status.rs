@@ -16,7 +16,7 @@ pub fn status(observed: &Observed, plan: &Plan, now: Timestamp) -> MachineSetSta
     let mut conditions = std::mem::take(&mut status.conditions);
     let mut report = Report { conditions: &mut conditions, generation, now };
     let is_paused = is_set_paused(observed);
-    report.common(is_paused, set);
+    report.common(set, observed.cluster.as_deref());
     if !is_paused {
         let machines = observed.owned();
         let scale =
