@@ -133,6 +133,13 @@ pub(crate) fn running(change: &Value) -> Observed {
     world
 }
 
+impl Plan {
+    /// Returns true if nothing is written.
+    pub(crate) fn is_settled(&self) -> bool {
+        self.act.is_none() && self.status.is_none()
+    }
+}
+
 /// Carries out plans until nothing is written. Returns the acts.
 pub(crate) fn settle(world: &mut Observed) -> Vec<Act> {
     let mut acts = Vec::new();

@@ -48,16 +48,6 @@ impl Memory {
     pub fn forget(&self, uid: &str) {
         self.0.lock().remove(uid);
     }
-
-    /// Returns the number of Machines with a state.
-    pub fn len(&self) -> usize {
-        self.0.lock().len()
-    }
-
-    /// Returns true if no Machine has a state.
-    pub fn is_empty(&self) -> bool {
-        self.len() == 0
-    }
 }
 
 #[cfg(test)]
@@ -73,11 +63,11 @@ mod tests {
     fn m9_memory_is_bounded_and_forgets() {
         let memory = Memory::default();
         (0..=MAX_MACHINES).for_each(|number| memory.set(&number.to_string(), failed()));
-        assert_eq!(memory.len(), MAX_MACHINES);
+        assert_eq!(memory.0.lock().len(), MAX_MACHINES);
         assert_eq!(memory.get(&MAX_MACHINES.to_string()), Remembered::default());
         memory.set("0", failed());
         memory.set("0", Remembered::default());
         memory.forget("1");
-        assert_eq!(memory.len(), MAX_MACHINES - 2);
+        assert_eq!(memory.0.lock().len(), MAX_MACHINES - 2);
     }
 }

@@ -106,11 +106,6 @@ pub struct Plan {
 }
 
 impl Plan {
-    /// Returns true if nothing is written.
-    pub fn is_settled(&self) -> bool {
-        self.act.is_none() && self.status.is_none()
-    }
-
     /// Returns true if the deletion must wait for the writes of this plan: without `providerID` and `nodeRef` it would not drain the Node.
     pub fn holds_deletion(&self, machine: &Machine) -> bool {
         let has_ref = |status: &MachineStatus| status.node_ref.is_some();

@@ -58,10 +58,6 @@ pub enum Ownership {
 pub struct Adoption {
     /// The object.
     pub part: Part,
-    /// Its UID.
-    pub uid: Option<String>,
-    /// Its version that was read. The write is bound to it.
-    pub resource_version: Option<String>,
     /// All its owner references.
     pub owner_references: Vec<OwnerReference>,
     /// Value of the label with the cluster's name.
@@ -139,8 +135,7 @@ pub fn adoption(observed: &Observed, part: Part) -> Option<Adoption> {
         Ownership::Own if !has_label => object.owner_references().to_vec(),
         Ownership::Own | Ownership::Foreign(_) => return None,
     };
-    let resource_version = object.resource_version();
-    Some(Adoption { part, uid: object.uid(), resource_version, owner_references, cluster_name })
+    Some(Adoption { part, owner_references, cluster_name })
 }
 
 /// Returns a referenced object from which the Machine may take data: it is the Machine's own, and it is not deleted.

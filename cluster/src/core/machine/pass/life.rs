@@ -27,8 +27,8 @@ impl Turn<'_> {
     pub(super) async fn live(&mut self) -> Result<Option<Duration>, WriteError> {
         let mut next = plan(&self.observed);
         let mut failed = Failed::default();
-        if let Some(Act::WriteDataSecret(name)) = &next.act {
-            if failed.note(self.write_data_secret(name).await) {
+        if let Some(act @ Act::WriteDataSecret(_)) = &next.act {
+            if failed.note(self.act(act.clone()).await) {
                 // Secrets are not watched, so no event starts the next plan.
                 self.observed.data_secret = DataSecret::Own { is_current: true };
                 next = plan(&self.observed);
