@@ -51,14 +51,14 @@ pub struct Operation {
     pub key: OperationKey,
     /// The object, with its status.
     pub object: Arc<MachineOperation>,
-    /// What a write must still find: `metadata.resourceVersion`, or the count of writes.
+    /// Version that a write must still find: `metadata.resourceVersion`, or the number of writes.
     pub version: String,
     /// Time of the latest write of its status, by the clock of the API server or of this pxed. The times in a status are those of its
     /// executor, which may be a host with a wrong clock.
     pub written: Option<Timestamp>,
 }
 
-/// What a source of operations tells. Nothing of it is selected: routing is the supervisor's.
+/// Change from a source of operations. The list is unfiltered: routing is done by the supervisor.
 #[derive(Debug, Clone, PartialEq)]
 pub enum OperationUpdate {
     /// The complete set.
@@ -69,10 +69,10 @@ pub enum OperationUpdate {
     Gone(OperationKey),
 }
 
-/// Why the status of an operation was not written.
+/// Error of writing the status of an operation.
 #[derive(Debug, Clone, PartialEq, Eq, Error)]
 pub enum WriteOperationError {
-    /// Somebody has written since: look at it again.
+    /// Another writer changed the operation; it must be read again.
     #[error("the operation was changed by somebody else")]
     Conflict,
     /// There is no such operation any more.
@@ -86,7 +86,7 @@ pub enum WriteOperationError {
     Later(String),
 }
 
-/// Where the executor writes how an operation goes.
+/// Destination of an operation's progress, used by the executor.
 #[async_trait]
 pub trait OperationWriter: Send + Sync {
     /// Writes the whole status, durably, if the operation is still of `operation.version`; gives it back as it is then.
@@ -97,7 +97,7 @@ pub trait OperationWriter: Send + Sync {
     ) -> Result<Operation, WriteOperationError>;
 }
 
-/// Why an operation was not made.
+/// Error of creating an operation.
 #[derive(Debug, Clone, PartialEq, Eq, Error)]
 pub enum CreateOperationError {
     /// Operations are made in the cluster.
@@ -109,7 +109,7 @@ pub enum CreateOperationError {
     /// No such Machine.
     #[error("no Machine {0} of this site is known here")]
     NoMachine(String),
-    /// What is wrong with it.
+    /// The operation is invalid, with the problem.
     #[error("{0}")]
     Invalid(String),
     /// Not now.
@@ -117,7 +117,7 @@ pub enum CreateOperationError {
     Later(String),
 }
 
-/// Where people make operations and look at them: the admin socket's side.
+/// Place where users create and list operations: the side of the admin socket.
 #[async_trait]
 pub trait OperationDesk: Send + Sync {
     /// Makes an operation of a checked object; `metadata.generateName` is completed. It is durable when this returns.
@@ -143,7 +143,7 @@ pub struct Issued {
     pub destinations: Destinations,
 }
 
-/// Why there are no credentials; for a person, without anything of the content.
+/// Error of reading credentials. The texts are for users and contain no part of the content.
 #[derive(Debug, Clone, PartialEq, Eq, Error)]
 #[error("the credentials of Secret {namespace}/{name} are not available: {problem}")]
 pub struct CredentialsError {
@@ -151,13 +151,13 @@ pub struct CredentialsError {
     pub namespace: String,
     /// The Secret's name.
     pub name: String,
-    /// What is wrong, and what to do.
+    /// Problem and remedy.
     pub problem: String,
     /// It may pass by itself: who keeps the Secret cannot be asked now.
     pub transient: bool,
 }
 
-/// Where credentials are read, one at a time, when they are needed. Nothing is kept.
+/// Source of credentials, which are read one at a time when they are needed. Nothing is cached.
 #[async_trait]
 pub trait CredentialsSource: Send + Sync {
     /// Reads a Secret.

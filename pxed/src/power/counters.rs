@@ -1,4 +1,5 @@
-//! What power counts: operations, calls of BMCs, breakers, the queue. Written by the workers, read at a scrape.
+//! Counters of power control: operations, calls of BMCs, breakers, the queue. Written by the workers, read at a
+//! scrape.
 
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
@@ -12,7 +13,7 @@ use super::plan::parameters::Kind;
 use crate::reason_label::ReasonLabel;
 
 labels! {
-    /// How an operation ended.
+    /// Result of an operation.
     pub enum OperationResult {
         /// It was done.
         Complete => "complete",
@@ -24,7 +25,7 @@ labels! {
 /// Upper bounds of the buckets of calls, in seconds.
 pub const BOUNDS: [f64; 9] = [0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 10.0, 60.0];
 
-/// How long calls took.
+/// Durations of calls.
 #[derive(Debug, Default)]
 pub struct Histogram {
     /// Calls by the first bound that they are not beyond; the last is without bound.
@@ -32,12 +33,12 @@ pub struct Histogram {
     microseconds: AtomicU64,
 }
 
-/// What a scrape shows of a [`Histogram`].
+/// Snapshot of a [`Histogram`] for a scrape.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Distribution {
     /// The sum of all, in seconds.
     pub sum: f64,
-    /// How many.
+    /// Number of calls.
     pub count: u64,
     /// Upper bounds in seconds, with how many calls fall between the bound before and this one.
     pub buckets: Vec<(f64, u64)>,
@@ -53,7 +54,7 @@ impl Histogram {
         self.microseconds.fetch_add(microseconds, Ordering::Relaxed);
     }
 
-    /// What there is now.
+    /// Returns a snapshot.
     pub fn now(&self) -> Distribution {
         let bounds = BOUNDS.into_iter().chain([f64::MAX]);
         let buckets: Vec<_> = bounds.zip(self.buckets.iter().map(read)).collect();
@@ -94,7 +95,7 @@ impl Counters {
         self.calls(protocol).observe(took);
     }
 
-    /// How long BMCs took.
+    /// Returns the durations of BMC calls over this protocol.
     pub fn calls(&self, protocol: BmcProtocol) -> &Histogram {
         match protocol {
             BmcProtocol::Redfish => &self.redfish,

@@ -1,5 +1,5 @@
-//! Where MachineOperations come from and where it is written how they go: the Kubernetes API (`kubernetes`), or manifests and
-//! the admin socket (`local`).
+//! Sources of MachineOperations and destinations of their progress: the Kubernetes API (`kubernetes`), or manifests
+//! and the admin socket (`local`).
 
 use std::sync::Arc;
 
@@ -11,7 +11,7 @@ use super::{Operation, OperationKey};
 /// Finished operations that are remembered; the oldest go first.
 pub const MOST_FINISHED: usize = 4096;
 
-/// Whether an operation has come to its end.
+/// Returns true if the operation is complete or failed.
 pub fn is_finished(operation: &MachineOperation) -> bool {
     let state = operation.status.as_ref().and_then(|status| status.state);
     matches!(state, Some(OperationState::Complete | OperationState::Failed))
@@ -28,7 +28,7 @@ pub(crate) fn sort_by_age(operations: &mut [Arc<MachineOperation>]) {
     operations.sort_by(|a, b| age(a).cmp(&age(b)));
 }
 
-/// An operation as the API server gave it, without what nobody here reads.
+/// Converts an operation of the API server and drops the parts that are not used.
 pub(crate) fn sourced(mut object: MachineOperation) -> Operation {
     let managed = object.metadata.managed_fields.take().unwrap_or_default();
     let of_status = managed.iter().filter(|entry| entry.subresource.as_deref() == Some("status"));

@@ -1,9 +1,9 @@
-//! What pxed does with a machine's power by itself: from what is seen, what ought to be done next (docs/rules.md, H2).
+//! Automatic power control: decides the next act from the observed state (docs/rules.md, H2).
 //!
-//! Power is never changed because of an error in reading state: unknown or unreadable is left alone, and so is whatever
-//! runs.
+//! An error in reading state never causes a power change: if the state is unknown or unreadable, or the machine runs,
+//! nothing is done.
 //!
-//! Pure: no clock, no socket. Caller: `worker`, when no operation is under way.
+//! Pure: no clock, no socket. Caller: `worker`, when no operation is in progress.
 
 pub mod attempts;
 pub mod breaker;
@@ -26,17 +26,18 @@ use jiff::{SignedDuration, Timestamp};
 
 use super::plan::breaker::later;
 use super::plan::claim::Demand;
-use super::plan::operation::{LastAct, Reading, SKEW};
+use super::plan::operation::{LastAct, MAX_CLOCK_SKEW, Reading};
 use crate::status::leaves_on;
 
-/// A machine that has come to its user space, and is on so long after pxed's last act, has stayed up: the count begins anew.
-const STEADY: SignedDuration = SignedDuration::from_secs(600);
-/// A machine that is to go has so long to shut down.
-const GRACE: SignedDuration = SignedDuration::from_secs(120);
-/// A forced power-off that was accepted is not sent again for so long.
-const PATIENCE: SignedDuration = SignedDuration::from_secs(30);
+/// Period after pxed's last act after which a machine that reached user space counts as up, so that the count of
+/// attempts restarts.
+const STEADY_PERIOD: SignedDuration = SignedDuration::from_secs(600);
+/// Period that a departing machine has to shut down.
+const SHUTDOWN_GRACE_PERIOD: SignedDuration = SignedDuration::from_secs(120);
+/// Delay before a forced power-off that the BMC accepted is repeated.
+const POWER_OFF_REPEAT_DELAY: SignedDuration = SignedDuration::from_secs(30);
 
-/// What has been asked of a machine that is to go.
+/// Requests that were sent to a departing machine.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub struct Departure {
     /// When its operating system was asked to shut down.
@@ -47,14 +48,14 @@ pub struct Departure {
     pub no_graceful: bool,
 }
 
-/// What is seen.
+/// Observed state.
 #[derive(Debug, Clone, Copy)]
 pub struct Observed<'a> {
-    /// What is wanted.
+    /// Desired state.
     pub spec: &'a MachineSpec,
     /// The power state of this very look; `None`: it could not be read.
     pub reading: Option<Reading>,
-    /// What the status says of power: the last action, attempts.
+    /// Power in the status: the last action, attempts.
     pub power: Option<&'a PowerStatus>,
     /// When the latest boot began that has come to the host's user space.
     pub up: Option<Timestamp>,
@@ -62,13 +63,14 @@ pub struct Observed<'a> {
     pub enrolled: Option<Timestamp>,
     /// Time at which the BMC said Off last.
     pub seen_off: Option<Timestamp>,
-    /// True if the machine took the seed of its latest boot, or if its agent has enrolled at some time. Packets are no boot.
+    /// True if the machine took the seed of its latest boot, or if its agent has enrolled at some time. Packets alone
+    /// do not prove a boot.
     pub booted: bool,
     /// State of the takeover token.
     pub takeover: Takeover,
     /// Time since which the machine should be off because its agent was asked to shut it down.
     pub shut_down: Option<Timestamp>,
-    /// Whether an operation is under way.
+    /// True if an operation is in progress.
     pub operation: bool,
     /// The object is being deleted, or its manifest is gone; and what was done about it.
     pub departure: Option<Departure>,
@@ -98,7 +100,7 @@ pub enum Takeover {
     NodeExists,
 }
 
-/// Why nothing is done.
+/// Reason for doing nothing.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Leave {
     /// `spec.paused`.
@@ -144,16 +146,16 @@ pub enum Leave {
     },
     /// It goes, and its power is left as it is.
     Retained,
-    /// It goes when it is off, and nobody knows whether it is.
+    /// Departing machine whose power state is unknown.
     DepartureAwaited,
     /// It goes, and has time to shut down.
     ShuttingDown {
-        /// Until then.
+        /// Time at which it ends.
         until: Timestamp,
     },
 }
 
-/// What is done.
+/// Decision about power.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Plan {
     /// Nothing.
@@ -190,7 +192,7 @@ impl fmt::Display for Plan {
     }
 }
 
-/// What ought to be done.
+/// Decides the next act.
 pub fn plan(observed: &Observed<'_>) -> Plan {
     if observed.operation {
         return Plan::Leave(Leave::Operation);
@@ -311,10 +313,16 @@ fn plan_departure(observed: &Observed<'_>, departure: &Departure) -> Plan {
 /// Returns the next request to switch a machine off, or why there is none now.
 fn next_power_off(now: Timestamp, departure: &Departure) -> Result<PowerRequest, Leave> {
     match *departure {
-        Departure { forced: Some(forced), .. } if now < later(forced, PATIENCE) => Err(Leave::Changing),
+        Departure { forced: Some(forced), .. } if now < later(forced, POWER_OFF_REPEAT_DELAY) => {
+            Err(Leave::Changing)
+        }
         Departure { no_graceful: true, .. } => Ok(PowerRequest::ForceOff),
-        Departure { asked: Some(asked), .. } if now >= later(asked, GRACE) => Ok(PowerRequest::ForceOff),
-        Departure { asked: Some(asked), .. } => Err(Leave::ShuttingDown { until: later(asked, GRACE) }),
+        Departure { asked: Some(asked), .. } if now >= later(asked, SHUTDOWN_GRACE_PERIOD) => {
+            Ok(PowerRequest::ForceOff)
+        }
+        Departure { asked: Some(asked), .. } => {
+            Err(Leave::ShuttingDown { until: later(asked, SHUTDOWN_GRACE_PERIOD) })
+        }
         Departure { asked: None, .. } => Ok(PowerRequest::GracefulOff),
     }
 }
@@ -323,8 +331,8 @@ fn next_power_off(now: Timestamp, departure: &Departure) -> Result<PowerRequest,
 fn with_what_is_told(observed: &Observed<'_>, departure: &Departure) -> Departure {
     let last = observed.power.and_then(|power| power.last_action.as_ref());
     let told = last.filter(|last| last.action == PowerActionKind::GracefulPowerOff);
-    // What is later than now was said by a clock that was set back since.
-    let told = told.map(|last| last.time.0).filter(|time| *time <= later(observed.now, SKEW));
+    // A later time than now was recorded before the clock was set back.
+    let told = told.map(|last| last.time.0).filter(|time| *time <= later(observed.now, MAX_CLOCK_SKEW));
     Departure { asked: departure.asked.or(told), ..*departure }
 }
 
@@ -379,7 +387,7 @@ fn switched_on(observed: &Observed<'_>) -> Option<Timestamp> {
     // A time later than now was noted by a clock that was set back since.
     let off = observed.seen_off.filter(|off| *off <= observed.now);
     let boot = observed.enrolled.filter(|boot| *boot > held.at.max(off.unwrap_or(held.at)))?;
-    (observed.now >= later(boot, STEADY)).then_some(boot)
+    (observed.now >= later(boot, STEADY_PERIOD)).then_some(boot)
 }
 
 fn is_managed(spec: &MachineSpec) -> bool {
@@ -390,10 +398,10 @@ fn is_managed(spec: &MachineSpec) -> bool {
     spec.provider == PROVIDER_PXE && is_driven
 }
 
-/// Whether the host has come to its user space since pxed last did something to its power, and that was long enough ago.
+/// Returns true if the host has reached user space since pxed's last power action, and has stayed up long enough.
 fn has_stayed_up(observed: &Observed<'_>) -> bool {
     let last = observed.power.and_then(|power| power.last_action.as_ref()).map(|action| action.time.0);
-    let steady = |last: Timestamp| observed.now >= later(last, STEADY);
+    let steady = |last: Timestamp| observed.now >= later(last, STEADY_PERIOD);
     observed.up.is_some_and(|up| last.is_none_or(|last| up >= last && steady(last)))
 }
 
@@ -552,7 +560,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_unknown_unreadable_or_runs_is_left_alone() {
+    fn unknown_unreadable_or_running_machine_is_not_touched() {
         for (state, leave) in [
             (None, Leave::PowerStateUnknown),
             (Some(PowerState::Unknown), Leave::PowerStateUnknown),
@@ -580,7 +588,7 @@ mod tests {
     }
 
     #[test]
-    fn what_a_person_switched_off_stays_off_until_a_person_switches_it_on() {
+    fn machine_switched_off_by_user_stays_off_until_user_switches_it_on() {
         for (action, expected) in [
             (PowerActionKind::PowerOff, Plan::Leave(Leave::PoweredOffByOperation)),
             (PowerActionKind::GracefulPowerOff, Plan::Leave(Leave::PoweredOffByOperation)),
@@ -708,7 +716,7 @@ mod tests {
     }
 
     #[test]
-    fn the_count_begins_anew_when_a_machine_has_stayed_up_for_ten_minutes() {
+    fn attempts_restart_when_machine_has_stayed_up_for_ten_minutes() {
         for (action, up, settled) in [
             (Some(400), Some(410), true),
             (Some(401), Some(410), false),
@@ -724,7 +732,7 @@ mod tests {
     }
 
     #[test]
-    fn off_that_is_told_just_after_it_was_switched_on_is_not_believed() {
+    fn off_reported_just_after_power_on_is_not_believed() {
         // The last one: the clock was set back.
         for (second, expected) in [(986, Plan::Leave(Leave::Changing)), (985, on(2, 2)), (4600, on(2, 2))] {
             let power = power(Some((PowerActionKind::PowerOn, second)), 1, None);

@@ -1,4 +1,4 @@
-//! How far an operation is, as its object keeps it: `status` read, and made anew for each write (docs/rules.md, O1).
+//! Progress of an operation in its object: reads `status`, and builds it for each write (docs/rules.md, O1).
 //!
 //! Pure: no clock, no file, no socket. Callers: `operation`, `worker`, `supervisor`.
 
@@ -27,10 +27,10 @@ const fn described(step: StepName) -> &'static str {
     }
 }
 
-/// What an object in progress says.
+/// Progress recorded in an object.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Written {
-    /// When it was begun.
+    /// Start time of the operation.
     pub start: Timestamp,
     /// The step, and when it was written.
     pub step: Option<(StepName, Timestamp)>,
@@ -39,7 +39,7 @@ pub struct Written {
 }
 
 impl Written {
-    /// Of an operation in progress; `None` for others.
+    /// Reads the progress of an operation; `None` if it is not in progress.
     pub fn of(status: Option<&MachineOperationStatus>, now: Timestamp) -> Option<Self> {
         let status = status.filter(|status| status.state == Some(OperationState::InProgress))?;
         let step = status.step.as_ref();
@@ -51,12 +51,12 @@ impl Written {
     }
 }
 
-/// An operation that has ended, and what its Machine's status ought to say of it.
+/// Finished operation, and its result for the Machine's status.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Ended {
-    /// What.
+    /// Kind of the operation.
     pub kind: Kind,
-    /// When it was begun.
+    /// Start time of the operation.
     pub began: Option<Timestamp>,
     /// When it ended, in whole seconds.
     pub at: Timestamp,
@@ -65,7 +65,7 @@ pub struct Ended {
 }
 
 impl Ended {
-    /// Of an operation that an executor of `executors` (`pxed/<site>/`) has ended, and that was done or begun to be.
+    /// Reads an operation that an executor of `executors` (`pxed/<site>/`) finished, and that was done or started.
     pub fn of(object: &MachineOperation, executors: &str) -> Option<Self> {
         let status = object.status.as_ref()?;
         let done = match status.state? {
@@ -147,7 +147,7 @@ impl ShutDown {
     }
 }
 
-/// Whether it has ended.
+/// Returns true if the operation is complete or failed.
 pub fn is_finished(status: Option<&MachineOperationStatus>) -> bool {
     match status.and_then(|status| status.state) {
         Some(OperationState::Complete | OperationState::Failed) => true,
@@ -155,12 +155,12 @@ pub fn is_finished(status: Option<&MachineOperationStatus>) -> bool {
     }
 }
 
-/// Whether anything was asked for it.
+/// Returns true if a request of the operation may have been sent.
 pub fn has_step(status: Option<&MachineOperationStatus>) -> bool {
     status.is_some_and(|status| status.step.is_some())
 }
 
-/// Taken by `executor`; what it was begun with stays.
+/// Builds the status after `executor` took the operation; its start time stays.
 pub fn taken(
     before: Option<&MachineOperationStatus>,
     executor: &str,

@@ -1,7 +1,7 @@
-//! What is said of a machine's power in its status: `power`, `hardware.bmc`, the conditions `BMCReachable` and `PoweredOn`.
+//! Power in a Machine's status: `power`, `hardware.bmc`, the conditions `BMCReachable` and `PoweredOn`.
 //!
-//! What leaves a status as it was causes no write, so nothing here moves with time alone but `observedTime`, and that at
-//! most every five minutes. Memory only. Caller: `worker`.
+//! An unchanged status causes no write. So only `observedTime` changes with time alone, at most every five minutes.
+//! Memory only. Caller: `worker`.
 
 use bedplate_api::machine::{
     Hardware, HardwareBmc, MOST_POWER_ON_ATTEMPTS, MachineStatus, PowerAction, PowerActionKind, PowerState,
@@ -18,16 +18,16 @@ use crate::status::conditions::{ConditionState, condition, observe_generation};
 use crate::status::project::Part;
 use crate::status::set_condition;
 
-/// How old `observedTime` may become while nothing changes.
-const OBSERVED: SignedDuration = SignedDuration::from_mins(5);
+/// Maximum age of `observedTime` while nothing changes.
+const MAX_OBSERVED_AGE: SignedDuration = SignedDuration::from_mins(5);
 /// Longest message of an action.
-const LONGEST: usize = 1024;
+const MAX_MESSAGE_LENGTH: usize = 1024;
 
-/// A machine that is to go, and does not tell whether it is off.
+/// Message of a departing machine whose power state is unknown.
 pub const DEPARTURE_AWAITED: &str = "the Machine is deleted with deletionPolicy PowerOff, and its BMC does not tell whether it is \
                                      off: it waits; set deletionPolicy to Retain to let it go as it is";
 
-/// A machine that is to go, and is paused.
+/// Message of a departing machine that is paused.
 pub const DEPARTURE_PAUSED: &str = "the Machine is deleted with deletionPolicy PowerOff, and paused: it waits; take spec.paused back to \
                                     have it switched off, or set deletionPolicy to Retain to let it go as it is";
 
@@ -43,11 +43,11 @@ fn power(status: &mut MachineStatus) -> &mut PowerStatus {
     })
 }
 
-/// The BMC has told the power state; `None`: it does not answer.
+/// Records the power state; `None` if the BMC does not answer.
 pub fn observed(status: &mut MachineStatus, state: Option<PowerState>, now: Timestamp) {
     let power = power(status);
     let new = state.unwrap_or(PowerState::Unknown);
-    let old = power.observed_time.as_ref().is_none_or(|time| now.duration_since(time.0) >= OBSERVED);
+    let old = power.observed_time.as_ref().is_none_or(|time| now.duration_since(time.0) >= MAX_OBSERVED_AGE);
     if power.state != new || (state.is_some() && old) {
         power.state = new;
         power.observed_time = Some(Time(now));
@@ -56,7 +56,7 @@ pub fn observed(status: &mut MachineStatus, state: Option<PowerState>, now: Time
 
 /// Records a change of the power.
 pub fn acted(status: &mut MachineStatus, action: PowerActionKind, message: &str, now: Timestamp) {
-    let message = Some(message.chars().take(LONGEST).collect());
+    let message = Some(message.chars().take(MAX_MESSAGE_LENGTH).collect());
     power(status).last_action = Some(PowerAction { action, time: Time(now), message });
 }
 
@@ -65,8 +65,8 @@ pub fn switched(status: &mut MachineStatus, now: Timestamp) {
     power(status).last_switch_time = Some(Time(now));
 }
 
-/// What the newest operation that has ended did, said where whoever carried it out was killed before that was kept. A Machine
-/// whose power nobody has seen yet is a new one: no operation was its.
+/// Records the result of the newest finished operation if its executor was killed before it stored the result. A
+/// Machine whose power was never observed is new, so no operation was for it.
 pub fn recalled(status: &mut MachineStatus, ended: &Ended) {
     let Some(power) = &status.power else { return };
     let told = power.last_action.as_ref().is_some_and(|last| {
@@ -97,7 +97,8 @@ pub fn taken_over(status: &mut MachineStatus, token: &str, now: Timestamp) {
 /// Records why a takeover did not switch the machine off.
 pub fn takeover_failed(status: &mut MachineStatus, why: &str) {
     if let Some(last) = status.power.as_mut().and_then(|power| power.last_action.as_mut()) {
-        last.message = Some(format!("the power cycle failed: {why}").chars().take(LONGEST).collect());
+        last.message =
+            Some(format!("the power cycle failed: {why}").chars().take(MAX_MESSAGE_LENGTH).collect());
     }
 }
 
@@ -108,7 +109,7 @@ pub fn attempted(status: &mut MachineStatus, attempt: i32, next: Timestamp) {
     power.next_attempt_time = (attempt < MOST_POWER_ON_ATTEMPTS).then_some(Time(next));
 }
 
-/// The count begins anew.
+/// Restarts the count of attempts.
 pub fn settled(status: &mut MachineStatus) {
     if let Some(power) = &mut status.power {
         power.attempts = None;
@@ -157,7 +158,7 @@ pub fn unreachable(
     before.is_none_or(|(before, _)| before != reason)
 }
 
-/// Who the BMC says that it and its machine are.
+/// Records the identity that the BMC reports of itself and its machine.
 pub fn identified(status: &mut MachineStatus, identity: &Identity, mut quirks: Vec<String>) {
     quirks.truncate(32);
     let bmc = HardwareBmc {
@@ -169,7 +170,7 @@ pub fn identified(status: &mut MachineStatus, identity: &Identity, mut quirks: V
     status.hardware.get_or_insert_with(Hardware::default).bmc = Some(bmc);
 }
 
-/// What is awaited of the power. Whether the attempts have just come to their end.
+/// Records the pending power change. Returns true if the attempts have just been exhausted.
 pub fn awaits(
     status: &mut MachineStatus,
     plan: &Plan,
@@ -441,7 +442,7 @@ mod tests {
     }
 
     #[test]
-    fn what_an_operation_did_is_said_also_where_it_was_not_kept() {
+    fn operation_result_is_reported_although_it_was_not_stored() {
         use PowerActionKind::{PowerCycle, PowerOff, PowerOn};
         let ended =
             Ended { kind: Kind::PowerOff, began: Some(at(10)), at: at(12), message: "off".to_owned() };
@@ -464,7 +465,7 @@ mod tests {
     }
 
     #[test]
-    fn the_end_of_attempts_is_told_once() {
+    fn end_of_attempts_is_reported_once() {
         let mut status = MachineStatus::default();
         let plan = Plan::Leave(Leave::Exhausted);
         assert!(awaits(&mut status, &plan, Some(PowerState::Off), None, at(0)));

@@ -50,11 +50,11 @@ pub struct LocalAgents {
     pub secrets: NodeSecrets,
 }
 
-/// What an agent is told, and what it is made of besides its Machine.
+/// Answer for an agent, and the parts besides its Machine that it is built from.
 type Word = (WatchResponse, Told, Vec<Arc<MachineOperation>>);
 
 /// Slots of a host.
-const SLOTS: usize = 2;
+const SLOTS_PER_HOST: usize = 2;
 
 #[async_trait]
 impl AgentPlane for LocalAgents {
@@ -109,7 +109,7 @@ impl AgentPlane for LocalAgents {
         let own = [condition_type::PAVED, condition_type::NODE_READY];
         self.registry.update(caller.name(), |status| {
             let told = applied.map(report_filter::applied);
-            let (applied, slots) = of_its_own(told, slots.into_iter().take(SLOTS), &given, status);
+            let (applied, slots) = of_its_own(told, slots.into_iter().take(SLOTS_PER_HOST), &given, status);
             (status.applied, status.slots) = (applied, slots);
             status.rolled_back = rolled_back.map(report_filter::rolled_back);
             status.conditions.retain(|condition| !own.contains(&condition.type_.as_str()));
@@ -164,8 +164,8 @@ impl LocalAgents {
     }
 }
 
-/// What a host says of what runs and lies in its slots, without versions of a configuration that its Machine was never given: what is
-/// applied holds a version and its configuration (docs/rules.md, V3), and who has a host's key could hold any.
+/// Drops reported versions of a configuration that was never selected for this Machine. An applied version grants
+/// access to its configuration (docs/rules.md, V3), so a stolen host key could otherwise claim any version.
 fn of_its_own(
     applied: Option<Applied>,
     slots: impl Iterator<Item = Slot>,
@@ -182,8 +182,8 @@ fn of_its_own(
     (applied.filter(|applied| is_own(&applied.name)), slots.collect())
 }
 
-/// A Machine as its agent is told of it: what a person wrote, which one it is, what was chosen for it, and what is known here of its node:
-/// what is not, it says again.
+/// Machine as its agent gets it: the user's spec, its identity, the selection, and the node state that pxed has
+/// recorded. The agent reports node state again that is missing here.
 fn told_machine(
     known: &KnownMachine,
     told: &Told,
@@ -211,7 +211,7 @@ fn told_machine(
     }
 }
 
-/// What may bring news to an agent.
+/// Sources of changes that an agent may have to see.
 struct News {
     operations: watch::Receiver<()>,
     machines: watch::Receiver<u64>,
@@ -219,15 +219,15 @@ struct News {
 }
 
 impl News {
-    /// What has changed until now is none.
+    /// Marks all changes up to now as seen.
     fn forget(&mut self) {
         self.operations.mark_unchanged();
         self.machines.mark_unchanged();
         self.choice.mark_unchanged();
     }
 
-    /// Ends when there may be news; never if nobody can make any. Choices and operations are for one Machine each: `other` says whether
-    /// they are this one's, so that what one host does wakes no other's agent.
+    /// Waits until something may have changed; waits forever if every source is closed. `other` filters choices and
+    /// operations to this Machine, so that changes of one host wake only its own agent.
     async fn wait(&mut self, other: impl Fn() -> bool) {
         loop {
             let (changed, sure) = tokio::select! {

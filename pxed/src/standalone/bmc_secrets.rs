@@ -31,7 +31,7 @@ pub struct SecretFiles {
 impl CredentialsSource for SecretFiles {
     async fn read(&self, secret: &SecretReference) -> Result<Issued, CredentialsError> {
         let (files, named) = (self.clone(), secret.clone());
-        // Nobody closes it.
+        // The semaphore is never closed.
         let _turn = self.turns.acquire().await;
         let read = tokio::task::spawn_blocking(move || files.get(&named)).await;
         read.unwrap_or_else(|error| Err(error.to_string())).map_err(|problem| failed(secret, problem.into()))
@@ -76,7 +76,7 @@ impl SecretFiles {
 
     /// A file's bytes without the line's end, and its stamp.
     fn read_file(&self, below: &Path) -> Result<(Zeroizing<Vec<u8>>, String), String> {
-        // A line's end beside the longest text; one more shows that it is too long.
+        // The text limit already allows for a line end; one more byte shows that the file exceeds it.
         let Private { mut bytes, stamp } = private_file::read(&self.directory, below, MAX_BYTES + 1)
             .map_err(private_file::Problem::into_text)?;
         if bytes.last() == Some(&b'\n') {
@@ -156,7 +156,7 @@ mod tests {
     }
 
     #[test]
-    fn files_are_read_without_their_newline_and_a_changed_one_has_another_version() {
+    fn bmc_secret_files_lose_newline_and_change_version_when_edited() {
         let rig = Rig::new();
         let (username, password, version) = rig.read().unwrap();
         assert_eq!((username.as_str(), password.as_str()), ("root", "s3cret"));
@@ -190,7 +190,7 @@ mod tests {
     }
 
     #[test]
-    fn what_others_could_read_or_have_written_is_refused_with_its_remedy() {
+    fn files_readable_or_owned_by_others_are_rejected_with_remedy() {
         let rig = Rig::new();
         for mode in [0o640, 0o604, 0o700, 0o4600] {
             rig.write("in/bedplate-system/a/password", "s3cret", mode);

@@ -1,10 +1,14 @@
-//! Machines, MachineOperations and MachineConfigurations from a directory of manifests (`*.yaml`, `*.yml`, `*.json`; no subdirectories, no hidden files).
+//! Machines, MachineOperations and MachineConfigurations from a directory of manifests (`*.yaml`, `*.yml`, `*.json`;
+//! no subdirectories, no hidden files).
 //!
-//! Watched, with a pause to let an editor finish; looked at again every [`RESCAN`] in case a change was not told. Only a
-//! file that has another time, length or inode than before is read and checked, several at once; a Machine in it that is
-//! as it was stays the same object, so that nobody behind this looks at it again. A file with a mistake keeps its last good content in force, also over a restart (the store remembers which Machine came from which
-//! file; and an operation or a configuration that stood in a file which nobody could read yet goes on). One name in two places: neither,
-//! both places named.
+//! The directory is watched, with a short pause so that an editor can finish. It is also read every
+//! [`RESCAN_INTERVAL`] in case a notification was lost. Only files whose time, length or inode changed are read and
+//! checked, several concurrently. A Machine that did not change stays the same object, so its consumers do not
+//! process it again.
+//!
+//! A file with an error keeps its last good content in force, also over a restart: the store records which Machine
+//! came from which file. Operations and configurations of a file that was not readable yet continue. If two places
+//! define one name, neither is used and both are reported.
 
 pub(crate) mod parallel;
 pub mod parse;
@@ -30,26 +34,26 @@ use super::manifests::parallel::for_each;
 use super::manifests::parse::{MAX_BYTES, read_manifest};
 use crate::machines::source::{Beside, SourceEnded, Sourced, SourcedConfiguration, SourcedOperation, Update};
 
-/// How long to wait after a change before reading.
-const DEBOUNCE: Duration = Duration::from_millis(150);
-/// How often to read without being told.
-const RESCAN: Duration = Duration::from_secs(30);
-/// How often to look for a directory that is not there or cannot be watched.
-const RETRY: Duration = Duration::from_secs(2);
+/// Delay between a change notification and reading the directory.
+const DEBOUNCE_DELAY: Duration = Duration::from_millis(150);
+/// Interval between reads without a notification.
+const RESCAN_INTERVAL: Duration = Duration::from_secs(30);
+/// Interval between checks for a directory that is missing or cannot be watched.
+const WATCH_RETRY_INTERVAL: Duration = Duration::from_secs(2);
 
-/// So many files take longer to check than a thread to start.
+/// Minimum number of files for which starting a thread pays off.
 const WORTH_A_THREAD: usize = 16;
 
-/// What a look at the directory found.
+/// Result of one read of the directory.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 struct Look {
     /// Files that were read, and their Machines checked.
     read: usize,
-    /// Whether the set may be another than before.
+    /// True if the set may differ from the one before.
     changed: bool,
 }
 
-/// What is in force of one file.
+/// Content in force of one file.
 #[derive(Debug, Clone, Default)]
 struct File {
     stamp: Option<Stamp>,
@@ -58,11 +62,11 @@ struct File {
     operations: Vec<SourcedOperation>,
     configurations: Vec<SourcedConfiguration>,
     problems: Vec<String>,
-    /// Whether it was read without a mistake since this process began.
+    /// True if the file was read without an error since this process started.
     was_good: bool,
 }
 
-/// What tells one content of a file from another without reading it.
+/// Metadata that distinguishes two contents of a file without reading it.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 struct Stamp {
     modified: Option<SystemTime>,
@@ -78,7 +82,7 @@ pub struct Directory {
     path: PathBuf,
     files: BTreeMap<PathBuf, File>,
     told: Option<Update>,
-    /// What every user of this machine may write.
+    /// Paths that every user of this host may write.
     open: BTreeSet<PathBuf>,
 }
 
@@ -92,7 +96,7 @@ impl Directory {
         Self { path, files, told: None, open: BTreeSet::new() }
     }
 
-    /// Where it is.
+    /// Path of the directory.
     pub fn path(&self) -> &Path {
         &self.path
     }
@@ -133,7 +137,7 @@ impl Directory {
             let look;
             (self, look) = tokio::select! {
                 read = reading => read.map_err(SourceEnded::Reading)?,
-                // Nor is one a reason to begin anew: what is known is served, and it would hang again.
+                // A restart would hang in the same place, and the known Machines are still served.
                 never = pulse.beating() => match never {},
             };
             if look.changed || self.told.is_none() {
@@ -146,13 +150,13 @@ impl Directory {
             }
             tokio::select! {
                 never = pulse.beating() => match never {},
-                Some(()) = changes.recv() => tokio::time::sleep(DEBOUNCE).await,
-                () = tokio::time::sleep(if watcher.is_some() { RESCAN } else { RETRY }) => {
+                Some(()) = changes.recv() => tokio::time::sleep(DEBOUNCE_DELAY).await,
+                () = tokio::time::sleep(if watcher.is_some() { RESCAN_INTERVAL } else { WATCH_RETRY_INTERVAL }) => {
                     // A watch does not follow a directory that was replaced by another of its name.
                     watcher = None;
                 }
             }
-            // What was told during the pause is read with the rest.
+            // Notifications of the pause are covered by the next read.
             while changes.try_recv().is_ok() {}
         }
     }
@@ -238,7 +242,7 @@ impl Directory {
 }
 
 impl File {
-    /// Reads the file; a mistake leaves the last good content.
+    /// Reads the file. An error leaves the last good content in force.
     fn read(&mut self, path: &Path) {
         let text = match read_bounded(path) {
             Ok(text) => text,
@@ -357,7 +361,7 @@ impl Stamp {
 /// A watch on the directory that tells of any change; none if it cannot be watched now.
 fn watch(directory: &Path, changed: mpsc::Sender<()>) -> Option<notify::RecommendedWatcher> {
     let tell = move |event: notify::Result<notify::Event>| {
-        // Reading a file is no change of it. A full channel: a change is told already.
+        // Reading a file does not change it. If the channel is full, a notification is already queued.
         if !event.is_ok_and(|event| event.kind.is_access()) {
             let _ = changed.try_send(());
         }
@@ -435,7 +439,7 @@ mod tests {
     }
 
     #[test]
-    fn a_file_that_is_broken_at_the_start_gives_what_the_store_remembers_of_it() {
+    fn file_broken_at_start_keeps_machines_of_the_store() {
         let temporary = tempfile::tempdir().unwrap();
         let file = temporary.path().join("a.yaml");
         std::fs::write(&file, manifest("a", A)).unwrap();
@@ -450,7 +454,7 @@ mod tests {
     }
 
     #[test]
-    fn a_set_is_not_whole_while_nobody_knows_which_operations_a_broken_file_holds() {
+    fn set_is_incomplete_while_operations_of_broken_file_are_unknown() {
         let temporary = tempfile::tempdir().unwrap();
         let file = temporary.path().join("operations.yaml");
         let operation = "apiVersion: bedplate.dev/v1alpha1\nkind: MachineOperation\nmetadata:\n  name: x\nspec:\n  \
@@ -472,7 +476,7 @@ mod tests {
     }
 
     #[test]
-    fn only_files_that_changed_are_read_and_only_machines_that_changed_are_new_objects() {
+    fn only_changed_files_are_read_and_only_changed_machines_replaced() {
         let temporary = tempfile::tempdir().unwrap();
         let path = |number: u32| temporary.path().join(format!("{number:03}.yaml"));
         let text = |number: u32, mac: &str| {
@@ -485,7 +489,7 @@ mod tests {
         assert_eq!(directory.read(), Look { read: 100, changed: true });
         let Update::Set { machines: before, .. } = directory.update() else { panic!("a set") };
         assert_eq!(directory.read(), Look { read: 0, changed: false });
-        // Written anew with one of its two Machines changed, and a file that only looks new.
+        // One file is rewritten with one of its two Machines changed; another one only has a new timestamp.
         std::fs::write(path(7), manifest("n7", A) + &manifest("m7", B) + "# longer\n").unwrap();
         std::fs::write(path(8), text(8, A) + "# longer\n").unwrap();
         std::fs::remove_file(path(9)).unwrap();
@@ -558,7 +562,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn a_new_file_is_told_within_seconds() {
+    async fn new_file_is_reported_within_seconds() {
         let temporary = tempfile::tempdir().unwrap();
         let (sender, mut updates) = mpsc::channel(4);
         let shutdown = CancellationToken::new();

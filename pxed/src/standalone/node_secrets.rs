@@ -19,7 +19,7 @@ use crate::private_file::{self, Problem, is_step};
 
 /// A Secret's values together (bytes): what an API server takes.
 const MOST_BYTES: usize = 1 << 20;
-/// Secrets that are read at a time: a rack may ask at once.
+/// Maximum number of Secrets that are read concurrently: a whole rack may ask at the same time.
 const AT_ONCE: usize = 4;
 /// The key of a pull secret.
 const PULL_KEY: &str = ".dockerconfigjson";
@@ -34,7 +34,7 @@ pub struct NodeSecrets {
     turns: Arc<Semaphore>,
 }
 
-/// Why a Secret is not given. Has none of it.
+/// Error of reading a Secret. Contains no part of the Secret.
 #[derive(Debug, Clone, PartialEq, Eq, Error)]
 pub enum ReadSecretError {
     /// No key of it is there.
@@ -58,22 +58,22 @@ pub fn named_keys(template: &Template, secret: &SecretRequest) -> BTreeSet<Strin
 }
 
 impl NodeSecrets {
-    /// Those below `directory`.
+    /// Creates a reader for the Secrets below `directory`.
     pub fn new(directory: PathBuf) -> Self {
         Self { directory, turns: Arc::new(Semaphore::new(AT_ONCE)) }
     }
 
-    /// These keys of a Secret; one that is not there is left out.
+    /// Reads these keys of a Secret; missing keys are omitted.
     ///
     /// # Errors
-    /// None of them is there, or one cannot be used.
+    /// All keys are missing, or one is unusable.
     pub async fn read(
         &self,
         secret: SecretRequest,
         keys: BTreeSet<String>,
     ) -> Result<SecretResponse, ReadSecretError> {
         let directory = self.directory.clone();
-        // Nobody closes it.
+        // The semaphore is never closed.
         let _turn = self.turns.acquire().await;
         let read = tokio::task::spawn_blocking(move || read(&directory, &secret, &keys)).await;
         read.unwrap_or_else(|error| Err(ReadSecretError::Unreadable(error.to_string())))
@@ -175,7 +175,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn what_is_not_there_or_open_to_others_is_named_with_its_remedy() {
+    async fn missing_or_exposed_secrets_are_named_with_remedy() {
         let directory = tempfile::tempdir().unwrap();
         let secrets = NodeSecrets::new(directory.path().join("in"));
         let ask = async |name: &str| secrets.read(secret("nodes", name), keys(&["key"])).await.unwrap_err();

@@ -33,11 +33,12 @@ use crate::status::StatusRegistry;
 use crate::store::{Change, Entry, Store, StoreError, Table};
 
 /// Updates that wait; who makes them waits too when there are more.
-const UPDATES: usize = 64;
+const UPDATE_QUEUE_CAPACITY: usize = 64;
 /// Names that are tried for a `generateName`.
-const TRIES: usize = 8;
+const MAX_NAME_ATTEMPTS: usize = 8;
 
-/// Says that the table is not one that was begun after a loss. No name begins with a zero byte.
+/// Key that marks a table whose history is complete: it was not started after a loss. No object name begins with a
+/// zero byte.
 const KNOWN: &[u8] = b"\0known";
 /// Before a name: since when its manifest is gone.
 const GONE: &[u8] = b"\0gone/";
@@ -66,20 +67,21 @@ struct Inner {
 #[derive(Default)]
 struct State {
     memory: Memory,
-    /// Whether what is not in memory was never there.
+    /// True if every operation that is not in memory was never recorded.
     known: bool,
-    /// Whether a store was lost before this table was begun.
+    /// True if a store was lost before this table was started.
     lost: bool,
     /// The manifests as they were given last, and whether none is missing; none before the first.
     manifests: Option<(Vec<SourcedOperation>, bool)>,
-    /// Whether what they mean is not in the store yet.
+    /// True if the effects of the manifests are not in the store yet.
     due: bool,
     /// Names that are being made.
     reserved: HashSet<String>,
 }
 
 impl LocalOperations {
-    /// What the store kept, and the updates to follow. `lost`: a damaged store was moved aside at some time.
+    /// Loads the operations of the store; returns them and the updates to follow. `lost`: a damaged store was moved
+    /// aside at some time.
     ///
     /// # Errors
     /// The store cannot be read.
@@ -93,7 +95,7 @@ impl LocalOperations {
         for entry in store.scan(Table::Operations)? {
             state.read(entry);
         }
-        let (updates, receiver) = mpsc::channel(UPDATES);
+        let (updates, receiver) = mpsc::channel(UPDATE_QUEUE_CAPACITY);
         let state = Lock::new(state);
         let (taking, went_on) = (tokio::sync::Mutex::default(), Notify::new());
         let changed = watch::Sender::new(());
@@ -171,7 +173,7 @@ impl LocalOperations {
         if !changes.is_empty()
             && let Err(error) = self.inner.store.write(changes).await
         {
-            // Nobody acts on what a restart would not know; `tidy` tries again.
+            // An unrecorded operation is not carried out, because a restart would not know it; `tidy` retries.
             tracing::error!(%error, "operations of manifests are not kept yet, and not carried out");
             problems.push(format!("operations cannot be kept now, and are not carried out: {error}"));
             return problems;
@@ -203,7 +205,7 @@ impl LocalOperations {
         }
     }
 
-    /// Everything once more, into a store that was begun anew; what changes meanwhile is written by who changes it, and here
+    /// Writes all records into a store that was re-created. Concurrent changes are written by their writer, and here
     /// again.
     async fn write_again(&self) {
         let mut written = Vec::new();
@@ -222,7 +224,7 @@ impl LocalOperations {
 
     async fn tell(&self, update: OperationUpdate) {
         self.inner.changed.send_replace(());
-        // Nobody listens any more: the end.
+        // The receiver is closed only at shutdown.
         let _ = self.inner.updates.send(update).await;
     }
 
@@ -236,13 +238,13 @@ impl LocalOperations {
         self.inner.state.lock()
     }
 
-    /// A free name for an object, which nobody else is given until it is released.
+    /// Reserves a free name for an object until it is released.
     fn reserve(&self, object: &MachineOperation) -> Result<String, CreateOperationError> {
         let mut state = self.lock();
         let metadata = &object.metadata;
         let name = match (&metadata.name, &metadata.generate_name) {
             (Some(name), _) => Some(name.clone()).filter(|name| !state.is_taken(name)),
-            (None, Some(prefix)) => (0..TRIES)
+            (None, Some(prefix)) => (0..MAX_NAME_ATTEMPTS)
                 .map(|_| format!("{prefix}{:05x}", rand::random_range(0..0x10_0000_u32)))
                 .find(|name| !state.is_taken(name)),
             (None, None) => {
@@ -308,13 +310,13 @@ impl State {
         manifests.into_iter().any(|manifest| manifest.operation.metadata.name.as_deref() == Some(name))
     }
 
-    /// Before every manifest was read nobody knows that one is still gone.
+    /// Before every manifest was read, a missing one may still appear.
     fn expired(&self, now: Timestamp) -> Vec<OperationKey> {
         let whole = self.manifests.as_ref().is_some_and(|(_, whole)| *whole);
         self.memory.expired(whole, now)
     }
 
-    /// Takes over what the store has now; gives what is to be told.
+    /// Applies a plan that the store holds now; returns the updates to send.
     fn apply(&mut self, plan: Plan, now: Timestamp) -> Vec<OperationUpdate> {
         (self.due, self.known) = (false, true);
         let mut updates = Vec::new();
@@ -353,7 +355,7 @@ fn encode(record: &Record) -> Option<Vec<u8>> {
     serde_json::to_vec(record).ok()
 }
 
-/// What a plan changes in the store; and, unless it says so already, that what is not there never was.
+/// Returns the changes of a plan to the store, plus the [`KNOWN`] mark if it is not set yet.
 fn changes(plan: &Plan, known: bool, now: Timestamp) -> Vec<Change> {
     let table = Table::Operations;
     let new = plan
@@ -378,7 +380,7 @@ impl OperationWriter for LocalOperations {
     ) -> Result<Operation, WriteOperationError> {
         let progress = operation.object.status.as_ref().and_then(|status| status.state);
         let begins = progress != Some(OperationState::InProgress);
-        // Not while its manifest is found to be gone: either it is gone, or it has begun.
+        // Excludes the check for removed manifests: the operation is either removed or started.
         let _one = if begins { Some(self.inner.taking.lock().await) } else { None };
         let record = {
             let state = self.lock();
@@ -497,7 +499,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn an_operation_of_a_manifest_is_told_once_and_its_step_is_there_after_a_restart() {
+    async fn manifest_operation_is_sent_once_and_its_step_survives_restart() {
         let rig = Rig::new();
         let (operations, mut updates) = rig.open(false);
         let one = vec![manifest(1, object("x", "powerCycle"))];
@@ -516,7 +518,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn a_manifest_that_is_gone_ends_its_operation_and_is_the_same_when_it_comes_back() {
+    async fn removed_manifest_ends_operation_and_returns_as_the_same() {
         let rig = Rig::new();
         let (operations, mut updates) = rig.open(false);
         let one = vec![manifest(1, object("x", "powerCycle"))];
@@ -530,7 +532,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn what_has_begun_goes_on_without_its_manifest_and_is_not_begun_anew_when_that_is_back() {
+    async fn started_operation_survives_its_manifest_and_is_not_restarted() {
         let rig = Rig::new();
         let (operations, mut updates) = rig.open(false);
         let one = vec![manifest(1, object("x", "powerCycle"))];
@@ -579,7 +581,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn after_a_damaged_store_manifests_are_failed_once_and_later_ones_are_carried_out() {
+    async fn after_store_damage_manifests_fail_once_and_later_ones_run() {
         let rig = Rig::new();
         let (operations, mut updates) = rig.open(true);
         let mut all = vec![manifest(1, object("x", "powerCycle"))];
@@ -598,7 +600,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn the_desk_makes_operations_with_names_of_their_own_for_machines_that_are_here() {
+    async fn desk_creates_operations_with_unique_names_for_known_machines() {
         let rig = Rig::new();
         let (operations, mut updates) = rig.open(false);
         let made = operations.create(object("x", "powerOn")).await.unwrap();

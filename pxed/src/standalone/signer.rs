@@ -14,7 +14,7 @@ use crate::enroll::csr::CertificateRequest;
 use crate::enroll::signer::{KeyRecord, SignError, Signed, Signer};
 
 /// Lifetime of a certificate.
-const LIFETIME: Duration = Duration::from_secs(90 * 86_400);
+const CERTIFICATE_LIFETIME: Duration = Duration::from_secs(90 * 86_400);
 
 /// pxed's own authority.
 pub struct LocalSigner {
@@ -32,7 +32,7 @@ impl Signer for LocalSigner {
         let name = format!("{AGENT_USER_PREFIX}{machine}");
         let key = &request.params.public_key;
         let groups = [AGENTS_GROUP, &request.key_id().group()];
-        let signed = self.authority.client(key, (&name, uid), groups, Timestamp::now(), LIFETIME);
+        let signed = self.authority.client(key, (&name, uid), groups, Timestamp::now(), CERTIFICATE_LIFETIME);
         Box::pin(std::future::ready(signed.map(Signed::Certificate).map_err(SignError::Make)))
     }
 

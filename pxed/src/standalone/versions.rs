@@ -36,17 +36,17 @@ use crate::status::StatusRegistry;
 use crate::store::{Store, StoreError, Table};
 
 /// Questions that wait; who asks waits too when there are more.
-const ASKS: usize = 256;
+const ASK_QUEUE_CAPACITY: usize = 256;
 
-/// What an agent said could not be kept: it says it again.
+/// Error of storing an agent's report; the agent repeats it.
 #[derive(Debug, Error)]
 #[error("what is said of the node cannot be kept now: {0}")]
 pub struct KeepNodeError(String);
 
-/// What a Machine gets, as of one moment.
+/// Selection for a Machine at one moment.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Told {
-    /// What was chosen; none yet.
+    /// Selected version; `None` before the first choice.
     pub chosen: Option<Arc<Chosen>>,
     /// The version that is selected.
     pub version: Option<Arc<MachineConfigurationVersion>>,
@@ -62,7 +62,7 @@ pub struct NodeChoice {
     registry: StatusRegistry,
 }
 
-/// What chooses, to be spawned once.
+/// Task that makes choices, to be spawned once.
 pub struct Choosing(Follower);
 
 impl NodeChoice {
@@ -83,7 +83,7 @@ impl NodeChoice {
         for problem in unreadable {
             tracing::warn!(problem, "a kept configuration, version or choice cannot be read and is left out");
         }
-        let (asks, receiver) = mpsc::channel(ASKS);
+        let (asks, receiver) = mpsc::channel(ASK_QUEUE_CAPACITY);
         let (told, state) = watch::channel(Arc::new(state));
         let problems = Arc::<ArcSwap<Vec<String>>>::default();
         let follower =
@@ -93,7 +93,7 @@ impl NodeChoice {
 
     /// Follows a set of manifests. `whole`: none is missing, so that what is not in it is gone.
     pub async fn take(&self, configurations: Vec<SourcedConfiguration>, whole: bool) {
-        // Nobody follows any more: the end.
+        // The receiver is closed only at shutdown.
         let _ = self.asks.send(Ask::Follow(plan::Manifests { configurations, whole })).await;
     }
 
@@ -120,7 +120,7 @@ impl NodeChoice {
         answer.await.map_err(|_| ended(()))?.map_err(|error| KeepNodeError(error.to_string()))
     }
 
-    /// What a Machine gets.
+    /// Returns the current selection for a Machine.
     pub fn told(&self, machine: &KnownMachine) -> Told {
         let state = self.state();
         let chosen = state.chosen(&machine.name, &machine.uid).cloned();
@@ -138,7 +138,7 @@ impl NodeChoice {
         self.state.borrow().clone()
     }
 
-    /// What is wrong with the manifests of configurations, and of Machines where there is no controller; each for a person.
+    /// Problems of the manifests of configurations, and of Machines where there is no controller, as texts for users.
     pub fn problems(&self) -> Arc<Vec<String>> {
         self.problems.load_full()
     }

@@ -1,12 +1,11 @@
-//! How the firmware is asked to boot when the next boot's source is set: IPMI's boot flags say BIOS or UEFI, and cannot leave
-//! it open.
+//! Boot mode that is requested when the source of the next boot is set: IPMI boot flags always state BIOS or UEFI.
 //!
-//! Pure: no clock, no file, no socket. Callers: `carry`, `apply`.
+//! Pure: no clock, no file, no socket. Callers: `run_operation`, `apply`.
 
 use bedplate_api::machine::{FirmwareKind, FirmwareMode, MachineSpec, MachineStatus};
 use bedplate_bmc::BootMode;
 
-/// What the spec says, else what the machine booted as last; `None`: nobody knows.
+/// Returns the mode in the spec, or else the mode of the last boot; `None` if both are unknown.
 pub fn boot_mode(spec: &MachineSpec, status: &MachineStatus) -> Option<BootMode> {
     match spec.pxe.as_ref().map(|pxe| pxe.firmware).unwrap_or_default() {
         FirmwareKind::Bios => Some(BootMode::Legacy),

@@ -18,15 +18,15 @@ use crate::power::fleet::assignment::Shared;
 use crate::power::plan::operation::Failure;
 use crate::power::{CredentialsError, CredentialsVersion, Tenure};
 
-/// How long the end of a session may take.
-const CLOSING: std::time::Duration = std::time::Duration::from_secs(5);
+/// Timeout for closing a session.
+const CLOSE_TIMEOUT: std::time::Duration = std::time::Duration::from_secs(5);
 
-/// What a BMC is asked.
+/// Request to a BMC.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Question {
     /// Its power state.
     State,
-    /// Who it is.
+    /// Identity of the BMC and its machine.
     Identity,
     /// To change the power.
     Request(PowerRequest),
@@ -43,18 +43,18 @@ impl Question {
     }
 }
 
-/// What a BMC answers.
+/// Answer of a BMC.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) enum Answer {
     /// Its power state.
     State(PowerState),
-    /// Who it is.
+    /// Identity of the BMC and its machine.
     Identity(Identity),
     /// It has accepted.
     Accepted,
 }
 
-/// Why there is no answer.
+/// Reason why there is no answer.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) enum NoAnswer {
     /// The BMC, or the way to it.
@@ -79,7 +79,7 @@ pub(crate) enum WithholdCredentialsError {
     NotForThisAddress {
         /// The Secret.
         secret: SecretReference,
-        /// What is wrong with the list, or missing in it.
+        /// Problem of the list, or the missing entry.
         why: RefuseHostError,
     },
     /// Nothing proves who answers.
@@ -136,7 +136,7 @@ pub(crate) struct Line {
     shared: Arc<Shared>,
     tenure: Tenure,
     spec: BmcSpec,
-    /// Why nothing is asked at all.
+    /// Message if other Machines claim this BMC; nothing is requested then.
     contested: Option<Arc<str>>,
     address: Arc<Semaphore>,
     open: Option<Box<dyn Bmc>>,
@@ -153,17 +153,17 @@ impl Line {
         Self { shared, tenure, spec, contested, address, open: None, login: None, version: None }
     }
 
-    /// Whether it is to this BMC, claimed by the same Machines.
+    /// Returns true if the connection is for this BMC with the same claims.
     pub(crate) fn is_to(&self, spec: &BmcSpec, contested: Option<&Arc<str>>) -> bool {
         self.spec == *spec && self.contested.as_ref() == contested
     }
 
-    /// Whether nothing vouches for who answers.
+    /// Returns true if the BMC's identity is not verified.
     pub(crate) fn insecure(&self) -> bool {
         self.open.as_ref().is_some_and(|bmc| bmc.insecure())
     }
 
-    /// What the BMC does otherwise than the standard says.
+    /// Returns the BMC's known deviations from the standard.
     pub(crate) fn quirks(&self) -> Vec<String> {
         self.open.as_ref().map(|bmc| bmc.quirks()).unwrap_or_default()
     }
@@ -197,7 +197,7 @@ impl Line {
     async fn dial(&mut self) -> Result<Box<dyn Bmc>, NoAnswer> {
         let read = self.shared.credentials.read(&self.spec.credentials_secret_ref).await;
         if read.is_err() {
-            // The same ones, readable again, are others than none.
+            // Credentials that become readable again count as changed.
             self.version = None;
         }
         let issued = read.map_err(NoAnswer::Credentials)?;
@@ -221,7 +221,7 @@ impl Line {
         self.shared.dial.dial(&self.spec, issued.credentials).await.map_err(failed)
     }
 
-    /// Whether there are other credentials than those that were used last. An unreadable Secret is no other one.
+    /// Returns true if the credentials differ from those used last. An unreadable Secret does not count as a change.
     pub(crate) async fn has_other_credentials(&mut self) -> bool {
         if self.contested.is_some() {
             return false;
@@ -230,7 +230,7 @@ impl Line {
         read.is_ok_and(|issued| self.version.as_ref() != Some(&issued.version))
     }
 
-    /// Lets the client go without a word: what its name leads to is asked for anew.
+    /// Drops the client without closing its session; the BMC's name is resolved again next time.
     pub(crate) fn forget(&mut self) {
         self.open = None;
     }
@@ -249,7 +249,7 @@ impl Line {
             let _pass = self.shared.gate.enter(&self.address, For::Operation).await;
             bmc.close().await;
         };
-        if tokio::time::timeout(CLOSING, closing).await.is_err() {
+        if tokio::time::timeout(CLOSE_TIMEOUT, closing).await.is_err() {
             tracing::debug!(address = self.spec.address, "a session at a BMC was left open");
         }
     }
@@ -266,7 +266,7 @@ fn check_security(spec: &BmcSpec, address: &Address, allowed: bool) -> Result<()
     }
 }
 
-/// What a question passes.
+/// Limits and accounts that a request passes.
 struct Way<'a> {
     shared: &'a Shared,
     tenure: &'a Tenure,
@@ -294,7 +294,7 @@ impl Way<'_> {
         let pass = match self.shared.gate.enter_at_once(self.address, whom) {
             Some(pass) => pass,
             None => {
-                // Thousands wait here after a start, and for what is only looked at none has a connection meanwhile.
+                // After a start thousands of workers wait here, so a poll holds no connection meanwhile.
                 if whom == For::Polling {
                     bmc.rest();
                 }

@@ -42,7 +42,7 @@ pub(crate) fn credentials(
         if text.is_empty() {
             return Err(format!("its {place} {name} is empty"));
         }
-        // Of its exact length: what becomes a boxed text is not moved, which would leave a copy behind.
+        // Allocates the exact length: converting to a boxed text would otherwise move it and leave a copy behind.
         let mut exact = String::with_capacity(text.len());
         exact.push_str(text);
         Ok(Zeroizing::new(exact))

@@ -48,13 +48,13 @@ pub enum RefuseHostError {
     /// There is no list, or it is empty.
     #[error("its {place} is missing or empty")]
     Missing {
-        /// Where the list belongs.
+        /// Object that must contain the list.
         place: &'static str,
     },
     /// An entry of the list is not valid.
     #[error("its {place} has {entry:?}, which is not a network, an IP address, a host name or *.domain")]
     Invalid {
-        /// Where the list is.
+        /// Object that contains the list.
         place: &'static str,
         /// The entry.
         entry: String,
@@ -62,7 +62,7 @@ pub enum RefuseHostError {
     /// The list does not have the host.
     #[error("its {place} does not list {host}")]
     Unlisted {
-        /// Where the list is.
+        /// Object that contains the list.
         place: &'static str,
         /// The host.
         host: Host,

@@ -12,9 +12,9 @@ use crate::power::Dial;
 /// Redfish and IPMI over the network.
 #[derive(Debug, Clone, Default)]
 pub struct NetworkDial {
-    /// Where BMCs may be.
+    /// Addresses at which BMCs may be.
     pub reach: Reach,
-    /// How long is waited for them.
+    /// Deadlines of requests to BMCs.
     pub deadlines: Deadlines,
 }
 

@@ -1,8 +1,8 @@
-//! How many BMCs are talked to at once, and who may try a password.
+//! Limits of concurrent BMC connections, and the only place where passwords are tried.
 //!
-//! Polling leaves a quarter of all connections to people's operations; an address has two at a time. A password that nobody
-//! has used yet is tried by one worker alone, and what came of it holds for all Machines behind that address: a wrong one
-//! is tried once. A permit is never held while time is waited for. Caller: `line`.
+//! Polling leaves a quarter of all connections to users' operations; an address has at most two connections. A
+//! password that was not used yet is tried by one worker only. The result holds for all Machines behind that address,
+//! so a wrong password is tried once. A permit is never held during a wait. Caller: `connection`.
 
 use std::collections::HashMap;
 use std::hash::Hash;
@@ -14,17 +14,17 @@ use tokio::sync::{OwnedSemaphorePermit, Semaphore};
 
 use crate::power::CredentialsVersion;
 
-/// Connections to one address at once.
+/// Maximum number of concurrent connections to one address.
 const PER_ADDRESS: usize = 2;
-/// So many entries are there before those that nobody uses are looked for.
-const LEAST: usize = 64;
+/// Minimum number of entries before unused ones are removed.
+const MIN_ENTRIES_TO_PURGE: usize = 64;
 
 /// For whom a BMC is talked to.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum For {
-    /// A look at rest.
+    /// A poll of an idle Machine.
     Polling,
-    /// Somebody's operation.
+    /// An operation of a user.
     Operation,
 }
 
@@ -39,10 +39,10 @@ pub struct Account {
     pub version: CredentialsVersion,
 }
 
-/// What is known of an account.
+/// Result of logging in with an account.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Verdict {
-    /// Nobody has tried it.
+    /// The account was not tried yet.
     Untried,
     /// It is taken.
     Good,
@@ -50,7 +50,7 @@ pub enum Verdict {
     Wrong(BmcError),
 }
 
-/// What is known of an account; who holds the lock of an untried one tries it.
+/// Verdict on an account; the holder of the lock of an untried account tries it.
 pub type Login = tokio::sync::Mutex<Verdict>;
 
 /// Lets workers through.
@@ -67,7 +67,7 @@ pub struct Pass {
 }
 
 impl Gate {
-    /// For so many connections.
+    /// Creates limits for this number of connections.
     pub fn new(connections: usize) -> Self {
         let reserve = (connections / 4).max(1);
         let polling = connections.saturating_sub(reserve).max(1);
@@ -85,12 +85,12 @@ impl Gate {
         self.addresses.get(address.to_owned(), || Semaphore::new(PER_ADDRESS))
     }
 
-    /// What is known of an account.
+    /// Returns the shared verdict on an account.
     pub fn login(&self, account: Account) -> Arc<Login> {
         self.logins.get(account, || Login::new(Verdict::Untried))
     }
 
-    /// Leave without waiting, where nobody else waits for it.
+    /// Returns a permit if one is free and no other worker waits for it.
     pub fn enter_at_once(&self, address: &Arc<Semaphore>, whom: For) -> Option<Pass> {
         let mut permits = Vec::with_capacity(3);
         for semaphore in self.semaphores(address, whom) {
@@ -108,18 +108,18 @@ impl Gate {
         [address].into_iter().chain(polling).chain([&self.all])
     }
 
-    /// Waits for leave. The address comes first, so that a busy one keeps nobody else waiting.
+    /// Waits for a permit. The address comes first, so that a busy address does not block other workers.
     pub async fn enter(&self, address: &Arc<Semaphore>, whom: For) -> Pass {
         let mut permits = Vec::with_capacity(3);
         for semaphore in self.semaphores(address, whom) {
-            // Nobody closes them.
+            // The semaphores are never closed.
             permits.extend(semaphore.clone().acquire_owned().await.ok());
         }
         Pass { _permits: permits }
     }
 }
 
-/// What several workers share for as long as one of them has it.
+/// Values that workers share; a value is dropped with its last user.
 struct Shared<K, V>(Lock<HashMap<K, Weak<V>>>);
 
 impl<K, V> Default for Shared<K, V> {
@@ -134,7 +134,7 @@ impl<K: Hash + Eq, V> Shared<K, V> {
         if let Some(shared) = map.get(&key).and_then(Weak::upgrade) {
             return shared;
         }
-        if map.len() >= LEAST && map.len().is_power_of_two() {
+        if map.len() >= MIN_ENTRIES_TO_PURGE && map.len().is_power_of_two() {
             map.retain(|_, weak| weak.strong_count() > 0);
         }
         let shared = Arc::new(new());
@@ -175,11 +175,11 @@ mod tests {
     }
 
     #[test]
-    fn what_nobody_uses_is_forgotten() {
+    fn unused_entries_are_removed() {
         let gate = Gate::new(8);
         for n in 0..1000 {
             gate.address(&n.to_string());
         }
-        assert!(gate.addresses.0.lock().len() <= LEAST);
+        assert!(gate.addresses.0.lock().len() <= MIN_ENTRIES_TO_PURGE);
     }
 }

@@ -1,6 +1,6 @@
-//! What all workers share, and what each of them is given to do.
+//! State that all workers share, and the assignment of each worker.
 //!
-//! Callers: `supervisor`, which makes both; `worker`, `line`.
+//! Callers: `supervisor`, which creates both; `worker`, `connection`.
 
 use std::sync::Arc;
 
@@ -22,7 +22,7 @@ use crate::store::Store;
 /// Tells the time.
 pub(crate) type Clock = Arc<dyn Fn() -> Timestamp + Send + Sync>;
 
-/// What all workers share.
+/// State that all workers share.
 pub(crate) struct Shared {
     pub(crate) gate: Gate,
     pub(crate) registry: StatusRegistry,
@@ -60,7 +60,7 @@ impl Shared {
     }
 }
 
-/// What a worker is to do.
+/// Task of a worker.
 #[derive(Debug, Clone)]
 pub(crate) struct Assignment {
     pub(crate) machine: Arc<KnownMachine>,
@@ -85,7 +85,7 @@ impl Assignment {
         takeover::set(&object.spec).and_then(|_| takeover::observed_node(object))
     }
 
-    /// Whether the Machine is deleted.
+    /// Returns true if the Machine is being deleted.
     pub(crate) fn is_going(&self) -> bool {
         self.departing || self.machine.machine.metadata.deletion_timestamp.is_some()
     }
@@ -95,7 +95,7 @@ impl Assignment {
         is_held(&self.machine.machine)
     }
 
-    /// Whether a worker would do the same: what others write into the status is no reason to look at a BMC.
+    /// Returns true if a worker would act in the same way: status writes of others do not cause BMC requests.
     pub(crate) fn is_as(&self, other: &Self) -> bool {
         self.machine.machine.spec == other.machine.machine.spec
             && self.machine.uid == other.machine.uid

@@ -1,9 +1,8 @@
-//! Without a cluster: Machines with `deletionPolicy: PowerOff` whose manifest is gone, until their machine is off.
+//! Standalone Machines with `deletionPolicy: PowerOff` whose manifest is gone, until their machine is off.
 //!
-//! They are kept in the store, so that a restart does not forget them. A manifest that comes back within [`RIPE`], or an
-//! object for the same BMC under another name, keeps its machine on: an editor's pause or a new name is no deletion. Nor is
-//! another site or provider in it.
-//! Caller: `supervisor`.
+//! They are in the store, so that a restart does not forget them. A manifest that returns within [`DELETION_DELAY`],
+//! or a Machine of another name with the same BMC, keeps the machine on: an editor's pause or a rename is not a
+//! deletion. Neither is a change of site or provider. Caller: `supervisor`.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -18,10 +17,10 @@ use crate::machines::{KnownMachine, Problem, Snapshot};
 use crate::power::plan::breaker::later;
 use crate::store::{Change, Store, Table};
 
-/// How long a manifest must be gone.
-const RIPE: SignedDuration = SignedDuration::from_secs(60);
+/// Period for which a manifest must be gone.
+const DELETION_DELAY: SignedDuration = SignedDuration::from_secs(60);
 
-/// Those that go.
+/// Departing Machines.
 #[derive(Debug, Default)]
 pub(crate) struct Departing {
     machines: BTreeMap<MachineName, Arc<KnownMachine>>,
@@ -30,7 +29,7 @@ pub(crate) struct Departing {
 }
 
 impl Departing {
-    /// Those that the store keeps.
+    /// Loads the departing Machines of the store.
     pub(crate) fn load(store: &Store) -> Self {
         let mut departing = Self::default();
         let kept = store.scan(Table::Departing).unwrap_or_else(|error| {
@@ -58,7 +57,7 @@ impl Departing {
         for known in gone.iter().filter(|known| has_gone(known, after, claims)) {
             if let Ok(value) = serde_json::to_vec(&*known.machine) {
                 tracing::info!(machine = %known.name, "its manifest is gone, it will be switched off");
-                self.insert(known.clone(), later(now, RIPE));
+                self.insert(known.clone(), later(now, DELETION_DELAY));
                 changes.push(Change::Put(Table::Departing, known.name.as_str().into(), value));
             }
         }
@@ -87,10 +86,10 @@ impl Departing {
 
     /// Gives those that are not being switched off yet more time.
     pub(crate) fn postpone(&mut self, now: Timestamp) {
-        self.ripening.postpone(later(now, RIPE));
+        self.ripening.postpone(later(now, DELETION_DELAY));
     }
 
-    /// Those whose time has come since this was last asked.
+    /// Returns the Machines whose delay has ended since the last call.
     pub(crate) fn ripen(&mut self, now: Timestamp) -> Vec<MachineName> {
         self.ripening.ripen(now)
     }
@@ -107,7 +106,7 @@ impl Departing {
     }
 }
 
-/// Whether a Machine is gone, and its machine is to be switched off.
+/// Returns true if a Machine is gone and its machine must be switched off.
 fn has_gone(known: &KnownMachine, after: &Snapshot, claims: &Contested) -> bool {
     let spec = &known.machine.spec;
     let Some(bmc) = &spec.bmc else { return false };
@@ -117,7 +116,7 @@ fn has_gone(known: &KnownMachine, after: &Snapshot, claims: &Contested) -> bool 
         .iter()
         .any(|problem| matches!(problem, Problem::DuplicateName { name } if *name == known.name));
     let is_there = after.by_name(&known.name).is_some() || after.is_elsewhere(&known.name);
-    // Whose BMC is another Machine's now has another name.
+    // If another Machine claims the BMC, the Machine was renamed.
     wanted && !is_there && !twice && !claims.is_claimed(bmc)
 }
 

@@ -9,12 +9,12 @@ use bedplate_api::id::MachineName;
 use bedplate_api::machine::BmcSpec;
 use bedplate_bmc::address::Address;
 
-/// Who claims which BMC.
+/// BMCs, and the Machines that claim them.
 #[derive(Debug, Default)]
 pub(crate) struct Contested {
-    /// Where each Machine's is.
+    /// BMC of each Machine.
     places: HashMap<MachineName, String>,
-    /// Who claims what there, with the system.
+    /// Machines that claim each BMC, with the system that they name.
     claims: HashMap<String, BTreeMap<MachineName, Option<String>>>,
 }
 
@@ -40,24 +40,24 @@ impl Contested {
         touched
     }
 
-    /// Whether this may be some Machine's BMC, however that writes it.
+    /// Returns true if a Machine may claim this BMC, in any notation.
     pub(crate) fn is_claimed(&self, bmc: &BmcSpec) -> bool {
         let claims = self.claims.get(&place(bmc));
         claims.is_some_and(|claims| may_be(claims, bmc.system_id()).next().is_some())
     }
 
-    /// What is said of a Machine whose BMC is another's too.
+    /// Returns the message for a Machine whose BMC is claimed by other Machines.
     pub(crate) fn message(&self, name: &MachineName) -> Option<String> {
-        const SHOWN: usize = 5;
+        const MAX_NAMES_SHOWN: usize = 5;
         let claims = self.claims.get(self.places.get(name)?)?;
         let system = claims.get(name)?.as_deref();
         let others = may_be(claims, system).filter(|other| *other != name);
-        let mut names: Vec<&str> = others.map(MachineName::as_str).take(SHOWN + 1).collect();
+        let mut names: Vec<&str> = others.map(MachineName::as_str).take(MAX_NAMES_SHOWN + 1).collect();
         if names.is_empty() {
             return None;
         }
-        if names.len() > SHOWN {
-            names.truncate(SHOWN);
+        if names.len() > MAX_NAMES_SHOWN {
+            names.truncate(MAX_NAMES_SHOWN);
             names.push("others");
         }
         let names = names.join(" and ");
@@ -67,7 +67,7 @@ impl Contested {
     }
 }
 
-/// Those who may claim this system. Who names none means the only one, whichever that is.
+/// Returns the Machines that may claim this system. A Machine without a system ID claims the only one.
 fn may_be<'a>(
     claims: &'a BTreeMap<MachineName, Option<String>>,
     system: Option<&'a str>,
@@ -128,7 +128,7 @@ mod tests {
     }
 
     #[test]
-    fn who_lets_go_of_a_bmc_or_takes_another_touches_those_who_claim_the_same() {
+    fn changing_a_bmc_touches_machines_that_claim_the_same_bmc() {
         let [a, b, c]: [MachineName; 3] = ["a", "b", "c"].map(|name| name.parse().unwrap());
         let mut contested = Contested::default();
         for (name, address) in [(&a, "bmc1"), (&b, "bmc1"), (&c, "bmc2")] {

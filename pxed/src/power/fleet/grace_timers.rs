@@ -7,14 +7,14 @@ use std::collections::BTreeMap;
 use bedplate_api::id::MachineName;
 use jiff::Timestamp;
 
-/// Those that wait, and those whose time has come.
+/// Running and ended timers.
 #[derive(Debug, Default)]
 pub(crate) struct Ripening(BTreeMap<MachineName, Due>);
 
 #[derive(Debug)]
 struct Due {
     at: Timestamp,
-    /// Its time has come, and that was told.
+    /// True if the end of the timer was reported.
     told: bool,
 }
 
@@ -31,7 +31,7 @@ impl Ripening {
         self.0.remove(name);
     }
 
-    /// Whether one's time has come.
+    /// Returns true if the timer of this Machine has ended.
     pub(crate) fn is_ripe(&self, name: &MachineName) -> bool {
         self.0.get(name).is_some_and(|due| due.told)
     }
@@ -41,12 +41,12 @@ impl Ripening {
         self.0.values().filter(|due| !due.told).map(|due| due.at).min()
     }
 
-    /// Those whose time has not come wait until then.
+    /// Restarts all running timers, to end at this time.
     pub(crate) fn postpone(&mut self, at: Timestamp) {
         self.0.values_mut().filter(|due| !due.told).for_each(|due| due.at = at);
     }
 
-    /// Those whose time has come since this was last asked.
+    /// Returns the Machines whose timer has ended since the last call.
     pub(crate) fn ripen(&mut self, now: Timestamp) -> Vec<MachineName> {
         let ripe = self.0.iter_mut().filter(|(_, due)| !due.told && due.at <= now);
         ripe.map(|(name, due)| {

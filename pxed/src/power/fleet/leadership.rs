@@ -1,4 +1,5 @@
-//! Whether this pxed drives power now: it has the tenure, and the source of Machines has answered. One loop of `supervisor`.
+//! Decision whether this pxed controls power: it holds the site's Lease, and the source of Machines has answered.
+//! Part of the loop of `supervisor`.
 
 use bedplate_process::reconcile::{Activation, Reconcile, Turn};
 use tokio::sync::watch;

@@ -38,23 +38,23 @@ use crate::power::{Dial, Operation, OperationKey, OperationUpdate, Origin, Power
 use crate::status::StatusRegistry;
 use crate::store::Store;
 
-/// How long the workers may take to end: each ends its session at its BMC.
-const CLOSING: Duration = Duration::from_secs(15);
+/// Timeout for the workers at shutdown: each closes the session at its BMC.
+const WORKER_SHUTDOWN_TIMEOUT: Duration = Duration::from_secs(15);
 /// Without a cluster: how long a Machine that an operation names must be missing.
-const GRACE: SignedDuration = SignedDuration::from_secs(30);
+const MISSING_MACHINE_GRACE: SignedDuration = SignedDuration::from_secs(30);
 
-/// How much is asked of BMCs.
+/// Limits of BMC requests.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Limits {
-    /// BMCs that are talked to at once.
+    /// Maximum number of concurrent BMC connections.
     pub connections: usize,
-    /// Between two looks at a machine that nothing is awaited of.
+    /// Interval between polls of an idle machine.
     pub poll: Duration,
     /// True if BMCs may be used although nothing proves who answers: plain HTTP, or a certificate that is not verified.
     pub allow_insecure: bool,
 }
 
-/// What power is driven with.
+/// Dependencies of power control.
 pub struct Parts {
     /// The Machines of this site.
     pub machines: Machines,
@@ -62,17 +62,17 @@ pub struct Parts {
     pub source: watch::Sender<SourceState>,
     /// Their statuses.
     pub registry: StatusRegistry,
-    /// Where departing Machines are kept.
+    /// Store of departing Machines.
     pub store: Store,
     /// The plane's side.
     pub plane: PowerPlane,
-    /// What makes clients of BMCs.
+    /// Factory of BMC clients.
     pub dial: Arc<dyn Dial>,
-    /// How much is asked of BMCs.
+    /// Limits of BMC requests.
     pub limits: Limits,
-    /// Who writes operations: `pxed/<site>/<host name or pod name>`.
+    /// Executor name in operations: `pxed/<site>/<host name or pod name>`.
     pub instance: String,
-    /// What is counted.
+    /// Counters of power control.
     pub counters: Arc<Counters>,
 }
 
@@ -161,7 +161,7 @@ struct Supervisor {
     snapshot: Arc<Snapshot>,
     /// MachineClaims of the site.
     claims: Claims,
-    /// Who of them claims a BMC that others claim.
+    /// Machines that claim the same BMC.
     contested: Contested,
     /// Every name that there ever was: one of them that is not there any more is gone, others may be yet to come.
     ever: HashSet<MachineName>,
@@ -346,14 +346,14 @@ impl Supervisor {
         }
     }
 
-    /// What it means that a Machine is not there, if it is not.
+    /// Returns what the absence of a Machine means, if it is absent.
     fn absence(&mut self, name: &MachineName, is_there: bool) -> Absence {
         let is_ours = self.shared.origin == Origin::Manifests && !self.snapshot.is_elsewhere(name);
         if is_there || !is_ours || self.queue.of(name).next().is_none() {
             self.absent.forget(name);
             return if self.ever.contains(name) { Absence::Gone } else { Absence::Elsewhere };
         }
-        self.absent.begin(name, later(self.shared.now(), GRACE));
+        self.absent.begin(name, later(self.shared.now(), MISSING_MACHINE_GRACE));
         if self.absent.is_ripe(name) { Absence::Missing } else { Absence::Awaited }
     }
 
@@ -372,11 +372,11 @@ impl Supervisor {
         });
     }
 
-    /// A worker has ended: told to, or its Machine has departed.
+    /// Handles the end of a worker, after a stop or after the departure of its Machine.
     fn ended(&mut self, name: Option<MachineName>) {
         let Some(name) = name else {
             tracing::error!("power worker panicked");
-            // Whose it was is seen by its channel.
+            // A panic names no Machine, but the worker's channel is closed.
             self.handles.retain(|_, handle| !handle.wanted.is_closed());
             self.assign_all();
             return;
@@ -399,7 +399,7 @@ impl Supervisor {
         }
     }
 
-    /// Until the time comes of one that is gone or missing.
+    /// Returns the time until the next timer of a departing or missing Machine ends.
     fn next_ripe(&self) -> Option<Duration> {
         let at = [self.departing.next_ripe(), self.absent.next()].into_iter().flatten().min()?;
         Some(Duration::try_from(at.duration_since(self.shared.now())).unwrap_or_default())
@@ -414,9 +414,9 @@ impl Supervisor {
         let sound = source.synced && source.unreachable.is_none() && source.problems.is_empty();
         let now = self.shared.now();
         if !sound || self.snapshot.is_empty() {
-            // A name that stands in two files, say, is no deletion; nor is a directory that was not mounted.
+            // Neither a name in two files nor an unmounted directory is a deletion.
             self.departing.postpone(now);
-            self.absent.postpone(later(now, GRACE));
+            self.absent.postpone(later(now, MISSING_MACHINE_GRACE));
             return;
         }
         for name in self.departing.ripen(now).into_iter().chain(self.absent.ripen(now)) {
@@ -431,7 +431,7 @@ impl Supervisor {
         }
         self.answers.abort_all();
         let closing = async { while self.workers.join_next().await.is_some() {} };
-        if tokio::time::timeout(CLOSING, closing).await.is_err() {
+        if tokio::time::timeout(WORKER_SHUTDOWN_TIMEOUT, closing).await.is_err() {
             tracing::warn!("sessions at BMCs left open");
         }
     }

@@ -12,7 +12,7 @@ use crate::power::bmc::boot_mode::boot_mode;
 use crate::power::bmc::connection::{Answer, NoAnswer, Question};
 use crate::power::bmc::limits::For;
 use crate::power::plan::breaker::later;
-use crate::power::plan::operation::{AWAIT, Failure};
+use crate::power::plan::operation::{Failure, PENDING_POLL_INTERVAL};
 use crate::power::plan::{Departure, Leave, Plan, departure_action, idle_message, told_departure};
 use crate::power::status;
 
@@ -49,12 +49,12 @@ impl Worker {
             | Plan::TakeOver
             | Plan::PowerOff(_)
             | Plan::PowerOffIdle(_)
-            | Plan::Leave(Leave::Changing) => later(now, AWAIT),
+            | Plan::Leave(Leave::Changing) => later(now, PENDING_POLL_INTERVAL),
             Plan::Leave(Leave::ShuttingDown { until } | Leave::ShuttingDownIdle { until }) => {
-                later(now, AWAIT).min(until)
+                later(now, PENDING_POLL_INTERVAL).min(until)
             }
             Plan::Leave(Leave::Spaced { until }) => later(now, self.poll()).min(until),
-            Plan::Depart if !self.departed => later(now, AWAIT),
+            Plan::Depart if !self.departed => later(now, PENDING_POLL_INTERVAL),
             Plan::Depart | Plan::Leave(_) => later(now, self.poll()),
         }
     }
@@ -72,7 +72,7 @@ impl Worker {
         if let Err(why) = &answer {
             self.failed(why, now);
         }
-        // What never reached the BMC was no attempt: the breaker spaces those.
+        // A request that never reached the BMC is not an attempt: the breaker spaces those.
         if failure.as_ref().is_some_and(|failure| failure.transient && !(failure.sent && prepared)) {
             return;
         }
@@ -128,7 +128,7 @@ impl Worker {
         });
     }
 
-    /// How it is asked to boot.
+    /// Returns the boot mode to request.
     pub(crate) fn boot_mode(&self) -> Option<BootMode> {
         boot_mode(&self.assignment.machine.machine.spec, &self.status())
     }

@@ -13,7 +13,7 @@ use crate::power::plan::breaker::Breaker;
 use crate::power::plan::{Leave, Plan};
 use crate::power::status;
 
-/// What a BMC says of a request, and not of itself.
+/// Faults that concern the request, not the BMC.
 const SILENT: [BmcFault; 3] = [BmcFault::TimedOut, BmcFault::NotSupported, BmcFault::Refused];
 
 impl Worker {
@@ -51,7 +51,7 @@ impl Worker {
         if let Some(line) = self.line.as_mut().filter(|_| open) {
             line.forget();
         }
-        // Refused or not supported: it answers. A lost answer is not told before the third in a row.
+        // A refused or unsupported request is an answer. A lost answer is reported only after the third in a row.
         if silent {
             return;
         }

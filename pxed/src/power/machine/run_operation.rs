@@ -1,7 +1,7 @@
-//! A worker carries out an operation: `operation::next` says the act, this does it.
+//! Execution of an operation by a worker: `operation::next` decides the act, this module carries it out.
 //!
-//! The step is durable before its request leaves; who is dropped in between leaves the step to whoever comes after. Part
-//! of `worker`.
+//! The step is durable before its request is sent. If a worker is dropped in between, its successor finds the step.
+//! Part of `worker`.
 
 use bedplate_api::operation::MachineOperationStatus;
 use bedplate_api::reason::event::PxedEvent;
@@ -21,8 +21,8 @@ use crate::power::plan::parameters::{Boot, Kind, Order};
 use crate::power::progress::{self, Written};
 use crate::power::status;
 
-/// Before a write is tried again that somebody else came before, or that the API server did not take.
-const AGAIN: SignedDuration = SignedDuration::from_secs(2);
+/// Delay before a write is retried after a conflict or an error of the API server.
+const WRITE_RETRY_DELAY: SignedDuration = SignedDuration::from_secs(2);
 
 impl Worker {
     /// The next act of the operation that is under way; when the one after it is due.
@@ -101,7 +101,7 @@ impl Worker {
         now
     }
 
-    /// Sets the next boot. What cannot be set is no obstacle, unless somebody asked for it by name.
+    /// Sets the next boot. A boot that cannot be set is an error only if the operation names it.
     async fn set_boot(&mut self, boot: Boot) -> Result<(), NoAnswer> {
         let (source, needed) = match boot {
             Boot::Default => return Ok(()),
@@ -121,7 +121,7 @@ impl Worker {
         }
     }
 
-    /// What was asked for stands in the Machine's status, whatever becomes of it.
+    /// Records the request in the Machine's status, even if it fails.
     fn acted(&mut self, kind: Kind, request: PowerRequest, now: Timestamp) {
         let Some(running) = &self.running else { return };
         let message = format!("{request} for operation {}", running.operation.key.name);
@@ -132,7 +132,7 @@ impl Worker {
         });
     }
 
-    /// Writes the status of the operation; whoever else has written since is looked at first.
+    /// Writes the status of the operation; after a conflict the operation is read again first.
     async fn write(&mut self, status: MachineOperationStatus, then: impl FnOnce(&mut Memory)) -> Timestamp {
         let Some(running) = &mut self.running else { return self.shared.now() };
         let written = self.shared.writer.write(&running.operation, status).await;
@@ -149,12 +149,12 @@ impl Worker {
                     why,
                     "an operation waits to be written"
                 );
-                later(now, AGAIN)
+                later(now, WRITE_RETRY_DELAY)
             }
             Err(error @ WriteOperationError::Conflict) => {
                 tracing::debug!(operation = running.operation.key.name, %error, "looking at it anew");
                 running.overtaken = true;
-                later(now, AGAIN)
+                later(now, WRITE_RETRY_DELAY)
             }
             Err(error @ (WriteOperationError::Gone | WriteOperationError::Refused(_))) => {
                 let operation = running.operation.key.clone();
@@ -183,8 +183,8 @@ impl Worker {
         let result = if end.complete { OperationResult::Complete } else { OperationResult::Failed };
         self.shared.counters.operation(kind, result);
         let message = format!("{} by operation {}: {}", kind.as_str(), key.name, end.message);
-        // Also where nothing was to be done, and where who asked was killed before that was kept: what a person wants off
-        // stays off, and the other way round.
+        // Also if nothing was done, or the executor was killed before it stored the result: a machine stays as the
+        // user wants it.
         let asked = progress::has_step(object.status.as_ref());
         let start = object.status.as_ref().and_then(|status| status.start_time.as_ref()).map(|time| time.0);
         self.update(|status| {

@@ -116,7 +116,7 @@ pub fn state(
     match (enrolled, node) {
         (Enrolled::EarlierMachine, _) => Takeover::NameEnrolled,
         (_, None | Some(ObservedNodeState::Unknown)) => Takeover::NodeUnknown,
-        // A server that may run a node is left running, whoever joined it.
+        // A server that may run a node stays on, no matter which cluster it joined.
         (_, Some(ObservedNodeState::Own | ObservedNodeState::Foreign)) => Takeover::NodeExists,
         (_, Some(ObservedNodeState::Absent)) => Takeover::Allowed,
     }
@@ -228,7 +228,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn h2_after_a_loss_the_tokens_that_are_set_count_as_used_and_later_ones_do_not() {
+    async fn h2_after_store_loss_present_tokens_count_as_used_later_ones_do_not() {
         let directory = tempfile::tempdir().unwrap();
         let tokens = StoreTokens::new(open(&directory), true);
         let name: MachineName = "a".parse().unwrap();

@@ -1,17 +1,17 @@
-//! One Machine with a BMC: observe -> plan -> apply -> report, people's operations before everything else.
+//! Worker for one Machine with a BMC: observe -> plan -> apply -> report. Operations of users come first.
 //!
 //! ```text
-//! operation there --yes--> its next act (`carry`) --> again, until it has ended
+//! operation there --yes--> its next act (`carry`) --> repeat until it is finished
 //!        |no
 //!        v
-//! breaker admits --> look --> plan --> apply --> report --> wait (2 s while something is awaited, else the poll)
-//!        |no (an operation that arrives interrupts the look)
+//! breaker admits --> observe --> plan --> apply --> report --> wait (2 s while a change is pending, otherwise the poll interval)
+//!        |no (an operation that arrives interrupts observing)
 //!        v
 //! wait; other credentials close the breaker
 //! ```
 //!
-//! Ends when it is told to, or when this pxed no longer leads; whatever runs then is dropped, the step is in the object.
-//! Spawned by `supervisor`.
+//! Stops when it is asked to, or when this pxed no longer leads. The act in progress is dropped then; its step is in
+//! the object. Spawned by `supervisor`.
 
 use std::collections::HashSet;
 use std::sync::Arc;
@@ -31,23 +31,23 @@ use crate::power::bmc::limits::For;
 use crate::power::fleet::assignment::{Assignment, Shared};
 use crate::power::plan::breaker::{Breaker, later};
 use crate::power::plan::claim::{Absence, Demand};
-use crate::power::plan::operation::{AWAIT, Failure, Memory, Reading};
+use crate::power::plan::operation::{Failure, Memory, PENDING_POLL_INTERVAL, Reading};
 use crate::power::plan::{Departure, Observed, Plan, boot_that_came_to, plan};
 use crate::power::{Operation, OperationKey, Tenure, status};
 
-/// Who the BMC is is asked so often.
-const IDENTITY: SignedDuration = SignedDuration::from_hours(1);
-/// Other credentials are looked for so often while those that are known are not taken, moved by chance.
-const RECHECK: SignedDuration = SignedDuration::from_secs(45);
+/// Interval between BMC identity checks.
+const IDENTITY_CHECK_INTERVAL: SignedDuration = SignedDuration::from_hours(1);
+/// Interval between checks for other credentials while the BMC rejects the known ones; randomized.
+const CREDENTIALS_CHECK_INTERVAL: SignedDuration = SignedDuration::from_secs(45);
 
 /// Over a longer wait no connection is kept: a BMC has few to give, and to pxed each is memory.
-const SHORT: Duration = Duration::from_secs(4);
+const MAX_WAIT_WITH_CONNECTION: Duration = Duration::from_secs(4);
 
 /// The operation that is under way.
 pub(crate) struct Running {
     pub(crate) operation: Operation,
     pub(crate) memory: Memory,
-    /// Somebody else has written to its object.
+    /// True if another writer changed the object of the operation.
     pub(crate) overtaken: bool,
 }
 
@@ -56,8 +56,8 @@ impl Running {
         Self { operation, memory: Memory::default(), overtaken: false }
     }
 
-    /// As it goes on with what there is now; begun anew where somebody has changed its status. What others write beside it
-    /// (a label, say) makes nothing forgotten.
+    /// Returns the operation with its current object; starts over if another writer changed its status. Changes next
+    /// to the status (a label, say) keep the memory.
     fn goes_on(mut self, wanted: &[Operation]) -> Option<Self> {
         let now = wanted.iter().find(|operation| operation.key == self.operation.key)?;
         if !self.overtaken || now.version == self.operation.version {
@@ -144,7 +144,7 @@ impl Worker {
             }
             let wait = until.duration_since(self.shared.now());
             let wait = Duration::try_from(wait).unwrap_or(Duration::ZERO);
-            if wait > SHORT
+            if wait > MAX_WAIT_WITH_CONNECTION
                 && let Some(line) = &mut self.line
             {
                 line.rest();
@@ -181,7 +181,8 @@ impl Worker {
         Box::pin(self.follow()).await;
         self.choose();
         if self.running.is_some() {
-            // What is rare has its own place: thousands wait in `look` at once, and each is as large as the largest branch.
+            // The rare branch is boxed: thousands of workers wait in `look` concurrently, and each is as large as its
+            // largest branch.
             return Box::pin(self.carry()).await;
         }
         let now = self.shared.now();
@@ -198,11 +199,13 @@ impl Worker {
                 Box::pin(self.apply(plan)).await
             }
             // One lost answer is soon asked for again.
-            Some(Err(_)) => self.breaker.next_try().unwrap_or_else(|| later(self.shared.now(), AWAIT)),
+            Some(Err(_)) => {
+                self.breaker.next_try().unwrap_or_else(|| later(self.shared.now(), PENDING_POLL_INTERVAL))
+            }
         }
     }
 
-    /// Takes over what is wanted now. Another BMC begins anew.
+    /// Applies the newest assignment. Another BMC resets the state.
     async fn follow(&mut self) {
         let new = self.wanted.borrow_and_update().clone();
         let before = std::mem::replace(&mut self.assignment, new);
@@ -296,7 +299,7 @@ impl Worker {
                 self.identify(now).await;
                 Ok(())
             }
-            // What does not tell its power state answers all the same.
+            // A BMC that does not report its power state is still reachable.
             Err(NoAnswer::Bmc(error)) if error.reason() == BmcFault::NotSupported => {
                 self.reading = Some(Reading { state: PowerState::Unknown, at: now });
                 self.answered(Some(PowerState::Unknown), now);
@@ -313,7 +316,7 @@ impl Worker {
 
     /// Asks who it is, now and then; what comes of it is not needed for anything.
     async fn identify(&mut self, now: Timestamp) {
-        let due = self.identified.is_none_or(|last| now.duration_since(last) >= IDENTITY);
+        let due = self.identified.is_none_or(|last| now.duration_since(last) >= IDENTITY_CHECK_INTERVAL);
         let Some(line) = self.line.as_mut().filter(|_| due && self.running.is_none()) else { return };
         self.identified = Some(now);
         let answer = tokio::select! {
@@ -392,7 +395,7 @@ impl Worker {
             self.set_breaker(Breaker::default());
             return now;
         }
-        let recheck = RECHECK.mul_f64(1.0 + self.shared.jitter() / 3.0);
+        let recheck = CREDENTIALS_CHECK_INTERVAL.mul_f64(1.0 + self.shared.jitter() / 3.0);
         let next = self.breaker.next_try();
         if held {
             next.map_or(later(now, recheck), |next| next.min(later(now, recheck)))
@@ -406,7 +409,7 @@ impl Worker {
         self.breaker = breaker;
     }
 
-    /// Between two looks at rest.
+    /// Interval between polls of an idle machine.
     pub(crate) fn poll(&self) -> SignedDuration {
         let poll = SignedDuration::try_from(self.shared.limits.poll).unwrap_or(SignedDuration::from_secs(60));
         poll.mul_f64(1.0 + 0.2 * self.shared.jitter())
@@ -416,7 +419,7 @@ impl Worker {
         self.shared.registry.get(&self.assignment.machine.name).unwrap_or_default()
     }
 
-    /// What a Machine that is gone had is nobody's any more.
+    /// The status of a deleted Machine is not updated any more.
     pub(crate) fn update(&self, change: impl FnOnce(&mut MachineStatus)) {
         if !self.assignment.departing {
             self.shared.registry.update(&self.assignment.machine.name, change);

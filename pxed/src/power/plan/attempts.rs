@@ -1,5 +1,5 @@
-//! What a process knows of an operation since it took it: what it has asked, and what fails. A crash forgets it; what must not
-//! be forgotten stands in the object (`progress`).
+//! In-memory state of an operation: requests sent, and current failures. A crash forgets it; state that must survive
+//! is in the object (`progress`).
 //!
 //! Pure: no clock, no socket. Callers: `operation`, `worker`.
 
@@ -7,10 +7,10 @@ use bedplate_bmc::{BmcFault, PowerRequest};
 use jiff::{SignedDuration, Timestamp};
 
 use super::breaker::later;
-use super::operation::AWAIT;
+use super::operation::PENDING_POLL_INTERVAL;
 use bedplate_api::operation::StepName;
 
-/// Why something did not go.
+/// Failure of a request.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Failure {
     /// The fault.
@@ -23,7 +23,7 @@ pub struct Failure {
     pub sent: bool,
 }
 
-/// What has failed and is tried again.
+/// Failure that is being retried.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Trouble {
     /// Since when.
@@ -39,7 +39,7 @@ pub struct Trouble {
 /// A request that the BMC has, or may have.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Sent {
-    /// What.
+    /// Request that fails.
     pub request: PowerRequest,
     /// When.
     pub at: Timestamp,
@@ -47,7 +47,7 @@ pub struct Sent {
     pub accepted: bool,
 }
 
-/// What this process knows of an operation since it took it. A crash forgets it.
+/// Memory of an operation since this process took it. A crash forgets it.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
 pub struct Memory {
     /// This process has taken it, and when.
@@ -58,7 +58,7 @@ pub struct Memory {
     pub sent: Option<Sent>,
     /// The BMC has no graceful power-off.
     pub no_graceful: bool,
-    /// What fails now.
+    /// Current failure.
     pub trouble: Option<Trouble>,
 }
 
@@ -71,14 +71,14 @@ impl Memory {
         *self = Self { taken: self.taken, wrote: Some(step), ..Self::default() };
     }
 
-    /// The BMC has told its state.
+    /// Records that the BMC reported its state.
     pub fn looked(&mut self) {
         if self.trouble.as_ref().is_some_and(|trouble| !trouble.asking) {
             self.trouble = None;
         }
     }
 
-    /// The BMC has not told its state. `jitter` is from -1 to 1.
+    /// Records that the BMC did not report its state. `jitter` is from -1 to 1.
     pub fn blind(&mut self, failure: Failure, now: Timestamp, jitter: f64) {
         self.fails(failure, false, now, jitter);
     }
@@ -109,7 +109,7 @@ impl Memory {
         let since = before.as_ref().map_or(now, |trouble| trouble.since);
         let asking = asking || before.is_some_and(|trouble| trouble.asking);
         let pause = PAUSE.0 + PAUSE.1 * jitter.clamp(-1.0, 1.0);
-        let pause = SignedDuration::try_from_secs_f64(pause).unwrap_or(AWAIT);
+        let pause = SignedDuration::try_from_secs_f64(pause).unwrap_or(PENDING_POLL_INTERVAL);
         self.trouble = Some(Trouble { since, again: later(now, pause), asking, failure });
     }
 }

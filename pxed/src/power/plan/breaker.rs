@@ -19,10 +19,10 @@ use jiff::{SignedDuration, Timestamp};
 const MOST_FAILURES: u32 = 3;
 /// Pauses after failures in a row.
 const BACKOFF: Backoff = Backoff::new(Duration::from_secs(5), Duration::from_secs(300));
-/// Where a person may have put something right at the BMC, it is tried again after so long.
+/// Delay before a held BMC is tried again, because a user may have fixed the BMC.
 const HELD_FOR: SignedDuration = SignedDuration::from_hours(1);
 
-/// Whether a BMC is asked.
+/// State of the breaker of one BMC.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Breaker {
     /// It is asked. How many failures there were in a row.
@@ -88,7 +88,7 @@ impl Breaker {
         }
     }
 
-    /// Whether polling may ask now; an open one whose time has come lets one try through.
+    /// Returns true if polling may ask now; an open breaker whose time has come admits one attempt.
     pub fn admits(&mut self, now: Timestamp) -> bool {
         match self {
             Self::Closed(_) | Self::HalfOpen(_) => true,
@@ -132,7 +132,7 @@ impl Breaker {
             | BmcFault::AmbiguousSystem
             | BmcFault::SystemNotFound
             | BmcFault::AddressNotAllowed => Self::Held { until: Some(later(now, HELD_FOR)) },
-            // It answers: that it cannot do something is no reason not to ask it something else.
+            // The BMC answers: an unsupported request does not prevent other requests.
             BmcFault::NotSupported => Self::Closed(0),
             BmcFault::BmcUnreachable | BmcFault::TimedOut | BmcFault::Refused | BmcFault::ProtocolError => {
                 self.missed(now, jitter)
@@ -141,7 +141,7 @@ impl Breaker {
     }
 
     fn missed(&self, now: Timestamp, jitter: f64) -> Self {
-        // Somebody's operation tried all the same: however often it does, polling comes back when it was told.
+        // A user's operation tried it nevertheless. Repeated operations do not postpone polling.
         if let Self::Open { until, .. } = self
             && now < *until
         {
@@ -175,7 +175,7 @@ mod tests {
     }
 
     #[test]
-    fn it_opens_after_three_failures_and_doubles_its_pauses_up_to_five_minutes() {
+    fn opens_after_three_failures_and_doubles_pauses_up_to_five_minutes() {
         let mut breaker = Breaker::default();
         let mut now = at(0);
         let mut pauses = Vec::new();
@@ -234,7 +234,7 @@ mod tests {
     }
 
     #[test]
-    fn what_a_bmc_cannot_do_keeps_nobody_from_asking_something_else() {
+    fn unsupported_request_does_not_block_other_requests() {
         let mut breaker = Breaker::Closed(2);
         breaker.failed(BmcFault::NotSupported, at(0), 0.0);
         assert_eq!(breaker, Breaker::Closed(0));

@@ -1,5 +1,5 @@
-//! The next act of an operation that is under way: from what its object says, what this process remembers, and what the BMC
-//! tells (docs/rules.md, O1, O7).
+//! Next act of an operation in progress, from its object, this process's memory and the BMC's answers (docs/rules.md,
+//! O1, O7).
 //!
 //! ```text
 //! powerOn     take -> [On]: ask on until it says On                                              -> Complete
@@ -7,12 +7,13 @@
 //!             take -> [Off] (forced): ask forced off until it says Off                           -> Complete
 //! powerCycle  take -> [Off]: ask forced off until it says Off -> [On]: rest, ask on until it is  -> Complete
 //!             take, and it is off: [On]
-//! reset       take -> [Reset]: ask once -> accepted, or a boot began since                       -> Complete
+//! reset       take -> [Reset]: ask once -> accepted, or a boot started since                     -> Complete
 //! ```
 //!
-//! `[Step]` is written to the object before the first request of that step, and taking writes too: so whoever comes after a
-//! crash or a change of leader knows the step, and one who reads an old state of the object is refused by its version. On
-//! and forced off may be asked again, the step says which; GracefulOff and Reset are asked only by who wrote the step.
+//! `[Step]` is written to the object before the first request of that step, and taking the operation writes too. So
+//! the successor after a crash or a change of leader knows the step, and the API server rejects a write that is based
+//! on an old object. On and forced off may be repeated, as the step says which one it is; GracefulOff and Reset are
+//! sent only by the process that wrote the step.
 //!
 //! Pure: no clock, no socket. Caller: `worker`.
 
@@ -27,65 +28,65 @@ use super::breaker::later;
 use super::parameters::{Boot, Kind, Off, Order};
 use crate::power::progress::Written;
 
-/// Between two looks while something is awaited.
-pub const AWAIT: SignedDuration = SignedDuration::from_secs(2);
-/// A request that was accepted is not sent again for so long: some BMCs tell the old state for a while.
-const PATIENCE: SignedDuration = SignedDuration::from_secs(30);
-/// So long after our own last act a state that contradicts it is not believed.
-pub const STALE: SignedDuration = SignedDuration::from_secs(15);
+/// Interval between power state requests while a change is pending.
+pub const PENDING_POLL_INTERVAL: SignedDuration = SignedDuration::from_secs(2);
+/// Delay before an accepted request is repeated: some BMCs report the old state for a while.
+const REQUEST_REPEAT_DELAY: SignedDuration = SignedDuration::from_secs(30);
+/// Period after pxed's own last act in which a contradicting state is not believed.
+pub const STALE_STATE_PERIOD: SignedDuration = SignedDuration::from_secs(15);
 /// Clocks of a site's pxed differ by less; what is said to have been done later than that was said by a clock set back since.
-pub const SKEW: SignedDuration = SignedDuration::from_mins(5);
+pub const MAX_CLOCK_SKEW: SignedDuration = SignedDuration::from_mins(5);
 /// An object keeps whole seconds.
-const WHOLE: SignedDuration = SignedDuration::from_secs(1);
-/// A machine that is switched off to be switched on again is left off for so long: power supplies hold up a while, and a board that
-/// never lost its power may come up with what hung it.
-const REST: SignedDuration = SignedDuration::from_secs(5);
-/// Trouble that may pass is put up with for so long.
-const TROUBLE: SignedDuration = SignedDuration::from_secs(45);
+const TIMESTAMP_RESOLUTION: SignedDuration = SignedDuration::from_secs(1);
+/// Off time of a power cycle: power supplies keep their voltage for a while, and a board that never lost its power
+/// may come up in the state that hung it.
+const POWER_CYCLE_OFF_TIME: SignedDuration = SignedDuration::from_secs(5);
+/// Period for which transient failures are retried.
+const TRANSIENT_FAILURE_TIMEOUT: SignedDuration = SignedDuration::from_secs(45);
 
-/// The power state as the BMC told it.
+/// Power state that the BMC reported.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Reading {
-    /// What it told.
+    /// Reported state.
     pub state: PowerState,
     /// When.
     pub at: Timestamp,
 }
 
-/// What pxed did last to this machine, and whether that leaves it on.
+/// Last power action of pxed on this machine.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct LastAct {
-    /// Whether it leaves the machine on.
+    /// True if the action leaves the machine on.
     pub leaves_on: bool,
     /// When.
     pub at: Timestamp,
 }
 
 impl LastAct {
-    /// Until when this reading is not believed, because it contradicts what was just done.
+    /// Returns the time until which this reading is not believed because it contradicts the last action.
     pub fn doubts(&self, reading: &Reading) -> Option<Timestamp> {
         let contradicts = match reading.state {
             PowerState::On => !self.leaves_on,
             PowerState::Off => self.leaves_on,
             PowerState::PoweringOn | PowerState::PoweringOff | PowerState::Unknown => false,
         };
-        let until = later(self.at, STALE);
-        (contradicts && reading.at < until && self.at <= later(reading.at, SKEW)).then_some(until)
+        let until = later(self.at, STALE_STATE_PERIOD);
+        (contradicts && reading.at < until && self.at <= later(reading.at, MAX_CLOCK_SKEW)).then_some(until)
     }
 }
 
-/// What is seen of the machine.
+/// Observed state of the machine.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub struct Seen {
     /// The newest reading.
     pub reading: Option<Reading>,
     /// Time at which the seed of the latest boot left pxed. Packets alone do not prove a boot: any client on the network can send them.
     pub seed_taken: Option<Timestamp>,
-    /// What pxed did last, for another operation or by its own plan.
+    /// Last power action of pxed, for another operation or by its own plan.
     pub last: Option<LastAct>,
 }
 
-/// How an operation ends.
+/// Result of an operation.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct End {
     /// It was done.
@@ -96,7 +97,7 @@ pub struct End {
     pub message: String,
 }
 
-/// What is to be done next.
+/// Next act.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Act {
     /// Write that this process carries it out.
@@ -113,7 +114,7 @@ pub enum Act {
     Finish(End),
 }
 
-/// What is to be done next for this operation.
+/// Decides the next act of this operation.
 pub fn next(order: &Order, written: Option<&Written>, memory: &Memory, seen: &Seen, now: Timestamp) -> Act {
     let (Some(written), Some(taken)) = (written, memory.taken) else { return Act::Take };
     let case = Case { order, written, memory, seen, now, deadline: later(written.start, order.timeout) };
@@ -135,7 +136,7 @@ pub fn next(order: &Order, written: Option<&Written>, memory: &Memory, seen: &Se
     // A clock that was set back would make every reading older than what was asked, or one fresh for hours.
     let fresh = |reading: &Reading| {
         let after = since > now || reading.at >= since;
-        after && reading.at <= now && now < later(reading.at, AWAIT)
+        after && reading.at <= now && now < later(reading.at, PENDING_POLL_INTERVAL)
     };
     let Some(reading) = seen.reading.filter(fresh) else { return Act::Read };
     match case.judge(&reading) {
@@ -173,7 +174,7 @@ impl Case<'_> {
     /// No step is written: nothing was asked yet.
     fn begin(&self, reading: &Reading) -> Act {
         if let Some(until) = self.seen.last.and_then(|last| last.doubts(reading)) {
-            return Act::Wait(until.min(later(reading.at, AWAIT)));
+            return Act::Wait(until.min(later(reading.at, PENDING_POLL_INTERVAL)));
         }
         let off = match self.order.off {
             Off::Forced => StepName::Off,
@@ -214,11 +215,11 @@ impl Case<'_> {
         }
     }
 
-    /// Until when a machine that was switched off for it stays off. By the step's own time, so that it neither begins anew nor is
-    /// left out where another goes on; it never takes what time is left to switch it on.
+    /// Returns the time until which a power-cycled machine stays off. It counts from the time of the step, so a
+    /// successor neither restarts nor skips it. It never uses the time that is needed to switch the machine on.
     fn rests_until(&self) -> Option<Timestamp> {
         let (_, since) = self.written.step?;
-        let until = later(later(since, REST), WHOLE);
+        let until = later(later(since, POWER_CYCLE_OFF_TIME), TIMESTAMP_RESOLUTION);
         let rests = self.order.kind == Kind::PowerCycle && !self.written.began_off;
         (rests && since <= self.now && self.now < until && until < self.deadline).then_some(until)
     }
@@ -228,7 +229,7 @@ impl Case<'_> {
             (PowerState::Off, Kind::PowerCycle) => Act::WriteStep(StepName::On),
             (PowerState::Off, _) => self.complete("the BMC says that it is off"),
             (PowerState::On | PowerState::PoweringOn, _) => {
-                // Where it must boot from is tried before it is off: a machine that cannot boot from there stays on.
+                // The boot source is set while the machine is on: a machine that cannot boot from it stays on.
                 let boot = match (self.order.kind, self.order.boot) {
                     (Kind::PowerCycle, boot @ Boot::OnlyNetwork(_)) => boot,
                     _ => Boot::Default,
@@ -259,7 +260,7 @@ impl Case<'_> {
             Some(_) | None if self.asks_once(StepName::GracefulOff) => {
                 Act::Ask(PowerRequest::GracefulOff, Boot::Default)
             }
-            Some(at) => Act::Wait(at.min(later(reading.at, AWAIT))),
+            Some(at) => Act::Wait(at.min(later(reading.at, PENDING_POLL_INTERVAL))),
             None => self.wait(reading),
         }
     }
@@ -274,20 +275,20 @@ impl Case<'_> {
         }
     }
 
-    /// A request that may be repeated: at once, and again after [`PATIENCE`].
+    /// Sends a repeatable request immediately, and again after [`REQUEST_REPEAT_DELAY`].
     fn ask(&self, request: PowerRequest, boot: Boot, reading: &Reading) -> Act {
         match self.memory.sent.filter(|sent| sent.request == request && sent.accepted) {
-            Some(sent) if self.now < later(sent.at, PATIENCE) => self.wait(reading),
+            Some(sent) if self.now < later(sent.at, REQUEST_REPEAT_DELAY) => self.wait(reading),
             Some(_) | None => Act::Ask(request, boot),
         }
     }
 
-    /// Whether the request of a step that is asked once can not have been sent by anybody.
+    /// Returns true if the request of a step that is sent once was certainly not sent yet.
     fn asks_once(&self, step: StepName) -> bool {
         self.memory.wrote == Some(step) && self.memory.sent.is_none()
     }
 
-    /// A reset that may have been sent, and that nobody knows to be accepted.
+    /// Returns true if a reset may have been sent and was not confirmed.
     fn awaits_evidence(&self) -> bool {
         let in_step = matches!(self.written.step, Some((StepName::Reset, _)));
         self.order.kind == Kind::Reset
@@ -298,7 +299,7 @@ impl Case<'_> {
 
     fn evidence(&self) -> Act {
         let since = self.written.step.map_or(self.written.start, |(_, at)| at);
-        let since = later(since, WHOLE);
+        let since = later(since, TIMESTAMP_RESOLUTION);
         if self.seen.seed_taken.is_some_and(|taken| taken > since) {
             return self.complete("the machine has booted since the reset was asked for");
         }
@@ -307,14 +308,15 @@ impl Case<'_> {
                            it asked, and no boot of it was seen; look at its console, and make a new operation";
             return self.fail(PowerOutcome::TimedOut, message.to_owned());
         }
-        Act::Wait(later(self.now, AWAIT).min(self.deadline))
+        Act::Wait(later(self.now, PENDING_POLL_INTERVAL).min(self.deadline))
     }
 
-    /// Until when trouble is put up with. A machine that was switched off to be switched on again is not left off early.
+    /// Returns the time until which failures are retried. A power cycle continues while its machine is
+    /// off.
     fn gives_up(&self, trouble: &Trouble) -> Timestamp {
         match (self.order.kind, self.written.step) {
             (Kind::PowerCycle, Some((StepName::On, _))) => self.deadline,
-            _ => later(trouble.since, TROUBLE).min(self.deadline),
+            _ => later(trouble.since, TRANSIENT_FAILURE_TIMEOUT).min(self.deadline),
         }
     }
 
@@ -326,7 +328,7 @@ impl Case<'_> {
     }
 
     fn wait(&self, reading: &Reading) -> Act {
-        Act::Wait(later(reading.at, AWAIT))
+        Act::Wait(later(reading.at, PENDING_POLL_INTERVAL))
     }
 
     fn complete(&self, seen: &str) -> Act {

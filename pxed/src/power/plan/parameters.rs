@@ -1,6 +1,6 @@
-//! What a power operation asks for: its name and parameters, checked (docs/rules.md, O4, O6).
+//! Name and parameters of a power operation, validated (docs/rules.md, O4, O6).
 //!
-//! Pure: no clock, no file, no socket. Callers: `supervisor` (whose it is), `worker`.
+//! Pure: no clock, no file, no socket. Callers: `supervisor` (routing), `worker`.
 
 use bedplate_api::machine::{BootSource, MachineSpec, PROVIDER_PXE, PowerActionKind};
 use bedplate_api::operation::{MachineOperationSpec, POWER_OFF_TIMEOUT, POWER_ON_TIMEOUT};
@@ -48,7 +48,7 @@ impl Kind {
         Self::ALL.into_iter().find(|kind| kind.as_str() == name)
     }
 
-    /// How long it may take where the operation does not say, in seconds.
+    /// Default timeout of the operation, in seconds.
     fn default_timeout(self) -> i64 {
         i64::from(match self {
             Self::PowerOn | Self::Reset => POWER_ON_TIMEOUT,
@@ -57,40 +57,40 @@ impl Kind {
     }
 }
 
-/// How a machine is switched off.
+/// Method of switching a machine off.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Off {
     /// At once.
     Forced,
-    /// The operating system is asked; after so long it is forced, if that is given.
+    /// The operating system is asked; after this period, if there is one, the machine is forced off.
     Graceful(Option<SignedDuration>),
 }
 
-/// What the next boot is set to before powering on.
+/// Setting of the next boot before powering on.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Boot {
     /// Nothing is set.
     Default,
     /// The network, where the BMC can set it.
     Network(BootSource),
-    /// The network: somebody asked for it by name.
+    /// The network, because the operation names it.
     OnlyNetwork(BootSource),
 }
 
 /// A checked operation.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Order {
-    /// What.
+    /// Kind of the operation.
     pub kind: Kind,
-    /// How off; of `powerOff`.
+    /// Method of switching off, for `powerOff`.
     pub off: Off,
     /// From where the machine boots; of `powerOn` and `powerCycle`.
     pub boot: Boot,
-    /// How long it may take.
+    /// Timeout of the operation.
     pub timeout: SignedDuration,
 }
 
-/// After a forced power-off so much is left to see it, in seconds.
+/// Minimum time in seconds that a forced power-off leaves for reading the result.
 const AFTER_FORCE: i64 = 120;
 
 /// Characters of a parameter that are repeated to its author.
@@ -145,7 +145,7 @@ fn unknown_parameter(kind: Kind, name: &str) -> String {
     format!("{} does not know the parameter {}: {known}", kind.as_str(), shown(name))
 }
 
-/// What somebody wrote, quoted; not all of it if it is long.
+/// Quotes a user's text, shortened if it is long.
 fn shown(text: &str) -> String {
     match text.char_indices().nth(LONGEST_SHOWN) {
         Some((end, _)) => format!("{:?} and so on", text.get(..end).unwrap_or_default()),
@@ -167,7 +167,7 @@ fn parse_grace(value: &str) -> Result<i64, String> {
     value.parse::<i64>().ok().filter(|seconds| (0..=86_400).contains(seconds)).ok_or_else(wrong)
 }
 
-/// Whether it is the network.
+/// Returns true if the value names the network.
 fn parse_boot(value: &str) -> Result<bool, String> {
     match value {
         "network" => Ok(true),

@@ -16,7 +16,7 @@ use super::parameters::Kind;
 use crate::power::progress::{self, Ended, ShutDown};
 use crate::power::{Operation, OperationKey, OperationUpdate, Origin};
 
-/// What an operation says while its Machine is paused.
+/// Message of an operation while its Machine is paused.
 const PAUSED: &str = "the Machine is paused: it is carried out when spec.paused is taken back";
 
 /// Oldest first.
@@ -147,18 +147,18 @@ impl Queue {
         self.shut_down.get(machine)
     }
 
-    /// Whose there are.
+    /// Returns the Machines that have operations.
     pub fn machines(&self) -> impl Iterator<Item = MachineName> + '_ {
         self.by_machine.keys().cloned()
     }
 
-    /// How many.
+    /// Returns the number of operations.
     pub fn depth(&self) -> u64 {
         u64::try_from(self.whose.len()).unwrap_or(u64::MAX)
     }
 }
 
-/// What is written of an operation that no worker takes.
+/// Status that is written to an operation that no worker takes.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Answer {
     /// It has failed.
@@ -173,7 +173,7 @@ pub enum Answer {
 }
 
 impl Answer {
-    /// Whether it is the end.
+    /// Returns true if the answer ends the operation.
     pub const fn is_end(&self) -> bool {
         match self {
             Self::Failed(_) => true,
@@ -196,18 +196,18 @@ impl Answer {
     }
 }
 
-/// Who takes an operation.
+/// Destination of an operation.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Route {
     /// Its Machine's worker.
     Worker,
-    /// Nobody here.
+    /// Not an operation for this pxed.
     LeftAlone,
     /// It is answered.
     Answer(Answer),
 }
 
-/// What it means that an operation's Machine is not there.
+/// Meaning of the absence of an operation's Machine.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Absence {
     /// Another's, or yet to come: in a cluster others answer.
@@ -316,7 +316,7 @@ mod tests {
     }
 
     #[test]
-    fn o7_operations_of_a_machine_are_taken_oldest_first_and_others_left_alone() {
+    fn o7_operations_of_a_machine_are_taken_oldest_first_others_ignored() {
         let mut queue = Queue::new("pxed/site/a");
         let selector = json!({"machineSelector": {"matchLabels": {"a": "b"}}, "operationName": "powerOn"});
         let reboot = json!({"machineRef": {"name": "node1"}, "operationName": "reboot"});
@@ -452,7 +452,7 @@ mod tests {
     }
 
     #[test]
-    fn what_no_worker_can_take_is_answered() {
+    fn operations_that_no_worker_can_take_are_answered() {
         let begun = json!({"state": "InProgress"});
         let reason = |route| match route {
             Route::Answer(Answer::Failed(end)) => end.reason.as_str(),
@@ -474,7 +474,7 @@ mod tests {
     }
 
     #[test]
-    fn without_a_cluster_what_names_no_machine_waits_for_it_says_so_once_and_fails() {
+    fn standalone_operation_without_machine_waits_reports_once_and_fails() {
         let begun = json!({"state": "InProgress"});
         let Route::Answer(Answer::Waits { reason, message }) =
             routed_where(Absence::Awaited, None, Value::Null)

@@ -10,16 +10,16 @@ use std::thread;
 
 use bedplate_process::lock::Lock;
 
-/// Most threads at once, the caller's among them: reading manifests must leave processors to the packets.
+/// Maximum number of concurrent threads, including the caller's: manifests must leave processor time to packets.
 const MOST_THREADS: usize = 8;
 
-/// Of this process.
+/// Budget of this process.
 static HELPERS: LazyLock<Budget> = LazyLock::new(|| {
     let processors = thread::available_parallelism().map_or(1, NonZero::get);
     Budget::new(processors.min(MOST_THREADS).saturating_sub(1))
 });
 
-/// How many threads may help.
+/// Number of threads that may help.
 struct Budget {
     all: usize,
     free: AtomicUsize,
@@ -67,7 +67,7 @@ fn for_each_within<T: Send>(budget: &Budget, items: &mut [T], least: usize, act:
                 let _helper = helper;
                 work();
             };
-            // A system that has no thread to give is no reason to stop.
+            // Without another thread the caller does the work alone.
             if thread::Builder::new().name("manifests".to_owned()).spawn_scoped(scope, help).is_err() {
                 break;
             }

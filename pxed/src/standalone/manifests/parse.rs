@@ -1,9 +1,9 @@
-//! Pure: a manifest file's text -> the Machines, MachineOperations and MachineConfigurations in it, or every mistake with line
-//! and field.
+//! Pure: a manifest file's text -> the Machines, MachineOperations and MachineConfigurations in it, or every error
+//! with line and field.
 //!
-//! YAML or JSON, several documents, `List` and the lists of these kinds unrolled. Other kinds are left out with a note, but for
-//! versions, which are nobody's to write (V1). A file with a mistake gives nothing at all: half a file is worse than the last good
-//! one. Called by `directory`, and by the fuzzer.
+//! YAML or JSON, several documents, `List` and the lists of these kinds unrolled. Other kinds are skipped with a
+//! note. Versions are an error, because only pxed writes them (V1). A file with an error yields nothing: half a file
+//! is worse than its last good content. Called by `manifests`, and by the fuzzer.
 
 use std::fmt;
 
@@ -22,10 +22,10 @@ use super::yaml::{Document, Lines, read_documents};
 /// Larger files are refused unread: about ten thousand Machines.
 pub const MAX_BYTES: usize = 16 << 20;
 
-/// So many documents take longer to check than a thread to start.
+/// Minimum number of documents for which starting a thread pays off.
 const WORTH_A_THREAD: usize = 16;
 
-/// What a file holds.
+/// Content of a manifest file.
 #[derive(Debug, Clone, PartialEq, Default)]
 pub struct Manifest {
     /// Machines with the line that each begins at.
@@ -34,18 +34,18 @@ pub struct Manifest {
     pub operations: Vec<(u64, MachineOperation)>,
     /// MachineConfigurations with the line that each begins at.
     pub configurations: Vec<(u64, MachineConfiguration)>,
-    /// Objects of other kinds, left out: line and kind.
+    /// Skipped objects of other kinds: line and kind.
     pub ignored: Vec<(u64, String)>,
 }
 
-/// One mistake in a file.
+/// Error in a file.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct ManifestProblem {
     /// The line, from 1.
     pub line: u64,
     /// The field's path in its object; empty for the object as a whole.
     pub field: String,
-    /// What is wrong.
+    /// Description of the error.
     pub message: String,
 }
 
@@ -60,10 +60,10 @@ impl fmt::Display for ManifestProblem {
     }
 }
 
-/// Reads a file's text.
+/// Parses the text of a manifest file.
 ///
 /// # Errors
-/// Every mistake in it, in the order of the lines.
+/// All errors in the text, in the order of their lines.
 pub fn read_manifest(text: &str) -> Result<Manifest, Vec<ManifestProblem>> {
     if text.len() > MAX_BYTES {
         let message = format!("the file is larger than {} MiB", MAX_BYTES >> 20);
@@ -109,7 +109,7 @@ enum Kind {
     Machine,
     Operation,
     Configuration,
-    /// Read by nobody, and refused.
+    /// MachineConfigurationVersion, which is rejected.
     Version,
 }
 
@@ -125,7 +125,7 @@ impl Kind {
         found.filter(|_| api_version.starts_with("bedplate.dev/"))
     }
 
-    /// Whether this is the name of a list of objects, which are looked at one by one.
+    /// Returns true if this kind is a list of objects, which are checked one by one.
     fn is_list(kind: &str) -> bool {
         ["List", "MachineList", "MachineOperationList", "MachineConfigurationList"].contains(&kind)
     }
@@ -143,7 +143,7 @@ impl Kind {
         }
     }
 
-    /// Takes an object without mistakes over.
+    /// Adds an object without errors to the manifest.
     fn take(self, (line, object): (u64, Value), manifest: &mut Manifest) -> Result<(), serde_json::Error> {
         match self {
             Self::Machine => keep(&mut manifest.machines, line, object),
@@ -215,7 +215,7 @@ fn read_object(
     }
 }
 
-/// Whether an object has a name that it may have; a Machine's form is one of its rules.
+/// Checks that the object has a valid name; for a Machine, its rules check the form.
 fn check_name(object: &Value, kind: Kind) -> Result<(), (&'static str, String)> {
     match object.pointer("/metadata/name").and_then(Value::as_str) {
         None => Err(("", "metadata.name is missing".to_owned())),
@@ -226,7 +226,7 @@ fn check_name(object: &Value, kind: Kind) -> Result<(), (&'static str, String)> 
     }
 }
 
-/// Whether an API server would take it as the name of an object (RFC 1123 subdomain).
+/// Returns true if an API server accepts this as the name of an object (RFC 1123 subdomain).
 pub(crate) fn is_object_name(name: &str) -> bool {
     let edge = |b: u8| b.is_ascii_lowercase() || b.is_ascii_digit();
     let label = |label: &str| {
@@ -304,7 +304,7 @@ spec:
     }
 
     #[test]
-    fn several_documents_json_and_lists_give_their_machines_and_other_kinds_a_note() {
+    fn documents_json_and_lists_are_read_and_other_kinds_noted() {
         let json = r#"{"apiVersion":"v1","kind":"List","items":[{"apiVersion":"bedplate.dev/v1alpha1","kind":"Machine",
             "metadata":{"name":"node-2"},"spec":{"provider":"pxe","pxe":{"interfaces":[{"macAddress":"5254.0000.0002"}]}}}]}"#;
         let other = "apiVersion: v1\nkind: ConfigMap\nmetadata:\n  name: x\n";
@@ -414,7 +414,7 @@ spec:
     }
 
     #[test]
-    fn configurations_are_held_against_their_rules_and_v1_versions_are_nobodys_to_write() {
+    fn v1_configurations_are_validated_and_versions_rejected() {
         let configuration = configuration();
         let manifest = read_manifest(&format!("{GOOD}---\n{configuration}")).unwrap();
         assert_eq!(manifest.configurations[0].0, 14);

@@ -64,8 +64,8 @@ impl Rules {
     }
 }
 
-/// Every `pattern` in a schema. One that is no regular expression cannot refuse anything; the definition's own tests try
-/// every pattern.
+/// Collects every `pattern` in a schema. An invalid regular expression is skipped; the tests of the definition
+/// compile every pattern.
 fn collect_patterns(schema: &Value, patterns: &mut HashMap<String, Regex>) {
     match schema {
         Value::Object(map) => {
@@ -107,7 +107,7 @@ pub(crate) fn check_configuration(object: &Value) -> Vec<Finding> {
 /// Returns why no host without a cluster makes a node of a template that the schema allows.
 fn refusals(object: &Value) -> Vec<Finding> {
     let written = object.pointer("/spec/template").cloned().unwrap_or_default();
-    // One that is no template is named when it is read.
+    // An invalid template is reported when it is parsed.
     let Ok(written) = serde_json::from_value::<Template>(written) else { return Vec::new() };
     let CheckTemplateError(refusals) = template::check(&written, Plane::Standalone).err().unwrap_or_default();
     refusals.iter().map(|why| ("spec.template".to_owned(), why.to_string())).collect()

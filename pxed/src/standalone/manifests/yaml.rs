@@ -24,13 +24,13 @@ pub(crate) struct Document {
     pub(crate) lines: Lines,
 }
 
-/// Why a text is not YAML.
+/// Reason why a text is not valid YAML.
 pub(crate) struct SyntaxProblem {
     pub(crate) line: u64,
     pub(crate) message: String,
 }
 
-/// The documents of a text, empty ones left out.
+/// Returns the documents of a text without empty ones.
 pub(crate) fn read_documents(text: &str) -> Result<Vec<Document>, SyntaxProblem> {
     let budget = serde_saphyr::budget! {
         max_documents: MOST_DOCUMENTS,

@@ -1,5 +1,5 @@
-//! Operations without a cluster that are the agents' (docs/rules.md, O7): what each agent is told, what it writes, and the end of
-//! those that no agent carries out.
+//! Standalone operations that agents carry out (docs/rules.md, O7): the operations that an agent gets, its status
+//! writes, and the end of operations that no agent carries out.
 //!
 //! Carries nothing out. Called by `enroll::standalone`, and by `local` for the end.
 
@@ -19,9 +19,9 @@ use super::LocalOperations;
 use crate::power::operations::{is_finished, sort_by_age};
 use crate::power::{Operation, OperationKey, OperationUpdate, OperationWriter as _, WriteOperationError};
 
-/// How long after its start pxed ends nothing of the agents'.
-pub(super) const GRACE: Duration = Duration::from_secs(60);
-/// What is kept of texts, in characters: what the definition takes.
+/// Period after the start of pxed in which it ends no operation of an agent.
+pub(super) const AGENT_GRACE_PERIOD: Duration = Duration::from_secs(60);
+/// Maximum length of stored texts in characters, as in the CRD.
 const MOST_REASON: usize = 63;
 const MOST_MESSAGE: usize = 4096;
 const MOST_EXECUTOR: usize = 253;
@@ -95,7 +95,8 @@ impl LocalOperations {
                 reason = status.reason,
                 "an operation is given up"
             );
-            // Written by its agent meanwhile: looked at again. Not kept: tried again.
+            // Conflict: the agent wrote meanwhile, so the operation is read again. Store error: the next round
+            // retries.
             if let Err(error) = self.write(&operation, status).await {
                 tracing::debug!(operation = operation.key.name, %error, "not given up");
             }
@@ -113,7 +114,7 @@ fn changed(now: &MachineOperation) -> OperationWritten {
     OperationWritten::Changed { operation: Box::new(now.clone()) }
 }
 
-/// Whether it is for the agent of this Machine.
+/// Returns true if the agent of this Machine must carry out the operation.
 fn is_agents(operation: &MachineOperation, machine: &MachineName) -> bool {
     let spec = &operation.spec;
     spec.machine_ref.as_ref().is_some_and(|reference| reference.name == *machine)

@@ -1,13 +1,14 @@
-//! Pure: what is remembered of operations without a cluster, and what a new set of manifests means for it.
+//! Pure: the memory of standalone operations, and the changes that a new set of manifests causes.
 //!
 //! ```text
 //! in a manifest, never seen --recorded--> carried out --file gone--> remembered for 24 h --> forgotten
-//!                                    begun --file gone--> carried out to its end --> remembered for 24 h --> forgotten
-//! from the socket --recorded--> carried out --ended, its time over, or room is needed--> forgotten
+//!                                     started --file gone--> carried out to its end --> remembered for 24 h --> forgotten
+//! from the socket --recorded--> carried out --finished, expired, or space is needed--> forgotten
 //! ```
 //!
-//! A record outlives its manifest, because an editor that saves takes a file away and puts another in its place: nothing is to be
-//! carried out twice by that, and a machine that was switched off for a powerCycle is not left to others. Callers: `local`.
+//! A record outlives its manifest, because an editor that saves may delete a file and create another one. An
+//! operation must not run twice because of that, and a machine in the off phase of a powerCycle must not be
+//! abandoned. Callers: `local`.
 
 use std::collections::{BTreeMap, HashMap};
 use std::sync::Arc;
@@ -29,32 +30,32 @@ use crate::power::plan::parameters::Kind;
 use crate::power::{Operation, OperationKey};
 
 /// Operations remembered at most.
-pub(crate) const MOST: usize = 4096;
-/// How long an operation is remembered whose manifest is gone.
-pub(crate) const REMEMBERED: SignedDuration = SignedDuration::from_hours(24);
+pub(crate) const MAX_OPERATIONS: usize = 4096;
+/// Retention of an operation whose manifest is gone.
+pub(crate) const RETENTION_PERIOD: SignedDuration = SignedDuration::from_hours(24);
 
 /// One operation.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 pub(crate) struct Record {
     /// The object, with its status; its `metadata.uid` says which of this name it is.
     pub(crate) object: MachineOperation,
-    /// How often it was written.
+    /// Number of writes of the status.
     pub(crate) writes: u64,
     /// Time of the latest write of its status.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub(crate) written: Option<Timestamp>,
-    /// Whether it stands in a manifest, or was made through the socket.
+    /// True if the operation is in a manifest; false if it was created through the socket.
     pub(crate) manifest: bool,
-    /// Of one with a selector: its Machines, as they were when it was taken.
+    /// Machines that the selector matched when the operation was recorded.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub(crate) targets: Option<Vec<MachineName>>,
-    /// Of one that was made for a selector's: that one's name.
+    /// Name of the operation with a selector that created this one.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub(crate) parent: Option<String>,
 }
 
 impl Record {
-    /// A new one that nobody has written to.
+    /// Creates a record without status writes.
     pub(crate) fn new(mut object: MachineOperation, uid: String, manifest: bool, now: Timestamp) -> Self {
         object.metadata.uid = Some(uid);
         object.metadata.generate_name = None;
@@ -65,7 +66,7 @@ impl Record {
         Self { object, writes: 1, written: None, manifest, targets: None, parent: None }.numbered()
     }
 
-    /// The same with another status.
+    /// Returns a copy with another status.
     pub(crate) fn with(&self, status: MachineOperationStatus) -> Self {
         let object = MachineOperation { status: Some(status), ..self.object.clone() };
         Self { object, writes: self.writes.saturating_add(1), ..self.clone() }.numbered()
@@ -88,13 +89,13 @@ impl Record {
         OperationKey { name: self.name().to_owned(), uid: self.uid().to_owned() }
     }
 
-    /// The same with the Machines that its selector matches.
+    /// Returns the record with the Machines that its selector matches.
     pub(crate) fn selecting(mut self, select: Select<'_>) -> Self {
         self.targets = self.object.spec.machine_selector.as_ref().map(select);
         self
     }
 
-    /// Whether its Machine may have been asked for something, and it has not ended.
+    /// Returns true if the operation may have changed its Machine and is not finished.
     pub(crate) fn is_under_way(&self) -> bool {
         let state = self.object.status.as_ref().and_then(|status| status.state);
         self.targets.is_none() && state == Some(OperationState::InProgress)
@@ -115,7 +116,7 @@ impl Record {
 /// The Machines that a selector matches now.
 pub(crate) type Select<'a> = &'a dyn Fn(&MachineSelector) -> Vec<MachineName>;
 
-/// What tells a manifest's operation from another of its name.
+/// Identity that distinguishes two manifest operations of one name.
 fn identity(operation: &MachineOperation) -> String {
     let digest = || {
         let spec = serde_json::to_vec(&operation.spec).unwrap_or_default();
@@ -124,7 +125,7 @@ fn identity(operation: &MachineOperation) -> String {
     operation.metadata.uid.clone().unwrap_or_else(|| format!("manifest:{}", digest()))
 }
 
-/// What is remembered.
+/// Recorded operations.
 #[derive(Debug, Default)]
 pub(crate) struct Memory {
     /// By name.
@@ -133,22 +134,22 @@ pub(crate) struct Memory {
     pub(crate) gone: BTreeMap<String, Timestamp>,
 }
 
-/// What a set of manifests means.
+/// Changes that a set of manifests causes.
 #[derive(Debug, Default, PartialEq)]
 pub(crate) struct Plan {
     /// Operations that were never seen.
     pub(crate) new: Vec<Record>,
-    /// Whose manifest is gone.
+    /// Operations whose manifest is gone.
     pub(crate) gone: Vec<OperationKey>,
-    /// Whose manifest is there again.
+    /// Operations whose manifest is back.
     pub(crate) back: Vec<OperationKey>,
     /// For people, a line each.
     pub(crate) problems: Vec<String>,
 }
 
 impl Memory {
-    /// What a set of manifests means; none is gone unless it is whole. `lost`: what was remembered before is gone, so that nobody knows what was
-    /// carried out of what is new here.
+    /// Decides what a set of manifests changes. Operations are gone only if the set is complete. `lost`: earlier
+    /// records were lost, so pxed cannot know which operations of the manifests already ran.
     pub(crate) fn plan(
         &self,
         (manifests, whole): (&[SourcedOperation], bool),
@@ -162,7 +163,7 @@ impl Memory {
             let name = manifest.operation.metadata.name.as_deref().unwrap_or_default();
             by_name.entry(name).or_default().push(manifest);
         }
-        // Whether it is the one that is remembered.
+        // Name to: true if it is the recorded operation.
         let mut there: HashMap<&str, bool> = HashMap::new();
         for (name, places) in by_name {
             let is_same = |m: &&SourcedOperation| {
@@ -213,9 +214,9 @@ impl Memory {
         if !is_known(&operation.spec.operation_name) {
             return Err(unknown_name(&operation.spec.operation_name));
         }
-        if self.records.len().saturating_add(plan.new.len()) >= MOST {
+        if self.records.len().saturating_add(plan.new.len()) >= MAX_OPERATIONS {
             return Err(format!(
-                "operation {name} is one too many, {MOST} are remembered: remove manifests of finished ones"
+                "operation {name} is one too many, {MAX_OPERATIONS} are remembered: remove manifests of finished ones"
             ));
         }
         let record = Record::new(operation.clone(), uid, true, now).selecting(select);
@@ -223,7 +224,7 @@ impl Memory {
         Ok(())
     }
 
-    /// What is to be forgotten: its time is over. `whole`: every manifest is known, so that those that are gone are.
+    /// Returns operations whose retention has ended. `whole`: every manifest is known, so a missing one is gone.
     pub(crate) fn expired(&self, whole: bool, now: Timestamp) -> Vec<OperationKey> {
         let is_expired = |record: &&Record| {
             // It goes with its parent.
@@ -232,7 +233,8 @@ impl Memory {
             }
             let since = |then: Timestamp, time: SignedDuration| now.duration_since(then) >= time;
             if record.manifest {
-                return whole && self.gone.get(record.name()).is_some_and(|gone| since(*gone, REMEMBERED));
+                return whole
+                    && self.gone.get(record.name()).is_some_and(|gone| since(*gone, RETENTION_PERIOD));
             }
             let status = record.object.status.as_ref();
             let ended = status.and_then(|status| status.completion_time.as_ref());
@@ -245,10 +247,10 @@ impl Memory {
         self.records.values().filter(is_expired).flat_map(|record| self.family(record)).collect()
     }
 
-    /// What is to be forgotten so that there is room for one more: the oldest that is finished and does not stand in a
-    /// manifest. `None`: there is no room.
+    /// Returns the operations to forget so that one more fits: the oldest that is finished and not in a manifest.
+    /// `None` if there is no space.
     pub(crate) fn make_room(&self) -> Option<Vec<OperationKey>> {
-        if self.records.len() < MOST {
+        if self.records.len() < MAX_OPERATIONS {
             return Some(Vec::new());
         }
         let alone =
@@ -263,8 +265,8 @@ impl Memory {
         std::iter::once(record).chain(children).map(Record::key).collect()
     }
 
-    /// What becomes of operations with selectors now: new ones for their Machines, and what they amount to. `uid` gives a new
-    /// one each time.
+    /// Advances operations with selectors: creates operations for their Machines and sums up their states. `uid`
+    /// returns a new UID at each call.
     pub(crate) fn fan_out(&self, uid: impl Fn() -> String, now: Timestamp) -> Vec<Record> {
         let mut changed = Vec::new();
         for (name, record) in &self.records {
@@ -275,7 +277,7 @@ impl Memory {
             let progress = |machine: &MachineName| {
                 let child = self.records.get(&child_name(&record.object, machine))?;
                 if child.parent.as_ref() != Some(name) {
-                    // Another has that name: this Machine is left out, and it shows.
+                    // Another operation has that name, so this Machine is skipped and counted as failed.
                     return Some(OperationState::Failed);
                 }
                 let state = child.object.status.as_ref().and_then(|status| status.state);
@@ -283,7 +285,7 @@ impl Memory {
             };
             let targets: Vec<_> =
                 targets.iter().map(|machine| (machine.clone(), progress(machine))).collect();
-            let room = MOST.saturating_sub(self.records.len()).saturating_sub(changed.len());
+            let room = MAX_OPERATIONS.saturating_sub(self.records.len()).saturating_sub(changed.len());
             let fan = plan_fan(&record.object, &targets, Now { room, stopped: false, time: now });
             let made = |machine: &MachineName| {
                 let made = Record::new(child(&record.object, machine), uid(), false, now);
@@ -298,12 +300,12 @@ impl Memory {
     }
 }
 
-/// Whether somebody carries out operations of that name without a cluster: pxed, or the agent on the machine (O7).
+/// Returns true if operations of that name are carried out standalone: by pxed, or by the agent (O7).
 pub(crate) fn is_known(name: &str) -> bool {
     Kind::of(name).is_some() || AGENT_OPERATIONS.contains(&name)
 }
 
-/// Why an operation of that name is carried out by nobody here.
+/// Explains why an operation of that name is not carried out here.
 pub(crate) fn unknown_name(name: &str) -> String {
     let known: Vec<_> = Kind::ALL.map(Kind::as_str).into_iter().chain(AGENT_OPERATIONS).collect();
     let known = known.join(", ");
@@ -361,7 +363,7 @@ pub(crate) mod tests {
     }
 
     #[test]
-    fn a_manifest_is_taken_once_also_when_an_editor_takes_it_away_and_puts_it_back() {
+    fn manifest_is_recorded_once_although_editor_replaces_it() {
         let (mut memory, one) = (Memory::default(), [manifest(1, object("x", "powerCycle"))]);
         assert_eq!(take(&mut memory, &one, at(0)).new.len(), 1);
         assert_eq!(take(&mut memory, &one, at(1)), Plan::default());
@@ -374,7 +376,7 @@ pub(crate) mod tests {
     }
 
     #[test]
-    fn while_a_file_cannot_be_read_no_manifest_is_gone_or_forgotten_and_new_ones_are_taken() {
+    fn unreadable_file_stops_removal_but_not_new_operations() {
         let mut memory = Memory::default();
         let [x, y, z] = ["x", "y", "z"].map(|name| manifest(1, object(name, "powerCycle")));
         take(&mut memory, &[x.clone(), y.clone()], at(0));
@@ -388,7 +390,7 @@ pub(crate) mod tests {
     }
 
     #[test]
-    fn another_spec_under_a_name_that_was_there_is_a_problem_and_not_carried_out() {
+    fn other_spec_under_known_name_is_a_problem_and_not_run() {
         let mut memory = Memory::default();
         take(&mut memory, &[manifest(1, object("x", "powerCycle"))], at(0));
         let plan = take(&mut memory, &[manifest(3, object("x", "powerOff"))], at(1));
@@ -407,7 +409,7 @@ pub(crate) mod tests {
     }
 
     #[test]
-    fn after_a_loss_of_memory_what_stands_in_manifests_is_failed_and_not_carried_out_again() {
+    fn after_store_loss_manifest_operations_fail_and_do_not_run_again() {
         let plan = Memory::default().plan(
             (&[manifest(1, object("x", "powerCycle"))], true),
             &|_| Vec::new(),
@@ -422,7 +424,7 @@ pub(crate) mod tests {
     }
 
     #[test]
-    fn what_came_by_the_socket_goes_after_its_time_or_for_want_of_room_the_oldest_finished_first() {
+    fn socket_operations_expire_or_are_evicted_oldest_finished_first() {
         let mut memory = Memory::default();
         let mut timed = object("timed", "powerOn");
         timed.spec.ttl_seconds_after_finished = Some(60);
@@ -436,7 +438,7 @@ pub(crate) mod tests {
         assert_eq!(memory.expired(true, at(64)), []);
         assert_eq!(memory.expired(true, at(65))[0].name, "timed");
         assert_eq!(memory.make_room(), Some(Vec::new()));
-        for number in memory.records.len()..MOST {
+        for number in memory.records.len()..MAX_OPERATIONS {
             let record = Record::new(object(&format!("n{number}"), "powerOn"), "u".to_owned(), true, at(0));
             memory.records.insert(record.name().to_owned(), record);
         }
@@ -448,7 +450,7 @@ pub(crate) mod tests {
     }
 
     #[test]
-    fn o3_a_selectors_machines_are_switched_a_few_at_a_time_and_go_with_their_parent() {
+    fn o3_selector_runs_few_machines_concurrently_and_ends_with_parent() {
         let mut memory = Memory::default();
         let mut parent = object("all", "powerOn");
         parent.spec.machine_ref = None;

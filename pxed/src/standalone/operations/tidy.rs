@@ -57,8 +57,8 @@ impl Tidier {
         if self.operations.lock().due {
             self.operations.settle().await;
         }
-        // An agent that ended one while pxed was away says so first.
-        if self.started.elapsed() >= agents::GRACE {
+        // An agent may have finished an operation while pxed was down, and must be able to report it first.
+        if self.started.elapsed() >= agents::AGENT_GRACE_PERIOD {
             self.operations.give_up(Timestamp::now()).await;
         }
         self.operations.fan_out().await;

@@ -1,12 +1,13 @@
-//! The one task that chooses: takes what is new, settles it, writes that to the store, and only then tells it.
+//! The only task that makes choices: collects changes, settles them, writes the result to the store, and then
+//! publishes it.
 //!
 //! ```text
 //! idle --ask, Machines, enrollment--> settle --nothing differs--> idle
 //!                                      |
-//!                                      +--commit--> tell agents, statuses, who asked --> idle
-//!                                            `--error--> nobody is told; again in KEEP_AGAIN
+//!                                      +--commit--> notify agents, statuses, askers --> idle
+//!                                            `--error--> nothing is published; again in STORE_RETRY_DELAY
 //! ```
-//! What comes while a commit waits for the disk is settled together. Called by `NodeChoice`.
+//! Asks that arrive while a commit waits for the disk are settled together. Called by `NodeChoice`.
 
 use std::collections::BTreeSet;
 use std::sync::Arc;
@@ -27,17 +28,17 @@ use crate::machines::{Machines, Snapshot};
 use crate::status::{StatusRegistry, set_condition};
 use crate::store::{Store, StoreError};
 
-/// How long after a failed write it is tried again.
-const KEEP_AGAIN: Duration = Duration::from_secs(10);
-/// Between a choice, or anything else that lets go of a version, and a look at which versions can go: a rack that enrolls is
-/// one such look.
-const TIDY: Duration = Duration::from_secs(10);
-/// Between two looks whether a Machine is missing for good.
-const MISSING_LOOK: Duration = Duration::from_secs(60);
+/// Delay before a failed write is retried.
+const STORE_RETRY_DELAY: Duration = Duration::from_secs(10);
+/// Delay between an event that can release a version and the check for unused versions: a rack that enrolls causes
+/// one check.
+const TIDY_DELAY: Duration = Duration::from_secs(10);
+/// Interval between checks for Machines that are missing for good.
+const MISSING_CHECK_INTERVAL: Duration = Duration::from_secs(60);
 /// Questions that are settled together at most.
-const TOGETHER: usize = 256;
+const MAX_ASKS_PER_COMMIT: usize = 256;
 
-/// What is asked.
+/// Requests to the task.
 #[derive(Debug)]
 pub(super) enum Ask {
     /// To follow these manifests.
@@ -46,7 +47,7 @@ pub(super) enum Ask {
     Node(NodeSaid),
 }
 
-/// What an agent says of its Node.
+/// Report of an agent about its Node.
 #[derive(Debug)]
 pub(super) struct NodeSaid {
     pub(super) name: MachineName,
@@ -56,7 +57,7 @@ pub(super) struct NodeSaid {
     pub(super) done: oneshot::Sender<Result<(), StoreError>>,
 }
 
-/// What is to be looked at.
+/// Parts of the state that must be checked.
 #[derive(Debug, Default)]
 struct Due {
     /// Every Machine, whatever `names` says.
@@ -83,10 +84,10 @@ pub(super) struct Follower {
     told: watch::Sender<Arc<State>>,
     problems: Arc<ArcSwap<Vec<String>>>,
     manifests: Manifests,
-    /// The Machines as they were looked at last.
+    /// Machines at the last check.
     last: Arc<Snapshot>,
     due: Due,
-    /// When versions are looked at, without news.
+    /// Time of the next check of versions without a change.
     tidy: Option<Instant>,
     /// When a write that failed is tried again.
     again: Option<Instant>,
@@ -128,7 +129,7 @@ impl Follower {
         self.due.names.extend(now.changed_since(&self.last).map(|known| known.name.clone()));
         self.last = now;
         // A reference of one that is gone, or other, may have held a version.
-        self.tidy_in(TIDY);
+        self.tidy_in(TIDY_DELAY);
     }
 
     fn tidy_in(&mut self, wait: Duration) {
@@ -167,7 +168,7 @@ impl Follower {
             }
             Err(error) => {
                 tracing::error!(%error, "choices are not kept yet, and nobody is told of them");
-                self.again = Instant::now().checked_add(KEEP_AGAIN);
+                self.again = Instant::now().checked_add(STORE_RETRY_DELAY);
             }
         }
         for done in waiting {
@@ -195,7 +196,7 @@ impl Follower {
         (outcome, problems)
     }
 
-    /// What is in the store now is so for everybody.
+    /// Publishes state that the store holds now.
     fn tell(&mut self, next: &Arc<State>, news: bool, outcome: Outcome) {
         self.due = Due::default();
         for version in &outcome.written {
@@ -209,10 +210,10 @@ impl Follower {
             tracing::info!(%machine, version, source = ?selected.source, "version selected");
         }
         if !outcome.selected.is_empty() {
-            self.tidy_in(TIDY);
+            self.tidy_in(TIDY_DELAY);
         }
         if next.machines.values().any(|chosen| chosen.missing_since.is_some()) {
-            self.tidy_in(MISSING_LOOK);
+            self.tidy_in(MISSING_CHECK_INTERVAL);
         }
         if news {
             self.told.send_replace(next.clone());
@@ -238,7 +239,7 @@ impl Follower {
         self.problems.store(Arc::new(problems));
     }
 
-    /// Everything once more, into a store that was begun anew.
+    /// Writes the complete state into a store that was re-created.
     async fn write_again(&mut self) {
         let state = self.told.borrow().clone();
         if let Err(error) = self.store.write(State::default().changes(&state)).await {
@@ -265,7 +266,7 @@ impl Reconcile for Follower {
 
     async fn changed(&mut self) -> Option<Event> {
         tokio::select! {
-            count = self.asks.recv_many(&mut self.asked, TOGETHER) => match count {
+            count = self.asks.recv_many(&mut self.asked, MAX_ASKS_PER_COMMIT) => match count {
                 0 => std::future::pending().await,
                 _ => Some(Event::Asked),
             },
@@ -298,7 +299,7 @@ fn now() -> Timestamp {
     Timestamp::from_second(now.as_second()).unwrap_or(now)
 }
 
-/// What of a status the rules look at.
+/// Part of a status that the rules read.
 fn part(status: &MachineStatus) -> MachineStatus {
     let enrolled = status.conditions.iter().filter(|c| c.type_ == condition_type::ENROLLED);
     MachineStatus {

@@ -28,35 +28,35 @@ use crate::machines::source::SourcedConfiguration;
 use crate::machines::{KnownMachine, Snapshot};
 use crate::power::plan::claim::follows_claims;
 
-/// How long a Machine that no manifest has keeps what was chosen: its file may be written anew, or have a mistake.
-pub(super) const MISSING: SignedDuration = SignedDuration::from_mins(10);
+/// Period for which a Machine without a manifest keeps its choice: its file may be rewritten or have an error.
+pub(super) const MISSING_MACHINE_RETENTION: SignedDuration = SignedDuration::from_mins(10);
 
-/// What the manifests say.
+/// Content of the manifests.
 #[derive(Debug, Clone, Default)]
 pub(super) struct Manifests {
-    /// Those in them; one name may stand in two.
+    /// Configurations in the manifests; one name may occur twice.
     pub(super) configurations: Vec<SourcedConfiguration>,
-    /// Whether none is missing: what is not in them is gone.
+    /// True if no manifest is missing, so that an absent object is deleted.
     pub(super) whole: bool,
 }
 
-/// What is looked at.
+/// Input of one decision.
 pub(super) struct Input<'a> {
     /// The manifests, if they are new.
     pub(super) manifests: Option<&'a Manifests>,
-    /// The Machines; none: nobody knows yet which there are.
+    /// Machines; `None` before their source has answered.
     pub(super) machines: Option<&'a Snapshot>,
-    /// What is reported of a Machine.
+    /// Reported status of a Machine.
     pub(super) told: &'a dyn Fn(&MachineName) -> Option<MachineStatus>,
     /// The Machines to choose for; none: all.
     pub(super) look: Option<&'a BTreeSet<MachineName>>,
-    /// Whether versions may have to be made or removed.
+    /// True if versions may have to be created or removed.
     pub(super) versions: bool,
     /// The present.
     pub(super) now: Timestamp,
 }
 
-/// What is said of a Machine in `ConfigurationPending`.
+/// Reason and message for `ConfigurationPending` of a Machine.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(super) struct Said {
     /// Nothing is selected, and nothing can be.
@@ -67,10 +67,10 @@ pub(super) struct Said {
     pub(super) generation: Option<i64>,
 }
 
-/// What came of it besides the state.
+/// Results besides the state.
 #[derive(Debug, Default, PartialEq, Eq)]
 pub(super) struct Outcome {
-    /// Of each Machine that was looked at; none of one that is left alone.
+    /// Messages of each checked Machine; Machines that are not managed here have no entry.
     pub(super) said: BTreeMap<MachineName, Option<Said>>,
     /// Selections that are new.
     pub(super) selected: Vec<(MachineName, Selected)>,
@@ -80,7 +80,7 @@ pub(super) struct Outcome {
     pub(super) removed: Vec<String>,
 }
 
-/// Brings the state to what it is to be. `uid`: a new one at each call.
+/// Brings the state in line with the input. `uid` returns a new UID at each call.
 pub(super) fn settle(state: &mut State, input: &Input<'_>, uid: &mut dyn FnMut() -> String) -> Outcome {
     let mut outcome = Outcome::default();
     if let Some(machines) = input.machines {
@@ -105,7 +105,7 @@ pub(super) fn settle(state: &mut State, input: &Input<'_>, uid: &mut dyn FnMut()
     outcome
 }
 
-/// Who holds which version: the Machines, and those that are missing for a while.
+/// Collects the references to versions: of Machines, and of those missing for a while.
 pub(super) fn references(
     state: &State,
     machines: Option<&Snapshot>,
@@ -142,7 +142,7 @@ fn nobodys_spec() -> MachineSpec {
     }
 }
 
-/// What is wrong with the manifests, and what is kept although they do not have it any more; each for a person.
+/// Problems of the manifests, and objects that are kept although no manifest has them, as texts for users.
 pub(super) fn problems(
     state: &State,
     manifests: &Manifests,
@@ -213,7 +213,7 @@ fn follow_machines(state: &mut State, machines: &Snapshot, now: Timestamp) {
     let since = |chosen: &Chosen| chosen.missing_since.as_ref().map(|since| since.0);
     state.machines.retain(|name, chosen| match machines.by_name(name) {
         Some(known) => known.uid == chosen.uid,
-        None => since(chosen).is_none_or(|since| now.duration_since(since) < MISSING),
+        None => since(chosen).is_none_or(|since| now.duration_since(since) < MISSING_MACHINE_RETENTION),
     });
     for (name, chosen) in &mut state.machines {
         let missing = machines.by_name(name).is_none();
@@ -307,7 +307,7 @@ fn follow_versions(
     }
 }
 
-/// Chooses for one Machine; gives what is to be said of it.
+/// Chooses for one Machine; returns the message for it.
 fn choose_for(
     state: &mut State,
     known: &KnownMachine,
@@ -325,7 +325,7 @@ fn choose_for(
     ];
     let mut reasons = again.into_iter().flatten();
     let (mut why, mut choice) = ask(state, &machine, reasons.next());
-    // Somebody else may decide about a Node that is gone, and a person's word still counts.
+    // A Node that is gone may be another program's decision, and the user's choice still counts.
     if let (Choice::Keep(_), Some(next)) = (&choice, reasons.next()) {
         (why, choice) = ask(state, &machine, Some(next));
     }
@@ -392,7 +392,8 @@ fn select_for(
     outcome.selected.push((known.name.clone(), selected));
 }
 
-/// The version by which a Machine's node made the cluster that it runs, if it did: that which was applied, else selected.
+/// Returns the version with which this Machine's node created its cluster: the applied one, or the selected one if
+/// none is applied. `None` if it did not create one.
 fn cluster_of(state: &State, machine: &Machine) -> Option<String> {
     let status = machine.status.as_ref()?;
     let applied = status.applied.as_ref().and_then(|applied| state.version(&applied.name, applied.version));

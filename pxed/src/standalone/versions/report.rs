@@ -35,28 +35,28 @@ pub struct Described {
 pub struct Used {
     /// The Machine.
     pub name: MachineName,
-    /// How it is.
+    /// Rollout state.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub phase: Option<Phase>,
-    /// What a person has named, if it is this configuration.
+    /// Reference of the user, if it names this configuration.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub configuration_ref: Option<ConfigurationRef>,
-    /// What it gets, if it is a version of this configuration.
+    /// Selected version, if it belongs to this configuration.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub selected: Option<Selected>,
-    /// What it has, if it is a version of this configuration.
+    /// Applied version, if it belongs to this configuration.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub applied: Option<Applied>,
 }
 
-/// What is known of one Machine here.
+/// Facts about one Machine.
 struct Seen<'a> {
     known: &'a KnownMachine,
     selected: Option<Selected>,
     status: MachineStatus,
 }
 
-/// Describes every configuration, by name. `told`: what is reported of a Machine.
+/// Describes every configuration, by name, with the reported statuses of its Machines.
 pub(super) fn describe(
     state: &State,
     machines: &Snapshot,

@@ -23,7 +23,7 @@ pub struct State {
     pub configurations: BTreeMap<String, Arc<Configured>>,
     /// Versions by name (`<configuration>-v<N>`).
     pub versions: BTreeMap<String, Arc<MachineConfigurationVersion>>,
-    /// What Machines get.
+    /// Choices by Machine.
     pub machines: BTreeMap<MachineName, Arc<Chosen>>,
 }
 
@@ -39,17 +39,17 @@ pub struct Configured {
 }
 
 impl Configured {
-    /// Whether no manifest has it any more.
+    /// Returns true if no manifest has the configuration any more.
     pub fn is_removed(&self) -> bool {
         self.configuration.metadata.deletion_timestamp.is_some()
     }
 }
 
-/// What is kept of one Machine.
+/// Stored choice for one Machine.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, Default)]
 #[serde(rename_all = "camelCase")]
 pub struct Chosen {
-    /// The Machine's UID: a later one of the same name begins anew.
+    /// UID of the Machine: a later Machine of the same name starts without a choice.
     pub uid: String,
     /// `status.selected`
     #[serde(default, skip_serializing_if = "Option::is_none")]
@@ -66,7 +66,7 @@ pub struct Chosen {
 }
 
 impl Chosen {
-    /// Whether the Node that came of it is gone.
+    /// Returns true if the Node of this choice is gone.
     pub fn node_is_gone(&self) -> bool {
         self.node.as_ref().is_some_and(|node| self.gone.as_ref() == Some(&node.uid))
     }
@@ -87,7 +87,7 @@ impl Chosen {
 }
 
 impl State {
-    /// What is kept of a Machine, if it is this very one.
+    /// Returns the choice for a Machine of this name and UID.
     pub fn chosen(&self, name: &MachineName, uid: &str) -> Option<&Arc<Chosen>> {
         self.machines.get(name).filter(|chosen| chosen.uid == uid)
     }
@@ -110,7 +110,7 @@ impl State {
         versions
     }
 
-    /// What three tables hold; what cannot be read is left out and named.
+    /// Builds the state from three tables; unreadable entries are skipped and named.
     pub(super) fn read(
         configurations: Vec<Entry>,
         versions: Vec<Entry>,
@@ -128,7 +128,7 @@ impl State {
         (state, unreadable)
     }
 
-    /// What has to be written so that a store that holds `self` holds `next`.
+    /// Returns the changes that turn a store with `self` into a store with `next`.
     pub(super) fn changes(&self, next: &Self) -> Vec<Change> {
         let mut changes = Vec::new();
         differences(Table::Configurations, &self.configurations, &next.configurations, &mut changes);
@@ -138,7 +138,7 @@ impl State {
     }
 }
 
-/// A Machine as the rules look at it: with what is reported of it, and what is kept here.
+/// Machine as the rules see it: with its reported status and its stored choice.
 pub(super) fn with_status(
     known: &KnownMachine,
     chosen: Option<&Chosen>,

@@ -1,4 +1,4 @@
-//! The rules over a life without a cluster: versions, choices, Nodes that come and go; and that nobody is told what is not kept.
+//! Standalone rules over time: versions, choices, Nodes that come and go. Nothing is published before it is stored.
 
 use std::collections::BTreeSet;
 
@@ -131,7 +131,7 @@ impl Site {
         problems(&self.state, &self.manifests, Some(&snapshot), &references)
     }
 
-    /// What the agent says of its Node.
+    /// Reports a Node as the agent does.
     fn agent_says(&mut self, node: Option<&NodeRef>, gone: Option<&str>) {
         let chosen = self.state.machines.get_mut(&name("a")).unwrap();
         *chosen = Arc::new(chosen.told(&name("a"), node, gone.map(str::to_owned).as_ref()));
@@ -171,7 +171,7 @@ fn h3_a_host_that_is_not_enrolled_gets_nothing_and_says_what_it_would_be() {
 }
 
 #[test]
-fn h4_an_enrolled_host_gets_a_version_which_that_locks_and_an_edit_makes_the_next() {
+fn h4_enrollment_selects_and_locks_a_version_and_edit_makes_next() {
     let mut site = Site::enrolled();
     assert_eq!((site.chosen(), site.versions()), ((1, None), vec![version(1, true)]));
     assert_eq!(site.settle(), Outcome { said: site.settle().said, ..Outcome::default() }, "once");
@@ -183,7 +183,7 @@ fn h4_an_enrolled_host_gets_a_version_which_that_locks_and_an_edit_makes_the_nex
 }
 
 #[test]
-fn h6_a_node_that_is_gone_is_forgotten_in_the_same_state_that_selects_the_newest() {
+fn h6_gone_node_is_forgotten_with_selection_of_newest_version() {
     let mut site = Site::enrolled();
     site.agent_says(Some(&node("1")), None);
     site.edit(&kubernetes("v1.34.1"));
@@ -218,7 +218,7 @@ fn a_paused_machine_is_not_chosen_for_until_it_is_paused_no_more() {
 }
 
 #[test]
-fn h7_a_person_who_names_an_earlier_version_gets_it_at_once_and_the_node_stays() {
+fn h7_user_named_earlier_version_is_selected_and_node_stays() {
     let mut site = Site::enrolled();
     site.edit(&kubernetes("v1.34.1"));
     site.settle();
@@ -236,7 +236,7 @@ fn h7_a_person_who_names_an_earlier_version_gets_it_at_once_and_the_node_stays()
 }
 
 #[test]
-fn a_host_that_made_the_cluster_is_never_paved_again_because_its_node_is_gone() {
+fn host_that_created_cluster_is_not_repaved_for_missing_node() {
     let mut site = Site::new();
     site.edit(&json!({ "version": "v1.34.0", "role": "ControlPlane" }));
     site.enrolled.insert(name("a"));
@@ -244,7 +244,7 @@ fn a_host_that_made_the_cluster_is_never_paved_again_because_its_node_is_gone() 
     let applied = json!({ "name": "w", "version": 1, "slot": SlotName::A });
     site.applied = Some(serde_json::from_value(applied).unwrap());
     site.agent_says(Some(&node("1")), None);
-    // What comes next is no control plane: it is the etcd that is there which counts.
+    // The next version is not a control plane; the existing etcd is what counts.
     site.edit(&kubernetes("v1.34.1"));
     site.settle();
     site.agent_says(None, Some("1"));
@@ -258,7 +258,7 @@ fn a_host_that_made_the_cluster_is_never_paved_again_because_its_node_is_gone() 
 }
 
 #[test]
-fn v3_a_configuration_in_use_outlives_its_manifest_and_says_so_until_it_is_free() {
+fn v3_configuration_in_use_outlives_manifest_and_is_reported() {
     let mut site = Site::enrolled();
     let uid = site.state.configurations["w"].configuration.metadata.uid.clone();
     site.manifests = Manifests { configurations: Vec::new(), whole: false };
@@ -286,7 +286,7 @@ fn v3_a_configuration_in_use_outlives_its_manifest_and_says_so_until_it_is_free(
     site.machines.clear();
     site.settle();
     assert_eq!(site.versions(), [version(1, true)], "the Machine may come back");
-    site.now += plan::MISSING;
+    site.now += plan::MISSING_MACHINE_RETENTION;
     site.settle();
     assert_eq!(site.state, State::default());
 }
@@ -297,7 +297,7 @@ fn a_machine_that_is_away_for_a_moment_comes_back_to_what_was_chosen() {
     site.agent_says(Some(&node("1")), None);
     let machines = std::mem::take(&mut site.machines);
     site.settle();
-    site.now += plan::MISSING - SignedDuration::from_secs(1);
+    site.now += plan::MISSING_MACHINE_RETENTION - SignedDuration::from_secs(1);
     site.settle();
     site.machines = machines;
     site.edit(&kubernetes("v1.34.1"));
@@ -326,7 +326,7 @@ fn a_name_in_two_places_changes_nothing_and_both_are_named() {
 }
 
 #[test]
-fn a_machine_whose_deletion_would_be_a_controllers_is_named_for_there_is_none() {
+fn machine_whose_deletion_needs_a_controller_is_reported() {
     let mut site = Site::new();
     for (policy, named) in [("Retain", false), ("PowerOff", false), ("Drain", true)] {
         site.machines = vec![machine(json!({ "deletionPolicy": policy }))];
@@ -416,7 +416,7 @@ impl Rig {
 }
 
 #[tokio::test]
-async fn what_is_chosen_is_in_the_store_before_anybody_is_told_and_outlives_a_restart() {
+async fn choice_is_stored_before_publication_and_survives_restart() {
     let rig = Rig::new();
     rig.choice.take(vec![sourced("w.yaml", &kubernetes("v1.34.0"))], true).await;
     rig.until("the version", |rig| rig.choice.state().versions.contains_key("w-v1")).await;
@@ -451,7 +451,7 @@ async fn an_agents_word_that_cannot_be_kept_is_refused_and_changes_nothing() {
 }
 
 #[tokio::test]
-async fn a_store_that_is_begun_anew_holds_every_choice() {
+async fn recreated_store_holds_every_choice() {
     let rig = Rig::new();
     rig.choice.take(vec![sourced("w.yaml", &kubernetes("v1.34.0"))], true).await;
     rig.enroll();

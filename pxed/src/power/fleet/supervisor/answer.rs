@@ -12,9 +12,9 @@ use crate::power::plan::queue::Answer;
 use crate::power::{Operation, WriteOperationError};
 
 /// Before an answer is written again that could not be.
-const AGAIN: Duration = Duration::from_secs(2);
-/// How often an answer is tried; whatever comes then from the source tries again.
-const TRIES: usize = 5;
+const ANSWER_RETRY_DELAY: Duration = Duration::from_secs(2);
+/// Maximum number of attempts to write an answer; the next update of the source starts over.
+const MAX_ANSWER_ATTEMPTS: usize = 5;
 
 /// Writes an answer; what came of it.
 pub(super) async fn answer_operation(
@@ -22,7 +22,7 @@ pub(super) async fn answer_operation(
     operation: Operation,
     answer: Answer,
 ) -> Option<Operation> {
-    for _ in 0..TRIES {
+    for _ in 0..MAX_ANSWER_ATTEMPTS {
         let status = answer.status(&operation, &shared.instance, shared.now());
         match shared.writer.write(&operation, status).await {
             Ok(written) => {
@@ -34,7 +34,7 @@ pub(super) async fn answer_operation(
             }
             Err(WriteOperationError::Later(why)) => {
                 tracing::debug!(operation = operation.key.name, why, "an operation waits to be written");
-                tokio::time::sleep(AGAIN).await;
+                tokio::time::sleep(ANSWER_RETRY_DELAY).await;
             }
             Err(error) => {
                 tracing::debug!(operation = operation.key.name, %error, "an operation was not answered");

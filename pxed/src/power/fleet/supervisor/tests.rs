@@ -38,7 +38,7 @@ fn power_of(world: &World, address: &str) -> PowerState {
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_machine_that_boots_as_bios_is_asked_to_boot_as_bios_by_itself_and_by_an_operation() {
+async fn bios_machine_is_asked_to_boot_as_bios_by_plan_and_by_operation() {
     let pxe = json!({"pxe": {"interfaces": [], "firmware": "BIOS"}});
     let world = World::new([machine("node1", "bmc1", pxe)], PowerState::Off);
     let pxed = world.start("a");
@@ -249,7 +249,7 @@ async fn a_machine_that_does_not_stay_on_is_given_up_after_five_attempts() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_machine_that_comes_up_and_goes_off_again_and_again_is_not_switched_on_for_ever() {
+async fn machine_that_keeps_going_off_is_not_switched_on_forever() {
     let world = one(PowerState::Off);
     let _pxed = world.start("a");
     for _ in 0..90 {
@@ -263,7 +263,7 @@ async fn a_machine_that_comes_up_and_goes_off_again_and_again_is_not_switched_on
     let count = asked(&world, "bmc1").iter().filter(|what| *what == "power on").count();
     assert_eq!(count, 5);
     assert_eq!(world.reason("node1", "PoweredOn"), "PowerOnAttemptsExhausted");
-    // What stays up for a while begins anew.
+    // The count starts over after a machine has stayed up for a while.
     world.operate("on", "node1", "powerOn", json!({}));
     assert!(world.until(10, |world| power_of(world, "bmc1") == PowerState::On).await);
     for _ in 0..3 {
@@ -371,7 +371,7 @@ async fn a_dead_bmc_is_asked_less_and_less_and_says_when_again() {
     assert!(looks.len() < 26, "{pauses:?}");
     assert_eq!(world.reason("node1", "BMCReachable"), "BMCUnreachable");
     assert_eq!(world.events(), ["BMCUnreachable"]);
-    // A person's operation is tried at once, whatever the breaker says.
+    // A user's operation is tried immediately, even if the breaker is open.
     world.bmc("bmc1", |bmc| bmc.dead = false);
     world.operate("off", "node1", "powerOff", json!({"force": "true"}));
     assert!(world.until(5, |world| world.ended("off").is_some()).await);
@@ -391,7 +391,7 @@ async fn an_operation_at_a_dead_bmc_fails_after_45_seconds() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_wrong_password_is_tried_once_however_many_machines_are_behind_the_address() {
+async fn wrong_password_is_tried_once_for_all_machines_of_an_address() {
     let machines = (0..10).map(|n| behind("bmc", n));
     let world = World::new(machines, PowerState::On);
     world.state().password = "right".to_owned();
@@ -433,7 +433,7 @@ async fn nothing_is_switched_before_it_is_known_what_operations_there_are() {
     let world = one(PowerState::On);
     let first = world.start("a");
     tokio::time::sleep(Duration::from_secs(1)).await;
-    // Killed when the BMC has switched it off: it is off, and ought to run.
+    // pxed is killed after the BMC has switched the machine off: it is off, and should run.
     world.state().killed_after = Some(5);
     world.operate("cycle", "node1", "powerCycle", json!({}));
     world.killed.notified().await;
@@ -454,7 +454,7 @@ async fn nothing_is_switched_before_it_is_known_what_operations_there_are() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn what_was_switched_off_stays_off_where_pxed_was_killed_before_that_was_kept() {
+async fn machine_switched_off_stays_off_when_pxed_is_killed_before_store() {
     let world = one(PowerState::On);
     let first = world.start("a");
     assert!(world.until(5, |world| world.status("node1").power.is_some()).await);
@@ -470,7 +470,7 @@ async fn what_was_switched_off_stays_off_where_pxed_was_killed_before_that_was_k
 }
 
 #[tokio::test(start_paused = true)]
-async fn who_loses_leadership_in_mid_step_sends_nothing_more_and_a_successor_finishes() {
+async fn lost_leadership_stops_requests_and_successor_finishes_step() {
     let world = one(PowerState::On);
     world.bmc("bmc1", |bmc| bmc.lag = Duration::from_secs(10));
     let first = world.start("a");
@@ -514,7 +514,7 @@ async fn two_thousand_workers_at_rest_only_look_once_a_minute() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn without_a_cluster_an_operation_for_no_machine_says_so_and_fails_unless_one_comes() {
+async fn standalone_operation_without_machine_reports_it_and_times_out() {
     let force = json!({"force": "true"});
     let machines = ["node1", "late"].map(|name| machine(name, &format!("bmc-{name}"), json!({})));
     let world = World::new(machines.clone(), PowerState::On);
@@ -527,7 +527,7 @@ async fn without_a_cluster_an_operation_for_no_machine_says_so_and_fails_unless_
     let said = |name: &str| world.said(name).contains(&format!("no Machine {name} of this site"));
     tokio::time::sleep(Duration::from_secs(25)).await;
     assert!(said("late") && said("never"), "{}", world.said("late"));
-    // It may stand in the file that has a mistake.
+    // The Machine may be in the file that has an error.
     let mistaken =
         SourceState { synced: true, problems: vec!["broken".to_owned()], ..SourceState::default() };
     world.source.send_replace(mistaken);

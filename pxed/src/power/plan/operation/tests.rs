@@ -67,7 +67,7 @@ fn each_step_leads_to_the_next_by_what_the_bmc_says() {
 }
 
 #[test]
-fn a_power_cycle_leaves_the_machine_off_for_a_while_counted_from_the_step_in_the_object() {
+fn power_cycle_off_time_counts_from_step_in_object() {
     let on = Act::Ask(PowerRequest::On, Boot::Network(BootSource::Pxe));
     let cycle = order(Kind::PowerCycle, GRACEFUL);
     let in_step =
@@ -85,11 +85,11 @@ fn a_power_cycle_leaves_the_machine_off_for_a_while_counted_from_the_step_in_the
         let found = next(&cycle, Some(&in_step(since, began_off)), &taken(), &seen, at(100));
         assert_eq!(found, expected, "{since} {began_off}");
     }
-    // Where it would be left off for that, there is no rest.
+    // If the timeout would end during the rest, there is no rest.
     let short = Order { timeout: SignedDuration::from_secs(103), ..cycle };
     let found = next(&short, Some(&in_step(100, false)), &taken(), &seen(PowerState::Off), at(100));
     assert_eq!(found, on);
-    // It is no power cycle that was asked for.
+    // The operation did not ask for a power cycle.
     let found = next(
         &order(Kind::PowerOn, GRACEFUL),
         Some(&in_step(100, false)),
@@ -126,7 +126,8 @@ fn an_operation_ends_when_the_bmc_says_so_or_says_why_not() {
 
 #[test]
 fn killed_after_each_write_a_successor_goes_on_from_the_step() {
-    // What a successor finds: the step, and what the BMC says. It takes first: an old state of the object is refused.
+    // A successor sees the step and the BMC's answers. It takes the operation first: an old state of the object is
+    // rejected.
     for step in [None, Some(StepName::Off), Some(StepName::On)] {
         let order = order(Kind::PowerCycle, GRACEFUL);
         let found = next(&order, Some(&written(step)), &Memory::default(), &seen(PowerState::On), at(100));
@@ -156,7 +157,7 @@ fn a_reset_that_may_have_been_sent_is_never_sent_again() {
 }
 
 #[test]
-fn a_machine_that_does_not_shut_down_is_forced_only_when_that_was_asked_for() {
+fn machine_that_does_not_shut_down_is_forced_only_on_request() {
     let own = Memory { wrote: Some(StepName::GracefulOff), ..taken() };
     let sent = Sent { request: PowerRequest::GracefulOff, at: at(1), accepted: true };
     let asked = Memory { sent: Some(sent), ..own.clone() };
@@ -186,7 +187,7 @@ fn late(state: PowerState) -> Seen {
 }
 
 #[test]
-fn trouble_that_may_pass_is_put_up_with_for_45_seconds_and_a_wrong_password_not_at_all() {
+fn transient_failures_are_retried_45_seconds_wrong_password_is_not() {
     let failure = |transient| Failure {
         fault: BmcFault::BmcUnreachable,
         message: String::new(),
@@ -269,7 +270,7 @@ impl Machine {
     }
 }
 
-/// What goes wrong at an act.
+/// Fault at an act.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Fate {
     Fine,
@@ -313,7 +314,7 @@ impl World {
         let kept = serde_json::to_value(status).unwrap();
         self.status = Some(serde_json::from_value(kept).unwrap());
         if fate == Fate::AnswerLost {
-            // The next write is refused, and the operation is taken anew.
+            // The next write is rejected, and the operation is taken again.
             (self.memory, self.reading) = (Memory::default(), None);
             return false;
         }
@@ -413,7 +414,7 @@ fn killed_at_any_act_a_power_cycle_is_one_cycle() {
                     "{fate:?} at {place}, lag {lag}"
                 );
                 let [_, off, on] = world.machine.states[..] else { panic!("{:?}", world.machine.states) };
-                assert!(on.0.duration_since(off.0) >= REST, "{fate:?} at {place}, lag {lag}: {off:?} {on:?}");
+                assert!(on.0.duration_since(off.0) >= POWER_CYCLE_OFF_TIME, "{fate:?} at {place}, lag {lag}: {off:?} {on:?}");
             }
         }
     }
@@ -457,7 +458,7 @@ proptest! {
 }
 
 #[test]
-fn a_machine_that_must_boot_from_the_network_is_not_switched_off_before_that_can_be_set() {
+fn machine_is_not_switched_off_before_required_network_boot_is_set() {
     let boot = Boot::OnlyNetwork(BootSource::Pxe);
     let cycle = Order { boot, ..order(Kind::PowerCycle, GRACEFUL) };
     let off = act(&cycle, Some(StepName::Off), &taken(), PowerState::On);

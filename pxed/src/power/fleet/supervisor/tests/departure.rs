@@ -13,7 +13,7 @@ async fn without_a_cluster_a_manifest_that_is_gone_switches_its_machine_off() {
     let world = World::new(machines(), PowerState::On);
     let pxed = world.start("a");
     tokio::time::sleep(Duration::from_secs(5)).await;
-    // An editor's pause is no deletion.
+    // An editor's pause is not a deletion.
     world.know(vec![other.clone()]);
     world.departing(1).await;
     tokio::time::sleep(Duration::from_secs(30)).await;
@@ -26,7 +26,7 @@ async fn without_a_cluster_a_manifest_that_is_gone_switches_its_machine_off() {
     world.know(vec![renamed, other.clone()]);
     tokio::time::sleep(Duration::from_secs(300)).await;
     assert_eq!(asked(&world, "bmc1"), Vec::<String>::new());
-    // Nor is a mistake in the manifests.
+    // An error in the manifests is not a deletion either.
     let mistaken = SourceState { synced: true, problems: vec!["twice".to_owned()], ..SourceState::default() };
     world.source.send_replace(mistaken);
     world.know(vec![other.clone()]);
@@ -66,7 +66,7 @@ async fn a_machine_of_a_new_name_stays_on_however_its_bmc_is_written_there() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn without_a_cluster_an_editors_pause_with_a_machine_ends_none_of_its_operations() {
+async fn standalone_editor_pause_does_not_end_operations_of_its_machine() {
     let machines = ["node1", "node2"].map(|name| machine(name, &format!("bmc-{name}"), json!({})));
     let world = World::new(machines.clone(), PowerState::On);
     world.bmc("bmc-node1", |bmc| bmc.lag = Duration::from_secs(10));
@@ -90,7 +90,7 @@ async fn without_a_cluster_an_editors_pause_with_a_machine_ends_none_of_its_oper
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_manifest_that_is_another_sites_or_anothers_provider_s_now_is_not_gone() {
+async fn manifest_moved_to_another_site_or_provider_is_not_gone() {
     let policy = json!({"deletionPolicy": "PowerOff"});
     for more in [json!({"site": "other"}), json!({"provider": "manual"})] {
         let machines = [machine("node1", "bmc1", policy.clone()), machine("node2", "bmc2", json!({}))];
@@ -106,7 +106,7 @@ async fn a_manifest_that_is_another_sites_or_anothers_provider_s_now_is_not_gone
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_manifest_that_comes_back_begins_a_later_departure_anew() {
+async fn manifest_that_comes_back_restarts_a_later_departure() {
     let policy = json!({"deletionPolicy": "PowerOff"});
     let machines = || {
         ["node1", "node2"].map(|node| machine(node, &node.replace("node", "bmc"), policy.clone())).to_vec()
@@ -124,13 +124,13 @@ async fn a_manifest_that_comes_back_begins_a_later_departure_anew() {
     tokio::time::sleep(Duration::from_secs(300)).await;
     gone(&world);
     world.departing(1).await;
-    // How long the disk takes is not told in simulated time.
+    // Simulated time does not include disk writes.
     world.until(1000, |world| asked(world, "bmc1").len() > 1).await;
     assert_eq!(asked(&world, "bmc1"), ["graceful power off", "graceful power off"]);
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_deleted_machine_is_held_until_it_is_off_and_let_go_when_its_policy_changes() {
+async fn deleted_machine_keeps_finalizer_until_off_or_policy_changes() {
     let policy = json!({"deletionPolicy": "PowerOff"});
     let machines = (1..4).map(|n| machine(&format!("node{n}"), &format!("bmc{n}"), policy.clone()));
     let world = World::new(machines, PowerState::On);
@@ -181,7 +181,7 @@ async fn finalizer_that_cannot_be_written_delays_no_other() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_deleted_machine_that_is_paused_says_that_it_waits_and_goes_when_it_no_longer_is() {
+async fn deleted_paused_machine_reports_it_and_goes_when_unpaused() {
     let policy = json!({"deletionPolicy": "PowerOff", "paused": true});
     let world = World::new([machine("node1", "bmc1", policy)], PowerState::On);
     world.state().is_cluster = true;
@@ -201,7 +201,7 @@ async fn a_deleted_machine_that_is_paused_says_that_it_waits_and_goes_when_it_no
 }
 
 #[tokio::test(start_paused = true)]
-async fn an_unmanaged_machine_is_switched_off_when_it_is_deleted_with_a_policy_that_says_so() {
+async fn unmanaged_machine_is_switched_off_on_deletion_if_policy_asks() {
     let policy = json!({"deletionPolicy": "PowerOff", "powerPolicy": "Unmanaged"});
     for is_cluster in [true, false] {
         let other = machine("node2", "bmc2", json!({"powerPolicy": "Unmanaged"}));
@@ -221,7 +221,7 @@ async fn an_unmanaged_machine_is_switched_off_when_it_is_deleted_with_a_policy_t
 }
 
 #[tokio::test(start_paused = true)]
-async fn of_a_deleted_machine_that_nothing_is_to_be_done_about_nothing_is_awaited() {
+async fn deleted_machine_without_pending_work_waits_for_nothing() {
     let world = one(PowerState::On);
     world.state().is_cluster = true;
     world.bmc("bmc1", |bmc| bmc.dead = true);

@@ -145,7 +145,7 @@ async fn o4_a_machine_that_a_user_switched_on_is_not_held_by_a_later_packet() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn o4_a_restart_does_not_move_a_shutdown_behind_the_power_on_that_followed() {
+async fn o4_restart_does_not_reorder_shutdown_and_later_power_on() {
     let world = one(PowerState::On);
     world.state().hosts_are_ahead = jiff::SignedDuration::from_hours(1);
     let first = world.start("a");

@@ -137,7 +137,7 @@ async fn h2_a_machine_whose_agent_has_enrolled_is_not_taken_over() {
                 status.enrollment = serde_json::from_value(json!({"generation": 1})).unwrap();
             });
         } else {
-            // Of the status nothing is left.
+            // The status is lost completely.
             world.store.put(Table::Certificates, b"machine/node1", row.clone().into()).await.unwrap();
         }
         let _pxed = world.start("a");

@@ -39,7 +39,7 @@ pub(super) struct Simulated {
     pub(super) requests: Vec<(Instant, String)>,
     /// Looks, with their time.
     pub(super) looks: Vec<Instant>,
-    /// So many looks hang for a minute.
+    /// Number of requests that hang for a minute.
     pub(super) hangs: usize,
     pub(super) dead: bool,
     /// Its machine does not shut down when it is asked to.
@@ -70,7 +70,7 @@ impl Simulated {
         }
     }
 
-    /// How often it went off, and on.
+    /// Returns the number of changes to off, and to on.
     pub(super) fn changes(&self) -> (usize, usize) {
         let count =
             |wanted: PowerState| self.states.iter().skip(1).filter(|(_, state)| *state == wanted).count();
@@ -95,7 +95,7 @@ pub(super) struct State {
     pub(super) killed_after: Option<usize>,
     /// Objects have finalizers.
     pub(super) is_cluster: bool,
-    /// Whose end somebody else comes before, once.
+    /// Operation whose end another writer precedes, once.
     pub(super) touched: Option<String>,
     /// Takeover tokens that were recorded.
     pub(super) tokens: BTreeSet<(String, String)>,
@@ -107,7 +107,7 @@ pub(super) struct State {
     pub(super) refuses_finalizer: Option<String>,
     /// The next write of an operation panics.
     pub(super) panics: bool,
-    /// Who was held, or let go.
+    /// Finalizer changes: Machine, and true if set.
     pub(super) holds: Vec<(String, bool)>,
 }
 
@@ -277,7 +277,7 @@ impl World {
         self.tell(OperationUpdate::Gone(gone.key));
     }
 
-    /// Somebody writes a label to an operation just before its end is written.
+    /// Makes another writer label an operation just before its end is written.
     pub(super) fn touch_at_the_end(&self, operation: &str) {
         self.state().touched = Some(operation.to_owned());
     }
@@ -341,27 +341,27 @@ impl World {
         ended.then(|| (status.state.unwrap(), status.reason.clone().unwrap()))
     }
 
-    /// What an operation says of itself.
+    /// Returns the message of an operation.
     pub(super) fn said(&self, name: &str) -> String {
         let state = self.state();
         let status = state.operations.get(name).and_then(|operation| operation.object.status.as_ref());
         status.and_then(|status| status.message.clone()).unwrap_or_default()
     }
 
-    /// Starts a pxed that leads until it is told otherwise.
+    /// Starts a pxed that leads until it is stopped.
     pub(super) fn start(&self, instance: &str) -> Pxed {
         let pxed = self.start_untold(instance);
         self.tell_all();
         pxed
     }
 
-    /// What operations there are.
+    /// Sends all operations.
     pub(super) fn tell_all(&self) {
         let all = self.state().operations.values().cloned().collect();
         self.tell(OperationUpdate::Set(all));
     }
 
-    /// The same, and it does not know the operations yet.
+    /// Starts a leading pxed that does not know the operations yet.
     pub(super) fn start_untold(&self, instance: &str) -> Pxed {
         let (sender, operations) = mpsc::channel(10_000);
         *self.updates.lock().unwrap() = Some(sender);
@@ -388,7 +388,7 @@ impl World {
             instance: format!("pxed/site/{instance}"),
             counters: self.counters.clone(),
         };
-        // A later pxed goes on by the same clock.
+        // A later pxed continues with the same clock.
         let (began, base) = (Instant::now(), self.now());
         let clock: Clock = Arc::new(move || base + SignedDuration::try_from(began.elapsed()).unwrap());
         *self.clock.lock().unwrap() = Some(clock.clone());
