@@ -59,7 +59,7 @@ pub enum BindSocketError {
         path: PathBuf,
         /// The group.
         group: String,
-        /// Why.
+        /// Error of the system.
         #[source]
         source: io::Error,
     },
@@ -68,7 +68,7 @@ pub enum BindSocketError {
     Io {
         /// The path.
         path: PathBuf,
-        /// Why.
+        /// Error of the system.
         #[source]
         source: io::Error,
     },

@@ -39,10 +39,10 @@ use self::timeline::Timeline;
 use crate::boot_policy::Hold;
 use crate::store::{Change, Store, StoreError, Table as StoreTable};
 
-/// From the kernel on, a boot's URLs are good for so long, for its stage reports.
+/// Lifetime of a boot's URLs from the kernel on, for stage reports.
 const AFTER_KERNEL: SignedDuration = SignedDuration::from_mins(60);
 
-/// An unknown machine is forgotten after so much silence.
+/// Period without packets after which an unknown machine is forgotten.
 const FORGET_UNKNOWN: SignedDuration = SignedDuration::from_hours(1);
 
 /// Boots that one Machine may open. A boot takes two or three, a boot that is repeated as many more; a MAC address can be forged.
@@ -54,11 +54,11 @@ const ASKED_AGAIN: Rate = Rate { burst: 1, each: Duration::from_secs(60) };
 /// Time for which packets without a fetch are reported again, until the host is known to be silent.
 const UNPROVEN_TIME: SignedDuration = SignedDuration::from_mins(10);
 
-/// Changes that come close together are written and told once.
-const SETTLE: Duration = Duration::from_millis(50);
+/// Delay in which changes are gathered into one write and one report.
+const SETTLE_DELAY: Duration = Duration::from_millis(50);
 
-/// Between two looks for boots that expired or stopped.
-const TICK: Duration = Duration::from_secs(5);
+/// Interval between checks for boots that expired or stalled.
+const CHECK_INTERVAL: Duration = Duration::from_secs(5);
 
 /// The boots of this pxed; clones share them.
 #[derive(Clone)]
@@ -308,7 +308,7 @@ impl Boots {
         self.inner.table.records()
     }
 
-    /// How many there are whose URLs may still be good.
+    /// Returns the number of boots whose URLs may still be valid.
     pub fn open_now(&self) -> usize {
         self.inner.table.count()
     }
@@ -388,18 +388,18 @@ impl Boots {
 
     /// Writes, tells and sweeps until `shutdown`, then writes once more.
     pub async fn run(self, pulse: Pulse, shutdown: CancellationToken) {
-        let mut tick = tokio::time::interval(TICK);
+        let mut tick = tokio::time::interval(CHECK_INTERVAL);
         tick.set_missed_tick_behavior(tokio::time::MissedTickBehavior::Delay);
         loop {
             pulse.beat();
             tokio::select! {
                 () = shutdown.cancelled() => break,
-                // The tick wakes it up often enough for a sign of life at each turn.
+                // The tick wakes this task often enough for a pulse in each turn.
                 _ = tick.tick() => self.tick(Timestamp::now()),
                 () = self.inner.wake.notified() => {
                     tokio::select! {
                         () = shutdown.cancelled() => break,
-                        () = tokio::time::sleep(SETTLE) => {}
+                        () = tokio::time::sleep(SETTLE_DELAY) => {}
                     }
                     self.flush(Timestamp::now());
                 }
@@ -424,8 +424,8 @@ fn recover(table: &table::Table, seeds: &Seeds, tell: &dyn Tell, now: Timestamp)
     table.owners().into_iter().filter(is_stale).collect()
 }
 
-/// Whether the store needs to know that a boot's URLs are good for longer: about once a minute, however often they are asked for, and by however
-/// little each time.
+/// Returns true if the store needs the new expiry time of a boot's URLs: about once a minute, no matter how often and
+/// by how little the time is extended.
 fn is_longer(before: Timestamp, now: Timestamp) -> bool {
     let minute = |time: Timestamp| time.as_second().div_euclid(60);
     minute(now) > minute(before)

@@ -1,7 +1,7 @@
-//! What a machine that asks to boot is given, and why. One function, [`decide`], answers DHCP, the script route and
-//! `bedplate explain`, so that the explanation cannot differ from what happens.
+//! Decision about a machine that asks to boot, with its reasons. One function, [`decide`], answers DHCP, the script
+//! route and `bedplate explain`, so that the explanation always matches the behavior.
 //!
-//! Pure: no clock, file or socket; the caller brings the Machine and what this pxed has at the moment.
+//! Pure: no clock, file or socket; the caller passes the Machine and the current state of this pxed.
 //!
 //! ```text
 //!  request            Machine            what is missing        answer
@@ -25,7 +25,7 @@ use serde::{Deserialize, Serialize};
 pub use self::platform::{Platform, Transport};
 pub use self::subject::{BootProtocol, Firmware, ImageName, Subject};
 
-/// What is asked.
+/// Request of a machine.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Request {
     /// Firmware PXE asks for its loader; the codes of option 93.
@@ -40,7 +40,7 @@ pub enum Request {
     NoNetboot,
 }
 
-/// Whether the image that a Machine boots is here.
+/// State of the image that a Machine boots.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum ImageState {
     /// In the cache, verified.
@@ -55,29 +55,29 @@ pub enum ImageState {
     Unknown,
 }
 
-/// What this pxed has at the moment.
+/// Current resources of this pxed.
 pub trait State {
     /// The file name of the loader for this platform and transport.
     fn loader(&self, platform: Platform, transport: Transport) -> Option<String>;
-    /// Whether the image of this name is here.
+    /// Returns the state of the image of this name.
     fn image(&self, image: &ImageName) -> ImageState;
-    /// What the image of this name runs on, in OCI's words; `None`: that is not known.
+    /// Returns the architecture of the image of this name, in OCI's terms; `None` if it is unknown.
     fn architecture(&self, image: &ImageName) -> Option<String>;
     /// The image for unknown machines; `None` while discovery is off.
     fn discovery(&self) -> Option<ImageName>;
 }
 
-/// Who asks.
+/// Source of the request.
 #[derive(Debug, Clone, Copy)]
 pub enum Asker<'a> {
     /// A Machine, by an interface that netboots or by one that does not.
     Machine {
         /// The Machine.
         subject: &'a Subject,
-        /// Whether the interface that asks is one that netboots.
+        /// True if the interface that asks is configured for netboot.
         netboot: bool,
     },
-    /// Nobody that we know.
+    /// Unknown client.
     Unknown,
     /// A MAC address that several Machines claim.
     Claimed,
@@ -90,7 +90,7 @@ pub enum Action {
     Loader {
         /// The client's platform.
         platform: Platform,
-        /// How it fetches the file.
+        /// Transport by which it fetches the file.
         transport: Transport,
         /// File name of the loader.
         file: String,
@@ -107,7 +107,7 @@ pub enum Action {
     },
     /// The machine waits on its screen and asks again.
     Hold(Hold),
-    /// Nothing from the network: the firmware goes on to its next device.
+    /// No answer from the network: the firmware continues with its next device.
     LocalDisk,
     /// No answer, with a stable word for it.
     Refuse(Refusal),
@@ -154,7 +154,7 @@ impl From<HoldCause> for BootedReason {
     }
 }
 
-/// Why a request gets no answer: a closed set, used as a metric label.
+/// Reason why a request gets no answer: a closed set, used as a metric label.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub enum Refusal {
     /// No Machine has this MAC address.
@@ -190,7 +190,7 @@ impl Refusal {
 pub struct Decision {
     /// The answer.
     pub action: Action,
-    /// Why.
+    /// Reasons for the decision.
     pub reasons: Vec<String>,
 }
 
@@ -208,7 +208,7 @@ impl Reasons {
     }
 }
 
-/// What `asker` gets for `request` while things are as `state` says.
+/// Decides the answer to `request` of `asker` in the current `state`.
 pub fn decide(asker: Asker<'_>, request: &Request, state: &dyn State) -> Decision {
     let mut reasons = Reasons(Vec::new());
     let (subject, image) = match asker {
@@ -360,7 +360,7 @@ fn decide_script(
     reasons.end(Action::Hold(Hold::new(cause, awaited)), format!("image {image} is not in the cache"))
 }
 
-/// What is awaited if the image runs on something other than the machine; what is not known is not compared.
+/// Adds a hold if the image is for another architecture than the machine's; an unknown architecture is not compared.
 fn check_architecture(
     reasons: &mut Reasons,
     subject: Option<&Subject>,

@@ -1,7 +1,7 @@
 //! pxed's configuration: a TOML file, and flags and `BEDPLATE_*` variables over its top-level keys.
 //!
-//! `read` takes the document apart, `section` gives each key its meaning, `check` looks at them together, `problem`
-//! says what is wrong. All mistakes are reported at once. Read once at start and at SIGHUP (`reload`), by `run`.
+//! `read` parses the document, `section` interprets each key, `check` checks the keys together, `problem` describes
+//! errors. All errors are reported together. Read at start and at SIGHUP (`reload`), by `run`.
 
 pub mod advice;
 mod check;
@@ -32,7 +32,7 @@ use self::problem::Problem;
 use self::read::{Reader, Section};
 use self::value::HostPort;
 
-/// Where the configuration lies unless `--config` says otherwise.
+/// Default path of the configuration file.
 pub const DEFAULT_PATH: &str = "/etc/bedplate/pxed.toml";
 
 /// The whole configuration, valid in itself.
@@ -40,7 +40,7 @@ pub const DEFAULT_PATH: &str = "/etc/bedplate/pxed.toml";
 pub struct Config {
     /// The group of pxed instances that this one belongs to; only Machines of this site are served (A3).
     pub site: SiteName,
-    /// What must outlive a restart.
+    /// Directory of state that must survive a restart.
     pub state_directory: PathBuf,
     /// The Unix socket for `bedplate`.
     pub socket: PathBuf,
@@ -48,9 +48,9 @@ pub struct Config {
     pub socket_group: Option<String>,
     /// The group that may change things over the socket, in addition to root and pxed's own user.
     pub socket_admin_group: Option<String>,
-    /// Where Machines come from.
+    /// Source of Machines.
     pub source: SourceConfig,
-    /// Where Secrets of nodes lie without a cluster.
+    /// Directory of standalone nodes' Secrets.
     pub secrets_directory: PathBuf,
     /// DHCP and proxyDHCP.
     pub dhcp: DhcpConfig,
@@ -76,7 +76,7 @@ pub struct Config {
     pub limits: LimitsConfig,
 }
 
-/// Where Machines come from.
+/// Source of Machines.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum SourceConfig {
     /// A directory of manifests.
@@ -87,7 +87,7 @@ pub enum SourceConfig {
         kubeconfig: Option<PathBuf>,
         /// A context in it; default: its current one.
         context: Option<String>,
-        /// Where hosts reach the API server, if not where pxed does.
+        /// Address of the API server for hosts, if it differs from pxed's.
         advertise: Option<HostPort>,
     },
 }
@@ -101,7 +101,7 @@ impl fmt::Display for SourceConfig {
     }
 }
 
-/// How pxed takes part in DHCP.
+/// Role of pxed in DHCP.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum DhcpMode {
     /// Gives addresses.
@@ -115,13 +115,13 @@ pub enum DhcpMode {
 /// `[dhcp]`
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct DhcpConfig {
-    /// How pxed takes part.
+    /// Role of pxed in DHCP.
     pub mode: DhcpMode,
     /// The network interfaces to listen on.
     pub interfaces: Vec<String>,
-    /// Whether clients with a wrong address are told so (DHCPNAK).
+    /// True if clients with a wrong address get a DHCPNAK.
     pub authoritative: bool,
-    /// Whether unknown machines get a pool address and the discovery image.
+    /// True if unknown machines get a pool address and the discovery image.
     pub discovery: bool,
     /// The share of each subnet's pool that unknown machines are not given, in percent.
     pub discovery_reserve_percent: u32,
@@ -159,28 +159,28 @@ pub struct SubnetConfig {
 /// `[tftp]`
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct TftpConfig {
-    /// Whether TFTP is served.
+    /// True if TFTP is served.
     pub enabled: bool,
-    /// Where to listen (UDP).
+    /// Listen address (UDP).
     pub listen: SocketAddr,
-    /// Transfers at once.
+    /// Maximum number of concurrent transfers.
     pub max_sessions: u32,
-    /// Transfers at once of one client address.
+    /// Maximum number of concurrent transfers of one client address.
     pub max_sessions_per_client: u32,
 }
 
 /// `[http]`
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct HttpConfig {
-    /// Where to listen.
+    /// Listen address.
     pub listen: SocketAddr,
     /// The `host:port` in URLs; default: the address at which the client was reached, with the listener's port.
     pub advertise: Option<HostPort>,
-    /// Images sent at once; further requests wait in a fair queue.
+    /// Maximum number of images that are sent concurrently; further requests wait in a fair queue.
     pub max_streams: u32,
-    /// Connections at once of one client address, here and for agents.
+    /// Maximum number of concurrent connections of one client address, here and for agents.
     pub connections_per_client: u32,
-    /// A client that takes no byte for so long is cut off.
+    /// Period without a byte after which a client is disconnected.
     pub stall: Duration,
     /// True if script and seed leave only to the address that pxed leased to the boot's Machine.
     pub require_leased_address: bool,
@@ -189,16 +189,16 @@ pub struct HttpConfig {
 /// `[https]`
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct HttpsConfig {
-    /// Where to listen.
+    /// Listen address.
     pub listen: SocketAddr,
-    /// The `host:port` that agents are told; default as for HTTP.
+    /// `host:port` that agents get; the default is that of HTTP.
     pub advertise: Option<HostPort>,
 }
 
 /// `[metrics]`
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct MetricsConfig {
-    /// Where to listen.
+    /// Listen address.
     pub listen: SocketAddr,
 }
 
@@ -207,7 +207,7 @@ pub struct MetricsConfig {
 pub struct BmcConfig {
     /// Namespaces whose Secrets may be read as credentials.
     pub secret_namespaces: Vec<String>,
-    /// Where credentials lie without a cluster.
+    /// Directory of standalone BMC credentials.
     pub credentials_directory: PathBuf,
     /// Networks that may be reached although they are refused otherwise.
     pub allowed_networks: Vec<IpNet>,
@@ -215,18 +215,18 @@ pub struct BmcConfig {
     pub forbidden_networks: Vec<IpNet>,
     /// True if plain HTTP and `tls.mode: Insecure` are allowed.
     pub allow_insecure: bool,
-    /// BMCs talked to at once.
+    /// Maximum number of concurrent BMC connections.
     pub connections: u32,
-    /// Between two looks at a BMC at rest.
+    /// Interval between polls of an idle BMC.
     pub poll: Duration,
-    /// Where the site's Lease is; none: the pod's namespace.
+    /// Namespace of the site's Lease; `None`: that of the pod.
     pub lease_namespace: Option<String>,
 }
 
 /// `[loaders]`: file names inside `directory`; a kind without one cannot boot by that way.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct LoadersConfig {
-    /// Where the files lie.
+    /// Directory of the files.
     pub directory: PathBuf,
     /// BIOS.
     pub bios: Option<String>,
@@ -245,7 +245,7 @@ pub struct LoadersConfig {
 /// `[images.NAME]`
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct ImageConfig {
-    /// Where it comes from.
+    /// Source of the image.
     pub source: ImageSource,
     /// Kernel arguments after the image's own and before the Machine's.
     pub kernel_arguments: Vec<String>,
@@ -254,11 +254,11 @@ pub struct ImageConfig {
 /// `[limits]`
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct LimitsConfig {
-    /// How long a boot's URLs are good.
+    /// Lifetime of a boot's URLs.
     pub boot_lifetime: Duration,
     /// Unknown machines remembered.
     pub discovered_machines: u32,
-    /// How long transfers may go on after SIGTERM.
+    /// Timeout for transfers after SIGTERM.
     pub drain: Duration,
     /// Maximum size of the image cache, in bytes.
     pub image_cache: u64,
@@ -272,16 +272,16 @@ pub enum ConfigError {
     Read {
         /// The file.
         path: PathBuf,
-        /// Why.
+        /// Error of the system.
         #[source]
         source: std::io::Error,
     },
-    /// There are mistakes in it.
+    /// The file has errors.
     #[error("{}", list(path, problems))]
     Invalid {
         /// The file.
         path: PathBuf,
-        /// Every mistake.
+        /// All errors.
         problems: Vec<Problem>,
     },
 }
@@ -301,10 +301,10 @@ fn list(path: &Path, problems: &[Problem]) -> String {
 pub type Override = (&'static str, String, String);
 
 impl Config {
-    /// Reads the file and lays the overrides over it.
+    /// Reads the file and applies the overrides.
     ///
     /// # Errors
-    /// The file cannot be read, or every mistake in it.
+    /// The file cannot be read, or all errors in it.
     pub fn load(path: &Path, overrides: &[Override]) -> Result<Self, ConfigError> {
         let text = std::fs::read_to_string(path)
             .map_err(|source| ConfigError::Read { path: path.to_owned(), source })?;
@@ -312,10 +312,10 @@ impl Config {
             .map_err(|problems| ConfigError::Invalid { path: path.to_owned(), problems })
     }
 
-    /// The configuration that a document means.
+    /// Parses a document.
     ///
     /// # Errors
-    /// Every mistake in it.
+    /// All errors in it.
     pub fn parse(text: &str, overrides: &[Override]) -> Result<Self, Vec<Problem>> {
         read_document(text, overrides).0
     }

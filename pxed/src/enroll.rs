@@ -34,6 +34,6 @@ pub mod tls;
 pub mod token;
 pub mod turn;
 
-/// Where an agent's certificate names its Machine's UID: the subject's attribute that the API server takes for a user's UID
-/// (Kubernetes 1.33 and later). A Machine that was made anew under its old name has another.
+/// Attribute of a certificate's subject with the Machine's UID: the API server reads it as the user's UID (Kubernetes
+/// 1.33 and later). A re-created Machine of the same name has another UID.
 pub const UID_OID: [u64; 8] = [1, 3, 6, 1, 4, 1, 57683, 2];

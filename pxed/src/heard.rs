@@ -357,7 +357,7 @@ impl Heard {
         let ears = self.ears.lock().at(now);
         let moment = Moment { time: now, missed: ears.missed };
         let (at, since) = change(&mut self.words.lock(), known, moment, |word| (word.at, word.since));
-        // Of an earlier heartbeat only the time that its host wrote is known.
+        // For an earlier heartbeat only the time that its host wrote is known.
         let kept =
             agent.and_then(|agent| agent.last_heartbeat_time.as_ref()).map(|time| time.0.min(since.time));
         let switched = [Some(own), object].into_iter().flatten().filter_map(switched);
@@ -523,7 +523,7 @@ mod tests {
         assert_eq!(Evidence { allowed: Some(at(5000)), ..evidence }.refuses_until(at(5005)), None);
     }
 
-    /// Listens every 5 s until `end`; the source is away in the last `away` seconds of each `period`.
+    /// Listens every 5 s until `end`; the source is unreachable in the last `away` seconds of each `period`.
     fn flap(heard: &Heard, (away, period): (i64, i64), end: i64) {
         (0..=end).step_by(5).for_each(|second| heard.listens(second % period < period - away, at(second)));
     }
@@ -649,7 +649,7 @@ mod tests {
     }
 
     #[test]
-    fn trust_6_a_machine_that_is_new_here_is_listened_to_before_its_key_is_silent() {
+    fn trust_6_new_machine_is_observed_before_its_key_counts_as_silent() {
         let heard = Heard::new(SystemOfRecord::Pxed);
         let (day, name) = (86_400, "node1".parse().unwrap());
         let own = json!({ "agent": { "lastHeartbeatTime": at(day - 10).to_string() } });

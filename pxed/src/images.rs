@@ -1,7 +1,7 @@
-//! The images that Machines boot: fetched at start and when a Machine names one, tried again with growing waits, dropped
-//! from the cache when nothing refers to them: every half hour, and when there is no space for another one.
+//! Images that Machines boot: fetched at start and when a Machine names one, and retried with growing delays.
+//! Unreferenced images are dropped from the cache every half hour, and when there is no space for another one.
 //!
-//! Here is when and which; how is the image crate's. A cached image boots while its source is away.
+//! This module decides when and which; the image crate fetches. A cached image boots while its source is unreachable.
 
 pub mod counters;
 pub mod reach;
@@ -33,13 +33,13 @@ use crate::config::Config;
 /// Delay between two attempts to fetch an image.
 const BACKOFF: Backoff = Backoff::new(Duration::from_secs(2), Duration::from_secs(120));
 
-/// A source that names no digest is asked again so often whether it holds something new.
+/// Interval between checks of a source without a digest for new content.
 const LOOK_AGAIN: Duration = Duration::from_secs(60);
 
-/// Between two collections of what is not needed.
-const COLLECT: Duration = Duration::from_secs(1800);
+/// Interval between collections of unused images.
+const COLLECTION_INTERVAL: Duration = Duration::from_secs(1800);
 
-/// Images that Machines may name by reference at once: each is disk space.
+/// Maximum number of concurrent images that Machines name by reference: each needs disk space.
 const MAX_REFERENCES: usize = 64;
 
 /// The images; clones share them.
@@ -82,7 +82,7 @@ enum How {
 pub struct Seen {
     /// Its name.
     pub name: ImageName,
-    /// Whether it is here.
+    /// State of the image.
     pub state: ImageState,
     /// Its digest, if it is here.
     pub digest: Option<Digest>,
@@ -118,7 +118,7 @@ impl Reconcile for Fetcher {
             });
         }
         if now >= self.collect {
-            self.collect = now + COLLECT;
+            self.collect = now + COLLECTION_INTERVAL;
             drop(self.images.collect(&self.boots));
         }
         Turn::At(next.map_or(self.collect, |next| next.min(self.collect)))
@@ -126,7 +126,7 @@ impl Reconcile for Fetcher {
 }
 
 impl Images {
-    /// The images of a configuration; what the cache holds is ready at once. Blocking: reads some small files.
+    /// Creates the images of a configuration; cached ones are ready immediately. Blocking: reads some small files.
     pub fn new(store: Store, config: &Config) -> Self {
         let (counters, state) = (Counters::default(), Lock::default());
         let images = Self { inner: Arc::new(Inner { store, counters, state, wake: Notify::new() }) };
@@ -210,14 +210,14 @@ impl Images {
         state.entries.insert(name, entry);
     }
 
-    /// What the image runs on, in OCI's words; `None`: it is not here, or does not say.
+    /// Returns the architecture of the image, in OCI's terms; `None` if it is not cached or does not state one.
     pub fn architecture(&self, name: &ImageName) -> Option<String> {
         let state = self.inner.state.lock();
         let image = state.entries.get(name)?.image.as_ref()?;
         Some(image.architecture.clone()).filter(|architecture| architecture != UNKNOWN_ARCHITECTURE)
     }
 
-    /// Whether this image is here.
+    /// Returns the state of this image.
     pub fn state(&self, name: &ImageName) -> ImageState {
         self.inner.state.lock().entries.get(name).map_or(ImageState::Unknown, Entry::state)
     }
@@ -253,26 +253,26 @@ impl Images {
         })
     }
 
-    /// What was counted.
+    /// Returns the counters.
     pub fn counters(&self) -> &Counters {
         &self.inner.counters
     }
 
-    /// Where a blob lies.
+    /// Returns the path of a blob.
     pub fn path(&self, digest: &Digest) -> PathBuf {
         self.inner.store.path(digest)
     }
 
     /// Fetches what is wanted until `shutdown`. Transfers that are going on are dropped then; what they have on disk is kept.
     pub async fn run(self, boots: Boots, pulse: Pulse, shutdown: CancellationToken) {
-        let (fetches, collect) = (TaskTracker::new(), Instant::now() + COLLECT);
+        let (fetches, collect) = (TaskTracker::new(), Instant::now() + COLLECTION_INTERVAL);
         let mut fetcher = Fetcher { images: self, boots, fetches, collect, shutdown: shutdown.clone() };
         Task::new(pulse).run(&mut fetcher, shutdown).await;
         fetcher.fetches.close();
         fetcher.fetches.wait().await;
     }
 
-    /// What is to be fetched now, marked as running, and when the next one is due.
+    /// Returns the images to fetch now, marked as running, and the time of the next one.
     fn take_due(&self, now: Instant) -> (Vec<(ImageName, Source)>, Option<Instant>) {
         let (mut due, mut next) = (Vec::new(), None::<Instant>);
         for (name, entry) in &mut self.inner.state.lock().entries {
@@ -389,11 +389,11 @@ impl Entry {
 }
 
 fn describe(progress: &Progress) -> String {
-    const MEBI: u64 = 1 << 20;
+    const BYTES_PER_MEBIBYTE: u64 = 1 << 20;
     match progress {
         Progress::Resolving => "asking its source".to_owned(),
         Progress::Transfer { done, total, .. } => {
-            format!("{} of {} MiB", done / MEBI, total.div_ceil(MEBI))
+            format!("{} of {} MiB", done / BYTES_PER_MEBIBYTE, total.div_ceil(BYTES_PER_MEBIBYTE))
         }
         Progress::Retry { problem, .. } => problem.clone(),
         Progress::Ready { .. } => "whole".to_owned(),
@@ -422,7 +422,7 @@ mod tests {
     }
 
     #[test]
-    fn an_image_that_brings_an_argument_which_the_loader_would_act_on_is_not_booted() {
+    fn image_with_an_argument_for_the_loader_is_not_booted() {
         assert_eq!(entry(&["panic=30"], &["quiet"]).state(), ImageState::Ready);
         for bad in ["a;reboot", "||", "#", "initrd=http://elsewhere", "bedplate.url=http://elsewhere", "a b"]
         {
@@ -437,12 +437,12 @@ mod tests {
         );
     }
 
-    const MEBI: usize = 1 << 20;
+    const BYTES_PER_MEBIBYTE: usize = 1 << 20;
 
     /// Writes kernel, initrd and root image of this version, of 1 MiB each.
     fn write_version(directory: &std::path::Path, version: u8) {
         for (part, name) in (0..).zip(["kernel", "initrd", "rootfs"]) {
-            let bytes = vec![version * 3 + part; MEBI + usize::from(version)];
+            let bytes = vec![version * 3 + part; BYTES_PER_MEBIBYTE + usize::from(version)];
             std::fs::write(directory.join(name), bytes).unwrap();
         }
     }

@@ -22,8 +22,8 @@ use tokio::sync::watch;
 pub struct KnownMachine {
     /// Its name.
     pub name: MachineName,
-    /// What tells it from a later Machine of the same name: `metadata.uid`, or `directory:<name>` for a manifest
-    /// without one.
+    /// Identity that distinguishes a Machine from a later one of the same name: `metadata.uid`, or `directory:<name>`
+    /// for a manifest without one.
     pub uid: String,
     /// The whole object, as its source gave it and shares it.
     pub machine: Arc<Machine>,
@@ -46,11 +46,11 @@ pub struct Interface {
     pub gateway: Option<Ipv4Addr>,
     /// Name servers.
     pub nameservers: Vec<Ipv4Addr>,
-    /// Whether the Machine boots from it.
+    /// True if the Machine boots from it.
     pub netboot: bool,
 }
 
-/// Whose a MAC address is.
+/// Owner of a MAC address.
 #[derive(Debug, Clone, PartialEq)]
 pub enum Found {
     /// No Machine's.
@@ -61,7 +61,7 @@ pub enum Found {
     Several(Vec<MachineName>),
 }
 
-/// Why a Machine, or one of its addresses, is not served.
+/// Reason why a Machine, or one of its addresses, is not served.
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord)]
 pub enum Problem {
     /// The object has no name that can be a host name.
@@ -123,7 +123,7 @@ pub struct Snapshot {
     problems: Vec<Problem>,
     /// Machines of other sites.
     elsewhere: HashSet<String>,
-    /// Where in `problems` stands what a Machine's addresses are contested by.
+    /// Indices in `problems` of the conflicts of a Machine's addresses.
     contested: HashMap<MachineName, Vec<usize>>,
 }
 
@@ -226,7 +226,8 @@ impl Snapshot {
                 }
             }
         }
-        // Nobody but a node asks with such an address, unless a Machine names it as an interface's: then what stands there counts.
+        // Only a node asks with such an address, unless a Machine names it for an interface: then the interface takes
+        // precedence.
         for machine in self.by_name.values() {
             self.by_mac.entry(machine.slot_mac).or_insert_with(|| Claim::One(machine.clone()));
         }
@@ -237,7 +238,7 @@ impl Snapshot {
         self.problems.extend(several);
     }
 
-    /// Whose this address is: an interface's, or a node's own.
+    /// Returns the owner of this address: an interface, or a node.
     pub fn by_mac(&self, mac: MacAddress) -> Found {
         match self.by_mac.get(&mac) {
             None => Found::Nobody,
@@ -271,17 +272,17 @@ impl Snapshot {
         self.by_name.values()
     }
 
-    /// How many there are.
+    /// Returns the number of Machines.
     pub fn len(&self) -> usize {
         self.by_name.len()
     }
 
-    /// Whether there is none.
+    /// Returns true if there are no Machines.
     pub fn is_empty(&self) -> bool {
         self.by_name.is_empty()
     }
 
-    /// What is wrong with the set, sorted.
+    /// Returns the problems of the set, sorted.
     pub fn problems(&self) -> &[Problem] {
         &self.problems
     }
@@ -373,7 +374,7 @@ impl Machines {
         self.changes.send_modify(|count| *count = count.wrapping_add(1));
     }
 
-    /// Whether there ever was a set. Before, a machine that is not in it may well be one of ours.
+    /// Returns true if there ever was a set. Before that, a machine that is not in the set may be a Machine.
     pub fn are_known(&self) -> bool {
         *self.changes.borrow() > 0
     }
@@ -483,7 +484,7 @@ pub(crate) mod tests {
     }
 
     #[test]
-    fn a_fixed_address_that_two_machines_name_is_told() {
+    fn fixed_address_of_two_machines_is_reported() {
         let with_address = |name: &str, mac: &str| {
             let mut machine = serde_json::to_value(machine(name, &[mac])).unwrap();
             machine["spec"]["pxe"]["interfaces"][0]["addresses"] = serde_json::json!(["10.7.0.44/24"]);
@@ -506,7 +507,7 @@ pub(crate) mod tests {
     }
 
     #[test]
-    fn a_name_that_is_no_host_name_is_told() {
+    fn name_that_is_not_a_host_name_is_reported() {
         let snapshot = Snapshot::build(&site(), [machine("rack1.node", &[A])]);
         assert!(snapshot.is_empty());
         assert_eq!(snapshot.problems(), [Problem::BadName { name: "rack1.node".to_owned() }]);

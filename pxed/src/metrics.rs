@@ -26,10 +26,10 @@ use crate::status::StatusRegistry;
 use crate::status::write::WriteCounters;
 use crate::store::Store;
 
-/// A look at what readiness looks at.
+/// Function that reads the state that readiness is judged by.
 pub type Look = Arc<dyn Fn() -> View + Send + Sync>;
 
-/// What is read at a scrape.
+/// Sources of a scrape.
 pub struct Sources {
     /// The store's commits.
     pub store: Store,
@@ -43,7 +43,7 @@ pub struct Sources {
     pub tftp: Option<Arc<bedplate_tftp::server::Server>>,
     /// Machines and the source.
     pub look: Look,
-    /// Reloads that were taken on, and that were refused.
+    /// Applied and rejected reloads.
     pub reloads: Arc<Reloads>,
     /// HTTP, enrollment, images.
     pub boot_path: boot_path::Source,

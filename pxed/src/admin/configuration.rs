@@ -1,7 +1,7 @@
-//! The socket's routes of MachineConfigurations, where there is no cluster: all of them, and one with its versions and Machines.
+//! Routes of the socket for standalone MachineConfigurations: the list, and one with its versions and Machines.
 //!
-//! What may be secret in them, as the content of files, is told to those who may read the manifests anyhow: root, and pxed's own user. To the
-//! rest of the socket's group, and in the list, it is concealed. Called by `route`.
+//! Contents that may be secret, such as those of files, are shown only to root and pxed's own user, who may read the
+//! manifests anyway. They are concealed from the rest of the socket's group, and in the list. Called by `route`.
 
 use std::sync::Arc;
 

@@ -1,5 +1,5 @@
-//! The socket's routes of MachineOperations: look at them, make one. What is made is held against the
-//! CustomResourceDefinition first, as an API server would; who keeps it, and whether at all, is the desk's.
+//! Routes of the socket for MachineOperations: list, show, create. A new operation is first validated against the
+//! CustomResourceDefinition, as by an API server. The desk decides whether it is stored, and where.
 //!
 //! Called by `route`.
 
@@ -23,10 +23,10 @@ use crate::standalone::manifests::schema::check_operation;
 /// A larger body is not read.
 const MAX_BODY: usize = 64 << 10;
 
-/// How long a body may take.
-const PATIENCE: Duration = Duration::from_secs(10);
+/// Timeout for reading a body.
+const BODY_TIMEOUT: Duration = Duration::from_secs(10);
 
-/// More mistakes than these are only counted.
+/// Maximum number of errors that are listed; the others are counted.
 const MOST_FINDINGS: usize = 8;
 
 /// A name that an API server would take; what it adds to `generateName` needs 5 characters more.
@@ -51,20 +51,20 @@ pub(super) async fn get(State(state): State<AdminState>, Path(name): Path<String
 }
 
 pub(super) async fn create(State(state): State<AdminState>, body: Body) -> Response {
-    let operation = match tokio::time::timeout(PATIENCE, to_bytes(body, MAX_BODY)).await {
+    let operation = match tokio::time::timeout(BODY_TIMEOUT, to_bytes(body, MAX_BODY)).await {
         Ok(Ok(body)) => read(&body),
-        Ok(Err(_)) => Err(Mistake {
+        Ok(Err(_)) => Err(InvalidBody {
             reason: AdminRefusal::BodyTooLarge,
             message: format!("the body broke off, or is larger than {} KiB", MAX_BODY >> 10),
         }),
-        Err(_) => Err(Mistake {
+        Err(_) => Err(InvalidBody {
             reason: AdminRefusal::BodyTooSlow,
-            message: format!("the body was not here within {} s", PATIENCE.as_secs()),
+            message: format!("the body was not here within {} s", BODY_TIMEOUT.as_secs()),
         }),
     };
     match operation {
         Ok(operation) => keep(&state.operations, operation).await,
-        Err(Mistake { reason, message }) => refuse(reason, message),
+        Err(InvalidBody { reason, message }) => refuse(reason, message),
     }
 }
 
@@ -88,20 +88,20 @@ async fn keep(desk: &Arc<dyn OperationDesk>, operation: MachineOperation) -> Res
     refuse(reason, format!("{error}{remedy}"))
 }
 
-/// Why a body is no operation that can be kept.
-struct Mistake {
+/// Reason why a body is not a valid operation.
+struct InvalidBody {
     reason: AdminRefusal,
     message: String,
 }
 
-fn invalid(message: String) -> Mistake {
-    Mistake { reason: AdminRefusal::Invalid, message }
+fn invalid(message: String) -> InvalidBody {
+    InvalidBody { reason: AdminRefusal::Invalid, message }
 }
 
 /// The operation that a body holds: its spec, name, labels and annotations. The rest of its metadata, and its status, are
 /// not for its author to say.
-fn read(body: &[u8]) -> Result<MachineOperation, Mistake> {
-    let malformed = |message: String| Mistake { reason: AdminRefusal::Malformed, message };
+fn read(body: &[u8]) -> Result<MachineOperation, InvalidBody> {
+    let malformed = |message: String| InvalidBody { reason: AdminRefusal::Malformed, message };
     let given: Value =
         serde_json::from_slice(body).map_err(|error| malformed(format!("the body is not JSON: {error}")))?;
     let (version, kind) = (MachineOperation::api_version(&()), MachineOperation::kind(&()));
@@ -124,9 +124,9 @@ fn read(body: &[u8]) -> Result<MachineOperation, Mistake> {
     serde_json::from_value(object).map_err(|error| invalid(error.to_string()))
 }
 
-fn metadata(given: &Value) -> Result<Value, Mistake> {
+fn metadata(given: &Value) -> Result<Value, InvalidBody> {
     let mut kept = Map::new();
-    // What is put behind a `generateName` is of letters and digits.
+    // The suffix of a `generateName` consists of letters and digits.
     for (key, longest, rest) in [("name", LONGEST_NAME, ""), ("generateName", LONGEST_NAME - 5, "xxxxx")] {
         match &given[key] {
             Value::Null => {}

@@ -11,7 +11,7 @@ use sha2::{Digest as _, Sha256};
 const LAST_APPLIED: &str = "kubectl.kubernetes.io/last-applied-configuration";
 
 /// Signs of a digest: enough to tell two contents apart.
-const SIGNS: usize = 16;
+const DIGEST_PREFIX_LENGTH: usize = 16;
 
 /// Puts a word about it in the place of each text that may be secret.
 pub(super) fn conceal(value: &mut Value, key: &[u8; 32]) {
@@ -39,7 +39,7 @@ fn word(text: &str, key: &[u8; 32]) -> String {
     // The key has a length of its own: nothing can be moved between it and the text.
     let digest =
         Digest::from_sha256(Sha256::new().chain_update(key).chain_update(text).finalize().into()).hex();
-    format!("(concealed: {} bytes, {})", text.len(), digest.get(..SIGNS).unwrap_or_default())
+    format!("(concealed: {} bytes, {})", text.len(), digest.get(..DIGEST_PREFIX_LENGTH).unwrap_or_default())
 }
 
 #[cfg(test)]
@@ -49,7 +49,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn what_may_be_secret_is_told_by_its_length_and_whether_it_is_the_same() {
+    fn possible_secrets_are_shown_as_length_and_digest() {
         let object = |secret: &str| {
             json!({
                 "metadata": { "annotations": { LAST_APPLIED: secret, "a": "b" } },

@@ -28,7 +28,7 @@ use crate::power::OperationDesk;
 use crate::standalone::versions::NodeChoice;
 use crate::status::StatusRegistry;
 
-/// What a MAC address or a Machine's name would be offered now.
+/// Function that explains the boot decision for a MAC address or a Machine's name.
 pub type Explain = Arc<dyn Fn(&str) -> Option<Explanation> + Send + Sync>;
 
 /// Makes a token for the Machine of this name.
@@ -39,7 +39,7 @@ pub(crate) type Issue =
 pub(crate) type AllowKey =
     Arc<dyn Fn(String, Option<String>) -> BoxFuture<'static, Result<(), AllowKeyError>> + Send + Sync>;
 
-/// What the routes read.
+/// State that the routes read.
 #[derive(Clone)]
 pub struct AdminState {
     /// The index.
@@ -48,9 +48,9 @@ pub struct AdminState {
     pub registry: StatusRegistry,
     /// Unknown machines.
     pub discovered: Discovered,
-    /// How far the latest boot of an unknown machine came.
+    /// Stage that the latest boot of an unknown machine reached.
     pub stage: Arc<dyn Fn(MacAddress) -> Option<Stage> + Send + Sync>,
-    /// What a MAC address or a Machine would be offered; none: neither is known.
+    /// Boot decision for a MAC address or a Machine; `None` if it is unknown.
     pub explain: Explain,
     /// MachineOperations.
     pub operations: Arc<dyn OperationDesk>,
@@ -62,7 +62,7 @@ pub struct AdminState {
     pub rights: Rights,
     /// Permission for another key.
     pub allow_key: AllowKey,
-    /// Whether machines can boot.
+    /// Health of the boot path.
     pub health: Arc<dyn Health>,
     /// The rest of `/v1/status`.
     pub about: Arc<dyn Fn() -> Value + Send + Sync>,
@@ -127,7 +127,7 @@ async fn explain(State(state): State<AdminState>, Path(subject): Path<String>) -
     }
 }
 
-/// Those that are Machines by now are left out.
+/// Lists discovered machines without those that are Machines now.
 async fn discovered(State(state): State<AdminState>) -> Json<Value> {
     let known = state.machines.load();
     let mut machines = state.discovered.list();

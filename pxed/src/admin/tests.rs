@@ -47,7 +47,7 @@ async fn ask(path: &Path, what: &str, body: &str) -> (u16, Value) {
     (head.split(' ').nth(1).unwrap().parse().unwrap(), serde_json::from_str(body).unwrap())
 }
 
-/// Keeps what it is told, unless it is one of a cluster's.
+/// Desk that records what it gets and refuses the operations of a cluster.
 #[derive(Default)]
 struct Desk {
     kept: Mutex<Vec<Arc<MachineOperation>>>,
@@ -144,7 +144,7 @@ async fn an_operation_is_made_and_looked_at() {
 }
 
 #[tokio::test]
-async fn what_is_no_operation_is_refused_with_what_is_wrong() {
+async fn invalid_operation_is_refused_with_its_errors() {
     let (_directory, path, _server) = serving(Desk::default());
     let name = json!({ "name": "x" });
     let on = json!({ "machineRef": { "name": "a" }, "operationName": "powerOn" });
@@ -385,7 +385,7 @@ async fn with_configuration(directory: &tempfile::TempDir, content: &str) -> Adm
 }
 
 #[tokio::test]
-async fn contents_of_configurations_are_told_to_who_may_read_the_manifests_and_to_nobody_else() {
+async fn configuration_contents_are_shown_only_to_readers_of_the_manifests() {
     use axum::extract::connect_info::MockConnectInfo;
     use tower::ServiceExt as _;
     let directory = tempfile::tempdir().unwrap();

@@ -27,26 +27,26 @@ use super::record::{Owner, Record};
 use super::table::{Boot, MAX_BOOTS_PER_OWNER, Table as BootTable};
 use crate::store::{Change, Store, StoreError, Table};
 
-/// How long a token is good: enough for the slowest host to boot, and for an answer that was lost to be asked for again.
+/// Lifetime of a token: enough for the slowest host to boot, and to ask again after a lost answer.
 const TOKEN_LIFETIME: SignedDuration = SignedDuration::from_hours(1);
 
 /// Maximum number of seeds of one owner whose tokens are kept: as many as it may have boots. A MAC address can be forged, and each boot that is
 /// opened in its name gives a seed.
 pub const MAX_SEEDS_PER_OWNER: usize = MAX_BOOTS_PER_OWNER;
 
-/// What is kept of a seed that went out.
+/// Record of a seed that was sent.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
 pub struct Taken {
-    /// Whose it is.
+    /// Owner of the boot.
     pub owner: Owner,
     /// SHA-256 of the token's text.
     pub token: Digest,
     /// When it went out.
     pub time: Timestamp,
-    /// Until when the token is good.
+    /// Expiry time of the token.
     pub expires: Timestamp,
-    /// Who used the token.
+    /// Use of the token.
     #[serde(default)]
     pub claim: Option<Claim>,
     /// True if an operator issued the token, false if a boot took it.
@@ -93,7 +93,7 @@ impl Taken {
     }
 }
 
-/// Why no seed is given.
+/// Error of taking a seed.
 #[derive(Debug, Error)]
 pub enum TakeSeedError {
     /// It went out before.
@@ -107,7 +107,7 @@ pub enum TakeSeedError {
     Random,
 }
 
-/// Why a token is not taken.
+/// Error of checking a token.
 #[derive(Debug, Error)]
 pub enum CheckTokenError {
     /// No seed of this boot has gone out, or it is long ago.
@@ -249,12 +249,12 @@ impl Seeds {
         self.taken.lock().by_boot.get(&id).map(|seed| seed.owner.clone())
     }
 
-    /// Takes the boot's seed: the token for it, whose mark is on disk when this returns. What was begun is brought to its
-    /// end even if nobody waits for it any more (the client went away): then that boot's seed is spent.
+    /// Takes the boot's seed: returns its token, which is marked on disk by then. A started call is finished even if
+    /// the client has gone away; that boot's seed is spent then.
     ///
     /// # Errors
-    /// It was taken before, also by a request that is going on now; or the mark could not be written, and then it can
-    /// be tried again.
+    /// The seed was taken before, or another request is taking it now. If the mark could not be written, the call can
+    /// be retried.
     pub async fn take(&self, boot: &Arc<Boot>, now: Timestamp) -> Result<SecretText, TakeSeedError> {
         let (record, before) = boot.change(|record: &mut Record| {
             let before = std::mem::replace(&mut record.seed_taken, true);
@@ -327,8 +327,8 @@ impl Seeds {
         if seed.superseded { Err(CheckTokenError::Superseded) } else { Ok(seed) }
     }
 
-    /// Decides that a host enrolls by the token of this boot, before its key is put in force: every other token of the owner ends
-    /// now. Returns their rows, for [`Self::answer`]. Of two tokens at once, one wins.
+    /// Decides that a host enrolls by the token of this boot, before its key is put in force: every other token of
+    /// the owner becomes invalid. Returns their rows, for [`Self::answer`]. Of two concurrent tokens, one wins.
     ///
     /// # Errors
     /// Another token was faster, or its seed is gone.
@@ -341,7 +341,7 @@ impl Seeds {
         }
     }
 
-    /// Binds the token to a key; on disk when this returns. Of two keys at once, one wins.
+    /// Binds the token to a key; on disk when this returns. Of two concurrent keys, one wins.
     ///
     /// # Errors
     /// Another key was faster, or the store failed.

@@ -11,12 +11,13 @@ use serde::{Deserialize, Serialize};
 
 use crate::boot_policy::{ImageName, Platform};
 
-/// A text that may hold the boot's URL, as it may be told.
+/// Returns a text in public form: the boot ID of a URL is replaced by the public ID.
 pub fn public_text(id: BootId, text: &str) -> String {
     text.replace(&id.to_string(), &id.public_id().to_string())
 }
 
-/// Whose boot it is: a Machine by its UID, since one made again under the same name is another, or an unknown MAC address.
+/// Owner of a boot: a Machine by its UID, as a re-created Machine of the same name is another owner, or an unknown
+/// MAC address.
 #[derive(Debug, Clone, PartialEq, Eq, Hash, PartialOrd, Ord, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
 pub enum Owner {
@@ -44,7 +45,7 @@ impl Owner {
         }
     }
 
-    /// How the machine is called on its screen and by its seed.
+    /// Returns the name of the machine on its screen and in its seed.
     pub fn display_name(&self) -> String {
         match self {
             Self::Machine { name, .. } => name.to_string(),
@@ -72,17 +73,17 @@ pub struct Image {
     pub kernel_arguments: Vec<String>,
 }
 
-/// What a boot was opened for.
+/// Circumstances in which a boot was opened.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
 pub struct Opening {
-    /// Whose boot it is.
+    /// Owner of the boot.
     pub owner: Owner,
     /// The interface that asked.
     pub mac: MacAddress,
     /// The DHCP transaction.
     pub transaction: u32,
-    /// What asked: another program with the same transaction id is another transaction.
+    /// Program that asked: the same transaction ID from another program is another transaction.
     pub loader: LoaderKind,
     /// Its platform, where it said so.
     pub platform: Option<Platform>,
@@ -90,7 +91,7 @@ pub struct Opening {
     pub server: Ipv4Addr,
 }
 
-/// What opened a boot.
+/// Kind of program that opened a boot.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
 pub enum LoaderKind {
@@ -108,22 +109,22 @@ pub enum LoaderKind {
 pub struct Record {
     /// Its id.
     pub id: BootId,
-    /// What it was opened for.
+    /// Circumstances in which the boot was opened.
     pub opening: Opening,
     /// When.
     pub opened: Timestamp,
-    /// Until when its URLs are good.
+    /// Expiry time of its URLs.
     pub expires: Timestamp,
-    /// What it boots; set with the first script.
+    /// Image of the boot; set with the first script.
     #[serde(default)]
     pub image: Option<Image>,
-    /// Whether its seed has gone out, or is about to. The table of seeds is what counts after a crash.
+    /// True if its seed was sent or is about to be. The table of seeds is decisive after a crash.
     #[serde(default)]
     pub seed_taken: bool,
 }
 
 impl Record {
-    /// Whether its URLs are good.
+    /// Returns true if its URLs are valid.
     pub fn is_live(&self, now: Timestamp) -> bool {
         now < self.expires
     }

@@ -36,7 +36,7 @@ pub struct Teller {
     pub heard: Heard,
 }
 
-/// What the host's state is kept in, as its Machine selects it.
+/// Place of the host's state, as selected by its Machine.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum State {
     /// A disk; stage-1 goes no further without it.

@@ -1,7 +1,7 @@
-//! Boots in memory: by id for HTTP and TFTP, by owner for DHCP. In shards, each behind a short lock; no lock is held
-//! over I/O, and none while another is taken except owner before id.
+//! Boots in memory: by ID for HTTP and TFTP, by owner for DHCP. Sharded, each shard with a short lock. No lock is
+//! held over I/O. Locks are nested only in the order owner, ID.
 //!
-//! `now` and ids are arguments. Bounded: so many boots an owner, so many owners that nobody knows, so many in all.
+//! `now` and IDs are arguments. The number of boots is limited per owner, for unknown owners, and in total.
 
 use std::collections::{HashMap, VecDeque};
 use std::hash::{BuildHasher, Hash, RandomState};
@@ -14,9 +14,9 @@ use jiff::{SignedDuration, Timestamp};
 use super::record::{LoaderKind, Opening, Owner, Record};
 use super::timeline::{Starter, Timeline};
 
-const SHARDS: usize = 16;
+const SHARD_COUNT: usize = 16;
 
-/// Boots of one owner at once; who goes first: [`Track::drop_one`].
+/// Maximum number of concurrent boots of one owner; see [`Track::drop_one`] for the order of removal.
 pub const MAX_BOOTS_PER_OWNER: usize = 8;
 
 /// Owners in one shard, 65,536 together; the one that was silent longest is dropped.
@@ -43,18 +43,18 @@ impl Boot {
     }
 }
 
-/// What is kept of one owner.
+/// State of one owner.
 #[derive(Debug)]
 pub struct Track {
     /// Its boots, oldest first.
     boots: VecDeque<Arc<Boot>>,
-    /// How far it has come.
+    /// Progress of the boot.
     pub timeline: Timeline,
 }
 
 impl Track {
-    /// Drops the oldest boot that has not fetched its script, else the oldest: a MAC address can be forged, and DISCOVERs
-    /// alone are not to end a boot that is under way. The newest stays.
+    /// Drops the oldest boot that has not fetched its script, or the oldest if all have: a MAC address can be forged,
+    /// and DISCOVERs alone must not end a boot in progress. The newest stays.
     fn drop_one(&mut self) -> Option<BootId> {
         let older = self.boots.len().saturating_sub(1);
         let idle = self.boots.iter().take(older).position(|boot| boot.change(|r| r.image.is_none()));
@@ -62,14 +62,14 @@ impl Track {
     }
 }
 
-/// What came of an opening.
+/// Result of an opening.
 #[derive(Debug)]
 pub struct Opened {
     /// The boot.
     pub boot: Arc<Boot>,
     /// Its id.
     pub id: BootId,
-    /// Whether it is new; else it is the transaction's boot already.
+    /// True if the boot is new; false if the transaction had opened it before.
     pub new: bool,
     /// Boots that had to go.
     pub dropped: Vec<BootId>,
@@ -79,8 +79,8 @@ pub struct Opened {
 #[derive(Debug)]
 pub struct Table {
     hasher: RandomState,
-    ids: [Lock<HashMap<BootId, Arc<Boot>>>; SHARDS],
-    owners: [Lock<HashMap<Owner, Track>>; SHARDS],
+    ids: [Lock<HashMap<BootId, Arc<Boot>>>; SHARD_COUNT],
+    owners: [Lock<HashMap<Owner, Track>>; SHARD_COUNT],
 }
 
 impl Default for Table {
@@ -95,8 +95,8 @@ impl Default for Table {
 
 impl Table {
     #[allow(clippy::cast_possible_truncation, reason = "only the low bits choose a shard")]
-    fn shard<'a, K: Hash, V>(&self, shards: &'a [Lock<V>; SHARDS], key: &K) -> MutexGuard<'a, V> {
-        shards[self.hasher.hash_one(key) as usize % SHARDS].lock()
+    fn shard<'a, K: Hash, V>(&self, shards: &'a [Lock<V>; SHARD_COUNT], key: &K) -> MutexGuard<'a, V> {
+        shards[self.hasher.hash_one(key) as usize % SHARD_COUNT].lock()
     }
 
     /// The boot of this id, if its URLs are good.
@@ -225,7 +225,7 @@ impl Table {
         unproven
     }
 
-    /// Owners whose boot has stopped and who were not told of yet; they count as told.
+    /// Returns owners whose boot has stalled and marks them as reported.
     pub fn stopped(&self, now: Timestamp) -> Vec<Owner> {
         let mut stopped = Vec::new();
         for shard in &self.owners {
@@ -255,7 +255,7 @@ impl Table {
         self.owners.iter().flat_map(|shard| shard.lock().keys().cloned().collect::<Vec<_>>()).collect()
     }
 
-    /// How many boots there are.
+    /// Returns the number of boots.
     pub fn count(&self) -> usize {
         self.ids.iter().map(|shard| shard.lock().len()).sum()
     }
@@ -269,7 +269,7 @@ impl Table {
     }
 }
 
-/// What a sweep dropped.
+/// Boots that a sweep dropped.
 #[derive(Debug, Default)]
 pub struct Swept {
     /// Boots that expired.

@@ -1,6 +1,7 @@
-//! Whom the boot path tells what happened: one trait, so that it is tested without a status registry.
+//! Receiver of boot progress: a trait, so that the boot path is tested without a status registry.
 //!
-//! Implemented in `report` for the daemon's registry. Calls come from one background task, never from the packet path.
+//! Implemented in `report` for the daemon's registry. Calls come from one background task, never from the packet
+//! path.
 
 use std::net::IpAddr;
 
@@ -9,7 +10,7 @@ use jiff::Timestamp;
 
 use super::timeline::Timeline;
 
-/// Whom to tell.
+/// Receiver of boot progress.
 pub trait Tell: Send + Sync + 'static {
     /// A machine's timeline has changed, or its boot has stopped.
     fn timeline(&self, machine: &MachineName, timeline: &Timeline, now: Timestamp);
@@ -27,7 +28,7 @@ pub trait Tell: Send + Sync + 'static {
     fn seed_asked_again(&self, machine: &MachineName, boot: BootId, peer: IpAddr, now: Timestamp);
 }
 
-/// Tells nobody.
+/// Receiver that ignores all reports.
 #[derive(Debug, Clone, Copy, Default)]
 pub struct Silent;
 

@@ -86,7 +86,7 @@ fn a_boot_expires_unless_its_kernel_was_fetched() {
 }
 
 #[test]
-fn a_restart_knows_a_boot_that_was_held_for_long_though_the_store_is_told_once_a_minute() {
+fn restart_knows_a_long_held_boot_that_is_stored_once_a_minute() {
     let directory = tempfile::tempdir().unwrap();
     let first = boots(&directory);
     let id = first.open(&opening(1, 7), at(0)).unwrap();
@@ -493,7 +493,7 @@ async fn enrollment_that_was_answered_before_a_crash_ends_its_boot_after_it() {
 }
 
 #[test]
-fn a_flood_of_seed_requests_is_told_once_a_minute_of_each_boot() {
+fn flood_of_seed_requests_is_reported_once_a_minute_per_boot() {
     let directory = tempfile::tempdir().unwrap();
     let tell = Arc::new(Counting::default());
     let boots = boots_that_tell(&directory, tell.clone());
@@ -509,7 +509,7 @@ fn a_flood_of_seed_requests_is_told_once_a_minute_of_each_boot() {
 }
 
 #[test]
-fn a_storm_of_packets_is_told_once_and_a_stop_is_told_once() {
+fn packet_storm_is_reported_once_and_stall_is_reported_once() {
     let directory = tempfile::tempdir().unwrap();
     let tell = Arc::new(Counting::default());
     let boots = boots_that_tell(&directory, tell.clone());

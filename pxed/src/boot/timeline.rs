@@ -1,4 +1,4 @@
-//! How far a machine's boot has come: attempts, stages with their times, where it stopped.
+//! Progress of a machine's boot: attempts, stages with their times, the stage where it stalled.
 //!
 //! Pure: `now` is an argument. Called by `boot` on each packet, fetch and report; shown in `status.boot`.
 //!
@@ -7,9 +7,9 @@
 //!   |<----------- firmware, then once more by iPXE ----------->|<------ stage-1 ------>|<---- host ---->|
 //! ```
 //!
-//! An *attempt* begins with a DHCP packet of a loader. Firmware, iPXE and its script are one attempt although each has
-//! a transaction, hence a boot id, of its own. A new one begins where the machine must have started over: firmware asks
-//! although a loader was already fetched, or iPXE asks although a script was.
+//! An *attempt* starts with a DHCP packet of a loader. Firmware, iPXE and its script are one attempt, although each
+//! has its own transaction and so its own boot ID. A new attempt starts where the machine must have restarted:
+//! firmware asks although a loader was already fetched, or iPXE asks although a script was.
 
 use crate::boot_policy::Hold;
 use crate::status::site_boot::CHOSEN;
@@ -27,7 +27,7 @@ pub const MAX_FAILURE: usize = 1024;
 /// Firmware that repeats its DHCP, or iPXE that follows it, belongs to the attempt for this many seconds.
 const SAME_ATTEMPT_SECONDS: i64 = 300;
 
-/// Who asked by DHCP.
+/// Program that asked by DHCP.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Starter {
     /// Firmware PXE or UEFI HTTP boot.
@@ -46,7 +46,7 @@ pub struct Entry {
     pub time: Timestamp,
 }
 
-/// What is kept of the attempt before.
+/// Summary of the previous attempt.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
 pub struct Summary {
@@ -54,11 +54,11 @@ pub struct Summary {
     pub id: BootId,
     /// When it began.
     pub started: Timestamp,
-    /// How far it came.
+    /// Last stage of the attempt.
     pub stage: Stage,
     /// When it came there.
     pub reached: Timestamp,
-    /// What had failed, if anything was reported.
+    /// Reported failure, if any.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub failure: Option<String>,
 }
@@ -76,7 +76,7 @@ pub struct Timeline {
     pub started: Timestamp,
     /// The furthest stage.
     pub stage: Stage,
-    /// Last sign of life: a stage reached, or the same one again.
+    /// Time of the last progress: a stage was reached, or reported again.
     pub progress: Timestamp,
     /// Attempts since the machine was last enrolled, this one included.
     pub attempts: u32,
@@ -85,28 +85,28 @@ pub struct Timeline {
     /// Time at which a seed of the attempt left pxed.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub seed: Option<Timestamp>,
-    /// What stage-1 or the agent reported as failing now.
+    /// Current failure that stage-1 or the agent reported.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub failing: Option<(Stage, String)>,
-    /// What the machine waits for on its screen, if pxed holds it.
+    /// Reason shown on the machine's screen, if pxed holds it.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub held: Option<Hold>,
     /// The attempt before.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub previous: Option<Summary>,
-    /// Whether the stop was told already.
+    /// True if the stall was reported already.
     #[serde(default)]
     pub stop_told: bool,
 }
 
-/// A boot that does not go on.
+/// Stalled boot.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Stopped {
     /// The stage that it reached last.
     pub stage: Stage,
     /// Since when nothing was heard.
     pub since: Timestamp,
-    /// What should have come.
+    /// Next expected stage.
     pub next: Stage,
 }
 
@@ -129,7 +129,7 @@ impl Timeline {
         }
     }
 
-    /// A new boot id was opened by a DHCP packet: either the attempt goes on under it, or a new attempt begins.
+    /// Records a new boot ID of a DHCP packet: it either continues the attempt or starts a new one.
     pub fn opened(&mut self, id: BootId, starter: Starter, now: Timestamp) {
         if self.goes_on(starter, now) {
             self.id = id;
@@ -152,7 +152,7 @@ impl Timeline {
         *self = Self { attempts, previous: Some(previous), ..Self::new(id, now) };
     }
 
-    /// Whether this boot id belongs to the attempt.
+    /// Returns true if this boot ID belongs to the attempt.
     pub fn has(&self, id: BootId) -> bool {
         self.ids.contains(&id)
     }
@@ -169,7 +169,7 @@ impl Timeline {
         }
     }
 
-    /// A stage was reached. Answers whether that is news: a stage that was there before only counts as a sign of life.
+    /// Records a reached stage. Returns true if it is new; a stage that was reached before only counts as progress.
     pub fn reached(&mut self, stage: Stage, now: Timestamp) -> bool {
         self.progress = now;
         let resumed = std::mem::take(&mut self.stop_told);
@@ -232,7 +232,7 @@ impl Timeline {
         self.held.take().is_some()
     }
 
-    /// Whether the boot has stopped, and where.
+    /// Returns the stall of this boot, if it has stalled.
     pub fn stopped(&self, now: Timestamp) -> Option<Stopped> {
         let next = next(self.stage)?;
         let silent = now.as_second().saturating_sub(self.progress.as_second());
@@ -243,7 +243,7 @@ impl Timeline {
         })
     }
 
-    /// What is awaited now, for a person: one sentence without a full stop.
+    /// Describes the pending step for users: one sentence without a final period.
     pub fn describe(&self, now: Timestamp) -> String {
         let mut text = match (self.stopped(now), next(self.stage)) {
             (Some(stopped), _) => format!(
@@ -293,7 +293,7 @@ pub const fn next(stage: Stage) -> Option<Stage> {
     })
 }
 
-/// What has to happen for a stage, for a person.
+/// Describes the step that leads to a stage, for users.
 const fn awaited(stage: Stage) -> &'static str {
     match stage {
         Stage::Discover => "a DHCP packet of the machine",

@@ -8,12 +8,12 @@ use bedplate_api::kernel_argument;
 /// definition refuses it, as everything of `bedplate.`.
 const DEBUG: &str = "bedplate.debug";
 
-/// Why an argument of pxed's configuration or of an image may not be written, and what to do about it.
+/// Returns the reason why an argument of pxed's configuration or of an image is rejected, with its remedy.
 pub fn fault(argument: &str) -> Option<(String, &'static str)> {
     if argument == DEBUG { None } else { kernel_argument::fault(argument) }
 }
 
-/// What is wrong with the first argument that iPXE or the kernel would not take as it is.
+/// Returns the problem of the first argument that iPXE or the kernel would not read unchanged.
 pub fn problem(arguments: &[String]) -> Option<String> {
     too_long(arguments).or_else(|| {
         arguments.iter().enumerate().find_map(|(index, argument)| {

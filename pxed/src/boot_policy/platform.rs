@@ -1,4 +1,4 @@
-//! What a client is by its DHCP architecture codes: the platform whose loader it can run, and how it fetches it.
+//! Platform of a client by its DHCP architecture codes, and the transport by which it fetches its loader.
 //!
 //! Pure: tables only. Called by the policy and by the DHCP side.
 
@@ -21,15 +21,16 @@ pub enum Platform {
 }
 
 impl Platform {
-    /// Whether this is UEFI, where the kernel itself reads each `initrd=` by name.
+    /// Returns true for UEFI, where the kernel itself reads each `initrd=` by name.
     pub const fn is_uefi(self) -> bool {
         !matches!(self, Self::Bios)
     }
 }
 
 impl Platform {
-    /// What it boots, in OCI's words, its own first. A kernel of the other word size: BIOS starts either, and ia32 firmware
-    /// of 64-bit processors starts a kernel that has a 32-bit entry (Linux, EFI_MIXED); nothing else does.
+    /// Returns the architectures that it boots, in OCI's terms, its own first. For a kernel of the other word size:
+    /// BIOS starts either, and ia32 firmware of 64-bit processors starts a kernel that has a 32-bit entry (Linux,
+    /// EFI_MIXED); no other does.
     pub const fn architectures(self) -> &'static [&'static str] {
         match self {
             Self::Bios => &["amd64", "386"],
@@ -53,7 +54,7 @@ impl fmt::Display for Platform {
     }
 }
 
-/// How a loader is fetched.
+/// Transport by which a loader is fetched.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub enum Transport {
     /// TFTP, by the firmware's PXE.

@@ -1,14 +1,15 @@
-//! The iPXE script of one boot: kernel, initrd and seed with retries, or a hold that says what is awaited.
+//! iPXE script of one boot: kernel, initrd and seed with retries, or a hold with its reason.
 //!
-//! Pure: text in, text out; goldens beside it. Understood by the iPXE of Debian (2019): no `--cmdline`-like novelties.
-//! No secret is in it: whoever has the script's URL has the boot already, and the seed goes out once, by its own URL.
+//! Pure: text in, text out; the goldens are in `golden`. The iPXE of Debian (2019) understands it, so newer commands
+//! are not used. The script contains no secret: its URL already gives access to the boot, and the seed is sent once,
+//! by its own URL.
 //!
 //! ```text
 //!  kernel --fails x3--+
 //!    |                +--> :again  wait, new DHCP transaction, the script of the new boot (its own seed)
 //!  initrd --fails x3--+      ^
 //!    |                       |
-//!  seed ----fails------------+     (the seed cannot be asked for twice)
+//!  seed ----fails------------+     (the seed cannot be requested twice)
 //!    |                       |
 //!  boot ----returns----------+
 //! ```
@@ -20,7 +21,7 @@ use bedplate_api::id::{BootId, MacAddress};
 use super::Platform;
 use super::argument::screen_text;
 
-/// What every script of a boot needs.
+/// Parameters of every script.
 #[derive(Debug, Clone)]
 pub struct Frame<'a> {
     /// The Machine's name, or how an unknown machine is called.
@@ -44,7 +45,7 @@ impl Frame<'_> {
 const WAITS: [u32; 2] = [2, 6];
 
 /// Milliseconds without a byte after which iPXE gives a transfer up.
-const STALL: u32 = 60_000;
+const STALL_TIMEOUT_MS: u32 = 60_000;
 
 /// Seconds before a new DHCP transaction.
 const WAIT_BEFORE_DHCP: u32 = 10;
@@ -75,14 +76,14 @@ pub fn render_boot(frame: &Frame<'_>, platform: Option<Platform>, arguments: &[S
         &mut script,
         frame,
         "kernel",
-        &format!("kernel --timeout {STALL} {base}/kernel{command_line}"),
+        &format!("kernel --timeout {STALL_TIMEOUT_MS} {base}/kernel{command_line}"),
         "initrd",
     );
     step(
         &mut script,
         frame,
         "initrd",
-        &format!("initrd --timeout {STALL} --name initrd.img {base}/initrd"),
+        &format!("initrd --timeout {STALL_TIMEOUT_MS} --name initrd.img {base}/initrd"),
         "seed",
     );
     let machine = frame.machine;
@@ -90,7 +91,7 @@ pub fn render_boot(frame: &Frame<'_>, platform: Option<Platform>, arguments: &[S
         script,
         ":seed\n\
          echo Bedplate: {machine}: fetching the seed\n\
-         initrd --timeout {STALL} --name seed.img {base}/seed && goto start ||\n\
+         initrd --timeout {STALL_TIMEOUT_MS} --name seed.img {base}/seed && goto start ||\n\
          set step seed\n\
          goto again\n\
          :start\n\
@@ -110,7 +111,7 @@ pub fn render_hold(frame: &Frame<'_>, awaited: &str) -> String {
         "echo Bedplate: {machine}: held. Awaited: {awaited}\n\
          echo Bedplate: {machine}: asking again in {WAIT_HELD} s\n\
          sleep {WAIT_HELD}\n\
-         chain --timeout {STALL} --replace --autofree {base}/script.ipxe ||\n\
+         chain --timeout {STALL_TIMEOUT_MS} --replace --autofree {base}/script.ipxe ||\n\
          set step the script\n",
         machine = frame.machine,
         awaited = screen_text(awaited),
@@ -126,7 +127,7 @@ fn head(frame: &Frame<'_>) -> String {
     format!("#!ipxe\necho\necho Bedplate: machine {} ({}), boot {boot}\n", frame.machine, frame.mac)
 }
 
-/// Fetches one file with retries; goes on at label `next`.
+/// Adds a fetch of one file with retries; continues at label `next`.
 fn step(script: &mut String, frame: &Frame<'_>, name: &str, command: &str, next: &str) {
     let machine = frame.machine;
     let _ = write!(
@@ -154,7 +155,7 @@ fn tail(frame: &Frame<'_>) -> String {
          imgfree ||\n\
          dhcp netX || goto dhcp_failed\n\
          isset ${{filename}} || goto dhcp_failed\n\
-         chain --timeout {STALL} --replace --autofree ${{filename}} ||\n\
+         chain --timeout {STALL_TIMEOUT_MS} --replace --autofree ${{filename}} ||\n\
          :dhcp_failed\n\
          echo Bedplate: {machine}: no answer from pxed, asking again in {WAIT_BETWEEN_DHCP} s\n\
          sleep {WAIT_BETWEEN_DHCP}\n\

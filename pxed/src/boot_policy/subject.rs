@@ -18,7 +18,7 @@ pub enum ImageName {
     Reference {
         /// The reference.
         reference: String,
-        /// Whether a tag will do.
+        /// True if a tag is sufficient.
         allow_tag: bool,
     },
 }

@@ -111,7 +111,7 @@ fn a_contradiction_with_the_machines_boot_protocol_is_refused_and_named() {
 }
 
 #[test]
-fn what_is_missing_holds_the_machine_with_what_is_awaited() {
+fn missing_resource_holds_the_machine_with_a_reason() {
     let paused = Subject { paused: true, ..subject() };
     assert_eq!(
         answer(&paused, &Request::Script(None), &here()),
@@ -143,7 +143,7 @@ fn an_image_of_another_architecture_holds_the_machine_and_names_both() {
         (Some(Platform::UefiX64), Some("amd64"), None),
         (Some(Platform::Bios), Some("386"), None),
         (Some(Platform::UefiArm64), Some("arm64"), None),
-        // What is not known is not compared.
+        // An unknown architecture is not compared.
         (None, Some("arm64"), None),
         (Some(Platform::UefiArm64), None, None),
         (Some(Platform::UefiX64), Some("arm64"), Some("amd64 (UEFI x64)")),

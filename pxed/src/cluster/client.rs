@@ -58,7 +58,7 @@ pub(crate) enum ConnectError {
     /// The kubeconfig is no YAML, or has other fields.
     #[error("cannot use the kubeconfig: {0}")]
     Yaml(String),
-    /// This is no pod, and no kubeconfig is named.
+    /// pxed does not run in a pod, and no kubeconfig is configured.
     #[error("no service account of a pod is here; name a file: kubernetes = {{ kubeconfig = \"/path\" }}")]
     InCluster(#[from] kube::config::InClusterError),
     /// The client cannot be made.
@@ -229,7 +229,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn what_may_come_yet_is_waited_for_and_what_is_wrong_is_an_error() {
+    async fn missing_configuration_is_waited_for_and_invalid_one_is_an_error() {
         install();
         let directory = tempfile::tempdir().unwrap();
         let open = async |text: Option<&str>, context: Option<&str>| {
@@ -252,7 +252,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn the_lines_around_a_mistake_in_a_kubeconfig_are_told_to_nobody() {
+    async fn kubeconfig_error_contains_no_lines_of_the_file() {
         install();
         let directory = tempfile::tempdir().unwrap();
         let text = "users:\n- name: u\n  user:\n    token: hush-hush\n   client: x\n";
@@ -266,7 +266,7 @@ mod tests {
     }
 
     #[tokio::test(start_paused = true)]
-    async fn a_kubeconfig_that_comes_later_is_used_and_until_then_the_reason_is_told() {
+    async fn late_kubeconfig_is_used_and_reason_is_reported_until_then() {
         install();
         let directory = tempfile::tempdir().unwrap();
         let (cluster, problem) = Connector::open(Some(path(&directory)), None, None).await.unwrap();

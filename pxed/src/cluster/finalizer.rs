@@ -1,7 +1,8 @@
 //! pxed's finalizer on a Machine, which keeps the object until its machine is off (`deletionPolicy: PowerOff`).
 //!
-//! A JSON patch that names the object's uid and version, so that nobody else's finalizer is lost and a later Machine of the same
-//! name is not touched. An admission policy of deploy/ lets pxed change nothing else of a Machine. Called by the supervisor.
+//! The JSON patch tests the object's UID and version, so that no finalizer of another writer is lost and a later
+//! Machine of the same name is not changed. An admission policy of deploy/ allows pxed no other change of a Machine.
+//! Called by the supervisor.
 
 use std::time::Duration;
 
@@ -18,10 +19,10 @@ use super::client::{Access, connected};
 use super::machines::newest;
 use crate::power::Holding;
 
-/// How long one try may take.
-const LIMIT: Duration = Duration::from_secs(10);
+/// Timeout of one attempt.
+const ATTEMPT_TIMEOUT: Duration = Duration::from_secs(10);
 /// Tries while others write the object at the same time.
-const TRIES: usize = 3;
+const MAX_CONFLICT_ATTEMPTS: usize = 3;
 
 /// Finalizers of the cluster's Machines.
 pub struct Finalizers {
@@ -39,7 +40,7 @@ impl Finalizers {
         let machines: Api<BoundedTimes<Machine>> = Api::all(client.clone());
         let parameters = PatchParams { field_manager: Some("pxed".to_owned()), ..PatchParams::default() };
         let mut why = String::new();
-        for _ in 0..TRIES {
+        for _ in 0..MAX_CONFLICT_ATTEMPTS {
             let found = newest(&client, machine, uid).await.map_err(|error| chain(&error))?;
             let Some(found) = found else {
                 return if held { Err("there is no such Machine any more".to_owned()) } else { Ok(()) };
@@ -49,7 +50,7 @@ impl Finalizers {
             match machines.patch(machine.as_str(), &parameters, &Patch::Json::<()>(patch)).await {
                 Ok(_) => return Ok(()),
                 Err(kube::Error::Api(status)) if status.code == 404 && !held => return Ok(()),
-                // What `test` does not find is 422; a write in between is 409.
+                // A failed `test` is 422; a concurrent write is 409.
                 Err(kube::Error::Api(status)) if [409, 422].contains(&status.code) => {
                     why = status.message.clone();
                 }
@@ -87,7 +88,7 @@ fn plan_patch(machine: &Machine, held: bool) -> Result<Option<Value>, String> {
 #[async_trait]
 impl Holding for Finalizers {
     async fn hold(&self, machine: &MachineName, uid: &str, held: bool) -> Result<(), String> {
-        let change = tokio::time::timeout(LIMIT, self.change(machine, uid, held)).await;
+        let change = tokio::time::timeout(ATTEMPT_TIMEOUT, self.change(machine, uid, held)).await;
         change.unwrap_or_else(|_| Err("the API server did not answer in time".to_owned()))
     }
 
@@ -124,7 +125,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_being_deleted_is_not_held_any_more() {
+    fn deleted_machine_gets_no_new_finalizer() {
         let mut going = with(&[]);
         going.metadata.deletion_timestamp =
             Some(k8s_openapi::apimachinery::pkg::apis::meta::v1::Time(jiff::Timestamp::now()));

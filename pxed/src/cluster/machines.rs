@@ -1,9 +1,9 @@
-//! Machines from the Kubernetes API: a watch with back-off. The server selects the site where it can (Kubernetes 1.31 or newer);
-//! otherwise this process does.
+//! Machines from the Kubernetes API: a watch with backoff. The server selects the site where it can (Kubernetes 1.31
+//! or newer); otherwise this process does.
 //!
-//! While the server is away the last set stays in force. Changes are gathered for a moment before they become a new set;
-//! changes of status alone, most of which are our own, for longer. A watch that works again says nothing while nothing
-//! changes; after an error the server is therefore asked every [`PROBE`] until it answers.
+//! While the server is unreachable the last set stays in force. Changes are gathered briefly before they become a new
+//! set; status-only changes, which are mostly pxed's own, are gathered for longer. A recovered watch reports nothing
+//! while nothing changes. So after an error the server is asked every [`PROBE_INTERVAL`] until it answers.
 
 use std::collections::BTreeMap;
 use std::convert::Infallible;
@@ -28,14 +28,14 @@ use tokio_util::sync::CancellationToken;
 
 use crate::machines::source::{Beside, SourceEnded, Sourced, Update};
 
-/// How long changes are gathered.
-const GATHER: Duration = Duration::from_millis(100);
-/// How long changes of status alone are gathered.
+/// Delay in which changes are gathered.
+const GATHER_DELAY: Duration = Duration::from_millis(100);
+/// Delay in which status-only changes are gathered.
 const GATHER_STATUS: Duration = Duration::from_secs(5);
 
-/// How long after an error, and how often then, the server is asked whether it is back.
-const PROBE: Duration = Duration::from_secs(30);
-/// How long its answer may take.
+/// Interval between probes of the server after an error.
+const PROBE_INTERVAL: Duration = Duration::from_secs(30);
+/// Timeout of a probe.
 const PROBE_TIME: Duration = Duration::from_secs(10);
 
 /// Reads the newest state of this very Machine; `None` if it is gone, or another one has its name.
@@ -106,7 +106,7 @@ fn cannot_select(error: &watcher::Error) -> bool {
     }
 }
 
-/// Ends when the server has answered, [`PROBE`] from now at the earliest.
+/// Ends when the server has answered, [`PROBE_INTERVAL`] from now at the earliest.
 fn back<P>(answers: &P) -> BoxFuture<'static, ()>
 where
     P: Fn() -> BoxFuture<'static, bool> + Clone + Send + 'static,
@@ -114,7 +114,7 @@ where
     let answers = answers.clone();
     async move {
         loop {
-            tokio::time::sleep(PROBE).await;
+            tokio::time::sleep(PROBE_INTERVAL).await;
             if tokio::time::timeout(PROBE_TIME, answers()).await == Ok(true) {
                 return;
             }
@@ -132,7 +132,7 @@ struct View {
     list: Option<BTreeMap<String, Arc<Machine>>>,
 }
 
-/// What an event changed.
+/// Part that an event changed.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 enum Changed {
     Nothing,
@@ -160,7 +160,7 @@ where
     loop {
         pulse.beat();
         let update = tokio::select! {
-            // A set that is due was received before an error that is there by now, and is no sign of life after it.
+            // A set that is due was received before a later error, so it does not show that the server answers again.
             biased;
             () = until(due) => {
                 due = None;
@@ -202,7 +202,7 @@ fn sooner(due: Option<Instant>, changed: Changed, now: Instant) -> Option<Instan
     let next = match changed {
         Changed::Nothing => return due,
         Changed::Status => now.checked_add(GATHER_STATUS),
-        Changed::Set => now.checked_add(GATHER),
+        Changed::Set => now.checked_add(GATHER_DELAY),
         Changed::Complete => Some(now),
     };
     match (due, next) {
@@ -320,7 +320,7 @@ mod tests {
         let site = SiteName::default();
         let task = tokio::spawn(follow(Box::pin(stream), answers, site, sender, Pulse::unwatched()));
         let mut found = Vec::new();
-        while let Ok(Some(update)) = tokio::time::timeout(PROBE * 10, receiver.recv()).await {
+        while let Ok(Some(update)) = tokio::time::timeout(PROBE_INTERVAL * 10, receiver.recv()).await {
             found.push(match update {
                 Update::Set { machines, .. } => {
                     machines.iter().map(|s| s.machine.metadata.name.clone().unwrap()).collect()
@@ -380,7 +380,7 @@ mod tests {
     }
 
     #[tokio::test(start_paused = true)]
-    async fn before_the_first_list_is_whole_nothing_is_told() {
+    async fn nothing_is_sent_before_the_first_list_is_complete() {
         let events = vec![Ok(Event::Init), Ok(Event::InitApply(machine("a", &[A])))];
         assert_eq!(updates_of(events).await, Vec::<Vec<String>>::new());
     }

@@ -33,10 +33,10 @@ use crate::power::{
     WriteOperationError,
 };
 
-/// Who we are to the API server (docs/rules.md, "Who writes what").
+/// Field manager of pxed (docs/rules.md, "Who writes what").
 const FIELD_MANAGER: &str = "pxed";
-/// How long one write may take.
-const LIMIT: Duration = Duration::from_secs(10);
+/// Timeout of one write.
+const WRITE_TIMEOUT: Duration = Duration::from_secs(10);
 /// Time after which an operation that left the unlabeled watch counts as deleted, unless the other watch shows it.
 const LEAVING_TIMEOUT: Duration = Duration::from_secs(5);
 
@@ -106,7 +106,7 @@ impl ClusterOperations {
         }
     }
 
-    /// Ends when nobody listens any more.
+    /// Follows operations until the receiver is closed.
     async fn follow(&self, updates: &mpsc::Sender<OperationUpdate>, pulse: &Pulse) {
         let client = tokio::select! {
             never = pulse.beating() => match never {},
@@ -314,7 +314,7 @@ impl OperationWriter for ClusterOperations {
         let parameters =
             PatchParams { field_manager: Some(FIELD_MANAGER.to_owned()), ..PatchParams::default() };
         let write = operations.patch_status(&operation.key.name, &parameters, &body);
-        match tokio::time::timeout(LIMIT, write).await {
+        match tokio::time::timeout(WRITE_TIMEOUT, write).await {
             Ok(Ok(BoundedTimes(object))) => Ok(sourced(object)),
             Ok(Err(kube::Error::Api(answer))) => Err(judge(answer.code, answer.message.clone())),
             Ok(Err(error)) => Err(later(chain(&error))),
@@ -387,7 +387,7 @@ mod tests {
     }
 
     #[test]
-    fn a_list_is_a_set_and_what_comes_later_is_told_one_by_one() {
+    fn list_is_sent_as_a_set_and_later_changes_one_by_one() {
         let (mut seen, now) = (Seen::default(), Instant::now());
         assert_eq!(seen.take(LABELED, Event::Init, now), None);
         assert_eq!(seen.take(LABELED, Event::InitApply(object("x", "1", None)), now), None);
@@ -401,7 +401,7 @@ mod tests {
         assert_eq!(set[0].written, "2026-01-01T00:00:05Z".parse().ok(), "the status was written then");
         let put = seen.take(LABELED, Event::Apply(object("y", "2", None)), now);
         assert!(matches!(put, Some(OperationUpdate::Put(_))));
-        // Made anew under its name: the old one's end does not take the new one away.
+        // The object was re-created: the deletion of the old one does not remove the new one.
         seen.take(LABELED, Event::Apply(object("x", "3", None)), now);
         assert_eq!(
             seen.take(LABELED, Event::Delete(object("x", "1", None)), now),
@@ -484,7 +484,7 @@ mod tests {
     }
 
     #[test]
-    fn only_the_executors_fields_are_written_and_only_of_the_version_that_was_read() {
+    fn only_executor_fields_of_the_version_read_are_written() {
         let status = MachineOperationStatus {
             state: Some(OperationState::InProgress),
             counts: Some(OperationCounts::default()),

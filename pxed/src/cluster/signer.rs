@@ -35,17 +35,17 @@ use crate::enroll::identity::has_group;
 use crate::enroll::in_force::EnrolledKey;
 use crate::enroll::signer::{Expected, KeyRecord, SignError, Signed, Signer};
 
-/// Who writes `status.enrollment`. Not the manager of the rest of pxed's fields: of several pxed at one site only the one that
-/// enrolled the host knows the certificate, and the others' applies are not to take it away.
+/// Field manager of `status.enrollment`. It is separate from that of pxed's other fields: of several pxed at one site
+/// only one enrolled the host and knows the certificate. The applies of the others must not remove it.
 const FIELD_MANAGER: &str = "pxed-enrollment";
 
 const SIGNER: &str = "kubernetes.io/kube-apiserver-client";
 
-/// How long one answer waits for the certificate before it says Pending.
-const WAIT: Duration = Duration::from_secs(4);
+/// Maximum time that one answer waits for the certificate before it says Pending.
+const CERTIFICATE_WAIT: Duration = Duration::from_secs(4);
 
-/// Between two looks.
-const LOOK: Duration = Duration::from_millis(200);
+/// Interval between reads of the CSR.
+const CSR_POLL_INTERVAL: Duration = Duration::from_millis(200);
 
 /// Maximum duration of one step against the API server. An agent waits 30 s for the answer, which takes two steps.
 const ANSWER_LIMIT: Duration = Duration::from_secs(10);
@@ -53,7 +53,7 @@ const ANSWER_LIMIT: Duration = Duration::from_secs(10);
 /// Cause of a step that took longer.
 const NO_ANSWER: &str = "no answer in time";
 
-/// What is asked for; the cluster may give less.
+/// Requested lifetime in seconds; the cluster may grant less.
 const LIFETIME_SECONDS: i32 = 90 * 86_400;
 
 /// The cluster. Its client may come later.
@@ -160,7 +160,7 @@ impl ClusterSigner {
             Err(kube::Error::Api(status)) if status.code == 409 => api.get(name).await.map_err(cluster)?,
             Err(error) => return Err(cluster(error)),
         };
-        // Somebody else's object under this name is never approved.
+        // An object of another writer under this name is never approved.
         if object.spec.request.0 != request.pem.as_bytes() || object.spec.signer_name != SIGNER {
             return Err(SignError::Refused(format!("CertificateSigningRequest {name} is another's")));
         }
@@ -170,9 +170,9 @@ impl ClusterSigner {
         if !has_condition(&object, "Approved") {
             approve(&api, name, object).await?;
         }
-        let deadline = tokio::time::Instant::now() + WAIT;
+        let deadline = tokio::time::Instant::now() + CERTIFICATE_WAIT;
         while tokio::time::Instant::now() < deadline {
-            tokio::time::sleep(LOOK).await;
+            tokio::time::sleep(CSR_POLL_INTERVAL).await;
             if let Some(signed) = outcome(&api.get(name).await.map_err(cluster)?)? {
                 return Ok(signed);
             }

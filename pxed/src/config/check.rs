@@ -1,7 +1,7 @@
-//! Pure: looks at the configuration as a whole: what is right key by key can still contradict itself.
+//! Pure: checks the configuration as a whole, as keys that are valid one by one may contradict each other.
 //!
-//! Touches no file and no interface: what only this machine can tell (is the interface there, does the file exist) is
-//! found at start, so that a configuration can be checked anywhere.
+//! Uses no file and no interface: facts of the host (does the interface exist, does the file exist) are checked at
+//! start, so that a configuration can be checked anywhere.
 
 use std::net::{IpAddr, SocketAddr};
 
@@ -59,7 +59,7 @@ fn check_dhcp(config: &Config, reader: &mut Reader) {
     }
 }
 
-/// What a subnet's keys say against its network; `read`: the subnets whose network could be read.
+/// Checks a subnet's keys against its network; `read`: the subnets whose network could be read.
 fn check_network(config: &Config, index: usize, read: &[usize], reader: &mut Reader) {
     let Some(subnet) = config.dhcp.subnets.get(index) else { return };
     let network = subnet.network;
@@ -94,7 +94,7 @@ fn check_network(config: &Config, index: usize, read: &[usize], reader: &mut Rea
     }
 }
 
-/// What a subnet's keys say against each other, whatever its network.
+/// Checks a subnet's keys against each other, independent of its network.
 fn check_subnet(config: &Config, index: usize, subnet: &SubnetConfig, reader: &mut Reader) {
     let key = |key: &str| format!("dhcp.subnet[{index}].{key}");
     for (at, range) in subnet.ranges.iter().enumerate() {
@@ -179,8 +179,8 @@ fn check_listeners(config: &Config, reader: &mut Reader) {
     }
 }
 
-/// Whether two sockets cannot be open at once: the same port, and the same address or one that stands for all. Port 0
-/// lets the system choose.
+/// Returns true if two sockets conflict: the same port, and the same or an unspecified address. For port 0 the system
+/// chooses a free one.
 fn clash(a: SocketAddr, b: SocketAddr) -> bool {
     let same_address = a.ip() == b.ip() || a.ip().is_unspecified() || b.ip().is_unspecified();
     a.port() != 0 && a.port() == b.port() && same_address
@@ -230,7 +230,7 @@ fn check_images(config: &Config, reader: &mut Reader) {
     }
 }
 
-/// What iPXE or the kernel would not take as it is holds every machine of the image.
+/// Rejects arguments that iPXE or the kernel would not read unchanged: they would hold every machine of the image.
 fn check_arguments(key: &str, arguments: &[String], reader: &mut Reader) {
     if let Some(message) = argument::too_long(arguments) {
         reader.problem(key, message, "write fewer or shorter ones");

@@ -1,5 +1,5 @@
 //! pxed's command line and environment: one clap definition. Its overrides go through the same reader as the file, so
-//! that their mistakes are reported with the file's.
+//! that their errors are reported with the file's.
 
 use std::path::PathBuf;
 
@@ -13,7 +13,7 @@ use super::{DEFAULT_PATH, Override};
 #[derive(Debug, Clone, Parser)]
 #[command(name = "pxed", version)]
 pub struct Cli {
-    /// What to do; default: run
+    /// Command; default: run
     #[command(subcommand)]
     pub command: Option<Command>,
     /// For every command, before or after its name
@@ -24,12 +24,12 @@ pub struct Cli {
     pub log: LogArguments,
 }
 
-/// What pxed can do.
+/// Commands of pxed.
 #[derive(Debug, Clone, PartialEq, Eq, Subcommand)]
 pub enum Command {
     /// Serve until SIGTERM; SIGHUP reads the configuration again
     Run,
-    /// Check the configuration and list every mistake, with line and remedy; exit 64 if there is one
+    /// Check the configuration and list every error, with line and remedy; exit 64 if there is one
     Check,
     /// Print the completion script of a shell
     Completion {

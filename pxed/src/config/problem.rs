@@ -1,17 +1,17 @@
-//! Pure: one mistake in the configuration: where it is, what it is, what to do about it.
+//! Pure: error in the configuration: its place, its description, its remedy.
 
 use std::fmt;
 
-/// One mistake. Shown as `file:line: key: message; remedy`.
+/// Error in the configuration. Shown as `file:line: key: message; remedy`.
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord)]
 pub struct Problem {
     /// The line in the file, from 1; none for what is missing from it, or was given by flag or environment.
     pub line: Option<usize>,
     /// The key with its sections (`dhcp.subnet[0].ranges`), or the flag; empty for the file as a whole.
     pub key: String,
-    /// What is wrong, with the value that was found.
+    /// Description of the error, with the value that was found.
     pub message: String,
-    /// What to write instead.
+    /// Valid input instead.
     pub remedy: String,
 }
 

@@ -1,7 +1,7 @@
-//! Pure: reads a TOML document key by key, so that every mistake is found in one pass and each has its line.
+//! Pure: reads a TOML document key by key, so that every error is found in one pass and has its line.
 //!
-//! A section's keys are exactly those that are asked for; what is left over at [`Section::finish`] is unknown and
-//! refused. The set of keys that were asked for is what docs/configuration.md is compared with.
+//! The known keys of a section are exactly those that are read; the rest is rejected as unknown at
+//! [`Section::finish`]. A test compares the keys that were read with docs/configuration.md.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::ops::{Range, RangeInclusive};
@@ -14,7 +14,7 @@ use super::problem::{Problem, either, nearest};
 
 type Item<'t> = &'t Spanned<DeValue<'t>>;
 
-/// What was found while reading: mistakes, lines, keys.
+/// Results of reading: errors, lines, keys.
 #[derive(Debug, Default)]
 pub(super) struct Reader {
     line_starts: Vec<usize>,
@@ -41,7 +41,7 @@ impl Reader {
         self.line_starts.partition_point(|start| *start <= offset)
     }
 
-    /// Notes a mistake at a key that was read (its line is known) or is missing (it is not).
+    /// Records an error at a key that was read (its line is known) or is missing (it is not).
     pub(super) fn problem(&mut self, key: &str, message: impl Into<String>, remedy: impl Into<String>) {
         let origin = self.overrides.get(key).map(|(_, origin)| origin.clone());
         let line = if origin.is_some() { None } else { self.lines.get(key).copied() };
@@ -49,7 +49,7 @@ impl Reader {
         self.problems.push(Problem { line, key, message: message.into(), remedy: remedy.into() });
     }
 
-    /// Notes a mistake at a place in the file.
+    /// Records an error at a place in the file.
     pub(super) fn problem_at(&mut self, span: Option<Range<usize>>, message: &str, remedy: &str) {
         let line = span.map(|s| self.line(s.start));
         self.problems.push(Problem {
@@ -60,17 +60,17 @@ impl Reader {
         });
     }
 
-    /// Whether the file, a flag or the environment gives this key.
+    /// Returns true if the file, a flag or the environment sets this key.
     pub(super) fn is_given(&self, key: &str) -> bool {
         self.lines.contains_key(key) || self.overrides.contains_key(key)
     }
 
-    /// Whether a mistake was noted at a key.
+    /// Returns true if an error was recorded at a key.
     pub(super) fn is_wrong(&self, key: &str) -> bool {
         self.problems.iter().any(|problem| problem.key == key)
     }
 
-    /// The mistakes in the order of their lines, and every key that was asked for.
+    /// Returns the errors in the order of their lines, and every key that was read.
     pub(super) fn into_parts(mut self) -> (Vec<Problem>, BTreeSet<String>) {
         self.problems.sort();
         self.problems.dedup();
@@ -281,7 +281,7 @@ impl<'t> Section<'t> {
         sections
     }
 
-    /// Refuses every key that nobody asked for.
+    /// Rejects every key that was not read.
     pub(super) fn finish(self, reader: &mut Reader) {
         for (name, _) in self.table.into_iter().flatten() {
             let key: &str = name.get_ref();

@@ -1,13 +1,13 @@
-//! Pure: what of a new configuration can be taken on while serving, and what needs a restart.
+//! Pure: splits a new configuration into changes that apply while serving and changes that need a restart.
 
 use super::Config;
 
 /// The difference between the configuration in force and a new one.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Reload {
-    /// The configuration to go on with: the new one where it can be taken on, the old one elsewhere.
+    /// Resulting configuration: new values where they can be applied, old values elsewhere.
     pub config: Config,
-    /// Keys and sections that changed and are taken on now.
+    /// Changed keys and sections that are applied now.
     pub applied: Vec<&'static str>,
     /// Keys and sections that changed and need a restart.
     pub needs_restart: Vec<&'static str>,
@@ -16,7 +16,7 @@ pub struct Reload {
 /// Compares the configuration in force with a new one.
 pub fn plan_reload(old: &Config, new: &Config) -> Reload {
     let mut config = new.clone();
-    // What is bound or built once stays as it is.
+    // Bound sockets and one-time objects stay as they are.
     config.site.clone_from(&old.site);
     config.state_directory.clone_from(&old.state_directory);
     config.socket.clone_from(&old.socket);

@@ -1,8 +1,8 @@
-//! Pure: what each section's keys mean, with their defaults and limits. The only list of keys; docs/configuration.md
-//! explains every one of them, and a test compares the two.
+//! Pure: meaning of each section's keys, with defaults and limits. The only list of keys; docs/configuration.md
+//! explains all of them, and a test compares the two.
 //!
-//! A missing or wrong value leaves a stand-in behind, so that the rest can be looked at too; the mistake that was noted
-//! keeps the whole from being used.
+//! A missing or invalid value is replaced by a placeholder, so that the rest can be checked too; the recorded error
+//! prevents the use of the whole configuration.
 
 use std::net::{Ipv4Addr, SocketAddr};
 use std::path::PathBuf;

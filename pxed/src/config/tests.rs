@@ -1,5 +1,5 @@
-//! The configuration's promises: every mistake at once, each with line and remedy; unknown keys refused; overrides;
-//! what a reload can take on; documentation of every key.
+//! Contract of the configuration: all errors are reported together, each with line and remedy; unknown keys are
+//! rejected; overrides; values that a reload applies; documentation of every key.
 
 use std::collections::BTreeSet;
 
@@ -29,12 +29,12 @@ fn good() -> Config {
     Config::parse(GOOD, &[]).unwrap()
 }
 
-/// The mistakes of a document as lines of text.
+/// Returns the errors of a document as lines of text.
 fn mistakes(text: &str) -> Vec<String> {
     Config::parse(text, &[]).unwrap_err().iter().map(ToString::to_string).collect()
 }
 
-/// The mistakes that `from` replaced by `to` makes in the good document.
+/// Returns the errors of the good document after replacing `from` by `to`.
 fn mistakes_of(from: &str, to: &str) -> Vec<String> {
     assert!(GOOD.contains(from), "{from}");
     mistakes(&GOOD.replace(from, to))
@@ -82,7 +82,7 @@ fn broken_toml_is_named_with_its_line_beside_other_mistakes() {
 }
 
 #[test]
-fn an_empty_file_is_told_what_it_must_say() {
+fn empty_file_gets_errors_for_all_required_keys() {
     let found = mistakes("");
     assert_eq!(found.len(), 2, "{found:?}");
     assert!(found[0].starts_with("dhcp.mode: is missing; write mode = "));

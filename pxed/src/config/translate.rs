@@ -60,7 +60,7 @@ pub fn tftp_settings(config: &Config) -> Option<tftp::Settings> {
     })
 }
 
-/// Where BMCs may be.
+/// Returns the addresses at which BMCs may be.
 pub fn bmc_reach(config: &Config) -> Reach {
     Reach { forbidden: config.bmc.forbidden_networks.clone(), allowed: config.bmc.allowed_networks.clone() }
 }
@@ -69,7 +69,7 @@ pub fn bmc_reach(config: &Config) -> Reach {
 mod tests {
     use super::*;
 
-    /// What the reader of the configuration accepts, the engine takes.
+    /// Settings that the reader accepts are accepted by the engine.
     #[test]
     fn a_valid_configuration_is_one_that_the_dhcp_engine_takes() {
         let text = "[source]\nkubernetes = {}\n[dhcp]\nmode = \"server\"\ninterfaces = [\"br0\"]\n\

@@ -32,19 +32,19 @@ const CA_LIFETIME: Duration = Duration::from_secs(3650 * 86_400);
 const WARN_BEFORE: SignedDuration = SignedDuration::from_hours(365 * 24);
 
 /// A host whose clock lags must not take a fresh certificate for one of the future.
-pub(super) const BACKDATED: SignedDuration = SignedDuration::from_hours(24);
+pub(super) const BACKDATED_PERIOD: SignedDuration = SignedDuration::from_hours(24);
 
-/// Why the authority cannot be used.
+/// Error of opening the authority.
 #[derive(Debug, Error)]
 pub enum OpenAuthorityError {
     /// A file cannot be read or written.
     #[error("cannot {act} {path}")]
     File {
-        /// What was tried.
+        /// Attempted act.
         act: &'static str,
         /// The file.
         path: PathBuf,
-        /// Why not.
+        /// Error of the system.
         #[source]
         source: io::Error,
     },
@@ -68,7 +68,7 @@ pub enum OpenAuthorityError {
     Damaged {
         /// The file.
         path: PathBuf,
-        /// Why not.
+        /// Error of the library.
         #[source]
         source: rcgen::Error,
     },
@@ -214,9 +214,10 @@ impl Authority {
 fn params(common_name: &str, now: Timestamp, lifetime: Duration) -> CertificateParams {
     let mut params = CertificateParams::default();
     let epoch = date_time_ymd(1970, 1, 1);
-    let seconds = u64::try_from(now.as_second().saturating_sub(BACKDATED.as_secs())).unwrap_or_default();
+    let seconds =
+        u64::try_from(now.as_second().saturating_sub(BACKDATED_PERIOD.as_secs())).unwrap_or_default();
     params.not_before = epoch + Duration::from_secs(seconds);
-    params.not_after = params.not_before + BACKDATED.unsigned_abs() + lifetime;
+    params.not_after = params.not_before + BACKDATED_PERIOD.unsigned_abs() + lifetime;
     params.distinguished_name = DistinguishedName::new();
     params.distinguished_name.push(DnType::CommonName, common_name);
     let mut serial = [0; 16];

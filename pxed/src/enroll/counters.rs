@@ -1,4 +1,4 @@
-//! Why an agent is refused, and what is counted of agents.
+//! Reasons for refusing agents, and counters of agents.
 
 use bedplate_api::reason::refusal::AgentRefusal;
 use bedplate_process::counter::{By, labels};
@@ -6,7 +6,7 @@ use bedplate_process::counter::{By, labels};
 use crate::reason_label::ReasonLabel;
 
 labels! {
-    /// What came of an enrollment.
+    /// Result of an enrollment.
     pub enum Enrollment {
         /// The host has a certificate.
         Enrolled => "enrolled",
@@ -22,7 +22,7 @@ labels! {
 }
 
 labels! {
-    /// What came of a renewal.
+    /// Result of a renewal.
     pub enum Renewal {
         /// A new certificate went out.
         Renewed => "renewed",
@@ -34,7 +34,7 @@ labels! {
 }
 
 labels! {
-    /// What came of a report.
+    /// Result of a report.
     pub enum Reported {
         /// It was taken.
         Taken => "accepted",
@@ -52,6 +52,6 @@ pub struct Counters {
     pub renewals: By<Renewal>,
     /// Reports.
     pub reports: By<Reported>,
-    /// Why any of these, or what is none of these, was refused.
+    /// Reasons of refused requests, of these kinds and others.
     pub refusals: By<ReasonLabel<AgentRefusal>>,
 }

@@ -1,6 +1,6 @@
-//! A certificate signing request (PKCS#10), taken apart and checked.
+//! Certificate signing request (PKCS#10), parsed and checked.
 //!
-//! Pure. The signature proves that whoever sent it has the key; the subject may only say what the token says already.
+//! Pure. The signature proves that the sender has the key; the subject must match the token.
 
 use bedplate_api::enrollment::{AGENT_USER_PREFIX, CheckGroupsError, KeyId, check_groups};
 use bedplate_api::id::{Digest, MachineName};
@@ -18,7 +18,7 @@ use super::UID_OID;
 /// Bytes of a request (PEM); an RSA key of 8192 bits needs about 3 KiB.
 const MAX_BYTES: usize = 16 << 10;
 
-/// Why a request is not taken.
+/// Error of reading a request.
 #[derive(Debug, Error)]
 pub enum ReadRequestError {
     /// Too large.
@@ -33,9 +33,9 @@ pub enum ReadRequestError {
     /// The subject names another user.
     #[error("the request is for {found}; it must be for CN={AGENT_USER_PREFIX}{machine}")]
     Subject {
-        /// What it is for.
+        /// Machine in the request.
         found: String,
-        /// What it must be for.
+        /// Required Machine.
         machine: MachineName,
     },
     /// The subject names other groups than those of the key, or not all of them.
@@ -49,7 +49,7 @@ pub struct CertificateRequest {
     pub pem: String,
     /// SHA-256 of the SubjectPublicKeyInfo.
     pub key: Digest,
-    /// What the library made of it; only its key is used.
+    /// Request as parsed by the library; only its key is used.
     pub params: CertificateSigningRequestParams,
     common_names: Vec<String>,
     organisations: Vec<String>,

@@ -1,4 +1,4 @@
-//! Whose a client certificate is. The TLS handshake has verified its chain; here it is only read.
+//! Owner of a client certificate. The TLS handshake has verified its chain; this module only reads it.
 //!
 //! Pure.
 

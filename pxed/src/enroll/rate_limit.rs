@@ -1,9 +1,9 @@
-//! How often one host may ask for what: far more than an agent ever does, and little enough that a host in strange hands cannot keep the store, the
-//! signer or the cluster's API server busy for all the others.
+//! Rate limits for one host: far more than an agent ever needs, and low enough that a compromised host cannot keep
+//! the store, the signer or the cluster's API server busy for all others.
 //!
-//! By the key that the host shows: an earlier key of its Machine takes nothing from the present one. An enrollment is paced by the boot of its
-//! token, for its client makes keys up as it likes. Called by `serve` before a body is read, and by `service` for an enrollment, once its token
-//! is found to be good.
+//! Limits are per key of the host: an earlier key of its Machine uses nothing of the present one. Enrollments are
+//! limited per boot of the token, because a client can create any number of keys. Called by `serve` before a body is
+//! read, and by `service` for an enrollment after its token was verified.
 
 use std::time::{Duration, Instant};
 
@@ -13,7 +13,7 @@ use bedplate_process::token_bucket::{Allowances, Rate};
 
 use super::service::Refused;
 
-/// What is asked for.
+/// Kind of request.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub enum Asked {
     /// A first certificate.
@@ -26,15 +26,15 @@ pub enum Asked {
     Node,
     /// To take how an operation goes: what people have asked of the host.
     Operation,
-    /// What changes nothing here.
+    /// Request that changes nothing in pxed.
     Look,
 }
 
-/// What is left to each host, by its key or its boot.
+/// Remaining allowance of each host, by its key or its boot.
 pub type Paces = Allowances<(MachineName, Digest, Asked)>;
 
 impl Asked {
-    /// What a path of an agent that shows its certificate asks for.
+    /// Returns the kind of request of a path with a client certificate.
     pub(super) fn by(path: &str) -> Self {
         match path {
             "/v1/renew" => Self::Renewal,
@@ -45,7 +45,7 @@ impl Asked {
         }
     }
 
-    /// An agent that is told to wait for its certificate asks again after so many seconds as one more is allowed in.
+    /// An agent that must wait for its certificate asks again after the number of seconds that refills one request.
     const fn rate(self) -> Rate {
         let (burst, each) = match self {
             Self::Enrollment => (30, 2000),

@@ -10,7 +10,7 @@ use jiff::{SignedDuration, Timestamp};
 use serde::de::DeserializeOwned;
 
 use super::alarm::Alarm;
-use super::authority::BACKDATED;
+use super::authority::BACKDATED_PERIOD;
 use super::identity::Identity;
 use super::in_force::{Certified, EnrolledKey, InForce, in_force, is_held_by, latest, record};
 use super::permission::{self, Allowed, permission_key};
@@ -123,7 +123,7 @@ impl Service {
     ) -> Result<T, Refused> {
         let name = &identity.machine;
         // A certificate that is younger than the record: the store comes from a backup, and the host may be the Machine's.
-        let made = identity.not_before.saturating_add(BACKDATED).unwrap_or(identity.not_before);
+        let made = identity.not_before.saturating_add(BACKDATED_PERIOD).unwrap_or(identity.not_before);
         if matches!(force, InForce::Key(_)) && recorded.is_some_and(|recorded| made > recorded) {
             self.hear_unrecorded(identity);
         }

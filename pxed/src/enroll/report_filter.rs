@@ -6,15 +6,15 @@
 use bedplate_api::machine::{Applied, Condition, Hardware, RolledBack, Slot, StateDiskStatus, VersionRef};
 
 /// Characters of a version or an id.
-pub(crate) const WORD: usize = 63;
-/// Of a configuration's name.
-const CONFIGURATION: usize = 240;
-/// Of a condition's message.
-const MESSAGE: usize = 4096;
-/// Of the reason of a roll-back.
-const REASON: usize = 1024;
+pub(crate) const MAX_WORD_LENGTH: usize = 63;
+/// Maximum length of a configuration's name, in characters.
+const MAX_CONFIGURATION_LENGTH: usize = 240;
+/// Maximum length of a condition's message, in characters.
+const MAX_MESSAGE_LENGTH: usize = 4096;
+/// Maximum length of the reason of a rollback, in characters.
+const MAX_REASON_LENGTH: usize = 1024;
 /// Characters of any other text.
-const TEXT: usize = 256;
+const MAX_TEXT_LENGTH: usize = 256;
 
 /// The beginning of a text.
 pub(crate) fn cut(mut text: String, most: usize) -> String {
@@ -27,50 +27,50 @@ pub(crate) fn cut(mut text: String, most: usize) -> String {
 }
 
 fn text(text: Option<String>) -> Option<String> {
-    text.map(|text| cut(text, TEXT))
+    text.map(|text| cut(text, MAX_TEXT_LENGTH))
 }
 
 /// The state disk in use.
 pub(crate) fn state_disk(disk: StateDiskStatus) -> StateDiskStatus {
     let StateDiskStatus { name, wipe_token } = disk;
-    StateDiskStatus { name: text(name), wipe_token: wipe_token.map(|token| cut(token, WORD)) }
+    StateDiskStatus { name: text(name), wipe_token: wipe_token.map(|token| cut(token, MAX_WORD_LENGTH)) }
 }
 
-/// What runs on a host.
+/// Limits the texts of the applied version.
 pub(crate) fn applied(applied: Applied) -> Applied {
     let Applied { name, version, slot, image_digest, node_uid, time } = applied;
     Applied {
-        name: cut(name, CONFIGURATION),
+        name: cut(name, MAX_CONFIGURATION_LENGTH),
         version,
         slot,
         image_digest,
-        node_uid: node_uid.map(|uid| cut(uid, WORD)),
+        node_uid: node_uid.map(|uid| cut(uid, MAX_WORD_LENGTH)),
         time,
     }
 }
 
-/// What is in a slot.
+/// Limits the texts of a slot.
 pub(crate) fn slot(slot: Slot) -> Slot {
     let Slot { name, configuration_name, version, image_digest, state } = slot;
-    let configuration_name = configuration_name.map(|name| cut(name, CONFIGURATION));
+    let configuration_name = configuration_name.map(|name| cut(name, MAX_CONFIGURATION_LENGTH));
     Slot { name, configuration_name, version, image_digest, state }
 }
 
 /// An update that was rolled back.
 pub(crate) fn rolled_back(back: RolledBack) -> RolledBack {
     let RolledBack { from, to, message, time } = back;
-    let of = |VersionRef { name, version }| VersionRef { name: cut(name, CONFIGURATION), version };
-    RolledBack { from: of(from), to: of(to), message: cut(message, REASON), time }
+    let of = |VersionRef { name, version }| VersionRef { name: cut(name, MAX_CONFIGURATION_LENGTH), version };
+    RolledBack { from: of(from), to: of(to), message: cut(message, MAX_REASON_LENGTH), time }
 }
 
 /// A condition.
 pub(crate) fn condition(condition: Condition) -> Condition {
     let Condition { type_, status, reason, message, last_transition_time, observed_generation } = condition;
     Condition {
-        type_: cut(type_, WORD),
-        status: cut(status, WORD),
-        reason: cut(reason, WORD),
-        message: cut(message, MESSAGE),
+        type_: cut(type_, MAX_WORD_LENGTH),
+        status: cut(status, MAX_WORD_LENGTH),
+        reason: cut(reason, MAX_WORD_LENGTH),
+        message: cut(message, MAX_MESSAGE_LENGTH),
         last_transition_time,
         observed_generation,
     }
@@ -103,7 +103,7 @@ mod tests {
     }
 
     #[test]
-    fn what_fits_is_kept_as_it_is() {
+    fn values_within_limits_are_unchanged() {
         let disk =
             StateDiskStatus { name: Some("virtio-state".to_owned()), wipe_token: Some("a".to_owned()) };
         assert_eq!(state_disk(disk.clone()), disk);

@@ -35,9 +35,9 @@ use crate::http::host;
 const MAX_BODY: usize = 1 << 20;
 
 /// For the handshake, and for a body.
-const PATIENCE: Duration = Duration::from_secs(20);
+const REQUEST_TIMEOUT: Duration = Duration::from_secs(20);
 
-/// What there is.
+/// Paths of the listener.
 const PATHS: [&str; 7] =
     ["/v1/enroll", "/v1/renew", "/v1/report", "/v1/watch", "/v1/operation", "/v1/node", "/v1/secret"];
 
@@ -94,7 +94,7 @@ async fn secure(
             return None;
         }
     };
-    match tokio::time::timeout(PATIENCE, TlsAcceptor::from(config).accept(stream)).await {
+    match tokio::time::timeout(REQUEST_TIMEOUT, TlsAcceptor::from(config).accept(stream)).await {
         Ok(Ok(stream)) => Some(stream),
         Ok(Err(error)) => {
             tracing::debug!(peer = %peer.remote, %error, "TLS handshake of an agent failed");
@@ -169,7 +169,7 @@ async fn decide(
             let asked = read(body).await?;
             let told = tokio::select! {
                 told = service.plane.watch(caller(identity), asked) => told?,
-                // What is asked for comes after a restart.
+                // pxed is stopping: the answer comes after the restart.
                 () = end.cancelled() => WatchResponse::Same,
             };
             Ok(json(StatusCode::OK, &told))
@@ -209,7 +209,7 @@ async fn read<T: DeserializeOwned>(body: Incoming) -> Result<T, Refused> {
 }
 
 async fn read_up_to<T: DeserializeOwned>(bytes: usize, body: Incoming) -> Result<T, Refused> {
-    let collected = tokio::time::timeout(PATIENCE, Limited::new(body, bytes).collect()).await;
+    let collected = tokio::time::timeout(REQUEST_TIMEOUT, Limited::new(body, bytes).collect()).await;
     let bytes = match collected {
         Ok(Ok(collected)) => collected.to_bytes(),
         Ok(Err(error)) if error.is::<http_body_util::LengthLimitError>() => {
@@ -219,7 +219,7 @@ async fn read_up_to<T: DeserializeOwned>(bytes: usize, body: Incoming) -> Result
         Ok(Err(_)) => return refused(AgentRefusal::InvalidBody, "the body did not arrive whole"),
         Err(_) => return refused(AgentRefusal::BodyTooSlow, "the body took too long"),
     };
-    // The text of a wrong body may hold a token: only where it is wrong is told.
+    // The text of an invalid body may contain a token, so only the position of the error is reported.
     serde_json::from_slice(&bytes).or_else(|error| {
         let message = format!("not what this takes: line {}, column {}", error.line(), error.column());
         refused(AgentRefusal::InvalidBody, message)

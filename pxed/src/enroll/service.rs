@@ -1,4 +1,4 @@
-//! What is answered to an agent: enrollment, renewal, report. Decides; `serve` has the socket, `signer` the key.
+//! Answers to agents: enrollment, renewal, report. Decides; `serve` owns the socket, `signer` the key.
 
 use std::net::IpAddr;
 use std::sync::Arc;
@@ -38,17 +38,17 @@ pub const HEARTBEAT_SECONDS: u32 = 30;
 
 /// Seconds before an agent asks again for a certificate that is not there yet.
 const RETRY_SECONDS: u32 = 2;
-/// The same of one that has a certificate yet: it is renewed long before it ends.
+/// Seconds before an agent asks again for a renewed certificate: its present one is valid for a long time yet.
 const RENEW_RETRY_SECONDS: u32 = 10;
 
 /// A refusal.
 #[derive(Debug)]
 pub struct Refused {
-    /// Why.
+    /// Reason of the refusal.
     pub reason: AgentRefusal,
-    /// The same for a person.
+    /// Human-readable form of the reason.
     pub message: String,
-    /// How long to wait before the next try, where that is known.
+    /// Delay before the next attempt, if it is known.
     pub after: Option<Duration>,
 }
 
@@ -64,15 +64,15 @@ pub struct Service {
     pub boots: Boots,
     /// The statuses.
     pub registry: StatusRegistry,
-    /// Where certificates are remembered.
+    /// Store of certificates.
     pub store: Store,
     /// Agent API of the plane.
     pub plane: Arc<dyn AgentPlane>,
-    /// Who signs.
+    /// Signer of certificates.
     pub signer: Arc<dyn Signer>,
-    /// What is counted.
+    /// Counters of agents.
     pub counters: Arc<Counters>,
-    /// How much each host may ask yet.
+    /// Remaining allowance of each host.
     pub paces: Paces,
     /// Requests and heartbeats by the keys in force.
     pub heard: Heard,
@@ -86,7 +86,7 @@ impl Service {
     /// Handles `POST /v1/enroll` of a host at `peer`.
     ///
     /// # Errors
-    /// The refusal. A lost answer is no reason: the same token and key get it again.
+    /// The refusal. After a lost answer the same token and key get the same answer again.
     pub async fn enroll(
         &self,
         request: EnrollRequest,
@@ -119,7 +119,7 @@ impl Service {
                 "an unknown machine cannot enroll: make a Machine of its MAC address and boot it again",
             );
         };
-        // Not before its token was found to be good: nobody else's is used up.
+        // Counted after the token was verified, so that a client without it cannot use up the allowance.
         rate_limit::admit(&self.paces, (&name, &hash(&boot.to_string())), Asked::Enrollment)?;
         let known = self.check_machine(&name, Some(&uid))?;
         csr.check_subject((&name, &uid), self.signer.needs_whole_subject())
@@ -318,7 +318,7 @@ impl Service {
             self.boots.owner_reached(&owner, boot, Stage::Enrolled, now);
         }
         let addresses = Address::of_host(name, &report.addresses);
-        let kernel = report_filter::cut(report.kernel_boot_id, report_filter::WORD);
+        let kernel = report_filter::cut(report.kernel_boot_id, report_filter::MAX_WORD_LENGTH);
         let state_disk = report.state_disk.map(report_filter::state_disk);
         if !report.going_down {
             tell_heard(&self.registry, &self.heard, &known, now);
@@ -405,7 +405,7 @@ impl Service {
     }
 
     fn take_facts(&self, name: &MachineName, version: String, hardware: Option<Hardware>, now: Timestamp) {
-        let version = report_filter::cut(version, report_filter::WORD);
+        let version = report_filter::cut(version, report_filter::MAX_WORD_LENGTH);
         let hardware = hardware.map(report_filter::hardware);
         self.registry.update(name, |status| {
             let agent = status.agent.get_or_insert_with(AgentStatus::default);

@@ -8,12 +8,12 @@ use thiserror::Error;
 
 use super::csr::CertificateRequest;
 
-/// What a signer says.
+/// Answer of a signer.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Signed {
     /// The certificate (PEM).
     Certificate(String),
-    /// Not yet: what is awaited, for a person. To be asked again with the same request.
+    /// Not signed yet: the pending step, for users. The same request must be repeated.
     Pending(String),
 }
 
@@ -40,7 +40,7 @@ pub enum Expected {
     Earlier,
 }
 
-/// Why there will be no certificate.
+/// Reason why there will be no certificate.
 #[derive(Debug, Error)]
 pub enum SignError {
     /// The certificate cannot be made.
@@ -59,8 +59,8 @@ pub enum SignError {
 
 /// Signs requests that were checked before.
 pub trait Signer: Send + Sync + 'static {
-    /// Signs the request of a Machine, which is its name and UID. `purpose` tells this signing from a later one for the same key; asked again with the
-    /// same, it goes on where it was.
+    /// Signs the request of a Machine of this name and UID. `purpose` distinguishes this signing from a later one for
+    /// the same key; a repeated call with the same purpose continues.
     fn sign<'a>(
         &'a self,
         machine: (&'a MachineName, &'a str),
@@ -76,7 +76,7 @@ pub trait Signer: Send + Sync + 'static {
         certificate: String,
     ) -> BoxFuture<'a, Result<Signed, SignError>>;
 
-    /// Whether the request's subject is taken as it is.
+    /// Returns true if the request's subject is used as it is.
     fn needs_whole_subject(&self) -> bool;
 
     /// The API server that the certificate is good for.

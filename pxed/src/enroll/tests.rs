@@ -305,7 +305,7 @@ async fn a_token_is_good_for_one_key_and_a_lost_answer_can_be_had_again() {
 }
 
 #[tokio::test]
-async fn who_shows_no_certificate_or_a_foreign_one_may_not_report() {
+async fn missing_or_foreign_certificate_cannot_report() {
     let agents = Agents::start(Rig::new().with_images().await).await;
     let report = serde_json::json!({});
     assert_eq!(agents.post(&agents.client(None), "/v1/report", &report).await.0, 401);
@@ -340,7 +340,7 @@ async fn who_shows_no_certificate_or_a_foreign_one_may_not_report() {
 }
 
 #[tokio::test]
-async fn a_machine_that_was_made_anew_is_not_taken_for_the_old_one() {
+async fn recreated_machine_is_not_confused_with_the_old_one() {
     let agents = Agents::start(Rig::new().with_images().await).await;
     let key = KeyPair::generate().unwrap();
     let (certificate, _) = agents.enrolled(1, &key).await;
@@ -357,7 +357,7 @@ async fn a_machine_that_was_made_anew_is_not_taken_for_the_old_one() {
 }
 
 #[tokio::test]
-async fn a_certificate_of_a_machine_before_is_refused_though_its_key_is_current_or_the_store_was_lost() {
+async fn certificate_of_earlier_machine_is_refused_with_current_key() {
     let agents = Agents::start(Rig::new().with_images().await).await;
     let key = KeyPair::generate().unwrap();
     let (before, _) = agents.enrolled(1, &key).await;
@@ -374,7 +374,7 @@ async fn a_certificate_of_a_machine_before_is_refused_though_its_key_is_current_
         let (status, text) = agents.post(&former, path, body).await;
         assert_eq!((status, text.contains("MachineGone")), (404, true), "{path}: {text}");
     }
-    // The same host, with the key on its state disk, enrolls for the new Machine: its old certificate stays refused.
+    // The same host, with the key on its state disk, enrolls for the new Machine; its old certificate stays refused.
     let seed = {
         let opening = crate::boot::Opening {
             owner: crate::boot::Owner::Machine { name: "node1".parse().unwrap(), uid: "u2".to_owned() },
@@ -505,7 +505,7 @@ async fn an_unknown_machines_seed_has_no_token_and_with_its_boot_nobody_enrolls(
     };
     let seed = agents.rig.ask(Method::GET, &format!("/b/{}/seed", open(1)), &[]).await.seed();
     assert_eq!((seed.machine.as_str(), seed.token), ("unknown-525400000009", None));
-    // Even if somebody had got hold of such a token.
+    // This holds even if such a token was stolen.
     let (boot_id, key) = (open(2), KeyPair::generate().unwrap());
     let boot = agents.rig.boots().get(boot_id, Timestamp::now()).unwrap();
     let token = agents.rig.boots().seeds().take(&boot, Timestamp::now()).await.unwrap();
@@ -536,7 +536,7 @@ async fn rfc9112_3_2_agent_request_with_bad_host_gets_400() {
 }
 
 #[tokio::test]
-async fn what_is_malformed_is_refused_without_an_echo_of_the_token() {
+async fn malformed_request_is_refused_without_echo_of_the_token() {
     let agents = Agents::start(Rig::new().with_images().await).await;
     let body = serde_json::json!({ "token": "topsecret", "bootId": 1 });
     let (status, text) = agents.post(&agents.client(None), "/v1/enroll", &body).await;
@@ -549,7 +549,7 @@ async fn what_is_malformed_is_refused_without_an_echo_of_the_token() {
 }
 
 #[test]
-fn agents_are_told_an_api_server_that_they_reach() {
+fn agents_get_an_api_server_address_that_they_reach() {
     let mut config = kube::Config::new("https://10.96.0.1/".parse().unwrap());
     assert_eq!(
         crate::cluster::client::endpoint(&config, None),

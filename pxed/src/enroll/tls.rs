@@ -16,16 +16,16 @@ use thiserror::Error;
 
 use super::authority::Authority;
 
-/// How long a certificate of the listener is good.
-const LIFETIME: Duration = Duration::from_secs(30 * 86_400);
+/// Lifetime of a certificate of the listener.
+const LISTENER_CERTIFICATE_LIFETIME: Duration = Duration::from_secs(30 * 86_400);
 
-/// A new one is made after so long.
+/// Age at which the listener's certificate is replaced.
 const RENEW_AFTER: SignedDuration = SignedDuration::from_hours(10 * 24);
 
 /// More addresses than a machine has; a client chooses only among those that are ours.
 const MAX_ADDRESSES: usize = 256;
 
-/// Why no configuration can be made.
+/// Error of building a TLS configuration.
 #[derive(Debug, Error)]
 pub enum MakeConfigError {
     /// The certificate.
@@ -42,19 +42,19 @@ pub enum MakeConfigError {
 /// The configurations.
 pub struct Configurations {
     authority: Arc<Authority>,
-    /// A name or address by which agents are told to reach us, besides that which they reached.
+    /// Additional name or address at which agents reach pxed, next to the one that they connected to.
     host: Option<String>,
     state: Lock<State>,
 }
 
 struct State {
-    /// Whose client certificates are believed.
+    /// Authorities of accepted client certificates.
     roots: Arc<RootCertStore>,
     made: HashMap<IpAddr, (Arc<ServerConfig>, Timestamp)>,
 }
 
 impl Configurations {
-    /// Configurations that believe nobody's client certificates yet.
+    /// Creates configurations that accept no client certificate yet.
     pub fn new(authority: Arc<Authority>, host: Option<String>) -> Self {
         let state = State { roots: Arc::new(RootCertStore::empty()), made: HashMap::new() };
         Self { authority, host, state: Lock::new(state) }
@@ -111,7 +111,7 @@ impl Configurations {
     ) -> Result<ServerConfig, MakeConfigError> {
         let identity = self
             .authority
-            .server(address, self.host.as_deref(), now, LIFETIME)
+            .server(address, self.host.as_deref(), now, LISTENER_CERTIFICATE_LIFETIME)
             .map_err(MakeConfigError::Certificate)?;
         let provider = Arc::new(rustls::crypto::aws_lc_rs::default_provider());
         let builder =

@@ -13,7 +13,7 @@ use crate::boot::{Boots, Owner};
 use crate::machines::Machines;
 use crate::netboot::dhcp::Urls;
 
-/// Why no token is given.
+/// Error of issuing a token.
 #[derive(Debug, Error)]
 pub enum IssueTokenError {
     /// No such Machine.
@@ -32,9 +32,9 @@ pub enum IssueTokenError {
 pub struct Tokens {
     /// The index of Machines.
     pub machines: Machines,
-    /// Where tokens are kept.
+    /// Store of tokens.
     pub boots: Boots,
-    /// Where agents reach us.
+    /// URLs of pxed for agents.
     pub urls: Urls,
     /// Our site.
     pub site: SiteName,

@@ -27,11 +27,11 @@ use tokio::time::Interval;
 use super::queue::Place;
 use super::streams::Stream;
 
-/// Bytes of a file that are read at once; what each client may have in memory.
-const CHUNK: u64 = 64 << 10;
+/// Size in bytes of one read of a file, and the memory limit per client.
+const READ_CHUNK_BYTES: u64 = 64 << 10;
 
 /// Bytes that a waiting body sends each [`TRICKLE_EVERY`].
-const TRICKLE: u64 = 4 << 10;
+const TRICKLE_BYTES: u64 = 4 << 10;
 
 /// Less than any client's patience.
 const TRICKLE_EVERY: Duration = Duration::from_secs(5);
@@ -52,7 +52,7 @@ enum Source {
 
 struct FileSource {
     file: Arc<File>,
-    /// Where the next chunk begins.
+    /// Offset of the next chunk.
     offset: u64,
     /// A chunk that the disk has to bring.
     waiting: Option<JoinHandle<io::Result<Vec<u8>>>>,
@@ -108,7 +108,8 @@ impl Payload {
     }
 }
 
-/// What the page cache has of these bytes, at least one; none if the disk must be asked, or if this file system cannot say.
+/// Reads these bytes from the page cache, at least one; `None` if the disk must be read, or if this file system does
+/// not support the query.
 fn read_cached(file: &File, offset: u64, count: u64) -> io::Result<Option<Vec<u8>>> {
     let mut bytes = vec![0; usize::try_from(count).unwrap_or_default()];
     match rustix::io::preadv2(file, &mut [IoSliceMut::new(&mut bytes)], offset, ReadWriteFlags::NOWAIT) {
@@ -162,14 +163,14 @@ impl FileSource {
 }
 
 impl Gate {
-    /// How much may be read now.
+    /// Returns the number of bytes that may be read now.
     fn poll(&mut self, context: &mut Context<'_>) -> Poll<u64> {
         if let Self::Queued(place, trickle) = self
             && place.poll(context).is_pending()
         {
-            return trickle.get_or_insert_with(new_trickle).poll_tick(context).map(|_| TRICKLE);
+            return trickle.get_or_insert_with(new_trickle).poll_tick(context).map(|_| TRICKLE_BYTES);
         }
-        Poll::Ready(CHUNK)
+        Poll::Ready(READ_CHUNK_BYTES)
     }
 }
 
@@ -231,19 +232,19 @@ mod tests {
 
     #[tokio::test]
     async fn a_part_of_a_file_comes_whole_and_never_more_than_a_chunk_at_once() {
-        let all: Vec<u8> = (0..3 * CHUNK + 17).map(|i| u8::try_from(i % 251).unwrap()).collect();
+        let all: Vec<u8> = (0..3 * READ_CHUNK_BYTES + 17).map(|i| u8::try_from(i % 251).unwrap()).collect();
         let mut body = Payload::file(file_of(&all), 5..all.len() as u64, None);
         let mut got = Vec::new();
         while let Some(frame) = body.frame().await {
             let data = frame.unwrap().into_data().unwrap();
-            assert!(!data.is_empty() && data.len() as u64 <= CHUNK, "{}", data.len());
+            assert!(!data.is_empty() && data.len() as u64 <= READ_CHUNK_BYTES, "{}", data.len());
             got.extend_from_slice(&data);
         }
         assert!(got == all[5..]);
     }
 
     #[tokio::test]
-    async fn what_the_page_cache_does_not_tell_is_read_by_a_thread() {
+    async fn bytes_missing_in_the_page_cache_are_read_by_a_thread() {
         let all = vec![7; 1000];
         let read = read_waiting(Arc::new(file_of(&all)), 900, 100).await.unwrap().unwrap();
         assert_eq!(read, [7; 100]);
@@ -261,25 +262,25 @@ mod tests {
         for part in 0..5 {
             let begun = tokio::time::Instant::now();
             let data = body.frame().await.unwrap().unwrap().into_data().unwrap();
-            assert_eq!(data.len() as u64, TRICKLE, "part {part}");
+            assert_eq!(data.len() as u64, TRICKLE_BYTES, "part {part}");
             assert!(begun.elapsed() < LOADER_TIMEOUT, "part {part} after {:?}", begun.elapsed());
         }
     }
 
     #[tokio::test(start_paused = true)]
     async fn body_that_lost_its_permit_waits_and_then_arrives_complete() {
-        let all: Vec<u8> = (0..30 * CHUNK).map(|i| u8::try_from(i % 251).unwrap()).collect();
+        let all: Vec<u8> = (0..30 * READ_CHUNK_BYTES).map(|i| u8::try_from(i % 251).unwrap()).collect();
         let queue = Arc::new(Queue::new(1, Arc::default()));
         let body = |n| Payload::file(file_of(&all), 0..all.len() as u64, Some(queue.enter(client(n, n))));
         let (mut slow, mut next) = (body(1), body(2));
         let mut got = slow.frame().await.unwrap().unwrap().into_data().unwrap().to_vec();
-        assert_eq!(got.len() as u64, CHUNK);
+        assert_eq!(got.len() as u64, READ_CHUNK_BYTES);
         let mut size = async || next.frame().await.unwrap().unwrap().into_data().unwrap().len() as u64;
-        assert_eq!([size().await, size().await], [TRICKLE; 2]);
+        assert_eq!([size().await, size().await], [TRICKLE_BYTES; 2]);
         tokio::time::advance(Duration::from_secs(5)).await;
-        assert_eq!(size().await, CHUNK, "the slow client has taken nothing for 10 s");
+        assert_eq!(size().await, READ_CHUNK_BYTES, "the slow client has taken nothing for 10 s");
         let part = slow.frame().await.unwrap().unwrap().into_data().unwrap();
-        assert_eq!(part.len() as u64, TRICKLE);
+        assert_eq!(part.len() as u64, TRICKLE_BYTES);
         got.extend_from_slice(&part);
         drop(next);
         got.extend_from_slice(&slow.collect().await.unwrap().to_bytes());

@@ -4,7 +4,7 @@
 
 use std::ops::Range;
 
-/// What part of a representation is to be sent.
+/// Part of a representation to send.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Part {
     /// All of it: 200.
@@ -28,7 +28,7 @@ pub struct Conditions<'a> {
     pub range: Option<&'a str>,
 }
 
-/// What to send of a representation with this entity tag (in quotes) and size.
+/// Decides which part of a representation with this entity tag (in quotes) and size to send.
 pub fn part(conditions: Conditions<'_>, tag: &str, size: u64) -> Part {
     if let Some(known) = conditions.if_none_match {
         let same = |known: &str| known == "*" || known.strip_prefix("W/").unwrap_or(known) == tag;

@@ -27,7 +27,7 @@ use crate::boot_policy::{
 };
 use crate::netboot::dhcp;
 
-/// What was asked, besides the path.
+/// Request without its path.
 pub(super) struct Asked<'a> {
     pub(super) headers: &'a HeaderMap,
     pub(super) head: bool,
@@ -71,7 +71,7 @@ fn decide(routes: &Routes, subject: Option<&Subject>, platform: Option<Platform>
     boot_policy::decide(asker, &Request::Script(platform), routes.present.as_ref())
 }
 
-/// The image of a boot that may boot now, pinned to it; else what is awaited.
+/// Returns the image of a boot that may boot now, pinned to it; otherwise the reason of the hold.
 pub(super) fn image_of(routes: &Routes, boot: &Boot, subject: Option<&Subject>) -> Result<Image, Hold> {
     match decide(routes, subject, boot.record().opening.platform).action {
         Action::Boot { image } => match routes.images.ready(&image) {

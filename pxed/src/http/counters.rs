@@ -1,6 +1,6 @@
-//! What the plain listener counts of requests: what was asked for, how it was answered, who waits for a root image.
+//! Request counters of the plain listener: the route, the result, and waits for a root image.
 //!
-//! Connections and bytes are `listen`'s.
+//! Connections and bytes are counted by `listen`.
 
 use std::sync::atomic::AtomicU64;
 
@@ -10,7 +10,7 @@ use hyper::StatusCode;
 use super::path::What;
 
 labels! {
-    /// What was asked for.
+    /// Requested route.
     pub enum Route {
         /// A loader's file.
         Loader => "loader",
@@ -32,7 +32,7 @@ labels! {
 }
 
 labels! {
-    /// How it was answered.
+    /// Class of the response.
     pub enum Class {
         /// 200 and 206.
         Success => "2xx",
@@ -46,7 +46,7 @@ labels! {
 }
 
 labels! {
-    /// What came of a request for a seed.
+    /// Result of a request for a seed.
     pub enum SeedAnswer {
         /// It went out.
         Given => "issued",
@@ -101,7 +101,7 @@ impl Counters {
         }
     }
 
-    /// What was asked for and how it was answered, for each route and class.
+    /// Returns the number of requests for each route and class.
     pub fn requests(&self) -> impl Iterator<Item = (&'static str, &'static str, u64)> + '_ {
         let routes = Route::ALL.iter().zip(&self.requests);
         routes.flat_map(|(route, by_class)| {

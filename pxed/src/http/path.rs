@@ -1,19 +1,19 @@
-//! The paths of the plain listener, taken apart: `/b/<boot id>/<what>`.
+//! Paths of the plain listener, parsed: `/b/<boot id>/<what>`.
 //!
-//! Pure, and fuzzed. Nothing is percent-decoded and nothing normalised: every resource has one spelling, any other text
-//! is no path of ours. File names are looked up in a table in memory, never in a file system.
+//! Pure, and fuzzed. Nothing is percent-decoded or normalized: every resource has one spelling, and any other text is
+//! rejected. File names are looked up in a table in memory, never in a file system.
 
 use bedplate_api::id::BootId;
 
-/// Longest path that is looked at, in bytes.
+/// Maximum length of a parsed path, in bytes.
 pub const MAX_PATH: usize = 512;
 
-/// What a path names.
+/// Resource that a path names.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct BootPath<'a> {
     /// The boot.
     pub id: BootId,
-    /// What of it.
+    /// Part of the boot.
     pub what: What<'a>,
 }
 

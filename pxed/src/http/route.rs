@@ -33,14 +33,14 @@ use crate::netboot::dhcp::Urls;
 use crate::netboot::loaders::Loaders;
 use crate::netboot::state::Present;
 
-/// What the routes need.
+/// Dependencies of the routes.
 #[derive(Clone)]
 pub struct Routes {
     /// The index of Machines.
     pub machines: Machines,
     /// The boots.
     pub boots: Boots,
-    /// What the policy looks at.
+    /// State that the policy reads.
     pub present: Arc<Present>,
     /// The images.
     pub images: Images,
@@ -58,9 +58,9 @@ pub struct Routes {
     pub queue: Arc<Queue>,
     /// Root images on their way to each boot.
     pub streams: Arc<Streams>,
-    /// What is counted of requests.
+    /// Request counters.
     pub counters: Arc<Counters>,
-    /// How many reports each boot may send yet.
+    /// Number of reports that each boot may still send.
     pub reports: Arc<Allowances<BootId>>,
     /// Leases of the machines that boot.
     pub leases: Leases,
@@ -71,7 +71,7 @@ pub struct Routes {
 pub struct Peer {
     /// Its address: for the log, the bar of `leased`, and for limits that protect other clients. It is not an identity.
     pub address: IpAddr,
-    /// Who is told when a body was sent.
+    /// Receivers of the completion of a body.
     pub completions: Arc<Completions>,
 }
 

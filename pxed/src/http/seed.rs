@@ -102,7 +102,7 @@ async fn take(
         machine,
         site: routes.site.clone(),
         boot_id: record.id,
-        // Who is no Machine cannot enroll: its token is known to nobody.
+        // A client that is not a Machine cannot enroll: its token is not recorded.
         token: subject.is_some().then_some(token),
         ca_pem: routes.ca_pem.to_string(),
         endpoints: vec![routes.agent_urls.https(record.opening.server)],

@@ -1,6 +1,6 @@
-//! Reports of stages by stage-1 and by an agent that has no certificate yet. Whoever knows the boot's URL may report;
-//! a report is shown, and decides little: one of `userspace` by a boot whose seed was taken resets the count of power-on attempts
-//! (`power::plan`).
+//! Stage reports of stage-1 and of an agent that has no certificate yet. Any client that knows the boot's URL may
+//! report. A report is shown and decides little: `userspace` of a boot whose seed was taken restarts the count of
+//! power-on attempts (`power::plan`).
 
 use std::time::{Duration, Instant};
 
@@ -22,7 +22,7 @@ const MAX_BODY: usize = 16 << 10;
 /// For the whole of a report.
 const BODY_TIME: Duration = Duration::from_secs(10);
 
-/// Of one boot: stage-1 tells each failure, and waits longer and longer between them.
+/// Rate of one boot: stage-1 reports each failure, with growing delays between them.
 const REPORTS: Rate = Rate { burst: 30, each: Duration::from_secs(2) };
 
 pub(super) async fn report<B>(routes: &Routes, record: &Record, body: B, now: Timestamp) -> Response<Payload>

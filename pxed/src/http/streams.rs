@@ -8,8 +8,8 @@ use std::sync::Arc;
 use bedplate_api::id::BootId;
 use bedplate_process::lock::Lock;
 
-/// Root images on their way to one boot at once: the one that is received, and one that broke off a moment ago and
-/// that this side has not noticed yet.
+/// Maximum number of concurrent root image transfers to one boot: the current one, and one that broke off a moment
+/// ago unnoticed by this side.
 pub const PER_BOOT: usize = 2;
 
 /// The places taken.

@@ -156,7 +156,7 @@ impl Rig {
         &self.routes.boots
     }
 
-    /// All that is told of node1 so far: its status and its Events.
+    /// Returns all reports about node1 so far: its status and its Events.
     pub(crate) fn told(&self) -> String {
         self.boots().flush(Timestamp::now());
         let status = self.registry.get(&"node1".parse().unwrap()).unwrap();
@@ -369,7 +369,7 @@ async fn seed_is_sent_after_its_mark_and_not_if_the_mark_fails() {
 }
 
 #[tokio::test]
-async fn what_is_told_of_a_boot_never_has_the_id_of_its_url() {
+async fn reports_of_a_boot_never_contain_the_id_of_its_url() {
     let rig = Rig::new().with_images().await;
     let id = rig.open(1);
     let seed = format!("/b/{id}/seed");
@@ -393,7 +393,7 @@ async fn what_is_told_of_a_boot_never_has_the_id_of_its_url() {
 }
 
 #[tokio::test]
-async fn a_boot_that_floods_pxed_with_reports_or_downloads_is_bounded_and_another_is_not() {
+async fn flooding_boot_is_rate_limited_and_other_boot_is_not() {
     let rig = Rig::new().with_images().await;
     let (flood, other) = (rig.open(1), rig.open(2));
     let report = async |id: BootId, number: usize| {
@@ -444,7 +444,7 @@ async fn a_restart_keeps_a_boot_in_its_middle_and_its_seed_gone() {
 }
 
 #[tokio::test]
-async fn what_is_unknown_or_not_allowed_is_refused_with_a_reason() {
+async fn unknown_or_forbidden_request_is_refused_with_a_reason() {
     let rig = Rig::new();
     let id = rig.open(1);
     let table = [
@@ -493,7 +493,7 @@ async fn a_machine_is_held_with_what_is_awaited_until_it_may_boot() {
 }
 
 #[tokio::test]
-async fn a_machine_is_held_before_the_kernel_of_another_architecture_and_its_condition_says_so() {
+async fn machine_of_another_architecture_is_held_and_its_condition_says_so() {
     let rig = Rig::new();
     let mut kernel = vec![0; 4096];
     kernel[0x38..0x3c].copy_from_slice(b"ARM\x64");
@@ -515,7 +515,7 @@ async fn a_machine_is_held_before_the_kernel_of_another_architecture_and_its_con
 }
 
 #[tokio::test]
-async fn stages_are_reported_by_those_who_know_the_boot_and_only_those_that_pxed_cannot_see() {
+async fn stage_reports_need_the_boot_id_and_a_stage_pxed_cannot_see() {
     let rig = Rig::new();
     let id = rig.open(1);
     let path = format!("/b/{id}/stage");

@@ -1,4 +1,4 @@
-//! What is counted of images: how fetches ended, how large the cache is.
+//! Counters of images: results of fetches, size of the cache.
 
 use std::sync::atomic::{AtomicU64, Ordering};
 
@@ -6,7 +6,7 @@ use bedplate_oci::Store;
 use bedplate_process::counter::{By, labels};
 
 labels! {
-    /// What came of a fetch.
+    /// Result of a fetch.
     pub enum Fetch {
         /// The image was not here, or is another than before.
         Fetched => "fetched",
@@ -17,7 +17,7 @@ labels! {
     }
 }
 
-/// What is counted of images.
+/// Counters of images.
 #[derive(Debug, Default)]
 pub struct Counters {
     /// Fetches that have ended.

@@ -14,8 +14,8 @@ use uuid::Uuid;
 
 use crate::store::{Change, Store, StoreError, Table};
 
-/// How old what the store has of a machine that asks again may get.
-const REFRESH: SignedDuration = SignedDuration::from_secs(60);
+/// Maximum age of the stored record of a machine that asks again.
+const MAX_RECORD_AGE: SignedDuration = SignedDuration::from_secs(60);
 
 /// One unknown machine.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
@@ -28,7 +28,7 @@ pub struct DiscoveredMachine {
     pub uuid: Option<Uuid>,
     /// Architectures that it said it has (DHCP option 93).
     pub architectures: Vec<u16>,
-    /// What it calls itself (DHCP option 60).
+    /// Name that the client states for itself (DHCP option 60).
     pub vendor_class: String,
     /// When it asked first.
     pub first_seen: Timestamp,
@@ -36,7 +36,7 @@ pub struct DiscoveredMachine {
     pub last_seen: Timestamp,
 }
 
-/// Who was discovered; clones share it.
+/// Discovered machines; clones share them.
 #[derive(Debug, Clone)]
 pub struct Discovered {
     inner: Arc<Inner>,
@@ -49,7 +49,7 @@ struct Inner {
     store: Store,
 }
 
-/// On the packet path: a flood of unknown machines must not cost a look at all of them for each.
+/// Index for the packet path: a flood of unknown machines must not cost a scan of all of them per packet.
 #[derive(Debug, Default)]
 struct Machines {
     kept: BTreeMap<MacAddress, Kept>,
@@ -66,7 +66,7 @@ impl Machines {
         self.seen.insert((seen, mac));
     }
 
-    /// Whoever was silent longest goes.
+    /// Forgets the machine that was silent longest.
     fn forget_oldest(&mut self) -> Option<Change> {
         let (_, mac) = self.seen.pop_first()?;
         self.kept.remove(&mac);
@@ -82,7 +82,7 @@ struct Kept {
 }
 
 impl Discovered {
-    /// What the store remembers; at most `limit` are kept.
+    /// Loads the discovered machines of the store; at most `limit` are kept.
     ///
     /// # Errors
     /// The store cannot be read.
@@ -134,12 +134,13 @@ impl Discovered {
     }
 }
 
-/// Whether what was written then is good enough. What was written after now was written before the clock jumped back.
+/// Returns true if the stored record is recent enough. A record of the future was written before the clock was set
+/// back.
 fn is_fresh(written: Timestamp, now: Timestamp) -> bool {
-    written <= now && now.duration_since(written) < REFRESH
+    written <= now && now.duration_since(written) < MAX_RECORD_AGE
 }
 
-/// What is known after a packet: what it says, else what was known before.
+/// Merges a packet with the previous record; values of the packet take precedence.
 fn merge(query: &Query, before: Option<&DiscoveredMachine>, now: Timestamp) -> DiscoveredMachine {
     let mut architectures: Vec<u16> = query.architectures.iter().copied().take(8).collect();
     let mut vendor_class: String = query.vendor_class.chars().filter(|c| !c.is_control()).take(64).collect();
@@ -186,7 +187,7 @@ pub(crate) mod tests {
     }
 
     #[tokio::test]
-    async fn the_dhcp_of_a_discovered_machines_system_changes_nothing_but_when_it_was_seen() {
+    async fn dhcp_of_a_discovered_machines_system_updates_only_the_time() {
         let directory = tempfile::tempdir().unwrap();
         let store = Store::open(&directory.path().join("pxed.redb")).unwrap();
         let discovered = Discovered::load(store.clone(), 2).unwrap();

@@ -1,8 +1,8 @@
-//! Where Machines come from: a directory of manifests or the Kubernetes API, behind one stream of complete sets.
+//! Sources of Machines: a directory of manifests or the Kubernetes API, as one stream of complete sets.
 //!
-//! A source (`standalone::manifests`, `cluster::machines`) sends an [`Update`] for every new set; `run::follow` makes it the index. Until the
-//! source has answered, the set in the store is served, so that a restarted pxed boots known Machines while the API server is
-//! unreachable; [`SourceState`] says so.
+//! A source (`standalone::manifests`, `cluster::machines`) sends an [`Update`] for every new set; `run::follow`
+//! builds the index from it. Until the source has answered, the set in the store is served, so that a restarted pxed
+//! boots known Machines while the API server is unreachable; [`SourceState`] reports that.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -71,15 +71,15 @@ impl SourcedConfiguration {
     }
 }
 
-/// What stands in manifests beside the Machines; of a cluster nothing, where others follow it.
+/// Other objects in the manifests next to the Machines; empty in a cluster, where other tasks follow them.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Beside {
     /// The operations.
     pub operations: Vec<SourcedOperation>,
     /// The configurations; two of one name if that stands in two places.
     pub configurations: Vec<SourcedConfiguration>,
-    /// Whether nothing is missing: false while a file has a mistake and was never read well by this process, so that nobody
-    /// knows what stands in it.
+    /// True if the set is complete: false while a file has an error and was never read successfully by this process,
+    /// so that its content is unknown.
     pub whole: bool,
 }
 
@@ -103,56 +103,56 @@ fn read_shared<'de, D: Deserializer<'de>>(deserializer: D) -> Result<Arc<Machine
     Machine::deserialize(deserializer).map(Arc::new)
 }
 
-/// What a source has to say.
+/// Message of a source.
 #[derive(Debug, Clone, PartialEq)]
 pub enum Update {
     /// The complete set of Machines now, of every site and provider, and what is wrong with it.
     Set {
         /// The Machines.
         machines: Vec<Sourced>,
-        /// What stands beside them.
+        /// Other objects next to the Machines.
         beside: Beside,
         /// One line each, for people.
         problems: Vec<String>,
     },
     /// The source cannot be asked now; what is known stays in force.
     Unreachable {
-        /// Why, for people.
+        /// Human-readable reason.
         reason: String,
     },
     /// The source can be asked again, and nothing has changed.
     Reachable,
 }
 
-/// Why a source has ended that nobody told to.
+/// Reason why a source ended without being asked to.
 #[derive(Debug, Error)]
 pub enum SourceEnded {
-    /// A mistake in this program.
+    /// Programming error.
     #[error("reading the machines directory did not come to its end")]
     Reading(#[source] tokio::task::JoinError),
     /// The watch, which tries again for ever, has not.
     #[error("the watch of the API server's machines has ended")]
     Watch,
-    /// Who makes the sets the index has ended.
+    /// The task that builds the index from the sets has ended.
     #[error("nobody takes the machines any more")]
     Unheard,
 }
 
-/// How the source stands, for readiness and `bedplate`.
+/// State of the source, for readiness and `bedplate`.
 #[derive(Debug, Clone, PartialEq, Eq, Default, Serialize)]
 #[serde(rename_all = "camelCase")]
 pub struct SourceState {
-    /// What the source is: a directory, or `kubernetes`.
+    /// Name of the source: a directory, or `kubernetes`.
     pub source: String,
-    /// Whether it has given a complete set since the start.
+    /// True if it has delivered a complete set since the start.
     pub synced: bool,
-    /// Why it cannot be asked now.
+    /// Reason why it is unreachable now.
     pub unreachable: Option<String>,
-    /// What is wrong with what it gave.
+    /// Problems of the delivered set.
     pub problems: Vec<String>,
 }
 
-/// What the store holds of the Machines, by name: only what differs is written, and only what is new is looked at.
+/// Machines in the store, by name: only differences are written, and only new content is checked.
 pub type Kept = BTreeMap<String, KeptMachine>;
 
 /// One Machine in the store.

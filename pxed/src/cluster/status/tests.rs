@@ -214,7 +214,7 @@ async fn a3_pxed_that_restarts_keeps_the_newer_boot_of_another_one() {
     let first = Pxed::start(&server, &disk).await;
     assert_eq!(server.shows(), newer);
     assert_eq!(first.shown(), (newer.0, newer.1), "power looks at this boot, too");
-    // What its store has of the old boot is not shown again.
+    // The first instance's stored record of the old boot is not shown again.
     first.tell(&old, minutes_later()).await;
     assert_eq!(server.shows(), newer);
     first.end().await;

@@ -128,7 +128,7 @@ async fn the_cluster_signs_what_pxed_made_and_approved_and_is_asked_once() {
 }
 
 #[tokio::test]
-async fn the_cluster_knows_a_certificate_before_the_agent_has_it_and_only_of_the_machine_that_is_there() {
+async fn cluster_knows_certificate_of_current_machine_before_its_agent() {
     let cluster = Arc::new(Cluster::default());
     let signer = cluster.signer();
     let machine = "node1".parse().unwrap();
@@ -264,7 +264,7 @@ async fn trust_6_enrollment_is_checked_against_the_machine_of_the_api_server() {
         let key = KeyRecord { enrollment: enrollment("ab", 100), expected };
         signer.put_in_force((&machine, "u1"), key, certificate.pem()).await
     };
-    // The key that was looked at, whatever its time; its own; none.
+    // The key that was checked, with any time; the Machine's own key; none.
     for told in [enrollment("cd", 900), enrollment("ab", 100), EnrollmentStatus::default()] {
         let enrolled = enroll(told.clone()).await;
         assert!(matches!(enrolled, Ok(Signed::Certificate(_))), "{told:?}: {enrolled:?}");

@@ -7,7 +7,7 @@ use super::*;
 use crate::enroll::authority::Authority;
 use crate::enroll::csr::key_digest;
 
-/// What happened to the store while pxed was stopped.
+/// Damage of the store while pxed was stopped.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Loss {
     Damaged,

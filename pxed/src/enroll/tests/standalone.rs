@@ -1,4 +1,5 @@
-//! An agent without a cluster: what it is told, what it may write, and that it is its own Machine's only.
+//! Standalone agents: the answers that an agent gets, the writes that it may do, and its restriction to its own
+//! Machine.
 
 use bedplate_api::machine::{NodeRef, SlotName, SlotState};
 use bedplate_api::operation::{MachineOperation, MachineOperationStatus, OperationState};
@@ -76,7 +77,7 @@ async fn standalone() -> (Agents, LocalOperations) {
 }
 
 #[tokio::test]
-async fn o7_an_agent_without_a_cluster_is_told_of_its_operations_and_says_how_they_go() {
+async fn o7_standalone_agent_gets_its_operations_and_reports_their_progress() {
     let (agents, operations) = standalone().await;
     let key = KeyPair::generate().unwrap();
     let (certificate, _) = agents.enrolled(1, &key).await;
@@ -105,7 +106,7 @@ async fn o7_an_agent_without_a_cluster_is_told_of_its_operations_and_says_how_th
 }
 
 #[tokio::test]
-async fn a1_an_agent_without_a_cluster_sees_and_writes_no_other_machines_operations() {
+async fn a1_standalone_agent_cannot_access_operations_of_other_machines() {
     let (agents, operations) = standalone().await;
     let key = KeyPair::generate().unwrap();
     let (certificate, _) = agents.enrolled(1, &key).await;
@@ -132,7 +133,7 @@ async fn a1_an_agent_without_a_cluster_sees_and_writes_no_other_machines_operati
 }
 
 #[tokio::test]
-async fn a_hosts_slots_are_told_to_people_and_what_is_pxeds_own_stays() {
+async fn slots_of_a_host_are_shown_and_fields_of_pxed_are_kept() {
     let (agents, _) = standalone().await;
     let key = KeyPair::generate().unwrap();
     let (certificate, _) = agents.enrolled(1, &key).await;
@@ -177,8 +178,7 @@ fn refer(agents: &Agents, configuration: &str) {
 }
 
 #[tokio::test]
-async fn v3_a_host_holds_no_configuration_that_its_machine_was_never_given_and_no_more_text_than_a_cluster_takes()
- {
+async fn v3_host_claims_only_selected_configurations_and_limited_text() {
     let (agents, _) = standalone().await;
     let key = KeyPair::generate().unwrap();
     let (certificate, _) = agents.enrolled(1, &key).await;
@@ -219,7 +219,7 @@ async fn v3_a_host_holds_no_configuration_that_its_machine_was_never_given_and_n
 }
 
 #[tokio::test]
-async fn an_agent_is_told_what_pxed_knows_of_its_node_so_that_it_says_again_what_was_forgotten() {
+async fn agent_gets_recorded_node_state_and_reports_missing_parts_again() {
     let (agents, _) = standalone().await;
     let key = KeyPair::generate().unwrap();
     let (certificate, _) = agents.enrolled(1, &key).await;
@@ -236,7 +236,7 @@ async fn an_agent_is_told_what_pxed_knows_of_its_node_so_that_it_says_again_what
     assert_eq!(agents.post(&agent.client, "/v1/node", &node).await.0, 204);
     assert_eq!(told().await, (Some("first".to_owned()), 1));
 
-    // Its manifest is away for a moment.
+    // Its manifest is missing for a moment.
     let before = agents.rig.machines.load();
     let machine = before.by_name(&"node1".parse().unwrap()).unwrap().machine.clone();
     agents.rig.machines.store(Snapshot::default());
@@ -263,7 +263,7 @@ async fn agent_without_a_cluster_knows_the_generation_of_its_machine() {
     agents.stop().await;
 }
 
-/// A host beside node1, with its key and certificate.
+/// Enrolls another host next to node1, with its own key and certificate.
 async fn beside(agents: &Agents) -> reqwest::Client {
     let by_hand = json!({ "provider": "manual" });
     let both =
@@ -286,7 +286,7 @@ async fn beside(agents: &Agents) -> reqwest::Client {
     }
 }
 
-/// How many of so many requests were taken; the others were refused as too many.
+/// Sends this number of requests and returns the number that was accepted; the others were rejected as too many.
 async fn flood(
     agents: &Agents,
     client: &reqwest::Client,
@@ -311,7 +311,7 @@ async fn flood(
 }
 
 #[tokio::test]
-async fn a_host_that_floods_pxed_writes_no_more_than_its_pace_allows_and_another_beside_it_notices_nothing() {
+async fn flooding_host_is_rate_limited_and_other_host_is_not_affected() {
     let (agents, operations) = standalone().await;
     let healthy = beside(&agents).await;
     let key = KeyPair::generate().unwrap();
@@ -363,7 +363,7 @@ async fn a_host_that_floods_pxed_writes_no_more_than_its_pace_allows_and_another
 }
 
 #[tokio::test]
-async fn a_token_that_is_shown_again_and_again_is_bounded_too_and_a_wrong_one_takes_nothing_from_it() {
+async fn repeated_token_is_rate_limited_and_wrong_one_uses_no_allowance() {
     let (agents, _) = standalone().await;
     let (key, other) = (KeyPair::generate().unwrap(), KeyPair::generate().unwrap());
     let seed = agents.seed(1).await;

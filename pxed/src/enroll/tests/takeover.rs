@@ -366,7 +366,7 @@ async fn trust_6_of_two_tokens_at_once_one_enrolls() {
 }
 
 #[tokio::test]
-async fn a_key_that_replaces_one_enrolled_meanwhile_is_told() {
+async fn replacement_of_a_key_enrolled_meanwhile_is_reported() {
     let (agents, signer) = Gated::start().await;
     let seed = agents.seed(1).await;
     let asked = request(&seed, &csr(&KeyPair::generate().unwrap(), Some("node1")));
@@ -409,7 +409,7 @@ async fn trust_6_a_key_that_is_heard_again_while_another_is_signed_keeps_it_out(
 }
 
 #[tokio::test]
-async fn trust_6_a_token_of_another_pxed_that_is_older_than_the_key_is_superseded() {
+async fn trust_6_token_of_another_pxed_older_than_the_key_is_superseded() {
     let agents = Agents::start(Rig::new().with_images().await).await;
     let seed = agents.seed(1).await;
     // The host has enrolled by another token at another pxed, and goes down.
