@@ -1,7 +1,8 @@
-//! Reads a file that holds a secret: below one directory, of root or pxed's own user, readable by nobody else, of bounded length.
+//! Reader of secret files: below one directory, owned by root or pxed's own user, not readable by others, of limited
+//! length.
 //!
-//! What is read is zeroised when it is dropped; no message has any of it. Links that lead out of the directory are refused by the
-//! kernel. Called by `power::credentials` and `secret`, on threads that may wait.
+//! The content is zeroized when it is dropped; messages contain none of it. The kernel refuses links that lead out of
+//! the directory. Called by `standalone::bmc_secrets` and `standalone::node_secrets`, on threads that may block.
 
 use std::fs::File;
 use std::io::Read;
@@ -11,7 +12,7 @@ use std::path::Path;
 use rustix::fs::{CWD, Mode, OFlags, ResolveFlags, openat, openat2};
 use zeroize::Zeroizing;
 
-/// What a file holds.
+/// Content of a file.
 pub(crate) struct Private {
     /// Its bytes.
     pub(crate) bytes: Zeroizing<Vec<u8>>,
@@ -19,7 +20,7 @@ pub(crate) struct Private {
     pub(crate) stamp: String,
 }
 
-/// Why a file was not read, for a person; has none of its content.
+/// Reason why a file was not read, for users; contains none of its content.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) enum Problem {
     /// There is none.
@@ -37,7 +38,7 @@ impl Problem {
     }
 }
 
-/// Whether `name` is one step of a path and no way out of it.
+/// Returns true if `name` is a single path component that stays in the directory.
 pub(crate) fn is_step(name: &str) -> bool {
     !name.is_empty() && name != "." && name != ".." && !name.contains(['/', '\0'])
 }

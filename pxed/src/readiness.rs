@@ -1,7 +1,8 @@
-//! Pure: what pxed can boot now, and why not, from a look at everything that a boot needs. Shown by `/readyz` and by
-//! `bedplate`.
+//! Pure: resources that pxed can boot now, and reasons why not, from the state of everything that a boot needs. Shown
+//! by `/readyz` and by `bedplate`.
 //!
-//! Ready means: send machines here. One Machine whose image is missing is named but does not make the others wait.
+//! Ready means that machines can be booted here. One Machine whose image is missing is named, but does not affect the
+//! others.
 
 use bedplate_api::id::MachineName;
 use bedplate_process::health::Readiness;
@@ -12,12 +13,12 @@ use crate::machines::source::SourceState;
 /// Lines about single Machines at most, so that a probe's answer stays small.
 const MAX_LINES: usize = 100;
 
-/// What one Machine needs.
+/// Resources of one Machine.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct MachineView {
     /// The Machine.
     pub name: MachineName,
-    /// Who else claims its addresses.
+    /// Other Machines that claim its addresses.
     pub contested: Vec<MachineName>,
     /// Reason that its fixed addresses cannot be given.
     pub misplaced: Option<String>,
@@ -25,14 +26,14 @@ pub struct MachineView {
     pub remark: Option<String>,
     /// Its image, as a person names it.
     pub image: String,
-    /// Whether that is here.
+    /// State of its image.
     pub image_state: ImageState,
 }
 
-/// What everything needs.
+/// State of everything that a boot needs.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
 pub struct View {
-    /// How the source stands.
+    /// State of the source of Machines.
     pub source: SourceState,
     /// Every known Machine.
     pub machines: Vec<MachineView>,
@@ -44,7 +45,7 @@ pub struct View {
     pub missing_loaders: Vec<String>,
 }
 
-/// What stands in a Machine's way; none: it can boot.
+/// Returns the reason why a Machine cannot boot; `None` if it can.
 pub fn obstacle(machine: &MachineView) -> Option<String> {
     if !machine.contested.is_empty() {
         let others: Vec<_> = machine.contested.iter().map(MachineName::as_str).collect();
@@ -65,7 +66,7 @@ pub fn image_obstacle(machine: &MachineView) -> Option<String> {
     }
 }
 
-/// Whether to send machines here, with everything a person would want to know.
+/// Decides readiness, with all reasons that help a user.
 pub fn judge(view: &View) -> Readiness {
     let mut reasons = Vec::new();
     let known = view.machines.len();

@@ -1,9 +1,10 @@
-//! What pxed knows of each Machine's state: held in memory, written behind.
+//! Status of each Machine as pxed knows it: held in memory, written in the background.
 //!
-//! [`StatusRegistry::update`] changes memory and returns at once, so that it may be called on the packet path; `write`
-//! brings changes to the store and to the API server, coalesced (first change at once, then at most one write a second
-//! for each Machine). `conditions`, `display`, `project` and `site_boot` are pure. Only pxed's own fields reach the API (docs/rules.md,
-//! "Who writes what"). Power is the site's leader's to write; the boot is shared by the rule of [`site_boot`].
+//! [`StatusRegistry::update`] changes memory and returns immediately, so that it may be called on the packet path.
+//! `write` brings changes to the store and to the API server, coalesced: the first change immediately, then at most
+//! one write a second for each Machine. `conditions`, `display`, `project` and `site_boot` are pure. Only pxed's own
+//! fields reach the API (docs/rules.md, "Who writes what"). Power is written by the site's leader; the boot is shared
+//! by the rule of [`site_boot`].
 
 pub mod display;
 pub mod project;
@@ -50,7 +51,7 @@ const LOG_RATE: Rate = Rate { burst: 100, each: Duration::from_millis(200) };
 /// A status with the Machine that it belongs to, as it lies in the store.
 #[derive(Debug, Clone, PartialEq, Default, Serialize, Deserialize)]
 pub struct Kept {
-    /// The Machine's uid: a later Machine of the same name begins anew.
+    /// UID of the Machine: a later Machine of the same name starts without a status.
     pub uid: String,
     /// Its status.
     pub status: MachineStatus,
@@ -75,11 +76,11 @@ impl Kept {
 #[derive(Debug, Default)]
 struct State {
     kept: HashMap<MachineName, Kept>,
-    /// When each BMC told its power state last: what is kept of it says so rarely, to be written rarely.
+    /// Time of each BMC's last power state. The stored status has an older time, so that it is written rarely.
     observed: HashMap<MachineName, Timestamp>,
     /// Changed since the writer last took it, and in which parts.
     changed: Vec<(MachineName, Parts)>,
-    /// Machines that are gone, whose kept status is to go too.
+    /// Deleted Machines whose stored status must be deleted too.
     gone: Vec<MachineName>,
     /// Machines of which something has changed that a choice of their version depends on; kept where pxed chooses.
     concerned: BTreeSet<MachineName>,
@@ -97,7 +98,7 @@ struct Inner {
     machines: Machines,
     /// System with the statuses. pxed fills in `phase` and `Ready` of its own, the controller those of the cluster.
     record: SystemOfRecord,
-    /// Whether this pxed leads its site, in a cluster.
+    /// Leadership of the site, in a cluster.
     tenure: OnceLock<Tenure>,
     wake: Notify,
     /// Wakes who chooses.
@@ -108,8 +109,8 @@ struct Inner {
 }
 
 impl StatusRegistry {
-    /// A registry with what the store kept, and the events that it will be told of. `record`: system
-    /// with the statuses.
+    /// Creates a registry with the statuses of the store, and the stream of its Events. `record`: system with the
+    /// statuses.
     ///
     /// # Errors
     /// The store cannot be read.
@@ -168,7 +169,7 @@ impl StatusRegistry {
         }
     }
 
-    /// A BMC has told its power state. Causes no write; [`Self::describe`] tells of it.
+    /// Records that a BMC reported its power state. Causes no write; [`Self::describe`] shows the time.
     pub fn observed_power(&self, name: &MachineName, now: Timestamp) {
         self.lock().observed.insert(name.clone(), now);
     }
@@ -179,7 +180,7 @@ impl StatusRegistry {
         let _ = self.inner.tenure.set(tenure);
     }
 
-    /// Whether power is this pxed's to write.
+    /// Returns true if this pxed writes power.
     pub(crate) fn writes_power(&self) -> bool {
         self.inner.record.is_pxed() || self.inner.tenure.get().is_some_and(Tenure::leads)
     }
@@ -229,7 +230,7 @@ impl StatusRegistry {
         self.lock().kept.get(name).map(|kept| kept.status.clone())
     }
 
-    /// What `read` takes of a Machine's status, if there is any.
+    /// Returns the result of `read` on a Machine's status, if there is one.
     pub fn read<T>(&self, name: &MachineName, read: impl FnOnce(&MachineStatus) -> T) -> Option<T> {
         self.lock().kept.get(name).map(|kept| read(&kept.status))
     }
@@ -266,7 +267,7 @@ impl StatusRegistry {
         machine
     }
 
-    /// How many Machines' latest boots stand at each stage; `None`: those that never booted.
+    /// Returns the number of Machines by the stage of their latest boot; `None`: those that never booted.
     pub fn boots_by_stage(&self) -> HashMap<Option<Stage>, u64> {
         let mut counts = HashMap::new();
         for kept in self.lock().kept.values() {
@@ -440,8 +441,8 @@ impl StatusRegistry {
         }
     }
 
-    /// Marks every Machine whose own fields differ from what its object says, so that nothing that was kept while the API
-    /// server was away is lost.
+    /// Marks every Machine whose own fields differ from its object, so that changes from a time without API server
+    /// are not lost.
     pub fn resync(&self, snapshot: &Snapshot) {
         let mut state = self.lock();
         for known in snapshot.iter() {
@@ -456,7 +457,7 @@ impl StatusRegistry {
         self.inner.wake.notify_one();
     }
 
-    /// Marks every status, of a store that was begun anew and holds none.
+    /// Marks every status, for a store that was re-created empty.
     pub fn mark_all(&self) {
         let mut state = self.lock();
         let State { kept, changed, .. } = &mut *state;
@@ -465,7 +466,7 @@ impl StatusRegistry {
         self.inner.wake.notify_one();
     }
 
-    /// What changed since this was last asked: changed names with the parts that changed, and names that are gone.
+    /// Returns the changes since the last call: names with their changed parts, and names of deleted Machines.
     pub(crate) fn take_changes(&self) -> (Vec<(MachineName, Parts)>, Vec<MachineName>) {
         let mut state = self.lock();
         (std::mem::take(&mut state.changed), std::mem::take(&mut state.gone))
@@ -511,7 +512,7 @@ fn is_held_off(status: &MachineStatus) -> bool {
     status.power.as_ref().and_then(|power| power.last_action.as_ref()).is_some_and(|last| !leaves_on(last))
 }
 
-/// Whether the host is enrolled, and what runs on it: what the choice of a version depends on.
+/// Returns true if the host's enrollment or its versions changed: the choice of a version depends on them.
 fn concerns_choice(before: &MachineStatus, after: &MachineStatus) -> bool {
     let enrolled = |status: &MachineStatus| conditions::is_true(status, condition_type::ENROLLED);
     enrolled(before) != enrolled(after)

@@ -1,8 +1,9 @@
-//! What must outlive a crash: boots, seeds, known Machines, their status, certificates, discovered machines; operations,
-//! configurations and choices where there is no cluster.
+//! Data that must survive a crash: boots, seeds, known Machines, their status, certificates, discovered machines;
+//! standalone also operations, configurations and choices.
 //!
-//! One redb file of byte tables. [`Store::put`] returns when its change is on disk; changes that wait together are one
-//! commit (see `writer`). Keys and values are their owners' business. Not for the packet path: reads are file reads.
+//! One redb file of byte tables. [`Store::put`] returns when its change is on disk; changes that wait together are
+//! one commit (see `writer`). Keys and values are defined by their owners. Not for the packet path: reads are file
+//! reads.
 
 mod open;
 mod writer;
@@ -35,7 +36,7 @@ pub enum Table {
     Discovered,
     /// MachineOperations that were made here or stand in manifests, by name (JSON); only without a cluster.
     Operations,
-    /// Machines whose manifest is gone and whose power is to be switched off, by name (JSON).
+    /// Machines whose manifest is gone and that must be switched off, by name (JSON).
     Departing,
     /// MachineConfigurations of manifests, by name (JSON); only without a cluster, as the two below.
     Configurations,
@@ -64,7 +65,7 @@ impl Table {
         Self::Takeovers,
     ];
 
-    /// What is in it and how it comes back, for people who have lost it.
+    /// Describes the content and how it is restored, for users who have lost it.
     const fn content(self) -> &'static str {
         match self {
             Self::Boots => "boots under way (their machines start again)",
@@ -114,7 +115,7 @@ pub enum Change {
 /// A key with its value.
 pub type Entry = (Vec<u8>, Vec<u8>);
 
-/// Why the store did not do what it was asked to.
+/// Error of the store.
 #[derive(Debug, Clone, Error)]
 pub enum StoreError {
     /// The file cannot be opened or made.
@@ -122,7 +123,7 @@ pub enum StoreError {
     Open {
         /// The store's file.
         path: PathBuf,
-        /// What redb or the file system said.
+        /// Error of redb or the file system.
         #[source]
         source: Arc<redb::Error>,
     },
@@ -173,7 +174,7 @@ struct Inner {
     writer: Option<Writer>,
     thread: Option<JoinHandle<()>>,
     counters: Arc<Counters>,
-    /// As it was at the start: whoever follows a clone misses no change.
+    /// Receiver at the generation of the start, so that a clone misses no change.
     generation: watch::Receiver<u64>,
     /// True if a damaged file was moved aside before or at the start.
     was_lost: bool,
@@ -220,8 +221,8 @@ impl Store {
         self.inner.was_lost
     }
 
-    /// Changes when the file was begun anew after the start, because it was damaged or gone: nothing that was written
-    /// before is in it, and who has it in memory writes it again. A change before this was called counts as well.
+    /// Changes when the file was re-created after the start, because it was damaged or gone: earlier writes are not
+    /// in it, and their owners must write them again from memory. A change before this call counts as well.
     pub fn generation(&self) -> watch::Receiver<u64> {
         self.inner.generation.clone()
     }
@@ -270,10 +271,10 @@ impl Store {
         self.write(Vec::new()).await
     }
 
-    /// The value of a key, read beside the runtime's threads: for whoever answers requests.
+    /// Reads the value of a key on a blocking thread: for tasks that answer requests.
     ///
     /// # Errors
-    /// [`StoreError::Read`], or [`StoreError::Closed`] while the file is opened again.
+    /// [`StoreError::Read`], or [`StoreError::Closed`] while the file is reopened.
     pub async fn fetch(&self, table: Table, key: Vec<u8>) -> Result<Option<Vec<u8>>, StoreError> {
         let store = self.clone();
         let read = tokio::task::spawn_blocking(move || store.get(table, &key));
@@ -305,7 +306,7 @@ impl Store {
         Ok(entries.unwrap_or_default())
     }
 
-    /// What has been committed since the start.
+    /// Returns the counters since the start.
     pub fn counters(&self) -> &Counters {
         &self.inner.counters
     }

@@ -1,4 +1,4 @@
-//! What `/metrics` shows of the boot path: connections, HTTP requests, seeds, enrollment, images.
+//! Metrics of the boot path: connections, HTTP requests, seeds, enrollment, images.
 
 use std::fmt;
 use std::sync::Arc;
@@ -14,7 +14,7 @@ use crate::http;
 use crate::http::leased::Leases;
 use crate::images::Images;
 
-/// What is counted of the boot path; clones share it.
+/// Counters of the boot path; clones share them.
 #[derive(Debug, Clone, Default)]
 pub struct Counters {
     /// Connections of the plain listener.
@@ -29,7 +29,7 @@ pub struct Counters {
     pub leases: Leases,
 }
 
-/// Where the boot path counts.
+/// Sources of the boot path's counters.
 pub struct Source {
     /// The counters of its rooms.
     pub counters: Counters,

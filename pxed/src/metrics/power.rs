@@ -1,4 +1,4 @@
-//! What `/metrics` shows of power: operations, calls of BMCs, breakers, the queue, who leads.
+//! Metrics of power: operations, calls of BMCs, breakers, the queue, the leader.
 
 use std::fmt;
 use std::sync::Arc;
@@ -11,11 +11,11 @@ use prometheus_client::metrics::MetricType;
 use crate::power::Counters;
 use bedplate_process::family::{count, count_rows, describe, gauge};
 
-/// Where power counts.
+/// Sources of power's counters.
 pub struct Source {
-    /// What is counted.
+    /// Counters of power control.
     pub counters: Arc<Counters>,
-    /// Whether this pxed leads its site now.
+    /// Function that returns true if this pxed leads its site now.
     pub leads: Arc<dyn Fn() -> bool + Send + Sync>,
 }
 

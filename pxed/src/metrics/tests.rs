@@ -34,7 +34,7 @@ fn view() -> View {
     View { source, machines, interfaces_serving: 1, ..View::default() }
 }
 
-/// The sources of a boot path, with DHCP and TFTP engines that nobody speaks to.
+/// Returns the sources of a boot path with idle DHCP and TFTP engines.
 fn sources(rig: &Rig) -> Sources {
     let dhcp = bedplate_dhcp::settings::Settings {
         mode: bedplate_dhcp::settings::Mode::Server,
@@ -85,7 +85,7 @@ async fn get(address: std::net::SocketAddr, path: &str) -> String {
 }
 
 #[tokio::test]
-async fn what_was_asked_for_is_counted_at_the_next_scrape() {
+async fn requests_are_counted_at_the_next_scrape() {
     let rig = Rig::new().with_images().await;
     let sources = sources(&rig);
     let (plain, reloads) = (sources.boot_path.counters.plain.clone(), sources.reloads.clone());

@@ -1,6 +1,7 @@
-//! What the DHCP engine asks: who a client is, what it boots, whom to tell.
+//! Callbacks of the DHCP engine: identity of a client, its boot decision, and reports.
 //!
-//! On the packet path: the index, the policy's state and the boots are all in memory. Not here: packets and leases.
+//! On the packet path: the index, the policy's state and the boots are all in memory. Packets and leases belong to
+//! the engine.
 
 use std::net::Ipv4Addr;
 use std::sync::Arc;
@@ -26,21 +27,21 @@ pub struct BootClients {
     pub machines: Machines,
     /// The boots.
     pub boots: Boots,
-    /// What the policy looks at.
+    /// State that the policy reads.
     pub present: Arc<Present>,
-    /// Where the loader gets its files by HTTP.
+    /// URLs by which the loader gets its files over HTTP.
     pub urls: Urls,
     /// Told of each unknown machine that asks, while discovery is on.
     pub discovered: Discovered,
 }
 
-/// Told of each packet of an unknown machine, while discovery is on. On the packet path: returns at once.
+/// Callback for each packet of an unknown machine while discovery is on. On the packet path: must return immediately.
 pub type Discovered = Arc<dyn Fn(&Query) + Send + Sync>;
 
-/// How URLs of the plain listener are made.
+/// Builder of URLs of the plain listener.
 #[derive(Debug, Clone)]
 pub struct Urls {
-    /// `host:port` of the configuration; else the address at which the client reached us, with `port`.
+    /// `host:port` of the configuration; `None`: the address at which the client reached pxed, with `port`.
     pub advertise: Option<String>,
     /// The listener's port.
     pub port: u16,
@@ -173,7 +174,8 @@ impl BootClients {
         })
     }
 
-    /// What this client would be offered, for `bedplate explain <MAC address or name>`; `None`: neither is known.
+    /// Returns the boot decision for this client, for `bedplate explain <MAC address or name>`; `None` if it is
+    /// unknown.
     pub fn explain(&self, text: &str) -> Option<Explanation> {
         let machines = self.machines.load();
         let state = self.present.as_ref();
@@ -400,7 +402,7 @@ mod tests {
     }
 
     #[test]
-    fn nobody_is_taken_for_unknown_before_the_machines_are_known() {
+    fn no_client_counts_as_unknown_before_the_machines_are_known() {
         let rig = Rig::new();
         let clients = BootClients { machines: Machines::default(), ..clients(&rig) };
         let ipxe = query(Loader::Ipxe, &[7], 1);

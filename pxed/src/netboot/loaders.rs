@@ -12,7 +12,7 @@ use sha2::{Digest as _, Sha256};
 use crate::boot_policy::{Platform, Transport};
 use crate::config::LoadersConfig;
 
-/// A loader larger than this is a mistake in the configuration.
+/// Maximum size of a loader; a larger file is a configuration error.
 const MAX_BYTES: u64 = 64 << 20;
 
 /// A loader file.
@@ -27,11 +27,11 @@ pub struct Loader {
 /// A loader that the configuration names and that is not there.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Missing {
-    /// Whose loader it is.
+    /// Platform of the loader.
     pub platform: Platform,
     /// The file.
     pub path: PathBuf,
-    /// What is wrong, and what to install.
+    /// Problem, and the package to install.
     pub problem: String,
 }
 
@@ -85,7 +85,7 @@ impl Loaders {
         self.names.get(&(platform, transport)).map(String::as_str)
     }
 
-    /// What is not there.
+    /// Returns the missing loaders.
     pub fn missing(&self) -> &[Missing] {
         &self.missing
     }
@@ -121,7 +121,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn what_is_there_is_served_and_what_is_not_names_its_package() {
+    fn present_loader_is_served_and_missing_one_names_its_package() {
         let directory = tempfile::tempdir().unwrap();
         std::fs::write(directory.path().join("undionly.kpxe"), b"bios").unwrap();
         let config = LoadersConfig {

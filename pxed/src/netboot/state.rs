@@ -1,6 +1,6 @@
-//! What this pxed has at the moment, as the boot policy asks for it: loaders, images, whether discovery is on.
+//! Current resources of this pxed for the boot policy: loaders, images, and the state of discovery.
 //!
-//! In memory only; changed as a whole when the configuration is read again.
+//! In memory only; replaced as a whole when the configuration is reloaded.
 
 use std::sync::Arc;
 
@@ -33,7 +33,7 @@ impl Settings {
 }
 
 impl Present {
-    /// What is there by this configuration.
+    /// Creates the resources of this configuration.
     pub fn new(loaders: Arc<ArcSwap<Loaders>>, images: Images, config: &Config) -> Self {
         Self { loaders, images, settings: ArcSwap::from_pointee(Settings::of(config)) }
     }

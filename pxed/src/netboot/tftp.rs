@@ -1,4 +1,4 @@
-//! What the TFTP engine asks: the loaders, by `<file>` and by `b/<boot id>/<file>`, which also tells of which boot it is.
+//! Files of the TFTP engine: the loaders, by `<file>` and by `b/<boot id>/<file>`, which also identifies the boot.
 //!
 //! On the packet path: loaders are in memory. Nothing else is served by TFTP.
 

@@ -52,7 +52,7 @@ use crate::netboot::tftp::LoaderFiles;
 use crate::site::Site;
 use crate::store::StoreError;
 
-/// Why the boot path cannot be opened.
+/// Error of opening the boot path.
 #[derive(Debug, Error)]
 pub enum OpenBootPathError {
     /// The image cache.
@@ -60,7 +60,7 @@ pub enum OpenBootPathError {
     Images {
         /// Its directory.
         path: PathBuf,
-        /// Why not.
+        /// Error of the system.
         #[source]
         source: io::Error,
     },
@@ -152,7 +152,7 @@ impl BootPath {
         }
     }
 
-    /// What the DHCP engine asks.
+    /// Returns the callbacks of the DHCP engine.
     pub fn clients(&self) -> BootClients {
         let discovered = self.site.discovered.clone();
         BootClients {
@@ -169,7 +169,7 @@ impl BootPath {
         &self.counters.leases
     }
 
-    /// What the TFTP engine asks.
+    /// Returns the files of the TFTP engine.
     pub fn files(&self) -> LoaderFiles {
         LoaderFiles { loaders: self.loaders.clone(), boots: self.boots.clone() }
     }
@@ -194,7 +194,7 @@ impl BootPath {
         &self.boots
     }
 
-    /// What a machine would be offered now, and why; `None`: no such name.
+    /// Explains the current boot decision for a machine; `None` if there is no such name.
     pub fn explain(&self, subject: &str) -> Option<Explanation> {
         self.clients().explain(subject)
     }
@@ -239,7 +239,7 @@ impl BootPath {
         }
     }
 
-    /// What was counted.
+    /// Returns the counters.
     pub fn counters(&self) -> &Counters {
         &self.counters
     }

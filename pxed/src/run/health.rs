@@ -1,4 +1,4 @@
-//! A look at how the parts do: for readiness, metrics and the admin socket. From memory, at once.
+//! Snapshot of the state of all parts: for readiness, metrics and the admin socket. From memory, without waiting.
 
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
@@ -24,7 +24,7 @@ use crate::run::boot_path::BootPath;
 use crate::site::Site;
 use crate::standalone::versions::NodeChoice;
 
-/// Where to look; clones see the same.
+/// Access to the parts; clones share it.
 #[derive(Clone)]
 pub(super) struct Look {
     pub(super) config: Arc<ArcSwap<Config>>,
@@ -37,7 +37,7 @@ pub(super) struct Look {
 }
 
 impl Look {
-    /// What everything needs to boot, and whether it is there.
+    /// Returns the state of everything that a boot needs.
     pub(super) fn view(&self) -> View {
         let config = self.config.load();
         let default_image = config.default_image.as_deref();
@@ -119,7 +119,7 @@ impl Look {
         Some(explanation)
     }
 
-    /// How the source stands, with what is wrong with its configurations and what a controller would be needed for.
+    /// Returns the state of the source, with problems of its configurations, and work that needs a controller.
     fn source(&self) -> SourceState {
         let mut state = self.site.source.borrow().clone();
         state.problems.extend(self.choice.iter().flat_map(|choice| choice.problems().to_vec()));

@@ -109,7 +109,7 @@ mod tests {
     }
 
     #[test]
-    fn a_missing_image_is_told_when_it_begins_and_again_after_it_was_there() {
+    fn missing_image_is_reported_at_start_and_again_after_it_was_present() {
         let view = |image_state| view(image_state, None);
         let mut known = BTreeSet::new();
         let failed = view(ImageState::Failed("away".to_owned()));

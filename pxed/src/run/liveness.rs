@@ -1,6 +1,6 @@
-//! Who is watched for signs of life, beside what the boot path watches itself: the engines' threads and the stores.
+//! Liveness pulses of the engines' threads and of the stores; the boot path sends its own.
 //!
-//! Tells only; the watchdog and `/healthz` judge.
+//! Only reports; the watchdog and `/healthz` decide.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -34,7 +34,7 @@ pub(super) fn watch_tftp(liveness: &Liveness, server: Arc<bedplate_tftp::server:
     });
 }
 
-/// Asks the store's commit thread for an answer now and then; its answer is its sign of life.
+/// Asks the store's commit thread for an answer periodically; each answer is a pulse.
 pub(super) async fn ask_store(store: Store, pulse: Pulse, shutdown: CancellationToken) {
     loop {
         let answer = tokio::select! {
@@ -57,7 +57,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn who_waits_for_the_disk_may_be_silent_for_longer() {
+    fn part_that_waits_for_the_disk_may_be_silent_for_longer() {
         let said = |name, seconds| {
             let liveness = Liveness::new(CancellationToken::new());
             liveness.ask(move || vec![dhcp(name, Duration::from_secs(seconds))]);
@@ -77,7 +77,7 @@ mod tests {
         let pulse = liveness.part("store", Duration::from_secs(3600));
         let asking = tokio::spawn(ask_store(store.clone(), pulse, CancellationToken::new()));
         let deadline = std::time::Instant::now() + Duration::from_secs(30);
-        // Silent for an hour, it gives a sign of life again without anything to do.
+        // After an hour of silence it sends a pulse again without having work.
         for _ in 0..3 {
             tokio::time::advance(Duration::from_secs(3601)).await;
             while liveness.check().is_err() {

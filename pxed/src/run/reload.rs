@@ -1,4 +1,5 @@
-//! SIGHUP: reads the configuration again and takes on what can be taken on while transfers go on; names the rest.
+//! SIGHUP: reads the configuration again, applies the changes that need no restart while transfers continue, and
+//! names the rest.
 
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
@@ -18,7 +19,7 @@ impl Daemon {
             Err(error) => {
                 let error = chain(&error);
                 tracing::error!(error, "the new configuration is not taken on, the old one stays in force");
-                // After the log: who has seen the count finds the mistakes there.
+                // Counted after the log: a reader who has seen the count finds the errors there.
                 self.reloads.refused.fetch_add(1, Ordering::Relaxed);
                 return;
             }
@@ -35,7 +36,7 @@ impl Daemon {
         if let (Some(server), Some(settings)) = (&self.dhcp, translate::dhcp_settings(&config))
             && let Err(error) = server.reload(settings)
         {
-            // What `check` accepts, the engine takes: a test holds them together.
+            // The engine accepts all settings that `check` accepts; a test ensures it.
             tracing::error!(%error, "the DHCP server keeps its old settings");
         }
         if let (Some(server), Some(settings)) = (&self.tftp, translate::tftp_settings(&config))

@@ -20,14 +20,14 @@ use tokio::time::Instant;
 use tokio_util::sync::CancellationToken;
 
 use super::assemble::POWER;
-use crate::status::write::DEADLINE;
+use crate::status::write::WRITE_DEADLINE;
 
 /// Maximum duration of the end of all sessions at BMCs. More than the supervisor takes.
 const SESSIONS_TIMEOUT: Duration = Duration::from_secs(16);
 /// Maximum duration of the wait for status writes before the Lease is released. The step ends when all statuses are written. One request takes at
-/// most [`DEADLINE`], so a request in progress ends before the release. A status that needs two slow requests, or whose writes fail again and
+/// most [`WRITE_DEADLINE`], so a request in progress ends before the release. A status that needs two slow requests, or whose writes fail again and
 /// again, delays the release by the whole duration.
-const STATUSES_TIMEOUT: Duration = Duration::from_secs(DEADLINE.as_secs() + 1);
+const STATUSES_TIMEOUT: Duration = Duration::from_secs(WRITE_DEADLINE.as_secs() + 1);
 /// Maximum duration of the release of the Lease. More than its request takes.
 const LEASE_TIMEOUT: Duration = Duration::from_secs(4);
 /// Time that transfers have in addition to `limits.drain-seconds`, by which the engines end them.
@@ -132,7 +132,7 @@ mod tests {
     async fn status_write_in_progress_ends_before_the_lease_is_released() {
         let ended = Ended::default();
         let statuses = async {
-            tokio::time::sleep(DEADLINE).await;
+            tokio::time::sleep(WRITE_DEADLINE).await;
             ended.lock().push("statuses");
         };
         assert_eq!(end(&ended, statuses, 30).await, Ok(()));

@@ -12,7 +12,7 @@ pub fn condition<'a>(status: &'a MachineStatus, type_: &str) -> Option<&'a Condi
     status.conditions.iter().find(|c| c.type_ == type_)
 }
 
-/// Whether a condition is True.
+/// Returns true if a condition is True.
 pub fn is_true(status: &MachineStatus, type_: &str) -> bool {
     condition(status, type_).is_some_and(|c| c.status == "True")
 }
@@ -22,7 +22,7 @@ pub fn booted(status: &MachineStatus) -> Option<&Condition> {
     condition(status, condition_type::BOOTED)
 }
 
-/// What is said of a Machine whose addresses others claim too; none if nobody does.
+/// Returns the message for a Machine whose addresses other Machines claim; `None` if there are none.
 pub fn contested_message(contested: &[(MacAddress, Vec<MachineName>)]) -> Option<String> {
     if contested.is_empty() {
         return None;

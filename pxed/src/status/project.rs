@@ -9,9 +9,9 @@ use serde_json::{Value, json};
 /// A part of pxed's fields with a writer of its own: what one pxed applies does not take away what another applied.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Part {
-    /// What every pxed of a site writes: `boot`, Booted, Enrolled.
+    /// Part that every pxed of a site writes: `boot`, Booted, Enrolled.
     Boot,
-    /// What its leader alone writes: `power`, `hardware.bmc`, BMCReachable, PoweredOn.
+    /// Part that only its leader writes: `power`, `hardware.bmc`, BMCReachable, PoweredOn.
     Power,
 }
 
@@ -19,7 +19,7 @@ impl Part {
     /// Both, in the order in which they are written. Power comes first: it may only be written before the end of the tenure.
     pub const ALL: [Self; 2] = [Self::Power, Self::Boot];
 
-    /// Who its writer is to server-side apply (docs/rules.md, "Who writes what").
+    /// Returns the field manager of the part in server-side apply (docs/rules.md, "Who writes what").
     pub const fn field_manager(self) -> &'static str {
         match self {
             Self::Boot => "pxed",
@@ -73,7 +73,7 @@ impl Part {
     }
 }
 
-/// Which parts are to be written.
+/// Parts to write.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub struct Parts {
     /// [`Part::Boot`].
@@ -98,7 +98,7 @@ impl Parts {
         Self { boot: self.boot || other.boot, power: self.power || other.power }
     }
 
-    /// Whether a part is among them.
+    /// Returns true if the part is included.
     pub fn has(self, part: Part) -> bool {
         match part {
             Part::Boot => self.boot,

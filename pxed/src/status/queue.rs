@@ -1,13 +1,13 @@
-//! Pure: when which Machine's status is to be written.
+//! Pure: schedule of status writes.
 //!
 //! ```text
-//! clean --mark--> due --take--> writing --done(ok)--> clean, next not before `SPACING`
+//! clean --mark--> due --take--> writing --done(ok)--> clean, next not before `WRITE_INTERVAL`
 //!                  ^               |  \--mark--> writing, again when done
 //!                  \--done(retry)--/   backoff doubles from 1 s to 60 s
 //! ```
 //!
-//! The first change of a quiet Machine is due at once; a busy Machine is written once per `SPACING`, with its newest
-//! state. A queue for ten thousand Machines is a map and a sorted set, no timers.
+//! The first change of a quiet Machine is due immediately; a busy Machine is written once per `WRITE_INTERVAL`, with
+//! its newest state. A queue for ten thousand Machines is a map and a sorted set, without timers.
 
 use std::collections::{BTreeSet, HashMap};
 use std::time::{Duration, Instant};
@@ -16,14 +16,14 @@ use bedplate_api::id::MachineName;
 use bedplate_process::backoff::Backoff;
 
 /// Minimum time between two writes of one Machine.
-pub const SPACING: Duration = Duration::from_secs(1);
+pub const WRITE_INTERVAL: Duration = Duration::from_secs(1);
 /// Delays between retries.
-const BACKOFF: Backoff = Backoff::new(SPACING, Duration::from_secs(60));
+const BACKOFF: Backoff = Backoff::new(WRITE_INTERVAL, Duration::from_secs(60));
 
-/// How a write ended.
+/// Result of a write.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Outcome {
-    /// Done, or there is nobody left to write to: nothing more to do.
+    /// Done, or the destination is gone: no more work.
     Settled,
     /// Not now: try again later.
     Retry,
@@ -107,7 +107,7 @@ impl Queue {
         let dirty = match outcome {
             Outcome::Settled => {
                 item.failures = 0;
-                item.not_before = now.checked_add(SPACING);
+                item.not_before = now.checked_add(WRITE_INTERVAL);
                 item.again
             }
             Outcome::Retry => {
@@ -124,7 +124,7 @@ impl Queue {
         }
     }
 
-    /// How many wait to be written.
+    /// Returns the number of pending writes.
     pub fn waiting(&self) -> usize {
         self.due.len()
     }
@@ -164,8 +164,8 @@ mod tests {
         assert_eq!(queue.take(now), None);
         queue.done(&name("a"), Outcome::Settled, now, 0.0);
         assert_eq!(queue.take(now), None);
-        assert_eq!(queue.take(now + SPACING), Some(name("a")));
-        queue.done(&name("a"), Outcome::Settled, now + SPACING, 0.0);
+        assert_eq!(queue.take(now + WRITE_INTERVAL), Some(name("a")));
+        queue.done(&name("a"), Outcome::Settled, now + WRITE_INTERVAL, 0.0);
         assert_eq!(queue.next_due(), None);
     }
 
@@ -196,7 +196,7 @@ mod tests {
         assert!(queue.take(now).is_some());
         queue.done(&name("a"), Outcome::Settled, now, 0.0);
         queue.mark(&name("a"), now);
-        assert_eq!(queue.next_due().unwrap(), now + SPACING);
+        assert_eq!(queue.next_due().unwrap(), now + WRITE_INTERVAL);
     }
 
     #[test]

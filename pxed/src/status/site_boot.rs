@@ -45,7 +45,7 @@ pub struct TakenOver {
     pub time: Timestamp,
 }
 
-/// What a write does.
+/// Action of a write.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Verdict {
     /// Nothing: the object has the status.

@@ -1,4 +1,5 @@
-//! The registry's promises: no write without change, coalescing, no past for a new Machine, contested addresses told.
+//! Contract of the registry: no write without a change, coalescing, no history for a new Machine, reports of
+//! contested addresses.
 
 use std::time::Duration;
 
@@ -70,7 +71,7 @@ fn a_condition_keeps_its_transition_time_while_its_status_stays() {
 }
 
 #[tokio::test]
-async fn what_leaves_a_status_as_it_was_causes_no_write() {
+async fn unchanged_status_causes_no_write() {
     let rig = rig(SystemOfRecord::Cluster);
     rig.know(vec![machine("a", &[A])]);
     rig.registry.take_changes();
@@ -135,7 +136,7 @@ async fn statuses_of_many_machines_that_are_gone_are_removed_in_one_commit() {
 }
 
 #[tokio::test]
-async fn a_machine_made_anew_under_its_old_name_has_no_past() {
+async fn recreated_machine_of_the_same_name_has_no_history() {
     let rig = rig(SystemOfRecord::Cluster);
     let mut first = machine("a", &[A]);
     first.metadata.uid = Some("1".to_owned());
@@ -147,7 +148,7 @@ async fn a_machine_made_anew_under_its_old_name_has_no_past() {
 }
 
 #[tokio::test]
-async fn a_contested_address_is_told_on_both_machines_and_taken_back_when_settled() {
+async fn contested_address_is_reported_on_both_machines_until_resolved() {
     let mut rig = rig(SystemOfRecord::Pxed);
     rig.know(vec![machine("a", &[A]), machine("b", &[A, B])]);
     for (one, other) in [("a", "b"), ("b", "a")] {
@@ -207,7 +208,7 @@ async fn status_waits_until_the_sink_has_it() {
 }
 
 #[tokio::test]
-async fn how_long_ago_a_bmc_told_its_power_state_is_shown_and_not_written() {
+async fn age_of_a_reported_power_state_is_shown_and_not_written() {
     let rig = rig(SystemOfRecord::Pxed);
     rig.know(vec![machine("a", &[A])]);
     let power = |second: i64| serde_json::json!({ "state": "On", "observedTime": at(second).to_string() });
@@ -257,7 +258,7 @@ async fn without_a_cluster_the_summary_has_the_generation_of_the_manifest() {
 }
 
 #[tokio::test]
-async fn a_lost_store_is_made_good_from_the_object_and_nothing_is_written_for_it() {
+async fn lost_store_is_restored_from_the_object_without_a_write() {
     let rig = rig(SystemOfRecord::Cluster);
     let mut known = machine("a", &[A]);
     known.metadata.uid = Some("1".to_owned());
@@ -279,7 +280,7 @@ async fn a_lost_store_is_made_good_from_the_object_and_nothing_is_written_for_it
 }
 
 #[tokio::test(start_paused = true)]
-async fn who_does_not_lead_says_nothing_of_power_and_a_new_leader_begins_with_what_the_object_says() {
+async fn only_leader_writes_power_and_new_leader_starts_from_the_object() {
     let rig = rig(SystemOfRecord::Cluster);
     let power = |state: &str| serde_json::from_value(serde_json::json!({ "state": state })).unwrap();
     let mut known = machine("a", &[A]);

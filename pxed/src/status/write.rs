@@ -1,7 +1,7 @@
-//! Brings changed statuses to the store and to the plane's [`StatusSink`].
+//! Writer of changed statuses to the store and to the plane's [`StatusSink`].
 //!
-//! One task drives the `queue`; writes run beside it, at most [`AT_ONCE`], each with a deadline, so that a slow API server
-//! delays writes and nothing else. Spawned by `run`; at shutdown what is dirty is written once more.
+//! One task drives the `queue`; at most [`MAX_WRITES`] writes run concurrently with it, each with a deadline, so that
+//! a slow API server delays only writes. Spawned by `run`; at shutdown the changed statuses are written once more.
 
 use std::collections::HashMap;
 use std::sync::Arc;
@@ -22,11 +22,11 @@ use super::queue::{Outcome, Queue};
 use super::{Kept, StatusRegistry};
 use crate::store::{Change, Store, Table};
 
-/// Writes at once.
-const AT_ONCE: usize = 16;
+/// Maximum number of concurrent writes.
+const MAX_WRITES: usize = 16;
 /// Maximum duration of one request of a write.
-pub(crate) const DEADLINE: Duration = Duration::from_secs(10);
-/// How long the last writes may take at shutdown.
+pub(crate) const WRITE_DEADLINE: Duration = Duration::from_secs(10);
+/// Timeout of the last writes at shutdown.
 const LAST_WRITES: Duration = Duration::from_secs(5);
 
 /// Result of a write to the sink.
@@ -92,7 +92,8 @@ pub struct Writer {
 pub struct Statuses(mpsc::Sender<oneshot::Sender<()>>);
 
 impl Statuses {
-    /// Waits until no status is to be written: the store and the sink have all of them. Ends immediately if the writer has ended.
+    /// Waits until no status has to be written: the store and the sink have all of them. Ends immediately if the
+    /// writer has ended.
     pub async fn idle(&self) {
         let (answer, idle) = oneshot::channel();
         if self.0.send(answer).await.is_ok() {
@@ -104,7 +105,7 @@ impl Statuses {
 /// A Machine, how its write ended, and the parts that are still to be written.
 type Done = (MachineName, Outcome, Parts);
 
-/// What is to be written: which Machine when, and which parts of it.
+/// Pending writes: Machines with their times and parts.
 #[derive(Default)]
 struct Work {
     queue: Queue,
@@ -159,7 +160,7 @@ impl Writer {
                     let _ = answer.send(());
                 }
             }
-            let wait = work.queue.next_due().filter(|_| writes.len() < AT_ONCE);
+            let wait = work.queue.next_due().filter(|_| writes.len() < MAX_WRITES);
             tokio::select! {
                 () = shutdown.cancelled() => break,
                 never = pulse.beating() => match never {},
@@ -172,16 +173,16 @@ impl Writer {
                 () = until(wait) => {}
             }
         }
-        // What the API server does not take now is in the store, and is written after the next start.
+        // Writes that the API server rejects now are in the store, and are repeated after the next start.
         let last = self.write_the_rest(work, writes);
         if tokio::time::timeout(LAST_WRITES, last).await.is_err() {
             tracing::warn!("status writes were left for the next start");
         }
     }
 
-    /// Takes over what changed: into the store at once, into the queue.
+    /// Collects changes: into the store immediately, and into the queue.
     async fn collect(&self, work: &mut Work) {
-        // Until it is known how many they are.
+        // Counted as one until the number is known.
         self.counters.waiting.fetch_add(1, Ordering::Relaxed);
         let (changed, gone) = self.registry.take_changes();
         gone.iter().for_each(|name| work.forget(name));
@@ -193,9 +194,9 @@ impl Writer {
         }
     }
 
-    /// In one commit: thousands may go at once, and each commit waits for the disk.
+    /// Deletes in one commit: thousands may be deleted together, and each commit waits for the disk.
     async fn forget(&self, gone: &[MachineName]) {
-        // Who has come again in the meantime has a status that is kept.
+        // A Machine that was re-created in the meantime has a status that is kept.
         let gone = gone.iter().filter(|name| self.registry.kept(name).is_none());
         let deletes: Vec<Change> =
             gone.map(|name| Change::Delete(Table::Status, name.as_str().as_bytes().to_vec())).collect();
@@ -209,7 +210,7 @@ impl Writer {
 
     fn start_writes(&self, work: &mut Work, writes: &mut JoinSet<Done>) {
         let now = Instant::now();
-        while writes.len() < AT_ONCE
+        while writes.len() < MAX_WRITES
             && let Some(name) = work.queue.take(now)
         {
             let mut parts = work.parts.remove(&name).unwrap_or_default();
@@ -303,7 +304,7 @@ impl Write {
     }
 
     async fn send_part(&self, part: Part) -> Outcome {
-        let write = tokio::time::timeout(DEADLINE, self.sink.write(&self.name, &self.kept, part));
+        let write = tokio::time::timeout(WRITE_DEADLINE, self.sink.write(&self.name, &self.kept, part));
         let written = match part {
             Part::Boot => Some(write.await),
             Part::Power => self.registry.while_it_writes_power(write).await,

@@ -20,11 +20,11 @@ const CACHE_BYTES: usize = 8 << 20;
 /// An open database.
 pub(super) struct Opened {
     pub(super) database: Database,
-    /// Whether nothing was there: what was in the file before is not in this one.
-    pub(super) anew: bool,
+    /// True if the file was created empty: earlier content is lost.
+    pub(super) recreated: bool,
 }
 
-/// Opens or makes the database; what is damaged is renamed to `<path>.damaged-N`, and a new one begun.
+/// Opens or creates the database; a damaged file is renamed to `<path>.damaged-N`, and a new one is created.
 pub(super) fn open_or_move_aside(path: &Path) -> Result<Opened, StoreError> {
     let failed = |e: redb::Error| StoreError::Open { path: path.to_owned(), source: Arc::new(e) };
     match open(path) {
@@ -42,7 +42,7 @@ pub(super) fn open_or_move_aside(path: &Path) -> Result<Opened, StoreError> {
     }
 }
 
-/// What goes with the file, for people.
+/// Describes the content that is lost with the file, for users.
 pub(super) fn lost() -> String {
     Table::ALL.map(Table::content).join("; ")
 }
@@ -53,7 +53,8 @@ pub(super) fn guarded<T>(act: impl FnOnce() -> Result<T, redb::Error>) -> Result
         .unwrap_or_else(|_| Err(redb::Error::Corrupted("a page cannot be what it is".to_owned())))
 }
 
-/// Ends the life of what may panic at it, such as a database whose file is damaged: nobody else ends with it.
+/// Drops a value that may panic in its destructor, such as a database whose file is damaged, without ending the
+/// caller.
 pub(super) fn close<T>(value: T) {
     // The panic hook has printed a panic; there is nothing else to do about one.
     let _ = guarded(|| {
@@ -71,7 +72,7 @@ fn open(path: &Path) -> Result<Opened, redb::Error> {
         // Seeds and the certificate authority's key lie in it.
         let file =
             OpenOptions::new().read(true).write(true).create(true).truncate(false).mode(0o600).open(path)?;
-        let anew = file.metadata()?.len() == 0;
+        let recreated = file.metadata()?.len() == 0;
         let database = Database::builder()
             .set_cache_size(CACHE_BYTES)
             .set_check_integrity_on_open(true)
@@ -91,11 +92,12 @@ fn open(path: &Path) -> Result<Opened, redb::Error> {
         }
         drop(transaction);
         sync_directory(path)?;
-        Ok(Opened { database, anew })
+        Ok(Opened { database, recreated })
     })
 }
 
-/// Whether the file's content is at fault, rather than the disk, the permissions or another process.
+/// Returns true if the content of the file is damaged; false if the disk, the permissions or another process is the
+/// cause.
 fn is_damage(error: &redb::Error) -> bool {
     match error {
         redb::Error::Corrupted(_)

@@ -14,7 +14,7 @@ fn temporary() -> (tempfile::TempDir, PathBuf) {
 }
 
 #[tokio::test]
-async fn what_was_put_is_there_after_reopening() {
+async fn written_values_are_present_after_reopening() {
     let (_directory, path) = temporary();
     let store = Store::open(&path).unwrap();
     assert_eq!(store.get(Table::Boots, b"a").unwrap(), None);
@@ -43,7 +43,7 @@ async fn a_batch_takes_effect_as_a_whole_and_in_its_order() {
 async fn waiting_changes_share_a_commit() {
     let (_directory, path) = temporary();
     let store = Store::open(&path).unwrap();
-    // While somebody else holds the database, changes can only wait.
+    // While another user holds the database, changes can only wait.
     let held = store.inner.database.write().unwrap();
     for n in 0..500_u32 {
         store.write_behind(vec![Change::Put(Table::Boots, vec![0; 4], n.to_be_bytes().to_vec())]).unwrap();
@@ -61,7 +61,7 @@ async fn a_disk_that_hangs_costs_no_memory_and_what_is_dropped_is_counted() {
     let store = Store::open(&path).unwrap();
     let put = |n: u32| vec![Change::Put(Table::Boots, n.to_be_bytes().to_vec(), Vec::new())];
     let given = 3 * u32::try_from(writer::MAX_WAITING).unwrap();
-    // No commit can end while somebody else holds the database.
+    // No commit can end while another user holds the database.
     let held = store.inner.database.write().unwrap();
     for n in 0..given {
         store.write_behind(put(n)).unwrap();
@@ -120,7 +120,7 @@ impl Held {
 }
 
 #[tokio::test]
-async fn a_commit_that_hangs_leaves_the_question_unanswered_and_an_idle_store_answers_without_a_commit() {
+async fn liveness_query_hangs_with_a_commit_and_is_answered_when_idle() {
     let (_directory, path) = temporary();
     let store = Store::open(&path).unwrap();
     store.answers().await.unwrap();
@@ -153,8 +153,7 @@ pub(crate) fn damage(store: &Store, path: &Path) {
 }
 
 #[tokio::test]
-async fn a_file_that_is_begun_anew_while_pxed_runs_is_another_generation_and_one_that_is_opened_again_is_not()
-{
+async fn file_recreated_while_running_changes_the_generation_reopening_not() {
     let (directory, path) = temporary();
     let store = Store::open(&path).unwrap();
     let mut generation = store.generation();
@@ -174,7 +173,7 @@ async fn a_file_that_is_begun_anew_while_pxed_runs_is_another_generation_and_one
 }
 
 #[tokio::test]
-async fn who_answers_requests_can_go_on_while_a_read_waits() {
+async fn requests_are_answered_while_a_read_waits() {
     let (_directory, path) = temporary();
     let store = Store::open(&path).unwrap();
     store.put(Table::Boots, b"a", b"1".to_vec()).await.unwrap();
@@ -239,7 +238,7 @@ async fn a_store_with_flipped_bytes_is_moved_aside_and_serves_on() {
 }
 
 #[tokio::test]
-async fn whichever_page_is_damaged_pxed_starts_reads_and_writes_and_the_file_is_kept() {
+async fn pxed_starts_and_keeps_the_file_whichever_page_is_damaged() {
     let (directory, path) = temporary();
     let store = Store::open(&path).unwrap();
     for table in Table::ALL {
@@ -277,7 +276,7 @@ async fn whichever_page_is_damaged_pxed_starts_reads_and_writes_and_the_file_is_
 }
 
 #[test]
-fn what_is_lost_with_a_damaged_file_is_named_for_every_table() {
+fn lost_content_of_a_damaged_file_is_named_for_every_table() {
     let lost = open::lost();
     for word in ["boots", "seeds", "machines", "statuses", "key", "discovered"] {
         assert!(lost.contains(word), "{lost}");

@@ -1,17 +1,17 @@
-//! The group commit: one thread takes every change that waits and commits them together.
+//! Group commit: one thread takes all pending changes and commits them together.
 //!
 //! ```text
 //! idle --change--> collect (all that wait, at most MAX_BATCH) --commit--> answer all --> idle
 //!                                                            \--error--> answer all, reopen --> idle
 //! ```
 //!
-//! A commit costs one or two syncs whatever is in it, so that a thousand waiters cost what one does. After an I/O
-//! error redb refuses further work on that handle; the file is opened again, and a disk that has room again serves on.
-//! To open it is to read all of it: after the second failure in a row changes are refused for a while (`Pause`). Nobody
-//! who reads waits for any of it: while there is no open database, a read fails.
+//! A commit costs one or two syncs, no matter how many changes it has, so a thousand waiters cost as much as one.
+//! After an I/O error redb refuses further work on that handle. So the file is reopened, and a disk that has free
+//! space again is used again. Opening reads the complete file: after the second consecutive failure, changes are
+//! refused for a while (`Pause`). Readers never wait for this: while there is no open database, a read fails.
 //!
-//! At most [`MAX_WAITING`] requests wait, so that a disk that hangs costs no memory. Durable writes wait for a place.
-//! Other writes are dropped, counted, and logged at most once a minute.
+//! At most [`MAX_WAITING`] requests wait, so that a hanging disk uses no more memory. Durable writes wait for a
+//! place. Other writes are dropped, counted, and logged at most once a minute.
 
 use std::path::PathBuf;
 use std::sync::{Arc, PoisonError, RwLockWriteGuard};
@@ -55,7 +55,7 @@ impl Writer {
     /// Queues changes, waiting for room, and waits for their commit.
     pub(super) async fn submit(&self, changes: Vec<Change>) -> Answer {
         let (done, answer) = oneshot::channel();
-        // Not `send` at once: it yields now and then although there is room, and the order would not be the caller's.
+        // `send` alone may yield although there is space, and then the order would differ from the caller's.
         match self.requests.try_send(Request { changes, done }) {
             Ok(()) => {}
             Err(TrySendError::Full(request)) => {
@@ -66,7 +66,7 @@ impl Writer {
         answer.await.map_err(|_| StoreError::Closed)?
     }
 
-    /// Queues changes if there is room, else drops them; whether there was.
+    /// Queues changes, or drops them if the queue is full. Returns true if they were queued.
     pub(super) fn offer(&self, changes: Vec<Change>) -> Result<bool, StoreError> {
         let (done, _) = oneshot::channel();
         match self.requests.try_send(Request { changes, done }) {
@@ -97,7 +97,7 @@ pub(super) struct Disk {
     database: Shared,
     generation: watch::Sender<u64>,
     pause: Pause,
-    /// What the last commit failed of.
+    /// Error of the last commit.
     failed: Option<StoreError>,
     is_to_be_reopened: bool,
 }
@@ -135,7 +135,7 @@ pub(super) fn spawn(disk: Disk, counters: Arc<Counters>) -> std::io::Result<(Wri
 fn run(mut disk: Disk, counters: &Counters, mut requests: mpsc::Receiver<Request>) {
     let mut batch = Vec::new();
     while requests.blocking_recv_many(&mut batch, MAX_BATCH) > 0 {
-        // Who only asks whether this thread lives waits for no disk.
+        // A liveness query does not wait for the disk.
         let empty = batch.iter().all(|request| request.changes.is_empty());
         let result = if empty { Ok(()) } else { disk.commit(&batch, Instant::now()) };
         match &result {
@@ -144,7 +144,7 @@ fn run(mut disk: Disk, counters: &Counters, mut requests: mpsc::Receiver<Request
             Err(_) => counters.failed(),
         }
         for request in batch.drain(..) {
-            // Nobody waits for a write-behind.
+            // The sender of a write-behind does not wait.
             let _ = request.done.send(result.clone());
         }
         if disk.is_to_be_reopened {
@@ -190,8 +190,8 @@ impl Disk {
         match open::open_or_move_aside(&self.path) {
             Ok(opened) => {
                 *self.lock() = Some(opened.database);
-                if opened.anew {
-                    // After the file is there: who is told writes to it.
+                if opened.recreated {
+                    // Sent after the file exists, because receivers write to it.
                     self.generation.send_modify(|generation| *generation = generation.wrapping_add(1));
                 }
             }
@@ -200,7 +200,7 @@ impl Disk {
     }
 
     fn lock(&self) -> RwLockWriteGuard<'_, Option<Database>> {
-        // What is behind the lock is whole at any time: a handle or none.
+        // The value behind the lock is valid at any time: a handle or none.
         self.database.write().unwrap_or_else(PoisonError::into_inner)
     }
 }
@@ -232,7 +232,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn the_first_failure_is_tried_again_at_once_and_more_in_a_row_after_pauses() {
+    fn first_failure_is_retried_immediately_and_later_ones_after_pauses() {
         let (mut pause, mut now) = (Pause::default(), Instant::now());
         let mut waits = Vec::new();
         for _ in 0..8 {

@@ -1,4 +1,4 @@
-//! What a new set of Machines costs: work for those that changed, none for the others.
+//! Cost of a new set of Machines: work for those that changed, none for the others.
 
 use bedplate_api::id::SiteName;
 use bedplate_process::liveness::Pulse;
@@ -97,7 +97,7 @@ async fn a_machine_that_others_let_go_of_is_looked_at_again() {
 }
 
 #[tokio::test]
-async fn what_the_store_kept_is_not_written_again_after_a_restart() {
+async fn stored_machines_are_not_written_again_after_a_restart() {
     let Rig { directory: _directory, mut follower, .. } = rig();
     let set = || -> Vec<Sourced> { (0..3).map(sourced).collect() };
     follower.take(set(), Beside::NOTHING, Vec::new()).await;
@@ -134,7 +134,7 @@ async fn reached(what: &str, mut is_so: impl FnMut() -> bool) {
 }
 
 #[tokio::test]
-async fn a_store_that_is_begun_anew_holds_every_machine_and_status_without_a_new_set() {
+async fn recreated_store_gets_every_machine_and_status_without_a_new_set() {
     let Rig { directory, follower, updates } = rig();
     let (store, registry) = following(follower, &updates, 20).await;
     registry.take_changes();
@@ -149,7 +149,7 @@ async fn a_store_that_is_begun_anew_holds_every_machine_and_status_without_a_new
 }
 
 #[tokio::test]
-async fn a_store_that_is_begun_anew_before_the_source_has_spoken_holds_what_it_kept() {
+async fn store_recreated_before_the_source_answers_gets_the_loaded_machines() {
     let Rig { directory, mut follower, updates: _updates } = rig();
     follower.take((0..5).map(sourced).collect(), Beside::NOTHING, Vec::new()).await;
     let (site, store) = (follower.site.clone(), follower.site.store.clone());
