@@ -20,10 +20,10 @@ pub struct Cli {
     /// The namespace of the Lease by which of several controllers one acts
     #[arg(long, env = "POD_NAMESPACE", value_name = "NAMESPACE", default_value = "bedplate-system")]
     pub namespace: String,
-    /// What this controller calls itself in the Lease
+    /// Holder identity of this controller in the Lease
     #[arg(long, env = "POD_NAME", value_name = "NAME", default_value = "bedplate-controller")]
     pub instance: String,
-    /// Where /healthz, /readyz and /metrics are served
+    /// Listen address of /healthz, /readyz and /metrics
     #[arg(long, env = "BEDPLATE_LISTEN", value_name = "ADDRESS", default_value = "127.0.0.1:9069")]
     pub listen: SocketAddr,
     /// Networks where no registry is whose tags are resolved (CIDR, separated by commas): the cluster's services and pods

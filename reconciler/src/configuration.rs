@@ -1,8 +1,9 @@
 //! MachineConfigurations: their versions, counts and finalizers (C1, C2, C5, C6, V3).
 //!
-//! Read: the index. Decided: `plan`. Written here, each step bound to what was read, in an order that a death between any two of them
-//! leaves whole: the finalizer before the first version, a version before its number in the status, that before it is let go. A step
-//! that fails keeps none from being done that does not depend on it.
+//! Reads the index, decides in `plan`, writes here. Each write is bound to the resource version that was
+//! read. The order keeps the objects valid if the process dies between two steps: the finalizer before the
+//! first version, a version before its number in the status, the number before the finalizer is removed. A
+//! failed step does not keep independent steps from being done.
 
 mod plan;
 mod template;
@@ -32,10 +33,10 @@ use crate::image::status_of;
 use crate::metrics::Kind;
 use crate::rollout::{self, Clocks};
 
-/// Between two looks at one with rolling updates, if nothing changes before.
+/// Interval between checks of a configuration with rolling updates, if nothing changes before.
 const LOOK: Duration = Duration::from_secs(60);
 
-/// Makes one configuration's versions and status as they ought to be.
+/// Brings one configuration's versions and status to the desired state.
 ///
 /// # Errors
 /// [`WriteError`]
@@ -107,7 +108,7 @@ async fn apply(
             }
         }
     }
-    // One more of the older ones is too many only beside what was made.
+    // An older version exceeds the limit only after the new one was created.
     if made {
         failed.note(remove(configuration, &plan.versions, world).await);
     }
@@ -224,8 +225,8 @@ async fn make(
     written.map(drop)
 }
 
-/// Lets go what is being deleted and really held by nobody. `known`: the highest number that stands in the configuration's status; one
-/// beyond it would be given twice.
+/// Removes the finalizer of a deleted object if a live read confirms that no Machine holds it. `known` is the
+/// highest version number in the configuration's status; a higher one would be used twice.
 async fn release(
     configuration: &MachineConfiguration,
     plan: &VersionPlan,
@@ -233,7 +234,7 @@ async fn release(
     (versions, world): (&[&MachineConfigurationVersion], &World),
 ) -> Result<(), WriteError> {
     let numbers: Vec<i64> = plan.release.iter().copied().filter(|number| *number <= known).collect();
-    // What a Machine holds by what is known already is not in the plan: for it nobody is asked.
+    // A version that a known Machine holds is not in the plan. It needs no live read.
     if numbers.is_empty() && !plan.release_configuration {
         return Ok(());
     }

@@ -19,10 +19,10 @@ use bedplate_api::reason::configuration::{DegradedReason, ProgressingReason, Ver
 use bedplate_rules::selection::version_name;
 use jiff::Timestamp;
 
-/// Machines that a message names.
+/// Maximum number of Machines that a message names.
 const NAMED: usize = 3;
 
-/// How a configuration stands.
+/// State of a configuration.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Standing {
     /// Status, reason and message of `Progressing`.
@@ -42,7 +42,7 @@ pub struct Newest {
     pub unasked: Option<String>,
 }
 
-/// How many Machines there are of a sort, and the first few by name.
+/// Number of Machines in a group, and the first few names.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
 pub struct Names {
     count: usize,
@@ -61,7 +61,7 @@ impl Names {
         }
     }
 
-    /// How many there are.
+    /// Returns the number of Machines.
     pub fn count(&self) -> usize {
         self.count
     }
@@ -76,22 +76,23 @@ impl Names {
     }
 }
 
-/// The Machines of a configuration, by what is awaited.
+/// Machines of a configuration, by pending change.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
 pub struct Awaited {
-    /// How many use it.
+    /// Number of Machines that use it.
     pub users: usize,
-    /// Those that are to have one of its versions and have no Node: they are paved without anybody doing more.
+    /// Machines without a Node that are paved with one of its versions without further action.
     pub moving: Names,
-    /// Those with a Node of another version than a repave would give now.
+    /// Machines with a Node of another version than a repave would select now.
     pub outdated: Names,
-    /// Those that tried what is chosen for them and went back.
+    /// Machines that tried the selected version and rolled back.
     pub rolled_back: Names,
     /// Machines that have had no Node of their selected version for too long ([`crate::rollout::is_late`]).
     pub late: Names,
 }
 
-/// How one stands that goes on only when people delete Nodes (OnDelete); `latest`: the number of its newest version.
+/// Returns the state of a configuration that changes only when a user deletes Nodes (OnDelete). `latest` is
+/// the number of its newest version.
 pub fn at_rest(name: &str, latest: i64, awaited: &Awaited) -> Standing {
     let Awaited { users, moving, outdated, rolled_back, late } = awaited;
     let mut parts = Vec::new();
@@ -135,7 +136,7 @@ pub fn at_rest(name: &str, latest: i64, awaited: &Awaited) -> Standing {
     Standing { progressing, degraded, failures: Vec::new() }
 }
 
-/// How one stands that is being deleted, by the Machines that hold it.
+/// Returns the state of a configuration that is being deleted, by the Machines that hold it.
 pub fn leaving(holders: &BTreeSet<&str>) -> Standing {
     let mut names = Names::default();
     holders.iter().for_each(|holder| names.add(holder));
@@ -152,7 +153,7 @@ pub fn leaving(holders: &BTreeSet<&str>) -> Standing {
     Standing { progressing, degraded: None, failures: Vec::new() }
 }
 
-/// The conditions that are to be there. Troubles of the newest version come before that of the standing itself.
+/// Returns the desired conditions. Faults of the newest version come before those of the state.
 pub fn merge(
     before: &[Condition],
     standing: &Standing,
@@ -230,7 +231,7 @@ fn has<R: ConditionReason>(conditions: &[Condition], reason: R) -> bool {
 /// Types of the conditions that are written here.
 const OWN: [&str; 4] = [PROGRESSING, DEGRADED, READY, STALLED];
 
-/// Those of them that are written here.
+/// Returns the conditions that this controller owns.
 pub fn own(conditions: &[Condition]) -> Vec<Condition> {
     conditions.iter().filter(|c| OWN.contains(&c.type_.as_str())).cloned().collect()
 }

@@ -1,7 +1,9 @@
-//! What the controller knows of the cluster: one store for each kind, kept by watches, and what is asked live beside them.
+//! The controller's view of the cluster: one store for each kind, filled by watches, and live reads next to
+//! them.
 //!
-//! A store may be a moment behind. What must not be decided by what was is therefore bound to what was read (`write`), or asked
-//! again: whether a Node is gone, whether really nobody holds what is let go.
+//! A store may lag. A decision that must not rest on old data is bound to the resource version that was read
+//! (`write`), or reads again: whether a Node is gone, whether no Machine holds an object whose finalizer is
+//! removed.
 
 use std::collections::BTreeMap;
 use std::sync::{Arc, MutexGuard, PoisonError, RwLock, RwLockReadGuard, RwLockWriteGuard};
@@ -51,7 +53,7 @@ pub struct Stores {
     pub configurations: Store<MachineConfiguration>,
     /// MachineConfigurationVersions.
     pub versions: Store<MachineConfigurationVersion>,
-    /// Nodes, without what nobody here reads.
+    /// Nodes, reduced to the fields that this program reads.
     pub nodes: Store<Node>,
     /// Requests for kubelets' certificates.
     pub requests: Store<CertificateSigningRequest>,
@@ -61,9 +63,9 @@ pub struct Stores {
     pub claims: Store<MachineClaim>,
     /// Requests about which nothing was decided yet.
     pub open: Arc<Lock<Open>>,
-    /// What of them is asked by more than a name; a moment behind them.
+    /// Lookups by more than a name. The index may lag behind the stores.
     pub index: Arc<RwLock<Index>>,
-    /// The same of operations.
+    /// Lookups of operations by Machine and parent.
     pub whose: Arc<Whose>,
     /// When agents were heard.
     pub heard: Arc<Heard>,
@@ -81,7 +83,7 @@ impl Stores {
         synced(&self.requests).await?;
         synced(&self.operations).await?;
         synced(&self.claims).await?;
-        // What they began with is in the index too, or gone again: without it a version would look unused.
+        // The index must have applied the objects of the first lists. Otherwise a version would look unused.
         let begun = (self.machines.state(), self.versions.state(), self.configurations.state());
         while !self.has_indexed(&begun) {
             tokio::time::sleep(LOOK).await;
@@ -115,12 +117,12 @@ impl Stores {
         self.open.lock()
     }
 
-    /// What of them is asked by more than a name.
+    /// Returns the index for reading.
     pub fn index(&self) -> RwLockReadGuard<'_, Index> {
         self.index.read().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// To take on a change.
+    /// Returns the index for applying a change.
     pub fn index_mut(&self) -> RwLockWriteGuard<'_, Index> {
         self.index.write().unwrap_or_else(PoisonError::into_inner)
     }
@@ -128,28 +130,28 @@ impl Stores {
 
 type Begun = (Vec<Arc<Machine>>, Vec<Arc<MachineConfigurationVersion>>, Vec<Arc<MachineConfiguration>>);
 
-/// What reconciling takes.
+/// Dependencies of the reconcilers.
 pub struct World {
     /// The API server.
     pub client: Client,
-    /// What was read.
+    /// Stores of the watches.
     pub stores: Stores,
-    /// Whether this controller leads.
+    /// Leadership of this controller.
     pub tenure: Tenure,
     /// Counters of the engine.
     pub counters: Counters,
     /// Counts of rolling updates.
     pub turns: Turns,
-    /// What is told of, as Events.
+    /// Recorder of Events.
     pub news: News,
-    /// Where registries may be.
+    /// Networks in which registries may be.
     pub reach: Arc<RegistryReach>,
-    /// What is known of drains beside the objects.
+    /// Drain state beyond the objects.
     pub drains: drains::Memory,
     /// Addresses of the API server and the Services, which were read last.
     pub claims: RecentClaims,
-    /// Versions that are being given to Machines now: the stores do not show it yet. Each by a number of its own, for two may be given to
-    /// the same Machine at once, by a person's edit and by a rolling update.
+    /// Versions that are being given to Machines while the stores do not show it yet. Each entry has its own
+    /// number: a user's edit and a rolling update may concurrently give two versions to one Machine.
     giving: Lock<BTreeMap<u64, (String, i64)>>,
 }
 
@@ -173,7 +175,7 @@ impl Context for World {
 }
 
 impl World {
-    /// Of these parts.
+    /// Creates the dependencies from their parts.
     pub fn new(client: Client, stores: Stores, tenure: Tenure, metrics: Metrics) -> Self {
         let Metrics { counters, turns } = metrics;
         Self {
@@ -190,7 +192,7 @@ impl World {
         }
     }
 
-    /// The same, which tells.
+    /// Returns the dependencies with a recorder of Events.
     #[must_use]
     pub fn telling(self, news: News) -> Self {
         Self { news, ..self }
@@ -207,7 +209,7 @@ impl World {
         self.stores.configurations.get(&ObjectRef::new(name))
     }
 
-    /// What a choice for a Machine may fall on.
+    /// Returns the configurations and versions that a Machine may get.
     pub fn known(&self, machine: &Machine, claimed: Option<&str>) -> Known {
         self.stores.index().known(machine, claimed)
     }
@@ -239,12 +241,12 @@ impl World {
         ask(&format!("MachineConfiguration {name}"), object::get(&configurations, name)).await
     }
 
-    /// Who holds what, asked live; a Machine that is just being given a version counts too.
+    /// Reads the holders of versions live. A Machine that is just being given a version counts too.
     ///
     /// # Errors
-    /// The API server did not say.
+    /// The API server did not answer.
     pub async fn live_references(&self) -> Result<(References, Vec<(String, i64)>), WriteError> {
-        // In this order: what is not in here any more is in the list.
+        // The order matters: an entry that is no longer in the memory is in the list.
         let giving = self.giving.lock().values().cloned().collect();
         let mut references = References::default();
         let add = |machine: Machine| references.add(&machine);

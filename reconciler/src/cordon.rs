@@ -1,5 +1,5 @@
-//! Pure: what the controller writes on a Node whose Pods it has leave: whose cordon it is, since when, what is awaited, and why it was given
-//! up. All that a controller which was killed needs to go on stands there.
+//! Pure: annotations that the controller writes on a Node it drains: purpose of the cordon, start, pending
+//! Pods, and failure. They hold everything that a restarted controller needs to continue.
 
 use std::collections::BTreeMap;
 
@@ -9,11 +9,11 @@ use jiff::Timestamp;
 use k8s_openapi::api::core::v1::Node;
 use serde::{Deserialize, Serialize};
 
-/// When the drain was begun (RFC 3339).
+/// Start of the drain (RFC 3339).
 pub const DRAIN_STARTED: &str = "bedplate.dev/drain-started";
-/// The Pods that have not left yet, and why not, for a person.
+/// Pods that have not left yet, with reasons, for users.
 pub const DRAIN_PENDING: &str = "bedplate.dev/drain-pending";
-/// Why the last drain was given up: a [`Failed`] in JSON.
+/// Failure of the last drain: a [`Failed`] in JSON.
 pub const DRAIN_FAILED: &str = "bedplate.dev/drain-failed";
 /// [`CORDONED_BY`] of a rolling update: this and the version.
 const ROLLOUT: &str = "rollout/";
@@ -22,10 +22,10 @@ const DELETION: &str = "deletion";
 /// Characters of a message that are kept on a Node.
 const MAX_MESSAGE: usize = 512;
 
-/// What the controller has a Node emptied for.
+/// Purpose of a drain by the controller.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Purpose {
-    /// So that it is paved with this version (`<configuration>-v<N>`).
+    /// Repave with this version (`<configuration>-v<N>`).
     Rollout(String),
     /// Because its Machine is deleted.
     Deletion,
@@ -56,7 +56,7 @@ impl Purpose {
     }
 }
 
-/// Whose cordon a Node has.
+/// Owner of a Node's cordon.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Cordon {
     /// None.
@@ -72,17 +72,17 @@ pub enum Cordon {
 /// A Node that the controller has cordoned.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Hold {
-    /// What for.
+    /// Purpose of the cordon.
     pub purpose: Purpose,
-    /// Since when.
+    /// Start of the drain.
     pub began: Option<Timestamp>,
-    /// Whether it is cordoned yet: a person may have given it free.
+    /// True if the Node is cordoned. A user may have uncordoned it.
     pub cordoned: bool,
-    /// What is awaited.
+    /// Pods that the drain is waiting for.
     pub awaits: Option<String>,
 }
 
-/// Why a drain was given up.
+/// Failure of a drain.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
 pub struct Failed {
@@ -90,22 +90,22 @@ pub struct Failed {
     pub version: String,
     /// The MachineConfiguration's generation then: an edit of it has the drain be tried again.
     pub generation: i64,
-    /// Of a closed set.
+    /// Machine-readable reason.
     pub reason: GivenUp,
     /// For a person.
     pub message: String,
 }
 
-/// Why a drain was given up.
+/// Reason for a failed drain.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 pub enum GivenUp {
     /// Pods were left when the time was over.
     DrainTimedOut,
-    /// Nobody makes some of its Pods again.
+    /// Some of its Pods have no controller that re-creates them.
     UnmanagedPods,
     /// Some of its Pods would lose what is in their emptyDir.
     EmptyDirData,
-    /// Somebody has uncordoned the Node meanwhile.
+    /// The Node was uncordoned during the drain.
     Uncordoned,
 }
 
@@ -124,12 +124,12 @@ fn annotations(node: &Node) -> Option<&BTreeMap<String, String>> {
     node.metadata.annotations.as_ref()
 }
 
-/// Whether no Pods are placed on it.
+/// Returns true if no Pods are scheduled onto the Node.
 pub fn is_cordoned(node: &Node) -> bool {
     node.spec.as_ref().is_some_and(|spec| spec.unschedulable == Some(true))
 }
 
-/// Whose cordon a Node has.
+/// Returns the owner of a Node's cordon.
 pub fn cordon_of(node: &Node) -> Cordon {
     let text = |name: &str| annotations(node).and_then(|all| all.get(name));
     let cordoned = is_cordoned(node);
@@ -146,7 +146,7 @@ pub fn cordon_of(node: &Node) -> Cordon {
     }
 }
 
-/// Why the last drain of a Node was given up.
+/// Returns the failure of a Node's last drain.
 pub fn failed(node: &Node) -> Option<Failed> {
     serde_json::from_str(annotations(node)?.get(DRAIN_FAILED)?).ok()
 }
@@ -156,7 +156,7 @@ pub fn cut(message: &str) -> String {
     message.chars().take(MAX_MESSAGE).collect()
 }
 
-/// Whether it is Ready, as its status says.
+/// Returns true if the Node's status reports it Ready.
 pub fn is_ready(node: &Node) -> bool {
     let conditions = node.status.as_ref().and_then(|status| status.conditions.as_ref());
     conditions.into_iter().flatten().any(|c| c.type_ == "Ready" && c.status == "True")

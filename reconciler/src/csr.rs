@@ -61,7 +61,7 @@ pub async fn reconcile(
         return Ok(None);
     }
     let machine = world.live_machine(name).await?;
-    // Of the same name; it may be another host's.
+    // A Node of the name may belong to another host.
     let node = world.live_node(name).await?;
     let (type_, message) = match verdict(&request, machine.as_ref(), node.as_ref(), &world).await? {
         Verdict::NotOurs => return Ok(None),
@@ -132,7 +132,7 @@ fn approved(request: &CertificateSigningRequest) -> String {
     }
 }
 
-/// Of the Machine, where a person looks; of the request, if there is none.
+/// Publishes an Event on the Machine, where users look. If there is none, publishes it on the request.
 fn tell(
     world: &World,
     machine: Option<&Machine>,

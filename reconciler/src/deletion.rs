@@ -36,7 +36,7 @@ pub async fn reconcile(machine: Arc<Machine>, world: Arc<World>) -> Result<Optio
         return Ok(None);
     }
     let name = machine.name_any();
-    // What is done to a Node, and that there is none, is not decided by what was.
+    // Cached data must not decide that a Node is drained or gone.
     let node = match machine.metadata.deletion_timestamp {
         Some(_) => world.live_node(&name).await?,
         None => world.stores.nodes.get(&ObjectRef::new(&name)).map(|node| (*node).clone()),
@@ -54,7 +54,7 @@ pub async fn reconcile(machine: Arc<Machine>, world: Arc<World>) -> Result<Optio
     Ok(after.or(until))
 }
 
-/// By the own monotonic clock: the other one may leap.
+/// Returns the elapsed times by this program's monotonic clock. The wall clock may leap.
 fn lasted(machine: &Machine, limit: SignedDuration, now: Timestamp, world: &World) -> Lasted {
     let uid = machine.metadata.uid.as_deref().unwrap_or_default();
     let since = |what: &str, written: Option<Timestamp>| {
@@ -102,7 +102,7 @@ async fn apply(
     Ok(None)
 }
 
-/// Its Machine is deleted by a person: what only this Node had is not kept by an update that nobody has asked for.
+/// Drain settings for a Machine that a user deleted. Data that only this Node had is lost.
 const DRAIN: Drain = Drain { limit: SignedDuration::MAX, grace: None, delete_empty_dir: true, force: true };
 
 async fn empty(

@@ -1,7 +1,8 @@
-//! What is to be reconciled when something has changed: the queues, and who touches whom.
+//! Queues of objects to reconcile, and which changes enqueue which objects.
 //!
-//! A person's edit is looked at at once. What Machines do touches the Machine at once, its configurations only if it counts there
-//! (`index`), and not for each Machine anew (`coalesce`).
+//! A user's edit is reconciled immediately. A change of a Machine reconciles the Machine immediately. It
+//! reconciles the configurations only if it matters to them (`index`), and once for many Machines
+//! (`coalesce`).
 
 use std::time::Instant;
 
@@ -30,33 +31,33 @@ pub type Queue<K> = bedplate_engine::Queue<K, Kind>;
 /// The ends to send into; clones share them.
 #[derive(Debug, Clone)]
 pub struct Queues {
-    /// Configurations to look at.
+    /// Configurations to reconcile.
     pub configurations: Queue<MachineConfiguration>,
     /// Versions that are being deleted.
     pub versions: Queue<MachineConfigurationVersion>,
-    /// Machines to look at.
+    /// Machines to reconcile.
     pub machines: Queue<Machine>,
-    /// Requests to look at.
+    /// Requests to reconcile.
     pub requests: Queue<CertificateSigningRequest>,
-    /// Operations to look at.
+    /// Operations to reconcile.
     pub operations: Queue<MachineOperation>,
-    /// Versions whose image's tag is to be resolved.
+    /// Versions with an image tag to resolve.
     pub images: Queue<MachineConfigurationVersion>,
-    /// Configurations whose rolling update is to be looked at.
+    /// Configurations with a rolling update to reconcile.
     pub rollouts: Queue<MachineConfiguration>,
-    /// Machines that are drained before they go.
+    /// Machines that are drained before they are deleted.
     pub departures: Queue<Machine>,
-    /// Configurations to look at in a while ([`coalesce`]).
+    /// Configurations to reconcile after a delay ([`coalesce`]).
     pub later: mpsc::Sender<String>,
 }
 
-/// The queue of what is looked at in a while, and its other end.
+/// Creates the queue of delayed configurations, and its receiver.
 pub fn later() -> (mpsc::Sender<String>, mpsc::Receiver<String>) {
     mpsc::channel(MAX_LATER)
 }
 
 impl Queues {
-    /// A configuration by its name, at once.
+    /// Enqueues a configuration by its name, without delay.
     pub async fn configuration(&self, name: &str) {
         self.configurations.put(ObjectRef::new(name)).await;
     }
@@ -73,7 +74,7 @@ impl Queues {
         }
     }
 
-    /// The image of a version, if its tag is to be resolved.
+    /// Enqueues a version if its image tag must be resolved.
     pub async fn image(&self, version: &MachineConfigurationVersion) {
         if image::is_open(version) {
             self.images.put(ObjectRef::from_obj(version)).await;
@@ -105,7 +106,7 @@ impl Queues {
         }
     }
 
-    /// What depends on the Node of a Machine beside the Machine itself.
+    /// Enqueues objects that depend on the Node of a Machine, except the Machine itself.
     pub async fn dependents_of_node(&self, name: &str, stores: &Stores) {
         let Some(machine) = stores.machines.get(&ObjectRef::new(name)) else { return };
         self.departure(&machine).await;
@@ -138,8 +139,8 @@ impl Queues {
         }
     }
 
-    /// What depends on a configuration and on which versions it has: Machines that wait for any, and those that have or name this one,
-    /// and what is counted of these elsewhere.
+    /// Enqueues objects that depend on a configuration and its versions: Machines that wait for any version,
+    /// Machines that have or name this configuration, and other configurations that count them.
     pub async fn dependents_of(&self, configuration: &str, stores: &Stores) {
         let (machines, others) = {
             let index = stores.index();
@@ -177,7 +178,8 @@ pub async fn coalesce(mut touched: mpsc::Receiver<String>, queues: Queues) {
     }
 }
 
-/// What of a version decides about Machines: whether it is there to be chosen, locked, and its image known; if not, why.
+/// Returns the properties of a version that decide about Machines: it exists, it is locked, and its image is
+/// known. If the image is unknown, includes the reason.
 pub fn weighs(version: &MachineConfigurationVersion) -> Weight {
     Weight {
         generation: version.metadata.generation,
@@ -188,7 +190,7 @@ pub fn weighs(version: &MachineConfigurationVersion) -> Weight {
     }
 }
 
-/// What of a version decides about others.
+/// Properties of a version that decide about other objects.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Weight {
     generation: Option<i64>,

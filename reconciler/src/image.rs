@@ -1,13 +1,15 @@
-//! Images that a version names by a tag: what the tag stands for is asked of the registry once, and written into the version's status
-//! before the version is used. All its Machines get the same.
+//! Images that a version names by a tag. The controller resolves the tag at the registry once, and writes the
+//! digest into the version's status before the version is used. All Machines of the version get the same
+//! image.
 //!
 //! ```text
 //! tag --the registry's answer--> imageDigest --then only--> deployed, selected
 //!  `--no answer--> Ready False --> Degraded of the configuration; asked again, less and less often
 //! ```
 //!
-//! Each version for itself: who waits for a registry holds up nobody else. Versions that name a digest are never asked for. The
-//! controller reads no Secret: an image that takes one to be pulled, or that lies on the hosts, is resolved by each host.
+//! Versions are resolved independently, so a slow registry does not delay others. Versions that name a digest
+//! are never resolved. The controller reads no Secret: an image that needs a pull secret, or that is stored
+//! on the hosts, is resolved by each host.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -32,19 +34,19 @@ use crate::context::World;
 use crate::metrics::Kind;
 use crate::reach::RegistryReach;
 
-/// How long a registry is waited for.
+/// Timeout of a request to a registry.
 const LIMIT: Duration = Duration::from_secs(20);
-/// How long it may say nothing.
+/// Maximum time without data from a registry.
 const STALL: Duration = Duration::from_secs(8);
-/// Begins a reference to what lies on the hosts.
+/// Prefix of a reference to an image that is stored on the hosts.
 const LAYOUT: &str = "oci:";
 
-/// Whether an image is named by a tag.
+/// Returns true if an image is named by a tag.
 fn is_tag(image: &NodeImage) -> bool {
     !image.reference.contains('@')
 }
 
-/// Why each host resolves an image for itself, if it does.
+/// Returns the reason why each host resolves an image itself, if it does.
 pub fn resolved_by_hosts(image: &NodeImage) -> Option<&'static str> {
     if !is_tag(image) {
         None
@@ -58,7 +60,7 @@ pub fn resolved_by_hosts(image: &NodeImage) -> Option<&'static str> {
     }
 }
 
-/// Whether a version's tag is still to be resolved here.
+/// Returns true if a version's tag must still be resolved here.
 pub fn is_open(version: &MachineConfigurationVersion) -> bool {
     let image = &version.spec.template.image;
     is_tag(image)
@@ -67,7 +69,7 @@ pub fn is_open(version: &MachineConfigurationVersion) -> bool {
         && version.metadata.deletion_timestamp.is_none()
 }
 
-/// Why a version's image could not be resolved when that was tried last.
+/// Returns the reason why the last attempt to resolve a version's image failed.
 pub fn failure(version: &MachineConfigurationVersion) -> Option<&str> {
     let found = written(version)
         .filter(|ready| ready.status == "False" && ready.observed_generation == version.metadata.generation);
@@ -181,7 +183,7 @@ async fn ask_registry(image: &NodeImage, reach: Arc<RegistryReach>) -> Result<Di
     })
 }
 
-/// Why there is no answer, for a person.
+/// Returns the message of a failed request, for users.
 fn told(image: &NodeImage, error: &EnsureImageError) -> String {
     let why = match error {
         EnsureImageError::Unreachable { problem, .. } => format!("the registry does not answer ({problem})"),
@@ -281,7 +283,7 @@ mod tests {
                 json!({ "imageDigest": digest(), "imageReference": TAG }),
                 false,
             ),
-            // Nobody had used it, and an edit has named another tag since.
+            // No Machine used the version, and a later edit names another tag.
             (
                 json!({ "reference": "r.example/node:2", "allowTag": true }),
                 json!({ "imageDigest": digest(), "imageReference": TAG }),

@@ -29,7 +29,7 @@ use crate::context::World;
 use crate::image::status_of;
 use crate::metrics::Kind;
 
-/// Makes one Machine's fields as they ought to be.
+/// Brings one Machine's fields to the desired state.
 ///
 /// # Errors
 /// [`WriteError`]
@@ -49,7 +49,7 @@ async fn look(machine: Arc<Machine>, turn: Option<Again>, world: &World) -> Resu
     let name = machine.name_any();
     let cached = world.stores.nodes.get(&ObjectRef::new(&name));
     let has_node = machine.status.as_ref().is_some_and(|status| status.node_ref.is_some());
-    // What comes of the version that is being made looks at it again: until then nothing would be true for long.
+    // The new version enqueues the Machine again. A condition written until then would soon be outdated.
     if cached.is_none() && !has_node && world.stores.index().awaits_first_version(&machine) {
         return Ok(());
     }

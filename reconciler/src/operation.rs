@@ -1,7 +1,8 @@
-//! MachineOperations: their labels, their beginning, the end of those that nobody ends, and the children of a selector (O1 to O8).
+//! MachineOperations: labels, start, timeout, removal, and the children of a selector (O1 to O8).
 //!
-//! Read: the stores; whether a Machine is really not there, and whether a parent is as it was seen before children are made, is asked
-//! live. Decided: `plan`, and for a selector `rules::fan_out`. What an operation asks for is done by pxed and by the agents.
+//! Reads the stores. Two facts are read live: that a Machine does not exist, and that a parent is unchanged
+//! before children are created. `plan` decides, for a selector `rules::fan_out`. pxed and the agents carry
+//! the operations out.
 
 mod end;
 mod fan_out;
@@ -27,7 +28,8 @@ use crate::context::World;
 use crate::metrics::Kind;
 use bedplate_rules::operation::{is_finished, state};
 
-/// Makes what is ours of one operation as it ought to be; says when it is to be looked at again.
+/// Brings the fields of one operation that this controller owns to the desired state. Returns the delay
+/// before the next reconcile.
 ///
 /// # Errors
 /// [`WriteError`]
@@ -65,7 +67,7 @@ pub async fn reconcile(
     Ok(again)
 }
 
-/// How it has ended.
+/// Returns the Event of a finished operation.
 fn told(operation: &MachineOperation) -> (ControllerEvent, String) {
     let spec = &operation.spec;
     let on = spec.machine_ref.as_ref().map(|machine| format!(" of Machine {}", machine.name));

@@ -1,12 +1,13 @@
-//! Rolling updates (C4): one Machine after another is emptied, and paved with what is newest.
+//! Rolling updates (C4): one Machine after another is drained and repaved with the newest version.
 //!
 //! ```text
-//! take: version locked, selected --agent fetches it--> cordon --> Pods leave --> Node deleted --> (`machine`, agent: paved anew) --> Ready
-//!                                                        `-- not in time, or nothing comes of it any more: free
+//! take: version locked, selected --agent fetches it--> cordon --> evict Pods --> Node deleted --> (`machine`, agent: repaved) --> Ready
+//!                                                        `-- timed out, or no longer needed: uncordon
 //! ```
 //!
-//! `judge` reads from objects where each Machine stands, `plan` says what comes next, here it is done. Nothing is kept in memory that
-//! the next controller would miss: whose cordon it is, since when, and why one was given up stands on the Node (`mark`).
+//! `judge` reads the state of each Machine from objects, `plan` decides the next step, this module carries it
+//! out. No state that the next controller needs is kept in memory: the owner and start of a cordon, and the
+//! failure of a drain, are on the Node (`mark`).
 
 mod changes;
 mod conditions;
@@ -44,11 +45,12 @@ use crate::machine;
 use crate::metrics::Turn;
 use crate::node::drain::{self, Left};
 
-/// Between two looks at one that goes on, if nothing changes before: whether an agent is heard.
+/// Interval between checks of a running update, if nothing changes before. A check detects unreachable
+/// agents.
 const LOOK: Duration = Duration::from_secs(60);
-/// So many Machines' steps are done at once.
+/// Maximum number of Machines whose steps are done concurrently.
 const AT_ONCE: usize = 8;
-/// So far may the clock of the controller that has begun a drain be before this one's.
+/// Maximum difference between the clocks of the controller that started a drain and of this one.
 const SKEW: SignedDuration = SignedDuration::from_secs(60);
 
 /// Does the next steps of one configuration's rolling update.
@@ -69,15 +71,15 @@ pub async fn reconcile(
     let mut failed = write::Failed::default();
     world.drains.tidy(|name| world.stores.nodes.get(&ObjectRef::new(name)));
     let begins = |step: &Step| matches!(step, Step::Cordon { .. });
-    // Who takes room asks first whether there is any, by what is there now.
+    // Before a step makes a Machine unavailable, live Nodes confirm that one more may be.
     if steps.iter().any(begins) && !failed.note(world.leading(recheck::compare(&rollout, &world)).await) {
         steps.retain(|step| !begins(step));
     }
-    // Room is taken by what is known now, and not when a hundred Nodes were looked at.
+    // Steps that make a Machine unavailable come first, while the check is recent.
     steps.sort_by_key(order);
     let turn = Actor { configuration: &configuration, known: &known, rollout: &rollout, world: &world };
     for alike in steps.chunk_by(|one, other| order(one) == order(other)) {
-        // One after another the last of many would have had its time before it was looked at.
+        // Sequential steps would let the last of many drains time out before its first check.
         let all: Vec<_> = alike.iter().map(|step| turn.does(step, settings.as_ref())).collect();
         let mut all = stream::iter(all).buffer_unordered(AT_ONCE);
         while let Some(done) = all.next().await {
@@ -91,7 +93,7 @@ pub async fn reconcile(
     failed.end().map(|()| after)
 }
 
-/// What comes first.
+/// Returns the position of a step's kind.
 fn order(step: &Step) -> u8 {
     match step {
         Step::Free { .. } => 0,
@@ -105,7 +107,8 @@ fn is_at_hand(member: &Member) -> bool {
     !matches!(member.place, Place::UpToDate)
 }
 
-/// Nodes that were cordoned for this rolling update, and whose Machines are gone: nobody else gives them free.
+/// Returns steps for Nodes that were cordoned for this rolling update and whose Machines are gone. No other
+/// code uncordons them.
 fn strays(rollout: &Rollout, world: &World) -> Vec<Step> {
     let is_stray = |node: &Arc<Node>| {
         let of = match cordon_of(node) {
@@ -135,7 +138,7 @@ fn node(world: &World, name: &str) -> Option<Arc<Node>> {
     world.drains.as_written(name, world.stores.nodes.get(&ObjectRef::new(name)))
 }
 
-/// What a rolling update is judged by.
+/// Objects that a rolling update is judged by.
 struct Known {
     machines: Vec<Arc<Machine>>,
     versions: Vec<Arc<MachineConfigurationVersion>>,
@@ -145,7 +148,7 @@ impl Known {
     fn read(configuration: &MachineConfiguration, world: &World) -> Self {
         let (name, index) = (configuration.name_any(), world.stores.index());
         let machines: Vec<_> = index.users_of(&name).cloned().collect();
-        // Of a Machine that comes from another configuration it counts whether it is a control plane.
+        // A Machine that comes from another configuration may be a control plane.
         let applied = machines.iter().filter_map(|machine| machine.status.as_ref()?.applied.as_ref());
         let mut names: BTreeSet<&str> = applied.map(|applied| applied.name.as_str()).collect();
         names.insert(&name);
@@ -164,7 +167,7 @@ impl Known {
     }
 }
 
-/// Who does one step.
+/// Executor of one step.
 struct Actor<'a> {
     configuration: &'a MachineConfiguration,
     known: &'a Known,
@@ -198,7 +201,7 @@ impl Actor<'_> {
         self.known.machines.iter().find(|machine| machine.name_any() == name)
     }
 
-    /// Of a Machine that is there.
+    /// Publishes an Event on a Machine that exists.
     fn tell(&self, name: &str, reason: ControllerEvent, note: &str) {
         if let Some(machine) = self.machine(name) {
             self.world.news.tell(&**machine, reason, note);
@@ -246,7 +249,7 @@ impl Actor<'_> {
         }
         let pods = drain::pods(world, name).await?;
         let left = Left { awaits: String::new(), blocked: None, after: Duration::from_millis(500) };
-        // Nobody is disturbed in vain.
+        // No Node is cordoned if its Pods cannot be evicted.
         if let Some(refusal) = refusal(&pods, &self.gently(settings)) {
             let (reason, why) = events::refused(&refusal);
             let failed = self.failed(version, reason, &why);
@@ -284,7 +287,8 @@ impl Actor<'_> {
             drain::say_begun(world, &node, now).await?;
             return Ok(Some(Left { awaits: String::new(), blocked: None, after: Duration::ZERO }));
         };
-        // What stands there was asked to leave; who never was, by a controller that was away or busy, is asked first.
+        // The timeout counts only after the Pods were evicted. A controller that was stopped or busy evicts
+        // them first.
         let awaits = node.annotations().get(crate::cordon::DRAIN_PENDING);
         if let Some(awaits) = awaits.filter(|_| !left.is_positive()) {
             let message = format!("not drained within {} s: {awaits}", drain.limit.as_secs());
@@ -301,8 +305,9 @@ impl Actor<'_> {
         Ok(left.or(Some(Left { awaits: String::new(), blocked: None, after: Duration::ZERO })))
     }
 
-    /// What is left of a drain's time; none: nobody knows when it began, or that has not come yet. Counted by the own monotonic clock, for the
-    /// other one may leap: what stands on the Node counts only where somebody else has begun it.
+    /// Returns the remaining time of a drain. Returns `None` if its start is unknown or in the future. Uses
+    /// this program's monotonic clock, because the wall clock may leap. The time on the Node counts only if
+    /// another controller started the drain.
     fn time_left(&self, node: &Node, limit: SignedDuration, now: Timestamp) -> Option<SignedDuration> {
         let Cordon::Ours(hold) = cordon_of(node) else { return None };
         let (began, uid) = (hold.began?, node.metadata.uid.as_deref()?);
@@ -311,7 +316,7 @@ impl Actor<'_> {
         is_sane.then(|| limit.saturating_sub(lasting.lasted(uid, began, now, limit)))
     }
 
-    /// No Pod is left: the Node goes, if its Machine is to be updated yet, by what is there now.
+    /// Deletes a Node without Pods, if a live read shows that its Machine must still be updated.
     async fn finish(&self, node: &Node, version: &str) -> Result<Option<Left>, WriteError> {
         let name = node.name_any();
         let changed = || WriteError::Conflict { what: format!("Machine {name}") };
@@ -386,7 +391,8 @@ impl Actor<'_> {
         Failed { version, generation: self.rollout.generation, reason, message }
     }
 
-    /// Unasked, what is in an emptyDir goes with its Pod, and a Pod that nobody makes again is not ended.
+    /// Returns drain settings. By default a Pod's emptyDir data is lost, and a Pod without a controller is
+    /// not evicted.
     fn gently(&self, settings: Option<&RollingUpdate>) -> Drain {
         let seconds = settings.map(|settings| i64::from(settings.drain_timeout_seconds));
         let limit = seconds.map_or_else(|| limit(Some(self.configuration)), SignedDuration::from_secs);

@@ -102,7 +102,7 @@ pub fn begin(
     (is_started, news)
 }
 
-/// Spawns watches and workers; what is given back ends when every store is whole.
+/// Spawns watches and workers. The returned future ends when every store is synced.
 fn assemble(
     client: &Client,
     (tenure, news, reach): (Tenure, News, RegistryReach),

@@ -1,8 +1,9 @@
-//! Versions that are being deleted and whose configuration is gone: nobody else may take their finalizer away (V1).
+//! Versions that are being deleted and whose configuration is gone. No other code may remove their finalizer
+//! (V1).
 //!
-//! It goes when neither the configuration that owned them nor a Machine that holds them is there, both asked live: whether that
-//! configuration was made anew meanwhile, or went without its versions (`--cascade=orphan`), does not matter. Those of a configuration
-//! that is there are `configuration`'s.
+//! The finalizer is removed when live reads find neither the owning configuration nor a Machine that holds
+//! the version. A new configuration of the same name does not matter, nor does one that was deleted with
+//! `--cascade=orphan`. Versions of an existing configuration belong to `configuration`.
 
 use std::sync::Arc;
 
@@ -17,13 +18,13 @@ use crate::FIELD_MANAGER;
 use crate::context::World;
 use crate::metrics::Kind;
 
-/// Whether a version is being deleted, and waits for its finalizer to go.
+/// Returns true if a version is being deleted and still has the finalizer.
 pub fn is_leaving(version: &MachineConfigurationVersion) -> bool {
     let is_held = version.finalizers().iter().any(|held| held == OWN_FINALIZER);
     is_held && version.metadata.deletion_timestamp.is_some()
 }
 
-/// Lets one version go, if nobody else will.
+/// Removes the finalizer of one version if no other code will.
 ///
 /// # Errors
 /// [`WriteError`]
@@ -44,7 +45,7 @@ async fn release(version: &MachineConfigurationVersion, world: &World) -> Result
     if owner.is_some_and(|owner| is_of(version, &owner)) {
         return Ok(());
     }
-    // When its Machine lets it go, it is looked at again.
+    // The Machine's change enqueues the version again.
     if world.stores.index().references().is_held(name, number) {
         return Ok(());
     }

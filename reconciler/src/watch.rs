@@ -116,7 +116,8 @@ pub fn tasks(
 }
 
 async fn follow_configurations(mut seen: Changes<MachineConfiguration>, queues: Queues, stores: Stores) {
-    // What of it people write decides, about it and about Machines; its finalizers about it alone. Its status is ours.
+    // Fields that users write matter to the version and to Machines, its finalizers only to the version. This
+    // controller writes its status.
     let mut known = BTreeMap::new();
     while let Some(event) = seen.next().await {
         let (Seen::There(object) | Seen::Gone(object)) = &event;
@@ -171,7 +172,7 @@ async fn follow_versions(mut seen: Changes<MachineConfigurationVersion>, queues:
 }
 
 async fn follow_machines(mut seen: Changes<Machine>, queues: Queues, stores: Stores) {
-    // What of each its operations depend on.
+    // Properties of each Machine that its operations depend on.
     let mut hosts = BTreeMap::new();
     let mut turns = rollout::Weights::default();
     while let Some(event) = seen.next().await {
@@ -185,7 +186,7 @@ async fn follow_machines(mut seen: Changes<Machine>, queues: Queues, stores: Sto
         if before != host {
             queues.operations_of(&name, &stores).await;
         }
-        // Before it is looked at.
+        // Applied before the Machine is enqueued.
         match is_there {
             true => {
                 stores.heard.put(object, Timestamp::now());
@@ -299,7 +300,7 @@ mod tests {
         serde_json::from_value(json!({ "metadata": meta, "spec": spec, "status": status })).unwrap()
     }
 
-    /// Of six requests of a user the newest four are decided about.
+    /// Queues the newest four of six requests of a user.
     #[tokio::test]
     async fn trust_5_older_request_is_queued_once_it_is_one_of_the_newest() {
         let counters = Counters::default();

@@ -39,7 +39,7 @@ fn node(cordoned: bool) -> Value {
         "status": { "conditions": [{ "type": "Ready", "status": "True" }] } })
 }
 
-/// What of it disturbs a node.
+/// Returns the requests that disturb a node.
 async fn disturbed(paved: &str, cordoned: bool) -> Vec<String> {
     let (server, machine, node) = (Server::default(), machine(paved), node(cordoned));
     let objects = Objects {

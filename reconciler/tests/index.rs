@@ -1,4 +1,5 @@
-//! What the index gives, kept one object at a time through random histories, is what all objects give when each is looked at.
+//! Compares the index, updated one object at a time through random histories, with results computed from all
+//! objects.
 
 #![allow(clippy::unwrap_used, clippy::panic, reason = "a test that cannot go on has failed")]
 
@@ -106,13 +107,13 @@ impl<'a> Oracle<'a> {
     }
 }
 
-/// A cluster, its index, and for whom each change was told to count.
+/// A cluster, its index, and the configurations that each change was reported to concern.
 struct World {
     all: All,
     index: Index,
     weights: NodeWeights,
     random: StdRng,
-    /// What was counted of each configuration when it was looked at last.
+    /// Counts of each configuration at its last reconcile.
     counted: BTreeMap<String, MachineCounts>,
     touched: BTreeSet<String>,
 }
@@ -258,7 +259,7 @@ impl World {
         object("Machine", &metadata, &spec, &status)
     }
 
-    /// As `trigger::Queues::dependents_of` has it, beside the configuration itself.
+    /// Enqueues like `trigger::Queues::dependents_of`, except the configuration itself.
     fn depends(&mut self, configuration: &str) {
         self.touched.insert(configuration.to_owned());
         self.touched.extend(self.index.beside(configuration));

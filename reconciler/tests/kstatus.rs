@@ -1,4 +1,5 @@
-//! What tools that read objects as kstatus does (sigs.k8s.io/cli-utils, pkg/kstatus/status) make of each kind: done, going on, or failed.
+//! Result that kstatus (sigs.k8s.io/cli-utils, pkg/kstatus/status) computes for each kind: current, in
+//! progress, or failed.
 
 #![allow(clippy::unwrap_used, clippy::panic, reason = "a test that cannot go on has failed")]
 

@@ -1,5 +1,5 @@
-//! What is written for operations, in which order, and what comes of it when the controller is killed at any request: by an API server
-//! that keeps what it is told.
+//! Writes for operations, their order, and the result when the controller is killed at any request. The API
+//! server of these tests stores what it receives.
 
 #![allow(clippy::unwrap_used, clippy::panic, reason = "a test that cannot go on has failed")]
 
@@ -70,7 +70,7 @@ fn written(asked: &Asked) -> (u16, Value) {
     (200, object)
 }
 
-/// One look at `given` beside `others`; what was asked, and what came of it.
+/// Reconciles `given` with `others` in the stores. Returns the requests and the result.
 async fn look(
     given: &Value,
     others: &[Value],
@@ -419,7 +419,7 @@ async fn an_operations_end_is_told_once_and_only_by_who_saw_it_come() {
 struct Cluster {
     operations: Arc<Mutex<BTreeMap<String, Value>>>,
     version: Arc<AtomicI64>,
-    /// How often each was made.
+    /// Number of times that each child was created.
     made: Arc<Mutex<BTreeMap<String, u32>>>,
     /// Requests until the kill.
     left: Arc<AtomicI64>,
@@ -490,7 +490,7 @@ impl Cluster {
         (200, there.clone())
     }
 
-    /// The controller, or the next one, looks at everything until nothing changes.
+    /// Reconciles everything until nothing changes, as the restarted controller does.
     async fn settle(&self) {
         for _ in 0..60 {
             let before = self.version.load(Ordering::SeqCst);
@@ -498,7 +498,7 @@ impl Cluster {
             for given in &all {
                 let cluster = self.clone();
                 let machines = ["a", "b", "c", "d"].map(machine);
-                // What failed is tried again.
+                // A failed reconcile is retried.
                 let _ = look(given, &all, &machines, move |asked| cluster.answer(asked)).await;
             }
             if !self.dead.swap(false, Ordering::SeqCst) && self.version.load(Ordering::SeqCst) == before {

@@ -1,4 +1,5 @@
-//! What the controller asks of the API server, in which order, and what it does when that fails; no API server is there.
+//! Requests of the controller to the API server, their order, and the reaction to failures. No API server
+//! runs.
 
 #![allow(clippy::unwrap_used, clippy::panic, reason = "a test that cannot go on has failed")]
 
@@ -96,7 +97,7 @@ async fn h6_the_next_choice_and_the_end_of_node_ref_are_one_write_after_a_live_a
     let asked = server.asked();
     let status = &body(&asked, SELECT)["status"];
     assert_eq!((&status["selected"]["version"], status.get("nodeRef")), (&json!(2), None));
-    // Nobody can say whether it is gone: nothing is written.
+    // It is unknown whether the Node is gone: nothing is written.
     let server = Server::default();
     let world = server.world(&objects(given.clone()), Tenure::always(), |_| refusal(503, "away"));
     machine::reconcile(Arc::new(object(&given)), world).await.expect_err("away");
@@ -131,7 +132,7 @@ async fn h2_a_takeover_token_has_the_api_server_asked_for_the_node() {
     let world = server.world(&objects(given.clone()), Tenure::always(), |_| refusal(503, "away"));
     machine::reconcile(Arc::new(object(&given)), world).await.expect_err("away");
     assert_eq!(server.lines(), [ASK], "without an answer nothing is written");
-    // What was observed in this generation is not asked for again.
+    // An observation of this generation is not repeated.
     given["status"]["observedNode"] = json!({ "state": "Absent", "observedGeneration": 1 });
     let server = Server::default();
     let world = server.world(&objects(given.clone()), Tenure::always(), written);
@@ -350,7 +351,7 @@ async fn v3_a_version_that_is_deleted_and_whose_configuration_is_gone_is_let_go_
 async fn a_tag_that_is_not_resolved_is_said_once_and_what_is_known_of_one_outlives_other_writes() {
     bedplate_process::tls::install_crypto_provider();
     let mut given = server::version(1, &json!({}));
-    // Nobody listens there.
+    // No process listens there.
     given["spec"]["template"]["image"] = json!({ "reference": "127.0.0.1:1/node:1", "allowTag": true });
     let server = Server::default();
     let world = server.world(&Objects::default(), Tenure::always(), written);
@@ -363,7 +364,7 @@ async fn a_tag_that_is_not_resolved_is_said_once_and_what_is_known_of_one_outliv
     given["status"] = status;
     image::reconcile(Arc::new(object(&given)), world).await.expect_err("nobody answers");
     assert_eq!(server.lines().len(), 1, "said already");
-    // Resolved: whoever counts its Machines later keeps it.
+    // Later counts of the Machines keep the resolved image.
     given["status"]["imageReference"] = json!("127.0.0.1:1/node:1");
     given["status"]["imageDigest"] = json!(format!("sha256:{:064}", 1));
     given["status"]["machines"] = json!(5);
@@ -417,7 +418,8 @@ async fn c4_missing_node_stays_reported_when_another_controller_starts() {
     }
 }
 
-/// Has a Machine looked at by `work` under this tenure, where what a look says is `look(how many there were before)`.
+/// Reconciles a Machine by `work` under this tenure. `look` gives the result of a reconcile, by the number of
+/// earlier ones.
 async fn looked_at(
     tenure: watch::Receiver<Option<Instant>>,
     look: impl Fn(usize) -> Result<(), WriteError> + Send + Sync + 'static,

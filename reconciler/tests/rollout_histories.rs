@@ -19,10 +19,10 @@ const CLOCKS: Clocks<'_> = Clocks { silent: &|_| false, wait: &|_| Wait::default
 const CORDONED_BY: &str = "bedplate.dev/cordoned-by";
 const NOW: &str = "2026-01-01T00:00:00Z";
 
-/// What happens.
+/// Event of a history.
 #[derive(Debug, Clone)]
 enum Event {
-    /// The controller looks, and does so many of its steps before it is killed.
+    /// The controller reconciles and does this number of its steps before it is killed.
     Look(usize),
     /// The agent of a host does its next step.
     Agent(usize),
@@ -34,7 +34,7 @@ enum Event {
     Cordon(usize, bool),
     /// A Node gets or loses its Ready.
     Ready(usize, bool),
-    /// A Machine is paused or goes on.
+    /// A Machine is paused or unpaused.
     Paused(usize, bool),
     /// The template is edited.
     Edit,
@@ -244,7 +244,7 @@ impl World {
         }
     }
 
-    /// Whether the controller would look at this Node's Pods now.
+    /// Returns true if the controller would check this Node's Pods now.
     fn draining(&self, host: usize) -> bool {
         self.steps()
             .iter()
@@ -278,7 +278,7 @@ impl World {
         }
     }
 
-    /// Nobody disturbs it any more, and Pods leave.
+    /// Runs the cluster undisturbed, and Pods leave.
     fn settle(&mut self) {
         // A turn takes six rounds.
         for _ in 0..6 * self.hosts.len() + 6 {
@@ -355,7 +355,7 @@ proptest! {
                 prop_assert!(standing.degraded.is_some());
             }
         }
-        // Whoever is left has a reason that is his own.
+        // Each remaining Machine has a reason of its own.
         let at_rest = world.hosts.iter().all(|host| {
             !host.paused && host.node.as_ref().is_some_and(|node| node.ready && !node.unschedulable && node.failed.is_none())
         });

@@ -1,4 +1,5 @@
-//! What a rolling update and a departure ask of the API server, in which order, and where they stop when that fails.
+//! Requests of a rolling update and of a deletion to the API server, their order, and the point where they
+//! stop after a failure.
 
 #![allow(clippy::unwrap_used, clippy::panic, reason = "a test that cannot go on has failed")]
 
@@ -96,7 +97,7 @@ struct Cluster {
 }
 
 impl Cluster {
-    /// `fails`: from this request on, nobody answers.
+    /// Reconciles once. From request `fails` on, the API server does not answer.
     async fn look(&self, fails: Option<usize>) -> (Server, Result<Option<Duration>, WriteError>) {
         let (server, world) = self.world(fails);
         let done = rollout::reconcile(Arc::new(object(&configuration())), world).await;
@@ -133,7 +134,7 @@ impl Cluster {
         (server, world)
     }
 
-    /// What is asked, in this order; and whoever of them fails, nothing after it is asked.
+    /// Checks that these requests are sent in this order, and that none follows a failed one.
     async fn asks(&self, lines: &[&str]) -> Vec<Asked> {
         let (server, done) = self.look(None).await;
         assert_eq!(server.lines(), lines, "{done:?}");
@@ -177,7 +178,7 @@ async fn c4_a_node_is_cordoned_after_its_version_was_fetched_and_its_pods_were_l
     );
     assert_eq!(cordon["spec"], json!({ "unschedulable": true }));
     assert_eq!(cordon["metadata"]["annotations"]["bedplate.dev/cordoned-by"], "rollout/w-v2");
-    // One that nobody makes again: why not is said, and nothing is cordoned.
+    // A Pod without a controller: the reason is recorded, and nothing is cordoned.
     let cluster = Cluster { pods: vec![pod("lone", None)], ..cluster };
     let asked = cluster.asks(&[NODES, NODES, &get, PODS, &patch]).await;
     let patched = body(&asked, &patch);
@@ -274,7 +275,7 @@ async fn a_machine_that_goes_says_what_is_awaited_before_its_node_is_touched() {
     );
     let told = body(&server.asked(), "PATCH /machines/a/status")["status"]["conditions"].to_string();
     assert!(told.contains("Drained") && told.contains("Draining"), "{told}");
-    // Another policy: it is let go, with others' finalizers.
+    // With another policy only the own finalizer is removed; others stay.
     given["spec"]["deletionPolicy"] = json!("Retain");
     let server = Server::default();
     let answered = given.clone();
@@ -291,7 +292,7 @@ async fn a_machine_that_goes_says_what_is_awaited_before_its_node_is_touched() {
     assert_eq!(body(&server.asked(), "PATCH /machines/a")["metadata"]["finalizers"], json!(["other"]));
 }
 
-/// What a rolling update is judged by. Agents are heard.
+/// Objects that a rolling update is judged by. Agents are reachable.
 struct Given {
     configuration: Value,
     /// Number of the newest version.
@@ -500,7 +501,7 @@ fn c4_a_machine_whose_node_is_foreign_is_left_as_it_is() {
     }
 }
 
-/// The same object for another host.
+/// Returns the object renamed for another host.
 fn called(name: &str, mut object: Value) -> Value {
     let uid = format!("{}-{name}", object["metadata"]["uid"].as_str().unwrap());
     object["metadata"]["name"] = json!(name);
@@ -799,7 +800,7 @@ async fn c4_of_many_that_are_drained_none_waits_until_all_before_it_were_looked_
     assert_eq!(looks, 16);
 }
 
-/// What is told of one look.
+/// Returns the Events of one reconcile.
 async fn told(objects: &Objects, given: Value, pods: Vec<Value>) -> Vec<(String, String, String)> {
     let server = Server::default();
     let machine = objects.machines[0].clone();

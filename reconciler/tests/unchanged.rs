@@ -1,4 +1,5 @@
-//! How many requests a change costs: one write for each object that is to be another, none for what is as it ought to be.
+//! Number of requests per change: one write for each object that changes, none for an object in its desired
+//! state.
 
 #![allow(clippy::unwrap_used, clippy::panic, reason = "a test that cannot go on has failed")]
 
@@ -104,7 +105,7 @@ async fn each_object_is_written_once_and_a_cluster_that_is_as_it_ought_to_be_is_
         let line = format!("PATCH /machines/{machine}/status");
         assert_eq!(first.iter().filter(|asked| **asked == line).count(), 1, "{first:?}");
     }
-    // How many have which is counted afterwards.
+    // The counts follow the Machines.
     let counts = cluster.look().await;
     let all = [CONFIGURATION, "PATCH /machineconfigurationversions/w-v1/status"];
     assert!(counts.iter().all(|asked| all.contains(&asked.as_str())), "{counts:?}");
@@ -139,7 +140,7 @@ async fn an_edit_is_one_version_and_one_status_that_counts_it_already() {
     let configurations: Vec<_> = edited.iter().filter(|asked| !asked.contains("/machines/")).collect();
     assert_eq!(configurations, ["POST /machineconfigurationversions", CONFIGURATION]);
     assert_eq!(cluster.0.configurations[0]["status"]["machines"]["outdated"], 3);
-    // The new version is told that nobody has it yet; the configuration is not written again.
+    // The new version gets its zero count; the configuration is not written again.
     let after = cluster.look().await;
     let configurations: Vec<_> = after.iter().filter(|asked| !asked.contains("/machines/")).collect();
     assert_eq!(configurations, ["PATCH /machineconfigurationversions/w-v2/status"]);

@@ -1,4 +1,4 @@
-//! What is known beside the stores.
+//! State beyond the stores.
 
 #![allow(clippy::unwrap_used, clippy::panic, reason = "a test that cannot go on has failed")]
 

@@ -1,5 +1,5 @@
-//! What becomes of MachineOperations, whoever carries them out (docs/rules.md, O1 to O8): which Machines of a selector begin now and
-//! what they amount to, and how long an operation may wait and take.
+//! Rules of MachineOperations for every executor (docs/rules.md, O1 to O8). They decide which Machines of a
+//! selector start now, how their results are summed up, and how long an operation may wait and run.
 //!
 //! Pure: no clock, no file, no socket, no randomness. The kinds of `bedplate-api` in, plain data out. Called by `bedplate-controller`
 //! in a cluster, and by pxed where there is none.

@@ -1,7 +1,8 @@
-//! What a configuration's versions are, and which of them a Machine gets (docs/rules.md, H3, H4, C1 to C6, V3).
+//! Versions of a configuration, and the choice of a version for each Machine (docs/rules.md, H3, H4, C1 to
+//! C6, V3).
 //!
-//! Pure: no clock, no file, no socket, no randomness. The kinds of `bedplate-api` in, plans as plain data out; whoever
-//! calls it writes them. Called by `bedplate-controller` in a cluster, and by pxed where there is none.
+//! Pure: no clock, no file, no socket, no randomness. Takes the kinds of `bedplate-api` and returns plans as
+//! plain data. The caller writes them: `bedplate-controller` in a cluster, pxed when standalone.
 //!
 //! ```text
 //! edit --plan_versions--> version N (may change) --choose: lock, then select--> version N (fixed) --next edit--> version N+1

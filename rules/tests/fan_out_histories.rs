@@ -12,16 +12,16 @@ use jiff::Timestamp;
 use proptest::prelude::*;
 use serde_json::json;
 
-/// What happens between two plans.
+/// Event between two plans.
 #[derive(Debug, Clone)]
 enum Event {
-    /// The operation of a begun Machine goes on, or ends so.
+    /// Changes the state of a started Machine's operation.
     Goes(usize, OperationState),
-    /// Somebody deletes a child.
+    /// Deletes a child, as another client would.
     Removed(usize),
-    /// What was planned last is written only in part: children are made, the status is not.
+    /// Writes the last plan only in part: children are created, the status is not written.
     Killed,
-    /// Somebody deletes the parent.
+    /// Deletes the parent, as another client would.
     Stopped,
 }
 
@@ -40,7 +40,7 @@ fn events() -> impl Strategy<Value = Vec<Event>> {
 struct World {
     parent: MachineOperation,
     children: BTreeMap<MachineName, OperationState>,
-    /// Every Machine that was ever begun.
+    /// Machines that were ever started.
     begun: BTreeSet<MachineName>,
     stopped: bool,
     machines: usize,
@@ -126,7 +126,7 @@ proptest! {
                     world.children.insert(open[which % open.len()].clone(), state);
                 }
                 Event::Removed(which) if !open.is_empty() => {
-                    // Of one that no object tells of yet nobody knows that it was there.
+                    // A child without an object that reports it is not known to have existed.
                     let name = &open[which % open.len()];
                     if world.known().started.contains(name) {
                         world.children.remove(name);

@@ -17,7 +17,7 @@ use bedplate_rules::selection::{
 use proptest::prelude::*;
 use serde_json::{Value, json};
 
-/// The cluster as it would be: what plans say is written at once.
+/// Simulated cluster. Plans are written immediately.
 #[derive(Debug, Default)]
 struct World {
     configurations: BTreeMap<String, MachineConfiguration>,
@@ -590,7 +590,7 @@ enum Act {
         configuration: u8,
         content: u8,
     },
-    /// So many writes of the plan are done before the writer dies.
+    /// Number of the plan's writes that are done before the writer dies.
     Settle {
         writes: usize,
     },
@@ -613,7 +613,7 @@ enum Act {
         configuration: u8,
         priority: i32,
     },
-    /// A person deletes a version, which the policy allows only if nobody holds it.
+    /// Deletion of a version by a user. The policy allows it only if no Machine holds the version.
     Delete {
         configuration: u8,
         version: u8,

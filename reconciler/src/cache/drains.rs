@@ -1,7 +1,7 @@
-//! What is known of Nodes and their Pods beside the objects, because the stores are a moment behind: which Nodes this controller has
-//! cordoned or deleted. Without it the room that one has taken would be given to a second one.
+//! Node and Pod state beyond the stores, which lag: Nodes that this controller has cordoned or deleted.
+//! Without it a second Node could start in the place that the first one has taken.
 //!
-//! All of it may be lost: who begins to lead compares once what he knows with what there is (`rollout`).
+//! All of it may be lost. A new leader first compares it with the Nodes of the cluster (`rollout`).
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
@@ -16,19 +16,20 @@ use tokio::time::Instant;
 
 use crate::cordon::{DRAIN_FAILED, Purpose};
 
-/// Nodes of whose blocked drain is remembered that it was told, at most: of one that somebody deletes nobody says that it is over.
+/// Maximum number of Nodes whose blocked drain is remembered. An entry of a Node that another client deletes
+/// is not removed.
 const REMEMBERED: usize = 10_000;
 
-/// What is known of drains beside the objects.
+/// Drain state beyond the objects.
 #[derive(Debug, Default)]
 pub struct Memory {
-    /// Until when an eviction is not tried again, and why it was held, by the Pod's UID.
+    /// Time until which an eviction is not retried, and the reason why it is blocked, by the Pod's UID.
     held: Lock<BTreeMap<String, (Instant, String)>>,
     /// Nodes that were written a moment ago, by their names.
     written: Lock<BTreeMap<String, Written>>,
     /// Drains, by the Node's UID, and departures (`deletion`).
     pub lasting: Beginnings,
-    /// UIDs of Nodes of whose drain it was told that it is blocked.
+    /// UIDs of Nodes whose blocked drain was reported.
     blocked: Lock<BTreeSet<String>>,
     /// The Nodes of the store were compared with those that there are.
     is_sure: AtomicBool,
@@ -48,7 +49,7 @@ enum What {
 }
 
 impl Written {
-    /// Whether the store shows it by now.
+    /// Returns true if the store shows this write.
     fn is_seen(&self, node: &Node) -> bool {
         if node.metadata.uid.as_ref() != Some(&self.uid) {
             return true;
@@ -125,13 +126,14 @@ impl Memory {
         self.written.lock().retain(|name, written| nodes(name).is_some_and(|node| !written.is_seen(&node)));
     }
 
-    /// Why a Pod is not asked to end now.
+    /// Returns the reason why a Pod is not evicted now.
     pub fn held(&self, pod: &str) -> Option<String> {
         let now = Instant::now();
         self.held.lock().get(pod).filter(|(until, _)| now < *until).map(|(_, why)| why.clone())
     }
 
-    /// A Pod may not be evicted now; `named`: after so many seconds again, if the API server says.
+    /// Records that a Pod must not be evicted now. `named` is the number of seconds that the API server
+    /// requested.
     pub fn hold(&self, pod: &str, named: Option<u32>, why: &str) {
         self.held.lock().insert(pod.to_owned(), (Instant::now() + wait(named), why.to_owned()));
     }
@@ -148,7 +150,7 @@ impl Memory {
         self.held.lock().retain(|_, (until, _)| now < *until);
     }
 
-    /// Whether it is news that a Node's drain is blocked.
+    /// Returns true if a Node's blocked drain has not been reported yet.
     pub fn blocks(&self, node: &Node) -> bool {
         let mut blocked = self.blocked.lock();
         if blocked.len() >= REMEMBERED {
@@ -168,12 +170,13 @@ impl Memory {
         self.lasting.ends(&uid(node));
     }
 
-    /// Whether the Nodes of the store were compared with those that there are, since this controller began to lead.
+    /// Returns true if the Nodes of the store were compared with those of the cluster since this controller
+    /// became the leader.
     pub fn is_sure(&self) -> bool {
         self.is_sure.load(Ordering::Acquire)
     }
 
-    /// They were, or somebody else may have changed them.
+    /// Records the comparison, or that another writer may have changed the Nodes since.
     pub fn sure(&self, is_sure: bool) {
         self.is_sure.store(is_sure, Ordering::Release);
     }

@@ -1,7 +1,7 @@
-//! Whether agents are heard, by this program's own clock: that of a host may be anything, and so what it writes of its time is compared only
-//! with what it wrote before.
+//! Liveness of agents by this program's own clock. The clock of a host may be wrong, so a heartbeat time is
+//! compared only with the agent's earlier ones.
 //!
-//! Kept by `watch`, asked for `judge`.
+//! Updated by `watch`, read by `judge`.
 
 use std::collections::HashMap;
 
@@ -11,10 +11,10 @@ use bedplate_process::lock::Lock;
 use jiff::{SignedDuration, Timestamp};
 use kube::ResourceExt;
 
-/// An agent that was not heard for so long is away: three of its heartbeats.
+/// Time without a heartbeat after which an agent is unreachable: three heartbeat intervals.
 const SILENT: SignedDuration = SignedDuration::from_secs(15 * 60);
 
-/// What each agent said last, and how long ago.
+/// Last heartbeat of each agent, and the time since it arrived.
 #[derive(Debug, Default)]
 pub struct Heard(Lock<HashMap<String, Word>>);
 
@@ -44,12 +44,12 @@ impl Heard {
         self.0.lock().remove(name);
     }
 
-    /// Whether its agent was not heard for too long, or never.
+    /// Returns true if no heartbeat of the Machine's agent arrived for too long, or never.
     pub fn is_silent(&self, machine: &Machine, now: Timestamp) -> bool {
         let Some(said) = said(machine) else { return true };
         let all = self.0.lock();
         let word = all.get(&machine.name_any()).filter(|word| word.uid == machine.metadata.uid);
-        // What was read of it may be a moment before or after what is known here.
+        // The object may be slightly older or newer than the recorded heartbeat.
         word.map_or_else(|| found(Some(said), now), |word| word.silent).time() > SILENT
     }
 }
@@ -58,7 +58,7 @@ fn said(machine: &Machine) -> Option<&AgentStatus> {
     machine.status.as_ref()?.agent.as_ref().filter(|agent| agent.last_heartbeat_time.is_some())
 }
 
-/// Of one that was not seen to be heard: by what it wrote.
+/// Returns the age of a heartbeat that was not seen to arrive, from the time in it.
 fn found(said: Option<&AgentStatus>, now: Timestamp) -> Lasting {
     let written = said.and_then(|said| said.last_heartbeat_time.as_ref()).map_or(now, |time| time.0);
     Lasting::found(written, now, SILENT)
@@ -96,7 +96,7 @@ mod tests {
             let next = machine("u", Some(wrong + 300));
             heard.put(&next, at(300));
             pass(15).await;
-            // The same again is nothing new, and what the own wall clock does is none of it.
+            // The same heartbeat is not new, and a leap of this program's wall clock does not count.
             heard.put(&next, at(1200));
             for leap in [-86_400, 1200, 86_400] {
                 assert!(!heard.is_silent(&next, at(leap)), "{wrong} {leap}");

@@ -25,7 +25,7 @@ pub struct Index {
     references: References,
 }
 
-/// What a choice for one Machine may fall on.
+/// Configurations and versions that a Machine may get.
 #[derive(Debug, Default)]
 pub struct Known {
     /// All configurations.
@@ -64,7 +64,8 @@ impl Index {
         }
     }
 
-    /// A Machine has come, changed, or gone. What is given back: the configurations for which that counts.
+    /// Applies a Machine that was added, changed or deleted. Returns the configurations that the change
+    /// concerns.
     pub fn machine(&mut self, name: &str, after: Option<Arc<Machine>>) -> BTreeSet<String> {
         let now = after.clone();
         let before = put(&mut self.machines, name, after);
@@ -94,7 +95,7 @@ impl Index {
         old.union(&new).map(|name| (*name).to_owned()).collect()
     }
 
-    /// Who holds what.
+    /// Returns the holders of versions.
     pub fn references(&self) -> &References {
         &self.references
     }
@@ -132,23 +133,23 @@ impl Index {
         named.into_iter().filter(|name| *name != configuration).map(str::to_owned).collect()
     }
 
-    /// Whether a Machine was taken on.
+    /// Returns true if the index has the Machine.
     pub fn machine_is_known(&self, name: &str) -> bool {
         self.machines.contains_key(name)
     }
 
-    /// Whether a version was taken on.
+    /// Returns true if the index has the version.
     pub fn version_is_known(&self, version: &MachineConfigurationVersion) -> bool {
         let of = self.versions.get(&version.spec.configuration_name);
         of.zip(version.metadata.name.as_ref()).is_some_and(|(of, name)| of.contains_key(name))
     }
 
-    /// Whether a configuration was taken on.
+    /// Returns true if the index has the configuration.
     pub fn configuration_is_known(&self, name: &str) -> bool {
         self.configurations.contains_key(name)
     }
 
-    /// What a choice for one Machine may fall on.
+    /// Returns the configurations and versions that a Machine may get.
     pub fn known(&self, machine: &Machine, claimed: Option<&str>) -> Known {
         let names: BTreeSet<&str> = self.may_get(machine).into_iter().chain(claimed).collect();
         let versions = names.into_iter().flat_map(|name| self.versions_of(name)).cloned();
@@ -158,8 +159,8 @@ impl Index {
         }
     }
 
-    /// Whether a Machine that has nothing yet may get a version that is only being made: what would be said of it now would be
-    /// otherwise in a moment.
+    /// Returns true if a Machine without a version may get one that is just being created. A condition
+    /// written now would be outdated immediately.
     pub fn awaits_first_version(&self, machine: &Machine) -> bool {
         let has_choice = machine.status.as_ref().is_some_and(|status| status.selected.is_some());
         let is_made = |name: &str| {
@@ -193,7 +194,8 @@ impl Index {
     }
 }
 
-/// Whether a configuration's versions are made as they ought to be: it stays, and none was refused.
+/// Returns true if a configuration's versions can be created: it is not being deleted, and no version was
+/// refused.
 pub fn makes_versions(configuration: &MachineConfiguration) -> bool {
     let mut conditions = configuration.status.iter().flat_map(|status| &status.conditions);
     let is_degraded = conditions.any(|c| c.type_ == DEGRADED && c.status == "True");
@@ -213,7 +215,7 @@ fn put<K>(map: &mut BTreeMap<String, Arc<K>>, name: &str, after: Option<Arc<K>>)
     }
 }
 
-/// What of a Machine counts for the configurations that it names. Its heartbeats do not.
+/// Fields of a Machine that matter to the configurations it names. Heartbeats are not among them.
 #[derive(Debug, PartialEq, Eq)]
 struct Uses<'a> {
     reference: Option<(&'a str, Option<i64>)>,
@@ -221,7 +223,7 @@ struct Uses<'a> {
     applied: Option<(&'a str, i64)>,
     rolled_back: Option<(&'a str, i64)>,
     has_node: bool,
-    /// What of a choice after its Node's end depends on more than the above.
+    /// Other fields that decide the choice after the Machine's Node is gone.
     left_alone: bool,
     claimed: bool,
     pooled: bool,

@@ -13,7 +13,7 @@ use jiff::{SignedDuration, Timestamp};
 use kube::ResourceExt;
 use tokio::time::Instant;
 
-/// So long after its end an operation's end is news: who comes to lead later does not tell it again.
+/// Period after an operation's end in which the end is reported. A later leader does not report it again.
 const NEWS: Duration = Duration::from_secs(60);
 
 /// Since when an operation is as far as it is. What executors write of that is by the clocks of hosts, which may be anything.
@@ -21,9 +21,10 @@ const NEWS: Duration = Duration::from_secs(60);
 pub struct Since {
     /// When it was seen so first.
     pub seen: Timestamp,
-    /// It was seen to come to be so; else it may have been so before.
+    /// True if the change was seen. If false, the state may be older.
     pub came: bool,
-    /// So much the own wall clock has leapt since then: what was written before is by the one that was.
+    /// Leap of this program's wall clock since then. Earlier timestamps are relative to the clock before the
+    /// leap.
     pub leap: SignedDuration,
     /// Time at which it was first seen taken; later writes of its executor do not change it. None: never.
     pub taken: Option<Timestamp>,
@@ -44,12 +45,12 @@ struct Inner {
     stands: HashMap<String, Stand>,
 }
 
-/// How far an operation is.
+/// State of an operation.
 #[derive(Debug)]
 struct Stand {
     uid: Option<String>,
     state: OperationState,
-    /// Whether its Machine is said to be paused: since it is not any more its time runs.
+    /// True if its Machine is reported as paused. The time limit runs from the end of the pause.
     held: bool,
     /// Since when, by this program's own monotonic clock.
     since: Instant,
@@ -59,7 +60,7 @@ struct Stand {
     came: bool,
     /// Time at which it was first seen taken. Later writes of its executor do not change it.
     taken: Option<Instant>,
-    /// Its end was told.
+    /// True if its end was reported.
     told: bool,
 }
 
@@ -133,7 +134,7 @@ impl Whose {
         Since { seen, came: stand.came, leap: seen.duration_since(stand.first), taken }
     }
 
-    /// Whether an operation's end is news: it was seen to come, and nobody was told.
+    /// Returns true if an operation's end was seen and not reported yet.
     pub fn tells(&self, operation: &MachineOperation) -> bool {
         let mut inner = self.0.lock();
         let Some(stand) = inner.stands.get_mut(&operation.name_any()) else { return false };
@@ -153,13 +154,14 @@ impl Whose {
         self.0.lock().parents.entry(uid.to_owned()).or_default().children = Some(Instant::now());
     }
 
-    /// How long a parent's sums are still young, that are not to be written again before they are `pace` old.
+    /// Returns the remaining time in which a parent's sums are younger than `pace` and must not be written
+    /// again.
     pub fn rests(&self, uid: &str, pace: Duration) -> Duration {
         let written = self.0.lock().parents.get(uid).and_then(|written| written.status);
         written.map_or(Duration::ZERO, |at| pace.saturating_sub(at.elapsed()))
     }
 
-    /// How long the store may still not have seen children that were made here, for at most `lag`.
+    /// Returns the remaining time in which the store may lack children that were created here, at most `lag`.
     pub fn lags(&self, uid: &str, lag: Duration) -> Duration {
         let made = self.0.lock().parents.get(uid).and_then(|written| written.children);
         made.map_or(Duration::ZERO, |at| lag.saturating_sub(at.elapsed()))

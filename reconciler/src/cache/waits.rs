@@ -1,8 +1,10 @@
-//! How long ago each Machine's version was chosen, and how long the Machine has had no Node of it, by this program's own monotonic clock.
+//! Time since each Machine's version was chosen, and time without a Node of it, by this program's monotonic
+//! clock.
 //!
-//! The agent may be dead or compromised, so its words end nothing here. A controller that starts counts from its start: a failure may be
-//! reported later, but never too early. What an earlier controller has reported stands in the configuration's status (`conditions`), and it
-//! counts for each Machine that this controller has found without a Node. Kept by `watch`, asked for `judge` and for `Degraded`.
+//! The agent may be dead or compromised, so its reports end no wait. A new controller counts from its start:
+//! a failure may be reported later, but never too early. An earlier controller's report is in the
+//! configuration's status (`conditions`). It counts for each Machine that this controller has found without a
+//! Node. Updated by `watch`, read by `judge` and by `Degraded`.
 
 use std::collections::HashMap;
 use std::time::Duration;

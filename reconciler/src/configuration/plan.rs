@@ -1,4 +1,4 @@
-//! Pure: what is to be written for one MachineConfiguration: its versions, its status, how many Machines are how far.
+//! Pure: writes for one MachineConfiguration: its versions, its status and its Machine counts.
 
 use std::collections::BTreeMap;
 
@@ -25,20 +25,20 @@ use crate::foreign_node::foreign;
 use crate::image;
 use crate::rollout::{self, Clocks, Nodes};
 
-/// Everything that is to be written, in this order.
+/// Writes for one configuration, in this order.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Plan {
     /// The configuration has not got our finalizer yet.
     pub hold: bool,
-    /// What becomes of the versions.
+    /// Changes of the versions.
     pub versions: VersionPlan,
-    /// The configuration's status when all of it is done, if it is another than the one that is there.
+    /// Status of the configuration after all writes, if it differs from the current one.
     pub status: Option<Status>,
-    /// What its Machines come to, as soon as `versions` is written.
+    /// Summary of its Machines after `versions` is written.
     pub reckoned: Reckoned,
-    /// The same if the new version is not made.
+    /// Summary if the new version is not created.
     pub without: Option<Reckoned>,
-    /// Versions whose status is another than the one that is there.
+    /// Versions whose status differs from the current one.
     pub counted: Vec<Counted>,
     /// The newest version as soon as `versions` is written.
     pub newest: Newest,
@@ -55,7 +55,7 @@ impl Plan {
         self.reckoned.awaits_nodes
     }
 
-    /// Whether there is nothing to do.
+    /// Returns true if there is nothing to write.
     pub fn is_empty(&self) -> bool {
         let versions = &self.versions;
         let untouched = versions.write.is_none() && versions.remove.is_empty() && versions.release.is_empty();
@@ -67,7 +67,7 @@ impl Plan {
     }
 }
 
-/// What is ours of a MachineConfiguration's status.
+/// Fields of a MachineConfiguration's status that this controller owns.
 #[derive(Debug, Clone, PartialEq, Serialize)]
 #[serde(rename_all = "camelCase")]
 pub struct Status {
@@ -90,7 +90,7 @@ impl Status {
 }
 
 impl Status {
-    /// How its rolling update goes on from now, if it went otherwise before: one that is at rest, one that moves, one that is paused.
+    /// Returns the new state of the rolling update if it changed.
     pub fn newly_rolls(&self, configuration: &MachineConfiguration) -> Option<(Rolls, &str)> {
         let of = |conditions: &[Condition]| {
             let progressing = conditions.iter().find(|c| c.type_ == PROGRESSING)?;
@@ -98,7 +98,7 @@ impl Status {
         };
         let now = of(&self.conditions)?;
         let before = of(configuration.status.as_ref().map_or(&[][..], |status| &status.conditions));
-        // Of what has never moved nobody wants to know that it rests.
+        // A configuration that has never rolled out needs no report that it is at rest.
         if before == Some(now) || before.is_none() && now == Rolls::AtRest {
             return None;
         }
@@ -116,7 +116,7 @@ impl Status {
     }
 }
 
-/// How a rolling update goes, as it is told.
+/// Reported state of a rolling update.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Rolls {
     /// It moves Machines, or waits for its turn.
@@ -155,12 +155,12 @@ impl Rolls {
     }
 }
 
-/// What the Machines of a configuration come to.
+/// Summary of a configuration's Machines.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Reckoned {
-    /// How many are how far.
+    /// Number of Machines by state.
     pub counts: MachineCounts,
-    /// Whether something moves by itself.
+    /// State of the configuration, such as whether its Machines change on their own.
     pub standing: Standing,
     /// True if a Machine waits for a Node, also for one that has registered and that its agent does not know.
     pub awaits_nodes: bool,
@@ -171,7 +171,7 @@ pub struct Reckoned {
 pub struct Counted {
     /// Its number.
     pub version: i64,
-    /// How many Machines hold it.
+    /// Number of Machines that hold it.
     pub machines: i32,
 }
 
@@ -232,7 +232,8 @@ pub fn plan(
 }
 
 impl Plan {
-    /// The configuration's status, if it is another than the one that is there. `refused`: why the version that was to be written is not.
+    /// Returns the configuration's status if it differs from the current one. `refused` is the reason why the
+    /// version was not written.
     pub fn status_of(
         &self,
         configuration: &MachineConfiguration,
@@ -304,7 +305,7 @@ fn current(configuration: &MachineConfiguration) -> Option<Status> {
     })
 }
 
-/// What the Machines of a configuration come to, once `made` is there too.
+/// Sums up the Machines of a configuration as if `made` existed already.
 fn reckon(
     configuration: &MachineConfiguration,
     latest: i64,
@@ -357,7 +358,8 @@ fn reckon(
     Reckoned { counts, standing: at_rest(name, latest, &awaited), awaits_nodes }
 }
 
-/// What of a Machine that has a choice decides which version a repave gives: the configuration, and the version that is pinned.
+/// Fields that decide which version a repave selects for a Machine with a choice: the configuration, and the
+/// pinned version.
 type Case = (String, Option<i64>);
 
 /// Which versions repaves would give now, each case asked once.
@@ -371,7 +373,7 @@ impl Repaved<'_> {
     /// For one Machine; `None`: it is left as it is, or there is nothing to give.
     fn with(&mut self, machine: &Machine) -> Option<(String, i64)> {
         let selected = machine.status.as_ref().and_then(|status| status.selected.as_ref());
-        // Without a choice its labels decide; whoever is left alone or claimed is given nothing.
+        // Without a choice the labels decide. A paused or claimed Machine gets no version.
         let Some(selected) = selected.filter(|_| !is_left(machine)) else { return self.asked(machine) };
         let case = match &machine.spec.configuration_ref {
             Some(reference) => (reference.name.clone(), reference.version),

@@ -22,7 +22,7 @@ const LABEL: &str = "CERTIFICATE REQUEST";
 const BEGIN: &str = "-----BEGIN CERTIFICATE REQUEST-----";
 const END: &str = "-----END CERTIFICATE REQUEST-----";
 
-/// What is done with a request.
+/// Decision about a request.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(super) enum Verdict {
     /// Not an agent's for its kubelet, or decided already.
@@ -125,8 +125,8 @@ fn foreign_enrollment(request: &CertificateSigningRequest, machine: &Machine) ->
     }
 }
 
-/// The one block of a text that has nothing beside it. A text with several blocks, or with one whose end is another's, is read by some
-/// from its first and by others from its second: what is approved here would not be what the API server has signed.
+/// Returns the only block of a PEM text. Some readers take the first block of a text with several blocks,
+/// others the second. The approved request could then differ from the one that the API server signs.
 fn block(pem: &[u8]) -> Option<Pem> {
     let text = std::str::from_utf8(pem).ok()?;
     let body = text.trim_end_matches(['\r', '\n']).strip_prefix(BEGIN)?.strip_suffix(END)?;
@@ -140,7 +140,7 @@ fn block(pem: &[u8]) -> Option<Pem> {
     (rest.iter().all(u8::is_ascii_whitespace) && block.label == LABEL).then_some(block)
 }
 
-/// O=system:nodes, CN=system:node:<name>, and nothing beside it.
+/// Checks that the subject is O=system:nodes, CN=system:node:<name>, and contains nothing else.
 fn subject(pem: &[u8], name: &str) -> Result<(), String> {
     inspect(pem, |request| {
         has_subject(request, name)?;
@@ -277,7 +277,7 @@ mod tests {
             let verdict = verdict(&own(), &more, Some(&machine));
             assert!(is_denied(&verdict, words), "{more}: {verdict:?}");
         }
-        // Nobody said which certificate was shown, or which of two: a person decides.
+        // It is unknown which certificate was shown, or which of two. A user must decide.
         for more in [
             json!({ "extra": null }),
             shown(json!([])),

@@ -84,7 +84,8 @@ async fn read_api_server(world: &World) -> Result<(Vec<String>, Vec<String>), Wr
     Ok((endpoints, map.iter().flat_map(servers).collect()))
 }
 
-/// Returns what the API server has of the names. A server of the kubeconfig that is no endpoint may be shared, as that of a load balancer is.
+/// Returns the names and addresses of the API server. A server of the kubeconfig that is not an endpoint may
+/// be shared, such as that of a load balancer.
 fn of_api_server(
     endpoints: &[String],
     servers: &[String],

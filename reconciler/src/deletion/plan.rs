@@ -1,8 +1,9 @@
 //! Pure: what comes next for a Machine with `deletionPolicy: Drain`.
 //!
 //! ```text
-//! Drain: finalizer --deleted--> cordon --> Pods leave --> Node deleted --agent stops the slot, or the time is over--> let go
-//! any other policy: no finalizer; a cordon that was made for this is taken back
+//! Drain: finalizer --deleted--> cordon --> evict Pods --> delete Node --agent stops slot, or timeout-->
+//! remove finalizer
+//! any other policy: no finalizer; a cordon that was set for this is removed
 //! ```
 
 use bedplate_api::machine::{DeletionPolicy, Machine, MachineStatus, SlotState, condition_type};
@@ -16,7 +17,7 @@ use crate::cordon::{Cordon, Purpose, cordon_of, is_ready};
 /// Keeps a Machine until its Node is drained and its slot stopped.
 pub const FINALIZER: &str = "bedplate.dev/drain";
 
-/// What is done.
+/// Next step.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Step {
     /// Nothing, until something changes.
@@ -29,7 +30,8 @@ pub enum Step {
     Release,
     /// Have no more Pods be placed on the Node.
     Cordon,
-    /// Have its Pods leave, and delete it when there is none left; `anyway`: even if some do not leave, for nobody is there to end them.
+    /// Evict its Pods, and delete the Node when none is left. `anyway` deletes it even if some Pods do not
+    /// leave, because no kubelet is running that ends them.
     Empty {
         /// The time is over, and the host is not there.
         anyway: bool,
@@ -38,27 +40,27 @@ pub enum Step {
     Await,
 }
 
-/// What is done, and what is said about it.
+/// Next step, and the condition that reports it.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Plan {
-    /// What is done.
+    /// Next step.
     pub step: Step,
     /// Status, reason and message of the condition `Drained`.
     pub drained: Option<(bool, DrainedReason, String)>,
-    /// When it is looked at again, if nothing changes before.
+    /// Time of the next reconcile, if nothing changes before.
     pub until: Option<Timestamp>,
 }
 
-/// How long something of it is so.
+/// Elapsed times.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Lasted {
     /// It is being deleted.
     pub deletion: SignedDuration,
-    /// Its Node is gone, and its slot's end awaited.
+    /// Time since its Node is gone and its slot's end is pending.
     pub slot: SignedDuration,
 }
 
-/// Whether there is anything to look after.
+/// Returns true if this module must act on the Machine.
 pub fn concerns(machine: &Machine) -> bool {
     machine.spec.deletion_policy == DeletionPolicy::Drain || is_held(machine)
 }
@@ -230,7 +232,8 @@ mod tests {
         .unwrap()
     }
 
-    /// By a clock that goes as it ought to: second 0 is when it was deleted, second 600 when its Node was gone.
+    /// Returns the plan by an accurate clock: the Machine was deleted in second 0, its Node was gone in
+    /// second 600.
     fn planned(machine: &Machine, node: Option<&Node>, second: i64) -> Plan {
         let lasted = |since: i64| SignedDuration::from_secs(second - since);
         plan(machine, node, LIMIT, Lasted { deletion: lasted(0), slot: lasted(600) }, at(second))

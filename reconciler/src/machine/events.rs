@@ -8,7 +8,7 @@ use bedplate_rules::selection::version_name;
 
 use super::plan::Status;
 
-/// What a write has changed, in the order in which it is to be read.
+/// Returns the Events for the changes of a write, in reading order.
 pub(super) fn told(before: &MachineStatus, after: &Status) -> Vec<(ControllerEvent, String)> {
     let mut all = Vec::new();
     match (&before.node_ref, &after.node_ref) {
@@ -89,7 +89,7 @@ fn trouble(before: &MachineStatus, after: &Status) -> Option<(ControllerEvent, S
     reason.filter(|_| !is_pending).map(|reason| (reason, text(reason)))
 }
 
-/// Why a choice that is due cannot be made.
+/// Reasons why a choice that is due cannot be made.
 const PENDING: [ConfigurationPendingReason; 4] = [
     ConfigurationPendingReason::ConfigurationNotFound,
     ConfigurationPendingReason::VersionNotFound,
@@ -183,7 +183,7 @@ mod tests {
             ("VersionNotFound", Some(ControllerEvent::SelectionFailed)),
             ("ImageUnresolved", Some(ControllerEvent::SelectionFailed)),
             ("RolledBack", Some(ControllerEvent::RolledBack)),
-            // What others say is theirs to tell.
+            // Other writers report their own conditions.
             ("KubeletNotReady", None),
         ] {
             let after = status(Some(1), Some("n1"), &json!([is("Ready", false, reason)]));

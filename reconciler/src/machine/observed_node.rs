@@ -25,7 +25,7 @@ pub(super) fn observe(machine: &Machine, node: NodeSeen<'_>) -> Option<ObservedN
         NodeSeen::Present(node) if foreign(machine, node).is_some() => ObservedNodeState::Foreign,
         NodeSeen::Present(_) => ObservedNodeState::Own,
         NodeSeen::Gone => ObservedNodeState::Absent,
-        // Nobody asked again.
+        // The Node was not read again.
         NodeSeen::Absent => return machine.status.as_ref().and_then(|status| status.observed_node),
     };
     Some(observed(machine, state))

@@ -1,9 +1,9 @@
-//! Pure: what is to be written for one Machine (H3 to H7, C3).
+//! Pure: writes for one Machine (H3 to H7, C3).
 //!
 //! ```text
 //! nothing selected --choice--> lock the version, then selected --Node joined--> nodeRef, annotated
 //!                                   ^                                              |
-//!                                   `-- selected anew and nodeRef cleared in one --Node gone (live 404)
+//!                                   `-- selected again and nodeRef cleared in one --Node gone (live 404)
 //! ```
 
 use bedplate_api::claim::MachineClaim;
@@ -35,16 +35,16 @@ pub enum NodeSeen<'a> {
     Present(&'a Node),
     /// It is not, by a live answer of the API server.
     Gone,
-    /// It was not seen, and nobody asked: nothing depends on it.
+    /// The cache has no Node, and it was not read live because no decision depends on it.
     Absent,
 }
 
-/// Everything that is to be written, in this order.
+/// Writes for one Machine, in this order.
 #[derive(Debug, Clone, PartialEq, Default)]
 pub struct Plan {
     /// The version that is chosen is not deployed yet: name and number.
     pub lock: Option<(String, i64)>,
-    /// What is ours of the status, if it is another than the one that is there.
+    /// Status fields that this controller owns, if they differ from the current ones.
     pub status: Option<Status>,
     /// The Node has not got these annotations: name and version of what is applied.
     pub annotate: Option<(String, i64)>,
@@ -63,7 +63,8 @@ impl Plan {
     }
 }
 
-/// What is ours of a Machine's status, whole: what an apply leaves out is taken away.
+/// All status fields of a Machine that this controller owns. An apply removes every field that is omitted
+/// here.
 #[derive(Debug, Clone, PartialEq, Serialize)]
 #[serde(rename_all = "camelCase")]
 pub struct Status {
@@ -81,7 +82,7 @@ pub struct Status {
     pub(super) conditions: Vec<Condition>,
 }
 
-/// What a choice comes to.
+/// Result of a choice.
 #[derive(Default)]
 struct Chosen {
     lock: Option<(String, i64)>,
@@ -96,7 +97,8 @@ struct Chosen {
     left_alone: bool,
 }
 
-/// Plans for one Machine. `turn`: why it is chosen for again beside what is seen of it. `claim`: the MachineClaim of its name.
+/// Plans for one Machine. `turn` is an additional reason to choose again. `claim` is the MachineClaim that
+/// the Machine names.
 pub fn plan(
     machine: &Machine,
     node: NodeSeen<'_>,
@@ -208,7 +210,8 @@ fn by(by: SelectionSource) -> &'static str {
     }
 }
 
-/// What to do about a Machine that has no Node whose end could have it paved anew, while there is something newer.
+/// Returns the next step for a Machine without a Node whose deletion could repave it, while a newer version
+/// exists.
 fn way_out(
     machine: &Machine,
     after: &MachineStatus,
@@ -571,10 +574,10 @@ mod tests {
         assert_eq!(message(&machine, &[1]), "waiting for the agent to make the node");
         let told = message(&machine, &[1, 2]);
         assert!(told.contains("w-v2 is newer") && told.contains("name w and version 2"), "{told}");
-        // Who was pinned by hand is where a person wants it.
+        // The pin of a user stays.
         machine.spec.configuration_ref.as_mut().unwrap().version = Some(1);
         assert_eq!(message(&machine, &[1, 2]), "waiting for the agent to make the node");
-        // What the message says is what moves it.
+        // Following the message moves the Machine.
         machine.spec.configuration_ref.as_mut().unwrap().version = Some(2);
         let plan = planned(&machine, NodeSeen::Absent, &[1, 2]);
         assert_eq!(plan.status.unwrap().selected.unwrap().version, 2);

@@ -1,7 +1,8 @@
-//! Has the Pods of a Node leave, and deletes it: the writes for `rollout` and `deletion`. Which Pods leave, `rules::drain` decides.
+//! Evicts the Pods of a Node and deletes the Node: the writes for `rollout` and `deletion`. `rules::drain`
+//! decides which Pods leave.
 //!
-//! Each write is bound to the Node as it was read a moment before, live: another one of the same name, or one that somebody has changed
-//! meanwhile, is not touched.
+//! Each write is bound to the live Node that was read just before. A new Node of the same name, or one that
+//! another client changed meanwhile, is not touched.
 
 use std::time::Duration;
 
@@ -23,20 +24,22 @@ use crate::context::World;
 use crate::cordon::{DRAIN_FAILED, DRAIN_PENDING, DRAIN_STARTED, Failed, Purpose, cut};
 use crate::metrics::{Eviction, Kind};
 
-/// Seconds until an eviction is tried again that was refused, and not by a budget.
+/// Delay in seconds before an eviction is retried that was refused for another reason than a disruption
+/// budget.
 const REFUSED: u32 = 30;
 
-/// Between two looks at the Pods of a Node.
+/// Interval between checks of a draining Node's Pods.
 pub const LOOK: Duration = Duration::from_secs(5);
 
-/// How far a Node is.
+/// Progress of a drain.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Left {
     /// The Pods that are there yet, and why, for a person.
     pub awaits: String,
-    /// Those of them that may not be evicted now, and why: a budget holds them, or somebody refuses.
+    /// Pods that may not be evicted now, and the reason: a disruption budget blocks the eviction, or the API
+    /// server refuses it.
     pub blocked: Option<String>,
-    /// When it is looked at again.
+    /// Delay before the next check.
     pub after: Duration,
 }
 
@@ -99,10 +102,11 @@ pub async fn pods(world: &World, node: &str) -> Result<Vec<Pod>, WriteError> {
     drain::pods(&requests, node).await.map_err(|failure| failure.error)
 }
 
-/// Asks for the end of the Pods that have to leave; none: there is no such any more. One that is refused keeps none of the others.
+/// Evicts the Pods that have to leave. Returns `None` if there are none left. A refused eviction does not
+/// stop the others.
 ///
 /// # Errors
-/// The API server is away.
+/// The API server is unreachable.
 pub async fn evict_all(world: &World, pods: &[Pod], drain: &Drain) -> Result<Option<Left>, WriteError> {
     let leaving: Vec<&Pod> = pods.iter().filter(|pod| pod.has_to_leave()).collect();
     if leaving.is_empty() {
@@ -121,7 +125,8 @@ pub async fn evict_all(world: &World, pods: &[Pod], drain: &Drain) -> Result<Opt
                     world.drains.hold(&pod.uid, named, &why);
                     Some(why)
                 }
-                // Of this Pod alone: a webhook's, or that of a namespace which is going.
+                // The refusal concerns only this Pod. It came from a webhook, or the namespace is being
+                // deleted.
                 Err(error) => {
                     let Some(why) = error.refusal().map(str::to_owned) else { return Err(error) };
                     world.drains.hold(&pod.uid, Some(REFUSED), &why);
@@ -196,7 +201,7 @@ pub async fn say_failed(world: &World, node: &Node, failed: &Failed) -> Result<(
     patch(world, node, &json!({ DRAIN_FAILED: json!(failed).to_string() }), None).await.map(drop)
 }
 
-/// Says on a Node that its drain begins now: what stands there of that is no time, or one that has not come yet.
+/// Records on a Node that its drain starts now. Does so if the annotation is not a time, or is in the future.
 ///
 /// # Errors
 /// [`WriteError`]
@@ -214,7 +219,7 @@ fn begins(world: &World, node: &Node, now: Timestamp) -> String {
     text
 }
 
-/// Says on a Node what is awaited, if it does not say so yet.
+/// Records the pending Pods on a Node if the annotation differs.
 ///
 /// # Errors
 /// [`WriteError`]
@@ -225,7 +230,8 @@ pub async fn say_awaited(world: &World, node: &Node, awaits: &str) -> Result<(),
     patch(world, node, &json!({ DRAIN_PENDING: awaits }), None).await.map(drop)
 }
 
-/// Tells of a Machine, once in a drain, which Pods of its Node may not be evicted. `until`: when it is given up.
+/// Publishes an Event on a Machine, once per drain, that names the Pods that cannot be evicted. `until` is
+/// the deadline of the drain.
 pub fn tell_blocked(world: &World, machine: &Machine, node: &Node, left: &Left, until: Option<Timestamp>) {
     let Some(blocked) = &left.blocked else { return world.drains.unblock(node) };
     if world.drains.blocks(node) {

@@ -3,9 +3,10 @@
 //! ```text
 //! label -> finalizer -> Machines: one consistent list, into status.machines -> children, as many as may -> sums -> ... -> its end -> no finalizer
 //! ```
-//! Each step stands in the parent before the next one is begun, but children: they are made before the status says that they are begun, so
-//! that a death in between loses none; whoever comes then finds each under its name, which says whose it is. Before one is
-//! made, the parent is read live: an old state of it would make again what somebody has deleted.
+//! Each step is written to the parent before the next one starts. Children are the exception: they are
+//! created before the status lists them as started. A controller that dies in between loses none, because the
+//! next one finds each child by its name, which contains its parent. The parent is read live before a child
+//! is created. A stale parent would re-create a child that a user has deleted.
 
 use std::collections::BTreeMap;
 use std::time::Duration;
@@ -34,18 +35,18 @@ use crate::FIELD_MANAGER;
 use crate::context::World;
 use crate::metrics::Kind;
 
-/// Keeps a parent that is deleted until what it has begun is over.
+/// Finalizer that keeps a deleted parent until its started children have finished.
 pub const FINALIZER: &str = "bedplate.dev/children";
-/// So many children are made, and so many are asked for, between two writes of the parent.
+/// Maximum number of children that are created, and that are read live, between two writes of the parent.
 const BATCH: usize = 64;
-/// A child that was made here and that the store does not have after this time is asked for.
+/// Time after which a child that was created here but is missing in the store is read live.
 const LAG: Duration = Duration::from_secs(5);
-/// The sums of a parent are written again after this time for each of its Machines: a write has all their names.
+/// Minimum interval between status writes of a parent, per Machine. A write contains all Machine names.
 const PACE: Duration = Duration::from_micros(100);
 
 type Operations = Api<MachineOperation>;
 
-/// Makes a parent's children and sums as they ought to be.
+/// Brings a parent's children and sums to the desired state.
 pub(super) async fn reconcile(
     parent: &MachineOperation,
     world: &World,
@@ -63,7 +64,8 @@ pub(super) async fn reconcile(
         return end(parent, is_held, is_leaving, world).await;
     }
     if !is_held {
-        // Without it in the midst of its deletion, it goes; else it comes again by the watch, with it.
+        // A parent that is being deleted needs no finalizer. Otherwise the watch returns the parent with the
+        // finalizer.
         return if is_leaving { Ok(None) } else { hold(parent, true, world).await.map(|()| None) };
     }
     let Some(known) = known else { return begin(parent, world).await.map(|()| None) };
@@ -168,7 +170,7 @@ async fn targets(parent: &MachineOperation, world: &World) -> Result<Vec<Machine
     names.into_iter().map(parse).collect()
 }
 
-/// What is so of a child.
+/// State of a child.
 enum Child {
     Known(OperationState),
     /// Something else has its name.
@@ -177,7 +179,8 @@ enum Child {
 }
 
 impl Child {
-    /// Who its owner is says whoever made it; that it does what the parent asks for shows in what it is to do, which nobody changes.
+    /// Compares the owner, which is the creator's claim, and the spec, which is immutable and shows that the
+    /// child does what the parent asks for.
     fn of(found: Option<&MachineOperation>, parent: &MachineOperation, machine: &MachineName) -> Self {
         let Some(found) = found else { return Self::Absent };
         let is_owned = parent_of(found).map(|(_, uid)| uid) == parent.metadata.uid.as_deref();
@@ -214,7 +217,7 @@ async fn go_on(
         for name in absent.take(BATCH) {
             let child = child_name(parent, name);
             let found = ask(&format!("MachineOperation {child}"), object::get(&all, &child)).await?;
-            // Deleted by somebody: whether it was done is not known, and it is not done again.
+            // Another client deleted the child. The result is unknown, and the operation is not repeated.
             let progress =
                 Child::of(found.as_ref(), parent, name).progress().unwrap_or(OperationState::Failed);
             removed.insert(name, progress);
@@ -254,7 +257,7 @@ fn is_end(status: &MachineOperationStatus) -> bool {
     matches!(status.state, Some(OperationState::Complete | OperationState::Failed))
 }
 
-/// Makes children; who was begun, or cannot be, is noted in `targets`.
+/// Creates children. Records in `targets` which have started, and which cannot be created.
 async fn make(
     parent: &MachineOperation,
     start: &[MachineName],
@@ -316,7 +319,7 @@ async fn make_one(
             tracing::info!(operation = name, "an operation of a selector begins");
             Ok(())
         }
-        // Made before whoever made it could say so; or it is another one, which the store will have.
+        // The child was created earlier but not recorded, or it is another object that the store will show.
         Err(WriteError::Conflict { what }) => {
             match Child::of(ask(&what, object::get(all, &name)).await?.as_ref(), parent, machine) {
                 Child::Known(_) => Ok(()),
@@ -327,7 +330,7 @@ async fn make_one(
     }
 }
 
-/// Deletes children that nobody has taken; what was begun goes on to its end.
+/// Deletes children that no executor has taken. Started ones continue until they finish.
 async fn call_off(
     parent: &MachineOperation,
     known: &OperationMachines,

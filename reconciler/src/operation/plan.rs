@@ -1,12 +1,14 @@
-//! Pure: what becomes of an operation of one Machine beside what its executor does with it (docs/rules.md, O1, O2, O5).
+//! Pure: the controller's part in an operation of one Machine (docs/rules.md, O1, O2, O5). The executor does
+//! the rest.
 //!
 //! ```text
 //! new -> Pending -> (its executor: InProgress -> Complete | Failed) -> its time is over: removed
 //!        |  no such Machine                     -> Failed MachineNotFound
-//!        |  nobody took it in time              -> Failed NoExecutor
+//!        |  not taken in time                   -> Failed NoExecutor
 //!        '- InProgress, 30 s beyond its time    -> Failed TimedOut
 //! ```
-//! It waits without end while its Machine is paused, and while another operation of the same executor goes before it.
+//! An operation waits without limit while its Machine is paused, and while another operation of the same
+//! executor runs first.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -29,12 +31,12 @@ use kube::ResourceExt;
 
 use crate::cache::operations::Since;
 
-/// An operation waits so long for its Machine: both may have been applied together.
+/// Time that an operation waits for its Machine to appear. Both may have been applied together.
 const GRACE: SignedDuration = SignedDuration::from_secs(10);
 /// Message of `Suspended` once it no longer depends on the Machine.
 const RESUMED: &str = "the operation was taken or has ended";
 
-/// What decides about an operation.
+/// Inputs of the decision about an operation.
 #[derive(Debug, Clone, Copy)]
 pub struct Seen<'a> {
     /// The operation, which has a `machineRef`.
@@ -61,7 +63,7 @@ impl Since {
     }
 }
 
-/// What is to be done.
+/// Actions for an operation.
 #[derive(Debug, Clone, PartialEq, Default)]
 pub struct Plan {
     /// Our labels, all of them.
@@ -72,7 +74,7 @@ pub struct Plan {
     pub repave: bool,
     /// Its time is over.
     pub remove: bool,
-    /// After this time it is to be looked at again.
+    /// Delay before the next reconcile.
     pub again: Option<Duration>,
 }
 
@@ -85,12 +87,12 @@ pub fn parent_of(operation: &MachineOperation) -> Option<(&str, &str)> {
     Some((&owner.name, &owner.uid))
 }
 
-/// Whether it waits for its Machine to come to be known.
+/// Returns true if the operation still waits for its Machine to appear.
 pub(super) fn is_early(operation: &MachineOperation, now: Timestamp) -> bool {
     now < later(created(operation, now), GRACE)
 }
 
-/// Whether its time after its end is over, or how long that is still; none: it stays.
+/// Returns the remaining time until a finished operation is removed. Returns `None` if it stays.
 pub(super) fn expiry(
     operation: &MachineOperation,
     since: Since,
@@ -98,7 +100,7 @@ pub(super) fn expiry(
 ) -> Option<Result<(), Duration>> {
     let status = operation.status.as_ref().filter(|_| is_finished(operation))?;
     let time = SignedDuration::from_secs(operation.spec.ttl_seconds_after_finished?.into());
-    // Who ended it may not have said when.
+    // The writer that ended the operation may have omitted the time.
     let said = status.completion_time.as_ref().map(|time| time.0);
     let left = left(later(since.reckon(said, created(operation, now)), time), now);
     Some(if left.is_zero() { Ok(()) } else { Err(left) })
@@ -238,7 +240,7 @@ impl Seen<'_> {
         for (other, other_since) in self.others.iter().filter(|(other, _)| self.goes_before(other)) {
             let status = other.status.as_ref();
             match state(other) {
-                // Its end has this one looked at again.
+                // The end of the other operation enqueues this one.
                 Some(OperationState::InProgress | OperationState::Unknown) => return self.begin(),
                 Some(OperationState::Complete | OperationState::Failed) => {
                     let said = status.and_then(|status| status.completion_time.as_ref()).map(|time| time.0);
@@ -258,7 +260,7 @@ impl Seen<'_> {
         Plan { again: Some(left), ..self.begin() }
     }
 
-    /// Whether it is carried out by whom this one is carried out by, one at a time.
+    /// Returns true if the other operation has the same executor, which runs one at a time, and runs first.
     fn goes_before(&self, other: &MachineOperation) -> bool {
         let group = |operation: &MachineOperation| {
             let name = operation.spec.operation_name.as_str();
@@ -314,7 +316,7 @@ impl Seen<'_> {
         Plan { status: Some(status), ..Plan::default() }
     }
 
-    /// What we say of it, with what stays said.
+    /// Returns the status fields that this controller owns, including those that stay.
     fn ours(&self, state: OperationState) -> MachineOperationStatus {
         MachineOperationStatus {
             state: Some(state),
@@ -324,7 +326,7 @@ impl Seen<'_> {
     }
 }
 
-/// Who carries out operations of this Machine.
+/// Returns the text that names the executors of this Machine's operations.
 fn executors(machine: Option<&Machine>) -> String {
     let Some(machine) = machine else { return "The Machine is gone".to_owned() };
     let status = machine.status.as_ref();

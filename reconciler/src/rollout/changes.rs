@@ -12,7 +12,7 @@ use k8s_openapi::api::core::v1::Node;
 
 use crate::cordon::{DRAIN_FAILED, DRAIN_PENDING, DRAIN_STARTED, is_cordoned, is_ready};
 
-/// What counted of Machines when they were last seen.
+/// Last seen properties of Machines that a rolling update depends on.
 #[derive(Debug, Default)]
 pub struct Weights(BTreeMap<String, Weight>);
 
@@ -80,11 +80,11 @@ impl Weights {
     }
 }
 
-/// What of a Node's annotations is read here.
+/// Node annotations that are read here.
 const READ: [&str; 6] =
     [CORDONED_BY, DRAIN_STARTED, DRAIN_PENDING, DRAIN_FAILED, NODE_CONFIGURATION, NODE_VERSION];
 
-/// What counted of Nodes when they were last seen. What their kubelets say every few minutes does not.
+/// Last seen properties of Nodes that a rolling update depends on. Periodic kubelet status is not among them.
 #[derive(Debug, Default)]
 pub struct NodeWeights(BTreeMap<String, NodeWeight>);
 
@@ -113,7 +113,7 @@ impl NodeWeight {
 }
 
 impl NodeWeights {
-    /// Whether a Node's change counts; `None`: it is gone.
+    /// Returns true if a Node's change matters. `None` means that the Node is gone.
     pub fn is_other(&mut self, name: &str, node: Option<&Node>) -> bool {
         let Some(node) = node else {
             self.0.remove(name);

@@ -10,12 +10,13 @@ use super::observe::{Clocks, Member, Nodes, Place, Rollout, judge};
 use super::plan::{allowed, settings};
 use crate::configuration_conditions::Standing;
 
-/// So many Machines of a sort are named.
+/// Maximum number of Machines per group that a message names.
 const NAMED: usize = 3;
 /// Maximum number of failures in a status.
 const MAX_FAILURES: usize = 16;
 
-/// How the rolling update of a configuration stands; none: it does not roll.
+/// Returns the state of a configuration's rolling update. Returns `None` if the configuration does not roll
+/// out.
 pub fn standing(
     configuration: &MachineConfiguration,
     machines: &[&Machine],
@@ -94,7 +95,8 @@ fn skipped(member: &Member) -> Option<String> {
     }
 }
 
-/// Who waits for what may not come; it may have its turn at any time.
+/// Returns the pending event of a Machine that may never occur. The Machine's turn may still come at any
+/// time.
 fn awaiting(member: &Member) -> Option<String> {
     match &member.place {
         Place::Awaiting(version, reason) => {
@@ -104,7 +106,7 @@ fn awaiting(member: &Member) -> Option<String> {
     }
 }
 
-/// Who keeps the next one from its turn.
+/// Returns the reason why the next Machine's turn cannot start.
 fn used_up(rollout: &Rollout, settings: &RollingUpdate) -> Option<String> {
     let allowed = allowed(&settings.max_unavailable, rollout.members.len());
     let used = rollout.unavailable();

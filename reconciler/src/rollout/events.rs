@@ -1,12 +1,12 @@
-//! Pure: what a person is told of one Machine's turn, as Events of it: its beginning, what holds it, its failure. Its end is `machine`'s to
-//! tell, which sees the new Node.
+//! Pure: Events about one Machine's turn: start, blocked drain, failure. `machine` reports the end, because
+//! it sees the new Node.
 
 use bedplate_rules::drain::{Refusal, list};
 
 use super::observe::{Place, Rollout};
 use crate::cordon::GivenUp;
 
-/// Why the Pods of a Node are not evicted, and what to do.
+/// Returns the reason why the Pods of a Node are not evicted, with the remedy.
 pub(super) fn refused(refusal: &Refusal) -> (GivenUp, String) {
     match refusal {
         Refusal::Unmanaged(names) => (

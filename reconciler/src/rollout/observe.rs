@@ -1,8 +1,8 @@
-//! Pure: where each Machine of a configuration stands in a rolling update (C4).
+//! Pure: the state of each Machine of a configuration in a rolling update (C4).
 //!
 //! ```text
 //! Outdated --take: selected--> Preparing --the other slot is filled--> Prepared --cordon--> Draining --Node deleted--> Repaving --> UpToDate
-//!                                                                                     `--given up: Failed
+//!                                                                                     `--failed or timed out: Failed
 //! ```
 //!
 //! All of it is read from objects: `selected` and `slots` of the Machine, its Node and what `mark` has on it.
@@ -30,7 +30,7 @@ const PREPARATION_LIMIT: Duration = Duration::from_secs(3600);
 /// Reason of a Machine that does not prepare its version in time and whose agent does not report a cause.
 const PREPARATION_OVERDUE: &str = "PreparationOverdue";
 
-/// What a reason of the agent's condition `Paved` means to a rolling update.
+/// Meaning of a reason of the agent's condition `Paved` for a rolling update.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Outlook {
     /// The version is on its way into a slot.
@@ -118,19 +118,20 @@ impl std::fmt::Debug for Clocks<'_> {
 pub struct Member {
     /// Its name, and its Node's.
     pub name: String,
-    /// Why it is not available, if it is not.
+    /// Reason why the Machine is unavailable. `None` if it is available.
     pub unavailable: Option<&'static str>,
-    /// Where it stands.
+    /// State of the Machine in the rolling update.
     pub place: Place,
     /// The controller's own cordon on its Node.
     pub hold: Option<Hold>,
     /// UID of its Node.
     pub node_uid: Option<String>,
-    /// It is being deleted with `deletionPolicy: Drain`: who drains it for that (`deletion`) goes on with any cordon of ours.
+    /// True if the Machine is being deleted with `deletionPolicy: Drain`. Its drain (`deletion`) continues
+    /// with any cordon of this controller.
     pub departs: bool,
 }
 
-/// Where a Machine stands.
+/// State of a Machine in a rolling update.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Place {
     /// It has what a repave would give.
@@ -139,7 +140,7 @@ pub enum Place {
     Repaving,
     /// It has not what a repave would give, and is left as it is.
     Skipped(Skip),
-    /// What was to come did not.
+    /// The expected change failed.
     Failed(Failure),
     /// It has another version than this one (`<configuration>-v<N>`), which is not selected yet.
     Outdated(String),
@@ -154,14 +155,14 @@ pub enum Place {
     Draining(String),
 }
 
-/// Why an outdated Machine is left as it is.
+/// Reason why an outdated Machine is skipped.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Skip {
     /// It is being deleted.
     Deleting,
     /// `spec.paused`.
     Paused,
-    /// Somebody else decides about its node.
+    /// Another writer decides about the Machine's node.
     Claimed(String),
     /// The cluster was made in its slot, or etcd does not let it go: its agent neither stops nor replaces it.
     ClusterMade,
@@ -207,14 +208,14 @@ impl Skip {
     }
 }
 
-/// Why what was to come did not.
+/// Failure of an expected change.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Failure {
     /// Reason of `Degraded`.
     pub reason: DegradedReason,
-    /// What happened, for a person.
+    /// Cause, for users.
     pub message: String,
-    /// What a person does about it.
+    /// Remedy, for users.
     pub remedy: &'static str,
 }
 
@@ -303,7 +304,7 @@ impl Known<'_> {
         }
         let version = version_name(&next.name, next.version);
         let aside = self.aside(machine, status, &next);
-        // Before its node is looked at: while that comes and goes, what has failed has failed.
+        // Checked before the node. A failure stays a failure while the node comes and goes.
         if aside.is_none()
             && let Some(failure) = self.failure(status, node, &next, &version)
         {
@@ -341,7 +342,7 @@ impl Known<'_> {
         }
     }
 
-    /// Why this version did not come to a Machine that has the former one.
+    /// Returns the reason why a Machine with the former version did not get this version.
     fn failure(
         &self,
         status: &MachineStatus,
@@ -372,7 +373,7 @@ impl Known<'_> {
         })
     }
 
-    /// Why an outdated Machine is left as it is, whatever its node is.
+    /// Returns the reason why an outdated Machine is skipped, for reasons that do not depend on its node.
     fn aside(&self, machine: &Machine, status: &MachineStatus, next: &Selected) -> Option<Skip> {
         if machine.metadata.deletion_timestamp.is_some() {
             return Some(Skip::Deleting);
@@ -390,12 +391,12 @@ impl Known<'_> {
         is_kept.then_some(Skip::ClusterMade)
     }
 
-    /// Why the node of an outdated Machine is left as it is.
+    /// Returns the reason why the node of an outdated Machine is skipped.
     fn skip(&self, machine: &Machine, status: &MachineStatus, node: &Node) -> Option<Skip> {
         match cordon_of(node) {
             Cordon::Operation => return Some(Skip::Operation),
             Cordon::Foreign => return Some(Skip::Cordoned),
-            // What was begun is brought to its end, or to its time-out.
+            // A started drain continues until it finishes or times out.
             Cordon::Ours(hold) if matches!(hold.purpose, Purpose::Rollout(_)) => return None,
             Cordon::Ours(_) | Cordon::Free => {}
         }
@@ -436,7 +437,7 @@ impl Known<'_> {
         })
     }
 
-    /// Whether a version is that of a control plane which joins nothing: it makes the cluster.
+    /// Returns true if a version is that of a control plane that creates the cluster instead of joining it.
     fn makes_cluster(&self, version: Option<(&str, i64)>) -> bool {
         let Some((name, number)) = version else { return false };
         let found = self
@@ -464,7 +465,7 @@ fn outlook(status: &MachineStatus) -> (Outlook, &str) {
     (PavedReason::parse(&found.reason).map_or(Outlook::Waiting, Outlook::from), &found.reason)
 }
 
-/// Why a Machine is not available, for any reason.
+/// Returns the reason why a Machine is unavailable.
 fn unavailable(status: &MachineStatus, node: Option<&Node>) -> Option<&'static str> {
     let Some(node) = node else { return Some("it has no Node") };
     let applied = status.applied.as_ref();
@@ -486,15 +487,16 @@ fn unavailable(status: &MachineStatus, node: Option<&Node>) -> Option<&'static s
 }
 
 impl Member {
-    /// Whether the controller's cordon, if there is one of a rolling update, has nothing to wait for any more. That of a Machine which is
-    /// deleted with `deletionPolicy: Drain` goes on under another name.
+    /// Returns true if a rolling update's cordon is no longer needed. The cordon of a Machine that is deleted
+    /// with `deletionPolicy: Drain` is kept and changes its purpose.
     pub fn is_held_in_vain(&self) -> bool {
         let held = self.hold.as_ref().is_some_and(|hold| matches!(hold.purpose, Purpose::Rollout(_)));
         held && !self.departs && !matches!(self.place, Place::Draining(_))
     }
 }
 
-/// Whether a Machine is being deleted and to be drained for that: who does that, does all of it.
+/// Returns true if a Machine is being deleted and must be drained for that. The drain of the deletion then
+/// does all steps.
 fn departs(machine: &Machine) -> bool {
     machine.metadata.deletion_timestamp.is_some() && machine.spec.deletion_policy == DeletionPolicy::Drain
 }

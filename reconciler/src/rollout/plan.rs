@@ -1,7 +1,8 @@
 //! Pure: what a rolling update does next (C4): `judge`d Machines in, steps out.
 //!
-//! Only the beginning of a turn, the cordon, makes a Machine unavailable; so only there the budget is asked. It counts all Machines that are
-//! not available, whoever is the reason. Taking one only has its host fetch what comes.
+//! Only the cordon at the start of a turn makes a Machine unavailable, so only it checks the budget. The
+//! budget counts all unavailable Machines, for any reason. Taking a Machine only makes its host fetch the
+//! version.
 
 use bedplate_api::configuration::{IntOrString, MachineConfiguration, RollingUpdate, UpdateStrategyType};
 use jiff::SignedDuration;
@@ -27,7 +28,7 @@ pub enum Step {
         machine: String,
         /// Its Node.
         node_uid: String,
-        /// What comes (`<configuration>-v<N>`).
+        /// Next version (`<configuration>-v<N>`).
         version: String,
     },
     /// Begin its turn.
@@ -36,7 +37,7 @@ pub enum Step {
         machine: String,
         /// Its Node.
         node_uid: String,
-        /// What comes (`<configuration>-v<N>`).
+        /// Next version (`<configuration>-v<N>`).
         version: String,
     },
     /// Select the version: its host fetches it.
@@ -54,7 +55,7 @@ pub fn settings(configuration: &MachineConfiguration) -> Option<RollingUpdate> {
     rolls.then(|| strategy.rolling_update.clone().unwrap_or_else(defaults))
 }
 
-/// What the API's own defaults are.
+/// Returns the defaults of the API.
 fn defaults() -> RollingUpdate {
     RollingUpdate {
         max_unavailable: IntOrString::Int(1),
@@ -64,7 +65,7 @@ fn defaults() -> RollingUpdate {
     }
 }
 
-/// How long a drain of a Machine of this configuration may take.
+/// Returns the timeout for draining a Machine of this configuration.
 pub fn limit(configuration: Option<&MachineConfiguration>) -> SignedDuration {
     let strategy =
         configuration.and_then(|configuration| configuration.spec.update_strategy.rolling_update.as_ref());
@@ -73,7 +74,7 @@ pub fn limit(configuration: Option<&MachineConfiguration>) -> SignedDuration {
     SignedDuration::from_secs(seconds.into())
 }
 
-/// How many of so many Machines may be unavailable; a percentage is rounded up.
+/// Returns the number of Machines that may be unavailable; a percentage is rounded up.
 pub fn allowed(max_unavailable: &IntOrString, machines: usize) -> usize {
     match max_unavailable {
         IntOrString::Int(count) => usize::try_from(*count).unwrap_or(0).max(1),
@@ -85,13 +86,14 @@ pub fn allowed(max_unavailable: &IntOrString, machines: usize) -> usize {
 }
 
 impl Rollout {
-    /// How many are not available.
+    /// Returns the number of unavailable Machines.
     pub fn unavailable(&self) -> usize {
         self.members.iter().filter(|member| member.unavailable.is_some()).count()
     }
 
-    /// Whether more hosts do not get the version than may be unavailable, and than have got it: then it is the version rather than they, and no
-    /// more of them are to have none that they could be paved with.
+    /// Returns true if the hosts that cannot fetch the version outnumber both `allowed` and the hosts that
+    /// have it. The version is then at fault, not the hosts. No further host should lose the version in its
+    /// other slot.
     pub fn is_unfetched(&self, allowed: usize) -> bool {
         let count = |is: fn(&Place) -> bool| self.members.iter().filter(|member| is(&member.place)).count();
         let got = |place: &Place| {
@@ -100,7 +102,7 @@ impl Rollout {
         count(|place| matches!(place, Place::Awaiting(..))) > allowed.max(count(got))
     }
 
-    /// Whether something has failed, so that nothing new is begun.
+    /// Returns true if a failure pauses the update, so that nothing new is started.
     pub fn is_paused(&self, settings: &RollingUpdate) -> bool {
         settings.pause_on_failure
             && self.members.iter().any(|member| matches!(member.place, Place::Failed(_)))
@@ -133,7 +135,8 @@ pub fn plan(rollout: &Rollout, settings: Option<&RollingUpdate>) -> Vec<Step> {
                 }
             }
             Place::Preparing(_) => at_hand += 1,
-            // Nothing of it is disturbed, and the others go on: a registry that one host does not reach holds no update of all.
+            // These Machines are left as they are, and the others continue. A registry that one host cannot
+            // reach does not stop the update.
             Place::Awaiting(..)
             | Place::UpToDate
             | Place::Repaving
@@ -159,7 +162,7 @@ fn go_on(rollout: &Rollout, member: &Member, machine: String, node_uid: String, 
     Step::Free { machine, node_uid, failed: Some(failed) }
 }
 
-/// What was cordoned for a rolling update is given free, as nothing comes of it now.
+/// Uncordons Nodes that were cordoned for a rolling update that no longer applies.
 fn give_up_all(rollout: &Rollout) -> Vec<Step> {
     let draining = |member: &&Member| matches!(member.place, Place::Draining(_));
     let held = rollout.members.iter().filter(|member| member.is_held_in_vain() || draining(member));

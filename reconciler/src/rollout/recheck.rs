@@ -1,11 +1,13 @@
-//! Whether what is known of Nodes is what there is, asked before a Machine's turn begins: the store of a watch that is behind would give the
-//! room of one Machine to a second one.
+//! Compares the stored Nodes with the cluster before a Machine's turn starts. A delayed watch would otherwise
+//! let a second Machine start in the place of the first.
 //!
-//! Whether a Node is Ready is the watch's word, for the API server selects no Nodes by it, and all of them are too many: but only while something
-//! is heard of that watch. Of a host that dies Kubernetes says so no sooner than after 40 s, so that nobody could be more exact than that.
+//! Readiness is taken from the watch. The API server cannot select Nodes by it, and reading all Nodes is too
+//! expensive. It counts only while the watch is receiving data. Kubernetes itself reports a dead host after
+//! 40 s at the earliest.
 //!
-//! Asked each time: which Nodes are cordoned; those are few. Asked once when a controller begins to lead: which Nodes there are, for the one
-//! before may have deleted some. What it has deleted itself it remembers (`node::drain`).
+//! The cordoned Nodes are read each time; they are few. The names of all Nodes are read once after this
+//! controller becomes the leader, because the previous one may have deleted some. Nodes that this controller
+//! deleted are remembered (`node::drain`).
 
 use std::collections::BTreeSet;
 use std::time::Duration;
@@ -20,13 +22,14 @@ use kube::core::Request;
 use super::observe::Rollout;
 use crate::context::World;
 
-/// A watch is told something each minute; one of which nothing is heard for two knows of no Node how it is.
+/// Time without data after which a watch is stale. A healthy watch receives data each minute.
 const STALE: Duration = Duration::from_secs(120);
 
-/// Whether the Machines that seem to be available may be.
+/// Checks that the Machines that seem available may be.
 ///
 /// # Errors
-/// [`WriteError::Conflict`]: they are not, and the watch is behind; or the API server did not say.
+/// [`WriteError::Conflict`] if they are not and the watch lags; another error if the API server did not
+/// answer.
 pub(super) async fn compare(rollout: &Rollout, world: &World) -> Result<(), WriteError> {
     let behind = |name: &str| WriteError::Conflict { what: format!("Node {name}") };
     if world.counters.silent("Node").is_some_and(|silent| silent > STALE) {

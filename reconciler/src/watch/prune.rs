@@ -1,7 +1,7 @@
-//! Pure: what of objects is not read here, and is not kept.
+//! Pure: removes the parts of objects that are not read here.
 //!
-//! Everything that is written is an apply of own fields, bound to a resource version: what was left out of an object that was read
-//! is never written back. Called by `watch` for each object that a watch brings.
+//! Pruned fields are never written back: every write is an apply of owned fields, bound to a resource
+//! version. `watch` calls this for each object that a watch delivers.
 
 use bedplate_api::machine::{Address, AddressType, Cpu, Hardware, Machine, PxeSpec};
 use k8s_openapi::api::certificates::v1::CertificateSigningRequest;
@@ -12,7 +12,7 @@ pub fn bare<K: kube::Resource>(object: &mut K) {
     object.meta_mut().managed_fields = None;
 }
 
-/// What kubectl keeps for itself: the whole object once more.
+/// Annotation of kubectl that repeats the whole object.
 const LAST_APPLIED: &str = "kubectl.kubernetes.io/last-applied-configuration";
 
 /// Removes the netboot settings but the takeover token, and the boot status of a Machine, and its hardware except the fields that selectors may name. Its fixed and

@@ -25,7 +25,7 @@ const NODE_IMAGE: &str =
 
 const EVENTS: &str = "POST /apis/events.k8s.io/v1/namespaces/default/events";
 
-/// What the cluster has when a test begins.
+/// Objects of the cluster when a test starts.
 #[derive(Default)]
 pub(crate) struct Objects {
     pub(crate) configurations: Vec<Value>,
@@ -72,7 +72,7 @@ impl Server {
         self.received.lock().unwrap().clone()
     }
 
-    /// What was asked and answered so far, but for Events.
+    /// Returns the requests and answers so far, without Events.
     pub(crate) fn asked(&self) -> Vec<Asked> {
         let all = self.asked.lock().unwrap().clone();
         all.into_iter().filter(|asked| asked.line != EVENTS).collect()
@@ -212,7 +212,7 @@ where
         writer.apply_watcher_event(&Event::InitApply(object(value)));
     }
     writer.apply_watcher_event(&Event::InitDone);
-    // A reader is told that it ended when its writer does.
+    // Dropping the writer would end its readers.
     std::mem::forget(writer);
     store
 }

@@ -1,4 +1,5 @@
-//! Whether the Pods of a Node may be evicted unasked, and when one is tried again that was held.
+//! Eviction decisions: whether Pods may be evicted without confirmation, and when a blocked eviction is
+//! retried.
 
 use std::time::Duration;
 
@@ -6,36 +7,37 @@ use jiff::{SignedDuration, Timestamp};
 
 use crate::drain::pod::Pod;
 
-/// Between two tries to evict a Pod that its disruption budget holds, if the API server names no time.
+/// Interval between eviction attempts if the API server names none and a disruption budget blocks the Pod.
 const AGAIN: Duration = Duration::from_secs(5);
-/// Longest wait that the API server may name.
+/// Maximum wait that the API server may request.
 const LONGEST: Duration = Duration::from_secs(60);
-/// So many are named to a person.
+/// Maximum number of Pods that a message names.
 const NAMED: usize = 10;
 
-/// How Pods are made to leave.
+/// Parameters of a drain.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Drain {
-    /// When it is given up, after it was begun.
+    /// Timeout of the drain, from its start.
     pub limit: SignedDuration,
-    /// How long a Pod may take to end, in seconds; none: its own time.
+    /// Termination grace period of a Pod in seconds. If `None`, the Pod's own period applies.
     pub grace: Option<u32>,
     /// Pods leave also if they lose what is in an emptyDir.
     pub delete_empty_dir: bool,
-    /// Pods leave also if nobody makes them again elsewhere.
+    /// True if Pods without a controller are evicted too.
     pub force: bool,
 }
 
-/// Why Pods are not evicted unasked; the names are those of the Pods.
+/// Reason why Pods are not evicted without confirmation, with the names of those Pods.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Refusal {
-    /// Nobody makes them again.
+    /// Pods that no controller re-creates.
     Unmanaged(Vec<String>),
     /// They would lose what is in their emptyDir.
     EmptyDir(Vec<String>),
 }
 
-/// Why these Pods are not evicted unasked; none: they are.
+/// Returns the reason why these Pods must not be evicted without confirmation. Returns `None` if they may be
+/// evicted.
 pub fn refusal(pods: &[Pod], drain: &Drain) -> Option<Refusal> {
     let staying = |wrong: fn(&Pod) -> bool| {
         let names: Vec<String> = pods
@@ -56,7 +58,8 @@ pub fn again(now: Timestamp, named: Option<u32>) -> Timestamp {
     now.saturating_add(wait).unwrap_or(Timestamp::MAX)
 }
 
-/// How long an eviction that was held waits, by the seconds that the API server named.
+/// Returns the wait before a blocked eviction is retried. `named` is the number of seconds that the API
+/// server requested.
 pub fn wait(named: Option<u32>) -> Duration {
     named.map_or(AGAIN, |seconds| Duration::from_secs(seconds.into())).clamp(Duration::from_secs(1), LONGEST)
 }

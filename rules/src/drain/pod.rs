@@ -1,11 +1,11 @@
-//! What counts of a Pod.
+//! Properties of a Pod that a drain depends on.
 
 use serde_json::Value;
 
 /// Annotation of the kubelet's own Pods.
 const MIRROR: &str = "kubernetes.io/config.mirror";
 
-/// What counts of a Pod.
+/// Properties of a Pod that a drain depends on.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
 pub struct Pod {
     /// Its namespace.
@@ -52,7 +52,7 @@ impl Pod {
         format!("{}/{}", self.namespace, self.name)
     }
 
-    /// Whether it has to leave.
+    /// Returns true if a drain must evict the Pod.
     pub fn has_to_leave(&self) -> bool {
         !self.mirror && !self.finished && self.controller.as_deref() != Some("DaemonSet")
     }

@@ -1,25 +1,27 @@
 //! Pure: how long an operation may wait for who carries it out, and how long that may take.
 //!
-//! What an executor has as its own default is here too, so that nobody else gives an operation up before it.
+//! The executors' own default timeouts are included. No other program may time an operation out before its
+//! executor does.
 
 use bedplate_api::operation::{
     AGENT_OPERATIONS, MachineOperationSpec, POWER_OFF_TIMEOUT, POWER_ON_TIMEOUT, POWER_OPERATIONS,
 };
 use jiff::SignedDuration;
 
-/// So long after its time an operation is left to who took it, who ends it itself.
+/// Grace period after an operation's timeout. In it the executor ends the operation itself.
 pub const LEFT_TO_EXECUTOR: SignedDuration = SignedDuration::from_secs(30);
 
-/// An operation of ours waits so long where it does not say: others of its Machine may go before, and drain.
+/// Default start timeout of a Bedplate operation, in seconds. Other operations of its Machine may run first,
+/// and drain.
 const PATIENCE: i64 = 3600;
-/// One that is not ours waits so long: the name may be a mistake.
+/// Start timeout of an unknown operation, in seconds. It is short because the name may be wrong.
 const STRANGE: i64 = 300;
-/// So long may one take that is not ours and does not say.
+/// Default run timeout of an unknown operation, in seconds.
 const STRANGE_TAKES: i64 = 3600;
-/// A drain without `drainTimeoutSeconds`.
+/// Default timeout of a drain without `drainTimeoutSeconds`, in seconds.
 const DRAIN: i64 = 600;
 
-/// How long it may be until somebody takes it.
+/// Returns the time within which an executor must take the operation.
 pub fn taken_within(spec: &MachineOperationSpec) -> SignedDuration {
     let name = spec.operation_name.as_str();
     let own = if POWER_OPERATIONS.contains(&name) || AGENT_OPERATIONS.contains(&name) {
@@ -30,7 +32,8 @@ pub fn taken_within(spec: &MachineOperationSpec) -> SignedDuration {
     SignedDuration::from_secs(spec.timeout_seconds.map_or(own, i64::from))
 }
 
-/// How long it may take once it was taken; no less than its executor gives it.
+/// Returns the time within which a taken operation must finish. It is never shorter than the executor's own
+/// timeout.
 pub fn done_within(spec: &MachineOperationSpec) -> SignedDuration {
     let drain = match spec.parameters.get("drain").map(String::as_str) {
         Some("true") => number(spec, "drainTimeoutSeconds").unwrap_or(DRAIN),

@@ -21,7 +21,7 @@ use crate::operation::{End, ended};
 pub const PARENT: &str = "bedplate.dev/parent";
 /// On an operation of one Machine: that one's name (O5).
 pub const MACHINE: &str = "bedplate.dev/machine";
-/// The same of its site.
+/// Label for the site of the operation's Machine.
 pub const SITE: &str = "bedplate.dev/site";
 /// Label of an operation with a selector, with an empty value. Programs that carry operations out watch those without this label.
 pub const CHILDREN: &str = "bedplate.dev/children";
@@ -31,7 +31,7 @@ const NAMED: usize = 8;
 const MOST_NAME: usize = 253;
 const MOST_LABEL: usize = 63;
 
-/// What a Machine's operation is called.
+/// Returns the name of the operation of one Machine.
 pub fn child_name(parent: &MachineOperation, machine: &MachineName) -> String {
     let (name, uid) = named(parent);
     let plain = format!("{name}-{machine}");
@@ -44,7 +44,8 @@ pub fn child_name(parent: &MachineOperation, machine: &MachineName) -> String {
     format!("{}-{uid}-{machine}", short.trim_end_matches(['-', '.']))
 }
 
-/// What a child's label says of its parent: its name, or where that is no label its UID.
+/// Returns the value of a child's parent label: the parent's name, or its UID if the name is too long for a
+/// label.
 pub fn parent_label(name: &str, uid: &str) -> String {
     if name.len() <= MOST_LABEL { name.to_owned() } else { uid.to_owned() }
 }
@@ -67,10 +68,11 @@ pub fn child(parent: &MachineOperation, machine: &MachineName) -> MachineOperati
     child
 }
 
-/// How far a child is; none: it was not begun.
+/// State of a child. `None` if the child has not started.
 pub type Progress = Option<OperationState>;
 
-/// How far each Machine is, by name: as `known` has it, and of what was begun and of what may have been as `seen` says.
+/// Returns the state of each Machine by name. Started children come from `known`; `seen` covers them and
+/// children that may have started.
 pub fn standing(
     known: &OperationMachines,
     seen: impl Fn(&MachineName) -> Progress,
@@ -84,10 +86,10 @@ pub fn standing(
     all.into_iter().collect()
 }
 
-/// What is so when it is planned.
+/// Observed state at the time of planning.
 #[derive(Debug, Clone, Copy)]
 pub struct Now {
-    /// So many may begin at most.
+    /// Maximum number of children that may start now.
     pub room: usize,
     /// It was deleted, or its manifest is gone: none begins any more.
     pub stopped: bool,
@@ -95,7 +97,7 @@ pub struct Now {
     pub time: Timestamp,
 }
 
-/// What to do with a parent now.
+/// Actions for a parent now.
 #[derive(Debug, PartialEq)]
 pub struct Fan {
     /// Machines whose operation begins now.
@@ -156,7 +158,7 @@ pub fn plan(parent: &MachineOperation, targets: &[(MachineName, Progress)], now:
     Fan { start, status }
 }
 
-/// Who is how far once these have begun.
+/// Returns the Machines by state after those in `start` have started.
 fn machines(targets: &[(MachineName, Progress)], start: &[MachineName]) -> OperationMachines {
     let (mut machines, start) = (OperationMachines::default(), start.iter().collect::<BTreeSet<_>>());
     for (name, progress) in targets {

@@ -8,9 +8,10 @@
 //!
 //! A Machine in a pool (`spec.claimPolicy`) is matched by no selector: a MachineClaim chooses its version ([`super::choose_by_claim`]).
 //!
-//! A selector decides once. Afterwards the Machine is as one with a reference without version: later selectors, priorities and labels
-//! do not move it. Whoever gets [`Choice::Select`] with `lock` writes `deployed` of that version first, then `selected`: who reads
-//! `selected` reads a version that does not change any more.
+//! A selector decides once. Afterwards the Machine behaves like one with a reference without version: later
+//! selectors, priorities and labels do not move it. A caller that gets [`Choice::Select`] with `lock` writes
+//! `deployed` of that version first, then `selected`. A reader of `selected` then always reads a version that
+//! no longer changes.
 
 use std::collections::BTreeMap;
 
@@ -27,18 +28,18 @@ use crate::selection::version::{is_deployed, is_of, version_name};
 const NEAREST: usize = 3;
 const UNMET: usize = 2;
 
-/// Why a Machine that has a version is chosen for again.
+/// Reason why a version is chosen again for a Machine that has one.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Again {
     /// `configurationRef` is another one than that it was chosen by ([`reference_changed`]).
     PersonChangedReference,
-    /// Its Node was deleted, and it is to be paved again.
+    /// The Node was deleted, and the Machine is repaved.
     NodeGone,
     /// A rolling update has its turn.
     RollingUpdate,
 }
 
-/// What a Machine gets.
+/// Choice for a Machine.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Choice {
     /// It is paused or being deleted: nothing of it is written.
@@ -49,7 +50,7 @@ pub enum Choice {
     Matched(Selected),
     /// To be written.
     Select(Select),
-    /// What is selected stays. With why, if another choice is due and cannot be made.
+    /// The selected version stays. Holds the reason if another choice is due and cannot be made.
     Keep(Option<Pending>),
 }
 
@@ -62,7 +63,7 @@ pub struct Select {
     pub lock: bool,
 }
 
-/// Why there is no choice.
+/// Reason why there is no choice.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Pending {
     /// For a condition and for programs.
@@ -78,12 +79,13 @@ pub struct Pending {
 pub struct Miss {
     /// The configuration's name.
     pub configuration: String,
-    /// What of its selector the Machine does not meet.
+    /// Requirements of the selector that the Machine does not meet.
     pub unmet: Vec<String>,
 }
 
-/// Whether a person has named another configuration, or another version, than the one that is selected. A version that is named
-/// no more is none: what is selected stays until the next repave, which takes the newest.
+/// Returns true if a user references another configuration or version than the selected one. Removing the
+/// version from the reference is not a change: the selected version stays until the next repave, which takes
+/// the newest.
 pub fn reference_changed(machine: &Machine) -> bool {
     let selected = machine.status.as_ref().and_then(|status| status.selected.as_ref());
     match (&machine.spec.configuration_ref, selected) {
@@ -129,8 +131,8 @@ pub fn choose(
     }
 }
 
-/// What a repave would give a Machine that has a version, also where it is left alone or claimed. `None`: it has none, or what is to be
-/// chosen does not exist.
+/// Returns the version that a repave would select for a Machine that has a version, even if it is paused or
+/// claimed. Returns `None` if the Machine has no version, or if the version to choose does not exist.
 pub fn repave(
     machine: &Machine,
     configurations: &[&MachineConfiguration],
@@ -168,7 +170,7 @@ pub(super) fn pending(reason: ConfigurationPendingReason, message: String) -> Pe
     Pending { reason, message, nearest: Vec::new() }
 }
 
-/// What there is to choose from.
+/// Objects to choose from.
 pub(super) struct Known<'a> {
     pub(super) configurations: &'a [&'a MachineConfiguration],
     pub(super) versions: &'a [&'a MachineConfigurationVersion],
@@ -304,7 +306,7 @@ fn no_configuration(mut misses: Vec<Miss>) -> Pending {
         "spec.configurationRef names no MachineConfiguration, and none has a machineSelector".to_owned()
     } else {
         format!(
-            "spec.configurationRef names no MachineConfiguration, and no machineSelector matches; nearest: {told}"
+            "spec.configurationRef names no MachineConfiguration, and no machineSelector matches; nearest: {nearest}"
         )
     };
     Pending { nearest: misses, ..pending(ConfigurationPendingReason::NoConfiguration, message) }

@@ -7,7 +7,7 @@ use std::collections::{BTreeMap, BTreeSet};
 
 use bedplate_api::machine::Machine;
 
-/// What of a Machine names a version.
+/// Field of a Machine that names a version.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 pub enum Hold {
     /// `spec.configurationRef`
@@ -27,7 +27,7 @@ pub struct Holder {
     pub by: Hold,
 }
 
-/// Who holds what, of all Machines.
+/// Holders of versions, of all Machines.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
 pub struct References {
     /// By configuration, then by version; `None`: a reference without version.
@@ -35,7 +35,7 @@ pub struct References {
 }
 
 impl References {
-    /// Those of these Machines, which have to be all that there are.
+    /// Collects the references of these Machines. They must be all Machines that exist.
     pub fn of<'a>(machines: impl IntoIterator<Item = &'a Machine>) -> Self {
         let mut references = Self::default();
         for machine in machines {
@@ -85,17 +85,17 @@ impl References {
         }
     }
 
-    /// Whether any Machine holds a version.
+    /// Returns true if any Machine holds the version.
     pub fn is_held(&self, configuration: &str, version: i64) -> bool {
         self.held.get(configuration).is_some_and(|versions| versions.contains_key(&Some(version)))
     }
 
-    /// Whether no Machine holds a configuration, by any of its versions or by its name.
+    /// Returns true if no Machine holds the configuration, neither by a version nor by its name.
     pub fn is_free(&self, configuration: &str) -> bool {
         !self.held.contains_key(configuration)
     }
 
-    /// Who holds a version, by name and then by what.
+    /// Returns the holders of a version, sorted by name and then by field.
     pub fn of_version(&self, configuration: &str, version: i64) -> Vec<&Holder> {
         let versions = self.held.get(configuration);
         versions.and_then(|versions| versions.get(&Some(version))).into_iter().flatten().collect()
@@ -107,7 +107,7 @@ impl References {
         holders.map(|holder| holder.machine.as_str()).collect()
     }
 
-    /// How many Machines hold a version.
+    /// Returns the number of Machines that hold a version.
     pub fn machines(&self, configuration: &str, version: i64) -> usize {
         let holders = self.held.get(configuration).and_then(|versions| versions.get(&Some(version)));
         let mut last = None;
@@ -127,7 +127,7 @@ impl References {
     }
 }
 
-/// What of a Machine names which version.
+/// Returns the versions that the fields of a Machine name.
 fn named(machine: &Machine) -> [Option<(Hold, &str, Option<i64>)>; 3] {
     let status = machine.status.as_ref();
     let reference = machine.spec.configuration_ref.as_ref();

@@ -1,12 +1,12 @@
 //! Pure: whether two templates mean the same node, however they are written (C2).
 //!
-//! Only what is known to be without meaning is levelled out: what is a default, the order of what is known by its name. In doubt
-//! they differ, which costs a version that nobody needed.
+//! Only differences that are known to have no meaning are normalized: default values, and the order of named
+//! entries. In doubt the templates differ, which at worst creates an unnecessary version.
 
 use bedplate_api::configuration::{HealthGate, Template};
 use serde_json::Value;
 
-/// Whether a node of the one is a node of the other.
+/// Returns true if both templates describe the same node.
 pub fn means_the_same(one: &Template, other: &Template) -> bool {
     one == other || levelled(one.clone()) == levelled(other.clone())
 }
@@ -41,7 +41,7 @@ fn levelled(mut template: Template) -> Template {
     template
 }
 
-/// What the schema fills in for an empty one.
+/// Returns the health gate with the defaults that the schema fills in.
 fn default_gate() -> HealthGate {
     serde_json::from_value(Value::Object(serde_json::Map::new())).expect("every field has a default")
 }

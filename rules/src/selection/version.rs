@@ -17,11 +17,12 @@ use k8s_openapi::apimachinery::pkg::apis::meta::v1::OwnerReference;
 use crate::selection::reference::References;
 use crate::selection::template::means_the_same;
 
-/// The finalizer of versions and of configurations: whoever plans takes it away when nothing holds the object any more.
+/// Finalizer of versions and configurations. The planner's caller removes it when no Machine holds the object
+/// any more.
 pub const OWN_FINALIZER: &str = "bedplate.dev/in-use";
 
-/// What to write so that a configuration's versions are as they ought to be. In this order: `write`, `latest` into the
-/// configuration's status, then `release` and `remove`.
+/// Writes that bring the versions of a configuration to the desired state, in this order: `write`, `latest`
+/// in the configuration's status, `release`, `remove`.
 #[derive(Debug, Clone, PartialEq, Default)]
 pub struct VersionPlan {
     /// A version to make or to change. None: the newest means what the configuration says.
@@ -34,7 +35,7 @@ pub struct VersionPlan {
     pub remove: Vec<Removal>,
     /// Versions that are being deleted and that no Machine holds: their finalizer can go.
     pub release: Vec<i64>,
-    /// The configuration is being deleted, nobody holds it, and of its versions none is left.
+    /// True if the configuration is being deleted, no Machine holds it, and none of its versions is left.
     pub release_configuration: bool,
     /// Objects that have a version's name and are none of this configuration's: left alone, their numbers are not used.
     pub foreign: Vec<String>,
@@ -45,8 +46,8 @@ pub struct VersionPlan {
 pub enum Write {
     /// A new object. It is an error if it is there.
     Create(Box<MachineConfigurationVersion>),
-    /// The same template for one that is not deployed. It has to be refused if that has changed: the object holds the
-    /// resource version that was seen.
+    /// Update with the same template of a version that is not deployed. The write must fail if the version
+    /// was deployed meanwhile: the object holds the observed resource version.
     Copy(Box<MachineConfigurationVersion>),
 }
 
@@ -75,7 +76,8 @@ pub fn version_name(configuration: &str, version: i64) -> String {
     format!("{configuration}-v{version}")
 }
 
-/// Whether a version is this configuration's: of its name, and owned by its UID (by none, where there are no UIDs).
+/// Returns true if a version belongs to this configuration: by its name, and by the UID of its owner (no
+/// owner when standalone).
 pub fn is_of(version: &MachineConfigurationVersion, configuration: &MachineConfiguration) -> bool {
     let uid = configuration.metadata.uid.as_deref().unwrap_or_default();
     let mut owners = version.metadata.owner_references.iter().flatten();
@@ -83,7 +85,7 @@ pub fn is_of(version: &MachineConfigurationVersion, configuration: &MachineConfi
     is_named_after(version, configuration) && is_owned
 }
 
-/// Whether a Machine uses or has used a version.
+/// Returns true if a Machine uses or has used the version.
 pub fn is_deployed(version: &MachineConfigurationVersion) -> bool {
     version.status.as_ref().and_then(|status| status.deployed).unwrap_or(false)
 }

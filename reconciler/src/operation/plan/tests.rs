@@ -1,5 +1,5 @@
-//! Each rule by an example, and random histories of one operation: it ends once, whoever does what, and never while its Machine is
-//! paused.
+//! Examples of each rule, and random histories of one operation. It ends exactly once, and never while its
+//! Machine is paused.
 
 use bedplate_api::machine::Time;
 use proptest::prelude::*;
@@ -61,7 +61,7 @@ fn o1_end_keeps_the_conditions_of_an_executor_and_adds_failed() {
     assert_eq!(status.observed_generation, Some(1));
 }
 
-/// By a controller that has just begun.
+/// Returns the time record of a controller that has just started.
 fn first_seen(second: i64) -> Since {
     Since { seen: at(second), came: false, leap: SignedDuration::ZERO, taken: None }
 }
@@ -87,7 +87,7 @@ fn o5_a_new_operation_is_pending_and_has_the_labels_by_which_its_agent_finds_it(
     assert_eq!(written(&plan), (PENDING, "", ""));
     let labels = [(MACHINE, "a"), (SITE, "north")].map(|(key, value)| (key.to_owned(), value.to_owned()));
     assert_eq!(plan.labels, Some(labels.into()));
-    // What somebody else wrote there does not count.
+    // Values of another writer do not count.
     let labelled = json!({ "metadata": { "labels": { "bedplate.dev/machine": "b", "bedplate.dev/site": "north", "own": "x" } },
         "status": { "state": "Pending" } });
     let plan = look(&operation("reboot", &labelled), Some(&machine(&json!({}))), 1);
@@ -184,7 +184,8 @@ fn o1_an_operation_has_its_time_and_no_more_whatever_the_clock_of_its_host_says(
             |second| written(&look_since(&taken, Some(&machine), second, seen_to_come(4000))).1.to_owned();
         assert_eq!([at(4000), at(4089), at(4090)], ["", "", "TimedOut"], "{said}");
     }
-    // A controller that has begun since: it ends in time after that, if what is said cannot be.
+    // A controller that started later ends the operation within its time from then, if the reported time is
+    // impossible.
     for (said, end) in [(-900_000, 5090), (4990, 5080), (900_000, 5090)] {
         let status = json!({ "state": "InProgress", "startTime": time(said) });
         let taken = operation("reboot", &json!({ "spec": { "timeoutSeconds": 60 }, "status": status }));
@@ -382,7 +383,7 @@ fn o8_a_node_is_deleted_only_for_an_operation_that_may_disturb_and_whose_agent_h
     assert_eq!((plan.repave, written(&plan).1), (false, "Claimed"));
 }
 
-/// What happens to one operation.
+/// Event in the history of an operation.
 #[derive(Debug, Clone, Copy)]
 enum Event {
     /// Its executor takes it.
@@ -460,7 +461,7 @@ proptest! {
             }
             settle(&mut object, paused, there, now);
         }
-        // Nobody does anything any more.
+        // No client acts from here on.
         for _ in 0..8 {
             let Some(again) = settle(&mut object, false, there, now) else { break };
             now += i64::try_from(again.as_secs()).unwrap() + 1;
