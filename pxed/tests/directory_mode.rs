@@ -1,5 +1,6 @@
-//! pxed as a process in directory mode, on loopback, DHCP off: mistakes, reload, broken manifests, kill -9, drain, the watchdog; with
-//! a cluster that is not there yet; how a host becomes a node (`node`); and what the documents show (`documents`).
+//! pxed as a process in directory mode, on loopback, DHCP off: errors, reload, broken manifests, kill -9, drain, the
+//! watchdog, a cluster that does not exist yet, a host that becomes a node (`node`), and examples of the documents
+//! (`documents`).
 
 #![allow(clippy::unwrap_used, reason = "a test that cannot go on has failed")]
 
@@ -21,7 +22,7 @@ use serde_json::Value;
 const A: &str = "52:54:00:00:00:0a";
 const B: &str = "52:54:00:00:00:0b";
 
-/// How long a state may take; a busy machine builds beside us.
+/// Timeout for reaching a state; builds may run on the same machine concurrently.
 const DEADLINE: Duration = Duration::from_secs(60);
 
 struct Pxed {
@@ -230,7 +231,7 @@ fn machines_are_known_ready_and_gone_with_their_files() {
 }
 
 #[test]
-fn a_broken_manifest_keeps_its_last_good_content_also_over_kill_and_restart() {
+fn broken_manifest_keeps_last_good_content_over_kill_and_restart() {
     let mut pxed = Pxed::new();
     pxed.write("a.yaml", &manifest("a", A));
     pxed.write("b.yaml", &manifest("b", B));
@@ -256,7 +257,7 @@ fn a_broken_manifest_keeps_its_last_good_content_also_over_kill_and_restart() {
 }
 
 #[test]
-fn known_machines_and_their_status_outlive_a_kill_while_the_directory_is_away() {
+fn machines_and_statuses_survive_a_kill_while_directory_is_missing() {
     let mut pxed = Pxed::new();
     pxed.write("a.yaml", &format!("{}---\n{}", manifest("a", A), manifest("b", A)));
     pxed.start();
@@ -361,7 +362,7 @@ fn a_kubeconfig_that_is_not_there_yet_is_waited_for_and_a_wrong_one_is_64() {
         "{said}"
     );
     assert!(pxed.reasons().contains("No such file"), "{}", pxed.reasons());
-    // Port 1 of loopback: nobody is there.
+    // Port 1 of loopback: no server listens there.
     let text = "apiVersion: v1\nkind: Config\ncurrent-context: c\ncontexts:\n- {name: c, context: {cluster: k, user: u}}\n\
                 clusters:\n- {name: k, cluster: {server: 'https://127.0.0.1:1'}}\nusers:\n- {name: u, user: {}}\n";
     std::fs::write(&kubeconfig, text).unwrap();

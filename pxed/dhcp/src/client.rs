@@ -1,4 +1,4 @@
-//! What the DHCP engine asks of its owner: who a client is, what it boots, and what it tells of what happened.
+//! Callbacks of the DHCP engine to its owner: the identity of a client, its boot answer, and reports of events.
 //!
 //! The engine owns packets, addresses and leases; the owner (pxed) owns machines, boots and policy.
 
@@ -8,7 +8,7 @@ use bedplate_api::id::{MacAddress, MachineName};
 use ipnet::Ipv4Net;
 use uuid::Uuid;
 
-/// What kind of program sent the packet.
+/// Kind of program that sent the packet.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub enum Loader {
     /// An operating system or anything else that does not ask to netboot.
@@ -45,7 +45,7 @@ pub struct Query {
     pub transaction: u32,
     /// Message type.
     pub message: Message,
-    /// Who asks.
+    /// Program that asks.
     pub loader: Loader,
     /// Every architecture of option 93 (RFC 4578, 2.1; IANA "Processor Architecture Types"), in the client's order.
     pub architectures: Vec<u16>,
@@ -61,18 +61,18 @@ pub struct Query {
     pub server: Ipv4Addr,
     /// The relay that passed the packet on.
     pub relay: Option<Ipv4Addr>,
-    /// Whether another server gives the addresses (proxyDHCP).
+    /// True if another server assigns the addresses (proxyDHCP).
     pub proxy: bool,
 }
 
-/// What the owner knows of a client.
+/// Client as the owner knows it.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Client {
     /// A Machine of ours.
     Known(KnownClient),
     /// Not a Machine; served from the pool only while `discovery` is on.
     Unknown {
-        /// Whether unknown clients get an address and a discovery image.
+        /// True if unknown clients get an address and a discovery image.
         discovery: bool,
     },
     /// Silence, with the reason (a closed set of words, used as a metric label): for instance two Machines claim this address.
@@ -92,7 +92,7 @@ pub struct KnownClient {
     pub nameservers: Vec<Ipv4Addr>,
 }
 
-/// What a client that netboots is told.
+/// Boot data for a client that netboots.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct BootAnswer {
     /// `siaddr` and option 66: where the loader comes from.
@@ -101,7 +101,7 @@ pub struct BootAnswer {
     pub file: String,
 }
 
-/// Something that happened to a client, told after it happened.
+/// Event of a client, reported after it happened.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Event {
     /// A request arrived.
@@ -112,7 +112,7 @@ pub enum Event {
     Acknowledged(Ipv4Addr),
     /// A proxyDHCP or boot server answer left.
     ProxyAnswered,
-    /// The client was told that its address is not valid here.
+    /// The client got a NAK because its address is not valid here.
     Refused(Ipv4Addr),
     /// No address is free in the client's subnet.
     PoolExhausted,
@@ -122,19 +122,19 @@ pub enum Event {
     Released(Ipv4Addr),
 }
 
-/// The owner's side. All methods are called on the packet path: they return at once, without I/O and without a lock that
-/// is held over I/O. `client`, `boot` and `owner` are called while the lease table is locked: they must not call the
-/// [`crate::Server`] back.
+/// Callbacks to the owner. All methods are called on the packet path: they must return immediately, without I/O and
+/// without a lock that is held over I/O. `client`, `boot` and `owner` are called while the lease table is locked:
+/// they must not call the [`crate::Server`] back.
 pub trait Clients: Send + Sync + 'static {
-    /// Who this is.
+    /// Returns the identity of a client.
     fn client(&self, query: &Query) -> Client;
 
-    /// What it boots; `None` when it does not netboot now. Called only for [`Loader`]s other than `None`, once per packet;
-    /// the answer to a transaction's REQUEST is expected to equal that to its DISCOVER.
+    /// Returns the boot data; `None` if the client does not netboot now. Called only for [`Loader`]s other than
+    /// `None`, once per packet; a transaction's REQUEST should get the same answer as its DISCOVER.
     fn boot(&self, query: &Query) -> Option<BootAnswer>;
 
-    /// Whose fixed address this is, if a Machine names it: such an address is never given to anybody else from a pool.
-    /// Asked for every address that is about to be offered; an answer takes constant time.
+    /// Returns the owner of a fixed address, if a Machine names it: a pool never assigns such an address to another
+    /// client. Called for every address that is about to be offered, so it must take constant time.
     fn owner(&self, address: Ipv4Addr) -> Option<MacAddress> {
         let _ = address;
         None

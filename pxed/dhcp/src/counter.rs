@@ -1,4 +1,4 @@
-//! What happened how often: plain atomics by closed sets of labels, for the owner to export.
+//! Event counters: plain atomics by closed sets of labels, for the owner to export.
 //!
 //! Counts only; called by `serve` on the packet path.
 
@@ -8,7 +8,7 @@ use crate::respond::Silence;
 use crate::wire::{Malformed, MessageType, reasons};
 
 reasons! {
-    /// What went wrong around a message rather than in it.
+    /// Problem around a message rather than in it.
     Trouble {
         /// The committer's queue is full: an answer that needs the disk was not sent.
         CommitQueueFull => "commit_queue_full",

@@ -120,7 +120,7 @@ impl Trial {
         self.check_table();
     }
 
-    /// What leaves is a message that a strict client takes.
+    /// Checks that the reply is a message that a strict client accepts.
     fn check_packet(&self, settings: &Settings, response: &Response, mac: MacAddress) {
         let Some(packet) = &response.packet else { return };
         let payload = packet.payload.as_slice();

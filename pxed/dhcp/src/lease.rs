@@ -1,4 +1,5 @@
-//! The lease table: who has which address until when. In memory; `store` keeps what must outlive the process.
+//! Lease table: addresses with their holders and end times. In memory; `store` persists what must survive the
+//! process.
 //!
 //! Pure: time comes in as seconds since 1970 and addresses are drawn in a fixed order. Called by `respond` under the
 //! server's lock.
@@ -10,11 +11,11 @@
 //!      Offered | Bound --- decline ---> Declined --- until passed ---> Free
 //! ```
 //!
-//! `Free` remembers its last holder, who gets the same address again as long as nobody else needed it.
+//! `Free` remembers its last holder, who gets the same address again unless another client needed it.
 //!
-//! **Who a client is.** A known Machine is its hardware address: firmware, iPXE, initramfs and host each send another
-//! client identifier, yet they are one machine and must keep one address. Any other client is its client identifier if
-//! it sends one, else its hardware address (RFC 2131, 4.2).
+//! **Identity of a client.** A known Machine is identified by its hardware address: firmware, iPXE, initramfs and
+//! host each send another client identifier, yet they are one machine and must keep one address. Any other client is
+//! identified by its client identifier if it sends one, otherwise by its hardware address (RFC 2131, 4.2).
 
 mod pool;
 
@@ -27,17 +28,18 @@ use ipnet::Ipv4Net;
 use crate::settings::Subnet;
 use pool::Pool;
 
-/// How long an offered address is kept for its client, seconds.
+/// Seconds for which an offered address is reserved for its client.
 pub const OFFER_SECONDS: u64 = 60;
-/// How long a pool address that a client found in use is given to nobody, seconds.
+/// Seconds for which a pool address that a client found in use is not assigned.
 pub const DECLINED_SECONDS: u64 = 3600;
-/// The same for a Machine's fixed address: short, since the Machine has no other and the word of one packet is weak.
+/// Seconds for which a declined fixed address is not assigned: short, since the Machine has no other address and one
+/// packet is weak evidence.
 pub const DECLINED_FIXED_SECONDS: u64 = 120;
 
 /// Seconds since 1970-01-01T00:00:00Z.
 pub type Seconds = u64;
 
-/// How a client is told from others.
+/// Identity of a client.
 #[derive(Debug, Clone, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub enum ClientKey {
     /// By its hardware address.
@@ -55,16 +57,16 @@ pub struct Holder {
     pub key: ClientKey,
 }
 
-/// What an address is at present.
+/// State of an address.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub enum LeaseState {
     /// Kept for a client that was offered it.
     Offered,
     /// Leased.
     Bound,
-    /// Found in use by somebody else.
+    /// Found in use by another host.
     Declined,
-    /// Nobody's; the last holder is remembered.
+    /// Not in use; the last holder is remembered.
     Free,
 }
 
@@ -85,13 +87,13 @@ impl LeaseState {
 pub struct Lease {
     /// The address.
     pub address: Ipv4Addr,
-    /// Whose it is or was.
+    /// Present or last holder.
     pub holder: Holder,
     /// The hardware address that it was last given to.
     pub mac: MacAddress,
     /// The known Machine, if it is one.
     pub machine: Option<MachineName>,
-    /// What it is at present.
+    /// State of the address.
     pub state: LeaseState,
     /// When the state began.
     pub since: Seconds,
@@ -99,7 +101,7 @@ pub struct Lease {
     pub until: Seconds,
 }
 
-/// What must be written to disk.
+/// Change that must be written to disk.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Change {
     /// Write this lease in place of what is there for its address.
@@ -108,7 +110,7 @@ pub enum Change {
     Remove(Ipv4Addr),
 }
 
-/// How full a subnet's pool is, in addresses.
+/// Usage of a subnet's pool, in addresses.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct PoolUsage {
     /// The subnet.
@@ -172,7 +174,7 @@ impl Table {
         }
     }
 
-    /// What is known of an address.
+    /// Returns the lease of an address.
     pub fn get(&self, address: Ipv4Addr) -> Option<&Lease> {
         self.leases.get(&address)
     }
@@ -182,7 +184,7 @@ impl Table {
         self.addresses.get(holder).and_then(|address| self.leases.get(address))
     }
 
-    /// Whether the address may be given to this client: nobody else's at present, and not quarantined.
+    /// Returns true if the client may get the address: it is neither quarantined nor another client's.
     pub fn is_open_to(&self, address: Ipv4Addr, holder: &Holder) -> bool {
         match self.leases.get(&address) {
             None => true,
@@ -194,14 +196,14 @@ impl Table {
         }
     }
 
-    /// An address of this subnet's pool that is nobody's, the one that has been free for longest; of the reserve only when
-    /// there is no other. `allowed` refuses those that are not to be given to this client.
+    /// Takes the address of this subnet's pool that has been free for longest; from the reserve only if there is no
+    /// other. `allowed` excludes addresses that this client must not get.
     pub fn allocate(&mut self, network: Ipv4Net, allowed: impl Fn(Ipv4Addr) -> bool) -> Option<Ipv4Addr> {
         self.take(network, true, allowed)
     }
 
-    /// The same for a client that is not given the reserve ([`Subnet::reserve`]), and without a look at it: it may be large,
-    /// and those who are refused ask again and again.
+    /// Takes an address outside the reserve ([`Subnet::reserve`]) without scanning the reserve: it may be large, and
+    /// refused clients ask again and again.
     pub fn allocate_unreserved(
         &mut self,
         network: Ipv4Net,
@@ -248,8 +250,8 @@ impl Table {
         self.put(lease, !keeps_lease);
     }
 
-    /// Leases an address. Gives what is to be written; an address that the client had before is freed.
-    /// The caller has checked [`Table::is_open_to`].
+    /// Leases an address and frees the client's earlier one. Returns the changes to write. The caller has checked
+    /// [`Table::is_open_to`].
     pub fn bind(
         &mut self,
         address: Ipv4Addr,
@@ -326,7 +328,7 @@ impl Table {
         self.leases.values()
     }
 
-    /// How full the pools are.
+    /// Returns the usage of the pools.
     pub fn usage(&self) -> Vec<PoolUsage> {
         let mut usage: Vec<PoolUsage> = self
             .pools

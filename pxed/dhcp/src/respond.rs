@@ -1,7 +1,7 @@
-//! What a message is answered with (RFC 2131, 4.3; PXE 2.1): the whole protocol, without sockets, clock or disk.
+//! Answers to messages (RFC 2131, 4.3; PXE 2.1): the whole protocol, without sockets, clock or disk.
 //!
-//! Called by `serve` with the lease table locked; gives an answer as plain data together with the changes that must be
-//! on disk before it leaves.
+//! Called by `serve` with the lease table locked; returns an answer as plain data together with the changes that must
+//! be on disk before the answer is sent.
 //!
 //! Pure: time comes in with the message.
 //!
@@ -16,8 +16,8 @@
 //! proxyDHCP: DISCOVER of a loader -------> OFFER without yiaddr; REQUEST or INFORM on 4011 -> ACK to its sender, after a DISCOVER
 //! ```
 //!
-//! All of it for a client that broadcasts on the link of a served interface, or is behind a listed relay. A client that sends to
-//! our address alone may renew, release and ask for options; it gets no boot data (`origin`).
+//! All of it applies to a client that broadcasts on the link of a served interface, or is behind a listed relay. A
+//! client that sends only to our address may renew, release and ask for options; it gets no boot data (`origin`).
 
 mod address;
 mod link;
@@ -36,7 +36,7 @@ use crate::lease::{Change, ClientKey, Holder, Seconds, Table};
 use crate::settings::{Mode, Settings, Subnet};
 use crate::wire::{Malformed, MessageType, Request, reasons};
 
-/// How a message reached us.
+/// Circumstances in which a message arrived.
 #[derive(Debug, Clone, Copy)]
 pub struct Arrival<'a> {
     /// Our addresses on the receiving interface, each with its prefix.
@@ -47,7 +47,7 @@ pub struct Arrival<'a> {
     pub destination: Ipv4Addr,
     /// Its sender.
     pub peer: SocketAddrV4,
-    /// Whether it came to the PXE boot server port.
+    /// True if it arrived at the port of the PXE boot server.
     pub boot_server: bool,
     /// Origin of the client's DHCPDISCOVER that was answered within [`DISCOVERED_SECONDS`]. Needed on the boot server port
     /// only.
@@ -67,7 +67,7 @@ pub enum Heard {
 /// the offer; the rest is for one that shows a menu before.
 pub const DISCOVERED_SECONDS: Seconds = 300;
 
-/// Where an answer goes (RFC 2131, 4.1).
+/// Destination of an answer (RFC 2131, 4.1).
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Destination {
     /// To everybody on the link.
@@ -85,7 +85,7 @@ pub enum Destination {
 pub struct Packet {
     /// For counting.
     pub message: MessageType,
-    /// Where it goes.
+    /// Destination of the packet.
     pub to: Destination,
     /// The client's hardware address.
     pub mac: bedplate_api::id::MacAddress,
@@ -95,23 +95,23 @@ pub struct Packet {
     pub payload: Vec<u8>,
 }
 
-/// What a message led to.
+/// Result of a message.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Response {
     /// The message, for the owner; `None` when it was not even attributed to a subnet.
     pub query: Option<Query>,
-    /// What happened, or why nothing did.
+    /// Event, or the reason for silence.
     pub result: Result<Event, Silence>,
-    /// What is to be sent.
+    /// Packet to send.
     pub packet: Option<Packet>,
-    /// What is to be on disk before that.
+    /// Changes that must be on disk before the packet is sent.
     pub changes: Vec<Change>,
     /// Set for an answered DHCPDISCOVER of proxyDHCP, to be remembered for [`Arrival::discovered`].
     pub heard: Option<Heard>,
 }
 
 reasons! {
-    /// Why a sound message is not answered.
+    /// Reason why a valid message is not answered.
     Silence {
         /// No subnet of ours is where the client is.
         NoSubnet => "no_subnet",
@@ -152,12 +152,12 @@ reasons! {
         NoBoot => "no_boot",
         /// A message that another server answers in this mode or on this port.
         NotOurs => "not_ours",
-        /// What must be in the answer is larger than the client takes.
+        /// The required part of the answer is larger than the client accepts.
         ReplyTooLarge => "reply_too_large",
     }
 }
 
-/// Who the client is and where, once that is settled.
+/// Request with the client's identity and place.
 struct Asked<'a> {
     settings: &'a Settings,
     clients: &'a dyn Clients,
@@ -173,7 +173,7 @@ struct Asked<'a> {
     now: Seconds,
 }
 
-/// What was decided; `respond` makes packets of it.
+/// Decision about a request; `respond` builds the packet.
 enum Decision {
     Offer(Ipv4Addr),
     Ack(Ipv4Addr, Vec<Change>),

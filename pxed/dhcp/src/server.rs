@@ -29,7 +29,7 @@ use crate::settings::{Settings, SettingsError};
 use crate::store::{OpenStoreError, Store};
 
 /// Answers waiting for the disk. At 20,000 leases a second this is well below the 4 s after which clients ask again.
-const QUEUE: usize = 16_384;
+const ANSWER_QUEUE_CAPACITY: usize = 16_384;
 
 /// The thread that waits for the disk, among [`Server::silences`].
 pub const COMMIT_THREAD: &str = "commit";
@@ -45,7 +45,7 @@ const IGNORED_SECONDS: Seconds = 3600;
 /// Maximum number of unlisted relays that are logged within [`WARN_AGAIN`].
 const MAX_LOGGED_RELAYS: usize = 16;
 
-/// Why the server cannot start.
+/// Error of starting the server.
 #[derive(Debug, Error)]
 pub enum BindServerError {
     /// The settings cannot be served.
@@ -59,7 +59,7 @@ pub enum BindServerError {
     Interface(#[source] OpenInterfaceError),
 }
 
-/// Why a reload was refused; the settings before it stay in force.
+/// Error of a reload; the previous settings stay in force.
 #[derive(Debug, Error)]
 #[error("DHCP settings are wrong: {}", list(.0))]
 pub struct ReloadServerError(pub Vec<SettingsError>);
@@ -68,7 +68,7 @@ fn list(mistakes: &[SettingsError]) -> String {
     mistakes.iter().map(ToString::to_string).collect::<Vec<_>>().join("; ")
 }
 
-/// How an interface is doing.
+/// State of an interface.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum InterfaceState {
     /// Messages are answered.
@@ -90,7 +90,7 @@ impl InterfaceState {
     }
 }
 
-/// What the threads share. No lock in it is held over I/O.
+/// State that the threads share. No lock in it is held over I/O.
 pub(crate) struct Engine {
     pub(crate) settings: ArcSwap<Settings>,
     pub(crate) table: Mutex<Table>,
@@ -165,7 +165,7 @@ impl Engine {
         }
     }
 
-    /// Forgets a thread that was told to end.
+    /// Forgets a thread that has stopped.
     pub(crate) fn ended(&self, thread: &str) {
         lock(&self.rounds).remove(thread);
     }
@@ -231,7 +231,7 @@ pub struct Server {
     reloaded: Arc<Notify>,
 }
 
-/// What [`Server::run`] takes over once.
+/// Parts that [`Server::run`] takes once.
 struct Start {
     committer: Committer,
     sockets: BTreeMap<String, Sockets>,
@@ -264,7 +264,7 @@ impl Server {
         let mut table = Table::default();
         leases.into_iter().for_each(|lease| table.restore(lease));
         table.configure(&settings.subnets);
-        let (jobs, queue) = sync_channel(QUEUE);
+        let (jobs, queue) = sync_channel(ANSWER_QUEUE_CAPACITY);
         let committer = Committer::new(store, PathBuf::from(lease_file), queue);
         let engine = Engine::new(settings, table, clients, jobs);
         Ok(Self {
@@ -274,10 +274,10 @@ impl Server {
         })
     }
 
-    /// Serves until told to stop; then answers what is queued, and returns. A second call returns at once.
+    /// Serves until it is stopped; then answers the queue, and returns. A second call returns immediately.
     ///
     /// # Errors
-    /// When a thread cannot be started.
+    /// A thread cannot be started.
     pub async fn run(&self, shutdown: CancellationToken) -> io::Result<()> {
         let Some(Start { committer, mut sockets }) = lock(&self.start).take() else { return Ok(()) };
         let stop = Arc::new(AtomicBool::new(false));
@@ -328,10 +328,10 @@ impl Server {
         Ok(())
     }
 
-    /// Takes new settings; running transactions and leases go on.
+    /// Applies new settings; running transactions and leases continue.
     ///
     /// # Errors
-    /// [`ReloadServerError`] with every mistake; the old settings stay in force.
+    /// [`ReloadServerError`] with all errors; the old settings stay in force.
     pub fn reload(&self, settings: Settings) -> Result<(), ReloadServerError> {
         let mistakes = settings.mistakes();
         if !mistakes.is_empty() {
@@ -348,12 +348,12 @@ impl Server {
         Ok(())
     }
 
-    /// What happened how often.
+    /// Returns the event counters.
     pub fn counters(&self) -> &Counters {
         &self.engine.counters
     }
 
-    /// Every lease, by address; lapsed ones, which are kept for returning clients, are left out.
+    /// Returns all leases, by address, without lapsed ones, which are kept for returning clients.
     pub fn leases(&self) -> Vec<Lease> {
         let mut leases: Vec<Lease> = {
             let table = lock(&self.engine.table);
@@ -363,7 +363,7 @@ impl Server {
         leases
     }
 
-    /// How full the pools are, in the order of the subnets.
+    /// Returns the usage of the pools, in the order of the subnets.
     pub fn pool_usage(&self) -> Vec<PoolUsage> {
         lock(&self.engine.table).usage()
     }
@@ -397,7 +397,7 @@ impl Server {
         rounds.iter().map(|(name, at)| (name.clone(), now.saturating_duration_since(*at))).collect()
     }
 
-    /// How each named interface is doing.
+    /// Returns the state of each named interface.
     pub fn interfaces(&self) -> BTreeMap<String, InterfaceState> {
         lock(&self.engine.states).clone()
     }
@@ -527,7 +527,7 @@ mod tests {
             until("it was quiet for a moment", || silent(name) > Some(Duration::from_millis(20))).await;
             until("it came round", || silent(name) < Some(Duration::from_millis(20))).await;
         }
-        // It cannot say that it waits for its interface while somebody else holds what it needs.
+        // The thread cannot report that it waits for its interface while the lock is held here.
         let held = lock(&server.engine.states);
         let rounds = || lock(&server.engine.rounds).get("not-there").map(Instant::elapsed);
         let deadline = Instant::now() + Duration::from_secs(60);

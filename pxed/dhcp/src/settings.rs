@@ -1,4 +1,4 @@
-//! What the server is told to do, as plain data. Reading it from a file is the owner's part.
+//! Settings of the server, as plain data. The owner reads them from a file.
 //!
 //! Pure: data and checks.
 
@@ -10,24 +10,24 @@ use ipnet::Ipv4Net;
 use serde::{Deserialize, Deserializer, Serialize, Serializer};
 use thiserror::Error;
 
-/// Whether we give addresses or only boot information.
+/// Role of the server: it assigns addresses, or gives boot information only.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum Mode {
     /// Addresses and boot information.
     Server,
-    /// Boot information beside somebody else's DHCP server (PXE 2.1, proxyDHCP).
+    /// Boot information next to another DHCP server (PXE 2.1, proxyDHCP).
     Proxy,
 }
 
-/// Everything that the engine needs to know beside who its clients are.
+/// Settings of the engine, without its clients.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Settings {
     /// Server or proxyDHCP.
     pub mode: Mode,
     /// Names of the interfaces to serve. One that is not there yet is waited for.
     pub interfaces: Vec<String>,
-    /// Whether a client that asks for a wrong address of one of our subnets is told so (DHCPNAK).
+    /// True if a client that asks for a wrong address of one of our subnets gets a DHCPNAK.
     pub authoritative: bool,
     /// The subnets, those behind relays included.
     pub subnets: Vec<Subnet>,
@@ -42,8 +42,8 @@ pub struct Subnet {
     pub network: Ipv4Net,
     /// The pool: addresses for clients that have no fixed one.
     pub ranges: Vec<AddressRange>,
-    /// How many of the pool's addresses, counted from the end of the last range, only known Machines are given: however
-    /// many unknown machines ask, they cannot take these.
+    /// Number of pool addresses, counted from the end of the last range, that are reserved for known Machines:
+    /// unknown machines cannot exhaust them.
     pub reserve: u64,
     /// Option 3.
     pub routers: Vec<Ipv4Addr>,
@@ -53,7 +53,7 @@ pub struct Subnet {
     pub domain: Option<String>,
     /// Option 42.
     pub ntp_servers: Vec<Ipv4Addr>,
-    /// How long a lease is given for; a client that asks for less gets less.
+    /// Maximum lease time in seconds; a client may ask for less.
     pub lease_seconds: u32,
     /// Addresses of the relays that may pass on messages of this subnet's clients: each relay's `giaddr` and the address that
     /// it sends from. No other sender's `giaddr` counts.
@@ -63,11 +63,11 @@ pub struct Subnet {
 /// UDP ports, other than the usual ones only in tests.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Ports {
-    /// Where servers and relays listen.
+    /// Port of servers and relays.
     pub server: u16,
-    /// Where clients listen.
+    /// Port of clients.
     pub client: u16,
-    /// Where PXE boot servers listen.
+    /// Port of PXE boot servers.
     pub proxy: u16,
 }
 
@@ -100,23 +100,23 @@ impl AddressRange {
         self.last
     }
 
-    /// Whether the address lies in the range.
+    /// Returns true if the address is in the range.
     pub fn contains(self, address: Ipv4Addr) -> bool {
         (self.first..=self.last).contains(&address)
     }
 
-    /// Whether two ranges share an address.
+    /// Returns true if two ranges share an address.
     pub fn overlaps(self, other: Self) -> bool {
         self.first <= other.last && other.first <= self.last
     }
 
-    /// How many addresses it has.
+    /// Returns the number of addresses.
     pub fn size(self) -> u64 {
         u64::from(u32::from(self.last)) - u64::from(u32::from(self.first)) + 1
     }
 }
 
-/// Why a text is not an address range.
+/// Error of parsing an address range.
 #[derive(Debug, Clone, PartialEq, Eq, Error)]
 #[error("{0:?} is not an address range such as 10.7.0.100-10.7.0.199")]
 pub struct ParseRangeError(String);
@@ -219,7 +219,7 @@ pub const MAX_RELAYS: u32 = 256;
 const MIN_RELAY_PREFIX: u8 = 24;
 
 impl Settings {
-    /// Every mistake, in the order of the settings; empty when they can be served.
+    /// Returns all errors, in the order of the settings; empty if the settings are valid.
     pub fn mistakes(&self) -> Vec<SettingsError> {
         let mut found = Vec::new();
         if self.interfaces.is_empty() {
@@ -279,7 +279,7 @@ impl Subnet {
         }
     }
 
-    /// Whether a host of this subnet can have the address: neither the network's nor the broadcast address.
+    /// Returns true if a host of this subnet can have the address: neither the network's nor the broadcast address.
     pub fn is_host(&self, address: Ipv4Addr) -> bool {
         is_host(self.network, address)
     }
@@ -289,12 +289,12 @@ impl Subnet {
         self.relays.iter().any(|relays| relays.contains(&address))
     }
 
-    /// Whether the address belongs to the pool.
+    /// Returns true if the address belongs to the pool.
     pub fn pool_contains(&self, address: Ipv4Addr) -> bool {
         self.ranges.iter().any(|range| range.contains(address))
     }
 
-    /// Whether the address is one of the pool's last `reserve`.
+    /// Returns true if the address is one of the pool's last `reserve`.
     pub fn is_reserved(&self, address: Ipv4Addr) -> bool {
         let mut behind = 0_u64;
         for range in self.ranges.iter().rev() {
@@ -313,7 +313,7 @@ pub fn is_too_large(relays: Ipv4Net) -> bool {
     relays.prefix_len() < MIN_RELAY_PREFIX
 }
 
-/// Whether a host of this network can have the address (RFC 3021: both of a /31).
+/// Returns true if a host of this network can have the address (RFC 3021: both of a /31).
 pub(crate) fn is_host(network: Ipv4Net, address: Ipv4Addr) -> bool {
     network.contains(&address)
         && (network.prefix_len() >= 31 || (address != network.network() && address != network.broadcast()))

@@ -19,7 +19,7 @@ use crate::lease::{Change, Lease};
 /// Address in host order to record: neighbouring addresses, which are given out together, share a page.
 const LEASES: TableDefinition<'_, u32, &[u8]> = TableDefinition::new("leases-v1");
 
-/// Why the lease file cannot be used.
+/// Error of opening the lease file.
 #[derive(Debug, Error)]
 pub enum OpenStoreError {
     /// Not readable or writable, or in use by another process.
@@ -27,7 +27,7 @@ pub enum OpenStoreError {
     Open {
         /// The file.
         path: PathBuf,
-        /// What redb says.
+        /// Error of redb.
         source: Box<redb::Error>,
     },
     /// The damaged file could not be moved.
@@ -35,12 +35,12 @@ pub enum OpenStoreError {
     MoveAside {
         /// The file.
         path: PathBuf,
-        /// What the system says.
+        /// Error of the system.
         source: std::io::Error,
     },
 }
 
-/// Why changes are not on disk.
+/// Error of writing changes to disk.
 #[derive(Debug, Error)]
 #[error("cannot write leases")]
 pub(crate) struct WriteLeasesError(#[source] Box<redb::Error>);
@@ -51,7 +51,8 @@ fn guarded<T>(act: impl FnOnce() -> Result<T, redb::Error>) -> Result<T, redb::E
         .unwrap_or_else(|_| Err(redb::Error::Corrupted("a page cannot be what it is".into())))
 }
 
-/// Ends the life of what may panic at it, such as a database whose file is damaged: nobody else ends with it.
+/// Drops a value that may panic in its destructor, such as a database whose file is damaged, without ending the
+/// caller.
 fn close<T>(value: T) {
     // The panic hook has printed a panic; there is nothing else to do about one.
     let _ = guarded(|| {
@@ -112,7 +113,7 @@ impl Store {
         Ok((Self { database }, leases))
     }
 
-    /// Closes the file after a failure: whatever is wrong with it, the caller goes on.
+    /// Closes the file after a failure; errors are ignored.
     pub(crate) fn close(self) {
         close(self.database);
     }
@@ -148,7 +149,7 @@ impl Store {
     }
 }
 
-/// Whether the file's content is at fault rather than the way to it.
+/// Returns true if the content of the file is damaged, rather than inaccessible.
 fn is_damage(error: &redb::Error) -> bool {
     match error {
         redb::Error::Corrupted(_)

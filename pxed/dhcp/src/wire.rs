@@ -15,7 +15,7 @@ pub use decode::{RelayInformation, Request, decode};
 pub use encode::{Reply, encode};
 
 /// Octets before the options: the BOOTP header and the magic cookie.
-const FIXED: usize = 240;
+const HEADER_OCTETS: usize = 240;
 
 /// RFC 2131, 3: the first four octets of the options field.
 const COOKIE: [u8; 4] = [99, 130, 83, 99];
@@ -113,7 +113,7 @@ macro_rules! reasons {
 pub(crate) use reasons;
 
 reasons! {
-    /// Why a packet is not a DHCP message that a server may look at. It is counted and dropped.
+    /// Reason why a packet is not a valid DHCP message. It is counted and dropped.
     Malformed {
         /// Shorter than header and cookie.
         TooShort => "too_short",
@@ -141,7 +141,7 @@ reasons! {
         Overload => "overload",
         /// No option 53.
         NoMessageType => "no_message_type",
-        /// Option 53 is no type that RFC 2132 knows.
+        /// Option 53 has a type that RFC 2132 does not define.
         MessageType => "message_type",
         /// A message that only servers send.
         ServerMessage => "server_message",

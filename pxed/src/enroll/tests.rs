@@ -374,7 +374,7 @@ async fn certificate_of_earlier_machine_is_refused_with_current_key() {
         let (status, text) = agents.post(&former, path, body).await;
         assert_eq!((status, text.contains("MachineGone")), (404, true), "{path}: {text}");
     }
-    // The same host, with the key on its state disk, enrolls for the new Machine; its old certificate stays refused.
+    // Here the same host, with the key on its state disk, enrolls for the new Machine; its old certificate stays refused.
     let seed = {
         let opening = crate::boot::Opening {
             owner: crate::boot::Owner::Machine { name: "node1".parse().unwrap(), uid: "u2".to_owned() },

@@ -4,7 +4,7 @@ use std::path::Path;
 
 use pxed::standalone::manifests::parse::read_manifest;
 
-/// What is fenced as YAML and is a manifest, with the line on which it begins.
+/// Returns the fenced YAML blocks that are manifests, with their first line numbers.
 fn manifests(text: &str) -> Vec<(usize, String)> {
     let mut found = Vec::new();
     let mut block: Option<(usize, String)> = None;

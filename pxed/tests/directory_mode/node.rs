@@ -35,13 +35,13 @@ fn configuration(kubernetes: &str) -> String {
     )
 }
 
-/// What stands in for the agent of `cp1`.
+/// Stand-in for the agent of `cp1`.
 struct Agent {
     url: String,
     client: reqwest::Client,
 }
 
-/// What it is told.
+/// Answer for the agent.
 struct Told {
     revision: String,
     machine: Machine,
@@ -125,7 +125,7 @@ impl Agent {
         serde_json::from_str(&text).unwrap()
     }
 
-    /// What it is told, once it is other than what it knows.
+    /// Waits for an answer that differs from the known one.
     async fn watch(&self, known: Option<&Told>) -> Told {
         let request = WatchRequest { known: known.map(|told| told.revision.clone()) };
         loop {
@@ -190,7 +190,7 @@ fn version(number: i64, deployed: bool) -> (String, bool) {
 }
 
 #[tokio::test]
-async fn h4_h6_a_host_gets_a_version_keeps_it_over_an_edit_and_the_next_with_its_node_gone() {
+async fn h4_h6_host_keeps_its_version_until_its_node_is_gone() {
     let (mut pxed, port) = with_agents();
     pxed.write("cp1.yaml", MACHINE);
     pxed.start();
@@ -228,7 +228,7 @@ async fn h4_h6_a_host_gets_a_version_keeps_it_over_an_edit_and_the_next_with_its
 }
 
 #[tokio::test]
-async fn v3_a_configuration_in_use_outlives_its_manifest_and_its_secrets_are_its_machines_alone() {
+async fn v3_configuration_in_use_outlives_manifest_and_secrets_stay_private() {
     let (mut pxed, port) = with_agents();
     pxed.write("cp1.yaml", MACHINE);
     pxed.write("nodes.yaml", &configuration("v1.34.0"));
@@ -281,7 +281,7 @@ async fn trust_6_an_administrator_permits_another_key_through_the_socket() {
 }
 
 #[test]
-fn v1_a_version_in_a_manifest_is_refused_with_its_line_and_costs_nothing_else() {
+fn v1_version_in_a_manifest_is_refused_with_its_line_only() {
     let mut pxed = Pxed::new();
     pxed.write("cp1.yaml", MACHINE);
     pxed.write("nodes.yaml", &configuration("v1.34.0"));

@@ -25,7 +25,7 @@ use crate::{
     worker::Transfer,
 };
 
-/// What clients are told whose transfer is cut off by the stop.
+/// Error text for clients whose transfer is stopped.
 pub(crate) const STOPPING: &str = "server is stopping";
 
 /// Interval between two warnings that the table of client addresses is full.
@@ -34,7 +34,7 @@ const WARN_AGAIN: Duration = Duration::from_secs(60);
 /// The error to answer, if anything is answered.
 pub(crate) type Answer = Option<(ErrorCode, &'static str)>;
 
-/// What the workers share. No lock of it is held over a system call.
+/// State that the workers share. No lock of it is held over a system call.
 pub(crate) struct Shared {
     files: Arc<dyn Files>,
     settings: RwLock<Arc<Settings>>,
@@ -93,7 +93,7 @@ impl Shared {
         rounds.iter().map(|at| now.saturating_duration_since(*at)).collect()
     }
 
-    /// The drain is to be cut short.
+    /// Cuts the drain short.
     pub(crate) fn hurry(&self) {
         self.hurry.store(true, Ordering::Relaxed);
     }

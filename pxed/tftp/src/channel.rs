@@ -32,12 +32,12 @@ pub(crate) struct Channel {
     batch: usize,
 }
 
-/// What came to the transfer's port.
+/// Packet at the transfer's port.
 #[derive(Debug, PartialEq, Eq)]
 pub(crate) enum Heard {
     /// A packet of the client, this long.
     Client(usize),
-    /// Somebody else's packet.
+    /// Packet of another sender.
     Stranger(SocketAddr),
     Nothing,
 }
@@ -49,7 +49,7 @@ impl Channel {
         Ok(Self { socket, peer: peer.into(), peer_address: peer, batch: 1 })
     }
 
-    /// Lets the kernel cut windows of blocks of this size; a kernel that cannot is no error.
+    /// Enables segmentation of windows with this block size in the kernel; a kernel without it is not an error.
     pub(crate) fn segment(&mut self, block_size: u16, window: u16) {
         let packet = usize::from(block_size).saturating_add(DATA_HEADER);
         let batch = (MAX_SEND / packet).min(MAX_SEGMENTS).min(window.into());
@@ -59,7 +59,7 @@ impl Channel {
         }
     }
 
-    /// Sends blocks; gives back the first that the network did not take for want of room.
+    /// Sends blocks; returns the first that did not fit into the socket's buffer.
     pub(crate) fn send_blocks(
         &mut self,
         session: &Session,
@@ -91,12 +91,12 @@ impl Channel {
     }
 
     fn send_batch(&self, session: &Session, content: &[u8], first: u64, end: u64) -> io::Result<()> {
-        const LIMIT: usize = MAX_WINDOW as usize;
-        let mut headers = [[0; DATA_HEADER]; LIMIT];
+        const MAX_BLOCKS: usize = MAX_WINDOW as usize;
+        let mut headers = [[0; DATA_HEADER]; MAX_BLOCKS];
         for (header, block) in headers.iter_mut().zip(first..end) {
             *header = session.header(block);
         }
-        let mut slices = [IoSlice::new(&[]); 2 * LIMIT];
+        let mut slices = [IoSlice::new(&[]); 2 * MAX_BLOCKS];
         let mut filled = 0;
         for ((pair, header), block) in slices.chunks_exact_mut(2).zip(&headers).zip(first..end) {
             let range = session.payload(block);
@@ -120,12 +120,12 @@ impl Channel {
         }
     }
 
-    /// Sends a short packet to somebody else, from the transfer's port.
+    /// Sends a short packet to another sender, from the transfer's port.
     pub(crate) fn send_stranger(&self, packet: &[u8], stranger: SocketAddr) {
         let _ = self.socket.send_to(packet, stranger);
     }
 
-    /// What came, if anything.
+    /// Returns the next packet, if any.
     pub(crate) fn receive(&self, buffer: &mut [u8]) -> io::Result<Heard> {
         match self.socket.recv_from(buffer) {
             Ok((length, from)) if same_peer(from, self.peer_address) => Ok(Heard::Client(length)),
@@ -218,7 +218,7 @@ mod tests {
     }
 
     #[test]
-    fn stranger_is_told_from_the_client() {
+    fn stranger_is_distinguished_from_the_client() {
         let (client, address) = client();
         let (stranger, stranger_address) = self::client();
         let channel = Channel::open(address, LOCALHOST).expect("loopback");

@@ -6,7 +6,7 @@
 
 use crate::wire::{self, AskedOption, DEFAULT_BLOCK_SIZE, Packet};
 
-/// What a packet led to.
+/// Result of a packet.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Reaction<'a> {
     /// Nothing to do.
@@ -157,7 +157,7 @@ impl Client {
         (self.answered && !self.done).then(|| self.acknowledge())
     }
 
-    /// Whether the last block has come.
+    /// Returns true if the last block was received.
     pub fn is_done(&self) -> bool {
         self.done
     }

@@ -1,4 +1,4 @@
-//! What the TFTP engine asks of its owner: the content behind a name, and whom to tell how a transfer went.
+//! Callbacks of the TFTP engine to its owner: the content of a name, and reports about transfers.
 
 use std::fmt::Display;
 use std::net::{IpAddr, SocketAddr};
@@ -8,7 +8,7 @@ use bytes::Bytes;
 /// A read request, its name already checked to be relative, without `..`, NUL or control characters, at most 255 bytes.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Request<'a> {
-    /// Who asks.
+    /// Address of the client.
     pub peer: SocketAddr,
     /// Our address that was asked.
     pub local: IpAddr,
@@ -16,7 +16,7 @@ pub struct Request<'a> {
     pub name: &'a str,
 }
 
-/// Why a name is not served.
+/// Reason why a name is not served.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum OpenError {
     /// TFTP error 1.
@@ -27,7 +27,7 @@ pub enum OpenError {
     Busy,
 }
 
-/// How a transfer ended.
+/// Result of a transfer.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub enum Outcome {
     /// The last block was acknowledged.
@@ -40,12 +40,13 @@ pub enum Outcome {
     Stopped,
 }
 
-/// The owner's side. Called on the packet path: returns at once, without I/O. Loaders are small and held in memory.
+/// Callbacks to the owner. They are called on the packet path: they must return immediately, without I/O. Loaders are
+/// small and held in memory.
 pub trait Files: Send + Sync + 'static {
-    /// The whole content behind a name.
+    /// Returns the complete content of a name.
     ///
     /// # Errors
-    /// [`OpenError`], which the client is told.
+    /// [`OpenError`], which is sent to the client.
     fn open(&self, request: &Request<'_>) -> Result<Bytes, OpenError>;
 
     /// Tells how a transfer that was opened ended, after `sent` bytes were acknowledged.

@@ -1,13 +1,13 @@
-//! What happened so far, in numbers: for metrics and tests. Only counts; labels are closed sets.
+//! Counters for metrics and tests. Labels are closed sets.
 
 use std::sync::atomic::{AtomicU64, Ordering};
 
 use crate::{content::Outcome, gate::Limited, wire::Malformed};
 
-/// Why a well-formed packet got no transfer. A closed set: the label of a metric.
+/// Reason why a well-formed packet got no transfer. A closed set: the label of a metric.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub enum Refusal {
-    /// The name leaves the served set, or is no name.
+    /// The name is invalid, or leads out of the served set.
     Name,
     /// The owner knows no such file.
     NotFound,
@@ -23,7 +23,7 @@ pub enum Refusal {
     Netascii,
     /// Sent to the request port, but belongs to no transfer.
     Stray,
-    /// Came to a transfer's port from somebody else.
+    /// Packet of another sender at a transfer's port.
     Stranger,
 }
 

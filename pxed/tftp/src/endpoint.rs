@@ -21,14 +21,14 @@ use socket2::{Domain, Protocol, Socket, Type};
 use crate::wire::MAX_REQUEST;
 
 /// Room for a request and its opcode, and one byte more to see that it is too long.
-const BUFFER: usize = MAX_REQUEST + 3;
+const REQUEST_BUFFER_BYTES: usize = MAX_REQUEST + 3;
 
 /// A listening socket.
 #[derive(Debug)]
 pub(crate) struct Endpoint {
     socket: Socket,
     address: SocketAddr,
-    buffer: [u8; BUFFER],
+    buffer: [u8; REQUEST_BUFFER_BYTES],
 }
 
 /// A packet to the request port.
@@ -49,7 +49,7 @@ impl Endpoint {
         let address = probe.local_addr()?.as_socket().unwrap_or(address);
         drop(probe);
         (0..count.max(1))
-            .map(|_| Ok(Self { socket: open(address, true)?, address, buffer: [0; BUFFER] }))
+            .map(|_| Ok(Self { socket: open(address, true)?, address, buffer: [0; REQUEST_BUFFER_BYTES] }))
             .collect()
     }
 
@@ -148,7 +148,7 @@ fn asked_address(message: &ControlMessageOwned) -> Option<Asked> {
     match message {
         ControlMessageOwned::Ipv4PacketInfo(info) => {
             let (asked, ours) = (info.ipi_addr.s_addr, info.ipi_spec_dst.s_addr);
-            // For a broadcast the kernel names one of our addresses beside the one in the packet.
+            // For a broadcast the kernel names one of our addresses next to the one in the packet.
             let address = Ipv4Addr::from_bits(u32::from_be(asked));
             Some(if asked == ours { Asked::Ours(address.into()) } else { Asked::Many })
         }

@@ -19,13 +19,13 @@ const SHARED_FACTOR: u32 = 20;
 /// The limits.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Limits {
-    /// Transfers at once.
+    /// Maximum number of concurrent transfers.
     pub sessions: usize,
-    /// Transfers at once of one client address.
+    /// Maximum number of concurrent transfers of one client address.
     pub sessions_per_client: usize,
     /// Requests a second of one client address, on average.
     pub requests_per_second: u32,
-    /// Requests of one client address at once, after a pause.
+    /// Maximum number of requests of one client address in a burst.
     pub request_burst: u32,
 }
 
@@ -258,7 +258,7 @@ mod tests {
         };
         assert_eq!(admitted(&mut gate, 20_000, now), 100, "twenty times the burst of one");
         assert_eq!(gate.request(address(50_000), &LIMITS, now), Err(Limited::Clients));
-        // Those in the table keep their allowances, in use before the table could be tidied.
+        // Clients in the table keep their allowances, in use before the table could be purged.
         let soon = now + Duration::from_millis(100);
         assert_eq!(gate.request(address(5), &LIMITS, soon), Ok(Allowance::Own));
         assert_eq!(admitted(&mut gate, 30_000, soon), 20, "twenty times the rate of one");

@@ -5,7 +5,7 @@
 /// Longest name, in bytes.
 pub const MAX_NAME: usize = 255;
 
-/// Why a name is refused.
+/// Reason why a name is refused.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
 pub enum NameError {
     /// Nothing was named.
@@ -31,10 +31,10 @@ pub fn file(name: &str) -> &str {
     name.rsplit('/').next().unwrap_or(name)
 }
 
-/// A relative name of plain components below the served set.
+/// Checks that a name is relative, with plain components, below the served set.
 ///
 /// # Errors
-/// [`NameError`]; the client is told "access violation".
+/// [`NameError`]; the client gets "access violation".
 pub fn check(name: &[u8]) -> Result<&str, NameError> {
     if name.len() > MAX_NAME {
         return Err(NameError::Long);
@@ -61,7 +61,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn what_a_log_shows_of_a_name_has_no_folders() {
+    fn name_in_a_log_has_no_folders() {
         assert_eq!(file("b/000102030405060708090a0b0c0d0e0f/snponly.efi"), "snponly.efi");
         assert_eq!(file("snponly.efi"), "snponly.efi");
     }

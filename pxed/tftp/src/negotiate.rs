@@ -1,4 +1,5 @@
-//! Pure: what a transfer's options are to be (RFC 2347, 2348, 2349, 7440). Neither parses nor sends; called when a request comes.
+//! Pure: negotiation of a transfer's options (RFC 2347, 2348, 2349, 7440). Neither parses nor sends; called for each
+//! request.
 
 #![deny(clippy::indexing_slicing, clippy::arithmetic_side_effects)]
 
@@ -17,7 +18,7 @@ pub const MAX_WINDOW_BYTES: usize = 96 * 1024;
 /// is repeated for each attempt.
 pub const MAX_TIMEOUT: u64 = 10;
 
-/// What the server grants at most.
+/// Maximum values that the server grants.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Grant {
     /// Block size in bytes, by the path or the configuration.
@@ -26,16 +27,16 @@ pub struct Grant {
     pub window: u16,
 }
 
-/// What is in force for a transfer.
+/// Negotiated options of a transfer.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Agreed {
     /// Bytes in a block.
     pub block_size: u16,
-    /// Blocks sent before an acknowledgement is awaited.
+    /// Number of blocks that are sent before an acknowledgment is expected.
     pub window: u16,
     /// The time after which to send again, where the client named one.
     pub timeout: Option<Duration>,
-    /// What to acknowledge, in the order asked; empty: no OACK, the first block is the answer.
+    /// Options to acknowledge, in the order of the request; empty: no OACK, the first block is the answer.
     pub acknowledged: Vec<AskedOption>,
 }
 

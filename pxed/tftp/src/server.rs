@@ -1,4 +1,4 @@
-//! The server as its owner sees it: bind, run until told to stop, reload, count.
+//! Server for its owner: bind, run until it is stopped, reload, count.
 //!
 //! Starts and joins the workers' threads; serves nothing itself.
 
@@ -17,7 +17,7 @@ use crate::{
     admit::Shared, content::Files, counters::Snapshot, endpoint::Endpoint, settings::Settings, worker::Worker,
 };
 
-/// A TFTP server: bound, and running once [`Self::run`] is awaited.
+/// TFTP server: bound, and running while the future of [`Self::run`] is polled.
 pub struct Server {
     shared: Arc<Shared>,
     addresses: Vec<SocketAddr>,
@@ -25,7 +25,7 @@ pub struct Server {
     endpoints: Mutex<Vec<Vec<Endpoint>>>,
 }
 
-/// Why a server does not start.
+/// Error of starting a server.
 #[derive(Debug, thiserror::Error)]
 pub enum BindServerError {
     /// No address was given.
@@ -36,12 +36,12 @@ pub enum BindServerError {
     Address {
         /// The address.
         address: SocketAddr,
-        /// Why not.
+        /// Error of the system.
         source: io::Error,
     },
 }
 
-/// Why a server ended that was not told to.
+/// Reason why a server ended without being stopped.
 #[derive(Debug, thiserror::Error)]
 pub enum RunServerError {
     /// It was running already, or has run.
@@ -58,13 +58,13 @@ pub enum RunServerError {
     Panicked,
 }
 
-/// Why new settings were not taken; the old ones stay in force.
+/// Reason why new settings were rejected; the old ones stay in force.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
 pub enum ReloadSettingsError {
     /// The sockets are bound for the life of the server.
     #[error("TFTP addresses change only by a restart")]
     Listen,
-    /// So are its threads.
+    /// The number of worker threads is fixed at start.
     #[error("TFTP workers change only by a restart")]
     Workers,
 }
@@ -173,7 +173,7 @@ impl Server {
         self.shared.silences(Instant::now())
     }
 
-    /// What happened so far.
+    /// Returns the counters.
     pub fn counters(&self) -> Snapshot {
         self.shared.counters.snapshot(self.shared.active())
     }
@@ -190,7 +190,7 @@ impl Ending {
 
 impl Drop for Ending {
     fn drop(&mut self) {
-        // Without a receiver nobody waits any more.
+        // Without a receiver the result is not needed any more.
         let _ = self.0.send(self.1.take().unwrap_or(Err(RunServerError::Panicked)));
     }
 }

@@ -35,7 +35,7 @@ pub struct Retry {
     pub least: Duration,
     /// The longest wait; each wait without progress doubles up to it.
     pub most: Duration,
-    /// How often the same blocks are sent again before the client is given up.
+    /// Maximum number of transmissions of the same blocks before the transfer is aborted.
     pub attempts: u32,
     /// Lifetime of a transfer whose client has not answered yet. The source of a request can be forged, so no option extends it.
     pub unheard: Duration,
@@ -53,7 +53,7 @@ impl Default for Retry {
     }
 }
 
-/// What to send now.
+/// Data to send now.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Transmit {
     /// The option acknowledgement.
@@ -95,7 +95,8 @@ pub struct Session {
     repeated: bool,
     /// True if the deadline is the time to resume after an early ACK inside the window.
     resuming: bool,
-    /// When the current window was begun; its round trip is measured only if it was not sent twice (Karn).
+    /// Time at which the current window was first sent; its round trip is measured only if it was not sent twice
+    /// (Karn).
     sent_at: Instant,
     measurable: bool,
     round_trip: Option<Duration>,
@@ -194,7 +195,7 @@ impl Session {
         Some(self.send_window(now))
     }
 
-    /// Whether an ACK cannot yet be the answer to what was sent last.
+    /// Returns true if an ACK is too early to answer the last transmission.
     fn is_early(&self, now: Instant) -> bool {
         now.saturating_duration_since(self.sent_at) < self.early_time()
     }
@@ -203,7 +204,7 @@ impl Session {
         self.round_trip.map_or(Duration::ZERO, |round_trip| fraction(round_trip, 2))
     }
 
-    /// The client said ERROR: over at once, nothing is answered (RFC 1350 section 7).
+    /// Ends the transfer immediately after an ERROR of the client, without an answer (RFC 1350 section 7).
     pub fn abort(&mut self) {
         self.end(Outcome::ClientAborted);
     }
@@ -317,7 +318,7 @@ impl Session {
         self.deadline
     }
 
-    /// How it ended, once it has.
+    /// Returns the result of a finished transfer.
     pub fn outcome(&self) -> Option<Outcome> {
         match self.phase {
             Phase::Over(outcome) => Some(outcome),
@@ -325,7 +326,7 @@ impl Session {
         }
     }
 
-    /// Whether the client has answered.
+    /// Returns true if the client has answered.
     pub fn has_progressed(&self) -> bool {
         self.heard
     }
@@ -345,7 +346,7 @@ impl Session {
         self.acknowledged.saturating_mul(self.block_size).min(self.length)
     }
 
-    /// Where in the content a block lies.
+    /// Returns the range of a block in the content.
     pub fn payload(&self, block: u64) -> Range<u64> {
         let begin = block.saturating_sub(1).saturating_mul(self.block_size).min(self.length);
         begin..begin.saturating_add(self.block_size).min(self.length)

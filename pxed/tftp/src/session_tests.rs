@@ -1,4 +1,4 @@
-//! Table tests of the session; called by nobody. Whole transfers over a bad network are in tests/lossy.rs.
+//! Table tests of the session. Transfers over a lossy network are in tests/lossy.rs.
 
 #![allow(clippy::arithmetic_side_effects, clippy::indexing_slicing)]
 

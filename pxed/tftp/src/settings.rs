@@ -1,4 +1,4 @@
-//! What the owner of a server may choose, with the defaults. Reads no file: the program's configuration fills it in.
+//! Settings of a server, with their defaults. Reads no file: the program's configuration sets the values.
 
 use std::{
     net::{Ipv4Addr, SocketAddr},
@@ -14,7 +14,7 @@ pub struct Settings {
     pub listen: Vec<SocketAddr>,
     /// Threads that serve; each has its own socket on every address, the kernel spreads the clients over them.
     pub workers: usize,
-    /// Who may open how much.
+    /// Limits of requests and transfers.
     pub limits: Limits,
     /// Largest block size granted, in bytes; `None`: what the path to the client takes without fragments.
     pub max_block_size: Option<u16>,
@@ -22,10 +22,11 @@ pub struct Settings {
     pub max_window: u16,
     /// When to send again.
     pub retry: Retry,
-    /// How long running transfers may go on after the stop.
+    /// Timeout for running transfers after the stop.
     pub drain: Duration,
-    /// How long a worker looks for the next acknowledgement before it sleeps, while clients answer that fast: sleeping and waking take longer
-    /// than such a client. Not on a processor that others want. Zero: always sleep.
+    /// Time for which a worker polls for the next acknowledgment before it sleeps, while clients answer that fast:
+    /// sleeping and waking take longer than such a client. Disabled while the processor is contended. Zero: always
+    /// sleep.
     pub spin: Duration,
 }
 

@@ -9,11 +9,11 @@ use std::time::{Duration, Instant};
 /// Looks at one transfer before everything has its turn.
 const TURNS: u8 = 8;
 
-/// A yield that takes this long let somebody else run: the processor is wanted. Then there is no looking for a while.
-const CONTENDED: Duration = Duration::from_micros(20);
-const PAUSE: Duration = Duration::from_millis(100);
+/// Duration of a yield from which on the processor counts as contended: another thread ran. Polling pauses then.
+const CONTENDED_YIELD: Duration = Duration::from_micros(20);
+const POLLING_PAUSE: Duration = Duration::from_millis(100);
 
-/// Where to look now.
+/// Socket to poll now.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Look {
     /// At this transfer's socket.
@@ -24,7 +24,7 @@ pub(crate) enum Look {
     Sleep,
 }
 
-/// What a worker remembers of it.
+/// Polling state of a worker.
 #[derive(Debug)]
 pub(crate) struct Spin {
     /// For how long after an answer; zero: never.
@@ -48,7 +48,7 @@ impl Spin {
         }
     }
 
-    /// Where to look.
+    /// Returns the socket to poll.
     pub(crate) fn look(&mut self, now: Instant) -> Look {
         let Some((mark, _)) = self.hot.filter(|(_, until)| now < *until) else {
             self.hot = None;
@@ -58,11 +58,11 @@ impl Spin {
         if self.turns == 0 { Look::Everything } else { Look::Transfer(mark) }
     }
 
-    /// The processor was offered to others, which took so long.
+    /// Records the duration of a yield of the processor.
     pub(crate) fn yielded(&mut self, took: Duration, now: Instant) {
-        if took > CONTENDED {
+        if took > CONTENDED_YIELD {
             self.hot = None;
-            self.not_before = Some(now + PAUSE);
+            self.not_before = Some(now + POLLING_PAUSE);
         }
     }
 }
@@ -115,7 +115,7 @@ mod tests {
         assert_eq!(spin.look(now), Look::Sleep);
         spin.answered(7, Some(TIME), now);
         assert_eq!(spin.look(now), Look::Sleep, "not yet");
-        spin.answered(7, Some(TIME), now + PAUSE);
-        assert_ne!(spin.look(now + PAUSE), Look::Sleep);
+        spin.answered(7, Some(TIME), now + POLLING_PAUSE);
+        assert_ne!(spin.look(now + POLLING_PAUSE), Look::Sleep);
     }
 }

@@ -35,7 +35,7 @@ pub enum ErrorCode {
     OptionRefused = 8,
 }
 
-/// How text is sent.
+/// Transfer mode of text.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Mode {
     /// Bytes as they are.
@@ -85,7 +85,7 @@ pub enum Packet<'a> {
     OptionAcknowledge(Vec<AskedOption>),
 }
 
-/// Why a packet is malformed. A closed set: the label of a metric.
+/// Reason why a packet is malformed. A closed set: the label of a metric.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord, thiserror::Error)]
 pub enum Malformed {
     /// Shorter than its kind must be.
@@ -173,8 +173,8 @@ fn parse_read(bytes: &[u8]) -> Result<ReadRequest<'_>, Malformed> {
     Ok(ReadRequest { name, mode, options: parse_options(rest)? })
 }
 
-/// Options not understood, and values that are no number, are left out: an option that is not acknowledged is not in force
-/// (RFC 2347). Zeros after the last option are padding, as some firmware sends.
+/// Parses options. Unknown options and non-numeric values are skipped: an option that is not acknowledged is not in
+/// force (RFC 2347). Zeros after the last option are padding, as some firmware sends.
 fn parse_options(mut rest: &[u8]) -> Result<Vec<AskedOption>, Malformed> {
     let mut options: Vec<AskedOption> = Vec::new();
     while rest.iter().any(|byte| *byte != 0) {
@@ -325,7 +325,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_written_is_read_back() {
+    fn written_packets_are_read_back() {
         let options = [AskedOption::BlockSize(1468), AskedOption::WindowSize(16)];
         let packet = read_request("undionly.kpxe", &options);
         let Ok(Packet::Read(request)) = parse(&packet) else { panic!("a read request") };

@@ -43,11 +43,11 @@ const LISTENER_BATCH: usize = 16;
 /// Packets taken from one transfer's port before the others have their turn.
 const TRANSFER_BATCH: usize = 16;
 
-/// For so long sockets may be looked at without sleeping before timers have their turn.
-const LOOK: Duration = Duration::from_millis(1);
+/// Maximum time of polling sockets without sleeping before timers have their turn.
+const MAX_POLL_TIME: Duration = Duration::from_millis(1);
 
-/// A worker says that it has come round when it last did so long ago, and wakes up for it with nothing to do.
-const ROUND: Duration = Duration::from_secs(2);
+/// Maximum interval between pulses of a worker; an idle worker wakes up for it.
+const MAX_PULSE_INTERVAL: Duration = Duration::from_secs(2);
 const SAY_AGAIN: Duration = Duration::from_secs(1);
 
 /// One transfer and what belongs to it.
@@ -118,7 +118,7 @@ impl Worker {
         })
     }
 
-    /// Serves until told to stop and every transfer has ended, or the drain's deadline.
+    /// Serves until it is stopped and every transfer has ended, or until the drain's deadline.
     ///
     /// # Errors
     /// The system cannot wait for events.
@@ -141,7 +141,8 @@ impl Worker {
         }
     }
 
-    /// Looks for events without sleeping as long as clients answer at once, else sleeps until something is due.
+    /// Polls for events without sleeping as long as clients answer immediately, otherwise sleeps until something is
+    /// due.
     fn wait(&mut self, events: &mut [EpollEvent]) -> io::Result<usize> {
         let began = Instant::now();
         let mut now = began;
@@ -153,7 +154,7 @@ impl Worker {
                 }
                 Look::Everything => {
                     let count = wait_events(&self.epoll, events, EpollTimeout::ZERO)?;
-                    if count > 0 || now.saturating_duration_since(began) >= LOOK {
+                    if count > 0 || now.saturating_duration_since(began) >= MAX_POLL_TIME {
                         return Ok(count);
                     }
                     now = Instant::now();
@@ -164,7 +165,9 @@ impl Worker {
             now = Instant::now();
         }
         let due = self.timers.peek().map(|Reverse((at, _))| *at).into_iter().chain(self.drain_until).min();
-        let wait = due.map_or(ROUND, |at| at.saturating_duration_since(Instant::now()).min(ROUND));
+        let wait = due.map_or(MAX_PULSE_INTERVAL, |at| {
+            at.saturating_duration_since(Instant::now()).min(MAX_PULSE_INTERVAL)
+        });
         // Rounded up, or the last millisecond would be spent awake.
         let wait = u16::try_from(wait.as_micros().div_ceil(1000)).unwrap_or(u16::MAX);
         wait_events(&self.epoll, events, EpollTimeout::from(wait))
@@ -205,7 +208,7 @@ impl Worker {
         }
     }
 
-    /// A packet to the request port; gives back the error to answer, if any.
+    /// Handles a packet to the request port; returns the error to send, if any.
     fn arrive(&mut self, peer: SocketAddr, local: IpAddr, packet: &[u8], now: Instant) -> Answer {
         let shared = self.shared.clone();
         let parsed = wire::parse(packet);
@@ -235,13 +238,15 @@ impl Worker {
         }
     }
 
-    /// Whether a request belongs to a transfer that is open: its repetition, or the network's duplicate. Another request from the same
-    /// port replaces the old transfer, as does the same one after a silence: the client began anew.
+    /// Returns true if a request belongs to an open transfer: a retransmission or a duplicate of the network. Another
+    /// request from the same port replaces the old transfer, as does the same request after a silence: the client has
+    /// restarted.
     fn is_repeated(&mut self, peer: SocketAddr, local: IpAddr, packet: &[u8], now: Instant) -> bool {
         let Some(mark) = self.by_peer.get(&(peer, local)).copied() else {
             return false;
         };
-        // What the client said to the old transfer came first: EDK2 aborts its size probe and asks again from the same port.
+        // The client's packets for the old transfer came first: EDK2 aborts its size probe and asks again from the
+        // same port.
         for _ in 0..LISTENER_BATCH {
             if !self.hear(mark, now) {
                 break;
@@ -309,8 +314,8 @@ impl Worker {
         self.send(mark, Some(first), now);
     }
 
-    /// What came to a transfer's port, up to the first ACK: one ACK, one answer. Of what is none, whoever sent it, only so much before
-    /// the others have their turn. True: there may be more.
+    /// Reads packets of a transfer's port up to the first ACK: one ACK, one answer. The number of other packets, from
+    /// any sender, is limited before the other transfers have their turn. Returns true if there may be more.
     fn hear(&mut self, mark: u64, now: Instant) -> bool {
         let mut buffer = [0; 128];
         for _ in 0..TRANSFER_BATCH {
@@ -341,7 +346,7 @@ impl Worker {
                     transfer.session.abort();
                     (None, false)
                 }
-                // Nothing else has a place here; the transfer goes on.
+                // Other packets are invalid here; the transfer continues.
                 Ok(Packet::Read(_) | Packet::Write | Packet::Data(..) | Packet::OptionAcknowledge(_)) => {
                     (None, false)
                 }
@@ -422,7 +427,7 @@ impl Worker {
         }
     }
 
-    /// No new requests; what runs may go on for a while.
+    /// Stops accepting requests; running transfers may continue for a while.
     fn begin_drain(&mut self, now: Instant) {
         self.endpoints.clear();
         let drain = if self.shared.hurries() { Duration::ZERO } else { self.shared.settings().drain };
@@ -507,7 +512,7 @@ mod tests {
         Worker::new(0, shared, wake, Vec::new()).expect("epoll")
     }
 
-    /// A client whose transfer has begun, and the transfer's port.
+    /// Starts a transfer; returns the client's socket and the transfer's port.
     fn client(worker: &mut Worker, now: Instant) -> (UdpSocket, SocketAddr) {
         let socket = UdpSocket::bind((LOCALHOST, 0)).expect("loopback");
         socket.set_read_timeout(Some(Duration::from_secs(20))).expect("time-out");
@@ -645,7 +650,7 @@ mod tests {
         let at = |seconds| now + Duration::from_secs(seconds);
         assert!(ask(&mut worker, 20_000, at(2)).is_some(), "each has its time");
         acknowledge(&mut worker, 0, (&socket, port), 2, at(2));
-        // Whatever else a client says is no progress.
+        // Other packets of a client are not progress.
         silent.0.send_to(&[0, 4, 0, 1], silent.1).expect("loopback");
         assert!(worker.hear(1, at(3)));
         assert_eq!(ask(&mut worker, 20_000, at(4)), None);

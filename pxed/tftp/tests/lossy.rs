@@ -19,7 +19,7 @@ use bedplate_tftp::{
 };
 use proptest::prelude::*;
 
-/// How bad the network is, each in percent.
+/// Faults of the network, each in percent.
 #[derive(Debug, Clone, Copy)]
 struct Weather {
     lost: u64,

@@ -163,7 +163,7 @@ async fn a_worker_that_hangs_falls_silent_and_one_with_nothing_to_do_does_not() 
         }
     };
     until("both workers run", &|silent| silent.len() == 2).await;
-    // Each wakes up for it although nobody asks for anything.
+    // Each worker wakes up for a pulse although there are no requests.
     until("both were quiet", &|silent| silent.iter().all(|s| *s > Duration::from_secs(1))).await;
     until("both came round", &|silent| silent.iter().all(|s| *s < Duration::from_millis(500))).await;
     let client = socket();
@@ -256,7 +256,7 @@ async fn size_probe_and_abort_then_request_from_the_same_port_is_served() {
     let rig = rig(settings());
     let socket = socket();
     for _ in 0..20 {
-        // EDK2: asks for the size, aborts with error 8, asks again at once from the same port.
+        // EDK2: asks for the size, aborts with error 8, asks again immediately from the same port.
         socket
             .send_to(&wire::read_request("small", &[AskedOption::TransferSize(0)]), rig.address)
             .expect("send");
@@ -407,7 +407,7 @@ async fn sessions_and_rate_of_a_client_are_limited() {
     socket.send_to(&wire::read_request("small", &[]), rig.address).expect("send");
     rig.counts(|counters| counters.refusal(Refusal::Limit(Limited::Rate)) == 1).await;
     assert_eq!(rig.server.counters().refusal(Refusal::Limit(Limited::Sessions)), 1);
-    // A reload takes hold at once; addresses stay.
+    // A reload takes effect immediately; addresses stay.
     let generous = Settings {
         limits: Limits { sessions: 100, sessions_per_client: 100, ..Limits::default() },
         listen: vec!["127.0.0.1:0".parse().unwrap()],
@@ -434,7 +434,7 @@ async fn stop_lets_a_running_transfer_finish() {
     socket.send_to(&wire::read_request("small", &[]), rig.address).expect("send");
     let (_, transfer) = hear(&socket);
     rig.shutdown.cancel();
-    // The request port is free again while the transfer goes on.
+    // The request port is free again while the transfer continues.
     let deadline = Instant::now() + PATIENCE;
     while UdpSocket::bind(rig.address).is_err() {
         assert!(Instant::now() < deadline, "request port is not given up");
@@ -449,7 +449,7 @@ async fn stop_lets_a_running_transfer_finish() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn drain_ends_at_its_deadline_and_the_client_is_told() {
+async fn drain_ends_at_its_deadline_and_the_client_gets_an_error() {
     let rig = rig(Settings { drain: Duration::ZERO, ..settings() });
     let socket = socket();
     socket.send_to(&wire::read_request("small", &[]), rig.address).expect("send");

@@ -1,7 +1,7 @@
-//! The order in which a subnet's pool addresses are given: those never used first, then the one free for longest. The reserve is a
-//! line of its own, so that who may not have it costs no look at it.
+//! Order in which a subnet's pool addresses are assigned: unused ones first, then the one that has been free for
+//! longest. The reserve has its own queue, so that a client without access to it does not scan it.
 //!
-//! Keeps no leases: the table tells whether an address is free. Called by the lease table only.
+//! Holds no leases: the table knows whether an address is free. Called by the lease table only.
 //!
 //! Pure: no clock, no randomness. Memory grows with the addresses that were used, not with the ranges' size.
 
@@ -23,7 +23,7 @@ pub(super) struct Pool {
 #[derive(Debug, Default)]
 struct Line {
     ranges: Vec<AddressRange>,
-    /// Index into `ranges` and offset within it of the first address that was never looked at.
+    /// Index into `ranges` and offset within it of the first address that was never tried.
     fresh: (usize, u64),
     /// Addresses that may be free again, the one for longest in front, each at most once.
     queue: VecDeque<Ipv4Addr>,
@@ -65,8 +65,9 @@ impl Pool {
         }
     }
 
-    /// `reserve`: whether the client may have of it, too. `is_free`: nobody's at present. `is_used`: the table knows it, so it is
-    /// or will be in the queue. `allowed`: may be given to the client that asks.
+    /// Takes the next address. `reserve`: true if the client may get one of the reserve. `is_free`: not in use at
+    /// present. `is_used`: the table knows it, so it is or will be in the queue. `allowed`: may be assigned to the
+    /// client that asks.
     pub(super) fn take(
         &mut self,
         reserve: bool,

@@ -309,7 +309,7 @@ fn a_pool_of_sixteen_million_addresses_costs_only_what_is_used() {
 }
 
 #[test]
-fn who_may_not_have_the_reserve_costs_no_look_at_it() {
+fn client_without_access_to_the_reserve_does_not_scan_it() {
     let mut table = Table::default();
     let mut large = subnet("10.0.0.1-10.255.255.254");
     large.network = "10.0.0.0/8".parse().unwrap();

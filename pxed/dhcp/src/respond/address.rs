@@ -1,4 +1,4 @@
-//! Which address a client is to have.
+//! Choice of a client's address.
 //!
 //! Pure; changes the table only in that an address taken from a pool leaves the pool's queue (the caller offers it).
 
@@ -20,11 +20,11 @@ pub(super) fn is_misplaced(asked: &Asked<'_>, subnet: &Subnet) -> bool {
     asked.known.is_some_and(|known| !known.addresses.is_empty()) && fixed(asked, subnet).is_none()
 }
 
-/// The address to offer: the fixed one; else the one the client has, was offered, or had last; else the one it asks
-/// for, if it is free; else the one free for longest (RFC 2131, 4.3.1).
+/// Chooses the address to offer, in this order: the fixed one; the one the client has, was offered, or had last; the
+/// one it asks for, if it is free; the one free for longest (RFC 2131, 4.3.1).
 ///
-/// A fixed address that somebody else still holds is not given twice: until that lease ends (its renewal is refused)
-/// the Machine gets a pool address if there is one.
+/// A fixed address that another client still holds is not assigned twice: until that lease ends (its renewal is
+/// refused) the Machine gets a pool address if there is one.
 pub(super) fn choose(asked: &Asked<'_>, subnet: &Subnet, table: &mut Table) -> Result<Ipv4Addr, Silence> {
     if is_misplaced(asked, subnet) {
         return Err(Silence::FixedOutside);
@@ -49,8 +49,8 @@ pub(super) fn choose(asked: &Asked<'_>, subnet: &Subnet, table: &mut Table) -> R
     address.ok_or(Silence::PoolExhausted)
 }
 
-/// Whether the pool may give this address to this client at all: nobody's fixed address, not ours, not a router's, and
-/// not kept for Machines when no Machine asks.
+/// Returns true if the pool may assign this address to this client: it is not a fixed address, not ours, not a
+/// router's, and not reserved for Machines unless a Machine asks.
 fn pool_allows(asked: &Asked<'_>, subnet: &Subnet, address: Ipv4Addr) -> bool {
     subnet.pool_contains(address)
         && (asked.known.is_some() || !subnet.is_reserved(address))
@@ -60,8 +60,8 @@ fn pool_allows(asked: &Asked<'_>, subnet: &Subnet, address: Ipv4Addr) -> bool {
         && asked.clients.owner(address).is_none_or(|mac| asked.known.is_some() && mac == asked.request.mac)
 }
 
-/// Whether the client may have or keep this very address: the fixed one, or one of the pool when the fixed one cannot
-/// be had.
+/// Returns true if the client may get or keep this address: the fixed one, or one of the pool if the fixed one is not
+/// available.
 pub(super) fn may_have(asked: &Asked<'_>, subnet: &Subnet, table: &Table, address: Ipv4Addr) -> bool {
     if !table.is_open_to(address, &asked.holder) {
         return false;
@@ -73,7 +73,7 @@ pub(super) fn may_have(asked: &Asked<'_>, subnet: &Subnet, table: &Table, addres
     }
 }
 
-/// Whether we know this client's lease on this address, running or lapsed.
+/// Returns true if the client has a current or lapsed lease on this address.
 pub(super) fn has_record(asked: &Asked<'_>, table: &Table, address: Ipv4Addr) -> bool {
     table
         .get(address)

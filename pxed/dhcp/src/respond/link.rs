@@ -11,7 +11,7 @@ use crate::client::KnownClient;
 use crate::settings::{Mode, Settings, Subnet, is_host};
 use crate::wire::Request;
 
-/// Where a client is.
+/// Network location of a client.
 pub(super) struct Place<'a> {
     /// Its subnet as configured; `None` only for proxyDHCP, which needs none.
     pub(super) subnet: Option<&'a Subnet>,
@@ -21,7 +21,7 @@ pub(super) struct Place<'a> {
     pub(super) network: Ipv4Net,
     /// Our address, for everything that the client fetches from us.
     pub(super) server: Ipv4Addr,
-    /// What the client is to take for the server (option 54): the same, unless a relay wants its own there (RFC 5107).
+    /// Server address for the client (option 54): our own, unless a relay overrides it (RFC 5107).
     pub(super) server_id: Ipv4Addr,
 }
 
@@ -63,15 +63,15 @@ pub(super) fn locate<'a>(
     Ok(Place { subnet: first, others: subnets.into_iter().skip(1).collect(), network, server, server_id })
 }
 
-/// Whether an address is one machine's, as far as we know its network: an answer to a network's or broadcast address would
-/// reach everybody there.
+/// Returns true if an address belongs to one host of the known networks: an answer to a network or broadcast address
+/// would reach all hosts there.
 pub(super) fn can_be_sent_to(settings: &Settings, arrival: &Arrival<'_>, address: Ipv4Addr) -> bool {
     let configured = settings.subnets.iter().map(|subnet| subnet.network);
     let mut networks = configured.chain(arrival.addresses.iter().copied());
     !networks.any(|network| network.contains(&address) && !is_host(network, address))
 }
 
-/// The network of a client whose addresses somebody else gives.
+/// Returns the network of a client whose addresses another server assigns.
 fn foreign_network(link: Option<Ipv4Addr>, arrival: &Arrival<'_>) -> Ipv4Net {
     let own = arrival.addresses.iter().find(|own| link.is_none_or(|link| own.contains(&link)));
     match (own, link) {
@@ -81,8 +81,8 @@ fn foreign_network(link: Option<Ipv4Addr>, arrival: &Arrival<'_>) -> Ipv4Net {
     }
 }
 
-/// Where several subnets share a link: the one that a Machine's fixed address lies in, else the one that the client's
-/// own address lies in, else the first that has a pool.
+/// Chooses among several subnets on a link: the one of a Machine's fixed address, then the one of the client's own
+/// address, then the first with a pool.
 pub(super) fn subnet_for<'a>(
     first: &'a Subnet,
     others: &[&'a Subnet],
@@ -108,7 +108,7 @@ impl Arrival<'_> {
         self.addresses.iter().any(|own| own.addr() == address)
     }
 
-    /// Whether the packet was sent to one address only.
+    /// Returns true if the packet was sent to one address only.
     pub(super) fn is_unicast(&self) -> bool {
         // All zeros were broadcast once (RFC 1122, 3.3.6), and Linux still takes them for it.
         let everybody = |own: &Ipv4Net| own.contains(&self.destination) && !is_host(*own, self.destination);
@@ -122,8 +122,8 @@ impl Arrival<'_> {
         Some(self.destination).filter(|address| self.is_unicast() && !address.is_multicast())
     }
 
-    /// Whether option 54 names us: by any address of the interface, by the one that was called, or by the one that the
-    /// relay makes its clients believe (RFC 5107).
+    /// Returns true if option 54 names this server: by any address of the interface, by the address that was called,
+    /// or by the relay's server override (RFC 5107).
     pub(super) fn is_us(&self, server_id: Ipv4Addr, request: &Request<'_>) -> bool {
         let by_relay = request.relay_information.as_ref().and_then(|i| i.server_override);
         self.is_own(server_id) || self.called_by() == Some(server_id) || by_relay == Some(server_id)

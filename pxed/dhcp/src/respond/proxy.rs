@@ -1,4 +1,4 @@
-//! proxyDHCP and the PXE boot server (PXE 2.1, 2.2.3 and 2.3): boot information beside another server's address.
+//! proxyDHCP and the PXE boot server (PXE 2.1, 2.2.3 and 2.3): boot information next to another server's address.
 //!
 //! Pure.
 
@@ -8,7 +8,8 @@ use crate::client::{BootAnswer, Loader};
 use crate::settings::Mode;
 use crate::wire::MessageType;
 
-/// Port 67 in proxy mode: loaders looking for boot information. Their DHCPREQUEST goes to whoever gives the address.
+/// Decides the answer on port 67 in proxy mode, to loaders that need boot information. Their DHCPREQUEST goes to the
+/// server that assigns the address.
 pub(super) fn proxy(asked: &Asked<'_>) -> Result<Decision, Silence> {
     match asked.request.message {
         MessageType::Discover => Ok(Decision::Proxy(MessageType::Offer, boot(asked)?)),

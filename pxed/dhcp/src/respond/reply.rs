@@ -197,7 +197,7 @@ impl Asked<'_> {
         self.request.parameters.as_deref().is_some_and(|list| list.contains(&code))
     }
 
-    /// What is sent unasked.
+    /// Returns options that are sent without being requested.
     fn always(&self, boot: Option<&BootAnswer>) -> Options {
         let mut options = self.client_id();
         let netboots = self.request.loader != Loader::None;

@@ -111,7 +111,7 @@ fn bind(asked: &Asked<'_>, subnet: &Subnet, table: &mut Table, address: Ipv4Addr
     Decision::Ack(address, changes)
 }
 
-/// What the client asks for, within what the subnet allows.
+/// Returns the lease time that the client asks for, limited by the subnet.
 pub(super) fn lease_seconds(asked: &Asked<'_>, subnet: &Subnet) -> u32 {
     let most = subnet.lease_seconds;
     asked.request.lease_seconds.map_or(most, |wanted| wanted.max(MIN_LEASE_SECONDS).min(most))

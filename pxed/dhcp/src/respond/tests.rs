@@ -295,7 +295,7 @@ fn selecting_an_address_that_is_anothers_is_refused() {
 }
 
 #[test]
-fn without_authority_no_state_is_told_that_its_address_is_wrong() {
+fn without_authority_no_state_gets_a_nak() {
     let mut lab = lab();
     assert_eq!(lab.lease(STRANGER), POOL);
     lab.settings.authoritative = false;

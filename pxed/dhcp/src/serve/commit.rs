@@ -17,8 +17,8 @@ use crate::server::{COMMIT_THREAD, Engine};
 use crate::store::Store;
 
 /// Most answers in one transaction: bounds how long the first of them waits.
-const BATCH: usize = 1024;
-const PATIENCE: Duration = Duration::from_millis(100);
+const MAX_COMMIT_ANSWERS: usize = 1024;
+const QUEUE_POLL_INTERVAL: Duration = Duration::from_millis(100);
 
 /// An answer that waits for its lease to be on disk.
 #[derive(Debug)]
@@ -44,17 +44,17 @@ impl Committer {
         Self { store: Some(store), path, queue }
     }
 
-    /// Commits until told to stop, then what is still queued.
+    /// Commits until it is stopped, then commits the rest of the queue.
     pub(crate) fn run(mut self, engine: &Engine, stop: &AtomicBool) {
         loop {
             engine.came_round(COMMIT_THREAD);
-            let first = match self.queue.recv_timeout(PATIENCE) {
+            let first = match self.queue.recv_timeout(QUEUE_POLL_INTERVAL) {
                 Ok(job) => job,
                 Err(RecvTimeoutError::Timeout) if !stop.load(Ordering::Relaxed) => continue,
                 Err(RecvTimeoutError::Timeout | RecvTimeoutError::Disconnected) => return,
             };
             let mut jobs = vec![first];
-            jobs.extend(self.queue.try_iter().take(BATCH - 1));
+            jobs.extend(self.queue.try_iter().take(MAX_COMMIT_ANSWERS - 1));
             self.commit(engine, &jobs);
         }
     }
@@ -119,8 +119,8 @@ impl Committer {
     }
 }
 
-/// What makes a file of these rows one of this table: every lease is put, and every other row goes, since the change that
-/// removed or replaced it may be the one that was lost. An offer is never on disk.
+/// Returns the changes that make a file of these rows equal to the table: all leases are written and all other rows
+/// removed, since the change that removed or replaced a row may have been lost. An offer is never on disk.
 fn rewrite(rows: &[Lease], table: &Table) -> Vec<Change> {
     let kept = |lease: &Lease| lease.state != LeaseState::Offered;
     let stale = rows.iter().map(|row| row.address).filter(|address| !table.get(*address).is_some_and(kept));

@@ -1,14 +1,14 @@
-//! Ethernet, IPv4 and UDP headers of an answer to a client that has no address yet and so cannot be asked by ARP.
+//! Ethernet, IPv4 and UDP_OCTETS headers of an answer to a client that has no address yet and so cannot be asked by ARP.
 //!
 //! Pure. Payloads are at most 1472 octets (`wire::encode` sees to that).
 
 use std::net::Ipv4Addr;
 
 /// Octets before the payload.
-pub(super) const LENGTH: usize = ETHERNET + IP + UDP;
-const ETHERNET: usize = 14;
-const IP: usize = 20;
-const UDP: usize = 8;
+pub(super) const HEADER_OCTETS: usize = ETHERNET_OCTETS + IP_OCTETS + UDP_OCTETS;
+const ETHERNET_OCTETS: usize = 14;
+const IP_OCTETS: usize = 20;
+const UDP_OCTETS: usize = 8;
 
 /// Addresses and ports of one frame.
 #[derive(Debug, Clone, Copy)]
@@ -22,11 +22,11 @@ pub(super) struct Addresses {
 }
 
 /// The 42 octets that go before `payload`, both checksums included.
-pub(super) fn header(addresses: &Addresses, payload: &[u8]) -> [u8; LENGTH] {
-    let udp_length = u16::try_from(UDP + payload.len()).unwrap_or(u16::MAX);
+pub(super) fn header(addresses: &Addresses, payload: &[u8]) -> [u8; HEADER_OCTETS] {
+    let udp_length = u16::try_from(UDP_OCTETS + payload.len()).unwrap_or(u16::MAX);
     let ip_length = udp_length.saturating_add(20);
-    let mut ip = [0_u8; IP];
-    // Version 4, 5 words; DSCP CS6 as network control; not to be fragmented; 64 hops; UDP.
+    let mut ip = [0_u8; IP_OCTETS];
+    // Version 4, 5 words; DSCP CS6 as network control; not to be fragmented; 64 hops; UDP_OCTETS.
     ip[..2].copy_from_slice(&[0x45, 0xc0]);
     ip[2..4].copy_from_slice(&ip_length.to_be_bytes());
     ip[6..10].copy_from_slice(&[0x40, 0, 64, 17]);
@@ -35,7 +35,7 @@ pub(super) fn header(addresses: &Addresses, payload: &[u8]) -> [u8; LENGTH] {
     let sum = fold(sum_words(&ip, 0));
     ip[10..12].copy_from_slice(&sum.to_be_bytes());
 
-    let mut udp = [0_u8; UDP];
+    let mut udp = [0_u8; UDP_OCTETS];
     udp[..2].copy_from_slice(&addresses.from_port.to_be_bytes());
     udp[2..4].copy_from_slice(&addresses.to_port.to_be_bytes());
     udp[4..6].copy_from_slice(&udp_length.to_be_bytes());
@@ -47,7 +47,7 @@ pub(super) fn header(addresses: &Addresses, payload: &[u8]) -> [u8; LENGTH] {
     };
     udp[6..8].copy_from_slice(&checksum.to_be_bytes());
 
-    let mut out = [0_u8; LENGTH];
+    let mut out = [0_u8; HEADER_OCTETS];
     out[..6].copy_from_slice(&addresses.to_mac);
     out[6..12].copy_from_slice(&addresses.from_mac);
     out[12..14].copy_from_slice(&[0x08, 0x00]);

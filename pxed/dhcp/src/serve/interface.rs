@@ -23,10 +23,10 @@ use crate::server::{Engine, InterfaceState, now};
 use crate::settings::Settings;
 use crate::wire::{Malformed, decode};
 
-/// How long a thread may take to notice that it is to stop.
-const PATIENCE: Duration = Duration::from_millis(100);
-/// How often addresses and the interface's existence are looked at.
-const REFRESH: Duration = Duration::from_secs(2);
+/// Timeout of a receive, after which a thread checks for shutdown.
+const RECEIVE_TIMEOUT: Duration = Duration::from_millis(100);
+/// Interval between checks of the interface's existence and addresses.
+const INTERFACE_CHECK_INTERVAL: Duration = Duration::from_secs(2);
 
 /// A running interface thread.
 #[derive(Debug)]
@@ -81,7 +81,7 @@ fn serve_interface(engine: &Arc<Engine>, name: &str, opened: Option<Sockets>, st
             if engine.set_interface(name, Some(&InterfaceState::Waiting(reason.clone()))) {
                 tracing::warn!(interface = name, reason, "interface cannot be served yet, waiting for it");
             }
-            std::thread::park_timeout(PATIENCE * 5);
+            std::thread::park_timeout(RECEIVE_TIMEOUT * 5);
             return;
         }
     };
@@ -96,7 +96,7 @@ fn serve_interface(engine: &Arc<Engine>, name: &str, opened: Option<Sockets>, st
     while !stop.load(Ordering::Relaxed) {
         engine.came_round(name);
         let result = serving.wait_and_answer();
-        let due = looked.elapsed() >= REFRESH;
+        let due = looked.elapsed() >= INTERFACE_CHECK_INTERVAL;
         if due || result.is_err() {
             looked = Instant::now();
             match sockets.refresh(&engine.settings.load()) {
@@ -134,7 +134,7 @@ impl Serving<'_> {
         let (server, boot_server) = (sockets.server(), sockets.boot_server());
         let mut both = [server, boot_server.unwrap_or(server)].map(|fd| PollFd::new(fd, PollFlags::POLLIN));
         let waiting = both.get_mut(..=usize::from(boot_server.is_some())).unwrap_or_default();
-        let timeout = PollTimeout::try_from(PATIENCE).unwrap_or(PollTimeout::ZERO);
+        let timeout = PollTimeout::try_from(RECEIVE_TIMEOUT).unwrap_or(PollTimeout::ZERO);
         match poll(waiting, timeout) {
             Ok(0) | Err(nix::errno::Errno::EINTR) => return Ok(()),
             Ok(_) => {}
@@ -236,7 +236,8 @@ impl Serving<'_> {
     }
 }
 
-/// Errors after which the same socket goes on: nothing there, a signal, or an earlier answer's ICMP error.
+/// Returns true for errors after which the same socket continues: no data, a signal, or an earlier answer's ICMP
+/// error.
 fn is_passing(error: &io::Error) -> bool {
     matches!(
         error.kind(),

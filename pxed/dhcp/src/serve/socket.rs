@@ -13,7 +13,7 @@ use nix::sys::socket::{setsockopt, sockopt};
 use socket2::{Domain, Protocol, Socket, Type};
 use thiserror::Error;
 
-use super::system::{self, BATCH, Outgoing};
+use super::system::{self, MAX_MESSAGES, Outgoing};
 use super::{Outlet, frame};
 use crate::respond::{Destination, Packet};
 use crate::settings::{Mode, Ports, Settings};
@@ -24,7 +24,7 @@ const RECEIVE_BUFFER: usize = 8 << 20;
 const SEND_BUFFER: usize = 4 << 20;
 const BROADCAST_MAC: [u8; 6] = [0xff; 6];
 
-/// Why an interface cannot be served.
+/// Error of opening an interface.
 #[derive(Debug, Error)]
 pub enum OpenInterfaceError {
     /// The system's list of interfaces cannot be read.
@@ -46,7 +46,7 @@ pub enum OpenInterfaceError {
         interface: String,
         /// The port.
         port: u16,
-        /// What the system says.
+        /// Error of the system.
         source: io::Error,
     },
     /// Packet socket: mostly missing rights (CAP_NET_RAW).
@@ -54,13 +54,13 @@ pub enum OpenInterfaceError {
     Packet {
         /// The interface.
         interface: String,
-        /// What the system says.
+        /// Error of the system.
         source: io::Error,
     },
 }
 
 impl OpenInterfaceError {
-    /// Whether waiting may help: the interface is not there or has no address yet.
+    /// Returns true if waiting may help: the interface is missing or has no address yet.
     pub fn is_absence(&self) -> bool {
         match self {
             Self::Missing(_) | Self::NoAddress(_) => true,
@@ -69,7 +69,7 @@ impl OpenInterfaceError {
     }
 }
 
-/// What the system says of an interface.
+/// Interface as the system describes it.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(super) struct Link {
     index: u32,
@@ -202,7 +202,7 @@ impl Sockets {
         }
     }
 
-    fn header(&self, packet: &Packet, from_mac: [u8; 6]) -> Option<[u8; frame::LENGTH]> {
+    fn header(&self, packet: &Packet, from_mac: [u8; 6]) -> Option<[u8; frame::HEADER_OCTETS]> {
         let (to_mac, to) = match packet.to {
             Destination::Broadcast => (BROADCAST_MAC, Ipv4Addr::BROADCAST),
             Destination::Hardware(address) => (packet.mac.octets(), address),
@@ -225,7 +225,7 @@ impl Outlet for Sockets {
         let from_mac = self.link().mac.octets();
         for group in [Way::Link, Way::Server, Way::BootServer] {
             let packets: Vec<&Packet> = packets.iter().copied().filter(|p| way(p) == group).collect();
-            for chunk in packets.chunks(BATCH) {
+            for chunk in packets.chunks(MAX_MESSAGES) {
                 let headers: Vec<_> = chunk.iter().map(|packet| self.header(packet, from_mac)).collect();
                 let messages: Vec<Outgoing<'_>> =
                     chunk.iter().zip(&headers).map(|(packet, header)| outgoing(packet, header)).collect();
@@ -251,7 +251,7 @@ fn way(packet: &Packet) -> Way {
     }
 }
 
-fn outgoing<'a>(packet: &'a Packet, header: &'a Option<[u8; frame::LENGTH]>) -> Outgoing<'a> {
+fn outgoing<'a>(packet: &'a Packet, header: &'a Option<[u8; frame::HEADER_OCTETS]>) -> Outgoing<'a> {
     let route = match packet.to {
         Destination::Routed(to) | Destination::BootServer(to) => Some((to, packet.source)),
         Destination::Broadcast | Destination::Hardware(_) => None,

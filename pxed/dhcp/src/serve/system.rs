@@ -1,14 +1,15 @@
-//! The system calls that no safe wrapper offers as they are needed here: `recvmmsg` and `sendmmsg` with `IP_PKTINFO`
-//! per message and their counts, and binding a packet socket to an interface.
+//! System calls that no safe wrapper offers in the required form: `recvmmsg` and `sendmmsg` with `IP_PKTINFO` per
+//! message and their counts, and binding a packet socket to an interface.
 //!
-//! Nothing but these calls; called by `socket`.
+//! Only these calls; called by `socket`.
 //!
 //! Proof for the unsafe parts, which the comments refer to:
-//! 1. `mmsghdr`, `msghdr`, `iovec`, `sockaddr_in`, `in_pktinfo` and `sockaddr_ll` are plain C data: all zeros is valid.
-//! 2. Every pointer put into a `msghdr` points into a buffer that this function owns or borrows, that is not moved or
-//!    dropped before the call returns, with the length that is put beside it. The kernel keeps none after the call.
+//! 1. `mmsghdr`, `msghdr`, `iovec`, `sockaddr_in`, `in_pktinfo` and `sockaddr_ll` are plain C data: all zeros is
+//!    valid.
+//! 2. Every pointer in a `msghdr` points into a buffer that this function owns or borrows, that is not moved or
+//!    dropped before the call returns, and whose length is set with it. The kernel keeps no pointer after the call.
 //! 3. Control buffers are aligned for `cmsghdr` (`repr(align(8))`) and have `CMSG_SPACE(in_pktinfo)` octets, so that
-//!    `CMSG_FIRSTHDR` is null or points inside, and `CMSG_DATA` has room for an `in_pktinfo`.
+//!    `CMSG_FIRSTHDR` is null or points inside, and `CMSG_DATA` has space for an `in_pktinfo`.
 #![allow(unsafe_code)]
 
 use std::io;
@@ -19,23 +20,23 @@ use std::os::fd::{AsRawFd, BorrowedFd};
 use socket2::SockAddr;
 
 /// Messages in one call.
-pub(super) const BATCH: usize = 64;
+pub(super) const MAX_MESSAGES: usize = 64;
 /// Octets kept of a message: more than Ethernet carries, so that a longer one is known by its being cut.
-const BUFFER: usize = 2048;
-const CONTROL: usize = 64;
+const MESSAGE_BUFFER_OCTETS: usize = 2048;
+const CONTROL_BUFFER_OCTETS: usize = 64;
 
 #[repr(C, align(8))]
 #[derive(Clone, Copy)]
-struct Control([u8; CONTROL]);
+struct Control([u8; CONTROL_BUFFER_OCTETS]);
 
 const _: () = {
     // SAFETY: computes a number.
     let space = unsafe { libc::CMSG_SPACE(PKTINFO_LENGTH) };
-    assert!(space as usize <= CONTROL);
+    assert!(space as usize <= CONTROL_BUFFER_OCTETS);
 };
 
 #[allow(clippy::cast_possible_truncation)]
-const BATCH_LENGTH: u32 = BATCH as u32;
+const BATCH_LENGTH: u32 = MAX_MESSAGES as u32;
 #[allow(clippy::cast_possible_truncation)]
 const INET_FAMILY: u16 = libc::AF_INET as u16;
 #[allow(clippy::cast_possible_truncation)]
@@ -60,12 +61,12 @@ pub(super) struct Datagram<'a> {
 
 /// Room for one batch of messages.
 pub(super) struct Inbox {
-    buffers: Box<[[u8; BUFFER]; BATCH]>,
-    controls: Box<[Control; BATCH]>,
-    names: Box<[libc::sockaddr_in; BATCH]>,
-    lengths: [usize; BATCH],
-    flags: [i32; BATCH],
-    control_lengths: [usize; BATCH],
+    buffers: Box<[[u8; MESSAGE_BUFFER_OCTETS]; MAX_MESSAGES]>,
+    controls: Box<[Control; MAX_MESSAGES]>,
+    names: Box<[libc::sockaddr_in; MAX_MESSAGES]>,
+    lengths: [usize; MAX_MESSAGES],
+    flags: [i32; MAX_MESSAGES],
+    control_lengths: [usize; MAX_MESSAGES],
     received: usize,
 }
 
@@ -74,12 +75,12 @@ impl Inbox {
         // SAFETY: 1.
         let name: libc::sockaddr_in = unsafe { std::mem::zeroed() };
         Self {
-            buffers: Box::new([[0; BUFFER]; BATCH]),
-            controls: Box::new([Control([0; CONTROL]); BATCH]),
-            names: Box::new([name; BATCH]),
-            lengths: [0; BATCH],
-            flags: [0; BATCH],
-            control_lengths: [0; BATCH],
+            buffers: Box::new([[0; MESSAGE_BUFFER_OCTETS]; MAX_MESSAGES]),
+            controls: Box::new([Control([0; CONTROL_BUFFER_OCTETS]); MAX_MESSAGES]),
+            names: Box::new([name; MAX_MESSAGES]),
+            lengths: [0; MAX_MESSAGES],
+            flags: [0; MAX_MESSAGES],
+            control_lengths: [0; MAX_MESSAGES],
             received: 0,
         }
     }
@@ -88,21 +89,21 @@ impl Inbox {
     pub(super) fn receive(&mut self, socket: BorrowedFd<'_>) -> io::Result<usize> {
         self.received = 0;
         // SAFETY: 1.
-        let mut headers: [libc::mmsghdr; BATCH] = unsafe { std::mem::zeroed() };
+        let mut headers: [libc::mmsghdr; MAX_MESSAGES] = unsafe { std::mem::zeroed() };
         // SAFETY: 1.
-        let mut vectors: [libc::iovec; BATCH] = unsafe { std::mem::zeroed() };
-        for index in 0..BATCH {
+        let mut vectors: [libc::iovec; MAX_MESSAGES] = unsafe { std::mem::zeroed() };
+        for index in 0..MAX_MESSAGES {
             vectors[index].iov_base = self.buffers[index].as_mut_ptr().cast();
-            vectors[index].iov_len = BUFFER;
+            vectors[index].iov_len = MESSAGE_BUFFER_OCTETS;
             let header = &mut headers[index].msg_hdr;
             header.msg_iov = &raw mut vectors[index];
             header.msg_iovlen = 1;
             header.msg_name = (&raw mut self.names[index]).cast();
             header.msg_namelen = NAME_LENGTH;
             header.msg_control = self.controls[index].0.as_mut_ptr().cast();
-            header.msg_controllen = CONTROL as _;
+            header.msg_controllen = CONTROL_BUFFER_OCTETS as _;
         }
-        // SAFETY: 2. `headers` has BATCH entries.
+        // SAFETY: 2. `headers` has MAX_MESSAGES entries.
         let count = unsafe {
             libc::recvmmsg(
                 socket.as_raw_fd(),
@@ -114,7 +115,8 @@ impl Inbox {
         };
         let count = usize::try_from(count).map_err(|_| io::Error::last_os_error())?;
         for (index, header) in headers.iter().enumerate().take(count) {
-            self.lengths[index] = usize::try_from(header.msg_len).unwrap_or(BUFFER).min(BUFFER);
+            self.lengths[index] =
+                usize::try_from(header.msg_len).unwrap_or(MESSAGE_BUFFER_OCTETS).min(MESSAGE_BUFFER_OCTETS);
             self.flags[index] = header.msg_hdr.msg_flags;
             self.control_lengths[index] = header.msg_hdr.msg_controllen;
         }
@@ -141,7 +143,7 @@ impl Inbox {
         // SAFETY: 1.
         let mut header: libc::msghdr = unsafe { std::mem::zeroed() };
         header.msg_control = control.0.as_ptr().cast_mut().cast();
-        header.msg_controllen = self.control_lengths[index].min(CONTROL) as _;
+        header.msg_controllen = self.control_lengths[index].min(CONTROL_BUFFER_OCTETS) as _;
         // SAFETY: 3. The buffer was filled by the kernel up to `control_lengths`.
         let first = unsafe { libc::CMSG_FIRSTHDR(&raw const header).as_ref() }?;
         let is_pktinfo = first.cmsg_level == libc::IPPROTO_IP
@@ -167,19 +169,20 @@ pub(super) struct Outgoing<'a> {
     pub(super) route: Option<(SocketAddrV4, Ipv4Addr)>,
 }
 
-/// Sends up to [`BATCH`] messages; gives how many the kernel took. An error is that of the first message.
+/// Sends up to [`MAX_MESSAGES`] messages; returns the number that the kernel accepted. An error is that of the first
+/// message.
 ///
-/// Never waits: answers to addresses that nobody has fill the socket's buffer until ARP gives them up, seconds later, and
-/// all other clients would wait for that.
+/// Never waits: answers to unused addresses fill the socket's buffer until ARP fails seconds later, and all other
+/// clients would wait for that.
 pub(super) fn send(socket: BorrowedFd<'_>, messages: &[Outgoing<'_>]) -> io::Result<usize> {
     // SAFETY: 1, for all four.
-    let mut headers: [libc::mmsghdr; BATCH] = unsafe { std::mem::zeroed() };
+    let mut headers: [libc::mmsghdr; MAX_MESSAGES] = unsafe { std::mem::zeroed() };
     // SAFETY: as above.
-    let mut vectors: [[libc::iovec; 2]; BATCH] = unsafe { std::mem::zeroed() };
+    let mut vectors: [[libc::iovec; 2]; MAX_MESSAGES] = unsafe { std::mem::zeroed() };
     // SAFETY: as above.
-    let mut names: [libc::sockaddr_in; BATCH] = unsafe { std::mem::zeroed() };
-    let mut controls = [Control([0; CONTROL]); BATCH];
-    let count = messages.len().min(BATCH);
+    let mut names: [libc::sockaddr_in; MAX_MESSAGES] = unsafe { std::mem::zeroed() };
+    let mut controls = [Control([0; CONTROL_BUFFER_OCTETS]); MAX_MESSAGES];
+    let count = messages.len().min(MAX_MESSAGES);
     let length = u32::try_from(count).unwrap_or(BATCH_LENGTH);
     for (index, message) in messages.iter().take(count).enumerate() {
         for (vector, part) in vectors[index].iter_mut().zip([message.header, message.payload]) {
@@ -250,10 +253,10 @@ mod tests {
 
     #[test]
     fn a_full_send_buffer_holds_up_nobody() {
-        // Blocking, as the sockets are; nobody reads at the other end.
+        // Blocking, as the real sockets are; the other end never reads.
         let (socket, _other) = UnixDatagram::pair().unwrap();
         let message = Outgoing { header: &[0; 42], payload: &[0; 548], route: None };
-        let full = (0..1_000_000).find_map(|_| send(socket.as_fd(), &[message; BATCH]).err());
+        let full = (0..1_000_000).find_map(|_| send(socket.as_fd(), &[message; MAX_MESSAGES]).err());
         assert_eq!(full.map(|error| error.kind()), Some(io::ErrorKind::WouldBlock));
     }
 }

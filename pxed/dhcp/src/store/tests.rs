@@ -37,7 +37,7 @@ fn only_its_owner_may_read_the_lease_file() {
 }
 
 #[test]
-fn what_was_written_is_there_after_reopening() {
+fn written_leases_are_present_after_reopening() {
     let directory = tempfile::tempdir().unwrap();
     let path = directory.path().join("leases.redb");
     let (store, leases) = Store::open(&path).unwrap();

@@ -10,17 +10,18 @@ use std::net::Ipv4Addr;
 use bedplate_api::id::MacAddress;
 use uuid::Uuid;
 
-use super::{COOKIE, FIXED, Malformed, MessageType, option};
+use super::{COOKIE, HEADER_OCTETS, Malformed, MessageType, option};
 use crate::client::Loader;
 
 const BOOTREQUEST: u8 = 1;
 const ETHERNET: u8 = 1;
 /// RFC 1542, 4.1.1: a relay discards what has more; so do we.
 const MAX_HOPS: u8 = 16;
-/// Where `sname` and `file` lie (RFC 2131, figure 1).
+/// Positions of `sname` and `file` (RFC 2131, figure 1).
 const SNAME: std::ops::Range<usize> = 44..108;
 const FILE: std::ops::Range<usize> = 108..236;
-/// RFC 2132, 9.14: type and at least one octet. Longer ones than this cannot be told apart and are not needed.
+/// Length of a client identifier: type and at least one octet (RFC 2132, 9.14). Longer ones cannot be represented and
+/// are not needed.
 const CLIENT_ID_LENGTH: std::ops::RangeInclusive<usize> = 2..=255;
 
 /// A client's message. Nothing in it is proven.
@@ -62,7 +63,7 @@ pub struct Request<'a> {
     pub relay_information: Option<RelayInformation<'a>>,
     /// PXE_BOOT_ITEM of option 43: type and layer.
     pub boot_item: Option<[u8; 4]>,
-    /// Who asks.
+    /// Program that asks.
     pub loader: Loader,
 }
 
@@ -83,7 +84,7 @@ impl Request<'_> {
     }
 }
 
-/// What a relay added (RFC 3046).
+/// Relay agent information (RFC 3046).
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct RelayInformation<'a> {
     /// The whole option, to be echoed.
@@ -109,7 +110,7 @@ impl RelayInformation<'_> {
 /// # Errors
 /// The first [`Malformed`] that was found.
 pub fn decode(packet: &[u8]) -> Result<Request<'_>, Malformed> {
-    let (header, tail) = packet.split_at_checked(FIXED).ok_or(Malformed::TooShort)?;
+    let (header, tail) = packet.split_at_checked(HEADER_OCTETS).ok_or(Malformed::TooShort)?;
     let octet = |at: usize| header.get(at).copied().unwrap_or_default();
     if octet(0) != BOOTREQUEST {
         return Err(Malformed::NotARequest);
@@ -155,12 +156,12 @@ pub fn decode(packet: &[u8]) -> Result<Request<'_>, Malformed> {
     })
 }
 
-/// `N` octets of the header; in bounds for every offset that is used here.
-fn array<const N: usize>(header: &[u8], at: usize) -> [u8; N] {
-    header.get(at..).and_then(|rest| rest.first_chunk()).copied().unwrap_or([0; N])
+/// `LENGTH_IN_OCTETS` octets of the header; in bounds for every offset that is used here.
+fn array<const LENGTH_IN_OCTETS: usize>(header: &[u8], at: usize) -> [u8; LENGTH_IN_OCTETS] {
+    header.get(at..).and_then(|rest| rest.first_chunk()).copied().unwrap_or([0; LENGTH_IN_OCTETS])
 }
 
-/// `Some(None)` for 0.0.0.0, `None` for what can be nobody's address.
+/// Returns `Some(None)` for 0.0.0.0, `None` for an address that no host can have.
 fn host_address(octets: [u8; 4]) -> Option<Option<Ipv4Addr>> {
     let address = Ipv4Addr::from(octets);
     if address.is_unspecified() {
@@ -225,7 +226,7 @@ fn relay_information(raw: Cow<'_, [u8]>) -> RelayInformation<'_> {
     RelayInformation { raw, link, server_override, source_port }
 }
 
-fn fixed_sub<const N: usize>(value: &[u8], wanted: u8) -> Option<[u8; N]> {
+fn fixed_sub<const LENGTH_IN_OCTETS: usize>(value: &[u8], wanted: u8) -> Option<[u8; LENGTH_IN_OCTETS]> {
     sub_options(value).find(|(code, _)| *code == wanted).and_then(|(_, v)| v.try_into().ok())
 }
 
@@ -295,7 +296,7 @@ impl<'a> Options<'a> {
         Some(Cow::Owned(joined))
     }
 
-    fn fixed<const N: usize>(&self, code: u8) -> Option<[u8; N]> {
+    fn fixed<const LENGTH_IN_OCTETS: usize>(&self, code: u8) -> Option<[u8; LENGTH_IN_OCTETS]> {
         self.get(code)?.as_ref().try_into().ok()
     }
 

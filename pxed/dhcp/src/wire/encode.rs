@@ -7,14 +7,14 @@ use std::net::Ipv4Addr;
 
 use bedplate_api::id::MacAddress;
 
-use super::{COOKIE, FIXED, MessageType, option};
+use super::{COOKIE, HEADER_OCTETS, MessageType, option};
 
 /// RFC 1542, 2.1: a BOOTP message has 300 octets or more; some clients drop shorter ones.
 const MIN_LENGTH: usize = 300;
 /// IP and UDP headers, which option 57 and the 576 of RFC 2131, 2 include.
-const OVERHEAD: usize = 28;
+const IP_UDP_HEADER_OCTETS: usize = 28;
 const DEFAULT_SIZE: u16 = 576;
-/// What Ethernet carries in one piece.
+/// Maximum IP packet size of Ethernet.
 const LARGEST_SIZE: u16 = 1500;
 const FILE_LENGTH: usize = 128;
 const SNAME_LENGTH: usize = 64;
@@ -40,14 +40,14 @@ pub struct Reply {
     pub mac: MacAddress,
     /// `file`, at most 127 octets.
     pub file: Vec<u8>,
-    /// Options after 53, in the order in which they are wanted, without 82. When they do not fit, `file` and `sname`
-    /// are used, then the last ones that are not essential are left out.
+    /// Options after 53, in the order of their importance, without 82. If they do not fit, `file` and `sname` are
+    /// used, and then the last inessential ones are omitted.
     pub options: Vec<(u8, Vec<u8>)>,
     /// Option 82, echoed as the last one (RFC 3046, 2.2).
     pub relay_information: Option<Vec<u8>>,
 }
 
-/// Options without which the answer would be wrong; the rest may be left out for want of room.
+/// Returns true for options without which the answer would be wrong; the others may be omitted if there is no space.
 const fn is_essential(code: u8) -> bool {
     matches!(
         code,
@@ -67,8 +67,8 @@ const fn is_essential(code: u8) -> bool {
 /// The message's octets, or `None` when what must be in it is larger than `max_size` (option 57) allows.
 pub fn encode(reply: &Reply, max_size: Option<u16>) -> Option<Vec<u8>> {
     let size = max_size.unwrap_or(DEFAULT_SIZE).clamp(DEFAULT_SIZE, LARGEST_SIZE);
-    let limit = usize::from(size).saturating_sub(OVERHEAD);
-    let placed = place(reply, limit.saturating_sub(FIXED))?;
+    let limit = usize::from(size).saturating_sub(IP_UDP_HEADER_OCTETS);
+    let placed = place(reply, limit.saturating_sub(HEADER_OCTETS))?;
     let mut out = Vec::with_capacity(limit);
     header(&mut out, reply, &placed);
     write_option(&mut out, option::MESSAGE_TYPE, &[reply.message.code()]);

@@ -54,5 +54,5 @@ pub mod pxe {
     pub const BOOT_ITEM: u8 = 71;
 }
 
-/// iPXE's sub-option `no-pxedhcp`: 1 makes it go on without waiting for a proxyDHCP answer.
+/// iPXE's sub-option `no-pxedhcp`: 1 makes it continue without waiting for a proxyDHCP answer.
 pub const IPXE_NO_PROXY: u8 = 176;

@@ -179,7 +179,7 @@ fn a_value_over_255_octets_is_split_and_joined_again() {
 }
 
 #[test]
-fn what_does_not_fit_moves_to_sname_then_goes_and_the_essential_stays() {
+fn overflowing_options_move_to_sname_or_are_omitted_unless_essential() {
     let filler = |code: u8, length: usize| (code, vec![b'a'; length]);
     let options = vec![
         (option::SERVER_ID, vec![10, 7, 0, 1]),

@@ -24,7 +24,7 @@ fn machine_is_its_hardware_address_and_a_stranger_its_client_id() {
 }
 
 #[test]
-fn fixed_address_held_by_another_is_not_given_twice_and_comes_free_at_its_renewal() {
+fn fixed_address_held_by_another_is_free_after_its_refused_renewal() {
     let mut lab = lab();
     let held = lab.lease(STRANGER);
     lab.rack.fixed.lock().unwrap().insert(FLOATING, held);
@@ -50,7 +50,7 @@ fn fixed_addresses_are_never_given_from_the_pool() {
 
 #[test]
 fn a_machine_without_a_fixed_address_in_its_subnet_gets_no_pool_address() {
-    // Of no subnet of ours, and of another one than it boots in.
+    // The address is in no subnet of ours, or in another subnet than the client boots in.
     for third in [9, 8] {
         let mut lab = lab();
         let held = lab.lease(FLOATING);
@@ -79,7 +79,7 @@ fn a_machine_without_a_fixed_address_in_its_subnet_gets_no_pool_address() {
 }
 
 #[test]
-fn several_subnets_on_one_link_are_told_apart_by_the_clients_address() {
+fn subnets_on_one_link_are_distinguished_by_the_clients_address() {
     let mut lab = lab();
     lab.arrival.addresses = Box::leak(Box::new([
         Ipv4Net::new_assert(SERVER, 24),
@@ -111,7 +111,7 @@ fn inform_from_an_address_that_is_no_hosts_of_ours_is_not_answered() {
 }
 
 #[test]
-fn who_uses_a_machines_fixed_address_is_told_that_it_is_not_its() {
+fn client_with_a_machines_fixed_address_gets_a_nak() {
     assert_eq!(kind(&lab().send_from(STRANGER, 3, FIXED)), Some(6), "renewing");
     assert_eq!(kind(&lab().send(STRANGER, 3, &[&requested(FIXED)])), Some(6), "after a reboot");
     let mut lab = lab();

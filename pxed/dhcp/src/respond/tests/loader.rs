@@ -23,14 +23,14 @@ fn uefi_http_boot_gets_its_class_and_a_url_in_option_67_asked_for_or_not() {
 }
 
 #[test]
-fn ipxe_is_told_not_to_wait_for_a_proxy() {
+fn ipxe_gets_the_option_not_to_wait_for_a_proxy() {
     let offer = read(&lab().send(MACHINE, 1, &[b"\xaf\x03\xb1\x01\x01"]).packet.unwrap());
     assert_eq!(offer.options[&option::IPXE], [176, 1, 1]);
     assert_eq!(offer.file, "http://10.7.0.1:8067/b/1/script.ipxe");
 }
 
 #[test]
-fn what_does_not_netboot_is_not_asked_what_it_boots() {
+fn no_boot_decision_is_made_for_a_client_that_does_not_netboot() {
     let mut lab = lab();
     lab.send(MACHINE, 1, &[]);
     assert!(lab.rack.boots.lock().unwrap().is_empty());

@@ -144,7 +144,7 @@ fn inform_of_another_network_gets_options_and_no_boot_data() {
 }
 
 #[test]
-fn a_relay_that_stands_for_the_server_changes_option_54_and_nothing_that_is_fetched_from_us() {
+fn relay_server_override_changes_option_54_and_no_boot_address() {
     let mut lab = lab();
     lab.arrival.destination = SERVER;
     let pxe = [&[60, 9], b"PXEClient".as_slice()].concat();
