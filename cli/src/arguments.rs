@@ -21,19 +21,19 @@ pub(crate) use self::operation::{
     BmcCommand, Boot, OperationCommand, OperationCreate, PowerAct, PowerCommand, ProbeArguments, Protocol,
 };
 
-/// Where pxed listens unless told otherwise.
+/// Default path of pxed's socket.
 pub(crate) const DEFAULT_SOCKET: &str = "/run/bedplate/pxed.sock";
 
-/// What every command takes, apart from its own.
-const GLOBAL: &str = "Whom to ask, and how to print";
+/// Help heading of the options that every command takes.
+const GLOBAL: &str = "Connection and output options";
 
-/// What is said of all commands.
+/// Help text after the list of commands.
 const ABOUT: &str = "\
-Whom a command asks: the cluster of --kubeconfig or --context; else the pxed of --socket; else the pxed whose socket \
-/run/bedplate/pxed.sock is there; else the cluster that kubectl would ask (KUBECONFIG, ~/.kube/config).
+Source of answers, the first that applies: the cluster of --kubeconfig or --context; the pxed of --socket; the pxed whose socket \
+/run/bedplate/pxed.sock exists; the cluster that kubectl would use (KUBECONFIG, ~/.kube/config).
 
-Exit codes: 0 done, 1 failed or refused, 64 the command line is wrong, and nothing was asked. Answers go to standard output, all else to \
-standard error. There are colours on a terminal, unless NO_COLOR is set.";
+Exit codes: 0 done, 1 failed or refused, 64 invalid command line, nothing was requested. Answers go to standard output, everything else to \
+standard error. Terminals get colors, unless NO_COLOR is set.";
 
 /// Shows what pxed and the cluster know of Machines, and switches their power.
 #[derive(Debug, Parser)]
@@ -45,13 +45,13 @@ pub(crate) struct Cli {
     pub(crate) command: Command,
 }
 
-/// Whom to ask and how to print; the same for every command.
+/// Connection and output options; the same for every command.
 #[derive(Debug, Args)]
 pub(crate) struct Global {
-    /// How to print
+    /// Output format
     #[arg(short, long, global = true, value_enum, default_value_t = Output::Human, help_heading = GLOBAL)]
     pub(crate) output: Output,
-    /// Socket of the pxed to ask [default: /run/bedplate/pxed.sock if it is there, else the cluster]
+    /// Socket of the pxed to ask [default: /run/bedplate/pxed.sock if it exists, otherwise the cluster]
     #[arg(long, global = true, env = "BEDPLATE_SOCKET", value_name = "PATH", value_parser = path(), help_heading = GLOBAL)]
     pub(crate) socket: Option<PathBuf>,
     /// Ask the cluster of this kubeconfig (not for what only pxed knows)
@@ -67,11 +67,11 @@ pub(crate) struct Global {
 pub(crate) enum Output {
     /// Text for people; its form may change
     Human,
-    /// What pxed, the cluster or the BMC answered
+    /// Answer of pxed, the cluster or the BMC
     Json,
 }
 
-/// What to do.
+/// Commands.
 #[derive(Debug, Subcommand)]
 pub(crate) enum Command {
     /// Machines and how far they are
@@ -80,7 +80,7 @@ pub(crate) enum Command {
     /// The power of a Machine, through its BMC
     #[command(subcommand)]
     Power(PowerCommand),
-    /// MachineOperations: what is to be done once
+    /// MachineOperations: one-time actions on Machines
     #[command(subcommand)]
     Operation(OperationCommand),
     /// Hosts of pools and their claims (in a cluster)
@@ -94,7 +94,8 @@ pub(crate) enum Command {
     Bmc(BmcCommand),
     /// Put Bedplate into a cluster, or bring it up to date there: kinds, policies, roles, the controller
     Install(InstallArguments),
-    /// What a machine would be offered now, for each way in which it can ask, and why (what it waits for: machine explain)
+    /// Show what pxed would offer a machine now, for each boot method, and why (for what it waits for:
+    /// machine explain)
     Explain {
         /// A MAC address in any usual spelling, or a Machine's name
         #[arg(value_name = "MAC|NAME", value_parser = name)]
@@ -121,7 +122,7 @@ pub(crate) enum Command {
     },
 }
 
-/// What to show of Machines.
+/// Commands on Machines.
 #[derive(Debug, Subcommand)]
 pub(crate) enum MachineCommand {
     /// One line for each Machine
@@ -132,7 +133,7 @@ pub(crate) enum MachineCommand {
         #[arg(value_parser = name)]
         name: String,
     },
-    /// What each Machine waits for, from whom, since when, and what to do (what it would be offered at boot: explain)
+    /// Show what each Machine waits for, on whom, since when, and what to do (for its boot offers: explain)
     Explain {
         /// The Machine's name [default: all of them]
         #[arg(value_parser = name)]
@@ -184,8 +185,9 @@ pub(crate) fn command(program: &OsStr) -> clap::Command {
     if plugin { command.name("kubectl-bedplate").bin_name("kubectl bedplate") } else { command }
 }
 
-/// Reads the command line. Beside clap's own mistakes, flags that contradict each other or the command are refused:
-/// clap looks for conflicts of global flags on either side of the command apart, and takes the environment for a flag.
+/// Parses the command line. In addition to clap's own errors, rejects flags that contradict each other or the
+/// command. clap checks conflicts of global flags only on one side of the command, and treats the environment
+/// as a flag.
 pub(crate) fn parse(arguments: Vec<OsString>) -> Result<Cli, clap::Error> {
     let mut command = command(arguments.first().map_or(OsStr::new("bedplate"), OsString::as_os_str));
     let matches = command.try_get_matches_from_mut(arguments)?;

@@ -1,4 +1,4 @@
-//! How pxed and the cluster are asked: which of them, by which socket or kubeconfig, and their errors.
+//! Requests to pxed and the cluster: choice of the socket or kubeconfig, and errors.
 
 pub(crate) mod ask;
 pub(crate) mod cluster;

@@ -4,13 +4,13 @@ use std::collections::BTreeSet;
 
 use serde_json::{Map, Value};
 
-/// Values that are longer are only said to have changed.
+/// Maximum length of a value that is shown. A longer one is only reported as changed.
 const SHORT: usize = 60;
 
-/// What of a digest tells it from others, to a person.
+/// Number of digits of a digest that are shown.
 const DIGITS: usize = 12;
 
-/// Characters of a line; what does not fit is counted.
+/// Maximum width of a line in characters. Changes that do not fit are counted.
 const LINE: usize = 120;
 
 /// As many of them as fit into a line, and how many more there are.
@@ -26,7 +26,8 @@ pub(crate) fn line(changes: &[String]) -> String {
     line
 }
 
-/// What of two objects differs, a field each. What is long, and every content, which may be secret, is only said to have changed.
+/// Returns the differences between two objects, one per field. Long values and all file contents, which may
+/// be secret, are only reported as changed.
 pub(crate) fn changes(from: &Value, to: &Value) -> Vec<String> {
     let mut found = Vec::new();
     compare("", from, to, &mut found);

@@ -105,7 +105,7 @@ async fn answer(global: &Global, command: &Command) -> Result<Value, RunError> {
     })
 }
 
-/// What Machines wait for, one or all.
+/// Prints what one Machine or all Machines wait for.
 async fn explain(global: &Global, name: Option<&str>, page: &mut Page<'_>) -> Result<(), RunError> {
     let desk = Desk::open(global).await?;
     let machines = match name {

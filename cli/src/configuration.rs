@@ -21,7 +21,7 @@ use crate::error::{RunError, read};
 use crate::output::Page;
 use crate::render::{self, Described};
 
-/// Why a configuration's versions cannot be shown, or gone back to.
+/// Reason why a configuration's versions cannot be shown, or rolled back.
 #[derive(Debug, Error)]
 pub(crate) enum ConfigureError {
     #[error("{name} has no version {version}: {there}")]
@@ -52,7 +52,7 @@ impl From<ConfigureError> for RunError {
 }
 
 impl ConfigureError {
-    /// What the caller can do about it.
+    /// Returns the remedy for the caller.
     pub(crate) fn hint(&self) -> Option<String> {
         match self {
             Self::NoVersion { name, .. } | Self::NoneBefore { name, .. } => {

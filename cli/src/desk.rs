@@ -30,10 +30,10 @@ use crate::diagnosis::{Rolling, Stopped};
 use crate::backend::socket::AskPxedError;
 use crate::error::RunError;
 
-/// How often a pxed is asked.
+/// Interval between polls of pxed.
 const PAUSE: Duration = Duration::from_secs(1);
 
-/// Where operations are made and seen.
+/// Place where operations are created and watched.
 pub(crate) enum Desk {
     /// The pxed behind this socket.
     Pxed(PathBuf),
@@ -137,7 +137,8 @@ impl Desk {
         })
     }
 
-    /// What becomes of one operation, or of all. The first error of the first look ends it, since nothing was ever seen.
+    /// Returns the changes of one operation, or of all. An error of the first poll ends the stream, because
+    /// nothing was seen before.
     pub(crate) fn changes(&self, name: Option<&str>) -> Changes {
         let from = match self {
             Self::Pxed(path) => From::Pxed { path: path.clone(), name: name.map(str::to_owned) },
@@ -159,16 +160,16 @@ fn read<T: DeserializeOwned>(value: Value) -> Result<T, RunError> {
     serde_json::from_value(value).map_err(RunError::Answer)
 }
 
-/// What was seen of operations.
+/// Change of operations.
 #[derive(Debug)]
 pub(crate) enum Change {
     /// It is there, and new or other than before.
     Now(Box<MachineOperation>),
     /// It is gone.
     Gone(Box<MachineOperation>),
-    /// Everything that there was at first has been told.
+    /// All initial operations were reported.
     Complete,
-    /// Nothing is seen for now, and why; it goes on by itself.
+    /// Changes cannot be read for now, with the reason. The stream continues on its own.
     Interrupted(RunError),
 }
 
@@ -179,11 +180,11 @@ enum From {
     Cluster(Events),
 }
 
-/// What becomes of operations.
+/// Stream of changes of operations.
 pub(crate) struct Changes {
     from: From,
     seen: Seen,
-    /// Whether a look at everything has succeeded.
+    /// True if a full poll has succeeded.
     looked: bool,
 }
 
@@ -234,11 +235,11 @@ async fn look(path: &Path, name: Option<&str>) -> Result<Vec<MachineOperation>, 
     }
 }
 
-/// What is known, so that only what is new is told.
+/// Operations seen so far, so that only changes are reported.
 #[derive(Default)]
 struct Seen {
     known: BTreeMap<String, MachineOperation>,
-    /// What a look at everything has found until now.
+    /// Operations found so far by a running full poll.
     begun: Vec<MachineOperation>,
     complete: bool,
     told: VecDeque<Change>,

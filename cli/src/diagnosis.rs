@@ -22,7 +22,8 @@ use bedplate_rules::phase::{NodeFacts, Plane, Summary, summarize};
 use jiff::{SignedDuration, Timestamp};
 use serde::Serialize;
 
-/// An agent that was not heard for so long, with what it said last, is not heard any more: it speaks every five minutes.
+/// Maximum age of an agent's heartbeat. Agents send one every five minutes; after this time an agent is
+/// unreachable.
 const SILENCE: SignedDuration = SignedDuration::from_secs(15 * 60);
 
 /// True if `Ready` has a reason for which a due selection is not made.
@@ -53,20 +54,20 @@ fn unpause() -> &'static str {
 pub(crate) struct Awaited {
     /// The Machine.
     pub(crate) machine: String,
-    /// From whom; `None`: nothing is awaited.
+    /// Actor that must act; `None` if the Machine waits for nothing.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub(crate) from: Option<Actor>,
     /// The condition's reason.
     pub(crate) reason: String,
-    /// What is awaited.
+    /// Expected event.
     pub(crate) what: String,
     /// Since when.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub(crate) since: Option<Timestamp>,
-    /// What a person can do.
+    /// Next step for the user.
     #[serde(skip_serializing_if = "String::is_empty")]
     pub(crate) next: String,
-    /// What is not as it ought to be besides, and does not stop the Machine.
+    /// Other faults, which do not block the Machine.
     #[serde(skip_serializing_if = "Vec::is_empty")]
     pub(crate) also: Vec<String>,
 }
@@ -74,10 +75,10 @@ pub(crate) struct Awaited {
 /// Configurations that roll, by their names, and what has stopped them.
 pub(crate) type Rolling = BTreeMap<String, Option<Stopped>>;
 
-/// What has failed in a rolling update.
+/// Failure in a rolling update.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) struct Stopped {
-    /// Nothing goes on until that is seen to.
+    /// True if the rolling update is paused until a user acts.
     is_paused: bool,
     message: String,
     /// Machines that failed.
@@ -108,7 +109,8 @@ struct Look<'a> {
     rolling: &'a Rolling,
 }
 
-/// Whether a Machine runs another version than is selected for it: then it matters which configurations are rolled out.
+/// Returns true if a Machine runs another version than its selected one. Then it matters which configurations
+/// are rolled out.
 pub(crate) fn runs_another(machine: &Machine) -> bool {
     let status = machine.status.as_ref();
     let selected = status.and_then(|status| status.selected.as_ref()).map(|s| (s.name.as_str(), s.version));
@@ -116,7 +118,8 @@ pub(crate) fn runs_another(machine: &Machine) -> bool {
     selected.is_some() && applied.is_some() && selected != applied
 }
 
-/// What a Machine waits for at `now`; `rolling`: the configurations whose Machines get a newer version without anybody doing more.
+/// Returns what a Machine waits for at `now`. `rolling` holds the configurations whose Machines get a newer
+/// version without further action.
 pub(crate) fn awaited(machine: &Machine, rolling: &Rolling, now: Timestamp) -> Awaited {
     let status = machine.status.clone().unwrap_or_default();
     let look = Look { machine, status: &status, now, rolling };
@@ -144,7 +147,7 @@ impl Look<'_> {
         }
     }
 
-    /// What a condition says, for which something is known to do or not.
+    /// Returns the diagnosis of a condition with a known or unknown reason.
     fn of(&self, condition: &Condition) -> Awaited {
         let row = reason::of_condition(&condition.type_, &condition.reason);
         let (from, next) = row
@@ -204,14 +207,15 @@ impl Look<'_> {
         None
     }
 
-    /// Whatever else it says, it is served by nobody.
+    /// Returns the diagnosis of a duplicate claim. It comes first, because pxed then serves none of the
+    /// Machines.
     fn claimed_twice(&self) -> Option<Awaited> {
         let booted =
             self.unmet(type_::BOOTED).filter(|booted| booted.reason == BootedReason::DuplicateMacAddress)?;
         Some(self.of(booted))
     }
 
-    /// What the agent said last is not to be taken for the present.
+    /// Returns the diagnosis of an unreachable agent, whose last report may be outdated.
     fn silent(&self) -> Option<Awaited> {
         let heard = self.status.agent.as_ref()?.last_heartbeat_time.as_ref()?.0;
         if !self.is_true(type_::ENROLLED) || self.now.duration_since(heard) < SILENCE {
@@ -234,7 +238,7 @@ impl Look<'_> {
         let ready = self.unmet(type_::READY);
         let is =
             |reason: &str| ready.filter(|ready| ready.reason == reason).map(|ready| ready.message.clone());
-        // What the controller knows of the Node is in the reason of `Ready`.
+        // The reason of `Ready` holds the controller's knowledge of the Node.
         let node = NodeFacts {
             not_ready: is(NodeReadyReason::NodeNotReady.as_str()),
             drained_for: is(ReadyReason::Updating.as_str()),

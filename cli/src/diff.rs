@@ -2,10 +2,11 @@
 
 use std::fmt::Write as _;
 
-/// Lines around a difference that are the same.
+/// Number of unchanged lines around a difference.
 const CONTEXT: usize = 3;
 
-/// Texts that differ in more lines are shown as one that goes and one that comes: what is compared grows with the square.
+/// Maximum number of differing lines that are compared. A larger difference is shown as one removal and one
+/// addition, because the cost grows quadratically.
 const MOST: usize = 2000;
 
 /// A line, and on which side it is.
@@ -85,7 +86,7 @@ fn back<'a>(from: &[&'a str], to: &[&'a str], trace: &[Vec<usize>], middle: usiz
     found
 }
 
-/// As `diff -u` has it, each line as it is to be shown; empty if nothing differs.
+/// Returns a difference in the format of `diff -u`, each line painted for display. Empty if nothing differs.
 pub(crate) fn unified(from: (&str, &str), to: (&str, &str), paint: &dyn Fn(char, &str) -> String) -> String {
     let all = lines(from.1, to.1);
     let changed: Vec<usize> = (0..all.len()).filter(|index| !matches!(all[*index], Line::Same(_))).collect();

@@ -12,12 +12,12 @@ use crate::backend::cluster::AskClusterError;
 use crate::backend::socket::AskPxedError;
 use crate::operation;
 
-/// Why a command failed.
+/// Reason why a command failed.
 #[derive(Debug, Error)]
 pub(crate) enum RunError {
     #[error(transparent)]
     Pxed(#[from] AskPxedError),
-    /// What the cluster cannot answer instead.
+    /// pxed failed, and the cluster cannot answer instead.
     #[error(transparent)]
     OnlyPxed(AskPxedError),
     #[error(transparent)]
@@ -69,7 +69,7 @@ impl RunError {
         Self::Command { error: Box::new(error), hint, is_usage }
     }
 
-    /// What the caller can do about it.
+    /// Returns the remedy for the caller.
     pub(crate) fn hint(&self) -> Option<Cow<'static, str>> {
         match self {
             Self::Pxed(error) => error.hint(true).map(Cow::from),
@@ -102,7 +102,7 @@ impl RunError {
         }
     }
 
-    /// Whether it is the command line that is wrong.
+    /// Returns true if the command line is invalid.
     pub(crate) fn is_usage(&self) -> bool {
         match self {
             Self::Selector(_) => true,
@@ -111,7 +111,7 @@ impl RunError {
         }
     }
 
-    /// Whether trying again would be of no use.
+    /// Returns true if a retry would fail too.
     pub(crate) fn is_final(&self) -> bool {
         match self {
             Self::Pxed(error) | Self::OnlyPxed(error) => error.is_final(),
@@ -120,7 +120,7 @@ impl RunError {
         }
     }
 
-    /// Whether the cluster was asked and has not answered.
+    /// Returns true if the cluster was asked and has not answered.
     pub(crate) fn is_unreached(&self) -> bool {
         match self {
             Self::Cluster(error) => matches!(error, AskClusterError::Reach { .. }),
@@ -129,7 +129,7 @@ impl RunError {
         }
     }
 
-    /// Whether the cluster does not let this user see it.
+    /// Returns true if the cluster does not allow the user to read the object.
     pub(crate) fn is_forbidden(&self) -> bool {
         matches!(self, Self::Cluster(AskClusterError::Refused { code: 403, .. }))
     }

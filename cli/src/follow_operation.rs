@@ -1,4 +1,4 @@
-//! Follows operations: one to its end, or all of them for as long as somebody looks.
+//! Follows operations: one until it finishes, or all until the user stops.
 
 use std::time::Duration;
 
@@ -12,7 +12,7 @@ use crate::operation::ended;
 use crate::output::{Page, Progress};
 use crate::render::{self, Look};
 
-/// How often the time that has passed is drawn.
+/// Interval between updates of the displayed elapsed time.
 const TICK: Duration = Duration::from_secs(1);
 
 /// Follows the operation until it has ended, well or not; at most for `limit`.
@@ -67,12 +67,12 @@ async fn over(begun: Instant, limit: Option<Duration>) {
     }
 }
 
-/// Standard error is not coloured, and its lines have no age.
+/// Returns the look of standard error: no color, and no ages.
 fn plain() -> Look {
     Look { now: jiff::Timestamp::now(), colour: false }
 }
 
-/// Prints what becomes of every operation, until somebody has seen enough.
+/// Prints the changes of all operations until the user stops.
 pub(crate) async fn all(desk: &Desk, page: &mut Page<'_>) -> Result<(), RunError> {
     let mut changes = desk.changes(None);
     let (mut seen, mut interrupted) = (false, false);

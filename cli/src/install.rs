@@ -24,13 +24,13 @@ use crate::output::{Page, Progress};
 use crate::render;
 use crate::step::{Action, Step};
 
-/// How often the API server is asked for what is awaited.
+/// Interval between polls of the API server.
 const PAUSE: Duration = Duration::from_secs(1);
 
-/// How long new kinds may take until they are served.
+/// Maximum time until new kinds are served.
 const ESTABLISHED: Duration = Duration::from_secs(60);
 
-/// Why Bedplate is not installed.
+/// Reason why Bedplate is not installed.
 #[derive(Debug, Error)]
 pub(crate) enum InstallError {
     #[error("this API server is {version}: Bedplate needs Kubernetes {}.{} or newer, for ValidatingAdmissionPolicy", manifest::OLDEST.0, manifest::OLDEST.1)]
@@ -55,7 +55,7 @@ impl From<InstallError> for RunError {
 }
 
 impl InstallError {
-    /// What the caller can do about it.
+    /// Returns the remedy for the caller.
     pub(crate) fn hint(&self) -> Option<&'static str> {
         match self {
             Self::TooOld { .. } => Some("nothing was changed; update the cluster first"),
@@ -75,7 +75,7 @@ impl InstallError {
         }
     }
 
-    /// Whether it is the command line that is wrong.
+    /// Returns true if the command line is invalid.
     pub(crate) fn is_usage(&self) -> bool {
         matches!(self, Self::NoImage)
     }
@@ -133,7 +133,8 @@ pub(crate) async fn run(
     })
 }
 
-/// The image that the caller names, or that is there already; none if the controller is left out.
+/// Returns the image that the caller names, or the installed one. Returns `None` if the controller is
+/// omitted.
 async fn image(client: &Client, arguments: &InstallArguments) -> Result<Option<String>, RunError> {
     if arguments.without_controller || arguments.image.is_some() {
         return Ok(arguments.image.clone());
@@ -149,7 +150,7 @@ async fn image(client: &Client, arguments: &InstallArguments) -> Result<Option<S
     Ok(Some(image.ok_or(InstallError::NoImage)?.to_owned()))
 }
 
-/// What would happen to each object.
+/// Returns the changes that an apply would make to each object.
 async fn look(client: &Client, objects: &[Value], force: bool) -> Result<Vec<Step>, AskClusterError> {
     let mut progress = Progress::new();
     let begun = Instant::now();

@@ -43,14 +43,14 @@ fn main() -> ExitCode {
     let cli = match arguments::parse(arguments) {
         Ok(cli) => cli,
         Err(error) => {
-            // Help and version are no mistakes. Nothing can be done for a closed terminal.
+            // Help and version are not errors. A closed terminal cannot be reported.
             let _ = error.print();
             return if error.use_stderr() { ExitCode::from(USAGE) } else { ExitCode::SUCCESS };
         }
     };
     match command::run(&cli, &program, &mut std::io::stdout().lock()) {
         Ok(()) => ExitCode::SUCCESS,
-        // `bedplate machine list | head` is no failure.
+        // `bedplate machine list | head` closes the pipe, which is not a failure.
         Err(error::RunError::Print(error)) if error.kind() == std::io::ErrorKind::BrokenPipe => {
             ExitCode::SUCCESS
         }

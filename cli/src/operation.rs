@@ -14,10 +14,10 @@ use bedplate_api::selector::MachineSelector;
 use crate::arguments::{Boot, OperationCreate, PowerAct, PowerCommand};
 use crate::selector;
 
-/// What a forced power off is given after the grace period.
+/// Time that a forced power-off gets after the grace period, in seconds.
 const AFTER_GRACE: i32 = 120;
 
-/// How much later than the operation's own end somebody stops waiting for it, in seconds.
+/// Margin after an operation's own timeout before this program stops waiting, in seconds.
 const LATE: u64 = 60;
 
 /// The operation of a power command, and what was asked of it; `None` for one that changes nothing.
@@ -122,7 +122,7 @@ fn with_prefix(prefix: String, spec: MachineOperationSpec) -> MachineOperation {
     operation
 }
 
-/// `powerCycle` as a part of an object's name: `power-cycle`. What cannot be in one is left out.
+/// Converts `powerCycle` to `power-cycle` for an object's name. Invalid characters are omitted.
 fn kebab(operation: &str) -> String {
     let mut words = String::new();
     for sign in operation.chars() {
@@ -136,7 +136,7 @@ fn kebab(operation: &str) -> String {
     if words.is_empty() { "operation".to_owned() } else { words }
 }
 
-/// How long to wait for a power operation that was just made: a little longer than it may take.
+/// Returns the time to wait for a new power operation: its timeout and a margin.
 pub(crate) fn patience(operation: &MachineOperation) -> Duration {
     let own = match operation.spec.operation_name.as_str() {
         "powerOff" | "powerCycle" => POWER_OFF_TIMEOUT,
@@ -146,7 +146,7 @@ pub(crate) fn patience(operation: &MachineOperation) -> Duration {
     Duration::from_secs(u64::try_from(seconds).unwrap_or_default().saturating_add(LATE))
 }
 
-/// Whether it has ended, and whether well.
+/// Returns whether the operation succeeded. Returns `None` if it has not finished.
 pub(crate) fn ended(operation: &MachineOperation) -> Option<bool> {
     match operation.status.as_ref().and_then(|status| status.state) {
         Some(OperationState::Complete) => Some(true),

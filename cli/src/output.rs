@@ -1,5 +1,5 @@
-//! Where answers and progress are printed: answers to standard output, as text or JSON; progress to standard error, as one
-//! line that changes on a terminal, elsewhere as a line for each change.
+//! Output: answers go to standard output, as text or JSON. Progress goes to standard error: on a terminal as
+//! one line that changes, otherwise as one line for each change.
 
 use std::io::{IsTerminal, Write};
 use std::time::Duration;
@@ -11,7 +11,7 @@ use crate::arguments::Output;
 use crate::error::RunError;
 use crate::render::Look;
 
-/// What a terminal is taken to be wide when it does not tell.
+/// Width of a terminal that does not report one, in columns.
 const WIDTH: usize = 80;
 
 /// Standard output, or what stands for it.
@@ -26,12 +26,12 @@ impl<'a> Page<'a> {
         Self { out, output }
     }
 
-    /// Whether JSON is wanted.
+    /// Returns true if JSON was requested.
     pub(crate) fn is_json(&self) -> bool {
         self.output == Output::Json
     }
 
-    /// What text depends on.
+    /// Returns the parameters of text output.
     pub(crate) fn look(&self) -> Look {
         let colour = std::io::stdout().is_terminal()
             && std::env::var_os("TERM").is_some_and(|term| term != "dumb")
@@ -44,7 +44,7 @@ impl<'a> Page<'a> {
         self.out.write_all(text.as_ref()).and_then(|()| self.out.flush()).map_err(RunError::Print)
     }
 
-    /// Whether a person says yes; `None`: there is none to ask, or the answer is to be JSON.
+    /// Asks the user to confirm. Returns `None` if there is no terminal, or if the answer must be JSON.
     pub(crate) fn ask(&self, question: &str) -> Option<bool> {
         let stdin = std::io::stdin();
         if self.is_json() || !stdin.is_terminal() || !std::io::stderr().is_terminal() {
@@ -69,7 +69,7 @@ impl<'a> Page<'a> {
     }
 }
 
-/// How something goes, on standard error.
+/// Progress display on standard error.
 pub(crate) struct Progress {
     /// Columns of the terminal; `None`: there is none.
     width: Option<usize>,
@@ -88,12 +88,12 @@ impl Progress {
         Self { width, shown: String::new() }
     }
 
-    /// Whether there is a line that changes: of many small steps elsewhere nothing is said.
+    /// Returns true if progress is shown as a line that changes. Otherwise small steps are not printed.
     pub(crate) fn is_terminal(&self) -> bool {
         self.width.is_some()
     }
 
-    /// Shows how far it is, after so long. Nothing can be done about a closed standard error.
+    /// Shows the progress after the elapsed time. Errors of a closed standard error are ignored.
     pub(crate) fn show(&mut self, line: &str, after: Duration) {
         let text = drawn(line, after, self.width, &self.shown);
         let _ = std::io::stderr().write_all(text.as_bytes());
@@ -121,7 +121,7 @@ impl Drop for Progress {
     }
 }
 
-/// What is written so that `line` is shown: pure.
+/// Returns the characters that show `line`. Pure.
 fn drawn(line: &str, after: Duration, width: Option<usize>, shown: &str) -> String {
     let Some(width) = width else {
         return if line == shown { String::new() } else { format!("{line}\n") };

@@ -10,10 +10,10 @@ use secrecy::SecretString;
 use thiserror::Error;
 use zeroize::Zeroizing;
 
-/// More is no password.
+/// Maximum length of a password in bytes.
 const MOST: u64 = 4096;
 
-/// Why there is no password.
+/// Reason why there is no password.
 #[derive(Debug, Error)]
 pub(crate) enum ReadPasswordError {
     #[error("cannot read the password from {}", .path.display())]
@@ -32,7 +32,7 @@ pub(crate) enum ReadPasswordError {
     Empty,
 }
 
-/// The password from this file (`-`: standard input), or from whoever sits at the terminal.
+/// Reads the password from this file (`-`: standard input), or from the user at the terminal.
 pub(crate) fn read(file: Option<&Path>, user: &str) -> Result<SecretString, ReadPasswordError> {
     match file {
         Some(path) if path == Path::new("-") => {
@@ -81,7 +81,7 @@ fn ask(user: &str) -> Result<SecretString, ReadPasswordError> {
     kept(&bytes)
 }
 
-/// A terminal that shows nothing, and gives each key at once, until this is dropped.
+/// Terminal mode without echo that delivers each key immediately, until this is dropped.
 struct Quiet<'a> {
     tty: &'a File,
     before: Termios,
@@ -104,7 +104,7 @@ impl Drop for Quiet<'_> {
     }
 }
 
-/// A line as a person types it: Enter ends it, Backspace and Ctrl-U correct it, Ctrl-C and Ctrl-D give up.
+/// Reads a line that a user types. Enter ends it, Backspace and Ctrl-U correct it, Ctrl-C and Ctrl-D cancel.
 fn typed(from: &mut impl Read) -> std::io::Result<Zeroizing<Vec<u8>>> {
     let most = usize::try_from(MOST).unwrap_or_default();
     let mut line = Zeroizing::new(Vec::with_capacity(most.saturating_add(3)));

@@ -1,8 +1,9 @@
-//! `bedplate bmc probe`: asks a BMC what it is and can do, from here, and says what to write into a Machine for it. Reads
-//! only, and knows neither pxed nor a cluster.
+//! `bedplate bmc probe`: shows what a BMC is and can do, from this host, and what to write into a Machine for
+//! it. It only reads, and uses neither pxed nor a cluster.
 //!
-//! Where the address leads is not checked as pxed does it: who types it could go there without us. A password goes only to
-//! whom the caller believes; without one nothing secret is sent, so that anybody's certificate may be looked at.
+//! The address is not restricted as in pxed: the user could connect to it without this program. The password
+//! is sent only to a BMC whose certificate the user trusts. Without a password nothing secret is sent, so any
+//! certificate is accepted.
 
 mod snippet;
 
@@ -29,7 +30,7 @@ use crate::render;
 /// A larger file holds no certificate authorities.
 const MOST_AUTHORITIES: usize = 64 << 10;
 
-/// Why a BMC was not asked, or told nothing.
+/// Reason why a BMC was not asked, or why no password was sent.
 #[derive(Debug, Error)]
 pub(crate) enum ProbeError {
     #[error(transparent)]
@@ -62,7 +63,7 @@ impl From<ProbeError> for RunError {
 }
 
 impl ProbeError {
-    /// Whether it is the command line that is wrong.
+    /// Returns true if the command line is invalid.
     pub(crate) fn is_usage(&self) -> bool {
         match self {
             Self::NotWithIpmi(_) | Self::PlainHttp => true,
@@ -147,7 +148,7 @@ fn bmc_hint(error: &BmcError) -> Option<Cow<'static, str>> {
     Some(hint.into())
 }
 
-/// Asks, and prints what was told and the piece of a manifest.
+/// Probes the BMC, and prints the result and the manifest snippet.
 pub(crate) async fn run(arguments: &ProbeArguments, page: &mut Page<'_>) -> Result<(), RunError> {
     let authorities = arguments.ca_file.as_deref().map(authorities).transpose()?;
     let found = look(arguments, authorities.as_deref()).await?;
@@ -172,7 +173,7 @@ async fn look(arguments: &ProbeArguments, authorities: Option<&str>) -> Result<F
             return Err(ProbeError::NotWithIpmi(flag));
         }
     }
-    // What is wrong with the address is said before anybody types a password.
+    // An invalid address is reported before the user types a password.
     let plain = Address::parse(&arguments.address, protocol)?.scheme == Scheme::Http;
     if plain && !arguments.insecure && arguments.username.is_some() {
         return Err(ProbeError::PlainHttp);
@@ -203,7 +204,7 @@ fn protocol(protocol: Protocol) -> BmcProtocol {
     }
 }
 
-/// Whoever sits here may go wherever this machine can.
+/// Returns unrestricted reach: the user may connect to any address that this host can.
 fn everywhere() -> Reach {
     let any = [IpAddr::from(Ipv4Addr::UNSPECIFIED), IpAddr::from(Ipv6Addr::UNSPECIFIED)];
     let allowed = any.into_iter().filter_map(|ip| IpNet::new(ip, 0).ok()).collect();

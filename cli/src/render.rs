@@ -1,7 +1,7 @@
-//! Turns answers into text for people: tables, one Machine, its boot timeline, explanations.
+//! Converts answers to text for users: tables, one Machine, its boot timeline, explanations.
 //!
-//! Pure: the time and whether there is colour are arguments. Control characters of what came from outside are replaced,
-//! so that a machine's text cannot steer a terminal.
+//! Pure: the time and the use of color are arguments. Control characters in data from outside are replaced,
+//! so that a machine's text cannot control a terminal.
 
 mod awaited;
 mod claim;
@@ -34,16 +34,16 @@ pub(crate) use machine::show;
 pub(crate) use operation::{operations, power, progress};
 use table::Table;
 
-/// What the text depends on besides the answer.
+/// Parameters of text output.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct Look {
     /// The present.
     pub(crate) now: Timestamp,
-    /// Whether colour is wanted.
+    /// True if the text is colored.
     pub(crate) colour: bool,
 }
 
-/// A colour with a meaning.
+/// Color with a meaning.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Paint {
     Heading,

@@ -40,8 +40,8 @@ pub(crate) async fn power(
     end(&ended, page)
 }
 
-/// Tells of a Machine that is not there, before anything is made for it; nobody might ever take that. Whoever may make
-/// operations but not read Machines is let through.
+/// Checks that a Machine exists before an operation is created for it. No executor might ever take that
+/// operation. A user who may create operations but not read Machines passes.
 async fn look_first(desk: &Desk, act: &PowerAct) -> Result<(), RunError> {
     match desk.machine(act.name.as_str()).await {
         Ok(machine) => {

@@ -1,9 +1,9 @@
-//! What an installation does to one object, printable. Made by `install`.
+//! Change of one object by an installation, printable. Created by `install`.
 
 use serde::Serialize;
 use serde_json::Value;
 
-/// What happens to an object.
+/// Kind of change.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "camelCase")]
 pub(crate) enum Action {
@@ -11,17 +11,17 @@ pub(crate) enum Action {
     Create,
     /// It is there, and otherwise.
     Change,
-    /// It is as it is to be.
+    /// The object has the desired values already.
     Unchanged,
-    /// Somebody else applies fields of it, with other values.
+    /// Another field manager applies its fields, with other values.
     Conflict,
 }
 
-/// What happens to one object, printable.
+/// Change of one object, printable.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "camelCase")]
 pub(crate) struct Step {
-    /// What happens.
+    /// Kind of change.
     pub(crate) action: Action,
     pub(crate) api_version: String,
     pub(crate) kind: String,
@@ -31,7 +31,8 @@ pub(crate) struct Step {
     /// The fields that change, or whose they are.
     #[serde(skip_serializing_if = "Vec::is_empty")]
     pub(crate) changes: Vec<String>,
-    /// It is as it is to be, and somebody else's: an apply would take it from him.
+    /// True if the object has the desired values and belongs to another field manager. An apply would take it
+    /// over.
     #[serde(skip)]
     pub(crate) left: bool,
 }
@@ -51,7 +52,7 @@ impl Step {
         }
     }
 
-    /// The same for an object that is somebody else's.
+    /// Marks the object as belonging to another field manager.
     pub(crate) fn left(self) -> Self {
         Self { left: true, ..self }
     }

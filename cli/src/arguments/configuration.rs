@@ -5,7 +5,7 @@ use clap::{Args, Subcommand};
 
 use super::name;
 
-/// What to do with MachineConfigurations.
+/// Commands on MachineConfigurations.
 #[derive(Debug, Subcommand)]
 pub(crate) enum ConfigCommand {
     /// One line for each MachineConfiguration
@@ -16,7 +16,7 @@ pub(crate) enum ConfigCommand {
         #[arg(value_parser = name)]
         name: String,
     },
-    /// What two of its versions differ in [default: the newest, and the one before it]
+    /// Show the differences of two versions [default: the newest, and the one before it]
     Diff(ConfigDiff),
     /// Its versions: when they were made, who has them, what changed
     History {
@@ -28,7 +28,7 @@ pub(crate) enum ConfigCommand {
     Rollback(ConfigRollback),
 }
 
-/// What to compare.
+/// Versions to compare.
 #[derive(Debug, Args)]
 pub(crate) struct ConfigDiff {
     /// The MachineConfiguration's name
@@ -42,7 +42,7 @@ pub(crate) struct ConfigDiff {
     pub(crate) to: Option<i64>,
 }
 
-/// What to go back to.
+/// Version to roll back to.
 #[derive(Debug, Args)]
 pub(crate) struct ConfigRollback {
     /// The MachineConfiguration's name
@@ -54,7 +54,7 @@ pub(crate) struct ConfigRollback {
     /// This Machine alone: it names the version, and stays with it
     #[arg(long, value_name = "NAME")]
     pub(crate) machine: Option<MachineName>,
-    /// Delete the Machine's Node too, so that its host is paved anew now
+    /// Delete the Machine's Node too, so that its host is repaved now
     #[arg(long, requires = "machine")]
     pub(crate) delete_node: bool,
     /// Do not ask
@@ -66,7 +66,7 @@ fn number() -> clap::builder::RangedI64ValueParser<i64> {
     clap::value_parser!(i64).range(1..)
 }
 
-/// How to put Bedplate into a cluster.
+/// Options for installing Bedplate into a cluster.
 #[derive(Debug, Args)]
 pub(crate) struct InstallArguments {
     /// Image of bedplate-controller, which no registry has until you push it [default: the one that is installed]
@@ -78,13 +78,13 @@ pub(crate) struct InstallArguments {
     /// Have the API server check everything, and change nothing
     #[arg(long)]
     pub(crate) dry_run: bool,
-    /// Take fields over that somebody else applies
+    /// Take ownership of fields that another field manager applies
     #[arg(long)]
     pub(crate) force_conflicts: bool,
     /// Do not wait until the controller runs
     #[arg(long)]
     pub(crate) no_wait: bool,
-    /// How long to wait for the controller
+    /// Maximum time to wait for the controller
     #[arg(long, value_name = "SECONDS", default_value_t = 300, value_parser = clap::value_parser!(u64).range(1..))]
     pub(crate) timeout: u64,
 }

@@ -11,7 +11,8 @@ use super::parse;
 struct Named {
     place: String,
     line: String,
-    /// As it is to be typed; else only named, perhaps without its arguments.
+    /// True if it is a complete command line. If false, the text only names a command, perhaps without its
+    /// arguments.
     is_whole: bool,
 }
 
@@ -47,7 +48,7 @@ fn blocks(path: &Path, text: &str) -> Vec<Named> {
     found
 }
 
-/// What stands between backticks, also over the end of a line.
+/// Returns the texts between backticks, including those that span lines.
 fn marked(path: &Path, text: &str) -> Vec<Named> {
     let mut found = Vec::new();
     let mut at = 1;
@@ -101,7 +102,7 @@ fn words(line: &str) -> Vec<OsString> {
     words
 }
 
-/// Why it is no command of ours.
+/// Returns the parse error if the text is not a valid command.
 fn mistake(named: &Named) -> Option<String> {
     let error = parse(words(&named.line)).err()?;
     let is_cut = matches!(
@@ -128,7 +129,7 @@ fn every_command_that_is_named_somewhere_is_one() {
     for folder in ["cli/src", "agent/src", "pxed/src", "reconciler/src", "bmc/src", "api/src"] {
         for path in files(folder, "rs") {
             let text = std::fs::read_to_string(&path).unwrap();
-            // A text that goes on in the next line.
+            // String literals may continue on the next line.
             let text: String = text.split("\\\n").map(str::trim_start).collect();
             found.extend(text.lines().zip(1..).flat_map(|(line, number)| {
                 let place = PathBuf::from(format!("{}:{number}", path.display()));
@@ -136,7 +137,7 @@ fn every_command_that_is_named_somewhere_is_one() {
             }));
         }
     }
-    // What is hashed for a MAC address (docs/node.md), and the first words of commands that are told from others.
+    // Exceptions: an input of the MAC address hash (docs/node.md), and first words of commands in tests.
     found.retain(|named| !named.line.starts_with("bedplate slot ") && !named.place.contains("_tests.rs"));
     assert!(found.len() > 120, "{}: the search does not find them", found.len());
     let wrong: Vec<String> = found.iter().filter_map(mistake).collect();

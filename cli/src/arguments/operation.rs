@@ -7,7 +7,7 @@ use clap::{Args, Subcommand, ValueEnum};
 
 use super::name;
 
-/// What to do with a Machine's power.
+/// Commands on a Machine's power.
 #[derive(Debug, Subcommand)]
 pub(crate) enum PowerCommand {
     /// Power state, the last action, and whether the BMC is reached
@@ -20,7 +20,7 @@ pub(crate) enum PowerCommand {
     On {
         #[command(flatten)]
         act: PowerAct,
-        /// What it boots from [default: network, for a Machine that pxed netboots]
+        /// Boot device [default: network, for a Machine that pxed netboots]
         #[arg(long, value_enum)]
         boot: Option<Boot>,
     },
@@ -28,7 +28,8 @@ pub(crate) enum PowerCommand {
     Off {
         #[command(flatten)]
         act: PowerAct,
-        /// Do not ask the system: off at once. With --grace-period: off when that is over
+        /// Switch off immediately, without asking the system. With --grace-period: switch off when it has
+        /// passed
         #[arg(long)]
         force: bool,
         /// Switch it off by force if the system has not shut down by then
@@ -39,7 +40,7 @@ pub(crate) enum PowerCommand {
     Cycle {
         #[command(flatten)]
         act: PowerAct,
-        /// What it boots from [default: network, for a Machine that pxed netboots]
+        /// Boot device [default: network, for a Machine that pxed netboots]
         #[arg(long, value_enum)]
         boot: Option<Boot>,
     },
@@ -50,7 +51,7 @@ pub(crate) enum PowerCommand {
     },
 }
 
-/// What every change of power takes.
+/// Options of every power command.
 #[derive(Debug, Args)]
 pub(crate) struct PowerAct {
     /// The Machine's name
@@ -58,12 +59,13 @@ pub(crate) struct PowerAct {
     /// Wait until it is done, or has failed
     #[arg(long)]
     pub(crate) wait: bool,
-    /// How long the operation may take [default: 300, off and cycle 600; off with a grace period: at least 120 more than that]
+    /// Timeout of the operation [default: 300, off and cycle 600; off with a grace period: at least 120 more
+    /// than that]
     #[arg(long, value_name = "SECONDS", value_parser = clap::value_parser!(i32).range(1..))]
     pub(crate) timeout: Option<i32>,
 }
 
-/// What a machine boots from once it is on.
+/// Device that a machine boots from after power-on.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
 pub(crate) enum Boot {
     /// The network, this once
@@ -84,10 +86,10 @@ Operations and their parameters:
   applyConfiguration   disruption=deny|allow
 The first three lines are pxed's, the others the agent's on the machine. Any other name is for a program of your own.";
 
-/// What to do with MachineOperations.
+/// Commands on MachineOperations.
 #[derive(Debug, Subcommand)]
 pub(crate) enum OperationCommand {
-    /// Make one: powerCycle, reboot, or any other that somebody carries out
+    /// Create an operation: powerCycle, reboot, or any other that a program carries out
     #[command(after_help = KNOWN)]
     Create(OperationCreate),
     /// One line for each, the oldest first
@@ -100,11 +102,11 @@ pub(crate) enum OperationCommand {
     },
 }
 
-/// What an operation is made of.
+/// Fields of a new operation.
 #[derive(Debug, Args)]
 #[command(group = clap::ArgGroup::new("target").required(true).multiple(true).args(["machine", "selector", "field_selector"]))]
 pub(crate) struct OperationCreate {
-    /// What is to be done: see below
+    /// Name of the operation: see below
     #[arg(value_name = "OPERATION", value_parser = operation_name)]
     pub(crate) operation: String,
     /// The one Machine that it is for
@@ -119,10 +121,10 @@ pub(crate) struct OperationCreate {
     /// A parameter of the operation; may be repeated
     #[arg(long = "parameter", value_name = "KEY=VALUE", value_parser = parameter)]
     pub(crate) parameters: Vec<(String, String)>,
-    /// How long it may take on one Machine [default: the operation's own]
+    /// Timeout on one Machine [default: the operation's own]
     #[arg(long, value_name = "SECONDS", value_parser = clap::value_parser!(i32).range(1..))]
     pub(crate) timeout: Option<i32>,
-    /// How long the object stays after its end [default: until somebody deletes it]
+    /// Time that the object is kept after its end [default: until it is deleted]
     #[arg(long, value_name = "SECONDS", value_parser = clap::value_parser!(i32).range(0..))]
     pub(crate) ttl: Option<i32>,
     /// With a selector: maximum number of concurrent Machines [default: all]
@@ -149,10 +151,11 @@ fn parameter(text: &str) -> Result<(String, String), String> {
     }
 }
 
-/// What to ask of a management controller.
+/// Commands on a management controller.
 #[derive(Debug, Subcommand)]
 pub(crate) enum BmcCommand {
-    /// What a BMC is and can do, and what to write into a Machine; changes nothing, and needs neither pxed nor a cluster
+    /// Show what a BMC is and can do, and what to write into a Machine; changes nothing, and needs neither
+    /// pxed nor a cluster
     Probe(ProbeArguments),
 }
 
@@ -164,16 +167,16 @@ pub(crate) struct ProbeArguments {
     /// The protocol that it is asked in
     #[arg(long, value_enum, default_value_t = Protocol::Redfish)]
     pub(crate) protocol: Protocol,
-    /// Log in as this user; without, only what is told to everybody is shown
+    /// User name for the login; without it, only public data is shown
     #[arg(long, value_name = "NAME")]
     pub(crate) username: Option<String>,
     /// A file with the password, `-` for standard input [default: it is asked for]
     #[arg(long, value_name = "FILE", requires = "username")]
     pub(crate) password_file: Option<PathBuf>,
-    /// The system to look at, where a Redfish service has several
+    /// System to probe, if a Redfish service has several
     #[arg(long, value_name = "ID")]
     pub(crate) system_id: Option<String>,
-    /// Send the password to whoever answers
+    /// Send the password without verifying the BMC's certificate
     #[arg(long, group = "trust")]
     pub(crate) insecure: bool,
     /// Believe the certificate with this public key, as an earlier probe showed it: sha256:...

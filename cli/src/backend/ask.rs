@@ -1,12 +1,12 @@
-//! Whom a question goes to: pxed's socket or the cluster.
+//! Choice between pxed's socket and the cluster.
 //!
-//! Pure: whether a socket is there is an argument.
+//! Pure: the caller passes whether a socket exists.
 
 use std::path::{Path, PathBuf};
 
 use crate::arguments::{DEFAULT_SOCKET, Global};
 
-/// Who is asked.
+/// Target of a request.
 #[derive(Debug, PartialEq, Eq)]
 pub(crate) enum Asked {
     /// The pxed behind this socket.
@@ -15,7 +15,8 @@ pub(crate) enum Asked {
     Cluster,
 }
 
-/// A kubeconfig or context means the cluster, a socket that socket; else the default socket if it is there.
+/// Chooses the target. A kubeconfig or context selects the cluster, a socket selects pxed. Without both, pxed
+/// is chosen if the default socket exists.
 pub(crate) fn choose(global: &Global, is_there: impl Fn(&Path) -> bool) -> Asked {
     match (&global.socket, names_cluster(global)) {
         (_, true) => Asked::Cluster,
@@ -25,12 +26,13 @@ pub(crate) fn choose(global: &Global, is_there: impl Fn(&Path) -> bool) -> Asked
     }
 }
 
-/// What a caller has to write to ask the same again; begins with a space, if it is anything.
+/// Returns the flags that repeat the choice in a suggested command. If there are any, the text starts with a
+/// space.
 pub(crate) fn again(global: &Global) -> String {
     let mut flags = String::new();
     let paths = [("--kubeconfig", &global.kubeconfig), ("--socket", &global.socket)];
     for (flag, path) in paths {
-        // A socket that the environment names is not asked beside a cluster that a flag names.
+        // A cluster named by a flag overrides a socket named by the environment.
         if let Some(path) = path.as_ref().filter(|_| flag != "--socket" || !names_cluster(global)) {
             flags.push_str(&format!(" {flag} {}", path.display()));
         }
@@ -41,7 +43,7 @@ pub(crate) fn again(global: &Global) -> String {
     flags
 }
 
-/// Commands that only pxed answers: a cluster cannot be named beside them.
+/// Commands that only pxed answers. They do not accept flags that name a cluster.
 const PXED: [&str; 3] = ["bedplate explain ", "bedplate discovered", "bedplate machine token "];
 
 /// A hint whose commands ask the same again; a BMC is asked without anybody.

@@ -25,10 +25,10 @@ use thiserror::Error;
 use crate::arguments::Global;
 use crate::backend::kubeconfig::{self, Mistake};
 
-/// Whose changes the API server takes them for.
+/// Field manager of this program's changes.
 pub(crate) const FIELD_MANAGER: &str = "bedplate";
 
-/// Why the cluster gave no answer.
+/// Reason why the cluster gave no answer.
 #[derive(Debug, Error)]
 pub(crate) enum AskClusterError {
     #[error("cannot read the kubeconfig{}", .0.as_ref().map(|path| format!(" {}", path.display())).unwrap_or_default())]
@@ -63,19 +63,20 @@ pub(crate) fn failed(error: kube::Error, asked: String) -> AskClusterError {
 
 fn refused(status: &Status, asked: String) -> AskClusterError {
     let message = match asked.split_once(' ') {
-        // Of a kind that is not there the API server says "404 page not found" and no more.
+        // For an unknown kind the API server only answers "404 page not found".
         Some((_, kind)) if is_unknown_kind(status) => format!("it does not serve {kind}"),
         _ => status.message.clone(),
     };
     AskClusterError::Refused { code: status.code, message, asked }
 }
 
-/// Whether it is the kind that is not there, not an object of it: of that the API server says so in its own words.
+/// Returns true if the kind is missing, not an object of it. For a missing object the API server gives its
+/// own message.
 fn is_unknown_kind(status: &Status) -> bool {
     status.code == 404 && status.reason != "NotFound"
 }
 
-/// Why a watch of MachineOperations shows nothing.
+/// Converts an error of a watch on MachineOperations.
 pub(crate) fn watched(error: watcher::Error) -> AskClusterError {
     let asked = asked::<MachineOperation>("watch");
     match error {
@@ -123,11 +124,11 @@ impl AskClusterError {
         Some(hint.into())
     }
 
-    /// Whether what was asked for may have been done all the same.
+    /// Returns true if the request may have been carried out despite the error.
     pub(crate) fn may_have_happened(&self) -> bool {
         match self {
             Self::Reach { source, .. } => !is_unconnected(&**source),
-            // Of what stands before the API server, or of one that did not wait for the end.
+            // Sent by a proxy before the API server, or by a server that did not wait for the result.
             Self::Refused { code, .. } => matches!(code, 502 | 504),
             Self::Kubeconfig(..)
             | Self::Context { .. }
@@ -137,13 +138,13 @@ impl AskClusterError {
         }
     }
 
-    /// Whether trying again would be of no use.
+    /// Returns true if a retry would fail too.
     pub(crate) fn is_final(&self) -> bool {
         matches!(self, Self::Refused { code: 401 | 403 | 404, .. })
     }
 }
 
-/// Whether nothing was sent, as there was no connection.
+/// Returns true if nothing was sent because there was no connection.
 fn is_unconnected(error: &(dyn std::error::Error + 'static)) -> bool {
     let mut next = Some(error);
     while let Some(error) = next {

@@ -1,18 +1,19 @@
-//! Pure: what is wrong with a kubeconfig, where in it, and what to do; and which API server it names. Called by `cluster`.
+//! Pure: errors in a kubeconfig with their place and remedy, and the API server that it names. Called by
+//! `cluster`.
 //!
-//! Nothing of the file is quoted but names: the lines around a mistake may hold a token.
+//! Errors quote only names from the file. The lines around an error may contain a token.
 
 use std::path::Path;
 
 use kube::config::{Cluster, Kubeconfig, KubeconfigError, LoadDataError};
 use thiserror::Error;
 
-/// What is wrong.
+/// Error in a kubeconfig.
 #[derive(Debug, Error)]
 #[error("{why}")]
 pub(crate) struct Mistake {
     why: String,
-    /// What a person can do.
+    /// Remedy for the user.
     pub(crate) remedy: &'static str,
     /// There is no file.
     pub(crate) is_absent: bool,
@@ -21,7 +22,7 @@ pub(crate) struct Mistake {
 const CONTEXTS: &str = "`kubectl config get-contexts` shows those that are there; name one with --context";
 const CORRECT: &str = "correct it there, or name another file with --kubeconfig";
 
-/// What kube says of the file at `named`, or of the one that it has found by itself.
+/// Converts kube's error about the file at `named`, or about the default file.
 pub(crate) fn mistake(error: &KubeconfigError, named: Option<&Path>) -> Mistake {
     let told = |why: String, remedy| Mistake { why, remedy, is_absent: false };
     match error {

@@ -15,13 +15,13 @@ use serde_json::Value;
 use thiserror::Error;
 use tokio::net::UnixStream;
 
-/// How long an answer may take.
+/// Timeout of a request to pxed.
 const TIMEOUT: Duration = Duration::from_secs(10);
 
-/// How long an answer may be, in bytes: some 10,000 Machines.
+/// Maximum size of an answer in bytes: about 10,000 Machines.
 const MAX_ANSWER: usize = 256 << 20;
 
-/// Why pxed gave no answer.
+/// Reason why pxed gave no answer.
 #[derive(Debug, Error)]
 pub(crate) enum AskPxedError {
     #[error("cannot reach pxed at {}", .path.display())]
@@ -41,7 +41,7 @@ pub(crate) enum AskPxedError {
 }
 
 impl AskPxedError {
-    /// What the caller can do about it; `cluster`: whether the cluster could be asked instead.
+    /// Returns the remedy for the caller. `cluster` is true if the cluster could answer instead.
     pub(crate) fn hint(&self, cluster: bool) -> Option<&'static str> {
         match self {
             Self::Connect { source, .. } if source.kind() == std::io::ErrorKind::PermissionDenied => Some(
@@ -67,7 +67,7 @@ impl AskPxedError {
         }
     }
 
-    /// Whether what was asked for may have been done all the same.
+    /// Returns true if the request may have been carried out despite the error.
     pub(crate) fn may_have_happened(&self) -> bool {
         match self {
             Self::Connect { .. } | Self::Refused { .. } => false,
@@ -76,7 +76,7 @@ impl AskPxedError {
         }
     }
 
-    /// Whether trying again would be of no use.
+    /// Returns true if a retry would fail too.
     pub(crate) fn is_final(&self) -> bool {
         match self {
             Self::Connect { source, .. } => source.kind() == std::io::ErrorKind::PermissionDenied,
@@ -86,12 +86,12 @@ impl AskPxedError {
     }
 }
 
-/// What pxed answers to a GET of `path`, which is made of URL-safe parts.
+/// Sends a GET request to pxed. `path` consists of URL-safe parts.
 pub(crate) async fn get(socket: &Path, path: &str) -> Result<Value, AskPxedError> {
     bounded(socket, Method::GET, path, Bytes::new()).await
 }
 
-/// What pxed answers to a POST of this object.
+/// Sends a POST request with this object to pxed.
 pub(crate) async fn post(
     socket: &Path,
     path: &str,

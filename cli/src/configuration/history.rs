@@ -48,7 +48,7 @@ pub(crate) fn find(
     })
 }
 
-/// The two to compare: those that are named, else the newest and the one before it that is there.
+/// Returns the two versions to compare: the named ones, or the newest and the newest existing one before it.
 pub(crate) fn pair(
     described: &Described,
     from: Option<i64>,

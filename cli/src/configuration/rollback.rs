@@ -1,7 +1,8 @@
-//! Goes back to an earlier version: of a configuration, by writing the old template into it again; or of one Machine, by naming the
-//! version in its `configurationRef` (H7).
+//! Rolls back to an earlier version: a configuration, by writing the old template into it again, or one
+//! Machine, by naming the version in its `configurationRef` (H7).
 //!
-//! Shows what changes and what follows from it, asks, then writes, and only what it has looked at.
+//! Shows the changes and their consequences, asks for confirmation, then writes. The write is bound to the
+//! objects that were shown.
 
 use bedplate_api::configuration::{MachineConfiguration, NodeRole, Template, UpdateStrategyType};
 use bedplate_api::machine::{Condition, ConfigurationRef, Machine, MachineStatus, NodeRef, condition_type};
@@ -20,7 +21,8 @@ use crate::error::RunError;
 use crate::output::{Page, Progress};
 use crate::render::{self, Described};
 
-/// What `kubectl apply` leaves where it does not apply on the server's side; its field manager is no mark, for its operation is an update.
+/// Annotation of a client-side `kubectl apply`. Its field manager does not identify it, because the operation
+/// is an update.
 const CLIENT_SIDE: &str = "kubectl.kubernetes.io/last-applied-configuration";
 
 /// Runs it against a cluster.
@@ -43,7 +45,8 @@ pub(crate) async fn run(
     }
 }
 
-/// The version to go back to: the one that is named, else the one before that which the Machine is to have, else before the newest.
+/// Returns the version to roll back to: the named one, or the one before the Machine's desired version, or
+/// the one before the newest.
 fn target<'a>(
     described: &'a Described,
     machine: Option<&Machine>,
@@ -94,7 +97,7 @@ async fn of_configuration(
     )
 }
 
-/// What follows from the old template's being written into the configuration: pure.
+/// Returns the consequences of writing the old template into the configuration. Pure.
 pub(crate) fn consequences(described: &Described, target: &MachineConfigurationVersion) -> Vec<String> {
     let (configuration, name) = (&described.configuration, described.name());
     let newest = described.versions.iter().max_by_key(|version| version.spec.version);
@@ -138,7 +141,7 @@ pub(crate) fn consequences(described: &Described, target: &MachineConfigurationV
     facts
 }
 
-/// Who applies the template, other than by an edit: what is written here does not last.
+/// Returns the writer that applies the template other than by an edit. It will overwrite the rollback.
 fn owner(configuration: &MachineConfiguration) -> Option<String> {
     let owners = configuration.metadata.managed_fields.iter().flatten();
     let mut owners = owners.filter(|entry| {
@@ -207,7 +210,8 @@ async fn of_machine(
     said(page, &json!(written), &text)
 }
 
-/// What the host runs now; none: nothing, or its version is not there any more.
+/// Returns the template that the host runs now. Returns `None` if it runs nothing, or if the version no
+/// longer exists.
 async fn running(
     client: &Client,
     described: &Described,
@@ -227,7 +231,7 @@ async fn running(
     }
 }
 
-/// The Node whose end has the host paved anew; `runs` is what runs there.
+/// Returns the Node whose deletion repaves the host. `runs` is the template that the host runs.
 fn node_to_delete(machine: &Machine, runs: Option<&Template>) -> Result<NodeRef, ConfigureError> {
     let name = machine.metadata.name.clone().unwrap_or_default();
     let status = machine.status.clone().unwrap_or_default();
@@ -248,7 +252,7 @@ fn node_to_delete(machine: &Machine, runs: Option<&Template>) -> Result<NodeRef,
     if control_plane.is_some() { Err(ConfigureError::ControlPlane { machine: name }) } else { Ok(node) }
 }
 
-/// What follows from the version's being named in the Machine: pure.
+/// Returns the consequences of naming the version in the Machine. Pure.
 pub(crate) fn pin_consequences(
     machine: &Machine,
     target: &MachineConfigurationVersion,

@@ -252,7 +252,7 @@ fn a_drain_before_a_deletion_is_said_with_who_is_awaited_there() {
         ("False", "Draining", Actor::Controller),
         ("False", "NodeNameConflict", Actor::Controller),
         ("True", "StoppingSlot", Actor::Agent),
-        // Nothing goes on until somebody takes it away.
+        // The rollout continues only after a user removes the cause.
         ("False", "Paused", Actor::User),
         ("False", "Claimed", Actor::Other),
     ] {

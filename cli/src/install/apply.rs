@@ -1,4 +1,5 @@
-//! What `install` asks of the API server: objects as they are, applies of them (for show or for good), the controller's pods.
+//! Requests of `install` to the API server: reads of objects, dry-run and real applies, and the controller's
+//! Pods.
 
 use kube::api::{ApiResource, DynamicObject, GroupVersionKind, ListParams, Patch, PatchParams};
 use kube::{Api, Client};
@@ -43,7 +44,8 @@ pub(super) async fn get(client: &Client, object: &Value) -> Result<Option<Value>
     Ok(found.map(|found| json!(found)))
 }
 
-/// What an apply would do; the API server checks it and keeps nothing. What somebody else has as it is to be is left to him.
+/// Runs a dry-run apply. An object that already has the desired values and belongs to another field manager
+/// is skipped.
 pub(super) async fn look(client: &Client, wanted: &Value, force: bool) -> Result<Step, AskClusterError> {
     let before = get(client, wanted).await?;
     match patch(client, wanted, PatchParams { dry_run: true, force, ..PatchParams::apply(FIELD_MANAGER) })
@@ -51,8 +53,8 @@ pub(super) async fn look(client: &Client, wanted: &Value, force: bool) -> Result
     {
         Ok(after) => Ok(step(wanted, before.as_ref(), &after)),
         Err(kube::Error::Api(status)) if status.code == 409 => {
-            // Of a field that is owned as a whole (matchConstraints) the owner has the API server's defaults too, which nobody else
-            // applies: a conflict, though nothing would change.
+            // The owner of an atomic field (matchConstraints) also owns the API server's defaults, which no
+            // other manager applies. A plain apply would report a conflict although nothing changes.
             let taken = PatchParams { dry_run: true, force: true, ..PatchParams::apply(FIELD_MANAGER) };
             let after = patch(client, wanted, taken).await;
             let after = after.map_err(|error| cluster::failed(error, asked("patch", wanted)))?;

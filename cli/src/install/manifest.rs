@@ -35,7 +35,7 @@ const FILES: [(&str, &str); 15] = [
     (DEPLOYMENT, include_str!("../../../deploy/controller-deployment.yaml")),
 ];
 
-/// What runs the controller.
+/// Deployment of the controller.
 const DEPLOYMENT: &str = "deploy/controller-deployment.yaml";
 
 /// The kind of what has to be there before anything can name it.
@@ -54,7 +54,7 @@ const ORDER: [&str; 8] = [
     "ClusterRoleBinding",
 ];
 
-/// Every object; `image`: the controller's, without which it is left out.
+/// Returns all objects. Without `image` the controller's Deployment is omitted.
 pub(super) fn objects(image: Option<&str>) -> Vec<Value> {
     let files = FILES.iter().filter(|(path, _)| image.is_some() || *path != DEPLOYMENT);
     let mut objects: Vec<Value> = files.flat_map(|(path, text)| read(path, text)).collect();
@@ -89,7 +89,7 @@ pub(super) fn kind(object: &Value) -> &str {
 /// The oldest API server that has ValidatingAdmissionPolicy v1.
 pub(super) const OLDEST: (u32, u32) = (1, 30);
 
-/// Whether an API server of this version, in its own words, is too old. One that says nothing that can be read is not.
+/// Returns true if the API server's version is too old. Returns false if the version cannot be parsed.
 pub(super) fn is_too_old(major: &str, minor: &str) -> bool {
     // Some providers write `30+`.
     let number = |text: &str| text.trim_end_matches(|c: char| !c.is_ascii_digit()).parse::<u32>().ok();

@@ -5,7 +5,7 @@ use serde_json::Value;
 use crate::changes::changes;
 use crate::step::{Action, Step};
 
-/// What becomes of an object of which `before` is there, and of which the apply makes `after`.
+/// Returns the step for an object. `before` is the current object, `after` the result of the apply.
 pub(super) fn step(wanted: &Value, before: Option<&Value>, after: &Value) -> Step {
     let Some(before) = before else { return Step::new(wanted, Action::Create, Vec::new()) };
     let found = changes(&own(before), &own(after));
@@ -27,7 +27,8 @@ fn own(object: &Value) -> Value {
     object
 }
 
-/// Whose fields an apply would take, one line each, from the API server's refusal.
+/// Returns the field managers whose fields an apply would take, one line each, from the API server's conflict
+/// error.
 pub(super) fn conflicts(message: &str, causes: &[(String, String)]) -> Vec<String> {
     if causes.is_empty() {
         return vec![message.to_owned()];
@@ -35,22 +36,22 @@ pub(super) fn conflicts(message: &str, causes: &[(String, String)]) -> Vec<Strin
     causes.iter().map(|(field, message)| format!("{field}: {message}")).collect()
 }
 
-/// Whether a definition is served.
+/// Returns true if a definition is served.
 pub(super) fn is_established(definition: &Value) -> bool {
     let conditions = definition["status"]["conditions"].as_array().into_iter().flatten();
     conditions.into_iter().any(|c| c["type"] == "Established" && c["status"] == "True")
 }
 
-/// How far the controller is.
+/// Progress of the controller's rollout.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(super) enum Rollout {
     /// All of it runs as it was applied.
     Done(String),
-    /// What is awaited.
+    /// Pending event.
     Waiting(String),
 }
 
-/// How far a Deployment is; `pods`: its own, for what keeps them.
+/// Returns the progress of a Deployment. `pods` are its own; they may name what blocks them.
 pub(super) fn rollout(deployment: &Value, pods: &[Value]) -> Rollout {
     let (status, wanted) = (&deployment["status"], deployment["spec"]["replicas"].as_i64().unwrap_or(1));
     let count = |name: &str| status[name].as_i64().unwrap_or_default();
@@ -70,7 +71,7 @@ pub(super) fn rollout(deployment: &Value, pods: &[Value]) -> Rollout {
     Rollout::Waiting(format!("{name}: {running}{kept}"))
 }
 
-/// Why a pod does not run, if it says so.
+/// Returns the reason why a Pod does not run, if its status has one.
 fn kept(pod: &Value) -> Option<String> {
     let status = &pod["status"];
     let containers = status["containerStatuses"].as_array().into_iter().flatten();

@@ -1,4 +1,4 @@
-//! Pure: what a BMC told -> `spec.bmc` of a Machine for it, as YAML to paste.
+//! Pure: converts the result of a probe to `spec.bmc` of a Machine, as YAML to paste.
 
 use bedplate_bmc::probe::{Found, IpmiProbe, Probe};
 
@@ -52,7 +52,7 @@ fn system(arguments: &ProbeArguments, probe: &Probe) -> Option<String> {
 
 fn tls(arguments: &ProbeArguments, authorities: Option<&str>, probe: &Probe) -> Vec<String> {
     let Some(pin) = probe.pin else {
-        // Only plain HTTP shows no certificate, and pxed uses it only if it is told to.
+        // Only plain HTTP has no certificate. pxed uses it only if configured to.
         let lines = [
             "      # plain HTTP: refused without bmc.allow-insecure in pxed's configuration",
             "      tls:",

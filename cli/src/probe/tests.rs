@@ -111,7 +111,7 @@ fn a_closed_port_names_the_address_and_what_to_look_at() {
     drop(listener);
     let error = bedplate(&format!("http://{address}")).1.unwrap_err();
     assert!(error.to_string().contains(&address.to_string()), "{error}");
-    // There is no Machine yet whose spec could be looked at.
+    // No Machine exists yet, so the error must not point to its spec.
     assert!(!error.to_string().contains("bmc.address"), "{error}");
     assert!(error.hint().unwrap().contains("--protocol ipmi"));
 }

@@ -1,4 +1,4 @@
-//! What Machines wait for, as text.
+//! Text of what Machines wait for.
 //!
 //! Pure: the time is an argument.
 

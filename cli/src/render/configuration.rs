@@ -59,14 +59,14 @@ pub(crate) struct Row {
     /// When it was made.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub(crate) made: Option<Timestamp>,
-    /// Whether a Machine uses or has used it: it does not change any more.
+    /// True if a Machine uses or has used the version. Such a version does not change.
     pub(crate) deployed: bool,
     /// Since when.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub(crate) deployed_time: Option<Timestamp>,
     /// The Machines that have or name it.
     pub(crate) machines: Vec<String>,
-    /// What it changed in the version before it that is there; `None`: none is.
+    /// Changes since the newest existing version before it; `None` if none exists.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub(crate) changes: Option<Vec<String>>,
 }
@@ -87,20 +87,20 @@ pub(crate) struct Used {
 }
 
 impl Used {
-    /// Whether it names, is to have or has this version.
+    /// Returns true if the Machine names, selects or runs this version.
     pub(crate) fn uses(&self, version: i64) -> bool {
         self.configuration_ref.as_ref().and_then(|reference| reference.version) == Some(version)
             || self.selected.as_ref().is_some_and(|selected| selected.version == version)
             || self.applied.as_ref().is_some_and(|applied| applied.version == version)
     }
 
-    /// Whether a person names one version.
+    /// Returns true if a user has pinned a version.
     pub(crate) fn is_pinned(&self) -> bool {
         self.configuration_ref.as_ref().is_some_and(|reference| reference.version.is_some())
     }
 }
 
-/// How a Machine uses the configuration of this name, if it does.
+/// Returns how a Machine uses the configuration of this name, if it does.
 pub(crate) fn used(name: &str, machine: &Machine) -> Option<Used> {
     let status = machine.status.as_ref();
     let used = Used {
@@ -154,7 +154,7 @@ pub(crate) fn configurations(configurations: &[MachineConfiguration], look: Look
     table.print(look)
 }
 
-/// What it is in a word: what a person has to see to, else how far it is.
+/// Returns the state in one word: a fault that a user must resolve, or the progress.
 fn state(conditions: &[Condition]) -> (String, Option<Paint>) {
     let find = |type_: &str| conditions.iter().find(|condition| condition.type_ == type_);
     if let Some(degraded) = find(condition_type::DEGRADED).filter(|degraded| degraded.status == "True") {
@@ -295,7 +295,8 @@ pub(crate) fn refusals(name: &str, refusals: &[Refusal], look: Look) -> String {
     format!("{}\n{}\n", look.paint(Paint::Bad, &heading), lines.collect::<String>())
 }
 
-/// What two templates differ in, as unified difference of their YAML; `None`: they cannot be written so.
+/// Returns the difference of two templates as a unified diff of their YAML. Returns `None` if they cannot be
+/// written as YAML.
 pub(crate) fn difference(from: (&str, &Template), to: (&str, &Template), look: Look) -> Option<String> {
     let yaml = |template: &Template| serde_saphyr::to_string(template).ok();
     let (one, other) = (yaml(from.1)?, yaml(to.1)?);

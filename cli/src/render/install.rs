@@ -1,4 +1,4 @@
-//! What an installation does, as text: a line for each object.
+//! Text of an installation: one line for each object.
 //!
 //! Pure: the look is an argument.
 

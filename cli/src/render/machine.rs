@@ -11,7 +11,7 @@ use bedplate_api::operation::condition_type as of_operation;
 use super::table::Table;
 use super::{Look, Paint, age, clean, seconds, stage};
 
-/// The colour of a phase.
+/// Returns the color of a phase.
 pub(crate) fn phase_paint(phase: Phase) -> Paint {
     match phase {
         Phase::Ready => Paint::Good,
@@ -29,7 +29,7 @@ pub(crate) fn phase_paint(phase: Phase) -> Paint {
     }
 }
 
-/// The colour of a condition; some are good when they are False, one says only whether something moves.
+/// Returns the color of a condition. Some are good when False, one only reports whether something changes.
 fn condition_paint(condition: &Condition) -> Paint {
     let good = match (condition.type_.as_str(), condition.status.as_str()) {
         (of_configuration::DEGRADED | of_operation::STALLED | of_operation::FAILED, "True") => {
@@ -142,8 +142,8 @@ fn counted(count: i64, what: &str) -> String {
     if count == 1 { format!("1 {what}") } else { format!("{count} {what}s") }
 }
 
-/// Where the host keeps its state, as its agent said: in memory only if it has reported (the kernel's boot id comes with a
-/// report) a host that stage-1 brought up.
+/// Returns where the host keeps its state, as its agent reported. Memory is certain only for a host that
+/// stage-1 booted and that has reported; the report includes the kernel's boot ID.
 fn state(machine: &Machine, status: &MachineStatus) -> Option<String> {
     let Some(disk) = &status.state_disk else {
         let reported = status.agent.as_ref().is_some_and(|agent| agent.boot_id.is_some());

@@ -11,7 +11,7 @@ use jiff::Timestamp;
 use super::table::Table;
 use super::{Look, Paint, age, clean, machine, text};
 
-/// On a child: the name of the operation with a selector that it was made for, or its UID where that is no label.
+/// Label of a child: the name of its parent, or the parent's UID if the name is too long for a label.
 const PARENT: &str = "bedplate.dev/parent";
 
 /// One line for each operation, the oldest first; those of a selector's Machines behind it, indented.
@@ -70,7 +70,7 @@ fn target(operation: &MachineOperation) -> String {
     }
 }
 
-/// Nobody has taken one without a state.
+/// Returns the state. An operation without one was not taken yet.
 fn state(status: &MachineOperationStatus) -> String {
     format!("{:?}", status.state.unwrap_or(OperationState::Pending))
 }
@@ -84,7 +84,8 @@ fn paint(status: &MachineOperationStatus) -> Paint {
     }
 }
 
-/// How far an operation is, on one line: `node-1-power-cycle-x7k2p: powerCycle of node-1 InProgress (Off): waiting`.
+/// Formats the progress of an operation on one line: `node-1-power-cycle-x7k2p: powerCycle of node-1
+/// InProgress (Off): waiting`.
 pub(crate) fn progress(operation: &MachineOperation, look: Look) -> String {
     let status = operation.status.clone().unwrap_or_default();
     let step = status.step.as_ref().filter(|_| status.state == Some(OperationState::InProgress));

@@ -128,7 +128,7 @@ fn show_says_where_state_is_kept_and_which_wipe_was_used_once_the_agent_has_repo
     ] {
         assert_eq!(said(&status, "pxe").as_deref(), expected, "{status}");
     }
-    // Stage-1 did not bring this host up: nobody knows.
+    // The host was not booted by stage-1, so the place is unknown.
     assert_eq!(said(&json!({ "agent": agent }), "manual"), None);
 }
 

@@ -12,7 +12,7 @@ use crate::arguments::parse;
 use crate::command::run;
 use crate::error::RunError;
 
-/// What was asked: method and path, and the body.
+/// Requests: method and path, and the body.
 type Asked = Arc<Mutex<Vec<(String, Value)>>>;
 
 /// Answers as `answer` says; the number is how often that was asked before.
@@ -76,7 +76,7 @@ fn cycle(status: &Value) -> Value {
     })
 }
 
-/// A pxed that knows Machine `a`, and whose operation ends with `last` when it is looked at for the second time.
+/// Returns a pxed that knows Machine `a`. Its operation ends with `last` at the second poll.
 fn executing(last: Value) -> (tempfile::TempDir, PathBuf, Asked) {
     pxed(move |what, _, before| match what {
         "GET /v1/machines/a" => (200, json!({ "spec": { "paused": false } })),
@@ -211,7 +211,6 @@ fn a_cluster_that_breaks_off_may_have_made_the_operation_and_one_that_is_away_ha
     assert!(error.to_string().contains("cannot create machineoperations"), "{error:?}");
 }
 
-/// What an API server says of a kind that it does not know.
 #[test]
 fn a_cluster_without_the_kinds_is_told_apart_from_one_without_the_object() {
     let listener = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
@@ -278,7 +277,7 @@ fn operations_are_listed_and_an_unknown_one_is_not_waited_for() {
     assert!(matches!(result.unwrap_err(), RunError::NoOperation { .. }));
 }
 
-/// A pxed with an operation that comes, goes on and is gone.
+/// Returns a pxed with an operation that appears, continues and is deleted.
 fn passing() -> (tempfile::TempDir, PathBuf, Asked) {
     pxed(|what, _, before| match (what, before) {
         ("GET /v1/operations", 0) => (200, json!({ "items": [cycle(&Value::Null)] })),
