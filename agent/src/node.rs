@@ -6,8 +6,8 @@
 //!                                              +--> Failed, and the slot that was Applied runs again
 //! ```
 //!
-//! One slot is *current*: the one on trial, else the one applied last. The record on disk says so before anything is stopped
-//! or started, so that a kill or a power cut anywhere leads on to the same end. Called by `service`.
+//! One slot is *current*: the one on trial, otherwise the one applied last. The record on disk names it before anything
+//! is stopped or started. So a kill or a power cut at any point leads to the same result. Called by `service`.
 
 pub mod apply;
 mod attempt;

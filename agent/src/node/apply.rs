@@ -51,7 +51,7 @@ pub(crate) use start::host_files;
 /// Told how a long step goes, for a person.
 pub type Say<'a> = &'a (dyn Fn(String) + Send + Sync);
 
-/// Why a step did not succeed. It is tried again.
+/// Error of a step. The step is retried.
 #[derive(Debug, thiserror::Error)]
 pub enum ApplyError {
     /// It cannot be seen whether it is still planned.
@@ -94,7 +94,7 @@ pub enum ApplyError {
     ClusterUnverified {
         /// Field of the version.
         field: &'static str,
-        /// What is missing.
+        /// The missing part.
         why: String,
     },
     /// The version cannot be rendered for kubeadm.
@@ -133,26 +133,25 @@ pub enum ApplyError {
         unit: UnitName,
         /// systemd's word.
         result: String,
-        /// Why, as far as its state says, after a colon; may be empty.
+        /// Cause from the unit's state, after a colon; may be empty.
         said: String,
     },
-    /// The slot shows that it is no node.
+    /// The slot cannot start Pods.
     #[error("no Pod sandbox starts: {0}")]
     Sandbox(String),
-    /// Nobody gave the kubelet another certificate.
+    /// The kubelet's certificate was not renewed.
     #[error(
-        "the kubelet's certificate has ended, and it has asked for another one in vain: `kubectl get csr` shows whether its request \
-         awaits approval; without a cluster the token or kubeconfig that the version joins by may be good no more, and so asks nobody \
-         (docs/node.md, \"Without a cluster\")"
+        "the kubelet's certificate expired and was not renewed; `kubectl get csr` shows whether its request is pending approval; when \
+         standalone, the token or kubeconfig that the version joins by may have expired (docs/node.md, \"Without a cluster\")"
     )]
     KubeletCertificate,
     /// The version says nothing by which another one could be asked for.
     #[error(
-        "the kubelet's certificate has ended, and the version's way to join does not lead to another one: {0}; docs/node.md, \"Without a \
-         cluster\", says how it gets one, or how the host is paved anew"
+        "the kubelet's certificate expired, and the version's join configuration cannot request another one: {0}; docs/node.md, \"Without a \
+         cluster\", describes how to renew it or repave the host"
     )]
     KubeletWay(String),
-    /// The etcd member of a control plane that is to be left.
+    /// The etcd member of a control plane that should leave its cluster.
     #[error("the etcd member of this host is not out of its cluster yet, so that its slot stays")]
     Leave(#[from] LeaveEtcdError),
     /// The cluster was not asked for the kubelet's certificate.
@@ -186,7 +185,7 @@ pub enum ApplyError {
     #[error("{0}")]
     Unfit(String),
     /// Something else is planned by now.
-    #[error("given up: {0}")]
+    #[error("step canceled: {0}")]
     Superseded(&'static str),
 }
 
@@ -308,7 +307,7 @@ pub(super) fn unit_name(name: &str) -> Result<UnitName, UnitNameError> {
     name.parse()
 }
 
-/// What kubeadm is to do in a slot.
+/// Renders the kubeadm configuration of a slot.
 fn rendered(parts: &Parts, filled: &Filled) -> Result<Rendered, RenderKubeadmError> {
     let provider_id = format!("bedplate://{}", parts.machine);
     let kubernetes = &filled.template.kubernetes;
@@ -329,7 +328,7 @@ async fn reload(parts: &Parts, unit: &UnitName, changed: bool) -> Result<(), App
     Ok(())
 }
 
-/// Why a unit's job did not end well.
+/// Returns the error of a failed systemd job.
 async fn job_error(parts: &Parts, unit: UnitName, result: String) -> ApplyError {
     let state = parts.units.state(&unit).await.ok();
     let said = state.map(|state| {

@@ -1,7 +1,8 @@
-//! How often a step was tried of late, and when it may be tried again.
+//! Counts recent attempts of a step, and computes the earliest time of the next one.
 //!
-//! A step that succeeded and is planned again did not hold, which is as good as a failure: both wait, 1 s doubling to 5 min.
-//! Pure: the caller says what time it is. Called by `run`.
+//! A step that succeeded and is planned again did not hold, which counts as a failure. Both are delayed by 1
+//! s, doubling to 5 min.
+//! Pure: the caller passes the time. Called by `run`.
 
 use std::collections::BTreeMap;
 use std::time::{Duration, Instant};
@@ -12,8 +13,8 @@ use crate::model::Step;
 
 /// Delay between two tries.
 const BACKOFF: Backoff = Backoff::new(Duration::from_secs(1), Duration::from_secs(300));
-/// What was tried last before that is not held against it any more.
-const FORGOTTEN: Duration = Duration::from_secs(900);
+/// Age at which an attempt no longer counts.
+const FORGET_AFTER: Duration = Duration::from_secs(900);
 
 #[derive(Debug, Clone, Copy)]
 struct Tried {
@@ -22,19 +23,19 @@ struct Tried {
     wait: Duration,
 }
 
-/// What was tried of late.
+/// Recent attempts.
 #[derive(Debug, Default)]
 pub(super) struct Attempts(BTreeMap<String, Tried>);
 
-/// What counts as the same step: of the same kind, on the same slot, for the same version.
+/// Returns the key of a step: kind, slot and version.
 pub(super) fn key(step: &Step, template: &str) -> String {
     format!("{} {:?} {template}", step.name(), step.slot())
 }
 
 impl Attempts {
-    /// Until when this has to wait; none: it may be tried.
+    /// Returns the time until which this step is delayed; none: it may run now.
     pub(super) fn held(&mut self, key: &str, now: Instant) -> Option<Instant> {
-        self.0.retain(|_, tried| now.saturating_duration_since(tried.ended) < FORGOTTEN);
+        self.0.retain(|_, tried| now.saturating_duration_since(tried.ended) < FORGET_AFTER);
         let tried = self.0.get(key)?;
         let until = tried.ended + tried.wait;
         (now < until).then_some(until)
@@ -52,7 +53,7 @@ impl Attempts {
         self.0.insert(key.to_owned(), Tried { times, ended: now, wait });
     }
 
-    /// How often it was tried of late.
+    /// Returns the number of recent attempts.
     pub(super) fn times(&self, key: &str) -> u32 {
         self.0.get(key).map_or(0, |tried| tried.times)
     }
@@ -81,8 +82,8 @@ mod tests {
         assert_eq!(waits, [1, 2, 4, 8, 16, 32, 64, 128, 256, 300, 300, 300]);
         assert_eq!(attempts.times(&step), 12);
         assert_eq!(attempts.held(&key(&Step::StartSlot { slot: SlotName::A }, "other"), start), None);
-        assert_eq!(attempts.held(&step, now + FORGOTTEN), None);
-        attempts.tried(&step, now + FORGOTTEN, NO_JITTER);
+        assert_eq!(attempts.held(&step, now + FORGET_AFTER), None);
+        attempts.tried(&step, now + FORGET_AFTER, NO_JITTER);
         assert_eq!(attempts.times(&step), 1);
     }
 }

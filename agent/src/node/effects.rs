@@ -1,17 +1,17 @@
-//! What the node's loop acts upon, behind traits: real ones here, stand-ins in tests.
+//! Interfaces of the node's loop to the outside: traits with real implementations here, fakes in tests.
 //!
 //! ```text
-//!   Parts ── Decider      what decides about the host, and takes reports (plane)
-//!         ├─ Home         where the Node lives (plane)
-//!         ├─ Units        systemd of the host (bus)
-//!         ├─ Machines     machined, and systemd of a slot (bus)
-//!         ├─ Power        logind of the host: the reboot that wipes it (bus)
-//!         ├─ Images       node images as directories (bedplate-oci)
-//!         ├─ Gate         what a slot that runs shows (gate)
-//!         ├─ NodeApi      the own Node, as the slot's kubelet (operation)
-//!         ├─ ClaimedNode  the Node of a claim, as the slot's kubelet (kubelet)
-//!         ├─ Credentials  cluster and certificate of the host's enrollment (service)
-//!         └─ Slots        records and directories (slot)
+//! Parts ── Decider      decides about the host, and takes reports (plane)
+//! ├─ Home         where the Node lives (plane)
+//! ├─ Units        systemd of the host (bus)
+//! ├─ Machines     machined, and systemd of a slot (bus)
+//! ├─ Power        logind of the host: the reboot that wipes it (bus)
+//! ├─ Images       node images as directories (bedplate-oci)
+//! ├─ Gate         health of a slot that runs (gate)
+//! ├─ NodeApi      this host's Node, as the slot's kubelet (operation)
+//! ├─ ClaimedNode  the Node of a claim, as the slot's kubelet (kubelet)
+//! ├─ Credentials  cluster and certificate of the host's enrollment (service)
+//! └─ Slots        records and directories (slot)
 //! ```
 //! Called by `observe`, `apply` and `run`.
 
@@ -43,16 +43,16 @@ pub trait Images: Send + Sync {
     async fn keep_only(&self, keep: Vec<Digest>);
 }
 
-/// What a slot that runs shows. An error is a text for a person.
+/// Health of a slot that runs. Errors are human-readable texts.
 #[async_trait]
 pub trait Gate: Send + Sync {
-    /// Whether the kubelet says that it is well.
+    /// Checks that the kubelet is healthy.
     async fn kubelet(&self, leader: Leader, filled: &Filled) -> Result<(), String>;
-    /// Whether the container runtime and its network are ready.
+    /// Checks that the container runtime and its network are ready.
     async fn runtime(&self, leader: Leader, socket: &str) -> Result<(), String>;
-    /// Whether the API server that the slot itself runs is ready; a worker runs none.
+    /// Checks that the API server of the slot is ready. A worker has none.
     async fn control_plane(&self, leader: Leader, filled: &Filled) -> Result<(), String>;
-    /// Whether a Pod sandbox really starts. `attempt` is another one each time.
+    /// Starts a Pod sandbox. `attempt` must differ on each call.
     async fn sandbox(&self, leader: Leader, socket: &str, attempt: u32) -> Result<(), String>;
 }
 
@@ -71,7 +71,7 @@ pub struct Credential {
 /// Knows the host's enrollment.
 #[async_trait]
 pub trait Credentials: Send + Sync {
-    /// What is held now. An error is a text for a person.
+    /// Returns the current credential. The error is a human-readable text.
     async fn current(&self) -> Result<Credential, String>;
 }
 
@@ -94,7 +94,7 @@ pub struct Parts {
     pub power: Arc<dyn Power>,
     /// Node images.
     pub images: Arc<dyn Images>,
-    /// What a slot shows.
+    /// Health checks of a slot.
     pub gate: Arc<dyn Gate>,
     /// Party that decides about this host.
     pub decider: Arc<dyn Decider>,
@@ -106,7 +106,7 @@ pub struct Parts {
     pub claimed_node: Arc<dyn ClaimedNode>,
     /// The host's enrollment.
     pub credentials: Arc<dyn Credentials>,
-    /// Held by who reads and writes records: the node's loop and operations do beside each other.
+    /// Lock of the records. The node's loop and operations read and write them concurrently.
     pub disk: Arc<Disk>,
 }
 
@@ -114,13 +114,13 @@ pub struct Parts {
 #[derive(Debug, Default)]
 pub struct Disk {
     lock: Lock<()>,
-    /// Where a test kills the agent.
+    /// Points at which a test kills the agent.
     #[cfg(test)]
     pub(crate) kills: KillPoints,
 }
 
 impl Parts {
-    /// What the cluster says now.
+    /// Returns the latest state of the cluster.
     pub fn seen(&self) -> Seen {
         self.decider.seen().borrow().clone()
     }
@@ -213,7 +213,7 @@ impl Images for Store {
                 tracing::info!(images, layers, bytes, "node images that no slot needs were removed");
             }
             Ok(_) => {}
-            Err(error) => tracing::warn!(%error, "node images that no slot needs cannot be removed"),
+            Err(error) => tracing::warn!(%error, "failed to remove unused node images"),
         }
     }
 }

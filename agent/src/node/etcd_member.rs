@@ -99,7 +99,7 @@ impl Member {
             };
             let bytes = read().map_err(|error| unknown(format!("cannot be read: {}", chain(&error))))?;
             let bytes = bytes.ok_or_else(|| unknown("is not there".to_owned()))?;
-            String::from_utf8(bytes).map_err(|_| unknown("is no text".to_owned()))
+            String::from_utf8(bytes).map_err(|_| unknown("is not text".to_owned()))
         };
         let none_of_kubeadms =
             || LeaveEtcdError::Unknown(format!("{MANIFEST} of the slot is none of kubeadm's"));

@@ -1,4 +1,4 @@
-//! What a slot that runs shows: its kubelet's health, its container runtime, and whether a Pod sandbox starts.
+//! Health of a slot that runs: its kubelet, its container runtime, and the start of a Pod sandbox.
 //!
 //! Called by `observe` and `apply`.
 
@@ -19,8 +19,8 @@ use crate::kubelet::control_plane;
 use crate::slot::fill_record::Filled;
 use crate::slot::network::{HEALTH_SOCKET, health_port, is_own};
 
-/// How long the kubelet may take to say how it is.
-const ANSWER: Duration = Duration::from_secs(5);
+/// Timeout of the kubelet's health answer.
+const HEALTH_TIMEOUT: Duration = Duration::from_secs(5);
 
 /// The slots of this host.
 pub struct HostGate {
@@ -31,7 +31,7 @@ pub struct HostGate {
 }
 
 impl HostGate {
-    /// Of the host with this root directory.
+    /// Creates the gate of the host with this root directory.
     pub fn new(machines: Arc<dyn Machines>, root: &Path) -> Self {
         Self { machines, root: root.to_owned() }
     }
@@ -51,7 +51,7 @@ async fn ask_health(mut stream: impl AsyncRead + AsyncWrite + Unpin, place: &str
     let status = answer.split(' ').nth(1).unwrap_or_default();
     match status {
         "200" => Ok(()),
-        // Whoever passes the connection on has found nobody.
+        // The relay into the slot found no listener.
         "" => Err(format!("no answer at {place}")),
         status => {
             let body = answer.split_once("\r\n\r\n").map_or("", |(_, body)| body);
@@ -75,7 +75,9 @@ impl Gate for HostGate {
                     ask_health(TcpStream::connect(&place).await.map_err(failed)?, &place).await
                 }
             };
-            return timeout(ANSWER, asked).await.unwrap_or_else(|_| Err(format!("no answer at {place}")));
+            return timeout(HEALTH_TIMEOUT, asked)
+                .await
+                .unwrap_or_else(|_| Err(format!("no answer at {place}")));
         }
         // Its configuration has closed the port: its systemd's word that it runs has to do, and the Node's Ready, which only a healthy
         // kubelet keeps.
@@ -149,7 +151,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn only_200_is_healthy_and_silence_is_told() {
+    async fn only_200_is_healthy_and_no_answer_is_an_error() {
         let listener = tokio::net::TcpListener::bind("127.0.0.1:0").await.unwrap();
         let port = listener.local_addr().unwrap().port();
         let gate = gate(Path::new("/nonexistent"));
@@ -197,7 +199,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn the_kubelet_of_a_slot_with_its_own_loopback_is_asked_by_the_slots_socket() {
+    async fn kubelet_of_a_slot_with_its_own_loopback_is_asked_by_the_slots_socket() {
         let root = tempfile::tempdir().unwrap();
         let socket = root.path().join("proc/7/root").join(HEALTH_SOCKET.trim_start_matches('/'));
         std::fs::create_dir_all(socket.parent().unwrap()).unwrap();

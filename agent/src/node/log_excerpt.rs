@@ -1,7 +1,8 @@
-//! The end of a log as part of a message: what tells nothing is left out, what may be secret is hidden, and there is a bound.
+//! Excerpt of the end of a log for a message: bounded, without uninformative lines, with secrets hidden.
 //!
-//! `status` is read by more people than a node's log. Known secrets are hidden wherever they stand; what only looks like one (tokens,
-//! keys, passwords) is hidden too, rather too often than not.
+//! More users can read `status` than a node's log. Known secrets are hidden everywhere. Text that looks like
+//! a secret (tokens, keys,
+//! passwords) is hidden too; a false positive is acceptable.
 //!
 //! Pure: text in, text out. Called by `apply`, `observe` and `operation`.
 
@@ -13,11 +14,11 @@ use bedplate_bootstrap::unit;
 /// In the place of what is hidden.
 const HIDDEN: &str = "[hidden]";
 /// Most characters of one line.
-const LINE: usize = 240;
+const MAX_LINE_CHARS: usize = 240;
 /// Shorter values of Secrets are words that stand in any log.
-const SHORTEST: usize = 8;
-/// Random text is at least so long.
-const RANDOM: usize = 40;
+const MIN_SECRET_CHARS: usize = 8;
+/// Minimum length of text that counts as random.
+const MIN_RANDOM_CHARS: usize = 40;
 /// Length of a certificate key of kubeadm, in hexadecimal digits.
 const CERTIFICATE_KEY: usize = 64;
 /// Prefixes of lines without information; an entry that starts with a colon matches anywhere in the line. The lines are from systemd
@@ -40,7 +41,7 @@ pub fn with_log(reason: &str, log: &str, secrets: &[String], most: usize) -> Str
     let mut lines = Vec::new();
     let log = without_blocks(log);
     for line in told(&log).iter().rev() {
-        let line = cut(&hidden(line, secrets), LINE);
+        let line = cut(&hidden(line, secrets), MAX_LINE_CHARS);
         if reason.contains(&line) {
             continue;
         }
@@ -99,7 +100,7 @@ fn told(log: &str) -> Vec<&str> {
     };
     let lines = log.lines().map(str::trim_end).filter(|line| !line.is_empty() && !is_noise(line));
     let lines: Vec<(Option<char>, &str)> = lines.map(headless).collect();
-    // A kubelet says much that is no trouble.
+    // A kubelet logs much at level I that does not explain a failure.
     let troubled = lines.iter().any(|(level, _)| *level != Some('I'));
     let mut seen = BTreeSet::new();
     let last = lines.iter().rev().filter(|(level, _)| !troubled || *level != Some('I'));
@@ -124,7 +125,7 @@ fn headless(line: &str) -> (Option<char>, &str) {
 pub fn hidden(text: &str, secrets: &[String]) -> String {
     let mut text = text.to_owned();
     for line in secrets.iter().flat_map(|secret| secret.lines()).map(str::trim) {
-        if line.len() >= SHORTEST {
+        if line.len() >= MIN_SECRET_CHARS {
             text = text.replace(line, HIDDEN);
         }
     }
@@ -169,10 +170,10 @@ fn is_certificate_key(word: &str) -> bool {
     word.len() == CERTIFICATE_KEY && word.bytes().all(|byte| byte.is_ascii_hexdigit())
 }
 
-/// Whether `word` is the value of a name whose values are hidden.
+/// Returns true if `word` is the value of a name whose values are hidden.
 fn is_value_of(name: &str, between: &str, word: &str) -> bool {
     if matches!(name, "bearer" | "basic") {
-        return between == " " && word.len() >= SHORTEST;
+        return between == " " && word.len() >= MIN_SECRET_CHARS;
     }
     let sign = between.trim_matches(|c| " \"'\\".contains(c));
     let is_argument = name.starts_with("--") && sign.is_empty();
@@ -184,7 +185,7 @@ fn is_value_of(name: &str, between: &str, word: &str) -> bool {
     !is_prose || name.ends_with("password") || name.ends_with("passwd")
 }
 
-/// Where a value ends that begins at once, in quotes if there is one before it.
+/// Returns the end of a value that starts here. A quote before the value ends it.
 fn end_of_value(rest: &str, between: &str) -> usize {
     let quote = between.chars().next_back().filter(|c| "\"'".contains(*c));
     let ends = |c: char| quote.map_or_else(|| c.is_whitespace() || ",\"'".contains(c), |quote| c == quote);
@@ -204,7 +205,7 @@ fn looks_secret(word: &str) -> bool {
     }
     let has = |kind: fn(&u8) -> bool| word.bytes().any(|byte| kind(&byte));
     let is_path = word.starts_with('/') && word.matches('/').count() > 2;
-    word.len() >= RANDOM
+    word.len() >= MIN_RANDOM_CHARS
         && !is_path
         && has(u8::is_ascii_uppercase)
         && has(u8::is_ascii_lowercase)
@@ -267,7 +268,7 @@ mod tests {
     }
 
     #[test]
-    fn what_a_person_needs_is_not_hidden() {
+    fn useful_text_is_not_hidden() {
         let digest = format!("r.example/a@sha256:{}", "0123456789abcdef".repeat(4));
         for text in [
             digest.as_str(),
@@ -329,7 +330,7 @@ mod tests {
     }
 
     #[test]
-    fn what_the_reason_has_already_is_not_below_it_once_more_and_that_kubeadm_was_started_tells_nothing() {
+    fn lines_of_the_reason_and_of_kubeadms_start_are_omitted() {
         let log = "bedplate: started at 2026-11-22T08:00:00Z\nno such cluster\nbedplate: started at 2026-11-22T08:00:05Z\n";
         assert_eq!(last_told(log), Some("no such cluster"));
         let reason = "kubeadm has not ended: it says: no such cluster";
@@ -347,6 +348,6 @@ mod tests {
         assert!(text.starts_with("rrr") && text.contains('…'));
         assert_eq!(with_log("r", "\n\n", &[], 1024), "r");
         let long = with_log("r", &"x".repeat(9000), &[], 1024);
-        assert_eq!(long.chars().count(), 1 + INDENT.len() + LINE);
+        assert_eq!(long.chars().count(), 1 + INDENT.len() + MAX_LINE_CHARS);
     }
 }

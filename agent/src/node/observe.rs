@@ -1,4 +1,5 @@
-//! What is there: the cluster's word, records on disk, units of the host, and what the slot on trial shows.
+//! Reads the state of the host: the cluster's view, records on disk, units, and the health of the slot on
+//! trial.
 //!
 //! Changes nothing. Called by `run` before each plan.
 
@@ -25,10 +26,10 @@ use crate::slot::paths::{machine, service};
 use crate::slot::store::{KeepSlotError, Ledger, Slots};
 
 const SLOTS: [SlotName; 2] = [SlotName::A, SlotName::B];
-/// How much of kubeadm's output a message has, in bytes.
-const SAID: u64 = 300;
+/// Maximum bytes of kubeadm's output in a message.
+const OUTPUT_BYTES: u64 = 300;
 
-/// Why it cannot be seen how the host stands.
+/// Error of reading the host's state.
 #[derive(Debug, thiserror::Error)]
 pub enum ObserveError {
     /// A record cannot be read.
@@ -55,24 +56,24 @@ impl ObserveError {
 /// All that was seen.
 #[derive(Debug, Clone)]
 pub struct Sight {
-    /// What the plan depends on.
+    /// Input of the plan.
     pub observed: Observed,
     /// The cluster's own objects.
     pub seen: Seen,
-    /// What is remembered beside the slots.
+    /// Ledger next to the slots.
     pub ledger: Ledger,
     /// Reason that former contents of a slot cannot be removed.
     pub stuck: Option<String>,
 }
 
-/// How the probe of a trial went.
+/// Result of probing a trial.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Probed {
     /// The trial, by its slot and since when.
     pub slot: SlotName,
     /// Since when the trial is.
     pub since: Timestamp,
-    /// Why no sandbox started; none: one did.
+    /// Error of the sandbox start; none: the sandbox started.
     pub failure: Option<String>,
 }
 
@@ -132,8 +133,8 @@ pub(super) fn on_trial(slots: &[SlotSeen; 2]) -> Option<(SlotName, Timestamp)> {
     })
 }
 
-/// When the kubelet's certificate has ended, and whether the version says what to join by; looked at only where it may be why its Node is
-/// not Ready, or its API server tells nothing.
+/// Returns the expiry of the kubelet's certificate, and true if the version has a way to join again. Both are
+/// read only if the expiry may explain a Node that is not Ready or an API server that does not answer.
 async fn kubelet_ended(
     parts: &Parts,
     slots: &[SlotSeen; 2],
@@ -154,7 +155,7 @@ async fn kubelet_ended(
     read.await
 }
 
-/// Whether the Node of the slot that is the node has its annotations.
+/// Checks whether the Node of the applied slot has its annotations.
 async fn annotations(parts: &Parts, slots: &[SlotSeen; 2]) -> Result<Annotations, KeepSlotError> {
     let of_node = SLOTS.into_iter().filter(|slot| slots[index(*slot)].runs).find_map(|slot| {
         match &slots[index(slot)].record.as_ref()?.stage {
@@ -169,8 +170,8 @@ async fn annotations(parts: &Parts, slots: &[SlotSeen; 2]) -> Result<Annotations
     Ok(if written { Annotations::Written } else { Annotations::Due })
 }
 
-/// Whether etcd would let the control plane go that is the node; asked while its Node is there and something else is selected, for who deletes
-/// that Node has to know before.
+/// Asks whether etcd allows the applied control plane to leave. Asked while its Node exists and another
+/// version is selected, because users must know it before they delete the Node.
 async fn leave(parts: &Parts, slots: &[SlotSeen; 2], seen: &Seen) -> Leave {
     let is_there = seen.api == Api::Live && matches!(seen.node_seen(), NodeSeen::Present { .. });
     let Some(version) = seen.version_facts().filter(|_| is_there) else { return Leave::Unasked };
@@ -195,7 +196,7 @@ pub(super) async fn leader(parts: &Parts, slot: SlotName) -> Result<Option<Leade
     Ok(parts.machines.get(&name).await?.map(|container| container.leader))
 }
 
-/// What a slot shows, as far as the first thing that is missing.
+/// Probes a slot up to the first part that is missing.
 async fn look_into(
     parts: &Parts,
     slot: SlotName,
@@ -209,7 +210,7 @@ async fn look_into(
     };
     let (filled, finished, credential, said) = parts
         .on_disk(move |slots| {
-            let said = slots.tail(slot, "log", "/bedplate/kubeadm.log", SAID);
+            let said = slots.tail(slot, "log", "/bedplate/kubeadm.log", OUTPUT_BYTES);
             let said = said.map(|said| hidden(&said, &slots.secrets(slot).unwrap_or_default()));
             let finished = slots.has_mark(slot, unit::FINISHED);
             Ok((slots.filled(slot)?, finished, slots.has_credential(slot), said))
@@ -252,7 +253,7 @@ async fn look_into(
     Ok(health)
 }
 
-/// Whether the slot has no bus, for it is still starting: no fault that anybody could look into.
+/// Returns true if the slot has no bus because it is still starting. That is not a fault.
 fn is_absent(error: &BusError) -> bool {
     let mut cause: Option<&(dyn std::error::Error + 'static)> = Some(error);
     while let Some(error) = cause {
@@ -269,7 +270,7 @@ fn is_absent(error: &BusError) -> bool {
     false
 }
 
-/// How far kubeadm is, by its unit; what it said last, for a person.
+/// Returns the state of kubeadm by its unit, and its last output for the message.
 fn bootstrap(state: &UnitState, said: Option<&str>) -> (Bootstrap, Option<String>) {
     let bad = match &state.load {
         LoadState::Loaded => None,
@@ -280,7 +281,7 @@ fn bootstrap(state: &UnitState, said: Option<&str>) -> (Bootstrap, Option<String
     if let Some(why) = bad {
         return (Bootstrap::Running, Some(format!("{}: {why}", unit::NAME)));
     }
-    // It restarts on failure, so that this is a unit of somebody else's making.
+    // kubeadm's own unit restarts on failure, so a failed unit was written by a user.
     let failed = state.active == ActiveState::Failed && !state.has_job;
     let last = said.and_then(last_told).map(|last| hidden(last.trim(), &[]));
     let tries = state.restarts.filter(|restarts| *restarts > 0);
@@ -306,7 +307,7 @@ mod tests {
     use crate::bus::fake::unit_state;
 
     #[test]
-    fn a_slot_that_has_no_bus_yet_is_starting_and_a_bus_that_refuses_is_a_fault() {
+    fn slot_without_a_bus_is_starting_and_a_refusing_bus_is_a_fault() {
         let away = |kind| BusError::Away {
             act: "state of x.service".to_owned(),
             socket: "/proc/2/root/run/dbus/system_bus_socket".into(),

@@ -1,6 +1,7 @@
-//! What is done next with the two slots.
+//! Decides the next step for the two slots.
 //!
-//! Pure: what is seen in, one step or one wait out. Called by the node's loop, anew after each step and each change.
+//! Pure: observed state in, one step or one wait out. Called by the node's loop after each step and each
+//! change.
 
 use bedplate_api::machine::{SlotName, VersionRef};
 use bedplate_api::reason::machine::PavedReason;
@@ -20,8 +21,8 @@ const SLOTS: [SlotName; 2] = [SlotName::A, SlotName::B];
 /// Said of a node that runs.
 const APPLIED: &str = "the selected version runs, or waits until the Node is deleted";
 
-/// So many boots in one trial are its version's fault, such as a kernel that panics by it.
-const BOOTS: u32 = 3;
+/// Number of boots in one trial at which its version has failed, for example because its kernel panics.
+const MAX_TRIAL_BOOTS: u32 = 3;
 
 /// Decides.
 pub fn plan(seen: &Observed) -> Plan {
@@ -38,17 +39,17 @@ pub fn plan(seen: &Observed) -> Plan {
     }
 }
 
-/// A slot is to be the node: it gets there, or the one before it runs again.
+/// Plans for a slot on trial: it becomes the node, or the former slot runs again.
 fn on_trial(seen: &Observed, slot: SlotName) -> Plan {
     let Some(record) = record(seen, slot) else { return wait(PavedReason::Applied, "") };
     let Stage::Trial { boot_id, since, boots } = &record.stage else { return wait(PavedReason::Applied, "") };
     let former = applied(seen).map(|(slot, _)| slot);
     if *boot_id != seen.boot_id {
         let boots = boots.saturating_add(1);
-        if boots < BOOTS || is_kept(seen, slot) {
+        if boots < MAX_TRIAL_BOOTS || is_kept(seen, slot) {
             return Plan::Do(Step::RestartTrial { slot });
         }
-        let reason = format!("the host was booted anew {boots} times in this trial");
+        let reason = format!("the host was booted {boots} times in this trial");
         return Plan::Do(Step::Fail { slot, reason, log: Log::Slot, back_to: former });
     }
     if is_drained(seen) {
@@ -82,7 +83,7 @@ fn on_trial(seen: &Observed, slot: SlotName) -> Plan {
         Ok(step) => return Plan::Do(step),
         Err(awaited) => awaited,
     };
-    // Without the API server nobody can tell whether the Node is Ready: its absence is no fault of the slot.
+    // While the API server is unreachable, a Node that is not Ready does not show a fault of the slot.
     if over && seen.api == Api::Live {
         return Plan::Do(Step::Fail {
             slot,
@@ -97,7 +98,7 @@ fn on_trial(seen: &Observed, slot: SlotName) -> Plan {
     Plan::Wait(control_plane::until(seen, slot, awaited, deadline))
 }
 
-/// Who knows why the gate is not passed.
+/// Returns the log that explains why the health gate does not pass.
 fn whose_log(seen: &Observed, slot: SlotName) -> Log {
     let health = &seen.health;
     match &seen.node {
@@ -111,7 +112,7 @@ fn whose_log(seen: &Observed, slot: SlotName) -> Log {
     }
 }
 
-/// Whether a trial has lost its purpose: another version is selected, and no Node came of this one yet.
+/// Returns true if a trial is obsolete: another version is selected, and this one has no Node yet.
 fn is_unwanted(seen: &Observed, record: &Record) -> bool {
     let selected = seen.machine.as_ref().and_then(|machine| machine.selected.as_ref());
     seen.api == Api::Live
@@ -157,8 +158,8 @@ fn gate(seen: &Observed, record: &Record, slot: SlotName) -> Result<Step, Wait> 
         NodeSeen::Present { uid, ready_since: Some(since) } => (uid, *since),
     };
     let long_enough = later(ready_since, SignedDuration::from_secs(record.min_ready_seconds));
-    // One that lies ahead was written before the clock was set back: how long ago that is nobody knows, and to wait for it would fail the trial
-    // of a node that is well.
+    // A time in the future was written before the clock was set back. Its age is unknown, and waiting for it
+    // would fail the trial of a healthy node.
     if (ready_since..long_enough).contains(&seen.now) {
         let message = format!("the Node is Ready, and has to stay so for {} s", record.min_ready_seconds);
         return Err(Wait { reason: PavedReason::CheckingHealth, message, until: Some(long_enough) });
@@ -226,7 +227,8 @@ fn on_applied(seen: &Observed, slot: SlotName, node_uid: &str) -> Plan {
     annotate.or(left).unwrap_or(rest)
 }
 
-/// Nobody here can ask the cluster that the slot has joined, for the one credential for that has ended: another one, or a person's help.
+/// Plans for a kubelet whose certificate has expired, so that the slot's cluster cannot be asked: renew the
+/// certificate, or report it.
 fn mute(seen: &Observed, slot: SlotName) -> Option<Plan> {
     let ended = seen.kubelet_ended.filter(|_| seen.api != Api::Live || seen.node == NodeSeen::Unknown)?;
     if seen.joins_again && seen.machine.as_ref().is_none_or(is_free) {
@@ -234,17 +236,18 @@ fn mute(seen: &Observed, slot: SlotName) -> Option<Plan> {
     }
     let message = format!(
         "the kubelet's certificate ended at {ended:.0}: its API server tells this host nothing any more, not even that the Node is deleted; \
-         docs/node.md, \"Without a cluster\", says how it gets another one, or how the host is paved anew"
+         docs/node.md, \"Without a cluster\", says how it gets another one, or how the host is repaved"
     );
     Some(wait(PavedReason::KubeletCertificateExpired, &message))
 }
 
-/// What the Machine and the Node ask for, before the slot that is the node is kept running.
+/// Plans by the Machine and the Node, before the applied slot is kept running.
 fn on_applied_live(seen: &Observed, slot: SlotName, node_uid: &str) -> Option<Plan> {
     let machine = match &seen.machine {
         Some(machine) if machine.ours => machine,
-        // What a reboot has stopped is started: that an API server was restored, without the Machine or with an older certificate, is no
-        // reason to end a node. Only where another Machine has the name, another host may be its node.
+        // A slot that a reboot stopped is started. A restored API server may have no Machine or an older
+        // certificate, which is not a reason to stop a node. Only if another Machine has the name, another
+        // host may be its node.
         machine if !runs(seen, slot) && machine.as_ref().is_none_or(|machine| is_made_for(seen, machine)) => {
             return None;
         }
@@ -263,13 +266,15 @@ fn on_applied_live(seen: &Observed, slot: SlotName, node_uid: &str) -> Option<Pl
             return Some(wait(PavedReason::ApiServerUnreachable, "the Node has not been read yet"));
         }
         NodeSeen::Absent => {}
-        // One that was made anew since is no deletion: a slot that a failed trial has stopped is started before its Node is of interest.
+        // A re-created Node is not a deletion. A slot that a failed trial has stopped is started before its
+        // Node matters.
         NodeSeen::Present { uid, .. } if uid == node_uid || !runs(seen, slot) => return None,
         NodeSeen::Present { uid, .. } if machine.node_ref.as_ref() == Some(uid) => {
             return Some(Plan::Do(Step::AdoptNode { slot, node_uid: uid.clone() }));
         }
         NodeSeen::Present { .. } => {
-            let why = "the slot has registered its Node anew, and bedplate-controller has not yet taken it";
+            let why =
+                "the slot has registered its Node again, and bedplate-controller has not adopted it yet";
             return Some(wait(PavedReason::AwaitingSelection, why));
         }
     }
@@ -282,8 +287,8 @@ fn on_applied_live(seen: &Observed, slot: SlotName, node_uid: &str) -> Option<Pl
         return runs(seen, slot).then(|| wait(PavedReason::ControlPlaneProtected, why));
     }
     match control_plane::leave_first(seen, slot, pave(seen, Some(slot))) {
-        // What a reboot or a failed trial has stopped is started, unless the controller is about to choose: its start would
-        // register the Node that a person deleted.
+        // A slot that a reboot or a failed trial stopped is started. Exception: the controller is about to
+        // select a version, and the start would register the Node that a user deleted.
         Plan::Wait(awaited) if !runs(seen, slot) && awaited.reason != PavedReason::AwaitingSelection => None,
         plan => Some(plan),
     }
@@ -300,7 +305,8 @@ fn pave(seen: &Observed, former: Option<SlotName>) -> Plan {
     // Without a slot that is the node, one that was it was taken out of its cluster.
     let is_over = |slot: &SlotName| has_failed(slot) || stage(seen, *slot) == Some(&Stage::Retired);
     if let Some(slot) = SLOTS.into_iter().find(is_over).filter(|_| former.is_none()) {
-        // No Pod is to be placed there; and as long as its kubelet is well, its Node is Ready, and nothing is tried anew.
+        // A failed slot must not get Pods. While its kubelet is healthy, its Node is Ready and no new trial
+        // starts.
         if runs(seen, slot) && seen.api == Api::Live && held(seen).is_none() {
             return Plan::Do(Step::StopSlot { slot });
         }
@@ -320,11 +326,11 @@ fn pave(seen: &Observed, former: Option<SlotName>) -> Plan {
         NodeSeen::Present { ready_since: Some(_), .. } => {
             return wait(
                 PavedReason::NodeStillReady,
-                "a Node of this name is Ready, though nothing runs here: if this host was booted anew it will be NotReady in a moment, else \
-                 another host has its name",
+                "a Node of this name is Ready, but no slot runs here: after a reboot of this host it becomes NotReady soon; otherwise another \
+                 host has its name",
             );
         }
-        // State in memory went with a boot: the version is not chosen anew, the Node is joined again.
+        // State in memory was lost in a boot. The selection stays, and the Node joins again.
         NodeSeen::Present { ready_since: None, .. } => {}
     }
     if let Some(slot) = SLOTS.into_iter().find(|slot| former != Some(*slot) && runs(seen, *slot)) {
@@ -337,7 +343,7 @@ fn pave(seen: &Observed, former: Option<SlotName>) -> Plan {
     }
     let slot = ready.or(former.map(other)).unwrap_or(SlotName::A);
     let too_early = seen.now < seen.not_before;
-    // What has failed stays readable in its slot until it is tried again.
+    // Files of a failed trial stay readable in its slot until it is retried.
     let failed = too_early && SLOTS.into_iter().filter(has_failed).any(|slot| holds(seen, slot, version));
     if ready.is_none() && !failed {
         return Plan::Do(Step::PrepareSlot { slot, version: version.reference.clone() });

@@ -1,6 +1,6 @@
-//! How the node stands, in the words of the Machine's status.
+//! Fields of the Machine's status that describe the node.
 //!
-//! Pure: what is seen and planned in, fields out. Called by `run`.
+//! Pure: observed state and plan in, fields out. Called by `run`.
 
 use bedplate_api::machine::{Applied, Slot, SlotName, SlotState, Time};
 use bedplate_api::reason::machine::{NodeReadyReason, PavedReason};
@@ -46,7 +46,7 @@ pub(super) fn slot_told(slots: &[SlotSeen; 2]) -> Vec<Slot> {
     SLOTS.into_iter().map(|name| slot(name, &slots[index(name)], false)).collect()
 }
 
-/// What the slot that was applied last holds.
+/// Returns the content of the slot that was applied last.
 fn applied(slots: &[SlotSeen; 2]) -> Option<Applied> {
     let of = |slot: SlotName| {
         let record = slots[index(slot)].record.as_ref()?;
@@ -118,13 +118,13 @@ fn paved(
         message = format!("{message}; {stuck}");
     }
     let status = if runs { Truth::True } else { Truth::False };
-    // What goes on beside a node that runs is no reason that it does.
+    // A step that runs while the node is healthy is not a reason for a failed condition.
     let beside = matches!(plan, Plan::Do(step) if !matches!(step, Step::RenewKubelet { .. }));
     let reason = if runs && trouble.is_none() && beside { PavedReason::Applied } else { reason };
     ConditionTold { status, reason, message }
 }
 
-/// What the trial has failed for that the plan waits after, with the end of the log.
+/// Returns the failure, with the end of its log, after which the plan delays the next trial.
 fn last_failure(sight: &Sight, plan: &Plan) -> Option<String> {
     let Plan::Wait(wait) = plan else { return None };
     let records = || sight.observed.slots.iter().filter_map(|slot| slot.record.as_ref());
@@ -176,9 +176,9 @@ pub(super) fn describe(step: &Step) -> String {
         Step::PrepareSlot { version, .. } => {
             format!("prepares {}-v{} in slot {slot}", version.name, version.version)
         }
-        Step::BeginTrial { .. } => format!("slot {slot} is to be the node"),
+        Step::BeginTrial { .. } => format!("slot {slot} becomes the node"),
         Step::RestartTrial { .. } => {
-            format!("the trial in slot {slot} goes on, its time begins again")
+            format!("the trial in slot {slot} continues, its time starts again")
         }
         Step::StopSlot { .. } => format!("stops slot {slot}"),
         Step::StartSlot { .. } => format!("starts slot {slot}"),
@@ -199,7 +199,7 @@ pub(super) fn describe(step: &Step) -> String {
             )
         }
         Step::AnnotateNode { .. } => format!("writes the version's annotations to the Node of slot {slot}"),
-        Step::AdoptNode { .. } => format!("the Node that slot {slot} registered anew is taken for its own"),
+        Step::AdoptNode { .. } => format!("the Node that slot {slot} registered again is adopted"),
     }
 }
 

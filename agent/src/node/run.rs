@@ -1,14 +1,16 @@
-//! The node's loop: observe, plan, carry one step out, say how it stands.
+//! The node's loop: observe, plan, carry one step out, report.
 //!
 //! ```text
-//!   cluster changed ─┐
-//!   a slot's unit ───┼─► observe ─► plan ─┬─ Do(step) ─► apply ─┐
-//!   time is up ──────┘      ▲             └─ Wait ─► sleep ─────┤
-//!                           └──────────────────────────────────┘
+//! cluster changed ─┐
+//! a slot's unit ───┼─► observe ─► plan ─┬─ Do(step) ─► apply ─┐
+//! timer ───────────┘      ▲             └─ Wait ─► sleep ─────┤
+//!                         └──────────────────────────────────┘
 //! ```
-//! At rest nothing polls, but for etcd of a control plane for which another version is selected, each minute: it tells nobody of its members.
-//! While a trial is on it looks each second, for what it waits for is inside of the slot. Called by `service`, beside the loop that enrolls and
-//! reports.
+//! The idle loop does not poll, with one exception: a control plane for which another version is selected
+//! asks etcd each minute, because
+//! etcd does not report changes of its members. During a trial the loop polls each second, because the
+//! trial's progress is inside the
+//! slot. Called by `service`, concurrently with the loop that enrolls and reports.
 
 use std::path::PathBuf;
 use std::sync::Arc;
@@ -40,17 +42,18 @@ use crate::model::{Annotations, Api, Plan, Record, Stage, Step, index};
 use crate::plane::{ConditionTold, NodeTold, Seen, Truth};
 use crate::slot::paths::service;
 
-/// So often it looks while a trial is on.
-const LOOK: Duration = Duration::from_secs(1);
+/// Poll interval during a trial.
+const TRIAL_POLL_INTERVAL: Duration = Duration::from_secs(1);
 /// Longest sleep at a stretch where something ends by the clock, which may be set meanwhile.
-const STRETCH: Duration = Duration::from_secs(30);
-/// How soon a host that could not be looked at is looked at again, and systemd is asked again to tell of changes.
-const AGAIN: Duration = Duration::from_secs(5);
+const MAX_STRETCH: Duration = Duration::from_secs(30);
+/// Delay before the next turn after a failed observation, and before the next subscription to systemd's
+/// changes.
+const RETRY_DELAY: Duration = Duration::from_secs(5);
 
 /// Reasons of a wait that no change ends: the node is polled.
 const POLLED: [PavedReason; 2] = [PavedReason::Joining, PavedReason::CheckingHealth];
 
-/// What the loop keeps between two turns; all of it can be lost.
+/// State of the loop between two turns. All of it can be lost.
 pub struct NodeLoop {
     parts: Parts,
     run_directory: PathBuf,
@@ -66,20 +69,20 @@ pub struct NodeLoop {
     /// The version's annotations were tried last in vain.
     not_annotated: bool,
     standing: NodeStanding,
-    /// What the cluster was told last.
+    /// Last report to the cluster.
     told: Option<NodeTold>,
     /// An image may take an hour: its progress is a sign that the step moves.
     beat: Beat,
 }
 
-/// What comes after a turn.
+/// Pause after a turn.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Pause {
     /// The next turn.
     None,
-    /// Until something changes, or at the latest so long.
+    /// Sleep until the next change, limited by this time.
     AtMost(Duration),
-    /// Until something changes.
+    /// Sleep until the next change.
     Open,
 }
 
@@ -107,7 +110,7 @@ impl NodeLoop {
         }
     }
 
-    /// Runs until `shutdown`. What was begun in systemd goes on there.
+    /// Runs until `shutdown`. Jobs of systemd continue after that.
     pub async fn run(mut self, pulse: Pulse, shutdown: CancellationToken) {
         self.beat = pulse.handle();
         let turns = async {
@@ -138,7 +141,7 @@ impl NodeLoop {
         let api = if is_timed(&sight.observed) { Api::Live } else { Api::Away };
         sight.observed.not_counted = self.trial.look(trial, api, now, Instant::now());
         if let Err(error) = self.trial.write(&self.run_directory) {
-            tracing::warn!(%error, "how long a trial has lasted cannot be noted");
+            tracing::warn!(%error, "failed to store the elapsed time of a trial");
         }
         if sight.observed.annotations == Annotations::Due && self.not_annotated {
             sight.observed.annotations = Annotations::Failing;
@@ -146,15 +149,15 @@ impl NodeLoop {
         match self.forgive(&sight).await {
             Ok(false) => {}
             Ok(true) => return Pause::None,
-            Err(error) => self.note_error(&chain(&error), Some(AGAIN)),
+            Err(error) => self.note_error(&chain(&error), Some(RETRY_DELAY)),
         }
         let planned = plan(&sight.observed);
-        let look = trial.map(|_| LOOK);
+        let look = trial.map(|_| TRIAL_POLL_INTERVAL);
         match planned {
             Plan::Wait(ref wait) => {
                 self.trouble = None;
                 self.say(&sight, &planned, None, wait.until);
-                let until = wait.until.map(|until| left(now, until).min(STRETCH));
+                let until = wait.until.map(|until| left(now, until).min(MAX_STRETCH));
                 // Every other change wakes this loop.
                 let look = look.filter(|_| POLLED.contains(&wait.reason));
                 match (until, look) {
@@ -341,17 +344,17 @@ impl NodeLoop {
 
     /// Reports that the host cannot be observed. The rest of the report stays as it was: it is not known whether it still holds.
     fn note_fault(&mut self, reason: PavedReason, text: String) -> Pause {
-        self.note_error(&text, Some(AGAIN));
+        self.note_error(&text, Some(RETRY_DELAY));
         if let Some(told) = &mut self.told {
             told.paved = Some(ConditionTold { status: Truth::Unknown, reason, message: text });
             self.parts.tell_node(told.clone());
         }
-        Pause::AtMost(AGAIN)
+        Pause::AtMost(RETRY_DELAY)
     }
 
     fn note_error(&mut self, text: &str, wait: Option<Duration>) {
         if self.standing.last_error.as_deref() != Some(text) {
-            tracing::warn!(error = text, "the node's loop has trouble, it goes on");
+            tracing::warn!(error = text, "node loop failed to observe the host, retrying");
         }
         let now = Timestamp::now();
         self.standing.last_error = Some(text.to_owned());
@@ -375,12 +378,12 @@ impl NodeLoop {
         match self.parts.units.changes(&units).await {
             Ok(changes) => {
                 self.changes = Some(changes);
-                // What has changed before that is not told: look once more.
+                // Changes before the subscription were not reported: the loop observes again.
                 Some(Duration::ZERO)
             }
             Err(error) => {
-                self.note_error(&chain(&error), Some(AGAIN));
-                Some(AGAIN)
+                self.note_error(&chain(&error), Some(RETRY_DELAY));
+                Some(RETRY_DELAY)
             }
         }
     }
@@ -397,7 +400,7 @@ impl Reconcile for NodeLoop {
                 }
             }
             () = self.wake.notified() => {}
-            // Nobody tells any more: the process ends.
+            // The sender is gone, because the process ends.
             changed = self.seen.changed() => if changed.is_err() { std::future::pending().await },
         }
         Some(())
@@ -423,13 +426,14 @@ fn running_node(sight: &Sight) -> Option<SlotName> {
     })
 }
 
-/// Whether it does not run any more, as far as systemd says.
+/// Returns true if systemd reports that the slot does not run.
 async fn has_ended(parts: &Parts, slot: SlotName) -> bool {
     let Ok(unit) = unit_name(&service(slot)) else { return false };
     parts.units.state(&unit).await.is_ok_and(|state| state.active.is_down())
 }
 
-/// Waits until a unit has changed; whether changes are still told. For ever, if nobody tells of any.
+/// Waits until a unit has changed. Returns false if the subscription ended. Waits forever without a
+/// subscription.
 async fn next_change(changes: &mut Option<Changes>) -> bool {
     match changes {
         Some(changes) => changes.next().await.is_ok(),
@@ -450,7 +454,7 @@ fn count(step: &Step, result: &Result<(), ApplyError>, took: Duration) {
     }
 }
 
-/// A point in time so long after another.
+/// Time after another time, by a duration.
 struct SignedAfter(Timestamp, Duration);
 
 impl SignedAfter {
@@ -477,7 +481,7 @@ fn trial_since(sight: &Sight, step: &Step) -> Option<Timestamp> {
     }
 }
 
-/// What a step is about: the version to come, else the one in the slot.
+/// Returns the version of a step: the next one, otherwise the one in the slot.
 fn template(sight: &Sight, step: &Step) -> String {
     let of_slot = || sight.observed.slots[index(step.slot())].record.as_ref().map(|r| r.template.clone());
     let to_come = || sight.observed.version.as_ref().map(|version| version.template.clone());
@@ -491,7 +495,7 @@ fn version(sight: &Sight, step: &Step) -> String {
     of.map(|version| format!("{}-v{}", version.name, version.version)).unwrap_or_default()
 }
 
-/// Whether a long step has lost its purpose meanwhile.
+/// Returns true if a long step became obsolete meanwhile.
 fn is_superseded(seen: &Seen, step: &Step) -> bool {
     let Step::PrepareSlot { version, .. } = step else { return false };
     if seen.api != Api::Live {

@@ -1,6 +1,6 @@
-//! Where the node's loop stands, for a person on the host: a file that ends with the boot.
+//! State of the node's loop as a file for `bedplate-agent status` and `plan`. It ends with the boot.
 //!
-//! Written by `run`, read by `cli` (`status` and `plan`).
+//! Written by `run`, read by `cli`.
 
 use std::path::Path;
 
@@ -15,25 +15,25 @@ use crate::model::Plan;
 /// The file, below `/run/bedplate`.
 const FILE: &str = "node.json";
 
-/// Where the node's loop stands.
+/// State of the node's loop.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize, Default)]
 #[serde(rename_all = "camelCase", default)]
 pub struct NodeStanding {
-    /// What is done or awaited.
+    /// Current step or wait.
     pub plan: Planned,
     /// Since when that is the plan.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub since: Option<Timestamp>,
-    /// How far a long step is.
+    /// Progress of a long step.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub progress: Option<String>,
-    /// What the cluster says.
+    /// View of the cluster.
     pub seen: String,
-    /// What is in the slots.
+    /// Content of the slots.
     pub slots: Vec<Slot>,
     /// Versions that failed here and are not tried again by themselves.
     pub refused: Vec<VersionRef>,
-    /// The last update that was taken back.
+    /// Last update that was rolled back.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub rolled_back: Option<RolledBack>,
     /// Trials in a row that failed with no slot to go back to.
@@ -59,10 +59,10 @@ pub struct Planned {
     /// Its slot.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub slot: Option<SlotName>,
-    /// Why nothing is done, if there is nothing to do.
+    /// Reason of the wait, if there is no step.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub wait: Option<String>,
-    /// What is done, or what is awaited and from whom.
+    /// Human-readable form of the step, or of the event that it waits for.
     pub message: String,
     /// When that ends by itself.
     #[serde(skip_serializing_if = "Option::is_none")]

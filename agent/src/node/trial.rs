@@ -1,10 +1,11 @@
-//! How long a trial has lasted, less what is not its fault: times in which the API server was away or the Machine held, and leaps of
-//! the clock.
+//! Elapsed time of a trial. It excludes times in which the API server was unreachable or the Machine held,
+//! and jumps of the clock.
 //!
-//! What was counted is kept in `/run`, so that the next agent goes on from there: a time without an agent is no fault of the trial either.
-//! Without that note it begins with what the clock says. The note ends with the boot, with which a trial begins anew too.
+//! The count is stored in `/run`, so that the next agent continues it: a time without an agent does not count
+//! either. Without the stored
+//! count, the clock decides. A boot deletes the file, and a trial starts again with a boot.
 //!
-//! But for the note nothing is touched: the caller says what time it is. Called by `run`.
+//! Only that file is read and written: the caller passes the time. Called by `run`.
 
 use std::path::Path;
 use std::time::{Duration, Instant};
@@ -18,18 +19,18 @@ use crate::model::Api;
 
 /// The note, below `/run/bedplate`.
 const FILE: &str = "trial.json";
-/// So much more has to be counted before it is noted again.
-const NOTED: Duration = Duration::from_secs(1);
+/// Minimum increase of the count before it is stored again.
+const STORE_INTERVAL: Duration = Duration::from_secs(1);
 
 /// The time of the trial at hand.
 #[derive(Debug, Default)]
 pub(super) struct TrialTime {
     counted: Option<Counted>,
-    /// What was noted last, by this agent or the one before.
+    /// Last stored count, of this agent or the one before.
     noted: Option<Lasted>,
 }
 
-/// How long a trial had lasted.
+/// Elapsed time of a trial.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
 struct Lasted {
@@ -49,7 +50,7 @@ struct Counted {
     trial: (SlotName, Timestamp),
     lasted: Duration,
     looked: Instant,
-    /// Whether the trial could go on then.
+    /// Reachability at the last call: the trial could continue if it was live.
     api: Api,
 }
 
@@ -63,7 +64,7 @@ impl TrialTime {
     pub(super) fn write(&mut self, run_directory: &Path) -> Result<(), FileError> {
         let Some(Counted { trial: (slot, since), lasted, .. }) = self.counted else { return Ok(()) };
         let noted = self.noted.as_ref().filter(|noted| (noted.slot, noted.since) == (slot, since));
-        if noted.is_some_and(|noted| lasted < noted.time() + NOTED) {
+        if noted.is_some_and(|noted| lasted < noted.time() + STORE_INTERVAL) {
             return Ok(());
         }
         let milliseconds = u64::try_from(lasted.as_millis()).unwrap_or(u64::MAX);
@@ -73,8 +74,9 @@ impl TrialTime {
         Ok(())
     }
 
-    /// Looks at the trial that is on, told by its slot and since when; `api` is live while it can go on. By how much its time-out is later than the clock would have it;
-    /// less than zero if the clock was set back.
+    /// Counts the time of the current trial, named by its slot and start. `api` is live while the trial can
+    /// continue. Returns by how much its timeout is later than by the clock; negative if the clock was set
+    /// back.
     pub(super) fn look(
         &mut self,
         trial: Option<(SlotName, Timestamp)>,
@@ -89,7 +91,7 @@ impl TrialTime {
         let by_clock = clock.duration_since(trial.1);
         let counted = self.counted.take().filter(|counted| counted.trial == trial).map(|counted| {
             let passed = now.saturating_duration_since(counted.looked);
-            // A change wakes the loop at once: until then it was as it was at the last look, however long ago that is.
+            // A change wakes the loop immediately. So the state of the last call held until now.
             let lasted = if counted.api == Api::Live { counted.lasted + passed } else { counted.lasted };
             Counted { lasted, looked: now, api, ..counted }
         });
@@ -137,7 +139,7 @@ mod tests {
     }
 
     #[test]
-    fn what_lies_between_two_looks_counts_as_it_was_at_the_first() {
+    fn time_between_two_calls_counts_by_the_state_of_the_first() {
         let (mut time, start) = (TrialTime::default(), Instant::now());
         let trial = Some((SlotName::A, at(0)));
         let mut look = |second: u64, api: Api| {
@@ -152,7 +154,7 @@ mod tests {
     }
 
     #[test]
-    fn an_agent_that_takes_a_trial_over_goes_on_counting_where_the_one_before_was() {
+    fn next_agent_continues_the_count_of_a_trial() {
         let (directory, start) = (tempfile::tempdir().unwrap(), Instant::now());
         let trial = Some((SlotName::B, at(0)));
         let mut time = TrialTime::read(directory.path());

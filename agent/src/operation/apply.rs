@@ -1,7 +1,9 @@
-//! Brings the node to the selected version. Part of `run`; what has to be done, `configuration` decides.
+//! Brings the node to the selected version. Part of `run`; `configuration` decides which changes are
+//! necessary.
 //!
-//! Each turn looks anew, so that it goes on after a kill, and after the reboot of the host. A repave is asked for once: a version that
-//! fails then is not tried a second time for the same operation.
+//! Each turn reads the state again, so that it continues after a kill and after a reboot of the host. A
+//! repave is requested once. If the
+//! version fails then, the same operation does not retry it.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -19,11 +21,11 @@ use super::outcome::Outcome;
 use super::progress::{self, End};
 use super::run::Runner;
 
-/// A repave ends what runs: Pods are asked to leave first, and their budgets are honoured, for so long.
+/// Drain before a repave: Pods are evicted, and their budgets are honored, up to this limit.
 const DRAIN: Drain =
     Drain { limit: SignedDuration::from_secs(600), grace: None, delete_empty_dir: true, force: true };
 
-/// Why a change was not made.
+/// Reason for not making a change.
 #[derive(Debug, thiserror::Error)]
 pub enum ApplyError {
     /// This agent, or this host, cannot make it.
@@ -32,7 +34,7 @@ pub enum ApplyError {
     /// It was made and does not hold: it is not made again by itself.
     #[error("{0}")]
     Broken(String),
-    /// Somebody else decides about the Node.
+    /// Another writer decides about the Node.
     #[error("{0}")]
     Claimed(String),
     /// A person has to change taints.
@@ -46,14 +48,15 @@ pub enum ApplyError {
 /// The node's configuration. Implemented by `node`.
 #[async_trait]
 pub trait Configuration: Send + Sync {
-    /// What is to run and what runs; the error is for a person, and may pass.
+    /// Returns the selected and the applied version. The error is human-readable and may be temporary.
     async fn standing(&self) -> Result<Standing, String>;
     /// Makes these changes to the running node, and keeps that the selected version is applied. May be done twice.
     async fn change(&self, changes: &[InPlace]) -> Result<(), ApplyError>;
-    /// Whether that is possible, and the version lies ready: before, no Pod has to leave. Also has a version that failed here be tried
-    /// again, because a person asks.
+    /// Checks that a repave is possible and the version is prepared; until then no Pod is evicted. Also
+    /// allows a version that failed here again, because a user requested it.
     async fn may_repave(&self, version: &VersionRef) -> Result<(), ApplyError>;
-    /// Has the node be paved anew with this version, also if it failed before, once its Node is gone. May be asked for twice.
+    /// Requests a repave with this version once its Node is deleted, even if the version failed before. May
+    /// be repeated.
     async fn repave(&self, version: &VersionRef) -> Result<(), ApplyError>;
 }
 
@@ -95,7 +98,7 @@ impl Runner {
         if let Err(error) = self.parts.configuration.may_repave(version).await {
             return refused(&error);
         }
-        // What it has waited until the version was ready does not count.
+        // The time until the version was prepared does not count.
         let since = progress::cordoned_at(object.status.as_ref(), self.now());
         let drained = self.drain_since(since, &DRAIN, deadline).await;
         if !matches!(drained, Outcome::Ready) {
@@ -113,7 +116,8 @@ impl Runner {
         }
     }
 
-    /// What a drain has ended in whose reason has gone meanwhile: it may take long, and after it the Node is deleted.
+    /// Decides again after a drain, which may have taken long. Returns an outcome if the repave is no longer
+    /// needed. After that, the Node is deleted.
     async fn decided_anew(&self, version: &VersionRef) -> Option<Outcome> {
         let standing = match self.parts.configuration.standing().await {
             Ok(standing) => standing,

@@ -18,7 +18,7 @@ use sha2::{Digest as _, Sha256};
 
 use super::outcome::{Outcome, bus_end};
 use super::parameters::Capture;
-use super::pcap::{HEADER, RECORD, captured, order};
+use super::pcap::{FILE_HEADER_BYTES, RECORD_HEADER_BYTES, captured, order};
 use super::progress::End;
 use super::run::Runner;
 use crate::bus::{Exit, Output, Ran, Setting, TransientCommand, UnitName, sandbox};
@@ -31,12 +31,12 @@ const ANY: &str = "any";
 const CHECK_TIMEOUT: Duration = Duration::from_secs(10);
 /// Captures that are kept, the new one included.
 const MOST_FILES: usize = 8;
-/// And so many bytes of them.
+/// Maximum total size of the captures that are kept, in bytes.
 const MOST_BYTES: u64 = 128 << 20;
 /// Room that is left for everything else.
-const ROOM: u64 = 64 << 20;
+const MIN_FREE_BYTES: u64 = 64 << 20;
 /// SIGXFSZ: the file has reached its size.
-const FULL: i32 = nix::libc::SIGXFSZ;
+const SIGNAL_FILE_SIZE: i32 = nix::libc::SIGXFSZ;
 /// systemd: the program is not there.
 const NO_PROGRAM: i32 = 203;
 
@@ -48,7 +48,7 @@ struct Kept {
     written: SystemTime,
 }
 
-/// What is in a file of packets.
+/// Content of a capture file.
 #[derive(Debug, PartialEq, Eq)]
 struct Content {
     bytes: u64,
@@ -62,13 +62,13 @@ impl Runner {
         let (directory, wanted) = (self.parts.captures.clone(), capture.bytes);
         let made = tokio::task::spawn_blocking(move || make_room(&directory, wanted)).await;
         match made.map_err(io::Error::other).and_then(|made| made) {
-            Ok(room) if room < capture.bytes + ROOM => Outcome::End(End::failed(
+            Ok(room) if room < capture.bytes + MIN_FREE_BYTES => Outcome::End(End::failed(
                 AgentOutcome::InsufficientSpace,
                 format!(
                     "{} has {} MiB free, {} are needed; parameter bytes asks for less",
                     self.parts.captures.display(),
                     room >> 20,
-                    (capture.bytes + ROOM) >> 20
+                    (capture.bytes + MIN_FREE_BYTES) >> 20
                 ),
             )),
             Ok(_) => Outcome::Ready,
@@ -96,7 +96,7 @@ impl Runner {
     async fn ended(&self, capture: &Capture, (path, unit): (&Path, &UnitName), ran: &Ran) -> End {
         let why = match &ran.exit {
             Exit::TimedOut | Exit::Code(0) => format!("{} s", capture.seconds),
-            Exit::Signal(FULL) => format!("{} bytes were reached", capture.bytes),
+            Exit::Signal(SIGNAL_FILE_SIZE) => format!("{} bytes were reached", capture.bytes),
             Exit::Code(_) if is_full(path, capture.bytes) => format!("{} bytes were reached", capture.bytes),
             Exit::Code(_) | Exit::Signal(_) | Exit::Other(_) => {
                 let _ = fs::remove_file(path);
@@ -141,7 +141,7 @@ impl Runner {
         )
     }
 
-    /// An agent before this one has begun it.
+    /// Continues a capture that a former agent started.
     pub(super) async fn inspect_capture(&mut self, deadline: Timestamp) -> Outcome {
         let Some((path, unit)) = self.place() else { return Outcome::Interrupted };
         match self.parts.units.state(&unit).await {
@@ -170,7 +170,8 @@ impl Runner {
     }
 }
 
-/// Name of the object and a part of its UID, so that one made anew does not write over it.
+/// Returns the file name: the object's name and a part of its UID. So a re-created object does not overwrite
+/// the file.
 fn stem(object: &MachineOperation) -> String {
     let plain = |text: &str, most: usize| -> String {
         let signs = text.chars().map(|sign| if sign.is_ascii_alphanumeric() { sign } else { '-' });
@@ -234,7 +235,7 @@ fn command(capture: &Capture, path: &Path, unit: UnitName) -> TransientCommand {
     }
 }
 
-/// What tcpdump may: a packet socket, and nothing else.
+/// Returns the sandbox of tcpdump: a packet socket, and nothing else.
 fn settings(bytes: u64) -> Vec<(&'static str, Setting)> {
     const CAP_NET_RAW: u64 = 1 << 13;
     sandbox(vec![
@@ -331,19 +332,19 @@ async fn content(path: PathBuf) -> io::Result<Content> {
     read.await.map_err(io::Error::other)?
 }
 
-/// Where the last whole packet ends, and how many there are.
+/// Returns the end of the last complete packet, and the number of packets.
 fn whole(file: &File) -> io::Result<(u64, u64)> {
     let length = file.metadata()?.len();
     let mut reader = BufReader::new(file);
-    let mut header = [0; HEADER];
+    let mut header = [0; FILE_HEADER_BYTES];
     reader.read_exact(&mut header)?;
     let order = order(&header).ok_or_else(|| io::Error::other("no file of packets"))?;
-    let (mut end, mut packets) = (HEADER as u64, 0);
-    let mut record = [0; RECORD];
-    while end + RECORD as u64 <= length {
+    let (mut end, mut packets) = (FILE_HEADER_BYTES as u64, 0);
+    let mut record = [0; RECORD_HEADER_BYTES];
+    while end + RECORD_HEADER_BYTES as u64 <= length {
         reader.read_exact(&mut record)?;
         let captured = captured(order, &record);
-        let next = end + RECORD as u64 + u64::from(captured);
+        let next = end + RECORD_HEADER_BYTES as u64 + u64::from(captured);
         if next > length {
             break;
         }
@@ -360,15 +361,15 @@ mod tests {
     use super::*;
 
     fn packet(length: u32) -> Vec<u8> {
-        let mut bytes = vec![0; RECORD];
+        let mut bytes = vec![0; RECORD_HEADER_BYTES];
         bytes[8..12].copy_from_slice(&length.to_le_bytes());
-        bytes.resize(RECORD + length as usize, 7);
+        bytes.resize(RECORD_HEADER_BYTES + length as usize, 7);
         bytes
     }
 
     #[tokio::test]
     async fn a_capture_that_was_cut_ends_after_its_last_whole_packet() {
-        let mut header = vec![0; HEADER];
+        let mut header = vec![0; FILE_HEADER_BYTES];
         header[..4].copy_from_slice(&0xa1b2_c3d4_u32.to_le_bytes());
         let two = [header, packet(60), packet(9000)].concat();
         for (extra, packets) in
@@ -377,7 +378,7 @@ mod tests {
             let mut file = tempfile::NamedTempFile::new().unwrap();
             file.write_all(&[two.clone(), extra.clone()].concat()).unwrap();
             let content = content(file.path().to_owned()).await.unwrap();
-            let bytes = if packets == 3 { two.len() + RECORD } else { two.len() };
+            let bytes = if packets == 3 { two.len() + RECORD_HEADER_BYTES } else { two.len() };
             assert_eq!((content.packets, content.bytes), (packets, bytes as u64));
             assert_eq!(fs::metadata(file.path()).unwrap().len(), bytes as u64);
         }

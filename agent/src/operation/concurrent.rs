@@ -1,11 +1,13 @@
-//! What is carried out beside a drain, which may take hours: services are restarted and packets captured meanwhile. Part of `run`.
+//! Operations that run during a drain, which may take hours: services are restarted and packets are captured.
+//! Part of `run`.
 //!
 //! ```text
-//!   reboot, shutdown   cordon ── evict, wait for Pods ──── drained ─┬─ the host goes down
-//!   beside it            restartService, packetCapture, one by one ─┘ what was begun is awaited, no more is begun
+//! reboot, shutdown   cordon ── evict, wait for Pods ──── drained ─┬─ the host goes down
+//! concurrently         restartService, packetCapture, one by one ─┘ wait for the running one, start no more
 //! ```
-//! Another reboot or shutdown waits, for there is one end of a boot; so does applyConfiguration, which restarts the kubelet whose right the
-//! drain uses. Whoever does not want to wait deletes the operation that drains.
+//! Another reboot or shutdown waits, because a boot ends only once. applyConfiguration waits too, because it
+//! restarts the kubelet whose
+//! credential the drain uses. To stop waiting, a user deletes the draining operation.
 
 use bedplate_rules::drain::Drain;
 use std::future::Future;
@@ -19,7 +21,7 @@ use super::plan::{goes_beside, is_begun, is_ours};
 use super::run::{Runner, pause};
 
 impl Runner {
-    /// Until no Pod is left that has to leave, and nothing runs beside that.
+    /// Drains until no Pod is left to evict, and no concurrent operation runs.
     pub(super) async fn drain_and_others(&mut self, drain: &Drain, deadline: Timestamp) -> Outcome {
         let drained = CancellationToken::new();
         let mut beside = self.beside(drained.clone());
@@ -32,14 +34,14 @@ impl Runner {
             outcome
         };
         let (outcome, ()) = tokio::join!(draining, beside.go_on());
-        // What it has begun or ended is not begun anew.
+        // Operations that the concurrent loop started or finished must not start again.
         (self.notes, self.ended) = (beside.notes, beside.ended);
         // Too late by now: the plan says so.
         let late = matches!(outcome, Outcome::Ready) && self.now() >= deadline;
         if late { Outcome::Interrupted } else { outcome }
     }
 
-    /// Carries out what goes beside a drain until that is over.
+    /// Returns the loop that runs operations during a drain.
     fn beside(&self, drained: CancellationToken) -> Self {
         Self {
             parts: self.parts.clone(),
@@ -56,11 +58,12 @@ impl Runner {
         }
     }
 
-    /// Until the drain is over, and what was taken before. Boxed, because a turn may be a drain.
+    /// Runs until the drain ends and the operations taken before are finished. Boxed, because a turn may be a
+    /// drain.
     fn go_on(&mut self) -> Pin<Box<dyn Future<Output = ()> + Send + '_>> {
         Box::pin(async move {
             let drained = self.beside.clone().unwrap_or_default();
-            // At least one turn: an agent that was killed may have begun something.
+            // At least one turn: a killed agent may have started an operation.
             loop {
                 let again = self.advance().await;
                 if self.shutdown.is_cancelled() || drained.is_cancelled() && self.running.is_none() {
@@ -71,7 +74,7 @@ impl Runner {
                     changed = self.views.changed() => changed,
                     () = drained.cancelled(), if !drained.is_cancelled() => Ok(()),
                     () = self.shutdown.cancelled() => Ok(()),
-                    // The drain beats as long as it goes on.
+                    // During the drain, the drain itself sends the pulse.
                     never = self.beat.beating(), if drained.is_cancelled() => match never {},
                 };
                 if changed.is_err() {
@@ -82,7 +85,7 @@ impl Runner {
         })
     }
 
-    /// The operation that was taken beside the one under way.
+    /// Returns the operation that was taken concurrently with the current one.
     fn others(&self) -> Option<String> {
         let machine = self.parts.machine.as_str();
         let view = self.views.borrow();

@@ -1,6 +1,7 @@
-//! What applyConfiguration does: nothing, changes that a running node can be given, or a repave (docs/rules.md, O8).
+//! Decision of applyConfiguration: no change, changes to the running node, or a repave (docs/rules.md, O8).
 //!
-//! Pure: what is selected, what runs and how they differ in, a decision out. Called by `apply`.
+//! Pure: the selected version, the applied version and their difference in, a decision out. Called by
+//! `apply`.
 
 use bedplate_api::machine::VersionRef;
 use bedplate_api::reason::operation::AgentOutcome;
@@ -8,15 +9,15 @@ use bedplate_bootstrap::diff::{Difference, InPlace};
 
 use super::progress::End;
 
-/// So many changes are named to a person.
-const NAMED: usize = 12;
+/// Maximum number of changes in a message.
+const MAX_NAMED_CHANGES: usize = 12;
 
-/// What is to run, and what runs.
+/// Selected and applied version.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Standing {
     /// `status.selected`.
     pub selected: Option<VersionRef>,
-    /// What the node runs; none: there is no node yet.
+    /// Version of the node; none: there is no node yet.
     pub applied: Option<VersionRef>,
     /// The selected version failed here, and is not tried again by itself.
     pub refused: bool,
@@ -24,37 +25,39 @@ pub struct Standing {
     pub paving: bool,
     /// The cluster was made in the slot that is the node, and stays there.
     pub made_cluster: bool,
-    /// That slot is a control plane that has joined, and its etcd is not let go; none: it is, or it is no such.
+    /// Reason for which the slot must not be left: it is a control plane whose etcd member must stay. None:
+    /// it may be left.
     pub stays: Option<Stays>,
     /// True if a change to the kubelet's configuration did not end.
     pub unfinished: bool,
-    /// How what runs differs from what is selected; none: what runs is not known that closely.
+    /// Difference between the applied and the selected version; none: the applied version is not known in
+    /// detail.
     pub difference: Option<Difference>,
 }
 
-/// Why a slot cannot be left for now.
+/// Reason for not leaving a slot now.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Stays {
-    /// Until a person has done something.
+    /// A user must act first.
     Kept(String),
-    /// It may pass, or nobody says.
+    /// The reason may disappear without an action, or is unknown.
     Later(String),
 }
 
-/// What is done.
+/// Decision of applyConfiguration.
 #[derive(Debug, Clone, PartialEq)]
 pub enum Decision {
     /// It is over.
     End(End),
-    /// What is awaited, for a person.
+    /// Human-readable description of the event that it waits for.
     Wait(String),
     /// These are applied to the running node, in this order.
     InPlace(Vec<InPlace>),
-    /// The node is drained and removed, so that it is paved anew.
+    /// Drain and delete the Node, so that the host is repaved.
     Repave(VersionRef),
 }
 
-/// Decides. `disruption`: the node may be paved anew. `asked`: that was asked for already.
+/// Decides. `disruption`: a repave is allowed. `asked`: the repave was already requested.
 pub fn decide(standing: &Standing, disruption: bool, asked: bool) -> Decision {
     let Some(selected) = &standing.selected else {
         let message = "no version is selected for this Machine: give it a configuration";
@@ -78,7 +81,7 @@ pub fn decide(standing: &Standing, disruption: bool, asked: bool) -> Decision {
         Some(difference) if difference.is_empty() && same && !standing.unfinished => {
             return Decision::End(End::done(AgentOutcome::Applied, format!("the node runs {name}")));
         }
-        // Of another version that says the same nothing has to be changed but the name.
+        // Another version with the same content differs in its name only.
         Some(difference) if difference.needs_repave.is_empty() => {
             return Decision::InPlace(difference.in_place.clone());
         }
@@ -106,12 +109,16 @@ pub fn decide(standing: &Standing, disruption: bool, asked: bool) -> Decision {
     Decision::End(needs_repave(standing, applied, &name))
 }
 
-/// What differs waits for a repave, which is not to be, or never comes.
+/// Ends the operation because the difference needs a repave that is not allowed or not possible.
 fn needs_repave(standing: &Standing, applied: &VersionRef, name: &str) -> End {
     let changes = match &standing.difference {
-        Some(difference) => {
-            difference.needs_repave.iter().map(ToString::to_string).take(NAMED).collect::<Vec<_>>().join("; ")
-        }
+        Some(difference) => difference
+            .needs_repave
+            .iter()
+            .map(ToString::to_string)
+            .take(MAX_NAMED_CHANGES)
+            .collect::<Vec<_>>()
+            .join("; "),
         None => format!("what runs is {}-v{}", applied.name, applied.version),
     };
     if standing.made_cluster {
@@ -199,7 +206,7 @@ mod tests {
     }
 
     #[test]
-    fn a_cluster_that_was_made_here_is_never_to_be_paved_anew_and_nobody_is_told_to_delete_its_node() {
+    fn host_of_a_new_cluster_is_never_repaved_and_its_node_is_kept() {
         for (disruption, difference) in [(false, repave()), (true, repave()), (true, None)] {
             let kept = Standing { made_cluster: true, ..standing(2, 1, difference) };
             let Decision::End(end) = decide(&kept, disruption, false) else { panic!("{disruption}") };
@@ -218,7 +225,7 @@ mod tests {
     }
 
     #[test]
-    fn o8_a_control_plane_that_etcd_does_not_let_go_is_not_drained_and_nobody_is_told_to_delete_its_node() {
+    fn o8_control_plane_that_etcd_needs_is_not_drained_nor_deleted() {
         let stays = |stays: Stays, difference| Standing { stays: Some(stays), ..standing(2, 1, difference) };
         for (disruption, difference) in [(false, repave()), (true, repave()), (true, None)] {
             let kept = stays(Stays::Kept("it is the only member".to_owned()), difference);

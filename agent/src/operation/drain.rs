@@ -1,7 +1,8 @@
-//! Cordons the Node, has its Pods leave, and gives it free again. Part of `run`; which Pods, `rules::drain` decides.
+//! Cordons the Node, evicts its Pods, and uncordons it. Part of `run`; `rules::drain` selects the Pods.
 //!
-//! Each turn looks at the Pods anew, so that an agent that was killed goes on where it was. Only what was cordoned for an operation is
-//! given free after it: the Node's annotation says so.
+//! Each turn reads the Pods again, so that the next agent continues after a kill. Only a Node that was
+//! cordoned for an operation is
+//! uncordoned after it, as its annotation records.
 
 use bedplate_api::reason::operation::AgentOutcome;
 use std::collections::BTreeMap;
@@ -16,18 +17,18 @@ use tokio::time::sleep;
 use super::outcome::Outcome;
 use super::plan::later;
 use super::progress::{End, cordoned, is_cordoned, taken_of};
-use super::run::{LOOK, Runner};
+use super::run::{POLL_INTERVAL, Runner};
 use crate::kubelet::client::{AskNodeError, NodeView};
 
 impl Runner {
-    /// Until no Pod is left that has to leave; the limit counts from when the operation was taken.
+    /// Drains until no Pod is left to evict. The limit counts from the time at which the operation was taken.
     pub(super) async fn drain(&mut self, drain: &Drain, deadline: Timestamp) -> Outcome {
         let status = self.running.as_ref().and_then(|running| running.object.status.as_ref());
         let taken = taken_of(status, self.now()).map(|taken| taken.start);
         self.drain_since(taken.unwrap_or_else(|| self.now()), drain, deadline).await
     }
 
-    /// The same; the limit counts from then.
+    /// Drains until no Pod is left to evict. The limit counts from `since`.
     pub(super) async fn drain_since(
         &mut self,
         since: Timestamp,
@@ -62,22 +63,20 @@ impl Runner {
             }
             self.tell(&format!("draining: {left}")).await;
             tokio::select! {
-                () = sleep(LOOK) => {}
+                () = sleep(POLL_INTERVAL) => {}
                 () = self.shutdown.cancelled() => return Outcome::Interrupted,
             }
             if !self.is_wanted() {
                 if let Err(why) = self.uncordon(&uid).await {
-                    tracing::warn!(
-                        why,
-                        "the Node of an operation that nobody wants any more is not given free"
-                    );
+                    tracing::warn!(why, "failed to uncordon the Node of a canceled operation");
                 }
                 return Outcome::Interrupted;
             }
         }
     }
 
-    /// Cordons; the object says so before, so that whoever ends the operation gives the Node free.
+    /// Cordons the Node. The object records it first, so that every writer that ends the operation uncordons
+    /// the Node.
     async fn cordon(&mut self, seen: &NodeView, uid: &str) -> Result<(), String> {
         let Some(running) = &self.running else { return Err("it is over".to_owned()) };
         let object = Arc::clone(&running.object);
@@ -144,12 +143,12 @@ impl Runner {
     }
 }
 
-/// Why the operation fails, and which parameter has these Pods evicted all the same.
+/// Returns the failure, with the parameter that permits to evict these Pods.
 fn refused(refusal: &Refusal) -> Progress {
     match refusal {
         Refusal::Unmanaged(names) => {
             let message =
-                format!("nobody makes these Pods again: {}; parameter force evicts them", list(names));
+                format!("no controller re-creates these Pods: {}; parameter force evicts them", list(names));
             Progress::Refused(AgentOutcome::UnmanagedPods, message)
         }
         Refusal::EmptyDir(names) => {

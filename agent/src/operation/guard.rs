@@ -33,7 +33,7 @@ const HOST: [Refused; 15] = [
     ("initrd-*", ENDS),
     ("emergency.service", ENDS),
     ("rescue.service", ENDS),
-    ("debug-shell.service", "it gives root to whoever sits at the console"),
+    ("debug-shell.service", "it gives root access at the console"),
     ("bedplate-capture-*", "it is a packetCapture's"),
 ];
 
@@ -63,7 +63,7 @@ const BOTH: [Refused; 12] = [
     ("autovt@*", ALIAS),
 ];
 
-/// Why this service is not restarted; none: it is.
+/// Returns the reason for not restarting this service; none: a restart is allowed.
 pub fn refusal(unit: &UnitName, place: Place) -> Option<String> {
     let own: &[Refused] = match place {
         Place::Host => &HOST,
@@ -82,7 +82,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn o7_what_would_cut_the_agent_off_is_refused_with_a_reason_and_all_else_is_not() {
+    fn o7_only_services_that_the_agent_needs_are_refused_with_a_reason() {
         let refused = |unit: &str, place| refusal(&unit.parse().unwrap(), place);
         for (unit, place) in [
             ("bedplate-agent.service", Place::Host),

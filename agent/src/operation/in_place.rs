@@ -1,8 +1,10 @@
-//! Gives a node that runs what needs no repave: kernel parameters and modules, files marked so, labels, annotations, the kubelet's
-//! configuration. What has to be changed, `bootstrap::diff` knows.
+//! Applies changes that need no repave to a running node: kernel parameters and modules, files marked for it,
+//! labels, annotations, and the
+//! kubelet's configuration. `bootstrap::diff` computes the changes.
 //!
-//! Everything that can be refused is looked at before the first change. Each change may be made twice; after one that fails a person looks,
-//! and what is selected does not count as applied. Called by `node`.
+//! All checks precede the first change. Each change may be repeated. After a failed change a user must act,
+//! and the selected version does
+//! not count as applied. Called by `node`.
 
 use std::collections::BTreeSet;
 use std::path::Path;
@@ -33,19 +35,19 @@ use crate::slot::store::KeepSlotError;
 
 /// Unit of the kubelet.
 const KUBELET: &str = "kubelet.service";
-/// How long the restart of a service may take.
-const RESTART: Duration = Duration::from_secs(60);
-/// How long kubeadm may take to write the kubelet's configuration.
-const KUBEADM: Duration = Duration::from_secs(120);
-/// So often a kubelet that was restarted is asked whether it is well.
-const LOOK: Duration = Duration::from_secs(1);
-/// How many times.
-const LOOKS: u32 = 60;
-/// A kubelet that is well is asked once more after so long: some fail a moment later.
-const STAYS: Duration = Duration::from_secs(3);
-/// Lines of a journal that are looked at for a message, and characters of the message.
-const LINES: u32 = 40;
-const MESSAGE: usize = 1500;
+/// Timeout of a service restart.
+const RESTART_TIMEOUT: Duration = Duration::from_secs(60);
+/// Timeout of kubeadm when it writes the kubelet's configuration.
+const KUBEADM_TIMEOUT: Duration = Duration::from_secs(120);
+/// Interval between health checks of a restarted kubelet.
+const HEALTH_CHECK_INTERVAL: Duration = Duration::from_secs(1);
+/// Maximum number of health checks of a restarted kubelet.
+const MAX_HEALTH_CHECKS: u32 = 60;
+/// Delay before the second health check of a healthy kubelet, because some fail a moment after the start.
+const RECHECK_DELAY: Duration = Duration::from_secs(3);
+/// Maximum lines read from a journal for a message.
+const MAX_JOURNAL_LINES: u32 = 40;
+const MAX_MESSAGE_CHARS: usize = 1500;
 
 /// The node that is changed.
 pub(super) struct Running<'a> {
@@ -53,7 +55,7 @@ pub(super) struct Running<'a> {
     pub(super) slot: SlotName,
     pub(super) leader: Leader,
     pub(super) record: &'a Record,
-    /// What is to run.
+    /// Content of the selected version.
     pub(super) wanted: &'a Filled,
 }
 
@@ -80,7 +82,7 @@ impl Running<'_> {
                 InPlace::NodeLabels(edit) => self.edit(Some(edit), None).await?,
                 InPlace::NodeAnnotations(edit) => self.edit(None, Some(edit)).await?,
                 InPlace::KubeletConfiguration(how) => self.reconfigure(how).await?,
-                // All at once, with the first.
+                // All files are written together with the first one.
                 InPlace::File(_) => self.write_files(std::mem::take(&mut contents), &restarts).await?,
                 // They are so already.
                 InPlace::Taints { .. } => {}
@@ -158,7 +160,7 @@ impl Running<'_> {
         let Some(said) = failed else { return Ok(()) };
         let root = self.parts.root.clone();
         let mut set = edit.set.clone();
-        // Of the node's own network the host does not see how they stand.
+        // Values of the node's own network are not visible from the host.
         set.retain(|name, _| !own || !network::is_of_network(name));
         let wrong = tokio::task::spawn_blocking(move || {
             set.into_iter()
@@ -171,7 +173,7 @@ impl Running<'_> {
             return Ok(());
         }
         let reason = format!("the kernel does not take {}", wrong.join(", "));
-        Err(ApplyError::Broken(with_log(&reason, &said, &[], MESSAGE)))
+        Err(ApplyError::Broken(with_log(&reason, &said, &[], MAX_MESSAGE_CHARS)))
     }
 
     async fn load_modules(&self, load: &[String]) -> Result<(), ApplyError> {
@@ -184,7 +186,7 @@ impl Running<'_> {
             return Ok(());
         }
         let reason = format!("the kernel does not load {}", missing.join(", "));
-        Err(ApplyError::Broken(with_log(&reason, &said, &[], MESSAGE)))
+        Err(ApplyError::Broken(with_log(&reason, &said, &[], MAX_MESSAGE_CHARS)))
     }
 
     /// The files as they are written, with what comes of Secrets.
@@ -222,7 +224,7 @@ impl Running<'_> {
         for unit in restarts {
             if let Some(said) = restarted(units.as_ref(), unit).await? {
                 let reason = format!("the files are written, but {unit} does not run with them");
-                return Err(ApplyError::Broken(with_log(&reason, &said, &[], MESSAGE)));
+                return Err(ApplyError::Broken(with_log(&reason, &said, &[], MAX_MESSAGE_CHARS)));
             }
         }
         Ok(())
@@ -249,7 +251,7 @@ impl Running<'_> {
             argv,
             environment: Vec::new(),
             output: Output::Tail,
-            limit: KUBEADM,
+            limit: KUBEADM_TIMEOUT,
             settings: Vec::new(),
         };
         let units = self.units();
@@ -262,7 +264,12 @@ impl Running<'_> {
                 Err(why) => why,
             }
         } else {
-            with_log(&format!("kubeadm has not written it ({:?})", ran.exit), &ran.output, &[], MESSAGE)
+            with_log(
+                &format!("kubeadm has not written it ({:?})", ran.exit),
+                &ran.output,
+                &[],
+                MAX_MESSAGE_CHARS,
+            )
         };
         if let Some(former) = former {
             former::put_back(self.parts, self.leader, former).await?;
@@ -294,7 +301,7 @@ impl Running<'_> {
         former::forget(self.parts, self.leader).await
     }
 
-    /// Where the agent asks a kubelet of another loopback, what leads there has its port.
+    /// Updates the port of the relay through which the agent asks a kubelet with its own loopback.
     async fn follow_health_port(&self, units: &dyn Units) -> Result<(), ApplyError> {
         let files = network::health(&self.wanted.template);
         if files.is_empty() {
@@ -303,31 +310,31 @@ impl Running<'_> {
         self.write(files).await?;
         let failed = |error: crate::bus::BusError| ApplyError::Failed(chain(&error));
         units.daemon_reload().await.map_err(failed)?;
-        units.stop(&unit_name(network::HEALTH_UNIT)?, RESTART).await.map(drop).map_err(failed)
+        units.stop(&unit_name(network::HEALTH_UNIT)?, RESTART_TIMEOUT).await.map(drop).map_err(failed)
     }
 
     /// Restarts the kubelet and waits until it says that it is well, and stays so.
     async fn is_well(&self, units: &dyn Units, kubelet: &UnitName) -> Result<(), String> {
         let _ = units.reset_failed(kubelet).await;
         if let Some(said) = restarted(units, kubelet).await.map_err(|error| error.to_string())? {
-            return Err(with_log("it does not start", &said, &[], MESSAGE));
+            return Err(with_log("it does not start", &said, &[], MAX_MESSAGE_CHARS));
         }
         let mut said = String::new();
-        for _ in 0..LOOKS {
+        for _ in 0..MAX_HEALTH_CHECKS {
             said = match self.parts.gate.kubelet(self.leader, self.wanted).await {
                 Err(why) => why,
                 Ok(()) => {
-                    tokio::time::sleep(STAYS).await;
+                    tokio::time::sleep(RECHECK_DELAY).await;
                     match self.parts.gate.kubelet(self.leader, self.wanted).await {
                         Ok(()) => return Ok(()),
                         Err(why) => why,
                     }
                 }
             };
-            tokio::time::sleep(LOOK).await;
+            tokio::time::sleep(HEALTH_CHECK_INTERVAL).await;
         }
-        let log = last_lines(units, kubelet, LINES, None).await.unwrap_or_default();
-        Err(with_log(&format!("the kubelet is not well: {said}"), &log, &[], MESSAGE))
+        let log = last_lines(units, kubelet, MAX_JOURNAL_LINES, None).await.unwrap_or_default();
+        Err(with_log(&format!("the kubelet is not well: {said}"), &log, &[], MAX_MESSAGE_CHARS))
     }
 }
 
@@ -348,17 +355,17 @@ fn restarts(files: &[&FileSpec]) -> Result<Vec<UnitName>, ApplyError> {
 
 /// Restarts a unit; what its journal says, if it does not run then.
 async fn restarted(units: &dyn Units, unit: &UnitName) -> Result<Option<String>, ApplyError> {
-    match units.restart(unit, RESTART).await {
+    match units.restart(unit, RESTART_TIMEOUT).await {
         Ok(result) if result.is_done() => Ok(None),
         Ok(result) => {
-            let log = last_lines(units, unit, LINES, None).await.unwrap_or_default();
+            let log = last_lines(units, unit, MAX_JOURNAL_LINES, None).await.unwrap_or_default();
             Ok(Some(format!("{unit}: {}\n{log}", result.as_str())))
         }
         Err(error) => Err(ApplyError::Failed(chain(&error))),
     }
 }
 
-/// Whether the kernel has this value of a parameter; blanks do not count.
+/// Returns true if the kernel parameter has this value, ignoring whitespace.
 fn has_value(root: &Path, name: &str, value: &str) -> bool {
     // sysctl.d(5): the first separator tells which of both separates.
     let path = match name.find(['.', '/']).and_then(|at| name.chars().nth(at)) {
@@ -390,5 +397,5 @@ fn effect(taint: &Taint) -> &'static str {
 }
 
 fn unit_name(name: &str) -> Result<UnitName, ApplyError> {
-    name.parse().map_err(|_| ApplyError::NotSupported(format!("{name} is no name of a unit")))
+    name.parse().map_err(|_| ApplyError::NotSupported(format!("{name} is not a valid unit name")))
 }

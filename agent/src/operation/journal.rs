@@ -1,4 +1,4 @@
-//! The notes that the loop has: what was begun, what has ended. Part of `run`; where they are kept, `note` says.
+//! The loop's notes on started and finished operations. Part of `run`; stored by `file`.
 
 pub mod file;
 
@@ -11,19 +11,19 @@ use super::ledger::View;
 use super::run::Runner;
 
 impl Runner {
-    /// Whether a note says that this operation has shut the host down.
+    /// Returns true if a note records that this operation has shut the host down.
     pub(super) fn has_shut_down(&self, uid: &str) -> bool {
         let end = self.notes.iter().find(|note| note.uid == uid).and_then(|note| note.end.as_ref());
         end.is_some_and(|end| end.complete && end.reason == AgentOutcome::ShutDown.as_str())
     }
 
-    /// Whether a note says that the operation under way was begun.
+    /// Returns true if a note records that the current operation was started.
     pub(super) fn is_begun(&self) -> bool {
         let uid = self.running.as_ref().and_then(|running| running.object.metadata.uid.as_deref());
         self.notes.iter().any(|note| Some(note.uid.as_str()) == uid)
     }
 
-    /// Notes that the operation under way is begun. One that is noted stays as it is.
+    /// Notes that the current operation is started. An existing note is not changed.
     pub(super) async fn note_begun(&mut self) -> Result<(), FileError> {
         let Some(running) = &self.running else { return Ok(()) };
         if self.is_begun() {
@@ -59,7 +59,7 @@ impl Runner {
             match self.parts.notes.remove(&uid).await {
                 Ok(()) => self.notes.retain(|note| note.uid != uid),
                 Err(error) => {
-                    tracing::warn!(uid, error = chain(&error), "a note on an operation is not removed");
+                    tracing::warn!(uid, error = chain(&error), "failed to remove the note on an operation");
                 }
             }
         }

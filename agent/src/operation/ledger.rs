@@ -1,4 +1,5 @@
-//! Where operations are read and their status is written: the cluster, or a pxed without one. Implemented by `cluster`.
+//! Source of operations and destination of their status: the cluster, or pxed when standalone. Implemented by
+//! `cluster`.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -8,7 +9,7 @@ use bedplate_api::operation::{MachineOperation, MachineOperationStatus};
 
 use super::plan::Standing;
 
-/// What is there to be done.
+/// Operations of the Machine, and what it allows.
 #[derive(Debug, Clone)]
 pub struct View {
     /// Operations for this Machine, others' among them or not.
@@ -17,7 +18,7 @@ pub struct View {
     pub complete: bool,
     /// UIDs of those that have ended; whether one has shut the host down.
     pub ended: BTreeMap<String, bool>,
-    /// What the Machine allows.
+    /// Permission of the Machine.
     pub standing: Standing,
 }
 
@@ -28,14 +29,14 @@ impl Default for View {
     }
 }
 
-/// Why a status was not written.
+/// Reason for which a status was not written.
 #[derive(Debug, thiserror::Error)]
 pub enum WriteOperationError {
-    /// Whoever keeps it is away or busy: later.
+    /// The server is unreachable or busy; retry later.
     #[error("not now: {0}")]
     Later(String),
-    /// Somebody else has written since it was read: how it is now.
-    #[error("somebody else has written it since it was read")]
+    /// Another writer has changed the object since it was read; with its current state.
+    #[error("it was changed by another writer since it was read")]
     Conflict(Box<MachineOperation>),
     /// It is gone.
     #[error("it is gone")]
@@ -48,7 +49,8 @@ pub enum WriteOperationError {
 /// Writes the status of operations.
 #[async_trait]
 pub trait Ledger: Send + Sync {
-    /// Writes all of its status, if nobody has written since `operation` was read; how it is then.
+    /// Writes its complete status, unless another writer changed the object since `operation` was read.
+    /// Returns the new object.
     async fn write(
         &self,
         operation: &MachineOperation,

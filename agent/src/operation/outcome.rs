@@ -1,4 +1,4 @@
-//! How what is done for an operation has ended, and what a bus that would not do it means for that. Part of `run`.
+//! Outcomes of an effect, and the meaning of bus errors for it. Part of `run`.
 
 use bedplate_api::reason::operation::AgentOutcome;
 use bedplate_process::exit::chain;
@@ -6,18 +6,18 @@ use bedplate_process::exit::chain;
 use super::progress::End;
 use crate::bus::BusError;
 
-/// How an effect has ended.
+/// Outcome of an effect.
 #[derive(Debug)]
 pub(super) enum Outcome {
     /// The operation is over.
     End(End),
     /// The end of this boot was asked for, and accepted.
     Accepted,
-    /// Ready for the act itself; or nothing was done, and it may be tried again at once.
+    /// Ready for the act itself; or nothing was done, and a retry is possible immediately.
     Ready,
     /// Nothing was done: try again later. Why, for a person.
     Later(String),
-    /// The agent stops, or nobody wants it any more.
+    /// The agent stops, or the operation was canceled.
     Interrupted,
 }
 

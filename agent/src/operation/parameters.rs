@@ -1,4 +1,4 @@
-//! What an operation asks for: its name and parameters, checked (docs/rules.md, O4, O6).
+//! Name and parameters of an operation, checked (docs/rules.md, O4, O6).
 //!
 //! Pure: no clock, no file, no socket. Callers: `plan`, `run`.
 
@@ -18,8 +18,8 @@ pub const MOST_SECONDS: i64 = 300;
 pub const MOST_BYTES: i64 = 64 << 20;
 /// Longest filter of a capture, in characters.
 const MOST_FILTER: usize = 1024;
-/// A drain without `drainTimeoutSeconds` is given up after so long, in seconds.
-const DRAIN: i64 = 600;
+/// Timeout of a drain without `drainTimeoutSeconds`, in seconds.
+const DEFAULT_DRAIN_SECONDS: i64 = 600;
 
 /// The operations that the agent carries out.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
@@ -70,7 +70,7 @@ impl Kind {
     }
 }
 
-/// Where a service runs.
+/// Place of a service.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Place {
     /// In the slot that is the node.
@@ -79,7 +79,7 @@ pub enum Place {
     Host,
 }
 
-/// What packets are kept.
+/// Parameters of a packet capture.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Capture {
     /// The host's interface, or `any`.
@@ -92,7 +92,7 @@ pub struct Capture {
     pub bytes: u64,
 }
 
-/// What is to be done.
+/// Task of an operation.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Task {
     /// Reboot, after a drain if there is one.
@@ -103,14 +103,14 @@ pub enum Task {
     RestartService {
         /// Which.
         unit: UnitName,
-        /// Where.
+        /// Place of the service.
         place: Place,
     },
     /// Capture packets.
     PacketCapture(Capture),
     /// Apply the selected version.
     ApplyConfiguration {
-        /// Also if the node has to be paved anew.
+        /// True if a repave is allowed.
         disruption: bool,
     },
 }
@@ -118,9 +118,9 @@ pub enum Task {
 /// A checked operation.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Order {
-    /// What.
+    /// Task of the operation.
     pub task: Task,
-    /// How long it may take.
+    /// Timeout of the operation.
     pub timeout: SignedDuration,
 }
 
@@ -158,7 +158,7 @@ impl Order {
         Ok(order)
     }
 
-    /// What it asks of time has to fit into its own.
+    /// Checks that the times of the parameters fit into the timeout.
     fn fits(&self, timeout: i64) -> Result<(), String> {
         let (name, seconds) = match &self.task {
             Task::Reboot(Some(drain)) | Task::Shutdown(Some(drain)) => {
@@ -234,7 +234,7 @@ impl Parameters<'_> {
         let (delete_empty_dir, force) = (self.flag("deleteEmptyDirData")?, self.flag("force")?);
         if drain {
             let grace = grace.and_then(|seconds| u32::try_from(seconds).ok());
-            let limit = SignedDuration::from_secs(limit.unwrap_or(DRAIN));
+            let limit = SignedDuration::from_secs(limit.unwrap_or(DEFAULT_DRAIN_SECONDS));
             return Ok(Some(Drain { limit, grace, delete_empty_dir, force }));
         }
         match self.given.keys().find(|name| *name != "drain") {
@@ -261,7 +261,7 @@ impl Parameters<'_> {
 
     fn capture(&self) -> Result<Capture, String> {
         let interface = self.text("interface").unwrap_or_default();
-        // What the kernel takes as a name, less what would be an option or a file.
+        // Names that the kernel accepts, except those that look like an option or a file.
         let named = (1..=15).contains(&interface.len())
             && !interface.starts_with(['-', '.'])
             && interface.bytes().all(|byte| byte.is_ascii_alphanumeric() || b"._-@".contains(&byte));
@@ -293,7 +293,7 @@ impl Parameters<'_> {
     }
 }
 
-/// What somebody wrote, quoted; not all of it if it is long.
+/// Quotes text that a user wrote, and truncates it if it is long.
 pub(super) fn shown(text: &str) -> String {
     match text.char_indices().nth(LONGEST_SHOWN) {
         Some((end, _)) => format!("{:?} and so on", text.get(..end).unwrap_or_default()),

@@ -4,11 +4,11 @@
 //! by `capture`.
 
 /// Length of a file's header.
-pub const HEADER: usize = 24;
+pub const FILE_HEADER_BYTES: usize = 24;
 /// Length of a packet's header.
-pub const RECORD: usize = 16;
+pub const RECORD_HEADER_BYTES: usize = 16;
 
-/// How numbers are written in a file.
+/// Byte order of the numbers in a file.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Order {
     /// Little end first.
@@ -18,7 +18,7 @@ pub enum Order {
 }
 
 /// From a file's header; none: it is no such file.
-pub fn order(header: &[u8; HEADER]) -> Option<Order> {
+pub fn order(header: &[u8; FILE_HEADER_BYTES]) -> Option<Order> {
     match header[..4] {
         [0xd4, 0xc3, 0xb2, 0xa1] | [0x4d, 0x3c, 0xb2, 0xa1] => Some(Order::Little),
         [0xa1, 0xb2, 0xc3, 0xd4] | [0xa1, 0xb2, 0x3c, 0x4d] => Some(Order::Big),
@@ -26,8 +26,8 @@ pub fn order(header: &[u8; HEADER]) -> Option<Order> {
     }
 }
 
-/// How many bytes of a packet follow its header.
-pub fn captured(order: Order, header: &[u8; RECORD]) -> u32 {
+/// Returns the number of packet bytes that follow this header.
+pub fn captured(order: Order, header: &[u8; RECORD_HEADER_BYTES]) -> u32 {
     let bytes = [header[8], header[9], header[10], header[11]];
     match order {
         Order::Little => u32::from_le_bytes(bytes),
@@ -42,7 +42,7 @@ mod tests {
     #[test]
     fn both_orders_and_both_precisions_are_known() {
         let header = |magic: u32, bytes: fn(u32) -> [u8; 4]| {
-            let mut header = [0; HEADER];
+            let mut header = [0; FILE_HEADER_BYTES];
             header[..4].copy_from_slice(&bytes(magic));
             header
         };
@@ -50,8 +50,8 @@ mod tests {
             assert_eq!(order(&header(magic, u32::to_le_bytes)), Some(Order::Little));
             assert_eq!(order(&header(magic, u32::to_be_bytes)), Some(Order::Big));
         }
-        assert_eq!(order(&[0; HEADER]), None);
-        let mut record = [0; RECORD];
+        assert_eq!(order(&[0; FILE_HEADER_BYTES]), None);
+        let mut record = [0; RECORD_HEADER_BYTES];
         record[8..12].copy_from_slice(&98_u32.to_le_bytes());
         assert_eq!(captured(Order::Little, &record), 98);
     }

@@ -1,19 +1,21 @@
-//! Which operation is next, and what is next to be done for it: from what its object says, what the agent's own note says, and the
-//! kernel's boot id (docs/rules.md, O1, O7).
+//! Selects the next operation and its next step: from its object, the agent's own note, and the kernel's boot
+//! ID (docs/rules.md, O1, O7).
 //!
 //! ```text
-//!               object           note             boot id        next
-//!   any         Pending          none             -              take (fail what cannot be, wait while paused)
-//!   any         unfinished       ended            -              write that end
-//!   reboot      InProgress       -                another        uncordon what we cordoned, Complete
-//!   reboot      InProgress       none             the same       drain, begin: nothing was asked yet
-//!   reboot      InProgress       begun            the same       wait for the end of this boot; never ask again
-//!   shutdown    as reboot; Complete once it was accepted
-//!   the others  InProgress       none             the same       begin
-//!   the others  InProgress       begun            the same       look what came of it; never do it again
-//!   the others  InProgress       -                another        Failed: nobody knows, or it was cut short
+//! object           note             boot ID        next
+//! any         Pending          none             -              take (fail an invalid one, wait while paused)
+//! any         unfinished       finished         -              write that result
+//! reboot      InProgress       -                another        uncordon what the agent cordoned, Complete
+//! reboot      InProgress       none             the same       drain, start: nothing was requested yet
+//! reboot      InProgress       started          the same       wait for the end of this boot; never request
+//! it again
+//! shutdown    as reboot; Complete once it was accepted
+//! the others  InProgress       none             the same       start
+//! the others  InProgress       started          the same       inspect the result; never repeat the act
+//! the others  InProgress       -                another        Failed: the result is unknown, or it was
+//! interrupted
 //! ```
-//! An object that is Pending with a note that says begun is one of an API server that was restored: the note counts.
+//! A Pending object whose note has a start comes from a restored API server: the note counts.
 //!
 //! Pure: no clock, no file, no socket. Caller: `run`.
 
@@ -28,25 +30,25 @@ use super::journal::file::Note;
 use super::parameters::{Kind, Order, Task};
 use super::progress::{End, executor, is_cordoned, is_finished, taken_of};
 
-/// So long after a reboot was asked for by an agent that was killed then, a host that still runs was not rebooted.
+/// Time after which a host that still runs was not rebooted by the request of an agent that was killed then.
 const GOES_DOWN: SignedDuration = SignedDuration::from_secs(120);
-/// Before anybody else gives it up, in which what was cordoned is given free.
-const CLEANING: SignedDuration = SignedDuration::from_secs(20);
+/// Time for uncordoning after the deadline, before another writer ends the operation.
+const UNCORDON_TIMEOUT: SignedDuration = SignedDuration::from_secs(20);
 
-/// What the Machine allows.
+/// Permission of the Machine for operations.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Standing {
     /// Operations are carried out.
     Ready,
-    /// It is paused: none is begun.
+    /// The Machine is paused: no operation starts.
     Paused,
-    /// It is being deleted: none is begun.
+    /// The Machine is being deleted: no operation starts.
     Deleting,
     /// It is not known, not there, or not the one that this host enrolled for: nothing is touched.
     Unknown,
 }
 
-/// What decides about an operation.
+/// Input of the decision about an operation.
 #[derive(Debug, Clone, Copy)]
 pub struct Observed<'a> {
     /// Now.
@@ -55,7 +57,7 @@ pub struct Observed<'a> {
     pub machine: &'a str,
     /// The kernel's boot id.
     pub boot_id: &'a str,
-    /// What the Machine allows.
+    /// Permission of the Machine.
     pub standing: Standing,
     /// The operation.
     pub operation: &'a MachineOperation,
@@ -65,12 +67,12 @@ pub struct Observed<'a> {
     pub accepted: bool,
 }
 
-/// What is next.
+/// Next step of an operation.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Next {
     /// It is not ours to touch, or not now.
     Ignore,
-    /// Say why it is not begun.
+    /// Report why the operation does not start.
     Wait {
         /// In one word.
         reason: PendingOperationReason,
@@ -79,9 +81,9 @@ pub enum Next {
     },
     /// Write that this agent carries it out.
     Take,
-    /// Prepare it, note that it is begun, do it; not beyond this time.
+    /// Prepare it, note its start, carry it out; until this deadline.
     Begin(Order, Timestamp),
-    /// It was begun: find out what came of it; not beyond this time.
+    /// It was started: inspect its result; until this deadline.
     Inspect(Order, Timestamp),
     /// Nothing until then, or until the host has ended.
     AwaitEnd(Timestamp),
@@ -89,12 +91,12 @@ pub enum Next {
     Finish(Finish),
 }
 
-/// How an operation is ended.
+/// End of an operation.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Finish {
-    /// So.
+    /// Result of the operation.
     pub end: End,
-    /// Before that the Node is given free if this operation cordoned it, which may be tried until then.
+    /// If this operation cordoned the Node: deadline for uncordoning it before the end is written.
     pub uncordon: Option<Timestamp>,
 }
 
@@ -105,12 +107,12 @@ impl Finish {
     }
 }
 
-/// The time until which a Node that was cordoned for an operation is tried to be given free.
+/// Returns the deadline for uncordoning a Node after an operation.
 pub fn cleaned_until(deadline: Timestamp) -> Timestamp {
-    later(deadline, CLEANING)
+    later(deadline, UNCORDON_TIMEOUT)
 }
 
-/// Whether an operation is for this agent and not over.
+/// Returns true if an operation is for this agent and not finished.
 pub fn is_ours(operation: &MachineOperation, machine: &str) -> bool {
     let (spec, status) = (&operation.spec, operation.status.as_ref());
     let named = spec.machine_ref.as_ref().is_some_and(|reference| reference.name.as_str() == machine);
@@ -124,12 +126,12 @@ pub fn is_ours(operation: &MachineOperation, machine: &str) -> bool {
     named && spec.machine_selector.is_none() && known && taken
 }
 
-/// Whether it was taken.
+/// Returns true if the operation was taken.
 pub fn is_begun(operation: &MachineOperation) -> bool {
     operation.status.as_ref().and_then(|status| status.state) == Some(OperationState::InProgress)
 }
 
-/// The operation that is carried out now: one that was taken, else the oldest.
+/// Returns the current operation: one that was taken, otherwise the oldest.
 pub fn choose<'a>(
     operations: &'a [Arc<MachineOperation>],
     machine: &str,
@@ -138,7 +140,8 @@ pub fn choose<'a>(
     let may_begin = |operation: &MachineOperation| match standing {
         Standing::Ready | Standing::Deleting => true,
         Standing::Paused => is_begun(operation),
-        // What is in progress by an agent of this name may be another host's, which is the Machine by now.
+        // An operation in progress under this agent's name may belong to another host, which is the Machine
+        // by now.
         Standing::Unknown => false,
     };
     let ours = operations.iter().filter(|operation| is_ours(operation, machine) && may_begin(operation));
@@ -148,7 +151,7 @@ pub fn choose<'a>(
     })
 }
 
-/// Whether it may be carried out while another one drains.
+/// Returns true if the operation may run while another one drains.
 pub fn goes_beside(operation: &MachineOperation) -> bool {
     match Kind::of(&operation.spec.operation_name) {
         Some(Kind::RestartService | Kind::PacketCapture) => true,
@@ -177,7 +180,7 @@ pub fn overtaking<'a>(
     })
 }
 
-/// What is next for this operation.
+/// Returns the next step of this operation.
 pub fn next(observed: &Observed<'_>) -> Next {
     let Observed { now, operation, note, .. } = *observed;
     let Some(kind) = Kind::of(&operation.spec.operation_name) else { return Next::Ignore };
@@ -212,7 +215,7 @@ pub fn next(observed: &Observed<'_>) -> Next {
     };
     let Some(noted) = noted else {
         let message = "its object says that this agent has taken it, and neither it nor the agent's note says in which \
-                       boot: what was done is not known; look at the host, and make a new operation";
+                       boot: the result is unknown; check the host, and create a new operation";
         return failed(AgentOutcome::OutcomeUnknown, message);
     };
     let case =
@@ -270,15 +273,15 @@ impl Case<'_> {
                     format!("the host was down, and has booted since: its boot is now {boot_id}"),
                 )
             };
-            // After a shutdown somebody who switched it on again decides when the node is used again.
+            // After a shutdown, the user who switches the host on again decides when to uncordon the Node.
             let uncordon = self.uncordon().filter(|_| reboots);
             return Next::Finish(Finish { end, uncordon });
         }
         let Some(note) = note else {
-            return if now < self.deadline { self.begin() } else { self.late("it was not begun in time") };
+            return if now < self.deadline { self.begin() } else { self.late("it was not started in time") };
         };
         if accepted && !reboots {
-            let message = "the host is shutting down; it stays off until somebody switches it on";
+            let message = "the host is shutting down; it stays off until a user switches it on";
             return Next::Finish(Finish::plain(End::done(AgentOutcome::ShutDown, message)));
         }
         let gives_up = if accepted { self.deadline } else { later(note.begun, GOES_DOWN).min(self.deadline) };
@@ -293,7 +296,7 @@ impl Case<'_> {
         self.fail(AgentOutcome::Interrupted, message.to_owned())
     }
 
-    /// What is done once and leaves something to be looked at.
+    /// Plans an act that must run only once and has a result to inspect.
     fn once(&self) -> Next {
         let Observed { now, note, .. } = *self.observed;
         match (self.rebooted, note) {
@@ -303,16 +306,17 @@ impl Case<'_> {
                 self.fail(AgentOutcome::HostRebooted, message.to_owned())
             }
             (false, Some(_)) => Next::Inspect(self.order.clone(), self.deadline),
-            (false, None) if now >= self.deadline => self.late("it was not begun in time"),
+            (false, None) if now >= self.deadline => self.late("it was not started in time"),
             (false, None) => self.begin(),
         }
     }
 
-    /// What does no harm twice.
+    /// Plans an act that may be repeated.
     fn again(&self) -> Next {
         if self.observed.now >= self.deadline {
-            return self
-                .late("the Machine's status shows what runs, and the condition Paved what is awaited");
+            return self.late(
+                "see the Machine's status for the applied version, and its condition Paved for the cause",
+            );
         }
         self.begin()
     }
@@ -321,7 +325,7 @@ impl Case<'_> {
         Next::Begin(self.order.clone(), self.deadline)
     }
 
-    /// Until when a Node is tried to be given free, if it may have been cordoned for this.
+    /// Returns the deadline for uncordoning, if the Node may have been cordoned for this operation.
     fn uncordon(&self) -> Option<Timestamp> {
         is_cordoned(self.observed.operation.status.as_ref()).then(|| cleaned_until(self.deadline))
     }
@@ -437,7 +441,7 @@ mod tests {
     }
 
     #[test]
-    fn o6_wrong_parameters_and_services_that_cut_the_agent_off_fail_before_they_are_taken() {
+    fn o6_wrong_parameters_and_refused_services_fail_before_they_are_taken() {
         let wrong = operation("reboot", json!({"why": "x"}));
         assert_eq!(reason(decide(&wrong, None, 1)), (false, "InvalidParameters".to_owned()));
         let own = operation("restartService", json!({"service": "dbus", "in": "host"}));
@@ -445,7 +449,7 @@ mod tests {
     }
 
     #[test]
-    fn a_paused_machine_has_none_begun_and_says_so_once_and_what_was_begun_goes_on() {
+    fn paused_machine_starts_no_operation_and_continues_a_started_one() {
         let mut new = operation("reboot", json!({}));
         let Next::Wait { reason, message } = decide_as(&new, None, 1, Standing::Paused, false) else {
             panic!()
@@ -464,7 +468,7 @@ mod tests {
     }
 
     #[test]
-    fn o7_a_host_that_is_not_the_machine_any_more_leaves_the_operations_of_the_one_that_is() {
+    fn o7_replaced_host_ignores_the_operations_of_its_successor() {
         let of_another = [Arc::new(in_progress(operation("reboot", json!({"drain": "true"})), "b1"))];
         assert_eq!(choose(&of_another, "a", Standing::Unknown), None);
         assert!(choose(&of_another, "a", Standing::Ready).is_some());
@@ -500,7 +504,7 @@ mod tests {
     }
 
     #[test]
-    fn o1_a_reboot_that_was_begun_is_never_begun_again_in_the_same_boot() {
+    fn o1_started_reboot_is_never_started_again_in_the_same_boot() {
         let one = in_progress(operation("reboot", json!({})), "b0");
         assert!(matches!(decide(&one, None, 899), Next::Begin(..)));
         let begun = note("b0", None);
@@ -517,7 +521,7 @@ mod tests {
     }
 
     #[test]
-    fn o1_a_shutdown_is_complete_when_it_was_accepted_or_the_host_has_booted_since() {
+    fn o1_shutdown_is_complete_once_accepted_or_after_another_boot() {
         let one = in_progress(operation("shutdown", json!({})), "b0");
         let begun = note("b0", None);
         let accepted = decide_as(&one, Some(&begun), 20, Standing::Ready, true);
@@ -551,7 +555,7 @@ mod tests {
     }
 
     #[test]
-    fn o1_an_object_that_does_not_say_in_which_boot_it_was_taken_is_not_guessed_at() {
+    fn o1_taken_object_without_a_boot_id_has_an_unknown_outcome() {
         let mut one = in_progress(operation("reboot", json!({})), "b0");
         one.status.as_mut().unwrap().boot_id = None;
         assert_eq!(reason(decide(&one, None, 20)), (false, "OutcomeUnknown".to_owned()));
@@ -559,7 +563,7 @@ mod tests {
     }
 
     #[test]
-    fn operations_are_carried_out_one_at_a_time_oldest_first_and_what_was_taken_before_all() {
+    fn operations_run_one_at_a_time_taken_first_then_oldest() {
         let mut list: Vec<MachineOperation> = Vec::new();
         for (name, created) in [("c", 2), ("b", 1), ("a", 1)] {
             let mut one = operation("reboot", json!({}));

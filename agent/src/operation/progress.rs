@@ -1,4 +1,4 @@
-//! How far an operation is, as its object keeps it: `status` read, and made anew for each write (docs/rules.md, O1).
+//! Progress of an operation in its object: reads `status`, and builds it for each write (docs/rules.md, O1).
 //!
 //! Pure: no clock, no file, no socket. Callers: `plan`, `run`.
 
@@ -14,9 +14,9 @@ use jiff::Timestamp;
 use serde::{Deserialize, Serialize};
 
 /// Longest message of a status.
-const MESSAGE: usize = 4096;
+const MAX_MESSAGE_CHARS: usize = 4096;
 
-/// How an operation ended.
+/// Result of an operation.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
 pub struct End {
@@ -40,28 +40,28 @@ impl End {
     }
 }
 
-/// What an object in progress says.
+/// Fields of an object in progress.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Taken {
-    /// When it was begun.
+    /// Time of the start.
     pub start: Timestamp,
     /// The kernel's boot id then; none: it does not say.
     pub boot_id: Option<String>,
 }
 
-/// Who carries it out, as `status.executor` says.
+/// Returns the `status.executor` of the agent.
 pub fn executor(machine: &str) -> String {
     format!("bedplate-agent/{machine}")
 }
 
-/// Of an operation in progress; `None` for others.
+/// Returns the fields of an operation in progress; `None` for others.
 pub fn taken_of(status: Option<&MachineOperationStatus>, now: Timestamp) -> Option<Taken> {
     let status = status.filter(|status| status.state == Some(OperationState::InProgress))?;
     let start = status.start_time.as_ref().map_or(now, |time| time.0);
     Some(Taken { start, boot_id: status.boot_id.clone() })
 }
 
-/// Whether it has ended.
+/// Returns true if the operation is finished.
 pub fn is_finished(status: Option<&MachineOperationStatus>) -> bool {
     match status.and_then(|status| status.state) {
         Some(OperationState::Complete | OperationState::Failed) => true,
@@ -86,10 +86,10 @@ pub fn taken(
     status
 }
 
-/// Still in progress: what is being done, or awaited.
+/// Builds the status of an operation in progress, with a message about its current step.
 pub fn under_way(before: Option<&MachineOperationStatus>, message: &str) -> MachineOperationStatus {
     let mut status = before.cloned().unwrap_or_default();
-    status.message = Some(message.chars().take(MESSAGE).collect());
+    status.message = Some(message.chars().take(MAX_MESSAGE_CHARS).collect());
     status
 }
 
@@ -102,7 +102,7 @@ pub fn cordoned(operation: &MachineOperation, now: Timestamp) -> MachineOperatio
     status
 }
 
-/// The Pods were evicted; its Node is to be deleted by who may.
+/// Builds the status after the eviction. The Node must be deleted by a client that may delete it.
 pub fn drained(operation: &MachineOperation, message: &str, now: Timestamp) -> MachineOperationStatus {
     let mut status = under_way(operation.status.as_ref(), message);
     let text = "the Pods were evicted from the Node, which may be deleted";
@@ -117,12 +117,12 @@ pub fn drained(operation: &MachineOperation, message: &str, now: Timestamp) -> M
     status
 }
 
-/// Whether its Node was drained to be deleted.
+/// Returns true if the Node was drained for its deletion.
 pub fn is_drained(status: Option<&MachineOperationStatus>) -> bool {
     status.is_some_and(|status| status.conditions.iter().any(|condition| condition.type_ == DRAINED))
 }
 
-/// Whether the Node may have been cordoned for it.
+/// Returns true if the Node may have been cordoned for the operation.
 pub fn is_cordoned(status: Option<&MachineOperationStatus>) -> bool {
     status.is_some_and(|status| status.conditions.iter().any(|condition| condition.type_ == CORDONED))
 }
@@ -134,7 +134,7 @@ pub fn cordoned_at(status: Option<&MachineOperationStatus>, now: Timestamp) -> T
     cordoned.map_or(now, |condition| condition.last_transition_time.0.min(now))
 }
 
-/// Not begun, and why.
+/// Builds the status of an operation that does not start yet, with the reason.
 pub fn waits(
     before: Option<&MachineOperationStatus>,
     reason: PendingOperationReason,
@@ -207,7 +207,7 @@ mod tests {
     }
 
     #[test]
-    fn o1_one_that_waits_is_pending_and_was_not_begun() {
+    fn o1_waiting_operation_is_pending_and_was_not_started() {
         let status = waits(None, PendingOperationReason::MachinePaused, "the Machine is paused");
         assert_eq!((status.state, status.start_time), (Some(OperationState::Pending), None));
     }

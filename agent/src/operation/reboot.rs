@@ -10,7 +10,7 @@ use super::run::Runner;
 use crate::bus::{BusError, Inhibition, Inhibitor};
 
 impl Runner {
-    /// Nobody blocks it, and the Pods have left.
+    /// Prepares a reboot or shutdown: no inhibitor blocks it, and the Pods were evicted.
     pub(super) async fn prepare_power(&mut self, drain: Option<Drain>, deadline: Timestamp) -> Outcome {
         match self.parts.power.inhibitors().await {
             Err(error) => return before_act(&error),

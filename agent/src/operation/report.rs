@@ -1,4 +1,4 @@
-//! Writes how operations go: on the way, at the end, and why one is not begun. Part of `run`.
+//! Writes the progress of operations, their results, and why one does not start. Part of `run`.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -14,23 +14,24 @@ use super::journal::file::Note;
 use super::ledger::{View, WriteOperationError};
 use super::plan::{Finish, Next, Observed, Standing, later, next};
 use super::progress::{self, End, executor};
-use super::run::{AGAIN, Report, Runner};
+use super::run::{RETRY_DELAY, Report, Runner};
 use crate::metrics::METRICS;
 
 /// Delay between two writes that fail.
 const BACKOFF: Backoff = Backoff::new(Duration::from_secs(1), Duration::from_secs(60));
-/// Between two messages about one operation.
-const TELL: SignedDuration = SignedDuration::from_secs(10);
-/// After a stop so long for an answer that is being written.
+/// Minimum interval between two messages about one operation.
+const MIN_REPORT_INTERVAL: SignedDuration = SignedDuration::from_secs(10);
+/// Time after a stop for finishing a pending write.
 const LAST_WORDS: Duration = Duration::from_secs(5);
 
 impl Runner {
-    /// Writes what is done or awaited, not too often. The message in the object is not compared: another version may word it otherwise.
+    /// Writes the current step, rate limited. The message in the object is not compared, because another
+    /// agent version may have another wording.
     pub(super) async fn tell(&mut self, message: &str) {
         let now = self.now();
         let Some(running) = &mut self.running else { return };
         let object = Arc::clone(&running.object);
-        let is_recent = |last: &Report| last.at <= now && now < later(last.at, TELL);
+        let is_recent = |last: &Report| last.at <= now && now < later(last.at, MIN_REPORT_INTERVAL);
         if running.report.as_ref().is_some_and(|last| last.is_same(message) || is_recent(last)) {
             return;
         }
@@ -38,7 +39,7 @@ impl Runner {
         self.write(&object, progress::under_way(object.status.as_ref(), message)).await;
     }
 
-    /// Writes a status; zero if it was written, else when to look again.
+    /// Writes a status. Returns zero if it was written, otherwise the delay before the next turn.
     pub(super) async fn write(
         &mut self,
         object: &MachineOperation,
@@ -64,7 +65,7 @@ impl Runner {
             Err(WriteOperationError::Conflict(now)) => {
                 tracing::debug!(
                     operation = name,
-                    "an operation was written by somebody else: looking at it anew"
+                    "operation was changed by another writer; reading it again"
                 );
                 if let Some(running) = running {
                     running.object = Arc::from(now);
@@ -79,20 +80,24 @@ impl Runner {
                     operation = name,
                     error = chain(&error),
                     wait_seconds,
-                    "an operation waits to be written"
+                    "failed to write an operation, retrying"
                 );
                 return Some(wait);
             }
             Err(error @ (WriteOperationError::Gone | WriteOperationError::Refused(_))) => {
-                tracing::warn!(operation = name, error = chain(&error), "an operation cannot be written");
+                tracing::warn!(
+                    operation = name,
+                    error = chain(&error),
+                    "failed to write an operation, giving it up"
+                );
                 self.running = None;
-                return Some(AGAIN * 15);
+                return Some(RETRY_DELAY * 15);
             }
         }
-        Some(AGAIN)
+        Some(RETRY_DELAY)
     }
 
-    /// Ends an operation: the Node is given free, the end is noted, then it is told.
+    /// Ends an operation: uncordons the Node, notes the result, then reports it.
     pub(super) async fn finish(&mut self, finish: Finish) -> Option<Duration> {
         let running = self.running.as_mut()?;
         let object = Arc::clone(&running.object);
@@ -103,8 +108,8 @@ impl Runner {
             && let Err(why) = self.uncordon(&uid).await
         {
             if self.now() < until && !self.shutdown.is_cancelled() {
-                self.tell(&format!("{}; the Node is not given free yet: {why}", end.message)).await;
-                return Some(AGAIN);
+                self.tell(&format!("{}; the Node is not uncordoned yet: {why}", end.message)).await;
+                return Some(RETRY_DELAY);
             }
             let node = &self.parts.machine;
             end.message =
@@ -122,7 +127,7 @@ impl Runner {
             tracing::warn!(
                 operation = object.metadata.name,
                 error = chain(&error),
-                "the end of an operation is not noted"
+                "failed to note the result of an operation"
             );
         }
         let by = executor(self.parts.machine.as_str());
@@ -135,7 +140,7 @@ impl Runner {
                 complete = end.complete,
                 reason = end.reason,
                 message = end.message,
-                "an operation has ended"
+                "operation finished"
             );
             METRICS.operation(&object.spec.operation_name, end.complete);
             self.running = None;
@@ -144,7 +149,7 @@ impl Runner {
         written
     }
 
-    /// Those that are not begun because the Machine is paused say so.
+    /// Reports on operations that do not start because the Machine is paused.
     pub(super) async fn tell_paused(&mut self, view: &View) {
         if view.standing != Standing::Paused {
             return;
@@ -165,19 +170,19 @@ impl Runner {
         }
     }
 
-    /// The host goes down: what is known is told, if that is quick.
+    /// Reports known results before the host goes down, within a short time.
     pub(super) async fn last_words(&mut self) {
         let said = tokio::time::timeout(LAST_WORDS, async {
             while self.running.as_ref().is_some_and(|running| running.finish.is_some() || running.accepted) {
                 match self.advance().await {
                     Some(Duration::ZERO) => {}
-                    Some(pause) if pause <= AGAIN => sleep(pause).await,
+                    Some(pause) if pause <= RETRY_DELAY => sleep(pause).await,
                     Some(_) | None => break,
                 }
             }
         });
         if said.await.is_err() {
-            tracing::debug!("an operation's end is told by the next agent");
+            tracing::debug!("time for pending reports is over, the next agent reports");
         }
     }
 }

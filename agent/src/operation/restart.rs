@@ -17,12 +17,12 @@ use crate::bus::{ActiveState, BusError, LoadState, UnitName, UnitState, Units};
 use crate::kubelet::slot_root;
 use crate::node::log_excerpt::with_log;
 
-/// A service that runs is looked at again after so long: many fail at once.
-const STAYS: Duration = Duration::from_secs(2);
-/// Lines of the journal that are looked at for a message.
-const LINES: u32 = 15;
+/// Delay before the check of a restarted service, because many fail at the start.
+const CHECK_DELAY: Duration = Duration::from_secs(2);
+/// Maximum lines read from the journal for a message.
+const MAX_JOURNAL_LINES: u32 = 15;
 /// Characters of them in it.
-const TAIL: usize = 2000;
+const MAX_LOG_CHARS: usize = 2000;
 
 impl Runner {
     /// systemd of the place; none: no slot runs.
@@ -80,7 +80,7 @@ impl Runner {
         if let Err(error) = units.restart(unit, left.max(Duration::from_secs(1))).await {
             return Outcome::End(bus_end(&error));
         }
-        sleep(STAYS).await;
+        sleep(CHECK_DELAY).await;
         match units.state(unit).await {
             Ok(state) => Outcome::End(judge(units.as_ref(), unit, place, &state).await),
             Err(error) => Outcome::End(bus_end(&error)),
@@ -135,7 +135,7 @@ fn whose(place: Place) -> &'static str {
     }
 }
 
-/// How it went, by the state after the restart.
+/// Returns the result by the unit's state after the restart.
 async fn judge(units: &dyn Units, unit: &UnitName, place: Place, state: &UnitState) -> End {
     let whose = whose(place);
     let well = state.result.as_deref().is_none_or(|result| result == "success");
@@ -170,9 +170,9 @@ async fn judge(units: &dyn Units, unit: &UnitName, place: Place, state: &UnitSta
 
 /// The last that a unit said, as its own systemd's journal has it, without what may be secret.
 async fn tail(units: &dyn Units, unit: &UnitName) -> String {
-    match last_lines(units, unit, LINES, None).await {
+    match last_lines(units, unit, MAX_JOURNAL_LINES, None).await {
         Ok(text) if text.is_empty() => "nothing".to_owned(),
-        Ok(text) => with_log("", &text, &[], TAIL),
+        Ok(text) => with_log("", &text, &[], MAX_LOG_CHARS),
         Err(error) => format!("cannot be read: {}", chain(&error)),
     }
 }

@@ -1,8 +1,10 @@
-//! The loop: takes the Machine's operations, one at a time but for what goes beside a drain (`concurrent`), and does what `plan` decides; `report`
-//! writes how they go.
+//! Loop that takes the Machine's operations and carries out the decisions of `plan`. It runs one at a time,
+//! except during a drain
+//! (`concurrent`). `report` writes their progress.
 //!
-//! What is written to the object or noted on disk comes before what it announces; whoever is killed in between leaves it to the next
-//! agent. A stop interrupts what may be begun again, and waits for an answer that is being written. Called by `service`.
+//! A note on disk or a write to the object precedes the act that it announces. If the agent is killed in
+//! between, the next agent
+//! continues. A stop interrupts repeatable steps, and waits for a pending write. Called by `service`.
 
 use std::collections::BTreeSet;
 use std::path::PathBuf;
@@ -32,14 +34,14 @@ use crate::bus::{Machines, Power, Units};
 use crate::kubelet::client::NodeApi;
 
 /// Before something is tried again that did not work and may.
-pub(super) const AGAIN: Duration = Duration::from_secs(2);
-/// Between two looks at what is awaited.
-pub(super) const LOOK: Duration = Duration::from_secs(2);
+pub(super) const RETRY_DELAY: Duration = Duration::from_secs(2);
+/// Poll interval of a pending state.
+pub(super) const POLL_INTERVAL: Duration = Duration::from_secs(2);
 
 /// Tells the time.
 pub type Clock = Arc<dyn Fn() -> Timestamp + Send + Sync>;
 
-/// What operations are carried out with.
+/// Interfaces that operations use.
 #[derive(Clone)]
 pub struct Parts {
     /// Our Machine, whose name is the Node's too.
@@ -48,7 +50,7 @@ pub struct Parts {
     pub boot_id: String,
     /// The time.
     pub clock: Clock,
-    /// Where status is written.
+    /// Destination of status writes.
     pub ledger: Arc<dyn Ledger>,
     /// Our own notes.
     pub notes: Arc<dyn Notes>,
@@ -62,7 +64,7 @@ pub struct Parts {
     pub node: Arc<dyn NodeApi>,
     /// The selected version, and what runs.
     pub configuration: Arc<dyn Configuration>,
-    /// Where captures are kept: `/var/lib/bedplate/captures`.
+    /// Directory of captures: `/var/lib/bedplate/captures`.
     pub captures: PathBuf,
 }
 
@@ -73,7 +75,7 @@ pub(super) struct Running {
     pub(super) accepted: bool,
     /// Nothing of it is done, it waits for something else.
     waits: bool,
-    /// How it ends, once that is known.
+    /// End of the operation, once it is known.
     pub(super) finish: Option<Finish>,
     /// Last report of this process on it.
     pub(super) report: Option<Report>,
@@ -110,11 +112,12 @@ pub(super) struct Runner {
     /// UIDs of what was ended here, as long as it is seen as it was before.
     pub(super) ended: BTreeSet<String>,
     pub(super) running: Option<Running>,
-    /// It takes only what goes beside a drain, and no more once this is cancelled.
+    /// Set on a loop that takes only operations allowed during a drain; it takes no more once this is
+    /// canceled.
     pub(super) beside: Option<CancellationToken>,
-    /// The Node may be cordoned for an operation that nobody carries out any more: see `sweep`.
+    /// True if the Node may be cordoned for an operation that is not carried out any more: see `sweep`.
     pub(super) sweep: bool,
-    /// Writes in a row that found nobody to take them, and until when none is tried.
+    /// Number of failed writes in a row.
     pub(super) unwritten: u32,
     pub(super) write_again: Option<Instant>,
     /// For acts that have a deadline of their own and take long.
@@ -141,7 +144,7 @@ impl Reconcile for Runner {
     }
 }
 
-/// So long, or for ever.
+/// Waits for this time, or forever.
 pub(super) async fn pause(length: Option<Duration>) {
     match length {
         Some(length) => sleep(length).await,
@@ -177,7 +180,7 @@ impl Runner {
                 Err(error) => tracing::warn!(error = chain(&error), "cannot read the notes on operations"),
             }
             tokio::select! {
-                () = sleep(AGAIN * 15) => {}
+                () = sleep(RETRY_DELAY * 15) => {}
                 () = shutdown.cancelled() => return None,
                 never = pulse.beating() => match never {},
             }
@@ -237,7 +240,7 @@ impl Runner {
                 tracing::info!(
                     operation = object.metadata.name,
                     kind = object.spec.operation_name,
-                    "an operation is taken"
+                    "operation taken"
                 );
                 self.write(&object, status).await
             }
@@ -255,7 +258,8 @@ impl Runner {
         }
     }
 
-    /// Which operation is under way: the one that was, as long as it is there and not over; else the next.
+    /// Updates the current operation: the same one while it exists and is not finished, otherwise the next
+    /// one.
     fn look(&mut self, view: &View) {
         self.leave_what_waits(view);
         let machine = self.parts.machine.as_str();
@@ -263,9 +267,11 @@ impl Runner {
             let uid = &running.object.metadata.uid;
             let seen = view.operations.iter().find(|one| one.metadata.uid == *uid);
             let gone = view.complete && seen.is_none_or(|seen| !is_ours(seen, machine));
-            // Of a Machine that is another host's by now nothing is begun, and of what was not begun nothing goes on.
+            // If the Machine belongs to another host by now, no operation starts, and one that was not
+            // started is dropped.
             let lost = view.standing == Standing::Unknown && !running.accepted && running.finish.is_none();
-            // What somebody else has ended, or taken away, is not ended by us; what is only seen late is.
+            // An operation that another writer ended or deleted is not ended here; one that is only seen late
+            // is.
             if !gone && !lost {
                 let before = overtaking(&view.operations, machine, view.standing, &running.object);
                 let known = |one: &MachineOperation| {
@@ -279,13 +285,13 @@ impl Runner {
             tracing::info!(
                 operation = running.object.metadata.name,
                 lost,
-                "an operation under way was ended or removed by somebody else"
+                "current operation was ended or deleted by another writer"
             );
             self.running = None;
         }
         let uid = |one: &MachineOperation| one.metadata.uid.clone().unwrap_or_default();
         self.ended.retain(|ended| view.operations.iter().any(|one| uid(one) == *ended));
-        // Beside a drain that is over, only what was taken before goes on.
+        // After the drain, the concurrent loop continues only operations that were taken before.
         let goes_on = |one: &MachineOperation| match &self.beside {
             None => true,
             Some(drained) => goes_beside(one) && (is_begun(one) || !drained.is_cancelled()),
@@ -308,7 +314,7 @@ impl Runner {
         }
     }
 
-    /// Whether the operation under way is still wanted: nobody has removed or ended it.
+    /// Returns true if the current operation was not deleted or ended by another writer.
     pub(super) fn is_wanted(&self) -> bool {
         let Some(running) = &self.running else { return false };
         let view = self.views.borrow();
@@ -327,14 +333,14 @@ impl Runner {
             return self.settle(deadline, prepared).await;
         }
         let object = Arc::clone(&self.running.as_ref()?.object);
-        // Nobody else has ended it meanwhile: this write would be refused.
-        let again = self.write(&object, progress::under_way(object.status.as_ref(), "begun")).await;
+        // This write is refused if another writer ended the operation meanwhile.
+        let again = self.write(&object, progress::under_way(object.status.as_ref(), "started")).await;
         if again != Some(Duration::ZERO) {
             return again;
         }
         if let Err(error) = self.note_begun().await {
             let why = format!(
-                "the agent's note cannot be kept, and without it nothing is begun: {}",
+                "the agent's note was not stored, and the operation does not start without it: {}",
                 chain(&error)
             );
             return self.settle(deadline, Outcome::Later(why)).await;
@@ -392,9 +398,9 @@ impl Runner {
                     running.waits = true;
                 }
                 self.tell(&why).await;
-                Some(AGAIN)
+                Some(RETRY_DELAY)
             }
-            Outcome::Interrupted => Some(AGAIN),
+            Outcome::Interrupted => Some(RETRY_DELAY),
         }
     }
 }

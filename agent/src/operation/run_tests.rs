@@ -32,7 +32,7 @@ use bedplate_rules::drain::{Evicted, Pod};
 /// Longer than any operation here, on a clock that only tests move.
 const LONG: Duration = Duration::from_secs(7200);
 
-/// Lets so many points be passed, then everything stops as if it was killed.
+/// Lets a number of points pass, then stops everything like a kill.
 struct Fuse {
     left: AtomicI64,
     burnt: Mutex<CancellationToken>,
@@ -51,14 +51,14 @@ impl Fuse {
     }
 }
 
-/// What outlives the agent, and counts what was done.
+/// State that outlives the agent, with counts of its acts.
 struct World {
     fuse: Fuse,
     views: watch::Sender<View>,
     written: AtomicU32,
-    /// Nobody takes a write, and how often one was tried.
+    /// True if every write is refused as busy; and the number of attempts.
     busy: AtomicBool,
-    /// Nobody takes a write about the operation with this UID.
+    /// UID of the operation whose writes are refused as busy.
     busy_for: Mutex<Option<&'static str>>,
     tried: AtomicU32,
     notes: Mutex<BTreeMap<String, Note>>,
@@ -71,7 +71,7 @@ struct World {
     machines: FakeMachines,
     node: Mutex<FakeNode>,
     configured: Mutex<Configured>,
-    /// After so many seconds the version lies ready.
+    /// Seconds until the version is prepared.
     ready_after: AtomicU32,
     captures: PathBuf,
     started: Instant,
@@ -283,7 +283,7 @@ impl World {
         self.status().reason.unwrap_or_default()
     }
 
-    /// The host goes down, and boots again; whoever runs is killed.
+    /// Takes the host down and boots it again; running code is killed.
     async fn end(&self, how: &'static str) {
         self.fuse.pass().await;
         self.ends.lock().unwrap().push(how);
@@ -292,7 +292,7 @@ impl World {
             self.notes.lock().unwrap().clear();
         }
         self.fuse.pass().await;
-        // What the agent still says while the host goes down.
+        // Time for the agent's last reports while the host goes down.
         tokio::time::sleep(Duration::from_secs(1)).await;
         if how == "reboot" {
             self.fuse.kill();
@@ -318,7 +318,8 @@ impl World {
         }
     }
 
-    /// One life of an agent: until the operation has ended, or it is killed after it passed so many points. Whether it was killed.
+    /// Runs one agent until the operation has finished or the agent is killed after some points. Returns true
+    /// if it was killed.
     async fn live(self: &Arc<Self>, points: i64) -> bool {
         let burnt = CancellationToken::new();
         *self.fuse.burnt.lock().unwrap() = burnt.clone();
@@ -389,7 +390,7 @@ async fn operation_that_hangs_is_named_by_the_watchdog_and_a_drain_is_not() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn o1_a_reboot_or_shutdown_is_done_at_most_once_wherever_the_agent_is_killed() {
+async fn o1_reboot_and_shutdown_are_done_at_most_once_despite_kills() {
     for (operation, in_memory, drain) in [
         ("reboot", false, false),
         ("reboot", true, false),
@@ -470,7 +471,7 @@ async fn o7_a_drain_waits_for_budgets_and_only_what_it_cordoned_is_given_free() 
 }
 
 #[tokio::test(start_paused = true)]
-async fn o7_a_drain_that_does_not_end_gives_the_node_free_and_nothing_is_rebooted() {
+async fn o7_drain_that_times_out_uncordons_the_node_and_does_not_reboot() {
     for (parameters, pods, held, reason) in [
         (
             json!({"drain": "true", "drainTimeoutSeconds": "30"}),
@@ -568,7 +569,7 @@ async fn o8_pods_stay_until_the_version_is_ready_and_have_their_whole_time_then(
 }
 
 #[tokio::test(start_paused = true)]
-async fn o8_a_control_plane_that_became_the_last_one_during_its_drain_keeps_its_node_and_is_given_free() {
+async fn o8_last_control_plane_after_a_drain_is_kept_and_uncordoned() {
     for at_once in [true, false] {
         let world = World::new("applyConfiguration", json!({"disruption": "allow"}), false);
         *world.node.lock().unwrap() =
@@ -591,7 +592,7 @@ async fn o8_a_control_plane_that_became_the_last_one_during_its_drain_keeps_its_
 }
 
 #[tokio::test(start_paused = true)]
-async fn an_operation_that_somebody_removes_while_its_node_is_drained_is_given_up_and_the_node_given_free() {
+async fn operation_deleted_during_its_drain_is_canceled_and_uncordons() {
     let world = World::new("reboot", json!({"drain": "true"}), false);
     *world.node.lock().unwrap() =
         FakeNode { pods: vec![pod("web", "ReplicaSet")], held: 1000, ..FakeNode::default() };
@@ -625,7 +626,7 @@ async fn an_api_server_that_takes_no_write_is_asked_ever_more_rarely() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_node_that_was_cordoned_for_an_operation_that_is_over_is_given_free_but_not_after_a_shutdown() {
+async fn node_of_a_finished_operation_is_uncordoned_but_not_after_a_shutdown() {
     for (by, ended, complete, calls) in [
         (Some("gone"), None, true, vec!["uncordon"]),
         (Some("gone"), Some(false), true, vec!["uncordon"]),
@@ -647,7 +648,7 @@ async fn a_node_that_was_cordoned_for_an_operation_that_is_over_is_given_free_bu
 }
 
 #[tokio::test(start_paused = true)]
-async fn o7_a_host_that_is_the_machine_no_more_ends_nothing_that_another_host_has_begun() {
+async fn o7_replaced_host_ends_no_operation_of_its_successor() {
     let world = World::new("reboot", json!({}), false);
     let mut taken = (*world.object()).clone();
     taken.status = Some(super::progress::taken(
@@ -666,7 +667,7 @@ async fn o7_a_host_that_is_the_machine_no_more_ends_nothing_that_another_host_ha
 }
 
 #[tokio::test(start_paused = true)]
-async fn o7_a_service_is_restarted_while_a_drain_waits_and_what_restarts_the_kubelet_is_not() {
+async fn o7_service_restarts_during_a_drain_but_not_the_kubelet() {
     let world = World::new("reboot", json!({"drain": "true"}), false);
     *world.node.lock().unwrap() =
         FakeNode { pods: vec![pod("web", "ReplicaSet")], held: 30, ..FakeNode::default() };
@@ -691,7 +692,7 @@ async fn o7_a_service_is_restarted_while_a_drain_waits_and_what_restarts_the_kub
 }
 
 #[tokio::test(start_paused = true)]
-async fn o1_what_goes_on_beside_a_drain_is_awaited_and_done_at_most_once_wherever_the_agent_is_killed() {
+async fn o1_operation_during_a_drain_is_done_at_most_once_despite_kills() {
     let mut points = 0;
     loop {
         let world = World::new("reboot", json!({"drain": "true"}), false);
@@ -715,7 +716,7 @@ async fn o1_what_goes_on_beside_a_drain_is_awaited_and_done_at_most_once_whereve
 }
 
 #[tokio::test(start_paused = true)]
-async fn o7_what_could_not_be_taken_before_a_drain_was_over_is_not_begun_beside_it_any_more() {
+async fn o7_operation_not_taken_before_the_drain_ends_is_not_started() {
     let world = World::new("reboot", json!({"drain": "true"}), false);
     *world.node.lock().unwrap() =
         FakeNode { pods: vec![pod("web", "ReplicaSet")], held: 30, ..FakeNode::default() };

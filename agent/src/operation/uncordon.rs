@@ -1,7 +1,10 @@
-//! Gives the Node free that is cordoned for an operation of ours that is over. Part of `run`.
+//! Uncordons the Node that is cordoned for a finished operation of this agent. Part of `run`.
 //!
-//! Whoever ends an operation gives the Node free himself. This is for what comes in between: the operation was removed or given up while nobody
-//! could uncordon, or the agent was killed in a drain. What a person has cordoned stays so, and what a shutdown has, as long as it is known.
+//! A writer that ends an operation uncordons the Node itself. This module covers the other cases. The
+//! operation was deleted or timed out
+//! while uncordoning was not possible, or the agent was killed in a drain. A Node that a user cordoned stays
+//! cordoned. A Node that a
+//! shutdown cordoned stays so too, as long as that operation is known.
 
 use std::time::Duration;
 
@@ -12,7 +15,7 @@ use super::plan::Standing;
 use super::run::Runner;
 
 /// Before it is tried again.
-const AGAIN: Duration = Duration::from_secs(60);
+const RETRY_DELAY: Duration = Duration::from_secs(60);
 
 impl Runner {
     /// Looks once after each operation and at the start; when again, if it has not worked.
@@ -23,11 +26,14 @@ impl Runner {
         let node = &self.parts.node;
         let seen = match node.node().await {
             Ok(Some(seen)) => seen,
-            // No slot has joined: looked at again when something changes.
+            // No slot has joined: checked again when something changes.
             Ok(None) => return None,
             Err(error) => {
-                tracing::debug!(error = chain(&error), "whether the Node is cordoned is not known yet");
-                return Some(AGAIN);
+                tracing::debug!(
+                    error = chain(&error),
+                    "failed to read whether the Node is cordoned, retrying"
+                );
+                return Some(RETRY_DELAY);
             }
         };
         let Some(by) = &seen.cordoned_by else {
@@ -43,16 +49,13 @@ impl Runner {
         }
         match node.cordon(&seen, None).await {
             Ok(()) => {
-                tracing::info!(
-                    uid = by,
-                    "the Node was cordoned for an operation that is over: it is given free"
-                );
+                tracing::info!(uid = by, "uncordoned the Node of a finished operation");
                 self.sweep = false;
                 None
             }
             Err(error) => {
-                tracing::warn!(uid = by, error = chain(&error), "the Node is not given free yet");
-                Some(AGAIN)
+                tracing::warn!(uid = by, error = chain(&error), "failed to uncordon the Node, retrying");
+                Some(RETRY_DELAY)
             }
         }
     }

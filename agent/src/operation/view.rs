@@ -1,4 +1,4 @@
-//! Operations beside the node's loop: the cluster's objects in, the node's slots as what applyConfiguration is about.
+//! Operations next to the node's loop: the cluster's objects in, and the node's slots for applyConfiguration.
 //!
 //! Called by `service`, once the node's loop has its parts.
 
@@ -91,7 +91,7 @@ pub async fn serve(
     run(parts, views, pulse, shutdown).await;
 }
 
-/// What of the cluster's word counts for operations.
+/// Returns the part of the cluster's state that concerns operations.
 fn view(seen: &Seen) -> View {
     let standing = match &seen.machine {
         Some(machine) if seen.ours => {
@@ -130,7 +130,7 @@ impl Ledger for DeciderLedger {
     }
 }
 
-/// What the slots hold, and what is selected.
+/// Content of the slots, and the selected version.
 pub(crate) struct NodeConfiguration {
     node: effects::Parts,
     wake: Arc<Notify>,
@@ -154,7 +154,7 @@ impl NodeConfiguration {
         Self { node, wake }
     }
 
-    /// Whether a slot is filled with this very version, to be the node next.
+    /// Returns true if a slot is prepared with this version.
     async fn is_ready(&self, version: &VersionRef) -> Result<bool, String> {
         let Some(facts) = self.node.seen().version_facts().filter(|facts| facts.reference == *version) else {
             return Ok(false);
@@ -182,7 +182,7 @@ impl NodeConfiguration {
                     slots.look(slot, false)?;
                 let Some(record) = record else { continue };
                 match record.stage {
-                    // Of two the later one: the other one is about to be retired.
+                    // The later of two applied slots counts: the other one is about to be retired.
                     Stage::Applied { .. } => {
                         if applied.as_ref().is_none_or(|one| one.record.generation < record.generation) {
                             let (filled, unfinished, joined_control_plane) = (
@@ -304,7 +304,7 @@ impl Configuration for NodeConfiguration {
         if self.node.home.follows_slot() {
             return Err(ApplyError::NotSupported(format!(
                 "{}-v{} is tried again if it failed here; to have the node paved with it, `kubectl drain {node}` and `kubectl \
-                 delete node {node}`: an agent may not delete its Node, and here is no bedplate-controller to do it",
+                 delete node {node}`: an agent may not delete its Node, and there is no bedplate-controller here",
                 version.name, version.version
             )));
         }
@@ -321,7 +321,7 @@ impl Configuration for NodeConfiguration {
         }
         if !self.is_ready(version).await.map_err(ApplyError::Failed)? {
             return Err(ApplyError::Failed(format!(
-                "{}-v{} does not lie ready beside the node yet, and no Pod has to leave before: the condition Paved and \
+                "{}-v{} is not prepared yet, and no Pod is evicted before that; the condition Paved and \
                  `bedplate-agent status` on the host say what it waits for",
                 version.name, version.version
             )));
@@ -341,7 +341,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_machine_that_is_not_ours_has_nothing_begun() {
+    fn machine_of_another_host_starts_no_operation() {
         let mut seen = Seen { api: Api::Live, ..Seen::default() };
         assert_eq!(
             (view(&seen).standing, view(&seen).complete),

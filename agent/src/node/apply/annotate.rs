@@ -1,9 +1,11 @@
-//! The version's annotations on the Node of the slot that is the node: written once for each Node, as its kubelet, which cannot
-//! register them itself.
+//! Writes the version's annotations on the Node of the applied slot, once per Node. The kubelet cannot set
+//! them when it registers.
 //!
-//! Without a cluster these include the configuration and version that the Node came of (H5), which bedplate-controller writes in one.
+//! When standalone, they include the configuration and version of the Node (H5). In a cluster,
+//! bedplate-controller writes those.
 //!
-//! A mark beside the slot says whose Node has them. Called by `apply`, and read by `observe`.
+//! A mark next to the slot records the UID of the annotated Node. Called by `apply`; `observe` reads the
+//! mark.
 
 use std::path::PathBuf;
 
@@ -25,7 +27,8 @@ fn marked(node_uid: &str, named: Option<&VersionRef>) -> String {
     named.map_or_else(|| node_uid.to_owned(), |named| format!("{node_uid} {} {}", named.name, named.version))
 }
 
-/// Whether this Node (UID) has the annotations of the version in the slot; `named`: that version too.
+/// Returns true if this Node (UID) has the annotations of the slot's version. `named`: configuration and
+/// version are included.
 pub(in crate::node) fn is_annotated(
     slots: &Slots,
     slot: SlotName,
@@ -55,7 +58,7 @@ pub(super) async fn annotate(parts: &Parts, slot: SlotName, node_uid: &str) -> R
             // A cluster's own policy may forbid one; the node is none the worse for it.
             Err(error) if error.is_final() => {
                 let error = bedplate_process::exit::chain(&error);
-                tracing::warn!(error, "the version's annotations are not written to the Node");
+                tracing::warn!(error, "failed to write the version's annotations to the Node");
             }
             Err(error) => return Err(ApplyError::Annotate(error)),
         }

@@ -20,7 +20,7 @@ use crate::plane::Compared;
 use crate::slot::bind::plain_path;
 use crate::slot::contents::Contents;
 
-/// Where a join leads, as far as it is known before it is asked.
+/// API server of a join, as far as the version names it.
 #[derive(Debug, PartialEq, Eq)]
 struct Target {
     /// URL of the API server.
@@ -31,7 +31,7 @@ struct Target {
     believes_own_alone: bool,
 }
 
-/// Why a version is refused.
+/// Reason for rejecting a version.
 #[derive(Debug, PartialEq, Eq)]
 enum Doubt {
     /// It leads to another cluster.
@@ -74,7 +74,11 @@ async fn ask(parts: &Parts, own: &Credential, target: &Target) -> Option<Doubt> 
         Compared::Other(why) => Some(Doubt::Other(format!("{}: {why}", target.server))),
         Compared::Unknown(why) if target.believes_own_alone => {
             let server = &target.server;
-            tracing::warn!(server, why, "API server of the join not reached, joining by the own authorities");
+            tracing::warn!(
+                server,
+                why,
+                "API server of the join not reached, trusting this cluster's authorities"
+            );
             None
         }
         Compared::Unknown(why) => Some(Doubt::Unverified(format!("{}: {why}", target.server))),
@@ -135,7 +139,7 @@ fn file(contents: &Contents, path: &str) -> Option<String> {
     for file in contents.files.iter().filter(|file| plain_path(&file.path) == path) {
         match (&mut found, file.append) {
             (Some(found), true) => found.extend_from_slice(&file.content),
-            // What the node image has there comes before, and is not known.
+            // The image's content precedes the appended part, and is not known here.
             (None, true) => return None,
             (_, false) => found = Some(file.content.to_vec()),
         }
@@ -173,7 +177,8 @@ mod tests {
     }
 
     impl Case {
-        /// Server, and whether the join believes the own authorities alone; or the doubt.
+        /// Returns the server of a join, and true if it trusts the host's own authorities only; otherwise the
+        /// doubt.
         fn target(&self, join: &Value, files: &[(&str, &str)]) -> Result<(String, bool), Doubt> {
             let kubernetes = json!({ "version": "v1.34.4", "joinConfiguration": { "discovery": join } });
             let kubernetes = serde_json::from_value(kubernetes).unwrap();
@@ -204,7 +209,7 @@ mod tests {
     }
 
     #[test]
-    fn kubeconfig_is_compared_by_its_authorities_and_refused_if_it_cannot_be_read() {
+    fn kubeconfig_is_compared_by_authorities_and_refused_if_unreadable() {
         let case = case();
         let join = json!({ "file": { "kubeConfigPath": "/etc/join/c.conf" } });
         let data = |pem: &str| format!("certificate-authority-data: {}", STANDARD.encode(pem));
@@ -230,7 +235,7 @@ mod tests {
     }
 
     #[test]
-    fn file_is_what_the_version_writes_last_and_unknown_if_it_adds_to_the_image() {
+    fn file_is_the_last_one_written_and_unknown_if_appended_to_the_image() {
         let mut added = text("/a", 0o600, "2");
         added.append = true;
         let of = |files| file(&Contents { files, ..Contents::default() }, "/a");

@@ -16,16 +16,16 @@ use crate::node::observe::leader;
 use crate::slot::paths::service;
 use crate::slot::store::Slots;
 
-/// How much of kubeadm's log is looked at, in bytes.
-const TAIL: u64 = 8 * 1024;
-/// How many lines of a journal are looked at.
-const LINES: u32 = 60;
+/// Maximum bytes read from the end of kubeadm's log.
+const TAIL_BYTES: u64 = 8 * 1024;
+/// Maximum lines read from the end of a journal.
+const MAX_LINES: u32 = 60;
 const KUBELET: &str = "kubelet.service";
 const SCRIPTS: &str = "bedplate: kubeadm ";
 /// In kubeadm's last line while it waits for the kubelet, or has waited in vain.
 const AWAITS_KUBELET: [&str; 4] = ["[kubelet-", "phase kubelet-", "[wait-control-plane]", "TLS Bootstrap"];
 
-/// What was said last, and what must not be told of it.
+/// End of a log, and the secrets that must be hidden in it.
 #[derive(Debug, Default)]
 pub(super) struct Tail {
     /// The log, as it was written.
@@ -34,14 +34,14 @@ pub(super) struct Tail {
     pub(super) secrets: Vec<String>,
 }
 
-/// Reads it. What cannot be read is left out: the trial has failed all the same.
+/// Reads the log. Unreadable parts are omitted, because the trial has failed anyway.
 pub(super) async fn tail(parts: &Parts, slot: SlotName, log: Log) -> Tail {
     let read = parts.on_disk(move |slots: &Slots| {
-        let kubeadm = slots.tail(slot, "log", "/bedplate/kubeadm.log", TAIL);
+        let kubeadm = slots.tail(slot, "log", "/bedplate/kubeadm.log", TAIL_BYTES);
         Ok((kubeadm, slots.filled(slot)?, slots.secrets(slot)?))
     });
     let (kubeadm, filled, secrets) = read.await.unwrap_or_else(|error| {
-        tracing::warn!(error = chain(&error), "what a failed slot holds cannot be read");
+        tracing::warn!(error = chain(&error), "failed to read the files of a failed slot");
         Default::default()
     });
     let socket = filled.as_ref().map_or("", |filled| filled.cri_socket.as_str());
@@ -54,7 +54,7 @@ pub(super) async fn tail(parts: &Parts, slot: SlotName, log: Log) -> Tail {
     Tail { log, secrets }
 }
 
-/// What kubeadm said; the kubelet's log while kubeadm has said nothing, or waits for the kubelet, which is the one that knows why.
+/// Returns kubeadm's output. Returns the kubelet's log if kubeadm has no output yet or waits for the kubelet.
 async fn of_kubeadm(parts: &Parts, slot: SlotName, kubeadm: String) -> String {
     // That it failed and is tried again is the script's word.
     let own: String =
@@ -77,30 +77,30 @@ fn awaits_kubelet(last: &str) -> bool {
     AWAITS_KUBELET.iter().any(|phase| last.contains(phase))
 }
 
-/// Of a unit in the slot.
+/// Returns the log of a unit in the slot.
 async fn of_unit(parts: &Parts, slot: SlotName, unit: &str) -> String {
     let Ok(unit) = unit_name(unit) else { return String::new() };
     readable(&unit, journal(parts, slot, &unit).await)
 }
 
-/// Of the slot's own unit, on the host.
+/// Returns the log of the slot's own unit on the host.
 async fn of_slot(parts: &Parts, slot: SlotName) -> String {
     let Ok(unit) = unit_name(&service(slot)) else { return String::new() };
-    let said = last_lines(parts.units.as_ref(), &unit, LINES, None).await;
+    let said = last_lines(parts.units.as_ref(), &unit, MAX_LINES, None).await;
     readable(&unit, said.map_err(|error| chain(&error)))
 }
 
 fn readable(unit: &UnitName, said: Result<String, String>) -> String {
     said.unwrap_or_else(|error| {
-        tracing::warn!(%unit, error, "the log of what failed cannot be read");
+        tracing::warn!(%unit, error, "failed to read the log of a failed trial");
         String::new()
     })
 }
 
-/// Of the slot's own systemd; else of the files that its journal has left.
+/// Reads a journal from the slot's systemd; if the slot does not run, from the files that its journal left.
 async fn journal(parts: &Parts, slot: SlotName, unit: &UnitName) -> Result<String, String> {
     let asked = match leader(parts, slot).await {
-        Ok(Some(leader)) => last_lines(parts.machines.units(leader).as_ref(), unit, LINES, None).await,
+        Ok(Some(leader)) => last_lines(parts.machines.units(leader).as_ref(), unit, MAX_LINES, None).await,
         Ok(None) => Ok(String::new()),
         Err(error) => Err(error),
     };
@@ -108,7 +108,7 @@ async fn journal(parts: &Parts, slot: SlotName, unit: &UnitName) -> Result<Strin
         Ok(text) if !text.is_empty() => Ok(text),
         _ => {
             let Some(files) = parts.slots.journal(slot) else { return Ok(String::new()) };
-            let found = last_lines(parts.units.as_ref(), unit, LINES, Some(&files)).await;
+            let found = last_lines(parts.units.as_ref(), unit, MAX_LINES, Some(&files)).await;
             found.map_err(|error| chain(&error))
         }
     }

@@ -22,7 +22,7 @@ use crate::node::observe::observe;
 use crate::node::plan::plan;
 use crate::slot::fill_record::LEAVING;
 
-/// Why it is not begun, or not gone on with.
+/// Reason for not leaving: the Node exists.
 const THERE: &str = "the Node is there";
 
 /// Takes it out, and writes that the slot is the node no more.
@@ -57,7 +57,7 @@ async fn take_out(parts: &Parts, slot: SlotName, member: &Member, begun: bool) -
     match member.etcd.members().await {
         Ok(members) if !members.iter().any(|one| member.is_own(one)) => Ok(()),
         Ok(_) => {
-            // It stays for now: what comes next is decided anew.
+            // The slot stays for now; the next plan decides again.
             parts.on_disk(move |slots| slots.set_mark(slot, LEAVING, false)).await?;
             Err(LeaveEtcdError::from(why).into())
         }

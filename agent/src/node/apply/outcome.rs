@@ -1,4 +1,4 @@
-//! Steps that only write what was decided: records of slots, and the ledger beside them.
+//! Steps that only write decisions: records of slots, and the ledger next to them.
 //!
 //! Called by `apply`.
 
@@ -20,7 +20,7 @@ use crate::slot::store::Ledger;
 /// Pause between trials that fail with no slot to roll back to.
 const BACKOFF: Backoff = Backoff::new(Duration::from_secs(1), Duration::from_secs(300));
 /// The most that `status.rolledBack.message` takes, in characters.
-const REASON: usize = 1024;
+const MAX_REASON_CHARS: usize = 1024;
 
 /// Changes a slot's record, if there is one.
 pub(super) async fn change(
@@ -101,8 +101,8 @@ pub(super) async fn fail(
     let said = tail(parts, slot, log).await;
     let advice = advice(&format!("{reason}\n{}", said.log));
     let reason = advice.map_or_else(|| reason.to_owned(), |advice| format!("{reason}; {advice}"));
-    let reason = with_log(&reason, &said.log, &said.secrets, REASON);
-    tracing::warn!(slot = ?slot, back_to = ?back_to, reason, "the new node did not pass its gate");
+    let reason = with_log(&reason, &said.log, &said.secrets, MAX_REASON_CHARS);
+    tracing::warn!(slot = ?slot, back_to = ?back_to, reason, "health gate of the new node failed");
     let random = rand::random();
     let written = parts.on_disk(move |slots| {
         let seen = slots.look(slot, true)?;
@@ -115,7 +115,7 @@ pub(super) async fn fail(
             Some(former) => slots.record(former)?,
             None => None,
         };
-        // First what keeps it from being tried again at once, then what ends the trial.
+        // The ledger first, because it delays the retry; then the record, which ends the trial.
         let ledger = failed(slots.ledger()?, &record, former.as_ref(), &reason, now, random);
         slots.write_ledger(&ledger)?;
         record.stage = Stage::Failed { reason };
@@ -124,7 +124,7 @@ pub(super) async fn fail(
     if written.await? { Ok(()) } else { Err(ApplyError::Superseded("a control plane has come of it")) }
 }
 
-/// What is remembered of a trial that failed. Pure.
+/// Adds a failed trial to the ledger. Pure.
 fn failed(
     mut ledger: Ledger,
     record: &Record,
@@ -141,7 +141,7 @@ fn failed(
             ledger.rolled_back = Some(RolledBack {
                 from: record.version.clone(),
                 to: former.version.clone(),
-                message: reason.chars().take(REASON).collect(),
+                message: reason.chars().take(MAX_REASON_CHARS).collect(),
                 time: Time(now),
             });
         }
@@ -156,7 +156,8 @@ fn failed(
     ledger
 }
 
-/// Before when no new trial is begun. A time further away than any wait was written by a clock that was wrong.
+/// Returns the earliest time of the next trial. A time beyond the maximum backoff is ignored: it was written
+/// by a wrong clock.
 pub(in crate::node) fn not_before(ledger: &Ledger, now: Timestamp) -> Timestamp {
     let longest = SignedDuration::try_from(BACKOFF.longest()).unwrap_or(SignedDuration::ZERO);
     let latest = now.saturating_add(longest).unwrap_or(Timestamp::MAX);
@@ -201,7 +202,7 @@ mod tests {
     }
 
     #[test]
-    fn with_a_slot_to_go_back_to_the_version_is_refused_once_and_without_one_it_waits_ever_longer() {
+    fn version_is_refused_with_a_former_slot_and_backs_off_without_one() {
         let now = Timestamp::UNIX_EPOCH;
         let mut ledger = Ledger::default();
         for _ in 0..2 {

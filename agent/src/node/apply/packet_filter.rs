@@ -1,8 +1,11 @@
-//! Takes out of the host's packet filter what a stopped slot has left in it: chains of kube-proxy, the kubelet and network plug-ins.
+//! Removes from the host's packet filter the chains that a stopped slot left: those of kube-proxy, the
+//! kubelet and network plug-ins.
 //!
-//! They lead to Pods that are no more, and those of a port of the host go before the next node's. The tools are the slot's own, in its root
-//! (`rules.sh`): a host has none. Whoever was root in the slot may have put others there: they get the right to the packet filter, and
-//! nothing else of the host. Called by `stop` and `start`.
+//! The chains lead to Pods that do not exist any more. Chains of a host port would capture traffic of the
+//! next node. The tools come from
+//! the slot's own root (`rules.sh`), because a host has none. A process that was root in the slot may have
+//! replaced them. So they get the
+//! right to change the packet filter, and no other access to the host. Called by `stop` and `start`.
 
 use std::time::Duration;
 
@@ -17,7 +20,7 @@ use crate::slot::paths::service;
 
 const SCRIPT: &str = include_str!("rules.sh");
 /// For thousands of Services.
-const LIMIT: Duration = Duration::from_secs(30);
+const CLEANUP_TIMEOUT: Duration = Duration::from_secs(30);
 
 /// Removes them, once no slot runs. What stays shows in the log, and goes with the next boot.
 pub(super) async fn clean_rules(parts: &Parts, slot: SlotName) {
@@ -48,13 +51,14 @@ async fn clean(parts: &Parts, slot: SlotName) -> Result<Option<Ran>, ApplyError>
         argv: ["/bin/sh", "-c", SCRIPT].map(str::to_owned).to_vec(),
         environment: vec!["PATH=/usr/sbin:/usr/bin:/sbin:/bin".to_owned()],
         output: Output::Tail,
-        limit: LIMIT,
+        limit: CLEANUP_TIMEOUT,
         settings: settings(root),
     };
     Ok(Some(parts.units.run(&command).await?))
 }
 
-/// What the slot's tools may: packet filters. Root they stay: the kernel's list of tables and the tools' lock are for no other.
+/// Returns the sandbox of the slot's tools: they may change packet filters only. They stay root, because the
+/// kernel's list of tables and the tools' lock require root.
 fn settings(root: String) -> Vec<(&'static str, Setting)> {
     const CAP_NET_ADMIN: u64 = 1 << 12;
     const CAP_NET_RAW: u64 = 1 << 13;
@@ -80,7 +84,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn tools_of_a_slot_may_change_the_packet_filter_and_have_nothing_else_of_the_host() {
+    fn slot_tools_may_change_the_packet_filter_and_nothing_else_of_the_host() {
         let settings = settings("/var/lib/machines/bedplate-a".to_owned());
         let of = |name| &settings.iter().find(|(is, _)| *is == name).unwrap_or_else(|| panic!("{name}")).1;
         assert_eq!(of("RootDirectory"), &Setting::Text("/var/lib/machines/bedplate-a".to_owned()));

@@ -1,9 +1,11 @@
-//! Fills a slot that does not run: image, root, files, until all of it is on disk.
+//! Fills a slot that does not run, until image, root and files are on disk.
 //!
 //! ```text
-//!   unmount, clear ─ Secrets, image ─ record: Preparing ─ directories, mount ─ files of the version and of kubeadm ─ sync ─ Prepared
+//! unmount, clear ─ Secrets, image ─ record: Preparing ─ directories, mount ─ files of the version and of
+//! kubeadm ─ sync ─ Prepared
 //! ```
-//! May be killed anywhere: a slot that is `Preparing` or empty is filled anew, with the layers that are whole. Called by `apply`.
+//! May be killed at any point: a slot that is `Preparing` or empty is filled again, and complete layers are
+//! reused. Called by `apply`.
 
 use std::collections::BTreeMap;
 use std::time::Duration;
@@ -24,10 +26,10 @@ use crate::node::effects::Parts;
 use crate::slot::contents::{self, Contents, Secrets, SlotFile, SlotLink, text};
 use crate::slot::fill_record::{CRI_SOCKET, CRI_SOCKET_LABEL, Filled};
 
-/// How long mounting may take.
-const MOUNT: Duration = Duration::from_secs(60);
+/// Timeout of a mount.
+const MOUNT_TIMEOUT: Duration = Duration::from_secs(60);
 const PULL_KEY: &str = ".dockerconfigjson";
-/// Where the version's authorities lie while its image is fetched, and the credentials.
+/// File of the registry's certificate authorities while the image is fetched.
 const CA_FILE: &str = "registry-ca.pem";
 const PULL_FILE: &str = "pull.json";
 
@@ -63,7 +65,7 @@ pub(super) async fn prepare(
     emptied.await?;
     say("reads what the version names".to_owned());
     let secrets = secrets(parts, &wanted.template).await?;
-    // What cannot be rendered is told before gigabytes are fetched.
+    // Fails on a template that cannot be rendered before gigabytes are fetched.
     let blank = Filled {
         template: wanted.template.clone(),
         layers: 1,
@@ -166,7 +168,7 @@ async fn secrets(parts: &Parts, template: &Template) -> Result<Secrets, ApplyErr
         let secret = SecretRef { namespace: namespace.clone(), name: name.clone() };
         let mut found = parts.decider.secret(&secret).await?;
         for key in keys {
-            // One that is missing is told with the file that names it.
+            // A missing key is reported with the file that names it.
             if let Some(value) = found.data.remove(&key) {
                 secrets.insert((namespace.clone(), name.clone(), key), value);
             }
@@ -218,7 +220,7 @@ async fn image(
         parts.on_disk(move |slots| slots.share(slot, CA_FILE, authorities.as_bytes())).await?;
     }
     let source = NodeSource { reference, allow_tag: spec.allow_tag, access };
-    // What neither slot needs makes room for what comes.
+    // Layers that neither slot needs are deleted, so that there is space for the new image.
     let held = parts.on_disk(move |slots| slots.record(other(slot))).await?;
     let mut keep: Vec<Digest> = held.into_iter().map(|record| record.image_digest).collect();
     keep.extend(source.pinned());
@@ -237,7 +239,7 @@ fn forget_access(parts: &Parts, slot: SlotName) {
     for name in [PULL_FILE, CA_FILE] {
         let path = parts.slots.places().shared(slot).join(name);
         if let Err(error) = bedplate_process::file::remove_optional(&path) {
-            tracing::warn!(%error, path = %path.display(), "what the image was fetched with stays in memory until the next boot");
+            tracing::warn!(%error, path = %path.display(), "failed to delete the registry credentials from memory");
         }
     }
 }
@@ -299,7 +301,7 @@ async fn fill(
         .await?;
     let mount = unit_name(&mount)?;
     reload(parts, &mount, changed).await?;
-    let result = parts.units.start(&mount, MOUNT).await?;
+    let result = parts.units.start(&mount, MOUNT_TIMEOUT).await?;
     if !result.is_done() {
         return Err(job_error(parts, mount, result.as_str().to_owned()).await);
     }

@@ -27,16 +27,16 @@ use crate::slot::contents::SlotLink;
 use crate::slot::fill_record::Filled;
 use crate::slot::store::{KeepSlotError, Slots};
 
-/// Where a kubelet looks for a way to its first certificate: `--bootstrap-kubeconfig` of kubeadm's drop-in.
+/// Path of the bootstrap kubeconfig in the slot: `--bootstrap-kubeconfig` of kubeadm's drop-in.
 const LINK: &str = "/etc/kubernetes/bootstrap-kubelet.conf";
 /// Its name among what agent and slot share in memory.
 const FILE: &str = "kubelet-bootstrap.conf";
-/// How long the kubelet's restart may take.
-const RESTART: Duration = Duration::from_secs(60);
-/// So often it is looked whether somebody has approved the request.
-const LOOK: Duration = Duration::from_secs(1);
-/// How many times.
-const LOOKS: u32 = 60;
+/// Timeout of the kubelet's restart.
+const RESTART_TIMEOUT: Duration = Duration::from_secs(60);
+/// Interval between checks for the approved certificate.
+const CHECK_INTERVAL: Duration = Duration::from_secs(1);
+/// Maximum number of checks for the approved certificate.
+const MAX_CHECKS: u32 = 60;
 
 /// Renews it. May be done twice.
 pub(super) async fn renew(parts: &Parts, slot: SlotName, say: Say<'_>) -> Result<(), ApplyError> {
@@ -73,11 +73,12 @@ fn take_back(slots: &Slots, slot: SlotName) -> Result<(), KeepSlotError> {
     Ok(remove_optional(&path)?)
 }
 
-/// Takes back what an agent has left that was ended while the kubelet asked: nobody else would, if it was given a certificate since.
+/// Deletes a bootstrap kubeconfig that a killed agent left behind. No other step deletes it if the kubelet
+/// has its certificate by now.
 pub(in crate::node) async fn take_back_left(parts: &Parts) {
     for slot in [SlotName::A, SlotName::B] {
         if let Err(error) = parts.on_disk(move |slots| take_back(slots, slot)).await {
-            tracing::warn!(slot = ?slot, error = chain(&error), "what a kubelet asked by is not taken back");
+            tracing::warn!(slot = ?slot, error = chain(&error), "failed to delete the bootstrap kubeconfig of a slot");
         }
     }
 }
@@ -103,11 +104,11 @@ async fn named(parts: &Parts, leader: Leader, filled: &Filled) -> Result<Zeroizi
     let Some(token) = token else { return Ok(Zeroizing::new(text.as_bytes().to_vec())) };
     let made = kubeconfig_with_token(&text, endpoint, token);
     made.map(|made| Zeroizing::new(made.into_bytes()))
-        .ok_or_else(|| "what it joins by is no kubeconfig".to_owned())
+        .ok_or_else(|| "the file that the version joins by is not a kubeconfig".to_owned())
 }
 
-/// What a file of the version would hold if the slot were filled now: the token in the one that it has may have ended, and the Secret been
-/// given another since.
+/// Returns the current content of a file of the version. The token in the slot's file may have expired, and
+/// the Secret may have a new one.
 async fn of_secret(parts: &Parts, filled: &Filled, path: &str) -> Option<Zeroizing<String>> {
     let path = plain_path(path);
     let file = filled.template.files.iter().find(|file| plain_path(&file.path) == path)?;
@@ -119,7 +120,11 @@ async fn of_secret(parts: &Parts, filled: &Filled, path: &str) -> Option<Zeroizi
             std::str::from_utf8(&bytes).ok().map(|text| Zeroizing::new(text.to_owned()))
         }
         Err(error) => {
-            tracing::info!(path, error = chain(&error), "what the kubelet joined by is taken from its slot");
+            tracing::info!(
+                path,
+                error = chain(&error),
+                "failed to read the Secret of the join file, using the slot's file"
+            );
             None
         }
     }
@@ -129,13 +134,13 @@ async fn restarted(parts: &Parts, slot: SlotName, leader: Leader) -> Result<(), 
     let kubelet = unit_name("kubelet.service")?;
     let units = parts.machines.units(leader);
     units.reset_failed(&kubelet).await?;
-    units.restart(&kubelet, RESTART).await?;
-    for _ in 0..LOOKS {
+    units.restart(&kubelet, RESTART_TIMEOUT).await?;
+    for _ in 0..MAX_CHECKS {
         let ends = parts.on_disk(move |slots| Ok(slots.kubelet_certificate_ends(slot))).await?;
         if ends.is_some_and(|ends| ends > Timestamp::now()) {
             return Ok(());
         }
-        tokio::time::sleep(LOOK).await;
+        tokio::time::sleep(CHECK_INTERVAL).await;
     }
     Err(ApplyError::KubeletCertificate)
 }

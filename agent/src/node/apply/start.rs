@@ -1,6 +1,6 @@
-//! Starts a slot: what the host needs first, then what the join needs, then the slot's own systemd.
+//! Starts a slot: the host's requirements first, then the files of the join, then the slot's own systemd.
 //!
-//! Called by `apply`. A start goes on in systemd if the agent is killed meanwhile.
+//! Called by `apply`. A start continues in systemd if the agent is killed meanwhile.
 
 use std::path::{Path, PathBuf};
 use std::time::Duration;
@@ -22,13 +22,13 @@ use crate::slot::paths::service;
 use crate::slot::render::{self, Input};
 use crate::slot::uplink::uplink;
 
-/// How long nspawn may take until the slot's own process 1 runs; under emulation its mounts alone take seconds.
-const START: Duration = Duration::from_secs(120);
-/// How long loading modules and setting kernel parameters may take.
-const SETTLE: Duration = Duration::from_secs(60);
-/// Applied anew whenever a slot starts, for their files are of that slot's version.
+/// Timeout until the slot's process 1 runs. Under emulation the mounts of nspawn alone take seconds.
+const START_TIMEOUT: Duration = Duration::from_secs(120);
+/// Timeout for loading modules and setting kernel parameters.
+const SETTINGS_TIMEOUT: Duration = Duration::from_secs(60);
+/// Units that run again whenever a slot starts, because their files belong to that slot's version.
 const HOST_UNITS: [&str; 2] = ["systemd-modules-load.service", "systemd-sysctl.service"];
-/// What is shared with a slot in memory, as the slot sees it.
+/// Directory of the shared in-memory files, as the slot sees it.
 pub(super) const SHARED: &str = "/run/bedplate/";
 
 /// Starts it. What runs already is as good.
@@ -90,13 +90,13 @@ async fn launch(
     }
     parts.units.reset_failed(&unit).await?;
     if parts.units.state(&unit).await?.active.is_down() {
-        // Of a slot that has ended without being stopped.
+        // Chains and links of a slot that ended without being stopped.
         clean_rules(parts, slot).await;
         clean_links(parts).await;
         let root = parts.root.clone();
         parts.on_disk(move |slots| slots.remember_links(&root)).await?;
     }
-    let result = parts.units.start(&unit, START).await?;
+    let result = parts.units.start(&unit, START_TIMEOUT).await?;
     if result.is_done() {
         return kubelet::forget(parts, slot).await;
     }
@@ -117,8 +117,8 @@ pub(crate) async fn host_files(
     let own = network::is_own(&filled.template);
     let look = move || (name_servers(&root), if own { uplink(&root) } else { None });
     let looked = tokio::task::spawn_blocking(look).await;
-    let (resolv_conf, uplink) =
-        looked.map_err(|error| ApplyError::Unfit(format!("the host cannot be looked at: {error}")))?;
+    let (resolv_conf, uplink) = looked
+        .map_err(|error| ApplyError::Unfit(format!("the state of the host cannot be read: {error}")))?;
     let resolv_conf = resolv_conf.ok_or_else(|| {
         ApplyError::Unfit("the host has no /etc/resolv.conf, which the node shares: make one".to_owned())
     })?;
@@ -142,7 +142,7 @@ fn name_servers(root: &Path) -> Option<PathBuf> {
     found.map(|path| Path::new("/").join(path))
 }
 
-/// What the slot gets in memory for its join: name below the shared directory, and content.
+/// Returns the in-memory files of the slot's join: name below the shared directory, and content.
 async fn shared(
     parts: &Parts,
     slot: SlotName,
@@ -168,10 +168,10 @@ async fn shared(
 /// refuses, shows in the service's log; whether the node works without it is for the gate to find out.
 async fn settle(parts: &Parts, name: &str) {
     let Ok(unit) = unit_name(name) else { return };
-    match parts.units.restart(&unit, SETTLE).await {
+    match parts.units.restart(&unit, SETTINGS_TIMEOUT).await {
         Ok(result) if result.is_done() => {}
         Ok(result) => {
-            tracing::warn!(%unit, result = result.as_str(), "not all was applied: see `systemctl status` of it");
+            tracing::warn!(%unit, result = result.as_str(), "host settings only partly applied, see systemctl status of the unit");
         }
         Err(error) => {
             let error = bedplate_process::exit::chain(&error);
@@ -195,7 +195,7 @@ async fn need_networkd(parts: &Parts) -> Result<(), ApplyError> {
 /// Has the host's networkd read what it is to do with the slot's link.
 async fn tell_networkd(parts: &Parts) -> Result<(), ApplyError> {
     let unit = unit_name(network::HOST_NETWORKD)?;
-    let result = parts.units.reload(&unit, SETTLE).await?;
+    let result = parts.units.reload(&unit, SETTINGS_TIMEOUT).await?;
     if result.is_done() {
         return Ok(());
     }

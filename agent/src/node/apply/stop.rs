@@ -13,22 +13,22 @@ use crate::node::effects::Parts;
 use crate::slot::paths::{machine, service};
 use crate::slot::store::Slots;
 
-/// How long a node may take to end what it runs; systemd itself kills after 90 s.
-const POLITE: Duration = Duration::from_secs(100);
-/// How long it may take once it was terminated.
-const HARD: Duration = Duration::from_secs(20);
-const SIGKILL: i32 = nix::libc::SIGKILL;
+/// Timeout of a clean shutdown of a slot. Its systemd kills processes after 90 s.
+const SHUTDOWN_TIMEOUT: Duration = Duration::from_secs(100);
+/// Timeout of the stop after the slot was terminated.
+const TERMINATION_TIMEOUT: Duration = Duration::from_secs(20);
+const SIGNAL_KILL: i32 = nix::libc::SIGNAL_KILL;
 
 /// Stops it and takes its root off. What is stopped already is as good.
 pub(super) async fn stop(parts: &Parts, slot: SlotName) -> Result<(), ApplyError> {
     let unit = unit_name(&service(slot))?;
-    match parts.units.stop(&unit, POLITE).await {
+    match parts.units.stop(&unit, SHUTDOWN_TIMEOUT).await {
         Ok(result) if result.is_done() => {}
         Ok(result) => {
-            tracing::warn!(%unit, result = result.as_str(), "a slot does not stop, it is terminated");
+            tracing::warn!(%unit, result = result.as_str(), "failed to stop a slot, terminating it");
         }
         Err(BusError::JobHangs { .. }) => {
-            tracing::warn!(%unit, "a slot does not stop in time, it is terminated");
+            tracing::warn!(%unit, "stop of a slot timed out, terminating it");
         }
         Err(error) => return Err(error.into()),
     }
@@ -36,10 +36,10 @@ pub(super) async fn stop(parts: &Parts, slot: SlotName) -> Result<(), ApplyError
         if let Ok(name) = machine(slot).parse::<ContainerName>() {
             parts.machines.terminate(&name).await?;
         }
-        let again = parts.units.stop(&unit, HARD).await;
+        let again = parts.units.stop(&unit, TERMINATION_TIMEOUT).await;
         if !matches!(&again, Ok(result) if result.is_done()) {
-            parts.units.kill(&unit, SIGKILL).await?;
-            let result = parts.units.stop(&unit, HARD).await?;
+            parts.units.kill(&unit, SIGNAL_KILL).await?;
+            let result = parts.units.stop(&unit, TERMINATION_TIMEOUT).await?;
             if !result.is_done() {
                 return Err(job_error(parts, unit, result.as_str().to_owned()).await);
             }
@@ -47,10 +47,10 @@ pub(super) async fn stop(parts: &Parts, slot: SlotName) -> Result<(), ApplyError
     }
     clean_rules(parts, slot).await;
     clean_links(parts).await;
-    // Nobody needs the root any more; one that is busy for a moment hinders nothing before the slot is filled anew.
+    // The unmount may fail while the root is busy. The slot is unmounted again before it is filled.
     if let Err(error) = unmount(parts, slot).await {
         let error = bedplate_process::exit::chain(&error);
-        tracing::warn!(slot = ?slot, error, "a slot's root stays mounted for now");
+        tracing::warn!(slot = ?slot, error, "failed to unmount a slot's root");
     }
     Ok(())
 }
@@ -75,7 +75,7 @@ pub(super) async fn clean_links(parts: &Parts) {
                 argv: argv.collect(),
                 environment: Vec::new(),
                 output: Output::Tail,
-                limit: HARD,
+                limit: TERMINATION_TIMEOUT,
                 settings: Vec::new(),
             };
             parts.units.run(&command).await?;
@@ -100,7 +100,7 @@ pub(super) async fn clean_links(parts: &Parts) {
 /// Takes a slot's root off.
 pub(super) async fn unmount(parts: &Parts, slot: SlotName) -> Result<(), ApplyError> {
     let mount = unit_name(&parts.slots.places().mount_unit(slot))?;
-    let result = parts.units.stop(&mount, HARD).await?;
+    let result = parts.units.stop(&mount, TERMINATION_TIMEOUT).await?;
     if result.is_done() {
         return Ok(());
     }

@@ -15,15 +15,16 @@ use crate::slot::paths::letter;
 pub(super) const CLUSTER: &str =
     "the cluster that was made here is in this slot: it stays, and no other version is paved in its place";
 
-/// How soon etcd is asked again whether it would let a control plane go: nobody tells of its members.
-const ASKED: SignedDuration = SignedDuration::from_secs(60);
+/// Interval between questions whether a control plane may leave etcd. Changes of its members are not
+/// reported.
+const LEAVE_CHECK_INTERVAL: SignedDuration = SignedDuration::from_secs(60);
 
-/// Whether a cluster was made in a slot.
+/// Returns true if a cluster was made in a slot.
 pub(super) fn made_cluster(seen: &Observed, slot: SlotName) -> bool {
     seen.slots[index(slot)].made_cluster
 }
 
-/// Whether no failed trial, boot or selection stops or empties a slot.
+/// Returns true if no failed trial, boot or selection may stop or empty a slot.
 pub(super) fn is_kept(seen: &Observed, slot: SlotName) -> bool {
     seen.slots[index(slot)].is_kept()
 }
@@ -49,8 +50,8 @@ pub(super) fn leave_first(seen: &Observed, former: SlotName, plan: Plan) -> Plan
     }
 }
 
-/// A control plane that has joined is the node, and its etcd may not be left for what is selected: nothing is made ready for that, and whoever
-/// asks for a repave reads so before anything is disturbed.
+/// Plans for a joined control plane whose etcd member must not leave. Nothing is prepared for the selected
+/// version. The user who asks for a repave reads the reason before anything is disturbed.
 pub(super) fn may_not_leave(seen: &Observed, version: &VersionFacts, why: &str) -> Plan {
     let message = format!(
         "{} is selected, and is not paved: let the Node be while this host's member of etcd cannot leave its cluster: {why}",
@@ -59,18 +60,18 @@ pub(super) fn may_not_leave(seen: &Observed, version: &VersionFacts, why: &str) 
     Plan::Wait(Wait {
         reason: PavedReason::ControlPlaneProtected,
         message,
-        until: Some(later(seen.now, ASKED)),
+        until: Some(later(seen.now, LEAVE_CHECK_INTERVAL)),
     })
 }
 
-/// It may be left by now; that is looked at again.
+/// Waits until the next question whether the member may leave.
 pub(super) fn may_leave(seen: &Observed, message: &str) -> Plan {
-    let until = Some(later(seen.now, ASKED));
+    let until = Some(later(seen.now, LEAVE_CHECK_INTERVAL));
     Plan::Wait(Wait { reason: PavedReason::Applied, message: message.to_owned(), until })
 }
 
-/// What is done about a control plane that its record does not have run: its trial was failed in the very moment in which kubeadm came to its
-/// end, or somebody has removed the record. None: there is no such.
+/// Plans for a control plane without a record that runs it. Its trial failed at the moment kubeadm finished,
+/// or the record was deleted. None: there is no such slot.
 pub(super) fn astray(seen: &Observed) -> Option<Plan> {
     // For one that was stopped, what runs in its place is not disturbed.
     let free = applied(seen).is_none();
@@ -94,7 +95,7 @@ pub(super) fn astray(seen: &Observed) -> Option<Plan> {
     Some(wait(PavedReason::ControlPlaneProtected, &message))
 }
 
-/// Nothing else is put where a control plane is kept, nor beside it.
+/// Plans nothing while a control plane is in a slot that another version needs.
 pub(super) fn in_the_way(slot: SlotName) -> Plan {
     let message = format!(
         "a control plane is in slot {}, which is not emptied by itself: nothing else is paved; docs/node.md, \"The first control plane\", says how \
@@ -104,8 +105,8 @@ pub(super) fn in_the_way(slot: SlotName) -> Plan {
     wait(PavedReason::ControlPlaneProtected, &message)
 }
 
-/// A trial is over at its deadline. That of a control plane has none: it is not taken back because something is late, such as the network
-/// plug-in that a person brings, and a member of etcd that is stopped may be the one that its cluster's quorum needs.
+/// Sets the deadline of a trial. A control plane has none. It is not rolled back because something is late,
+/// such as a network plug-in. A stopped etcd member may be the one that its cluster's quorum needs.
 pub(super) fn until(seen: &Observed, slot: SlotName, mut awaited: Wait, deadline: Timestamp) -> Wait {
     if !is_kept(seen, slot) {
         // Over, it waits for the API server alone, whose word comes by itself.

@@ -1,4 +1,4 @@
-//! What the Machine's own words forbid or ask for, whatever is in the slots.
+//! Conditions of the Machine that stop or drive the plan, whatever the slots contain.
 //!
 //! Pure. Part of `plan`.
 
@@ -6,7 +6,7 @@ use super::{SLOTS, record};
 use crate::model::{Api, MachineFacts, NodeSeen, Observed, Wait};
 use bedplate_api::reason::machine::PavedReason;
 
-/// Why the machine is left as it is, as far as the API server is heard.
+/// Returns the reason for leaving the machine unchanged. None while the API server is unreachable.
 pub(super) fn held(seen: &Observed) -> Option<Wait> {
     let because = |reason, message: String| Some(Wait { reason, message, until: None });
     if seen.api != Api::Live {
@@ -25,17 +25,17 @@ pub(super) fn held(seen: &Observed) -> Option<Wait> {
     }
 }
 
-/// Whether the Machine, as it was told last, leaves its host to the agent.
+/// Returns true if the last known Machine leaves its host to the agent.
 pub(super) fn is_free(machine: &MachineFacts) -> bool {
     machine.ours && !machine.paused && !machine.deleting && machine.claimed_by.is_none()
 }
 
-/// Whether what was begun can go on: a trial, whose time runs then.
+/// Returns true if a trial may continue; only then does its time run.
 pub fn is_timed(seen: &Observed) -> bool {
     seen.api == Api::Live && held(seen).is_none()
 }
 
-/// Whether the Machine is deleted with Drain, and its Node is gone: no slot of it runs any more.
+/// Returns true if the Machine is deleted with Drain and its Node is gone: its slots must not run any more.
 pub(in crate::node) fn is_drained(seen: &Observed) -> bool {
     let machine = seen.machine.as_ref().filter(|machine| machine.ours);
     // A claim's slot is emptied at its release: its Node is in another cluster.
@@ -44,12 +44,12 @@ pub(in crate::node) fn is_drained(seen: &Observed) -> bool {
         && machine.is_some_and(|machine| machine.deleting && machine.drain && machine.claimed_by.is_none())
 }
 
-/// Whether a slot was filled for this very Machine.
+/// Returns true if a slot was filled for this Machine (UID).
 pub(super) fn is_made_for(seen: &Observed, machine: &MachineFacts) -> bool {
     SLOTS.into_iter().filter_map(|slot| record(seen, slot)).any(|record| record.machine_uid == machine.uid)
 }
 
-/// Why there is no Machine of ours.
+/// Returns why this host's Machine is missing.
 pub(super) fn gone(seen: &Observed, machine: Option<&MachineFacts>) -> &'static str {
     match machine {
         None => "the Machine is gone: its Node is left as it is",

@@ -107,7 +107,8 @@ impl World {
         running.first().copied()
     }
 
-    /// What happens by itself: the slot that runs joins, unless its version is bad; the controller sees a new Node.
+    /// Simulates events outside the agent. The running slot joins, unless its version is bad. The controller
+    /// sees a new Node.
     fn live_on(&mut self) {
         self.seen.now = later(self.seen.now, SignedDuration::from_secs(40));
         let running = self.running();
@@ -210,7 +211,7 @@ impl World {
         }
     }
 
-    /// Whether this step is broken off, by a kill or with the power.
+    /// Returns true if this step is interrupted by a kill or a power loss.
     fn count_down(&mut self) -> bool {
         let strikes = |left: &mut Option<u32>| match left {
             Some(0) => {
@@ -231,7 +232,7 @@ impl World {
         killed || cut
     }
 
-    /// The host starts anew.
+    /// Reboots the host.
     fn boot(&mut self) {
         self.seen.boot_id.push('+');
         for slot in &mut self.seen.slots {
@@ -254,7 +255,7 @@ impl World {
         panic!("never {name}\n{}", self.log.join("\n"));
     }
 
-    /// Until nothing is left to do for a while.
+    /// Runs until no step is left for a while.
     fn settle(&mut self) -> Wait {
         let mut calm = 0;
         let mut last = None;
@@ -417,7 +418,7 @@ fn a_power_cut_at_any_step_of_the_first_pave_ends_in_a_node() {
 }
 
 #[test]
-fn what_must_not_repave_does_not() {
+fn held_machine_is_not_repaved() {
     type Change = fn(&mut World);
     let cases: [(&str, Change, PavedReason); 7] = [
         ("paused", |w| w.machine().paused = true, PavedReason::Paused),
@@ -474,7 +475,7 @@ fn a_rebooted_host_starts_its_slot_even_without_the_api_server() {
 }
 
 #[test]
-fn h6_a_node_deleted_while_the_host_was_down_is_not_registered_again_by_the_old_slot() {
+fn h6_node_deleted_while_the_host_was_down_is_not_registered_again() {
     let mut world = about_to_repave(false);
     let slot = world.running().unwrap();
     world.seen.slots[index(slot)].runs = false;
@@ -499,7 +500,7 @@ fn state_in_memory_is_paved_again_once_the_old_node_is_not_ready() {
 }
 
 #[test]
-fn the_log_of_what_is_not_well_is_the_one_that_is_told() {
+fn failure_reports_the_log_of_the_unhealthy_part() {
     let mut world = about_to_repave(true);
     let mut slot = None;
     while !matches!(world.plan(), Plan::Wait(_)) {
@@ -533,7 +534,7 @@ fn the_log_of_what_is_not_well_is_the_one_that_is_told() {
 }
 
 #[test]
-fn a_kubelet_whose_certificate_has_ended_is_helped_unless_the_machine_is_paused() {
+fn expired_kubelet_certificate_is_renewed_unless_the_machine_is_paused() {
     let mut world = World::new(Some(1));
     world.settle();
     let slot = world.running().unwrap();
@@ -559,14 +560,14 @@ fn a_drained_machine_has_its_slot_stopped_when_its_node_is_gone() {
     // The kubelet's certificate goes with what is in it.
     assert_eq!(world.plan(), Plan::Do(Step::Abandon { slot }));
     world.apply(Step::Abandon { slot });
-    // So do the Secrets in the other one.
+    // The Secrets in the other slot do too.
     assert_eq!(world.plan(), Plan::Do(Step::Abandon { slot: other(slot) }));
     world.apply(Step::Abandon { slot: other(slot) });
     assert!(matches!(world.plan(), Plan::Wait(Wait { reason: PavedReason::MachineDeleting, .. })));
 }
 
 #[test]
-fn h6_a_host_that_boots_beside_an_api_server_that_was_restored_has_its_slot_started() {
+fn h6_slot_is_started_after_the_api_server_was_restored() {
     let mut settled = World::new(Some(1));
     settled.settle();
     let slot = applied(&settled.seen).unwrap().0;
@@ -597,7 +598,7 @@ fn h6_a_host_that_boots_beside_an_api_server_that_was_restored_has_its_slot_star
 }
 
 #[test]
-fn of_two_slots_that_were_applied_the_later_one_counts_whatever_the_clock_said() {
+fn later_of_two_applied_slots_counts_whatever_the_clock_was() {
     let mut world = World::new(Some(1));
     world.settle();
     let old = applied(&world.seen).unwrap().0;
@@ -611,7 +612,7 @@ fn of_two_slots_that_were_applied_the_later_one_counts_whatever_the_clock_said()
 }
 
 #[test]
-fn a_drained_machine_has_its_trial_stopped_and_emptied_and_one_that_is_retained_has_not() {
+fn drained_machine_has_its_trial_emptied_and_a_retained_one_keeps_it() {
     let mut world = World::new(Some(1));
     let slot = world.until("start_slot");
     world.machine().deleting = true;

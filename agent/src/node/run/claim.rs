@@ -15,7 +15,7 @@ use jiff::Timestamp;
 use tokio::sync::Notify;
 use tokio_util::sync::CancellationToken;
 
-use super::{AGAIN, LOOK, NodeLoop, Pause, STRETCH, SignedAfter, left};
+use super::{MAX_STRETCH, NodeLoop, Pause, RETRY_DELAY, SignedAfter, TRIAL_POLL_INTERVAL, left};
 use crate::fault::explained;
 use crate::metrics::{METRICS, Went};
 use crate::model::Api;
@@ -80,7 +80,7 @@ impl NodeLoop {
                 self.trouble = None;
                 self.say_claim(sight, planned, None, *until);
                 let limits = [
-                    until.map(|until| left(now, until).min(STRETCH)),
+                    until.map(|until| left(now, until).min(MAX_STRETCH)),
                     self.claim.delayed.map(|(_, until)| until.saturating_duration_since(Instant::now())),
                     poll(*pending, sight),
                 ];
@@ -150,7 +150,7 @@ impl NodeLoop {
                 let asked = Instant::now();
                 self.claim.admission = Some(AskedAdmission { configuration, namespace, is_allowed, asked });
             }
-            Err(error) => self.note_error(&explained(&error), Some(AGAIN)),
+            Err(error) => self.note_error(&explained(&error), Some(RETRY_DELAY)),
         }
     }
 
@@ -351,9 +351,9 @@ fn poll(pending: Pending, sight: &ClaimSight) -> Option<Duration> {
         Pending::UserData | Pending::Sentinel | Pending::Kubelet | Pending::Node | Pending::ProviderId
             if is_bootstrapping =>
         {
-            Some(LOOK)
+            Some(TRIAL_POLL_INTERVAL)
         }
-        Pending::Version => Some(AGAIN),
+        Pending::Version => Some(RETRY_DELAY),
         Pending::RefusedClaim => Some(ADMISSION_INTERVAL),
         _ => None,
     }

@@ -53,7 +53,7 @@ struct FakePlane {
     /// A live GET says that the Node is there, whatever the watch said.
     there: AtomicBool,
     standalone: AtomicBool,
-    /// What another API server is.
+    /// Answer to the comparison with another API server.
     compared: Mutex<Option<Compared>>,
     /// Requests for the kubelet's certificate, and who answers them.
     requests: certificates::Requests,
@@ -155,7 +155,7 @@ impl Images for FakeImages {
 struct FakeGate {
     probes: AtomicU32,
     no_sandbox: AtomicBool,
-    /// Why no kubelet is well.
+    /// Error of every kubelet; none: they are healthy.
     kubelet_ill: Mutex<Option<String>>,
     kills: KillPoints,
 }
@@ -232,7 +232,7 @@ impl Credentials for FakeCredentials {
     }
 }
 
-/// A host, its cluster, and a controller that chooses at once.
+/// A host, its cluster, and a controller that selects immediately.
 struct World {
     directory: tempfile::TempDir,
     parts: Parts,
@@ -244,7 +244,7 @@ struct World {
     units: FakeUnits,
     machines: FakeMachines,
     power: crate::bus::fake::FakePower,
-    /// Where the agent is killed.
+    /// Points at which the agent is killed.
     kills: KillPoints,
     /// Versions whose kubeadm fails for good.
     bad: BTreeSet<i64>,
@@ -435,7 +435,7 @@ impl World {
         !self.units.state(&unit).await.unwrap().active.is_down()
     }
 
-    /// What a slot that runs does by itself: kubeadm joins, the kubelet registers its Node.
+    /// Simulates a running slot: kubeadm joins, the kubelet registers its Node.
     async fn react(&mut self) {
         for slot in [SlotName::A, SlotName::B] {
             let Some(record) = self.record(slot) else { continue };
@@ -474,7 +474,7 @@ impl World {
         }
     }
 
-    /// Turns until the plan awaits what only others can bring. An agent that is killed is followed by another one.
+    /// Runs until the plan waits for an outside event. A killed agent is followed by the next one.
     async fn settled(&mut self) -> String {
         let mut agent = self.agent();
         for _ in 0..200 {
@@ -538,7 +538,7 @@ fn a_selected_version_is_paved_and_the_next_one_waits_prepared() {
         assert_eq!(told.applied.as_ref().map(|applied| applied.version), Some(1));
         assert_eq!(told.paved.as_ref().unwrap().status, Truth::True);
         assert_eq!(told.node_ready.as_ref().unwrap().reason, NodeReadyReason::NodeReady);
-        // Another one is selected: nothing runs anew, but it lies ready.
+        // Another version is selected: nothing runs again, but the version is prepared.
         world.select(2);
         assert_eq!(world.settled().await, "Applied");
         assert!(is_applied(&world, SlotName::A, 1) && !world.runs(SlotName::B).await);
@@ -555,7 +555,7 @@ fn a_selected_version_is_paved_and_the_next_one_waits_prepared() {
 }
 
 #[test]
-fn a_version_whose_bootstrap_fails_is_rolled_back_and_not_tried_again_until_another_is_selected() {
+fn failed_bootstrap_is_rolled_back_and_refused_until_a_new_selection() {
     in_runtime(async {
         let mut world = World::new();
         world.select(1);
@@ -583,7 +583,7 @@ fn a_version_whose_bootstrap_fails_is_rolled_back_and_not_tried_again_until_anot
 }
 
 #[test]
-fn without_a_slot_to_go_back_to_a_failed_trial_is_counted_and_begins_again_later() {
+fn failed_trial_without_a_former_slot_is_counted_and_retried_later() {
     in_runtime(async {
         let mut world = World::new();
         world.bad.insert(1);
@@ -681,7 +681,7 @@ fn a_long_step_ends_when_another_version_is_selected() {
 }
 
 #[test]
-fn what_fails_is_told_with_its_reason_and_tried_again() {
+fn failure_is_reported_with_its_reason_and_retried() {
     in_runtime(async {
         let mut world = World::new();
         world.select(1);
@@ -699,7 +699,7 @@ fn what_fails_is_told_with_its_reason_and_tried_again() {
         assert!(agent.standing.next_try.is_some());
         // D-Bus goes away for a while.
         world.units.fail("state", Fault::Away);
-        assert_eq!(agent.advance().await, Pause::AtMost(AGAIN));
+        assert_eq!(agent.advance().await, Pause::AtMost(RETRY_DELAY));
         let paved = world.told().paved.unwrap();
         assert_eq!((paved.status, paved.reason), (Truth::Unknown, PavedReason::DbusError));
         assert_eq!(world.told().slots.len(), 2, "what was known stays");

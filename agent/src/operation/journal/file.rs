@@ -1,7 +1,9 @@
-//! The agent's own notes on operations: one small file for each, whole or not there, in `/var/lib/bedplate/operations`.
+//! The agent's own notes on operations: one small file each, written atomically, in
+//! `/var/lib/bedplate/operations`.
 //!
-//! A note says that an operation was begun before it is begun, and how it ended before anybody is told: so neither a kill nor an API
-//! server that is restored from a backup has it done again. Kept for thirty days. Called by `run`.
+//! The start is noted before the act, and the result before it is reported. So neither a kill nor an API
+//! server that is restored from
+//! a backup repeats an operation. Notes are kept for thirty days. Called by `run`.
 
 use std::path::{Path, PathBuf};
 
@@ -15,12 +17,12 @@ use sha2::{Digest as _, Sha256};
 use crate::hardware::names_in;
 use crate::operation::progress::End;
 
-/// So long after it was begun a note goes whose object is gone: no backup that somebody restores is older.
-const KEPT: SignedDuration = SignedDuration::from_hours(30 * 24);
+/// Age at which a note without an object is deleted. No restored backup is expected to be older.
+const NOTE_RETENTION: SignedDuration = SignedDuration::from_hours(30 * 24);
 /// More are not kept.
-const MOST: usize = 256;
+const MAX_NOTES: usize = 256;
 
-/// What is known of an operation that was begun.
+/// Note on a started operation.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
 pub struct Note {
@@ -28,19 +30,19 @@ pub struct Note {
     pub uid: String,
     /// Its name, for a person.
     pub name: String,
-    /// The kernel's boot in which it was begun.
+    /// Boot ID of the kernel at the start.
     pub boot_id: String,
     /// When.
     pub begun: Timestamp,
-    /// How it ended; none: not known.
+    /// Result of the operation; none: unknown.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub end: Option<End>,
 }
 
-/// Where notes are kept.
+/// Store of the notes.
 #[async_trait]
 pub trait Notes: Send + Sync {
-    /// All of them. What is damaged is left out, and said.
+    /// Returns all notes. Damaged ones are skipped and logged.
     async fn read(&self) -> Result<Vec<Note>, FileError>;
     /// Keeps one; on disk when it returns.
     async fn put(&self, note: &Note) -> Result<(), FileError>;
@@ -70,7 +72,7 @@ impl NoteDirectory {
     }
 }
 
-/// Where it may wait for a disk.
+/// Runs blocking file work on its own thread.
 async fn on_disk<T: Send + 'static>(work: impl FnOnce() -> T + Send + 'static) -> T {
     match tokio::task::spawn_blocking(work).await {
         Ok(done) => done,
@@ -120,8 +122,8 @@ impl Notes for NoteDirectory {
 pub fn outdated(notes: &[Note], objects: &[&str], now: Timestamp) -> Vec<String> {
     let mut gone: Vec<&Note> = notes.iter().filter(|note| !objects.contains(&note.uid.as_str())).collect();
     gone.sort_by_key(|note| note.begun);
-    let over = notes.len().saturating_sub(MOST);
-    let old = |note: &Note| now.duration_since(note.begun) > KEPT;
+    let over = notes.len().saturating_sub(MAX_NOTES);
+    let old = |note: &Note| now.duration_since(note.begun) > NOTE_RETENTION;
     let outdated = gone.iter().enumerate().filter(|(place, note)| *place < over || old(note));
     outdated.map(|(_, note)| note.uid.clone()).collect()
 }

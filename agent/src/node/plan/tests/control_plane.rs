@@ -35,7 +35,7 @@ fn a_cluster_whose_node_is_gone_is_started_after_a_boot() {
 }
 
 #[test]
-fn a_cluster_that_is_made_waits_for_what_a_person_brings_however_long_and_however_often_the_host_boots() {
+fn new_cluster_waits_for_its_user_across_any_time_and_boots() {
     let mut world = World::new(Some(1));
     world.bad = vec![1];
     world.until("start_slot");
@@ -79,7 +79,7 @@ fn joined() -> World {
 }
 
 #[test]
-fn a_further_control_plane_that_has_joined_keeps_its_etcd_whatever_becomes_of_its_trial() {
+fn joined_control_plane_keeps_its_etcd_whatever_its_trial_does() {
     let mut world = joined();
     for _ in 0..5 {
         let wait = world.settle();
@@ -96,7 +96,7 @@ fn a_further_control_plane_that_has_joined_keeps_its_etcd_whatever_becomes_of_it
     world.until("abandon");
 }
 
-/// A host on which a further control plane is the node, and version 2 is ready beside it.
+/// Creates a host on which a further control plane is the node, with version 2 prepared in the other slot.
 fn further() -> World {
     let mut world = World::new(Some(1));
     world.settle();
@@ -108,7 +108,7 @@ fn further() -> World {
 }
 
 #[test]
-fn h6_a_further_control_plane_that_was_the_node_is_taken_out_of_its_cluster_and_then_paved_anew() {
+fn h6_further_control_plane_leaves_its_cluster_before_it_is_repaved() {
     let mut world = further();
     world.delete_node();
     world.settle();
@@ -125,7 +125,7 @@ fn h6_a_further_control_plane_that_was_the_node_is_taken_out_of_its_cluster_and_
 }
 
 #[test]
-fn a_further_control_plane_is_not_taken_out_before_what_follows_it_is_ready_and_asked_for() {
+fn control_plane_stays_until_its_successor_is_prepared_and_selected() {
     let mut world = World::new(Some(1));
     world.settle();
     world.seen.slots[0].joined_control_plane = true;
@@ -146,7 +146,7 @@ fn a_further_control_plane_is_not_taken_out_before_what_follows_it_is_ready_and_
 }
 
 #[test]
-fn a_further_control_plane_that_was_being_taken_out_is_so_whatever_its_own_api_server_says_then() {
+fn leaving_control_plane_leaves_whatever_its_api_server_reports() {
     let mut world = further();
     world.delete_node();
     world.kill_after = Some(0);
@@ -183,7 +183,7 @@ fn one_that_was_taken_out_is_no_way_back_for_its_etcd_would_be_no_member() {
 }
 
 #[test]
-fn a_machine_that_is_drained_takes_its_control_plane_out_of_the_cluster_first() {
+fn drained_machine_first_removes_its_control_plane_from_the_cluster() {
     for trial in [false, true] {
         let mut world = if trial { joined() } else { further() };
         world.delete_node();
@@ -203,7 +203,7 @@ fn a_machine_that_is_drained_takes_its_control_plane_out_of_the_cluster_first() 
 }
 
 #[test]
-fn a_control_plane_that_came_while_its_trial_was_failed_goes_on_and_becomes_the_node() {
+fn control_plane_that_came_while_its_trial_failed_becomes_the_node() {
     for cluster in [true, false] {
         let mut world = World::new(Some(1));
         world.bad = vec![1];
@@ -219,7 +219,7 @@ fn a_control_plane_that_came_while_its_trial_was_failed_goes_on_and_becomes_the_
 }
 
 #[test]
-fn a_control_plane_whose_trial_was_failed_does_not_stop_the_node_that_runs_again() {
+fn control_plane_of_a_failed_trial_does_not_stop_the_running_node() {
     let mut world = World::new(Some(1));
     world.settle();
     world.bad.push(2);
@@ -236,7 +236,7 @@ fn a_control_plane_whose_trial_was_failed_does_not_stop_the_node_that_runs_again
 }
 
 #[test]
-fn a_cluster_without_a_record_is_neither_stopped_nor_emptied_and_no_other_is_made_beside_it() {
+fn cluster_without_a_record_is_kept_and_no_other_is_made() {
     for slot in SLOTS {
         for runs in [true, false] {
             let mut world = World::new(Some(1));
@@ -249,7 +249,7 @@ fn a_cluster_without_a_record_is_neither_stopped_nor_emptied_and_no_other_is_mad
 }
 
 #[test]
-fn a_cluster_that_was_restored_into_a_prepared_slot_is_started_and_nothing_is_put_in_its_place() {
+fn cluster_restored_into_a_prepared_slot_is_started_and_kept() {
     let mut world = World::new(Some(1));
     world.until("prepare_slot");
     world.seen.slots[0].made_cluster = true;
@@ -260,7 +260,7 @@ fn a_cluster_that_was_restored_into_a_prepared_slot_is_started_and_nothing_is_pu
 }
 
 #[test]
-fn an_ended_certificate_of_the_kubelet_is_named_where_nobody_else_can_be_asked() {
+fn expired_kubelet_certificate_is_reported_if_the_cluster_is_silent() {
     let mut world = World::new(Some(1));
     world.settle();
     world.seen.kubelet_ended = Some(at(0));
@@ -286,12 +286,12 @@ fn an_ended_certificate_of_the_kubelet_is_named_where_nobody_else_can_be_asked()
 }
 
 #[test]
-fn without_a_cluster_a_trial_that_cannot_join_is_left_as_soon_as_another_version_is_selected() {
+fn standalone_trial_that_cannot_join_yields_to_another_version() {
     let mut world = World::new(Some(1));
     world.bad = vec![1];
     world.until("start_slot");
     world.select(2);
-    // Nobody can be asked: the kubelet whose credential it would be has none.
+    // The kubelet has no credential, so the API server cannot be asked.
     world.seen.node = NodeSeen::Unknown;
     assert!(matches!(world.plan(), Plan::Wait(_)), "a Node may have come of it");
     world.seen.health.no_credential = true;
@@ -301,7 +301,7 @@ fn without_a_cluster_a_trial_that_cannot_join_is_left_as_soon_as_another_version
 }
 
 #[test]
-fn o8_a_control_plane_that_etcd_does_not_let_go_says_so_before_anything_is_made_ready_or_its_node_deleted() {
+fn o8_etcd_refusal_is_reported_before_preparation_and_node_deletion() {
     let mut world = World::new(Some(1));
     world.settle();
     world.seen.slots[0].joined_control_plane = true;

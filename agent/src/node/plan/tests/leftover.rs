@@ -21,7 +21,7 @@ fn drain(world: &mut World) {
 }
 
 #[test]
-fn trust_8_drained_machine_has_its_prepared_slot_emptied_wherever_it_is_killed() {
+fn trust_8_drained_machine_empties_its_prepared_slot_despite_kills() {
     let drained = |kill: Option<u32>, cut: Option<u32>| {
         let mut world = about_to_repave(false);
         (world.kill_after, world.power_cut_after) = (kill, cut);
@@ -90,7 +90,7 @@ fn trust_8_slot_is_emptied_when_its_version_is_not_selected_any_more() {
 }
 
 #[test]
-fn trust_8_prepared_slot_without_a_node_is_emptied_when_nothing_is_selected() {
+fn trust_8_prepared_slot_without_a_node_is_emptied_if_unselected() {
     let mut world = World::new(Some(1));
     let slot = world.until("prepare_slot");
     world.machine().selected = None;

@@ -3,7 +3,7 @@
 use super::*;
 
 #[test]
-fn a_version_that_fails_is_taken_back_and_not_tried_again_until_another_is_selected() {
+fn failed_version_is_rolled_back_and_refused_until_another_is_selected() {
     let mut world = World::new(Some(1));
     world.settle();
     world.bad.push(2);
@@ -31,7 +31,7 @@ fn a_trial_is_not_judged_while_the_api_server_is_away() {
     world.seen.now = later(world.seen.now, SignedDuration::from_hours(3));
     assert!(matches!(world.plan(), Plan::Wait(_)));
     world.seen.api = Api::Live;
-    // What was not its fault is not counted: `TrialTime`.
+    // Time that is not the trial's fault does not count: `TrialTime`.
     world.seen.not_counted = SignedDuration::from_hours(3);
     assert!(matches!(world.plan(), Plan::Wait(_)));
     world.seen.not_counted = SignedDuration::ZERO;
@@ -52,7 +52,7 @@ fn a_selection_that_changes_in_a_trial_without_a_node_ends_it() {
 }
 
 #[test]
-fn a_first_trial_that_fails_with_a_ready_node_is_stopped_and_tried_anew() {
+fn failed_first_trial_with_a_ready_node_is_stopped_and_retried() {
     let mut world = World::new(Some(1));
     world.no_sandbox.push(1);
     let slot = world.until("fail");
@@ -86,7 +86,7 @@ fn a_rollback_starts_the_former_slot_before_it_takes_the_node_for_its_own() {
 }
 
 #[test]
-fn a_trial_leaves_the_node_that_runs_while_the_machine_is_held_or_the_api_server_is_away() {
+fn trial_keeps_the_running_node_while_held_or_without_an_api_server() {
     type Change = fn(&mut World);
     let cases: [(&str, Change, PavedReason); 4] = [
         ("paused", |w| w.machine().paused = true, PavedReason::Paused),
@@ -113,7 +113,7 @@ fn a_trial_leaves_the_node_that_runs_while_the_machine_is_held_or_the_api_server
 }
 
 #[test]
-fn what_has_failed_stays_in_its_slot_until_it_is_tried_again_or_another_version_is_selected() {
+fn failed_trial_stays_in_its_slot_until_a_retry_or_new_selection() {
     let mut world = World::new(Some(1));
     world.no_sandbox.push(1);
     world.until("fail");
@@ -196,7 +196,7 @@ fn a_clock_that_is_set_back_once_the_node_is_ready_fails_no_trial() {
 }
 
 #[test]
-fn a_trial_that_is_over_while_the_api_server_is_away_waits_for_that_and_for_no_time() {
+fn overdue_trial_waits_for_the_api_server_without_a_deadline() {
     let mut world = World::new(Some(1));
     world.bad = vec![1];
     world.until("start_slot");

@@ -126,7 +126,7 @@ async fn killed_when_told(world: &mut World, text: &str) {
 }
 
 #[test]
-fn trust_5_kubeconfig_of_a_join_is_of_the_kubelet_and_its_key_is_forgotten() {
+fn trust_5_join_kubeconfig_is_the_kubelets_and_its_key_is_deleted() {
     in_runtime(async {
         let mut world = World::new();
         world.select(1);

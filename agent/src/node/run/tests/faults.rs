@@ -20,7 +20,7 @@ async fn applied() -> World {
 }
 
 #[test]
-fn version_that_joins_another_cluster_is_refused_before_the_node_is_stopped() {
+fn version_of_another_cluster_is_refused_before_the_node_stops() {
     in_runtime(async {
         let mut world = applied().await;
         world.endpoints.insert(2, "other.example:6443");
@@ -35,7 +35,7 @@ fn version_that_joins_another_cluster_is_refused_before_the_node_is_stopped() {
         assert_eq!(world.images.asked.load(Ordering::Relaxed), asked, "nothing is fetched");
         let since = world.units.calls().split_off(calls);
         assert!(!since.iter().any(|call| call.starts_with("stop systemd-nspawn")), "{since:?}");
-        // The same cluster under another name.
+        // One cluster has two names.
         *world.plane.compared.lock().unwrap() = Some(Compared::Same);
         assert_eq!(world.settled().await, "Applied");
         let prepared = world.record(SlotName::B).map(|record| record.stage);
@@ -75,7 +75,7 @@ async fn until_reason(world: &mut World, reason: PavedReason) -> ConditionTold<P
 }
 
 #[test]
-fn the_log_of_the_kubelet_that_is_not_well_is_in_the_reason_without_tokens() {
+fn log_of_an_unhealthy_kubelet_is_in_the_reason_without_tokens() {
     in_runtime(async {
         let mut world = applied().await;
         world.delete_node(2);
@@ -116,7 +116,7 @@ fn the_log_of_the_kubelet_that_is_not_well_is_in_the_reason_without_tokens() {
 }
 
 #[test]
-fn before_kubeadm_has_said_anything_the_reason_is_what_the_kubelets_log_says_once() {
+fn reason_is_the_kubelets_log_before_kubeadm_has_output() {
     in_runtime(async {
         let mut world = applied().await;
         world.delete_node(2);
@@ -153,7 +153,7 @@ fn before_kubeadm_has_said_anything_the_reason_is_what_the_kubelets_log_says_onc
 }
 
 #[test]
-fn a_disk_that_is_full_is_told_the_half_slot_goes_and_the_node_that_runs_stays() {
+fn full_disk_is_reported_and_keeps_the_running_node() {
     in_runtime(async {
         let mut world = applied().await;
         // The first time, the half slot goes to the trash, and the version is fetched again when that is empty.
@@ -174,7 +174,7 @@ fn a_disk_that_is_full_is_told_the_half_slot_goes_and_the_node_that_runs_stays()
         assert!(is_applied(&world, SlotName::A, 1) && world.runs(SlotName::A).await);
         assert_eq!((told.status, world.record(SlotName::B)), (Truth::True, None));
         assert!(!world.parts.slots.places().upper(SlotName::B).exists());
-        // Somebody makes room.
+        // A user frees disk space.
         assert_eq!(world.settled().await, "Applied");
         assert!(world.record(SlotName::B).is_some());
     });
@@ -344,7 +344,7 @@ fn slot_with_a_tree_of_5000_levels_is_filled_again_and_the_tree_removed() {
 }
 
 #[test]
-fn a_disk_that_gets_full_while_a_slot_is_filled_is_no_other_fault_of_the_disk() {
+fn disk_that_fills_up_while_a_slot_is_filled_is_insufficient_space() {
     use crate::node::apply::ApplyError;
     use crate::slot::confined_writer::WriteInsideError;
     use crate::slot::store::KeepSlotError;
@@ -365,7 +365,7 @@ fn a_disk_that_gets_full_while_a_slot_is_filled_is_no_other_fault_of_the_disk() 
 }
 
 #[test]
-fn a_registry_that_is_gone_or_whose_name_is_not_resolved_is_told_and_disturbs_no_node() {
+fn unreachable_registry_is_reported_and_disturbs_no_node() {
     in_runtime(async {
         let mut world = applied().await;
         world.images.fails.lock().unwrap().push_back(EnsureNodeImageError::Unreachable {
@@ -442,7 +442,7 @@ fn kubelet_certificate(year: i32) -> String {
 }
 
 #[test]
-fn trust_5_ended_certificate_of_a_kubelet_is_renewed_by_a_request_of_the_agent() {
+fn trust_5_expired_kubelet_certificate_is_renewed_by_the_agent() {
     in_runtime(async {
         let world = applied().await;
         let pki = world.parts.slots.places().kept(SlotName::A, "kubelet").join("pki");
@@ -485,7 +485,7 @@ fn trust_5_ended_certificate_of_a_kubelet_is_renewed_by_a_request_of_the_agent()
 }
 
 #[test]
-fn without_a_cluster_a_kubelet_whose_certificate_ended_asks_again_by_what_its_version_joins_by() {
+fn standalone_kubelet_with_an_expired_certificate_joins_again() {
     in_runtime(async {
         let world = applied().await;
         let slots = &world.parts.slots;
@@ -532,7 +532,7 @@ fn without_a_cluster_a_kubelet_whose_certificate_ended_asks_again_by_what_its_ve
 }
 
 #[test]
-fn a_key_that_an_agent_left_in_a_slot_as_it_was_killed_is_taken_back_by_the_next() {
+fn key_that_a_killed_agent_left_in_a_slot_is_deleted_by_the_next() {
     in_runtime(async {
         let world = applied().await;
         let left = [SlotName::A, SlotName::B]

@@ -72,7 +72,7 @@ fn o8_kernel_parameters_and_modules_are_set_on_the_host() {
 }
 
 #[test]
-fn o8_a_parameter_that_the_kernel_does_not_take_is_named_and_the_version_not_applied() {
+fn o8_parameter_that_the_kernel_rejects_is_reported_and_not_applied() {
     in_runtime(async {
         let (world, configuration) = differing(&[("/sysctls", json!({"vm.nonsense": "1"}))]).await;
         world.units.job_ends("restart systemd-sysctl.service", JobResult::Failed);
@@ -83,7 +83,7 @@ fn o8_a_parameter_that_the_kernel_does_not_take_is_named_and_the_version_not_app
         assert!(error.to_string().starts_with("the kernel does not take vm.nonsense"), "{error}");
         assert!(error.to_string().contains(said), "{error}");
         assert!(is_applied(&world, SlotName::A, 1));
-        // The service fails for something else: the parameter is as it is to be.
+        // The service fails for another reason: the parameter has its desired value.
         let value = world.parts.root.join("proc/sys/vm");
         std::fs::create_dir_all(&value).unwrap();
         std::fs::write(value.join("nonsense"), "1\n").unwrap();
@@ -98,7 +98,7 @@ fn marked(path: &str, units: &Value) -> Value {
 }
 
 #[test]
-fn o8_a_file_marked_so_is_written_into_the_slot_and_its_units_are_restarted() {
+fn o8_in_place_file_is_written_and_its_units_are_restarted() {
     in_runtime(async {
         let files = marked("/etc/app/a.conf", &json!(["app.service"]));
         let (world, configuration) = differing(&[("/files", files)]).await;
@@ -110,7 +110,7 @@ fn o8_a_file_marked_so_is_written_into_the_slot_and_its_units_are_restarted() {
 }
 
 #[test]
-fn o8_a_unit_that_does_not_run_with_the_new_file_is_told_and_one_that_is_left_alone_refused_before() {
+fn o8_unit_failure_is_reported_and_a_protected_unit_is_refused() {
     in_runtime(async {
         let files = marked("/etc/app/a.conf", &json!(["app.service"]));
         let (world, configuration) = differing(&[("/files", files)]).await;
@@ -130,7 +130,7 @@ fn o8_a_unit_that_does_not_run_with_the_new_file_is_told_and_one_that_is_left_al
 }
 
 #[test]
-fn o8_the_kubelet_gets_its_configuration_by_kubeadm_and_has_to_be_well_with_it() {
+fn o8_kubelet_configuration_is_written_by_kubeadm_and_must_be_healthy() {
     in_runtime(async {
         tokio::time::pause();
         let fields = json!({"maxPods": 50});
@@ -148,7 +148,7 @@ fn o8_the_kubelet_gets_its_configuration_by_kubeadm_and_has_to_be_well_with_it()
 }
 
 #[test]
-fn o8_a_kubelet_that_is_not_well_with_its_new_configuration_has_the_former_one_back() {
+fn o8_unhealthy_kubelet_reverts_to_its_former_configuration() {
     in_runtime(async {
         tokio::time::pause();
         let fields = json!({"maxPods": 50});
@@ -216,7 +216,7 @@ fn o8_former_kubelet_configuration_survives_an_agent_killed_after_kubeadm() {
 }
 
 #[test]
-fn o8_former_kubelet_configuration_survives_another_selection_after_a_kill() {
+fn o8_former_kubelet_configuration_survives_a_kill_and_new_selection() {
     in_runtime(async {
         tokio::time::pause();
         let kubelet = "/kubernetes/kubeletConfiguration";
@@ -320,7 +320,7 @@ fn a_version_that_is_selected_meanwhile_is_not_said_to_be_applied() {
 }
 
 #[test]
-fn o8_no_pod_has_to_leave_before_the_version_lies_ready_nor_from_a_machine_that_is_held() {
+fn o8_no_eviction_before_the_version_is_prepared_nor_on_a_held_machine() {
     in_runtime(async {
         let mut world = World::new();
         world.select(1);
@@ -353,7 +353,7 @@ fn o8_no_pod_has_to_leave_before_the_version_lies_ready_nor_from_a_machine_that_
 }
 
 #[test]
-fn o8_a_version_that_failed_here_is_made_ready_again_before_any_pod_has_to_leave() {
+fn o8_failed_version_is_prepared_again_before_any_eviction() {
     in_runtime(async {
         let mut world = World::new();
         world.select(1);
@@ -372,7 +372,7 @@ fn o8_a_version_that_failed_here_is_made_ready_again_before_any_pod_has_to_leave
 }
 
 #[test]
-fn of_two_slots_that_were_the_node_the_later_one_is_what_operations_are_about() {
+fn operations_concern_the_later_of_two_applied_slots() {
     in_runtime(async {
         let mut world = World::new();
         world.select(1);

@@ -1,4 +1,5 @@
-//! A further control plane that is paved anew: its member of etcd is out of the cluster before, whenever the agent is killed (docs/rules.md, H6).
+//! Repave of a further control plane. Its etcd member leaves the cluster first, whenever the agent is killed
+//! (docs/rules.md, H6).
 
 use std::sync::OnceLock;
 
@@ -32,7 +33,8 @@ const EFFECTS_OF_A_REPAVE: &[(&str, usize)] = &[
 const OWN: &str = "https://10.7.0.12:2380";
 const FIRST: &str = "https://10.7.0.11:2380";
 
-/// A cluster of etcd: another member's way in, and this host's own, at which nobody answers unless it is one.
+/// An etcd cluster: the endpoint of another member, and this host's own, which answers only while the host is
+/// a member.
 pub(super) struct Etcd {
     ca_pem: String,
     certificate_pem: String,
@@ -45,12 +47,12 @@ pub(super) struct Etcd {
     /// The other member is not well.
     ill: AtomicBool,
     removed: AtomicU32,
-    /// Where the agent is killed.
+    /// Points at which the agent is killed.
     kills: OnceLock<KillPoints>,
 }
 
 impl Etcd {
-    /// Of one member, the other one.
+    /// Starts the etcd cluster of the other member.
     async fn start() -> Arc<Self> {
         let (authority_key, key) = (KeyPair::generate().unwrap(), KeyPair::generate().unwrap());
         let mut authority = CertificateParams::new(vec![]).unwrap();
@@ -158,7 +160,7 @@ impl Etcd {
                 kills.reach("remove the member").await;
             }
             let answer = self.answer(&path, &body);
-            // Who has removed itself answers no more.
+            // A removed member does not answer any more.
             if is_own && !self.is_member() {
                 return Ok(());
             }
@@ -237,7 +239,7 @@ async fn turns(world: &World, count: usize) {
 }
 
 #[test]
-fn h6_a_control_plane_leaves_its_cluster_once_and_joins_it_again_wherever_the_agent_is_killed() {
+fn h6_control_plane_leaves_once_and_joins_again_despite_kills() {
     in_runtime(kill_before_each_effect(EFFECTS_OF_A_REPAVE, async |kill_at| {
         let (mut world, etcd) = further().await;
         world.kills.arm(kill_at);
@@ -253,7 +255,7 @@ fn h6_a_control_plane_leaves_its_cluster_once_and_joins_it_again_wherever_the_ag
 }
 
 #[test]
-fn h6_what_was_begun_is_finished_without_the_api_server_that_has_gone_with_its_etcd() {
+fn h6_removal_is_finished_after_the_api_server_went_with_its_etcd() {
     in_runtime(async {
         let (world, etcd) = further().await;
         world.delete_node(2);
@@ -269,7 +271,7 @@ fn h6_what_was_begun_is_finished_without_the_api_server_that_has_gone_with_its_e
 }
 
 #[test]
-fn h6_a_member_stays_whose_removal_was_never_asked_for_and_whose_node_is_there_again() {
+fn h6_member_stays_if_its_node_returned_before_the_removal() {
     in_runtime(async {
         let (world, etcd) = further().await;
         mark(&world, SlotName::A);
@@ -282,7 +284,7 @@ fn h6_a_member_stays_whose_removal_was_never_asked_for_and_whose_node_is_there_a
 }
 
 #[test]
-fn a_member_that_is_the_last_one_by_now_stays_and_nothing_is_left_of_what_was_begun() {
+fn last_member_stays_and_its_removal_is_canceled() {
     in_runtime(async {
         let (world, etcd) = further().await;
         world.delete_node(2);
@@ -298,7 +300,7 @@ fn a_member_that_is_the_last_one_by_now_stays_and_nothing_is_left_of_what_was_be
 }
 
 #[test]
-fn a_removal_that_etcd_refuses_is_told_in_its_words_and_the_slot_runs_on() {
+fn removal_that_etcd_refuses_is_reported_and_the_slot_keeps_running() {
     in_runtime(async {
         let (world, etcd) = further().await;
         etcd.refuses.store(true, Ordering::Relaxed);
@@ -328,7 +330,7 @@ fn a_member_whose_data_lie_elsewhere_is_taken_out_as_well() {
 }
 
 #[test]
-fn o8_the_last_member_is_told_as_such_before_its_node_is_deleted_and_another_one_that_joins_frees_it() {
+fn o8_last_member_is_reported_until_another_one_joins() {
     in_runtime(async {
         let (mut world, etcd) = further().await;
         etcd.members.lock().unwrap().remove(0);
@@ -350,7 +352,7 @@ fn o8_the_last_member_is_told_as_such_before_its_node_is_deleted_and_another_one
 }
 
 #[test]
-fn o8_a_member_whose_loss_would_cost_the_quorum_is_held_as_etcd_will_hold_it() {
+fn o8_member_that_the_quorum_needs_is_held_as_etcd_would() {
     in_runtime(async {
         let (world, etcd) = further().await;
         etcd.ill.store(true, Ordering::Relaxed);

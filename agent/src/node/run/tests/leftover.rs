@@ -1,4 +1,4 @@
-//! What of a fetch must not outlive it: the credentials and authorities of the registry.
+//! Credentials and authorities of the registry do not outlive the fetch.
 
 use super::*;
 

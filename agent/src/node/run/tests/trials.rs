@@ -1,4 +1,4 @@
-//! Trials and the node beside them, where something else happens meanwhile.
+//! Trials next to a node, interrupted by other events.
 
 use bedplate_api::configuration::NodeRole;
 
@@ -19,7 +19,7 @@ async fn apply_step(world: &World, step: &Step) -> Result<(), ApplyError> {
 }
 
 #[test]
-fn a_trial_is_begun_only_if_it_is_still_what_is_planned() {
+fn trial_starts_only_if_it_is_still_planned() {
     type Change = fn(&mut Seen);
     in_runtime(async {
         let world = prepared().await;
@@ -117,7 +117,7 @@ fn a_version_that_would_make_a_cluster_is_refused_with_a_reason() {
 }
 
 #[test]
-fn a_control_plane_that_joins_while_its_trial_is_failed_is_neither_failed_nor_emptied() {
+fn control_plane_that_joins_while_its_trial_fails_is_kept() {
     in_runtime(async {
         let world = prepared().await;
         world.delete_node(2);
@@ -148,7 +148,7 @@ fn a_control_plane_that_joins_while_its_trial_is_failed_is_neither_failed_nor_em
 }
 
 #[test]
-fn without_a_cluster_an_ended_certificate_of_the_kubelet_is_told_once_its_api_server_tells_nothing() {
+fn standalone_expired_kubelet_certificate_is_reported_if_unreachable() {
     in_runtime(async {
         let world = prepared().await;
         let pki = world.parts.slots.places().kept(SlotName::A, "kubelet").join("pki");
