@@ -11,7 +11,7 @@ use ipnet::IpNet;
 
 use crate::error::BmcError;
 
-/// How it is spoken to.
+/// Protocol of the address.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Scheme {
     /// Redfish over TLS.
@@ -34,7 +34,7 @@ pub enum Host {
 /// A parsed `bmc.address`.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Address {
-    /// How it is spoken to.
+    /// Protocol of the address.
     pub scheme: Scheme,
     /// The host.
     pub host: Host,
@@ -143,7 +143,7 @@ impl Host {
     }
 }
 
-/// Where BMCs may be.
+/// Addresses at which BMCs may be.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct Reach {
     /// Networks where no BMC is: the cluster's services and pods.
@@ -198,7 +198,8 @@ fn plain(ip: IpAddr) -> IpAddr {
     }
 }
 
-/// Where clouds tell a machine about itself, its secrets too, beside the link-local addresses (AWS over IPv6, Alibaba).
+/// Metadata services of clouds, which also serve secrets, in addition to the link-local addresses (AWS over IPv6,
+/// Alibaba).
 const METADATA: [IpAddr; 2] = [
     IpAddr::V6(Ipv6Addr::new(0xfd00, 0xec2, 0, 0, 0, 0, 0, 0x254)),
     IpAddr::V4(Ipv4Addr::new(100, 100, 100, 200)),
@@ -321,7 +322,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_allowed_by_name_of_its_network_is_reached() {
+    fn address_in_an_allowed_network_is_reached() {
         let reach = Reach { forbidden: Vec::new(), allowed: vec!["127.0.0.0/8".parse().unwrap()] };
         assert!(reach.check("bmc", "127.0.0.1".parse().unwrap()).is_ok());
         assert!(reach.check("bmc", "::1".parse().unwrap()).is_err());

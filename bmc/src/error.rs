@@ -1,7 +1,7 @@
-//! Why a BMC did not do what was asked: each message is for a person, names the place and says what to do.
+//! Errors of BMC requests: each message is for users, names the place and states the remedy.
 //!
-//! Pure: no clock, no file, no socket. No message holds a secret; what a BMC said is in it only after [`told`] cleaned it.
-//! Callers: everything in this crate; pxed shows the text in conditions and operations.
+//! Pure: no clock, no file, no socket. No message contains a secret; texts of a BMC are sanitized first. Callers:
+//! everything in this crate; pxed shows the text in conditions and operations.
 
 use std::fmt::{self, Write as _};
 use std::time::Duration;
@@ -10,69 +10,69 @@ use bedplate_api::id::Digest;
 use bedplate_api::reason::bmc::BmcFault;
 use thiserror::Error;
 
-/// How much of a BMC's own words is shown, in characters.
+/// Maximum length of a BMC's own text, in characters.
 const MOST_TOLD: usize = 300;
-/// Longest text of an error, in bytes: a condition's message is bounded, and others stand beside it.
-const LONGEST: usize = 1024;
+/// Maximum length of an error's text, in bytes: a condition's message is limited, and contains other texts too.
+const MAX_ERROR_BYTES: usize = 1024;
 
-/// Why a BMC did not do what was asked.
+/// Reason why a BMC request failed.
 #[derive(Debug, Clone, PartialEq, Eq, Error)]
 pub enum BmcError {
     /// An address that is none, or that may not be reached.
     AddressNotAllowed {
         /// The address, as it was written.
         address: String,
-        /// What is wrong with it, and what to do.
+        /// Problem and remedy.
         problem: String,
     },
     /// No answer, or only that it cannot answer now.
     Unreachable {
         /// Host and port.
         address: String,
-        /// What happened.
+        /// Description of the failure.
         problem: String,
-        /// Whether the request may have reached the BMC.
+        /// True if the request may have reached the BMC.
         sent: bool,
     },
     /// User name or password are not taken.
     AuthenticationFailed {
         /// Host and port.
         address: String,
-        /// What the BMC said.
+        /// Text of the BMC.
         problem: String,
     },
     /// The BMC cannot do it.
     NotSupported {
-        /// What was asked for.
+        /// Requested function.
         what: String,
-        /// What to do instead.
+        /// Alternative.
         hint: String,
     },
     /// The BMC did not finish in time.
     TimedOut {
         /// Host and port.
         address: String,
-        /// What was waited for.
+        /// Event that was waited for.
         what: String,
-        /// How long it was waited.
+        /// Duration of the wait.
         after: Duration,
-        /// Whether the request may have reached the BMC.
+        /// True if the request may have reached the BMC.
         sent: bool,
     },
     /// The BMC said no.
     Refused {
-        /// What was asked for.
+        /// Requested function.
         what: String,
-        /// What it said.
+        /// Text of the BMC.
         problem: String,
-        /// Whether it may have been done, or begun, all the same.
+        /// True if it may have been done or started nevertheless.
         sent: bool,
     },
     /// The BMC has no room or no time for it now; nothing was done. Later it may have.
     Busy {
         /// Host and port.
         address: String,
-        /// What it said, and what to do if it stays so.
+        /// Text of the BMC, and the remedy if the error persists.
         problem: String,
     },
     /// The public key is none of the pinned ones; no credentials were sent.
@@ -88,7 +88,7 @@ pub enum BmcError {
         address: String,
         /// The pin of the certificate that it showed.
         seen: Option<Digest>,
-        /// What is wrong with it.
+        /// Description of the problem.
         problem: String,
     },
     /// Several systems, and none is named.
@@ -107,9 +107,9 @@ pub enum BmcError {
     Protocol {
         /// URL path, and the field where it is one.
         path: String,
-        /// What is wrong.
+        /// Description of the problem.
         problem: String,
-        /// Whether it is the answer to a request that changes, and does not say that nothing was done.
+        /// True for an answer to a changing request that does not state that nothing was done.
         sent: bool,
     },
 }
@@ -118,10 +118,10 @@ impl fmt::Display for BmcError {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let mut text = String::new();
         self.write(&mut text)?;
-        if text.len() <= LONGEST {
+        if text.len() <= MAX_ERROR_BYTES {
             return f.write_str(&text);
         }
-        let most = LONGEST - '…'.len_utf8();
+        let most = MAX_ERROR_BYTES - '…'.len_utf8();
         let ends = text.char_indices().map(|(at, c)| at + c.len_utf8()).take_while(|end| *end <= most);
         write!(f, "{}…", &text[..ends.last().unwrap_or(0)])
     }
@@ -205,7 +205,7 @@ impl BmcError {
         }
     }
 
-    /// Whether the BMC may have done what was asked for although it failed here: then read before asking again.
+    /// Returns true if the BMC may have carried out the failed request: its state must be read before a repetition.
     pub const fn may_have_happened(&self) -> bool {
         match self {
             Self::Unreachable { sent, .. }
@@ -223,7 +223,7 @@ impl BmcError {
         }
     }
 
-    /// Whether the same may go well a little later without anybody changing anything.
+    /// Returns true if the same request may succeed a little later without a user's action.
     pub const fn is_transient(&self) -> bool {
         match self {
             Self::Unreachable { .. } | Self::TimedOut { .. } | Self::Busy { .. } | Self::Protocol { .. } => {
@@ -240,7 +240,7 @@ impl BmcError {
         }
     }
 
-    /// The same error, of a request that may or may not have changed something, where it can tell.
+    /// Returns the error of a request that may have changed something, if its kind records that.
     #[must_use]
     pub(crate) fn with_sent(mut self, now: bool) -> Self {
         if let Self::Unreachable { sent, .. }
@@ -262,14 +262,14 @@ fn listed(systems: &[String]) -> String {
     if systems.is_empty() { "none at all".to_owned() } else { systems.join(", ") }
 }
 
-/// Whether a character is not seen, but does something to those around it: control characters, and direction marks, by which
-/// a text rearranges the line that it stands in.
+/// Returns true for invisible characters that affect others: control characters, and direction marks, by which a text
+/// can rearrange its line.
 pub fn is_hidden(sign: char) -> bool {
     sign.is_control()
         || matches!(sign, '\u{61c}' | '\u{200b}'..='\u{200f}' | '\u{2028}'..='\u{202e}' | '\u{2060}'..='\u{206f}' | '\u{feff}')
 }
 
-/// Text of a BMC as it is shown to people: no control characters, blanks folded, 300 characters at most.
+/// Sanitizes a text of a BMC for users: no control characters, spaces collapsed, at most 300 characters.
 pub fn told(text: &str) -> String {
     let visible: String =
         text.chars().take(8 * MOST_TOLD).map(|c| if is_hidden(c) { ' ' } else { c }).collect();
@@ -287,7 +287,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn what_a_bmc_says_is_cleaned_and_cut() {
+    fn text_of_a_bmc_is_sanitized_and_shortened() {
         assert_eq!(told("  a\u{1b}[31m\r\nb\t c\u{202e}d "), "a [31m b c d");
         let long = told(&"é".repeat(5000));
         assert_eq!(long.chars().count(), MOST_TOLD);
@@ -302,7 +302,7 @@ mod tests {
     }
 
     #[test]
-    fn a_changed_certificate_is_told_with_the_pin_to_paste() {
+    fn changed_certificate_is_reported_with_its_new_pin() {
         let error = BmcError::CertificateChanged {
             address: "10.9.0.21:443".to_owned(),
             seen: Digest::from_sha256([0xab; 32]),
@@ -315,6 +315,10 @@ mod tests {
     fn no_error_is_longer_than_a_condition_takes() {
         let error = BmcError::AmbiguousSystem { systems: vec!["é".repeat(300); 32] };
         let text = error.to_string();
-        assert!(text.len() <= LONGEST && text.len() > LONGEST - 8 && text.ends_with('…'), "{}", text.len());
+        assert!(
+            text.len() <= MAX_ERROR_BYTES && text.len() > MAX_ERROR_BYTES - 8 && text.ends_with('…'),
+            "{}",
+            text.len()
+        );
     }
 }

@@ -1,11 +1,11 @@
-//! What pxed asks of a management controller (BMC): power, next boot, identity, health, log and console.
+//! Client of management controllers (BMC) for pxed: power, next boot, identity, health, log and console.
 //!
-//! Not here: when to do what (pxed plans), which Secret is read, how often a BMC is asked. Callers: pxed, the
-//! command-line tool's probe, tests.
+//! Not included: the decision when to do what (pxed plans), the choice of the Secret, the poll interval. Callers:
+//! pxed, the command-line tool's probe, tests.
 //!
-//! A [`Bmc`] is made for one address, one system and one set of credentials, and used by one task. Every call ends within
-//! the deadlines that were given with it; a call that is dropped leaves the `Bmc` usable. What a BMC says is believed
-//! neither in size nor in where it leads to: bodies are bounded, and requests go to the address that was checked.
+//! A [`Bmc`] is created for one address, one system and one set of credentials, and used by one task. Every call ends
+//! within its deadlines; a call that is dropped leaves the `Bmc` usable. A BMC is not trusted with sizes or
+//! destinations: bodies are limited, and requests go to the address that was checked.
 
 pub mod address;
 mod connect;

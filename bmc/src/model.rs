@@ -14,7 +14,7 @@ use tokio::io::{AsyncRead, AsyncWrite};
 
 use crate::error::BmcError;
 
-/// What can be asked of a machine's power.
+/// Power requests to a machine.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Serialize)]
 #[serde(rename_all = "camelCase")]
 pub enum PowerRequest {
@@ -22,7 +22,7 @@ pub enum PowerRequest {
     On,
     /// Ask the operating system to shut down (ACPI power button). It may take minutes, or never happen.
     GracefulOff,
-    /// Power off at once.
+    /// Immediate power-off.
     ForceOff,
     /// Off and on again by the BMC itself; where it cannot, a hard reset. `Performed` says which.
     Cycle,
@@ -47,7 +47,7 @@ impl fmt::Display for PowerRequest {
     }
 }
 
-/// How the firmware is to boot.
+/// Boot mode of the firmware.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum BootMode {
     /// As BIOS.
@@ -56,15 +56,16 @@ pub enum BootMode {
     Uefi,
 }
 
-/// What a BMC accepted, in its protocol's word (`ForceRestart`). Accepted is not done: read the power state.
+/// Request that a BMC accepted, in its protocol's term (`ForceRestart`). It may not be done yet: read the power
+/// state.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Performed(pub &'static str);
 
-/// Who a BMC says that it and its machine are. What it does not tell is `None`.
+/// Identity of a BMC and its machine as the BMC reports it. `None`: not reported.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "camelCase")]
 pub struct Identity {
-    /// Who made the machine.
+    /// Manufacturer of the machine.
     pub vendor: Option<String>,
     /// Its model.
     pub product: Option<String>,
@@ -94,13 +95,13 @@ pub enum HealthState {
     Critical,
 }
 
-/// What the BMC's sensors amount to.
+/// Summary of the BMC's sensors.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "camelCase")]
 pub struct Health {
     /// The worst of all.
     pub overall: HealthState,
-    /// What is not well, at most 16, for people.
+    /// Problems, at most 16, for users.
     pub concerns: Vec<String>,
 }
 
@@ -110,9 +111,9 @@ pub struct Health {
 pub struct LogEntry {
     /// When, by the BMC's clock.
     pub time: Option<Timestamp>,
-    /// How bad.
+    /// Severity of the entry.
     pub severity: HealthState,
-    /// What, at most 300 characters.
+    /// Text, at most 300 characters.
     pub message: String,
 }
 
@@ -124,7 +125,7 @@ impl<T: AsyncRead + AsyncWrite + Send + Unpin> Console for T {}
 /// User name and password, which is zeroised when dropped; never in `Debug`.
 #[derive(Clone)]
 pub struct Credentials {
-    /// Who.
+    /// User name.
     pub username: String,
     /// The password.
     pub password: SecretString,
@@ -136,7 +137,7 @@ impl fmt::Debug for Credentials {
     }
 }
 
-/// How long is waited for a BMC.
+/// Timeouts of BMC requests.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Deadlines {
     /// For a connection.
@@ -163,18 +164,18 @@ impl Default for Deadlines {
 /// same ([`BmcError::may_have_happened`]): nothing that changes is sent twice, the caller reads the state first.
 #[async_trait]
 pub trait Bmc: Send {
-    /// Who the BMC says that it and its machine are.
+    /// Returns the identity of the BMC and its machine.
     async fn identity(&mut self) -> Result<Identity, BmcError>;
     /// The power state as the BMC tells it now; `Unknown` where it does not.
     async fn power_state(&mut self) -> Result<PowerState, BmcError>;
     /// Changes the power; back as soon as the BMC has accepted it, or finished its task.
     async fn power(&mut self, request: PowerRequest) -> Result<Performed, BmcError>;
-    /// What the next boot is overridden with; `None`: nothing, or nothing of these.
+    /// Returns the override of the next boot; `None`: no override, or one of an unknown source.
     async fn next_boot(&mut self) -> Result<Option<BootSource>, BmcError>;
     /// Overrides the source of the next boot, once. `mode` is asked for only where the protocol cannot leave it open; `None`: it is not
     /// known.
     async fn set_next_boot(&mut self, source: BootSource, mode: Option<BootMode>) -> Result<(), BmcError>;
-    /// What the sensors amount to.
+    /// Returns the summary of the sensors.
     async fn health(&mut self) -> Result<Health, BmcError>;
     /// The newest entries of the event log, newest first, at most `newest` and never more than 256.
     async fn log_tail(&mut self, newest: usize) -> Result<Vec<LogEntry>, BmcError>;
@@ -182,14 +183,14 @@ pub trait Bmc: Send {
     async fn console(&mut self) -> Result<Box<dyn Console>, BmcError>;
     /// Ends the session at the BMC, whose table of sessions is small. The next call would open one again.
     async fn close(&mut self);
-    /// Nothing is asked for a while: lets go of what costs memory between two questions and is soon made again. The session stays.
+    /// Frees memory before a pause between requests, of objects that are cheap to re-create. The session stays.
     fn rest(&mut self) {}
-    /// Whether nothing vouches for who answers, because `bmc.redfish.tls.mode` is `Insecure`. Never so with IPMI, where both sides prove
-    /// that they know the password.
+    /// Returns true if the BMC's identity is not verified, because `bmc.redfish.tls.mode` is `Insecure`. Always false
+    /// for IPMI, where both sides prove that they know the password.
     fn insecure(&self) -> bool {
         false
     }
-    /// What the BMC does otherwise than the standard says, as far as it was seen until now: short, for people.
+    /// Returns the known deviations of the BMC from the standard, seen so far: short texts for users.
     fn quirks(&self) -> Vec<String> {
         Vec::new()
     }

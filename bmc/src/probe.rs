@@ -1,6 +1,6 @@
-//! What a BMC can do, before a Machine is written for it: as data, and as text for a person.
+//! Probe of a BMC before a Machine is created for it: as data, and as text for users.
 //!
-//! Reads only; nothing is switched. Caller: the command-line tool, by [`look`].
+//! Read-only; changes nothing. Caller: the command-line tool, by [`look`].
 
 use std::fmt;
 
@@ -17,7 +17,7 @@ use crate::redfish::Redfish;
 use crate::resolve::resolve;
 use crate::tls::Trust;
 
-/// What was found, of either protocol.
+/// Result of a probe, of either protocol.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize)]
 #[serde(tag = "protocol")]
 pub enum Found {
@@ -28,8 +28,8 @@ pub enum Found {
     Ipmi(IpmiProbe),
 }
 
-/// Looks at a BMC. Without credentials nobody logs in: then it is what the BMC tells everybody, and the certificate is
-/// shown also where `trust` does not believe it (`verified` says so), since nothing is sent that is secret.
+/// Probes a BMC. Without credentials there is no login: then the result has public facts only. The certificate is
+/// shown even if `trust` does not accept it (see `verified`), since no secret is sent.
 pub async fn look(
     address: &str,
     protocol: BmcProtocol,
@@ -61,7 +61,7 @@ pub async fn look(
     found.map(Found::Redfish)
 }
 
-/// What a Redfish service says to everybody.
+/// Returns the public facts of a Redfish service.
 async fn for_nobody(bmc: &mut Redfish) -> Result<Probe, BmcError> {
     let (found, seen) = (bmc.root_for_nobody().await?, bmc.certificate());
     Ok(Probe {
@@ -78,21 +78,21 @@ async fn for_nobody(bmc: &mut Redfish) -> Result<Probe, BmcError> {
     })
 }
 
-/// What was found over IPMI.
+/// Result of a probe over IPMI.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "camelCase")]
 pub struct IpmiProbe {
-    /// Whether somebody logged in; without, only what the channel tells everybody is known.
+    /// True after a login; without it only the channel's public facts are known.
     pub authenticated: bool,
-    /// Who it says that it is; empty unless somebody logged in.
+    /// Identity of the BMC and its machine; empty without a login.
     pub identity: Identity,
-    /// Whether it speaks IPMI 2.0 (RMCP+), which is needed.
+    /// True if it speaks IPMI 2.0 (RMCP+), which is required.
     pub ipmi_2_0: bool,
-    /// Whether it takes IPMI 1.5 sessions too, which are not encrypted.
+    /// True if it also accepts IPMI 1.5 sessions, which are not encrypted.
     pub ipmi_1_5: bool,
-    /// Whether it has a key of its own (Kg), with which Bedplate cannot log in.
+    /// True if it has its own key (Kg), with which Bedplate cannot log in.
     pub has_key: bool,
-    /// Whether somebody may log in without a name.
+    /// True if a login without a user name is possible.
     pub anonymous: bool,
     /// Numbers of the cipher suites that it offers; `None`: it does not tell.
     pub suites: Option<Vec<u8>>,
@@ -102,40 +102,40 @@ pub struct IpmiProbe {
     pub privilege: Option<&'static str>,
     /// The power state now.
     pub power: Option<PowerState>,
-    /// What the power can be told, by the standard: a BMC does not tell.
+    /// Power controls of the standard: a BMC does not list them.
     pub power_controls: Vec<&'static str>,
-    /// What it does otherwise than the standard says.
+    /// Deviations from the standard.
     pub quirks: Vec<String>,
 }
 
-/// What was found over Redfish.
+/// Result of a probe over Redfish.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "camelCase")]
 pub struct Probe {
-    /// Whether somebody logged in; without, only what the service tells everybody is known.
+    /// True after a login; without it only the service's public facts are known.
     pub authenticated: bool,
-    /// Who it says that it is.
+    /// Identity of the BMC and its machine.
     pub identity: Identity,
     /// The pin of its certificate, for `bmc.redfish.tls.pins`; `None` without TLS.
     #[serde(serialize_with = "as_text")]
     pub pin: Option<Digest>,
-    /// Whether the certificate was believed for a reason.
+    /// True if the certificate was verified.
     pub verified: bool,
     /// The ids of its systems; with several, `bmc.redfish.systemID` is needed.
     pub systems: Vec<String>,
-    /// What its power can be told; `None`: it does not tell.
+    /// Power requests that it accepts; `None`: not reported.
     pub reset_types: Option<Vec<String>>,
-    /// What it can boot from once; `None`: it does not tell.
+    /// Sources that it can boot from once; `None`: not reported.
     pub boot_sources: Option<Vec<String>>,
-    /// Whether it has sessions; without, user name and password go with every request.
+    /// True if it has sessions; otherwise each request contains user name and password.
     pub sessions: bool,
     /// Ways to its serial console, none of them by Redfish.
     pub consoles: Vec<String>,
-    /// What it does otherwise than the standard says.
+    /// Deviations from the standard.
     pub quirks: Vec<Deviation>,
 }
 
-/// What a service does otherwise than the standard says.
+/// Deviation of a service from the standard.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "camelCase")]
 pub struct Deviation {

@@ -1,9 +1,9 @@
-//! What BMCs do otherwise than the standard says: one line each, with machine and firmware, what it costs, and where it is
-//! told in public. Nowhere else is a vendor named in code.
+//! Deviations of BMCs from the standard: one line each, with machine and firmware, cost, and public source. No other
+//! code names a vendor.
 //!
-//! What needs no vendor's name is not here, because it is done for all: links and lists that are `null`, boot settings in
-//! a settings resource (iDRAC 10), 202 without a task (Supermicro), a redirect to the same path with a slash (iLO 5 before
-//! 1.40), 400 for a wrong password (iLO), weak ETags that are wanted strong.
+//! Workarounds that are harmless for all BMCs are not listed here: links and lists that are `null`, boot settings in
+//! a settings resource (iDRAC 10), 202 without a task (Supermicro), a redirect to the same path with a slash (iLO 5
+//! before 1.40), 400 for a wrong password (iLO), weak ETags where strong ones are required.
 //!
 //! Pure: no clock, no file, no socket. Callers: `redfish`, `probe`.
 
@@ -23,13 +23,13 @@ pub enum Quirk {
 /// A line of the table.
 #[derive(Debug)]
 pub struct Line {
-    /// What it is.
+    /// Kind of the deviation.
     pub quirk: Quirk,
     /// Its name for people, stable.
     pub name: &'static str,
     /// Machines and firmware on which it was seen.
     pub seen_on: &'static str,
-    /// Where it is told.
+    /// Public source.
     pub source: &'static str,
     applies: fn(&Facts<'_>) -> bool,
 }
@@ -61,7 +61,7 @@ pub const TABLE: [Line; 3] = [
     },
 ];
 
-/// What is known of a BMC when its quirks are looked up.
+/// Known facts of a BMC when its deviations are looked up.
 #[derive(Debug, Clone, Copy)]
 pub struct Facts<'a> {
     /// The service root.
@@ -100,7 +100,7 @@ impl Quirks {
         Self(TABLE.iter().filter(|line| (line.applies)(facts)).map(|line| line.quirk).collect())
     }
 
-    /// Whether this is one of them.
+    /// Returns true if this deviation is in the set.
     pub fn have(&self, quirk: Quirk) -> bool {
         self.0.contains(&quirk)
     }

@@ -37,7 +37,7 @@ impl Checked {
         &self.address
     }
 
-    /// Where it is; never empty.
+    /// Returns the socket addresses; never empty.
     pub fn sockets(&self) -> &[SocketAddr] {
         &self.sockets
     }

@@ -1,5 +1,5 @@
-//! What a TLS client keeps to resume its session: one ticket, since it has one server. Caches for many servers set aside room
-//! for eight tickets of each, thousands of times.
+//! Session store of a TLS client: one ticket, since it has one server. Caches for many servers reserve space for
+//! eight tickets each, thousands of times.
 //!
 //! Caller: `tls`.
 

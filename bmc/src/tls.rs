@@ -1,10 +1,10 @@
-//! Whose certificate is believed: a pinned public key, a certificate authority, or anybody's. A handshake that fails here
-//! ends before a byte of HTTP, so before any credentials.
+//! Verification of certificates: by a pinned public key, by a certificate authority, or not at all. A handshake that
+//! fails here ends before a byte of HTTP, so before any credentials.
 //!
 //! ```text
 //! Pin       SHA-256 of the SubjectPublicKeyInfo is one of two; name and expiry do not count (BMCs have neither right)
-//! CA        signed by an authority that is believed, for the name or address that was asked for, not expired
-//! Insecure  whatever it is; said in `Seen::verified`
+//! CA        signed by a trusted authority, for the name or address that was requested, not expired
+//! Insecure  not verified; reported in `Seen::verified`
 //! ```
 //!
 //! Callers: `redfish`, `probe`.
@@ -32,7 +32,7 @@ use x509_parser::prelude::{FromDer, X509Certificate};
 
 use crate::resumable::Resumable;
 
-/// Whose certificate is believed.
+/// Trust in certificates.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Trust {
     /// One of these public keys.
@@ -44,7 +44,7 @@ pub enum Trust {
 }
 
 impl Trust {
-    /// What a Machine says; without `tls` the system's authorities are believed.
+    /// Returns the trust of a Machine; without `tls` the system's authorities are trusted.
     pub fn of(tls: Option<&BmcTls>) -> Self {
         match tls {
             None => Self::Authorities(None),
@@ -61,37 +61,37 @@ pub fn pin_of(certificate: &[u8]) -> Option<Digest> {
     Some(Digest::from_sha256(Sha256::digest(parsed.public_key().raw).into()))
 }
 
-/// Why a certificate was not believed.
+/// Reason why a certificate was rejected.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Refusal {
     /// Its public key is none of the pinned ones.
     Changed,
-    /// What is wrong with it.
+    /// The certificate is invalid or not trusted, with the reason.
     NotTrusted(String),
 }
 
-/// What the newest handshake has shown.
+/// Facts of the newest handshake.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct Seen {
     /// The pin of the certificate.
     pub pin: Option<Digest>,
-    /// Whether the certificate was believed for a reason: never so with [`Trust::Insecure`].
+    /// True if the certificate was verified; always false for [`Trust::Insecure`].
     pub verified: bool,
-    /// Why it was not believed.
+    /// Reason of the rejection.
     pub refusal: Option<Refusal>,
 }
 
-/// Where a verifier writes what it saw.
+/// Record to which a verifier writes the facts of a handshake.
 #[derive(Debug, Clone, Default)]
 pub struct Witness(Arc<Mutex<Seen>>);
 
 impl Witness {
-    /// What the newest handshake has shown.
+    /// Returns the facts of the newest handshake.
     pub fn seen(&self) -> Seen {
         self.0.lock().unwrap_or_else(PoisonError::into_inner).clone()
     }
 
-    /// Before a handshake whose failure is to be told from an earlier one's.
+    /// Prepares for a handshake, so that its failure is distinguished from an earlier one.
     pub(crate) fn forget_refusal(&self) {
         self.0.lock().unwrap_or_else(PoisonError::into_inner).refusal = None;
     }
@@ -133,10 +133,11 @@ fn belief(trust: &Trust, provider: &Arc<CryptoProvider>) -> Result<Belief, Strin
 /// Authorities with when they were read; by their PEM, or `None` for the system's.
 type Known = HashMap<Option<String>, (Instant, Weak<WebPkiServerVerifier>)>;
 
-/// How long the system's authorities are not read again.
+/// Period for which the system's authorities are cached.
 const SYSTEM_FOR: Duration = Duration::from_secs(600);
 
-/// The same for all clients that believe the same: a hundred authorities are 100 KiB, and take a while to read.
+/// Returns authorities that all clients with the same trust share: a hundred authorities are 100 KiB, and slow to
+/// read.
 fn authorities(
     bundle: Option<&String>,
     provider: &Arc<CryptoProvider>,
@@ -204,7 +205,7 @@ fn key_of(certificate: &[u8]) -> Result<SubjectPublicKeyInfoDer<'_>, TlsError> {
     Ok(SubjectPublicKeyInfoDer::from(parsed.tbs_certificate.subject_pki.raw))
 }
 
-/// What rustls has for TLS 1.3 only: verifies the signature of a handshake of TLS 1.2 with a bare key.
+/// Verifies the signature of a TLS 1.2 handshake with a bare key; rustls offers that for TLS 1.3 only.
 fn verify_tls12_signature_with_raw_key(
     message: &[u8],
     key: &SubjectPublicKeyInfoDer<'_>,
@@ -353,7 +354,7 @@ mod tests {
         assert!(!Arc::ptr_eq(&first, &authorities(Some(&other), &provider).unwrap()));
     }
 
-    /// The same certificate as X.509 v1 has it, without version and extensions. Its own signature counts for nobody.
+    /// Returns the certificate in X.509 v1 form, without version and extensions. Its own signature is never verified.
     fn first_version(shown: &Shown) -> CertificateDer<'static> {
         let sequence = |parts: &[&[u8]]| {
             let data = parts.concat();
@@ -379,7 +380,7 @@ mod tests {
     }
 
     #[test]
-    fn a_pinned_certificate_of_x509_v1_is_believed_and_one_without_its_key_is_not() {
+    fn pinned_x509_v1_certificate_is_accepted_and_one_without_its_key_not() {
         for algorithm in [&rcgen::PKCS_RSA_SHA256, &rcgen::PKCS_ECDSA_P256_SHA256] {
             let mut shown = self_signed(KeyPair::generate_for(algorithm).unwrap(), true);
             shown.certificate = first_version(&shown);

@@ -1,4 +1,4 @@
-//! The IPMI client of this crate against real `ipmi_sim` (openipmi): a BMC that nobody here wrote.
+//! IPMI client of this crate against real `ipmi_sim` (openipmi), an independent BMC.
 
 #![allow(clippy::unwrap_used, clippy::panic, reason = "what cannot be made here is a failed test")]
 
@@ -77,7 +77,7 @@ async fn a_wrong_password_is_held_and_the_right_one_works() {
 }
 
 #[tokio::test]
-async fn what_it_offers_is_told_with_and_without_an_account() {
+async fn probe_works_with_and_without_an_account() {
     let simulator = Simulator::start().await;
     let (address, reach, trust) = (simulator.address.to_string(), reach(), Trust::Authorities(None));
     let credentials = Credentials { username: "admin".to_owned(), password: "secret".into() };

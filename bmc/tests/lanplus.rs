@@ -43,7 +43,7 @@ async fn client(machine: &Machine) -> Box<dyn Bmc> {
 }
 
 #[tokio::test]
-async fn a_machine_is_read_switched_and_set_to_boot_in_one_session_that_is_closed() {
+async fn one_session_reads_switches_and_sets_boot_and_is_closed() {
     let machine = Machine::start();
     let mut bmc = client(&machine).await;
     assert_eq!(machine.state().sessions, 0);
@@ -92,7 +92,7 @@ async fn the_boot_flags_say_bios_or_uefi_as_the_machine_boots() {
 }
 
 #[tokio::test]
-async fn boot_flags_that_do_not_count_when_they_are_read_are_a_quirk_that_is_told() {
+async fn boot_flags_read_as_not_in_force_are_a_reported_quirk() {
     let machine = Machine::start();
     let mut bmc = client(&machine).await;
     for (invalid, told) in [(true, true), (false, false)] {
@@ -180,7 +180,7 @@ async fn suite_3_is_taken_only_where_17_is_not_there_and_none_weaker_than_asked(
     let mut bmc = client(&both).await;
     assert_eq!(bmc.power_state().await.unwrap(), PowerState::Off);
     assert!(bmc.quirks().is_empty());
-    // What once had 17 is not followed to 3.
+    // A BMC that once had 17 is not used with 3.
     both.state().suites = vec![bedplate_ipmi::crypto::Suite::Sha1];
     both.state().restart = true;
     let error = bmc.power_state().await.unwrap_err();
@@ -214,7 +214,7 @@ async fn a_privilege_that_the_session_does_not_have_is_refused_with_the_remedy()
 }
 
 #[tokio::test]
-async fn what_a_bmc_offers_is_told_without_an_account_and_what_an_account_may_with_one() {
+async fn probe_reports_channel_without_account_and_rights_with_one() {
     let machine = Machine::start();
     let (address, reach) = (machine.address.to_string(), reach());
     let look = async |credentials| {

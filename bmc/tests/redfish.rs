@@ -208,7 +208,7 @@ async fn a_certificate_that_nobody_signed_is_not_trusted_and_insecure_says_so() 
 }
 
 #[tokio::test]
-async fn a_password_is_not_sent_readable_unless_told() {
+async fn password_is_not_sent_in_plain_text_unless_allowed() {
     let service = Service::start().await;
     let text = format!("http://{}", service.socket);
     let address = Address::parse(&text, BmcProtocol::Redfish).unwrap();
@@ -309,7 +309,7 @@ async fn a_changed_resource_is_read_again_and_patched_once_more() {
 }
 
 #[tokio::test]
-async fn what_is_missing_is_not_supported() {
+async fn missing_action_is_not_supported() {
     let service = Service::start().await;
     {
         let mut state = service.state();
@@ -442,7 +442,7 @@ async fn hung_service_times_out_at_the_deadline_and_is_not_retried() {
 }
 
 #[tokio::test]
-async fn nobody_there_is_unreachable() {
+async fn absent_bmc_is_unreachable() {
     let service = Service::start().await;
     let mut bmc = {
         // A port that was free a moment ago.
@@ -514,7 +514,7 @@ async fn redirects_stay_on_the_host_and_do_not_repeat_changes() {
 }
 
 #[tokio::test]
-async fn a_refusal_is_told_in_the_bmcs_own_words() {
+async fn refusal_is_reported_in_the_bmcs_own_words() {
     let service = Service::start().await;
     service.hook(|seen, _| {
         let message = format!("Server is already\r\npowered \u{1b}[1mON. {}", "x".repeat(1000));
@@ -558,7 +558,7 @@ async fn only_a_clear_no_says_that_a_change_was_not_done() {
         let error = service.client().power(PowerRequest::Cycle).await.unwrap_err();
         assert_eq!(error.may_have_happened(), expected, "{status} {place}: {error}");
     }
-    // A task that failed had begun.
+    // A failed task had started.
     service.hook(|seen, _| match seen.path.as_str() {
         RESET => Some(json_reply(202, &json!({"TaskMonitor": "/taskmon/8"}))),
         "/taskmon/8" => Some(json_reply(200, &json!({"TaskState": "Killed"}))),
@@ -588,7 +588,7 @@ async fn a_login_that_fails_or_hangs_has_changed_nothing() {
 }
 
 #[tokio::test]
-async fn a_login_that_nothing_proved_is_sent_twice_a_minute_for_all_clients_of_an_account() {
+async fn unproven_login_is_sent_twice_a_minute_per_account() {
     let deadlines = Deadlines { request: Duration::from_millis(300), ..quick() };
     for reply in [Reply::Hang, Reply::Close, Reply::Is(429, vec![], String::new())] {
         let service = Service::start().await;
@@ -609,7 +609,7 @@ async fn a_login_that_nothing_proved_is_sent_twice_a_minute_for_all_clients_of_a
 }
 
 #[tokio::test]
-async fn a_busy_service_that_recovers_takes_the_second_login_and_forgets_the_first() {
+async fn busy_service_that_recovers_accepts_the_second_login() {
     let service = Service::start().await;
     let mut bmc = service.client();
     for logins in 1..4 {
@@ -626,7 +626,7 @@ async fn a_busy_service_that_recovers_takes_the_second_login_and_forgets_the_fir
 }
 
 #[tokio::test]
-async fn a_document_is_bounded_in_bytes_and_in_values_and_a_log_page_may_be_longer() {
+async fn document_is_limited_in_bytes_and_values_and_log_page_may_be_longer() {
     let service = Service::start().await;
     let system = service.state().resources[SYSTEM].clone();
     let with = |field: Value| {
@@ -642,7 +642,7 @@ async fn a_document_is_bounded_in_bytes_and_in_values_and_a_log_page_may_be_long
         assert_eq!(error.reason(), BmcFault::ProtocolError, "{error}");
         assert!(error.to_string().contains(problem), "{error}");
     }
-    // Commas and brackets in texts are no values.
+    // Commas and brackets in texts do not count as values.
     let wordy = with(json!("[{,\\\",".repeat(20_000)));
     service.hook(move |seen, _| (seen.path == SYSTEM).then(|| Reply::Is(200, vec![], wordy.clone())));
     assert_eq!(service.client().power_state().await.unwrap(), PowerState::Off);
@@ -653,7 +653,7 @@ async fn a_document_is_bounded_in_bytes_and_in_values_and_a_log_page_may_be_long
 }
 
 #[tokio::test]
-async fn what_a_service_repeats_of_password_and_token_is_not_told() {
+async fn repeated_password_and_token_are_not_reported() {
     let basic = basic("admin", PASSWORD);
     let encoded = basic.trim_start_matches("Basic ").to_owned();
     let hides = |error: &BmcError, token: &str| {
@@ -674,7 +674,7 @@ async fn what_a_service_repeats_of_password_and_token_is_not_told() {
         hides(&error, "t-none");
         assert_eq!(error.to_string().contains(&status.to_string()), status != 302, "{error}");
     }
-    // So do the headers of other requests, before and after a message is cut.
+    // The headers of other requests are redacted too, before and after a message is cut.
     for (basic_only, status) in
         [(false, 400), (false, 401), (false, 503), (true, 400), (true, 401), (true, 503)]
     {
@@ -746,7 +746,7 @@ async fn a_password_that_no_answer_has_proved_is_not_repeated_to_a_busy_service(
 }
 
 #[tokio::test]
-async fn what_a_service_tells_everybody_is_shown_with_its_pin_and_nobody_logs_in() {
+async fn public_facts_are_shown_with_the_pin_and_without_a_login() {
     let service = Service::start().await;
     let address = format!("https://{}", service.socket);
     let reach = Reach { allowed: vec!["127.0.0.0/8".parse().unwrap()], forbidden: Vec::new() };
@@ -792,7 +792,7 @@ async fn until(so: impl Fn() -> bool) {
 }
 
 #[tokio::test]
-async fn a_full_session_table_is_neither_a_wrong_password_nor_unreachable_and_passes() {
+async fn full_session_table_is_transient_and_not_a_wrong_password() {
     for (status, id) in [(400, "iLO.2.8.CreateLimitReachedForResource"), (503, "IDRAC.2.8.RAC0218")] {
         let service = Service::start().await;
         service.hook(move |seen, _| {

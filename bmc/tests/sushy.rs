@@ -1,5 +1,5 @@
-//! The Redfish client against sushy-tools, an emulator that nobody here wrote: HTTPS, user name and password with every
-//! request, boot override, power that follows seconds later. `cargo xtask setup` installs it; without it these tests fail.
+//! Redfish client against sushy-tools, an independent emulator: HTTPS, user name and password with every request,
+//! boot override, power that follows seconds later. `cargo xtask setup` installs it; without it these tests fail.
 
 #![allow(clippy::unwrap_used, reason = "what cannot be made here is a failed test")]
 
@@ -109,7 +109,7 @@ async fn power_becomes(bmc: &mut Redfish, wanted: PowerState) {
 }
 
 #[tokio::test]
-async fn an_emulated_machine_is_switched_on_and_off_and_told_what_to_boot() {
+async fn emulated_machine_is_switched_on_and_off_with_a_boot_override() {
     let emulator = Emulator::start();
     let mut bmc = emulator.ready().await;
     let identity = bmc.identity().await.unwrap();

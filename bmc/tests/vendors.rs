@@ -38,7 +38,7 @@ fn once(target: &str) -> Value {
 }
 
 #[tokio::test]
-async fn idrac_takes_boot_settings_in_the_settings_resource_if_it_has_them_there() {
+async fn idrac_gets_boot_settings_in_the_settings_resource_if_present() {
     let settings = format!("{SYSTEM}/Settings");
     let system = json!({
         "Manufacturer": "Dell Inc.", "Model": "PowerEdge R470", "SKU": "ABC1234", "SerialNumber": "CN7016",
@@ -95,7 +95,7 @@ async fn ilo_is_shut_down_by_its_power_button_and_only_while_it_is_on() {
 }
 
 #[tokio::test]
-async fn supermicro_is_told_the_mode_again_and_accepts_without_a_task() {
+async fn supermicro_gets_the_mode_again_and_accepts_without_a_task() {
     let system = json!({
         "Manufacturer": "Supermicro", "Model": "SYS-1029P", "PowerState": "Off",
         "Actions": resets(&["On", "ForceOff", "GracefulShutdown", "GracefulRestart", "ForceRestart", "Nmi", "ForceOn"]),
@@ -111,7 +111,7 @@ async fn supermicro_is_told_the_mode_again_and_accepts_without_a_task() {
 }
 
 #[tokio::test]
-async fn xcc_checks_etags_and_the_ami_firmware_of_its_amd_machines_only_wants_one() {
+async fn xcc_checks_etags_and_ami_firmware_of_amd_machines_requires_one() {
     let lenovo = json!({"Manufacturer": "Lenovo", "Model": "ThinkSystem SR650", "@odata.etag": "\"3a7\""});
     let xcc = service(json!({"Vendor": "Lenovo", "Oem": {"Lenovo": {}}}), lenovo).await;
     xcc.state().etags.insert(SYSTEM.to_owned(), "\"3a7\"".to_owned());
@@ -131,7 +131,7 @@ async fn xcc_checks_etags_and_the_ami_firmware_of_its_amd_machines_only_wants_on
 }
 
 #[tokio::test]
-async fn who_wants_an_etag_but_gives_none_gets_any() {
+async fn service_that_requires_an_etag_without_sending_one_gets_any() {
     let service = service(json!({}), json!({})).await;
     service.hook(|seen, _| {
         let missing = seen.method == "PATCH" && seen.if_match.is_none();

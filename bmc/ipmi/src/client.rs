@@ -1,8 +1,9 @@
-//! A console over UDP: drives [`crate::session`] on a task of its own with tokio's clock and socket. One client is one session.
+//! IPMI client over UDP: drives [`crate::session`] on its own task with tokio's clock and socket. One client is one
+//! session.
 //!
-//! Everything ends in bounded time, and any future of it may be dropped: what was not sent then is not sent any more, what was sent may be
-//! carried out, and the session remains in use. A dropped client closes its session behind the scenes. Sessions that are lost are not
-//! opened anew here: that is the caller's to decide.
+//! All calls end in bounded time, and any future of the client may be dropped: an unsent request is then not sent, a
+//! sent one may be carried out, and the session remains in use. A dropped client closes its session in the
+//! background. Lost sessions are not reopened here; the caller decides.
 
 mod options;
 
@@ -27,7 +28,7 @@ use crate::{
     command::{
         Command,
         boot::{BootDevice, FlagsLast, GetValidBitClearing, SetBootOption, ValidBitClearing, plan_next_boot},
-        sel::{FIRST, GetSelEntry, LAST, SelRecord},
+        sel::{FIRST_RECORD, GetSelEntry, LAST_RECORD, SelRecord},
     },
     crypto::{Password, UserName},
     session::{Event, RequestError, Session, SessionError, Settings, Ticket},
@@ -41,8 +42,8 @@ use crate::{
 pub const PORT: u16 = 623;
 /// Larger than any packet of a session that asks for no long answers.
 pub(crate) const LONGEST_DATAGRAM: usize = 2048;
-/// How long the socket rests after an error that is not the peer's.
-const REST: Duration = Duration::from_millis(50);
+/// Delay after a socket error that the peer did not cause.
+const ERROR_DELAY: Duration = Duration::from_millis(50);
 /// Numbers in a log that may be missing in a row before its end is taken for reached.
 const MOST_GAP: u16 = 8;
 
@@ -51,7 +52,7 @@ type Answer = Result<Response, RequestError>;
 /// Payloads of serial over LAN that wait to be read; what is more is dropped, and sent again by the BMC.
 const MOST_PAYLOADS: usize = 16;
 
-/// What a client has its driver do.
+/// Request of a client to its driver.
 enum Ask {
     /// Carry out a command.
     Command { request: Request, answer: oneshot::Sender<Answer> },
@@ -135,8 +136,8 @@ impl Client {
         }
     }
 
-    /// Has the machine boot from `device` next time, once, and tells how long the BMC keeps that in mind. Parts that a BMC does not have are
-    /// left out, except the flags themselves.
+    /// Makes the machine boot from `device` next time, once, and returns how long the BMC keeps that setting.
+    /// Parameters that a BMC does not have are skipped, except the flags themselves.
     ///
     /// # Errors
     /// As [`Client::request`].
@@ -177,15 +178,17 @@ impl Client {
     /// As [`Client::request`]; an empty log is none.
     pub async fn log_tail(&self, most: usize) -> Result<Vec<SelRecord>, ClientError> {
         let mut records = Vec::new();
-        let (mut number, mut gap) = (LAST, 0);
-        while records.len() < most && gap < MOST_GAP && number != FIRST {
+        let (mut number, mut gap) = (LAST_RECORD, 0);
+        while records.len() < most && gap < MOST_GAP && number != FIRST_RECORD {
             match self.request(&GetSelEntry(number)).await {
                 Ok(record) => {
                     gap = 0;
                     number = record.id;
                     records.push(record);
                 }
-                Err(error) if error.completion() == Some(Completion::NotPresent) && number == LAST => break,
+                Err(error) if error.completion() == Some(Completion::NotPresent) && number == LAST_RECORD => {
+                    break;
+                }
                 Err(error) if error.completion() == Some(Completion::NotPresent) => gap += 1,
                 Err(error) => return Err(error),
             }
@@ -206,7 +209,7 @@ impl Client {
         self.asks.send(Ask::Serial(payload)).await.map_err(|_| self.over())
     }
 
-    /// Why the session is over, once it is.
+    /// Returns the reason why the session has ended, if it has.
     #[must_use]
     pub fn failure(&self) -> Option<SessionError> {
         self.failure.get().copied()
@@ -252,7 +255,7 @@ impl Driver {
     async fn run(mut self) {
         loop {
             while let Some(datagram) = self.session.transmit() {
-                // Lost datagrams are sent again, whoever loses them.
+                // Lost datagrams are repeated, also those that were lost here.
                 if let Err(error) = self.socket.send(&datagram).await {
                     trace!(%error, "datagram not sent");
                 }
@@ -267,7 +270,7 @@ impl Driver {
             tokio::select! {
                 ready = self.socket.readable() => if let Err(error) = ready.and_then(|()| self.receive()) {
                     debug!(%error, "datagram not received");
-                    time::sleep(REST).await;
+                    time::sleep(ERROR_DELAY).await;
                 },
                 () = unwanted(&mut self.waiting) => {
                     if let Some((ticket, _)) = self.waiting.take() {
@@ -288,7 +291,7 @@ impl Driver {
                 self.session.receive(buffer.get(..length).unwrap_or_default(), Instant::now());
                 Ok(())
             }
-            // Nobody listens at the port (yet, again): as good as no answer.
+            // No process listens at the port yet: treated as no answer.
             Err(error) if error.kind() == io::ErrorKind::ConnectionRefused => Ok(()),
             Err(error) if error.kind() == io::ErrorKind::WouldBlock => Ok(()),
             Err(error) => Err(error),
@@ -299,7 +302,7 @@ impl Driver {
     fn ask(&mut self, ask: Option<Ask>) {
         let now = Instant::now();
         match ask {
-            // Nobody waits for it any more.
+            // The caller has dropped the request.
             Some(Ask::Command { answer, .. }) if answer.is_closed() => {}
             Some(Ask::Command { request, answer }) => {
                 self.waiting = Some((self.session.request(request, now), answer));
@@ -316,17 +319,17 @@ impl Driver {
     fn tell(&mut self, event: Event) {
         match event {
             Event::Opened => {
-                // Nobody there: the client is gone, and with it its sender, which closes the session.
+                // No receiver: the client and its sender are dropped, which closes the session.
                 let _ = self.opened.take().map(|opened| opened.send(()));
             }
             Event::Answer(ticket, answer) => {
                 if let Some((_, sender)) = self.waiting.take_if(|(is, _)| *is == ticket) {
-                    // Nobody there: the request was dropped.
+                    // No receiver: the request was dropped.
                     let _ = sender.send(answer);
                 }
             }
             Event::Serial(payload) => {
-                // What nobody has room for is not acknowledged, and comes again.
+                // A payload without space in the channel is not acknowledged, and the BMC repeats it.
                 let _ = self.listener.as_ref().map(|listener| listener.try_send(payload));
             }
             Event::Closed => trace!("session closed"),
@@ -337,7 +340,7 @@ impl Driver {
     }
 }
 
-/// Until nobody waits for the answer any more; without a request for ever.
+/// Waits until the request is dropped; without a request it never ends.
 async fn unwanted(waiting: &mut Option<(Ticket, oneshot::Sender<Answer>)>) {
     match waiting {
         Some((_, sender)) => sender.closed().await,

@@ -21,7 +21,7 @@ use crate::wire::{
 
 /// A command whose answer has a type.
 pub trait Command {
-    /// What a BMC answers.
+    /// Typed answer of the BMC.
     type Answer;
 
     /// The command as it is sent.
@@ -45,7 +45,7 @@ pub trait Command {
     }
 }
 
-/// Why a command has no typed answer.
+/// Reason why a command has no typed answer.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
 pub enum ReadAnswerError {
     /// The BMC refused it.

@@ -1,5 +1,5 @@
-//! A machine's serial console over a session of its own: drives [`crate::sol`]. Who no longer reads stops the BMC; who drops the stream has
-//! the console given back and the session closed behind the scenes.
+//! Serial console of a machine over its own session: drives [`crate::sol`]. A reader that stops reading stops the
+//! BMC. Dropping the stream releases the console and closes the session in the background.
 
 use std::time::Instant;
 
@@ -18,19 +18,19 @@ use crate::{
 };
 
 /// Characters that wait in each direction.
-const BUFFER: usize = 8192;
-/// Characters that are read at once.
-const CHUNK: usize = 1024;
+const STREAM_BUFFER_BYTES: usize = 8192;
+/// Size in bytes of one read.
+const READ_CHUNK_BYTES: usize = 1024;
 
 /// Takes the console with this session. Ends of the stream: the console or its session is over.
 ///
 /// # Errors
 /// As [`Client::request`]; another session may have the console.
 pub async fn open(client: Client, retry: Retry) -> Result<DuplexStream, ClientError> {
-    // What comes before anybody listens would be lost.
+    // Characters that arrive before the listener exists would be lost.
     let incoming = client.listen().await?;
     let limits = client.request(&ActivateConsole).await?;
-    let (ours, theirs) = tokio::io::duplex(BUFFER);
+    let (ours, theirs) = tokio::io::duplex(STREAM_BUFFER_BYTES);
     let sol = Sol::new(limits.most, retry);
     tokio::spawn(async move {
         run(&client, sol, incoming, ours).await;
@@ -43,7 +43,7 @@ pub async fn open(client: Client, retry: Retry) -> Result<DuplexStream, ClientEr
 }
 
 async fn run(client: &Client, mut sol: Sol, mut incoming: mpsc::Receiver<Vec<u8>>, mut stream: DuplexStream) {
-    let mut chunk = vec![0; CHUNK];
+    let mut chunk = vec![0; READ_CHUNK_BYTES];
     let mut wanted = true;
     loop {
         while let Some(payload) = sol.transmit() {
@@ -62,12 +62,13 @@ async fn run(client: &Client, mut sol: Sol, mut incoming: mpsc::Receiver<Vec<u8>
             payload = incoming.recv() => {
                 let Some(payload) = payload else { return };
                 let characters = sol.receive(&payload, Instant::now());
-                // Not acknowledged before there is room: so the BMC waits. Nobody reads any more: the rest is still sent.
+                // Not acknowledged before there is space, so the BMC waits. If the reader is gone, the rest is still
+                // sent.
                 if !characters.is_empty() && stream.write_all(&characters).await.is_err() {
                     wanted = false;
                 }
             }
-            read = stream.read(&mut chunk), if wanted && sol.room() >= CHUNK => match read {
+            read = stream.read(&mut chunk), if wanted && sol.room() >= READ_CHUNK_BYTES => match read {
                 Ok(count @ 1..) => sol.write(chunk.get(..count).unwrap_or_default(), Instant::now()),
                 Ok(0) | Err(_) => wanted = false,
             },

@@ -1,8 +1,9 @@
-//! Pure: cipher suites 3 and 17 (IPMI 2.0 sections 13.28 to 13.32): proofs of the password, session keys, sealed packets.
+//! Pure: cipher suites 3 and 17 (IPMI 2.0 sections 13.28 to 13.32): proofs of the password, session keys, sealed
+//! packets.
 //!
-//! There is no suite 0, 1 or 2 here, so that none can be agreed on by mistake. Codes are compared in constant time, keys and passwords
-//! erased when dropped and never printed. Randomness is an argument. SHA-1 stays because suite 3 is all that most BMCs of the last
-//! fifteen years have; suite 17 is to be asked for where the BMC has it.
+//! Suites 0, 1 and 2 do not exist here, so that they cannot be negotiated by accident. Codes are compared in constant
+//! time, keys and passwords are erased when dropped and never printed. Randomness is an argument. SHA-1 stays because
+//! most BMCs of the last fifteen years have only suite 3; suite 17 should be requested if the BMC has it.
 
 #![deny(clippy::indexing_slicing, clippy::arithmetic_side_effects)]
 
@@ -24,7 +25,7 @@ use crate::wire::{
 };
 
 /// Octets of an AES block, an initialisation vector and a key.
-const BLOCK: usize = 16;
+const BLOCK_OCTETS: usize = 16;
 
 /// A cipher suite.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
@@ -145,7 +146,7 @@ impl UserName {
     }
 }
 
-/// What both sides have told each other by RAKP message 2, which all proofs and keys are made of.
+/// Values that both sides know after RAKP message 2, from which all proofs and keys are derived.
 #[derive(Debug, Clone)]
 pub struct Exchange {
     /// The suite agreed on.
@@ -188,7 +189,7 @@ impl Exchange {
         self.suite.hmac(&password.0[..], &parts)
     }
 
-    /// The session's keys. `key` is the BMC's own (Kg) where one is set, else the user's password.
+    /// Derives the session's keys. `key` is the BMC's own key (Kg) if one is set, otherwise the user's password.
     #[must_use]
     pub fn keys(&self, key: &Password) -> Keys {
         let parts = [&self.console_random[..], &self.managed_random, &self.user()];
@@ -199,7 +200,7 @@ impl Exchange {
     }
 }
 
-/// Whether two codes are the same, in a time that does not tell where they differ.
+/// Returns true if two codes are equal, in a time that does not depend on where they differ.
 #[must_use]
 pub fn same(expected: &[u8], given: &[u8]) -> bool {
     constant_time::verify_slices_are_equal(expected, given).is_ok()
@@ -241,7 +242,7 @@ impl fmt::Debug for Keys {
     }
 }
 
-/// Why a packet of a session is not taken.
+/// Reason why a packet of a session is rejected.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
 pub enum OpenPacketError {
     /// It does not claim to be both authenticated and encrypted.
@@ -253,7 +254,7 @@ pub enum OpenPacketError {
     /// The code is wrong: damaged or forged.
     #[error("a wrong integrity code")]
     Code,
-    /// What the code covers is not a vector, whole blocks and IPMI's pad.
+    /// The authenticated data is not a vector, complete blocks and IPMI's pad.
     #[error("a payload that is not encrypted as agreed")]
     Payload,
 }
@@ -276,12 +277,12 @@ impl Keys {
         session: u32,
         sequence: u32,
         payload: &[u8],
-        vector: [u8; BLOCK],
+        vector: [u8; BLOCK_OCTETS],
     ) -> Option<Vec<u8>> {
         let mut sealed = payload.to_vec();
         // IPMI's own pad: 1, 2, 3 ... and then how many.
         let mut pad = 0_u8;
-        while sealed.len().checked_add(1)? % BLOCK != 0 {
+        while sealed.len().checked_add(1)? % BLOCK_OCTETS != 0 {
             pad = pad.checked_add(1)?;
             sealed.push(pad);
         }
@@ -314,8 +315,8 @@ impl Keys {
 
     fn decrypt(&self, payload: &[u8]) -> Option<Vec<u8>> {
         let mut reader = Reader(payload);
-        let vector: [u8; BLOCK] = reader.array().ok()?;
-        if reader.0.is_empty() || reader.0.len() % BLOCK != 0 {
+        let vector: [u8; BLOCK_OCTETS] = reader.array().ok()?;
+        if reader.0.is_empty() || reader.0.len() % BLOCK_OCTETS != 0 {
             return None;
         }
         let mut octets = reader.0.to_vec();
@@ -323,9 +324,9 @@ impl Keys {
         key.decrypt(&mut octets, DecryptionContext::Iv128(FixedLength::from(vector))).ok()?;
         let pad = usize::from(octets.pop()?);
         let length = octets.len().checked_sub(pad)?;
-        let good = (1..=BLOCK).zip(octets.get(length..)?).all(|(is, octet)| usize::from(*octet) == is);
+        let good = (1..=BLOCK_OCTETS).zip(octets.get(length..)?).all(|(is, octet)| usize::from(*octet) == is);
         // A pad of a whole block, as some BMCs send it, is read; more is not.
-        (good && pad <= BLOCK).then(|| octets.truncate(length))?;
+        (good && pad <= BLOCK_OCTETS).then(|| octets.truncate(length))?;
         Some(octets)
     }
 
@@ -334,7 +335,7 @@ impl Keys {
     }
 
     fn cipher_key(&self) -> Option<UnboundCipherKey> {
-        UnboundCipherKey::new(&AES_128, self.k2.octets().get(..BLOCK)?).ok()
+        UnboundCipherKey::new(&AES_128, self.k2.octets().get(..BLOCK_OCTETS)?).ok()
     }
 }
 

@@ -13,28 +13,28 @@
 use crate::command::fru::{FruArea, MACHINE, ReadFru};
 
 /// No area is longer: its length is an octet, in units of 8.
-pub const LONGEST_AREA: u16 = 255 * UNIT;
+pub const LONGEST_AREA: u16 = 255 * UNIT_OCTETS;
 /// More parts are not read, however short a BMC makes them.
 pub const MOST_READS: u16 = 600;
 
-/// Offsets and lengths are in units of so many octets.
-const UNIT: u16 = 8;
+/// Unit of offsets and lengths, in octets.
+const UNIT_OCTETS: u16 = 8;
 /// A part, at first; a BMC that refuses it is asked for half, down to [`SHORTEST_PART`].
 const LONGEST_PART: u8 = 32;
 const SHORTEST_PART: u8 = 4;
 /// The version of header and areas.
 const VERSION: u8 = 1;
-/// What ends the fields.
+/// Type octet that ends the fields.
 const END: u8 = 0xc1;
 /// Language codes for English.
 const ENGLISH: [u8; 2] = [0, 25];
 /// Letters of BCD plus; the last three are reserved.
 const BCD_PLUS: [char; 16] = ['0', '1', '2', '3', '4', '5', '6', '7', '8', '9', ' ', '-', '.', ':', ',', '_'];
 
-/// What a FRU says of the machine, without blanks around it. What it does not say is `None`.
+/// Machine data in a FRU, without surrounding spaces. `None`: not present in the FRU.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct Fru {
-    /// Who made it.
+    /// Manufacturer.
     pub manufacturer: Option<String>,
     /// Its model.
     pub product: Option<String>,
@@ -43,7 +43,7 @@ pub struct Fru {
 }
 
 impl Fru {
-    /// Where this says nothing, the other.
+    /// Returns the fields with missing ones taken from the other.
     #[must_use]
     fn or(self, other: Self) -> Self {
         Self {
@@ -61,7 +61,7 @@ enum Kind {
     Board,
 }
 
-/// Where what is read now stands.
+/// Position of the data that is read now.
 #[derive(Debug, Clone, Copy)]
 struct Span {
     /// `None`: the common header.
@@ -77,9 +77,9 @@ pub struct FruReader {
     words: bool,
     part: u8,
     reads: u16,
-    /// What is read now, and what was read of it; `None`: all is read.
+    /// Current span, and the octets read of it; `None`: all is read.
     now: Option<(Span, Vec<u8>)>,
-    /// What is read next, last first.
+    /// Spans to read next, last first.
     left: Vec<Span>,
     product: Fru,
     board: Fru,
@@ -89,20 +89,20 @@ impl FruReader {
     /// Reads what a BMC says that it has.
     #[must_use]
     pub fn new(area: FruArea) -> Self {
-        let header = Span { area: None, start: 0, length: UNIT };
+        let header = Span { area: None, start: 0, length: UNIT_OCTETS };
         Self {
             size: area.size,
             words: area.words,
             part: LONGEST_PART,
             reads: 0,
-            now: (area.size >= UNIT).then(|| (header, Vec::new())),
+            now: (area.size >= UNIT_OCTETS).then(|| (header, Vec::new())),
             left: Vec::new(),
             product: Fru::default(),
             board: Fru::default(),
         }
     }
 
-    /// What to read next; `None`: nothing more.
+    /// Returns the next read request; `None` if everything is read.
     #[must_use]
     pub fn next(&self) -> Option<ReadFru> {
         let (span, read) = self.now.as_ref().filter(|_| self.reads < MOST_READS)?;
@@ -113,7 +113,7 @@ impl FruReader {
         Some(ReadFru { device: MACHINE, words: self.words, offset, count })
     }
 
-    /// What the BMC answered to [`Self::next`].
+    /// Takes the BMC's answer to [`Self::next`].
     pub fn take(&mut self, octets: &[u8]) {
         self.reads = self.reads.saturating_add(1);
         let Some(asked) = self.next() else {
@@ -135,7 +135,7 @@ impl FruReader {
         self.read(span, read);
     }
 
-    /// The BMC refused [`Self::next`]: it is asked for less, or what is read now is given up.
+    /// Records that the BMC refused [`Self::next`]: fewer octets are requested, or the current span is skipped.
     pub fn refused(&mut self) {
         self.reads = self.reads.saturating_add(1);
         self.part = self.part.wrapping_shr(1);
@@ -145,7 +145,7 @@ impl FruReader {
         }
     }
 
-    /// What was found until now.
+    /// Returns the data that was found.
     #[must_use]
     pub fn finish(self) -> Fru {
         self.product.or(self.board)
@@ -161,8 +161,8 @@ impl FruReader {
                 self.left = spans.collect();
             }
             Some(kind) => {
-                let whole = read.get(1).map_or(0, |length| u16::from(*length).saturating_mul(UNIT));
-                if span.length == UNIT && whole > UNIT && self.fits(span.start, whole) {
+                let whole = read.get(1).map_or(0, |length| u16::from(*length).saturating_mul(UNIT_OCTETS));
+                if span.length == UNIT_OCTETS && whole > UNIT_OCTETS && self.fits(span.start, whole) {
                     self.now = Some((Span { length: whole, ..span }, read));
                     return;
                 }
@@ -179,9 +179,9 @@ impl FruReader {
 
     /// The first octets of an area; `None`: it is not there.
     fn begin(&self, kind: Kind, at: u8) -> Option<Span> {
-        let start = u16::from(at).saturating_mul(UNIT);
-        let there = at != 0 && self.fits(start, UNIT);
-        there.then_some(Span { area: Some(kind), start, length: UNIT })
+        let start = u16::from(at).saturating_mul(UNIT_OCTETS);
+        let there = at != 0 && self.fits(start, UNIT_OCTETS);
+        there.then_some(Span { area: Some(kind), start, length: UNIT_OCTETS })
     }
 
     fn fits(&self, start: u16, length: u16) -> bool {
@@ -197,13 +197,13 @@ fn is_whole(octets: &[u8]) -> bool {
     octets.iter().fold(0_u8, |sum, octet| sum.wrapping_add(*octet)) == 0
 }
 
-/// Where product and board area begin, by a common header.
+/// Returns the offsets of the board and product areas from a common header.
 fn areas(header: &[u8]) -> Option<[u8; 2]> {
     let [version, _, _, board, product, ..] = header.first_chunk::<8>()?;
     (version & 0x0f == VERSION && is_whole(header)).then_some([*product, *board])
 }
 
-/// What an area says.
+/// Parses an area.
 fn area(kind: Kind, octets: &[u8]) -> Option<Fru> {
     let [version, _, language, ..] = octets.first_chunk::<8>()?;
     if version & 0x0f != VERSION || !is_whole(octets) {

@@ -43,14 +43,14 @@ pub struct User {
     pub privilege: Privilege,
 }
 
-/// What a BMC is set up with.
+/// Settings of a BMC.
 #[derive(Debug, Clone)]
 pub struct Settings {
     /// Its GUID, as RAKP message 2 carries it.
     pub guid: [u8; 16],
     /// Its own key (Kg), if it has one.
     pub key: Option<Password>,
-    /// Who may come.
+    /// Users of the BMC.
     pub users: Vec<User>,
     /// The suites that it takes.
     pub suites: Vec<Suite>,
@@ -58,17 +58,17 @@ pub struct Settings {
     pub sessions: usize,
     /// After how much silence a session is dropped; the specification says a minute.
     pub idle: Duration,
-    /// Whether a request that comes again with the same number is answered from memory, as IPMI 2.0 section 6.12.4 has it. `OpenBMC` and
-    /// `ipmi_sim` carry it out again.
+    /// True if a repeated request with the same number is answered from memory, as in IPMI 2.0 section 6.12.4.
+    /// `OpenBMC` and `ipmi_sim` carry it out again.
     pub remembers: bool,
 }
 
-/// What a machine does behind its BMC, and what happens to logins.
+/// Behavior of the machine behind a BMC, and of logins.
 pub trait Handler {
     /// Carries out a command; one that comes again once more, unless the BMC remembers it.
     fn command(&mut self, privilege: Privilege, request: &Request, now: Instant) -> Response;
 
-    /// Whether a user may try to log in now; a lock-out says no, as if there were no such user.
+    /// Returns true if a user may try to log in now; a lockout returns false, as for an unknown user.
     fn may_log_in(&mut self, user: &UserName, now: Instant) -> bool {
         let _ = (user, now);
         true

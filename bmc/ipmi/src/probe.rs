@@ -1,4 +1,5 @@
-//! Asks a BMC what its channel can do, without an account. Opens no session; for whoever writes a machine down for the first time.
+//! Query of a BMC's channel capabilities, without an account. Opens no session; for users who create a Machine's
+//! manifest.
 
 use std::{net::SocketAddr, time::Instant};
 
@@ -69,12 +70,12 @@ impl Asker {
         let datagram = rmcp::ipmi(&header::encode_plain(&message).unwrap_or_default());
         let mut buffer = vec![0; LONGEST_DATAGRAM];
         for attempt in 1..=retry.attempts {
-            // Lost datagrams are sent again, whoever loses them.
+            // Lost datagrams are repeated, also those that were lost here.
             let _ = self.socket.send(&datagram).await;
             let until = Instant::now() + retry.wait(attempt);
             while let Ok(received) = time::timeout_at(until.into(), self.socket.recv(&mut buffer)).await {
                 let Ok(length) = received else {
-                    // Nobody listens at the port (yet): asked again when it is time.
+                    // No process listens at the port yet: repeated at the next attempt.
                     time::sleep_until(until.into()).await;
                     break;
                 };

@@ -10,12 +10,13 @@ use crate::{
     wire::completion::Completion,
 };
 
-/// How often a reservation is taken anew, when others read or write at the same time.
+/// Maximum number of reservations, which other readers and writers can cancel.
 const MOST_RESERVATIONS: u32 = 8;
 /// Octets of a record's header, without which there is nothing.
 const HEADER: u8 = 5;
 
-/// Sensors are read one by one, so that what was read is there when time is over: the caller drops a step at any time and goes on, or not.
+/// Reader of sensors one by one, so that the values read so far are available when time is up: the caller may drop a
+/// step at any time and continue or stop.
 #[derive(Debug)]
 pub struct SensorReader {
     next: u16,
@@ -84,7 +85,7 @@ impl SensorReader {
     }
 }
 
-/// What a BMC refuses is not there.
+/// Treats a refusal of the BMC as absence.
 fn optional<T>(result: Result<T, ClientError>) -> Result<Option<T>, ClientError> {
     match result {
         Ok(found) => Ok(Some(found)),

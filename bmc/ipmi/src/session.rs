@@ -1,26 +1,28 @@
-//! Pure: one session with a BMC, from the console's side (IPMI 2.0 sections 13.14 and following). Datagrams, requests and time in; datagrams,
-//! a deadline and events out. Neither sockets nor clocks; [`crate::client`] drives it.
+//! Pure: one session with a BMC, on the console's side (IPMI 2.0 sections 13.14 and following). Datagrams, requests
+//! and time in; datagrams, a deadline and events out. Neither sockets nor clocks; [`crate::client`] drives it.
 //!
 //! ```text
 //! Asking --capabilities--> Opening --Open Session--> Naming --RAKP 2--> Proving --RAKP 4--> Active
 //!    |                        ^                         |                  |                  |
-//!    |                        '- anew, where packets were lost or doubled -'                  | Raising -> Ready -> Closing
+//!    |                        '- again, if packets were lost or duplicated -'                 | Raising -> Ready -> Closing
 //!    '-------------------------------------- failed ------------------------------------------'--> Over
 //! ```
 //!
-//! **One request at a time** is on its way, others wait. What is not answered is sent again, later each time, and at most so often as
-//! [`Retry`] says, with the same request number (rqSeq) and a new session sequence number, without which it would be dropped. By the
-//! request number a BMC may know what it has done already (IPMI 2.0 sections 5.2 and 6.12.4), but `OpenBMC` and `ipmi_sim` do not look: a
-//! repetition is carried out again. **What may not be done twice is therefore sent once** ([`Request::once`]), and its answer awaited for
-//! as long as all repetitions together would have been.
+//! **Only one request at a time** is in flight; others wait. An unanswered request is repeated with growing delays,
+//! up to the limit of [`Retry`]. A repetition has the same request number (rqSeq) and a new session sequence number,
+//! without which it would be dropped. By the request number a BMC may recognize a request that it has carried out
+//! (IPMI 2.0 sections 5.2 and 6.12.4), but `OpenBMC` and `ipmi_sim` do not check it and carry out a repetition again.
+//! **A request that must not run twice is therefore sent once** ([`Request::once`]), and its answer is waited for as
+//! long as for all repetitions together.
 //!
-//! A request's end is told apart: [`RequestError::Unanswered`] may have been carried out, [`RequestError::NotSent`] was not. Where all
-//! repetitions of a request are not answered the session is lost; after one that was sent once it remains, so that the state can be looked
-//! at before it is asked anew.
+//! Errors of a request are distinguished: after [`RequestError::Unanswered`] it may have been carried out, after
+//! [`RequestError::NotSent`] it was not. If all repetitions of a request are unanswered, the session is lost. After a
+//! request that was sent once the session remains, so that the state can be read before the request is repeated.
 //!
-//! **A wrong password is tried once.** The BMC proves first that it knows the same one; where it does not, ours is not proved, and the
-//! caller decides, so that no account is locked. Where it does and refuses our proof nevertheless, it drew a new random number for a RAKP
-//! message 1 that the network doubled: that costs a round, of three at most, and then is [`SessionError::ProofRefused`].
+//! **A wrong password is tried once.** The BMC proves first that it knows the same password. If its proof is wrong,
+//! the client sends no proof and the caller decides, so that no account is locked. If its proof is right and it
+//! refuses the client's proof nevertheless, it drew a new random number for a duplicated RAKP message 1: the login is
+//! repeated, up to the limit of rounds, and then fails with [`SessionError::ProofRefused`].
 //!
 //! A BMC ends sessions that are silent for a minute: [`Settings::keep_alive`].
 
@@ -120,7 +122,7 @@ pub struct Settings {
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub struct Ticket(u64);
 
-/// What happened, in order.
+/// Events, in order.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Event {
     /// The session stands, with the privilege asked.
@@ -135,7 +137,7 @@ pub enum Event {
     Failed(SessionError),
 }
 
-/// What became of datagrams.
+/// Counters of datagrams.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub struct Counters {
     /// Datagrams sent, repetitions among them.
@@ -150,7 +152,7 @@ pub struct Counters {
     pub replayed: u64,
 }
 
-/// What the driver takes from a session, and what all states need.
+/// Output of a session for its driver, and values that all states need.
 struct Outbox {
     settings: Settings,
     random: Random,
@@ -165,8 +167,8 @@ impl Outbox {
         self.datagrams.push_back(rmcp::ipmi(packet));
     }
 
-    fn random<const N: usize>(&mut self) -> [u8; N] {
-        let mut octets = [0; N];
+    fn random<const OCTET_COUNT: usize>(&mut self) -> [u8; OCTET_COUNT] {
+        let mut octets = [0; OCTET_COUNT];
         (self.random)(&mut octets);
         octets
     }
@@ -178,7 +180,7 @@ enum State {
     Over,
 }
 
-/// What a state makes of its input.
+/// Result of an input to a state.
 enum Next {
     Stay,
     Active(Box<Active>),
@@ -252,7 +254,7 @@ impl Session {
         }
     }
 
-    /// Nobody waits for this request any more: it is not sent if it was not yet, nor again if it was, and its answer is not told.
+    /// Cancels a request: it is not sent if it was not sent yet, and not repeated otherwise; its answer is dropped.
     pub fn cancel(&mut self, ticket: Ticket) {
         self.waiting.retain(|(is, _)| *is != ticket);
         if let State::Active(active) = &mut self.state {
@@ -260,12 +262,13 @@ impl Session {
         }
     }
 
-    /// Ends the session: what is on its way is awaited, what waits is not sent, the BMC is told. A login that it has heard of is gone
-    /// through with first.
+    /// Ends the session: waits for the request in flight, drops waiting requests, and notifies the BMC. A login that
+    /// the BMC has heard of is completed first.
     pub fn close(&mut self, now: Instant) {
         self.closing = true;
         self.refuse_waiting();
-        // What the BMC knows of is brought to its end, so that it does not stand in its table until its time is over.
+        // A login that the BMC knows is completed, so that it does not occupy the BMC's session table until it times
+        // out.
         if let State::Handshake(handshake) = &self.state
             && !handshake.has_begun()
         {
@@ -300,18 +303,18 @@ impl Session {
         self.out.datagrams.pop_front()
     }
 
-    /// What happened next.
+    /// Returns the next event.
     pub fn event(&mut self) -> Option<Event> {
         self.out.events.pop_front()
     }
 
-    /// Whether the session has ended, in whatever way.
+    /// Returns true if the session has ended, for any reason.
     #[must_use]
     pub fn is_over(&self) -> bool {
         matches!(self.state, State::Over)
     }
 
-    /// What became of datagrams until now.
+    /// Returns the counters of datagrams.
     #[must_use]
     pub fn counters(&self) -> Counters {
         self.out.counters

@@ -14,12 +14,12 @@ use std::{
 use crate::session::Retry;
 
 /// Octets before the characters.
-const HEAD: usize = 4;
+const HEADER_OCTETS: usize = 4;
 /// Highest number of a packet.
 const MOST_NUMBER: u8 = 15;
 /// Characters that wait to be sent.
 const MOST_PENDING: usize = 4096;
-/// Of the fourth octet: what was acknowledged is refused.
+/// Bit of the fourth octet: the acknowledged packet is refused.
 const NACK: u8 = 0x40;
 /// Likewise: serial over LAN is or gets switched off.
 const DEACTIVATED: u8 = 0x10;
@@ -46,7 +46,7 @@ pub struct Sol {
     last: (u8, usize),
     payloads: VecDeque<Vec<u8>>,
     over: bool,
-    /// Nobody holds the line any more: until when the rest may be sent.
+    /// Deadline for sending the rest after the writer was dropped.
     left: Option<Instant>,
 }
 
@@ -54,30 +54,32 @@ impl Sol {
     /// A line to a BMC that takes payloads of `most` octets.
     #[must_use]
     pub fn new(most: u16, retry: Retry) -> Self {
-        let most = usize::from(most).saturating_sub(HEAD).clamp(1, 255);
+        let most = usize::from(most).saturating_sub(HEADER_OCTETS).clamp(1, 255);
         let (pending, payloads) = (VecDeque::new(), VecDeque::new());
         let (sent, rest, left) = (None, None, None);
         Self { retry, most, number: 0, pending, sent, rest, last: (0, 0), payloads, over: false, left }
     }
 
-    /// How many characters may be written now.
+    /// Returns the number of characters that may be written now.
     #[must_use]
     pub fn room(&self) -> usize {
         MOST_PENDING.saturating_sub(self.pending.len())
     }
 
-    /// Whether the line is dead: switched off by the BMC, nothing is acknowledged any more, or it was left and all is sent.
+    /// Returns true if the line has ended: the BMC switched it off or does not acknowledge any more, or the writer
+    /// was dropped and all is sent.
     #[must_use]
     pub fn is_over(&self) -> bool {
         self.over || (self.left.is_some() && self.sent.is_none() && self.pending.is_empty())
     }
 
-    /// Nobody writes any more. What waits is still sent, unless the BMC takes nothing of it for as long as all attempts of one packet take.
+    /// Records that the writer was dropped. The rest is still sent, unless the BMC accepts none of it during all
+    /// attempts of one packet.
     pub fn leave(&mut self, now: Instant) {
         self.left = self.left.or_else(|| now.checked_add(self.retry.whole()));
     }
 
-    /// Characters to the machine; what is beyond [`Sol::room`] is left out.
+    /// Queues characters for the machine; those beyond [`Sol::room`] are dropped.
     pub fn write(&mut self, characters: &[u8], now: Instant) {
         let fits = characters.get(..self.room()).unwrap_or(characters);
         self.pending.extend(fits);
@@ -86,7 +88,8 @@ impl Sol {
 
     /// Takes a payload; gives the machine's characters in it that are new.
     pub fn receive(&mut self, payload: &[u8], now: Instant) -> Vec<u8> {
-        let Some((&[number, acknowledged, accepted, status], data)) = payload.split_first_chunk::<HEAD>()
+        let Some((&[number, acknowledged, accepted, status], data)) =
+            payload.split_first_chunk::<HEADER_OCTETS>()
         else {
             return Vec::new();
         };
@@ -208,7 +211,7 @@ mod tests {
     }
 
     #[test]
-    fn what_was_not_accepted_goes_into_the_next_packet_after_a_rest_if_it_was_refused() {
+    fn unaccepted_characters_are_sent_again_after_a_pause_if_refused() {
         let (mut sol, now) = line(Instant::now());
         sol.write(b"abcd", now);
         sol.transmit().unwrap();
@@ -257,7 +260,7 @@ mod tests {
     }
 
     #[test]
-    fn what_comes_twice_is_taken_once_and_acknowledged_twice() {
+    fn duplicate_packet_is_read_once_and_acknowledged_twice() {
         let (mut sol, now) = line(Instant::now());
         assert_eq!(sol.receive(b"\x05\0\0\0xyz", now), b"xyz");
         assert_eq!(sol.transmit().unwrap(), [0, 5, 3, 0]);

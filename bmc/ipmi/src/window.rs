@@ -5,10 +5,10 @@
 
 #![deny(clippy::indexing_slicing, clippy::arithmetic_side_effects)]
 
-/// How far behind the highest number a packet may come and still be taken.
-const BEHIND: u32 = 32;
+/// Maximum distance of an accepted packet behind the highest number.
+const MAX_DISTANCE_BEHIND: u32 = 32;
 
-/// Of one direction of one session. Number 0 never occurs in a session.
+/// Window of one direction of one session. Number 0 never occurs in a session.
 #[derive(Debug, Clone, Copy, Default)]
 pub struct Window {
     highest: u32,
@@ -17,7 +17,7 @@ pub struct Window {
 }
 
 impl Window {
-    /// Whether a packet with this number is taken; from now on it was seen.
+    /// Returns true if a packet with this number is accepted, and marks the number as seen.
     pub fn take(&mut self, number: u32) -> bool {
         if number == 0 {
             return false;
@@ -30,7 +30,9 @@ impl Window {
             return true;
         }
         let behind = self.highest.wrapping_sub(number);
-        let Some(bit) = 1_u32.checked_shl(behind).filter(|_| behind < BEHIND) else { return false };
+        let Some(bit) = 1_u32.checked_shl(behind).filter(|_| behind < MAX_DISTANCE_BEHIND) else {
+            return false;
+        };
         let new = self.seen & bit == 0;
         self.seen |= bit;
         new

@@ -21,7 +21,7 @@ pub mod open;
 pub mod rakp;
 pub mod rmcp;
 
-/// Why octets are not the packet that they were taken for.
+/// Reason why octets cannot be parsed as a packet.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
 pub enum ParsePacketError {
     /// Fewer octets than the header says.
@@ -49,8 +49,8 @@ pub enum ParsePacketError {
 pub(crate) struct Reader<'a>(pub(crate) &'a [u8]);
 
 impl<'a> Reader<'a> {
-    pub(crate) fn array<const N: usize>(&mut self) -> Result<[u8; N], ParsePacketError> {
-        let (first, rest) = self.0.split_first_chunk::<N>().ok_or(ParsePacketError::Short)?;
+    pub(crate) fn array<const OCTET_COUNT: usize>(&mut self) -> Result<[u8; OCTET_COUNT], ParsePacketError> {
+        let (first, rest) = self.0.split_first_chunk::<OCTET_COUNT>().ok_or(ParsePacketError::Short)?;
         self.0 = rest;
         Ok(*first)
     }

@@ -61,7 +61,7 @@ async fn a_machine_is_looked_at_switched_and_its_session_closed() {
 }
 
 #[tokio::test]
-async fn a_wrong_password_is_tried_once_and_told_from_a_bmc_that_is_not_there() {
+async fn wrong_password_is_tried_once_and_differs_from_absent_bmc() {
     let machine = Machine::start();
     let wrong = SecretString::from("wrong");
     let error = Client::connect(machine.address, USER, &wrong, &quick()).await.unwrap_err();
@@ -78,7 +78,7 @@ async fn a_wrong_password_is_tried_once_and_told_from_a_bmc_that_is_not_there() 
 }
 
 #[tokio::test]
-async fn what_a_bmc_can_do_is_told_without_an_account() {
+async fn bmc_capabilities_are_read_without_an_account() {
     let machine = Machine::start();
     let retry = quick().retry;
     let channel = probe(machine.address, &retry).await.unwrap();
@@ -93,7 +93,7 @@ async fn what_a_bmc_can_do_is_told_without_an_account() {
 }
 
 #[tokio::test]
-async fn what_may_not_be_done_is_refused_by_its_code() {
+async fn forbidden_request_is_refused_with_its_code() {
     let machine = Machine::start();
     let options = Options { privilege: Privilege::User, ..quick() };
     let client = connect(&machine, &options).await.unwrap();
@@ -112,18 +112,18 @@ async fn a_control_whose_answer_is_lost_is_carried_out_once_and_may_have_been() 
     let error = client.request(&ChassisControl::Cycle).await.unwrap_err();
     assert!(matches!(error, ClientError::Request(RequestError::Unanswered)), "{error:?}");
     assert_eq!(machine.state().controls, [2]);
-    // The session remains, so that the state can be looked at.
+    // The session remains, so that the state can be read.
     assert!(client.request(&GetChassisStatus).await.unwrap().is_on());
 }
 
 #[tokio::test]
-async fn boot_flags_outlive_a_minute_and_the_push_button_where_the_bmc_can_keep_them() {
+async fn boot_flags_survive_a_minute_and_the_button_if_bmc_supports_it() {
     let machine = Machine::start();
     let client = connect(&machine, &quick()).await.unwrap();
     assert_eq!(client.set_next_boot(BootDevice::Pxe, true).await.unwrap(), FlagsLast::Minute);
     machine.state().clearing = Some(0x14);
     assert_eq!(client.set_next_boot(BootDevice::Pxe, true).await.unwrap(), FlagsLast::UntilBoot);
-    // What was set remains.
+    // The setting remains.
     assert_eq!(machine.state().clearing, Some(0x1d));
     machine.state().clearing = Some(0);
     machine.state().forgetful = true;
@@ -155,7 +155,7 @@ async fn a_dropped_request_leaves_the_session_usable() {
     let machine = Machine::start();
     let client = connect(&machine, &quick()).await.unwrap();
     for _ in 0..20 {
-        // Polled once: it is on its way, and nobody waits.
+        // Polled once: the request is in flight, and its future is dropped.
         tokio::select! {
             biased;
             _ = client.request(&GetDeviceId) => {}

@@ -1,4 +1,5 @@
-//! Our client against real `ipmi_sim` (openipmi): a BMC that nobody here wrote. It has suites 1 to 3; suite 17 is proved by `ipmitool`.
+//! Client against real `ipmi_sim` (openipmi), an independent BMC. It has suites 1 to 3; suite 17 is tested by
+//! `ipmitool`.
 
 #![allow(clippy::unwrap_used, clippy::panic)]
 
@@ -75,7 +76,7 @@ async fn a_power_cycle_ends_with_power_on() {
 }
 
 #[tokio::test]
-async fn a_wrong_password_and_a_missing_suite_are_told_apart() {
+async fn wrong_password_and_missing_suite_have_different_errors() {
     let simulator = Simulator::start().await;
     let error = simulator.connect("wrong", &options()).await.unwrap_err();
     assert!(matches!(error, ClientError::Session(SessionError::WrongPassword)), "{error:?}");

@@ -18,7 +18,7 @@ fn ipmitool(machine: &Machine, suite: &str, password: &str, arguments: &[&str]) 
         .expect("ipmitool is installed: cargo xtask setup")
 }
 
-/// What it prints, where it succeeds.
+/// Returns the output of a successful run.
 fn good(machine: &Machine, suite: &str, arguments: &[&str]) -> String {
     let output = ipmitool(machine, suite, PASSWORD, arguments);
     let text = String::from_utf8_lossy(&output.stdout).into_owned();

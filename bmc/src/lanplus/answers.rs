@@ -1,4 +1,4 @@
-//! What a BMC answers over IPMI, in the model's words.
+//! Conversion of a BMC's answers over IPMI to the model.
 //!
 //! Pure: no clock, no file, no socket. Caller: `lanplus`.
 
@@ -14,7 +14,7 @@ use crate::model::{Health, HealthState, Identity, LogEntry, PowerState};
 
 /// Event type of sensors with thresholds (IPMI 2.0, table 42-1).
 const THRESHOLD: u8 = 0x01;
-/// More concerns are not told.
+/// Maximum number of reported concerns.
 const MOST_CONCERNS: usize = 16;
 
 /// Names of machine and maker are in the FRU; in a device id are numbers of those of the BMC.
@@ -53,7 +53,7 @@ pub(super) fn health(status: &ChassisStatus, sensors: &[Sensor]) -> Health {
         Some((state, format!("{name}: {text}")))
     });
     let mut all: Vec<(HealthState, String)> = chassis.chain(sensors).collect();
-    // The worst first: not all may be told.
+    // The worst first, because the list is limited.
     all.sort_by_key(|(state, _)| std::cmp::Reverse(*state));
     let overall = all.first().map_or(HealthState::Ok, |(state, _)| *state);
     Health { overall, concerns: all.into_iter().map(|(_, concern)| concern).take(MOST_CONCERNS).collect() }
@@ -67,7 +67,8 @@ pub(super) fn log_entry(record: &SelRecord) -> LogEntry {
     }
 }
 
-/// How bad an event is, where its type says so: thresholds do (IPMI 2.0, table 42-2), in steps of two offsets.
+/// Returns the severity of an event if its type defines one: thresholds do (IPMI 2.0, table 42-2), in steps of two
+/// offsets.
 fn severity(record: &SelRecord) -> HealthState {
     let [first, ..] = record.data;
     match (record.kind, record.asserted, record.event, first & 0x0f) {

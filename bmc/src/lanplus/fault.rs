@@ -1,4 +1,4 @@
-//! What goes wrong over IPMI, in the crate's errors: each for a person, with what to do.
+//! Conversion of IPMI failures to the crate's errors, for users, with a remedy.
 //!
 //! Pure: no clock, no file, no socket. Caller: `link`.
 
@@ -48,11 +48,11 @@ fn chain(error: &dyn Error) -> String {
     text
 }
 
-/// Why there is no session. No request was sent in it.
+/// Converts the reason why there is no session. No request was sent in it.
 ///
-/// A refused proof ([`SessionError::ProofRefused`]) counts as a refused login although the BMC has the same password: status 0x0f
-/// to RAKP message 3 is how the specification (13.24, table 13-15) has a BMC refuse a user, and what it counts towards the
-/// lock-out of its "bad password threshold". Tried again and again it would lock the account.
+/// A refused proof ([`SessionError::ProofRefused`]) counts as a refused login although the BMC has the same password:
+/// with status 0x0f to RAKP message 3 a BMC refuses a user (13.24, table 13-15), and counts it towards the lockout of
+/// its "bad password threshold". Repeated attempts would lock the account.
 fn of_session(error: SessionError, address: String) -> BmcError {
     let problem = error.to_string();
     match error {
@@ -109,7 +109,7 @@ fn of_completion(completion: Completion, address: String, what: String, sent: bo
             let problem = format!("{problem}; set bmc.ipmi.privilege to Operator or Administrator");
             BmcError::Refused { what, problem, sent: false }
         }
-        // It gave up somewhere on the way.
+        // The BMC failed while it carried out the command.
         Completion::TimedOut | Completion::NoAnswer | Completion::Unspecified => {
             BmcError::Refused { what, problem, sent }
         }

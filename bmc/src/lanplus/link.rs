@@ -37,10 +37,10 @@ use crate::error::BmcError;
 use crate::model::{BootMode, Console, Credentials, Deadlines};
 use crate::resolve::Checked;
 
-/// A packet is sent so often.
-const ATTEMPTS: u32 = 4;
+/// Number of transmissions of a packet.
+const MAX_TRANSMISSIONS: u32 = 4;
 /// The waits for the answers to all attempts, in units of the first: 1, 2, 4 and 4.
-const WAITS: u32 = 11;
+const WAITS_IN_UNITS_OF_FIRST: u32 = 11;
 
 /// More sensor records are not read.
 const MOST_RECORDS: u16 = 256;
@@ -58,10 +58,10 @@ pub(super) struct Link {
     /// The suite of the newest session.
     used: Option<Suite>,
     held: Option<String>,
-    /// A login that a dropped call has left behind: awaited by the next.
+    /// Login that a dropped call has started: the next call waits for it.
     pending: Option<JoinHandle<Login>>,
     client: Option<Client>,
-    /// Whether this call has sent something that changes.
+    /// True if this call has sent a changing request.
     pub(super) sent: bool,
 }
 
@@ -84,7 +84,7 @@ impl Link {
         Self { address, sockets, credentials, settings, options, used, held, pending, client, sent: false }
     }
 
-    /// Whether the BMC got a weaker suite than the first that it was asked for.
+    /// Returns true if the BMC got a weaker suite than the first one that was requested.
     pub(super) fn is_weaker(&self) -> bool {
         self.settings.suite.is_none() && self.used == Some(Suite::Sha1)
     }
@@ -136,7 +136,8 @@ impl Link {
         }
     }
 
-    /// What the machine's FRU says, as far as it is read in time. Not every BMC has one: nothing fails without.
+    /// Reads the machine's FRU, as far as possible in the given time. It is optional: a BMC without one causes no
+    /// error.
     pub(super) async fn fru(&mut self) -> Fru {
         let until = Instant::now() + self.options.request;
         let mut reader = None;
@@ -149,7 +150,7 @@ impl Link {
             Ok(None) => {}
             Ok(Some(error)) => {
                 tracing::debug!(address = %self.address, %error, "what the FRU says cannot be read");
-                // What was read in a session that is lost was read all the same.
+                // The values that were read in a lost session are valid.
                 self.is_asked_again(Some(&error), &mut false);
             }
             Err(_) => tracing::debug!(address = %self.address, "the FRU is not read in time"),
@@ -171,7 +172,7 @@ impl Link {
         }
     }
 
-    /// Whether the session is lost that was there before, so that a new one may do.
+    /// Returns true if the reused session is lost, so that a new one may succeed.
     fn is_asked_again(&mut self, error: Option<&ClientError>, reused: &mut bool) -> bool {
         let lost = matches!(error, Some(ClientError::Request(_) | ClientError::Session(_)));
         if lost {
@@ -199,8 +200,8 @@ impl Link {
         self.client().await?;
         let Some(client) = &self.client else { return Err(self.lost()) };
         self.sent = true;
-        // The bit says one or the other. Where nobody knows, UEFI: what has no UEFI leaves the bit alone, and some machines that have
-        // both would boot the old way without it.
+        // The bit means BIOS or UEFI. If the mode is unknown, UEFI is set: firmware without UEFI ignores the bit, and
+        // some machines with both would boot as BIOS without it.
         let efi = mode != Some(BootMode::Legacy);
         let result = client.set_next_boot(BootDevice::Pxe, efi).await;
         // Several commands: whichever failed, another may have been taken.
@@ -291,8 +292,8 @@ async fn read_fru(client: &Client, reader: &mut Option<FruReader>) -> Result<(),
 
 /// All attempts together last as long as a connection may.
 pub(super) fn retry(deadlines: Deadlines) -> Retry {
-    let first = (deadlines.connect / WAITS).max(Duration::from_millis(10));
-    Retry { first, most: first * 4, attempts: ATTEMPTS }
+    let first = (deadlines.connect / WAITS_IN_UNITS_OF_FIRST).max(Duration::from_millis(10));
+    Retry { first, most: first * 4, attempts: MAX_TRANSMISSIONS }
 }
 
 /// Tries the addresses of a BMC until one answers, and the suites until one is not refused as unknown.

@@ -1,4 +1,4 @@
-//! What a BMC can do over IPMI: without an account what its channel tells, with one what the account may.
+//! Probe of a BMC over IPMI: the channel's capabilities without an account, and the account's rights with one.
 //!
 //! Caller: `probe`.
 
@@ -20,7 +20,7 @@ const PRIVILEGES: [(Privilege, &str); 3] = [
     (Privilege::Operator, "Operator"),
     (Privilege::User, "User"),
 ];
-/// What every chassis can be told (IPMI 2.0, table 28-4).
+/// Power controls that every chassis has (IPMI 2.0, table 28-4).
 const CONTROLS: [&str; 5] = ["on", "soft shutdown (ACPI)", "off", "cycle", "hard reset"];
 
 /// Looks at a BMC, and ends its session.
@@ -56,7 +56,7 @@ pub(crate) async fn look(
     Ok(found)
 }
 
-/// What the channel tells everybody, from the first address that answers.
+/// Reads the public capabilities of the channel, from the first address that answers.
 async fn channel(checked: &Checked, deadlines: Deadlines) -> Result<IpmiProbe, BmcError> {
     let retry = link::retry(deadlines);
     let what = "asking what it can do";

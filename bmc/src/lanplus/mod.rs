@@ -31,7 +31,7 @@ pub(crate) use look::look;
 /// More entries of a log are not read.
 const MOST_ENTRIES: usize = 256;
 
-/// What a session is asked to be.
+/// Settings of a session.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Settings {
     /// The suite, and no other. `None`: 17, and 3 where the BMC says that it does not have 17.
@@ -41,7 +41,7 @@ pub struct Settings {
 }
 
 impl Settings {
-    /// What a Machine says.
+    /// Returns the settings of a Machine.
     pub fn of(spec: Option<&IpmiSpec>) -> Result<Self, BmcError> {
         let suite = match spec.and_then(|spec| spec.cipher_suite) {
             None => None,
@@ -67,11 +67,11 @@ impl Settings {
 pub struct Lanplus {
     link: Link,
     deadlines: Deadlines,
-    /// What the machine's FRU says, read once: it does not change while a machine runs.
+    /// Machine's FRU, read once: it does not change while a machine runs.
     fru: Option<Fru>,
     /// Boot flags end after a minute, as the BMC does not take parameter 3.
     forgets: bool,
-    /// Whether the BMC does not say of boot flags that were set that they count.
+    /// True if the BMC does not report that boot flags which were set are in force.
     invalid: bool,
 }
 
@@ -214,7 +214,8 @@ impl Bmc for Lanplus {
 /// Boot flags that were set.
 struct FlagsSet {
     last: FlagsLast,
-    /// Whether the BMC says that they count. Some (OpenIPMI's) never say so, and follow them: it is no error.
+    /// True if the BMC reports that they are in force. Some (OpenIPMI's) never do, but follow them, so false is not
+    /// an error.
     valid: bool,
 }
 

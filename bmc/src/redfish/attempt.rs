@@ -17,14 +17,14 @@ use super::unproven::Account;
 use crate::error::{BmcError, told};
 use crate::model::Credentials;
 
-/// Where sessions are by the standard.
+/// Standard path of the sessions.
 pub(super) const SESSIONS: &str = "/redfish/v1/SessionService/Sessions";
-/// Between two attempts, times the number of the attempt.
-const PAUSE: Duration = Duration::from_millis(200);
+/// Delay between two attempts, times the number of the attempt.
+const ATTEMPT_DELAY: Duration = Duration::from_millis(200);
 /// A BMC that asks for more patience gets no more.
 const LONGEST_PAUSE: Duration = Duration::from_secs(3);
 
-/// Where sessions are made; `None`: there are none.
+/// Returns the path at which sessions are created; `None` if there are none.
 pub(super) fn sessions(root: &Document) -> Result<Option<String>, BmcError> {
     match root.link("/Links/Sessions")? {
         Some(place) => Ok(Some(place)),
@@ -42,8 +42,8 @@ pub(super) async fn patient(
     for attempt in 1.. {
         let result = transport.send(request, authorization).await;
         let pause = match &result {
-            Ok(answer) if is_busy(answer.status) => answer.retry_after.unwrap_or(PAUSE * attempt),
-            Err(BmcError::Unreachable { .. }) => PAUSE * attempt,
+            Ok(answer) if is_busy(answer.status) => answer.retry_after.unwrap_or(ATTEMPT_DELAY * attempt),
+            Err(BmcError::Unreachable { .. }) => ATTEMPT_DELAY * attempt,
             Ok(_) | Err(_) => return result,
         };
         if request.method != Method::GET || attempt >= attempts {
@@ -78,8 +78,8 @@ fn login_body(credentials: &Credentials) -> Zeroizing<Vec<u8>> {
     body
 }
 
-/// One attempt, if one is left, with the password in nothing but the request's body. What the BMC says to it is told only as status and
-/// message ids: some repeat the request.
+/// Sends one login attempt, if one is left, with the password only in the request's body. Of the BMC's answer only
+/// the status and message IDs are reported: some BMCs repeat the request.
 pub(super) async fn log_in(
     transport: Transport,
     credentials: Credentials,

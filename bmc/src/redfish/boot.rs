@@ -1,7 +1,8 @@
-//! The override of the next boot: what it is, and the change that sets it once.
+//! Override of the next boot: its present value, and the change that sets it once.
 //!
-//! `BootSourceOverrideMode` is left alone (HPE refuses it, and it is the firmware's setting), except where a quirk has it
-//! sent along: as it is asked for, else as it is. Some services (iDRAC 10) take boot settings only in the settings resource (`@Redfish.Settings`).
+//! `BootSourceOverrideMode` is not sent (HPE refuses it, and it is the firmware's setting), except where a quirk
+//! requires it: the requested value, or the present one if none is requested. Some services (iDRAC 10) accept boot
+//! settings only in the settings resource (`@Redfish.Settings`).
 //!
 //! Pure: no clock, no file, no socket. Callers: `redfish`, `probe`.
 
@@ -32,7 +33,7 @@ const fn mode_word(mode: BootMode) -> &'static str {
     }
 }
 
-/// What the next boot is overridden with.
+/// Returns the present override of the next boot.
 pub(crate) fn current(system: &Document) -> Result<Option<BootSource>, BmcError> {
     // Some services only know `Continuous` and forget it after a boot.
     let enabled = matches!(system.word("/Boot/BootSourceOverrideEnabled")?, Some("Once" | "Continuous"));
@@ -48,7 +49,7 @@ pub(crate) fn settings(system: &Document) -> Result<Option<String>, BmcError> {
     system.link("/@Redfish.Settings/SettingsObject")
 }
 
-/// Whether a settings resource is where the boot source is set.
+/// Returns true if the boot source is set in a settings resource.
 pub(crate) fn takes_boot(settings: &Document) -> bool {
     settings.value.pointer(TARGET).is_some()
 }

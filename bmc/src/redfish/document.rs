@@ -1,5 +1,5 @@
-//! A Redfish resource, read tolerantly: a field that is not there or `null` is not there, a field of a wrong type is an error
-//! that names it only where it is needed, everything else is not looked at.
+//! Redfish resource, read tolerantly: a missing or `null` field is absent, a field of a wrong type is an error that
+//! names it only where it is needed, and all other fields are ignored.
 //!
 //! Pure: no clock, no file, no socket. Callers: everything in `redfish`.
 
@@ -7,7 +7,7 @@ use serde_json::{Map, Value};
 
 use crate::error::{BmcError, told};
 
-/// More members of a list are not looked at.
+/// Maximum number of members of a list that are read.
 const MOST_MEMBERS: usize = 1024;
 
 /// Longest path that is followed, in bytes.
@@ -18,7 +18,7 @@ const MOST_WORDS: usize = 32;
 const LONGEST_WORD: usize = 64;
 /// More values are not parsed: each costs memory many times its length in the body.
 const MOST_VALUES: usize = 20_000;
-/// What is looked at of a service root, besides the names of its `Oem`.
+/// Fields of a service root that are used, next to the names of its `Oem`.
 const ROOT_FIELDS: [&str; 7] =
     ["Systems", "Managers", "SessionService", "Links", "RedfishVersion", "Vendor", "Product"];
 /// More makers' names are not kept.
@@ -33,7 +33,7 @@ pub(crate) struct Document {
 }
 
 impl Document {
-    /// Parses an answer's body; the ETag is the header's, else the body's.
+    /// Parses an answer's body; the ETag is the header's, or the body's if there is no header.
     pub(crate) fn parse(path: &str, etag: Option<String>, body: &[u8]) -> Result<Self, BmcError> {
         let problem = |problem: String| BmcError::Protocol { path: path.to_owned(), problem, sent: false };
         let value = parse(body).map_err(problem)?;
@@ -44,7 +44,7 @@ impl Document {
         Ok(Self { path: path.to_owned(), etag: etag.or(own).filter(|tag| !tag.is_empty()), value })
     }
 
-    /// A service root, reduced to what is looked at: it is kept for as long as its BMC is.
+    /// Reduces a service root to its used fields: it is stored as long as its BMC.
     pub(crate) fn root(self) -> Self {
         let mut kept = Map::new();
         for name in ROOT_FIELDS {
@@ -69,7 +69,7 @@ impl Document {
         self.value.pointer(pointer).filter(|value| !value.is_null())
     }
 
-    /// Text for people, cleaned; blank is none.
+    /// Returns a text for users, sanitized; `None` if it is empty.
     pub(crate) fn text(&self, pointer: &str) -> Option<String> {
         text_of(self.at(pointer)?)
     }
@@ -107,7 +107,7 @@ impl Document {
         }
     }
 
-    /// A list of words; `None` where there is none. What is not a text in it is left out.
+    /// Returns a list of words; `None` if there is none. Elements that are not texts are skipped.
     pub(crate) fn words(&self, pointer: &str) -> Option<Vec<String>> {
         words_of(self.at(pointer)?)
     }
@@ -206,7 +206,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_not_json_names_the_path() {
+    fn invalid_json_error_names_the_path() {
         let deep = format!("{}1{}", "[".repeat(300), "]".repeat(300));
         for body in ["", "<html>", "[]", "\"x\"", "{\"a\":", &format!("{{\"a\":{deep}}}")] {
             let error = parsed(body).unwrap_err().to_string();

@@ -1,4 +1,4 @@
-//! Who a machine is and how it is, out of its resources.
+//! Identity and health of a machine from its resources.
 //!
 //! Pure: no clock, no file, no socket. Callers: `redfish`, `probe`.
 
@@ -8,7 +8,7 @@ use super::document::{Document, text_of};
 use crate::error::{BmcError, told};
 use crate::model::{Health, HealthState, Identity, PowerState};
 
-/// More concerns are not told.
+/// Maximum number of reported concerns.
 const MOST_CONCERNS: usize = 16;
 
 /// The power state of a system; `Unknown` where it does not tell, or in a word that the standard has not.
@@ -22,7 +22,7 @@ pub(crate) fn power_state(system: &Document) -> Result<PowerState, BmcError> {
     })
 }
 
-/// Who it is.
+/// Returns the identity of the BMC and its machine.
 pub(crate) fn identity(root: &Document, system: &Document, controller: Option<&Document>) -> Identity {
     let version = root.text("/RedfishVersion").unwrap_or_default();
     Identity {
@@ -36,7 +36,7 @@ pub(crate) fn identity(root: &Document, system: &Document, controller: Option<&D
     }
 }
 
-/// Whether the service has sessions.
+/// Returns true if the service has sessions.
 pub(crate) fn has_sessions(root: &Document) -> bool {
     root.at("/SessionService").is_some() || root.at("/Links/Sessions").is_some()
 }
@@ -48,7 +48,7 @@ pub(crate) fn consoles(system: &Document) -> Vec<String> {
     ["IPMI", "SSH", "Telnet"].into_iter().filter(on).map(str::to_owned).collect()
 }
 
-/// How it is: the worst of the system's rollup, its parts and its BMC.
+/// Returns the health: the worst of the system's rollup, its parts and its BMC.
 pub(crate) fn health(system: &Document, controller: Option<&Document>) -> Health {
     let mut health = Health { overall: HealthState::Unknown, concerns: Vec::new() };
     let parts = [("processors", "/ProcessorSummary"), ("memory", "/MemorySummary")];

@@ -1,5 +1,5 @@
-//! Who asks a Redfish service: a session (DSP0266, "Session management") that is opened once, reused, opened once more when
-//! it has expired, and deleted at the end; user name and password with every request where there are no sessions.
+//! Login to a Redfish service: a session (DSP0266, "Session management") that is opened once, reused, reopened once
+//! when it has expired, and deleted at the end; user name and password with every request if there are no sessions.
 //!
 //! ```text
 //!          no SessionService, or its table is full
@@ -8,7 +8,8 @@
 //!   +-------> Open --401--> (login again) --401 -------------------+|
 //!   +-- 400, 401, 403 to the login ---------------------------------+
 //! ```
-//! Held stays: a wrong password is tried once, so that no BMC locks anybody out. Who has new credentials makes a new one.
+//! Held is final: a wrong password is tried once, so that no BMC locks an account. For new credentials a new login is
+//! created.
 //!
 //! Caller: `redfish`.
 
@@ -26,9 +27,9 @@ use crate::model::Credentials;
 
 /// The service root (DSP0266).
 const ROOT: &str = "/redfish/v1/";
-/// How often something is read before it has failed.
-const ATTEMPTS: u32 = 3;
-/// How far the login is.
+/// Maximum number of attempts of a read.
+const MAX_READ_ATTEMPTS: u32 = 3;
+/// State of the login.
 pub(super) enum Login {
     Fresh,
     Open {
@@ -47,7 +48,8 @@ pub(crate) struct Session {
     pub(crate) transport: Transport,
     credentials: Credentials,
     login: Login,
-    /// A login that a dropped call has left behind: awaited by the next, so that no session is lost in the BMC's table.
+    /// Login that a dropped call has started: the next call waits for it, so that no session is lost in the BMC's
+    /// table.
     pending: Option<JoinHandle<Result<Login, BmcError>>>,
     root: Option<Kept>,
 }
@@ -64,7 +66,7 @@ impl Session {
         }
         let request = Request::new(Method::GET, ROOT);
         // The root is for everybody; some services want to know who asks all the same.
-        let mut answer = patient(&self.transport, &request, Authorization::Nobody, ATTEMPTS).await?;
+        let mut answer = patient(&self.transport, &request, Authorization::Nobody, MAX_READ_ATTEMPTS).await?;
         if answer.status == StatusCode::UNAUTHORIZED {
             self.start(answer.wants_basic).await?;
             answer = self.send(&request).await?;
@@ -77,10 +79,10 @@ impl Session {
         Ok(root)
     }
 
-    /// The service root, where it is for everybody; nobody logs in for it.
+    /// Reads the service root if it is public, without a login.
     pub(crate) async fn root_for_nobody(&mut self) -> Result<Option<Document>, BmcError> {
         let request = Request::new(Method::GET, ROOT);
-        let answer = patient(&self.transport, &request, Authorization::Nobody, ATTEMPTS).await?;
+        let answer = patient(&self.transport, &request, Authorization::Nobody, MAX_READ_ATTEMPTS).await?;
         if matches!(answer.status, StatusCode::UNAUTHORIZED | StatusCode::FORBIDDEN) {
             return Ok(None);
         }
@@ -143,7 +145,7 @@ impl Session {
         if matches!(self.login, Login::Basic { proven: false }) {
             return self.send_unproven(request).await;
         }
-        patient(&self.transport, request, self.authorization(), ATTEMPTS).await
+        patient(&self.transport, request, self.authorization(), MAX_READ_ATTEMPTS).await
     }
 
     /// Shows a password that may be wrong, once: a BMC may count it also where it answers 5xx.
@@ -178,7 +180,7 @@ impl Session {
 
     /// Ends the session at the BMC. What cannot be ended, the BMC ends by its own time-out.
     pub(crate) async fn close(&mut self) {
-        // A refusal that nobody has waited for is held all the same.
+        // A refusal also counts if its caller was dropped.
         if let Err(error) = self.await_login().await {
             let reason = error.reason();
             tracing::debug!(address = %self.transport.address, %reason, "login that was left behind has failed");
@@ -268,7 +270,7 @@ impl Session {
         }
     }
 
-    /// What the BMC said, unless it repeats a secret.
+    /// Returns the text of the BMC, unless it repeats a secret.
     fn problem(&self, answer: &Answer) -> String {
         let (status, secrets) = (answer.status, self.secrets());
         if secrets.are_repeated(&answer.body) {
@@ -313,7 +315,7 @@ impl Session {
     }
 }
 
-/// What is dropped without `close` ends its session behind the scenes, also one that is only being opened.
+/// A session that is dropped without `close` is ended in the background, even while it is being opened.
 impl Drop for Session {
     fn drop(&mut self) {
         let transport = self.transport.clone();
@@ -331,7 +333,7 @@ impl Drop for Session {
     }
 }
 
-/// Whether a status says that nothing was done. Any other, unless it is success, leaves that open.
+/// Returns true if a status means that nothing was done. Any other failure leaves that open.
 fn says_not_done(status: StatusCode) -> bool {
     // 408: what was too slow for the BMC may have been enough for it.
     status.is_client_error() && status != StatusCode::REQUEST_TIMEOUT

@@ -1,4 +1,4 @@
-//! What a BMC says about an error (DSP0266, "Error responses"): `@Message.ExtendedInfo`, for people.
+//! Messages of a BMC about an error (DSP0266, "Error responses"): `@Message.ExtendedInfo`, for users.
 //!
 //! Pure: no clock, no file, no socket. Callers: `login`, `task`.
 
@@ -26,7 +26,7 @@ pub(crate) fn message(body: &[u8]) -> Option<String> {
     (!line.is_empty()).then_some(line)
 }
 
-/// Whether one of the messages has this key: `Base.1.8.SessionLimitExceeded` has `SessionLimitExceeded`.
+/// Returns true if one of the messages has this key: `Base.1.8.SessionLimitExceeded` has `SessionLimitExceeded`.
 pub(crate) fn has_key(body: &[u8], key: &str) -> bool {
     let Ok(value) = parse(body) else { return false };
     let error = value.get("error").unwrap_or(&value);
@@ -51,7 +51,7 @@ fn ids_in(error: &Value) -> impl Iterator<Item = &str> {
     ids.chain(error.get("code").and_then(Value::as_str))
 }
 
-/// What no message may repeat.
+/// Texts that no message may repeat.
 pub(crate) struct Secrets(Vec<Zeroizing<String>>);
 
 impl Secrets {
@@ -73,7 +73,7 @@ impl Secrets {
         self.0.iter().any(|secret| text.contains(secret.as_str()))
     }
 
-    /// Whether a text of a JSON body, as it is before it is cleaned and cut, repeats one.
+    /// Returns true if a text of a JSON body, before it is sanitized and cut, repeats one of them.
     pub(crate) fn are_repeated(&self, body: &[u8]) -> bool {
         parse(body).is_ok_and(|value| self.are_in_value(&value))
     }
@@ -95,7 +95,7 @@ fn infos(error: &Value) -> impl Iterator<Item = &Value> {
     list.iter().take(8).chain(infos.filter(|info| info.is_object()))
 }
 
-/// The message, else its id, which is all that some BMCs send.
+/// Returns the message, or its ID if there is no text, as with some BMCs.
 pub(crate) fn sentence(info: &Value) -> Option<String> {
     let field = |name: &str| info.get(name).and_then(Value::as_str).map(told).filter(|text| !text.is_empty());
     field("Message").or_else(|| field("MessageId"))

@@ -59,7 +59,7 @@ impl Redfish {
         })
     }
 
-    /// What the newest handshake has shown of the certificate.
+    /// Returns the certificate of the newest handshake.
     pub fn certificate(&self) -> Seen {
         self.system.session.transport.witness.seen()
     }

@@ -18,13 +18,13 @@ use crate::error::BmcError;
 use crate::model::{PowerRequest, PowerState};
 use crate::quirks::{Quirk, Quirks};
 
-/// Where a system's reset is, and what it takes.
+/// Path of a system's reset action, and its accepted types.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) struct ResetAction {
     pub(crate) target: String,
     /// `None`: the BMC does not tell.
     pub(crate) allowed: Option<Vec<String>>,
-    /// Where it tells, if it does so elsewhere (`@Redfish.ActionInfo`).
+    /// Path of the list of types if it is a separate resource (`@Redfish.ActionInfo`).
     pub(crate) info: Option<String>,
 }
 
@@ -129,7 +129,7 @@ mod tests {
     }
 
     #[test]
-    fn what_cannot_be_done_is_told_with_what_can() {
+    fn unsupported_reset_is_reported_with_supported_ones() {
         let allowed = ["On".to_owned(), "Nmi".to_owned()];
         let error = choose(PowerRequest::ForceOff, Some(&allowed), PowerState::On, &Quirks::default());
         assert_eq!(

@@ -1,4 +1,4 @@
-//! One system of a service: found once, read anew for every call, changed by its actions and settings.
+//! One system of a service: found once, read again for every call, changed by its actions and settings.
 //!
 //! Caller: `redfish`, which sets the deadline of every call.
 
@@ -20,7 +20,7 @@ use crate::quirks::{Facts, Quirk, Quirks};
 const MOST_PAGES: usize = 8;
 /// Entries of a log that are read one by one, where its list has only links.
 const MOST_LINKED: usize = 32;
-/// How often a task is looked at, unless it says otherwise.
+/// Default interval between reads of a task.
 const TASK_PAUSE: Duration = Duration::from_millis(500);
 /// Least and most that a task's own wish counts.
 const TASK_PAUSES: (Duration, Duration) = (Duration::from_millis(100), Duration::from_secs(5));
@@ -32,7 +32,7 @@ struct Found {
     quirks: Quirks,
 }
 
-/// What a service and its system can do.
+/// Abilities of a service and its system.
 pub(crate) struct Abilities {
     pub(crate) systems: Vec<String>,
     pub(crate) identity: Identity,
@@ -50,7 +50,7 @@ pub(crate) struct System {
     pub(crate) session: Session,
     id: Option<String>,
     found: Option<Found>,
-    /// Whether this call has sent something that changes.
+    /// True if this call has sent a changing request.
     pub(crate) sent: bool,
 }
 
@@ -59,7 +59,7 @@ impl System {
         Self { session, id, found: None, sent: false }
     }
 
-    /// Those of the system, once it was read.
+    /// Returns the deviations of the system, once it was read.
     pub(crate) fn quirks(&self) -> Quirks {
         self.found.as_ref().map(|found| found.quirks.clone()).unwrap_or_default()
     }
@@ -178,7 +178,7 @@ impl System {
         Ok(settings.filter(boot::takes_boot))
     }
 
-    /// Changes a resource that was just read; once more, with what is there by then, if somebody else was faster (412).
+    /// Changes a resource that was just read; repeated once with its new state if another client was faster (412).
     async fn patch(&mut self, at: &Document, change: &Value, quirks: &Quirks) -> Result<(), BmcError> {
         let mut patch = Request::new(Method::PATCH, &at.path).json(change);
         let any = || Some("*".to_owned());
@@ -283,7 +283,7 @@ impl System {
         Ok(log::newest(entries, newest))
     }
 
-    /// What the service says to everybody. `None`: nothing, not even its root.
+    /// Returns the public abilities of the service. `None` if not even its root is public.
     pub(crate) async fn root_for_nobody(&mut self) -> Result<Option<Abilities>, BmcError> {
         let Some(root) = self.session.root_for_nobody().await? else { return Ok(None) };
         let none = Document { path: String::new(), etag: None, value: json!({}) };
@@ -342,7 +342,7 @@ fn next_page(page: &Document) -> Result<Option<String>, BmcError> {
     }
 }
 
-/// What is nice to have: absent or senseless is none, unreachable is an error.
+/// Reads an optional value: absent or invalid is `None`, unreachable is an error.
 fn tolerated<T>(result: Result<T, BmcError>) -> Result<Option<T>, BmcError> {
     match result {
         Ok(found) => Ok(Some(found)),

@@ -8,7 +8,7 @@ use super::document::{Document, is_path, parse};
 use super::message::sentence;
 use crate::error::told;
 
-/// How far a task is.
+/// State of a task.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) enum Progress {
     Running,
@@ -16,7 +16,7 @@ pub(crate) enum Progress {
     Failed(String),
 }
 
-/// Where a 202 without a `Location` says that its task is.
+/// Returns the path of a task from the body of a 202 without a `Location`.
 pub(crate) fn place(path: &str, body: &[u8]) -> Option<String> {
     let task = Document::parse(path, None, body).ok()?;
     let monitor = task.at("/TaskMonitor").and_then(Value::as_str).map(str::to_owned);
@@ -24,7 +24,7 @@ pub(crate) fn place(path: &str, body: &[u8]) -> Option<String> {
     monitor.filter(|place| is_path(place)).or_else(own)
 }
 
-/// What the answer of a task or its monitor means; `accepted` is that it came with 202.
+/// Interprets the answer of a task or its monitor; `accepted` is true if it came with 202.
 pub(crate) fn progress(accepted: bool, body: &[u8]) -> Progress {
     let value = parse(body).unwrap_or(Value::Null);
     let state = value.get("TaskState").and_then(Value::as_str);
@@ -62,7 +62,7 @@ mod tests {
             (true, json!({"TaskState": "Running"}), Progress::Running),
             // Tasks themselves answer 200 all the time.
             (false, json!({"TaskState": "Starting"}), Progress::Running),
-            // It goes on by itself (DSP2046, TaskState).
+            // The task continues without a request (DSP2046, TaskState).
             (false, json!({"TaskState": "Interrupted"}), Progress::Running),
             (false, json!({"TaskState": "Completed", "TaskStatus": "OK"}), Progress::Done),
             (

@@ -28,13 +28,13 @@ use crate::tls::{self, Refusal, Trust, Witness};
 const LARGEST_BODY: usize = 256 << 10;
 /// Largest page of a log, in bytes.
 const LARGEST_PAGE: usize = 1 << 20;
-/// How long a connection is kept for the next request: a BMC has few to give, and closes idle ones without a word; each is
-/// memory, and while something is awaited the next question comes after 2 s.
-const IDLE: Duration = Duration::from_secs(4);
+/// Maximum idle time of a connection: a BMC has few connections and closes idle ones silently; each one costs memory,
+/// and while a change is pending the next request follows after 2 s.
+const MAX_IDLE_TIME: Duration = Duration::from_secs(4);
 /// Redirects that are followed; iLO 5 before 1.40 sends one to the same path with a slash.
 const MOST_REDIRECTS: usize = 3;
 
-/// Who asks.
+/// Authorization of a request.
 #[derive(Debug, Clone, Copy)]
 pub(crate) enum Authorization<'a> {
     Nobody,
@@ -51,7 +51,7 @@ pub(crate) struct Request<'a> {
     pub(crate) if_match: Option<String>,
     /// Largest answer that is taken, in bytes.
     largest: usize,
-    /// Whether of a failure is to be told whether it was sent, although it changes nothing.
+    /// True if a failure must record whether the request was sent, although it changes nothing.
     shows: bool,
 }
 
@@ -76,7 +76,7 @@ impl<'a> Request<'a> {
         self
     }
 
-    /// Whatever it is, its errors tell whether it was sent: it shows a password that nobody has proved.
+    /// Makes failures record whether the request was sent: it contains a password that is not proven yet.
     pub(crate) fn showing(mut self) -> Self {
         self.shows = true;
         self
@@ -95,14 +95,14 @@ impl<'a> Request<'a> {
 /// A whole answer.
 pub(crate) struct Answer {
     pub(crate) status: StatusCode,
-    /// Where it came from, after redirects.
+    /// Path of the answer, after redirects.
     pub(crate) path: String,
     pub(crate) etag: Option<String>,
     /// A path of this server.
     pub(crate) location: Option<String>,
     pub(crate) token: Option<SecretString>,
     pub(crate) retry_after: Option<Duration>,
-    /// Whether a 401 asks for user name and password.
+    /// True if a 401 requests user name and password.
     pub(crate) wants_basic: bool,
     pub(crate) body: Vec<u8>,
 }
@@ -118,8 +118,8 @@ pub(crate) struct Transport {
     pub(crate) deadlines: Deadlines,
 }
 
-/// What clients are made of, and the one that there is now: with its connection it is some 40 KiB, which thousands of BMCs
-/// between two looks would have for nothing.
+/// Parameters of HTTP clients, and the present client: with its connection it uses some 40 KiB, which would be wasted
+/// for thousands of idle BMCs.
 #[derive(Debug)]
 struct Way {
     /// With what is needed to resume a TLS session.
@@ -142,7 +142,7 @@ impl Way {
             .no_proxy()
             .http1_only()
             .pool_max_idle_per_host(1)
-            .pool_idle_timeout(IDLE)
+            .pool_idle_timeout(MAX_IDLE_TIME)
             .connect_timeout(self.connect)
             .user_agent(concat!("bedplate/", env!("CARGO_PKG_VERSION")));
         if let Some((name, sockets)) = &self.name {
@@ -255,7 +255,7 @@ impl Transport {
         built.send().await.map_err(|error| self.failed(request, error))
     }
 
-    /// Where a redirect leads, if it is this server and the method may be repeated.
+    /// Returns the target of a redirect, if it is on this server and the method may be repeated.
     fn redirected(&self, request: &Request<'_>, path: &str, answer: &Response) -> Result<String, BmcError> {
         let place = answer.headers().get(LOCATION).and_then(|h| h.to_str().ok());
         let url = place.and_then(|place| self.base.join(path).ok()?.join(place).ok());
@@ -317,7 +317,7 @@ impl Transport {
         BmcError::Protocol { path: told(path), problem: problem.to_owned(), sent: false }
     }
 
-    /// What a failed exchange was: the certificate, the connection, or the answer.
+    /// Classifies a failed exchange: the certificate, the connection, or the answer.
     fn failed(&self, request: &Request<'_>, error: reqwest::Error) -> BmcError {
         let address = self.address.clone();
         let seen = self.witness.seen();

@@ -1,6 +1,6 @@
-//! Logins that were sent and that nothing proved: answered with 5xx or 429, or not at all. A BMC may count each as a wrong
-//! password and lock the account, so within a minute there are two of them for an address and user, whoever tries. A proven
-//! success forgets them.
+//! Unproven logins: sent, and answered with 5xx or 429, or not at all. A BMC may count each as a wrong password and
+//! lock the account, so at most two are sent within a minute for an address and user, by all clients together. A
+//! proven success resets the count.
 //!
 //! Callers: `attempt`, `login`.
 
@@ -10,26 +10,26 @@ use std::time::{Duration, Instant};
 
 use crate::error::BmcError;
 
-/// So many within [`PERIOD`].
-const MOST: usize = 2;
-/// How long one counts.
-const PERIOD: Duration = Duration::from_secs(60);
+/// Maximum number of unproven logins within [`COUNTING_PERIOD`].
+const MAX_UNPROVEN_LOGINS: usize = 2;
+/// Period for which a login counts.
+const COUNTING_PERIOD: Duration = Duration::from_secs(60);
 
 /// Address and user name.
 type Key = (String, String);
 
-/// The same for all clients of this process: several machines may be behind one address.
+/// Shared by all clients of this process: several machines may be behind one address.
 static KNOWN: LazyLock<Mutex<Known>> = LazyLock::new(Mutex::default);
 
 #[derive(Default)]
 struct Known(HashMap<Key, (Vec<Instant>, BmcError)>);
 
 impl Known {
-    /// What came of the last attempt, if no more may be made now.
+    /// Returns the result of the last attempt, if no more may be made now.
     fn held(&self, key: &Key, now: Instant) -> Option<&BmcError> {
         let (times, last) = self.0.get(key)?;
         let counts = times.iter().filter(|time| counts(**time, now)).count();
-        (counts >= MOST).then_some(last)
+        (counts >= MAX_UNPROVEN_LOGINS).then_some(last)
     }
 
     fn note(&mut self, key: Key, error: BmcError, now: Instant) {
@@ -44,14 +44,14 @@ impl Known {
 }
 
 fn counts(time: Instant, now: Instant) -> bool {
-    now.saturating_duration_since(time) < PERIOD
+    now.saturating_duration_since(time) < COUNTING_PERIOD
 }
 
-/// What is said instead of another attempt; its kind remains.
+/// Returns the error instead of another attempt; its kind remains.
 fn instead_of(last: &BmcError) -> BmcError {
-    let seconds = PERIOD.as_secs();
+    let seconds = COUNTING_PERIOD.as_secs();
     let why = format!(
-        "{MOST} logins were sent within {seconds} s and nothing said whether the password is right; as the BMC may count them \
+        "{MAX_UNPROVEN_LOGINS} logins were sent within {seconds} s and nothing said whether the password is right; as the BMC may count them \
          and lock the account, the next is sent {seconds} s after them"
     );
     let add = |problem: &str| format!("{problem}; {why}");
@@ -78,10 +78,10 @@ impl Account {
         Self((address.to_owned(), user.to_owned()))
     }
 
-    /// Whether the password may be shown now.
+    /// Checks whether the password may be sent now.
     ///
     /// # Errors
-    /// It may not; why.
+    /// It must not be sent, with the reason.
     pub(super) fn admit(&self) -> Result<(), BmcError> {
         known().held(&self.0, Instant::now()).map_or(Ok(()), |last| Err(instead_of(last)))
     }

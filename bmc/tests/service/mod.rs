@@ -1,7 +1,7 @@
-//! A small Redfish service that does as it is told: sessions, one or more systems, ETags, and before all a hook that can
-//! answer anything instead. Records every request. With a self-signed certificate on loopback.
+//! Small scripted Redfish service: sessions, one or more systems, ETags, and above all a hook that can replace any
+//! answer. Records every request. With a self-signed certificate on loopback.
 //!
-//! No simulator of a machine; only what a client can be shown. Callers: the tests of this crate.
+//! Not a simulator of a machine; only the answers that a client can get. Callers: the tests of this crate.
 
 #![allow(dead_code, reason = "no test uses all of it")]
 
@@ -49,7 +49,7 @@ impl Seen {
     }
 }
 
-/// What is answered.
+/// Answer of the service.
 #[derive(Debug, Clone)]
 pub(crate) enum Reply {
     Is(u16, Vec<(&'static str, String)>, String),
@@ -71,7 +71,7 @@ pub(crate) fn error_reply(status: u16, id: &str, message: &str) -> Reply {
 
 type Hook = Box<dyn FnMut(&Seen, &mut State) -> Option<Reply> + Send>;
 
-/// What the service has.
+/// State of the service.
 #[derive(Default)]
 pub(crate) struct State {
     pub(crate) resources: BTreeMap<String, Value>,
@@ -81,9 +81,9 @@ pub(crate) struct State {
     pub(crate) seen: Vec<Seen>,
     /// Counts connections that were accepted, also those whose handshake failed.
     pub(crate) connections: usize,
-    /// Those whose TLS session went on with an earlier one.
+    /// Connections whose TLS session resumed an earlier one.
     pub(crate) resumed: usize,
-    /// Those that are open.
+    /// Open connections.
     pub(crate) open: usize,
 }
 

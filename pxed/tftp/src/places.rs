@@ -2,7 +2,7 @@
 //!
 //! ```text
 //!   1. its client has not answered yet            the oldest
-//!   2. no progress for STALLED                    the longest
+//!   2. no progress for STALL_TIMEOUT                    the longest
 //!   3. less than MIN_BYTES within MEASURE_TIME    the longest
 //! ```
 //!
@@ -14,7 +14,7 @@ use std::{
 };
 
 /// Time without progress after which a transfer may lose its place to another: the first two waits for a lost packet.
-const STALLED: Duration = Duration::from_secs(3);
+const STALL_TIMEOUT: Duration = Duration::from_secs(3);
 
 /// Bytes that a client must acknowledge within [`MEASURE_TIME`] to keep its place while others wait: 13 kB/s. Blocks of 512 bytes with a round
 /// trip of 10 ms are four times as fast. The HTTP listeners have the same minimum.
@@ -90,7 +90,7 @@ impl Places {
 
     /// Returns the transfer of all that is the first to end.
     ///
-    /// The orders are corrected here and not with each acknowledgment: a transfer is moved at most once within [`STALLED`] and
+    /// The orders are corrected here and not with each acknowledgment: a transfer is moved at most once within [`STALL_TIMEOUT`] and
     /// [`MEASURE_TIME`], however many requests come.
     pub(crate) fn first_to_end(
         &mut self,
@@ -160,7 +160,7 @@ impl Places {
 }
 
 fn is_stalled(progressed_at: Instant, now: Instant) -> bool {
-    now.saturating_duration_since(progressed_at) >= STALLED
+    now.saturating_duration_since(progressed_at) >= STALL_TIMEOUT
 }
 
 fn is_measured(marked_at: Instant, now: Instant) -> bool {

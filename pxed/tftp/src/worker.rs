@@ -35,7 +35,7 @@ use crate::{
 };
 
 /// The wake-up's mark among the events; listeners count down from it, transfers count up from 0.
-const WAKE: u64 = u64::MAX;
+const WAKE_UP_MARK: u64 = u64::MAX;
 
 /// Packets taken from one listener before the transfers have their turn again.
 const LISTENER_BATCH: usize = 16;
@@ -94,8 +94,8 @@ impl Worker {
         endpoints: Vec<Endpoint>,
     ) -> io::Result<Self> {
         let epoll = Epoll::new(EpollCreateFlags::EPOLL_CLOEXEC)?;
-        epoll.add(&*wake, EpollEvent::new(EpollFlags::EPOLLIN, WAKE))?;
-        for (mark, endpoint) in (0..WAKE).rev().zip(&endpoints) {
+        epoll.add(&*wake, EpollEvent::new(EpollFlags::EPOLLIN, WAKE_UP_MARK))?;
+        for (mark, endpoint) in (0..WAKE_UP_MARK).rev().zip(&endpoints) {
             epoll.add(endpoint, EpollEvent::new(EpollFlags::EPOLLIN, mark))?;
         }
         let said_at = Instant::now();
@@ -174,11 +174,11 @@ impl Worker {
     }
 
     fn handle(&mut self, mark: u64, now: Instant) {
-        if mark == WAKE {
+        if mark == WAKE_UP_MARK {
             let _ = self.wake.read();
             self.begin_drain(now);
         } else if let Some(endpoint) =
-            usize::try_from(WAKE - 1 - mark).ok().filter(|index| *index < self.endpoints.len())
+            usize::try_from(WAKE_UP_MARK - 1 - mark).ok().filter(|index| *index < self.endpoints.len())
         {
             self.listen(endpoint, now);
         } else {

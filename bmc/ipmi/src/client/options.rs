@@ -1,4 +1,4 @@
-//! How a session is to be, and why there is none, or no answer.
+//! Options of a session, and the errors of a session and its requests.
 
 use std::{io, net::SocketAddr, time::Duration};
 
@@ -11,7 +11,7 @@ use crate::{
     wire::completion::Completion,
 };
 
-/// How a session is to be.
+/// Options of a session.
 #[derive(Debug, Clone)]
 pub struct Options {
     /// The suite; no other is tried.
@@ -45,7 +45,7 @@ impl Default for Options {
     }
 }
 
-/// Why there is no session, or no answer.
+/// Reason why there is no session, or no answer.
 #[derive(Debug, thiserror::Error)]
 pub enum ClientError {
     /// The password is none for IPMI.
@@ -59,7 +59,7 @@ pub enum ClientError {
     Socket {
         /// The BMC.
         address: SocketAddr,
-        /// What the system said.
+        /// Error of the system.
         source: io::Error,
     },
     /// The session could not be opened, or is over.
@@ -71,7 +71,7 @@ pub enum ClientError {
     /// The time that the caller gave is over; what was asked may have been carried out.
     #[error("no answer from the BMC within {0:?}")]
     TimedOut(Duration),
-    /// The BMC refused, or what it said is no answer.
+    /// The BMC refused, or its answer is invalid.
     #[error("the command failed")]
     Command(#[source] ReadAnswerError),
 }

@@ -19,14 +19,14 @@ const BOOT_FLAGS: u8 = 5;
 const FLAGS_VALID: u8 = 0x80;
 const FLAGS_PERSISTENT: u8 = 0x40;
 const FLAGS_EFI: u8 = 0x20;
-/// Of [`VALID_BIT_CLEARING`]: flags do not end on power up by push button or wake event.
+/// Bit of [`VALID_BIT_CLEARING`]: a power-up by push button or wake event does not clear the flags.
 const KEEP_ON_PUSH_BUTTON: u8 = 0x01;
 /// Likewise: not after 60 seconds without a chassis control.
 const KEEP_AFTER_TIMEOUT: u8 = 0x08;
 /// Bits that the parameter has.
 const CLEARING_BITS: u8 = 0x1f;
 
-/// Where to boot from.
+/// Device to boot from.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub enum BootDevice {
     /// As set up in the firmware.
@@ -59,16 +59,16 @@ impl BootDevice {
     }
 }
 
-/// What the next boot is to be.
+/// Settings of the next boot.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct BootFlags {
-    /// Whether they count at all; read from a BMC, false after they were used or forgotten.
+    /// True if the flags are in force; a BMC reports false after they were used or forgotten.
     pub valid: bool,
-    /// Whether for all boots; only ever read.
+    /// True if they are for all boots; only ever read.
     pub persistent: bool,
-    /// Whether the firmware is to boot as UEFI.
+    /// True if the firmware must boot as UEFI.
     pub efi: bool,
-    /// Where from.
+    /// Boot device.
     pub device: BootDevice,
 }
 
@@ -77,7 +77,7 @@ pub struct BootFlags {
 pub enum SetBootOption {
     /// Others must wait; refused by a BMC that is being written by another.
     Begin,
-    /// What was written counts. BMCs without "set in progress" refuse it.
+    /// Puts the written values in force. BMCs without "set in progress" refuse it.
     End,
     /// The flags outlive 60 seconds without a chassis control, and the push button.
     KeepFlags(ValidBitClearing),
@@ -87,21 +87,22 @@ pub enum SetBootOption {
     Flags {
         /// As UEFI.
         efi: bool,
-        /// Where from.
+        /// Boot device.
         device: BootDevice,
     },
 }
 
 impl SetBootOption {
-    /// Whether boot flags are set all the same where a BMC refuses this.
+    /// Returns true if boot flags are set even if a BMC refuses this parameter.
     #[must_use]
     pub fn is_optional(&self) -> bool {
         !matches!(self, Self::Flags { .. })
     }
 }
 
-/// What to send, in order, for the next boot to be from `device`, where parameter 3 says `clearing` now; `None`: it cannot be read, and is
-/// left as it is, since what else it says would be lost. [`SetBootOption::End`] is to be sent also after a failure.
+/// Returns the parameters to send, in order, for the next boot from `device`. `clearing` is the present value of
+/// parameter 3; if it cannot be read (`None`) it is not written, because its other bits would be lost.
+/// [`SetBootOption::End`] must be sent also after a failure.
 #[must_use]
 pub fn plan_next_boot(
     device: BootDevice,
@@ -143,7 +144,7 @@ impl Command for SetBootOption {
 pub struct ValidBitClearing(u8);
 
 impl ValidBitClearing {
-    /// Whether boot flags outlive 60 seconds without a chassis control, and the push button.
+    /// Returns true if boot flags survive 60 seconds without a chassis control, and the push button.
     #[must_use]
     pub fn keeps_flags(self) -> bool {
         let both = KEEP_ON_PUSH_BUTTON | KEEP_AFTER_TIMEOUT;
@@ -151,12 +152,12 @@ impl ValidBitClearing {
     }
 }
 
-/// How long boot flags last that were set.
+/// Lifetime of boot flags that were set.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum FlagsLast {
-    /// Until the next boot, whoever brings it about.
+    /// Until the next boot, whatever causes it.
     UntilBoot,
-    /// Until the next boot by a chassis control within 60 seconds, as the BMC does not have parameter 3.
+    /// Until the next boot by a chassis control within 60 seconds, because the BMC does not have parameter 3.
     Minute,
 }
 

@@ -16,18 +16,18 @@ pub struct GetChannelCapabilities {
     pub privilege: u8,
 }
 
-/// What a channel can do.
+/// Capabilities of a channel.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct ChannelCapabilities {
     /// The channel's number.
     pub channel: u8,
-    /// Whether it speaks IPMI 1.5 sessions, which are not encrypted.
+    /// True if it speaks IPMI 1.5 sessions, which are not encrypted.
     pub ipmi_1_5: bool,
-    /// Whether it speaks IPMI 2.0 sessions (RMCP+).
+    /// True if it speaks IPMI 2.0 sessions (RMCP+).
     pub ipmi_2_0: bool,
-    /// Whether the BMC has a key of its own (Kg) that is not all zeros.
+    /// True if the BMC has its own key (Kg) that is not all zeros.
     pub has_key: bool,
-    /// Whether somebody may log in without a name.
+    /// True if a login without a user name is possible.
     pub anonymous: bool,
 }
 
@@ -80,7 +80,7 @@ impl Command for GetChannelSuites {
     }
 }
 
-/// The numbers in the records of all pages, in their order. Vendors' own suites are left out.
+/// Returns the suite numbers in the records of all pages, in their order, without those of vendors.
 #[must_use]
 pub fn suite_numbers(records: &[u8]) -> Vec<u8> {
     let mut numbers = Vec::new();

@@ -21,7 +21,7 @@ pub struct ChassisStatus {
     state: u8,
 }
 
-/// What the chassis may complain of: octet (0: power, 2: state), bit, text.
+/// Faults of the chassis: octet (0: power, 2: state), bit, text.
 const CONCERNS: [(u8, u8, &str); 7] = [
     (0, 0x02, "power overload"),
     (0, 0x04, "power interlock active"),
@@ -33,19 +33,19 @@ const CONCERNS: [(u8, u8, &str); 7] = [
 ];
 
 impl ChassisStatus {
-    /// Whether the machine is on.
+    /// Returns true if the machine is on.
     #[must_use]
     pub fn is_on(&self) -> bool {
         self.power & 0x01 != 0
     }
 
-    /// Whether the power was last switched on by a command over IPMI.
+    /// Returns true if the power was last switched on by a command over IPMI.
     #[must_use]
     pub fn was_switched_on_by_command(&self) -> bool {
         self.last & 0x10 != 0
     }
 
-    /// What is wrong, for people; empty: nothing.
+    /// Returns the faults, for users.
     pub fn concerns(&self) -> impl Iterator<Item = &'static str> {
         let status = *self;
         CONCERNS.into_iter().filter_map(move |(octet, bit, text)| {
@@ -68,11 +68,11 @@ impl Command for GetChassisStatus {
     }
 }
 
-/// Chassis Control. All but `Up` and `Down` are sent once, and not to be asked anew when unanswered before the state was looked at: see
-/// [`crate::session`].
+/// Chassis Control. All but `Up` and `Down` are sent once. If the answer is missing, the state must be read before
+/// they are repeated: see [`crate::session`].
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub enum ChassisControl {
-    /// Power off, at once.
+    /// Immediate power-off.
     Down,
     /// Power on.
     Up,

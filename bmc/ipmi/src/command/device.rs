@@ -10,14 +10,14 @@ use crate::wire::{
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct GetDeviceId;
 
-/// Who a BMC is.
+/// Identity of a BMC.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct DeviceId {
     /// The vendor's number of the device.
     pub device: u8,
     /// Hardware revision, 0 to 15.
     pub revision: u8,
-    /// Whether it is not (yet) in normal operation: initialising or updating itself.
+    /// True if it is not in normal operation: initializing or updating itself.
     pub unavailable: bool,
     /// Firmware revision, major part.
     pub major: u8,

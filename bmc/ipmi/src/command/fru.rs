@@ -21,7 +21,7 @@ pub struct GetFruArea {
 pub struct FruArea {
     /// Its size in octets.
     pub size: u16,
-    /// Whether offsets and counts are in words of two octets.
+    /// True if offsets and counts are in words of two octets.
     pub words: bool,
 }
 
@@ -44,11 +44,11 @@ impl Command for GetFruArea {
 pub struct ReadFru {
     /// Which FRU device.
     pub device: u8,
-    /// How it is read.
+    /// True if offsets and counts are in words.
     pub words: bool,
     /// From which octet.
     pub offset: u16,
-    /// How many octets.
+    /// Number of octets.
     pub count: u8,
 }
 

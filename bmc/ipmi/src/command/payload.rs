@@ -18,7 +18,7 @@ pub const IN_USE: u8 = 0x80;
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct ActivateConsole;
 
-/// What a console's packets may be.
+/// Limits of a console's packets.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct ConsoleLimits {
     /// Octets of a payload that the BMC takes.

@@ -9,9 +9,9 @@ use crate::wire::{
 };
 
 /// The number by which the last record is asked for.
-pub const LAST: u16 = 0xffff;
+pub const LAST_RECORD: u16 = 0xffff;
 /// The number by which the first record is asked for.
-pub const FIRST: u16 = 0x0000;
+pub const FIRST_RECORD: u16 = 0x0000;
 /// Below it a time counts seconds since the BMC started.
 const SINCE_START: u32 = 0x2000_0000;
 
@@ -19,14 +19,14 @@ const SINCE_START: u32 = 0x2000_0000;
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct GetSelInfo;
 
-/// How full the log is.
+/// Usage of the log.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct SelInfo {
     /// Records in it.
     pub entries: u16,
     /// Free space in octets; 0xffff: that much or more.
     pub free: u16,
-    /// Whether records were lost because it was full.
+    /// True if records were lost because it was full.
     pub overflow: bool,
 }
 
@@ -46,7 +46,7 @@ impl Command for GetSelInfo {
     }
 }
 
-/// Get SEL Entry: a whole record, by its number, [`FIRST`] or [`LAST`].
+/// Get SEL Entry: a whole record, by its number, [`FIRST_RECORD`] or [`LAST_RECORD`].
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct GetSelEntry(pub u16);
 
@@ -55,17 +55,17 @@ pub struct GetSelEntry(pub u16);
 pub struct SelRecord {
     /// Its number.
     pub id: u16,
-    /// The number of the record after it; [`LAST`]: there is none.
+    /// The number of the record after it; [`LAST_RECORD`]: there is none.
     pub next: u16,
     /// 0x02: a system event; 0xC0 and above: the vendor's own form.
     pub kind: u8,
     /// Seconds since 1970 by the BMC's clock; `None` if its clock was not set, or the record has no time.
     pub time: Option<u32>,
-    /// What sort of sensor (IPMI 2.0 table 42-3).
+    /// Sensor type (IPMI 2.0 table 42-3).
     pub sensor_type: u8,
     /// The number of the sensor.
     pub sensor: u8,
-    /// Whether the event began; false: it ended.
+    /// True if the event started; false if it ended.
     pub asserted: bool,
     /// Event type, 7 bits.
     pub event: u8,

@@ -48,7 +48,7 @@ pub struct GetRecord {
     pub record: u16,
     /// From which octet.
     pub offset: u8,
-    /// How many octets.
+    /// Number of octets.
     pub count: u8,
 }
 
@@ -68,18 +68,18 @@ impl Command for GetRecord {
     }
 }
 
-/// What a record says of its sensor.
+/// Description of a sensor in its record.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct SensorRecord {
     /// Logical unit that answers for it.
     pub lun: u8,
     /// The sensor's number there.
     pub number: u8,
-    /// What sort of sensor (IPMI 2.0 table 42-3).
+    /// Sensor type (IPMI 2.0 table 42-3).
     pub kind: u8,
-    /// What its states mean (table 42-1).
+    /// Event type, which defines its states (table 42-1).
     pub event: u8,
-    /// Where its name is in the record: offset, and octets at most.
+    /// Position of its name in the record: offset, and maximum number of octets.
     pub name: (u8, u8),
 }
 
@@ -149,13 +149,13 @@ impl Command for GetSensorReading {
 pub struct Sensor {
     /// Its name; `None`: it has none, or in letters that are not read here.
     pub name: Option<String>,
-    /// What its record says.
+    /// Record of the sensor.
     pub record: SensorRecord,
     /// Its states now, a bit each; `None`: it has none.
     pub states: Option<u16>,
 }
 
-/// How bad something is.
+/// Severity of a state.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub enum Trouble {
     /// It wants attention.

@@ -9,7 +9,7 @@ use super::{
     channel::{ChannelCapabilities, GetChannelCapabilities},
     chassis::{ChassisControl, GetChassisStatus},
     device::{DeviceId, GetDeviceId, GetSystemGuid},
-    sel::{GetSelEntry, GetSelInfo, LAST, SelInfo},
+    sel::{GetSelEntry, GetSelInfo, LAST_RECORD, SelInfo},
     *,
 };
 
@@ -34,7 +34,7 @@ fn a_device_id_is_read_with_its_bcd_revision() {
 }
 
 #[test]
-fn a_channel_of_ipmi_1_5_is_told_from_one_of_both() {
+fn channel_of_ipmi_1_5_is_distinguished_from_one_of_both() {
     let command = GetChannelCapabilities { privilege: 4 };
     assert_eq!(command.request().data, [0x8e, 4]);
     let both =
@@ -45,7 +45,7 @@ fn a_channel_of_ipmi_1_5_is_told_from_one_of_both() {
 }
 
 #[test]
-fn chassis_faults_are_told_by_name() {
+fn chassis_faults_are_named() {
     let status = read(&GetChassisStatus, &[0x09, 0x10, 0x0c, 0]).unwrap();
     assert!(status.is_on() && status.was_switched_on_by_command());
     let concerns: Vec<_> = status.concerns().collect();
@@ -72,7 +72,7 @@ fn the_next_boot_is_set_once_kept_past_a_minute_and_never_persistent() {
     let sent = data(plan_next_boot(BootDevice::Pxe, true, Some(clearing)));
     let expected: [&[u8]; 5] = [&[0, 1], &[3, 0x0d], &[4, 1, 1], &[5, 0xa0, 0x04, 0, 0, 0], &[0, 0]];
     assert_eq!(sent, expected);
-    // What cannot be read is not written, and BIOS is 0x80.
+    // An unreadable parameter is not written, and BIOS is 0x80.
     let expected: [&[u8]; 4] = [&[0, 1], &[4, 1, 1], &[5, 0x80, 0x04, 0, 0, 0], &[0, 0]];
     assert_eq!(data(plan_next_boot(BootDevice::Pxe, false, None)), expected);
     let plan = plan_next_boot(BootDevice::Pxe, false, Some(clearing));
@@ -89,18 +89,18 @@ fn boot_flags_are_read_and_locked_ones_do_not_count() {
 }
 
 #[test]
-fn a_log_record_is_read_and_told() {
+fn log_record_is_parsed_and_described() {
     let info = read(&GetSelInfo, &[0x51, 3, 0, 0, 16, 0, 0, 0, 0, 0, 0, 0, 0, 0x82]).unwrap();
     assert_eq!(info, SelInfo { entries: 3, free: 4096, overflow: true });
     let record =
         [0xff, 0xff, 3, 0, 0x02, 0x00, 0x00, 0x00, 0x60, 0x20, 0, 4, 0x08, 0x11, 0x6f, 0x01, 0xff, 0xff];
-    let record = read(&GetSelEntry(LAST), &record).unwrap();
-    assert_eq!((record.id, record.next, record.time), (3, LAST, Some(0x6000_0000)));
+    let record = read(&GetSelEntry(LAST_RECORD), &record).unwrap();
+    assert_eq!((record.id, record.next, record.time), (3, LAST_RECORD, Some(0x6000_0000)));
     assert_eq!(record.to_string(), "power supply, sensor 0x11: event 0x6f asserted, data 01 ff ff");
 }
 
 #[test]
-fn a_refusal_is_told_by_its_completion() {
+fn refusal_is_reported_by_its_completion_code() {
     let refused = Response { completion: Completion::Privilege, data: Vec::new() };
     assert_eq!(GetDeviceId.read(&refused), Err(ReadAnswerError::Refused(Completion::Privilege)));
 }

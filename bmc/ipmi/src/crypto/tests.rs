@@ -89,7 +89,7 @@ fn a_wrong_pad_under_a_right_code_is_refused() {
 
 proptest! {
     #[test]
-    fn what_is_sealed_is_opened_and_what_is_touched_is_not(
+    fn sealed_packet_is_opened_and_modified_one_is_not(
         payload in prop::collection::vec(any::<u8>(), 0..70), vector: [u8; 16], at: prop::sample::Index, bit in 0_u32..8, sha1: bool,
     ) {
         let suite = if sha1 { Suite::Sha1 } else { Suite::Sha256 };

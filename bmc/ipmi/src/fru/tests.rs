@@ -52,7 +52,7 @@ fn spoken() -> Vec<u8> {
     fru(&board, &product)
 }
 
-/// A BMC that gives at most `most` octets at once, or refuses more than that.
+/// Reads from a BMC that sends at most `most` octets per answer, or refuses larger requests.
 fn read(memory: &[u8], words: bool, most: usize, refuses: bool) -> (Fru, usize) {
     let size = u16::try_from(memory.len()).unwrap();
     let mut reader = FruReader::new(FruArea { size, words });
@@ -79,7 +79,7 @@ fn of(manufacturer: &str, product: &str, serial: &str) -> Fru {
 }
 
 #[test]
-fn a_machine_is_named_by_its_product_area_whether_read_by_octets_or_words_and_in_parts_of_any_length() {
+fn product_area_names_the_machine_in_octets_words_and_any_parts() {
     let memory = spoken();
     for (words, most, refuses) in [
         (false, 255, false),
@@ -95,7 +95,7 @@ fn a_machine_is_named_by_its_product_area_whether_read_by_octets_or_words_and_in
 }
 
 #[test]
-fn what_the_product_area_does_not_say_the_board_area_does() {
+fn board_area_supplies_fields_missing_in_the_product_area() {
     let board = board(&[text("Boards Inc"), text("X11"), text("B-77"), text("PN")]);
     assert_eq!(read(&fru(&board, &[]), false, 64, false).0, of("Boards Inc", "X11", "B-77"));
     let half = product(0, &[text("Example"), field(0, &[]), text("PN")]);
@@ -124,7 +124,7 @@ fn fields_are_read_in_every_type() {
 }
 
 #[test]
-fn what_has_a_wrong_checksum_or_version_or_lies_outside_is_not_believed() {
+fn area_with_wrong_checksum_version_or_position_is_ignored() {
     let good = spoken();
     let board_at = usize::from(good[3]) * 8;
     for (at, named) in [(0, ""), (4, ""), (7, ""), (board_at + 9, "Example"), (good.len() - 1, "Boards Inc")]

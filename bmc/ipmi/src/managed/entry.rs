@@ -16,13 +16,13 @@ use crate::{
 };
 
 /// Answers that a session remembers, for requests that come again.
-const REMEMBERED: usize = 8;
+const MAX_REMEMBERED_ANSWERS: usize = 8;
 
-/// How far a login has come.
+/// Progress of a login.
 pub(super) enum Login {
-    /// RAKP message 1 is awaited.
+    /// Waiting for RAKP message 1.
     Opened,
-    /// RAKP message 3 is awaited.
+    /// Waiting for RAKP message 3.
     Challenged { exchange: Exchange, most: Privilege },
     /// It stands. The datagrams are kept because what comes again is answered as before.
     Done { keys: Keys, third: Vec<u8>, proof: Vec<u8> },
@@ -33,7 +33,7 @@ pub(super) struct Entry {
     pub(super) console: u32,
     pub(super) managed: u32,
     pub(super) suite: Suite,
-    /// Of Open Session, by which a request that comes again is known.
+    /// Tag of Open Session, which identifies a repeated request.
     pub(super) tag: u8,
     pub(super) login: Login,
     /// In force.
@@ -113,7 +113,7 @@ impl Entry {
 
     pub(super) fn remember(&mut self, message: &RequestMessage, response: &Response) {
         self.answers.push_back((message.clone(), response.clone()));
-        if self.answers.len() > REMEMBERED {
+        if self.answers.len() > MAX_REMEMBERED_ANSWERS {
             self.answers.pop_front();
         }
     }

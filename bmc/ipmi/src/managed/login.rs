@@ -46,8 +46,8 @@ impl Managed {
         }
     }
 
-    fn number<const N: usize>(&mut self) -> [u8; N] {
-        let mut octets = [0; N];
+    fn number<const OCTET_COUNT: usize>(&mut self) -> [u8; OCTET_COUNT] {
+        let mut octets = [0; OCTET_COUNT];
         (self.random)(&mut octets);
         octets
     }
@@ -172,7 +172,7 @@ impl Managed {
         let Some(user) = right else {
             self.sessions.remove(at);
             let outcome = Err(Status::IntegrityCode);
-            // A console that said itself that it gives up awaits nothing.
+            // A console that reports its own failure expects no answer.
             return message.outcome.ok().map(|_| Proof { tag, session: console, outcome }.encode());
         };
         let keys = exchange.keys(self.settings.key.as_ref().unwrap_or(&user.password));

@@ -30,11 +30,11 @@ enum Phase {
 
 /// The request on its way.
 struct Sent {
-    /// `None`: of the session itself, or nobody waits any more.
+    /// `None`: request of the session itself, or the caller has dropped it.
     ticket: Option<Ticket>,
     message: RequestMessage,
     attempt: Attempt,
-    /// Nobody waits any more: it is not sent again.
+    /// True if the caller has dropped it: it is not repeated.
     forgotten: bool,
 }
 
@@ -70,7 +70,7 @@ impl Active {
         active
     }
 
-    /// Whether the next request may go.
+    /// Returns true if the next request may be sent.
     pub(super) fn is_ready(&self) -> bool {
         self.phase == Phase::Ready && self.sent.is_none()
     }
@@ -104,7 +104,7 @@ impl Active {
         self.request(out, None, request, now);
     }
 
-    /// Closes a session of which it is not known whether it stands; no answer is awaited.
+    /// Closes a session that may or may not exist; there is no wait for the answer.
     pub(super) fn farewell(out: &mut Outbox, keys: &Keys, managed: u32) {
         let message = RequestMessage { sequence: 1, request: close_request(managed) };
         let vector = out.random();
@@ -223,7 +223,7 @@ impl Active {
         })
     }
 
-    /// A privilege may be set twice: as another request, which is no duplicate to the BMC.
+    /// Repeats the setting of a privilege as another request, which the BMC does not treat as a duplicate.
     fn ask_anew(&mut self, out: &mut Outbox, sent: Sent, now: Instant) -> Next {
         let Some(attempt) = sent.attempt.next(&out.settings.retry, now) else {
             return self.lose(out, sent.ticket);
@@ -242,7 +242,7 @@ impl Active {
                 out.events.push_back(Event::Opened);
             }
             (Phase::Raising, completion) => {
-                // The BMC is told to free the session; its answer is not awaited.
+                // Notifies the BMC so that it frees the session; there is no wait for the answer.
                 self.close(out, self.heard);
                 out.events.push_back(Event::Failed(SessionError::PrivilegeRefused { completion }));
                 return Next::Over;
@@ -251,7 +251,7 @@ impl Active {
                 out.events.push_back(Event::Closed);
                 return Next::Over;
             }
-            // It came already, and its answer was lost. What became of it is not told.
+            // The request arrived earlier, and its answer was lost. Its result is unknown.
             (Phase::Ready, Completion::Duplicate) => return give_up(out, ticket),
             (Phase::Ready, _) => {
                 if let Some(ticket) = ticket {

@@ -32,7 +32,7 @@ impl std::fmt::Display for Step {
     }
 }
 
-/// Why a session is over.
+/// Reason why a session has ended.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
 pub enum SessionError {
     /// Nothing ever came back.
@@ -44,7 +44,7 @@ pub enum SessionError {
     /// It answered, and then no more, before the session stood.
     #[error("no answer any more to {step}")]
     Silent {
-        /// What was not answered.
+        /// Step without an answer.
         step: Step,
     },
     /// It does not speak IPMI 2.0 over this channel.
@@ -53,21 +53,21 @@ pub enum SessionError {
     /// It does not take the cipher suite; no other is tried.
     #[error("the BMC does not take cipher suite {}: {status}", suite.number())]
     SuiteRefused {
-        /// What was asked.
+        /// Requested suite.
         suite: Suite,
-        /// What it said.
+        /// Status of the BMC.
         status: Status,
     },
     /// It chose other algorithms than the one suite proposed.
     #[error("the BMC chose other algorithms than those of cipher suite {}", suite.number())]
     SuiteChanged {
-        /// What was asked.
+        /// Requested suite.
         suite: Suite,
     },
     /// It has no such user, or the user may not come over LAN.
     #[error("the BMC refuses the user: {status}")]
     UserRefused {
-        /// What it said.
+        /// Status of the BMC.
         status: Status,
     },
     /// The BMC's proof does not fit the password given.
@@ -83,13 +83,13 @@ pub enum SessionError {
     /// The user may not have this privilege.
     #[error("the BMC refuses the privilege: {status}")]
     RoleRefused {
-        /// What it said.
+        /// Status of the BMC.
         status: Status,
     },
     /// Set Session Privilege Level was refused.
     #[error("the BMC refuses the privilege: {completion}")]
     PrivilegeRefused {
-        /// What it said.
+        /// Completion code of the BMC.
         completion: Completion,
     },
     /// All its sessions are in use.
@@ -98,9 +98,9 @@ pub enum SessionError {
     /// It refused a step for another reason.
     #[error("the BMC refused {step}: {status}")]
     Refused {
-        /// What it refused.
+        /// Refused step.
         step: Step,
-        /// What it said.
+        /// Status of the BMC.
         status: Status,
     },
     /// The session stood, and is answered no more: the BMC restarted, dropped it or is out of reach. A new one may be opened.
@@ -108,7 +108,7 @@ pub enum SessionError {
     Lost,
 }
 
-/// Why a request has no answer.
+/// Reason why a request has no answer.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
 pub enum RequestError {
     /// It was sent and not answered, or only refused as a duplicate of itself (0xCF): it may have been carried out. Look at the state before asking again.

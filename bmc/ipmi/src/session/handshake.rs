@@ -16,12 +16,13 @@ use crate::{
     },
 };
 
-/// How often Open Session to RAKP 4 are gone through at most: a BMC may count each refused proof, and lock the account after three.
+/// Maximum number of rounds from Open Session to RAKP 4: a BMC may count each refused proof, and lock the account
+/// after three.
 const MOST_ROUNDS: u32 = 2;
 /// The user is looked up by name alone, not by name and privilege.
 const NAME_ONLY: u8 = 0x10;
 
-/// What is known at a step.
+/// State of a step.
 enum Place {
     Asking,
     Opening { console: u32 },
@@ -49,7 +50,7 @@ impl Handshake {
         Self { place: Place::Asking, tag, attempt, packet, rounds: 0 }
     }
 
-    /// Whether the BMC may have a session in its table.
+    /// Returns true if the BMC may have the session in its table.
     pub(super) fn has_begun(&self) -> bool {
         !matches!(self.place, Place::Asking)
     }
@@ -133,8 +134,9 @@ impl Handshake {
         Next::Stay
     }
 
-    /// Makes a RAKP message 1. Each transmission has a tag and a random number of its own: `OpenBMC` draws anew for each, and a proof of
-    /// what it drew before would be refused. By the tag the answers to earlier ones are told, and ignored.
+    /// Sends a RAKP message 1. Each transmission has its own tag and random number: `OpenBMC` draws a new number for
+    /// each, and would refuse a proof of an earlier one. Answers to earlier ones are recognized by the tag, and
+    /// ignored.
     fn name(&mut self, out: &mut Outbox, console: u32, managed: u32) {
         let (tag, random, role) = (self.next_tag(), out.random(), role(out));
         let payload = Rakp1 { tag, managed, random, role, user: out.settings.user.as_bytes() }.encode();
@@ -147,7 +149,7 @@ impl Handshake {
         self.tag
     }
 
-    /// `None`: not the answer awaited.
+    /// Handles an answer; `None` if it is not the expected one.
     fn capabilities(&mut self, out: &mut Outbox, payload: &[u8], now: Instant) -> Option<Next> {
         let Place::Asking = self.place else { return None };
         let answer = ResponseMessage::parse(payload).ok()?;
@@ -170,7 +172,7 @@ impl Handshake {
 
     fn open(&mut self, out: &mut Outbox, now: Instant) -> Next {
         self.rounds = self.rounds.saturating_add(1);
-        // 0 is no session id.
+        // 0 is not a valid session ID.
         let console = u32::from_le_bytes(out.random()).max(1);
         let settings = &out.settings;
         let (privilege, algorithms) = (settings.privilege.number(), settings.suite.algorithms());
@@ -221,7 +223,7 @@ impl Handshake {
         let proof = |outcome| Proof { tag, session: managed, outcome }.encode();
         let password = &out.settings.password;
         if !same(exchange.managed_proof(password).as_ref(), challenge.code) {
-            // Told, so that the BMC frees the session at once; its answer is not awaited.
+            // Notifies the BMC so that it frees the session immediately; there is no wait for the answer.
             let packet = encode_open(PayloadKind::Rakp3, &proof(Err(Status::IntegrityCode)));
             out.send(&packet.unwrap_or_default());
             return Some(fail(out, SessionError::WrongPassword));
@@ -252,7 +254,7 @@ impl Handshake {
         Some(Next::Active(Box::new(active)))
     }
 
-    /// What a status means at this step.
+    /// Handles a status of the BMC at this step.
     fn refused(&mut self, out: &mut Outbox, status: Status, now: Instant) -> Next {
         let step = self.step();
         let suite = out.settings.suite;

@@ -1,4 +1,4 @@
-//! Pure: when an unanswered packet is sent again, and when it is given up.
+//! Pure: times at which an unanswered packet is repeated, and at which it has failed.
 
 #![deny(clippy::indexing_slicing, clippy::arithmetic_side_effects)]
 
@@ -7,28 +7,28 @@ use std::time::{Duration, Instant};
 /// When an unanswered packet is sent again.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Retry {
-    /// How long the first answer is awaited; each further one twice as long.
+    /// Timeout of the first answer; each further one is twice as long.
     pub first: Duration,
-    /// How long one is awaited at most.
+    /// Maximum timeout of one answer.
     pub most: Duration,
-    /// How often it is sent in all, at least 1.
+    /// Maximum number of transmissions, at least 1.
     pub attempts: u32,
 }
 
 impl Default for Retry {
-    /// 0.5, 1, 2, 4 and 4 seconds: given up after 11.5.
+    /// Timeouts of 0.5, 1, 2, 4 and 4 seconds: failed after 11.5.
     fn default() -> Self {
         Self { first: Duration::from_millis(500), most: Duration::from_secs(4), attempts: 5 }
     }
 }
 
 impl Retry {
-    /// How long the answers to all attempts are awaited together.
+    /// Returns the sum of the timeouts of all attempts.
     pub(crate) fn whole(&self) -> Duration {
         (1..=self.attempts.max(1)).fold(Duration::ZERO, |whole, sent| whole.saturating_add(self.wait(sent)))
     }
 
-    /// How long the answer to the packet sent for the `sent`th time is awaited.
+    /// Returns the timeout of the answer to the `sent`th transmission.
     pub(crate) fn wait(&self, sent: u32) -> Duration {
         let doubled = 1_u32.checked_shl(sent.saturating_sub(1)).unwrap_or(u32::MAX);
         self.first.saturating_mul(doubled).min(self.most)
@@ -59,7 +59,7 @@ impl Attempt {
     }
 }
 
-/// `now + wait`; a time that cannot be told is now.
+/// Returns `now + wait`, or `now` if the sum overflows.
 pub(super) fn later(now: Instant, wait: Duration) -> Instant {
     now.checked_add(wait).unwrap_or(now)
 }

@@ -89,7 +89,7 @@ fn managed_settings() -> managed::Settings {
     }
 }
 
-/// How a network treats a datagram, each in percent.
+/// Treatment of datagrams by the network, each in percent.
 #[derive(Debug, Clone, Copy, Default)]
 struct Network {
     lost: u32,
@@ -134,7 +134,7 @@ impl World {
         Self::new(settings(suite), managed_settings(), Network::default(), 1)
     }
 
-    /// What the network hands over of what lies in it; what is delayed remains.
+    /// Returns the delivered and the delayed datagrams of those in the network.
     fn carry(&mut self, lying: Vec<Vec<u8>>) -> (Vec<Vec<u8>>, Vec<Vec<u8>>) {
         let (mut over, mut delayed) = (Vec::new(), Vec::new());
         for datagram in lying {
@@ -175,7 +175,7 @@ impl World {
         moved
     }
 
-    /// Until an event is there that is wanted, or the session is over.
+    /// Runs until a wanted event occurs, or the session has ended.
     fn until(&mut self, wanted: impl Fn(&Event) -> bool) {
         for _ in 0..10_000 {
             let moved = self.step();
@@ -239,7 +239,7 @@ fn both_suites_open_carry_and_close() {
 }
 
 #[test]
-fn a_bmc_that_is_busy_or_starting_when_it_is_asked_what_it_speaks_is_asked_again() {
+fn busy_or_starting_bmc_is_asked_again_for_its_capabilities() {
     for completion in [Completion::Busy, Completion::Initialising] {
         let mut world = World::good(Suite::Sha256);
         assert!(world.session.transmit().is_some());
@@ -253,7 +253,7 @@ fn a_bmc_that_is_busy_or_starting_when_it_is_asked_what_it_speaks_is_asked_again
 }
 
 #[test]
-fn a_bmc_that_refuses_to_tell_what_it_speaks_is_asked_for_a_session_unless_it_has_no_such_command() {
+fn session_is_tried_if_capabilities_are_refused_but_not_unsupported() {
     for (completion, opens) in [
         (Completion::InvalidField, true),
         (Completion::Privilege, true),
@@ -273,7 +273,7 @@ fn a_bmc_that_refuses_to_tell_what_it_speaks_is_asked_for_a_session_unless_it_ha
 }
 
 #[test]
-fn a_wrong_password_is_tried_once_and_told_apart() {
+fn wrong_password_is_tried_once_and_has_its_own_error() {
     let wrong = Settings { password: password("wrong"), ..settings(Suite::Sha256) };
     let mut world = World::new(wrong, managed_settings(), Network::default(), 1);
     world.open();
@@ -323,7 +323,7 @@ fn a_rakp_1_that_the_network_doubles_costs_a_round_and_not_the_password() {
         if round == 2 {
             break;
         }
-        // The BMC draws anew, and what the console proves is not what is asked now.
+        // The BMC draws a new number, and the console's proof is not for it.
         assert!(world.bmc.receive(&mut world.machine, CONSOLE, &first, world.now).is_some());
         let proof = world.session.transmit().unwrap();
         let refusal = world.bmc.receive(&mut world.machine, CONSOLE, &proof, world.now).unwrap();
@@ -334,7 +334,7 @@ fn a_rakp_1_that_the_network_doubles_costs_a_round_and_not_the_password() {
 }
 
 #[test]
-fn a_proof_is_refused_twice_at_most_and_has_its_own_error_and_is_no_wrong_password() {
+fn proof_is_refused_twice_at_most_and_is_not_a_wrong_password() {
     let mut world = World::good(Suite::Sha256);
     for _ in 0..2 {
         let first = until_sent(&mut world, PayloadKind::Rakp1);
@@ -399,7 +399,7 @@ fn a_bmc_that_never_answers_is_unreachable_after_all_attempts() {
 }
 
 #[test]
-fn a_restarted_bmc_is_a_lost_session_and_requests_know_whether_they_were_sent() {
+fn restarted_bmc_loses_session_and_requests_know_if_they_were_sent() {
     let mut world = World::good(Suite::Sha256);
     world.open();
     world.bmc.restart();
@@ -420,7 +420,7 @@ fn a_restarted_bmc_is_a_lost_session_and_requests_know_whether_they_were_sent() 
 }
 
 #[test]
-fn a_power_cycle_whose_answer_is_lost_is_sent_once_and_the_session_remains() {
+fn power_cycle_without_answer_is_sent_once_and_session_remains() {
     for command in [ChassisControl::Cycle, ChassisControl::HardReset, ChassisControl::SoftShutdown] {
         let mut world = World::good(Suite::Sha256);
         world.open();
@@ -449,7 +449,7 @@ fn a_power_cycle_that_is_lost_on_its_way_is_not_sent_again() {
 }
 
 #[test]
-fn a_request_that_may_be_done_twice_is_repeated_and_a_bmc_that_remembers_does_it_once() {
+fn repeatable_request_is_repeated_and_done_once_by_bmc_with_memory() {
     for (remembers, done) in [(false, 3), (true, 1)] {
         let bmc = managed::Settings { remembers, ..managed_settings() };
         let mut world = World::new(settings(Suite::Sha256), bmc, Network::default(), 1);
@@ -517,7 +517,7 @@ fn each_status_of_rakp_says_what_the_specification_says() {
 }
 
 #[test]
-fn a_request_refused_as_a_duplicate_0xcf_may_have_been_carried_out_and_the_session_remains() {
+fn duplicate_refused_with_0xcf_may_be_done_and_session_remains() {
     for request in [cycle(), device_id()] {
         let mut world = World::good(Suite::Sha256);
         world.open();
@@ -576,7 +576,7 @@ fn silence_is_broken_so_that_the_bmc_keeps_the_session() {
 proptest! {
     #![proptest_config(ProptestConfig::with_cases(64))]
 
-    /// Whatever the network does, what is told as done was done once, and what is told as not sent was not done.
+    /// With any network: a request reported as done was done once, and one reported as not sent was not done.
     #[test]
     fn each_power_cycle_is_carried_out_at_most_once(
         seed: u64, lost in 0_u32..30, doubled in 0_u32..40, delayed in 0_u32..40, sha1: bool,

@@ -1,6 +1,6 @@
 //! Pure: completion codes (IPMI 2.0 table 5-2), each with a text for people.
 
-/// How a command ended.
+/// Result of a command.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
 pub enum Completion {
     /// 0x00.
@@ -130,7 +130,7 @@ impl Completion {
         })
     }
 
-    /// Whether the BMC has no time or no room now, and later it may: nothing was done.
+    /// Returns true if the BMC is temporarily short of time or space, and has done nothing.
     #[must_use]
     pub fn is_passing(self) -> bool {
         matches!(
@@ -143,7 +143,7 @@ impl Completion {
         )
     }
 
-    /// Whether the BMC does not have the command at all.
+    /// Returns true if the BMC does not have the command at all.
     #[must_use]
     pub fn is_absence(self) -> bool {
         matches!(self, Self::InvalidCommand | Self::InvalidForLun | Self::Disabled)

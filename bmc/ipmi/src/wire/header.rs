@@ -9,7 +9,7 @@ const ENCRYPTED: u8 = 0x80;
 const AUTHENTICATED: u8 = 0x40;
 const OEM_EXPLICIT: u8 = 0x02;
 
-/// What an RMCP+ packet carries.
+/// Kind of an RMCP+ packet's payload.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum PayloadKind {
     /// A command or its answer.
@@ -89,11 +89,11 @@ pub struct Plain<'a> {
 /// A packet with RMCP+'s header. Nothing of it is verified or decrypted.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Plus<'a> {
-    /// What it carries.
+    /// Kind of the payload.
     pub kind: PayloadKind,
-    /// Whether the payload is said to be encrypted.
+    /// True if the payload is marked as encrypted.
     pub encrypted: bool,
-    /// Whether a trailer with a code is said to follow.
+    /// True if a trailer with a code is announced.
     pub authenticated: bool,
     /// The receiver's id of the session; 0 while there is none.
     pub session: u32,
@@ -103,7 +103,7 @@ pub struct Plus<'a> {
     pub payload: &'a [u8],
     /// All from the first octet of the header to the end.
     pub whole: &'a [u8],
-    /// What follows the payload.
+    /// Data after the payload.
     pub trailer: &'a [u8],
 }
 

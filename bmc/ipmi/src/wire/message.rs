@@ -25,7 +25,7 @@ pub struct Request {
     pub lun: u8,
     /// Command within the network function.
     pub command: u8,
-    /// What follows it.
+    /// Data after the command.
     pub data: Vec<u8>,
     /// Done twice it is not the same as done once: it is sent once, answered or not. Not a part of the packet; parsed ones do not have it.
     pub once: bool,
@@ -38,19 +38,19 @@ impl Request {
         Self { function: function & 0x3e, lun: 0, command, data: data.to_vec(), once: false }
     }
 
-    /// The same, never to be sent again.
+    /// Returns the request, marked not to be repeated.
     #[must_use]
     pub fn once(self) -> Self {
         Self { once: true, ..self }
     }
 }
 
-/// What answers a command.
+/// Answer to a command.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Response {
-    /// How it ended.
+    /// Completion code.
     pub completion: Completion,
-    /// What follows; most BMCs send nothing after an error.
+    /// Data of the answer; most BMCs send none after an error.
     pub data: Vec<u8>,
 }
 
@@ -66,7 +66,7 @@ pub struct RequestMessage {
 /// A response with what tells to which request it belongs.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct ResponseMessage {
-    /// Of the request.
+    /// Sequence number of the request.
     pub sequence: u8,
     /// The request's network function (even).
     pub function: u8,
@@ -74,7 +74,7 @@ pub struct ResponseMessage {
     pub lun: u8,
     /// The request's command.
     pub command: u8,
-    /// How it ended.
+    /// Response to the request.
     pub response: Response,
 }
 

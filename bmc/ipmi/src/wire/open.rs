@@ -8,11 +8,11 @@ use super::{
 /// Three algorithms by number, as a cipher suite is made of.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Algorithms {
-    /// How the password is proved.
+    /// Authentication algorithm: proof of the password.
     pub authentication: u8,
-    /// How packets are authenticated.
+    /// Integrity algorithm of packets.
     pub integrity: u8,
-    /// How payloads are encrypted.
+    /// Confidentiality algorithm of payloads.
     pub confidentiality: u8,
 }
 
@@ -44,7 +44,7 @@ pub struct OpenRequest {
     pub privilege: u8,
     /// The console's id of the session, not 0.
     pub console: u32,
-    /// What is proposed; one choice.
+    /// Proposed algorithms; one choice.
     pub algorithms: Algorithms,
 }
 
@@ -72,22 +72,22 @@ impl OpenRequest {
 /// Open Session Response, from the BMC.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct OpenResponse {
-    /// Of the request.
+    /// Tag of the request.
     pub tag: u8,
     /// The console's id of the session, as asked.
     pub console: u32,
-    /// What was decided.
+    /// Decision of the BMC.
     pub outcome: Result<Opened, Status>,
 }
 
-/// What a BMC granted.
+/// Session that a BMC granted.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Opened {
     /// Highest privilege, by number.
     pub privilege: u8,
     /// The BMC's id of the session.
     pub managed: u32,
-    /// What it chose.
+    /// Chosen algorithms.
     pub algorithms: Algorithms,
 }
 

@@ -2,7 +2,7 @@
 
 use super::{ParsePacketError, Reader};
 
-/// Why a BMC or console refuses (IPMI 2.0 table 13-15). There is no variant for "no errors".
+/// Reason why a BMC or console refuses (IPMI 2.0 table 13-15). There is no variant for "no errors".
 #[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
 pub enum Status {
     /// 0x01.
@@ -163,15 +163,15 @@ impl<'a> Rakp1<'a> {
 /// RAKP message 2, from the BMC.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Rakp2<'a> {
-    /// Of message 1.
+    /// Tag of message 1.
     pub tag: u8,
     /// The console's id of the session.
     pub console: u32,
-    /// What was decided.
+    /// Decision of the BMC.
     pub outcome: Result<Challenge<'a>, Status>,
 }
 
-/// What the BMC proves itself by, and what the console must answer.
+/// Proof of the BMC, and the values that the console must answer with its own.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Challenge<'a> {
     /// The BMC's random number.

@@ -23,9 +23,9 @@ pub enum Rmcp<'a> {
     },
     /// I am.
     Pong {
-        /// Of the ping.
+        /// Tag of the ping.
         tag: u8,
-        /// Whether it speaks IPMI.
+        /// True if it speaks IPMI.
         ipmi: bool,
     },
     /// An IPMI packet without the RMCP header.

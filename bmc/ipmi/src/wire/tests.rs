@@ -1,4 +1,4 @@
-//! What is written is read again; known octets are frozen; nothing that may come makes a parser panic.
+//! Encoded packets are parsed again; known octets are frozen; no input makes a parser panic.
 
 #![allow(clippy::indexing_slicing, clippy::arithmetic_side_effects)]
 
@@ -27,7 +27,7 @@ fn parse_all(input: &[u8]) {
 }
 
 #[test]
-fn get_channel_authentication_capabilities_is_written_as_ipmitool_writes_it() {
+fn get_channel_authentication_capabilities_is_encoded_as_by_ipmitool() {
     let request = Request::new(APPLICATION, 0x38, &[0x8e, 0x04]);
     let message = RequestMessage { sequence: 0, request }.encode();
     let datagram = rmcp::ipmi(&header::encode_plain(&message).unwrap());

@@ -30,7 +30,7 @@ pub(crate) const PASSWORD: &str = "a password of 20 oct";
 /// Datagram that the BMC ignores, because it is not an RMCP message.
 const MARKER: &[u8] = b"marker";
 
-/// What was done to the machine.
+/// Changes of the machine.
 #[derive(Debug, Default)]
 pub(crate) struct State {
     pub(crate) on: bool,

@@ -113,7 +113,7 @@ impl Simulator {
         fs::read_to_string(self.folder.path().join("calls")).unwrap_or_default()
     }
 
-    /// Waits until the machine was told so.
+    /// Waits until the machine got this command.
     pub(crate) async fn told(&self, what: &str) {
         let begin = Instant::now();
         while !self.calls().contains(what) {

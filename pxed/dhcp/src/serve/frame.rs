@@ -1,4 +1,4 @@
-//! Ethernet, IPv4 and UDP_OCTETS headers of an answer to a client that has no address yet and so cannot be asked by ARP.
+//! Ethernet, IPv4 and UDP headers of an answer to a client that has no address yet and so cannot be asked by ARP.
 //!
 //! Pure. Payloads are at most 1472 octets (`wire::encode` sees to that).
 
@@ -26,7 +26,7 @@ pub(super) fn header(addresses: &Addresses, payload: &[u8]) -> [u8; HEADER_OCTET
     let udp_length = u16::try_from(UDP_OCTETS + payload.len()).unwrap_or(u16::MAX);
     let ip_length = udp_length.saturating_add(20);
     let mut ip = [0_u8; IP_OCTETS];
-    // Version 4, 5 words; DSCP CS6 as network control; not to be fragmented; 64 hops; UDP_OCTETS.
+    // Version 4, 5 words; DSCP CS6 as network control; not to be fragmented; 64 hops; UDP.
     ip[..2].copy_from_slice(&[0x45, 0xc0]);
     ip[2..4].copy_from_slice(&ip_length.to_be_bytes());
     ip[6..10].copy_from_slice(&[0x40, 0, 64, 17]);

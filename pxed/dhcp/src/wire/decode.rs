@@ -156,9 +156,9 @@ pub fn decode(packet: &[u8]) -> Result<Request<'_>, Malformed> {
     })
 }
 
-/// `LENGTH_IN_OCTETS` octets of the header; in bounds for every offset that is used here.
-fn array<const LENGTH_IN_OCTETS: usize>(header: &[u8], at: usize) -> [u8; LENGTH_IN_OCTETS] {
-    header.get(at..).and_then(|rest| rest.first_chunk()).copied().unwrap_or([0; LENGTH_IN_OCTETS])
+/// Returns octets of the header; in bounds for every offset that is used here.
+fn array<const OCTET_COUNT: usize>(header: &[u8], at: usize) -> [u8; OCTET_COUNT] {
+    header.get(at..).and_then(|rest| rest.first_chunk()).copied().unwrap_or([0; OCTET_COUNT])
 }
 
 /// Returns `Some(None)` for 0.0.0.0, `None` for an address that no host can have.
@@ -226,7 +226,7 @@ fn relay_information(raw: Cow<'_, [u8]>) -> RelayInformation<'_> {
     RelayInformation { raw, link, server_override, source_port }
 }
 
-fn fixed_sub<const LENGTH_IN_OCTETS: usize>(value: &[u8], wanted: u8) -> Option<[u8; LENGTH_IN_OCTETS]> {
+fn fixed_sub<const OCTET_COUNT: usize>(value: &[u8], wanted: u8) -> Option<[u8; OCTET_COUNT]> {
     sub_options(value).find(|(code, _)| *code == wanted).and_then(|(_, v)| v.try_into().ok())
 }
 
@@ -296,7 +296,7 @@ impl<'a> Options<'a> {
         Some(Cow::Owned(joined))
     }
 
-    fn fixed<const LENGTH_IN_OCTETS: usize>(&self, code: u8) -> Option<[u8; LENGTH_IN_OCTETS]> {
+    fn fixed<const OCTET_COUNT: usize>(&self, code: u8) -> Option<[u8; OCTET_COUNT]> {
         self.get(code)?.as_ref().try_into().ok()
     }
 
