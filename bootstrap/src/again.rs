@@ -13,7 +13,7 @@ const USER: &str = "tls-bootstrap-token-user";
 const CLUSTER: &str = "default-cluster";
 const CONTEXT: &str = "default-context";
 
-/// What a version has a node join by.
+/// Credential with which a version's node joins.
 #[derive(Clone, Copy, PartialEq, Eq)]
 pub enum JoinedBy<'a> {
     /// A kubeconfig of the slot's.
@@ -42,7 +42,7 @@ impl fmt::Debug for JoinedBy<'_> {
     }
 }
 
-/// What this version has a node join by, if it says so itself.
+/// Returns the credential that the version itself names, if any.
 pub fn joined_by(kubernetes: &KubernetesSpec) -> Option<JoinedBy<'_>> {
     let join = kubernetes.join_configuration.as_ref()?;
     let text = |path: &str| at(join, path).and_then(Value::as_str).filter(|text| !text.is_empty());
@@ -55,9 +55,11 @@ pub fn joined_by(kubernetes: &KubernetesSpec) -> Option<JoinedBy<'_>> {
     Some(JoinedBy::Token { endpoint, token })
 }
 
-/// A kubeconfig that shows this token, at this API server (`host:port`) if one is said; none: the text is no kubeconfig.
+/// Returns a kubeconfig with this token, and with this API server (`host:port`) if one is given. Returns
+/// `None` if the text is not a kubeconfig.
 ///
-/// Of a discovery file only the cluster counts, as for kubeadm: `cluster-info` has one without a name, no context and no user.
+/// Only the cluster of a discovery file counts, as for kubeadm. A `cluster-info` has one cluster without a
+/// name, no context and no user.
 pub fn kubeconfig_with_token(text: &str, endpoint: Option<&str>, token: &str) -> Option<String> {
     let config: Map<String, Value> = serde_saphyr::from_str(text).ok()?;
     let clusters = config.get("clusters")?.as_array()?;

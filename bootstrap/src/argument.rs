@@ -32,7 +32,8 @@ impl Argument {
     }
 }
 
-/// Those of a version: `theirs` is a nodeRegistration's kubeletExtraArgs at `path`, in the format's own form.
+/// Returns the arguments of a version. `theirs` is a nodeRegistration's kubeletExtraArgs at `path`, in the
+/// format of the release.
 pub(crate) fn of_version(
     theirs: Option<&Value>,
     path: &str,
@@ -47,7 +48,7 @@ pub(crate) fn of_version(
         if let Some((name, instead)) = owned {
             mistakes.push(Mistake::Misplaced { field: format!("the kubelet argument {name}"), instead });
         }
-        // kubeadm writes all of them into one line of an environment file, which systemd splits at blanks.
+        // kubeadm writes all arguments into one line of an environment file, which systemd splits at spaces.
         if argument.value.chars().any(|c| c.is_whitespace() || c.is_control() || "\"'\\".contains(c)) {
             mistakes.push(Mistake::InvalidField {
                 field: format!("the kubelet argument {}", argument.name),

@@ -8,13 +8,13 @@
 /// A path of the host's in a slot.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Bind {
-    /// Where it is on the host.
+    /// Path on the host.
     pub source: String,
-    /// Where it is in the slot.
+    /// Path in the slot.
     pub target: String,
-    /// Nothing is written there.
+    /// True if the mount is read-only.
     pub read_only: bool,
-    /// Whether what is mounted below it comes along; none: systemd-nspawn's own word.
+    /// True if mounts below the source are included. `None` selects the default of systemd-nspawn.
     pub recursive: Option<bool>,
 }
 
@@ -72,7 +72,7 @@ impl Bind {
     }
 }
 
-/// What of a path is below another one, without a slash at its front; empty: it is the same one.
+/// Returns the rest of a path below another one, without a leading slash. Empty if both are the same.
 pub fn below<'p>(path: &'p str, above: &str) -> Option<&'p str> {
     let rest = path.strip_prefix(above)?;
     if rest.is_empty() || above.ends_with('/') {
@@ -81,7 +81,7 @@ pub fn below<'p>(path: &'p str, above: &str) -> Option<&'p str> {
     rest.strip_prefix('/').map(|rest| rest.trim_start_matches('/'))
 }
 
-/// What is mounted over the root when a slot starts, so that a file there would be seen by nobody.
+/// Paths that are mounted over when a slot starts. A file there would be hidden.
 const HIDDEN: [&str; 9] = [
     "/run",
     "/var/run",

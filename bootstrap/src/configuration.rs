@@ -17,7 +17,7 @@ use crate::registration::{Identity, node_registration};
 use crate::release::{Format, KUBELET_PATCHES, Release};
 use crate::{Discovery, File, InitInput, Input, KUBEADM_CONFIG, Rendered, socket_url};
 
-/// Where kubeadm puts the cluster's CA, unless the version says otherwise.
+/// Path of the cluster's CA certificate, unless the version names another one.
 const CA_CERTIFICATE: &str = "/etc/kubernetes/pki/ca.crt";
 
 /// A version whose release is known.
@@ -52,7 +52,8 @@ impl<'a> Version<'a> {
         Map::from_iter([("apiVersion".to_owned(), api_version), ("kind".to_owned(), kind)])
     }
 
-    /// Puts the version's kubelet configuration beside the document, as a patch; none where kubeadm knows no patches.
+    /// Writes the version's kubelet configuration as a patch next to the document. Does nothing if this
+    /// kubeadm does not support patches.
     fn kubelet_patch(
         &self,
         (part, approver): (Part, Approver),
@@ -70,7 +71,8 @@ impl<'a> Version<'a> {
         Some(file)
     }
 
-    /// Where the kubelet's configuration cannot be patched, its certificates rotate by arguments.
+    /// Returns kubelet arguments that enable certificate rotation, for releases whose kubelet configuration
+    /// cannot be patched.
     fn rotation(&self, approver: Approver) -> Vec<Argument> {
         let names: &[&str] = match (self.release >= KUBELET_PATCHES, approver) {
             (true, _) => &[],
@@ -125,7 +127,7 @@ pub(crate) fn join(input: &Input<'_>) -> Result<Rendered, RenderKubeadmError> {
     mistakes.or(rendered)
 }
 
-/// Whether a JoinConfiguration has a discovery.
+/// Returns true if a JoinConfiguration has a discovery.
 pub(crate) fn names_discovery(theirs: &Value) -> bool {
     ["discovery.file", "discovery.bootstrapToken"].iter().any(|path| at(theirs, path).is_some())
 }
@@ -176,7 +178,7 @@ fn add_discovery(
     }
 }
 
-/// What kubeadm join writes below /etc/kubernetes/pki and refuses to find there.
+/// Returns files below /etc/kubernetes/pki that kubeadm join writes and refuses to overwrite.
 fn leftovers(role: NodeRole, document: &Value) -> Vec<String> {
     match role {
         NodeRole::Worker => {

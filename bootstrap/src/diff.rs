@@ -10,8 +10,8 @@ use bedplate_api::configuration::{FileSpec, KubernetesSpec, Taint, TaintEffect, 
 
 use crate::kubelet::{Reconfiguration, reconfigure_kubelet};
 
-/// What differs between the template that a node runs and the one that it is to run. What only matters when a node is made
-/// (health gate, pull secret) is no difference.
+/// Difference between the template that a node runs and the desired one. Fields that only matter when a node
+/// is created (health gate, pull secret) are ignored.
 #[derive(Debug, Clone, PartialEq, Default)]
 pub struct Difference {
     /// Can be applied to the running node, in this order.
@@ -34,9 +34,9 @@ pub enum InPlace {
         /// No more there.
         remove: Vec<Taint>,
     },
-    /// Kernel parameters of the host. One that is left out keeps its value until the host boots again.
+    /// Kernel parameters of the host. A removed one keeps its value until the host reboots.
     Sysctls(Edit),
-    /// Kernel modules of the host. One that is left out stays until the host boots again.
+    /// Kernel modules of the host. A removed one stays loaded until the host reboots.
     KernelModules {
         /// To load.
         load: Vec<String>,
@@ -63,7 +63,7 @@ pub struct Edit {
 pub struct NeedsRepave {
     /// The template's field.
     pub field: String,
-    /// What happens to it.
+    /// Change of the field.
     pub change: String,
 }
 
@@ -121,7 +121,7 @@ impl Edit {
     }
 }
 
-/// What takes a node from `running` to `wanted`.
+/// Returns the changes that take a node from `running` to `wanted`.
 pub fn diff(running: &Template, wanted: &Template) -> Difference {
     // Every field is named, so that a new one cannot be forgotten here.
     let Template {
@@ -161,7 +161,7 @@ pub fn diff(running: &Template, wanted: &Template) -> Difference {
 }
 
 impl Difference {
-    /// Whether both templates give the same node.
+    /// Returns true if both templates give the same node.
     pub fn is_empty(&self) -> bool {
         self.in_place.is_empty() && self.needs_repave.is_empty()
     }
@@ -249,7 +249,7 @@ impl Difference {
             }
             let marked = wanted.iter().find(|file| file.path == path && file.in_place.is_some());
             match (marked, before.as_slice(), after.as_slice()) {
-                // What is added to the end of a file cannot be taken back from it.
+                // Text that was appended to a file cannot be removed from it.
                 (Some(file), [] | [FileSpec { append: false, .. }], [FileSpec { append: false, .. }]) => {
                     self.in_place.push(InPlace::File(Box::new(file.clone())));
                 }
@@ -266,7 +266,7 @@ fn content(file: &FileSpec) -> FileSpec {
     FileSpec { in_place: None, ..file.clone() }
 }
 
-/// Those of `some` that `others` lack.
+/// Returns the entries of `some` that `others` lacks.
 fn missing(some: &[String], others: &[String]) -> Vec<String> {
     some.iter().filter(|name| !others.contains(name)).cloned().collect()
 }
@@ -313,7 +313,8 @@ mod tests {
         serde_json::from_value(value).unwrap()
     }
 
-    /// What a change of the full template at this JSON pointer prints: in place, and for a repave.
+    /// Returns the in-place and the repave differences for a change of the full template at this JSON
+    /// pointer.
     fn changed(pointer: &str, value: Value) -> (Vec<String>, Vec<String>) {
         let mut wanted = full();
         let (parent, name) = pointer.rsplit_once('/').unwrap();

@@ -14,7 +14,7 @@ use zeroize::Zeroizing;
 use crate::document::yaml;
 use crate::mistake::{Mistake, Mistakes};
 
-/// How the API server is found and believed.
+/// Discovery of the API server, and the trust in it.
 #[derive(Clone, Copy, PartialEq, Eq)]
 pub enum Discovery<'a> {
     /// A kubeconfig whose client certificate also asks for the kubelet's: no shared token at all.
@@ -93,7 +93,7 @@ pub enum HashCaError {
     Unreadable {
         /// From 1.
         number: usize,
-        /// What the parser says.
+        /// Message of the parser.
         why: String,
     },
 }
@@ -120,7 +120,7 @@ pub fn ca_cert_hashes(pem: &str) -> Result<Vec<String>, HashCaError> {
     if hashes.is_empty() { Err(HashCaError::Empty) } else { Ok(hashes) }
 }
 
-/// Who joins, and where: what the kubeconfig of a join by file is made of. All PEM.
+/// Identity and cluster of a node that joins: the contents of its kubeconfig. All PEM.
 #[derive(Clone, Copy)]
 pub struct JoinIdentity<'a> {
     /// The API server as `host:port` or as an `https://` URL.

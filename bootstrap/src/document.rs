@@ -37,7 +37,7 @@ fn rank(name: &str) -> u8 {
 /// One file of these documents below a comment.
 pub(crate) fn yaml(comment: &str, documents: &[Value]) -> String {
     let head: String = comment.lines().map(|line| format!("# {line}\n")).collect();
-    // Whoever reads the file sees lines as they were given, not folded.
+    // Readers of the file should see the original lines, not folded ones.
     let options = serde_saphyr::ser_options! { prefer_block_scalars: false };
     let texts: Vec<String> = documents
         .iter()

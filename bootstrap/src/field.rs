@@ -1,5 +1,5 @@
-//! Pure: fields of kubeadm's documents that depend on the release. kubeadm only warns of a field that it does not know and
-//! goes on without it, so that is found here.
+//! Pure: fields of kubeadm's documents that depend on the release. kubeadm only warns about an unknown field
+//! and ignores it, so this module rejects it.
 
 use serde_json::Value;
 
@@ -73,7 +73,7 @@ impl Part {
                 "scheduler.extraArgs",
                 "etcd.local.extraArgs",
             ],
-            // The kubelet's are read, not only looked at.
+            // The `argument` module reads the kubelet's arguments.
             Self::Init | Self::Join => &[],
         }
     }

@@ -66,7 +66,7 @@ pub(crate) fn patch(kubernetes: &KubernetesSpec, approver: Approver, mistakes: &
     Value::Object(fields)
 }
 
-/// The directory with patches: the version's own, else ours.
+/// Returns the directory with patches: the version's, or the default one.
 pub(crate) fn patches_directory(theirs: &Value, part: Part, mistakes: &mut Mistakes) -> String {
     match at(theirs, "patches.directory") {
         None => PATCHES.to_owned(),
@@ -92,21 +92,23 @@ pub(crate) fn patch_file(directory: &str, patch: &Value) -> File {
     }
 }
 
-/// How a kubelet that runs gets another configuration.
+/// Commands that change the configuration of a running kubelet.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Reconfiguration {
     /// The patch that takes the place of the one that is there.
     pub file: File,
-    /// kubeadm, which writes /var/lib/kubelet/config.yaml anew from the cluster's configuration and the patches.
+    /// kubeadm command that rewrites /var/lib/kubelet/config.yaml from the cluster's configuration and the
+    /// patches.
     pub command: Vec<String>,
     /// The unit to restart afterwards.
     pub restart: &'static str,
 }
 
-/// What gives the kubelet of a joined node the configuration of this version.
+/// Returns the commands that give the kubelet of a joined node this version's configuration.
 ///
 /// # Errors
-/// What the version has wrong, or a release below 1.25, whose kubeadm has no such patches: it needs a repave.
+/// Returns the errors of the version. A release below 1.25 needs a repave, because its kubeadm does not
+/// support such patches.
 pub fn reconfigure_kubelet(kubernetes: &KubernetesSpec) -> Result<Reconfiguration, RenderKubeadmError> {
     let release = Release::of(&kubernetes.version)?;
     let mut mistakes = Mistakes::default();

@@ -21,7 +21,7 @@ const WELL_KNOWN: [&str; 11] = [
     "topology.kubernetes.io/zone",
 ];
 
-/// Checks labels as the kubelet does (`ValidateKubeletFlags`); it ends at once over a wrong one.
+/// Checks labels like the kubelet (`ValidateKubeletFlags`), which exits immediately if one is invalid.
 pub(crate) fn check_labels(labels: &BTreeMap<String, String>, mistakes: &mut Mistakes) {
     for (key, value) in labels {
         if !is_qualified_name(key) {
@@ -55,7 +55,7 @@ fn invalid(field: &str, key: &str, expected: &str) -> Mistake {
     Mistake::InvalidField { field: format!("{field}: {key:?}"), expected: expected.to_owned() }
 }
 
-/// Whether a key belongs to Kubernetes itself.
+/// Returns true if a key belongs to Kubernetes itself.
 fn is_reserved(key: &str) -> bool {
     below(key, "kubernetes.io") || below(key, "k8s.io")
 }
@@ -64,7 +64,7 @@ fn is_for_kubelets(key: &str) -> bool {
     WELL_KNOWN.contains(&key) || below(key, "kubelet.kubernetes.io") || below(key, "node.kubernetes.io")
 }
 
-/// Whether the key's prefix is this domain or one below it.
+/// Returns true if the key's prefix is this domain or a subdomain.
 fn below(key: &str, domain: &str) -> bool {
     let Some((prefix, _)) = key.split_once('/') else { return false };
     prefix.strip_suffix(domain).is_some_and(|rest| rest.is_empty() || rest.ends_with('.'))

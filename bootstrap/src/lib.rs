@@ -1,5 +1,6 @@
-//! How a slot becomes a Node by kubeadm: its configuration for the version at hand, the unit and script that run it, and
-//! what of two templates differs without a repave, and which templates no host can make a Node of ([`template`]).
+//! Rendering of a slot's kubeadm setup: the configuration of a version, and the unit and script that run
+//! kubeadm. Also finds which differences of two templates need no repave, and which templates no host can
+//! make a Node of ([`template`]).
 //!
 //! Pure: no clock, no file, no socket, no randomness. Values in, text out; the caller writes the files into the slot. Called by
 //! `bedplate-agent`. A claimed host runs the user data of its claimant instead ([`user_data`], with [`jinja`]).
@@ -47,38 +48,38 @@ pub use mistake::{Mistake, RenderKubeadmError};
 pub use plane::Plane;
 pub use template::check;
 
-/// Where kubeadm's configuration lies in the slot.
+/// Path of kubeadm's configuration in the slot.
 pub const KUBEADM_CONFIG: &str = "/run/bedplate/kubeadm.yaml";
 
-/// Where the kubeconfig of a join by file lies in the slot, if the caller has no other place for it.
+/// Default path in the slot of the kubeconfig for a join by file.
 pub const JOIN_KUBECONFIG: &str = "/run/bedplate/kubeconfig";
 
-/// Where patches lie in the slot, unless the version names a directory of its own.
+/// Default path of patches in the slot, if the version names no directory.
 pub const PATCHES: &str = "/run/bedplate/patches";
 
-/// What a node that joins is rendered from.
+/// Inputs for rendering a node that joins.
 #[derive(Debug, Clone, Copy)]
 pub struct Input<'a> {
     /// The Node's name, which is the Machine's.
     pub node_name: &'a MachineName,
     /// The Node's `spec.providerID`, such as `bedplate://server-1`.
     pub provider_id: &'a str,
-    /// What the version says.
+    /// Kubernetes settings of the version.
     pub kubernetes: &'a KubernetesSpec,
     /// The container runtime's socket in the slot, as a path or as a `unix://` URL.
     pub cri_socket: &'a str,
-    /// How the API server is found and believed, unless the version's joinConfiguration names a discovery.
+    /// Discovery of the API server, unless the version's joinConfiguration names one.
     pub discovery: Discovery<'a>,
 }
 
-/// What a first control plane is rendered from.
+/// Inputs for rendering a first control plane.
 #[derive(Debug, Clone, Copy)]
 pub struct InitInput<'a> {
     /// The Node's name, which is the Machine's.
     pub node_name: &'a MachineName,
     /// The Node's `spec.providerID`, such as `bedplate://server-1`.
     pub provider_id: &'a str,
-    /// What the version says.
+    /// Kubernetes settings of the version.
     pub kubernetes: &'a KubernetesSpec,
     /// The container runtime's socket in the slot, as a path or as a `unix://` URL.
     pub cri_socket: &'a str,
@@ -102,14 +103,14 @@ impl fmt::Debug for File {
     }
 }
 
-/// What makes a Node of a slot.
+/// Files and commands that make a Node of a slot.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Rendered {
-    /// What kubeadm reads.
+    /// Input files of kubeadm.
     pub files: Vec<File>,
     /// kubeadm with its arguments.
     pub command: Vec<String>,
-    /// Annotations that the Node is to have; the kubelet cannot register them, so the agent writes them.
+    /// Annotations for the Node. The kubelet cannot register annotations, so the agent writes them.
     pub node_annotations: BTreeMap<String, String>,
     /// Files with a credential that is of no use once kubeadm has succeeded; absolute paths in the slot.
     pub credentials: Vec<String>,
@@ -119,13 +120,13 @@ pub struct Rendered {
     pub cri_socket: String,
 }
 
-/// Whether a node of this version makes a cluster (`init`) or joins one: a control plane without a joinConfiguration is
-/// the first.
+/// Returns true if a node of this version creates a cluster (`init`) instead of joining one. A control plane
+/// without a joinConfiguration is the first.
 pub fn makes_a_cluster(kubernetes: &KubernetesSpec) -> bool {
     kubernetes.role == NodeRole::ControlPlane && kubernetes.join_configuration.is_none()
 }
 
-/// Whether a version says itself which cluster its node joins, and how that is believed.
+/// Returns true if a version itself names the cluster that its node joins, and the trust in it.
 fn names_discovery(kubernetes: &KubernetesSpec) -> bool {
     kubernetes.join_configuration.as_ref().is_some_and(configuration::names_discovery)
 }

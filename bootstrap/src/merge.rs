@@ -1,8 +1,8 @@
-//! Pure: what a version writes by hand, laid under what has to be so.
+//! Pure: merges the user's settings of a version with the required ones.
 //!
-//! Like a JSON merge patch (RFC 7386): objects are merged, everything else is replaced, null is as if it were not there. But
-//! nothing is replaced silently: where both sides have a value and the values differ, that is a mistake with the field's
-//! path.
+//! Works like a JSON merge patch (RFC 7386): objects are merged, other values are replaced, null counts as
+//! absent. But no value is replaced silently. If both sides have different values, that is an error with the
+//! field's path.
 
 use serde_json::{Map, Value};
 
@@ -109,7 +109,7 @@ mod tests {
         fields(tree()).prop_map(Value::Object)
     }
 
-    /// What RFC 7386 says, in its own words (section 2).
+    /// Applies a merge patch as specified in RFC 7386, section 2.
     fn merge_patch(target: &Value, patch: &Value) -> Value {
         let Value::Object(patch) = patch else { return patch.clone() };
         let mut target = target.as_object().cloned().unwrap_or_default();

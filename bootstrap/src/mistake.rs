@@ -1,5 +1,5 @@
-//! Pure: what a version may have wrong, said to the person who wrote it. A version cannot be edited once it runs, so all
-//! mistakes are told at once.
+//! Pure: errors in a version, reported to the user who wrote it. A version cannot be edited once it runs, so
+//! all errors are reported together.
 
 use std::fmt;
 
@@ -14,7 +14,7 @@ impl fmt::Display for RenderKubeadmError {
     }
 }
 
-/// One mistake; fields are named as in a MachineConfiguration's `template.kubernetes`.
+/// Error in a version. Fields are named as in a MachineConfiguration's `template.kubernetes`.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub enum Mistake {
     /// Not a version of Kubernetes.
@@ -40,7 +40,7 @@ pub enum Mistake {
     InvalidField {
         /// Its path.
         field: String,
-        /// What it must be, as the end of a sentence.
+        /// Requirement, as the end of a sentence.
         expected: String,
     },
     /// A field that kubeadm of this release does not know; it would be ignored.
@@ -60,7 +60,7 @@ pub enum Mistake {
         field: String,
         /// The first release without it.
         since: &'static str,
-        /// What took its place.
+        /// Field or setting that replaced it.
         instead: &'static str,
     },
     /// A field that is not the version's to set, with another value.
@@ -78,7 +78,7 @@ pub enum Mistake {
     Misplaced {
         /// Its path.
         field: String,
-        /// What to do, as a sentence.
+        /// Remedy, as a sentence.
         instead: &'static str,
     },
     /// Up to 1.30 an argument has one value.
@@ -99,7 +99,7 @@ pub enum Mistake {
     },
 }
 
-/// Gathers mistakes while everything else goes on.
+/// Collects errors while checking continues.
 #[derive(Debug, Default)]
 pub(crate) struct Mistakes(Vec<Mistake>);
 
@@ -112,7 +112,7 @@ impl Mistakes {
         self.0.extend(mistakes);
     }
 
-    /// The value, if there is no mistake.
+    /// Returns the value if there is no error.
     pub(crate) fn or<T>(self, value: T) -> Result<T, RenderKubeadmError> {
         if self.0.is_empty() { Ok(value) } else { Err(RenderKubeadmError(self.0)) }
     }

@@ -11,7 +11,7 @@ use crate::merge::at;
 use crate::mistake::Mistakes;
 use crate::release::Format;
 
-/// Who the node is.
+/// Identity of the node.
 pub(crate) struct Identity<'a> {
     pub(crate) node_name: &'a MachineName,
     pub(crate) provider_id: &'a str,

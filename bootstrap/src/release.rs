@@ -18,7 +18,7 @@ pub(crate) const KUBELET_PATCHES: Release = Release { major: 1, minor: 25 };
 /// The first release whose kubeadm reads v1beta4.
 pub(crate) const LISTS: Release = Release { major: 1, minor: 31 };
 
-/// What kubeadm's configuration is written in.
+/// Format of kubeadm's configuration.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Format {
     /// Arguments are a map, one value each.
@@ -37,7 +37,7 @@ impl Format {
 }
 
 impl Release {
-    /// Of a version such as `v1.34.4`, `v1.31.0-alpha.1` or `v1.30.2+vendor`.
+    /// Parses a version such as `v1.34.4`, `v1.31.0-alpha.1` or `v1.30.2+vendor`.
     pub(crate) fn of(version: &str) -> Result<Self, Mistake> {
         let wrong = || Mistake::InvalidVersion { version: version.to_owned() };
         let mut numbers = version.strip_prefix('v').ok_or_else(wrong)?.splitn(3, '.');
@@ -52,7 +52,8 @@ impl Release {
         Ok(release)
     }
 
-    /// What its kubeadm is to be given; a release that is not known yet is taken for one like the newest that is.
+    /// Returns the format that this release's kubeadm reads. A newer, unknown release gets the newest known
+    /// format.
     pub(crate) fn format(self) -> Format {
         if self < LISTS { Format::V1Beta3 } else { Format::V1Beta4 }
     }

@@ -43,7 +43,7 @@ pub enum Refusal {
         "image.caBundle has no certificate in PEM form, or one that cannot be read: correct the MachineConfiguration"
     )]
     Authorities,
-    /// What kubeadm, the kubelet or the API server would refuse.
+    /// Values that kubeadm, the kubelet or the API server would refuse.
     #[error("kubernetes: {0}")]
     Kubernetes(RenderKubeadmError),
     /// A control plane that joins nothing, in a cluster.

@@ -10,9 +10,9 @@
 //!  etcd's data, and neither mark ──► refused: they are of no attempt of this script
 //! ```
 //!
-//! A half join cannot be told by kubeadm's own files: kubeadm stumbles over the first file that it wrote (the kubelet's
-//! bootstrap configuration, then the CA) long before there is a kubelet.conf. So the script notes that it began, and resets
-//! what it began itself and nothing else.
+//! kubeadm's own files do not show an incomplete join. kubeadm fails on the first file that it wrote (the
+//! kubelet's bootstrap configuration, then the CA) long before kubelet.conf exists. So the script records its
+//! start, and resets only what it started itself.
 
 use bedplate_api::configuration::Template;
 
@@ -22,22 +22,26 @@ use crate::{File, Rendered};
 /// The unit's name in the slot. `active (exited)` says that kubeadm and all commands have succeeded.
 pub const NAME: &str = "bedplate-kubeadm.service";
 
-/// There while a run of kubeadm has begun and not succeeded. Beside what kubeadm writes, so that both are wiped together.
+/// Marker that exists while a run of kubeadm has started and not succeeded. It is next to kubeadm's files, so
+/// that all are wiped together.
 pub const ATTEMPT: &str = "/etc/kubernetes/.bedplate-attempt";
 
 /// There when kubeadm has succeeded; in the kubelet's state, which lives on.
 pub const JOINED: &str = "/var/lib/kubelet/.bedplate-joined";
 
-/// There while etcd has data. Without [`ATTEMPT`] and [`JOINED`] they are not ours to reset: somebody has restored a cluster, or removed the mark.
+/// Directory that exists while etcd has data. Without [`ATTEMPT`] and [`JOINED`] the script must not reset
+/// it: a user has restored a cluster, or removed the marker.
 pub const ETCD_DATA: &str = "/var/lib/etcd/member";
 
 /// There when the commands after kubeadm have succeeded too.
 pub const FINISHED: &str = "/var/lib/kubelet/.bedplate-finished";
 
-/// Output of all attempts; the one before the last MiB is beside it with `.1`.
+/// Output of all attempts. Older output is in the same directory with the suffix `.1`; it is rotated at 1
+/// MiB.
 pub const LOG: &str = "/var/log/bedplate/kubeadm.log";
 
-/// How the line begins that the script says first of each attempt: all that the log has until a command or kubeadm says something.
+/// Start of the line that the script logs first in each attempt. The log contains nothing else until a
+/// command or kubeadm writes.
 pub const STARTED: &str = "bedplate: started at ";
 
 const SCRIPT: &str = "/etc/bedplate/kubeadm.sh";
@@ -47,11 +51,11 @@ const SCRIPT: &str = "/etc/bedplate/kubeadm.sh";
 pub struct Link {
     /// Absolute path in the slot.
     pub path: String,
-    /// Where it points to.
+    /// Target of the link.
     pub target: String,
 }
 
-/// What runs kubeadm.
+/// Unit that runs kubeadm.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Unit {
     /// The unit and its script.
@@ -142,7 +146,8 @@ WantedBy=multi-user.target
     )
 }
 
-/// What every script has before its own part. `sync` makes a mark outlast a power cut before the next step relies on it.
+/// Functions that every script starts with. `sync` makes a marker survive a power cut before the next step
+/// relies on it.
 const FUNCTIONS: &str = r#"
 say() {
     printf 'bedplate: %s\n' "$*"

@@ -1,9 +1,9 @@
-//! The script that runs kubeadm in a slot: killed at every point of its work, the next run ends well, and a node that has
-//! joined is never taken back.
+//! The script that runs kubeadm in a slot. After a kill at any point of its work, the next run succeeds, and
+//! a node that has joined is never reset.
 //!
-//! The script is the rendered one with its folders below a temporary directory. kubeadm is a stand-in with the real one's
-//! habits: it stumbles over what an earlier run left. Every program that the script starts is a point where the power may
-//! fail: then the script and the program are killed at once.
+//! The script is the rendered one with its folders below a temporary directory. kubeadm is a stand-in that
+//! fails on files of an earlier run, like the real one. Every program that the script starts is a point where
+//! the power may fail: the script and the program are then killed together.
 
 #![allow(clippy::unwrap_used, clippy::panic, reason = "a test that cannot go on has failed")]
 
@@ -85,7 +85,7 @@ struct Slot {
     root: tempfile::TempDir,
 }
 
-/// What one run of the script did.
+/// Result of one run of the script.
 #[derive(Debug, PartialEq, Eq)]
 enum Run {
     Succeeded,
@@ -94,12 +94,12 @@ enum Run {
 }
 
 impl Slot {
-    /// Of a worker.
+    /// Creates the slot of a worker.
     fn new(before: &[&str], after: &[&str]) -> Self {
         Self::of("Worker", before, after)
     }
 
-    /// Of a control plane that makes the cluster.
+    /// Creates the slot of a control plane that creates the cluster.
     fn first() -> Self {
         Self::of("ControlPlane", &["pre"], &["post"])
     }
@@ -115,7 +115,7 @@ impl Slot {
         slot.program("kubeadm", KUBEADM);
         slot.program("pre", "point\necho pre >>\"$ROOT/events\"");
         slot.program("post", "point\necho post >>\"$ROOT/events\"");
-        // Killed before its work; to be killed after it is to be killed before the next.
+        // A kill after the work is the same as a kill before the next program.
         for name in ["rm", "mkdir", "mv", "wc", "date"] {
             slot.program(name, &format!("point\nexec {name} \"$@\""));
         }
@@ -159,7 +159,7 @@ impl Slot {
         script
     }
 
-    /// The host has started again: what was in memory is rendered anew.
+    /// Simulates a reboot of the host: files in memory are rendered again.
     fn start_anew(&self) {
         fs::write(self.path("run/bedplate/kubeconfig"), "key").unwrap();
     }
@@ -190,7 +190,7 @@ impl Slot {
         fs::read_to_string(self.path("var/log/bedplate/kubeadm.log")).unwrap()
     }
 
-    /// What holds once a run has succeeded, whatever came before it.
+    /// Checks the state after a successful run, for any history before it.
     fn assert_joined(&self, story: &str) {
         let events = self.events();
         let there = |name: &str| self.path(name).exists();
@@ -231,7 +231,8 @@ fn script_killed_anywhere_ends_well_at_the_next_run() {
 
 #[test]
 fn script_killed_again_while_it_takes_an_attempt_back_ends_well() {
-    // Where kubeadm join has written the bootstrap configuration and the CA, and no kubelet.conf.
+    // Number of the kill within kubeadm join: the bootstrap configuration and the CA are written,
+    // kubelet.conf is not.
     let within = (1..100).find(|at| {
         let slot = Slot::new(&["pre"], &["post"]);
         slot.run(*at) == Run::Killed && slot.path("etc/kubernetes/pki/ca.crt").exists()

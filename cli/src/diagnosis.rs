@@ -48,7 +48,7 @@ fn unpause() -> &'static str {
     text(ReadyReason::Paused)
 }
 
-/// What a Machine waits for.
+/// Diagnosis of a Machine: the event it waits for, and the actor.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "camelCase")]
 pub(crate) struct Awaited {

@@ -1,4 +1,4 @@
-//! The manifest reader: any text gives Machines or mistakes with a line, and never a panic.
+//! The manifest reader: any text gives Machines or errors with a line, and never a panic.
 #![no_main]
 
 use libfuzzer_sys::fuzz_target;
@@ -7,7 +7,7 @@ use pxed::standalone::manifests::parse::read_manifest;
 fuzz_target!(|text: &str| {
     match read_manifest(text) {
         Ok(manifest) => {
-            // What was accepted can be indexed.
+            // Accepted Machines can be indexed.
             let machines = manifest.machines.into_iter().map(|(_, machine)| machine);
             let _ = pxed::machines::Snapshot::build(&Default::default(), machines);
         }

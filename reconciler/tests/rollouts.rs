@@ -275,7 +275,7 @@ async fn a_machine_that_goes_says_what_is_awaited_before_its_node_is_touched() {
     );
     let told = body(&server.asked(), "PATCH /machines/a/status")["status"]["conditions"].to_string();
     assert!(told.contains("Drained") && told.contains("Draining"), "{told}");
-    // With another policy only the own finalizer is removed; others stay.
+    // With another policy only this finalizer is removed; others stay.
     given["spec"]["deletionPolicy"] = json!("Retain");
     let server = Server::default();
     let answered = given.clone();

@@ -61,7 +61,7 @@ impl Workspace {
         for file in files.iter().filter(|file| file.ends_with(".rs")) {
             let owner = self.folder_of(file).to_owned();
             let Some(member) = self.members.get_mut(&owner) else { continue };
-            // A deleted file is read by nobody.
+            // A deleted file contains no names.
             let text = std::fs::read_to_string(host::root().join(file)).unwrap_or_default();
             let named = roots.iter().filter(|root| **root != root_of(file) && names(&text, root, &folders));
             member.reads.extend(named.map(|root| (*root).to_owned()));

@@ -13,9 +13,10 @@ use crate::{build, host, progress};
 /// Wants Rust 1.85, which is older than ours.
 pub(crate) const TOOL: Tool = Tool { name: "cargo-deb", version: "3.6.3" };
 
-/// Debian wants a name and an address to which a user of the package can write. There is no archive that this one comes from: it is made on the
-/// spot, so it is its builder's, as Debian's own tools take it from the environment (debuild(1)). Else it stays what agent/Cargo.toml says: a
-/// host's mail to root is read by whoever installs packages there.
+/// Debian requires a name and an address where users of the package can write. The package has no archive of
+/// origin, so its builder is the maintainer. Debian's tools take name and address from the environment
+/// (debuild(1)). Without them the value of agent/Cargo.toml applies. The installing administrator reads
+/// root's mail on a host.
 fn maintainer(name: Option<&str>, address: Option<&str>) -> Result<Option<String>> {
     let given = |text: Option<&str>| text.map(str::trim).filter(|text| !text.is_empty()).map(str::to_owned);
     let Some(address) = given(address) else { return Ok(None) };
@@ -31,7 +32,7 @@ fn maintainer(name: Option<&str>, address: Option<&str>) -> Result<Option<String
     Ok(Some(format!("{name} <{address}>")))
 }
 
-/// Where the package lies, and what goes into it; agent/Cargo.toml names it.
+/// Directory of the package and its contents; agent/Cargo.toml names it.
 fn place() -> PathBuf {
     host::root().join("target/deb")
 }

@@ -11,9 +11,9 @@ use crate::{build, cluster_api, host, image, kubernetes, programs, progress, run
 
 /// The benches that need neither a cluster nor the node image.
 const WITHOUT_NODES: [&str; 6] = ["size", "memory", "power", "tftp", "http", "dhcp"];
-/// Those that need a cluster alone.
+/// Demos that need only a cluster.
 const WITH_CLUSTER: [&str; 4] = ["claims", "controller", "core", "shortage"];
-/// Those that need both.
+/// Demos that need a cluster and nodes.
 const WITH_NODES: [&str; 2] = ["unpack", "agent"];
 /// Time that the demo took after its steps, on two cores that also did other work.
 const STORY: Duration = Duration::from_secs(390);

@@ -1,6 +1,7 @@
-//! cargo-deny: licences, bans and origins of all dependencies, and their advisories, against deny.toml.
+//! cargo-deny: licenses, bans and origins of all dependencies, and their advisories, against deny.toml.
 //!
-//! Its database of advisories is a git repository on the internet; without a copy the check prints that advisories were left out.
+//! The advisory database is a git repository on the internet. Without a copy the check prints that advisories
+//! were skipped.
 
 use std::path::{Path, PathBuf};
 use std::process::Command;

@@ -1,4 +1,5 @@
-//! What the machine must be before anything on it is touched: root, Debian 12, disk, compilers; and where things lie.
+//! Requirements on the build machine, checked before anything on it is changed: root, Debian 12, disk,
+//! compilers; and paths.
 //!
 //! Reads only. Called by `setup` first of all.
 
@@ -18,14 +19,14 @@ pub(crate) fn root() -> PathBuf {
     manifest.parent().map_or(manifest.clone(), Path::to_path_buf)
 }
 
-/// Where downloads and what is built once are kept, outside the repository.
+/// Returns the directory of downloads and of programs that are built once. It is outside the repository.
 pub(crate) fn cache() -> PathBuf {
     let home =
         || PathBuf::from(std::env::var_os("HOME").unwrap_or_else(|| "/root".into())).join(".cache/bedplate");
     std::env::var_os("BEDPLATE_CACHE").map_or_else(home, PathBuf::from)
 }
 
-/// Where Cargo puts what it builds.
+/// Returns Cargo's target directory.
 pub(crate) fn target() -> PathBuf {
     std::env::var_os("CARGO_TARGET_DIR").map_or_else(|| root().join("target"), PathBuf::from)
 }
@@ -37,7 +38,7 @@ pub(crate) fn check() -> Result<()> {
     check_disk()
 }
 
-/// Refuses to go on as anybody else.
+/// Returns an error unless the user is root.
 pub(crate) fn check_root() -> Result<()> {
     if is_root()? {
         return Ok(());

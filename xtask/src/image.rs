@@ -29,9 +29,9 @@ use clap::ValueEnum;
 use crate::{build, host, progress};
 use recipe::{Hasher, Recipe};
 
-/// A change in how images are made, where the inputs do not show it, makes all images anew.
+/// Version of the image build. Raise it to rebuild all images after a change that the inputs do not show.
 const FORMAT: u32 = 1;
-/// What is run, with the package that has it.
+/// Programs that the build runs, with their packages.
 const TOOLS: &[(&str, &str)] = &[
     ("mmdebstrap", "mmdebstrap"),
     ("mksquashfs", "squashfs-tools"),
@@ -67,7 +67,7 @@ impl Kernel {
     }
 }
 
-/// How the host image is to be built.
+/// Options of the host image's build.
 #[derive(Debug, Clone)]
 pub(crate) struct Options {
     /// Its kernel.
@@ -76,7 +76,7 @@ pub(crate) struct Options {
     pub(crate) agent: PathBuf,
     /// The agent's unit.
     pub(crate) unit: PathBuf,
-    /// Where the layout goes.
+    /// Directory of the OCI layout.
     pub(crate) output: PathBuf,
     /// Asks the mirrors for newer packages, although the recipe has not changed.
     pub(crate) fresh: bool,

@@ -17,10 +17,10 @@ const PROGRAMS: [&str; 6] =
 pub(crate) const CRICTL: &str = "crictl";
 const CRICTL_MODULE: &str = "sigs.k8s.io/cri-tools";
 
-/// What the bench of the controller measures ours against, as it is and without its limits; no test needs it.
+/// Controllers that the bench compares with Bedplate's, with and without raised limits. No test needs them.
 const PEERS: [&str; 2] = ["tink-controller", "tink-controller-raised"];
 const PEERS_MODULE: &str = "github.com/tinkerbell/tink";
-/// Of that module: its kinds, its role, and a Template.
+/// Manifests of that module: its kinds, its role, and a Template.
 const PEERS_MANIFESTS: [&str; 5] = [
     "config/crd/bases/tinkerbell.org_hardware.yaml",
     "config/crd/bases/tinkerbell.org_templates.yaml",
@@ -52,7 +52,7 @@ fn versions() -> (String, String) {
     (kubernetes.unwrap_or_default(), etcd.unwrap_or_default())
 }
 
-/// Where the programs of the wanted versions lie: `<cache>/kubernetes/v1.34.4-etcd3.6.16`.
+/// Returns the directory of the programs of the wanted versions: `<cache>/kubernetes/v1.34.4-etcd3.6.16`.
 pub(crate) fn directory() -> PathBuf {
     let (kubernetes, etcd) = versions();
     host::cache().join("kubernetes").join(format!("{kubernetes}-etcd{}", etcd.trim_start_matches('v')))
@@ -62,7 +62,8 @@ fn crictl_version() -> String {
     required(&modules().join("crictl/go.mod"), CRICTL_MODULE).unwrap_or_default()
 }
 
-/// Where a program lies once it is built. crictl's version is its own: it asks any runtime, of any Kubernetes.
+/// Returns the path of a built program. crictl has its own version, because it works with the runtimes of any
+/// Kubernetes version.
 pub(crate) fn path(program: &str) -> PathBuf {
     if program == CRICTL {
         return host::cache().join("kubernetes").join(format!("crictl-{}", crictl_version())).join(program);
@@ -99,7 +100,8 @@ pub(crate) fn download(place: &str, module: &str) -> Result<PathBuf> {
     Ok(PathBuf::from(String::from_utf8_lossy(&output.stdout).trim()))
 }
 
-/// Builds the controller's peers if they are missing, and puts what they need of their module beside them.
+/// Builds the controller's peers if they are missing. Stores the files of their module that they need next to
+/// them.
 pub(crate) fn build_peers() -> Result<()> {
     if PEERS.iter().all(|program| path(program).is_file()) {
         return Ok(());
@@ -206,7 +208,7 @@ fn build_together(programs: &[&str]) -> Result<()> {
     })
 }
 
-/// The module's directory, the package, and what the linker is told.
+/// Returns the module's directory, the package, and the linker flags.
 fn source(program: &str) -> (PathBuf, String, String) {
     if let Some(package) = cluster_api::package(program) {
         return (modules().join(cluster_api::PLACE), package, cluster_api::linker_flags());
@@ -227,7 +229,8 @@ fn source(program: &str) -> (PathBuf, String, String) {
     }
 }
 
-/// What Kubernetes' own build script stamps in; without it the programs call themselves v0.0.0 and kubeadm refuses.
+/// Returns the linker flags of Kubernetes' own build script. Without them the programs report v0.0.0, which
+/// kubeadm refuses.
 fn linker_flags(version: &str) -> String {
     let mut numbers = version.trim_start_matches('v').split('.');
     let (major, minor) = (numbers.next().unwrap_or("1"), numbers.next().unwrap_or("0"));

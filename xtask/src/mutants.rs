@@ -88,7 +88,7 @@ fn job(module: &Module) -> Job {
     command.current_dir(copy()).env("CARGO_TARGET_DIR", place.join("target"));
     // Each mutant is linked once: without debug information that takes half the time.
     command.env("CARGO_PROFILE_DEV_DEBUG", "0").env("CARGO_INCREMENTAL", "1");
-    // Of each property: the tests run once for each mutant.
+    // Few cases per property, because the tests run once for each mutant.
     command.env("PROPTEST_CASES", "64");
     command.args(["mutants", "--in-place", "--no-shuffle", "--colors", "never"]);
     command.args(["--package", &module.package]);

@@ -30,7 +30,7 @@ const TOOLS: &[&str] = &[
     "xz-utils",
     "zstd",
 ];
-/// What the images are made with.
+/// Packages for building the images.
 const IMAGE: &[&str] = &["busybox-static", "mmdebstrap", "squashfs-tools"];
 /// Virtual machines, their firmware, TPM and BMC.
 const MACHINES: &[&str] = &[
@@ -46,7 +46,7 @@ const MACHINES: &[&str] = &[
     "swtpm",
     "swtpm-tools",
 ];
-/// Clients and servers that nobody here wrote. atftpd is not among them: it conflicts with tftpd-hpa.
+/// Third-party clients and servers. atftpd is not among them: it conflicts with tftpd-hpa.
 const PEERS: &[&str] = &[
     "atftp",
     "containerd",
@@ -78,7 +78,7 @@ const SERVICES: &[(&str, &str)] = &[
     ("tftpd-hpa", "tftpd-hpa"),
 ];
 const POLICY: &str = "/usr/sbin/policy-rc.d";
-/// How our policy begins; the id of the process that wrote it follows.
+/// Start of this program's policy file. The ID of the process that wrote it follows.
 const NO_SERVICES: &str = "#!/bin/sh\n# by cargo xtask setup, which removes it when it ends, process ";
 
 fn all() -> impl Iterator<Item = &'static str> {
@@ -97,8 +97,8 @@ pub(crate) fn missing() -> Result<Vec<&'static str>> {
     Ok(all().filter(|package| !installed.contains(package)).collect())
 }
 
-/// Forbids that packages start their services while it lives (Debian policy 9.3.3.1); a policy that somebody else put
-/// there stays.
+/// Keeps packages from starting their services while it lives (Debian policy 9.3.3.1). An existing policy of
+/// another program stays.
 struct NoServices {
     ours: bool,
 }
@@ -125,7 +125,7 @@ impl Drop for NoServices {
     }
 }
 
-/// Whether this policy is that of a setup that does not run any more.
+/// Returns true if the policy was written by a setup that no longer runs.
 fn is_left_over(policy: &str) -> bool {
     let process = policy.strip_prefix(NO_SERVICES).and_then(|rest| rest.lines().next());
     process.is_some_and(|process| !Path::new("/proc").join(process).exists())
@@ -159,7 +159,7 @@ pub(crate) fn install() -> Result<()> {
         step.run(apt(&["install", "--no-install-recommends"]).args(&missing))
     })?;
     for (_, service) in SERVICES.iter().filter(|(package, _)| missing.contains(package)) {
-        // Off at the next boot too: a second DHCP server on somebody's network is an outage.
+        // Also disabled at the next boot: a second DHCP server on a user's network causes an outage.
         let _ = Command::new("systemctl").args(["--quiet", "disable", service]).output();
     }
     let left = self::missing()?;

@@ -1,4 +1,5 @@
-//! Steps on the screen: one line each with its time, a spinner and colour on a terminal, plain lines elsewhere.
+//! Progress on the screen: one line per step with its time. A terminal shows a spinner and color, other
+//! outputs plain lines.
 //!
 //! Programs that a step runs write into a log file; the screen has their last line, and the log's end if they fail.
 
@@ -14,11 +15,12 @@ use std::time::{Duration, Instant};
 use anyhow::{Context, Result, bail};
 use indicatif::{ProgressBar, ProgressStyle};
 
-/// Without a terminal, a long step says every so often that it lives.
+/// Interval between progress lines of a long step without a terminal.
 const HEARTBEAT: Duration = Duration::from_secs(30);
-/// A program's line that is older says nothing of what it does now: `go build` names its downloads, then compiles for minutes.
+/// Maximum age of a program's line that is shown. An older one does not describe current work: `go build`
+/// names its downloads, then compiles for minutes.
 const STALE: Duration = Duration::from_secs(10);
-/// Lines of a failed program's output that are shown.
+/// Maximum number of lines of a failed program's output that are shown.
 const TAIL: usize = 60;
 
 /// One step while it runs.
@@ -55,12 +57,12 @@ pub(crate) fn heading(text: &str) {
     println!("\n{}", paint("1", text));
 }
 
-/// Text in the colour of success.
+/// Returns text in the color of success.
 pub(crate) fn good(text: &str) -> String {
     paint("32", text)
 }
 
-/// Text in the colour of failure.
+/// Returns text in the color of failure.
 pub(crate) fn bad(text: &str) -> String {
     paint("31;1", text)
 }
@@ -107,7 +109,7 @@ impl Step {
         }
     }
 
-    /// Says what is going on: on a terminal behind the spinner; elsewhere, if it is to be said aloud, as a line.
+    /// Shows the current activity: on a terminal behind the spinner; otherwise as a line if `aloud`.
     pub(crate) fn now(&self, what: &str, aloud: bool) {
         match &self.bar {
             Some(bar) => bar.set_message(what.to_owned()),
@@ -202,7 +204,7 @@ impl Step {
     }
 }
 
-/// Where the log of a step or a program is.
+/// Returns the path of the log of a step or a program.
 pub(crate) fn log_path(name: &str) -> Result<PathBuf> {
     let directory = crate::host::target().join("xtask");
     std::fs::create_dir_all(&directory).with_context(|| format!("cannot make {}", directory.display()))?;

@@ -1,7 +1,7 @@
-//! sushy-tools and sushy, a Redfish emulator and a client that nobody here wrote, from PyPI: in an environment of its own
-//! in the cache, with every version pinned in `sushy-tools.txt`.
+//! sushy-tools and sushy from PyPI, a third-party Redfish emulator and client. They are installed into an
+//! environment of their own in the cache, with every version pinned in `sushy-tools.txt`.
 //!
-//! Nothing of the system's Python is changed. Called by `setup`; the tests start it from there.
+//! The system's Python is not changed. Called by `setup`; the tests start it from there.
 
 use std::path::{Path, PathBuf};
 use std::process::Command;
@@ -12,14 +12,14 @@ use crate::{host, progress};
 
 /// Its own version is in its place's name, so that another one gets another place.
 const VERSION: &str = "2.2.0";
-/// What is installed, written when it is whole.
+/// File that lists the installed packages. It is written when the installation is complete.
 const MARK: &str = "installed.txt";
 
 fn requirements() -> PathBuf {
     host::root().join("xtask/src/sushy-tools.txt")
 }
 
-/// Where it is: `<cache>/tools/sushy-tools-2.2.0`.
+/// Returns the directory: `<cache>/tools/sushy-tools-2.2.0`.
 fn place() -> PathBuf {
     host::cache().join(format!("tools/sushy-tools-{VERSION}"))
 }
@@ -29,7 +29,7 @@ fn is_whole(place: &Path) -> bool {
     wanted.is_some() && std::fs::read(place.join(MARK)).ok() == wanted
 }
 
-/// What `setup` says before it installs it; `None`: it is there.
+/// Returns the text that `setup` prints before installing it. Returns `None` if it is installed.
 pub(crate) fn missing() -> Option<String> {
     let place = place();
     let plan = || {

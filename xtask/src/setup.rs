@@ -23,7 +23,7 @@ fn missing_components() -> Vec<&'static str> {
         .collect()
 }
 
-/// What a command needs of the machine.
+/// Requirement of a command on the machine.
 #[derive(Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Need {
     /// The virtual rack: packages and Rust.

@@ -15,7 +15,7 @@ use crate::{fuzz, progress, setup, soak, steps};
 
 /// Steps and checks of a full run, in addition to those that the test programs need.
 const CHECKS: &[&str] = &["fmt", "deny", "agent-size", "fuzz-programs"];
-/// Steps that start at once: the earliest verdicts, and what waits for the network.
+/// Steps that start first: those with the earliest verdicts, and those that wait for the network.
 const FIRST_STEPS: &[&str] = &["test-programs", "fmt", "debian", "redfish-emulator", "cloud-init"];
 /// Time that each fuzz target runs, in seconds.
 const FUZZ_SECONDS: u64 = 5;

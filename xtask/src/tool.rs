@@ -8,7 +8,7 @@ use anyhow::Result;
 
 use crate::{build, host, progress};
 
-/// Where they are built by the process of this id.
+/// Prefix of the build directory. The ID of the building process follows.
 const WORK: &str = ".cargo-install-";
 
 /// A program of crates.io.
@@ -31,7 +31,7 @@ impl Tool {
         self.place().join("bin").join(self.name)
     }
 
-    /// What `setup` says before it installs it; `None`: it is there.
+    /// Returns the text that `setup` prints before installing it. Returns `None` if it is installed.
     pub(crate) fn missing(self) -> Option<String> {
         let Self { name, version } = self;
         let plan =

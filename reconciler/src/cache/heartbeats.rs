@@ -96,7 +96,7 @@ mod tests {
             let next = machine("u", Some(wrong + 300));
             heard.put(&next, at(300));
             pass(15).await;
-            // The same heartbeat is not new, and a leap of this program's wall clock does not count.
+            // A repeated heartbeat is not new, and a leap of this program's wall clock does not count.
             heard.put(&next, at(1200));
             for leap in [-86_400, 1200, 86_400] {
                 assert!(!heard.is_silent(&next, at(leap)), "{wrong} {leap}");

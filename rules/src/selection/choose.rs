@@ -296,13 +296,13 @@ pub(super) fn select(version: &MachineConfigurationVersion, source: SelectionSou
 fn no_configuration(mut misses: Vec<Miss>) -> Pending {
     misses.sort_by_cached_key(|miss| (miss.unmet.len(), miss.configuration.clone()));
     misses.truncate(NEAREST);
-    let told = misses.iter().map(|miss| {
+    let nearest = misses.iter().map(|miss| {
         let more = if miss.unmet.len() > UNMET { ", ..." } else { "" };
         let unmet: Vec<&str> = miss.unmet.iter().take(UNMET).map(String::as_str).collect();
         format!("{} (wants {}{more})", miss.configuration, unmet.join("; "))
     });
-    let told = told.collect::<Vec<_>>().join(", ");
-    let message = if told.is_empty() {
+    let nearest = nearest.collect::<Vec<_>>().join(", ");
+    let message = if nearest.is_empty() {
         "spec.configurationRef names no MachineConfiguration, and none has a machineSelector".to_owned()
     } else {
         format!(

@@ -1,5 +1,6 @@
-//! What comes from Debian: a root file system as mmdebstrap makes it, and a host's kernel package. Kept in
-//! `<cache>/images/base-<hash of what the recipe says of packages>`, because it is what takes time and network.
+//! Debian's part of the image: a root file system made by mmdebstrap, and a host's kernel package. It is
+//! stored in `<cache>/images/base-<hash of the recipe's package settings>`, because building it takes time
+//! and network.
 //!
 //! The newest versions at the first build are reused until the recipe changes or a fresh build is requested; `packages.txt` next to them
 //! lists them. The package files are stored too, so a base whose root file system is missing is rebuilt without a network.
@@ -17,7 +18,7 @@ use crate::progress;
 /// Directory in a base with its package files and the package lists of the mirrors.
 const KEPT: &str = "kept";
 
-/// Which packages, from where, and what of them is left out.
+/// Debian packages: names, mirrors, and files that are omitted.
 pub(super) struct Debian<'a> {
     pub(super) suite: &'a str,
     pub(super) mirrors: &'a [String],
@@ -90,7 +91,7 @@ impl<'a> Debian<'a> {
     }
 }
 
-/// What Debian gave.
+/// Result of the Debian build.
 #[derive(Clone)]
 pub(super) struct Base {
     /// Names exactly this content.

@@ -13,7 +13,7 @@ use super::base::Base;
 use super::recipe::Recipe;
 use crate::progress::Step;
 
-/// What a build is made of.
+/// Inputs of a build.
 pub(super) struct Inputs<'a> {
     pub(super) recipe: &'a Recipe,
     pub(super) base: &'a Base,
@@ -96,7 +96,8 @@ pub(super) fn root(step: &Step, inputs: &Inputs<'_>, work: &Path) -> Result<Root
     Ok(Root { path, kernel, release })
 }
 
-/// The kernel package's files: the kernel beside, its modules inside, with their index and configuration.
+/// Unpacks the kernel package: the kernel next to the root, its modules into the root, with their index and
+/// configuration.
 fn kernel(step: &Step, inputs: &Inputs<'_>, root: &Path, work: &Path) -> Result<(PathBuf, String)> {
     let unpacked = work.join("kernel");
     step.run(Command::new("dpkg-deb").arg("-x").arg(inputs.base.kernel()).arg(&unpacked))?;
@@ -109,7 +110,7 @@ fn kernel(step: &Step, inputs: &Inputs<'_>, root: &Path, work: &Path) -> Result<
     for path in &inputs.recipe.rootfs.without_modules {
         let _ = fs::remove_dir_all(modules.join(&release).join(path));
     }
-    // Where kubeadm's preflight looks for it, inside a slot too.
+    // kubeadm's preflight check reads it from this path, inside a slot too.
     install(
         &unpacked.join("boot").join(format!("config-{release}")),
         &modules.join(&release).join("config"),
@@ -178,7 +179,7 @@ pub(super) fn normalise(root: &Path) -> Result<()> {
     // Empty: every boot makes its own, and it does not count as a first boot, which would enable units by preset.
     write("etc/machine-id", "")?;
     write("etc/hosts", "127.0.0.1\tlocalhost\n::1\tlocalhost ip6-localhost ip6-loopback\n")?;
-    // As new as /usr: nothing is to be updated at boot.
+    // As new as /usr, so that nothing is updated at boot.
     write("etc/.updated", "")?;
     write("var/.updated", "")?;
     Ok(())

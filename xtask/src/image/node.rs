@@ -27,9 +27,10 @@ use crate::{host, kubernetes, progress};
 pub(crate) use archive::Compression;
 use recipe::Recipe;
 
-/// A change in how node images are made, where the inputs do not show it, makes all of them anew.
+/// Version of the node image build. Raise it to rebuild all node images after a change that the inputs do not
+/// show.
 const FORMAT: u32 = 2;
-/// What is run, with the package that has it.
+/// Programs that the build runs, with their packages.
 const TOOLS: &[(&str, &str)] = &[
     ("mmdebstrap", "mmdebstrap"),
     ("tar", "tar"),
@@ -39,14 +40,14 @@ const TOOLS: &[(&str, &str)] = &[
     ("gcc", "gcc"),
 ];
 
-/// How the node image is to be built.
+/// Options of the node image's build.
 #[derive(Debug, Clone)]
 pub(crate) struct Options {
-    /// Where its Kubernetes programs are; else those of tests/kubernetes are built.
+    /// Directory of the Kubernetes programs. By default those of tests/kubernetes are built.
     pub(crate) kubernetes: Option<PathBuf>,
-    /// Where the layout goes.
+    /// Directory of the OCI layout.
     pub(crate) output: PathBuf,
-    /// How layers are packed.
+    /// Compression of the layers.
     pub(crate) compression: Compression,
     /// Asks the mirrors for newer packages, although the recipe has not changed.
     pub(crate) fresh: bool,
@@ -114,10 +115,10 @@ fn report(options: &Options, version: &str, digest: &str, what: &str) {
     println!("  node image {what} (Kubernetes {version})\n    {}\n    {digest}", options.output.display());
 }
 
-/// Where the recipe's programs are.
+/// Location of the recipe's programs.
 #[derive(Debug, Clone, Copy)]
 struct Programs<'a> {
-    /// Somebody's Kubernetes, instead of that of tests/kubernetes.
+    /// Directory of a user's Kubernetes programs, instead of those of tests/kubernetes.
     kubernetes: Option<&'a Path>,
 }
 
@@ -142,7 +143,7 @@ fn programs<'a>(options: &'a Options, recipe: &Recipe) -> Result<Programs<'a>> {
     }
 }
 
-/// What kubeadm says it is: `v1.34.4`.
+/// Returns the version that kubeadm reports: `v1.34.4`.
 fn version(programs: Programs<'_>) -> Result<String> {
     let kubeadm = programs.path("kubeadm");
     let output = Command::new(&kubeadm).args(["version", "--output", "short"]).output();

@@ -17,7 +17,7 @@ const INPUTS: &str = "dev.bedplate.inputs";
 /// The tag under which the layout names its image.
 const TAG: &str = "latest";
 
-/// What goes into the layout.
+/// Contents of the layout.
 pub(super) struct Image<'a> {
     pub(super) kernel: &'a Path,
     pub(super) initrd: &'a Path,
@@ -41,8 +41,8 @@ pub(super) fn write(place: &Path, image: &Image<'_>) -> Result<String> {
     replace(place, |layout| write_content(layout, image))
 }
 
-/// Has a layout written beside its place, then puts it there in one step; the old one goes. Gives what `content` gave, the image's
-/// digest.
+/// Writes a layout next to its place, then swaps it in atomically; the old one is removed. Returns the
+/// image's digest, which `content` returns.
 pub(super) fn replace(place: &Path, content: impl FnOnce(&Path) -> Result<String>) -> Result<String> {
     let parent = place.parent().context("the layout's place has no parent directory")?;
     let name = place.file_name().context("the layout's place has no name")?.to_string_lossy();
@@ -64,7 +64,8 @@ pub(super) fn replace(place: &Path, content: impl FnOnce(&Path) -> Result<String
     Ok(digest)
 }
 
-/// Swaps two directories in one step: whoever opens the layout finds the old one or the new one whole.
+/// Swaps two directories atomically. A reader of the layout sees either the complete old one or the complete
+/// new one.
 fn exchange(next: &Path, place: &Path) -> Result<()> {
     use rustix::fs::{CWD, RenameFlags, renameat_with};
     renameat_with(CWD, next, CWD, place, RenameFlags::EXCHANGE)

@@ -52,7 +52,7 @@ pub(super) struct Initramfs {
     pub(super) compression: Compression,
 }
 
-/// How the initramfs is packed.
+/// Compression of the initramfs.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Deserialize)]
 #[serde(rename_all = "kebab-case")]
 pub(super) enum Compression {

@@ -1,5 +1,5 @@
-//! The host image's Debian, unpacked beside its base in the cache: `images/tree` is a link to it. The tests' hosts in
-//! namespaces are overlays of it, and write nothing there.
+//! The host image's Debian, unpacked next to its base in the cache. `images/tree` is a link to it. The tests'
+//! hosts in namespaces are overlays of it, and write nothing there.
 
 use std::fs;
 use std::path::Path;

@@ -10,7 +10,7 @@ use clap::ValueEnum;
 
 use crate::progress::Step;
 
-/// How a layer is packed.
+/// Compression of a layer.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
 pub(crate) enum Compression {
     /// Unpacked several times as fast as gzip; for whatever reads OCI images of version 1.1.

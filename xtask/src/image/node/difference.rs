@@ -1,4 +1,4 @@
-//! What a tree has that the one below it has not, or not so: the content of a layer.
+//! Paths of a tree that are missing or different in the tree below it: the content of a layer.
 //!
 //! Times are not compared, since an archive has one time for all. Reads only.
 
@@ -15,7 +15,7 @@ use anyhow::{Context, Result, bail};
 pub(super) fn paths(below: Option<&Path>, tree: &Path) -> Result<Vec<PathBuf>> {
     let mut changed = BTreeSet::new();
     walk(below, tree, Path::new(""), &mut changed)?;
-    // With the directories that lead there: whoever unpacks this layer alone needs their attributes.
+    // Includes the parent directories. A user who unpacks only this layer needs their attributes.
     let leading: Vec<PathBuf> = changed
         .iter()
         .flat_map(|path: &PathBuf| path.ancestors().skip(1))

@@ -12,7 +12,7 @@ use super::super::recipe::hash_file;
 use super::archive::Compression;
 use super::recipe::Recipe;
 
-/// Where containerd listens, in the slot.
+/// Path of containerd's socket in the slot.
 const CRI_SOCKET: &str = "/run/containerd/containerd.sock";
 
 /// One layer, packed.
@@ -28,7 +28,7 @@ pub(super) struct Layer {
 }
 
 impl Layer {
-    /// Of an archive and the same one packed. The archive is removed.
+    /// Describes a layer by its archive and the compressed archive. Removes the uncompressed archive.
     pub(super) fn new(name: &str, tar: &Path, packed: PathBuf, compression: Compression) -> Result<Self> {
         let size = |path: &Path| {
             fs::metadata(path).map(|m| m.len()).with_context(|| format!("no {}", path.display()))
@@ -46,7 +46,7 @@ impl Layer {
     }
 }
 
-/// What goes into the layout.
+/// Contents of the layout.
 pub(super) struct Image<'a> {
     pub(super) layers: &'a [Layer],
     pub(super) recipe: &'a Recipe,
@@ -80,7 +80,8 @@ pub(super) fn write(layout: &Path, image: &Image<'_>) -> Result<String> {
     let mut layers = Vec::new();
     for layer in image.layers {
         let mut descriptor = oci::add_file(layout, &layer.packed, &layer.media_type)?;
-        // Whoever unpacks it looks for room first, and the packed size tells little.
+        // An unpacker checks the free space first, and the compressed size says little about the unpacked
+        // one.
         descriptor["annotations"] = json!({ "bedplate.dev/unpacked-bytes": layer.size.to_string() });
         layers.push(descriptor);
     }

@@ -19,7 +19,7 @@ pub(super) struct Recipe {
     pub(super) layers: Vec<Layer>,
 }
 
-/// One layer; what is empty may be left out.
+/// One layer; empty fields may be omitted.
 #[derive(Debug, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub(super) struct Layer {

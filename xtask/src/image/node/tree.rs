@@ -14,10 +14,10 @@ use super::recipe::{Layer, Recipe};
 use super::{Programs, pause};
 use crate::progress::Step;
 
-/// Where the image of the pause program is, in the node image.
+/// Path of the pause image in the node image.
 const PAUSE: &str = "usr/share/bedplate/pause.tar";
 
-/// What a build is made of.
+/// Inputs of a build.
 pub(super) struct Inputs<'a> {
     pub(super) recipe: &'a Recipe,
     /// Debian's part, one for each layer.
@@ -77,8 +77,8 @@ fn add(step: &Step, inputs: &Inputs<'_>, layer: &Layer, root: &Path, work: &Path
     Ok(())
 }
 
-/// Copies a directory of the repository over the tree. Of its permissions only "executable" counts: the others are the umask's of
-/// whoever checked it out.
+/// Copies a directory of the repository over the tree. Of the permissions only "executable" counts. The
+/// others depend on the umask of the checkout.
 fn lay_over(from: &Path, to: &Path) -> Result<()> {
     let context = || format!("cannot copy {} to {}", from.display(), to.display());
     for entry in fs::read_dir(from).with_context(context)? {
