@@ -186,13 +186,13 @@ impl fmt::Display for Digest {
     }
 }
 
-/// Exactly `N` bytes of lower-case hex; upper case is refused so that every identifier has one spelling.
-pub(crate) fn hex_bytes<const N: usize>(text: &str) -> Option<[u8; N]> {
+/// Exactly `BYTE_COUNT` bytes of lower-case hex; upper case is refused so that every identifier has one spelling.
+pub(crate) fn hex_bytes<const BYTE_COUNT: usize>(text: &str) -> Option<[u8; BYTE_COUNT]> {
     let digits = text.as_bytes();
-    if digits.len() != 2 * N || !digits.iter().all(|b| matches!(b, b'0'..=b'9' | b'a'..=b'f')) {
+    if digits.len() != 2 * BYTE_COUNT || !digits.iter().all(|b| matches!(b, b'0'..=b'9' | b'a'..=b'f')) {
         return None;
     }
-    let mut bytes = [0; N];
+    let mut bytes = [0; BYTE_COUNT];
     for (byte, pair) in bytes.iter_mut().zip(text.as_bytes().chunks(2)) {
         *byte = u8::from_str_radix(std::str::from_utf8(pair).ok()?, 16).ok()?;
     }

@@ -5,19 +5,19 @@ use std::collections::BTreeSet;
 use serde_json::{Map, Value};
 
 /// Maximum length of a value that is shown. A longer one is only reported as changed.
-const SHORT: usize = 60;
+const MAX_SHOWN_CHARACTERS: usize = 60;
 
 /// Number of digits of a digest that are shown.
-const DIGITS: usize = 12;
+const DIGEST_DIGITS: usize = 12;
 
 /// Maximum width of a line in characters. Changes that do not fit are counted.
-const LINE: usize = 120;
+const MAX_LINE_CHARACTERS: usize = 120;
 
 /// As many of them as fit into a line, and how many more there are.
 pub(crate) fn line(changes: &[String]) -> String {
     let mut line = String::new();
     for (index, change) in changes.iter().enumerate() {
-        if index > 0 && line.chars().count() + change.chars().count() > LINE {
+        if index > 0 && line.chars().count() + change.chars().count() > MAX_LINE_CHARACTERS {
             return format!("{line}, and {} more", changes.len() - index);
         }
         line.push_str(if index > 0 { ", " } else { "" });
@@ -100,12 +100,12 @@ fn short(path: &str, value: &Value) -> Option<String> {
     let last = path.rsplit('.').next().unwrap_or_default();
     let secret = ["content", "contents"].contains(&last) || last.to_lowercase().contains("token");
     let text = match text.split_once("sha256:") {
-        Some((before, digest)) if digest.len() > DIGITS && digest.is_ascii() => {
-            format!("{before}sha256:{}", &digest[..DIGITS])
+        Some((before, digest)) if digest.len() > DIGEST_DIGITS && digest.is_ascii() => {
+            format!("{before}sha256:{}", &digest[..DIGEST_DIGITS])
         }
         _ => text,
     };
-    (!secret && text.chars().count() <= SHORT && !text.contains('\n')).then_some(text)
+    (!secret && text.chars().count() <= MAX_SHOWN_CHARACTERS && !text.contains('\n')).then_some(text)
 }
 
 #[cfg(test)]

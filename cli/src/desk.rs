@@ -31,7 +31,7 @@ use crate::backend::socket::AskPxedError;
 use crate::error::RunError;
 
 /// Interval between polls of pxed.
-const PAUSE: Duration = Duration::from_secs(1);
+const POLL_INTERVAL: Duration = Duration::from_secs(1);
 
 /// Place where operations are created and watched.
 pub(crate) enum Desk {
@@ -198,7 +198,7 @@ impl Changes {
             let looked = match &mut self.from {
                 From::Pxed { path, name } => {
                     if self.looked {
-                        tokio::time::sleep(PAUSE).await;
+                        tokio::time::sleep(POLL_INTERVAL).await;
                     }
                     look(path, name.as_deref()).await.map(|all| self.seen.set(all))
                 }

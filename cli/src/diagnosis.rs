@@ -24,7 +24,7 @@ use serde::Serialize;
 
 /// Maximum age of an agent's heartbeat. Agents send one every five minutes; after this time an agent is
 /// unreachable.
-const SILENCE: SignedDuration = SignedDuration::from_secs(15 * 60);
+const HEARTBEAT_TIMEOUT: SignedDuration = SignedDuration::from_secs(15 * 60);
 
 /// True if `Ready` has a reason for which a due selection is not made.
 fn blocks_selection(ready: &Condition) -> bool {
@@ -218,7 +218,7 @@ impl Look<'_> {
     /// Returns the diagnosis of an unreachable agent, whose last report may be outdated.
     fn silent(&self) -> Option<Awaited> {
         let heard = self.status.agent.as_ref()?.last_heartbeat_time.as_ref()?.0;
-        if !self.is_true(type_::ENROLLED) || self.now.duration_since(heard) < SILENCE {
+        if !self.is_true(type_::ENROLLED) || self.now.duration_since(heard) < HEARTBEAT_TIMEOUT {
             return None;
         }
         // Off is why it is silent; a BMC that is silent too says nothing of that.

@@ -3,11 +3,11 @@
 use std::fmt::Write as _;
 
 /// Number of unchanged lines around a difference.
-const CONTEXT: usize = 3;
+const CONTEXT_LINES: usize = 3;
 
 /// Maximum number of differing lines that are compared. A larger difference is shown as one removal and one
 /// addition, because the cost grows quadratically.
-const MOST: usize = 2000;
+const MAX_CHANGED_LINES: usize = 2000;
 
 /// A line, and on which side it is.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -41,7 +41,7 @@ fn shortest<'a>(from: &[&'a str], to: &[&'a str]) -> Option<Vec<Line<'a>>> {
     let middle = from.len() + to.len() + 1;
     let mut reach = vec![0_usize; 2 * middle + 1];
     let mut trace: Vec<Vec<usize>> = Vec::new();
-    for depth in 0..=(from.len() + to.len()).min(MOST) {
+    for depth in 0..=(from.len() + to.len()).min(MAX_CHANGED_LINES) {
         trace.push(reach[middle - depth - 1..=middle + depth + 1].to_vec());
         for k in (middle - depth..=middle + depth).step_by(2) {
             let down = k == middle - depth || (k != middle + depth && reach[k - 1] < reach[k + 1]);
@@ -94,14 +94,14 @@ pub(crate) fn unified(from: (&str, &str), to: (&str, &str), paint: &dyn Fn(char,
     let mut hunks = vec![(*first, *first)];
     for index in &changed[1..] {
         match hunks.last_mut() {
-            Some(last) if index - last.1 <= 2 * CONTEXT => last.1 = *index,
+            Some(last) if index - last.1 <= 2 * CONTEXT_LINES => last.1 = *index,
             _ => hunks.push((*index, *index)),
         }
     }
     let mut text =
         format!("{}\n{}\n", paint('-', &format!("--- {}", from.0)), paint('+', &format!("+++ {}", to.0)));
     for (first, last) in hunks {
-        let (first, end) = (first.saturating_sub(CONTEXT), (last + CONTEXT + 1).min(all.len()));
+        let (first, end) = (first.saturating_sub(CONTEXT_LINES), (last + CONTEXT_LINES + 1).min(all.len()));
         let count = |lines: &[Line<'_>], without: fn(&Line<'_>) -> bool| {
             lines.iter().filter(|line| !without(line)).count()
         };

@@ -13,7 +13,7 @@ use crate::output::{Page, Progress};
 use crate::render::{self, Look};
 
 /// Interval between updates of the displayed elapsed time.
-const TICK: Duration = Duration::from_secs(1);
+const REDRAW_INTERVAL: Duration = Duration::from_secs(1);
 
 /// Follows the operation until it has ended, well or not; at most for `limit`.
 pub(crate) async fn to_the_end(
@@ -23,7 +23,7 @@ pub(crate) async fn to_the_end(
 ) -> Result<MachineOperation, RunError> {
     let (begun, mut progress) = (Instant::now(), Progress::new());
     let mut changes = desk.changes(Some(name));
-    let mut tick = interval(TICK);
+    let mut tick = interval(REDRAW_INTERVAL);
     tick.set_missed_tick_behavior(MissedTickBehavior::Skip);
     let mut line = format!("{}: not seen yet", render::clean(name));
     let (mut seen, mut interrupted) = (false, false);

@@ -25,10 +25,10 @@ use crate::render;
 use crate::step::{Action, Step};
 
 /// Interval between polls of the API server.
-const PAUSE: Duration = Duration::from_secs(1);
+const POLL_INTERVAL: Duration = Duration::from_secs(1);
 
 /// Maximum time until new kinds are served.
-const ESTABLISHED: Duration = Duration::from_secs(60);
+const ESTABLISH_TIMEOUT: Duration = Duration::from_secs(60);
 
 /// Reason why Bedplate is not installed.
 #[derive(Debug, Error)]
@@ -41,7 +41,7 @@ pub(crate) enum InstallError {
     NoImage,
     #[error("{count} objects have fields that somebody else applies: nothing was changed")]
     Conflicts { count: usize },
-    #[error("{what} is not served after {} s", ESTABLISHED.as_secs())]
+    #[error("{what} is not served after {} s", ESTABLISH_TIMEOUT.as_secs())]
     NotEstablished { what: String },
     #[error("everything is applied, and the controller does not run after {after} s: {line}")]
     NotRunning { line: String, after: u64 },
@@ -191,11 +191,11 @@ async fn apply_all(client: &Client, objects: &[Value], steps: &[Step], force: bo
 
 async fn established(client: &Client, definition: &Value) -> Result<(), RunError> {
     let begun = Instant::now();
-    while begun.elapsed() < ESTABLISHED {
+    while begun.elapsed() < ESTABLISH_TIMEOUT {
         if apply::get(client, definition).await?.is_some_and(|definition| is_established(&definition)) {
             return Ok(());
         }
-        sleep(PAUSE / 10).await;
+        sleep(POLL_INTERVAL / 10).await;
     }
     let what = definition["metadata"]["name"].as_str().unwrap_or_default().to_owned();
     Err(InstallError::NotEstablished { what }.into())
@@ -221,6 +221,6 @@ async fn wait(client: &Client, deployment: &Value, limit: Duration) -> Result<St
             );
         }
         progress.show(&render::clean(&line), begun.elapsed());
-        sleep(PAUSE).await;
+        sleep(POLL_INTERVAL).await;
     }
 }

@@ -15,10 +15,10 @@ use crate::arguments::{Boot, OperationCreate, PowerAct, PowerCommand};
 use crate::selector;
 
 /// Time that a forced power-off gets after the grace period, in seconds.
-const AFTER_GRACE: i32 = 120;
+const FORCED_OFF_SECONDS: i32 = 120;
 
 /// Margin after an operation's own timeout before this program stops waiting, in seconds.
-const LATE: u64 = 60;
+const WAIT_MARGIN_SECONDS: u64 = 60;
 
 /// The operation of a power command, and what was asked of it; `None` for one that changes nothing.
 pub(crate) fn of_power(command: &PowerCommand) -> Option<(MachineOperation, &PowerAct)> {
@@ -47,7 +47,7 @@ pub(crate) fn of_power(command: &PowerCommand) -> Option<(MachineOperation, &Pow
             if let Some(seconds) = grace_period {
                 put("gracePeriodSeconds", seconds.to_string());
                 // Otherwise it would be over before its end.
-                let least = seconds.saturating_add(AFTER_GRACE);
+                let least = seconds.saturating_add(FORCED_OFF_SECONDS);
                 timeout = timeout.or((least > POWER_OFF_TIMEOUT).then_some(least));
             }
         }
@@ -143,7 +143,7 @@ pub(crate) fn patience(operation: &MachineOperation) -> Duration {
         _ => POWER_ON_TIMEOUT,
     };
     let seconds = operation.spec.timeout_seconds.unwrap_or(own);
-    Duration::from_secs(u64::try_from(seconds).unwrap_or_default().saturating_add(LATE))
+    Duration::from_secs(u64::try_from(seconds).unwrap_or_default().saturating_add(WAIT_MARGIN_SECONDS))
 }
 
 /// Returns whether the operation succeeded. Returns `None` if it has not finished.

@@ -12,7 +12,7 @@ use crate::error::RunError;
 use crate::render::Look;
 
 /// Width of a terminal that does not report one, in columns.
-const WIDTH: usize = 80;
+const DEFAULT_COLUMNS: usize = 80;
 
 /// Standard output, or what stands for it.
 pub(crate) struct Page<'a> {
@@ -83,7 +83,10 @@ impl Progress {
         let dumb = std::env::var_os("TERM").is_none_or(|term| term == "dumb");
         let width = (stderr.is_terminal() && !dumb).then(|| {
             let size = rustix::termios::tcgetwinsize(&stderr);
-            size.ok().map(|size| usize::from(size.ws_col)).filter(|columns| *columns > 0).unwrap_or(WIDTH)
+            size.ok()
+                .map(|size| usize::from(size.ws_col))
+                .filter(|columns| *columns > 0)
+                .unwrap_or(DEFAULT_COLUMNS)
         });
         Self { width, shown: String::new() }
     }

@@ -11,7 +11,7 @@ use thiserror::Error;
 use zeroize::Zeroizing;
 
 /// Maximum length of a password in bytes.
-const MOST: u64 = 4096;
+const MAX_PASSWORD_BYTES: u64 = 4096;
 
 /// Reason why there is no password.
 #[derive(Debug, Error)]
@@ -24,7 +24,7 @@ pub(crate) enum ReadPasswordError {
     Terminal(#[source] std::io::Error),
     #[error("there is no terminal to ask for the password on")]
     NoTerminal,
-    #[error("the password is longer than {MOST} bytes, or not UTF-8")]
+    #[error("the password is longer than {MAX_PASSWORD_BYTES} bytes, or not UTF-8")]
     NoPassword,
     #[error("the password has several lines")]
     Lines,
@@ -48,7 +48,7 @@ pub(crate) fn read(file: Option<&Path>, user: &str) -> Result<SecretString, Read
 
 /// One byte more than may be, so that what is too long is seen to be.
 fn taken(from: impl Read) -> std::io::Result<Zeroizing<Vec<u8>>> {
-    let most = MOST.saturating_add(3);
+    let most = MAX_PASSWORD_BYTES.saturating_add(3);
     // No growth, which would leave copies behind.
     let mut bytes = Zeroizing::new(Vec::with_capacity(usize::try_from(most).unwrap_or_default()));
     from.take(most).read_to_end(&mut bytes)?;
@@ -60,7 +60,7 @@ fn kept(bytes: &[u8]) -> Result<SecretString, ReadPasswordError> {
     let text = std::str::from_utf8(bytes).map_err(|_| ReadPasswordError::NoPassword)?;
     let text = text.strip_suffix('\n').unwrap_or(text);
     let text = text.strip_suffix('\r').unwrap_or(text);
-    if u64::try_from(text.len()).is_ok_and(|length| length > MOST) {
+    if u64::try_from(text.len()).is_ok_and(|length| length > MAX_PASSWORD_BYTES) {
         return Err(ReadPasswordError::NoPassword);
     }
     // Sent as it is it would be a wrong password, of which a BMC takes few.
@@ -106,7 +106,7 @@ impl Drop for Quiet<'_> {
 
 /// Reads a line that a user types. Enter ends it, Backspace and Ctrl-U correct it, Ctrl-C and Ctrl-D cancel.
 fn typed(from: &mut impl Read) -> std::io::Result<Zeroizing<Vec<u8>>> {
-    let most = usize::try_from(MOST).unwrap_or_default();
+    let most = usize::try_from(MAX_PASSWORD_BYTES).unwrap_or_default();
     let mut line = Zeroizing::new(Vec::with_capacity(most.saturating_add(3)));
     let mut key = [0; 1];
     loop {

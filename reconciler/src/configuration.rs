@@ -34,7 +34,7 @@ use crate::metrics::Kind;
 use crate::rollout::{self, Clocks};
 
 /// Interval between checks of a configuration with rolling updates, if nothing changes before.
-const LOOK: Duration = Duration::from_secs(60);
+const ROLLOUT_CHECK_INTERVAL: Duration = Duration::from_secs(60);
 
 /// Brings one configuration's versions and status to the desired state.
 ///
@@ -55,7 +55,8 @@ pub async fn reconcile(
         (plan(&configuration, &index, (&nodes, clocks), now), versions)
     };
     // The clock says whether an agent is heard, and whether a Node should long be there.
-    let after = (rollout::settings(&configuration).is_some() || plan.awaits_nodes()).then_some(LOOK);
+    let after = (rollout::settings(&configuration).is_some() || plan.awaits_nodes())
+        .then_some(ROLLOUT_CHECK_INTERVAL);
     if plan.is_empty() {
         return Ok(after);
     }

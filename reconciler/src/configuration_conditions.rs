@@ -20,7 +20,7 @@ use bedplate_rules::selection::version_name;
 use jiff::Timestamp;
 
 /// Maximum number of Machines that a message names.
-const NAMED: usize = 3;
+const MAX_NAMED_MACHINES: usize = 3;
 
 /// State of a configuration.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -53,10 +53,11 @@ impl Names {
     /// One more.
     pub fn add(&mut self, name: &str) {
         self.count += 1;
-        if self.first.len() < NAMED || self.first.last().is_some_and(|last| name < last.as_str()) {
+        if self.first.len() < MAX_NAMED_MACHINES || self.first.last().is_some_and(|last| name < last.as_str())
+        {
             self.first.insert(name.to_owned());
         }
-        if self.first.len() > NAMED {
+        if self.first.len() > MAX_NAMED_MACHINES {
             self.first.pop_last();
         }
     }

@@ -42,7 +42,7 @@ use crate::metrics::{Counters, Kind, Metrics, Turns};
 use crate::reach::RegistryReach;
 
 /// Interval between two checks whether the index has the objects of the first lists.
-const LOOK: Duration = Duration::from_millis(200);
+const INDEX_CHECK_INTERVAL: Duration = Duration::from_millis(200);
 
 /// The stores.
 #[derive(Debug, Clone)]
@@ -86,7 +86,7 @@ impl Stores {
         // The index must have applied the objects of the first lists. Otherwise a version would look unused.
         let begun = (self.machines.state(), self.versions.state(), self.configurations.state());
         while !self.has_indexed(&begun) {
-            tokio::time::sleep(LOOK).await;
+            tokio::time::sleep(INDEX_CHECK_INTERVAL).await;
         }
         Some(())
     }

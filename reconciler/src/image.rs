@@ -35,9 +35,9 @@ use crate::metrics::Kind;
 use crate::reach::RegistryReach;
 
 /// Timeout of a request to a registry.
-const LIMIT: Duration = Duration::from_secs(20);
+const REGISTRY_TIMEOUT: Duration = Duration::from_secs(20);
 /// Maximum time without data from a registry.
-const STALL: Duration = Duration::from_secs(8);
+const REGISTRY_STALL_TIMEOUT: Duration = Duration::from_secs(8);
 /// Prefix of a reference to an image that is stored on the hosts.
 const LAYOUT: &str = "oci:";
 
@@ -170,15 +170,16 @@ pub async fn reconcile(
 }
 
 async fn ask_registry(image: &NodeImage, reach: Arc<RegistryReach>) -> Result<Digest, EnsureImageError> {
-    let options = Options { attempts: 1, stall: STALL, reach: Some(reach), ..Options::default() };
+    let options =
+        Options { attempts: 1, stall: REGISTRY_STALL_TIMEOUT, reach: Some(reach), ..Options::default() };
     let access = Access { is_confined: true, ..Access::default() };
     let asked = resolve_tag(&image.reference, &access, image.ca_bundle.as_deref(), &options);
-    tokio::time::timeout(LIMIT, asked).await.unwrap_or_else(|_| {
+    tokio::time::timeout(REGISTRY_TIMEOUT, asked).await.unwrap_or_else(|_| {
         Err(EnsureImageError::Unreachable {
             image: image.reference.clone(),
             what: "a manifest".to_owned(),
             attempts: 1,
-            problem: format!("no answer within {} s", LIMIT.as_secs()),
+            problem: format!("no answer within {} s", REGISTRY_TIMEOUT.as_secs()),
         })
     })
 }

@@ -47,11 +47,11 @@ use crate::node::drain::{self, Left};
 
 /// Interval between checks of a running update, if nothing changes before. A check detects unreachable
 /// agents.
-const LOOK: Duration = Duration::from_secs(60);
+const ROLLOUT_CHECK_INTERVAL: Duration = Duration::from_secs(60);
 /// Maximum number of Machines whose steps are done concurrently.
-const AT_ONCE: usize = 8;
+const MAX_CONCURRENT_STEPS: usize = 8;
 /// Maximum difference between the clocks of the controller that started a drain and of this one.
-const SKEW: SignedDuration = SignedDuration::from_secs(60);
+const MAX_CLOCK_SKEW: SignedDuration = SignedDuration::from_secs(60);
 
 /// Does the next steps of one configuration's rolling update.
 ///
@@ -67,7 +67,8 @@ pub async fn reconcile(
     let settings = settings(&configuration);
     let mut steps = plan(&rollout, settings.as_ref());
     steps.extend(strays(&rollout, &world));
-    let mut after = (settings.is_some() && rollout.members.iter().any(is_at_hand)).then_some(LOOK);
+    let mut after =
+        (settings.is_some() && rollout.members.iter().any(is_at_hand)).then_some(ROLLOUT_CHECK_INTERVAL);
     let mut failed = write::Failed::default();
     world.drains.tidy(|name| world.stores.nodes.get(&ObjectRef::new(name)));
     let begins = |step: &Step| matches!(step, Step::Cordon { .. });
@@ -81,7 +82,7 @@ pub async fn reconcile(
     for alike in steps.chunk_by(|one, other| order(one) == order(other)) {
         // Sequential steps would let the last of many drains time out before its first check.
         let all: Vec<_> = alike.iter().map(|step| turn.does(step, settings.as_ref())).collect();
-        let mut all = stream::iter(all).buffer_unordered(AT_ONCE);
+        let mut all = stream::iter(all).buffer_unordered(MAX_CONCURRENT_STEPS);
         while let Some(done) = all.next().await {
             match done {
                 Ok(Some(left)) => after = Some(after.map_or(left.after, |after| after.min(left.after))),
@@ -312,7 +313,7 @@ impl Actor<'_> {
         let Cordon::Ours(hold) = cordon_of(node) else { return None };
         let (began, uid) = (hold.began?, node.metadata.uid.as_deref()?);
         let lasting = &self.world.drains.lasting;
-        let is_sane = lasting.knows(uid, began) || began <= now.saturating_add(SKEW).unwrap_or(now);
+        let is_sane = lasting.knows(uid, began) || began <= now.saturating_add(MAX_CLOCK_SKEW).unwrap_or(now);
         is_sane.then(|| limit.saturating_sub(lasting.lasted(uid, began, now, limit)))
     }
 

@@ -16,7 +16,7 @@ const WITH_CLUSTER: [&str; 4] = ["claims", "controller", "core", "shortage"];
 /// Demos that need a cluster and nodes.
 const WITH_NODES: [&str; 2] = ["unpack", "agent"];
 /// Time that the demo took after its steps, on two cores that also did other work.
-const STORY: Duration = Duration::from_secs(390);
+const DEMO_DURATION: Duration = Duration::from_secs(390);
 /// Steps of the demo before its rack is set up.
 const DEMO_STEPS: &[&str] =
     &["release", "kubernetes", "etcd", "crictl", "host-image", "node-image", "demo-program"];
@@ -34,7 +34,7 @@ pub(crate) fn run(keep: bool) -> Result<()> {
         "{} steps, at most about {}; then the demo, about {}",
         jobs.len(),
         progress::seconds(runner::expected(&jobs)),
-        progress::seconds(STORY)
+        progress::seconds(DEMO_DURATION)
     );
     runner::run_all("preparation", jobs, |finished| recorder.add(finished))?;
     recorder.finish()?;

@@ -14,7 +14,7 @@ use crate::schedule::Requirements;
 use crate::{build, host, progress};
 
 /// Time that a fuzz target needs to start and to end, in addition to its run time.
-const MARGIN: Duration = Duration::from_secs(120);
+const START_MARGIN: Duration = Duration::from_secs(120);
 
 /// Builds all fuzz targets.
 ///
@@ -84,7 +84,7 @@ fn job(target: &str, kind: Kind, seconds: u64) -> Result<Job> {
             expected: time,
             ..Requirements::default()
         },
-        deadline: time + MARGIN,
+        deadline: time + START_MARGIN,
     })
 }
 

@@ -30,7 +30,7 @@ use crate::{build, host, progress};
 use recipe::{Hasher, Recipe};
 
 /// Version of the image build. Raise it to rebuild all images after a change that the inputs do not show.
-const FORMAT: u32 = 1;
+const BUILD_VERSION: u32 = 1;
 /// Programs that the build runs, with their packages.
 const TOOLS: &[(&str, &str)] = &[
     ("mmdebstrap", "mmdebstrap"),
@@ -118,7 +118,7 @@ pub(crate) fn build_host(options: &Options) -> Result<PathBuf> {
     let base = base::ensure(&recipe, options.kernel, &images, options.fresh)?;
 
     let mut inputs = Hasher::new();
-    inputs.add("format", &FORMAT.to_le_bytes());
+    inputs.add("format", &BUILD_VERSION.to_le_bytes());
     inputs.add("base", base.id.as_bytes());
     inputs.add_tree("images/host", &source)?;
     inputs.add_tree("agent", &options.agent)?;

@@ -19,7 +19,7 @@ const TOOL: Tool = Tool { name: "cargo-mutants", version: "27.1.0" };
 /// Start of the names of the tasks.
 const PREFIX: &str = "mutants-";
 /// Deadline of a module.
-const DEADLINE: Duration = Duration::from_secs(4 * 3600);
+const MODULE_TIMEOUT: Duration = Duration::from_secs(4 * 3600);
 
 #[derive(Debug, Deserialize)]
 #[serde(deny_unknown_fields)]
@@ -104,7 +104,7 @@ fn job(module: &Module) -> Job {
         kind: Kind::Soak,
         command,
         requirements: Requirements { load: 2.0, ..Requirements::default() },
-        deadline: DEADLINE,
+        deadline: MODULE_TIMEOUT,
     }
 }
 

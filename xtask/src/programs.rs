@@ -17,7 +17,7 @@ use crate::table::{Table, Times};
 use crate::{build, host, progress};
 
 /// Number of tests of a program of tier b that run concurrently.
-const BOOTS: u32 = 2;
+const BOOT_JOBS: u32 = 2;
 /// Folder of the tests of the whole system.
 pub(crate) const SYSTEM: &str = "tests";
 /// The test of that folder that reads the sources and needs nothing else.
@@ -132,7 +132,7 @@ impl Program {
         let row = table.of(&self.name);
         let threads = row.threads.or(match self.tier {
             Tier::A | Tier::Soak => None,
-            Tier::B => Some(BOOTS),
+            Tier::B => Some(BOOT_JOBS),
             Tier::C => Some(1),
         });
         let guests = row.guests.unwrap_or(match self.tier {

@@ -16,12 +16,12 @@ use anyhow::{Context, Result, bail};
 use indicatif::{ProgressBar, ProgressStyle};
 
 /// Interval between progress lines of a long step without a terminal.
-const HEARTBEAT: Duration = Duration::from_secs(30);
+const PROGRESS_INTERVAL: Duration = Duration::from_secs(30);
 /// Maximum age of a program's line that is shown. An older one does not describe current work: `go build`
 /// names its downloads, then compiles for minutes.
-const STALE: Duration = Duration::from_secs(10);
+const MAX_LINE_AGE: Duration = Duration::from_secs(10);
 /// Maximum number of lines of a failed program's output that are shown.
-const TAIL: usize = 60;
+const MAX_TAIL_LINES: usize = 60;
 
 /// One step while it runs.
 pub(crate) struct Step {
@@ -97,7 +97,7 @@ pub(crate) fn step<T>(name: &str, work: impl FnOnce(&Step) -> Result<T>) -> Resu
 pub(crate) fn tail(output: &str) -> impl Iterator<Item = &str> {
     let lines = output.lines().filter(|line| !line.trim().is_empty());
     let count = lines.clone().count();
-    lines.skip(count.saturating_sub(TAIL))
+    lines.skip(count.saturating_sub(MAX_TAIL_LINES))
 }
 
 impl Step {
@@ -123,7 +123,7 @@ impl Step {
         let mut tail = VecDeque::new();
         let result = self.run_watched(command, |line| {
             tail.push_back(line.to_owned());
-            if tail.len() > TAIL {
+            if tail.len() > MAX_TAIL_LINES {
                 tail.pop_front();
             }
         });
@@ -156,7 +156,7 @@ impl Step {
         let mut heard = Instant::now();
         let mut spoken = Instant::now();
         loop {
-            match lines.recv_timeout(STALE) {
+            match lines.recv_timeout(MAX_LINE_AGE) {
                 Ok(line) => {
                     let _ = writeln!(log, "{line}");
                     watch(&line);
@@ -176,8 +176,8 @@ impl Step {
                 }
                 Err(RecvTimeoutError::Disconnected) => break,
             }
-            if self.bar.is_none() && spoken.elapsed() >= HEARTBEAT {
-                let said = if heard.elapsed() < STALE { format!(": {last}") } else { String::new() };
+            if self.bar.is_none() && spoken.elapsed() >= PROGRESS_INTERVAL {
+                let said = if heard.elapsed() < MAX_LINE_AGE { format!(": {last}") } else { String::new() };
                 println!("      {} {}{said}", self.name, seconds(self.started.elapsed()));
                 spoken = Instant::now();
             }

@@ -20,7 +20,7 @@ use crate::{fuzz, host, mutants, progress, setup, steps};
 /// Time that each fuzz target runs, in seconds.
 const FUZZ_SECONDS: u64 = 600;
 /// Deadline of a task that was never run on this machine.
-const DEADLINE: Duration = Duration::from_secs(3 * 3600);
+const TASK_TIMEOUT: Duration = Duration::from_secs(3 * 3600);
 /// Age at which the results are shown as a failure.
 const MAX_AGE: Duration = Duration::from_secs(14 * 24 * 3600);
 
@@ -226,7 +226,7 @@ fn tasks(programs: &[Program], table: &Table, times: &Times) -> Result<BTreeMap<
         job.kind = Kind::Soak;
         // Each task runs alone, after all steps.
         job.requirements.needs.clear();
-        job.deadline = job.deadline.max(DEADLINE);
+        job.deadline = job.deadline.max(TASK_TIMEOUT);
     }
     Ok(jobs.into_iter().map(|job| (job.name.clone(), job)).collect())
 }

@@ -14,7 +14,7 @@ use crate::runner::{Finished, Kind};
 use crate::table::{Times, Took};
 
 /// Number of jobs that the summary lists.
-const LISTED: usize = 12;
+const MAX_LISTED_JOBS: usize = 12;
 
 /// Job in the file.
 #[derive(Debug, Clone, Serialize)]
@@ -228,7 +228,7 @@ impl Recorder {
         let mut longest: Vec<&Row> = self.rows.iter().collect();
         longest.sort_by(|a, b| b.wall.total_cmp(&a.wall));
         println!("  longest:");
-        for one in longest.iter().take(LISTED) {
+        for one in longest.iter().take(MAX_LISTED_JOBS) {
             row(&one.name, one.wall, one.cpu, Some(one.peak_mib));
         }
         println!(

@@ -16,7 +16,7 @@ use thiserror::Error;
 use tokio::net::UnixStream;
 
 /// Timeout of a request to pxed.
-const TIMEOUT: Duration = Duration::from_secs(10);
+const REQUEST_TIMEOUT: Duration = Duration::from_secs(10);
 
 /// Maximum size of an answer in bytes: about 10,000 Machines.
 const MAX_ANSWER: usize = 256 << 20;
@@ -30,7 +30,7 @@ pub(crate) enum AskPxedError {
     Speak { path: PathBuf, source: hyper::Error },
     #[error("the answer of pxed broke off or is too long")]
     Read(#[source] Box<dyn std::error::Error + Send + Sync>),
-    #[error("pxed did not answer within {} s", TIMEOUT.as_secs())]
+    #[error("pxed did not answer within {} s", REQUEST_TIMEOUT.as_secs())]
     Late,
     #[error("pxed refuses: {message} ({reason})")]
     Refused { reason: String, message: String },
@@ -103,7 +103,7 @@ pub(crate) async fn post(
 
 async fn bounded(socket: &Path, method: Method, path: &str, body: Bytes) -> Result<Value, AskPxedError> {
     let asked = exchange(socket, method, path, body);
-    tokio::time::timeout(TIMEOUT, asked).await.map_err(|_| AskPxedError::Late)?
+    tokio::time::timeout(REQUEST_TIMEOUT, asked).await.map_err(|_| AskPxedError::Late)?
 }
 
 async fn exchange(socket: &Path, method: Method, path: &str, body: Bytes) -> Result<Value, AskPxedError> {

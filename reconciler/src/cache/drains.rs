@@ -18,7 +18,7 @@ use crate::cordon::{DRAIN_FAILED, Purpose};
 
 /// Maximum number of Nodes whose blocked drain is remembered. An entry of a Node that another client deletes
 /// is not removed.
-const REMEMBERED: usize = 10_000;
+const MAX_BLOCKED_NODES: usize = 10_000;
 
 /// Drain state beyond the objects.
 #[derive(Debug, Default)]
@@ -153,7 +153,7 @@ impl Memory {
     /// Returns true if a Node's blocked drain has not been reported yet.
     pub fn blocks(&self, node: &Node) -> bool {
         let mut blocked = self.blocked.lock();
-        if blocked.len() >= REMEMBERED {
+        if blocked.len() >= MAX_BLOCKED_NODES {
             blocked.clear();
         }
         blocked.insert(uid(node))

@@ -12,7 +12,7 @@ use jiff::{SignedDuration, Timestamp};
 use kube::ResourceExt;
 
 /// Time without a heartbeat after which an agent is unreachable: three heartbeat intervals.
-const SILENT: SignedDuration = SignedDuration::from_secs(15 * 60);
+const HEARTBEAT_TIMEOUT: SignedDuration = SignedDuration::from_secs(15 * 60);
 
 /// Last heartbeat of each agent, and the time since it arrived.
 #[derive(Debug, Default)]
@@ -50,7 +50,7 @@ impl Heard {
         let all = self.0.lock();
         let word = all.get(&machine.name_any()).filter(|word| word.uid == machine.metadata.uid);
         // The object may be slightly older or newer than the recorded heartbeat.
-        word.map_or_else(|| found(Some(said), now), |word| word.silent).time() > SILENT
+        word.map_or_else(|| found(Some(said), now), |word| word.silent).time() > HEARTBEAT_TIMEOUT
     }
 }
 
@@ -61,7 +61,7 @@ fn said(machine: &Machine) -> Option<&AgentStatus> {
 /// Returns the age of a heartbeat that was not seen to arrive, from the time in it.
 fn found(said: Option<&AgentStatus>, now: Timestamp) -> Lasting {
     let written = said.and_then(|said| said.last_heartbeat_time.as_ref()).map_or(now, |time| time.0);
-    Lasting::found(written, now, SILENT)
+    Lasting::found(written, now, HEARTBEAT_TIMEOUT)
 }
 
 #[cfg(test)]

@@ -14,7 +14,7 @@ use kube::ResourceExt;
 use tokio::time::Instant;
 
 /// Period after an operation's end in which the end is reported. A later leader does not report it again.
-const NEWS: Duration = Duration::from_secs(60);
+const REPORT_PERIOD: Duration = Duration::from_secs(60);
 
 /// Since when an operation is as far as it is. What executors write of that is by the clocks of hosts, which may be anything.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -141,7 +141,7 @@ impl Whose {
         let is_it = is_finished(operation) && stand.state == reached(operation);
         let is_news = is_it && stand.uid == operation.metadata.uid && stand.came && !stand.told;
         stand.told |= is_it;
-        is_news && stand.since.elapsed() < NEWS
+        is_news && stand.since.elapsed() < REPORT_PERIOD
     }
 
     /// A parent's sums are written: until when the next ones wait, if they may.
@@ -301,7 +301,7 @@ mod tests {
             assert!(!whose.tells(&ended), "the store is before what is known here");
             whose.put(&ended, now);
             if late {
-                tokio::time::advance(NEWS).await;
+                tokio::time::advance(REPORT_PERIOD).await;
             }
             assert_eq!([whose.tells(&ended), whose.tells(&ended)], [!late, false]);
         }

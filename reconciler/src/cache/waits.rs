@@ -19,7 +19,7 @@ use tokio::time::Instant;
 /// Health gate of a version that names none (`HealthGate::timeout_seconds`).
 const GATE_TIMEOUT: Duration = Duration::from_secs(600);
 /// Time beyond the health gate: power-on, boot, a node image that is fetched, and the way back to the former version.
-const MARGIN: Duration = Duration::from_secs(1800);
+const REPAVE_MARGIN: Duration = Duration::from_secs(1800);
 
 /// Starts of what each Machine waits for.
 #[derive(Debug, Default)]
@@ -102,7 +102,7 @@ pub fn is_late<'a>(
     if wait.is_found && is_reported {
         return true;
     }
-    if time <= MARGIN {
+    if time <= REPAVE_MARGIN {
         return false;
     }
     let version = versions.find(|version| {
@@ -110,7 +110,7 @@ pub fn is_late<'a>(
     });
     let gate = version.and_then(|version| version.spec.template.health_gate.as_ref());
     let gate = gate.and_then(|gate| u64::try_from(gate.timeout_seconds).ok()).map(Duration::from_secs);
-    time > gate.unwrap_or(GATE_TIMEOUT) + MARGIN
+    time > gate.unwrap_or(GATE_TIMEOUT) + REPAVE_MARGIN
 }
 
 #[cfg(test)]

@@ -26,10 +26,10 @@ use crate::metrics::{Eviction, Kind};
 
 /// Delay in seconds before an eviction is retried that was refused for another reason than a disruption
 /// budget.
-const REFUSED: u32 = 30;
+const REFUSED_EVICTION_SECONDS: u32 = 30;
 
 /// Interval between checks of a draining Node's Pods.
-pub const LOOK: Duration = Duration::from_secs(5);
+pub const DRAIN_CHECK_INTERVAL: Duration = Duration::from_secs(5);
 
 /// Progress of a drain.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -129,7 +129,7 @@ pub async fn evict_all(world: &World, pods: &[Pod], drain: &Drain) -> Result<Opt
                 // deleted.
                 Err(error) => {
                     let Some(why) = error.refusal().map(str::to_owned) else { return Err(error) };
-                    world.drains.hold(&pod.uid, Some(REFUSED), &why);
+                    world.drains.hold(&pod.uid, Some(REFUSED_EVICTION_SECONDS), &why);
                     Some(why)
                 }
             },
@@ -144,7 +144,7 @@ pub async fn evict_all(world: &World, pods: &[Pod], drain: &Drain) -> Result<Opt
     }
     world.drains.let_go();
     let blocked = (!blocked.is_empty()).then(|| cut(&list(&blocked)));
-    Ok(Some(Left { awaits: cut(&list(&awaited)), blocked, after: LOOK }))
+    Ok(Some(Left { awaits: cut(&list(&awaited)), blocked, after: DRAIN_CHECK_INTERVAL }))
 }
 
 async fn send(world: &World, pod: &Pod, grace: Option<u32>) -> Result<Evicted, WriteError> {

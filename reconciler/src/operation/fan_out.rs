@@ -38,11 +38,11 @@ use crate::metrics::Kind;
 /// Finalizer that keeps a deleted parent until its started children have finished.
 pub const FINALIZER: &str = "bedplate.dev/children";
 /// Maximum number of children that are created, and that are read live, between two writes of the parent.
-const BATCH: usize = 64;
+const CHILD_BATCH_SIZE: usize = 64;
 /// Time after which a child that was created here but is missing in the store is read live.
-const LAG: Duration = Duration::from_secs(5);
+const MAX_STORE_LAG: Duration = Duration::from_secs(5);
 /// Minimum interval between status writes of a parent, per Machine. A write contains all Machine names.
-const PACE: Duration = Duration::from_micros(100);
+const STATUS_INTERVAL_PER_MACHINE: Duration = Duration::from_micros(100);
 
 type Operations = Api<MachineOperation>;
 
@@ -71,7 +71,10 @@ pub(super) async fn reconcile(
     let Some(known) = known else { return begin(parent, world).await.map(|()| None) };
     let lists = [&known.not_started, &known.started, &known.complete, &known.failed];
     let total: usize = lists.iter().map(|list| list.len()).sum();
-    let rest = world.stores.whose.rests(&uid, PACE.saturating_mul(u32::try_from(total).unwrap_or(u32::MAX)));
+    let rest = world
+        .stores
+        .whose
+        .rests(&uid, STATUS_INTERVAL_PER_MACHINE.saturating_mul(u32::try_from(total).unwrap_or(u32::MAX)));
     if !rest.is_zero() {
         return Ok(Some(rest));
     }
@@ -210,11 +213,11 @@ async fn go_on(
         let found = world.stores.operations.get(&ObjectRef::new(&child_name(parent, name)));
         Child::of(found.as_deref(), parent, name)
     };
-    let lag = world.stores.whose.lags(&uid, LAG);
+    let lag = world.stores.whose.lags(&uid, MAX_STORE_LAG);
     let mut removed = BTreeMap::new();
     if lag.is_zero() {
         let absent = known.started.iter().filter(|name| matches!(look(name), Child::Absent));
-        for name in absent.take(BATCH) {
+        for name in absent.take(CHILD_BATCH_SIZE) {
             let child = child_name(parent, name);
             let found = ask(&format!("MachineOperation {child}"), object::get(&all, &child)).await?;
             // Another client deleted the child. The result is unknown, and the operation is not repeated.
@@ -224,7 +227,7 @@ async fn go_on(
         }
     }
     let mut targets = standing(known, |name| removed.get(name).copied().or_else(|| look(name).progress()));
-    let now = Now { room: BATCH, stopped, time: Timestamp::now() };
+    let now = Now { room: CHILD_BATCH_SIZE, stopped, time: Timestamp::now() };
     let mut fan = fan_out(parent, &targets, now);
     let mut failed = Failed::default();
     if !fan.start.is_empty() {

@@ -32,7 +32,7 @@ use kube::ResourceExt;
 use crate::cache::operations::Since;
 
 /// Time that an operation waits for its Machine to appear. Both may have been applied together.
-const GRACE: SignedDuration = SignedDuration::from_secs(10);
+const MACHINE_GRACE_PERIOD: SignedDuration = SignedDuration::from_secs(10);
 /// Message of `Suspended` once it no longer depends on the Machine.
 const RESUMED: &str = "the operation was taken or has ended";
 
@@ -89,7 +89,7 @@ pub fn parent_of(operation: &MachineOperation) -> Option<(&str, &str)> {
 
 /// Returns true if the operation still waits for its Machine to appear.
 pub(super) fn is_early(operation: &MachineOperation, now: Timestamp) -> bool {
-    now < later(created(operation, now), GRACE)
+    now < later(created(operation, now), MACHINE_GRACE_PERIOD)
 }
 
 /// Returns the remaining time until a finished operation is removed. Returns `None` if it stays.
@@ -206,7 +206,7 @@ impl Seen<'_> {
 
     /// There is no such Machine.
     fn homeless(&self) -> Plan {
-        let left = left(later(created(self.operation, self.now), GRACE), self.now);
+        let left = left(later(created(self.operation, self.now), MACHINE_GRACE_PERIOD), self.now);
         if left.is_zero() {
             let machine = self.operation.spec.machine_ref.as_ref();
             let name = machine.map_or("", |machine| machine.name.as_str());

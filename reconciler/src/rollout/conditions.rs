@@ -11,7 +11,7 @@ use super::plan::{allowed, settings};
 use crate::configuration_conditions::Standing;
 
 /// Maximum number of Machines per group that a message names.
-const NAMED: usize = 3;
+const MAX_NAMED_MACHINES: usize = 3;
 /// Maximum number of failures in a status.
 const MAX_FAILURES: usize = 16;
 
@@ -155,8 +155,8 @@ fn failures(rollout: &Rollout) -> Vec<RolloutFailure> {
 
 /// The first few, and how many more there are.
 fn some(all: &[String]) -> String {
-    let shown = all.iter().take(NAMED).cloned().collect::<Vec<_>>().join(", ");
-    match all.len().saturating_sub(NAMED) {
+    let shown = all.iter().take(MAX_NAMED_MACHINES).cloned().collect::<Vec<_>>().join(", ");
+    match all.len().saturating_sub(MAX_NAMED_MACHINES) {
         0 => shown,
         more => format!("{shown} and {more} more"),
     }

@@ -23,7 +23,7 @@ use super::observe::Rollout;
 use crate::context::World;
 
 /// Time without data after which a watch is stale. A healthy watch receives data each minute.
-const STALE: Duration = Duration::from_secs(120);
+const WATCH_STALE_TIME: Duration = Duration::from_secs(120);
 
 /// Checks that the Machines that seem available may be.
 ///
@@ -32,7 +32,7 @@ const STALE: Duration = Duration::from_secs(120);
 /// answer.
 pub(super) async fn compare(rollout: &Rollout, world: &World) -> Result<(), WriteError> {
     let behind = |name: &str| WriteError::Conflict { what: format!("Node {name}") };
-    if world.counters.silent("Node").is_some_and(|silent| silent > STALE) {
+    if world.counters.silent("Node").is_some_and(|silent| silent > WATCH_STALE_TIME) {
         return Err(WriteError::Conflict { what: "the watch of Nodes".to_owned() });
     }
     if !world.drains.is_sure() {

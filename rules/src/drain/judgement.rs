@@ -8,11 +8,11 @@ use jiff::{SignedDuration, Timestamp};
 use crate::drain::pod::Pod;
 
 /// Interval between eviction attempts if the API server names none and a disruption budget blocks the Pod.
-const AGAIN: Duration = Duration::from_secs(5);
+const EVICTION_INTERVAL: Duration = Duration::from_secs(5);
 /// Maximum wait that the API server may request.
-const LONGEST: Duration = Duration::from_secs(60);
+const MAX_EVICTION_DELAY: Duration = Duration::from_secs(60);
 /// Maximum number of Pods that a message names.
-const NAMED: usize = 10;
+const MAX_NAMED_PODS: usize = 10;
 
 /// Parameters of a drain.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -61,13 +61,15 @@ pub fn again(now: Timestamp, named: Option<u32>) -> Timestamp {
 /// Returns the wait before a blocked eviction is retried. `named` is the number of seconds that the API
 /// server requested.
 pub fn wait(named: Option<u32>) -> Duration {
-    named.map_or(AGAIN, |seconds| Duration::from_secs(seconds.into())).clamp(Duration::from_secs(1), LONGEST)
+    named
+        .map_or(EVICTION_INTERVAL, |seconds| Duration::from_secs(seconds.into()))
+        .clamp(Duration::from_secs(1), MAX_EVICTION_DELAY)
 }
 
 /// Names for a person, not too many.
 pub fn list(names: &[String]) -> String {
-    let shown = names.iter().take(NAMED).cloned().collect::<Vec<_>>().join(", ");
-    match names.len().saturating_sub(NAMED) {
+    let shown = names.iter().take(MAX_NAMED_PODS).cloned().collect::<Vec<_>>().join(", ");
+    match names.len().saturating_sub(MAX_NAMED_PODS) {
         0 => shown,
         more => format!("{shown} and {more} more"),
     }

@@ -13,21 +13,21 @@ pub const LEFT_TO_EXECUTOR: SignedDuration = SignedDuration::from_secs(30);
 
 /// Default start timeout of a Bedplate operation, in seconds. Other operations of its Machine may run first,
 /// and drain.
-const PATIENCE: i64 = 3600;
+const START_TIMEOUT_SECONDS: i64 = 3600;
 /// Start timeout of an unknown operation, in seconds. It is short because the name may be wrong.
-const STRANGE: i64 = 300;
+const UNKNOWN_START_TIMEOUT_SECONDS: i64 = 300;
 /// Default run timeout of an unknown operation, in seconds.
-const STRANGE_TAKES: i64 = 3600;
+const UNKNOWN_RUN_TIMEOUT_SECONDS: i64 = 3600;
 /// Default timeout of a drain without `drainTimeoutSeconds`, in seconds.
-const DRAIN: i64 = 600;
+const DRAIN_TIMEOUT_SECONDS: i64 = 600;
 
 /// Returns the time within which an executor must take the operation.
 pub fn taken_within(spec: &MachineOperationSpec) -> SignedDuration {
     let name = spec.operation_name.as_str();
     let own = if POWER_OPERATIONS.contains(&name) || AGENT_OPERATIONS.contains(&name) {
-        PATIENCE.saturating_add(number(spec, "drainTimeoutSeconds").unwrap_or(0))
+        START_TIMEOUT_SECONDS.saturating_add(number(spec, "drainTimeoutSeconds").unwrap_or(0))
     } else {
-        STRANGE
+        UNKNOWN_START_TIMEOUT_SECONDS
     };
     SignedDuration::from_secs(spec.timeout_seconds.map_or(own, i64::from))
 }
@@ -36,7 +36,7 @@ pub fn taken_within(spec: &MachineOperationSpec) -> SignedDuration {
 /// timeout.
 pub fn done_within(spec: &MachineOperationSpec) -> SignedDuration {
     let drain = match spec.parameters.get("drain").map(String::as_str) {
-        Some("true") => number(spec, "drainTimeoutSeconds").unwrap_or(DRAIN),
+        Some("true") => number(spec, "drainTimeoutSeconds").unwrap_or(DRAIN_TIMEOUT_SECONDS),
         Some(_) | None => 0,
     };
     let own = match spec.operation_name.as_str() {
@@ -53,7 +53,7 @@ pub fn done_within(spec: &MachineOperationSpec) -> SignedDuration {
             Some("allow") => 3600,
             Some(_) | None => 300,
         },
-        _ => STRANGE_TAKES,
+        _ => UNKNOWN_RUN_TIMEOUT_SECONDS,
     };
     SignedDuration::from_secs(spec.timeout_seconds.map_or(own, i64::from))
 }

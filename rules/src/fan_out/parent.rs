@@ -26,28 +26,28 @@ pub const SITE: &str = "bedplate.dev/site";
 /// Label of an operation with a selector, with an empty value. Programs that carry operations out watch those without this label.
 pub const CHILDREN: &str = "bedplate.dev/children";
 /// Failed Machines that a message names; more are only counted.
-const NAMED: usize = 8;
+const MAX_NAMED_MACHINES: usize = 8;
 /// Characters that an object's name may have, and a label's value.
-const MOST_NAME: usize = 253;
-const MOST_LABEL: usize = 63;
+const MAX_NAME_CHARACTERS: usize = 253;
+const MAX_LABEL_BYTES: usize = 63;
 
 /// Returns the name of the operation of one Machine.
 pub fn child_name(parent: &MachineOperation, machine: &MachineName) -> String {
     let (name, uid) = named(parent);
     let plain = format!("{name}-{machine}");
-    if plain.len() <= MOST_NAME {
+    if plain.len() <= MAX_NAME_CHARACTERS {
         return plain;
     }
     // Another parent's name may begin with the same: the UID tells them apart.
     let rest = uid.len() + machine.as_str().len() + 2;
-    let short: String = name.chars().take(MOST_NAME.saturating_sub(rest)).collect();
+    let short: String = name.chars().take(MAX_NAME_CHARACTERS.saturating_sub(rest)).collect();
     format!("{}-{uid}-{machine}", short.trim_end_matches(['-', '.']))
 }
 
 /// Returns the value of a child's parent label: the parent's name, or its UID if the name is too long for a
 /// label.
 pub fn parent_label(name: &str, uid: &str) -> String {
-    if name.len() <= MOST_LABEL { name.to_owned() } else { uid.to_owned() }
+    if name.len() <= MAX_LABEL_BYTES { name.to_owned() } else { uid.to_owned() }
 }
 
 fn named(operation: &MachineOperation) -> (&str, &str) {
@@ -178,7 +178,7 @@ fn machines(targets: &[(MachineName, Progress)], start: &[MachineName]) -> Opera
 
 fn failure(targets: &[(MachineName, Progress)], failed: usize, unbegun: usize, now: Now) -> String {
     let names = targets.iter().filter(|(_, progress)| *progress == Some(OperationState::Failed));
-    let names: Vec<&str> = names.take(NAMED).map(|(name, _)| name.as_str()).collect();
+    let names: Vec<&str> = names.take(MAX_NAMED_MACHINES).map(|(name, _)| name.as_str()).collect();
     let more = if failed > names.len() { ", ..." } else { "" };
     let mut message = format!("failed on {failed} of {} Machines: {}{more}", targets.len(), names.join(", "));
     if unbegun > 0 {

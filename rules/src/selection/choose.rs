@@ -25,8 +25,8 @@ use crate::selection::selector::judge;
 use crate::selection::version::{is_deployed, is_of, version_name};
 
 /// Configurations that a message names as nearly matching, and of each what it lacks.
-const NEAREST: usize = 3;
-const UNMET: usize = 2;
+const MAX_NEAREST: usize = 3;
+const MAX_UNMET: usize = 2;
 
 /// Reason why a version is chosen again for a Machine that has one.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -295,10 +295,10 @@ pub(super) fn select(version: &MachineConfigurationVersion, source: SelectionSou
 
 fn no_configuration(mut misses: Vec<Miss>) -> Pending {
     misses.sort_by_cached_key(|miss| (miss.unmet.len(), miss.configuration.clone()));
-    misses.truncate(NEAREST);
+    misses.truncate(MAX_NEAREST);
     let nearest = misses.iter().map(|miss| {
-        let more = if miss.unmet.len() > UNMET { ", ..." } else { "" };
-        let unmet: Vec<&str> = miss.unmet.iter().take(UNMET).map(String::as_str).collect();
+        let more = if miss.unmet.len() > MAX_UNMET { ", ..." } else { "" };
+        let unmet: Vec<&str> = miss.unmet.iter().take(MAX_UNMET).map(String::as_str).collect();
         format!("{} (wants {}{more})", miss.configuration, unmet.join("; "))
     });
     let nearest = nearest.collect::<Vec<_>>().join(", ");

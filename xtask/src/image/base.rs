@@ -12,7 +12,7 @@ use std::process::Command;
 use anyhow::{Context, Result};
 
 use super::recipe::{Hasher, Recipe, hash_file};
-use super::{FORMAT, Kernel};
+use super::{BUILD_VERSION, Kernel};
 use crate::progress;
 
 /// Directory in a base with its package files and the package lists of the mirrors.
@@ -47,7 +47,7 @@ impl<'a> Debian<'a> {
     /// A name for these packages, and for the kernel's if there is one.
     fn key(&self, kernel: Option<&str>) -> String {
         let mut key = Hasher::new();
-        key.add("format", &FORMAT.to_le_bytes());
+        key.add("format", &BUILD_VERSION.to_le_bytes());
         key.add("suite", self.suite.as_bytes());
         key.add("time", &self.time.to_le_bytes());
         if let Some(kernel) = kernel {

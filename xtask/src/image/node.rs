@@ -29,7 +29,7 @@ use recipe::Recipe;
 
 /// Version of the node image build. Raise it to rebuild all node images after a change that the inputs do not
 /// show.
-const FORMAT: u32 = 2;
+const BUILD_VERSION: u32 = 2;
 /// Programs that the build runs, with their packages.
 const TOOLS: &[(&str, &str)] = &[
     ("mmdebstrap", "mmdebstrap"),
@@ -80,7 +80,7 @@ pub(crate) fn build(options: &Options) -> Result<PathBuf> {
     let bases = bases(&recipe, &images, options.fresh)?;
 
     let mut inputs = Hasher::new();
-    inputs.add("format", &FORMAT.to_le_bytes());
+    inputs.add("format", &BUILD_VERSION.to_le_bytes());
     bases.iter().for_each(|base| inputs.add("base", base.id.as_bytes()));
     inputs.add_tree("images/node", &source)?;
     inputs.add_tree("pause", &pause)?;
