@@ -1,21 +1,22 @@
-//! Who decides about this host, and where its Node lives.
+//! Interfaces to the source of decisions about this host, and to the home of its Node.
 //!
 //! ```text
-//!                 Decider                              Home
-//!   Cluster       API server of the host's cluster     the same cluster
-//!   Standalone    pxed                                 SlotHome: the cluster that the slot has joined or made
+//!               Decider                              Home
+//! Cluster       API server of the host's cluster     the same cluster
+//! Standalone    pxed                                 SlotHome: the cluster that the slot has joined or made
 //!
-//!   decider --own Machine, selected version, own operations--+
-//!   home    --own Node---------------------------------------+--> Seen (one value, told on change)
+//! decider --own Machine, selected version, own operations--+
+//! home    --own Node---------------------------------------+--> Seen (one value, published on change)
 //!
-//!   API server --watch own Machine, own Node, selected version, own operations--> View --> Seen
-//!              <--live GET: is the Node gone?--
-//!              <--apply own fields of own Machine's status--        Writer <-- host's report, node's progress
-//!              <--status of own operations, GET of a Secret that a version names, request for the kubelet's certificate--
+//! API server --watch own Machine, own Node, selected version, own operations--> View --> Seen
+//!            <--live GET: is the Node gone?--
+//!            <--apply own fields of own Machine's status--        Writer <-- host's report, node's progress
+//!            <--status of own operations, GET of a Secret that a version names, request for the kubelet's certificate--
 //! ```
 //!
-//! It asks for nothing else (docs/rules.md, A1), decides nothing, and touches nothing of the host. The node's loop knows [`Decider`] and
-//! [`Home`] only, so a pair of them need not be of one kind. Called by `service`.
+//! It makes no other requests (docs/rules.md, A1), decides nothing, and does not change the host. The node's
+//! loop knows [`Decider`] and
+//! [`Home`] only, so their implementations may be combined. Called by `service`.
 
 mod certificate;
 mod claim;
@@ -66,7 +67,8 @@ use crate::model::Api;
 /// Party that decides about this host: it selects the version, orders operations, holds Secrets and takes reports. A cluster or pxed.
 #[async_trait]
 pub trait Decider: Send + Sync {
-    /// What is seen, told at each change. Marked as changed at first. The Node in it comes from its home.
+    /// Returns the observed state, published on each change and marked as changed at first. Its Node comes
+    /// from the home.
     fn seen(&self) -> watch::Receiver<Seen>;
 
     /// Says what the host is, now.
@@ -154,23 +156,23 @@ impl Watched {
     /// For a person.
     pub fn name(self) -> &'static str {
         match self {
-            Self::Machine => "the own Machine",
-            Self::Node => "the own Node",
+            Self::Machine => "Machine of this host",
+            Self::Node => "Node of this host",
             Self::Version => "the selected version",
-            Self::Operations => "the own operations",
+            Self::Operations => "operations of this host",
             Self::Claim => "the MachineClaim of this host",
         }
     }
 }
 
-/// What is known. As of now where `api` is [`Api::Live`]; else as it once was.
+/// Observed state. Current if `api` is [`Api::Live`]; otherwise the last known one.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Seen {
-    /// Whether it is as of now: see `contact`.
+    /// Reachability of the API server: see `contact`.
     pub api: Api,
     /// The Machine of this host's name; none: not read yet, or not there if `api` is live.
     pub machine: Option<Arc<Machine>>,
-    /// Whether it is the Machine that this host enrolled for.
+    /// True if it is the Machine that this host enrolled for.
     pub ours: bool,
     /// The Node of this host's name.
     pub node: NodeState,
@@ -180,11 +182,11 @@ pub struct Seen {
     pub claim: ClaimObject,
     /// The Machine's operations that have not ended, by name.
     pub operations: Vec<Arc<MachineOperation>>,
-    /// Whether these were listed: before that none is known.
+    /// True if the operations were listed; before that they are unknown.
     pub operations_listed: bool,
     /// The Machine's operations that have ended, by UID; whether one has shut the host down.
     pub ended: BTreeMap<String, bool>,
-    /// What cannot be watched at the moment, and why.
+    /// Watches that currently fail, with the error.
     pub trouble: BTreeMap<Watched, String>,
 }
 
@@ -218,7 +220,7 @@ pub enum NodeState {
     Unknown,
     /// A live read said that there is none.
     Absent,
-    /// There is one; without what nobody here reads.
+    /// The Node exists; without fields that the agent does not read.
     Present(Arc<Node>),
 }
 

@@ -19,20 +19,21 @@ use zeroize::Zeroizing;
 
 use crate::https::request::{AskError, builder};
 
-/// A peer that does not answer at all is asked after so long a silence, and given up within [`VANISHED`] more.
-const SILENCE: Duration = Duration::from_secs(15);
-const QUESTIONS: u32 = 3;
-const BETWEEN: Duration = Duration::from_secs(5);
-const VANISHED: Duration = Duration::from_secs(20);
+/// Idle time before the first TCP keepalive probe. A peer that does not answer is dropped within
+/// [`ANSWER_TIMEOUT`] after that.
+const KEEPALIVE_IDLE: Duration = Duration::from_secs(15);
+const KEEPALIVE_RETRIES: u32 = 3;
+const KEEPALIVE_INTERVAL: Duration = Duration::from_secs(5);
+const ANSWER_TIMEOUT: Duration = Duration::from_secs(20);
 
-/// Why there is no client.
+/// Error of creating the client.
 #[derive(Debug, Error)]
 pub enum PrepareClientError {
     /// The connection cannot be prepared.
     #[error(transparent)]
     Https(#[from] AskError),
     /// The certificate cannot be read.
-    #[error("the own certificate cannot be read: {0}")]
+    #[error("the certificate of this host cannot be read: {0}")]
     Certificate(String),
 }
 
@@ -41,7 +42,7 @@ pub enum PrepareClientError {
 pub struct Access {
     https: reqwest::Client,
     server: Arc<str>,
-    /// For all that is no watch.
+    /// Client for all requests except watches.
     client: Client,
     /// SHA-256 of the certificate that is shown.
     fingerprint: Digest,
@@ -71,10 +72,10 @@ impl Access {
         let leaf = leaf.map_err(|error| PrepareClientError::Certificate(error.to_string()))?;
         let fingerprint = Digest::from_sha256(Sha256::digest(&leaf).into());
         let https = builder(&endpoint.ca_pem, Some(identity))?
-            .tcp_keepalive(SILENCE)
-            .tcp_keepalive_interval(BETWEEN)
-            .tcp_keepalive_retries(QUESTIONS)
-            .tcp_user_timeout(VANISHED)
+            .tcp_keepalive(KEEPALIVE_IDLE)
+            .tcp_keepalive_interval(KEEPALIVE_INTERVAL)
+            .tcp_keepalive_retries(KEEPALIVE_RETRIES)
+            .tcp_user_timeout(ANSWER_TIMEOUT)
             .build()
             .map_err(|error| AskError::Prepare(error.to_string()))?;
         let server: Arc<str> = endpoint.server.trim_end_matches('/').into();
@@ -102,7 +103,7 @@ impl Access {
         speak(self.https.clone(), self.server.clone(), taken)
     }
 
-    /// Whose agent is asking.
+    /// Returns the Machine whose agent uses this access.
     pub(super) fn machine(&self) -> &MachineName {
         &self.machine
     }

@@ -66,7 +66,7 @@ impl Cluster {
         self.expects.store(another, Ordering::Relaxed);
     }
 
-    /// Whose agent it serves.
+    /// Returns the Machine whose agent this serves.
     pub fn machine(&self) -> MachineName {
         self.access.borrow().machine().clone()
     }
@@ -149,7 +149,7 @@ impl Home for Cluster {
     async fn compare(&self, server: &str, ca_pem: &str) -> Compared {
         let machine = self.seen.borrow().machine.clone();
         let Some(uid) = machine.as_ref().and_then(|machine| machine.uid()) else {
-            return Compared::Unknown("the own Machine was not read yet".to_owned());
+            return Compared::Unknown("the Machine of this host was not read yet".to_owned());
         };
         let endpoint = KubernetesEndpoint { server: server.to_owned(), ca_pem: ca_pem.to_owned() };
         let own = self.access.borrow().clone();

@@ -87,7 +87,7 @@ mod tests {
     }
 
     #[test]
-    fn certificate_of_another_authority_is_not_trusted_and_a_wrong_clock_proves_nothing() {
+    fn certificate_of_another_authority_is_untrusted_and_clock_is_no_proof() {
         let wrapped = |why: CertificateError| AskServerError::Transport {
             what: "Machine node-1".to_owned(),
             source: io::Error::other(rustls::Error::InvalidCertificate(why)).into(),
@@ -100,7 +100,7 @@ mod tests {
 
     /// Through the client that is really used: how it wraps the words of TLS is not this crate's.
     #[tokio::test]
-    async fn server_of_another_authority_is_another_cluster_and_a_silent_one_is_unknown() {
+    async fn server_of_another_authority_is_another_cluster_or_unknown_if_silent() {
         use bedplate_api::wire::KubernetesEndpoint;
         use rustls_pki_types::PrivateKeyDer;
         use tokio::net::TcpListener;

@@ -1,6 +1,6 @@
-//! What the API server answered when it did not do as asked.
+//! Errors of requests to the API server.
 //!
-//! Called by everything of `cluster` that asks.
+//! Called by all modules of `cluster` that send requests.
 
 use std::error::Error;
 use std::time::Duration;
@@ -10,33 +10,33 @@ use thiserror::Error;
 
 use crate::fault::explained;
 
-/// How long one request may take, its connection included.
-const PATIENCE: Duration = Duration::from_secs(30);
+/// Timeout of one request, including its connection.
+const REQUEST_TIMEOUT: Duration = Duration::from_secs(30);
 /// The most that is kept of a refusal's text, in characters.
 const MAX_TEXT: usize = 500;
 
-/// Why the API server was not asked, or what it refused.
+/// Reason for which the API server was not asked, or its refusal.
 #[derive(Debug, Error)]
 pub enum AskServerError {
     /// No connection, a connection that broke, or a peer of another authority.
     #[error("cannot ask for {what}")]
     Transport {
-        /// What was asked for.
+        /// Object of the request.
         what: String,
-        /// Why not.
+        /// Cause.
         #[source]
         source: Box<dyn Error + Send + Sync>,
     },
     /// It did not answer in time.
-    #[error("no answer about {what} within {} s", PATIENCE.as_secs())]
+    #[error("no answer about {what} within {} s", REQUEST_TIMEOUT.as_secs())]
     Late {
-        /// What was asked for.
+        /// Object of the request.
         what: String,
     },
     /// It refused.
     #[error("{what} was refused with status {status}: {message} ({reason})")]
     Refused {
-        /// What was asked for.
+        /// Object of the request.
         what: String,
         /// HTTP status.
         status: u16,
@@ -48,24 +48,24 @@ pub enum AskServerError {
     /// The answer is not what was asked for.
     #[error("the answer about {what} cannot be understood: {problem}")]
     Answer {
-        /// What was asked for.
+        /// Object of the request.
         what: String,
-        /// What is wrong.
+        /// Problem of the answer.
         problem: String,
     },
     /// This host belongs to no cluster.
     #[error("claims need a cluster")]
     NoClaims,
-    /// The Machine has not been read yet, so that what an agent before this one wrote would be taken back.
-    #[error("the own Machine was not read yet{why}")]
+    /// The Machine was not read yet, so a write would revert fields of an earlier agent.
+    #[error("the Machine of this host was not read yet{why}")]
     NothingSeen {
-        /// Why not, after a colon; may be empty.
+        /// Cause, after a colon; may be empty.
         why: String,
     },
 }
 
 impl AskServerError {
-    /// What kube's error says: its own texts repeat their sources.
+    /// Converts kube's error. Its own texts repeat their sources.
     pub(super) fn of(what: String, error: kube::Error) -> Self {
         match error {
             kube::Error::Api(status) => Self::Refused {
@@ -94,7 +94,7 @@ impl AskServerError {
     }
 }
 
-/// Why a watch failed, for a person.
+/// Returns the cause of a failed watch as human-readable text.
 pub(super) fn why(error: watcher::Error) -> String {
     match error {
         watcher::Error::InitialListFailed(error) => {
@@ -114,6 +114,6 @@ pub(super) fn why(error: watcher::Error) -> String {
 pub(super) async fn within<T>(
     answer: impl Future<Output = T>,
 ) -> Result<T, impl FnOnce(String) -> AskServerError> {
-    let answer = tokio::time::timeout(PATIENCE, answer).await;
+    let answer = tokio::time::timeout(REQUEST_TIMEOUT, answer).await;
     answer.map_err(|_| |what| AskServerError::Late { what })
 }

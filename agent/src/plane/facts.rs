@@ -1,6 +1,6 @@
-//! What of Machine, Node and version counts for the node's plan.
+//! Parts of Machine, Node and version that the node's plan depends on.
 //!
-//! Pure: objects in, the plan's own words out. Called by the node's loop and by `view`.
+//! Pure: API objects in, the plan's own types out. Called by the node's loop and by `view`.
 
 use bedplate_api::configuration::Template;
 use bedplate_api::id::Digest;
@@ -21,7 +21,7 @@ const GATE_TIMEOUT: i32 = 600;
 const NODE_READY: i32 = 30;
 
 impl Seen {
-    /// The Machine; none: deleted if the API is live, else not known.
+    /// Returns the Machine. None: deleted if the API is live, otherwise unknown.
     pub fn machine_facts(&self) -> Option<MachineFacts> {
         self.machine.as_ref().map(|seen| machine(seen, self.ours))
     }
@@ -41,8 +41,9 @@ impl Seen {
     }
 }
 
-/// Whether this is the Machine that a host enrolled for whose certificate has this SHA-256: pxed writes it there, and the
-/// API server takes no other certificate (docs/rules.md, Trust 3). A Machine that was made anew has none, or another host's.
+/// Returns true if a host enrolled for this Machine with the certificate of this SHA-256. pxed writes it
+/// there, and the API server accepts no other certificate (docs/rules.md, Trust 3). A re-created Machine has
+/// none, or another host's.
 pub fn is_ours(machine: &Machine, fingerprint: Option<Digest>) -> bool {
     let enrollment = machine.status.as_ref().and_then(|status| status.enrollment.as_ref());
     let written = enrollment.and_then(|enrollment| enrollment.certificate_fingerprint);
@@ -90,7 +91,8 @@ fn version(version: &MachineConfigurationVersion) -> VersionFacts {
     }
 }
 
-/// SHA-256, as hex digits, of a template as JSON without blanks and with the keys of every object in the order of their bytes.
+/// Returns the SHA-256, in hex digits, of a template as JSON without whitespace and with sorted keys (byte
+/// order).
 pub fn template_hash(template: &Template) -> String {
     let mut text = String::new();
     // A template is made of texts, numbers, lists and maps with text keys: nothing that JSON cannot say.
@@ -229,7 +231,7 @@ mod tests {
     }
 
     #[test]
-    fn a_templates_hash_does_not_depend_on_the_order_of_keys_and_stays_what_it_is() {
+    fn template_hash_does_not_depend_on_key_order_and_never_changes() {
         let ordered = |text: &str| {
             let mut canonical_text = String::new();
             canonical(&serde_json::from_str(text).unwrap(), &mut canonical_text);
@@ -239,7 +241,7 @@ mod tests {
         assert_eq!(ordered(text), r#"{"a":1.5,"b":[1,{"c":"x\n","d":null}],"é":true}"#);
         let template = json!({ "image": { "reference": "r" }, "kubernetes": { "version": "v1.34.4",
             "kubeletConfiguration": { "maxPods": 20, "evictionHard": {} } } });
-        // Kept in records on disk: another text would have every slot filled anew.
+        // Records on disk contain the hash: another result would fill every slot again.
         assert_eq!(
             of(&template).template,
             "6e91854c3e5bb4fc5fdc990df512173a63588b88a5aa4a4e5ff394a24f9bd9ab"

@@ -1,24 +1,27 @@
-//! Whether what is seen is as it is now.
+//! Decides whether the observed state is current.
 //!
-//! The watches of Machine and Node count, for they decide. A watch is *up* from the end of its first list on, and *broken* from an
-//! error on, until a list has ended again or the API server has taken the watch again. A watch that ends by its own time-out and is
-//! taken up at once is not broken.
+//! Only the watches of Machine and Node count, because decisions depend on them. A watch is *up* once its
+//! first list ends. It is *broken*
+//! from an error until a list ends again or the API server accepts the watch again. A watch that ends by its
+//! own timeout and is reopened
+//! immediately is not broken.
 //!
 //! ```text
-//!   Unasked --both were up once--> Live --one broken for BREAK--> Away --both up--> Live
-//!      +------FIRST has passed since the start, and one was never up-----^
+//! Unasked --both were up once--> Live --one broken for MAX_BREAK--> Away --both up--> Live
+//!    +------FIRST_TIMEOUT has passed since the start, and one was never up-----^
 //! ```
 //!
-//! Pure: the caller says what time it is. Called by `view`.
+//! Pure: the caller passes the time. Called by `view`.
 
 use std::time::{Duration, Instant};
 
 use crate::model::Api;
 
-/// How long the first answers are awaited before the API server counts as away.
-pub(super) const FIRST: Duration = Duration::from_secs(30);
-/// How long a watch may be broken before what it told is old: an API server that is started anew is back by then.
-pub(super) const BREAK: Duration = Duration::from_secs(10);
+/// Time for the first answers before the API server counts as unreachable.
+pub(super) const FIRST_TIMEOUT: Duration = Duration::from_secs(30);
+/// Maximum time that a watch may be broken before its data is outdated. A restarted API server is back within
+/// this time.
+pub(super) const MAX_BREAK: Duration = Duration::from_secs(10);
 
 /// One watch.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -76,18 +79,18 @@ impl Contact {
         }
     }
 
-    /// How it stands, and when that changes if nothing happens.
+    /// Returns the state, and when it changes if nothing happens.
     pub(super) fn state(&self, now: Instant) -> (Api, Option<Instant>) {
         let lines = [self.machine, self.node];
         if lines.contains(&Line::Never) {
-            let until = self.started + FIRST;
+            let until = self.started + FIRST_TIMEOUT;
             return if now < until { (Api::Unasked, Some(until)) } else { (Api::Away, None) };
         }
         let since = lines.iter().filter_map(|line| match line {
             Line::Broken { since } => Some(*since),
             Line::Never | Line::Up => None,
         });
-        match since.min().map(|since| since + BREAK) {
+        match since.min().map(|since| since + MAX_BREAK) {
             None => (Api::Live, None),
             Some(until) if now < until => (Api::Live, Some(until)),
             Some(_) => (Api::Away, None),
@@ -106,27 +109,27 @@ mod tests {
     }
 
     #[test]
-    fn the_first_answers_of_both_make_it_live_and_are_awaited_for_thirty_seconds() {
+    fn both_first_answers_make_it_live_and_time_out_after_thirty_seconds() {
         let (mut contact, start) = contact();
-        assert_eq!(contact.state(start), (Api::Unasked, Some(start + FIRST)));
+        assert_eq!(contact.state(start), (Api::Unasked, Some(start + FIRST_TIMEOUT)));
         contact.listed(Machine);
         contact.broken(Node, start);
         contact.taken(Node);
         assert_eq!(contact.state(start).0, Api::Unasked, "without a list nothing is known");
-        assert_eq!(contact.state(start + FIRST), (Api::Away, None));
+        assert_eq!(contact.state(start + FIRST_TIMEOUT), (Api::Away, None));
         contact.listed(Node);
-        assert_eq!(contact.state(start + FIRST), (Api::Live, None), "late is not never");
+        assert_eq!(contact.state(start + FIRST_TIMEOUT), (Api::Live, None), "late is not never");
     }
 
     #[test]
-    fn a_short_break_changes_nothing_and_a_longer_one_makes_it_away_until_both_are_up() {
+    fn long_break_makes_it_unreachable_until_both_watches_are_up() {
         let (mut contact, start) = contact();
         contact.listed(Machine);
         contact.listed(Node);
         let at = |seconds| start + Duration::from_secs(seconds);
         contact.broken(Node, at(100));
         contact.broken(Machine, at(105));
-        // Every try that fails is an error, and does not begin the time anew.
+        // Each failed attempt is an error, and does not restart the time.
         contact.broken(Node, at(108));
         assert_eq!(contact.state(at(109)), (Api::Live, Some(at(110))));
         assert_eq!(contact.state(at(110)), (Api::Away, None));

@@ -1,8 +1,11 @@
-//! Is the Node really gone? Asked of the API server itself, never of what a watch remembers.
+//! Asks the API server whether the Node is really deleted. The cache of a watch does not count.
 //!
-//! Two reads without `resourceVersion`, which the API server answers from the newest state: the Node is not found, and the own
-//! Machine is there at once after it, so that this API server is whole. A proxy's 404, an API server that does not serve
-//! Nodes, or one that was restored without the Machine says nothing about the Node. Called by `watcher` and `cluster`.
+//! Two reads without `resourceVersion`, which the API server answers from the newest state. The Node must not
+//! be found. The host's Machine
+//! must exist immediately after that, so that this API server is complete. Other answers prove nothing about
+//! the Node: a proxy's 404, an
+//! API server that does not serve Nodes, or one that was restored without the Machine. Called by `watcher`
+//! and `cluster`.
 
 use bedplate_api::bounded_times::BoundedTimes;
 use bedplate_api::machine::Machine;
@@ -13,7 +16,7 @@ use kube::{Api, Client};
 
 use super::error::{AskServerError, within};
 
-/// What the two reads said.
+/// Result of the two reads.
 #[derive(Debug)]
 pub(super) enum Asked {
     /// There is no Node, and the Machine is this one.
@@ -22,7 +25,7 @@ pub(super) enum Asked {
     There,
 }
 
-/// Whether the API server itself says that it has no such Node.
+/// Returns true if the API server itself reports that it has no such Node.
 pub(super) async fn is_node_gone(client: &Client, name: &str) -> Result<bool, AskServerError> {
     let nodes: Api<BoundedTimes<Node>> = Api::all(client.clone());
     match within(nodes.get(name)).await {
@@ -46,8 +49,8 @@ pub(super) async fn ask(client: &Client, name: &str) -> Result<Asked, AskServerE
     }
 }
 
-/// Whether this is the API server's own word that it has no such object of this group and resource. It names both; what
-/// does not is about something else: a path that nobody serves, or somebody between it and us.
+/// Returns true if the API server itself reports that it has no such object of this group and resource. Its
+/// answer names both. An answer without them is about something else: an unserved path, or a proxy.
 pub(super) fn is_not_found(status: &Status, resource: (&str, &str), name: &str) -> bool {
     let details = status.details.as_ref();
     status.code == 404
@@ -81,7 +84,7 @@ mod tests {
             json!({ "code": 403 }),
             json!({ "status": "Success" }),
             json!({ "reason": "Forbidden" }),
-            // What kube makes of a page that is no Status at all, of a proxy for instance.
+            // kube's result for a page that is not a Status, for example of a proxy.
             json!({ "reason": "Failed to parse error data", "details": null }),
             // "the server could not find the requested resource": the path, not the object.
             json!({ "details": {} }),

@@ -17,10 +17,10 @@ use super::node_deletion::is_not_found;
 const FIELD_MANAGER: &str = "bedplate-agent";
 const RESOURCE: (&str, &str) = ("bedplate.dev", "machineoperations");
 
-/// Why the status of an operation was not written.
+/// Reason for which the status of an operation was not written.
 #[derive(Debug, Error)]
 pub enum WriteOperationError {
-    /// Somebody wrote it meanwhile: decide anew, by what it is now.
+    /// Another writer changed it meanwhile: decide again by its current state.
     #[error("the operation was changed meanwhile")]
     Conflict(Box<MachineOperation>),
     /// It is not there any more, or another one has its name.

@@ -17,7 +17,7 @@ use zeroize::Zeroizing;
 use super::error::{AskServerError, within};
 use super::node_deletion::is_not_found;
 
-/// What a Secret holds.
+/// Content of a Secret.
 pub struct SecretData {
     /// Its type, such as `kubernetes.io/dockerconfigjson`.
     pub kind: String,
@@ -31,7 +31,7 @@ impl fmt::Debug for SecretData {
     }
 }
 
-/// Why a Secret was not read.
+/// Reason for which a Secret was not read.
 #[derive(Debug, Error)]
 pub enum ReadSecretError {
     /// No role lets the agent read it.
@@ -130,7 +130,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn a_secret_that_no_role_opens_is_told_with_the_role_to_make() {
+    async fn forbidden_secret_is_reported_with_the_role_to_create() {
         let body = json!({ "status": "Failure", "reason": "Forbidden", "code": 403, "message": "secrets \"pull\" is forbidden" });
         let error = answered(403, body).await.unwrap_err();
         assert_eq!(error.reason(), PavedReason::SecretForbidden);

@@ -1,11 +1,13 @@
-//! pxed as a [`Decider`], where there is no cluster: the own Machine, its version and the own operations, by one request that pxed answers
-//! when something is new. The Node comes from its home, [`SlotHome`](super::slot_home::SlotHome).
+//! pxed as a [`Decider`] when standalone. One long-poll request returns the host's Machine, its version and
+//! its operations; pxed
+//! answers on a change. The Node comes from its home, [`SlotHome`](super::slot_home::SlotHome).
 //!
 //! ```text
-//!   pxed --what is new, or nothing within 20 s--> Seen <--own Node-- SlotHome
-//!        <--status of own operations, how the node stands, that the Node is gone--
+//! pxed --changes, or nothing within 20 s--> Seen <--own Node-- SlotHome
+//!      <--status of own operations, state of the node, deletion of the Node--
 //! ```
-//! Whether what is seen is as of now goes by pxed, and by the kubelet's API server where that is not the slot's own. Called by
+//! The state is current if pxed answers, and the kubelet's API server too, unless that runs in the slot.
+//! Called by
 //! `service::connections`.
 
 mod report;
@@ -46,7 +48,7 @@ use crate::model::Api;
 /// Maximum time of one question: several endpoints are asked, each for 30 s.
 const ASK_PATIENCE: Duration = Duration::from_secs(300);
 /// An answer that nothing is new takes longer.
-const SOON: Duration = Duration::from_secs(1);
+const MIN_POLL_INTERVAL: Duration = Duration::from_secs(1);
 
 /// pxed, as one Machine's agent sees it. Its tasks end when it is dropped.
 pub struct Standalone {
@@ -92,7 +94,7 @@ impl Standalone {
         self.client.send_replace(client);
     }
 
-    /// Whose agent it serves.
+    /// Returns the Machine whose agent this serves.
     pub fn machine(&self) -> &MachineName {
         &self.machine
     }
@@ -158,7 +160,7 @@ impl Decider for Standalone {
             Ok(OperationWritten::Changed { operation }) => Err(WriteOperationError::Conflict(operation)),
             Ok(OperationWritten::Gone) => Err(WriteOperationError::Gone),
             Err(error) => {
-                // What this host may not ask at all, another certificate may.
+                // Requests that this host may never make, as opposed to those that another certificate may.
                 let hopeless =
                     matches!(&error, AskError::Refused { status: 400 | 413, .. } | AskError::Answer { .. });
                 let error = server_error(&format!("status of MachineOperation {name}"), error);
@@ -200,7 +202,7 @@ fn decoded(found: SecretResponse) -> Result<SecretData, String> {
     Ok(SecretData { kind: found.kind, data: data.collect::<Result<_, _>>()? })
 }
 
-/// The same failure in the words of who asks an API server.
+/// Converts the failure to the error of an API server request.
 fn server_error(what: &str, error: AskError) -> AskServerError {
     let what = what.to_owned();
     match error {
@@ -215,7 +217,8 @@ fn server_error(what: &str, error: AskError) -> AskServerError {
     }
 }
 
-/// Where it is told. What was told last must not pass for what is, once nobody watches any more, for whatever reason.
+/// Publisher of the state. The last state must not count as current after the watch ended, for whatever
+/// reason.
 struct Told(watch::Sender<Seen>);
 
 impl Drop for Told {
@@ -224,7 +227,7 @@ impl Drop for Told {
     }
 }
 
-/// What was told, and whether it is as of now.
+/// State from pxed, and whether it is current.
 struct View {
     contact: Contact,
     own: OwnNode,
@@ -314,13 +317,13 @@ type Answer = Result<WatchResponse, AskError>;
 /// Asks pxed what is new, as long as `client` has a sender; again with every new client.
 struct Poller {
     client: watch::Receiver<PxedClient>,
-    /// Revision of the Machine that pxed told last.
+    /// Revision of the Machine that pxed reported last.
     known: Option<String>,
     answers: mpsc::Sender<Answer>,
 }
 
 impl Poller {
-    /// What is known after this answer.
+    /// Records the revision of this answer.
     fn learn(&mut self, answer: &Answer) {
         match answer {
             Ok(WatchResponse::Changed { revision, .. }) => self.known = Some(revision.clone()),
@@ -358,14 +361,15 @@ impl Reconcile for Poller {
         };
         self.learn(&answer);
         let failure = answer.as_ref().err().map(|error| chain(error));
-        // A pxed that is being stopped, or is no pxed, is not asked in a circle.
-        let soon = matches!(answer, Ok(WatchResponse::Same)) && asked.elapsed() < SOON;
+        // Without this pause, a pxed that is being stopped, or another server, would be asked in a tight
+        // loop.
+        let soon = matches!(answer, Ok(WatchResponse::Same)) && asked.elapsed() < MIN_POLL_INTERVAL;
         if self.answers.send(answer).await.is_err() {
             return Turn::Idle;
         }
         match failure {
             Some(failure) => Turn::Retry(failure.into()),
-            None => Turn::At((Instant::now() + if soon { SOON } else { Duration::ZERO }).into()),
+            None => Turn::At((Instant::now() + if soon { MIN_POLL_INTERVAL } else { Duration::ZERO }).into()),
         }
     }
 }
@@ -379,7 +383,7 @@ struct Publisher {
 }
 
 impl Reconcile for Publisher {
-    /// An answer of pxed; none: the own Node has changed.
+    /// Answer of pxed; none: the host's Node has changed.
     type Event = Option<Answer>;
 
     async fn changed(&mut self) -> Option<Option<Answer>> {
@@ -436,7 +440,7 @@ mod tests {
     }
 
     #[test]
-    fn what_pxed_told_is_old_ten_seconds_after_it_went_away() {
+    fn state_of_pxed_is_outdated_ten_seconds_after_it_became_unreachable() {
         let start = Instant::now();
         let told = watch::Sender::new(Seen::default());
         let mut view = View::new(start);
@@ -517,7 +521,7 @@ mod tests {
     }
 
     #[test]
-    fn an_api_server_that_is_away_is_no_fault_of_a_worker_and_one_in_the_slot_is_the_slots() {
+    fn unreachable_api_server_is_a_fault_only_if_it_runs_in_the_slot() {
         let start = Instant::now();
         let told = watch::Sender::new(Seen::default());
         let later = start + Duration::from_secs(10);
@@ -531,7 +535,7 @@ mod tests {
             view.take_own(silent(runs_api), later);
             view.publish(later, &told);
             assert_eq!(told.borrow().api, api);
-            assert!(told.borrow().describe().contains("the own Node cannot be watched: refused"));
+            assert!(told.borrow().describe().contains("Node of this host cannot be watched: refused"));
             view.take_own(node(), later);
             view.publish(later, &told);
             assert!(told.borrow().api == Api::Live && told.borrow().trouble.is_empty());

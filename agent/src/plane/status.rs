@@ -1,9 +1,10 @@
-//! The agent's own fields of its Machine's status, composed from what the host and the node say.
+//! The agent's own fields of its Machine's status, composed from the reports of the host and the node.
 //!
-//! One server-side apply holds them all, because an apply takes back what it leaves out. What nobody of this process has said yet
-//! stays as it was written before.
+//! One server-side apply contains all of them, because an apply removes fields that it omits. Fields that
+//! this process has not reported
+//! yet keep their former values.
 //!
-//! Pure: the caller says what time it is. Called by `writer`.
+//! Pure: the caller passes the time. Called by `writer`.
 
 use bedplate_api::claim::{CLAIMS_FEATURE, WIPE_FEATURE};
 use bedplate_api::id::MachineName;
@@ -23,16 +24,16 @@ const MAX_REASON: usize = 1024;
 /// The most that a condition says, in characters: the tail of a log fits.
 const MAX_MESSAGE: usize = 4096;
 
-/// How the node stands.
+/// State of the node.
 #[derive(Debug, Clone, PartialEq, Default)]
 pub struct NodeTold {
     /// Generation of the Machine that the conditions were derived from. `None`: the Machine is not known now.
     pub generation: Option<i64>,
-    /// What runs.
+    /// Applied version.
     pub applied: Option<Applied>,
-    /// What is in the slots.
+    /// Content of the slots.
     pub slots: Vec<Slot>,
-    /// The last update that was taken back.
+    /// Last update that was rolled back.
     pub rolled_back: Option<RolledBack>,
     /// Claim that the host holds, or held last. None: it stays as it was written before.
     pub claim: Option<ClaimStatus>,
@@ -53,7 +54,7 @@ pub struct ConditionTold<R> {
     pub message: String,
 }
 
-/// Whether a condition holds.
+/// Status of a condition.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 #[allow(missing_docs, reason = "Kubernetes' names")]
 pub enum Truth {
@@ -62,7 +63,7 @@ pub enum Truth {
     Unknown,
 }
 
-/// How much two statuses differ.
+/// Size of the difference between two statuses.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 pub(super) enum Change {
     /// Not at all, but for the heartbeat.
@@ -150,7 +151,7 @@ fn condition<R: ConditionReason>(
     }
 }
 
-/// How much `after` says anew.
+/// Returns the size of the difference.
 pub(super) fn change(before: &MachineStatus, after: &MachineStatus) -> Change {
     let matter = |status: &MachineStatus, messages: bool| {
         let mut status = status.clone();
@@ -261,7 +262,7 @@ mod tests {
     }
 
     #[test]
-    fn what_an_agent_before_wrote_stays_until_the_node_is_known_and_others_fields_are_never_taken_up() {
+    fn former_agents_fields_stay_and_fields_of_others_are_never_adopted() {
         let before = compose(
             &name(),
             &host(),

@@ -1,4 +1,4 @@
-//! What the watches have told, put together.
+//! State of all watches, combined.
 //!
 //! Pure: events and the time in, [`Seen`] out. Called by `watcher`.
 
@@ -35,7 +35,7 @@ pub(super) struct View {
     contact: Contact,
     machine: Single<Machine>,
     node: Single<Node>,
-    /// A live read said that there is no Node, and the watch has told of none since.
+    /// True if a live read found no Node and the watch has reported none since.
     absent: bool,
     version: Single<MachineConfigurationVersion>,
     /// The name of the version that is watched.
@@ -166,7 +166,7 @@ impl View {
         }
     }
 
-    /// All watches begin anew, by this certificate.
+    /// Resets all watches: they are opened again with this certificate.
     pub(super) fn reopened(&mut self, fingerprint: Digest, now: Instant) {
         self.fingerprint = Some(fingerprint);
         self.contact.broken(Counted::Machine, now);
@@ -263,20 +263,21 @@ impl View {
         self.trouble.insert(watched, why).is_none()
     }
 
-    /// Whether the watch says that there is no Node, and nobody has asked about it yet.
+    /// Returns true if the watch reports no Node and no live read has confirmed it yet.
     pub(super) fn asks_for_node(&self) -> bool {
         self.node.listed && self.node.known.is_none() && !self.absent
     }
 
-    /// What the live read said.
+    /// Records the result of the live read.
     pub(super) fn answered(&mut self, asked: Asked) {
         let Asked::Gone(machine) = asked else { return };
-        // What was read of another Machine of this name, or before a newer word of the watch, decides nothing.
+        // A result about another Machine of this name, or one older than the watch's newest event, is
+        // ignored.
         let known = self.machine.known.as_ref().and_then(|known| known.uid());
         self.absent = self.asks_for_node() && known.is_some() && known == machine.uid();
     }
 
-    /// The name of the version that is to be watched.
+    /// Returns the name of the version to watch.
     pub(super) fn selected(&self) -> Option<String> {
         let selected = self.machine.known.as_ref()?.status.as_ref()?.selected.as_ref()?;
         Some(format!("{}-v{}", selected.name, selected.version))
@@ -291,7 +292,7 @@ impl View {
         self.expects.load(Ordering::Relaxed) && uid.is_some() && uid == self.owned
     }
 
-    /// How it all stands, and when that changes if nothing happens.
+    /// Returns the state, and when it changes if nothing happens.
     pub(super) fn seen(&mut self, now: Instant) -> (Seen, Option<Instant>) {
         let (api, until) = self.contact.state(now);
         let node = match &self.node.known {
@@ -325,7 +326,8 @@ fn counted(watched: Watched) -> Option<Counted> {
     }
 }
 
-/// What nobody here reads of a Machine, and changes with each heartbeat: our own word is no news.
+/// Removes fields of a Machine that the agent does not read and that change with each heartbeat, so that its
+/// own writes are not changes.
 fn trim_machine(machine: &mut Machine) {
     machine.metadata.resource_version = None;
     if let Some(status) = &mut machine.status {
@@ -333,7 +335,8 @@ fn trim_machine(machine: &mut Machine) {
     }
 }
 
-/// What nobody here reads of a Node, above all the list of its images, and what changes with each of the kubelet's heartbeats.
+/// Removes fields of a Node that the agent does not read, above all its list of images, and those that change
+/// with each kubelet heartbeat.
 pub(super) fn trim(node: &mut Node) {
     node.metadata.resource_version = None;
     if let Some(status) = &mut node.status {

@@ -1,8 +1,10 @@
-//! Watches what concerns this host: four watches by name or label, and a fifth one if its Machine is in a pool. After an error each is opened
-//! again with backoff and jitter.
+//! Watches the objects of this host: four watches by name or label, and a fifth one if its Machine is in a
+//! pool. After an error, each is
+//! opened again with backoff and jitter.
 //!
-//! No timer asks anything while the watches stand. They end by their own time-out, after some five minutes each, and go on from
-//! where they were. Called by `server`.
+//! No timer polls while the watches are up. They end by their own timeout, after about five minutes each, and
+//! resume where they ended.
+//! Called by `server`.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -54,8 +56,8 @@ struct Streams {
     taken_by: mpsc::UnboundedSender<Watched>,
 }
 
-/// What came.
-#[expect(clippy::large_enum_variant, reason = "there is one at a time, and it is taken apart at once")]
+/// Event of a watch.
+#[expect(clippy::large_enum_variant, reason = "there is one at a time, and it is taken apart immediately")]
 pub(super) enum Word {
     Machine(Result<Event<Machine>, watcher::Error>),
     Node(Result<Event<Node>, watcher::Error>),
@@ -73,7 +75,8 @@ struct Question {
     not_before: Option<Instant>,
 }
 
-/// Where it is told. What was told last must not pass for what is, once nobody watches any more, for whatever reason.
+/// Publisher of the state. The last state must not count as current after the watch ended, for whatever
+/// reason.
 struct Told(watch::Sender<Seen>);
 
 impl Drop for Told {
@@ -94,7 +97,7 @@ pub(super) struct Watcher {
     seen: Told,
 }
 
-/// What wakes the watch.
+/// Wake source of the watch loop.
 #[expect(clippy::large_enum_variant, reason = "there is one at a time, and its turn takes it apart")]
 pub(super) enum Woken {
     /// There is another certificate.
@@ -168,7 +171,7 @@ fn publish(view: &mut View, told: &watch::Sender<Seen>) -> Option<Instant> {
     let (seen, until) = view.seen(Instant::now().into_std());
     told.send_if_modified(|known| {
         if known.api != seen.api {
-            tracing::info!(api = seen.describe(), "the API server");
+            tracing::info!(api = seen.describe(), "API server state changed");
         }
         let changed = *known != seen;
         *known = seen;
@@ -198,7 +201,7 @@ fn take(view: &mut View, word: Word) {
     METRICS.watch(watched, Went::Failed);
     let error = why(error);
     if view.failed(watched, error.clone(), now) {
-        tracing::warn!(watched = watched.name(), error, "cannot be watched, will be tried again");
+        tracing::warn!(watched = watched.name(), error, "watch failed, retrying");
     }
 }
 
@@ -285,7 +288,7 @@ where
 {
     let taken = taken.clone();
     let client = access.watching(move || {
-        // Nobody listens any more: the streams are being dropped.
+        // The receiver is gone: the streams are being dropped.
         let _ = taken.send(watched);
     });
     let api = Api::<BoundedTimes<K>>::all(client);
@@ -303,7 +306,7 @@ async fn answered(
 }
 
 impl Question {
-    /// Asks at once when the watch says that the Node is not there.
+    /// Starts a live read immediately when the watch reports that there is no Node.
     fn ask_if_due(&mut self, access: &Access, view: &View, seen: &watch::Sender<Seen>) {
         let live = seen.borrow().api == Contact::Live;
         let early = self.not_before.is_some_and(|time| Instant::now() < time);
@@ -323,7 +326,7 @@ impl Question {
         match asked {
             Ok(asked) => view.answered(asked),
             Err(error) => {
-                tracing::warn!(error = chain(&error), "nobody says for certain whether the Node is gone");
+                tracing::warn!(error = chain(&error), "failed to verify that the Node is deleted");
             }
         }
         if view.asks_for_node() {
@@ -345,7 +348,7 @@ mod tests {
     use super::*;
 
     #[tokio::test]
-    async fn what_is_seen_is_old_as_soon_as_nobody_watches() {
+    async fn state_is_outdated_as_soon_as_the_watch_ends() {
         let own = rcgen::generate_simple_self_signed(vec!["x".to_owned()]).unwrap();
         let (pem, key) = (own.cert.pem(), own.signing_key.serialize_pem());
         let endpoint = KubernetesEndpoint { server: "https://127.0.0.1:1".to_owned(), ca_pem: pem.clone() };

@@ -24,14 +24,14 @@ use super::error::{AskServerError, within};
 use super::status::{Change, NodeTold, body, change, compose};
 use crate::model::Api as Contact;
 
-/// Who the agent is to server-side apply.
+/// Field manager of the agent for server-side apply.
 pub(super) const FIELD_MANAGER: &str = "bedplate-agent";
-/// Between two writes that matter.
-const MATTER: Duration = Duration::from_secs(1);
-/// Between two writes of progress.
-const PROGRESS: Duration = Duration::from_secs(5);
-/// Between two writes of what has not changed.
-const UNCHANGED: Duration = Duration::from_secs(300);
+/// Minimum interval between two writes of important changes.
+const MIN_CHANGE_INTERVAL: Duration = Duration::from_secs(1);
+/// Minimum interval between two writes of progress.
+const MIN_PROGRESS_INTERVAL: Duration = Duration::from_secs(5);
+/// Interval between two writes of an unchanged status.
+const REFRESH_INTERVAL: Duration = Duration::from_secs(300);
 /// Maximum time of a write: the first one waits for the first word of the API server, and for a report that is being written.
 pub(super) const WRITE_PATIENCE: Duration = Duration::from_secs(180);
 
@@ -44,7 +44,7 @@ pub(super) struct Writer {
     kept: Arc<Mutex<Kept>>,
 }
 
-/// What is remembered between writes.
+/// State between two writes.
 #[derive(Debug, Default)]
 struct Kept {
     host: Option<Report>,
@@ -56,11 +56,12 @@ struct Kept {
 }
 
 impl Kept {
-    /// Whether a report of the host is to be written: it says something new, the last one is old, or another certificate has not been tried yet.
+    /// Returns true if a report of the host is due: it is new, the last write is old, or another certificate
+    /// was not tried yet.
     fn is_due(&self, status: &MachineStatus, fingerprint: Digest, now: Instant) -> bool {
         let (Some(written), Some((taken, shown))) = (&self.written, &self.taken) else { return true };
         change(written, status) != Change::Nothing
-            || now.saturating_duration_since(*taken) >= UNCHANGED
+            || now.saturating_duration_since(*taken) >= REFRESH_INTERVAL
             || *shown != fingerprint
     }
 }
@@ -79,7 +80,7 @@ impl Writer {
         if due { self.write(&mut kept, status).await } else { Ok(()) }
     }
 
-    /// What the node says from now on.
+    /// Records the current report of the node.
     pub(super) fn tell_node(&self, told: NodeTold) {
         self.node.send_if_modified(|known| {
             let changed = known.as_ref() != Some(&told);
@@ -104,8 +105,8 @@ impl Writer {
         let change = kept.written.as_ref().map_or(Change::Matter, |written| change(written, &status));
         let gap = match change {
             Change::Nothing => return Ok(None),
-            Change::Progress => PROGRESS,
-            Change::Matter => MATTER,
+            Change::Progress => MIN_PROGRESS_INTERVAL,
+            Change::Matter => MIN_CHANGE_INTERVAL,
         };
         if let Some(due) = kept.at.map(|at| at + gap).filter(|due| Instant::now() < *due) {
             return Ok(Some(due));
@@ -113,7 +114,7 @@ impl Writer {
         self.write(&mut kept, status).await.map(|()| None)
     }
 
-    /// All own fields, as they are to be.
+    /// Composes all own fields with their desired values.
     async fn compose(&self, kept: &Kept) -> Result<MachineStatus, AskServerError> {
         let before = match &kept.written {
             Some(written) => written.clone(),
@@ -126,7 +127,7 @@ impl Writer {
         Ok(compose(access.machine(), host, node.as_ref(), &before, Timestamp::now()))
     }
 
-    /// What an agent before this one wrote. Waits for the first word of the API server.
+    /// Returns the fields that an earlier agent wrote. Waits for the first answer of the API server.
     async fn found(&self) -> Result<MachineStatus, AskServerError> {
         let mut seen = self.seen.clone();
         let answered = |seen: &Seen| seen.machine.is_some() || seen.api != Contact::Unasked;
@@ -150,7 +151,7 @@ impl Writer {
         let access = self.access.borrow().clone();
         let machine = access.machine();
         let machines: Api<BoundedTimes<Machine>> = Api::all(access.client().clone());
-        // Forced: these fields are the agent's own, whoever else wrote them.
+        // Forced, because these fields belong to the agent, whatever other writer set them.
         let parameters = PatchParams::apply(FIELD_MANAGER).force();
         let patch = Patch::Apply(body(machine, &status));
         kept.at = Some(Instant::now());

@@ -224,7 +224,7 @@ fn an_api_server_that_goes_away_is_known_to_be_and_what_changed_meanwhile_is_see
     wait::until("away", LIMIT, || Ok(standing().starts_with("does not answer; Node present").then_some(())))
         .unwrap();
     assert!(
-        standing().contains("the own Node cannot be watched: cannot ask for the watch"),
+        standing().contains("Node of this host cannot be watched: cannot ask for the watch"),
         "{}",
         standing()
     );

@@ -1,4 +1,4 @@
-//! What is written of an operation, and what each refusal means.
+//! Written fields of an operation, and the meaning of each refusal.
 
 use bedplate_api::operation::{OperationCounts, OperationState};
 
@@ -12,7 +12,7 @@ fn operation() -> MachineOperation {
 }
 
 #[test]
-fn only_the_executors_fields_are_written_and_only_over_the_version_that_was_read() {
+fn only_the_executors_fields_are_written_over_the_version_read() {
     let status = MachineOperationStatus {
         state: Some(OperationState::InProgress),
         counts: Some(OperationCounts::default()),
@@ -54,7 +54,7 @@ async fn after_a_conflict_the_operation_is_read_again() {
 }
 
 #[tokio::test]
-async fn what_can_pass_is_tried_later_and_what_cannot_is_refused() {
+async fn temporary_errors_are_retried_and_permanent_ones_refused() {
     assert!(matches!(written(vec![refusal(422)]).await, WriteOperationError::Refused(_)));
     for code in [401, 403, 429, 500, 503] {
         assert!(matches!(written(vec![refusal(code)]).await, WriteOperationError::Later(_)), "{code}");

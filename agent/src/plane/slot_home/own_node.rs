@@ -1,12 +1,13 @@
-//! The own Node where its API server is the slot's: watched by the credential of the kubelet in the slot.
+//! This host's Node where its API server is the slot's: watched with the credential of the kubelet in the
+//! slot.
 //!
 //! ```text
-//!   find ─┬─ no slot, no credential ───────────────────────► told; wait until the node's loop has done something
-//!         └─ joined ─► watch ─┬─ Node ─────────────────────► Present
-//!                             ├─ none ─► live GET ─ 404 ───► Gone
-//!                             └─ no answer ────────────────► Silent, tried again
+//! find ─┬─ no slot, no credential ───────────────────────► published; wait until the node's loop has acted
+//!       └─ joined ─► watch ─┬─ Node ─────────────────────► Present
+//!                           ├─ none ─► live GET ─ 404 ───► Gone
+//!                           └─ no answer ────────────────► Silent, retried
 //! ```
-//! At rest nothing polls: the watch stands. Called by `slot_home`.
+//! The idle watch does not poll. Called by `slot_home`.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -33,12 +34,12 @@ use crate::plane::error::{AskServerError, why};
 use crate::plane::node_deletion::is_node_gone;
 use crate::plane::view::{Single, trim};
 
-/// A way that has failed is tried anew at most so often.
-const AGAIN: Duration = Duration::from_secs(1);
+/// Minimum interval between two watches after a failure.
+const MIN_RETRY_INTERVAL: Duration = Duration::from_secs(1);
 /// A kubelet that could not be looked for is looked for again.
-const LOOK: Duration = Duration::from_secs(30);
+const POLL_INTERVAL: Duration = Duration::from_secs(30);
 
-/// What is known of the own Node.
+/// Observed state of this host's Node.
 #[derive(Debug, Clone, PartialEq, Default)]
 pub enum OwnNode {
     /// Not asked yet.
@@ -76,8 +77,8 @@ pub(in crate::plane) fn node_state(own: &OwnNode, machine: Option<&Machine>) -> 
         OwnNode::Present(node) => Some(NodeState::Present(Arc::clone(node))),
         OwnNode::Gone => Some(NodeState::Absent),
         OwnNode::Asleep { node_uid } => Some(unseen(node_uid)),
-        // What pxed has noted is all that is known of it: nobody says that it is Ready. State in memory went with a boot, or a trial has
-        // failed; a join by kubeadm awaits that no Node of this name is Ready.
+        // Only pxed's record of the Node is known, so it does not count as Ready. State in memory was lost in
+        // a boot, or a trial has failed. A join by kubeadm waits until no Node of this name is Ready.
         OwnNode::Nowhere => Some(node_ref.map_or(NodeState::Absent, |node| unseen(&node.uid))),
         OwnNode::NotJoined if node_ref.is_none() && status.is_none_or(|status| status.applied.is_none()) => {
             Some(NodeState::Absent)
@@ -86,7 +87,7 @@ pub(in crate::plane) fn node_state(own: &OwnNode, machine: Option<&Machine>) -> 
     }
 }
 
-/// A Node that was there, and that nobody was asked about.
+/// Returns a Node that existed, without any status.
 fn unseen(uid: &str) -> NodeState {
     let mut node = Node::default();
     node.metadata.uid = Some(uid.to_owned());
@@ -149,7 +150,7 @@ impl NodeFollower {
 
     fn watch(&mut self, joined: Joined) -> Option<Turn> {
         let now = Instant::now();
-        if let Some(next) = self.tried.map(|tried| tried + AGAIN).filter(|next| now < *next) {
+        if let Some(next) = self.tried.map(|tried| tried + MIN_RETRY_INTERVAL).filter(|next| now < *next) {
             return Some(Turn::At(next));
         }
         self.tried = Some(now);
@@ -165,7 +166,7 @@ impl NodeFollower {
 
     fn silence(&self, why: String, runs_api: bool) -> Turn {
         publish(&self.told, OwnNode::Silent { why, runs_api });
-        Turn::At(Instant::now() + LOOK)
+        Turn::At(Instant::now() + POLL_INTERVAL)
     }
 
     /// Asks for a Node that the watch does not have, and publishes what is known.
@@ -263,7 +264,7 @@ pub(super) async fn ask_gone(joined: &Joined, machine: &MachineName) -> Result<b
 struct Watched {
     name: MachineName,
     single: Single<Node>,
-    /// A live read said that there is none, and the watch has told of none since.
+    /// True if a live read found no Node and the watch has reported none since.
     absent: bool,
 }
 

@@ -16,12 +16,13 @@ use crate::plane::Seen;
 use crate::plane::slot_home::OwnNode;
 use crate::plane::status::{NodeTold, conditions};
 
-/// Between two words about the node.
-const GAP: Duration = Duration::from_secs(5);
-/// What pxed has taken and does not tell of is said again so often: it kept it a moment later than it answered, or does not take it.
-const AGAIN: Duration = Duration::from_secs(60);
+/// Minimum interval between two reports about the node.
+const MIN_REPORT_INTERVAL: Duration = Duration::from_secs(5);
+/// Interval for repeating a report that pxed accepted but does not show. pxed may have stored it after its
+/// answer, or does not store it.
+const REPEAT_INTERVAL: Duration = Duration::from_secs(60);
 
-/// Says how the node stands, when that has changed or pxed knows it no more, and until nobody can say anything any more.
+/// Reports the state of the node when it has changed or pxed has lost it. Ends with the node's loop.
 pub(super) struct Reporter {
     client: watch::Receiver<PxedClient>,
     node: watch::Receiver<Option<NodeTold>>,
@@ -41,11 +42,11 @@ impl Reporter {
         Self { client, node, own, seen, before: MachineStatus::default(), taken: None }
     }
 
-    /// Returns what has to be said now, and the Machine as pxed told it last.
+    /// Returns the report that is due, and the Machine as pxed sent it last.
     fn next(&mut self) -> Option<(Word, Arc<Machine>)> {
         let told = self.node.borrow_and_update().clone()?;
         let Some(machine) = self.seen.borrow_and_update().machine.clone() else {
-            // pxed does not know it, or not any more: it forgets with it what it was told.
+            // pxed does not know this Machine, or no longer: it has lost the former reports too.
             self.taken = None;
             return None;
         };
@@ -71,7 +72,9 @@ impl Reconcile for Reporter {
 
     async fn turn(&mut self, _: Activation<()>) -> Turn {
         let now = Instant::now();
-        if let Some(next) = self.taken.as_ref().map(|taken| taken.at + GAP).filter(|next| now < *next) {
+        if let Some(next) =
+            self.taken.as_ref().map(|taken| taken.at + MIN_REPORT_INTERVAL).filter(|next| now < *next)
+        {
             return Turn::At(next.into());
         }
         if let Some((word, machine)) = self.next() {
@@ -80,7 +83,7 @@ impl Reconcile for Reporter {
                 return Turn::Retry(error.into());
             }
             let taken = self.taken.insert(Taken { word, machine, at: Instant::now() });
-            return Turn::At((taken.at + GAP).into());
+            return Turn::At((taken.at + MIN_REPORT_INTERVAL).into());
         }
         let again = self.taken.as_ref().and_then(Taken::again);
         again.map_or(Turn::Idle, |again| Turn::At(again.into()))
@@ -90,27 +93,28 @@ impl Reconcile for Reporter {
 /// The last word that pxed has taken.
 struct Taken {
     word: Word,
-    /// What pxed has told since.
+    /// Machine that pxed has sent since.
     machine: Arc<Machine>,
     at: Instant,
 }
 
 impl Taken {
-    /// Whether pxed need not be told that: it was, and knows it still, or may not have come to tell of it.
+    /// Returns true if this report is not due: pxed has it, or may not have shown it yet.
     fn holds(&mut self, word: &Word, machine: &Arc<Machine>, now: Instant) -> bool {
         let same = Arc::ptr_eq(&self.machine, machine);
         self.machine.clone_from(machine);
-        let fresh = same && now.saturating_duration_since(self.at) < AGAIN;
+        let fresh = same && now.saturating_duration_since(self.at) < REPEAT_INTERVAL;
         self.word == *word && (fresh || !lacks(machine, &word.report))
     }
 
     /// When it is said again, if pxed tells nothing else until then.
     fn again(&self) -> Option<Instant> {
-        lacks(&self.machine, &self.word.report).then(|| self.at + AGAIN)
+        lacks(&self.machine, &self.word.report).then(|| self.at + REPEAT_INTERVAL)
     }
 }
 
-/// Whether pxed, which tells this of the Machine, knows not what it was told: its store was lost, or the Machine's manifest was away.
+/// Returns true if pxed's Machine lacks this report: its store was lost, or the Machine's manifest was
+/// missing for a while.
 fn lacks(machine: &Machine, report: &NodeReport) -> bool {
     let status = machine.status.as_ref();
     let version = |applied: &Applied| (applied.name.clone(), applied.version, applied.slot);
@@ -122,7 +126,7 @@ fn lacks(machine: &Machine, report: &NodeReport) -> bool {
         || !report.slots.is_empty() && !slots
 }
 
-/// What is told, and what makes it news.
+/// Report, and the part that makes it new.
 #[derive(Debug, Clone, PartialEq)]
 struct Word {
     report: NodeReport,
@@ -189,7 +193,7 @@ mod tests {
     }
 
     #[test]
-    fn h6_only_a_node_that_was_said_to_be_gone_is_told_as_gone_and_by_the_uid_that_pxed_knows() {
+    fn h6_only_a_deleted_node_is_reported_deleted_with_the_uid_pxed_knows() {
         let gone = word(&OwnNode::Gone, &with_node());
         assert_eq!((gone.report.node_gone.as_deref(), gone.report.node), (Some("n"), None));
         assert_eq!(word(&OwnNode::Gone, &nothing()).report.node_gone, None, "pxed knows already");
@@ -202,7 +206,7 @@ mod tests {
     }
 
     #[test]
-    fn that_a_node_is_gone_is_said_again_when_the_machine_has_changed_and_what_is_well_is_not() {
+    fn deletion_is_reported_again_when_the_machine_changes_and_health_is_not() {
         let mut other = Machine::clone(&with_node());
         other.spec.paused = true;
         let other = Arc::new(other);
@@ -222,7 +226,7 @@ mod tests {
     }
 
     #[test]
-    fn what_pxed_has_forgotten_of_a_node_it_is_told_again() {
+    fn node_report_that_pxed_lost_is_repeated() {
         let (start, node) = (Instant::now(), json!({ "name": "a", "uid": "n" }));
         let applied = json!({ "name": "w", "version": 1, "slot": "a" });
         let slots = json!([{ "name": "a", "state": "Running" }]);
@@ -244,12 +248,12 @@ mod tests {
     }
 
     #[test]
-    fn what_pxed_took_and_never_tells_of_is_said_again_after_a_while_and_not_at_every_turn() {
+    fn report_that_pxed_accepts_but_never_shows_is_repeated_at_an_interval() {
         let (start, before) = (Instant::now(), nothing());
         let mut taken = Taken { word: healthy(&before), machine: Arc::clone(&before), at: start };
         assert!(taken.holds(&healthy(&before), &before, start), "it has not come to tell of it");
-        assert_eq!(taken.again(), Some(start + AGAIN));
-        assert!(!taken.holds(&healthy(&before), &before, start + AGAIN));
+        assert_eq!(taken.again(), Some(start + REPEAT_INTERVAL));
+        assert!(!taken.holds(&healthy(&before), &before, start + REPEAT_INTERVAL));
         assert!(!taken.holds(&word(&OwnNode::Gone, &before), &before, start), "news");
     }
 }

@@ -1,4 +1,4 @@
-//! What is seen after each event.
+//! Observed state after each event.
 
 use std::time::Duration;
 
@@ -96,7 +96,7 @@ fn a_new_list_makes_what_was_known_of_an_absent_node_old() {
 }
 
 #[test]
-fn a_broken_watch_leaves_what_it_told_and_makes_it_old_after_a_while() {
+fn broken_watch_keeps_its_data_which_is_outdated_after_a_while() {
     let (mut view, start) = listed(vec![machine("m", &json!({}))], vec![node("node-1")]);
     assert!(view.failed(Watched::Node, "no connection".to_owned(), start), "news");
     assert!(!view.failed(Watched::Node, "no connection".to_owned(), start), "no news");
@@ -104,7 +104,11 @@ fn a_broken_watch_leaves_what_it_told_and_makes_it_old_after_a_while() {
     let (seen, _) = view.seen(later);
     assert_eq!(seen.api, Api::Away);
     assert!(matches!(seen.node, NodeState::Present(_)));
-    assert!(seen.describe().contains("the own Node cannot be watched: no connection"), "{}", seen.describe());
+    assert!(
+        seen.describe().contains("Node of this host cannot be watched: no connection"),
+        "{}",
+        seen.describe()
+    );
     view.taken(Watched::Node);
     let (seen, _) = view.seen(later);
     assert_eq!((seen.api, seen.trouble.len()), (Api::Live, 0));
@@ -158,7 +162,7 @@ fn operations_are_those_of_this_machine_that_have_not_ended() {
 }
 
 #[test]
-fn a_machine_stays_ours_while_its_next_certificate_is_on_its_way_and_no_longer() {
+fn machine_stays_ours_only_while_its_next_certificate_is_pending() {
     let shows = |uid: &str, byte: u8| {
         machine(uid, &json!({ "enrollment": { "certificateFingerprint": Digest::from_sha256([byte; 32]) } }))
     };
@@ -201,7 +205,7 @@ fn a_heartbeat_is_no_news() {
 }
 
 #[test]
-fn operations_that_have_ended_are_known_by_their_uid_once_they_were_listed() {
+fn finished_operations_are_known_by_uid_once_listed() {
     let (mut view, start) = listed(vec![machine("m", &json!({}))], vec![]);
     assert!(!view.seen(start).0.operations_listed);
     let ended = |name: &str, reason: &str| {

@@ -1,4 +1,4 @@
-//! What is made of what the kubelet's API server says, and of what nobody says.
+//! Results for answers of the kubelet's API server, and for a missing answer.
 
 use async_trait::async_trait;
 use bedplate_process::liveness::{BEAT, Liveness};
@@ -55,7 +55,7 @@ fn uid(state: Option<NodeState>) -> Option<String> {
 }
 
 #[test]
-fn a_host_that_never_had_a_node_has_none_and_one_that_pxed_knows_is_there_without_being_ready() {
+fn node_that_pxed_knows_exists_without_being_ready() {
     let fresh = machine(json!({}));
     let noted = machine(json!({ "nodeRef": { "name": "a", "uid": "n" } }));
     for own in [OwnNode::Nowhere, OwnNode::NotJoined] {
@@ -78,7 +78,7 @@ fn h6_silence_is_no_word_that_the_node_is_gone() {
 }
 
 #[test]
-fn what_a_live_read_said_holds_until_the_watch_tells_of_a_node() {
+fn result_of_a_live_read_holds_until_the_watch_reports_a_node() {
     let mut followed = Watched { name: "a".parse().unwrap(), single: Single::default(), absent: false };
     assert!(!followed.asks(), "nothing was listed yet");
     followed.take(Event::Init);
