@@ -2,7 +2,7 @@
 //! node but a kubelet, which such a host cannot run. Its place, and kubeadm's, is taken by scripts that the version itself brings;
 //! so is runc's, which needs control groups of its own.
 //!
-//! Whoever uses it is the controller, and registers the Node. Called by `agent_node` and by the bench of the agent.
+//! Its caller acts as the controller, and registers the Node. Called by `agent_node` and by the bench of the agent.
 
 use std::net::{IpAddr, Ipv4Addr};
 use std::path::{Path, PathBuf};
@@ -19,8 +19,8 @@ use crate::netns::Namespace;
 use crate::pxed::{binary, cache};
 use crate::registry::Registry;
 
-/// Layers are unpacked and a container boots, on a busy machine.
-pub const LIMIT: Duration = Duration::from_secs(180);
+/// Maximum time to unpack layers and boot a container, on a busy machine.
+pub const NODE_TIMEOUT: Duration = Duration::from_secs(180);
 /// Controllers that approve and sign the certificate of a kubelet, which an agent requests.
 const CONTROLLERS: [&str; 2] = ["csrapproving", "csrsigning"];
 /// The host's Machine and Node.
@@ -28,7 +28,7 @@ pub const NAME: &str = "node-1";
 /// A kubeadm that is content: the kubelet's configuration, then the kubelet.
 pub const JOINS: &str =
     "echo joined as a test says; touch /var/lib/kubelet/config.yaml; systemctl start kubelet.service";
-/// What the kubelet's stand-in writes when it listens, in the node.
+/// File that the kubelet's stand-in writes when it listens, in the node.
 pub const STARTED: &str = "var/lib/kubelet/started";
 
 const UNIT: &str = include_str!("../../systemd/bedplate-agent.service");
@@ -91,7 +91,7 @@ impl AgentHost {
         Self::start_in(Namespace::new("agentnode")?, None, heartbeat)
     }
 
-    /// The same in a network of the caller's, with the API server and the registry elsewhere, if so said: at this address of that network.
+    /// Starts a host in a network of the caller's, with the API server and the registry at `elsewhere`: at this address of that network.
     ///
     /// # Errors
     /// As of [`Self::start`].
@@ -194,7 +194,7 @@ impl AgentHost {
         self.version_in(number, kubeadm, "Host")
     }
 
-    /// The same in a network of this kind: `Host`, `Macvlan`, `Veth`.
+    /// Makes a version in a network of this kind: `Host`, `Macvlan`, `Veth`.
     ///
     /// # Errors
     /// As of [`Self::version`].
@@ -216,7 +216,7 @@ impl AgentHost {
             "metadata": { "name": format!("workers-v{number}") }, "spec": spec }))
     }
 
-    /// What the agent counts, asked as docs/operations.md says.
+    /// The agent's metrics, read as docs/operations.md says.
     ///
     /// # Errors
     /// It does not answer, or its socket is open to others than root.
@@ -283,7 +283,7 @@ impl AgentHost {
     pub fn until(&self, what: &str, reached: impl Fn(&Value) -> bool) -> Result<()> {
         let started = Instant::now();
         let is_reached = |machine: Option<&Value>| reached(&machine?["status"]).then_some(());
-        self.objects()?.until(("machine", NAME), LIMIT, is_reached).with_context(|| {
+        self.objects()?.until(("machine", NAME), NODE_TIMEOUT, is_reached).with_context(|| {
             let fields = "--output-fields=MESSAGE,BEDPLATE_STEP,BEDPLATE_SLOT,BEDPLATE_RESULT,BEDPLATE_ERROR,BEDPLATE_WHY,BEDPLATE_DURATION_MS";
             let arguments = ["--unit=bedplate-agent.service", "--no-pager", "--output=json", fields];
             let journal = self.host.run("journalctl", &arguments).unwrap_or_default();
@@ -295,7 +295,7 @@ impl AgentHost {
         Ok(())
     }
 
-    /// Waits until the trial awaits its Node, and registers it.
+    /// Waits until the trial waits for its Node, and registers it.
     ///
     /// # Errors
     /// It does not come that far.
@@ -330,7 +330,7 @@ pub fn paved(status: &Value) -> Value {
     conditions.into_iter().find(|condition| condition["type"] == "Paved").unwrap_or_default()
 }
 
-/// Whether a status says that this version is applied in this slot.
+/// Returns true if a status says that this version is applied in this slot.
 pub fn has_applied(status: &Value, version: u32, slot: &str) -> bool {
     let applied = &status["applied"];
     applied["version"] == version && applied["slot"] == slot
@@ -358,7 +358,7 @@ pub fn files(kubeadm: &str) -> [(&'static str, String); 4] {
     ]
 }
 
-/// The same node made by commands of the shell in a directory: the files, and a kubelet that starts by itself.
+/// Makes the node by commands of the shell in a directory: the files, and a kubelet that starts by itself.
 ///
 /// # Errors
 /// A file cannot be written.

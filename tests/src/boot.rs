@@ -16,9 +16,9 @@ use crate::rack::Rack;
 use crate::timeline;
 
 /// Maximum time from power-on to a certificate, on a machine that is busy with something else.
-pub const ENROLLED: Duration = Duration::from_secs(900);
-/// From power-on to the loader's script.
-pub const SCRIPT: Duration = Duration::from_secs(300);
+pub const ENROLL_TIMEOUT: Duration = Duration::from_secs(900);
+/// Maximum time from power-on to the loader's script.
+pub const SCRIPT_TIMEOUT: Duration = Duration::from_secs(300);
 
 /// Switches server `number` on and waits until its boot has reached `stage`.
 ///
@@ -35,7 +35,7 @@ pub fn boots(
     let _slot = GuestSlot::take()?;
     let since = Timestamp::now();
     let machine = rack.power_on(number, firmware)?;
-    reaches(test, pxed, &machine, stage, since, ENROLLED)?;
+    reaches(test, pxed, &machine, stage, since, ENROLL_TIMEOUT)?;
     Ok(machine)
 }
 

@@ -1,10 +1,10 @@
-//! What nodes with a real kubelet need on hosts in namespaces: images of a control plane, made of the programs that `cargo xtask setup`
+//! Requirements of nodes with a real kubelet on hosts in namespaces: images of a control plane, made of the programs that `cargo xtask setup`
 //! built, and the settings of a version with which kubelet and containers run where there are no controllers of control groups.
 //!
 //! ```text
 //!   host in a namespace (host) ── agent ── slot ── kubelet ── containerd ── runc: all real
 //! ```
-//! Left out is what the machine that tests run on has not: limits of containers, and scores for the killer of processes.
+//! Not covered, because the machine that tests run on lacks it: limits of containers, and scores for the killer of processes.
 
 use std::net::Ipv4Addr;
 use std::path::{Path, PathBuf};
@@ -43,7 +43,7 @@ pub fn images(layout: &Path) -> Result<()> {
     for image in run(&mut kubeadm)?.lines() {
         let name = image.trim_start_matches("registry.k8s.io/");
         let (program, _) = name.split_once(':').context("an image without a tag")?;
-        // Of the pause image the name alone is asked for: the node image brings the one that Pods have.
+        // Only the name of the pause image is needed: the node image brings the one that Pods have.
         let path = if program == "pause" { "/bin/true".into() } else { programs.join(program) };
         if !path.exists() {
             continue;
@@ -116,7 +116,7 @@ path = "/var/lib/containerd/opt"
     ]
 }
 
-/// How a node's container runtime believes a registry of its own authority.
+/// Files by which a node's container runtime trusts a registry of its own authority.
 pub fn registry_files(address: &str, authority: &str) -> Vec<Value> {
     let place = format!("/etc/containerd/certs.d/{address}");
     let hosts =

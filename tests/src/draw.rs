@@ -22,7 +22,7 @@ const ACK: u8 = 5;
 /// DHCPINFORM.
 pub const INFORM: u8 = 8;
 
-/// What a whole DHCP exchange gave.
+/// Result of a complete DHCP exchange.
 #[derive(Debug, Clone)]
 pub struct Lease {
     /// The base URL of the boot, `http://10.7.0.1:8067/b/<id>`.
@@ -144,7 +144,7 @@ pub fn base_url(answer: &[u8]) -> Result<String> {
     let start = text.find("http://").context("the answer has no URL")?;
     let url: String =
         text.get(start..).unwrap_or_default().chars().take_while(char::is_ascii_graphic).collect();
-    let (base, _) = url.rsplit_once("/script.ipxe").with_context(|| format!("{url} is no script"))?;
+    let (base, _) = url.rsplit_once("/script.ipxe").with_context(|| format!("{url} is not a script"))?;
     Ok(base.to_owned())
 }
 

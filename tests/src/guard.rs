@@ -1,6 +1,6 @@
 //! Removes what a run created, and nothing else, at any end of the run: return, panic, Ctrl-C, kill -9, kill of its control group.
 //!
-//! Each process, namespace and directory is told to a reaper process first. The reaper reads a pipe whose other end only
+//! Each process, namespace and directory is announced to a reaper process first. The reaper reads a pipe whose other end only
 //! this process holds; when that end closes, it kills the processes by pid and start time, then removes the namespaces
 //! and directories. In the ordinary case the `Drop`s here have done all that before.
 
@@ -18,7 +18,7 @@ use nix::sys::signal::Signal;
 use crate::{cgroup, wait};
 
 /// Signals are ignored there so that Ctrl-C on a terminal cannot end the reaper before its work. A pid counts only with
-/// its start time (field 22 of /proc/PID/stat): the number may belong to somebody else by then.
+/// its start time (field 22 of /proc/PID/stat): the number may belong to another process by then.
 ///
 /// The reaper moves from the control group of the test to the root group (`$1`). Otherwise a kill of the test's group would end it too.
 const REAPER: &str = r#"
@@ -41,7 +41,7 @@ pub const START_TIMEOUT: Duration = Duration::from_secs(60);
 
 static REAPER_PIPE: OnceLock<Mutex<Option<Child>>> = OnceLock::new();
 
-/// This process' part in the names of all that it makes: six hex digits, so that runs can go on side by side.
+/// This process' part in the names of all that it makes: six hex digits, so that runs do not disturb each other.
 pub fn run_id() -> &'static str {
     static ID: OnceLock<String> = OnceLock::new();
     ID.get_or_init(|| {
@@ -120,7 +120,7 @@ impl Directory {
         Ok(Self { path: directory.keep() })
     }
 
-    /// Where it is.
+    /// Path of the directory.
     pub fn path(&self) -> &Path {
         &self.path
     }
@@ -179,13 +179,13 @@ impl Process {
         self.child.id()
     }
 
-    /// Whether it runs. A zombie does not: it takes seconds until a killed QEMU has given its memory back.
+    /// Returns true if it runs. A zombie does not: it takes seconds until a killed QEMU has freed its memory.
     pub fn is_running(&mut self) -> bool {
         !matches!(self.child.try_wait(), Ok(Some(_)))
             && state_and_start(self.pid()).is_some_and(|(state, _)| state != 'Z')
     }
 
-    /// Kills it at once (SIGKILL).
+    /// Kills it immediately (SIGKILL).
     pub fn kill(&mut self) {
         let _ = self.child.kill();
         let _ = self.child.wait();

@@ -14,9 +14,9 @@ use crate::wait;
 /// Directory of the lock files, common to all runs on this machine.
 const DIRECTORY: &str = "/run/lock";
 /// Number of guests that may boot concurrently.
-const SLOTS: usize = 2;
+const MAX_GUESTS: usize = 2;
 /// Maximum wait for a permit. A node of another run holds its permit for minutes.
-const TIMEOUT: Duration = Duration::from_secs(2400);
+const PERMIT_TIMEOUT: Duration = Duration::from_secs(2400);
 
 /// Permit to boot one Linux guest, or two.
 ///
@@ -33,7 +33,7 @@ impl GuestSlot {
     /// # Errors
     /// All slots stay occupied for 40 minutes, or the lock files cannot be created.
     pub fn take() -> Result<Self> {
-        Self::take_in(Path::new(DIRECTORY), 1, TIMEOUT)
+        Self::take_in(Path::new(DIRECTORY), 1, PERMIT_TIMEOUT)
     }
 
     /// Waits for a permit to boot two guests.
@@ -41,7 +41,7 @@ impl GuestSlot {
     /// # Errors
     /// A slot stays occupied for 40 minutes, or the lock files cannot be created.
     pub fn take_two() -> Result<Self> {
-        Self::take_in(Path::new(DIRECTORY), 2, TIMEOUT)
+        Self::take_in(Path::new(DIRECTORY), 2, PERMIT_TIMEOUT)
     }
 
     /// Callers queue at the lock of the file `bedplate-guests`. Only the first caller acquires slots. So a caller that has one of two
@@ -60,7 +60,7 @@ impl GuestSlot {
         };
         let queue = open("bedplate-guests".to_owned())?;
         let mut free =
-            (0..SLOTS).map(|slot| open(format!("bedplate-guest-{slot}"))).collect::<Result<Vec<_>>>()?;
+            (0..MAX_GUESTS).map(|slot| open(format!("bedplate-guest-{slot}"))).collect::<Result<Vec<_>>>()?;
         let mut locks = Vec::new();
         let mut is_first = false;
         wait::until("a free slot to boot a guest", timeout, || {

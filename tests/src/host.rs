@@ -1,4 +1,4 @@
-//! A systemd 252 host in namespaces: no virtual machine, multi-user in well under a second, several at once.
+//! A systemd 252 host in namespaces: no virtual machine, multi-user in well under a second, several concurrently.
 //!
 //! ```text
 //!   test ── unshare (killed by pid) ── systemd, process 1 of its own pid namespace ── units, containers
@@ -23,10 +23,10 @@ use crate::cgroup::Cgroup;
 use crate::guard::{self, Directory, Process, last_lines};
 pub use builder::Builder;
 
-/// Where systemd looks for programs.
+/// Search path of systemd for programs.
 const PATH: &str = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin";
 
-/// How a host has ended.
+/// End of a host.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum End {
     /// It has asked the kernel for a reboot.
@@ -74,7 +74,7 @@ impl Host {
         PathBuf::from(format!("/proc/{}/root", self.leader))
     }
 
-    /// The boot id that is told inside.
+    /// The boot ID that programs inside read.
     pub fn boot_id(&self) -> &str {
         &self.boot_id
     }
@@ -137,7 +137,7 @@ impl Host {
         self.run("cat", &["--", path])
     }
 
-    /// What the journal has of a unit, messages only, oldest first.
+    /// Journal of a unit, messages only, oldest first.
     ///
     /// # Errors
     /// The journal cannot be read.
@@ -186,13 +186,13 @@ impl Host {
         }
     }
 
-    /// Cuts the power: everything in the host ends at once.
+    /// Cuts the power: everything in the host ends immediately.
     pub fn kill(&mut self) {
         self.cgroup.kill();
         self.process.kill();
     }
 
-    /// Where what the host mounted nothing over lies on the test's side.
+    /// Directory, on the test's side, of the paths that the host mounted nothing over.
     pub fn directory(&self) -> &std::path::Path {
         self.directory.path()
     }

@@ -29,10 +29,10 @@ use crate::guard::{Directory, Process};
 use crate::netns::Namespace;
 use crate::wait;
 
-/// How long etcd and the API server may take to be ready; 3 s on an idle machine.
-const READY: Duration = Duration::from_secs(120);
+/// Maximum time until etcd and the API server are ready; 3 s on an idle machine.
+const READY_TIMEOUT: Duration = Duration::from_secs(120);
 
-/// How long one kubectl may take on a busy machine.
+/// Timeout of one kubectl on a busy machine.
 const KUBECTL_TIMEOUT: &str = "--request-timeout=60s";
 
 /// Garbage collection settings of an API server for tests: heap growth before a collection in percent (default 100), and soft memory
@@ -42,10 +42,10 @@ const GARBAGE: [(&str, &str); 2] = [("GOGC", "400"), ("GOMEMLIMIT", "1536MiB")];
 /// Field manager of the installed objects.
 const INSTALLATION: &str = "installation";
 
-/// A port that somebody else took between its choice and its use is tried again this often.
-const ATTEMPTS: usize = 3;
+/// Number of tries if another process took a port between its choice and its use.
+const MAX_ATTEMPTS: usize = 3;
 
-/// Where the programs of the versions in `tests/kubernetes` lie.
+/// Directory of the programs of the versions in `tests/kubernetes`.
 ///
 /// # Errors
 /// One of them is missing; the message names the remedy.
@@ -178,7 +178,7 @@ impl Kubernetes {
 
     fn start_at(address: IpAddr, namespace: Option<&Namespace>, content: Content) -> Result<Self> {
         let mut error = None;
-        for _ in 0..ATTEMPTS {
+        for _ in 0..MAX_ATTEMPTS {
             match Self::try_start(address, namespace, content) {
                 Ok(kubernetes) => return Ok(kubernetes),
                 Err(why) if format!("{why:#}").contains("address already in use") => error = Some(why),
@@ -312,7 +312,7 @@ localAPIEndpoint: {advertiseAddress: 192.0.2.1}
         ]);
         let mut server = Process::spawn("kube-apiserver", &mut command, &self.path("kube-apiserver.log"))?;
         let objects = self.objects()?.clone();
-        wait::until_asked("a ready API server", READY, || {
+        wait::until_asked("a ready API server", READY_TIMEOUT, || {
             if !server.is_running() {
                 bail!("kube-apiserver has ended: {}", last_lines(&server.said()));
             }
@@ -434,7 +434,7 @@ localAPIEndpoint: {advertiseAddress: 192.0.2.1}
             (root.join("api/crds").display().to_string(), root.join("deploy").display().to_string());
         let admin = self.admin();
         let all = self.kubectl(&admin, &["kustomize", &deploy])?;
-        // Left out, not deleted afterwards: the API server would hold it against somebody for a moment.
+        // Omitted, not deleted afterwards: the API server would enforce it for a moment.
         let binds = |text: &&str| {
             text.contains("kind: ValidatingAdmissionPolicyBinding\n")
                 && text.contains("\n  name: bedplate-versions\n")
@@ -493,7 +493,7 @@ fn command_inside(namespace: Option<&str>, program: &Path) -> Command {
     }
 }
 
-/// Three ports that nobody listens on now.
+/// Three free ports.
 fn free_ports(address: IpAddr) -> Result<[u16; 3]> {
     let listen = || TcpListener::bind((address, 0)).with_context(|| format!("cannot listen on {address}"));
     let listeners = [listen()?, listen()?, listen()?];

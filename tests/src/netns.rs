@@ -51,7 +51,7 @@ impl Namespace {
     }
 
     /// A command that will run inside. `nsenter` becomes the program, so its pid is the program's; `ip netns exec` would
-    /// mount /sys anew.
+    /// mount /sys again.
     pub fn command(&self, program: impl AsRef<std::ffi::OsStr>) -> Command {
         let mut command = Command::new("nsenter");
         command.arg(format!("--net={}", self.path().display())).arg("--").arg(program);
@@ -77,7 +77,7 @@ impl Namespace {
         })
     }
 
-    /// Makes a bridge that forwards at once (no spanning tree: its 30 s are longer than firmware waits).
+    /// Makes a bridge that forwards immediately (no spanning tree: its 30 s are longer than firmware waits).
     ///
     /// # Errors
     /// What `ip` says.

@@ -29,10 +29,10 @@ const CONTROLLERS: [&str; 9] = [
 ];
 /// The port of the registry on the rack's address.
 const REGISTRY_PORT: u16 = 5000;
-/// A token that kubeadm's preparation wants and nobody uses.
+/// A token that kubeadm's preparation needs, and that is not used.
 const TOKEN: &str = "abcdef.0123456789abcdef";
-/// Lines of the controller's log that a failure shows.
-const SHOWN: usize = 40;
+/// Number of lines of the controller's log that a failure shows.
+const MAX_LOG_LINES: usize = 40;
 /// The network of a node's Pods. Each node has the same: no node reaches another's Pods here.
 pub const POD_NETWORK: &str = "10.99.0.0/24";
 /// The configuration that all Machines get.
@@ -40,7 +40,7 @@ pub const CONFIGURATION: &str = "workers";
 /// Which version a Node is of (H5).
 pub const VERSION: &str = "bedplate.dev/machine-configuration-version";
 
-/// A registry and the controller beside a site in a cluster.
+/// A registry and the controller next to a site in a cluster.
 pub struct Nodes {
     /// The registry, by TLS.
     pub registry: Registry,
@@ -175,7 +175,7 @@ impl Nodes {
         Ok(found)
     }
 
-    /// What Machines, configuration and controller say.
+    /// Reports of Machines, configuration and controller.
     pub fn story(&self) -> String {
         let mut said: Vec<String> = ["Machine", "MachineConfiguration"]
             .into_iter()
@@ -184,7 +184,10 @@ impl Nodes {
                 format!("{} {}: {:#}", object["kind"], object["metadata"]["name"], object["status"])
             })
             .collect();
-        said.push(format!("bedplate-controller:\n{}", guard::last_lines(&self.controller.said(), SHOWN)));
+        said.push(format!(
+            "bedplate-controller:\n{}",
+            guard::last_lines(&self.controller.said(), MAX_LOG_LINES)
+        ));
         said.join("\n")
     }
 
@@ -251,23 +254,23 @@ impl Nodes {
     }
 }
 
-/// Whether a Node is Ready.
+/// Returns true if a Node is Ready.
 pub fn is_ready(node: &Value) -> bool {
     let conditions = node["status"]["conditions"].as_array();
     conditions.into_iter().flatten().any(|c| c["type"] == "Ready" && c["status"] == "True")
 }
 
-/// Whether a Machine's version is applied.
+/// Returns true if a Machine's version is applied.
 pub fn has_applied(machine: &Value, number: u32) -> bool {
     machine["status"]["applied"]["version"] == number
 }
 
-/// Whether a Machine's version is selected.
+/// Returns true if a Machine's version is selected.
 pub fn has_selected(machine: &Value, number: u32) -> bool {
     machine["status"]["selected"]["version"] == number
 }
 
-/// Whether a Node is Ready, takes Pods, and is annotated with this version (H5).
+/// Returns true if a Node is Ready, accepts Pods, and is annotated with this version (H5).
 pub fn is_of(node: &Value, number: u32) -> bool {
     is_ready(node)
         && node["spec"]["unschedulable"] != true

@@ -18,17 +18,17 @@ use crate::netns::Namespace;
 use crate::rack::{LOADERS, Rack};
 use crate::wait;
 
-/// Where pxed's metrics and health are, inside its namespace.
+/// Address of pxed's metrics and health, inside its namespace.
 const HEALTH: SocketAddr = SocketAddr::new(std::net::IpAddr::V4(Ipv4Addr::LOCALHOST), 9067);
 
-/// How long pxed may take until its image is checked and its Machines are known.
-const READY: Duration = Duration::from_secs(60);
+/// Maximum time until pxed has checked its image and knows its Machines.
+const READY_TIMEOUT: Duration = Duration::from_secs(60);
 
-/// Of an image that virtual machines boot. An emulated processor has nothing to protect, and the kernel's protection from
+/// Kernel arguments of an image for virtual machines. An emulated processor has nothing to protect, and the kernel's protection from
 /// real ones' faults takes a quarter of each boot's time.
 pub const KERNEL_ARGUMENTS: &str = "kernel-arguments = [\"console=ttyS0\", \"mitigations=off\"]";
 
-/// What a pxed is to be; [`Setup::new`] has what most tests want.
+/// Setup of a pxed; [`Setup::new`] has the settings of most tests.
 #[derive(Debug, Clone)]
 pub struct Setup {
     /// `[dhcp] mode`.
@@ -78,7 +78,7 @@ impl Setup {
         }
     }
 
-    /// The same, and it reads BMCs' passwords from [`credentials_directory`] and asks BMCs every five seconds.
+    /// Adds that pxed reads BMCs' passwords from [`credentials_directory`] and asks BMCs every five seconds.
     #[must_use]
     pub fn with_bmcs(mut self, rack: &Path) -> Self {
         let directory = credentials_directory(rack).display().to_string();
@@ -114,7 +114,7 @@ impl Setup {
     }
 }
 
-/// Where a rack's passwords of BMCs are, for a pxed without a cluster.
+/// Directory of a rack's passwords of BMCs, for a pxed without a cluster.
 pub fn credentials_directory(rack: &Path) -> PathBuf {
     rack.join("bmc-credentials")
 }
@@ -131,7 +131,7 @@ pub fn host_image() -> Result<String> {
     Ok(format!("layout = {:?}\n{KERNEL_ARGUMENTS}", layout.display().to_string()))
 }
 
-/// `[images.host]` for machines that only have to reach a stage before Linux: small files that are no kernel.
+/// `[images.host]` for machines that only have to reach a stage before Linux: small stand-in files.
 ///
 /// # Errors
 /// The files cannot be written.
@@ -146,7 +146,7 @@ pub fn stub_image(directory: &Path) -> Result<String> {
     Ok(text)
 }
 
-/// Where downloads, images and Kubernetes' programs are kept.
+/// Directory of downloads, images and Kubernetes' programs.
 ///
 /// # Errors
 /// Neither BEDPLATE_CACHE nor HOME is set.
@@ -218,7 +218,7 @@ pub fn prepare(folder: &Path, Parts { general, source, more }: Parts<'_>) -> Res
     Ok(std::fs::write(folder.join("pxed.toml"), config)?)
 }
 
-/// A pxed of this machine by `pxed.toml` in `folder`, once it answers on `pxed.sock` there; its log lies beside them. Dropped: killed.
+/// A pxed of this machine by `pxed.toml` in `folder`, once it answers on `pxed.sock` there; its log is next to them. Dropped: killed.
 ///
 /// # Errors
 /// It was not built, has ended, or does not answer.
@@ -228,7 +228,7 @@ pub fn serve(folder: &Path) -> Result<Process> {
     command.args(["run", "--config"]).arg(folder.join("pxed.toml")).env("BEDPLATE_LOG", level);
     let mut process = Process::spawn("pxed", &mut command, &folder.join("pxed.log"))?;
     let socket = folder.join("pxed.sock");
-    wait::until("pxed's socket", READY, || {
+    wait::until("pxed's socket", READY_TIMEOUT, || {
         ensure!(process.is_running(), "{}", process.said());
         Ok(ask(&socket, "/v1/status").ok())
     })?;
@@ -244,7 +244,7 @@ pub struct Pxed<'n> {
 }
 
 impl<'n> Pxed<'n> {
-    /// Starts pxed in `network`, its files in a new directory `pxed` beside the rack's, and waits until it is ready.
+    /// Starts pxed in `network`, its files in a new directory `pxed` next to the rack's, and waits until it is ready.
     ///
     /// # Errors
     /// The binary is missing, the configuration is refused, or it is not ready within 30 s.
@@ -254,7 +254,7 @@ impl<'n> Pxed<'n> {
         std::fs::write(directory.join("pxed.toml"), setup.to_toml(&directory))?;
         std::fs::write(directory.join("machines.d/rack.yaml"), machines.join("---\n"))?;
         let mut pxed = Self::resume(network, &directory)?;
-        pxed.wait_health("/readyz", READY)?;
+        pxed.wait_health("/readyz", READY_TIMEOUT)?;
         Ok(pxed)
     }
 
@@ -280,7 +280,7 @@ impl<'n> Pxed<'n> {
         Self::resume(network, &directory)
     }
 
-    /// Gives it another configuration file and has it read by SIGHUP. That it has taken it on is not awaited: see
+    /// Writes another configuration file and sends SIGHUP. Does not wait until pxed has applied it: see
     /// [`Self::metric`] and `bedplate_pxed_reloads_total`.
     ///
     /// # Errors

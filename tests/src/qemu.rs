@@ -17,7 +17,7 @@ use crate::guard::{self, Process};
 use crate::netns::Namespace;
 use crate::wait;
 
-/// How a machine comes from power-on to its loader.
+/// Way of a machine from power-on to its loader.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Firmware {
     /// SeaBIOS with the network card's iPXE ROM.
@@ -47,7 +47,7 @@ pub struct Spec {
     pub cpus: u32,
     /// Its disks.
     pub disks: Vec<Disk>,
-    /// What its hardware's clock says at power-on, such as `2020-01-01T00:00:00`, if that is not the time.
+    /// Time of its hardware's clock at power-on, such as `2020-01-01T00:00:00`, if it is wrong.
     pub clock: Option<&'static str>,
 }
 
@@ -84,7 +84,7 @@ impl Machine {
         Self::start(spec, true, network, tap, directory)
     }
 
-    /// The same, for a machine that was told what to boot from. Without a disk there is nothing on [`Source::Disk`].
+    /// Powers on a machine with a boot override. Without a disk there is nothing on [`Source::Disk`].
     ///
     /// # Errors
     /// As [`Machine::power_on`].
@@ -113,7 +113,7 @@ impl Machine {
     ) -> Result<Self> {
         let file = |suffix: &str| directory.join(format!("{}.{suffix}", spec.name));
         let (serial, qmp) = (file("serial"), file("qmp"));
-        // Of the machine's last time with power: that of this time is awaited below.
+        // Remains of the machine's last run; the socket of this run is waited for below.
         let _ = std::fs::remove_file(&qmp);
         let arm = spec.firmware == Firmware::Arm64Pxe;
         let program = if arm { "qemu-system-aarch64" } else { "qemu-system-x86_64" };
@@ -155,7 +155,7 @@ impl Machine {
         &self.name
     }
 
-    /// All that came over its serial line, escape sequences left out.
+    /// All that came over its serial line, without escape sequences.
     pub fn serial(&self) -> String {
         serial_text(&self.serial)
     }
@@ -180,7 +180,7 @@ impl Machine {
         })
     }
 
-    /// Whether it has power.
+    /// Returns true if it has power.
     pub fn has_power(&mut self) -> bool {
         self.process.is_running()
     }
@@ -209,7 +209,7 @@ impl Machine {
         self.qmp("stop").map(drop)
     }
 
-    /// Lets it go on.
+    /// Resumes it.
     ///
     /// # Errors
     /// QMP does not answer.
@@ -248,7 +248,7 @@ impl Machine {
     }
 }
 
-/// What a serial line's file holds, escape sequences left out.
+/// Content of a serial line's file, without escape sequences.
 pub fn serial_text(path: &Path) -> String {
     let bytes = std::fs::read(path).unwrap_or_default();
     without_escapes(&String::from_utf8_lossy(&bytes))
@@ -267,7 +267,7 @@ fn add_disks(command: &mut Command, disks: &[Disk], boot: bool) {
         command.args(["-device", &device]);
     }
     if boot && disks.is_empty() {
-        // Something to find nothing on; firmware would go on to the network.
+        // An empty disk to boot from; otherwise firmware would continue with the network.
         command.args(["-blockdev", "driver=null-co,node-name=empty,size=1048576,read-zeroes=on"]);
         command.args(["-device", "virtio-blk-pci,drive=empty,bootindex=1"]);
     }

@@ -22,7 +22,7 @@ pub const BRIDGE: &str = "br0";
 pub const ADDRESS: Ipv4Addr = Ipv4Addr::new(10, 7, 0, 1);
 /// The last octet of the first BMC's address on the bridge; pxed's tests lease addresses below it.
 const FIRST_BMC: u8 = 200;
-/// Where the packages' boot loaders for x86 lie.
+/// Directory of the packages' boot loaders for x86.
 pub const LOADERS: &str = "/usr/lib/ipxe";
 
 /// A rack of this run. Dropped while a test panics or fails, it first saves its logs below `target/rack`.
@@ -121,7 +121,7 @@ impl Rack {
         self.power_on_as(Self::spec(number, firmware))
     }
 
-    /// A machine that is to get a BMC: `rack.machine(Rack::spec(1, Firmware::Bios)).with_bmc(BmcKind::Redfish)`.
+    /// A machine for a BMC: `rack.machine(Rack::spec(1, Firmware::Bios)).with_bmc(BmcKind::Redfish)`.
     pub fn machine(&self, spec: Spec) -> Wanted<'_> {
         Wanted { rack: self, spec }
     }
@@ -168,7 +168,7 @@ impl Rack {
         Ok(self.simulator.get_or_init(|| simulator))
     }
 
-    /// Records what crosses the bridge into a file, for whoever looks for the cause of a failure.
+    /// Records the packets of the bridge into a file, to debug a failure.
     ///
     /// # Errors
     /// tcpdump does not start.

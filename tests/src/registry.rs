@@ -1,6 +1,6 @@
-//! An OCI registry that only gives: serves an OCI layout inside a namespace until it is dropped, by plain HTTP or by TLS.
+//! A read-only OCI registry: serves an OCI layout inside a namespace until it is dropped, by plain HTTP or by TLS.
 //!
-//! A tag is that of an image which the layout names so (`repository:tag`), else the layout's first image.
+//! A tag is that of an image which the layout names so (`repository:tag`), otherwise the layout's first image.
 //!
 //! Of the distribution specification it knows pull by digest or tag, HEAD and single ranges.
 
@@ -25,7 +25,7 @@ use crate::netns::Namespace;
 /// The annotation by which an OCI layout names an image.
 pub const REFERENCE: &str = "org.opencontainers.image.ref.name";
 
-/// What is given.
+/// The served layout.
 struct Served {
     layout: PathBuf,
     /// The digest of the first image.
@@ -53,7 +53,7 @@ impl Registry {
         Self::serve(layout, bind_inside(network, address)?, None)
     }
 
-    /// The same by TLS, with a certificate of an authority of its own: [`Self::authority`].
+    /// Starts a registry by TLS, with a certificate of an authority of its own: [`Self::authority`].
     ///
     /// # Errors
     /// As of [`Self::start`].
@@ -61,7 +61,7 @@ impl Registry {
         Self::serve_tls(layout, bind_inside(network, address)?)
     }
 
-    /// The same on this machine's loopback, at a free port.
+    /// Starts a registry by TLS on this machine's loopback, at a free port.
     ///
     /// # Errors
     /// As of [`Self::start`].
@@ -110,7 +110,7 @@ impl Registry {
                         let (served, tls) = (served.clone(), tls.clone());
                         std::thread::spawn(move || answer_all(stream, tls, &served));
                     }
-                    // Nobody there: this is the polling interval.
+                    // No client: this is the polling interval.
                     Err(_) => std::thread::sleep(Duration::from_millis(20)),
                 }
             }
@@ -123,7 +123,7 @@ impl Registry {
         format!("{}/bedplate/host@{}", self.address, self.digest)
     }
 
-    /// Where it listens.
+    /// Address that it listens on.
     pub fn address(&self) -> SocketAddr {
         self.address
     }
@@ -229,7 +229,7 @@ fn answer(
     Ok(())
 }
 
-/// Whether it is a manifest, its digest, its file.
+/// True for a manifest, with its digest and its file.
 fn find(path: &str, served: &Served) -> Option<(bool, String, PathBuf)> {
     let (rest, reference) = path.rsplit_once('/')?;
     let repository = rest.strip_suffix("/manifests");

@@ -16,11 +16,11 @@ use crate::pxed::{self, Pxed, Setup};
 use crate::rack::{ADDRESS, Rack};
 use crate::{guard, timeline, wait};
 
-/// Until pxed has seen an object and told a BMC, or an operation has ended, on a busy machine.
-pub const SOON: Duration = Duration::from_secs(120);
+/// Maximum time until pxed has seen an object and sent a request to a BMC, or an operation has ended, on a busy machine.
+pub const CHANGE_TIMEOUT: Duration = Duration::from_secs(120);
 
-/// Lines of a log that a failure shows.
-const SHOWN: usize = 30;
+/// Number of lines of a log that a failure shows.
+const MAX_LOG_LINES: usize = 30;
 
 /// A site.
 pub struct Site<'r> {
@@ -58,7 +58,7 @@ impl<'r> Site<'r> {
         Self::with_image(test, rack, servers, kubernetes, pxed::host_image()?)
     }
 
-    /// The same without servers: nothing is booted, hosts are enrolled by hand.
+    /// Starts a site without servers: nothing is booted, hosts are enrolled by hand.
     ///
     /// # Errors
     /// pxed does not start.
@@ -180,7 +180,7 @@ impl<'r> Site<'r> {
         self.apply_with(number, "", more)
     }
 
-    /// The same, with `pxe` inside `spec.pxe`.
+    /// Applies a Machine with `pxe` inside `spec.pxe`.
     ///
     /// # Errors
     /// The API server refuses one of them.
@@ -230,7 +230,7 @@ impl<'r> Site<'r> {
     /// It ends otherwise, or not in time.
     pub fn completes(&self, operation: &str, reason: &str) -> Result<Value> {
         let path = format!("/v1/operations/{operation}");
-        let status = self.until(&format!("the end of {operation}"), SOON, |site| {
+        let status = self.until(&format!("the end of {operation}"), CHANGE_TIMEOUT, |site| {
             let seen = pxed::ask(&site.pxed()?.socket(), &path).unwrap_or_default();
             let ended = seen["status"]["state"] == "Complete" || seen["status"]["state"] == "Failed";
             Ok(ended.then(|| seen["status"].clone()))
@@ -249,7 +249,7 @@ impl<'r> Site<'r> {
     pub fn boots(&self, number: u8, before: &str, stage: &str, limit: Duration) -> Result<String> {
         let name = self.server(number)?.name();
         let machine = self.until(&format!("{name} to reach {stage}"), limit, |site| {
-            // Not known there before pxed's watch has told it.
+            // Unknown there until pxed's watch has delivered it.
             let machine = site.pxed()?.machine(name).unwrap_or_default();
             let other = boot_of(&machine) != before;
             Ok((other && timeline::has(&machine, stage)).then_some(machine))
@@ -266,7 +266,7 @@ impl<'r> Site<'r> {
     /// It has not in time.
     pub fn becomes(&self, number: u8, what: &str, is: impl Fn(&Value) -> bool) -> Result<Value> {
         let name = self.server(number)?.name();
-        self.until(what, SOON, |site| {
+        self.until(what, CHANGE_TIMEOUT, |site| {
             let status = site.pxed()?.machine(name).unwrap_or_default()["status"].clone();
             Ok(is(&status).then_some(status))
         })
@@ -279,12 +279,12 @@ impl<'r> Site<'r> {
     pub fn looks_again(&self, protocol: &str, times: u64) -> Result<()> {
         let name = format!("bedplate_pxed_bmc_call_duration_seconds_count{{protocol=\"{protocol}\"}}");
         let before = self.pxed()?.metric(&name).unwrap_or_default();
-        self.until("another look at the BMC", SOON, |site| {
+        self.until("another poll of the BMC", CHANGE_TIMEOUT, |site| {
             Ok((site.pxed()?.metric(&name).unwrap_or_default() >= before + times).then_some(()))
         })
     }
 
-    /// What was asked of a server's power, in all, and what it was switched to.
+    /// Compares all power requests to a server, and the changes of its power.
     ///
     /// # Errors
     /// Another than this.
@@ -325,7 +325,7 @@ impl<'r> Site<'r> {
         for server in &self.servers {
             let asked = server.chassis().lock().asked().to_vec();
             let _ = writeln!(story, "{}: asked {asked:?}\n  came to {:?}", server.name(), server.changes());
-            let _ = writeln!(story, "serial line:\n{}", guard::last_lines(&server.serial(), SHOWN));
+            let _ = writeln!(story, "serial line:\n{}", guard::last_lines(&server.serial(), MAX_LOG_LINES));
         }
         if let Some(pxed) = &self.pxed {
             for path in ["/v1/machines", "/v1/operations"] {
@@ -338,7 +338,7 @@ impl<'r> Site<'r> {
             let _ = writeln!(story, "{events}");
         }
         let log = std::fs::read_to_string(self.directory.join("pxed.log")).unwrap_or_default();
-        let _ = writeln!(story, "pxed:\n{}", guard::last_lines(&log, SHOWN));
+        let _ = writeln!(story, "pxed:\n{}", guard::last_lines(&log, MAX_LOG_LINES));
         story
     }
 }
@@ -348,7 +348,7 @@ pub fn boot_of(machine: &Value) -> &str {
     machine.pointer("/status/boot/id").and_then(Value::as_str).unwrap_or_default()
 }
 
-/// Whether a status has a condition with this reason.
+/// Returns true if a status has a condition with this reason.
 pub fn has_condition(status: &Value, kind: &str, value: &str, reason: &str) -> bool {
     let conditions = status["conditions"].as_array();
     conditions

@@ -1,5 +1,5 @@
-//! What the demonstration shows of its servers: a row for each, drawn anew over the last one on a terminal, and elsewhere a line for
-//! each thing that is new.
+//! Table of the demonstration: a row for each server, drawn again over the last one on a terminal, and elsewhere a line for
+//! each change.
 //!
 //! Rows are made of objects as the API server has them, by what `kubectl get` shows too.
 
@@ -25,8 +25,8 @@ const STAGES: [&str; 10] = [
     "Userspace",
     "Enrolled",
 ];
-/// Characters that are shown of what is awaited.
-const SHOWN: usize = 76;
+/// Maximum number of characters of the pending step that are shown.
+const MAX_WAITING_CHARS: usize = 76;
 
 /// A server as it stands.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
@@ -71,8 +71,14 @@ impl Row {
             phase: text("/status/phase"),
             version,
             node: node.to_owned(),
-            // What kubeadm says is its log's.
-            waiting: awaited.split(": it says").next().unwrap_or_default().chars().take(SHOWN).collect(),
+            // The words of kubeadm are in its log.
+            waiting: awaited
+                .split(": it says")
+                .next()
+                .unwrap_or_default()
+                .chars()
+                .take(MAX_WAITING_CHARS)
+                .collect(),
         }
     }
 
@@ -84,7 +90,7 @@ impl Row {
         format!("{name:<9} {power:<6} {boot} {phase:<20} {version:<8} {node:<16} {waiting}")
     }
 
-    /// What is new if it differs: a number that only counts on is not.
+    /// The news of a row: a number that only counts on is not part of it.
     fn news(&self) -> String {
         let waiting: String = self.waiting.chars().filter(|sign| !sign.is_ascii_digit()).collect();
         format!("{}|{}|{}|{}|{waiting}", self.stage, self.phase, self.version, self.node)
@@ -126,7 +132,7 @@ fn marks(reached: &[timeline::Reached]) -> String {
 /// The rows on standard output.
 #[derive(Debug, Default)]
 pub struct Table {
-    /// So many lines of it stand on the terminal.
+    /// Number of its lines on the terminal.
     drawn: usize,
     told: Vec<String>,
 }
@@ -170,7 +176,7 @@ pub fn bold(text: &str) -> String {
     colour("1", text)
 }
 
-/// In a colour, on a terminal that wants one.
+/// In a color, on a terminal that supports colors.
 pub fn colour(code: &str, text: &str) -> String {
     if std::io::stdout().is_terminal() && std::env::var_os("NO_COLOR").is_none() {
         format!("\x1b[{code}m{text}\x1b[0m")

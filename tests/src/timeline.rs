@@ -14,7 +14,7 @@ pub struct Reached {
     pub stage: String,
     /// When.
     pub time: Timestamp,
-    /// What failed there, if it was a failure.
+    /// Message of the failure there, if it was one.
     pub failure: Option<String>,
 }
 
@@ -35,7 +35,7 @@ fn message(entry: &Value) -> String {
     entry.get("message").and_then(Value::as_str).unwrap_or_default().to_owned()
 }
 
-/// Whether the latest boot has reached a stage.
+/// Returns true if the latest boot has reached a stage.
 pub fn has(machine: &Value, stage: &str) -> bool {
     of(machine).iter().any(|reached| reached.stage == stage && reached.failure.is_none())
 }
@@ -65,7 +65,7 @@ pub fn report(test: &str, machine: &Value, since: Timestamp) {
 
 /// Prints a line past the test harness.
 pub fn say(text: &str) {
-    // One write, so that lines of tests that run at once stay whole.
+    // One write, so that lines of concurrent tests stay complete.
     let _ = std::io::stderr().write_all(format!("{text}\n").as_bytes());
 }
 

@@ -7,16 +7,16 @@ use std::time::{Duration, Instant};
 use anyhow::{Result, bail};
 
 /// Interval between two checks of memory or a file.
-const INTERVAL: Duration = Duration::from_millis(25);
+const CHECK_INTERVAL: Duration = Duration::from_millis(25);
 /// Interval between two checks that send a request or start a process.
 const ASKING_INTERVAL: Duration = Duration::from_millis(250);
 
 /// Polls `state` until it returns a value. Fails after `limit` with an error that names `what`. For checks of memory or a file.
 ///
 /// # Errors
-/// The deadline has passed, or `state` failed itself (which ends the waiting at once).
+/// The deadline has passed, or `state` failed itself (which ends the waiting immediately).
 pub fn until<T>(what: &str, limit: Duration, state: impl FnMut() -> Result<Option<T>>) -> Result<T> {
-    until_every(INTERVAL, what, limit, state)
+    until_every(CHECK_INTERVAL, what, limit, state)
 }
 
 /// Like [`until`], for checks that send a request, start a process or draw a table. Such checks use CPU time that the tested program

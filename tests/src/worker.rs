@@ -1,7 +1,7 @@
 //! An empty host in namespaces with a network card on the rack, enrolled by hand as `provider: manual` has it: systemd 252, the real
-//! agent in its own unit, and then the slot's real kubeadm, kubelet, containerd and runc. What is left out says `control_plane`.
+//! agent in its own unit, and then the slot's real kubeadm, kubelet, containerd and runc. `control_plane` says what is not covered.
 //!
-//! It boots in half a second and is Ready in some ten, on a processor that is not emulated: where several nodes are wanted at once,
+//! It boots in half a second and is Ready in some ten, on a processor that is not emulated: for several concurrent nodes,
 //! three of these cost less than one virtual machine.
 
 use std::fs::File;
@@ -22,8 +22,8 @@ use crate::pxed::binary;
 use crate::rack::{ADDRESS, BRIDGE};
 use crate::wait;
 
-/// Until another test program with such hosts has ended.
-const TURN: Duration = Duration::from_secs(1800);
+/// Maximum time until another test program with such hosts has ended.
+const TURN_TIMEOUT: Duration = Duration::from_secs(1800);
 const UNIT: &str = include_str!("../../systemd/bedplate-agent.service");
 
 /// A host. Its network goes after it.
@@ -65,7 +65,7 @@ impl Worker {
         Ok(Self { host, network })
     }
 
-    /// What agent, kubeadm and kubelet have said last.
+    /// Last lines of agent, kubeadm and kubelet.
     pub fn said(&self) -> String {
         let log = "tail -n 25 /var/lib/bedplate/slots/*/state/log/bedplate/kubeadm.log; journalctl --no-pager -n 25 -u kubelet.service \
                    --directory=$(ls -d /var/lib/bedplate/slots/*/state/log/journal | head -n 1) | cut -c1-300";
@@ -90,7 +90,9 @@ pub fn take_turn() -> Result<()> {
         std::fs::create_dir_all("/run/lock").context("cannot make /run/lock")?;
         let file = File::options().create(true).append(true).open(path);
         let file = file.with_context(|| format!("cannot open {path}"))?;
-        wait::until("the end of another test's nodes", TURN, || Ok(file.try_lock().is_ok().then_some(())))?;
+        wait::until("the end of another test's nodes", TURN_TIMEOUT, || {
+            Ok(file.try_lock().is_ok().then_some(()))
+        })?;
         *taken = Some(file);
     }
     Ok(())
@@ -101,10 +103,10 @@ fn address(last: u8) -> Ipv4Addr {
     Ipv4Addr::new(a, b, c, last)
 }
 
-/// Where a node has [`PARAMETERS`] as a script.
+/// Path of the script [`PARAMETERS`] in a node.
 const SCRIPT: &str = "/usr/local/sbin/kernel-parameters";
 
-/// What such a host's version has to say beside its image, for a host that joins by its agent's own credential. Its first unit is the
+/// Template of such a host's version without its image, for a host that joins by its agent's own credential. Its first unit is the
 /// kubelet's.
 ///
 /// # Errors

@@ -410,7 +410,7 @@ async fn machined_that_is_not_installed_is_named_with_its_package() -> Result<()
     let error = bus.machined().list().await.unwrap_err();
     assert_eq!(
         error.to_string(),
-        "list of containers: nobody provides org.freedesktop.machine1; it comes with Debian's package systemd-container"
+        "list of containers: org.freedesktop.machine1 is not available; install Debian's package systemd-container"
     );
     Ok(())
 }

@@ -5,7 +5,7 @@
 
 use std::path::PathBuf;
 
-use bedplate_tests::agent_host::{AgentHost, JOINS, LIMIT, NAME, has_applied, paved};
+use bedplate_tests::agent_host::{AgentHost, JOINS, NAME, NODE_TIMEOUT, has_applied, paved};
 use bedplate_tests::guard::Directory;
 use bedplate_tests::kubernetes::Objects;
 use bedplate_tests::secret::Secret;
@@ -54,7 +54,7 @@ impl Site {
             let status = &operation?["status"];
             matches!(status["state"].as_str(), Some("Complete" | "Failed")).then(|| status.clone())
         };
-        let ended = self.objects().until(("mop", name), LIMIT, ended);
+        let ended = self.objects().until(("mop", name), NODE_TIMEOUT, ended);
         ended.unwrap_or_else(|error| panic!("{name}: {error:#}: {:#?}", self.objects().get("mop", name)))
     }
 
@@ -84,7 +84,7 @@ fn a_kubelet_gets_another_certificate(site: &Site) {
         host.host.put(&format!("{kubelet}/pki/{name}"), certificate(year).as_bytes(), 0o600).unwrap();
     }
     host.set_ready("Unknown").unwrap();
-    let seen = wait::until("the kubelet's way to a certificate", LIMIT, || {
+    let seen = wait::until("the kubelet's way to a certificate", NODE_TIMEOUT, || {
         Ok(host.host.read(&format!("{kubelet}/seen.conf")).ok())
     });
     let path = site.directory.path().join("seen.conf");
@@ -100,7 +100,7 @@ fn a_kubelet_gets_another_certificate(site: &Site) {
     let link = format!("/proc/{}/root/etc/kubernetes/bootstrap-kubelet.conf", leader.trim());
     let gone = ["-L", &link, "-o", "-e", "/run/bedplate/slots/a/kubelet-bootstrap.conf"];
     let left = || Ok(host.host.run("test", &gone).is_err().then_some(()));
-    wait::until_asked("the key is removed", LIMIT, left).unwrap();
+    wait::until_asked("the key is removed", NODE_TIMEOUT, left).unwrap();
     host.until("the kubelet has another certificate", |status| paved(status)["reason"] == "Applied").unwrap();
     host.set_ready("True").unwrap();
 }
@@ -137,7 +137,7 @@ fn a_node_is_changed_in_place_and_a_kubelet_that_fails_is_told_by_its_log() {
     let annotated = |node: Option<&Value>| {
         (node?["metadata"]["annotations"]["example.com/note"] == "first").then_some(())
     };
-    site.objects().until(("node", NAME), LIMIT, annotated).expect("the version's annotations");
+    site.objects().until(("node", NAME), NODE_TIMEOUT, annotated).expect("the version's annotations");
 
     // Everything that needs no repave, but taints.
     let changed = |template: &mut Value| {

@@ -8,7 +8,7 @@ use std::path::{Path, PathBuf};
 
 use base64::Engine as _;
 use base64::engine::general_purpose::STANDARD;
-use bedplate_tests::agent_host::{AgentHost, JOINS, LIMIT, has_applied, paved};
+use bedplate_tests::agent_host::{AgentHost, JOINS, NODE_TIMEOUT, has_applied, paved};
 use bedplate_tests::guard::Directory;
 use bedplate_tests::secret::Secret;
 use bedplate_tests::wait;
@@ -127,8 +127,10 @@ fn trust_5_agent_key_never_enters_a_slot() {
     site.host.run("systemctl", &["start", "bedplate-agent.service"]).unwrap();
     site.select(1).unwrap();
     let kubelet = "/var/lib/bedplate/slots/a/state/kubelet";
-    wait::until_asked("kubeadm has begun", LIMIT, || Ok(site.host.read(&format!("{kubelet}/held")).ok()))
-        .unwrap();
+    wait::until_asked("kubeadm has begun", NODE_TIMEOUT, || {
+        Ok(site.host.read(&format!("{kubelet}/held")).ok())
+    })
+    .unwrap();
     let agent = Secret::key(&site.host.read("/var/lib/bedplate/agent/key.pem").unwrap()).unwrap();
     let found = || agent.files_of_slot(&site.host, "a").unwrap();
     assert_eq!(found(), Vec::<PathBuf>::new(), "while it joins");

@@ -37,7 +37,7 @@ fn loaders(rack: &Rack) -> Result<PathBuf> {
 
 /// Stops pxed (SIGSTOP) in the middle of a transfer: nothing can end any more between the look and the kill.
 fn stop_in_mid_transfer(pxed: &mut Pxed<'_>, transfer: Transfer) -> Result<()> {
-    wait::until(&format!("a transfer by {transfer:?}"), boot::ENROLLED, || {
+    wait::until(&format!("a transfer by {transfer:?}"), boot::ENROLL_TIMEOUT, || {
         // UEFI's first TFTP transfer is a probe of the size, without a block.
         if matches!(transfer, Transfer::Tftp) && pxed.metric("bedplate_pxed_tftp_blocks_total")? == 0 {
             return Ok(None);
@@ -110,13 +110,13 @@ fn machines_come_up_although_pxed_is_killed_in_mid_transfer() -> Result<()> {
         (1, "Initrd", Transfer::Http),
         (2, "Initrd", Transfer::Http),
     ] {
-        pxed.wait_stage(&format!("server-{machine}"), stage, boot::ENROLLED)?;
+        pxed.wait_stage(&format!("server-{machine}"), stage, boot::ENROLL_TIMEOUT)?;
         stop_in_mid_transfer(&mut pxed, transfer)?;
         timeline::say(&format!("boot killed: pxed killed in {transfer:?} after {stage} of server-{machine}"));
         pxed = pxed.kill_and_restart()?;
     }
     for machine in &machines {
-        boot::reaches("killed", &mut pxed, machine, "Enrolled", since, boot::ENROLLED)?;
+        boot::reaches("killed", &mut pxed, machine, "Enrolled", since, boot::ENROLL_TIMEOUT)?;
     }
     rack.succeeded();
     Ok(())
@@ -152,12 +152,12 @@ fn known_machine_comes_up_without_registry_and_api_server() -> Result<()> {
     let slot = GuestSlot::take()?;
     let since = Timestamp::now();
     let machine = rack.power_on(1, Firmware::Bios)?;
-    boot::reaches("alone", &mut pxed, &machine, "Userspace", since, boot::ENROLLED)?;
+    boot::reaches("alone", &mut pxed, &machine, "Userspace", since, boot::ENROLL_TIMEOUT)?;
     drop(slot);
     // The certificate must wait for the cluster that signs it.
     ensure!(!timeline::has(&pxed.machine(machine.name())?, "Enrolled"), "enrolled without an API server");
     kubernetes.start_server()?;
-    boot::reaches("alone", &mut pxed, &machine, "Enrolled", since, boot::ENROLLED)?;
+    boot::reaches("alone", &mut pxed, &machine, "Enrolled", since, boot::ENROLL_TIMEOUT)?;
     rack.succeeded();
     Ok(())
 }

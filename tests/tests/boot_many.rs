@@ -33,7 +33,7 @@ fn twenty_bios_machines_at_once_reach_their_script() -> Result<()> {
     };
     let _machines = (1..=MACHINES).map(machine).collect::<Result<Vec<_>>>()?;
     let mut seen = Vec::new();
-    wait::until("all scripts", boot::SCRIPT, || {
+    wait::until("all scripts", boot::SCRIPT_TIMEOUT, || {
         seen = pxed.machines()?;
         Ok(seen.iter().all(|machine| timeline::has(machine, "Script")).then_some(()))
     })

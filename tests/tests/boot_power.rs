@@ -4,11 +4,11 @@
 use anyhow::{Result, ensure};
 use bedplate_tests::bmc::chassis::{Action, Source};
 use bedplate_tests::bmc::server::BmcKind;
-use bedplate_tests::boot::{ENROLLED, SCRIPT};
+use bedplate_tests::boot::{ENROLL_TIMEOUT, SCRIPT_TIMEOUT};
 use bedplate_tests::guest::GuestSlot;
 use bedplate_tests::qemu::Firmware;
 use bedplate_tests::rack::Rack;
-use bedplate_tests::site::{SOON, Site, has_condition};
+use bedplate_tests::site::{CHANGE_TIMEOUT, Site, has_condition};
 use serde_json::json;
 
 /// A machine that boots from its network, and one that goes off.
@@ -18,7 +18,7 @@ const OFF: Option<Source> = None;
 /// What pxed and the cluster say of a machine that pxed has switched on and that has enrolled.
 fn is_told(site: &Site<'_>) -> Result<()> {
     site.has_seen(1, &[Action::On], &[PXE])?;
-    let machine = site.until("power and enrollment in the cluster", SOON, |site| {
+    let machine = site.until("power and enrollment in the cluster", CHANGE_TIMEOUT, |site| {
         let machine = site.get("machine", "server-1")?;
         let status = &machine["status"];
         let told = has_condition(status, "Enrolled", "True", "Enrolled")
@@ -30,7 +30,7 @@ fn is_told(site: &Site<'_>) -> Result<()> {
     })?;
     let last = &machine["status"]["power"]["lastAction"];
     site.ensure(last["action"] == "PowerOn", || last.to_string())?;
-    site.until("an Event of the power", SOON, |site| {
+    site.until("an Event of the power", CHANGE_TIMEOUT, |site| {
         let events = site.kubectl(&["get", "events", "-A", "-o", "wide"])?;
         Ok((events.contains("PowerChanged") && events.contains("machine/server-1")).then_some(()))
     })
@@ -40,7 +40,7 @@ fn is_told(site: &Site<'_>) -> Result<()> {
 fn first_boot(site: &Site<'_>) -> Result<String> {
     let slot = GuestSlot::take()?;
     site.apply(1, "")?;
-    let first = site.boots(1, "", "Enrolled", ENROLLED)?;
+    let first = site.boots(1, "", "Enrolled", ENROLL_TIMEOUT)?;
     drop(slot);
     is_told(site)?;
     Ok(first)
@@ -64,8 +64,8 @@ fn h2_a_machine_of_a_cluster_comes_up_over_redfish_and_operations_switch_it() ->
 
     let on = site.create(1, "powerOn", &json!({}))?;
     site.completes(&on, "PoweredOn")?;
-    let second = site.boots(1, &first, "Script", SCRIPT)?;
-    site.until("the other boot in the cluster", SOON, |site| {
+    let second = site.boots(1, &first, "Script", SCRIPT_TIMEOUT)?;
+    site.until("the other boot in the cluster", CHANGE_TIMEOUT, |site| {
         Ok((site.get("machine", "server-1")?["status"]["boot"]["id"] == *second).then_some(()))
     })?;
 
@@ -101,7 +101,7 @@ fn h2_machines_of_a_cluster_come_up_over_ipmi_and_operations_switch_them() -> Re
     let cycle = site.create(1, "powerCycle", &json!({}))?;
     let status = site.completes(&cycle, "PowerCycled")?;
     site.ensure(status["message"].to_string().contains("only switched on"), || status.to_string())?;
-    site.boots(1, &first, "Script", SCRIPT)?;
+    site.boots(1, &first, "Script", SCRIPT_TIMEOUT)?;
     let off = site.create(1, "powerOff", &json!({ "force": "true" }))?;
     site.completes(&off, "PoweredOff")?;
     let asked = [Action::On, Action::GracefulOff, Action::On, Action::ForceOff];
@@ -109,10 +109,10 @@ fn h2_machines_of_a_cluster_come_up_over_ipmi_and_operations_switch_them() -> Re
 
     // The simulator, with suite 17.
     site.apply(2, "    ipmi:\n      cipherSuite: 17\n")?;
-    let first = site.boots(2, "", "Script", SCRIPT)?;
+    let first = site.boots(2, "", "Script", SCRIPT_TIMEOUT)?;
     let cycle = site.create(2, "powerCycle", &json!({}))?;
     site.completes(&cycle, "PowerCycled")?;
-    site.boots(2, &first, "Script", SCRIPT)?;
+    site.boots(2, &first, "Script", SCRIPT_TIMEOUT)?;
     site.has_seen(2, &[Action::On, Action::ForceOff, Action::On], &[PXE, OFF, PXE])?;
     rack.succeeded();
     Ok(())
@@ -133,7 +133,7 @@ fn h2_a_machine_of_a_manifest_comes_up_and_operations_of_socket_and_manifests_sw
     let server = rack.machine(Rack::spec(1, Firmware::Bios)).with_bmc(BmcKind::Sushy)?;
     let slot = GuestSlot::take()?;
     let mut site = Site::standalone("power-standalone", &rack, vec![server])?;
-    let first = site.boots(1, "", "Enrolled", ENROLLED)?;
+    let first = site.boots(1, "", "Enrolled", ENROLL_TIMEOUT)?;
     drop(slot);
     site.has_seen(1, &[Action::On], &[PXE])?;
 
@@ -141,9 +141,9 @@ fn h2_a_machine_of_a_manifest_comes_up_and_operations_of_socket_and_manifests_sw
     power(&site, "off", "PoweredOff")?;
     site.has_seen(1, &[Action::On, Action::GracefulOff], &[PXE, OFF])?;
     power(&site, "on", "PoweredOn")?;
-    let second = site.boots(1, &first, "Script", SCRIPT)?;
+    let second = site.boots(1, &first, "Script", SCRIPT_TIMEOUT)?;
     power(&site, "cycle", "PowerCycled")?;
-    let third = site.boots(1, &second, "Script", SCRIPT)?;
+    let third = site.boots(1, &second, "Script", SCRIPT_TIMEOUT)?;
     let mut asked = vec![Action::On, Action::GracefulOff, Action::On, Action::ForceOff, Action::On];
     site.has_seen(1, &asked, &[PXE, OFF, PXE, OFF, PXE])?;
 

@@ -101,7 +101,7 @@ fn read_state(rack: &Rack, disk: &Disk, name: &str) -> Result<State> {
 /// Waits until the agent of a boot other than `before` has reported that its disk has this token; gives the Machine.
 fn reported(pxed: &mut Pxed<'_>, machine: &Machine, before: Option<&Value>, token: &str) -> Result<Value> {
     let mut seen = Value::Null;
-    wait::until("a report of the agent", boot::ENROLLED, || {
+    wait::until("a report of the agent", boot::ENROLL_TIMEOUT, || {
         seen = pxed.machine(machine.name())?;
         let boot = seen.pointer("/status/agent/bootID");
         Ok((boot.is_some() && boot != before && timeline::has(&seen, "Enrolled")).then_some(()))

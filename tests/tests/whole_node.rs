@@ -10,7 +10,7 @@ use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result, ensure};
 use bedplate_tests::bmc::server::BmcKind;
-use bedplate_tests::boot::ENROLLED;
+use bedplate_tests::boot::ENROLL_TIMEOUT;
 use bedplate_tests::guard;
 use bedplate_tests::guest::GuestSlot;
 use bedplate_tests::nodes::{self, CONFIGURATION, Nodes, POD_NETWORK, condition, has_applied, has_selected};
@@ -124,7 +124,7 @@ impl<'r> Whole<'r> {
     fn becomes_a_node(&self) -> Result<String> {
         self.edit(&json!({}))?;
         self.site.apply_with(1, STATE_DISK, "")?;
-        let boot = self.site.boots(1, "", "Enrolled", ENROLLED)?;
+        let boot = self.site.boots(1, "", "Enrolled", ENROLL_TIMEOUT)?;
         let selected = self.machine("version 1 is selected", |machine| has_selected(machine, 1))?;
         ensure!(selected["status"]["selected"]["source"] == "Selector", "{}", selected["status"]);
         ensure!(self.version(1)?["status"]["deployed"] == true, "selected before it was locked");
@@ -143,7 +143,7 @@ impl<'r> Whole<'r> {
         let outdated = |configuration: &Value| configuration["status"]["machines"]["outdated"] == 1;
         self.until("one Machine is outdated", ("MachineConfiguration", CONFIGURATION), outdated)?;
         let reboot = self.site.create(1, "reboot", &json!({}))?;
-        let boot = self.site.boots(1, before, "Enrolled", ENROLLED)?;
+        let boot = self.site.boots(1, before, "Enrolled", ENROLL_TIMEOUT)?;
         let complete = |operation: &Value| operation["status"]["state"] == "Complete";
         let ended = self.until("the reboot is complete", ("MachineOperation", &reboot), complete)?;
         ensure!(ended["status"]["reason"] == "Rebooted", "{}", ended["status"]);
@@ -192,7 +192,7 @@ impl<'r> Whole<'r> {
         self.machine("version 1 is on trial", |machine| slot(machine, 1)["state"] == "Running")?;
         let cycle = self.site.create(1, "powerCycle", &json!({}))?;
         self.site.completes(&cycle, "PowerCycled")?;
-        self.site.boots(1, before, "Enrolled", ENROLLED)?;
+        self.site.boots(1, before, "Enrolled", ENROLL_TIMEOUT)?;
         self.runs(1).map(drop)
     }
 

@@ -1,8 +1,8 @@
-//! The agent: how soon a kubelet starts after its Node was deleted, and what the agent takes while there is nothing to do.
+//! The agent: time until a kubelet starts after its Node was deleted, and the agent's use of memory and processor at rest.
 //!
-//! In namespaces, beside a real API server, as of `agent_host`: the kubelet is a stand-in that says when it listens. The peer is what a
-//! person would write: each layer through `curl | zstd | tar`, the version's files put in, the container started by systemd-nspawn. It
-//! begins with nothing, as a repave without prefetch would; it neither verifies nor joins.
+//! In namespaces, with a real API server, as in `agent_host`: the kubelet is a stand-in that reports when it listens. The peer is a
+//! plain script: each layer through `curl | zstd | tar`, the version's files put in, the container started by systemd-nspawn. It
+//! starts from nothing, as a repave without prefetch would; it neither verifies nor joins.
 
 use std::fmt::Write as _;
 use std::path::{Path, PathBuf};
@@ -12,22 +12,22 @@ use anyhow::{Context as _, Result, bail};
 use serde_json::Value;
 
 use crate::measurement::{Better, Context, OURS, Row, rows};
-use bedplate_tests::agent_host::{AgentHost, JOINS, LIMIT, STARTED, fill, has_applied, image};
+use bedplate_tests::agent_host::{AgentHost, JOINS, NODE_TIMEOUT, STARTED, fill, has_applied, image};
 use bedplate_tests::guard;
 use bedplate_tests::registry::Registry;
 use bedplate_tests::{timeline, wait};
 
 const SHELL: &str = "curl, tar, nspawn";
-const HEARTBEAT: u32 = 60;
-/// The agent is at rest after that: what a repave left to do is done, and threads that waited for disks are gone.
-const SETTLED: Duration = Duration::from_secs(30);
+const HEARTBEAT_SECONDS: u32 = 60;
+/// Delay until the agent is at rest: the work of a repave is finished, and threads that waited for disks have ended.
+const SETTLE_DELAY: Duration = Duration::from_secs(30);
 
 /// Repaves as often as there are rounds, then lets the agent rest.
 ///
 /// # Errors
 /// The host or its API server does not start. What fails after that is noted.
 pub(crate) fn run(context: &Context) -> Result<Vec<Row>> {
-    let site = AgentHost::start(HEARTBEAT)?;
+    let site = AgentHost::start(HEARTBEAT_SECONDS)?;
     site.version(1, JOINS)?;
     site.version(2, JOINS)?;
     let registry = Registry::start(&image()?, &site.network, ([127, 0, 0, 1], 5003).into())?;
@@ -76,7 +76,7 @@ fn repave(site: &AgentHost, round: usize) -> Result<Duration> {
     Ok(took)
 }
 
-/// The same node by commands, from nothing.
+/// Makes the node by commands, from nothing.
 fn by_shell(site: &AgentHost, registry: &Registry) -> Result<Duration> {
     let place = site.host.root().join("var/lib/bedplate/plain");
     std::fs::create_dir_all(&place)?;
@@ -126,18 +126,18 @@ fn download(registry: &Registry, place: &Path) -> Result<String> {
 }
 
 fn wait_for(file: &Path) -> Result<()> {
-    wait::until("the kubelet", LIMIT, || Ok(file.symlink_metadata().is_ok().then_some(())))
+    wait::until("the kubelet", NODE_TIMEOUT, || Ok(file.symlink_metadata().is_ok().then_some(())))
 }
 
-/// What the agent has taken so far.
+/// Resources that the agent has used so far.
 #[derive(Debug)]
 struct Taken {
-    /// MB (1,000,000 bytes): resident, of it what is no file's.
+    /// MB (1,000,000 bytes): resident memory, and the part of it that does not map a file.
     resident: f64,
     own: f64,
     /// Processor time in seconds.
     processor: f64,
-    /// How often one of its threads was given a processor after it had waited.
+    /// Number of times that one of its threads got a processor after it had waited.
     wakes: u64,
     threads: u64,
 }
@@ -148,9 +148,9 @@ fn rest(context: &Context, site: &AgentHost) -> Vec<Row> {
     let Some((taken, before)) = context.noted(&title, OURS, at_rest(site, seconds)) else {
         return Vec::new();
     };
-    let fresh = "The agent at rest, started anew beside a node that runs";
+    let fresh = "The agent at rest, restarted next to a running node";
     let anew = site.host.run("systemctl", &["restart", "bedplate-agent.service"]).and_then(|_| {
-        pause(SETTLED)?;
+        pause(SETTLE_DELAY)?;
         look(site)
     });
     let row = |title: &str, unit, value: f64, note: String| {
@@ -165,7 +165,7 @@ fn rest(context: &Context, site: &AgentHost) -> Vec<Row> {
     }
     let processor = taken.processor - before.processor;
     let share = 100.0 * processor / f64::from(seconds);
-    let note = format!("{share:.3} % of one; reports each {HEARTBEAT} s, watchdog included");
+    let note = format!("{share:.3} % of one; reports each {HEARTBEAT_SECONDS} s, watchdog included");
     all.extend(row(&format!("{title}: processor time"), "ms", 1000.0 * processor, note));
     #[allow(clippy::cast_precision_loss, reason = "a rate")]
     let wakes = taken.wakes.saturating_sub(before.wakes) as f64 * 60.0 / f64::from(seconds);
@@ -175,7 +175,7 @@ fn rest(context: &Context, site: &AgentHost) -> Vec<Row> {
 
 /// The end and the beginning of a rest.
 fn at_rest(site: &AgentHost, seconds: u32) -> Result<(Taken, Taken)> {
-    pause(SETTLED)?;
+    pause(SETTLE_DELAY)?;
     let before = look(site)?;
     pause(Duration::from_secs(u64::from(seconds)))?;
     Ok((look(site)?, before))

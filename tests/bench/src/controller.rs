@@ -1,8 +1,8 @@
-//! The controller: ten thousand Machines and fifty configurations on a real API server, looked at for the first time, then changed one
+//! The controller: ten thousand Machines and fifty configurations on a real API server, reconciled for the first time, then changed one
 //! by one, then at rest.
 //!
-//! Machines are enrolled and have nothing: half are chosen for by selectors, half name their configuration. The API server and etcd share
-//! this machine's processors with the controller, so what they take of them is said beside. The peers are a plain controller in this
+//! Machines are enrolled and have nothing: selectors choose for half, the other half names its configuration. The API server and etcd share
+//! this machine's processors with the controller, so their use is reported, too. The peers are a plain controller in this
 //! process (`plain`) and Tinkerbell's (`tink`).
 
 mod floor;
@@ -18,23 +18,23 @@ use anyhow::{Context as _, Result, ensure};
 use tokio::runtime::Runtime;
 
 use self::plain::Plain;
-use self::site::{Controller, PATIENCE, Site, Size};
+use self::site::{Controller, STEP_TIMEOUT, Site, Size};
 use crate::measurement::{Better, Context, OURS, Row, rows};
 use bedplate_tests::timeline;
 
-/// How many objects, and with `--quick`.
+/// Number of objects, and with `--quick`.
 const SIZES: (Size, Size) =
     (Size { machines: 10_000, configurations: 50 }, Size { machines: 1000, configurations: 10 });
 /// Changes of single Machines, and with `--quick`.
 const PHASES: (usize, usize) = (400, 40);
 /// Edits of configurations, and with `--quick`.
 const EDITS: (usize, usize) = (60, 10);
-/// Nothing more comes after that: what is counted comes after 8 s at the latest.
+/// Time without a write after which none follows: counts are written after 8 s at the latest.
 pub(crate) const QUIET: Duration = Duration::from_secs(10);
 /// The peer that keeps the same rules.
 const PLAIN: &str = "plain, one worker, GET and PUT";
 
-/// What one round gives, by title and subject.
+/// Results of one round, by title and subject.
 type Numbers = BTreeMap<(usize, &'static str), (f64, String)>;
 
 /// Measures ours in each round, and the peers in the first.
@@ -73,7 +73,7 @@ pub(crate) fn run(context: &Context) -> Result<Vec<Row>> {
     Ok(all)
 }
 
-/// What is measured, in the order of the table.
+/// Measurements, in the order of the table.
 #[derive(Debug, Clone, Copy)]
 enum What {
     Sync,
@@ -113,7 +113,7 @@ fn titles(size: Size) -> Vec<(String, &'static str)> {
         (of("resident memory, the most"), "MiB"),
         (of("resident memory, at rest"), "MiB"),
         (of("processor at rest"), "% of one"),
-        (of("started again over an unchanged cluster: until it leads and has looked at all"), "s"),
+        (of("started again over an unchanged cluster: until it leads and has reconciled all"), "s"),
         (of("started again over an unchanged cluster: writes"), ""),
     ]
 }
@@ -187,14 +187,14 @@ impl Round<'_> {
         controller.end()
     }
 
-    /// How long a first look at all took, and the seconds of processors that the server and the controller had in it.
+    /// Records the time of a first pass over all objects, and the processor seconds of the server and the controller in it.
     fn synced(&mut self, who: &'static str, took: f64, server: f64, own: f64) -> Result<()> {
         self.written(who, took, server)?;
         self.put(What::SyncProcessor, who, own, String::new());
         Ok(())
     }
 
-    /// How long it took until all were written, and the seconds of processors that the server had in it.
+    /// Records the time until all were written, and the processor seconds of the server in it.
     fn written(&mut self, who: &'static str, took: f64, server: f64) -> Result<()> {
         let all = count(self.size.machines);
         self.put(What::Sync, who, took, String::new());
@@ -238,7 +238,7 @@ impl Round<'_> {
         let begun = Instant::now();
         let plain = Plain::start(&site.client);
         while plain.chosen() < self.size.machines {
-            ensure!(begun.elapsed() < PATIENCE, "only {} Machines have a version", plain.chosen());
+            ensure!(begun.elapsed() < STEP_TIMEOUT, "only {} Machines have a version", plain.chosen());
             tokio::time::sleep(Duration::from_millis(50)).await;
         }
         let took = begun.elapsed().as_secs_f64();

@@ -1,6 +1,6 @@
 //! DHCP leases: pxed, Kea (memfile) and dnsmasq, one at a time in the same pair of namespaces, loaded by perfdhcp.
 //!
-//! Each starts with no leases and a pool of 64,000 addresses, and nobody logs. Rate: the highest at which perfdhcp completes its four-way
+//! Each starts with no leases and a pool of 64,000 addresses, without logs. Rate: the highest at which perfdhcp completes its four-way
 //! exchanges. pxed has each lease on disk before its ACK leaves; Kea and dnsmasq write without waiting for the disk.
 
 use std::fmt::Write as _;
@@ -17,13 +17,13 @@ use bedplate_tests::{pxed, timeline, wait};
 
 /// Exchanges a second where the first search begins.
 const FIRST_RATE: u32 = 2000;
-/// Nobody is searched below and above.
+/// Bounds of the search for the rate of a subject.
 const RATES: std::ops::RangeInclusive<u32> = 50..=100_000;
 /// A rate that perfdhcp reaches to less than this share is beyond perfdhcp.
-const REACHED: f64 = 0.85;
+const MIN_REACHED_SHARE: f64 = 0.85;
 /// Kea's own reports count a rate as held up to this share of lost messages, in per cent.
 const TOLERATED_LOSS: f64 = 2.5;
-/// Where latency and processor time are taken, exchanges a second.
+/// Rate at which latency and processor time are measured, in exchanges a second.
 const MODERATE_RATE: u32 = 500;
 
 const SERVER: &str = "10.7.0.1";
@@ -32,7 +32,7 @@ const NETWORK: &str = "10.7.0.0/16";
 const FIRST: &str = "10.7.1.0";
 const LAST: &str = "10.7.250.255";
 
-/// Who is measured.
+/// The measured programs.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Subject {
     Bedplate,
@@ -117,7 +117,7 @@ fn kea_configuration(place: &Path) -> String {
     .to_string()
 }
 
-/// What perfdhcp says of one step.
+/// Result of perfdhcp for one step.
 #[derive(Debug, Clone, Copy, PartialEq)]
 struct Load {
     /// DISCOVERs sent.
@@ -180,7 +180,7 @@ struct Numbers {
     processor_ms: f64,
 }
 
-/// What a step of the search was.
+/// Outcome of a step of the search.
 #[derive(Debug, Clone, Copy, PartialEq)]
 enum Step {
     /// Held, at this rate.
@@ -235,14 +235,14 @@ fn measure(context: &Context, wire: &Wire, subject: Subject, place: &Path, start
     let moderate = wire.load(MODERATE_RATE, 2 * context.seconds())?;
     let spent = processor_seconds(process.pid())? - before;
     let (rate, client_bound) = highest(start, |rate| {
-        // A second try: one burst of somebody else's work must not end the search.
+        // A second try: one burst of another program's work must not end the search.
         for _ in 0..2 {
             let load = wire.load(rate, context.seconds())?;
             if load.loss <= TOLERATED_LOSS {
                 // perfdhcp's own rate counts the time in which it waits for the last answers.
                 let seconds = f64::from(context.seconds());
                 let held = load.count / seconds;
-                let is_reached = load.sent / seconds >= REACHED * f64::from(rate);
+                let is_reached = load.sent / seconds >= MIN_REACHED_SHARE * f64::from(rate);
                 return Ok(if is_reached { Step::Held(held) } else { Step::ClientBound(held) });
             }
         }
@@ -270,7 +270,7 @@ fn processor_seconds(pid: u32) -> Result<f64> {
     Ok(nanoseconds / 1e9)
 }
 
-/// Where a search begins when the last one ended at `rate`.
+/// Rate at which a search starts after the last one ended at `rate`.
 #[allow(clippy::cast_possible_truncation, clippy::cast_sign_loss)]
 fn resume(rate: f64) -> u32 {
     // One step below what was held.

@@ -17,9 +17,9 @@ use bedplate_tests::{
 };
 
 /// Size of the file, in bytes: that of a kernel.
-const SIZE: usize = 16 << 20;
+const FILE_BYTES: usize = 16 << 20;
 
-/// One client, and as many as a row of racks that boots at once.
+/// One client, and as many as a row of racks that boots concurrently.
 const CLIENTS: [u32; 2] = [1, 200];
 const NGINX: SocketAddr = SocketAddr::new(std::net::IpAddr::V4(ADDRESS), 8080);
 
@@ -32,7 +32,7 @@ pub(crate) fn run(context: &Context) -> Result<Vec<Row>> {
     let files = rack.file("files");
     std::fs::create_dir_all(&files)?;
     for name in ["kernel", "initrd"] {
-        std::fs::write(files.join(name), vec![0x5a; SIZE])?;
+        std::fs::write(files.join(name), vec![0x5a; FILE_BYTES])?;
     }
     let ours = context.noted("HTTP", OURS, start_pxed(&rack, &files));
     let nginx = context.noted("HTTP", "nginx", start_nginx(&rack, &files));
@@ -134,7 +134,7 @@ fn mebibytes(text: &str) -> Result<f64> {
             return Ok(number.trim().parse::<f64>()? * factor);
         }
     }
-    bail!("{text:?} is no size")
+    bail!("{text:?} is not a size")
 }
 
 #[cfg(test)]

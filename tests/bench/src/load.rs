@@ -1,4 +1,4 @@
-//! TFTP load: clients that fetch one file at once, each byte compared. Fast enough not to be what is measured.
+//! TFTP load: clients that fetch one file concurrently, each byte compared. Fast enough not to be the bottleneck.
 //!
 //! One thread, no blocking: a lone client looks for its packet without sleeping, many wait together. Windows that the kernel hands over
 //! in one piece are taken in one piece (UDP_GRO). Called by the TFTP bench.
@@ -23,11 +23,11 @@ use nix::{
     },
 };
 
-/// After this silence a client says again what it said last.
-const SILENCE: Duration = Duration::from_secs(1);
+/// Silence after which a client sends its last message again.
+const RESEND_TIMEOUT: Duration = Duration::from_secs(1);
 
-/// After this long without an end the measurement has failed.
-const PATIENCE: Duration = Duration::from_secs(60);
+/// Timeout of the measurement.
+const FETCH_TIMEOUT: Duration = Duration::from_secs(60);
 
 struct Fetch<'a> {
     socket: UdpSocket,
@@ -38,11 +38,11 @@ struct Fetch<'a> {
     server: SocketAddr,
     request: Vec<u8>,
     heard: Instant,
-    /// One packet at a time is under way: a second look at the socket finds nothing.
+    /// True if one packet at a time is under way: a second check of the socket finds nothing.
     lock_step: bool,
 }
 
-/// How a load went.
+/// Result of a load.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct Measured {
     /// From the first request to the last byte.
@@ -61,7 +61,7 @@ impl Measured {
     }
 }
 
-/// Has `count` clients fetch `name` at once and compares every byte with `wanted`.
+/// Has `count` clients fetch `name` concurrently and compares every byte with `wanted`.
 ///
 /// # Errors
 /// A refusal, a wrong byte, or no end within a minute.
@@ -99,7 +99,7 @@ pub(crate) fn fetch(
         if now.duration_since(looked) > Duration::from_millis(100) {
             looked = now;
             ensure!(
-                now.duration_since(started) < PATIENCE,
+                now.duration_since(started) < FETCH_TIMEOUT,
                 "{open} of {count} transfers from {server} did not end"
             );
             repeats += fetches.iter_mut().map(|fetch| fetch.repeat(now)).sum::<Result<u64>>()?;
@@ -214,7 +214,7 @@ impl<'a> Fetch<'a> {
 
     /// Says the last thing again after a silence; gives how often.
     fn repeat(&mut self, now: Instant) -> Result<u64> {
-        if self.client.is_done() || now.duration_since(self.heard) < SILENCE {
+        if self.client.is_done() || now.duration_since(self.heard) < RESEND_TIMEOUT {
             return Ok(0);
         }
         self.heard = now;

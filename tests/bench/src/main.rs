@@ -73,16 +73,16 @@ fn main() -> ExitCode {
 #[derive(Parser)]
 #[command(name = "bedplate-bench")]
 struct Order {
-    /// What to measure; all if none is named.
+    /// Benches to run; all if none is named.
     #[arg(value_parser = BENCHES.map(|(name, _)| name))]
     benches: Vec<String>,
     /// Rounds; the median counts [default: 5, with --quick 1].
     #[arg(long, value_name = "N")]
     rounds: Option<NonZeroUsize>,
-    /// A trial of a minute or two; its numbers are no result.
+    /// A trial of a minute or two; do not use its numbers as results.
     #[arg(long)]
     quick: bool,
-    /// How long the agent rests while it is measured [default: 600, with --quick 60].
+    /// Time for which the agent rests while it is measured [default: 600, with --quick 60].
     #[arg(long, value_name = "SECONDS", value_parser = clap::value_parser!(u32).range(1..))]
     idle: Option<u32>,
     /// Keeps the numbers there instead of in target/bench.
@@ -98,7 +98,7 @@ impl Order {
     }
 }
 
-/// Whether all of ours could be measured.
+/// Runs the benches. Returns true if all subjects of Bedplate could be measured.
 fn run(order: &Order) -> Result<bool> {
     let rounds = order.rounds.map_or(if order.quick { 1 } else { 5 }, NonZeroUsize::get);
     let mut context = Context::new(rounds, order.quick)?;
@@ -136,7 +136,7 @@ fn default_file(about: &serde_json::Value) -> PathBuf {
     Path::new(env!("CARGO_MANIFEST_DIR")).join("../../target/bench").join(format!("{time}.json"))
 }
 
-/// What two runs must have in common to be compared.
+/// Properties that two runs must have in common to be compared.
 fn about(context: &Context) -> serde_json::Value {
     let first_line = |program: &str, arguments: &[&str]| {
         let output = Command::new(program).args(arguments).output().ok()?;

@@ -1,8 +1,8 @@
-//! Measurements of pxed against its peers: what a measurement is, how it is printed and kept.
+//! Measurements of pxed against its peers: what a measurement is, how it is printed and stored.
 //!
-//! What is measured of ours is the static release binary, as a process. Each module measures one protocol, subjects in turn within each
-//! round (a busy minute of the machine hits all of them), and gives rows; `bedplate-bench` prints them. Median of the rounds; a ratio is
-//! ours over the best peer's. A subject that fails is noted and left out; the others go on. Nothing here asserts a speed.
+//! Bedplate's subject is the static release binary, as a process. Each module measures one protocol, subjects in turn within each
+//! round (a busy minute of the machine hits all of them), and returns rows; `bedplate-bench` prints them. Median of the rounds; a ratio is
+//! ours over the best peer's. A subject that fails is noted and skipped; the others continue. Nothing here asserts a speed.
 
 use std::fmt::Write as _;
 use std::path::Path;
@@ -16,28 +16,28 @@ use bedplate_tests::guard::Directory;
 /// The subject that is ours, in every table.
 pub(crate) const OURS: &str = "bedplate";
 
-/// What a bench is run with.
+/// Options and results of a run.
 #[derive(Debug)]
 pub(crate) struct Context {
     /// Rounds; the median counts. At least 1.
     pub(crate) rounds: usize,
-    /// Short loads, for a trial: the numbers are no result.
+    /// Short loads, for a trial: do not use the numbers as results.
     pub(crate) quick: bool,
-    /// How long the agent rests while it is measured, in seconds; none: ten minutes, or one for a trial.
+    /// Seconds for which the agent rests while it is measured; none: ten minutes, or one for a trial.
     pub(crate) idle: Option<u32>,
-    /// Where files and logs go; removed at the end.
+    /// Directory of files and logs; removed at the end.
     pub(crate) directory: Directory,
     failures: Mutex<Vec<Failure>>,
 }
 
-/// What could not be measured.
+/// A measurement that failed.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize)]
 pub(crate) struct Failure {
-    /// What was to be measured.
+    /// Title of the measurement.
     pub(crate) title: String,
-    /// Of whom.
+    /// Subject of the measurement.
     pub(crate) subject: String,
-    /// Why not, with its causes.
+    /// Cause of the failure, with its own causes.
     pub(crate) reason: String,
 }
 
@@ -66,7 +66,7 @@ impl Context {
         self.idle.unwrap_or(if self.quick { 60 } else { 600 })
     }
 
-    /// The value, or nothing and a note of the failure, which is printed at once.
+    /// The value, or nothing and a note of the failure, which is printed immediately.
     pub(crate) fn noted<T>(&self, title: &str, subject: &str, result: Result<T>) -> Option<T> {
         result.inspect_err(|error| self.fail(title, subject, error)).ok()
     }
@@ -79,13 +79,13 @@ impl Context {
         self.failures.lock().unwrap_or_else(PoisonError::into_inner).push(failure);
     }
 
-    /// What failed so far.
+    /// Failures so far.
     pub(crate) fn failures(&self) -> Vec<Failure> {
         self.failures.lock().unwrap_or_else(PoisonError::into_inner).clone()
     }
 }
 
-/// The configuration of a pxed whose files are in `place`, with one image of small files that are no kernel; `more` is appended.
+/// The configuration of a pxed whose files are in `place`, with one image of small stand-in files; `more` is appended.
 ///
 /// # Errors
 /// The files cannot be written.
@@ -116,9 +116,9 @@ pub(crate) enum Better {
 #[derive(Debug, Clone, PartialEq, Serialize)]
 #[serde(rename_all = "camelCase")]
 pub(crate) struct Row {
-    /// What is measured, with the load: rows of one title are compared.
+    /// Title with the load: rows of one title are compared.
     pub(crate) title: String,
-    /// Who: [`OURS`] or a peer, with its version where it says one.
+    /// [`OURS`] or a peer, with its version if it reports one.
     pub(crate) subject: String,
     /// Unit of the numbers.
     pub(crate) unit: &'static str,
@@ -126,7 +126,7 @@ pub(crate) struct Row {
     pub(crate) better: Better,
     /// Each round's number.
     pub(crate) rounds: Vec<f64>,
-    /// What a reader must know, else empty.
+    /// Note for the reader; otherwise empty.
     pub(crate) note: String,
 }
 
@@ -157,7 +157,7 @@ pub(crate) fn ratio(rows: &[Row], title: &str) -> Option<f64> {
         Better::More => peers.max_by(f64::total_cmp).map(|best| ours.median() / best),
         Better::Less => peers.min_by(f64::total_cmp).map(|best| best / ours.median()),
     };
-    // Of a count that is 0 there is none.
+    // A count of 0 has no ratio.
     ratio.filter(|ratio| ratio.is_finite())
 }
 

@@ -1,4 +1,4 @@
-//! Resident memory of pxed (`VmRSS`): idle without Machines, with ten thousand known ones, and with sessions open beside those.
+//! Resident memory of pxed (`VmRSS`): idle without Machines, with ten thousand known ones, and with open sessions in addition.
 //!
 //! A session is the boot of one Machine, held in the middle: a lease, a TFTP transfer of its loader with a window
 //! sent and unanswered, and an HTTP download of its kernel of which nothing is read after the head. Each Machine has an address of its own.
@@ -24,14 +24,14 @@ use bedplate_tests::{
     timeline, wait,
 };
 
-/// Machines that pxed knows.
-const MACHINES: u16 = 10_000;
-/// Machines to a file of the directory.
-const FILE: usize = 500;
-/// Boots held open.
-const SESSIONS: u16 = 500;
-/// Size of the kernel: more than the kernel of this machine keeps for a connection.
-const KERNEL: usize = 16 << 20;
+/// Number of Machines that pxed knows.
+const MACHINE_COUNT: u16 = 10_000;
+/// Number of Machines in one file of the directory.
+const MACHINES_PER_FILE: usize = 500;
+/// Number of boots held open.
+const SESSION_COUNT: u16 = 500;
+/// Size of the kernel in bytes: more than the kernel of this machine buffers for a connection.
+const KERNEL_BYTES: usize = 16 << 20;
 
 const SERVER: Ipv4Addr = Ipv4Addr::new(10, 7, 0, 1);
 const HTTP: SocketAddr = SocketAddr::new(std::net::IpAddr::V4(Ipv4Addr::LOCALHOST), 8067);
@@ -47,8 +47,8 @@ pub(crate) fn run(context: &Context) -> Result<Vec<Row>> {
     server.ip(&format!("address add {SERVER}/16 dev rack0"))?;
     let titles = [
         "Resident memory of pxed, idle, no Machines".to_owned(),
-        format!("Resident memory of pxed, {MACHINES} known Machines"),
-        format!("Resident memory of pxed, {MACHINES} known Machines, {SESSIONS} open sessions"),
+        format!("Resident memory of pxed, {MACHINE_COUNT} known Machines"),
+        format!("Resident memory of pxed, {MACHINE_COUNT} known Machines, {SESSION_COUNT} open sessions"),
     ];
     let mut measured = [Vec::new(), Vec::new(), Vec::new()];
     for round in 0..context.rounds {
@@ -61,7 +61,7 @@ pub(crate) fn run(context: &Context) -> Result<Vec<Row>> {
     let note = [
         String::new(),
         String::new(),
-        format!("{SESSIONS} boots, each with a TFTP transfer and an HTTP download under way"),
+        format!("{SESSION_COUNT} boots, each with a TFTP transfer and an HTTP download under way"),
     ];
     let row = |((title, rounds), note): ((&String, Vec<f64>), String)| {
         rows(context, title, "MiB", Better::Less, [(OURS.to_owned(), rounds, note)])
@@ -73,7 +73,7 @@ fn measure(server: &Namespace, client: &Namespace, place: &Path) -> Result<[f64;
     let files = place.join("files");
     std::fs::create_dir_all(&files)?;
     for name in ["kernel", "initrd"] {
-        std::fs::write(files.join(name), vec![0x5a; KERNEL])?;
+        std::fs::write(files.join(name), vec![0x5a; KERNEL_BYTES])?;
     }
     let path = |name: &str| files.join(name).display().to_string();
     let mut setup = Setup::new(format!("kernel = {:?}\ninitrd = {:?}\n", path("kernel"), path("initrd")));
@@ -86,23 +86,24 @@ fn measure(server: &Namespace, client: &Namespace, place: &Path) -> Result<[f64;
     let empty = resident(idle.process().pid())?;
     drop(idle);
     let busy = place.join("busy");
-    let machines: Vec<String> = (0..MACHINES).map(manifest).collect();
+    let machines: Vec<String> = (0..MACHINE_COUNT).map(manifest).collect();
     std::fs::create_dir_all(busy.join("machines.d"))?;
-    let (first, others) = machines.split_at(FILE);
-    for (number, chunk) in others.chunks(FILE).enumerate() {
+    let (first, others) = machines.split_at(MACHINES_PER_FILE);
+    for (number, chunk) in others.chunks(MACHINES_PER_FILE).enumerate() {
         std::fs::write(busy.join(format!("machines.d/{number}.yaml")), chunk.join("---\n"))?;
     }
     let mut pxed = Pxed::start(&setup, first, server, &busy)?;
-    wait_metric(&pxed, "bedplate_pxed_machines{", MACHINES)?;
+    wait_metric(&pxed, "bedplate_pxed_machines{", MACHINE_COUNT)?;
     let known = resident(pxed.process().pid())?;
-    let boots =
-        (0..SESSIONS).map(|number| draw::lease(client, mac(number), number)).collect::<Result<Vec<_>>>()?;
+    let boots = (0..SESSION_COUNT)
+        .map(|number| draw::lease(client, mac(number), number))
+        .collect::<Result<Vec<_>>>()?;
     let sessions = server.inside(|| {
         boots.iter().enumerate().map(|(n, boot)| Session::open(n, &boot.base)).collect::<Result<Vec<_>>>()
     })?;
-    wait_metric(&pxed, "bedplate_pxed_tftp_active ", SESSIONS)?;
+    wait_metric(&pxed, "bedplate_pxed_tftp_active ", SESSION_COUNT)?;
     let open = resident(pxed.process().pid())?;
-    ensure!(sessions.len() == usize::from(SESSIONS), "{} sessions", sessions.len());
+    ensure!(sessions.len() == usize::from(SESSION_COUNT), "{} sessions", sessions.len());
     Ok([empty, known, open])
 }
 

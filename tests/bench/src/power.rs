@@ -1,7 +1,7 @@
-//! Power: thousands of simulated BMCs looked at by one pxed, and a thousand power cycles at once.
+//! Power: thousands of simulated BMCs polled by one pxed, and a thousand concurrent power cycles.
 //!
 //! Half of the BMCs speak Redfish over TLS, half IPMI; each answers after 50 ms, one in a hundred not at all. They run in a process of
-//! their own, beside pxed, in a namespace of this run. When a BMC was read is what the simulator says: the moment at which it told its
+//! their own, next to pxed, in a namespace of this run. The simulator reports when a BMC was read: the moment at which it sent its
 //! power state. The peer is a plain client, which goes through the same BMCs by a fixed number of workers and waits 30 s for a silent one.
 
 mod burst;
@@ -22,18 +22,18 @@ use site::{Bmcs, Driver};
 
 /// BMCs, and with `--quick`.
 const BMCS: (u16, u16) = (5000, 500);
-/// Operations at once, and with `--quick`.
+/// Number of concurrent operations, and with `--quick`.
 const OPERATIONS: (usize, usize) = (1000, 100);
-/// Between two looks of pxed at one BMC, in seconds (moved by a fifth at most).
-const POLL: u64 = 30;
-/// Workers of the plain client that goes through all BMCs.
-const WORKERS: usize = 50;
-/// Workers of the plain client that goes through a tenth of them.
+/// Interval between two polls of pxed at one BMC, in seconds (moved by a fifth at most).
+const POLL_SECONDS: u64 = 30;
+/// Number of workers of the plain client that goes through all BMCs.
+const MANY_WORKERS: usize = 50;
+/// Number of workers of the plain client that goes through a tenth of them.
 const FEW_WORKERS: usize = 10;
-/// How long a sweep may take before it counts as failed.
-const PATIENCE: Duration = Duration::from_secs(300);
+/// Timeout of a sweep.
+const SWEEP_TIMEOUT: Duration = Duration::from_secs(300);
 
-/// What one round gives, by title and subject.
+/// Results of one round, by title and subject.
 type Numbers = BTreeMap<(usize, String), (f64, String)>;
 
 /// Measures pxed without BMCs, with healthy ones, with dead ones among them, and the plain client, in each round.
@@ -68,7 +68,7 @@ pub(crate) fn run(context: &Context) -> Result<Vec<Row>> {
     Ok(all)
 }
 
-/// What is measured, in the order of the table.
+/// Measurements, in the order of the table.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum What {
     First,
@@ -107,20 +107,28 @@ fn titles(context: &Context) -> Vec<(String, &'static str)> {
         (format!("{all}, none dead: median, from start until read"), "s"),
         (format!("{all}, none dead: p99, from start until read"), "s"),
         (format!("{all}: p99 until read, with dead ones over without"), "x"),
-        (format!("{all}, {dead}: polled each {POLL} s: the longest between two looks at a healthy one"), "s"),
-        (format!("{all}, {dead}: polled each {POLL} s: p99 between two looks"), "s"),
-        (format!("{all}: p99 between two looks, with dead ones over without"), "x"),
+        (
+            format!(
+                "{all}, {dead}: polled each {POLL_SECONDS} s: longest interval of polls of a healthy one"
+            ),
+            "s",
+        ),
+        (format!("{all}, {dead}: polled each {POLL_SECONDS} s: p99 interval of polls"), "s"),
+        (format!("{all}: p99 interval of polls, with dead ones over without"), "x"),
         (format!("{all}, {dead}: processor time of pxed until every healthy one was read"), "s"),
         (format!("{all}, {dead}: processor of pxed while it polls"), "% of one"),
         (format!("Resident memory of pxed, {count} Machines without BMC"), "MiB"),
         (format!("Resident memory of pxed, {all}, {dead}, while it polls"), "MiB"),
         (format!("Resident memory of pxed, {all}, {dead}, the most"), "MiB"),
-        (format!("{operations} powerCycles at once: until the last is Complete"), "s"),
-        (format!("{operations} powerCycles at once: median of an operation"), "s"),
-        (format!("{operations} powerCycles at once: p99 of an operation"), "s"),
-        (format!("{operations} powerCycles at once: operations lost or failed"), ""),
-        (format!("{operations} powerCycles at once: machines without exactly one off and one on"), ""),
-        (format!("{operations} powerCycles at once: power requests beyond one off and one on of each"), ""),
+        (format!("{operations} concurrent powerCycles: until the last is Complete"), "s"),
+        (format!("{operations} concurrent powerCycles: median of an operation"), "s"),
+        (format!("{operations} concurrent powerCycles: p99 of an operation"), "s"),
+        (format!("{operations} concurrent powerCycles: operations lost or failed"), ""),
+        (format!("{operations} concurrent powerCycles: machines without exactly one off and one on"), ""),
+        (
+            format!("{operations} concurrent powerCycles: power requests beyond one off and one on of each"),
+            "",
+        ),
     ];
     titles.into_iter().collect()
 }
@@ -133,7 +141,7 @@ struct Round<'c> {
     numbers: Numbers,
 }
 
-/// What one pxed gave.
+/// Results of one pxed.
 struct Sweeps {
     first: Spread,
     steady: Spread,
@@ -237,7 +245,7 @@ impl Round<'_> {
         let all = bmcs.all();
         // Every tenth would miss the dead.
         let tenth = all.get(..all.len() / 10).unwrap_or_default();
-        for (what, workers, of) in [(What::First, WORKERS, all), (What::Tenth, FEW_WORKERS, tenth)] {
+        for (what, workers, of) in [(What::First, MANY_WORKERS, all), (What::Tenth, FEW_WORKERS, tenth)] {
             let who = format!("plain client, {workers} workers");
             let times = plain::run(self.network, of, workers);
             let Some(times) = self.context.noted("BMCs", &who, times) else { continue };
@@ -254,11 +262,11 @@ impl Round<'_> {
     }
 }
 
-/// When each healthy BMC has told its state since `from`: after how long, and how long after the time before.
+/// Waits until each healthy BMC has sent its state since `from`: after which time, and how long after the time before.
 fn sweep(bmcs: &Bmcs, from: Timestamp) -> Result<Sweep> {
     let mut missing = 0;
     let mut looked = Instant::now();
-    let all = wait::until("every healthy BMC to be read", PATIENCE, || {
+    let all = wait::until("every healthy BMC to be read", SWEEP_TIMEOUT, || {
         // Looking costs the simulator time: once a second is enough, as it says when.
         if looked.elapsed() < Duration::from_secs(1) {
             return Ok(None);
@@ -286,11 +294,11 @@ fn sweep(bmcs: &Bmcs, from: Timestamp) -> Result<Sweep> {
     Ok(Sweep { until, gaps })
 }
 
-/// A look at every healthy BMC.
+/// One poll of every healthy BMC.
 struct Sweep {
     /// Since its beginning.
     until: Spread,
-    /// Since the look before, where there was one.
+    /// Since the poll before, if there was one.
     gaps: Vec<f64>,
 }
 

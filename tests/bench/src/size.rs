@@ -32,6 +32,6 @@ pub(crate) fn run(context: &Context) -> Result<Vec<Row>> {
 #[allow(clippy::cast_precision_loss)]
 fn size(program: &str) -> Result<f64> {
     let path = pxed::binary(program)?;
-    let data = std::fs::metadata(&path).with_context(|| format!("cannot look at {}", path.display()))?;
+    let data = std::fs::metadata(&path).with_context(|| format!("cannot read {}", path.display()))?;
     Ok(data.len() as f64 / f64::from(1 << 20))
 }

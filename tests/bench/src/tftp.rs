@@ -21,8 +21,8 @@ use bedplate_tests::{
 };
 
 /// Sizes of the files, in bytes: fetched by one client, by each of many.
-const ONE: usize = 8 << 20;
-const MANY: usize = 1 << 20;
+const ONE_BYTES: usize = 8 << 20;
+const MANY_BYTES: usize = 1 << 20;
 
 /// Block size and window.
 const SHAPES: [(u64, u64); 3] = [(512, 1), (1468, 1), (1468, 16)];
@@ -41,9 +41,9 @@ struct Subject {
 pub(crate) fn run(context: &Context) -> Result<Vec<Row>> {
     let place = context.directory.path().join("tftp");
     std::fs::create_dir_all(&place)?;
-    let content = noise(ONE);
+    let content = noise(ONE_BYTES);
     std::fs::write(place.join("one"), &content)?;
-    std::fs::write(place.join("many"), content.get(..MANY).unwrap_or_default())?;
+    std::fs::write(place.join("many"), content.get(..MANY_BYTES).unwrap_or_default())?;
     let network = Namespace::new("bench")?;
     // tftp-hpa resolves its address with AI_ADDRCONFIG, for which loopback alone is no IPv4.
     network.add_bridge("br0", Some((Ipv4Addr::new(10, 7, 0, 1), 24)))?;
@@ -59,7 +59,7 @@ fn measure(context: &Context, subjects: &[Subject], content: &[u8]) -> Vec<Row> 
                 "TFTP {block_size}x{window}, {clients} client{}",
                 if clients == 1 { "" } else { "s" }
             );
-            let (name, length) = if clients == 1 { ("one", ONE) } else { ("many", MANY) };
+            let (name, length) = if clients == 1 { ("one", ONE_BYTES) } else { ("many", MANY_BYTES) };
             let wanted = content.get(..length).unwrap_or_default();
             let options = options(block_size, window);
             let mut measured = vec![(Vec::new(), 0, false); subjects.len()];

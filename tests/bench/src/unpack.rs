@@ -26,7 +26,7 @@ const GZIP_TYPE: &str = "application/vnd.oci.image.layer.v1.tar+gzip";
 /// Says that this program is to pull an image.
 const PULL: &str = "pull-node-image";
 
-/// Where it is unpacked.
+/// Directory of an unpacked image.
 struct Medium {
     title: &'static str,
     place: Directory,
@@ -93,7 +93,7 @@ fn measure(
 #[allow(clippy::cast_precision_loss, reason = "a rate")]
 fn pull(subject: &str, network: &Namespace, image: &Served, place: &Path) -> Result<f64> {
     std::fs::create_dir_all(place)?;
-    // What a former subject has not written out is not this one's.
+    // Writes of a former subject that are not on disk yet must not count for this one.
     run_program(Command::new("sync").arg("-f").arg(place))?;
     let reference = image.registry.reference();
     let took = match subject {

@@ -26,13 +26,13 @@ struct Options {
     /// Address to listen on.
     #[arg(long, default_value_t = IpAddr::V4(Ipv4Addr::LOCALHOST))]
     address: IpAddr,
-    /// How many Redfish services.
+    /// Number of Redfish services.
     #[arg(long, default_value_t = 1)]
     redfish: u16,
-    /// How many machines each Redfish service has.
+    /// Number of machines of each Redfish service.
     #[arg(long, default_value_t = 1)]
     systems: u16,
-    /// How many BMCs with RMCP+ (IPMI 2.0, cipher suites 3 and 17).
+    /// Number of BMCs with RMCP+ (IPMI 2.0, cipher suites 3 and 17).
     #[arg(long, default_value_t = 1)]
     ipmi: u16,
     /// First TCP and first UDP port; the next BMC gets the next one. 0: free ones.
@@ -75,7 +75,7 @@ fn run(options: &Options) -> Result<()> {
     let simulator = Arc::new(Simulator::new()?);
     let port = |number: u16| match options.first_port {
         0 => Ok(0),
-        first => first.checked_add(number).context("there are not so many ports"),
+        first => first.checked_add(number).context("the port is above 65535"),
     };
     for number in 0..options.redfish {
         let tcp = TcpListener::bind(SocketAddr::new(options.address, port(number)?))?;
@@ -89,7 +89,7 @@ fn run(options: &Options) -> Result<()> {
         let listen = Listen { tcp: None, udp: Some(udp) };
         add(&simulator, options, &format!("ipmi-{}", number + 1), address, 1, listen)?;
     }
-    // A socket that was there is somebody else's: it is not removed.
+    // An existing socket belongs to another process: it is not removed.
     let listener =
         options.control.as_ref().map(UnixListener::bind).transpose().context("the control socket")?;
     println!("{}", json!({"ready": true}));

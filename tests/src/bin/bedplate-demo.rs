@@ -19,11 +19,11 @@ use bedplate_tests::{guard, kubernetes, pxed, timeline, wait};
 use jiff::Timestamp;
 use serde_json::json;
 
-/// From power-on, or from a Node's end, to a Ready Node, with two servers on two emulated processors each.
-const NODE: Duration = Duration::from_secs(1800);
-/// Until something is written that takes a moment.
-const SOON: Duration = Duration::from_secs(60);
-/// Of each server: the host, the node image and what runs in it are in memory.
+/// Maximum time from power-on, or from a Node's end, to a Ready Node, with two servers on two emulated processors each.
+const NODE_TIMEOUT: Duration = Duration::from_secs(1800);
+/// Maximum time until a program has written a short change.
+const CHANGE_TIMEOUT: Duration = Duration::from_secs(60);
+/// Memory of each server: the host, the node image and its processes are in memory.
 const MEMORY_MIB: u32 = 3072;
 /// The Node's version, and from which configuration, as its annotations say.
 const COLUMNS: &str = "custom-columns=NAME:.metadata.name,CONFIGURATION:.metadata.annotations.bedplate\\.dev/machine-configuration,\
@@ -43,9 +43,9 @@ const SERVERS: [Exhibit; 2] = [
     Exhibit { number: 2, firmware: ("UEFI", Firmware::UefiPxe), bmc: ("IPMI", BmcKind::IpmiSim) },
 ];
 
-/// What is shown.
+/// State of the demonstration.
 struct Demo<'r> {
-    /// Ends before the cluster that it looks at.
+    /// Ends before the cluster that it reads.
     nodes: Nodes,
     site: Site<'r>,
     rack: &'r Rack,
@@ -132,7 +132,7 @@ impl Demo<'_> {
     fn edit(&self) -> Result<()> {
         println!("\n{}", bold("$ kubectl apply -f workers.json      # edited: another label of the Nodes"));
         self.configure("OnDelete", "second")?;
-        wait::until("the edit's version", SOON, || {
+        wait::until("the edit's version", CHANGE_TIMEOUT, || {
             let configuration = self.nodes.seen("MachineConfiguration", CONFIGURATION).unwrap_or_default();
             let outdated = &configuration["status"]["machines"]["outdated"];
             Ok((*outdated == SERVERS.len()).then_some(()))
@@ -150,7 +150,7 @@ impl Demo<'_> {
         self.print(&["get", "nodes", "-o", COLUMNS])
     }
 
-    /// C4: a rolling update drains, deletes and awaits by itself.
+    /// C4: a rolling update drains, deletes and waits by itself.
     fn roll(&self) -> Result<()> {
         println!(
             "\n{}",
@@ -167,7 +167,7 @@ impl Demo<'_> {
         self.nodes.configure(&self.site, &json!({"type": strategy}), &template)
     }
 
-    /// Whether a server is a Ready Node of this version.
+    /// Returns true if a server is a Ready Node of this version.
     fn runs(&self, name: &str, version: u32) -> bool {
         let machine = self.nodes.seen("Machine", name).unwrap_or_default();
         let node = self.nodes.seen("Node", name).unwrap_or_default();
@@ -181,7 +181,7 @@ impl Demo<'_> {
             let machine = self.nodes.seen("Machine", server.name()).unwrap_or_default();
             Row::of(&machine, self.nodes.seen("Node", server.name()).as_ref())
         };
-        let watched = wait::until_asked(what, NODE, || {
+        let watched = wait::until_asked(what, NODE_TIMEOUT, || {
             let rows: Vec<Row> = self.site.servers().iter().map(row).collect();
             table.show(&rows, started.elapsed());
             Ok(reached().then_some(()))

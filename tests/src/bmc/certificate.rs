@@ -1,4 +1,4 @@
-//! A simulated BMC's certificate: self-signed, ECDSA, for a name that nobody asks for, as BMCs have them.
+//! A simulated BMC's certificate: self-signed, ECDSA, for a name that no client uses, as BMCs have them.
 
 use std::sync::Arc;
 

@@ -1,7 +1,7 @@
-//! A machine as its BMC sees it: power, what it boots from next, and a record of every request and every change of power.
+//! A machine as its BMC sees it: power, source of the next boot, and a record of every request and every change of power.
 //!
 //! Behind it is either nothing (power follows after set times, without a task that waits for them) or [`Hardware`], such as
-//! a QEMU. Speaks no protocol. Callers: the simulator's protocols, and what stands behind BMCs that nobody here wrote.
+//! a QEMU. Speaks no protocol. Callers: the simulator's protocols, and the backends of foreign BMCs.
 
 use std::collections::VecDeque;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -12,16 +12,16 @@ use bedplate_api::id::MacAddress;
 use jiff::Timestamp;
 use serde::{Deserialize, Serialize};
 
-/// How long IPMI's boot flags count, unless they are told to stay (IPMI 2.0 section 28.12).
-const FLAGS: Duration = Duration::from_secs(60);
+/// Lifetime of IPMI's boot flags, unless the client makes them persistent (IPMI 2.0 section 28.12).
+const FLAGS_LIFETIME: Duration = Duration::from_secs(60);
 
-/// What may be asked of a machine's power.
+/// A request to a machine's power.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum Action {
     /// Power on.
     On,
-    /// Power off at once.
+    /// Power off immediately.
     ForceOff,
     /// The power button, pressed shortly: the operating system is asked to shut down.
     GracefulOff,
@@ -31,7 +31,7 @@ pub enum Action {
     Cycle,
 }
 
-/// Who asked.
+/// Protocol of a request.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum By {
@@ -43,7 +43,7 @@ pub enum By {
     Peer,
 }
 
-/// What a machine boots from.
+/// Source of a machine's boot.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum Source {
@@ -55,7 +55,7 @@ pub enum Source {
     Http,
 }
 
-/// What stands behind a chassis.
+/// Hardware of a chassis.
 pub trait Hardware: Send {
     /// Switches it on.
     ///
@@ -74,11 +74,11 @@ pub trait Hardware: Send {
     /// # Errors
     /// It cannot be reached.
     fn reset(&mut self) -> Result<()>;
-    /// Whether it has power.
+    /// Returns true if it has power.
     fn has_power(&mut self) -> bool;
 }
 
-/// How long a machine without hardware takes.
+/// Delays of a machine without hardware.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Delays {
     /// From the request to On.
@@ -98,28 +98,28 @@ impl Default for Delays {
 /// A request that a BMC took for this machine.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize)]
 pub struct Asked {
-    /// What.
+    /// The requested action.
     pub action: Action,
     /// By which protocol.
     pub by: By,
     /// When.
     pub at: Timestamp,
-    /// Whether the machine was on.
+    /// True if the machine was on.
     pub was_on: bool,
 }
 
 /// A change of power that has happened.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize)]
 pub struct Change {
-    /// What it was changed to.
+    /// True if it was switched on, false if off.
     pub on: bool,
     /// When.
     pub at: Timestamp,
-    /// What it boots from, where it was switched on.
+    /// Source of its boot, if it was switched on.
     pub boot: Option<Source>,
 }
 
-/// Why a request was not carried out.
+/// Cause why a request was not carried out.
 #[derive(Debug)]
 pub enum ActError {
     /// Not in this state of power.
@@ -128,7 +128,7 @@ pub enum ActError {
     Hardware(anyhow::Error),
 }
 
-/// What the next boot is overridden with.
+/// Override of the next boot.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Override {
     /// With what.
@@ -148,7 +148,7 @@ pub struct Chassis {
     /// Changes to come of a machine without hardware, in order.
     due: VecDeque<(Instant, bool)>,
     boot: Option<(Override, Option<Instant>)>,
-    /// What is told of the power, until when.
+    /// False report of the power, and its end.
     lie: Option<(bool, Instant)>,
     asked: Vec<Asked>,
     changes: Vec<Change>,
@@ -220,7 +220,7 @@ impl Chassis {
         self.mac
     }
 
-    /// Whether real hardware is behind it, whose requests take time.
+    /// Returns true if real hardware is behind it, whose requests take time.
     pub fn has_hardware(&self) -> bool {
         self.hardware.is_some()
     }
@@ -241,18 +241,18 @@ impl Chassis {
         &self.changes
     }
 
-    /// How often it was switched off and then on again.
+    /// Number of times that it was switched off and then on again.
     pub fn cycles(&mut self, now: Instant) -> usize {
         self.changes(now).windows(2).filter(|pair| !pair[0].on && pair[1].on).count()
     }
 
-    /// Whether it is on.
+    /// Returns true if it is on.
     pub fn is_on(&mut self, now: Instant) -> bool {
         self.settle(now);
         self.on
     }
 
-    /// Whether its BMC says that it is on.
+    /// Returns true if its BMC reports that it is on.
     pub fn is_told_on(&mut self, now: Instant) -> bool {
         let on = self.is_on(now);
         match self.lie {
@@ -261,7 +261,7 @@ impl Chassis {
         }
     }
 
-    /// Carries out a request; for `lie` after it the power of before is told.
+    /// Carries out a request; for `lie` after it the former power is reported.
     ///
     /// # Errors
     /// It makes no sense now, or the hardware fails.
@@ -326,7 +326,7 @@ impl Chassis {
     fn act_on_hardware(&mut self, action: Action, now: Instant) -> Result<()> {
         let boot = match action {
             Action::On | Action::Cycle => self.take_boot(now),
-            // The order of a machine that runs is changed by starting it anew.
+            // A running machine gets another boot order only by a restart.
             Action::Reset => match self.boot_override(now) {
                 Some(_) => self.take_boot(now),
                 None => return self.hardware.as_mut().map_or(Ok(()), |hardware| hardware.reset()),
@@ -379,7 +379,7 @@ impl Chassis {
         }
     }
 
-    /// What the next boot is overridden with.
+    /// Override of the next boot.
     pub fn boot_override(&self, now: Instant) -> Option<Override> {
         let (boot, until) = self.boot?;
         until.is_none_or(|until| now < until).then_some(boot)
@@ -387,7 +387,7 @@ impl Chassis {
 
     /// Sets or clears it; `expires`: as IPMI's boot flags do.
     pub fn set_boot(&mut self, boot: Option<Override>, expires: bool, now: Instant) {
-        self.boot = boot.map(|boot| (boot, expires.then(|| now + FLAGS)));
+        self.boot = boot.map(|boot| (boot, expires.then(|| now + FLAGS_LIFETIME)));
         self.version += 1;
     }
 
@@ -430,7 +430,7 @@ mod tests {
         let now = Instant::now();
         let pxe = Some(Override { source: Source::Pxe, once: true });
         chassis.set_boot(pxe, true, now);
-        assert_eq!((chassis.boot_override(now), chassis.boot_override(now + FLAGS)), (pxe, None));
+        assert_eq!((chassis.boot_override(now), chassis.boot_override(now + FLAGS_LIFETIME)), (pxe, None));
         chassis.act(Action::On, By::Ipmi, NOT, now).unwrap();
         chassis.act(Action::Cycle, By::Ipmi, NOT, now).unwrap();
         let boots: Vec<_> = chassis.changes(now).iter().filter_map(|change| change.boot).collect();
@@ -447,7 +447,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_due_in_an_hour_can_be_let_happen_now() {
+    fn changes_that_are_due_in_an_hour_can_be_brought_forward() {
         let mut chassis = Chassis::new("a", "u", Delays { on: seconds(3600), ..Delays::default() });
         let now = Instant::now();
         chassis.act(Action::On, By::Redfish, NOT, now).unwrap();

@@ -4,7 +4,7 @@
 //! ```text
 //! {"bmc": "bmc-1", "do": "set-faults", "faults": {"slow-ms": 500}}      {"bmc": "*", "do": "counters"}
 //! {"bmc": "bmc-1", "do": "power"}      {"bmc": "bmc-1", "do": "change-certificate"}
-//! {"bmc": "bmc-1", "do": "told"}
+//! {"bmc": "bmc-1", "do": "reported"}
 //! {"bmc": "bmc-1", "do": "set-password", "password": "..."}             {"bmc": "bmc-1", "do": "drop-sessions"}
 //! ```
 
@@ -35,7 +35,7 @@ enum What {
     DropSessions,
     Counters,
     Power,
-    Told,
+    Reported,
 }
 
 /// Carries out a line; the answer is a line without its end.
@@ -62,7 +62,7 @@ fn one(bmc: &Bmc, what: &What) -> Result<Value> {
         What::ChangeCertificate => return Ok(json!({ "pin": bmc.change_certificate()?.to_string() })),
         What::DropSessions => bmc.drop_sessions(),
         What::Counters => return Ok(serde_json::to_value(bmc.counters())?),
-        What::Told => return Ok(serde_json::to_value(bmc.told())?),
+        What::Reported => return Ok(serde_json::to_value(bmc.told())?),
         What::Power => return Ok(bmc.systems().iter().map(power).collect()),
     }
     Ok(json!({}))

@@ -1,4 +1,4 @@
-//! How BMCs that nobody here wrote get at a chassis: a Unix socket that takes a line as `ipmi_sim` calls its
+//! Access of foreign BMCs to a chassis: a Unix socket that takes a line as `ipmi_sim` calls its
 //! `chassis_control` program (`get power boot`, `set power 1`), and answers as that program prints.
 
 use std::io::{BufRead, BufReader, Write};
@@ -33,7 +33,7 @@ impl Door {
                     if closed.load(Ordering::Relaxed) {
                         return;
                     }
-                    // Whoever asked and went away needs no answer.
+                    // A client that has disconnected needs no answer.
                     let _ = serve(stream, &chassis);
                 }
             }

@@ -1,12 +1,12 @@
-//! What can be wrong with a simulated BMC, and what it has counted. Plain data; `service` heeds it.
+//! Faults of a simulated BMC, and its counters. Plain data; `service` heeds it.
 
 use serde::{Deserialize, Serialize};
 
-/// What is wrong with a BMC. Nothing, as it comes.
+/// Faults of a BMC. The default has none.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case", deny_unknown_fields, default)]
 pub struct Faults {
-    /// Milliseconds before every answer. What was asked for is done at once.
+    /// Milliseconds before every answer. The request is carried out immediately.
     pub slow_ms: u64,
     /// Requests are taken and neither carried out nor answered.
     pub hung: bool,
@@ -16,13 +16,13 @@ pub struct Faults {
     pub status: Option<u16>,
     /// Answers with a body end in the middle; those of IPMI have no data.
     pub wrong_json: bool,
-    /// UDP: of a hundred packets so many are lost, each way.
+    /// UDP: percentage of packets that are lost, each way.
     pub loss_percent: u8,
     /// There is no room for another session.
     pub sessions_full: bool,
-    /// Milliseconds after a change of power for which the power of before is told.
+    /// Milliseconds after a change of power for which the former power is reported.
     pub lie_ms: u64,
-    /// After so many wrong passwords in a row nobody is let in, until [`Faults`] are set anew.
+    /// Number of wrong passwords in a row after which every login is refused, until [`Faults`] are set again.
     pub lock_after: Option<u32>,
     /// Power requests are carried out; their answers are lost.
     pub answers_lost: bool,
@@ -32,7 +32,7 @@ pub struct Faults {
     pub dead: Option<Dead>,
 }
 
-/// How a BMC is not there.
+/// Form of a dead BMC.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum Dead {
@@ -43,13 +43,13 @@ pub enum Dead {
 }
 
 impl Faults {
-    /// Whether nothing is ever answered.
+    /// Returns true if nothing is ever answered.
     pub(crate) fn is_silent(&self) -> bool {
         self.hung || self.half_open || self.dead.is_some()
     }
 }
 
-/// What a BMC has counted.
+/// Counters of a BMC.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "kebab-case")]
 pub struct Counters {
@@ -57,9 +57,9 @@ pub struct Counters {
     pub logins: u32,
     /// With a wrong user or password. IPMI: only what the BMC gets to see, since a client notices first.
     pub wrong_logins: u32,
-    /// Logins that were not even looked at, because too many before were wrong.
+    /// Logins that were refused without a check, because too many before were wrong.
     pub locked_out: u32,
-    /// IPMI logins that were begun (RAKP 1), each packet counted.
+    /// IPMI logins that were started (RAKP 1), each packet counted.
     pub ipmi_attempts: u32,
     /// HTTP requests and IPMI commands.
     pub requests: u32,

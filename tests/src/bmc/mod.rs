@@ -1,4 +1,4 @@
-//! BMCs for the tests: a simulator of many, with Redfish and RMCP+ and faults on demand, and BMCs that nobody here wrote
+//! BMCs for the tests: a simulator of many, with Redfish and RMCP+ and faults on demand, and foreign BMCs
 //! (`ipmi_sim`, sushy-tools), before machines of the rack.
 //!
 //! ```text

@@ -1,4 +1,4 @@
-//! BMCs that nobody here wrote, as processes in the rack's network: `ipmi_sim` (openipmi) and sushy-tools, each before one
+//! Foreign BMCs as processes in the rack's network: `ipmi_sim` (openipmi) and sushy-tools, each before one
 //! machine, which it reaches by a [`Door`].
 
 use std::fs;
@@ -19,8 +19,8 @@ use crate::pxed;
 use crate::rack::Rack;
 use crate::wait;
 
-/// How long a BMC that nobody here wrote may take to come up.
-const READY: Duration = Duration::from_secs(60);
+/// Maximum time until a foreign BMC is ready.
+const READY_TIMEOUT: Duration = Duration::from_secs(60);
 /// bcrypt of [`PASSWORD`], for sushy-tools.
 const SUSHY_USERS: &str = "admin:$2y$04$4bZXTYCZJ5ObVtNPQVf.j.N3.oN6oOOVZgZrq/C.PLCbinUbZ6obe\n";
 const SUSHY_PLUG: &str = include_str!("sushy_plug.py");
@@ -31,7 +31,7 @@ sel_add 0x20 0x02 0 0 0 0x60 0x20 0 4 0x01 0x30 0x01 0x59 0x50 0x4b
 mc_enable 0x20
 ";
 
-/// A BMC that nobody here wrote, to be started.
+/// Parameters of a foreign BMC.
 pub(super) struct Peer<'a> {
     pub(super) rack: &'a Rack,
     pub(super) name: &'a str,
@@ -89,7 +89,7 @@ impl Peer<'_> {
         let mut process = Process::spawn("ipmi_sim", &mut command, &self.log())?;
         // Looked up, not tried: who binds the port to see whether it is taken can take it from ipmi_sim.
         let bound = format!("{:08X}:{:04X} ", u32::from_ne_bytes(self.ip.octets()), 623);
-        wait::until("ipmi_sim to listen", READY, || {
+        wait::until("ipmi_sim to listen", READY_TIMEOUT, || {
             if !process.is_running() {
                 bail!("ipmi_sim has ended: {}", process.said());
             }
@@ -131,7 +131,7 @@ impl Peer<'_> {
         ]);
         let mut process = Process::spawn("sushy-tools", &mut command, &self.log())?;
         let address = SocketAddr::new(self.ip.into(), 443);
-        wait::until("sushy-tools to listen", READY, || {
+        wait::until("sushy-tools to listen", READY_TIMEOUT, || {
             if !process.is_running() {
                 bail!("sushy-tools has ended: {}", guard::last_lines(&process.said(), 20));
             }

@@ -1,5 +1,5 @@
-//! What a simulated BMC says over Redfish: documents and changes, without sockets. Shapes of the standard (DSP0266), such
-//! that clients of others take them; no registries, schemas, events or tasks.
+//! Redfish of a simulated BMC: documents and changes, without sockets. Shapes of the standard (DSP0266), such
+//! that foreign clients accept them; no registries, schemas, events or tasks.
 
 use std::time::Instant;
 
@@ -12,7 +12,7 @@ const ROOT: &str = "/redfish/v1";
 const SYSTEMS: &str = "/redfish/v1/Systems";
 const MANAGER: &str = "/redfish/v1/Managers/1";
 const SESSIONS: &str = "/redfish/v1/SessionService/Sessions";
-/// How boot overrides are written.
+/// Names of boot overrides.
 const TARGETS: [(&str, Option<Source>); 4] = [
     ("None", None),
     ("Hdd", Some(Source::Disk)),
@@ -151,7 +151,7 @@ impl Bmc {
         }
     }
 
-    /// Everything that can only be read and is no system's.
+    /// Documents that can only be read and do not belong to a system.
     fn document(&self, path: &str) -> Option<Value> {
         let sessions = self.settings.sessions > 0;
         Some(match path {

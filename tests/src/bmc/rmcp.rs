@@ -1,4 +1,4 @@
-//! What a simulated BMC says over RMCP+: power, boot flags, identity and a short log, behind `bedplate_ipmi::managed`.
+//! RMCP+ of a simulated BMC: power, boot flags, identity and a short log, behind `bedplate_ipmi::managed`.
 //!
 //! No sensors, no serial over LAN. The first of a service's systems is the machine.
 
@@ -35,7 +35,7 @@ const KEEP: u8 = 0x08;
 /// The RMCP+ side of a BMC.
 pub(super) struct Rmcp {
     managed: Managed,
-    /// What the managed side is set to: password, and whether there is room.
+    /// Settings of the managed side: the password, and true if it accepts sessions.
     set: (String, bool),
     /// Parameter 3.
     clearing: u8,

@@ -23,10 +23,10 @@ use super::redfish::{Call, Reply};
 use super::rmcp::Rmcp;
 use super::service::Bmc;
 
-/// After an error of a socket.
-const PAUSE: Duration = Duration::from_millis(50);
-/// More than the longest datagram that IPMI has.
-const DATAGRAM: usize = 1024;
+/// Delay after an error of a socket.
+const RETRY_DELAY: Duration = Duration::from_millis(50);
+/// Size of the receive buffer in bytes: more than the longest datagram of IPMI.
+const DATAGRAM_BYTES: usize = 1024;
 
 /// Answers Redfish for as long as the simulator runs.
 pub(super) async fn tcp(bmc: Arc<Bmc>, mut listener: TcpListener) {
@@ -46,7 +46,7 @@ pub(super) async fn tcp(bmc: Arc<Bmc>, mut listener: TcpListener) {
                     tokio::spawn(connection(Arc::clone(&bmc), stream));
                 }
                 Err(error) if error.kind() == std::io::ErrorKind::InvalidInput => shut = true,
-                Err(_) => tokio::time::sleep(PAUSE).await,
+                Err(_) => tokio::time::sleep(RETRY_DELAY).await,
             },
         }
     }
@@ -58,7 +58,7 @@ async fn connection(bmc: Arc<Bmc>, stream: TcpStream) {
     }
     let Ok(stream) = TlsAcceptor::from(bmc.tls()).accept(stream).await else { return };
     let service = service_fn(|request| answer(request, Arc::clone(&bmc)));
-    // What is wrong with a connection is the client's business.
+    // An error of the connection is the client's.
     let _ = hyper::server::conn::http1::Builder::new().serve_connection(TokioIo::new(stream), service).await;
 }
 
@@ -152,7 +152,7 @@ pub(super) async fn udp(bmc: Arc<Bmc>, socket: UdpSocket, mut rmcp: Rmcp) {
     let socket = Arc::new(socket);
     loop {
         if socket.readable().await.is_err() {
-            pause(PAUSE).await;
+            pause(RETRY_DELAY).await;
         }
         let Some((datagram, peer)) = take(&socket) else { continue };
         let faults = bmc.faults();
@@ -181,7 +181,7 @@ pub(super) async fn udp(bmc: Arc<Bmc>, socket: UdpSocket, mut rmcp: Rmcp) {
 
 /// A datagram, if there is one; thousands of sockets wait without a buffer.
 fn take(socket: &UdpSocket) -> Option<(Vec<u8>, SocketAddr)> {
-    let mut buffer = [0; DATAGRAM];
+    let mut buffer = [0; DATAGRAM_BYTES];
     let (length, peer) = socket.try_recv_from(&mut buffer).ok()?;
     Some((buffer.get(..length)?.to_vec(), peer))
 }

@@ -1,4 +1,4 @@
-//! A machine of the rack with a BMC before it: off, until somebody switches it on through that BMC.
+//! A machine of the rack with a BMC before it: off, until a client switches it on through that BMC.
 //!
 //! Made by [`Rack::machine`]. The BMC has an address of its own on the rack's bridge.
 
@@ -42,7 +42,7 @@ impl BmcKind {
     /// All of them.
     pub const ALL: [Self; 4] = [Self::Redfish, Self::Ipmi, Self::IpmiSim, Self::Sushy];
 
-    /// Whether it speaks Redfish; IPMI otherwise.
+    /// Returns true if it speaks Redfish; IPMI otherwise.
     pub fn is_redfish(self) -> bool {
         matches!(self, Self::Redfish | Self::Sushy)
     }
@@ -50,7 +50,7 @@ impl BmcKind {
 
 /// The namespace that credentials are in.
 pub const CREDENTIALS: &str = "bedplate-system";
-/// What stands before the machine; dropped before it.
+/// BMC of the machine; dropped before it.
 #[derive(Debug)]
 enum Front {
     Simulated(Arc<Bmc>),
@@ -188,7 +188,7 @@ impl Server {
         self.kind
     }
 
-    /// Where its BMC is, inside the rack's network.
+    /// Address of its BMC, inside the rack's network.
     pub fn address(&self) -> SocketAddr {
         self.address
     }
@@ -201,7 +201,7 @@ impl Server {
         }
     }
 
-    /// The simulated BMC, for faults and counters; `None`: it is one that nobody here wrote.
+    /// The simulated BMC, for faults and counters; `None`: it is a foreign one.
     pub fn bmc(&self) -> Option<&Bmc> {
         match &self.front {
             Front::Simulated(bmc) => Some(bmc),
@@ -214,7 +214,7 @@ impl Server {
         &self.chassis
     }
 
-    /// Whether it has power.
+    /// Returns true if it has power.
     pub fn has_power(&self) -> bool {
         self.chassis.lock().is_on(Instant::now())
     }
@@ -224,7 +224,7 @@ impl Server {
         self.chassis.lock().changes(Instant::now()).to_vec()
     }
 
-    /// How often it was switched off and on again.
+    /// Number of times that it was switched off and on again.
     pub fn cycles(&self) -> usize {
         self.chassis.lock().cycles(Instant::now())
     }

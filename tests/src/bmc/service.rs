@@ -18,21 +18,21 @@ use super::certificate::Certificate;
 use super::chassis::{ActError, Action, By, Shared};
 use super::fault::{Counters, Dead, Faults};
 
-/// The account that BMCs have unless told otherwise.
+/// Default account of BMCs.
 pub const USER: &str = "admin";
 /// Its password: at most 16 characters, which every BMC takes.
 pub const PASSWORD: &str = "c0rrect-horse";
-/// After this much silence a Redfish session is dropped.
-const IDLE: Duration = Duration::from_secs(300);
-/// Connections that wait to be accepted.
-const BACKLOG: i32 = 128;
-/// Of so many answers it is remembered when they were given.
-const TOLD: usize = 32;
+/// Silence after which a Redfish session is dropped.
+const SESSION_TIMEOUT: Duration = Duration::from_secs(300);
+/// Maximum number of connections that wait to be accepted.
+const MAX_BACKLOG: i32 = 128;
+/// Maximum number of answers whose times are kept.
+const MAX_REPORT_TIMES: usize = 32;
 
-/// How a BMC is made.
+/// Settings of a BMC.
 #[derive(Debug, Clone)]
 pub struct Settings {
-    /// Its name, for whoever controls the simulator.
+    /// Its name, for clients that control the simulator.
     pub name: String,
     /// Its account.
     pub user: String,
@@ -100,7 +100,7 @@ struct State {
     wrong: u32,
 }
 
-/// Whether somebody may come in.
+/// Result of a login.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Entry {
     Right,
@@ -115,11 +115,11 @@ pub struct Bmc {
     pub(super) systems: Vec<Shared>,
     state: Mutex<State>,
     certificate: Mutex<Certificate>,
-    /// What listens, to shut and open it.
+    /// The listener, to shut and open it.
     listener: Option<(TcpListener, SocketAddr)>,
     /// Counts up when it was opened again: an event queue that has seen it shut is of no use any more.
     pub(super) opened: watch::Sender<u32>,
-    /// Whether a power request takes time, as real hardware does.
+    /// True if a power request takes time, as real hardware does.
     pub(super) blocks: bool,
 }
 
@@ -163,7 +163,7 @@ impl Bmc {
         &self.systems
     }
 
-    /// What is wrong with it now.
+    /// Faults of the BMC now.
     pub fn faults(&self) -> Faults {
         locked(&self.state).faults.clone()
     }
@@ -185,9 +185,9 @@ impl Bmc {
                 Some(Dead::Refused) => {
                     // A port that was asked for by number is still its own, and cannot be bound again.
                     let _ = socket.bind(&(*address).into());
-                    socket.listen(BACKLOG)?;
+                    socket.listen(MAX_BACKLOG)?;
                     if listener.local_addr()? != *address {
-                        bail!("{address} was taken by somebody else");
+                        bail!("{address} was taken by another process");
                     }
                     self.opened.send_modify(|times| *times += 1);
                 }
@@ -223,14 +223,14 @@ impl Bmc {
         self.set_faults(Faults::default())
     }
 
-    /// What it has counted.
+    /// Counters of the BMC.
     pub fn counters(&self) -> Counters {
         let state = locked(&self.state);
         let open_sessions = state.sessions.len() + state.ipmi_sessions;
         Counters { open_sessions, ..state.counters.clone() }
     }
 
-    /// When it told a machine's power state, the newest times, before its latency.
+    /// Times at which it sent a machine's power state, the newest ones, before its latency.
     pub fn told(&self) -> Vec<Timestamp> {
         locked(&self.state).told.iter().copied().collect()
     }
@@ -243,7 +243,7 @@ impl Bmc {
     /// It tells a machine's power state.
     pub(super) fn tells(&self) {
         let told = &mut locked(&self.state).told;
-        if told.len() == TOLD {
+        if told.len() == MAX_REPORT_TIMES {
             told.pop_front();
         }
         told.push_back(Timestamp::now());
@@ -284,7 +284,7 @@ impl Bmc {
         locked(&self.certificate).server()
     }
 
-    /// What accepts connections until it is opened again.
+    /// Listener that accepts connections until it is opened again.
     pub(super) fn listener(&self) -> Result<tokio::net::TcpListener> {
         let (listener, _) = self.listener.as_ref().context("no Redfish")?;
         Ok(tokio::net::TcpListener::from_std(listener.try_clone()?)?)
@@ -307,7 +307,7 @@ impl Bmc {
         locked(&self.state).ipmi_sessions = sessions;
     }
 
-    /// Whether too many were wrong before.
+    /// Returns true if too many passwords were wrong before.
     fn is_locked(state: &State) -> bool {
         state.faults.lock_after.is_some_and(|most| state.wrong >= most)
     }
@@ -355,14 +355,14 @@ impl Bmc {
         Self::judged(&mut state, right);
     }
 
-    /// Opens a Redfish session for somebody who may come in: its number and token; `None`: there is no room.
+    /// Opens a Redfish session after a login: its number and token; `None`: all sessions are in use.
     pub(super) fn open_session(&self) -> Option<(u32, String)> {
         let mut octets = [0; 16];
         rand::rng().fill_bytes(&mut octets);
         let token: String = octets.iter().map(|octet| format!("{octet:02x}")).collect();
         let mut state = locked(&self.state);
         let now = Instant::now();
-        state.sessions.retain(|session| now.saturating_duration_since(session.heard) < IDLE);
+        state.sessions.retain(|session| now.saturating_duration_since(session.heard) < SESSION_TIMEOUT);
         if state.sessions.len() >= self.settings.sessions || state.faults.sessions_full {
             return None;
         }
@@ -373,7 +373,7 @@ impl Bmc {
         Some((id, token))
     }
 
-    /// Whether a token is a session's.
+    /// Returns true if the token belongs to a session.
     pub(super) fn has_session(&self, token: &str) -> bool {
         let mut state = locked(&self.state);
         let session = state.sessions.iter_mut().find(|session| session.token == token);

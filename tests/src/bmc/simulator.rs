@@ -1,4 +1,4 @@
-//! Many simulated BMCs in one process, on a runtime of their own. Their sockets are bound by whoever knows in which
+//! Many simulated BMCs in one process, on a runtime of their own. The caller binds their sockets in the right
 //! network namespace.
 
 use std::net::{TcpListener, UdpSocket};
@@ -13,7 +13,7 @@ use super::serve;
 use super::service::{Bmc, Settings};
 
 /// Number of threads of a simulator.
-pub const THREADS: usize = 2;
+pub const THREAD_COUNT: usize = 2;
 
 /// A running simulator; its BMCs end with it.
 pub struct Simulator {
@@ -28,7 +28,7 @@ impl std::fmt::Debug for Simulator {
     }
 }
 
-/// What a BMC listens on.
+/// Sockets of a BMC.
 #[derive(Debug, Default)]
 pub struct Listen {
     /// For Redfish.
@@ -44,8 +44,12 @@ impl Simulator {
     /// No threads.
     pub fn new() -> Result<Self> {
         let mut builder = tokio::runtime::Builder::new_multi_thread();
-        let runtime =
-            builder.worker_threads(THREADS).thread_name("bmc").enable_all().build().context("no runtime")?;
+        let runtime = builder
+            .worker_threads(THREAD_COUNT)
+            .thread_name("bmc")
+            .enable_all()
+            .build()
+            .context("no runtime")?;
         Ok(Self { runtime: Some(runtime), bmcs: Mutex::default() })
     }
 

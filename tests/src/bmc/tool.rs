@@ -1,4 +1,4 @@
-//! Clients that nobody here wrote, to ask a BMC with: `ipmitool`, python-sushy, curl. Callers: the tests.
+//! Foreign clients for requests to a BMC: `ipmitool`, python-sushy, curl. Callers: the tests.
 
 use std::net::SocketAddr;
 use std::path::Path;
@@ -83,7 +83,7 @@ pub fn curl(
 /// POST or PATCH of a JSON body with curl.
 ///
 /// # Errors
-/// No answer, or one that is no success.
+/// No answer, or one that is not a success.
 pub fn curl_json(
     network: Option<&Namespace>,
     address: SocketAddr,

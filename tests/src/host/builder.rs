@@ -21,8 +21,8 @@ use crate::wait;
 
 /// Mounts and starts; see there.
 const BOOT: &str = include_str!("boot.sh");
-/// From nothing to multi-user on a busy machine; 0.4 s on an idle one.
-const READY: Duration = Duration::from_secs(60);
+/// Maximum time from nothing to multi-user on a busy machine; 0.4 s on an idle one.
+const BOOT_TIMEOUT: Duration = Duration::from_secs(60);
 
 /// Units that look for devices and kernel modules that a host in namespaces has not, or have no place in a test.
 pub(super) const MASKED: [&str; 22] = [
@@ -77,7 +77,7 @@ impl Builder {
         builder.file("/etc/hostname", format!("{name}\n").as_bytes(), 0o644)
     }
 
-    /// Has a file lie in the host from the start. Whoever changes it there changes a copy.
+    /// Puts a file into the host from the start. A process in the host that changes it changes a copy.
     ///
     /// # Errors
     /// It cannot be written.
@@ -170,7 +170,7 @@ fn tree() -> Result<PathBuf> {
 fn wait_ready(notify: &UnixDatagram, process: &mut Process) -> Result<()> {
     let started = Instant::now();
     let mut datagram = [0_u8; 4096];
-    while started.elapsed() < READY {
+    while started.elapsed() < BOOT_TIMEOUT {
         if let Ok(length) = notify.recv(&mut datagram)
             && String::from_utf8_lossy(&datagram[..length]).lines().any(|line| line == "READY=1")
         {
@@ -178,7 +178,7 @@ fn wait_ready(notify: &UnixDatagram, process: &mut Process) -> Result<()> {
         }
         ensure!(process.is_running(), "the host has ended: {}", last_lines(&process.said(), 20));
     }
-    bail!("the host is not ready after {} s: {}", READY.as_secs(), last_lines(&process.said(), 20))
+    bail!("the host is not ready after {} s: {}", BOOT_TIMEOUT.as_secs(), last_lines(&process.said(), 20))
 }
 
 /// The only child of a process.

@@ -37,7 +37,7 @@ const MAX_SIZE: u32 = 4096;
 /// Stage of the line that is written when a request arrives. All other stages follow an answer or its beginning.
 const RECEIVED: &str = "RequestReceived";
 /// Maximum time until the answers are in the log.
-const TIMEOUT: Duration = Duration::from_secs(60);
+const LOG_TIMEOUT: Duration = Duration::from_secs(60);
 
 impl Kubernetes {
     /// Returns the API server arguments that enable the log.
@@ -86,7 +86,7 @@ impl Kubernetes {
         let mark = format!("/version?mark={}", MARKS.fetch_add(1, Ordering::Relaxed));
         Objects::connect(&self.reactor, kubeconfig)?.text(&mark)?;
         let log = self.path("audit.log");
-        wait::until("the audit log's lines of all requests before a mark", TIMEOUT, || {
+        wait::until("the audit log's lines of all requests before a mark", LOG_TIMEOUT, || {
             let log = std::fs::read_to_string(&log).context("cannot read the audit log")?;
             Ok(answers_before(&mark, user, &log))
         })

@@ -18,7 +18,7 @@ use super::reactor::Reactor;
 use super::store::{Store, typed, version};
 
 /// Maximum time of one request on a busy machine.
-const TIMEOUT: Duration = Duration::from_secs(60);
+const REQUEST_TIMEOUT: Duration = Duration::from_secs(60);
 /// Delay between two attempts while the API server answers that it is too busy.
 const RETRY_DELAY: Duration = Duration::from_millis(100);
 /// Maximum time until a deleted object is gone.
@@ -122,7 +122,7 @@ impl Objects {
         let body = if body.is_null() { Vec::new() } else { body.to_string().into_bytes() };
         let request = request.body(body)?;
         let (client, line) = (self.shared.client.clone(), format!("{method} {path}"));
-        // What was sent may have been done after its time was over, so only a request that may be done twice is repeated.
+        // A request may have been carried out after its timeout, so only an idempotent request is repeated.
         let is_idempotent = *method != Method::POST && media_type != Patch::Json.media_type();
         let answer = async move {
             loop {
@@ -136,7 +136,10 @@ impl Objects {
             }
         };
         self.shared.reactor.run(async move {
-            match tokio::time::timeout(TIMEOUT, answer).await.with_context(|| format!("{line}: no answer"))? {
+            match tokio::time::timeout(REQUEST_TIMEOUT, answer)
+                .await
+                .with_context(|| format!("{line}: no answer"))?
+            {
                 Ok(answer) => Ok(Ok(answer)),
                 Err(kube::Error::Api(refusal)) => Ok(Err(refusal)),
                 Err(error) => Err(anyhow!(error).context(line)),
@@ -152,7 +155,7 @@ impl Objects {
         let request = Request::get(path).header("User-Agent", USER_AGENT).body(Vec::new())?;
         let client = self.shared.client.clone();
         self.shared.reactor.run(async move {
-            let answer = tokio::time::timeout(TIMEOUT, client.request_text(request)).await;
+            let answer = tokio::time::timeout(REQUEST_TIMEOUT, client.request_text(request)).await;
             Ok(answer.context("no answer")??)
         })
     }

@@ -27,7 +27,7 @@ use super::kind::Kind;
 /// Delay between two attempts to list or watch.
 const RETRY_DELAY: Duration = Duration::from_millis(200);
 /// Maximum time of a list, and until a watch starts.
-const TIMEOUT: Duration = Duration::from_secs(60);
+const LIST_TIMEOUT: Duration = Duration::from_secs(60);
 /// Time after which the API server ends a watch.
 const WATCH_SECONDS: u32 = 290;
 /// Maximum time until the first list, if the API server is busy.
@@ -71,7 +71,7 @@ impl Store {
 
     async fn list(&self, client: &Client, kind: &Kind) -> Result<()> {
         let request = http::Request::get(kind.path(None)).body(Vec::new())?;
-        let answer = tokio::time::timeout(TIMEOUT, client.request::<Value>(request)).await;
+        let answer = tokio::time::timeout(LIST_TIMEOUT, client.request::<Value>(request)).await;
         let list = answer.context("no answer")??;
         let items = list["items"].as_array().context("a list without items")?;
         let objects = items.iter().map(|item| (key(item), Arc::new(typed(item.clone(), kind)))).collect();
@@ -102,7 +102,7 @@ impl Store {
         let path =
             format!("{}?watch=true&timeoutSeconds={WATCH_SECONDS}&resourceVersion={since}", kind.path(None));
         let request = http::Request::get(path).body(Vec::new())?;
-        let answer = tokio::time::timeout(TIMEOUT, client.request_events::<Value>(request)).await;
+        let answer = tokio::time::timeout(LIST_TIMEOUT, client.request_events::<Value>(request)).await;
         let mut events = Box::pin(answer.context("no answer")??);
         self.state().error = None;
         while let Some(event) = events.try_next().await? {

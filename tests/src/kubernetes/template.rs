@@ -18,11 +18,11 @@ use super::{Content, Kubernetes, Objects, programs};
 use crate::guard::Directory;
 
 /// Version of the procedure that creates the directory.
-const REVISION: u32 = 2;
+const TEMPLATE_REVISION: u32 = 2;
 /// Maximum time until etcd has ended.
 const ETCD_TIMEOUT: Duration = Duration::from_secs(60);
 /// Size of a page in bytes.
-const PAGE: usize = 4096;
+const PAGE_BYTES: usize = 4096;
 const NAME: &str = "installed-";
 
 /// File with the objects that are created when the API server is ready.
@@ -55,7 +55,7 @@ pub(super) fn copy_to(place: &Path) -> Result<Vec<Value>> {
 fn key() -> Result<u64> {
     let root = Path::new(env!("CARGO_MANIFEST_DIR")).join("..");
     let mut hasher = DefaultHasher::new();
-    REVISION.hash(&mut hasher);
+    TEMPLATE_REVISION.hash(&mut hasher);
     programs()?.file_name().hash(&mut hasher);
     for directory in ["deploy", "api/crds"] {
         hash(&root.join(directory), &mut hasher)?;
@@ -133,7 +133,7 @@ fn copy(from: &Path, to: &Path) -> Result<()> {
             Some("wal") => {
                 let content = fs::read(&path).with_context(problem)?;
                 let used = content.iter().rposition(|byte| *byte != 0).map_or(0, |last| last + 1);
-                let pages = used.next_multiple_of(PAGE).min(content.len());
+                let pages = used.next_multiple_of(PAGE_BYTES).min(content.len());
                 fs::write(&to, content.get(..pages).unwrap_or_default()).with_context(problem)?;
             }
             _ => drop(fs::copy(&path, &to).with_context(problem)?),

@@ -14,7 +14,7 @@ use bedplate_ipmi::command::chassis::{ChassisControl, GetChassisStatus};
 use bedplate_ipmi::session::Retry;
 use bedplate_tests::bmc::fault::{Dead, Faults};
 use bedplate_tests::bmc::service::{PASSWORD, USER};
-use bedplate_tests::bmc::simulator::THREADS;
+use bedplate_tests::bmc::simulator::THREAD_COUNT;
 use bedplate_tests::bmc::tool;
 use socket2::{Domain, Socket, Type};
 
@@ -149,7 +149,7 @@ async fn a_slow_bmc_answers_late_without_a_thread_for_each() {
     }
     assert!(begin.elapsed() >= Duration::from_secs(2), "two answers at least");
     let counters = one.bmc.counters();
-    assert!(counters.max_pending > THREADS, "requests did not wait concurrently: {counters:?}");
+    assert!(counters.max_pending > THREAD_COUNT, "requests did not wait concurrently: {counters:?}");
     assert_eq!(counters.pending, 0);
 }
 

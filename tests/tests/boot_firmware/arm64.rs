@@ -20,8 +20,8 @@ fn arm64_machine_runs_the_loader_for_its_architecture() -> Result<()> {
     let mut pxed = Pxed::start(&setup, &[pxed::manifest(1, "")], rack.network(), rack.path())?;
     let since = jiff::Timestamp::now();
     let mut machine = rack.power_on(1, Firmware::Arm64Pxe)?;
-    boot::reaches("arm64", &mut pxed, &machine, "Loader", since, boot::ENROLLED)?;
-    machine.wait_serial("grub>", boot::SCRIPT)?;
+    boot::reaches("arm64", &mut pxed, &machine, "Loader", since, boot::ENROLL_TIMEOUT)?;
+    machine.wait_serial("grub>", boot::SCRIPT_TIMEOUT)?;
     rack.succeeded();
     Ok(())
 }

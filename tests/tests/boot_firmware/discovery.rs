@@ -24,7 +24,7 @@ fn unknown_machine_boots_the_discovery_image_and_is_remembered() -> Result<()> {
     let since = Timestamp::now();
     let mut machine = rack.power_on(NUMBER, Firmware::Bios)?;
     let mut seen = Value::Null;
-    wait::until("the unknown machine's userspace", boot::ENROLLED, || {
+    wait::until("the unknown machine's userspace", boot::ENROLL_TIMEOUT, || {
         ensure!(machine.has_power(), "the machine has lost power");
         let items = pxed::ask(&pxed.socket(), "/v1/discovered")?["items"].clone();
         seen = items.get(0).cloned().unwrap_or_default();
@@ -46,7 +46,7 @@ fn unknown_machine_boots_the_discovery_image_and_is_remembered() -> Result<()> {
         (time("firstSeen").context("no firstSeen")?, time("lastSeen").context("no lastSeen")?);
     ensure!(since <= first && first < last && last <= Timestamp::now(), "{seen}");
 
-    machine.wait_serial("no Machine names this machine: unknown-525400bed04d", boot::SCRIPT)?;
+    machine.wait_serial("no Machine names this machine: unknown-525400bed04d", boot::SCRIPT_TIMEOUT)?;
     let (said, all) = (pxed.process().said(), pxed.machines()?);
     ensure!(!said.contains("enrollment refused"), "it tried to enroll");
     ensure!(all.len() == 1 && all[0].pointer("/status/boot").is_none(), "a Machine was told of it: {all:?}");

@@ -45,9 +45,9 @@ fn reaches_script(name: &str, firmware: Firmware) -> Result<()> {
     let mut server = serve(&rack)?;
     let started = std::time::Instant::now();
     let mut machine = rack.power_on(1, firmware)?;
-    server.wait_said("script.ipxe to 10.7.0.", boot::ENROLLED)?;
+    server.wait_said("script.ipxe to 10.7.0.", boot::ENROLL_TIMEOUT)?;
     bedplate_tests::timeline::say(&format!("boot {name}: script {:.1} s", started.elapsed().as_secs_f64()));
-    machine.wait_serial(MARKER, boot::SCRIPT)?;
+    machine.wait_serial(MARKER, boot::SCRIPT_TIMEOUT)?;
     rack.succeeded();
     Ok(())
 }
@@ -68,12 +68,12 @@ fn arm64_machine_runs_the_packages_loader() -> Result<()> {
     let mut server = serve(&rack)?;
     let started = std::time::Instant::now();
     let mut machine = rack.power_on(1, Firmware::Arm64Pxe)?;
-    server.wait_said("grubnetaa64.efi to 10.7.0.", boot::ENROLLED)?;
+    server.wait_said("grubnetaa64.efi to 10.7.0.", boot::ENROLL_TIMEOUT)?;
     bedplate_tests::timeline::say(&format!(
         "boot stand-in-arm64: loader {:.1} s",
         started.elapsed().as_secs_f64()
     ));
-    machine.wait_serial("grub>", boot::SCRIPT)?;
+    machine.wait_serial("grub>", boot::SCRIPT_TIMEOUT)?;
     rack.succeeded();
     Ok(())
 }

@@ -19,7 +19,7 @@ use kube::{Api, Client, ResourceExt as _};
 use serde_json::{Value, json};
 use tokio::task::JoinSet;
 
-use crate::controller::site::{AT_ONCE, Controller, PATIENCE, client, free_port, sum};
+use crate::controller::site::{AT_ONCE, Controller, STEP_TIMEOUT, client, free_port, sum};
 
 /// Namespace, Cluster and configuration have one name.
 pub(crate) const TEAM: &str = "bench";
@@ -209,7 +209,7 @@ impl Site {
         while !is_reached(&self.seen.lock().unwrap_or_else(PoisonError::into_inner)) {
             let count = |seen: &Seen| (seen.count(), seen.placed().count(), seen.ready().count());
             let now = count(&self.seen.lock().unwrap_or_else(PoisonError::into_inner));
-            ensure!(begun.elapsed() < PATIENCE, "{state}: of all, with a host, Ready: {now:?}");
+            ensure!(begun.elapsed() < STEP_TIMEOUT, "{state}: of all, with a host, Ready: {now:?}");
             tokio::time::sleep(Duration::from_millis(20)).await;
         }
         Ok(())

@@ -1,5 +1,5 @@
-//! The floor: the writes alone. A loop that knows what to write sends each Machine the apply of a first choice, as many at once as the
-//! controller has workers for a kind: no watch, no decision, no queue. What the API server and etcd take for it, every controller waits for.
+//! The floor: the writes alone. A loop that knows what to write sends each Machine the apply of a first choice, with as many concurrent writes
+//! as the controller has workers for a kind: no watch, no decision, no queue. Every controller waits for the API server and etcd at least so.
 
 use std::time::Instant;
 
@@ -12,10 +12,10 @@ use serde_json::{Value, json};
 use super::Round;
 use super::site::{Size, apply, condition};
 
-/// What the rows say of it.
-pub(super) const FLOOR: &str = "the writes alone, 8 at once";
-/// Workers that ours has for a kind.
-const WORKERS: usize = 8;
+/// Name of the subject in the rows.
+pub(super) const FLOOR: &str = "the writes alone, 8 concurrent";
+/// Number of workers that Bedplate's controller has for a kind.
+const WORKER_COUNT: usize = 8;
 
 impl Round<'_> {
     /// The writes alone.
@@ -28,14 +28,14 @@ impl Round<'_> {
             async move { apply(&machines, number, "floor", &status).await }
         };
         let all = stream::iter((0..self.size.machines).map(write));
-        all.buffer_unordered(WORKERS).try_collect::<()>().await?;
+        all.buffer_unordered(WORKER_COUNT).try_collect::<()>().await?;
         let (took, server) = (begun.elapsed().as_secs_f64(), site.processor()? - server);
         self.written(FLOOR, took, server)?;
         Ok(())
     }
 }
 
-/// What is written of a Machine that has no Node yet.
+/// Status of a Machine that has no Node yet.
 fn status(number: usize, configurations: usize) -> Value {
     let name = Size::configuration(number % configurations);
     let conditions =

@@ -1,4 +1,4 @@
-//! How soon what is changed is answered, as somebody sees it who watches.
+//! Time until a change is answered, as a watching client sees it.
 
 use std::pin::pin;
 use std::time::{Duration, Instant};
@@ -14,12 +14,12 @@ use serde_json::json;
 
 use super::site::{Site, Size, apply, condition, template};
 
-/// How long an answer may take.
-const LIMIT: Duration = Duration::from_secs(60);
-/// Between two edits of configurations.
-const PAUSE: Duration = Duration::from_millis(400);
+/// Timeout of an answer.
+const ANSWER_TIMEOUT: Duration = Duration::from_secs(60);
+/// Delay between two edits of configurations.
+const EDIT_DELAY: Duration = Duration::from_millis(400);
 
-/// Edits configurations one after the other, so many: milliseconds from the request until the version with it is there.
+/// Edits `edits` configurations one after the other: milliseconds from each request until the version with the edit exists.
 pub(super) async fn edits(site: &Site, edits: usize, first: usize) -> Result<Vec<f64>> {
     let configurations: Api<MachineConfiguration> = Api::all(site.client.clone());
     let versions: Api<MachineConfigurationVersion> = Api::all(site.client.clone());
@@ -34,12 +34,12 @@ pub(super) async fn edits(site: &Site, edits: usize, first: usize) -> Result<Vec
         seen.until(|version| version.spec.configuration_name == name && version.spec.template == wanted)
             .await?;
         times.push(begun.elapsed().as_secs_f64() * 1000.0);
-        tokio::time::sleep(PAUSE).await;
+        tokio::time::sleep(EDIT_DELAY).await;
     }
     Ok(times)
 }
 
-/// Has machines switched off and on one after the other, so many: milliseconds from the request until the phase says so.
+/// Has `changes` machines switched off and on one after the other: milliseconds from each request until the phase follows.
 pub(super) async fn phases(site: &Site, changes: usize) -> Result<Vec<f64>> {
     let machines: Api<Machine> = Api::all(site.client.clone());
     let mut seen = watch(&machines).await?;
@@ -88,6 +88,6 @@ impl<K> Seen<K> {
                 }
             }
         });
-        tokio::time::timeout(LIMIT, &mut found).await.context("it was not answered")?
+        tokio::time::timeout(ANSWER_TIMEOUT, &mut found).await.context("it was not answered")?
     }
 }

@@ -27,13 +27,13 @@ enum Work {
     Machine(String),
 }
 
-/// What its watches know and what is to be done.
+/// Caches of the watches, and the pending work.
 #[derive(Default)]
 struct Shared {
     index: RwLock<Index>,
     queue: Mutex<(VecDeque<Work>, HashSet<Work>)>,
     more: Notify,
-    /// Lists that are whole.
+    /// Number of complete lists.
     whole: AtomicUsize,
     requests: AtomicUsize,
     chosen: AtomicUsize,
@@ -79,7 +79,7 @@ impl Plain {
         Self { shared, _tasks: tasks }
     }
 
-    /// How many Machines were given a version.
+    /// Number of Machines for which a version was chosen.
     pub(super) fn chosen(&self) -> usize {
         self.shared.chosen.load(Ordering::Relaxed)
     }

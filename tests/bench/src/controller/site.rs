@@ -19,12 +19,12 @@ use bedplate_tests::guard::Process;
 use bedplate_tests::kubernetes::Kubernetes;
 use bedplate_tests::pxed;
 
-/// Requests at once while objects are made.
+/// Number of concurrent requests while objects are made.
 pub(crate) const AT_ONCE: usize = 32;
-/// How long anything may take before it counts as failed.
-pub(crate) const PATIENCE: Duration = Duration::from_secs(600);
+/// Timeout of each step.
+pub(crate) const STEP_TIMEOUT: Duration = Duration::from_secs(600);
 
-/// How many objects there are.
+/// Number of objects.
 #[derive(Debug, Clone, Copy)]
 pub(super) struct Size {
     pub(super) machines: usize,
@@ -43,7 +43,7 @@ impl Size {
     }
 }
 
-/// An API server with enrolled Machines and configurations that nobody has looked at.
+/// An API server with enrolled Machines and configurations that no controller has reconciled.
 pub(super) struct Site {
     pub(super) kubernetes: Kubernetes,
     pub(super) client: Client,
@@ -87,7 +87,7 @@ impl Site {
         stream::iter((0..self.size.machines).map(make)).buffer_unordered(AT_ONCE).try_collect::<()>().await
     }
 
-    /// How many Machines have a version and a phase.
+    /// Number of Machines with a version and a phase.
     pub(super) async fn chosen(&self) -> Result<usize> {
         let machines: Api<Machine> = Api::all(self.client.clone());
         let mut parameters = ListParams::default().limit(1000);
@@ -212,7 +212,7 @@ pub(crate) struct Controller {
 }
 
 impl Controller {
-    /// Starts ours; it reads the cluster at once.
+    /// Starts Bedplate's controller; it reads the cluster immediately.
     pub(super) fn start(site: &Site, place: &Path) -> Result<Self> {
         let kubeconfig = site.kubernetes.service_account("bedplate-system", "bedplate-controller")?;
         let listen = free_port()?;
@@ -240,12 +240,12 @@ impl Controller {
         Ok(Self { process, counter, listen, web })
     }
 
-    /// Ends it in order, so that its lease is given back.
+    /// Ends the controller in order, so that it releases its Lease.
     pub(crate) fn end(mut self) -> Result<()> {
         self.process.terminate(Duration::from_secs(30)).map(drop)
     }
 
-    /// What it says of itself: the samples of its metrics, by name and labels. Empty before it listens.
+    /// Samples of the controller's metrics, by name and labels. Empty before it listens.
     pub(crate) async fn metrics(&mut self) -> Result<BTreeMap<String, f64>> {
         ensure!(self.process.is_running(), "it has ended: {}", self.last_words());
         let Ok(answer) = self.web.get(format!("http://{}/metrics", self.listen)).send().await else {
@@ -282,13 +282,13 @@ impl Controller {
     /// Waits until its metrics say so.
     pub(crate) async fn until(&mut self, done: impl Fn(&BTreeMap<String, f64>) -> bool) -> Result<()> {
         let begun = Instant::now();
-        while begun.elapsed() < PATIENCE {
+        while begun.elapsed() < STEP_TIMEOUT {
             if done(&self.metrics().await?) {
                 return Ok(());
             }
             tokio::time::sleep(Duration::from_millis(50)).await;
         }
-        anyhow::bail!("it is not done after {} s: {}", PATIENCE.as_secs(), self.last_words())
+        anyhow::bail!("it is not done after {} s: {}", STEP_TIMEOUT.as_secs(), self.last_words())
     }
 
     /// The last lines of its log.
@@ -302,7 +302,7 @@ impl Controller {
     pub(crate) async fn until_quiet(&mut self, quiet: Duration) -> Result<f64> {
         let (mut since, mut before, begun) = (Instant::now(), -1.0, Instant::now());
         while since.elapsed() < quiet {
-            ensure!(begun.elapsed() < PATIENCE, "it writes for ever");
+            ensure!(begun.elapsed() < STEP_TIMEOUT, "it writes for ever");
             let now = self.writes("").await?;
             if now > before {
                 (since, before) = (Instant::now(), now);
@@ -323,7 +323,7 @@ impl Controller {
     }
 }
 
-/// Where nobody listens now.
+/// A free port of the loopback.
 pub(crate) fn free_port() -> Result<SocketAddr> {
     Ok(TcpListener::bind("127.0.0.1:0")?.local_addr()?)
 }

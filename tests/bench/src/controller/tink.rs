@@ -1,8 +1,8 @@
 //! A peer: Tinkerbell's tink-controller of its Go module, with a Hardware and a Workflow for each machine and one Template.
 //!
-//! For a Workflow it renders the Template with the Hardware, and writes what comes out and a state into the status: one PATCH. Once as it
-//! is, and once without its limits (`tests/kubernetes/tink`). As it is it writes 10 objects and then 5 a second, which is what client-go does
-//! that nobody told otherwise: its first look at all of them is cut off. Kinds, role and Template are those of its module.
+//! For a Workflow it renders the Template with the Hardware, and writes the result and a state into the status: one PATCH. It runs once as it
+//! is, and once without its limits (`tests/kubernetes/tink`). As it is it writes 10 objects and then 5 a second, the defaults of client-go:
+//! its first pass over all of them is cut off. Kinds, role and Template are those of its module.
 
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
@@ -26,10 +26,10 @@ use bedplate_tests::timeline;
 pub(super) const LIMITED: &str = "tink-controller";
 /// Without its limits.
 const RAISED: &str = "tink-controller-raised";
-/// For so long it is looked at while it looks at all for the first time with its limits, and with `--quick`.
+/// Duration for which its first pass is measured with its limits, and with `--quick`.
 const WINDOW: (Duration, Duration) = (Duration::from_secs(120), Duration::from_secs(20));
-/// Between two changes, so that none waits for its limit.
-const PACE: Duration = Duration::from_millis(250);
+/// Delay between two changes, so that none waits for its limit.
+const CHANGE_DELAY: Duration = Duration::from_millis(250);
 
 impl Round<'_> {
     /// Both, in one cluster.
@@ -67,7 +67,7 @@ impl Round<'_> {
         let mut controller = self.again(tink, LIMITED).await?;
         let (first, changes) =
             if self.context.quick { (PHASES.1, PHASES.1) } else { (PHASES.0, PHASES.0 / 4) };
-        self.begun(tink, &mut controller, LIMITED, first..first + changes, PACE).await?;
+        self.begun(tink, &mut controller, LIMITED, first..first + changes, CHANGE_DELAY).await?;
         self.rest(&controller, LIMITED).await?;
         controller.end()?;
         tink.forget().await?;
@@ -100,7 +100,7 @@ impl Round<'_> {
         Ok(())
     }
 
-    /// Starts it over a cluster in which nothing is to be done.
+    /// Starts it over a cluster that needs no changes.
     async fn again(&mut self, tink: &Tink, who: &'static str) -> Result<Controller> {
         let all = count(self.size.machines);
         let begun = Instant::now();
@@ -210,7 +210,7 @@ impl Tink {
         Ok(())
     }
 
-    /// Says of machines that they have begun their first action, as Tinkerbell's server does for its agent: milliseconds from the request
+    /// Reports of machines that they have started their first action, as Tinkerbell's server does for its agent: milliseconds from the request
     /// until the controller's summary names the action.
     async fn begun(&self, changes: std::ops::Range<usize>, pause: Duration) -> Result<Vec<f64>> {
         let mut seen = watch(&self.workflows).await?;

@@ -1,4 +1,4 @@
-//! Power cycles of many machines at once, made through pxed's socket.
+//! Concurrent power cycles of many machines, made through pxed's socket.
 
 use std::{
     collections::HashMap,
@@ -15,14 +15,14 @@ use serde_json::{Value, json};
 use super::site::{Bmc, Bmcs, Power};
 use bedplate_tests::{pxed::ask, wait};
 
-/// Who makes operations at once.
-const MAKERS: usize = 8;
-/// Between two looks at all operations: what their times are exact to.
-const LOOK: Duration = Duration::from_millis(250);
-/// An operation that has no end after this is lost.
-const PATIENCE: Duration = Duration::from_secs(300);
+/// Number of threads that make operations concurrently.
+const MAKER_COUNT: usize = 8;
+/// Interval between two reads of all operations: the resolution of their times.
+const READ_INTERVAL: Duration = Duration::from_millis(250);
+/// Timeout of an operation, after which it counts as lost.
+const OPERATION_TIMEOUT: Duration = Duration::from_secs(300);
 
-/// How it went.
+/// Result of a burst.
 #[derive(Debug)]
 pub(super) struct Burst {
     /// Seconds of each operation that is Complete, from the first request of the burst.
@@ -33,7 +33,7 @@ pub(super) struct Burst {
     pub(super) wrong: f64,
     /// Requests beyond two for each machine: what an answer that was late had sent again.
     pub(super) repeats: f64,
-    /// What those say that failed, and what was wrong.
+    /// Messages of the failed operations, and other errors.
     pub(super) failures: Vec<String>,
 }
 
@@ -50,8 +50,8 @@ pub(super) fn run(bmcs: &Bmcs, socket: &Path, count: usize) -> Result<Burst> {
     make(socket, &chosen)?;
     let (mut ended, mut looked) = (HashMap::new(), Instant::now());
     let mut failures = Vec::new();
-    let waited = wait::until("the last operation", PATIENCE, || {
-        if looked.elapsed() < LOOK {
+    let waited = wait::until("the last operation", OPERATION_TIMEOUT, || {
+        if looked.elapsed() < READ_INTERVAL {
             return Ok(None);
         }
         looked = Instant::now();
@@ -97,7 +97,7 @@ fn make(socket: &Path, chosen: &[(usize, &Bmc)]) -> Result<()> {
             }
             Ok(())
         };
-        let makers: Vec<_> = (0..MAKERS).map(|_| scope.spawn(maker)).collect();
+        let makers: Vec<_> = (0..MAKER_COUNT).map(|_| scope.spawn(maker)).collect();
         for maker in makers {
             match maker.join() {
                 Ok(made) => made?,
@@ -129,7 +129,7 @@ fn post(socket: &Path, number: usize) -> Result<()> {
     Ok(())
 }
 
-/// How a machine's power changed since, and what was asked of it.
+/// Changes of a machine's power since `before`, and the requests to its BMC.
 fn since(before: Option<&Power>, after: Option<&Power>) -> (Vec<bool>, Vec<String>) {
     let Some((before, after)) = before.zip(after) else { return Default::default() };
     let changes = after.changes.iter().skip(before.changes.len()).map(|change| change.on).collect();

@@ -26,8 +26,8 @@ use bedplate_tests::{
     netns::Namespace,
 };
 
-/// How long it waits for a BMC.
-const PATIENCE: Duration = Duration::from_secs(30);
+/// Timeout of a BMC.
+const BMC_TIMEOUT: Duration = Duration::from_secs(30);
 
 /// Goes through all; seconds from the start until each that answers was read.
 ///
@@ -44,7 +44,7 @@ pub(super) fn run(network: &Namespace, bmcs: &[Bmc], workers: usize) -> Result<V
 async fn sweep(bmcs: &[Bmc], workers: usize) -> Result<Vec<f64>> {
     let _ = rustls::crypto::aws_lc_rs::default_provider().install_default();
     let tls = client_config(&Trust::Insecure, &Witness::default()).map_err(anyhow::Error::msg)?;
-    let web = reqwest::Client::builder().tls_backend_preconfigured(tls).no_proxy().timeout(PATIENCE);
+    let web = reqwest::Client::builder().tls_backend_preconfigured(tls).no_proxy().timeout(BMC_TIMEOUT);
     // It comes back after minutes, if at all: no connection is kept.
     let web = web.pool_max_idle_per_host(0).build()?;
     let bmcs: Arc<[Bmc]> = bmcs.into();
@@ -55,7 +55,7 @@ async fn sweep(bmcs: &[Bmc], workers: usize) -> Result<Vec<f64>> {
         tasks.spawn(async move {
             let mut read = Vec::new();
             while let Some(bmc) = bmcs.get(next.fetch_add(1, Ordering::Relaxed)) {
-                let answered = tokio::time::timeout(PATIENCE, ask(&web, bmc)).await;
+                let answered = tokio::time::timeout(BMC_TIMEOUT, ask(&web, bmc)).await;
                 match answered.context("no answer").flatten() {
                     Ok(()) => read.push(started.elapsed().as_secs_f64()),
                     Err(error) => ensure!(bmc.dead, "{}: {error:#}", bmc.name),
@@ -82,7 +82,7 @@ async fn ask(web: &reqwest::Client, bmc: &Bmc) -> Result<()> {
     let address: SocketAddr = bmc.address.parse()?;
     // It sends again for as long as it waits.
     let retry = Retry { attempts: u32::MAX, ..Retry::default() };
-    let options = Options { connect: PATIENCE, request: PATIENCE, retry, ..Options::default() };
+    let options = Options { connect: BMC_TIMEOUT, request: BMC_TIMEOUT, retry, ..Options::default() };
     let client = Client::connect(address, USER, &SecretString::from(PASSWORD), &options).await?;
     let status = client.request(&GetChassisStatus).await;
     client.close().await;

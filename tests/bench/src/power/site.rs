@@ -17,7 +17,7 @@ use nix::sys::resource::{Resource, getrlimit, setrlimit};
 use serde::Deserialize;
 use serde_json::{Value, json};
 
-use super::POLL;
+use super::POLL_SECONDS;
 use bedplate_tests::{
     bmc::service::{PASSWORD, USER},
     guard::Process,
@@ -26,16 +26,16 @@ use bedplate_tests::{
     wait,
 };
 
-/// Where all BMCs are: each has a port.
+/// Address of all BMCs: each has a port.
 pub(super) const ADDRESS: Ipv4Addr = Ipv4Addr::new(10, 7, 0, 1);
-/// The first port, below those that clients are given.
+/// The first port, below the ephemeral ports of clients.
 const PORT: u16 = 10_000;
-/// Milliseconds before each answer.
-const LATENCY: u16 = 50;
-/// Milliseconds until a power request has taken.
-const CHANGE: u16 = 1000;
-/// Machines to a file of the directory.
-const FILE: usize = 500;
+/// Delay before each answer, in milliseconds.
+const ANSWER_DELAY_MS: u16 = 50;
+/// Delay until a power request has an effect, in milliseconds.
+const POWER_DELAY_MS: u16 = 1000;
+/// Number of Machines in one file of the directory.
+const MACHINES_PER_FILE: usize = 500;
 /// Which of two hundred do not answer: one with Redfish, one with IPMI.
 const DEAD: [usize; 2] = [50, 151];
 
@@ -52,7 +52,7 @@ pub(super) struct Bmc {
     pub(super) name: String,
     /// Host and port.
     pub(super) address: String,
-    /// Of its certificate: Redfish.
+    /// Pin of its certificate: Redfish.
     pub(super) pin: Option<String>,
     /// It does not answer.
     pub(super) dead: bool,
@@ -66,7 +66,7 @@ pub(super) struct Bmcs {
 }
 
 impl Bmcs {
-    /// So many, half with Redfish and half with IPMI in turn, all on; `dead`: of each hundred one does not answer.
+    /// Starts `count` BMCs, half with Redfish and half with IPMI in turn, all on; `dead`: of each hundred one does not answer.
     ///
     /// # Errors
     /// The program is missing or does not start.
@@ -82,8 +82,8 @@ impl Bmcs {
             ("--redfish", half),
             ("--ipmi", count - half),
             ("--first-port", PORT),
-            ("--latency-ms", LATENCY),
-            ("--power-ms", CHANGE),
+            ("--latency-ms", ANSWER_DELAY_MS),
+            ("--power-ms", POWER_DELAY_MS),
         ] {
             command.args([name, &value.to_string()]);
         }
@@ -113,20 +113,20 @@ impl Bmcs {
         &self.all
     }
 
-    /// Those that answer.
+    /// The BMCs that answer.
     pub(super) fn healthy(&self) -> impl Iterator<Item = &Bmc> {
         self.all.iter().filter(|bmc| !bmc.dead)
     }
 
-    /// When each has told its power state, the newest times.
+    /// Times at which each BMC sent its power state, the newest ones.
     ///
     /// # Errors
     /// The simulator does not say.
     pub(super) fn told(&self) -> Result<HashMap<String, Vec<Timestamp>>> {
-        Ok(serde_json::from_value(self.order(&json!({"bmc": "*", "do": "told"}))?)?)
+        Ok(serde_json::from_value(self.order(&json!({"bmc": "*", "do": "reported"}))?)?)
     }
 
-    /// What each machine was asked and how its power changed, by the name of its BMC.
+    /// Requests to each machine and changes of its power, by the name of its BMC.
     ///
     /// # Errors
     /// The simulator does not say.
@@ -164,7 +164,7 @@ fn described(said: &str) -> Result<Vec<Bmc>> {
     Ok(redfish.into_iter().zip(ipmi).flat_map(|(one, other)| [one, other]).collect())
 }
 
-/// What a machine's simulator has seen.
+/// Record of a machine's simulator.
 #[derive(Debug, Clone, Deserialize)]
 pub(super) struct Power {
     /// Requests, in order.
@@ -176,7 +176,7 @@ pub(super) struct Power {
 /// A request.
 #[derive(Debug, Clone, Deserialize)]
 pub(super) struct Asked {
-    /// What.
+    /// The requested action.
     pub(super) action: String,
 }
 
@@ -199,7 +199,8 @@ impl<'n> Driver<'n> {
         let mut setup = Setup::new(stub_image(&made(place)?)?);
         (setup.mode, setup.interfaces, setup.subnets) = ("off", Vec::new(), Vec::new());
         let credentials = credentials_directory(place);
-        setup.more = format!("\n[bmc]\ncredentials-directory = {credentials:?}\npoll-seconds = {POLL}\n");
+        setup.more =
+            format!("\n[bmc]\ncredentials-directory = {credentials:?}\npoll-seconds = {POLL_SECONDS}\n");
         let secret = made(&credentials.join("bedplate-system/bmc"))?;
         for (name, text) in [("username", USER), ("password", PASSWORD), ("bmc-addresses", "0.0.0.0/0,::/0")]
         {
@@ -208,9 +209,9 @@ impl<'n> Driver<'n> {
         }
         let machines: Vec<String> =
             (0..count).map(|number| manifest(number, bmcs.get(usize::from(number)))).collect();
-        let (first, others) = machines.split_at(machines.len().min(FILE));
+        let (first, others) = machines.split_at(machines.len().min(MACHINES_PER_FILE));
         let directory = made(&place.join("machines.d"))?;
-        for (number, chunk) in others.chunks(FILE).enumerate() {
+        for (number, chunk) in others.chunks(MACHINES_PER_FILE).enumerate() {
             std::fs::write(directory.join(format!("{number}.yaml")), chunk.join("---\n"))?;
         }
         Ok(Self(RefCell::new(Pxed::start(&setup, first, network, place)?)))
@@ -221,7 +222,7 @@ impl<'n> Driver<'n> {
         self.0.borrow().socket()
     }
 
-    /// Waits until it says of so many Machines that their BMC can be reached and that they are on.
+    /// Waits until pxed reports of `wanted` Machines that their BMC can be reached and that they are on.
     ///
     /// # Errors
     /// It does not.
@@ -274,7 +275,7 @@ fn made(directory: &Path) -> Result<PathBuf> {
     Ok(directory.to_owned())
 }
 
-/// A Machine that is looked at and left alone.
+/// A Machine that is polled and not changed.
 fn manifest(number: u16, bmc: Option<&Bmc>) -> String {
     let [high, low] = number.to_be_bytes();
     let mut text = format!(
