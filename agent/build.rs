@@ -1,4 +1,4 @@
-//! How the agent is linked.
+//! Linker options of the agent.
 
 fn main() {
     println!("cargo::rerun-if-changed=build.rs");
@@ -7,8 +7,8 @@ fn main() {
     // is ours too: one of a host below glibc 2.36 would not understand them.
     if features.split(',').any(|feature| feature == "crt-static") {
         println!("cargo::rustc-link-arg-bins=-Wl,-z,pack-relative-relocs");
-        // What is generic is there several times, in the same bytes: once is enough. Rust's own linker does it, which is the usual one
-        // only there.
+        // Generic code is contained several times with identical bytes; the linker merges it. rust-lld
+        // supports that, and is the default linker on x86_64 only.
         if std::env::var("CARGO_CFG_TARGET_ARCH").is_ok_and(|architecture| architecture == "x86_64") {
             println!("cargo::rustc-link-arg-bins=-Wl,--icf=all");
         }

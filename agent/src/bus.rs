@@ -1,14 +1,16 @@
 //! D-Bus: systemd, machined and logind of the host, and systemd of a slot. No systemctl, no machinectl.
 //!
 //! ```text
-//!   Bus ── one connection to <root>/run/dbus/system_bus_socket, made when first asked, again after it broke
-//!    ├─ Manager  (Units)     jobs awaited by JobRemoved, states, commands in units of their own, changes as they happen
-//!    ├─ Machined (Machines)  containers: leader, terminate, kill; `units` is a Manager at /proc/<leader>/root
-//!    └─ Logind   (Power)     reboot, power off, who inhibits them
+//! Bus ── one connection to <root>/run/dbus/system_bus_socket, made on first use, again after it broke
+//! ├─ Manager  (Units)     jobs until JobRemoved, states, commands in units of their own, changes as they
+//! happen
+//! ├─ Machined (Machines)  containers: leader, terminate, kill; `units` is a Manager at /proc/<leader>/root
+//! └─ Logind   (Power)     reboot, power off, inhibitors
 //! ```
-//! Every call has a deadline. Nothing polls: states come with signals, and a connection that nobody uses costs nothing.
-//! What a newer or older systemd has not is a value (`None`), not an error. Who calls this decides nothing by the traits'
-//! implementation: `fake` stands in for all three. Not here: what ought to run (`node`), files of units (`slot`).
+//! Each call has a deadline. Nothing polls: states come with signals, and an unused connection costs nothing.
+//! A feature that this release of systemd lacks is a value (`None`), not an error. Callers must not depend on
+//! a trait's implementation:
+//! `fake` replaces all three. Not here: the desired units (`node`), files of units (`slot`).
 
 mod changes;
 mod command;
@@ -34,7 +36,7 @@ use std::time::Duration;
 use async_trait::async_trait;
 
 pub use changes::Changes;
-pub use command::{Exit, Output, Ran, Setting, TAIL, TransientCommand};
+pub use command::{Exit, MAX_OUTPUT_BYTES, Output, Ran, Setting, TransientCommand};
 pub use error::BusError;
 use link::Link;
 pub use login::{Inhibition, Inhibitor, InhibitorMode, Logind};
@@ -63,13 +65,13 @@ pub trait Units: Send + Sync {
     async fn reset_failed(&self, unit: &UnitName) -> Result<(), BusError>;
     /// Sends a signal to every process of a unit.
     async fn kill(&self, unit: &UnitName, signal: i32) -> Result<(), BusError>;
-    /// How a unit is. One that does not exist is a state too.
+    /// Returns the state of a unit. A missing unit is a state too.
     async fn state(&self, unit: &UnitName) -> Result<UnitState, BusError>;
     /// Runs a command to its end in a unit of its own. Dropping the future kills it.
     async fn run(&self, command: &TransientCommand) -> Result<Ran, BusError>;
     /// Tells which of `units` change from now on.
     async fn changes(&self, units: &BTreeSet<UnitName>) -> Result<Changes, BusError>;
-    /// The release of systemd, if it is told: 252.
+    /// Returns the release of systemd, if it reports one, for example 252.
     async fn release(&self) -> Result<Option<u32>, BusError>;
 }
 
@@ -91,11 +93,11 @@ pub trait Machines: Send + Sync {
 /// The power of the host.
 #[async_trait]
 pub trait Power: Send + Sync {
-    /// Who delays or blocks a shutdown, and why.
+    /// Returns the inhibitors that delay or block a shutdown.
     async fn inhibitors(&self) -> Result<Vec<Inhibitor>, BusError>;
-    /// Reboots; returns when that is begun.
+    /// Starts a reboot. Returns before it is finished.
     async fn reboot(&self, inhibition: Inhibition) -> Result<(), BusError>;
-    /// Switches off; returns when that is begun.
+    /// Starts a power-off. Returns before it is finished.
     async fn power_off(&self, inhibition: Inhibition) -> Result<(), BusError>;
 }
 

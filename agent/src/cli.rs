@@ -51,13 +51,13 @@ enum Command {
     Run,
     /// Enroll this host, which was not netbooted, by a token of `bedplate machine token`; the service has to run
     Enroll {
-        /// Where pxed takes agents, instead of where the token says; may be repeated, the first that answers counts
+        /// URL of pxed for agents, instead of the token's; may be repeated, the first that answers counts
         #[arg(long = "server", value_name = "URL")]
         servers: Vec<String>,
         /// The file that holds the token, `-`: standard input. Never on the command line, which others can read
         #[arg(long, value_name = "FILE", default_value = "-")]
         token_file: PathBuf,
-        /// How long to wait for the service
+        /// Timeout for the service, in seconds
         #[arg(long, value_name = "SECONDS", default_value_t = 60)]
         wait: u64,
     },
@@ -69,7 +69,7 @@ enum Command {
         #[arg(long, value_enum, default_value_t)]
         output: Output,
     },
-    /// Print what is done next with the node's slots, or what is awaited, and why
+    /// Print the next step for the node's slots, or the reason for waiting
     Plan {
         /// Form of the answer
         #[arg(long, value_enum, default_value_t)]

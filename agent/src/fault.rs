@@ -1,9 +1,10 @@
-//! Common faults of a host, as they look in other programs' words, and what a person does about them.
+//! Common faults of a host: their texts in other programs, and the remedy for the operator.
 //!
-//! Whoever shows an error to a person adds this: "invalid peer certificate" does not make anybody look at a clock. Texts are of
-//! rustls, of Go's crypto/x509 and net, of the kernel and of systemd.
+//! Code that shows an error to an operator adds this text. For example, "invalid peer certificate" does not
+//! point to a wrong clock. The
+//! texts are those of rustls, of Go's crypto/x509 and net, of the kernel and of systemd.
 //!
-//! Pure: text in, text out. Called by all that shows errors.
+//! Pure: text in, text out. Called by all modules that show errors.
 
 use std::error::Error;
 use std::io;
@@ -33,7 +34,7 @@ const FAULTS: [(&[&str], &str); 7] = [
             "server misbehaving",
             "failed to lookup address",
         ],
-        "a name is not resolved: look at the name servers in /etc/resolv.conf of the host",
+        "a name is not resolved: check the name servers in /etc/resolv.conf of the host",
     ),
     (
         &["no space left on device", "disk quota exceeded"],
@@ -45,11 +46,11 @@ const FAULTS: [(&[&str], &str); 7] = [
     ),
     (
         &["status 401"],
-        "the server does not take this host's certificate: it has ended or is another cluster's; boot this host again to enroll it anew",
+        "the server rejects this host's certificate: it has expired or is another cluster's; boot this host again to re-enroll it",
     ),
 ];
 
-/// What a person does about the fault that this text is of, if it is a common one.
+/// Returns the remedy for a common fault that this text names.
 pub fn advice(text: &str) -> Option<&'static str> {
     let text = text.to_ascii_lowercase();
     let found = FAULTS.iter().find(|(words, _)| words.iter().any(|word| text.contains(word)));
@@ -65,7 +66,7 @@ pub fn explained(error: &dyn Error) -> String {
     }
 }
 
-/// Whether a disk, or what memory stands in for one, is full.
+/// Returns true if a disk, or the memory that replaces one, is full.
 pub fn is_no_room(error: &(dyn Error + 'static)) -> bool {
     let mut next = Some(error);
     while let Some(error) = next {
@@ -83,7 +84,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_common_fault_is_told_in_words_for_a_person() {
+    fn common_fault_is_explained() {
         for (text, told) in [
             (
                 "invalid peer certificate: certificate not valid yet: verification time 5 (UNIX)",
@@ -105,7 +106,7 @@ mod tests {
             ),
             ("cannot write /x: No space left on device (os error 28)", "no room is left"),
             ("kubelet.service: Failed with result 'oom-kill'.", "memory is too small"),
-            ("the list was refused with status 401: Unauthorized (Unauthorized)", "enroll it anew"),
+            ("the list was refused with status 401: Unauthorized (Unauthorized)", "re-enroll it"),
         ] {
             assert!(advice(text).is_some_and(|advice| advice.contains(told)), "{text}: {:?}", advice(text));
         }
@@ -163,7 +164,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn a_clock_that_is_wrong_is_what_a_person_reads_of_a_certificate_out_of_its_time() {
+    async fn certificate_out_of_its_time_is_explained_by_a_wrong_clock() {
         let early = asked(2080, 2090).await;
         assert!(early.ends_with("compare `date -u` of this host and of the server"), "{early}");
         let late = asked(2010, 2020).await;

@@ -1,8 +1,9 @@
-//! What the kernel says about this machine, in the shape of `status.hardware` (docs/machine.md).
+//! Hardware as the kernel reports it, in the form of `status.hardware` (docs/machine.md).
 //!
-//! Every reader takes the root of the tree (`/`, or a fixture) and answers what it finds there: a file that is missing
-//! or odd leaves its field empty and is never an error. Nothing is written. Called by the agent's reports, by
-//! `bedplate-agent facts`, and by stage-1 for disks.
+//! Each reader takes the root of the tree (`/`, or a fixture) and returns the values found there. A missing
+//! or unexpected file leaves its
+//! field empty and is never an error. Nothing is written. Called by the agent's reports, by `bedplate-agent
+//! facts`, and by stage-1 for disks.
 
 pub mod disk;
 pub mod disk_name;
@@ -72,14 +73,14 @@ fn observe_tpm(root: &Path) -> Tpm {
     Tpm { present: Some(chip.exists()), version }
 }
 
-/// Texts that vendors leave in DMI where nobody wrote anything.
+/// Returns true for a placeholder text that vendors leave in DMI.
 fn is_filler(text: &str) -> bool {
     let text = text.to_ascii_lowercase();
     ["to be filled by o.e.m.", "default string", "not specified", "none", "0", "system serial number"]
         .contains(&text.as_str())
 }
 
-/// A small file as text without blanks and NULs at its ends; `None` if it is missing, empty or not text.
+/// Reads a small file as text and trims whitespace and NULs; `None` if it is missing, empty or not text.
 pub(crate) fn read_text(path: &Path) -> Option<String> {
     let text = String::from_utf8(read_bytes(path)?).ok()?;
     let text = text.trim_matches(|c: char| c.is_whitespace() || c == '\0');

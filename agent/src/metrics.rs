@@ -1,8 +1,10 @@
-//! What the agent counts, and what `/metrics` on its socket shows: contact with who decides, steps and their time, slots, gates that
-//! were not passed, operations, the certificate, watches.
+//! Metrics of the agent for `/metrics` on its socket: contact with the decider, steps and their duration,
+//! slots, failed health gates,
+//! operations, the certificate, watches.
 //!
-//! One set for the process, as its log is: whoever does something says it here. Labels are closed sets of words. Nothing here decides.
-//! Called by `service`, `node`, `cluster` and `operation`; read by `process::health`.
+//! One set per process, like its log. The code that acts also counts. Labels are closed sets of words.
+//! Nothing here decides. Called by
+//! `service`, `node`, `cluster` and `operation`; read by `process::health`.
 
 use std::collections::BTreeMap;
 use std::fmt;
@@ -23,7 +25,7 @@ use crate::model::{Api, StepName};
 /// The name of the socket, in the agent's directory below /run.
 pub const SOCKET: &str = "metrics.sock";
 
-/// Those of this process.
+/// Metrics of this process.
 pub static METRICS: Metrics = Metrics::new();
 
 labels! {
@@ -55,7 +57,7 @@ labels! {
 /// Two words of closed sets.
 type Words = (&'static str, &'static str);
 
-/// What is counted.
+/// Counters and gauges.
 #[derive(Debug)]
 pub struct Metrics {
     inner: Lock<Inner>,
@@ -128,12 +130,12 @@ impl Metrics {
         *self.inner.lock().watches.entry((watched.word(), went.word())).or_default() += 1;
     }
 
-    /// How the certificate stands.
+    /// Records the expiry of the certificate.
     pub fn certificate(&self, ends: Timestamp) {
         self.inner.lock().certificate_ends = Some(ends);
     }
 
-    /// Whether who decides about the node answers, and how the slots stand.
+    /// Records if the decider answers, and the state of the slots.
     pub fn node(&self, api: Api, slots: &[Slot]) {
         let mut inner = self.inner.lock();
         inner.live = match api {
@@ -280,7 +282,7 @@ mod tests {
     }
 
     #[test]
-    fn what_was_counted_is_shown_with_words_of_closed_sets() {
+    fn counts_are_shown_with_labels_of_closed_sets() {
         static SOME: Metrics = Metrics::new();
         let time: Timestamp = "2026-11-22T07:00:00Z".parse().unwrap();
         SOME.act(Act::Report, Went::Done, time);
@@ -319,7 +321,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_not_known_yet_is_not_shown() {
+    fn unknown_values_are_not_shown() {
         static NONE: Metrics = Metrics::new();
         let mut text = String::new();
         prometheus_client::encoding::text::encode(&mut text, &registry(&NONE)).unwrap();

@@ -1,4 +1,4 @@
-//! What the plan of the node depends on, and what it says.
+//! Input and output types of the node's plan.
 //!
 //! Pure: no clock, no file, no socket.
 
@@ -16,9 +16,9 @@ pub struct Observed {
     pub now: Timestamp,
     /// The kernel's boot id.
     pub boot_id: String,
-    /// Whether what follows is as it is now, or as it once was.
+    /// Reachability of the API server: the cluster's part is current only if it is live.
     pub api: Api,
-    /// The Machine; none: deleted if the API is live, else not known.
+    /// The Machine; none: deleted if the API is live, otherwise unknown.
     pub machine: Option<MachineFacts>,
     /// The Node of the Machine's name.
     pub node: NodeSeen,
@@ -26,27 +26,28 @@ pub struct Observed {
     pub version: Option<VersionFacts>,
     /// Slots a and b.
     pub slots: [SlotSeen; 2],
-    /// What the current slot shows, if it runs.
+    /// Health of the current slot, if it runs.
     pub health: Health,
     /// Versions that failed here and are not tried again by themselves.
     pub refused: Vec<VersionRef>,
     /// Trials in a row that failed with no slot to go back to.
     pub failures: u32,
-    /// Before this time no new trial is begun.
+    /// Earliest time of the next trial.
     pub not_before: Timestamp,
-    /// How long of the trial at hand does not count: the API server or the agent was away, or the clock leapt.
+    /// Time of the current trial that does not count, because the API server or the agent was unavailable, or
+    /// the clock jumped.
     pub not_counted: SignedDuration,
-    /// Whether the Node of the slot that is the node has its version's annotations.
+    /// State of the version's annotations on the applied slot's Node.
     pub annotations: Annotations,
     /// When the kubelet's certificate in the slot that is the node has ended, if it has.
     pub kubelet_ended: Option<Timestamp>,
     /// Without a cluster: the version in that slot names what its kubelet can ask for another one by.
     pub joins_again: bool,
-    /// Whether that slot could be left for the version that is selected.
+    /// Permission to leave that slot for the selected version.
     pub leave: Leave,
 }
 
-/// Whether etcd would let a control plane go that has joined, and is the node.
+/// Permission of etcd for a joined control plane to leave its cluster.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
 pub enum Leave {
     /// It was not asked: there is no such control plane, or nothing else is selected for it.
@@ -58,18 +59,18 @@ pub enum Leave {
     MayNot(String),
 }
 
-/// How far the version's annotations are.
+/// State of the version's annotations.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Annotations {
     /// They are on the Node, or there is no node.
     Written,
-    /// They are to be written.
+    /// They must be written.
     Due,
     /// That failed of late: what matters more goes before.
     Failing,
 }
 
-/// Whether the API server answers.
+/// Reachability of the API server.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Api {
     /// The agent has just started, and waits a moment for the first answer.
@@ -80,14 +81,15 @@ pub enum Api {
     Away,
 }
 
-/// What counts of the Machine.
+/// Facts of the Machine that the plan uses.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct MachineFacts {
     /// Its UID.
     pub uid: String,
     /// Its generation.
     pub generation: Option<i64>,
-    /// Whether it is the object that this host enrolled for, by the certificate that this host has: one made anew under the same name is not.
+    /// True if it is the object that this host enrolled for, according to its certificate. A re-created
+    /// object of the same name is not.
     pub ours: bool,
     /// `spec.paused`.
     pub paused: bool,
@@ -124,34 +126,34 @@ pub enum NodeSeen {
 pub struct VersionFacts {
     /// Which one.
     pub reference: VersionRef,
-    /// Hash of its template: a version made anew under an old name is another one.
+    /// Hash of its template: a version re-created under an old name has another one.
     pub template: String,
-    /// How long a trial may take.
+    /// Timeout of a trial.
     pub timeout: SignedDuration,
-    /// How long the Node must be Ready.
+    /// Time for which the Node must be Ready.
     pub node_ready: SignedDuration,
 }
 
-/// What is known of a slot.
+/// Observed state of a slot.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
 pub struct SlotSeen {
-    /// What its record says; none: it is empty.
+    /// Record of the slot; none: the slot is empty.
     pub record: Option<Record>,
-    /// Whether its machine runs.
+    /// True if its machine runs.
     pub runs: bool,
-    /// Whether kubeadm has made a cluster in it: its etcd is that cluster, and nothing ends it but a person.
+    /// True if kubeadm has made a cluster in it. Its etcd is that cluster, and only a user may end it.
     pub made_cluster: bool,
-    /// Whether it is a control plane that has joined a cluster: its etcd counts for that cluster's quorum.
+    /// True if it is a control plane that has joined a cluster. Its etcd counts for that cluster's quorum.
     pub joined_control_plane: bool,
-    /// Whether that is being undone: its member of etcd is out of the cluster, or will be in a moment.
+    /// True if its etcd member has left the cluster, or is about to.
     pub leaving: bool,
     /// True if former contents of the slot are not removed yet.
     pub has_trash: bool,
 }
 
 impl SlotSeen {
-    /// Whether no failed trial, boot or selection stops or empties it. One that has joined is kept on trial alone: once it was the node, who
-    /// deletes that Node has it paved anew.
+    /// Returns true if no failed trial, boot or selection may stop or empty it. A joined control plane is
+    /// kept during its trial only. Once it was the node, a user who deletes that Node has it repaved.
     pub fn is_kept(&self) -> bool {
         let stage = self.record.as_ref().map(|record| &record.stage);
         let tried = matches!(stage, Some(Stage::Trial { .. } | Stage::Failed { .. }));
@@ -189,25 +191,26 @@ pub struct Record {
     pub image_digest: Digest,
     /// The Machine (UID) that it was made for.
     pub machine_uid: String,
-    /// How long a trial may take, in seconds.
+    /// Timeout of a trial, in seconds.
     pub timeout_seconds: i64,
-    /// How long the Node must be Ready, in seconds.
+    /// Time for which the Node must be Ready, in seconds.
     pub min_ready_seconds: i64,
-    /// How many slots were the node before it: of two, the one that was made the node later has the higher number, whatever the clock says.
+    /// Number of slots that were the node before it. Of two slots, the later node has the higher number,
+    /// whatever the clock was.
     #[serde(default)]
     pub generation: u64,
     /// Claim that the slot is filled for. None: the slot is for the Machine's own node.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub claim: Option<ProviderId>,
-    /// What it is.
+    /// State of the slot.
     pub stage: Stage,
 }
 
-/// What a slot is.
+/// State of a slot.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase", tag = "is")]
 pub enum Stage {
-    /// Being filled; a kill leaves it so, and it is filled anew.
+    /// Being filled. After a kill, the slot is filled again.
     Preparing,
     /// Whole, never started.
     Prepared,
@@ -218,7 +221,7 @@ pub enum Stage {
         boot_id: String,
         /// Since when.
         since: Timestamp,
-        /// How often the host was booted anew since it was begun.
+        /// Number of reboots since the trial started.
         #[serde(default)]
         boots: u32,
     },
@@ -235,34 +238,34 @@ pub enum Stage {
     /// Did not pass the gate.
     #[serde(rename_all = "camelCase")]
     Failed {
-        /// Why, for a person.
+        /// Human-readable reason.
         reason: String,
     },
 }
 
-/// What the slot that runs shows.
+/// Health of the slot that runs.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
 pub struct Health {
     /// kubeadm and the version's commands.
     pub bootstrap: Bootstrap,
-    /// The kubelet has no credential yet, so that no Node came of the slot, whoever can be asked.
+    /// True if the kubelet has no credential yet, so that the slot cannot have registered a Node.
     pub no_credential: bool,
-    /// Whether the kubelet says that it is well.
+    /// True if the kubelet reports that it is healthy.
     pub kubelet: bool,
-    /// Whether the container runtime says that it and its network are ready.
+    /// True if the container runtime reports that it and its network are ready.
     pub runtime: bool,
-    /// The slot's own API server is awaited; never, where the slot is no control plane.
+    /// True while the slot's own API server is not ready. Always false for a worker.
     pub awaits_control_plane: bool,
-    /// Whether a Pod sandbox was started on this trial.
+    /// True if a Pod sandbox was started in this trial.
     pub sandbox: bool,
-    /// What the next thing awaited said last, for a person.
+    /// Human-readable message of the first missing part.
     pub message: Option<String>,
 }
 
-/// How far a slot's bootstrap is.
+/// Progress of a slot's bootstrap.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub enum Bootstrap {
-    /// Not known, not begun, or at work.
+    /// Unknown, not started, or running.
     #[default]
     Running,
     /// Done.
@@ -281,12 +284,13 @@ pub enum Step {
         /// The version.
         version: VersionRef,
     },
-    /// Write that a prepared slot is to be the node.
+    /// Record that a prepared slot becomes the node.
     BeginTrial {
         /// The slot.
         slot: SlotName,
     },
-    /// The host was booted anew in a trial, or a control plane was there before its trial was failed: its time begins again.
+    /// Restart the time of a trial: the host was rebooted during it, or it was failed after a control plane
+    /// had come up.
     RestartTrial {
         /// The slot.
         slot: SlotName,
@@ -327,9 +331,9 @@ pub enum Step {
     Fail {
         /// The slot.
         slot: SlotName,
-        /// Why.
+        /// Human-readable reason.
         reason: String,
-        /// Whose log tells more.
+        /// Log with the cause.
         log: Log,
         /// The slot that runs again.
         back_to: Option<SlotName>,
@@ -351,7 +355,7 @@ pub enum Step {
         /// The Node.
         node_uid: String,
     },
-    /// The controller took the Node that the running slot registered anew.
+    /// Record the Node that the running slot registered again and the controller has adopted.
     AdoptNode {
         /// The slot.
         slot: SlotName,
@@ -473,7 +477,7 @@ impl Step {
     }
 }
 
-/// Whose log tells why a trial failed.
+/// Log that explains a failed trial.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Log {
     /// kubeadm's, and that of the version's commands.
@@ -486,7 +490,7 @@ pub enum Log {
     Slot,
 }
 
-/// What is done now, or what is awaited. Done and seen, the plan is made anew.
+/// Current step or wait. After the step, the plan is computed again.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Plan {
     /// Do this.
@@ -495,12 +499,12 @@ pub enum Plan {
     Wait(Wait),
 }
 
-/// What is awaited.
+/// Event that the plan waits for.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Wait {
-    /// Why.
+    /// Reason for the condition.
     pub reason: PavedReason,
-    /// For a person: what is awaited, and from whom.
+    /// Human-readable description of the event, and of the program or user that causes it.
     pub message: String,
     /// When to look again, if nothing changes before.
     pub until: Option<Timestamp>,
@@ -514,7 +518,7 @@ pub fn other(slot: SlotName) -> SlotName {
     }
 }
 
-/// Where a slot stands in [`Observed::slots`].
+/// Returns the index of a slot in [`Observed::slots`].
 pub fn index(slot: SlotName) -> usize {
     match slot {
         SlotName::A => 0,

@@ -9,7 +9,7 @@ use std::time::Duration;
 use anyhow::{Context, Result, bail};
 use bedplate_agent::bus::{
     ActiveState, Bus, BusError, Changes, Container, ContainerName, Exit, Inhibition, JobResult, Leader,
-    Lifetime, LoadState, Machines, MainExit, Manager, Output, Power, TAIL, TransientCommand, UnitName,
+    Lifetime, LoadState, Machines, MainExit, Manager, Output, Power, MAX_OUTPUT_BYTES, TransientCommand, UnitName,
     UnitState, Units,
 };
 use bedplate_tests::host::{End, Host};
@@ -217,7 +217,7 @@ async fn a_command_gives_its_exit_code_and_both_outputs_and_leaves_no_unit() -> 
     assert_eq!((ran.exit, ran.output.as_str()), (Exit::Code(0), ""));
     let ran = manager.run(&shell("long", "seq 100000; echo end")).await?;
     assert!(
-        ran.cut && ran.output.len() <= TAIL && ran.output.ends_with("100000\nend\n"),
+        ran.cut && ran.output.len() <= MAX_OUTPUT_BYTES && ran.output.ends_with("100000\nend\n"),
         "{}",
         ran.output.len()
     );

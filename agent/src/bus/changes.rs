@@ -21,11 +21,11 @@ use super::systemd::MANAGER;
 /// Name of the act in errors.
 const ACT: &str = "watch of units";
 
-/// What has changed and was not asked for yet.
+/// Changes that were not read yet.
 #[derive(Debug, Default)]
 struct Gathered {
     units: BTreeSet<UnitName>,
-    /// Why no more will come.
+    /// Error that ended the changes.
     end: Option<BusError>,
 }
 
@@ -47,7 +47,7 @@ pub struct Changes {
 pub(super) struct Teller(Arc<Shared>);
 
 impl Changes {
-    /// Changes that nobody tells yet.
+    /// Creates a sender and a receiver of changes.
     pub(super) fn pair() -> (Teller, Self) {
         let shared = Arc::<Shared>::default();
         (Teller(Arc::clone(&shared)), Self { shared, task: None })

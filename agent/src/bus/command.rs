@@ -1,11 +1,14 @@
-//! A command run by systemd in a unit of its own: with its own control group and deadline, killed when nobody waits any
-//! more, and leaving no unit behind.
+//! A command that systemd runs in a unit of its own, with its own control group and deadline. It is killed
+//! when its caller stops
+//! waiting, and leaves no unit behind.
 //!
 //! ```text
-//!   StartTransientUnit (oneshot, pinned by our connection) ── job ends ── StopUnit: children too ── exit code ── unpinned
-//!        output: a pipe whose end is kept here; standard output may go into a file that systemd opens
+//! StartTransientUnit (oneshot, pinned by our connection) ── job ends ── StopUnit: children too ── exit code
+//! ── unpinned
+//! output: a pipe whose end is kept here; standard output may go into a file that systemd opens
 //! ```
-//! systemd itself ends the command at its deadline, also if the agent was killed meanwhile. Called by `systemd`.
+//! systemd itself ends the command at its deadline, even if the agent was killed meanwhile. Called by
+//! `systemd`.
 
 use std::collections::VecDeque;
 use std::os::fd::OwnedFd;
@@ -26,16 +29,16 @@ use super::name::UnitName;
 use super::state::MainExit;
 use super::systemd::{MANAGER, Manager};
 
-/// How much of a command's output is kept, bytes at its end.
-pub const TAIL: usize = 16 * 1024;
+/// Maximum bytes kept of a command's output, from its end.
+pub const MAX_OUTPUT_BYTES: usize = 16 * 1024;
 /// From the deadline, which is systemd's SIGTERM, to its SIGKILL.
-const GRACE: Duration = Duration::from_secs(5);
-/// What systemd may need beyond both.
-const SLACK: Duration = Duration::from_secs(30);
-/// Until the last byte of a pipe has come that nobody holds any more.
-const DRAIN: Duration = Duration::from_secs(2);
+const KILL_DELAY: Duration = Duration::from_secs(5);
+/// Additional time for systemd after both.
+const SYSTEMD_MARGIN: Duration = Duration::from_secs(30);
+/// Timeout for the last bytes of a pipe whose writers have exited.
+const PIPE_TIMEOUT: Duration = Duration::from_secs(2);
 
-/// Where a command's output goes.
+/// Destination of a command's output.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Output {
     /// Only its end is kept.
@@ -92,13 +95,13 @@ pub struct TransientCommand {
     pub environment: Vec<String>,
     /// Standard output and standard error.
     pub output: Output,
-    /// How long it may run.
+    /// Timeout of the command.
     pub limit: Duration,
     /// Further settings, by their names on the bus: what it may not do.
     pub settings: Vec<(&'static str, Setting)>,
 }
 
-/// How a command has ended.
+/// Result of a command.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Exit {
     /// By itself. systemd's own codes begin at 200; 203: the program is missing.
@@ -114,9 +117,9 @@ pub enum Exit {
 /// A command that has ended.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Ran {
-    /// How.
+    /// Result of the command.
     pub exit: Exit,
-    /// The end of its output, at most `TAIL` bytes; what is no UTF-8 is replaced.
+    /// The end of its output, at most `MAX_OUTPUT_BYTES` bytes; what is no UTF-8 is replaced.
     pub output: String,
     /// There was more before that.
     pub cut: bool,
@@ -132,7 +135,7 @@ struct Tail {
 impl Tail {
     fn push(&mut self, bytes: &[u8]) {
         self.bytes.extend(bytes);
-        let over = self.bytes.len().saturating_sub(TAIL);
+        let over = self.bytes.len().saturating_sub(MAX_OUTPUT_BYTES);
         self.cut |= over > 0;
         self.bytes.drain(..over);
     }
@@ -146,13 +149,13 @@ impl Tail {
     }
 }
 
-/// What comes out of a command.
+/// Output of a command.
 struct Collected {
     tail: Arc<Lock<Tail>>,
     reader: JoinHandle<()>,
 }
 
-/// Stops the unit if nobody has waited for its end.
+/// Guard that stops the unit if its caller did not wait for the end.
 struct Leash {
     manager: Manager,
     unit: UnitName,
@@ -167,14 +170,14 @@ impl Drop for Leash {
         }
         let (manager, unit) = (self.manager.clone(), self.unit.clone());
         runtime.spawn(async move {
-            // Killed first: it may ignore SIGTERM, and there is nobody whom its end would interest.
+            // Killed first, because it may ignore SIGTERM and its result is not needed.
             let killed = manager.kill(&unit, nix::libc::SIGKILL).await;
-            let stopped = manager.stop(&unit, GRACE + SLACK).await;
+            let stopped = manager.stop(&unit, KILL_DELAY + SYSTEMD_MARGIN).await;
             if let (Err(error), _) | (Ok(()), Err(error)) = (killed, stopped)
                 && !matches!(error, BusError::NoUnit { .. })
             {
                 let error = bedplate_process::exit::chain(&error);
-                tracing::warn!(%unit, error, "a command that nobody waits for could not be stopped");
+                tracing::warn!(%unit, error, "failed to stop a canceled command");
             }
         });
     }
@@ -183,12 +186,12 @@ impl Drop for Leash {
 /// Runs it to its end.
 pub(super) async fn run(manager: &Manager, command: &TransientCommand) -> Result<Ran, BusError> {
     let act = format!("run of {}", command.unit);
-    let limit = command.limit + GRACE + SLACK;
+    let limit = command.limit + KILL_DELAY + SYSTEMD_MARGIN;
     let mut leash = Leash { manager: manager.clone(), unit: command.unit.clone(), ended: true };
     let (mut collected, started) = start(manager, &act, command, limit, &mut leash).await?;
     let result = match started {
         Err(error) if error.refusal() == Some("org.freedesktop.systemd1.UnitExists") => {
-            manager.stop(&command.unit, GRACE + SLACK).await?;
+            manager.stop(&command.unit, KILL_DELAY + SYSTEMD_MARGIN).await?;
             manager.reset_failed(&command.unit).await?;
             let (again, started) = start(manager, &act, command, limit, &mut leash).await?;
             collected = again;
@@ -197,12 +200,12 @@ pub(super) async fn run(manager: &Manager, command: &TransientCommand) -> Result
         other => other?,
     };
     // A oneshot's job ends with its main process; its children end here.
-    manager.stop(&command.unit, GRACE + SLACK).await?;
+    manager.stop(&command.unit, KILL_DELAY + SYSTEMD_MARGIN).await?;
     let (exit, why) = tokio::try_join!(manager.main_exit(&command.unit), manager.state(&command.unit))?;
     leash.ended = true;
     let unpinned = manager.link().call::<_, ()>(&act, MANAGER, "UnrefUnit", &command.unit.as_str()).await;
     if let Err(error) = unpinned {
-        tracing::debug!(unit = %command.unit, error = %error, "a unit is not unpinned");
+        tracing::debug!(unit = %command.unit, error = %error, "failed to unpin a unit");
     }
     let exit = match (why.result.as_deref(), exit) {
         (Some("timeout"), _) => Exit::TimedOut,
@@ -273,8 +276,9 @@ fn properties(command: &TransientCommand) -> Vec<(&'static str, Variant<'static>
         ("ExecStartEx", vec![(program, command.argv.clone(), vec!["no-env-expand".to_owned()])].into()),
         ("Environment", command.environment.clone().into()),
         ("TimeoutStartUSec", microseconds(command.limit).into()),
-        ("TimeoutStopUSec", microseconds(GRACE).into()),
-        // Our connection pins the unit so that its exit can be read; without a pin an ended unit goes at once.
+        ("TimeoutStopUSec", microseconds(KILL_DELAY).into()),
+        // Our connection pins the unit so that its exit code can be read. Without a pin, systemd unloads a
+        // finished unit immediately.
         ("AddRef", true.into()),
         ("CollectMode", "inactive-or-failed".into()),
     ];
@@ -298,7 +302,7 @@ impl Collected {
 
     async fn finish(mut self) -> (String, bool) {
         // systemd closes its copy once the unit is unpinned; by then all is in the pipe.
-        if timeout(DRAIN, &mut self.reader).await.is_err() {
+        if timeout(PIPE_TIMEOUT, &mut self.reader).await.is_err() {
             self.reader.abort();
         }
         let tail = self.tail.lock();
@@ -313,10 +317,12 @@ mod tests {
     #[test]
     fn the_end_of_long_output_is_kept_and_begins_with_a_whole_character() {
         let mut tail = Tail::default();
-        tail.push("ä".repeat(TAIL).as_bytes());
+        tail.push("ä".repeat(MAX_OUTPUT_BYTES).as_bytes());
         tail.push(b"end!!");
         let text = tail.text();
-        assert!(tail.cut && text.starts_with('ä') && text.ends_with("end!!") && text.len() <= TAIL);
+        assert!(
+            tail.cut && text.starts_with('ä') && text.ends_with("end!!") && text.len() <= MAX_OUTPUT_BYTES
+        );
     }
 
     #[test]

@@ -1,23 +1,23 @@
-//! What can go wrong on a bus, in words that a person at 3 a.m. can act upon. Called by everything in `bus`.
+//! Errors of a bus, with the remedy for the operator. Called by all modules of `bus`.
 
 use std::path::PathBuf;
 use std::time::Duration;
 
 use super::name::UnitName;
 
-/// Why an act on a bus failed. An act is put like "start of kubelet.service".
+/// Error of an act on a bus. An act reads like "start of kubelet.service".
 #[derive(Debug, thiserror::Error)]
 pub enum BusError {
-    /// Nobody listens, or the connection broke. Goes away by itself if D-Bus comes back.
+    /// The bus does not listen, or the connection broke. Temporary if D-Bus comes back.
     #[error(
-        "{act}: D-Bus is away at {}; see `systemctl status dbus.service` there, it is tried again", socket.display()
+        "{act}: D-Bus is unavailable at {}; see `systemctl status dbus.service` there, retrying", socket.display()
     )]
     Away {
-        /// What was wanted.
+        /// Requested act.
         act: String,
-        /// Where the bus was looked for.
+        /// Path of the bus socket.
         socket: PathBuf,
-        /// What the kernel or the bus said.
+        /// Error of the kernel or the bus.
         #[source]
         source: zbus::Error,
     },
@@ -26,18 +26,18 @@ pub enum BusError {
         "{act}: no access to {}: the agent needs CAP_SYS_PTRACE for /proc/<leader>/root, and a unit without ProtectProc", path.display()
     )]
     NoAccess {
-        /// What was wanted.
+        /// Requested act.
         act: String,
         /// The file.
         path: PathBuf,
-        /// What the kernel said.
+        /// Error of the kernel.
         #[source]
         source: std::io::Error,
     },
     /// The leader's process is gone, or its number belongs to another process by now.
     #[error("{act}: process {leader} is not the first one of a container: it has ended meanwhile")]
     NotALeader {
-        /// What was wanted.
+        /// Requested act.
         act: String,
         /// The process.
         leader: u32,
@@ -45,19 +45,19 @@ pub enum BusError {
     /// No reply in time.
     #[error("{act}: not answered within {} s: the service or D-Bus hangs; see `systemctl list-jobs` there", limit.as_secs())]
     NoAnswer {
-        /// What was wanted.
+        /// Requested act.
         act: String,
-        /// How long was waited.
+        /// Timeout that passed.
         limit: Duration,
     },
     /// A job was accepted and does not end. It stays queued: asking again waits for the same job.
     #[error("{act}: the job has not ended within {} s; see `systemctl list-jobs` and `systemctl status {unit}` there", limit.as_secs())]
     JobHangs {
-        /// What was wanted.
+        /// Requested act.
         act: String,
-        /// Of which unit.
+        /// Unit of the act.
         unit: UnitName,
-        /// How long was waited.
+        /// Timeout that passed.
         limit: Duration,
     },
     /// systemd has no such unit.
@@ -65,54 +65,54 @@ pub enum BusError {
         "{act}: there is no unit {unit}: its file is missing, or systemd has not read it yet (daemon-reload)"
     )]
     NoUnit {
-        /// What was wanted.
+        /// Requested act.
         act: String,
         /// The unit.
         unit: UnitName,
     },
     /// The service is not installed or cannot be started.
-    #[error("{act}: nobody provides {service}; it comes with Debian's package {package}")]
+    #[error("{act}: {service} is not available; install Debian's package {package}")]
     NoService {
-        /// What was wanted.
+        /// Requested act.
         act: String,
         /// The name on the bus.
         service: &'static str,
         /// The package that has it.
         package: &'static str,
     },
-    /// Somebody blocks it.
+    /// An inhibitor blocks the act.
     #[error("{act}: blocked by {who} ({why}); see `systemd-inhibit --list`")]
     Inhibited {
-        /// What was wanted.
+        /// Requested act.
         act: String,
-        /// Who blocks.
+        /// Holder of the inhibitor.
         who: String,
-        /// Why, in the blocker's words.
+        /// Reason, in the holder's words.
         why: String,
     },
     /// The service has refused.
     #[error("{act}: refused: {message} ({name})")]
     Refused {
-        /// What was wanted.
+        /// Requested act.
         act: String,
         /// Name of the error on the bus.
         name: String,
-        /// What the service said.
+        /// Message of the service.
         message: String,
     },
     /// The reply is none that was expected, or something could not be sent.
     #[error("{act}: the answer cannot be used")]
     Unexpected {
-        /// What was wanted.
+        /// Requested act.
         act: String,
-        /// Why not.
+        /// Cause.
         #[source]
         source: zbus::Error,
     },
 }
 
 impl BusError {
-    /// Whether trying again later may help without anybody doing anything.
+    /// Returns true if a retry may succeed without an action.
     pub fn is_transient(&self) -> bool {
         matches!(
             self,

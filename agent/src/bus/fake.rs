@@ -1,5 +1,6 @@
-//! Stand-ins for systemd, machined and logind, for tests of what decides upon them. They keep what was asked for, answer as
-//! they were told, and otherwise as a host on which everything goes well.
+//! Fakes of systemd, machined and logind for tests of their callers. They record calls. They answer as
+//! configured, otherwise like a host on
+//! which each call succeeds.
 //!
 //! Compiled for tests only.
 
@@ -14,10 +15,10 @@ use super::changes::Teller;
 use super::kill_points::KillPoints;
 use super::*;
 
-/// What a fake is told to fail with.
+/// Configured failure of a fake.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Fault {
-    /// D-Bus is away.
+    /// D-Bus is unavailable.
     Away,
     /// The call is not answered.
     NoAnswer,
@@ -79,7 +80,7 @@ impl FakeUnits {
         self.0.lock().kills = kills.clone();
     }
 
-    /// What was asked for so far, in order: `start a.service`, `daemon-reload`, `run x.service /bin/true`.
+    /// Returns the calls so far, in order: `start a.service`, `daemon-reload`, `run x.service /bin/true`.
     pub fn calls(&self) -> Vec<String> {
         self.0.lock().calls.clone()
     }
@@ -192,7 +193,7 @@ impl Units for FakeUnits {
     async fn state(&self, unit: &UnitName) -> Result<UnitState, BusError> {
         let call = format!("state {unit}");
         self.note(&call, Some(unit))?;
-        // Looking is no act.
+        // Reads are not recorded.
         self.0.lock().calls.pop();
         let absent = UnitState { load: LoadState::NotFound, ..unit_state(ActiveState::Inactive, "dead") };
         Ok(self.0.lock().states.get(unit).cloned().unwrap_or(absent))
@@ -267,7 +268,7 @@ impl FakeMachines {
         self.0.lock().containers.remove(name);
     }
 
-    /// What was asked for so far, in order: `terminate bedplate-a`.
+    /// Returns the calls so far, in order: `terminate bedplate-a`.
     pub fn calls(&self) -> Vec<String> {
         self.0.lock().calls.clone()
     }
@@ -323,12 +324,12 @@ struct PowerInner {
 pub struct FakePower(Arc<Lock<PowerInner>>);
 
 impl FakePower {
-    /// What was begun so far: `reboot`, `power-off`.
+    /// Returns the calls so far: `reboot`, `power-off`.
     pub fn calls(&self) -> Vec<String> {
         self.0.lock().calls.clone()
     }
 
-    /// Has somebody block or delay.
+    /// Adds an inhibitor.
     pub fn inhibit(&self, inhibitor: Inhibitor) {
         self.0.lock().inhibitors.push(inhibitor);
     }
@@ -370,7 +371,7 @@ mod tests {
     use super::*;
 
     #[tokio::test]
-    async fn a_watcher_is_told_once_of_many_changes_and_then_of_the_end() {
+    async fn watcher_gets_many_changes_as_one_and_then_the_end() {
         let units = FakeUnits::default();
         let unit: UnitName = "kubelet.service".parse().unwrap();
         let other: UnitName = "other.service".parse().unwrap();

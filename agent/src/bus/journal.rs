@@ -8,9 +8,9 @@ use std::time::Duration;
 use super::{BusError, Output, Setting, TransientCommand, UnitName, Units};
 
 /// Bytes of it, at the end.
-const MOST: usize = 8 * 1024;
-/// How long it may take: a journal may be large, and its disk slow.
-const LIMIT: Duration = Duration::from_secs(10);
+const MAX_BYTES: usize = 8 * 1024;
+/// Timeout of journalctl: a journal may be large, and its disk slow.
+const READ_TIMEOUT: Duration = Duration::from_secs(10);
 
 /// The last lines of a unit: of the journal of this systemd, or of the one in `directory`. May be empty.
 pub async fn last_lines(
@@ -31,17 +31,17 @@ pub async fn last_lines(
         argv,
         environment: Vec::new(),
         output: Output::Tail,
-        limit: LIMIT,
+        limit: READ_TIMEOUT,
         settings: if directory.is_some() { strangers() } else { Vec::new() },
     };
     let ran = units.run(&command).await?;
     let text = ran.output.trim();
-    let start = (text.len().saturating_sub(MOST)..=text.len()).find(|at| text.is_char_boundary(*at));
+    let start = (text.len().saturating_sub(MAX_BYTES)..=text.len()).find(|at| text.is_char_boundary(*at));
     Ok(text.get(start.unwrap_or_default()..).unwrap_or_default().to_owned())
 }
 
-/// What journalctl may do that reads files of a slot's, whoever wrote them: read, and nothing else. A link in there that leads to the
-/// host's own journal leads nowhere.
+/// Returns the sandbox of journalctl for files of a slot, which any process of the slot may have written:
+/// read access only. A link in the slot cannot lead to the host's own journal.
 fn strangers() -> Vec<(&'static str, Setting)> {
     vec![
         ("NoNewPrivileges", Setting::Flag(true)),

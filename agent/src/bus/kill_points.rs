@@ -57,7 +57,7 @@ impl KillPoints {
             () = self.0.1.notified() => None,
         };
         if ended.is_none() {
-            // Work on files that the agent began goes on in its thread, which a kill would have ended.
+            // File work of the agent continues in its thread; a real kill would have ended it.
             let finished = tokio::task::spawn_blocking(|| ()).await;
             finished.unwrap_or_else(|error| std::panic::resume_unwind(error.into_panic()));
             self.0.0.lock().is_dead = false;

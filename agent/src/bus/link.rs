@@ -1,12 +1,15 @@
-//! One connection to one system bus: made when it is first needed, made again after it broke, every call with a deadline.
+//! One connection to one system bus: made on first use, made again after it broke, with a deadline for each
+//! call.
 //!
 //! ```text
-//!   none ──call──► connecting ──► live ──closed by the other side──► none
-//!    ▲                 │ refused, no socket: Away, nothing is kept      (seen by the next call, which connects again)
-//!    └─────────────────┘
+//! none ──call──► connecting ──► live ──closed by the other side──► none
+//!  ▲                 │ refused, no socket: Away, nothing is kept      (seen by the next call, which connects
+//! again)
+//!  └─────────────────┘
 //! ```
-//! A broken connection is not mended in the background: whoever needs it does that, with its own back-off. What happens on
-//! the connection costs a wake-up only if a match rule asks for it. Called by everything in `bus`.
+//! A broken connection is not repaired in the background: the next caller reconnects, with its own backoff.
+//! Traffic on the connection
+//! wakes the agent only if a match rule requests it. Called by all modules of `bus`.
 
 use std::io::ErrorKind;
 use std::num::NonZeroUsize;
@@ -28,10 +31,10 @@ use super::machines::Leader;
 use crate::slot::confined_writer::Inside;
 
 /// Longest wait for the reply to one call, the connection included: what libdbus takes.
-pub(super) const PATIENCE: Duration = Duration::from_secs(25);
-/// Where a system bus listens below a root directory.
+pub(super) const CALL_TIMEOUT: Duration = Duration::from_secs(25);
+/// Path of a system bus's socket below a root directory.
 const SOCKET: &str = "run/dbus/system_bus_socket";
-/// How many signals may wait for one who awaits them; they are taken as they come.
+/// Maximum number of signals that wait for a reader. Readers take them as they arrive.
 const QUEUED: NonZeroUsize = NonZeroUsize::new(256).expect("not zero");
 
 /// A service on the bus.
@@ -46,9 +49,9 @@ pub(super) struct Service {
 /// One interface of an object.
 #[derive(Debug, Clone, Copy)]
 pub(super) struct Object<'a> {
-    /// Whose.
+    /// Service of the object.
     pub(super) service: Service,
-    /// Where.
+    /// Path of the object.
     pub(super) path: &'a str,
     /// Which of its interfaces.
     pub(super) interface: &'static str,
@@ -66,7 +69,7 @@ struct Live {
 #[derive(Debug)]
 pub(super) struct Link {
     socket: PathBuf,
-    /// Of a container: its leader, and the root directory of the host.
+    /// Leader of the container, and the root directory of the host. None: the host's bus.
     inside: Option<(Leader, PathBuf)>,
     live: Mutex<Option<Live>>,
 }
@@ -95,7 +98,7 @@ impl Link {
         B: Serialize + DynamicType + Sync,
         R: DeserializeOwned + zbus::wire::Type,
     {
-        self.call_within(PATIENCE, act, object, method, body).await
+        self.call_within(CALL_TIMEOUT, act, object, method, body).await
     }
 
     /// Calls a method whose reply may take longer than others'.
@@ -164,9 +167,9 @@ impl Link {
             let stream = MessageStream::for_match_rule(rule, &live.connection, Some(QUEUED)).await;
             stream.map_err(|error| self.explain(act, signal.service, error))
         };
-        match timeout(PATIENCE, added).await {
+        match timeout(CALL_TIMEOUT, added).await {
             Ok(stream) => stream,
-            Err(_) => Err(BusError::NoAnswer { act: act.to_owned(), limit: PATIENCE }),
+            Err(_) => Err(BusError::NoAnswer { act: act.to_owned(), limit: CALL_TIMEOUT }),
         }
     }
 
@@ -184,7 +187,7 @@ impl Link {
         Ok(())
     }
 
-    /// The end of the connection that is there now, whoever ends it.
+    /// Waits until the current connection ends, for whatever reason.
     pub(super) async fn closed(&self) -> zbus::Error {
         let connection = self.live.lock().await.as_ref().map(|live| live.connection.clone());
         if let Some(connection) = connection {
@@ -193,7 +196,7 @@ impl Link {
         broken()
     }
 
-    /// That nobody answers any more, as an error.
+    /// Returns the error of an unavailable bus.
     pub(super) fn away(&self, act: &str, source: zbus::Error) -> BusError {
         BusError::Away { act: act.to_owned(), socket: self.socket.clone(), source }
     }
@@ -204,9 +207,9 @@ impl Link {
             return Ok(live.clone());
         }
         *live = None;
-        let connection = match timeout(PATIENCE, self.connect(act)).await {
+        let connection = match timeout(CALL_TIMEOUT, self.connect(act)).await {
             Ok(connection) => connection?,
-            Err(_) => return Err(BusError::NoAnswer { act: act.to_owned(), limit: PATIENCE }),
+            Err(_) => return Err(BusError::NoAnswer { act: act.to_owned(), limit: CALL_TIMEOUT }),
         };
         let made = Live { connection, subscribed: Arc::default() };
         *live = Some(made.clone());
@@ -274,7 +277,7 @@ fn root_of(act: &str, root: &Path, leader: Leader) -> Result<Inside, BusError> {
     })
 }
 
-/// Nobody has the name, and nobody can be started for it.
+/// Returns true if the name has no owner and no service can be started for it.
 fn is_absent(error: &Fdo) -> bool {
     matches!(
         error,

@@ -16,7 +16,7 @@ const MANAGER: Object<'static> =
 /// Goes ahead against inhibitors, since systemd 257; before that root always did.
 const SKIP_INHIBITORS: u64 = 1 << 4;
 
-/// What to do about inhibitors that block.
+/// Handling of inhibitors that block.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Inhibition {
     /// They are an error that names them.
@@ -25,7 +25,7 @@ pub enum Inhibition {
     Override,
 }
 
-/// How an inhibitor does it.
+/// Mode of an inhibitor.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum InhibitorMode {
     /// A shutdown is refused.
@@ -36,23 +36,23 @@ pub enum InhibitorMode {
     Other(String),
 }
 
-/// Somebody who does not want the host to do something now.
+/// Inhibitor of logind.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Inhibitor {
-    /// What: `shutdown`, `sleep`, `idle`, `handle-power-key`.
+    /// Inhibited actions: `shutdown`, `sleep`, `idle`, `handle-power-key`.
     pub what: Vec<String>,
-    /// Who, in its own words.
+    /// Holder, in its own words.
     pub who: String,
-    /// Why, in its own words.
+    /// Reason, in its own words.
     pub why: String,
-    /// How.
+    /// Mode.
     pub mode: InhibitorMode,
     /// Its process.
     pub pid: u32,
 }
 
 impl Inhibitor {
-    /// Whether it refuses a shutdown.
+    /// Returns true if it blocks a shutdown.
     pub fn blocks_shutdown(&self) -> bool {
         self.mode == InhibitorMode::Block && self.what.iter().any(|what| what == "shutdown")
     }

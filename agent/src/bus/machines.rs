@@ -32,7 +32,7 @@ const NO_MACHINE: &str = "org.freedesktop.machine1.NoSuchMachine";
 pub struct Leader(u32);
 
 impl Leader {
-    /// Of this process; 0 and 1, which are the host's own, are none.
+    /// Returns the leader with this process ID. None for 0 and 1, which belong to the host.
     pub fn new(pid: u32) -> Option<Self> {
         (pid > 1).then_some(Self(pid))
     }
@@ -97,7 +97,7 @@ impl Machined {
     }
 
     async fn describe(&self, name: &ContainerName, path: &str) -> Result<Option<Container>, BusError> {
-        let act = format!("look at container {name}");
+        let act = format!("read state of container {name}");
         let object = Object { service: SERVICE, path, interface: "org.freedesktop.machine1.Machine" };
         let (leader, state, unit, since) = tokio::try_join!(
             self.link.property::<u32>(&act, object, "Leader"),
@@ -117,7 +117,7 @@ impl Machined {
     }
 }
 
-/// Whether there was such a container.
+/// Returns true if the container existed.
 fn existed(result: Result<(), BusError>) -> Result<bool, BusError> {
     match result {
         Ok(()) => Ok(true),
@@ -129,7 +129,7 @@ fn existed(result: Result<(), BusError>) -> Result<bool, BusError> {
 #[async_trait]
 impl Machines for Machined {
     async fn get(&self, name: &ContainerName) -> Result<Option<Container>, BusError> {
-        let act = format!("look at container {name}");
+        let act = format!("read state of container {name}");
         let path = self.link.call::<_, OwnedObjectPath>(&act, MANAGER, "GetMachine", &name.as_str()).await;
         match path {
             Ok(path) => self.describe(name, path.as_str()).await,

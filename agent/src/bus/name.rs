@@ -26,9 +26,11 @@ const LONGEST_UNIT: usize = 255;
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct UnitName(String);
 
-/// Why a text is no unit's name.
+/// Error of an invalid unit name.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
-#[error("{0:?} is no unit's name: letters, digits and :-_.\\@ with a suffix like .service, at most 255")]
+#[error(
+    "{0:?} is not a valid unit name; use letters, digits and :-_.\\@ with a suffix like .service, at most 255"
+)]
 pub struct UnitNameError(String);
 
 impl UnitName {
@@ -48,7 +50,7 @@ impl UnitName {
         Self(format!("systemd-nspawn@{name}.service"))
     }
 
-    /// Where systemd has the unit on the bus.
+    /// Returns the object path of the unit.
     pub(super) fn path(&self) -> String {
         let mut path = String::from("/org/freedesktop/systemd1/unit/");
         for (place, byte) in self.0.bytes().enumerate() {
@@ -86,9 +88,11 @@ impl fmt::Display for UnitName {
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct ContainerName(String);
 
-/// Why a text is no container's name.
+/// Error of an invalid container name.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
-#[error("{0:?} is no container's name: lower-case letters, digits and -, not at the ends, at most 64")]
+#[error(
+    "{0:?} is not a valid container name; use lower-case letters, digits and -, not at the ends, at most 64"
+)]
 pub struct ContainerNameError(String);
 
 impl ContainerName {

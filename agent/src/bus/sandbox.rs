@@ -1,10 +1,12 @@
-//! What a tool that runs in a unit of its own is kept from, beside what its caller keeps it from.
+//! Restrictions of a tool that runs in a unit of its own, in addition to those of its caller.
 //!
-//! Such a tool is none of ours, and may be root: without capabilities it could still signal every other process of root, or take its memory
-//! or processor time away, for those rights go by user. Hence the system calls for that are refused to it, with an error that it can live
-//! with. What is left of the kind: a file that it holds can be told (fcntl) whom to signal.
+//! Such a tool comes from the slot and may be root. Even without capabilities, it could signal every other
+//! process of root, and take its
+//! memory or processor time, because those rights depend on the user. Therefore these system calls are
+//! refused, with an error that the tool
+//! can handle. One way remains: fcntl on an open file can name a process to signal.
 //!
-//! Pure. Called by who makes a `TransientCommand`.
+//! Pure. Called by users of `TransientCommand`.
 
 use super::Setting;
 

@@ -1,15 +1,15 @@
-//! What systemd says of units and jobs, as types. A word that is new to this release is kept as it is, not refused.
+//! States of units and jobs, as types. A word that this release does not know is kept, not refused.
 //!
 //! Pure: text and numbers in, values out. Called by `systemd` and `command`.
 
 use jiff::Timestamp;
 
-/// How a job has ended.
+/// Result of a job.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum JobResult {
     /// As wanted.
     Done,
-    /// Another job took its place, or somebody cancelled it.
+    /// Another job replaced it, or it was canceled.
     Canceled,
     /// The job's own time-out (JobTimeoutSec=).
     Timeout,
@@ -37,7 +37,7 @@ impl JobResult {
         }
     }
 
-    /// Whether it went as wanted.
+    /// Returns true if the job succeeded.
     pub fn is_done(&self) -> bool {
         matches!(self, Self::Done)
     }
@@ -56,7 +56,7 @@ impl JobResult {
     }
 }
 
-/// Whether the file of a unit was read.
+/// Load state of a unit.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum LoadState {
     /// It was.
@@ -65,7 +65,7 @@ pub enum LoadState {
     NotFound,
     /// It is linked to /dev/null.
     Masked,
-    /// It is no valid unit (`bad-setting`, `error`), or anything else, in systemd's word.
+    /// The unit file is invalid (`bad-setting`, `error`), or another word of systemd.
     Bad(String),
 }
 
@@ -80,7 +80,7 @@ impl LoadState {
     }
 }
 
-/// Whether a unit runs.
+/// Active state of a unit.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum ActiveState {
     /// It does.
@@ -112,13 +112,13 @@ impl ActiveState {
         }
     }
 
-    /// Whether nothing of it runs and nothing will happen by itself.
+    /// Returns true if no process of the unit runs and systemd will not start one by itself.
     pub fn is_down(&self) -> bool {
         matches!(self, Self::Inactive | Self::Failed)
     }
 }
 
-/// How the main process of a service has ended.
+/// Exit of a service's main process.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum MainExit {
     /// With this exit code.
@@ -138,22 +138,22 @@ impl MainExit {
     }
 }
 
-/// How a unit is. What this systemd or this kind of unit does not tell is `None`.
+/// State of a unit. Properties that this systemd or this kind of unit does not have are `None`.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct UnitState {
     /// Its file.
     pub load: LoadState,
-    /// Whether it runs.
+    /// Active state.
     pub active: ActiveState,
     /// The finer state of its kind: `running`, `exited`, `auto-restart`, `mounted`.
     pub sub: String,
-    /// Why it has ended: `success`, `exit-code`, `timeout`, `oom-kill`, `watchdog`.
+    /// Result of the last run: `success`, `exit-code`, `timeout`, `oom-kill`, `watchdog`.
     pub result: Option<String>,
-    /// How its main process has ended, if it has.
+    /// Exit of its main process, if it has exited.
     pub main_exit: Option<MainExit>,
     /// Its main process.
     pub main_pid: Option<u32>,
-    /// How often systemd has started it again by itself since it was last started by anybody else.
+    /// Number of automatic restarts since the last explicit start.
     pub restarts: Option<u32>,
     /// The line that it gives by sd_notify.
     pub status_text: Option<String>,
@@ -168,7 +168,7 @@ pub struct UnitState {
 }
 
 impl UnitState {
-    /// Whether it runs and is not about to do something else.
+    /// Returns true if it runs and no job is queued.
     pub fn is_up(&self) -> bool {
         self.active == ActiveState::Active && !self.has_job
     }

@@ -1,8 +1,10 @@
-//! systemd's Manager on a bus: jobs that are awaited, states, files of units read again.
+//! systemd's Manager on a bus: jobs until they finish, states, reload of unit files.
 //!
-//! A job is asked for only after its end would be heard: the match rule for JobRemoved is there before the call, and what
-//! ends between call and reply is kept. A job that outlives its deadline stays queued in systemd; the same request again
-//! joins it. Called by `node` and `operation` through the trait `Units`.
+//! The match rule for JobRemoved is added before a job is requested, and signals between call and reply are
+//! kept. So the end of a job is
+//! never missed. A job that outlives its deadline stays queued in systemd; the same request joins it. Called
+//! by `node` and `operation`
+//! through the trait `Units`.
 
 use std::collections::BTreeSet;
 use std::sync::Arc;
@@ -30,13 +32,13 @@ pub(super) const MANAGER: Object<'static> = Object {
     interface: "org.freedesktop.systemd1.Manager",
 };
 /// systemd reads all units and runs all generators before it answers; under emulation that takes seconds.
-const RELOAD: Duration = Duration::from_secs(90);
+const RELOAD_TIMEOUT: Duration = Duration::from_secs(90);
 const NO_UNIT: &str = "org.freedesktop.systemd1.NoSuchUnit";
 
 /// For how long a unit stays enabled.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Lifetime {
-    /// Until the host reboots: links in /run.
+    /// Enabled for this boot: links in /run.
     Boot,
     /// Links in /etc.
     Lasting,
@@ -139,7 +141,7 @@ impl Manager {
         self.link.property(&format!("state of {unit}"), object, name).await
     }
 
-    /// How the main process of a service has ended.
+    /// Returns the exit of a service's main process.
     pub(super) async fn main_exit(&self, unit: &UnitName) -> Result<Option<MainExit>, BusError> {
         let (code, status) = tokio::try_join!(
             self.unit_property(unit, "org.freedesktop.systemd1.Service", "ExecMainCode"),
@@ -200,7 +202,7 @@ impl Units for Manager {
     }
 
     async fn daemon_reload(&self) -> Result<(), BusError> {
-        self.link.call_within(RELOAD, "daemon-reload", MANAGER, "Reload", &()).await
+        self.link.call_within(RELOAD_TIMEOUT, "daemon-reload", MANAGER, "Reload", &()).await
     }
 
     async fn enable(&self, units: &[UnitName], lifetime: Lifetime) -> Result<(), BusError> {
@@ -215,7 +217,7 @@ impl Units for Manager {
         );
         let (has_install_section, _) = reply.await?;
         if !has_install_section {
-            tracing::debug!(units = names.join(" "), "a unit was enabled that has no [Install] section");
+            tracing::debug!(units = names.join(" "), "enabled a unit without an [Install] section");
         }
         Ok(())
     }

@@ -11,27 +11,27 @@ use tonic::transport::{Channel, Endpoint};
 
 use super::message::{
     Empty, LinuxPodSandboxConfig, LinuxSandboxSecurityContext, ListPodSandboxRequest, ListPodSandboxResponse,
-    NODE, NamespaceOption, PodSandboxConfig, PodSandboxFilter, PodSandboxMetadata, RunPodSandboxRequest,
-    RunPodSandboxResponse, SandboxRequest, StatusRequest, StatusResponse,
+    NODE_NAMESPACE, NamespaceOption, PodSandboxConfig, PodSandboxFilter, PodSandboxMetadata,
+    RunPodSandboxRequest, RunPodSandboxResponse, SandboxRequest, StatusRequest, StatusResponse,
 };
 use crate::bus::Leader;
 
-/// How long a question may take.
-const ANSWER: Duration = Duration::from_secs(10);
-/// How long the start of a sandbox may take: its network plug-ins run, on a slow machine for many seconds.
-const START: Duration = Duration::from_secs(120);
-/// What the agent's own sandboxes are known by, so that one left by a killed agent is found and removed.
+/// Timeout of a query.
+const QUERY_TIMEOUT: Duration = Duration::from_secs(10);
+/// Timeout of a sandbox start. It runs network plug-ins, which takes many seconds on a slow machine.
+const START_TIMEOUT: Duration = Duration::from_secs(120);
+/// Label of the agent's own sandboxes, by which one that a killed agent left is found and removed.
 const LABEL: (&str, &str) = ("bedplate.dev/probe", "true");
 
-/// Why the runtime did not do it.
+/// Error of a request to the runtime.
 #[derive(Debug, thiserror::Error)]
 pub enum AskRuntimeError {
-    /// Nobody listens at the socket.
+    /// The socket has no listener.
     #[error("the container runtime does not listen at {socket} in the slot")]
     Connect {
         /// The socket, as the slot sees it.
         socket: String,
-        /// Why not.
+        /// Cause.
         source: tonic::transport::Error,
     },
     /// It refused, or failed.
@@ -39,7 +39,7 @@ pub enum AskRuntimeError {
     Refused {
         /// Which call.
         call: &'static str,
-        /// What it said, for a person.
+        /// Message of the runtime, for users.
         message: String,
     },
     /// No answer.
@@ -47,12 +47,12 @@ pub enum AskRuntimeError {
     Silent {
         /// Which call.
         call: &'static str,
-        /// How long was waited.
+        /// Timeout that passed.
         limit: Duration,
     },
 }
 
-/// Whether Pods can run.
+/// Readiness for Pods.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Readiness {
     /// Runtime and network are ready.
@@ -61,10 +61,10 @@ pub enum Readiness {
     NotReady(String),
 }
 
-/// What a probe sandbox needs to know about its slot.
+/// Properties of the slot that a probe sandbox needs.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Probe {
-    /// Whether the slot's runtime leaves control groups to systemd.
+    /// True if the slot's runtime delegates control groups to systemd.
     pub systemd_cgroups: bool,
 }
 
@@ -86,19 +86,20 @@ impl Runtime {
             async move { leader.open_root(&host)?.connect(&socket).await.map(TokioIo::new) }
         });
         // The name is never looked up: the connector knows where.
-        let endpoint = Endpoint::from_static("http://slot").connect_timeout(ANSWER);
+        let endpoint = Endpoint::from_static("http://slot").connect_timeout(QUERY_TIMEOUT);
         let channel = endpoint.connect_with_connector(connector).await;
         let failed = |source| AskRuntimeError::Connect { socket: socket.to_owned(), source };
         let channel = channel.map_err(failed)?;
         Ok(Self { channel })
     }
 
-    /// Whether runtime and network are ready.
+    /// Returns the readiness of runtime and network.
     ///
     /// # Errors
     /// No answer.
     pub async fn readiness(&self) -> Result<Readiness, AskRuntimeError> {
-        let answer: StatusResponse = self.call("Status", ANSWER, StatusRequest { verbose: false }).await?;
+        let answer: StatusResponse =
+            self.call("Status", QUERY_TIMEOUT, StatusRequest { verbose: false }).await?;
         let conditions = answer.status.map(|status| status.conditions).unwrap_or_default();
         for kind in ["RuntimeReady", "NetworkReady"] {
             let said = match conditions.iter().find(|condition| condition.r#type == kind) {
@@ -119,7 +120,7 @@ impl Runtime {
         self.remove_probes().await?;
         let request = RunPodSandboxRequest { config: Some(sandbox(probe, attempt)) };
         // The kubelet may remove what it does not know of at any moment: that it started is what counts.
-        let _: RunPodSandboxResponse = self.call("RunPodSandbox", START, request).await?;
+        let _: RunPodSandboxResponse = self.call("RunPodSandbox", START_TIMEOUT, request).await?;
         self.remove_probes().await
     }
 
@@ -127,11 +128,11 @@ impl Runtime {
     async fn remove_probes(&self) -> Result<(), AskRuntimeError> {
         let label_selector = HashMap::from([(LABEL.0.to_owned(), LABEL.1.to_owned())]);
         let request = ListPodSandboxRequest { filter: Some(PodSandboxFilter { label_selector }) };
-        let found: ListPodSandboxResponse = self.call("ListPodSandbox", ANSWER, request).await?;
+        let found: ListPodSandboxResponse = self.call("ListPodSandbox", QUERY_TIMEOUT, request).await?;
         for sandbox in found.items {
             let request = SandboxRequest { pod_sandbox_id: sandbox.id };
-            let _: Empty = self.call("StopPodSandbox", START, request.clone()).await?;
-            let _: Empty = self.call("RemovePodSandbox", START, request).await?;
+            let _: Empty = self.call("StopPodSandbox", START_TIMEOUT, request.clone()).await?;
+            let _: Empty = self.call("RemovePodSandbox", START_TIMEOUT, request).await?;
         }
         Ok(())
     }
@@ -155,7 +156,7 @@ impl Runtime {
     }
 }
 
-/// What a probe starts.
+/// Returns the sandbox of a probe.
 fn sandbox(probe: &Probe, attempt: u32) -> PodSandboxConfig {
     // A name that is not taken, in a namespace that no cluster can have: it holds an underscore.
     let metadata = PodSandboxMetadata {
@@ -167,7 +168,7 @@ fn sandbox(probe: &Probe, attempt: u32) -> PodSandboxConfig {
     let cgroup_parent = if probe.systemd_cgroups { "system.slice" } else { "/bedplate-probe" };
     // On the node's network no network plug-in is asked: Calico, Multus and others look each Pod up in the API server, and fail for one that
     // it does not know.
-    let namespace_options = Some(NamespaceOption { network: NODE });
+    let namespace_options = Some(NamespaceOption { network: NODE_NAMESPACE });
     PodSandboxConfig {
         metadata: Some(metadata),
         // No name of its own without a network of its own: runtimes share the node's host name then, and runc refuses to set it.
@@ -202,10 +203,11 @@ mod tests {
     }
 
     #[test]
-    fn a_probe_is_on_the_nodes_network_so_that_no_network_plug_in_looks_it_up_in_the_api_server() {
+    fn probe_uses_the_node_network_so_that_no_network_plug_in_runs() {
         let config = sandbox(&Probe { systemd_cgroups: true }, 7);
         assert_eq!(config.hostname, "");
-        // Of api.proto: security_context is 2, its namespace_options 1, of which network is 1, and NODE 2.
+        // Field numbers in api.proto: security_context is 2, its namespace_options 1, network in that 1, and
+        // the value NODE 2.
         let linux = config.linux.unwrap().encode_to_vec();
         let context = [0x12, 4, 0x0a, 2, 0x08, 2];
         assert_eq!(linux, [&[0x0a, 12][..], b"system.slice", &context].concat());

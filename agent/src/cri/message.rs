@@ -1,6 +1,8 @@
-//! The messages of `runtime.v1` that the agent needs, by hand: seven of some hundred, so that no build needs protoc.
+//! Messages of `runtime.v1` that the agent needs, written by hand: seven of about a hundred, so that no build
+//! needs protoc.
 //!
-//! Field numbers are those of k8s.io/cri-api, `pkg/apis/runtime/v1/api.proto`. Fields left out are those whose defaults are meant.
+//! Field numbers are those of k8s.io/cri-api, `pkg/apis/runtime/v1/api.proto`. Omitted fields have their
+//! defaults.
 
 use std::collections::HashMap;
 
@@ -61,7 +63,7 @@ pub(super) struct LinuxSandboxSecurityContext {
     pub(super) namespace_options: Option<NamespaceOption>,
 }
 
-/// `network` is a `NamespaceMode`, of which the agent needs `NODE`.
+/// `network` is a `NamespaceMode`, of which the agent needs `NODE_NAMESPACE`.
 #[derive(Clone, PartialEq, prost::Message)]
 pub(super) struct NamespaceOption {
     #[prost(int32, tag = "1")]
@@ -69,7 +71,7 @@ pub(super) struct NamespaceOption {
 }
 
 /// The namespace of the node, which for a Pod is the host network.
-pub(super) const NODE: i32 = 2;
+pub(super) const NODE_NAMESPACE: i32 = 2;
 
 #[derive(Clone, PartialEq, prost::Message)]
 pub(super) struct PodSandboxConfig {
@@ -95,7 +97,7 @@ pub(super) struct RunPodSandboxResponse {
     pub(super) pod_sandbox_id: String,
 }
 
-/// Of StopPodSandbox and RemovePodSandbox alike.
+/// Request of both StopPodSandbox and RemovePodSandbox.
 #[derive(Clone, PartialEq, prost::Message)]
 pub(super) struct SandboxRequest {
     #[prost(string, tag = "1")]

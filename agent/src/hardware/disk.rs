@@ -76,7 +76,7 @@ fn observe_identity(path: &Path, name: &str) -> Identity {
         kernel_name: name.to_owned(),
         vendor: device("vendor").filter(|text| !text.starts_with("0x")),
         model: device("model"),
-        // virtio-blk keeps its serial beside the disk, NVMe at its controller, MMC at its card.
+        // virtio-blk has its serial in the disk's directory, NVMe in its controller's, MMC in its card's.
         serial: page80.or_else(|| device("serial")).or_else(|| read_text(&path.join("serial"))),
         wwid: read_text(&path.join("wwid")).or_else(|| device("wwid")),
         card_name: device("name").filter(|_| name.starts_with("mmcblk")),
@@ -90,7 +90,7 @@ fn is_hctl(text: &str) -> bool {
     parts.len() == 4 && parts.iter().all(|part| !part.is_empty() && part.bytes().all(|b| b.is_ascii_digit()))
 }
 
-/// What udev has made, if it runs: name and kernel name.
+/// Returns udev's links, if udev runs: name and kernel name.
 fn by_id_links(root: &Path) -> Vec<(String, String)> {
     let directory = root.join("dev/disk/by-id");
     names_in(&directory)

@@ -3,7 +3,7 @@
 //! Pure: what /sys says in, names out. Only whole disks; bus types that name themselves: ATA, SCSI, NVMe, virtio, MMC.
 //! Called by `disk`.
 
-/// What a disk says of itself.
+/// Identifiers that a disk reports.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct Identity {
     /// Name in /sys/block.
@@ -18,7 +18,7 @@ pub struct Identity {
     pub wwid: Option<String>,
     /// Name of an MMC card.
     pub card_name: Option<String>,
-    /// What an ATA disk said to IDENTIFY DEVICE.
+    /// Answer of an ATA disk to IDENTIFY DEVICE.
     pub ata: Option<AtaIdentity>,
 }
 
@@ -43,7 +43,8 @@ impl Identity {
         self.ata.as_ref().map(|ata| ata.serial.clone()).or_else(|| self.serial.clone())
     }
 
-    /// World wide name: `0x...` for NAA, else with its kind. A `t10.` identifier is a text, not a world wide name.
+    /// Returns the world wide name: `0x...` for NAA, otherwise with its kind. A `t10.` identifier is a text,
+    /// not a world wide name.
     pub fn wwn(&self) -> Option<String> {
         let wwid = self.wwid.as_deref()?;
         match wwid.strip_prefix("naa.") {
@@ -109,7 +110,8 @@ pub fn read_ata_identity(page: &[u8]) -> Option<AtaIdentity> {
     Some(AtaIdentity { serial: text(10, 10)?, model: text(27, 20)? })
 }
 
-/// udev's replacement: runs of blanks become one `_`, other characters that a file name should not hold become `_`.
+/// Replaces characters like udev: runs of whitespace and characters that do not fit a file name become one
+/// `_` each.
 fn plain(text: &str) -> String {
     let joined = text.split_whitespace().collect::<Vec<_>>().join("_");
     joined

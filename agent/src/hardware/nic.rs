@@ -1,6 +1,6 @@
 //! Network interfaces that are hardware, from /sys/class/net.
 //!
-//! Only reads; bridges, bonds, VLANs and other made-up interfaces are left out. Called by `observe_hardware`.
+//! Only reads. Bridges, bonds, VLANs and other virtual interfaces are omitted. Called by `observe_hardware`.
 
 use std::path::Path;
 

@@ -34,12 +34,13 @@ impl PxedClient {
         self.ask("/v1/renew", request, read_json).await
     }
 
-    /// Says what the host is; facts may be left out while they are those of the last report that was taken.
+    /// Reports the host. Facts may be omitted while they equal those of the last accepted report.
     pub async fn report(&self, report: &Report) -> Result<(), AskError> {
         self.ask("/v1/report", report, |_| Ok(())).await
     }
 
-    /// What concerns the own Machine, where there is no cluster: answered when that is other than is known.
+    /// Waits for a change of this host's Machine and the objects that belong to it, when standalone. pxed
+    /// answers when they differ from the known revision.
     pub async fn watch(&self, request: &WatchRequest) -> Result<WatchResponse, AskError> {
         self.ask("/v1/watch", request, read_json).await
     }

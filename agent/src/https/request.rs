@@ -18,26 +18,26 @@ use thiserror::Error;
 use crate::name::look_up;
 
 const CONNECT_TIMEOUT: Duration = Duration::from_secs(10);
-const TIMEOUT: Duration = Duration::from_secs(30);
+const REQUEST_TIMEOUT: Duration = Duration::from_secs(30);
 /// More than the largest object that a cluster keeps.
 const MAX_ANSWER: usize = 2 << 20;
 
-/// Why a server could not be asked, or what it refused.
+/// Reason for which a server was not asked, or its refusal.
 #[derive(Debug, Error)]
 pub enum AskError {
     /// No connection, a connection that broke, or a peer of another authority.
     #[error("cannot ask {url}")]
     Transport {
-        /// Who was asked.
+        /// URL of the server.
         url: String,
-        /// Why not.
+        /// Cause.
         #[source]
         source: reqwest::Error,
     },
     /// The server refused.
     #[error("{url} refused with status {status}: {message} ({reason})")]
     Refused {
-        /// Who was asked.
+        /// URL of the server.
         url: String,
         /// HTTP status.
         status: u16,
@@ -49,9 +49,9 @@ pub enum AskError {
     /// The server answered something that is not the answer.
     #[error("{url} gave an answer that cannot be understood: {problem}")]
     Answer {
-        /// Who was asked.
+        /// URL of the server.
         url: String,
-        /// What is wrong.
+        /// Problem of the answer.
         problem: String,
     },
     /// The certificates for the connection cannot be used.
@@ -63,7 +63,7 @@ pub enum AskError {
 }
 
 impl AskError {
-    /// Whether asking again with the same request cannot help.
+    /// Returns true if the same request cannot succeed later.
     pub fn is_final(&self) -> bool {
         matches!(self, Self::Refused { status, .. } if (400..500).contains(status) && !matches!(status, 408 | 425 | 429))
     }
@@ -78,7 +78,7 @@ pub(crate) struct Https {
 impl Https {
     /// Believes `ca_pem`. With `identity` (certificate chain and key, PEM) it shows who it is.
     pub(crate) fn new(ca_pem: &str, identity: Option<(&str, &str)>) -> Result<Self, AskError> {
-        let client = builder(ca_pem, identity)?.timeout(TIMEOUT).build();
+        let client = builder(ca_pem, identity)?.timeout(REQUEST_TIMEOUT).build();
         Ok(Self { client: client.map_err(|e| AskError::Prepare(e.to_string()))? })
     }
 
@@ -114,8 +114,8 @@ impl Https {
     }
 }
 
-/// What every connection of the agent's is made by: it believes `ca_pem`, and with `identity` (certificate chain and key, PEM) it shows
-/// who it is. How long a request may take is the caller's to say.
+/// Returns a builder for all of the agent's connections. It trusts `ca_pem`, and authenticates with
+/// `identity` (certificate chain and key, PEM). The caller sets the timeouts of requests.
 pub(crate) fn builder(ca_pem: &str, identity: Option<(&str, &str)>) -> Result<ClientBuilder, AskError> {
     let prepare = |text: String| AskError::Prepare(text);
     let mut roots = RootCertStore::empty();
@@ -132,12 +132,12 @@ pub(crate) fn builder(ca_pem: &str, identity: Option<(&str, &str)>) -> Result<Cl
         None => config.with_no_client_auth(),
         Some((chain, key)) => {
             let chain: Result<Vec<_>, _> = CertificateDer::pem_slice_iter(chain.as_bytes()).collect();
-            let chain = chain.map_err(|e| prepare(format!("the own certificate: {e}")))?;
+            let chain = chain.map_err(|e| prepare(format!("this host's certificate: {e}")))?;
             let key = PrivateKeyDer::from_pem_slice(key.as_bytes());
-            let key = key.map_err(|e| prepare(format!("the own key: {e}")))?;
+            let key = key.map_err(|e| prepare(format!("this host's key: {e}")))?;
             config
                 .with_client_auth_cert(chain, key)
-                .map_err(|e| prepare(format!("the own certificate: {e}")))?
+                .map_err(|e| prepare(format!("this host's certificate: {e}")))?
         }
     };
     Ok(Client::builder()
