@@ -63,7 +63,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn what_loader_or_kernel_would_act_on_is_refused() {
+    fn arguments_that_loader_or_kernel_would_act_on_are_rejected() {
         for bad in [
             "",
             "a b",
@@ -95,7 +95,7 @@ mod tests {
     }
 
     #[test]
-    fn what_kernels_are_given_is_taken() {
+    fn common_kernel_arguments_are_accepted() {
         for good in [
             "quiet",
             "console=ttyS0,115200n8",

@@ -229,7 +229,7 @@ fn secrets_do_not_reach_debug_output() {
 }
 
 #[test]
-fn what_an_agent_is_told_and_says_without_a_cluster_is_frozen() {
+fn wire_format_of_a_standalone_agent_is_frozen() {
     frozen(&WatchRequest::default(), "{}");
     frozen(&WatchRequest { known: Some("r1".into()) }, r#"{"known":"r1"}"#);
     frozen(&WatchResponse::Same, r#"{"result":"same"}"#);

@@ -130,7 +130,7 @@ mod tests {
     }
 
     #[test]
-    fn the_cluster_is_the_current_contexts_or_that_of_a_cluster_info_without_name_context_and_user() {
+    fn cluster_is_that_of_the_current_context_or_of_a_bare_cluster_info() {
         let made = |text: &str| -> Value {
             serde_json::from_str(&kubeconfig_with_token(text, None, "a.b").unwrap()).unwrap()
         };

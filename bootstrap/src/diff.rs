@@ -361,7 +361,7 @@ mod tests {
     }
 
     #[test]
-    fn what_a_running_node_can_be_given_is_in_place() {
+    fn changes_that_a_running_node_can_take_are_in_place() {
         for (pointer, value, text) in [
             (
                 "/kubernetes/nodeLabels",

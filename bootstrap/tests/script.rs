@@ -279,7 +279,7 @@ fn failed_join_is_taken_back_before_the_next() {
 }
 
 #[test]
-fn cluster_whose_mark_is_gone_is_neither_reset_nor_made_anew_and_goes_on_once_the_mark_is_back() {
+fn cluster_without_its_marker_is_not_reset_and_continues_with_it() {
     let slot = Slot::first();
     assert_eq!(slot.run(0), Run::Succeeded, "{}", slot.log());
     let events = slot.events();
@@ -309,7 +309,7 @@ fn cluster_that_was_restored_into_a_fresh_slot_is_not_reset() {
 }
 
 #[test]
-fn first_control_plane_killed_anywhere_takes_its_own_etcd_back_and_makes_the_cluster() {
+fn killed_first_control_plane_resets_its_etcd_and_creates_the_cluster() {
     for kill_at in 1.. {
         let slot = Slot::first();
         let run = slot.run(kill_at);

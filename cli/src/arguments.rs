@@ -273,7 +273,7 @@ mod tests {
     }
 
     #[test]
-    fn a_socket_and_a_cluster_are_not_asked_at_once_on_either_side_of_the_command() {
+    fn socket_and_cluster_flags_conflict_on_either_side_of_the_command() {
         for line in [
             "bedplate --socket /s machine list --context lab",
             "bedplate machine --context lab list --socket /s",
@@ -307,7 +307,7 @@ mod tests {
     }
 
     #[test]
-    fn what_can_be_no_name_is_refused_before_anybody_is_asked() {
+    fn invalid_name_is_rejected_before_any_request() {
         let long = "x".repeat(70_000);
         for wrong in ["", " ", "..", "-a", "a/status", "a b", "a\n", "\u{1b}[31m", "ä", &long] {
             for command in [

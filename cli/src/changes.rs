@@ -115,7 +115,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn what_differs_is_said_by_its_field() {
+    fn differences_are_listed_by_field() {
         let digest = "0123456789abcdef".repeat(4);
         let from = json!({
             "image": { "reference": "registry.example/node:1" }, "kubernetes": { "version": "v1.33.1", "nodeLabels": { "a": "b" } },

@@ -355,7 +355,7 @@ mod tests {
     }
 
     #[test]
-    fn only_what_is_new_is_told() {
+    fn only_changes_are_reported() {
         let mut seen = Seen::default();
         seen.set(vec![operation("b", "Pending"), operation("a", "Complete")]);
         assert_eq!(told(&mut seen), ["a Complete", "b Pending", "all"]);
@@ -366,7 +366,7 @@ mod tests {
     }
 
     #[test]
-    fn a_watch_that_begins_anew_tells_what_it_missed() {
+    fn restarted_watch_reports_missed_changes() {
         let mut seen = Seen::default();
         for event in [Event::Init, Event::InitApply(operation("a", "Pending")), Event::InitDone] {
             seen.event(event);

@@ -135,7 +135,7 @@ mod tests {
     }
 
     #[test]
-    fn what_differs_is_shown_with_three_lines_around_it() {
+    fn differences_are_shown_with_three_context_lines() {
         let from = "1\n2\n3\n4\n5\n6\n7\n8\n9\n10\n11\n12\n13\n14\n15\n16\n";
         let to = from.replace("5\n6\n", "five\n6\n").replace("16\n", "16\n17\n");
         let expected = "--- a\n+++ b\n@@ -2,7 +2,7 @@\n 2\n 3\n 4\n-5\n+five\n 6\n 7\n 8\n\

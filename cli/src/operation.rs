@@ -274,7 +274,7 @@ mod tests {
     }
 
     #[test]
-    fn what_the_agent_says_is_not_answered_with_a_bmc() {
+    fn remedies_of_agent_operations_do_not_mention_the_bmc() {
         for reason in ["TimedOut", "Refused", "NotSupported", "ProtocolError"] {
             let told = remedy_of("reboot", reason).unwrap();
             assert!(!told.contains("BMC") && !told.contains("bmc") && !told.contains("power"), "{told}");

@@ -136,7 +136,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_no_selector_is_refused() {
+    fn invalid_selector_is_rejected() {
         for text in ["", "a=b,", "=b", "a in b", "a near (b)", "a=b,a=c", "!", "a b"] {
             assert!(parse(text).is_err(), "{text:?}");
         }

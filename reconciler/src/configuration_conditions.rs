@@ -260,7 +260,7 @@ mod tests {
     }
 
     #[test]
-    fn c4_on_delete_says_how_many_machines_wait_for_their_nodes_deletion_and_moves_nothing() {
+    fn c4_on_delete_counts_machines_pending_node_deletion_and_changes_none() {
         let mut awaited = Awaited { users: 7, outdated: names(&["b", "a"]), ..Awaited::default() };
         let standing = at_rest("w", 4, &awaited);
         let (progressing, reason, message) = &standing.progressing;
@@ -309,7 +309,7 @@ mod tests {
     }
 
     #[test]
-    fn transition_time_stays_while_a_status_is_the_same_and_the_generation_is_current() {
+    fn transition_time_is_kept_while_status_stays_and_generation_is_current() {
         let (standing, usable) = (at_rest("w", 1, &Awaited::default()), Newest::default());
         let well = merge(&[], &standing, &usable, Some(1), at(1));
         assert_eq!(merge(&well, &standing, &usable, Some(1), at(2)), well);
@@ -327,7 +327,7 @@ mod tests {
     }
 
     #[test]
-    fn all_troubles_are_told_and_the_first_gives_the_reason() {
+    fn all_faults_are_reported_and_the_first_gives_the_reason() {
         let standing = Standing {
             degraded: Some((DegradedReason::RolledBack, "two".to_owned())),
             ..at_rest("w", 1, &Awaited::default())

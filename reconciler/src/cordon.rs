@@ -192,7 +192,7 @@ mod tests {
     }
 
     #[test]
-    fn what_was_given_up_is_read_as_it_was_written() {
+    fn drain_failure_is_read_as_written() {
         let failed_ = Failed {
             version: "w-v2".to_owned(),
             generation: 3,

@@ -271,7 +271,7 @@ mod tests {
     }
 
     #[test]
-    fn what_a_tag_stands_for_is_asked_once_and_only_where_nothing_else_says_it() {
+    fn tag_is_resolved_once_and_only_if_the_digest_is_unknown() {
         let pinned = format!("r.example/node:1@{}", digest());
         let secret = json!({ "namespace": "n", "name": "s" });
         for (image, status, open) in [
@@ -296,7 +296,7 @@ mod tests {
     }
 
     #[test]
-    fn h4_no_version_is_chosen_before_its_image_is_known_and_one_that_is_used_stays() {
+    fn h4_version_is_chosen_only_with_a_known_image_and_a_used_one_stays() {
         let select = |lock| {
             let selected =
                 serde_json::from_value(json!({ "name": "w", "version": 1, "source": "Reference" })).unwrap();

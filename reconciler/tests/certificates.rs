@@ -100,7 +100,7 @@ impl Cluster {
 }
 
 #[tokio::test]
-async fn trust_5_joined_control_plane_gets_its_serving_certificate_although_it_is_an_endpoint() {
+async fn trust_5_joined_control_plane_endpoint_gets_its_serving_certificate() {
     let (worker, control_plane) = ("Worker", "ControlPlane");
     for (roles, endpoint, server, verdict, words) in [
         (vec![control_plane], OWN, "api.example", "Approved", ""),

@@ -66,7 +66,7 @@ async fn disturbed(paved: &str, cordoned: bool) -> Vec<String> {
 }
 
 #[tokio::test]
-async fn c4_a_control_plane_whose_etcd_may_not_leave_is_neither_cordoned_nor_is_its_node_deleted() {
+async fn c4_control_plane_whose_etcd_must_stay_is_not_cordoned_or_deleted() {
     assert_eq!(disturbed("Applied", false).await, ["PATCH /api/v1/nodes/a"]);
     assert_eq!(disturbed("Applied", true).await, ["DELETE /api/v1/nodes/a"]);
     for cordoned in [false, true] {

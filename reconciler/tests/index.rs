@@ -311,7 +311,7 @@ fn put<K>(map: &mut BTreeMap<String, K>, name: String, after: Option<K>) {
 }
 
 #[test]
-fn whatever_happens_the_index_gives_what_all_objects_give_and_no_count_goes_stale() {
+fn index_equals_a_full_computation_in_any_history() {
     for seed in 0..100 {
         let mut world = World::new(seed);
         for _ in 0..60 {

@@ -90,7 +90,7 @@ fn lines(asked: &[Asked]) -> Vec<&str> {
 }
 
 #[tokio::test]
-async fn o5_a_new_operation_is_said_to_be_pending_and_then_labelled_whatever_becomes_of_the_first() {
+async fn o5_new_operation_is_set_pending_then_labeled_even_if_the_first_fails() {
     let now = json!({ "metadata": { "creationTimestamp": jiff::Timestamp::now().to_string() } });
     let new = operation("x", &json!({ "machineRef": { "name": "a" } }), &now);
     for refuses in [false, true] {
@@ -113,7 +113,7 @@ async fn o5_a_new_operation_is_said_to_be_pending_and_then_labelled_whatever_bec
 }
 
 #[tokio::test]
-async fn before_an_operation_fails_for_want_of_its_machine_the_api_server_is_asked() {
+async fn missing_machine_is_confirmed_live_before_an_operation_fails() {
     let new = operation("x", &json!({ "machineRef": { "name": "a" } }), &json!({}));
     for (code, state) in [(404, Some("Failed")), (503, None)] {
         let answers = move |asked: &Asked| match asked.line.as_str() {
@@ -257,7 +257,7 @@ async fn o3_by_an_old_state_of_a_parent_no_child_is_made() {
 }
 
 #[tokio::test]
-async fn o3_a_child_that_is_there_already_is_not_made_again_and_one_that_cannot_be_made_has_failed() {
+async fn o3_existing_child_is_not_re_created_and_an_impossible_one_fails() {
     let begun =
         parent(&json!({ "status": { "state": "InProgress", "machines": { "notStarted": ["a", "b"] } } }));
     for (code, refused, machines) in [
@@ -280,7 +280,7 @@ async fn o3_a_child_that_is_there_already_is_not_made_again_and_one_that_cannot_
 }
 
 #[tokio::test]
-async fn o3_what_somebody_else_has_made_in_a_childs_place_does_not_count_for_its_parent() {
+async fn o3_object_of_another_writer_with_a_childs_name_does_not_count() {
     let begun = parent(&json!({ "status": { "state": "InProgress", "machines": { "notStarted": ["a"] } } }));
     // It names the parent as its owner, as anybody may write who makes operations.
     let mut forged = child("a", "Complete");
@@ -331,7 +331,7 @@ async fn o3_a_child_that_somebody_has_deleted_has_failed_and_is_not_made_again()
 }
 
 #[tokio::test]
-async fn o3_a_parent_that_is_deleted_calls_off_who_was_not_taken_and_waits_for_who_was() {
+async fn o3_deleted_parent_deletes_untaken_children_and_waits_for_taken_ones() {
     let machines = json!({ "started": ["a", "b"], "notStarted": ["c"] });
     let deleted =
         parent(&json!({ "metadata": { "deletionTimestamp": OLD, "finalizers": ["bedplate.dev/children"] },
@@ -383,7 +383,7 @@ async fn o8_only_the_node_that_was_cordoned_for_this_very_operation_is_deleted()
 }
 
 #[tokio::test]
-async fn an_operations_end_is_told_once_and_only_by_who_saw_it_come() {
+async fn end_of_an_operation_is_reported_once_by_the_controller_that_saw_it() {
     let with = |state: &str, reason: &str| {
         let status = json!({ "state": state, "reason": reason, "message": "why", "completionTime": OLD });
         operation("x", &json!({ "machineRef": { "name": "a" } }), &json!({ "status": status }))
@@ -531,7 +531,7 @@ impl Cluster {
 }
 
 #[tokio::test]
-async fn o3_killed_at_any_request_the_same_comes_of_it_and_no_child_is_made_twice() {
+async fn o3_kill_at_any_request_keeps_the_result_and_creates_no_child_twice() {
     for (at, arrives) in (0..).flat_map(|at| [(at, false), (at, true)]) {
         let cluster = Cluster::new(at, arrives);
         for _ in 0..4 {

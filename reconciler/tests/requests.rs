@@ -54,7 +54,7 @@ fn written(asked: &Asked) -> (u16, Value) {
 }
 
 #[tokio::test]
-async fn h4_a_version_is_locked_before_it_is_selected_and_not_selected_if_it_cannot_be() {
+async fn h4_version_is_locked_before_selection_and_not_selected_if_that_fails() {
     let pinned = |mut machine: Value| {
         machine["spec"]["configurationRef"]["version"] = json!(1);
         machine
@@ -82,7 +82,7 @@ async fn h4_a_version_is_locked_before_it_is_selected_and_not_selected_if_it_can
 }
 
 #[tokio::test]
-async fn h6_the_next_choice_and_the_end_of_node_ref_are_one_write_after_a_live_answer_and_the_lock() {
+async fn h6_next_choice_clears_node_ref_in_one_write_after_live_read_and_lock() {
     let selected = json!({ "name": "w", "version": 1, "source": "Reference" });
     let status = json!({ "selected": selected, "nodeRef": { "name": "a", "uid": "n1" },
         "applied": { "name": "w", "version": 1, "slot": "a", "nodeUID": "n1" } });
@@ -143,7 +143,7 @@ async fn h2_a_takeover_token_has_the_api_server_asked_for_the_node() {
 }
 
 #[tokio::test]
-async fn a_version_that_is_refused_keeps_nothing_from_being_done_that_does_not_depend_on_it() {
+async fn refused_version_does_not_block_independent_writes() {
     let leaving = json!({ "metadata": { "deletionTimestamp": "2026-01-01T00:00:00Z" } });
     let status = json!({ "latestVersion": 4, "machines": { "selected": 0, "applied": 0, "outdated": 0, "unavailable": 0 } });
     let used = json!({ "status": { "deployed": true, "machines": 5 } });
@@ -199,7 +199,7 @@ fn condition<'a>(status: &'a Value, type_: &str) -> (&'a str, &'a str) {
 }
 
 #[tokio::test]
-async fn what_is_said_of_a_refused_edit_is_written_once_and_taken_back_when_it_is_made() {
+async fn refused_edit_is_reported_once_and_cleared_when_it_is_accepted() {
     let answers = |code: u16| {
         move |asked: &Asked| match asked.line.as_str() {
             line if line.starts_with("POST") && code != 200 => refusal(code, "no"),
@@ -261,7 +261,7 @@ async fn c2_edit_that_no_host_can_use_becomes_no_version_and_says_why() {
 }
 
 #[tokio::test]
-async fn c2_control_plane_that_joins_nothing_becomes_a_version_only_where_a_host_runs_it() {
+async fn c2_non_joining_control_plane_gets_a_version_only_if_a_host_runs_it() {
     let plane = |content: u32, join: Value| {
         let mut given = server::configuration(content, &json!({}));
         given["spec"]["template"]["kubernetes"]["role"] = json!("ControlPlane");
@@ -301,7 +301,7 @@ async fn c2_control_plane_that_joins_nothing_becomes_a_version_only_where_a_host
 }
 
 #[tokio::test]
-async fn v3_a_version_that_is_deleted_and_whose_configuration_is_gone_is_let_go_unless_it_is_held() {
+async fn v3_orphaned_deleted_version_is_released_unless_a_machine_holds_it() {
     const RELEASE: &str = "PATCH /machineconfigurationversions/w-v1";
     let leaving = json!({ "deletionTimestamp": "2026-01-01T00:00:00Z" });
     let orphaned = json!({ "deletionTimestamp": "2026-01-01T00:00:00Z", "ownerReferences": [] });
@@ -348,7 +348,7 @@ async fn v3_a_version_that_is_deleted_and_whose_configuration_is_gone_is_let_go_
 }
 
 #[tokio::test]
-async fn a_tag_that_is_not_resolved_is_said_once_and_what_is_known_of_one_outlives_other_writes() {
+async fn unresolved_tag_is_reported_once_and_a_digest_survives_other_writes() {
     bedplate_process::tls::install_crypto_provider();
     let mut given = server::version(1, &json!({}));
     // No process listens there.
@@ -390,7 +390,7 @@ fn machine_with_node(uid: Option<&str>) -> Value {
 }
 
 #[tokio::test]
-async fn c4_configuration_of_a_node_that_its_agent_does_not_know_is_reconciled_again() {
+async fn c4_configuration_is_requeued_while_an_agent_does_not_know_its_node() {
     for (uid, again) in [(Some("n1"), None), (Some("n2"), Some(60)), (None, Some(60))] {
         let server = Server::default();
         let objects = objects(machine_with_node(uid));
@@ -455,7 +455,7 @@ async fn until(looks: &AtomicUsize, wanted: usize) -> Duration {
 }
 
 #[tokio::test(start_paused = true)]
-async fn what_comes_while_the_lease_has_lapsed_for_a_moment_is_not_forgotten() {
+async fn changes_during_a_short_lease_lapse_are_kept() {
     let (sender, tenure) = watch::channel(Some(Instant::now()));
     let looks = looked_at(tenure, |_| Ok(())).await;
     for _ in 0..10 {
@@ -469,7 +469,7 @@ async fn what_comes_while_the_lease_has_lapsed_for_a_moment_is_not_forgotten() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn what_was_begun_when_the_lease_lapsed_is_done_again() {
+async fn work_interrupted_by_a_lease_lapse_is_repeated() {
     let (_sender, tenure) = watch::channel(Some(Instant::now() + Duration::from_secs(600)));
     let deposed = |looks| if looks == 0 { Err(WriteError::Deposed) } else { Ok(()) };
     let looks = looked_at(tenure, deposed).await;
@@ -477,7 +477,7 @@ async fn what_was_begun_when_the_lease_lapsed_is_done_again() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn who_is_away_is_asked_less_and_less_often() {
+async fn unreachable_api_server_is_retried_with_backoff() {
     let (_sender, tenure) = watch::channel(Some(Instant::now() + Duration::from_secs(6000)));
     let later =
         |_| Err(WriteError::Later { what: "Machine a".to_owned(), why: "away".to_owned(), again: None });

@@ -318,7 +318,7 @@ proptest! {
     #![proptest_config(ProptestConfig::with_cases(64))]
 
     #[test]
-    fn c4_never_more_than_max_unavailable_and_everything_ends_updated_or_says_why_not(
+    fn c4_max_unavailable_holds_and_each_machine_is_updated_or_has_a_reason(
         count in 1..5_usize, max in 1..4_usize, pause in any::<bool>(), bad in any::<bool>(),
         events in proptest::collection::vec(event(), 0..40),
     ) {

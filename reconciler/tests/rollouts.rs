@@ -149,7 +149,7 @@ impl Cluster {
 }
 
 #[tokio::test]
-async fn c4_a_machine_is_taken_by_the_lock_of_its_version_and_then_the_choice_of_it() {
+async fn c4_machine_is_taken_by_locking_its_version_and_then_selecting_it() {
     let cluster = Cluster {
         machine: machine(1, &json!([])),
         node: node(&json!({}), false),
@@ -165,7 +165,7 @@ async fn c4_a_machine_is_taken_by_the_lock_of_its_version_and_then_the_choice_of
 }
 
 #[tokio::test]
-async fn c4_a_node_is_cordoned_after_its_version_was_fetched_and_its_pods_were_looked_at() {
+async fn c4_node_is_cordoned_after_its_version_is_fetched_and_pods_are_checked() {
     let pods = vec![pod("web", Some("ReplicaSet"))];
     let cluster =
         Cluster { machine: machine(2, &prepared()), node: node(&json!({}), false), pods, eviction: 201 };
@@ -188,7 +188,7 @@ async fn c4_a_node_is_cordoned_after_its_version_was_fetched_and_its_pods_were_l
 }
 
 #[tokio::test]
-async fn c4_a_node_is_deleted_when_no_pod_is_left_and_its_machine_is_still_to_be_updated() {
+async fn c4_node_is_deleted_without_pods_if_its_machine_still_needs_an_update() {
     let pods = vec![pod("network", Some("DaemonSet"))];
     let cluster = Cluster { machine: machine(2, &prepared()), node: ours(&now()), pods, eviction: 201 };
     let (get, delete) = (format!("GET {NODE}"), format!("DELETE {NODE}"));
@@ -219,7 +219,7 @@ async fn c4_a_pod_that_a_budget_holds_is_said_on_the_node_and_given_up_in_time()
 }
 
 #[tokio::test(start_paused = true)]
-async fn c4_a_leap_of_the_controllers_own_clock_neither_ends_a_drain_nor_keeps_it_going() {
+async fn c4_clock_leap_of_the_controller_neither_ends_nor_extends_a_drain() {
     let (get, patch) = (format!("GET {NODE}"), format!("PATCH {NODE}"));
     // Begun by this very controller a moment ago, by a wall clock that has leapt since.
     for began in ["2026-01-01T00:00:00Z", "2100-01-01T00:00:00Z"] {
@@ -420,7 +420,7 @@ fn c4_update_goes_on_with_the_version_after_one_that_paved_no_host() {
 }
 
 #[test]
-fn c4_update_that_was_paused_for_a_missing_node_is_paused_for_a_new_controller() {
+fn c4_update_paused_for_a_missing_node_stays_so_for_a_new_controller() {
     let condition = |type_: &str, reason: &str| json!({ "type": type_, "status": "True", "reason": reason, "message": "", "lastTransitionTime": "2026-01-01T00:00:00Z" });
     for (degraded, progressing, is_found, is_paused) in [
         ("NodeMissing", "PausedOnFailure", true, true),
@@ -568,7 +568,7 @@ async fn c4_no_turn_begins_by_the_word_of_a_watch_of_nodes_that_has_died() {
 }
 
 #[tokio::test]
-async fn c4_who_comes_to_lead_does_not_take_a_node_for_one_that_its_forerunner_has_deleted() {
+async fn c4_new_leader_sees_nodes_that_the_previous_one_deleted_as_gone() {
     let server = Server::default();
     let answer = |asked: &Asked| match asked.line.as_str() {
         PODS => pod_list(&[]),
@@ -695,7 +695,7 @@ async fn c4_returning_leader_lists_the_nodes_before_a_turn() {
 }
 
 #[tokio::test]
-async fn c4_of_two_that_are_prepared_only_one_has_its_turn_however_late_the_watch_of_nodes_is() {
+async fn c4_one_of_two_prepared_machines_starts_however_late_the_node_watch_is() {
     for answered in [true, false] {
         let server = Server::default();
         let cordoned = Arc::new(AtomicBool::new(false));
@@ -726,7 +726,7 @@ async fn c4_of_two_that_are_prepared_only_one_has_its_turn_however_late_the_watc
 }
 
 #[tokio::test]
-async fn c4_a_drain_whose_beginning_cannot_be_read_or_has_not_come_yet_begins_now_and_ends_in_time() {
+async fn c4_drain_with_an_unreadable_or_future_start_starts_now_and_times_out() {
     let pods = vec![pod("web", Some("ReplicaSet"))];
     for began in ["yesterday", "2300-01-01T00:00:00Z", ""] {
         let (machine, node, pods) = (machine(2, &prepared()), ours(began), pods.clone());
@@ -780,7 +780,7 @@ async fn c4_a_pod_whose_eviction_is_refused_keeps_no_other_pod_from_leaving() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn c4_of_many_that_are_drained_none_waits_until_all_before_it_were_looked_at() {
+async fn c4_many_drains_are_checked_concurrently() {
     let server = Server::slow(Duration::from_secs(1));
     let names: Vec<String> = (10..26).map(|number| format!("m{number}")).collect();
     let since = ours(&now());
@@ -819,7 +819,7 @@ async fn told(objects: &Objects, given: Value, pods: Vec<Value>) -> Vec<(String,
 }
 
 #[tokio::test]
-async fn each_step_of_a_machines_turn_is_told_of_the_machine() {
+async fn each_step_of_a_turn_publishes_an_event_on_the_machine() {
     let lone = || vec![pod("lone", None)];
     let now = now();
     for (node, pods, paused, reason, words) in [
@@ -841,7 +841,7 @@ async fn each_step_of_a_machines_turn_is_told_of_the_machine() {
 }
 
 #[tokio::test]
-async fn the_end_of_a_machines_turn_is_told_when_its_node_is_annotated() {
+async fn end_of_a_turn_is_reported_when_the_node_is_annotated() {
     let server = Server::default();
     let mut paved = machine(2, &json!([]));
     paved["status"]["applied"]["version"] = json!(2);

@@ -98,7 +98,7 @@ fn cluster() -> Cluster {
 const CONFIGURATION: &str = "PATCH /machineconfigurations/w/status";
 
 #[tokio::test]
-async fn each_object_is_written_once_and_a_cluster_that_is_as_it_ought_to_be_is_not_written_at_all() {
+async fn each_object_is_written_once_and_never_in_the_desired_state() {
     let mut cluster = cluster();
     let first = cluster.look().await;
     for machine in ["a", "b", "c"] {
@@ -147,7 +147,7 @@ async fn an_edit_is_one_version_and_one_status_that_counts_it_already() {
 }
 
 #[tokio::test]
-async fn a_machine_whose_first_version_is_being_made_is_written_once_with_it_and_told_if_it_was_refused() {
+async fn machine_is_written_once_with_its_first_version_or_the_refusal() {
     let mut cluster = cluster();
     cluster.0.versions.clear();
     cluster.0.configurations[0]["status"] = Value::Null;

@@ -9,7 +9,7 @@ use bedplate_process::lease::Tenure;
 use server::{Objects, Server};
 
 #[tokio::test]
-async fn v3_what_two_writers_give_the_same_machine_is_held_until_the_last_of_them_has_written() {
+async fn v3_versions_two_writers_give_a_machine_are_held_until_both_finish() {
     let server = Server::default();
     let world = server.world(&Objects::default(), Tenure::always(), |_| server::machine_list(&[]));
     let (edit, turn) = (world.give("w", 1), world.give("w", 2));

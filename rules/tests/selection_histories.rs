@@ -181,7 +181,7 @@ fn rack(value: &str) -> Value {
 }
 
 #[test]
-fn c1_a_new_configuration_gets_version_1_which_it_owns_and_which_is_not_deployed() {
+fn c1_new_configuration_owns_version_1_which_is_not_deployed() {
     let world = World::with(vec![configuration("w", "1", &json!({}))], vec![]);
     assert_eq!(world.numbers("w"), [1]);
     let version = &world.versions["w-v1"];
@@ -192,7 +192,7 @@ fn c1_a_new_configuration_gets_version_1_which_it_owns_and_which_is_not_deployed
 }
 
 #[test]
-fn c2_an_edit_goes_into_the_newest_until_that_is_deployed_and_then_into_a_new_one() {
+fn c2_edit_changes_the_newest_version_until_deployed_then_adds_one() {
     let node = machine("a", json!({}), json!({ "configurationRef": { "name": "w" } }));
     let mut world = World::with(vec![configuration("w", "1", &json!({}))], vec![node]);
     world.edit("w", 1);
@@ -383,7 +383,7 @@ fn c3_a_selector_gives_the_latest_deployed_and_a_reference_the_newest() {
 }
 
 #[test]
-fn h3_who_is_not_enrolled_is_told_what_it_will_be_and_nothing_is_locked() {
+fn h3_unenrolled_machine_shows_its_match_and_nothing_is_locked() {
     let mut waiting = machine("a", json!({ "rack": "1" }), json!({}));
     waiting.status = None;
     let world = World::with(vec![configuration("w", "1", &rack("1"))], vec![waiting]);
@@ -475,7 +475,7 @@ fn h3_a_choice_by_hardware_waits_until_the_agent_has_reported_it() {
 }
 
 #[test]
-fn h4_a_pinned_version_is_used_as_it_is_and_one_that_is_not_there_is_named() {
+fn h4_pinned_version_is_used_unchanged_and_a_missing_one_is_named() {
     let pin = |version: i64| {
         machine("a", json!({}), json!({ "configurationRef": { "name": "w", "version": version } }))
     };
@@ -511,7 +511,7 @@ fn h7_an_earlier_version_that_a_person_names_is_chosen_again() {
 }
 
 #[test]
-fn what_is_paused_deleted_or_claimed_is_left_alone() {
+fn paused_deleted_or_claimed_machines_are_skipped() {
     let own = json!({ "configurationRef": { "name": "w" } });
     let mut world =
         World::with(vec![configuration("w", "1", &json!({}))], vec![machine("a", json!({}), own)]);
@@ -554,7 +554,7 @@ fn d1_a_pool_machine_is_matched_by_no_selector_and_awaits_a_claim() {
 }
 
 #[test]
-fn v3_a_configuration_that_goes_waits_for_its_machines_and_takes_its_versions_along() {
+fn v3_deleted_configuration_waits_for_machines_and_removes_its_versions() {
     let own = json!({ "configurationRef": { "name": "w" } });
     let mut world =
         World::with(vec![configuration("w", "1", &json!({}))], vec![machine("a", json!({}), own)]);
@@ -570,7 +570,7 @@ fn v3_a_configuration_that_goes_waits_for_its_machines_and_takes_its_versions_al
 }
 
 #[test]
-fn v3_a_version_that_was_deleted_while_a_machine_took_it_is_held_until_that_machine_has_another() {
+fn v3_version_deleted_during_selection_is_held_until_another_is_selected() {
     let own = json!({ "configurationRef": { "name": "w" } });
     let mut world =
         World::with(vec![configuration("w", "1", &json!({}))], vec![machine("a", json!({}), own)]);
@@ -678,7 +678,7 @@ proptest! {
     #![proptest_config(ProptestConfig::with_cases(400))]
 
     #[test]
-    fn whatever_happens_numbers_are_new_what_is_deployed_stays_and_what_is_in_use_is_kept(
+    fn numbers_are_never_reused_and_deployed_or_used_versions_are_kept(
         acts in proptest::collection::vec(act(), 1..60),
         limit in 0..3_i32,
     ) {

@@ -257,7 +257,7 @@ fn ca_certificate_of_a_worker_is_taken_away_before_a_second_try() {
 }
 
 #[test]
-fn what_has_to_be_so_cannot_be_set_otherwise() {
+fn required_fields_cannot_be_overridden() {
     for (theirs, field) in [
         (json!({"nodeRegistration": {"name": "other"}}), "joinConfiguration.nodeRegistration.name"),
         (
@@ -290,7 +290,7 @@ fn roles_do_not_mix() {
 }
 
 #[test]
-fn all_mistakes_are_told_at_once() {
+fn all_errors_are_reported_together() {
     let kubernetes = worker(
         "v1.30.14",
         &json!({

@@ -83,7 +83,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_told_to_be_typed_next_asks_the_same() {
+    fn suggested_command_asks_the_same_target() {
         assert_eq!(again(&global(None, None)), "");
         assert_eq!(again(&global(Some("/s"), None)), " --socket /s");
         assert_eq!(again(&global(Some("/s"), Some("lab"))), " --context lab");

@@ -145,7 +145,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn the_lines_around_a_mistake_are_told_to_nobody() {
+    async fn kubeconfig_error_does_not_quote_surrounding_lines() {
         let told = told("users:\n- name: u\n  user:\n    token: hush-hush\n   client: x\n").await;
         assert!(told.contains("line 5") && !told.contains("hush"), "{told}");
     }

@@ -186,7 +186,7 @@ pub(crate) mod tests {
     }
 
     #[tokio::test]
-    async fn what_is_no_pxed_is_told_with_its_socket_and_a_hint() {
+    async fn socket_of_another_program_is_reported_with_its_path_and_a_hint() {
         for answer in
             ["SSH-2.0-x\r\n", "HTTP/1.1 200 OK\r\nContent-Length: 1\r\n\r\nx", "HTTP/1.1 500 X\r\n\r\n"]
         {

@@ -391,7 +391,7 @@ mod tests {
     }
 
     #[test]
-    fn h7_the_node_of_a_host_that_would_not_be_paved_anew_is_not_deleted() {
+    fn h7_node_of_a_host_that_would_not_be_repaved_is_not_deleted() {
         let joined = machine(&json!({ "nodeRef": { "name": "a", "uid": "u" } }));
         assert_eq!(node_to_delete(&joined, None).unwrap().uid, "u");
         let runs = |kubernetes: Value| -> Template {

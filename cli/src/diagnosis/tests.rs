@@ -183,7 +183,7 @@ fn since_when_is_the_time_of_what_says_it() {
 }
 
 #[test]
-fn what_a_silent_agent_said_last_is_not_taken_for_the_present() {
+fn last_report_of_an_unreachable_agent_is_not_current() {
     let applied = json!({ "selected": { "name": "w", "version": 2, "source": "Selector" },
         "applied": { "name": "w", "version": 2, "slot": "a" }, "nodeRef": { "name": "node-1", "uid": "1" } });
     let mut status =
@@ -292,7 +292,7 @@ fn c4_a_machine_that_a_rolling_update_will_come_to_waits_for_no_person() {
 }
 
 #[test]
-fn c4_a_machine_whose_rolling_update_has_stopped_waits_for_a_person_who_is_told_why() {
+fn c4_machine_of_a_paused_rolling_update_waits_for_a_user_with_a_reason() {
     let status = json!({ "selected": { "name": "w", "version": 2, "source": "Selector" },
         "applied": { "name": "w", "version": 1, "slot": "a" }, "nodeRef": { "name": "node-1", "uid": "1" } });
     let both = [is("Paved", "True", "Applied"), is("NodeReady", "True", "NodeReady")];

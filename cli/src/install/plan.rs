@@ -95,7 +95,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn what_the_api_server_writes_itself_is_no_change() {
+    fn fields_written_by_the_api_server_are_not_changes() {
         let wanted = json!({ "apiVersion": "v1", "kind": "ServiceAccount", "metadata": { "name": "a", "namespace": "b" } });
         let mut before = wanted.clone();
         before["metadata"]["resourceVersion"] = json!("1");

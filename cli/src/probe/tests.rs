@@ -48,7 +48,7 @@ fn bedplate(line: &str) -> (String, Result<(), RunError>) {
 }
 
 #[test]
-fn without_a_user_nobody_logs_in_and_what_everybody_is_told_is_shown() {
+fn probe_without_a_user_does_not_log_in_and_shows_public_data() {
     let (address, asked) = service();
     let (out, result) = bedplate(&address);
     result.unwrap();
@@ -84,7 +84,7 @@ fn a_refused_password_is_tried_once_and_shown_nowhere() {
 }
 
 #[test]
-fn what_is_wrong_is_said_before_a_password_is_asked_for() {
+fn errors_are_reported_before_a_password_prompt() {
     let wrong = |line: &str| bedplate(line).1.unwrap_err().to_string();
     assert!(wrong("http://10.0.0.1/redfish/v1/Systems/1 --username root").contains("--system-id"));
     assert!(wrong("http://10.0.0.1 --username root").contains("readable"));
@@ -96,7 +96,7 @@ fn what_is_wrong_is_said_before_a_password_is_asked_for() {
 }
 
 #[test]
-fn a_wrong_command_line_is_told_from_a_bmc_that_fails() {
+fn invalid_command_line_and_failing_bmc_are_distinguished() {
     let usage = |line: &str| bedplate(line).1.unwrap_err().is_usage();
     assert!(usage("http://10.0.0.1 --username root"));
     assert!(usage("10.0.0.1 --protocol ipmi --insecure"));

@@ -105,7 +105,7 @@ fn show_prints_conditions_and_the_timeline_in_order_with_durations() {
 }
 
 #[test]
-fn show_says_where_state_is_kept_and_which_wipe_was_used_once_the_agent_has_reported_it() {
+fn show_prints_the_state_disk_and_wipe_that_the_agent_reported() {
     let said = |status: &Value, provider: &str| {
         let mut machine = machine("node-1", status);
         machine.spec.provider = provider.to_owned();
@@ -197,7 +197,7 @@ fn cycling() -> MachineOperation {
 }
 
 #[test]
-fn operations_are_listed_the_oldest_first_and_children_behind_their_parent() {
+fn operations_are_listed_oldest_first_with_children_after_parents() {
     let failed = operation(
         "a-reset-1",
         &json!({ "operationName": "reset", "machineRef": { "name": "a" } }),

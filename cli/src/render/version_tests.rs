@@ -74,7 +74,7 @@ fn control_plane_that_joins_nothing_is_refused_unless_a_host_runs_it() {
 }
 
 #[test]
-fn c4_what_a_rollout_waits_for_and_what_a_person_has_to_see_to_are_shown_of_a_configuration() {
+fn c4_configuration_shows_pending_rollout_and_faults_for_users() {
     let is = |type_: &str, status: &str, reason: &str, message: &str| {
         json!({ "type": type_, "status": status,
         "reason": reason, "message": message, "lastTransitionTime": "2026-01-01T00:08:00Z" })
@@ -120,7 +120,7 @@ fn two_templates_differ_as_yaml_and_colour_is_for_terminals() {
 }
 
 #[test]
-fn each_machine_says_what_it_waits_for_from_whom_since_when_and_what_to_do() {
+fn explain_prints_event_actor_time_and_next_step_of_each_machine() {
     let machine = |name: &str, conditions: Value| -> Machine {
         serde_json::from_value(json!({ "apiVersion": "bedplate.dev/v1alpha1", "kind": "Machine",
             "metadata": { "name": name, "creationTimestamp": "2026-01-01T00:00:00Z" }, "spec": { "provider": "manual" },

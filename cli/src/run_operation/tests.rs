@@ -139,7 +139,7 @@ fn a_pxed_that_is_away_for_a_moment_is_asked_again() {
 }
 
 #[test]
-fn nobody_waits_for_ever() {
+fn waiting_for_an_operation_ends() {
     let (_directory, socket, _asked) =
         executing(json!({ "state": "Pending", "message": "Machine a is paused" }));
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
@@ -191,7 +191,7 @@ fn kubeconfig(listener: &std::net::TcpListener) -> (tempfile::TempDir, std::path
 }
 
 #[test]
-fn a_cluster_that_breaks_off_may_have_made_the_operation_and_one_that_is_away_has_not() {
+fn only_a_broken_connection_may_have_created_the_operation() {
     let listener = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
     let (_directory, file) = kubeconfig(&listener);
     let line = format!("bedplate operation create reboot --machine a --kubeconfig {}", file.display());
@@ -212,7 +212,7 @@ fn a_cluster_that_breaks_off_may_have_made_the_operation_and_one_that_is_away_ha
 }
 
 #[test]
-fn a_cluster_without_the_kinds_is_told_apart_from_one_without_the_object() {
+fn missing_kinds_and_missing_object_are_distinguished() {
     let listener = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
     let (_directory, file) = kubeconfig(&listener);
     std::thread::spawn(move || {
@@ -288,7 +288,7 @@ fn passing() -> (tempfile::TempDir, PathBuf, Asked) {
 }
 
 #[test]
-fn who_watches_in_json_is_told_what_is_gone() {
+fn json_watch_reports_deleted_operations() {
     let (_directory, socket, _asked) = passing();
     let (out, _) = bedplate(&socket, "operation watch -o json");
     let lines: Vec<Value> = out.lines().map(|line| serde_json::from_str(line).unwrap()).collect();
@@ -329,7 +329,7 @@ fn workers() -> Value {
 }
 
 #[test]
-fn a_pxed_without_a_cluster_shows_versions_and_sends_who_wants_one_back_to_its_manifest() {
+fn standalone_pxed_shows_versions_and_rollback_points_to_the_manifest() {
     let (_directory, path, asked) = pxed(|_, _, _| (200, workers()));
     let (history, result) = bedplate(&path, "config history workers");
     assert!(result.is_ok() && history.contains("kubernetes.version v1.33.1 -> v1.34.4"), "{history}");

@@ -201,7 +201,7 @@ mod tests {
     }
 
     #[test]
-    fn c4_a_node_that_was_cordoned_is_so_until_the_store_shows_that_very_write() {
+    fn c4_cordoned_node_stays_so_until_the_store_shows_that_write() {
         let (memory, purpose) = (Memory::default(), Purpose::Rollout("w-v2".to_owned()));
         let text = purpose.text();
         let free = node("n1", "7", None);
@@ -217,7 +217,7 @@ mod tests {
     }
 
     #[test]
-    fn c4_a_node_that_was_deleted_is_gone_whatever_the_store_shows_until_there_is_another_one() {
+    fn c4_deleted_node_is_gone_until_the_store_shows_a_new_one() {
         let memory = Memory::default();
         let shown = node("n1", "7", None);
         memory.removed(&shown);
@@ -229,7 +229,7 @@ mod tests {
     }
 
     #[test]
-    fn c4_a_drain_that_begins_anew_asks_pods_again_that_were_held_in_the_one_before() {
+    fn c4_restarted_drain_retries_pods_that_were_blocked_before() {
         let memory = Memory::default();
         let pod = Pod::read(&json!({ "metadata": { "namespace": "n", "name": "web", "uid": "u1" } }));
         memory.hold("u1", Some(10), "the budget");
@@ -240,7 +240,7 @@ mod tests {
     }
 
     #[test]
-    fn what_the_store_shows_is_not_remembered_any_longer() {
+    fn node_that_the_store_shows_is_forgotten() {
         let (memory, purpose) = (Memory::default(), Purpose::Deletion);
         memory.cordoned(&node("n1", "7", None), &purpose, Some("8"));
         memory.tidy(|_| Some(node("n1", "7", None)));

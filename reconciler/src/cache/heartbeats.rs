@@ -88,7 +88,7 @@ mod tests {
     }
 
     #[tokio::test(start_paused = true)]
-    async fn c4_an_agent_whose_host_has_a_wrong_clock_is_heard_while_it_says_something_new() {
+    async fn c4_agent_with_a_wrong_clock_is_reachable_while_heartbeats_change() {
         for wrong in [-86_400, 0, 86_400] {
             let heard = Heard::default();
             heard.put(&machine("u", Some(wrong)), at(0));
@@ -109,7 +109,7 @@ mod tests {
     }
 
     #[tokio::test(start_paused = true)]
-    async fn c4_after_a_start_what_an_agent_wrote_counts_until_it_says_something_new() {
+    async fn c4_after_a_start_the_written_heartbeat_counts_until_a_new_one() {
         for (written, silent_after) in [(0, 15), (-600, 5), (-86_400, 0), (86_400, 15)] {
             let (heard, machine) = (Heard::default(), machine("u", Some(written)));
             heard.put(&machine, at(0));
@@ -122,7 +122,7 @@ mod tests {
     }
 
     #[tokio::test(start_paused = true)]
-    async fn c4_another_machine_of_its_name_and_one_without_an_agent_are_not_heard_by_it() {
+    async fn c4_heartbeat_does_not_count_for_a_re_created_or_agentless_machine() {
         let heard = Heard::default();
         heard.put(&machine("u", Some(0)), at(0));
         assert!(heard.is_silent(&machine("v", None), at(0)), "it has no agent yet");

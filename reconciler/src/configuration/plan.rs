@@ -460,7 +460,7 @@ mod tests {
     }
 
     #[test]
-    fn c4_the_beginning_the_pause_and_the_end_of_a_rolling_update_are_told_once() {
+    fn c4_start_pause_and_end_of_a_rolling_update_are_reported_once() {
         let (how, what) = ("how".to_owned(), "what to do".to_owned());
         for (before, now, expected) in [
             (None, "RollingOut", Some((Rolls::On, how.clone()))),

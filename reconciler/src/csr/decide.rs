@@ -326,7 +326,7 @@ mod tests {
     }
 
     #[test]
-    fn trust_5_the_machine_has_to_be_there_with_that_certificate_and_the_node_to_be_its_own() {
+    fn trust_5_request_needs_a_machine_with_that_certificate_and_its_node() {
         let own = own();
         assert!(is_denied(&verdict(&own, &json!({}), None), "does not exist"));
         let leaving =

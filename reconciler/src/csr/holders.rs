@@ -184,7 +184,7 @@ mod tests {
 
     /// The attack: a user with one namespace gives a Service the addresses of all hosts.
     #[test]
-    fn trust_5_external_address_of_a_service_is_left_to_a_user_and_never_denied() {
+    fn trust_5_external_service_address_is_left_to_a_user_not_denied() {
         for (spec, status, claim) in [
             (json!({ "clusterIP": "10.7.0.21" }), json!({}), Claim::Certain),
             (
@@ -249,7 +249,7 @@ mod tests {
     }
 
     #[test]
-    fn trust_5_address_of_the_api_server_is_a_control_planes_own_and_never_a_workers() {
+    fn trust_5_api_server_address_is_allowed_only_for_a_control_plane() {
         use NodeRole::{ControlPlane, Worker};
         let list = |hosts: &[&str]| hosts.iter().map(|host| (*host).to_owned()).collect::<Vec<_>>();
         for (endpoints, servers, role, claim) in [

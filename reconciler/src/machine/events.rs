@@ -140,7 +140,7 @@ mod tests {
     }
 
     #[test]
-    fn each_change_is_told_once_with_what_a_person_asks_for() {
+    fn each_change_is_reported_once_with_the_data_users_need() {
         let none = json!([]);
         let joined = status(Some(1), Some("n1"), &none);
         let repaved = status(Some(2), None, &none);

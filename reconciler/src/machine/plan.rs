@@ -433,7 +433,7 @@ mod tests {
     }
 
     #[test]
-    fn h6_a_node_that_registers_anew_before_its_deletion_was_seen_is_said_to_run_on_as_it_was() {
+    fn h6_node_re_registered_before_its_deletion_was_seen_runs_unchanged() {
         let ready = |plan: Plan| {
             let found = plan.status.unwrap().conditions.into_iter().find(|c| c.type_ == "Ready").unwrap();
             (found.reason, found.message)
@@ -496,7 +496,7 @@ mod tests {
     }
 
     #[test]
-    fn a_node_that_was_seen_to_go_is_never_said_to_have_registered_anew() {
+    fn node_seen_deleted_is_never_reported_as_re_registered() {
         let joined = node("n2", "bedplate://a");
         let mut machine = machine(&json!({}));
         // Paved with the next, and the agent has not said so yet.
@@ -564,7 +564,7 @@ mod tests {
     }
 
     #[test]
-    fn who_waits_for_a_first_node_is_told_of_the_pin_that_takes_a_newer_version() {
+    fn machine_without_a_first_node_names_the_pin_for_a_newer_version() {
         let message = |machine: &Machine, versions: &[i64]| {
             let conditions = planned(machine, NodeSeen::Absent, versions).status.unwrap().conditions;
             conditions.into_iter().find(|c| c.type_ == "Ready").unwrap().message
@@ -593,7 +593,7 @@ mod tests {
     }
 
     #[test]
-    fn what_was_written_is_not_written_again() {
+    fn current_status_is_not_written_again() {
         let mut machine = machine(&json!({}));
         let node = node("n1", "bedplate://a");
         let status = planned(&machine, NodeSeen::Present(&node), &[1]).status.unwrap();

@@ -159,7 +159,7 @@ mod tests {
     }
 
     #[test]
-    fn what_a_kubelet_says_again_touches_nothing_and_its_ready_does() {
+    fn repeated_kubelet_status_is_ignored_and_a_ready_change_is_not() {
         let node = |version: u32, ready: &str, more: &Value| -> Node {
             let mut node = json!({ "metadata": { "name": "a", "uid": "n1", "resourceVersion": version.to_string(),
                 "labels": { "v": version.to_string() }, "annotations": { "other": version.to_string() } },

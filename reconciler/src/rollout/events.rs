@@ -89,7 +89,7 @@ mod tests {
     }
 
     #[test]
-    fn who_is_held_is_told_why() {
+    fn blocked_machine_gets_the_reason() {
         let draining = || Place::Draining("w-v2".to_owned());
         let failure = || Failure { reason: DegradedReason::RolledBack, message: String::new(), remedy: "" };
         for (places, words) in [

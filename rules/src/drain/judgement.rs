@@ -92,7 +92,7 @@ mod tests {
     }
 
     #[test]
-    fn pods_that_would_be_lost_and_data_that_would_be_lost_need_to_be_asked_for() {
+    fn losing_pods_or_data_needs_confirmation() {
         let lone = [pod("lone", None)];
         let data = [Pod { empty_dir: true, ..pod("data", Some("StatefulSet")) }];
         assert_eq!(refusal(&lone, &GENTLE), Some(Refusal::Unmanaged(vec!["n/lone".to_owned()])));

@@ -98,7 +98,7 @@ mod tests {
     }
 
     #[test]
-    fn what_nobody_here_knows_waits_for_five_minutes_and_what_is_ours_for_an_hour() {
+    fn unknown_operation_waits_5_minutes_and_a_bedplate_one_an_hour() {
         let none = json!({});
         for (name, timeout, seconds) in
             [("dance", None, 300), ("dance", Some(9), 9), ("reboot", None, 3600), ("powerOn", Some(9), 9)]

@@ -228,7 +228,7 @@ mod tests {
     }
 
     #[test]
-    fn o3_no_more_than_max_parallel_run_and_none_begins_after_the_failure_limit() {
+    fn o3_max_parallel_holds_and_no_child_starts_after_the_failure_limit() {
         use OperationState::{Complete, Failed, InProgress};
         let two = json!({ "maxParallel": 2, "failureLimit": 1 });
         let names = |names: &[&str]| names.iter().map(ToString::to_string).collect::<Vec<_>>();
@@ -247,7 +247,7 @@ mod tests {
     }
 
     #[test]
-    fn a_child_is_the_parents_operation_for_one_machine_and_does_not_go_by_itself() {
+    fn child_repeats_its_parent_for_one_machine_and_has_no_ttl() {
         let child = child(&parent(&json!({ "maxParallel": 1 })), &"m1".parse().unwrap());
         assert_eq!(child.metadata.name.as_deref(), Some("all-m1"));
         assert_eq!(child.metadata.labels.as_ref().unwrap()[PARENT], "all");

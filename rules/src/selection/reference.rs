@@ -205,7 +205,7 @@ mod tests {
     }
 
     #[test]
-    fn v3_references_that_follow_changes_are_those_of_all_machines_as_they_are() {
+    fn v3_incremental_references_equal_those_of_all_machines() {
         let of = |version: i64| json!({ "name": "w", "version": version, "source": "Selector" });
         let states = [
             machine("a", json!({ "name": "w" }), of(1), json!({ "name": "w", "version": 1, "slot": "a" })),

@@ -200,7 +200,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_not_met_is_said_with_what_is_there() {
+    fn unmet_requirements_are_listed_with_the_actual_values() {
         let selector = selector(&json!({
             "matchLabels": { "rack": "2", "row": "b" },
             "matchExpressions": [{ "key": "rack", "operator": "In", "values": ["3", "4"] },

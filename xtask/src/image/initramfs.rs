@@ -123,7 +123,7 @@ mod tests {
     }
 
     #[test]
-    fn modules_come_with_what_they_need_and_directories_without_what_is_left_out() {
+    fn modules_include_dependencies_and_directories_lack_exclusions() {
         let wanted =
             wanted(&["virtio-net", "kernel/drivers/net/ethernet/", "not_there"], &["squashfs", "loop"]);
         let files = choose(DEP, "kernel/drivers/block/loop.ko\n", &wanted).unwrap();

@@ -82,7 +82,7 @@ const PENDING: Option<OperationState> = Some(OperationState::Pending);
 const FAILED: Option<OperationState> = Some(OperationState::Failed);
 
 #[test]
-fn o5_a_new_operation_is_pending_and_has_the_labels_by_which_its_agent_finds_it() {
+fn o5_new_operation_is_pending_and_has_the_labels_for_its_agent() {
     let plan = look(&operation("reboot", &json!({})), Some(&machine(&json!({}))), 1);
     assert_eq!(written(&plan), (PENDING, "", ""));
     let labels = [(MACHINE, "a"), (SITE, "north")].map(|(key, value)| (key.to_owned(), value.to_owned()));
@@ -131,7 +131,7 @@ fn operation_in_a_state_of_a_later_version_does_not_lack_an_executor() {
 }
 
 #[test]
-fn what_nobody_takes_fails_after_its_time_and_names_who_there_is() {
+fn operation_without_executor_times_out_and_names_the_executors() {
     let bmc = json!({ "bmc": { "protocol": "Redfish", "address": "10.0.0.1",
         "credentialsSecretRef": { "namespace": "n", "name": "s" } } });
     for (name, more, spec, last, words) in [
@@ -155,7 +155,7 @@ fn what_nobody_takes_fails_after_its_time_and_names_who_there_is() {
 }
 
 #[test]
-fn what_was_taken_is_left_to_its_executor_for_30_seconds_beyond_its_time() {
+fn taken_operation_is_left_to_its_executor_for_30_s_after_its_timeout() {
     let taken = |start: i64| {
         let status =
             json!({ "state": "InProgress", "startTime": time(start), "executor": "bedplate-agent/a" });
@@ -173,7 +173,7 @@ fn what_was_taken_is_left_to_its_executor_for_30_seconds_beyond_its_time() {
 }
 
 #[test]
-fn o1_an_operation_has_its_time_and_no_more_whatever_the_clock_of_its_host_says() {
+fn o1_timeout_does_not_depend_on_the_clock_of_the_host() {
     let machine = machine(&json!({}));
     for said in [-900_000, 100, 4000, 900_000] {
         let status =
@@ -219,7 +219,7 @@ fn o1_host_cannot_hold_an_operation_by_releasing_it() {
 }
 
 #[test]
-fn o2_an_operation_stays_for_its_time_after_its_end_whatever_the_clock_of_its_host_says() {
+fn o2_ttl_does_not_depend_on_the_clock_of_the_host() {
     for said in [-900_000, 100, 900_000] {
         let status = json!({ "state": "Complete", "completionTime": time(said) });
         let ended =
@@ -231,7 +231,7 @@ fn o2_an_operation_stays_for_its_time_after_its_end_whatever_the_clock_of_its_ho
 }
 
 #[test]
-fn what_waited_for_another_operation_has_its_time_whatever_the_clock_of_their_host_says() {
+fn timeout_after_another_operation_ignores_the_clock_of_the_host() {
     let machine = machine(&json!({}));
     let waiting = operation("restartService", &json!({ "spec": { "timeoutSeconds": 60 } }));
     for said in [-900_000, 100, 900_000] {
@@ -247,7 +247,7 @@ fn what_waited_for_another_operation_has_its_time_whatever_the_clock_of_their_ho
 }
 
 #[test]
-fn a_leap_of_the_controllers_own_clock_neither_ends_an_operation_nor_keeps_it() {
+fn clock_leap_of_the_controller_neither_ends_nor_extends_an_operation() {
     let machine = machine(&json!({}));
     let pending = json!({ "spec": { "timeoutSeconds": 60 }, "status": { "state": "Pending" } });
     let taken = json!({ "spec": { "timeoutSeconds": 60 }, "status": { "state": "InProgress", "startTime": time(0) } });
@@ -319,7 +319,7 @@ fn operation_that_was_taken_or_has_ended_is_not_suspended() {
 }
 
 #[test]
-fn an_operation_that_waits_for_another_one_of_the_same_executor_has_its_time_afterwards() {
+fn timeout_starts_after_the_previous_operation_of_the_executor() {
     let machine = machine(&json!({}));
     let waiting = operation("restartService", &json!({ "spec": { "timeoutSeconds": 60 } }));
     let with = |name: &str, status: &Value, second| {
@@ -339,7 +339,7 @@ fn an_operation_that_waits_for_another_one_of_the_same_executor_has_its_time_aft
 }
 
 #[test]
-fn o2_an_operation_is_removed_after_either_outcome_and_a_child_with_its_parent() {
+fn o2_operation_is_removed_after_any_outcome_and_a_child_with_its_parent() {
     for state in ["Complete", "Failed"] {
         let status = json!({ "state": state, "completionTime": time(100) });
         let ended =
@@ -361,7 +361,7 @@ fn o2_an_operation_is_removed_after_either_outcome_and_a_child_with_its_parent()
 }
 
 #[test]
-fn o8_a_node_is_deleted_only_for_an_operation_that_may_disturb_and_whose_agent_has_drained_it() {
+fn o8_node_is_deleted_only_for_a_disruptive_operation_after_its_drain() {
     let drained = json!({ "type": "Drained", "status": "True", "reason": "PodsEvicted", "message": "", "lastTransitionTime": time(5) });
     let plan = |name: &str, disruption: &str, conditions: Value, machine: &Machine| {
         let status = json!({ "state": "InProgress", "startTime": time(1), "conditions": conditions });

@@ -141,7 +141,7 @@ mod tests {
     }
 
     #[test]
-    fn a_layer_has_what_is_new_or_changed_with_the_directories_that_lead_there() {
+    fn layer_contains_new_and_changed_paths_with_their_parent_directories() {
         let paths = compare("changed", |tree| {
             fs::write(tree.join("etc/x/one"), "eno").unwrap();
             fs::create_dir(tree.join("opt")).unwrap();
@@ -170,7 +170,7 @@ mod tests {
     }
 
     #[test]
-    fn what_a_layer_would_have_to_remove_is_an_error_that_names_it() {
+    fn removal_by_a_layer_is_an_error_that_names_the_path() {
         let error = compare("gone", |tree| fs::remove_file(tree.join("etc/x/one")).unwrap()).unwrap_err();
         assert!(error.to_string().contains("/etc/x/one"), "{error}");
     }

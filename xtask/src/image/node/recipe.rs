@@ -57,7 +57,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn the_repositorys_recipe_is_read_and_a_layer_counts_the_packages_below_it() {
+    fn recipe_of_the_repository_parses_and_layers_count_lower_packages() {
         let path = crate::host::root().join("images/node/recipe.toml");
         let recipe: Recipe = super::super::read(&path).unwrap();
         assert!(recipe.debian(0).packages.contains(&"dbus"));
