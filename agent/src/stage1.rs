@@ -1,22 +1,26 @@
-//! Stage-1: what runs as process 1 from the initramfs, until the host's own init takes over.
+//! Stage-1: process 1 of the initramfs, until the host's own init takes over.
 //!
-//! Each step is carried out, said on the console, and tried again if it fails (`plan`); it never ends and never
-//! reboots. What it decides is pure (`arguments`, `plan`, `dhcp_session`, `disk_selector`, `state_plan`); effects are
+//! Each step is carried out, reported on the console, and retried if it fails (`plan`). Stage-1 never ends
+//! and never reboots.
+//! Its decisions are pure (`arguments`, `plan`, `dhcp_session`, `disk_selector`, `state_plan`); effects are
 //! in the modules named after them. Called by `main` when this program is process 1.
 //!
-//! What the initramfs holds
-//! - `/init`: this program, static. Nothing else is run from the initramfs.
-//! - `/lib/modules/<release>/`: modules uncompressed (`.ko`), with `modules.dep` and `modules.alias` of depmod(8). Those
-//!   two may name files that are left out. Loaded are: the fixed list in `modules`, `/etc/bedplate/modules`, what
-//!   devices ask for by modalias, and what the kernel asks for by modprobe (this program answers as that, too).
+//! Contents of the initramfs:
+//! - `/init`: this program, static. No other program runs from the initramfs.
+//! - `/lib/modules/<release>/`: modules uncompressed (`.ko`), with `modules.dep` and `modules.alias` of
+//!   depmod(8). Those two may name missing files. Stage-1 loads: the fixed list in `modules`,
+//!   `/etc/bedplate/modules`, the modules that devices request by modalias, and those that the kernel
+//!   requests by modprobe (this program acts as modprobe, too).
 //! - `/bedplate/seed.json`: added by pxed as an archive of its own for each boot.
 //! - Directories are made as needed; `/dev/console` comes from the kernel's built-in initramfs.
 //!
-//! What the root image holds: `/sbin/init`; `/sbin/mke2fs`, `tune2fs` and `e2fsck` if a Machine has a state disk;
+//! Contents of the root image: `/sbin/init`; `/sbin/mke2fs`, `tune2fs` and `e2fsck` if a Machine has a state
+//! disk;
 //! directories `/dev /proc /sys /run /etc /var/lib`; a DHCP client that identifies itself by the MAC address
 //! (systemd-networkd: `ClientIdentifier=mac`, `KeepConfiguration=dhcp-on-stop`), as stage-1 does.
 //!
-//! What the new root finds: `/run/bedplate/seed.json` (0600), `/run/bedplate/boot.json` (`handover::BootFacts`), the
+//! Contents of the new root: `/run/bedplate/seed.json` (0600), `/run/bedplate/boot.json`
+//! (`handover::BootFacts`), the
 //! interface up with its address, the host name, `/etc/hostname`, `/etc/resolv.conf` unless that is a link.
 
 pub mod arguments;
@@ -47,8 +51,8 @@ use std::path::Path;
 
 pub use driver::run;
 
-/// Whether this process has been started for stage-1, or by stage-1 or the kernel for one of its helpers; if so, the
-/// helper's exit code. Does not come back for process 1.
+/// Runs stage-1 if this process is process 1, and does not return then. If stage-1 or the kernel started it
+/// as a helper, returns the helper's exit code.
 pub fn enter(arguments: &[String]) -> Option<u8> {
     if let Some(alias) = modules::kernel_request(arguments) {
         return Some(u8::from(!modules::serve_kernel_request(alias)));

@@ -192,7 +192,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_not_the_answer_is_nothing() {
+    fn other_packets_are_not_an_answer() {
         for bytes in [answer(8, Kind::A, 0x8180, &[A]), answer(7, Kind::A, 0x0100, &[A])] {
             assert_eq!(decode_answer(&question(Kind::A), Kind::A, &bytes), None);
         }

@@ -1,4 +1,4 @@
-//! Paths of a slot that are not in its root, because they are kept beside it.
+//! Paths of a slot that are kept in directories next to its root.
 //!
 //! Pure. Called by `store`, `filled`, `kubelet` and operations.
 
@@ -8,7 +8,7 @@ pub use bedplate_bootstrap::bind::plain_path;
 
 use super::store;
 
-/// Where a path of the slot lies, if not in its root: which of the kept directories, and the path below it.
+/// Returns the place of a path that is not in the slot's root: name of the kept directory, and path below it.
 pub fn kept(path: &str, role: NodeRole) -> Option<(&'static str, String)> {
     let path = plain_path(path);
     store::kept(role).iter().find_map(|(name, target)| {

@@ -15,11 +15,11 @@ use tokio::net::UnixStream;
 use super::contents::{SlotFile, SlotLink};
 
 /// Most bytes of a file that is read.
-const LARGEST: u64 = 8 << 20;
+const MAX_FILE_BYTES: u64 = 8 << 20;
 /// Maximum number of bytes that are read of a text.
 const MAX_TEXT: u64 = 1 << 20;
 /// Permissions of a file that names none.
-const PLAIN: u32 = 0o644;
+const DEFAULT_MODE: u32 = 0o644;
 /// Permissions of a directory that is made for a file.
 const DIRECTORY_MODE: Mode = Mode::from_raw_mode(0o755);
 
@@ -29,17 +29,17 @@ pub struct Inside {
     root: OwnedFd,
 }
 
-/// Why something could not be written into a slot.
+/// Error of a write into a slot.
 #[derive(Debug, thiserror::Error)]
 pub enum WriteInsideError {
     /// The file system refused.
     #[error("cannot {act} {path} in the slot")]
     Act {
-        /// What was tried.
+        /// Attempted act.
         act: &'static str,
-        /// Where, as the slot sees it.
+        /// Path in the slot.
         path: String,
-        /// Why not.
+        /// Cause.
         source: io::Error,
     },
     /// A name that the slot does not know.
@@ -47,7 +47,7 @@ pub enum WriteInsideError {
         "{path} is to belong to {owner}, and the node image has no such {kind}: add it to the image, or correct the MachineConfiguration"
     )]
     Owner {
-        /// Whose.
+        /// Path of the file.
         path: String,
         /// The owner as it was written.
         owner: String,
@@ -138,8 +138,9 @@ impl Inside {
         Ok((parent.map_err(failed("open", &directory))?, name))
     }
 
-    /// Writes a file, with its owner and permissions; one that is added to keeps those where the file names the defaults. What has its name and is no regular file is replaced, so that nothing is
-    /// written through a link or into a device.
+    /// Writes a file with its owner and permissions. A file that is appended to keeps its own where the new
+    /// part has the defaults. An entry of this name that is not a regular file is replaced, so that no write
+    /// follows a link or reaches a device.
     ///
     /// # Errors
     /// The owner is not known in the slot, or the file system refuses.
@@ -147,7 +148,8 @@ impl Inside {
         self.write_as(file, self)
     }
 
-    /// The same, with owners as the root `users` knows them: this one may be a directory that is bound over it.
+    /// Writes a file with owners as the root `users` knows them. This root may be a directory that is bound
+    /// over `users`.
     ///
     /// # Errors
     /// The owner is not known there, or the file system refuses.
@@ -163,11 +165,11 @@ impl Inside {
             && let Some(there) = self.open_file(&file.path)?
         {
             let metadata = there.metadata().map_err(io("read"))?;
-            // Who adds a line to a file does not open it to others unasked.
+            // An appended line must not open the file to others.
             if owner == (0, 0) {
                 owner = (metadata.uid(), metadata.gid());
             }
-            if mode == PLAIN {
+            if mode == DEFAULT_MODE {
                 mode = metadata.mode() & 0o7777;
             }
             before = content(there, &file.path)?;
@@ -177,7 +179,7 @@ impl Inside {
             Ok(()) | Err(rustix::io::Errno::NOENT) => {}
             Err(errno) => return Err(failed("replace", &file.path)(errno)),
         }
-        // Readable by nobody else before it is whole and has its owner.
+        // Readable by root only until it is complete and has its owner.
         let flags = OFlags::WRONLY | OFlags::CREATE | OFlags::EXCL | OFlags::NOFOLLOW | OFlags::CLOEXEC;
         let opened = rustix::fs::openat(&parent, name, flags, Mode::from_raw_mode(0o600));
         let mut written = File::from(opened.map_err(failed("make", &file.path))?);
@@ -331,9 +333,9 @@ fn open_to_all(outer: &OwnedFd, part: &str) -> rustix::io::Result<()> {
 fn content(file: File, path: &str) -> Result<Vec<u8>, WriteInsideError> {
     let mut content = Vec::new();
     let io = |source: io::Error| WriteInsideError::Act { act: "read", path: path.to_owned(), source };
-    file.take(LARGEST + 1).read_to_end(&mut content).map_err(io)?;
-    if content.len() as u64 > LARGEST {
-        let problem = format!("it has more than {LARGEST} bytes");
+    file.take(MAX_FILE_BYTES + 1).read_to_end(&mut content).map_err(io)?;
+    if content.len() as u64 > MAX_FILE_BYTES {
+        let problem = format!("it has more than {MAX_FILE_BYTES} bytes");
         return Err(io(io::Error::new(io::ErrorKind::FileTooLarge, problem)));
     }
     Ok(content)
@@ -410,7 +412,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_added_to_keeps_its_owner_and_permissions_unless_others_are_named() {
+    fn appended_file_keeps_its_owner_and_mode_unless_others_are_named() {
         let (directory, inside) = root();
         let path = directory.path().join("root/etc/shadow");
         std::fs::write(&path, "root:*\n").unwrap();
@@ -438,7 +440,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_added_to_is_kept_whole_or_the_file_stays_as_it_is() {
+    fn append_keeps_the_complete_file_or_changes_nothing() {
         let (directory, inside) = root();
         let path = directory.path().join("root/etc/ca.crt");
         std::fs::write(&path, vec![b'x'; 3 << 20]).unwrap();

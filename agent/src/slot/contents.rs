@@ -1,4 +1,5 @@
-//! What lies in a slot's root besides its image and what kubeadm gets: the configuration's files and units, and who the node is.
+//! Files of a slot's root in addition to its image and kubeadm's: the configuration's files and units, and
+//! the node's identity.
 //!
 //! Pure: a template and the values of its Secrets in, files out. Called by `node`; `inside` writes them.
 
@@ -27,7 +28,7 @@ pub struct SlotFile {
     pub mode: u32,
     /// Added to what is there.
     pub append: bool,
-    /// What is in it. May be a secret.
+    /// Content of the file. May be a secret.
     pub content: Zeroizing<Vec<u8>>,
 }
 
@@ -36,7 +37,7 @@ pub struct SlotFile {
 pub struct SlotLink {
     /// Absolute path in the slot.
     pub path: String,
-    /// Where it points to.
+    /// Target of the link.
     pub target: String,
 }
 
@@ -52,7 +53,7 @@ pub struct Contents {
 /// The values of the Secrets that a template names.
 pub type Secrets = BTreeMap<(String, String, String), Zeroizing<Vec<u8>>>;
 
-/// Why a template's files cannot be made.
+/// Reason for which a template's files cannot be made.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub enum MakeContentsError {
     /// One of its files.
@@ -197,7 +198,8 @@ fn units(units: &[UnitSpec]) -> Option<String> {
     ))
 }
 
-/// A machine id (machine-id(5)) out of the Machine's UID, which is no secret but may not be guessed from the id either.
+/// Derives a machine ID (machine-id(5)) from the Machine's UID. The UID is not a secret, but must not be
+/// computable from the ID.
 fn machine_id(machine_uid: &str) -> String {
     let hash = Sha256::digest(format!("bedplate node {machine_uid}").as_bytes());
     hash.iter().take(16).map(|byte| format!("{byte:02x}")).collect()
@@ -254,7 +256,7 @@ mod tests {
     }
 
     #[test]
-    fn what_cannot_be_made_names_the_file() {
+    fn error_names_the_file_that_cannot_be_made() {
         let from = json!({"secret": {"namespace": "ns", "name": "s", "key": "k"}});
         for (one, expected) in [
             (
@@ -321,7 +323,7 @@ mod tests {
     }
 
     #[test]
-    fn a_node_knows_its_own_name_without_a_name_server_and_a_version_may_say_otherwise() {
+    fn node_resolves_its_own_name_unless_the_version_overrides_it() {
         let hosts = |contents: &Contents| {
             let found = contents.files.iter().rfind(|file| file.path == "/etc/hosts").unwrap();
             String::from_utf8(found.content.to_vec()).unwrap()

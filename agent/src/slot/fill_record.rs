@@ -1,5 +1,6 @@
-//! What a slot was filled with, kept beside its record: after a boot the host's files are rendered from it, whether the API
-//! server answers or not.
+//! Record of a slot's content, stored next to the slot. After a boot, the host's files are rendered from it
+//! even while the API server is
+//! unreachable.
 //!
 //! Blocking calls only. Called by `node`.
 
@@ -17,7 +18,7 @@ use super::confined_writer::Inside;
 use super::store::{KeepSlotError, Slots};
 use crate::model::SlotSeen;
 
-/// Where a container runtime listens in a node image that does not say so.
+/// Default socket of a container runtime in a node image.
 pub const CRI_SOCKET: &str = "/run/containerd/containerd.sock";
 
 /// The label of a node image that says where its container runtime listens.
@@ -26,15 +27,15 @@ pub const CRI_SOCKET_LABEL: &str = "bedplate.dev/cri-socket";
 /// There while the etcd member of a joined control plane is being taken out of its cluster. Beside kubeadm's marks.
 pub const LEAVING: &str = "/var/lib/kubelet/.bedplate-leaving";
 
-/// What a slot was filled with.
+/// Content of a slot.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
 pub struct Filled {
     /// The version's template.
     pub template: Template,
-    /// How many layers its image has.
+    /// Number of layers of its image.
     pub layers: usize,
-    /// Where the container runtime listens, an absolute path in the slot.
+    /// Socket of the container runtime, an absolute path in the slot.
     pub cri_socket: String,
     /// Name of the Node and host name of the slot, if they are a claim's. None: they are the Machine's.
     #[serde(default, skip_serializing_if = "Option::is_none")]
@@ -42,7 +43,7 @@ pub struct Filled {
 }
 
 impl Slots {
-    /// Keeps what a slot is filled with, for root only: files of a template may be of use to nobody else.
+    /// Stores the content record of a slot, readable by root only because it contains files of the template.
     ///
     /// # Errors
     /// It cannot be written.
@@ -50,8 +51,8 @@ impl Slots {
         Ok(write_json(&self.places().filled(slot), filled, 0o600)?)
     }
 
-    /// Whether a file of what outlives the slot's root is there, such as kubeadm's marks; its path as a control plane's slot sees it. No
-    /// link is followed.
+    /// Returns true if a file exists in the kept directories of a slot, such as kubeadm's marks. The path is
+    /// that of a control plane's slot. Links are not followed.
     pub fn has_mark(&self, slot: SlotName, mark: &str) -> bool {
         bind::kept(mark, NodeRole::ControlPlane).is_some_and(|(name, path)| {
             let path = self.places().kept(slot, name).join(path.trim_start_matches('/'));
@@ -93,8 +94,8 @@ impl Slots {
         if !joined && !etcd {
             return Ok(SlotSeen { record, runs, has_trash, ..SlotSeen::default() });
         }
-        // Data that no attempt of kubeadm is to be blamed for are a cluster's, whatever became of the mark: somebody has cleared the kubelet's
-        // directory, or restored a backup.
+        // Data without the mark of an attempt belong to a cluster, even if the mark of its join is missing.
+        // The kubelet's directory may have been deleted, or a backup restored.
         let whole = etcd && !self.has_mark(slot, unit::ATTEMPT);
         let (made_cluster, joined_control_plane) = match self.filled(slot)? {
             // An emptied slot has no record either.
@@ -109,10 +110,10 @@ impl Slots {
         Ok(SlotSeen { record, runs, made_cluster, joined_control_plane, leaving, has_trash })
     }
 
-    /// What a slot is filled with; none: it is not.
+    /// Returns the content record of a slot; none: the slot is not filled.
     ///
     /// # Errors
-    /// It is there and cannot be read.
+    /// It exists and cannot be read.
     pub fn filled(&self, slot: SlotName) -> Result<Option<Filled>, KeepSlotError> {
         Ok(read_json(&self.places().filled(slot))?)
     }
@@ -149,7 +150,7 @@ mod tests {
     }
 
     #[test]
-    fn a_cluster_is_known_by_its_data_though_the_mark_is_gone_unless_they_are_of_an_attempt() {
+    fn cluster_is_known_by_its_data_without_a_mark_unless_of_an_attempt() {
         let made = |paths: &[&str]| {
             let (_directory, slots) = marked("ControlPlane", false, paths);
             let seen = slots.look(SlotName::A, false).unwrap();
@@ -169,7 +170,7 @@ mod tests {
     }
 
     #[test]
-    fn a_control_plane_that_joins_is_one_as_soon_as_its_etcd_has_data_and_a_worker_never_is() {
+    fn joining_control_plane_counts_once_its_etcd_has_data() {
         let joined = |role, paths: &[&str]| {
             let (_directory, slots) = marked(role, true, paths);
             let seen = slots.look(SlotName::A, false).unwrap();
@@ -183,7 +184,7 @@ mod tests {
     }
 
     #[test]
-    fn what_a_slot_was_filled_with_is_read_as_it_was_written() {
+    fn content_record_is_read_as_it_was_written() {
         let (_directory, slots) = slots();
         assert_eq!(slots.filled(SlotName::A).unwrap(), None);
         slots.lay(SlotName::A, &[]).unwrap();

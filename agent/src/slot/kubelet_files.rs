@@ -1,5 +1,5 @@
-//! What is read of a slot's kubelet and of its version's Secrets: when the one's certificate ends, and what of the others must not
-//! be told.
+//! Files of a slot's kubelet and of its version's Secrets: the expiry of the certificate, and the values that
+//! must be hidden in messages.
 //!
 //! Blocking calls only. Called by `node`.
 
@@ -24,7 +24,7 @@ impl Slots {
     /// When the client certificate of a slot's kubelet ends; none: it has none, or one that cannot be read.
     pub fn kubelet_certificate_ends(&self, slot: SlotName) -> Option<Timestamp> {
         let kept = Inside::open(&self.places().kept(slot, "kubelet")).ok()?;
-        // The link's target is a path of the slot's; the file itself lies beside the link.
+        // The link's target is a path in the slot; the file itself is in the directory of the link.
         let path = kept.link_name(CURRENT).map_or(CURRENT.to_owned(), |name| format!("/pki/{name}"));
         let pem = Zeroizing::new(kept.read(&path).ok()??);
         let der = CertificateDer::from_pem_slice(&pem).ok()?;
@@ -32,7 +32,8 @@ impl Slots {
         Timestamp::from_second(certificate.validity().not_after.timestamp()).ok()
     }
 
-    /// Whether the kubelet of a slot has, or may have, a credential: `kubelet.conf`, which the join writes.
+    /// Returns true if the kubelet of a slot has, or may have, a credential: `kubelet.conf`, which the join
+    /// writes.
     pub fn has_credential(&self, slot: SlotName) -> bool {
         const PATH: &str = "/etc/kubernetes/kubelet.conf";
         let upper = Inside::open(&self.places().upper(slot));
@@ -40,10 +41,10 @@ impl Slots {
         self.has_mark(slot, PATH) || !matches!(above, Ok(None))
     }
 
-    /// What the files of a slot hold that its version takes from Secrets.
+    /// Returns the contents of the slot's files that its version takes from Secrets.
     ///
     /// # Errors
-    /// What the slot is filled with cannot be read.
+    /// The content record cannot be read.
     pub fn secrets(&self, slot: SlotName) -> Result<Vec<String>, KeepSlotError> {
         let Some(filled) = self.filled(slot)? else { return Ok(Vec::new()) };
         let files = filled.template.files.iter().filter(|file| file.content_from.is_some());
@@ -79,7 +80,7 @@ mod tests {
     }
 
     #[test]
-    fn the_kubelets_certificate_is_read_beside_its_link_and_not_where_that_leads_on_the_host() {
+    fn kubelet_certificate_is_read_next_to_its_link_and_not_on_the_host() {
         let (_directory, slots) = slots();
         assert_eq!(slots.kubelet_certificate_ends(SlotName::A), None);
         let key = rcgen::KeyPair::generate().unwrap();
@@ -95,7 +96,7 @@ mod tests {
     }
 
     #[test]
-    fn what_a_slot_puts_in_the_place_of_the_certificate_or_the_journal_neither_hangs_nor_leads_out() {
+    fn hostile_certificate_or_journal_neither_hangs_nor_leaves_the_slot() {
         let (directory, slots) = slots();
         let pki = slots.places().kept(SlotName::A, "kubelet").join("pki");
         std::fs::create_dir(&pki).unwrap();
@@ -135,7 +136,7 @@ mod tests {
     }
 
     #[test]
-    fn what_came_of_a_secret_is_known_and_what_stands_in_the_template_is_not() {
+    fn values_of_secrets_are_known_and_those_of_the_template_are_not() {
         let (_directory, slots) = slots();
         let from = json!({"secret": {"namespace": "n", "name": "s", "key": "k"}});
         let template = json!({"image": {"reference": "r.example/node", "allowTag": true}, "kubernetes": {"version": "v1.34.4"},

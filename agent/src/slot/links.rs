@@ -1,13 +1,17 @@
-//! Links that a stopped slot left on the host's network: bridges, tunnels and pairs of its network plug-ins.
+//! Links that a stopped slot left on the host's network: bridges, tunnels and veth pairs of its network
+//! plug-ins.
 //!
-//! The next slot's Node may get another range of addresses, and then no Pod starts beside the old `cni0`. So the links of the host are noted
-//! before a slot starts, and what is there beside them once no slot runs any more, goes:
+//! The next slot's Node may get another address range. Then no Pod can start while the old `cni0` exists. So
+//! the links of the host are
+//! recorded before a slot starts. Additional links are deleted once no slot runs:
 //!
 //! ```text
-//!   no slot runs ── remember ── slot starts ... slot has stopped ── leftovers, `ip link delete` ── forget
+//! no slot runs ── remember ── slot starts ... slot has stopped ── leftovers, `ip link delete` ── forget
 //! ```
-//! Left alone: hardware, what networkd was told to configure, and what people rather than network plug-ins make while a slot runs (bonds,
-//! VLANs, VPNs). The note lies in `/run`, as links do not outlive a boot either. Blocking calls only. Called by `node`.
+//! Not deleted: hardware, links that networkd is configured for, and links that users rather than network
+//! plug-ins create while a slot
+//! runs (bonds, VLANs, VPNs). The record is in `/run`, because links do not outlive a boot either. Blocking
+//! calls only. Called by `node`.
 
 use std::collections::BTreeMap;
 use std::fs;
@@ -116,7 +120,7 @@ mod tests {
     }
 
     #[test]
-    fn networkd_of_the_host_image_takes_no_routes_rules_or_links_of_network_plug_ins() {
+    fn networkd_of_the_host_ignores_routes_and_links_of_network_plug_ins() {
         let files = Path::new(env!("CARGO_MANIFEST_DIR")).join("../images/host/files");
         let settings = fs::read_to_string(files.join("etc/systemd/networkd.conf.d/bedplate.conf")).unwrap();
         for setting in ["ManageForeignRoutes=no", "ManageForeignRoutingPolicyRules=no"] {
@@ -130,7 +134,7 @@ mod tests {
     }
 
     #[test]
-    fn the_bridge_of_a_stopped_slot_is_a_leftover_and_the_hosts_own_links_are_not() {
+    fn bridge_of_a_stopped_slot_is_a_leftover_and_host_links_are_not() {
         let (host, slots) = world();
         let root = host.0.path();
         assert_eq!(slots.leftover_links(root).unwrap(), Vec::<String>::new(), "nothing was noted");
@@ -145,7 +149,7 @@ mod tests {
     }
 
     #[test]
-    fn what_people_hardware_networkd_and_the_kernel_made_meanwhile_stays() {
+    fn links_of_users_hardware_networkd_and_the_kernel_stay() {
         let (host, slots) = world();
         let root = host.0.path();
         slots.remember_links(root).unwrap();

@@ -1,11 +1,15 @@
-//! Whose network a slot has, as files of host and slot: the host's, one of its own on the host's wire, or one behind the host.
+//! Network of a slot, as files of host and slot: the host's network, one of its own on the host's wire, or
+//! one behind the host.
 //!
 //! ```text
-//!   host      the node's programs ── the host's interfaces
-//!   macvlan   mv-eth0, a MAC address of its own, DHCP ── eth0 ── wire     host and node do not hear each other: so the kernel has it
-//!   veth      host0 .254 ── ve-bedplate-a .253 ── masquerade, eth0 ── wire     the host's port of the kubelet is the node's
+//! host      the node's programs ── the host's interfaces
+//! macvlan   mv-eth0, a MAC address of its own, DHCP ── eth0 ── wire     the kernel blocks traffic between
+//! host and node
+//! veth      host0 .254 ── ve-bedplate-a .253 ── masquerade, eth0 ── wire     the host's port of the kubelet
+//! is the node's
 //! ```
-//! In a network of its own the node's networkd does as it is told by a file of the host's, which is written at each start of the slot.
+//! In a network of its own, the node's networkd is configured by a file of the host, which is written at each
+//! start of the slot.
 //! Pure. Called by `render`, `contents` and `in_place`.
 
 use std::net::Ipv4Addr;
@@ -20,15 +24,15 @@ use super::contents::{self, Contents, SlotFile, SlotLink};
 use super::paths::{Places, letter};
 use super::render::{File, RenderSlotError};
 
-/// Where the kubelet of a slot with a network of its own is asked how it is, as the slot sees it.
+/// Socket in the slot for health checks of a kubelet with a network of its own.
 pub const HEALTH_SOCKET: &str = "/run/bedplate/kubelet-health.sock";
 /// The unit behind it.
 pub const HEALTH_UNIT: &str = "bedplate-health.service";
 /// networkd of the host, which a slot behind the host needs.
 pub const HOST_NETWORKD: &str = "systemd-networkd.service";
 
-/// The link between host and slot: of the addresses for measurements (RFC 2544), which no network routes. The same on every host, for
-/// nobody else sees them.
+/// Address of the link between host and slot, from the range for benchmarks (RFC 2544), which no network
+/// routes. It is the same on each host, because it is not visible elsewhere.
 const HOST_END: &str = "198.18.255.253";
 const SLOT_END: &str = "198.18.255.254";
 const LINK: u8 = 30;
@@ -56,7 +60,7 @@ pub fn of(template: &Template) -> ContainerNetwork {
     template.container.as_ref().map(|container| container.network).unwrap_or_default()
 }
 
-/// Whether a node has a network of its own, and with it a loopback of its own.
+/// Returns true if a node has its own network and its own loopback.
 pub fn is_own(template: &Template) -> bool {
     match of(template) {
         ContainerNetwork::Host => false,
@@ -74,18 +78,19 @@ fn port(template: &Template, name: &str, usual: u16) -> Option<u16> {
     }
 }
 
-/// Where on its loopback the kubelet says how it is; none: its configuration has closed that.
+/// Returns the port of the kubelet's health endpoint on its loopback; none: its configuration disables it.
 pub fn health_port(template: &Template) -> Option<u16> {
     port(template, "healthzPort", HEALTH_PORT)
 }
 
-/// Whether a kernel parameter is of a network, and so of the node's own if it has one.
+/// Returns true if a kernel parameter belongs to a network namespace, and so to the node's own network if it
+/// has one.
 pub fn is_of_network(parameter: &str) -> bool {
     let name = parameter.trim_start_matches('-');
     name.starts_with("net.") || name.starts_with("net/")
 }
 
-/// What the slot's `.nspawn` file says of it: binds, then the section `[Network]`.
+/// Returns the network part of the slot's `.nspawn` file: binds, then the section `[Network]`.
 pub(super) fn nspawn(
     template: &Template,
     slot: SlotName,
@@ -94,7 +99,7 @@ pub(super) fn nspawn(
 ) -> Result<String, RenderSlotError> {
     let bind = || {
         format!(
-            "# What the node's networkd is told; written anew whenever the slot starts.\nBindReadOnly={}:/run/systemd/network\n",
+            "# Configuration of the node's networkd; written at each start of the slot.\nBindReadOnly={}:/run/systemd/network\n",
             directory(slot, places).display()
         )
     };
@@ -139,7 +144,7 @@ fn hosts(slot: SlotName, places: &Places) -> PathBuf {
     places.run.join("bedplate/networks").join(format!("{}.hosts", letter(slot)))
 }
 
-/// The host's files besides: what its networkd and the node's are told.
+/// Returns the additional files of the host: configuration of its networkd and of the node's.
 pub(super) fn files(
     template: &Template,
     machine: &MachineName,
@@ -189,7 +194,7 @@ fn the_hosts_end(uplink: &Uplink) -> String {
     )
 }
 
-/// What lies in the root of a slot with a network of its own; nothing for another.
+/// Returns the files in the root of a slot with a network of its own; none for another slot.
 pub(super) fn contents(template: &Template, machine: &MachineName, parameters: &[(&str, &str)]) -> Contents {
     if !is_own(template) {
         return Contents::default();
@@ -261,14 +266,15 @@ MulticastDNS=no
 [DHCPv4]
 # A DHCP server may know it by its MAC address.
 ClientIdentifier=mac
-# The other slot goes on with the lease.
+# The other slot continues with the lease.
 SendRelease=no
 # The node has the Machine's name.
 UseHostname=no
 ";
 
-/// Not by networkd, which goes on with another address where it may not have this one; and not without it, for another DHCP server than
-/// pxed would give that address another lease. The gate of the trial has the limit.
+/// Returns the unit that sets the MAC address. networkd cannot set it, because it continues with another
+/// address if this one is in use. Without it, a DHCP server other than pxed would assign another address. The
+/// timeout is that of the trial's health gate.
 fn mac_unit(machine: &MachineName) -> String {
     format!(
         "# Written by bedplate-agent: the MAC address that is made of the Machine's name and is both slots', so that a repave keeps what DHCP\n\
@@ -303,7 +309,7 @@ StartLimitIntervalSec=0
 Type=oneshot
 RemainAfterExit=yes
 ExecStart=/usr/lib/systemd/systemd-networkd-wait-online --any --ipv4 --operational-state=routable --timeout=60
-# An interface that networkd has given up: from the start.
+# Restarts networkd if it no longer configures an interface.
 ExecStopPost=-/bin/sh -c '[ \"$SERVICE_RESULT\" = success ] || systemctl restart --no-block systemd-networkd.service'
 Restart=on-failure
 RestartSec=5s
@@ -400,7 +406,7 @@ mod tests {
     }
 
     #[test]
-    fn networkd_never_brings_the_node_up_with_another_address_than_its_own_however_long_that_is_held() {
+    fn networkd_never_brings_the_node_up_with_another_address() {
         let contents = contents(&template("Macvlan", json!({})), &name(), &[]);
         let unit = text(&contents, "/etc/systemd/system/bedplate-mac.service");
         assert!(unit.contains("\nBefore=systemd-networkd.service\n"), "{unit}");

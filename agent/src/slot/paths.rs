@@ -1,4 +1,4 @@
-//! Where a slot's things are on the host.
+//! Paths of a slot on the host.
 //!
 //! Pure: names only.
 
@@ -52,12 +52,12 @@ impl Places {
         self.slot(slot).join("record.json")
     }
 
-    /// What it was filled with.
+    /// Returns the path of the content record.
     pub fn filled(&self, slot: SlotName) -> PathBuf {
         self.slot(slot).join("filled.json")
     }
 
-    /// What is written above the layers.
+    /// Returns the overlay's upper directory, for writes above the layers.
     pub fn upper(&self, slot: SlotName) -> PathBuf {
         self.slot(slot).join("upper")
     }
@@ -72,7 +72,7 @@ impl Places {
         self.slot(slot).join("l").join(number.to_string())
     }
 
-    /// What outlives the slot's root: `kubelet`, `containerd`, `log`.
+    /// Returns a directory that outlives the slot's root: `kubelet`, `containerd`, `log`.
     pub fn kept(&self, slot: SlotName, name: &str) -> PathBuf {
         self.slot(slot).join("state").join(name)
     }
@@ -97,7 +97,7 @@ impl Places {
         self.run.join("bedplate/trash").join(letter(slot))
     }
 
-    /// What it shares with the agent in memory: the credential of its join.
+    /// Returns the directory in memory that the slot shares with the agent: the credential of its join.
     pub fn shared(&self, slot: SlotName) -> PathBuf {
         self.run.join("bedplate/slots").join(letter(slot))
     }

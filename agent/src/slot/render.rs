@@ -27,7 +27,7 @@ pub struct Input<'a> {
     pub version: &'a VersionRef,
     /// Its template.
     pub template: &'a Template,
-    /// How many layers its image has.
+    /// Number of layers of its image.
     pub layers: usize,
     /// The host's list of name servers, as no stub of its own.
     pub resolv_conf: &'a Path,
@@ -38,15 +38,15 @@ pub struct Input<'a> {
 /// A file to be written.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct File {
-    /// Where.
+    /// Path of the file.
     pub path: PathBuf,
     /// Its permissions.
     pub mode: u32,
-    /// What is in it.
+    /// Content of the file.
     pub content: String,
 }
 
-/// Why a version cannot be rendered.
+/// Reason for which a version cannot be rendered.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub enum RenderSlotError {
     /// Too many layers.
@@ -62,10 +62,11 @@ pub enum RenderSlotError {
     NoUplink,
 }
 
-/// What the kernel must allow before a kubelet starts: it refuses to change these itself where `/proc/sys` is read-only, as it is in
-/// a container. Nodes forward what Pods send, and bridged traffic passes the host's filters.
+/// Kernel parameters that a kubelet needs. It refuses to change these itself where `/proc/sys` is read-only,
+/// as in a container. Nodes forward traffic of Pods, and bridged traffic passes the host's filters.
 pub(crate) const SYSCTLS: [(&str, &str); 11] = [
-    // Of the host's root, who is also the slot's and most Pods': 128 instances are used up by some sixty Pods.
+    // Limits of the host's root user, which is also the slot's and that of most Pods. About sixty Pods use up
+    // 128 instances.
     ("fs.inotify.max_user_instances", "8192"),
     ("fs.inotify.max_user_watches", "1048576"),
     ("kernel.keys.root_maxbytes", "25000000"),
@@ -84,7 +85,7 @@ pub const SYSCTL_FILE: &str = "sysctl.d/99-zz-bedplate-slot.conf";
 /// The file of kernel modules, below `/run`. One of the same name in `/etc` would be read instead of it.
 pub const MODULES_FILE: &str = "modules-load.d/60-bedplate-slot.conf";
 
-/// What containers and their networks need, and cannot load themselves.
+/// Modules that containers and their networks need, and cannot load themselves.
 const MODULES: [&str; 5] = ["overlay", "br_netfilter", "nf_conntrack", "bridge", "veth"];
 
 /// The files of the host for a slot.
@@ -327,7 +328,7 @@ mod tests {
     }
 
     #[test]
-    fn what_a_version_says_of_kernel_and_modules_counts_before_the_host_images_own_files() {
+    fn kernel_parameters_and_modules_of_a_version_override_the_host_image() {
         let names = |directory: &str| -> Vec<String> {
             let path = Path::new(env!("CARGO_MANIFEST_DIR")).join("../images/host/files/etc").join(directory);
             let entries = std::fs::read_dir(path).unwrap();

@@ -26,8 +26,8 @@ use super::render::File;
 use super::trash::Trash;
 use crate::model::Record;
 
-/// What of a slot outlives its root: its name below `state`, and where the slot has it. The last two are a control plane's: what
-/// the image has there is hidden from it.
+/// Directories of a slot that outlive its root: name below `state`, and path in the slot. The last two are
+/// for a control plane, and hide the image's files there.
 const KEPT: [(&str, &str); 5] = [
     ("kubelet", "/var/lib/kubelet"),
     ("containerd", "/var/lib/containerd"),
@@ -44,7 +44,7 @@ pub fn kept(role: NodeRole) -> &'static [(&'static str, &'static str)] {
     }
 }
 
-/// Why a slot's things on disk could not be read or written.
+/// Error of reading or writing a slot's files.
 #[derive(Debug, thiserror::Error)]
 pub enum KeepSlotError {
     /// The file system refused.
@@ -52,13 +52,13 @@ pub enum KeepSlotError {
     File(FileError),
     /// A file of ours that is not what we wrote.
     #[error(
-        "{} is damaged: remove it, and the slot is filled anew, unless a control plane is in it (docs/node.md, \"The first control plane\")",
+        "{} is damaged: remove it to have the slot filled again, unless a control plane is in it (docs/node.md, \"The first control plane\")",
         path.display()
     )]
     Damaged {
         /// Which one.
         path: PathBuf,
-        /// What is wrong with it.
+        /// Cause.
         source: io::Error,
     },
     /// A file could not be put into the root.
@@ -80,7 +80,7 @@ pub(super) fn failed(action: &'static str, path: &Path) -> impl FnOnce(io::Error
     move |source| failed(source).into()
 }
 
-/// What is remembered beside the slots, `node.json`.
+/// Data about both slots, `node.json`.
 #[derive(Debug, Clone, PartialEq, Default, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase", default)]
 pub struct Ledger {
@@ -88,13 +88,13 @@ pub struct Ledger {
     pub refused: Vec<VersionRef>,
     /// Trials in a row that failed with no slot to go back to.
     pub failures: u32,
-    /// Why the last of them failed, with the end of the log.
+    /// Reason of the last failure, with the end of the log.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub last_failure: Option<String>,
-    /// Before this time no new trial is begun.
+    /// Earliest time of the next trial.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub not_before: Option<Timestamp>,
-    /// The last update that was taken back.
+    /// Last update that was rolled back.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub rolled_back: Option<RolledBack>,
 }
@@ -107,7 +107,7 @@ pub struct Slots {
 }
 
 impl Slots {
-    /// Those at `places`.
+    /// Creates the slots at `places`.
     pub fn new(places: Places) -> Self {
         Self { places, trash: Arc::default() }
     }
@@ -117,15 +117,15 @@ impl Slots {
         &self.trash
     }
 
-    /// Where they are.
+    /// Returns the paths of the slots.
     pub fn places(&self) -> &Places {
         &self.places
     }
 
-    /// What a slot's record says; none: the slot is empty.
+    /// Reads a slot's record; none: the slot is empty.
     ///
     /// # Errors
-    /// It is there and cannot be read.
+    /// It exists and cannot be read.
     pub fn record(&self, slot: SlotName) -> Result<Option<Record>, KeepSlotError> {
         Ok(read_json(&self.places.record(slot))?)
     }
@@ -139,10 +139,10 @@ impl Slots {
         Ok(write_json(&self.places.record(slot), record, 0o600)?)
     }
 
-    /// What is remembered beside the slots.
+    /// Reads the ledger.
     ///
     /// # Errors
-    /// It is there and cannot be read.
+    /// It exists and cannot be read.
     pub fn ledger(&self) -> Result<Ledger, KeepSlotError> {
         Ok(read_json(&self.places.state.join("node.json"))?.unwrap_or_default())
     }

@@ -243,7 +243,7 @@ mod tests {
         let put = slots.trash().put();
         slots.trash().finished(put, Some("mounted".to_owned()));
         removal.changed().await.unwrap();
-        // What agent and slot shared, and the slot.
+        // Two mounts: the files shared by agent and slot, and the slot.
         let expected = Removal { rounds: 1, covers: 2, stuck: Some("mounted".to_owned()) };
         assert_eq!(*removal.borrow(), expected);
     }

@@ -9,10 +9,10 @@ use std::path::Path;
 use super::network::Uplink;
 
 /// Ethernet's usual one, bytes.
-const MTU: u32 = 1500;
+const DEFAULT_MTU_BYTES: u32 = 1500;
 /// Flags of a route (linux/route.h): it is up; it refuses.
-const UP: u32 = 0x1;
-const REJECT: u32 = 0x200;
+const FLAG_UP: u32 = 0x1;
+const FLAG_REJECT: u32 = 0x200;
 
 /// The interface of the host's default route over IPv4; none: there is none, or it has no address.
 pub fn uplink(root: &Path) -> Option<Uplink> {
@@ -20,18 +20,18 @@ pub fn uplink(root: &Path) -> Option<Uplink> {
     let interface = default_interface(&routes)?.to_owned();
     let address = address_of(&interface)?;
     let mtu = fs::read_to_string(root.join("sys/class/net").join(&interface).join("mtu"));
-    let mtu = mtu.ok().and_then(|mtu| mtu.trim().parse().ok()).unwrap_or(MTU);
+    let mtu = mtu.ok().and_then(|mtu| mtu.trim().parse().ok()).unwrap_or(DEFAULT_MTU_BYTES);
     Some(Uplink { interface, address, mtu })
 }
 
-/// Of the kernel's table of routes, the one of the lowest metric.
+/// Returns the interface of the default route with the lowest metric in the kernel's table.
 fn default_interface(routes: &str) -> Option<&str> {
     let usable = routes.lines().skip(1).filter_map(|line| {
         let fields: Vec<&str> = line.split_whitespace().collect();
         let [interface, destination, _, flags, _, _, metric, mask, ..] = fields[..] else { return None };
         let flags = u32::from_str_radix(flags, 16).ok()?;
         let is_default = destination == "00000000" && mask == "00000000";
-        (is_default && flags & UP != 0 && flags & REJECT == 0)
+        (is_default && flags & FLAG_UP != 0 && flags & FLAG_REJECT == 0)
             .then_some((metric.parse::<u32>().ok()?, interface))
     });
     usable.min_by_key(|(metric, _)| *metric).map(|(_, interface)| interface)

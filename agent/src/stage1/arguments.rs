@@ -8,7 +8,7 @@ use thiserror::Error;
 
 use super::http_wire::{HttpUrl, ParseUrlError};
 
-/// What the command line says about this boot.
+/// Parameters of this boot from the command line.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct BootArguments {
     /// The boot's base URL, without a slash at the end.
@@ -17,7 +17,7 @@ pub struct BootArguments {
     pub mac: MacAddress,
 }
 
-/// Why the command line does not describe a boot of Bedplate's.
+/// Reason for which the command line does not describe a Bedplate boot.
 #[derive(Debug, Clone, PartialEq, Eq, Error)]
 pub enum ReadArgumentsError {
     /// No `bedplate.url`.
@@ -86,7 +86,7 @@ mod tests {
     }
 
     #[test]
-    fn what_pxed_wrote_first_wins_over_later_arguments() {
+    fn first_argument_of_pxed_wins_over_later_ones() {
         let line = format!("{URL} bedplate.mac=52:54:00:00:00:01 bedplate.mac=52:54:00:00:00:09");
         assert_eq!(read_arguments(&line).unwrap().mac.to_string(), "52:54:00:00:00:01");
     }

@@ -8,20 +8,20 @@ use jiff::{SignedDuration, Timestamp};
 use super::error::StageError;
 
 /// Differences up to this are left to the host's time service.
-const TOLERATED: SignedDuration = SignedDuration::from_mins(10);
+const MAX_OFFSET: SignedDuration = SignedDuration::from_mins(10);
 
 /// Reads the `Date` of an answer (RFC 9110, 5.6.7).
 fn read_date(date: &str) -> Option<Timestamp> {
     jiff::fmt::rfc2822::DateTimeParser::new().parse_timestamp(date.trim()).ok()
 }
 
-/// What to set the clock to, given what it says now and what pxed's says.
+/// Returns the new time of the clock, given its current time and pxed's. None: it is close enough.
 fn plan_correction(now: Timestamp, served: Timestamp) -> Option<Timestamp> {
-    (now.duration_since(served).abs() > TOLERATED).then_some(served)
+    (now.duration_since(served).abs() > MAX_OFFSET).then_some(served)
 }
 
-/// How far this machine's clock is ahead of pxed's, in whole seconds; negative: behind. Less than two seconds is 0:
-/// the date of an answer has whole seconds, and its way takes time.
+/// Returns by how many whole seconds this machine's clock is ahead of pxed's; negative: behind. Less than two
+/// seconds is 0, because the date of an answer has whole seconds and the answer takes time.
 pub fn observe_offset(now: Timestamp, date: &str) -> Option<i64> {
     let offset = now.duration_since(read_date(date)?).as_secs();
     Some(if offset.abs() < 2 { 0 } else { offset })

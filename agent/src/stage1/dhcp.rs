@@ -64,7 +64,7 @@ fn receive(socket: &UdpSocket, deadline: Instant) -> Option<Vec<u8>> {
                 return Some(buffer);
             }
             Err(error) if error.kind() == io::ErrorKind::WouldBlock => return None,
-            // An ICMP error of an earlier send; the wait goes on, without turning in circles.
+            // An ICMP error of an earlier send; the wait continues, without a busy loop.
             Err(_) => std::thread::sleep(Duration::from_millis(20)),
         }
     }

@@ -16,18 +16,18 @@ use bedplate_api::id::MacAddress;
 
 use super::dhcp_wire::{Kind, Lease, Reply, Request, decode, encode};
 
-/// Messages that one session sends before it gives up: about 40 s.
+/// Maximum number of messages in one session: about 40 s.
 pub const MAX_SENDS: u32 = 9;
 const MAX_REQUESTS: u32 = 3;
 
-/// What the driver does next.
+/// Next act of the driver.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Act {
     /// Send `message` by broadcast, then wait for an answer, at most `wait`.
     Send {
         /// The whole DHCP message.
         message: Vec<u8>,
-        /// How long to wait for its answer.
+        /// Timeout of its answer.
         wait: Duration,
     },
     /// Nothing for us: wait on for the rest of the time.
@@ -36,7 +36,7 @@ pub enum Act {
     Bound {
         /// The lease.
         lease: Lease,
-        /// Who granted it.
+        /// Server that granted the lease.
         server: std::net::Ipv4Addr,
     },
     /// No lease; the reason is for a person.

@@ -12,9 +12,9 @@ const MAGIC: [u8; 4] = [99, 130, 83, 99];
 const OPTIONS_AT: usize = 240;
 /// RFC 1542, 2.1: relays may drop what is shorter.
 const MIN_LENGTH: usize = 300;
-const BROADCAST: u16 = 0x8000;
+const FLAG_BROADCAST: u16 = 0x8000;
 
-/// What is sent: the two messages that lead to a lease.
+/// Messages of the client: the two that lead to a lease.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Request {
     /// DHCPDISCOVER.
@@ -46,7 +46,7 @@ pub struct Reply {
     pub kind: Kind,
     /// The server (option 54).
     pub server: Ipv4Addr,
-    /// What is offered or granted; meaningless in a NAK.
+    /// Offered or granted lease; meaningless in a NAK.
     pub lease: Lease,
 }
 
@@ -57,7 +57,8 @@ pub struct Lease {
     pub address: Ipv4Addr,
     /// Length of the network's prefix in bits (option 1; 32 if absent).
     pub prefix: u8,
-    /// Routes as network, prefix length and gateway: option 121 if present, else the first router as default route.
+    /// Routes as network, prefix length and gateway: option 121 if present, otherwise the first router as
+    /// default route.
     pub routes: Vec<(Ipv4Addr, u8, Ipv4Addr)>,
     /// Name servers (option 6), at most 3.
     pub nameservers: Vec<Ipv4Addr>,
@@ -73,7 +74,7 @@ pub fn encode(request: Request, xid: u32, mac: MacAddress, elapsed: u16) -> Vec<
     bytes.extend([1, 1, 6, 0]);
     bytes.extend(xid.to_be_bytes());
     bytes.extend(elapsed.to_be_bytes());
-    bytes.extend(BROADCAST.to_be_bytes());
+    bytes.extend(FLAG_BROADCAST.to_be_bytes());
     bytes.extend([0; 16]);
     bytes.extend(mac.octets());
     bytes.resize(OPTIONS_AT.saturating_sub(MAGIC.len()), 0);
@@ -314,7 +315,7 @@ pub(super) mod tests {
     }
 
     #[test]
-    fn what_is_not_the_answer_is_nothing() {
+    fn other_packets_are_not_an_answer() {
         let good = answer(7, MAC, [10, 7, 0, 9], &OFFER);
         assert!(decode(&good, 7, MAC).is_some());
         assert_eq!(decode(&good, 8, MAC), None);

@@ -1,4 +1,4 @@
-//! Which one disk the Machine selected (docs/agent.md): exactly one must match, else none is used.
+//! Selection of the Machine's disk (docs/agent.md): exactly one must match, otherwise none is used.
 //!
 //! Pure: the disks that were found in, one of them or a reason out. Called by `state_disk`.
 
@@ -6,7 +6,7 @@ use bedplate_api::machine::Disk;
 use bedplate_api::wire::DiskSelector;
 use thiserror::Error;
 
-/// Why no disk is used.
+/// Reason for which no disk is used.
 #[derive(Debug, Clone, PartialEq, Eq, Error)]
 pub enum SelectDiskError {
     /// Nothing matches.

@@ -1,6 +1,6 @@
-//! Carries stage-1's steps out, one after another, and goes on trying where one fails.
+//! Carries out stage-1's steps, one after another, and retries a step that fails.
 //!
-//! What follows a failure is decided by `plan`; what a step finds is kept in [`Boot`] for those after it. Called by
+//! `plan` decides about a failure; [`Boot`] has the results of a step for the later ones. Called by
 //! `stage1::enter`.
 
 use std::fs::{self, File};
@@ -28,7 +28,7 @@ use super::{clock, dhcp, http, new_root};
 
 const INTERFACE_WAIT: Duration = Duration::from_secs(20);
 
-/// What the steps have found out so far.
+/// Results of the steps so far.
 #[derive(Debug, Default)]
 struct Boot {
     arguments: Option<BootArguments>,
@@ -203,7 +203,7 @@ impl Boot {
             Err(error) => say(&chain(&error)),
         }
         fetched?;
-        let partial = self.partial.take().ok_or(StageError::Internal("no fetch was begun"))?;
+        let partial = self.partial.take().ok_or(StageError::Internal("no fetch was started"))?;
         self.image = Some(partial.into_file()?);
         Ok(format!("{}, {} verified", mib(image.size), image.digest))
     }
@@ -268,7 +268,7 @@ impl Boot {
         match new_root::switch()? {}
     }
 
-    /// pxed hears of the one stage that stage-1 reaches. Not being heard is no failure of the boot.
+    /// Reports the one stage that stage-1 reaches to pxed. A lost report is not a failure of the boot.
     fn report_success(&self, step: Step) {
         if step == Step::FetchRoot {
             self.report(&StageReport { stage: Stage::RootFs, failure: None });

@@ -1,6 +1,6 @@
-//! What can go wrong in stage-1; each message names what was tried and on what, for the console and for pxed.
+//! Errors of stage-1. Each message names the act and its object, for the console and for pxed.
 //!
-//! Not here: what is done about it (`plan`).
+//! Not here: the handling of a failure (`plan`).
 
 use std::error::Error;
 use std::io;
@@ -13,17 +13,17 @@ use super::disk_selector::SelectDiskError;
 use super::http_wire::ParseHeadError;
 use super::state_plan::RefuseDiskError;
 
-/// Why a step failed.
+/// Error of a step.
 #[derive(Debug, Error)]
 pub enum StageError {
     /// The system refused an act.
     #[error("cannot {act} {subject}")]
     System {
-        /// What was tried.
+        /// Attempted act.
         act: &'static str,
         /// On what.
         subject: String,
-        /// What the system said.
+        /// Error of the system.
         #[source]
         source: io::Error,
     },
@@ -47,7 +47,7 @@ pub enum StageError {
     NoCarrier {
         /// The interface.
         interface: String,
-        /// How long was waited.
+        /// Timeout in seconds.
         seconds: u64,
     },
     /// DHCP did not succeed.
@@ -55,7 +55,7 @@ pub enum StageError {
     NoLease {
         /// The interface.
         interface: String,
-        /// What happened, for a person.
+        /// Human-readable reason.
         reason: String,
     },
     /// There is no seed.
@@ -63,15 +63,15 @@ pub enum StageError {
         "there is no seed at {path}: pxed gives it once per boot, and this boot's was refused or spent. Start the machine again"
     )]
     NoSeed {
-        /// Where it should be.
+        /// Expected path.
         path: String,
     },
     /// The seed cannot be read.
     #[error("the seed at {path} cannot be understood")]
     Seed {
-        /// Where it is.
+        /// Path of the file.
         path: String,
-        /// What is wrong with it.
+        /// Parse error.
         #[source]
         source: serde_json::Error,
     },
@@ -81,9 +81,9 @@ pub enum StageError {
     /// A URL that cannot be used.
     #[error("the URL of the {what} cannot be used")]
     Url {
-        /// What it is the URL of.
+        /// Purpose of the URL.
         what: &'static str,
-        /// What is wrong with it.
+        /// Parse error.
         #[source]
         source: super::http_wire::ParseUrlError,
     },
@@ -92,22 +92,22 @@ pub enum StageError {
     Resolve {
         /// The name.
         host: String,
-        /// Who was asked.
+        /// Servers that were asked.
         servers: String,
     },
     /// The answer is not usable HTTP.
     #[error("{url} gave an answer that cannot be used")]
     Answer {
-        /// Who was asked.
+        /// URL of the request.
         url: String,
-        /// What is wrong with the answer.
+        /// Problem of the answer.
         #[source]
         source: ParseHeadError,
     },
     /// The server refused.
     #[error("{url} answered with status {status}{detail}")]
     Status {
-        /// Who was asked.
+        /// URL of the request.
         url: String,
         /// HTTP status.
         status: u16,
@@ -117,7 +117,7 @@ pub enum StageError {
     /// The body ended before its length.
     #[error("{url} broke off after {done} of {size} bytes")]
     BrokeOff {
-        /// Who was asked.
+        /// URL of the request.
         url: String,
         /// Bytes that are there.
         done: u64,
@@ -127,19 +127,19 @@ pub enum StageError {
     /// The server's file is not the size that the seed says.
     #[error("{url} has {found} bytes, the seed says {expected}")]
     Size {
-        /// Who was asked.
+        /// URL of the request.
         url: String,
-        /// What the seed says.
+        /// Size in the seed.
         expected: u64,
-        /// What the server says.
+        /// Size in the server's answer.
         found: u64,
     },
     /// The image is not the one that the seed names.
     #[error("the root image has digest {found}, the seed says {expected}: it is thrown away")]
     WrongDigest {
-        /// What the seed says.
+        /// Digest in the seed.
         expected: Digest,
-        /// What was fetched.
+        /// Digest of the fetched image.
         found: Digest,
     },
     /// The image does not fit into memory.
@@ -158,7 +158,7 @@ pub enum StageError {
     RefuseDisk {
         /// The disk.
         device: String,
-        /// Why.
+        /// Cause.
         #[source]
         source: RefuseDiskError,
     },
@@ -169,7 +169,7 @@ pub enum StageError {
         program: &'static str,
         /// On what.
         device: String,
-        /// What it wrote, cut.
+        /// Output of the program, truncated.
         output: String,
     },
     /// The image has no init.

@@ -1,6 +1,7 @@
-//! What stage-1 leaves for the host: `/run/bedplate/boot.json`, the seed, and the text of resolv.conf.
+//! Files that stage-1 leaves for the host: `/run/bedplate/boot.json`, the seed, and the text of resolv.conf.
 //!
-//! Types and texts; the driver writes them. The agent reads both, and reports what boot.json says of state and clock.
+//! Types and texts; the driver writes them. The agent reads boot.json and the seed, and reports state and
+//! clock of boot.json.
 
 use std::fmt::Write;
 use std::net::Ipv4Addr;
@@ -11,12 +12,12 @@ use serde::{Deserialize, Serialize};
 
 use super::dhcp_wire::Lease;
 
-/// Where the facts of this boot lie in the host.
+/// Path of this boot's facts on the host.
 pub const BOOT_FACTS: &str = "/run/bedplate/boot.json";
-/// Where the seed lies in the host until the agent has enrolled.
+/// Path of the seed on the host until the agent has enrolled.
 pub const HOST_SEED: &str = "/run/bedplate/seed.json";
 
-/// How this boot went. Holds no secret; the boot's URL is as public as the kernel's command line.
+/// Facts of this boot. They contain no secret; the boot's URL is as public as the kernel's command line.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
 pub struct BootFacts {
@@ -34,22 +35,22 @@ pub struct BootFacts {
     pub mac: MacAddress,
     /// Its address.
     pub address: Ipv4Addr,
-    /// Who granted the address.
+    /// Server that granted the address.
     pub dhcp_server: Ipv4Addr,
     /// The root image.
     pub rootfs: Digest,
-    /// Where state is kept.
+    /// Storage of state.
     pub state: StateFacts,
-    /// How often any step failed.
+    /// Number of failures of all steps.
     pub failures: u32,
-    /// Whether the clock had to be set from pxed's.
+    /// True if the clock was set from pxed's.
     pub clock_was_set: bool,
-    /// How far the clock was ahead of pxed's before that, in whole seconds; absent: pxed told no time.
+    /// Seconds by which the clock was ahead of pxed's before that; absent: pxed sent no time.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub clock_offset_seconds: Option<i64>,
 }
 
-/// Where state is kept.
+/// Storage of state.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase", tag = "kind")]
 pub enum StateFacts {
@@ -63,7 +64,7 @@ pub enum StateFacts {
         /// Its first name below /dev/disk/by-id, if it has one.
         #[serde(default, skip_serializing_if = "Option::is_none")]
         by_id: Option<String>,
-        /// Whether its file system was made in this boot.
+        /// True if its file system was made in this boot.
         made: bool,
         /// The wipe token that the disk remembers.
         #[serde(default, skip_serializing_if = "Option::is_none")]

@@ -19,7 +19,7 @@ pub struct HttpUrl {
     path: String,
 }
 
-/// Why a text is not a URL that stage-1 can fetch.
+/// Reason for which stage-1 cannot fetch a URL.
 #[derive(Debug, Clone, PartialEq, Eq, Error)]
 pub enum ParseUrlError {
     /// Another scheme, or none.
@@ -115,7 +115,7 @@ fn head(method: &str, url: &HttpUrl, extra: &str) -> Vec<u8> {
     .into_bytes()
 }
 
-/// What stage-1 needs of a response's head.
+/// Fields of a response's head that stage-1 needs.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct ResponseHead {
     /// Status code.
@@ -128,7 +128,7 @@ pub struct ResponseHead {
     pub date: Option<String>,
 }
 
-/// Why bytes are not the head of a response that can be used.
+/// Reason for which a response head cannot be used.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Error)]
 pub enum ParseHeadError {
     /// Not HTTP/1.x.
@@ -142,7 +142,8 @@ pub enum ParseHeadError {
     Header(&'static str),
 }
 
-/// Reads a response head from the start of `bytes`: `None` while it is incomplete, else the head and its length.
+/// Reads a response head from the start of `bytes`: `None` while it is incomplete, otherwise the head and its
+/// length.
 pub fn parse_head(bytes: &[u8]) -> Result<Option<(ResponseHead, usize)>, ParseHeadError> {
     let Some(end) = bytes.windows(4).position(|w| w == b"\r\n\r\n") else {
         return if bytes.len() >= MAX_HEAD { Err(ParseHeadError::TooLong) } else { Ok(None) };

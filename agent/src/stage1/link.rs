@@ -21,7 +21,7 @@ use super::netlink::{Change, acknowledgement, encode};
 use crate::hardware::{names_in, read_text};
 
 const CARRIER_WAIT: Duration = Duration::from_secs(30);
-const POLL: Duration = Duration::from_millis(50);
+const POLL_INTERVAL: Duration = Duration::from_millis(50);
 
 /// A network interface.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -75,7 +75,7 @@ pub fn await_carrier(interface: &Interface) -> Result<(), StageError> {
             let seconds = CARRIER_WAIT.as_secs();
             return Err(StageError::NoCarrier { interface: interface.name.clone(), seconds });
         }
-        std::thread::sleep(POLL);
+        std::thread::sleep(POLL_INTERVAL);
     }
     Ok(())
 }

@@ -49,7 +49,7 @@ pub fn attach(file: &File) -> Result<(PathBuf, File), StageError> {
     attach_with(file, LO_FLAGS_READ_ONLY | LO_FLAGS_AUTOCLEAR)
 }
 
-/// The same for writing, for tests.
+/// Attaches a file for reading and writing, for tests.
 #[cfg(test)]
 pub(super) fn attach_writable(file: &File) -> Result<(PathBuf, File), StageError> {
     attach_with(file, LO_FLAGS_AUTOCLEAR)
@@ -77,7 +77,7 @@ fn attach_with(file: &File, flags: u32) -> Result<(PathBuf, File), StageError> {
         // SAFETY: the descriptor is open, the pointer leads to a whole `loop_config` that outlives the call.
         match unsafe { loop_configure(device.as_raw_fd(), &raw const configuration) } {
             Ok(_) => return Ok((path, device)),
-            // Somebody else was faster.
+            // Another process took the loop device first.
             Err(nix::errno::Errno::EBUSY) if tries < 16 => tries += 1,
             Err(errno) => return Err(StageError::system("configure", path.display())(errno)),
         }

@@ -91,7 +91,7 @@ fn glob_matches(pattern: &str, text: &str) -> bool {
     pattern[p..].iter().all(|b| *b == b'*')
 }
 
-/// Whether `byte` is in the class at the start of `pattern`; if so, the class's length in the pattern.
+/// Returns the length of the class at the start of `pattern` if it contains `byte`.
 fn class_matches(pattern: &[u8], byte: u8) -> Option<usize> {
     let end = pattern.iter().position(|b| *b == b']')?;
     let mut inside = &pattern[1..end];

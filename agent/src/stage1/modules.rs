@@ -1,9 +1,13 @@
-//! Loads kernel modules: those of the devices that are there, those that file systems need, those that the kernel asks for.
+//! Loads kernel modules: those for the devices that are present, for file systems, and on request of the
+//! kernel.
 //!
-//! Files lie below /lib/modules/<release> with `modules.dep` and `modules.alias` beside them (both from depmod); a file
-//! may be absent, then the device is left without driver. They are stored uncompressed: the kernel cannot always unpack.
-//! /etc/bedplate/modules may name more, one in a line, `#` starts a comment. Which of them and in what order:
-//! `module_index`. Called by the driver, and by the kernel itself through /proc/sys/kernel/modprobe.
+//! Files are below /lib/modules/<release>, with `modules.dep` and `modules.alias` (both from depmod). A
+//! missing file leaves the device
+//! without a driver. Files are uncompressed, because some kernels cannot decompress them.
+//! /etc/bedplate/modules may name more, one per
+//! line; `#` starts a comment. Selection and order: `module_index`. Called by the driver, and by the kernel
+//! itself through
+//! /proc/sys/kernel/modprobe.
 
 use std::collections::HashSet;
 use std::fs::{self, File};
@@ -28,7 +32,7 @@ const ALWAYS: [&str; 9] = [
     "virtio_blk",
     "af_packet",
 ];
-/// What the kernel runs when it wants a module itself.
+/// File with the program that the kernel runs to request a module.
 const MODPROBE: &str = "/proc/sys/kernel/modprobe";
 const MAX_DEPTH: usize = 24;
 
@@ -41,12 +45,12 @@ pub struct Modules {
     seen_aliases: HashSet<String>,
 }
 
-/// How a pass went.
+/// Result of a pass.
 #[derive(Debug, Default, Clone, PartialEq, Eq)]
 pub struct Loaded {
     /// Modules that were loaded in this pass.
     pub count: usize,
-    /// What could not be loaded and why; no reason to stop.
+    /// Modules that could not be loaded, with the reason. The boot continues without them.
     pub failures: Vec<String>,
 }
 
@@ -136,7 +140,7 @@ pub fn answer_kernel_requests(own: bool) -> Result<(), StageError> {
     fs::write(MODPROBE, program).map_err(StageError::system("write", MODPROBE))
 }
 
-/// Whether the kernel started this program for a module: it calls `<program> -q -- <alias>`.
+/// Returns the alias if the kernel started this program for a module: it calls `<program> -q -- <alias>`.
 pub fn kernel_request(arguments: &[String]) -> Option<&str> {
     match arguments {
         [_, quiet, end, alias] if quiet == "-q" && end == "--" => Some(alias),
@@ -158,7 +162,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn the_kernels_call_is_told_from_all_others() {
+    fn call_of_the_kernel_is_distinguished_from_all_others() {
         let call = |words: &[&str]| {
             let words: Vec<String> = words.iter().map(|word| (*word).to_owned()).collect();
             kernel_request(&words).map(str::to_owned)

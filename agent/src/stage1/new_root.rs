@@ -17,16 +17,16 @@ use super::console::say;
 use super::error::{StageError, chain};
 use super::loop_device;
 
-/// Where the image is mounted.
+/// Mount point of the image.
 pub const IMAGE: &str = "/run/bedplate/rootfs";
-/// Where the state disk is mounted.
+/// Mount point of the state disk.
 pub const STATE: &str = "/run/bedplate/state";
-/// Where the new root is put together.
+/// Directory in which the new root is assembled.
 pub const NEW_ROOT: &str = "/sysroot";
 const MEMORY: &str = "/run/bedplate/memory";
 const INITS: [&str; 4] = ["/sbin/init", "/lib/systemd/systemd", "/usr/lib/systemd/systemd", "/bin/init"];
-/// Directories that live beside the overlay, on the state disk or in memory, not in it: the overlays of a slot and of
-/// containerd cannot lie on an overlay. On a disk they outlive a new image.
+/// Directories outside of the overlay, on the state disk or in memory, because the overlays of a slot and of
+/// containerd cannot be on an overlay. On a disk they outlive a new image.
 const KEPT: [&str; 3] = ["bedplate", "machines", "containerd"];
 const RAMFS_MAGIC: i64 = 0x8584_58f6;
 
@@ -55,7 +55,7 @@ pub fn mount_basics() -> Result<(), StageError> {
 
 fn is_mount_point(path: &Path) -> bool {
     let device = |path: &Path| fs::metadata(path).map(|metadata| metadata.dev()).ok();
-    // What is not there yet is none.
+    // A missing path is not a mount point.
     device(path).is_some_and(|own| path.parent().and_then(device).is_some_and(|parent| own != parent))
 }
 
@@ -172,8 +172,8 @@ pub fn switch() -> Result<std::convert::Infallible, StageError> {
         let to = Path::new(NEW_ROOT).join(name);
         fs::create_dir_all(&to).map_err(StageError::system("make", to.display()))?;
     }
-    let root = fs::metadata("/").map_err(StageError::system("look at", "/"))?;
-    let magic = statfs("/").map_err(StageError::system("look at", "/"))?.filesystem_type();
+    let root = fs::metadata("/").map_err(StageError::system("read", "/"))?;
+    let magic = statfs("/").map_err(StageError::system("read", "/"))?.filesystem_type();
     for name in ["dev", "proc", "sys", "run"] {
         let (from, to) = (Path::new("/").join(name), Path::new(NEW_ROOT).join(name));
         if is_mount_point(&from) {
@@ -181,7 +181,7 @@ pub fn switch() -> Result<std::convert::Infallible, StageError> {
                 .map_err(StageError::system("move", from.display()))?;
         }
     }
-    // Only what is in memory is thrown away: never the files of a root that somebody else made.
+    // Only files in memory are deleted, never those of another root.
     if magic == TMPFS_MAGIC || magic.0 == RAMFS_MAGIC {
         remove_contents(Path::new("/"), root.dev());
     }

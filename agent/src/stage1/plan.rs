@@ -73,12 +73,12 @@ impl fmt::Display for Step {
     }
 }
 
-/// What to do after a failure.
+/// Reaction to a failure.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Retry {
-    /// The step to go on with.
+    /// Step to continue with.
     pub step: Step,
-    /// How long to wait before.
+    /// Delay before it.
     pub wait: Duration,
 }
 

@@ -15,9 +15,9 @@ use super::console::mib;
 use super::error::StageError;
 use super::http::Response;
 
-/// Memory beside the image that the rest of the boot needs.
-const HEADROOM: u64 = 96 << 20;
-const CHUNK: usize = 256 * 1024;
+/// Memory that the rest of the boot needs in addition to the image.
+const HEADROOM_BYTES: u64 = 96 << 20;
+const CHUNK_BYTES: usize = 256 * 1024;
 
 /// An image on its way, kept over failures.
 #[derive(Debug)]
@@ -28,9 +28,9 @@ pub struct Partial {
     done: u64,
 }
 
-/// Whether the image fits: `available` is the kernel's estimate in bytes.
+/// Checks that the image fits: `available` is the kernel's estimate in bytes.
 pub fn check_memory(image: &RootFs, already: u64, available: u64) -> Result<(), StageError> {
-    let need = image.size.saturating_sub(already).saturating_add(HEADROOM);
+    let need = image.size.saturating_sub(already).saturating_add(HEADROOM_BYTES);
     if need > available {
         return Err(StageError::Memory { need: need >> 20, have: available >> 20 });
     }
@@ -55,8 +55,8 @@ impl Partial {
         Ok(())
     }
 
-    /// Takes the rest from `get`, which asks for the image from a byte on. Comes back with an error when a connection
-    /// breaks off, and goes on from there when it is called again. `say` hears of every tenth.
+    /// Fetches the rest with `get`, which requests the image from an offset. Returns an error when a
+    /// connection breaks, and continues from there when it is called again. `say` reports each tenth.
     pub fn fetch(
         &mut self,
         image: &RootFs,
@@ -95,12 +95,12 @@ impl Partial {
         response: &mut dyn Read,
         say: &mut dyn FnMut(&str),
     ) -> Result<(), StageError> {
-        let mut buffer = vec![0; CHUNK];
+        let mut buffer = vec![0; CHUNK_BYTES];
         let start = Instant::now();
         let from = self.done;
         let mut tenth = tenths(self.done, image.size);
         while self.done < image.size {
-            let room = usize::try_from(image.size - self.done).unwrap_or(CHUNK).min(CHUNK);
+            let room = usize::try_from(image.size - self.done).unwrap_or(CHUNK_BYTES).min(CHUNK_BYTES);
             let length = response.read(&mut buffer[..room]).unwrap_or(0);
             if length == 0 {
                 let (url, done, size) = (image.url.clone(), self.done, image.size);
@@ -188,7 +188,7 @@ mod tests {
     }
 
     #[test]
-    fn a_broken_transfer_goes_on_where_it_broke_off_and_a_whole_answer_starts_over() {
+    fn broken_transfer_resumes_and_a_complete_answer_starts_over() {
         let content: Vec<u8> = (0..600_000_u32).map(|n| n.to_le_bytes()[1]).collect();
         let (url, thread) = server(vec![
             answer("200 OK\r\nContent-Length: 600000", &content[..300_000]),

@@ -1,8 +1,11 @@
-//! The state disk: looked at, made if the rules allow it, mounted. The rules: `disk_selector`, `state_plan`.
+//! The state disk: inspected, made if the rules allow it, mounted. The rules: `disk_selector`, `state_plan`.
 //!
-//! Nothing is written to a disk before it has been selected, found unused and its content judged; looking is read-only.
-//! A file system is made under the label `LABEL_NEW` and gets `LABEL` once its marker is on the disk: what has `LABEL`
-//! was complete, and if it is not now, it is damaged. mke2fs, tune2fs and e2fsck come from the root image. Called by
+//! A disk is written only after it was selected, found unused, and its content judged. The inspection is
+//! read-only.
+//! A file system is made under the label `LABEL_NEW`, and gets `LABEL` once its marker is on the disk. So a
+//! file system with `LABEL`
+//! was complete, and if it is not now, it is damaged. mke2fs, tune2fs and e2fsck come from the root image.
+//! Called by
 //! the driver.
 
 use std::fs::{self, File};
@@ -31,28 +34,29 @@ use super::state_plan::{
 };
 use crate::hardware::disk::observe_disks;
 
-const EDGE: u64 = 4 << 20;
-const SAMPLES: u64 = 256;
-const SAMPLE: usize = 4096;
-/// Where an ext superblock begins.
-const SUPERBLOCK: u64 = 1024;
+const EDGE_BYTES: u64 = 4 << 20;
+const SAMPLE_COUNT: u64 = 256;
+const SAMPLE_BYTES: usize = 4096;
+/// Offset of an ext superblock, in bytes.
+const SUPERBLOCK_OFFSET: u64 = 1024;
 const SUPERBLOCK_SIZE: usize = 1024;
 /// The head of a disk up to the end of an ext superblock. mke2fs leaves zeros before it.
 const HEAD_BYTES: usize = 2048;
-/// Where its first copy begins (mke2fs(8), `sparse_super`): with blocks of 1 KiB, as on small disks, and of 4 KiB.
+/// Offsets of its first copy (mke2fs(8), `sparse_super`): with blocks of 1 KiB, as on small disks, and of 4
+/// KiB.
 const COPIES: [u64; 2] = [8193 << 10, 128 << 20];
-const BUSY: Duration = Duration::from_secs(2);
-const SETTLE: Duration = Duration::from_secs(2);
-const PATIENCE: Duration = Duration::from_secs(20);
+const BUSY_TIMEOUT: Duration = Duration::from_secs(2);
+const SETTLE_TIME: Duration = Duration::from_secs(2);
+const DISK_TIMEOUT: Duration = Duration::from_secs(20);
 
 /// A state disk that is mounted.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Mounted {
     /// The device, such as `/dev/sda`.
     pub device: String,
-    /// Whether its file system was made in this boot.
+    /// True if its file system was made in this boot.
     pub made: bool,
-    /// What its marker says.
+    /// Marker on the disk.
     pub marker: Marker,
 }
 
@@ -62,8 +66,8 @@ pub trait Programs {
     fn run(&self, program: &str, arguments: &[&str]) -> Result<(i32, String), StageError>;
 }
 
-/// The disk that the Machine selected, once the kernel has found it: a rule waits until no more disks appear. `look`
-/// is called before every look at the disks.
+/// Waits until the kernel has found the disk that the Machine selected. A rule waits until no more disks
+/// appear. `look` is called before each search.
 pub fn await_disk(selector: &DiskSelector, look: &mut dyn FnMut()) -> Result<Disk, StageError> {
     let start = Instant::now();
     let mut disks = observe_disks(Path::new("/"));
@@ -75,11 +79,11 @@ pub fn await_disk(selector: &DiskSelector, look: &mut dyn FnMut()) -> Result<Dis
             disks = now;
             since = Instant::now();
         }
-        let settled = since.elapsed() > SETTLE;
+        let settled = since.elapsed() > SETTLE_TIME;
         match select_disk(selector, &disks) {
             Ok(disk) if settled || !matches!(selector, DiskSelector::Rule { .. }) => return Ok(disk.clone()),
             Err(error @ SelectDiskError::Several { .. }) => return Err(error.into()),
-            Err(error) if start.elapsed() > PATIENCE => return Err(error.into()),
+            Err(error) if start.elapsed() > DISK_TIMEOUT => return Err(error.into()),
             Ok(_) | Err(SelectDiskError::None { .. }) => std::thread::sleep(Duration::from_millis(100)),
         }
     }
@@ -184,14 +188,15 @@ fn read_or_say<T: DeserializeOwned>(path: &Path) -> Option<T> {
     })
 }
 
-/// Looks at the disk without writing. Fails if somebody holds it (mounted, RAID member, device-mapper).
+/// Reads the content of the disk without writing. Fails if the disk is in use (mounted, RAID member,
+/// device-mapper).
 fn observe_content(device: &Path, probe: &Path) -> Result<Content, StageError> {
     let open = |exclusive: i32| fs::OpenOptions::new().read(true).custom_flags(exclusive).open(device);
     let mut file = while_busy(|| open(nix::libc::O_EXCL))
         .map_err(StageError::system("get for ourselves", device.display()))?;
     let is_block = file.metadata().is_ok_and(|metadata| metadata.file_type().is_block_device());
     if !is_block {
-        return Err(StageError::Internal("the state disk is no block device"));
+        return Err(StageError::Internal("the state disk is not a block device"));
     }
     let read = observe_signature(&mut file).map_err(StageError::system("read", device.display()))?;
     drop(file);
@@ -220,7 +225,7 @@ fn observe_ours<T>(
         mount(Some(device), probe, Some("ext4"), flags, Some("noload")).map_err(io::Error::from)
     });
     match mounted.map_err(|error| error.raw_os_error().map_or(Errno::EIO, Errno::from_raw)) {
-        // The kernel's affair, not the disk's: no driver, no memory, no right, held by somebody.
+        // Errors of the kernel, not of the disk: no driver, no memory, no permission, in use.
         Err(errno @ (Errno::ENODEV | Errno::ENOMEM | Errno::EPERM | Errno::EACCES | Errno::EBUSY)) => {
             Err(StageError::system("mount", device.display())(errno))
         }
@@ -233,7 +238,8 @@ fn observe_ours<T>(
     }
 }
 
-/// What has `LABEL` has had its marker on the disk, outside of the journal: without it the file system is damaged.
+/// Reads the marker. A file system with `LABEL` had its marker on the disk, outside of the journal. Without
+/// the marker it is damaged.
 fn read_marker(root: &Path, mounted: Result<(), Errno>) -> Content {
     let damaged = |what: String| Content::Damaged(format!("a file system labelled {LABEL} {what}"));
     if let Err(errno) = mounted {
@@ -249,7 +255,8 @@ fn read_marker(root: &Path, mounted: Result<(), Errno>) -> Content {
     }
 }
 
-/// What has `LABEL_NEW` was never handed to a host; files in it were put there by somebody else all the same.
+/// Checks a file system with `LABEL_NEW`. It was never handed to a host. If it has files, another writer put
+/// them there.
 fn read_unfinished(root: &Path, mounted: Result<(), Errno>) -> Content {
     if mounted.is_err() {
         return Content::Unfinished;
@@ -287,25 +294,25 @@ enum Signature {
 /// Blank: both ends (where partition tables, RAID and file systems have their heads) and samples all over are zeros.
 fn observe_signature(device: &mut File) -> io::Result<Signature> {
     let size = device.seek(SeekFrom::End(0))?;
-    let mut head = vec![0; usize::try_from(EDGE.min(size)).unwrap_or(0)];
+    let mut head = vec![0; usize::try_from(EDGE_BYTES.min(size)).unwrap_or(0)];
     device.seek(SeekFrom::Start(0))?;
     device.read_exact(&mut head)?;
     if let Some(signature) = name_signature(&head) {
         return Ok(signature);
     }
     for copy in COPIES {
-        if copy.saturating_add(SUPERBLOCK) <= size && is_ours(device, copy)? {
+        if copy.saturating_add(SUPERBLOCK_OFFSET) <= size && is_ours(device, copy)? {
             return Ok(Signature::Lost);
         }
     }
     let mut blank = head.iter().all(|byte| *byte == 0);
-    let mut at = size.saturating_sub(EDGE);
+    let mut at = size.saturating_sub(EDGE_BYTES);
     device.seek(SeekFrom::Start(at))?;
     blank = blank && is_zero(device, size - at)?;
-    for sample in 1..SAMPLES {
-        at = size / SAMPLES * sample;
+    for sample in 1..SAMPLE_COUNT {
+        at = size / SAMPLE_COUNT * sample;
         device.seek(SeekFrom::Start(at))?;
-        blank = blank && is_zero(device, (size - at).min(SAMPLE as u64))?;
+        blank = blank && is_zero(device, (size - at).min(SAMPLE_BYTES as u64))?;
     }
     let is_headless = head.iter().take(HEAD_BYTES).all(|byte| *byte == 0);
     Ok(match (blank, is_headless) {
@@ -409,7 +416,11 @@ fn plan_erasure(disk: &mut File) -> io::Result<Vec<Range<u64>>> {
             parts.push(at..at + SUPERBLOCK_SIZE as u64);
         }
     }
-    parts.extend([0..SUPERBLOCK, SUPERBLOCK..HEAD_BYTES as u64].into_iter().filter(|part| part.end <= size));
+    parts.extend(
+        [0..SUPERBLOCK_OFFSET, SUPERBLOCK_OFFSET..HEAD_BYTES as u64]
+            .into_iter()
+            .filter(|part| part.end <= size),
+    );
     Ok(parts)
 }
 
@@ -470,12 +481,15 @@ fn unmount(target: &Path) -> Result<(), StageError> {
         .map_err(StageError::system("unmount", target.display()))
 }
 
-/// Tries again while somebody holds the disk, for a moment: a process that was just forked holds what this one has open.
+/// Retries while another process holds the disk for a moment: a process that was just forked inherits open
+/// files.
 fn while_busy<T>(mut act: impl FnMut() -> io::Result<T>) -> io::Result<T> {
     let start = Instant::now();
     loop {
         match act() {
-            Err(error) if error.raw_os_error() == Some(Errno::EBUSY as i32) && start.elapsed() < BUSY => {
+            Err(error)
+                if error.raw_os_error() == Some(Errno::EBUSY as i32) && start.elapsed() < BUSY_TIMEOUT =>
+            {
                 std::thread::sleep(Duration::from_millis(20));
             }
             done => return done,

@@ -1,10 +1,12 @@
-//! What may be done with the state disk (docs/agent.md): use it, make it new, or leave it alone.
+//! Decision about the state disk (docs/agent.md): use it, make it new, or refuse it.
 //!
-//! A wipe has one of two sources: the Machine (`stateDisk.wipe`), or the agent at the release of a claim (D7). The agent's request lies on
-//! the disk that it is about. It counts only while the record of the claim, on the same disk, has the stage of this wipe. So no message can wipe
+//! A wipe has one of two sources: the Machine (`stateDisk.wipe`), or the agent at the release of a claim
+//! (D7). The agent's request is on
+//! the disk to be wiped. It counts only while the record of the claim, on the same disk, has the stage of
+//! this wipe. So no message can wipe
 //! a host. A message or a request of an earlier claim cannot come late.
 //!
-//! Pure: what was found on the disk in, the decision out. No disk that was not selected comes this far. Called by
+//! Pure: the content of the disk in, the decision out. Only a selected disk gets here. Called by
 //! `state_disk`.
 
 use bedplate_api::id::MachineName;
@@ -69,7 +71,7 @@ pub struct Marker {
     pub wipe_token: Option<String>,
 }
 
-/// What is on the selected disk.
+/// Content of the selected disk.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Content {
     /// Only zeros wherever it was read.
@@ -78,7 +80,8 @@ pub enum Content {
     Unfinished,
     /// State of ours.
     State(Marker),
-    /// State of ours, by its label, that cannot be read. Nobody can know whether a wipe's token is used up.
+    /// State of Bedplate, by its label, that cannot be read. So it is unknown whether a wipe's token was
+    /// used.
     Damaged(String),
     /// Data of no known kind, below 2 KiB of zeros. The wipe of a disk leaves that if it is interrupted.
     Headless,
@@ -88,7 +91,7 @@ pub enum Content {
     Foreign(String),
 }
 
-/// What is done.
+/// Decision about the disk.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum StatePlan {
     /// Mount what is there.
@@ -97,26 +100,26 @@ pub enum StatePlan {
     Make(Marker),
 }
 
-/// Why the disk is left alone.
+/// Reason for not using the disk.
 #[derive(Debug, Clone, PartialEq, Eq, Error)]
 pub enum RefuseDiskError {
     /// `wipe: Never` and nothing to use.
     #[error("the state disk is blank, and wipe Never forbids to make a file system on it")]
     BlankAndNever,
-    /// Somebody else's data.
+    /// Data of another owner.
     #[error(
         "the state disk holds {found}, and wipe does not allow to overwrite it: clear it by hand or set wipe Once (with claimPolicy.release Empty)"
     )]
     Foreign {
-        /// What it looks like.
+        /// Kind of the data.
         found: String,
     },
-    /// State that a person has to look at.
+    /// State that a user must check.
     #[error(
         "the state disk holds {found}: it is damaged state, which no wipe makes new. Start a rescue system and repair it (e2fsck), or give it up by writing zeros over its first 256 MiB (dd, wipefs is not enough) and set wipe Once (with claimPolicy.release Empty); or write zeros over the whole disk; or select another disk"
     )]
     Damaged {
-        /// What is wrong with it.
+        /// Damage of the state.
         found: String,
     },
     /// Another Machine's state.
@@ -124,7 +127,7 @@ pub enum RefuseDiskError {
         "the state disk holds the state of Machine {owner}: clear it by hand or set wipe Once (with claimPolicy.release Empty)"
     )]
     OtherMachine {
-        /// Whose it is.
+        /// Owner of the state.
         owner: MachineName,
     },
     /// A layout that this release does not know.

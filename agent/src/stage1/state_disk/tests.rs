@@ -20,7 +20,7 @@ impl Programs for HostPrograms {
             let mut command = Command::new(program);
             let output = command.env("PATH", "/usr/sbin:/sbin").args(arguments).output().expect(program);
             let text = String::from_utf8_lossy(&output.stderr).into_owned();
-            if !text.contains("in use") || start.elapsed() > BUSY {
+            if !text.contains("in use") || start.elapsed() > BUSY_TIMEOUT {
                 return Ok((output.status.code().unwrap_or(-1), text));
             }
         }
@@ -497,7 +497,7 @@ fn files_under_the_label_of_being_made_are_never_made_new() {
 fn the_marker_is_on_the_disk_and_not_only_in_the_journal() {
     let disk = Disk::new(|_| {});
     disk.prepare("node-1", WipeRequest::IfBlank).unwrap();
-    // As after a power cut: a copy of what is on the disk while it is mounted, whose journal nobody replays.
+    // As after a power cut: a copy of the mounted disk, whose journal is not replayed.
     let after = Disk::new(|path| {
         fs::copy(disk.directory.path().join("disk"), path).unwrap();
     });
