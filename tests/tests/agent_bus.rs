@@ -9,8 +9,8 @@ use std::time::Duration;
 use anyhow::{Context, Result, bail};
 use bedplate_agent::bus::{
     ActiveState, Bus, BusError, Changes, Container, ContainerName, Exit, Inhibition, JobResult, Leader,
-    Lifetime, LoadState, Machines, MainExit, Manager, Output, Power, MAX_OUTPUT_BYTES, TransientCommand, UnitName,
-    UnitState, Units,
+    Lifetime, LoadState, MAX_OUTPUT_BYTES, Machines, MainExit, Manager, Output, Power, TransientCommand,
+    UnitName, UnitState, Units,
 };
 use bedplate_tests::host::{End, Host};
 
@@ -133,7 +133,7 @@ async fn a_new_file_is_seen_after_daemon_reload_and_enabled_for_this_boot() -> R
     manager.daemon_reload().await?;
     manager.enable(std::slice::from_ref(&fresh), Lifetime::Boot).await?;
     assert!(host.run("ls", &["/run/systemd/system/multi-user.target.wants"])?.contains("fresh.service"));
-    // What does not run is forgotten by systemd, and read anew each time that somebody looks.
+    // systemd forgets a unit that does not run, and reads it again on each request.
     manager.start(&fresh, LONG).await?;
     assert_eq!(manager.state(&fresh).await?.needs_reload, Some(false));
     host.put("/run/systemd/system/fresh.service", format!("{SLEEPS}#\n").as_bytes(), 0o644)?;
@@ -162,7 +162,7 @@ async fn a_hanging_job_is_an_error_at_its_deadline_and_asking_again_joins_it() -
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn forty_jobs_at_once_are_told_apart() -> Result<()> {
+async fn forty_concurrent_jobs_keep_their_results_apart() -> Result<()> {
     let (_host, bus) = host("many", &[("many@.service", FAILS), ("good@.service", SLEEPS)])?;
     let manager = bus.manager();
     let jobs = (0..40).map(|number| {
@@ -176,7 +176,7 @@ async fn forty_jobs_at_once_are_told_apart() -> Result<()> {
     Ok(())
 }
 
-/// All of them at once.
+/// Awaits all of them concurrently.
 async fn futures_of<T: Send + 'static>(
     futures: impl Iterator<Item = impl Future<Output = T> + Send + 'static>,
 ) -> Vec<T> {
@@ -328,7 +328,7 @@ async fn a_containers_own_systemd_is_reached_through_its_leader() -> Result<()> 
     assert_eq!(bus.machined().list().await?, std::slice::from_ref(&running));
     let inside = bus.machined().units(running.leader);
     answers(inside.as_ref()).await?;
-    // Of the container: the host's unit of this name is another one.
+    // Must be the container's unit: the host's unit of this name is another one.
     host.put("/run/systemd/system/only-here.service", SLEEPS.as_bytes(), 0o644)?;
     bus.manager().daemon_reload().await?;
     assert_eq!(inside.state(&unit("only-here.service")).await?.load, LoadState::NotFound);
@@ -377,7 +377,7 @@ async fn a_bus_that_is_killed_is_an_error_and_works_again_when_it_is_back() -> R
     let mut hangs = manager.changes(&BTreeSet::from([unit("hangs.service")])).await?;
     until(&manager, &mut hangs, &unit("hangs.service"), |state| state.has_job).await?;
     host.run("systemctl", &["stop", "dbus.socket", "dbus.service"])?;
-    // Who waits hears it at once; who asks is told where the bus was looked for.
+    // A waiting caller gets the error immediately; a new request names the socket of the bus.
     let waiting = tokio::time::timeout(LONG, job).await??.unwrap_err();
     assert!(matches!(waiting, BusError::Away { .. }), "{waiting}");
     assert!(matches!(tokio::time::timeout(LONG, changes.next()).await?, Err(BusError::Away { .. })));
@@ -452,7 +452,7 @@ async fn power_off_switches_off() -> Result<()> {
     Ok(())
 }
 
-/// What the agent does on its buses, done by this program inside the host.
+/// Requests of the agent on its buses, made by this program inside the host.
 async fn work_inside(name: &str) -> Result<()> {
     let bus = Bus::host();
     let ran = bus.manager().run(&shell("host-command", "echo of the host")).await?;

@@ -1,6 +1,6 @@
 //! A cluster from nothing, without one: three empty hosts of systemd 252 in namespaces, the real agent and pxed with a directory of
 //! manifests. One host makes the cluster by the real kubeadm with images of the real programs, one joins as a second control plane and one
-//! as a worker, in networks of its own, with real kubelets, containerd and runc: see `control_plane` for what is left out.
+//! as a worker, in networks of its own, with real kubelets, containerd and runc: see `control_plane` for the limits of such hosts.
 
 #![allow(clippy::unwrap_used, clippy::panic, reason = "a test that cannot go on has failed")]
 
@@ -34,7 +34,7 @@ const SERVER_ADDRESS: Ipv4Addr = Ipv4Addr::new(10, 7, 0, 11);
 const CONTROL_PLANE: &str = "control-1";
 const SECOND: &str = "control-2";
 const WORKER: &str = "worker-1";
-/// What control planes share, as docs/first-control-plane.md has it: where kubeadm looks for each, and its key in the Secret.
+/// Shared files of control planes, as in docs/first-control-plane.md: kubeadm's path of each, and its key in the Secret.
 const SHARED: [(&str, &str); 8] = [
     ("ca.crt", "ca.crt"),
     ("ca.key", "ca.key"),
@@ -45,7 +45,7 @@ const SHARED: [(&str, &str); 8] = [
     ("etcd/ca.crt", "etcd-ca.crt"),
     ("etcd/ca.key", "etcd-ca.key"),
 ];
-/// What a slot of the first control plane keeps, on its host.
+/// State of a slot of the first control plane, on its host.
 const STATE: &str = "/var/lib/bedplate/slots/a/state";
 
 /// pxed, two registries, and the network that all are in.
@@ -205,7 +205,7 @@ impl Site {
     }
 }
 
-/// Where a node has what it joins by.
+/// Path of a node's join configuration.
 const JOIN: &str = "/etc/kubernetes/join.conf";
 
 fn from_secret(path: &str, name: &str, key: &str) -> Value {
@@ -213,7 +213,7 @@ fn from_secret(path: &str, name: &str, key: &str) -> Value {
     json!({ "path": path, "permissions": "0600", "contentFrom": { "secret": secret } })
 }
 
-/// What a person gives workers to join by: a token of the new cluster in a kubeconfig.
+/// Creates the Secret by which workers join, as a user does: a token of the new cluster in a kubeconfig.
 fn give_join_secret(site: &Site, host: &Host) {
     let admin = host.run_in_machine("bedplate-a", &["cat", "/etc/kubernetes/admin.conf"]).unwrap();
     std::fs::write(site.path("admin.conf"), admin).unwrap();
@@ -236,7 +236,7 @@ fn address(node: &Value) -> &str {
     internal.and_then(|one| one["address"].as_str()).unwrap_or_default()
 }
 
-/// What a person gives control planes that are to join.
+/// Creates the Secret of further control planes, as a user does.
 fn give_shared_secret(site: &Site, host: &Host) {
     for (file, key) in SHARED {
         let content = host.read(&format!("{STATE}/kubernetes/pki/{file}")).unwrap();
@@ -253,7 +253,7 @@ fn is_whole(members: &[Member]) -> bool {
     names == [CONTROL_PLANE, SECOND] && members.iter().all(|member| !member.is_learner)
 }
 
-/// A second control plane joins, and is paved anew once its Node is deleted: etcd has two members then as before.
+/// A second control plane joins, and is repaved once its Node is deleted: etcd has two members then as before.
 fn joins_and_is_paved_again(site: &Site, control: &Worker) -> Worker {
     give_shared_secret(site, &control.host);
     site.second_control_plane(&json!({}));
@@ -297,7 +297,7 @@ fn outlasts_its_kubelets_directory(site: &Site, control: &Worker) {
         Ok(log.contains("was there before kubeadm: nothing is done").then_some(()))
     };
     wait::until("kubeadm refuses to begin", LIMIT, refused).unwrap();
-    // What a host has set, and these borrow from a command before kubeadm, which is not run here.
+    // Kernel parameters of a host; these borrow them from a command before kubeadm, which is not run here.
     control.host.run_in_machine("bedplate-a", &["sh", "-c", PARAMETERS]).unwrap();
     let documented = include_str!("../../docs/node.md").split("\n\n");
     let mut documented =
@@ -352,7 +352,7 @@ fn outlasts_its_certificate(site: &Site, control: &Worker, worker: &Worker, slot
 }
 
 #[test]
-fn an_empty_host_becomes_a_control_plane_without_a_cluster_and_another_joins_it() {
+fn empty_hosts_become_two_control_planes_and_a_worker_without_a_cluster() {
     let site = Site::start();
     site.first_control_plane();
     let control = site.host(CONTROL_PLANE, 11);

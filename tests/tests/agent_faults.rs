@@ -1,4 +1,4 @@
-//! What a host shows when a node fails, and what is changed in a node that runs: the real agent in its own unit, systemd 252, nspawn,
+//! Failures of a node as a host shows them, and changes of a running node: the real agent in its own unit, systemd 252, nspawn,
 //! a real API server, as in `agent_node`. The kubelet and kubeadm are stand-ins; the identity of the kubelet is real.
 
 #![allow(clippy::unwrap_used, clippy::panic, reason = "a test that cannot go on has failed")]
@@ -76,7 +76,7 @@ fn certificate(year: i32) -> String {
     params.self_signed(&key).unwrap().pem() + &key.serialize_pem()
 }
 
-/// What was off for too long comes back: the Node is not Ready, and the kubelet's certificate has ended.
+/// A host that was off for too long recovers: the Node is not Ready, and the kubelet's certificate has expired.
 fn a_kubelet_gets_another_certificate(site: &Site) {
     let host = &site.host;
     let kubelet = "/var/lib/bedplate/slots/a/state/kubelet";
@@ -116,7 +116,7 @@ fn kubeadm(host: &AgentHost) -> String {
 }
 
 #[test]
-fn a_node_is_changed_in_place_and_a_kubelet_that_fails_is_told_by_its_log() {
+fn node_is_changed_in_place_and_log_of_failing_kubelet_is_reported() {
     let host = AgentHost::start(5).unwrap();
     let site = Site { host, directory: Directory::new("faults").unwrap() };
     let host = &site.host;
@@ -181,7 +181,7 @@ fn a_node_is_changed_in_place_and_a_kubelet_that_fails_is_told_by_its_log() {
 
     a_kubelet_gets_another_certificate(&site);
 
-    // The next one's kubelet does not start: the former slot runs again, and the kubelet's journal is told.
+    // The next one's kubelet does not start: the former slot runs again, and the kubelet's journal is reported.
     site.version(4, |template| {
         let file = template["files"].as_array_mut().unwrap().iter_mut();
         let kubelet = file.into_iter().find(|file| file["path"] == "/usr/local/sbin/kubelet-stand-in");

@@ -1,5 +1,5 @@
 //! A node with a network of its own on a real host: systemd 252, nspawn and networkd in namespaces, the real agent, our node image with its
-//! networkd and containerd, and on the wire beside the host a real API server, and pxed for addresses. As in `agent_node` the kubelet is
+//! networkd and containerd, and on the wire of the host a real API server, and pxed for addresses. As in `agent_node` the kubelet is
 //! a stand-in.
 
 #![allow(clippy::unwrap_used, clippy::panic, reason = "a test that cannot go on has failed")]
@@ -16,7 +16,7 @@ use bedplate_tests::pxed::{Pxed, Setup, stub_image};
 
 const SERVER: Ipv4Addr = Ipv4Addr::new(10, 7, 0, 1);
 const HOST: Ipv4Addr = Ipv4Addr::new(10, 7, 0, 10);
-/// What the slot notes of its network, as the host sees it, and as the slot does.
+/// File with the slot's view of its network, as the host sees the file, and as the slot does.
 const NOTE: &str = "var/lib/kubelet/network";
 
 /// A wire with a server, and a host's network at it.
@@ -48,7 +48,7 @@ fn note(site: &AgentHost, slot: &str) -> String {
 fn paved_and_repaved(site: &AgentHost) -> [String; 2] {
     site.until_node_is_awaited().unwrap();
     site.until("the first version is applied", |status| has_applied(status, 1, "a")).unwrap();
-    // Slot a is filled anew once it is retired.
+    // Slot a is filled again once it is retired.
     let first = note(site, "a");
     site.select(2).unwrap();
     site.until("the second version is prepared", |status| status["slots"][1]["state"] == "Prepared").unwrap();
@@ -58,7 +58,7 @@ fn paved_and_repaved(site: &AgentHost) -> [String; 2] {
     [first, note(site, "b")]
 }
 
-/// What a service at this address of the wire answers.
+/// Answer of a service at this address of the wire.
 fn ask(from: &Namespace, address: Ipv4Addr, port: u16) -> anyhow::Result<String> {
     from.inside(|| {
         let mut stream = TcpStream::connect_timeout(&(address, port).into(), Duration::from_secs(10))?;
@@ -71,7 +71,7 @@ fn ask(from: &Namespace, address: Ipv4Addr, port: u16) -> anyhow::Result<String>
 }
 
 #[test]
-fn a_node_on_the_hosts_wire_has_its_own_address_of_pxed_and_keeps_it_when_it_is_repaved() {
+fn macvlan_node_gets_its_own_address_and_keeps_it_over_a_repave() {
     let (wire, host) = wire();
     let directory = Directory::new("agentnet").unwrap();
     let setup = Setup::new(stub_image(directory.path()).unwrap());
@@ -103,7 +103,7 @@ fn a_node_on_the_hosts_wire_has_its_own_address_of_pxed_and_keeps_it_when_it_is_
 }
 
 #[test]
-fn a_node_behind_its_host_reaches_the_cluster_and_its_kubelet_is_reached_at_the_hosts_address() {
+fn veth_node_reaches_the_cluster_and_is_reached_at_its_hosts_address() {
     let (wire, host) = wire();
     let site = AgentHost::start_in(host, Some((&wire, SERVER)), 5).unwrap();
     for version in [1, 2] {

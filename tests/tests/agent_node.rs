@@ -60,7 +60,7 @@ fn a_host_is_paved_repaved_and_rolled_back_by_an_agent_in_its_own_unit() {
         filter(words);
     }
 
-    // As somebody who was root in the slot may: a tool that the agent will run signals a process of the host's root.
+    // A user who was root in the slot may do so: a tool that the agent will run signals a process of the host's root.
     site.host.run("systemd-run", &["--quiet", "--unit=victim.service", "sleep", "infinity"]).unwrap();
     let pid = ["show", "--property=MainPID", "--value", "victim.service"];
     let tool =
@@ -135,7 +135,7 @@ fn trust_5_agent_key_never_enters_a_slot() {
     let found = || agent.files_of_slot(&site.host, "a").unwrap();
     assert_eq!(found(), Vec::<PathBuf>::new(), "while it joins");
 
-    // The same look finds the key of the kubelet in each place.
+    // A search for the key of the kubelet finds it in each place, so the search works.
     let kubeconfig = site.host.read("/run/bedplate/slots/a/kubeconfig").unwrap();
     let key = kubeconfig.lines().find_map(|line| line.trim().strip_prefix("client-key-data: ")).unwrap();
     let key = String::from_utf8(STANDARD.decode(key.trim_matches('"')).unwrap()).unwrap();

@@ -277,7 +277,7 @@ async fn captured(parameters: Value, state: &Directory) -> Result<(bool, String,
 }
 
 #[tokio::test]
-async fn o7_packets_that_match_are_kept_in_a_file_whose_digest_is_told() -> Result<()> {
+async fn o7_capture_stores_matching_packets_and_reports_the_digest() -> Result<()> {
     let state = Directory::new("operations")?;
     let (complete, reason, message) =
         captured(json!({"interface": "eth0", "filter": "udp dst port 6767", "seconds": "3"}), &state).await?;
@@ -317,8 +317,7 @@ async fn o6_a_filter_or_an_interface_that_tcpdump_does_not_know_is_named() -> Re
 }
 
 #[tokio::test]
-async fn o1_a_reboot_by_logind_is_complete_in_the_next_boot_and_a_shutdown_before_the_host_is_off()
--> Result<()> {
+async fn o1_reboot_completes_in_the_next_boot_and_shutdown_before_power_off() -> Result<()> {
     for (operation, how) in [("reboot", End::Reboot), ("shutdown", End::PowerOff)] {
         let state = Directory::new("operations")?;
         let first = host("first", &[AGENT], &state, None)?;

@@ -41,7 +41,7 @@ fn package_refuses_the_machine_of_a_pxed() -> Result<()> {
 }
 
 #[test]
-fn the_package_brings_a_running_service_and_an_upgrade_leaves_the_slot_alone() -> Result<()> {
+fn package_starts_the_service_and_upgrade_does_not_change_the_slot() -> Result<()> {
     let host = Host::prepare("package")?.bind(&package()?, "/srv/agent.deb").start()?;
     let install = || host.run("dpkg", &["--install", "/srv/agent.deb"]);
     install()?;
@@ -69,13 +69,13 @@ fn the_package_brings_a_running_service_and_an_upgrade_leaves_the_slot_alone() -
     host.run("systemctl", &["start", SLOT])?;
     let slot = show(&host, SLOT, "InvocationID")?;
     let agent = show(&host, UNIT, "InvocationID")?;
-    // The same package again takes the way of an upgrade: the scripts are told the version that was there.
+    // Installing the same package again is an upgrade: the scripts get the version that was installed.
     install()?;
     assert_ne!(show(&host, UNIT, "InvocationID")?, agent, "the new agent runs");
     assert_eq!(show(&host, UNIT, "ActiveState")?, "active");
     assert_eq!(show(&host, SLOT, "InvocationID")?, slot, "the slot runs on");
 
-    // Whoever has switched it off finds it off after an upgrade.
+    // A service that a user has disabled stays disabled after an upgrade.
     host.run("systemctl", &["disable", UNIT])?;
     install()?;
     let enabled = host.run("systemctl", &["show", "--property=UnitFileState", "--value", UNIT])?;

@@ -2,7 +2,7 @@
 //! 252 in namespaces with the real agent, real kubelets, containerd and Pods, a real control plane with its scheduler and its
 //! disruption controller, and the real bedplate-controller. See `control_plane` for what such hosts lack.
 //!
-//! At each look: no more than one Node out of three may be away or cordoned, and no fewer Pods Ready than their budget says.
+//! At each check: at most one Node out of three may be missing or cordoned, and at least as many Pods are Ready as their budget requires.
 
 use std::path::PathBuf;
 use std::time::{Duration, Instant};
@@ -21,7 +21,7 @@ const LIMIT: Duration = Duration::from_secs(600);
 const NAMES: [&str; 3] = ["host-1", "host-2", "host-3"];
 /// One more than there are hosts: somewhere two of them stand together, and the second has to wait for the first's successor.
 const PODS: usize = NAMES.len() + 1;
-/// So many are Ready at any time.
+/// Minimum number of Pods that are Ready at any time.
 const BUDGET: usize = PODS - 1;
 
 /// Three hosts and their cluster. Dropped in this order.
@@ -117,7 +117,7 @@ impl<'r> Rollout<'r> {
         self.nodes.seen("Node", name).unwrap_or_default()
     }
 
-    /// How many Machines have this version, on a Node that is Ready and takes Pods.
+    /// Number of Machines with this version, on a Node that is Ready and accepts Pods.
     fn run(&self, version: u32) -> usize {
         let machine = |name: &str| self.nodes.seen("Machine", name).unwrap_or_default();
         let runs =
@@ -140,7 +140,7 @@ impl<'r> Rollout<'r> {
         Ok(())
     }
 
-    /// The same, while no more is away than may be.
+    /// Waits for `reached`, and checks meanwhile that no more Nodes are unavailable than allowed.
     fn rolls_until(&self, what: &str, reached: impl Fn() -> bool) -> Result<()> {
         let started = Instant::now();
         wait::until(what, LIMIT, || {
@@ -166,8 +166,7 @@ impl<'r> Rollout<'r> {
 }
 
 #[test]
-fn c4_three_nodes_are_updated_in_turn_within_their_pods_budget_over_a_controllers_death_and_stop_at_a_bad_version()
--> Result<()> {
+fn c4_rollout_survives_controller_restart_and_stops_at_bad_version() -> Result<()> {
     worker::take_turn()?;
     let rack = Rack::new("rollout")?;
     let mut rollout = Rollout::start(&rack)?;
@@ -196,7 +195,7 @@ fn c4_three_nodes_are_updated_in_turn_within_their_pods_budget_over_a_controller
         rollout.configuration()["status"]["machines"]["outdated"] == 0
     })?;
 
-    // The first one that is taken is rolled back, and nobody follows it.
+    // The first host that takes it is rolled back, and no other follows.
     let mut bad = worker::template()?;
     // This version never becomes healthy. whole_node and agent_faults wait for a health gate of the usual length.
     bad["preKubeadmCommands"] = json!(["echo no such device >&2; exit 1"]);
@@ -219,7 +218,7 @@ fn c4_three_nodes_are_updated_in_turn_within_their_pods_budget_over_a_controller
         said["reason"] == "RolledBack" && said["message"].as_str().unwrap_or_default().contains(name)
     })?;
 
-    // What a person mends goes on.
+    // An edit by a user continues the update.
     rollout.edit(&label("fourth")?)?;
     rollout.rolls_until("three Nodes have version 4", || rollout.run(4) == NAMES.len())?;
     rollout.rolls_until("nothing is Degraded", || {

@@ -86,7 +86,7 @@ impl Site {
         ask(&self.path("pxed.sock"), path).ok()
     }
 
-    /// What the command line prints.
+    /// Output of the command line.
     fn bedplate(&self, arguments: &[&str]) -> String {
         let mut command = Command::new(binary("bedplate").unwrap());
         run(command.arg("--socket").arg(self.path("pxed.sock")).args(arguments)).unwrap()
@@ -131,7 +131,7 @@ fn main_pid(host: &Host) -> String {
 }
 
 #[test]
-fn o7_a_host_without_a_cluster_enrolls_by_hand_and_carries_operations_out_over_restarts() {
+fn o7_standalone_host_enrolls_by_hand_and_operates_over_restarts() {
     let site = Site::new();
     let mut pxed = site.pxed();
     let shown = site.ask("/v1/machines/node-1").unwrap();

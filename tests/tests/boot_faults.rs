@@ -14,7 +14,7 @@ use bedplate_tests::{boot, timeline, wait};
 use jiff::Timestamp;
 use nix::sys::signal::Signal;
 
-/// What a machine is being given.
+/// Transfer to a machine.
 #[derive(Debug, Clone, Copy)]
 enum Transfer {
     /// The loader, by TFTP.
@@ -23,8 +23,8 @@ enum Transfer {
     Http,
 }
 
-/// The package's loaders, that for TFTP longer: 170 kB are through before anybody has looked. Firmware does not mind what
-/// follows a program. OVMF does not try PXE again when its transfer breaks off: it goes on to HTTP boot.
+/// The package's loaders, that for TFTP longer: 170 kB are transferred before a check could see the transfer. Firmware ignores
+/// bytes behind a program. OVMF does not try PXE again when its transfer breaks off: it continues with HTTP boot.
 fn loaders(rack: &Rack) -> Result<PathBuf> {
     let directory = rack.file("loaders");
     std::fs::create_dir_all(&directory)?;
@@ -53,7 +53,7 @@ fn stop_in_mid_transfer(pxed: &mut Pxed<'_>, transfer: Transfer) -> Result<()> {
     })
 }
 
-/// Whether every thread has.
+/// Returns true if every thread has stopped.
 fn has_stopped(pid: u32) -> Result<bool> {
     for thread in std::fs::read_dir(format!("/proc/{pid}/task"))? {
         let stat = std::fs::read_to_string(thread?.path().join("stat"))?;
@@ -64,7 +64,7 @@ fn has_stopped(pid: u32) -> Result<bool> {
     Ok(true)
 }
 
-/// Whether the kernel has a TFTP transfer's socket, which has a port of its own on the rack's address, or an HTTP
+/// Returns true if the kernel has a TFTP transfer's socket, which has a port of its own on the rack's address, or an HTTP
 /// connection with much to send.
 fn is_open(pid: u32, transfer: Transfer) -> Result<bool> {
     const MUCH: u64 = 16 << 10;
@@ -102,7 +102,7 @@ fn machines_come_up_although_pxed_is_killed_in_mid_transfer() -> Result<()> {
     let _slots = GuestSlot::take_two()?;
     let since = Timestamp::now();
     let machines = [rack.power_on(1, Firmware::Bios)?, rack.power_on(2, Firmware::UefiPxe)?];
-    // What follows each of these stages: the loader, the kernel, the root image. HTTP is cut only after the firmware of server-2 has
+    // Transfer after each of these stages: the loader, the kernel, the root image. HTTP is cut only after the firmware of server-2 has
     // ended: it tries HTTP once after TFTP, and opens its shell if both were cut.
     for (machine, stage, transfer) in [
         (2, "Acknowledged", Transfer::Tftp),

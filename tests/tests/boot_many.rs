@@ -51,7 +51,7 @@ fn twenty_bios_machines_at_once_reach_their_script() -> Result<()> {
         "boot twenty: script after {first:.1} s (first) {median:.1} (median) {last:.1} (last)"
     ));
     for machine in &seen {
-        // A machine whose DHCP or TFTP had timed out would have begun again.
+        // A machine whose DHCP or TFTP had timed out would have started again.
         let attempts = machine.pointer("/status/boot/attempts").and_then(Value::as_i64);
         ensure!(attempts.is_none_or(|attempts| attempts <= 1), "{machine} began more than once");
     }

@@ -15,7 +15,7 @@ use serde_json::json;
 const PXE: Option<Source> = Some(Source::Pxe);
 const OFF: Option<Source> = None;
 
-/// What pxed and the cluster say of a machine that pxed has switched on and that has enrolled.
+/// Checks the reports of pxed and the cluster on a machine that pxed has switched on and that has enrolled.
 fn is_told(site: &Site<'_>) -> Result<()> {
     site.has_seen(1, &[Action::On], &[PXE])?;
     let machine = site.until("power and enrollment in the cluster", CHANGE_TIMEOUT, |site| {
@@ -47,7 +47,7 @@ fn first_boot(site: &Site<'_>) -> Result<String> {
 }
 
 #[test]
-fn h2_a_machine_of_a_cluster_comes_up_over_redfish_and_operations_switch_it() -> Result<()> {
+fn h2_machine_of_a_cluster_boots_by_redfish_and_follows_operations() -> Result<()> {
     let rack = Rack::new("power-redfish")?;
     let server = rack.machine(Rack::spec(1, Firmware::Bios)).with_bmc(BmcKind::Redfish)?;
     let site = Site::in_cluster("power-redfish", &rack, vec![server])?;
@@ -128,7 +128,7 @@ fn power(site: &Site<'_>, act: &str, reason: &str) -> Result<()> {
 }
 
 #[test]
-fn h2_a_machine_of_a_manifest_comes_up_and_operations_of_socket_and_manifests_switch_it() -> Result<()> {
+fn h2_standalone_machine_boots_and_follows_power_operations() -> Result<()> {
     let rack = Rack::new("power-standalone")?;
     let server = rack.machine(Rack::spec(1, Firmware::Bios)).with_bmc(BmcKind::Sushy)?;
     let slot = GuestSlot::take()?;

@@ -26,7 +26,7 @@ const SELECTED: &str = "bed-state";
 const OTHER: &str = "bed-other";
 const STATE: &str = "    stateDisk:\n      serial: bed-state\n      wipe: Once\n      wipeToken: first\n";
 
-/// What a test can know of a state disk from outside.
+/// Properties of a state disk that a test can read from outside.
 #[derive(Debug)]
 struct State {
     /// UUID of the file system: another one would mean that it was made again.
@@ -41,7 +41,7 @@ struct State {
 const STAGES: [&str; 9] =
     ["Discover", "Offered", "Acknowledged", "Script", "Kernel", "Initrd", "RootFS", "Userspace", "Enrolled"];
 
-/// A disk of `size` MiB that begins with somebody's partition table and data.
+/// A disk of `size` MiB that begins with another partition table and data.
 fn disk(rack: &Rack, serial: &str, size: u64) -> Result<Disk> {
     let image = rack.file(&format!("{serial}.disk"));
     let mut file = File::create(&image)?;
@@ -129,7 +129,7 @@ fn has_all_stages(machine: &Value, since: Timestamp) -> Result<()> {
 }
 
 #[test]
-fn state_outlives_a_reset_a_wipe_happens_once_and_no_other_disk_is_touched() -> Result<()> {
+fn state_survives_reset_wipe_happens_once_and_no_other_disk_is_touched() -> Result<()> {
     let rack = Rack::new("state-disk")?;
     let (selected, other) = (disk(&rack, SELECTED, 512)?, disk(&rack, OTHER, 512)?);
     let untouched = sum(&other.image)?;
@@ -145,7 +145,7 @@ fn state_outlives_a_reset_a_wipe_happens_once_and_no_other_disk_is_touched() -> 
         cpus: 2,
         // The one that is not selected is the first, which a program that takes just any would take.
         disks: vec![other.clone(), selected.clone()],
-        // The battery is empty: pxed's time counts, else no certificate would.
+        // The battery is empty: pxed's time counts, otherwise no certificate would be valid.
         clock: Some("2020-01-01T00:00:00"),
     })?;
     let first = reported(&mut pxed, &machine, None, "first")?;

@@ -1,4 +1,4 @@
-//! DHCP clients and a relay that nobody here wrote, against pxed as a process: udhcpc, dhclient, dhcrelay, perfdhcp.
+//! Foreign DHCP clients and a foreign relay against pxed as a process: udhcpc, dhclient, dhcrelay, perfdhcp.
 //!
 //! Two to four network namespaces each; no virtual machine.
 
@@ -19,7 +19,7 @@ use bedplate_tests::rack::Rack;
 use nix::mount::{MsFlags, mount};
 use nix::sched::{CloneFlags, unshare};
 
-/// What udhcpc calls with its lease in the environment.
+/// Script that udhcpc calls with its lease in the environment.
 const REPORT: &str = "#!/bin/sh\n[ \"$1\" = bound ] && env > \"$REPORT\"\nexit 0\n";
 
 /// pxed's namespace and a client's, joined by a wire.
@@ -84,7 +84,7 @@ fn address_of(report: &str) -> Result<&str> {
 }
 
 #[test]
-fn udhcpc_gets_a_machines_fixed_address_and_what_its_subnet_is_told() -> Result<()> {
+fn udhcpc_gets_the_fixed_address_and_the_options_of_its_subnet() -> Result<()> {
     let wire = Wire::new("udhcpc")?;
     let _pxed = wire.start(&wire.setup()?)?;
     wire.become_machine(1)?;
@@ -104,7 +104,7 @@ fn udhcpc_gets_a_machines_fixed_address_and_what_its_subnet_is_told() -> Result<
 }
 
 #[test]
-fn a_machine_in_another_subnet_than_its_fixed_address_gets_none_and_is_named() -> Result<()> {
+fn machine_in_a_subnet_without_its_fixed_address_gets_none_and_is_named() -> Result<()> {
     let wire = Wire::new("stray")?;
     let mut setup = wire.setup()?;
     setup.subnets.push("network = \"10.9.0.0/24\"\n".to_owned());
@@ -120,7 +120,7 @@ fn a_machine_in_another_subnet_than_its_fixed_address_gets_none_and_is_named() -
 }
 
 #[test]
-fn firmware_is_told_its_loader_and_an_operating_system_is_not() -> Result<()> {
+fn firmware_gets_its_loader_and_an_operating_system_does_not() -> Result<()> {
     let wire = Wire::new("loader")?;
     let _pxed = wire.start(&wire.setup()?)?;
     wire.become_machine(2)?;

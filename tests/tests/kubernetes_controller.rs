@@ -188,7 +188,7 @@ fn c1_c2_c5_versions_follow_edits_and_numbers_are_never_used_again() {
     site.until(("mcv", "edits-v2"), "version 2", |v| panic(v) == "3");
     assert_eq!(panic(&site.get("mcv", "edits-v1").unwrap()), "2");
     site.until(("mc", "edits"), "the highest number", |c| c["status"]["latestVersion"] == 2);
-    // Nobody uses version 2: it may go, and is made anew under another number.
+    // Version 2 is not in use: it may be deleted, and is created again under another number.
     site.objects().delete("mcv", "edits-v2").unwrap();
     site.until(("mcv", "edits-v3"), "version 3", |v| panic(v) == "3");
     assert!(site.get("mcv", "edits-v2").is_none());
@@ -243,7 +243,7 @@ fn c6_what_is_in_use_and_the_newest_outlive_the_history() {
 }
 
 #[test]
-fn c3_h3_a_selector_decides_once_by_priority_and_name_and_who_matches_nothing_is_told_why() {
+fn c3_h3_selector_decides_once_and_an_unmatched_machine_gets_a_reason() {
     let site = Site::shared();
     site.machine("lonely", &json!({ "row": "none" }), &json!({}));
     let is_pending = |machine: &Value| pending(machine).is_some_and(|c| c["reason"] == "NoConfiguration");
@@ -273,7 +273,7 @@ fn c3_h3_a_selector_decides_once_by_priority_and_name_and_who_matches_nothing_is
 }
 
 #[test]
-fn h4_h5_h6_h7_a_node_is_noted_annotated_and_after_its_end_chosen_for_anew() {
+fn h4_h5_h6_h7_node_is_recorded_annotated_and_replaced_after_its_end() {
     let site = Site::shared();
     site.configuration("nodes", &json!({}), 1);
     site.machine("nodes", &json!({}), &json!({ "configurationRef": { "name": "nodes" } }));
@@ -344,7 +344,7 @@ fn v1_v3_versions_are_the_controllers_and_what_is_in_use_is_not_deleted() {
         assert!(format!("{why:#}").contains(&words), "{why:#}");
     }
     site.objects().delete("machine", "kept").unwrap();
-    // The API server's own look at Machines is a moment behind.
+    // The API server's own cache of Machines is a moment behind.
     wait::until_asked("the end of its use", PATIENCE, || Ok(site.objects().begin_delete("mc", "kept").ok()))
         .unwrap();
     site.until_gone("mc", "kept");
@@ -352,14 +352,14 @@ fn v1_v3_versions_are_the_controllers_and_what_is_in_use_is_not_deleted() {
 }
 
 #[test]
-fn v3_a_version_whose_configuration_is_gone_goes_when_it_is_deleted_and_nobody_holds_it() {
+fn v3_version_without_a_configuration_is_deleted_once_it_is_unused() {
     let site = Site::shared();
     let template = json!({ "image": { "reference": NODE_IMAGE },
         "kubernetes": { "version": "v1.34.4" } });
     let spec = json!({ "configurationName": "lost", "version": 1, "template": template });
     let mut version = object("MachineConfigurationVersion", "lost-v1", &spec);
     version["metadata"]["finalizers"] = json!(["bedplate.dev/in-use"]);
-    // Of a configuration whose finalizer somebody took away, or that was made anew under its name.
+    // A version of a configuration whose finalizer a user removed, or that was re-created under its name.
     version["metadata"]["ownerReferences"] = json!([{ "apiVersion": "bedplate.dev/v1alpha1", "kind": "MachineConfiguration",
         "name": "lost", "uid": "00000000-0000-4000-8000-000000000000", "controller": true }]);
     site.as_controller().create(&version).unwrap();
@@ -368,7 +368,7 @@ fn v3_a_version_whose_configuration_is_gone_goes_when_it_is_deleted_and_nobody_h
 }
 
 #[test]
-fn what_the_controllers_credentials_are_worth_is_bounded() {
+fn rights_of_the_controllers_credentials_are_bounded() {
     let site = Site::shared();
     let kubernetes = Kubernetes::shared();
     let controller = kubernetes.service_account("bedplate-system", "bedplate-controller").unwrap();
@@ -434,7 +434,7 @@ const NODE: &str = "bedplate.dev/machine-configuration";
 const CONTROLLER: &str = "system:serviceaccount:bedplate-system:bedplate-controller";
 
 #[test]
-fn of_a_machines_status_the_controllers_credentials_write_nothing_that_others_say() {
+fn controllers_credentials_write_no_status_fields_of_other_programs() {
     let site = Site::shared();
     site.machine("fields", &json!({}), &json!({ "paused": true }));
     let power = json!({ "state": "Off" });
@@ -473,7 +473,7 @@ fn of_a_machines_status_the_controllers_credentials_write_nothing_that_others_sa
 }
 
 #[test]
-fn trust_5_the_controllers_credentials_approve_nothing_but_what_agents_ask_for_their_kubelets() {
+fn trust_5_controllers_credentials_approve_only_requests_for_kubelets() {
     let site = Site::shared();
     let ask = |name: &str, signer: &str| {
         let key = KeyPair::generate_for(&rcgen::PKCS_ECDSA_P256_SHA256).unwrap();
@@ -522,7 +522,7 @@ impl Site {
 }
 
 #[test]
-fn trust_5_a_kubelets_certificate_is_given_to_the_host_that_was_enrolled_last_and_to_no_other() {
+fn trust_5_only_the_last_enrolled_host_gets_its_kubelets_certificate() {
     let site = Site::shared();
     site.machine("trust", &json!({}), &json!({ "paused": true }));
     let (agent, enrollment) = Kubernetes::shared().agent("trust").unwrap();
@@ -640,7 +640,7 @@ fn trust_5_kubelet_gets_its_serving_certificate_and_no_other() {
 }
 
 #[test]
-fn trust_5_endpoint_of_the_api_server_is_for_the_kubelet_of_its_control_plane() {
+fn trust_5_endpoint_of_api_server_is_for_the_kubelet_of_its_control_plane() {
     let site = Site::shared();
     // This API server does not write its own endpoint.
     site.apply(&json!({ "apiVersion": "discovery.k8s.io/v1", "kind": "EndpointSlice", "addressType": "IPv4",
@@ -729,7 +729,7 @@ fn trust_5_controllers_credentials_approve_only_a_kubelets_own_name() {
 }
 
 #[test]
-fn of_two_controllers_the_second_waits_and_goes_on_when_the_first_was_killed() {
+fn second_controller_waits_and_continues_when_the_first_was_killed() {
     const LEADS: &str = "this program leads";
     let site = Site::shared();
     let mut first = site.controller.lock().unwrap();

@@ -60,7 +60,7 @@ impl Host {
         Process::spawn("bedplate-agent", &mut command, &self.path("agent.log")).unwrap()
     }
 
-    /// What `bedplate-agent status` prints.
+    /// Output of `bedplate-agent status`.
     fn standing(&self) -> String {
         let mut command = std::process::Command::new(binary("bedplate-agent").unwrap());
         command.arg("status").arg("--state-directory").arg(self.path("state"));
@@ -218,7 +218,7 @@ fn another_machine_is_refused(rig: &mut Rig<'_>) {
 }
 
 #[test]
-fn a_host_enrolls_with_the_cluster_and_writes_its_own_fields_also_after_the_api_server_was_away() {
+fn host_enrolls_and_writes_its_fields_also_after_an_api_server_outage() {
     let rack = Rack::new("kubernetes-enroll").unwrap();
     let mut kubernetes = Kubernetes::installed_inside(rack.network(), ADDRESS.into()).unwrap();
     kubernetes.start_controllers(&["csrsigning"]).unwrap();
@@ -248,7 +248,7 @@ fn a_host_enrolls_with_the_cluster_and_writes_its_own_fields_also_after_the_api_
     another_machine_is_refused(&mut rig);
     assert!(rig.host.standing().contains("Reports to        https://10.7.0.1:"), "{}", rig.host.standing());
 
-    // The next boot, while the API server is away.
+    // The next boot, while the API server is unreachable.
     rig.kubernetes.stop_server();
     let boot = draw::lease(&rig.host.network, Rack::mac(1), 2).unwrap().base;
     rig.host.take_seed(&boot);
@@ -268,7 +268,7 @@ fn a_host_enrolls_with_the_cluster_and_writes_its_own_fields_also_after_the_api_
     rack.succeeded();
 }
 
-/// H1: nobody boots this host; a person brings the token of pxed's socket.
+/// H1: pxed does not boot this host; a user brings the token of pxed's socket.
 #[test]
 fn h1_a_host_that_a_person_installs_enrolls_with_the_cluster_by_a_token() {
     let rack = Rack::new("kubernetes-manual").unwrap();

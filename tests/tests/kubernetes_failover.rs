@@ -22,24 +22,24 @@ use nix::sys::signal::Signal;
 use pods::{NAMESPACE, Site, all_seen, apply, get, objects, operation_object, secret, seen};
 use serde_json::{Value, json};
 
-/// Where an operation stands when its leader is killed.
+/// State of an operation when its leader is killed.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Stage {
     /// powerCycle, taken, without a step.
     Taken,
     /// powerCycle, asked to go off and still on.
     GoesOff,
-    /// powerCycle, off, which nobody has seen yet.
+    /// powerCycle, off, which pxed has not read yet.
     IsOff,
-    /// powerCycle, asked to go on and still off.
+    /// powerCycle, asked to power on and still off.
     GoesOn,
-    /// powerCycle, on, which nobody has seen yet.
+    /// powerCycle, on, which pxed has not read yet.
     IsOn,
     /// reset, taken, without a step.
     ResetTaken,
     /// reset, done, and its answer was lost.
     ResetUnanswered,
-    /// powerOff, its system was asked, and shuts down while nobody leads.
+    /// powerOff, its system was asked, and shuts down while there is no leader.
     ShutsDown,
     /// powerOff, its system was asked, and does not listen.
     ShutsNever,
@@ -83,7 +83,7 @@ impl Stage {
         }
     }
 
-    /// What its leader has asked when it is killed.
+    /// Requests of its leader before it is killed.
     const fn asked_before(self) -> &'static [Action] {
         match self {
             Self::Taken | Self::ResetTaken => &[],
@@ -94,7 +94,7 @@ impl Stage {
         }
     }
 
-    /// What its successor asks.
+    /// Requests of its successor.
     const fn asked_after(self) -> &'static [Action] {
         match self {
             Self::Taken | Self::GoesOff => &[Action::ForceOff, Action::On],
@@ -184,7 +184,7 @@ fn bring_to_their_stages(site: &Site, cases: &[Case], leader: &str) {
             _ => {}
         }
     }
-    // Those whose time runs begin last.
+    // Operations whose time runs start last.
     for cycles in [true, false] {
         let some: Vec<&Case> = cases.iter().filter(|case| case.stage.is_cycle() == cycles).collect();
         let operation = |case: &&Case| {
@@ -210,7 +210,7 @@ fn bring_to_their_stages(site: &Site, cases: &[Case], leader: &str) {
     });
 }
 
-/// The power does as it is told again, and BMCs answer.
+/// Lets the power follow requests again, and BMCs answer.
 fn let_go(cases: &[Case]) {
     for case in cases {
         if case.stage == Stage::ShutsDown {
@@ -221,7 +221,7 @@ fn let_go(cases: &[Case]) {
     }
 }
 
-/// Waits until `successor` has ended all, and looks at what the chassis have counted.
+/// Waits until `successor` has ended all, and checks the counts of the chassis.
 fn each_was_done_once(site: &Site, cases: &[Case], successor: &str) {
     let operations = site.until("the end of all operations", || {
         let operations = all_seen("mop");
@@ -250,7 +250,7 @@ fn each_was_done_once(site: &Site, cases: &[Case], successor: &str) {
 }
 
 #[test]
-fn o1_a_leader_killed_at_any_step_leaves_to_its_successor_what_then_happens_once() {
+fn o1_successor_of_a_leader_killed_at_any_step_acts_exactly_once() {
     let site = Site::new("killed");
     let simulator = Simulator::new().unwrap();
     secret(NAMESPACE, site.name);
@@ -277,14 +277,14 @@ fn o1_a_leader_killed_at_any_step_leaves_to_its_successor_what_then_happens_once
 }
 
 #[test]
-fn who_was_stopped_beyond_its_lease_sends_nothing_when_it_goes_on() {
+fn pxed_that_was_stopped_beyond_its_lease_sends_nothing_afterwards() {
     let site = Site::new("stopped");
     let simulator = Simulator::new().unwrap();
     secret(NAMESPACE, site.name);
     let mut one = site.start("one");
     site.led_by("one");
     let _two = site.start("two");
-    // On its way off; on its way on; asked something, whose answer comes while nobody reads it.
+    // On its way off; on its way on; asked something, with an answer that comes while pxed does not read it.
     let servers: Vec<Held> = (0..6).map(|n| Held::new(&simulator, 10 + n, n % 2 == 0, true)).collect();
     let names: Vec<String> = (0..6).map(|n| format!("stopped-{n}")).collect();
     let machines = names.iter().zip(&servers).enumerate().map(|(n, (name, server))| {
@@ -326,7 +326,7 @@ fn who_was_stopped_beyond_its_lease_sends_nothing_when_it_goes_on() {
         );
     }
     let finished = stopped.elapsed();
-    // What was on its way on is switched off: the stopped one knows only that it is to be switched on.
+    // A machine on its way on is switched off: the stopped pxed knows only that it must be switched on.
     let off = |name: &String| {
         let more = json!({ "parameters": { "force": "true" } });
         operation_object(&format!("{name}-off"), "powerOff", name, &more)
@@ -359,7 +359,7 @@ fn who_was_stopped_beyond_its_lease_sends_nothing_when_it_goes_on() {
 }
 
 #[test]
-fn who_waits_for_the_lease_neither_asks_a_bmc_nor_writes_of_power() {
+fn pxed_without_the_lease_neither_asks_a_bmc_nor_writes_power_fields() {
     let site = Site::new("waits");
     // Led by one that this test plays.
     let mut lease = json!({

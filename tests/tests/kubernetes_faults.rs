@@ -1,5 +1,5 @@
-//! The controller dies between any two writes of each flow, every write is lost or refused once, its watches break, a second one acts beside
-//! it: what comes of it is what comes of the flow undisturbed. On a real API server, under the role and the policies of `deploy/`.
+//! The controller dies between any two writes of each flow, every write is lost or refused once, its watches break, a second one acts
+//! concurrently: the result is that of the undisturbed flow. On a real API server, under the role and the policies of `deploy/`.
 
 #![allow(
     clippy::unwrap_used,
@@ -68,7 +68,7 @@ fn panic_of(error: JoinError) -> String {
 }
 
 #[test]
-fn killed_before_or_after_any_write_of_a_flow_the_controller_comes_to_the_same_end() {
+fn controller_killed_around_any_write_of_a_flow_gives_the_same_result() {
     let bench = Bench::shared();
     let all = of_each(&bench.cluster, |flow| {
         let bench = bench.clone();
@@ -90,14 +90,14 @@ fn killed_before_or_after_any_write_of_a_flow_the_controller_comes_to_the_same_e
     ));
 }
 
-/// What comes of each flow undisturbed, and then of the same disturbed.
+/// Compares the result of each flow undisturbed with that of the same flow disturbed.
 fn disturbed(what: &'static str, disturbance: &Disturbance) {
     let bench = Bench::shared();
     of_each(&bench.cluster, |flow| {
         let (bench, mut disturbance) = (bench.clone(), disturbance.clone());
         async move {
             let reference = bench.undisturbed(flow).await;
-            // What is written twice on a busy machine may be written once the next time.
+            // A write that is repeated on a busy machine may happen once the next time.
             let writes = reference.writes.iter().collect::<BTreeSet<_>>().len();
             for (at, cut) in &mut disturbance.cuts {
                 // A flow of one write has no second one; where writes are refused there are more.
@@ -122,7 +122,7 @@ fn disturbed(what: &'static str, disturbance: &Disturbance) {
 }
 
 #[test]
-fn each_write_that_is_lost_or_refused_is_made_good_and_each_watch_that_breaks_begins_anew() {
+fn lost_and_refused_writes_are_repeated_and_broken_watches_restart() {
     // One after another: what is tried again meets the next. Last the one after which nothing may be left to write.
     let refused = [409, 429, 500].map(Fault::Answered);
     let faults = [Fault::Broken].into_iter().chain(refused).chain([Fault::BrokenAfter]);
@@ -132,7 +132,7 @@ fn each_write_that_is_lost_or_refused_is_made_good_and_each_watch_that_breaks_be
 }
 
 #[test]
-fn an_api_server_that_is_away_for_20_s_in_the_middle_of_a_flow_changes_nothing() {
+fn api_server_outage_of_20_s_in_a_flow_does_not_change_the_result() {
     let cuts = vec![(2, Cut::Away(Duration::from_secs(20)))];
     disturbed("away", &Disturbance { cuts, ..Disturbance::default() });
 }
@@ -143,6 +143,6 @@ fn two_controllers_that_both_believe_to_lead_do_no_harm() {
 }
 
 #[test]
-fn m11_what_somebody_writes_over_the_phase_and_the_conditions_for_display_decides_nothing() {
+fn m11_overwritten_phase_and_display_conditions_decide_nothing() {
     disturbed("overwritten", &Disturbance { vandal: true, ..Disturbance::default() });
 }

@@ -1,4 +1,4 @@
-//! `bedplate install` on a real API server: from nothing, again, over somebody else's, without keeping anything; and what it says.
+//! `bedplate install` on a real API server: from nothing, again, over another manager's fields, without storing anything; and its output.
 
 #![allow(clippy::unwrap_used, clippy::panic, reason = "a test that cannot go on has failed")]
 
@@ -33,7 +33,7 @@ fn text(output: &Output) -> String {
     String::from_utf8_lossy(&output.stdout).into_owned() + &String::from_utf8_lossy(&output.stderr)
 }
 
-/// What it said in JSON, and every object's action.
+/// The JSON output, and every object's action.
 fn told(output: &Output) -> (Value, BTreeMap<String, String>) {
     let told: Value = serde_json::from_slice(&output.stdout).unwrap_or_else(|_| panic!("{}", text(output)));
     let word = |object: &Value, field: &str| object[field].as_str().unwrap_or_default().to_owned();
@@ -152,9 +152,9 @@ fn kubectl_applies_policies_before_the_rights_that_they_narrow() {
     }
 }
 
-/// The same as `kubectl apply -k deploy`, but for pxed as a pod.
+/// As `kubectl apply -k deploy`, but for pxed as a pod.
 #[test]
-fn what_kubectl_has_applied_is_taken_on_and_other_values_are_not_taken_over_by_themselves() {
+fn equal_fields_of_kubectl_are_adopted_and_other_values_need_force() {
     let kubernetes = Kubernetes::start().unwrap();
     let deploy = Path::new(env!("CARGO_MANIFEST_DIR")).join("../deploy").display().to_string();
     let apply = ["apply", "--server-side", "-k", &deploy];
@@ -189,7 +189,7 @@ fn what_kubectl_has_applied_is_taken_on_and_other_values_are_not_taken_over_by_t
 }
 
 #[test]
-fn who_may_not_is_told_what_is_missing_before_anything_is_changed() {
+fn install_names_missing_rights_before_it_changes_anything() {
     let kubernetes = Kubernetes::start().unwrap();
     let anybody = kubernetes.user("anybody", &[]).unwrap();
     let refused = command(&anybody, &["--image", IMAGE]).output().unwrap();

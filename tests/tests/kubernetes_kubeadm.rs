@@ -1,4 +1,4 @@
-//! What `bedplate-bootstrap` renders is accepted by the real kubeadm and kubelet: every golden is validated, init and join run
+//! Output of `bedplate-bootstrap` is accepted by the real kubeadm and kubelet: every golden is validated, init and join run
 //! dry with the patches applied, against a real API server where one is needed, and labels are refused exactly where the
 //! kubelet refuses them. Nothing is started or changed on this machine.
 
@@ -39,7 +39,7 @@ fn said(output: &Output) -> String {
     format!("{}{}", String::from_utf8_lossy(&output.stdout), String::from_utf8_lossy(&output.stderr))
 }
 
-/// What a command printed on both ways; it must succeed.
+/// Output of a command on both streams; it must succeed.
 fn succeeds(command: &mut Command) -> String {
     let output = command.output().unwrap();
     assert!(output.status.success(), "{command:?}: {}", said(&output));
@@ -107,7 +107,7 @@ fn spec(value: serde_json::Value) -> KubernetesSpec {
     serde_json::from_value(value).unwrap()
 }
 
-/// What a dry run wrote as the kubelet's configuration and arguments.
+/// The kubelet's configuration and arguments of a dry run.
 fn kubelet_files(dry_run: &Path) -> (serde_json::Value, String) {
     let read = |name: &str| fs::read_to_string(dry_run.join(name)).unwrap();
     (yaml(&read("config.yaml")), read("kubeadm-flags.env"))
@@ -227,7 +227,7 @@ impl Cluster {
         .unwrap()
     }
 
-    /// Joins without doing anything, and looks at what the kubelet would have been given.
+    /// Joins as a dry run, and checks the kubelet's files.
     fn joins(&self, discovery: Discovery<'_>, case: &str) {
         let root = self.place.path().join(case);
         let dry_run = root.join("dry-run");
@@ -328,7 +328,7 @@ fn labels_are_refused_exactly_where_the_kubelet_refuses_them() {
         ("a", &long),
     ] {
         let mut kubelet = program("kubelet");
-        // Labels are looked at first; then it ends, since there is no such file.
+        // Labels are checked first; then it ends, since there is no such file.
         kubelet.arg(format!("--node-labels={key}={value}")).arg("--config=/nonexistent/config.yaml");
         let said = said(&kubelet.output().unwrap());
         let refused = said.contains("validate kubelet flags");

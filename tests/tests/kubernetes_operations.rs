@@ -170,7 +170,7 @@ fn object(kind: &str, name: &str, spec: &Value) -> Value {
 }
 
 #[test]
-fn o1_o5_o7_an_operation_is_pending_and_labelled_and_its_executor_finds_takes_and_ends_it() {
+fn o1_o5_o7_labeled_operation_is_found_taken_and_ended_by_its_executor() {
     let site = Site::shared();
     site.machine("o5", &json!({}), &json!({}));
     site.operation("o5", "o5", &json!({ "operationName": "reboot" }));
@@ -238,7 +238,7 @@ fn o3_children_begin_as_many_at_once_as_may_and_the_parent_sums_them_up() {
         &json!({ "maxParallel": 2, "ttlSecondsAfterFinished": 1, "parameters": { "drain": "true" } }),
     );
     site.until_children("all", &["all-o3-a", "all-o3-b"]);
-    // Who comes later is not meant.
+    // A later Machine is not a target.
     site.machine("o3-later", &row, &json!({}));
     let child = site.until_state("all-o3-a", "Pending");
     assert_eq!(child["spec"]["parameters"], json!({ "drain": "true" }));
@@ -267,7 +267,7 @@ fn o3_children_begin_as_many_at_once_as_may_and_the_parent_sums_them_up() {
 }
 
 #[test]
-fn o3_after_the_failure_limit_no_more_begin_and_the_parent_fails_and_says_who() {
+fn o3_parent_fails_at_the_failure_limit_and_names_the_failed_machines() {
     let site = Site::shared();
     for name in ["limit-a", "limit-b", "limit-c"] {
         site.machine(name, &json!({ "row": "limit" }), &json!({}));
@@ -299,7 +299,7 @@ fn o3_a_selector_that_matches_nothing_is_complete_at_once() {
 }
 
 #[test]
-fn o3_a_parent_that_is_deleted_begins_no_more_and_what_was_begun_is_seen_to_its_end() {
+fn o3_deleted_parent_starts_no_more_children_and_started_ones_finish() {
     let site = Site::shared();
     for name in ["stop-a", "stop-b", "stop-c"] {
         site.machine(name, &json!({ "row": "stop" }), &json!({}));
@@ -334,7 +334,7 @@ fn o3_a_child_that_somebody_deletes_is_not_made_again() {
 }
 
 #[test]
-fn an_operation_for_a_machine_that_is_not_there_fails_but_waits_for_one_that_comes_with_it() {
+fn operation_waits_briefly_for_its_machine_and_fails_without_it() {
     let site = Site::shared();
     site.operation("nowhere", "nowhere", &json!({ "operationName": "reboot" }));
     site.operation("early", "early", &json!({ "operationName": "reboot" }));
@@ -346,7 +346,7 @@ fn an_operation_for_a_machine_that_is_not_there_fails_but_waits_for_one_that_com
 }
 
 #[test]
-fn o4_o7_what_nobody_takes_or_ends_in_its_time_fails_and_says_who_there_is() {
+fn o4_o7_untaken_or_unfinished_operation_fails_and_names_the_executors() {
     let site = Site::shared();
     site.machine("alone", &json!({}), &json!({}));
     site.operation("dance", "alone", &json!({ "operationName": "dance", "timeoutSeconds": 2 }));
@@ -354,7 +354,7 @@ fn o4_o7_what_nobody_takes_or_ends_in_its_time_fails_and_says_who_there_is() {
     let message = failed["status"]["message"].as_str().unwrap();
     assert_eq!(failed["status"]["reason"], "NoExecutor");
     assert!(message.contains("no bedplate-agent yet") && message.contains("no spec.bmc"), "{message}");
-    // A program of somebody's own takes it in time.
+    // A user's own program takes it in time.
     site.operation("own", "alone", &json!({ "operationName": "dance", "timeoutSeconds": 5 }));
     site.until_state("own", "Pending");
     let taken = json!({ "state": "InProgress", "executor": "dancer" });
@@ -396,14 +396,14 @@ fn o1_host_that_writes_without_pause_does_not_keep_an_operation() {
         let writers = [(); 4].map(|()| scope.spawn(write));
         let failed = site.until_state("busy", "Failed");
         assert_eq!(failed["status"]["reason"], "NoExecutor");
-        // How many there are depends on the machine; each writer was at work when the operation ended.
+        // The number depends on the machine; each writer was at work when the operation ended.
         let writes = writers.map(|writer| writer.join().unwrap());
         assert!(writes.iter().all(|count| *count > 0), "{writes:?}");
     });
 }
 
 #[test]
-fn the_controller_makes_no_operations_of_its_own_and_changes_nobodys_but_for_its_labels() {
+fn controller_creates_no_own_operations_and_changes_only_labels_of_others() {
     let site = Site::shared();
     site.machine("policy", &json!({}), &json!({}));
     site.operation("policy", "policy", &json!({ "operationName": "reboot" }));
@@ -427,7 +427,7 @@ fn the_controller_makes_no_operations_of_its_own_and_changes_nobodys_but_for_its
         let change = json!({ "metadata": change });
         refuses("changes nothing of an operation but", &|| own.try_merge("mop", "policy", &change));
     }
-    // What is summed up is nobody's but the controller's.
+    // Only the controller writes the sums.
     let sums = json!({ "machines": { "complete": ["policy"] } });
     let agent = site.agent("policy");
     let said = site.until_refused(|| agent.merge_status_as(AGENT, "mop", "policy", &sums));
@@ -453,7 +453,7 @@ fn until_machine(site: &Site, name: &str, what: &str, is: impl Fn(&Value) -> boo
 }
 
 #[test]
-fn o8_the_node_that_was_drained_for_an_operation_is_deleted_so_that_the_host_is_paved_anew() {
+fn o8_node_that_was_drained_for_an_operation_is_deleted_for_the_repave() {
     let site = Site::shared();
     let configuration = |maximum: u32| {
         let mut configuration = cluster::configuration("o8");

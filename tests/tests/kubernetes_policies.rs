@@ -1,5 +1,5 @@
 //! V1 to V3 on a real API server with its garbage collector and without Bedplate's controller: who may write and delete versions and
-//! configurations, by whatever way, and that nobody is kept from more than that; and which Leases the controller writes.
+//! configurations, by whatever way, and that other writes are not refused; and which Leases the controller writes.
 
 #![allow(clippy::unwrap_used, clippy::panic, reason = "a test that cannot go on has failed")]
 
@@ -20,7 +20,7 @@ use serde_json::{Value, json};
 const PATIENCE: Duration = Duration::from_secs(60);
 const CONTROLLER: &str = "system:serviceaccount:bedplate-system:bedplate-controller";
 const COLLECTOR: &str = "system:serviceaccount:kube-system:generic-garbage-collector";
-/// By the user's name alone: nobody's rights are missing.
+/// Group with all rights: only the user's name decides.
 const MASTERS: &str = "system:masters";
 const KIND: &str = "/apis/bedplate.dev/v1alpha1/machineconfigurationversions";
 
@@ -29,7 +29,7 @@ const V1: &str = "a MachineConfigurationVersion is written by bedplate-controlle
 struct Site {
     kubernetes: Kubernetes,
     place: Directory,
-    /// Somebody who may do everything with Bedplate's kinds, and is no administrator.
+    /// A user who may do everything with Bedplate's kinds, and is not an administrator.
     person: PathBuf,
 }
 
@@ -147,7 +147,7 @@ fn writes(name: &str) -> Vec<Vec<String>> {
 fn v1_nobody_but_the_controller_writes_a_version_by_any_way() {
     let site = Site::shared();
     site.configuration("written", &[]);
-    // Nobody has used it: its definition alone would let it change.
+    // It is not in use: its definition alone would let it change.
     site.named(CONTROLLER, &["create", "-f", &site.file(&version("written", 1))]).unwrap();
     let before = site.get("mcv", "written-v1").unwrap();
     let mut drawn = version("written", 2);
@@ -175,7 +175,7 @@ fn v1_nobody_but_the_controller_writes_a_version_by_any_way() {
 }
 
 #[test]
-fn v2_a_deployed_version_stays_as_it_is_for_the_controller_too_and_its_status_may_change() {
+fn v2_controller_changes_status_but_not_spec_of_a_deployed_version() {
     let site = Site::shared();
     site.configuration("locked", &[1]);
     let line = writes("locked-v1");
@@ -213,7 +213,7 @@ fn v1_the_garbage_collector_changes_nothing_of_a_version_but_its_metadata() {
 }
 
 #[test]
-fn v3_a_version_that_a_machine_names_or_has_is_deleted_by_nobody_and_by_no_way() {
+fn v3_version_that_a_machine_names_or_has_cannot_be_deleted_by_any_user() {
     let site = Site::shared();
     site.configuration("held", &[1, 2, 3, 4]);
     site.machine("held-1", &json!({ "configurationRef": { "name": "held", "version": 1 } }));
@@ -222,7 +222,7 @@ fn v3_a_version_that_a_machine_names_or_has_is_deleted_by_nobody_and_by_no_way()
         "held-2",
         &json!({ "selected": { "name": "held", "version": 2, "source": "Selector" }, "applied": { "name": "held", "version": 3, "slot": "a" } }),
     );
-    // The API server's own look at Machines is a moment behind.
+    // The API server's own cache of Machines is a moment behind.
     for number in [1, 3] {
         let line = ["delete", "mcv", &format!("held-v{number}"), "--dry-run=server"];
         let refused = || Ok(site.admin(&line).err().filter(|why| why.contains("uses this version")));
@@ -265,7 +265,7 @@ fn v3_a_version_that_a_machine_names_or_has_is_deleted_by_nobody_and_by_no_way()
             assert!(why.contains("uses this configuration"), "{line:?}: {why}");
         }
     }
-    // Of four one is nobody's: it goes, though the others are held.
+    // One of four is not in use: it is deleted, though the others are held.
     site.person(&["delete", "mcv", "held-v4", "--wait=false"]).unwrap();
     site.until_gone("mcv", "held-v4");
 }
@@ -305,7 +305,7 @@ fn people_are_kept_from_nothing_else() {
 }
 
 #[test]
-fn v1_v3_what_nobody_uses_goes_with_its_configuration_by_each_way_of_deleting() {
+fn v1_v3_unused_versions_are_deleted_with_their_configuration() {
     let site = Site::shared();
     for cascade in ["background", "foreground"] {
         let name = format!("gone-{cascade}");
@@ -361,9 +361,9 @@ fn the_controller_makes_and_writes_its_own_lease_and_none_of_another_name() {
     site.named(CONTROLLER, &["create", "-f", &site.file(&lease("default", "elsewhere"))]).unwrap();
 }
 
-/// docs/install.md, "Taking it out again": without a controller nobody else takes its finalizers away.
+/// docs/install.md, "Taking it out again": without a controller no other program removes its finalizers.
 #[test]
-fn what_a_controller_that_is_gone_has_left_is_let_go_once_the_policy_is_not_bound() {
+fn finalizers_of_a_missing_controller_can_be_removed_without_the_binding() {
     let mut kubernetes = Kubernetes::installed().unwrap();
     kubernetes.protect_versions().unwrap();
     kubernetes.start_controllers(&["garbage-collector-controller"]).unwrap();

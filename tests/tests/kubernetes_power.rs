@@ -51,7 +51,7 @@ fn of_two_pxed_one_leads_and_the_other_follows_one_that_is_killed_or_goes() {
 }
 
 #[test]
-fn what_the_leader_said_of_power_stays_when_another_pxed_says_how_a_boot_goes() {
+fn power_fields_of_the_leader_stay_when_another_pxed_reports_a_boot() {
     let site = Site::new("fields");
     // Led by one that this test plays.
     apply(&json!({
@@ -91,7 +91,7 @@ fn what_the_leader_said_of_power_stays_when_another_pxed_says_how_a_boot_goes() 
         .filter_map(|entry| entry["manager"].as_str())
         .collect();
     assert_eq!(managers.len(), 2, "{managers:?}");
-    // What pxed's own socket shows of power is the leader's word.
+    // Power fields at pxed's own socket are the leader's.
     let shown = ask(&site.path("one.sock"), "/v1/machines/fields-a").unwrap();
     assert_eq!(shown["status"]["power"]["state"], "On");
     assert_eq!(site.leader().as_deref(), Some("other"));
@@ -180,7 +180,7 @@ fn condition(machine: &Value, kind: &str) -> (String, String) {
 }
 
 #[test]
-fn a_deleted_machine_goes_when_it_is_off_and_one_whose_bmc_is_away_when_it_may_stay_on() {
+fn deleted_machine_is_removed_once_it_is_off_or_may_stay_on() {
     let site = Site::new("deleted");
     let simulator = Simulator::new().unwrap();
     let no_button = Settings { reset_types: vec!["On", "ForceOff", "ForceRestart"], ..Settings::new("one") };
@@ -293,10 +293,10 @@ fn trust_4_machine_with_an_uncountable_time_is_powered_and_reported() {
 }
 
 #[test]
-fn a_wrong_password_is_tried_once_and_the_right_one_is_taken_when_it_is_there() {
+fn wrong_password_is_tried_once_and_a_corrected_one_is_used() {
     let site = Site::new("wrong");
     let simulator = Simulator::new().unwrap();
-    // Two that somebody asks something of, two that nobody does.
+    // Two Machines with an operation, two without.
     let servers: Vec<Held> = (0..4).map(|n| Held::new(&simulator, 80 + n, n % 2 == 0, true)).collect();
     let name = |n: usize| format!("wrong-{n}");
     secret_with(NAMESPACE, site.name, "wr0ng-horse");
@@ -317,7 +317,7 @@ fn a_wrong_password_is_tried_once_and_the_right_one_is_taken_when_it_is_there() 
         operation_object(&format!("wrong-{n}-{round}"), "powerCycle", &name(n), &json!({}))
     };
     are("AuthenticationFailed");
-    // Wrong logins at Redfish; at RMCP+ those that were begun, and a busy machine may say that twice.
+    // Wrong logins at Redfish; at RMCP+ the started ones, and a busy machine may send that twice.
     let tries = || -> Vec<u32> {
         let counters = servers.iter().map(|server| server.bmc.counters());
         counters.map(|counters| counters.wrong_logins + counters.ipmi_attempts).collect()

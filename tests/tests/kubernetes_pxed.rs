@@ -89,7 +89,7 @@ fn booted(machine: &Value) -> Option<Value> {
 }
 
 #[test]
-fn machines_of_the_site_are_known_reported_on_and_kept_while_the_api_server_is_away() {
+fn pxed_reports_its_sites_machines_and_keeps_them_in_an_api_outage() {
     let mut rig = Rig::new();
     let socket = rig.path("pxed.sock");
     rig.apply("one", "rack1", "52:54:00:00:00:0a");
@@ -143,7 +143,7 @@ fn machines_of_the_site_are_known_reported_on_and_kept_while_the_api_server_is_a
     let is_its_own = |condition: &Value| condition["reason"] == "AwaitingBoot";
     rig.until_booted("one", "only this Machine claims its address", is_its_own);
 
-    // A Machine that is made anew under its old name has no past.
+    // A Machine that is re-created under its old name has no past.
     rig.objects().delete("machine", "one").unwrap();
     rig.apply("one", "rack1", "52:54:00:00:00:0c");
     let shown = || ask(&socket, "/v1/machines/one").unwrap_or_default();

@@ -49,7 +49,7 @@ async fn c4_on_delete_an_edit_alone_disturbs_nothing() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn c4_three_machines_are_updated_one_after_another_within_a_disruption_budget() {
+async fn c4_machines_are_updated_one_by_one_within_a_disruption_budget() {
     let (site, names) = (Site::shared(), ["three-1", "three-2", "three-3"]);
     let fleet = paved(site, "three", &rolling(&json!({})), &names).await;
     site.namespace("three");
@@ -124,7 +124,7 @@ async fn c4_a_persons_cordon_is_left_alone_and_named_and_the_others_go_on() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn c4_a_drain_that_takes_too_long_is_given_up_and_pauses_until_a_person_has_seen_to_it() {
+async fn c4_timed_out_drain_pauses_the_rollout_until_a_user_resolves_it() {
     let (site, names) = (Site::shared(), ["late-1", "late-2"]);
     let spec = rolling(&json!({ "drainTimeoutSeconds": 2 }));
     let fleet = paved(site, "late", &spec, &names).await;
@@ -150,7 +150,7 @@ async fn c4_a_drain_that_takes_too_long_is_given_up_and_pauses_until_a_person_ha
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn c4_a_pod_that_nobody_makes_again_is_not_evicted_and_its_node_not_even_cordoned() {
+async fn c4_pod_without_a_controller_is_not_evicted_nor_its_node_cordoned() {
     let site = Site::shared();
     let fleet = paved(site, "lone", &rolling(&json!({})), &["lone-1"]).await;
     site.namespace("lone");
@@ -189,7 +189,7 @@ async fn c4_a_host_that_does_not_get_the_version_keeps_no_other_from_its_turn() 
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn h6_a_node_that_registers_anew_before_its_deletion_was_seen_is_said_until_it_is_deleted_again() {
+async fn h6_reregistered_node_is_reported_until_it_is_deleted_again() {
     let site = Site::shared();
     let fleet = paved(site, "anew", &json!({}), &["anew-1"]).await;
     site.configuration("anew", &json!({}), 2);
@@ -250,7 +250,7 @@ async fn c4_another_strategy_or_a_pause_in_the_middle_gives_the_node_free() {
     site.until(("node", "middle-1"), "its freedom", |node| !is_cordoned(node)).await;
     // The other one has its turn meanwhile.
     site.has("middle-2", 2).await;
-    // An edit while it is paused: it goes on to the newest.
+    // An edit while it is paused: it continues with the newest.
     site.configuration("middle", &rolling(&json!({})), 3);
     site.has("middle-2", 3).await;
     site.without_budget("middle");
@@ -260,7 +260,7 @@ async fn c4_another_strategy_or_a_pause_in_the_middle_gives_the_node_free() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_machine_that_is_deleted_with_drain_goes_after_its_pods_its_node_and_its_slot() {
+async fn machine_deleted_with_drain_is_removed_after_pods_node_and_slot() {
     let (site, names) = (Site::shared(), ["leaves-1", "leaves-2"]);
     let fleet = paved(site, "leaves", &json!({}), &names).await;
     site.namespace("leaves");
@@ -280,7 +280,7 @@ async fn a_machine_that_is_deleted_with_drain_goes_after_its_pods_its_node_and_i
         site::message(m, "Ready").contains("waiting for leaves/only (Cannot evict pod")
     })
     .await;
-    // Somebody would rather keep the node.
+    // A user decides to keep the node.
     site.merge("machine", "leaves-1", &json!({ "spec": { "deletionPolicy": "Retain" } }));
     site.until_gone("machine", "leaves-1").await;
     let node = site.get("node", "leaves-1").unwrap();
@@ -291,7 +291,7 @@ async fn a_machine_that_is_deleted_with_drain_goes_after_its_pods_its_node_and_i
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_machine_that_is_drained_away_is_gone_when_its_agent_has_stopped_the_slot() {
+async fn drained_machine_is_removed_once_its_agent_has_stopped_the_slot() {
     let site = Site::shared();
     let fleet = paved(site, "drained", &json!({}), &["drained-1"]).await;
     site.namespace("drained");

@@ -120,7 +120,7 @@ fn operations_of_manifests_and_of_the_socket_are_carried_out_once_each() {
     let asked = [Action::On, Action::ForceOff, Action::On, Action::GracefulOff];
     assert_eq!(server.asked(), asked);
 
-    // Killed: what was done is not done again. A later operation shows that all before it were looked at.
+    // Killed: no operation is repeated. The end of a later operation shows that all earlier ones were checked.
     pxed.kill();
     drop(pxed);
     let mut pxed = rig.start();

@@ -1,5 +1,5 @@
-//! Power when something is wrong: simulated BMCs with one fault each beside healthy ones, a pxed that is killed in the
-//! middle, manifests that are touched, and people and BMCs that mean ill. One pxed as a process on loopback, no virtual
+//! Power when something is wrong: simulated BMCs with one fault each next to healthy ones, a pxed that is killed in the
+//! middle, manifests that are touched, and hostile users and BMCs. One pxed as a process on loopback, no virtual
 //! machine.
 
 #![allow(clippy::unwrap_used, clippy::panic, reason = "a test that cannot go on has failed")]

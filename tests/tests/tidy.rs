@@ -87,7 +87,7 @@ fn rule_2_functions_are_short() {
     );
 }
 
-/// What a pure module does not touch; each with what to do instead.
+/// Items that a pure module must not use, each with the alternative.
 const IMPURE: [(&str, &str); 11] = [
     ("Instant::now", "take `now` as an argument"),
     ("SystemTime::now", "take `now` as an argument"),
@@ -435,7 +435,7 @@ fn messages_are_read_by_people_alone() {
 
 #[test]
 fn names_that_documents_mark_are_in_the_code() {
-    // Of others, and nowhere in what is ours.
+    // Names of other projects, which do not occur in this code.
     const OTHERS: [&str; 7] =
         ["ReadOnly", "VmRSS", "credHelpers", "defaultMode", "hostPort", "maxPerCore", "systemReserved"];
     let texts = texts();

@@ -25,12 +25,12 @@ const NODE: Duration = Duration::from_secs(1800);
 const NAME: &str = "server-1";
 const STATE_DISK: &str =
     "    stateDisk:\n      serial: bed-state\n      wipe: Once\n      wipeToken: first\n";
-/// What a Pod here says to who connects: its own name. It borrows the node's programs, for there is no registry of Pods' images.
+/// Address on which a Pod answers with its own name. The Pod borrows the node's programs, because there is no registry of Pods' images.
 const SAYS: &str = "TCP-LISTEN:8080,fork,reuseaddr";
 
 /// A rack with one server that is off, a cluster, and what nodes need.
 struct Whole<'r> {
-    /// Ends before the cluster that it looks at.
+    /// Ends before the cluster that it reads.
     nodes: Nodes,
     site: Site<'r>,
     rack: &'r Rack,
@@ -50,7 +50,7 @@ impl<'r> Whole<'r> {
         self.nodes.configure(&self.site, &json!({"type": "OnDelete"}), more)
     }
 
-    /// Waits for a state of an object; what failed is told with what the host said last.
+    /// Waits for a state of an object; a failure shows the last output of the host.
     fn until(&self, what: &str, of: (&str, &str), is: impl Fn(&Value) -> bool) -> Result<Value> {
         self.nodes.until(what, NODE, of, is).with_context(|| {
             let serial =
@@ -226,7 +226,7 @@ impl<'r> Whole<'r> {
         self.until_one_pod_is_ready()
     }
 
-    /// A ReplicaSet of one Pod, and a budget that lets it be evicted by nobody.
+    /// A ReplicaSet of one Pod, and a budget that permits no eviction.
     fn keep_one_pod(&self) -> Result<()> {
         let labels = json!({"matchLabels": {"app": "kept"}});
         let pod = json!({"automountServiceAccountToken": false, "terminationGracePeriodSeconds": 1,
@@ -259,8 +259,7 @@ impl<'r> Whole<'r> {
 
 // One flow, and not a test for each: a boot and the first join take longer than all that comes after.
 #[test]
-fn c4_h5_h6_h7_o1_a_server_becomes_a_node_by_kubectl_alone_and_outlives_edit_reboot_rollback_power_cut_and_update()
--> Result<()> {
+fn c4_h5_h6_h7_o1_server_becomes_a_node_and_survives_all_its_changes() -> Result<()> {
     let rack = Rack::new("whole-node")?;
     let disk = Disk { image: rack.file("state.disk"), serial: "bed-state".to_owned() };
     std::fs::File::create(&disk.image)?.set_len(8 << 30)?;

@@ -56,7 +56,7 @@ async fn client_with(one: &One, password: &str, deadlines: Deadlines) -> Box<dyn
     connect(&spec, credentials, &reach, deadlines).await.unwrap()
 }
 
-/// What a fresh client is told of the power while these faults are there.
+/// Reads the power with a fresh client while these faults are set.
 async fn power_with(one: &One, faults: Faults) -> Result<PowerState, BmcError> {
     let is_silent = faults.hung || faults.half_open || faults.dead.is_some();
     one.bmc.set_faults(faults).unwrap();
@@ -117,7 +117,7 @@ fn a_half_open_connection_gets_neither_an_octet_nor_an_end() {
 }
 
 #[tokio::test]
-async fn server_errors_and_broken_documents_are_told_apart() {
+async fn server_errors_and_broken_documents_are_distinguished() {
     let one = One::start(1);
     let error = power_with(&one, Faults { status: Some(503), ..Faults::default() }).await;
     assert_eq!(reason(error), BmcFault::BmcUnreachable);
@@ -177,7 +177,7 @@ async fn futures_of<F: Future>(futures: impl IntoIterator<Item = F>) -> Vec<F::O
 async fn a_full_session_table_refuses_sessions_only() {
     let one = One::start(1);
     let full = Faults { sessions_full: true, ..Faults::default() };
-    // Our client goes on with name and password.
+    // Our client continues with name and password.
     assert_eq!(power_with(&one, full).await.unwrap(), PowerState::Off);
     assert_eq!(one.bmc.counters().most_sessions, 0);
     let body = format!("{{\"UserName\":\"{USER}\",\"Password\":\"{PASSWORD}\"}}");
@@ -251,7 +251,7 @@ fn wrong_passwords_lock_an_ipmi_account_although_the_client_notices_first() {
 async fn lost_packets_are_sent_again() {
     let one = One::start(1);
     one.bmc.set_faults(Faults { loss_percent: 20, ..Faults::default() }).unwrap();
-    // `ipmitool` gives up in the middle of a login.
+    // `ipmitool` fails in the middle of a login.
     let retry = Retry { first: Duration::from_millis(200), most: Duration::from_millis(400), attempts: 12 };
     let options = Options { retry, ..Options::default() };
     let ipmi = Client::connect(one.udp, USER, &PASSWORD.into(), &options).await.unwrap();

@@ -30,7 +30,7 @@ fn switches_a_machine(name: &str, kind: BmcKind) -> Result<()> {
     ensure!(server.has_power(), "a loader does not listen to the power button");
     tool::power(rack.network(), &server, Action::ForceOff)?;
     server.wait_power(false, FIRMWARE)?;
-    // What is to be booted is so once only.
+    // A boot override holds once only.
     tool::power(rack.network(), &server, Action::On)?;
     server.wait_power(true, FIRMWARE)?;
     server.wait_serial("No bootable device", FIRMWARE)?;
@@ -96,7 +96,7 @@ fn a_cycle_takes_power_away_once_from_its_own_machine() -> Result<()> {
 }
 
 #[test]
-fn uefi_machine_starts_what_its_bmc_was_told() -> Result<()> {
+fn uefi_machine_starts_from_its_bmcs_boot_override() -> Result<()> {
     let rack = Rack::new("bmc-uefi")?;
     let spec = Spec { memory_mib: 256, cpus: 1, ..Rack::spec(1, Firmware::UefiPxe) };
     let server = rack.machine(spec).with_bmc(BmcKind::Redfish)?;
@@ -121,7 +121,7 @@ fn uefi_machine_starts_what_its_bmc_was_told() -> Result<()> {
 }
 
 #[test]
-fn a_servers_manifest_is_one_that_pxed_takes_and_its_credentials_are_private() -> Result<()> {
+fn pxed_accepts_a_servers_manifest_and_its_credentials_are_private() -> Result<()> {
     use std::os::unix::fs::PermissionsExt;
     let rack = Rack::new("bmc-manifest")?;
     let server = rack.machine(Rack::spec(1, Firmware::Bios)).with_bmc(BmcKind::Redfish)?;

@@ -1,6 +1,6 @@
-//! HTTP clients that nobody here wrote, against pxed as a process: curl, wget, busybox.
+//! Foreign HTTP clients against pxed as a process: curl, wget, busybox.
 //!
-//! What a client sees of a boot's kernel, script and seed; no virtual machine.
+//! A client's view of a boot's kernel, script and seed; no virtual machine.
 
 use std::path::PathBuf;
 use std::process::{Command, Output};
@@ -11,7 +11,7 @@ use bedplate_tests::pxed::{self, Pxed, Setup};
 use bedplate_tests::rack::Rack;
 use bedplate_tests::{draw, guard};
 
-/// Of the kernel; odd, so that no range ends at a round number.
+/// Size of the kernel; odd, so that no range ends at a round number.
 const SIZE: usize = 3_000_017;
 
 /// A rack with one boot drawn.
@@ -131,7 +131,7 @@ fn curl_gets_whole_files_their_heads_and_single_ranges() -> Result<()> {
 }
 
 #[test]
-fn curl_that_has_the_file_is_told_so_and_one_that_has_another_gets_it() -> Result<()> {
+fn curl_with_the_file_gets_not_modified_and_with_another_the_content() -> Result<()> {
     let rack = Rack::new("etag")?;
     let rig = Rig::new(&rack)?;
     rig.curl(&["--etag-save", "tag"], "kernel")?.is("200", SIZE)?;
@@ -139,7 +139,7 @@ fn curl_that_has_the_file_is_told_so_and_one_that_has_another_gets_it() -> Resul
     ensure!(same.status() == "304" && same.body.is_empty(), "{}", same.head);
     let other = rig.curl(&["-H", "If-None-Match: \"sha256:00\""], "kernel")?;
     other.is("200", SIZE)?;
-    // A part of what is there by now, if it is still the same; else the whole.
+    // A part of the file, if it is still the same; otherwise the complete file.
     let tag = std::fs::read_to_string(rig.file("tag"))?;
     let part = rig.curl(&["-r", "0-9", "-H", &format!("If-Range: {}", tag.trim())], "kernel")?;
     part.is("206", 10)?;

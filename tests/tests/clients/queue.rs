@@ -1,4 +1,4 @@
-//! Two hundred machines want their root image at once from a pxed that sends eight at a time.
+//! Two hundred machines request their root image concurrently from a pxed that sends eight at a time.
 //!
 //! Each machine has a card, a lease and a boot of its own, all by DHCP; no virtual machine.
 
@@ -16,7 +16,7 @@ use nix::sys::socket::{AddressFamily, SockFlag, SockType, SockaddrIn, bind, conn
 
 const MACHINES: u8 = 200;
 const STREAMS: usize = 8;
-/// Of the root image: more than all buffers between pxed and a machine that does not read hold.
+/// Size of the root image: more than all buffers between pxed and a machine that does not read.
 const SIZE: usize = 1 << 20;
 /// Bytes that only an admitted machine has received. A waiting machine gets 4 KiB immediately and 4 KiB every 5 s.
 const LET_IN: usize = 64 << 10;
@@ -60,7 +60,7 @@ impl<'r> Rig<'r> {
 /// A machine that fetches its root image.
 struct Machine {
     stream: TcpStream,
-    /// Of the image.
+    /// Number of received bytes of the image.
     received: usize,
 }
 

@@ -38,7 +38,7 @@ fn setup(rack: &Rack, generation: u8) -> Result<Setup> {
     let mut setup = Setup::new(format!("kernel = {:?}\n{initrd}", at("kernel").display().to_string()));
     setup.loader_directory = at("loaders");
     setup.loaders = vec![("bios", LOADER_NAME)];
-    // A client here takes nothing while a reload is awaited.
+    // A client here reads nothing until the reload is finished.
     setup.more = "[http]\nstall-seconds = 120\n".to_owned();
     setup.subnets = setup
         .subnets
@@ -191,7 +191,7 @@ fn transfers_under_way_end_whole_and_the_new_configuration_is_in_force() -> Resu
 }
 
 #[test]
-fn bad_new_configuration_leaves_the_old_one_in_force_and_its_mistakes_are_named() -> Result<()> {
+fn bad_configuration_is_rejected_with_its_errors_and_the_old_one_stays() -> Result<()> {
     let rack = Rack::new("reload-bad")?;
     let mut rig = Rig::new(&rack)?;
     let base = rig.lease()?.base;

@@ -1,4 +1,4 @@
-//! TFTP clients that nobody here wrote, against our server in this process, on loopback.
+//! Foreign TFTP clients against our server in this process, on loopback.
 //!
 //! busybox, tftp-hpa, atftp and curl, each with the options it knows; a file beyond 65,535 blocks among them.
 

@@ -96,7 +96,7 @@ fn settings_of_the_machines_kernel_are_read_only_but_for_the_network() -> Result
 }
 
 #[test]
-fn a_reboot_and_a_power_off_end_the_host_and_are_told_apart() -> Result<()> {
+fn reboot_and_power_off_end_the_host_and_are_distinguished() -> Result<()> {
     for (verb, end) in [("reboot", End::Reboot), ("poweroff", End::PowerOff)] {
         let mut host = Host::start(verb)?;
         host.run("systemctl", &["--no-block", verb])?;

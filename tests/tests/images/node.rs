@@ -45,7 +45,7 @@ impl Image {
         self.config["config"]["Labels"][name].as_str().with_context(|| format!("no label {name}"))
     }
 
-    /// Where a descriptor's blob lies, once its digest and size are what the descriptor says.
+    /// Path of a descriptor's blob, after a check of its digest and size.
     fn blob(&self, descriptor: &Value) -> Result<PathBuf> {
         let digest = descriptor["digest"].as_str().context("no digest")?;
         let path = self.layout.join("blobs").join(digest.replace(':', "/"));
@@ -78,7 +78,7 @@ impl Image {
     }
 }
 
-/// SHA-256, by a program that nobody here wrote.
+/// SHA-256, by a foreign program.
 fn sum(input: Stdio) -> Result<String> {
     let output = Command::new("sha256sum").stdin(input).output()?;
     let text = String::from_utf8(output.stdout)?;
@@ -128,7 +128,7 @@ fn children(pid: u32) -> Result<Vec<u32>> {
 
 /// As process 1 of a pid namespace, which is what it is in a Pod that shares one.
 #[test]
-fn pause_takes_in_orphans_and_ends_when_it_is_told_to() -> Result<()> {
+fn pause_adopts_orphans_and_ends_by_signal() -> Result<()> {
     let work = Directory::new("pause")?;
     let runtime = Image::read()?.unpack_layer(1, work.path())?;
     let program = pause(&runtime, work.path())?;
@@ -157,7 +157,7 @@ fn pause_takes_in_orphans_and_ends_when_it_is_told_to() -> Result<()> {
     Ok(())
 }
 
-/// What a slot needs of its host at the least (docs/images.md, "Node images: the contract").
+/// Starts a slot with the minimum that it needs of its host (docs/images.md, "Node images: the contract").
 fn start_slot(host: &Host, layers: usize) -> Result<()> {
     let state = "/var/lib/bedplate/slots/a";
     for directory in ["upper", "work", "state/kubelet", "state/containerd", "state/log"] {
@@ -197,7 +197,7 @@ fn in_slot(host: &Host, words: &[&str]) -> Result<String> {
 }
 
 #[test]
-fn a_slot_of_the_node_image_has_a_runtime_with_its_pause_image_and_awaits_kubeadm() -> Result<()> {
+fn slot_of_the_node_image_has_runtime_and_pause_image_before_kubeadm() -> Result<()> {
     let image = Image::read()?;
     let work = Directory::new("node-image")?;
     let layers = image.unpack(work.path())?;
@@ -245,7 +245,7 @@ fn a_slot_of_the_node_image_has_a_runtime_with_its_pause_image_and_awaits_kubead
         Ok(said.contains("/var/lib/kubelet/config.yaml").then_some(()))
     })?;
 
-    // What lives on lies in the slot's state on the host; a person and the agent read it there when the slot is gone.
+    // Lasting data is in the slot's state on the host; a user and the agent read it there when the slot is gone.
     host.run("systemctl", &["stop", &format!("systemd-nspawn@{SLOT}.service")])?;
     let state = "/var/lib/bedplate/slots/a/state";
     host.run("ls", &[&format!("{state}/containerd/io.containerd.metadata.v1.bolt/meta.db")])?;

@@ -68,7 +68,7 @@ impl<'k> Host<'k> {
         self.objects().apply(object).unwrap();
     }
 
-    /// Merges into the own Machine's status, by nobody's field manager.
+    /// Merges into this host's own Machine's status, without the field manager of a program.
     fn status(&self, status: &Value) {
         self.objects().merge_status("machine", self.name, status).unwrap();
     }
@@ -92,7 +92,7 @@ impl<'k> Host<'k> {
         self.agent = Some(Process::spawn("bedplate-agent", &mut command, &self.path("agent.log")).unwrap());
     }
 
-    /// What the agent says of the cluster.
+    /// The agent's report on the cluster.
     fn says(&self) -> String {
         let standing = std::fs::read(self.path("run/agent.json")).unwrap_or_default();
         let standing: Value = serde_json::from_slice(&standing).unwrap_or_default();
@@ -190,7 +190,7 @@ fn a_node_that_is_deleted_is_absent_at_once_and_present_when_it_is_back() {
 }
 
 #[test]
-fn what_an_agent_before_wrote_stays_when_another_one_starts() {
+fn fields_of_an_earlier_agent_stay_when_another_one_starts() {
     let mut host = Host::new(Kubernetes::shared(), "agent-again");
     let condition = json!({ "type": "Paved", "status": "True", "reason": "Applied", "message": "m",
         "lastTransitionTime": "2026-01-01T00:00:00Z" });
@@ -208,7 +208,7 @@ fn what_an_agent_before_wrote_stays_when_another_one_starts() {
 }
 
 #[test]
-fn an_api_server_that_goes_away_is_known_to_be_and_what_changed_meanwhile_is_seen() {
+fn agent_reports_an_unreachable_api_server_and_then_sees_the_changes() {
     let mut kubernetes = Kubernetes::installed().unwrap();
     let mut host = Host::new(&kubernetes, "agent-away");
     host.make_node();
@@ -234,9 +234,9 @@ fn an_api_server_that_goes_away_is_known_to_be_and_what_changed_meanwhile_is_see
     host.until("answers; Node absent; version none");
 }
 
-/// What the agent's user may not, whatever it asks; and what of others it may read, which docs/install.md says.
+/// Writes that the agent's user may not do, and objects of others that it may read, as docs/install.md lists them.
 #[test]
-fn agent_may_read_others_machines_and_versions_and_is_refused_secrets_and_every_write_that_it_does_not_use() {
+fn agent_reads_other_machines_but_no_secrets_and_writes_only_its_own() {
     let host = Host::new(Kubernetes::shared(), "agent-refused");
     host.make_node();
     let kubeconfig = host.kubernetes.user(&host.user(), &["bedplate:machines"]).unwrap();

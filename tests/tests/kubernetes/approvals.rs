@@ -1,4 +1,4 @@
-//! What pxed may approve of certificate signing requests on a real API server (docs/rules.md, "Trust" 3).
+//! Approvals of certificate signing requests that pxed may give on a real API server (docs/rules.md, "Trust" 3).
 
 use std::process::Command;
 use std::sync::atomic::{AtomicU32, Ordering};
@@ -45,7 +45,7 @@ impl Requests {
         made.stdout
     }
 
-    /// Makes the object by pxed or by somebody else, and has pxed approve it.
+    /// Makes the object by pxed or by another user, and has pxed approve it.
     fn approve(&self, pem: Vec<u8>, signer: &str, usages: &[&str], by_pxed: bool) -> Result<(), String> {
         let name = format!("tried-{}", COUNT.fetch_add(1, Ordering::Relaxed));
         let csr = json!({

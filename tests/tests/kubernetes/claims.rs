@@ -1,4 +1,4 @@
-//! Who writes a MachineClaim on a real API server with `deploy/claims-policy.yaml` (docs/claims.md, "Who writes what").
+//! Writers of a MachineClaim on a real API server with `deploy/claims-policy.yaml` (docs/claims.md, "Who writes what").
 
 use std::time::Duration;
 

@@ -171,7 +171,7 @@ async fn a_failed_operation_of_a_cluster_is_a_failure_with_its_remedy() {
 }
 
 #[test]
-fn operations_of_a_cluster_are_for_machines_that_are_there_or_for_a_selector() {
+fn operations_of_a_cluster_need_an_existing_machine_or_a_selector() {
     let absent = bedplate(&["power", "on", "cli-none"]);
     assert_eq!(absent.status.code(), Some(1));
     assert!(text(&absent).contains("hint: `bedplate machine list "), "{}", text(&absent));
@@ -200,7 +200,7 @@ fn operations_of_a_cluster_are_for_machines_that_are_there_or_for_a_selector() {
     let refused = bedplate(&["operation", "create", "not a name", "--machine", "cli-none"]);
     assert_eq!(refused.status.code(), Some(64));
     assert!(text(&refused).contains("<OPERATION>"), "{}", text(&refused));
-    // What the API server refuses is told with its field.
+    // A refusal of the API server is reported with its field.
     let many: Vec<String> = (0..65).map(|number| format!("--parameter=k{number}=v")).collect();
     let line = ["operation", "create", "reboot", "--machine", "cli-none"].into_iter();
     let refused = bedplate(&line.chain(many.iter().map(String::as_str)).collect::<Vec<_>>());
@@ -355,7 +355,7 @@ async fn h7_one_machine_goes_back_by_its_reference_and_the_end_of_its_node() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn what_machines_of_a_cluster_wait_for_is_said_for_one_and_for_all() {
+async fn explain_names_the_pending_step_of_one_and_of_all_machines() {
     let client = admin().await;
     let object = machine("cli-8");
     create(&client, &object).await;

@@ -1,4 +1,4 @@
-//! What the tests against a real API server share: clients, objects that are accepted as they stand, and patches of them.
+//! Shared parts of the tests against a real API server: clients, objects that are accepted as they stand, and patches of them.
 
 use bedplate_tests::kubernetes::Kubernetes;
 use kube::api::{DynamicObject, PostParams};
@@ -33,7 +33,7 @@ pub(crate) fn api(client: &Client, object: &Value) -> Api<DynamicObject> {
     Api::all_with(client.clone(), &resource)
 }
 
-/// What the API server makes of a new object, without keeping it.
+/// Answer of the API server for a new object, without storing it.
 pub(crate) async fn try_create(client: &Client, object: &Value) -> Result<Value, String> {
     let parameters = PostParams { dry_run: true, ..PostParams::default() };
     let typed: DynamicObject = serde_json::from_value(object.clone()).unwrap();

@@ -16,7 +16,7 @@ struct Example {
     text: String,
 }
 
-/// What is fenced as YAML or JSON, and what a shell is shown to give to kubectl.
+/// Blocks that are fenced as YAML or JSON, and here-documents for kubectl.
 fn examples(name: &str, text: &str) -> Vec<Example> {
     let mut found = Vec::new();
     let mut block: Option<(&str, Example)> = None;
@@ -51,7 +51,7 @@ fn manifest(example: &Example) -> String {
     if text.contains("apiVersion: ") {
         return text;
     }
-    // What it does not say itself is needed by every template.
+    // Fields that every template needs and the part may omit.
     let mut template = text;
     if !template.contains("image:\n") {
         template.push_str("image: { reference: registry.example/node:1, allowTag: true }\n");
@@ -78,7 +78,7 @@ fn documents() -> Vec<(String, String)> {
     paths.iter().map(|path| read(path)).collect()
 }
 
-/// What can be a line of a manifest and stands in no example: indented, as the output of a command is, it would be applied by nobody.
+/// Lines that look like a manifest outside of the examples: indented, as the output of a command is, they would not be tested.
 fn strays(name: &str, text: &str) -> Vec<String> {
     let examples: Vec<Example> = examples(name, text);
     let is_in_one = |line: &str| examples.iter().any(|example| example.text.lines().any(|of| of == line));

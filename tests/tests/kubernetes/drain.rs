@@ -1,5 +1,5 @@
-//! A drain before a reboot, as the kubelet of the Node, beside a real API server: Node authorizer, NodeRestriction and
-//! PodDisruptionBudgets are real. The operation's loop is the agent's own; only what would reboot is not.
+//! A drain before a reboot, as the kubelet of the Node, with a real API server: Node authorizer, NodeRestriction and
+//! PodDisruptionBudgets are real. The operation's loop is the agent's own; only the reboot itself is not.
 
 use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicU32, Ordering};
@@ -97,7 +97,7 @@ impl Configuration for NoConfiguration {
     }
 }
 
-/// Where operations are written, in memory.
+/// Store of the written operations, in memory.
 struct Book {
     views: watch::Sender<View>,
     writes: Mutex<u32>,
@@ -142,7 +142,7 @@ impl Site {
             node: node.to_owned(),
         };
         site.create(&json!({ "apiVersion": "v1", "kind": "Namespace", "metadata": { "name": node } }));
-        // What controllers would make of the namespace.
+        // Object that a controller would create in the namespace.
         site.create(&json!({ "apiVersion": "v1", "kind": "ServiceAccount", "metadata": { "name": "default", "namespace": node } }));
         site.create(&json!({ "apiVersion": "v1", "kind": "Node", "metadata": { "name": node } }));
         site
@@ -171,7 +171,7 @@ impl Site {
         self.status("pod", name, &json!({ "phase": "Running", "conditions": ready }));
     }
 
-    /// What the disruption controller would say of the budget.
+    /// Writes the status of the budget, as the disruption controller would.
     fn allow(&self, name: &str, disruptions: u32) {
         let status = json!({ "disruptionsAllowed": disruptions, "currentHealthy": 1, "desiredHealthy": 1, "expectedPods": 1,
             "observedGeneration": 1 });
@@ -210,7 +210,7 @@ fn reboot(node: &str) -> MachineOperation {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_drain_waits_for_a_budget_evicts_as_the_kubelet_and_gives_the_node_free_after_the_reboot() {
+async fn drain_waits_for_a_budget_and_node_is_uncordoned_after_the_reboot() {
     let site = Site::new("drained");
     site.pod("web", "drained", "ReplicaSet");
     site.pod("network", "drained", "DaemonSet");
@@ -278,7 +278,7 @@ async fn a_drain_waits_for_a_budget_evicts_as_the_kubelet_and_gives_the_node_fre
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_kubelet_changes_its_own_node_and_nothing_that_would_draw_pods_to_it_or_harm_another() {
+async fn kubelet_changes_its_own_node_but_neither_taints_nor_other_nodes() {
     let site = Site::new("own");
     let others = json!({ "apiVersion": "v1", "kind": "Node", "metadata": { "name": "another" } });
     site.create(&others);

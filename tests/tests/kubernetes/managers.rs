@@ -21,7 +21,7 @@ fn entry(manager: &str, fields: &Value) -> Value {
         "fieldsType": "FieldsV1", "fieldsV1": { "f:status": fields }, "subresource": "status" })
 }
 
-/// Entries by which so many managers own a field that an agent writes.
+/// Entries by which `count` managers own a field that an agent writes.
 fn entries(count: usize) -> Vec<Value> {
     let fields = json!({ "f:agent": { "f:version": {} } });
     (0..count).map(|number| entry(&format!("m-{number}"), &fields)).collect()

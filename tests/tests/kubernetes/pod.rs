@@ -42,7 +42,7 @@ fn everything_is_installed_by_one_command_and_again_by_the_same() {
     installed(kubernetes, "configmap", map);
 }
 
-/// Admission of pods (PodSecurity, priority, service account) looks at pods only.
+/// Admission of pods (PodSecurity, priority, service account) checks pods only.
 #[test]
 fn a_pod_of_the_daemon_set_is_admitted() {
     let kubernetes = Kubernetes::shared();
@@ -111,7 +111,7 @@ fn image(root: &Path, from: &str, entry: &str) {
     assert!(stage.contains(&format!("ENTRYPOINT [\"{entry}\"]")), "{stage}");
 }
 
-/// What the kubelet adds for pxed: the volumes and the service account.
+/// Mounts that the kubelet adds for pxed: the volumes and the service account.
 fn mounts(root: &Path, kubernetes: &Kubernetes) {
     for directory in ["etc/bedplate", "var/lib/bedplate", "run/bedplate"] {
         std::fs::create_dir_all(root.join(directory)).unwrap();
@@ -120,7 +120,7 @@ fn mounts(root: &Path, kubernetes: &Kubernetes) {
     account(root, kubernetes, "pxed");
 }
 
-/// What the kubelet adds to every pod: the service account. What the runtime does: devices.
+/// Mount that the kubelet adds to every pod: the service account. The runtime adds devices.
 fn account(root: &Path, kubernetes: &Kubernetes, name: &str) {
     let account = root.join("var/run/secrets/kubernetes.io/serviceaccount");
     std::fs::create_dir_all(&account).unwrap();
@@ -227,7 +227,7 @@ fn controller(kubernetes: &Kubernetes, network: &Namespace, root: &Path, pod: &s
     let read_only = "mount --bind \"$1\" \"$1\" && mount -o remount,bind,ro \"$1\" && shift && exec \"$@\"";
     let mut command = network.command("unshare");
     command.args(["--mount", "sh", "-c", read_only, "sh"]).arg(root);
-    // What `chroot` itself needs is gone with the other user: none of it is inherited.
+    // Rights that `chroot` itself needs end with the change of the user: none of it is inherited.
     command.args(["setpriv", "--no-new-privs", "--bounding-set", "-all,+sys_chroot,+setuid,+setgid"]);
     command.args(["chroot", &user]).arg(root).arg("/usr/bin/bedplate-controller");
     command.args(container["args"].as_array().unwrap().iter().map(|argument| argument.as_str().unwrap()));

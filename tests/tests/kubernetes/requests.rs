@@ -64,7 +64,7 @@ impl Agent {
     }
 }
 
-/// A subject; `printable`: in the kind of text that kubelets use, else UTF-8.
+/// A subject; `printable`: in the kind of text that kubelets use, otherwise UTF-8.
 fn subject(organizations: &[&str], name: &str, printable: bool) -> DistinguishedName {
     let text = |text: &str| match printable {
         true => DnValue::PrintableString(text.try_into().unwrap()),
@@ -146,7 +146,7 @@ fn shortened(name: &str, cut: u8) -> Vec<u8> {
 }
 
 #[test]
-fn agent_does_not_get_the_name_that_its_own_begins_with_by_a_length_that_is_too_short() {
+fn agent_gets_no_prefix_of_its_name_by_a_length_that_is_too_short() {
     let agent = Agent::new("bedplate:machine:node-10");
     agent.make(&agent.objects, shortened("node-10", 0), KUBELET, &USAGES).expect("encoded by hand, valid");
     // The API server reads it, as one of node-1.
@@ -162,7 +162,7 @@ fn agent_does_not_get_the_name_that_its_own_begins_with_by_a_length_that_is_too_
 }
 
 #[test]
-fn who_has_no_name_of_an_agent_asks_for_nothing() {
+fn user_without_a_name_of_an_agent_gets_no_certificate_request() {
     let agent = Agent::new("somebody");
     for name in ["system:node:", "system:node:somebody", "system:node:nobody"] {
         let why = agent.ask(&subject(&["system:nodes"], name, true), KUBELET, &USAGES).expect_err(name);

@@ -1,4 +1,4 @@
-//! What `deploy/` lets pxed and agents do on a real API server, and what it refuses them (docs/rules.md, "Who writes what" and
+//! Requests of pxed and agents that `deploy/` permits and refuses on a real API server (docs/rules.md, "Who writes what" and
 //! "Trust" 3 and 4).
 
 use std::collections::BTreeSet;
@@ -87,8 +87,8 @@ pub(super) fn policies_in_force() {
     .unwrap();
 }
 
-/// What a client's roles allow in a namespace and outside of one, a line for each kind of thing. Everybody may ask who
-/// they are and what they may.
+/// Rights by a client's roles in a namespace and outside of one, a line for each kind of thing. Every client may ask who it
+/// is and what it may do.
 async fn rights(client: &Client, namespace: &str) -> Vec<String> {
     let review = json!({ "metadata": {}, "spec": { "namespace": namespace } });
     let review: SelfSubjectRulesReview = serde_json::from_value(review).unwrap();
@@ -110,7 +110,7 @@ async fn rights(client: &Client, namespace: &str) -> Vec<String> {
 #[tokio::test]
 async fn roles_allow_what_the_programs_do_and_nothing_else() {
     Kubernetes::shared();
-    // Of kube-system an agent reads nothing: its kubelet joins, and it does not.
+    // An agent reads nothing of kube-system: its kubelet joins, and it does not.
     for namespace in ["default", "kube-system"] {
         assert_eq!(
             rights(&certified("agent-rights").await.0, namespace).await,
@@ -380,7 +380,7 @@ async fn trust_6_permission_for_another_key_is_an_administrators_alone() {
         let refused = || Ok(said(user, groups).err().filter(|why| why.contains(words)));
         wait::until_asked(user, Duration::from_secs(60), refused).unwrap();
     }
-    // The status is no way around: its writers get nothing of the metadata.
+    // Writers of the status cannot change the metadata.
     let whole = api(&agent, &object);
     let patched = whole.patch_status("re-enroll", &PatchParams::default(), &permission).await;
     let annotated = async || {
@@ -487,7 +487,7 @@ async fn agent_writes_its_own_fields_of_its_own_machine() {
 }
 
 #[tokio::test]
-async fn agent_names_no_versions_but_of_the_configuration_that_its_machine_was_given() {
+async fn agent_names_only_versions_of_its_machines_configuration() {
     policies_in_force();
     let object = machine("agent-versions");
     let admin = admin().await;
@@ -499,7 +499,7 @@ async fn agent_names_no_versions_but_of_the_configuration_that_its_machine_was_g
                 { "name": "b", "state": "Empty" }] })
     };
     let write = async |status: Value| apply(&agent, &object, "bedplate-agent", status).await;
-    // Made anew: the host says what it has.
+    // The Machine was re-created: the host reports what it has.
     write(applied("before", 3)).await.unwrap();
     let selected = json!({ "selected": { "name": "workers", "version": 2, "source": "Reference" } });
     apply(&admin, &object, "bedplate-controller", selected).await.unwrap();
@@ -512,7 +512,7 @@ async fn agent_names_no_versions_but_of_the_configuration_that_its_machine_was_g
         let why = write(status.clone()).await.expect_err(&status.to_string());
         assert!(why.contains(words), "{why}");
     }
-    // What it had is gone with a write of less; what is selected stays its own.
+    // A write of less removes what it had; the selected version stays its own.
     write(json!({ "agent": { "version": "0.1.0" } })).await.unwrap();
     let why = write(applied("others", 1)).await.expect_err("nothing is applied");
     assert!(why.contains(words), "{why}");
@@ -578,14 +578,14 @@ async fn agent_is_refused_to_own_fields_of_others_as_they_are() {
             let patch = Patch::Merge(json!({ "metadata": { "managedFields": [{}] }, "status": status }));
             let parameters =
                 PatchParams { field_manager: Some(manager.to_owned()), ..PatchParams::default() };
-            // Taken or not: nobody's ownership is lost by it.
+            // Accepted or not: no ownership of others is lost by it.
             let _ = api(&agent, &object).patch_status("agent-owner", &parameters, &patch).await;
             let after = api(&admin, &object).get("agent-owner").await.unwrap();
             let own = ["bedplate-agent"];
             assert_eq!(ownership(&after, &own), ownership(&before, &own), "{status} by {manager}");
         }
     }
-    // So what pxed does not say any more is gone, and nothing else.
+    // Only what pxed does not apply any more is removed.
     apply(&agent, &object, "bedplate-agent", agents_fields()).await.unwrap();
     apply(&admin, &object, "pxed", json!({})).await.unwrap();
     let left = api(&admin, &object).get("agent-owner").await.unwrap();
@@ -596,7 +596,7 @@ async fn agent_is_refused_to_own_fields_of_others_as_they_are() {
 }
 
 #[tokio::test]
-async fn certificate_counts_for_the_machine_that_was_enrolled_with_it_and_none_that_is_made_anew() {
+async fn certificate_counts_only_for_the_machine_that_was_enrolled_with_it() {
     policies_in_force();
     let object = machine("agent-anew");
     let (admin, pxed) = (admin().await, pxed().await);
@@ -626,7 +626,7 @@ async fn certificate_counts_for_the_machine_that_was_enrolled_with_it_and_none_t
 }
 
 #[tokio::test]
-async fn agent_writes_where_people_wrote_its_fields_or_nobody_s_ownership_is_known() {
+async fn agent_writes_its_fields_also_if_another_manager_or_none_owns_them() {
     policies_in_force();
     let object = machine("agent-people");
     let admin = admin().await;
@@ -811,7 +811,7 @@ fn dry() -> PatchParams {
 }
 
 #[tokio::test]
-async fn pxed_watches_machines_and_writes_only_their_status_and_its_own_finalizer() {
+async fn pxed_watches_machines_and_writes_only_status_and_its_own_finalizer() {
     let object = machine("pxed-writes");
     let admin = admin().await;
     create(&admin, &object).await;
@@ -948,7 +948,7 @@ async fn trust_3_pxed_does_not_own_fields_of_others_as_they_are() {
             assert!(why.contains("pxed writes no "), "{status} by {manager}: {why}");
         }
     }
-    // So what a writer does not apply any more is gone.
+    // Only what a writer does not apply any more is removed.
     for (manager, status) in pxeds_fields() {
         apply(&pxed, &object, manager, status).await.unwrap();
     }
@@ -1006,7 +1006,7 @@ async fn pxed_reports_only_on_power_operations_and_only_its_own_fields() {
 }
 
 #[tokio::test]
-async fn pxed_reads_secrets_one_by_one_in_its_own_namespace_and_writes_only_leases_of_sites() {
+async fn pxed_reads_single_secrets_of_its_namespace_and_writes_leases_of_sites() {
     use k8s_openapi::api::coordination::v1::Lease;
     use k8s_openapi::api::core::v1::Secret;
     Kubernetes::shared();

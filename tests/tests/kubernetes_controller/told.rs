@@ -1,4 +1,4 @@
-//! What the controller says of its decisions, to whoever asks with kubectl: Events, and the conditions of a MachineConfiguration.
+//! Reports of the controller on its decisions, for users of kubectl: Events, and the conditions of a MachineConfiguration.
 
 use std::time::Duration;
 
@@ -110,7 +110,7 @@ fn each_decision_is_an_event_and_what_stays_as_it_is_is_none() {
 }
 
 #[test]
-fn an_edit_that_the_api_server_refuses_is_told_in_degraded_and_made_when_it_may_be() {
+fn refused_edit_is_reported_in_degraded_and_made_once_it_is_permitted() {
     const REFUSAL: &str = "no version of this one";
     let site = Site::shared();
     let policy = json!({ "apiVersion": "admissionregistration.k8s.io/v1", "kind": "ValidatingAdmissionPolicy",
@@ -142,8 +142,7 @@ fn an_edit_that_the_api_server_refuses_is_told_in_degraded_and_made_when_it_may_
 }
 
 #[test]
-fn a_tag_is_resolved_once_before_its_version_is_used_and_a_registry_that_does_not_answer_holds_up_nobody_else()
- {
+fn tag_is_resolved_once_and_a_silent_registry_delays_no_other_version() {
     let site = Site::shared();
     let place = site.place.path().join("image");
     std::fs::create_dir_all(&place).unwrap();
@@ -166,7 +165,7 @@ fn a_tag_is_resolved_once_before_its_version_is_used_and_a_registry_that_does_no
         site.apply(&object("MachineConfiguration", "tagged", &json!({ "template": template })));
         reference
     };
-    // Nobody trusts its certificate: as good as away.
+    // The controller does not trust its certificate: as good as unreachable.
     configuration("1", None);
     let by = |name: &str| json!({ "configurationRef": { "name": name } });
     site.machine("tagged", &json!({}), &by("tagged"));
@@ -182,7 +181,7 @@ fn a_tag_is_resolved_once_before_its_version_is_used_and_a_registry_that_does_no
     site.configuration("beside", &json!({}), 1);
     site.machine("beside", &json!({}), &by("beside"));
     site.selected("beside", 1);
-    // The edit is tried at once, and goes into the same version.
+    // The edit is tried immediately, and changes the same version.
     let authority = registry.authority().unwrap().to_owned();
     let reference = configuration("1", Some(&authority));
     site.selected("tagged", 1);

@@ -1,4 +1,4 @@
-//! The API server, what lies in it (followed by watches), and a scene: the objects of one run, which nobody else touches.
+//! The API server, its objects (followed by watches), and a scene: the objects of one run, which no other run touches.
 
 use std::collections::BTreeMap;
 use std::path::Path;
@@ -17,7 +17,7 @@ use tokio::runtime::{Builder, Runtime};
 
 use super::feed::Feeds;
 
-/// How long anything that is awaited may take; the machine may be busy.
+/// Timeout of each wait; the machine may be busy.
 const PATIENCE: Duration = Duration::from_secs(90);
 const LOOK: Duration = Duration::from_millis(25);
 const CONTROLLER: &str = "system:serviceaccount:bedplate-system:bedplate-controller";
@@ -65,7 +65,7 @@ impl Cluster {
                 let runtime = Builder::new_multi_thread().worker_threads(2).enable_all().build().unwrap();
                 let controller = runtime.block_on(client(&account));
                 let admin = runtime.block_on(client(&kubernetes.admin()));
-                // What a controller would make of the namespace.
+                // Object that a controller would create in the namespace.
                 kubernetes.kubectl(&kubernetes.admin(), &["create", "serviceaccount", "default"]).unwrap();
                 let feeds = Arc::new(Feeds::new(controller.clone(), runtime.handle().clone()));
                 let (objects, scenes) = Default::default();
@@ -103,7 +103,7 @@ impl Cluster {
         }
     }
 
-    /// Its prefix is no part of a UID.
+    /// Makes a scene. Its prefix never occurs in a UID.
     pub(crate) fn scene(self: &Arc<Self>) -> Scene {
         let number = self.scenes.fetch_add(1, Ordering::SeqCst);
         Scene { cluster: self.clone(), prefix: format!("run{number}-") }
@@ -168,7 +168,7 @@ impl Scene {
             let body = if body.is_null() { Vec::new() } else { body.to_string().into_bytes() };
             let request = request_of(&request, body);
             match self.cluster.ask(request).await {
-                // The API server is away, or busy.
+                // The API server is unreachable, or busy.
                 Err((0 | 429 | 500.., _)) if begun.elapsed() < PATIENCE => tokio::time::sleep(LOOK).await,
                 other => return other,
             }
@@ -187,7 +187,7 @@ impl Scene {
         done.unwrap_or_else(|error| panic!("{name}: {error:?}"));
     }
 
-    /// Makes an object as somebody.
+    /// Makes an object as another user.
     pub(crate) async fn create_as(&self, plural: &'static str, object: &Value, who: &[(&str, String)]) {
         let done = self.send("POST", &place(plural), ("application/json", object), who).await;
         // One that was made without an answer is there.
@@ -208,7 +208,7 @@ impl Scene {
         done.unwrap_or_else(|error| panic!("{short}: {error:?}"));
     }
 
-    /// Changes the status of an object by what it is; again, until nobody was faster. `None`: it is not there.
+    /// Changes the status of an object by its current state; again after each conflict. `None`: there is no such object.
     pub(crate) async fn change(
         &self,
         plural: &'static str,
@@ -231,7 +231,7 @@ impl Scene {
         }
     }
 
-    /// Deletes an object; again, while a policy does not yet know that nobody uses it.
+    /// Deletes an object; again, while a policy does not yet know that it is not in use.
     pub(crate) async fn delete(&self, plural: &'static str, short: &str) {
         let path = format!("{}/{}?gracePeriodSeconds=0", place(plural), self.name(short));
         let begun = Instant::now();
@@ -293,7 +293,7 @@ impl Scene {
             if let Some(spec) =
                 object["spec"].as_object_mut().filter(|_| plural == "certificatesigningrequests")
             {
-                // Of a key that is another one each time.
+                // The key differs each time.
                 spec.remove("request");
             }
             normalise(&mut object, &self.prefix, &uids);
@@ -369,7 +369,7 @@ fn plain(text: &str, prefix: &str, uids: &BTreeMap<String, String>) -> String {
     if is_time {
         return "<time>".to_owned();
     }
-    // Of what is gone.
+    // UID of an object that is gone.
     let is_uid = |word: &str| word.len() == 36 && word.bytes().filter(|byte| *byte == b'-').count() == 4;
     if is_uid(&text) { "<UID of what is gone>".to_owned() } else { text }
 }

@@ -132,7 +132,7 @@ impl Feed {
     /// Follows the watch until its version has expired in the API server.
     async fn follow(self: Arc<Self>, client: Client, place: String) {
         let mut last = self.since;
-        // A refused connection fails at once, and an API server that is stopped refuses all of them.
+        // A refused connection fails immediately, and an API server that is stopped refuses all of them.
         while self.follow_once(&client, &place, &mut last).await.is_some() {
             tokio::time::sleep(RETRY_DELAY).await;
         }

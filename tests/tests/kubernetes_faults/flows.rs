@@ -29,7 +29,7 @@ macro_rules! flow {
 
 pub(crate) use flow;
 
-/// What becomes of configurations, versions, Machines and requests.
+/// Flows of configurations, versions, Machines and requests.
 pub(crate) const FLOWS: &[Flow] = &[
     flow!(
         "first version",
@@ -293,7 +293,7 @@ pub(crate) fn condition(kind: &str) -> Value {
     json!({ "type": kind, "status": "True", "reason": "Done", "message": "", "lastTransitionTime": "2026-01-01T00:00:00Z" })
 }
 
-/// What people do, and what is waited for.
+/// Actions of users, and conditions to wait for.
 impl Scene {
     pub(crate) async fn configuration(&self, name: &str, spec: &Value, content: u32) {
         let mut spec = spec.clone();
@@ -312,7 +312,7 @@ impl Scene {
         self.said(name, "Enrolled").await;
     }
 
-    /// Somebody says something of a Machine by a condition.
+    /// Sets a condition of a Machine, as another writer.
     pub(crate) async fn said(&self, name: &str, kind: &str) {
         let change = |machine: &mut Value| {
             let conditions = &mut machine["status"]["conditions"];

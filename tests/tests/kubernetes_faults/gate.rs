@@ -1,8 +1,8 @@
-//! What stands between one controller and the API server: it numbers the writes, one at a time, and does at a given one what a test has it
-//! do. Of lists and watches it lets through what belongs to the test's own objects, by the beginning of their names: so many controllers
+//! Gate between one controller and the API server: it numbers the writes, one at a time, and does at a given one what a test requests.
+//! Of lists and watches it lets through the test's own objects, by the beginning of their names: so several controllers
 //! share an API server, and none knows of the others.
 //!
-//! Events are written beside all this, and nothing depends on them: they are let through without a number.
+//! Events are written in addition to all this, and nothing depends on them: they are let through without a number.
 
 use std::io;
 use std::pin::Pin;
@@ -29,7 +29,7 @@ type Said = UnsyncBoxBody<Bytes, Error>;
 type Answer = Result<Response<Said>, Error>;
 type Hook = Box<dyn Fn(usize) -> Pin<Box<dyn Future<Output = ()> + Send>> + Send + Sync>;
 
-/// What befalls a write.
+/// Fault of a write.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 pub(crate) enum Fault {
     /// It is never sent: the controller dies before.
@@ -44,14 +44,14 @@ pub(crate) enum Fault {
     Answered(u16),
 }
 
-/// What befalls all watches at once, beginning with a write.
+/// Fault of all watches together, beginning with a write.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Cut {
-    /// What they go on from is too old (410).
+    /// The version that they continue from is too old (410).
     Expired,
     /// Their connections break.
     Broken,
-    /// The API server is away: nothing is answered for so long, writes and reads neither, and no connection breaks.
+    /// The API server is unreachable: nothing is answered for this time, neither writes nor reads, and no connection breaks.
     Away(Duration),
 }
 
@@ -115,7 +115,7 @@ impl Gate {
         *self.state.lock().unwrap() = State { faults, death, cuts, ..State::default() };
     }
 
-    /// Does something before each write, which is told its number.
+    /// Calls `hook` before each write, with its number.
     pub(crate) fn before_each(&self, hook: Hook) {
         *self.before.lock().unwrap() = Some(Arc::new(hook));
     }
@@ -125,12 +125,12 @@ impl Gate {
         self.state.lock().unwrap().writes.clone()
     }
 
-    /// What has happened, and to which write.
+    /// Faults that have happened, and their writes.
     pub(crate) fn hit(&self) -> Vec<(Fault, String)> {
         self.state.lock().unwrap().hit.clone()
     }
 
-    /// Whether nothing was written for so long, and nothing is being written.
+    /// Returns true if nothing was written for this time, and nothing is being written.
     pub(crate) fn is_quiet(&self, time: Duration) -> bool {
         self.turn.try_lock().is_ok() && self.last.lock().unwrap().elapsed() >= time
     }
@@ -344,7 +344,7 @@ impl Watched {
         }
     }
 
-    /// What is whole and ours.
+    /// Complete lines of the test's own objects.
     fn ours(&mut self) -> Vec<u8> {
         let Some(end) = self.rest.iter().rposition(|byte| *byte == b'\n') else { return Vec::new() };
         let rest = self.rest.split_off(end + 1);

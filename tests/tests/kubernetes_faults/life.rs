@@ -1,10 +1,10 @@
 //! One life of the controller: all of it but the election, in a runtime of its own. Its tenure begins when it has read everything, as with a
 //! lease, and has no end: so a new one need not wait for the old one's.
 //!
-//! Its death is that of SIGKILL. The gate is its only way out, and is closed for ever before the runtime is dropped: no request that was
-//! begun goes on (a forwarded one was answered before), none that a destructor might make gets through, none hears an answer. Nothing
-//! that it knew is handed to the next: stores, queues, what it waited for and how often it failed are values of that runtime's tasks. It writes no
-//! file and has no process beside it.
+//! Its death is that of SIGKILL. The gate is its only way out, and is closed for ever before the runtime is dropped: no started
+//! request continues (a forwarded one was answered before), none that a destructor might make gets through, none hears an answer. Nothing
+//! that it knew is handed to the next: stores, queues, its waits and its counts of failures are values of that runtime's tasks. It writes no
+//! file and starts no process.
 
 use std::sync::Arc;
 use std::time::Duration;

@@ -17,15 +17,15 @@ use super::life::Life;
 /// A run that has not come to its end by then has failed; the machine may be busy.
 const PATIENCE: Duration = Duration::from_secs(180);
 const LOOK: Duration = Duration::from_millis(25);
-/// Longer than what is told of a change in a while is waited for (1 s).
+/// Quiet time: longer than the delayed reports of a change (1 s).
 const QUIET: Duration = Duration::from_millis(1200);
-/// The same for what all others are compared with, where waits may have doubled up to their longest (8 s).
+/// Quiet time of the reference, with which all others are compared: there, backoffs may have doubled up to their maximum (8 s).
 const VERY_QUIET: Duration = Duration::from_millis(9500);
-/// So many runs at once.
+/// Number of concurrent runs.
 const AT_ONCE: usize = 24;
 /// No flow has as many: it would never end.
 const MOST_POINTS: usize = 160;
-/// A write that does not come in every run is waited for in so many.
+/// Number of runs in which a write may come that does not come in every run.
 const ATTEMPTS: usize = 2;
 
 pub(crate) type Picture = BTreeMap<String, Value>;
@@ -35,9 +35,9 @@ type Act = fn(Scene) -> Pin<Box<dyn Future<Output = ()> + Send>>;
 #[derive(Clone, Copy)]
 pub(crate) struct Flow {
     pub(crate) name: &'static str,
-    /// What is there before: nothing that happens here is counted.
+    /// Sets up the objects: no write here is counted.
     pub(crate) setup: Act,
-    /// What people, hosts and agents do; ends when what is to come of it is there.
+    /// Actions of users, hosts and agents; ends when the expected result is there.
     pub(crate) act: Act,
     /// Writes that it cannot do without.
     pub(crate) must: &'static [&'static str],
@@ -51,7 +51,7 @@ pub(crate) struct Deaths {
     pub(crate) missed: BTreeSet<(Point, Fault)>,
 }
 
-/// What disturbs a run.
+/// Disturbance of a run.
 #[derive(Default, Clone)]
 pub(crate) struct Disturbance {
     pub(crate) death: Option<(Point, Fault)>,
@@ -59,7 +59,7 @@ pub(crate) struct Disturbance {
     pub(crate) cuts: Vec<(usize, Cut)>,
     /// A second controller that believes to lead as well.
     pub(crate) rival: bool,
-    /// Before every other write somebody overwrites what is for display.
+    /// True if another writer overwrites the fields for display before every other write.
     pub(crate) vandal: bool,
 }
 
@@ -76,7 +76,7 @@ type Known = BTreeMap<&'static str, Arc<OnceCell<Arc<Run>>>>;
 pub(crate) struct Bench {
     pub(crate) cluster: Arc<Cluster>,
     room: Arc<Semaphore>,
-    /// What undisturbed flows came to, by their names.
+    /// Results of undisturbed flows, by their names.
     known: Arc<Mutex<Known>>,
 }
 
@@ -173,7 +173,7 @@ impl Bench {
         }
     }
 
-    /// What comes of a flow that nothing disturbs, found out once for all tests.
+    /// Result of an undisturbed flow, computed once for all tests.
     pub(crate) async fn undisturbed(&self, flow: Flow) -> Arc<Run> {
         let known = self.known.lock().unwrap().entry(flow.name).or_default().clone();
         known.get_or_init(|| async { Arc::new(self.twice(flow).await) }).await.clone()
@@ -247,7 +247,7 @@ impl Bench {
     }
 }
 
-/// Where these writes can be hit.
+/// Points at which these writes can be hit.
 fn points(writes: &[String]) -> BTreeSet<(Point, Fault)> {
     let mut counts = BTreeMap::new();
     let mut points = BTreeSet::new();
@@ -268,7 +268,7 @@ async fn until_quiet(gate: &Gate, time: Duration) {
     }
 }
 
-/// What differs, for a person.
+/// Differences, as text for a user.
 pub(crate) fn difference(wanted: &Picture, found: &Picture) -> String {
     let mut told = String::new();
     let names: BTreeSet<_> = wanted.keys().chain(found.keys()).collect();

@@ -104,7 +104,7 @@ pub(crate) const TURNS: &[Flow] = &[
         async |s: Scene| {
             paved(s.clone(), 8).await;
             s.pod("p", "a").await;
-            // Nobody says how many there are: none may be evicted.
+            // The status has no counts: none may be evicted.
             let budget = json!({ "metadata": { "name": "p" },
                 "spec": { "minAvailable": 1, "selector": { "matchLabels": { "app": s.name("p") } } } });
             s.apply("poddisruptionbudgets", budget).await;
@@ -252,7 +252,7 @@ impl Scene {
         self.change(MACHINES, machine, change).await;
     }
 
-    /// A Pod that somebody makes again when it is gone. It ends at once: no kubelet has to say that it has.
+    /// A Pod that a controller re-creates when it is gone. It ends immediately: no kubelet has to report its end.
     async fn pod(&self, name: &str, node: &str) {
         let owners = json!([{ "apiVersion": "apps/v1", "kind": "ReplicaSet", "name": "o", "uid": "0", "controller": true }]);
         let pod = json!({ "metadata": { "name": name, "labels": { "app": self.name(name) }, "ownerReferences": owners },

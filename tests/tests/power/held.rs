@@ -10,7 +10,7 @@ use bedplate_tests::bmc::service::{Bmc, Settings};
 use bedplate_tests::bmc::simulator::{Listen, Simulator};
 use serde_json::{Value, json};
 
-/// Until what is asked for happens by itself.
+/// Delay after which a request has its effect by itself.
 const HELD: Duration = Duration::from_secs(3600);
 
 /// A machine that is on.
@@ -18,7 +18,7 @@ pub(crate) struct Held {
     pub(crate) bmc: Arc<Bmc>,
     address: SocketAddr,
     is_redfish: bool,
-    /// Whether its operating system listens to the power button.
+    /// True if its operating system listens to the power button.
     listens: bool,
 }
 
@@ -69,24 +69,24 @@ impl Held {
         &self.bmc.systems()[0]
     }
 
-    /// What was asked of its power.
+    /// Requests to its power.
     pub(crate) fn asked(&self) -> Vec<Action> {
         let chassis = self.chassis().lock();
         chassis.asked().iter().filter(|asked| asked.by != By::Peer).map(|asked| asked.action).collect()
     }
 
-    /// What became of its power.
+    /// Changes of its power.
     pub(crate) fn changes(&self) -> Vec<Change> {
         let mut chassis = self.chassis().lock();
         chassis.changes(Instant::now())[1..].to_vec()
     }
 
-    /// What was asked for happens now.
+    /// Lets the pending request have its effect now.
     pub(crate) fn hasten(&self) {
         self.chassis().lock().hasten(Instant::now());
     }
 
-    /// What is asked for from now on happens at once.
+    /// Lets further requests have their effect immediately.
     pub(crate) fn lets_go(&self) {
         let graceful = self.listens.then_some(Duration::ZERO);
         self.chassis().lock().set_delays(Delays { graceful, ..Delays::default() });

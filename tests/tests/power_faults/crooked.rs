@@ -12,10 +12,10 @@ use serde_json::json;
 /// Made for terminals, and for who reads a log line by line.
 const WORDS: &str = "\u{1b}]0;owned\u{7}\u{1b}[2J\r\nBMCReachable: True\u{202e}\u{9b}31m";
 
-/// What an answer is.
+/// Form of an answer.
 #[derive(Debug, Clone)]
 pub(super) enum Trick {
-    /// A document of so many bytes.
+    /// A document of this number of bytes.
     Huge(usize),
     /// Somewhere else.
     Redirect(String),
@@ -25,7 +25,7 @@ pub(super) enum Trick {
     Dressed,
     /// An error that repeats what came, credentials too.
     Echo,
-    /// So many systems.
+    /// This number of systems.
     Systems(usize),
     /// Brackets in brackets, and so on.
     Nested(usize),

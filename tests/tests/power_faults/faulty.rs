@@ -1,5 +1,5 @@
-//! Machines with one fault each beside healthy ones: each says what is wrong with it, none delays another, and what is put
-//! right recovers by itself.
+//! Machines with one fault each next to healthy ones: each reports its fault, none delays another, and a repaired one
+//! recovers by itself.
 
 use std::time::Duration;
 
@@ -10,7 +10,7 @@ use serde_json::json;
 
 use super::rig::{LIMIT, Protocol, Rig, Station, WRONG};
 
-/// A BMC that hangs is given up after three looks of 20 s each; what was given up is asked again after at most some minutes.
+/// Maximum time of a case. A BMC that hangs counts as broken after three polls of 20 s each, and is asked again after some minutes at most.
 const LONG: Duration = Duration::from_secs(300);
 const HEALTHY: [(&str, Protocol); 4] = [
     ("healthy-a", Protocol::Redfish),
@@ -19,7 +19,7 @@ const HEALTHY: [(&str, Protocol); 4] = [
     ("healthy-d", Protocol::Ipmi),
 ];
 
-/// What is wrong with a BMC, and what is to be said of it.
+/// Fault of a BMC, and its expected report.
 struct Case {
     name: &'static str,
     protocol: Protocol,
@@ -115,7 +115,7 @@ impl Site {
         }
     }
 
-    /// Every machine whose BMC is not usable, with what is to be said of it.
+    /// Every machine whose BMC is not usable, with its expected report.
     fn broken(&self) -> Vec<(String, &Station, &'static str, &'static str)> {
         let of = |(case, station): &'_ (Case, Station)| case.said.map(|said| (station.name.clone(), said));
         let mut all: Vec<_> = self
@@ -161,7 +161,7 @@ fn machine(station: &Station, number: usize) -> String {
 }
 
 #[test]
-fn each_fault_is_told_with_its_remedy_and_delays_no_healthy_machine() {
+fn each_fault_is_reported_with_its_remedy_and_delays_no_healthy_machine() {
     let site = Site::new("faults");
     site.break_all();
     let pxed = site.rig.start();

@@ -1,5 +1,5 @@
-//! People and BMCs that mean ill: addresses, files, bodies and answers that are made to hurt. Nothing panics, memory stays
-//! bounded, what is shown is harmless, and a healthy machine beside them is switched on.
+//! Hostile users and BMCs: harmful addresses, files, bodies and answers. Nothing panics, memory stays
+//! bounded, the output is harmless, and a healthy machine next to them is switched on.
 
 use std::fs;
 use std::os::unix::fs::PermissionsExt as _;
@@ -17,9 +17,9 @@ use super::rig::{LIMIT, Protocol, Rig, order};
 
 /// Three looks that run into their deadlines.
 const LONG: Duration = Duration::from_secs(240);
-/// Where the BMCs that mean ill are; no other address of loopback may be reached.
+/// Address of the hostile BMCs; no other address of loopback may be reached.
 const THERE: &str = "127.0.0.2";
-/// What pxed may take beyond what it had, KiB.
+/// Maximum growth of pxed's memory, in KiB.
 const MEMORY: u64 = 64 << 10;
 
 /// The most memory that a process has had, KiB.
@@ -216,7 +216,7 @@ fn files_of_credentials_that_are_no_secrets_are_not_read() {
 }
 
 #[test]
-fn bodies_and_crowds_at_the_socket_are_refused_in_words_and_the_rest_is_served() {
+fn bad_bodies_and_too_many_clients_are_refused_and_the_rest_is_served() {
     let rig = Rig::new("hostile-socket", "127.0.0.0/8");
     let station = rig.station("server", Protocol::Redfish, 1, Delays::default());
     let crowded = rig.station("crowded", Protocol::Redfish, 1, Delays::default());
@@ -259,7 +259,7 @@ fn bodies_and_crowds_at_the_socket_are_refused_in_words_and_the_rest_is_served()
     assert_eq!((codes.len(), made + turned_away), (5000, 5000));
     assert!(made > 4000 && turned_away > 0, "{made} made");
     assert!(after < before + 2 * MEMORY, "{before} KiB before, {after} KiB after");
-    // Others are served beside them, before and after a kill.
+    // Others are served concurrently, before and after a kill.
     let _pxed = rig.restart(pxed);
     let other = rig.station("other", Protocol::Ipmi, 1, Delays::default());
     rig.machine("other", &other.spec(1));

@@ -1,4 +1,4 @@
-//! pxed is killed, or told to end, at each step of an operation: its successor makes exactly one of it.
+//! pxed is killed, or stopped by a signal, at each step of an operation: its successor completes the operation exactly once.
 
 use std::time::Duration;
 
@@ -9,9 +9,9 @@ use serde_json::{Value, json};
 
 use super::rig::{LIMIT, Protocol, Rig, Station};
 
-/// Every change of power takes so long: time to see it under way.
+/// Duration of every change of power: time to see it under way.
 const DELAY: Duration = Duration::from_secs(2);
-/// What is asked for is done at once; the answer is so late that pxed is killed before it has it.
+/// Delay of an answer. The request has its effect immediately, and pxed is killed before it gets the answer.
 const LATE_MS: u64 = 250;
 
 /// A killed pxed leaves sessions behind, and a full table of them is emptied after a minute.
@@ -99,7 +99,7 @@ struct Outcome {
     changes: Vec<bool>,
 }
 
-/// Each at a site of its own and all at once, because they mostly wait.
+/// Runs each case at a site of its own and all concurrently, because they mostly wait.
 fn at_once<T: Copy + Send>(cases: &[T], test: impl Fn(T) + Sync) {
     let test = &test;
     std::thread::scope(|scope| {
@@ -129,12 +129,12 @@ fn cycles_once(protocol: Protocol) {
 }
 
 #[test]
-fn a_power_cycle_over_redfish_that_is_killed_at_each_step_is_one_off_and_one_on() {
+fn power_cycle_by_redfish_killed_at_each_step_is_one_off_and_one_on() {
     cycles_once(Protocol::Redfish);
 }
 
 #[test]
-fn a_power_cycle_over_ipmi_that_is_killed_at_each_step_is_one_off_and_one_on() {
+fn power_cycle_by_ipmi_killed_at_each_step_is_one_off_and_one_on() {
     cycles_once(Protocol::Ipmi);
 }
 
@@ -183,7 +183,7 @@ fn is_reset_once_at_most(protocol: Protocol, killed: Option<Point>) {
         assert!(what.contains("it is not known whether"), "{what}");
         assert!(asked.len() <= 1 && changes.is_empty(), "{what}: {asked:?}");
     }
-    // One that nobody disturbs.
+    // An undisturbed one.
     let before = site.station.asked().len();
     let name = site.operate("reset", &json!({}));
     let (state, reason, message) = site.rig.ended(&name, LONG);
@@ -215,7 +215,7 @@ fn drains(protocol: Protocol, step: &str) {
 }
 
 #[test]
-fn a_pxed_that_is_told_to_end_leaves_no_session_at_a_bmc_and_its_successor_goes_on() {
+fn stopped_pxed_leaves_no_bmc_session_and_its_successor_continues() {
     let cases = ["Off", "On"].map(|step| [(Protocol::Redfish, step), (Protocol::Ipmi, step)]).concat();
     at_once(&cases, |(protocol, step)| drains(protocol, step));
 }

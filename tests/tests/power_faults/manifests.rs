@@ -6,7 +6,7 @@ use serde_json::json;
 use super::rig::{LIMIT, Protocol, Rig, order};
 
 #[test]
-fn a_manifests_operation_is_carried_out_once_over_touch_rename_and_restart() {
+fn operation_of_a_manifest_runs_once_over_touch_rename_and_restart() {
     let rig = Rig::new("manifests", "127.0.0.0/8");
     let station = rig.station("server", Protocol::Redfish, 1, Delays::default());
     rig.machine("server", &station.spec(1));
@@ -78,7 +78,7 @@ fn a_wrong_operation_is_refused_with_file_and_line_and_stops_nobody_else() {
     assert_eq!((&*state, &*reason), ("Failed", "InvalidParameters"), "{message}");
     assert!(message.contains("force") && message.contains("perhaps"), "{message}");
     assert!(station.is_on(), "{:?}", station.asked());
-    // The others go on, new ones too.
+    // The others continue, new ones too.
     let other = rig.station("other", Protocol::Redfish, 1, Delays::default());
     rig.machine("other", &other.spec(1));
     rig.wait("a machine of another file to be on", LIMIT, || other.is_on().then_some(()));

@@ -39,7 +39,7 @@ pub(super) struct Station {
 }
 
 impl Station {
-    /// What its machine was asked for so far.
+    /// Requests to its machine so far.
     pub(super) fn asked(&self) -> Vec<Action> {
         self.bmc.systems()[0].lock().asked().iter().map(|asked| asked.action).collect()
     }
@@ -77,8 +77,8 @@ pub(super) struct Rig {
     made: AtomicU32,
 }
 
-/// An address of loopback that is this rig's alone: a port that is free now may be somebody else's connection a moment
-/// later, when pxed begins anew.
+/// An address of loopback that is this rig's alone: a port that is free now may be in use by another connection a moment
+/// later, when pxed starts again.
 fn own_address() -> SocketAddr {
     static RIGS: AtomicU32 = AtomicU32::new(0);
     let [_, _, high, low] = std::process::id().to_be_bytes();
@@ -122,7 +122,7 @@ impl Rig {
         self.directory.path().join(name)
     }
 
-    /// A BMC with so many machines behind it, which are off.
+    /// A BMC with `systems` machines behind it, which are off.
     pub(super) fn station(&self, name: &str, protocol: Protocol, systems: usize, delays: Delays) -> Station {
         let machine = || {
             let number = self.made.fetch_add(1, Ordering::Relaxed);
@@ -228,7 +228,7 @@ impl Rig {
     pub(super) fn post(&self, body: &str) -> (u16, String) {
         let mut socket = UnixStream::connect(self.path("pxed.sock")).unwrap();
         socket.set_read_timeout(Some(LIMIT)).unwrap();
-        // Whoever refuses a body may close before all of it was sent.
+        // A server that refuses a body may close before all of it was sent.
         let _ = write!(
             socket,
             "POST /v1/operations HTTP/1.1\r\nHost: pxed\r\nConnection: close\r\nContent-Type: application/json\r\n\

@@ -1,7 +1,7 @@
-//! Hosts with agents that speak to the API server as real ones do: they fetch what is selected, make a Node of it once the former is gone and the
-//! controller has chosen, take back what does not come up, and stop their slot when their Machine is drained away.
+//! Hosts with agents that speak to the API server as real ones do: they fetch the selected version, make a Node of it once the former is gone and the
+//! controller has chosen, roll back a version that does not come up, and stop their slot when their Machine is drained away.
 //!
-//! And a workload: so many Pods, of which each that is gone is made again on a Node that takes Pods.
+//! And a workload: a number of Pods, each of which is re-created on a Node that accepts Pods when it is gone.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::atomic::{AtomicUsize, Ordering};
@@ -37,17 +37,17 @@ pub(crate) struct Fleet {
     pub(crate) starved: Mutex<BTreeSet<String>>,
     /// Hosts whose agents do nothing for now.
     pub(crate) away: Mutex<BTreeSet<String>>,
-    /// The most of their Nodes that were gone, cordoned or not Ready at once.
+    /// Maximum number of their Nodes that were gone, cordoned or not Ready concurrently.
     most: AtomicUsize,
 }
 
-/// What a host has on its disk.
+/// State of a host's disk.
 #[derive(Default)]
 struct Host {
     applied: Option<(Selected, String)>,
     prepared: Option<(String, i64)>,
     rolled_back: Option<Value>,
-    /// What is selected does not come.
+    /// True if the selected version never arrives.
     starves: bool,
 }
 
@@ -80,7 +80,7 @@ impl Fleet {
         fleet
     }
 
-    /// The most that were unavailable at once, as its Nodes' watch has it from now on.
+    /// Counts the maximum that were unavailable concurrently, by its Nodes' watch from now on.
     pub(crate) async fn count(self: &Arc<Self>) {
         let (ready, begun) = tokio::sync::oneshot::channel();
         let fleet = self.clone();
@@ -226,7 +226,7 @@ fn is_available(node: &Node) -> bool {
     ready && node.spec.as_ref().is_none_or(|spec| spec.unschedulable != Some(true))
 }
 
-/// Keeps so many Pods `app=<name>` on the fleet's Nodes, one on each as far as they go; each is Ready a moment after it was made.
+/// Keeps `count` Pods `app=<name>` on the fleet's Nodes, one on each as far as they go; each is Ready a moment after it was made.
 pub(crate) async fn workload(fleet: Arc<Fleet>, namespace: String, count: usize) {
     let pods: Api<Pod> = Api::namespaced(fleet.client.clone(), &namespace);
     let mut made = 0;
@@ -298,7 +298,7 @@ pub(crate) async fn pod(client: &Client, namespace: &str, name: &str, node: &str
         json!([{ "apiVersion": "apps/v1", "kind": kind, "name": "o", "uid": "0", "controller": true }])
     });
     let pods: Api<Pod> = Api::namespaced(client.clone(), namespace);
-    // Without a grace period it ends at once: there is no kubelet that would say that it has.
+    // Without a grace period it ends immediately: there is no kubelet that would report its end.
     let pod = object(
         json!({ "metadata": { "name": name, "labels": { "app": namespace }, "ownerReferences": owners },
         "spec": { "nodeName": node, "automountServiceAccountToken": false, "terminationGracePeriodSeconds": 0,

@@ -106,12 +106,12 @@ impl Site {
 
     pub(crate) fn namespace(&self, name: &str) {
         self.apply(&json!({ "apiVersion": "v1", "kind": "Namespace", "metadata": { "name": name } }));
-        // What a controller would make of the namespace.
+        // Object that a controller would create in the namespace.
         let account = json!({ "name": "default", "namespace": name });
         self.apply(&json!({ "apiVersion": "v1", "kind": "ServiceAccount", "metadata": account }));
     }
 
-    /// So many of a namespace's Pods have to be there.
+    /// Creates a budget: at least `least` of a namespace's Pods must be available.
     pub(crate) fn budget(&self, namespace: &str, least: u32) {
         self.apply(&json!({ "apiVersion": "policy/v1", "kind": "PodDisruptionBudget",
             "metadata": { "name": namespace, "namespace": namespace },
@@ -187,12 +187,12 @@ fn condition<'a>(object: &'a Value, kind: &str) -> Option<&'a Value> {
     object["status"]["conditions"].as_array()?.iter().find(|c| c["type"] == kind)
 }
 
-/// Why a configuration progresses, or does not.
+/// Reason of `Progressing` of a configuration.
 pub(crate) fn progressing(configuration: &Value) -> &str {
     condition(configuration, "Progressing").and_then(|c| c["reason"].as_str()).unwrap_or_default()
 }
 
-/// Why it is degraded; empty: it is not.
+/// Reason of `Degraded`; empty: it is not degraded.
 pub(crate) fn degraded(configuration: &Value) -> &str {
     let found = condition(configuration, "Degraded").filter(|c| c["status"] == "True");
     found.and_then(|c| c["reason"].as_str()).unwrap_or_default()

@@ -6,7 +6,7 @@ use bedplate_tests::guard::{Process, START_TIMEOUT};
 use bedplate_tests::qemu::Firmware;
 use bedplate_tests::rack::{BRIDGE, LOADERS, Rack};
 
-/// What the script prints on the serial line.
+/// Output of the script on the serial line.
 const MARKER: &str = "the stand-in's script runs";
 
 fn serve(rack: &Rack) -> Result<Process> {
