@@ -23,7 +23,7 @@ use crate::node::status_file::NodeStanding;
 use crate::service::enroll::{EnrollError, Wanted, enroll};
 use crate::service::host::observe_facts;
 use crate::service::identity::Identity;
-use crate::service::run::{PATIENCE, run};
+use crate::service::run::{TURN_TIMEOUT, run};
 use crate::service::state::Places;
 
 /// Bedplate's agent: enrolls this host with pxed and reports about it.
@@ -139,7 +139,7 @@ fn serve(log: &LogArguments, places: Places, report_only: bool) -> Result<(), Fa
         let tasks = Tasks::new(signals.shutdown());
         let notifier = Notifier::from_environment();
         let liveness = Liveness::new(signals.shutdown());
-        let pulse = liveness.part("the service loop", PATIENCE);
+        let pulse = liveness.part("the service loop", TURN_TIMEOUT);
         let known = liveness.clone();
         notifier.spawn_watchdog(&tasks, signals.shutdown(), move || known.check());
         serve_metrics(&tasks, &places.run.join(metrics::SOCKET), liveness.clone(), signals.shutdown());
@@ -158,7 +158,7 @@ fn serve_metrics(tasks: &Tasks, path: &Path, liveness: Liveness, shutdown: Cance
     match health::bind_socket(path) {
         Ok(listener) => {
             let registry = Arc::new(metrics::registry(&metrics::METRICS));
-            let pulse = liveness.part("metrics", liveness::PATIENCE);
+            let pulse = liveness.part("metrics", liveness::SILENCE_TIMEOUT);
             let serving = health::serve(listener, Arc::new(liveness), registry, pulse, shutdown);
             tasks.spawn("metrics", serving);
         }
@@ -241,7 +241,7 @@ mod tests {
         let (tasks, liveness) = (Tasks::held(shutdown.clone()), Liveness::new(shutdown.clone()));
         serve_metrics(&tasks, &directory.path().join("metrics.sock"), liveness.clone(), shutdown);
         assert_eq!((tasks.running(), liveness.names()), (vec!["metrics"], vec!["metrics".to_owned()]));
-        tokio::time::advance(liveness::PATIENCE + Duration::from_secs(1)).await;
+        tokio::time::advance(liveness::SILENCE_TIMEOUT + Duration::from_secs(1)).await;
         assert!(liveness.check().unwrap_err().starts_with("metrics gave no"));
     }
 

@@ -21,14 +21,14 @@ use configuration::{Configuration, hosts};
 use query::{Asked, ask};
 use wire::Kind;
 
-/// Servers that DHCP named are asked so often, and each so long.
-const ATTEMPTS: u32 = 2;
-const TIMEOUT: Duration = Duration::from_secs(2);
+/// Maximum number of attempts per server that DHCP named, and the timeout of each.
+const MAX_ATTEMPTS: u32 = 2;
+const ATTEMPT_TIMEOUT: Duration = Duration::from_secs(2);
 
-/// The addresses of a host's name, as this host's files say; those of IPv4 first.
+/// Resolves a host name by this host's files; IPv4 addresses come first.
 ///
 /// # Errors
-/// Nobody knows it, or no server answers.
+/// The name is unknown, or no server answers.
 pub fn look_up(name: &str) -> io::Result<Vec<IpAddr>> {
     let known = read("/etc/hosts").map(|text| hosts(&text, name)).unwrap_or_default();
     if !known.is_empty() {
@@ -47,10 +47,10 @@ fn read(path: &str) -> io::Result<String> {
     std::fs::read(path).map(|bytes| String::from_utf8_lossy(&bytes).into_owned())
 }
 
-/// The addresses of a name, by these servers.
+/// Resolves a name with these servers.
 ///
 /// # Errors
-/// Nobody knows it, or no server answers.
+/// The name is unknown, or no server answers.
 pub fn find(name: &str, configuration: &Configuration) -> io::Result<Vec<IpAddr>> {
     let Configuration { servers, timeout, attempts, .. } = configuration;
     let mut refused = None;
@@ -73,14 +73,16 @@ pub fn find(name: &str, configuration: &Configuration) -> io::Result<Vec<IpAddr>
 /// The IPv4 address of a name, by the servers that DHCP named.
 pub fn ipv4(name: &str, servers: &[Ipv4Addr]) -> Option<Ipv4Addr> {
     let servers: Vec<_> = servers.iter().map(|server| SocketAddr::from((*server, wire::PORT))).collect();
-    let Asked::Found(addresses) = ask(name, &[Kind::A], &servers, ATTEMPTS, TIMEOUT) else { return None };
+    let Asked::Found(addresses) = ask(name, &[Kind::A], &servers, MAX_ATTEMPTS, ATTEMPT_TIMEOUT) else {
+        return None;
+    };
     addresses.into_iter().find_map(|address| match address {
         IpAddr::V4(address) => Some(address),
         IpAddr::V6(_) => None,
     })
 }
 
-/// A name that nobody knows, or whose servers do not answer.
+/// Returns the error of a name that is unknown, or whose servers do not answer.
 pub(crate) fn not_resolved(name: &str, why: &str) -> io::Error {
     io::Error::new(io::ErrorKind::NotFound, format!("the name {name} was not resolved: {why}"))
 }

@@ -1,7 +1,8 @@
-//! The agent in the host: enrolls by the seed, then reports and renews for as long as the host runs.
+//! The agent on the host: enrolls with the seed, then reports and renews while the host runs.
 //!
-//! Decisions are pure (`plan`); what outlives a kill is in files that are whole or not there (`state`, `identity`).
-//! In a cluster `node` runs beside it, which acts upon the host. Called by `cli`.
+//! Decisions are pure (`plan`). State that must survive a kill is in files that are written atomically
+//! (`state`, `identity`).
+//! In a cluster, `node` runs concurrently and changes the host. Called by `cli`.
 
 mod connections;
 pub mod enroll;

@@ -33,7 +33,7 @@ use bedplate_engine::Queue;
 use bedplate_engine::life::{beating, infallible, write_events};
 use bedplate_engine::watches::{Definitions, NAME, Setup, Watches};
 use bedplate_process::lease::Tenure;
-use bedplate_process::liveness::{Liveness, PATIENCE};
+use bedplate_process::liveness::{Liveness, SILENCE_TIMEOUT};
 use bedplate_process::shutdown::{Stage, Stages};
 use bedplate_process::tasks::Tasks;
 use kube::runtime::reflector::{ObjectRef, Store};
@@ -113,10 +113,10 @@ fn spawn_workers(
     life::worker!(tasks, liveness, shutdown; "Machines", Kind::CoreMachine, world, store, queue, machine::pass::reconcile);
     let (clusters_later, task) = later::later(clusters.clone());
     let name = "Clusters later";
-    spawn(tasks, shutdown, name, beating(task, liveness.part(name, PATIENCE)));
+    spawn(tasks, shutdown, name, beating(task, liveness.part(name, SILENCE_TIMEOUT)));
     let (deployments_later, task) = later::later(deployments.clone());
     let name = "MachineDeployments later";
-    spawn(tasks, shutdown, name, beating(task, liveness.part(name, PATIENCE)));
+    spawn(tasks, shutdown, name, beating(task, liveness.part(name, SILENCE_TIMEOUT)));
     Queues { clusters, clusters_later, machines, deployments, deployments_later, sets, checks }
 }
 

@@ -8,7 +8,7 @@ use std::future::Future;
 
 use bedplate_engine::life::{beating, infallible};
 use bedplate_process::lease::Tenure;
-use bedplate_process::liveness::{Liveness, PATIENCE};
+use bedplate_process::liveness::{Liveness, SILENCE_TIMEOUT};
 use bedplate_process::shutdown::{Stage, Stages};
 use bedplate_process::tasks::Tasks;
 use kube::Client;
@@ -66,7 +66,7 @@ pub fn begin<Q: Future<Output = ()> + Send>(
         }
     };
     let shutdown = stages.token(Stage::Draining);
-    spawn(tasks, &shutdown, "start", beating(start, liveness.part("start", PATIENCE)));
+    spawn(tasks, &shutdown, "start", beating(start, liveness.part("start", SILENCE_TIMEOUT)));
     Begun { started: is_started, missing: is_missing, registry }
 }
 
@@ -111,7 +111,7 @@ async fn queue_when_leading<Q: Future<Output = ()> + Send>(
 macro_rules! worker {
     ($tasks:expr, $liveness:expr, $shutdown:expr; $name:literal, $kind:expr, $world:expr, $store:expr, $queue:expr, $reconcile:path) => {{
         let life = (
-            $liveness.part($name, bedplate_process::liveness::PATIENCE),
+            $liveness.part($name, bedplate_process::liveness::SILENCE_TIMEOUT),
             CancellationToken::clone($shutdown),
         );
         let task = bedplate_engine::work($kind, $world.clone(), $store.clone(), $queue, $reconcile, life);

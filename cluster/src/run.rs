@@ -8,7 +8,7 @@ use bedplate_engine::life::{ReconcilerHealth, elect, infallible, shut_down};
 use bedplate_process::exit::Failure;
 use bedplate_process::health::{self, Health, Readiness};
 use bedplate_process::lease::{Candidate, Tenure};
-use bedplate_process::liveness::{Liveness, PATIENCE, Pulse};
+use bedplate_process::liveness::{Liveness, Pulse, SILENCE_TIMEOUT};
 use bedplate_process::notify::Notifier;
 use bedplate_process::shutdown::{Shutdown, Stage, Stages};
 use bedplate_process::signals::Signals;
@@ -47,7 +47,7 @@ pub async fn run(cli: &Cli) -> Result<(), Failure> {
     let Begun { started, missing, registry } = begin(&client, cli, &tenure, running);
     let common = ReconcilerHealth { liveness: liveness.clone(), started: started.clone(), tenure };
     let health = ProviderHealth { common, missing };
-    let pulse = liveness.part("health", PATIENCE);
+    let pulse = liveness.part("health", SILENCE_TIMEOUT);
     let served = health::serve(listener, Arc::new(health), Arc::new(registry), pulse, signals.shutdown());
     tasks.spawn("health", served);
     notifier.spawn_watchdog(&tasks, signals.shutdown(), {
@@ -109,7 +109,8 @@ impl Election {
         match self {
             Self::Lease(candidate) => elect(*candidate, started, running),
             Self::Alone(tenure) => {
-                let (pulse, stop) = (liveness.part("lease", PATIENCE), stages.token(Stage::LastWrites));
+                let (pulse, stop) =
+                    (liveness.part("lease", SILENCE_TIMEOUT), stages.token(Stage::LastWrites));
                 infallible(tasks, "lease", alone(tenure, started, pulse, stop));
             }
         }

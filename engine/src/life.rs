@@ -12,7 +12,7 @@ use std::time::Duration;
 use bedplate_process::events::EventWriter;
 use bedplate_process::health::{Health, Readiness};
 use bedplate_process::lease::{Candidate, Tenure};
-use bedplate_process::liveness::{Liveness, PATIENCE, Pulse};
+use bedplate_process::liveness::{Liveness, Pulse, SILENCE_TIMEOUT};
 use bedplate_process::shutdown::{Shutdown, Stage, Stages};
 use bedplate_process::tasks::{DrainTasksError, Tasks};
 use tokio::sync::watch::Receiver;
@@ -24,7 +24,7 @@ const LAST_WRITES_TIMEOUT: Duration = Duration::from_secs(5);
 
 /// Spawns the writer of Events. It ends after those that publish.
 pub fn write_events(writer: EventWriter, (tasks, liveness, stages): (&Tasks, &Liveness, &Stages)) {
-    let (pulse, stop) = (liveness.part("events", PATIENCE), stages.token(Stage::LastWrites));
+    let (pulse, stop) = (liveness.part("events", SILENCE_TIMEOUT), stages.token(Stage::LastWrites));
     tasks.spawn_until(Stage::LastWrites, "events", async move {
         writer.run(pulse, stop).await;
         Ok::<_, Infallible>(())
@@ -37,7 +37,7 @@ pub fn elect(
     started: Receiver<bool>,
     (tasks, liveness, stages): (&Tasks, &Liveness, &Stages),
 ) {
-    let (pulse, stop) = (liveness.part("lease", PATIENCE), stages.token(Stage::LastWrites));
+    let (pulse, stop) = (liveness.part("lease", SILENCE_TIMEOUT), stages.token(Stage::LastWrites));
     let task = candidate.run(is_set(started), || {}, pulse, stop);
     tasks.spawn_until(Stage::LastWrites, "lease", async move {
         task.await;

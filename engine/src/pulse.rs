@@ -12,7 +12,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
-use bedplate_process::liveness::{BEAT, Pulse};
+use bedplate_process::liveness::{PULSE_INTERVAL, Pulse};
 use futures::future::BoxFuture;
 use futures::stream::{self, FuturesUnordered, StreamExt as _};
 
@@ -42,7 +42,7 @@ where
     });
     let handling = async {
         loop {
-            tokio::time::sleep(BEAT).await;
+            tokio::time::sleep(PULSE_INTERVAL).await;
             if !is_waiting.load(Ordering::Relaxed) {
                 pulse.beat();
             }
@@ -100,7 +100,7 @@ mod tests {
         assert_eq!(liveness.check(), Ok(()));
         tokio::time::sleep(Duration::from_secs(2)).await;
         let silent = liveness.check().unwrap_err();
-        assert!(silent.starts_with("watch gave no sign of life for 60"), "{silent}");
+        assert!(silent.starts_with("watch sent no pulse for 60"), "{silent}");
     }
 
     #[tokio::test(start_paused = true)]

@@ -92,12 +92,12 @@ impl<L: Label> By<L> {
     }
 }
 
-/// How many of something there are now.
+/// Gauge of a number.
 #[derive(Debug, Default)]
 pub struct Level(AtomicU64);
 
 impl Level {
-    /// How many.
+    /// Returns the current number.
     pub fn now(&self) -> u64 {
         read(&self.0)
     }

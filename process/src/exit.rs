@@ -1,6 +1,7 @@
-//! How a program ends: 0 done, 1 failed, 64 wrong usage or configuration; the chain of causes printed once, here.
+//! Exit codes of a program: 0 done, 1 failed, 64 wrong usage or configuration. The chain of causes is printed
+//! once, here.
 //!
-//! Does not end the process: the `ExitCode` goes back to `main`, so that every destructor runs.
+//! Does not end the process: the `ExitCode` is returned to `main`, so that every destructor runs.
 
 use std::{error::Error, fmt::Write as _, process::ExitCode};
 
@@ -9,10 +10,10 @@ use crate::{BoxError, logging};
 /// The exit code of wrong usage or configuration (`EX_USAGE` of sysexits.h).
 pub const USAGE: u8 = 64;
 
-/// Why a program ends other than well.
+/// Failure that ends a program.
 #[derive(Debug)]
 pub enum Failure {
-    /// The caller or the configuration is wrong; trying again helps nobody. Exit code 64.
+    /// The caller or the configuration is wrong, so that a restart cannot help. Exit code 64.
     Configuration(BoxError),
     /// Something failed. Exit code 1.
     Failed(BoxError),
@@ -67,7 +68,7 @@ pub fn finish(program: &str, result: Result<(), Failure>) -> ExitCode {
 
 /// Prints what clap has to say and gives the exit code: 64 for wrong usage, 0 for `--help` and `--version`.
 pub fn usage(error: &clap::Error) -> ExitCode {
-    // Nobody is left to be told when the terminal is gone.
+    // The error cannot be reported when the terminal is gone.
     let _ = error.print();
     if error.use_stderr() { ExitCode::from(USAGE) } else { ExitCode::SUCCESS }
 }

@@ -25,7 +25,7 @@ use tokio_util::sync::CancellationToken;
 use crate::listen::{self, Limits, Listening, accept::Accept};
 use crate::liveness::{Liveness, Pulse};
 
-/// Whether the program can do its work now, and what stands in the way.
+/// Readiness of the program, and the reasons against it.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
 pub struct Readiness {
     /// True: send it work.
@@ -34,15 +34,15 @@ pub struct Readiness {
     pub reasons: Vec<String>,
 }
 
-/// What the program says of itself. Asked on every request: answers at once, from memory.
+/// Health of the program. Called on each request: must answer immediately, from memory.
 pub trait Health: Send + Sync + 'static {
-    /// Whether it can do its work now.
+    /// Returns the current readiness.
     fn readiness(&self) -> Readiness;
 
-    /// Whether it runs at all; an `Err` says why a restart is wanted.
+    /// Checks that the program runs at all; an `Err` is a reason for a restart.
     ///
     /// # Errors
-    /// What stands still.
+    /// The part that does not respond.
     fn liveness(&self) -> Result<(), String> {
         Ok(())
     }
@@ -100,10 +100,11 @@ pub struct BindHealthSocketError {
     source: io::Error,
 }
 
-/// Binds a socket in the file system that only the program's own user may open; one that nobody listens at any more is replaced.
+/// Binds a socket in the file system that only the program's own user may open. A socket without a listener
+/// is replaced.
 ///
 /// # Errors
-/// Something else is there, somebody listens at it, or the directory does not take it.
+/// Another file is there, the socket has a listener, or the directory is not writable.
 pub fn bind_socket(path: &Path) -> Result<UnixListener, BindHealthSocketError> {
     replace_socket(path).map_err(|source| BindHealthSocketError { path: path.to_owned(), source })
 }

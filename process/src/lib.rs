@@ -24,7 +24,7 @@
 //!     let registry = Arc::new(prometheus_client::registry::Registry::default());
 //!     let listener = health::bind("127.0.0.1:9067".parse().expect("a literal address")).await?;
 //!     let liveness = Liveness::new(signals.shutdown());
-//!     let pulse = liveness.part("health", liveness::PATIENCE); // one for each loop
+//!     let pulse = liveness.part("health", liveness::SILENCE_TIMEOUT); // one for each loop
 //!     tasks.spawn("health", health::serve(listener, Arc::new(health::AlwaysReady), registry, pulse, signals.shutdown()));
 //!     notifier.spawn_watchdog(&tasks, signals.shutdown(), move || liveness.check());
 //!     notifier.ready("serving");

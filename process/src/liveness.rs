@@ -1,7 +1,9 @@
-//! Whether the program's parts still move, for the watchdog and `/healthz`: each part gives a sign of life at every turn of its loop,
-//! also when it has nothing to do; one that is silent for too long, or has ended, is named.
+//! Liveness of the program's parts, for the watchdog and `/healthz`. Each part sends a pulse at every turn of
+//! its loop, also when it is
+//! idle. A part that is silent for too long, or has ended, is reported by name.
 //!
-//! Judges only, and ends nothing. Parts that cannot depend on this crate are asked how long they have been silent
+//! Judges only, and ends nothing. Parts that cannot depend on this crate are asked for the duration of their
+//! silence
 //! ([`Liveness::ask`]). Called by the program's `run`.
 
 use std::{
@@ -18,11 +20,12 @@ use tokio_util::sync::CancellationToken;
 
 use crate::lock::Lock;
 
-/// Between two signs of life of a part that has nothing to do.
-pub const BEAT: Duration = Duration::from_secs(5);
+/// Interval between two pulses of an idle part.
+pub const PULSE_INTERVAL: Duration = Duration::from_secs(5);
 
-/// How long a part that waits for no disk and no other machine may be silent: several beats, for the processor may be wanted elsewhere.
-pub const PATIENCE: Duration = Duration::from_secs(30);
+/// Maximum silence of a part that waits for no disk and no other machine: several pulses, because the
+/// processor may be busy.
+pub const SILENCE_TIMEOUT: Duration = Duration::from_secs(30);
 
 /// Maximum silence of a part that waits for the disk or for another host. A restart would not make a busy disk faster.
 pub const DISK_PATIENCE: Duration = Duration::from_secs(120);
@@ -50,19 +53,19 @@ struct Part {
     patience: Duration,
     start: Instant,
     shutdown: CancellationToken,
-    /// Milliseconds from `start` to the last sign of life.
+    /// Milliseconds from `start` to the last pulse.
     beat: AtomicU64,
     ended: AtomicBool,
 }
 
-/// How long a part has given no sign of life.
+/// Time since the last pulse of a part.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Silence {
     /// The part, for a person.
     pub part: String,
-    /// Since its last sign of life.
+    /// Time since its last pulse.
     pub silent: Duration,
-    /// How long it may be silent.
+    /// Maximum time without a pulse.
     pub patience: Duration,
 }
 
@@ -112,10 +115,10 @@ impl Liveness {
         watched.map(|part| part.name.clone()).collect()
     }
 
-    /// Whether every part moves.
+    /// Checks that all parts send pulses.
     ///
     /// # Errors
-    /// Those that do not, by name.
+    /// Names of the parts that do not.
     pub fn check(&self) -> Result<(), String> {
         self.check_at(Instant::now())
     }
@@ -148,7 +151,7 @@ impl Part {
 impl Silence {
     fn trouble(&self) -> Option<String> {
         let late = self.silent > self.patience;
-        late.then(|| format!("{} gave no sign of life for {} s", self.part, self.silent.as_secs()))
+        late.then(|| format!("{} sent no pulse for {} s", self.part, self.silent.as_secs()))
     }
 }
 
@@ -160,7 +163,7 @@ impl Pulse {
         pulse
     }
 
-    /// A pulse that nobody watches, for a part that is used by itself.
+    /// Returns a pulse without a watcher, for a part that runs alone.
     pub fn unwatched() -> Self {
         Self::new(String::new(), Duration::MAX, Instant::now(), CancellationToken::new())
     }
@@ -170,7 +173,7 @@ impl Pulse {
         &self.beat.0.name
     }
 
-    /// A sign of life.
+    /// Sends a pulse.
     pub fn beat(&self) {
         self.beat.beat();
     }
@@ -180,7 +183,7 @@ impl Pulse {
         self.beat.clone()
     }
 
-    /// Gives signs of life for as long as it is polled: an arm of the `select!` in which a part waits for work. Never ends.
+    /// Sends pulses while it is polled: an arm of the `select!` in which a part waits for work. Never ends.
     pub async fn beating(&self) -> Infallible {
         self.beat.beating().await
     }
@@ -202,7 +205,7 @@ impl Beat {
     pub async fn beating(&self) -> Infallible {
         loop {
             self.beat();
-            tokio::time::sleep(BEAT).await;
+            tokio::time::sleep(PULSE_INTERVAL).await;
         }
     }
 }
@@ -225,10 +228,10 @@ mod tests {
     fn a_part_that_is_silent_too_long_is_named_and_a_beat_clears_it() {
         let liveness = Liveness::new(CancellationToken::new());
         let (http, _store) =
-            (liveness.part("http", PATIENCE), liveness.part("store", Duration::from_secs(120)));
+            (liveness.part("http", SILENCE_TIMEOUT), liveness.part("store", Duration::from_secs(120)));
         assert_eq!(liveness.check_at(later(29)), Ok(()));
         let wrong = liveness.check_at(later(32)).unwrap_err();
-        assert!(wrong.starts_with("http gave no sign of life for 3") && !wrong.contains("store"), "{wrong}");
+        assert!(wrong.starts_with("http sent no pulse for 3") && !wrong.contains("store"), "{wrong}");
         http.beat();
         assert_eq!(liveness.check(), Ok(()));
         assert!(liveness.check_at(later(125)).unwrap_err().contains("; store gave"));
@@ -237,7 +240,7 @@ mod tests {
     #[test]
     fn a_part_that_died_is_named_at_once() {
         let liveness = Liveness::new(CancellationToken::new());
-        let pulse = liveness.part("boots", PATIENCE);
+        let pulse = liveness.part("boots", SILENCE_TIMEOUT);
         let died = std::thread::spawn(move || {
             let _held = pulse;
             std::panic::resume_unwind(Box::new("boom"));
@@ -253,18 +256,18 @@ mod tests {
         let seen = silent.clone();
         liveness.ask(move || {
             let silent = Duration::from_secs(seen.load(Ordering::Relaxed));
-            vec![Silence { part: "dhcp-br0".to_owned(), silent, patience: PATIENCE }]
+            vec![Silence { part: "dhcp-br0".to_owned(), silent, patience: SILENCE_TIMEOUT }]
         });
         assert_eq!(liveness.check(), Ok(()));
         silent.store(31, Ordering::Relaxed);
-        assert_eq!(liveness.check(), Err("dhcp-br0 gave no sign of life for 31 s".to_owned()));
+        assert_eq!(liveness.check(), Err("dhcp-br0 sent no pulse for 31 s".to_owned()));
     }
 
     #[test]
     fn the_end_of_parts_in_a_shutdown_is_no_trouble() {
         let shutdown = CancellationToken::new();
         let liveness = Liveness::new(shutdown.clone());
-        drop(liveness.part("http", PATIENCE));
+        drop(liveness.part("http", SILENCE_TIMEOUT));
         assert!(liveness.check().is_err());
         shutdown.cancel();
         assert_eq!(liveness.check(), Ok(()));
@@ -274,30 +277,30 @@ mod tests {
     fn part_that_ends_after_its_own_shutdown_is_forgotten() {
         let liveness = Liveness::new(CancellationToken::new());
         let shutdown = CancellationToken::new();
-        let part = liveness.until(shutdown.clone()).part("node", PATIENCE);
+        let part = liveness.until(shutdown.clone()).part("node", SILENCE_TIMEOUT);
         assert!(liveness.check_at(later(32)).is_err(), "it is watched like any other");
         assert_eq!(liveness.names(), ["node"]);
         shutdown.cancel();
         assert_eq!(liveness.check_at(later(32)), Ok(()));
         assert_eq!(liveness.names(), [""; 0]);
         drop(part);
-        let _other = liveness.part("http", PATIENCE);
+        let _other = liveness.part("http", SILENCE_TIMEOUT);
         assert_eq!((liveness.check(), liveness.inner.parts.lock().len()), (Ok(()), 1));
     }
 
     #[tokio::test(start_paused = true)]
-    async fn a_loop_that_waits_for_work_beats_and_one_that_hangs_in_its_work_does_not() {
+    async fn idle_loop_sends_pulses_and_a_hanging_one_does_not() {
         let liveness = Liveness::new(CancellationToken::new());
-        let pulse = liveness.part("http", PATIENCE);
+        let pulse = liveness.part("http", SILENCE_TIMEOUT);
         // Time stands still for the part's beat, so that each one is seen.
         let beaten = || pulse.beat.0.beat.swap(u64::MAX / 4, Ordering::Relaxed) != u64::MAX / 4;
         assert!(beaten());
         tokio::select! {
             never = pulse.beating() => match never {},
-            () = tokio::time::sleep(PATIENCE) => {}
+            () = tokio::time::sleep(SILENCE_TIMEOUT) => {}
         }
         assert!(beaten(), "idle is not hung");
-        tokio::time::sleep(PATIENCE).await;
+        tokio::time::sleep(SILENCE_TIMEOUT).await;
         assert!(!beaten(), "work that does not return gives no sign");
     }
 }

@@ -1,6 +1,7 @@
-//! Where log lines go and in which form: the journal under systemd, text for people, JSON for collectors.
+//! Destination and format of log lines: the journal under systemd, text for users, JSON for collectors.
 //!
-//! Chooses form and level only; what is logged is the program's. Called once, by `main`, before anything else runs.
+//! Sets format and level only; the program decides what is logged. Called once, by `main`, before anything
+//! else runs.
 
 use std::{
     io::IsTerminal,
@@ -17,10 +18,10 @@ use tracing_subscriber::{
 /// The form of log lines.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default, clap::ValueEnum)]
 pub enum LogFormat {
-    /// The journal when standard error is connected to it, else text.
+    /// The journal when standard error is connected to it, otherwise text.
     #[default]
     Auto,
-    /// Text for people, coloured on a terminal.
+    /// Text for users, colored on a terminal.
     Text,
     /// One JSON object a line, on standard error.
     Json,
@@ -31,7 +32,7 @@ pub enum LogFormat {
 /// The logging flags every program has: `#[command(flatten)]` them.
 #[derive(Debug, Clone, Default, clap::Args)]
 pub struct LogArguments {
-    /// Form of the log: auto (the journal under systemd, else text), text, json or journal
+    /// Form of the log: auto (the journal under systemd, otherwise text), text, json or journal
     #[arg(long, env = "BEDPLATE_LOG_FORMAT", value_enum, default_value_t, global = true)]
     pub log_format: LogFormat,
     /// Level of the log: error, warn, info, debug or trace, or directives such as `info,bedplate_dhcp=debug`
@@ -39,7 +40,7 @@ pub struct LogArguments {
     pub log_level: Option<String>,
 }
 
-/// Why logging did not start.
+/// Reason for which logging did not start.
 #[derive(Debug, thiserror::Error)]
 pub enum StartLoggingError {
     /// The level is neither a level nor directives.
@@ -47,7 +48,7 @@ pub enum StartLoggingError {
         "log level {level:?} is not understood; say error, warn, info, debug, trace or directives such as info,bedplate_dhcp=debug"
     )]
     Level {
-        /// What was given.
+        /// Value that was given.
         level: String,
     },
     /// The journal was asked for and is not there.
@@ -58,10 +59,10 @@ pub enum StartLoggingError {
     Twice(#[source] tracing_subscriber::util::TryInitError),
 }
 
-/// Whether log lines are records (JSON, journal), so that the last error belongs there too.
+/// True if log lines are records (JSON, journal), so that the last error belongs there too.
 static RECORDS: AtomicBool = AtomicBool::new(false);
 
-/// Whether log lines are records rather than text.
+/// Returns true if log lines are records rather than text.
 pub(crate) fn writes_records() -> bool {
     RECORDS.load(Ordering::Relaxed)
 }

@@ -8,7 +8,7 @@ use std::path::{Path, PathBuf};
 pub use clap_complete::Shell;
 use thiserror::Error;
 
-/// Why no man page was written.
+/// Error of writing a man page.
 #[derive(Debug, Error)]
 #[error("cannot write man pages to {}", .path.display())]
 pub struct WriteManError {
@@ -40,7 +40,8 @@ pub fn man(command: clap::Command, directory: Option<&Path>) -> Result<Vec<u8>, 
     result.map(|()| page).map_err(|source| WriteManError { path: path.to_owned(), source })
 }
 
-/// Writes what a command gives to standard output. A reader that has seen enough (`| head`) is no failure.
+/// Writes a command's output to standard output. A reader that closes the pipe early (`| head`) is not a
+/// failure.
 ///
 /// # Errors
 /// Standard output cannot be written to.

@@ -1,4 +1,5 @@
-//! What systemd is told: ready, reloading, status, stopping, still alive (sd_notify(3)). Silent when not under systemd.
+//! Notifications to systemd: ready, reloading, status, stopping, watchdog (sd_notify(3)). No effect when not
+//! under systemd.
 //!
 //! A notification that cannot be sent never disturbs the program. Called by the program's `run`.
 
@@ -27,7 +28,8 @@ pub struct Notifier {
 }
 
 impl Notifier {
-    /// As NOTIFY_SOCKET, WATCHDOG_USEC and WATCHDOG_PID say. A socket that cannot be reached is logged and left out.
+    /// Reads NOTIFY_SOCKET, WATCHDOG_USEC and WATCHDOG_PID. A socket that cannot be reached is logged and
+    /// ignored.
     pub fn from_environment() -> Self {
         let path = std::env::var_os("NOTIFY_SOCKET").filter(|path| !path.is_empty());
         let socket = path.and_then(|path| match connect(path.as_bytes()) {
@@ -64,10 +66,11 @@ impl Notifier {
         self.send(&[NotifyState::Stopping, NotifyState::Status(status)]);
     }
 
-    /// Where WatchdogSec= is set, tells systemd twice per interval that the program lives, as long as `alive` says so.
+    /// Notifies the watchdog twice per interval while `alive` succeeds, if WatchdogSec= is set.
     ///
-    /// `alive` runs on the runtime whose health it vouches for, and must return at once. A task of `tasks`, until `shutdown`;
-    /// during the drain systemd's own TimeoutStopSec= watches.
+    /// `alive` runs on the runtime that it checks, and must return immediately. Runs as a task of `tasks`,
+    /// until `shutdown`;
+    /// during the drain, systemd's own TimeoutStopSec= applies.
     pub fn spawn_watchdog<F>(&self, tasks: &Tasks, shutdown: CancellationToken, alive: F)
     where
         F: Fn() -> Result<(), String> + Send + 'static,

@@ -12,7 +12,7 @@
 //!
 //! ```
 //! use std::time::Duration;
-//! use bedplate_process::liveness::{Liveness, PATIENCE};
+//! use bedplate_process::liveness::{Liveness, SILENCE_TIMEOUT};
 //! use bedplate_process::reconcile::{Activation, Reconcile, Task, Turn};
 //! use tokio::{sync::watch, time::Instant};
 //! use tokio_util::sync::CancellationToken;
@@ -46,7 +46,7 @@
 //! let (sender, source) = watch::channel(1);
 //! let mut mirror = Mirror { source, copy: 0 };
 //! drop(sender); // The task ends after its first turn.
-//! Task::new(liveness.part("mirror", PATIENCE)).run(&mut mirror, shutdown).await;
+//! Task::new(liveness.part("mirror", SILENCE_TIMEOUT)).run(&mut mirror, shutdown).await;
 //! assert_eq!(mirror.copy, 1);
 //! # }
 //! ```
@@ -222,7 +222,7 @@ mod tests {
     use tokio::sync::mpsc;
 
     use super::*;
-    use crate::liveness::{Liveness, PATIENCE};
+    use crate::liveness::{Liveness, SILENCE_TIMEOUT};
 
     type Take = Box<dyn FnMut(Activation<u32>) -> Turn + Send>;
 
@@ -277,7 +277,7 @@ mod tests {
             let (sender, turns) = mpsc::unbounded_channel();
             let shutdown = CancellationToken::new();
             let liveness = Liveness::new(shutdown.clone());
-            let task = adjust(Task::new(liveness.part("recorder", PATIENCE)));
+            let task = adjust(Task::new(liveness.part("recorder", SILENCE_TIMEOUT)));
             let (start, token) = (Instant::now(), shutdown.clone());
             let mut recorder =
                 Recorder { changes: receiver, urgent: urgent_receiver, start, turns: sender, take, hangs };
@@ -348,7 +348,7 @@ mod tests {
         let mut running = Running::with(|task| task, true, Box::new(|_| Turn::Idle));
         running.turn().await;
         assert_eq!(running.liveness.check(), Ok(()));
-        tokio::time::sleep(PATIENCE + Duration::from_secs(1)).await;
+        tokio::time::sleep(SILENCE_TIMEOUT + Duration::from_secs(1)).await;
         let error = running.liveness.check().unwrap_err();
         assert!(error.starts_with("recorder gave no sign of life"), "{error}");
         running.shutdown.cancel();

@@ -64,12 +64,13 @@ impl Signals {
         self.shutdown.clone()
     }
 
-    /// Cancelled by the second SIGTERM or SIGINT: whoever drains stops waiting.
+    /// Returns the token that the second SIGTERM or SIGINT cancels: draining code stops waiting.
     pub fn hurry(&self) -> CancellationToken {
         self.hurry.clone()
     }
 
-    /// Waits for the next SIGHUP: true to reload, false when the process stops. Several signals at once are one reload.
+    /// Waits for the next SIGHUP: true to reload, false when the process stops. Several signals in short time
+    /// are one reload.
     pub async fn reload_requested(&mut self) -> bool {
         tokio::select! {
             biased;

@@ -1,6 +1,8 @@
-//! The program's tasks: each has a name, a failed one stops the program, the end waits for all with a deadline.
+//! The program's tasks. Each has a name, a failed one stops the program, and the end waits for all with a
+//! deadline.
 //!
-//! Does not restart anything: a service that can go on after a fault does so itself. Called by the program's `run`.
+//! Does not restart anything: a service that can continue after a fault does so itself. Called by the
+//! program's `run`.
 
 use std::{collections::BTreeMap, future::Future, panic::AssertUnwindSafe, sync::Arc, time::Duration};
 
@@ -27,7 +29,7 @@ pub struct Tasks {
 
 type Running = BTreeMap<(Stage, &'static str), usize>;
 
-/// How the tasks ended, other than well.
+/// Failures at the end of the tasks.
 #[derive(Debug, thiserror::Error)]
 pub enum DrainTasksError {
     /// A task gave an error; it was the first.
@@ -43,13 +45,13 @@ pub enum DrainTasksError {
     Panicked {
         /// The task.
         task: &'static str,
-        /// What it panicked with.
+        /// Panic message.
         message: String,
     },
     /// The deadline passed; the rest was abandoned.
     #[error("not finished within {} s: {}", deadline.as_secs(), tasks.join(", "))]
     Deadline {
-        /// How long was waited.
+        /// Timeout that passed.
         deadline: Duration,
         /// Which tasks were abandoned.
         tasks: Vec<&'static str>,
@@ -182,11 +184,12 @@ impl Tasks {
         }
     }
 
-    /// Cancels the shutdown token and waits until every task has ended, at most `deadline`, and no longer once `hurry` is
-    /// cancelled; what runs then is abandoned at its next await.
+    /// Cancels the shutdown token and waits until all tasks have ended, at most `deadline`, and no longer
+    /// once `hurry` is
+    /// canceled. Tasks that still run are abandoned at their next await.
     ///
     /// # Errors
-    /// The first failure of a task, else the tasks that did not make it.
+    /// The first failure of a task, otherwise the tasks that did not end in time.
     pub async fn drain(&self, deadline: Duration, hurry: CancellationToken) -> Result<(), DrainTasksError> {
         self.shutdown.cancel();
         self.tracker.close();

@@ -3,7 +3,7 @@
 /// Makes aws-lc the provider of every rustls configuration of this process. A second call changes nothing.
 pub fn install_crypto_provider() {
     if rustls::crypto::aws_lc_rs::default_provider().install_default().is_err() {
-        // Somebody was first: this very function in another test, for there is only one provider in the tree.
+        // Another test has called this function before. There is only one provider in the tree.
         tracing::trace!("crypto provider was installed before");
     }
 }

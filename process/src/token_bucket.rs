@@ -20,7 +20,7 @@ const SHARED_FACTOR: u32 = 64;
 /// Interval between two searches for full buckets. A search reads all.
 const SEARCH_INTERVAL: Duration = Duration::from_secs(1);
 
-/// How much is allowed.
+/// Rate limit.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub struct Rate {
     /// Maximum number of tokens.
@@ -30,7 +30,7 @@ pub struct Rate {
 }
 
 impl Rate {
-    /// Takes a token of a bucket that was to be full at this moment.
+    /// Takes a token of a bucket that becomes full at `full`.
     ///
     /// # Errors
     /// There is no token; the time until there is one.
@@ -132,7 +132,7 @@ mod tests {
     }
 
     #[test]
-    fn who_keeps_to_the_rate_is_never_refused() {
+    fn caller_within_the_rate_is_never_refused() {
         let (all, start) = (Allowances::default(), Instant::now());
         for millis in (0..100_000).step_by(100) {
             assert_eq!(all.take("a", RATE, later(start, millis)), Ok(()), "{millis}");

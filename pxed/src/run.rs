@@ -15,7 +15,7 @@ mod shutdown;
 use std::time::Duration;
 
 use bedplate_process::exit::Failure;
-use bedplate_process::liveness::PATIENCE;
+use bedplate_process::liveness::SILENCE_TIMEOUT;
 use bedplate_process::notify::Notifier;
 use bedplate_process::program::Program;
 use bedplate_process::reconcile::{Activation, Reconcile, Turn};
@@ -43,7 +43,7 @@ pub async fn run(config: Config, settings: &Settings) -> Result<(), Failure> {
     let daemon = Daemon::assemble(config, &program).await?;
     let (tasks, liveness) = (&program.tasks, program.liveness.clone());
     notifier.spawn_watchdog(tasks, signals.shutdown(), move || liveness.check());
-    program.reconcile("status", Stage::Draining, PATIENCE, StatusLine::new(&notifier, &daemon.look));
+    program.reconcile("status", Stage::Draining, SILENCE_TIMEOUT, StatusLine::new(&notifier, &daemon.look));
     program.start();
     notifier.ready(&summary(&daemon.look));
     tracing::info!(site = %daemon.look.site.name, "serving");

@@ -8,7 +8,7 @@ use bedplate_engine::work;
 use bedplate_process::exit::Failure;
 use bedplate_process::health;
 use bedplate_process::lease::{Candidate, Tenure};
-use bedplate_process::liveness::{Liveness, PATIENCE};
+use bedplate_process::liveness::{Liveness, SILENCE_TIMEOUT};
 use bedplate_process::notify::Notifier;
 use bedplate_process::shutdown::{Shutdown, Stage, Stages};
 use bedplate_process::signals::Signals;
@@ -52,7 +52,7 @@ pub async fn run(cli: &Cli) -> Result<(), Failure> {
     let (started, news) = begin(&client, (&tenure, &cli.instance), &metrics, running, cli.image_reach());
     let registry = registry(&metrics, news);
     let health = Arc::new(ReconcilerHealth { liveness: liveness.clone(), started: started.clone(), tenure });
-    let pulse = liveness.part("health", PATIENCE);
+    let pulse = liveness.part("health", SILENCE_TIMEOUT);
     tasks.spawn("health", health::serve(listener, health, Arc::new(registry), pulse, signals.shutdown()));
     notifier.spawn_watchdog(&tasks, signals.shutdown(), {
         let liveness = liveness.clone();
@@ -94,11 +94,11 @@ pub fn begin(
     let start = async move {
         if let Some((world, queues)) = whole.await {
             started.send_replace(true);
-            tracing::info!("everything is read");
+            tracing::info!("caches synced");
             look_at_all(world, queues, tenure).await;
         }
     };
-    spawn(tasks, &shutdown, "start", beating(start, liveness.part("start", PATIENCE)));
+    spawn(tasks, &shutdown, "start", beating(start, liveness.part("start", SILENCE_TIMEOUT)));
     (is_started, news)
 }
 
@@ -133,7 +133,7 @@ fn assemble(
         departures,
         later,
     };
-    let life = |name: &str| (liveness.part(name, PATIENCE), shutdown.clone());
+    let life = |name: &str| (liveness.part(name, SILENCE_TIMEOUT), shutdown.clone());
     macro_rules! worker {
         ($name:literal, $kind:expr, $store:ident, $queue:ident, $reconcile:path) => {
             let task = work($kind, world.clone(), stores.$store.clone(), $queue, $reconcile, life($name));
@@ -157,7 +157,7 @@ fn assemble(
     for (name, task) in watch::tasks(client, writers, &stores, &queues, counters, liveness) {
         spawn(tasks, shutdown, name, task);
     }
-    let later = beating(enqueue::coalesce(touched, queues.clone()), liveness.part(LATER, PATIENCE));
+    let later = beating(enqueue::coalesce(touched, queues.clone()), liveness.part(LATER, SILENCE_TIMEOUT));
     spawn(tasks, shutdown, LATER, later);
     async move { stores.are_whole().await.map(|()| (world, queues)) }
 }

@@ -14,7 +14,7 @@ use bedplate_api::machine::Machine;
 use bedplate_engine::work;
 use bedplate_engine::write::WriteError;
 use bedplate_process::lease::Tenure;
-use bedplate_process::liveness::{Liveness, PATIENCE};
+use bedplate_process::liveness::{Liveness, SILENCE_TIMEOUT};
 use bedplate_reconciler::metrics::Kind;
 use bedplate_reconciler::{configuration, image, machine, version};
 use kube::runtime::reflector::ObjectRef;
@@ -435,7 +435,7 @@ async fn looked_at(
             async move { look(looks.fetch_add(1, Ordering::SeqCst)) }
         }
     };
-    let life = (Liveness::new(shutdown.clone()).part("machines", PATIENCE), shutdown);
+    let life = (Liveness::new(shutdown.clone()).part("machines", SILENCE_TIMEOUT), shutdown);
     let store = world.stores.machines.clone();
     tokio::spawn(work(Kind::Machine, world, store, queue, reconcile, life));
     sender.send(ObjectRef::new("a")).await.unwrap();

@@ -730,12 +730,12 @@ fn trust_5_controllers_credentials_approve_only_a_kubelets_own_name() {
 
 #[test]
 fn second_controller_waits_and_continues_when_the_first_was_killed() {
-    const LEADS: &str = "this program leads";
+    const LEADS: &str = "Lease acquired, leading";
     let site = Site::shared();
     let mut first = site.controller.lock().unwrap();
     first.wait_said(LEADS, PATIENCE).unwrap();
     let mut second = controller(&site.place, "second");
-    second.wait_said("everything is read", PATIENCE).unwrap();
+    second.wait_said("caches synced", PATIENCE).unwrap();
     site.configuration("before", &json!({}), 1);
     site.until_there("mcv", "before-v1");
     assert!(!second.said().contains(LEADS), "{}", second.said());
@@ -754,6 +754,6 @@ fn trust_4_uncountable_time_of_one_machine_stops_no_controller() {
     let unpause = json!({ "op": "add", "path": "/spec/paused", "value": false });
     site.objects().edit_at("machine", "timeless", &unpause, "9999-12-31T23:59:59Z").unwrap();
     let mut next = controller(&site.place, "third");
-    next.wait_said("everything is read", PATIENCE).unwrap();
+    next.wait_said("caches synced", PATIENCE).unwrap();
     site.objects().delete("machine", "timeless").unwrap();
 }

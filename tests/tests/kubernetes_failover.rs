@@ -340,7 +340,7 @@ fn pxed_that_was_stopped_beyond_its_lease_sends_nothing_afterwards() {
     let asked = || servers.iter().map(Held::asked).collect::<Vec<_>>();
     let before = asked();
     one.signal(Signal::SIGCONT).unwrap();
-    one.wait_said("leads no longer", pods::LIMIT).unwrap();
+    one.wait_said("leadership lost", pods::LIMIT).unwrap();
     one.wait_said("power leadership lost", pods::LIMIT).unwrap();
     let told: Vec<_> = servers.iter().map(|server| server.bmc.told().last().copied()).collect();
     site.until("another look at each by the one that leads", || {

@@ -19,7 +19,7 @@ use super::slot_root::running;
 use crate::bus::{BusError, Machines};
 use crate::https::request::AskError;
 
-/// What counts of our Node.
+/// Fields of this host's Node that the agent uses.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct NodeView {
     /// No Pods are placed on it.
@@ -32,7 +32,7 @@ pub struct NodeView {
     pub taints: Vec<Taint>,
 }
 
-/// Why the Node or its Pods could not be asked about.
+/// Error of a request about the Node or its Pods.
 #[derive(Debug, thiserror::Error)]
 pub enum AskNodeError {
     /// machined could not be asked for the slot.
@@ -43,7 +43,7 @@ pub enum AskNodeError {
     File {
         /// The file.
         path: String,
-        /// Why not.
+        /// Cause.
         #[source]
         source: std::io::Error,
     },
@@ -56,9 +56,9 @@ pub enum AskNodeError {
     /// No answer, or one that broke off.
     #[error("no answer from {url}")]
     Transport {
-        /// Who was asked.
+        /// URL of the request.
         url: String,
-        /// Why not.
+        /// Cause.
         #[source]
         source: reqwest::Error,
     },
@@ -68,19 +68,19 @@ pub enum AskNodeError {
     /// The API server refused.
     #[error("{url} refused the kubelet with status {status}: {message}")]
     Refused {
-        /// Who was asked.
+        /// URL of the request.
         url: String,
         /// HTTP status.
         status: u16,
         /// In its words.
         message: String,
-        /// After so many seconds again, if it says.
+        /// Seconds until a retry, if the server named them.
         again: Option<u32>,
     },
 }
 
 impl AskNodeError {
-    /// Whether trying again cannot help.
+    /// Returns true if a retry cannot succeed.
     pub fn is_final(&self) -> bool {
         matches!(self, Self::Refused { status, .. } if (400..500).contains(status) && !matches!(status, 401 | 408 | 409 | 429))
     }
@@ -91,13 +91,14 @@ impl AskNodeError {
 pub trait NodeApi: Send + Sync {
     /// The Node; none: no slot runs, it has not joined, or there is no such Node.
     async fn node(&self) -> Result<Option<NodeView>, AskNodeError>;
-    /// Cordons it for an operation (UID), or gives it free; only if nobody has changed it since it was seen.
+    /// Cordons the Node for an operation (UID), or uncordons it. Fails if another writer changed it since it
+    /// was read.
     async fn cordon(&self, seen: &NodeView, by: Option<&str>) -> Result<(), AskNodeError>;
     /// Changes its labels and annotations. NodeRestriction lets a kubelet change those that are not Kubernetes' own.
     async fn edit(&self, labels: Option<&Edit>, annotations: Option<&Edit>) -> Result<(), AskNodeError>;
     /// The Pods on it.
     async fn pods(&self) -> Result<Vec<Pod>, AskNodeError>;
-    /// Asks for the end of one, which may take so many seconds.
+    /// Evicts a Pod, with this grace period in seconds.
     async fn evict(&self, pod: &Pod, grace: Option<u32>) -> Result<Evicted, AskNodeError>;
 }
 
@@ -109,7 +110,7 @@ pub struct SlotKubelet {
 }
 
 impl SlotKubelet {
-    /// Of the host whose root directory is `root`; the Node has the Machine's name.
+    /// Creates the client of the host whose root directory is `root`. The Node has the Machine's name.
     pub fn new(machines: Arc<dyn Machines>, root: &Path, node: MachineName) -> Self {
         Self { machines, root: root.to_owned(), node }
     }
@@ -119,7 +120,8 @@ impl SlotKubelet {
         &self.node
     }
 
-    /// The kubelet's way; none: no slot runs, or it has not joined. Read anew each time: certificates rotate.
+    /// Opens a connection with the kubelet's credential; none: no slot runs, or it has not joined. Read again
+    /// each time, because certificates rotate.
     pub(super) async fn open(&self) -> Result<Option<Way>, AskNodeError> {
         let Some(container) = running(self.machines.as_ref()).await? else { return Ok(None) };
         let failed = |path: &str| {
@@ -216,7 +218,7 @@ fn node_view(node: &Value) -> NodeView {
     }
 }
 
-/// None if it is of an effect that nobody knows.
+/// Parses a taint. None if its effect is unknown.
 fn taint(object: &Value) -> Option<Taint> {
     let fields = json!({ "key": object["key"], "value": object["value"], "effect": object["effect"] });
     serde_json::from_value(fields).ok()

@@ -1,7 +1,8 @@
-//! A kubelet's kubeconfig, and requests to its API server by it.
+//! A kubelet's kubeconfig, and requests to its API server.
 //!
-//! kubeadm's names its authority in the file and certificate and key by path; both forms are read. Called by `kubelet`, by the gate
-//! of a control plane and by the watch of the own Node where there is no cluster.
+//! kubeadm's kubeconfig has its authority inline, and certificate and key by path; both forms are read.
+//! Called by `kubelet`, by the health gate
+//! of a control plane and, when standalone, by the watch of this host's Node.
 
 use std::fmt;
 use std::time::Duration;
@@ -18,15 +19,15 @@ use crate::https::request::{AskError, builder};
 
 /// The kubelet's kubeconfig, made by kubeadm.
 pub const KUBECONFIG: &str = "/etc/kubernetes/kubelet.conf";
-/// How long one answer may take.
-const PATIENCE: Duration = Duration::from_secs(30);
+/// Timeout of one answer.
+const ANSWER_TIMEOUT: Duration = Duration::from_secs(30);
 /// Larger than any page.
 const MOST_ANSWER: usize = 16 << 20;
 
 /// Reads a file of the slot's, if it is there.
 pub type Read<'r> = &'r dyn Fn(&str) -> Result<Option<String>, AskNodeError>;
 
-/// Who a kubelet is, and to whom.
+/// Credential of a kubelet, and its API server.
 #[derive(Clone, PartialEq, Eq)]
 pub struct KubeletCredential {
     /// The API server's URL, without a slash at its end.
@@ -86,8 +87,8 @@ impl KubeletCredential {
     pub fn read(text: &str, read: Read<'_>) -> Result<Self, AskNodeError> {
         let wrong = |problem: &str| AskNodeError::Kubeconfig(problem.to_owned());
         // kubeadm's has one cluster and one user.
-        let config: Kubeconfig =
-            serde_saphyr::from_str(text).map_err(|_| wrong("it is no kubeconfig with clusters and users"))?;
+        let config: Kubeconfig = serde_saphyr::from_str(text)
+            .map_err(|_| wrong("it is not a kubeconfig with clusters and users"))?;
         let (Some(cluster), Some(user)) =
             (config.clusters.into_iter().next(), config.users.into_iter().next())
         else {
@@ -131,12 +132,12 @@ impl Way {
     /// Its certificates cannot be used.
     pub fn new(credential: &KubeletCredential) -> Result<Self, AskNodeError> {
         let identity = (credential.certificate_pem.as_str(), credential.key_pem.as_str());
-        let https = builder(&credential.ca_pem, Some(identity))?.timeout(PATIENCE).build();
+        let https = builder(&credential.ca_pem, Some(identity))?.timeout(ANSWER_TIMEOUT).build();
         let https = https.map_err(|error| AskError::Prepare(error.to_string()))?;
         Ok(Self { https, server: credential.server.clone() })
     }
 
-    /// HTTP status and text of a page that is no object, such as `/readyz`.
+    /// Requests a page that is not an object, such as `/readyz`. Returns HTTP status and text.
     ///
     /// # Errors
     /// No answer.
@@ -172,7 +173,7 @@ impl Way {
         Ok((url, status, bytes))
     }
 
-    /// Asks for something that is told by an object.
+    /// Sends a request whose parameters are an object.
     ///
     /// # Errors
     /// No answer, or a refusal.

@@ -1,6 +1,7 @@
-//! Whether the API server of a slot that is a control plane is ready: asked itself, not by way of a load balancer before all of them.
+//! Readiness of the API server of a control plane's slot. It is asked directly, not through a load balancer.
 //!
-//! Its address is in the manifest that kubeadm wrote; whoever is asked shows a certificate of the cluster's authority. Called by `gate`.
+//! Its address is in the manifest that kubeadm wrote. The server must show a certificate of the cluster's
+//! authority. Called by `gate`.
 
 use std::path::Path;
 use std::time::Duration;
@@ -18,10 +19,10 @@ use crate::slot::fill_record::Filled;
 
 /// The static Pod of the API server, made by kubeadm.
 pub const MANIFEST: &str = "/etc/kubernetes/manifests/kube-apiserver.yaml";
-/// Where kubeadm notes the address that it is told to others by.
+/// Annotation in which kubeadm records the advertised address.
 const ENDPOINT: &str = "kubeadm.kubernetes.io/kube-apiserver.advertise-address.endpoint";
-/// How long it may take to answer.
-const ANSWER: Duration = Duration::from_secs(5);
+/// Timeout of its answer.
+const ANSWER_TIMEOUT: Duration = Duration::from_secs(5);
 
 /// Asks the API server of the slot that this leader's container is, on the host whose root directory is `host`. An error is a text for users.
 pub(crate) async fn ask(host: &Path, leader: Leader, filled: &Filled) -> Result<(), String> {
@@ -36,7 +37,7 @@ pub(crate) async fn ask(host: &Path, leader: Leader, filled: &Filled) -> Result<
     let found = tokio::task::spawn_blocking(find).await;
     let credential = found.map_err(|error| error.to_string())??;
     let way = Way::new(&credential).map_err(|error| chain(&error))?;
-    let asked = timeout(ANSWER, way.page("/readyz")).await;
+    let asked = timeout(ANSWER_TIMEOUT, way.page("/readyz")).await;
     let server = &credential.server;
     match asked {
         Err(_) => Err(format!("no answer at {server}")),
@@ -96,7 +97,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn a_worker_has_no_api_server_to_wait_for_and_a_control_plane_says_what_is_missing() {
+    async fn worker_waits_for_no_api_server_and_control_plane_names_the_missing() {
         let root = tempfile::tempdir().unwrap();
         std::fs::create_dir_all(root.path().join("proc/7/root")).unwrap();
         let leader = Leader::new(7).unwrap();

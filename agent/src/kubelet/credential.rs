@@ -1,6 +1,7 @@
-//! Where the credential of this host's kubelet is: in the slot that runs, else in the one that was the node last.
+//! Location of this host's kubelet credential: in the slot that runs, otherwise in the one that was the node
+//! last.
 //!
-//! Blocking reads in threads of their own; nothing is kept. Called by the plane of a host without a cluster.
+//! Blocking reads in threads of their own; nothing is cached. Called by the plane of a standalone host.
 
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
@@ -20,7 +21,7 @@ use crate::slot::bind;
 use crate::slot::confined_writer::Inside;
 use crate::slot::store::Slots;
 
-/// How the kubelet of this host stands to its API server.
+/// State of this host's kubelet towards its API server.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Kubelet {
     /// No slot runs, and none was the node.
@@ -39,7 +40,7 @@ pub enum Kubelet {
 /// A kubelet that has joined.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Joined {
-    /// Who it is.
+    /// Credential of the kubelet.
     pub credential: KubeletCredential,
     /// The slot runs an API server: if there is no answer, that is the slot's own fault.
     pub runs_api: bool,
@@ -60,7 +61,7 @@ pub struct SlotCredential {
 }
 
 impl SlotCredential {
-    /// Of the host whose root directory is `root`.
+    /// Creates the finder of the host whose root directory is `root`.
     pub fn new(machines: Arc<dyn Machines>, root: &Path, slots: Slots) -> Self {
         Self { machines, root: root.to_owned(), slots }
     }
@@ -84,7 +85,7 @@ impl FindKubelet for SlotCredential {
     }
 }
 
-/// Of the slot whose root this is.
+/// Reads the credential in the running slot with this root.
 fn of_running(inside: &Inside) -> Result<Kubelet, String> {
     let read = |path: &str| {
         let read = inside.read_text(path);
@@ -98,7 +99,8 @@ fn of_running(inside: &Inside) -> Result<Kubelet, String> {
     found().map_err(|error: AskNodeError| chain(&error))
 }
 
-/// Of the slot that was the node last: after a boot it is asked whether its Node is still there, before it is started.
+/// Reads the credential of the slot that was the node last. After a boot, the agent asks with it if the Node
+/// still exists, before the slot is started.
 fn of_stopped(slots: &Slots) -> Result<Kubelet, String> {
     let mut last: Option<(SlotName, Record, String)> = None;
     for slot in [SlotName::A, SlotName::B] {
@@ -132,7 +134,7 @@ fn read_stopped(slots: &Slots, slot: SlotName, path: &str) -> Result<Option<Stri
             None => (slots.places().upper(slot), path.to_owned()),
         };
         let inside = Inside::open(&directory)?;
-        // A link's target is a path of the slot's; the file itself lies beside the link.
+        // A link's target is a path in the slot; the file itself is in the directory of the link.
         let above = inner.rsplit_once('/').map_or("", |(above, _)| above);
         let inner = inside.link_name(&inner).map_or(inner.clone(), |name| format!("{above}/{name}"));
         inside.read(&inner)
@@ -182,7 +184,7 @@ mod tests {
     }
 
     #[test]
-    fn a_slot_that_runs_has_joined_once_its_kubelet_has_a_credential_and_knows_its_own_api_server() {
+    fn running_slot_has_joined_once_its_kubelet_has_a_credential() {
         let root = tempfile::tempdir().unwrap();
         let inside = Inside::open(root.path()).unwrap();
         assert_eq!(of_running(&inside).unwrap(), Kubelet::NotJoined);

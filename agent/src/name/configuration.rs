@@ -11,11 +11,12 @@ use super::wire::PORT;
 const MOST_SERVERS: usize = 3;
 const MOST_DOMAINS: usize = 6;
 const MOST_NDOTS: usize = 15;
-/// One connection's whole time is ten seconds: a server that is away must leave room for the next.
-const LONGEST: u64 = 3;
+/// Maximum timeout of one server, in seconds. A connection has ten seconds in total, and an unreachable
+/// server must leave time for the next one.
+const MAX_TIMEOUT_SECONDS: u64 = 3;
 const MOST_ATTEMPTS: u32 = 3;
 
-/// Who is asked, for what, how often.
+/// Servers, search list and attempts of a resolver.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Configuration {
     /// Name servers, in the order in which they are asked.
@@ -24,14 +25,14 @@ pub struct Configuration {
     pub search: Vec<String>,
     /// A name with fewer dots is short.
     pub ndots: usize,
-    /// How long one server may take.
+    /// Timeout of one server.
     pub timeout: Duration,
-    /// How often all are asked.
+    /// Number of attempts with all servers.
     pub attempts: u32,
 }
 
 impl Configuration {
-    /// Reads resolv.conf; `zone` knows the numbers of interfaces. What is not understood is left out.
+    /// Reads resolv.conf; `zone` returns the numbers of interfaces. Unknown lines are ignored.
     pub fn parse(text: &str, zone: &dyn Fn(&str) -> Option<u32>) -> Self {
         let mut read = Self {
             servers: Vec::new(),
@@ -66,13 +67,13 @@ impl Configuration {
         let Ok(value) = value.parse::<u32>() else { return };
         match name {
             "ndots" => self.ndots = usize::try_from(value).unwrap_or(MOST_NDOTS).min(MOST_NDOTS),
-            "timeout" => self.timeout = Duration::from_secs(u64::from(value).clamp(1, LONGEST)),
+            "timeout" => self.timeout = Duration::from_secs(u64::from(value).clamp(1, MAX_TIMEOUT_SECONDS)),
             "attempts" => self.attempts = value.clamp(1, MOST_ATTEMPTS),
             _ => {}
         }
     }
 
-    /// What is asked for in turn, until something of that name is there.
+    /// Returns the names to query in turn, until one exists.
     pub fn candidates(&self, name: &str) -> Vec<String> {
         if name.ends_with('.') {
             return vec![name.to_owned()];

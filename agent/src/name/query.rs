@@ -8,19 +8,20 @@ use std::time::{Duration, Instant};
 
 use super::wire::{Answer, Kind, decode_answer, encode_question};
 
-/// So long the answer for one family is awaited once the other's is there: some servers never give it.
-const SECOND: Duration = Duration::from_millis(500);
+/// Time to wait for the second address family after the first answer. Some servers never answer for one of
+/// them.
+const SECOND_ANSWER_TIMEOUT: Duration = Duration::from_millis(500);
 
-/// What became of it.
+/// Result of a query.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Asked {
     /// These; at least one.
     Found(Vec<IpAddr>),
     /// There is none of that name.
     Absent,
-    /// Nobody could say, but somebody has answered: another name may be known there.
+    /// A server answered without a result: it may know another name.
     Refused,
-    /// Nobody has answered.
+    /// No server has answered.
     Silent,
 }
 
@@ -32,13 +33,13 @@ pub fn ask(name: &str, kinds: &[Kind], servers: &[SocketAddr], attempts: u32, ti
             Ok(said @ (Asked::Found(_) | Asked::Absent)) => return said,
             Ok(Asked::Refused) => last = Asked::Refused,
             Ok(Asked::Silent) => {}
-            Err(error) => tracing::debug!(%server, name, %error, "a name server does not answer"),
+            Err(error) => tracing::debug!(%server, name, %error, "name server query failed"),
         }
     }
     last
 }
 
-/// What one server says.
+/// Queries one server.
 fn ask_one(name: &str, kinds: &[Kind], server: SocketAddr, timeout: Duration) -> io::Result<Asked> {
     let any: IpAddr = match server {
         SocketAddr::V4(_) => Ipv4Addr::UNSPECIFIED.into(),
@@ -80,13 +81,14 @@ fn ask_one(name: &str, kinds: &[Kind], server: SocketAddr, timeout: Duration) ->
             *answer = decode_answer(question, *kind, buffer.get(..length).unwrap_or_default());
         }
         if answers.iter().flatten().any(|answer| matches!(answer, Answer::Found(_))) {
-            deadline = deadline.min(Instant::now() + SECOND);
+            deadline = deadline.min(Instant::now() + SECOND_ANSWER_TIMEOUT);
         }
     }
     Ok(sum(answers))
 }
 
-/// What the answers come to: all that was found; nothing, if all say so; else it cannot say, if it says anything.
+/// Combines the answers: all addresses that were found; absent if all answers say so; otherwise refused if
+/// any server answered.
 fn sum(answers: Vec<Option<Answer>>) -> Asked {
     let all_absent = answers.iter().all(|answer| *answer == Some(Answer::Absent));
     let said = answers.iter().any(Option::is_some);
@@ -167,7 +169,7 @@ mod tests {
     }
 
     #[test]
-    fn a_name_with_ipv6_addresses_alone_is_found_at_a_server_of_ipv6_behind_ones_that_are_of_no_use() {
+    fn name_with_ipv6_only_is_found_at_an_ipv6_server_behind_broken_ones() {
         let silent = server("127.0.0.1", |_, _| None);
         let broken = server("127.0.0.1", |_, _| Some(Err(2)));
         let knows = server("::1", |_, kind| Some(Ok(if kind == 28 { vec![v6()] } else { Vec::new() })));
@@ -176,7 +178,7 @@ mod tests {
     }
 
     #[test]
-    fn addresses_of_ipv4_come_first_and_a_server_that_never_tells_those_of_ipv6_holds_up_nobody() {
+    fn ipv4_comes_first_and_missing_ipv6_answers_do_not_delay() {
         let v4: IpAddr = [10, 7, 0, 1].into();
         let both = server("127.0.0.1", move |_, kind| Some(Ok(vec![if kind == 1 { v4 } else { v6() }])));
         assert_eq!(find("api.x", &configuration(vec![both])).unwrap(), [v4, v6()]);
@@ -185,7 +187,7 @@ mod tests {
     }
 
     #[test]
-    fn a_short_name_is_found_in_the_search_list_and_one_that_is_nowhere_is_told_from_servers_that_are_away() {
+    fn short_name_uses_the_search_list_and_absent_differs_from_silent() {
         let v4: IpAddr = [10, 7, 0, 1].into();
         let knows = server("127.0.0.1", move |name, kind| {
             Some(if (name, kind) == ("api.rack.example", 1) { Ok(vec![v4]) } else { Err(3) })
@@ -231,7 +233,7 @@ mod tests {
     }
 
     #[test]
-    fn a_search_domain_that_no_server_can_answer_for_does_not_end_the_look_up_as_with_glibc() {
+    fn refused_search_domain_does_not_end_the_lookup_as_with_glibc() {
         let v4: IpAddr = [10, 7, 0, 1].into();
         let mut configuration = configuration(vec![server("127.0.0.1", move |name, kind| {
             Some(match (name, kind) {

@@ -7,14 +7,14 @@
 
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 
-/// Where name servers listen.
+/// Port of name servers.
 pub const PORT: u16 = 53;
 /// Octets of a message before its question (RFC 1035, 4.1.1).
-const HEADER: usize = 12;
+const HEADER_BYTES: usize = 12;
 /// More addresses of one name are not kept.
-const MOST: usize = 16;
+const MAX_ADDRESSES: usize = 16;
 
-/// What is asked for.
+/// Type of a question.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Kind {
     /// Addresses of IPv4.
@@ -32,7 +32,7 @@ impl Kind {
     }
 }
 
-/// What a server said.
+/// Answer of a server.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Answer {
     /// These; at least one.
@@ -66,8 +66,8 @@ pub fn decode_answer(question: &[u8], kind: Kind, bytes: &[u8]) -> Option<Answer
     let word = |at: usize| Some(u16::from_be_bytes(*bytes.get(at..)?.first_chunk()?));
     let (flags, questions, answers) = (word(2)?, word(4)?, word(6)?);
     let same_id = bytes.get(..2)? == question.get(..2)?;
-    let same_question =
-        questions == 1 && bytes.get(HEADER..question.len())?.eq_ignore_ascii_case(question.get(HEADER..)?);
+    let same_question = questions == 1
+        && bytes.get(HEADER_BYTES..question.len())?.eq_ignore_ascii_case(question.get(HEADER_BYTES..)?);
     if flags & 0x8000 == 0 || !same_id || !same_question {
         return None;
     }
@@ -84,7 +84,7 @@ pub fn decode_answer(question: &[u8], kind: Kind, bytes: &[u8]) -> Option<Answer
         at = at.checked_add(10)?;
         let end = at.checked_add(usize::from(length))?;
         let data = bytes.get(at..end)?;
-        if class == 1 && number == kind.number() && found.len() < MOST {
+        if class == 1 && number == kind.number() && found.len() < MAX_ADDRESSES {
             found.push(address(kind, data)?);
         }
         at = end;
@@ -180,7 +180,7 @@ mod tests {
     }
 
     #[test]
-    fn a_name_that_is_not_there_is_another_thing_than_a_server_that_cannot_say() {
+    fn absent_name_differs_from_a_server_failure() {
         let says = |flags, records: &[&[u8]]| {
             decode_answer(&question(Kind::A), Kind::A, &answer(7, Kind::A, flags, records))
         };

@@ -11,7 +11,7 @@ use bedplate_api::machine::VersionRef;
 use bedplate_api::operation::{MachineOperation, MachineOperationStatus, OperationState};
 use bedplate_bootstrap::diff::{Edit, InPlace};
 use bedplate_process::file::FileError;
-use bedplate_process::liveness::{BEAT, Liveness, Pulse};
+use bedplate_process::liveness::{Liveness, PULSE_INTERVAL, Pulse};
 use jiff::{SignedDuration, Timestamp};
 use serde_json::{Value, json};
 use tokio::sync::watch;
@@ -378,7 +378,7 @@ async fn operation_that_hangs_is_named_by_the_watchdog_and_a_drain_is_not() {
     *world.node.lock().unwrap() =
         FakeNode { held: 200, pods: vec![pod("web", "ReplicaSet")], ..Default::default() };
     let liveness = Liveness::new(CancellationToken::new());
-    let (patience, shutdown) = (BEAT * 4, CancellationToken::new());
+    let (patience, shutdown) = (PULSE_INTERVAL * 4, CancellationToken::new());
     let pulse = liveness.part("operations", patience);
     tokio::spawn(run(world.parts(), world.views.subscribe(), pulse, shutdown));
     tokio::time::sleep(patience * 3).await;

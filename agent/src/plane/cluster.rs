@@ -12,7 +12,7 @@ use bedplate_api::id::MachineName;
 use bedplate_api::operation::{MachineOperation, MachineOperationStatus};
 use bedplate_api::wire::{KubernetesEndpoint, Report};
 use bedplate_process::exit::chain;
-use bedplate_process::liveness::{Liveness, PATIENCE};
+use bedplate_process::liveness::{Liveness, SILENCE_TIMEOUT};
 use bedplate_process::task_set::TaskSet;
 use kube::ResourceExt;
 use tokio::sync::watch;
@@ -50,7 +50,7 @@ impl Cluster {
         let expects = Arc::new(AtomicBool::new(false));
         let mut tasks = TaskSet::default();
         let (watcher, node_writer) = (Watcher::new(current, told, Arc::clone(&expects)), writer.of_node());
-        tasks.reconcile(liveness, "cluster watch", PATIENCE, watcher);
+        tasks.reconcile(liveness, "cluster watch", SILENCE_TIMEOUT, watcher);
         tasks.reconcile(liveness, "status writer", WRITE_PATIENCE, node_writer);
         Self { tasks, access, seen, writer, expects }
     }

@@ -26,7 +26,7 @@ use bedplate_api::wire::{
     OperationWrite, OperationWritten, Report, SecretRequest, SecretResponse, WatchRequest, WatchResponse,
 };
 use bedplate_process::exit::chain;
-use bedplate_process::liveness::{Liveness, PATIENCE};
+use bedplate_process::liveness::{Liveness, SILENCE_TIMEOUT};
 use bedplate_process::reconcile::{Activation, Reconcile, Turn};
 use bedplate_process::task_set::TaskSet;
 use kube::ResourceExt;
@@ -83,7 +83,7 @@ impl Standalone {
         tasks.reconcile(liveness, "pxed watch", ASK_PATIENCE, poller);
         let view = View::new(Instant::now());
         let publisher = Publisher { view, answers: answered, own: own.clone(), told: Told(told) };
-        tasks.reconcile(liveness, "pxed view", PATIENCE, publisher);
+        tasks.reconcile(liveness, "pxed view", SILENCE_TIMEOUT, publisher);
         let reporter = Reporter::new(current, says, own, seen.clone());
         tasks.reconcile(liveness, "node report", ASK_PATIENCE, reporter);
         Self { tasks, machine, client, seen, node }
@@ -409,7 +409,7 @@ impl Reconcile for Publisher {
 #[cfg(test)]
 mod tests {
     use bedplate_api::operation::AGENT_OPERATIONS;
-    use bedplate_process::liveness::BEAT;
+    use bedplate_process::liveness::PULSE_INTERVAL;
     use serde_json::json;
     use tokio_util::sync::CancellationToken;
 
@@ -492,15 +492,15 @@ mod tests {
         let (answers, _answered) = mpsc::channel(1);
         let mut tasks = TaskSet::default();
         let poller = Poller { client: current.clone(), known: None, answers };
-        tasks.reconcile(&liveness, "pxed watch", BEAT, poller);
+        tasks.reconcile(&liveness, "pxed watch", PULSE_INTERVAL, poller);
         let mut view = View::new(Instant::now());
         view.take(changed());
         let (_node, node) = watch::channel(Some(NodeTold::default()));
         let (_own, own) = watch::channel(OwnNode::default());
         let (_seen, seen) = watch::channel(view.seen);
-        tasks.reconcile(&liveness, "node report", BEAT, Reporter::new(current, node, own, seen));
+        tasks.reconcile(&liveness, "node report", PULSE_INTERVAL, Reporter::new(current, node, own, seen));
         assert_eq!(liveness.check(), Ok(()));
-        tokio::time::sleep(BEAT + Duration::from_secs(1)).await;
+        tokio::time::sleep(PULSE_INTERVAL + Duration::from_secs(1)).await;
         let named = liveness.check().unwrap_err();
         assert!(named.contains("pxed watch gave no") && named.contains("node report gave no"), "{named}");
     }

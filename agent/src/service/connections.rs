@@ -1,6 +1,8 @@
-//! The ways that an enrolled agent has, to pxed and to the cluster.
+//! Connections of an enrolled agent to pxed and to the cluster.
 //!
-//! Made with the certificate that is there; with another one pxed's is made anew, and the cluster's goes on. Called by `run`.
+//! Opened with the current certificate. With another certificate, pxed's connection is opened again, and the
+//! cluster's continues. Called by
+//! `run`.
 
 use std::sync::Arc;
 
@@ -27,7 +29,7 @@ pub(super) struct Ways {
     liveness: Liveness,
     /// Nothing acts upon the host.
     report_only: bool,
-    /// What acts upon the host for the cluster.
+    /// Tasks that change the host for the cluster.
     node: Option<TaskSet>,
     pxed: Option<PxedClient>,
     cluster: Option<Arc<Cluster>>,
@@ -35,7 +37,7 @@ pub(super) struct Ways {
     standalone: Option<Arc<Standalone>>,
     /// Home of the Node, if it is the cluster of the slot.
     slot_home: Option<Arc<SlotHome>>,
-    /// What the cluster, or pxed in its place, told that was not looked at yet.
+    /// State from the cluster, or from pxed when standalone, with unread changes.
     seen: Option<watch::Receiver<Seen>>,
     /// The cluster's has a certificate that has been replaced.
     renewed: bool,
@@ -119,7 +121,7 @@ impl Ways {
         if let Some(standalone) = self.standalone.as_ref().filter(|known| known.machine() == machine) {
             return standalone.renew(client);
         }
-        // Of another Machine: what was begun for it is left as a killed agent leaves it.
+        // Tasks of another Machine are stopped as by a kill of the agent.
         self.node = None;
         let kubelet = Arc::new(tasks::kubelet(&self.places));
         let home = Arc::new(SlotHome::start(machine.clone(), kubelet, &self.liveness));
@@ -169,7 +171,8 @@ impl Ways {
         Ok(cluster)
     }
 
-    /// The UID of the cluster's Machine, and whether it knows our certificate; none: nobody says so now.
+    /// Returns the UID of the cluster's Machine, and true if it has this host's certificate; none: currently
+    /// unknown.
     pub(super) fn machine(&self) -> Option<(String, bool)> {
         let seen = self.cluster.as_ref()?.seen();
         let seen = seen.borrow();
@@ -184,7 +187,7 @@ impl Ways {
         }
     }
 
-    /// How the cluster answers, or pxed in its place, for a person, if it was asked before.
+    /// Describes the state of the cluster, or of pxed when standalone, for users. None if it was never asked.
     pub(super) fn describe_cluster(&mut self) -> Option<String> {
         let said = self.seen.as_mut()?.borrow_and_update().describe();
         Some(if self.standalone.is_some() { format!("none, pxed in its place {said}") } else { said })

@@ -17,22 +17,22 @@ use zeroize::Zeroizing;
 use super::state::Places;
 
 /// A longer token is none: a seed is some 1.5 KiB.
-const MOST: u64 = 64 << 10;
-/// Between two looks whether the service has enrolled.
-const LOOK: Duration = Duration::from_millis(250);
+const MAX_TOKEN_BYTES: u64 = 64 << 10;
+/// Interval between two checks for the enrollment.
+const CHECK_INTERVAL: Duration = Duration::from_millis(250);
 
-/// What is asked for.
+/// Arguments of an enrollment.
 #[derive(Debug, Clone)]
 pub struct Wanted {
     /// pxed's addresses in place of those in the token.
     pub servers: Vec<String>,
-    /// Where the token is; `-`: standard input.
+    /// File of the token; `-`: standard input.
     pub token: PathBuf,
-    /// How long it is waited for the service.
+    /// Timeout for the service.
     pub wait: Duration,
 }
 
-/// Why the host is not enrolled.
+/// Reason for which the host is not enrolled.
 #[derive(Debug, Error)]
 pub enum EnrollError {
     /// The token's file.
@@ -40,14 +40,14 @@ pub enum EnrollError {
     Read {
         /// Which file.
         path: PathBuf,
-        /// Why not.
+        /// Cause.
         #[source]
         source: std::io::Error,
     },
     /// Something else.
-    #[error("this is no token of pxed's: copy all of what `bedplate machine token` printed")]
+    #[error("this is not a token of pxed; copy the complete output of `bedplate machine token`")]
     NoToken,
-    /// Nobody knows where pxed is.
+    /// The URL of pxed is unknown.
     #[error("the token does not say where pxed is: name it with --server https://HOST:8443")]
     NoServer,
     /// Not the URL of pxed's listener for agents.
@@ -57,11 +57,11 @@ pub enum EnrollError {
     #[error("the token cannot be handed to the service")]
     Keep(#[from] FileError),
     /// It was handed over, and is not used yet.
-    #[error("not enrolled within {seconds} s, the service goes on trying: {why}")]
+    #[error("not enrolled within {seconds} s, the service keeps retrying: {why}")]
     Waits {
-        /// How long was waited.
+        /// Timeout in seconds.
         seconds: u64,
-        /// What it says.
+        /// Last error of the service.
         why: String,
     },
 }
@@ -80,7 +80,7 @@ pub fn enroll(places: &Places, wanted: &Wanted) -> Result<MachineName, EnrollErr
             let seconds = wanted.wait.as_secs();
             return Err(EnrollError::Waits { seconds, why: why(places) });
         }
-        std::thread::sleep(LOOK);
+        std::thread::sleep(CHECK_INTERVAL);
     }
 }
 
@@ -88,10 +88,10 @@ fn read(path: &Path) -> Result<Zeroizing<String>, EnrollError> {
     let failed = |source| EnrollError::Read { path: path.to_owned(), source };
     let mut text = Zeroizing::new(String::new());
     if path == Path::new("-") {
-        std::io::stdin().lock().take(MOST).read_to_string(&mut text).map_err(failed)?;
+        std::io::stdin().lock().take(MAX_TOKEN_BYTES).read_to_string(&mut text).map_err(failed)?;
     } else {
         let file = std::fs::File::open(path).map_err(failed)?;
-        file.take(MOST).read_to_string(&mut text).map_err(failed)?;
+        file.take(MAX_TOKEN_BYTES).read_to_string(&mut text).map_err(failed)?;
     }
     Ok(text)
 }
@@ -113,7 +113,7 @@ fn seed(text: &str, servers: &[String]) -> Result<Seed, EnrollError> {
     if seed.endpoints.is_empty() { Err(EnrollError::NoServer) } else { Ok(seed) }
 }
 
-/// What the service says of it.
+/// Returns the service's reason for not being enrolled.
 fn why(places: &Places) -> String {
     match places.read_standing() {
         Ok(Some(standing)) => standing.last_error.unwrap_or(standing.doing),
@@ -152,7 +152,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_no_token_is_refused_without_an_echo_of_it() {
+    fn invalid_token_is_refused_without_an_echo() {
         for text in ["", "hunter2", &token(&["https://a:1"], None), &"A".repeat(4096)] {
             let error = seed(text, &[]).unwrap_err();
             assert!(matches!(error, EnrollError::NoToken) && !format!("{error:?}").contains("hunter2"));
@@ -160,7 +160,7 @@ mod tests {
     }
 
     #[test]
-    fn a_host_without_the_service_keeps_the_token_for_root_only_and_says_what_to_start() {
+    fn token_is_stored_for_root_only_and_the_missing_service_is_named() {
         use std::os::unix::fs::PermissionsExt as _;
         let directory = tempfile::tempdir().unwrap();
         let path = directory.path().to_owned();

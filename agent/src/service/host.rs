@@ -1,5 +1,5 @@
-//! What the agent does beside its loop: the userspace stage, facts and addresses of the host, work that may wait for a
-//! disk.
+//! Work of the agent next to its loop: the userspace stage, facts and addresses of the host, and blocking
+//! disk access.
 //!
 //! Called by `run` and by `cli`.
 
@@ -80,7 +80,7 @@ pub(crate) fn observe_facts(
             boot.and_then(|boot| boot.state.to_status()),
         ),
         Err(error) => {
-            tracing::warn!(error = chain(&error), "stage-1's facts cannot be read");
+            tracing::warn!(error = chain(&error), "failed to read stage-1's facts");
             (None, known)
         }
     };
@@ -148,7 +148,7 @@ fn is_hardware(root: &Path, link: &str, levels: u32) -> bool {
     lower.iter().any(|lower| is_hardware(root, lower, levels - 1))
 }
 
-/// Runs what may wait for a disk or a network beside the loop.
+/// Runs work that may wait for a disk or a network, without blocking the loop.
 pub(super) async fn blocking<T: Send + 'static>(work: impl FnOnce() -> T + Send + 'static) -> T {
     match tokio::task::spawn_blocking(work).await {
         Ok(value) => value,

@@ -27,25 +27,25 @@ const KEY: &str = "key.pem";
 /// Key that replaces the host's key with the next enrollment.
 const NEXT_KEY: &str = "key.next.pem";
 
-/// Why key, request or certificate cannot be used.
+/// Reason for which key, request or certificate cannot be used.
 #[derive(Debug, Error)]
 pub enum IdentityError {
     /// A file cannot be read or written.
     #[error(transparent)]
     File(#[from] FileError),
     /// The key's file does not hold a key.
-    #[error("{path} holds no usable key: remove it, then the host enrolls anew with its next boot")]
+    #[error("{path} has no usable key; remove it, then the host re-enrolls with its next boot")]
     Key {
         /// The file.
         path: PathBuf,
-        /// Why not.
+        /// Cause.
         #[source]
         source: rcgen::Error,
     },
     /// A key or request cannot be made.
     #[error("cannot make the {0}")]
     Make(&'static str, #[source] rcgen::Error),
-    /// What pxed sent is no certificate.
+    /// pxed's answer is not a certificate.
     #[error("the certificate that pxed sent cannot be read: {0}")]
     Unreadable(String),
     /// It is a certificate, but not for this host.
@@ -65,7 +65,7 @@ pub struct Identity {
 pub struct Validity {
     /// From when.
     pub not_before: Timestamp,
-    /// Until when.
+    /// Expiry of the certificate.
     pub not_after: Timestamp,
 }
 
@@ -240,7 +240,7 @@ mod tests {
     }
 
     #[test]
-    fn a_request_of_another_key_is_made_anew() {
+    fn request_of_another_key_is_created_again() {
         let directory = tempfile::tempdir().unwrap();
         let machine = "node-1".parse().unwrap();
         let first = Identity::open(directory.path(), &machine).unwrap();

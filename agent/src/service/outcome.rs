@@ -1,4 +1,4 @@
-//! How an act of the agent's went, and why one failed.
+//! Outcomes of the agent's acts, and their errors.
 //!
 //! Called by `run`.
 
@@ -11,7 +11,7 @@ use super::identity::IdentityError;
 use crate::https::request::AskError;
 use crate::plane::{AskServerError, PrepareClientError};
 
-/// Why the agent failed at an act. None of these ends it.
+/// Error of an act. No error ends the agent.
 #[derive(Debug, thiserror::Error)]
 pub(super) enum ActError {
     #[error("the agent's state cannot be kept")]
@@ -28,7 +28,7 @@ pub(super) enum ActError {
     Challenge(String),
 }
 
-/// How an act went.
+/// Outcome of an act.
 pub(super) enum Outcome {
     /// It is done.
     Done,
@@ -36,12 +36,12 @@ pub(super) enum Outcome {
     Pending {
         /// Cause of the wait, in pxed's words.
         message: String,
-        /// How long.
+        /// Delay before the retry.
         wait: Duration,
     },
 }
 
-/// What an answer without a certificate means.
+/// Converts an answer without a certificate.
 pub(super) fn pending(response: EnrollResponse) -> Result<Outcome, ActError> {
     match response {
         EnrollResponse::Pending { message, retry_seconds } => {

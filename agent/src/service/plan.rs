@@ -1,13 +1,13 @@
-//! What the agent does next.
+//! Decides the next act of the agent.
 //!
-//! Pure: what is known in, one act out. Called by `run`, once for every act.
+//! Pure: known state in, one act out. Called by `run`, once for each act.
 //!
 //! ```text
-//!   no seed, no certificate: wait for a seed, or for a Machine if the seed was an unknown machine's
-//!   seed of a boot that has no certificate yet ---enroll---> certificate, seed forgotten
-//!   certificate ---report every heartbeat, renew from 2/3 of its life on--->
-//!   certificate without enrollment group ---renew--->
-//!   certificate has ended, no seed: wait; the next boot brings a seed
+//! no seed, no certificate: wait for a seed, or for a Machine if the seed was an unknown machine's
+//! seed of a boot that has no certificate yet ---enroll---> certificate, seed deleted
+//! certificate ---report each heartbeat, renew from 2/3 of its life on--->
+//! certificate without enrollment group ---renew--->
+//! certificate expired, no seed: wait; the next boot brings a seed
 //! ```
 
 use std::time::Duration;
@@ -24,7 +24,7 @@ pub struct Held {
     pub not_before: Timestamp,
     /// When it ends.
     pub not_after: Timestamp,
-    /// Between two reports.
+    /// Interval between two reports.
     pub heartbeat: Duration,
     /// True if the certificate names the enrollment group of its key. An earlier version of Bedplate made certificates without it.
     pub has_group: bool,
@@ -48,21 +48,21 @@ pub struct Observed {
     pub now: Timestamp,
     /// The boot of the seed, if one is there.
     pub seed: Option<BootId>,
-    /// Whether pxed has refused that seed for good.
+    /// True if pxed has permanently refused that seed.
     pub seed_refused: bool,
-    /// Whether the boot gave a seed with which nobody can enroll: no Machine names this machine.
+    /// True if the seed of this boot has no token, because no Machine names this machine.
     pub unknown: bool,
     /// The certificate, if one is there.
     pub held: Option<Held>,
     /// The last report that was taken.
     pub last_report: Option<Timestamp>,
-    /// What failures hold back.
+    /// Earliest times of acts after failures.
     pub not_before: NotBefore,
     /// The cluster's Machine is the one that was enrolled for, and knows another certificate: it is renewed before its time.
     pub disowned: bool,
 }
 
-/// What is awaited when there is nothing to do.
+/// Event that the agent waits for if no act is due.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Awaited {
     /// The next heartbeat or renewal: all is well.
@@ -92,12 +92,12 @@ pub enum Next {
     Wait {
         /// When to look again, at the latest.
         until: Timestamp,
-        /// What is awaited.
+        /// Event that ends the wait.
         awaited: Awaited,
     },
 }
 
-/// How often the agent looks for a seed.
+/// Interval between two checks for a seed.
 const LOOK_FOR_SEED: SignedDuration = SignedDuration::from_secs(5);
 
 /// Decides.
@@ -183,7 +183,7 @@ mod tests {
     }
 
     #[test]
-    fn a_host_that_was_off_until_its_certificate_ended_enrolls_with_the_seed_of_its_boot() {
+    fn host_with_an_expired_certificate_enrolls_with_the_seed_of_its_boot() {
         assert_eq!(plan(&observed(10_000, Some(NEW), Some(OLD), Some(9))), Next::Enroll);
         let none = plan(&observed(10_000, None, Some(OLD), Some(9)));
         assert_eq!(none, wait(10_005, Awaited::SeedAfterEnd), "without a seed a person is asked for one");
@@ -233,7 +233,7 @@ mod tests {
     }
 
     #[test]
-    fn a_certificate_that_the_cluster_does_not_know_any_more_is_renewed_before_its_time() {
+    fn certificate_that_the_cluster_lost_is_renewed_early() {
         let mut restored = observed(20, None, Some(OLD), Some(19));
         assert_eq!(plan(&restored), wait(79, Awaited::Heartbeat));
         restored.disowned = true;

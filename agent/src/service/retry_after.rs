@@ -1,7 +1,7 @@
-//! Until when the agent's acts are held back: by a clock that nobody sets.
+//! Delays of the agent's acts, by a monotonic clock.
 //!
-//! Told to the plan as times of the host's clock as it is now, so that a clock that is set meanwhile neither holds an act back for longer nor
-//! lets it go earlier. Called by `run`.
+//! The plan gets them as times of the host's current clock. So setting the clock neither lengthens nor
+//! shortens a delay. Called by `run`.
 
 use std::time::Duration;
 
@@ -15,7 +15,7 @@ use super::plan::NotBefore;
 pub(super) struct HeldBack([Option<Instant>; 3]);
 
 impl HeldBack {
-    /// From now on for so long.
+    /// Delays an act by this time from now on.
     pub(super) fn hold(&mut self, act: usize, wait: Duration) {
         if let Some(until) = self.0.get_mut(act) {
             *until = Some(Instant::now() + wait);
@@ -29,7 +29,7 @@ impl HeldBack {
         }
     }
 
-    /// The same by a clock that says `now`.
+    /// Returns the earliest times of the acts, by a clock that shows `now`.
     pub(super) fn not_before(&self, now: Timestamp) -> NotBefore {
         let [enroll, renew, report] = self.0.map(|until| {
             let left = until.and_then(|until| until.checked_duration_since(Instant::now()));

@@ -33,21 +33,22 @@ use crate::metrics::{Act, METRICS, Went};
 const VERSION: &str = env!("CARGO_PKG_VERSION");
 /// Delay after a failed enrollment, renewal or report.
 const BACKOFF: Backoff = Backoff::new(Duration::from_secs(1), Duration::from_secs(300));
-/// A refused token may be given anew to the same seed by nobody, but a person may mend pxed: asked rarely.
-const REFUSED: Duration = Duration::from_secs(300);
-/// How long one turn of the loop may take: the longest act asks several endpoints in vain, each for 30 s, after it has made the host's
-/// key on a slow processor.
-pub const PATIENCE: Duration = Duration::from_secs(300);
+/// Retry interval after a refused token. The same seed never gets another token, but an operator may repair
+/// pxed.
+const REFUSED_RETRY_INTERVAL: Duration = Duration::from_secs(300);
+/// Timeout of one turn of the loop. The longest act asks several endpoints that do not answer, 30 s each,
+/// after it made the host's key on a slow processor.
+pub const TURN_TIMEOUT: Duration = Duration::from_secs(300);
 /// Longest sleep at a stretch: the clock may be set meanwhile.
-const LOOK: Duration = Duration::from_secs(30);
+const MAX_SLEEP: Duration = Duration::from_secs(30);
 /// Interval between two attempts to remove a seed that cannot be removed.
 const FORGET_INTERVAL: Duration = Duration::from_secs(5);
 /// Before a certificate is renewed that the cluster does not know any more, and between two such renewals.
 const AT_ONCE: Duration = Duration::from_secs(30);
-const DISOWNED: Duration = Duration::from_secs(900);
-/// How long the end may take: an answer that is being written is waited for.
-const CLOSING: Duration = Duration::from_secs(20);
-/// Maximum time to announce that the host goes down. The sum with [`CLOSING`] is less than the unit's TimeoutStopSec=.
+const DISOWNED_RENEWAL_INTERVAL: Duration = Duration::from_secs(900);
+/// Timeout of the shutdown, which waits for a pending answer.
+const SHUTDOWN_TIMEOUT: Duration = Duration::from_secs(20);
+/// Maximum time to announce that the host goes down. The sum with [`SHUTDOWN_TIMEOUT`] is less than the unit's TimeoutStopSec=.
 const ANNOUNCEMENT_TIMEOUT: Duration = Duration::from_secs(6);
 const HEARTBEATS: std::ops::RangeInclusive<u32> = 5..=3600;
 
@@ -56,7 +57,7 @@ struct Agent {
     places: Places,
     notifier: Notifier,
     seed: Option<Seed>,
-    /// How this machine is called, if it booted as one that no Machine names.
+    /// Name of this machine, if it booted as one that no Machine names.
     unknown: Option<MachineName>,
     seed_refused: bool,
     enrollment: Option<Enrollment>,
@@ -93,9 +94,9 @@ pub async fn run(
     if tokio::time::timeout(ANNOUNCEMENT_TIMEOUT, agent.announce_end()).await.is_err() {
         tracing::debug!("announcement of the host's end timed out");
     }
-    let closed = tokio::time::timeout(CLOSING, agent.ways.close()).await;
+    let closed = tokio::time::timeout(SHUTDOWN_TIMEOUT, agent.ways.close()).await;
     if closed.is_err() {
-        tracing::warn!("not all has ended in time, the process ends nevertheless");
+        tracing::warn!("shutdown of the connections timed out");
     }
     agent.broken.map_or(Ok(()), |task| Err(RunAgentError(task)))
 }
@@ -129,7 +130,7 @@ impl Reconcile for Agent {
         }
     }
 
-    /// Every act ends within [`PATIENCE`], whoever does not answer.
+    /// Each act ends within [`TURN_TIMEOUT`], even if servers do not answer.
     async fn turn(&mut self, _: Activation<()>) -> Turn {
         let broken = self.ways.broken();
         let now = Timestamp::now();
@@ -197,15 +198,15 @@ impl Agent {
         self.compare();
     }
 
-    /// Whether the cluster's Machine is the one that this host enrolled for, and knows its certificate. An API server that was restored knows
-    /// an older one.
+    /// Checks that the cluster's Machine is the one that this host enrolled for and has its certificate. A
+    /// restored API server has an older one.
     fn compare(&mut self) {
         let (seen, Some(enrollment)) = (self.ways.machine(), &mut self.enrollment) else { return };
         let known = seen.filter(|(_, ours)| !ours).map(|(uid, _)| uid);
         let disowned = known.is_some() && known == enrollment.machine_uid;
         if disowned && !self.disowned {
-            tracing::warn!("the cluster knows another certificate of this Machine's: asking for a new one");
-            // A rack does not ask all at once.
+            tracing::warn!("Machine has another certificate in the cluster, requesting a new one");
+            // Spread, so that the hosts of a rack do not ask concurrently.
             self.held_back.hold(1, spread(AT_ONCE, rand::random()));
         }
         self.disowned = disowned;
@@ -214,7 +215,7 @@ impl Agent {
         {
             enrollment.machine_uid = Some(uid);
             if let Err(error) = self.places.write_enrollment(enrollment) {
-                tracing::warn!(error = chain(&error), "the Machine's UID is not kept");
+                tracing::warn!(error = chain(&error), "failed to store the UID of the Machine");
             }
         }
     }
@@ -284,16 +285,20 @@ impl Agent {
                 self.failures[index] = 0;
                 if counted == Act::Report {
                     tracing::debug!(act, "done");
-                    // What follows is mostly rest.
+                    // The loop mostly sleeps after a report.
                     if let Err(error) = give_back() {
-                        tracing::debug!(error = chain(&error), "the program's text stays mapped");
+                        tracing::debug!(error = chain(&error), "failed to unmap the program's text");
                     }
                 } else {
                     tracing::info!(act, "done");
                 }
                 // A new certificate that is not known either, or has no enrollment group either, is not replaced in a circle.
                 let is_in_vain = self.disowned || !self.has_group;
-                if index == 1 && is_in_vain { spread(DISOWNED, rand::random()) } else { Duration::ZERO }
+                if index == 1 && is_in_vain {
+                    spread(DISOWNED_RENEWAL_INTERVAL, rand::random())
+                } else {
+                    Duration::ZERO
+                }
             }
             Ok(Outcome::Pending { message, wait }) => {
                 tracing::info!(act, reason = message, wait_seconds = wait.as_secs(), "pending");
@@ -304,8 +309,11 @@ impl Agent {
                 self.failures[index] = self.failures[index].saturating_add(1);
                 let refused = matches!(&error, ActError::Pxed(error) if error.is_final());
                 self.seed_refused |= refused && index == 0;
-                let wait =
-                    if refused { REFUSED } else { BACKOFF.delay(self.failures[index], rand::random()) };
+                let wait = if refused {
+                    REFUSED_RETRY_INTERVAL
+                } else {
+                    BACKOFF.delay(self.failures[index], rand::random())
+                };
                 let text = explained(&error);
                 tracing::warn!(
                     act,
@@ -340,7 +348,7 @@ impl Agent {
         };
         self.say(doing, Some(until));
         let left = Duration::try_from(until.duration_since(now)).unwrap_or(Duration::ZERO);
-        Instant::now() + left.clamp(Duration::from_millis(10), LOOK)
+        Instant::now() + left.clamp(Duration::from_millis(10), MAX_SLEEP)
     }
 
     async fn observe_facts(&mut self) -> Hardware {

@@ -1,6 +1,7 @@
-//! What the agent keeps: the enrollment in its state directory, the seed and its own status below /run.
+//! State files of the agent: the enrollment in its state directory, the seed and its own status below /run.
 //!
-//! One file holds the whole enrollment, so that it is there or not there. Called by `run` and by `bedplate-agent status`.
+//! One file contains the complete enrollment, so that it is written atomically. Called by `run` and by
+//! `bedplate-agent status`.
 
 use std::path::PathBuf;
 
@@ -13,7 +14,7 @@ use serde::{Deserialize, Serialize};
 
 use crate::stage1::handover::BootFacts;
 
-/// Where the agent keeps things.
+/// Directories of the agent's files.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Places {
     /// Survives restarts; on a state disk it survives reboots: `/var/lib/bedplate/agent`.
@@ -24,7 +25,7 @@ pub struct Places {
     pub root: PathBuf,
 }
 
-/// What an enrollment brought.
+/// Result of an enrollment.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
 pub struct Enrollment {
@@ -36,7 +37,7 @@ pub struct Enrollment {
     pub boot_id: BootId,
     /// Base URLs of pxed, in the order to try.
     pub endpoints: Vec<String>,
-    /// Who vouches for pxed (PEM).
+    /// Certificate authorities that pxed's certificate is verified by (PEM).
     pub ca_pem: String,
     /// The certificate chain (PEM), leaf first.
     pub certificate_pem: String,
@@ -54,7 +55,7 @@ pub struct Enrollment {
     pub machine_uid: Option<String>,
 }
 
-/// Where the agent stands, for a person.
+/// Human-readable state of the agent.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, Default)]
 #[serde(rename_all = "camelCase")]
 pub struct Standing {
@@ -66,9 +67,9 @@ pub struct Standing {
     /// The site, once it is known.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub site: Option<SiteName>,
-    /// What it does or awaits, in words.
+    /// Human-readable description of the current act or wait.
     pub doing: String,
-    /// Whether there is a certificate that counts.
+    /// True if there is a valid certificate.
     pub enrolled: bool,
     /// When the certificate ends.
     #[serde(default, skip_serializing_if = "Option::is_none")]
@@ -76,10 +77,10 @@ pub struct Standing {
     /// The disk that holds state in this boot, as stage-1 said when its facts could last be read.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub state_disk: Option<StateDiskStatus>,
-    /// To whom it reports: the API server of the cluster, else pxed.
+    /// Destination of reports: the API server of the cluster, otherwise pxed.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub reports_to: Option<String>,
-    /// How the cluster answers, and what is seen there.
+    /// State of the connection to the cluster.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub cluster: Option<String>,
     /// The last report that was taken.
@@ -116,7 +117,7 @@ impl Places {
         remove_optional(&self.run.join("seed.json"))
     }
 
-    /// How stage-1 brought this host up; `None`: the host was not netbooted.
+    /// Reads the facts of stage-1 about this boot; `None`: the host was not netbooted.
     pub fn read_boot_facts(&self) -> Result<Option<BootFacts>, FileError> {
         read_json(&self.run.join("boot.json"))
     }
@@ -126,7 +127,7 @@ impl Places {
         read_json(&self.state.join("enrollment.json"))
     }
 
-    /// Keeps the enrollment, and a kubeconfig beside it if there is a cluster. On disk when it returns.
+    /// Stores the enrollment, and a kubeconfig if there is a cluster. Both are on disk when it returns.
     pub fn write_enrollment(&self, enrollment: &Enrollment) -> Result<(), FileError> {
         if let Some(kubernetes) = &enrollment.kubernetes {
             write_json(&self.state.join("kubeconfig"), &self.kubeconfig(enrollment, kubernetes), 0o600)?;
@@ -154,12 +155,12 @@ impl Places {
         })
     }
 
-    /// Where the agent stands, as it last said.
+    /// Reads the last stored state of the agent.
     pub fn read_standing(&self) -> Result<Option<Standing>, FileError> {
         read_json(&self.run.join("agent.json"))
     }
 
-    /// Where an agent stands that has just started; it knows what one before it found out in this boot.
+    /// Returns the state of an agent that has just started, with the results of an earlier one in this boot.
     pub fn begin_standing(&self, version: &str) -> Standing {
         let before = self.read_standing().ok().flatten();
         let state_disk = before.and_then(|standing| standing.state_disk);
@@ -233,7 +234,7 @@ mod tests {
     }
 
     #[test]
-    fn standing_is_told_in_lines() {
+    fn standing_is_printed_in_lines() {
         let standing = Standing {
             version: "0.1.0".to_owned(),
             doing: "waiting for a seed".to_owned(),

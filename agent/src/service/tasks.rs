@@ -9,7 +9,7 @@ use std::time::Duration;
 use async_trait::async_trait;
 use bedplate_api::id::MachineName;
 use bedplate_process::exit::chain;
-use bedplate_process::liveness::{Liveness, PATIENCE};
+use bedplate_process::liveness::{Liveness, SILENCE_TIMEOUT};
 use bedplate_process::task_set::TaskSet;
 use tokio::sync::Notify;
 
@@ -31,7 +31,7 @@ use crate::slot::store::Slots;
 /// Maximum time of a turn of the node's loop or of an operation without progress: kubeadm runs, containers stop, a slow disk is flushed.
 pub(super) const TURN_PATIENCE: Duration = Duration::from_secs(1800);
 
-/// Starts what acts upon the host for this Machine. What was begun in systemd continues there after the end.
+/// Starts the tasks that change the host for this Machine. Jobs of systemd continue after the tasks end.
 pub(super) fn start(
     decider: Arc<dyn Decider>,
     home: Arc<dyn Home>,
@@ -49,7 +49,7 @@ pub(super) fn start(
     let removal = trash::serve(parts.slots.clone(), Arc::clone(&wake), pulse, shutdown.clone());
     tasks.spawn("trash removal", removal);
     let (feed, views) = ViewFeed::new(parts.decider.seen());
-    tasks.reconcile(&liveness, "operations view", PATIENCE, feed);
+    tasks.reconcile(&liveness, "operations view", SILENCE_TIMEOUT, feed);
     let power = Arc::clone(&parts.power);
     let pulse = liveness.part("operations", TURN_PATIENCE);
     tasks.spawn("operations", serve(parts, power, wake, views, pulse, shutdown));

@@ -16,10 +16,10 @@ use std::ops::Range;
 
 use nix::libc;
 
-/// Unmaps all of the own text.
+/// Unmaps all text pages of this program.
 ///
 /// # Errors
-/// The kernel does not say where it is, or refuses.
+/// The kernel does not report the mapping, or refuses.
 pub(super) fn give_back() -> io::Result<()> {
     let maps = std::fs::read_to_string("/proc/self/maps")?;
     let inside = give_back as *const () as usize;
@@ -60,7 +60,7 @@ mod tests {
         assert_eq!(own_text("", 0x1000), None);
     }
 
-    /// KiB of the own text that are mapped.
+    /// Returns the KiB of this program's text that are mapped.
     fn resident() -> u64 {
         let range =
             own_text(&std::fs::read_to_string("/proc/self/maps").unwrap(), give_back as *const () as usize);
@@ -72,7 +72,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_given_back_is_not_resident_and_comes_again_when_it_is_run() {
+    fn unmapped_text_is_not_resident_and_returns_when_it_runs() {
         // Other tests of this process run meanwhile, and have some of it mapped again.
         let fell = (0..100).any(|_| {
             let before = resident();

@@ -8,7 +8,7 @@ mod pxed;
 use std::time::{Duration, Instant};
 
 use bedplate_agent::service::identity::Identity;
-use bedplate_agent::service::run::{PATIENCE, RunAgentError, run};
+use bedplate_agent::service::run::{RunAgentError, TURN_TIMEOUT, run};
 use bedplate_agent::service::state::{Enrollment, Places, Standing};
 use bedplate_api::id::BootId;
 use bedplate_api::wire::{SecretText, Seed};
@@ -70,7 +70,7 @@ impl Host {
     }
 
     fn start(&mut self) {
-        self.start_watched(PATIENCE);
+        self.start_watched(TURN_TIMEOUT);
     }
 
     fn start_watched(&mut self, patience: Duration) {
@@ -88,7 +88,7 @@ impl Host {
         }
     }
 
-    /// The host says that it was made by somebody else.
+    /// Sets another vendor in the host's DMI data.
     fn has_vendor(&self, vendor: &str) {
         let identity = self.directory.path().join("root/sys/class/dmi/id");
         std::fs::create_dir_all(&identity).unwrap();
@@ -129,7 +129,7 @@ async fn an_agent_that_waits_is_alive_one_that_hangs_or_died_is_named() {
     assert_eq!(host.liveness.check(), Err("the service loop has ended".to_owned()));
 
     let mut host = Host::new();
-    // Whoever opens it waits for a writer, as for a file system that is away.
+    // Opening the FIFO blocks until there is a writer, as on an unreachable file system.
     let made = std::process::Command::new("mkfifo").arg(host.seed()).status().unwrap();
     assert!(made.success());
     host.start_watched(Duration::from_secs(1));

@@ -1,7 +1,8 @@
-//! Plays pxed: a TLS listener of its own authority that answers the agent's three requests, with faults on demand; and
-//! beside it the API server, which takes status writes.
+//! Fake pxed: a TLS listener with its own authority that answers the agent's three requests, with faults on
+//! request. In addition, a fake
+//! API server that takes status writes.
 //!
-//! Only what the agent can see of them. Called by the tests beside it.
+//! Only the parts that the agent can see. Called by the tests in this directory.
 
 use std::collections::VecDeque;
 use std::convert::Infallible;
@@ -24,7 +25,7 @@ use rustls_pki_types::{CertificateDer, PrivateKeyDer};
 use tokio::net::TcpListener;
 use tokio_rustls::TlsAcceptor;
 
-/// What goes wrong with the next request.
+/// Fault of the next request.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Fault {
     /// "Ask again in a second".
@@ -33,11 +34,11 @@ pub enum Fault {
     Unavailable,
     /// The request takes effect, the answer never arrives.
     NoAnswer,
-    /// The certificate is for a key of somebody else.
+    /// The certificate is for another key.
     ForeignCertificate,
 }
 
-/// What arrived and what is to come.
+/// Requests that arrived, and configured answers.
 #[derive(Debug, Default)]
 pub struct Seen {
     /// Faults of the next requests, in order.
@@ -56,7 +57,7 @@ pub struct Seen {
     pub enrolled: usize,
     /// Reports that were taken.
     pub reports: Vec<Report>,
-    /// Whether the token is refused for good.
+    /// True if the token is permanently refused.
     pub refuse_token: bool,
     /// The API server that an enrollment names.
     pub kubernetes: Option<KubernetesEndpoint>,
@@ -92,7 +93,7 @@ pub struct Pxed {
     pub url: String,
     /// Its authority.
     pub ca_pem: String,
-    /// What it saw.
+    /// Requests that it saw.
     pub seen: Arc<Mutex<Seen>>,
     address: std::net::SocketAddr,
     authority: Arc<Authority>,
@@ -142,7 +143,7 @@ impl Pxed {
         Self { url: format!("https://{address}"), ca_pem, seen, address, authority, task }
     }
 
-    /// Starts an API server beside it, which believes the same certificates; enrollments name it from now on.
+    /// Starts an API server that trusts the same certificates. Enrollments name it from now on.
     pub async fn start_api_server(&self) -> Self {
         let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
         let address = listener.local_addr().unwrap();

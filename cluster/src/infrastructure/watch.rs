@@ -15,7 +15,7 @@ use bedplate_engine::Queue;
 use bedplate_engine::life::beating;
 use bedplate_engine::pulse::{Changes, WATCH_PATIENCE, follow};
 use bedplate_engine::store::{Seen, watch};
-use bedplate_process::liveness::{Liveness, PATIENCE};
+use bedplate_process::liveness::{Liveness, SILENCE_TIMEOUT};
 use bedplate_rules::claim::eligible::is_recent;
 use futures::StreamExt;
 use futures::future::BoxFuture;
@@ -151,7 +151,7 @@ pub fn tasks(
             follow_templates
         ),
         ("wake claimants", {
-            let pulse = liveness.part("wake claimants", PATIENCE);
+            let pulse = liveness.part("wake claimants", SILENCE_TIMEOUT);
             Box::pin(beating(wake(queues.clone(), stores.clone()), pulse))
         }),
     ]

@@ -3,7 +3,7 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use bedplate_process::liveness::{Liveness, PATIENCE};
+use bedplate_process::liveness::{Liveness, SILENCE_TIMEOUT};
 use tokio::sync::Semaphore;
 use tokio::task::{JoinError, JoinSet};
 use tokio_util::sync::CancellationToken;
@@ -34,7 +34,7 @@ where
         H: Fn(Change<K>) -> F + Send + Sync + 'static,
         F: Future<Output = ()> + Send + 'static,
     {
-        let pulse = liveness.part(NAME, PATIENCE);
+        let pulse = liveness.part(NAME, SILENCE_TIMEOUT);
         let shared = Arc::new(share(setup, liveness));
         let mut running = JoinSet::new();
         let mut check = tokio::time::interval(UNUSED_CHECK_INTERVAL);

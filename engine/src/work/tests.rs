@@ -3,7 +3,7 @@
 use std::sync::Mutex;
 
 use bedplate_process::counter::labels;
-use bedplate_process::liveness::{Liveness, PATIENCE};
+use bedplate_process::liveness::{Liveness, SILENCE_TIMEOUT};
 use k8s_openapi::api::core::v1::Pod;
 use kube::ResourceExt;
 use kube::runtime::reflector;
@@ -81,7 +81,7 @@ async fn success_of_an_object_does_not_end_the_backoff_of_its_namesake() {
     let (shutdown, counters) = (CancellationToken::new(), Counters::default());
     let (queue, receiver) = Queue::new(Kind::Pod, &counters);
     let world = Arc::new(World { counters, tenure: Tenure::always(), rejected: Mutex::default() });
-    let life = (Liveness::new(shutdown.clone()).part("pods", PATIENCE), shutdown.clone());
+    let life = (Liveness::new(shutdown.clone()).part("pods", SILENCE_TIMEOUT), shutdown.clone());
     let worker = tokio::spawn(work(Kind::Pod, world.clone(), store(&["a", "b"]), receiver, reconcile, life));
     let web = |namespace| ObjectRef::new("web").within(namespace);
     queue.put(web("a")).await;

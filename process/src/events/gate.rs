@@ -14,9 +14,9 @@ const SERIES_DURATION: Duration = Duration::from_secs(3000);
 /// Minimum interval between two writes of a count.
 const COUNT_INTERVAL: Duration = Duration::from_secs(60);
 /// Events that are written without waiting for the rate.
-const BURST: f64 = 100.0;
+const BURST_EVENTS: f64 = 100.0;
 /// Events a second.
-const RATE: f64 = 20.0;
+const EVENTS_PER_SECOND: f64 = 20.0;
 /// New Events of one object.
 const SHARE: token_bucket::Rate = token_bucket::Rate { burst: 50, each: Duration::from_millis(400) };
 /// Maximum number of Events that are remembered.
@@ -108,15 +108,15 @@ pub(super) struct Rate {
 
 impl Rate {
     pub(super) fn new(now: Instant) -> Self {
-        Self { tokens: BURST, filled: now }
+        Self { tokens: BURST_EVENTS, filled: now }
     }
 
     /// Returns the time until the next write, which counts from now on.
     pub(super) fn wait(&mut self, now: Instant) -> Duration {
         let elapsed = now.saturating_duration_since(self.filled).as_secs_f64();
-        self.tokens = (self.tokens + elapsed * RATE).min(BURST) - 1.0;
+        self.tokens = (self.tokens + elapsed * EVENTS_PER_SECOND).min(BURST_EVENTS) - 1.0;
         self.filled = now;
-        Duration::from_secs_f64((-self.tokens / RATE).max(0.0))
+        Duration::from_secs_f64((-self.tokens / EVENTS_PER_SECOND).max(0.0))
     }
 }
 

@@ -5,7 +5,7 @@ use kube::client::Body;
 use serde_json::Value;
 
 use super::*;
-use crate::liveness::{BEAT, Liveness};
+use crate::liveness::{Liveness, PULSE_INTERVAL};
 
 fn source() -> Source {
     Source { controller: "bedplate.dev/test", instance: "test-1".to_owned(), field_manager: "test" }
@@ -59,7 +59,7 @@ impl Running {
         let (events, queue) = channel();
         let writer = EventWriter::new(source(), events.clone(), queue, access);
         let (stop, liveness) = (CancellationToken::new(), Liveness::new(CancellationToken::new()));
-        let task = tokio::spawn(writer.run(liveness.part("events", BEAT), stop.clone()));
+        let task = tokio::spawn(writer.run(liveness.part("events", PULSE_INTERVAL), stop.clone()));
         Self { stop, task, events, liveness }
     }
 
@@ -187,7 +187,7 @@ async fn write_without_an_answer_times_out_and_is_named_by_the_watchdog() {
     let writer = Running::with(client);
     writer.events.publish(occurrence("node-1", "at kernel"));
     received.recv().await.unwrap();
-    tokio::time::sleep(BEAT + Duration::from_secs(1)).await;
+    tokio::time::sleep(PULSE_INTERVAL + Duration::from_secs(1)).await;
     assert!(writer.liveness.check().unwrap_err().starts_with("events gave no"));
     tokio::time::sleep(WRITE_TIMEOUT).await;
     assert_eq!((writer.liveness.check(), counted(&writer.events)), (Ok(()), [0, 0, 1]));

@@ -18,14 +18,14 @@ use tokio::time::Instant;
 use tokio_util::sync::CancellationToken;
 
 use crate::lease::Tenure;
-use crate::lease::election::{DURATION, Election, Record, Step};
+use crate::lease::election::{Election, LEASE_DURATION, Record, Step};
 
-/// How long one request may take: less than what is left between a renewal and the end of the tenure.
-const LIMIT: Duration = Duration::from_secs(3);
-/// Between a failure and the next try.
-const AGAIN: Duration = Duration::from_secs(1);
+/// Timeout of one request: less than the time between a renewal and the end of the tenure.
+const REQUEST_TIMEOUT: Duration = Duration::from_secs(3);
+/// Delay between a failure and the next attempt.
+const RETRY_DELAY: Duration = Duration::from_secs(1);
 /// After a Lease that was released: what its holder wrote last comes by the watch within this time.
-const SETTLE: Duration = Duration::from_secs(6);
+const SETTLE_TIME: Duration = Duration::from_secs(6);
 
 /// One that takes part in the election of a leader.
 pub struct Candidate {
@@ -75,7 +75,7 @@ impl Candidate {
         }
         self.tenure.send_replace(None);
         if election.until().is_some() {
-            match tokio::time::timeout(LIMIT, self.release(&mut election)).await {
+            match tokio::time::timeout(REQUEST_TIMEOUT, self.release(&mut election)).await {
                 Ok(Ok(true)) => tracing::info!(lease = self.name, "lease released"),
                 Ok(Ok(false)) => {
                     tracing::warn!(lease = self.name, "lease not released, it was changed by another writer");
@@ -108,17 +108,14 @@ impl Candidate {
                 }
                 Err(error) => {
                     if told != error {
-                        tracing::warn!(lease = self.name, error, "the lease cannot be read or written");
+                        tracing::warn!(lease = self.name, error, "failed to read or write the Lease");
                         told = error;
                     }
-                    Instant::now() + jittered(AGAIN, rand::random())
+                    Instant::now() + jittered(RETRY_DELAY, rand::random())
                 }
             };
             if self.tenure.borrow().is_some_and(|end| end <= Instant::now()) {
-                tracing::warn!(
-                    lease = self.name,
-                    "the lease was not renewed in time: this program leads no longer"
-                );
+                tracing::warn!(lease = self.name, "Lease not renewed in time, leadership lost");
                 self.tenure.send_replace(None);
             }
             tokio::select! {
@@ -144,20 +141,20 @@ impl Candidate {
         }
         let (leads, released) = (election.until().is_some(), election.is_released());
         if step == Step::Acquire && released && !leads {
-            tokio::time::sleep(SETTLE).await;
+            tokio::time::sleep(SETTLE_TIME).await;
         }
         let begun = Instant::now();
-        match tokio::time::timeout(LIMIT, self.write(Some(step))).await {
+        match tokio::time::timeout(REQUEST_TIMEOUT, self.write(Some(step))).await {
             Ok(Ok(Some(record))) => {
                 election.wrote(record, begun.into_std());
                 self.lead(election, leads, begins);
                 Ok(Instant::now())
             }
-            // Somebody else was faster: look who.
+            // Another candidate was faster: read its name.
             Ok(Ok(None)) => {
                 self.read(election).await?;
                 self.lead(election, leads, begins);
-                Ok(Instant::now() + AGAIN)
+                Ok(Instant::now() + RETRY_DELAY)
             }
             Ok(Err(error)) => Err(error),
             Err(_) => Err("the API server did not answer in time".to_owned()),
@@ -169,10 +166,10 @@ impl Candidate {
         match (led && self.tenure.borrow().is_some(), until) {
             (false, Some(_)) => {
                 begins();
-                tracing::info!(lease = self.name, instance = self.me, "this program leads");
+                tracing::info!(lease = self.name, instance = self.me, "Lease acquired, leading");
             }
             (true, None) => {
-                tracing::warn!(lease = self.name, "another has the lease: this program leads no longer");
+                tracing::warn!(lease = self.name, "Lease held by another instance, leadership lost");
             }
             _ => {}
         }
@@ -186,7 +183,7 @@ impl Candidate {
 
     async fn read(&mut self, election: &mut Election) -> Result<(), String> {
         let leases = self.leases()?;
-        let found = tokio::time::timeout(LIMIT, leases.get_opt(&self.name)).await;
+        let found = tokio::time::timeout(REQUEST_TIMEOUT, leases.get_opt(&self.name)).await;
         let found = found.map_err(|_| "the API server did not answer in time")?;
         self.lease = found.map_err(|error| chain(&error))?;
         election.see(self.lease.as_ref().map(record), Instant::now().into_std());
@@ -204,7 +201,7 @@ impl Candidate {
         });
         lease.metadata.managed_fields = None;
         let spec = lease.spec.get_or_insert_with(LeaseSpec::default);
-        spec.lease_duration_seconds = i32::try_from(DURATION.as_secs()).ok();
+        spec.lease_duration_seconds = i32::try_from(LEASE_DURATION.as_secs()).ok();
         spec.renew_time = Some(now.clone());
         match step {
             Some(Step::Create | Step::Acquire) => {
@@ -240,6 +237,6 @@ fn record(lease: &Lease) -> Record {
     Record {
         version: format!("{}/{}", text(&metadata.uid), text(&metadata.resource_version)),
         holder: spec.holder_identity.filter(|holder| !holder.is_empty()),
-        duration: seconds.map_or(DURATION, Duration::from_secs),
+        duration: seconds.map_or(LEASE_DURATION, Duration::from_secs),
     }
 }

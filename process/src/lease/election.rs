@@ -1,48 +1,53 @@
-//! Pure: who leads, from what the Lease was seen to say and when that was, by this program's own monotonic clock.
+//! Pure: decides about leadership from the observed Lease and the time of each observation, by this program's
+//! own monotonic clock.
 //!
 //! ```text
-//! no Lease --still none after 15 s--> create --written--> lead --renewed every 5 s--> lead --not renewed for 10 s, or another's name in it--> wait
+//! no Lease --still none after 15 s--> create --written--> lead --renewed every 5 s--> lead --not renewed for
+//! 10 s, or another's name in it--> wait
 //! another's --unchanged for its duration (15 s at least)--> acquire --written--> lead
-//! nobody's (released) --acquire at once--> lead
-//! lead --it was deleted--> create at once, in the time that is left to lead
+//! released --acquire immediately--> lead
+//! lead --it was deleted--> create immediately, in the time that is left to lead
 //! ```
 //!
-//! Who sees no Lease does not know whether there was one a moment ago, with somebody who leads by it yet: so it waits as if there
-//! were. Only who leads himself knows better: nobody else can have seen it gone for longer than since his own last write.
+//! A candidate that sees no Lease does not know if one was deleted a moment ago, whose holder still leads. So
+//! it waits as if there were
+//! one. Only the leader itself knows better: another candidate cannot have missed the Lease for longer than
+//! since the leader's last write.
 //!
-//! Clocks of other machines are not believed: a record that changed counts as new from when the change was seen. A leader
-//! stops 10 s after it *began* its last write that was taken, 5 s before anybody else may begin.
+//! Clocks of other machines are not trusted: a changed record counts from the time at which the change was
+//! observed. A leader
+//! stops 10 s after it *started* its last accepted write, 5 s before another candidate may start.
 
 use std::time::{Duration, Instant};
 
-/// How long a Lease holds after its last renewal was seen.
-pub(crate) const DURATION: Duration = Duration::from_secs(15);
-/// How often the leader renews.
-pub(crate) const RENEW: Duration = Duration::from_secs(5);
-/// How long after the last renewal the leader still leads.
-pub(crate) const HOLD: Duration = Duration::from_secs(10);
-/// How often one that does not lead looks.
-pub(crate) const LOOK: Duration = Duration::from_secs(2);
+/// Time for which a Lease is valid after its last renewal was observed.
+pub(crate) const LEASE_DURATION: Duration = Duration::from_secs(15);
+/// Interval between renewals by the leader.
+pub(crate) const RENEW_INTERVAL: Duration = Duration::from_secs(5);
+/// Time for which the leader still leads after its last renewal.
+pub(crate) const TENURE_DURATION: Duration = Duration::from_secs(10);
+/// Poll interval of a candidate that does not lead.
+pub(crate) const POLL_INTERVAL: Duration = Duration::from_secs(2);
 /// A Lease that says more is not believed.
-const LONGEST: Duration = Duration::from_secs(600);
+const MAX_DURATION: Duration = Duration::from_secs(600);
 
-/// What a Lease says.
+/// Content of a Lease.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) struct Record {
     /// `metadata.uid` and `resourceVersion`.
     pub(crate) version: String,
-    /// Who holds it; none: released.
+    /// Holder of the Lease; none: released.
     pub(crate) holder: Option<String>,
-    /// How long it says that it holds.
+    /// Duration of the Lease in the record.
     pub(crate) duration: Duration,
 }
 
-/// What to do now.
+/// Next step.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Step {
     /// There is no Lease: make one.
     Create,
-    /// Nobody holds it any more: write our name into it.
+    /// The Lease is released or expired: write our name into it.
     Acquire,
     /// It is ours: write it again.
     Renew,
@@ -50,7 +55,7 @@ pub(crate) enum Step {
     Wait(Instant),
 }
 
-/// What is known of the Lease.
+/// Observed state of the Lease.
 #[derive(Debug)]
 pub(crate) struct Election {
     me: String,
@@ -58,12 +63,12 @@ pub(crate) struct Election {
     seen: Option<(Record, Instant)>,
     /// Since when there has been none.
     gone: Option<Instant>,
-    /// When our last write that was taken was begun.
+    /// Start time of our last accepted write.
     written: Option<Instant>,
 }
 
 impl Election {
-    /// Of an instance whose name nobody else has, not even itself before.
+    /// Creates the election of an instance. Its name must be unique, also across restarts.
     pub(crate) fn new(me: String) -> Self {
         Self { me, seen: None, gone: None, written: None }
     }
@@ -85,34 +90,34 @@ impl Election {
         };
     }
 
-    /// A write of ours was taken, which was begun at `begun`.
+    /// Records an accepted write of ours, with its start time.
     pub(crate) fn wrote(&mut self, record: Record, begun: Instant) {
         self.written = (record.holder.as_ref() == Some(&self.me)).then_some(begun);
         (self.seen, self.gone) = (Some((record, begun)), None);
     }
 
-    /// Until when this program leads; none: it does not. The time may be over.
+    /// Returns the time until which this program leads; none: it does not. The time may have passed.
     pub(crate) fn until(&self) -> Option<Instant> {
-        self.written?.checked_add(HOLD)
+        self.written?.checked_add(TENURE_DURATION)
     }
 
-    /// Whether the Lease was given up by whoever held it, who may have written shortly before.
+    /// Returns true if the former holder released the Lease. It may have written shortly before.
     pub(crate) fn is_released(&self) -> bool {
         self.seen.as_ref().is_some_and(|(record, _)| record.holder.is_none())
     }
 
-    /// What to do, if the Lease is as it was seen last.
+    /// Returns the next step, if the Lease is as last observed.
     pub(crate) fn next(&self, now: Instant) -> Step {
         let Some((record, since)) = &self.seen else { return self.next_without(now) };
         let Some(holder) = &record.holder else { return Step::Acquire };
         if *holder == self.me {
-            let due = self.written.and_then(|written| written.checked_add(RENEW));
+            let due = self.written.and_then(|written| written.checked_add(RENEW_INTERVAL));
             return match due {
                 Some(due) if due > now => Step::Wait(due),
                 Some(_) | None => Step::Renew,
             };
         }
-        let ends = since.checked_add(record.duration.clamp(DURATION, LONGEST)).unwrap_or(now);
+        let ends = since.checked_add(record.duration.clamp(LEASE_DURATION, MAX_DURATION)).unwrap_or(now);
         if ends <= now {
             return Step::Acquire;
         }
@@ -124,13 +129,13 @@ impl Election {
         if self.until().is_some_and(|until| now < until) {
             return Step::Create;
         }
-        let ends = self.gone.unwrap_or(now).checked_add(DURATION).unwrap_or(now);
+        let ends = self.gone.unwrap_or(now).checked_add(LEASE_DURATION).unwrap_or(now);
         if ends <= now { Step::Create } else { look_before(ends, now) }
     }
 }
 
 fn look_before(ends: Instant, now: Instant) -> Step {
-    Step::Wait(now.checked_add(LOOK).map_or(ends, |look| look.min(ends)))
+    Step::Wait(now.checked_add(POLL_INTERVAL).map_or(ends, |look| look.min(ends)))
 }
 
 #[cfg(test)]
@@ -139,7 +144,7 @@ mod tests {
 
     fn record(version: u32, holder: &str) -> Record {
         let holder = (!holder.is_empty()).then(|| holder.to_owned());
-        Record { version: version.to_string(), holder, duration: DURATION }
+        Record { version: version.to_string(), holder, duration: LEASE_DURATION }
     }
 
     fn after(start: Instant, seconds: u64) -> Instant {
@@ -147,7 +152,7 @@ mod tests {
     }
 
     #[test]
-    fn a_lease_that_is_not_there_is_made_only_when_nobody_can_lead_by_it_any_more() {
+    fn missing_lease_is_created_only_after_any_tenure_has_ended() {
         let (mut election, start) = (Election::new("me".to_owned()), Instant::now());
         for seen in [0, 1, 14] {
             election.see(None, after(start, seen));
@@ -155,14 +160,14 @@ mod tests {
         }
         assert_eq!(election.next(after(start, 14)), Step::Wait(after(start, 15)));
         assert_eq!(election.next(after(start, 15)), Step::Create);
-        // There again and gone again: somebody may have come to lead meanwhile.
+        // It returned and was deleted again: another candidate may have become the leader meanwhile.
         election.see(Some(record(2, "other")), after(start, 16));
         election.see(None, after(start, 17));
         assert_eq!(election.next(after(start, 17)), Step::Wait(after(start, 19)));
     }
 
     #[test]
-    fn a_leader_whose_lease_was_deleted_leads_on_and_makes_it_anew_at_once_while_nobody_else_may() {
+    fn leader_re_creates_its_deleted_lease_immediately_and_leads_on() {
         let (mut election, start) = (Election::new("me".to_owned()), Instant::now());
         election.wrote(record(1, "me"), start);
         election.see(None, after(start, 5));
@@ -189,13 +194,13 @@ mod tests {
     }
 
     #[test]
-    fn anothers_lease_is_taken_only_when_it_was_seen_unchanged_for_its_whole_duration() {
+    fn lease_is_acquired_only_if_unchanged_for_its_complete_duration() {
         let (mut election, start) = (Election::new("me".to_owned()), Instant::now());
         election.see(Some(record(1, "other")), start);
         assert_eq!(election.next(start), Step::Wait(after(start, 2)));
         election.see(Some(record(1, "other")), after(start, 14));
         assert_eq!(election.next(after(start, 14)), Step::Wait(after(start, 15)));
-        // Renewed: the count begins anew, whatever the record's own times say.
+        // Renewed: the count starts again, whatever the record's own times are.
         election.see(Some(record(2, "other")), after(start, 14));
         assert_eq!(election.next(after(start, 28)), Step::Wait(after(start, 29)));
         assert_eq!(election.next(after(start, 29)), Step::Acquire);
@@ -221,8 +226,9 @@ mod tests {
         assert_eq!(election.next(after(start, 5)), Step::Renew);
         election.wrote(record(2, "me"), after(start, 5));
         assert_eq!(election.until(), Some(after(start, 15)));
-        // Whoever else saw that write no sooner than it was begun waits 5 s longer than this one leads.
-        assert!(DURATION >= HOLD + Duration::from_secs(5));
+        // Another candidate cannot see that write before it was started, so it waits 5 s longer than this one
+        // leads.
+        assert!(LEASE_DURATION >= TENURE_DURATION + Duration::from_secs(5));
     }
 
     #[test]
@@ -236,7 +242,7 @@ mod tests {
     }
 
     #[test]
-    fn a_write_whose_answer_was_lost_does_not_make_a_leader_until_it_is_written_again() {
+    fn write_with_a_lost_answer_does_not_lead_until_it_is_repeated() {
         let (mut election, start) = (Election::new("me".to_owned()), Instant::now());
         election.see(Some(record(1, "me")), start);
         assert_eq!(election.until(), None);

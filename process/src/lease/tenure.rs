@@ -1,4 +1,5 @@
-//! How long a program leads. Told by a [`Candidate`](crate::lease::Candidate), asked by whoever does what only a leader may.
+//! Tenure of a leader. Set by a [`Candidate`](crate::lease::Candidate), read by code that only a leader may
+//! run.
 
 use std::fmt;
 use std::task::Poll;
@@ -7,8 +8,8 @@ use std::time::Duration;
 use tokio::sync::watch;
 use tokio::time::Instant;
 
-/// How long this program leads, by the monotonic clock. Checked immediately before anything is sent that only a leader may send: whoever
-/// has led before has stopped by then.
+/// Time until which this program leads, by the monotonic clock. Checked immediately before each write that
+/// only a leader may send. A former leader has stopped by then.
 #[derive(Clone)]
 pub struct Tenure(watch::Receiver<Option<Instant>>);
 
@@ -24,12 +25,12 @@ impl Tenure {
         Self(receiver)
     }
 
-    /// Whether it leads now.
+    /// Returns true if the program leads now.
     pub fn leads(&self) -> bool {
         self.0.borrow().is_some_and(|end| Instant::now() < end)
     }
 
-    /// Waits until it may lead or no longer lead. Never, when nobody tells any more.
+    /// Waits until the leadership changes. Waits forever if the candidate is gone.
     pub async fn changed(&mut self) {
         if self.0.changed().await.is_err() {
             std::future::pending::<()>().await;
@@ -76,7 +77,7 @@ mod tests {
     use super::*;
 
     #[tokio::test]
-    async fn who_was_stopped_beyond_its_tenure_does_not_go_on_with_what_it_had_begun() {
+    async fn program_stopped_beyond_its_tenure_does_not_continue_its_writes() {
         let end = Instant::now() + Duration::from_millis(20);
         let (_sender, receiver) = watch::channel(Some(end));
         let tenure = Tenure::new(receiver);

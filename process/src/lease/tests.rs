@@ -13,7 +13,7 @@ use tokio::time::Instant;
 use tokio_util::sync::CancellationToken;
 
 use super::{Candidate, Tenure};
-use crate::liveness::{Liveness, PATIENCE, Pulse};
+use crate::liveness::{Liveness, Pulse, SILENCE_TIMEOUT};
 use crate::lock::Lock;
 
 /// The Lease, and how its writes are answered.
@@ -124,9 +124,9 @@ async fn candidate_takes_part_as_soon_as_it_is_ready_and_beats_before() {
     let (candidate, mut tenure) = Candidate::new(access, ("n".to_owned(), "l".to_owned()), "one", "test");
     let (stop, (ready, is_ready)) = (CancellationToken::new(), oneshot::channel::<()>());
     let liveness = Liveness::new(stop.clone());
-    let pulse = liveness.part("lease", PATIENCE);
+    let pulse = liveness.part("lease", SILENCE_TIMEOUT);
     let task = tokio::spawn(candidate.run(async { is_ready.await.unwrap() }, || {}, pulse, stop.clone()));
-    tokio::time::sleep(PATIENCE * 3 + Duration::from_millis(50)).await;
+    tokio::time::sleep(SILENCE_TIMEOUT * 3 + Duration::from_millis(50)).await;
     assert_eq!((liveness.check(), server.lock().writes), (Ok(()), 0));
     ready.send(()).unwrap();
     let start = Instant::now();

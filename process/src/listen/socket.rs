@@ -1,5 +1,6 @@
-//! A connection's byte stream with two additions: a client that takes nothing for too long is cut off, and whoever
-//! waits for the end of a body is told when everything before it was handed to the kernel.
+//! Byte stream of a connection with two additions. A client that does not read for too long is disconnected.
+//! A caller that
+//! waits for the end of a body is notified when everything before it was passed to the kernel.
 //!
 //! hyper flushes the stream whenever its own buffer is empty: that is when completions run.
 
@@ -17,13 +18,14 @@ use super::progress::Progress;
 use super::{Counters, Cut};
 use crate::lock::Lock;
 
-/// Bytes that a client must take within the stall time while there is something to take; the time begins anew with them.
+/// Minimum number of bytes that a client must read within the stall time while data is pending. Each such
+/// amount restarts the time.
 const MIN_PROGRESS: u64 = 32 << 10;
 
 /// Callback for a body that is sent completely.
 pub type OnSent = Box<dyn FnOnce() + Send>;
 
-/// What is to be called once all that hyper buffered so far is with the kernel.
+/// Functions to call once the kernel has all that hyper buffered so far.
 #[derive(Default)]
 pub struct Completions {
     waiting: Lock<Vec<OnSent>>,
@@ -64,7 +66,7 @@ pub struct Guarded<S> {
 /// The client does not take what there is.
 struct Blocked {
     until: Pin<Box<Sleep>>,
-    /// What was written when `until` was set.
+    /// Bytes written when `until` was set.
     written: u64,
 }
 
@@ -173,7 +175,8 @@ mod tests {
 
     const STALL: Duration = Duration::from_secs(30);
 
-    /// A server that writes without end to a client with room for 64 KiB, until it gives up.
+    /// Starts a server that writes without end to a client with a buffer of 64 KiB, until it disconnects the
+    /// client.
     fn serving() -> (DuplexStream, Arc<Counters>, tokio::task::JoinHandle<(io::Error, Instant)>) {
         let (server, client) = tokio::io::duplex(64 << 10);
         let counters = Arc::new(Counters::default());
@@ -189,9 +192,9 @@ mod tests {
     }
 
     #[tokio::test(start_paused = true)]
-    async fn a_client_that_takes_some_and_then_nothing_lives_one_stall_time_and_not_two() {
+    async fn client_that_stops_reading_is_disconnected_after_one_stall_time() {
         let (mut client, counters, writing) = serving();
-        // Enough to begin the time anew, right after it began.
+        // Enough to restart the time, right after it started.
         tokio::time::sleep(Duration::from_secs(1)).await;
         client.read_exact(&mut vec![0; 40 << 10]).await.unwrap();
         let last = Instant::now();

@@ -13,7 +13,7 @@ use arc_swap::ArcSwap;
 use bedplate_process::events::{self, EventWriter};
 use bedplate_process::exit::Failure;
 use bedplate_process::health;
-use bedplate_process::liveness::{DISK_PATIENCE, PATIENCE};
+use bedplate_process::liveness::{DISK_PATIENCE, SILENCE_TIMEOUT};
 use bedplate_process::program::Program;
 use bedplate_process::shutdown::Stage;
 use futures::FutureExt as _;
@@ -111,7 +111,7 @@ impl Daemon {
             Writer::new(site.registry.clone(), site.store.clone(), sink, site.writes.clone());
         program.run("status writer", Stage::Done, DISK_PATIENCE, |pulse, stop| writer.run(pulse, stop));
         let events = event_writer(&site, events, access);
-        program.run("events", Stage::Done, PATIENCE, |pulse, stop| events.run(pulse, stop));
+        program.run("events", Stage::Done, SILENCE_TIMEOUT, |pulse, stop| events.run(pulse, stop));
         program.run("store", Stage::Draining, DISK_PATIENCE, |pulse, stop| {
             ask_store(site.store.clone(), pulse, stop)
         });
@@ -128,7 +128,7 @@ impl Daemon {
             dhcp: dhcp.clone(),
             liveness: program.liveness.clone(),
         };
-        program.reconcile("image events", Stage::Draining, PATIENCE, ImageEvents::new(look.clone()));
+        program.reconcile("image events", Stage::Draining, SILENCE_TIMEOUT, ImageEvents::new(look.clone()));
         let daemon = Self { config, boot_path, dhcp, tftp, reloads: Arc::default(), look, statuses, release };
         daemon.serve_admin(sockets.admin, &power, rights, program);
         daemon.serve_health(sockets.health, &power, program);
@@ -166,7 +166,7 @@ impl Daemon {
             about: Arc::new(move || look.about()),
         };
         let path = self.config.load().socket.clone();
-        program.run("socket", Stage::Draining, PATIENCE, |pulse, stop| {
+        program.run("socket", Stage::Draining, SILENCE_TIMEOUT, |pulse, stop| {
             admin::serve(listener, path, state, pulse, stop)
         });
     }
@@ -195,7 +195,7 @@ impl Daemon {
             look: Arc::new(move || look.view()),
         });
         let look = Arc::new(self.look.clone());
-        program.run("health", Stage::Draining, PATIENCE, |pulse, stop| {
+        program.run("health", Stage::Draining, SILENCE_TIMEOUT, |pulse, stop| {
             health::serve(listener, look, Arc::new(registry), pulse, stop).map(|Ok(())| ())
         });
     }

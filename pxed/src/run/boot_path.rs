@@ -11,7 +11,7 @@ use std::sync::Arc;
 use arc_swap::ArcSwap;
 use bedplate_api::wire::Explanation;
 use bedplate_process::listen::{Counters as ListenCounters, Limits, Listening};
-use bedplate_process::liveness::{PATIENCE, Pulse};
+use bedplate_process::liveness::{Pulse, SILENCE_TIMEOUT};
 use bedplate_process::program::Program;
 use bedplate_process::reconcile::{Activation, Reconcile, Turn};
 use bedplate_process::shutdown::Stage;
@@ -253,21 +253,23 @@ impl BootPath {
         program: &Program,
     ) {
         // A request that ends after the stop signal is a stage of a boot, too.
-        program.run("boots", Stage::LastWrites, PATIENCE, |pulse, stop| self.boots.clone().run(pulse, stop));
-        program.run("http", Stage::Draining, PATIENCE, |pulse, stop| {
+        program.run("boots", Stage::LastWrites, SILENCE_TIMEOUT, |pulse, stop| {
+            self.boots.clone().run(pulse, stop)
+        });
+        program.run("http", Stage::Draining, SILENCE_TIMEOUT, |pulse, stop| {
             let listening = self.listening("http", &self.counters.plain, pulse);
             serve::serve(http, Arc::new(self.routes()), listening, stop)
         });
-        program.run("https", Stage::Draining, PATIENCE, |pulse, stop| {
+        program.run("https", Stage::Draining, SILENCE_TIMEOUT, |pulse, stop| {
             let listening = self.listening("https", &self.counters.agents, pulse);
             let service = Arc::new(self.service(plane));
             enroll::serve::serve(https, self.configurations.clone(), service, listening, stop)
         });
-        program.run("images", Stage::Draining, PATIENCE, |pulse, stop| {
+        program.run("images", Stage::Draining, SILENCE_TIMEOUT, |pulse, stop| {
             self.images.clone().run(self.boots.clone(), pulse, stop)
         });
-        program.reconcile("follow", Stage::Draining, PATIENCE, FollowMachines::new(self.clone()));
-        program.reconcile("hearing", Stage::Draining, PATIENCE, Listens(self.clone()));
+        program.reconcile("follow", Stage::Draining, SILENCE_TIMEOUT, FollowMachines::new(self.clone()));
+        program.reconcile("hearing", Stage::Draining, SILENCE_TIMEOUT, Listens(self.clone()));
     }
 
     fn listening(&self, name: &'static str, counters: &Arc<ListenCounters>, pulse: Pulse) -> Listening {

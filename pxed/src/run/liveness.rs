@@ -6,7 +6,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use bedplate_dhcp::COMMIT_THREAD;
-use bedplate_process::liveness::{BEAT, DISK_PATIENCE, Liveness, PATIENCE, Pulse, Silence};
+use bedplate_process::liveness::{DISK_PATIENCE, Liveness, PULSE_INTERVAL, Pulse, SILENCE_TIMEOUT, Silence};
 use tokio_util::sync::CancellationToken;
 
 use crate::store::Store;
@@ -17,7 +17,7 @@ pub(super) fn watch_dhcp(liveness: &Liveness, server: bedplate_dhcp::Server) {
 }
 
 fn dhcp(name: &str, silent: Duration) -> Silence {
-    let patience = if name == COMMIT_THREAD { DISK_PATIENCE } else { PATIENCE };
+    let patience = if name == COMMIT_THREAD { DISK_PATIENCE } else { SILENCE_TIMEOUT };
     Silence { part: format!("dhcp {name}"), silent, patience }
 }
 
@@ -28,7 +28,7 @@ pub(super) fn watch_tftp(liveness: &Liveness, server: Arc<bedplate_tftp::server:
         let silences = numbered.map(|(number, silent)| Silence {
             part: format!("tftp worker {number}"),
             silent,
-            patience: PATIENCE,
+            patience: SILENCE_TIMEOUT,
         });
         silences.collect()
     });
@@ -47,7 +47,7 @@ pub(super) async fn ask_store(store: Store, pulse: Pulse, shutdown: Cancellation
         }
         tokio::select! {
             () = shutdown.cancelled() => return,
-            () = tokio::time::sleep(BEAT) => {}
+            () = tokio::time::sleep(PULSE_INTERVAL) => {}
         }
     }
 }
@@ -63,9 +63,9 @@ mod tests {
             liveness.ask(move || vec![dhcp(name, Duration::from_secs(seconds))]);
             liveness.check()
         };
-        assert_eq!(said("br0", 31), Err("dhcp br0 gave no sign of life for 31 s".to_owned()));
+        assert_eq!(said("br0", 31), Err("dhcp br0 sent no pulse for 31 s".to_owned()));
         assert_eq!(said(COMMIT_THREAD, 31), Ok(()));
-        assert_eq!(said(COMMIT_THREAD, 121), Err("dhcp commit gave no sign of life for 121 s".to_owned()));
+        assert_eq!(said(COMMIT_THREAD, 121), Err("dhcp commit sent no pulse for 121 s".to_owned()));
     }
 
     #[tokio::test(start_paused = true)]

@@ -375,7 +375,7 @@ fn watch(directory: &Path, changed: mpsc::Sender<()>) -> Option<notify::Recommen
 
 #[cfg(test)]
 mod tests {
-    use bedplate_process::liveness::{BEAT, Liveness};
+    use bedplate_process::liveness::{Liveness, PULSE_INTERVAL};
 
     use super::*;
 
@@ -593,12 +593,12 @@ mod tests {
         let (sender, mut updates) = mpsc::channel(4);
         let shutdown = CancellationToken::new();
         let liveness = Liveness::new(shutdown.clone());
-        let pulse = liveness.part("source", BEAT * 2);
+        let pulse = liveness.part("source", PULSE_INTERVAL * 2);
         let directory = Directory::new(temporary.path().to_owned(), Vec::new());
         let task = tokio::spawn(directory.run(sender, pulse, shutdown.clone()));
         updates.recv().await.unwrap();
         for _ in 0..60 {
-            tokio::time::sleep(BEAT).await;
+            tokio::time::sleep(PULSE_INTERVAL).await;
             assert_eq!(liveness.check(), Ok(()));
         }
         task.abort();

@@ -5,7 +5,7 @@ use bedplate_tests::kubernetes::Kubernetes;
 
 use super::site::{Agent, PATIENCE, Site, Team, claims, provider};
 
-const LEADS: &str = "this program leads";
+const LEADS: &str = "Lease acquired, leading";
 
 /// The process that holds the Lease.
 fn holder() -> String {

@@ -17,7 +17,7 @@ use crate::slot::store::Slots;
 const SHUTDOWN_TIMEOUT: Duration = Duration::from_secs(100);
 /// Timeout of the stop after the slot was terminated.
 const TERMINATION_TIMEOUT: Duration = Duration::from_secs(20);
-const SIGNAL_KILL: i32 = nix::libc::SIGNAL_KILL;
+const SIGNAL_KILL: i32 = nix::libc::SIGKILL;
 
 /// Stops it and takes its root off. What is stopped already is as good.
 pub(super) async fn stop(parts: &Parts, slot: SlotName) -> Result<(), ApplyError> {

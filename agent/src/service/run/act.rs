@@ -74,7 +74,7 @@ impl Agent {
         let client = self.ways.pxed(&enrollment, &identity)?;
         self.ways.expect(true);
         let renewed = client.renew(&RenewRequest { csr_pem: identity.csr_pem().to_owned() }).await;
-        // Where it worked, the cluster is asked by the new one in a moment.
+        // After a renewal that succeeded, the cluster is asked with the new certificate in a moment.
         self.ways.expect(matches!(&renewed, Ok(EnrollResponse::Enrolled { .. })));
         match renewed? {
             EnrollResponse::Enrolled { certificate_pem, kubernetes, heartbeat_seconds } => {

@@ -1,4 +1,4 @@
-//! What the loop keeps between two acts, and what the plan makes of it.
+//! State of the loop between two acts, and the plan for it.
 
 use std::sync::LazyLock;
 
@@ -49,7 +49,7 @@ fn enrollment(now: Timestamp) -> Enrollment {
     }
 }
 
-/// What comes next, by a clock that is set to this.
+/// Returns the next act by a clock that shows `now`.
 fn next(agent: &Agent, now: Timestamp) -> Next {
     plan(&agent.observed(now))
 }
@@ -78,7 +78,7 @@ async fn a_clock_that_is_set_back_holds_no_act_back_longer_than_its_own_wait() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_renewal_that_the_cluster_does_not_take_either_is_not_repeated_at_once() {
+async fn renewal_that_the_cluster_rejects_too_is_not_repeated_immediately() {
     let directory = tempfile::tempdir().unwrap();
     let now = Timestamp::now();
     let mut agent = agent(directory.path());
@@ -88,7 +88,7 @@ async fn a_renewal_that_the_cluster_does_not_take_either_is_not_repeated_at_once
     assert_eq!(next(&agent, now), Next::Renew);
     agent.settle(Act::Renew, 1, Ok(Outcome::Done));
     assert_ne!(next(&agent, now), Next::Renew);
-    tokio::time::advance(DISOWNED * 2).await;
+    tokio::time::advance(DISOWNED_RENEWAL_INTERVAL * 2).await;
     assert_eq!(next(&agent, now), Next::Renew);
 }
 
@@ -106,7 +106,7 @@ async fn d4_certificate_without_enrollment_group_is_renewed_once_in_a_while() {
     agent.last_report = Some(now);
     agent.settle(Act::Renew, 1, Ok(Outcome::Done));
     assert_ne!(next(&agent, now), Next::Renew);
-    tokio::time::advance(DISOWNED * 2).await;
+    tokio::time::advance(DISOWNED_RENEWAL_INTERVAL * 2).await;
     assert_eq!(next(&agent, now), Next::Renew);
     agent.adopt(Some(Enrollment { not_before: now, ..enrollment(now) }));
     agent.last_report = Some(now);

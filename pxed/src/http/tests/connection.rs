@@ -1,7 +1,7 @@
 //! The listener over TCP: `Host`, limits, stalls, the queue and the liveness pulse.
 
 use bedplate_process::listen::{Counters as Connections, Cut};
-use bedplate_process::liveness::{Liveness, PATIENCE};
+use bedplate_process::liveness::{Liveness, SILENCE_TIMEOUT};
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::{TcpListener, TcpStream};
 
@@ -191,9 +191,9 @@ async fn root_images_wait_in_a_queue_and_kernels_do_not() {
 async fn an_idle_listener_gives_signs_of_life_and_one_that_died_is_named() {
     let rig = Rig::new();
     let liveness = Liveness::new(CancellationToken::new());
-    let pulse = liveness.part("http", PATIENCE);
+    let pulse = liveness.part("http", SILENCE_TIMEOUT);
     let serving = serving_as(&rig, Listening { pulse, ..listening(Limits::default()) }).await;
-    tokio::time::sleep(PATIENCE * 4).await;
+    tokio::time::sleep(SILENCE_TIMEOUT * 4).await;
     assert_eq!(liveness.check(), Ok(()));
     serving.served.abort();
     assert!(serving.served.await.is_err());

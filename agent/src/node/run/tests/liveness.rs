@@ -1,6 +1,6 @@
 //! A step or a removal that hangs is named by the watchdog; a loop that waits for a change is not.
 
-use bedplate_process::liveness::{BEAT, Liveness, Pulse};
+use bedplate_process::liveness::{Liveness, PULSE_INTERVAL, Pulse};
 
 use super::*;
 
@@ -8,7 +8,7 @@ use super::*;
 async fn node_step_that_hangs_is_named_by_the_watchdog() {
     let world = World::new();
     let liveness = Liveness::new(CancellationToken::new());
-    let patience = BEAT * 4;
+    let patience = PULSE_INTERVAL * 4;
     let pulse: Pulse = liveness.part("node", patience);
     let agent = tokio::spawn(world.agent().run(pulse, CancellationToken::new()));
     tokio::time::sleep(patience * 3).await;
@@ -19,7 +19,7 @@ async fn node_step_that_hangs_is_named_by_the_watchdog() {
         tokio::time::sleep(Duration::from_millis(1)).await;
     }
     assert_eq!(liveness.check(), Ok(()), "it has begun");
-    tokio::time::sleep(patience + BEAT).await;
+    tokio::time::sleep(patience + PULSE_INTERVAL).await;
     assert!(liveness.check().unwrap_err().starts_with("node gave no"));
     agent.abort();
 }
@@ -34,17 +34,17 @@ fn removal_that_hangs_is_named_by_the_watchdog() {
         let (release, held) = std::sync::mpsc::channel::<()>();
         // The only thread for files is busy.
         let busy = tokio::task::spawn_blocking(move || held.recv());
-        let pulse = liveness.part("trash removal", BEAT);
+        let pulse = liveness.part("trash removal", PULSE_INTERVAL);
         let (mut rounds, shutdown) = (slots.trash().removal(), CancellationToken::new());
         let removal = tokio::spawn(trash::serve(slots, Arc::default(), pulse, shutdown.clone()));
         tokio::task::yield_now().await;
-        tokio::time::advance(BEAT * 2).await;
+        tokio::time::advance(PULSE_INTERVAL * 2).await;
         let named = liveness.check().unwrap_err();
         assert!(named.starts_with("trash removal gave no"), "{named}");
         drop(release);
         assert!(busy.await.unwrap().is_err());
         rounds.wait_for(|removal| removal.rounds == 1).await.unwrap();
-        tokio::time::sleep(BEAT * 4).await;
+        tokio::time::sleep(PULSE_INTERVAL * 4).await;
         assert_eq!(liveness.check(), Ok(()), "it waits for more");
         shutdown.cancel();
         removal.await.unwrap();

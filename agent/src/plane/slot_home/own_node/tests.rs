@@ -1,7 +1,7 @@
 //! Results for answers of the kubelet's API server, and for a missing answer.
 
 use async_trait::async_trait;
-use bedplate_process::liveness::{BEAT, Liveness};
+use bedplate_process::liveness::{Liveness, PULSE_INTERVAL};
 use bedplate_process::task_set::TaskSet;
 use serde_json::json;
 use tokio_util::sync::CancellationToken;
@@ -29,11 +29,11 @@ async fn search_for_a_kubelet_that_hangs_is_named_by_the_watchdog() {
     let (told, _seen) = watch::channel(OwnNode::default());
     let mut tasks = TaskSet::default();
     let follower = NodeFollower::new(kubelet, "a".parse().unwrap(), Arc::clone(&look), told);
-    tasks.reconcile(&liveness, "own Node", BEAT * 2, follower);
-    tokio::time::sleep(BEAT * 10).await;
+    tasks.reconcile(&liveness, "own Node", PULSE_INTERVAL * 2, follower);
+    tokio::time::sleep(PULSE_INTERVAL * 10).await;
     assert_eq!(liveness.check(), Ok(()), "it waits");
     look.notify_one();
-    tokio::time::sleep(BEAT * 3).await;
+    tokio::time::sleep(PULSE_INTERVAL * 3).await;
     assert!(liveness.check().unwrap_err().starts_with("own Node gave no"));
 }
 
