@@ -350,7 +350,7 @@ mod tests {
         assert_eq!(running.liveness.check(), Ok(()));
         tokio::time::sleep(SILENCE_TIMEOUT + Duration::from_secs(1)).await;
         let error = running.liveness.check().unwrap_err();
-        assert!(error.starts_with("recorder gave no sign of life"), "{error}");
+        assert!(error.starts_with("recorder sent no pulse"), "{error}");
         running.shutdown.cancel();
         assert_eq!(running.task.await.unwrap(), Ended::Shutdown);
     }

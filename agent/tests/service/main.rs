@@ -134,7 +134,7 @@ async fn an_agent_that_waits_is_alive_one_that_hangs_or_died_is_named() {
     assert!(made.success());
     host.start_watched(Duration::from_secs(1));
     let silent = |host: &Host| {
-        host.liveness.check().is_err_and(|why| why.starts_with("the service loop gave no sign"))
+        host.liveness.check().is_err_and(|why| why.starts_with("the service loop sent no pulse"))
     };
     until("it hangs", || silent(&host)).await;
     let writer = std::fs::File::options().write(true).open(host.seed()).unwrap();

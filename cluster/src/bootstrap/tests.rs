@@ -24,7 +24,7 @@ async fn healthz_names_each_loop_that_stops() {
     assert_eq!(liveness.check(), Ok(()));
     tokio::time::advance(bedplate_engine::pulse::WATCH_PATIENCE + Duration::from_secs(1)).await;
     let silent = liveness.check().unwrap_err();
-    let name = |part: &str| part.split_once(" gave no sign of life").map(|(name, _)| name.to_owned());
+    let name = |part: &str| part.split_once(" sent no pulse").map(|(name, _)| name.to_owned());
     let named: BTreeSet<String> = silent.split("; ").filter_map(name).collect();
     assert_eq!(named, tasks.running().into_iter().map(str::to_owned).collect());
     assert_eq!(named.len(), 6, "{named:?}");

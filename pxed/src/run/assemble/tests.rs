@@ -68,7 +68,7 @@ async fn check(source: &str, of_plane: &[&str]) {
     let is_watched = |task: &&str| expected.contains(*task) || ENGINES.contains(task);
     let unwatched: Vec<&str> = program.tasks.running().into_iter().filter(|task| !is_watched(task)).collect();
     assert_eq!(unwatched, [""; 0], "tasks without a pulse");
-    let silent = named(&daemon.look.liveness().unwrap_err(), " gave no sign of life");
+    let silent = named(&daemon.look.liveness().unwrap_err(), " sent no pulse");
     assert_eq!(silent.difference(&expected).collect::<Vec<_>>(), Vec::<&String>::new());
     assert_eq!(expected.difference(&silent).collect::<Vec<_>>(), Vec::<&String>::new());
     let tasks = program.tasks.clone();

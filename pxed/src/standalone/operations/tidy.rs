@@ -112,7 +112,7 @@ mod tests {
         assert_eq!(liveness.check(), Ok(()), "nothing to do");
         let held = operations.inner.taking.lock().await;
         tokio::time::sleep(DISK_PATIENCE + TIDY_INTERVAL * 2).await;
-        assert!(liveness.check().unwrap_err().starts_with("operations gave no sign of life"));
+        assert!(liveness.check().unwrap_err().starts_with("operations sent no pulse"));
         drop(held);
         tokio::time::sleep(Duration::from_secs(1)).await;
         assert_eq!(liveness.check(), Ok(()));

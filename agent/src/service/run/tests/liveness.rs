@@ -17,7 +17,7 @@ const UNWATCHED: [(&str, usize); 2] = [("bus/changes.rs", 1), ("bus/command.rs",
 
 /// Names of the loops in a text of `/healthz`.
 fn silent(text: &str) -> BTreeSet<String> {
-    let named = |part: &str| Some(part.split_once(" gave no sign of life")?.0.to_owned());
+    let named = |part: &str| Some(part.split_once(" sent no pulse")?.0.to_owned());
     text.split("; ").filter_map(named).collect()
 }
 
