@@ -43,15 +43,15 @@ say "started at $(date -u +%Y-%m-%dT%H:%M:%SZ)"
 
 if [ ! -e "$joined" ]; then
     if [ -e "$attempt" ]; then
-        say "an attempt did not succeed; what it left is taken back"
+        say "an attempt failed; resetting its files"
         # An empty directory instead of /etc/kubernetes/pki: certificates that the version brings would be gone for good.
         mkdir -p /run/bedplate/no-certificates
         kubeadm reset --force --cri-socket unix:///run/containerd/containerd.sock --cert-dir /run/bedplate/no-certificates ||
             fail "kubeadm reset" $?
         rm -f "$attempt"
     elif [ -e "$etcd" ]; then
-        # A cluster that somebody has restored, or whose mark was removed: kubeadm would stumble over it, and the reset after that remove it.
-        say "$etcd was there before kubeadm: nothing is done. To keep that cluster: touch $joined; to begin anew without it: remove $etcd"
+        # A restored cluster, or one whose marker was removed: kubeadm would fail on it, and the reset after that would remove it.
+        say "$etcd was there before kubeadm: nothing is done. To keep that cluster: touch $joined; to start without it: remove $etcd"
         exit 1
     fi
     mark "$attempt"

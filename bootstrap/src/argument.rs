@@ -52,7 +52,7 @@ pub(crate) fn of_version(
         if argument.value.chars().any(|c| c.is_whitespace() || c.is_control() || "\"'\\".contains(c)) {
             mistakes.push(Mistake::InvalidField {
                 field: format!("the kubelet argument {}", argument.name),
-                expected: "must not hold blanks, quotes or backslashes: kubeadm cannot hand them on"
+                expected: "must not contain spaces, quotes or backslashes: kubeadm cannot pass them on"
                     .to_owned(),
             });
         }

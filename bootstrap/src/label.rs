@@ -25,9 +25,9 @@ const WELL_KNOWN: [&str; 11] = [
 pub(crate) fn check_labels(labels: &BTreeMap<String, String>, mistakes: &mut Mistakes) {
     for (key, value) in labels {
         if !is_qualified_name(key) {
-            mistakes.push(invalid("nodeLabels", key, "is no label key"));
+            mistakes.push(invalid("nodeLabels", key, "is not a valid label key"));
         } else if !is_label_value(value) {
-            mistakes.push(invalid("nodeLabels", key, "has a value that is no label value"));
+            mistakes.push(invalid("nodeLabels", key, "has a value that is not a valid label value"));
         } else if is_reserved(key) && !is_for_kubelets(key) {
             mistakes.push(Mistake::ForbiddenLabel { label: key.clone() });
         }
@@ -37,16 +37,16 @@ pub(crate) fn check_labels(labels: &BTreeMap<String, String>, mistakes: &mut Mis
 /// Checks annotations as the API server does.
 pub(crate) fn check_annotations(annotations: &BTreeMap<String, String>, mistakes: &mut Mistakes) {
     let wrong = annotations.keys().filter(|key| !is_qualified_name(&key.to_lowercase()));
-    mistakes.extend(wrong.map(|key| invalid("nodeAnnotations", key, "is no annotation key")));
+    mistakes.extend(wrong.map(|key| invalid("nodeAnnotations", key, "is not a valid annotation key")));
 }
 
 /// Checks taints as the kubelet does.
 pub(crate) fn check_taints(taints: &[Taint], mistakes: &mut Mistakes) {
     for taint in taints {
         if !is_qualified_name(&taint.key) {
-            mistakes.push(invalid("taints", &taint.key, "is no taint key"));
+            mistakes.push(invalid("taints", &taint.key, "is not a valid taint key"));
         } else if !taint.value.as_deref().is_none_or(is_label_value) {
-            mistakes.push(invalid("taints", &taint.key, "has a value that is no label value"));
+            mistakes.push(invalid("taints", &taint.key, "has a value that is not a valid label value"));
         }
     }
 }

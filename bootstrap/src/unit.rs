@@ -128,13 +128,13 @@ StartLimitIntervalSec=0
 
 [Service]
 # Stays \"active (exited)\" after success, which is what the agent waits for; when the slot starts again, the script sees
-# that the node has joined and ends at once.
+# that the node has joined and exits immediately.
 Type=oneshot
 RemainAfterExit=yes
 # Commands of a version expect it.
 Environment=HOME=/root
 ExecStart=/bin/sh {SCRIPT}
-# An API server or a registry that is away for a moment. The script takes back what a failed attempt left.
+# An API server or a registry may be unavailable for a moment. The script resets the files of a failed attempt.
 Restart=on-failure
 RestartSec=5s
 # Pulling the images of a control plane takes its time; the health gate has the limit.
@@ -205,15 +205,15 @@ say "started at $(date -u +%Y-%m-%dT%H:%M:%SZ)"
 
 if [ ! -e "$joined" ]; then
     if [ -e "$attempt" ]; then
-        say "an attempt did not succeed; what it left is taken back"
+        say "an attempt failed; resetting its files"
         # An empty directory instead of /etc/kubernetes/pki: certificates that the version brings would be gone for good.
         mkdir -p /run/bedplate/no-certificates
         kubeadm reset --force --cri-socket {socket} --cert-dir /run/bedplate/no-certificates ||
             fail "kubeadm reset" $?
 {leftovers}        rm -f "$attempt"
     elif [ -e "$etcd" ]; then
-        # A cluster that somebody has restored, or whose mark was removed: kubeadm would stumble over it, and the reset after that remove it.
-        say "$etcd was there before kubeadm: nothing is done. To keep that cluster: touch $joined; to begin anew without it: remove $etcd"
+        # A restored cluster, or one whose marker was removed: kubeadm would fail on it, and the reset after that would remove it.
+        say "$etcd was there before kubeadm: nothing is done. To keep that cluster: touch $joined; to start without it: remove $etcd"
         exit 1
     fi
 {before}    mark "$attempt"

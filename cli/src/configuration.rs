@@ -36,7 +36,7 @@ pub(crate) enum ConfigureError {
         "Machine {machine} is a control plane: whether its etcd may leave the cluster only its agent can tell, and the Node stays"
     )]
     ControlPlane { machine: String },
-    #[error("Machine {machine} is {why}: without its Node the host would wait, and not be paved anew")]
+    #[error("Machine {machine} is {why}: without its Node the host would wait, and not be repaved")]
     LeftAlone { machine: String, why: String },
     #[error("Machine {machine} has no Node")]
     NoNode { machine: String },

@@ -13,7 +13,7 @@ use crate::output::Page;
 /// Cause of a change that was not made.
 #[derive(Debug, Error)]
 pub(crate) enum ConfirmError {
-    #[error("it has to be confirmed, and there is nobody to ask")]
+    #[error("confirmation is required, and there is no terminal")]
     NobodyToAsk,
     #[error("not confirmed: nothing was changed")]
     Declined,

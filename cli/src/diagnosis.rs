@@ -184,8 +184,8 @@ impl Look<'_> {
                 }
                 (Actor::Controller, text(DrainedReason::Draining))
             }
-            Some(_) => (Actor::Other, "who has set this finalizer takes it away"),
-            None => (Actor::Cluster, "nothing: it is gone at once"),
+            Some(_) => (Actor::Other, "the program that set this finalizer removes it"),
+            None => (Actor::Cluster, "no action needed"),
         };
         let what = match finalizers.as_slice() {
             [] => "it is being deleted".to_owned(),
@@ -330,10 +330,8 @@ impl Look<'_> {
 
     fn rolled_back(&self) -> Option<Awaited> {
         let back = self.status.rolled_back.as_ref()?;
-        let what = format!(
-            "{}-v{} did not hold and was taken back: {}",
-            back.from.name, back.from.version, back.message
-        );
+        let what =
+            format!("{}-v{} failed and was rolled back: {}", back.from.name, back.from.version, back.message);
         let next = format!(
             "correct the MachineConfiguration, which makes a new version, or name an earlier one: `bedplate config rollback {} --machine NAME`",
             back.from.name
@@ -364,7 +362,7 @@ impl Look<'_> {
             if let Some(stopped) = stopped.as_ref().filter(|stopped| stopped.holds(own)) {
                 let what = format!("{what}, and the rolling update has stopped: {}", stopped.message);
                 let next =
-                    format!("see to that: it goes on then; `bedplate config show {name}` has the rest");
+                    format!("resolve that to continue the rolling update; see `bedplate config show {name}`");
                 return Some(self.says(Actor::User, DiagnosisReason::RolloutStopped.as_str(), what, &next));
             }
             let next = format!(
@@ -380,7 +378,7 @@ impl Look<'_> {
         let since = self.condition(type_::NODE_READY).map(|ready| ready.last_transition_time.0);
         let what = match &self.status.applied {
             Some(applied) => format!("its Node is Ready with {}-v{}", applied.name, applied.version),
-            None => "nothing is awaited".to_owned(),
+            None => "nothing is pending".to_owned(),
         };
         Awaited { from: None, since, ..self.says(Actor::User, ReadyReason::Ready.as_str(), what, "") }
     }

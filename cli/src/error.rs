@@ -80,7 +80,7 @@ impl RunError {
                 operation::remedy_of(operation, reason).map(Cow::from)
             }
             Self::NotEnded { name, .. } => Some(
-                format!("nothing is undone, it goes on by itself: does a pxed of the Machine's site run? `bedplate operation watch {name}` waits on")
+                format!("the operation continues: does a pxed of the Machine's site run? `bedplate operation watch {name}` follows it")
                     .into(),
             ),
             Self::MaybeMade(_) => Some(

@@ -39,7 +39,7 @@ pub(crate) enum InstallError {
     NoKubeconfig(#[source] Mistake),
     #[error("the controller's image is not known")]
     NoImage,
-    #[error("{count} objects have fields that somebody else applies: nothing was changed")]
+    #[error("{count} objects have fields of another field manager: nothing was changed")]
     Conflicts { count: usize },
     #[error("{what} is not served after {} s", ESTABLISH_TIMEOUT.as_secs())]
     NotEstablished { what: String },
@@ -68,7 +68,9 @@ impl InstallError {
             Self::Conflicts { .. } => Some(
                 "let it be as who is named has it, or take the fields over with --force-conflicts (he may take them back)",
             ),
-            Self::NotEstablished { .. } => Some("`kubectl get crd` says why; the same command again goes on"),
+            Self::NotEstablished { .. } => {
+                Some("`kubectl get crd` shows why; run the same command again to continue")
+            }
             Self::NotRunning { .. } => Some(
                 "`kubectl -n bedplate-system describe pods -l app.kubernetes.io/name=bedplate-controller` says why; the same command again waits on",
             ),

@@ -43,7 +43,7 @@ pub(crate) enum ProbeError {
     NoAuthorities(PathBuf),
     #[error("{0} belongs to redfish: IPMI has no certificates and one system at an address")]
     NotWithIpmi(&'static str),
-    #[error("http:// sends the password readable, and nobody vouches for who gets it")]
+    #[error("http:// sends the password readable, to an unverified BMC")]
     PlainHttp,
     #[error("{}", told(.0))]
     Bmc(Box<BmcError>),
@@ -109,7 +109,7 @@ fn told(error: &BmcError) -> String {
             format!("the BMC at {address} shows another key than the one of --pin: {seen}")
         }
         BmcError::CertificateUntrusted { address, problem, .. } => {
-            format!("nobody who is believed vouches for the certificate of the BMC at {address} ({problem})")
+            format!("the certificate of the BMC at {address} is not trusted ({problem})")
         }
         BmcError::AmbiguousSystem { systems } => {
             format!("there are several systems behind this BMC: {}", systems.join(", "))

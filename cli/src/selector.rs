@@ -93,7 +93,7 @@ fn word(key: &str, part: &str) -> Result<String, String> {
 
 fn wrong(part: &str) -> String {
     format!(
-        "{part:?} is no requirement: write key=value, key!=value, key, !key, or 'key in (a,b)', with commas between"
+        "{part:?} is not a valid requirement: write key=value, key!=value, key, !key, or 'key in (a,b)', with commas between"
     )
 }
 

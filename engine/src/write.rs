@@ -136,6 +136,11 @@ pub async fn ask<T>(what: &str, request: impl Future<Output = kube::Result<T>>) 
     }
 }
 
+/// Returns true if an object exceeds etcd's limit. The API server reports this only in the message.
+fn is_too_large(message: &str) -> bool {
+    message.contains(TOO_LARGE)
+}
+
 /// Classifies the error of a request about `what`.
 fn judge(what: &str, error: &kube::Error) -> WriteError {
     let what = what.to_owned();
@@ -145,9 +150,7 @@ fn judge(what: &str, error: &kube::Error) -> WriteError {
             400 | 413 | 415 | 422 => WriteError::Refused { what, why: status.message.clone() },
             403 => WriteError::Forbidden { what, why: format!("403: {}", status.message) },
             // 401 is passing too: credentials are renewed. An object above etcd's limit stays so, with any code.
-            500 if status.message.contains(TOO_LARGE) => {
-                WriteError::Refused { what, why: status.message.clone() }
-            }
+            500 if is_too_large(&status.message) => WriteError::Refused { what, why: status.message.clone() },
             code => {
                 let why = format!("{code}: {}", status.message);
                 WriteError::Later { what, why, again: retry_after::named(status) }

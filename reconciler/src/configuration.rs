@@ -166,7 +166,12 @@ async fn remove(
         let (uid, resource_version) = (removal.uid.clone(), removal.resource_version.clone());
         world.counters.wrote(Kind::Configuration);
         let gone = write::delete(&each, &version_name(&name, removal.version), uid, resource_version).await;
-        tracing::info!(configuration = name, version = removal.version, ok = gone.is_ok(), "a version goes");
+        tracing::info!(
+            configuration = name,
+            version = removal.version,
+            ok = gone.is_ok(),
+            "version deletion finished"
+        );
         if failed.note(gone) {
             let version = version_name(&name, removal.version);
             let note =
@@ -222,7 +227,7 @@ async fn make(
         Write::Create(_) => ("create", ask(&what, versions.create(&parameters, object)).await),
         Write::Copy(_) => ("copy", ask(&what, versions.replace(&name, &parameters, object)).await),
     };
-    tracing::info!(version = name, step, ok = written.is_ok(), "a version is written");
+    tracing::info!(version = name, step, ok = written.is_ok(), "version write finished");
     written.map(drop)
 }
 
@@ -257,7 +262,7 @@ async fn release(
         let all: Api<MachineConfiguration> = Api::all(world.client.clone());
         world.counters.wrote(Kind::Configuration);
         let gone = FIELD_MANAGER.set_finalizer(&all, configuration, OWN_FINALIZER, false).await;
-        tracing::info!(configuration = name, ok = gone.is_ok(), "it goes, nobody holds it");
+        tracing::info!(configuration = name, ok = gone.is_ok(), "finalizer removal finished");
         if failed.note(gone) {
             world.news.tell(
                 configuration,

@@ -84,7 +84,7 @@ pub async fn reconcile(
         machine = name,
         verdict = type_,
         message,
-        "a kubelet's certificate"
+        "kubelet certificate request decided"
     );
     world.counters.wrote(Kind::Request);
     let note = format!("CertificateSigningRequest {}: {message}", request.name_any());

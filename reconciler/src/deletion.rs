@@ -90,7 +90,7 @@ async fn apply(
         }
         (Step::Cordon, Some(node)) => {
             drain::cordon(world, node, &Purpose::Deletion, now).await?;
-            tracing::info!(machine = name, "it is deleted with deletionPolicy Drain, its Node is cordoned");
+            tracing::info!(machine = name, "Node cordoned for the deletion of its Machine");
             let note =
                 format!("it is deleted with deletionPolicy Drain: Node {name} is cordoned, its Pods leave");
             world.news.tell(machine, ControllerEvent::DrainStarted, &note);
@@ -115,10 +115,10 @@ async fn empty(
     let pods = drain::pods(world, &name).await?;
     if anyway || !pods.iter().any(Pod::has_to_leave) {
         drain::remove(world, node).await?;
-        tracing::info!(machine = name, anyway, "its Node is deleted");
+        tracing::info!(machine = name, anyway, "Node deleted");
         let how =
             if anyway { "is not Ready, and its time is over" } else { "has no Pods any more that leave" };
-        let note = format!("Node {name} {how}: it is deleted, and the slot is to be stopped");
+        let note = format!("Node {name} {how}: it was deleted, and the agent must stop the slot");
         world.news.tell(machine, ControllerEvent::NodeDrained, &note);
         return Ok(Some(Duration::from_millis(200)));
     }
@@ -137,7 +137,7 @@ async fn hold(machine: &Machine, held: bool, world: &World) -> Result<(), WriteE
     if !held {
         let uid = machine.metadata.uid.as_deref().unwrap_or_default();
         ["deleted", "drained"].iter().for_each(|what| world.drains.lasting.ends(&format!("{uid}/{what}")));
-        tracing::info!(machine = machine.name_any(), "nothing of it is awaited any more");
+        tracing::info!(machine = machine.name_any(), "finalizer removed, Machine released");
     }
     Ok(())
 }

@@ -150,7 +150,12 @@ pub async fn reconcile(
         let body = status_of(&whole, is_deployed(&version), machines);
         world.leading(FIELD_MANAGER.apply_status(&versions, &*version, &body)).await?;
         let name = version.name_any();
-        tracing::info!(version = name, image = image.reference, ok = answer.is_ok(), "a tag was asked for");
+        tracing::info!(
+            version = name,
+            image = image.reference,
+            ok = answer.is_ok(),
+            "image tag resolution finished"
+        );
         match &answer {
             Ok(digest) => {
                 let note = format!("{} stands for {digest}, for all its Machines", image.reference);

@@ -103,16 +103,12 @@ async fn apply(
             selected.filter(|selected| !before.is_some_and(|was| was.is_same_choice(selected)))
         {
             let version = version_name(&selected.name, selected.version);
-            tracing::info!(machine = name, version, source = ?selected.source, "a version is selected");
+            tracing::info!(machine = name, version, source = ?selected.source, "version selected");
         }
         let before = machine.status.clone().unwrap_or_default();
         for (reason, note) in events::told(&before, status) {
             if reason == ControllerEvent::NodeReregistered {
-                tracing::warn!(
-                    machine = name,
-                    note,
-                    "a Node was deleted, and registered anew before that was seen"
-                );
+                tracing::warn!(machine = name, note, "Node re-registered before its deletion was seen");
             }
             world.news.tell(machine, reason, &note);
         }
@@ -157,7 +153,7 @@ async fn lock(
     let all: Api<MachineConfigurationVersion> = Api::all(world.client.clone());
     world.counters.wrote(Kind::Machine);
     FIELD_MANAGER.apply_status(&all, *version, &status_of(version, true, machines)).await?;
-    tracing::info!(version = name, "a version is locked");
+    tracing::info!(version = name, "version locked");
     let note = format!("Machine {} uses it: it does not change any more", machine.name_any());
     world.news.tell(*version, ControllerEvent::VersionLocked, &note);
     Ok(())

@@ -104,7 +104,7 @@ async fn apply(operation: &MachineOperation, plan: &Plan, world: &World) -> Resu
         if failed.note(written)
             && let Some(reason) = &status.reason
         {
-            tracing::info!(operation = name, reason, message = status.message, "an operation has failed");
+            tracing::info!(operation = name, reason, message = status.message, "operation failed");
         }
     }
     if let Some(labels) = &plan.labels {
@@ -130,11 +130,7 @@ async fn repave(operation: &MachineOperation, world: &World) -> Result<(), Write
     let nodes: Api<Node> = Api::all(world.client.clone());
     world.counters.wrote(Kind::Operation);
     write::delete(&nodes, name, node.uid(), node.resource_version()).await?;
-    tracing::info!(
-        operation = operation.name_any(),
-        node = name,
-        "a drained Node is deleted, so that it is paved anew"
-    );
+    tracing::info!(operation = operation.name_any(), node = name, "drained Node deleted for a repave");
     Ok(())
 }
 
@@ -143,6 +139,6 @@ async fn remove(operation: &MachineOperation, world: &World) -> Result<(), Write
     let (name, all) = (operation.name_any(), Api::<MachineOperation>::all(world.client.clone()));
     world.counters.wrote(Kind::Operation);
     write::delete(&all, &name, operation.uid(), operation.resource_version()).await?;
-    tracing::info!(operation = name, "its time is over, it is removed");
+    tracing::info!(operation = name, "expired operation deleted");
     Ok(())
 }

@@ -254,14 +254,14 @@ impl Actor<'_> {
         if let Some(refusal) = refusal(&pods, &self.gently(settings)) {
             let (reason, why) = events::refused(&refusal);
             let failed = self.failed(version, reason, &why);
-            tracing::warn!(machine = name, version, reason = failed.message, "it is not drained");
+            tracing::warn!(machine = name, version, reason = failed.message, "Node drain refused");
             drain::say_failed(world, &node, &failed).await?;
             self.tell(name, ControllerEvent::UpdateFailed, &events::given_up(version, &failed.message));
             return Ok(left);
         }
         drain::cordon(world, &node, &Purpose::Rollout(version.to_owned()), now).await?;
         world.drains.begins(&pods);
-        tracing::info!(machine = name, version, "its turn begins, the Node is cordoned");
+        tracing::info!(machine = name, version, "turn started, Node cordoned");
         self.tell(name, ControllerEvent::UpdateStarted, &events::begun(name, version));
         Ok(left)
     }
@@ -290,9 +290,9 @@ impl Actor<'_> {
         };
         // The timeout counts only after the Pods were evicted. A controller that was stopped or busy evicts
         // them first.
-        let awaits = node.annotations().get(crate::cordon::DRAIN_PENDING);
-        if let Some(awaits) = awaits.filter(|_| !left.is_positive()) {
-            let message = format!("not drained within {} s: {awaits}", drain.limit.as_secs());
+        let pending = node.annotations().get(crate::cordon::DRAIN_PENDING);
+        if let Some(pending) = pending.filter(|_| !left.is_positive()) {
+            let message = format!("not drained within {} s: {pending}", drain.limit.as_secs());
             return self.give_up(&node, version, GivenUp::DrainTimedOut, &message).await;
         }
         let until = now.saturating_add(left).unwrap_or(Timestamp::MAX);
@@ -330,7 +330,7 @@ impl Actor<'_> {
             return Err(changed());
         }
         drain::remove(self.world, node).await?;
-        tracing::info!(machine = name, version, "its Pods have left, the Node is deleted");
+        tracing::info!(machine = name, version, "Pods evicted, Node deleted");
         self.tell(&name, ControllerEvent::NodeDrained, &events::drained(&name, version));
         Ok(None)
     }
@@ -348,7 +348,7 @@ impl Actor<'_> {
             version,
             reason = ?reason,
             message,
-            "its turn is given up"
+            "turn failed, uncordoning Node"
         );
         drain::free(self.world, node, Some(&failed)).await?;
         self.tell(
@@ -363,7 +363,7 @@ impl Actor<'_> {
         let node = self.live(name, uid).await?;
         match cordon_of(&node) {
             Cordon::Ours(hold) if matches!(hold.purpose, Purpose::Rollout(_)) => {
-                tracing::info!(machine = name, "its turn is over before its end, the Node is uncordoned");
+                tracing::info!(machine = name, "turn canceled, uncordoning Node");
                 drain::free(self.world, &node, failed).await?;
                 match failed {
                     Some(failed) => {

@@ -59,11 +59,11 @@ async fn release(version: &MachineConfigurationVersion, world: &World) -> Result
     let versions: Api<MachineConfigurationVersion> = Api::all(world.client.clone());
     world.counters.wrote(Kind::Version);
     FIELD_MANAGER.set_finalizer(&versions, version, OWN_FINALIZER, false).await?;
-    tracing::info!(version = version.name_any(), "it goes: its configuration is gone, and nobody holds it");
+    tracing::info!(version = version.name_any(), "finalizer removed, version deleted");
     world.news.tell(
         version,
         ControllerEvent::FinalizerRemoved,
-        "it goes: its configuration is gone, and no Machine names or has it",
+        "finalizer removed: its configuration is gone, and no Machine names or has it",
     );
     Ok(())
 }

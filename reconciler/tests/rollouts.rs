@@ -776,7 +776,7 @@ async fn c4_a_pod_whose_eviction_is_refused_keeps_no_other_pod_from_leaving() {
     let events = server.events();
     let [(reason, about, note)] = events.as_slice() else { panic!("told once: {events:?}") };
     assert_eq!((reason.as_str(), about.as_str()), ("DrainBlocked", "Machine a"));
-    assert!(note.contains("n/kept (403: a webhook says no)") && note.contains("given up at"), "{note}");
+    assert!(note.contains("n/kept (403: a webhook says no)") && note.contains("times out at"), "{note}");
 }
 
 #[tokio::test(start_paused = true)]

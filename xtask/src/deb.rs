@@ -27,7 +27,7 @@ fn maintainer(name: Option<&str>, address: Option<&str>) -> Result<Option<String
         || address.contains(['<', '>', '\n', ' '])
         || !address.contains('@')
     {
-        bail!("DEBFULLNAME {name:?} and DEBEMAIL {address:?} are no name and address");
+        bail!("DEBFULLNAME {name:?} and DEBEMAIL {address:?} are not a name and an address");
     }
     Ok(Some(format!("{name} <{address}>")))
 }

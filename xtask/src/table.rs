@@ -123,7 +123,7 @@ impl Times {
     /// The file cannot be written.
     pub(crate) fn write(&self) -> Result<()> {
         let mut text = String::from(
-            "# Seconds that each build step (from scratch) and test program took on two idle cores, and its CPU time with children.\n\
+            "# Seconds that each build step (from scratch) and test program needed on two idle cores, and its CPU time with children.\n\
              # Written by `cargo xtask test --record`.\n",
         );
         for (section, rows) in [("steps", &self.steps), ("programs", &self.programs)] {

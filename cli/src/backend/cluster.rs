@@ -117,7 +117,7 @@ impl AskClusterError {
                 "set proxy-url in the kubeconfig, or HTTPS_PROXY, to a supported proxy: http://, https:// or socks5://"
             }
             Self::Client(_) => {
-                "look at users[].user in it: is the program of exec.command installed here, is the file of tokenFile there?"
+                "check users[].user in it: is the program of exec.command installed here, does the file of tokenFile exist?"
             }
             Self::Refused { .. } => return None,
         };

@@ -76,7 +76,7 @@ pub(crate) fn mistake(error: &KubeconfigError, named: Option<&Path>) -> Mistake 
 
 fn loaded(field: &str, problem: &LoadDataError) -> String {
     match problem {
-        LoadDataError::DecodeBase64(_) => format!("{field}-data is no base64"),
+        LoadDataError::DecodeBase64(_) => format!("{field}-data is not base64"),
         LoadDataError::ReadFile(problem, path) => format!("{field} {}: {problem}", path.display()),
         LoadDataError::NoBase64DataOrFile => format!("{field} is missing"),
     }
@@ -135,7 +135,7 @@ mod tests {
             (
                 "10.0.0.1:6443'",
                 "10.0.0.1:6443', certificate-authority-data: '!'",
-                "certificate-authority-data is no base64",
+                "certificate-authority-data is not base64",
                 "correct it",
             ),
         ] {

@@ -45,7 +45,7 @@ impl AskPxedError {
     pub(crate) fn hint(&self, cluster: bool) -> Option<&'static str> {
         match self {
             Self::Connect { source, .. } if source.kind() == std::io::ErrorKind::PermissionDenied => Some(
-                "the socket is for root and its group, `bedplate` unless pxed is told otherwise: try sudo, or join the group",
+                "the socket is for root and its group, `bedplate` by default: try sudo, or join the group",
             ),
             Self::Connect { .. } | Self::Late if cluster => Some(
                 "is it running (systemctl status pxed)? Name another socket with --socket, or instead a cluster with --context",

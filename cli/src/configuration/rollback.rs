@@ -116,7 +116,7 @@ pub(crate) fn consequences(described: &Described, target: &MachineConfigurationV
     facts.push(match strategy.type_ {
         UpdateStrategyType::OnDelete => format!(
             "{users} Machines run on as they are; each gets it when its Node is deleted (updateStrategy OnDelete), or alone and \
-             at once: `bedplate config rollback {name} --to {} --machine MACHINE --delete-node`",
+             immediately: `bedplate config rollback {name} --to {} --machine MACHINE --delete-node`",
             target.spec.version
         ),
         UpdateStrategyType::RollingUpdate => {
@@ -199,7 +199,7 @@ async fn of_machine(
                 .await
                 .map_err(|error| changed(error, &format!("Node {}", node.name)))?;
             text.push_str(&format!(
-                "Node {} deleted: `bedplate machine explain {name}` says how it goes on\n",
+                "Node {} deleted: `bedplate machine explain {name}` shows the progress\n",
                 node.name
             ));
         }
@@ -267,7 +267,7 @@ pub(crate) fn pin_consequences(
         _ if runs => format!("{name} runs {} already; named, it stays with it", version_name(target)),
         (None, _) => format!("{name} has no Node: it is paved with what is named"),
         (Some(_), true) => format!(
-            "the Node is deleted without a drain (`kubectl drain {name}` first is kinder), and the host paved anew"
+            "the Node is deleted without a drain (run `kubectl drain {name}` first to spare its Pods), and the host is repaved"
         ),
         (Some(_), false) => "the node runs on as it is until its Node is deleted".to_owned(),
     }];

@@ -252,7 +252,7 @@ fn a_drain_before_a_deletion_is_said_with_who_is_awaited_there() {
         ("False", "Draining", Actor::Controller),
         ("False", "NodeNameConflict", Actor::Controller),
         ("True", "StoppingSlot", Actor::Agent),
-        // The rollout continues only after a user removes the cause.
+        // The drain continues only after the cause is removed.
         ("False", "Paused", Actor::User),
         ("False", "Claimed", Actor::Other),
     ] {
@@ -263,7 +263,7 @@ fn a_drain_before_a_deletion_is_said_with_who_is_awaited_there() {
         let found = at_rest(&object);
         let said = format!("{reason} is said");
         assert_eq!((found.from, found.reason.as_str(), found.what), (Some(from), reason, said));
-        assert!(!found.next.contains("has the rest"), "{}", found.next);
+        assert!(!found.next.contains("machine show"), "{}", found.next);
     }
 }
 
@@ -305,11 +305,11 @@ fn c4_machine_of_a_paused_rolling_update_waits_for_a_user_with_a_reason() {
         (
             "PausedOnFailure",
             "True",
-            "nothing more is begun until then (pauseOnFailure); a: nobody makes these Pods again: n/x",
+            "no further Machine starts until this is resolved (pauseOnFailure); a: no controller re-creates these Pods: n/x",
             true,
         ),
-        ("RollingOut", "True", "node-1: nobody makes these Pods again: n/x", true),
-        ("RollingOut", "True", "node-10: nobody makes these Pods again: n/x", false),
+        ("RollingOut", "True", "node-1: no controller re-creates these Pods: n/x", true),
+        ("RollingOut", "True", "node-10: no controller re-creates these Pods: n/x", false),
         ("RollingOut", "False", "", false),
     ] {
         let conditions = [

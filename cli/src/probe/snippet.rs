@@ -73,7 +73,7 @@ fn tls(arguments: &ProbeArguments, authorities: Option<&str>, probe: &Probe) -> 
     }
     let mut lines = Vec::new();
     if !probe.verified {
-        let comment = "      # nobody vouches for this key: compare it with the BMC's own page first";
+        let comment = "      # this key is not verified: compare it with the BMC's own page first";
         lines.push(comment.to_owned());
     }
     lines.extend(["      tls:", "        mode: Pin", "        pins:"].map(str::to_owned));
@@ -159,12 +159,12 @@ mod tests {
         );
         let tls = bmc.tls().unwrap();
         assert_eq!((tls.mode, &tls.pins), (BmcTlsMode::Pin, &vec![pin()]));
-        assert!(text.contains("nobody vouches"), "{text}");
+        assert!(text.contains("is not verified"), "{text}");
 
         let (bmc, text) =
             pasted(&format!("bmc.example --pin {}", pin()), None, &probe(&["1"], Some(pin()), true));
         assert_eq!(bmc.tls().unwrap().pins, [pin()]);
-        assert!(!text.contains("nobody vouches"), "{text}");
+        assert!(!text.contains("is not verified"), "{text}");
         let (bmc, _) = pasted("bmc.example", None, &probe(&["1"], Some(pin()), true));
         assert_eq!(bmc.redfish, None);
 

@@ -161,10 +161,10 @@ pub(super) fn inspect<T>(
     look: impl FnOnce(&X509CertificationRequestInfo<'_>) -> Result<T, String>,
 ) -> Result<T, String> {
     let unreadable = |_| "the request cannot be read".to_owned();
-    let pem = block(pem).ok_or("the request is not one block of PEM and nothing beside it")?;
+    let pem = block(pem).ok_or("the request is not exactly one PEM block")?;
     let (rest, request) = X509CertificationRequest::from_der(&pem.contents).map_err(unreadable)?;
     if !rest.is_empty() {
-        return Err("the request goes on behind its end".to_owned());
+        return Err("the request has data after its end".to_owned());
     }
     look(&request.certification_request_info)
 }

@@ -138,8 +138,8 @@ fn draining(node: &Node, step: Step) -> Plan {
         Cordon::Ours(hold) => hold.awaits,
         _ => None,
     };
-    let awaits = awaits.map(|awaits| format!(": waiting for {awaits}")).unwrap_or_default();
-    let message = format!("its Node is drained{awaits}");
+    let pending = awaits.map(|pods| format!(": waiting for {pods}")).unwrap_or_default();
+    let message = format!("its Node is drained{pending}");
     Plan { step, drained: Some((false, DrainedReason::Draining, message)), until: None }
 }
 
@@ -192,9 +192,9 @@ fn slot(
     if status.applied.is_none() && !status.slots.iter().any(|slot| is_busy(slot.state)) {
         return only(Step::Release);
     }
-    let told = later(drained_since(machine).unwrap_or(now), limit);
+    let deadline = later(drained_since(machine).unwrap_or(now), limit);
     let message =
-        format!("its Node is gone; the agent stops and empties the slot, with a deadline at {told:.0}");
+        format!("its Node is gone; the agent stops and empties the slot, with a deadline at {deadline:.0}");
     let left = limit.saturating_sub(lasted);
     let step = if left.is_positive() { Step::Await } else { Step::Release };
     Plan { step, drained: Some((true, DrainedReason::StoppingSlot, message)), until: Some(later(now, left)) }

@@ -17,14 +17,14 @@ pub(super) fn told(before: &MachineStatus, after: &Status) -> Vec<(ControllerEve
             let next = next.unwrap_or_default();
             all.push((
                 ControllerEvent::NodeDeleted,
-                format!("Node {} is gone: the host is paved anew, with {next}", gone.name),
+                format!("Node {} is gone: the host is repaved with {next}", gone.name),
             ));
         }
         (before, Some(node)) if before.as_ref().map(|before| &before.uid) != Some(&node.uid) => {
-            let anew = if before.is_some() { " anew" } else { "" };
+            let again = if before.is_some() { " again" } else { "" };
             all.push((
                 ControllerEvent::NodeRegistered,
-                format!("Node {} has registered{anew} (UID {})", node.name, node.uid),
+                format!("Node {} has registered{again} (UID {})", node.name, node.uid),
             ));
         }
         (None | Some(_), Some(_)) | (None, None) => {}
@@ -155,10 +155,7 @@ mod tests {
         assert_eq!(
             told(&before(&joined), &repaved),
             [
-                (
-                    ControllerEvent::NodeDeleted,
-                    "Node a is gone: the host is paved anew, with w-v2".to_owned()
-                ),
+                (ControllerEvent::NodeDeleted, "Node a is gone: the host is repaved with w-v2".to_owned()),
                 (ControllerEvent::VersionSelected, "w-v2 by its machineSelector; it was w-v1".to_owned()),
             ]
         );

@@ -264,7 +264,7 @@ fn registered_anew(
     (differs && is_worker && !went_back).then(|| {
         let called = node.metadata.name.as_deref().unwrap_or_default();
         let message = format!(
-            "Node {called} was deleted, and registered anew before the host was paved: it still runs {name}, and a repave would give {}; \
+            "Node {called} was deleted, and registered again before the host was repaved: it still runs {name}, and a repave would give {}; \
              delete it again",
             version_name(&next.name, next.version)
         );

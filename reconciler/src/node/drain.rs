@@ -235,7 +235,7 @@ pub async fn say_awaited(world: &World, node: &Node, awaits: &str) -> Result<(),
 pub fn tell_blocked(world: &World, machine: &Machine, node: &Node, left: &Left, until: Option<Timestamp>) {
     let Some(blocked) = &left.blocked else { return world.drains.unblock(node) };
     if world.drains.blocks(node) {
-        let until = until.map(|until| format!("; it is given up at {until:.0}")).unwrap_or_default();
+        let until = until.map(|until| format!("; it times out at {until:.0}")).unwrap_or_default();
         let note = format!("the drain of Node {} waits for {blocked}{until}", node.name_any());
         world.news.tell(machine, ControllerEvent::DrainBlocked, &note);
     }

@@ -135,7 +135,12 @@ async fn begin(parent: &MachineOperation, world: &World) -> Result<(), WriteErro
     world.counters.wrote(Kind::Operation);
     FIELD_MANAGER.apply_status(&all, parent, &status).await?;
     let machines = status.counts.as_ref().map_or(0, |counts| counts.total);
-    tracing::info!(operation = parent.name_any(), machines, reason = status.reason, "its Machines are fixed");
+    tracing::info!(
+        operation = parent.name_any(),
+        machines,
+        reason = status.reason,
+        "Machines of the operation selected"
+    );
     Ok(())
 }
 
@@ -169,7 +174,7 @@ async fn targets(parent: &MachineOperation, world: &World) -> Result<Vec<Machine
         };
         list::each(&world.client, what, Request::list, parameters, take).await?;
     }
-    let parse = |name: String| name.parse().map_err(|_| wrong(format!("{name} is no name of a Machine")));
+    let parse = |name: String| name.parse().map_err(|_| wrong(format!("{name} is not a valid Machine name")));
     names.into_iter().map(parse).collect()
 }
 
@@ -248,7 +253,7 @@ async fn go_on(
                 operation = name,
                 reason = status.reason,
                 message = status.message,
-                "it has ended"
+                "operation finished"
             );
         }
     }
@@ -279,7 +284,11 @@ async fn make(
         let progress = match make_one(parent, name, &all, world).await {
             Ok(()) => OperationState::Pending,
             Err(WriteError::Refused { what, why }) => {
-                tracing::warn!(operation = what, why, "it cannot be made: its Machine counts as failed");
+                tracing::warn!(
+                    operation = what,
+                    why,
+                    "failed to create operation, counting its Machine as failed"
+                );
                 OperationState::Failed
             }
             // The others would go the same way, or it comes by the watch.
@@ -319,7 +328,7 @@ async fn make_one(
     world.counters.wrote(Kind::Operation);
     match ask(&what, all.create(&parameters, &child)).await {
         Ok(_) => {
-            tracing::info!(operation = name, "an operation of a selector begins");
+            tracing::info!(operation = name, "child operation created");
             Ok(())
         }
         // The child was created earlier but not recorded, or it is another object that the store will show.

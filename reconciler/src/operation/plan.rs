@@ -176,9 +176,9 @@ impl Seen<'_> {
 
     fn timed_out(&self) -> Plan {
         let status = self.operation.status.as_ref();
-        let executor = status.and_then(|status| status.executor.as_deref()).unwrap_or("somebody");
+        let executor = status.and_then(|status| status.executor.as_deref()).unwrap_or("an unknown executor");
         let message = format!(
-            "{executor} took it and has not said within {} s how it ended: look at the machine. {}",
+            "{executor} took it and has not reported its end within {} s: check the machine. {}",
             done_within(&self.operation.spec).as_secs(),
             executors(self.machine)
         );
@@ -254,7 +254,7 @@ impl Seen<'_> {
         if left.is_zero() {
             let name = &operation.spec.operation_name;
             let message =
-                format!("nobody took {name} within {} s. {}", limit.as_secs(), executors(Some(machine)));
+                format!("no executor took {name} within {} s. {}", limit.as_secs(), executors(Some(machine)));
             return self.failed(FanOutOutcome::NoExecutor, &message);
         }
         Plan { again: Some(left), ..self.begin() }

@@ -77,10 +77,10 @@ fn at_hand(member: &Member) -> Option<String> {
         Place::Draining(version) => {
             let hold = member.hold.as_ref();
             let since = hold.and_then(|hold| hold.began).map(|began| format!(" since {began:.0}"));
-            let awaits =
-                hold.and_then(|hold| hold.awaits.as_ref()).map(|awaits| format!(", waiting for {awaits}"));
-            let (since, awaits) = (since.unwrap_or_default(), awaits.unwrap_or_default());
-            Some(format!("{name} is drained for {version}{since}{awaits}"))
+            let pending =
+                hold.and_then(|hold| hold.awaits.as_ref()).map(|pods| format!(", waiting for {pods}"));
+            let (since, pending) = (since.unwrap_or_default(), pending.unwrap_or_default());
+            Some(format!("{name} is drained for {version}{since}{pending}"))
         }
         Place::UpToDate | Place::Skipped(_) | Place::Failed(_) | Place::Outdated(_) | Place::Awaiting(..) => {
             None
@@ -115,8 +115,12 @@ fn used_up(rollout: &Rollout, settings: &RollingUpdate) -> Option<String> {
         .iter()
         .filter_map(|member| Some(format!("{} ({})", member.name, member.unavailable?)))
         .collect();
-    (used >= allowed)
-        .then(|| format!("no more at once: {used} unavailable, maxUnavailable is {allowed}: {}", some(&why)))
+    (used >= allowed).then(|| {
+        format!(
+            "no further Machine can start: {used} unavailable, maxUnavailable is {allowed}: {}",
+            some(&why)
+        )
+    })
 }
 
 fn degraded(rollout: &Rollout, settings: &RollingUpdate) -> Option<(DegradedReason, String)> {
@@ -135,8 +139,11 @@ fn degraded(rollout: &Rollout, settings: &RollingUpdate) -> Option<(DegradedReas
             format!("{}: {}; {}", member.name, failure.message, failure.remedy.replace("NAME", &member.name))
         })
         .collect();
-    let more =
-        if settings.pause_on_failure { "nothing more is begun until then (pauseOnFailure); " } else { "" };
+    let more = if settings.pause_on_failure {
+        "no further Machine starts until this is resolved (pauseOnFailure); "
+    } else {
+        ""
+    };
     Some((gravest.reason, format!("{more}{}", some(&told))))
 }
 

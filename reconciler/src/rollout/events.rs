@@ -12,7 +12,7 @@ pub(super) fn refused(refusal: &Refusal) -> (GivenUp, String) {
         Refusal::Unmanaged(names) => (
             GivenUp::UnmanagedPods,
             format!(
-                "nobody makes these Pods again: {}; delete them, move them by hand, or set rollingUpdate.drain.force",
+                "no controller re-creates these Pods: {}; delete them, move them by hand, or set rollingUpdate.drain.force",
                 list(names)
             ),
         ),
@@ -48,7 +48,10 @@ pub(super) fn held(machine: &str, rollout: &Rollout) -> String {
     let why = match (member.map(|member| &member.place), failed) {
         (Some(Place::Skipped(skip)), _) => skip.told(),
         (Some(Place::Draining(_)), Some(failed)) => {
-            format!("Machine {} has failed, and nothing goes on until that is seen to", failed.name)
+            format!(
+                "Machine {} has failed, and no other Machine continues until that is resolved",
+                failed.name
+            )
         }
         (Some(Place::Draining(_)), None) => {
             format!("MachineConfiguration {} does not roll any more", rollout.configuration)

@@ -190,7 +190,7 @@ impl Skip {
             Self::Paused => "spec.paused".to_owned(),
             Self::Claimed(by) => format!("{by} has claimed it"),
             Self::ClusterMade => {
-                "its slot stays, for the cluster was made there, or its etcd is the last one or not let go: its condition Paved, docs/node.md"
+                "its slot stays, because the cluster was created there, or its etcd is the last member or cannot leave: see its condition Paved and docs/node.md"
                     .to_owned()
             }
             Self::Operation => "an operation has cordoned its Node".to_owned(),
@@ -430,7 +430,7 @@ impl Known<'_> {
         is_late(machine, self.versions.iter().copied(), wait, is_reported).then(|| Failure {
             reason: DegradedReason::NodeMissing,
             message:
-                "its host was to be paved and has no Node, for longer than its health gate and 30 minutes"
+                "its host should have been paved and has no Node, for longer than its health gate and 30 minutes"
                     .to_owned(),
             remedy: "bedplate machine explain NAME shows the pending step; repair the host (spec.paused meanwhile), move the Machine (spec.configurationRef \
                      with name and version), or delete it",

@@ -157,7 +157,7 @@ fn go_on(rollout: &Rollout, member: &Member, machine: String, node_uid: String, 
     if member.hold.as_ref().is_some_and(|hold| hold.cordoned) {
         return Step::Drain { machine, node_uid, version };
     }
-    let message = "somebody has uncordoned the Node while its Pods were leaving".to_owned();
+    let message = "the Node was uncordoned while its Pods were leaving".to_owned();
     let failed = Failed { version, generation: rollout.generation, reason: GivenUp::Uncordoned, message };
     Step::Free { machine, node_uid, failed: Some(failed) }
 }

@@ -137,7 +137,7 @@ pub fn plan(parent: &MachineOperation, targets: &[(MachineName, Progress)], now:
         (true, _, 0) if unbegun == 0 => {
             Some((FanOutOutcome::AllComplete, format!("done on {complete} Machines")))
         }
-        (true, _, 0) => Some((FanOutOutcome::Canceled, format!("not begun on {unbegun} Machines"))),
+        (true, _, 0) => Some((FanOutOutcome::Canceled, format!("not started on {unbegun} Machines"))),
         (true, ..) => Some((FanOutOutcome::MachinesFailed, failure(targets, failed, unbegun, now))),
     };
     let status = MachineOperationStatus {
@@ -183,7 +183,7 @@ fn failure(targets: &[(MachineName, Progress)], failed: usize, unbegun: usize, n
     let mut message = format!("failed on {failed} of {} Machines: {}{more}", targets.len(), names.join(", "));
     if unbegun > 0 {
         let why = if now.stopped { "" } else { " because of failureLimit" };
-        message.push_str(&format!("; not begun on {unbegun}{why}"));
+        message.push_str(&format!("; not started on {unbegun}{why}"));
     }
     message
 }
@@ -285,9 +285,9 @@ mod tests {
             (
                 vec![DONE, FAILED, None],
                 false,
-                "failed on 1 of 3 Machines: m1; not begun on 1 because of failureLimit",
+                "failed on 1 of 3 Machines: m1; not started on 1 because of failureLimit",
             ),
-            (vec![DONE, FAILED, None], true, "failed on 1 of 3 Machines: m1; not begun on 1"),
+            (vec![DONE, FAILED, None], true, "failed on 1 of 3 Machines: m1; not started on 1"),
             (vec![FAILED; 8], false, "failed on 8 of 8 Machines: m0, m1, m2, m3, m4, m5, m6, m7"),
             (vec![FAILED; 9], false, "failed on 9 of 9 Machines: m0, m1, m2, m3, m4, m5, m6, m7, ..."),
         ] {

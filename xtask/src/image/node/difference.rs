@@ -65,7 +65,8 @@ fn names(directory: &Path) -> Result<BTreeSet<OsString>> {
 
 fn is_same(one: &Path, two: &Path) -> Result<bool> {
     let Ok(a) = fs::symlink_metadata(one) else { return Ok(false) };
-    let b = fs::symlink_metadata(two).with_context(|| format!("cannot look at {}", two.display()))?;
+    let b = fs::symlink_metadata(two)
+        .with_context(|| format!("cannot read the metadata of {}", two.display()))?;
     let attributes = |m: &Metadata| (m.mode(), m.uid(), m.gid());
     if attributes(&a) != attributes(&b) || xattrs(one)? != xattrs(two)? {
         return Ok(false);
