@@ -143,7 +143,7 @@ impl BmcError {
             Self::AuthenticationFailed { address, problem } => {
                 write!(
                     f,
-                    "the BMC at {address} does not take the credentials ({problem}); they are not tried again, so that it locks nobody out: correct the Secret"
+                    "the BMC at {address} rejected the credentials ({problem}); they are not tried again so that the account is not locked; correct the Secret"
                 )
             }
             Self::NotSupported { what, hint } => {
@@ -152,7 +152,7 @@ impl BmcError {
             Self::TimedOut { address, what, after, .. } => {
                 write!(
                     f,
-                    "the BMC at {address} did not finish in {} s: {what}; look at its load and its log",
+                    "the BMC at {address} did not finish in {} s: {what}; check its load and its log",
                     after.as_secs_f32()
                 )
             }

@@ -179,10 +179,10 @@ impl fmt::Display for Probe {
         let identity = &self.identity;
         let join = |parts: &[&Option<String>]| {
             let parts: Vec<&str> = parts.iter().filter_map(|part| part.as_deref()).collect();
-            if parts.is_empty() { "not told".to_owned() } else { parts.join(", ") }
+            if parts.is_empty() { "not reported".to_owned() } else { parts.join(", ") }
         };
         let list = |all: &Option<Vec<String>>| match all {
-            None => "not told".to_owned(),
+            None => "not reported".to_owned(),
             Some(all) if all.is_empty() => "none".to_owned(),
             Some(all) => all.join(", "),
         };
@@ -230,15 +230,15 @@ impl fmt::Display for IpmiProbe {
         let identity = &self.identity;
         let speaks = match (self.ipmi_2_0, self.ipmi_1_5) {
             (true, false) => "IPMI 2.0",
-            (true, true) => "IPMI 2.0; IPMI 1.5 too, which is not encrypted: switch it off",
+            (true, true) => "IPMI 2.0; IPMI 1.5 too, which is not encrypted; disable it",
             (false, _) => "IPMI 1.5 only: Bedplate needs 2.0",
         };
         let suites = match &self.suites {
-            None => "not told".to_owned(),
+            None => "not reported".to_owned(),
             Some(suites) => {
                 let numbers: Vec<String> = suites.iter().map(ToString::to_string).collect();
-                // Suite 0 lets anybody in who knows a user's name.
-                let open = if suites.contains(&0) { " (0 asks for no password: switch it off)" } else { "" };
+                // Suite 0 accepts every client that knows a user name.
+                let open = if suites.contains(&0) { " (0 requires no password; disable it)" } else { "" };
                 format!("{}{open}", numbers.join(", "))
             }
         };
@@ -247,19 +247,19 @@ impl fmt::Display for IpmiProbe {
         if self.has_key {
             writeln!(
                 f,
-                "key           it has one of its own (Kg), which Bedplate cannot give: set it to zeros"
+                "key           the BMC has its own key (Kg), which Bedplate does not support; set it to zeros"
             )?;
         }
         if self.anonymous {
-            writeln!(f, "accounts      somebody may log in without a name: switch it off")?;
+            writeln!(f, "accounts      login without a user name is possible; disable it")?;
         }
         if !self.authenticated {
             return write!(f, "more          needs user name and password");
         }
         let machine = [&identity.vendor, &identity.product, &identity.serial].map(Option::as_deref);
         let machine = machine.into_iter().flatten().collect::<Vec<_>>().join(", ");
-        writeln!(f, "machine       {}", if machine.is_empty() { "not told" } else { &machine })?;
-        let told = |text: &Option<String>| text.clone().unwrap_or_else(|| "not told".to_owned());
+        writeln!(f, "machine       {}", if machine.is_empty() { "not reported" } else { &machine })?;
+        let told = |text: &Option<String>| text.clone().unwrap_or_else(|| "not reported".to_owned());
         writeln!(f, "BMC           {}, {}", told(&identity.controller), told(&identity.firmware))?;
         let suite = self.suite.map_or_else(|| "none".to_owned(), |suite| suite.to_string());
         writeln!(f, "session       cipher suite {suite}, privilege {}", self.privilege.unwrap_or("none"))?;

@@ -342,7 +342,7 @@ impl Boots {
 
     fn write_behind(&self, changes: Vec<Change>) {
         if let Err(error) = self.inner.store.write_behind(changes) {
-            tracing::warn!(%error, "a boot could not be written to the store");
+            tracing::warn!(%error, "failed to write a boot to the store");
         }
     }
 

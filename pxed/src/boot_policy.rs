@@ -215,7 +215,7 @@ pub fn decide(asker: Asker<'_>, request: &Request, state: &dyn State) -> Decisio
         Asker::Claimed => {
             return reasons.end(
                 Action::Refuse(Refusal::DuplicateMac),
-                "several Machines claim this MAC address: none is served until one of them lets go",
+                "MAC address is claimed by several Machines; none is served until one claim is removed",
             );
         }
         Asker::Unknown => {

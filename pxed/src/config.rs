@@ -293,7 +293,7 @@ fn list(path: &Path, problems: &[Problem]) -> String {
         None => format!("{path}: {p}"),
     });
     let count = problems.len();
-    let noun = if count == 1 { "mistake" } else { "mistakes" };
+    let noun = if count == 1 { "error" } else { "errors" };
     format!("{count} {noun} in the configuration\n{}", lines.collect::<Vec<_>>().join("\n"))
 }
 

@@ -166,7 +166,7 @@ impl Images {
             tracing::warn!(
                 references = names.len(),
                 limit = MAX_REFERENCES,
-                "too many image references: the rest is left out"
+                "too many image references, skipping the rest"
             );
             names.truncate(MAX_REFERENCES);
         }
@@ -322,7 +322,7 @@ impl Images {
             Err(error) => {
                 self.inner.counters.fetches.one(Fetch::Failed);
                 let text = chain(&error);
-                tracing::warn!(image = %name, error = text, "an image cannot be fetched and is tried again");
+                tracing::warn!(image = %name, error = text, "failed to fetch an image, retrying");
                 self.change(&name, &source, |entry| {
                     entry.failures = entry.failures.saturating_add(1);
                     entry.note.clone_from(&text);

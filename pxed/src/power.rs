@@ -73,7 +73,7 @@ pub enum OperationUpdate {
 #[derive(Debug, Clone, PartialEq, Eq, Error)]
 pub enum WriteOperationError {
     /// Another writer changed the operation; it must be read again.
-    #[error("the operation was changed by somebody else")]
+    #[error("operation was changed by another writer")]
     Conflict,
     /// There is no such operation any more.
     #[error("the operation is gone")]

@@ -64,10 +64,10 @@ pub(crate) fn read(directory: &Path, below: &Path, most: usize) -> Result<Privat
     };
     let metadata = match file.metadata() {
         Ok(metadata) => metadata,
-        Err(error) => return unusable(format!("{shown} cannot be looked at: {error}")),
+        Err(error) => return unusable(format!("{shown} cannot be examined: {error}")),
     };
     if !metadata.is_file() {
-        return unusable(format!("{shown} is no file"));
+        return unusable(format!("{shown} is not a regular file"));
     }
     let (owner, own) = (metadata.uid(), rustix::process::geteuid().as_raw());
     if owner != 0 && owner != own {

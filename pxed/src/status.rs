@@ -129,7 +129,7 @@ impl StatusRegistry {
                 }
                 _ => {
                     let name = String::from_utf8_lossy(&key);
-                    tracing::warn!(machine = %name, "a kept status cannot be read and is left out");
+                    tracing::warn!(machine = %name, "skipping unreadable stored status");
                 }
             }
         }

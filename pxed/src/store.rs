@@ -71,7 +71,7 @@ impl Table {
             Self::Boots => "boots under way (their machines start again)",
             Self::Seeds => "which seeds were given (their boots are gone, too)",
             Self::Machines => "known machines (unknown until their source is read)",
-            Self::Status => "statuses (told again by the next boot or report)",
+            Self::Status => "statuses (reported again by the next boot or report)",
             Self::Certificates => {
                 "which key each machine enrolled last (in a cluster status.enrollment counts, otherwise every host must boot again)"
             }
@@ -80,7 +80,7 @@ impl Table {
             Self::Departing => "machines to be switched off because their manifest is gone (they stay on)",
             Self::Configurations => "configurations (read from their manifests again)",
             Self::Versions => "versions of configurations (their numbers begin at 1 again)",
-            Self::Choices => "which version each machine gets (chosen again, and what runs goes on)",
+            Self::Choices => "which version each machine gets (chosen again, running nodes continue)",
             Self::Takeovers => "used takeover tokens (tokens that are set count as used)",
         }
     }

@@ -191,7 +191,7 @@ fn a_configuration_with_mistakes_is_64_and_lists_them_all() {
     for arguments in [&["check", "--config", file][..], &["run", "--config", file], &["--config", file]] {
         let (code, said) = check(arguments);
         assert_eq!(code, Some(64), "{said}");
-        assert!(said.contains("pxed: 2 mistakes in the configuration"), "{said}");
+        assert!(said.contains("pxed: 2 errors in the configuration"), "{said}");
         assert!(
             said.contains(&format!("{file}:3: defualt-image: is not a known key; did you mean")),
             "{said}"
@@ -292,8 +292,7 @@ fn a_reload_takes_on_what_it_can_names_the_rest_and_refuses_a_bad_file() {
     pxed.configure("[images.second]\nlayuot = \"/x\"\n");
     pxed.signal(Signal::SIGHUP);
     pxed.until("the bad file is refused", || {
-        pxed.log().contains("the old one stays in force")
-            && pxed.log().contains("did you mean \\\"layout\\\"?")
+        pxed.log().contains("keeping the current one") && pxed.log().contains("did you mean \\\"layout\\\"?")
             || pxed.log().contains("did you mean \"layout\"?")
     });
     assert!(pxed.reasons().contains("image second is not in the configuration"));

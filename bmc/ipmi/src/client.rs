@@ -156,7 +156,7 @@ impl Client {
             }
             match self.request(&option).await {
                 Err(error) if error.completion().is_some() && option.is_optional() => {
-                    debug!(?option, %error, "boot option left out");
+                    debug!(?option, %error, "boot option refused, skipped");
                 }
                 Err(error) => failed = failed.or(Some(error)),
                 Ok(()) if matches!(option, SetBootOption::KeepFlags(_)) => last = FlagsLast::UntilBoot,

@@ -35,7 +35,7 @@ pub async fn open(client: Client, retry: Retry) -> Result<DuplexStream, ClientEr
     tokio::spawn(async move {
         run(&client, sol, incoming, ours).await;
         if let Err(error) = client.request(&DeactivateConsole).await {
-            debug!(%error, "console not given back");
+            debug!(%error, "failed to release the console");
         }
         client.close().await;
     });

@@ -149,11 +149,11 @@ impl Link {
         match read {
             Ok(None) => {}
             Ok(Some(error)) => {
-                tracing::debug!(address = %self.address, %error, "what the FRU says cannot be read");
+                tracing::debug!(address = %self.address, %error, "failed to read the FRU");
                 // The values that were read in a lost session are valid.
                 self.is_asked_again(Some(&error), &mut false);
             }
-            Err(_) => tracing::debug!(address = %self.address, "the FRU is not read in time"),
+            Err(_) => tracing::debug!(address = %self.address, "FRU read timed out"),
         }
         reader.map(FruReader::finish).unwrap_or_default()
     }

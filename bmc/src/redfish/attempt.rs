@@ -73,7 +73,7 @@ fn login_body(credentials: &Credentials) -> Zeroizing<Vec<u8>> {
     let mut body = Zeroizing::new(Vec::with_capacity(64 + 6 * (user_name.len() + password.len())));
     if let Err(error) = serde_json::to_writer(&mut *body, &LoginBody { user_name, password }) {
         // Two texts written to memory: it does not happen, and an empty login is refused.
-        tracing::error!(%error, "login cannot be written");
+        tracing::error!(%error, "failed to encode the login");
     }
     body
 }

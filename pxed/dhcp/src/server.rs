@@ -208,7 +208,7 @@ impl Engine {
             Ok(()) => self.counters.add_sent(packet.message),
             Err(error) => {
                 self.counters.add_trouble(Trouble::SendFailed, 1);
-                tracing::debug!(to = ?packet.to, %error, "answer cannot be sent");
+                tracing::debug!(to = ?packet.to, %error, "failed to send an answer");
             }
         }
     }

@@ -108,7 +108,7 @@ impl Store {
             }
         }
         if unreadable > 0 {
-            tracing::error!(count = unreadable, "leases that cannot be read were skipped");
+            tracing::error!(count = unreadable, "unreadable leases skipped");
         }
         Ok((Self { database }, leases))
     }

@@ -217,7 +217,7 @@ impl Seeds {
                     tracing::error!(%error, boot = %id.public_id(), "failed to read the seed of a boot");
                     unreadable.insert(id);
                 }
-                (None, _) => tracing::error!("an entry of the table of seeds has no boot ID"),
+                (None, _) => tracing::error!("seed table entry without boot ID skipped"),
             }
         }
         seeds.sort_by_key(|(_, seed)| seed.time);

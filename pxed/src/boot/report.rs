@@ -132,7 +132,7 @@ impl Tell for Teller {
         let boot = boot.public_id();
         let message = format!(
             "the seed of boot {boot} was asked for again by {peer} and refused: if the machine did not ask twice \
-             itself, somebody else on its network knows the URL; boot it again for a fresh seed"
+             itself, another host on its network knows the URL; boot it again for a new seed"
         );
         self.registry.update(machine, |status| {
             let is_true = |c: &Condition| c.status == "True";

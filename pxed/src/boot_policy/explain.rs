@@ -51,7 +51,7 @@ pub fn describe(decision: &Decision) -> String {
         Action::Script { .. } => "iPXE script".to_owned(),
         Action::Boot { image } => format!("boot image {image}"),
         Action::Hold(hold) => format!("hold: {}", hold.message),
-        Action::LocalDisk => "nothing: goes on to its next boot device".to_owned(),
+        Action::LocalDisk => "nothing: continues with its next boot device".to_owned(),
         Action::Refuse(refusal) => format!("no answer ({})", refusal.as_str()),
     }
 }

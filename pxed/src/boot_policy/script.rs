@@ -104,17 +104,17 @@ pub fn render_boot(frame: &Frame<'_>, platform: Option<Platform>, arguments: &[S
 }
 
 /// The script that waits and asks for itself again.
-pub fn render_hold(frame: &Frame<'_>, awaited: &str) -> String {
+pub fn render_hold(frame: &Frame<'_>, reason: &str) -> String {
     let mut script = head(frame);
     let _ = write!(
         script,
-        "echo Bedplate: {machine}: held. Awaited: {awaited}\n\
+        "echo Bedplate: {machine}: held: {reason}\n\
          echo Bedplate: {machine}: asking again in {WAIT_HELD} s\n\
          sleep {WAIT_HELD}\n\
          chain --timeout {STALL_TIMEOUT_MS} --replace --autofree {base}/script.ipxe ||\n\
          set step the script\n",
         machine = frame.machine,
-        awaited = screen_text(awaited),
+        reason = screen_text(reason),
         base = frame.base(),
     );
     script.push_str(&tail(frame));

@@ -78,7 +78,7 @@ fn each_architecture_gets_its_loader() {
         (Request::Ipxe(vec![]), "iPXE script"),
         (Request::Ipxe(vec![7]), "iPXE script"),
         (Request::Script(None), "boot image host"),
-        (Request::NoNetboot, "nothing: goes on to its next boot device"),
+        (Request::NoNetboot, "nothing: continues with its next boot device"),
     ];
     for (request, expected) in table {
         assert_eq!(answer(&subject(), &request, &here()), expected, "{request:?}");
@@ -194,7 +194,7 @@ fn unknown_machine_is_answered_only_while_discovery_is_on() {
         (Request::Ipxe(vec![0]), "iPXE script"),
         (Request::Script(Some(Platform::Bios)), "boot image discover"),
         (Request::Script(None), "boot image discover"),
-        (Request::NoNetboot, "nothing: goes on to its next boot device"),
+        (Request::NoNetboot, "nothing: continues with its next boot device"),
     ] {
         assert_eq!(explain::describe(&decide(Asker::Unknown, &request, &on)), answer, "{request:?}");
         let off = decide(Asker::Unknown, &request, &here());

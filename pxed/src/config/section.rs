@@ -122,7 +122,7 @@ fn dhcp(top: &mut Section<'_>, reader: &mut Reader) -> DhcpConfig {
     let modes = [("server", DhcpMode::Server), ("proxy", DhcpMode::Proxy), ("off", DhcpMode::Off)];
     let mode = section.choice(reader, "mode", &modes);
     if !reader.is_given("dhcp.mode") {
-        let remedy = "write mode = \"server\" (pxed gives addresses), \"proxy\" (beside another DHCP server) or \"off\"";
+        let remedy = "write mode = \"server\" (pxed assigns addresses), \"proxy\" (next to another DHCP server) or \"off\"";
         reader.problem("dhcp.mode", "is missing", remedy);
     }
     let interfaces: Vec<InterfaceName> =
@@ -309,7 +309,7 @@ fn check_image_form(section: &Section<'_>, reader: &mut Reader) {
                 }
             }
             if *form == "kernel" && !reader.is_given(&section.path("initrd")) {
-                reader.problem(&section.path("initrd"), "is missing beside kernel", "name the initrd's file");
+                reader.problem(&section.path("initrd"), "is required with kernel", "name the initrd's file");
             }
         }
         [] => {

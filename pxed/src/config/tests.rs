@@ -151,7 +151,7 @@ fn contradictions_between_keys_are_found() {
             "reference = \"r.example/host:1\"\nallow-tag = true\ninsecure-http = true\nca-file = \"/ca\"",
             "ca-file: has no meaning with insecure-http",
         ),
-        ("layout = \"/var/lib/bedplate/images/host\"", "kernel = \"/k\"", "initrd: is missing beside kernel"),
+        ("layout = \"/var/lib/bedplate/images/host\"", "kernel = \"/k\"", "initrd: is required with kernel"),
         ("console=ttyS0", "console=ttyS0 quiet", "holds a blank; write each argument as an entry of its own"),
         ("console=ttyS0", "a=${x}", "holds ${, which iPXE would expand; "),
         ("console=ttyS0", "initrd=foo", "is set by pxed itself; "),

@@ -63,7 +63,7 @@ pub enum OpenAuthorityError {
     Exposed(String),
     /// Key and certificate are there and cannot be used.
     #[error(
-        "{path} is damaged: restore it, or remove its directory (then every host enrolls anew with its next boot)"
+        "{path} is damaged; restore it, or remove its directory (then every host re-enrolls at its next boot)"
     )]
     Damaged {
         /// The file.

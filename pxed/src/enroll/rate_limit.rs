@@ -70,7 +70,7 @@ pub(super) fn admit(
 ) -> Result<(), Refused> {
     let taken = paces.take((machine.clone(), *host, asked), asked.rate(), Instant::now());
     taken.map_err(|wait| {
-        tracing::debug!(%machine, ?asked, "a host asks too often");
+        tracing::debug!(%machine, ?asked, "rate limit of a host exceeded");
         Refused {
             reason: AgentRefusal::RateLimited,
             message: format!("Machine {machine} asks too often: again in {} s", seconds(wait)),

@@ -90,7 +90,7 @@ async fn secure(
     let config = match configurations.get(peer.local.ip().to_canonical(), Timestamp::now()) {
         Ok(config) => config,
         Err(error) => {
-            tracing::error!(error = chain(&error), "an agent cannot be served");
+            tracing::error!(error = chain(&error), "failed to serve an agent");
             return None;
         }
     };

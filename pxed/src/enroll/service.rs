@@ -444,6 +444,6 @@ fn bad_request<T>(error: &ReadRequestError) -> Result<T, Refused> {
 }
 
 pub(super) fn store_failed<T>(name: &MachineName, error: &crate::store::StoreError) -> Result<T, Refused> {
-    tracing::error!(machine = %name, error = chain(error), "the store failed in an enrollment");
+    tracing::error!(machine = %name, error = chain(error), "store failed during enrollment");
     refused(AgentRefusal::StoreFailed, "pxed cannot write to its store: see its log")
 }

@@ -55,7 +55,7 @@ impl Tokens {
         }
         let owner = Owner::Machine { name: known.name.clone(), uid: known.uid.clone() };
         let (boot_id, token) = self.boots.seeds().issue(owner, now).await?;
-        tracing::info!(machine = %known.name, "a token for an enrollment by hand was made");
+        tracing::info!(machine = %known.name, "token for a manual enrollment issued");
         let advertise = self.urls.advertise.iter();
         Ok(Seed {
             machine: known.name.clone(),

@@ -217,7 +217,7 @@ pub(super) async fn blob(
 }
 
 fn too_many(record: &Record) -> Response<Payload> {
-    tracing::debug!(boot = %record.id.public_id(), "a further root image stream of a boot was refused");
+    tracing::debug!(boot = %record.id.public_id(), "further root image stream of a boot refused");
     let message =
         format!("this boot already receives its root image {PER_BOOT} times: end one, or come later");
     refuse_for(5, BootRefusal::TooManyStreams, &message)
@@ -225,7 +225,7 @@ fn too_many(record: &Record) -> Response<Payload> {
 
 fn missing(record: &Record, image: &Image, problem: &str) -> Response<Payload> {
     let boot = record.id.public_id();
-    tracing::error!(%boot, image = %image.name, problem, "a blob of an image cannot be read");
+    tracing::error!(%boot, image = %image.name, problem, "failed to read a blob of an image");
     refuse(BootRefusal::ImageUnreadable, "a part of the image cannot be read here: see pxed's log")
 }
 

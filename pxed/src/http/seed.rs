@@ -90,7 +90,7 @@ async fn take(
             return (SeedAnswer::Again, refuse(BootRefusal::SeedAlreadyIssued, message));
         }
         Err(error @ (TakeSeedError::Store(_) | TakeSeedError::Random)) => {
-            tracing::error!(boot = %record.id.public_id(), error = chain(&error), "a seed cannot be given");
+            tracing::error!(boot = %record.id.public_id(), error = chain(&error), "failed to issue a seed");
             let message = "the seed cannot be given now: see pxed's log";
             let refusal = refuse(BootRefusal::SeedUnavailable, message);
             return (SeedAnswer::Failed, refusal);

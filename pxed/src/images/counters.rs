@@ -31,7 +31,7 @@ impl Counters {
     pub(super) fn measure(&self, store: &Store) {
         match store.bytes() {
             Ok(bytes) => self.cached_bytes.store(bytes, Ordering::Relaxed),
-            Err(error) => tracing::debug!(%error, "the image cache cannot be measured"),
+            Err(error) => tracing::debug!(%error, "failed to measure the image cache"),
         }
     }
 }

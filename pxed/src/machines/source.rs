@@ -128,13 +128,13 @@ pub enum Update {
 #[derive(Debug, Error)]
 pub enum SourceEnded {
     /// Programming error.
-    #[error("reading the machines directory did not come to its end")]
+    #[error("reader of the machines directory panicked")]
     Reading(#[source] tokio::task::JoinError),
     /// The watch, which tries again for ever, has not.
     #[error("the watch of the API server's machines has ended")]
     Watch,
     /// The task that builds the index from the sets has ended.
-    #[error("nobody takes the machines any more")]
+    #[error("receiver of the machines has ended")]
     Unheard,
 }
 
@@ -187,7 +187,7 @@ pub fn kept(store: &Store) -> Result<(Vec<Sourced>, Kept), StoreError> {
         let name = String::from_utf8_lossy(&key).into_owned();
         let read = serde_json::from_slice::<Sourced>(&value);
         let from = read.inspect_err(|error| {
-            tracing::warn!(machine = name, %error, "a kept machine cannot be read and is left out");
+            tracing::warn!(machine = name, %error, "skipping unreadable stored Machine");
         });
         let from = from.ok();
         machines.extend(from.clone());

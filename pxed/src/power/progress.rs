@@ -20,7 +20,7 @@ const SHUTDOWN: &str = "shutdown";
 const fn described(step: StepName) -> &'static str {
     match step {
         StepName::On => "switching on, until the BMC says On",
-        StepName::Off => "switching off at once, until the BMC says Off",
+        StepName::Off => "forcing power off, until the BMC says Off",
         StepName::GracefulOff => "asking the operating system to shut down",
         StepName::Reset => "resetting, once",
         StepName::Unknown => "in a step of a later version",
@@ -76,12 +76,12 @@ impl Ended {
         let ours = status.executor.as_deref().is_some_and(|by| by.starts_with(executors));
         let kind = Kind::of(&object.spec.operation_name).filter(|_| done && ours)?;
         let name = object.metadata.name.as_deref().unwrap_or_default();
-        let told = status.message.as_deref().unwrap_or_default();
+        let text = status.message.as_deref().unwrap_or_default();
         Some(Self {
             kind,
             began: status.start_time.as_ref().map(|time| time.0),
             at: status.completion_time.as_ref()?.0,
-            message: format!("{} by operation {name}: {told}", kind.as_str()),
+            message: format!("{} by operation {name}: {text}", kind.as_str()),
         })
     }
 }

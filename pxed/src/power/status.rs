@@ -126,7 +126,7 @@ pub fn reachable(
 ) -> bool {
     let before = condition(status, condition_type::BMC_REACHABLE).is_some_and(|c| c.status == "False");
     let (reason, message) = if insecure {
-        let message = "the BMC answers; its certificate is not checked (bmc.redfish.tls.mode Insecure): whoever answers at its address \
+        let message = "the BMC answers; its certificate is not verified (bmc.redfish.tls.mode Insecure); any host that answers at its address \
                        gets the password";
         (BmcReachableReason::CertificateNotVerified, message)
     } else {

@@ -148,7 +148,7 @@ impl BootPath {
 
     fn warn_of_missing_loaders(&self) {
         for missing in self.loaders.load().missing() {
-            tracing::warn!(platform = %missing.platform, problem = missing.problem, "a loader is missing");
+            tracing::warn!(platform = %missing.platform, problem = missing.problem, "loader missing");
         }
     }
 

@@ -93,7 +93,7 @@ impl Follower {
         let before = site.source.borrow().clone();
         let logged: HashSet<&String> = before.problems.iter().collect();
         for problem in problems.iter().filter(|problem| !logged.contains(problem)) {
-            tracing::warn!(problem, "the source of machines has a mistake");
+            tracing::warn!(problem, "invalid object in the source of Machines");
         }
         if !before.synced || known != last.len() {
             tracing::info!(source = before.source, machines = known, site = %site.name, "machines known");

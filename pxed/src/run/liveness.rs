@@ -43,7 +43,7 @@ pub(super) async fn ask_store(store: Store, pulse: Pulse, shutdown: Cancellation
         };
         match answer {
             Ok(()) => pulse.beat(),
-            Err(error) => tracing::error!(%error, "the store does not answer"),
+            Err(error) => tracing::error!(%error, "store does not answer"),
         }
         tokio::select! {
             () = shutdown.cancelled() => return,

@@ -18,7 +18,7 @@ impl Daemon {
             Ok(new) => new,
             Err(error) => {
                 let error = chain(&error);
-                tracing::error!(error, "the new configuration is not taken on, the old one stays in force");
+                tracing::error!(error, "new configuration rejected, keeping the current one");
                 // Counted after the log: a reader who has seen the count finds the errors there.
                 self.reloads.refused.fetch_add(1, Ordering::Relaxed);
                 return;
@@ -31,18 +31,18 @@ impl Daemon {
         let config = Arc::new(plan.config);
         let (boot_path, taken) = (self.boot_path.clone(), config.clone());
         if let Err(error) = tokio::task::spawn_blocking(move || boot_path.configure(&taken)).await {
-            tracing::error!(%error, "images and loaders were not taken on");
+            tracing::error!(%error, "failed to apply images and loaders");
         }
         if let (Some(server), Some(settings)) = (&self.dhcp, translate::dhcp_settings(&config))
             && let Err(error) = server.reload(settings)
         {
             // The engine accepts all settings that `check` accepts; a test ensures it.
-            tracing::error!(%error, "the DHCP server keeps its old settings");
+            tracing::error!(%error, "new DHCP settings rejected, keeping the current ones");
         }
         if let (Some(server), Some(settings)) = (&self.tftp, translate::tftp_settings(&config))
             && let Err(error) = server.reload(settings)
         {
-            tracing::error!(%error, "the TFTP server keeps its old settings");
+            tracing::error!(%error, "new TFTP settings rejected, keeping the current ones");
         }
         self.config.store(config);
         self.reloads.done.fetch_add(1, Ordering::Relaxed);

@@ -47,7 +47,7 @@ impl SecretFiles {
     fn get(&self, secret: &SecretReference) -> Result<Issued, String> {
         check_namespace(&self.namespaces, secret)?;
         if !is_step(&secret.namespace) || !is_step(&secret.name) {
-            return Err("its name is no file name".to_owned());
+            return Err("its name is not a valid file name".to_owned());
         }
         let below = Path::new(&secret.namespace).join(&secret.name);
         let (username, first) = self.read_file(&below.join("username"))?;

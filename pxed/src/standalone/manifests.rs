@@ -257,7 +257,7 @@ impl File {
         match read_manifest(&text) {
             Ok(manifest) => {
                 for (line, kind) in &manifest.ignored {
-                    tracing::info!(file = %path.display(), line, kind, "of a kind that is not read, left out");
+                    tracing::info!(file = %path.display(), line, kind, "object of an unsupported kind skipped");
                 }
                 let origin = path.display().to_string();
                 let operation = |(line, operation)| SourcedOperation {
@@ -308,7 +308,7 @@ impl File {
         match (holds, self.was_good) {
             (true, _) => " (the file's last good content stays in force)",
             (false, true) => "",
-            (false, false) => " (operations and configurations that stood in it go on)",
+            (false, false) => " (operations and configurations of its earlier content continue)",
         }
     }
 }
@@ -370,7 +370,7 @@ fn watch(directory: &Path, changed: mpsc::Sender<()>) -> Option<notify::Recommen
         watcher.watch(directory, notify::RecursiveMode::NonRecursive)?;
         Ok(watcher)
     });
-    watcher.inspect_err(|error| tracing::debug!(%error, "the machines directory is not watched")).ok()
+    watcher.inspect_err(|error| tracing::debug!(%error, "failed to watch the machines directory")).ok()
 }
 
 #[cfg(test)]
@@ -468,7 +468,10 @@ mod tests {
         };
         let (operations, whole, problem) = told("broken: [");
         assert_eq!((operations, whole), (0, false));
-        assert!(problem.ends_with(" (operations and configurations that stood in it go on)"), "{problem}");
+        assert!(
+            problem.ends_with(" (operations and configurations of its earlier content continue)"),
+            "{problem}"
+        );
         assert_eq!(told(operation), (1, true, String::new()));
         let (operations, whole, problem) = told("broken: [[");
         assert_eq!((operations, whole), (1, true), "what stood in it is known");

@@ -87,7 +87,7 @@ fn read(
 ) -> Result<SecretResponse, ReadSecretError> {
     let names = [&secret.namespace, &secret.name].into_iter().chain(keys);
     if let Some(name) = names.into_iter().find(|name| !is_step(name)) {
-        return Err(ReadSecretError::Unreadable(format!("{name:?} is no file name")));
+        return Err(ReadSecretError::Unreadable(format!("{name:?} is not a valid file name")));
     }
     let below = Path::new(&secret.namespace).join(&secret.name);
     let (mut data, mut missing, mut room) = (BTreeMap::new(), None, MOST_BYTES);
@@ -190,6 +190,6 @@ mod tests {
         std::fs::create_dir_all(directory.path().join("in/nodes/link")).unwrap();
         symlink(directory.path().join("outside"), directory.path().join("in/nodes/link/key")).unwrap();
         assert!(ask("link").await.to_string().contains("leads out of"));
-        assert!(ask("../nodes").await.to_string().contains("no file name"));
+        assert!(ask("../nodes").await.to_string().contains("not a valid file name"));
     }
 }

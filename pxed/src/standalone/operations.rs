@@ -294,7 +294,7 @@ impl State {
             Err(error) => {
                 // Its manifest is not to be carried out again by that.
                 let name = String::from_utf8_lossy(&key);
-                tracing::warn!(operation = %name, %error, "a kept operation cannot be read");
+                tracing::warn!(operation = %name, %error, "skipping unreadable stored operation");
                 self.lost = true;
                 self.known = false;
             }

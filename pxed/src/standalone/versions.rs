@@ -81,7 +81,7 @@ impl NodeChoice {
             store.scan(Table::Choices)?,
         );
         for problem in unreadable {
-            tracing::warn!(problem, "a kept configuration, version or choice cannot be read and is left out");
+            tracing::warn!(problem, "skipping unreadable stored configuration, version or choice");
         }
         let (asks, receiver) = mpsc::channel(ASK_QUEUE_CAPACITY);
         let (told, state) = watch::channel(Arc::new(state));

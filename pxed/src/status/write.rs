@@ -329,7 +329,7 @@ impl Write {
             }
             Ok(WriteOutcome::Rejected(error)) => {
                 self.counters.refused.fetch_add(1, Ordering::Relaxed);
-                tracing::error!(machine = %self.name, error, "the API server refuses the status for good");
+                tracing::error!(machine = %self.name, error, "API server rejected the status, not retried");
                 Outcome::Settled
             }
             Ok(WriteOutcome::NotConnected) => Outcome::Retry,

@@ -34,7 +34,7 @@ pub(super) fn open_or_move_aside(path: &Path) -> Result<Opened, StoreError> {
             let aside = move_aside(path).map_err(|e| failed(e.into()))?;
             tracing::error!(
                 path = %path.display(), moved_to = %aside.display(), %error, lost = lost(),
-                "the store is damaged and was moved aside, an empty one is begun"
+                "damaged store moved aside, creating an empty one"
             );
             open(path).map_err(failed)
         }

@@ -85,7 +85,7 @@ impl Writer {
             tracing::warn!(
                 waiting = MAX_WAITING,
                 dropped_since_start = all,
-                "the disk is slower than the changes that come: some are not kept and a restart would not know them"
+                "store queue full, changes dropped and lost at a restart"
             );
         }
     }
@@ -170,7 +170,7 @@ impl Disk {
             Err(error) => {
                 tracing::error!(
                     path = %self.path.display(), requests = batch.len(), error = chain(error),
-                    "a commit to the store failed"
+                    "failed to commit to the store"
                 );
                 self.failed = Some(error.clone());
                 self.pause.failed(now);
@@ -195,7 +195,7 @@ impl Disk {
                     self.generation.send_modify(|generation| *generation = generation.wrapping_add(1));
                 }
             }
-            Err(error) => tracing::error!(error = chain(&error), "the store cannot be opened again"),
+            Err(error) => tracing::error!(error = chain(&error), "failed to reopen the store"),
         }
     }
 

@@ -196,7 +196,7 @@ impl Worker {
                 Ok(None) => continue,
                 Err(error) if error.kind() == io::ErrorKind::WouldBlock => return,
                 Err(error) => {
-                    tracing::warn!(%error, "request port cannot be read");
+                    tracing::warn!(%error, "failed to read from the request port");
                     return;
                 }
             };
@@ -303,7 +303,7 @@ impl Worker {
         let mark = self.next_mark;
         self.next_mark += 1;
         if let Err(error) = self.epoll.add(&transfer.channel, EpollEvent::new(EpollFlags::EPOLLIN, mark)) {
-            tracing::warn!(%error, "transfer cannot be watched");
+            tracing::warn!(%error, "failed to watch a transfer");
             self.shared.close(&transfer, Outcome::Stopped);
             return;
         }
@@ -332,7 +332,7 @@ impl Worker {
                 }
                 Ok(Heard::Nothing) => return false,
                 Err(error) => {
-                    tracing::debug!(peer = %transfer.peer, %error, "transfer's port cannot be read");
+                    tracing::debug!(peer = %transfer.peer, %error, "failed to read from a transfer's port");
                     return false;
                 }
             };

@@ -188,7 +188,7 @@ fn files_of_credentials_that_are_no_secrets_are_not_read() {
         ("open", "0644"),
         ("linked", "leads out of"),
         ("large", "longer than"),
-        ("pipe", "is no file"),
+        ("pipe", "is not a regular file"),
         ("absent", "cannot be opened"),
         ("elsewhere", "bmc.secret-namespaces"),
     ] {

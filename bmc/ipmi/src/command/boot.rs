@@ -155,9 +155,9 @@ impl ValidBitClearing {
 /// Lifetime of boot flags that were set.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum FlagsLast {
-    /// Until the next boot, whatever causes it.
+    /// Valid until the next boot, whatever causes it.
     UntilBoot,
-    /// Until the next boot by a chassis control within 60 seconds, because the BMC does not have parameter 3.
+    /// Valid until the next boot by a chassis control within 60 seconds, because the BMC does not have parameter 3.
     Minute,
 }
 

@@ -92,7 +92,7 @@ impl Committer {
                 tracing::error!(
                     path = %self.path.display(),
                     error = %std::error::Error::source(&error).unwrap_or(&error),
-                    "leases cannot be written, no client is acknowledged until they can"
+                    "failed to write leases, no client is acknowledged until it succeeds"
                 );
                 store.close();
                 false
@@ -103,14 +103,14 @@ impl Committer {
     /// Opens the file again after a failure and makes it what the table is, since what is in it is not certain.
     fn reopen(&self, engine: &Engine) -> Option<Store> {
         let (store, rows) = Store::open(&self.path)
-            .inspect_err(|error| tracing::error!(%error, "lease file cannot be opened again"))
+            .inspect_err(|error| tracing::error!(%error, "failed to reopen the lease file"))
             .ok()?;
         let changes = {
             let table = engine.table.lock().unwrap_or_else(PoisonError::into_inner);
             rewrite(&rows, &table)
         };
         if let Err(error) = store.write(changes.iter()) {
-            tracing::error!(%error, "the leases in memory cannot be written");
+            tracing::error!(%error, "failed to write the leases in memory");
             store.close();
             return None;
         }

@@ -59,10 +59,7 @@ pub(crate) fn spawn(engine: &Arc<Engine>, name: &str, opened: Option<Sockets>) -
             let run = AssertUnwindSafe(|| serve_interface(&engine, &name, sockets, &stopped));
             if catch_unwind(run).is_err() {
                 engine.counters.add_trouble(Trouble::InterfaceLost, 1);
-                tracing::error!(
-                    interface = name,
-                    "a message broke the interface's thread, starting it again"
-                );
+                tracing::error!(interface = name, "interface thread panicked, restarting");
             }
         }
         engine.set_interface(&name, None);
@@ -79,7 +76,7 @@ fn serve_interface(engine: &Arc<Engine>, name: &str, opened: Option<Sockets>, st
         Err(error) => {
             let reason = chain(&error);
             if engine.set_interface(name, Some(&InterfaceState::Waiting(reason.clone()))) {
-                tracing::warn!(interface = name, reason, "interface cannot be served yet, waiting for it");
+                tracing::warn!(interface = name, reason, "interface not ready, waiting for it");
             }
             std::thread::park_timeout(RECEIVE_TIMEOUT * 5);
             return;

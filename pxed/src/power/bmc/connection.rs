@@ -250,7 +250,7 @@ impl Line {
             bmc.close().await;
         };
         if tokio::time::timeout(CLOSE_TIMEOUT, closing).await.is_err() {
-            tracing::debug!(address = self.spec.address, "a session at a BMC was left open");
+            tracing::debug!(address = self.spec.address, "BMC session left open");
         }
     }
 }

@@ -33,7 +33,7 @@ impl Departing {
     pub(crate) fn load(store: &Store) -> Self {
         let mut departing = Self::default();
         let kept = store.scan(Table::Departing).unwrap_or_else(|error| {
-            tracing::warn!(%error, "departing machines cannot be read and stay on");
+            tracing::warn!(%error, "failed to read departing machines, they stay on");
             Vec::new()
         });
         for (_, value) in kept {
@@ -56,7 +56,7 @@ impl Departing {
         let mut changes = Vec::new();
         for known in gone.iter().filter(|known| has_gone(known, after, claims)) {
             if let Ok(value) = serde_json::to_vec(&*known.machine) {
-                tracing::info!(machine = %known.name, "its manifest is gone, it will be switched off");
+                tracing::info!(machine = %known.name, "manifest removed, switching the machine off");
                 self.insert(known.clone(), later(now, DELETION_DELAY));
                 changes.push(Change::Put(Table::Departing, known.name.as_str().into(), value));
             }

@@ -255,7 +255,7 @@ impl Supervisor {
         if !changes.is_empty()
             && let Err(error) = self.shared.store.write(changes).await
         {
-            tracing::warn!(%error, "departing machines could not be kept, a restart would forget them");
+            tracing::warn!(%error, "failed to store departing machines, a restart would forget them");
         }
     }
 

@@ -78,7 +78,7 @@ impl Worker {
         }
         let sent = failure.as_ref().is_none_or(|failure| failure.sent && prepared);
         let came = failure.map_or_else(String::new, |failure| format!(", which failed: {}", failure.message));
-        let message = format!("switched on by pxed because it ought to run, attempt {attempt}{came}");
+        let message = format!("switched on by pxed because it should run, attempt {attempt}{came}");
         self.update(|status| {
             status::attempted(status, attempt, next);
             status::acted(status, PowerActionKind::PowerOn, &message, now);

@@ -80,7 +80,7 @@ impl Worker {
         let mut exhausted = false;
         self.update(|status| exhausted = status::awaits(status, plan, state, generation, now));
         if exhausted {
-            let message = "it was switched on 5 times and its host did not stay up; look at its console";
+            let message = "it was switched on 5 times and its host did not stay up; check its console";
             self.event(PxedEvent::PowerOnAttemptsExhausted, message.to_owned());
         }
         if *plan == Plan::Leave(Leave::DepartureAwaited) {

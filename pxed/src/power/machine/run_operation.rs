@@ -147,18 +147,18 @@ impl Worker {
                 tracing::debug!(
                     operation = running.operation.key.name,
                     why,
-                    "an operation waits to be written"
+                    "operation status write postponed"
                 );
                 later(now, WRITE_RETRY_DELAY)
             }
             Err(error @ WriteOperationError::Conflict) => {
-                tracing::debug!(operation = running.operation.key.name, %error, "looking at it anew");
+                tracing::debug!(operation = running.operation.key.name, %error, "operation was changed by another writer, reading it again");
                 running.overtaken = true;
                 later(now, WRITE_RETRY_DELAY)
             }
             Err(error @ (WriteOperationError::Gone | WriteOperationError::Refused(_))) => {
                 let operation = running.operation.key.clone();
-                tracing::warn!(operation = operation.name, %error, "an operation is given up");
+                tracing::warn!(operation = operation.name, %error, "operation abandoned");
                 self.done.insert(operation);
                 self.running = None;
                 now
@@ -178,7 +178,7 @@ impl Worker {
         }
         tracing::info!(
             machine = %self.assignment.machine.name, operation = key.name, kind = kind.as_str(),
-            reason = %end.reason, message = end.message, "an operation has ended"
+            reason = %end.reason, message = end.message, "operation finished"
         );
         let result = if end.complete { OperationResult::Complete } else { OperationResult::Failed };
         self.shared.counters.operation(kind, result);

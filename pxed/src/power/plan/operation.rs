@@ -305,7 +305,7 @@ impl Case<'_> {
         }
         if self.now >= self.deadline {
             let message = "it is not known whether the machine was reset: pxed was interrupted or got no answer while \
-                           it asked, and no boot of it was seen; look at its console, and make a new operation";
+                           it asked, and no boot of it was seen; check its console, and create a new operation";
             return self.fail(PowerOutcome::TimedOut, message.to_owned());
         }
         Act::Wait(later(self.now, PENDING_POLL_INTERVAL).min(self.deadline))
@@ -357,10 +357,10 @@ impl Case<'_> {
                 "it was switched off and there was no time left to switch it on; make an operation powerOn"
             }
             (Kind::PowerCycle, Some((StepName::On, _))) => {
-                "it was switched off and does not come on; look at the BMC's log"
+                "it was switched off and does not come on; check the BMC's log"
             }
             (Kind::PowerOn | Kind::PowerOff | Kind::PowerCycle | Kind::Reset, _) => {
-                "look at the BMC's log, or give it more time by timeoutSeconds"
+                "check the BMC's log, or increase timeoutSeconds"
             }
         };
         let limit = self.order.timeout.as_secs();

@@ -266,7 +266,7 @@ fn route_without(operation: &Operation, begun: bool, absence: Absence) -> Route 
         (Absence::Awaited, false) => {
             let message = format!(
                 "there is no Machine {name} of this site: it waits for its manifest, and fails when none has come for 30 s \
-                 while no manifest has a mistake; make a new operation if another Machine is meant"
+                 while no manifest has an error; create a new operation if another Machine is meant"
             );
             waits(operation, PendingOperationReason::MachineNotFound, message)
         }

@@ -219,9 +219,10 @@ fn read_object(
 fn check_name(object: &Value, kind: Kind) -> Result<(), (&'static str, String)> {
     match object.pointer("/metadata/name").and_then(Value::as_str) {
         None => Err(("", "metadata.name is missing".to_owned())),
-        Some(name) if kind != Kind::Machine && !is_object_name(name) => {
-            Err(("metadata.name", format!("{name:?} is no name: at most 253 of a-z, 0-9, '-' and '.'")))
-        }
+        Some(name) if kind != Kind::Machine && !is_object_name(name) => Err((
+            "metadata.name",
+            format!("{name:?} is not a valid name; use at most 253 of a-z, 0-9, '-' and '.'"),
+        )),
         Some(_) => Ok(()),
     }
 }

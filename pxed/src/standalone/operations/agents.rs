@@ -93,12 +93,12 @@ impl LocalOperations {
             tracing::info!(
                 operation = operation.key.name,
                 reason = status.reason,
-                "an operation is given up"
+                "operation of an agent timed out"
             );
             // Conflict: the agent wrote meanwhile, so the operation is read again. Store error: the next round
             // retries.
             if let Err(error) = self.write(&operation, status).await {
-                tracing::debug!(operation = operation.key.name, %error, "not given up");
+                tracing::debug!(operation = operation.key.name, %error, "failed to end an operation");
             }
         }
     }
@@ -142,7 +142,7 @@ fn given_up(operation: &MachineOperation, now: Timestamp) -> Option<MachineOpera
     }
     let (reason, message) = if taken {
         let text = format!(
-            "the agent of Machine {machine} took it and has not said within {seconds} s how it ended: look at the machine"
+            "the agent of Machine {machine} took it and did not report a result within {seconds} s; check the machine"
         );
         (FanOutOutcome::TimedOut, text)
     } else {

@@ -309,12 +309,12 @@ pub(crate) fn is_known(name: &str) -> bool {
 pub(crate) fn unknown_name(name: &str) -> String {
     let known: Vec<_> = Kind::ALL.map(Kind::as_str).into_iter().chain(AGENT_OPERATIONS).collect();
     let known = known.join(", ");
-    format!("nobody here carries out operation {name:?}: without a cluster there are {known}")
+    format!("operation {name:?} is not available without a cluster; use one of {known}")
 }
 
 fn unknown(now: Timestamp) -> MachineOperationStatus {
-    let message = "pxed's memory of operations was damaged and begun anew, so it is not known whether this one was carried \
-                   out: look at the machine, and make a new operation if it is still wanted";
+    let message = "pxed's record of operations was damaged and re-created, so it is not known whether this one was carried \
+                   out; check the machine, and create a new operation if it is still needed";
     let end = End { complete: false, reason: PowerOutcome::OutcomeUnknown.as_str(), message };
     ended(MachineOperationStatus::default(), end, None, now)
 }

@@ -167,7 +167,7 @@ impl Follower {
                 self.tell(&Arc::new(next), news, outcome);
             }
             Err(error) => {
-                tracing::error!(%error, "choices are not kept yet, and nobody is told of them");
+                tracing::error!(%error, "failed to store choices, they are not published");
                 self.again = Instant::now().checked_add(STORE_RETRY_DELAY);
             }
         }
@@ -234,7 +234,7 @@ impl Follower {
     fn tell_problems(&self, problems: Vec<String>) {
         let before = self.problems.load();
         for problem in problems.iter().filter(|problem| !before.contains(problem)) {
-            tracing::warn!(problem, "the manifests have a mistake");
+            tracing::warn!(problem, "invalid object in the manifests");
         }
         self.problems.store(Arc::new(problems));
     }

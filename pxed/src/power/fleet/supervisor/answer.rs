@@ -33,11 +33,11 @@ pub(super) async fn answer_operation(
                 return Some(written);
             }
             Err(WriteOperationError::Later(why)) => {
-                tracing::debug!(operation = operation.key.name, why, "an operation waits to be written");
+                tracing::debug!(operation = operation.key.name, why, "operation status write postponed");
                 tokio::time::sleep(ANSWER_RETRY_DELAY).await;
             }
             Err(error) => {
-                tracing::debug!(operation = operation.key.name, %error, "an operation was not answered");
+                tracing::debug!(operation = operation.key.name, %error, "failed to answer an operation");
                 return None;
             }
         }

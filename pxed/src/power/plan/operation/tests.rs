@@ -414,7 +414,10 @@ fn killed_at_any_act_a_power_cycle_is_one_cycle() {
                     "{fate:?} at {place}, lag {lag}"
                 );
                 let [_, off, on] = world.machine.states[..] else { panic!("{:?}", world.machine.states) };
-                assert!(on.0.duration_since(off.0) >= POWER_CYCLE_OFF_TIME, "{fate:?} at {place}, lag {lag}: {off:?} {on:?}");
+                assert!(
+                    on.0.duration_since(off.0) >= POWER_CYCLE_OFF_TIME,
+                    "{fate:?} at {place}, lag {lag}: {off:?} {on:?}"
+                );
             }
         }
     }
