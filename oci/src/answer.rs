@@ -1,7 +1,9 @@
-//! How long a registry's answer may take: one that stays small as a whole, a large one for each mebibyte of it. A registry that sends a byte now and
-//! then is never silent for long, and would hold who waits for it for ever.
+//! Timeouts of a registry's answer: one for a small answer, one for each mebibyte of a large one. A registry
+//! that sends a byte now and then is
+//! never silent for long, and would block its client forever.
 //!
-//! Only the time in which the registry is waited for counts, not that in which its bytes are written. Caller: `registry`.
+//! Only the time spent waiting for the registry counts, not the time in which its bytes are written. Caller:
+//! `registry`.
 
 use std::time::Duration;
 
@@ -10,8 +12,8 @@ use reqwest::Response;
 
 use crate::registry::Failure;
 
-/// For so many bytes of a large answer the time runs anew.
-const PART: usize = 1 << 20;
+/// Number of bytes of a large answer after which the timeout restarts.
+const PART_BYTES: usize = 1 << 20;
 
 /// A blob's bytes from `offset` on.
 #[derive(Debug)]
@@ -19,9 +21,9 @@ pub(crate) struct Answer {
     pub(crate) offset: u64,
     response: Response,
     limit: Duration,
-    /// How long the present part was waited for.
+    /// Time spent waiting for the current part.
     waited: Duration,
-    /// What of it is here.
+    /// Bytes received of the current part.
     taken: usize,
 }
 
@@ -43,14 +45,14 @@ impl Answer {
         let chunk = chunk.map_err(Failure::transport)?;
         self.waited = self.waited.saturating_add(begun.elapsed());
         self.taken = self.taken.saturating_add(chunk.as_ref().map_or(0, Bytes::len));
-        if self.taken >= PART {
+        if self.taken >= PART_BYTES {
             (self.waited, self.taken) = (Duration::ZERO, 0);
         }
         Ok(chunk)
     }
 }
 
-/// What is had within the time for a small answer.
+/// Runs a request with the timeout of a small answer.
 pub(crate) async fn within<T>(
     limit: Duration,
     answer: impl Future<Output = Result<T, Failure>>,
@@ -68,7 +70,7 @@ mod tests {
 
     const LIMIT: Duration = Duration::from_secs(180);
 
-    /// So many pieces of this size, each after so long.
+    /// Returns an answer of this number of pieces, each of this size and after this delay.
     fn answer(pieces: usize, size: usize, each: Duration) -> Answer {
         let _ = rustls::crypto::aws_lc_rs::default_provider().install_default();
         let stream = futures::stream::unfold(pieces, move |left| async move {
@@ -89,7 +91,7 @@ mod tests {
     }
 
     #[tokio::test(start_paused = true)]
-    async fn an_answer_that_drips_for_ever_is_given_up_when_the_time_for_a_part_is_over() {
+    async fn endlessly_dripping_answer_fails_at_the_timeout_of_a_part() {
         let begun = tokio::time::Instant::now();
         let slow = whole(&mut answer(usize::MAX, 1, Duration::from_secs(19))).await.unwrap_err();
         let problem = "too slow: 9 bytes within 180 s".to_owned();

@@ -6,10 +6,10 @@
 
 use std::collections::BTreeMap;
 
-/// Longest header that is looked at, in bytes.
-const LONGEST: usize = 4096;
+/// Maximum length of a header, in bytes.
+const MAX_HEADER_BYTES: usize = 4096;
 
-/// How a registry wants to be asked.
+/// Authentication that a registry requests.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) enum Challenge {
     /// User name and password with every request.
@@ -20,7 +20,7 @@ pub(crate) enum Challenge {
 
 /// The first challenge of the header that we can meet.
 pub(crate) fn parse(header: &str) -> Option<Challenge> {
-    let header = header.get(..header.len().min(LONGEST))?.trim();
+    let header = header.get(..header.len().min(MAX_HEADER_BYTES))?.trim();
     let (scheme, rest) = header.split_once(' ').unwrap_or((header, ""));
     if scheme.eq_ignore_ascii_case("basic") {
         return Some(Challenge::Basic);

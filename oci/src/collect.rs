@@ -1,12 +1,14 @@
-//! Garbage collection: removes what nothing references, and nothing else.
+//! Garbage collection: removes unreferenced blobs, and nothing else.
 //!
-//! Kept are: every digest that the caller names, and if it is an image's manifest, or an index that leads to one,
-//! everything that the image is made of, whether the rest of it is there already or not;
-//! what a running `ensure` of this process needs; what was used within the grace (another process may be about to name
-//! it); partial files that somebody writes, and those of a registry's blobs, which are resumed, for a week. A copy of a
-//! file begins anew each time: what a crash left of one goes at the next start.
+//! These blobs are kept:
+//! - each digest that the caller names; if it is an image's manifest, or an index that leads to one, also all
+//!   existing blobs of the image;
+//! - blobs that a running `ensure` of this process needs;
+//! - blobs used within the grace time, because another process may be about to reference them;
+//! - partial files that are being written, and those of a registry's blobs, which are resumed, for a week. A
+//!   copy of a file always starts again, so its partial file is removed at the next start.
 //!
-//! Callers: pxed, now and then, with the digests of its configured and booting images.
+//! Callers: pxed, periodically, with the digests of its configured and booting images.
 
 use std::collections::HashSet;
 use std::fs;
@@ -20,10 +22,10 @@ use crate::partial::Partial;
 use crate::resolution;
 use crate::store::Store;
 
-/// How long an interrupted transfer may wait for being resumed.
+/// Time for which an interrupted transfer may be resumed.
 const PARTIAL_GRACE: Duration = Duration::from_secs(7 * 24 * 3600);
 
-/// What a collection did.
+/// Result of a collection.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub struct Collected {
     /// Blobs removed.
@@ -48,7 +50,7 @@ impl Store {
         let mut collected = Collected::default();
         for entry in fs::read_dir(self.root().join("blobs/sha256"))? {
             let entry = entry?;
-            // What has no digest for a name is not ours.
+            // Files without a digest as their name are not ours.
             let digest = entry.file_name().to_str().and_then(blob_named);
             let Some(digest) = digest else { continue };
             if wanted.contains(&digest)
@@ -72,7 +74,7 @@ impl Store {
         Ok(collected)
     }
 
-    /// Bytes of all blobs. Blocking: looks at each.
+    /// Returns the total size of all blobs. Blocking: reads the size of each.
     ///
     /// # Errors
     /// When the store cannot be read.
@@ -85,7 +87,7 @@ impl Store {
         Ok(sum)
     }
 
-    /// Removes partial files that nobody writes and nobody would resume.
+    /// Removes partial files that are neither written nor resumable.
     pub(crate) fn collect_partials(&self, now: SystemTime) -> io::Result<()> {
         for entry in fs::read_dir(self.root().join("partial"))? {
             let entry = entry?;
@@ -108,7 +110,7 @@ impl Store {
     fn collect_records(&self, now: SystemTime) -> io::Result<()> {
         for entry in fs::read_dir(self.root().join("resolutions"))? {
             let path = entry?.path();
-            // What a crash left of a write has another ending.
+            // Files that a crash left of a write have another ending.
             let torn = path.extension().is_some_and(|e| e == "new") && !younger(&path, now, PARTIAL_GRACE);
             let gone = resolution::read(&path).is_some_and(|record| !self.path(&record.image).exists());
             if (torn || gone)
@@ -126,7 +128,7 @@ fn blob_named(name: &str) -> Option<Digest> {
     format!("sha256:{name}").parse().ok()
 }
 
-/// Whether a file was used within `grace`; what cannot be told counts as used.
+/// Returns true if a file was used within `grace`. An unknown time counts as used.
 fn younger(path: &Path, now: SystemTime, grace: Duration) -> bool {
     let modified = fs::metadata(path).and_then(|m| m.modified());
     modified.map_or(true, |modified| now.duration_since(modified).map_or(true, |age| age < grace))

@@ -16,11 +16,11 @@ pub struct Entry {
     pub path: String,
     /// Permission bits, such as `0o600`.
     pub mode: u32,
-    /// What the member is.
+    /// Kind of the member.
     pub kind: Kind,
 }
 
-/// What a member is.
+/// Kind of a member.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Kind {
     /// A regular file with this content.

@@ -1,7 +1,8 @@
 //! User name and password of a registry, from a file of the form that `docker login` and `podman login` write
-//! (`config.json`, `auth.json`; the same as a Kubernetes Secret's `.dockerconfigjson`). Read anew for every pull.
+//! (`config.json`, `auth.json`; the same as a Kubernetes Secret's `.dockerconfigjson`). Read again for each
+//! pull.
 //!
-//! Only `auths` is used: helper programs are never run. Nothing of a value ever reaches a message, a log or `Debug`.
+//! Only `auths` is used: helper programs are never run. No value ever reaches a message, a log or `Debug`.
 //!
 //! Caller: `registry`.
 
@@ -21,7 +22,7 @@ use crate::layout::open_regular;
 use crate::partial::blocking;
 
 /// Larger files are not what `docker login` writes, in bytes.
-const LARGEST: u64 = 1 << 20;
+const MAX_FILE_BYTES: u64 = 1 << 20;
 
 /// User name and password of a registry.
 #[derive(Clone, PartialEq, Eq)]
@@ -63,7 +64,7 @@ pub(crate) async fn read(
     find(&bytes, registries, repository).map_err(refused)
 }
 
-/// Who can use a file.
+/// Mode and owner of a file.
 #[derive(Debug, Clone, Copy)]
 struct Access {
     mode: u32,
@@ -84,9 +85,12 @@ fn read_file(path: &Path) -> io::Result<(Access, Vec<u8>)> {
     let file = open_regular(path)?;
     let metadata = file.metadata()?;
     let mut bytes = Vec::new();
-    file.take(LARGEST + 1).read_to_end(&mut bytes)?;
-    if bytes.len() as u64 > LARGEST {
-        return Err(io::Error::new(io::ErrorKind::FileTooLarge, format!("larger than {LARGEST} bytes")));
+    file.take(MAX_FILE_BYTES + 1).read_to_end(&mut bytes)?;
+    if bytes.len() as u64 > MAX_FILE_BYTES {
+        return Err(io::Error::new(
+            io::ErrorKind::FileTooLarge,
+            format!("larger than {MAX_FILE_BYTES} bytes"),
+        ));
     }
     Ok((Access { mode: metadata.mode(), owner: metadata.uid() }, bytes))
 }
@@ -111,7 +115,7 @@ struct Entry {
 /// The entry of the longest key that fits, in words that give nothing away otherwise.
 fn find(bytes: &[u8], registries: &[&str], repository: &str) -> Result<Credentials, String> {
     let config: DockerConfig = serde_json::from_slice(bytes).map_err(|error| {
-        // serde_json quotes values: only the place is told.
+        // serde_json quotes values, so only the position is reported.
         let (line, column) = (error.line(), error.column());
         format!("it is not of the form {{\"auths\": {{...}}}} (line {line}, column {column})")
     })?;

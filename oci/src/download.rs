@@ -1,10 +1,12 @@
-//! One blob from a registry into the store: resumed by Range, verified, retried with back-off and jitter.
+//! Transfer of one blob from a registry into the store: resumed by Range, verified, retried with backoff and
+//! jitter.
 //!
 //! ```text
-//!   partial on disk --> ask from offset --206 at offset--> append --whole--> compare digest --> commit
-//!        ^                  |    |                           |                  |
-//!        |                  |    +--200: start anew--------> |                  +--differs, parts of it came earlier: once anew
-//!        +--wait, not moved on too often: give up <----------+--breaks off
+//! partial on disk --> ask from offset --206 at offset--> append --complete--> compare digest --> commit
+//!  ^                  |    |                             |                    |
+//!  |                  |    +--200: start again---------> |                    +--differs, parts of it came
+//! earlier: once again
+//!  +--wait, too many failures without progress: fail <---+--breaks off
 //! ```
 //!
 //! Caller: the store.
@@ -22,10 +24,10 @@ use crate::registry::{Failure, Repository};
 use crate::source::{Options, Progress};
 use crate::store::{Store, Tell};
 
-/// How much is gathered before it is hashed and written.
-const CHUNK: usize = 1 << 20;
+/// Bytes collected before they are hashed and written.
+const CHUNK_BYTES: usize = 1 << 20;
 
-/// Waits between tries, and when to give up.
+/// Delays between attempts, and their limit.
 #[derive(Debug)]
 pub(crate) struct Waits {
     builder: ExponentialBuilder,
@@ -46,13 +48,13 @@ impl Waits {
         Self { builder, next, longest, attempts: options.attempts.max(1), failed: 0 }
     }
 
-    /// It went on: failures are counted anew.
+    /// Restarts the count of failures after progress.
     pub(crate) fn moved_on(&mut self) {
         self.failed = 0;
         self.next = self.builder.build();
     }
 
-    /// The wait before the next try; `None` to give up.
+    /// Returns the delay before the next attempt; `None`: no attempt is left.
     pub(crate) fn after_failure(&mut self, asked: Option<Duration>) -> Option<Duration> {
         self.failed += 1;
         if self.failed >= self.attempts {
@@ -66,7 +68,7 @@ impl Waits {
         self.failed
     }
 
-    /// Turns a failure into a wait, told and slept, or into the error that ends it.
+    /// Reports a failure and sleeps before the next attempt, or returns the error if no attempt is left.
     pub(crate) async fn sleep_or_fail(
         &mut self,
         name: &str,
@@ -93,7 +95,7 @@ impl Waits {
     }
 }
 
-/// How one try ended, other than well.
+/// Failure of one attempt.
 enum Stop {
     Registry(Failure),
     Disk(io::Error),
@@ -121,7 +123,7 @@ pub(crate) async fn run(
     loop {
         let outcome = attempt(&shared, repository, blob, tell).await;
         let written = shared.with(|p| Ok(p.written())).await.map_err(disk)?;
-        if written >= best + CHUNK as u64 {
+        if written >= best + CHUNK_BYTES as u64 {
             waits.moved_on();
             best = written;
         }
@@ -165,14 +167,14 @@ async fn attempt(
             return Err(Stop::Registry(Failure::Again { problem, after: None }));
         }
     }
-    let mut gathered = BytesMut::with_capacity(CHUNK);
+    let mut gathered = BytesMut::with_capacity(CHUNK_BYTES);
     loop {
         let chunk = answer.chunk().await;
         let ended = !matches!(chunk, Ok(Some(_)));
         if let Ok(Some(bytes)) = &chunk {
             gathered.extend_from_slice(bytes);
         }
-        if gathered.len() >= CHUNK || (ended && !gathered.is_empty()) {
+        if gathered.len() >= CHUNK_BYTES || (ended && !gathered.is_empty()) {
             let bytes = gathered.split().freeze();
             let append = move |p: &mut Partial| p.append(&bytes).map(|()| p.written());
             let written = shared.with(append).await.map_err(Stop::Disk)?;

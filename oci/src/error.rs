@@ -1,6 +1,6 @@
-//! Why an image could not be had: each message names the source, the digest or path, and what to do.
+//! Errors of getting an image. Each message names the source, the digest or path, and the remedy.
 //!
-//! Callers: everything in this crate; pxed shows the text in readiness and in a Machine's conditions.
+//! Callers: all modules of this crate; pxed shows the text in readiness and in a Machine's conditions.
 
 use std::io;
 use std::path::PathBuf;
@@ -8,7 +8,7 @@ use std::path::PathBuf;
 use bedplate_api::id::Digest;
 use thiserror::Error;
 
-/// Why `ensure` failed.
+/// Error of `ensure`.
 #[derive(Debug, Error)]
 pub enum EnsureImageError {
     /// A reference that is not one.
@@ -16,7 +16,7 @@ pub enum EnsureImageError {
     InvalidReference {
         /// The source.
         image: String,
-        /// What is wrong with it.
+        /// Problem of the reference.
         problem: String,
     },
     /// A tag without leave.
@@ -34,7 +34,7 @@ pub enum EnsureImageError {
         image: String,
         /// The file.
         path: PathBuf,
-        /// Why not.
+        /// Cause.
         #[source]
         source: io::Error,
     },
@@ -45,7 +45,7 @@ pub enum EnsureImageError {
         image: String,
         /// The file.
         path: PathBuf,
-        /// What is wrong with it; no value of the file.
+        /// Problem of the file, without any value of it.
         problem: String,
     },
     /// Nothing, or not exactly one thing, fits.
@@ -53,19 +53,19 @@ pub enum EnsureImageError {
     Select {
         /// The source.
         image: String,
-        /// What was found.
+        /// Problem that was found.
         problem: String,
-        /// What to do.
+        /// Remedy.
         remedy: String,
     },
-    /// A manifest, index or configuration that is no boot image.
+    /// A manifest, index or configuration that is not a boot image.
     #[error("image {image}: {digest} is not a boot image: {problem}; build it with `cargo xtask image host`")]
     InvalidManifest {
         /// The source.
         image: String,
         /// The document.
         digest: Digest,
-        /// What is wrong with it.
+        /// Problem of the document.
         problem: String,
     },
     /// The registry did not answer, several times.
@@ -75,9 +75,9 @@ pub enum EnsureImageError {
     Unreachable {
         /// The source.
         image: String,
-        /// What was asked for.
+        /// Requested object.
         what: String,
-        /// How often.
+        /// Number of attempts.
         attempts: u32,
         /// The last failure.
         problem: String,
@@ -89,7 +89,7 @@ pub enum EnsureImageError {
     Refused {
         /// The source.
         image: String,
-        /// What was asked for.
+        /// Requested object.
         what: String,
         /// Its answer.
         problem: String,
@@ -103,7 +103,7 @@ pub enum EnsureImageError {
         image: String,
         /// The promise.
         digest: Digest,
-        /// What came.
+        /// Digest of the received bytes.
         found: Digest,
     },
     /// Content of another size than its descriptor says.
@@ -117,7 +117,7 @@ pub enum EnsureImageError {
         digest: Digest,
         /// The descriptor's size.
         expected: u64,
-        /// What came, or the least that came.
+        /// Size that was received, or its minimum.
         found: u64,
     },
     /// Content above the limits.
@@ -125,7 +125,7 @@ pub enum EnsureImageError {
     TooLarge {
         /// The source.
         image: String,
-        /// What it is.
+        /// Kind of the document.
         what: String,
         /// The limit.
         limit: u64,
@@ -137,7 +137,7 @@ pub enum EnsureImageError {
         image: String,
         /// The file.
         path: PathBuf,
-        /// Why not.
+        /// Cause.
         #[source]
         source: io::Error,
     },
@@ -158,7 +158,7 @@ pub enum EnsureImageError {
     Client {
         /// The source.
         image: String,
-        /// Why not.
+        /// Cause.
         problem: String,
     },
 }

@@ -130,14 +130,14 @@ fn copy_in(store: &Store, from: &Path, next: &Path, limit: u64) -> io::Result<Bl
     Ok(blob)
 }
 
-/// What this kernel runs on.
+/// Returns the architecture of this kernel.
 async fn architecture(store: &Store, name: &str, blob: Blob) -> Result<&'static str, EnsureImageError> {
     use std::io::Read;
     let path = store.path(&blob.digest);
     let at = path.clone();
     let head = blocking(move || {
-        let mut head = Vec::with_capacity(kernel::HEAD);
-        fs::File::open(&at)?.take(kernel::HEAD as u64).read_to_end(&mut head)?;
+        let mut head = Vec::with_capacity(kernel::HEAD_BYTES);
+        fs::File::open(&at)?.take(kernel::HEAD_BYTES as u64).read_to_end(&mut head)?;
         Ok(head)
     });
     let head = head.await.map_err(|source| read_error(name, &path, source))?;

@@ -1,12 +1,13 @@
-//! What a kernel file runs on, by its first bytes.
+//! Architecture of a kernel file, by its first bytes.
 //!
-//! Pure: bytes in, a word out. Caller: `files`, whose images have no configuration that says so.
+//! Pure: bytes in, a word out. Caller: `files`, whose images have no configuration with an architecture.
 //!
-//! Sources: Linux, Documentation/arch/x86/boot.rst and Documentation/arch/arm64/booting.rst; "PE Format", 3.3.1, for
+//! Sources: Linux, Documentation/arch/x86/boot.rst and Documentation/arch/arm64/booting.rst; "PE Format",
+//! 3.3.1, for
 //! kernels that are EFI programs.
 
-/// So many bytes are looked at.
-pub(crate) const HEAD: usize = 4096;
+/// Number of bytes read from the start of a kernel.
+pub(crate) const HEAD_BYTES: usize = 4096;
 
 /// The architecture in OCI's words; `None` where the file does not say.
 pub(crate) fn architecture(head: &[u8]) -> Option<&'static str> {
@@ -48,7 +49,7 @@ mod tests {
     use super::*;
 
     fn with(pieces: &[(usize, &[u8])]) -> Vec<u8> {
-        let mut head = vec![0; HEAD];
+        let mut head = vec![0; HEAD_BYTES];
         for (at, bytes) in pieces {
             head[*at..*at + bytes.len()].copy_from_slice(bytes);
         }

@@ -48,7 +48,7 @@ pub struct Blob {
     pub size: u64,
 }
 
-/// An image that is whole in the store.
+/// Complete image in the store.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct BootImage {
     /// Digest of its manifest.
@@ -78,7 +78,7 @@ pub struct Descriptor {
     pub digest: Digest,
     /// Size of the content in bytes.
     pub size: u64,
-    /// What it runs on.
+    /// Platform of the image.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub platform: Option<Platform>,
     /// Annotations.
@@ -127,7 +127,7 @@ pub struct Index {
     /// [`INDEX_TYPE`].
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub media_type: Option<String>,
-    /// What it names.
+    /// Entries of the index.
     pub manifests: Vec<Descriptor>,
 }
 
@@ -145,7 +145,7 @@ pub struct Manifest {
     pub artifact_type: Option<String>,
     /// The configuration.
     pub config: Descriptor,
-    /// Kernel, initramfs, root file system, each told by its media type.
+    /// Kernel, initramfs and root file system, distinguished by media type.
     pub layers: Vec<Descriptor>,
     /// Annotations.
     #[serde(default, skip_serializing_if = "Option::is_none")]
@@ -166,7 +166,7 @@ pub struct Config {
     pub release: Option<String>,
 }
 
-/// What a document is.
+/// Kind of a document.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) enum Document {
     Index(Index),
@@ -247,7 +247,7 @@ pub(crate) fn config(bytes: &[u8]) -> Result<Config, String> {
     if config.kernel_arguments.len() > MOST_ARGUMENTS {
         return Err(format!("more than {MOST_ARGUMENTS} kernel arguments"));
     }
-    // What is not plain text here could end a line of the boot script, or expand there.
+    // Other characters could end a line of the boot script, or be expanded there.
     let plain = |a: &String| {
         !a.is_empty()
             && a.len() <= LONGEST_ARGUMENT
@@ -264,7 +264,7 @@ pub(crate) fn config(bytes: &[u8]) -> Result<Config, String> {
     Ok(config)
 }
 
-/// What is looked for in an index.
+/// Selection criteria for an index.
 #[derive(Debug, Clone, Copy, Default)]
 pub(crate) struct Wanted<'a> {
     pub(crate) tag: Option<&'a str>,

@@ -1,10 +1,12 @@
-//! A blob that is still being written: hashed as it grows, locked against other processes, and given its name in the
-//! store only when it is whole and on disk.
+//! A blob that is being written: hashed as it grows, and locked against other processes. It gets its name in
+//! the
+//! store only when it is complete and on disk.
 //!
-//! Not here: where the bytes come from. Callers: `download`, `layout`, `files`, the store.
+//! Not here: the source of the bytes. Callers: `download`, `layout`, `files`, the store.
 //!
-//! A partial file lies in `partial/<hex>`. Whoever writes it holds `flock` on it; after a crash the next one hashes what
-//! is there and goes on.
+//! A partial file is `partial/<hex>`. Its writer holds `flock` on it. After a crash, the next writer hashes
+//! the
+//! existing bytes and continues.
 
 use std::fs::{self, File, OpenOptions, TryLockError};
 use std::io::{self, Read, Seek, SeekFrom, Write};
@@ -17,7 +19,7 @@ use std::time::Duration;
 use bedplate_api::id::Digest;
 use sha2::{Digest as _, Sha256};
 
-/// How often another process' lock is looked at.
+/// Poll interval of another process's lock.
 const LOCK_POLL: Duration = Duration::from_millis(100);
 
 /// The partial file, open and locked.
@@ -30,7 +32,7 @@ pub(crate) struct Partial {
 }
 
 impl Partial {
-    /// Opens the partial file, or makes it; `None` while somebody else writes it.
+    /// Opens or makes the partial file; `None` while another writer has it.
     pub(crate) fn open(path: &Path) -> io::Result<Option<Self>> {
         loop {
             let file = OpenOptions::new().read(true).write(true).create(true).truncate(false).open(path)?;
@@ -49,7 +51,7 @@ impl Partial {
         }
     }
 
-    /// Removes the file, unless somebody writes it.
+    /// Removes the file, unless it has a writer.
     pub(crate) fn remove_unused(path: &Path) -> io::Result<()> {
         let file = OpenOptions::new().read(true).write(true).open(path)?;
         match file.try_lock() {
@@ -71,7 +73,7 @@ impl Partial {
         }
     }
 
-    /// How many bytes are there.
+    /// Returns the number of bytes in the file.
     pub(crate) fn written(&self) -> u64 {
         self.written
     }
@@ -126,7 +128,7 @@ pub(crate) fn sync_parent(path: &Path) -> io::Result<()> {
 
 /// Writes a small file so that a reader sees the old content or the new one, also after a crash.
 pub(crate) fn write_atomic(path: &Path, content: &[u8]) -> io::Result<()> {
-    // One name per write: several may write the same record at once.
+    // Each write has its own name, because several may write the same record concurrently.
     static WRITES: AtomicU64 = AtomicU64::new(0);
     let write = WRITES.fetch_add(1, Ordering::Relaxed);
     let next = path.with_extension(format!("{}.{write}.new", std::process::id()));
@@ -137,14 +139,14 @@ pub(crate) fn write_atomic(path: &Path, content: &[u8]) -> io::Result<()> {
     sync_parent(path)
 }
 
-/// Runs blocking work beside the runtime.
+/// Runs blocking work without blocking the runtime.
 pub(crate) async fn blocking<T: Send + 'static>(
     work: impl FnOnce() -> io::Result<T> + Send + 'static,
 ) -> io::Result<T> {
     tokio::task::spawn_blocking(work).await.map_err(io::Error::other)?
 }
 
-/// A [`Partial`] for async code: writes and hashes happen beside the runtime.
+/// A [`Partial`] for async code: writes and hashes do not block the runtime.
 #[derive(Debug, Clone)]
 pub(crate) struct SharedPartial(Arc<Mutex<Partial>>);
 
@@ -167,7 +169,7 @@ impl SharedPartial {
         }
     }
 
-    /// Does something with the partial beside the runtime.
+    /// Runs work with the partial without blocking the runtime.
     pub(crate) async fn with<T: Send + 'static>(
         &self,
         act: impl FnOnce(&mut Partial) -> io::Result<T> + Send + 'static,

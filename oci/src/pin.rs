@@ -1,4 +1,4 @@
-//! What a running `ensure` of this process needs, however long ago it was used: `collect` leaves it alone.
+//! Digests that a running `ensure` of this process needs, whenever they were used last: `collect` keeps them.
 //!
 //! Callers: the store and `files` pin, `collect` asks.
 
@@ -32,7 +32,7 @@ impl Pins {
         Pinned { pins: self, digests }
     }
 
-    /// Does something unless the digest is pinned; nobody pins it meanwhile.
+    /// Runs `act` unless the digest is pinned. It cannot be pinned meanwhile.
     pub(crate) fn unless_pinned<T>(&self, digest: &Digest, act: impl FnOnce() -> T) -> Option<T> {
         let pins = self.lock();
         (!pins.contains_key(digest)).then(act)

@@ -35,12 +35,12 @@ use crate::store::{Tell, digest_of};
 
 /// Largest answer of a token service, in bytes.
 const LARGEST_TOKEN: u64 = 64 << 10;
-/// How much of an error's body is shown, in bytes.
+/// Maximum bytes of an error's body that are shown.
 const LARGEST_MESSAGE: u64 = 400;
 /// Largest file of certificates, in bytes.
 const LARGEST_CERTIFICATES: u64 = 1 << 20;
 
-/// Why a request did not give what was asked for.
+/// Reason for which a request failed.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) enum Failure {
     /// Worth another try, not before `after`.
@@ -104,7 +104,8 @@ impl Repository {
         Self::trusting(authorities, name, (reference, allow_tag), access, options).await
     }
 
-    /// The same; these authorities are trusted besides the system's, whatever file `access` names.
+    /// Creates a client that trusts these authorities in addition to the system's, whatever file `access`
+    /// names.
     pub(crate) async fn trusting(
         authorities: Vec<Certificate>,
         name: &str,
@@ -145,7 +146,7 @@ impl Repository {
         })
     }
 
-    /// What the reference names: an index or a manifest; verified if the reference has a digest.
+    /// Fetches the document of the reference: an index or a manifest, verified if the reference has a digest.
     pub(crate) async fn root(&self, name: &str, tell: Tell<'_>) -> Result<Vec<u8>, EnsureImageError> {
         let bytes = self.document(name, &self.reference, tell).await?;
         match (self.pinned, digest_of(&bytes)) {

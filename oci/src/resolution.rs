@@ -1,5 +1,5 @@
-//! What a source turned out to be, remembered on disk: `resolutions/<hash of the source>.json`. It is what lets a
-//! restarted pxed boot machines while registry or layout are away.
+//! Result of resolving a source, stored on disk: `resolutions/<hash of the source>.json`. With it, a
+//! restarted pxed can boot machines while the registry or layout is unavailable.
 //!
 //! Callers: the store; `collect` drops records whose image is no longer kept.
 
@@ -25,12 +25,12 @@ pub(crate) struct Record {
     pub(crate) source: String,
     /// The manifest.
     pub(crate) image: Digest,
-    /// What the files of a `Files` source were, so that unchanged ones are not hashed again.
+    /// State of the files of a `Files` source, so that unchanged ones are not hashed again.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub(crate) files: Vec<FileState>,
 }
 
-/// What tells one state of a file from another without reading it.
+/// Properties that distinguish two states of a file without reading it.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
 pub(crate) struct FileState {
@@ -41,7 +41,7 @@ pub(crate) struct FileState {
     pub(crate) changed: (i64, i64),
 }
 
-/// Where the record of a source lies. The name is a hash, so no text of the source reaches a path.
+/// Returns the path of a source's record. The name is a hash, so no text of the source reaches a path.
 pub(crate) fn path(directory: &Path, source: &Source) -> PathBuf {
     // insecure_http and allow_tag are how it is fetched, not what it is.
     let key = match source {

@@ -1,4 +1,4 @@
-//! Where an image comes from, how the store may fetch it, and what it tells meanwhile: plain values.
+//! Source of an image, access to it, and its progress: plain values.
 //!
 //! Not here: fetching. Callers: pxed's configuration makes a [`Source`] of `[images.<name>]`.
 //!
@@ -13,7 +13,7 @@ use bedplate_api::id::Digest;
 
 use crate::reach::Reach;
 
-/// Where a boot image comes from.
+/// Source of a boot image.
 #[derive(Debug, Clone, PartialEq, Eq, Hash)]
 pub enum Source {
     /// An OCI layout directory (OCI image specification, "Image Layout").
@@ -29,9 +29,9 @@ pub enum Source {
     Registry {
         /// `registry/repository@sha256:...`, or with a tag where `allow_tag` is set.
         reference: String,
-        /// Whether a reference without digest is accepted; then it is resolved anew by every `ensure`.
+        /// True if a reference without digest is accepted; each `ensure` resolves it again.
         allow_tag: bool,
-        /// How its registry is spoken to.
+        /// Access to its registry.
         access: Access,
     },
     /// Plain files of this machine.
@@ -45,7 +45,7 @@ pub enum Source {
     },
 }
 
-/// How a registry is spoken to. By default: by TLS, with a certificate that the system trusts, anonymously.
+/// Access to a registry. Default: TLS, with a certificate that the system trusts, anonymous.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Hash)]
 pub struct Access {
     /// Without TLS.
@@ -89,26 +89,26 @@ impl fmt::Display for Source {
     }
 }
 
-/// How a store behaves; the defaults are meant for a pxed.
+/// Options of a store; the defaults are for pxed.
 #[derive(Debug, Clone)]
 pub struct Options {
     /// Which entry of an image index is taken, in OCI's words (`amd64`, `arm64`).
     pub architecture: String,
-    /// How many blobs are transferred at once, over all images.
+    /// Maximum number of blobs that are transferred concurrently, over all images.
     pub parallel_transfers: usize,
-    /// How often in a row a transfer may fail without having moved on.
+    /// Maximum number of failures in a row without progress.
     pub attempts: u32,
     /// Wait after the first failure; it doubles, with jitter, up to `longest_wait`.
     pub first_wait: Duration,
     /// Longest wait between two tries, also where a registry asks for more by Retry-After.
     pub longest_wait: Duration,
-    /// How long a registry may be silent in the middle of an answer.
+    /// Maximum silence of a registry within an answer.
     pub stall: Duration,
-    /// How long a registry may take for a whole answer that is small, and for each mebibyte of a large one.
+    /// Timeout of a complete small answer, and of each mebibyte of a large one.
     pub whole: Duration,
     /// The largest blob that is taken, in bytes.
     pub largest_blob: u64,
-    /// How long a blob that nothing references is kept after its last use.
+    /// Time for which an unreferenced blob is kept after its last use.
     pub grace: Duration,
     /// Bytes of the file system that stay free.
     pub keep_free: u64,
@@ -140,12 +140,12 @@ impl Default for Options {
     }
 }
 
-/// What `ensure` is doing.
+/// Progress of `ensure`.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Progress {
     /// The source is asked what it holds.
     Resolving,
-    /// A blob grows; told at its start, its end, and about once per mebibyte.
+    /// A blob is being transferred; reported at its start, its end, and about once per mebibyte.
     Transfer {
         /// The blob.
         digest: Digest,
@@ -156,12 +156,12 @@ pub enum Progress {
     },
     /// Something failed and will be tried again.
     Retry {
-        /// What failed, for a person.
+        /// Human-readable failure.
         problem: String,
         /// Wait before the next try.
         wait: Duration,
     },
-    /// The image is whole.
+    /// The image is complete.
     Ready {
         /// Digest of its manifest.
         digest: Digest,

@@ -27,7 +27,7 @@ use crate::{files, layout, registry};
 /// From a source to its manifest: at most two indexes, and the manifest.
 const MOST_DOCUMENTS: usize = 3;
 
-/// Who is told how it goes.
+/// Receiver of progress.
 pub(crate) type Tell<'a> = &'a (dyn Fn(Progress) + Send + Sync);
 
 /// A content-addressed store of boot images in one directory. Cheap to clone.
@@ -43,13 +43,13 @@ struct Inner {
     /// One writer per digest in this process; `flock` on the partial file keeps other processes away.
     writers: Mutex<HashMap<Digest, Weak<tokio::sync::Mutex<()>>>>,
     transfers: Semaphore,
-    /// What a running `ensure` needs, however old it is.
+    /// Digests that a running `ensure` needs, whatever their age.
     pins: Pins,
     /// Bytes that running transfers will write.
     promised: Arc<AtomicU64>,
 }
 
-/// Where the documents and blobs of one `ensure` come from.
+/// Origin of the documents and blobs of one `ensure`.
 #[derive(Debug)]
 pub(crate) enum Origin {
     Layout(PathBuf),
@@ -81,7 +81,7 @@ impl Store {
         Ok(store)
     }
 
-    /// Where a blob lies, whether it is there or not.
+    /// Returns the path of a blob, whether it exists or not.
     pub fn path(&self, digest: &Digest) -> PathBuf {
         self.inner.root.join("blobs/sha256").join(digest.hex())
     }
@@ -94,25 +94,27 @@ impl Store {
         tokio::fs::File::open(self.path(digest)).await
     }
 
-    /// The image of this source as it was last seen, if it is whole in the store; asks nobody. Reads three small files.
+    /// Returns the last known image of this source if it is complete in the store. Makes no request. Reads
+    /// three small files.
     pub fn cached(&self, source: &Source) -> Option<BootImage> {
         let record = resolution::read(&self.record_path(source));
         self.image(&record.map(|r| r.image).or(source.pinned())?)
     }
 
-    /// The image with this manifest, if it is whole in the store.
+    /// Returns the image with this manifest if it is complete in the store.
     pub fn image(&self, digest: &Digest) -> Option<BootImage> {
         let (image, _) = self.load(digest)?;
         Some(image)
     }
 
-    /// Sees to it that the image is in the store, whole and verified. Unless the source names a digest that is there, the
-    /// source is asked; when it is away, this fails and [`Store::cached`] still has the last one.
+    /// Ensures that the image is in the store, complete and verified. Asks the source, unless it names a
+    /// digest that is in the store.
+    /// If the source is unavailable, this fails, and [`Store::cached`] still has the last image.
     ///
-    /// May be dropped at any time: what has been transferred is kept and the next call goes on from there.
+    /// May be dropped at any time: transferred bytes are kept, and the next call continues from there.
     ///
     /// # Errors
-    /// [`EnsureImageError`], whose text says what to do.
+    /// [`EnsureImageError`], whose text contains the remedy.
     pub async fn ensure(&self, source: &Source, tell: Tell<'_>) -> Result<BootImage, EnsureImageError> {
         let name = source.to_string();
         let before = self.cached(source);
@@ -187,7 +189,8 @@ impl Store {
                 }
                 Document::Index(index) => index,
             };
-            // Whoever pins an index names only it to the collection, which finds the image through it.
+            // A caller that pins an index names only the index to the collection, which finds the image
+            // through it.
             kept |= pinned == Some(digest);
             if kept {
                 self.put(name, bytes.clone()).await?;
@@ -265,7 +268,8 @@ impl Store {
         }
     }
 
-    /// Whether a blob is there; what is there was verified, so another size means that the descriptor lies.
+    /// Returns true if a blob exists. An existing blob was verified, so another size means that the
+    /// descriptor is wrong.
     pub(crate) fn has(&self, name: &str, blob: Blob) -> Result<bool, EnsureImageError> {
         match fs::metadata(self.path(&blob.digest)) {
             Ok(metadata) if metadata.len() == blob.size => Ok(true),
@@ -343,8 +347,9 @@ impl Store {
         Ok((image, digests))
     }
 
-    /// What the manifest of this digest names, or the one that is chosen from the index of this digest, and the way to it;
-    /// whether it is there or not. Nothing, if the document is neither or not there.
+    /// Returns the digests that the manifest of this digest references, existing or not. For an index, those
+    /// of the selected manifest
+    /// and of the way to it. Empty if the document is missing or of another kind.
     pub(crate) fn references(&self, digest: &Digest) -> Vec<Digest> {
         let wanted =
             manifest::Wanted { architecture: &self.options().architecture, ..manifest::Wanted::default() };

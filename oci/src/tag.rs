@@ -1,6 +1,6 @@
-//! What a tag stands for now: the digest of the manifest or index that a registry gives for it.
+//! Current target of a tag: the digest of the manifest or index that a registry returns for it.
 //!
-//! Nothing of the image is fetched, and nothing is kept. Caller: the controller, once for each version.
+//! Nothing of the image is fetched, and nothing is stored. Caller: the controller, once for each version.
 
 use bedplate_api::id::Digest;
 

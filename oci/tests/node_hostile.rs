@@ -43,7 +43,7 @@ impl Case {
         image.layers[0].clone()
     }
 
-    /// Why a layer is refused.
+    /// Returns the reason for which a layer is refused.
     async fn refused(&self, layer: Layer, limits: Limits) -> String {
         let error = self.ensure(&[layer], limits).await.expect_err("a hostile layer");
         self.is_unharmed();

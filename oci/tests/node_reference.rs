@@ -1,4 +1,4 @@
-//! The same image by us and by umoci: mounted by overlayfs, our layers show the tree that umoci unpacks.
+//! Comparison with umoci: mounted by overlayfs, our layers show the tree that umoci unpacks.
 //!
 //! Needs root, and umoci (`cargo xtask setup` installs it).
 
@@ -18,7 +18,7 @@ use layers::{
     Entry, Image, Layer, device, directory, fifo, file, hard_link, image, layer, quiet, store, symlink,
 };
 
-/// What a tree is, path by path.
+/// Properties of a tree, path by path.
 #[derive(Debug, PartialEq, Eq)]
 struct Node {
     mode: u32,
@@ -194,7 +194,7 @@ fn an_image_with_everything_in_it_is_what_umoci_makes_of_it() {
 }
 
 #[test]
-fn archives_of_gnu_tar_in_each_of_its_formats_are_what_umoci_makes_of_them() {
+fn gnu_tar_archives_of_each_format_unpack_like_with_umoci() {
     let place = tempfile::tempdir().unwrap();
     let source = place.path().join("source");
     let deep = source.join("a-directory-with-a-long-name/".repeat(8));

@@ -246,19 +246,19 @@ async fn a_layer_that_is_there_is_not_fetched_again() {
     let next = image(&pushed.directory.path().join("next"), &[base, noise(3)]);
     pushed.registry.push(&next.path, &next.manifest);
     let source = NodeSource { reference: pushed.registry.reference(&next.manifest), ..pushed.source() };
-    // Asked for by several at once, too.
+    // Concurrent requests too.
     let (first, second) = tokio::join!(store.ensure(&source, &quiet), store.ensure(&source, &quiet));
     assert_eq!(first.unwrap(), second.unwrap());
     assert_eq!(pushed.registry.asked(&pushed.image.layers[0]).len(), 1);
     assert_eq!(pushed.registry.asked(&next.layers[1]).len(), 1);
-    // And an image that is whole asks nobody.
+    // A complete image needs no request.
     pushed.registry.stop();
     store.ensure(&source, &quiet).await.unwrap();
     assert_eq!(store.image(&next.manifest).unwrap().layers.len(), 2);
 }
 
 #[tokio::test]
-async fn what_was_whole_is_kept_when_the_rest_fails_and_stale_pieces_go() {
+async fn complete_layers_are_kept_after_a_failure_and_stale_ones_removed() {
     let pushed = Pushed::new(&[noise(1), noise(2)]).await;
     let limits = Limits { parallel_layers: 1, ..limits() };
     let place = pushed.directory.path().join("store");
@@ -367,7 +367,7 @@ fn mount_small(place: &Path) {
 
 #[tokio::test]
 async fn every_compression_and_docker_s_types_are_taken() {
-    /// More than what is inflated at once, and a multiple of it.
+    /// Larger than one inflated buffer, and a multiple of it.
     const LARGE: usize = 1 << 20;
     let directory = tempfile::tempdir().unwrap();
     let archive = |name: &str| tar(&[file(name, content(5, LARGE))]);
@@ -388,7 +388,7 @@ async fn every_compression_and_docker_s_types_are_taken() {
     for (layer, name) in node.layers.iter().zip(["a", "b", "c", "d"]) {
         assert_eq!(fs::read(layer.join(name)).unwrap(), content(5, LARGE), "{name}");
     }
-    // What is not compressed as its media type says, or cut off.
+    // One layer is truncated, one is not compressed as its media type says.
     let mut cut = of_tar(&a);
     cut.bytes.truncate(cut.bytes.len() - 20);
     let lies = compressed(&b, b.clone(), "application/vnd.oci.image.layer.v1.tar+zstd");
@@ -509,7 +509,7 @@ async fn a_second_process_may_look_but_not_write() {
 }
 
 #[tokio::test]
-async fn a_layer_without_its_record_is_fetched_anew() {
+async fn layer_without_its_record_is_fetched_again() {
     let pushed = Pushed::new(&[noise(1)]).await;
     let store = pushed.store();
     let node = store.ensure(&pushed.source(), &quiet).await.unwrap();

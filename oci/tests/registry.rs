@@ -1,4 +1,4 @@
-//! A registry that breaks, lies, forgets and refuses; what reaches the store is whole or not there.
+//! A registry that breaks, lies, forgets and refuses; the store gets complete blobs or none.
 
 #![allow(clippy::unwrap_used, reason = "what cannot be made here is a failed test")]
 
@@ -153,7 +153,7 @@ async fn cached_image_survives_restart_with_the_registry_away() {
 }
 
 #[tokio::test]
-async fn a_tag_is_resolved_anew_and_its_last_image_stays_cached() {
+async fn tag_is_resolved_again_and_its_last_image_stays_cached() {
     let case = Case::new().await;
     let reference = format!("{}/bedplate/host:latest", case.registry.address);
     let source = |allow_tag| Source::Registry { reference: reference.clone(), allow_tag, access: plain() };
@@ -191,7 +191,7 @@ async fn faults_of_every_kind_end_in_the_whole_blob() {
         vec![Fault::Status(429, Some(3600)), Fault::Status(500, None), Fault::Status(408, None)],
         vec![Fault::Short(1_000_000), Fault::Short(0)],
         vec![Fault::Break(0), Fault::Silence],
-        // Pieces that do not fit together are fetched anew, once.
+        // Pieces that do not fit together are fetched again, once.
         vec![Fault::Break(3_000_000), Fault::Lie],
     ] {
         let case = Case::new().await;
@@ -284,7 +284,7 @@ async fn a_token_is_fetched_anonymously_or_with_credentials() {
 }
 
 #[tokio::test]
-async fn credentials_are_read_anew_for_every_pull_and_sent_only_when_asked_for() {
+async fn credentials_are_read_again_for_each_pull_and_sent_on_request_only() {
     let case = Case::new().await;
     case.registry.content().basic = Some(BASIC.to_owned());
     let access = Access { credentials_file: Some(case.login("user", "old")), ..plain() };
@@ -394,7 +394,7 @@ async fn two_stores_of_one_directory_fetch_a_blob_once() {
 }
 
 #[tokio::test]
-async fn a_transfer_that_is_dropped_in_the_middle_is_resumed_and_never_served_half() {
+async fn dropped_transfer_is_resumed_and_never_served_incomplete() {
     let case = Case::new().await;
     // The rest never comes; the caller loses patience when two mebibytes are there.
     case.registry.fault(&case.rootfs, Fault::Break(3 << 20));
@@ -425,7 +425,7 @@ async fn a_transfer_that_is_dropped_in_the_middle_is_resumed_and_never_served_ha
 }
 
 #[tokio::test]
-async fn a_partial_file_with_rubbish_is_fetched_anew() {
+async fn partial_file_with_garbage_is_fetched_again() {
     for length in [1, 1 << 20, ROOTFS, ROOTFS + 1] {
         let case = Case::new().await;
         let store = case.store();
@@ -474,7 +474,7 @@ async fn collection_keeps_what_an_unfinished_image_already_has() {
 }
 
 #[tokio::test]
-async fn collection_keeps_what_an_unfinished_image_that_is_pinned_by_its_index_already_has() {
+async fn collection_keeps_blobs_of_an_unfinished_image_pinned_by_index() {
     let case = Case::new().await;
     let store = case.store();
     let kernel = digest(&content(10 + 300_000, 300_000));
@@ -516,7 +516,7 @@ async fn collection_keeps_what_an_unfinished_image_that_is_pinned_by_its_index_a
 }
 
 #[tokio::test]
-async fn a_tag_stands_for_the_digest_of_what_the_registry_gives_for_it_and_nothing_is_fetched() {
+async fn tag_resolves_to_the_registrys_digest_without_a_fetch() {
     let directory = tempfile::tempdir().unwrap();
     let (registry, pem) = Registry::start_tls().await;
     let (path, manifest) = layout(directory.path(), 1);
@@ -527,7 +527,7 @@ async fn a_tag_stands_for_the_digest_of_what_the_registry_gives_for_it_and_nothi
     let ask = |authorities| resolve_tag(&reference, &access, authorities, &options);
     assert_eq!(ask(Some(&pem)).await.unwrap(), manifest);
     assert_eq!(registry.content().seen.len(), 1, "the manifest alone");
-    // Who is not trusted is not believed, and what is no certificate is no authority.
+    // An untrusted registry is rejected, and an invalid authority too.
     assert!(matches!(ask(None).await, Err(EnsureImageError::Unreachable { .. })));
     assert!(matches!(ask(Some("x")).await, Err(EnsureImageError::Client { .. })));
     registry.content().tags.insert("latest".into(), b"<html>sign in</html>".to_vec());

@@ -306,10 +306,10 @@ impl tracing::Subscriber for Messages {
 }
 
 #[tokio::test]
-async fn an_image_is_told_and_recorded_once_for_each_change_however_often_it_is_asked_for() {
+async fn image_is_reported_and_recorded_once_for_each_change() {
     let told = Arc::<Mutex<Vec<Message>>>::default();
     tracing::subscriber::set_global_default(Messages(told.clone())).unwrap();
-    // What was asked between the making and the setting of it was answered for nobody.
+    // Call sites that were evaluated before the subscriber was set were disabled.
     tracing::callsite::rebuild_interest_cache();
     let news = || {
         let (told, own) = (told.lock().unwrap(), thread::current().id());
@@ -338,7 +338,7 @@ async fn an_image_is_told_and_recorded_once_for_each_change_however_often_it_is_
 }
 
 #[tokio::test]
-async fn what_a_crash_left_of_a_copy_goes_at_the_next_start_and_what_can_be_resumed_stays() {
+async fn copy_interrupted_by_a_crash_is_removed_and_resumable_files_stay() {
     let directory = tempfile::tempdir().unwrap();
     let at = directory.path().join("store");
     drop(store(&at));

@@ -7,14 +7,14 @@ use std::path::PathBuf;
 
 use thiserror::Error;
 
-use super::tar::{self, BLOCK, Flag, Header, Kind, LONGEST_PATH, Records};
+use super::tar::{self, BLOCK_BYTES, Flag, Header, Kind, LONGEST_PATH, Records};
 
 /// Largest pax header in bytes: more than any member's attributes that a file system would take.
 const LARGEST_PAX: u64 = 1 << 20;
 /// Most headers before one member.
 const MOST_EXTENSIONS: usize = 16;
 
-/// Why an archive is not taken.
+/// Reason for rejecting an archive.
 #[derive(Debug, Error)]
 pub enum ReadArchiveError {
     /// The bytes do not come.
@@ -23,12 +23,12 @@ pub enum ReadArchiveError {
     /// It ends too early.
     #[error("it ends in the middle of a member")]
     Truncated,
-    /// It is no tar archive, or one that is not taken.
+    /// It is not a tar archive, or not of a supported form.
     #[error("after {at} bytes there is {problem}")]
     Damaged {
         /// Bytes of the uncompressed archive.
         at: u64,
-        /// What is there.
+        /// Problem at this place.
         problem: &'static str,
     },
     /// A member is not taken.
@@ -36,7 +36,7 @@ pub enum ReadArchiveError {
     Member {
         /// Its name.
         name: String,
-        /// What is wrong with it.
+        /// Problem of the member.
         problem: &'static str,
     },
 }
@@ -44,9 +44,9 @@ pub enum ReadArchiveError {
 /// One member of an archive.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Member {
-    /// Where it belongs: relative, of plain parts; empty for the root itself.
+    /// Path of the member: relative, of normal components; empty for the root itself.
     pub path: PathBuf,
-    /// What it is.
+    /// Kind of the member.
     pub kind: Kind,
     /// Target of a link, as it stands there.
     pub link: Vec<u8>,
@@ -78,7 +78,7 @@ pub struct Archive<R> {
     ended: bool,
 }
 
-/// What the headers before a member said of it.
+/// Values of the extension headers before a member.
 #[derive(Debug, Default)]
 struct Extensions {
     name: Option<Vec<u8>>,
@@ -181,7 +181,7 @@ impl<R: BufRead> Archive<R> {
         let header = tar::header(&block)
             .map_err(|problem| ReadArchiveError::Damaged { at: self.position, problem })?;
         self.left = match header.flag {
-            // What some archivers write there is no size of content.
+            // Some archivers write a size that is not that of the content.
             Flag::Member(kind) if kind != Kind::File => 0,
             _ => header.size,
         };
@@ -190,27 +190,27 @@ impl<R: BufRead> Archive<R> {
     }
 
     fn pad(&mut self) {
-        let beyond = self.left % BLOCK as u64;
-        self.padding = if beyond == 0 { 0 } else { BLOCK as u64 - beyond };
+        let beyond = self.left % BLOCK_BYTES as u64;
+        self.padding = if beyond == 0 { 0 } else { BLOCK_BYTES as u64 - beyond };
     }
 
     /// One block; `None` where the source ends before it.
-    fn block(&mut self) -> Result<Option<[u8; BLOCK]>, ReadArchiveError> {
-        let mut block = [0; BLOCK];
+    fn block(&mut self) -> Result<Option<[u8; BLOCK_BYTES]>, ReadArchiveError> {
+        let mut block = [0; BLOCK_BYTES];
         let mut filled = 0;
-        while filled < BLOCK {
+        while filled < BLOCK_BYTES {
             let bytes = self.source.fill_buf().map_err(ReadArchiveError::Read)?;
             if bytes.is_empty() {
                 return if filled == 0 { Ok(None) } else { Err(ReadArchiveError::Truncated) };
             }
-            let length = bytes.len().min(BLOCK - filled);
+            let length = bytes.len().min(BLOCK_BYTES - filled);
             for (to, from) in block.iter_mut().skip(filled).zip(bytes) {
                 *to = *from;
             }
             filled += length;
             self.source.consume(length);
         }
-        self.position += BLOCK as u64;
+        self.position += BLOCK_BYTES as u64;
         Ok(Some(block))
     }
 
@@ -277,7 +277,7 @@ impl<R: BufRead> Archive<R> {
         let path = tar::clean(&name).map_err(refused)?;
         let is_link = matches!(kind, Kind::Symlink | Kind::HardLink);
         if is_link && (link.is_empty() || link.len() > LONGEST_PATH || link.contains(&0)) {
-            return Err(refused("its target is no path"));
+            return Err(refused("its target is not a path"));
         }
         // (u32)-1 means "leave it" to chown.
         let owner = |id: u64| u32::try_from(id).ok().filter(|id| *id != u32::MAX);

@@ -1,9 +1,11 @@
-//! Garbage collection: removes images that nobody keeps, then layers of no image, the longest unused first.
+//! Garbage collection: removes images that are not kept, then layers without an image, the longest unused
+//! first.
 //!
-//! What a running `ensure` of this process needs stays. The caller keeps what its slots are mounted from: a layer below a mounted
-//! overlay must not go.
+//! Layers that a running `ensure` of this process needs stay. The caller must keep the images of its mounted
+//! slots: a layer below a mounted
+//! overlay must not be removed.
 //!
-//! Callers: the agent, before a new image and after a slot has moved on.
+//! Callers: the agent, before a new image and after a slot was replaced.
 
 use std::collections::HashSet;
 use std::fs;
@@ -14,7 +16,7 @@ use bedplate_api::id::Digest;
 use super::stage;
 use super::store::LayerStore;
 
-/// What a collection did.
+/// Result of a collection.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub struct Collected {
     /// Images forgotten.
@@ -71,7 +73,7 @@ impl LayerStore {
         Ok(collected)
     }
 
-    /// Removes records of images that nobody keeps; gives the layers of the others.
+    /// Removes records of images that are not kept. Returns the layers of the others.
     fn forget(&self, keep: &[Digest], collected: &mut Collected) -> io::Result<HashSet<Digest>> {
         let kept = |digest: &Digest| keep.contains(digest) || self.inner.pins.contains(digest);
         let mut found = Vec::new();

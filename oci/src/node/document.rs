@@ -31,7 +31,7 @@ const LAYER_TYPES: [(&str, Compression); 6] = [
     ("application/vnd.docker.image.rootfs.diff.tar.zstd", Compression::Zstd),
 ];
 
-/// How a layer is compressed.
+/// Compression of a layer.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub(crate) enum Compression {
     None,
@@ -42,12 +42,12 @@ pub(crate) enum Compression {
 /// A layer as manifest and configuration describe it.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) struct Layer {
-    /// What is transferred.
+    /// Blob to transfer.
     pub(crate) blob: Blob,
     pub(crate) compression: Compression,
     /// SHA-256 of what comes out.
     pub(crate) diff_id: Digest,
-    /// How many bytes it will take at least.
+    /// Minimum size in the store, in bytes.
     pub(crate) expected: u64,
 }
 
@@ -97,7 +97,7 @@ pub(crate) fn check(manifest: &Manifest, limits: &Limits) -> Result<(), String> 
     let config = &manifest.config;
     if !CONFIG_TYPES.contains(&config.media_type.as_str()) {
         let shown: String = config.media_type.chars().take(100).collect();
-        return Err(format!("its configuration is {shown:?}: it is no image of a root file system"));
+        return Err(format!("its configuration is {shown:?}: it is not an image of a root file system"));
     }
     if config.size > LARGEST_CONFIG {
         return Err(format!("its configuration has {} bytes, more than {LARGEST_CONFIG}", config.size));
@@ -120,7 +120,7 @@ fn compression(layer: &Descriptor) -> Result<Compression, String> {
     let known = LAYER_TYPES.iter().find(|(name, _)| *name == layer.media_type);
     known.map(|(_, compression)| *compression).ok_or_else(|| {
         let shown: String = layer.media_type.chars().take(100).collect();
-        format!("layer {} is {shown:?}, which is no tar, by itself or in gzip or zstd", layer.digest)
+        format!("layer {} is {shown:?}, which is not a tar, uncompressed or in gzip or zstd", layer.digest)
     })
 }
 
@@ -219,7 +219,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_no_root_file_system_is_refused_with_its_reason() {
+    fn image_without_a_root_file_system_is_refused_with_its_reason() {
         let limits = Limits { most_layers: 2, ..Limits::default() };
         let gzip = LAYER_TYPES[1].0;
         let cases = [

@@ -18,15 +18,15 @@ use super::resolve::{self, Resolved};
 use super::source::{NodeSource, Progress};
 use super::stage;
 use super::store::{ImageRecord, LayerStore, NodeImage};
-use super::stream::PIECES;
+use super::stream::MAX_PIECES;
 use super::unpack::Bounds;
 use crate::error::EnsureImageError;
 use crate::source::Progress as TransferProgress;
 
-/// Who is told how it goes.
+/// Receiver of progress.
 pub type Tell<'a> = &'a (dyn Fn(Progress) + Send + Sync);
 
-/// After how many bytes somebody is told.
+/// Number of bytes between two reports of progress.
 const TELL_EVERY: u64 = 1 << 20;
 
 /// One `ensure` under way.
@@ -39,18 +39,19 @@ struct Run<'a> {
     done: AtomicU64,
     told: AtomicU64,
     total: u64,
-    /// What the missing layers will take, at least.
+    /// Minimum size of the missing layers in the store.
     needed: u64,
 }
 
 impl LayerStore {
-    /// Sees to it that the image is in the store, whole and verified. Unless the source names a digest that is there, the source
-    /// is asked; [`LayerStore::image`] asks nobody.
+    /// Ensures that the image is in the store, complete and verified. Asks the source, unless it names a
+    /// digest that is in the store.
+    /// [`LayerStore::image`] never asks it.
     ///
-    /// May be dropped at any time, and the process killed: whole layers are kept.
+    /// May be dropped at any time, and the process killed: complete layers are kept.
     ///
     /// # Errors
-    /// [`EnsureNodeImageError`], whose text says what to do.
+    /// [`EnsureNodeImageError`], whose text contains the remedy.
     pub async fn ensure(
         &self,
         source: &NodeSource,
@@ -208,7 +209,7 @@ impl<'a> Run<'a> {
         held: &Arc<H>,
     ) -> Result<Fetched, EnsureNodeImageError> {
         let limits = &self.store.inner.limits;
-        let (pieces, incoming) = mpsc::channel(PIECES);
+        let (pieces, incoming) = mpsc::channel(MAX_PIECES);
         let bounds = Bounds { members: limits.most_files, reserve: limits.reserve };
         let (layers, of, largest, held) =
             (self.store.layers().to_owned(), layer.clone(), limits.largest_unpacked, Arc::clone(held));

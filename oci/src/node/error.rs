@@ -1,6 +1,7 @@
-//! Why a node image could not be had, or a layer not be unpacked: each message names the image, what is wrong and what to do.
+//! Errors of getting a node image or unpacking a layer. Each message names the image, the problem and the
+//! remedy.
 //!
-//! Callers: everything in `node`; the agent shows the text in a Machine's conditions and its log.
+//! Callers: all modules of `node`; the agent shows the text in a Machine's conditions and its log.
 
 use std::io;
 use std::path::PathBuf;
@@ -11,7 +12,7 @@ use thiserror::Error;
 use super::archive::ReadArchiveError;
 use crate::error::EnsureImageError;
 
-/// Why `ensure` failed.
+/// Error of `ensure`.
 #[derive(Debug, Error)]
 pub enum EnsureNodeImageError {
     /// A tag without leave.
@@ -32,21 +33,21 @@ pub enum EnsureNodeImageError {
     Unreachable {
         /// The reference.
         image: String,
-        /// What was asked for.
+        /// Requested object.
         what: String,
-        /// How often.
+        /// Number of attempts.
         attempts: u32,
         /// The last failure.
         problem: String,
     },
-    /// A manifest, index or configuration that is no node image for this machine.
+    /// A manifest, index or configuration that is not a node image for this machine.
     #[error("node image {image}: {digest} cannot be taken: {problem}")]
     InvalidImage {
         /// The reference.
         image: String,
         /// The document.
         digest: Digest,
-        /// What is wrong with it.
+        /// Problem of the document.
         problem: String,
     },
     /// A layer cannot be unpacked.
@@ -56,7 +57,7 @@ pub enum EnsureNodeImageError {
         image: String,
         /// The compressed layer.
         digest: Digest,
-        /// Why not.
+        /// Cause.
         #[source]
         source: Box<UnpackLayerError>,
     },
@@ -69,9 +70,9 @@ pub enum EnsureNodeImageError {
         image: String,
         /// The store.
         path: PathBuf,
-        /// What is needed, in bytes: an estimate from the compressed sizes, unless annotations say it.
+        /// Needed bytes: an estimate from the compressed sizes, unless annotations name the size.
         needed: u64,
-        /// What is free, in bytes.
+        /// Free bytes.
         free: u64,
     },
     /// Another process has the store.
@@ -89,14 +90,14 @@ pub enum EnsureNodeImageError {
         image: String,
         /// The file.
         path: PathBuf,
-        /// Why not.
+        /// Cause.
         #[source]
         source: io::Error,
     },
 }
 
 impl EnsureNodeImageError {
-    /// The same failure in words that fit a node.
+    /// Converts the failure to the wording of a node.
     pub(crate) fn of_source(error: EnsureImageError) -> Self {
         match error {
             EnsureImageError::TagNotAllowed { image } => Self::TagNotAllowed { image },
@@ -108,18 +109,18 @@ impl EnsureNodeImageError {
     }
 }
 
-/// Why a layer cannot be unpacked.
+/// Reason for which a layer cannot be unpacked.
 #[derive(Debug, Error)]
 pub enum UnpackLayerError {
     /// The archive is not taken.
-    #[error("its archive is not taken; build the image anew")]
+    #[error("its archive is rejected; build the image again")]
     Archive(#[from] ReadArchiveError),
     /// A member is not taken.
     #[error("{path}: {problem}")]
     Refused {
         /// The member, shortened for people.
         path: String,
-        /// What is wrong with it.
+        /// Problem of the member.
         problem: String,
     },
     /// A file cannot be made.
@@ -127,16 +128,16 @@ pub enum UnpackLayerError {
     Write {
         /// The file, shortened for people.
         path: String,
-        /// What was tried.
+        /// Attempted act.
         act: &'static str,
-        /// Why not.
+        /// Cause.
         #[source]
         source: io::Error,
     },
     /// It is larger than what is taken.
     #[error("it has more than {limit} {what}, the most that is taken")]
     TooMuch {
-        /// What there is too much of.
+        /// Resource whose limit was exceeded.
         what: &'static str,
         /// The limit.
         limit: u64,
@@ -144,7 +145,7 @@ pub enum UnpackLayerError {
     /// The room went out while it was unpacked.
     #[error("no room is left in the layer store ({free} bytes free); nothing of it is kept")]
     NoRoom {
-        /// What is free, in bytes.
+        /// Free bytes.
         free: u64,
     },
     /// Uncompressed, it is not what the configuration says.
@@ -152,7 +153,7 @@ pub enum UnpackLayerError {
     DiffIdMismatch {
         /// The promise (diff id).
         expected: Digest,
-        /// What came.
+        /// Digest of the received bytes.
         found: Digest,
     },
     /// The transfer ended before the whole was there.

@@ -22,17 +22,17 @@ use crate::registry::{Failure, Repository};
 use crate::source::{Options, Progress as TransferProgress};
 use crate::store::{Origin, digest_of};
 
-/// What is read of a file at once, in bytes.
-const CHUNK: usize = 1 << 20;
+/// Bytes read of a file in one piece.
+const CHUNK_BYTES: usize = 1 << 20;
 
-/// Who is told: of retries, and of each step by the bytes so far.
+/// Receivers of progress: retries, and the bytes of each step so far.
 #[derive(Clone, Copy)]
 pub(crate) struct Tell<'a> {
     pub(crate) retry: &'a (dyn Fn(TransferProgress) + Send + Sync),
     pub(crate) bytes: &'a (dyn Fn(u64) + Send + Sync),
 }
 
-/// How a transfer ended that did not fail.
+/// Result of a transfer that did not fail.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Fetched {
     Whole,
@@ -44,7 +44,7 @@ pub(crate) enum Fetched {
     Spoiled,
 }
 
-/// What goes to the next stage, and what is known of it.
+/// Output to the next stage, and its digest and size so far.
 struct Outgoing<'a> {
     pieces: &'a mpsc::Sender<Piece>,
     hasher: Sha256,
@@ -52,13 +52,13 @@ struct Outgoing<'a> {
     size: u64,
 }
 
-/// How a transfer ended: whether it was put together of several answers, and whether anybody wanted the rest.
+/// Result of a transfer: true if it was assembled from several answers, and true if its receiver is gone.
 struct Ended {
     pieced: bool,
     wanted: bool,
 }
 
-/// How one answer ended, other than well.
+/// Failure of one answer.
 enum Stop {
     Registry(Failure),
     Unwanted,
@@ -79,7 +79,7 @@ impl Outgoing<'_> {
     }
 }
 
-/// Sends a blob, then that it was whole.
+/// Sends a blob, then the mark of its completeness.
 pub(crate) async fn send(
     origin: &Origin,
     name: &str,
@@ -127,7 +127,7 @@ async fn from_layout(
     let mut file = blocking(move || open_regular(&at)).await.map_err(failed)?;
     loop {
         let read = move || {
-            let mut chunk = BytesMut::zeroed(CHUNK);
+            let mut chunk = BytesMut::zeroed(CHUNK_BYTES);
             let length = file.read(&mut chunk)?;
             chunk.truncate(length);
             Ok::<(File, Bytes), std::io::Error>((file, chunk.freeze()))
@@ -162,7 +162,7 @@ async fn from_registry(
             Ok(()) | Err(Stop::Long) => return Ok(Ended { pieced, wanted: true }),
             Err(Stop::Unwanted) => return Ok(Ended { pieced, wanted: false }),
             Err(Stop::Registry(failure)) => {
-                if outgoing.done >= before + CHUNK as u64 {
+                if outgoing.done >= before + CHUNK_BYTES as u64 {
                     waits.moved_on();
                 }
                 waits.sleep_or_fail(name, &what, failure, tell.retry).await?;
@@ -188,7 +188,7 @@ async fn answer(
     if answer.offset > from {
         return Err(again(format!("asked for bytes from {from}, got bytes from {}", answer.offset)));
     }
-    // A registry that knows no ranges begins anew; what is here already is dropped.
+    // A registry without ranges starts again; bytes that are here already are dropped.
     let mut skip = from - answer.offset;
     while let Some(mut bytes) = answer.chunk().await.map_err(Stop::Registry)? {
         let dropped = skip.min(bytes.len() as u64);

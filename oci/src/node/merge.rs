@@ -1,10 +1,13 @@
-//! From whole layers to an image: which of them overlayfs gets, and what no single layer knows.
+//! Assembles an image from complete layers: selects the layers for overlayfs, and adds attributes that no
+//! single layer has.
 //!
-//! A layer may put `usr/bin/x` somewhere without a member for `usr` and `usr/bin`. Its directory then has both, made up, and
-//! overlayfs would show their modes and owners instead of those that a lower layer gave them. So where they differ, one more
-//! layer goes on top, of directories only, with what the lower ones say.
+//! A layer may contain `usr/bin/x` without a member for `usr` and `usr/bin`. Its directory then has both with
+//! default attributes, and
+//! overlayfs would show those instead of the mode and owner in a lower layer. So where they differ, one more
+//! layer is added on top. It has
+//! directories only, with the attributes of the lower layers.
 //!
-//! overlayfs does not look at an opaque mark of a layer's root: layers below such a one are left out.
+//! overlayfs ignores an opaque mark on a layer's root: layers below such a layer are omitted.
 //!
 //! Not here: fetching. Caller: `ensure`.
 
@@ -25,7 +28,7 @@ use super::stage::{self, LayerRecord, Staging, layer_path};
 use super::tar::shown;
 use crate::store::digest_of;
 
-/// Why whole layers do not make an image.
+/// Reason for which complete layers do not make an image.
 #[derive(Debug, Error)]
 pub(crate) enum AssembleImageError {
     #[error("layer {0} is not there any more")]
@@ -49,7 +52,7 @@ struct Layer {
     opaque_root: bool,
 }
 
-/// What a layer has at a path.
+/// Entry of a layer at a path.
 enum Found {
     Nothing,
     /// Not a directory, or nothing: and what is below is hidden.
@@ -103,7 +106,7 @@ fn overlaid(layers: &[Layer]) -> Result<BTreeMap<PathBuf, Attributes>, AssembleI
     Ok(directories)
 }
 
-/// What a directory is like in the image, and whether overlayfs by itself would show something else.
+/// Returns the attributes of a directory in the image, and true if overlayfs alone would show others.
 fn effective(layers: &[Layer], path: &Path) -> Result<(Attributes, bool), AssembleImageError> {
     let mut made_up = None;
     for layer in layers.iter().rev() {

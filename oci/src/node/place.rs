@@ -23,18 +23,18 @@ use super::tar::shown;
 
 /// Open directories that are kept for the next member.
 const MOST_OPEN: usize = 64;
-/// What a tmpfs says that it is (statfs(2)).
-const TMPFS: u64 = 0x0102_1994;
-/// How deep a directory may lie: links could build trees that are deeper than what can be removed.
-const DEEPEST: usize = 256;
+/// Type of a tmpfs in statfs(2).
+const TMPFS_MAGIC: u64 = 0x0102_1994;
+/// Maximum depth of a directory. Links could build trees that are too deep to be removed.
+const MAX_DEPTH: usize = 256;
 /// Most bytes of names and attributes of directories that are remembered until the end.
 const MOST_REMEMBERED: u64 = 64 << 20;
-/// How often a lookup that somebody else's rename disturbed is done again.
+/// Maximum number of lookups that are repeated because of a concurrent rename.
 const MOST_LOOKUPS: usize = 128;
-/// What overlayfs calls a directory that hides those below it.
+/// Attribute by which overlayfs marks a directory that hides those below it.
 const OPAQUE: &str = "trusted.overlay.opaque";
 
-/// Whose what this process makes is: one call for each file less.
+/// Owner of the files that this process makes; saves one system call per file.
 static OWN: LazyLock<(u32, u32)> =
     LazyLock::new(|| (rustix::process::geteuid().as_raw(), rustix::process::getegid().as_raw()));
 
@@ -70,7 +70,7 @@ pub(crate) struct Directory {
     pub(crate) fd: OwnedFd,
 }
 
-/// What is remembered of a directory.
+/// Cached state of a directory.
 #[derive(Debug)]
 struct Remembered {
     attributes: Attributes,
@@ -84,7 +84,7 @@ pub(crate) struct Place {
     root: Rc<Directory>,
     open: HashMap<PathBuf, Rc<Directory>>,
     directories: BTreeMap<PathBuf, Remembered>,
-    /// What whiteouts of this layer name.
+    /// Paths that whiteouts of this layer name.
     removed: HashSet<PathBuf>,
     remembered: u64,
 }
@@ -159,7 +159,7 @@ impl Place {
         Err(Errno::AGAIN)
     }
 
-    /// Where an open directory lies, links resolved.
+    /// Returns the path of an open directory, with links resolved.
     fn place_of(&self, fd: &OwnedFd, path: &Path) -> Result<PathBuf, UnpackLayerError> {
         let read = |fd: &OwnedFd| {
             let link = rustix::fs::readlink(format!("/proc/self/fd/{}", fd.as_raw_fd()), Vec::new());
@@ -193,17 +193,17 @@ impl Place {
     ) -> Result<(), UnpackLayerError> {
         let path = above.path.join(name);
         let implied = attributes.is_none();
-        if above.path.iter().count() >= DEEPEST {
+        if above.path.iter().count() >= MAX_DEPTH {
             return Err(refused(&path, "deeper than 256 directories"));
         }
         match rustix::fs::mkdirat(&above.fd, name, Mode::from_raw_mode(0o700)) {
             Ok(()) => {}
             Err(Errno::EXIST) => {
                 let stat = rustix::fs::statat(&above.fd, name, AtFlags::SYMLINK_NOFOLLOW);
-                let stat = stat.map_err(failed(&path, "look at it"))?;
+                let stat = stat.map_err(failed(&path, "read its attributes"))?;
                 let is_there = FileType::from_raw_mode(stat.st_mode) == FileType::Directory;
                 if implied && !is_there && !is_whiteout(&stat) {
-                    return Err(refused(&path, "it is no directory, and something below it follows"));
+                    return Err(refused(&path, "it is not a directory, and a member below it follows"));
                 }
                 if !is_there {
                     self.remove(above, name)?;
@@ -265,7 +265,7 @@ impl Place {
     /// Removes whatever has this name, with everything below it.
     pub(crate) fn remove(&mut self, above: &Directory, name: &OsStr) -> Result<(), UnpackLayerError> {
         let path = above.path.join(name);
-        // What is open may lead through it.
+        // Open directories may be reached through it.
         self.open.clear();
         match rustix::fs::unlinkat(&above.fd, name, AtFlags::empty()) {
             Ok(()) => return Ok(()),
@@ -309,7 +309,7 @@ impl Place {
 /// would have none left for what runs.
 pub(crate) fn room(fd: impl AsFd) -> Result<u64, Errno> {
     let free = free(&rustix::fs::fstatvfs(&fd)?);
-    let is_memory = u64::try_from(rustix::fs::fstatfs(&fd)?.f_type).is_ok_and(|kind| kind == TMPFS);
+    let is_memory = u64::try_from(rustix::fs::fstatfs(&fd)?.f_type).is_ok_and(|kind| kind == TMPFS_MAGIC);
     Ok(if is_memory {
         free.min(std::fs::read_to_string("/proc/meminfo").map_or(u64::MAX, |text| available(&text)))
     } else {
@@ -336,7 +336,7 @@ pub(crate) fn set_opaque(fd: impl AsFd, path: &Path) -> Result<(), UnpackLayerEr
         .map_err(failed(path, "mark it as opaque (needs root)"))
 }
 
-/// Whether overlayfs takes it for a whiteout.
+/// Returns true if overlayfs interprets it as a whiteout.
 pub(crate) fn is_whiteout(stat: &rustix::fs::Stat) -> bool {
     FileType::from_raw_mode(stat.st_mode) == FileType::CharacterDevice && stat.st_rdev == 0
 }
@@ -368,7 +368,8 @@ pub(crate) fn owner(attributes: &Attributes) -> (Option<rustix::fs::Uid>, Option
     (Some(rustix::fs::Uid::from_raw(attributes.uid)), Some(rustix::fs::Gid::from_raw(attributes.gid)))
 }
 
-/// Before Linux 6.6 tmpfs takes no `user.*`; what only describes a file is let go there, a capability or an ACL is not.
+/// Before Linux 6.6, tmpfs does not support `user.*`. Attributes that only describe a file are dropped there;
+/// a capability or an ACL is not.
 pub(crate) fn accept_missing_support(
     path: &Path,
     name: &OsStr,

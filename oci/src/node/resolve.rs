@@ -1,4 +1,4 @@
-//! From a reference to what is to be fetched: through at most two indexes to a manifest, and its configuration.
+//! Resolves a reference: through at most two indexes to a manifest, and its configuration.
 //!
 //! Not here: layers. Caller: `ensure`.
 
@@ -17,11 +17,11 @@ use crate::store::{Origin, Tell, digest_of};
 /// From a source to its manifest: at most two indexes, and the manifest.
 const MOST_DOCUMENTS: usize = 3;
 
-/// What a reference turned out to be.
+/// Result of resolving a reference.
 #[derive(Debug)]
 pub(crate) struct Resolved {
     pub(crate) origin: Origin,
-    /// Of the manifest.
+    /// Digest of the manifest.
     pub(crate) digest: Digest,
     pub(crate) config: Config,
     /// Lowest first.

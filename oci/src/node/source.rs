@@ -1,4 +1,4 @@
-//! Which node image, how much of one is taken, and what is told meanwhile: plain values.
+//! Source of a node image, limits for it, and its progress: plain values.
 //!
 //! Not here: fetching. Callers: the agent makes a [`NodeSource`] of a version's image.
 //!
@@ -14,15 +14,15 @@ use crate::source::{self, Access, Options};
 /// Begins a reference to an OCI layout directory.
 const LAYOUT: &str = "oci:";
 
-/// Where a node image comes from.
+/// Source of a node image.
 #[derive(Debug, Clone, PartialEq, Eq, Hash)]
 pub struct NodeSource {
     /// `registry/repository@sha256:...`, or with a tag where `allow_tag` is set; or `oci:DIRECTORY@sha256:...`,
     /// `oci:DIRECTORY:TAG`, for an OCI layout.
     pub reference: String,
-    /// Whether a reference without digest is accepted; then it is resolved anew by every `ensure`.
+    /// True if a reference without digest is accepted; each `ensure` resolves it again.
     pub allow_tag: bool,
-    /// How its registry is spoken to.
+    /// Access to its registry.
     pub access: Access,
 }
 
@@ -58,10 +58,10 @@ impl NodeSource {
     }
 }
 
-/// What a store takes and leaves free; the defaults are meant for an agent.
+/// Limits of a store; the defaults are for an agent.
 #[derive(Debug, Clone)]
 pub struct Limits {
-    /// How many layers are fetched and unpacked at once.
+    /// Maximum number of layers that are fetched and unpacked concurrently.
     pub parallel_layers: usize,
     /// Most layers of an image.
     pub most_layers: usize,
@@ -71,10 +71,10 @@ pub struct Limits {
     pub largest_unpacked: u64,
     /// Bytes that stay free on the store's file system.
     pub reserve: u64,
-    /// How much a compressed layer is expected to grow at least, where no annotation says its size: a gate before the
-    /// transfer; while it is unpacked, what is really free counts.
+    /// Expected minimum growth of a compressed layer without a size annotation. Used for the check before the
+    /// transfer; during unpacking, the actual free space counts.
     pub growth: u64,
-    /// How a registry is dealt with, the largest compressed layer, and the architecture (OCI's words).
+    /// Options for a registry, the maximum size of a compressed layer, and the architecture (OCI's words).
     pub transfer: Options,
 }
 
@@ -105,14 +105,14 @@ fn architecture() -> &'static str {
     }
 }
 
-/// What `ensure` is doing.
+/// Progress of `ensure`.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Progress {
     /// The source is asked what it holds.
     Resolving,
-    /// Layers come; told at the start and about once per mebibyte.
+    /// Layers are being transferred; reported at the start and about once per mebibyte.
     Layers {
-        /// Layers that are whole.
+        /// Number of complete layers.
         whole: usize,
         /// Layers of the image.
         layers: usize,
@@ -123,12 +123,12 @@ pub enum Progress {
     },
     /// Something failed and will be tried again.
     Retry {
-        /// What failed, for a person.
+        /// Human-readable failure.
         problem: String,
         /// Wait before the next try.
         wait: Duration,
     },
-    /// The image is whole.
+    /// The image is complete.
     Ready {
         /// Digest of its manifest.
         digest: Digest,
@@ -136,7 +136,7 @@ pub enum Progress {
 }
 
 impl Progress {
-    /// What the transfer of a boot image would say too.
+    /// Converts the progress that the transfer of a boot image reports too.
     pub(crate) fn of_transfer(progress: source::Progress) -> Option<Self> {
         match progress {
             source::Progress::Retry { problem, wait } => Some(Self::Retry { problem, wait }),

@@ -1,4 +1,5 @@
-//! A layer gets its name only when it is whole, right and on disk: `layers/.new-<hex>` --syncfs, record, rename--> `layers/<hex>`.
+//! Gives a layer its name once it is complete, correct and on disk: `layers/.new-<hex>` --syncfs, record,
+//! rename--> `layers/<hex>`.
 //!
 //! Callers: `ensure`, `merge` for the directories that it adds.
 
@@ -26,12 +27,12 @@ pub(crate) const NEW: &str = ".new-";
 /// Begins the name of what is being removed.
 pub(crate) const OLD: &str = ".old-";
 
-/// What is known of a whole layer: `layers/<hex>.json` beside it.
+/// Record of a complete layer: `layers/<hex>.json` next to it.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
 pub(crate) struct LayerRecord {
     pub(crate) files: u64,
-    /// Of content.
+    /// Bytes of content.
     pub(crate) bytes: u64,
     /// Directories that no member named.
     pub(crate) implied: Vec<String>,
@@ -47,7 +48,7 @@ pub(crate) struct Staging {
     named: bool,
 }
 
-/// Where a layer lies.
+/// Returns the path of a layer.
 pub(crate) fn layer_path(layers: &Path, diff_id: &Digest) -> PathBuf {
     layers.join(diff_id.hex())
 }
@@ -56,7 +57,7 @@ fn record_path(layers: &Path, diff_id: &Digest) -> PathBuf {
     layers.join(format!("{}.json", diff_id.hex()))
 }
 
-/// The record of a layer that is whole; `None` if it is not.
+/// Reads the record of a complete layer; `None` if it is not complete.
 pub(crate) fn whole(layers: &Path, diff_id: &Digest) -> Option<LayerRecord> {
     if !layer_path(layers, diff_id).is_dir() {
         return None;
@@ -69,7 +70,7 @@ pub(crate) fn whole(layers: &Path, diff_id: &Digest) -> Option<LayerRecord> {
     serde_json::from_slice(&fs::read(path).ok()?).ok()
 }
 
-/// Whether a layer is whole, without reading its record.
+/// Returns true if a layer is complete, without reading its record.
 pub(crate) fn is_whole(layers: &Path, diff_id: &Digest) -> bool {
     layer_path(layers, diff_id).is_dir() && record_path(layers, diff_id).is_file()
 }

@@ -30,7 +30,7 @@ use crate::pin::Pins;
 /// Largest record of an image, in bytes.
 const LARGEST_RECORD: u64 = 2 << 20;
 
-/// A node image that is whole in the store.
+/// Complete node image in the store.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct NodeImage {
     /// Digest of its manifest.
@@ -43,11 +43,11 @@ pub struct NodeImage {
     pub labels: BTreeMap<String, String>,
 }
 
-/// What is kept of an image.
+/// Record of an image.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
 pub(crate) struct ImageRecord {
-    /// How it was asked for; for people.
+    /// Reference of the request; for users.
     pub(crate) reference: String,
     pub(crate) digest: Digest,
     pub(crate) architecture: String,
@@ -71,7 +71,7 @@ pub(crate) struct Inner {
     /// One at a time makes each layer.
     writers: Mutex<HashMap<Digest, Weak<tokio::sync::Mutex<()>>>>,
     pub(crate) transfers: Arc<Semaphore>,
-    /// What a running `ensure` needs.
+    /// Digests that a running `ensure` needs.
     pub(crate) pins: Pins,
     /// The lock file, while this process has it.
     owned: Mutex<Option<File>>,
@@ -90,7 +90,7 @@ impl LayerStore {
         let (layers, images) = (root.join("layers"), root.join("images"));
         for part in [&layers, &images] {
             DirBuilder::new().recursive(true).mode(0o700).create(part)?;
-            // Also where somebody else made it; and no group is inherited.
+            // Set even if another program made the directory; no group is inherited.
             fs::set_permissions(part, Permissions::from_mode(0o700))?;
         }
         let transfers = Arc::new(Semaphore::new(limits.parallel_layers.max(1)));
@@ -101,8 +101,9 @@ impl LayerStore {
         Ok(store)
     }
 
-    /// The image with this digest, of its manifest or of the index that it was asked for by, if it is whole. Reads one small
-    /// file and asks nobody.
+    /// Returns the image with this digest if it is complete. The digest is that of its manifest, or of the
+    /// requested index. Reads one small
+    /// file and makes no request.
     pub fn image(&self, digest: &Digest) -> Option<NodeImage> {
         let record = self.record(&self.record_path(digest))?;
         let layers = self.layers();
@@ -122,7 +123,8 @@ impl LayerStore {
         Ok(place::room(std::fs::File::open(self.layers())?)?)
     }
 
-    /// Whether this process may write; takes the lock if nobody has it, and then removes what is not whole.
+    /// Returns true if this process may write. Takes the lock if it is free, and then removes incomplete
+    /// layers.
     pub(crate) fn own(&self) -> io::Result<bool> {
         let mut owned = self.inner.owned.lock().unwrap_or_else(PoisonError::into_inner);
         if owned.is_some() {

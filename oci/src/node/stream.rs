@@ -1,14 +1,16 @@
-//! A compressed layer on its way to the disk: three stages side by side, of one layer.
+//! Transfer of one compressed layer to the disk, in three concurrent stages.
 //!
 //! ```text
-//! fetch (async): bytes --SHA-256--> channel --> inflate (thread) --> channel --SHA-256--> unpack (thread) --> files
-//!                 the layer's digest                                  the diff id
+//! fetch (async): bytes --SHA-256--> channel --> inflate (thread) --> channel --SHA-256--> unpack (thread)
+//! --> files
+//!                      the layer's digest                                  the diff ID
 //! ```
 //!
-//! The end of the channel is no end of the layer: only `Piece::Whole`, sent after the digest was compared, is. Memory is bounded
-//! by the channels.
+//! The end of the channel is not the end of the layer. `Piece::Whole` marks it, sent after the digest was
+//! compared. The channels bound
+//! the memory.
 //!
-//! Not here: where the bytes come from (`fetch`), the layer's name (`stage`). Caller: `stage`.
+//! Not here: the source of the bytes (`fetch`), the layer's name (`stage`). Caller: `stage`.
 
 use std::io::{self, BufRead, Read};
 use std::os::fd::OwnedFd;
@@ -24,16 +26,17 @@ use super::document::Compression;
 use super::error::UnpackLayerError;
 use super::unpack::{Bounds, Unpacked, unpack};
 
-/// How many pieces of a transfer may wait for the inflating thread.
-pub(crate) const PIECES: usize = 32;
-/// What is inflated at once, in bytes: fits into the second cache of a processor, and a file of it is one write.
-const BUFFER: usize = 256 << 10;
-/// How many inflated buffers may wait.
-const BUFFERS: usize = 6;
+/// Maximum number of pieces that wait for the inflating thread.
+pub(crate) const MAX_PIECES: usize = 32;
+/// Bytes inflated in one step: fits into the second cache of a processor, and a file of this size is one
+/// write.
+const BUFFER_BYTES: usize = 256 << 10;
+/// Maximum number of inflated buffers that wait.
+const MAX_BUFFERS: usize = 6;
 /// The largest window of zstd that is taken: 2 to this power bytes, what `zstd --long` has.
 const ZSTD_WINDOW: u32 = 27;
 
-/// What the transfer sends.
+/// Message of the transfer.
 #[derive(Debug)]
 pub(crate) enum Piece {
     Data(Bytes),
@@ -100,7 +103,7 @@ impl BufRead for Inflated {
             self.at = 0;
             let used = std::mem::take(&mut self.current);
             if used.capacity() > 0 {
-                // Nobody wants it any more at the end.
+                // At the end, the receiver may be gone.
                 let _ = self.used.send(used);
             }
             if let Ok(buffer) = self.buffers.recv() {
@@ -132,7 +135,8 @@ fn decoder(compression: Compression, incoming: Incoming) -> io::Result<Box<dyn R
     })
 }
 
-/// Inflates until the end, an error, or until nobody listens. The sender's end without an error is the end of the layer.
+/// Inflates until the end, an error, or until the receiver is gone. A closed channel without an error is the
+/// end of the layer.
 fn inflate(
     compression: Compression,
     incoming: Incoming,
@@ -144,11 +148,11 @@ fn inflate(
         Err(error) => return drop(buffers.send(Err(error))),
     };
     loop {
-        let mut buffer = used.try_recv().unwrap_or_else(|_| Vec::with_capacity(BUFFER));
-        buffer.resize(BUFFER, 0);
+        let mut buffer = used.try_recv().unwrap_or_else(|_| Vec::with_capacity(BUFFER_BYTES));
+        buffer.resize(BUFFER_BYTES, 0);
         let mut filled = 0;
         let ended = loop {
-            if filled == BUFFER {
+            if filled == BUFFER_BYTES {
                 break Ok(false);
             }
             match decoder.read(buffer.get_mut(filled..).unwrap_or_default()) {
@@ -169,7 +173,8 @@ fn inflate(
     }
 }
 
-/// Unpacks what comes into an empty directory, and says so only if it is whole and is what the configuration promised.
+/// Unpacks the pieces into an empty directory. Succeeds only if the layer is complete and matches the
+/// configuration.
 /// Blocking; has a thread of its own for inflating.
 pub(crate) fn receive(
     pieces: mpsc::Receiver<Piece>,
@@ -180,7 +185,7 @@ pub(crate) fn receive(
     largest: u64,
 ) -> Result<Unpacked, UnpackLayerError> {
     let incoming = Incoming { pieces, current: Bytes::new(), whole: false };
-    let (send_buffer, buffers) = blocking::sync_channel(BUFFERS);
+    let (send_buffer, buffers) = blocking::sync_channel(MAX_BUFFERS);
     let (send_used, used) = blocking::channel();
     let inflated = Inflated {
         buffers,
@@ -204,7 +209,7 @@ pub(crate) fn receive(
     }
 }
 
-/// What the stages say by the kind of an error.
+/// Converts an I/O error to the error of the stage that caused it.
 fn of_stream(error: UnpackLayerError, largest: u64) -> UnpackLayerError {
     match error {
         UnpackLayerError::Archive(ReadArchiveError::Read(error))

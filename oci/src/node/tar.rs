@@ -10,13 +10,13 @@ use std::os::unix::ffi::OsStrExt;
 use std::path::{Path, PathBuf};
 
 /// Size of a header, and what content is padded to, in bytes.
-pub(crate) const BLOCK: usize = 512;
+pub(crate) const BLOCK_BYTES: usize = 512;
 /// Longest path in bytes (`PATH_MAX` less its NUL).
 pub(crate) const LONGEST_PATH: usize = 4095;
 /// Longest part of a path in bytes (`NAME_MAX`).
 const LONGEST_NAME: usize = 255;
 
-/// What a member is.
+/// Kind of a member.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub enum Kind {
     /// A regular file; its content follows.
@@ -35,7 +35,7 @@ pub enum Kind {
     Fifo,
 }
 
-/// What a header introduces.
+/// Meaning of a header.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Flag {
     Member(Kind),
@@ -64,7 +64,7 @@ pub(crate) struct Header {
 }
 
 /// Reads a header; the message says what is wrong with it.
-pub(crate) fn header(block: &[u8; BLOCK]) -> Result<Header, &'static str> {
+pub(crate) fn header(block: &[u8; BLOCK_BYTES]) -> Result<Header, &'static str> {
     if !is_summed(block) {
         return Err("a header whose checksum is wrong");
     }
@@ -121,9 +121,10 @@ fn flag(byte: u8, name: &[u8]) -> Result<Flag, &'static str> {
     }))
 }
 
-/// Whether the sum over all bytes, those of the sum itself counted as spaces, is what the header says; some archivers sum
+/// Returns true if the header's checksum is the sum of all bytes, with those of the checksum counted as
+/// spaces. Some archivers sum
 /// signed bytes.
-fn is_summed(block: &[u8; BLOCK]) -> bool {
+fn is_summed(block: &[u8; BLOCK_BYTES]) -> bool {
     let Some(said) = number(&block[148..156]) else { return false };
     let counted = |at: usize, byte: u8| if (148..156).contains(&at) { b' ' } else { byte };
     let unsigned: i64 = block.iter().enumerate().map(|(at, b)| i64::from(counted(at, *b))).sum();
@@ -155,12 +156,12 @@ fn number(field: &[u8]) -> Option<i64> {
     Some(value)
 }
 
-/// What stands before the first NUL.
+/// Returns the bytes before the first NUL.
 pub(crate) fn text(field: &[u8]) -> &[u8] {
     field.split(|byte| *byte == 0).next().unwrap_or_default()
 }
 
-/// What pax records say of a member.
+/// pax records of a member.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub(crate) struct Records {
     pub(crate) path: Option<Vec<u8>>,
@@ -198,7 +199,7 @@ impl Records {
         }
         if let Some(name) = key.strip_prefix(b"SCHILY.xattr.") {
             if name.is_empty() || name.len() > LONGEST_NAME || name.contains(&0) {
-                return Err("an extended attribute whose name is no name");
+                return Err("an extended attribute without a valid name");
             }
             self.xattrs.retain(|(other, _)| other != name);
             self.xattrs.push((name.to_vec(), value.to_vec()));
@@ -216,7 +217,7 @@ impl Records {
         Ok(())
     }
 
-    /// Whether nothing of it would change a member.
+    /// Returns true if it would change nothing of a member.
     pub(crate) fn is_empty(&self) -> bool {
         *self == Self::default()
     }
@@ -361,7 +362,7 @@ mod tests {
     proptest::proptest! {
         #[test]
         fn no_header_and_no_record_makes_it_panic(bytes: [u8; 32], text in proptest::collection::vec(0_u8..=255, 0..300)) {
-            let mut block = [0; BLOCK];
+            let mut block = [0; BLOCK_BYTES];
             for (at, byte) in block.iter_mut().enumerate() {
                 *byte = bytes[at % 32];
             }

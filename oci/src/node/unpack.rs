@@ -24,12 +24,12 @@ use super::tar::{Kind, clean};
 const WHITEOUT: &[u8] = b".wh.";
 /// Marks everything that lower layers have in this directory as removed.
 const OPAQUE: &[u8] = b".wh..wh..opq";
-/// After how many written bytes the free room is looked at.
+/// Number of written bytes between two checks of the free space.
 const LOOK_EVERY: u64 = 16 << 20;
-/// What a member costs besides its content, in bytes: inode and directory entry.
-const OVERHEAD: u64 = 1024;
+/// Estimated bytes of a member in addition to its content: inode and directory entry.
+const MEMBER_OVERHEAD_BYTES: u64 = 1024;
 
-/// How much one layer may be.
+/// Limits of one layer.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct Bounds {
     /// Members.
@@ -38,7 +38,7 @@ pub(crate) struct Bounds {
     pub(crate) reserve: u64,
 }
 
-/// What became of a layer.
+/// Result of unpacking a layer.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) struct Unpacked {
     /// Members.
@@ -57,7 +57,7 @@ struct Unpacker {
     opaque_root: bool,
     members: u64,
     bytes: u64,
-    /// Written since the free room was looked at.
+    /// Bytes written since the last check of the free space.
     unlooked: u64,
 }
 
@@ -90,7 +90,7 @@ impl Unpacker {
                 let (what, limit) = ("files", self.bounds.members);
                 return Err(UnpackLayerError::TooMuch { what, limit });
             }
-            self.write_down(OVERHEAD)?;
+            self.write_down(MEMBER_OVERHEAD_BYTES)?;
             self.member(&member, archive)?;
         }
         Ok(())
@@ -159,7 +159,7 @@ impl Unpacker {
         let hidden = OsStr::from_bytes(hidden);
         self.place.remember_removed(above.path.join(hidden))?;
         match rustix::fs::statat(&above.fd, hidden, AtFlags::SYMLINK_NOFOLLOW) {
-            // What this layer puts there replaces what was; only directories would be merged.
+            // An entry of this layer replaces one of a lower layer; only directories would be merged.
             Ok(stat) if FileType::from_raw_mode(stat.st_mode) == FileType::Directory => {
                 self.place.make_opaque(above, hidden)
             }
@@ -168,7 +168,7 @@ impl Unpacker {
                 rustix::fs::mknodat(&above.fd, hidden, FileType::CharacterDevice, Mode::empty(), 0)
                     .map_err(failed(&member.path, "make a whiteout (needs root)"))
             }
-            Err(errno) => Err(failed(&member.path, "look at it")(errno)),
+            Err(errno) => Err(failed(&member.path, "read its attributes")(errno)),
         }
     }
 
@@ -213,7 +213,7 @@ impl Unpacker {
         }
         let stat = match rustix::fs::statat(&target_above.fd, target_name, AtFlags::SYMLINK_NOFOLLOW) {
             Err(Errno::NOENT) => return Err(missing()),
-            stat => stat.map_err(failed(&path, "look at its target"))?,
+            stat => stat.map_err(failed(&path, "read its target"))?,
         };
         if FileType::from_raw_mode(stat.st_mode) == FileType::Directory {
             return Err(refused(&path, "a hard link to a directory"));
@@ -296,7 +296,7 @@ fn describe(
     rustix::fs::chownat(&above.fd, name, uid, gid, AtFlags::SYMLINK_NOFOLLOW)
         .map_err(failed(&path, "give it to its owner (needs root)"))?;
     if !is_link {
-        // Follows links, but this is none: nobody else writes here.
+        // Follows links, but this entry is not a link: no other process writes here.
         rustix::fs::chmodat(&above.fd, name, Mode::from_raw_mode(attributes.mode), AtFlags::empty())
             .map_err(failed(&path, "set its mode"))?;
     }
