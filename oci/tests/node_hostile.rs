@@ -124,7 +124,7 @@ async fn a_directory_replaced_by_a_link_is_not_written_through() {
         file("a/secret", "overwritten"),
     ];
     let said = case.refused(layer(&entries), layers::limits()).await;
-    assert!(said.contains("link to nowhere") || said.contains("no directory"), "{said}");
+    assert!(said.contains("link to nowhere") || said.contains("not a directory"), "{said}");
 }
 
 #[tokio::test]
@@ -148,7 +148,7 @@ async fn hard_links_reach_nothing_outside() {
     let secret = case.outside().join("secret");
     for target in ["../outside/secret", secret.to_str().unwrap(), "missing", "/etc/passwd", "", "."] {
         let said = case.refused(layer(&[hard_link("b", target)]), layers::limits()).await;
-        assert!(said.contains("hard link") || said.contains("no path"), "{target}: {said}");
+        assert!(said.contains("hard link") || said.contains("not a path"), "{target}: {said}");
     }
     // By way of a link to a directory outside, and one to a link: that gives the link another name.
     let up = case.outside();
@@ -205,7 +205,7 @@ async fn names_beyond_the_file_system_are_refused() {
         (file(&long, "").bytes(), "longer than 255"),
         (file(&deep, "").bytes(), "longer than 4095"),
         (file("x", "").pax("path", b"a\0b").bytes(), "NUL"),
-        (symlink("x", "y").pax("linkpath", b"a\0b").bytes(), "no path"),
+        (symlink("x", "y").pax("linkpath", b"a\0b").bytes(), "not a path"),
         (file("x", "").pax("path", b"../up").bytes(), ".. in it"),
         (file("", "").bytes(), "no name"),
     ];
@@ -305,9 +305,9 @@ async fn bombs_end_at_their_limit() {
 #[tokio::test]
 async fn a_file_that_is_no_directory_has_nothing_below_it() {
     let said = Case::new().refused(layer(&[file("a", ""), file("a/b", "")]), layers::limits()).await;
-    assert!(said.contains("no directory"), "{said}");
+    assert!(said.contains("not a directory"), "{said}");
     let said = Case::new().refused(layer(&[fifo("a"), file("a/b", "")]), layers::limits()).await;
-    assert!(said.contains("no directory"), "{said}");
+    assert!(said.contains("not a directory"), "{said}");
     let said = Case::new().refused(layer(&[file("./", "")]), layers::limits()).await;
     assert!(said.contains("root"), "{said}");
 }

@@ -148,7 +148,7 @@ fn o7_standalone_host_enrolls_by_hand_and_operates_over_restarts() {
     assert_eq!(said.trim(), "this host is Machine node-1");
     let again =
         host.run("/usr/bin/bedplate-agent", &["enroll", "--token-file", "/etc/hostname", "--wait", "0"]);
-    assert!(again.unwrap_err().to_string().contains("no token of pxed's"));
+    assert!(again.unwrap_err().to_string().contains("not a token of pxed"));
 
     // By the command line, and by a manifest.
     let before = main_pid(&host);

@@ -220,6 +220,6 @@ mod tests {
         let problem = |config: &str| KubeletCredential::read(config, &read).unwrap_err().to_string();
         assert!(problem(config).contains("the client key is not at /nothing"), "{}", problem(config));
         assert!(problem("users: []\nclusters: []\n").contains("no cluster"));
-        assert!(problem("- 1\n").contains("no kubeconfig"));
+        assert!(problem("- 1\n").contains("not a kubeconfig"));
     }
 }

@@ -224,7 +224,7 @@ mod tests {
         let gzip = LAYER_TYPES[1].0;
         let cases = [
             (vec![], "no layers"),
-            (vec![descriptor("application/vnd.bedplate.host.kernel.v1", 2, 1)], "no tar"),
+            (vec![descriptor("application/vnd.bedplate.host.kernel.v1", 2, 1)], "not a tar"),
             (vec![descriptor(gzip, 2, 17 << 30)], "more than"),
             (vec![descriptor(gzip, 2, 1), descriptor(gzip, 3, 1), descriptor(gzip, 4, 1)], "3 layers"),
         ];
@@ -234,7 +234,7 @@ mod tests {
         }
         let mut other = manifest(vec![descriptor(gzip, 2, 1)]);
         other.config.media_type = "application/vnd.oci.empty.v1+json".into();
-        assert!(check(&other, &limits).unwrap_err().contains("no image of a root file system"));
+        assert!(check(&other, &limits).unwrap_err().contains("not an image of a root file system"));
     }
 
     #[test]

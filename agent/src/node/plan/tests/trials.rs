@@ -143,7 +143,7 @@ fn a_version_that_ends_the_host_again_and_again_is_taken_back() {
     let Plan::Do(Step::Fail { reason, back_to: Some(_), .. }) = world.plan() else {
         panic!("{:?}", world.plan())
     };
-    assert_eq!(reason, "the host was booted anew 3 times in this trial");
+    assert_eq!(reason, "the host was booted 3 times in this trial");
     world.settle();
     assert_eq!(world.node(), Some(1), "{}", world.log.join("\n"));
 }

@@ -475,7 +475,7 @@ fn trust_5_expired_kubelet_certificate_is_renewed_by_the_agent() {
         tokio::join!(agent.advance(), kubelet);
         let told = world.told().paved.unwrap();
         assert_eq!(told.reason, PavedReason::KubeletCertificateExpired);
-        assert!(told.message.contains("has ended"), "{}", told.message);
+        assert!(told.message.contains("certificate expired"), "{}", told.message);
         assert!(!given.exists() && !link.is_symlink(), "the key is not left there");
         assert!(!world.parts.slots.places().kubelet_key(SlotName::A).exists());
         assert_eq!(world.plane.requests.names().len(), 2, "one for the join, one for the renewal");

@@ -330,7 +330,7 @@ fn o8_no_eviction_before_the_version_is_prepared_nor_on_a_held_machine() {
         let configuration = NodeConfiguration::new(world.parts.clone(), Arc::default());
         let refused = async || configuration.may_repave(&version).await.unwrap_err();
         let error = refused().await;
-        assert!(matches!(&error, ApplyError::Failed(why) if why.contains("does not lie ready")), "{error}");
+        assert!(matches!(&error, ApplyError::Failed(why) if why.contains("is not prepared yet")), "{error}");
         assert_eq!(world.settled().await, "Applied");
         configuration.may_repave(&version).await.unwrap();
         let machine = |change: fn(&mut Machine)| {
