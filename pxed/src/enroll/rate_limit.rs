@@ -45,7 +45,7 @@ impl Asked {
         }
     }
 
-    /// An agent that must wait for its certificate asks again after the number of seconds that refills one request.
+    /// Returns the rate. The refill time of an enrollment or renewal is the delay after which a waiting agent asks again.
     const fn rate(self) -> Rate {
         let (burst, each) = match self {
             Self::Enrollment => (30, 2000),

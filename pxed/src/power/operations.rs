@@ -1,5 +1,5 @@
-//! Sources of MachineOperations and destinations of their progress: the Kubernetes API (`kubernetes`), or manifests
-//! and the admin socket (`local`).
+//! Sources of MachineOperations and destinations of their progress: the Kubernetes API (`cluster::operations`), or
+//! manifests and the admin socket (`standalone::operations`).
 
 use std::sync::Arc;
 

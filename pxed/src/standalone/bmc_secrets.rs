@@ -76,7 +76,7 @@ impl SecretFiles {
 
     /// A file's bytes without the line's end, and its stamp.
     fn read_file(&self, below: &Path) -> Result<(Zeroizing<Vec<u8>>, String), String> {
-        // The text limit already allows for a line end; one more byte shows that the file exceeds it.
+        // `MAX_BYTES` of text and a line end. `read` returns one more byte if the file is longer.
         let Private { mut bytes, stamp } = private_file::read(&self.directory, below, MAX_BYTES + 1)
             .map_err(private_file::Problem::into_text)?;
         if bytes.last() == Some(&b'\n') {

@@ -2,7 +2,7 @@
 //! version names.
 //!
 //! Only the keys that the version names; nothing is kept or logged. (The answer's text is freed without being overwritten.) In a
-//! cluster agents ask its API server. Called by `enroll::standalone`.
+//! cluster agents ask its API server. Called by `standalone::agents`.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::path::{Path, PathBuf};

@@ -1,7 +1,7 @@
 //! MachineOperations without a cluster: of manifests, and of the admin socket.
 //!
 //! Each is in the store before anybody acts on it, and so is every step of it. What a manifest says twice, or after a restart,
-//! is carried out once: `local_plan` decides. Fed by the source's follower; `run` is spawned by `run`.
+//! is carried out once: `plan` decides. Fed by the source's follower; `run` is spawned by `run`.
 
 mod agents;
 pub(crate) mod plan;

@@ -35,7 +35,7 @@ pub struct Retry {
     pub least: Duration,
     /// The longest wait; each wait without progress doubles up to it.
     pub most: Duration,
-    /// Maximum number of transmissions of the same blocks before the transfer is aborted.
+    /// Maximum number of retransmissions of the same blocks before the transfer is aborted.
     pub attempts: u32,
     /// Lifetime of a transfer whose client has not answered yet. The source of a request can be forged, so no option extends it.
     pub unheard: Duration,

@@ -2,7 +2,7 @@
 //!
 //! A host name is compared as the Machine has it, never by what it resolves to: the Secret's author does not control the name server's answer.
 //! For the same reason networks match literal addresses only. Without a valid list nothing is allowed. Callers: `credentials`, which
-//! reads the list; `line`, which asks it before it dials.
+//! reads the list; `connection`, which asks it before it dials.
 
 use bedplate_bmc::address::Host;
 use ipnet::IpNet;

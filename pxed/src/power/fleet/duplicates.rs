@@ -1,7 +1,7 @@
 //! Machines whose BMC is another Machine's too: pxed drives none of them, or one would undo what the other wants.
 //!
 //! One address, and one system there; a Machine that names no system means the only one. Pure: no clock, no file, no socket.
-//! Callers: `supervisor`, `departing`.
+//! Callers: `supervisor`, `deleted_machines`.
 
 use std::collections::{BTreeMap, HashMap};
 

@@ -1,6 +1,6 @@
 //! Names that something is done about only when it has been so for a while.
 //!
-//! Pure: no clock. Callers: `departing`, `supervisor`.
+//! Pure: no clock. Callers: `deleted_machines`, `supervisor`.
 
 use std::collections::BTreeMap;
 

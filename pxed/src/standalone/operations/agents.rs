@@ -1,7 +1,7 @@
 //! Standalone operations that agents carry out (docs/rules.md, O7): the operations that an agent gets, its status
 //! writes, and the end of operations that no agent carries out.
 //!
-//! Carries nothing out. Called by `enroll::standalone`, and by `local` for the end.
+//! Carries nothing out. Called by `standalone::agents`, and by `tidy` for the end.
 
 use std::sync::Arc;
 use std::time::Duration;

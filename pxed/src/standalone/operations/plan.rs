@@ -8,7 +8,7 @@
 //!
 //! A record outlives its manifest, because an editor that saves may delete a file and create another one. An
 //! operation must not run twice because of that, and a machine in the off phase of a powerCycle must not be
-//! abandoned. Callers: `local`.
+//! abandoned. Caller: `standalone::operations`.
 
 use std::collections::{BTreeMap, HashMap};
 use std::sync::Arc;
@@ -163,7 +163,7 @@ impl Memory {
             let name = manifest.operation.metadata.name.as_deref().unwrap_or_default();
             by_name.entry(name).or_default().push(manifest);
         }
-        // Name to: true if it is the recorded operation.
+        // Names in the manifests, with true if the recorded operation is unchanged.
         let mut there: HashMap<&str, bool> = HashMap::new();
         for (name, places) in by_name {
             let is_same = |m: &&SourcedOperation| {

@@ -325,7 +325,7 @@ fn choose_for(
     ];
     let mut reasons = again.into_iter().flatten();
     let (mut why, mut choice) = ask(state, &machine, reasons.next());
-    // A Node that is gone may be another program's decision, and the user's choice still counts.
+    // Another program may decide about a Node that is gone; the user's choice still counts.
     if let (Choice::Keep(_), Some(next)) = (&choice, reasons.next()) {
         (why, choice) = ask(state, &machine, Some(next));
     }
