@@ -17,7 +17,7 @@ use crate::power::progress::{self, Ended, ShutDown};
 use crate::power::{Operation, OperationKey, OperationUpdate, Origin};
 
 /// Message of an operation while its Machine is paused.
-const PAUSED: &str = "the Machine is paused: it is carried out when spec.paused is taken back";
+const PAUSED: &str = "the Machine is paused; the operation starts when spec.paused is removed or false";
 
 /// Oldest first.
 type Place = (Option<Timestamp>, OperationKey);
