@@ -30,7 +30,7 @@ end_pid() { set -- "$1" "$2" $(sed 's/.*) //' "/proc/$1/stat" 2>/dev/null); if [
 end_netns() { if [ -e "/run/netns/$1" ]; then ip netns pids "$1" | xargs -r kill -9; ip netns del "$1"; fi; }
 end_cgroup() {
   echo 1 > "$1/cgroup.kill"
-  for _ in $(seq 200); do find "$1" -depth -type d -exec rmdir {} + 2>/dev/null; if [ -d "$1" ]; then sleep 0.05; else break; fi; done
+  for _ in $(seq 200); do find "$1" -depth -type d -exec rmdir {} + 2>/dev/null; [ -d "$1" ] || break; sleep 0.05; done
 }
 end_dir() { rm -rf -- "$1"; }
 each pid end_pid; each netns end_netns; each cgroup end_cgroup; each dir end_dir

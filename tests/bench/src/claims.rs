@@ -17,7 +17,7 @@ use tokio::runtime::Runtime;
 use self::agents::Agents;
 use self::floor::FLOOR;
 use self::site::{Provider, Selectors, Site, Size};
-use crate::controller::{QUIET, count};
+use crate::controller::{QUIET_TIME, count};
 use crate::measurement::{Better, Context, OURS, Row, rows};
 
 /// Objects, and with `--quick`.
@@ -151,7 +151,7 @@ async fn ours(context: &Context, size: Size, round: usize, numbers: &mut Numbers
     let mut provider = Provider::start(&site, &place).await?;
     let agents = Agents::start(&site.client);
     let (conflicts, processor) = (site.conflicts().await?, provider.processor()?);
-    let written = provider.until_quiet(QUIET).await?;
+    let written = provider.until_quiet(QUIET_TIME).await?;
     let begun = Instant::now();
     site.provision().await?;
     site.until("that all claimants have a host", |seen| seen.placed().count() == size.claims).await?;
@@ -162,12 +162,12 @@ async fn ours(context: &Context, size: Size, round: usize, numbers: &mut Numbers
     let refused: BTreeMap<String, f64> = site.conflicts().await?;
     let refused = refused.into_iter().map(|(who, all)| (all - conflicts.get(&who).unwrap_or(&0.0), who));
     let refused: Vec<(f64, String)> = refused.filter(|(number, _)| *number > 0.0).collect();
-    provider.until_quiet(QUIET).await?;
+    provider.until_quiet(QUIET_TIME).await?;
     let begun = Instant::now();
     site.delete_claimants().await?;
     site.until("that all claimants are gone", |seen| seen.count() == 0).await?;
     let released = begun.elapsed().as_secs_f64();
-    let writes = (provider.until_quiet(QUIET).await? - written) / count(size.claims);
+    let writes = (provider.until_quiet(QUIET_TIME).await? - written) / count(size.claims);
     ensure!(agents.failures() == 0, "{} reports of agents were refused", agents.failures());
     put(numbers, What::Placed, OURS, placed, "");
     let note = format!("{:.0} claims a second", count(size.claims) / placed);

@@ -30,7 +30,9 @@ const PHASES: (usize, usize) = (400, 40);
 /// Edits of configurations, and with `--quick`.
 const EDITS: (usize, usize) = (60, 10);
 /// Time without a write after which none follows: counts are written after 8 s at the latest.
-pub(crate) const QUIET: Duration = Duration::from_secs(10);
+pub(crate) const QUIET_TIME: Duration = Duration::from_secs(10);
+// The bench `core` uses this name.
+pub(crate) use self::QUIET_TIME as QUIET;
 /// The peer that keeps the same rules.
 const PLAIN: &str = "plain, one worker, GET and PUT";
 
@@ -166,7 +168,7 @@ impl Round<'_> {
             chosen = chosen.max(site.chosen().await?);
         }
         ensure!(chosen == self.size.machines, "{chosen} Machines have a version");
-        let written = controller.until_quiet(QUIET).await?;
+        let written = controller.until_quiet(QUIET_TIME).await?;
         let asked = site.requests().await?;
         let (events, asked) = (asked[0] - requests[0], asked[1] - requests[1]);
         let note =
@@ -182,7 +184,7 @@ impl Round<'_> {
         let mut controller = Controller::start(&site, &place)?;
         controller.until_idle(0.0).await?;
         self.put(What::Restart, OURS, begun.elapsed().as_secs_f64(), String::new());
-        let written = controller.until_quiet(QUIET).await?;
+        let written = controller.until_quiet(QUIET_TIME).await?;
         self.put(What::RestartWrites, OURS, written, String::new());
         controller.end()
     }
@@ -207,10 +209,10 @@ impl Round<'_> {
 
     async fn rest(&mut self, controller: &Controller, who: &'static str) -> Result<()> {
         let (peak, busy) = (controller.memory("VmHWM:")?, controller.processor()?);
-        tokio::time::sleep(QUIET).await;
+        tokio::time::sleep(QUIET_TIME).await;
         self.put(What::Peak, who, peak, String::new());
         self.put(What::Rest, who, controller.memory("VmRSS:")?, String::new());
-        let share = 100.0 * (controller.processor()? - busy) / QUIET.as_secs_f64();
+        let share = 100.0 * (controller.processor()? - busy) / QUIET_TIME.as_secs_f64();
         self.put(What::RestProcessor, who, share, String::new());
         Ok(())
     }
@@ -220,12 +222,12 @@ impl Round<'_> {
         let before = controller.writes("").await?;
         let times = latency::phases(site, phases).await?;
         self.times((What::Phase, What::PhaseLate), OURS, times)?;
-        let after = controller.until_quiet(QUIET).await?;
+        let after = controller.until_quiet(QUIET_TIME).await?;
         self.put(What::PhaseWrites, OURS, (after - before) / count(phases), String::new());
         let of_machines = controller.writes("kind=\"Machine\"").await?;
         let times = latency::edits(site, edits, 1).await?;
         self.times((What::Edit, What::EditLate), OURS, times)?;
-        let all = controller.until_quiet(QUIET).await?;
+        let all = controller.until_quiet(QUIET_TIME).await?;
         let of_machines = controller.writes("kind=\"Machine\"").await? - of_machines;
         let note =
             format!("and {:.0} of Machines, whose Ready names the newer version", of_machines / count(edits));

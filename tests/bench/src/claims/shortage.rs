@@ -7,7 +7,7 @@ use anyhow::{Result, ensure};
 use super::agents::Agents;
 use super::site::{Provider, Selectors, Site, Size};
 use super::{Numbers, What, put};
-use crate::controller::{QUIET, count};
+use crate::controller::{QUIET_TIME, count};
 use crate::measurement::{Context, OURS};
 
 /// Resource of the versions of configurations.
@@ -24,7 +24,7 @@ pub(super) async fn run(
     let place = context.directory.path().join(format!("shortage-{selectors:?}-{round}"));
     let mut provider = Provider::start(&site, &place).await?;
     let agents = Agents::start(&site.client);
-    provider.until_quiet(QUIET).await?;
+    provider.until_quiet(QUIET_TIME).await?;
     let (processor, reads) = (provider.processor()?, site.reads(VERSIONS).await?);
     let begun = Instant::now();
     site.provision().await?;

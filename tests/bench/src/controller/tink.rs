@@ -18,7 +18,7 @@ use serde_json::{Value, json};
 
 use super::latency::watch;
 use super::site::{AT_ONCE, Controller, Site, Size, free_port, sum};
-use super::{PHASES, QUIET, Round, What, count};
+use super::{PHASES, QUIET_TIME, Round, What, count};
 use bedplate_tests::kubernetes::{programs, required};
 use bedplate_tests::timeline;
 
@@ -51,7 +51,7 @@ impl Round<'_> {
         let (server, own) = (tink.site.processor()? - before.0, controller.processor()?);
         let done = tink.with_state().await?.len();
         ensure!(done == self.size.machines, "{done} Workflows have a state");
-        controller.until_quiet(QUIET).await?;
+        controller.until_quiet(QUIET_TIME).await?;
         let note = format!("{:.0} writes until it was quiet", written(&controller.metrics().await?));
         let asked = tink.site.requests().await?;
         self.put(What::SyncRequests, RAISED, (asked[1] - before.1[1]) / all, note);
@@ -94,7 +94,7 @@ impl Round<'_> {
         let (number, before) = (changes.len(), written(&controller.metrics().await?));
         let times = tink.begun(changes, pause).await?;
         self.times((What::Phase, What::PhaseLate), who, times)?;
-        controller.until_quiet(QUIET).await?;
+        controller.until_quiet(QUIET_TIME).await?;
         let writes = written(&controller.metrics().await?) - before;
         self.put(What::PhaseWrites, who, writes / count(number), String::new());
         Ok(())
@@ -108,7 +108,7 @@ impl Round<'_> {
         controller.until(|metrics| waiting(metrics) == 0.0 && looked(metrics) >= all).await?;
         let note = "without leader election".to_owned();
         self.put(What::Restart, who, begun.elapsed().as_secs_f64(), note);
-        controller.until_quiet(QUIET).await?;
+        controller.until_quiet(QUIET_TIME).await?;
         self.put(What::RestartWrites, who, written(&controller.metrics().await?), String::new());
         Ok(controller)
     }
