@@ -1,16 +1,15 @@
 //! D-Bus: systemd, machined and logind of the host, and systemd of a slot. No systemctl, no machinectl.
 //!
 //! ```text
-//! Bus ── one connection to <root>/run/dbus/system_bus_socket, made on first use, again after it broke
-//! ├─ Manager  (Units)     jobs until JobRemoved, states, commands in units of their own, changes as they
-//! happen
-//! ├─ Machined (Machines)  containers: leader, terminate, kill; `units` is a Manager at /proc/<leader>/root
-//! └─ Logind   (Power)     reboot, power off, inhibitors
+//!   Bus ── one connection to <root>/run/dbus/system_bus_socket, made on first use, again after it broke
+//!    ├─ Manager  (Units)     jobs until JobRemoved, states, commands in units of their own, changes as they happen
+//!    ├─ Machined (Machines)  containers: leader, terminate, kill; `units` is a Manager at /proc/<leader>/root
+//!    └─ Logind   (Power)     reboot, power off, inhibitors
 //! ```
-//! Each call has a deadline. Nothing polls: states come with signals, and an unused connection costs nothing.
-//! A feature that this release of systemd lacks is a value (`None`), not an error. Callers must not depend on
-//! a trait's implementation:
-//! `fake` replaces all three. Not here: the desired units (`node`), files of units (`slot`).
+//! Each call has a deadline. Nothing polls: states come with signals, and an unused
+//! connection costs nothing. A feature that this release of systemd lacks is a value
+//! (`None`), not an error. Callers must not depend on a trait's implementation: `fake`
+//! replaces all three. Not here: the desired units (`node`), files of units (`slot`).
 
 mod changes;
 mod command;

@@ -1,8 +1,8 @@
 //! Common faults of a host: their texts in other programs, and the remedy for the operator.
 //!
-//! Code that shows an error to an operator adds this text. For example, "invalid peer certificate" does not
-//! point to a wrong clock. The
-//! texts are those of rustls, of Go's crypto/x509 and net, of the kernel and of systemd.
+//! Code that shows an error to an operator adds this text. For example,
+//! "invalid peer certificate" does not point to a wrong clock. The texts are
+//! those of rustls, of Go's crypto/x509 and net, of the kernel and of systemd.
 //!
 //! Pure: text in, text out. Called by all modules that show errors.
 

@@ -1,9 +1,8 @@
 //! Hardware as the kernel reports it, in the form of `status.hardware` (docs/machine.md).
 //!
 //! Each reader takes the root of the tree (`/`, or a fixture) and returns the values found there. A missing
-//! or unexpected file leaves its
-//! field empty and is never an error. Nothing is written. Called by the agent's reports, by `bedplate-agent
-//! facts`, and by stage-1 for disks.
+//! or unexpected file leaves its field empty and is never an error. Nothing is written. Called by the agent's
+//! reports, by `bedplate-agent facts`, and by stage-1 for disks.
 
 pub mod disk;
 pub mod disk_name;

@@ -1,10 +1,8 @@
 //! Metrics of the agent for `/metrics` on its socket: contact with the decider, steps and their duration,
-//! slots, failed health gates,
-//! operations, the certificate, watches.
+//! slots, failed health gates, operations, the certificate, watches.
 //!
 //! One set per process, like its log. The code that acts also counts. Labels are closed sets of words.
-//! Nothing here decides. Called by
-//! `service`, `node`, `cluster` and `operation`; read by `process::health`.
+//! Nothing here decides. Called by `service`, `node`, `cluster` and `operation`; read by `process::health`.
 
 use std::collections::BTreeMap;
 use std::fmt;

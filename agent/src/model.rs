@@ -34,8 +34,8 @@ pub struct Observed {
     pub failures: u32,
     /// Earliest time of the next trial.
     pub not_before: Timestamp,
-    /// Time of the current trial that does not count, because the API server or the agent was unavailable, or
-    /// the clock jumped.
+    /// Time of the current trial that does not count, because the API server or
+    /// the agent was unavailable, or the clock jumped.
     pub not_counted: SignedDuration,
     /// State of the version's annotations on the applied slot's Node.
     pub annotations: Annotations,
@@ -88,8 +88,8 @@ pub struct MachineFacts {
     pub uid: String,
     /// Its generation.
     pub generation: Option<i64>,
-    /// True if it is the object that this host enrolled for, according to its certificate. A re-created
-    /// object of the same name is not.
+    /// True if it is the object that this host enrolled for, according to its
+    /// certificate. A re-created object of the same name is not.
     pub ours: bool,
     /// `spec.paused`.
     pub paused: bool,
@@ -195,8 +195,8 @@ pub struct Record {
     pub timeout_seconds: i64,
     /// Time for which the Node must be Ready, in seconds.
     pub min_ready_seconds: i64,
-    /// Number of slots that were the node before it. Of two slots, the later node has the higher number,
-    /// whatever the clock was.
+    /// Number of slots that were the node before it. Of two slots, the later
+    /// node has the higher number, whatever the clock was.
     #[serde(default)]
     pub generation: u64,
     /// Claim that the slot is filled for. None: the slot is for the Machine's own node.
@@ -289,8 +289,8 @@ pub enum Step {
         /// The slot.
         slot: SlotName,
     },
-    /// Restart the time of a trial: the host was rebooted during it, or it was failed after a control plane
-    /// had come up.
+    /// Restart the time of a trial: the host was rebooted during it, or it was
+    /// failed after a control plane had come up.
     RestartTrial {
         /// The slot.
         slot: SlotName,

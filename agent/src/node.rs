@@ -6,8 +6,9 @@
 //!                                              +--> Failed, and the slot that was Applied runs again
 //! ```
 //!
-//! One slot is *current*: the one on trial, otherwise the one applied last. The record on disk names it before anything
-//! is stopped or started. So a kill or a power cut at any point leads to the same result. Called by `service`.
+//! One slot is *current*: the one on trial, otherwise the one applied last. The
+//! record on disk names it before anything is stopped or started. So a kill or
+//! a power cut at any point leads to the same result. Called by `service`.
 
 pub mod apply;
 mod attempt;

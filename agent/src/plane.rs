@@ -1,22 +1,21 @@
 //! Interfaces to the source of decisions about this host, and to the home of its Node.
 //!
 //! ```text
-//!               Decider                              Home
-//! Cluster       API server of the host's cluster     the same cluster
-//! Standalone    pxed                                 SlotHome: the cluster that the slot has joined or made
+//!                 Decider                              Home
+//!   Cluster       API server of the host's cluster     the same cluster
+//!   Standalone    pxed                                 SlotHome: the cluster that the slot has joined or made
 //!
-//! decider --own Machine, selected version, own operations--+
-//! home    --own Node---------------------------------------+--> Seen (one value, published on change)
+//!   decider --own Machine, selected version, own operations--+
+//!   home    --own Node---------------------------------------+--> Seen (one value, published on change)
 //!
-//! API server --watch own Machine, own Node, selected version, own operations--> View --> Seen
-//!            <--live GET: is the Node gone?--
-//!            <--apply own fields of own Machine's status--        Writer <-- host's report, node's progress
-//!            <--status of own operations, GET of a Secret that a version names, request for the kubelet's certificate--
+//!   API server --watch own Machine, own Node, selected version, own operations--> View --> Seen
+//!              <--live GET: is the Node gone?--
+//!              <--apply own fields of own Machine's status--        Writer <-- host's report, node's progress
+//!              <--status of own operations, GET of a Secret that a version names, request for the kubelet's certificate--
 //! ```
 //!
 //! It makes no other requests (docs/rules.md, A1), decides nothing, and does not change the host. The node's
-//! loop knows [`Decider`] and
-//! [`Home`] only, so their implementations may be combined. Called by `service`.
+//! loop knows [`Decider`] and [`Home`] only, so their implementations may be combined. Called by `service`.
 
 mod certificate;
 mod claim;
@@ -67,8 +66,8 @@ use crate::model::Api;
 /// Party that decides about this host: it selects the version, orders operations, holds Secrets and takes reports. A cluster or pxed.
 #[async_trait]
 pub trait Decider: Send + Sync {
-    /// Returns the observed state, published on each change and marked as changed at first. Its Node comes
-    /// from the home.
+    /// Returns the observed state, published on each change and marked as
+    /// changed at first. Its Node comes from the home.
     fn seen(&self) -> watch::Receiver<Seen>;
 
     /// Says what the host is, now.

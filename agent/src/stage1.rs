@@ -1,8 +1,8 @@
 //! Stage-1: process 1 of the initramfs, until the host's own init takes over.
 //!
-//! Each step is carried out, reported on the console, and retried if it fails (`plan`). Stage-1 never ends
-//! and never reboots.
-//! Its decisions are pure (`arguments`, `plan`, `dhcp_session`, `disk_selector`, `state_plan`); effects are
+//! Each step is carried out, reported on the console, and retried if it fails
+//! (`plan`). Stage-1 never ends and never reboots. Its decisions are pure
+//! (`arguments`, `plan`, `dhcp_session`, `disk_selector`, `state_plan`); effects are
 //! in the modules named after them. Called by `main` when this program is process 1.
 //!
 //! Contents of the initramfs:
@@ -15,13 +15,12 @@
 //! - Directories are made as needed; `/dev/console` comes from the kernel's built-in initramfs.
 //!
 //! Contents of the root image: `/sbin/init`; `/sbin/mke2fs`, `tune2fs` and `e2fsck` if a Machine has a state
-//! disk;
-//! directories `/dev /proc /sys /run /etc /var/lib`; a DHCP client that identifies itself by the MAC address
-//! (systemd-networkd: `ClientIdentifier=mac`, `KeepConfiguration=dhcp-on-stop`), as stage-1 does.
+//! disk; directories `/dev /proc /sys /run /etc /var/lib`; a DHCP client that identifies itself by the MAC
+//! address (systemd-networkd: `ClientIdentifier=mac`, `KeepConfiguration=dhcp-on-stop`), as stage-1 does.
 //!
 //! Contents of the new root: `/run/bedplate/seed.json` (0600), `/run/bedplate/boot.json`
-//! (`handover::BootFacts`), the
-//! interface up with its address, the host name, `/etc/hostname`, `/etc/resolv.conf` unless that is a link.
+//! (`handover::BootFacts`), the interface up with its address, the host name, `/etc/hostname`,
+//! `/etc/resolv.conf` unless that is a link.
 
 pub mod arguments;
 pub mod clock;

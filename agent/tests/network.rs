@@ -1,7 +1,7 @@
 //! Stage-1's network code against independent DHCP servers: dnsmasq and busybox's udhcpd.
 //!
-//! Each test has two network namespaces of its own and removes them. Needs root, ip and the servers; a
-//! missing one fails.
+//! Each test has two network namespaces of its own and removes them. Needs
+//! root, ip and the servers; a missing one fails.
 #![allow(clippy::unwrap_used, clippy::panic, reason = "a failed step fails the test")]
 
 use std::io::Write;

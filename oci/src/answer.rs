@@ -1,9 +1,8 @@
 //! Timeouts of a registry's answer: one for a small answer, one for each mebibyte of a large one. A registry
-//! that sends a byte now and then is
-//! never silent for long, and would block its client forever.
+//! that sends a byte now and then is never silent for long, and would block its client forever.
 //!
-//! Only the time spent waiting for the registry counts, not the time in which its bytes are written. Caller:
-//! `registry`.
+//! Only the time spent waiting for the registry counts, not the time in which
+//! its bytes are written. Caller: `registry`.
 
 use std::time::Duration;
 

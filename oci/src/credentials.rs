@@ -1,6 +1,6 @@
-//! User name and password of a registry, from a file of the form that `docker login` and `podman login` write
-//! (`config.json`, `auth.json`; the same as a Kubernetes Secret's `.dockerconfigjson`). Read again for each
-//! pull.
+//! User name and password of a registry, from a file of the form that
+//! `docker login` and `podman login` write (`config.json`, `auth.json`; the same
+//! as a Kubernetes Secret's `.dockerconfigjson`). Read again for each pull.
 //!
 //! Only `auths` is used: helper programs are never run. No value ever reaches a message, a log or `Debug`.
 //!

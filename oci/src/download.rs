@@ -1,12 +1,11 @@
-//! Transfer of one blob from a registry into the store: resumed by Range, verified, retried with backoff and
-//! jitter.
+//! Transfer of one blob from a registry into the store: resumed by Range,
+//! verified, retried with backoff and jitter.
 //!
 //! ```text
-//! partial on disk --> ask from offset --206 at offset--> append --complete--> compare digest --> commit
-//!  ^                  |    |                             |                    |
-//!  |                  |    +--200: start again---------> |                    +--differs, parts of it came
-//! earlier: once again
-//!  +--wait, too many failures without progress: fail <---+--breaks off
+//!   partial on disk --> ask from offset --206 at offset--> append --complete--> compare digest --> commit
+//!        ^                  |    |                           |                     |
+//!        |                  |    +--200: start again-------> |                     +--differs, parts of it came earlier: once again
+//!        +--wait, no attempt left: fail <--------------------+--breaks off
 //! ```
 //!
 //! Caller: the store.

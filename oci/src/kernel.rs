@@ -3,8 +3,7 @@
 //! Pure: bytes in, a word out. Caller: `files`, whose images have no configuration with an architecture.
 //!
 //! Sources: Linux, Documentation/arch/x86/boot.rst and Documentation/arch/arm64/booting.rst; "PE Format",
-//! 3.3.1, for
-//! kernels that are EFI programs.
+//! 3.3.1, for kernels that are EFI programs.
 
 /// Number of bytes read from the start of a kernel.
 pub(crate) const HEAD_BYTES: usize = 4096;

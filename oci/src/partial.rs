@@ -1,12 +1,10 @@
 //! A blob that is being written: hashed as it grows, and locked against other processes. It gets its name in
-//! the
-//! store only when it is complete and on disk.
+//! the store only when it is complete and on disk.
 //!
 //! Not here: the source of the bytes. Callers: `download`, `layout`, `files`, the store.
 //!
-//! A partial file is `partial/<hex>`. Its writer holds `flock` on it. After a crash, the next writer hashes
-//! the
-//! existing bytes and continues.
+//! A partial file is `partial/<hex>`. Its writer holds `flock` on it. After a
+//! crash, the next writer hashes the existing bytes and continues.
 
 use std::fs::{self, File, OpenOptions, TryLockError};
 use std::io::{self, Read, Seek, SeekFrom, Write};

@@ -104,8 +104,8 @@ impl Repository {
         Self::trusting(authorities, name, (reference, allow_tag), access, options).await
     }
 
-    /// Creates a client that trusts these authorities in addition to the system's, whatever file `access`
-    /// names.
+    /// Creates a client that trusts these authorities in addition to the
+    /// system's, whatever file `access` names.
     pub(crate) async fn trusting(
         authorities: Vec<Certificate>,
         name: &str,

@@ -94,8 +94,8 @@ impl Store {
         tokio::fs::File::open(self.path(digest)).await
     }
 
-    /// Returns the last known image of this source if it is complete in the store. Makes no request. Reads
-    /// three small files.
+    /// Returns the last known image of this source if it is complete in the
+    /// store. Makes no request. Reads three small files.
     pub fn cached(&self, source: &Source) -> Option<BootImage> {
         let record = resolution::read(&self.record_path(source));
         self.image(&record.map(|r| r.image).or(source.pinned())?)
@@ -107,9 +107,9 @@ impl Store {
         Some(image)
     }
 
-    /// Ensures that the image is in the store, complete and verified. Asks the source, unless it names a
-    /// digest that is in the store.
-    /// If the source is unavailable, this fails, and [`Store::cached`] still has the last image.
+    /// Ensures that the image is in the store, complete and verified. Asks the
+    /// source, unless it names a digest that is in the store. If the source is
+    /// unavailable, this fails, and [`Store::cached`] still has the last image.
     ///
     /// May be dropped at any time: transferred bytes are kept, and the next call continues from there.
     ///
@@ -189,8 +189,8 @@ impl Store {
                 }
                 Document::Index(index) => index,
             };
-            // A caller that pins an index names only the index to the collection, which finds the image
-            // through it.
+            // A caller that pins an index names only the index to the collection,
+            // which finds the image through it.
             kept |= pinned == Some(digest);
             if kept {
                 self.put(name, bytes.clone()).await?;
@@ -268,8 +268,8 @@ impl Store {
         }
     }
 
-    /// Returns true if a blob exists. An existing blob was verified, so another size means that the
-    /// descriptor is wrong.
+    /// Returns true if a blob exists. An existing blob was verified, so another
+    /// size means that the descriptor is wrong.
     pub(crate) fn has(&self, name: &str, blob: Blob) -> Result<bool, EnsureImageError> {
         match fs::metadata(self.path(&blob.digest)) {
             Ok(metadata) if metadata.len() == blob.size => Ok(true),
@@ -348,8 +348,7 @@ impl Store {
     }
 
     /// Returns the digests that the manifest of this digest references, existing or not. For an index, those
-    /// of the selected manifest
-    /// and of the way to it. Empty if the document is missing or of another kind.
+    /// of the selected manifest and of the way to it. Empty if the document is missing or of another kind.
     pub(crate) fn references(&self, digest: &Digest) -> Vec<Digest> {
         let wanted =
             manifest::Wanted { architecture: &self.options().architecture, ..manifest::Wanted::default() };

@@ -1,5 +1,5 @@
-//! Exit codes of a program: 0 done, 1 failed, 64 wrong usage or configuration. The chain of causes is printed
-//! once, here.
+//! Exit codes of a program: 0 done, 1 failed, 64 wrong usage or configuration.
+//! The chain of causes is printed once, here.
 //!
 //! Does not end the process: the `ExitCode` is returned to `main`, so that every destructor runs.
 

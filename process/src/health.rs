@@ -100,8 +100,8 @@ pub struct BindHealthSocketError {
     source: io::Error,
 }
 
-/// Binds a socket in the file system that only the program's own user may open. A socket without a listener
-/// is replaced.
+/// Binds a socket in the file system that only the program's own user may open.
+/// A socket without a listener is replaced.
 ///
 /// # Errors
 /// Another file is there, the socket has a listener, or the directory is not writable.

@@ -1,6 +1,8 @@
-//! The shell around a Bedplate program: logs, signals, systemd, tasks, exit codes, health and metrics, its manual, the way to its API server.
+//! The shell around a Bedplate program: logs, signals, systemd, tasks, exit
+//! codes, health and metrics, its manual, the way to its API server.
 //!
-//! Knows nothing of what the program does. Called by `main.rs` and `run.rs` of pxed, the agent and the controller, and by `bedplate`.
+//! Knows nothing of what the program does. Called by `main.rs` and `run.rs` of
+//! pxed, the agent and the controller, and by `bedplate`.
 //!
 //! ```no_run
 //! use std::{process::ExitCode, sync::Arc, time::Duration};

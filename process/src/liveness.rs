@@ -1,10 +1,8 @@
 //! Liveness of the program's parts, for the watchdog and `/healthz`. Each part sends a pulse at every turn of
-//! its loop, also when it is
-//! idle. A part that is silent for too long, or has ended, is reported by name.
+//! its loop, also when it is idle. A part that is silent for too long, or has ended, is reported by name.
 //!
 //! Judges only, and ends nothing. Parts that cannot depend on this crate are asked for the duration of their
-//! silence
-//! ([`Liveness::ask`]). Called by the program's `run`.
+//! silence ([`Liveness::ask`]). Called by the program's `run`.
 
 use std::{
     convert::Infallible,
@@ -23,8 +21,8 @@ use crate::lock::Lock;
 /// Interval between two pulses of an idle part.
 pub const PULSE_INTERVAL: Duration = Duration::from_secs(5);
 
-/// Maximum silence of a part that waits for no disk and no other machine: several pulses, because the
-/// processor may be busy.
+/// Maximum silence of a part that waits for no disk and no other machine:
+/// several pulses, because the processor may be busy.
 pub const SILENCE_TIMEOUT: Duration = Duration::from_secs(30);
 
 /// Maximum silence of a part that waits for the disk or for another host. A restart would not make a busy disk faster.

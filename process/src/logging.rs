@@ -1,7 +1,7 @@
 //! Destination and format of log lines: the journal under systemd, text for users, JSON for collectors.
 //!
-//! Sets format and level only; the program decides what is logged. Called once, by `main`, before anything
-//! else runs.
+//! Sets format and level only; the program decides what is logged. Called once,
+//! by `main`, before anything else runs.
 
 use std::{
     io::IsTerminal,

@@ -40,8 +40,8 @@ pub fn man(command: clap::Command, directory: Option<&Path>) -> Result<Vec<u8>, 
     result.map(|()| page).map_err(|source| WriteManError { path: path.to_owned(), source })
 }
 
-/// Writes a command's output to standard output. A reader that closes the pipe early (`| head`) is not a
-/// failure.
+/// Writes a command's output to standard output. A reader that closes the pipe
+/// early (`| head`) is not a failure.
 ///
 /// # Errors
 /// Standard output cannot be written to.

@@ -1,5 +1,5 @@
-//! Notifications to systemd: ready, reloading, status, stopping, watchdog (sd_notify(3)). No effect when not
-//! under systemd.
+//! Notifications to systemd: ready, reloading, status, stopping, watchdog
+//! (sd_notify(3)). No effect when not under systemd.
 //!
 //! A notification that cannot be sent never disturbs the program. Called by the program's `run`.
 
@@ -28,8 +28,8 @@ pub struct Notifier {
 }
 
 impl Notifier {
-    /// Reads NOTIFY_SOCKET, WATCHDOG_USEC and WATCHDOG_PID. A socket that cannot be reached is logged and
-    /// ignored.
+    /// Reads NOTIFY_SOCKET, WATCHDOG_USEC and WATCHDOG_PID. A socket that
+    /// cannot be reached is logged and ignored.
     pub fn from_environment() -> Self {
         let path = std::env::var_os("NOTIFY_SOCKET").filter(|path| !path.is_empty());
         let socket = path.and_then(|path| match connect(path.as_bytes()) {
@@ -69,8 +69,7 @@ impl Notifier {
     /// Notifies the watchdog twice per interval while `alive` succeeds, if WatchdogSec= is set.
     ///
     /// `alive` runs on the runtime that it checks, and must return immediately. Runs as a task of `tasks`,
-    /// until `shutdown`;
-    /// during the drain, systemd's own TimeoutStopSec= applies.
+    /// until `shutdown`; during the drain, systemd's own TimeoutStopSec= applies.
     pub fn spawn_watchdog<F>(&self, tasks: &Tasks, shutdown: CancellationToken, alive: F)
     where
         F: Fn() -> Result<(), String> + Send + 'static,

@@ -1,4 +1,5 @@
-//! One loop of a program: waits for changes, takes turns, retries with backoff, gives a liveness pulse, ends at shutdown.
+//! One loop of a program: waits for changes, takes turns, retries with backoff,
+//! gives a liveness pulse, ends at shutdown.
 //!
 //! ```text
 //!            start             Idle: until a change
@@ -7,8 +8,9 @@
 //!   due ───────┘               Retry: until the backoff is over, or an urgent change
 //! ```
 //!
-//! A loop implements [`Reconcile`]; [`Task`] owns the rest. The pulse beats before each turn and while the task waits, so a turn that hangs
-//! is named by the watchdog. A failure is logged when its text changes, not at each retry. Called by `run` of each program.
+//! A loop implements [`Reconcile`]; [`Task`] owns the rest. The pulse beats before each turn and while the
+//! task waits, so a turn that hangs is named by the watchdog. A failure is logged when its text changes, not
+//! at each retry. Called by `run` of each program.
 //!
 //! ```
 //! use std::time::Duration;

@@ -69,8 +69,8 @@ impl Signals {
         self.hurry.clone()
     }
 
-    /// Waits for the next SIGHUP: true to reload, false when the process stops. Several signals in short time
-    /// are one reload.
+    /// Waits for the next SIGHUP: true to reload, false when the process stops.
+    /// Several signals in short time are one reload.
     pub async fn reload_requested(&mut self) -> bool {
         tokio::select! {
             biased;

@@ -1,8 +1,8 @@
-//! The program's tasks. Each has a name, a failed one stops the program, and the end waits for all with a
-//! deadline.
+//! The program's tasks. Each has a name, a failed one stops the program, and
+//! the end waits for all with a deadline.
 //!
-//! Does not restart anything: a service that can continue after a fault does so itself. Called by the
-//! program's `run`.
+//! Does not restart anything: a service that can continue after a fault does so
+//! itself. Called by the program's `run`.
 
 use std::{collections::BTreeMap, future::Future, panic::AssertUnwindSafe, sync::Arc, time::Duration};
 
@@ -185,8 +185,7 @@ impl Tasks {
     }
 
     /// Cancels the shutdown token and waits until all tasks have ended, at most `deadline`, and no longer
-    /// once `hurry` is
-    /// canceled. Tasks that still run are abandoned at their next await.
+    /// once `hurry` is canceled. Tasks that still run are abandoned at their next await.
     ///
     /// # Errors
     /// The first failure of a task, otherwise the tasks that did not end in time.

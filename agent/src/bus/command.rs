@@ -1,14 +1,12 @@
 //! A command that systemd runs in a unit of its own, with its own control group and deadline. It is killed
-//! when its caller stops
-//! waiting, and leaves no unit behind.
+//! when its caller stops waiting, and leaves no unit behind.
 //!
 //! ```text
-//! StartTransientUnit (oneshot, pinned by our connection) ── job ends ── StopUnit: children too ── exit code
-//! ── unpinned
-//! output: a pipe whose end is kept here; standard output may go into a file that systemd opens
+//!   StartTransientUnit (oneshot, pinned by our connection) ── job ends ── StopUnit: children too ── exit code ── unpinned
+//!        output: a pipe whose end is kept here; standard output may go into a file that systemd opens
 //! ```
-//! systemd itself ends the command at its deadline, even if the agent was killed meanwhile. Called by
-//! `systemd`.
+//! systemd itself ends the command at its deadline, even if the agent was
+//! killed meanwhile. Called by `systemd`.
 
 use std::collections::VecDeque;
 use std::os::fd::OwnedFd;
@@ -277,8 +275,8 @@ fn properties(command: &TransientCommand) -> Vec<(&'static str, Variant<'static>
         ("Environment", command.environment.clone().into()),
         ("TimeoutStartUSec", microseconds(command.limit).into()),
         ("TimeoutStopUSec", microseconds(KILL_DELAY).into()),
-        // Our connection pins the unit so that its exit code can be read. Without a pin, systemd unloads a
-        // finished unit immediately.
+        // Our connection pins the unit so that its exit code can be read. Without
+        // a pin, systemd unloads a finished unit immediately.
         ("AddRef", true.into()),
         ("CollectMode", "inactive-or-failed".into()),
     ];

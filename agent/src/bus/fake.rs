@@ -1,6 +1,5 @@
 //! Fakes of systemd, machined and logind for tests of their callers. They record calls. They answer as
-//! configured, otherwise like a host on
-//! which each call succeeds.
+//! configured, otherwise like a host on which each call succeeds.
 //!
 //! Compiled for tests only.
 

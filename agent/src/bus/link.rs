@@ -1,15 +1,14 @@
-//! One connection to one system bus: made on first use, made again after it broke, with a deadline for each
-//! call.
+//! One connection to one system bus: made on first use, made again after it
+//! broke, with a deadline for each call.
 //!
 //! ```text
-//! none ──call──► connecting ──► live ──closed by the other side──► none
-//!  ▲                 │ refused, no socket: Away, nothing is kept      (seen by the next call, which connects
-//! again)
-//!  └─────────────────┘
+//!   none ──call──► connecting ──► live ──closed by the other side──► none
+//!    ▲                 │ refused, no socket: Away, nothing is kept      (seen by the next call, which connects again)
+//!    └─────────────────┘
 //! ```
-//! A broken connection is not repaired in the background: the next caller reconnects, with its own backoff.
-//! Traffic on the connection
-//! wakes the agent only if a match rule requests it. Called by all modules of `bus`.
+//! A broken connection is not repaired in the background: the next caller
+//! reconnects, with its own backoff. Traffic on the connection wakes the agent
+//! only if a match rule requests it. Called by all modules of `bus`.
 
 use std::io::ErrorKind;
 use std::num::NonZeroUsize;

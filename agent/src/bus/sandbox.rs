@@ -1,10 +1,9 @@
 //! Restrictions of a tool that runs in a unit of its own, in addition to those of its caller.
 //!
-//! Such a tool comes from the slot and may be root. Even without capabilities, it could signal every other
-//! process of root, and take its
-//! memory or processor time, because those rights depend on the user. Therefore these system calls are
-//! refused, with an error that the tool
-//! can handle. One way remains: fcntl on an open file can name a process to signal.
+//! Such a tool comes from the slot and may be root. Even without capabilities, it could
+//! signal every other process of root, and take its memory or processor time, because those
+//! rights depend on the user. Therefore these system calls are refused, with an error that
+//! the tool can handle. One way remains: fcntl on an open file can name a process to signal.
 //!
 //! Pure. Called by users of `TransientCommand`.
 

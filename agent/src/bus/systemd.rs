@@ -1,10 +1,8 @@
 //! systemd's Manager on a bus: jobs until they finish, states, reload of unit files.
 //!
 //! The match rule for JobRemoved is added before a job is requested, and signals between call and reply are
-//! kept. So the end of a job is
-//! never missed. A job that outlives its deadline stays queued in systemd; the same request joins it. Called
-//! by `node` and `operation`
-//! through the trait `Units`.
+//! kept. So the end of a job is never missed. A job that outlives its deadline stays queued in systemd; the
+//! same request joins it. Called by `node` and `operation` through the trait `Units`.
 
 use std::collections::BTreeSet;
 use std::sync::Arc;

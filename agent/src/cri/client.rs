@@ -206,8 +206,8 @@ mod tests {
     fn probe_uses_the_node_network_so_that_no_network_plug_in_runs() {
         let config = sandbox(&Probe { systemd_cgroups: true }, 7);
         assert_eq!(config.hostname, "");
-        // Field numbers in api.proto: security_context is 2, its namespace_options 1, network in that 1, and
-        // the value NODE 2.
+        // Field numbers in api.proto: security_context is 2, its
+        // namespace_options 1, network in that 1, and the value NODE 2.
         let linux = config.linux.unwrap().encode_to_vec();
         let context = [0x12, 4, 0x0a, 2, 0x08, 2];
         assert_eq!(linux, [&[0x0a, 12][..], b"system.slice", &context].concat());

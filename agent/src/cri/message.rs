@@ -1,8 +1,8 @@
-//! Messages of `runtime.v1` that the agent needs, written by hand: seven of about a hundred, so that no build
-//! needs protoc.
+//! Messages of `runtime.v1` that the agent needs, written by hand: seven of
+//! about a hundred, so that no build needs protoc.
 //!
-//! Field numbers are those of k8s.io/cri-api, `pkg/apis/runtime/v1/api.proto`. Omitted fields have their
-//! defaults.
+//! Field numbers are those of k8s.io/cri-api, `pkg/apis/runtime/v1/api.proto`.
+//! Omitted fields have their defaults.
 
 use std::collections::HashMap;
 

@@ -43,8 +43,8 @@ impl Identity {
         self.ata.as_ref().map(|ata| ata.serial.clone()).or_else(|| self.serial.clone())
     }
 
-    /// Returns the world wide name: `0x...` for NAA, otherwise with its kind. A `t10.` identifier is a text,
-    /// not a world wide name.
+    /// Returns the world wide name: `0x...` for NAA, otherwise with its kind. A
+    /// `t10.` identifier is a text, not a world wide name.
     pub fn wwn(&self) -> Option<String> {
         let wwid = self.wwid.as_deref()?;
         match wwid.strip_prefix("naa.") {
@@ -110,8 +110,8 @@ pub fn read_ata_identity(page: &[u8]) -> Option<AtaIdentity> {
     Some(AtaIdentity { serial: text(10, 10)?, model: text(27, 20)? })
 }
 
-/// Replaces characters like udev: runs of whitespace and characters that do not fit a file name become one
-/// `_` each.
+/// Replaces characters like udev: runs of whitespace and characters that do not
+/// fit a file name become one `_` each.
 fn plain(text: &str) -> String {
     let joined = text.split_whitespace().collect::<Vec<_>>().join("_");
     joined

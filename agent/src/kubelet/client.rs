@@ -91,8 +91,8 @@ impl AskNodeError {
 pub trait NodeApi: Send + Sync {
     /// The Node; none: no slot runs, it has not joined, or there is no such Node.
     async fn node(&self) -> Result<Option<NodeView>, AskNodeError>;
-    /// Cordons the Node for an operation (UID), or uncordons it. Fails if another writer changed it since it
-    /// was read.
+    /// Cordons the Node for an operation (UID), or uncordons it. Fails if
+    /// another writer changed it since it was read.
     async fn cordon(&self, seen: &NodeView, by: Option<&str>) -> Result<(), AskNodeError>;
     /// Changes its labels and annotations. NodeRestriction lets a kubelet change those that are not Kubernetes' own.
     async fn edit(&self, labels: Option<&Edit>, annotations: Option<&Edit>) -> Result<(), AskNodeError>;

@@ -1,8 +1,8 @@
 //! A kubelet's kubeconfig, and requests to its API server.
 //!
 //! kubeadm's kubeconfig has its authority inline, and certificate and key by path; both forms are read.
-//! Called by `kubelet`, by the health gate
-//! of a control plane and, when standalone, by the watch of this host's Node.
+//! Called by `kubelet`, by the health gate of a control plane and, when
+//! standalone, by the watch of this host's Node.
 
 use std::fmt;
 use std::time::Duration;

@@ -1,5 +1,5 @@
-//! Location of this host's kubelet credential: in the slot that runs, otherwise in the one that was the node
-//! last.
+//! Location of this host's kubelet credential: in the slot that runs, otherwise
+//! in the one that was the node last.
 //!
 //! Blocking reads in threads of their own; nothing is cached. Called by the plane of a standalone host.
 

@@ -8,8 +8,8 @@ use std::time::{Duration, Instant};
 
 use super::wire::{Answer, Kind, decode_answer, encode_question};
 
-/// Time to wait for the second address family after the first answer. Some servers never answer for one of
-/// them.
+/// Time to wait for the second address family after the first answer. Some
+/// servers never answer for one of them.
 const SECOND_ANSWER_TIMEOUT: Duration = Duration::from_millis(500);
 
 /// Result of a query.
@@ -87,8 +87,8 @@ fn ask_one(name: &str, kinds: &[Kind], server: SocketAddr, timeout: Duration) ->
     Ok(sum(answers))
 }
 
-/// Combines the answers: all addresses that were found; absent if all answers say so; otherwise refused if
-/// any server answered.
+/// Combines the answers: all addresses that were found; absent if all answers
+/// say so; otherwise refused if any server answered.
 fn sum(answers: Vec<Option<Answer>>) -> Asked {
     let all_absent = answers.iter().all(|answer| *answer == Some(Answer::Absent));
     let said = answers.iter().any(Option::is_some);

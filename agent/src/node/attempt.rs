@@ -1,7 +1,7 @@
 //! Counts recent attempts of a step, and computes the earliest time of the next one.
 //!
-//! A step that succeeded and is planned again did not hold, which counts as a failure. Both are delayed by 1
-//! s, doubling to 5 min.
+//! A step that succeeded and is planned again did not hold, which counts as a
+//! failure. Both are delayed by 1 s, doubling to 5 min.
 //! Pure: the caller passes the time. Called by `run`.
 
 use std::collections::BTreeMap;

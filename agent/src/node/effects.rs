@@ -1,17 +1,17 @@
 //! Interfaces of the node's loop to the outside: traits with real implementations here, fakes in tests.
 //!
 //! ```text
-//! Parts ── Decider      decides about the host, and takes reports (plane)
-//! ├─ Home         where the Node lives (plane)
-//! ├─ Units        systemd of the host (bus)
-//! ├─ Machines     machined, and systemd of a slot (bus)
-//! ├─ Power        logind of the host: the reboot that wipes it (bus)
-//! ├─ Images       node images as directories (bedplate-oci)
-//! ├─ Gate         health of a slot that runs (gate)
-//! ├─ NodeApi      this host's Node, as the slot's kubelet (operation)
-//! ├─ ClaimedNode  the Node of a claim, as the slot's kubelet (kubelet)
-//! ├─ Credentials  cluster and certificate of the host's enrollment (service)
-//! └─ Slots        records and directories (slot)
+//!   Parts ── Decider      decides about the host, and takes reports (plane)
+//!         ├─ Home         home of the Node (plane)
+//!         ├─ Units        systemd of the host (bus)
+//!         ├─ Machines     machined, and systemd of a slot (bus)
+//!         ├─ Power        logind of the host: the reboot that wipes it (bus)
+//!         ├─ Images       node images as directories (bedplate-oci)
+//!         ├─ Gate         health of a slot that runs (gate)
+//!         ├─ NodeApi      this host's Node, as the slot's kubelet (operation)
+//!         ├─ ClaimedNode  the Node of a claim, as the slot's kubelet (kubelet)
+//!         ├─ Credentials  cluster and certificate of the host's enrollment (service)
+//!         └─ Slots        records and directories (slot)
 //! ```
 //! Called by `observe`, `apply` and `run`.
 

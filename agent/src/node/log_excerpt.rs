@@ -1,8 +1,7 @@
 //! Excerpt of the end of a log for a message: bounded, without uninformative lines, with secrets hidden.
 //!
 //! More users can read `status` than a node's log. Known secrets are hidden everywhere. Text that looks like
-//! a secret (tokens, keys,
-//! passwords) is hidden too; a false positive is acceptable.
+//! a secret (tokens, keys, passwords) is hidden too; a false positive is acceptable.
 //!
 //! Pure: text in, text out. Called by `apply`, `observe` and `operation`.
 

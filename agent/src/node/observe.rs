@@ -1,5 +1,5 @@
-//! Reads the state of the host: the cluster's view, records on disk, units, and the health of the slot on
-//! trial.
+//! Reads the state of the host: the cluster's view, records on disk, units, and
+//! the health of the slot on trial.
 //!
 //! Changes nothing. Called by `run` before each plan.
 

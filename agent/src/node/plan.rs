@@ -1,7 +1,7 @@
 //! Decides the next step for the two slots.
 //!
-//! Pure: observed state in, one step or one wait out. Called by the node's loop after each step and each
-//! change.
+//! Pure: observed state in, one step or one wait out. Called by the node's loop
+//! after each step and each change.
 
 use bedplate_api::machine::{SlotName, VersionRef};
 use bedplate_api::reason::machine::PavedReason;
@@ -227,8 +227,8 @@ fn on_applied(seen: &Observed, slot: SlotName, node_uid: &str) -> Plan {
     annotate.or(left).unwrap_or(rest)
 }
 
-/// Plans for a kubelet whose certificate has expired, so that the slot's cluster cannot be asked: renew the
-/// certificate, or report it.
+/// Plans for a kubelet whose certificate has expired, so that the slot's
+/// cluster cannot be asked: renew the certificate, or report it.
 fn mute(seen: &Observed, slot: SlotName) -> Option<Plan> {
     let ended = seen.kubelet_ended.filter(|_| seen.api != Api::Live || seen.node == NodeSeen::Unknown)?;
     if seen.joins_again && seen.machine.as_ref().is_none_or(is_free) {
@@ -245,9 +245,9 @@ fn mute(seen: &Observed, slot: SlotName) -> Option<Plan> {
 fn on_applied_live(seen: &Observed, slot: SlotName, node_uid: &str) -> Option<Plan> {
     let machine = match &seen.machine {
         Some(machine) if machine.ours => machine,
-        // A slot that a reboot stopped is started. A restored API server may have no Machine or an older
-        // certificate, which is not a reason to stop a node. Only if another Machine has the name, another
-        // host may be its node.
+        // A slot that a reboot stopped is started. A restored API server may have
+        // no Machine or an older certificate, which is not a reason to stop a node.
+        // Only if another Machine has the name, another host may be its node.
         machine if !runs(seen, slot) && machine.as_ref().is_none_or(|machine| is_made_for(seen, machine)) => {
             return None;
         }
@@ -266,8 +266,8 @@ fn on_applied_live(seen: &Observed, slot: SlotName, node_uid: &str) -> Option<Pl
             return Some(wait(PavedReason::ApiServerUnreachable, "the Node has not been read yet"));
         }
         NodeSeen::Absent => {}
-        // A re-created Node is not a deletion. A slot that a failed trial has stopped is started before its
-        // Node matters.
+        // A re-created Node is not a deletion. A slot that a failed trial has
+        // stopped is started before its Node matters.
         NodeSeen::Present { uid, .. } if uid == node_uid || !runs(seen, slot) => return None,
         NodeSeen::Present { uid, .. } if machine.node_ref.as_ref() == Some(uid) => {
             return Some(Plan::Do(Step::AdoptNode { slot, node_uid: uid.clone() }));
@@ -305,8 +305,8 @@ fn pave(seen: &Observed, former: Option<SlotName>) -> Plan {
     // Without a slot that is the node, one that was it was taken out of its cluster.
     let is_over = |slot: &SlotName| has_failed(slot) || stage(seen, *slot) == Some(&Stage::Retired);
     if let Some(slot) = SLOTS.into_iter().find(is_over).filter(|_| former.is_none()) {
-        // A failed slot must not get Pods. While its kubelet is healthy, its Node is Ready and no new trial
-        // starts.
+        // A failed slot must not get Pods. While its kubelet is healthy, its Node
+        // is Ready and no new trial starts.
         if runs(seen, slot) && seen.api == Api::Live && held(seen).is_none() {
             return Plan::Do(Step::StopSlot { slot });
         }

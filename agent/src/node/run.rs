@@ -1,15 +1,14 @@
 //! The node's loop: observe, plan, carry one step out, report.
 //!
 //! ```text
-//! cluster changed ─┐
-//! a slot's unit ───┼─► observe ─► plan ─┬─ Do(step) ─► apply ─┐
-//! timer ───────────┘      ▲             └─ Wait ─► sleep ─────┤
-//!                         └──────────────────────────────────┘
+//!   cluster changed ─┐
+//!   a slot's unit ───┼─► observe ─► plan ─┬─ Do(step) ─► apply ─┐
+//!   timer ───────────┘      ▲             └─ Wait ─► sleep ─────┤
+//!                           └───────────────────────────────────┘
 //! ```
-//! The idle loop does not poll, with one exception: a control plane for which another version is selected
-//! asks etcd each minute, because
-//! etcd does not report changes of its members. During a trial the loop polls each second, because the
-//! trial's progress is inside the
+//! The idle loop does not poll, with one exception: a control plane for which another version
+//! is selected asks etcd each minute, because etcd does not report changes of its members.
+//! During a trial the loop polls each second, because the trial's progress is inside the
 //! slot. Called by `service`, concurrently with the loop that enrolls and reports.
 
 use std::path::PathBuf;
@@ -46,8 +45,8 @@ use crate::slot::paths::service;
 const TRIAL_POLL_INTERVAL: Duration = Duration::from_secs(1);
 /// Longest sleep at a stretch where something ends by the clock, which may be set meanwhile.
 const MAX_STRETCH: Duration = Duration::from_secs(30);
-/// Delay before the next turn after a failed observation, and before the next subscription to systemd's
-/// changes.
+/// Delay before the next turn after a failed observation, and before the next
+/// subscription to systemd's changes.
 const RETRY_DELAY: Duration = Duration::from_secs(5);
 
 /// Reasons of a wait that no change ends: the node is polled.
@@ -432,8 +431,8 @@ async fn has_ended(parts: &Parts, slot: SlotName) -> bool {
     parts.units.state(&unit).await.is_ok_and(|state| state.active.is_down())
 }
 
-/// Waits until a unit has changed. Returns false if the subscription ended. Waits forever without a
-/// subscription.
+/// Waits until a unit has changed. Returns false if the subscription ended.
+/// Waits forever without a subscription.
 async fn next_change(changes: &mut Option<Changes>) -> bool {
     match changes {
         Some(changes) => changes.next().await.is_ok(),

@@ -1,9 +1,9 @@
-//! Elapsed time of a trial. It excludes times in which the API server was unreachable or the Machine held,
-//! and jumps of the clock.
+//! Elapsed time of a trial. It excludes times in which the API server was
+//! unreachable or the Machine held, and jumps of the clock.
 //!
-//! The count is stored in `/run`, so that the next agent continues it: a time without an agent does not count
-//! either. Without the stored
-//! count, the clock decides. A boot deletes the file, and a trial starts again with a boot.
+//! The count is stored in `/run`, so that the next agent continues it: a time
+//! without an agent does not count either. Without the stored count, the clock
+//! decides. A boot deletes the file, and a trial starts again with a boot.
 //!
 //! Only that file is read and written: the caller passes the time. Called by `run`.
 
@@ -74,9 +74,9 @@ impl TrialTime {
         Ok(())
     }
 
-    /// Counts the time of the current trial, named by its slot and start. `api` is live while the trial can
-    /// continue. Returns by how much its timeout is later than by the clock; negative if the clock was set
-    /// back.
+    /// Counts the time of the current trial, named by its slot and start. `api`
+    /// is live while the trial can continue. Returns by how much its timeout is
+    /// later than by the clock; negative if the clock was set back.
     pub(super) fn look(
         &mut self,
         trial: Option<(SlotName, Timestamp)>,

@@ -1,9 +1,8 @@
-//! Brings the node to the selected version. Part of `run`; `configuration` decides which changes are
-//! necessary.
+//! Brings the node to the selected version. Part of `run`; `configuration`
+//! decides which changes are necessary.
 //!
 //! Each turn reads the state again, so that it continues after a kill and after a reboot of the host. A
-//! repave is requested once. If the
-//! version fails then, the same operation does not retry it.
+//! repave is requested once. If the version fails then, the same operation does not retry it.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -55,8 +54,8 @@ pub trait Configuration: Send + Sync {
     /// Checks that a repave is possible and the version is prepared; until then no Pod is evicted. Also
     /// allows a version that failed here again, because a user requested it.
     async fn may_repave(&self, version: &VersionRef) -> Result<(), ApplyError>;
-    /// Requests a repave with this version once its Node is deleted, even if the version failed before. May
-    /// be repeated.
+    /// Requests a repave with this version once its Node is deleted, even if
+    /// the version failed before. May be repeated.
     async fn repave(&self, version: &VersionRef) -> Result<(), ApplyError>;
 }
 

@@ -170,8 +170,8 @@ impl Runner {
     }
 }
 
-/// Returns the file name: the object's name and a part of its UID. So a re-created object does not overwrite
-/// the file.
+/// Returns the file name: the object's name and a part of its UID. So a
+/// re-created object does not overwrite the file.
 fn stem(object: &MachineOperation) -> String {
     let plain = |text: &str, most: usize| -> String {
         let signs = text.chars().map(|sign| if sign.is_ascii_alphanumeric() { sign } else { '-' });

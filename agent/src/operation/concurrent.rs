@@ -1,13 +1,13 @@
-//! Operations that run during a drain, which may take hours: services are restarted and packets are captured.
-//! Part of `run`.
+//! Operations that run during a drain, which may take hours: services are
+//! restarted and packets are captured. Part of `run`.
 //!
 //! ```text
-//! reboot, shutdown   cordon ── evict, wait for Pods ──── drained ─┬─ the host goes down
-//! concurrently         restartService, packetCapture, one by one ─┘ wait for the running one, start no more
+//!   reboot, shutdown   cordon ── evict, wait for Pods ──── drained ─┬─ the host goes down
+//!   concurrently         restartService, packetCapture, one by one ─┘ wait for the running one, start no more
 //! ```
-//! Another reboot or shutdown waits, because a boot ends only once. applyConfiguration waits too, because it
-//! restarts the kubelet whose
-//! credential the drain uses. To stop waiting, a user deletes the draining operation.
+//! Another reboot or shutdown waits, because a boot ends only once.
+//! applyConfiguration waits too, because it restarts the kubelet whose credential
+//! the drain uses. To stop waiting, a user deletes the draining operation.
 
 use bedplate_rules::drain::Drain;
 use std::future::Future;
@@ -58,8 +58,8 @@ impl Runner {
         }
     }
 
-    /// Runs until the drain ends and the operations taken before are finished. Boxed, because a turn may be a
-    /// drain.
+    /// Runs until the drain ends and the operations taken before are finished.
+    /// Boxed, because a turn may be a drain.
     fn go_on(&mut self) -> Pin<Box<dyn Future<Output = ()> + Send + '_>> {
         Box::pin(async move {
             let drained = self.beside.clone().unwrap_or_default();

@@ -1,7 +1,7 @@
 //! Decision of applyConfiguration: no change, changes to the running node, or a repave (docs/rules.md, O8).
 //!
-//! Pure: the selected version, the applied version and their difference in, a decision out. Called by
-//! `apply`.
+//! Pure: the selected version, the applied version and their difference in, a
+//! decision out. Called by `apply`.
 
 use bedplate_api::machine::VersionRef;
 use bedplate_api::reason::operation::AgentOutcome;
@@ -25,13 +25,13 @@ pub struct Standing {
     pub paving: bool,
     /// The cluster was made in the slot that is the node, and stays there.
     pub made_cluster: bool,
-    /// Reason for which the slot must not be left: it is a control plane whose etcd member must stay. None:
-    /// it may be left.
+    /// Reason for which the slot must not be left: it is a control plane whose
+    /// etcd member must stay. None: it may be left.
     pub stays: Option<Stays>,
     /// True if a change to the kubelet's configuration did not end.
     pub unfinished: bool,
-    /// Difference between the applied and the selected version; none: the applied version is not known in
-    /// detail.
+    /// Difference between the applied and the selected version; none: the
+    /// applied version is not known in detail.
     pub difference: Option<Difference>,
 }
 

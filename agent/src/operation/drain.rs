@@ -1,8 +1,7 @@
 //! Cordons the Node, evicts its Pods, and uncordons it. Part of `run`; `rules::drain` selects the Pods.
 //!
 //! Each turn reads the Pods again, so that the next agent continues after a kill. Only a Node that was
-//! cordoned for an operation is
-//! uncordoned after it, as its annotation records.
+//! cordoned for an operation is uncordoned after it, as its annotation records.
 
 use bedplate_api::reason::operation::AgentOutcome;
 use std::collections::BTreeMap;
@@ -75,8 +74,8 @@ impl Runner {
         }
     }
 
-    /// Cordons the Node. The object records it first, so that every writer that ends the operation uncordons
-    /// the Node.
+    /// Cordons the Node. The object records it first, so that every writer that
+    /// ends the operation uncordons the Node.
     async fn cordon(&mut self, seen: &NodeView, uid: &str) -> Result<(), String> {
         let Some(running) = &self.running else { return Err("it is over".to_owned()) };
         let object = Arc::clone(&running.object);

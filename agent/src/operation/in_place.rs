@@ -1,10 +1,8 @@
 //! Applies changes that need no repave to a running node: kernel parameters and modules, files marked for it,
-//! labels, annotations, and the
-//! kubelet's configuration. `bootstrap::diff` computes the changes.
+//! labels, annotations, and the kubelet's configuration. `bootstrap::diff` computes the changes.
 //!
 //! All checks precede the first change. Each change may be repeated. After a failed change a user must act,
-//! and the selected version does
-//! not count as applied. Called by `node`.
+//! and the selected version does not count as applied. Called by `node`.
 
 use std::collections::BTreeSet;
 use std::path::Path;

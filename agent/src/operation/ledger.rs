@@ -1,5 +1,5 @@
-//! Source of operations and destination of their status: the cluster, or pxed when standalone. Implemented by
-//! `cluster`.
+//! Source of operations and destination of their status: the cluster, or pxed
+//! when standalone. Implemented by `cluster`.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -49,8 +49,8 @@ pub enum WriteOperationError {
 /// Writes the status of operations.
 #[async_trait]
 pub trait Ledger: Send + Sync {
-    /// Writes its complete status, unless another writer changed the object since `operation` was read.
-    /// Returns the new object.
+    /// Writes its complete status, unless another writer changed the object
+    /// since `operation` was read. Returns the new object.
     async fn write(
         &self,
         operation: &MachineOperation,

@@ -1,19 +1,17 @@
-//! Selects the next operation and its next step: from its object, the agent's own note, and the kernel's boot
-//! ID (docs/rules.md, O1, O7).
+//! Selects the next operation and its next step: from its object, the agent's
+//! own note, and the kernel's boot ID (docs/rules.md, O1, O7).
 //!
 //! ```text
-//! object           note             boot ID        next
-//! any         Pending          none             -              take (fail an invalid one, wait while paused)
-//! any         unfinished       finished         -              write that result
-//! reboot      InProgress       -                another        uncordon what the agent cordoned, Complete
-//! reboot      InProgress       none             the same       drain, start: nothing was requested yet
-//! reboot      InProgress       started          the same       wait for the end of this boot; never request
-//! it again
-//! shutdown    as reboot; Complete once it was accepted
-//! the others  InProgress       none             the same       start
-//! the others  InProgress       started          the same       inspect the result; never repeat the act
-//! the others  InProgress       -                another        Failed: the result is unknown, or it was
-//! interrupted
+//!               object           note             boot ID        next
+//!   any         Pending          none             -              take (fail an invalid one, wait while paused)
+//!   any         unfinished       finished         -              write that result
+//!   reboot      InProgress       -                another        uncordon what the agent cordoned, Complete
+//!   reboot      InProgress       none             the same       drain, start: nothing was requested yet
+//!   reboot      InProgress       started          the same       wait for the end of this boot; never request it again
+//!   shutdown    as reboot; Complete once it was accepted
+//!   the others  InProgress       none             the same       start
+//!   the others  InProgress       started          the same       inspect the result; never repeat the act
+//!   the others  InProgress       -                another        Failed: the result is unknown, or it was interrupted
 //! ```
 //! A Pending object whose note has a start comes from a restored API server: the note counts.
 //!
@@ -140,8 +138,8 @@ pub fn choose<'a>(
     let may_begin = |operation: &MachineOperation| match standing {
         Standing::Ready | Standing::Deleting => true,
         Standing::Paused => is_begun(operation),
-        // An operation in progress under this agent's name may belong to another host, which is the Machine
-        // by now.
+        // An operation in progress under this agent's name may belong to another
+        // host, which is the Machine by now.
         Standing::Unknown => false,
     };
     let ours = operations.iter().filter(|operation| is_ours(operation, machine) && may_begin(operation));

@@ -1,10 +1,9 @@
 //! Loop that takes the Machine's operations and carries out the decisions of `plan`. It runs one at a time,
-//! except during a drain
-//! (`concurrent`). `report` writes their progress.
+//! except during a drain (`concurrent`). `report` writes their progress.
 //!
-//! A note on disk or a write to the object precedes the act that it announces. If the agent is killed in
-//! between, the next agent
-//! continues. A stop interrupts repeatable steps, and waits for a pending write. Called by `service`.
+//! A note on disk or a write to the object precedes the act that it announces. If
+//! the agent is killed in between, the next agent continues. A stop interrupts
+//! repeatable steps, and waits for a pending write. Called by `service`.
 
 use std::collections::BTreeSet;
 use std::path::PathBuf;
@@ -112,8 +111,8 @@ pub(super) struct Runner {
     /// UIDs of what was ended here, as long as it is seen as it was before.
     pub(super) ended: BTreeSet<String>,
     pub(super) running: Option<Running>,
-    /// Set on a loop that takes only operations allowed during a drain; it takes no more once this is
-    /// canceled.
+    /// Set on a loop that takes only operations allowed during a drain; it
+    /// takes no more once this is canceled.
     pub(super) beside: Option<CancellationToken>,
     /// True if the Node may be cordoned for an operation that is not carried out any more: see `sweep`.
     pub(super) sweep: bool,
@@ -258,8 +257,8 @@ impl Runner {
         }
     }
 
-    /// Updates the current operation: the same one while it exists and is not finished, otherwise the next
-    /// one.
+    /// Updates the current operation: the same one while it exists and is not
+    /// finished, otherwise the next one.
     fn look(&mut self, view: &View) {
         self.leave_what_waits(view);
         let machine = self.parts.machine.as_str();
@@ -267,11 +266,11 @@ impl Runner {
             let uid = &running.object.metadata.uid;
             let seen = view.operations.iter().find(|one| one.metadata.uid == *uid);
             let gone = view.complete && seen.is_none_or(|seen| !is_ours(seen, machine));
-            // If the Machine belongs to another host by now, no operation starts, and one that was not
-            // started is dropped.
+            // If the Machine belongs to another host by now, no operation starts,
+            // and one that was not started is dropped.
             let lost = view.standing == Standing::Unknown && !running.accepted && running.finish.is_none();
-            // An operation that another writer ended or deleted is not ended here; one that is only seen late
-            // is.
+            // An operation that another writer ended or deleted is not ended
+            // here; one that is only seen late is.
             if !gone && !lost {
                 let before = overtaking(&view.operations, machine, view.standing, &running.object);
                 let known = |one: &MachineOperation| {

@@ -318,8 +318,8 @@ impl World {
         }
     }
 
-    /// Runs one agent until the operation has finished or the agent is killed after some points. Returns true
-    /// if it was killed.
+    /// Runs one agent until the operation has finished or the agent is killed
+    /// after some points. Returns true if it was killed.
     async fn live(self: &Arc<Self>, points: i64) -> bool {
         let burnt = CancellationToken::new();
         *self.fuse.burnt.lock().unwrap() = burnt.clone();

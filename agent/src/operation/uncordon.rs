@@ -1,9 +1,8 @@
 //! Uncordons the Node that is cordoned for a finished operation of this agent. Part of `run`.
 //!
-//! A writer that ends an operation uncordons the Node itself. This module covers the other cases. The
-//! operation was deleted or timed out
-//! while uncordoning was not possible, or the agent was killed in a drain. A Node that a user cordoned stays
-//! cordoned. A Node that a
+//! A writer that ends an operation uncordons the Node itself. This module covers the other
+//! cases. The operation was deleted or timed out while uncordoning was not possible, or the
+//! agent was killed in a drain. A Node that a user cordoned stays cordoned. A Node that a
 //! shutdown cordoned stays so too, as long as that operation is known.
 
 use std::time::Duration;

@@ -19,8 +19,8 @@ use zeroize::Zeroizing;
 
 use crate::https::request::{AskError, builder};
 
-/// Idle time before the first TCP keepalive probe. A peer that does not answer is dropped within
-/// [`ANSWER_TIMEOUT`] after that.
+/// Idle time before the first TCP keepalive probe. A peer that does not answer
+/// is dropped within [`ANSWER_TIMEOUT`] after that.
 const KEEPALIVE_IDLE: Duration = Duration::from_secs(15);
 const KEEPALIVE_RETRIES: u32 = 3;
 const KEEPALIVE_INTERVAL: Duration = Duration::from_secs(5);

@@ -41,9 +41,9 @@ impl Seen {
     }
 }
 
-/// Returns true if a host enrolled for this Machine with the certificate of this SHA-256. pxed writes it
-/// there, and the API server accepts no other certificate (docs/rules.md, Trust 3). A re-created Machine has
-/// none, or another host's.
+/// Returns true if a host enrolled for this Machine with the certificate of this
+/// SHA-256. pxed writes it there, and the API server accepts no other certificate
+/// (docs/rules.md, Trust 3). A re-created Machine has none, or another host's.
 pub fn is_ours(machine: &Machine, fingerprint: Option<Digest>) -> bool {
     let enrollment = machine.status.as_ref().and_then(|status| status.enrollment.as_ref());
     let written = enrollment.and_then(|enrollment| enrollment.certificate_fingerprint);
@@ -91,8 +91,8 @@ fn version(version: &MachineConfigurationVersion) -> VersionFacts {
     }
 }
 
-/// Returns the SHA-256, in hex digits, of a template as JSON without whitespace and with sorted keys (byte
-/// order).
+/// Returns the SHA-256, in hex digits, of a template as JSON without whitespace
+/// and with sorted keys (byte order).
 pub fn template_hash(template: &Template) -> String {
     let mut text = String::new();
     // A template is made of texts, numbers, lists and maps with text keys: nothing that JSON cannot say.

@@ -1,14 +1,12 @@
 //! Decides whether the observed state is current.
 //!
 //! Only the watches of Machine and Node count, because decisions depend on them. A watch is *up* once its
-//! first list ends. It is *broken*
-//! from an error until a list ends again or the API server accepts the watch again. A watch that ends by its
-//! own timeout and is reopened
-//! immediately is not broken.
+//! first list ends. It is *broken* from an error until a list ends again or the API server accepts the watch
+//! again. A watch that ends by its own timeout and is reopened immediately is not broken.
 //!
 //! ```text
-//! Unasked --both were up once--> Live --one broken for MAX_BREAK--> Away --both up--> Live
-//!    +------FIRST_TIMEOUT has passed since the start, and one was never up-----^
+//!   Unasked --both were up once--> Live --one broken for MAX_BREAK--> Away --both up--> Live
+//!      +---FIRST_TIMEOUT has passed since the start, and one was never up--^
 //! ```
 //!
 //! Pure: the caller passes the time. Called by `view`.
@@ -19,8 +17,8 @@ use crate::model::Api;
 
 /// Time for the first answers before the API server counts as unreachable.
 pub(super) const FIRST_TIMEOUT: Duration = Duration::from_secs(30);
-/// Maximum time that a watch may be broken before its data is outdated. A restarted API server is back within
-/// this time.
+/// Maximum time that a watch may be broken before its data is outdated. A
+/// restarted API server is back within this time.
 pub(super) const MAX_BREAK: Duration = Duration::from_secs(10);
 
 /// One watch.

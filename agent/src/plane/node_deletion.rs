@@ -1,11 +1,9 @@
 //! Asks the API server whether the Node is really deleted. The cache of a watch does not count.
 //!
 //! Two reads without `resourceVersion`, which the API server answers from the newest state. The Node must not
-//! be found. The host's Machine
-//! must exist immediately after that, so that this API server is complete. Other answers prove nothing about
-//! the Node: a proxy's 404, an
-//! API server that does not serve Nodes, or one that was restored without the Machine. Called by `watcher`
-//! and `cluster`.
+//! be found. The host's Machine must exist immediately after that, so that this API server is complete. Other
+//! answers prove nothing about the Node: a proxy's 404, an API server that does not serve Nodes, or one that
+//! was restored without the Machine. Called by `watcher` and `cluster`.
 
 use bedplate_api::bounded_times::BoundedTimes;
 use bedplate_api::machine::Machine;

@@ -1,14 +1,13 @@
 //! pxed as a [`Decider`] when standalone. One long-poll request returns the host's Machine, its version and
-//! its operations; pxed
-//! answers on a change. The Node comes from its home, [`SlotHome`](super::slot_home::SlotHome).
+//! its operations; pxed answers on a change. The Node comes from its home,
+//! [`SlotHome`](super::slot_home::SlotHome).
 //!
 //! ```text
-//! pxed --changes, or nothing within 20 s--> Seen <--own Node-- SlotHome
-//!      <--status of own operations, state of the node, deletion of the Node--
+//!   pxed --changes, or nothing within 20 s--> Seen <--own Node-- SlotHome
+//!        <--status of own operations, state of the node, deletion of the Node--
 //! ```
 //! The state is current if pxed answers, and the kubelet's API server too, unless that runs in the slot.
-//! Called by
-//! `service::connections`.
+//! Called by `service::connections`.
 
 mod report;
 
@@ -217,8 +216,8 @@ fn server_error(what: &str, error: AskError) -> AskServerError {
     }
 }
 
-/// Publisher of the state. The last state must not count as current after the watch ended, for whatever
-/// reason.
+/// Publisher of the state. The last state must not count as current after the
+/// watch ended, for whatever reason.
 struct Told(watch::Sender<Seen>);
 
 impl Drop for Told {
@@ -361,8 +360,8 @@ impl Reconcile for Poller {
         };
         self.learn(&answer);
         let failure = answer.as_ref().err().map(|error| chain(error));
-        // Without this pause, a pxed that is being stopped, or another server, would be asked in a tight
-        // loop.
+        // Without this pause, a pxed that is being stopped, or another server,
+        // would be asked in a tight loop.
         let soon = matches!(answer, Ok(WatchResponse::Same)) && asked.elapsed() < MIN_POLL_INTERVAL;
         if self.answers.send(answer).await.is_err() {
             return Turn::Idle;

@@ -1,8 +1,7 @@
 //! The agent's own fields of its Machine's status, composed from the reports of the host and the node.
 //!
 //! One server-side apply contains all of them, because an apply removes fields that it omits. Fields that
-//! this process has not reported
-//! yet keep their former values.
+//! this process has not reported yet keep their former values.
 //!
 //! Pure: the caller passes the time. Called by `writer`.
 

@@ -271,8 +271,8 @@ impl View {
     /// Records the result of the live read.
     pub(super) fn answered(&mut self, asked: Asked) {
         let Asked::Gone(machine) = asked else { return };
-        // A result about another Machine of this name, or one older than the watch's newest event, is
-        // ignored.
+        // A result about another Machine of this name, or one older than the
+        // watch's newest event, is ignored.
         let known = self.machine.known.as_ref().and_then(|known| known.uid());
         self.absent = self.asks_for_node() && known.is_some() && known == machine.uid();
     }
@@ -326,8 +326,8 @@ fn counted(watched: Watched) -> Option<Counted> {
     }
 }
 
-/// Removes fields of a Machine that the agent does not read and that change with each heartbeat, so that its
-/// own writes are not changes.
+/// Removes fields of a Machine that the agent does not read and that change
+/// with each heartbeat, so that its own writes are not changes.
 fn trim_machine(machine: &mut Machine) {
     machine.metadata.resource_version = None;
     if let Some(status) = &mut machine.status {
@@ -335,8 +335,8 @@ fn trim_machine(machine: &mut Machine) {
     }
 }
 
-/// Removes fields of a Node that the agent does not read, above all its list of images, and those that change
-/// with each kubelet heartbeat.
+/// Removes fields of a Node that the agent does not read, above all its list of
+/// images, and those that change with each kubelet heartbeat.
 pub(super) fn trim(node: &mut Node) {
     node.metadata.resource_version = None;
     if let Some(status) = &mut node.status {

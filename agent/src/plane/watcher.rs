@@ -1,9 +1,8 @@
 //! Watches the objects of this host: four watches by name or label, and a fifth one if its Machine is in a
-//! pool. After an error, each is
-//! opened again with backoff and jitter.
+//! pool. After an error, each is opened again with backoff and jitter.
 //!
-//! No timer polls while the watches are up. They end by their own timeout, after about five minutes each, and
-//! resume where they ended.
+//! No timer polls while the watches are up. They end by their own timeout,
+//! after about five minutes each, and resume where they ended.
 //! Called by `server`.
 
 use std::sync::Arc;
@@ -75,8 +74,8 @@ struct Question {
     not_before: Option<Instant>,
 }
 
-/// Publisher of the state. The last state must not count as current after the watch ended, for whatever
-/// reason.
+/// Publisher of the state. The last state must not count as current after the
+/// watch ended, for whatever reason.
 struct Told(watch::Sender<Seen>);
 
 impl Drop for Told {

@@ -56,8 +56,8 @@ struct Kept {
 }
 
 impl Kept {
-    /// Returns true if a report of the host is due: it is new, the last write is old, or another certificate
-    /// was not tried yet.
+    /// Returns true if a report of the host is due: it is new, the last write
+    /// is old, or another certificate was not tried yet.
     fn is_due(&self, status: &MachineStatus, fingerprint: Digest, now: Instant) -> bool {
         let (Some(written), Some((taken, shown))) = (&self.written, &self.taken) else { return true };
         change(written, status) != Change::Nothing

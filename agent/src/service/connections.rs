@@ -1,8 +1,7 @@
 //! Connections of an enrolled agent to pxed and to the cluster.
 //!
-//! Opened with the current certificate. With another certificate, pxed's connection is opened again, and the
-//! cluster's continues. Called by
-//! `run`.
+//! Opened with the current certificate. With another certificate, pxed's
+//! connection is opened again, and the cluster's continues. Called by `run`.
 
 use std::sync::Arc;
 
@@ -171,8 +170,8 @@ impl Ways {
         Ok(cluster)
     }
 
-    /// Returns the UID of the cluster's Machine, and true if it has this host's certificate; none: currently
-    /// unknown.
+    /// Returns the UID of the cluster's Machine, and true if it has this host's
+    /// certificate; none: currently unknown.
     pub(super) fn machine(&self) -> Option<(String, bool)> {
         let seen = self.cluster.as_ref()?.seen();
         let seen = seen.borrow();

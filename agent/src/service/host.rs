@@ -1,5 +1,5 @@
-//! Work of the agent next to its loop: the userspace stage, facts and addresses of the host, and blocking
-//! disk access.
+//! Work of the agent next to its loop: the userspace stage, facts and addresses
+//! of the host, and blocking disk access.
 //!
 //! Called by `run` and by `cli`.
 

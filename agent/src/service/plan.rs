@@ -3,11 +3,11 @@
 //! Pure: known state in, one act out. Called by `run`, once for each act.
 //!
 //! ```text
-//! no seed, no certificate: wait for a seed, or for a Machine if the seed was an unknown machine's
-//! seed of a boot that has no certificate yet ---enroll---> certificate, seed deleted
-//! certificate ---report each heartbeat, renew from 2/3 of its life on--->
-//! certificate without enrollment group ---renew--->
-//! certificate expired, no seed: wait; the next boot brings a seed
+//!   no seed, no certificate: wait for a seed, or for a Machine if the seed was an unknown machine's
+//!   seed of a boot that has no certificate yet ---enroll---> certificate, seed deleted
+//!   certificate ---report each heartbeat, renew from 2/3 of its life on--->
+//!   certificate without enrollment group ---renew--->
+//!   certificate expired, no seed: wait; the next boot brings a seed
 //! ```
 
 use std::time::Duration;

@@ -1,7 +1,7 @@
 //! Delays of the agent's acts, by a monotonic clock.
 //!
-//! The plan gets them as times of the host's current clock. So setting the clock neither lengthens nor
-//! shortens a delay. Called by `run`.
+//! The plan gets them as times of the host's current clock. So setting the
+//! clock neither lengthens nor shortens a delay. Called by `run`.
 
 use std::time::Duration;
 

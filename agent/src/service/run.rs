@@ -33,8 +33,8 @@ use crate::metrics::{Act, METRICS, Went};
 const VERSION: &str = env!("CARGO_PKG_VERSION");
 /// Delay after a failed enrollment, renewal or report.
 const BACKOFF: Backoff = Backoff::new(Duration::from_secs(1), Duration::from_secs(300));
-/// Retry interval after a refused token. The same seed never gets another token, but an operator may repair
-/// pxed.
+/// Retry interval after a refused token. The same seed never gets another
+/// token, but an operator may repair pxed.
 const REFUSED_RETRY_INTERVAL: Duration = Duration::from_secs(300);
 /// Timeout of one turn of the loop. The longest act asks several endpoints that do not answer, 30 s each,
 /// after it made the host's key on a slow processor.
@@ -48,7 +48,8 @@ const AT_ONCE: Duration = Duration::from_secs(30);
 const DISOWNED_RENEWAL_INTERVAL: Duration = Duration::from_secs(900);
 /// Timeout of the shutdown, which waits for a pending answer.
 const SHUTDOWN_TIMEOUT: Duration = Duration::from_secs(20);
-/// Maximum time to announce that the host goes down. The sum with [`SHUTDOWN_TIMEOUT`] is less than the unit's TimeoutStopSec=.
+/// Maximum time to announce that the host goes down. The sum with
+/// [`SHUTDOWN_TIMEOUT`] is less than the unit's TimeoutStopSec=.
 const ANNOUNCEMENT_TIMEOUT: Duration = Duration::from_secs(6);
 const HEARTBEATS: std::ops::RangeInclusive<u32> = 5..=3600;
 

@@ -1,7 +1,7 @@
 //! State files of the agent: the enrollment in its state directory, the seed and its own status below /run.
 //!
-//! One file contains the complete enrollment, so that it is written atomically. Called by `run` and by
-//! `bedplate-agent status`.
+//! One file contains the complete enrollment, so that it is written atomically.
+//! Called by `run` and by `bedplate-agent status`.
 
 use std::path::PathBuf;
 

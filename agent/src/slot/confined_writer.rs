@@ -138,9 +138,9 @@ impl Inside {
         Ok((parent.map_err(failed("open", &directory))?, name))
     }
 
-    /// Writes a file with its owner and permissions. A file that is appended to keeps its own where the new
-    /// part has the defaults. An entry of this name that is not a regular file is replaced, so that no write
-    /// follows a link or reaches a device.
+    /// Writes a file with its owner and permissions. A file that is appended to keeps
+    /// its own where the new part has the defaults. An entry of this name that is not a
+    /// regular file is replaced, so that no write follows a link or reaches a device.
     ///
     /// # Errors
     /// The owner is not known in the slot, or the file system refuses.
@@ -148,8 +148,8 @@ impl Inside {
         self.write_as(file, self)
     }
 
-    /// Writes a file with owners as the root `users` knows them. This root may be a directory that is bound
-    /// over `users`.
+    /// Writes a file with owners as the root `users` knows them. This root may
+    /// be a directory that is bound over `users`.
     ///
     /// # Errors
     /// The owner is not known there, or the file system refuses.

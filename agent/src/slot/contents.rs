@@ -1,5 +1,5 @@
-//! Files of a slot's root in addition to its image and kubeadm's: the configuration's files and units, and
-//! the node's identity.
+//! Files of a slot's root in addition to its image and kubeadm's: the
+//! configuration's files and units, and the node's identity.
 //!
 //! Pure: a template and the values of its Secrets in, files out. Called by `node`; `inside` writes them.
 
@@ -198,8 +198,8 @@ fn units(units: &[UnitSpec]) -> Option<String> {
     ))
 }
 
-/// Derives a machine ID (machine-id(5)) from the Machine's UID. The UID is not a secret, but must not be
-/// computable from the ID.
+/// Derives a machine ID (machine-id(5)) from the Machine's UID. The UID is not
+/// a secret, but must not be computable from the ID.
 fn machine_id(machine_uid: &str) -> String {
     let hash = Sha256::digest(format!("bedplate node {machine_uid}").as_bytes());
     hash.iter().take(16).map(|byte| format!("{byte:02x}")).collect()

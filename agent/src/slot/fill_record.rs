@@ -1,6 +1,5 @@
 //! Record of a slot's content, stored next to the slot. After a boot, the host's files are rendered from it
-//! even while the API server is
-//! unreachable.
+//! even while the API server is unreachable.
 //!
 //! Blocking calls only. Called by `node`.
 

@@ -1,5 +1,5 @@
-//! Files of a slot's kubelet and of its version's Secrets: the expiry of the certificate, and the values that
-//! must be hidden in messages.
+//! Files of a slot's kubelet and of its version's Secrets: the expiry of the
+//! certificate, and the values that must be hidden in messages.
 //!
 //! Blocking calls only. Called by `node`.
 
@@ -32,8 +32,8 @@ impl Slots {
         Timestamp::from_second(certificate.validity().not_after.timestamp()).ok()
     }
 
-    /// Returns true if the kubelet of a slot has, or may have, a credential: `kubelet.conf`, which the join
-    /// writes.
+    /// Returns true if the kubelet of a slot has, or may have, a credential:
+    /// `kubelet.conf`, which the join writes.
     pub fn has_credential(&self, slot: SlotName) -> bool {
         const PATH: &str = "/etc/kubernetes/kubelet.conf";
         let upper = Inside::open(&self.places().upper(slot));

@@ -1,17 +1,15 @@
-//! Links that a stopped slot left on the host's network: bridges, tunnels and veth pairs of its network
-//! plug-ins.
+//! Links that a stopped slot left on the host's network: bridges, tunnels and
+//! veth pairs of its network plug-ins.
 //!
 //! The next slot's Node may get another address range. Then no Pod can start while the old `cni0` exists. So
-//! the links of the host are
-//! recorded before a slot starts. Additional links are deleted once no slot runs:
+//! the links of the host are recorded before a slot starts. Additional links are deleted once no slot runs:
 //!
 //! ```text
-//! no slot runs ── remember ── slot starts ... slot has stopped ── leftovers, `ip link delete` ── forget
+//!   no slot runs ── remember ── slot starts ... slot has stopped ── leftovers, `ip link delete` ── forget
 //! ```
 //! Not deleted: hardware, links that networkd is configured for, and links that users rather than network
-//! plug-ins create while a slot
-//! runs (bonds, VLANs, VPNs). The record is in `/run`, because links do not outlive a boot either. Blocking
-//! calls only. Called by `node`.
+//! plug-ins create while a slot runs (bonds, VLANs, VPNs). The record is in `/run`, because links do not
+//! outlive a boot either. Blocking calls only. Called by `node`.
 
 use std::collections::BTreeMap;
 use std::fs;

@@ -1,15 +1,13 @@
-//! Network of a slot, as files of host and slot: the host's network, one of its own on the host's wire, or
-//! one behind the host.
+//! Network of a slot, as files of host and slot: the host's network, one of its
+//! own on the host's wire, or one behind the host.
 //!
 //! ```text
-//! host      the node's programs ── the host's interfaces
-//! macvlan   mv-eth0, a MAC address of its own, DHCP ── eth0 ── wire     the kernel blocks traffic between
-//! host and node
-//! veth      host0 .254 ── ve-bedplate-a .253 ── masquerade, eth0 ── wire     the host's port of the kubelet
-//! is the node's
+//!   host      the node's programs ── the host's interfaces
+//!   macvlan   mv-eth0, a MAC address of its own, DHCP ── eth0 ── wire     the kernel blocks traffic between host and node
+//!   veth      host0 .254 ── ve-bedplate-a .253 ── masquerade, eth0 ── wire     the host's port of the kubelet is the node's
 //! ```
-//! In a network of its own, the node's networkd is configured by a file of the host, which is written at each
-//! start of the slot.
+//! In a network of its own, the node's networkd is configured by a file of the
+//! host, which is written at each start of the slot.
 //! Pure. Called by `render`, `contents` and `in_place`.
 
 use std::net::Ipv4Addr;
@@ -83,8 +81,8 @@ pub fn health_port(template: &Template) -> Option<u16> {
     port(template, "healthzPort", HEALTH_PORT)
 }
 
-/// Returns true if a kernel parameter belongs to a network namespace, and so to the node's own network if it
-/// has one.
+/// Returns true if a kernel parameter belongs to a network namespace, and so to
+/// the node's own network if it has one.
 pub fn is_of_network(parameter: &str) -> bool {
     let name = parameter.trim_start_matches('-');
     name.starts_with("net.") || name.starts_with("net/")

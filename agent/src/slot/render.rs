@@ -65,8 +65,8 @@ pub enum RenderSlotError {
 /// Kernel parameters that a kubelet needs. It refuses to change these itself where `/proc/sys` is read-only,
 /// as in a container. Nodes forward traffic of Pods, and bridged traffic passes the host's filters.
 pub(crate) const SYSCTLS: [(&str, &str); 11] = [
-    // Limits of the host's root user, which is also the slot's and that of most Pods. About sixty Pods use up
-    // 128 instances.
+    // Limits of the host's root user, which is also the slot's and that of most
+    // Pods. About sixty Pods use up 128 instances.
     ("fs.inotify.max_user_instances", "8192"),
     ("fs.inotify.max_user_watches", "1048576"),
     ("kernel.keys.root_maxbytes", "25000000"),

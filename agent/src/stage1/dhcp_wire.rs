@@ -57,8 +57,8 @@ pub struct Lease {
     pub address: Ipv4Addr,
     /// Length of the network's prefix in bits (option 1; 32 if absent).
     pub prefix: u8,
-    /// Routes as network, prefix length and gateway: option 121 if present, otherwise the first router as
-    /// default route.
+    /// Routes as network, prefix length and gateway: option 121 if present,
+    /// otherwise the first router as default route.
     pub routes: Vec<(Ipv4Addr, u8, Ipv4Addr)>,
     /// Name servers (option 6), at most 3.
     pub nameservers: Vec<Ipv4Addr>,

@@ -1,7 +1,7 @@
 //! Carries out stage-1's steps, one after another, and retries a step that fails.
 //!
-//! `plan` decides about a failure; [`Boot`] has the results of a step for the later ones. Called by
-//! `stage1::enter`.
+//! `plan` decides about a failure; [`Boot`] has the results of a step for the
+//! later ones. Called by `stage1::enter`.
 
 use std::fs::{self, File};
 use std::io::Read;

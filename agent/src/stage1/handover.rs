@@ -1,7 +1,7 @@
 //! Files that stage-1 leaves for the host: `/run/bedplate/boot.json`, the seed, and the text of resolv.conf.
 //!
-//! Types and texts; the driver writes them. The agent reads boot.json and the seed, and reports state and
-//! clock of boot.json.
+//! Types and texts; the driver writes them. The agent reads boot.json and the
+//! seed, and reports state and clock of boot.json.
 
 use std::fmt::Write;
 use std::net::Ipv4Addr;

@@ -142,8 +142,8 @@ pub enum ParseHeadError {
     Header(&'static str),
 }
 
-/// Reads a response head from the start of `bytes`: `None` while it is incomplete, otherwise the head and its
-/// length.
+/// Reads a response head from the start of `bytes`: `None` while it is
+/// incomplete, otherwise the head and its length.
 pub fn parse_head(bytes: &[u8]) -> Result<Option<(ResponseHead, usize)>, ParseHeadError> {
     let Some(end) = bytes.windows(4).position(|w| w == b"\r\n\r\n") else {
         return if bytes.len() >= MAX_HEAD { Err(ParseHeadError::TooLong) } else { Ok(None) };

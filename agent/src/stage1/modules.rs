@@ -1,13 +1,10 @@
-//! Loads kernel modules: those for the devices that are present, for file systems, and on request of the
-//! kernel.
+//! Loads kernel modules: those for the devices that are present, for file
+//! systems, and on request of the kernel.
 //!
 //! Files are below /lib/modules/<release>, with `modules.dep` and `modules.alias` (both from depmod). A
-//! missing file leaves the device
-//! without a driver. Files are uncompressed, because some kernels cannot decompress them.
-//! /etc/bedplate/modules may name more, one per
-//! line; `#` starts a comment. Selection and order: `module_index`. Called by the driver, and by the kernel
-//! itself through
-//! /proc/sys/kernel/modprobe.
+//! missing file leaves the device without a driver. Files are uncompressed, because some kernels cannot
+//! decompress them. /etc/bedplate/modules may name more, one per line; `#` starts a comment. Selection and
+//! order: `module_index`. Called by the driver, and by the kernel itself through /proc/sys/kernel/modprobe.
 
 use std::collections::HashSet;
 use std::fs::{self, File};

@@ -1,12 +1,10 @@
 //! The state disk: inspected, made if the rules allow it, mounted. The rules: `disk_selector`, `state_plan`.
 //!
-//! A disk is written only after it was selected, found unused, and its content judged. The inspection is
-//! read-only.
-//! A file system is made under the label `LABEL_NEW`, and gets `LABEL` once its marker is on the disk. So a
-//! file system with `LABEL`
-//! was complete, and if it is not now, it is damaged. mke2fs, tune2fs and e2fsck come from the root image.
-//! Called by
-//! the driver.
+//! A disk is written only after it was selected, found unused, and its content judged. The
+//! inspection is read-only. A file system is made under the label `LABEL_NEW`, and gets
+//! `LABEL` once its marker is on the disk. So a file system with `LABEL` was complete, and
+//! if it is not now, it is damaged. mke2fs, tune2fs and e2fsck come from the root image.
+//! Called by the driver.
 
 use std::fs::{self, File};
 use std::io::{self, Read, Seek, SeekFrom};
@@ -42,8 +40,8 @@ const SUPERBLOCK_OFFSET: u64 = 1024;
 const SUPERBLOCK_SIZE: usize = 1024;
 /// The head of a disk up to the end of an ext superblock. mke2fs leaves zeros before it.
 const HEAD_BYTES: usize = 2048;
-/// Offsets of its first copy (mke2fs(8), `sparse_super`): with blocks of 1 KiB, as on small disks, and of 4
-/// KiB.
+/// Offsets of its first copy (mke2fs(8), `sparse_super`): with blocks of 1 KiB,
+/// as on small disks, and of 4 KiB.
 const COPIES: [u64; 2] = [8193 << 10, 128 << 20];
 const BUSY_TIMEOUT: Duration = Duration::from_secs(2);
 const SETTLE_TIME: Duration = Duration::from_secs(2);
@@ -188,8 +186,8 @@ fn read_or_say<T: DeserializeOwned>(path: &Path) -> Option<T> {
     })
 }
 
-/// Reads the content of the disk without writing. Fails if the disk is in use (mounted, RAID member,
-/// device-mapper).
+/// Reads the content of the disk without writing. Fails if the disk is in use
+/// (mounted, RAID member, device-mapper).
 fn observe_content(device: &Path, probe: &Path) -> Result<Content, StageError> {
     let open = |exclusive: i32| fs::OpenOptions::new().read(true).custom_flags(exclusive).open(device);
     let mut file = while_busy(|| open(nix::libc::O_EXCL))
@@ -238,8 +236,8 @@ fn observe_ours<T>(
     }
 }
 
-/// Reads the marker. A file system with `LABEL` had its marker on the disk, outside of the journal. Without
-/// the marker it is damaged.
+/// Reads the marker. A file system with `LABEL` had its marker on the disk,
+/// outside of the journal. Without the marker it is damaged.
 fn read_marker(root: &Path, mounted: Result<(), Errno>) -> Content {
     let damaged = |what: String| Content::Damaged(format!("a file system labelled {LABEL} {what}"));
     if let Err(errno) = mounted {
@@ -255,8 +253,8 @@ fn read_marker(root: &Path, mounted: Result<(), Errno>) -> Content {
     }
 }
 
-/// Checks a file system with `LABEL_NEW`. It was never handed to a host. If it has files, another writer put
-/// them there.
+/// Checks a file system with `LABEL_NEW`. It was never handed to a host. If it
+/// has files, another writer put them there.
 fn read_unfinished(root: &Path, mounted: Result<(), Errno>) -> Content {
     if mounted.is_err() {
         return Content::Unfinished;
@@ -481,8 +479,8 @@ fn unmount(target: &Path) -> Result<(), StageError> {
         .map_err(StageError::system("unmount", target.display()))
 }
 
-/// Retries while another process holds the disk for a moment: a process that was just forked inherits open
-/// files.
+/// Retries while another process holds the disk for a moment: a process that
+/// was just forked inherits open files.
 fn while_busy<T>(mut act: impl FnMut() -> io::Result<T>) -> io::Result<T> {
     let start = Instant::now();
     loop {

@@ -1,13 +1,12 @@
 //! Decision about the state disk (docs/agent.md): use it, make it new, or refuse it.
 //!
-//! A wipe has one of two sources: the Machine (`stateDisk.wipe`), or the agent at the release of a claim
-//! (D7). The agent's request is on
-//! the disk to be wiped. It counts only while the record of the claim, on the same disk, has the stage of
-//! this wipe. So no message can wipe
-//! a host. A message or a request of an earlier claim cannot come late.
+//! A wipe has one of two sources: the Machine (`stateDisk.wipe`), or the agent at the
+//! release of a claim (D7). The agent's request is on the disk to be wiped. It counts only
+//! while the record of the claim, on the same disk, has the stage of this wipe. So no
+//! message can wipe a host. A message or a request of an earlier claim cannot come late.
 //!
-//! Pure: the content of the disk in, the decision out. Only a selected disk gets here. Called by
-//! `state_disk`.
+//! Pure: the content of the disk in, the decision out. Only a selected disk
+//! gets here. Called by `state_disk`.
 
 use bedplate_api::id::MachineName;
 use bedplate_api::wire::WipeRequest;
@@ -80,8 +79,8 @@ pub enum Content {
     Unfinished,
     /// State of ours.
     State(Marker),
-    /// State of Bedplate, by its label, that cannot be read. So it is unknown whether a wipe's token was
-    /// used.
+    /// State of Bedplate, by its label, that cannot be read. So it is unknown
+    /// whether a wipe's token was used.
     Damaged(String),
     /// Data of no known kind, below 2 KiB of zeros. The wipe of a disk leaves that if it is interrupted.
     Headless,

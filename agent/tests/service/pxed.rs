@@ -1,6 +1,5 @@
 //! Fake pxed: a TLS listener with its own authority that answers the agent's three requests, with faults on
-//! request. In addition, a fake
-//! API server that takes status writes.
+//! request. In addition, a fake API server that takes status writes.
 //!
 //! Only the parts that the agent can see. Called by the tests in this directory.
 

@@ -1,9 +1,8 @@
-//! Garbage collection: removes images that are not kept, then layers without an image, the longest unused
-//! first.
+//! Garbage collection: removes images that are not kept, then layers without an
+//! image, the longest unused first.
 //!
 //! Layers that a running `ensure` of this process needs stay. The caller must keep the images of its mounted
-//! slots: a layer below a mounted
-//! overlay must not be removed.
+//! slots: a layer below a mounted overlay must not be removed.
 //!
 //! Callers: the agent, before a new image and after a slot was replaced.
 

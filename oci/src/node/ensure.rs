@@ -45,8 +45,7 @@ struct Run<'a> {
 
 impl LayerStore {
     /// Ensures that the image is in the store, complete and verified. Asks the source, unless it names a
-    /// digest that is in the store.
-    /// [`LayerStore::image`] never asks it.
+    /// digest that is in the store. [`LayerStore::image`] never asks it.
     ///
     /// May be dropped at any time, and the process killed: complete layers are kept.
     ///

@@ -1,5 +1,5 @@
-//! Errors of getting a node image or unpacking a layer. Each message names the image, the problem and the
-//! remedy.
+//! Errors of getting a node image or unpacking a layer. Each message names the
+//! image, the problem and the remedy.
 //!
 //! Callers: all modules of `node`; the agent shows the text in a Machine's conditions and its log.
 

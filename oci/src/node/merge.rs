@@ -1,11 +1,10 @@
-//! Assembles an image from complete layers: selects the layers for overlayfs, and adds attributes that no
-//! single layer has.
+//! Assembles an image from complete layers: selects the layers for overlayfs,
+//! and adds attributes that no single layer has.
 //!
-//! A layer may contain `usr/bin/x` without a member for `usr` and `usr/bin`. Its directory then has both with
-//! default attributes, and
-//! overlayfs would show those instead of the mode and owner in a lower layer. So where they differ, one more
-//! layer is added on top. It has
-//! directories only, with the attributes of the lower layers.
+//! A layer may contain `usr/bin/x` without a member for `usr` and `usr/bin`. Its
+//! directory then has both with default attributes, and overlayfs would show those
+//! instead of the mode and owner in a lower layer. So where they differ, one more layer
+//! is added on top. It has directories only, with the attributes of the lower layers.
 //!
 //! overlayfs ignores an opaque mark on a layer's root: layers below such a layer are omitted.
 //!

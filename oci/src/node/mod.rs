@@ -1,15 +1,13 @@
 //! Node images: ordinary OCI images whose root file system becomes a node's. Each layer is one directory,
-//! which overlayfs uses
-//! as a lower directory.
+//! which overlayfs uses as a lower directory.
 //!
-//! A named layer in the store was verified, both compressed and uncompressed, and is on disk. The archive is
-//! not trusted. It
-//! cannot write outside of its directory, exceed the free space, or control overlayfs except by OCI's
-//! whiteouts.
+//! A named layer in the store was verified, both compressed and uncompressed, and is
+//! on disk. The archive is not trusted. It cannot write outside of its directory,
+//! exceed the free space, or control overlayfs except by OCI's whiteouts.
 //!
 //! ```text
 //! reference --resolve--> manifest, configuration --> for each missing layer, concurrently:
-//!   fetch --> inflate --> unpack --> layers/.new-<hex> --stage--> layers/<hex>      --merge--> NodeImage
+//!     fetch --> inflate --> unpack --> layers/.new-<hex> --stage--> layers/<hex>      --merge--> NodeImage
 //! ```
 //!
 //! Not here: mounting, slots. Callers: the agent, the benchmark, tests.

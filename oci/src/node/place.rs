@@ -368,8 +368,8 @@ pub(crate) fn owner(attributes: &Attributes) -> (Option<rustix::fs::Uid>, Option
     (Some(rustix::fs::Uid::from_raw(attributes.uid)), Some(rustix::fs::Gid::from_raw(attributes.gid)))
 }
 
-/// Before Linux 6.6, tmpfs does not support `user.*`. Attributes that only describe a file are dropped there;
-/// a capability or an ACL is not.
+/// Before Linux 6.6, tmpfs does not support `user.*`. Attributes that only
+/// describe a file are dropped there; a capability or an ACL is not.
 pub(crate) fn accept_missing_support(
     path: &Path,
     name: &OsStr,

@@ -1,5 +1,5 @@
-//! Gives a layer its name once it is complete, correct and on disk: `layers/.new-<hex>` --syncfs, record,
-//! rename--> `layers/<hex>`.
+//! Gives a layer its name once it is complete, correct and on disk:
+//! `layers/.new-<hex>` --syncfs, record, rename--> `layers/<hex>`.
 //!
 //! Callers: `ensure`, `merge` for the directories that it adds.
 

@@ -102,8 +102,7 @@ impl LayerStore {
     }
 
     /// Returns the image with this digest if it is complete. The digest is that of its manifest, or of the
-    /// requested index. Reads one small
-    /// file and makes no request.
+    /// requested index. Reads one small file and makes no request.
     pub fn image(&self, digest: &Digest) -> Option<NodeImage> {
         let record = self.record(&self.record_path(digest))?;
         let layers = self.layers();
@@ -123,8 +122,8 @@ impl LayerStore {
         Ok(place::room(std::fs::File::open(self.layers())?)?)
     }
 
-    /// Returns true if this process may write. Takes the lock if it is free, and then removes incomplete
-    /// layers.
+    /// Returns true if this process may write. Takes the lock if it is free,
+    /// and then removes incomplete layers.
     pub(crate) fn own(&self) -> io::Result<bool> {
         let mut owned = self.inner.owned.lock().unwrap_or_else(PoisonError::into_inner);
         if owned.is_some() {

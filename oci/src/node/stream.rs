@@ -1,14 +1,12 @@
 //! Transfer of one compressed layer to the disk, in three concurrent stages.
 //!
 //! ```text
-//! fetch (async): bytes --SHA-256--> channel --> inflate (thread) --> channel --SHA-256--> unpack (thread)
-//! --> files
-//!                      the layer's digest                                  the diff ID
+//! fetch (async): bytes --SHA-256--> channel --> inflate (thread) --> channel --SHA-256--> unpack (thread) --> files
+//!                 the layer's digest                                  the diff ID
 //! ```
 //!
 //! The end of the channel is not the end of the layer. `Piece::Whole` marks it, sent after the digest was
-//! compared. The channels bound
-//! the memory.
+//! compared. The channels bound the memory.
 //!
 //! Not here: the source of the bytes (`fetch`), the layer's name (`stage`). Caller: `stage`.
 
@@ -28,8 +26,8 @@ use super::unpack::{Bounds, Unpacked, unpack};
 
 /// Maximum number of pieces that wait for the inflating thread.
 pub(crate) const MAX_PIECES: usize = 32;
-/// Bytes inflated in one step: fits into the second cache of a processor, and a file of this size is one
-/// write.
+/// Bytes inflated in one step: fits into the second cache of a processor, and a
+/// file of this size is one write.
 const BUFFER_BYTES: usize = 256 << 10;
 /// Maximum number of inflated buffers that wait.
 const MAX_BUFFERS: usize = 6;
@@ -135,8 +133,8 @@ fn decoder(compression: Compression, incoming: Incoming) -> io::Result<Box<dyn R
     })
 }
 
-/// Inflates until the end, an error, or until the receiver is gone. A closed channel without an error is the
-/// end of the layer.
+/// Inflates until the end, an error, or until the receiver is gone. A closed
+/// channel without an error is the end of the layer.
 fn inflate(
     compression: Compression,
     incoming: Incoming,
@@ -173,8 +171,8 @@ fn inflate(
     }
 }
 
-/// Unpacks the pieces into an empty directory. Succeeds only if the layer is complete and matches the
-/// configuration.
+/// Unpacks the pieces into an empty directory. Succeeds only if the layer is
+/// complete and matches the configuration.
 /// Blocking; has a thread of its own for inflating.
 pub(crate) fn receive(
     pieces: mpsc::Receiver<Piece>,

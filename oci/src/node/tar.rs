@@ -122,8 +122,7 @@ fn flag(byte: u8, name: &[u8]) -> Result<Flag, &'static str> {
 }
 
 /// Returns true if the header's checksum is the sum of all bytes, with those of the checksum counted as
-/// spaces. Some archivers sum
-/// signed bytes.
+/// spaces. Some archivers sum signed bytes.
 fn is_summed(block: &[u8; BLOCK_BYTES]) -> bool {
     let Some(said) = number(&block[148..156]) else { return false };
     let counted = |at: usize, byte: u8| if (148..156).contains(&at) { b' ' } else { byte };

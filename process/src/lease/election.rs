@@ -1,22 +1,20 @@
-//! Pure: decides about leadership from the observed Lease and the time of each observation, by this program's
-//! own monotonic clock.
+//! Pure: decides about leadership from the observed Lease and the time of each
+//! observation, by this program's own monotonic clock.
 //!
 //! ```text
-//! no Lease --still none after 15 s--> create --written--> lead --renewed every 5 s--> lead --not renewed for
-//! 10 s, or another's name in it--> wait
+//! no Lease --still none after 15 s--> create --written--> lead --renewed every 5 s--> lead --not renewed for 10 s, or another's name in it--> wait
 //! another's --unchanged for its duration (15 s at least)--> acquire --written--> lead
 //! released --acquire immediately--> lead
 //! lead --it was deleted--> create immediately, in the time that is left to lead
 //! ```
 //!
 //! A candidate that sees no Lease does not know if one was deleted a moment ago, whose holder still leads. So
-//! it waits as if there were
-//! one. Only the leader itself knows better: another candidate cannot have missed the Lease for longer than
-//! since the leader's last write.
+//! it waits as if there were one. Only the leader itself knows better: another candidate cannot have missed
+//! the Lease for longer than since the leader's last write.
 //!
-//! Clocks of other machines are not trusted: a changed record counts from the time at which the change was
-//! observed. A leader
-//! stops 10 s after it *started* its last accepted write, 5 s before another candidate may start.
+//! Clocks of other machines are not trusted: a changed record counts from the
+//! time at which the change was observed. A leader stops 10 s after it
+//! *started* its last accepted write, 5 s before another candidate may start.
 
 use std::time::{Duration, Instant};
 
@@ -226,8 +224,8 @@ mod tests {
         assert_eq!(election.next(after(start, 5)), Step::Renew);
         election.wrote(record(2, "me"), after(start, 5));
         assert_eq!(election.until(), Some(after(start, 15)));
-        // Another candidate cannot see that write before it was started, so it waits 5 s longer than this one
-        // leads.
+        // Another candidate cannot see that write before it was started, so it
+        // waits 5 s longer than this one leads.
         assert!(LEASE_DURATION >= TENURE_DURATION + Duration::from_secs(5));
     }
 

@@ -1,5 +1,5 @@
-//! Tenure of a leader. Set by a [`Candidate`](crate::lease::Candidate), read by code that only a leader may
-//! run.
+//! Tenure of a leader. Set by a [`Candidate`](crate::lease::Candidate), read by
+//! code that only a leader may run.
 
 use std::fmt;
 use std::task::Poll;

@@ -1,6 +1,5 @@
 //! Byte stream of a connection with two additions. A client that does not read for too long is disconnected.
-//! A caller that
-//! waits for the end of a body is notified when everything before it was passed to the kernel.
+//! A caller that waits for the end of a body is notified when everything before it was passed to the kernel.
 //!
 //! hyper flushes the stream whenever its own buffer is empty: that is when completions run.
 
@@ -18,8 +17,8 @@ use super::progress::Progress;
 use super::{Counters, Cut};
 use crate::lock::Lock;
 
-/// Minimum number of bytes that a client must read within the stall time while data is pending. Each such
-/// amount restarts the time.
+/// Minimum number of bytes that a client must read within the stall time while
+/// data is pending. Each such amount restarts the time.
 const MIN_PROGRESS: u64 = 32 << 10;
 
 /// Callback for a body that is sent completely.
@@ -175,8 +174,8 @@ mod tests {
 
     const STALL: Duration = Duration::from_secs(30);
 
-    /// Starts a server that writes without end to a client with a buffer of 64 KiB, until it disconnects the
-    /// client.
+    /// Starts a server that writes without end to a client with a buffer of
+    /// 64 KiB, until it disconnects the client.
     fn serving() -> (DuplexStream, Arc<Counters>, tokio::task::JoinHandle<(io::Error, Instant)>) {
         let (server, client) = tokio::io::duplex(64 << 10);
         let counters = Arc::new(Counters::default());

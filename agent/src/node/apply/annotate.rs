@@ -1,11 +1,11 @@
-//! Writes the version's annotations on the Node of the applied slot, once per Node. The kubelet cannot set
-//! them when it registers.
+//! Writes the version's annotations on the Node of the applied slot, once per
+//! Node. The kubelet cannot set them when it registers.
 //!
-//! When standalone, they include the configuration and version of the Node (H5). In a cluster,
-//! bedplate-controller writes those.
+//! When standalone, they include the configuration and version of the Node
+//! (H5). In a cluster, bedplate-controller writes those.
 //!
-//! A mark next to the slot records the UID of the annotated Node. Called by `apply`; `observe` reads the
-//! mark.
+//! A mark next to the slot records the UID of the annotated Node. Called by
+//! `apply`; `observe` reads the mark.
 
 use std::path::PathBuf;
 
@@ -27,8 +27,8 @@ fn marked(node_uid: &str, named: Option<&VersionRef>) -> String {
     named.map_or_else(|| node_uid.to_owned(), |named| format!("{node_uid} {} {}", named.name, named.version))
 }
 
-/// Returns true if this Node (UID) has the annotations of the slot's version. `named`: configuration and
-/// version are included.
+/// Returns true if this Node (UID) has the annotations of the slot's version.
+/// `named`: configuration and version are included.
 pub(in crate::node) fn is_annotated(
     slots: &Slots,
     slot: SlotName,

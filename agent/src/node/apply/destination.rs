@@ -177,8 +177,8 @@ mod tests {
     }
 
     impl Case {
-        /// Returns the server of a join, and true if it trusts the host's own authorities only; otherwise the
-        /// doubt.
+        /// Returns the server of a join, and true if it trusts the host's own
+        /// authorities only; otherwise the doubt.
         fn target(&self, join: &Value, files: &[(&str, &str)]) -> Result<(String, bool), Doubt> {
             let kubernetes = json!({ "version": "v1.34.4", "joinConfiguration": { "discovery": join } });
             let kubernetes = serde_json::from_value(kubernetes).unwrap();

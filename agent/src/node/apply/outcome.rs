@@ -156,8 +156,8 @@ fn failed(
     ledger
 }
 
-/// Returns the earliest time of the next trial. A time beyond the maximum backoff is ignored: it was written
-/// by a wrong clock.
+/// Returns the earliest time of the next trial. A time beyond the maximum
+/// backoff is ignored: it was written by a wrong clock.
 pub(in crate::node) fn not_before(ledger: &Ledger, now: Timestamp) -> Timestamp {
     let longest = SignedDuration::try_from(BACKOFF.longest()).unwrap_or(SignedDuration::ZERO);
     let latest = now.saturating_add(longest).unwrap_or(Timestamp::MAX);

@@ -1,11 +1,10 @@
-//! Removes from the host's packet filter the chains that a stopped slot left: those of kube-proxy, the
-//! kubelet and network plug-ins.
+//! Removes from the host's packet filter the chains that a stopped slot left:
+//! those of kube-proxy, the kubelet and network plug-ins.
 //!
 //! The chains lead to Pods that do not exist any more. Chains of a host port would capture traffic of the
-//! next node. The tools come from
-//! the slot's own root (`rules.sh`), because a host has none. A process that was root in the slot may have
-//! replaced them. So they get the
-//! right to change the packet filter, and no other access to the host. Called by `stop` and `start`.
+//! next node. The tools come from the slot's own root (`rules.sh`), because a host has none. A process that
+//! was root in the slot may have replaced them. So they get the right to change the packet filter, and no
+//! other access to the host. Called by `stop` and `start`.
 
 use std::time::Duration;
 

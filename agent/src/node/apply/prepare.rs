@@ -1,11 +1,10 @@
 //! Fills a slot that does not run, until image, root and files are on disk.
 //!
 //! ```text
-//! unmount, clear ─ Secrets, image ─ record: Preparing ─ directories, mount ─ files of the version and of
-//! kubeadm ─ sync ─ Prepared
+//!   unmount, clear ─ Secrets, image ─ record: Preparing ─ directories, mount ─ files of the version and of kubeadm ─ sync ─ Prepared
 //! ```
-//! May be killed at any point: a slot that is `Preparing` or empty is filled again, and complete layers are
-//! reused. Called by `apply`.
+//! May be killed at any point: a slot that is `Preparing` or empty is filled
+//! again, and complete layers are reused. Called by `apply`.
 
 use std::collections::BTreeMap;
 use std::time::Duration;

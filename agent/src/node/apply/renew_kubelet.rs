@@ -73,8 +73,8 @@ fn take_back(slots: &Slots, slot: SlotName) -> Result<(), KeepSlotError> {
     Ok(remove_optional(&path)?)
 }
 
-/// Deletes a bootstrap kubeconfig that a killed agent left behind. No other step deletes it if the kubelet
-/// has its certificate by now.
+/// Deletes a bootstrap kubeconfig that a killed agent left behind. No other
+/// step deletes it if the kubelet has its certificate by now.
 pub(in crate::node) async fn take_back_left(parts: &Parts) {
     for slot in [SlotName::A, SlotName::B] {
         if let Err(error) = parts.on_disk(move |slots| take_back(slots, slot)).await {
@@ -107,8 +107,8 @@ async fn named(parts: &Parts, leader: Leader, filled: &Filled) -> Result<Zeroizi
         .ok_or_else(|| "the file that the version joins by is not a kubeconfig".to_owned())
 }
 
-/// Returns the current content of a file of the version. The token in the slot's file may have expired, and
-/// the Secret may have a new one.
+/// Returns the current content of a file of the version. The token in the
+/// slot's file may have expired, and the Secret may have a new one.
 async fn of_secret(parts: &Parts, filled: &Filled, path: &str) -> Option<Zeroizing<String>> {
     let path = plain_path(path);
     let file = filled.template.files.iter().find(|file| plain_path(&file.path) == path)?;

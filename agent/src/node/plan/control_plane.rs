@@ -15,8 +15,8 @@ use crate::slot::paths::letter;
 pub(super) const CLUSTER: &str =
     "the cluster that was made here is in this slot: it stays, and no other version is paved in its place";
 
-/// Interval between questions whether a control plane may leave etcd. Changes of its members are not
-/// reported.
+/// Interval between questions whether a control plane may leave etcd. Changes
+/// of its members are not reported.
 const LEAVE_CHECK_INTERVAL: SignedDuration = SignedDuration::from_secs(60);
 
 /// Returns true if a cluster was made in a slot.

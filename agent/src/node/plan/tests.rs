@@ -107,8 +107,8 @@ impl World {
         running.first().copied()
     }
 
-    /// Simulates events outside the agent. The running slot joins, unless its version is bad. The controller
-    /// sees a new Node.
+    /// Simulates events outside the agent. The running slot joins, unless its
+    /// version is bad. The controller sees a new Node.
     fn live_on(&mut self) {
         self.seen.now = later(self.seen.now, SignedDuration::from_secs(40));
         let running = self.running();

@@ -1,9 +1,9 @@
-//! The agent's own notes on operations: one small file each, written atomically, in
-//! `/var/lib/bedplate/operations`.
+//! The agent's own notes on operations: one small file each, written
+//! atomically, in `/var/lib/bedplate/operations`.
 //!
-//! The start is noted before the act, and the result before it is reported. So neither a kill nor an API
-//! server that is restored from
-//! a backup repeats an operation. Notes are kept for thirty days. Called by `run`.
+//! The start is noted before the act, and the result before it is reported. So
+//! neither a kill nor an API server that is restored from a backup repeats an
+//! operation. Notes are kept for thirty days. Called by `run`.
 
 use std::path::{Path, PathBuf};
 

@@ -1,11 +1,11 @@
-//! This host's Node where its API server is the slot's: watched with the credential of the kubelet in the
-//! slot.
+//! This host's Node where its API server is the slot's: watched with the
+//! credential of the kubelet in the slot.
 //!
 //! ```text
-//! find ─┬─ no slot, no credential ───────────────────────► published; wait until the node's loop has acted
-//!       └─ joined ─► watch ─┬─ Node ─────────────────────► Present
-//!                           ├─ none ─► live GET ─ 404 ───► Gone
-//!                           └─ no answer ────────────────► Silent, retried
+//!   find ─┬─ no slot, no credential ───────────────────────► published; wait until the node's loop has acted
+//!         └─ joined ─► watch ─┬─ Node ─────────────────────► Present
+//!                             ├─ none ─► live GET ─ 404 ───► Gone
+//!                             └─ no answer ────────────────► Silent, retried
 //! ```
 //! The idle watch does not poll. Called by `slot_home`.
 

@@ -18,8 +18,8 @@ use crate::plane::status::{NodeTold, conditions};
 
 /// Minimum interval between two reports about the node.
 const MIN_REPORT_INTERVAL: Duration = Duration::from_secs(5);
-/// Interval for repeating a report that pxed accepted but does not show. pxed may have stored it after its
-/// answer, or does not store it.
+/// Interval for repeating a report that pxed accepted but does not show. pxed
+/// may have stored it after its answer, or does not store it.
 const REPEAT_INTERVAL: Duration = Duration::from_secs(60);
 
 /// Reports the state of the node when it has changed or pxed has lost it. Ends with the node's loop.
@@ -113,8 +113,8 @@ impl Taken {
     }
 }
 
-/// Returns true if pxed's Machine lacks this report: its store was lost, or the Machine's manifest was
-/// missing for a while.
+/// Returns true if pxed's Machine lacks this report: its store was lost, or the
+/// Machine's manifest was missing for a while.
 fn lacks(machine: &Machine, report: &NodeReport) -> bool {
     let status = machine.status.as_ref();
     let version = |applied: &Applied| (applied.name.clone(), applied.version, applied.slot);

@@ -1,5 +1,5 @@
-//! Repave of a further control plane. Its etcd member leaves the cluster first, whenever the agent is killed
-//! (docs/rules.md, H6).
+//! Repave of a further control plane. Its etcd member leaves the cluster first,
+//! whenever the agent is killed (docs/rules.md, H6).
 
 use std::sync::OnceLock;
 
@@ -33,8 +33,8 @@ const EFFECTS_OF_A_REPAVE: &[(&str, usize)] = &[
 const OWN: &str = "https://10.7.0.12:2380";
 const FIRST: &str = "https://10.7.0.11:2380";
 
-/// An etcd cluster: the endpoint of another member, and this host's own, which answers only while the host is
-/// a member.
+/// An etcd cluster: the endpoint of another member, and this host's own, which
+/// answers only while the host is a member.
 pub(super) struct Etcd {
     ca_pem: String,
     certificate_pem: String,
