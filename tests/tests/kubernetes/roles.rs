@@ -512,7 +512,7 @@ async fn agent_names_only_versions_of_its_machines_configuration() {
         let why = write(status.clone()).await.expect_err(&status.to_string());
         assert!(why.contains(words), "{why}");
     }
-    // A write of less removes what it had; the selected version stays its own.
+    // A write of less removes the applied version; the agent may still name the selected one.
     write(json!({ "agent": { "version": "0.1.0" } })).await.unwrap();
     let why = write(applied("others", 1)).await.expect_err("nothing is applied");
     assert!(why.contains(words), "{why}");
