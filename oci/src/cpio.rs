@@ -9,7 +9,7 @@
 /// The largest file that the form can hold: its size field has eight hex digits.
 pub const LARGEST_FILE: u64 = u32::MAX as u64;
 
-/// One member of an archive.
+/// Member of an archive.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Entry {
     /// Path inside the archive; slashes at its beginning are dropped.
@@ -93,7 +93,8 @@ pub fn archive(entries: &[Entry]) -> Vec<u8> {
     out
 }
 
-/// One header (110 bytes of ASCII), the name with its NUL, the data; name and data each padded to 4.
+/// Writes a member: one header (110 bytes of ASCII), the name with its NUL, the
+/// data; name and data each padded to 4.
 fn member(out: &mut Vec<u8>, inode: u32, mode: u32, device: (u32, u32), name: &str, data: &[u8]) {
     let size = u32::try_from(data.len()).unwrap_or(u32::MAX);
     let name_size = u32::try_from(name.len().saturating_add(1)).unwrap_or(u32::MAX);

@@ -72,8 +72,9 @@ struct Access {
 }
 
 impl Access {
-    /// Its owner alone; or it is root's, and a group may read it: so a Kubernetes Secret's files are given to a pod that is
-    /// not root (`fsGroup`, mode 0440), and who may choose the group is root anyway.
+    /// Returns true if only its owner can use it, or if it belongs to root and a
+    /// group may read it. The latter is the case for a Kubernetes Secret's files in a
+    /// pod that is not root (`fsGroup`, mode 0440). Only root may choose that group.
     fn is_private(self) -> bool {
         let others = if self.owner == 0 { 0o037 } else { 0o077 };
         self.mode & others == 0

@@ -142,7 +142,7 @@ pub(crate) async fn run(
     }
 }
 
-/// One request; `Ok` when the partial has at least as many bytes as the blob should have.
+/// Sends one request; `Ok` when the partial has at least as many bytes as the blob should have.
 async fn attempt(
     shared: &SharedPartial,
     repository: &Repository,

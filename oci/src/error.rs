@@ -48,7 +48,7 @@ pub enum EnsureImageError {
         /// Problem of the file, without any value of it.
         problem: String,
     },
-    /// Nothing, or not exactly one thing, fits.
+    /// No entry, or more than one, matches.
     #[error("image {image}: {problem}; {remedy}")]
     Select {
         /// The source.
@@ -91,10 +91,10 @@ pub enum EnsureImageError {
         image: String,
         /// Requested object.
         what: String,
-        /// Its answer.
+        /// Answer of the registry.
         problem: String,
     },
-    /// Content that is not what its digest says.
+    /// Content with another digest.
     #[error(
         "image {image}: {digest} was promised, but the content is {found}; nothing of it is kept, replace it at its source"
     )]
@@ -106,7 +106,7 @@ pub enum EnsureImageError {
         /// Digest of the received bytes.
         found: Digest,
     },
-    /// Content of another size than its descriptor says.
+    /// Content of another size than in its descriptor.
     #[error(
         "image {image}: {digest} should have {expected} bytes, but has {found}; replace it at its source"
     )]
@@ -141,7 +141,7 @@ pub enum EnsureImageError {
         #[source]
         source: io::Error,
     },
-    /// There is no space for a part of the image.
+    /// Insufficient space for a part of the image.
     #[error("image {image}: {needed_mib} MiB do not fit into {path}: {problem}")]
     InsufficientSpace {
         /// The source.
@@ -153,7 +153,7 @@ pub enum EnsureImageError {
         /// Cause and remedy.
         problem: String,
     },
-    /// No HTTP client.
+    /// The HTTP client was not created.
     #[error("image {image}: cannot make an HTTP client ({problem})")]
     Client {
         /// The source.

@@ -136,8 +136,8 @@ pub(crate) async fn finish(
     outcome.await.map_err(|e| store.write_error(name, target, e))?
 }
 
-/// Writes a layout that holds one boot image under one tag, and replaces what was at `target` in one step: a reader sees
-/// the old layout or the new one. The same content gives the same bytes.
+/// Writes a layout with one boot image under one tag, and replaces `target`
+/// atomically. The same content gives the same bytes.
 ///
 /// # Errors
 /// When a file cannot be read or written.

@@ -34,17 +34,17 @@ pub const ROOTFS_TYPE: &str = "application/vnd.bedplate.host.rootfs.v1";
 /// The architecture of plain files whose kernel does not say what it runs on.
 pub const UNKNOWN_ARCHITECTURE: &str = "unknown";
 
-/// Most kernel arguments of an image.
+/// Maximum number of kernel arguments of an image.
 const MOST_ARGUMENTS: usize = 64;
-/// Longest kernel argument in bytes; Linux takes 2048 bytes for all on x86.
+/// Maximum length of a kernel argument in bytes; Linux takes 2048 bytes for all on x86.
 const LONGEST_ARGUMENT: usize = 512;
 
-/// A piece of content in the store. Its JSON form stands in files of pxed: a change needs a new name.
+/// A blob in the store. Its JSON form is part of pxed's files, so a changed form needs a new name.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Serialize, Deserialize)]
 pub struct Blob {
     /// SHA-256 of the content.
     pub digest: Digest,
-    /// Its size in bytes.
+    /// Size in bytes.
     pub size: u64,
 }
 
@@ -161,7 +161,7 @@ pub struct Config {
     /// Kernel arguments that the image asks for.
     #[serde(default)]
     pub kernel_arguments: Vec<String>,
-    /// The kernel's release (`uname -r`), for people.
+    /// Release of the kernel (`uname -r`), for users.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub release: Option<String>,
 }
@@ -300,7 +300,7 @@ fn describe(wanted: &Wanted<'_>) -> String {
     }
 }
 
-/// At most eight of an index' entries, for a message.
+/// Lists at most eight entries of an index, for a message.
 fn list(index: &Index) -> String {
     let names = index.manifests.iter().take(8).map(|d| match d.tag() {
         Some(tag) => tag.chars().take(64).collect(),

@@ -149,7 +149,7 @@ pub(crate) async fn blocking<T: Send + 'static>(
 pub(crate) struct SharedPartial(Arc<Mutex<Partial>>);
 
 impl SharedPartial {
-    /// Opens the partial file; waits while another process writes it, unless `done` says that it has finished.
+    /// Opens the partial file. Waits while another process writes it, unless `done` returns true.
     pub(crate) async fn open(path: PathBuf, done: impl Fn() -> bool) -> io::Result<Option<Self>> {
         loop {
             let at = path.clone();

@@ -24,7 +24,7 @@ pub trait Reach: Debug + Send + Sync {
     /// The reason that the address must not be reached.
     fn check(&self, ip: IpAddr) -> Result<(), String>;
 
-    /// Looks up the addresses of a host name.
+    /// Resolves the addresses of a host name.
     fn lookup(&self, name: String) -> BoxFuture<'static, Result<Vec<IpAddr>, String>>;
 }
 
@@ -62,7 +62,7 @@ pub(crate) fn redirects(reach: Arc<dyn Reach>) -> reqwest::redirect::Policy {
     })
 }
 
-/// Looks names up for the HTTP client; what is checked here is what is connected to.
+/// Resolver of the HTTP client; the client connects to the checked addresses only.
 #[derive(Debug)]
 pub(crate) struct Confined(pub(crate) Arc<dyn Reach>);
 

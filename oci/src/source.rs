@@ -18,7 +18,7 @@ use crate::reach::Reach;
 pub enum Source {
     /// An OCI layout directory (OCI image specification, "Image Layout").
     Layout {
-        /// The directory that holds `index.json`.
+        /// Directory of `index.json`.
         path: PathBuf,
         /// Value of the annotation `org.opencontainers.image.ref.name`.
         tag: Option<String>,
@@ -48,7 +48,7 @@ pub enum Source {
 /// Access to a registry. Default: TLS, with a certificate that the system trusts, anonymous.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Hash)]
 pub struct Access {
-    /// Without TLS.
+    /// True if the registry is used without TLS.
     pub insecure_http: bool,
     /// Certificates (PEM) of authorities that are trusted besides the system's. Read for every pull.
     pub ca_file: Option<PathBuf>,
@@ -100,7 +100,7 @@ pub struct Options {
     pub attempts: u32,
     /// Wait after the first failure; it doubles, with jitter, up to `longest_wait`.
     pub first_wait: Duration,
-    /// Longest wait between two tries, also where a registry asks for more by Retry-After.
+    /// Maximum delay between two attempts, even if a registry requests more by Retry-After.
     pub longest_wait: Duration,
     /// Maximum silence of a registry within an answer.
     pub stall: Duration,
@@ -143,7 +143,7 @@ impl Default for Options {
 /// Progress of `ensure`.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Progress {
-    /// The source is asked what it holds.
+    /// The source is asked for its content.
     Resolving,
     /// A blob is being transferred; reported at its start, its end, and about once per mebibyte.
     Transfer {

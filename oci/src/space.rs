@@ -57,7 +57,7 @@ impl Space {
             }
         }
         let bytes = |blocks: u64| blocks.saturating_mul(stat.f_frsize);
-        // A tmpfs without a limit says that it has no blocks.
+        // A tmpfs without a limit reports no blocks.
         let free = if stat.f_blocks == 0 { u64::MAX } else { bytes(stat.f_bavail) };
         Ok(Self { size: bytes(stat.f_blocks), free, used, promised })
     }

@@ -24,7 +24,7 @@ use crate::source::{Options, Progress, Source};
 use crate::space::{Promise, Space, mebi};
 use crate::{files, layout, registry};
 
-/// From a source to its manifest: at most two indexes, and the manifest.
+/// Maximum number of documents from a source to its manifest: two indexes, and the manifest.
 const MOST_DOCUMENTS: usize = 3;
 
 /// Receiver of progress.
@@ -40,7 +40,7 @@ pub struct Store {
 struct Inner {
     root: PathBuf,
     options: Options,
-    /// One writer per digest in this process; `flock` on the partial file keeps other processes away.
+    /// Lock per digest within this process; `flock` on the partial file excludes other processes.
     writers: Mutex<HashMap<Digest, Weak<tokio::sync::Mutex<()>>>>,
     transfers: Semaphore,
     /// Digests that a running `ensure` needs, whatever their age.
@@ -166,7 +166,7 @@ impl Store {
         Ok(image)
     }
 
-    /// From the first document to a manifest, through at most two indexes, then its blobs.
+    /// Follows the first document to a manifest, through at most two indexes, then fetches its blobs.
     async fn walk(
         &self,
         name: &str,

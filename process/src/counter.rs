@@ -13,10 +13,10 @@ pub trait Label: Copy + 'static {
     /// Returns the word at a place. None: there are fewer.
     fn at(place: usize) -> Option<Self>;
 
-    /// Its word in `/metrics`.
+    /// Returns the label's word in `/metrics`.
     fn word(self) -> &'static str;
 
-    /// Its place.
+    /// Returns the label's index.
     fn index(self) -> usize;
 }
 
@@ -102,12 +102,12 @@ impl Level {
         read(&self.0)
     }
 
-    /// One more.
+    /// Adds one.
     pub fn up(&self) {
         one(&self.0);
     }
 
-    /// One less.
+    /// Subtracts one.
     pub fn down(&self) {
         self.0.fetch_sub(1, Ordering::Relaxed);
     }

@@ -82,7 +82,7 @@ impl Occurrence {
 pub struct Source {
     /// Name of the program in Events, such as `bedplate.dev/pxed`.
     pub controller: &'static str,
-    /// One of several processes of the program.
+    /// Name of this process among several of the program.
     pub instance: String,
     /// Field manager of its writes.
     pub field_manager: &'static str,
@@ -93,7 +93,7 @@ pub struct Source {
 pub struct Counts {
     /// Written, or counted in one that was written.
     pub written: AtomicU64,
-    /// Not written because the queue was full, or because the program ended.
+    /// Events that were not written because the queue was full, or because the program ended.
     pub dropped: AtomicU64,
     /// Failed writes.
     pub failed: AtomicU64,
@@ -127,7 +127,7 @@ impl fmt::Debug for Events {
     }
 }
 
-/// One request to the API server.
+/// Request to the API server.
 #[derive(Debug, Clone)]
 struct Write {
     occurrence: Occurrence,

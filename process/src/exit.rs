@@ -50,9 +50,9 @@ impl<E: Error + Send + Sync + 'static> From<E> for Failure {
     }
 }
 
-/// Says once why `program` ends, with every cause, and gives the exit code for `main` to return.
+/// Reports once why `program` ends, with each cause, and returns the exit code for `main`.
 ///
-/// Goes to standard error for people and to the log where logs are records (JSON, journal).
+/// Writes to standard error for users, and to the log if its lines are records (JSON, journal).
 pub fn finish(program: &str, result: Result<(), Failure>) -> ExitCode {
     let Err(failure) = result else {
         return ExitCode::SUCCESS;

@@ -1,4 +1,4 @@
-//! One family of a scrape: its name, its help, its values by label.
+//! A metric family of a scrape: its name, its help, its values by label.
 //!
 //! Called by collectors of the programs, which read their own counters at each scrape.
 

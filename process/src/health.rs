@@ -1,6 +1,7 @@
-//! The listener for people and machines that look after the program: `/healthz`, `/readyz`, `/metrics`.
+//! Listener for operators and monitoring: `/healthz`, `/readyz`, `/metrics`.
 //!
-//! Serves no boot traffic and no secrets; bound to loopback unless configured, or to a socket in the file system that its owner opens. Called by the program's `run`.
+//! Serves no boot traffic and no secrets. It is bound to loopback unless configured, or to a socket in the
+//! file system that only its owner may open. Called by the program's `run`.
 
 use std::{
     convert::Infallible,
@@ -30,7 +31,7 @@ use crate::liveness::{Liveness, Pulse};
 pub struct Readiness {
     /// True: send it work.
     pub ready: bool,
-    /// One line each: what is missing, or what a person would like to know although it is ready.
+    /// One line each: missing parts, or notes for the operator if the program is ready.
     pub reasons: Vec<String>,
 }
 
@@ -95,7 +96,7 @@ pub async fn bind(address: SocketAddr) -> Result<TcpListener, BindHealthError> {
 #[derive(Debug, thiserror::Error)]
 #[error("cannot listen on {} for health and metrics", path.display())]
 pub struct BindHealthSocketError {
-    /// Its path.
+    /// Path of the socket.
     pub path: PathBuf,
     source: io::Error,
 }

@@ -1,7 +1,8 @@
-//! One of several programs leads, by a Lease in the cluster: who (`election`, pure), by which requests ([`Candidate`]), and for how
-//! long ([`Tenure`]).
+//! Leader election among several programs, by a Lease in the cluster: the decision (`election`, pure), its
+//! requests ([`Candidate`]), and the tenure ([`Tenure`]).
 //!
-//! Knows nothing of what is led. Called by pxed, of which one at a time drives a site's BMCs, and by `bedplate-controller`.
+//! Does not know the leader's work. Called by pxed, of which one instance
+//! drives a site's BMCs, and by `bedplate-controller`.
 
 mod candidate;
 mod election;

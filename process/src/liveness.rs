@@ -59,7 +59,7 @@ struct Part {
 /// Time since the last pulse of a part.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Silence {
-    /// The part, for a person.
+    /// Name of the part.
     pub part: String,
     /// Time since its last pulse.
     pub silent: Duration,
@@ -67,7 +67,7 @@ pub struct Silence {
     pub patience: Duration,
 }
 
-/// A part's side: dropped, the part has ended.
+/// Handle of a part. Dropping it ends the part.
 pub struct Pulse {
     beat: Beat,
 }
@@ -77,7 +77,7 @@ pub struct Pulse {
 pub struct Beat(Arc<Part>);
 
 impl Liveness {
-    /// No parts yet. After `shutdown` they end one by one, and that is as it should be.
+    /// Creates an empty set of parts. After `shutdown`, parts may end.
     pub fn new(shutdown: CancellationToken) -> Self {
         let of_parts = shutdown.clone();
         let inner = Inner { start: Instant::now(), shutdown, parts: Lock::default(), asked: Lock::default() };
@@ -290,7 +290,7 @@ mod tests {
     async fn idle_loop_sends_pulses_and_a_hanging_one_does_not() {
         let liveness = Liveness::new(CancellationToken::new());
         let pulse = liveness.part("http", SILENCE_TIMEOUT);
-        // Time stands still for the part's beat, so that each one is seen.
+        // The clock of the part's pulse is paused, so that each one is visible.
         let beaten = || pulse.beat.0.beat.swap(u64::MAX / 4, Ordering::Relaxed) != u64::MAX / 4;
         assert!(beaten());
         tokio::select! {

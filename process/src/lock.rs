@@ -22,7 +22,7 @@ impl<T> Lock<T> {
 }
 
 impl<T: ?Sized> Lock<T> {
-    /// Waits until no other thread holds the value. A holder that panicked leaves the value as it was at the panic.
+    /// Locks the value. If a holder panicked, the value stays as it was at the panic.
     pub fn lock(&self) -> MutexGuard<'_, T> {
         self.0.lock().unwrap_or_else(PoisonError::into_inner)
     }

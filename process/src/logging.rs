@@ -23,7 +23,7 @@ pub enum LogFormat {
     Auto,
     /// Text for users, colored on a terminal.
     Text,
-    /// One JSON object a line, on standard error.
+    /// One JSON object per line, on standard error.
     Json,
     /// The journal's own protocol, fields as `BEDPLATE_<FIELD>`.
     Journal,
@@ -110,7 +110,8 @@ const ANSWER_LOGGER: &str = "kube_client::client";
 /// Part of [`ANSWER_LOGGER`] that logs no answers. It warns of certificate authorities that cannot be read again.
 const TLS_LOGGER: &str = "kube_client::client::tls";
 
-/// By target and level only: filters on fields of spans would bring a regular expression engine into every program.
+/// Builds a filter by target and level only. Filters on span fields would add a
+/// regular expression engine to each program.
 fn filter(level: Option<&str>) -> Result<Targets, StartLoggingError> {
     let level = level.map(str::trim).filter(|level| !level.is_empty()).unwrap_or("info");
     // A mistyped bare level would be taken for the name of a target, and silence everything.

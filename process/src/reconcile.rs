@@ -81,15 +81,15 @@ pub enum Activation<E> {
 /// Result of a turn: when the next one is.
 #[derive(Debug)]
 pub enum Turn {
-    /// When something changes.
+    /// Next turn on a change.
     Idle,
-    /// At this time, or earlier if something changes. A time in the past is immediately.
+    /// Next turn at this time, or earlier on a change. A time in the past means immediately.
     At(Instant),
-    /// After the backoff. Changes wait until then, unless they are urgent.
+    /// Next turn after the backoff. Changes wait until then, unless they are urgent.
     Retry(BoxError),
 }
 
-/// One loop.
+/// Implementation of one loop.
 pub trait Reconcile: Send {
     /// Data of a change; `()` where the loop reads what it needs itself.
     type Event: Send;
@@ -112,7 +112,7 @@ pub trait Reconcile: Send {
 pub enum Ended {
     /// The shutdown token was cancelled.
     Shutdown,
-    /// No more changes can come.
+    /// The sources of changes have ended.
     Source,
 }
 
@@ -135,7 +135,7 @@ impl Task {
         Self { backoff, ..self }
     }
 
-    /// At shutdown, waits until the running turn has ended. The first turn is taken in any case.
+    /// Finishes the running turn at shutdown. The first turn always runs.
     #[must_use]
     pub fn finishing_turns(self) -> Self {
         Self { finishes_turns: true, ..self }

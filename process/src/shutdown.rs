@@ -19,11 +19,11 @@ use crate::tasks::{DrainTasksError, Tasks};
 /// Stage of a program.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 pub enum Stage {
-    /// It takes new work.
+    /// The program takes new work.
     Serving,
-    /// It takes no new work and finishes what it has.
+    /// The program takes no new work, and finishes its current work.
     Draining,
-    /// It writes the results of what it has finished.
+    /// The program writes the results of its finished work.
     LastWrites,
     /// Only the writer of results runs.
     Done,
@@ -89,7 +89,7 @@ impl Shutdown {
         }
     }
 
-    /// Waits until the tasks that end in this stage, and those of earlier stages, have ended.
+    /// Waits for the end of the tasks that end in this stage or earlier ones.
     pub async fn tasks(&mut self, stage: Stage, limit: Duration) {
         let (ended, hurry) = (self.tasks.ended(stage), self.hurry.clone());
         let deadline = Instant::now() + limit;

@@ -104,7 +104,7 @@ mod tests {
         tokio::time::timeout(Duration::from_secs(20), shutdown.cancelled()).await.expect("it stops");
     }
 
-    /// One test for all: signals belong to the process, tests share it.
+    /// A single test, because signals belong to the process, which all tests share.
     #[tokio::test]
     async fn hangup_reloads_first_stop_drains_second_hurries() {
         let mut signals = Signals::install().expect("a test may listen for signals");

@@ -93,7 +93,7 @@ impl TaskSet {
         }
     }
 
-    /// Cancels the shutdown token and waits until every task has ended.
+    /// Cancels the shutdown token and waits for the end of all tasks.
     pub async fn stop(&mut self) {
         self.shutdown.cancel();
         while self.tasks.join_next().await.is_some() {}
@@ -101,7 +101,7 @@ impl TaskSet {
 }
 
 impl Drop for TaskSet {
-    /// Aborts the tasks. The token says that they do not end by themselves.
+    /// Aborts the tasks. The token marks the end as intended.
     fn drop(&mut self) {
         self.shutdown.cancel();
     }

@@ -37,7 +37,7 @@ pub enum DrainTasksError {
     Failed {
         /// The task.
         task: &'static str,
-        /// Its error.
+        /// Error of the task.
         source: BoxError,
     },
     /// A task panicked; it was the first.
@@ -65,7 +65,7 @@ pub enum DrainTasksError {
 }
 
 impl Tasks {
-    /// No tasks yet. A failing one will cancel `shutdown`.
+    /// Creates an empty set of tasks. A failing task cancels `shutdown`.
     pub fn new(shutdown: CancellationToken) -> Self {
         let tasks = Self::held(shutdown);
         tasks.start();
@@ -149,12 +149,12 @@ impl Tasks {
         self.running.borrow().keys().filter(|(ends, _)| *ends <= stage).map(|(_, name)| *name).collect()
     }
 
-    /// Waits until the tasks that end in this stage, and those of earlier stages, have ended.
+    /// Waits for the end of the tasks that end in this stage or earlier ones.
     pub fn ended(&self, stage: Stage) -> impl Future<Output = ()> + Send + use<> {
         self.wait(move |ends, _| ends <= stage)
     }
 
-    /// Waits until the task of this name has ended.
+    /// Waits for the end of the task of this name.
     pub fn ended_task(&self, name: &'static str) -> impl Future<Output = ()> + Send + use<> {
         self.wait(move |_, running| running == name)
     }

@@ -11,7 +11,7 @@ use super::tar::{self, BLOCK_BYTES, Flag, Header, Kind, LONGEST_PATH, Records};
 
 /// Largest pax header in bytes: more than any member's attributes that a file system would take.
 const LARGEST_PAX: u64 = 1 << 20;
-/// Most headers before one member.
+/// Maximum number of headers before one member.
 const MOST_EXTENSIONS: usize = 16;
 
 /// Reason for rejecting an archive.
@@ -20,7 +20,7 @@ pub enum ReadArchiveError {
     /// The bytes do not come.
     #[error("its content does not come")]
     Read(#[source] io::Error),
-    /// It ends too early.
+    /// The archive ends too early.
     #[error("it ends in the middle of a member")]
     Truncated,
     /// It is not a tar archive, or not of a supported form.
@@ -34,21 +34,21 @@ pub enum ReadArchiveError {
     /// A member is not taken.
     #[error("{name:?} is not taken: {problem}")]
     Member {
-        /// Its name.
+        /// Name of the member.
         name: String,
         /// Problem of the member.
         problem: &'static str,
     },
 }
 
-/// One member of an archive.
+/// Member of an archive.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Member {
     /// Path of the member: relative, of normal components; empty for the root itself.
     pub path: PathBuf,
     /// Kind of the member.
     pub kind: Kind,
-    /// Target of a link, as it stands there.
+    /// Target of a link, as in the archive.
     pub link: Vec<u8>,
     /// Permissions with setuid, setgid and sticky bits.
     pub mode: u32,
@@ -147,7 +147,7 @@ impl<R: BufRead> Archive<R> {
         self.position += length as u64;
     }
 
-    /// Reads what lies behind the last member, to the end of the source, and gives the source back.
+    /// Reads the bytes after the last member, to the end of the source, and returns the source.
     ///
     /// # Errors
     /// The source fails.
@@ -194,7 +194,7 @@ impl<R: BufRead> Archive<R> {
         self.padding = if beyond == 0 { 0 } else { BLOCK_BYTES as u64 - beyond };
     }
 
-    /// One block; `None` where the source ends before it.
+    /// Reads one block; `None` if the source ends before it.
     fn block(&mut self) -> Result<Option<[u8; BLOCK_BYTES]>, ReadArchiveError> {
         let mut block = [0; BLOCK_BYTES];
         let mut filled = 0;

@@ -29,7 +29,7 @@ pub type Tell<'a> = &'a (dyn Fn(Progress) + Send + Sync);
 /// Number of bytes between two reports of progress.
 const TELL_EVERY: u64 = 1 << 20;
 
-/// One `ensure` under way.
+/// State of one running `ensure`.
 struct Run<'a> {
     store: &'a LayerStore,
     name: &'a str,
@@ -242,7 +242,7 @@ impl<'a> Run<'a> {
         }
     }
 
-    /// Counts bytes of a layer, and tells now and then.
+    /// Counts bytes of a layer, and reports at intervals.
     fn advance(&self, before: u64, now: u64) {
         self.done.fetch_add(now.wrapping_sub(before), Ordering::Relaxed);
         let done = self.done.load(Ordering::Relaxed);

@@ -61,7 +61,7 @@ pub enum EnsureNodeImageError {
         #[source]
         source: Box<UnpackLayerError>,
     },
-    /// It does not fit.
+    /// Insufficient space for the image.
     #[error(
         "node image {image}: no room in {path}: about {needed} bytes are needed and {free} are free; give the machine a (larger) state disk or memory, or remove what else lies there"
     )]
@@ -118,7 +118,7 @@ pub enum UnpackLayerError {
     /// A member is not taken.
     #[error("{path}: {problem}")]
     Refused {
-        /// The member, shortened for people.
+        /// Path of the member, shortened for users.
         path: String,
         /// Problem of the member.
         problem: String,
@@ -126,7 +126,7 @@ pub enum UnpackLayerError {
     /// A file cannot be made.
     #[error("{path}: cannot {act}")]
     Write {
-        /// The file, shortened for people.
+        /// Path of the file, shortened for users.
         path: String,
         /// Attempted act.
         act: &'static str,
@@ -134,7 +134,7 @@ pub enum UnpackLayerError {
         #[source]
         source: io::Error,
     },
-    /// It is larger than what is taken.
+    /// A limit was exceeded.
     #[error("it has more than {limit} {what}, the most that is taken")]
     TooMuch {
         /// Resource whose limit was exceeded.
@@ -148,7 +148,7 @@ pub enum UnpackLayerError {
         /// Free bytes.
         free: u64,
     },
-    /// Uncompressed, it is not what the configuration says.
+    /// The uncompressed layer does not match the configuration.
     #[error("its content is {found}, but the image's configuration promises {expected}")]
     DiffIdMismatch {
         /// The promise (diff id).

@@ -36,11 +36,12 @@ pub(crate) struct Tell<'a> {
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Fetched {
     Whole,
-    /// The other stage stopped; it says why. Of several answers, the bytes themselves may be the reason.
+    /// The other stage stopped and has the reason. If the blob was assembled
+    /// from several answers, its bytes may be the reason.
     Unwanted {
         pieced: bool,
     },
-    /// It has the wrong digest, but was put together of several answers: worth another try.
+    /// The digest differs, but the blob was assembled from several answers: a retry may help.
     Spoiled,
 }
 
@@ -62,7 +63,7 @@ struct Ended {
 enum Stop {
     Registry(Failure),
     Unwanted,
-    /// More came than there should be.
+    /// The answer is longer than the blob.
     Long,
 }
 
@@ -172,7 +173,7 @@ async fn from_registry(
     }
 }
 
-/// One request, from where the bytes so far end.
+/// Sends one request, from the end of the bytes so far.
 async fn answer(
     repository: &Repository,
     blob: Blob,

@@ -54,7 +54,7 @@ struct Layer {
 /// Entry of a layer at a path.
 enum Found {
     Nothing,
-    /// Not a directory, or nothing: and what is below is hidden.
+    /// Not a directory, or no entry, and lower layers are hidden.
     End,
     Link,
     Directory {
@@ -86,7 +86,7 @@ pub(crate) fn assemble(layers: &Path, ids: &[Digest]) -> Result<Vec<Digest>, Ass
 
 /// The directories whose made-up attributes would hide a lower layer's, and those above them.
 fn overlaid(layers: &[Layer]) -> Result<BTreeMap<PathBuf, Attributes>, AssembleImageError> {
-    // Nothing lies below the lowest layer.
+    // No layer is below the lowest one.
     let implied: BTreeSet<&PathBuf> = layers.iter().skip(1).flat_map(|layer| &layer.implied).collect();
     let mut directories = BTreeMap::new();
     for path in implied {
@@ -133,7 +133,7 @@ fn effective(layers: &[Layer], path: &Path) -> Result<(Attributes, bool), Assemb
     Ok((Attributes::default(), false))
 }
 
-/// Looks at a path of a layer part by part, following nothing.
+/// Looks up a path of a layer part by part, without following links.
 fn look(layer: &Layer, path: &Path) -> Result<Found, Errno> {
     let flags = OFlags::RDONLY | OFlags::DIRECTORY | OFlags::NOFOLLOW | OFlags::CLOEXEC;
     let mut at = rustix::fs::openat(&layer.root, ".", flags, Mode::empty())?;

@@ -27,7 +27,7 @@ const MOST_OPEN: usize = 64;
 const TMPFS_MAGIC: u64 = 0x0102_1994;
 /// Maximum depth of a directory. Links could build trees that are too deep to be removed.
 const MAX_DEPTH: usize = 256;
-/// Most bytes of names and attributes of directories that are remembered until the end.
+/// Maximum bytes of names and attributes of directories that are remembered until the end.
 const MOST_REMEMBERED: u64 = 64 << 20;
 /// Maximum number of lookups that are repeated because of a concurrent rename.
 const MOST_LOOKUPS: usize = 128;
@@ -65,7 +65,7 @@ impl Attributes {
 /// An open directory of the layer.
 #[derive(Debug)]
 pub(crate) struct Directory {
-    /// Without links, from the layer's root.
+    /// Path from the layer's root, without links.
     pub(crate) path: PathBuf,
     pub(crate) fd: OwnedFd,
 }
@@ -74,7 +74,7 @@ pub(crate) struct Directory {
 #[derive(Debug)]
 struct Remembered {
     attributes: Attributes,
-    /// No member named it.
+    /// True if no member named it.
     implied: bool,
 }
 
@@ -253,7 +253,7 @@ impl Place {
         Ok(())
     }
 
-    /// Has a directory hide everything that lower layers have in it.
+    /// Marks a directory as opaque: it hides all entries of lower layers.
     pub(crate) fn make_opaque(&mut self, above: &Directory, name: &OsStr) -> Result<(), UnpackLayerError> {
         let path = above.path.join(name);
         let act = "mark it as opaque (needs root)";
@@ -317,12 +317,12 @@ pub(crate) fn room(fd: impl AsFd) -> Result<u64, Errno> {
     })
 }
 
-/// Bytes that are free; a tmpfs without a limit says that it has none.
+/// Returns the free bytes. A tmpfs without a limit reports no blocks.
 fn free(stat: &rustix::fs::StatVfs) -> u64 {
     if stat.f_blocks == 0 { u64::MAX } else { stat.f_bavail.saturating_mul(stat.f_frsize) }
 }
 
-/// Bytes of memory that are available without swapping, as `/proc/meminfo` says.
+/// Returns the bytes of memory that are available without swapping, from `/proc/meminfo`.
 fn available(meminfo: &str) -> u64 {
     let line = meminfo.lines().find_map(|line| line.strip_prefix("MemAvailable:"));
     let kib =
@@ -330,7 +330,7 @@ fn available(meminfo: &str) -> u64 {
     kib.map_or(u64::MAX, |kib| kib.saturating_mul(1024))
 }
 
-/// Has an open directory hide everything that lower layers have in it.
+/// Marks an open directory as opaque: it hides all entries of lower layers.
 pub(crate) fn set_opaque(fd: impl AsFd, path: &Path) -> Result<(), UnpackLayerError> {
     rustix::fs::fsetxattr(fd, OPAQUE, b"y", XattrFlags::empty())
         .map_err(failed(path, "mark it as opaque (needs root)"))

@@ -14,7 +14,7 @@ use crate::manifest::{self, Document, Manifest};
 use crate::registry::Repository;
 use crate::store::{Origin, Tell, digest_of};
 
-/// From a source to its manifest: at most two indexes, and the manifest.
+/// Maximum number of documents from a source to its manifest: two indexes, and the manifest.
 const MOST_DOCUMENTS: usize = 3;
 
 /// Result of resolving a reference.
@@ -65,7 +65,7 @@ pub(crate) async fn resolve(
     Ok(Resolved { origin, digest, config, layers })
 }
 
-/// From the first document to the manifest for this machine.
+/// Follows the first document to the manifest for this machine.
 async fn walk(
     name: &str,
     origin: &Origin,

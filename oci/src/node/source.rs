@@ -63,11 +63,11 @@ impl NodeSource {
 pub struct Limits {
     /// Maximum number of layers that are fetched and unpacked concurrently.
     pub parallel_layers: usize,
-    /// Most layers of an image.
+    /// Maximum number of layers of an image.
     pub most_layers: usize,
-    /// Most files of one layer.
+    /// Maximum number of files of one layer.
     pub most_files: u64,
-    /// Most bytes of one layer, unpacked.
+    /// Maximum bytes of one layer, unpacked.
     pub largest_unpacked: u64,
     /// Bytes that stay free on the store's file system.
     pub reserve: u64,
@@ -78,7 +78,8 @@ pub struct Limits {
     pub transfer: Options,
 }
 
-/// Most layers of an image. mount(2) takes 4095 bytes of options, and a slot names each layer by a link of some thirty bytes.
+/// Maximum number of layers of an image. mount(2) takes 4095 bytes of options,
+/// and a slot names each layer by a link of about thirty bytes.
 pub const MOST_LAYERS: usize = 100;
 
 impl Default for Limits {
@@ -108,7 +109,7 @@ fn architecture() -> &'static str {
 /// Progress of `ensure`.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Progress {
-    /// The source is asked what it holds.
+    /// The source is asked for its content.
     Resolving,
     /// Layers are being transferred; reported at the start and about once per mebibyte.
     Layers {

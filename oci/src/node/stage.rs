@@ -36,7 +36,7 @@ pub(crate) struct LayerRecord {
     pub(crate) bytes: u64,
     /// Directories that no member named.
     pub(crate) implied: Vec<String>,
-    /// It hides everything below it.
+    /// True if it hides everything below it.
     pub(crate) opaque_root: bool,
 }
 
@@ -92,7 +92,7 @@ impl Staging {
         // One call for the whole tree: thousands of fsyncs would be minutes.
         rustix::fs::syncfs(File::open(&self.path)?)?;
         write_atomic(&record_path(layers, diff_id), &serde_json::to_vec(record).map_err(io::Error::other)?)?;
-        // A directory without a record is none of ours.
+        // A directory without a record is incomplete.
         remove_tree(&self.target)?;
         fs::rename(&self.path, &self.target)?;
         self.named = true;
@@ -127,7 +127,7 @@ pub(crate) fn remove_layer(layers: &Path, diff_id: &Digest) -> io::Result<PathBu
     Ok(old)
 }
 
-/// When a layer was last used.
+/// Returns the time of a layer's last use.
 pub(crate) fn used(layers: &Path, diff_id: &Digest) -> std::time::SystemTime {
     let modified = fs::metadata(record_path(layers, diff_id)).and_then(|m| m.modified());
     modified.unwrap_or(std::time::UNIX_EPOCH)

@@ -68,7 +68,7 @@ pub(crate) struct Inner {
     layers: PathBuf,
     images: PathBuf,
     pub(crate) limits: Limits,
-    /// One at a time makes each layer.
+    /// Lock per layer: each layer has one writer.
     writers: Mutex<HashMap<Digest, Weak<tokio::sync::Mutex<()>>>>,
     pub(crate) transfers: Arc<Semaphore>,
     /// Digests that a running `ensure` needs.

@@ -38,7 +38,7 @@ const ZSTD_WINDOW: u32 = 27;
 #[derive(Debug)]
 pub(crate) enum Piece {
     Data(Bytes),
-    /// That was all, and its digest is the right one.
+    /// End of the transfer; the digest was verified.
     Whole,
 }
 

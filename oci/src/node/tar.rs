@@ -11,9 +11,9 @@ use std::path::{Path, PathBuf};
 
 /// Size of a header, and what content is padded to, in bytes.
 pub(crate) const BLOCK_BYTES: usize = 512;
-/// Longest path in bytes (`PATH_MAX` less its NUL).
+/// Maximum length of a path in bytes (`PATH_MAX` less its NUL).
 pub(crate) const LONGEST_PATH: usize = 4095;
-/// Longest part of a path in bytes (`NAME_MAX`).
+/// Maximum length of a path component in bytes (`NAME_MAX`).
 const LONGEST_NAME: usize = 255;
 
 /// Kind of a member.
@@ -63,7 +63,7 @@ pub(crate) struct Header {
     pub(crate) device: (u32, u32),
 }
 
-/// Reads a header; the message says what is wrong with it.
+/// Reads a header. The error names the problem.
 pub(crate) fn header(block: &[u8; BLOCK_BYTES]) -> Result<Header, &'static str> {
     if !is_summed(block) {
         return Err("a header whose checksum is wrong");
@@ -103,7 +103,7 @@ pub(crate) fn header(block: &[u8; BLOCK_BYTES]) -> Result<Header, &'static str> 
 
 fn flag(byte: u8, name: &[u8]) -> Result<Flag, &'static str> {
     Ok(Flag::Member(match byte {
-        // v7 knows a directory by its name.
+        // v7 marks a directory by its name.
         0 if name.ends_with(b"/") => Kind::Directory,
         0 | b'0' | b'7' => Kind::File,
         b'1' => Kind::HardLink,

@@ -1,9 +1,9 @@
-//! One layer: the members of its archive become a directory that overlayfs takes as a lower one.
+//! Unpacks one layer: the members of its archive become a directory that overlayfs uses as a lower one.
 //!
-//! Order does not matter for whiteouts: what a layer removes is known by name, so a marker may come before or after what the
-//! same layer puts there. Of several members with one name the last counts.
+//! The order of whiteouts does not matter: removed entries are known by name, so a whiteout may precede or
+//! follow the layer's own entry. Of several members with one name, the last counts.
 //!
-//! Not here: where the bytes come from (`stream`), paths (`place`). Caller: `stream`.
+//! Not here: the source of the bytes (`stream`), paths (`place`). Caller: `stream`.
 
 use std::ffi::{OsStr, OsString};
 use std::io::BufRead;
@@ -47,7 +47,7 @@ pub(crate) struct Unpacked {
     pub(crate) bytes: u64,
     /// Directories that no member named, from the layer's root.
     pub(crate) implied: Vec<PathBuf>,
-    /// It hides everything below it.
+    /// True if it hides everything below it.
     pub(crate) opaque_root: bool,
 }
 
@@ -268,7 +268,7 @@ impl Unpacker {
         .map_err(failed(&above.path.join(name), act))
     }
 
-    /// Looks at the free room now and then: a machine whose memory or disk is full is worse than an image that is missing.
+    /// Checks the free space at intervals: a machine with full memory or disk is worse than a missing image.
     fn write_down(&mut self, bytes: u64) -> Result<(), UnpackLayerError> {
         self.unlooked += bytes;
         if self.unlooked < LOOK_EVERY {

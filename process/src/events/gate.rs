@@ -25,11 +25,11 @@ const MAX_REMEMBERED: usize = 20_000;
 /// Decision about one occurrence.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(super) enum Verdict {
-    /// It is a new Event.
+    /// Create a new Event.
     Create,
-    /// It is the occurrence of this number of a known Event.
+    /// Update a known Event to this count.
     Count { event: String, count: i32 },
-    /// It is remembered, or its object has had too many Events.
+    /// Write nothing: the Event is recent, or its object has had too many Events.
     Omit,
 }
 

@@ -24,10 +24,11 @@ use crate::lease::election::{Election, LEASE_DURATION, Record, Step};
 const REQUEST_TIMEOUT: Duration = Duration::from_secs(3);
 /// Delay between a failure and the next attempt.
 const RETRY_DELAY: Duration = Duration::from_secs(1);
-/// After a Lease that was released: what its holder wrote last comes by the watch within this time.
+/// Delay after acquiring a released Lease. Within it, the watch receives the
+/// last writes of the former holder.
 const SETTLE_TIME: Duration = Duration::from_secs(6);
 
-/// One that takes part in the election of a leader.
+/// Candidate in the election of a leader.
 pub struct Candidate {
     access: watch::Receiver<Option<Client>>,
     namespace: String,
@@ -40,8 +41,8 @@ pub struct Candidate {
 }
 
 impl Candidate {
-    /// Takes part as `instance`, by a client that may come later, with the Lease `name` in `namespace`, which it writes as
-    /// `field_manager`. With the tenure that tells whether it leads.
+    /// Creates a candidate named `instance` for the Lease `name` in `namespace`, which it writes as
+    /// `field_manager`. The client may come later. Returns its tenure, too.
     pub fn new(
         access: watch::Receiver<Option<Client>>,
         (namespace, name): (String, String),
@@ -125,13 +126,13 @@ impl Candidate {
         }
     }
 
-    /// One step; when the next one is due.
+    /// Takes one step. Returns when the next one is due.
     async fn turn(
         &mut self,
         election: &mut Election,
         begins: &(impl Fn() + Send),
     ) -> Result<Instant, String> {
-        // A leader knows what the Lease says: its own last write, or the next one is refused.
+        // A leader knows the content of the Lease: its own last write, or the next one is refused.
         if election.until().is_none_or(|until| until <= Instant::now().into_std()) {
             self.read(election).await?;
         }

@@ -26,7 +26,7 @@ pub(crate) const RENEW_INTERVAL: Duration = Duration::from_secs(5);
 pub(crate) const TENURE_DURATION: Duration = Duration::from_secs(10);
 /// Poll interval of a candidate that does not lead.
 pub(crate) const POLL_INTERVAL: Duration = Duration::from_secs(2);
-/// A Lease that says more is not believed.
+/// Maximum duration of a Lease; a longer one in a record is not trusted.
 const MAX_DURATION: Duration = Duration::from_secs(600);
 
 /// Content of a Lease.
@@ -43,11 +43,11 @@ pub(crate) struct Record {
 /// Next step.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Step {
-    /// There is no Lease: make one.
+    /// There is no Lease: create it.
     Create,
     /// The Lease is released or expired: write our name into it.
     Acquire,
-    /// It is ours: write it again.
+    /// The Lease is ours: write it again.
     Renew,
     /// Look again at that time.
     Wait(Instant),
@@ -59,7 +59,7 @@ pub(crate) struct Election {
     me: String,
     /// The record and since when it has been the same.
     seen: Option<(Record, Instant)>,
-    /// Since when there has been none.
+    /// Time since which there has been no Lease.
     gone: Option<Instant>,
     /// Start time of our last accepted write.
     written: Option<Instant>,
@@ -122,7 +122,7 @@ impl Election {
         look_before(ends, now)
     }
 
-    /// There is no Lease.
+    /// Returns the next step while there is no Lease.
     fn next_without(&self, now: Instant) -> Step {
         if self.until().is_some_and(|until| now < until) {
             return Step::Create;

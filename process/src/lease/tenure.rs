@@ -14,13 +14,13 @@ use tokio::time::Instant;
 pub struct Tenure(watch::Receiver<Option<Instant>>);
 
 impl Tenure {
-    /// One that never ends, where something else keeps a second program out.
+    /// Returns a tenure that never ends, for use where another mechanism excludes a second program.
     pub fn always() -> Self {
         let far = Instant::now() + Duration::from_secs(100 * 365 * 86_400);
         Self(watch::channel(Some(far)).1)
     }
 
-    /// A tenure whose end `receiver` tells; `None`: this program does not lead.
+    /// Creates a tenure whose end `receiver` has; `None`: this program does not lead.
     pub fn new(receiver: watch::Receiver<Option<Instant>>) -> Self {
         Self(receiver)
     }
@@ -49,8 +49,9 @@ impl Tenure {
         }
     }
 
-    /// Does work while this program leads. The tenure is checked before each part of the work: a process that was stopped for a while finds both an
-    /// answer and the end of its tenure. `None`: the tenure has ended, and the rest was dropped at that time, also if it waited for an answer.
+    /// Does work while this program leads. The tenure is checked before each part of the work, because a
+    /// process that was stopped for a while finds both an answer and the end of its tenure. `None`: the
+    /// tenure has ended. The rest of the work was dropped at that time, even if it waited for an answer.
     pub async fn during<F: Future>(&self, work: F) -> Option<F::Output> {
         let mut lost = self.clone();
         let mut work = std::pin::pin!(work);
@@ -84,7 +85,7 @@ mod tests {
         let parts = std::cell::Cell::new(0);
         let work = std::future::poll_fn(|_| {
             parts.set(parts.get() + 1);
-            // No timer fires meanwhile: the process stands still.
+            // No timer fires meanwhile, because the process is stopped.
             while Instant::now() < end {}
             if parts.get() < 2 { Poll::Pending } else { Poll::Ready(()) }
         });

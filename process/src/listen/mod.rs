@@ -110,7 +110,7 @@ labels! {
         OfAddress => "too_many_of_address",
         /// The client read nothing for too long.
         Stalled => "stalled",
-        /// It had no request in progress for a while, and another client needed its place.
+        /// The connection had no request for a while, and another client needed its place.
         Silent => "idle",
         /// The client took an answer too slowly, and another client needed its place.
         Slow => "slow",
@@ -162,7 +162,7 @@ pub struct Accepted<A: Accept> {
     pub seat: Arc<Seat>,
 }
 
-/// Accepts connections until `shutdown` and has each one served. Returns when all have ended.
+/// Accepts connections until `shutdown` and serves each of them. Returns when all have ended.
 pub async fn listen<A, F, S>(listener: A, how: Listening, shutdown: CancellationToken, serve: F)
 where
     A: Accept,

@@ -41,7 +41,7 @@ pub(super) fn read(socket: impl AsFd) -> io::Result<Vec<u32>> {
             return Ok(groups);
         }
         let error = io::Error::last_os_error();
-        // With ERANGE the kernel says how much room it needs.
+        // With ERANGE, the kernel returns the needed size.
         if error.raw_os_error() != Some(libc::ERANGE) || count <= groups.len() || count > MAX_GROUPS {
             return Err(error);
         }

@@ -37,7 +37,7 @@ impl fmt::Debug for Completions {
 }
 
 impl Completions {
-    /// Has `on_sent` called when the kernel has all that is buffered now.
+    /// Registers `on_sent`, called when the kernel has all that is buffered now.
     pub fn push(&self, on_sent: OnSent) {
         self.waiting.lock().push(on_sent);
     }
