@@ -54,11 +54,11 @@ pub trait Units: Send + Sync {
     async fn stop(&self, unit: &UnitName, limit: Duration) -> Result<JobResult, BusError>;
     /// Restarts a unit, or starts it, and waits.
     async fn restart(&self, unit: &UnitName, limit: Duration) -> Result<JobResult, BusError>;
-    /// Has a unit reload its configuration and waits.
+    /// Reloads the configuration of a unit and waits.
     async fn reload(&self, unit: &UnitName, limit: Duration) -> Result<JobResult, BusError>;
-    /// Has systemd read the files of all units again.
+    /// Makes systemd read the files of all units again.
     async fn daemon_reload(&self) -> Result<(), BusError>;
-    /// Has units be started at each start of their systemd.
+    /// Enables units, so that they start with their systemd.
     async fn enable(&self, units: &[UnitName], lifetime: Lifetime) -> Result<(), BusError>;
     /// Forgets that a unit has failed, and how often it was started.
     async fn reset_failed(&self, unit: &UnitName) -> Result<(), BusError>;
@@ -74,10 +74,10 @@ pub trait Units: Send + Sync {
     async fn release(&self) -> Result<Option<u32>, BusError>;
 }
 
-/// Containers, as machined knows them.
+/// Containers of machined.
 #[async_trait]
 pub trait Machines: Send + Sync {
-    /// One container, if it runs.
+    /// Returns a container, if it runs.
     async fn get(&self, name: &ContainerName) -> Result<Option<Container>, BusError>;
     /// All containers that run, by name.
     async fn list(&self) -> Result<Vec<Container>, BusError>;
@@ -118,17 +118,17 @@ impl Bus {
         Self { link: Arc::new(Link::host(root)), root: root.to_owned() }
     }
 
-    /// Its systemd.
+    /// Returns systemd of this bus.
     pub fn manager(&self) -> Manager {
         Manager::new(Arc::clone(&self.link))
     }
 
-    /// Its machined.
+    /// Returns machined of this bus.
     pub fn machined(&self) -> Machined {
         Machined::new(Arc::clone(&self.link), self.root.clone())
     }
 
-    /// Its logind.
+    /// Returns logind of this bus.
     pub fn logind(&self) -> Logind {
         Logind::new(Arc::clone(&self.link))
     }

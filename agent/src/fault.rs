@@ -130,7 +130,8 @@ mod tests {
         assert!(!is_no_room(&Outer(io::Error::from_raw_os_error(2))));
     }
 
-    /// A server whose certificate counts from one year to another, asked by an agent's own client; what a person reads.
+    /// Asks a server whose certificate is valid between two years, with an
+    /// agent's own client. Returns the text for the operator.
     async fn asked(from: i32, until: i32) -> String {
         use rcgen::{BasicConstraints, CertificateParams, IsCa, Issuer, KeyPair};
         let (authority_key, key) = (KeyPair::generate().unwrap(), KeyPair::generate().unwrap());

@@ -46,7 +46,7 @@ pub fn observe_hardware(root: &Path) -> Hardware {
     }
 }
 
-/// One field of /proc/meminfo in bytes.
+/// Returns one field of /proc/meminfo in bytes.
 pub fn memory_bytes(root: &Path, field: &str) -> Option<u64> {
     let text = read_text(&root.join("proc/meminfo"))?;
     let line = text.lines().find_map(|line| line.strip_prefix(field)?.strip_prefix(':'))?;
@@ -86,7 +86,7 @@ pub(crate) fn read_text(path: &Path) -> Option<String> {
     (!text.is_empty()).then(|| text.to_owned())
 }
 
-/// A small file: what lies beyond 1 MiB is not read.
+/// Reads a small file, at most 1 MiB of it.
 pub(crate) fn read_bytes(path: &Path) -> Option<Vec<u8>> {
     let mut bytes = Vec::new();
     File::open(path).ok()?.take(1 << 20).read_to_end(&mut bytes).ok()?;

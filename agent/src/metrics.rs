@@ -116,7 +116,7 @@ impl Metrics {
         if rolled_back { inner.rolled_back += 1 } else { inner.tried_again += 1 }
     }
 
-    /// An operation has ended.
+    /// Counts a finished operation.
     pub fn operation(&self, name: &str, complete: bool) {
         let known = AGENT_OPERATIONS.into_iter().find(|known| *known == name).unwrap_or("other");
         let result = if complete { "complete" } else { "failed" };

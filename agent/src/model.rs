@@ -39,9 +39,9 @@ pub struct Observed {
     pub not_counted: SignedDuration,
     /// State of the version's annotations on the applied slot's Node.
     pub annotations: Annotations,
-    /// When the kubelet's certificate in the slot that is the node has ended, if it has.
+    /// Expiry of the kubelet's certificate in the applied slot, if it has expired.
     pub kubelet_ended: Option<Timestamp>,
-    /// Without a cluster: the version in that slot names what its kubelet can ask for another one by.
+    /// True if, when standalone, the version in that slot names a way to request another certificate.
     pub joins_again: bool,
     /// Permission to leave that slot for the selected version.
     pub leave: Leave,
@@ -50,23 +50,23 @@ pub struct Observed {
 /// Permission of etcd for a joined control plane to leave its cluster.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
 pub enum Leave {
-    /// It was not asked: there is no such control plane, or nothing else is selected for it.
+    /// etcd was not asked: there is no such control plane, or nothing else is selected for it.
     #[default]
     Unasked,
-    /// It would.
+    /// etcd allows the member to leave.
     May,
-    /// It would not, or does not say; why, for a person.
+    /// etcd refuses, or does not answer; with the human-readable reason.
     MayNot(String),
 }
 
 /// State of the version's annotations.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Annotations {
-    /// They are on the Node, or there is no node.
+    /// The annotations are on the Node, or there is no node.
     Written,
-    /// They must be written.
+    /// The annotations must be written.
     Due,
-    /// That failed of late: what matters more goes before.
+    /// A write failed recently: more important steps precede the retry.
     Failing,
 }
 
@@ -75,25 +75,25 @@ pub enum Annotations {
 pub enum Api {
     /// The agent has just started, and waits a moment for the first answer.
     Unasked,
-    /// It answers.
+    /// The API server answers.
     Live,
-    /// It does not.
+    /// The API server does not answer.
     Away,
 }
 
 /// Facts of the Machine that the plan uses.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct MachineFacts {
-    /// Its UID.
+    /// UID of the Machine.
     pub uid: String,
-    /// Its generation.
+    /// Generation of the Machine.
     pub generation: Option<i64>,
     /// True if it is the object that this host enrolled for, according to its
     /// certificate. A re-created object of the same name is not.
     pub ours: bool,
     /// `spec.paused`.
     pub paused: bool,
-    /// It is being deleted.
+    /// True if the Machine is being deleted.
     pub deleting: bool,
     /// `spec.deletionPolicy` is Drain: deleted, its slot is stopped once its Node is gone.
     pub drain: bool,
@@ -105,18 +105,18 @@ pub struct MachineFacts {
     pub node_ref: Option<String>,
 }
 
-/// The Node, as the API server says.
+/// Node of the host, as the API server reports it.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum NodeSeen {
-    /// Not asked yet, or no answer that counts.
+    /// Not asked yet, or the answer does not count.
     Unknown,
-    /// A live read said 404.
+    /// A live read returned 404.
     Absent,
-    /// It is there.
+    /// The Node exists.
     Present {
-        /// Its UID.
+        /// UID of the Node.
         uid: String,
-        /// Since when it is Ready without a break; none: it is not.
+        /// Time since which it is Ready without a break; none: it is not Ready.
         ready_since: Option<Timestamp>,
     },
 }
@@ -183,7 +183,7 @@ impl From<String> for ProviderId {
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
 pub struct Record {
-    /// The version that it holds.
+    /// Version of the slot.
     pub version: VersionRef,
     /// Hash of the version's template.
     pub template: String,
@@ -214,12 +214,12 @@ pub enum Stage {
     Preparing,
     /// Whole, never started.
     Prepared,
-    /// To be the node, if it passes the gate.
+    /// On trial: becomes the node if it passes the health gate.
     #[serde(rename_all = "camelCase")]
     Trial {
         /// The kernel's boot in which the time began to run.
         boot_id: String,
-        /// Since when.
+        /// Start of the trial.
         since: Timestamp,
         /// Number of reboots since the trial started.
         #[serde(default)]
@@ -230,7 +230,7 @@ pub enum Stage {
     Applied {
         /// The Node that came of it.
         node_uid: String,
-        /// Since when.
+        /// Time at which it was applied.
         since: Timestamp,
     },
     /// Was the node until another was.
@@ -270,11 +270,11 @@ pub enum Bootstrap {
     Running,
     /// Done.
     Done,
-    /// Ended in vain, and systemd tries no more.
+    /// Bootstrap failed, and systemd does not retry.
     Failed,
 }
 
-/// One thing to do.
+/// Step of the plan.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Step {
     /// Fill a slot with a version: image, rendered files. It does not run meanwhile.
@@ -343,7 +343,8 @@ pub enum Step {
         /// The slot.
         slot: SlotName,
     },
-    /// Have the kubelet of the slot that is the node ask for a certificate again, as at its join: its own has ended.
+    /// Make the kubelet of the applied slot request a certificate as at its
+    /// join, because its own has expired.
     RenewKubelet {
         /// The slot.
         slot: SlotName,
@@ -486,7 +487,7 @@ pub enum Log {
     Kubelet,
     /// The container runtime's.
     Runtime,
-    /// That of the unit that runs the slot.
+    /// Log of the unit that runs the slot.
     Slot,
 }
 
@@ -495,7 +496,7 @@ pub enum Log {
 pub enum Plan {
     /// Do this.
     Do(Step),
-    /// Nothing to do but wait.
+    /// Wait: no step is due.
     Wait(Wait),
 }
 
@@ -506,7 +507,7 @@ pub struct Wait {
     pub reason: PavedReason,
     /// Human-readable description of the event, and of the program or user that causes it.
     pub message: String,
-    /// When to look again, if nothing changes before.
+    /// Latest time of the next plan.
     pub until: Option<Timestamp>,
 }
 

@@ -42,7 +42,7 @@ pub struct Changes {
     task: Option<AbortHandle>,
 }
 
-/// The side that tells.
+/// Sender of changes.
 #[derive(Debug, Clone)]
 pub(super) struct Teller(Arc<Shared>);
 
@@ -53,11 +53,12 @@ impl Changes {
         (Teller(Arc::clone(&shared)), Self { shared, task: None })
     }
 
-    /// Waits until at least one unit has changed since the last call (or since `changes`); which.
+    /// Waits until at least one unit has changed since the last call (or since
+    /// `changes`). Returns the changed units.
     ///
     /// # Errors
-    /// The connection has ended: nothing more will come, and something may have been missed. Look at the states, then ask for
-    /// changes again.
+    /// The connection has ended: no more changes follow, and some may be
+    /// missing. Read the states, then subscribe again.
     pub async fn next(&mut self) -> Result<BTreeSet<UnitName>, BusError> {
         loop {
             {
@@ -89,7 +90,7 @@ impl Teller {
         self.0.news.notify_one();
     }
 
-    /// Nothing more will come.
+    /// Ends the changes with this error.
     pub(super) fn end(&self, why: BusError) {
         self.0.gathered.lock().end.get_or_insert(why);
         self.0.news.notify_one();

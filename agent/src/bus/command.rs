@@ -29,7 +29,7 @@ use super::systemd::{MANAGER, Manager};
 
 /// Maximum bytes kept of a command's output, from its end.
 pub const MAX_OUTPUT_BYTES: usize = 16 * 1024;
-/// From the deadline, which is systemd's SIGTERM, to its SIGKILL.
+/// Time from the deadline, which is systemd's SIGTERM, to its SIGKILL.
 const KILL_DELAY: Duration = Duration::from_secs(5);
 /// Additional time for systemd after both.
 const SYSTEMD_MARGIN: Duration = Duration::from_secs(30);
@@ -39,7 +39,7 @@ const PIPE_TIMEOUT: Duration = Duration::from_secs(2);
 /// Destination of a command's output.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Output {
-    /// Only its end is kept.
+    /// Only the end of the output is kept.
     Tail,
     /// Standard output into a file, which is emptied first; of standard error the end is kept. The path is in the root directory of that systemd,
     /// which follows symbolic links.
@@ -59,9 +59,9 @@ pub enum Setting {
     Number(u64),
     /// Words.
     List(Vec<&'static str>),
-    /// Nothing but these.
+    /// Only these values.
     Only(Vec<&'static str>),
-    /// These are taken out of what an earlier setting of the same name allows.
+    /// All values of an earlier setting of the same name, except these.
     AllBut(Vec<&'static str>),
 }
 
@@ -85,7 +85,7 @@ impl Setting {
 pub struct TransientCommand {
     /// Name of the unit, a service. One that runs already is stopped first: a killed agent has left it.
     pub unit: UnitName,
-    /// For `systemctl status`.
+    /// Description for `systemctl status`.
     pub description: String,
     /// Program, with its whole path, and arguments.
     pub argv: Vec<String>,
@@ -102,24 +102,25 @@ pub struct TransientCommand {
 /// Result of a command.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Exit {
-    /// By itself. systemd's own codes begin at 200; 203: the program is missing.
+    /// The command exited with this code. systemd's own codes start at 200; 203: the program is missing.
     Code(i32),
-    /// By a signal.
+    /// A signal ended the command.
     Signal(i32),
-    /// It ran longer than it may.
+    /// The command exceeded its timeout.
     TimedOut,
-    /// It did not run, or was ended otherwise: systemd's word (`resources`, `oom-kill`, or a job's `dependency`, `canceled`).
+    /// The command did not run, or had another end: systemd's word
+    /// (`resources`, `oom-kill`, or a job's `dependency`, `canceled`).
     Other(String),
 }
 
-/// A command that has ended.
+/// Result of a finished command.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Ran {
     /// Result of the command.
     pub exit: Exit,
     /// The end of its output, at most `MAX_OUTPUT_BYTES` bytes; what is no UTF-8 is replaced.
     pub output: String,
-    /// There was more before that.
+    /// True if the start of the output was dropped.
     pub cut: bool,
 }
 
@@ -138,7 +139,7 @@ impl Tail {
         self.bytes.drain(..over);
     }
 
-    /// As text. The first character may have been cut: what is left of it goes.
+    /// Returns the bytes as text. A truncated first character is dropped.
     fn text(&self) -> String {
         let bytes: Vec<u8> = self.bytes.iter().copied().collect();
         let start =

@@ -42,7 +42,7 @@ pub enum BusError {
         /// The process.
         leader: u32,
     },
-    /// No reply in time.
+    /// The reply timed out.
     #[error("{act}: not answered within {} s: the service or D-Bus hangs; see `systemctl list-jobs` there", limit.as_secs())]
     NoAnswer {
         /// Requested act.

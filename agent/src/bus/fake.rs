@@ -74,7 +74,7 @@ pub fn unit_state(active: ActiveState, sub: &str) -> UnitState {
 }
 
 impl FakeUnits {
-    /// Has a test kill the agent before a call.
+    /// Sets points at which a test kills the agent before a call.
     pub(crate) fn set_kills(&self, kills: &KillPoints) {
         self.0.lock().kills = kills.clone();
     }
@@ -84,7 +84,7 @@ impl FakeUnits {
         self.0.lock().calls.clone()
     }
 
-    /// Puts a unit into a state and tells those who watch it.
+    /// Sets the state of a unit and notifies its watchers.
     pub fn set(&self, unit: &UnitName, state: UnitState) {
         let mut inner = self.0.lock();
         inner.states.insert(unit.clone(), state);
@@ -95,17 +95,17 @@ impl FakeUnits {
         }
     }
 
-    /// Has the next job of these words (`start a.service`) end so; the unit has failed then.
+    /// Sets the result of the next job of these words (`start a.service`). The unit is failed then.
     pub fn job_ends(&self, call: &str, result: JobResult) {
         self.0.lock().jobs.entry(call.to_owned()).or_default().push_back(result);
     }
 
-    /// Has the next command end so.
+    /// Sets the result of the next command.
     pub fn command_ends(&self, ran: Ran) {
         self.0.lock().runs.push_back(ran);
     }
 
-    /// Has the next call that begins with these words fail.
+    /// Makes the next call fail that starts with these words.
     pub fn fail(&self, call: &str, fault: Fault) {
         self.0.lock().faults.push_back((call.to_owned(), fault));
     }
@@ -237,7 +237,7 @@ impl MachinesInner {
 pub struct FakeMachines(Arc<Lock<MachinesInner>>);
 
 impl FakeMachines {
-    /// Has a container run; its systemd.
+    /// Adds a running container. Returns its systemd.
     pub fn add(&self, name: &ContainerName, leader: Leader) -> FakeUnits {
         let container = Container {
             name: name.clone(),
@@ -251,7 +251,7 @@ impl FakeMachines {
         inner.units(leader)
     }
 
-    /// Has a test kill the agent before a call.
+    /// Sets points at which a test kills the agent before a call.
     pub(crate) fn set_kills(&self, kills: &KillPoints) {
         self.0.lock().kills = kills.clone();
     }
@@ -262,7 +262,7 @@ impl FakeMachines {
         self.0.lock().calls.push(call);
     }
 
-    /// Has a container be gone.
+    /// Removes a container.
     pub fn remove(&self, name: &ContainerName) {
         self.0.lock().containers.remove(name);
     }
@@ -272,7 +272,7 @@ impl FakeMachines {
         self.0.lock().calls.clone()
     }
 
-    /// Has every call fail from now on, or none.
+    /// Makes all calls fail from now on, or none.
     pub fn fail(&self, fault: Option<Fault>) {
         self.0.lock().fault = fault;
     }
@@ -333,7 +333,7 @@ impl FakePower {
         self.0.lock().inhibitors.push(inhibitor);
     }
 
-    /// Has a test kill the agent before a call.
+    /// Sets points at which a test kills the agent before a call.
     pub(crate) fn set_kills(&self, kills: &KillPoints) {
         self.0.lock().kills = kills.clone();
     }

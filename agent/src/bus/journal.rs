@@ -1,6 +1,7 @@
-//! The last that a unit said, as the journal of its own systemd has it.
+//! Last lines of a unit in the journal of its own systemd.
 //!
-//! By journalctl in a unit of its own: the journal has no interface on the bus. Called by `node` and `operation`.
+//! Read by journalctl in a unit of its own, because the journal has no
+//! interface on the bus. Called by `node` and `operation`.
 
 use std::path::Path;
 use std::time::Duration;

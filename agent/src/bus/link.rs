@@ -29,7 +29,7 @@ use super::error::BusError;
 use super::machines::Leader;
 use crate::slot::confined_writer::Inside;
 
-/// Longest wait for the reply to one call, the connection included: what libdbus takes.
+/// Timeout of one call, connection included: the default of libdbus.
 pub(super) const CALL_TIMEOUT: Duration = Duration::from_secs(25);
 /// Path of a system bus's socket below a root directory.
 const SOCKET: &str = "run/dbus/system_bus_socket";
@@ -39,13 +39,13 @@ const QUEUED: NonZeroUsize = NonZeroUsize::new(256).expect("not zero");
 /// A service on the bus.
 #[derive(Debug, Clone, Copy)]
 pub(super) struct Service {
-    /// Its name.
+    /// Name of the service.
     pub(super) name: &'static str,
     /// Debian's package that has it; `None` for systemd itself, which is there or the bus is of no use.
     pub(super) package: Option<&'static str>,
 }
 
-/// One interface of an object.
+/// Interface of an object.
 #[derive(Debug, Clone, Copy)]
 pub(super) struct Object<'a> {
     /// Service of the object.
@@ -172,7 +172,8 @@ impl Link {
         }
     }
 
-    /// Has systemd send signals of jobs and units, which it does not do without a listener. Once for each connection.
+    /// Subscribes to signals of jobs and units, which systemd sends only to
+    /// subscribers. Once for each connection.
     pub(super) async fn subscribe(&self, act: &str, systemd: Object<'_>) -> Result<(), BusError> {
         let subscribed = self.live(act).await?.subscribed;
         if subscribed.load(Ordering::Acquire) {
@@ -261,7 +262,7 @@ pub(super) fn leader_root(root: &Path, leader: Leader) -> PathBuf {
     root.join(format!("proc/{leader}/root"))
 }
 
-/// That a connection has ended, in the words of the bus.
+/// Returns the error of a connection that has ended.
 pub(super) fn broken() -> zbus::Error {
     std::io::Error::new(ErrorKind::BrokenPipe, "the connection has ended").into()
 }
@@ -288,7 +289,7 @@ fn is_absent(error: &Fdo) -> bool {
     )
 }
 
-/// The bus or the service has ended meanwhile.
+/// Returns true if the bus or the service has ended meanwhile.
 fn is_gone(error: &Fdo) -> bool {
     matches!(
         error,
@@ -296,7 +297,7 @@ fn is_gone(error: &Fdo) -> bool {
     )
 }
 
-/// The name of an error that says that an object has no such property, interface or method.
+/// Returns true if the error means that an object lacks the property, interface or method.
 pub(super) fn is_unknown(name: &str) -> bool {
     ["UnknownProperty", "UnknownInterface", "UnknownMethod", "UnknownObject", "InvalidArgs"]
         .iter()

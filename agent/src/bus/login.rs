@@ -19,9 +19,9 @@ const SKIP_INHIBITORS: u64 = 1 << 4;
 /// Handling of inhibitors that block.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Inhibition {
-    /// They are an error that names them.
+    /// Blocking inhibitors are an error that names them.
     Heed,
-    /// They are passed over.
+    /// Blocking inhibitors are overridden.
     Override,
 }
 
@@ -47,7 +47,7 @@ pub struct Inhibitor {
     pub why: String,
     /// Mode.
     pub mode: InhibitorMode,
-    /// Its process.
+    /// Process of the holder.
     pub pid: u32,
 }
 

@@ -37,7 +37,7 @@ impl Leader {
         (pid > 1).then_some(Self(pid))
     }
 
-    /// Its number.
+    /// Returns the process ID.
     pub fn get(self) -> u32 {
         self.0
     }
@@ -72,15 +72,16 @@ impl fmt::Display for Leader {
 /// A container that runs.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Container {
-    /// Its name.
+    /// Name of the container.
     pub name: ContainerName,
-    /// Its process 1.
+    /// Process 1 of the container.
     pub leader: Leader,
-    /// `opening`, `running` or `closing`; machined says `running` as soon as systemd-nspawn has registered it.
+    /// State: `opening`, `running` or `closing`. machined reports `running` as
+    /// soon as systemd-nspawn has registered it.
     pub state: String,
     /// The unit that it runs in.
     pub unit: Option<UnitName>,
-    /// When it was registered.
+    /// Time of its registration.
     pub since: Option<Timestamp>,
 }
 
@@ -105,7 +106,7 @@ impl Machined {
             self.link.property::<String>(&act, object, "Unit"),
             self.link.property::<u64>(&act, object, "Timestamp"),
         )?;
-        // It has ended between the two questions.
+        // The container has ended between the two requests.
         let Some(leader) = leader.and_then(Leader::new) else { return Ok(None) };
         Ok(Some(Container {
             name: name.clone(),

@@ -20,7 +20,7 @@ const REFUSED: [&str; 7] = [
     "@resources:EPERM",
 ];
 
-/// These settings of a caller's own, and those of every tool.
+/// Combines a caller's settings with those of every tool.
 pub fn sandbox(own: Vec<(&'static str, Setting)>) -> Vec<(&'static str, Setting)> {
     let yes = |name| (name, Setting::Flag(true));
     let mut settings = own;

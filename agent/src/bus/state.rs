@@ -7,7 +7,7 @@ use jiff::Timestamp;
 /// Result of a job.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum JobResult {
-    /// As wanted.
+    /// The job succeeded.
     Done,
     /// Another job replaced it, or it was canceled.
     Canceled,
@@ -24,7 +24,7 @@ pub enum JobResult {
 }
 
 impl JobResult {
-    /// From systemd's word in JobRemoved.
+    /// Parses systemd's word in JobRemoved.
     pub(super) fn from_word(word: &str) -> Self {
         match word {
             "done" => Self::Done,
@@ -59,11 +59,11 @@ impl JobResult {
 /// Load state of a unit.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum LoadState {
-    /// It was.
+    /// The unit file was read.
     Loaded,
-    /// There is none.
+    /// There is no unit file.
     NotFound,
-    /// It is linked to /dev/null.
+    /// The unit file is a link to /dev/null.
     Masked,
     /// The unit file is invalid (`bad-setting`, `error`), or another word of systemd.
     Bad(String),
@@ -83,17 +83,17 @@ impl LoadState {
 /// Active state of a unit.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum ActiveState {
-    /// It does.
+    /// The unit runs.
     Active,
-    /// It reads its configuration again.
+    /// The unit reads its configuration again.
     Reloading,
-    /// It does not, and nothing went wrong.
+    /// The unit does not run, without a failure.
     Inactive,
-    /// It has failed.
+    /// The unit has failed.
     Failed,
-    /// It is being started.
+    /// The unit is being started.
     Activating,
-    /// It is being stopped.
+    /// The unit is being stopped.
     Deactivating,
     /// Anything else, in systemd's word (`maintenance`; `refreshing` since 257).
     Other(String),
@@ -121,14 +121,15 @@ impl ActiveState {
 /// Exit of a service's main process.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum MainExit {
-    /// With this exit code.
+    /// Exit code.
     Code(i32),
-    /// By this signal.
+    /// Signal that ended the process.
     Signal(i32),
 }
 
 impl MainExit {
-    /// From `ExecMainCode` (si_code of SIGCHLD: 1 exited, 2 killed, 3 killed with a core dump) and `ExecMainStatus`.
+    /// Parses `ExecMainCode` (si_code of SIGCHLD: 1 exited, 2 killed, 3 killed
+    /// with a core dump) and `ExecMainStatus`.
     pub(super) fn from_numbers(code: Option<i32>, status: Option<i32>) -> Option<Self> {
         match (code?, status?) {
             (1, status) => Some(Self::Code(status)),
@@ -141,7 +142,7 @@ impl MainExit {
 /// State of a unit. Properties that this systemd or this kind of unit does not have are `None`.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct UnitState {
-    /// Its file.
+    /// Load state of its file.
     pub load: LoadState,
     /// Active state.
     pub active: ActiveState,
@@ -151,19 +152,19 @@ pub struct UnitState {
     pub result: Option<String>,
     /// Exit of its main process, if it has exited.
     pub main_exit: Option<MainExit>,
-    /// Its main process.
+    /// Main process.
     pub main_pid: Option<u32>,
     /// Number of automatic restarts since the last explicit start.
     pub restarts: Option<u32>,
     /// The line that it gives by sd_notify.
     pub status_text: Option<String>,
-    /// When the state changed last.
+    /// Time of the last state change.
     pub changed: Option<Timestamp>,
-    /// When it last became active.
+    /// Time at which it last became active.
     pub active_since: Option<Timestamp>,
     /// A job is queued or runs for it.
     pub has_job: bool,
-    /// Its file has changed since systemd read it.
+    /// True if its file has changed since systemd read it.
     pub needs_reload: Option<bool>,
 }
 

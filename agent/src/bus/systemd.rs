@@ -33,7 +33,7 @@ pub(super) const MANAGER: Object<'static> = Object {
 const RELOAD_TIMEOUT: Duration = Duration::from_secs(90);
 const NO_UNIT: &str = "org.freedesktop.systemd1.NoSuchUnit";
 
-/// For how long a unit stays enabled.
+/// Lifetime of an enabled unit.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Lifetime {
     /// Enabled for this boot: links in /run.

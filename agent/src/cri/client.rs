@@ -34,7 +34,7 @@ pub enum AskRuntimeError {
         /// Cause.
         source: tonic::transport::Error,
     },
-    /// It refused, or failed.
+    /// The runtime refused the call, or the call failed.
     #[error("the container runtime failed at {call}: {message}")]
     Refused {
         /// Which call.
@@ -42,7 +42,7 @@ pub enum AskRuntimeError {
         /// Message of the runtime, for users.
         message: String,
     },
-    /// No answer.
+    /// The call timed out.
     #[error("the container runtime did not answer {call} within {} s", limit.as_secs())]
     Silent {
         /// Which call.
@@ -57,7 +57,7 @@ pub enum AskRuntimeError {
 pub enum Readiness {
     /// Runtime and network are ready.
     Ready,
-    /// One of them is not; what the runtime says about it.
+    /// One of them is not ready; with the runtime's message.
     NotReady(String),
 }
 
@@ -85,7 +85,7 @@ impl Runtime {
             let (host, socket) = place.clone();
             async move { leader.open_root(&host)?.connect(&socket).await.map(TokioIo::new) }
         });
-        // The name is never looked up: the connector knows where.
+        // The name is never resolved: the connector has the address.
         let endpoint = Endpoint::from_static("http://slot").connect_timeout(QUERY_TIMEOUT);
         let channel = endpoint.connect_with_connector(connector).await;
         let failed = |source| AskRuntimeError::Connect { socket: socket.to_owned(), source };
@@ -112,10 +112,11 @@ impl Runtime {
         Ok(Readiness::Ready)
     }
 
-    /// Starts a Pod sandbox on the node's network, and removes it again. `attempt` is not to be used twice on a slot.
+    /// Starts a Pod sandbox on the node's network, and removes it again.
+    /// `attempt` must not be used twice on a slot.
     ///
     /// # Errors
-    /// It did not start; the text says why.
+    /// It did not start; the text has the reason.
     pub async fn probe(&self, probe: &Probe, attempt: u32) -> Result<(), AskRuntimeError> {
         self.remove_probes().await?;
         let request = RunPodSandboxRequest { config: Some(sandbox(probe, attempt)) };
@@ -158,7 +159,7 @@ impl Runtime {
 
 /// Returns the sandbox of a probe.
 fn sandbox(probe: &Probe, attempt: u32) -> PodSandboxConfig {
-    // A name that is not taken, in a namespace that no cluster can have: it holds an underscore.
+    // An unused name, in a namespace that no cluster can have because of its underscore.
     let metadata = PodSandboxMetadata {
         name: "bedplate-probe".to_owned(),
         uid: format!("bedplate-probe-{attempt}"),

@@ -19,13 +19,13 @@ use crate::name::look_up;
 
 const CONNECT_TIMEOUT: Duration = Duration::from_secs(10);
 const REQUEST_TIMEOUT: Duration = Duration::from_secs(30);
-/// More than the largest object that a cluster keeps.
+/// Maximum size of an answer: larger than any object of a cluster.
 const MAX_ANSWER: usize = 2 << 20;
 
 /// Reason for which a server was not asked, or its refusal.
 #[derive(Debug, Error)]
 pub enum AskError {
-    /// No connection, a connection that broke, or a peer of another authority.
+    /// The connection failed or broke, or the peer has another authority.
     #[error("cannot ask {url}")]
     Transport {
         /// URL of the server.
@@ -43,7 +43,7 @@ pub enum AskError {
         status: u16,
         /// Stable name of the refusal.
         reason: String,
-        /// Text for a person.
+        /// Human-readable message.
         message: String,
     },
     /// The server answered something that is not the answer.
@@ -159,7 +159,7 @@ fn refused(url: &str, status: StatusCode, bytes: &[u8]) -> AskError {
     AskError::Refused { url: url.to_owned(), status: status.as_u16(), reason: refusal.reason, message }
 }
 
-/// Looks names up by the host's /etc/hosts and name servers.
+/// Resolves names by the host's /etc/hosts and name servers.
 #[derive(Debug, Clone, Copy)]
 struct OwnResolver;
 

@@ -22,13 +22,13 @@ use crate::https::request::AskError;
 /// Fields of this host's Node that the agent uses.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct NodeView {
-    /// No Pods are placed on it.
+    /// True if it is cordoned.
     pub cordoned: bool,
-    /// The operation (UID) that has cordoned it, if one of ours has.
+    /// The operation (UID) of this agent that has cordoned it, if one has.
     pub cordoned_by: Option<String>,
-    /// Its version.
+    /// Version of the object.
     pub version: String,
-    /// Its taints.
+    /// Taints of the Node.
     pub taints: Vec<Taint>,
 }
 
@@ -53,7 +53,7 @@ pub enum AskNodeError {
     /// The connection cannot be prepared.
     #[error(transparent)]
     Prepare(#[from] AskError),
-    /// No answer, or one that broke off.
+    /// The server did not answer, or the answer broke off.
     #[error("no answer from {url}")]
     Transport {
         /// URL of the request.
@@ -72,7 +72,7 @@ pub enum AskNodeError {
         url: String,
         /// HTTP status.
         status: u16,
-        /// In its words.
+        /// Message of the server.
         message: String,
         /// Seconds until a retry, if the server named them.
         again: Option<u32>,
@@ -196,7 +196,7 @@ impl PodApi for Way {
     }
 }
 
-/// As a merge patch has it: null removes.
+/// Returns an edit as a merge patch: null removes a key.
 fn merged(edit: Option<&Edit>) -> Value {
     let Some(edit) = edit else { return json!({}) };
     let set = edit.set.iter().map(|(name, value)| (name.clone(), Value::from(value.as_str())));

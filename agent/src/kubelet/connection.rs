@@ -32,11 +32,11 @@ pub type Read<'r> = &'r dyn Fn(&str) -> Result<Option<String>, AskNodeError>;
 pub struct KubeletCredential {
     /// The API server's URL, without a slash at its end.
     pub server: String,
-    /// Its authorities (PEM).
+    /// Certificate authorities of the API server (PEM).
     pub ca_pem: String,
     /// The kubelet's certificate chain (PEM).
     pub certificate_pem: String,
-    /// Its key (PEM).
+    /// Key of the kubelet (PEM).
     pub key_pem: Zeroizing<String>,
 }
 
@@ -126,7 +126,7 @@ pub struct Way {
 }
 
 impl Way {
-    /// With this credential.
+    /// Prepares requests with this credential.
     ///
     /// # Errors
     /// Its certificates cannot be used.

@@ -33,7 +33,7 @@ pub enum Kubelet {
         /// The Node's UID, when it ran.
         node_uid: String,
     },
-    /// It has joined.
+    /// The kubelet has joined.
     Joined(Joined),
 }
 
@@ -49,11 +49,11 @@ pub struct Joined {
 /// Finds the kubelet.
 #[async_trait]
 pub trait FindKubelet: Send + Sync {
-    /// As it is now. An error is a text for a person.
+    /// Finds the current credential. The error is a human-readable text.
     async fn find(&self) -> Result<Kubelet, String>;
 }
 
-/// That of the slots of this host.
+/// Finder of the credential in the slots of this host.
 pub struct SlotCredential {
     machines: Arc<dyn Machines>,
     root: PathBuf,
@@ -126,7 +126,7 @@ fn of_stopped(slots: &Slots) -> Result<Kubelet, String> {
     found().map_err(|error: AskNodeError| chain(&error))
 }
 
-/// A worker's file, where it lies on the host: above the layers, or in what lives on.
+/// Reads a worker's file at its place on the host: in the overlay, or in a kept directory.
 fn read_stopped(slots: &Slots, slot: SlotName, path: &str) -> Result<Option<String>, AskNodeError> {
     let read = || {
         let (directory, inner) = match bind::kept(path, NodeRole::Worker) {

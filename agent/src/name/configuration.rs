@@ -7,7 +7,7 @@ use std::time::Duration;
 
 use super::wire::PORT;
 
-/// As glibc has them.
+/// Limits of glibc.
 const MOST_SERVERS: usize = 3;
 const MOST_DOMAINS: usize = 6;
 const MOST_NDOTS: usize = 15;

@@ -15,9 +15,9 @@ const SECOND_ANSWER_TIMEOUT: Duration = Duration::from_millis(500);
 /// Result of a query.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Asked {
-    /// These; at least one.
+    /// Addresses; at least one.
     Found(Vec<IpAddr>),
-    /// There is none of that name.
+    /// There is no such name.
     Absent,
     /// A server answered without a result: it may know another name.
     Refused,
@@ -116,7 +116,8 @@ mod tests {
 
     const QUICK: Duration = Duration::from_millis(200);
 
-    /// Answers what `said` says of name and kind (1 or 28): addresses, or a code of failure; nothing: it is silent.
+    /// Runs a server that answers by `said`, for name and kind (1 or 28):
+    /// addresses, or an error code; none: it is silent.
     fn server(
         at: &str,
         said: impl Fn(&str, u16) -> Option<Result<Vec<IpAddr>, u8>> + Send + 'static,
@@ -192,7 +193,7 @@ mod tests {
         let knows = server("127.0.0.1", move |name, kind| {
             Some(if (name, kind) == ("api.rack.example", 1) { Ok(vec![v4]) } else { Err(3) })
         });
-        // The other family of the name: no such name, says a server that is not quite right.
+        // A broken server denies the name for the other address family.
         assert_eq!(find("api", &configuration(vec![knows])).unwrap(), [v4]);
         let error = find("else", &configuration(vec![knows])).unwrap_err().to_string();
         assert_eq!(error, "the name else was not resolved: the name servers say that there is no such name");

@@ -11,7 +11,7 @@ use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 pub const PORT: u16 = 53;
 /// Octets of a message before its question (RFC 1035, 4.1.1).
 const HEADER_BYTES: usize = 12;
-/// More addresses of one name are not kept.
+/// Maximum number of addresses kept per name.
 const MAX_ADDRESSES: usize = 16;
 
 /// Type of a question.
@@ -35,11 +35,11 @@ impl Kind {
 /// Answer of a server.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Answer {
-    /// These; at least one.
+    /// Addresses; at least one.
     Found(Vec<IpAddr>),
-    /// There is no such name, or it has none of that kind.
+    /// There is no such name, or it has no address of that kind.
     Absent,
-    /// It cannot say: another one may.
+    /// The server cannot answer; another one may.
     Refused,
 }
 

@@ -48,13 +48,13 @@ pub(super) use prepare::forget_left_access;
 pub(super) use renew_kubelet::take_back_left;
 pub(crate) use start::host_files;
 
-/// Told how a long step goes, for a person.
+/// Receiver of human-readable progress of a long step.
 pub type Say<'a> = &'a (dyn Fn(String) + Send + Sync);
 
 /// Error of a step. The step is retried.
 #[derive(Debug, thiserror::Error)]
 pub enum ApplyError {
-    /// It cannot be seen whether it is still planned.
+    /// The host could not be observed to verify that the step is still planned.
     #[error(transparent)]
     Observe(#[from] ObserveError),
     /// The slot's files.
@@ -63,7 +63,7 @@ pub enum ApplyError {
     /// D-Bus.
     #[error(transparent)]
     Bus(#[from] BusError),
-    /// Not a unit's name.
+    /// The unit name is not valid.
     #[error(transparent)]
     Name(#[from] UnitNameError),
     /// The version cannot be rendered for the host.
@@ -86,7 +86,7 @@ pub enum ApplyError {
         /// Result of the comparison.
         why: String,
     },
-    /// Nothing shows that the node would be one of this cluster.
+    /// The node may belong to another cluster.
     #[error(
         "kubernetes.{field} may lead to another cluster than this Machine's: {why}; name what the host can compare, or leave the field \
          out and the host joins its own cluster (docs/kubeadm.md, \"Which cluster a node joins\")"
@@ -117,7 +117,7 @@ pub enum ApplyError {
     /// The Node does not have its annotations.
     #[error("the version's annotations cannot be written to the Node")]
     Annotate(#[source] AskNodeError),
-    /// The provider does not know how the claim stands.
+    /// The provider did not get the state of the claim.
     #[error("the status of the MachineClaim was not written")]
     Report(#[source] AskServerError),
     /// The Node is not known as that of its claim.
@@ -145,7 +145,7 @@ pub enum ApplyError {
          standalone, the token or kubeconfig that the version joins by may have expired (docs/node.md, \"Without a cluster\")"
     )]
     KubeletCertificate,
-    /// The version says nothing by which another one could be asked for.
+    /// The version has no data to request another certificate with.
     #[error(
         "the kubelet's certificate expired, and the version's join configuration cannot request another one: {0}; docs/node.md, \"Without a \
          cluster\", describes how to renew it or repave the host"
@@ -302,7 +302,7 @@ async fn empty(parts: &Parts, slot: SlotName) -> Result<(), ApplyError> {
     Ok(parts.on_disk(move |slots| slots.clear(slot)).await?)
 }
 
-/// A unit's name of ours.
+/// Parses the name of a unit of ours.
 pub(super) fn unit_name(name: &str) -> Result<UnitName, UnitNameError> {
     name.parse()
 }
@@ -319,7 +319,7 @@ fn rendered(parts: &Parts, filled: &Filled) -> Result<Rendered, RenderKubeadmErr
     join(&Input { node_name, provider_id: &provider_id, kubernetes, cri_socket, discovery })
 }
 
-/// Has systemd read unit files again, if `changed` or if an agent before this one was killed before it did.
+/// Makes systemd read unit files again, if `changed` or if an earlier agent was killed before it did.
 async fn reload(parts: &Parts, unit: &UnitName, changed: bool) -> Result<(), ApplyError> {
     let state = parts.units.state(unit).await?;
     if changed || state.needs_reload != Some(false) || state.load != LoadState::Loaded {

@@ -41,7 +41,7 @@ impl Attempts {
         (now < until).then_some(until)
     }
 
-    /// It was tried.
+    /// Records an attempt.
     pub(super) fn tried(&mut self, key: &str, now: Instant, random: f64) {
         self.tried_within(key, now, random, Duration::MAX);
     }

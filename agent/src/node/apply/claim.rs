@@ -373,7 +373,7 @@ fn log_of(
     Ok((log, secrets))
 }
 
-/// Returns true if a long step of a claim has lost its purpose: the claim has ended, or another version is selected.
+/// Returns true if a long step of a claim is obsolete: the claim has ended, or another version is selected.
 pub(in crate::node) fn is_superseded(seen: &Seen, before: &Seen) -> bool {
     if seen.api != Api::Live {
         return false;

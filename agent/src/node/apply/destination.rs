@@ -34,9 +34,9 @@ struct Target {
 /// Reason for rejecting a version.
 #[derive(Debug, PartialEq, Eq)]
 enum Doubt {
-    /// It leads to another cluster.
+    /// The version leads to another cluster.
     Other(String),
-    /// Nothing shows that it does not.
+    /// The cluster of the version was not verified.
     Unverified(String),
 }
 

@@ -22,7 +22,7 @@ const TAIL_BYTES: u64 = 8 * 1024;
 const MAX_LINES: u32 = 60;
 const KUBELET: &str = "kubelet.service";
 const SCRIPTS: &str = "bedplate: kubeadm ";
-/// In kubeadm's last line while it waits for the kubelet, or has waited in vain.
+/// Texts in kubeadm's last line while it waits for the kubelet, or after that wait timed out.
 const AWAITS_KUBELET: [&str; 4] = ["[kubelet-", "phase kubelet-", "[wait-control-plane]", "TLS Bootstrap"];
 
 /// End of a log, and the secrets that must be hidden in it.

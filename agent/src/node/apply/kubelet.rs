@@ -17,11 +17,11 @@ use super::{ApplyError, Say};
 use crate::node::effects::Parts;
 use crate::plane::CertificateAnswer;
 
-/// Longest wait for the certificate in one step. The step is repeated, with growing delays.
-const RESTART_TIMEOUT: Duration = Duration::from_secs(60);
+/// Timeout of one wait for the certificate. The step is repeated, with growing delays.
+const CERTIFICATE_TIMEOUT: Duration = Duration::from_secs(60);
 /// First pause between two reads of the request; it doubles.
 const FIRST_PAUSE: Duration = Duration::from_millis(20);
-/// Longest pause between two reads of the request.
+/// Maximum pause between two reads of the request.
 const LONGEST_PAUSE: Duration = Duration::from_secs(2);
 
 /// Returns a kubeconfig with a new identity of the slot's kubelet. `endpoint` is the API server if the version names one.
@@ -34,7 +34,7 @@ pub(super) async fn kubeconfig(
     let credential = parts.credentials.current().await.map_err(ApplyError::Credential)?;
     let (machine, agent) = (parts.machine.clone(), credential.certificate_pem);
     let request = parts.on_disk(move |slots| slots.kubelet_request(slot, &machine, &agent)).await?;
-    let (end, mut pause, mut said) = (Instant::now() + RESTART_TIMEOUT, FIRST_PAUSE, None);
+    let (end, mut pause, mut said) = (Instant::now() + CERTIFICATE_TIMEOUT, FIRST_PAUSE, None);
     let refused = |why| ApplyError::CertificateRefused { name: request.name.clone(), why };
     let certificate = loop {
         let asked = parts.home.kubelet_certificate(&request.name, &request.csr_pem).await;

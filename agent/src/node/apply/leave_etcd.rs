@@ -1,14 +1,15 @@
-//! Takes a control plane that has joined out of its cluster's etcd before its slot is left: a member that is gone would count for the quorum,
-//! and what joins next from this host could not take its place.
+//! Removes a joined control plane from its cluster's etcd before its slot is left. Otherwise the missing
+//! member would count for the quorum, and the next join from this host could not replace it.
 //!
 //! ```text
 //!   the Node is gone, asked once more ─ members, of any that answers ─┬─ not among them ──► Retired
 //!                                                                     ├─ the last one ────► refused: it is the cluster
 //!                                                                     └─ mark ─ removed, by another member first ─► asked again
 //! ```
-//! etcd itself refuses what would cost the quorum. kubeadm's reset does not do: it needs the Node, and says nothing of a failure. May be
-//! killed anywhere: the mark has it done again, though the API server in the slot has gone with its etcd; but not where the member is still
-//! one, and the API server says that the Node is there. Called by `apply`.
+//! etcd itself refuses a removal that would cost the quorum. kubeadm's reset is not sufficient: it needs the
+//! Node, and does not report failures. May be killed at any point. The mark repeats the removal even after
+//! the API server in the slot is gone with its etcd. It does not if the member still exists and the API
+//! server reports the Node. Called by `apply`.
 
 use bedplate_api::machine::SlotName;
 use bedplate_etcd::quorum::is_last;

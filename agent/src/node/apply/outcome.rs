@@ -164,7 +164,8 @@ pub(in crate::node) fn not_before(ledger: &Ledger, now: Timestamp) -> Timestamp 
     ledger.not_before.filter(|time| *time <= latest).unwrap_or(Timestamp::MIN)
 }
 
-/// Lets a version that failed on this host be tried again: a person said so, or another one is selected by now.
+/// Allows a version that failed on this host again: a user requested it, or
+/// another version was selected since.
 ///
 /// # Errors
 /// The ledger cannot be written.

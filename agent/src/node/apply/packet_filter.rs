@@ -18,7 +18,7 @@ use crate::slot::network;
 use crate::slot::paths::service;
 
 const SCRIPT: &str = include_str!("rules.sh");
-/// For thousands of Services.
+/// Timeout of the cleanup, enough for thousands of Services.
 const CLEANUP_TIMEOUT: Duration = Duration::from_secs(30);
 
 /// Removes them, once no slot runs. What stays shows in the log, and goes with the next boot.

@@ -104,7 +104,7 @@ pub(super) async fn fetch(
 pub(super) struct ClaimedFill {
     /// The version.
     pub(super) version: VersionRef,
-    /// Its image.
+    /// Image of the slot.
     pub(super) image: NodeImage,
     /// The claim.
     pub(super) provider_id: ProviderId,

@@ -1,11 +1,13 @@
-//! Gets the kubelet of a slot another certificate when its own has ended: the host was off, or the API server away, for longer than it
-//! lasted. The kubelet asks for it as at its join: in a cluster by a certificate that the agent has asked for, without one by what its version
-//! names.
+//! Renews the certificate of a slot's kubelet after it has expired. The host was off, or the API server
+//! unreachable, for longer than its lifetime. The kubelet requests it as at its join: in a cluster with a
+//! certificate that the agent requested, when standalone with the data that its version names.
 //!
 //! ```text
-//!   /run/bedplate/kubelet-bootstrap.conf (memory) <-- /etc/kubernetes/bootstrap-kubelet.conf ── restart kubelet ── await ── remove both
+//!   /run/bedplate/kubelet-bootstrap.conf (memory) <-- /etc/kubernetes/bootstrap-kubelet.conf ── restart
+//! kubelet ── wait ── remove both
 //! ```
-//! kubeadm's drop-in has the kubelet look there, and it does so only while its own certificate is of no use. Called by `apply`.
+//! kubeadm's drop-in makes the kubelet read that file, but only while its own certificate is not valid.
+//! Called by `apply`.
 
 use std::time::Duration;
 
@@ -29,7 +31,7 @@ use crate::slot::store::{KeepSlotError, Slots};
 
 /// Path of the bootstrap kubeconfig in the slot: `--bootstrap-kubeconfig` of kubeadm's drop-in.
 const LINK: &str = "/etc/kubernetes/bootstrap-kubelet.conf";
-/// Its name among what agent and slot share in memory.
+/// Name of the bootstrap kubeconfig in the memory that agent and slot share.
 const FILE: &str = "kubelet-bootstrap.conf";
 /// Timeout of the kubelet's restart.
 const RESTART_TIMEOUT: Duration = Duration::from_secs(60);
@@ -83,7 +85,7 @@ pub(in crate::node) async fn take_back_left(parts: &Parts) {
     }
 }
 
-/// A kubeconfig by what the version names. An error is a text for a person.
+/// Builds a kubeconfig from the version's data. The error is a human-readable text.
 async fn named(parts: &Parts, leader: Leader, filled: &Filled) -> Result<Zeroizing<Vec<u8>>, String> {
     let read = |path: &str| -> Result<Zeroizing<String>, String> {
         let text = leader.open_root(&parts.root).and_then(|inside| inside.read_text(path));

@@ -164,8 +164,9 @@ async fn shared(
     Ok(shared)
 }
 
-/// Has one of systemd's own services apply what was written for it. A module that this kernel does not have, or a parameter that it
-/// refuses, shows in the service's log; whether the node works without it is for the gate to find out.
+/// Restarts one of systemd's own services, so that it applies its files. A module
+/// that this kernel does not have, or a parameter that it refuses, is an error in
+/// the service's log. The health gate finds out if the node works without it.
 async fn settle(parts: &Parts, name: &str) {
     let Ok(unit) = unit_name(name) else { return };
     match parts.units.restart(&unit, SETTINGS_TIMEOUT).await {
@@ -192,7 +193,7 @@ async fn need_networkd(parts: &Parts) -> Result<(), ApplyError> {
     )))
 }
 
-/// Has the host's networkd read what it is to do with the slot's link.
+/// Makes the host's networkd read its configuration of the slot's link.
 async fn tell_networkd(parts: &Parts) -> Result<(), ApplyError> {
     let unit = unit_name(network::HOST_NETWORKD)?;
     let result = parts.units.reload(&unit, SETTINGS_TIMEOUT).await?;
