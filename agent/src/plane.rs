@@ -63,7 +63,8 @@ pub use status::{ConditionTold, NodeTold, Truth};
 
 use crate::model::Api;
 
-/// Party that decides about this host: it selects the version, orders operations, holds Secrets and takes reports. A cluster or pxed.
+/// Source of decisions about this host: a cluster or pxed. It selects the
+/// version, orders operations, has Secrets and takes reports.
 #[async_trait]
 pub trait Decider: Send + Sync {
     /// Returns the observed state, published on each change and marked as
@@ -73,7 +74,8 @@ pub trait Decider: Send + Sync {
     /// Says what the host is, now.
     async fn report(&self, report: &Report) -> Result<(), AskServerError>;
 
-    /// Says how the node stands: written when it has changed, as soon as a host's report was taken once.
+    /// Reports the state of the node. It is written when it has changed, once a
+    /// report of the host was accepted.
     fn tell_node(&self, told: NodeTold);
 
     /// Says how an operation goes, if it is still as `operation` has it.
@@ -126,11 +128,11 @@ pub trait Home: Send + Sync {
 /// Result of comparing an API server with those of this host's cluster.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Compared {
-    /// It has this host's Machine.
+    /// The server has this host's Machine.
     Same,
-    /// It is another cluster's, or no join would accept it; why, for a user.
+    /// The server is another cluster's, or no join would accept it; with the reason for the user.
     Other(String),
-    /// It did not answer; why, for a user.
+    /// The server did not answer; with the reason for the user.
     Unknown(String),
 }
 
@@ -152,7 +154,7 @@ labels! {
 }
 
 impl Watched {
-    /// For a person.
+    /// Returns the name for users.
     pub fn name(self) -> &'static str {
         match self {
             Self::Machine => "Machine of this host",
@@ -183,7 +185,7 @@ pub struct Seen {
     pub operations: Vec<Arc<MachineOperation>>,
     /// True if the operations were listed; before that they are unknown.
     pub operations_listed: bool,
-    /// The Machine's operations that have ended, by UID; whether one has shut the host down.
+    /// Finished operations of the Machine, by UID; the value is true if the operation has shut the host down.
     pub ended: BTreeMap<String, bool>,
     /// Watches that currently fail, with the error.
     pub trouble: BTreeMap<Watched, String>,
@@ -192,12 +194,12 @@ pub struct Seen {
 /// A MachineClaim, as far as it is known.
 #[derive(Debug, Clone, PartialEq, Default)]
 pub enum ClaimObject {
-    /// It is not watched, was not listed yet, or cannot be watched now.
+    /// The claim is not watched, was not listed yet, or cannot be watched now.
     #[default]
     Unknown,
     /// The watch has none.
     Absent,
-    /// There is one.
+    /// The claim exists.
     Present(Arc<MachineClaim>),
 }
 

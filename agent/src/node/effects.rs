@@ -62,7 +62,7 @@ pub trait Gate: Send + Sync {
 pub struct Credential {
     /// The API server's URL.
     pub server: String,
-    /// Its authorities (PEM).
+    /// Certificate authorities of the cluster (PEM).
     pub ca_pem: String,
     /// The agent's certificate chain (PEM).
     pub certificate_pem: String,
@@ -78,7 +78,7 @@ pub trait Credentials: Send + Sync {
 /// All that the loop acts upon.
 #[derive(Clone)]
 pub struct Parts {
-    /// This host's Machine, which is its Node's name.
+    /// Name of this host's Machine and Node.
     pub machine: MachineName,
     /// The kernel's boot id.
     pub boot_id: String,
@@ -125,7 +125,7 @@ impl Parts {
         self.decider.seen().borrow().clone()
     }
 
-    /// Reports how the node stands, after something was done.
+    /// Reports the state of the node after a step.
     pub(crate) fn tell_node(&self, told: NodeTold) {
         self.decider.tell_node(told);
         self.home.slots_changed();
@@ -177,7 +177,7 @@ pub struct Store {
 }
 
 impl Store {
-    /// In `directory`, which must be no overlay.
+    /// Creates a store in `directory`, which must not be on an overlay.
     pub fn new(directory: PathBuf) -> Self {
         Self { directory, store: OnceCell::new() }
     }
@@ -204,7 +204,7 @@ impl Images for Store {
     }
 
     async fn keep_only(&self, keep: Vec<Digest>) {
-        // Nothing was fetched by this process yet, or the store cannot be used: `ensure` says so.
+        // This process has fetched nothing yet, or the store cannot be used, which `ensure` reports.
         let Ok(store) = self.opened("").await.cloned() else { return };
         let collected = tokio::task::spawn_blocking(move || store.collect(&keep)).await;
         match collected.unwrap_or_else(|error| Err(std::io::Error::other(error))) {

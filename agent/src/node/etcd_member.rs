@@ -181,7 +181,7 @@ impl Flags {
         };
         let mut endpoints: Vec<String> =
             flag("advertise-client-urls")?.split(',').map(str::to_owned).collect();
-        // The members at the time of the join. Any of them knows the later ones.
+        // Members at the time of the join. Any of them knows the later ones.
         let initial = flag("initial-cluster").unwrap_or_default();
         for peer in initial.split(',').filter_map(|member| member.split_once('=')) {
             let host = peer.1.rsplit_once(':').map_or(peer.1, |(host, _)| host);

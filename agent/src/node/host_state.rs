@@ -14,14 +14,14 @@ use crate::stage1::state_plan::{RequestedWipe, WIPE_REQUEST};
 /// Place of the host's state.
 #[derive(Debug, Clone, PartialEq, Eq, Hash)]
 pub enum HostState {
-    /// On a state disk. Stage-1 can make it again.
+    /// State on a state disk. Stage-1 can make it again.
     Disk {
         /// Token of the wipe that made the disk. None: no wipe did.
         wipe_token: Option<String>,
     },
-    /// In memory: it ends with the boot.
+    /// State in memory: it ends with the boot.
     Memory,
-    /// On the disk that the host was installed on: pxed does not boot it.
+    /// State on the disk of an installed host, which pxed does not boot.
     Installed,
 }
 

@@ -10,9 +10,9 @@ use std::collections::BTreeSet;
 use bedplate_bootstrap::secret_name::names_secret;
 use bedplate_bootstrap::unit;
 
-/// In the place of what is hidden.
+/// Replacement of hidden text.
 const HIDDEN: &str = "[hidden]";
-/// Most characters of one line.
+/// Maximum number of characters of one line.
 const MAX_LINE_CHARS: usize = 240;
 /// Shorter values of Secrets are words that stand in any log.
 const MIN_SECRET_CHARS: usize = 8;
@@ -54,7 +54,7 @@ pub fn with_log(reason: &str, log: &str, secrets: &[String], most: usize) -> Str
     lines.iter().rev().fold(reason, |text, line| text + INDENT + line)
 }
 
-/// The last line that tells something.
+/// Returns the last informative line.
 pub fn last_told(log: &str) -> Option<&str> {
     told(log).last().copied()
 }
@@ -87,7 +87,7 @@ fn without_blocks(log: &str) -> String {
     lines.iter().map(|line| format!("{line}\n")).collect()
 }
 
-/// Before each line of a log: `kubectl describe` shows it as it is.
+/// Indent of each line of a log: `kubectl describe` prints it unchanged.
 const INDENT: &str = "\n    ";
 
 /// The lines that tell something, each once, in the order of their last time.

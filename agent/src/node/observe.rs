@@ -38,13 +38,13 @@ pub enum ObserveError {
     /// systemd or machined do not say.
     #[error("the slots' units cannot be seen")]
     Bus(#[from] BusError),
-    /// Not a unit's name.
+    /// The unit name is not valid.
     #[error(transparent)]
     Name(#[from] UnitNameError),
 }
 
 impl ObserveError {
-    /// Its reason in the condition `Paved`, of a closed set.
+    /// Returns the reason for the condition `Paved`, of a closed set.
     pub fn reason(&self) -> PavedReason {
         match self {
             Self::Slot(_) => PavedReason::DiskError,
@@ -71,13 +71,13 @@ pub struct Sight {
 pub struct Probed {
     /// The trial, by its slot and since when.
     pub slot: SlotName,
-    /// Since when the trial is.
+    /// Start of the trial.
     pub since: Timestamp,
     /// Error of the sandbox start; none: the sandbox started.
     pub failure: Option<String>,
 }
 
-/// Looks.
+/// Observes the host.
 pub async fn observe(parts: &Parts, probed: Option<&Probed>, now: Timestamp) -> Result<Sight, ObserveError> {
     let seen = parts.seen();
     let ledger = parts.on_disk(Slots::ledger).await?;
@@ -190,7 +190,7 @@ async fn leave(parts: &Parts, slots: &[SlotSeen; 2], seen: &Seen) -> Leave {
     }
 }
 
-/// Process 1 of a slot, if machined knows it already.
+/// Returns process 1 of a slot, if machined knows it already.
 pub(super) async fn leader(parts: &Parts, slot: SlotName) -> Result<Option<Leader>, BusError> {
     let Ok(name) = machine(slot).parse::<ContainerName>() else { return Ok(None) };
     Ok(parts.machines.get(&name).await?.map(|container| container.leader))
@@ -220,7 +220,7 @@ async fn look_into(
     if finished {
         health.bootstrap = Bootstrap::Done;
     } else {
-        // A slot whose own systemd is not there yet, or not any more, says nothing; how long that may be is the trial's to say.
+        // A slot without a running systemd reports nothing. The trial's timeout limits that.
         let state = parts.machines.units(leader).state(&unit_name(unit::NAME)?).await;
         let (bootstrap, message) = match state {
             Ok(state) => bootstrap(&state, said.as_deref()),

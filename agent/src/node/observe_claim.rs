@@ -276,7 +276,7 @@ struct Inside {
     problem: Option<String>,
 }
 
-/// Looks into the slot that bootstraps, as far as the first thing that is missing.
+/// Probes the slot that bootstraps, up to the first missing part.
 async fn look_inside(
     parts: &Parts,
     slot: &mut ClaimSlot,

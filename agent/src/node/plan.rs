@@ -18,7 +18,7 @@ use holds::{gone, held, is_free, is_made_for};
 
 const SLOTS: [SlotName; 2] = [SlotName::A, SlotName::B];
 
-/// Said of a node that runs.
+/// Message of a running node.
 const APPLIED: &str = "the selected version runs, or waits until the Node is deleted";
 
 /// Number of boots in one trial at which its version has failed, for example because its kernel panics.
@@ -294,7 +294,7 @@ fn on_applied_live(seen: &Observed, slot: SlotName, node_uid: &str) -> Option<Pl
     }
 }
 
-/// From nothing, or from a Node that is gone, to a trial of the selected version.
+/// Plans from nothing, or from a deleted Node, to a trial of the selected version.
 fn pave(seen: &Observed, former: Option<SlotName>) -> Plan {
     if former.is_none()
         && let Some(step) = leftover::of_drained(seen)

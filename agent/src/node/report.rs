@@ -17,7 +17,7 @@ const SLOTS: [SlotName; 2] = [SlotName::A, SlotName::B];
 pub(super) struct Trouble {
     /// Reason of the condition.
     pub(super) reason: PavedReason,
-    /// For a person, with the next try.
+    /// Human-readable message, with the time of the next attempt.
     pub(super) message: String,
 }
 
@@ -166,7 +166,7 @@ fn node_ready(node: &NodeSeen) -> ConditionTold<NodeReadyReason> {
     ConditionTold { status, reason, message: message.to_owned() }
 }
 
-/// A step, for a person.
+/// Describes a step for users.
 pub(super) fn describe(step: &Step) -> String {
     let slot = match step.slot() {
         SlotName::A => "a",

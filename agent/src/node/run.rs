@@ -43,7 +43,7 @@ use crate::slot::paths::service;
 
 /// Poll interval during a trial.
 const TRIAL_POLL_INTERVAL: Duration = Duration::from_secs(1);
-/// Longest sleep at a stretch where something ends by the clock, which may be set meanwhile.
+/// Maximum sleep before an event at a wall-clock time, because the clock may be set meanwhile.
 const MAX_STRETCH: Duration = Duration::from_secs(30);
 /// Delay before the next turn after a failed observation, and before the next
 /// subscription to systemd's changes.
@@ -65,7 +65,7 @@ pub struct NodeLoop {
     trouble: Option<(String, Trouble)>,
     /// Facts about the claim of the host.
     claim: ClaimMemory,
-    /// The version's annotations were tried last in vain.
+    /// True if the last write of the version's annotations failed.
     not_annotated: bool,
     standing: NodeStanding,
     /// Last report to the cluster.
@@ -86,7 +86,7 @@ enum Pause {
 }
 
 impl NodeLoop {
-    /// Over these parts; `wake` has it look again; what it says goes into `run_directory`.
+    /// Creates the loop over these parts. `wake` starts a turn; state is written to `run_directory`.
     pub fn new(parts: Parts, run_directory: PathBuf, wake: Arc<Notify>) -> Self {
         let seen = parts.decider.seen();
         let standing = NodeStanding::read(&run_directory).ok().flatten().unwrap_or_default();
@@ -294,7 +294,7 @@ impl NodeLoop {
         }
     }
 
-    /// Says how it stands: to the cluster, and in the file.
+    /// Reports the state: to the cluster, and in the file.
     fn say(&mut self, sight: &Sight, planned: &Plan, progress: Option<&str>, next_try: Option<Timestamp>) {
         let trouble = match planned {
             Plan::Do(step) => {
@@ -313,7 +313,7 @@ impl NodeLoop {
         self.stand(plan, &sight.seen, node, sight.observed.now, (progress, next_try), &before);
     }
 
-    /// Publishes how the node stands. `before`: what the file has.
+    /// Publishes the state of the node. `before`: content of the file.
     fn stand(
         &mut self,
         plan: Planned,
@@ -341,7 +341,8 @@ impl NodeLoop {
         }
     }
 
-    /// Reports that the host cannot be observed. The rest of the report stays as it was: it is not known whether it still holds.
+    /// Reports that the host cannot be observed. The rest of the report stays,
+    /// because it may still be correct.
     fn note_fault(&mut self, reason: PavedReason, text: String) -> Pause {
         self.note_error(&text, Some(RETRY_DELAY));
         if let Some(told) = &mut self.told {
@@ -368,7 +369,7 @@ impl NodeLoop {
         }
     }
 
-    /// Has systemd tell of changes; how soon it is asked again, if it does not.
+    /// Subscribes to systemd's changes. Returns the delay before the next attempt if that fails.
     async fn watch_units(&mut self) -> Option<Duration> {
         if self.changes.is_some() {
             return None;
@@ -440,7 +441,7 @@ async fn next_change(changes: &mut Option<Changes>) -> bool {
     }
 }
 
-/// In the metrics.
+/// Counts a step in the metrics.
 fn count(step: &Step, result: &Result<(), ApplyError>, took: Duration) {
     let went = match result {
         Ok(()) => Went::Done,
@@ -465,7 +466,7 @@ impl SignedAfter {
 }
 
 fn left(now: Timestamp, until: Timestamp) -> Duration {
-    // Never zero: the plan says that it has not come yet.
+    // Never zero: the plan has decided that the time has not come yet.
     Duration::try_from(until.duration_since(now)).unwrap_or(Duration::ZERO).max(Duration::from_millis(10))
 }
 

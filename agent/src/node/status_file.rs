@@ -21,7 +21,7 @@ const FILE: &str = "node.json";
 pub struct NodeStanding {
     /// Current step or wait.
     pub plan: Planned,
-    /// Since when that is the plan.
+    /// Time since which that is the plan.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub since: Option<Timestamp>,
     /// Progress of a long step.
@@ -41,10 +41,10 @@ pub struct NodeStanding {
     /// The last failure, kept after things went well again.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub last_error: Option<String>,
-    /// When it happened.
+    /// Time of the last error.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub last_error_time: Option<Timestamp>,
-    /// When something is done next, if nothing changes before.
+    /// Time of the next step, if nothing changes before.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub next_try: Option<Timestamp>,
 }
@@ -56,7 +56,7 @@ pub struct Planned {
     /// Name of the step, if there is one to do.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub step: Option<String>,
-    /// Its slot.
+    /// Slot of the step.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub slot: Option<SlotName>,
     /// Reason of the wait, if there is no step.
@@ -64,7 +64,7 @@ pub struct Planned {
     pub wait: Option<String>,
     /// Human-readable form of the step, or of the event that it waits for.
     pub message: String,
-    /// When that ends by itself.
+    /// Time at which the wait ends by itself.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub until: Option<Timestamp>,
 }
@@ -89,10 +89,10 @@ impl From<&Plan> for Planned {
 }
 
 impl NodeStanding {
-    /// As it was last written in this boot.
+    /// Reads the file as last written in this boot.
     ///
     /// # Errors
-    /// The file is there and cannot be read.
+    /// The file exists and cannot be read.
     pub fn read(run: &Path) -> Result<Option<Self>, FileError> {
         read_json(&run.join(FILE))
     }
@@ -105,7 +105,7 @@ impl NodeStanding {
         write_json(&run.join(FILE), self, 0o644)
     }
 
-    /// The plan and why, in lines for a person.
+    /// Describes the plan and its reason, in lines for users.
     pub fn describe_plan(&self) -> String {
         let time =
             |value: Option<Timestamp>| value.map_or_else(|| "-".to_owned(), |time| format!("{time:.0}"));
@@ -123,7 +123,7 @@ impl NodeStanding {
         ])
     }
 
-    /// Everything, in lines for a person.
+    /// Describes the complete state, in lines for users.
     pub fn describe(&self) -> String {
         let versioned = |version: &VersionRef| format!("{}-v{}", version.name, version.version);
         let refused: Vec<String> = self.refused.iter().map(versioned).collect();

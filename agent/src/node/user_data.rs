@@ -62,7 +62,7 @@ pub(super) struct StoredUserData {
     link_target: String,
 }
 
-/// One file, its content as base64.
+/// File with its content as base64.
 #[derive(Serialize, Deserialize)]
 struct StoredFile {
     path: String,

@@ -27,10 +27,10 @@ const DRAIN: Drain =
 /// Reason for not making a change.
 #[derive(Debug, thiserror::Error)]
 pub enum ApplyError {
-    /// This agent, or this host, cannot make it.
+    /// This agent or host does not support the change.
     #[error("{0}")]
     NotSupported(String),
-    /// It was made and does not hold: it is not made again by itself.
+    /// The change was made and does not hold; it is not repeated automatically.
     #[error("{0}")]
     Broken(String),
     /// Another writer decides about the Node.
@@ -39,7 +39,7 @@ pub enum ApplyError {
     /// A person has to change taints.
     #[error("{0}")]
     Taints(String),
-    /// It was tried in vain; it may be tried again.
+    /// The change failed; it may be retried.
     #[error("{0}")]
     Failed(String),
 }
@@ -83,7 +83,7 @@ impl Runner {
         }
     }
 
-    /// Drains the Node, and says that it may be deleted.
+    /// Drains the Node, and records that it may be deleted.
     async fn repave(&mut self, version: &VersionRef, deadline: Timestamp) -> Outcome {
         let name = format!("{}-v{}", version.name, version.version);
         let awaits = format!(

@@ -276,7 +276,7 @@ fn failed(capture: &Capture, ran: &Ran, fault: Option<Fault>) -> End {
     }
 }
 
-/// Makes the directory, removes what is too old for a new file of this size, and says how much room there is.
+/// Makes the directory, and removes the oldest files for a new one of this size. Returns the free space.
 fn make_room(directory: &Path, wanted: u64) -> io::Result<u64> {
     fs::DirBuilder::new().recursive(true).mode(0o700).create(directory)?;
     let mut kept = Vec::new();

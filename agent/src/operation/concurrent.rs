@@ -36,7 +36,7 @@ impl Runner {
         let (outcome, ()) = tokio::join!(draining, beside.go_on());
         // Operations that the concurrent loop started or finished must not start again.
         (self.notes, self.ended) = (beside.notes, beside.ended);
-        // Too late by now: the plan says so.
+        // The deadline has passed by now, which the plan reports.
         let late = matches!(outcome, Outcome::Ready) && self.now() >= deadline;
         if late { Outcome::Interrupted } else { outcome }
     }

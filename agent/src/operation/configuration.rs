@@ -47,11 +47,11 @@ pub enum Stays {
 /// Decision of applyConfiguration.
 #[derive(Debug, Clone, PartialEq)]
 pub enum Decision {
-    /// It is over.
+    /// End the operation.
     End(End),
     /// Human-readable description of the event that it waits for.
     Wait(String),
-    /// These are applied to the running node, in this order.
+    /// Apply these changes to the running node, in this order.
     InPlace(Vec<InPlace>),
     /// Drain and delete the Node, so that the host is repaved.
     Repave(VersionRef),

@@ -130,7 +130,7 @@ impl Runner {
         Ok(Progress::Left(format!("waiting for {}", list(&names))))
     }
 
-    /// Gives the Node free if the operation of this UID has cordoned it; why not, for a person.
+    /// Uncordons the Node if the operation of this UID has cordoned it. The error is a human-readable text.
     pub(super) async fn uncordon(&self, uid: &str) -> Result<(), String> {
         let node = &self.parts.node;
         let seen = node.node().await.map_err(|error| chain(&error))?;

@@ -12,7 +12,7 @@ const BUS: &str = "the agent reaches systemd by D-Bus, and everything on the bus
 const ENDS: &str = "starting it ends or suspends what runs; use reboot, shutdown or a power operation";
 const ALIAS: &str = "it is another name of a service: name the service itself";
 
-/// In the host.
+/// Refused services of the host.
 const HOST: [Refused; 15] = [
     (
         "bedplate-agent.service",
@@ -37,7 +37,7 @@ const HOST: [Refused; 15] = [
     ("bedplate-capture-*", "it is a packetCapture's"),
 ];
 
-/// In a slot.
+/// Refused services of a slot.
 const SLOT: [Refused; 6] = [
     ("bedplate-kubeadm.service", "it joins the node once; a repave does it again"),
     ("dbus.service", BUS),
@@ -47,7 +47,7 @@ const SLOT: [Refused; 6] = [
     ("rescue.service", ENDS),
 ];
 
-/// In both: units of systemd that are a way to end, and names that stand for another unit.
+/// Refused in both: units of systemd that end the system, and names that are aliases of another unit.
 const BOTH: [Refused; 12] = [
     ("systemd-reboot.service", ENDS),
     ("systemd-poweroff.service", ENDS),

@@ -101,8 +101,8 @@ impl Running<'_> {
         })
     }
 
-    /// Kubernetes lets no kubelet change taints, so that a host in wrong hands cannot draw Pods to itself; nor may an agent. Those that a
-    /// person has changed already are as good.
+    /// Checks that the Node has these taints already. Kubernetes does not let a kubelet change taints, so
+    /// that a compromised host cannot attract Pods; the agent must not either. A user may change them first.
     async fn check_taints(&self, set: &[Taint], remove: &[Taint]) -> Result<(), ApplyError> {
         let node = self.parts.node.node().await.map_err(|error| ApplyError::Failed(chain(&error)))?;
         let there = node.map(|node| node.taints).unwrap_or_default();
@@ -236,8 +236,8 @@ impl Running<'_> {
         written.await.map_err(|error| ApplyError::Broken(crate::fault::explained(&error)))
     }
 
-    /// Has kubeadm write the kubelet's configuration again. If the kubelet is not healthy with it, the former one is restored. If this attempt is
-    /// killed, the next one restores it.
+    /// Makes kubeadm write the kubelet's configuration again. If the kubelet is not healthy with it, the
+    /// former one is restored. If this attempt is killed, the next one restores it.
     async fn reconfigure(&self, how: &Reconfiguration) -> Result<(), ApplyError> {
         let former =
             former::keep(self.parts, (self.slot, self.leader), template_hash(&self.wanted.template)).await?;
@@ -311,7 +311,7 @@ impl Running<'_> {
         units.stop(&unit_name(network::HEALTH_UNIT)?, RESTART_TIMEOUT).await.map(drop).map_err(failed)
     }
 
-    /// Restarts the kubelet and waits until it says that it is well, and stays so.
+    /// Restarts the kubelet and waits until it reports that it is healthy, and stays so.
     async fn is_well(&self, units: &dyn Units, kubelet: &UnitName) -> Result<(), String> {
         let _ = units.reset_failed(kubelet).await;
         if let Some(said) = restarted(units, kubelet).await.map_err(|error| error.to_string())? {
@@ -351,7 +351,7 @@ fn restarts(files: &[&FileSpec]) -> Result<Vec<UnitName>, ApplyError> {
     Ok(units)
 }
 
-/// Restarts a unit; what its journal says, if it does not run then.
+/// Restarts a unit. Returns its journal if it does not run then.
 async fn restarted(units: &dyn Units, unit: &UnitName) -> Result<Option<String>, ApplyError> {
     match units.restart(unit, RESTART_TIMEOUT).await {
         Ok(result) if result.is_done() => Ok(None),
@@ -365,7 +365,7 @@ async fn restarted(units: &dyn Units, unit: &UnitName) -> Result<Option<String>,
 
 /// Returns true if the kernel parameter has this value, ignoring whitespace.
 fn has_value(root: &Path, name: &str, value: &str) -> bool {
-    // sysctl.d(5): the first separator tells which of both separates.
+    // sysctl.d(5): the first separator decides which of the two separates.
     let path = match name.find(['.', '/']).and_then(|at| name.chars().nth(at)) {
         Some('/') => name.to_owned(),
         _ => name

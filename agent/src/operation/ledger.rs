@@ -14,16 +14,16 @@ use super::plan::Standing;
 pub struct View {
     /// Operations for this Machine, others' among them or not.
     pub operations: Vec<Arc<MachineOperation>>,
-    /// These are all that there are, and were just now.
+    /// True if these are all current operations.
     pub complete: bool,
-    /// UIDs of those that have ended; whether one has shut the host down.
+    /// UIDs of finished operations; the value is true if the operation has shut the host down.
     pub ended: BTreeMap<String, bool>,
     /// Permission of the Machine.
     pub standing: Standing,
 }
 
 impl Default for View {
-    /// Nothing was read yet.
+    /// Returns the view before anything was read.
     fn default() -> Self {
         Self { operations: Vec::new(), complete: false, ended: BTreeMap::new(), standing: Standing::Unknown }
     }
@@ -38,10 +38,10 @@ pub enum WriteOperationError {
     /// Another writer has changed the object since it was read; with its current state.
     #[error("it was changed by another writer since it was read")]
     Conflict(Box<MachineOperation>),
-    /// It is gone.
+    /// The operation is deleted.
     #[error("it is gone")]
     Gone,
-    /// It is refused, and will be.
+    /// The write is permanently refused.
     #[error("refused: {0}")]
     Refused(String),
 }

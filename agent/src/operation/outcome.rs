@@ -9,13 +9,13 @@ use crate::bus::BusError;
 /// Outcome of an effect.
 #[derive(Debug)]
 pub(super) enum Outcome {
-    /// The operation is over.
+    /// The operation is finished.
     End(End),
     /// The end of this boot was asked for, and accepted.
     Accepted,
     /// Ready for the act itself; or nothing was done, and a retry is possible immediately.
     Ready,
-    /// Nothing was done: try again later. Why, for a person.
+    /// Nothing was done; retry later. With the human-readable reason.
     Later(String),
     /// The agent stops, or the operation was canceled.
     Interrupted,
@@ -37,7 +37,7 @@ pub(super) fn bus_end(error: &BusError) -> End {
     End::failed(reason, chain(error))
 }
 
-/// Before an act: trouble that may pass is waited for, any other is the end.
+/// Converts an error before the act: a temporary one is retried, any other ends the operation.
 pub(super) fn before_act(error: &BusError) -> Outcome {
     if error.is_transient() { Outcome::Later(chain(error)) } else { Outcome::End(bus_end(error)) }
 }

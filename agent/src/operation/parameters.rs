@@ -12,11 +12,11 @@ use crate::bus::UnitName;
 
 /// Characters of a text that are repeated to its author.
 const LONGEST_SHOWN: usize = 64;
-/// Longest capture, in seconds.
+/// Maximum duration of a capture, in seconds.
 pub const MOST_SECONDS: i64 = 300;
 /// Largest capture, in bytes.
 pub const MOST_BYTES: i64 = 64 << 20;
-/// Longest filter of a capture, in characters.
+/// Maximum length of a capture filter, in characters.
 const MOST_FILTER: usize = 1024;
 /// Timeout of a drain without `drainTimeoutSeconds`, in seconds.
 const DEFAULT_DRAIN_SECONDS: i64 = 600;
@@ -41,7 +41,7 @@ impl Kind {
     pub const ALL: [Self; 5] =
         [Self::Reboot, Self::Shutdown, Self::RestartService, Self::PacketCapture, Self::ApplyConfiguration];
 
-    /// Its `operationName`.
+    /// Returns the `operationName`.
     pub const fn as_str(self) -> &'static str {
         match self {
             Self::Reboot => "reboot",
@@ -73,9 +73,9 @@ impl Kind {
 /// Place of a service.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Place {
-    /// In the slot that is the node.
+    /// The slot that is the node.
     Slot,
-    /// In the host.
+    /// The host.
     Host,
 }
 
@@ -86,9 +86,9 @@ pub struct Capture {
     pub interface: String,
     /// A BPF expression (pcap-filter(7)); empty: every packet.
     pub filter: String,
-    /// For how long.
+    /// Duration in seconds.
     pub seconds: u32,
-    /// At most so large a file.
+    /// Maximum size of the file in bytes.
     pub bytes: u64,
 }
 
@@ -128,7 +128,7 @@ impl Order {
     /// Checks an operation.
     ///
     /// # Errors
-    /// What is wrong, for a person: the parameter is named.
+    /// The problem as human-readable text with the parameter's name.
     pub fn parse(kind: Kind, spec: &MachineOperationSpec) -> Result<Self, String> {
         let given = Parameters { kind, given: &spec.parameters };
         given.known()?;
@@ -212,7 +212,7 @@ impl Parameters<'_> {
         Ok(self.one_of(name, &["false", "true"])? == "true")
     }
 
-    /// One of these words; the first is the default.
+    /// Returns the value, which must be one of these words; the first is the default.
     fn one_of(&self, name: &str, words: &[&'static str]) -> Result<&'static str, String> {
         let Some(text) = self.text(name) else { return Ok(words.first().copied().unwrap_or_default()) };
         let found = words.iter().find(|word| **word == text).copied();

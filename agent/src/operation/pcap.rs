@@ -17,7 +17,7 @@ pub enum Order {
     Big,
 }
 
-/// From a file's header; none: it is no such file.
+/// Reads the byte order from a file's header; none: it is not a capture file.
 pub fn order(header: &[u8; FILE_HEADER_BYTES]) -> Option<Order> {
     match header[..4] {
         [0xd4, 0xc3, 0xb2, 0xa1] | [0x4d, 0x3c, 0xb2, 0xa1] => Some(Order::Little),

@@ -42,7 +42,8 @@ pub enum Standing {
     Paused,
     /// The Machine is being deleted: no operation starts.
     Deleting,
-    /// It is not known, not there, or not the one that this host enrolled for: nothing is touched.
+    /// The Machine is unknown, missing, or not the one that this host enrolled
+    /// for: its operations are ignored.
     Unknown,
 }
 
@@ -61,20 +62,20 @@ pub struct Observed<'a> {
     pub operation: &'a MachineOperation,
     /// Our note on it.
     pub note: Option<&'a Note>,
-    /// This very process asked for the end of this boot, and it was accepted.
+    /// True if this process requested the end of this boot, and systemd accepted it.
     pub accepted: bool,
 }
 
 /// Next step of an operation.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Next {
-    /// It is not ours to touch, or not now.
+    /// The operation is not for this agent, or not now.
     Ignore,
     /// Report why the operation does not start.
     Wait {
-        /// In one word.
+        /// Reason for the status.
         reason: PendingOperationReason,
-        /// For a person.
+        /// Human-readable message.
         message: String,
     },
     /// Write that this agent carries it out.
@@ -83,7 +84,7 @@ pub enum Next {
     Begin(Order, Timestamp),
     /// It was started: inspect its result; until this deadline.
     Inspect(Order, Timestamp),
-    /// Nothing until then, or until the host has ended.
+    /// Wait until this time, or until the host has gone down.
     AwaitEnd(Timestamp),
     /// Write how it ended.
     Finish(Finish),
@@ -99,7 +100,7 @@ pub struct Finish {
 }
 
 impl Finish {
-    /// Without more ado.
+    /// Returns an end without further steps.
     pub fn plain(end: End) -> Self {
         Self { end, uncordon: None }
     }
@@ -378,7 +379,7 @@ mod tests {
         Note { uid: "u".into(), name: "o".into(), boot_id: boot.into(), begun: at(10), end }
     }
 
-    /// In the boot `b0`.
+    /// Decides in the boot `b0`.
     fn decide(operation: &MachineOperation, note: Option<&Note>, now: i64) -> Next {
         decide_as(operation, note, now, Standing::Ready, false)
     }

@@ -13,28 +13,28 @@ use bedplate_rules::operation as rules;
 use jiff::Timestamp;
 use serde::{Deserialize, Serialize};
 
-/// Longest message of a status.
+/// Maximum length of a status message.
 const MAX_MESSAGE_CHARS: usize = 4096;
 
 /// Result of an operation.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
 pub struct End {
-    /// It was done.
+    /// True if the operation succeeded.
     pub complete: bool,
-    /// In one word.
+    /// Reason for the status.
     pub reason: String,
-    /// For a person.
+    /// Human-readable message.
     pub message: String,
 }
 
 impl End {
-    /// It was done.
+    /// Returns the result of a successful operation.
     pub fn done(reason: AgentOutcome, message: impl Into<String>) -> Self {
         Self { complete: true, reason: reason.as_str().to_owned(), message: message.into() }
     }
 
-    /// It was not.
+    /// Returns the result of a failed operation.
     pub fn failed(reason: AgentOutcome, message: impl Into<String>) -> Self {
         Self { complete: false, reason: reason.as_str().to_owned(), message: message.into() }
     }
@@ -127,7 +127,8 @@ pub fn is_cordoned(status: Option<&MachineOperationStatus>) -> bool {
     status.is_some_and(|status| status.conditions.iter().any(|condition| condition.type_ == CORDONED))
 }
 
-/// When the Node was cordoned for it; `now`, if it was not or that is said to be yet to come.
+/// Returns when the Node was cordoned for the operation. Returns `now` if it
+/// was not, or if that time is in the future.
 pub fn cordoned_at(status: Option<&MachineOperationStatus>, now: Timestamp) -> Timestamp {
     let conditions = status.into_iter().flat_map(|status| &status.conditions);
     let cordoned = conditions.into_iter().find(|condition| condition.type_ == CORDONED);

@@ -36,7 +36,7 @@ impl Runner {
     }
 }
 
-/// A call that broke may have been heard: the boot id tells.
+/// Converts the answer. A call that broke may have arrived: the boot ID decides.
 fn asked(result: Result<(), BusError>) -> Outcome {
     match result {
         Ok(()) => Outcome::Accepted,

@@ -33,7 +33,7 @@ impl Runner {
         }
     }
 
-    /// There is such a service.
+    /// Checks that the service exists.
     pub(super) async fn prepare_restart(&mut self, unit: &UnitName, place: Place) -> Outcome {
         let state = match self.systemd(place).await {
             Ok(Some(units)) => units.state(unit).await,
@@ -168,7 +168,7 @@ async fn judge(units: &dyn Units, unit: &UnitName, place: Place, state: &UnitSta
     }
 }
 
-/// The last that a unit said, as its own systemd's journal has it, without what may be secret.
+/// Returns the unit's last journal lines, with secrets hidden.
 async fn tail(units: &dyn Units, unit: &UnitName) -> String {
     match last_lines(units, unit, MAX_JOURNAL_LINES, None).await {
         Ok(text) if text.is_empty() => "nothing".to_owned(),

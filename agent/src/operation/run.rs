@@ -32,7 +32,7 @@ use super::progress::{self, executor};
 use crate::bus::{Machines, Power, Units};
 use crate::kubelet::client::NodeApi;
 
-/// Before something is tried again that did not work and may.
+/// Delay before a retry.
 pub(super) const RETRY_DELAY: Duration = Duration::from_secs(2);
 /// Poll interval of a pending state.
 pub(super) const POLL_INTERVAL: Duration = Duration::from_secs(2);
@@ -70,9 +70,9 @@ pub struct Parts {
 /// An operation that is under way.
 pub(super) struct Running {
     pub(super) object: Arc<MachineOperation>,
-    /// This process has asked for the end of this boot, and it was accepted.
+    /// True if this process requested the end of this boot, and systemd accepted it.
     pub(super) accepted: bool,
-    /// Nothing of it is done, it waits for something else.
+    /// True if the operation is not started, because it waits for another condition.
     waits: bool,
     /// End of the operation, once it is known.
     pub(super) finish: Option<Finish>,
@@ -119,7 +119,7 @@ pub(super) struct Runner {
     /// Number of failed writes in a row.
     pub(super) unwritten: u32,
     pub(super) write_again: Option<Instant>,
-    /// For acts that have a deadline of their own and take long.
+    /// Pulse for long acts that have their own deadline.
     pub(super) beat: Beat,
 }
 
@@ -190,7 +190,7 @@ impl Runner {
         (self.parts.clock)()
     }
 
-    /// One act; when the next one is due, none: when something changes.
+    /// Carries out one act. Returns the delay before the next one; none: on the next change.
     pub(super) async fn advance(&mut self) -> Option<Duration> {
         let had = self.running.is_some();
         let again = self.act_once().await;
@@ -300,7 +300,7 @@ impl Runner {
         self.running = choose(&open, machine, view.standing).map(Arc::clone).map(Running::of);
     }
 
-    /// Beside a drain that is over, what was picked and not taken yet is none of ours any more.
+    /// Drops an operation of the concurrent loop that was selected and not taken before the drain ended.
     fn leave_what_waits(&mut self, view: &View) {
         let over = self.beside.as_ref().is_some_and(CancellationToken::is_cancelled);
         let Some(running) = self.running.as_ref().filter(|running| over && running.finish.is_none()) else {

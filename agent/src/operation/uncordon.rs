@@ -13,11 +13,12 @@ use super::ledger::View;
 use super::plan::Standing;
 use super::run::Runner;
 
-/// Before it is tried again.
+/// Delay before the next attempt.
 const RETRY_DELAY: Duration = Duration::from_secs(60);
 
 impl Runner {
-    /// Looks once after each operation and at the start; when again, if it has not worked.
+    /// Checks once after each operation and at the start. Returns the delay
+    /// before the next attempt after a failure.
     pub(super) async fn sweep(&mut self, view: &View) -> Option<Duration> {
         if self.beside.is_some() || !self.sweep || !view.complete || view.standing == Standing::Unknown {
             return None;

@@ -144,7 +144,7 @@ struct Applied {
     made_cluster: bool,
     /// True if a change to the kubelet's configuration did not end.
     unfinished: bool,
-    /// It is a control plane that has joined, and its member of etcd is still to leave if the slot is.
+    /// True if it is a joined control plane whose etcd member must leave before its slot.
     joined_control_plane: bool,
 }
 

@@ -39,7 +39,7 @@ pub fn plan_claim(seen: &ClaimObserved) -> ClaimPlan {
     }
 }
 
-/// The host holds no claim: it accepts the one that it sees, or refuses it.
+/// Plans for a host without a claim: it accepts the claim that it sees, or refuses it.
 fn on_free(seen: &ClaimObserved, released: Option<&ClaimRecord>) -> ClaimPlan {
     if seen.api != Api::Live {
         return wait(Pending::ApiServer);
@@ -81,7 +81,7 @@ fn on_free(seen: &ClaimObserved, released: Option<&ClaimRecord>) -> ClaimPlan {
     on_new(seen, claim)
 }
 
-/// The host holds no claim. It accepts or refuses this one, which has not ended.
+/// Plans for a host without a claim. It accepts or refuses this one, which has not ended.
 fn on_new(seen: &ClaimObserved, claim: &ClaimFacts) -> ClaimPlan {
     match earlier(seen, claim) {
         Some(ReportedState::Released) => wait(Pending::Removal),
@@ -121,7 +121,7 @@ fn earlier(seen: &ClaimObserved, claim: &ClaimFacts) -> Option<ReportedState> {
     of_claim.filter_map(|report| report.state).find(|state| *state != ReportedState::Preparing)
 }
 
-/// The host holds a claim.
+/// Plans for a host with a claim.
 fn on_held(seen: &ClaimObserved, record: &ClaimRecord) -> ClaimPlan {
     let evidence = evidence(seen, record);
     if seen.api == Api::Live {
@@ -179,7 +179,7 @@ fn evidence(seen: &ClaimObserved, record: &ClaimRecord) -> Option<Evidence> {
     (release.as_ref() == Some(&record.provider_id)).then_some(Evidence::Requested)
 }
 
-/// Nothing of the claim has run.
+/// Plans for a claim of which nothing has run.
 fn on_preparing(seen: &ClaimObserved, record: &ClaimRecord) -> ClaimPlan {
     let claim = match own_claim(seen, record) {
         Ok(claim) => claim,
@@ -287,7 +287,7 @@ fn first_start(seen: &ClaimObserved, record: &ClaimRecord) -> ClaimPlan {
     ClaimPlan::Do(ClaimStep::StartSlot)
 }
 
-/// The next step of a host whose user data has ended well, or what is pending.
+/// Returns the next step of a host whose user data has succeeded, or the reason for waiting.
 fn joining(seen: &ClaimObserved, record: &ClaimRecord) -> Result<ClaimStep, Pending> {
     if seen.user_data == UserData::Rendered {
         return Ok(ClaimStep::ForgetUserData);
@@ -330,7 +330,7 @@ fn on_failed(seen: &ClaimObserved, record: &ClaimRecord) -> ClaimPlan {
     rest(seen, record, Pending::FailedClaim)
 }
 
-/// Nothing is left to do until the claim ends.
+/// Plans for a claim without a next step until it ends.
 fn rest(seen: &ClaimObserved, record: &ClaimRecord, pending: Pending) -> ClaimPlan {
     if seen.user_data == UserData::Rendered {
         return ClaimPlan::Do(ClaimStep::ForgetUserData);
@@ -344,7 +344,7 @@ fn rest(seen: &ClaimObserved, record: &ClaimRecord, pending: Pending) -> ClaimPl
     }
 }
 
-/// The claim has ended. Each step may be repeated, and none needs the API server.
+/// Plans for a claim that has ended. Each step may be repeated, and none needs the API server.
 fn on_releasing(seen: &ClaimObserved, record: &ClaimRecord) -> ClaimPlan {
     if let Some(report) = report_record(seen, record) {
         return report;

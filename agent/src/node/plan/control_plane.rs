@@ -1,4 +1,5 @@
-//! Control planes that nothing ends but a person: a slot in which a cluster was made, and one on trial whose etcd has joined a cluster.
+//! Control planes that only a user may end: a slot in which a cluster was made,
+//! and one on trial whose etcd has joined a cluster.
 //!
 //! Pure. Part of `plan`.
 
@@ -11,7 +12,7 @@ use super::{SLOTS, applied, later, named, runs, stage, stop_and_empty, wait};
 use crate::model::{Observed, Plan, Stage, Step, VersionFacts, Wait, index};
 use crate::slot::paths::letter;
 
-/// Said of a slot whose kubeadm has made a cluster.
+/// Message of a slot whose kubeadm has made a cluster.
 pub(super) const CLUSTER: &str =
     "the cluster that was made here is in this slot: it stays, and no other version is paved in its place";
 

@@ -298,7 +298,7 @@ impl NodeLoop {
         self.claim = memory;
     }
 
-    /// Reports how the claim stands: to the cluster, and in the file.
+    /// Reports the state of the claim: to the cluster, and in the file.
     fn stand_claim(
         &mut self,
         sight: &ClaimSight,
@@ -340,7 +340,7 @@ impl NodeLoop {
     }
 }
 
-/// Longest time until the next look. None: each change wakes the loop.
+/// Returns the maximum delay before the next turn. None: each change wakes the loop.
 fn poll(pending: Pending, sight: &ClaimSight) -> Option<Duration> {
     let is_bootstrapping = sight
         .observed

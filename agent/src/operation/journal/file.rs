@@ -19,7 +19,7 @@ use crate::operation::progress::End;
 
 /// Age at which a note without an object is deleted. No restored backup is expected to be older.
 const NOTE_RETENTION: SignedDuration = SignedDuration::from_hours(30 * 24);
-/// More are not kept.
+/// Maximum number of notes that are kept.
 const MAX_NOTES: usize = 256;
 
 /// Note on a started operation.
@@ -28,11 +28,11 @@ const MAX_NOTES: usize = 256;
 pub struct Note {
     /// UID of the object.
     pub uid: String,
-    /// Its name, for a person.
+    /// Name of the object, for users.
     pub name: String,
     /// Boot ID of the kernel at the start.
     pub boot_id: String,
-    /// When.
+    /// Time of the start.
     pub begun: Timestamp,
     /// Result of the operation; none: unknown.
     #[serde(default, skip_serializing_if = "Option::is_none")]
@@ -55,7 +55,7 @@ pub trait Notes: Send + Sync {
 pub struct NoteDirectory(PathBuf);
 
 impl NoteDirectory {
-    /// In this directory, which is made when it is needed.
+    /// Creates the store in this directory, which is made when it is needed.
     pub fn new(directory: &Path) -> Self {
         Self(directory.to_owned())
     }

@@ -46,22 +46,22 @@ pub struct ClaimObserved {
 /// Answer of a MachineConfiguration to a claimant.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub enum Admission {
-    /// It was not asked, or does not answer.
+    /// The Machine was not asked, or does not answer.
     Unknown,
-    /// Its `claimPolicy` lists the namespace of the claimant.
+    /// The `claimPolicy` of the Machine lists the claimant's namespace.
     Allowed,
-    /// It does not, or does not exist.
+    /// The `claimPolicy` does not list it, or the Machine does not exist.
     Refused,
 }
 
 /// The Machine, as far as claims depend on it.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum PoolMachine {
-    /// It does not exist.
+    /// The Machine does not exist.
     Absent,
-    /// It is not the one that this host enrolled for.
+    /// The Machine is not the one that this host enrolled for.
     Foreign,
-    /// It is this host's.
+    /// The Machine is this host's.
     Own {
         /// Namespaces of `claimPolicy`. Empty: the host is not in a pool.
         namespaces: Vec<String>,
@@ -85,11 +85,11 @@ pub enum PoolMachine {
 /// The claim object.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum ClaimSeen {
-    /// It was not listed yet.
+    /// The claim was not listed yet.
     Unknown,
-    /// It does not exist.
+    /// The claim does not exist.
     Absent,
-    /// It exists.
+    /// The claim exists.
     Present(ClaimFacts),
 }
 
@@ -191,23 +191,23 @@ pub struct ClaimSlot {
 /// Execution of the user data, by its marks in the slot. A mark survives boots.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Default)]
 pub enum Script {
-    /// It was never started.
+    /// The user data was never started.
     #[default]
     NotStarted,
-    /// It was started, and has not ended.
+    /// The user data was started, and has not ended.
     Started,
-    /// It ended with this exit code.
+    /// The user data ended with this exit code.
     Ended(i32),
 }
 
 /// User data of the recorded claim, in memory.
 #[derive(Debug, Clone, PartialEq, Eq, Hash)]
 pub enum UserData {
-    /// It was not read in this boot, or is removed.
+    /// The user data was not read in this boot, or is removed.
     Absent,
-    /// It was read and rendered.
+    /// The user data was read and rendered.
     Rendered,
-    /// It was read and cannot be carried out.
+    /// The user data was read and cannot be carried out.
     Refused {
         /// Text for a user.
         why: String,
@@ -219,9 +219,9 @@ pub enum UserData {
 pub enum JoinedNode {
     /// The API server was not asked, or does not answer.
     Unknown,
-    /// It does not exist.
+    /// The Node does not exist.
     Absent,
-    /// It exists.
+    /// The Node exists.
     Present {
         /// UID.
         uid: String,
@@ -243,7 +243,7 @@ pub enum Evidence {
     Requested,
 }
 
-/// One thing to do.
+/// Step of the claim plan.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum ClaimStep {
     /// Write the record of the claim object: `Preparing`.
