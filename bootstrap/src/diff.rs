@@ -1,7 +1,8 @@
-//! Pure: what of two templates differs, and what of that a running node can be given without a repave.
+//! Pure: the differences of two templates, and which of them a running node can take without a repave.
 //!
-//! For `applyConfiguration`, and for a rolling update that need not take a node down. Both lists are for a person too: each
-//! entry prints as the field and what happens to it. Contents of files are never named, they may be secret.
+//! Used by `applyConfiguration`, and by a rolling update that need not take a node down. Users see both lists
+//! too: each entry prints as the field and its change. Contents of files are never included, because they may
+//! be secret.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::fmt;

@@ -65,7 +65,7 @@ pub(crate) struct Global {
 /// A form of output.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
 pub(crate) enum Output {
-    /// Text for people; its form may change
+    /// Text for users; its form may change
     Human,
     /// Answer of pxed, the cluster or the BMC
     Json,

@@ -1,7 +1,9 @@
-//! Pure: what a Machine waits for, from whom, since when, and what a person can do about it, all from the object alone.
+//! Pure: what a Machine waits for, on whom, since when, and what a user can do, computed from the object
+//! alone.
 //!
-//! The order is that of `rules::phase`, which decides the reason of `Ready`. Added are what a phase does not show: the silence of an agent, and
-//! the next version of a Machine that is Ready. Called by `machine explain`.
+//! The order is that of `rules::phase`, which decides the reason of `Ready`. Two facts that a phase does not
+//! show are added: an unreachable agent, and the next version of a Machine that is Ready. Called by `machine
+//! explain`.
 
 use std::collections::BTreeMap;
 

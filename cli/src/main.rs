@@ -1,5 +1,5 @@
-//! `bedplate`, also `kubectl bedplate`: what pxed or the cluster knows of Machines, for people; and how people have their
-//! power switched.
+//! `bedplate`, also `kubectl bedplate`: shows what pxed or the cluster knows of Machines, and switches their
+//! power.
 //!
 //! Parses, runs, chooses the exit code (0 done, 1 failed, 64 wrong usage). All that it changes anywhere: it makes MachineOperations
 //! (`power`, `operation create`), applies what Bedplate needs in a cluster (`install`), goes back to a version (`config rollback`), and

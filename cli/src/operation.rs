@@ -1,4 +1,4 @@
-//! Pure: from a command's arguments to the MachineOperation that they mean, and what an ended one means to a person.
+//! Pure: converts a command's arguments to a MachineOperation, and a finished operation to a text for users.
 
 use std::collections::BTreeMap;
 use std::time::Duration;

@@ -1,5 +1,5 @@
-//! Reads a password: from a file, from standard input, or from a person at a terminal, who does not see it. Never from the
-//! command line or the environment, where others could.
+//! Reads a password from a file, from standard input, or from a user at a terminal without echo. Never reads
+//! it from the command line or the environment, where other users could see it.
 
 use std::fs::File;
 use std::io::{IsTerminal, Read, Write};

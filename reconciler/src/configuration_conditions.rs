@@ -1,13 +1,17 @@
-//! Pure: the conditions of a MachineConfiguration: whether something moves by itself, what a user must do, and the sum of both.
+//! Pure: the conditions of a MachineConfiguration: changes in progress, actions that a user must take, and
+//! their sum.
 //!
 //! ```text
 //! rollout::standing, or at_rest (OnDelete) --> Standing --Newest: trouble with versions--> merge --> status.conditions
 //! ```
 //!
-//! `Progressing` True: Machines get another version without anybody doing more. False with `AwaitingNodeDeletion`: they would, once a
-//! person deletes their Nodes. `Degraded` True: the reason is the gravest trouble's, the message has them all. `Ready` True: the newest
-//! version can be used, nothing moves and nothing is degraded; its reason is that of the first condition that is not met, otherwise that of
-//! `Progressing`. `Stalled`, which is there only if it is True: nothing continues without a user. Tools such as kstatus report that as failed.
+//! - `Progressing` True: Machines get another version without further action. False with
+//!   `AwaitingNodeDeletion`: they would, once a user deletes their Nodes.
+//! - `Degraded` True: the reason is that of the gravest fault; the message has all faults.
+//! - `Ready` True: the newest version can be used, nothing changes and nothing is degraded. Its reason is
+//!   that of the first condition that is not met, otherwise that of `Progressing`.
+//! - `Stalled` exists only while True: nothing continues without a user. Tools such as kstatus report that as
+//!   failed.
 
 use std::collections::BTreeSet;
 

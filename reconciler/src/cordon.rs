@@ -63,9 +63,9 @@ pub enum Cordon {
     Free,
     /// The controller's.
     Ours(Hold),
-    /// That of an operation, which its agent carries out.
+    /// An operation's cordon. The agent carries the operation out.
     Operation,
-    /// A person's, or another program's.
+    /// Cordon of a user or another program.
     Foreign,
 }
 
@@ -86,13 +86,13 @@ pub struct Hold {
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
 pub struct Failed {
-    /// The version that was to come (`<configuration>-v<N>`).
+    /// Version of the update (`<configuration>-v<N>`).
     pub version: String,
-    /// The MachineConfiguration's generation then: an edit of it has the drain be tried again.
+    /// Generation of the MachineConfiguration at that time. An edit of it retries the drain.
     pub generation: i64,
     /// Machine-readable reason.
     pub reason: GivenUp,
-    /// For a person.
+    /// Message for users.
     pub message: String,
 }
 

@@ -150,7 +150,7 @@ async fn refused_version_does_not_block_independent_writes() {
     let given = server::configuration(9, &status);
     let objects = Objects {
         configurations: vec![given.clone()],
-        // The first was deleted by a person, another one too, whose number stands nowhere else.
+        // A user deleted the first one, and another one whose number is not recorded elsewhere.
         versions: vec![
             server::version(1, &leaving),
             server::version(2, &used),

@@ -1,5 +1,6 @@
-//! Random histories of edits, pauses, cordons, faults and a controller whose plan is carried out only in part (C4): never more Machines are
-//! unavailable through it than `maxUnavailable`, a person's cordon is never touched, and everything ends updated, or says why not.
+//! Random histories of edits, pauses, cordons, faults and a controller whose plan is carried out only in part
+//! (C4). The controller never makes more than `maxUnavailable` Machines unavailable, and never changes a
+//! user's cordon. At the end every Machine is updated or has a reason.
 
 #![allow(clippy::unwrap_used, clippy::panic)]
 
@@ -28,9 +29,9 @@ enum Event {
     Agent(usize),
     /// The last Pod of a Node leaves.
     Emptied(usize),
-    /// A drain's time is over.
+    /// A drain times out.
     TimedOut(usize),
-    /// A person cordons or uncordons.
+    /// A user cordons or uncordons a Node.
     Cordon(usize, bool),
     /// A Node gets or loses its Ready.
     Ready(usize, bool),

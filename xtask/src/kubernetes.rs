@@ -13,7 +13,7 @@ use crate::{cluster_api, host, progress};
 const PROGRAMS: [&str; 6] =
     ["kubectl", "kube-apiserver", "kubeadm", "kube-controller-manager", "kube-scheduler", "kubelet"];
 
-/// For a person in a slot; not one of the programs that the tests need.
+/// Program for users in a slot. The tests do not need it.
 pub(crate) const CRICTL: &str = "crictl";
 const CRICTL_MODULE: &str = "sigs.k8s.io/cri-tools";
 

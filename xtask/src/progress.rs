@@ -32,7 +32,7 @@ pub(crate) struct Step {
     logged: Cell<bool>,
 }
 
-/// A duration for people: `0.4 s`, `38 s`, `4 min 46 s`.
+/// Formats a duration for users: `0.4 s`, `38 s`, `4 min 46 s`.
 pub(crate) fn seconds(duration: Duration) -> String {
     let all = duration.as_secs();
     if all >= 60 {

@@ -86,7 +86,7 @@ fn privilege(probe: &IpmiProbe) -> Option<String> {
         .then(|| "    # this account may only read: pxed needs one with privilege Operator".to_owned())
 }
 
-/// A YAML text in double quotes, in ASCII: nothing in it can hide or reorder what a person sees.
+/// Returns the text in double quotes for YAML, in ASCII. No character can hide or reorder what a user sees.
 fn quoted(text: &str) -> String {
     let escaped = text.chars().map(|sign| match sign {
         '"' => "\\\"".to_owned(),

@@ -84,8 +84,8 @@ fn paint(status: &MachineOperationStatus) -> Paint {
     }
 }
 
-/// Formats the progress of an operation on one line: `node-1-power-cycle-x7k2p: powerCycle of node-1
-/// InProgress (Off): waiting`.
+/// Formats the progress of an operation on one line:
+/// `node-1-power-cycle-x7k2p: powerCycle of node-1 InProgress (Off): waiting`.
 pub(crate) fn progress(operation: &MachineOperation, look: Look) -> String {
     let status = operation.status.clone().unwrap_or_default();
     let step = status.step.as_ref().filter(|_| status.state == Some(OperationState::InProgress));
@@ -155,7 +155,7 @@ pub(crate) fn power(machine: &Machine, look: Look) -> String {
     printed
 }
 
-/// As people call it.
+/// Returns the usual name of the protocol.
 fn protocol(protocol: BmcProtocol) -> &'static str {
     match protocol {
         BmcProtocol::Redfish => "Redfish",

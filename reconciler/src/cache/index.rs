@@ -206,7 +206,7 @@ fn names<'a>(uses: Option<&Uses<'a>>) -> BTreeSet<&'a str> {
     uses.into_iter().flat_map(Uses::names).collect()
 }
 
-/// Puts an object there or takes it away; what was there before.
+/// Inserts or removes an object. Returns the previous one.
 fn put<K>(map: &mut BTreeMap<String, Arc<K>>, name: &str, after: Option<Arc<K>>) -> Option<Arc<K>> {
     match (after, map.get_mut(name)) {
         (Some(after), Some(there)) => Some(std::mem::replace(there, after)),

@@ -121,9 +121,9 @@ impl Status {
 pub enum Rolls {
     /// It moves Machines, or waits for its turn.
     On,
-    /// Something has failed, and a person has to see to it.
+    /// A failure stopped it until a user acts.
     Paused,
-    /// All are updated, but those that are left as they are.
+    /// All Machines are updated, except skipped ones.
     AtRest,
 }
 

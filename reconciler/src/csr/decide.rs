@@ -25,15 +25,15 @@ const END: &str = "-----END CERTIFICATE REQUEST-----";
 /// Decision about a request.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(super) enum Verdict {
-    /// Not an agent's for its kubelet, or decided already.
+    /// The request is not an agent's for its kubelet, or it is already decided.
     NotOurs,
-    /// It is given.
+    /// The request is approved.
     Approve,
-    /// It is refused, for good.
+    /// The request is denied, permanently.
     Deny(String),
-    /// Nothing is known that would allow or refuse it: a person may.
+    /// No rule allows or denies the request; a user may decide.
     LeaveOpen(String),
-    /// A fact is missing that arrives by itself, such as the Node of a kubelet that registers now.
+    /// A fact is missing that will arrive, such as the Node of a kubelet that is registering.
     Wait(String),
 }
 

@@ -126,7 +126,7 @@ pub fn plan(
         Some(Cordon::Ours(hold)) if hold.purpose == Purpose::Deletion && hold.cordoned => {
             Step::Empty { anyway: is_over && !is_ready(node) }
         }
-        // A person's stays a person's, also if the policy is changed yet.
+        // The cordon of a user or an operation stays theirs, even if the policy changes later.
         Some(Cordon::Foreign | Cordon::Operation) => Step::Empty { anyway: is_over && !is_ready(node) },
         Some(Cordon::Ours(_) | Cordon::Free) | None => Step::Cordon,
     };

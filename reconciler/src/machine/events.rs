@@ -1,4 +1,4 @@
-//! Pure: what a person would look for of one Machine, once its status is written: one Event for each decision.
+//! Pure: Events about one Machine after its status is written, one for each decision.
 
 use bedplate_api::machine::{Condition, MachineStatus, SelectionSource, condition_type};
 use bedplate_api::reason::Reason;

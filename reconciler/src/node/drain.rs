@@ -34,7 +34,7 @@ pub const DRAIN_CHECK_INTERVAL: Duration = Duration::from_secs(5);
 /// Progress of a drain.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Left {
-    /// The Pods that are there yet, and why, for a person.
+    /// Pods that are left, with the reason, for users.
     pub awaits: String,
     /// Pods that may not be evicted now, and the reason: a disruption budget blocks the eviction, or the API
     /// server refuses it.

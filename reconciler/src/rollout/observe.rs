@@ -164,26 +164,27 @@ pub enum Skip {
     Paused,
     /// Another writer decides about the Machine's node.
     Claimed(String),
-    /// The cluster was made in its slot, or etcd does not let it go: its agent neither stops nor replaces it.
+    /// The cluster was created in its slot, or its etcd member cannot leave. The agent neither stops nor
+    /// replaces the slot.
     ClusterMade,
     /// An operation has cordoned its Node.
     Operation,
-    /// A person has.
+    /// A user or another program has cordoned its Node.
     Cordoned,
     /// Its Node is not Ready.
     Down,
-    /// The Node of its name is another host's.
+    /// The Node of its name belongs to another host.
     NodeNameConflict,
-    /// Its agent is not heard.
+    /// Its agent is unreachable.
     AgentSilent,
-    /// Its host cannot take the version, by the reason of the agent's `Paved`.
+    /// Its host cannot take the version. Holds the reason of the agent's `Paved`.
     Unfit(String),
     /// It has no Node, and its host did not become one with this version, which is not the newest.
     Behind(String),
 }
 
 impl Skip {
-    /// For a person: why, and what to do.
+    /// Returns the reason and the remedy, for users.
     pub fn told(&self) -> String {
         match self {
             Self::Deleting => "it is being deleted".to_owned(),

@@ -66,7 +66,7 @@ pub fn wait(named: Option<u32>) -> Duration {
         .clamp(Duration::from_secs(1), MAX_EVICTION_DELAY)
 }
 
-/// Names for a person, not too many.
+/// Returns the names as text for users, shortened.
 pub fn list(names: &[String]) -> String {
     let shown = names.iter().take(MAX_NAMED_PODS).cloned().collect::<Vec<_>>().join(", ");
     match names.len().saturating_sub(MAX_NAMED_PODS) {

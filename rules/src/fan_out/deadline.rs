@@ -1,4 +1,4 @@
-//! Pure: how long an operation may wait for who carries it out, and how long that may take.
+//! Pure: start and run timeouts of operations.
 //!
 //! The executors' own default timeouts are included. No other program may time an operation out before its
 //! executor does.

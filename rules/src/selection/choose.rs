@@ -68,7 +68,7 @@ pub struct Select {
 pub struct Pending {
     /// For a condition and for programs.
     pub reason: ConfigurationPendingReason,
-    /// For people.
+    /// Message for users.
     pub message: String,
     /// The configurations whose selectors match best; with `NoConfiguration` alone.
     pub nearest: Vec<Miss>,

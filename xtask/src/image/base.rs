@@ -190,7 +190,7 @@ fn write_id(base: &Base) -> Result<()> {
     fs::write(base.place.join("id"), id.finish()).context("cannot write the base's id")
 }
 
-/// Writes what is inside, for people and for comparing two builds.
+/// Writes the list of packages, for users and for comparing two builds.
 fn list_packages(base: &Base) -> Result<()> {
     let mut tar = Command::new("tar");
     let output = tar.arg("-xOf").arg(base.root()).arg("./var/lib/dpkg/status").output();
