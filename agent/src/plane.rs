@@ -216,10 +216,10 @@ impl ClaimObject {
 /// A Node, as far as it is known.
 #[derive(Debug, Clone, PartialEq, Default)]
 pub enum NodeState {
-    /// Not asked yet, or no answer that counts.
+    /// Not asked yet, or the answer does not count.
     #[default]
     Unknown,
-    /// A live read said that there is none.
+    /// A live read found no Node.
     Absent,
     /// The Node exists; without fields that the agent does not read.
     Present(Arc<Node>),
@@ -243,7 +243,7 @@ impl Default for Seen {
 }
 
 impl Seen {
-    /// For a person: how the API server answers, what the Node is, which version was read.
+    /// Describes the state for users: reachability of the API server, the Node, and the version.
     pub fn describe(&self) -> String {
         let api = match self.api {
             Api::Unasked => "not asked yet",

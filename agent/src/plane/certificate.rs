@@ -119,7 +119,7 @@ mod tests {
         assert_eq!(asked(vec![(200, request(&json!({})))]).await.unwrap(), pending, "nothing is created");
         let exists = json!({ "status": "Failure", "reason": "AlreadyExists", "code": 409 });
         assert_eq!(asked(vec![(404, missing()), (409, exists)]).await.unwrap(), pending);
-        // A proxy's 404 says nothing about the request, so none is made.
+        // A proxy's 404 does not prove that the request is missing, so none is created.
         let page = (404, json!({ "code": 404 }));
         assert!(asked(vec![page, (201, request(&json!({})))]).await.is_err());
     }

@@ -93,12 +93,12 @@ impl Access {
         Self::new(endpoint, &self.machine, (certificate, key))
     }
 
-    /// For single requests.
+    /// Returns the client for single requests.
     pub(super) fn client(&self) -> &Client {
         &self.client
     }
 
-    /// For a watch: `taken` is called whenever the API server has taken it.
+    /// Returns a client for a watch: `taken` is called when the API server has accepted it.
     pub(super) fn watching(&self, taken: impl Fn() + Send + Sync + Clone + 'static) -> Client {
         speak(self.https.clone(), self.server.clone(), taken)
     }

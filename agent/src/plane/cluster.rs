@@ -1,6 +1,6 @@
-//! The cluster's API server as [`Decider`] and as [`Home`]: the Node lives in the cluster that decides about it.
+//! The cluster's API server as [`Decider`] and as [`Home`]: the Node is in the cluster that decides about it.
 //!
-//! Two tasks: one watches, one writes what the node says. Called by `service::connections`.
+//! Two tasks: one watches, one writes the state of the node. Called by `service::connections`.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -142,7 +142,7 @@ impl Home for Cluster {
         let access = self.access.borrow().clone();
         let asked = node_deletion::ask(access.client(), access.machine().as_str()).await?;
         let known = self.seen.borrow().machine.as_ref().and_then(|machine| machine.uid());
-        // Another Machine of this name: this API server is not the one that the host knows.
+        // Another Machine of this name: this is not the API server that the host knows.
         Ok(matches!(asked, Asked::Gone(machine) if known.is_some() && machine.uid() == known))
     }
 

@@ -1,7 +1,8 @@
-//! Is the API server at an address one of the cluster that this host's Machine belongs to? Asked before a version is paved that names it.
+//! Checks that the API server at an address belongs to the cluster of this
+//! host's Machine, before a version that names it is paved.
 //!
-//! One read, by the agent's own certificate: the cluster under another name answers with the Machine of the same UID, and another cluster
-//! does not. Called by `server`.
+//! One read, with the agent's own certificate. The same cluster under another name answers with the Machine
+//! of the same UID; another cluster does not. Called by `server`.
 
 use std::error::Error;
 use std::io;

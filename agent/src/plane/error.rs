@@ -18,7 +18,7 @@ const MAX_TEXT: usize = 500;
 /// Reason for which the API server was not asked, or its refusal.
 #[derive(Debug, Error)]
 pub enum AskServerError {
-    /// No connection, a connection that broke, or a peer of another authority.
+    /// The connection failed or broke, or the peer has another authority.
     #[error("cannot ask for {what}")]
     Transport {
         /// Object of the request.
@@ -27,13 +27,13 @@ pub enum AskServerError {
         #[source]
         source: Box<dyn Error + Send + Sync>,
     },
-    /// It did not answer in time.
+    /// The answer timed out.
     #[error("no answer about {what} within {} s", REQUEST_TIMEOUT.as_secs())]
     Late {
         /// Object of the request.
         what: String,
     },
-    /// It refused.
+    /// The API server refused the request.
     #[error("{what} was refused with status {status}: {message} ({reason})")]
     Refused {
         /// Object of the request.
@@ -42,7 +42,7 @@ pub enum AskServerError {
         status: u16,
         /// Name of the refusal, such as `Forbidden`.
         reason: String,
-        /// Text for a person.
+        /// Human-readable message.
         message: String,
     },
     /// The answer is not what was asked for.

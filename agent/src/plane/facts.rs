@@ -71,7 +71,7 @@ fn node(node: &Node) -> NodeSeen {
     NodeSeen::Present { uid: node.metadata.uid.clone().unwrap_or_default(), ready_since: ready_since(node) }
 }
 
-/// Since when the condition Ready is True.
+/// Returns the time since which the condition Ready is True.
 fn ready_since(node: &Node) -> Option<Timestamp> {
     let conditions = node.status.as_ref()?.conditions.as_ref()?;
     let ready = conditions.iter().find(|condition| condition.type_ == "Ready")?;

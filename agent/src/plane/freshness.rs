@@ -21,7 +21,7 @@ pub(super) const FIRST_TIMEOUT: Duration = Duration::from_secs(30);
 /// restarted API server is back within this time.
 pub(super) const MAX_BREAK: Duration = Duration::from_secs(10);
 
-/// One watch.
+/// State of one watch.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Line {
     Never,
@@ -56,7 +56,7 @@ impl Contact {
         }
     }
 
-    /// A list has ended.
+    /// Records that a list has ended.
     pub(super) fn listed(&mut self, which: Counted) {
         *self.line(which) = Line::Up;
     }

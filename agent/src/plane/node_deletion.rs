@@ -19,7 +19,7 @@ use super::error::{AskServerError, within};
 pub(super) enum Asked {
     /// There is no Node, and the Machine is this one.
     Gone(Box<Machine>),
-    /// There is a Node.
+    /// The Node exists.
     There,
 }
 

@@ -23,7 +23,7 @@ pub enum WriteOperationError {
     /// Another writer changed it meanwhile: decide again by its current state.
     #[error("the operation was changed meanwhile")]
     Conflict(Box<MachineOperation>),
-    /// It is not there any more, or another one has its name.
+    /// The operation is deleted, or its name belongs to another one.
     #[error("the operation is gone")]
     Gone,
     /// Another try cannot help.
@@ -77,8 +77,8 @@ async fn read_again(
     }
 }
 
-/// Pure: an executor's fields, for an object that is still of this uid and version. `null` takes away what an earlier step
-/// said; `counts` are the controller's.
+/// Returns an executor's fields, for an object that still has this UID and version. Pure. `null` removes
+/// fields of an earlier step; the controller writes `counts`.
 fn patch_body(operation: &MachineOperation, status: &MachineOperationStatus) -> Value {
     let mut body = json!({
         "metadata": { "uid": operation.uid(), "resourceVersion": operation.resource_version() },
@@ -93,7 +93,7 @@ fn patch_body(operation: &MachineOperation, status: &MachineOperationStatus) -> 
             "conditions": status.conditions,
         },
     });
-    // Without the value that the definition gives it, an operation under way would be taken for one that has ended.
+    // Without the default of the definition, an operation in progress would look finished.
     if let Some(generation) = status.observed_generation {
         body["status"]["observedGeneration"] = json!(generation);
     }

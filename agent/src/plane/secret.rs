@@ -19,9 +19,9 @@ use super::node_deletion::is_not_found;
 
 /// Content of a Secret.
 pub struct SecretData {
-    /// Its type, such as `kubernetes.io/dockerconfigjson`.
+    /// Type of the Secret, such as `kubernetes.io/dockerconfigjson`.
     pub kind: String,
-    /// Its values by their keys.
+    /// Values of the Secret by key.
     pub data: BTreeMap<String, Zeroizing<Vec<u8>>>,
 }
 
@@ -34,7 +34,7 @@ impl fmt::Debug for SecretData {
 /// Reason for which a Secret was not read.
 #[derive(Debug, Error)]
 pub enum ReadSecretError {
-    /// No role lets the agent read it.
+    /// No role permits the agent to read it.
     #[error("the agent may not read the Secret {name} of namespace {namespace}; let it: {remedy}")]
     Forbidden {
         /// The Secret's namespace.
@@ -58,7 +58,7 @@ pub enum ReadSecretError {
 }
 
 impl ReadSecretError {
-    /// Its reason in a condition.
+    /// Returns the reason for a condition.
     pub fn reason(&self) -> PavedReason {
         match self {
             Self::Forbidden { .. } => PavedReason::SecretForbidden,

@@ -66,7 +66,7 @@ impl SlotHome {
         self.tasks.ended()
     }
 
-    /// Ends the task and waits until it has ended.
+    /// Stops the task and waits for its end.
     pub async fn stop(mut self: Arc<Self>) {
         // Another holder ends it when it drops its handle.
         if let Some(own) = Arc::get_mut(&mut self) {

@@ -109,7 +109,7 @@ impl Standalone {
         self.tasks.ended()
     }
 
-    /// Ends the tasks and waits until they have ended.
+    /// Stops the tasks and waits for their end.
     pub async fn stop(mut self: Arc<Self>) {
         // Another holder ends them when it drops its handle.
         if let Some(own) = Arc::get_mut(&mut self) {
@@ -267,7 +267,7 @@ impl View {
         self.seen.trouble.insert(Watched::Machine, why);
     }
 
-    /// The own Node, as its API server says now, or does not.
+    /// Records the state of this host's Node, or a failure of its API server.
     fn take_own(&mut self, own: OwnNode, now: Instant) {
         match &own {
             OwnNode::Unasked => {}
@@ -291,7 +291,7 @@ impl View {
         self.own = own;
     }
 
-    /// Tells what is known, if that is news; says when it changes by itself.
+    /// Publishes the state if it is new. Returns when it changes by itself.
     fn publish(&mut self, now: Instant, told: &watch::Sender<Seen>) -> Option<Instant> {
         let until;
         (self.seen.api, until) = self.contact.state(now);

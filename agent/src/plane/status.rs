@@ -17,10 +17,11 @@ use bedplate_api::wire::Report;
 use jiff::Timestamp;
 use serde_json::{Value, json};
 
-/// Longest texts that the definition of a Machine takes; a longer one would have the whole write refused.
+/// Maximum lengths in the definition of a Machine; a longer text would make the
+/// API server refuse the complete write.
 const MAX_TEXT: usize = 63;
 const MAX_REASON: usize = 1024;
-/// The most that a condition says, in characters: the tail of a log fits.
+/// Maximum length of a condition's message, in characters: the tail of a log fits.
 const MAX_MESSAGE: usize = 4096;
 
 /// State of the node.
@@ -34,7 +35,7 @@ pub struct NodeTold {
     pub slots: Vec<Slot>,
     /// Last update that was rolled back.
     pub rolled_back: Option<RolledBack>,
-    /// Claim that the host holds, or held last. None: it stays as it was written before.
+    /// Claim that the host holds, or held last. None: the former value stays.
     pub claim: Option<ClaimStatus>,
     /// Condition `Paved`.
     pub paved: Option<ConditionTold<PavedReason>>,
@@ -65,15 +66,15 @@ pub enum Truth {
 /// Size of the difference between two statuses.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 pub(super) enum Change {
-    /// Not at all, but for the heartbeat.
+    /// No difference, except for the heartbeat.
     Nothing,
-    /// In what conditions say of progress.
+    /// Difference in progress messages of conditions.
     Progress,
-    /// In what decides.
+    /// Difference in fields that decisions depend on.
     Matter,
 }
 
-/// All that is this agent's to say. `before` is what it said last, or what an agent before it wrote.
+/// Composes all fields of this agent. `before` is its last status, or that of an earlier agent.
 pub(super) fn compose(
     machine: &MachineName,
     host: &Report,

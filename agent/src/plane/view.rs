@@ -64,7 +64,7 @@ struct Many {
     listed: bool,
 }
 
-/// By their names.
+/// Operations by name.
 #[derive(Debug, Default)]
 struct Operations {
     open: BTreeMap<String, Arc<MachineOperation>>,
@@ -79,7 +79,7 @@ impl<K> Default for Single<K> {
 }
 
 impl<K: Resource + Debug> Single<K> {
-    /// True: a list has ended.
+    /// Records an event. Returns true if a list has ended.
     pub(super) fn take(&mut self, event: Event<K>, name: &str) -> bool {
         let own = |object: &K| object.name_any() == name;
         match event {
@@ -98,7 +98,7 @@ impl<K: Resource + Debug> Single<K> {
     }
 }
 
-/// Without the record of who wrote what, which is as long as all the rest.
+/// Removes the managed fields, which are as long as the rest of the object.
 fn kept<K: ResourceExt>(mut object: K) -> Arc<K> {
     object.managed_fields_mut().clear();
     Arc::new(object)
@@ -108,7 +108,7 @@ impl Operations {
     fn put(&mut self, object: MachineOperation, own: &MachineName) {
         let name = object.name_any();
         self.remove(&name);
-        // The label is anybody's to set: only what the spec says counts.
+        // Any client may set the label: only the spec counts.
         if object.spec.machine_ref.as_ref().is_none_or(|machine| machine.name != *own) {
             return;
         }
@@ -234,7 +234,7 @@ impl View {
         self.operations.take(event, &self.own);
     }
 
-    /// This version is watched from now on. What is known of it stays known, with another access.
+    /// Sets the version to watch. Its known state stays known, even with another credential.
     pub(super) fn aim(&mut self, name: Option<&str>) {
         if self.aim.as_deref() != name {
             self.aim = name.map(str::to_owned);

@@ -36,9 +36,9 @@ use super::{Seen, Watched};
 use crate::metrics::{METRICS, Went};
 use crate::model::Api as Contact;
 
-/// The label by which the controller says which Machine an operation is for (O5).
+/// Label by which the controller marks the Machine of an operation (O5).
 const LABEL: &str = "bedplate.dev/machine";
-/// Delay before the Node is asked about again, where the watch says that there is none and a live read does not.
+/// Delay before the next live read, if the watch reports no Node and a live read finds one.
 const BACKOFF: Backoff = Backoff::new(Duration::from_secs(1), Duration::from_secs(60));
 
 type Events<K> = BoxStream<'static, Result<Event<K>, watcher::Error>>;
@@ -99,7 +99,7 @@ pub(super) struct Watcher {
 /// Wake source of the watch loop.
 #[expect(clippy::large_enum_variant, reason = "there is one at a time, and its turn takes it apart")]
 pub(super) enum Woken {
-    /// There is another certificate.
+    /// The certificate was renewed.
     Renewed,
     /// A watch has something new.
     Word(Word),
@@ -165,7 +165,7 @@ impl Reconcile for Watcher {
     }
 }
 
-/// Tells what is known, if that is news; says when it changes by itself.
+/// Publishes the state if it is new. Returns when it changes by itself.
 fn publish(view: &mut View, told: &watch::Sender<Seen>) -> Option<Instant> {
     let (seen, until) = view.seen(Instant::now().into_std());
     told.send_if_modified(|known| {
@@ -249,7 +249,7 @@ impl Streams {
         self.claim = needed.then(|| open(access, Watched::Claim, config(), &self.taken_by));
     }
 
-    /// The next word; `None`: a watch has ended for good.
+    /// Returns the next event; `None`: a watch has ended permanently.
     async fn next(&mut self) -> Option<Word> {
         let version = async {
             match &mut self.version {
@@ -264,7 +264,7 @@ impl Streams {
             }
         };
         tokio::select! {
-            // That a watch was taken came before whatever it says.
+            // The acceptance of a watch precedes its events.
             biased;
             Some(watched) = self.taken.recv() => Some(Word::Taken(watched)),
             event = self.machine.next() => event.map(Word::Machine),

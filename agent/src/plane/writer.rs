@@ -1,8 +1,8 @@
 //! Writes the agent's own fields of its Machine's status.
 //!
-//! What the host says is written when it has changed, or else every five minutes (the heartbeat): each write is the whole object, for etcd and
-//! for everybody who watches. What the node says is written as soon as it has changed, but what only tells of progress at most every
-//! 5 s. A write that failed is tried again with back-off. Called by `server`.
+//! The host's report is written when it has changed, otherwise every five minutes (the heartbeat). Each write
+//! is the complete object, for etcd and for all watchers. The node's report is written as soon as it has
+//! changed, but mere progress at most every 5 s. A failed write is retried with backoff. Called by `server`.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -49,9 +49,9 @@ pub(super) struct Writer {
 struct Kept {
     host: Option<Report>,
     written: Option<MachineStatus>,
-    /// When the API server took it, and the fingerprint of the certificate that was shown.
+    /// Time at which the API server accepted it, and fingerprint of the certificate.
     taken: Option<(Instant, Digest)>,
-    /// When a write was tried last.
+    /// Time of the last attempt.
     at: Option<Instant>,
 }
 
@@ -89,12 +89,13 @@ impl Writer {
         });
     }
 
-    /// Returns the loop that writes what the node says.
+    /// Returns the loop that writes the node's report.
     pub(super) fn of_node(&self) -> NodeWriter {
         NodeWriter { told: self.node.subscribe(), writer: self.clone() }
     }
 
-    /// Writes if something has changed; says when to come again if it is too early, nothing if all is written.
+    /// Writes if something has changed. Returns the time of the next attempt if
+    /// it is too early; none if all is written.
     async fn write_if_due(&self) -> Result<Option<Instant>, AskServerError> {
         let mut kept = self.kept.lock().await;
         // The first report of the host writes it all.
@@ -137,7 +138,7 @@ impl Writer {
         };
         match (&seen.machine, seen.api) {
             (Some(machine), _) => Ok(machine.status.clone().unwrap_or_default()),
-            // Not there: the write's own refusal says it best.
+            // The Machine does not exist: the refusal of the write is the best message.
             (None, Contact::Live) => Ok(MachineStatus::default()),
             (None, Contact::Unasked | Contact::Away) => {
                 let why: Vec<_> = seen.trouble.values().map(String::as_str).collect();
@@ -167,7 +168,7 @@ impl Writer {
     }
 }
 
-/// Writes what the node says.
+/// Loop that writes the node's report.
 pub(super) struct NodeWriter {
     writer: Writer,
     told: watch::Receiver<Option<NodeTold>>,

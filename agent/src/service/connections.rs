@@ -26,7 +26,7 @@ use crate::plane::{Access, Cluster, Decider as _, PrepareClientError, Seen, Slot
 pub(super) struct Ways {
     places: Places,
     liveness: Liveness,
-    /// Nothing acts upon the host.
+    /// True if no task changes the host.
     report_only: bool,
     /// Tasks that change the host for the cluster.
     node: Option<TaskSet>,
@@ -90,7 +90,7 @@ impl Ways {
         sets.into_iter().flatten().flatten().copied().collect()
     }
 
-    /// There is another certificate.
+    /// Drops the connections of the former certificate.
     pub(super) fn forget(&mut self) {
         self.pxed = None;
         self.renewed = true;
@@ -115,7 +115,7 @@ impl Ways {
         Ok(client)
     }
 
-    /// pxed stands in for the cluster.
+    /// Follows pxed instead of the cluster.
     fn follow_pxed(&mut self, machine: &MachineName, client: PxedClient) {
         if let Some(standalone) = self.standalone.as_ref().filter(|known| known.machine() == machine) {
             return standalone.renew(client);
@@ -218,7 +218,7 @@ impl Ways {
         Ok(())
     }
 
-    /// Nothing is asked of the cluster any more.
+    /// Closes the connection to the cluster.
     pub(super) async fn close(&mut self) {
         self.seen = None;
         if let Some(mut node) = self.node.take() {

@@ -50,10 +50,10 @@ pub enum EnrollError {
     /// The URL of pxed is unknown.
     #[error("the token does not say where pxed is: name it with --server https://HOST:8443")]
     NoServer,
-    /// Not the URL of pxed's listener for agents.
+    /// The URL is not that of pxed's listener for agents.
     #[error("--server takes a URL such as https://10.7.0.1:8443, not {0:?}")]
     BadServer(String),
-    /// It cannot be left for the service.
+    /// The token cannot be stored for the service.
     #[error("the token cannot be handed to the service")]
     Keep(#[from] FileError),
     /// It was handed over, and is not used yet.

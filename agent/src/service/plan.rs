@@ -73,7 +73,7 @@ pub enum Awaited {
     Machine,
     /// A seed: there is neither seed nor certificate.
     Seed,
-    /// A seed: the certificate has ended.
+    /// A seed: the certificate has expired.
     SeedAfterEnd,
 }
 
@@ -88,9 +88,9 @@ pub enum Next {
     Renew,
     /// Send a report.
     Report,
-    /// Nothing until then.
+    /// Wait until then.
     Wait {
-        /// When to look again, at the latest.
+        /// Latest time of the next plan.
         until: Timestamp,
         /// Event that ends the wait.
         awaited: Awaited,
@@ -139,7 +139,7 @@ pub fn plan(observed: &Observed) -> Next {
     Next::Wait { until: due.min(renewal), awaited: Awaited::Heartbeat }
 }
 
-/// From when on the certificate is renewed: two thirds of its life.
+/// Returns the time from which the certificate is renewed: two thirds of its life.
 pub fn renewal_time(held: &Held) -> Timestamp {
     let third = held.not_after.duration_since(held.not_before) / 3;
     held.not_before.saturating_add(third * 2).unwrap_or(held.not_after)

@@ -10,7 +10,7 @@ use tokio::time::Instant;
 
 use super::plan::NotBefore;
 
-/// For enrollment, renewal and report, in this order.
+/// Delays of enrollment, renewal and report, in this order.
 #[derive(Debug, Default, Clone, Copy)]
 pub(super) struct HeldBack([Option<Instant>; 3]);
 
@@ -22,7 +22,7 @@ impl HeldBack {
         }
     }
 
-    /// No longer.
+    /// Removes the delay of an act.
     pub(super) fn free(&mut self, act: usize) {
         if let Some(until) = self.0.get_mut(act) {
             *until = None;

@@ -1,7 +1,7 @@
-//! The agent's loop: observe, plan, carry one act out, say where it stands.
+//! The agent's loop: observe, plan, carry one act out, report.
 //!
-//! Every act may be killed at any instant: key and request are on disk before the token is spent, the certificate is on
-//! disk before the seed is removed, and a repeated enrollment is the same request. Called by `cli`.
+//! Each act may be killed at any time. Key and request are on disk before the token is used. The certificate
+//! is on disk before the seed is removed. A repeated enrollment is the same request. Called by `cli`.
 
 use std::time::Duration;
 
@@ -39,11 +39,12 @@ const REFUSED_RETRY_INTERVAL: Duration = Duration::from_secs(300);
 /// Timeout of one turn of the loop. The longest act asks several endpoints that do not answer, 30 s each,
 /// after it made the host's key on a slow processor.
 pub const TURN_TIMEOUT: Duration = Duration::from_secs(300);
-/// Longest sleep at a stretch: the clock may be set meanwhile.
+/// Maximum sleep, because the clock may be set meanwhile.
 const MAX_SLEEP: Duration = Duration::from_secs(30);
 /// Interval between two attempts to remove a seed that cannot be removed.
 const FORGET_INTERVAL: Duration = Duration::from_secs(5);
-/// Before a certificate is renewed that the cluster does not know any more, and between two such renewals.
+/// Maximum delay before a certificate that the cluster has lost is renewed, and
+/// the interval between two such renewals.
 const AT_ONCE: Duration = Duration::from_secs(30);
 const DISOWNED_RENEWAL_INTERVAL: Duration = Duration::from_secs(900);
 /// Timeout of the shutdown, which waits for a pending answer.
@@ -67,7 +68,7 @@ struct Agent {
     heartbeat: Duration,
     failures: [u32; 3],
     held_back: HeldBack,
-    /// The cluster knows another certificate of this Machine's.
+    /// True if the cluster has another certificate of this Machine.
     disowned: bool,
     /// True if the certificate names the enrollment group of its key.
     has_group: bool,
@@ -109,7 +110,7 @@ fn report_boot(places: &Places, liveness: &Liveness) -> TaskSet {
     tasks
 }
 
-/// A loop of the agent has ended, by a panic for instance. systemd restarts the agent.
+/// A loop of the agent has ended, for example by a panic. systemd restarts the agent.
 #[derive(Debug, thiserror::Error)]
 #[error("task {0} ended unexpectedly; see the journal above")]
 pub struct RunAgentError(&'static str);
@@ -169,7 +170,7 @@ impl Agent {
         }
     }
 
-    /// Reads seed and enrollment. A file that cannot be read is said, and counts as not there.
+    /// Reads seed and enrollment. A file that cannot be read is logged, and counts as missing.
     fn observe(&mut self) {
         let seed = self.places.read_seed().unwrap_or_else(|error| {
             self.note_error(&chain(&error));
@@ -364,7 +365,7 @@ impl Agent {
         self.standing.last_error_time = Some(Timestamp::now());
     }
 
-    /// Says where the agent stands, in its file and to systemd.
+    /// Reports the state of the agent in its file and to systemd.
     fn say(&mut self, doing: &str, next_try: Option<Timestamp>) {
         let now = Timestamp::now();
         let standing = &mut self.standing;

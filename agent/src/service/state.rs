@@ -31,7 +31,7 @@ pub struct Places {
 pub struct Enrollment {
     /// The Machine that this host is.
     pub machine: MachineName,
-    /// Its site.
+    /// Site of the Machine.
     pub site: SiteName,
     /// The boot by whose seed it enrolled.
     pub boot_id: BootId,
@@ -41,16 +41,16 @@ pub struct Enrollment {
     pub ca_pem: String,
     /// The certificate chain (PEM), leaf first.
     pub certificate_pem: String,
-    /// From when the certificate counts.
+    /// Start of the certificate's validity.
     pub not_before: Timestamp,
-    /// When it ends.
+    /// Expiry of the certificate.
     pub not_after: Timestamp,
     /// Seconds between reports.
     pub heartbeat_seconds: u32,
     /// The API server, in a cluster.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub kubernetes: Option<KubernetesEndpoint>,
-    /// The Machine's UID, as soon as the cluster said that it is the one of this certificate.
+    /// UID of the Machine, once the cluster's Machine has this certificate.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub machine_uid: Option<String>,
 }
@@ -71,10 +71,10 @@ pub struct Standing {
     pub doing: String,
     /// True if there is a valid certificate.
     pub enrolled: bool,
-    /// When the certificate ends.
+    /// Expiry of the certificate.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub certificate_ends: Option<Timestamp>,
-    /// The disk that holds state in this boot, as stage-1 said when its facts could last be read.
+    /// Disk with the state of this boot, from stage-1's facts when they could last be read.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub state_disk: Option<StateDiskStatus>,
     /// Destination of reports: the API server of the cluster, otherwise pxed.
@@ -89,13 +89,13 @@ pub struct Standing {
     /// The last failure, kept after things went well again.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub last_error: Option<String>,
-    /// When it happened.
+    /// Time of the last error.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub last_error_time: Option<Timestamp>,
-    /// When something is done next.
+    /// Time of the next act.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub next_try: Option<Timestamp>,
-    /// Since when it stands so.
+    /// Time since which this is the state.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub since: Option<Timestamp>,
 }
@@ -167,14 +167,14 @@ impl Places {
         Standing { version: version.to_owned(), state_disk, ..Standing::default() }
     }
 
-    /// Says where the agent stands.
+    /// Stores the state of the agent.
     pub fn write_standing(&self, standing: &Standing) -> Result<(), FileError> {
         write_json(&self.run.join("agent.json"), standing, 0o644)
     }
 }
 
 impl Standing {
-    /// Lines for a person.
+    /// Describes the state in lines for users.
     pub fn describe(&self) -> String {
         let text = |value: Option<String>| value.unwrap_or_else(|| "-".to_owned());
         let time =

@@ -1,14 +1,17 @@
-//! Gives back what of the program's own text is not used at rest: a host's memory is for its Pods.
+//! Unmaps text pages of the program that the idle agent does not need: a host's memory is for its Pods.
 //!
-//! A start, a join or an unpacked image run through most of the program once, and the kernel maps 64 KiB around each page that is run,
-//! so that all of it stays resident for as long as the process lives. Unmapped, the pages are the page cache's, which drops them first
-//! when memory is wanted; what runs at rest is mapped again as it is run, some microseconds for each piece.
+//! A start, a join or an unpacked image run through most of the program once. The kernel maps
+//! 64 KiB around each page that runs, so all of it stays resident while the process lives.
+//! Unmapped pages belong to the page cache, which drops them first when memory is needed.
+//! Pages that the idle agent runs are mapped again, which takes some microseconds each.
 //!
-//! One of two modules of the agent with `unsafe`: rustix and nix have no safe call for it either. Called by `run` after each report.
+//! One of two modules of the agent with `unsafe`: rustix and nix have no safe
+//! call for it either. Called by `run` after each report.
 //!
-//! Why it is sound: `MADV_DONTNEED` drops the pages of a mapping; the next access finds the file's. That is the same memory if the
-//! mapping is a file's, private, and has never been written to. The kernel says the first two (`/proc/self/maps`); text is never
-//! writable: the linker makes no relocations in it, and the unit has `MemoryDenyWriteExecute=`. A debugger's breakpoints are lost.
+//! Safety: `MADV_DONTNEED` drops the pages of a mapping; the next access reads the file's. That is the same
+//! memory if the mapping is a private one of a file and was never written. The kernel confirms the first two
+//! conditions (`/proc/self/maps`). Text is never writable: the linker makes no relocations in it, and the
+//! unit has `MemoryDenyWriteExecute=`. A debugger's breakpoints are lost.
 #![allow(unsafe_code)]
 
 use std::io;

@@ -14,7 +14,7 @@ use tokio::net::UnixStream;
 
 use super::contents::{SlotFile, SlotLink};
 
-/// Most bytes of a file that is read.
+/// Maximum number of bytes read from a file.
 const MAX_FILE_BYTES: u64 = 8 << 20;
 /// Maximum number of bytes that are read of a text.
 const MAX_TEXT: u64 = 1 << 20;
@@ -113,7 +113,8 @@ impl Inside {
         rustix::fs::openat2(&self.root, relative, flags | OFlags::CLOEXEC, Mode::from_raw_mode(mode), resolve)
     }
 
-    /// The directory that `path` lies in, made with all above it if it is not there, and the last name of `path`.
+    /// Opens the directory of `path`, and creates it and its parents if they
+    /// are missing. Returns it with the last name of `path`.
     fn parent<'p>(&self, path: &'p str) -> Result<(OwnedFd, &'p str), WriteInsideError> {
         let (above, name) = path.trim_end_matches('/').rsplit_once('/').unwrap_or(("", path));
         if name.is_empty() || name == "." || name == ".." {

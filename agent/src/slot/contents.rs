@@ -56,7 +56,7 @@ pub type Secrets = BTreeMap<(String, String, String), Zeroizing<Vec<u8>>>;
 /// Reason for which a template's files cannot be made.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub enum MakeContentsError {
-    /// One of its files.
+    /// A file of the template is not valid.
     #[error(transparent)]
     File(#[from] Refusal),
     /// A key that the Secret has not.
@@ -66,7 +66,7 @@ pub enum MakeContentsError {
     Key {
         /// Which one.
         index: usize,
-        /// Its path.
+        /// Path of the file.
         path: String,
         /// `<namespace>/<name>`.
         secret: String,
@@ -93,7 +93,7 @@ pub fn make(
     let mut contents = Contents::default();
     contents.files.push(text("/etc/hostname", 0o644, &format!("{machine}\n")));
     contents.files.push(text("/etc/hosts", 0o644, &hosts(machine, "127.0.1.1")));
-    // The kubelet tells it as the Node's machine id: the same after each repave, another one on each Machine.
+    // The kubelet reports it as the Node's machine ID: stable across repaves, different on each Machine.
     contents.files.push(text("/etc/machine-id", 0o444, &format!("{}\n", machine_id(machine_uid))));
     let own = network::contents(template, machine, &render::SYSCTLS);
     contents.files.extend(own.files);
@@ -126,10 +126,10 @@ pub(super) fn hosts(machine: &MachineName, address: &str) -> String {
     format!("127.0.0.1 localhost\n::1 localhost ip6-localhost ip6-loopback\n{address} {machine}\n")
 }
 
-/// One of a template's files, the `index`th.
+/// Returns one of a template's files, the `index`th.
 ///
 /// # Errors
-/// Its content cannot be had.
+/// Its content is not available.
 pub fn file(index: usize, spec: &FileSpec, secrets: &Secrets) -> Result<SlotFile, MakeContentsError> {
     template::check_place(index, spec)?;
     Ok(SlotFile {
@@ -168,8 +168,9 @@ fn content(
     Ok(template::decode(index, file, plain)?)
 }
 
-/// The unit that enables and disables, where the configuration says so. In the slot, for its own systemd reads what the units of its
-/// image want; before kubeadm, which may need them.
+/// Returns the unit that enables and disables units of the configuration. It is
+/// in the slot, because the slot's own systemd reads the dependencies of its
+/// image's units. It runs before kubeadm, which may need them.
 fn units(units: &[UnitSpec]) -> Option<String> {
     let names = |enabled: bool| {
         let named: Vec<&str> = units

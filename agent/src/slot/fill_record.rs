@@ -20,10 +20,11 @@ use crate::model::SlotSeen;
 /// Default socket of a container runtime in a node image.
 pub const CRI_SOCKET: &str = "/run/containerd/containerd.sock";
 
-/// The label of a node image that says where its container runtime listens.
+/// Label of a node image with the socket of its container runtime.
 pub const CRI_SOCKET_LABEL: &str = "bedplate.dev/cri-socket";
 
-/// There while the etcd member of a joined control plane is being taken out of its cluster. Beside kubeadm's marks.
+/// Mark while the etcd member of a joined control plane is being removed from
+/// its cluster. It is next to kubeadm's marks.
 pub const LEAVING: &str = "/var/lib/kubelet/.bedplate-leaving";
 
 /// Content of a slot.
@@ -82,10 +83,10 @@ impl Slots {
         Ok(set?)
     }
 
-    /// A slot as it lies on disk; whether it runs, its unit says.
+    /// Returns the state of a slot on disk. Its unit decides if it runs.
     ///
     /// # Errors
-    /// Its record, or what it is filled with, cannot be read.
+    /// Its record or its content record cannot be read.
     pub fn look(&self, slot: SlotName, runs: bool) -> Result<SlotSeen, KeepSlotError> {
         let (record, has_trash) = (self.record(slot)?, self.has_trash(slot)?);
         let joined = self.has_mark(slot, unit::JOINED);
@@ -100,7 +101,7 @@ impl Slots {
             // An emptied slot has no record either.
             None => (whole && record.is_some(), false),
             Some(filled) if makes_a_cluster(&filled.template.kubernetes) => (joined || whole, false),
-            // Before kubeadm has ended etcd is a member already.
+            // etcd is a member before kubeadm has ended.
             Some(filled) => {
                 (false, filled.template.kubernetes.role == NodeRole::ControlPlane && (joined || etcd))
             }

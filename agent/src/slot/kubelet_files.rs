@@ -21,7 +21,8 @@ use super::store::{KeepSlotError, Slots};
 const CURRENT: &str = "/pki/kubelet-client-current.pem";
 
 impl Slots {
-    /// When the client certificate of a slot's kubelet ends; none: it has none, or one that cannot be read.
+    /// Returns the expiry of the client certificate of a slot's kubelet; none:
+    /// it has none, or one that cannot be read.
     pub fn kubelet_certificate_ends(&self, slot: SlotName) -> Option<Timestamp> {
         let kept = Inside::open(&self.places().kept(slot, "kubelet")).ok()?;
         // The link's target is a path in the slot; the file itself is in the directory of the link.

@@ -22,7 +22,7 @@ use super::store::{KeepSlotError, Slots, make_directory};
 /// Made by the kernel itself with a module, and not to be removed.
 const KERNELS: [&str; 9] =
     ["ip6_vti0", "ip6gre0", "ip6tnl0", "ip_vti0", "erspan0", "gre0", "gretap0", "sit0", "tunl0"];
-/// Kinds (`DEVTYPE`) that people make.
+/// Kinds (`DEVTYPE`) of links that users create.
 const PEOPLES: [&str; 5] = ["bond", "vlan", "wireguard", "wlan", "wwan"];
 
 /// Names and numbers.

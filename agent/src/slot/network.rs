@@ -45,7 +45,7 @@ const HEALTH_SOCKET_UNIT: &str = "bedplate-health.socket";
 /// The interface of the host that has its default route.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Uplink {
-    /// Its name.
+    /// Name of the interface.
     pub interface: String,
     /// The host's address there.
     pub address: Ipv4Addr,

@@ -47,7 +47,7 @@ impl Places {
         self.state.join("slots").join(letter(slot))
     }
 
-    /// Its record.
+    /// Returns the path of the record.
     pub fn record(&self, slot: SlotName) -> PathBuf {
         self.slot(slot).join("record.json")
     }

@@ -31,7 +31,7 @@ pub struct RemoveTreeError {
     pub source: io::Error,
 }
 
-/// One walk through a directory.
+/// State of one walk through a directory.
 struct Walk<'a> {
     directory: &'a Path,
     top: BorrowedFd<'a>,

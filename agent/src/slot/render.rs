@@ -1,7 +1,7 @@
 //! A version's slot as files of the host: mount, container, resources, kernel parameters and modules.
 //!
-//! Pure: text out of values; every setting that is not obvious says why in the file itself, where the person who is called at night
-//! reads it. What is inside of the slot's root: `bootstrap` and `contents`. Called by `node`.
+//! Pure: text out of values. Each setting that is not obvious has its reason in the file itself, for the
+//! operator who reads it at night. Contents of the slot's root: `bootstrap` and `contents`. Called by `node`.
 
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
@@ -25,7 +25,7 @@ pub struct Input<'a> {
     pub machine: &'a MachineName,
     /// The version, for descriptions.
     pub version: &'a VersionRef,
-    /// Its template.
+    /// Template of the version.
     pub template: &'a Template,
     /// Number of layers of its image.
     pub layers: usize,
@@ -40,7 +40,7 @@ pub struct Input<'a> {
 pub struct File {
     /// Path of the file.
     pub path: PathBuf,
-    /// Its permissions.
+    /// Permissions of the file.
     pub mode: u32,
     /// Content of the file.
     pub content: String,
@@ -55,7 +55,7 @@ pub enum RenderSlotError {
     /// The template, for every host.
     #[error(transparent)]
     Template(#[from] Refusal),
-    /// Nothing to put a network of the slot's own upon.
+    /// The host has no uplink for a network of the slot's own.
     #[error(
         "container.network is Veth or Macvlan, and this host has no interface with an IPv4 address and a default route to put it upon"
     )]
@@ -80,7 +80,8 @@ pub(crate) const SYSCTLS: [(&str, &str); 11] = [
     ("vm.panic_on_oom", "0"),
 ];
 
-/// The file of kernel parameters, below `/run`. The last one by its name counts: what a version says, before what the host has.
+/// File of kernel parameters, below `/run`. The last file by name counts: a
+/// version's parameters override the host's.
 pub const SYSCTL_FILE: &str = "sysctl.d/99-zz-bedplate-slot.conf";
 /// The file of kernel modules, below `/run`. One of the same name in `/etc` would be read instead of it.
 pub const MODULES_FILE: &str = "modules-load.d/60-bedplate-slot.conf";
@@ -88,10 +89,10 @@ pub const MODULES_FILE: &str = "modules-load.d/60-bedplate-slot.conf";
 /// Modules that containers and their networks need, and cannot load themselves.
 const MODULES: [&str; 5] = ["overlay", "br_netfilter", "nf_conntrack", "bridge", "veth"];
 
-/// The files of the host for a slot.
+/// Returns the files of the host for a slot.
 ///
 /// # Errors
-/// The template holds what no file can.
+/// The template contains text that no file can hold.
 pub fn host(input: &Input<'_>, places: &Places) -> Result<Vec<File>, RenderSlotError> {
     let system = places.run.join("systemd/system");
     let file = |path: PathBuf, content: String| File { path, mode: 0o644, content };

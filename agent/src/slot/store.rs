@@ -1,6 +1,7 @@
-//! Slots on disk: their records, what they are filled with, and what the host gets to run them.
+//! Slots on disk: their records, their content records, and the host's files to run them.
 //!
-//! A record is written before what it says is relied on: `Preparing` before the first file, `Prepared` after the last one is on disk.
+//! A record is written before other code relies on it: `Preparing` before the
+//! first file, `Prepared` after the last one is on disk.
 //! Blocking calls only; called by `node` from its own threads.
 
 use std::fs;
@@ -36,7 +37,7 @@ const KEPT: [(&str, &str); 5] = [
     ("kubernetes", "/etc/kubernetes"),
 ];
 
-/// That of a node of this role.
+/// Returns the kept directories of a node of this role.
 pub fn kept(role: NodeRole) -> &'static [(&'static str, &'static str)] {
     match role {
         NodeRole::Worker => &KEPT[..3],
@@ -50,7 +51,7 @@ pub enum KeepSlotError {
     /// The file system refused.
     #[error(transparent)]
     File(FileError),
-    /// A file of ours that is not what we wrote.
+    /// A file of the agent is damaged.
     #[error(
         "{} is damaged: remove it to have the slot filled again, unless a control plane is in it (docs/node.md, \"The first control plane\")",
         path.display()

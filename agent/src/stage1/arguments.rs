@@ -20,7 +20,7 @@ pub struct BootArguments {
 /// Reason for which the command line does not describe a Bedplate boot.
 #[derive(Debug, Clone, PartialEq, Eq, Error)]
 pub enum ReadArgumentsError {
-    /// No `bedplate.url`.
+    /// There is no `bedplate.url`.
     #[error(
         "the kernel command line has no {BOOT_URL_ARGUMENT}= argument: was this kernel started by pxed's script?"
     )]
@@ -35,7 +35,8 @@ pub enum ReadArgumentsError {
     NoMac,
 }
 
-/// Reads the boot's arguments. What stands first wins: pxed's own arguments stand before those of image and Machine.
+/// Reads the boot's arguments. The first value counts: pxed's own arguments
+/// precede those of image and Machine.
 pub fn read_arguments(command_line: &str) -> Result<BootArguments, ReadArgumentsError> {
     let url = argument(command_line, BOOT_URL_ARGUMENT).ok_or(ReadArgumentsError::NoUrl)?;
     let url = HttpUrl::parse(url.trim_end_matches('/')).map_err(ReadArgumentsError::Url)?;

@@ -15,7 +15,7 @@ pub fn say(line: &str) {
     }
 }
 
-/// A number of bytes for a person.
+/// Formats a number of bytes for users.
 pub fn mib(bytes: u64) -> String {
     format!("{} MiB", bytes.div_ceil(1 << 20))
 }

@@ -30,7 +30,7 @@ pub enum Act {
         /// Timeout of its answer.
         wait: Duration,
     },
-    /// Nothing for us: wait on for the rest of the time.
+    /// The packet is not for us: wait for the rest of the time.
     Wait,
     /// The lease is granted.
     Bound {
@@ -39,7 +39,7 @@ pub enum Act {
         /// Server that granted the lease.
         server: std::net::Ipv4Addr,
     },
-    /// No lease; the reason is for a person.
+    /// No lease; with the human-readable reason.
     Failed(String),
 }
 
@@ -49,7 +49,7 @@ enum State {
     Requesting { offer: Reply, sent: u32 },
 }
 
-/// One try for a lease.
+/// One attempt to get a lease.
 #[derive(Debug, Clone)]
 pub struct Session {
     xid: u32,
@@ -113,7 +113,8 @@ impl Session {
         };
         self.sends = self.sends.saturating_add(1);
         let seconds = u16::try_from(elapsed.as_secs()).unwrap_or(u16::MAX);
-        // RFC 2131, 4.1: randomised exponential back-off; it starts at 1 s, because pxed stands on the same network.
+        // RFC 2131, 4.1: randomized exponential backoff. It starts at 1 s,
+        // because pxed is on the same network.
         let base = 1000_u64 << round.min(3);
         let wait = Duration::from_millis(base + jitter % (base / 2));
         Act::Send { message: encode(request, self.xid, self.mac, seconds), wait }

@@ -9,7 +9,7 @@ use thiserror::Error;
 /// Reason for which no disk is used.
 #[derive(Debug, Clone, PartialEq, Eq, Error)]
 pub enum SelectDiskError {
-    /// Nothing matches.
+    /// No disk matches.
     #[error("no disk matches {selector}; there are: {present}")]
     None {
         /// The selector in words.
@@ -17,7 +17,7 @@ pub enum SelectDiskError {
         /// The disks that are there, in words.
         present: String,
     },
-    /// More than one matches.
+    /// Several disks match.
     #[error("{selector} matches {} disks ({}): it must match exactly one", .matches.len(), .matches.join(", "))]
     Several {
         /// The selector in words.
@@ -70,7 +70,7 @@ fn is_match(selector: &DiskSelector, disk: &Disk) -> bool {
     }
 }
 
-/// One spelling for `0x5000...`, `naa.5000...`, `wwn-0x5000...` and `eui.0025...`.
+/// Normalizes `0x5000...`, `naa.5000...`, `wwn-0x5000...` and `eui.0025...` to one spelling.
 fn plain_wwn(text: &str) -> String {
     let mut text = text.to_ascii_lowercase();
     for prefix in ["wwn-", "nvme-", "naa.", "eui.", "0x"] {

@@ -86,7 +86,7 @@ fn run_steps(boot: &mut Boot, step: &mut Step) {
 }
 
 impl Boot {
-    /// Carries out one step; the text says what came of it.
+    /// Carries out one step. Returns its human-readable result.
     fn apply(&mut self, step: Step) -> Result<String, StageError> {
         match step {
             Step::ReadBootArguments => self.read_boot_arguments(),

@@ -21,7 +21,7 @@ pub enum StageError {
     System {
         /// Attempted act.
         act: &'static str,
-        /// On what.
+        /// Object of the act.
         subject: String,
         /// Error of the system.
         #[source]
@@ -124,7 +124,7 @@ pub enum StageError {
         /// Bytes of the whole.
         size: u64,
     },
-    /// The server's file is not the size that the seed says.
+    /// The server's file does not have the size in the seed.
     #[error("{url} has {found} bytes, the seed says {expected}")]
     Size {
         /// URL of the request.
@@ -167,7 +167,7 @@ pub enum StageError {
     Program {
         /// The program.
         program: &'static str,
-        /// On what.
+        /// Device of the program.
         device: String,
         /// Output of the program, truncated.
         output: String,
@@ -181,7 +181,7 @@ pub enum StageError {
 }
 
 impl StageError {
-    /// For `map_err`: what was tried on what.
+    /// Returns a closure for `map_err` with the act and its object.
     #[allow(
         clippy::needless_pass_by_value,
         reason = "callers hand over paths, names and literals as they have them"

@@ -23,7 +23,7 @@ pub const HOST_SEED: &str = "/run/bedplate/seed.json";
 pub struct BootFacts {
     /// The Machine.
     pub machine: MachineName,
-    /// Its site.
+    /// Site of the Machine.
     pub site: SiteName,
     /// The boot.
     pub boot_id: BootId,
@@ -31,9 +31,9 @@ pub struct BootFacts {
     pub boot_url: String,
     /// Name of the interface in the initramfs; udev may rename it later.
     pub interface: String,
-    /// Its hardware address.
+    /// Hardware address of the interface.
     pub mac: MacAddress,
-    /// Its address.
+    /// Address of the interface.
     pub address: Ipv4Addr,
     /// Server that granted the address.
     pub dhcp_server: Ipv4Addr,
@@ -54,14 +54,14 @@ pub struct BootFacts {
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase", tag = "kind")]
 pub enum StateFacts {
-    /// In memory: it is gone after a reboot.
+    /// State in memory: it ends with the boot.
     Memory,
-    /// On the selected disk.
+    /// State on the selected disk.
     #[serde(rename_all = "camelCase")]
     Disk {
         /// Device in the initramfs.
         device: String,
-        /// Its first name below /dev/disk/by-id, if it has one.
+        /// First name below /dev/disk/by-id, if it has one.
         #[serde(default, skip_serializing_if = "Option::is_none")]
         by_id: Option<String>,
         /// True if its file system was made in this boot.

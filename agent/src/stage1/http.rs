@@ -13,14 +13,14 @@ use super::http_wire::{HttpUrl, MAX_HEAD, ResponseHead, get_head, parse_head, po
 use crate::name;
 
 const CONNECT_TIMEOUT: Duration = Duration::from_secs(10);
-/// pxed gives image streams their turn; a stream that stands still for longer has died.
+/// Maximum silence of an image stream. pxed queues image streams; one that is silent for longer has failed.
 const STALL_TIMEOUT: Duration = Duration::from_secs(60);
 const REPORT_TIMEOUT: Duration = Duration::from_secs(5);
 
 /// A response whose body can be read.
 #[derive(Debug)]
 pub struct Response {
-    /// Its head.
+    /// Head of the response.
     pub head: ResponseHead,
     early: io::Cursor<Vec<u8>>,
     stream: TcpStream,

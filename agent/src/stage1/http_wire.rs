@@ -131,10 +131,10 @@ pub struct ResponseHead {
 /// Reason for which a response head cannot be used.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Error)]
 pub enum ParseHeadError {
-    /// Not HTTP/1.x.
+    /// The response is not HTTP/1.x.
     #[error("the answer is not HTTP")]
     NotHttp,
-    /// No end of the head within [`MAX_HEAD`].
+    /// The head does not end within [`MAX_HEAD`].
     #[error("the answer's head is longer than {MAX_HEAD} bytes")]
     TooLong,
     /// A header that decides about the body's bounds cannot be read, or is given twice differently.

@@ -1,10 +1,12 @@
 //! Makes a block device of an open file (loop(4)).
 //!
-//! One of two modules of the agent with `unsafe`: two ioctls that nix has no safe call for. Called by `new_root`.
+//! One of two modules of the agent with `unsafe`: two ioctls for which nix has
+//! no safe call. Called by `new_root`.
 //!
-//! Why it is sound: `LOOP_CTL_GET_FREE` takes no argument. `LOOP_CONFIGURE` reads a `struct loop_config`
-//! (linux/loop.h) through a pointer to a value that lives across the call; `Configuration` has that layout, which its
-//! test holds, and every bit pattern of it is valid. Both get file descriptors that are open for the whole call.
+//! Safety: `LOOP_CTL_GET_FREE` takes no argument. `LOOP_CONFIGURE` reads a
+//! `struct loop_config` (linux/loop.h) through a pointer to a value that lives across
+//! the call. `Configuration` has that layout, which its test verifies, and each bit
+//! pattern of it is valid. Both get file descriptors that are open for the whole call.
 #![allow(unsafe_code)]
 
 use std::fs::File;

@@ -119,7 +119,8 @@ fn insert(path: &Path) -> Result<bool, StageError> {
     }
 }
 
-/// Every `modalias` below `directory`. Links are not followed: in /sys/devices each device lies once.
+/// Finds all `modalias` files below `directory`. Links are not followed:
+/// /sys/devices contains each device once.
 fn find_aliases(directory: &Path, depth: usize, aliases: &mut Vec<String>) {
     aliases.extend(read_text(&directory.join("modalias")));
     for name in names_in(directory) {

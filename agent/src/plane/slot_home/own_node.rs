@@ -61,13 +61,13 @@ pub enum OwnNode {
         /// True if the API server runs in the slot itself.
         runs_api: bool,
     },
-    /// A live read has said that there is none.
+    /// A live read found no Node.
     Gone,
-    /// There is one.
+    /// The Node exists.
     Present(Arc<Node>),
 }
 
-/// That as the node's loop sees it; none: as it was.
+/// Converts the Node to the view of the node's loop; none: unchanged.
 pub(in crate::plane) fn node_state(own: &OwnNode, machine: Option<&Machine>) -> Option<NodeState> {
     let status = machine.and_then(|machine| machine.status.as_ref());
     let node_ref = status.and_then(|status| status.node_ref.as_ref());
@@ -113,7 +113,7 @@ pub(super) enum Woken {
     Slots,
     /// The API server has accepted the watch.
     Accepted,
-    /// The watch has news. None: it has ended.
+    /// Event of the watch. None: it has ended.
     Watch(Option<Result<Event<Node>, watcher::Error>>),
 }
 

@@ -1,4 +1,4 @@
-//! Tells pxed how the node stands: what the node's loop says of it, which Node is there, and that it is gone.
+//! Reports to pxed: the state of the node from the node's loop, the current Node, and its deletion.
 //!
 //! Called by `standalone`.
 
@@ -107,7 +107,7 @@ impl Taken {
         self.word == *word && (fresh || !lacks(machine, &word.report))
     }
 
-    /// When it is said again, if pxed tells nothing else until then.
+    /// Returns the time of the next repetition, if pxed's Machine does not change until then.
     fn again(&self) -> Option<Instant> {
         lacks(&self.machine, &self.word.report).then(|| self.at + REPEAT_INTERVAL)
     }
@@ -130,7 +130,8 @@ fn lacks(machine: &Machine, report: &NodeReport) -> bool {
 #[derive(Debug, Clone, PartialEq)]
 struct Word {
     report: NodeReport,
-    /// That a Node is gone is said again when the Machine has changed: one that was paused may not be any more.
+    /// Machine of a deletion report. It is repeated when the Machine has
+    /// changed, because a paused one may have been unpaused.
     machine: Option<Arc<Machine>>,
 }
 
