@@ -18,7 +18,7 @@ const CONTEXT: &str = "default-context";
 pub enum JoinedBy<'a> {
     /// A kubeconfig of the slot's.
     File {
-        /// Its path there.
+        /// Path of the kubeconfig in the slot.
         path: &'a str,
         /// The token that is shown instead of what the kubeconfig has.
         token: Option<&'a str>,

@@ -60,7 +60,7 @@ pub(crate) fn of_version(
     all
 }
 
-/// As kubeadm of this format reads them.
+/// Reads arguments like kubeadm of this format.
 fn read(value: &Value, path: &str, format: Format, mistakes: &mut Mistakes) -> Vec<Argument> {
     let mut wrong = |expected: &str| {
         mistakes.push(Mistake::InvalidField { field: path.to_owned(), expected: expected.to_owned() });
@@ -85,7 +85,7 @@ fn read(value: &Value, path: &str, format: Format, mistakes: &mut Mistakes) -> V
     }
 }
 
-/// In the form of this format.
+/// Renders arguments for this format.
 pub(crate) fn render(arguments: &[Argument], format: Format, mistakes: &mut Mistakes) -> Value {
     match format {
         Format::V1Beta3 => {

@@ -55,7 +55,7 @@ impl Bind {
         Ok(bind)
     }
 
-    /// As systemd.nspawn(5) has it.
+    /// Formats the mount for systemd.nspawn(5).
     pub fn setting(&self) -> String {
         let name = if self.read_only { "BindReadOnly" } else { "Bind" };
         let option = match self.recursive {

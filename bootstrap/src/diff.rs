@@ -32,16 +32,16 @@ pub enum InPlace {
     Taints {
         /// New, or of another value.
         set: Vec<Taint>,
-        /// No more there.
+        /// Removed taints.
         remove: Vec<Taint>,
     },
     /// Kernel parameters of the host. A removed one keeps its value until the host reboots.
     Sysctls(Edit),
     /// Kernel modules of the host. A removed one stays loaded until the host reboots.
     KernelModules {
-        /// To load.
+        /// Modules to load.
         load: Vec<String>,
-        /// Not to load at the next boot.
+        /// Modules to drop from the next boot.
         forget: Vec<String>,
     },
     /// A file that says of itself that it may change in place.
@@ -55,7 +55,7 @@ pub enum InPlace {
 pub struct Edit {
     /// New, or of another value.
     pub set: BTreeMap<String, String>,
-    /// No more there.
+    /// Removed entries.
     pub remove: Vec<String>,
 }
 

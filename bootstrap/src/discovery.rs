@@ -19,7 +19,7 @@ use crate::mistake::{Mistake, Mistakes};
 pub enum Discovery<'a> {
     /// A kubeconfig whose client certificate also asks for the kubelet's: no shared token at all.
     File {
-        /// Its absolute path in the slot.
+        /// Absolute path of the kubeconfig in the slot.
         kubeconfig_path: &'a str,
     },
     /// A bootstrap token, and the cluster's CA certificates by hash.
@@ -28,7 +28,7 @@ pub enum Discovery<'a> {
         endpoint: &'a str,
         /// Such as `abcdef.0123456789abcdef`.
         token: &'a str,
-        /// Each as [`ca_cert_hashes`] makes them.
+        /// Hashes of the CA certificates, in the form of [`ca_cert_hashes`].
         ca_cert_hashes: &'a [String],
     },
 }
@@ -44,7 +44,7 @@ impl fmt::Debug for Discovery<'_> {
 }
 
 impl Discovery<'_> {
-    /// As kubeadm's `discovery`.
+    /// Renders kubeadm's `discovery`.
     pub(crate) fn document(self, mistakes: &mut Mistakes) -> Value {
         match self {
             Self::File { kubeconfig_path } => json!({"file": {"kubeConfigPath": kubeconfig_path}}),
@@ -85,13 +85,13 @@ fn is_hash(hash: &str) -> bool {
 /// A CA bundle that gives no hash.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub enum HashCaError {
-    /// There is no certificate in it.
+    /// The file contains no certificate.
     #[error("the CA bundle holds no certificate in PEM")]
     Empty,
     /// A block cannot be read.
     #[error("certificate {number} of the CA bundle cannot be read: {why}")]
     Unreadable {
-        /// From 1.
+        /// Number of the certificate, from 1.
         number: usize,
         /// Message of the parser.
         why: String,
@@ -129,7 +129,7 @@ pub struct JoinIdentity<'a> {
     pub ca: &'a str,
     /// Client certificate of the kubelet with its chain.
     pub certificate: &'a str,
-    /// Its key.
+    /// Private key.
     pub key: &'a str,
 }
 

@@ -16,7 +16,7 @@ pub(crate) enum Part {
 }
 
 impl Part {
-    /// Its field.
+    /// Returns the name of the field.
     pub(crate) fn name(self) -> &'static str {
         match self {
             Self::Cluster => "clusterConfiguration",

@@ -17,28 +17,28 @@ impl fmt::Display for RenderKubeadmError {
 /// Error in a version. Fields are named as in a MachineConfiguration's `template.kubernetes`.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub enum Mistake {
-    /// Not a version of Kubernetes.
+    /// The text is not a version of Kubernetes.
     #[error("version {version:?} is not like v1.34.4")]
     InvalidVersion {
-        /// As it was written.
+        /// Text of the version.
         version: String,
     },
-    /// Its kubeadm reads nothing that is written here.
+    /// kubeadm of this release does not read any rendered format.
     #[error("Kubernetes {version} is too old: 1.22 is the oldest release that can be joined by kubeadm here")]
     TooOld {
-        /// As it was written.
+        /// Text of the version.
         version: String,
     },
     /// A part that must be a set of fields is something else.
     #[error("{field} must be an object")]
     NotAnObject {
-        /// Its path.
+        /// Path of the field.
         field: String,
     },
     /// A field has the wrong type or form.
     #[error("{field} {expected}")]
     InvalidField {
-        /// Its path.
+        /// Path of the field.
         field: String,
         /// Requirement, as the end of a sentence.
         expected: String,
@@ -46,7 +46,7 @@ pub enum Mistake {
     /// A field that kubeadm of this release does not know; it would be ignored.
     #[error("{field} needs Kubernetes {since}, not {version}")]
     TooNew {
-        /// Its path.
+        /// Path of the field.
         field: String,
         /// The first release that knows it.
         since: &'static str,
@@ -56,7 +56,7 @@ pub enum Mistake {
     /// A field that kubeadm of this release does not know any more; it would be ignored.
     #[error("{field} is gone since Kubernetes {since}: use {instead}")]
     Gone {
-        /// Its path.
+        /// Path of the field.
         field: String,
         /// The first release without it.
         since: &'static str,
@@ -66,17 +66,17 @@ pub enum Mistake {
     /// A field that is not the version's to set, with another value.
     #[error("{field} is {theirs}, but must be {ours} here: leave it out")]
     Owned {
-        /// Its path.
+        /// Path of the field.
         field: String,
-        /// As the version has it.
+        /// Value of the version.
         theirs: String,
-        /// As it will be.
+        /// Required value.
         ours: String,
     },
     /// A field that has its own place.
     #[error("{field} must not be set: {instead}")]
     Misplaced {
-        /// Its path.
+        /// Path of the field.
         field: String,
         /// Remedy, as a sentence.
         instead: &'static str,
@@ -94,7 +94,7 @@ pub enum Mistake {
          another prefix, or label the Node by other means"
     )]
     ForbiddenLabel {
-        /// Its key.
+        /// Key of the label.
         label: String,
     },
 }

@@ -11,7 +11,7 @@ use crate::{joins_own_cluster, makes_a_cluster};
 /// Place of the hosts of a template.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Plane {
-    /// They are in a cluster, which their nodes join.
+    /// Machines are in a cluster, which their nodes join.
     Cluster {
         /// True if a host runs the node by which it made the cluster, by a version of the same configuration. Such a node takes over what can be
         /// changed in place.

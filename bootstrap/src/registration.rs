@@ -15,7 +15,7 @@ use crate::release::Format;
 pub(crate) struct Identity<'a> {
     pub(crate) node_name: &'a MachineName,
     pub(crate) provider_id: &'a str,
-    /// As a URL.
+    /// Socket of the container runtime, as a URL.
     pub(crate) cri_socket: &'a str,
 }
 

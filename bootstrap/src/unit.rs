@@ -26,14 +26,14 @@ pub const NAME: &str = "bedplate-kubeadm.service";
 /// that all are wiped together.
 pub const ATTEMPT: &str = "/etc/kubernetes/.bedplate-attempt";
 
-/// There when kubeadm has succeeded; in the kubelet's state, which lives on.
+/// Marker that exists when kubeadm has succeeded. It is in the kubelet's state, which persists.
 pub const JOINED: &str = "/var/lib/kubelet/.bedplate-joined";
 
 /// Directory that exists while etcd has data. Without [`ATTEMPT`] and [`JOINED`] the script must not reset
 /// it: a user has restored a cluster, or removed the marker.
 pub const ETCD_DATA: &str = "/var/lib/etcd/member";
 
-/// There when the commands after kubeadm have succeeded too.
+/// Marker that exists when the commands after kubeadm have succeeded too.
 pub const FINISHED: &str = "/var/lib/kubelet/.bedplate-finished";
 
 /// Output of all attempts. Older output is in the same directory with the suffix `.1`; it is rotated at 1

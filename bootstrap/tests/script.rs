@@ -27,7 +27,8 @@ point() {
 }
 "#;
 
-/// As the real one: preflight refuses what is there already; files in the order in which kubeadm join writes them.
+/// Stand-in that works like the real kubeadm: the preflight check refuses existing files, and kubeadm join
+/// writes files in the same order.
 const KUBEADM: &str = r#"
 etc=$ROOT/etc/kubernetes
 kubelet=$ROOT/var/lib/kubelet

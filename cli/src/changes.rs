@@ -13,7 +13,7 @@ const DIGEST_DIGITS: usize = 12;
 /// Maximum width of a line in characters. Changes that do not fit are counted.
 const MAX_LINE_CHARACTERS: usize = 120;
 
-/// As many of them as fit into a line, and how many more there are.
+/// Returns the changes that fit into a line, and the number of the others.
 pub(crate) fn line(changes: &[String]) -> String {
     let mut line = String::new();
     for (index, change) in changes.iter().enumerate() {

@@ -163,9 +163,9 @@ fn read<T: DeserializeOwned>(value: Value) -> Result<T, RunError> {
 /// Change of operations.
 #[derive(Debug)]
 pub(crate) enum Change {
-    /// It is there, and new or other than before.
+    /// The operation exists, and is new or changed.
     Now(Box<MachineOperation>),
-    /// It is gone.
+    /// The operation was deleted.
     Gone(Box<MachineOperation>),
     /// All initial operations were reported.
     Complete,

@@ -88,7 +88,7 @@ pub(crate) struct Stopped {
 }
 
 impl Stopped {
-    /// By the conditions of a configuration.
+    /// Returns the failure that the conditions of a configuration report.
     pub(crate) fn of(configuration: &MachineConfiguration) -> Option<Self> {
         let status = configuration.status.as_ref()?;
         let of = |type_: &str| status.conditions.iter().find(|condition| condition.type_ == type_);

@@ -12,11 +12,11 @@ const MAX_CHANGED_LINES: usize = 2000;
 /// A line, and on which side it is.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Line<'a> {
-    /// On both.
+    /// Line of both texts.
     Same(&'a str),
-    /// In the first text alone.
+    /// Line of only the first text.
     Removed(&'a str),
-    /// In the second text alone.
+    /// Line of only the second text.
     Added(&'a str),
 }
 

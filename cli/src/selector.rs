@@ -67,7 +67,7 @@ pub(crate) fn parse(text: &str) -> Result<LabelSelector, String> {
     })
 }
 
-/// At the commas that are not in parentheses.
+/// Splits at the commas that are not in parentheses.
 fn split(text: &str) -> Vec<&str> {
     let mut inside = false;
     text.split(|sign: char| {

@@ -19,9 +19,9 @@ use serde::Serialize;
 pub(crate) enum ClaimantSeen {
     /// Neither a claim nor the host names a claimant.
     None,
-    /// There is a BedplateMachine of this name.
+    /// A BedplateMachine of this name exists.
     Present {
-        /// Its UID.
+        /// UID of the BedplateMachine.
         uid: String,
         /// `spec.providerID`.
         #[serde(rename = "providerID", skip_serializing_if = "Option::is_none")]
@@ -29,7 +29,7 @@ pub(crate) enum ClaimantSeen {
         /// True if it is being deleted.
         deleting: bool,
     },
-    /// There is no BedplateMachine of this name.
+    /// No BedplateMachine of this name exists.
     Absent,
     /// The API server does not answer this question.
     Unreadable {
@@ -129,7 +129,7 @@ impl HostClaim {
     }
 }
 
-/// All that is known of one host of a pool.
+/// Known facts of one host of a pool.
 #[derive(Debug, Clone, Serialize)]
 #[serde(rename_all = "camelCase")]
 pub(crate) struct Standing {

@@ -7,9 +7,9 @@ use serde_json::Value;
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "camelCase")]
 pub(crate) enum Action {
-    /// It is not there.
+    /// The object does not exist.
     Create,
-    /// It is there, and otherwise.
+    /// The object exists with other values.
     Change,
     /// The object has the desired values already.
     Unchanged,

@@ -25,7 +25,7 @@ pub const WATCH_PATIENCE: Duration = Duration::from_secs(600);
 /// Changes of the objects of a kind.
 pub type Changes<K> = Pin<Box<dyn futures::Stream<Item = Seen<K>> + Send>>;
 
-/// Has `follower` follow the changes of a watch, and gives the pulse.
+/// Runs `follower` on the changes of a watch, and sends the pulse.
 pub async fn follow<K, S, F>(seen: S, pulse: Pulse, follower: impl FnOnce(Changes<K>) -> F)
 where
     K: 'static,

@@ -123,11 +123,11 @@ impl User {
 /// Object that a user names.
 #[derive(Debug, Clone, Copy)]
 pub struct Reference<'a> {
-    /// Its kind.
+    /// Kind of the object.
     pub kind: &'a GroupKind,
-    /// Its namespace.
+    /// Namespace of the object.
     pub namespace: &'a str,
-    /// Its name.
+    /// Name of the object.
     pub name: &'a str,
 }
 
@@ -136,7 +136,7 @@ pub struct Reference<'a> {
 pub enum Lookup<K> {
     /// The object exists.
     Found {
-        /// Its resource, for writes.
+        /// Resource of the kind, for writes.
         resource: ApiResource,
         /// The object, as in the store.
         object: Arc<K>,

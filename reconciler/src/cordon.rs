@@ -32,7 +32,7 @@ pub enum Purpose {
 }
 
 impl Purpose {
-    /// As it stands on the Node.
+    /// Returns the annotation's value.
     pub fn text(&self) -> String {
         match self {
             Self::Rollout(version) => format!("{ROLLOUT}{version}"),
@@ -59,7 +59,7 @@ impl Purpose {
 /// Owner of a Node's cordon.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Cordon {
-    /// None.
+    /// The Node has no cordon.
     Free,
     /// The controller's.
     Ours(Hold),

@@ -196,7 +196,7 @@ pub struct Weight {
     generation: Option<i64>,
     goes: bool,
     is_deployed: bool,
-    /// Its image is not known.
+    /// True if the image is not known.
     is_open: bool,
     failure: Option<String>,
 }

@@ -404,7 +404,7 @@ impl Actor<'_> {
 }
 
 impl Step {
-    /// As it is counted.
+    /// Returns the kind of step for the metrics.
     fn kind(&self) -> Turn {
         match self {
             Self::Take { .. } => Turn::Select,

@@ -172,7 +172,7 @@ impl World {
         self.judged().unavailable()
     }
 
-    /// As `rollout` does it.
+    /// Applies a step like `rollout`.
     fn apply(&mut self, step: &Step) {
         let of = |machine: &String| machine.parse::<usize>().unwrap();
         match step {

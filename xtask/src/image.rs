@@ -44,9 +44,9 @@ const TOOLS: &[(&str, &str)] = &[
 /// The kernel of an image.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
 pub(crate) enum Kernel {
-    /// For virtual machines: small and quick, virtual devices only.
+    /// Kernel for virtual machines: small and fast, virtual devices only.
     Cloud,
-    /// For servers of metal: every network card, controller and IPMI.
+    /// Kernel for physical servers: every network card, controller and IPMI.
     Generic,
 }
 
@@ -70,7 +70,7 @@ impl Kernel {
 /// Options of the host image's build.
 #[derive(Debug, Clone)]
 pub(crate) struct Options {
-    /// Its kernel.
+    /// Kernel of the image.
     pub(crate) kernel: Kernel,
     /// The agent; a static binary, since stage-1 has no libraries.
     pub(crate) agent: PathBuf,

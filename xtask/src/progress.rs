@@ -133,7 +133,8 @@ impl Step {
         result
     }
 
-    /// As [`Step::run`], but each line of output goes to `watch`, and the screen does not get the last ones.
+    /// Runs a command like [`Step::run`], but passes each line of output to `watch`. The screen does not show
+    /// the last lines.
     pub(crate) fn run_watched(&self, command: &mut Command, mut watch: impl FnMut(&str)) -> Result<()> {
         let (path, mut log) = self.log()?;
         let _ = writeln!(log, "$ {command:?}");

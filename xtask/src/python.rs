@@ -10,7 +10,7 @@ use anyhow::{Context, Result};
 
 use crate::{host, progress};
 
-/// Its own version is in its place's name, so that another one gets another place.
+/// Version, which is part of the directory's name, so that another version gets another directory.
 const VERSION: &str = "2.2.0";
 /// File that lists the installed packages. It is written when the installation is complete.
 const MARK: &str = "installed.txt";

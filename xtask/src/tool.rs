@@ -14,14 +14,14 @@ const WORK: &str = ".cargo-install-";
 /// A program of crates.io.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct Tool {
-    /// Its crate, and its program.
+    /// Name of the crate and its program.
     pub(crate) name: &'static str,
-    /// Its version.
+    /// Version of the crate.
     pub(crate) version: &'static str,
 }
 
 impl Tool {
-    /// Its place below the cache.
+    /// Returns the directory below the cache.
     fn place(self) -> PathBuf {
         host::cache().join(format!("tools/{}-{}", self.name, self.version))
     }

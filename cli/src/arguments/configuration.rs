@@ -18,7 +18,7 @@ pub(crate) enum ConfigCommand {
     },
     /// Show the differences of two versions [default: the newest, and the one before it]
     Diff(ConfigDiff),
-    /// Its versions: when they were made, who has them, what changed
+    /// Show its versions: creation times, users, changes
     History {
         /// The MachineConfiguration's name
         #[arg(value_parser = name)]

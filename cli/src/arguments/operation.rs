@@ -127,10 +127,10 @@ pub(crate) struct OperationCreate {
     /// Time that the object is kept after its end [default: until it is deleted]
     #[arg(long, value_name = "SECONDS", value_parser = clap::value_parser!(i32).range(0..))]
     pub(crate) ttl: Option<i32>,
-    /// With a selector: maximum number of concurrent Machines [default: all]
+    /// Maximum number of concurrent Machines, with a selector [default: all]
     #[arg(long, value_name = "N", conflicts_with = "machine", value_parser = clap::value_parser!(i32).range(1..))]
     pub(crate) max_parallel: Option<i32>,
-    /// With a selector: start no more after this many failures
+    /// Number of failures after which no further Machine starts, with a selector
     #[arg(long, value_name = "N", conflicts_with = "machine", value_parser = clap::value_parser!(i32).range(1..))]
     pub(crate) failure_limit: Option<i32>,
 }
@@ -162,7 +162,7 @@ pub(crate) enum BmcCommand {
 /// Which controller, and as whom.
 #[derive(Debug, Args)]
 pub(crate) struct ProbeArguments {
-    /// As in a Machine's bmc.address: host, host:port, or the URL of a Redfish service
+    /// Address in the form of a Machine's bmc.address: host, host:port, or the URL of a Redfish service
     pub(crate) address: String,
     /// The protocol that it is asked in
     #[arg(long, value_enum, default_value_t = Protocol::Redfish)]

@@ -15,7 +15,7 @@ pub(crate) struct Mistake {
     why: String,
     /// Remedy for the user.
     pub(crate) remedy: &'static str,
-    /// There is no file.
+    /// True if there is no file.
     pub(crate) is_absent: bool,
 }
 

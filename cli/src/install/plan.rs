@@ -45,7 +45,7 @@ pub(super) fn is_established(definition: &Value) -> bool {
 /// Progress of the controller's rollout.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(super) enum Rollout {
-    /// All of it runs as it was applied.
+    /// The rollout is complete.
     Done(String),
     /// Pending event.
     Waiting(String),

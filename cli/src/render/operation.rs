@@ -59,7 +59,7 @@ fn created(operation: &MachineOperation) -> Option<Timestamp> {
     operation.metadata.creation_timestamp.as_ref().map(|time| time.0)
 }
 
-/// Its Machine, or how many of its Machines are done.
+/// Returns the operation's Machine, or the number of finished Machines.
 fn target(operation: &MachineOperation) -> String {
     match (&operation.spec.machine_ref, operation.status.as_ref().and_then(|status| status.counts.as_ref())) {
         (Some(machine), _) => machine.name.to_string(),

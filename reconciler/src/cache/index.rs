@@ -15,7 +15,7 @@ use bedplate_rules::selection::{References, may_match};
 #[derive(Debug, Default)]
 pub struct Index {
     configurations: BTreeMap<String, Arc<MachineConfiguration>>,
-    /// By configuration, then by their own names.
+    /// Versions by configuration, then by their own names.
     versions: BTreeMap<String, BTreeMap<String, Arc<MachineConfigurationVersion>>>,
     machines: BTreeMap<String, Arc<Machine>>,
     /// The Machines that name a configuration, by its name.
@@ -35,7 +35,7 @@ pub struct Known {
 }
 
 impl Known {
-    /// As `bedplate_rules::selection::choose` takes them.
+    /// Returns the objects in the form that `bedplate_rules::selection::choose` takes.
     pub fn slices(&self) -> (Vec<&MachineConfiguration>, Vec<&MachineConfigurationVersion>) {
         (
             self.configurations.iter().map(AsRef::as_ref).collect(),

@@ -20,7 +20,7 @@ type Age = (Timestamp, String);
 #[derive(Debug, Default)]
 pub struct Open {
     by_asker: BTreeMap<Asker, BTreeSet<Age>>,
-    /// By the name of the request.
+    /// Requests by name.
     known: HashMap<String, (Asker, Age)>,
 }
 

@@ -37,11 +37,11 @@ pub struct Whose(Lock<Inner>);
 #[derive(Debug, Default)]
 struct Inner {
     by_machine: HashMap<String, BTreeSet<String>>,
-    /// By the operation's name.
+    /// Machines by the operation's name.
     machine_of: HashMap<String, String>,
-    /// By the parent's UID.
+    /// Writes of parents, by the parent's UID.
     parents: BTreeMap<String, Written>,
-    /// By the operation's name.
+    /// States by the operation's name.
     stands: HashMap<String, Stand>,
 }
 
@@ -56,7 +56,7 @@ struct Stand {
     since: Instant,
     /// The wall clock then.
     first: Timestamp,
-    /// It was seen in another state before.
+    /// True if the operation was seen in another state before.
     came: bool,
     /// Time at which it was first seen taken. Later writes of its executor do not change it.
     taken: Option<Instant>,

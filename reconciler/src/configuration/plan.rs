@@ -119,7 +119,7 @@ impl Status {
 /// Reported state of a rolling update.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Rolls {
-    /// It moves Machines, or waits for its turn.
+    /// The update changes Machines, or waits for its turn.
     On,
     /// A failure stopped it until a user acts.
     Paused,
@@ -169,7 +169,7 @@ pub struct Reckoned {
 /// A version and what is ours of its status.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Counted {
-    /// Its number.
+    /// Number of the version.
     pub version: i64,
     /// Number of Machines that hold it.
     pub machines: i32,
@@ -267,7 +267,7 @@ impl Plan {
     }
 }
 
-/// Its newest version that does not go.
+/// Returns the newest version that is not being deleted.
 fn newest<'a>(
     configuration: &MachineConfiguration,
     versions: &[&'a MachineConfigurationVersion],
@@ -370,7 +370,8 @@ struct Repaved<'a> {
 }
 
 impl Repaved<'_> {
-    /// For one Machine; `None`: it is left as it is, or there is nothing to give.
+    /// Returns the version that a repave selects for one Machine. Returns `None` if the Machine is skipped,
+    /// or if there is no version for it.
     fn with(&mut self, machine: &Machine) -> Option<(String, i64)> {
         let selected = machine.status.as_ref().and_then(|status| status.selected.as_ref());
         // Without a choice the labels decide. A paused or claimed Machine gets no version.

@@ -20,23 +20,23 @@ pub const FINALIZER: &str = "bedplate.dev/drain";
 /// Next step.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Step {
-    /// Nothing, until something changes.
+    /// Do nothing until something changes.
     Rest,
-    /// Put the finalizer on.
+    /// Add the finalizer.
     Hold,
-    /// Give the Node free that was cordoned for this, then as [`Self::Release`].
+    /// Uncordon the Node that was cordoned for this, then continue as [`Self::Release`].
     FreeAndRelease,
-    /// Take the finalizer away.
+    /// Remove the finalizer.
     Release,
-    /// Have no more Pods be placed on the Node.
+    /// Cordon the Node.
     Cordon,
     /// Evict its Pods, and delete the Node when none is left. `anyway` deletes it even if some Pods do not
     /// leave, because no kubelet is running that ends them.
     Empty {
-        /// The time is over, and the host is not there.
+        /// True if the timeout has passed and the host is unreachable.
         anyway: bool,
     },
-    /// Nothing but to wait.
+    /// Wait.
     Await,
 }
 
@@ -54,7 +54,7 @@ pub struct Plan {
 /// Elapsed times.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Lasted {
-    /// It is being deleted.
+    /// Time since the deletion.
     pub deletion: SignedDuration,
     /// Time since its Node is gone and its slot's end is pending.
     pub slot: SignedDuration,

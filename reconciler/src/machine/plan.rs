@@ -31,9 +31,9 @@ use crate::image;
 /// The Node of the Machine's name.
 #[derive(Debug, Clone, Copy)]
 pub enum NodeSeen<'a> {
-    /// It is there.
+    /// The Node exists.
     Present(&'a Node),
-    /// It is not, by a live answer of the API server.
+    /// The Node does not exist, by a live answer of the API server.
     Gone,
     /// The cache has no Node, and it was not read live because no decision depends on it.
     Absent,
@@ -93,7 +93,7 @@ struct Chosen {
     trouble: Option<Pending>,
     /// The Node is gone, and what comes after it is chosen.
     repave: bool,
-    /// Nothing of the choice is written.
+    /// True if nothing of the choice is written.
     left_alone: bool,
 }
 
@@ -350,7 +350,7 @@ mod tests {
 
     use super::*;
 
-    /// By its digest: a tag would have to be resolved first.
+    /// Named by its digest, because a tag would have to be resolved first.
     const NODE_IMAGE: &str =
         "registry.example/node@sha256:0000000000000000000000000000000000000000000000000000000000000001";
 

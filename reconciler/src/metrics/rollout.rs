@@ -10,13 +10,13 @@ use prometheus_client::encoding::DescriptorEncoder;
 labels! {
     /// A step of a Machine's turn in a rolling update.
     pub enum Turn {
-        /// Its version is selected, and fetched.
+        /// The Machine's version is selected, and fetched.
         Select => "select",
-        /// Its Node is cordoned.
+        /// The Machine's Node is cordoned.
         Cordon => "cordon",
-        /// Its Pods are evicted, and at last the Node is deleted.
+        /// The Node's Pods are evicted, then the Node is deleted.
         Drain => "drain",
-        /// Its Node is uncordoned: the turn ended without a result.
+        /// The Node is uncordoned: the turn ended without a result.
         Uncordon => "uncordon",
     }
 }

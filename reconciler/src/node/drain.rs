@@ -158,7 +158,7 @@ async fn send(world: &World, pod: &Pod, grace: Option<u32>) -> Result<Evicted, W
     Ok(evicted)
 }
 
-/// Has no more Pods be placed on a Node, and says on it what for.
+/// Cordons a Node, and records the purpose on it.
 ///
 /// # Errors
 /// [`WriteError`]
@@ -210,7 +210,7 @@ pub async fn say_begun(world: &World, node: &Node, now: Timestamp) -> Result<(),
     patch(world, node, &json!({ DRAIN_STARTED: began }), None).await.map(drop)
 }
 
-/// As it stands on a Node whose drain begins now, which is remembered by what stands there.
+/// Returns the start time for a Node whose drain starts now, and remembers it.
 fn begins(world: &World, node: &Node, now: Timestamp) -> String {
     let text = format!("{now:.0}");
     if let (Some(uid), Ok(began)) = (&node.metadata.uid, text.parse()) {

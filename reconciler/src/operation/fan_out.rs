@@ -81,7 +81,7 @@ pub(super) async fn reconcile(
     go_on(parent, known, world).await
 }
 
-/// It is over: what it has held goes, and itself when its time comes.
+/// Ends a finished parent: removes its finalizer, and deletes it when its time has expired.
 async fn end(
     parent: &MachineOperation,
     is_held: bool,
@@ -181,7 +181,7 @@ async fn targets(parent: &MachineOperation, world: &World) -> Result<Vec<Machine
 /// State of a child.
 enum Child {
     Known(OperationState),
-    /// Something else has its name.
+    /// Another object has the child's name.
     Strange,
     Absent,
 }

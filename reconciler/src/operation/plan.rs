@@ -41,7 +41,7 @@ const RESUMED: &str = "the operation was taken or has ended";
 pub struct Seen<'a> {
     /// The operation, which has a `machineRef`.
     pub operation: &'a MachineOperation,
-    /// Its Machine; none: there is none.
+    /// Machine of the operation. `None` if it does not exist.
     pub machine: Option<&'a Machine>,
     /// Since when it is as far as it is.
     pub since: Since,
@@ -72,7 +72,7 @@ pub struct Plan {
     pub status: Option<MachineOperationStatus>,
     /// The Node is drained for it, and may be deleted.
     pub repave: bool,
-    /// Its time is over.
+    /// True if the operation must be deleted because its time has expired.
     pub remove: bool,
     /// Delay before the next reconcile.
     pub again: Option<Duration>,
@@ -137,7 +137,7 @@ pub fn plan(seen: &Seen<'_>) -> Plan {
     Plan { labels, ..plan }
 }
 
-/// All of our labels of an operation that lacks one of them (O5).
+/// Returns all labels of this controller if the operation lacks one of them (O5).
 fn missing_labels(seen: &Seen<'_>) -> Option<BTreeMap<String, String>> {
     let operation = seen.operation;
     let mut labels = BTreeMap::new();
@@ -204,7 +204,7 @@ impl Seen<'_> {
         Plan { repave: true, ..Plan::default() }
     }
 
-    /// There is no such Machine.
+    /// Returns the plan for an operation without a Machine.
     fn homeless(&self) -> Plan {
         let left = left(later(created(self.operation, self.now), MACHINE_GRACE_PERIOD), self.now);
         if left.is_zero() {

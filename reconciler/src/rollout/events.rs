@@ -36,7 +36,7 @@ pub(super) fn drained(node: &str, version: &str) -> String {
     format!("the Pods of Node {node} have left, it is deleted: the host is paved with {version}")
 }
 
-/// Nothing came of a turn.
+/// Returns the note of a failed turn.
 pub(super) fn given_up(version: &str, why: &str) -> String {
     format!("not updated to {version}: {why}")
 }

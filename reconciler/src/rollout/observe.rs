@@ -116,7 +116,7 @@ impl std::fmt::Debug for Clocks<'_> {
 /// A Machine of the configuration.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Member {
-    /// Its name, and its Node's.
+    /// Name of the Machine and its Node.
     pub name: String,
     /// Reason why the Machine is unavailable. `None` if it is available.
     pub unavailable: Option<&'static str>,
@@ -134,15 +134,15 @@ pub struct Member {
 /// State of a Machine in a rolling update.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Place {
-    /// It has what a repave would give.
+    /// The Machine has the version that a repave would select.
     UpToDate,
-    /// It has no node of what it had: it is being paved, with what was chosen.
+    /// The Machine has no Node of its former version. It is being paved with the selected version.
     Repaving,
-    /// It has not what a repave would give, and is left as it is.
+    /// The Machine does not have the version that a repave would select, and is skipped.
     Skipped(Skip),
     /// The expected change failed.
     Failed(Failure),
-    /// It has another version than this one (`<configuration>-v<N>`), which is not selected yet.
+    /// The Machine has another version than this one (`<configuration>-v<N>`), which is not selected yet.
     Outdated(String),
     /// This version is selected, and on its way into a slot.
     Preparing(String),
@@ -151,14 +151,14 @@ pub enum Place {
     Awaiting(String, String),
     /// This version is in a slot: it may have its turn.
     Prepared(String),
-    /// Its Pods are leaving, so that this version comes.
+    /// The Pods are leaving, so that this version can be paved.
     Draining(String),
 }
 
 /// Reason why an outdated Machine is skipped.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Skip {
-    /// It is being deleted.
+    /// The Machine is being deleted.
     Deleting,
     /// `spec.paused`.
     Paused,
@@ -171,15 +171,15 @@ pub enum Skip {
     Operation,
     /// A user or another program has cordoned its Node.
     Cordoned,
-    /// Its Node is not Ready.
+    /// The Node is not Ready.
     Down,
     /// The Node of its name belongs to another host.
     NodeNameConflict,
-    /// Its agent is unreachable.
+    /// The agent is unreachable.
     AgentSilent,
-    /// Its host cannot take the version. Holds the reason of the agent's `Paved`.
+    /// The host cannot take the version. Holds the reason of the agent's `Paved`.
     Unfit(String),
-    /// It has no Node, and its host did not become one with this version, which is not the newest.
+    /// The Machine has no Node, and its host did not become one with this version, which is not the newest.
     Behind(String),
 }
 
@@ -223,13 +223,13 @@ pub struct Failure {
 /// The Machines of a configuration.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Rollout {
-    /// Its name.
+    /// Name of the configuration.
     pub configuration: String,
-    /// Its newest version (`<configuration>-v<N>`).
+    /// Newest version (`<configuration>-v<N>`).
     pub newest: String,
-    /// Its generation.
+    /// Generation of the configuration.
     pub generation: i64,
-    /// By their names.
+    /// Machines, sorted by name.
     pub members: Vec<Member>,
 }
 

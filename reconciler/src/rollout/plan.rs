@@ -10,44 +10,45 @@ use jiff::SignedDuration;
 use super::observe::{Member, Place, Rollout};
 use crate::cordon::{Failed, GivenUp};
 
-/// One thing to do.
+/// Next step of a rolling update.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Step {
-    /// Give the Node free that the controller has cordoned; and why its turn has failed, if it has.
+    /// Uncordon a Node that the controller has cordoned. Record the failure if the turn has failed.
     Free {
         /// The Machine.
         machine: String,
-        /// Its Node.
+        /// UID of the Node.
         node_uid: String,
-        /// To be kept on the Node.
+        /// Failure that is recorded on the Node.
         failed: Option<Failed>,
     },
-    /// Have its Pods leave further; when none is left, delete the Node; when the time is over, give it up.
+    /// Evict more Pods. Delete the Node when none is left; fail the turn when it times out.
     Drain {
         /// The Machine.
         machine: String,
-        /// Its Node.
+        /// UID of the Node.
         node_uid: String,
         /// Next version (`<configuration>-v<N>`).
         version: String,
     },
-    /// Begin its turn.
+    /// Start the turn of a Machine.
     Cordon {
         /// The Machine.
         machine: String,
-        /// Its Node.
+        /// UID of the Node.
         node_uid: String,
         /// Next version (`<configuration>-v<N>`).
         version: String,
     },
-    /// Select the version: its host fetches it.
+    /// Select the version, so that the host fetches it.
     Take {
         /// The Machine.
         machine: String,
     },
 }
 
-/// Settings of a rolling update; none: the configuration has another strategy, or goes.
+/// Returns the settings of a rolling update. Returns `None` if the configuration has another strategy, or is
+/// being deleted.
 pub fn settings(configuration: &MachineConfiguration) -> Option<RollingUpdate> {
     let strategy = &configuration.spec.update_strategy;
     let rolls = strategy.type_ == UpdateStrategyType::RollingUpdate

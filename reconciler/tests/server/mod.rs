@@ -19,7 +19,7 @@ use kube::{Client, Resource, ResourceExt as _};
 use serde::de::DeserializeOwned;
 use serde_json::{Value, json};
 
-/// By its digest: a tag would have to be resolved before anything is selected.
+/// Named by its digest, because a tag would have to be resolved before a version is selected.
 const NODE_IMAGE: &str =
     "registry.example/node@sha256:0000000000000000000000000000000000000000000000000000000000000001";
 

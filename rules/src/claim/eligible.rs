@@ -16,26 +16,26 @@ pub const MAX_CLOCK_LEAD: SignedDuration = SignedDuration::from_mins(5);
 /// Requirement that a host does not meet, nearest to eligibility last.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 pub enum Unmet {
-    /// It would have to be wiped, and cannot be.
+    /// The host must be wiped first, and cannot be.
     Wipe,
-    /// It is being deleted.
+    /// The Machine is being deleted.
     Deleting,
-    /// It is paused.
+    /// The Machine is paused.
     Paused,
-    /// Its agent does not carry claims out.
+    /// The agent does not carry claims out.
     Agent,
-    /// It has no enrollment group.
+    /// The Machine has no enrollment group.
     Enrollment,
     /// A host with another key waits, and the key in force is heard.
     Key,
     /// A claim holds it, or it has a node.
     Held,
-    /// Its agent was not heard in time.
+    /// The agent is unreachable.
     Silent,
 }
 
 impl Unmet {
-    /// All of them.
+    /// All reasons.
     pub const ALL: [Self; 8] = [
         Self::Wipe,
         Self::Deleting,

@@ -32,7 +32,7 @@ pub struct Drain {
 pub enum Refusal {
     /// Pods that no controller re-creates.
     Unmanaged(Vec<String>),
-    /// They would lose what is in their emptyDir.
+    /// Pods that would lose the content of their emptyDir.
     EmptyDir(Vec<String>),
 }
 

@@ -8,26 +8,26 @@ const MIRROR: &str = "kubernetes.io/config.mirror";
 /// Properties of a Pod that a drain depends on.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
 pub struct Pod {
-    /// Its namespace.
+    /// Namespace of the Pod.
     pub namespace: String,
-    /// Its name.
+    /// Name of the Pod.
     pub name: String,
-    /// Its UID.
+    /// UID of the Pod.
     pub uid: String,
     /// Kind of the object that makes it again, if one does.
     pub controller: Option<String>,
     /// The kubelet's own, from a file: the API server shows it only.
     pub mirror: bool,
-    /// It has a volume that ends with it.
+    /// True if the Pod has a volume that ends with it.
     pub empty_dir: bool,
-    /// Its containers have ended for good.
+    /// True if the containers have ended permanently.
     pub finished: bool,
-    /// It is being deleted.
+    /// True if the Pod is being deleted.
     pub leaving: bool,
 }
 
 impl Pod {
-    /// As the API server shows it.
+    /// Reads a Pod from its object in the API server.
     pub fn read(object: &Value) -> Self {
         let (metadata, spec) = (&object["metadata"], &object["spec"]);
         let owners = metadata["ownerReferences"].as_array().into_iter().flatten();

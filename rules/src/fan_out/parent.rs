@@ -17,9 +17,9 @@ use jiff::Timestamp;
 
 use crate::operation::{End, ended};
 
-/// On a child: its parent's name.
+/// Label of a child: the name of its parent.
 pub const PARENT: &str = "bedplate.dev/parent";
-/// On an operation of one Machine: that one's name (O5).
+/// Label of an operation of one Machine: the name of that Machine (O5).
 pub const MACHINE: &str = "bedplate.dev/machine";
 /// Label for the site of the operation's Machine.
 pub const SITE: &str = "bedplate.dev/site";
@@ -91,7 +91,7 @@ pub fn standing(
 pub struct Now {
     /// Maximum number of children that may start now.
     pub room: usize,
-    /// It was deleted, or its manifest is gone: none begins any more.
+    /// True if the parent was deleted, or its manifest is gone. No further child starts.
     pub stopped: bool,
     /// The time.
     pub time: Timestamp,

@@ -42,13 +42,13 @@ pub enum Again {
 /// Choice for a Machine.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Choice {
-    /// It is paused or being deleted: nothing of it is written.
+    /// The Machine is paused or being deleted: no choice is written.
     LeaveAlone,
     /// Nothing is selected, and nothing can be.
     Pending(Pending),
-    /// Nothing is selected, for its host is not enrolled yet; this is what it would be now. Nothing is locked.
+    /// Nothing is selected because the host is not enrolled yet. Holds the current match. Nothing is locked.
     Matched(Selected),
-    /// To be written.
+    /// Choice to write.
     Select(Select),
     /// The selected version stays. Holds the reason if another choice is due and cannot be made.
     Keep(Option<Pending>),
@@ -57,7 +57,7 @@ pub enum Choice {
 /// A choice that was made.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Select {
-    /// For `status.selected`.
+    /// Value for `status.selected`.
     pub selected: Selected,
     /// The version is not deployed yet: that is written first.
     pub lock: bool,
@@ -66,7 +66,7 @@ pub struct Select {
 /// Reason why there is no choice.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Pending {
-    /// For a condition and for programs.
+    /// Reason for the condition and for programs.
     pub reason: ConfigurationPendingReason,
     /// Message for users.
     pub message: String,
@@ -249,7 +249,7 @@ impl<'a> Known<'a> {
         })
     }
 
-    /// Its versions that do not go, by number.
+    /// Returns the versions of a configuration that are not being deleted, by number.
     fn of(&self, configuration: &MachineConfiguration) -> BTreeMap<i64, &'a MachineConfigurationVersion> {
         let of = self.versions.iter().filter(|version| is_of(version, configuration));
         let live = of.filter(|version| version.metadata.deletion_timestamp.is_none());

@@ -23,14 +23,14 @@ pub enum Hold {
 pub struct Holder {
     /// The Machine's name.
     pub machine: String,
-    /// By what of it.
+    /// Field of the holder.
     pub by: Hold,
 }
 
 /// Holders of versions, of all Machines.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
 pub struct References {
-    /// By configuration, then by version; `None`: a reference without version.
+    /// Holders by configuration, then by version; `None` is a reference without version.
     held: BTreeMap<String, BTreeMap<Option<i64>, BTreeSet<Holder>>>,
 }
 

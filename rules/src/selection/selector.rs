@@ -20,9 +20,9 @@ pub(crate) struct Verdict {
 enum Field<'a> {
     /// The value; none if the Machine has none.
     Known(Option<&'a str>),
-    /// Its agent has not reported the hardware yet.
+    /// The agent has not reported the hardware yet.
     NotReported,
-    /// There is no such field to select by.
+    /// The selector cannot use this field.
     Unsupported,
 }
 

@@ -63,11 +63,11 @@ impl Write {
 /// A version that goes.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Removal {
-    /// Its number.
+    /// Number of the version.
     pub version: i64,
-    /// Its UID: none of that name that came later.
+    /// UID of the version. A later object of the same name is not deleted.
     pub uid: Option<String>,
-    /// Its resource version: it goes only as it was seen.
+    /// Resource version of the observed object. A changed object is not deleted.
     pub resource_version: Option<String>,
 }
 

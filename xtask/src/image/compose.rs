@@ -24,7 +24,7 @@ pub(super) struct Inputs<'a> {
 
 /// The composed root file system.
 pub(super) struct Root {
-    /// Its directory.
+    /// Directory of the root file system.
     pub(super) path: PathBuf,
     /// The kernel (bzImage).
     pub(super) kernel: PathBuf,

@@ -386,9 +386,9 @@ fn o8_node_is_deleted_only_for_a_disruptive_operation_after_its_drain() {
 /// Event in the history of an operation.
 #[derive(Debug, Clone, Copy)]
 enum Event {
-    /// Its executor takes it.
+    /// The executor takes the operation.
     Taken,
-    /// Its executor ends it, so.
+    /// The executor ends the operation with this result.
     Ended(bool),
     Paused(bool),
     /// The Machine is deleted, or made.
@@ -407,7 +407,7 @@ fn events() -> impl Strategy<Value = Vec<Event>> {
     proptest::collection::vec(event, 0..40)
 }
 
-/// As the API server keeps what an executor and the controller write: each its own fields.
+/// Merges a status like the API server: the executor and the controller each own their fields.
 fn take_on(operation: &mut MachineOperation, status: MachineOperationStatus) {
     let before = operation.status.clone().unwrap_or_default();
     operation.status = Some(MachineOperationStatus {

@@ -15,12 +15,12 @@ use crate::progress::Step;
 pub(crate) enum Compression {
     /// Unpacked several times as fast as gzip; for whatever reads OCI images of version 1.1.
     Zstd,
-    /// For everything else.
+    /// Compression for all other readers.
     Gzip,
 }
 
 impl Compression {
-    /// Its name, which ends file names and media types.
+    /// Returns the name, which ends file names and media types.
     pub(crate) fn name(self) -> &'static str {
         match self {
             Self::Zstd => "zstd",
