@@ -90,7 +90,7 @@ impl Ways {
         sets.into_iter().flatten().flatten().copied().collect()
     }
 
-    /// Drops the connections of the former certificate.
+    /// Drops the connection to pxed, because the certificate was renewed.
     pub(super) fn forget(&mut self) {
         self.pxed = None;
         self.renewed = true;

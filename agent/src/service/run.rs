@@ -43,9 +43,9 @@ pub const TURN_TIMEOUT: Duration = Duration::from_secs(300);
 const MAX_SLEEP: Duration = Duration::from_secs(30);
 /// Interval between two attempts to remove a seed that cannot be removed.
 const FORGET_INTERVAL: Duration = Duration::from_secs(5);
-/// Maximum delay before a certificate that the cluster has lost is renewed, and
-/// the interval between two such renewals.
-const AT_ONCE: Duration = Duration::from_secs(30);
+/// Delay before a certificate that the cluster has lost is renewed.
+const RENEWAL_DELAY: Duration = Duration::from_secs(30);
+/// Interval between two renewals of a certificate that the cluster does not accept.
 const DISOWNED_RENEWAL_INTERVAL: Duration = Duration::from_secs(900);
 /// Timeout of the shutdown, which waits for a pending answer.
 const SHUTDOWN_TIMEOUT: Duration = Duration::from_secs(20);
@@ -209,7 +209,7 @@ impl Agent {
         if disowned && !self.disowned {
             tracing::warn!("Machine has another certificate in the cluster, requesting a new one");
             // Spread, so that the hosts of a rack do not ask concurrently.
-            self.held_back.hold(1, spread(AT_ONCE, rand::random()));
+            self.held_back.hold(1, spread(RENEWAL_DELAY, rand::random()));
         }
         self.disowned = disowned;
         if let Some((uid, true)) = self.ways.machine()
