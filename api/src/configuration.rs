@@ -1,5 +1,5 @@
-//! `MachineConfiguration`: what a Machine's node is to be, for which Machines, and how changes reach them (docs/rules.md,
-//! "MachineConfiguration"; C1 to C6).
+//! `MachineConfiguration`: the desired node of Machines, the selection of Machines, and the rollout of
+//! changes (docs/rules.md, "MachineConfiguration"; C1 to C6).
 //!
 //! Types, defaults and validation only. The template, which makes the versions, is in [`template`](self::Template).
 //!
@@ -34,7 +34,7 @@ pub mod condition_type {
     pub const STALLED: &str = "Stalled";
 }
 
-/// What the nodes of some Machines are to be.
+/// Desired node of a group of Machines.
 #[derive(CustomResource, KubeSchema, Serialize, Deserialize, Debug, Clone, PartialEq)]
 #[kube(
     group = "bedplate.dev",
@@ -46,7 +46,7 @@ pub mod condition_type {
     status = "MachineConfigurationStatus",
     derive = "PartialEq",
     cel,
-    doc = "What the nodes of some Machines are to be. Every edit of the template goes into a MachineConfigurationVersion.",
+    doc = "Desired node of a group of Machines. Every edit of the template goes into a MachineConfigurationVersion.",
     validation = Rule::new("self.metadata.name.size() <= 240")
         .message("the name of a MachineConfiguration must have at most 240 characters, so that the names of its versions fit"),
     printcolumn(name = "Ready", type_ = "string", json_path = r#".status.conditions[?(@.type=="Ready")].status"#),
@@ -97,14 +97,15 @@ pub struct MachineConfigurationSpec {
     /// Which configuration wins where several match: the highest, then the first by name. Default: 0.
     #[serde(default)]
     pub priority: i32,
-    /// How an edit reaches the Machines that have an earlier version. Default: `OnDelete`.
+    /// Rollout of an edit to the Machines that have an earlier version. Default: `OnDelete`.
     #[serde(default)]
     pub update_strategy: UpdateStrategy,
-    /// How many of the newest versions are kept; those in use, and the newest, stay beyond it. Default: 10.
+    /// Number of the newest versions that are kept; versions in use, and the newest, are kept in addition.
+    /// Default: 10.
     #[serde(default = "default_history")]
     #[schemars(range(min = 0, max = 1000))]
     pub revision_history_limit: i32,
-    /// What every version is a copy of.
+    /// Template that every version is a copy of.
     pub template: Template,
 }
 
@@ -129,7 +130,7 @@ impl ConfigurationClaimPolicy {
     }
 }
 
-/// How an edit reaches the Machines that have an earlier version.
+/// Rollout of an edit to the Machines that have an earlier version.
 #[derive(KubeSchema, Serialize, Deserialize, Debug, Clone, PartialEq, Default)]
 #[serde(rename_all = "camelCase")]
 #[x_kube(
@@ -137,7 +138,7 @@ impl ConfigurationClaimPolicy {
         .message("updateStrategy.rollingUpdate may only be set when type is RollingUpdate")
 )]
 pub struct UpdateStrategy {
-    /// `OnDelete`: when a person deletes the Node. `RollingUpdate`: machine by machine. Default: `OnDelete`.
+    /// `OnDelete`: when a user deletes the Node. `RollingUpdate`: machine by machine. Default: `OnDelete`.
     #[serde(default, rename = "type")]
     pub type_: UpdateStrategyType,
     /// Settings of `RollingUpdate`.
@@ -155,16 +156,16 @@ pub enum UpdateStrategyType {
     RollingUpdate,
 }
 
-/// How fast a rolling update goes, and when it stops.
+/// Speed and limits of a rolling update.
 #[derive(KubeSchema, Serialize, Deserialize, Debug, Clone, PartialEq)]
 #[serde(rename_all = "camelCase")]
 pub struct RollingUpdate {
-    /// How many of the Machines that use this configuration may be unavailable at once: a number, or a percentage
-    /// rounded up. 0 is refused. Default: 1.
+    /// Maximum number of Machines with this configuration that may be unavailable concurrently: a number, or
+    /// a percentage rounded up. 0 is refused. Default: 1.
     #[serde(default = "one")]
     #[schemars(schema_with = "positive_count_or_percent")]
     pub max_unavailable: IntOrString,
-    /// How long a drain may take, in seconds; after that the Node is uncordoned and the update stops. Default: 600.
+    /// Timeout of a drain, in seconds; after that the Node is uncordoned and the update stops. Default: 600.
     #[serde(default = "default_drain_timeout")]
     #[schemars(range(min = 1, max = 86400))]
     pub drain_timeout_seconds: i32,
@@ -180,12 +181,12 @@ pub struct RollingUpdate {
 #[derive(KubeSchema, Serialize, Deserialize, Debug, Clone, Copy, PartialEq, Eq)]
 #[serde(rename_all = "camelCase")]
 pub struct DrainPolicy {
-    /// Also Pods without a controller, which nobody makes again, are evicted; else such a Pod keeps its Node from its
-    /// turn. Default: false.
+    /// True if Pods without a controller, which are not re-created, are evicted too; otherwise such a Pod
+    /// blocks the update of its Node. Default: false.
     #[serde(default)]
     pub force: bool,
-    /// Also Pods with an emptyDir, whose content goes with them, are evicted; else such a Pod keeps its Node from its
-    /// turn. Default: true.
+    /// True if Pods with an emptyDir are evicted too, and lose its content; otherwise such a Pod blocks the
+    /// update of its Node. Default: true.
     #[serde(default = "yes")]
     pub delete_empty_dir_data: bool,
 }
@@ -202,7 +203,7 @@ fn yes() -> bool {
     true
 }
 
-/// What became of a configuration.
+/// Observed state of a configuration.
 #[derive(KubeSchema, Serialize, Deserialize, Debug, Clone, PartialEq, Default)]
 #[serde(rename_all = "camelCase")]
 pub struct MachineConfigurationStatus {
@@ -217,7 +218,7 @@ pub struct MachineConfigurationStatus {
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schemars(range(min = 0))]
     pub deployed_version: Option<i64>,
-    /// How many Machines are how far.
+    /// Number of Machines by state.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub machines: Option<MachineCounts>,
     /// Machines that failed in the rolling update, by name. At most 16: the message of `Degraded` has the number of all.
@@ -247,20 +248,20 @@ pub struct RolloutFailure {
     pub message: String,
 }
 
-/// How many Machines of a configuration are how far.
+/// Number of a configuration's Machines by state.
 #[derive(KubeSchema, Serialize, Deserialize, Debug, Clone, PartialEq, Eq, Default)]
 #[serde(rename_all = "camelCase")]
 pub struct MachineCounts {
-    /// Those that are to have it.
+    /// Machines for which one of its versions is selected.
     #[serde(default)]
     pub selected: i32,
-    /// Those that have it.
+    /// Machines that run one of its versions.
     #[serde(default)]
     pub applied: i32,
-    /// Those whose version differs from what a repave would give now.
+    /// Machines whose version differs from the one that a repave would select now.
     #[serde(default)]
     pub outdated: i32,
-    /// Those whose Node is not Ready.
+    /// Machines whose Node is not Ready.
     #[serde(default)]
     pub unavailable: i32,
 }

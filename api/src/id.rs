@@ -9,11 +9,11 @@ use serde::{Deserialize, Deserializer, Serialize, Serializer};
 use sha2::{Digest as _, Sha256};
 use thiserror::Error;
 
-/// Why a text is not the identifier that was asked for. The message says what was expected and what was found.
+/// Error for a text that is not the expected identifier. The message contains the expected form and the text.
 #[derive(Debug, Clone, PartialEq, Eq, Error)]
 #[error("{found:?} is not {expected}")]
 pub struct ParseIdError {
-    /// What a valid text looks like.
+    /// Expected form of the text.
     pub expected: &'static str,
     /// The text as it was given, cut to 80 characters.
     pub found: String,
@@ -41,14 +41,16 @@ impl MacAddress {
         self.0
     }
 
-    /// Whether this can be one interface's address: the group bit is clear (IEEE 802-2014, 8.2.2) and not all is zero.
+    /// Returns true if this can be the address of one interface: the group bit is clear (IEEE 802-2014,
+    /// 8.2.2) and not all bytes are zero.
     pub const fn is_unicast(self) -> bool {
         self.0[0] & 1 == 0 && !matches!(self.0, [0, 0, 0, 0, 0, 0])
     }
 
-    /// The address of a node that has one of its own on its host's wire (`container.network: Macvlan`): `02`, which is locally
-    /// administered and one interface's, then the first five octets of SHA-256 of `bedplate slot <name>`. Of both slots, so that a
-    /// repave keeps the lease; agent, pxed and whoever keeps another DHCP server come to the same one, so it never changes.
+    /// Returns the address of a node with its own one on its host's network (`container.network: Macvlan`).
+    /// It is `02` (locally administered, unicast), then the first five octets of SHA-256 of
+    /// `bedplate slot <name>`. Both slots share it, so that a repave keeps the lease. The agent, pxed and
+    /// external DHCP servers compute the same address, so it never changes.
     pub fn of_slot(machine: &MachineName) -> Self {
         let hash: [u8; 32] = Sha256::digest(format!("bedplate slot {machine}").as_bytes()).into();
         let [a, b, c, d, e, ..] = hash;
@@ -105,8 +107,8 @@ fn is_dns_label(text: &str) -> bool {
         && !text.ends_with('-')
 }
 
-/// One boot of one Machine: 128 random bits, written as 32 lower-case hex digits. Whoever knows it is taken for that
-/// boot's loader, so it is drawn from the system's random source and ends within minutes.
+/// One boot of one Machine: 128 random bits, written as 32 lower-case hex digits. A client that knows it is
+/// treated as that boot's loader, so it comes from the system's random source and expires within minutes.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub struct BootId([u8; 16]);
 

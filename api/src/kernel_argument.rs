@@ -11,19 +11,19 @@
 //!
 //! Pure: text in, reason out.
 
-/// What an argument is made of before [`REFUSED`] is taken away: printable ASCII without blank.
+/// Characters of an argument before [`REFUSED`] is excluded: printable ASCII without space.
 pub const PATTERN: &str = "^[!-~]+$";
 
 /// Signs that an argument must not hold.
 pub const REFUSED: [char; 8] = ['"', '#', '&', '\'', ';', '\\', '`', '|'];
 
-/// How long one argument may be, in bytes.
+/// Maximum length of one argument in bytes.
 pub const MAX_BYTES: usize = 1024;
 
 /// Beginnings of arguments that pxed itself writes.
 pub const RESERVED: [&str; 2] = ["bedplate.", "initrd="];
 
-/// Why an argument may not be written, and what to do about it.
+/// Returns the reason why an argument is rejected, and the remedy.
 pub fn fault(argument: &str) -> Option<(String, &'static str)> {
     let fault = |why: &str, remedy| Some((why.to_owned(), remedy));
     if argument.is_empty() {
@@ -33,7 +33,7 @@ pub fn fault(argument: &str) -> Option<(String, &'static str)> {
         return Some((format!("is longer than {MAX_BYTES} bytes"), "write a shorter one"));
     }
     if argument.contains(' ') {
-        return fault("holds a blank", "write each argument as an entry of its own");
+        return fault("contains a space", "write each argument as an entry of its own");
     }
     if let Some(sign) = argument.chars().find(|sign| !is_allowed(*sign)) {
         let why = match sign {

@@ -1,6 +1,6 @@
 //! `Machine`: one real server or virtual machine, and who provisions it (docs/rules.md, H1).
 //!
-//! Types, defaults and validation only. `spec` is written by people, `status` by the programs, each its own fields.
+//! Types, defaults and validation only. Users write `spec`, the programs write `status`, each its own fields.
 //! Conditions are `k8s_openapi`'s [`Condition`], so that every tool that knows conditions reads them.
 //!
 //! Pure: no clock, no file, no socket.
@@ -33,7 +33,7 @@ use crate::schema::ConfigurationName;
 /// `spec.provider` of a Machine that pxed provisions.
 pub const PROVIDER_PXE: &str = "pxe";
 
-/// `spec.provider` of a Machine whose agent a person installs.
+/// `spec.provider` of a Machine whose agent a user installs.
 pub const PROVIDER_MANUAL: &str = "manual";
 
 /// Annotation of a Machine: time (RFC 3339) at which an administrator allowed another key to enroll for it, although the key in force
@@ -50,10 +50,10 @@ pub const NODE_CONFIGURATION: &str = "bedplate.dev/machine-configuration";
 /// Annotation of a Machine's Node: number of that configuration's version (H5).
 pub const NODE_VERSION: &str = "bedplate.dev/machine-configuration-version";
 
-/// So often pxed switches a machine on by itself without that it stays up (`status.power.attempts`).
+/// Maximum number of automatic power-on attempts (`status.power.attempts`).
 pub const MOST_POWER_ON_ATTEMPTS: i32 = 5;
 
-/// What a person wants of one server or virtual machine.
+/// Desired state of one server or virtual machine.
 #[derive(CustomResource, KubeSchema, Serialize, Deserialize, Debug, Clone, PartialEq)]
 #[kube(
     group = "bedplate.dev",
@@ -154,18 +154,18 @@ pub struct MachineSpec {
     /// The machine's management controller, for machines of every provider. If unset, a user switches the power.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub bmc: Option<BmcSpec>,
-    /// The configuration that the machine is to have, chosen by hand. Absent: a MachineConfiguration whose selector
-    /// matches.
+    /// Configuration for the machine, chosen by a user. If unset, a MachineConfiguration whose selector
+    /// matches is used.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub configuration_ref: Option<ConfigurationRef>,
     /// Makes the machine a member of a pool: a MachineClaim names its configuration, and no selector matches it. If unset, no claimant can
     /// hold it. Not with `configurationRef`. It can be added or removed only while no version is selected.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub claim_policy: Option<ClaimPolicy>,
-    /// Who changes the power state. Default: `Managed`.
+    /// Program or user that changes the power state. Default: `Managed`.
     #[serde(default)]
     pub power_policy: PowerPolicy,
-    /// What happens to the machine when this object is deleted. Default: `Retain`.
+    /// Action on the machine when this object is deleted. Default: `Retain`.
     #[serde(default)]
     pub deletion_policy: DeletionPolicy,
 }
@@ -184,10 +184,10 @@ pub struct ConfigurationRef {
     pub version: Option<i64>,
 }
 
-/// Who changes a Machine's power state.
+/// Program or user that changes a Machine's power state.
 #[derive(JsonSchema, Serialize, Deserialize, Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub enum PowerPolicy {
-    /// Powered on when it ought to run.
+    /// pxed powers the machine on when it should run.
     #[default]
     Managed,
     /// Power changes only by MachineOperation.
@@ -197,7 +197,7 @@ pub enum PowerPolicy {
     OnClaim,
 }
 
-/// What deleting the Machine object does to the machine.
+/// Action on the machine when the Machine object is deleted.
 #[derive(JsonSchema, Serialize, Deserialize, Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub enum DeletionPolicy {
     /// Nothing is touched.

@@ -16,9 +16,9 @@ use crate::id::MachineName;
 use crate::schema::short_values;
 use crate::selector::MachineSelector;
 
-/// How long a powerOn or a reset may take without `timeoutSeconds`, in seconds (docs/bmc.md).
+/// Default timeout of a powerOn or a reset without `timeoutSeconds`, in seconds (docs/bmc.md).
 pub const POWER_ON_TIMEOUT: i32 = 300;
-/// How long a powerOff or a powerCycle may take without `timeoutSeconds`, in seconds (docs/bmc.md).
+/// Default timeout of a powerOff or a powerCycle without `timeoutSeconds`, in seconds (docs/bmc.md).
 pub const POWER_OFF_TIMEOUT: i32 = 600;
 
 /// Machines of one operation with a selector, at most; a selector that matches more is refused.
@@ -47,7 +47,7 @@ pub mod condition_type {
     pub const DRAINED: &str = "Drained";
 }
 
-/// Something to be done once.
+/// One-time operation.
 #[derive(CustomResource, KubeSchema, Serialize, Deserialize, Debug, Clone, PartialEq)]
 #[kube(
     group = "bedplate.dev",
@@ -59,7 +59,7 @@ pub mod condition_type {
     status = "MachineOperationStatus",
     derive = "PartialEq",
     cel,
-    doc = "Something to be done once to one Machine, or to all that a selector matches. Its spec cannot be changed.",
+    doc = "One-time operation on one Machine, or on all that a selector matches. Its spec cannot be changed.",
     printcolumn(name = "Operation", type_ = "string", json_path = ".spec.operationName"),
     printcolumn(name = "Machine", type_ = "string", json_path = ".spec.machineRef.name"),
     printcolumn(name = "State", type_ = "string", json_path = ".status.state"),
@@ -93,23 +93,24 @@ pub struct MachineOperationSpec {
     /// The Machines that it is for; at least one requirement.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub machine_selector: Option<MachineSelector>,
-    /// What is to be done: `reboot`, `shutdown`, `restartService`, `powerOn`, `powerOff`, `powerCycle`, `reset`,
-    /// `applyConfiguration`, `packetCapture`, or a name that a controller of your own takes. At most 63 characters.
+    /// Name of the operation: `reboot`, `shutdown`, `restartService`, `powerOn`, `powerOff`, `powerCycle`,
+    /// `reset`, `applyConfiguration`, `packetCapture`, or a name that a controller of your own takes. At most
+    /// 63 characters.
     #[schemars(length(min = 1, max = 63), regex(pattern = "^[A-Za-z0-9]([-A-Za-z0-9.]*[A-Za-z0-9])?$"))]
     pub operation_name: String,
     /// Parameters of the operation, at most 64, each with at most 4096 characters.
     #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
     #[schemars(schema_with = "short_values", extend("maxProperties" = 64))]
     pub parameters: BTreeMap<String, String>,
-    /// How long the object stays after its end, in seconds. Absent: it stays.
+    /// Time that the object is kept after its end, in seconds. If unset, it stays.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schemars(range(min = 0))]
     pub ttl_seconds_after_finished: Option<i32>,
-    /// How long it may take on one Machine, in seconds. Absent: the operation's own default.
+    /// Timeout on one Machine, in seconds. If unset, the operation's own default.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schemars(range(min = 1))]
     pub timeout_seconds: Option<i32>,
-    /// With a selector: how many Machines at once. Absent: all.
+    /// Maximum number of Machines that run the operation concurrently, with a selector. If unset, all.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schemars(range(min = 1))]
     pub max_parallel: Option<i32>,
@@ -127,7 +128,7 @@ pub struct MachineRef {
     pub name: MachineName,
 }
 
-/// How an operation goes.
+/// State of an operation.
 #[derive(KubeSchema, Serialize, Deserialize, Debug, Clone, PartialEq, Default)]
 #[serde(rename_all = "camelCase")]
 #[x_kube(
@@ -141,24 +142,24 @@ pub struct MachineOperationStatus {
     /// Generation of the spec whose end the conditions report. -1 before the end.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub observed_generation: Option<i64>,
-    /// How far it is.
+    /// State of the operation.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub state: Option<OperationState>,
-    /// When it was begun.
+    /// Start time.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub start_time: Option<Time>,
     /// When it ended.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub completion_time: Option<Time>,
-    /// Why it is in this state, in CamelCase, such as `NoExecutor`.
+    /// Reason for the state, in CamelCase, such as `NoExecutor`.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schemars(length(max = 63))]
     pub reason: Option<String>,
-    /// The same for a person; at most 4096 characters.
+    /// Human-readable form of the reason; at most 4096 characters.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schemars(length(max = 4096))]
     pub message: Option<String>,
-    /// Who took it.
+    /// Program that carries out the operation.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schemars(length(max = 253))]
     pub executor: Option<String>,
@@ -214,10 +215,10 @@ pub enum StepName {
     Unknown,
 }
 
-/// How far an operation is.
+/// State of an operation.
 #[derive(JsonSchema, Serialize, Deserialize, Debug, Clone, Copy, PartialEq, Eq)]
 pub enum OperationState {
-    /// Nobody has taken it.
+    /// No executor has taken it.
     Pending,
     /// Its executor has taken it.
     InProgress,
@@ -231,14 +232,14 @@ pub enum OperationState {
     Unknown,
 }
 
-/// How many Machines of an operation are how far.
+/// Number of an operation's Machines by state.
 #[derive(KubeSchema, Serialize, Deserialize, Debug, Clone, PartialEq, Eq, Default)]
 #[serde(rename_all = "camelCase")]
 pub struct OperationCounts {
     /// All.
     #[serde(default)]
     pub total: i32,
-    /// Nobody has taken it yet.
+    /// Machines whose operation no executor has taken.
     #[serde(default)]
     pub pending: i32,
     /// Taken.
@@ -268,7 +269,8 @@ pub struct OperationMachines {
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     #[schemars(length(max = 10000))]
     pub complete: Vec<MachineName>,
-    /// Not done, or it is not known; also those whose operation somebody deleted.
+    /// Machines whose operation failed, or whose result is unknown; also those whose operation a client
+    /// deleted.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     #[schemars(length(max = 10000))]
     pub failed: Vec<MachineName>,

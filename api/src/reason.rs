@@ -69,7 +69,7 @@ pub trait Reason: Copy + Eq + std::fmt::Debug + 'static {
     /// The word, as the API shows it.
     fn as_str(self) -> &'static str;
 
-    /// What the word means, for a user.
+    /// Returns the meaning of the reason, for users.
     fn meaning(self) -> &'static str;
 
     /// Next step. None if no action is needed.
@@ -168,7 +168,7 @@ pub(crate) use {reasons, remedy, word};
 pub struct Row {
     /// The word.
     pub reason: &'static str,
-    /// What it means.
+    /// Meaning of the reason.
     pub meaning: &'static str,
     /// Next step.
     pub remedy: Option<Remedy>,

@@ -1,7 +1,7 @@
 //! OpenAPI schemas of the types that schemars cannot describe by itself: identifiers, addresses, free-form objects.
 //!
-//! Each is at least as strict as the Rust type's parser, so that no object in the API server is unreadable here. Not
-//! here: CEL rules, which stand beside the field that they guard.
+//! Each is at least as strict as the Rust type's parser, so that no object in the API server is unreadable
+//! here. CEL rules are not here; they are next to the field that they guard.
 //!
 //! Pure: no clock, no file, no socket.
 
@@ -132,7 +132,8 @@ impl JsonSchema for ClusterCidr {
     }
 }
 
-/// An object whose fields somebody else defines (kubeadm's and the kubelet's configuration kinds).
+/// Describes an object whose fields another project defines (kubeadm's and the kubelet's configuration
+/// kinds).
 pub(crate) fn free_form(_: &mut SchemaGenerator) -> Schema {
     json_schema!({ "type": "object", "x-kubernetes-preserve-unknown-fields": true })
 }

@@ -1,8 +1,8 @@
 //! `MachineConfigurationVersion`: one numbered copy of a MachineConfiguration's template, fixed by its first use (docs/rules.md,
 //! "Configurations and their versions"; V1 to V3).
 //!
-//! Types and validation only; that people do not write it (V1) and that one in use cannot be deleted (V3) are admission
-//! policies.
+//! Types and validation only. Two rules are admission policies: users do not write versions (V1), and one in
+//! use cannot be deleted (V3).
 //!
 //! Pure: no clock, no file, no socket.
 
@@ -71,28 +71,28 @@ pub struct MachineConfigurationVersionSpec {
     pub template: Template,
 }
 
-/// What became of a version.
+/// Observed state of a version.
 #[derive(KubeSchema, Serialize, Deserialize, Debug, Clone, PartialEq, Default)]
 #[serde(rename_all = "camelCase")]
 pub struct MachineConfigurationVersionStatus {
     /// Generation of the spec that condition `Ready` was derived from. -1 before the first time.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub observed_generation: Option<i64>,
-    /// Whether a Machine uses or has used it; then its spec is fixed.
+    /// True if a Machine uses or has used it; then its spec is fixed.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub deployed: Option<bool>,
     /// When it was first used.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub deployed_time: Option<Time>,
-    /// How many Machines refer to it.
+    /// Number of Machines that refer to it.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schemars(range(min = 0))]
     pub machines: Option<i32>,
     /// The digest that the tag in `imageReference` stood for when it was resolved, once for all Machines.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub image_digest: Option<Digest>,
-    /// What `imageDigest` was resolved from. It counts while `template.image.reference` is that: a version that was never used may
-    /// still get another one.
+    /// Reference that `imageDigest` was resolved from. The digest is valid while it equals
+    /// `template.image.reference`: a version that was never used may still get another reference.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schemars(length(max = 512))]
     pub image_reference: Option<String>,

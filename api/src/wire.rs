@@ -1,4 +1,4 @@
-//! What travels between pxed, the stage-1 of a booting host and its agent: the seed, enrollment, reports.
+//! Messages between pxed, the stage-1 of a booting host and its agent: the seed, enrollment, reports.
 //!
 //! JSON over HTTP(S). Released bytes have a frozen test; a field is added with a default, never renamed.
 
@@ -24,7 +24,7 @@ impl fmt::Debug for SecretText {
     }
 }
 
-/// Where the seed lies in the initramfs, put there as an extra cpio archive of mode 0600 by the boot's loader.
+/// Path of the seed in the initramfs. The boot's loader adds it as an extra cpio archive with mode 0600.
 pub const SEED_PATH: &str = "/bedplate/seed.json";
 
 /// The kernel argument that names this boot's base URL, `http://host:port/b/<boot id>`.
@@ -33,7 +33,8 @@ pub const BOOT_URL_ARGUMENT: &str = "bedplate.url";
 /// The kernel argument that names the MAC address of the interface that netboots.
 pub const BOOT_MAC_ARGUMENT: &str = "bedplate.mac";
 
-/// What one boot of a known Machine is given once, beside the public initrd (docs/rules.md, Trust 2).
+/// Data that one boot of a known Machine gets once, in addition to the public initrd (docs/rules.md, Trust
+/// 2).
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
 pub struct Seed {
@@ -73,9 +74,9 @@ pub struct RootFs {
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
 pub struct StateDiskRequest {
-    /// How the disk is found.
+    /// Selector of the disk.
     pub select: DiskSelector,
-    /// Whether it may be wiped.
+    /// Permission to wipe the disk.
     pub wipe: WipeRequest,
     /// Token of the wipe that is due at the release of a claim (D7). With `wipe: IfBlank` a disk whose wipe was interrupted is made again. It
     /// wipes no disk with state: that needs the request on the disk itself.
@@ -83,7 +84,7 @@ pub struct StateDiskRequest {
     pub release: Option<String>,
 }
 
-/// How one disk is named. Every form must match exactly one disk, else none is used.
+/// Selector of one disk. Every form must match exactly one disk, otherwise none is used.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
 pub enum DiskSelector {
@@ -109,7 +110,7 @@ pub enum DiskSelector {
     },
 }
 
-/// Whether the state disk may be made new.
+/// Permission to wipe the state disk.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
 pub enum WipeRequest {
@@ -176,7 +177,7 @@ impl Stage {
 pub struct StageReport {
     /// The stage that was reached, or that is being tried when `failure` is set.
     pub stage: Stage,
-    /// What failed and will be tried again, for a person; at most 1024 bytes are kept.
+    /// Error that will be retried, for users; at most 1024 bytes are kept.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub failure: Option<String>,
 }
@@ -212,7 +213,7 @@ pub enum EnrollResponse {
     Enrolled {
         /// The certificate chain (PEM), leaf first.
         certificate_pem: String,
-        /// Whom to believe when talking to `kubernetes`; absent in directory mode.
+        /// Trust settings for requests to `kubernetes`; absent in directory mode.
         #[serde(default, skip_serializing_if = "Option::is_none")]
         kubernetes: Option<KubernetesEndpoint>,
         /// Seconds between heartbeats.
@@ -229,7 +230,7 @@ pub enum EnrollResponse {
     /// One more round is needed (room for TPM attestation).
     #[serde(rename_all = "camelCase")]
     Challenge {
-        /// What has to be answered.
+        /// Challenge that must be answered.
         challenge: String,
     },
 }
@@ -276,11 +277,11 @@ pub struct Report {
     pub going_down: bool,
 }
 
-/// How long `POST /v1/watch` waits for a change, in seconds: less than a client waits for an answer.
+/// Maximum time that `POST /v1/watch` waits for a change, in seconds: less than a client's request timeout.
 pub const WATCH_SECONDS: u64 = 20;
 
-/// `POST /v1/watch` over mutual TLS, without a cluster: what concerns the certificate's Machine. Answered at once if that is other than
-/// the agent knows, else when it changes, or after [`WATCH_SECONDS`].
+/// `POST /v1/watch` over mutual TLS, when standalone: the state of the certificate's Machine. Answered
+/// immediately if the state differs from the agent's, otherwise when it changes, or after [`WATCH_SECONDS`].
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, Default)]
 #[serde(rename_all = "camelCase")]
 pub struct WatchRequest {
@@ -298,7 +299,7 @@ pub enum WatchResponse {
     /// It is so now.
     #[serde(rename_all = "camelCase")]
     Changed {
-        /// Tells it from what was before; nothing else is to be read out of it.
+        /// Opaque mark of this state. It may only be compared with an earlier one.
         revision: String,
         /// The Machine; of its status what pxed decides in the controller's place (`selected`, `nodeRef`) and `applied`.
         machine: Box<Machine>,
@@ -320,7 +321,7 @@ pub struct OperationWrite {
     pub uid: String,
     /// The version of it that was read: another one is not written over.
     pub resource_version: String,
-    /// What it is to say.
+    /// Desired status of the operation.
     pub status: MachineOperationStatus,
 }
 
@@ -333,7 +334,7 @@ pub enum OperationWritten {
         /// The operation now.
         operation: Box<MachineOperation>,
     },
-    /// Somebody wrote it meanwhile, or it has ended.
+    /// Another writer changed it meanwhile, or it has finished.
     Changed {
         /// The operation now.
         operation: Box<MachineOperation>,
@@ -346,19 +347,19 @@ pub enum OperationWritten {
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize, Default)]
 #[serde(rename_all = "camelCase")]
 pub struct NodeReport {
-    /// What runs.
+    /// Running version.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub applied: Option<Applied>,
-    /// What is in the slots.
+    /// Contents of the slots.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub slots: Vec<Slot>,
-    /// The last update that was taken back.
+    /// Last update that was rolled back.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub rolled_back: Option<RolledBack>,
     /// `Paved` and `NodeReady`.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub conditions: Vec<Condition>,
-    /// The Node that is there now; absent: none, or nobody knows.
+    /// Current Node; absent if there is none, or if it is unknown.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub node: Option<NodeRef>,
     /// The UID of the Node that a live read has just said to be gone: the one thing that makes pxed choose again (docs/rules.md,
@@ -394,11 +395,12 @@ pub struct SecretResponse {
 pub struct Refusal {
     /// Stable name in CamelCase, such as `TokenUsed`.
     pub reason: String,
-    /// What happened and what to do, for a person.
+    /// Cause and remedy, for users.
     pub message: String,
 }
 
-/// What a machine would be offered now, and why (`bedplate explain`); made by the function that answers boot requests.
+/// Boot offer for a machine now, and the reasons (`bedplate explain`). Made by the function that answers boot
+/// requests.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
 pub struct Explanation {
@@ -422,6 +424,6 @@ pub struct ExplainedDecision {
     pub request: String,
     /// The answer, such as `TFTP snponly.efi`.
     pub decision: String,
-    /// Why, in the order in which it was decided.
+    /// Reasons, in the order of the decision.
     pub reasons: Vec<String>,
 }

@@ -1,5 +1,5 @@
-//! docs/machine.md: its examples are Machines that every rule accepts. No field of a spec that people write is missing from the page of
-//! its kind.
+//! docs/machine.md: every rule accepts its example Machines. No field of a spec that users write is missing
+//! from the page of its kind.
 
 #![allow(clippy::unwrap_used, clippy::panic, reason = "a test that cannot go on has failed")]
 

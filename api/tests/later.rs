@@ -1,5 +1,5 @@
-//! What a later version of another program writes into a status is read: a typed watch of all Machines would end with the first one that it
-//! cannot decode.
+//! Statuses written by a later version of another program can be read. Otherwise a typed watch of all
+//! Machines would end at the first object that it cannot decode.
 
 #![allow(clippy::unwrap_used, reason = "a test that cannot go on has failed")]
 

@@ -12,7 +12,7 @@ use serde::{Deserialize, Serialize};
 
 use crate::schema::{ObjectName, annotation_values, bytes, free_form, label_values, parameter_values};
 
-/// What a node is to be.
+/// Desired node.
 #[derive(KubeSchema, Serialize, Deserialize, Debug, Clone, PartialEq)]
 #[serde(rename_all = "camelCase")]
 #[x_kube(
@@ -56,7 +56,7 @@ pub struct Template {
     /// The systemd-nspawn machine that the node runs in.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub container: Option<Container>,
-    /// What a new node must show before the old slot is given up.
+    /// Conditions that a new node must meet before it replaces the old slot.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub health_gate: Option<HealthGate>,
 }
@@ -138,7 +138,7 @@ pub struct KubernetesSpec {
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     #[schemars(length(max = 64))]
     pub kubelet_extra_args: Vec<KubeletArgument>,
-    /// What the node is in its cluster. Default: `Worker`.
+    /// Role of the node in its cluster. Default: `Worker`.
     #[serde(default)]
     pub role: NodeRole,
     /// Fields of kubeadm's ClusterConfiguration.
@@ -155,7 +155,7 @@ pub struct KubernetesSpec {
     pub join_configuration: Option<serde_json::Value>,
 }
 
-/// What a node is in its cluster.
+/// Role of a node in its cluster.
 #[derive(JsonSchema, Serialize, Deserialize, Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub enum NodeRole {
     /// Runs workloads.
@@ -181,11 +181,11 @@ pub struct Taint {
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schemars(length(max = 63), regex(pattern = "^([A-Za-z0-9]([-A-Za-z0-9_.]*[A-Za-z0-9])?)?$"))]
     pub value: Option<String>,
-    /// What happens to Pods that do not tolerate it.
+    /// Effect on Pods that do not tolerate the taint.
     pub effect: TaintEffect,
 }
 
-/// What a taint does.
+/// Effect of a taint.
 #[derive(JsonSchema, Serialize, Deserialize, Debug, Clone, Copy, PartialEq, Eq)]
 #[allow(missing_docs, reason = "Kubernetes' names")]
 pub enum TaintEffect {
@@ -238,7 +238,7 @@ pub struct FileSpec {
     #[serde(default = "plain_permissions")]
     #[schemars(length(max = 4), regex(pattern = "^[0-7]{3,4}$"))]
     pub permissions: String,
-    /// How `content` is encoded. Default: `plain`.
+    /// Encoding of `content`. Default: `plain`.
     #[serde(default)]
     pub encoding: FileEncoding,
     /// Adds to the end of a file that is there, which keeps its owner and mode unless others than the defaults are named. Default: false.
@@ -248,7 +248,7 @@ pub struct FileSpec {
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schemars(length(max = 524288))]
     pub content: Option<String>,
-    /// Where the content is taken from.
+    /// Source of the content.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub content_from: Option<ContentSource>,
     /// Says that the file may be written into a node that runs. Absent: a change waits for the next repave.
@@ -256,7 +256,7 @@ pub struct FileSpec {
     pub in_place: Option<InPlaceFile>,
 }
 
-/// What becomes of a node that runs when one of its files changes.
+/// Action on a running node when one of its files changes.
 #[derive(KubeSchema, Serialize, Deserialize, Debug, Clone, PartialEq, Eq)]
 #[serde(rename_all = "camelCase")]
 pub struct InPlaceFile {
@@ -278,7 +278,7 @@ fn plain_permissions() -> String {
     "0644".to_owned()
 }
 
-/// How a file's content is encoded.
+/// Encoding of a file's content.
 #[derive(JsonSchema, Serialize, Deserialize, Debug, Clone, Copy, PartialEq, Eq, Default)]
 #[serde(rename_all = "camelCase")]
 pub enum FileEncoding {
@@ -292,7 +292,7 @@ pub enum FileEncoding {
     GzipBase64,
 }
 
-/// Where a file's content is taken from.
+/// Source of a file's content.
 #[derive(KubeSchema, Serialize, Deserialize, Debug, Clone, PartialEq, Eq)]
 #[serde(rename_all = "camelCase")]
 pub struct ContentSource {
@@ -327,7 +327,7 @@ pub struct UnitSpec {
         )
     )]
     pub name: String,
-    /// Whether it is enabled. Absent: as the image has it.
+    /// True if the unit is enabled. If unset, the image decides.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub enabled: Option<bool>,
     /// The whole unit, at most 64 KiB. Absent: as the image has it.
@@ -357,7 +357,7 @@ pub struct DropIn {
 #[derive(KubeSchema, Serialize, Deserialize, Debug, Clone, PartialEq, Default)]
 #[serde(rename_all = "camelCase")]
 pub struct Container {
-    /// Whose network it has. Default: `Host`.
+    /// Network of the node. Default: `Host`.
     #[serde(default)]
     pub network: ContainerNetwork,
     /// Paths of the host that it sees, as `source[:target[:options]]`; options: `ro`, `rw`, `rbind`, `norbind`. At most 64.
@@ -395,7 +395,7 @@ pub struct Container {
     pub tasks_max: Option<i64>,
 }
 
-/// Whose network a node has.
+/// Network of a node.
 #[derive(JsonSchema, Serialize, Deserialize, Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub enum ContainerNetwork {
     /// The host's.
@@ -407,7 +407,7 @@ pub enum ContainerNetwork {
     Macvlan,
 }
 
-/// What a new node must show before the old slot is given up.
+/// Conditions that a new node must meet before it replaces the old slot.
 #[derive(KubeSchema, Serialize, Deserialize, Debug, Clone, PartialEq, Eq)]
 #[serde(rename_all = "camelCase")]
 #[x_kube(
@@ -415,11 +415,11 @@ pub enum ContainerNetwork {
         .message("healthGate.minReadySeconds must not be longer than timeoutSeconds")
 )]
 pub struct HealthGate {
-    /// How long the node may take, in seconds; after that it is rolled back. Default: 600.
+    /// Timeout of the gate, in seconds; after that the node is rolled back. Default: 600.
     #[serde(default = "default_gate_timeout")]
     #[schemars(range(min = 1, max = 86400))]
     pub timeout_seconds: i32,
-    /// How long the Node must be Ready without a break, in seconds. Default: 30.
+    /// Time that the Node must be Ready without interruption, in seconds. Default: 30.
     #[serde(default = "default_min_ready")]
     #[schemars(range(min = 0, max = 86400))]
     pub min_ready_seconds: i32,

@@ -95,7 +95,7 @@ pub struct Firmware {
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schemars(length(max = 256))]
     pub date: Option<String>,
-    /// Whether Secure Boot is enforced. Absent: unknown, or BIOS.
+    /// True if Secure Boot is enforced. Absent: unknown, or BIOS.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub secure_boot: Option<bool>,
 }
@@ -173,7 +173,7 @@ pub struct Disk {
     /// Spinning (true) or solid (false).
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub rotational: Option<bool>,
-    /// Whether the medium can be taken out.
+    /// True if the medium is removable.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub removable: Option<bool>,
 }
@@ -194,7 +194,7 @@ pub struct Nic {
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schemars(length(max = 256))]
     pub driver: Option<String>,
-    /// Whether a link is there.
+    /// True if the link is up.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub link: Option<bool>,
     /// Speed of the link, in megabits a second.
@@ -206,7 +206,7 @@ pub struct Nic {
 #[derive(KubeSchema, Serialize, Deserialize, Debug, Clone, PartialEq, Eq, Default)]
 #[serde(rename_all = "camelCase")]
 pub struct Tpm {
-    /// Whether there is one.
+    /// True if the device is present.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub present: Option<bool>,
     /// Its version, such as `2.0`.
@@ -223,11 +223,12 @@ pub struct Clock {
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schemars(length(max = 256))]
     pub source: Option<String>,
-    /// Whether the host's time service (systemd-timesyncd) has set the clock from a server in this boot.
+    /// True if the host's time service (systemd-timesyncd) has set the clock from a server in this boot.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub synchronized: Option<bool>,
-    /// How far the hardware's clock, by which the kernel starts, was ahead of pxed's at this boot, in whole seconds;
-    /// negative: behind. By the `Date` of pxed's answer to stage-1. Absent: the host was not netbooted.
+    /// Offset of the hardware clock at this boot, in whole seconds: positive if it was ahead of pxed's clock,
+    /// negative if behind. The kernel starts with the hardware clock. Computed from the `Date` of pxed's
+    /// answer to stage-1. Absent: the host was not netbooted.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub boot_offset_seconds: Option<i64>,
 }

@@ -13,7 +13,7 @@ use crate::id::MacAddress;
 use crate::kernel_argument;
 use crate::schema::{Cidr, Ip};
 
-/// How a machine netboots.
+/// Netboot settings of a machine.
 #[derive(KubeSchema, Serialize, Deserialize, Debug, Clone, PartialEq)]
 #[serde(rename_all = "camelCase")]
 #[x_kube(
@@ -42,8 +42,9 @@ pub struct PxeSpec {
     /// The host image. Absent: the site's default image.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub image: Option<ImageRef>,
-    /// Kernel arguments, added after those of the image; one argument an entry, at most 64 of at most 1024 characters,
-    /// together 800. No blank, `"`, `#`, `&`, `'`, `;`, backslash, backtick or `|`: loader or kernel would act on it.
+    /// Kernel arguments, added after those of the image; one argument an entry, at most 64 of at most 1024
+    /// characters, together 800. No space, `"`, `#`, `&`, `'`, `;`, backslash, backtick or `|`: loader or
+    /// kernel would act on it.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     #[schemars(length(max = 64), inner(length(min = 1, max = 1024), regex(pattern = kernel_argument::PATTERN)))]
     #[x_kube(
@@ -72,7 +73,8 @@ pub struct PxeSpec {
 }
 
 impl PxeSpec {
-    /// Whether the interface at `index` netboots: marked so, or the first one when none is marked.
+    /// Returns true if the interface at `index` netboots: it is marked, or it is the first one when none is
+    /// marked.
     pub fn netboots(&self, index: usize) -> bool {
         let none_is_marked = self.interfaces.iter().all(|interface| interface.netboot.is_none());
         match self.interfaces.get(index) {
@@ -119,7 +121,7 @@ pub struct InterfaceSpec {
             .message("nameservers of an interface must be IPv4: IPv6 is not served")
     )]
     pub nameservers: Vec<IpAddr>,
-    /// Whether the machine may boot from this interface. Absent on every interface: the first one does.
+    /// True if the machine may boot from this interface. If unset on every interface, the first one is used.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub netboot: Option<bool>,
 }
@@ -208,7 +210,7 @@ pub struct StateDisk {
     /// Properties that must match exactly one disk.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub rule: Option<StateDiskRule>,
-    /// Whether the disk may be made new. Default: `IfBlank`.
+    /// Wipe policy of the disk. Default: `IfBlank`.
     #[serde(default)]
     pub wipe: Wipe,
     /// With `wipe: Once`: the wipe is done once for this text, which status then remembers; a new text wipes again.
@@ -244,7 +246,7 @@ pub struct StateDiskRule {
     pub model: Option<String>,
 }
 
-/// Whether a state disk may be made new.
+/// Wipe policy of a state disk.
 #[derive(JsonSchema, Serialize, Deserialize, Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub enum Wipe {
     /// Only if nothing is on it.

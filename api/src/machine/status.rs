@@ -46,7 +46,7 @@ pub mod condition_type {
     pub const STALLED: &str = "Stalled";
 }
 
-/// What the programs found out and did.
+/// State that the programs observed and changed.
 #[derive(KubeSchema, Serialize, Deserialize, Debug, Clone, PartialEq, Default)]
 #[serde(rename_all = "camelCase")]
 pub struct MachineStatus {
@@ -56,9 +56,9 @@ pub struct MachineStatus {
     /// A summary of the conditions for display. No program reads it.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub phase: Option<Phase>,
-    /// `BMCReachable`, `PoweredOn`, `Booted`, `Enrolled`, `ConfigurationPending`, `Paved`, `NodeReady`, `Drained`
-    /// (while it is deleted with `deletionPolicy: Drain`), `Ready`, `Stalled` (while a user must act), each with a message that says what is
-    /// awaited and since when. At most 16.
+    /// `BMCReachable`, `PoweredOn`, `Booted`, `Enrolled`, `ConfigurationPending`, `Paved`, `NodeReady`,
+    /// `Drained` (while it is deleted with `deletionPolicy: Drain`), `Ready`, `Stalled` (while a user must
+    /// act). Each message names the pending event and its start. At most 16.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     #[schemars(length(max = 16))]
     #[x_kube(merge_strategy = ListMerge::Map(vec!["type".into()]))]
@@ -72,7 +72,7 @@ pub struct MachineStatus {
     /// Enrollment of the machine's agent, by pxed.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub enrollment: Option<EnrollmentStatus>,
-    /// What the machine is made of; `bmc` by pxed, the rest by the agent.
+    /// Hardware of the machine; `bmc` is written by pxed, the rest by the agent.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub hardware: Option<Hardware>,
     /// The state disk in use, by the agent. Absent: state is in memory, or the host was not netbooted.
@@ -81,7 +81,7 @@ pub struct MachineStatus {
     /// The agent on the host.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub agent: Option<AgentStatus>,
-    /// The configuration version that the machine is to have, by the controller.
+    /// Configuration version that the controller selected for the machine.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub selected: Option<Selected>,
     /// The configuration version that the machine has, by the agent.
@@ -105,7 +105,7 @@ pub struct MachineStatus {
     /// no such Node.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub observed_node: Option<ObservedNode>,
-    /// Where the machine is reached, at most 64.
+    /// Addresses of the machine, at most 64.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     #[schemars(length(max = 64))]
     pub addresses: Vec<Address>,
@@ -156,7 +156,8 @@ pub struct PowerStatus {
     /// Time at which pxed last sent a request to the BMC that changes the power. An action that found nothing to do sends none.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub last_switch_time: Option<Time>,
-    /// How often pxed has switched the machine on by itself since it last stayed up: booted, and on for ten minutes. It stops after 5.
+    /// Number of automatic power-on attempts by pxed since the machine last stayed up: booted, and on for ten
+    /// minutes. pxed stops after 5.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schemars(range(min = 0))]
     pub attempts: Option<i32>,
@@ -239,11 +240,11 @@ pub struct BootStatus {
     /// The furthest stage that it has reached.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub stage: Option<Stage>,
-    /// How many boots have begun since the machine was last enrolled, this one included.
+    /// Number of boots that started since the machine was last enrolled, including this one.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schemars(range(min = 0))]
     pub attempts: Option<i32>,
-    /// What happened, in order of time. At most 32 entries.
+    /// Events in chronological order. At most 32 entries.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     #[schemars(length(max = 32))]
     pub timeline: Vec<TimelineEntry>,
@@ -263,7 +264,7 @@ pub struct TimelineEntry {
     /// True: the stage was not reached, `message` says why. Default: false.
     #[serde(default, skip_serializing_if = "std::ops::Not::not")]
     pub failed: bool,
-    /// What was sent or what failed, for a person; at most 1024 characters.
+    /// Sent data or error, for users; at most 1024 characters.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schemars(length(max = 1024))]
     pub message: Option<String>,
@@ -282,7 +283,7 @@ pub struct PreviousBoot {
     /// When it reached that stage.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub stage_time: Option<MicroTime>,
-    /// Where it stopped and what came next; at most 1024 characters.
+    /// Stage where the boot stalled, and what happened next; at most 1024 characters.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schemars(length(max = 1024))]
     pub message: Option<String>,
@@ -367,7 +368,7 @@ pub struct VersionRef {
     pub version: i64,
 }
 
-/// The configuration version that a machine is to have.
+/// Configuration version that is selected for a machine.
 #[derive(KubeSchema, Serialize, Deserialize, Debug, Clone, PartialEq, Eq)]
 #[serde(rename_all = "camelCase")]
 pub struct Selected {
@@ -460,7 +461,7 @@ fn known_slots<'de, D: Deserializer<'de>>(deserializer: D) -> Result<Vec<Slot>, 
     known.collect::<Result<_, _>>().map_err(D::Error::custom)
 }
 
-/// What is in a slot.
+/// Content of a slot.
 #[derive(KubeSchema, Serialize, Deserialize, Debug, Clone, PartialEq, Eq)]
 #[serde(rename_all = "camelCase")]
 pub struct Slot {
@@ -477,22 +478,22 @@ pub struct Slot {
     /// The node image that it holds.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub image_digest: Option<Digest>,
-    /// What it is doing.
+    /// State of the slot.
     pub state: SlotState,
 }
 
-/// What a slot is doing.
+/// State of a slot.
 #[derive(JsonSchema, Serialize, Deserialize, Debug, Clone, Copy, PartialEq, Eq)]
 pub enum SlotState {
     /// Nothing is in it.
     Empty,
     /// It is being filled.
     Preparing,
-    /// It is whole and does not run.
+    /// The slot is complete and does not run.
     Prepared,
     /// It runs.
     Running,
-    /// It ran and was given up.
+    /// The slot ran and failed.
     Failed,
     /// The slot does not run any more, and its files with keys and data are being removed.
     Emptying,
@@ -540,8 +541,9 @@ impl NodeRef {
     }
 }
 
-/// Observation of the Node of a Machine's name, whoever's it is. Written by bedplate-controller while `spec.pxe.takeover` is set; read by pxed,
-/// which has no right to read Nodes, before it uses the token.
+/// Observation of the Node with the Machine's name, no matter which host owns the Node. bedplate-controller
+/// writes it while `spec.pxe.takeover` is set. pxed has no right to read Nodes, and reads this before it uses
+/// the token.
 #[derive(KubeSchema, Serialize, Deserialize, Debug, Clone, Copy, PartialEq, Eq)]
 #[serde(rename_all = "camelCase")]
 pub struct ObservedNode {
@@ -572,7 +574,7 @@ pub enum ObservedNodeState {
 #[derive(KubeSchema, Serialize, Deserialize, Debug, Clone, PartialEq, Eq)]
 #[serde(rename_all = "camelCase")]
 pub struct Address {
-    /// What kind of address it is.
+    /// Kind of address.
     #[serde(rename = "type")]
     pub type_: AddressType,
     /// The address.
@@ -581,7 +583,7 @@ pub struct Address {
 }
 
 impl Address {
-    /// What a host is reached by: its addresses, 63 at most, and its name.
+    /// Returns the addresses of a host: at most 63 IP addresses, and its name.
     pub fn of_host(name: &MachineName, addresses: &[std::net::IpAddr]) -> Vec<Self> {
         let host = Self { type_: AddressType::Hostname, address: name.to_string() };
         let internal = |address: &std::net::IpAddr| Self {

@@ -152,7 +152,11 @@ fn contradictions_between_keys_are_found() {
             "ca-file: has no meaning with insecure-http",
         ),
         ("layout = \"/var/lib/bedplate/images/host\"", "kernel = \"/k\"", "initrd: is required with kernel"),
-        ("console=ttyS0", "console=ttyS0 quiet", "holds a blank; write each argument as an entry of its own"),
+        (
+            "console=ttyS0",
+            "console=ttyS0 quiet",
+            "contains a space; write each argument as an entry of its own",
+        ),
         ("console=ttyS0", "a=${x}", "holds ${, which iPXE would expand; "),
         ("console=ttyS0", "initrd=foo", "is set by pxed itself; "),
         ("console=ttyS0", "bedplate.url=x", "is set by pxed itself; "),
