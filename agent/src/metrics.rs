@@ -2,7 +2,7 @@
 //! slots, failed health gates, operations, the certificate, watches.
 //!
 //! One set per process, like its log. The code that acts also counts. Labels are closed sets of words.
-//! Nothing here decides. Called by `service`, `node`, `cluster` and `operation`; read by `process::health`.
+//! Nothing here decides. Called by `service`, `node`, `plane` and `operation`; read by `process::health`.
 
 use std::collections::BTreeMap;
 use std::fmt;

@@ -14,7 +14,7 @@
 //! and no result, the agent inspects the host. If the result stays unknown, the operation fails with that
 //! reason. Operations run one at a time, oldest first; `concurrent` lists the exceptions during a drain.
 //!
-//! `order`, `guard`, `progress`, `plan`, `configuration` and `pcap` are pure;
+//! `parameters`, `guard`, `progress`, `plan`, `configuration` and `pcap` are pure;
 //! `run` is the loop. Called by `service`, by `node`.
 
 pub mod apply;

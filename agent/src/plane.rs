@@ -169,7 +169,7 @@ impl Watched {
 /// Observed state. Current if `api` is [`Api::Live`]; otherwise the last known one.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Seen {
-    /// Reachability of the API server: see `contact`.
+    /// Reachability of the API server: see `freshness`.
     pub api: Api,
     /// The Machine of this host's name; none: not read yet, or not there if `api` is live.
     pub machine: Option<Arc<Machine>>,

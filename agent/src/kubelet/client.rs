@@ -1,7 +1,7 @@
 //! The node's own way to the API server: as the kubelet of the slot that runs, with its kubeconfig.
 //!
 //! A kubelet may cordon its own Node and evict the Pods on it, and of no other (Node authorization, NodeRestriction). The agent's own
-//! role has neither right: RBAC cannot name "the Pods of the Node of my name". Called by `evict`.
+//! role has neither right: RBAC cannot name "the Pods of the Node of my name". Called by `operation` and `node`.
 
 use std::path::{Path, PathBuf};
 use std::sync::Arc;

@@ -1,7 +1,7 @@
 //! Readiness of the API server of a control plane's slot. It is asked directly, not through a load balancer.
 //!
 //! Its address is in the manifest that kubeadm wrote. The server must show a
-//! certificate of the cluster's authority. Called by `gate`.
+//! certificate of the cluster's authority. Called by `health_gate`.
 
 use std::path::Path;
 use std::time::Duration;

@@ -1,5 +1,5 @@
 //! Source of operations and destination of their status: the cluster, or pxed
-//! when standalone. Implemented by `cluster`.
+//! when standalone. Implemented by `view`.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;

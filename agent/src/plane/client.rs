@@ -1,7 +1,7 @@
 //! The connection to the API server: kube's client over the agent's own HTTPS.
 //!
 //! One way to speak TLS and to look up names serves pxed and the API server: kube's own needs a resolver that a static binary
-//! has not. A peer that vanished without a word is found by TCP itself, so that no request is needed to find out. Called by `server`.
+//! has not. A peer that vanished without a word is found by TCP itself, so that no request is needed to find out. Called by `plane`.
 
 use std::sync::Arc;
 use std::time::Duration;

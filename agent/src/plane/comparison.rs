@@ -2,7 +2,7 @@
 //! host's Machine, before a version that names it is paved.
 //!
 //! One read, with the agent's own certificate. The same cluster under another name answers with the Machine
-//! of the same UID; another cluster does not. Called by `server`.
+//! of the same UID; another cluster does not. Called by `cluster`.
 
 use std::error::Error;
 use std::io;

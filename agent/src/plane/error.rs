@@ -1,6 +1,6 @@
 //! Errors of requests to the API server.
 //!
-//! Called by all modules of `cluster` that send requests.
+//! Called by all modules of `plane` that send requests.
 
 use std::error::Error;
 use std::time::Duration;

@@ -3,7 +3,7 @@
 //! Two reads without `resourceVersion`, which the API server answers from the newest state. The Node must not
 //! be found. The host's Machine must exist immediately after that, so that this API server is complete. Other
 //! answers prove nothing about the Node: a proxy's 404, an API server that does not serve Nodes, or one that
-//! was restored without the Machine. Called by `watcher` and `cluster`.
+//! was restored without the Machine. Called by `watcher`, `cluster` and `own_node`.
 
 use bedplate_api::bounded_times::BoundedTimes;
 use bedplate_api::machine::Machine;

@@ -1,6 +1,6 @@
 //! Writes how an operation goes, only over the version of it that was read.
 //!
-//! Called by `server`.
+//! Called by `cluster`.
 
 use std::sync::Arc;
 

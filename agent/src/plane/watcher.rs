@@ -3,7 +3,7 @@
 //!
 //! No timer polls while the watches are up. They end by their own timeout,
 //! after about five minutes each, and resume where they ended.
-//! Called by `server`.
+//! Called by `cluster`.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};

@@ -2,7 +2,7 @@
 //!
 //! The host's report is written when it has changed, otherwise every five minutes (the heartbeat). Each write
 //! is the complete object, for etcd and for all watchers. The node's report is written as soon as it has
-//! changed, but mere progress at most every 5 s. A failed write is retried with backoff. Called by `server`.
+//! changed, but mere progress at most every 5 s. A failed write is retried with backoff. Called by `cluster`.
 
 use std::sync::Arc;
 use std::time::Duration;

@@ -1,6 +1,6 @@
 //! Paths of a slot that are kept in directories next to its root.
 //!
-//! Pure. Called by `store`, `filled`, `kubelet` and operations.
+//! Pure. Called by `store`, `fill_record`, `kubelet_files` and operations.
 
 use bedplate_api::configuration::NodeRole;
 use bedplate_bootstrap::bind::below;

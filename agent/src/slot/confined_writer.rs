@@ -1,7 +1,7 @@
 //! Files and sockets in a slot's root, which comes from an untrusted image: no link in the root leads out of it.
 //!
 //! Every path is resolved by the kernel below the root (`openat2(2)`, `RESOLVE_IN_ROOT`), as the node itself would resolve it.
-//! Called by `store`, and by `bus`, `cri` and `gate` of `node` for sockets.
+//! Called by `store`, and by `bus`, `cri` and `health_gate` of `node` for sockets.
 
 use std::fs::File;
 use std::io::{self, Read, Write};

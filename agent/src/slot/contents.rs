@@ -1,7 +1,7 @@
 //! Files of a slot's root in addition to its image and kubeadm's: the
 //! configuration's files and units, and the node's identity.
 //!
-//! Pure: a template and the values of its Secrets in, files out. Called by `node`; `inside` writes them.
+//! Pure: a template and the values of its Secrets in, files out. Called by `node`; `confined_writer` writes them.
 
 use std::collections::BTreeMap;
 
