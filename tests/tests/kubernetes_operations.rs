@@ -285,7 +285,7 @@ fn o3_parent_fails_at_the_failure_limit_and_names_the_failed_machines() {
     assert_eq!(conditions, said.each_ref().map(|(type_, status, reason)| (type_, status, reason)));
     assert_eq!(status["observedGeneration"], parent["metadata"]["generation"]);
     let message = status["message"].as_str().unwrap();
-    assert!(message.contains("limit-a") && message.contains("not begun on 2"), "{message}");
+    assert!(message.contains("limit-a") && message.contains("not started on 2"), "{message}");
     assert_eq!(status["machines"]["notStarted"], json!(["limit-b", "limit-c"]));
     assert_eq!(site.children("limit"), ["limit-limit-a"]);
 }
