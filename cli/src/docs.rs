@@ -3,8 +3,9 @@
 //! Callers: `arguments`, `command`.
 
 /// Pages by name, with their text.
-const PAGES: [(&str, &str); 29] = [
+const PAGES: [(&str, &str); 31] = [
     ("agent", include_str!("../../docs/agent.md")),
+    ("architecture", include_str!("../../docs/architecture.md")),
     ("bench", include_str!("../../docs/bench.md")),
     ("bmc", include_str!("../../docs/bmc.md")),
     ("boot", include_str!("../../docs/boot.md")),
@@ -15,6 +16,7 @@ const PAGES: [(&str, &str); 29] = [
     ("configuration", include_str!("../../docs/configuration.md")),
     ("controller", include_str!("../../docs/controller.md")),
     ("core-provider", include_str!("../../docs/core-provider.md")),
+    ("dependencies", include_str!("../../docs/dependencies.md")),
     ("first-control-plane", include_str!("../../docs/first-control-plane.md")),
     ("images", include_str!("../../docs/images.md")),
     ("infrastructure-provider", include_str!("../../docs/infrastructure-provider.md")),
