@@ -9,6 +9,7 @@ pub mod boot;
 pub mod cgroup;
 pub mod cluster_api;
 pub mod control_plane;
+pub mod documents;
 pub mod draw;
 pub mod guard;
 pub mod guest;

@@ -1,9 +1,13 @@
 //! Clusters of Cluster API on claimed hosts, all of it real but the bodies of the servers: the controllers and clusterctl of the version in
 //! tests/kubernetes/cluster-api, bedplate-cluster, bedplate-controller, pxed, the agent under systemd, kubeadm, kubelet, etcd, and a load balancer.
+//!
+//! One test has no program of upstream's Cluster API: it follows docs/cluster-guide.md.
 
 #![allow(clippy::unwrap_used, clippy::panic, reason = "a test that cannot go on has failed")]
 
 mod soak_cluster_api_rack {
+    pub(crate) mod guide;
+    pub(crate) mod journey;
     pub(crate) mod power;
     pub(crate) mod site;
     pub(crate) mod template;
@@ -14,6 +18,7 @@ use bedplate_tests::nodes::is_ready;
 use bedplate_tests::rack::Rack;
 use serde_json::{Value, json};
 
+use self::soak_cluster_api_rack::journey::Journey;
 use self::soak_cluster_api_rack::site::{HOSTS, Site};
 
 const CLUSTER: &str = "team-a-1";
@@ -45,6 +50,24 @@ fn k2_cluster_lives_on_claimed_hosts_and_gives_them_back() {
     site.create_cluster("team-a-2", "1");
     runs(&site, "team-a-2", 2);
     ends(&site, "team-a-2");
+    rack.succeeded();
+}
+
+#[test]
+fn k6_guide_leads_from_hosts_to_an_upgrade_with_bedplate_alone() {
+    let rack = Rack::new("cluster-guide").unwrap();
+    let mut journey = Journey::start(&rack);
+    journey.puts_hosts_into_a_pool();
+    journey.installs_the_providers();
+    journey.creates_the_cluster();
+    journey.creates_the_first_control_plane();
+    journey.gets_the_kubeconfig();
+    journey.adds_workers();
+    journey.replaces_an_unhealthy_worker();
+    journey.replaces_the_control_plane();
+    journey.upgrades_the_workers();
+    journey.deletes_the_cluster();
+    journey.has_used_the_whole_guide();
     rack.succeeded();
 }
 
@@ -145,19 +168,8 @@ fn replaces_a_silent_host(site: &Site<'_>) {
 fn ends(site: &Site<'_>, cluster: &str) {
     site.team.begin_delete("cluster", cluster).unwrap();
     site.until("the end of the cluster", |site| site.team.get("cluster", cluster).unwrap().is_none());
-    until_claims(site, 0);
+    site.until_free();
     assert!(site.claimants("").is_empty());
-    site.until("free hosts", |site| {
-        let is_free = |machine: &Value| {
-            let conditions = machine["status"]["conditions"].as_array();
-            conditions
-                .into_iter()
-                .flatten()
-                .any(|one| one["type"] == "Paved" && one["reason"] == "AwaitingClaim")
-        };
-        let machines = site.team.list("machine", "").unwrap();
-        machines.len() == HOSTS.len() && machines.iter().all(is_free)
-    });
     println!("{}", site.tables());
 }
 

@@ -5,42 +5,11 @@ use std::path::Path;
 
 use bedplate_api::cluster::full::{Cluster, Machine, MachineDeployment, MachineHealthCheck};
 use bedplate_api::cluster::unsupported::Unsupported;
+use bedplate_tests::documents::{Example, documents, examples};
 use bedplate_tests::guard::Directory;
 use bedplate_tests::kubernetes::Kubernetes;
 use serde::de::DeserializeOwned;
 use serde_json::Value;
-
-/// An example, and where it begins.
-struct Example {
-    place: String,
-    text: String,
-}
-
-/// Blocks that are fenced as YAML or JSON, and here-documents for kubectl.
-fn examples(name: &str, text: &str) -> Vec<Example> {
-    let mut found = Vec::new();
-    let mut block: Option<(&str, Example)> = None;
-    for (number, line) in (1..).zip(text.lines()) {
-        let trimmed = line.trim();
-        match &mut block {
-            None if ["```yaml", "```yml", "```json"].contains(&trimmed) => {
-                block = Some(("```", example(name, number + 1)));
-            }
-            None if trimmed.contains("kubectl") && trimmed.ends_with("<<EOF") => {
-                block = Some(("EOF", example(name, number + 1)));
-            }
-            None => {}
-            Some((end, _)) if trimmed == *end => found.extend(block.take().map(|(_, example)| example)),
-            Some((_, example)) => example.text.push_str(&format!("{line}\n")),
-        }
-    }
-    assert!(block.is_none(), "{name}: a block does not end");
-    found
-}
-
-fn example(name: &str, line: usize) -> Example {
-    Example { place: format!("{name}:{line}"), text: String::new() }
-}
 
 /// Every example as a manifest, moved to the left as a whole.
 fn manifest(example: &Example) -> String {
@@ -65,22 +34,9 @@ fn manifest(example: &Example) -> String {
     )
 }
 
-fn documents() -> Vec<(String, String)> {
-    let root = Path::new(env!("CARGO_MANIFEST_DIR")).join("..");
-    let mut paths = vec![root.join("README.md")];
-    let docs = std::fs::read_dir(root.join("docs")).unwrap().map(|entry| entry.unwrap().path());
-    paths.extend(docs.filter(|path| path.extension().is_some_and(|extension| extension == "md")));
-    paths.sort();
-    let read = |path: &Path| {
-        let name = path.file_name().unwrap().to_string_lossy().into_owned();
-        (name, std::fs::read_to_string(path).unwrap())
-    };
-    paths.iter().map(|path| read(path)).collect()
-}
-
 /// Lines that look like a manifest outside of the examples: indented, as the output of a command is, they would not be tested.
 fn strays(name: &str, text: &str) -> Vec<String> {
-    let examples: Vec<Example> = examples(name, text);
+    let examples: Vec<Example> = examples(name, text).unwrap();
     let is_in_one = |line: &str| examples.iter().any(|example| example.text.lines().any(|of| of == line));
     let is_manifest = |line: &&str| {
         let line = line.trim_start_matches("- ");
@@ -98,7 +54,8 @@ fn strays(name: &str, text: &str) -> Vec<String> {
 
 #[test]
 fn no_part_of_a_manifest_stands_outside_of_the_examples() {
-    let strays: Vec<String> = documents().iter().flat_map(|(name, text)| strays(name, text)).collect();
+    let strays: Vec<String> =
+        documents().unwrap().iter().flat_map(|(name, text)| strays(name, text)).collect();
     assert!(strays.is_empty(), "fence it as YAML, as a whole manifest:\n{}", strays.join("\n"));
     assert_eq!(strays_of("    - macAddress: 02:83\n"), 1);
     assert_eq!(strays_of("```yaml\n    - macAddress: 02:83\n```\n"), 0);
@@ -114,7 +71,8 @@ fn every_example_of_the_documents_is_taken_by_an_api_server() {
     providers(kubernetes);
     let place = Directory::new("documents").unwrap();
     let path = place.path().join("example.yaml");
-    let examples: Vec<Example> = documents().iter().flat_map(|(name, text)| examples(name, text)).collect();
+    let examples: Vec<Example> =
+        documents().unwrap().iter().flat_map(|(name, text)| examples(name, text).unwrap()).collect();
     assert!(examples.len() >= 19, "the documents lost their examples: {}", examples.len());
     let mut wrong = Vec::new();
     for example in &examples {
@@ -167,9 +125,9 @@ fn providers(kubernetes: &Kubernetes) {
 
 /// The objects of docs/cluster-guide.md.
 fn objects_of_the_guide() -> Vec<Value> {
-    let all = documents();
+    let all = documents().unwrap();
     let (_, text) = all.iter().find(|(name, _)| name == "cluster-guide.md").expect("the guide is there");
-    let manifests: Vec<String> = examples("cluster-guide.md", text).iter().map(manifest).collect();
+    let manifests: Vec<String> = examples("cluster-guide.md", text).unwrap().iter().map(manifest).collect();
     let parts = manifests.iter().flat_map(|manifest| manifest.split("\n---\n"));
     parts.map(|part| serde_saphyr::from_str(part).unwrap()).collect()
 }

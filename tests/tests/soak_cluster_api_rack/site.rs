@@ -1,15 +1,17 @@
-//! The management cluster with pxed, bedplate-controller, the provider and the controllers of Cluster API; hosts with the real agent; and a load
-//! balancer for control planes.
+//! The management cluster with pxed, bedplate-controller, providers of Cluster API; hosts with the real agent; and a load balancer for control
+//! planes.
 
 use std::net::Ipv4Addr;
+use std::path::Path;
+use std::process::Command;
 use std::time::{Duration, Instant};
 
 use bedplate_tests::bmc::server::Server;
-use bedplate_tests::cluster_api::{Expected, Programs, Upstream, machines, shown, unmet};
-use bedplate_tests::control_plane::{files, images, registry_files, version};
+use bedplate_tests::cluster_api::{Expected, Programs, Repository, Upstream, machines, shown, unmet};
+use bedplate_tests::control_plane::{Etcd, files, images, registry_files, version};
 use bedplate_tests::guard::{Process, last_lines};
 use bedplate_tests::kubernetes::{Kubernetes, Objects};
-use bedplate_tests::nodes::Nodes;
+use bedplate_tests::nodes::{Nodes, condition};
 use bedplate_tests::rack::{ADDRESS, BRIDGE, Rack};
 use bedplate_tests::registry::Registry;
 use bedplate_tests::worker::{Worker, take_turn};
@@ -25,15 +27,17 @@ pub(crate) const TEAM: &str = "team-a";
 pub(crate) const HOSTS: [&str; 4] = ["host-1", "host-2", "host-3", "host-4"];
 /// Address of the first host: the last octet.
 const FIRST: u8 = 11;
-/// Endpoint of the workload cluster.
-const ENDPOINT: Ipv4Addr = Ipv4Addr::new(10, 7, 0, 9);
+/// Endpoint of the workload cluster: that of docs/cluster-guide.md.
+const ENDPOINT: Ipv4Addr = Ipv4Addr::new(10, 7, 0, 10);
 const CONTROLLERS: [&str; 3] = ["csrsigning", "csrapproving", "clusterrole-aggregation-controller"];
 
 /// All programs and hosts. They end in this order.
 pub(crate) struct Site<'r> {
     pub(crate) team: Objects,
-    upstream: Upstream,
-    provider: Process,
+    /// None: Bedplate alone.
+    upstream: Option<Upstream>,
+    /// Groups of `bedplate-cluster`.
+    providers: Vec<Process>,
     _balancer: Process,
     servers: Vec<Server>,
     hosts: Hosts,
@@ -44,7 +48,20 @@ pub(crate) struct Site<'r> {
 }
 
 impl<'r> Site<'r> {
+    /// Starts hosts of a pool, the controllers of Cluster API and the infrastructure provider.
     pub(crate) fn start(rack: &'r Rack) -> Self {
+        let mut site =
+            Self::with_hosts(rack, &json!({ "spec": { "claimPolicy": { "namespaces": [TEAM] } } }));
+        let kubernetes = site.site.kubernetes().unwrap();
+        site.upstream = Some(Upstream::start(kubernetes, Programs::UPSTREAM).unwrap());
+        site.start_provider("infrastructure");
+        let namespace = json!({ "apiVersion": "v1", "kind": "Namespace", "metadata": { "name": TEAM } });
+        site.team.apply(&namespace).unwrap();
+        site
+    }
+
+    /// Starts hosts, each with the labels and the policy of `machine`. No provider of Cluster API is installed.
+    pub(crate) fn with_hosts(rack: &'r Rack, machine: &Value) -> Self {
         take_turn().unwrap();
         let layout = rack.file("images");
         images(&layout).unwrap();
@@ -52,21 +69,13 @@ impl<'r> Site<'r> {
         let mut kubernetes = Kubernetes::installed_inside(rack.network(), ADDRESS.into()).unwrap();
         kubernetes.start_controllers(&CONTROLLERS).unwrap();
         let nodes = Nodes::start(rack, &kubernetes).unwrap();
-        let upstream = Upstream::start(&kubernetes, Programs::UPSTREAM).unwrap();
-        let kubeconfig = kubernetes.service_account("bedplate-system", "bedplate-infrastructure").unwrap();
-        let mut command = rack.network().command(pxed::binary("bedplate-cluster").unwrap());
-        command.args(["--controllers=infrastructure", "--listen=127.0.0.1:0", "--log-format=text"]);
-        command.arg("--kubeconfig").arg(kubeconfig);
-        let provider = Process::spawn("bedplate-cluster", &mut command, &rack.file("provider.log")).unwrap();
         let balancer = balancer(rack);
         let team = kubernetes.objects().unwrap().within(TEAM);
-        team.apply(&json!({ "apiVersion": "v1", "kind": "Namespace", "metadata": { "name": TEAM } }))
-            .unwrap();
         let site = site::Site::without_servers("cluster-api", rack, kubernetes).unwrap();
         let mut site = Self {
             team,
-            upstream,
-            provider,
+            upstream: None,
+            providers: Vec::new(),
             _balancer: balancer,
             servers: Vec::new(),
             hosts: Hosts::default(),
@@ -79,16 +88,43 @@ impl<'r> Site<'r> {
             let power = Power::new(name, site.hosts.clone());
             let server = Server::with_hardware(rack, name, Rack::mac(number), power).unwrap();
             site.team.within("bedplate-system").apply(&server.secret()).unwrap();
-            let spec =
-                json!({ "provider": "manual", "claimPolicy": { "namespaces": [TEAM] }, "bmc": bmc(&server) });
+            let spec = json!({ "provider": "manual", "claimPolicy": machine["spec"]["claimPolicy"], "bmc": bmc(&server) });
+            let metadata = json!({ "name": name, "labels": machine["metadata"]["labels"] });
             let machine = json!({ "apiVersion": "bedplate.dev/v1alpha1", "kind": "Machine",
-                "metadata": { "name": name }, "spec": spec });
+                "metadata": metadata, "spec": spec });
             site.team.apply(&machine).unwrap();
             site.servers.push(server);
             site.power_on(name);
             site.boot(name);
         }
         site
+    }
+
+    /// Starts a group of `bedplate-cluster` under the rights of its components.
+    pub(crate) fn start_provider(&mut self, group: &str) {
+        let account = format!("bedplate-{group}");
+        let kubeconfig = self.kubernetes().service_account("bedplate-system", &account).unwrap();
+        let mut command = self.rack.network().command(pxed::binary("bedplate-cluster").unwrap());
+        command.args([&*format!("--controllers={group}"), "--listen=127.0.0.1:0", "--log-format=text"]);
+        command.arg("--kubeconfig").arg(kubeconfig);
+        let log = self.rack.file(&format!("{account}.log"));
+        self.providers.push(Process::spawn("bedplate-cluster", &mut command, &log).unwrap());
+    }
+
+    pub(crate) fn kubernetes(&self) -> &Kubernetes {
+        self.site.kubernetes().unwrap()
+    }
+
+    /// Folder of the files of the rack.
+    pub(crate) fn path(&self) -> &Path {
+        self.rack.path()
+    }
+
+    /// Returns a program in the network of the rack, with the files of the rack as its working directory.
+    pub(crate) fn command(&self, program: &str) -> Command {
+        let mut command = self.kubernetes().command_beside(Path::new(program));
+        command.current_dir(self.rack.path());
+        command
     }
 
     /// Boots a host with an empty file system, and enrolls it.
@@ -121,22 +157,26 @@ impl<'r> Site<'r> {
 
     /// Creates a configuration for claims.
     pub(crate) fn configure(&self, name: &str) {
+        let spec = json!({ "claimPolicy": { "namespaces": [TEAM] }, "template": self.template(name) });
+        self.team
+            .apply(&json!({ "apiVersion": "bedplate.dev/v1alpha1", "kind": "MachineConfiguration",
+                "metadata": { "name": name }, "spec": spec }))
+            .unwrap();
+    }
+
+    /// Returns the template of a configuration, with its name in a file.
+    pub(crate) fn template(&self, name: &str) -> Value {
         let authority = self.images.authority().unwrap();
         let files = files().into_iter().chain(registry_files("10.7.0.1:5001", authority));
         let marker = json!({ "path": "/etc/configuration", "content": name });
         let registry = &self.nodes.registry;
-        let template = json!({
+        json!({
             "image": { "reference": registry.reference(), "caBundle": registry.authority() },
             "kubernetes": { "version": version().unwrap() },
             "container": { "network": "Host" },
             "files": files.chain([marker]).collect::<Vec<_>>(),
             "healthGate": { "timeoutSeconds": 600, "minReadySeconds": 1 },
-        });
-        let spec = json!({ "claimPolicy": { "namespaces": [TEAM] }, "template": template });
-        self.team
-            .apply(&json!({ "apiVersion": "bedplate.dev/v1alpha1", "kind": "MachineConfiguration",
-                "metadata": { "name": name }, "spec": spec }))
-            .unwrap();
+        })
     }
 
     /// Creates a cluster as docs/cluster-api-guide.md has it: `clusterctl generate cluster`, and `kubectl apply`.
@@ -147,12 +187,17 @@ impl<'r> Site<'r> {
         let count = ["--control-plane-machine-count", "1", "--worker-machine-count", workers];
         let endpoint = ENDPOINT.to_string();
         let variables = [("CONTROL_PLANE_HOST", &*endpoint), ("MACHINE_CONFIGURATION", "pool")];
-        let kubernetes = self.site.kubernetes().unwrap();
-        let repository = self.upstream.repository();
-        let text = repository.clusterctl(kubernetes, &[&arguments[..], &count].concat(), &variables).unwrap();
+        let text = self
+            .repository()
+            .clusterctl(self.kubernetes(), &[&arguments[..], &count].concat(), &variables)
+            .unwrap();
         let path = self.rack.file("cluster.yaml");
         std::fs::write(&path, template::for_namespaces(&text)).unwrap();
         self.site.kubectl(&["apply", "--server-side", "-f", &path.display().to_string()]).unwrap();
+    }
+
+    fn repository(&self) -> &Repository {
+        self.upstream.as_ref().unwrap().repository()
     }
 
     /// Machines of Cluster API.
@@ -198,29 +243,52 @@ impl<'r> Site<'r> {
 
     /// kubectl in the workload cluster, with the kubeconfig of `clusterctl get kubeconfig`.
     pub(crate) fn workload(&self, cluster: &str, arguments: &[&str]) -> anyhow::Result<String> {
-        let kubernetes = self.site.kubernetes()?;
+        let kubernetes = self.kubernetes();
         let get = ["get", "kubeconfig", cluster, "--namespace", TEAM];
         let path = self.rack.file("workload.conf");
-        std::fs::write(&path, self.upstream.repository().clusterctl(kubernetes, &get, &[])?)?;
+        std::fs::write(&path, self.repository().clusterctl(kubernetes, &get, &[])?)?;
         kubernetes.kubectl(&path, arguments)
     }
 
     /// Returns a cluster as clusterctl shows it.
     pub(crate) fn described(&self, cluster: &str) -> String {
-        let kubernetes = self.site.kubernetes().unwrap();
         let describe = ["describe", "cluster", cluster, "--namespace", TEAM, "--show-conditions", "all"];
-        self.upstream.repository().clusterctl(kubernetes, &describe, &[]).unwrap()
+        self.repository().clusterctl(self.kubernetes(), &describe, &[]).unwrap()
+    }
+
+    /// Waits until no host is claimed and each may be claimed again.
+    pub(crate) fn until_free(&self) {
+        self.until("free hosts", |site| {
+            let is_free = |machine: &Value| condition(machine, "Paved")["reason"] == "AwaitingClaim";
+            let machines = site.team.list("machine", "").unwrap();
+            let are_free = machines.len() == HOSTS.len() && machines.iter().all(is_free);
+            are_free && site.claimed().is_empty()
+        });
+    }
+
+    /// Calls `act` with the etcd of the control plane on a host.
+    pub(crate) fn with_etcd<T>(&self, name: &str, act: impl FnOnce(&Etcd<'_>) -> T) -> T {
+        let hosts = self.hosts.lock().unwrap();
+        let Worker { host, network } = &hosts[name];
+        let pki = |slot: &&str| format!("var/lib/bedplate/slots/{slot}/state/kubernetes/pki/etcd");
+        let slot = ["a", "b"].into_iter().find(|slot| host.root().join(pki(slot)).exists()).unwrap();
+        let address = Ipv4Addr::new(10, 7, 0, address(name));
+        act(&Etcd::of(host, network, address, slot))
     }
 
     /// Returns all objects as kubectl shows them.
     pub(crate) fn tables(&self) -> String {
-        let kinds = "cluster.cluster.x-k8s.io,kubeadmcontrolplane,machinedeployment,machine.cluster.x-k8s.io,bedplatemachine,machineclaim,machine.bedplate.dev";
-        self.site.kubectl(&["get", "-n", TEAM, kinds]).unwrap_or_default()
+        let mut kinds = "cluster.cluster.x-k8s.io,machinedeployment,machineset,machine.cluster.x-k8s.io,kubeadmconfig,bedplatemachine,machineclaim,machine.bedplate.dev".to_owned();
+        if self.upstream.is_some() {
+            kinds.push_str(",kubeadmcontrolplane");
+        }
+        self.site.kubectl(&["get", "-n", TEAM, &kinds]).unwrap_or_default()
     }
 
     fn story(&self) -> String {
-        let kinds = ["cluster", "bpc", "kcp", "machinedeployment", "bpm", "mcl", "machine"];
-        let objects = kinds.iter().flat_map(|kind| self.team.list(kind, "").unwrap());
+        let kinds = ["cluster", "bpc", "kcp", "machinedeployment", "kubeadmconfig", "bpm", "mcl", "machine"];
+        // A kind that is not installed has no objects.
+        let objects = kinds.iter().flat_map(|kind| self.team.list(kind, "").unwrap_or_default());
         let objects: Vec<String> = objects.chain(self.machines()).map(|object| shown(&object)).collect();
         let hosts = self.hosts.lock().unwrap();
         let logs = "tail -n 40 /var/lib/bedplate/slots/*/state/log/bedplate/user-data.log";
@@ -231,8 +299,8 @@ impl<'r> Site<'r> {
         format!(
             "{}\n{}\n{}\n{}\n{}\n{}",
             objects.join("\n"),
-            self.upstream.said(),
-            last_lines(&self.provider.said(), 40),
+            self.upstream.as_ref().map(Upstream::said).unwrap_or_default(),
+            self.providers.iter().map(|one| last_lines(&one.said(), 40)).collect::<Vec<_>>().join("\n--\n"),
             self.nodes.story(),
             hosts.join("\n"),
             self.tables()

@@ -11,26 +11,32 @@ const KUBELET: [(&str, &str); 4] = [
     ("fail-swap-on", "false"),
 ];
 
-/// Returns the cluster with these settings.
-pub(crate) fn for_namespaces(cluster: &str) -> String {
+fn node_registration() -> Value {
     let mut registration = registration();
     let flag = |(name, value): (&str, &str)| json!({ "name": name, "value": value });
     registration["kubeletExtraArgs"] = KUBELET.into_iter().map(flag).collect::<Value>();
+    registration
+}
+
+/// Returns the settings of a KubeadmConfig that makes a cluster.
+pub(crate) fn init() -> [(&'static str, Value); 2] {
+    let cluster = json!({ "imageRepository": "10.7.0.1:5001", "encryptionAlgorithm": "ECDSA-P256" });
+    let init = json!({ "nodeRegistration": node_registration(), "skipPhases": ["addon/coredns", "addon/kube-proxy"] });
+    [("clusterConfiguration", cluster), ("initConfiguration", init)]
+}
+
+/// Returns the settings of a KubeadmConfig whose machine joins.
+pub(crate) fn join() -> [(&'static str, Value); 2] {
     let commands = [PARAMETERS.replace("|| exit 1", "|| true")];
-    let join = [
-        ("joinConfiguration", json!({ "nodeRegistration": registration })),
+    [
+        ("joinConfiguration", json!({ "nodeRegistration": node_registration() })),
         ("preKubeadmCommands", json!(commands)),
-    ];
-    let init = [
-        (
-            "clusterConfiguration",
-            json!({ "imageRepository": "10.7.0.1:5001", "encryptionAlgorithm": "ECDSA-P256" }),
-        ),
-        (
-            "initConfiguration",
-            json!({ "nodeRegistration": registration, "skipPhases": ["addon/coredns", "addon/kube-proxy"] }),
-        ),
-    ];
+    ]
+}
+
+/// Returns the cluster with these settings.
+pub(crate) fn for_namespaces(cluster: &str) -> String {
+    let (init, join) = (init(), join());
     let lines = |indent: &str, fields: &[(&str, Value)]| -> String {
         fields.iter().map(|(name, value)| format!("{indent}{name}: {value}\n")).collect()
     };
