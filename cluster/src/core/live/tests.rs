@@ -1,3 +1,5 @@
+//! Tests of the lists.
+
 use std::sync::atomic::AtomicUsize;
 use std::time::Duration;
 
