@@ -256,3 +256,43 @@ async fn number_of_clients_is_bounded() {
     }
     assert_eq!(connections.len(), 1024);
 }
+
+/// A server that asks for a pause. Counts its requests.
+fn busy(code: u16, after: &'static str) -> (Workload, Arc<AtomicUsize>) {
+    let count = Arc::new(AtomicUsize::new(0));
+    let counted = Arc::clone(&count);
+    let service = tower::service_fn(move |_: http::Request<Body>| {
+        counted.fetch_add(1, Ordering::Relaxed);
+        let answer = http::Response::builder().status(code).header("retry-after", after);
+        async move { Ok::<_, kube::Error>(answer.body(Body::from(b"busy".to_vec())).unwrap()) }
+    });
+    (Workload::new(Client::new(service, "default")), count)
+}
+
+#[tokio::test(start_paused = true)]
+async fn pause_that_a_busy_server_asks_for_is_kept_and_bounded() {
+    for (code, after, expected) in
+        [(429, "7", 7), (503, "7", 7), (429, "999999999", 300), (500, "7", 0), (429, "soon", 0)]
+    {
+        let (workload, count) = busy(code, after);
+        assert_eq!(ask(&workload).await, Err(RequestError::Failed(code)));
+        assert_eq!(workload.paused().unwrap_or_default().as_secs(), expected, "{code} {after}");
+        assert_eq!(ask(&workload).await, Err(RequestError::Failed(code)));
+        assert_eq!(count.load(Ordering::Relaxed), if expected > 0 { 1 } else { 2 });
+        tokio::time::sleep(Duration::from_secs(expected + 1)).await;
+        assert_eq!(workload.paused(), None);
+        ask(&workload).await.unwrap_err();
+        assert_eq!(count.load(Ordering::Relaxed), if expected > 0 { 2 } else { 3 });
+    }
+}
+
+#[tokio::test]
+async fn pause_of_a_budget_holds_one_pod_and_not_the_server() {
+    let (workload, count) = busy(429, "7");
+    for _ in 0..2 {
+        let request = http::Request::post("/api/v1/namespaces/n/pods/p/eviction").body(Vec::new()).unwrap();
+        let evict = async |client: Client| client.request::<serde_json::Value>(request).await;
+        assert_eq!(workload.ask(evict).await, Err(RequestError::Failed(429)));
+    }
+    assert_eq!(count.load(Ordering::Relaxed), 2);
+}

@@ -5,13 +5,17 @@
 //!   ^                                                                                                          |
 //!   +------------------------------------- any answer of the server ------------------------------------------+
 //! ```
+//! A server that asks for a pause by the header Retry-After gets no request until then, at most for 5 minutes.
+//!
 //! An error has a fixed text or a status code. The server could repeat a secret of the request in its own text.
 
 use std::sync::Arc;
 use std::time::Duration;
 
 use bedplate_process::lock::Lock;
+use http::{StatusCode, header};
 use kube::Client;
+use kube::client::Body;
 use thiserror::Error;
 use tokio::sync::Semaphore;
 use tokio::time::Instant;
@@ -23,6 +27,8 @@ const CONCURRENT_REQUESTS: usize = 4;
 
 /// Pause after a failed connection, in which no request is sent. A caller that waits for a request holds the place of another cluster.
 const RETRY_PAUSE: Duration = Duration::from_secs(20);
+/// Maximum pause that a server can ask for.
+const MAX_PAUSE: Duration = Duration::from_secs(300);
 
 /// The API of a workload cluster. Clones share the limits.
 #[derive(Clone)]
@@ -30,6 +36,7 @@ pub struct Workload {
     client: Client,
     turns: Arc<Semaphore>,
     broken: Arc<Lock<Option<Broken>>>,
+    busy: Arc<Lock<Option<Broken>>>,
 }
 
 /// A connection that has failed.
@@ -63,16 +70,30 @@ pub enum RequestError {
     /// The answer is not one of an API server, or it is too large.
     #[error("answer of the workload cluster cannot be read")]
     Answer,
+    /// The turn that sends the request has taken too long.
+    #[error("requests to the workload cluster have taken too long; they continue in the next turn")]
+    Late,
 }
 
 impl Workload {
     /// Makes the API of a cluster that the client reaches. Programs connect by [`Connections`](crate::Connections), which bounds the client.
     pub fn new(client: Client) -> Self {
-        Self { client, turns: Arc::new(Semaphore::new(CONCURRENT_REQUESTS)), broken: Arc::default() }
+        let busy = Arc::default();
+        let client = heeding(client, Arc::clone(&busy));
+        Self { client, turns: Arc::new(Semaphore::new(CONCURRENT_REQUESTS)), broken: Arc::default(), busy }
+    }
+
+    /// Returns the rest of the pause that the server asks for. None: requests are sent.
+    pub fn paused(&self) -> Option<Duration> {
+        let until = self.busy.lock().as_ref().map(|busy| busy.until)?;
+        until.checked_duration_since(Instant::now()).filter(|rest| !rest.is_zero())
     }
 
     /// Returns the failure of a connection whose pause has not passed. Afterwards one caller tries, and the others fail until its end.
     fn pause(&self) -> Result<(), RequestError> {
+        if let Some(busy) = self.busy.lock().as_ref().filter(|busy| Instant::now() < busy.until) {
+            return Err(busy.failure.clone());
+        }
         let (mut broken, now) = (self.broken.lock(), Instant::now());
         match &mut *broken {
             Some(broken) if now < broken.until => Err(broken.failure.clone()),
@@ -111,6 +132,31 @@ impl Workload {
         };
         result
     }
+}
+
+/// Returns a client that records the pause that a busy server asks for.
+fn heeding(client: Client, busy: Arc<Lock<Option<Broken>>>) -> Client {
+    let service = tower::service_fn(move |request: http::Request<Body>| {
+        let (client, busy) = (client.clone(), Arc::clone(&busy));
+        async move {
+            // A budget holds one Pod. The server is not busy.
+            let is_eviction = request.uri().path().ends_with("/eviction");
+            let answer = client.send(request).await?;
+            if !is_eviction && let Some(pause) = retry_after(&answer) {
+                let failure = RequestError::Failed(answer.status().as_u16());
+                *busy.lock() = Some(Broken { until: Instant::now() + pause, failure });
+            }
+            Ok::<_, kube::Error>(answer)
+        }
+    });
+    Client::new(service, "default")
+}
+
+/// Returns the pause in the header of an answer. API servers never send a date.
+fn retry_after(answer: &http::Response<Body>) -> Option<Duration> {
+    let is_busy = [StatusCode::TOO_MANY_REQUESTS, StatusCode::SERVICE_UNAVAILABLE].contains(&answer.status());
+    let text = answer.headers().get(header::RETRY_AFTER).filter(|_| is_busy)?.to_str().ok()?;
+    text.trim().parse().ok().map(|seconds| Duration::from_secs(seconds).min(MAX_PAUSE))
 }
 
 /// Returns the failure of a request. None: the object does not exist.
