@@ -1,5 +1,6 @@
 //! Pure: the Machines, MachineSets, MachineDeployments and MachineHealthChecks that a change of another object concerns. Called by the watches.
 
+use std::collections::HashSet;
 use std::sync::Arc;
 
 use bedplate_api::cluster::full::{Cluster, Machine, MachineDeployment, MachineHealthCheck, MachineSet};
@@ -9,7 +10,7 @@ use kube::ResourceExt;
 use kube::runtime::reflector::{ObjectRef, Store};
 
 use super::context::Stores;
-use super::object::{OfCluster, controller};
+use super::object::{OfCluster, controller, is_controlled_by};
 use super::reference::is_core_owner;
 
 /// Returns the sets that a Machine concerns: its controller. Without a controller: the sets of its cluster, because one of them may adopt it.
@@ -26,6 +27,27 @@ pub fn deployment_of_machine(machine: &Machine) -> Option<ObjectRef<MachineDeplo
 /// Returns the deployments that a set concerns: its controller. Without a controller: the deployments of its cluster.
 pub fn deployments_of_set(set: &MachineSet, stores: &Stores) -> Vec<ObjectRef<MachineDeployment>> {
     by_controller(set, "MachineDeployment", &stores.deployments)
+}
+
+/// Returns the Machines of the sets that a deployment controls.
+pub fn machines_of_deployment(deployment: &MachineDeployment, stores: &Stores) -> Vec<ObjectRef<Machine>> {
+    let sets = stores.sets.state();
+    let uid = deployment.uid().unwrap_or_default();
+    let own: Vec<&MachineSet> =
+        sets.iter().map(|set| &**set).filter(|set| is_controlled_by(*set, &uid)).collect();
+    machines_of_sets(&own, stores)
+}
+
+/// Returns the Machines that sets control.
+pub fn machines_of_sets(sets: &[&MachineSet], stores: &Stores) -> Vec<ObjectRef<Machine>> {
+    let uids: HashSet<&str> = sets.iter().filter_map(|set| set.metadata.uid.as_deref()).collect();
+    if uids.is_empty() {
+        return Vec::new();
+    }
+    let is_of = |machine: &&Arc<Machine>| {
+        controller(&***machine).is_some_and(|owner| uids.contains(owner.uid.as_str()))
+    };
+    stores.machines.state().iter().filter(is_of).map(|machine| ObjectRef::from_obj(&**machine)).collect()
 }
 
 /// Returns the health checks of the cluster of a Machine.

@@ -7,8 +7,9 @@ use std::sync::Arc;
 
 use bedplate_api::cluster::contract::Referenced;
 use bedplate_api::cluster::full::cluster::ClusterInitialization;
+use bedplate_api::cluster::full::set::MachineTemplate;
 use bedplate_api::cluster::full::{Cluster, Machine, MachineDeployment, MachineHealthCheck, MachineSet};
-use bedplate_api::cluster::part::Reference;
+use bedplate_api::cluster::part::{Reference, annotation};
 use bedplate_engine::Queue;
 use bedplate_engine::pulse::{Changes, WATCH_PATIENCE, follow};
 use bedplate_engine::store::{Seen, watch};
@@ -19,14 +20,16 @@ use futures::future::BoxFuture;
 use kube::runtime::reflector::store::Writer;
 use kube::runtime::reflector::{self, ObjectRef};
 use kube::runtime::watcher;
-use kube::{Client, Resource};
+use kube::{Client, Resource, ResourceExt};
 
 use super::concerned::{
-    self, checks_of_check, checks_of_machine, deployment_of_machine, deployments_of_set, sets_of_machine,
-    sets_of_users,
+    self, checks_of_check, checks_of_machine, deployment_of_machine, deployments_of_set,
+    machines_of_deployment, machines_of_sets, sets_of_machine, sets_of_users,
 };
 use super::context::{Stores, World};
+use super::deployment;
 use super::later::Later;
+use super::object::controller;
 use super::reference::owners;
 use crate::metrics::{Counters, Kind};
 use crate::scope::Scope;
@@ -120,6 +123,9 @@ async fn follow_clusters(mut seen: Changes<Cluster>, (queues, world): (Queues, A
     while let Some(event) = seen.next().await {
         let is_changed = match &event {
             Seen::There(object) => {
+                if !world.scope.includes(object.labels()) {
+                    world.workloads.forget(object);
+                }
                 let facts = facts(object);
                 known.insert(ObjectRef::from_obj(&**object), facts.clone()) != Some(facts)
             }
@@ -166,24 +172,70 @@ fn facts(cluster: &Cluster) -> Facts {
     }
 }
 
-async fn follow_deployments(mut seen: Changes<MachineDeployment>, (queues, _): (Queues, Arc<World>)) {
+/// Queues each MachineDeployment, and its Machines if they may be up to date no more.
+async fn follow_deployments(mut seen: Changes<MachineDeployment>, (queues, world): (Queues, Arc<World>)) {
+    let mut known = Known::default();
     while let Some(event) = seen.next().await {
+        let is_changed = known.is_changed(&event, of_deployment);
         let (Seen::There(deployment) | Seen::Gone(deployment)) = event;
         queues.clusters_later.put(cluster_of(&*deployment, &deployment.spec.cluster_name)).await;
         queues.deployments.put(ObjectRef::from_obj(&*deployment)).await;
+        if is_changed {
+            put_all(&queues.machines, machines_of_deployment(&deployment, &world.stores)).await;
+        }
     }
 }
 
 async fn follow_sets(mut seen: Changes<MachineSet>, (queues, world): (Queues, Arc<World>)) {
+    let mut known = Known::default();
     while let Some(event) = seen.next().await {
         if let Seen::Gone(object) = &event {
             world.watches.release(&User::of(&**object));
         }
+        let is_changed = known.is_changed(&event, |set| template_of(&set.spec.template, set));
         let (Seen::There(set) | Seen::Gone(set)) = event;
+        if is_changed {
+            put_all(&queues.machines, machines_of_sets(&[&set], &world.stores)).await;
+        }
         queues.clusters_later.put(cluster_of(&*set, &set.spec.cluster_name)).await;
         queues.sets.put(ObjectRef::from_obj(&*set)).await;
         put_all(&queues.deployments, deployments_of_set(&set, &world.stores)).await;
     }
+}
+
+/// Facts of objects, by which a watch tells if a change concerns others.
+struct Known<K: Resource<DynamicType = ()>>(HashMap<ObjectRef<K>, String>);
+
+impl<K: Resource<DynamicType = ()>> Default for Known<K> {
+    fn default() -> Self {
+        Self(HashMap::new())
+    }
+}
+
+impl<K: Resource<DynamicType = ()> + Clone> Known<K> {
+    /// Returns true if the facts have changed.
+    fn is_changed(&mut self, event: &Seen<K>, facts: impl FnOnce(&K) -> String) -> bool {
+        match event {
+            Seen::There(object) => {
+                let facts = facts(object);
+                self.0.insert(ObjectRef::from_obj(&**object), facts.clone()) != Some(facts)
+            }
+            Seen::Gone(object) => self.0.remove(&ObjectRef::from_obj(&**object)).is_some(),
+        }
+    }
+}
+
+/// Returns what decides if the Machines of a deployment are up to date.
+fn of_deployment(deployment: &MachineDeployment) -> String {
+    let after = deployment.spec.rollout.as_ref().and_then(|rollout| rollout.after.as_ref());
+    format!("{} {after:?}", template_of(&deployment.spec.template, deployment))
+}
+
+/// Returns what decides if the Machines of an object have its template: the template, its revision, and the owner.
+fn template_of<K: Resource>(template: &MachineTemplate, object: &K) -> String {
+    let revision = object.annotations().get(annotation::REVISION);
+    let owner = controller(object).map(|owner| &owner.uid);
+    format!("{:?} {revision:?} {owner:?}", deployment::observe::template(template))
 }
 
 async fn follow_machines(mut seen: Changes<Machine>, (queues, world): (Queues, Arc<World>)) {

@@ -4,6 +4,8 @@
 //! Machines.
 //! Called by `condition` and `status`.
 
+use std::time::Duration;
+
 use bedplate_api::reason::core::UpToDateReason;
 use bedplate_replicas::changes;
 
@@ -11,6 +13,12 @@ use super::condition::Line;
 use super::plan::Observed;
 use crate::core::deployment::observe::template;
 use crate::core::object::created;
+
+/// Returns the delay until `rollout.after` of the deployment. None: it has passed, or it is not set.
+pub fn until(observed: &Observed) -> Option<Duration> {
+    let after = observed.deployment.as_ref()?.spec.rollout.as_ref()?.after.as_ref()?.0;
+    Duration::try_from(after.duration_since(observed.now)).ok().filter(|left| !left.is_zero())
+}
 
 /// Returns the condition. None: another controller writes it, or it does not exist.
 pub fn line(observed: &Observed) -> Option<Line> {
@@ -80,6 +88,14 @@ mod tests {
             let world = of_deployment(&json!({ "spec": { "rollout": { "after": after } } }));
             assert_eq!(shown(&world, UP_TO_DATE).0, expected, "{after}");
         }
+    }
+
+    #[test]
+    fn md1_time_of_rollout_after_starts_the_next_turn() {
+        let until =
+            |after: &str| until(&of_deployment(&json!({ "spec": { "rollout": { "after": after } } })));
+        assert_eq!(until("2026-01-01T02:00:00Z"), Some(Duration::from_secs(3600)));
+        assert_eq!(until("2026-01-01T00:30:00Z"), None);
     }
 
     #[test]
