@@ -45,6 +45,7 @@ use self::live::MachineLists;
 use self::machine::memory::Memory;
 use self::watch::{Queues, named_changed, put_all};
 use self::workload::Workloads;
+use self::workload::task::Reports;
 use crate::cli::Cli;
 use crate::events::News;
 use crate::life::{self, Begun, Parts, spawn};
@@ -67,7 +68,7 @@ pub fn begin(client: &Client, cli: &Cli, tenure: &Tenure, running: (&Tasks, &Liv
         scope: cli.scope(),
         stores,
         watches: Watches::default(),
-        workloads: Workloads::new(client.clone(), manager, networks),
+        workloads: Workloads::new(client.clone(), manager, networks, cli.scope()),
         lists: MachineLists::default(),
         memory: Memory::default(),
         tenure: tenure.clone(),
@@ -81,6 +82,7 @@ pub fn begin(client: &Client, cli: &Cli, tenure: &Tenure, running: (&Tasks, &Liv
         spawn(tasks, &shutdown, name, task);
     }
     watch_named(&world, &queues, (tasks, liveness, &shutdown));
+    watch_workloads(&world, &queues, (tasks, liveness, &shutdown));
     let parts = Parts { client: client.clone(), policies: &POLICIES, tenure: tenure.clone(), counters, news };
     let synced = {
         let stores = world.stores.clone();
@@ -137,6 +139,18 @@ fn watch_named(
     };
     let running = (liveness.clone(), shutdown.clone());
     infallible(tasks, NAME, world.watches.clone().run(setup, running));
+}
+
+/// Spawns the tasks of the workload clusters.
+fn watch_workloads(
+    world: &World,
+    queues: &Queues,
+    (tasks, liveness, shutdown): (&Tasks, &Liveness, &CancellationToken),
+) {
+    let Queues { clusters, machines, checks, .. } = queues.clone();
+    let reports = Reports { stores: world.stores.clone(), clusters, machines, checks };
+    let running = (liveness.part(workload::NAME, PATIENCE), shutdown.clone());
+    infallible(tasks, workload::NAME, world.workloads.clone().run(reports, running));
 }
 
 /// Queues every object.
@@ -209,6 +223,7 @@ mod tests {
             "Clusters later",
             "MachineDeployments later",
             NAME,
+            workload::NAME,
         ] {
             assert!(names.contains(&name), "{name} in {names:?}");
         }

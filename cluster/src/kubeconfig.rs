@@ -23,15 +23,15 @@ pub fn key(cluster: &Cluster) -> ClusterKey {
 /// The cause for a user. It names the Secret, and has no value of it.
 pub async fn connect(
     client: &Client,
-    cluster: &Cluster,
+    key: &ClusterKey,
     connect: impl FnOnce(&ClusterKey, &[u8]) -> Result<Workload, String>,
 ) -> Result<Workload, String> {
-    let (key, name) = (key(cluster), secret_name(&cluster.name_any()));
+    let name = secret_name(&key.name);
     let api: Api<Secret> = Api::namespaced(client.clone(), &key.namespace);
     let found = ask(&format!("Secret {name}"), object::get(&api, &name)).await;
     let secret = found.map_err(|_| format!("Secret {name} cannot be read"))?;
     let secret = secret.ok_or_else(|| format!("Secret {name} does not exist"))?;
     let value = secret.data.as_ref().and_then(|data| data.get(KUBECONFIG_KEY));
     let value = value.ok_or_else(|| format!("Secret {name} has no key {KUBECONFIG_KEY}"))?;
-    connect(&key, &value.0).map_err(|why| format!("Secret {name} is not usable: {why}"))
+    connect(key, &value.0).map_err(|why| format!("Secret {name} is not usable: {why}"))
 }

@@ -91,7 +91,7 @@ impl Tokens {
         let connect = |key: &ClusterKey, text: &[u8]| {
             self.connections.connect(key, text).map_err(|error| error.to_string())
         };
-        kubeconfig::connect(&self.client, cluster, connect).await
+        kubeconfig::connect(&self.client, &kubeconfig::key(cluster), connect).await
     }
 }
 

@@ -144,6 +144,7 @@ impl ApiServer {
                 self.client(),
                 FieldManager::new("bedplate-cluster-core"),
                 Networks::default(),
+                Scope::default(),
             ),
             lists: MachineLists::default(),
             memory: Memory::default(),

@@ -101,7 +101,7 @@ async fn observe(cluster: Arc<Cluster>, world: &World) -> Result<(Observed, Hand
             (authority, handles.authority) = secret::authority(secret);
         }
     }
-    let probe = probe(&cluster, world).await;
+    let probe = probe(&cluster, world);
     let observed = Observed {
         infrastructure,
         control_plane,
@@ -118,18 +118,14 @@ async fn observe(cluster: Arc<Cluster>, world: &World) -> Result<(Observed, Hand
     Ok((observed, handles))
 }
 
-/// Returns the state of the connection to the API server of a cluster. Its Machines ask for their Nodes; a cluster without Machines is asked here.
-async fn probe(cluster: &Cluster, world: &World) -> Probe {
+/// Returns the state of the connection to the API server of a cluster. Its task probes it.
+fn probe(cluster: &Cluster, world: &World) -> Probe {
     let latches = cluster.status.as_ref().and_then(|status| status.initialization.as_ref());
     let is_initialized = latches.is_some_and(|latches| latches.control_plane_initialized == Some(true));
     if !is_initialized || is_paused(cluster) || cluster.metadata.deletion_timestamp.is_some() {
         return Probe::default();
     }
-    let connection = if children(&world.stores.machines, cluster).is_empty() {
-        world.workloads.look(cluster, None).await.connection
-    } else {
-        world.workloads.connection(cluster)
-    };
+    let connection = world.workloads.connection(cluster);
     Probe { last_success: connection.last_success, failures: connection.failures }
 }
 

@@ -1,187 +1,266 @@
-//! Workload clusters of the Machines: one connection for each Cluster, its state, and the Nodes by their providerID.
+//! Workload clusters: one task and one watch of Nodes for each Cluster, and the requests that the turns of its Machines send.
 //!
 //! ```text
-//! Secret <cluster>-kubeconfig, read live -> Remote -> Nodes, listed at most every 10 s for all Machines of a cluster -> NodeIndex
+//! task: run (connect, list, watch, probe) -> state: connection, index of Nodes -> look (a turn, without a request)
+//!                                              +-> queue: changes, pace -> Machines, health checks, Cluster
+//! connect (a turn: drain, Node) -> places -> remote
 //! ```
-//! A list is the probe of the connection too. While one task lists, the others see the last result, so a cluster that hangs holds up one
-//! Machine. Not here: decisions. Called by the pass over Machines.
+//! A cluster that hangs or lies holds up no other: a turn never waits for its Nodes, and few turns wait for its other answers. Not here:
+//! decisions about Machines. Called by the passes over Machines, Clusters and health checks.
 
+pub mod connection;
 pub mod index;
+pub mod kept;
+pub mod nodes;
+pub mod places;
+pub mod queue;
 pub mod remote;
+pub mod run;
+pub mod state;
+pub mod task;
 
 use std::collections::HashMap;
 use std::sync::Arc;
+use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::Duration;
 
 use bedplate_api::cluster::full::Cluster;
 use bedplate_engine::FieldManager;
 use bedplate_process::lock::Lock;
-use bedplate_workload::{
-    ClusterKey, Connections, Networks, PROBE_INTERVAL, Probe, Reachability, RequestError, Workload,
-};
-use jiff::Timestamp;
+use bedplate_workload::{ClusterKey, Connections, Networks, Workload};
 use k8s_openapi::api::core::v1::Node;
-use kube::Client;
+use kube::runtime::reflector::{ObjectRef, Store};
+use kube::{Client, ResourceExt};
+use tokio::sync::Notify;
 use tokio::time::Instant;
+use tokio_util::sync::CancellationToken;
 
-use self::index::NodeIndex;
+use self::places::{LISTS, Place, Places, TURNS};
 use self::remote::{Remote, RemoteError};
+use self::task::WorkloadCluster;
 use crate::core::machine::node::{self, Connection, NodeView};
 use crate::kubeconfig::{self, key};
+use crate::scope::Scope;
 
-/// Maximum number of clusters whose Nodes are kept. Above it, those of the cluster that was used longest ago are dropped.
+/// Name of the tasks in logs and of their pulse.
+pub const NAME: &str = "workload clusters";
+/// Maximum number of clusters that are watched.
 const MAX_CLUSTERS: usize = 1024;
+/// Maximum number of clusters of one namespace that are watched. It leaves places for other namespaces.
+const MAX_OF_NAMESPACE: usize = 256;
+/// Maximum size of the Nodes of all clusters in bytes.
+const MAX_BYTES: usize = 128 * 1024 * 1024;
+/// Maximum duration of the requests of one turn to a workload cluster.
+const TURN_TIMEOUT: Duration = Duration::from_secs(30);
+
+/// Connection to a cluster without a task. No first answer is expected.
+const UNWATCHED: Connection = Connection { last_success: None, failures: u32::MAX };
 
 /// Connector: it turns the text of a kubeconfig into a connection. It sends no request.
 type Connect = dyn Fn(&ClusterKey, &[u8]) -> Result<Workload, String> + Send + Sync;
 
-/// The workload clusters.
+/// The workload clusters. Clones share them.
+#[derive(Clone)]
 pub struct Workloads {
+    shared: Arc<Shared>,
+    connections: Connections,
+    scope: Scope,
+    /// Clusters by namespace and name.
+    clusters: Arc<Lock<HashMap<(String, String), Entry>>>,
+    /// Notified when a cluster is added.
+    wanted: Arc<Notify>,
+    turns: Places,
+}
+
+/// Parts that the tasks share.
+pub struct Shared {
     client: Client,
     manager: FieldManager,
-    connections: Connections,
     connect: Box<Connect>,
-    clusters: Lock<HashMap<ClusterKey, Arc<State>>>,
+    lists: Places,
+    budget: Budget,
     start: Instant,
 }
 
-/// State of one workload cluster.
-struct State {
-    /// Held by the task that lists the Nodes.
-    listing: tokio::sync::Mutex<()>,
-    seen: Lock<Seen>,
-}
+/// Size of the Nodes of all clusters.
+#[derive(Debug, Default)]
+struct Budget(AtomicUsize);
 
-struct Seen {
-    used: Instant,
-    /// Time from which the Nodes are listed again.
-    due: Option<Instant>,
-    connection: Connection,
-    probe: Probe,
-    /// Nodes of the last list. None: it failed, or there was none.
-    nodes: Option<NodeIndex>,
+/// Cluster that is watched.
+struct Entry {
+    cluster: Arc<WorkloadCluster>,
+    /// Ends the task. None: it is not started yet.
+    stop: Option<CancellationToken>,
 }
 
 impl Workloads {
     /// Makes the clusters. `client`: that of the management cluster. `networks`: those of API servers of workload clusters.
-    pub fn new(client: Client, manager: FieldManager, networks: Networks) -> Self {
+    pub fn new(client: Client, manager: FieldManager, networks: Networks, scope: Scope) -> Self {
         let connections = Connections::new(networks);
         let known = connections.clone();
         let connect = move |key: &ClusterKey, kubeconfig: &[u8]| {
             known.connect(key, kubeconfig).map_err(|error| error.to_string())
         };
-        Self { connections, ..Self::with(client, manager, Box::new(connect)) }
+        Self { connections, scope, ..Self::with(client, manager, Box::new(connect)) }
     }
 
     /// Makes clusters that a connector reaches.
     pub fn with(client: Client, manager: FieldManager, connect: Box<Connect>) -> Self {
-        let (connections, clusters) = (Connections::default(), Lock::default());
-        Self { client, manager, connections, connect, clusters, start: Instant::now() }
+        let (lists, budget, start) = (Places::new(LISTS), Budget::default(), Instant::now());
+        Self {
+            shared: Arc::new(Shared { client, manager, connect, lists, budget, start }),
+            connections: Connections::default(),
+            scope: Scope::default(),
+            clusters: Arc::default(),
+            wanted: Arc::default(),
+            turns: Places::new(TURNS),
+        }
     }
 
-    /// Connects to the cluster by its kubeconfig, which is read live. Sends no request to the cluster.
+    /// Takes a place for a turn that sends requests to a cluster. None: the turn must be repeated later.
+    pub fn enter(&self, cluster: &Cluster) -> Option<Place> {
+        self.turns.take(&key(cluster))
+    }
+
+    /// Connects to the cluster by its kubeconfig, which is read live, for one turn. Sends no request to the cluster.
     ///
     /// # Errors
     /// [`RemoteError::Kubeconfig`]
     pub async fn connect(&self, cluster: &Cluster) -> Result<Remote, RemoteError> {
-        let workload = kubeconfig::connect(&self.client, cluster, &*self.connect).await;
-        let workload = workload.map_err(RemoteError::Kubeconfig)?;
-        Ok(Remote::new(workload, self.manager))
+        let end = Instant::now() + TURN_TIMEOUT;
+        self.shared.connect(&key(cluster)).await.map(|remote| remote.until(end))
     }
 
-    /// Returns the connection to a cluster and the Node with a providerID. Lists the Nodes if the last list is older than 10 s.
-    pub async fn look(&self, cluster: &Cluster, provider_id: Option<&str>) -> node::Workload {
-        let key = key(cluster);
-        let state = self.state(&key);
-        if state.is_due()
-            && let Ok(_listing) = state.listing.try_lock()
-            && state.is_due()
-        {
-            let nodes = match self.connect(cluster).await {
-                Ok(remote) => remote.nodes().await.map_err(RemoteError::from),
-                Err(error) => Err(error),
-            };
-            state.record(&key, nodes, self.start.elapsed());
-        }
-        let seen = state.seen.lock();
-        let node = seen.nodes.as_ref().map_or(NodeView::Unknown, |nodes| nodes.get(provider_id));
-        node::Workload { connection: seen.connection, node }
+    /// Returns the connection to a cluster and the Node with a providerID. Sends no request: the first look starts the task of the cluster.
+    pub fn look(&self, cluster: &Cluster, provider_id: Option<&str>) -> node::Workload {
+        let unwatched = node::Workload { connection: UNWATCHED, node: NodeView::Unknown };
+        self.watched(cluster).map_or(unwatched, |watched| watched.look(provider_id))
     }
 
     /// Returns the state of the connection to a cluster. Sends no request.
     pub fn connection(&self, cluster: &Cluster) -> Connection {
-        let known = self.clusters.lock().get(&key(cluster)).map(Arc::clone);
-        known.map_or_else(Connection::default, |state| state.seen.lock().connection)
+        self.look(cluster, None).connection
     }
 
     /// Keeps a Node as it is after a write.
     pub fn replace(&self, cluster: &Cluster, node: Node) {
-        if let Some(nodes) = &mut self.state(&key(cluster)).seen.lock().nodes {
-            nodes.replace(node);
+        if let Some(watched) = self.watched(cluster) {
+            watched.replace(node);
         }
     }
 
-    /// Forgets a Cluster that was deleted.
+    /// Ends the task of a Cluster that was deleted or has left the scope.
     pub fn forget(&self, cluster: &Cluster) {
         let key = key(cluster);
+        let mut clusters = self.clusters.lock();
+        let name = (key.namespace.clone(), key.name.clone());
+        if clusters.get(&name).is_some_and(|entry| entry.cluster.key == key) {
+            clusters.remove(&name);
+        }
         self.connections.forget(&key);
-        self.clusters.lock().remove(&key);
     }
 
-    fn state(&self, key: &ClusterKey) -> Arc<State> {
-        let mut clusters = self.clusters.lock();
-        let state = Arc::clone(clusters.entry(key.clone()).or_insert_with(|| Arc::new(State::new())));
-        state.seen.lock().used = Instant::now();
-        if clusters.len() > MAX_CLUSTERS {
-            let oldest = clusters.iter().min_by_key(|(_, state)| state.seen.lock().used);
-            if let Some(oldest) = oldest.map(|(key, _)| key.clone()) {
-                clusters.remove(&oldest);
-            }
+    /// Returns the state of a cluster, and adds it if it is new. None: it is not in the scope, or too many clusters are watched.
+    fn watched(&self, cluster: &Cluster) -> Option<Arc<WorkloadCluster>> {
+        if !self.scope.includes(cluster.labels()) {
+            return None;
         }
-        state
+        let (key, mut clusters) = (key(cluster), self.clusters.lock());
+        let name = (key.namespace.clone(), key.name.clone());
+        if let Some(entry) = clusters.get(&name)
+            && entry.cluster.key == key
+        {
+            return Some(Arc::clone(&entry.cluster));
+        }
+        // Another Cluster of the name was deleted.
+        clusters.remove(&name);
+        let of_namespace = clusters.keys().filter(|(namespace, _)| *namespace == key.namespace).count();
+        if clusters.len() >= MAX_CLUSTERS || of_namespace >= MAX_OF_NAMESPACE {
+            return None;
+        }
+        let cluster = Arc::new(WorkloadCluster::new(key, Arc::clone(&self.shared)));
+        clusters.insert(name, Entry { cluster: Arc::clone(&cluster), stop: None });
+        self.wanted.notify_one();
+        Some(cluster)
+    }
+
+    /// Ends the tasks of Clusters that the store does not show any more, or that have left the scope.
+    fn end_unwanted(&self, store: &Store<Cluster>) {
+        self.clusters.lock().retain(|(namespace, name), entry| {
+            let key = &entry.cluster.key;
+            let found = store.get(&ObjectRef::new(name).within(namespace));
+            let is_wanted = found.is_some_and(|found| {
+                found.uid().as_ref() == Some(&key.uid) && self.scope.includes(found.labels())
+            });
+            if !is_wanted {
+                self.connections.forget(key);
+            }
+            is_wanted
+        });
+    }
+
+    /// Returns the clusters whose tasks must start.
+    fn unstarted(&self, shutdown: &CancellationToken) -> Vec<(Arc<WorkloadCluster>, CancellationToken)> {
+        let mut clusters = self.clusters.lock();
+        let new = clusters.values_mut().filter(|entry| entry.stop.is_none());
+        new.map(|entry| {
+            let stop = shutdown.child_token();
+            entry.stop = Some(stop.clone());
+            (Arc::clone(&entry.cluster), stop)
+        })
+        .collect()
     }
 }
 
-impl State {
-    fn new() -> Self {
-        let (connection, probe) = (Connection::default(), Probe::default());
-        let seen = Seen { used: Instant::now(), due: None, connection, probe, nodes: None };
-        Self { listing: tokio::sync::Mutex::default(), seen: Lock::new(seen) }
+impl Shared {
+    async fn connect(&self, key: &ClusterKey) -> Result<Remote, RemoteError> {
+        let workload = kubeconfig::connect(&self.client, key, &*self.connect).await;
+        Ok(Remote::new(workload.map_err(RemoteError::Kubeconfig)?, self.manager))
+    }
+}
+
+impl Drop for Entry {
+    fn drop(&mut self) {
+        if let Some(stop) = &self.stop {
+            stop.cancel();
+        }
+    }
+}
+
+impl Budget {
+    fn room(&self) -> usize {
+        MAX_BYTES.saturating_sub(self.0.load(Ordering::Relaxed))
     }
 
-    fn is_due(&self) -> bool {
-        self.seen.lock().due.is_none_or(|due| due <= Instant::now())
+    /// Records that the Nodes of a cluster have another size.
+    fn change(&self, before: usize, after: usize) {
+        self.0.fetch_add(after, Ordering::Relaxed);
+        self.0.fetch_sub(before, Ordering::Relaxed);
+    }
+}
+
+#[cfg(test)]
+impl Workloads {
+    /// Sets the Nodes of a cluster, as if they were listed.
+    pub(crate) fn set_nodes(&self, cluster: &Cluster, nodes: Vec<Node>) {
+        let mut index = index::NodeIndex::default();
+        for node in nodes {
+            index.put(node, MAX_BYTES);
+        }
+        if let Some(watched) = self.watched(cluster) {
+            watched.listed(index);
+        }
     }
 
-    /// Records the result of a list. `elapsed`: time since the start of this process.
-    fn record(&self, key: &ClusterKey, nodes: Result<NodeIndex, RemoteError>, elapsed: Duration) {
-        let mut seen = self.seen.lock();
-        seen.due = Some(Instant::now() + PROBE_INTERVAL);
-        let outcome = match nodes {
-            Ok(nodes) => {
-                seen.connection = Connection { last_success: Some(Timestamp::now()), failures: 0 };
-                seen.nodes = Some(nodes);
-                Ok(())
-            }
-            Err(error) => {
-                seen.connection.failures = seen.connection.failures.saturating_add(1);
-                seen.nodes = None;
-                Err(match error {
-                    RemoteError::Request(error) => error,
-                    RemoteError::Kubeconfig(_) | RemoteError::TooMany(_) => RequestError::Unreachable,
-                })
-            }
+    /// Lists the Nodes of a cluster once, as its task does.
+    pub(crate) async fn read(&self, cluster: &Cluster) {
+        let Some(watched) = self.watched(cluster) else { return };
+        let listed = async {
+            let remote = watched.connect().await?;
+            run::list(&watched, &remote).await
         };
-        if seen.probe.record(outcome, elapsed) {
-            let (namespace, name) = (&key.namespace, &key.name);
-            match seen.probe.reachability() {
-                Reachability::Unreachable { reason, .. } => {
-                    tracing::warn!(namespace, name, %reason, "workload cluster unreachable");
-                }
-                Reachability::Reachable { .. } | Reachability::Unknown => {
-                    tracing::info!(namespace, name, "workload cluster reachable");
-                }
-            }
+        if let Err(error) = listed.await {
+            watched.failed(error);
         }
     }
 }

@@ -60,7 +60,7 @@ fn client(answer: impl Fn(&str) -> Option<Value> + Send + Sync + 'static) -> (Cl
 fn world(client: Client, tenure: Tenure) -> Arc<World> {
     let manager = FieldManager::new("bedplate-cluster-core");
     Arc::new(World {
-        workloads: Workloads::new(client.clone(), manager, Networks::default()),
+        workloads: Workloads::new(client.clone(), manager, Networks::default(), Scope::default()),
         lists: crate::core::live::MachineLists::default(),
         memory: Memory::default(),
         client,

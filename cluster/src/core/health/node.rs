@@ -1,41 +1,13 @@
 //! Pure: the Node of a Machine, as health checks judge it. Called by the pass over health checks.
 //!
-//! Nodes of workload clusters are not watched here. The Machine shows its Node: `status.nodeRef` and condition `NodeReady`, which the controller of
-//! Machines copies from `Ready` of the Node. Other conditions of a Node are judged only if the Node itself is given.
+//! The watch of the workload cluster shows the Node with all its conditions. While it cannot be read, the Node is unknown, and nothing is judged.
 
 use bedplate_api::cluster::full::Machine;
-use bedplate_api::cluster::full::condition_type::NODE_READY;
-use bedplate_api::reason::Reason as _;
-use bedplate_api::reason::core::MachineNodeReadyReason as Ready;
 use bedplate_replicas::{ConditionView, NodeView};
 use jiff::Timestamp;
 use k8s_openapi::api::core::v1::Node;
 
 use crate::core::machine::node;
-use crate::core::object::Conditions as _;
-use crate::core::object::condition;
-
-/// Condition of a Node that the Machine shows.
-const OF_NODE: &str = "Ready";
-
-/// Returns the Node, as the Machine shows it.
-pub fn of_machine(machine: &Machine) -> NodeView {
-    let named = machine.status.as_ref().and_then(|status| status.node_ref.as_ref());
-    let shown = condition(machine.conditions(), NODE_READY);
-    let reason = shown.and_then(|shown| Ready::parse(&shown.reason));
-    match (named, shown, reason) {
-        (_, _, Some(Ready::ConnectionDown)) => NodeView::Unknown,
-        (None, _, _) => NodeView::Absent,
-        (Some(node), _, Some(Ready::NodeDeleted)) => NodeView::Deleted(node.name.clone()),
-        // A reason of another program, such as an earlier installation of upstream, says nothing yet.
-        (Some(_), None, _) | (Some(_), _, None | Some(Ready::InspectionFailed)) => NodeView::Unknown,
-        (Some(_), Some(shown), _) => NodeView::Present(vec![ConditionView {
-            kind: OF_NODE.to_owned(),
-            status: shown.status.clone(),
-            since: shown.last_transition_time.0,
-        }]),
-    }
-}
 
 /// Returns the Node, as the API server of the cluster shows it.
 pub fn of_node(machine: &Machine, seen: &node::NodeView) -> NodeView {
@@ -73,34 +45,6 @@ mod tests {
             "spec": { "clusterName": "c", "infrastructureRef": { "apiGroup": "g", "kind": "K", "name": "m" } },
             "status": { "nodeRef": reference, "conditions": conditions } }))
         .unwrap()
-    }
-
-    #[test]
-    fn hc2_machine_shows_the_state_of_its_node() {
-        let node = json!({ "name": "n" });
-        let ready = |status: &str| {
-            NodeView::Present(vec![ConditionView {
-                kind: "Ready".to_owned(),
-                status: status.to_owned(),
-                since: TIME.parse().unwrap(),
-            }])
-        };
-        let cases = [
-            (json!(null), None, NodeView::Absent),
-            (json!(null), Some(("Unknown", "InspectionFailed")), NodeView::Absent),
-            (json!(null), Some(("Unknown", "ConnectionDown")), NodeView::Unknown),
-            (node.clone(), None, NodeView::Unknown),
-            (node.clone(), Some(("Unknown", "ConnectionDown")), NodeView::Unknown),
-            (node.clone(), Some(("Unknown", "InspectionFailed")), NodeView::Unknown),
-            (node.clone(), Some(("Unknown", "InternalError")), NodeView::Unknown),
-            (node.clone(), Some(("False", "NodeDeleted")), NodeView::Deleted("n".to_owned())),
-            (node.clone(), Some(("True", "NodeReady")), ready("True")),
-            (node.clone(), Some(("False", "NodeNotReady")), ready("False")),
-            (node, Some(("Unknown", "NodeReadyUnknown")), ready("Unknown")),
-        ];
-        for (reference, reason, expected) in cases {
-            assert_eq!(of_machine(&machine(&reference, reason)), expected, "{reference} {reason:?}");
-        }
     }
 
     #[test]

@@ -11,11 +11,12 @@ use bedplate_api::cluster::full::health::MachineHealthCheckStatus;
 use bedplate_api::cluster::full::{Cluster, Machine, MachineHealthCheck, condition_type as types};
 use bedplate_engine::Context as _;
 use bedplate_engine::write::{Failed, WriteError};
+use bedplate_replicas::NodeView;
 use jiff::Timestamp;
 use kube::runtime::reflector::ObjectRef;
 use kube::{Api, ResourceExt};
 
-use super::node::of_machine;
+use super::node::of_node;
 use super::{Marks, Observed, ObservedMachine, Plan, plan};
 use crate::core::context::World;
 use crate::core::replica::Prepare;
@@ -48,7 +49,9 @@ fn observe(check: Arc<MachineHealthCheck>, world: &World) -> Observed {
     let namespace = check.namespace().unwrap_or_default();
     let cluster = ObjectRef::new(&check.spec.cluster_name).within(&namespace);
     let machines = live::stored(&world.stores.machines, &namespace);
-    let view = |machine: Arc<Machine>| ObservedMachine { node: of_machine(&machine), machine };
+    let cluster = world.stores.clusters.get(&cluster);
+    let view =
+        |machine: Arc<Machine>| ObservedMachine { node: node(&machine, cluster.as_deref(), world), machine };
     let is_other = |other: &Arc<MachineHealthCheck>| {
         other.metadata.name != check.metadata.name
             && other.spec.cluster_name == check.spec.cluster_name
@@ -56,11 +59,19 @@ fn observe(check: Arc<MachineHealthCheck>, world: &World) -> Observed {
     };
     let others = live::stored(&world.stores.checks, &namespace);
     Observed {
-        cluster: world.stores.clusters.get(&cluster),
+        cluster: cluster.clone(),
         machines: machines.into_iter().map(view).collect(),
         others: others.into_iter().filter(is_other).collect(),
         check,
     }
+}
+
+/// Returns the Node of a Machine of this Cluster.
+fn node(machine: &Machine, cluster: Option<&Cluster>, world: &World) -> NodeView {
+    let cluster = cluster.filter(|cluster| cluster.name_any() == machine.spec.cluster_name);
+    let Some(cluster) = cluster else { return NodeView::Unknown };
+    let id = machine.spec.provider_id.as_deref();
+    of_node(machine, &world.workloads.look(cluster, id).node)
 }
 
 /// Applies the writes. The failure of one Machine does not hold up the others.

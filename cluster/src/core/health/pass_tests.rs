@@ -1,8 +1,9 @@
 //! The pass over a MachineHealthCheck with an API server in memory, named after the rules.
 
 use bedplate_engine::write::WriteError;
+use k8s_openapi::api::core::v1::Node;
 use kube::runtime::reflector::ObjectRef;
-use serde_json::{Value, json};
+use serde_json::{Value, from_value, json};
 
 use super::pass::reconcile;
 use crate::core::api_server::{ApiServer, CORE};
@@ -42,11 +43,21 @@ fn server(nodes: &[(&str, &str)]) -> ApiServer {
         let machine = json!({ "apiVersion": "cluster.x-k8s.io/v1beta2", "kind": "Machine",
             "metadata": { "name": name, "namespace": "ns", "creationTimestamp": TIME,
                 "labels": { "cluster.x-k8s.io/cluster-name": "c", "pool": "a" } },
-            "spec": { "clusterName": "c", "infrastructureRef": { "apiGroup": "g", "kind": "K", "name": name } },
+            "spec": { "clusterName": "c", "providerID": format!("p://{name}"), "infrastructureRef": { "apiGroup": "g", "kind": "K", "name": name } },
             "status": { "nodeRef": { "name": name }, "conditions": conditions } });
         server.put(&path("machines", name), machine);
     }
     server
+}
+
+/// Returns the Node of a Machine, with the state that the Machine shows.
+fn node(machine: &Value) -> Node {
+    let conditions = machine["status"]["conditions"].as_array().unwrap();
+    let mut ready = conditions.iter().find(|one| one["type"] == "NodeReady").unwrap().clone();
+    ready["type"] = "Ready".into();
+    from_value(json!({ "metadata": { "name": machine["metadata"]["name"], "uid": "u" },
+        "spec": { "providerID": machine["spec"]["providerID"] }, "status": { "conditions": [ready] } }))
+    .unwrap()
 }
 
 async fn pass(server: &ApiServer) -> Result<(), WriteError> {
@@ -55,6 +66,8 @@ async fn pass(server: &ApiServer) -> Result<(), WriteError> {
 
 async fn pass_of(server: &ApiServer, name: &str) -> Result<(), WriteError> {
     let world = server.world();
+    let nodes = server.all::<Value>(&format!("{CORE}/machines")).iter().map(node).collect();
+    world.workloads.set_nodes(&world.stores.clusters.state()[0], nodes);
     let check = world.stores.checks.get(&ObjectRef::new(name).within("ns")).unwrap();
     reconcile(check, world).await.map(drop)
 }
@@ -237,4 +250,37 @@ async fn hc1_refused_adoption_does_not_hide_the_status() {
     assert!(refused.refusal().is_some());
     let status = server.get(&path("machinehealthchecks", "h")).unwrap()["status"].clone();
     assert_eq!(status["expectedMachines"], 1);
+}
+
+#[tokio::test]
+async fn hc2_each_condition_of_a_node_is_judged() {
+    let server = server(&[("bad", "True"), ("good", "True")]);
+    server.edit(&path("machinehealthchecks", "h"), |check| {
+        let rule = json!({ "type": "KernelDeadlock", "status": "True", "timeoutSeconds": 60 });
+        check["spec"]["checks"]["unhealthyNodeConditions"] = json!([rule]);
+    });
+    let world = server.world();
+    let mut nodes: Vec<Node> = server.all::<Value>(&format!("{CORE}/machines")).iter().map(node).collect();
+    let deadlock =
+        from_value(json!({ "type": "KernelDeadlock", "status": "True", "lastTransitionTime": TIME }))
+            .unwrap();
+    nodes[0].status.as_mut().unwrap().conditions.as_mut().unwrap().push(deadlock);
+    world.workloads.set_nodes(&world.stores.clusters.state()[0], nodes);
+    let check = world.stores.checks.state().remove(0);
+    reconcile(check, world).await.unwrap();
+    let machine = |name: &str| server.get(&path("machines", name)).unwrap().to_string();
+    assert!(machine("bad").contains("Node condition KernelDeadlock is True for more than 60 s"));
+    assert!(!machine("good").contains("OwnerRemediated"));
+    let check = server.get(&path("machinehealthchecks", "h")).unwrap();
+    assert!(types(&check["status"]["conditions"]).contains(&"FieldsSupported"));
+    assert!(!check.to_string().contains("UnsupportedFields"));
+}
+
+#[tokio::test]
+async fn hc2_machine_whose_nodes_were_not_read_is_not_judged() {
+    let server = server(&[("bad", "False")]);
+    let world = server.world();
+    let check = world.stores.checks.state().remove(0);
+    reconcile(check, world).await.unwrap();
+    assert!(!server.get(&path("machines", "bad")).unwrap().to_string().contains("HealthCheckSucceeded"));
 }

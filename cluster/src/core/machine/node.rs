@@ -53,11 +53,11 @@ pub struct Connection {
 pub enum NodeView {
     /// The Node.
     Found(Arc<Node>),
-    /// The watch of Nodes is synced and shows none, or the Machine has no providerID.
+    /// The Nodes were read, and none has the providerID. Or the Machine has no providerID.
     Absent,
     /// Several Nodes have the providerID.
     Ambiguous(Vec<String>),
-    /// There is no connection, or the watch of Nodes is not synced.
+    /// The Nodes were not read yet, the cluster is unreachable, or it has Nodes above the bounds.
     #[default]
     Unknown,
 }
@@ -178,7 +178,7 @@ fn joined<'a>(keys: impl Iterator<Item = &'a String>) -> String {
 }
 
 /// Returns true if a label of a Machine belongs on its Node, or the controller sets it there.
-fn is_copied_label(key: &str) -> bool {
+pub fn is_copied_label(key: &str) -> bool {
     let domain = key.split('/').next().unwrap_or_default();
     domain == ROLE_DOMAIN
         || in_domain(key, RESTRICTED_DOMAIN)
@@ -186,7 +186,8 @@ fn is_copied_label(key: &str) -> bool {
         || key == label::INTERRUPTIBLE
 }
 
-fn is_copied_annotation(key: &str) -> bool {
+/// Returns true if an annotation of a Machine belongs on its Node, or the controller sets it there.
+pub fn is_copied_annotation(key: &str) -> bool {
     in_domain(key, MANAGED_DOMAIN) || COMMON_ANNOTATIONS.contains(&key)
 }
 

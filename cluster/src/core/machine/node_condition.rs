@@ -19,11 +19,11 @@ use k8s_openapi::api::core::v1::{Node, NodeCondition};
 use kube::ResourceExt;
 
 use super::condition::{Line, get, left};
-use super::node::{self, NodeView};
+use super::node::{self, Connection, NodeView};
 use super::plan::Observed;
 
 /// Time for which the last conditions stay after the last successful probe.
-const UNREACHABLE_GRACE: SignedDuration = SignedDuration::from_mins(5);
+pub const UNREACHABLE_GRACE: SignedDuration = SignedDuration::from_mins(5);
 /// Number of failed probes after which a first connection is not expected any more.
 const FIRST_PROBES: u32 = 5;
 /// Condition of a Node that must be True.
@@ -46,7 +46,7 @@ pub fn lines(observed: &Observed, status: &MachineStatus) -> (Option<Lines>, Opt
     let connection = observed.workload.connection;
     let types = [condition_type::NODE_READY, condition_type::NODE_HEALTHY];
     let is_shown = types.iter().all(|type_| get(status, type_).is_some());
-    if connection.last_success.is_none() && connection.failures < FIRST_PROBES {
+    if is_expected(connection) {
         let text = format!("API server of Cluster {name} is not connected yet; see Secret {name}-kubeconfig");
         return ((!is_shown).then(|| connection_down(text)), None);
     }
@@ -72,6 +72,11 @@ pub fn lines(observed: &Observed, status: &MachineStatus) -> (Option<Lines>, Opt
         }
     };
     (shown, recheck)
+}
+
+/// Returns true if this process has not reached the API server yet, and has tried few times.
+pub fn is_expected(connection: Connection) -> bool {
+    connection.last_success.is_none() && connection.failures < FIRST_PROBES
 }
 
 /// Returns true if the Node of the Machine is read. An API server that cannot be there yet is not asked.

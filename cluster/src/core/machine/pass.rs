@@ -28,11 +28,12 @@ use kube::runtime::reflector::{ObjectRef, Store};
 use kube::{Api, Resource, ResourceExt};
 
 use super::data::{DataSecret, Given, given};
-use super::node::{NodeView, Workload};
+use super::node::Workload;
 use super::node_condition::reads_node;
 use super::plan::Observed;
 use super::references::Part;
 use super::status::own;
+use super::up_to_date;
 use crate::core::context::World;
 use crate::core::reference::{Lookup, refusal};
 use crate::metrics::Kind;
@@ -40,10 +41,8 @@ use crate::owner::owner;
 
 /// Delay until a kind that cannot be read is looked up again. Not every cause is watched.
 const UNRESOLVED_DELAY: Duration = Duration::from_secs(300);
-/// Interval between reads of the Node, which is not watched.
-const NODE_INTERVAL: Duration = Duration::from_secs(20);
-/// Delay until the Node is read again while another turn lists the Nodes for the first time.
-const FIRST_LIST_DELAY: Duration = Duration::from_secs(5);
+/// Delay until a turn is repeated that has found no place for requests to its workload cluster.
+const PLACE_DELAY: Duration = Duration::from_secs(5);
 /// Key of the bootstrap data in its Secret, as providers read it.
 const DATA_KEY: &str = "value";
 
@@ -153,7 +152,7 @@ impl<'a> Turn<'a> {
             return self.live().await;
         }
         self.read_data_secret().await?;
-        self.read_node().await;
+        self.read_node();
         if self.observed.is_deleting() { self.delete().await } else { self.live().await }
     }
 
@@ -166,12 +165,12 @@ impl<'a> Turn<'a> {
         Ok(())
     }
 
-    /// Reads the Node, once there can be one.
-    async fn read_node(&mut self) {
+    /// Looks the Node up, once there can be one.
+    fn read_node(&mut self) {
         let Some(cluster) = self.observed.cluster.clone() else { return };
         if reads_node(&self.observed) {
             let id = self.observed.provider_id();
-            self.observed.workload = self.world.workloads.look(&cluster, id).await;
+            self.observed.workload = self.world.workloads.look(&cluster, id);
         }
     }
 
@@ -215,16 +214,8 @@ impl<'a> Turn<'a> {
         let is_unresolved = |lookup: &&Lookup| matches!(lookup, Lookup::Unresolved(_));
         let is_unresolved = named.into_iter().chain(&self.control_plane).any(|lookup| is_unresolved(&lookup));
         let unresolved = is_unresolved.then_some(UNRESOLVED_DELAY);
-        let is_read = !self.observed.is_paused() && reads_node(&self.observed);
-        let workload = &self.observed.workload;
-        let node = match workload.node {
-            _ if !is_read => None,
-            NodeView::Unknown if workload.connection.failures == 0 => Some(FIRST_LIST_DELAY),
-            NodeView::Found(_) | NodeView::Absent | NodeView::Ambiguous(_) | NodeView::Unknown => {
-                Some(NODE_INTERVAL)
-            }
-        };
-        [planned, unresolved, node].into_iter().flatten().min()
+        let outdated = up_to_date::until(&self.observed);
+        [planned, unresolved, outdated].into_iter().flatten().min()
     }
 }
 

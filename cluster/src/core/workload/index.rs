@@ -1,43 +1,108 @@
-//! Pure: the Nodes of one workload cluster by their providerID, as far as the planners of Machines read them. Called by `workload`.
+//! Pure: the Nodes of one workload cluster by their providerID. Called by `state`.
 //!
-//! Nodes without a providerID are not kept: no Machine has them.
+//! The number of Nodes and their size are bounded. A Node above a bound makes the absence of a Node unknown: it may be the one that is sought.
 
 use std::collections::HashMap;
 use std::sync::Arc;
 
-use k8s_openapi::api::core::v1::{Node, NodeStatus};
+use k8s_openapi::api::core::v1::Node;
 use kube::ResourceExt;
 
+use super::kept::{Kept, is_same, kept};
 use crate::core::machine::node::NodeView;
-use crate::watch::bare;
 
+/// Maximum number of Nodes with a providerID.
+pub const MAX_NODES: usize = 10_000;
 /// Maximum number of names of Nodes with one providerID that are shown.
 const MAX_SHOWN: usize = 5;
 
 /// The Nodes of a workload cluster.
 #[derive(Debug, Clone, Default)]
 pub struct NodeIndex {
-    nodes: HashMap<String, Vec<Arc<Node>>>,
+    /// Nodes by their providerIDs.
+    ids: HashMap<String, Vec<Slot>>,
+    /// ProviderID of each Node by its name. None: it is too long.
+    names: HashMap<String, Option<String>>,
+    /// Size of the Nodes in bytes.
+    bytes: usize,
+    /// Number of Nodes whose providerID is too long.
+    nameless: usize,
+    /// True if there are Nodes that are not kept.
     is_partial: bool,
 }
 
+/// Node with a providerID.
+#[derive(Debug, Clone)]
+struct Slot {
+    name: String,
+    /// The Node, and its size in bytes. None: it is above a bound.
+    node: Option<(Arc<Node>, usize)>,
+}
+
 impl NodeIndex {
-    /// Adds a Node.
-    pub fn add(&mut self, mut node: Node) {
-        prune(&mut node);
-        let Some(id) = node.spec.as_ref().and_then(|spec| spec.provider_id.clone()) else { return };
-        if !id.is_empty() {
-            self.nodes.entry(id).or_default().push(Arc::new(node));
+    /// Adds or replaces a Node. `room`: number of bytes that are left for it. Returns the providerIDs whose view has changed.
+    pub fn put(&mut self, node: Node, room: usize) -> Vec<String> {
+        let name = node.name_any();
+        let (id, kept) = match kept(node) {
+            Kept::Nothing => return self.remove(&name).into_iter().collect(),
+            Kept::Whole(node, bytes) => {
+                let id = node.spec.as_ref().and_then(|spec| spec.provider_id.clone());
+                (id, (bytes <= room).then(|| (Arc::from(node), bytes)))
+            }
+            Kept::TooLarge(id) => (id, None),
+        };
+        if let (Some(id), Some((node, _))) = (&id, &kept)
+            && let Some(before) = self.node(id, &name)
+            && is_same(&before, node)
+        {
+            self.keep(name, Some(id.clone()), kept);
+            return Vec::new();
         }
+        let before = self.remove(&name);
+        self.keep(name, id.clone(), kept);
+        before.into_iter().filter(|before| Some(before) != id.as_ref()).chain(id.clone()).collect()
+    }
+
+    fn node(&self, id: &str, name: &str) -> Option<Arc<Node>> {
+        let slot = self.ids.get(id)?.iter().find(|slot| slot.name == name)?;
+        slot.node.as_ref().map(|(node, _)| Arc::clone(node))
+    }
+
+    fn keep(&mut self, name: String, id: Option<String>, node: Option<(Arc<Node>, usize)>) {
+        self.remove(&name);
+        if self.names.len() >= MAX_NODES {
+            self.is_partial = true;
+            return;
+        }
+        self.bytes += node.as_ref().map_or(0, |(_, bytes)| *bytes);
+        match &id {
+            Some(id) => self.ids.entry(id.clone()).or_default().push(Slot { name: name.clone(), node }),
+            None => self.nameless += 1,
+        }
+        self.names.insert(name, id);
+    }
+
+    /// Removes a Node. Returns its providerID.
+    pub fn remove(&mut self, name: &str) -> Option<String> {
+        let Some(id) = self.names.remove(name)? else {
+            self.nameless -= 1;
+            return None;
+        };
+        let slots = self.ids.get_mut(&id)?;
+        let at = slots.iter().position(|slot| slot.name == name)?;
+        let slot = slots.swap_remove(at);
+        self.bytes -= slot.node.map_or(0, |(_, bytes)| bytes);
+        if slots.is_empty() {
+            self.ids.remove(&id);
+        }
+        Some(id)
     }
 
     /// Replaces a Node by its state after a write. A Node that is not known is not added.
-    pub fn replace(&mut self, mut node: Node) {
-        prune(&mut node);
-        let id = node.spec.as_ref().and_then(|spec| spec.provider_id.clone()).unwrap_or_default();
-        let known = self.nodes.get_mut(&id).into_iter().flatten();
-        for known in known.filter(|known| known.metadata.uid == node.metadata.uid) {
-            *known = Arc::new(node.clone());
+    pub fn replace(&mut self, node: Node) {
+        let Some(Some(id)) = self.names.get(&node.name_any()).cloned() else { return };
+        if self.node(&id, &node.name_any()).is_some_and(|known| known.metadata.uid == node.metadata.uid) {
+            self.put(node, usize::MAX);
         }
     }
 
@@ -46,15 +111,36 @@ impl NodeIndex {
         self.is_partial = true;
     }
 
+    /// Returns true if there are Nodes that are not kept.
+    pub fn is_partial(&self) -> bool {
+        self.is_partial
+    }
+
+    /// Returns the size of the Nodes in bytes.
+    pub fn bytes(&self) -> usize {
+        self.bytes
+    }
+
+    /// Returns the providerIDs whose view differs from that of an earlier list.
+    pub fn changes(&self, before: &Self) -> Vec<String> {
+        let ids = self.ids.keys().chain(before.ids.keys().filter(|id| !self.ids.contains_key(*id)));
+        let is_changed = |id: &&String| match (self.get(Some(id.as_str())), before.get(Some(id.as_str()))) {
+            (NodeView::Found(now), NodeView::Found(before)) => !is_same(&now, &before),
+            (now, before) => now != before,
+        };
+        ids.filter(is_changed).cloned().collect()
+    }
+
     /// Returns the Node with a providerID.
     pub fn get(&self, provider_id: Option<&str>) -> NodeView {
-        let Some(id) = provider_id else { return NodeView::Absent };
-        match self.nodes.get(id).map(Vec::as_slice) {
-            Some([node]) => NodeView::Found(Arc::clone(node)),
-            Some([]) | None if self.is_partial => NodeView::Unknown,
+        let Some(id) = provider_id.filter(|id| !id.is_empty()) else { return NodeView::Absent };
+        match self.ids.get(id).map(Vec::as_slice) {
+            Some([Slot { node: Some((node, _)), .. }]) => NodeView::Found(Arc::clone(node)),
+            Some([Slot { node: None, .. }]) => NodeView::Unknown,
+            Some([]) | None if self.is_partial || self.nameless > 0 => NodeView::Unknown,
             Some([]) | None => NodeView::Absent,
-            Some(nodes) => {
-                let mut names: Vec<String> = nodes.iter().map(|node| node.name_any()).collect();
+            Some(slots) => {
+                let mut names: Vec<String> = slots.iter().map(|slot| slot.name.clone()).collect();
                 names.sort_unstable();
                 names.truncate(MAX_SHOWN);
                 NodeView::Ambiguous(names)
@@ -63,64 +149,110 @@ impl NodeIndex {
     }
 }
 
-/// Keeps of a Node only fields that decide about its Machine: images alone may have tens of KiB.
-fn prune(node: &mut Node) {
-    bare(node);
-    let Some(status) = node.status.take() else { return };
-    let (conditions, node_info) = (status.conditions, status.node_info);
-    node.status = Some(NodeStatus { conditions, node_info, ..NodeStatus::default() });
-}
-
 #[cfg(test)]
 mod tests {
-    use serde_json::json;
+    use serde_json::{Value, from_value, json};
 
     use super::*;
 
+    const ROOM: usize = usize::MAX;
+
+    fn of(name: &str, id: Option<&str>, change: impl FnOnce(&mut Value)) -> Node {
+        let mut object = json!({ "metadata": { "name": name, "uid": format!("u-{name}"), "resourceVersion": "1" },
+            "spec": { "providerID": id }, "status": { "conditions": [] } });
+        change(&mut object);
+        from_value(object).unwrap()
+    }
+
     fn node(name: &str, id: Option<&str>) -> Node {
-        let object = json!({ "metadata": { "name": name, "uid": format!("u-{name}") }, "spec": { "providerID": id },
-            "status": { "images": [{ "names": ["x"] }], "conditions": [] } });
-        serde_json::from_value(object).unwrap()
+        of(name, id, |_| {})
     }
 
     fn index(nodes: &[(&str, Option<&str>)]) -> NodeIndex {
         let mut index = NodeIndex::default();
-        nodes.iter().for_each(|(name, id)| index.add(node(name, *id)));
+        for (name, id) in nodes {
+            index.put(node(name, *id), ROOM);
+        }
         index
+    }
+
+    fn found(index: &NodeIndex, id: &str) -> Option<String> {
+        let NodeView::Found(node) = index.get(Some(id)) else { return None };
+        Some(node.name_any())
     }
 
     #[test]
     fn m8_node_is_found_by_its_provider_id_only() {
         let index = index(&[("a", Some("p://1")), ("b", None), ("c", Some(""))]);
-        let NodeView::Found(found) = index.get(Some("p://1")) else { panic!() };
-        assert_eq!((found.name_any().as_str(), found.status.as_ref().unwrap().images.is_none()), ("a", true));
+        assert_eq!(found(&index, "p://1").as_deref(), Some("a"));
         assert_eq!(index.get(Some("a")), NodeView::Absent);
         assert_eq!((index.get(Some("")), index.get(None)), (NodeView::Absent, NodeView::Absent));
     }
 
     #[test]
     fn m8_two_nodes_with_one_provider_id_are_ambiguous() {
-        let index = index(&[("b", Some("p://1")), ("a", Some("p://1"))]);
+        let mut index = index(&[("b", Some("p://1")), ("a", Some("p://1"))]);
         assert_eq!(index.get(Some("p://1")), NodeView::Ambiguous(vec!["a".to_owned(), "b".to_owned()]));
+        assert_eq!(index.remove("b").as_deref(), Some("p://1"));
+        assert_eq!(found(&index, "p://1").as_deref(), Some("a"));
     }
 
     #[test]
-    fn m8_node_beyond_the_limit_is_unknown_and_not_absent() {
+    fn m8_node_beyond_a_bound_is_unknown_and_not_absent() {
         let mut index = index(&[("a", Some("p://1"))]);
-        index.set_partial();
+        index.put(node("b", Some("p://2")), 10);
         assert_eq!(index.get(Some("p://2")), NodeView::Unknown);
-        assert!(matches!(index.get(Some("p://1")), NodeView::Found(_)));
+        assert_eq!(index.get(Some("p://3")), NodeView::Absent, "the ID of the large Node is known");
+        index.put(node("c", Some(&"x".repeat(2000))), ROOM);
+        assert_eq!(index.get(Some("p://3")), NodeView::Unknown);
+        index.remove("c");
+        assert_eq!(index.get(Some("p://3")), NodeView::Absent);
+        index.set_partial();
+        assert_eq!(index.get(Some("p://3")), NodeView::Unknown);
+        assert!(found(&index, "p://1").is_some());
+    }
+
+    #[test]
+    fn m8_number_of_nodes_is_bounded() {
+        let mut index = NodeIndex::default();
+        for n in 0..=MAX_NODES {
+            index.put(node(&n.to_string(), Some(&format!("p://{n}"))), ROOM);
+        }
+        assert!(index.is_partial() && index.names.len() == MAX_NODES);
+    }
+
+    #[test]
+    fn m8_change_of_a_node_names_the_ids_that_it_concerns() {
+        let mut index = index(&[("a", Some("p://1"))]);
+        let version = of("a", Some("p://1"), |node| node["metadata"]["resourceVersion"] = json!("2"));
+        assert_eq!(index.put(version, ROOM), [""; 0], "a version alone is no change");
+        let NodeView::Found(kept) = index.get(Some("p://1")) else { panic!() };
+        assert_eq!(kept.resource_version().as_deref(), Some("2"), "and it is kept");
+        let cordoned = of("a", Some("p://1"), |node| node["spec"]["unschedulable"] = json!(true));
+        assert_eq!(index.put(cordoned, ROOM), ["p://1"]);
+        assert_eq!(index.put(node("a", Some("p://2")), ROOM), ["p://1", "p://2"]);
+        assert_eq!(index.put(node("a", None), ROOM), ["p://2"]);
+        assert_eq!((index.bytes(), index.names.len()), (0, 0));
+    }
+
+    #[test]
+    fn m8_later_list_names_what_has_changed() {
+        let before = index(&[("a", Some("p://1")), ("b", Some("p://2")), ("c", Some("p://3"))]);
+        let now = index(&[("a", Some("p://1")), ("x", Some("p://2")), ("d", Some("p://4"))]);
+        let mut changes = now.changes(&before);
+        changes.sort_unstable();
+        assert_eq!(changes, ["p://2", "p://3", "p://4"]);
     }
 
     #[test]
     fn m8_node_after_a_write_replaces_the_one_that_was_read() {
         let mut index = index(&[("a", Some("p://1"))]);
-        let mut changed = node("a", Some("p://1"));
-        changed.metadata.resource_version = Some("8".to_owned());
+        let changed = of("a", Some("p://1"), |node| node["metadata"]["resourceVersion"] = json!("8"));
         index.replace(changed);
         let NodeView::Found(found) = index.get(Some("p://1")) else { panic!() };
         assert_eq!(found.resource_version().as_deref(), Some("8"));
         index.replace(node("b", Some("p://1")));
+        index.replace(of("a", Some("p://9"), |node| node["metadata"]["uid"] = json!("other")));
         assert!(matches!(index.get(Some("p://1")), NodeView::Found(_)), "another Node is not added");
     }
 }

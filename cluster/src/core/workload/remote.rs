@@ -1,7 +1,10 @@
-//! Requests to one workload cluster for the Machines of its Cluster: Nodes, Pods, evictions, volumes.
+//! Requests to one workload cluster for the Machines of its Cluster: one Node, Pods, evictions, volumes.
 //!
 //! Each list is read page by page, up to a limit. A failure has a fixed text or a status code: the server could repeat the credential of
-//! the kubeconfig in its own text. Not here: decisions, and retries. Called by the pass over Machines and by [`Workloads`](super::Workloads).
+//! the kubeconfig in its own text. Not here: decisions, retries, and the list of all
+//! Nodes (`nodes`). Called by the pass over Machines.
+
+use std::time::Duration;
 
 use bedplate_api::bounded_times::BoundedTimes;
 use bedplate_engine::FieldManager;
@@ -10,20 +13,20 @@ use bedplate_rules::drain::{self, Evicted, Pod, PodApi, Rejection};
 use bedplate_workload::{RequestError, Workload};
 use k8s_openapi::api::core::v1::{Namespace, Node};
 use kube::api::{DeleteParams, GetParams, ListParams, Patch, Preconditions};
-use kube::core::{ObjectList, Request, Status, request};
+use kube::core::{Request, Status, request};
 use kube::{Client, Resource};
 use serde::de::DeserializeOwned;
 use serde_json::{Value, json};
 use thiserror::Error;
+use tokio::time::{Instant, timeout_at};
 
-use super::index::NodeIndex;
 use crate::core::machine::deletion::Labels;
 
-/// Number of Nodes, VolumeAttachments or PersistentVolumes in a page.
+/// Number of VolumeAttachments or PersistentVolumes in a page.
 const PAGE_SIZE: u32 = 500;
 /// Number of Pods in a page. Each may have tens of KiB.
 const POD_PAGE_SIZE: u32 = 100;
-/// Maximum number of pages of a list: 10,000 Nodes or volumes, 2,000 Pods of a Node.
+/// Maximum number of pages of a list: 10,000 volumes, 2,000 Pods of a Node.
 pub const MAX_PAGES: usize = 20;
 /// Maximum number of characters of the name of a PodDisruptionBudget that is shown.
 const MAX_BUDGET_NAME: usize = 63;
@@ -47,6 +50,8 @@ pub enum RemoteError {
 pub struct Remote {
     workload: Workload,
     manager: FieldManager,
+    /// End of the turn that sends the requests. None: they are those of a task.
+    end: Option<Instant>,
 }
 
 /// Failure of the request for an eviction.
@@ -68,7 +73,30 @@ pub struct Page {
 impl Remote {
     /// Makes the requests to a cluster. `manager`: the field manager of writes.
     pub fn new(workload: Workload, manager: FieldManager) -> Self {
-        Self { workload, manager }
+        Self { workload, manager, end: None }
+    }
+
+    /// Sets the end of the turn that sends the requests. Later ones fail.
+    pub fn until(self, end: Instant) -> Self {
+        Self { end: Some(end), ..self }
+    }
+
+    /// Returns the rest of the pause that the API server asks for.
+    pub fn paused(&self) -> Option<Duration> {
+        self.workload.paused()
+    }
+
+    /// Sends a request. None: the object does not exist.
+    pub(super) async fn ask<T, F>(&self, request: impl FnOnce(Client) -> F) -> Result<Option<T>, RequestError>
+    where
+        F: Future<Output = kube::Result<T>>,
+    {
+        let asked = self.workload.ask(request);
+        match self.end {
+            Some(end) if end <= Instant::now() => Err(RequestError::Late),
+            Some(end) => timeout_at(end, asked).await.unwrap_or(Err(RequestError::Late)),
+            None => asked.await,
+        }
     }
 
     /// Sends a request that was made before. None: the object does not exist.
@@ -79,27 +107,7 @@ impl Remote {
         let send = |client: Client| async move {
             client.request::<T>(request.map_err(kube::Error::BuildRequest)?).await
         };
-        self.workload.ask(send).await
-    }
-
-    /// Reads all Nodes with a providerID, at most 10,000.
-    ///
-    /// # Errors
-    /// [`RequestError`]
-    pub async fn nodes(&self) -> Result<NodeIndex, RequestError> {
-        let mut index = NodeIndex::default();
-        let mut parameters = ListParams::default().limit(PAGE_SIZE);
-        for _ in 0..MAX_PAGES {
-            let list = self.send(nodes().list(&parameters)).await?;
-            let list: ObjectList<BoundedTimes<Node>> = list.ok_or(RequestError::Failed(404))?;
-            list.items.into_iter().for_each(|BoundedTimes(node)| index.add(node));
-            let Some(next) = list.metadata.continue_.filter(|next| !next.is_empty()) else {
-                return Ok(index);
-            };
-            parameters = parameters.continue_token(&next);
-        }
-        index.set_partial();
-        Ok(index)
+        self.ask(send).await
     }
 
     /// Reads a Node.
@@ -214,7 +222,8 @@ impl Remote {
     }
 }
 
-fn nodes() -> Request {
+/// Makes requests for Nodes.
+pub(super) fn nodes() -> Request {
     Request::new(Node::url_path(&(), None))
 }
 
@@ -236,7 +245,7 @@ impl PodApi for Remote {
                 answer.inspect_err(|error| *rejected.lock() = rejection(error))
             }
         };
-        let answer = self.workload.ask(send).await;
+        let answer = self.ask(send).await;
         let rejection = rejected.into_inner();
         match answer {
             Ok(Some(answer)) => Ok(answer),

@@ -1,12 +1,32 @@
-//! Requests to a workload cluster whose API server is in this process.
+//! Tasks and requests with workload clusters whose API servers are in this process.
 
 use std::sync::atomic::{AtomicUsize, Ordering};
 
+use bedplate_api::cluster::full::Machine;
+use bedplate_engine::Queue;
+use bedplate_process::liveness::Pulse;
 use bedplate_rules::drain::{Evicted, Pod};
+use bedplate_workload::RequestError;
+use bytes::Bytes;
+use futures::{StreamExt as _, stream};
+use http_body::Frame;
+use http_body_util::combinators::UnsyncBoxBody;
+use http_body_util::{BodyExt as _, Full, StreamBody};
 use kube::client::Body;
+use kube::runtime::watcher::Event;
 use serde_json::{Value, json};
+use tokio::sync::mpsc;
 
+use super::index::NodeIndex;
+use super::task::Reports;
 use super::*;
+use crate::core::watch::stores;
+use crate::metrics::{Counters, Kind};
+
+/// Body of an answer.
+type Answer = UnsyncBoxBody<Bytes, std::io::Error>;
+
+const MANAGER: FieldManager = FieldManager::new("bedplate-test");
 
 /// A client of an API server that answers with a code and an object.
 fn client(answer: impl Fn(&str) -> (u16, Value) + Send + Sync + 'static) -> Client {
@@ -21,91 +41,294 @@ fn client(answer: impl Fn(&str) -> (u16, Value) + Send + Sync + 'static) -> Clie
     Client::new(service, "default")
 }
 
-const MANAGER: FieldManager = FieldManager::new("bedplate-test");
-
 fn remote(answer: impl Fn(&str) -> (u16, Value) + Send + Sync + 'static) -> Remote {
     Remote::new(Workload::new(client(answer)), MANAGER)
 }
 
-fn cluster() -> Cluster {
+fn named(name: &str, uid: &str, labels: &Value) -> Cluster {
     serde_json::from_value(json!({ "apiVersion": "cluster.x-k8s.io/v1beta2", "kind": "Cluster",
-        "metadata": { "namespace": "ns", "name": "c", "uid": "u" }, "spec": {} }))
+        "metadata": { "namespace": "ns", "name": name, "uid": uid, "labels": labels }, "spec": {} }))
     .unwrap()
 }
 
+fn cluster() -> Cluster {
+    named("c", "u", &json!({}))
+}
+
+fn node(number: usize, ready: &str) -> Value {
+    json!({ "apiVersion": "v1", "kind": "Node", "metadata": { "name": format!("n{number}"), "uid": format!("u{number}"), "resourceVersion": "5" },
+        "spec": { "providerID": format!("p://{number}") }, "status": { "conditions": [{ "type": "Ready", "status": ready }] } })
+}
+
 fn list(number: usize, next: &str) -> Value {
-    let node = |number| json!({ "metadata": { "name": format!("n{number}") }, "spec": { "providerID": format!("p://{number}") } });
-    json!({ "kind": "NodeList", "apiVersion": "v1", "metadata": { "continue": next }, "items": [node(number)] })
+    json!({ "kind": "NodeList", "apiVersion": "v1", "metadata": { "continue": next, "resourceVersion": "4" }, "items": [node(number, "True")] })
 }
 
 fn secret() -> Value {
     json!({ "kind": "Secret", "apiVersion": "v1", "metadata": { "name": "c-kubeconfig" }, "data": { "value": "eA==" } })
 }
 
-/// Workload clusters with an API server that counts the lists of Nodes.
-fn workloads(code: u16, has_secret: bool) -> (Workloads, Arc<AtomicUsize>) {
-    let lists = Arc::new(AtomicUsize::new(0));
-    let counted = Arc::clone(&lists);
-    let workload = Workload::new(client(move |_| {
-        counted.fetch_add(1, Ordering::Relaxed);
-        (code, list(1, ""))
-    }));
-    let management =
-        client(
-            move |_| {
-                if has_secret { (200, secret()) } else { (404, json!({ "code": 404, "status": "Failure" })) }
-            },
-        );
-    (Workloads::with(management, MANAGER, Box::new(move |_, _| Ok(workload.clone()))), lists)
+fn of(workload: Client) -> Workloads {
+    let workload = Workload::new(workload);
+    Workloads::with(client(|_| (200, secret())), MANAGER, Box::new(move |_, _| Ok(workload.clone())))
 }
 
-#[tokio::test]
-async fn m8_machines_of_a_cluster_share_one_list_of_nodes() {
-    let (workloads, lists) = workloads(200, true);
-    let cluster = cluster();
-    for id in [Some("p://1"), Some("p://2"), None] {
-        let seen = workloads.look(&cluster, id).await;
-        assert_eq!(matches!(seen.node, NodeView::Found(_)), id == Some("p://1"));
-        assert!(seen.connection.last_success.is_some() && seen.connection.failures == 0);
+fn is_found(workloads: &Workloads, id: &str) -> bool {
+    matches!(workloads.look(&cluster(), Some(id)).node, NodeView::Found(_))
+}
+
+/// API server of a workload cluster: its Node, and the events of its watches.
+#[derive(Clone)]
+struct Server {
+    ready: Arc<Lock<&'static str>>,
+    requests: Arc<Lock<Vec<String>>>,
+    watches: Arc<Lock<Vec<mpsc::Sender<String>>>>,
+    is_hanging: Arc<Lock<bool>>,
+}
+
+impl Server {
+    fn new() -> Self {
+        let ready = Arc::new(Lock::new("True"));
+        Self { ready, requests: Arc::default(), watches: Arc::default(), is_hanging: Arc::default() }
     }
-    assert_eq!(lists.load(Ordering::Relaxed), 1);
-}
 
-#[tokio::test]
-async fn m8_failed_list_is_not_repeated_for_each_machine() {
-    for (code, has_secret, requests) in [(500, true, 1), (200, false, 0)] {
-        let (workloads, lists) = workloads(code, has_secret);
-        for _ in 0..3 {
-            let seen = workloads.look(&cluster(), Some("p://1")).await;
-            assert_eq!((seen.node, seen.connection.failures), (NodeView::Unknown, 1));
+    fn client(&self) -> Client {
+        let server = self.clone();
+        let service = tower::service_fn(move |request: http::Request<Body>| {
+            let server = server.clone();
+            async move {
+                if *server.is_hanging.lock() {
+                    std::future::pending::<()>().await;
+                }
+                Ok::<_, kube::Error>(http::Response::new(server.answer(&request.uri().to_string())))
+            }
+        });
+        Client::new(service, "default")
+    }
+
+    fn answer(&self, uri: &str) -> Answer {
+        self.requests.lock().push(uri.to_owned());
+        if uri.contains("watch=true") {
+            let (sender, events) = mpsc::channel(1000);
+            self.watches.lock().push(sender);
+            let parts = stream::unfold(events, |mut events| async move {
+                let text: String = events.recv().await?;
+                Some((Ok::<_, std::io::Error>(Frame::data(Bytes::from(text))), events))
+            });
+            return StreamBody::new(parts.boxed()).boxed_unsync();
         }
-        assert_eq!(lists.load(Ordering::Relaxed), requests);
+        let mut answer = list(1, "");
+        answer["items"] = json!([node(1, *self.ready.lock())]);
+        Full::new(Bytes::from(answer.to_string())).map_err(|never| match never {}).boxed_unsync()
+    }
+
+    fn send(&self, type_: &str, object: &Value) {
+        // API servers send the type first.
+        let line = format!("{{\"type\":\"{type_}\",\"object\":{object}}}\n");
+        let _ = self.watches.lock().last().unwrap().try_send(line);
+    }
+
+    fn count(&self, part: &str) -> usize {
+        self.requests.lock().iter().filter(|uri| uri.contains(part)).count()
     }
 }
 
+/// Tasks that run, with a Machine of the Node `n1`.
+struct Running {
+    workloads: Workloads,
+    writers: crate::core::watch::Writers,
+    machines: mpsc::Receiver<ObjectRef<Machine>>,
+    shutdown: CancellationToken,
+}
+
+impl Running {
+    async fn start(server: &Server) -> Self {
+        let (stores, mut writers) = stores();
+        let machine = json!({ "metadata": { "namespace": "ns", "name": "m" }, "spec": { "clusterName": "c", "providerID": "p://1",
+            "infrastructureRef": { "apiGroup": "g", "kind": "K", "name": "m" } } });
+        writers.machines.apply_watcher_event(&Event::Apply(serde_json::from_value(machine).unwrap()));
+        writers.clusters.apply_watcher_event(&Event::Apply(cluster()));
+        let counters = Counters::default();
+        let (machines, queued) = Queue::new(Kind::CoreMachine, &counters);
+        let (checks, _) = Queue::new(Kind::HealthCheck, &counters);
+        let (clusters, _) = Queue::new(Kind::CoreCluster, &counters);
+        let (workloads, shutdown) = (of(server.client()), CancellationToken::new());
+        let reports = Reports { stores, clusters, machines, checks };
+        tokio::spawn(workloads.clone().run(reports, (Pulse::unwatched(), shutdown.clone())));
+        workloads.look(&cluster(), None);
+        Self { workloads, writers, machines: queued, shutdown }
+    }
+
+    /// Returns the number of times that the Machine was queued within some time.
+    async fn queued(&mut self, seconds: u64) -> usize {
+        tokio::time::sleep(Duration::from_secs(seconds)).await;
+        std::iter::from_fn(|| self.machines.try_recv().ok()).count()
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn m8_change_of_a_node_queues_its_machine_without_a_poll() {
+    let server = Server::new();
+    let mut running = Running::start(&server).await;
+    assert_eq!(running.queued(1).await, 1, "the first list");
+    assert!(is_found(&running.workloads, "p://1"));
+    assert_eq!(running.queued(60).await, 0, "nothing is polled");
+    server.send("MODIFIED", &node(1, "False"));
+    assert_eq!(running.queued(1).await, 1);
+    server.send("DELETED", &node(1, "False"));
+    assert_eq!(running.queued(6).await, 1);
+    assert_eq!(running.workloads.look(&cluster(), Some("p://1")).node, NodeView::Absent);
+    server.send("ADDED", &node(1, "True"));
+    assert_eq!(running.queued(6).await, 1);
+    assert_eq!(server.count("limit="), 1, "one list: {:?}", server.requests.lock());
+    running.shutdown.cancel();
+}
+
+#[tokio::test(start_paused = true)]
+async fn trust_4_flood_of_node_changes_queues_its_machine_each_five_seconds() {
+    let server = Server::new();
+    let mut running = Running::start(&server).await;
+    running.queued(10).await;
+    for n in 0..500 {
+        server.send("MODIFIED", &node(1, if n % 2 == 0 { "False" } else { "True" }));
+        tokio::time::sleep(Duration::from_millis(40)).await;
+    }
+    let queued = running.queued(0).await;
+    assert!((3..=5).contains(&queued), "{queued} in 20 s");
+}
+
+#[tokio::test(start_paused = true)]
+async fn m8_watch_continues_from_its_version_and_lists_again_after_410() {
+    let server = Server::new();
+    let mut running = Running::start(&server).await;
+    running.queued(20).await;
+    server.send(
+        "BOOKMARK",
+        &json!({ "apiVersion": "v1", "kind": "Node", "metadata": { "resourceVersion": "90" } }),
+    );
+    tokio::time::sleep(Duration::from_secs(1)).await;
+    server.watches.lock().clear();
+    tokio::time::sleep(Duration::from_secs(1)).await;
+    assert_eq!((server.count("resourceVersion=90"), server.count("limit=")), (1, 1));
+    *server.ready.lock() = "False";
+    let gone =
+        json!({ "kind": "Status", "status": "Failure", "reason": "Expired", "code": 410, "message": "" });
+    server.send("ERROR", &gone);
+    assert_eq!(running.queued(10).await, 1, "the list shows the change");
+    assert_eq!(server.count("limit="), 2);
+}
+
+#[tokio::test(start_paused = true)]
+async fn m8_cluster_that_hangs_is_lost_after_five_probes_and_found_again() {
+    let server = Server::new();
+    let mut running = Running::start(&server).await;
+    running.queued(20).await;
+    *server.is_hanging.lock() = true;
+    assert_eq!(running.queued(30).await, 0, "a short outage changes nothing");
+    assert!(is_found(&running.workloads, "p://1"));
+    assert_eq!(running.queued(120).await, 1, "its Machines show the loss");
+    assert_eq!(running.workloads.look(&cluster(), Some("p://1")).node, NodeView::Unknown);
+    *server.is_hanging.lock() = false;
+    assert_eq!(running.queued(120).await, 1);
+    assert!(is_found(&running.workloads, "p://1"));
+}
+
+#[tokio::test(start_paused = true)]
+async fn k8_task_ends_with_its_cluster() {
+    let server = Server::new();
+    let mut running = Running::start(&server).await;
+    running.queued(20).await;
+    running.writers.clusters.apply_watcher_event(&Event::Delete(cluster()));
+    running.queued(20).await;
+    assert!(running.workloads.clusters.lock().is_empty());
+    let requests = server.requests.lock().len();
+    running.queued(600).await;
+    assert_eq!(server.requests.lock().len(), requests, "no request is sent any more");
+    assert_eq!(running.workloads.shared.budget.room(), MAX_BYTES);
+}
+
 #[tokio::test]
-async fn m8_cluster_that_is_gone_is_forgotten() {
-    let (workloads, lists) = workloads(200, true);
-    workloads.look(&cluster(), None).await;
+async fn k8_cluster_of_the_same_name_has_a_state_of_its_own() {
+    let workloads = of(client(|_| (200, list(1, ""))));
+    workloads.read(&cluster()).await;
+    assert!(is_found(&workloads, "p://1"));
+    let other = named("c", "other", &json!({}));
+    assert_eq!(workloads.look(&other, Some("p://1")).node, NodeView::Unknown);
     workloads.forget(&cluster());
+    assert_eq!(workloads.clusters.lock().len(), 1, "the earlier one is forgotten already");
+    workloads.forget(&other);
     assert!(workloads.clusters.lock().is_empty());
-    workloads.look(&cluster(), None).await;
-    assert_eq!(lists.load(Ordering::Relaxed), 2);
+}
+
+#[tokio::test]
+async fn k8_cluster_outside_of_the_scope_has_no_task() {
+    let scope = Scope { filter: Some("blue".to_owned()), ..Scope::default() };
+    let workloads = Workloads { scope, ..of(client(|_| (200, list(1, "")))) };
+    assert_eq!(workloads.look(&cluster(), None).connection, UNWATCHED, "no Machine waits for it");
+    assert!(workloads.clusters.lock().is_empty());
+    workloads.look(&named("c", "u", &json!({ "cluster.x-k8s.io/watch-filter": "blue" })), None);
+    assert_eq!(workloads.clusters.lock().len(), 1);
+}
+
+#[tokio::test]
+async fn trust_4_clusters_of_a_namespace_leave_places_for_others() {
+    let workloads = of(client(|_| (200, list(1, ""))));
+    for n in 0..MAX_OF_NAMESPACE + 9 {
+        workloads.look(&named(&n.to_string(), "u", &json!({})), None);
+    }
+    assert_eq!(workloads.clusters.lock().len(), MAX_OF_NAMESPACE);
 }
 
 #[tokio::test]
 async fn m8_nodes_are_listed_page_by_page_up_to_a_limit() {
     let found =
         remote(|line| if line.contains("continue=2") { (200, list(2, "")) } else { (200, list(1, "2")) });
-    let index = found.nodes().await.unwrap();
+    let (index, version) = nodes::list(&found, usize::MAX).await.unwrap();
     for id in ["p://1", "p://2"] {
         assert!(matches!(index.get(Some(id)), NodeView::Found(_)), "{id}");
     }
+    assert_eq!(version, "4");
     let requests = Arc::new(AtomicUsize::new(0));
     let counted = Arc::clone(&requests);
     let endless = remote(move |_| (200, list(counted.fetch_add(1, Ordering::Relaxed), "x")));
-    assert_eq!(endless.nodes().await.unwrap().get(Some("p://x")), NodeView::Unknown);
-    assert_eq!(requests.load(Ordering::Relaxed), remote::MAX_PAGES);
+    let is_unknown = |index: &NodeIndex| index.get(Some("p://x")) == NodeView::Unknown;
+    assert!(is_unknown(&nodes::list(&endless, usize::MAX).await.unwrap().0));
+    assert_eq!(requests.swap(0, Ordering::Relaxed), 50);
+    let counted = Arc::clone(&requests);
+    let large = remote(move |_| {
+        counted.fetch_add(1, Ordering::Relaxed);
+        let mut page = list(1, "x");
+        page["items"][0]["metadata"]["annotations"] = json!({ "x": "y".repeat(9 << 20) });
+        (200, page)
+    });
+    assert!(is_unknown(&nodes::list(&large, usize::MAX).await.unwrap().0));
+    assert_eq!(requests.load(Ordering::Relaxed), 8, "64 MiB of answers");
+}
+
+#[tokio::test]
+async fn trust_4_event_without_an_end_ends_the_watch() {
+    let server = Server::new();
+    let mut events = nodes::watch(&Remote::new(Workload::new(server.client()), MANAGER), "1").await.unwrap();
+    let sender = server.watches.lock().last().unwrap().clone();
+    for _ in 0..3 {
+        sender.try_send("x".repeat(1 << 20)).unwrap();
+    }
+    assert_eq!(events.next().await, Err(RequestError::Answer));
+}
+
+#[tokio::test(start_paused = true)]
+async fn trust_4_requests_of_a_turn_end_after_thirty_seconds() {
+    let service = tower::service_fn(|_: http::Request<Body>| async {
+        tokio::time::sleep(Duration::from_secs(9)).await;
+        Ok::<_, kube::Error>(http::Response::new(Body::from(b"{}".to_vec())))
+    });
+    let workloads = of(Client::new(service, "default"));
+    let (remote, start) = (workloads.connect(&cluster()).await.unwrap(), Instant::now());
+    let mut late = 0;
+    for _ in 0..20 {
+        late += usize::from(remote.pods("n", "").await == Err(RequestError::Late));
+    }
+    assert_eq!((late, start.elapsed().as_secs()), (17, TURN_TIMEOUT.as_secs()));
 }
 
 #[tokio::test]

@@ -8,10 +8,13 @@ use jiff::{SignedDuration, Timestamp};
 use super::list;
 use super::object::is_of_another;
 use super::plan::{Act, Needed, Observed, Plan, deadline, later, until};
+use crate::core::machine::node_condition::UNREACHABLE_GRACE;
 use crate::core::reference::Lookup;
 
 /// Interval between attempts to delete the Node.
 const RETRY_INTERVAL: SignedDuration = SignedDuration::from_secs(2);
+/// Interval between turns while the Nodes are not read.
+const NOT_READ_INTERVAL: SignedDuration = SignedDuration::from_secs(20);
 /// Minimum time for which the deletion of the Node is tried. The timeout of the Machine often expires during the drain.
 const MIN_RETRY_TIME: SignedDuration = SignedDuration::from_secs(10);
 
@@ -50,6 +53,11 @@ pub enum NodeAnswer {
     Absent,
     /// The Node.
     Found(NodeState),
+    /// The Nodes were not read yet, so it is not known if the Machine has one.
+    NotRead {
+        /// True if this process is about to read them for the first time.
+        is_expected: bool,
+    },
 }
 
 /// Facts of a Node that count.
@@ -107,20 +115,54 @@ impl Observed {
 }
 
 /// Returns the name of the Node that is drained and deleted, or the cause why none is. Err: the plan if that is not known yet.
-pub(super) fn target(observed: &Observed) -> Result<Result<String, Skip>, Plan> {
+pub(super) fn target(observed: &Observed, now: Timestamp) -> Result<Result<String, Skip>, Plan> {
     let Some(cluster) = &observed.cluster else { return Ok(Err(Skip::NoCluster)) };
     if cluster.metadata.deletion_timestamp.is_some() {
         return Ok(Err(Skip::ClusterDeleting));
     }
     let name = match (observed.recorded_node(), observed.provider_id(), &observed.node) {
-        (Some(name), ..) => name.to_owned(),
+        (Some(name), ..) => Ok(name.to_owned()),
         (None, None, _) => return Ok(Err(Skip::NoNode)),
         (None, Some(id), None) => return Err(Plan::read(Needed::NodeOf(id.to_owned()))),
+        (None, Some(id), Some(Ok(NodeAnswer::NotRead { is_expected }))) => {
+            match not_read(observed, id, *is_expected, now) {
+                Some(wait) => Err(wait),
+                None => return Ok(Err(Skip::NoNode)),
+            }
+        }
         (None, Some(_), Some(_)) => match observed.own_node() {
-            Some(node) => node.name.clone(),
+            Some(node) => Ok(node.name.clone()),
             None => return Ok(Err(Skip::NoNode)),
         },
     };
+    if let Some(skip) = control_plane(observed)? {
+        return Ok(Err(skip));
+    }
+    name.map(Ok)
+}
+
+/// Waits until the Nodes are read: without that, a Node could keep its Pods without a drain. None: the wait has ended.
+fn not_read(observed: &Observed, id: &str, is_expected: bool, now: Timestamp) -> Option<Plan> {
+    let deletion = observed.machine.metadata.deletion_timestamp.as_ref().map(|time| time.0)?;
+    let spec = observed.machine.spec.deletion.as_ref();
+    let grace = later(deletion, UNREACHABLE_GRACE);
+    let limit = deadline(Some(deletion), spec.and_then(|spec| spec.node_drain_timeout_seconds));
+    let limit = limit.map_or(grace, |limit| limit.min(grace));
+    if !is_expected && limit <= now {
+        return None;
+    }
+    let until = until(Some(limit).filter(|_| !is_expected));
+    let message = format!(
+        "Node with providerID {} is not known yet: Nodes of the workload cluster are not read{until}",
+        list::text(id)
+    );
+    let again = later(now, NOT_READ_INTERVAL);
+    let again = if is_expected { again } else { again.min(limit) };
+    Some(Plan::wait(Reason::DrainingNode, message).again(again))
+}
+
+/// Returns the cause in the control plane for which no Node is drained or deleted. Err: the plan if that is not known yet.
+fn control_plane(observed: &Observed) -> Result<Option<Skip>, Plan> {
     match &observed.control_plane {
         Some(Lookup::NotSynced) => return Err(Plan::default()),
         Some(Lookup::Unresolved(why)) => {
@@ -128,15 +170,12 @@ pub(super) fn target(observed: &Observed) -> Result<Result<String, Skip>, Plan> 
             return Err(Plan::wait(Reason::InternalError, message));
         }
         Some(Lookup::Found(object)) if object.metadata.deletion_timestamp.is_some() => {
-            return Ok(Err(Skip::ControlPlaneDeleting));
+            return Ok(Some(Skip::ControlPlaneDeleting));
         }
-        Some(Lookup::Found(object)) if object.contract.is_externally_managed => return Ok(Ok(name)),
+        Some(Lookup::Found(object)) if object.contract.is_externally_managed => return Ok(None),
         Some(Lookup::Found(_) | Lookup::Absent) | None => {}
     }
-    if observed.active_control_plane_machines == 0 {
-        return Ok(Err(Skip::NoControlPlane));
-    }
-    Ok(Ok(name))
+    Ok((observed.active_control_plane_machines == 0).then_some(Skip::NoControlPlane))
 }
 
 /// Deletes the Node. Continues without it after its timeout, but not before [`MIN_RETRY_TIME`] of attempts.

@@ -107,6 +107,22 @@ pub enum Act {
     RemoveFinalizer,
 }
 
+impl Act {
+    /// Returns true if the act sends requests to the workload cluster.
+    pub fn is_remote(&self) -> bool {
+        match self {
+            Self::Read(needed) => !matches!(needed, Needed::NodeOf(_)),
+            Self::Cordon { .. } | Self::Evict { .. } | Self::DeleteNode { .. } => true,
+            Self::Wait
+            | Self::RecordDrainStart(_)
+            | Self::RecordVolumeStart(_)
+            | Self::DeleteInfrastructure(_)
+            | Self::DeleteBootstrap(_)
+            | Self::RemoveFinalizer => false,
+        }
+    }
+}
+
 /// Next act and report.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
 pub struct Plan {
@@ -162,7 +178,7 @@ pub fn plan(observed: &Observed, now: Timestamp) -> Plan {
     if !machine.finalizers().iter().any(|finalizer| finalizer == machine::FINALIZER) {
         return Plan::wait(Reason::DeletionCompleted, completed);
     }
-    let target = match node::target(observed) {
+    let target = match node::target(observed, now) {
         Ok(target) => target,
         Err(plan) => return plan,
     };

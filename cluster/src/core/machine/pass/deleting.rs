@@ -25,8 +25,8 @@ use k8s_openapi::apimachinery::pkg::apis::meta::v1::Time;
 use kube::ResourceExt;
 use kube::runtime::reflector::ObjectRef;
 
-use super::Turn;
 use super::read::{Reader, node_state};
+use super::{PLACE_DELAY, Turn};
 use crate::core::event;
 use crate::core::machine::condition;
 use crate::core::machine::deletion::{Act, NodeAnswer, NodeFailure, Observed, Plan, plan};
@@ -58,6 +58,8 @@ struct Step<'a> {
 enum End {
     /// The finalizer is removed.
     Gone,
+    /// There is no place for requests to the workload cluster. The turn is repeated.
+    Busy,
     /// The plan is reported, and these times are recorded.
     Report(Plan, Option<MachineDeletionStatus>),
 }
@@ -82,6 +84,12 @@ impl Turn<'_> {
             End::Gone => {
                 self.world.memory.forget(&uid);
                 return failed.end().map(|()| None);
+            }
+            End::Busy => {
+                let Observed { holds, node_failure, .. } = observed;
+                let is_drain_reported = was_reported;
+                self.remember(&uid, Remembered { holds, node_failure, is_rejected, is_drain_reported });
+                return failed.end().map(|()| Some(PLACE_DELAY));
             }
             End::Report(next, times) => (next, times),
         };
@@ -237,6 +245,9 @@ impl<'a> Step<'a> {
 
     /// Carries out the act of a plan. None: another plan follows in this turn.
     async fn take(&mut self, next: Plan) -> Option<End> {
+        if next.act.is_remote() && !self.reader.enter() {
+            return Some(End::Busy);
+        }
         match next.act.clone() {
             Act::Read(needed) => {
                 self.reader.read(&mut self.observed, needed).await;

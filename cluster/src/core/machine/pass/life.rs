@@ -15,7 +15,7 @@ use kube::api::ObjectMeta;
 use kube::{Api, ResourceExt};
 use serde_json::{Map, Value, json};
 
-use super::{DATA_KEY, Turn};
+use super::{DATA_KEY, PLACE_DELAY, Turn};
 use crate::core::machine::data::DataSecret;
 use crate::core::machine::node::NodePatch;
 use crate::core::machine::plan::{Act, MetadataChange, Plan, plan};
@@ -45,8 +45,16 @@ impl Turn<'_> {
         next: Plan,
         mut failed: Failed,
     ) -> Result<Option<Duration>, WriteError> {
-        let recheck = self.recheck(next.recheck);
-        let is_status_due = match next.act {
+        let (mut act, mut recheck) = (next.act, self.recheck(next.recheck));
+        let place = match (&act, &self.observed.cluster) {
+            (Some(Act::SyncNode(_)), Some(cluster)) => self.world.workloads.enter(cluster),
+            _ => None,
+        };
+        if place.is_none() && matches!(act, Some(Act::SyncNode(_))) {
+            act = None;
+            recheck = Some(recheck.map_or(PLACE_DELAY, |recheck| recheck.min(PLACE_DELAY)));
+        }
+        let is_status_due = match act {
             None => true,
             Some(act) => {
                 let is_of_node = matches!(act, Act::SyncNode(_));

@@ -18,8 +18,10 @@ use crate::core::machine::deletion::{
     Labels, Needed, NodeAnswer, NodeState, Observed, PodCollector, PodsView, Selection, VolumeCollector,
     VolumesView,
 };
-use crate::core::machine::node::NodeView;
+use crate::core::machine::node::{NodeView, Workload};
+use crate::core::machine::node_condition::{is_expected, reads_node};
 use crate::core::machine::plan;
+use crate::core::workload::places::Place;
 use crate::core::workload::remote::{MAX_PAGES, Page, Remote};
 
 /// Maximum number of MachineDrainRules of a namespace.
@@ -32,12 +34,23 @@ pub(super) struct Reader<'a> {
     world: &'a World,
     seen: &'a plan::Observed,
     remote: Option<Result<Remote, String>>,
+    place: Option<Place>,
 }
 
 impl<'a> Reader<'a> {
     /// Makes the reader. `seen`: the objects of the Machine.
     pub(super) fn new(world: &'a World, seen: &'a plan::Observed) -> Self {
-        Self { world, seen, remote: None }
+        Self { world, seen, remote: None, place: None }
+    }
+
+    /// Returns true if the turn has a place for requests to the workload cluster. It keeps the place until its end.
+    pub(super) fn enter(&mut self) -> bool {
+        if self.place.is_none()
+            && let Some(cluster) = &self.seen.cluster
+        {
+            self.place = self.world.workloads.enter(cluster);
+        }
+        self.place.is_some() || self.seen.cluster.is_none()
     }
 
     /// Returns the workload cluster.
@@ -66,7 +79,7 @@ impl<'a> Reader<'a> {
     pub(super) async fn read(&mut self, observed: &mut Observed, needed: Needed) {
         match needed {
             Needed::Node(name) => observed.node = Some(self.node(&name).await),
-            Needed::NodeOf(id) => observed.node = Some(self.node_of(&id).await),
+            Needed::NodeOf(id) => observed.node = Some(self.node_of(&id)),
             Needed::Pods(name) => observed.pods = Some(self.pods(observed, &name).await),
             Needed::Volumes(name) => observed.volumes = Some(self.volumes(observed, &name).await),
         }
@@ -77,16 +90,20 @@ impl<'a> Reader<'a> {
         Ok(node.map_or(NodeAnswer::Absent, |node| NodeAnswer::Found(node_state(&node))))
     }
 
-    /// Returns the Node with a providerID, as the last list shows it. The Machine itself may not have the ID yet.
-    async fn node_of(&self, id: &str) -> Result<NodeAnswer, String> {
+    /// Returns the Node with a providerID, as the watch shows it. The Machine itself may not have the ID yet.
+    fn node_of(&self, id: &str) -> Result<NodeAnswer, String> {
         let Some(cluster) = &self.seen.cluster else { return Err("Cluster does not exist".to_owned()) };
-        match self.world.workloads.look(cluster, Some(id)).await.node {
+        if !reads_node(self.seen) {
+            return Ok(NodeAnswer::Absent);
+        }
+        let Workload { node, connection } = self.world.workloads.look(cluster, Some(id));
+        match node {
             NodeView::Found(node) => Ok(NodeAnswer::Found(node_state(&node))),
             NodeView::Absent => Ok(NodeAnswer::Absent),
             NodeView::Ambiguous(names) => {
                 Err(format!("several Nodes have the providerID: {}", names.join(", ")))
             }
-            NodeView::Unknown => Err("Nodes of the workload cluster are not read yet".to_owned()),
+            NodeView::Unknown => Ok(NodeAnswer::NotRead { is_expected: is_expected(connection) }),
         }
     }
 

@@ -129,6 +129,41 @@ fn m9_node_without_reference_is_looked_for_by_provider_id() {
     assert!(matches!(act(&observed), Act::DeleteNode { .. }));
 }
 
+/// A Machine without `nodeRef` whose Nodes were not read.
+fn not_read(is_expected: bool, timeout: Option<i32>) -> Observed {
+    let machine = machine(|object| {
+        object["status"] = json!({});
+        if let Some(seconds) = timeout {
+            object["spec"]["deletion"] = json!({ "nodeDrainTimeoutSeconds": seconds });
+        }
+    });
+    Observed { machine, node: Some(Ok(NodeAnswer::NotRead { is_expected })), ..in_drain() }
+}
+
+#[test]
+fn m9_node_that_was_not_read_yet_holds_the_deletion_for_a_bounded_time() {
+    for (is_expected, timeout, now, ends) in [
+        (false, None, 299, false),
+        (false, None, 300, true),
+        (false, Some(60), 59, false),
+        (false, Some(60), 60, true),
+        (false, Some(0), 299, false),
+        (false, Some(9000), 300, true),
+        (true, Some(60), 9000, false),
+    ] {
+        let plan = plan(&not_read(is_expected, timeout), at(now));
+        let case = format!("{is_expected} {timeout:?} {now}: {plan:?}");
+        assert_eq!(matches!(plan.act, Act::DeleteInfrastructure(_)), ends, "{case}");
+        if !ends {
+            assert_eq!(plan.act, Act::Wait, "{case}");
+            assert!(plan.again.is_some_and(|again| again > at(now) && again <= at(now + 20)), "{case}");
+        }
+    }
+    let mut doomed = not_read(true, None);
+    doomed.control_plane = Some(referenced("cp", true));
+    assert!(matches!(act(&doomed), Act::DeleteInfrastructure(_)), "it has no Node to drain then");
+}
+
 #[test]
 fn m9_node_is_read_before_it_is_drained_or_deleted() {
     let needed = Act::Read(Needed::Node("node".to_owned()));

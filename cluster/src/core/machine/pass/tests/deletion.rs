@@ -208,3 +208,21 @@ async fn m9_process_that_is_killed_after_each_request_deletes_in_the_same_order(
     assert_eq!(get(&state, MACHINE), Value::Null);
     assert_eq!(without_status(lines(&state)), order());
 }
+
+#[tokio::test(start_paused = true)]
+async fn m9_turn_without_a_place_is_repeated_and_writes_nothing() {
+    let state = deleted().await;
+    let mut process = Process::start(&state);
+    process.turn().await.unwrap().unwrap();
+    let cluster = process.world.stores.clusters.state().remove(0);
+    let places: Vec<_> = (0..2).map(|_| process.world.workloads.enter(&cluster).unwrap()).collect();
+    let before = lines(&state);
+    for _ in 0..3 {
+        let after = process.turn().await.unwrap().unwrap();
+        assert_eq!(after, Some(Duration::from_secs(5)));
+    }
+    assert_eq!(lines(&state), before);
+    drop(places);
+    process.settle().await;
+    assert_eq!(get(&state, MACHINE), Value::Null);
+}

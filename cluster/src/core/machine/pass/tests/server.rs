@@ -179,6 +179,8 @@ pub(super) struct Process {
     pub(super) change_on_write: Option<&'static str>,
     /// Path of an object that its store does not show.
     pub(super) hidden: Option<&'static str>,
+    /// True if the Nodes are not listed before each turn.
+    pub(super) is_lagging: bool,
     state: Shared,
     writers: Writers,
 }
@@ -202,7 +204,14 @@ impl Process {
             counters: Counters::default(),
             news: News::channel().0,
         });
-        Self { world, change_on_write: None, hidden: None, state: Arc::clone(state), writers }
+        Self {
+            world,
+            change_on_write: None,
+            hidden: None,
+            is_lagging: false,
+            state: Arc::clone(state),
+            writers,
+        }
     }
 
     /// Fills the stores. Returns the Machine.
@@ -243,6 +252,9 @@ impl Process {
     pub(super) async fn turn(&mut self) -> Option<Result<Option<Duration>, WriteError>> {
         let machine = self.sync()?;
         let world = Arc::clone(&self.world);
+        if let Some(cluster) = world.stores.clusters.state().first().filter(|_| !self.is_lagging) {
+            world.workloads.read(cluster).await;
+        }
         let mut turn = Turn::observe(machine, &world);
         (turn.observed.infrastructure, turn.infrastructure) = self.named(INFRASTRUCTURE, "BedplateMachine");
         (turn.observed.bootstrap, turn.bootstrap) = self.named(BOOTSTRAP, "KubeadmConfig");
@@ -252,7 +264,7 @@ impl Process {
         Some(turn.run().await)
     }
 
-    /// Carries out turns until one writes nothing. The Nodes are listed again for each turn.
+    /// Carries out turns until one writes nothing. The Nodes are listed before each turn.
     pub(super) async fn settle(&mut self) -> Option<Duration> {
         for _ in 0..30 {
             let before = self.state.lock().writes.len();
