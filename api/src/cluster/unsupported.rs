@@ -10,7 +10,6 @@ use std::fmt;
 use kube::ResourceExt;
 
 use super::full::deployment::{Rollout, StrategyType};
-use super::full::health::Checks;
 use super::full::machine::MachineSpec;
 use super::full::set::{DeletionOrder, MachineNaming, SetDeletion};
 use super::full::{Cluster, Machine, MachineDeployment, MachineHealthCheck, MachineSet};
@@ -93,7 +92,6 @@ impl Unsupported for MachineDeployment {
 impl Unsupported for MachineHealthCheck {
     fn unsupported(&self) -> Vec<FieldPath> {
         let mut found = Vec::new();
-        node_conditions(self.spec.checks.as_ref(), &mut found);
         let Some(remediation) = &self.spec.remediation else { return found };
         found.extend(
             remediation.template_ref.as_ref().map(|_| FieldPath::new("spec.remediation.templateRef")),
@@ -107,17 +105,6 @@ impl Unsupported for MachineHealthCheck {
         found
     }
 }
-
-/// Reports rules about conditions of a Node that no Machine shows: they are not judged.
-fn node_conditions(checks: Option<&Checks>, found: &mut Vec<FieldPath>) {
-    let rules = checks.map(|checks| &*checks.unhealthy_node_conditions).unwrap_or_default();
-    let other = (0..).zip(rules).filter(|(_, rule)| rule.type_ != JUDGED_NODE_CONDITION);
-    let path = |index: u32| format!("spec.checks.unhealthyNodeConditions[{index}].type");
-    found.extend(other.map(|(index, _)| FieldPath::new(path(index))));
-}
-
-/// Condition of a Node that a health check judges. The Machine shows it.
-const JUDGED_NODE_CONDITION: &str = "Ready";
 
 /// Preflight checks of a MachineSet that can be skipped.
 const PREFLIGHT_CHECKS: [&str; 5] =
@@ -279,15 +266,6 @@ mod tests {
             let trigger = check.spec.remediation.and_then(|remediation| remediation.trigger_if);
             assert_eq!(trigger.and_then(|trigger| trigger.range()), expected, "{range}");
         }
-    }
-
-    #[test]
-    fn hc2_rule_about_another_condition_of_a_node_is_named() {
-        let rule = |type_: &str| json!({ "type": type_, "status": "True", "timeoutSeconds": 60 });
-        let checks = json!({ "unhealthyNodeConditions": [rule("Ready"), rule("KernelDeadlock")] });
-        let spec = json!({ "clusterName": "c", "selector": {}, "checks": checks });
-        let check: MachineHealthCheck = object("MachineHealthCheck", &json!({}), &spec);
-        assert_eq!(paths(&check), ["spec.checks.unhealthyNodeConditions[1].type"]);
     }
 
     #[test]
