@@ -295,7 +295,8 @@ impl<'r> Journey<'r> {
 
     /// Step 11. The next version is not built: its configuration has the version of the first one.
     pub(crate) fn upgrades_the_workers(&self) {
-        assert_ne!(version().unwrap(), NEXT);
+        let version = version().unwrap();
+        assert_ne!(version, NEXT);
         let before = names(&self.site.claimants("workers"));
         let mut template = self.guide.manifest("BedplateMachineTemplate", NEXT_TEMPLATE);
         for_namespaces(&mut template);
@@ -307,13 +308,18 @@ impl<'r> Journey<'r> {
             claimants.iter().any(|one| condition(one, "HostClaimed")["reason"] == "VersionMismatch")
         });
         self.site.until_conditions(("machinedeployment", WORKERS), &[("RollingOut", "True", "RollingOut")]);
-        let shown = self.run("kubectl describe -n team-a machinedeployment");
-        assert!(shown.contains("RollingOut"), "{shown}");
+        let cause =
+            format!("needs Kubernetes {NEXT}, and MachineConfiguration {NEXT_CONFIGURATION} has {version}");
+        self.site.until("the cause of the wait in MachinesReady", |site| {
+            let deployment = site.team.get("machinedeployment", WORKERS).unwrap().unwrap_or_default();
+            let message = &condition(&deployment, "MachinesReady")["message"];
+            message.as_str().is_some_and(|message| message.contains(&cause))
+        });
+        assert!(self.run("kubectl describe -n team-a machinedeployment").contains(&cause));
         self.until_available("machinedeployment", WORKERS);
         assert!(before.is_subset(&names(&self.nodes())));
 
         let patch = self.guide.command("kubectl patch -n team-a machinedeployment");
-        let version = version().unwrap();
         self.shell(&patch.replace(&format!(r#""version":"{NEXT}""#), &format!(r#""version":"{version}""#)));
         self.site.until("a worker of the new template", |site| {
             let workers = site.claimants("workers");
