@@ -149,7 +149,7 @@ fn watch_workloads(
 ) {
     let Queues { clusters, machines, checks, .. } = queues.clone();
     let reports = Reports { stores: world.stores.clone(), clusters, machines, checks };
-    let running = (liveness.part(workload::NAME, PATIENCE), shutdown.clone());
+    let running = (liveness.part(workload::NAME, SILENCE_TIMEOUT), shutdown.clone());
     infallible(tasks, workload::NAME, world.workloads.clone().run(reports, running));
 }
 
