@@ -289,7 +289,7 @@ impl<'r> Journey<'r> {
 
     /// Returns the names of the members of etcd.
     fn members(&self) -> Vec<String> {
-        let members = self.site.with_etcd(&self.host(SECOND), |etcd| etcd.members()).unwrap();
+        let members = self.site.with_etcd(&self.host(SECOND), |etcd| etcd.members().unwrap());
         members.into_iter().map(|member| member.name).collect()
     }
 
