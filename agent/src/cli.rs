@@ -242,7 +242,7 @@ mod tests {
         serve_metrics(&tasks, &directory.path().join("metrics.sock"), liveness.clone(), shutdown);
         assert_eq!((tasks.running(), liveness.names()), (vec!["metrics"], vec!["metrics".to_owned()]));
         tokio::time::advance(liveness::SILENCE_TIMEOUT + Duration::from_secs(1)).await;
-        assert!(liveness.check().unwrap_err().starts_with("metrics gave no"));
+        assert!(liveness.check().unwrap_err().starts_with("metrics sent no"));
     }
 
     #[test]

@@ -232,7 +232,7 @@ mod tests {
         assert!(wrong.starts_with("http sent no pulse for 3") && !wrong.contains("store"), "{wrong}");
         http.beat();
         assert_eq!(liveness.check(), Ok(()));
-        assert!(liveness.check_at(later(125)).unwrap_err().contains("; store gave"));
+        assert!(liveness.check_at(later(125)).unwrap_err().contains("; store sent"));
     }
 
     #[test]

@@ -195,7 +195,7 @@ pub(super) fn describe(step: &Step) -> String {
         Step::Abandon { .. } => format!("slot {slot} is not wanted any more, and emptied"),
         Step::RenewKubelet { .. } => {
             format!(
-                "the kubelet's certificate in slot {slot} has ended: it asks for another one as at its join"
+                "kubelet certificate expired in slot {slot}: the agent requests another one as at its join"
             )
         }
         Step::AnnotateNode { .. } => format!("writes the version's annotations to the Node of slot {slot}"),

@@ -386,7 +386,7 @@ async fn operation_that_hangs_is_named_by_the_watchdog_and_a_drain_is_not() {
     assert!(world.status().message.is_some_and(|message| message.contains("draining")));
     world.fuse.left.store(0, Ordering::SeqCst);
     tokio::time::sleep(Duration::from_secs(60) + patience).await;
-    assert!(liveness.check().unwrap_err().starts_with("operations gave no"));
+    assert!(liveness.check().unwrap_err().starts_with("operations sent no"));
 }
 
 #[tokio::test(start_paused = true)]

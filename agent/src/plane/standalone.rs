@@ -501,7 +501,7 @@ mod tests {
         assert_eq!(liveness.check(), Ok(()));
         tokio::time::sleep(PULSE_INTERVAL + Duration::from_secs(1)).await;
         let named = liveness.check().unwrap_err();
-        assert!(named.contains("pxed watch gave no") && named.contains("node report gave no"), "{named}");
+        assert!(named.contains("pxed watch sent no") && named.contains("node report sent no"), "{named}");
     }
 
     #[test]

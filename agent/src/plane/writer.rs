@@ -231,7 +231,7 @@ mod tests {
         let _report = writer.kept.lock().await;
         writer.tell_node(NodeTold::default());
         tokio::time::sleep(WRITE_PATIENCE + Duration::from_secs(6)).await;
-        assert!(liveness.check().unwrap_err().starts_with("status writer gave no"));
+        assert!(liveness.check().unwrap_err().starts_with("status writer sent no"));
     }
 
     #[test]

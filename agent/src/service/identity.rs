@@ -348,7 +348,7 @@ mod tests {
         let directory = tempfile::tempdir().unwrap();
         std::fs::write(directory.path().join("key.pem"), "damaged").unwrap();
         let error = Identity::open(directory.path(), &"node-1".parse().unwrap()).unwrap_err();
-        assert!(error.to_string().contains("key.pem holds no usable key"), "{error}");
+        assert!(error.to_string().contains("key.pem has no usable key"), "{error}");
         assert_eq!(std::fs::read(directory.path().join("key.pem")).unwrap(), b"damaged");
     }
 }

@@ -188,7 +188,7 @@ async fn write_without_an_answer_times_out_and_is_named_by_the_watchdog() {
     writer.events.publish(occurrence("node-1", "at kernel"));
     received.recv().await.unwrap();
     tokio::time::sleep(PULSE_INTERVAL + Duration::from_secs(1)).await;
-    assert!(writer.liveness.check().unwrap_err().starts_with("events gave no"));
+    assert!(writer.liveness.check().unwrap_err().starts_with("events sent no"));
     tokio::time::sleep(WRITE_TIMEOUT).await;
     assert_eq!((writer.liveness.check(), counted(&writer.events)), (Ok(()), [0, 0, 1]));
 }

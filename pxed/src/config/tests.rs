@@ -172,6 +172,7 @@ fn contradictions_between_keys_are_found() {
         assert!(
             has_line
                 || found[0].contains("is missing")
+                || found[0].contains("is required")
                 || found[0].contains("names no interface")
                 || found[0].contains("clashes"),
             "{found:?}"

@@ -462,6 +462,6 @@ mod tests {
         let request = json!({ "metadata": {}, "spec": spec("") });
         let mut request: CertificateSigningRequest = serde_json::from_value(request).unwrap();
         request.spec.request = ByteString(vec![0xff, 0xfe]);
-        assert!(is_denied(&decide(&request, Some(&machine), None), "one block"));
+        assert!(is_denied(&decide(&request, Some(&machine), None), "one PEM block"));
     }
 }

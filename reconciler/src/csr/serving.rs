@@ -505,8 +505,8 @@ mod tests {
             (pem(SUBJECT, own(), &rcgen::PKCS_ECDSA_P384_SHA384, |_| {}), "not an ECDSA key on P-256"),
             (pem(SUBJECT, own(), &rcgen::PKCS_ED25519, |_| {}), "not an ECDSA key on P-256"),
             (pem(SUBJECT, own(), p256, more), "extensions other than"),
-            (format!("{}{}", of(own()), of(own())), "one block"),
-            (String::new(), "one block"),
+            (format!("{}{}", of(own()), of(own())), "one PEM block"),
+            (String::new(), "one PEM block"),
         ] {
             let verdict = verdict(&pem, &json!({}), &[]);
             assert!(is_denied(&verdict, words), "{words}: {verdict:?}");

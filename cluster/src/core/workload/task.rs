@@ -1,4 +1,4 @@
-//! Tasks of the workload clusters: one starts with the first look at a cluster, and ends when the Cluster is deleted or leaves the scope.
+//! Tasks of the workload clusters: one starts when a turn first reads a cluster, and ends when the Cluster is deleted or leaves the scope.
 //!
 //! A task asks its cluster, and queues what its Nodes concern. No turn of an object waits for it. Spawned by the group.
 

@@ -20,7 +20,7 @@ async fn node_step_that_hangs_is_named_by_the_watchdog() {
     }
     assert_eq!(liveness.check(), Ok(()), "it has begun");
     tokio::time::sleep(patience + PULSE_INTERVAL).await;
-    assert!(liveness.check().unwrap_err().starts_with("node gave no"));
+    assert!(liveness.check().unwrap_err().starts_with("node sent no"));
     agent.abort();
 }
 
@@ -40,7 +40,7 @@ fn removal_that_hangs_is_named_by_the_watchdog() {
         tokio::task::yield_now().await;
         tokio::time::advance(PULSE_INTERVAL * 2).await;
         let named = liveness.check().unwrap_err();
-        assert!(named.starts_with("trash removal gave no"), "{named}");
+        assert!(named.starts_with("trash removal sent no"), "{named}");
         drop(release);
         assert!(busy.await.unwrap().is_err());
         rounds.wait_for(|removal| removal.rounds == 1).await.unwrap();

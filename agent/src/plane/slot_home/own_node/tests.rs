@@ -34,7 +34,7 @@ async fn search_for_a_kubelet_that_hangs_is_named_by_the_watchdog() {
     assert_eq!(liveness.check(), Ok(()), "it waits");
     look.notify_one();
     tokio::time::sleep(PULSE_INTERVAL * 3).await;
-    assert!(liveness.check().unwrap_err().starts_with("own Node gave no"));
+    assert!(liveness.check().unwrap_err().starts_with("own Node sent no"));
 }
 
 fn machine(status: serde_json::Value) -> Machine {
