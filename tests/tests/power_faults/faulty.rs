@@ -41,7 +41,7 @@ fn cases() -> Vec<Case> {
     vec![
         case("slow-redfish", Faults { slow_ms: 1500, ..none() }, None),
         case("slow-ipmi", Faults { slow_ms: 1500, ..none() }, None),
-        case(HUNG, Faults { hung: true, ..none() }, Some(("TimedOut", "look at its load"))),
+        case(HUNG, Faults { hung: true, ..none() }, Some(("TimedOut", "check its load"))),
         case("hung-ipmi", Faults { hung: true, ..none() }, silent),
         case("half-open-redfish", Faults { half_open: true, ..none() }, silent),
         case("error-redfish", Faults { status: Some(500), ..none() }, silent),
