@@ -205,7 +205,7 @@ fn bad_configuration_is_rejected_with_its_errors_and_the_old_one_stays() -> Resu
     rig.pxed.reload(&bad)?;
     rig.wait_metric(REFUSED, 1)?;
     let said = rig.pxed.process().said();
-    for part in ["the old one stays in force", "dhcp.mode", "sever", "discover"] {
+    for part in ["keeping the current one", "dhcp.mode", "sever", "discover"] {
         ensure!(said.contains(part), "the log does not say {part:?}:\n{said}");
     }
     ensure!(transfer.finish()? == content(1, LOADER), "the TFTP transfer has other bytes");
