@@ -407,6 +407,8 @@ fn controller_creates_no_own_operations_and_changes_only_labels_of_others() {
     let site = Site::shared();
     site.machine("policy", &json!({}), &json!({}));
     site.operation("policy", "policy", &json!({ "operationName": "reboot" }));
+    // An agent may write no status before the operation has a state.
+    site.until_state("policy", "Pending");
     let own = site.kubernetes.service_account("bedplate-system", "bedplate-controller").unwrap();
     let own = site.kubernetes.objects_of(&own).unwrap();
     let refuses = |words: &str, write: &dyn Fn() -> anyhow::Result<Value>| {
