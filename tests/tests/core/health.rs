@@ -317,8 +317,7 @@ fn hc6_unreachable_cluster_judges_no_machine() {
         condition(machine, "NodeHealthy").1 == "ConnectionDown"
     });
     // A turn after the condition of the Machine has the new generation.
-    let remediation = json!({ "triggerIf": { "unhealthyLessThanOrEqualTo": 1 } });
-    workers.merge((CHECK, "h"), &json!({ "spec": { "remediation": remediation } }));
+    workers.merge((CHECK, "h"), &json!({ "spec": { "checks": { "nodeStartupTimeoutSeconds": 601 } } }));
     let found = workers.until((CHECK, "h"), "the cause", |found| {
         condition(found, "RemediationAllowed").1 == "ConnectionDown"
             && found["status"]["observedGeneration"] == found["metadata"]["generation"]

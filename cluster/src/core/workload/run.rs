@@ -1,7 +1,7 @@
 //! Loop of the task of one workload cluster: connect by the kubeconfig, list the Nodes, watch them, probe. Called by `task`.
 //!
 //! ```text
-//! connect -> list -> watch, a probe each 10 s -> watch again from the last version
+//! connect -> list -> watch, a probe by the present kubeconfig each 10 s -> watch again from the last version
 //!    ^        ^                |      | the version is expired, or Nodes were not kept
 //!    |        +----------------|------+
 //!    +-- delay <-- a request or a probe has failed
@@ -61,7 +61,7 @@ async fn round(
         return Err(RequestError::Answer.into());
     }
     match watch(cluster, remote, version).await {
-        Err(RequestError::Failed(410)) => Ok(None),
+        Err(RemoteError::Request(RequestError::Failed(410))) => Ok(None),
         ended => Ok(ended?.filter(|_| !cluster.is_partial())),
     }
 }
@@ -79,12 +79,13 @@ pub async fn list(cluster: &WorkloadCluster, remote: &Remote) -> Result<String, 
     Ok(version)
 }
 
-/// Follows a watch until its end. Returns the version to continue from.
+/// Follows a watch until its end. Returns the version to continue from. A probe reads the kubeconfig, because the watch keeps the connection of an
+/// earlier one after the Secret was changed or deleted.
 async fn watch(
     cluster: &WorkloadCluster,
     remote: &Remote,
     mut version: String,
-) -> Result<Option<String>, RequestError> {
+) -> Result<Option<String>, RemoteError> {
     let mut events = nodes::watch(remote, &version).await?;
     let end = sleep(WATCH_TIMEOUT);
     tokio::pin!(end);
@@ -101,7 +102,7 @@ async fn watch(
                 }
             },
             _ = probe.tick() => {
-                nodes::probe(remote).await?;
+                nodes::probe(&cluster.connect().await?).await?;
                 cluster.answered();
             }
             () = &mut end => return Ok(Some(version)),
