@@ -84,12 +84,25 @@ struct Server {
     requests: Arc<Lock<Vec<String>>>,
     watches: Arc<Lock<Vec<mpsc::Sender<String>>>>,
     is_hanging: Arc<Lock<bool>>,
+    /// True if the Secret with its kubeconfig was deleted.
+    is_secret_deleted: Arc<Lock<bool>>,
 }
 
 impl Server {
     fn new() -> Self {
-        let ready = Arc::new(Lock::new("True"));
-        Self { ready, requests: Arc::default(), watches: Arc::default(), is_hanging: Arc::default() }
+        let (ready, requests, watches) = (Arc::new(Lock::new("True")), Arc::default(), Arc::default());
+        Self { ready, requests, watches, is_hanging: Arc::default(), is_secret_deleted: Arc::default() }
+    }
+
+    /// Clusters with this one. The management cluster has the kubeconfig.
+    fn workloads(&self) -> Workloads {
+        let (is_deleted, workload) = (Arc::clone(&self.is_secret_deleted), Workload::new(self.client()));
+        let absent = json!({ "kind": "Status", "status": "Failure", "reason": "NotFound", "code": 404, "message": "" });
+        let management = client(move |_| {
+            let is_deleted = *is_deleted.lock();
+            if is_deleted { (404, absent.clone()) } else { (200, secret()) }
+        });
+        Workloads::with(management, MANAGER, Box::new(move |_, _| Ok(workload.clone())))
     }
 
     fn client(&self) -> Client {
@@ -152,7 +165,7 @@ impl Running {
         let (machines, queued) = Queue::new(Kind::CoreMachine, &counters);
         let (checks, _) = Queue::new(Kind::HealthCheck, &counters);
         let (clusters, _) = Queue::new(Kind::CoreCluster, &counters);
-        let (workloads, shutdown) = (of(server.client()), CancellationToken::new());
+        let (workloads, shutdown) = (server.workloads(), CancellationToken::new());
         let reports = Reports { stores, clusters, machines, checks };
         tokio::spawn(workloads.clone().run(reports, (Pulse::unwatched(), shutdown.clone())));
         workloads.look(&cluster(), None);
@@ -229,6 +242,19 @@ async fn m8_cluster_that_hangs_is_lost_after_five_probes_and_found_again() {
     assert_eq!(running.queued(120).await, 1, "its Machines show the loss");
     assert_eq!(running.workloads.look(&cluster(), Some("p://1")).node, NodeView::Unknown);
     *server.is_hanging.lock() = false;
+    assert_eq!(running.queued(120).await, 1);
+    assert!(is_found(&running.workloads, "p://1"));
+}
+
+#[tokio::test(start_paused = true)]
+async fn k8_deleted_kubeconfig_is_noticed_while_the_watch_lasts() {
+    let server = Server::new();
+    let mut running = Running::start(&server).await;
+    running.queued(20).await;
+    *server.is_secret_deleted.lock() = true;
+    assert_eq!(running.queued(120).await, 1, "its Machines show the loss");
+    assert_eq!(running.workloads.look(&cluster(), Some("p://1")).node, NodeView::Unknown);
+    *server.is_secret_deleted.lock() = false;
     assert_eq!(running.queued(120).await, 1);
     assert!(is_found(&running.workloads, "p://1"));
 }
