@@ -111,7 +111,7 @@ impl Events {
     /// [`RequestError`]
     pub async fn next(&mut self) -> Result<Option<Event>, RequestError> {
         loop {
-            // A lost connection ends the watch. The next one tells if the server is away.
+            // A lost connection ends the watch. The next one shows whether the server answers.
             let Ok(part) = self.answer.fill_buf().await else { return Ok(None) };
             if part.is_empty() {
                 return Ok(None);
