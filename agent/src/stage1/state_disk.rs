@@ -396,7 +396,8 @@ fn label_of(superblock: &[u8]) -> Option<String> {
 /// Erases what identifies the data of a disk that will be made again. If power fails before mke2fs is done, the next boot must make the disk.
 fn erase_superblocks(device: &Path) -> io::Result<()> {
     let mut options = fs::OpenOptions::new();
-    let mut disk = options.read(true).write(true).custom_flags(nix::libc::O_EXCL).open(device)?;
+    options.read(true).write(true).custom_flags(nix::libc::O_EXCL);
+    let mut disk = while_busy(|| options.open(device))?;
     for part in plan_erasure(&mut disk)? {
         erase(&mut disk, part)?;
     }
