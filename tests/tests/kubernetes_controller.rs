@@ -11,7 +11,7 @@ mod told;
 
 use std::path::PathBuf;
 use std::process::Command;
-use std::sync::{Mutex, OnceLock};
+use std::sync::OnceLock;
 use std::time::Duration;
 
 use bedplate_tests::guard::{Directory, Process};
@@ -24,12 +24,14 @@ use serde_json::{Value, json};
 /// By its digest: a tag would have to be resolved before anything is selected.
 const NODE_IMAGE: &str =
     "registry.example/node@sha256:0000000000000000000000000000000000000000000000000000000000000001";
+/// Address of the API server in its EndpointSlice.
+const ENDPOINT: &str = "10.7.6.1";
 const PATIENCE: Duration = Duration::from_secs(60);
 
 /// The cluster with its controller; both end with the test program.
 struct Site {
     place: Directory,
-    controller: Mutex<Process>,
+    controller: Process,
 }
 
 impl Site {
@@ -38,8 +40,13 @@ impl Site {
         SHARED.get_or_init(|| {
             let kubernetes = Kubernetes::shared();
             kubernetes.protect_versions().unwrap();
+            // This API server does not write its own endpoint, and the controller keeps what it has read of it for some seconds.
+            let slice = json!({ "apiVersion": "discovery.k8s.io/v1", "kind": "EndpointSlice", "addressType": "IPv4",
+                "metadata": { "name": "kubernetes", "namespace": "default" },
+                "endpoints": [{ "addresses": [ENDPOINT] }] });
+            kubernetes.objects().unwrap().apply(&slice).unwrap();
             let place = Directory::new("controller").unwrap();
-            let controller = Mutex::new(controller(&place, "first"));
+            let controller = controller(kubernetes, &place, "first");
             Self { place, controller }
         })
     }
@@ -79,7 +86,7 @@ impl Site {
     ) -> Value {
         let is_so = |object: Option<&Value>| object.filter(|object| is(object)).cloned();
         self.objects().until((kind, name), limit, is_so).unwrap_or_else(|error| {
-            let said = self.controller.lock().unwrap().said();
+            let said = self.controller.said();
             panic!("{kind} {name}: {what}: {error:#}\n{:#}\n{said}", self.get(kind, name).unwrap_or_default())
         })
     }
@@ -101,10 +108,7 @@ impl Site {
     }
 
     fn configuration(&self, name: &str, spec: &Value, content: u32) {
-        let mut spec = spec.clone();
-        spec["template"] = json!({ "image": { "reference": NODE_IMAGE },
-            "kubernetes": { "version": "v1.34.4" }, "sysctls": { "kernel.panic": content.to_string() } });
-        self.apply(&object("MachineConfiguration", name, &spec));
+        self.apply(&configuration(name, spec, content));
     }
 
     /// A Machine whose host is enrolled.
@@ -145,8 +149,15 @@ impl Site {
     }
 }
 
-fn controller(place: &Directory, name: &str) -> Process {
-    let kubernetes = Kubernetes::shared();
+/// A MachineConfiguration. Each `content` has a version of its own.
+fn configuration(name: &str, spec: &Value, content: u32) -> Value {
+    let mut spec = spec.clone();
+    spec["template"] = json!({ "image": { "reference": NODE_IMAGE },
+        "kubernetes": { "version": "v1.34.4" }, "sysctls": { "kernel.panic": content.to_string() } });
+    object("MachineConfiguration", name, &spec)
+}
+
+fn controller(kubernetes: &Kubernetes, place: &Directory, name: &str) -> Process {
     let kubeconfig = kubernetes.service_account("bedplate-system", "bedplate-controller").unwrap();
     let mut command = Command::new(binary());
     command.arg("--kubeconfig").arg(kubeconfig);
@@ -642,9 +653,6 @@ fn trust_5_kubelet_gets_its_serving_certificate_and_no_other() {
 #[test]
 fn trust_5_endpoint_of_api_server_is_for_the_kubelet_of_its_control_plane() {
     let site = Site::shared();
-    // This API server does not write its own endpoint.
-    site.apply(&json!({ "apiVersion": "discovery.k8s.io/v1", "kind": "EndpointSlice", "addressType": "IPv4",
-        "metadata": { "name": "kubernetes", "namespace": "default" }, "endpoints": [{ "addresses": ["10.7.6.1"] }] }));
     for (name, role, verdict) in
         [("endpoint-plane", "ControlPlane", "Approved"), ("endpoint-worker", "Worker", "Denied")]
     {
@@ -653,9 +661,9 @@ fn trust_5_endpoint_of_api_server_is_for_the_kubelet_of_its_control_plane() {
         site.apply(&object("MachineConfiguration", name, &json!({ "template": template })));
         site.machine(name, &json!({}), &json!({ "configurationRef": { "name": name } }));
         site.selected(name, 1);
-        site.status(name, &json!({ "addresses": [{ "type": "InternalIP", "address": "10.7.6.1" }] }));
-        site.node(name, Some(&format!("bedplate://{name}")), &["10.7.6.1"]);
-        let asked = serving_request(name, name, &["10.7.6.1"]);
+        site.status(name, &json!({ "addresses": [{ "type": "InternalIP", "address": ENDPOINT }] }));
+        site.node(name, Some(&format!("bedplate://{name}")), &[ENDPOINT]);
+        let asked = serving_request(name, name, &[ENDPOINT]);
         let (decided, why) = site.serving_verdict(name, name, &asked);
         assert_eq!(decided, verdict, "{name}: {why}");
         site.objects().delete("machine", name).unwrap();
@@ -728,22 +736,26 @@ fn trust_5_controllers_credentials_approve_only_a_kubelets_own_name() {
     }
 }
 
+/// In a cluster of its own: an Event that another test waits for would end with the controller that is killed here.
 #[test]
 fn second_controller_waits_and_continues_when_the_first_was_killed() {
     const LEADS: &str = "Lease acquired, leading";
-    let site = Site::shared();
-    let mut first = site.controller.lock().unwrap();
+    let kubernetes = Kubernetes::installed().unwrap();
+    let objects = kubernetes.objects().unwrap();
+    let place = Directory::new("controllers").unwrap();
+    let made = |name: &str| {
+        objects.apply(&configuration(name, &json!({}), 1)).unwrap();
+        objects.until(("mcv", &format!("{name}-v1")), PATIENCE, |version| version.map(|_| ())).unwrap();
+    };
+    let mut first = controller(&kubernetes, &place, "first");
     first.wait_said(LEADS, PATIENCE).unwrap();
-    let mut second = controller(&site.place, "second");
+    let mut second = controller(&kubernetes, &place, "second");
     second.wait_said("caches synced", PATIENCE).unwrap();
-    site.configuration("before", &json!({}), 1);
-    site.until_there("mcv", "before-v1");
+    made("before");
     assert!(!second.said().contains(LEADS), "{}", second.said());
     first.kill();
-    site.configuration("between", &json!({}), 1);
+    made("after");
     second.wait_said(LEADS, PATIENCE).unwrap();
-    site.until_there("mcv", "between-v1");
-    *first = second;
 }
 
 /// A user who may write one object of a kind chooses the times of its managed fields too.
@@ -753,7 +765,7 @@ fn trust_4_uncountable_time_of_one_machine_stops_no_controller() {
     site.machine("timeless", &json!({}), &json!({ "paused": true }));
     let unpause = json!({ "op": "add", "path": "/spec/paused", "value": false });
     site.objects().edit_at("machine", "timeless", &unpause, "9999-12-31T23:59:59Z").unwrap();
-    let mut next = controller(&site.place, "third");
+    let mut next = controller(Kubernetes::shared(), &site.place, "second");
     next.wait_said("caches synced", PATIENCE).unwrap();
     site.objects().delete("machine", "timeless").unwrap();
 }

@@ -51,7 +51,7 @@ impl Site {
             })
         });
         shown.unwrap_or_else(|error| {
-            panic!("{words:?}: {error:#}\n{}\n{}", describe(), self.controller.lock().unwrap().said())
+            panic!("{words:?}: {error:#}\n{}\n{}", describe(), self.controller.said())
         })
     }
 
