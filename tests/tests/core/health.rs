@@ -4,7 +4,7 @@ use std::net::TcpListener;
 
 use serde_json::{Value, json};
 
-use super::hosts::{Hosts, node_ready};
+use super::hosts::{Hosts, node_condition, node_ready};
 use super::recorder::is_available;
 use super::site::{Site, Team, condition, workload};
 use super::workers::{CLUSTER_NAME, DEPLOYMENT_NAME, SET_NAME, Workers, names, uids};
@@ -141,6 +141,46 @@ fn hc2_condition_of_a_node_counts_only_after_its_timeout() {
     assert!(condition(&set, "Remediating").2.contains(name(long)), "{set:#}");
     release(&workers, name(long));
     workers.until_gone((MACHINE, name(long)));
+}
+
+/// Programs other than the kubelet set conditions too, such as the node problem detector. The Node is ready all the time.
+#[test]
+fn hc2_other_condition_of_a_node_fails_its_machine_until_it_recovers() {
+    let workers = Workers::new("hc-problem", 3);
+    workers.set("w", 2, &json!({}));
+    workers.until_complete(("machineset", "w"), 2);
+    let machines = workers.machines("w");
+    let [recovered, broken] = &machines[..] else { panic!("{machines:#?}") };
+    let rule = json!({ "type": "KernelDeadlock", "status": "True", "timeoutSeconds": 60 });
+    let at_most = |number: u32| json!({ "triggerIf": { "unhealthyLessThanOrEqualTo": number } });
+    check(&workers, &json!({ "unhealthyNodeConditions": [rule] }), &at_most(0));
+    workers.until((CHECK, "h"), "both are healthy", |found| found["status"]["currentHealthy"] == 2);
+    for machine in [recovered, broken] {
+        node_condition(node(machine), "KernelDeadlock", "True", 90);
+    }
+    for machine in [recovered, broken] {
+        let found = workers.until((MACHINE, name(machine)), "the condition", |machine| {
+            condition(machine, "HealthCheckSucceeded").1 == "UnhealthyNode"
+        });
+        let message = condition(&found, "HealthCheckSucceeded").2;
+        assert_eq!(message, "Node condition KernelDeadlock is True for more than 60 s");
+        assert_eq!((condition(&found, "OwnerRemediated").0, is_deleting(&found)), ("", false), "{found:#}");
+        assert_eq!(condition(&found, "NodeReady").0, "True", "{found:#}");
+    }
+    let found =
+        workers.until((CHECK, "h"), "that none is healthy", |found| found["status"]["currentHealthy"] == 0);
+    assert_eq!(condition(&found, "RemediationAllowed").1, "TooManyUnhealthy");
+    node_condition(node(recovered), "KernelDeadlock", "False", 1);
+    workers.until((MACHINE, name(recovered)), "the recovery", |machine| {
+        condition(machine, "HealthCheckSucceeded").0 == "True"
+    });
+    workers.until((CHECK, "h"), "that one is healthy", |found| found["status"]["currentHealthy"] == 1);
+    hold(&workers, name(broken));
+    workers.merge((CHECK, "h"), &json!({ "spec": { "remediation": at_most(1) } }));
+    until_remediated(&workers, name(broken), "UnhealthyNode");
+    release(&workers, name(broken));
+    workers.until_complete(("machineset", "w"), 2);
+    assert!(uids(&workers.machines("w")).is_superset(&uids([recovered])));
 }
 
 #[test]

@@ -1,7 +1,7 @@
 //! Stand-in for the bootstrap provider, the infrastructure provider and the kubelets of one namespace.
 //!
 //! Each KubeadmConfig of a Machine gets data, and each BedplateMachine of a Machine gets a host with a Node. The Nodes exist before their
-//! Machines, because the core lists the Nodes of a workload cluster only every 10 s.
+//! Machines.
 
 use std::collections::BTreeSet;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -165,17 +165,33 @@ fn join(host: &str) {
 
 /// Sets condition `Ready` of a Node, as if it had changed some seconds ago.
 pub(crate) fn node_ready(node: &str, status: &str, seconds: i64) {
-    let since = Timestamp::now() - SignedDuration::from_secs(seconds);
-    let status = json!({ "conditions": conditions(status, since) });
+    report(node, &conditions(status, ago(seconds)));
+}
+
+/// Adds a condition of another program to those of a Node that is ready, as if it had changed some seconds ago.
+pub(crate) fn node_condition(node: &str, kind: &str, status: &str, seconds: i64) {
+    let mut all = conditions("True", Timestamp::now());
+    all.push(condition(kind, status, ago(seconds)));
+    report(node, &all);
+}
+
+fn ago(seconds: i64) -> Timestamp {
+    Timestamp::now() - SignedDuration::from_secs(seconds)
+}
+
+fn report(node: &str, conditions: &[Value]) {
+    let status = json!({ "conditions": conditions });
     workload().objects().unwrap().merge_status("node", node, &status).unwrap();
 }
 
-fn conditions(ready: &str, since: Timestamp) -> Value {
+fn condition(kind: &str, status: &str, since: Timestamp) -> Value {
     let time = since.strftime("%Y-%m-%dT%H:%M:%SZ").to_string();
-    let condition = |kind: &str, status: &str| {
-        json!({ "type": kind, "status": status, "reason": "Simulated", "message": "",
-            "lastHeartbeatTime": time, "lastTransitionTime": time })
-    };
-    let pressures = ["MemoryPressure", "DiskPressure", "PIDPressure"].map(|kind| condition(kind, "False"));
-    pressures.into_iter().chain([condition("Ready", ready)]).collect()
+    json!({ "type": kind, "status": status, "reason": "Simulated", "message": "",
+        "lastHeartbeatTime": time, "lastTransitionTime": time })
+}
+
+fn conditions(ready: &str, since: Timestamp) -> Vec<Value> {
+    let pressures = ["MemoryPressure", "DiskPressure", "PIDPressure"];
+    let pressures = pressures.map(|kind| condition(kind, "False", since));
+    pressures.into_iter().chain([condition("Ready", ready, since)]).collect()
 }
