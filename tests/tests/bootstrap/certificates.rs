@@ -1,6 +1,11 @@
 //! Certificates of a cluster: made only if no control plane object makes them, and only before the control plane is initialized (B3, K7).
 
+use std::io::Write as _;
+use std::process::Command;
+
 use bedplate_bootstrap::ca_cert_hashes;
+use bedplate_tests::guard::run;
+use jiff::{SignedDuration, Timestamp};
 use serde_json::{Value, json};
 
 use super::site::{Site, Team, condition, control_plane, decoded};
@@ -11,6 +16,24 @@ const PURPOSES: [&str; 4] = ["ca", "etcd", "proxy", "sa"];
 fn lacks(found: &Value, names: &[String]) -> bool {
     let (status, _, message) = condition(found, "CertificatesAvailable");
     status != "True" && names.iter().all(|name| message.contains(name))
+}
+
+/// Checks name and validity of a new certificate authority.
+fn is_authority_of_ten_years(certificate: &str) {
+    let mut file = tempfile::NamedTempFile::new().unwrap();
+    file.write_all(certificate.as_bytes()).unwrap();
+    let mut openssl = Command::new("openssl");
+    openssl.args(["x509", "-noout", "-subject", "-startdate", "-enddate"]);
+    openssl.args(["-nameopt", "RFC2253", "-dateopt", "iso_8601", "-in"]).arg(file.path());
+    let said = run(&mut openssl).unwrap();
+    let value = |name: &str| said.lines().find_map(|line| line.strip_prefix(name)?.strip_prefix('='));
+    assert_eq!(value("subject"), Some("CN=kubernetes"), "{said}");
+    let [start, end] =
+        ["notBefore", "notAfter"].map(|name| value(name).unwrap().parse::<Timestamp>().unwrap());
+    let age = Timestamp::now().duration_since(start);
+    let skew = SignedDuration::from_mins(5);
+    assert!(age >= skew && age < skew + SignedDuration::from_mins(5), "{said}");
+    assert_eq!(end.duration_since(start), SignedDuration::from_hours(3650 * 24) + skew, "{said}");
 }
 
 #[test]
@@ -30,7 +53,10 @@ fn b3_certificates_are_made_if_no_control_plane_object_makes_them() {
         assert!(key.contains("PRIVATE KEY"), "{purpose}");
         match purpose {
             "sa" => assert!(certificate.starts_with("-----BEGIN PUBLIC KEY-----"), "{certificate}"),
-            _ => assert_eq!(ca_cert_hashes(&certificate).unwrap().len(), 1, "{purpose}"),
+            _ => {
+                assert_eq!(ca_cert_hashes(&certificate).unwrap().len(), 1, "{purpose}");
+                is_authority_of_ten_years(&certificate);
+            }
         }
     }
     assert!(!team.has_secret("alone-kubeconfig"), "the kubeconfig has another writer (K7)");

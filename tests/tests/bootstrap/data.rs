@@ -1,9 +1,10 @@
 //! Bootstrap data of the first machine: when it is made, its Secret, its content, and the conditions of the KubeadmConfig (B1).
 
 use bedplate_tests::kubernetes::Kubernetes;
+use http::Method;
 use serde_json::{Value, json};
 
-use super::site::{Site, Team, condition, control_plane, decoded};
+use super::site::{Site, Team, account, condition, control_plane, decoded};
 
 /// Files of the certificates on a machine of the control plane: path, mode, Secret and key.
 pub(super) const PKI: [(&str, u32, &str, &str); 8] = [
@@ -48,11 +49,17 @@ fn b1_first_machine_gets_data_once_the_infrastructure_is_provisioned() {
     let keys: Vec<&str> = secret["data"].as_object().unwrap().keys().map(String::as_str).collect();
     assert_eq!((keys, decoded(&secret, "format").as_str()), (vec!["format", "value"], "cloud-config"));
     let data = team.data("cp-0");
-    assert!(data.runs("kubeadm init --config /run/kubeadm/kubeadm.yaml"));
-    assert!(data.runs("echo before") && data.runs("echo after"));
+    // The mark of the success is written only if kubeadm has succeeded.
+    let init = "kubeadm init --config /run/kubeadm/kubeadm.yaml  && echo success > /run/cluster-api/bootstrap-success.complete";
+    let commands = data.commands();
+    let place = |line: &str| commands.iter().position(|command| *command == line);
+    let places = ["echo before", init, "echo after"].map(|line| place(line).expect(line));
+    assert!(places.is_sorted(), "{commands:?}");
+    let marks = commands.iter().filter(|command| command.contains("bootstrap-success"));
+    assert_eq!(marks.count(), 1, "{commands:?}");
     for (path, mode, purpose, key) in PKI {
         let certificate = team.get("secret", &team.secret_name(purpose));
-        assert_eq!(data.mode(path), Some(mode), "{path}");
+        assert_eq!((data.mode(path), data.owner(path)), (Some(mode), Some(("root", "root"))), "{path}");
         assert_eq!(data.file(path).trim_end(), decoded(&certificate, key).trim_end(), "{path}");
     }
     assert!(data.file("/run/kubeadm/kubeadm.yaml").contains("controlPlaneEndpoint: \"10.7.0.9:6443\""));
@@ -73,6 +80,67 @@ fn documented_commands_show_conditions_and_the_deployment() {
     let shown = kubectl(&["-n", "shown", "get", kind, "cp-0", "-o", CONDITIONS]);
     assert!(shown.lines().any(|line| line.starts_with("DataSecretAvailable False ")), "{shown}");
     kubectl(&["-n", "bedplate-system", "get", "deployment", "bedplate-bootstrap"]);
+}
+
+#[test]
+fn b1_machine_gets_data_once_its_version_is_set() {
+    let site = Site::shared();
+    let team = Team::initialized("version");
+    team.worker_with("w-0", &json!({}), &json!({ "version": null }));
+    site.until_waiting(&team, "w-0", "Machine has no version; set spec.version of the Machine");
+    assert!(!team.has_secret("w-0"));
+    team.has_version("w-0", "v1.34.4");
+    site.until_ready(&team, "w-0");
+}
+
+#[test]
+fn b1_api_of_kubeadm_is_that_of_the_version_of_the_machine() {
+    let site = Site::shared();
+    let team = Team::initialized("versions");
+    let arguments = json!([{ "name": "v", "value": "2" }]);
+    let registration = json!({ "kubeletExtraArgs": arguments, "imagePullSerial": false });
+    let spec = json!({ "joinConfiguration": { "nodeRegistration": registration } });
+    for (name, version, api) in [
+        ("old", "v1.22.17", "v1beta3"),
+        ("last", "v1.30.14", "v1beta3"),
+        ("early", "v1.31.0-rc.1", "v1beta4"),
+        ("new", "v1.34.4", "v1beta4"),
+    ] {
+        team.worker_with(name, &spec, &json!({ "version": version }));
+        site.until_ready(&team, name);
+        let text = team.data(name).file("/run/kubeadm/kubeadm-join-config.yaml");
+        assert!(text.contains(&format!("apiVersion: kubeadm.k8s.io/{api}\n")), "{version}: {text}");
+        // v1beta3 has a map of arguments, and does not know the other field.
+        let is_list = text.contains("- name: v\n");
+        let is_new = api == "v1beta4";
+        assert_eq!((is_list, text.contains("imagePullSerial")), (is_new, is_new), "{version}: {text}");
+    }
+    team.worker_with("ancient", &json!({}), &json!({ "version": "v1.21.14" }));
+    site.until_waiting(&team, "ancient", "kubeadm must be v1.22.0 or newer");
+    assert!(!team.has_secret("ancient"));
+}
+
+/// The provider reads Clusters and Machines, and asks neither an infrastructure nor a host.
+#[test]
+fn b2_data_is_made_for_a_machine_of_any_infrastructure() {
+    let site = Site::shared();
+    let team = Team::initialized("any");
+    let infrastructure =
+        json!({ "apiGroup": "infrastructure.example.com", "kind": "BladeMachine", "name": "blade" });
+    team.worker_with("w-0", &json!({}), &json!({ "infrastructureRef": infrastructure }));
+    site.until_ready(&team, "w-0");
+    assert!(team.data("w-0").runs("kubeadm join"));
+    let provider = Kubernetes::shared().objects_of(&account()).unwrap();
+    for path in [
+        "/apis/infrastructure.example.com/v1/namespaces/any/blademachines",
+        "/apis/infrastructure.cluster.x-k8s.io/v1alpha1/namespaces/any/bedplatemachines",
+        "/apis/bedplate.dev/v1alpha1/machines",
+        "/api/v1/nodes",
+    ] {
+        let answer = provider.request(&Method::GET, path, "application/json", &Value::Null);
+        let why = format!("{:#}", answer.expect_err(path));
+        assert!(why.contains("cannot list"), "{path}: {why}");
+    }
 }
 
 #[test]

@@ -196,24 +196,32 @@ impl Team {
 
     /// Creates a Machine of the control plane with its KubeadmConfig.
     pub(crate) fn control_plane(&self, name: &str, spec: &Value) {
-        self.machine(name, spec, json!({ "cluster.x-k8s.io/control-plane": "" }));
+        self.machine(name, spec, json!({ "cluster.x-k8s.io/control-plane": "" }), &json!({}));
     }
 
     /// Creates a worker Machine with its KubeadmConfig.
     pub(crate) fn worker(&self, name: &str, spec: &Value) {
-        self.machine(name, spec, json!({}));
+        self.machine(name, spec, json!({}), &json!({}));
     }
 
-    fn machine(&self, name: &str, spec: &Value, mut labels: Value) {
+    /// Creates a worker Machine with its KubeadmConfig. `more`: fields of the spec of the Machine. Null removes a field.
+    pub(crate) fn worker_with(&self, name: &str, spec: &Value, more: &Value) {
+        self.machine(name, spec, json!({}), more);
+    }
+
+    fn machine(&self, name: &str, spec: &Value, mut labels: Value, more: &Value) {
         labels[CLUSTER_NAME_LABEL] = self.name.clone().into();
         let config =
             json!({ "apiGroup": "bootstrap.cluster.x-k8s.io", "kind": "KubeadmConfig", "name": name });
         let host =
             json!({ "apiGroup": "infrastructure.cluster.x-k8s.io", "kind": "BedplateMachine", "name": name });
-        let machine = json!({ "apiVersion": "cluster.x-k8s.io/v1beta2", "kind": "Machine",
+        let mut machine = json!({ "apiVersion": "cluster.x-k8s.io/v1beta2", "kind": "Machine",
             "metadata": { "name": name, "labels": labels },
             "spec": { "clusterName": self.name, "version": "v1.34.4", "bootstrap": { "configRef": config },
                 "infrastructureRef": host } });
+        for (field, value) in more.as_object().unwrap() {
+            machine["spec"][field] = value.clone();
+        }
         let made =
             self.objects.request(&Method::POST, &self.machines(""), "application/json", &machine).unwrap();
         let owner = json!({ "apiVersion": "cluster.x-k8s.io/v1beta2", "kind": "Machine", "name": name,
@@ -225,6 +233,13 @@ impl Team {
             config["spec"] = spec.clone();
         }
         self.objects.apply(&config).unwrap();
+    }
+
+    /// Sets the version of a Machine, as a user does.
+    pub(crate) fn has_version(&self, name: &str, version: &str) {
+        let patch = json!({ "spec": { "version": version } });
+        let path = self.machines(&format!("/{name}"));
+        self.objects.request(&Method::PATCH, &path, "application/merge-patch+json", &patch).unwrap();
     }
 
     /// Reports the Node of a Machine.
@@ -335,12 +350,24 @@ impl Data {
         String::from_utf8(content.unwrap_or_default()).unwrap()
     }
 
+    /// User and group of a file, if it is written.
+    pub(crate) fn owner(&self, path: &str) -> Option<(&str, &str)> {
+        let owner = &self.files().get(path)?.owner;
+        Some((owner.user.as_deref()?, owner.group.as_deref()?))
+    }
+
+    /// Lines of the commands, in their order.
+    pub(crate) fn commands(&self) -> Vec<&str> {
+        let lines = self.plan.run_commands.iter().filter_map(|command| match command {
+            user_data::Command::Shell(line) => Some(line.as_str()),
+            user_data::Command::Arguments(_) => None,
+        });
+        lines.collect()
+    }
+
     /// True if a command has this text.
     pub(crate) fn runs(&self, text: &str) -> bool {
-        self.plan.run_commands.iter().any(|command| match command {
-            user_data::Command::Shell(line) => line.contains(text),
-            user_data::Command::Arguments(_) => false,
-        })
+        self.commands().iter().any(|line| line.contains(text))
     }
 }
 

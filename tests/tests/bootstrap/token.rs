@@ -47,6 +47,7 @@ fn b1_worker_joins_by_a_token_and_the_authority_of_its_cluster() {
     let token = token(&name);
     assert_eq!(token["type"], "bootstrap.kubernetes.io/token");
     assert_eq!(decoded(&token, "usage-bootstrap-authentication"), "true");
+    assert_eq!(decoded(&token, "usage-bootstrap-signing"), "true");
     assert_eq!(decoded(&token, "auth-extra-groups"), "system:bootstrappers:kubeadm:default-node-token");
     let left = lifetime(&token);
     assert!(left > SignedDuration::from_mins(10) && left <= SignedDuration::from_mins(15), "{left:?}");

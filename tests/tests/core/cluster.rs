@@ -8,15 +8,8 @@ use bedplate_tests::kubernetes::Kubernetes;
 use serde_json::{Value, json};
 
 use super::doomed::disconnect;
-use super::owned::{CLUSTER_NAME, CONTROL_PLANE, Owned, owner, reference};
+use super::owned::{CLUSTER_NAME, CONTROL_PLANE, Owned, owner, reference, writers};
 use super::site::{condition, decoded, provider_of, workload};
-
-/// Programs that have written the spec or the metadata of an object.
-fn writers(object: &Value) -> Vec<&str> {
-    let fields = object["metadata"]["managedFields"].as_array().unwrap().iter();
-    let is_of_object = |entry: &&Value| entry["subresource"].is_null();
-    fields.filter(is_of_object).filter_map(|entry| entry["manager"].as_str()).collect()
-}
 
 #[test]
 fn k1_reference_to_a_kind_without_a_definition_is_reported() {
@@ -114,15 +107,25 @@ fn k4_phases_follow_the_infrastructure_and_its_endpoint_is_copied() {
 }
 
 #[test]
+fn k4_endpoint_of_a_user_is_not_replaced() {
+    let owned = Owned::new("k4-given");
+    owned.infrastructure_cluster();
+    owned.provision_cluster();
+    let given = json!({ "host": "10.7.0.9", "port": 6443 });
+    owned.cluster(&json!({ "controlPlaneEndpoint": given }));
+    let found =
+        owned.until("cluster", "k4-given", "Provisioned", |found| found["status"]["phase"] == "Provisioned");
+    assert_eq!(found["spec"]["controlPlaneEndpoint"], given);
+}
+
+#[test]
 fn k5_controller_is_the_only_writer_and_owns_the_finalizer() {
     let owned = Owned::provisioned("k5");
     let found = owned.get("cluster", "k5");
     assert_eq!(found["metadata"]["finalizers"], json!(["cluster.cluster.x-k8s.io"]));
-    let mut writers = writers(&found);
-    writers.sort_unstable();
-    writers.dedup();
+    let writers = writers(&found);
     assert_eq!(writers.len(), 2, "the test and the controller: {writers:?}");
-    assert!(writers.contains(&"bedplate-cluster-core"), "{writers:?}");
+    assert!(writers.contains("bedplate-cluster-core"), "{writers:?}");
 }
 
 #[test]

@@ -316,6 +316,35 @@ fn md7_fields_in_place_reach_machines_without_a_rollout() {
 }
 
 #[test]
+fn md8_revision_only_rises_and_empty_sets_are_deleted() {
+    let workers = Workers::new("md-revision", 5);
+    workers.deployment("d", 1, &json!({}));
+    workers.until_complete((DEPLOYMENT, "d"), 1);
+    let mut made = uids(&sets(&workers));
+    // The third edit returns to a template whose set is gone.
+    for (number, version) in [(2, NEXT_VERSION), (3, LAST_VERSION), (4, VERSION)] {
+        workers.roll_out("d", version);
+        workers.until((DEPLOYMENT, "d"), "the end of the rollout", |found| {
+            revision(found) == number && condition(found, "RollingOut").0 == "False"
+        });
+        let left = workers
+            .objects
+            .until_among("machineset", PATIENCE, |sets| match sets {
+                [set] => Some((*set).clone()),
+                _ => None,
+            })
+            .unwrap();
+        assert_eq!(
+            (revision(&left), &left["spec"]["template"]["spec"]["version"]),
+            (number, &json!(version))
+        );
+        made.extend(uids([&left]));
+    }
+    workers.until_complete((DEPLOYMENT, "d"), 1);
+    assert_eq!(made.len(), 4, "{made:?}");
+}
+
+#[test]
 fn md9_dropped_replicas_keep_the_machines() {
     let workers = Workers::new("md-dropped", 3);
     workers.deployment("d", 2, &json!({}));

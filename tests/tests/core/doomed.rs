@@ -13,7 +13,7 @@ pub(crate) fn running(name: &'static str) -> Owned {
     let owned = Owned::initialized(name);
     // The Node of a cluster without a control plane is not drained.
     owned.bare_machine("cp", &json!({ "data": "" }), &json!({ CONTROL_PLANE: "" }));
-    // The Nodes of a cluster are listed every 10 s, so the Node comes first.
+    // The Machine runs as soon as it has its ID.
     owned.join("m", "True");
     owned.config("m");
     owned.machine("m", &from_config("m"), &json!({}));

@@ -2,7 +2,7 @@
 
 use serde_json::{Value, json};
 
-use super::owned::{CLUSTER_NAME, MACHINE, Owned, from_config, nodes, owner, reference};
+use super::owned::{CLUSTER_NAME, MACHINE, Owned, conditions, from_config, nodes, owner, reference, writers};
 use super::site::{condition, decoded};
 
 #[test]
@@ -36,6 +36,7 @@ fn m2_status_shows_the_whole_life_of_a_machine() {
     let found = owned.until_phase("m", "Provisioned");
     assert_eq!(found["spec"]["providerID"], owned.id("m"));
     assert_eq!(found["status"]["addresses"][0]["address"], "10.7.0.5");
+    assert_eq!(found["status"]["initialization"]["infrastructureProvisioned"], true);
     owned.until_condition(
         (MACHINE, "m"),
         "NodeReady",
@@ -57,6 +58,24 @@ fn m2_status_shows_the_whole_life_of_a_machine() {
     }
     let shown = owned.kubectl(&["get", "machines.cluster.x-k8s.io", "m", "--no-headers"]);
     assert!(shown.contains("Running") && shown.contains(&owned.node("m")), "{shown}");
+    let mut info = json!({ "kubeletVersion": "v1.34.4" });
+    for field in [
+        "architecture",
+        "bootID",
+        "containerRuntimeVersion",
+        "kernelVersion",
+        "kubeProxyVersion",
+        "machineID",
+        "operatingSystem",
+        "osImage",
+        "systemUUID",
+    ] {
+        info[field] = json!("x");
+    }
+    nodes().merge_status("node", &owned.node("m"), &json!({ "nodeInfo": info })).unwrap();
+    owned.until(MACHINE, "m", "its version", |found| {
+        found["status"]["nodeInfo"]["kubeletVersion"] == "v1.34.4"
+    });
 }
 
 #[test]
@@ -114,7 +133,14 @@ fn m4_machine_is_provisioning_once_config_and_data_are_there() {
     let owned = Owned::provisioned("m4");
     owned.config("m");
     owned.machine("m", &from_config("m"), &json!({}));
-    let created = json!({ "initialization": { "dataSecretCreated": true } });
+    owned.objects.merge_status("kubeadmconfig", "m", &json!({ "dataSecretName": "m-data" })).unwrap();
+    // Named, and not created.
+    let ready = json!([{ "type": "Ready", "status": "False", "reason": "Rendering", "message": "seen",
+        "lastTransitionTime": "2026-01-01T00:00:00Z" }]);
+    owned.objects.merge_status("kubeadmconfig", "m", &json!({ "conditions": ready })).unwrap();
+    let found = owned.until_condition((MACHINE, "m"), "BootstrapConfigReady", ["False", "Rendering", "seen"]);
+    assert!(found["spec"]["bootstrap"]["dataSecretName"].is_null(), "{found:#}");
+    let created = json!({ "dataSecretName": null, "conditions": null, "initialization": { "dataSecretCreated": true } });
     owned.objects.merge_status("kubeadmconfig", "m", &created).unwrap();
     // Created, and the name of the Secret is missing.
     let text = "KubeadmConfig m has no status.dataSecretName yet";
@@ -138,38 +164,12 @@ fn m5_machine_owns_its_objects_and_watches_whatever_kinds_they_are() {
     assert_eq!(owner(&config, "Machine").unwrap()["controller"], true);
     assert_eq!(config["metadata"]["labels"][CLUSTER_NAME], "m5");
     // The provider is installed later.
-    let schema =
-        json!({ "openAPIV3Schema": { "type": "object", "x-kubernetes-preserve-unknown-fields": true } });
-    let definition = json!({ "apiVersion": "apiextensions.k8s.io/v1", "kind": "CustomResourceDefinition",
-        "metadata": { "name": "blademachines.infrastructure.cluster.x-k8s.io", "labels": { "cluster.x-k8s.io/v1beta2": "v1" },
-            "annotations": { "api-approved.kubernetes.io": "https://github.com/kubernetes-sigs/cluster-api" } },
-        "spec": { "group": "infrastructure.cluster.x-k8s.io", "scope": "Namespaced",
-            "names": { "kind": "BladeMachine", "plural": "blademachines", "singular": "blademachine", "listKind": "BladeMachineList" },
-            "versions": [{ "name": "v1", "served": true, "storage": true, "schema": schema }] } });
-    owned.objects.apply(&definition).unwrap();
-    let blade = json!({ "apiVersion": "infrastructure.cluster.x-k8s.io/v1", "kind": "BladeMachine", "metadata": { "name": "m" } });
-    let path = tempfile::NamedTempFile::new().unwrap();
-    std::fs::write(path.path(), blade.to_string()).unwrap();
-    owned.kubectl(&[
-        "wait",
-        "--for=condition=Established",
-        "--timeout=60s",
-        "crd/blademachines.infrastructure.cluster.x-k8s.io",
-    ]);
-    owned.kubectl(&["apply", "--filename", &path.path().display().to_string()]);
+    owned.define("BladeMachine", "v1beta2", "m");
     owned.until(MACHINE, "m", "the blade", |found| {
         condition(found, "InfrastructureReady").2.contains("BladeMachine m")
     });
-    let provisioned =
-        r#"{"spec":{"providerID":"blade://m5"},"status":{"initialization":{"provisioned":true}}}"#;
-    owned.kubectl(&[
-        "patch",
-        "blademachines.infrastructure.cluster.x-k8s.io",
-        "m",
-        "--type=merge",
-        "--patch",
-        provisioned,
-    ]);
+    let provisioned = json!({ "spec": { "providerID": "blade://m5" }, "status": { "initialization": { "provisioned": true } } });
+    owned.patch("BladeMachine", "m", &provisioned);
     owned.make_data("m");
     let found = owned.until_phase("m", "Provisioned");
     assert_eq!(found["spec"]["providerID"], "blade://m5");
@@ -208,6 +208,23 @@ fn m7_machine_without_an_id_is_not_provisioned() {
 }
 
 #[test]
+fn m7_id_of_infrastructure_that_is_not_provisioned_is_not_copied() {
+    let owned = Owned::provisioned("m7-early");
+    owned.machine("m", &json!({ "data": "" }), &json!({}));
+    owned.until_phase("m", "Provisioning");
+    owned.identify("m");
+    let ready = json!([{ "type": "Ready", "status": "False", "reason": "HostStarts", "message": "seen",
+        "lastTransitionTime": "2026-01-01T00:00:00Z" }]);
+    owned.objects.merge_status("bpm", "m", &json!({ "conditions": ready })).unwrap();
+    let found = owned.until_condition((MACHINE, "m"), "InfrastructureReady", ["False", "HostStarts", "seen"]);
+    let shown = (&found["spec"]["providerID"], &found["status"]["phase"]);
+    assert_eq!(shown, (&Value::Null, &json!("Provisioning")), "{found:#}");
+    owned.provision("m");
+    let found = owned.until_phase("m", "Provisioned");
+    assert_eq!(found["spec"]["providerID"], owned.id("m"));
+}
+
+#[test]
 fn m8_machine_runs_while_its_node_is_ready() {
     let owned = Owned::initialized("m8");
     let labels = json!({ "node.cluster.x-k8s.io/pool": "a", "other": "b" });
@@ -229,6 +246,30 @@ fn m8_machine_runs_while_its_node_is_ready() {
     owned.ready("m", "Unknown");
     let found = owned.until_condition((MACHINE, "m"), "NodeReady", ["Unknown", "NodeReadyUnknown", ""]);
     assert_eq!(found["status"]["nodeRef"]["name"], owned.node("m"));
+    assert_eq!(found["status"]["phase"], "Provisioned", "it does not run");
+}
+
+#[test]
+fn m8_node_of_the_same_name_with_another_id_is_not_taken() {
+    let owned = Owned::initialized("m8-name");
+    let node = json!({ "apiVersion": "v1", "kind": "Node", "metadata": { "name": owned.node("m") },
+        "spec": { "providerID": "bedplate://other/claim" }, "status": { "conditions": conditions("True") } });
+    nodes().create(&node).unwrap();
+    // Its Node is later, so the provider has read the other one.
+    owned.machine("later", &json!({ "data": "" }), &json!({}));
+    owned.provision("later");
+    owned.identify("later");
+    owned.join("later", "True");
+    owned.until_phase("later", "Running");
+    owned.machine("m", &json!({ "data": "" }), &json!({}));
+    owned.provision("m");
+    owned.identify("m");
+    let text = format!("no Node has providerID {}", owned.id("m"));
+    let found = owned.until_condition((MACHINE, "m"), "NodeReady", ["Unknown", "InspectionFailed", &text]);
+    let shown = (&found["status"]["nodeRef"], &found["status"]["phase"]);
+    assert_eq!(shown, (&Value::Null, &json!("Provisioned")), "{found:#}");
+    let other = nodes().get("node", &owned.node("m")).unwrap().unwrap();
+    assert!(other["metadata"]["annotations"]["cluster.x-k8s.io/machine"].is_null(), "{other:#}");
 }
 
 #[test]
@@ -267,6 +308,26 @@ fn m10_machine_whose_infrastructure_was_deleted_has_failed() {
     owned.until_condition((MACHINE, "m"), "InfrastructureReady", ["False", "ObjectDeleted", text]);
 }
 
+/// Contract v1beta1 has fields for a failure that a user must repair.
+#[test]
+fn m10_machine_whose_infrastructure_reports_a_failure_has_failed() {
+    let owned = Owned::provisioned("m10-failure");
+    owned.define("SledMachine", "v1beta1", "m");
+    let machine = json!({ "apiVersion": "cluster.x-k8s.io/v1beta2", "kind": "Machine", "metadata": { "name": "m" },
+        "spec": { "clusterName": "m10-failure", "bootstrap": { "data": "" },
+            "infrastructureRef": reference("infrastructure", "SledMachine", "m") } });
+    owned.create_machine(&machine).unwrap();
+    owned.until_phase("m", "Provisioning");
+    let failure =
+        json!({ "status": { "failureReason": "FanStopped", "failureMessage": "fan 2 does not turn" } });
+    owned.patch("SledMachine", "m", &failure);
+    let found = owned.until_phase("m", "Failed");
+    let text = "SledMachine m has failed: FanStopped: fan 2 does not turn; delete the Machine";
+    assert_eq!(condition(&found, "InfrastructureReady"), ("False", "NotReady", text));
+    // The provider leaves the Machine to a user.
+    assert!(found["metadata"]["deletionTimestamp"].is_null(), "{found:#}");
+}
+
 #[test]
 fn m11_phase_of_another_writer_changes_nothing() {
     let owned = Owned::initialized("m11");
@@ -293,6 +354,9 @@ fn m12_controller_sets_owner_label_and_finalizer() {
     assert_eq!(metadata["finalizers"], json!(["machine.cluster.x-k8s.io"]));
     assert_eq!(metadata["labels"][CLUSTER_NAME], "m12");
     assert_eq!(owner(&found, "Cluster").unwrap()["name"], "m12");
+    let writers = writers(&found);
+    assert_eq!(writers.len(), 2, "the test and the controller: {writers:?}");
+    assert!(writers.contains("bedplate-cluster-core"), "{writers:?}");
 }
 
 #[test]

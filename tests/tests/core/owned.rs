@@ -1,5 +1,7 @@
 //! One Cluster and its Machines in a namespace, with the objects that they name. Each step of a provider is one call.
 
+use std::collections::BTreeSet;
+
 use bedplate_tests::kubernetes::{Kubernetes, Objects};
 use http::Method;
 use serde_json::{Value, json};
@@ -183,12 +185,53 @@ impl Owned {
         self.objects.get(kind, name).unwrap().unwrap_or_else(|| panic!("{kind} {name} does not exist"))
     }
 
+    /// Installs the definition of a kind of another infrastructure provider, and creates an object of it. `kind`: in the singular, such as
+    /// `BladeMachine`. `contract`: such as `v1beta2`.
+    pub(crate) fn define(&self, kind: &str, contract: &str, name: &str) {
+        let definition = definition(kind, contract);
+        let crd = format!("crd/{}", definition["metadata"]["name"].as_str().unwrap());
+        self.objects.apply(&definition).unwrap();
+        self.kubectl(&["wait", "--for=condition=Established", "--timeout=60s", &crd]);
+        let object = json!({ "apiVersion": "infrastructure.cluster.x-k8s.io/v1", "kind": kind, "metadata": { "name": name } });
+        let path = tempfile::NamedTempFile::new().unwrap();
+        std::fs::write(path.path(), object.to_string()).unwrap();
+        self.kubectl(&["apply", "--filename", &path.path().display().to_string()]);
+    }
+
+    /// Changes an object of a kind of another infrastructure provider.
+    pub(crate) fn patch(&self, kind: &str, name: &str, patch: &Value) {
+        let plural = format!("{}s.infrastructure.cluster.x-k8s.io", kind.to_lowercase());
+        self.kubectl(&["patch", &plural, name, "--type=merge", "--patch", &patch.to_string()]);
+    }
+
     /// Runs kubectl in the namespace, as its administrator.
     pub(crate) fn kubectl(&self, arguments: &[&str]) -> String {
         let kubernetes = Kubernetes::shared();
         let all: Vec<&str> = ["--namespace", self.name].iter().chain(arguments).copied().collect();
         kubernetes.kubectl(&kubernetes.admin(), &all).unwrap()
     }
+}
+
+/// Definition of a kind of another infrastructure provider. `contract`: label and value, such as `v1beta2`.
+fn definition(kind: &str, contract: &str) -> Value {
+    let singular = kind.to_lowercase();
+    let plural = format!("{singular}s");
+    let schema =
+        json!({ "openAPIV3Schema": { "type": "object", "x-kubernetes-preserve-unknown-fields": true } });
+    json!({ "apiVersion": "apiextensions.k8s.io/v1", "kind": "CustomResourceDefinition",
+        "metadata": { "name": format!("{plural}.infrastructure.cluster.x-k8s.io"),
+            "labels": { format!("cluster.x-k8s.io/{contract}"): "v1" },
+            "annotations": { "api-approved.kubernetes.io": "https://github.com/kubernetes-sigs/cluster-api" } },
+        "spec": { "group": "infrastructure.cluster.x-k8s.io", "scope": "Namespaced",
+            "names": { "kind": kind, "plural": plural, "singular": singular, "listKind": format!("{kind}List") },
+            "versions": [{ "name": "v1", "served": true, "storage": true, "schema": schema }] } })
+}
+
+/// Programs that have written the spec or the metadata of an object.
+pub(crate) fn writers(object: &Value) -> BTreeSet<&str> {
+    let fields = object["metadata"]["managedFields"].as_array().unwrap().iter();
+    let is_of_object = |entry: &&Value| entry["subresource"].is_null();
+    fields.filter(is_of_object).filter_map(|entry| entry["manager"].as_str()).collect()
 }
 
 /// Access to the Nodes of the workload cluster.
@@ -211,7 +254,8 @@ pub(crate) fn owner<'a>(object: &'a Value, kind: &str) -> Option<&'a Value> {
     object["metadata"]["ownerReferences"].as_array()?.iter().find(|owner| owner["kind"] == kind)
 }
 
-fn conditions(ready: &str) -> Value {
+/// Conditions of a Node.
+pub(crate) fn conditions(ready: &str) -> Value {
     let condition = |kind: &str, status: &str| {
         let time = "2026-01-01T00:00:00Z";
         json!({ "type": kind, "status": status, "reason": "Simulated", "message": "",
