@@ -39,9 +39,10 @@ use serde::de::DeserializeOwned;
 use serde_json::json;
 
 use self::deletion::{Child, ChildKind};
-use self::observed::{AuthoritySecret, Component, KubeconfigSecret, Observed, Probe, Refused, is_child};
+use self::observed::{AuthoritySecret, Component, KubeconfigSecret, Observed, Refused, is_child};
 use self::plan::{Act, Plan, is_paused, makes_kubeconfig, plan};
 use super::context::World;
+use super::machine::node::Connection;
 use super::object::OfCluster;
 use super::reference::{Lookup, refusal};
 use super::{event, live};
@@ -49,8 +50,8 @@ use crate::metrics::Kind;
 
 /// Delay until a kind that cannot be read is looked up again. Not every cause is watched.
 const UNRESOLVED_DELAY: Duration = Duration::from_secs(300);
-/// Delay until the connection to the API server of a cluster is judged again. No event announces a loss.
-const PROBE_DELAY: Duration = Duration::from_secs(30);
+/// Delay until the connection to an unreachable cluster is judged again. It may be one that is not watched, because too many are.
+const LOST_DELAY: Duration = Duration::from_secs(30);
 
 /// Parts of the observed state that only the writes need.
 #[derive(Default)]
@@ -75,8 +76,8 @@ pub async fn reconcile(object: Arc<Cluster>, world: Arc<World>) -> Result<Option
         .into_iter()
         .any(|lookup| matches!(lookup, Lookup::Unresolved(_)));
     let again = plan.again.or(is_unresolved.then_some(UNRESOLVED_DELAY));
-    let is_probed = observed.probe != Probe::default();
-    let again = [again, is_probed.then_some(PROBE_DELAY)].into_iter().flatten().min();
+    let lost = observed.connection.is_lost.then_some(LOST_DELAY);
+    let again = [again, lost].into_iter().flatten().min();
     world.leading(apply(&mut observed, &handles, plan, &world)).await.map(|()| again)
 }
 
@@ -101,7 +102,7 @@ async fn observe(cluster: Arc<Cluster>, world: &World) -> Result<(Observed, Hand
             (authority, handles.authority) = secret::authority(secret);
         }
     }
-    let probe = probe(&cluster, world);
+    let connection = connection(&cluster, world);
     let observed = Observed {
         infrastructure,
         control_plane,
@@ -111,22 +112,21 @@ async fn observe(cluster: Arc<Cluster>, world: &World) -> Result<(Observed, Hand
         pools,
         kubeconfig,
         authority,
-        probe,
+        connection,
         refused: None,
         cluster,
     };
     Ok((observed, handles))
 }
 
-/// Returns the state of the connection to the API server of a cluster. Its task probes it.
-fn probe(cluster: &Cluster, world: &World) -> Probe {
+/// Returns the state of the connection to the API server of a cluster. Its task probes it, and queues the Cluster when it is lost or found.
+fn connection(cluster: &Cluster, world: &World) -> Connection {
     let latches = cluster.status.as_ref().and_then(|status| status.initialization.as_ref());
     let is_initialized = latches.is_some_and(|latches| latches.control_plane_initialized == Some(true));
     if !is_initialized || is_paused(cluster) || cluster.metadata.deletion_timestamp.is_some() {
-        return Probe::default();
+        return Connection::default();
     }
-    let connection = world.workloads.connection(cluster);
-    Probe { last_success: connection.last_success, failures: connection.failures }
+    world.workloads.connection(cluster)
 }
 
 fn kind(reference: &Reference) -> GroupKind {

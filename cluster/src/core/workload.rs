@@ -54,7 +54,7 @@ const MAX_BYTES: usize = 128 * 1024 * 1024;
 const TURN_TIMEOUT: Duration = Duration::from_secs(30);
 
 /// Connection to a cluster without a task. No first answer is expected.
-const UNWATCHED: Connection = Connection { last_success: None, failures: u32::MAX };
+const UNWATCHED: Connection = Connection { last_success: None, is_lost: true };
 
 /// Connector: it turns the text of a kubeconfig into a connection. It sends no request.
 type Connect = dyn Fn(&ClusterKey, &[u8]) -> Result<Workload, String> + Send + Sync;

@@ -9,32 +9,28 @@ use bedplate_api::reason::core::{
     AvailableReason, ControlPlaneAvailableReason, ControlPlaneInitializedReason, InfrastructureReadyReason,
     RemoteConnectionProbeReason,
 };
-use jiff::{SignedDuration, Timestamp};
+use jiff::Timestamp;
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::Condition;
 
 use super::observed::{AuthoritySecret, Component, KubeconfigSecret, Observed, Ownership, ownership};
 use super::plan::makes_kubeconfig;
 use super::secret;
 use super::status::{Draft, Latched};
+use crate::core::machine::node::Connection;
 use crate::core::merge::{Merged, Part, summary};
 use crate::core::object::{Conditions as _, is_true};
 use crate::core::reference::{Lookup, MirrorReason, shown};
 
-/// Time for which the API server of a cluster may be silent before the condition changes.
-const PROBE_GRACE: SignedDuration = SignedDuration::from_secs(50);
-/// Number of failures after which an API server that has never answered counts as silent.
-const PROBE_FAILURES: u32 = 5;
-
-/// Sets condition `RemoteConnectionProbe`. Without a cause it stays until this process has probed for long enough.
+/// Sets condition `RemoteConnectionProbe`. Without a cause it stays until the probes of this process decide.
 pub fn probe(draft: &mut Draft, observed: &Observed) {
-    let probe = observed.probe;
+    let Connection { last_success, is_lost } = observed.connection;
     let failed = RemoteConnectionProbeReason::ProbeFailed;
     let cause =
         observed.refusal(condition_type::REMOTE_CONNECTION_PROBE).or_else(|| kubeconfig(observed, draft.now));
     let secret = secret::kubeconfig_name(&observed.cluster);
-    match (probe.last_success, cause) {
+    match (last_success, cause) {
         // The certificate of the present kubeconfig is still valid.
-        (Some(last), cause) if draft.now.duration_since(last) <= PROBE_GRACE => {
+        (Some(_), cause) if !is_lost => {
             draft.set(RemoteConnectionProbeReason::ProbeSucceeded, &cause.unwrap_or_default());
         }
         (_, Some(cause)) => draft.set(failed, &cause),
@@ -44,7 +40,7 @@ pub fn probe(draft: &mut Draft, observed: &Observed) {
                 format!("API server of the cluster does not answer, {since}; check Secret {secret}");
             draft.set(failed, &message);
         }
-        (None, None) if probe.failures >= PROBE_FAILURES => {
+        (None, None) if is_lost => {
             draft.set(failed, &format!("API server of the cluster does not answer; check Secret {secret}"));
         }
         (None, None) if draft.has(condition_type::REMOTE_CONNECTION_PROBE) => {}

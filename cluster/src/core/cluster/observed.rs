@@ -9,6 +9,7 @@ use jiff::Timestamp;
 use kube::{Resource, ResourceExt};
 
 use super::plan::Act;
+use crate::core::machine::node::Connection;
 use crate::core::object::OfCluster;
 use crate::core::reference::{Lookup, owners};
 
@@ -37,7 +38,7 @@ pub struct Observed {
     /// Secret with the certificate authority of the cluster.
     pub authority: AuthoritySecret,
     /// Connection to the API server of the cluster.
-    pub probe: Probe,
+    pub connection: Connection,
     /// Write of this pass that the API server has refused.
     pub refused: Option<Refused>,
 }
@@ -85,15 +86,6 @@ pub enum AuthoritySecret {
     Unusable,
     /// It has a certificate and its key.
     Usable,
-}
-
-/// Probes of the API server of the cluster by this process.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
-pub struct Probe {
-    /// Time of the last probe that succeeded.
-    pub last_success: Option<Timestamp>,
-    /// Number of probes that have failed since.
-    pub failures: u32,
 }
 
 /// Object that a Cluster names.

@@ -12,8 +12,9 @@ use serde::de::DeserializeOwned;
 use serde_json::{Value, json};
 
 use super::deletion::{Child, ChildKind, step};
-use super::observed::{AuthoritySecret, Component, KubeconfigSecret, Observed, Probe, Refused};
+use super::observed::{AuthoritySecret, Component, KubeconfigSecret, Observed, Refused};
 use super::plan::{Act, Plan, plan};
+use crate::core::machine::node::Connection;
 use crate::core::reference::Lookup;
 
 const TIME: &str = "2026-01-01T00:00:00Z";
@@ -89,7 +90,7 @@ pub(super) fn observed(change: Value) -> Observed {
         pools: 0,
         kubeconfig: KubeconfigSecret::NotRead,
         authority: AuthoritySecret::NotRead,
-        probe: Probe { last_success: Some(now()), failures: 0 },
+        connection: Connection { last_success: Some(now()), is_lost: false },
         refused: None,
     }
 }
@@ -313,7 +314,7 @@ fn k4_refused_write_is_shown_by_the_condition_that_it_serves() {
         (Act::DeleteComponent(plane), "Deleting", "KubeadmControlPlane k1 cannot be deleted", "permit it"),
     ] {
         let mut world = observed(json!({}));
-        world.probe = Probe::default();
+        world.connection = Connection::default();
         world.refused = Some(Refused::new(act, "policy says no"));
         let (status, _, message) = shown(&world, type_);
         assert_eq!(status == "True", type_ == "Deleting", "{type_}");
@@ -511,7 +512,7 @@ fn k8_own_kubeconfig_is_renewed_in_time_and_that_of_a_user_never() {
 #[test]
 fn k8_missing_authority_is_named_in_the_probe() {
     let mut world = observed(without_control_plane());
-    world.probe = Probe { last_success: None, failures: 5 };
+    world.connection = Connection { last_success: None, is_lost: true };
     for (authority, word) in
         [(AuthoritySecret::Absent, "does not exist"), (AuthoritySecret::Unusable, "has no certificate")]
     {
@@ -526,7 +527,7 @@ fn k8_missing_authority_is_named_in_the_probe() {
 #[test]
 fn k8_cause_without_kubeconfig_is_named_before_any_probe() {
     let mut world = observed(without_control_plane());
-    world.probe = Probe::default();
+    world.connection = Connection::default();
     (world.kubeconfig, world.authority) = (KubeconfigSecret::Absent, AuthoritySecret::Unusable);
     let (status, reason, message) = shown(&world, "RemoteConnectionProbe");
     assert_eq!((status.as_str(), reason.as_str()), ("False", "ProbeFailed"));
@@ -544,21 +545,23 @@ fn k8_kubeconfig_that_cannot_be_renewed_is_named() {
 }
 
 #[test]
-fn probe_condition_changes_after_fifty_seconds_of_silence() {
-    let at = |seconds: i64| Some(now() - jiff::SignedDuration::from_secs(seconds));
+fn k8_probe_condition_follows_the_decision_of_the_probes() {
+    let last = Some(now() - jiff::SignedDuration::from_secs(600));
     let mut world = observed(json!({}));
-    for (last_success, failures, expected) in [
-        (at(50), 4, ("True", "ProbeSucceeded")),
-        (at(51), 5, ("False", "ProbeFailed")),
-        (None, 4, ("False", "ProbeFailed")),
-        (None, 5, ("False", "ProbeFailed")),
+    for (last_success, is_lost, expected, text) in [
+        (last, false, ("True", "ProbeSucceeded"), ""),
+        (last, true, ("False", "ProbeFailed"), "does not answer, it answered last at"),
+        (None, false, ("False", "ProbeFailed"), "has not answered yet"),
+        (None, true, ("False", "ProbeFailed"), "does not answer; check Secret"),
     ] {
-        world.probe = Probe { last_success, failures };
+        world.connection = Connection { last_success, is_lost };
         assert_eq!(words(&world, "RemoteConnectionProbe"), pair(expected.0, expected.1));
+        let message = shown(&world, "RemoteConnectionProbe").2;
+        assert!(message.contains(text), "{message}");
     }
     world = observed(json!({ "status": { "conditions": [{ "type": "RemoteConnectionProbe", "status": "True",
         "reason": "ProbeSucceeded", "message": "", "lastTransitionTime": TIME }] } }));
-    world.probe = Probe::default();
+    world.connection = Connection::default();
     assert_eq!(
         words(&world, "RemoteConnectionProbe"),
         pair("True", "ProbeSucceeded"),
@@ -605,7 +608,7 @@ fn settled_cluster_causes_no_write() {
     assert_eq!(planned(&world), Plan::default());
     // A restart: no watch is synced, and nothing is probed.
     (world.infrastructure, world.control_plane) = (Lookup::NotSynced, Lookup::NotSynced);
-    world.probe = Probe::default();
+    world.connection = Connection::default();
     assert_eq!(planned(&world), Plan::default());
 }
 

@@ -112,7 +112,7 @@ pub(crate) fn node(change: &Value) -> NodeView {
 
 /// The Machine with all of its objects, before any write.
 pub(crate) fn observed(change: &Value) -> Observed {
-    let connection = Connection { last_success: Some(now()), failures: 0 };
+    let connection = Connection { last_success: Some(now()), is_lost: false };
     Observed {
         machine: Arc::new(machine(change)),
         cluster: Some(cluster(&json!({}))),

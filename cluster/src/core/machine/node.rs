@@ -44,8 +44,8 @@ pub struct Workload {
 pub struct Connection {
     /// Time of the last successful probe.
     pub last_success: Option<Timestamp>,
-    /// Number of failed probes since the last successful one.
-    pub failures: u32,
+    /// True if the cluster counts as unreachable. The probes of its task decide.
+    pub is_lost: bool,
 }
 
 /// Node with the providerID of a Machine.

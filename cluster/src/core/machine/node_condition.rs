@@ -24,8 +24,6 @@ use super::plan::Observed;
 
 /// Time for which the last conditions stay after the last successful probe.
 pub const UNREACHABLE_GRACE: SignedDuration = SignedDuration::from_mins(5);
-/// Number of failed probes after which a first connection is not expected any more.
-const FIRST_PROBES: u32 = 5;
 /// Condition of a Node that must be True.
 const NODE_READY: &str = "Ready";
 /// Conditions of a Node that must be False.
@@ -62,8 +60,7 @@ pub fn lines(observed: &Observed, status: &MachineStatus) -> (Option<Lines>, Opt
         }
         return (Some(connection_down(unreachable(name, connection.last_success))), None);
     }
-    let is_lost = connection.failures > 0 || observed.workload.node == NodeView::Unknown;
-    let recheck = grace.filter(|_| is_lost);
+    let recheck = grace.filter(|_| observed.workload.node == NodeView::Unknown);
     let shown = match &observed.workload.node {
         NodeView::Unknown => (!is_shown).then(|| connection_down(unreachable(name, connection.last_success))),
         NodeView::Ambiguous(names) => Some(ambiguous(observed, names)),
@@ -74,9 +71,9 @@ pub fn lines(observed: &Observed, status: &MachineStatus) -> (Option<Lines>, Opt
     (shown, recheck)
 }
 
-/// Returns true if this process has not reached the API server yet, and has tried few times.
+/// Returns true if this process has not reached the API server yet, and the probes have not decided that it is unreachable.
 pub fn is_expected(connection: Connection) -> bool {
-    connection.last_success.is_none() && connection.failures < FIRST_PROBES
+    connection.last_success.is_none() && !connection.is_lost
 }
 
 /// Returns true if the Node of the Machine is read. An API server that cannot be there yet is not asked.

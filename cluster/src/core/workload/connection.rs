@@ -17,19 +17,18 @@ const UNREACHABLE_INTERVAL: Duration = Duration::from_secs(30);
 #[derive(Debug, Clone, Default)]
 pub struct Link {
     probe: Probe,
-    connection: Connection,
+    last_success: Option<Timestamp>,
 }
 
 impl Link {
     /// Records an answer of the API server. `elapsed`: time since the start of this process. Returns true if it has become reachable.
     pub fn answered(&mut self, now: Timestamp, elapsed: Duration) -> bool {
-        self.connection = Connection { last_success: Some(now), failures: 0 };
+        self.last_success = Some(now);
         self.probe.record(Ok(()), elapsed)
     }
 
     /// Records a failure. Returns true if the cluster has become unreachable.
     pub fn failed(&mut self, error: RemoteError, elapsed: Duration) -> bool {
-        self.connection.failures = self.connection.failures.saturating_add(1);
         let error = match error {
             RemoteError::Request(error) => error,
             RemoteError::Kubeconfig(_) | RemoteError::TooMany(_) => RequestError::Unreachable,
@@ -39,7 +38,7 @@ impl Link {
 
     /// Returns the connection, as planners read it.
     pub fn connection(&self) -> Connection {
-        self.connection
+        Connection { last_success: self.last_success, is_lost: self.lost().is_some() }
     }
 
     /// Returns the last failure of a cluster that is unreachable.
@@ -76,8 +75,8 @@ mod tests {
         }
         assert!(link.failed(error.clone(), at(50)) && !link.failed(error, at(60)));
         assert_eq!((link.lost(), link.delay()), (Some(&RequestError::Unreachable), UNREACHABLE_INTERVAL));
-        assert_eq!(link.connection(), Connection { last_success: Some(answered), failures: 6 });
+        assert_eq!(link.connection(), Connection { last_success: Some(answered), is_lost: true });
         assert!(link.answered(answered, at(70)));
-        assert_eq!((link.lost(), link.connection().failures), (None, 0));
+        assert_eq!((link.lost(), link.connection().is_lost), (None, false));
     }
 }

@@ -137,7 +137,7 @@ fn m8_machine_without_a_node_shows_what_it_waits_for() {
 fn m8_lost_connection_keeps_conditions_for_five_minutes() {
     let mut world = running(&json!({}));
     world.workload.node = NodeView::Unknown;
-    world.workload.connection.failures = 1;
+    world.workload.connection.is_lost = true;
     world.now = "2026-01-01T01:04:00Z".parse().unwrap();
     let next = plan(&world);
     assert!(next.is_settled());
@@ -151,7 +151,7 @@ fn m8_lost_connection_keeps_conditions_for_five_minutes() {
     );
     settle(&mut world);
     // A new leader does not know the last success.
-    world.workload.connection = Connection { last_success: None, failures: 9 };
+    world.workload.connection = Connection { last_success: None, is_lost: true };
     assert!(plan(&world).is_settled());
 }
 
@@ -159,10 +159,10 @@ fn m8_lost_connection_keeps_conditions_for_five_minutes() {
 fn m8_first_connection_is_waited_for() {
     let mut world = observed(&json!({}));
     world.workload.node = NodeView::Unknown;
-    world.workload.connection = Connection { last_success: None, failures: 4 };
+    world.workload.connection = Connection { last_success: None, is_lost: false };
     let text = "API server of Cluster c is not connected yet; see Secret c-kubeconfig";
     assert_eq!(shown(&world, "NodeReady").2, text);
-    world.workload.connection.failures = 5;
+    world.workload.connection.is_lost = true;
     world.now = "2026-01-01T00:04:00Z".parse().unwrap();
     assert_eq!(plan(&world).recheck, Some(Duration::from_secs(60)), "the control plane is new");
 }
@@ -172,7 +172,7 @@ fn m8_first_connection_is_waited_for() {
 fn m8_conditions_without_a_connection_name_the_secret() {
     let mut world = observed(&json!({}));
     world.workload.node = NodeView::Unknown;
-    world.workload.connection = Connection { last_success: None, failures: 9 };
+    world.workload.connection = Connection { last_success: None, is_lost: true };
     world.now = "2026-01-02T00:00:00Z".parse().unwrap();
     for type_ in ["NodeReady", "NodeHealthy"] {
         let (_, reason, message) = shown(&world, type_);

@@ -257,7 +257,7 @@ fn start(bootstrap: &serde_json::Value) -> Observed {
         let contract = &mut Arc::make_mut(object).contract;
         (contract.provisioned, contract.provider_id) = (None, None);
     }
-    seen.workload.connection = Connection { last_success: Some(seen.now), failures: 0 };
+    seen.workload.connection = Connection { last_success: Some(seen.now), is_lost: false };
     seen
 }
 
