@@ -8,6 +8,7 @@
 //! A cluster that hangs or lies holds up no other: a turn never waits for its Nodes, and few turns wait for its other answers. Not here:
 //! decisions about Machines. Called by the passes over Machines, Clusters and health checks.
 
+pub mod budget;
 pub mod connection;
 pub mod index;
 pub mod kept;
@@ -21,7 +22,6 @@ pub mod task;
 
 use std::collections::HashMap;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::Duration;
 
 use bedplate_api::cluster::full::Cluster;
@@ -35,6 +35,7 @@ use tokio::sync::Notify;
 use tokio::time::Instant;
 use tokio_util::sync::CancellationToken;
 
+use self::budget::Budget;
 use self::places::{LISTS, Place, Places, TURNS};
 use self::remote::{Remote, RemoteError};
 use self::task::WorkloadCluster;
@@ -46,12 +47,10 @@ use crate::scope::Scope;
 pub const NAME: &str = "workload clusters";
 /// Maximum number of clusters that are watched.
 const MAX_CLUSTERS: usize = 1024;
-/// Maximum number of clusters of one namespace that are watched. It leaves places for other namespaces.
-const MAX_OF_NAMESPACE: usize = 256;
-/// Maximum size of the Nodes of all clusters in bytes.
-const MAX_BYTES: usize = 128 * 1024 * 1024;
 /// Maximum duration of the requests of one turn to a workload cluster.
 const TURN_TIMEOUT: Duration = Duration::from_secs(30);
+
+const _: () = assert!(budget::POOL_BYTES + MAX_CLUSTERS * budget::CLUSTER_BYTES == 128 * 1024 * 1024);
 
 /// Connection to a cluster without a task. No first answer is expected.
 const UNWATCHED: Connection = Connection { last_success: None, is_lost: true };
@@ -81,10 +80,6 @@ pub struct Shared {
     budget: Budget,
     start: Instant,
 }
-
-/// Size of the Nodes of all clusters.
-#[derive(Debug, Default)]
-struct Budget(AtomicUsize);
 
 /// Cluster that is watched.
 struct Entry {
@@ -119,7 +114,7 @@ impl Workloads {
 
     /// Takes a place for a turn that sends requests to a cluster. None: the turn must be repeated later.
     pub fn enter(&self, cluster: &Cluster) -> Option<Place> {
-        self.turns.take(&key(cluster))
+        self.turns.take(&key(cluster), Instant::now().into_std())
     }
 
     /// Connects to the cluster by its kubeconfig, which is read live, for one turn. Sends no request to the cluster.
@@ -174,9 +169,16 @@ impl Workloads {
         }
         // Another Cluster of the name was deleted.
         clusters.remove(&name);
-        let of_namespace = clusters.keys().filter(|(namespace, _)| *namespace == key.namespace).count();
-        if clusters.len() >= MAX_CLUSTERS || of_namespace >= MAX_OF_NAMESPACE {
-            return None;
+        if clusters.len() >= MAX_CLUSTERS {
+            let surplus = surplus(clusters.keys(), &key.namespace)?;
+            tracing::warn!(
+                namespace = surplus.0,
+                name = surplus.1,
+                "too many workload clusters, watch ended"
+            );
+            if let Some(entry) = clusters.remove(&surplus) {
+                self.connections.forget(&entry.cluster.key);
+            }
         }
         let cluster = Arc::new(WorkloadCluster::new(key, Arc::clone(&self.shared)));
         clusters.insert(name, Entry { cluster: Arc::clone(&cluster), stop: None });
@@ -212,6 +214,24 @@ impl Workloads {
     }
 }
 
+/// Returns the cluster that gives its place to another one of a namespace: the last one by name of the namespace with the most clusters. None: no
+/// namespace would have more than this one. So a namespace takes all places that are free, and no place that another one needs.
+fn surplus<'a>(
+    watched: impl Iterator<Item = &'a (String, String)>,
+    namespace: &str,
+) -> Option<(String, String)> {
+    let mut names: HashMap<&str, (usize, &str)> = HashMap::new();
+    for (namespace, name) in watched {
+        let (number, last) = names.entry(namespace).or_default();
+        *number += 1;
+        *last = name.as_str().max(last);
+    }
+    let own = names.get(namespace).map_or(0, |(number, _)| *number);
+    let most = names.into_iter().max_by_key(|(namespace, (number, _))| (*number, *namespace));
+    let (namespace, (_, last)) = most.filter(|(_, (number, _))| *number > own + 1)?;
+    Some((namespace.to_owned(), last.to_owned()))
+}
+
 impl Shared {
     async fn connect(&self, key: &ClusterKey) -> Result<Remote, RemoteError> {
         let workload = kubeconfig::connect(&self.client, key, &*self.connect).await;
@@ -227,25 +247,13 @@ impl Drop for Entry {
     }
 }
 
-impl Budget {
-    fn room(&self) -> usize {
-        MAX_BYTES.saturating_sub(self.0.load(Ordering::Relaxed))
-    }
-
-    /// Records that the Nodes of a cluster have another size.
-    fn change(&self, before: usize, after: usize) {
-        self.0.fetch_add(after, Ordering::Relaxed);
-        self.0.fetch_sub(before, Ordering::Relaxed);
-    }
-}
-
 #[cfg(test)]
 impl Workloads {
     /// Sets the Nodes of a cluster, as if they were listed.
     pub(crate) fn set_nodes(&self, cluster: &Cluster, nodes: Vec<Node>) {
         let mut index = index::NodeIndex::default();
         for node in nodes {
-            index.put(node, MAX_BYTES);
+            index.put(node, budget::POOL_BYTES);
         }
         if let Some(watched) = self.watched(cluster) {
             watched.listed(index);

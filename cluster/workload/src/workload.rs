@@ -83,8 +83,14 @@ impl Workload {
         Self { client, turns: Arc::new(Semaphore::new(CONCURRENT_REQUESTS)), broken: Arc::default(), busy }
     }
 
+    /// Returns true if both are clones of one API, so they have one kubeconfig.
+    pub fn is_same(&self, other: &Self) -> bool {
+        Arc::ptr_eq(&self.turns, &other.turns)
+    }
+
     /// Returns the rest of the pause that the server asks for. None: requests are sent.
-    pub fn paused(&self) -> Option<Duration> {
+    #[cfg(test)]
+    pub(crate) fn paused(&self) -> Option<Duration> {
         let until = self.busy.lock().as_ref().map(|busy| busy.until)?;
         until.checked_duration_since(Instant::now()).filter(|rest| !rest.is_zero())
     }

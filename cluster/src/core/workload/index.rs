@@ -13,6 +13,8 @@ use crate::core::machine::node::NodeView;
 
 /// Maximum number of Nodes with a providerID.
 pub const MAX_NODES: usize = 10_000;
+/// Size of the tables for one Node in bytes, without its texts.
+const ENTRY_BYTES: usize = 256;
 /// Maximum number of names of Nodes with one providerID that are shown.
 const MAX_SHOWN: usize = 5;
 
@@ -23,7 +25,7 @@ pub struct NodeIndex {
     ids: HashMap<String, Vec<Slot>>,
     /// ProviderID of each Node by its name. None: it is too long.
     names: HashMap<String, Option<String>>,
-    /// Size of the Nodes in bytes.
+    /// Size of the Nodes in bytes, with their entries.
     bytes: usize,
     /// Number of Nodes whose providerID is too long.
     nameless: usize,
@@ -40,17 +42,20 @@ struct Slot {
 }
 
 impl NodeIndex {
-    /// Adds or replaces a Node. `room`: number of bytes that are left for it. Returns the providerIDs whose view has changed.
+    /// Adds or replaces a Node. `room`: number of bytes by which the index may grow. Returns the providerIDs whose view has changed.
     pub fn put(&mut self, node: Node, room: usize) -> Vec<String> {
         let name = node.name_any();
         let (id, kept) = match kept(node) {
             Kept::Nothing => return self.remove(&name).into_iter().collect(),
             Kept::Whole(node, bytes) => {
                 let id = node.spec.as_ref().and_then(|spec| spec.provider_id.clone());
-                (id, (bytes <= room).then(|| (Arc::from(node), bytes)))
+                (id, Some((Arc::from(node), bytes)))
             }
             Kept::TooLarge(id) => (id, None),
         };
+        // The Node takes the place of its former state.
+        let rest = room.saturating_add(self.size(&name)).checked_sub(entry(&name, id.as_deref()));
+        let kept = kept.filter(|(_, bytes)| rest.is_some_and(|rest| *bytes <= rest));
         if let (Some(id), Some((node, _))) = (&id, &kept)
             && let Some(before) = self.node(id, &name)
             && is_same(&before, node)
@@ -59,13 +64,27 @@ impl NodeIndex {
             return Vec::new();
         }
         let before = self.remove(&name);
-        self.keep(name, id.clone(), kept);
+        if rest.is_some() {
+            self.keep(name, id.clone(), kept);
+        } else {
+            self.is_partial = true;
+        }
         before.into_iter().filter(|before| Some(before) != id.as_ref()).chain(id.clone()).collect()
     }
 
+    fn slot(&self, id: &str, name: &str) -> Option<&(Arc<Node>, usize)> {
+        self.ids.get(id)?.iter().find(|slot| slot.name == name)?.node.as_ref()
+    }
+
     fn node(&self, id: &str, name: &str) -> Option<Arc<Node>> {
-        let slot = self.ids.get(id)?.iter().find(|slot| slot.name == name)?;
-        slot.node.as_ref().map(|(node, _)| Arc::clone(node))
+        self.slot(id, name).map(|(node, _)| Arc::clone(node))
+    }
+
+    /// Returns the size of a Node with its entries. 0: it is not known.
+    fn size(&self, name: &str) -> usize {
+        let Some(id) = self.names.get(name).map(Option::as_deref) else { return 0 };
+        let node = id.and_then(|id| self.slot(id, name));
+        entry(name, id) + node.map_or(0, |(_, bytes)| *bytes)
     }
 
     fn keep(&mut self, name: String, id: Option<String>, node: Option<(Arc<Node>, usize)>) {
@@ -74,7 +93,7 @@ impl NodeIndex {
             self.is_partial = true;
             return;
         }
-        self.bytes += node.as_ref().map_or(0, |(_, bytes)| *bytes);
+        self.bytes += entry(&name, id.as_deref()) + node.as_ref().map_or(0, |(_, bytes)| *bytes);
         match &id {
             Some(id) => self.ids.entry(id.clone()).or_default().push(Slot { name: name.clone(), node }),
             None => self.nameless += 1,
@@ -84,24 +103,26 @@ impl NodeIndex {
 
     /// Removes a Node. Returns its providerID.
     pub fn remove(&mut self, name: &str) -> Option<String> {
+        self.bytes -= self.size(name);
         let Some(id) = self.names.remove(name)? else {
             self.nameless -= 1;
             return None;
         };
         let slots = self.ids.get_mut(&id)?;
         let at = slots.iter().position(|slot| slot.name == name)?;
-        let slot = slots.swap_remove(at);
-        self.bytes -= slot.node.map_or(0, |(_, bytes)| bytes);
+        slots.swap_remove(at);
         if slots.is_empty() {
             self.ids.remove(&id);
         }
         Some(id)
     }
 
-    /// Replaces a Node by its state after a write. A Node that is not known is not added.
+    /// Replaces a Node by its state after a write. A Node that is not known is not added, and a later state stays: the watch may have shown it
+    /// before the write was answered.
     pub fn replace(&mut self, node: Node) {
         let Some(Some(id)) = self.names.get(&node.name_any()).cloned() else { return };
-        if self.node(&id, &node.name_any()).is_some_and(|known| known.metadata.uid == node.metadata.uid) {
+        let Some(known) = self.node(&id, &node.name_any()) else { return };
+        if known.metadata.uid == node.metadata.uid && version(&known) <= version(&node) {
             self.put(node, usize::MAX);
         }
     }
@@ -111,12 +132,17 @@ impl NodeIndex {
         self.is_partial = true;
     }
 
+    /// Returns true if a Node that is not found is absent.
+    pub fn is_complete(&self) -> bool {
+        !self.is_partial && self.nameless == 0
+    }
+
     /// Returns true if there are Nodes that are not kept.
     pub fn is_partial(&self) -> bool {
         self.is_partial
     }
 
-    /// Returns the size of the Nodes in bytes.
+    /// Returns the size of the Nodes in bytes, with their entries.
     pub fn bytes(&self) -> usize {
         self.bytes
     }
@@ -137,8 +163,8 @@ impl NodeIndex {
         match self.ids.get(id).map(Vec::as_slice) {
             Some([Slot { node: Some((node, _)), .. }]) => NodeView::Found(Arc::clone(node)),
             Some([Slot { node: None, .. }]) => NodeView::Unknown,
-            Some([]) | None if self.is_partial || self.nameless > 0 => NodeView::Unknown,
-            Some([]) | None => NodeView::Absent,
+            Some([]) | None if self.is_complete() => NodeView::Absent,
+            Some([]) | None => NodeView::Unknown,
             Some(slots) => {
                 let mut names: Vec<String> = slots.iter().map(|slot| slot.name.clone()).collect();
                 names.sort_unstable();
@@ -147,6 +173,16 @@ impl NodeIndex {
             }
         }
     }
+}
+
+/// Returns the version of a Node as a number. API servers count up. A text that is not a number comes first.
+fn version(node: &Node) -> Option<u64> {
+    node.metadata.resource_version.as_deref()?.parse().ok()
+}
+
+/// Returns the size of the entries of a Node in bytes. Two tables have its name and its providerID.
+fn entry(name: &str, id: Option<&str>) -> usize {
+    ENTRY_BYTES + 2 * (name.len() + id.map_or(0, str::len))
 }
 
 #[cfg(test)]
@@ -200,7 +236,7 @@ mod tests {
     #[test]
     fn m8_node_beyond_a_bound_is_unknown_and_not_absent() {
         let mut index = index(&[("a", Some("p://1"))]);
-        index.put(node("b", Some("p://2")), 10);
+        index.put(node("b", Some("p://2")), entry("b", Some("p://2")) + 10);
         assert_eq!(index.get(Some("p://2")), NodeView::Unknown);
         assert_eq!(index.get(Some("p://3")), NodeView::Absent, "the ID of the large Node is known");
         index.put(node("c", Some(&"x".repeat(2000))), ROOM);
@@ -219,6 +255,40 @@ mod tests {
             index.put(node(&n.to_string(), Some(&format!("p://{n}"))), ROOM);
         }
         assert!(index.is_partial() && index.names.len() == MAX_NODES);
+    }
+
+    #[test]
+    fn m8_changed_node_stays_although_no_room_is_left() {
+        let mut index = index(&[("a", Some("p://1"))]);
+        let cordoned = of("a", Some("p://1"), |node| node["spec"]["unschedulable"] = json!(true));
+        let bytes = index.bytes();
+        index.put(cordoned.clone(), 30);
+        let NodeView::Found(kept) = index.get(Some("p://1")) else {
+            panic!("{:?}", index.get(Some("p://1")))
+        };
+        assert_eq!(kept.spec.as_ref().and_then(|spec| spec.unschedulable), Some(true));
+        assert!(index.bytes() > bytes && index.bytes() <= bytes + 30);
+        index.put(node("a", Some("p://1")), 0);
+        assert_eq!((found(&index, "p://1").as_deref(), index.bytes()), (Some("a"), bytes));
+        index.put(cordoned, 0);
+        assert_eq!(index.get(Some("p://1")), NodeView::Unknown, "it has grown");
+    }
+
+    #[test]
+    fn trust_4_names_and_ids_of_nodes_count() {
+        let mut index = NodeIndex::default();
+        let id = format!("p://{}", "x".repeat(1000));
+        index.put(node("a", Some(&id)), entry("a", Some(&id)));
+        assert_eq!((index.get(Some(&id)), index.bytes()), (NodeView::Unknown, entry("a", Some(&id))));
+        assert!(!index.is_partial());
+        index.put(node("b", Some("p://2")), entry("b", Some("p://2")) - 1);
+        assert!(index.is_partial() && index.names.len() == 1, "the name of a Node has no room either");
+        assert_eq!(index.get(Some("p://2")), NodeView::Unknown);
+        index.put(node("c", Some(&"x".repeat(2000))), ROOM);
+        assert_eq!(index.bytes(), entry("a", Some(&id)) + entry("c", None));
+        index.remove("a");
+        index.remove("c");
+        assert_eq!(index.bytes(), 0);
     }
 
     #[test]
@@ -251,6 +321,13 @@ mod tests {
         index.replace(changed);
         let NodeView::Found(found) = index.get(Some("p://1")) else { panic!() };
         assert_eq!(found.resource_version().as_deref(), Some("8"));
+        let earlier = of("a", Some("p://1"), |node| {
+            node["metadata"]["resourceVersion"] = json!("7");
+            node["spec"]["unschedulable"] = json!(true);
+        });
+        index.replace(earlier);
+        let NodeView::Found(found) = index.get(Some("p://1")) else { panic!() };
+        assert_eq!(found.resource_version().as_deref(), Some("8"), "the watch has shown a later state");
         index.replace(node("b", Some("p://1")));
         index.replace(of("a", Some("p://9"), |node| node["metadata"]["uid"] = json!("other")));
         assert!(matches!(index.get(Some("p://1")), NodeView::Found(_)), "another Node is not added");

@@ -12,6 +12,7 @@ use kube::api::{ListParams, WatchParams};
 use kube::core::{ObjectList, WatchEvent};
 use kube::{Client, ResourceExt};
 
+use super::budget::Share;
 use super::index::{MAX_NODES, NodeIndex};
 use super::remote::{Remote, nodes};
 use super::state::NodeChange;
@@ -44,13 +45,15 @@ pub enum Event {
 pub struct Events {
     answer: Pin<Box<dyn AsyncBufRead + Send>>,
     line: Vec<u8>,
+    /// Bytes of the line. A tenant could leave many lines without an end.
+    share: Share,
 }
 
-/// Lists the Nodes. `room`: number of bytes that are left for them. Returns them with the version of the list.
+/// Lists the Nodes. `share`: their bytes, which are taken while they are read. Returns them with the version of the list.
 ///
 /// # Errors
 /// [`RequestError`]
-pub async fn list(remote: &Remote, room: usize) -> Result<(NodeIndex, String), RequestError> {
+pub async fn list(remote: &Remote, share: &mut Share) -> Result<(NodeIndex, String), RequestError> {
     let (mut index, mut bytes, mut version) = (NodeIndex::default(), 0, None);
     let mut parameters = ListParams::default().limit(PAGE_SIZE);
     for _ in 0..MAX_PAGES {
@@ -64,7 +67,8 @@ pub async fn list(remote: &Remote, room: usize) -> Result<(NodeIndex, String), R
             serde_json::from_str(&text).map_err(|_| RequestError::Answer)?;
         drop(text);
         for BoundedTimes(node) in page.items {
-            index.put(node, room.saturating_sub(index.bytes()));
+            index.put(node, share.room());
+            share.resize(index.bytes());
         }
         version = version.or(page.metadata.resource_version.filter(|version| !version.is_empty()));
         let next = page.metadata.continue_.filter(|next| !next.is_empty());
@@ -78,18 +82,18 @@ pub async fn list(remote: &Remote, room: usize) -> Result<(NodeIndex, String), R
     Ok((index, version.unwrap_or_default()))
 }
 
-/// Starts a watch of the Nodes after a version.
+/// Starts a watch of the Nodes after a version. `share`: bytes of an event while it is read.
 ///
 /// # Errors
 /// [`RequestError`]
-pub async fn watch(remote: &Remote, version: &str) -> Result<Events, RequestError> {
+pub async fn watch(remote: &Remote, version: &str, share: Share) -> Result<Events, RequestError> {
     let request = nodes().watch(&WatchParams::default().timeout(WATCH_SECONDS), version);
     let ask = |client: Client| async move {
         let answer = client.request_stream(request.map_err(kube::Error::BuildRequest)?).await?;
         Ok::<_, kube::Error>(Box::pin(answer) as Pin<Box<dyn AsyncBufRead + Send>>)
     };
     let answer = remote.ask(ask).await?.ok_or(RequestError::Failed(404))?;
-    Ok(Events { answer, line: Vec::new() })
+    Ok(Events { answer, line: Vec::new(), share })
 }
 
 /// Asks the API server for its version.
@@ -118,13 +122,15 @@ impl Events {
             }
             let end = part.iter().position(|byte| *byte == b'\n');
             let used = end.map_or(part.len(), |end| end + 1);
-            if self.line.len() + used > MAX_EVENT {
+            if self.line.len() + used > MAX_EVENT || used > self.share.room() {
                 return Err(RequestError::Answer);
             }
             self.line.extend_from_slice(&part[..used]);
+            self.share.resize(self.line.len());
             self.answer.consume_unpin(used);
             if end.is_some() {
                 let line = std::mem::take(&mut self.line);
+                self.share.resize(0);
                 if !line.trim_ascii().is_empty() {
                     return event(&line).map(Some);
                 }

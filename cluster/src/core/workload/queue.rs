@@ -22,7 +22,7 @@ const MAX_RELEASED: usize = 100;
 /// Minimum interval between two releases of one object.
 const MIN_INTERVAL: Duration = Duration::from_secs(5);
 /// Maximum number of providerIDs that are kept apart. More changes concern all Machines of the cluster.
-const MAX_IDS: usize = 10_000;
+const MAX_IDS: usize = 1000;
 
 /// Changes of the Nodes of a cluster since the last release.
 #[derive(Debug, Clone, Default)]

@@ -4,8 +4,6 @@
 //! the kubeconfig in its own text. Not here: decisions, retries, and the list of all
 //! Nodes (`nodes`). Called by the pass over Machines.
 
-use std::time::Duration;
-
 use bedplate_api::bounded_times::BoundedTimes;
 use bedplate_engine::FieldManager;
 use bedplate_process::lock::Lock;
@@ -81,9 +79,9 @@ impl Remote {
         Self { end: Some(end), ..self }
     }
 
-    /// Returns the rest of the pause that the API server asks for.
-    pub fn paused(&self) -> Option<Duration> {
-        self.workload.paused()
+    /// Returns true if both send their requests by the same kubeconfig.
+    pub fn is_same(&self, other: &Self) -> bool {
+        self.workload.is_same(&other.workload)
     }
 
     /// Sends a request. None: the object does not exist.

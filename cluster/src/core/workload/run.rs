@@ -2,7 +2,7 @@
 //!
 //! ```text
 //! connect -> list -> watch, a probe by the present kubeconfig each 10 s -> watch again from the last version
-//!    ^        ^                |      | the version is expired, or Nodes were not kept
+//!    ^        ^                |      | the version is expired, Nodes were not kept, or the kubeconfig has changed
 //!    |        +----------------|------+
 //!    +-- delay <-- a request or a probe has failed
 //! ```
@@ -20,6 +20,10 @@ use super::task::WorkloadCluster;
 const MIN_ROUND: Duration = Duration::from_secs(5);
 /// Time after which a watch is ended here. The server should have ended it before.
 const WATCH_TIMEOUT: Duration = Duration::from_secs(WATCH_SECONDS as u64 + 30);
+/// Maximum duration of a list, in which it holds a place.
+const LIST_TIMEOUT: Duration = Duration::from_secs(60);
+/// Time after which Nodes that no watch follows are unknown: as long as a lost connection needs to be noticed.
+const MAX_AGE: Duration = Duration::from_secs(50);
 /// Delay until a place for a list is looked for again.
 const PLACE_DELAY: Duration = Duration::from_secs(1);
 
@@ -28,13 +32,11 @@ pub async fn keep(cluster: &WorkloadCluster) {
     let mut version = None;
     loop {
         let start = Instant::now();
-        let (remote, ended) = match cluster.connect().await {
-            Ok(remote) => {
-                let ended = round(cluster, &remote, version.take()).await;
-                (Some(remote), ended)
-            }
-            Err(error) => (None, Err(error)),
+        let ended = match cluster.connect().await {
+            Ok(remote) => round(cluster, &remote, version.take()).await,
+            Err(error) => Err(error),
         };
+        // While a server asks for a pause, each request fails without being sent. So the Nodes of a busy server become unknown too.
         let delay = match ended {
             Ok(next) => {
                 version = next;
@@ -42,8 +44,7 @@ pub async fn keep(cluster: &WorkloadCluster) {
             }
             Err(error) => cluster.failed(error),
         };
-        let pause = remote.and_then(|remote| remote.paused());
-        sleep(delay.max(pause.unwrap_or_default())).await;
+        sleep(delay).await;
     }
 }
 
@@ -68,25 +69,31 @@ async fn round(
 
 /// Lists the Nodes into the state. Returns the version of the list.
 pub async fn list(cluster: &WorkloadCluster, remote: &Remote) -> Result<String, RemoteError> {
+    let start = Instant::now();
     let _place = loop {
-        match cluster.list_place() {
-            Some(place) => break place,
-            None => sleep(PLACE_DELAY).await,
+        if let Some(place) = cluster.list_place() {
+            break place;
         }
+        if start.elapsed() >= MAX_AGE {
+            cluster.unread();
+        }
+        sleep(PLACE_DELAY).await;
     };
-    let (index, version) = nodes::list(remote, cluster.room()).await?;
+    let mut share = cluster.share_of_list();
+    let remote = remote.clone().until(Instant::now() + LIST_TIMEOUT);
+    let (index, version) = nodes::list(&remote, &mut share).await?;
     cluster.listed(index);
     Ok(version)
 }
 
-/// Follows a watch until its end. Returns the version to continue from. A probe reads the kubeconfig, because the watch keeps the connection of an
-/// earlier one after the Secret was changed or deleted.
+/// Follows a watch until its end. Returns the version to continue from. None: a list is next. A probe reads the kubeconfig, because the watch
+/// keeps the connection of an earlier one. A change of the Secret ends the watch: the new server may have other Nodes.
 async fn watch(
     cluster: &WorkloadCluster,
     remote: &Remote,
     mut version: String,
 ) -> Result<Option<String>, RemoteError> {
-    let mut events = nodes::watch(remote, &version).await?;
+    let mut events = nodes::watch(remote, &version, cluster.share_of_event()).await?;
     let end = sleep(WATCH_TIMEOUT);
     tokio::pin!(end);
     let mut probe = interval_at(Instant::now() + PROBE_INTERVAL, PROBE_INTERVAL);
@@ -102,7 +109,11 @@ async fn watch(
                 }
             },
             _ = probe.tick() => {
-                nodes::probe(&cluster.connect().await?).await?;
+                let present = cluster.connect().await?;
+                if !present.is_same(remote) {
+                    return Ok(None);
+                }
+                nodes::probe(&present).await?;
                 cluster.answered();
             }
             () = &mut end => return Ok(Some(version)),

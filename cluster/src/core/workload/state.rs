@@ -69,8 +69,9 @@ impl State {
 
     /// Records a complete list. The first one concerns all Machines, a later one those whose Nodes differ.
     pub fn listed(&mut self, nodes: NodeIndex, at: At, changes: &mut Changes) {
-        if let Some(before) = &self.nodes {
-            changes.add(nodes.changes(before));
+        match &self.nodes {
+            Some(before) if before.is_complete() == nodes.is_complete() => changes.add(nodes.changes(before)),
+            Some(_) | None => changes.add_all(),
         }
         self.nodes = Some(nodes);
         self.answered(at, changes);
@@ -93,12 +94,20 @@ impl State {
     /// Records the change of a Node. `room`: number of bytes that are left for it.
     pub fn changed(&mut self, change: NodeChange, room: usize, changes: &mut Changes) {
         let Some(nodes) = &mut self.nodes else { return };
-        let was_partial = nodes.is_partial();
+        let was_complete = nodes.is_complete();
         match change {
             NodeChange::There(node) => changes.add(nodes.put(*node, room)),
             NodeChange::Gone(name) => changes.add(nodes.remove(&name)),
         }
-        if nodes.is_partial() && !was_partial {
+        // The absence of a Node becomes unknown, or known.
+        if nodes.is_complete() != was_complete {
+            changes.add_all();
+        }
+    }
+
+    /// Records that the Nodes are not followed any more. They are unknown until the next list.
+    pub fn unread(&mut self, changes: &mut Changes) {
+        if self.nodes.take().is_some() {
             changes.add_all();
         }
     }
@@ -192,6 +201,37 @@ mod tests {
         assert_eq!(state.look(Some("p://a")).node, NodeView::Unknown);
         assert_eq!(concerns(&mut state, |state, all| state.listed(index(&["a"]), at(90), all)), None);
         assert!(is_found(&state, "a"));
+    }
+
+    #[test]
+    fn m8_absence_that_becomes_known_concerns_all_machines() {
+        let long = |name: &str| -> Node {
+            from_value(json!({ "metadata": { "name": name }, "spec": { "providerID": "x".repeat(2000) } }))
+                .unwrap()
+        };
+        let mut state = State::default();
+        state.listed(index(&["a"]), at(0), &mut Changes::default());
+        let put = NodeChange::There(Box::new(long("l")));
+        assert_eq!(concerns(&mut state, |state, all| state.changed(put, usize::MAX, all)), None);
+        assert_eq!(state.look(Some("p://x")).node, NodeView::Unknown);
+        let gone = NodeChange::Gone("l".to_owned());
+        assert_eq!(concerns(&mut state, |state, all| state.changed(gone, usize::MAX, all)), None);
+        assert_eq!(state.look(Some("p://x")).node, NodeView::Absent);
+        let mut partial = index(&["a"]);
+        partial.set_partial();
+        assert_eq!(concerns(&mut state, |state, all| state.listed(partial, at(1), all)), None);
+        assert_eq!(concerns(&mut state, |state, all| state.listed(index(&["a"]), at(2), all)), None);
+    }
+
+    #[test]
+    fn hc6_nodes_that_are_not_followed_are_unknown() {
+        let mut state = State::default();
+        assert_eq!(concerns(&mut state, State::unread), Some(Vec::new()));
+        state.listed(index(&["a"]), at(0), &mut Changes::default());
+        assert_eq!(concerns(&mut state, State::unread), None);
+        let seen = state.look(Some("p://a"));
+        assert_eq!((seen.node, seen.connection.is_lost), (NodeView::Unknown, false));
+        assert_eq!(concerns(&mut state, |state, all| state.listed(index(&["a"]), at(9), all)), None);
     }
 
     #[test]

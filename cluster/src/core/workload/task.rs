@@ -19,6 +19,7 @@ use tokio::task::{JoinError, JoinSet};
 use tokio::time::{Instant, interval, sleep};
 use tokio_util::sync::CancellationToken;
 
+use super::budget::Share;
 use super::index::NodeIndex;
 use super::places::Place;
 use super::queue::{Changes, Due, Pace, RELEASE_INTERVAL};
@@ -29,6 +30,8 @@ use crate::core::context::Stores;
 use crate::core::machine::node::Workload;
 use crate::metrics::Kind;
 
+/// Size of an event in bytes that is not taken from the pool. A namespace without room still sees the changes of its Nodes.
+const FREE_EVENT: usize = 64 * 1024;
 /// Interval between two checks for tasks whose Cluster is gone. The watch of Clusters ends most of them before.
 const CHECK_INTERVAL: Duration = Duration::from_secs(10);
 
@@ -75,16 +78,27 @@ impl WorkloadCluster {
     }
 
     pub(super) fn list_place(&self) -> Option<Place> {
-        self.shared.lists.take(&self.key)
+        self.shared.lists.take(&self.key, Instant::now().into_std())
     }
 
     pub(super) fn is_partial(&self) -> bool {
         self.state.lock().is_partial()
     }
 
-    /// Returns the number of bytes that are left for the Nodes of this cluster.
-    pub(super) fn room(&self) -> usize {
-        self.shared.budget.room() + self.state.lock().bytes()
+    /// Returns the bytes of a list, which replaces the Nodes of this cluster.
+    pub(super) fn share_of_list(&self) -> Share {
+        let bytes = self.state.lock().bytes();
+        self.shared.budget.share_of_list(&self.key.namespace, bytes)
+    }
+
+    /// Returns the bytes of one event of a watch.
+    pub(super) fn share_of_event(&self) -> Share {
+        self.shared.budget.share(&self.key.namespace, FREE_EVENT)
+    }
+
+    /// Records that the Nodes are not followed any more.
+    pub(super) fn unread(&self) {
+        self.update(State::unread);
     }
 
     pub(super) fn listed(&self, nodes: NodeIndex) {
@@ -98,8 +112,11 @@ impl WorkloadCluster {
     }
 
     pub(super) fn changed(&self, change: NodeChange) {
-        let room = self.shared.budget.room();
-        self.update(|state, changes| state.changed(change, room, changes));
+        let budget = &self.shared.budget;
+        self.update(|state, changes| {
+            let room = budget.room_of_cluster(&self.key.namespace, state.bytes());
+            state.changed(change, room, changes);
+        });
     }
 
     /// Records a failure. Returns the delay until the next try.
@@ -118,7 +135,7 @@ impl WorkloadCluster {
         let mut state = self.state.lock();
         let (bytes, was_lost) = (state.bytes(), state.link().lost().is_some());
         change(&mut state, &mut changes);
-        self.shared.budget.change(bytes, state.bytes());
+        self.shared.budget.resize_cluster(&self.key.namespace, bytes, state.bytes());
         let (namespace, name) = (&self.key.namespace, &self.key.name);
         match state.link().lost() {
             Some(reason) if !was_lost => {
@@ -164,7 +181,7 @@ impl WorkloadCluster {
 
 impl Drop for WorkloadCluster {
     fn drop(&mut self) {
-        self.shared.budget.change(self.state.lock().bytes(), 0);
+        self.shared.budget.resize_cluster(&self.key.namespace, self.state.lock().bytes(), 0);
     }
 }
 

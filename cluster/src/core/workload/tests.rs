@@ -17,6 +17,7 @@ use kube::runtime::watcher::Event;
 use serde_json::{Value, json};
 use tokio::sync::mpsc;
 
+use super::budget::Share;
 use super::index::NodeIndex;
 use super::task::Reports;
 use super::*;
@@ -84,6 +85,8 @@ struct Server {
     requests: Arc<Lock<Vec<String>>>,
     watches: Arc<Lock<Vec<mpsc::Sender<String>>>>,
     is_hanging: Arc<Lock<bool>>,
+    /// True if each request is answered by a demand for a long pause.
+    is_busy: Arc<Lock<bool>>,
     /// True if the Secret with its kubeconfig was deleted.
     is_secret_deleted: Arc<Lock<bool>>,
 }
@@ -91,7 +94,8 @@ struct Server {
 impl Server {
     fn new() -> Self {
         let (ready, requests, watches) = (Arc::new(Lock::new("True")), Arc::default(), Arc::default());
-        Self { ready, requests, watches, is_hanging: Arc::default(), is_secret_deleted: Arc::default() }
+        let (is_hanging, is_busy, is_secret_deleted) = Default::default();
+        Self { ready, requests, watches, is_hanging, is_busy, is_secret_deleted }
     }
 
     /// Clusters with this one. The management cluster has the kubeconfig.
@@ -113,7 +117,13 @@ impl Server {
                 if *server.is_hanging.lock() {
                     std::future::pending::<()>().await;
                 }
-                Ok::<_, kube::Error>(http::Response::new(server.answer(&request.uri().to_string())))
+                let (answer, is_busy) = (server.answer(&request.uri().to_string()), *server.is_busy.lock());
+                let mut answer = http::Response::new(answer);
+                if is_busy {
+                    *answer.status_mut() = http::StatusCode::TOO_MANY_REQUESTS;
+                    answer.headers_mut().insert("retry-after", http::HeaderValue::from_static("300"));
+                }
+                Ok::<_, kube::Error>(answer)
             }
         });
         Client::new(service, "default")
@@ -156,6 +166,10 @@ struct Running {
 
 impl Running {
     async fn start(server: &Server) -> Self {
+        Self::of(server.workloads())
+    }
+
+    fn of(workloads: Workloads) -> Self {
         let (stores, mut writers) = stores();
         let machine = json!({ "metadata": { "namespace": "ns", "name": "m" }, "spec": { "clusterName": "c", "providerID": "p://1",
             "infrastructureRef": { "apiGroup": "g", "kind": "K", "name": "m" } } });
@@ -165,7 +179,7 @@ impl Running {
         let (machines, queued) = Queue::new(Kind::CoreMachine, &counters);
         let (checks, _) = Queue::new(Kind::HealthCheck, &counters);
         let (clusters, _) = Queue::new(Kind::CoreCluster, &counters);
-        let (workloads, shutdown) = (server.workloads(), CancellationToken::new());
+        let shutdown = CancellationToken::new();
         let reports = Reports { stores, clusters, machines, checks };
         tokio::spawn(workloads.clone().run(reports, (Pulse::unwatched(), shutdown.clone())));
         workloads.look(&cluster(), None);
@@ -246,6 +260,23 @@ async fn m8_cluster_that_hangs_is_lost_after_five_probes_and_found_again() {
     assert!(is_found(&running.workloads, "p://1"));
 }
 
+/// A Node that was not ready before may be ready now. A health check must not judge it by the state of minutes ago.
+#[tokio::test(start_paused = true)]
+async fn hc6_nodes_of_a_server_that_asks_for_a_pause_become_unknown() {
+    let server = Server::new();
+    let mut running = Running::start(&server).await;
+    running.queued(20).await;
+    *server.is_busy.lock() = true;
+    assert_eq!(running.queued(100).await, 1, "its Machines show the loss");
+    assert_eq!(running.workloads.look(&cluster(), Some("p://1")).node, NodeView::Unknown);
+    let requests = server.requests.lock().len();
+    assert_eq!(running.queued(150).await, 0);
+    assert_eq!(server.requests.lock().len(), requests, "no request is sent until the end of the pause");
+    *server.is_busy.lock() = false;
+    assert_eq!(running.queued(120).await, 1);
+    assert!(is_found(&running.workloads, "p://1"));
+}
+
 #[tokio::test(start_paused = true)]
 async fn k8_deleted_kubeconfig_is_noticed_while_the_watch_lasts() {
     let server = Server::new();
@@ -260,6 +291,45 @@ async fn k8_deleted_kubeconfig_is_noticed_while_the_watch_lasts() {
 }
 
 #[tokio::test(start_paused = true)]
+async fn k8_watch_of_a_former_kubeconfig_ends() {
+    let (former, present, is_changed) = (Server::new(), Server::new(), Arc::new(Lock::new(false)));
+    *present.ready.lock() = "False";
+    let (first, second) = (Workload::new(former.client()), Workload::new(present.client()));
+    let changed = Arc::clone(&is_changed);
+    let connect =
+        move |_: &ClusterKey, _: &[u8]| Ok(if *changed.lock() { second.clone() } else { first.clone() });
+    let workloads = Workloads::with(client(|_| (200, secret())), MANAGER, Box::new(connect));
+    let mut running = Running::of(workloads);
+    running.queued(20).await;
+    *is_changed.lock() = true;
+    assert_eq!(running.queued(20).await, 1, "the Node is that of the new server");
+    assert_eq!((former.count("watch=true"), present.count("limit="), present.count("watch=true")), (1, 1, 1));
+}
+
+/// Lists of other clusters hold all places, for example because their servers hang.
+#[tokio::test(start_paused = true)]
+async fn hc6_nodes_are_unknown_while_their_list_waits_for_a_place() {
+    let server = Server::new();
+    let mut running = Running::start(&server).await;
+    running.queued(20).await;
+    let key =
+        |n: usize| ClusterKey { namespace: (n / 2).to_string(), name: n.to_string(), uid: "u".to_owned() };
+    let now = Instant::now().into_std();
+    let lists = running.workloads.shared.lists.clone();
+    let held: Vec<Place> = (0..8).map(|n| lists.take(&key(n), now).unwrap()).collect();
+    let gone =
+        json!({ "kind": "Status", "status": "Failure", "reason": "Expired", "code": 410, "message": "" });
+    server.send("ERROR", &gone);
+    assert_eq!(running.queued(30).await, 0);
+    assert!(is_found(&running.workloads, "p://1"));
+    assert_eq!(running.queued(60).await, 1, "health checks judge it no more");
+    assert_eq!(running.workloads.look(&cluster(), Some("p://1")).node, NodeView::Unknown);
+    drop(held);
+    assert_eq!(running.queued(10).await, 1);
+    assert!(is_found(&running.workloads, "p://1"));
+}
+
+#[tokio::test(start_paused = true)]
 async fn k8_task_ends_with_its_cluster() {
     let server = Server::new();
     let mut running = Running::start(&server).await;
@@ -270,7 +340,7 @@ async fn k8_task_ends_with_its_cluster() {
     let requests = server.requests.lock().len();
     running.queued(600).await;
     assert_eq!(server.requests.lock().len(), requests, "no request is sent any more");
-    assert_eq!(running.workloads.shared.budget.room(), MAX_BYTES);
+    assert_eq!(running.workloads.shared.budget.used(), 0);
 }
 
 #[tokio::test]
@@ -299,17 +369,66 @@ async fn k8_cluster_outside_of_the_scope_has_no_task() {
 #[tokio::test]
 async fn trust_4_clusters_of_a_namespace_leave_places_for_others() {
     let workloads = of(client(|_| (200, list(1, ""))));
-    for n in 0..MAX_OF_NAMESPACE + 9 {
-        workloads.look(&named(&n.to_string(), "u", &json!({})), None);
+    let mut cluster = named("c", "u", &json!({}));
+    // Each namespace takes all that it can get, and the first one tries again.
+    for (namespace, expected) in
+        [("a", [1024, 0, 0]), ("b", [512, 512, 0]), ("c", [342, 341, 341]), ("a", [342, 341, 341])]
+    {
+        cluster.metadata.namespace = Some(namespace.to_owned());
+        for n in 0..MAX_CLUSTERS {
+            cluster.metadata.name = Some(n.to_string());
+            workloads.look(&cluster, None);
+        }
+        let clusters = workloads.clusters.lock();
+        let of = |of: &str| clusters.keys().filter(|(namespace, _)| namespace == of).count();
+        let mut found = ["a", "b", "c"].map(of);
+        found.sort_unstable_by(|one, other| other.cmp(one));
+        assert_eq!(found, expected, "{namespace}");
     }
-    assert_eq!(workloads.clusters.lock().len(), MAX_OF_NAMESPACE);
+}
+
+/// Other namespaces have taken all bytes.
+#[tokio::test]
+async fn trust_4_cluster_keeps_nodes_although_the_bytes_are_taken() {
+    let workloads = of(client(|_| (200, list(1, ""))));
+    workloads.shared.budget.leave(0);
+    workloads.read(&cluster()).await;
+    assert!(is_found(&workloads, "p://1"));
+}
+
+/// All lists are read concurrently, so none has recorded its Nodes before the others start.
+#[tokio::test]
+async fn trust_4_concurrent_lists_stay_within_the_bytes_of_all() {
+    let (budget, free) = (Budget::default(), 4 << 20);
+    budget.leave(free);
+    let text = "x".repeat(30_000);
+    let large = remote(move |_| {
+        let mut page = list(0, "");
+        let items = (0..40).map(|number| {
+            let mut node = node(number, "True");
+            node["metadata"]["labels"] = json!({ "node.cluster.x-k8s.io/x": text });
+            node
+        });
+        page["items"] = items.collect();
+        (200, page)
+    });
+    let mut shares: Vec<Share> = (0..8).map(|n| budget.share(&n.to_string(), 0)).collect();
+    let lists = shares.iter_mut().map(|share| nodes::list(&large, share));
+    let read = futures::future::join_all(lists).await;
+    let bytes: usize = read.iter().map(|list| list.as_ref().unwrap().0.bytes()).sum();
+    assert!(bytes > free / 2 && bytes < free, "{bytes}");
+    assert_eq!(budget.used(), budget::POOL_BYTES - free + bytes);
+    let mut next = budget.share("next", 0);
+    assert!(next.room() > 0, "{bytes}");
+    next.resize(next.room());
 }
 
 #[tokio::test]
 async fn m8_nodes_are_listed_page_by_page_up_to_a_limit() {
     let found =
         remote(|line| if line.contains("continue=2") { (200, list(2, "")) } else { (200, list(1, "2")) });
-    let (index, version) = nodes::list(&found, usize::MAX).await.unwrap();
+    let share = || Budget::default().share("ns", 0);
+    let (index, version) = nodes::list(&found, &mut share()).await.unwrap();
     for id in ["p://1", "p://2"] {
         assert!(matches!(index.get(Some(id)), NodeView::Found(_)), "{id}");
     }
@@ -318,7 +437,7 @@ async fn m8_nodes_are_listed_page_by_page_up_to_a_limit() {
     let counted = Arc::clone(&requests);
     let endless = remote(move |_| (200, list(counted.fetch_add(1, Ordering::Relaxed), "x")));
     let is_unknown = |index: &NodeIndex| index.get(Some("p://x")) == NodeView::Unknown;
-    assert!(is_unknown(&nodes::list(&endless, usize::MAX).await.unwrap().0));
+    assert!(is_unknown(&nodes::list(&endless, &mut share()).await.unwrap().0));
     assert_eq!(requests.swap(0, Ordering::Relaxed), 50);
     let counted = Arc::clone(&requests);
     let large = remote(move |_| {
@@ -327,19 +446,24 @@ async fn m8_nodes_are_listed_page_by_page_up_to_a_limit() {
         page["items"][0]["metadata"]["annotations"] = json!({ "x": "y".repeat(9 << 20) });
         (200, page)
     });
-    assert!(is_unknown(&nodes::list(&large, usize::MAX).await.unwrap().0));
+    assert!(is_unknown(&nodes::list(&large, &mut share()).await.unwrap().0));
     assert_eq!(requests.load(Ordering::Relaxed), 8, "64 MiB of answers");
 }
 
 #[tokio::test]
 async fn trust_4_event_without_an_end_ends_the_watch() {
     let server = Server::new();
-    let mut events = nodes::watch(&Remote::new(Workload::new(server.client()), MANAGER), "1").await.unwrap();
+    let remote = Remote::new(Workload::new(server.client()), MANAGER);
+    let budget = Budget::default();
+    let mut events = nodes::watch(&remote, "1", budget.share("ns", 0)).await.unwrap();
     let sender = server.watches.lock().last().unwrap().clone();
     for _ in 0..3 {
         sender.try_send("x".repeat(1 << 20)).unwrap();
     }
     assert_eq!(events.next().await, Err(RequestError::Answer));
+    assert!(budget.used() > 0, "a line without an end counts");
+    drop(events);
+    assert_eq!(budget.used(), 0);
 }
 
 #[tokio::test(start_paused = true)]
