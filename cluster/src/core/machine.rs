@@ -17,6 +17,7 @@ pub mod pass;
 pub mod phase;
 pub mod plan;
 pub mod references;
+pub mod refused;
 pub mod status;
 pub mod taint;
 pub mod up_to_date;

@@ -65,7 +65,7 @@ pub fn set_all(
     let unsupported = fields_supported(observed);
     set(status, observed, condition_type::FIELDS_SUPPORTED, unsupported);
     let deletion = deleting.map_or_else(
-        || Line::of(MachineDeletingReason::NotDeleting, ""),
+        || not_deleting(observed),
         |deleting| Line::of(deleting.reason, deleting.message.clone()),
     );
     set(status, observed, condition_type::DELETING, deletion);
@@ -88,6 +88,17 @@ pub fn set_all(
     let (available, wait) = available(observed, status);
     set(status, observed, condition_type::AVAILABLE, available);
     [grace, wait, until_long(observed)].into_iter().flatten().min()
+}
+
+/// Returns `Deleting` of a Machine that is not deleted. Without the finalizer its deletion would do nothing.
+fn not_deleting(observed: &Observed) -> Line {
+    match observed.refusal(condition_type::DELETING) {
+        // Not True, the state of the reason: the Machine is not deleted.
+        Some(text) => {
+            Line { state: ConditionState::Unknown, ..Line::of(MachineDeletingReason::InternalError, text) }
+        }
+        None => Line::of(MachineDeletingReason::NotDeleting, ""),
+    }
 }
 
 fn set(status: &mut MachineStatus, observed: &Observed, type_: &str, line: Line) {
@@ -146,9 +157,13 @@ fn ready(observed: &Observed, status: &MachineStatus) -> Line {
     Line::of(reason, message)
 }
 
-/// Returns true if a condition is expected while a Machine is deleted: its objects go before it.
+/// Returns true if a condition is expected: while a Machine is deleted its objects go before it, and `Deleting` of one that is not deleted says
+/// nothing about its state.
 fn is_info(observed: &Observed, condition: Option<&Condition>) -> bool {
-    let Some(condition) = condition.filter(|_| observed.is_deleting()) else { return false };
+    let Some(condition) = condition else { return false };
+    if !observed.is_deleting() {
+        return condition.type_ == condition_type::DELETING;
+    }
     let gone: &[&str] = match condition.type_.as_str() {
         condition_type::BOOTSTRAP_CONFIG_READY => &[
             BootstrapConfigReadyReason::ObjectDeleted.as_str(),

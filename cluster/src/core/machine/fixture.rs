@@ -122,6 +122,7 @@ pub(crate) fn observed(change: &Value) -> Observed {
         workload: Workload { connection, node: node(&json!({})) },
         set: None,
         deployment: None,
+        refused: None,
         now: now(),
     }
 }

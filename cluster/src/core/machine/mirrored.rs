@@ -14,6 +14,9 @@ use crate::core::reference::{Lookup, MirrorReason, Shown, shown};
 
 /// Returns `BootstrapConfigReady`. None: it stays.
 pub fn bootstrap(observed: &Observed, status: &MachineStatus) -> Option<Line> {
+    if let Some(text) = observed.refusal(condition_type::BOOTSTRAP_CONFIG_READY) {
+        return Some(Line::of(BootstrapConfigReadyReason::UNREADABLE, text));
+    }
     let Some(reference) = &observed.machine.spec.bootstrap.config_ref else {
         return Some(data(observed));
     };
@@ -39,6 +42,9 @@ pub fn bootstrap(observed: &Observed, status: &MachineStatus) -> Option<Line> {
 
 /// Returns `InfrastructureReady`. None: it stays.
 pub fn infrastructure(observed: &Observed, status: &MachineStatus) -> Option<Line> {
+    if let Some(text) = observed.refusal(condition_type::INFRASTRUCTURE_READY) {
+        return Some(Line::of(InfrastructureReadyReason::UNREADABLE, text));
+    }
     let reference = &observed.machine.spec.infrastructure_ref;
     let latches = status.initialization.as_ref();
     let is_provisioned = latches.is_some_and(|latches| latches.infrastructure_provisioned == Some(true));

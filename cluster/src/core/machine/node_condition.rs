@@ -62,10 +62,18 @@ pub fn lines(observed: &Observed, status: &MachineStatus) -> (Option<Lines>, Opt
     }
     let recheck = grace.filter(|_| observed.workload.node == NodeView::Unknown);
     let shown = match &observed.workload.node {
-        NodeView::Unknown => (!is_shown).then(|| connection_down(unreachable(name, connection.last_success))),
+        NodeView::Unknown if is_shown => None,
+        NodeView::Unknown if connection.is_lost => {
+            Some(connection_down(unreachable(name, connection.last_success)))
+        }
+        NodeView::Unknown => Some(inspection_failed(format!(
+            "Nodes of Cluster {name} are not read yet, or have more bytes than the provider keeps"
+        ))),
         NodeView::Ambiguous(names) => Some(ambiguous(observed, names)),
         NodeView::Found(_) | NodeView::Absent => {
-            Some(node::found(observed).map_or_else(|| missing(observed, status), of_node))
+            let refused = observed.refusal(condition_type::NODE_READY);
+            let found = node::found(observed).map(|node| of_node(node, refused));
+            Some(found.unwrap_or_else(|| missing(observed, status)))
         }
     };
     (shown, recheck)
@@ -162,9 +170,14 @@ fn missing(observed: &Observed, status: &MachineStatus) -> Lines {
     inspection_failed(format!("{} {} has not reported spec.providerID yet", reference.kind, reference.name))
 }
 
-fn of_node(node: &Node) -> Lines {
+/// Returns the conditions of a Machine with a Node. `refused`: text about a write of the Node. It changes no state: the Node works without it.
+fn of_node(node: &Node, refused: Option<&str>) -> Lines {
     let conditions = node.status.as_ref().and_then(|status| status.conditions.as_deref()).unwrap_or_default();
-    (ready(conditions), healthy(conditions))
+    let mut ready = ready(conditions);
+    let texts = [ready.message.as_str(), refused.unwrap_or_default()];
+    let texts: Vec<&str> = texts.into_iter().filter(|text| !text.is_empty()).collect();
+    ready.message = texts.join("; ");
+    (ready, healthy(conditions))
 }
 
 fn ready(conditions: &[NodeCondition]) -> Line {

@@ -18,7 +18,7 @@ use bedplate_api::cluster::full::Machine;
 use bedplate_api::cluster::full::machine::MachineStatus;
 use bedplate_api::cluster::part::Reference;
 use bedplate_engine::watches::{self, GroupKind, User};
-use bedplate_engine::write::{WriteError, ask};
+use bedplate_engine::write::{Failed, WriteError, ask};
 use bedplate_engine::{Context as _, object};
 use jiff::Timestamp;
 use k8s_openapi::api::core::v1::Secret;
@@ -32,6 +32,7 @@ use super::node::Workload;
 use super::node_condition::reads_node;
 use super::plan::Observed;
 use super::references::Part;
+use super::refused::Refused;
 use super::status::own;
 use super::up_to_date;
 use crate::core::context::World;
@@ -98,6 +99,7 @@ impl<'a> Turn<'a> {
                 workload: Workload::default(),
                 set,
                 deployment,
+                refused: None,
                 now: Timestamp::now(),
                 machine,
             },
@@ -151,9 +153,17 @@ impl<'a> Turn<'a> {
         if self.observed.is_paused() {
             return self.live().await;
         }
-        self.read_data_secret().await?;
+        let mut unread = Failed::default();
+        if let Err(error) = self.read_data_secret().await {
+            let Some(cause) = error.refusal() else { return Err(error) };
+            self.observed.refused = Some(Refused::read(&self.observed, cause));
+            unread.note(Err(error));
+        }
         self.read_node();
-        if self.observed.is_deleting() { self.delete().await } else { self.live().await }
+        let done = if self.observed.is_deleting() { self.delete().await } else { self.live().await };
+        let again = done.as_ref().ok().copied().flatten();
+        unread.note(done.map(drop));
+        unread.end().map(|()| again)
     }
 
     /// Reads the Secret for `spec.bootstrap.data`, if it is needed.

@@ -21,6 +21,7 @@ use kube::ResourceExt;
 use super::data::{self, DataSecret};
 use super::node::{self, NodePatch, Workload};
 use super::references::{self, Adoption, Part, SpecChange};
+use super::refused::Refused;
 use super::status::{self, Deleting};
 use crate::core::reference::{Lookup, is_owned_by};
 use crate::owner::{self, owner_reference, with_owner};
@@ -47,6 +48,8 @@ pub struct Observed {
     pub set: Option<Arc<MachineSet>>,
     /// The MachineDeployment of the MachineSet.
     pub deployment: Option<Arc<MachineDeployment>>,
+    /// Request of this turn that was refused.
+    pub refused: Option<Refused>,
     /// The present time.
     pub now: Timestamp,
 }
@@ -60,6 +63,11 @@ impl Observed {
     /// Returns true if the Machine is being deleted.
     pub fn is_deleting(&self) -> bool {
         self.machine.metadata.deletion_timestamp.is_some()
+    }
+
+    /// Returns the text about a refused request, if the condition of this type shows it.
+    pub fn refusal(&self, type_: &str) -> Option<&str> {
+        self.refused.as_ref()?.text(type_)
     }
 
     /// Returns the providerID of the Machine.

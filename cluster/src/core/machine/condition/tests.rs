@@ -167,6 +167,17 @@ fn m8_first_connection_is_waited_for() {
     assert_eq!(plan(&world).recheck, Some(Duration::from_secs(60)), "the control plane is new");
 }
 
+#[test]
+fn m8_node_that_is_not_kept_is_no_lost_connection() {
+    let mut world = observed(&json!({}));
+    world.workload.node = NodeView::Unknown;
+    let (state, reason, message) = shown(&world, "NodeReady");
+    assert_eq!((state.as_str(), reason.as_str()), ("Unknown", "InspectionFailed"));
+    assert!(message.contains("have more bytes than the provider keeps"), "{message}");
+    world.workload.connection.is_lost = true;
+    assert_eq!(shown(&world, "NodeReady").1, "ConnectionDown");
+}
+
 /// The Secret may be missing, and a Machine has no other hint.
 #[test]
 fn m8_conditions_without_a_connection_name_the_secret() {

@@ -33,6 +33,7 @@ use crate::core::machine::deletion::{Act, NodeAnswer, NodeFailure, Observed, Pla
 use crate::core::machine::memory::Remembered;
 use crate::core::machine::plan::plan_deleted;
 use crate::core::machine::references::{Ownership, Part, ownership};
+use crate::core::machine::refused::shortened;
 use crate::core::machine::status::Deleting;
 
 /// Maximum number of plans of one turn. More than any turn needs.
@@ -122,7 +123,7 @@ impl Turn<'_> {
 
     /// Writes the status with the decision of the deletion.
     async fn report(
-        &self,
+        &mut self,
         next: Plan,
         times: Option<MachineDeletionStatus>,
         failed: Failed,
@@ -141,7 +142,7 @@ impl Turn<'_> {
     }
 
     /// Returns the progress as the status has it. A plan without a condition leaves it as it is.
-    fn present(&self) -> Deleting {
+    pub(super) fn present(&self) -> Deleting {
         let status = self.observed.machine.status.as_ref();
         let shown = status.and_then(|status| condition::get(status, condition_type::DELETING));
         let reason = shown.and_then(|shown| {
@@ -244,7 +245,7 @@ impl<'a> Step<'a> {
     }
 
     /// Carries out the act of a plan. None: another plan follows in this turn.
-    async fn take(&mut self, next: Plan) -> Option<End> {
+    async fn take(&mut self, mut next: Plan) -> Option<End> {
         if next.act.is_remote() && !self.reader.enter() {
             return Some(End::Busy);
         }
@@ -271,11 +272,11 @@ impl<'a> Step<'a> {
                 None
             }
             Act::DeleteInfrastructure(uid) => {
-                self.failed.note(self.turn.delete_part(Part::Infrastructure, uid).await);
+                self.delete_part(Part::Infrastructure, uid, &mut next).await;
                 Some(End::Report(next, None))
             }
             Act::DeleteBootstrap(uid) => {
-                self.failed.note(self.turn.delete_part(Part::Bootstrap, uid).await);
+                self.delete_part(Part::Bootstrap, uid, &mut next).await;
                 Some(End::Report(next, None))
             }
             Act::DeleteNode { .. } if self.has_failed => Some(End::Report(next, None)),
@@ -287,8 +288,27 @@ impl<'a> Step<'a> {
         }
     }
 
+    async fn delete_part(&mut self, part: Part, uid: String, next: &mut Plan) {
+        let deleted = self.turn.delete_part(part, uid).await;
+        let reference = part.reference(&self.turn.observed.machine);
+        let what =
+            reference.map(|reference| format!("{} {} cannot be deleted", reference.kind, reference.name));
+        self.note(deleted, &what.unwrap_or_default(), next);
+    }
+
+    /// Notes the result of a request to the API server. Returns true if it has succeeded. If it was refused, the plan names the cause: a user must
+    /// act.
+    fn note(&mut self, done: Result<(), WriteError>, state: &str, next: &mut Plan) -> bool {
+        if let Some(cause) = done.as_ref().err().and_then(WriteError::refusal)
+            && let Some((_, message)) = &mut next.condition
+        {
+            *message = format!("{state}: {}; permit it", shortened(cause));
+        }
+        self.failed.note(done)
+    }
+
     /// Removes the finalizer, if the API server shows none of the objects that the stores do not show.
-    async fn finish(&mut self, next: Plan) -> End {
+    async fn finish(&mut self, mut next: Plan) -> End {
         match self.turn.has_parts().await {
             Ok(true) => {
                 let again = self.turn.observed.now.saturating_add(BEHIND_DELAY).ok();
@@ -296,11 +316,15 @@ impl<'a> Step<'a> {
             }
             Ok(false) => {}
             Err(error) => {
-                self.failed.note(Err(error));
-                return End::Report(Plan { condition: None, ..next }, None);
+                if error.refusal().is_none() {
+                    next.condition = None;
+                }
+                self.note(Err(error), "objects of the Machine cannot be read", &mut next);
+                return End::Report(next, None);
             }
         }
-        let is_removed = self.failed.note(self.turn.remove_finalizer().await);
+        let removed = self.turn.remove_finalizer().await;
+        let is_removed = self.note(removed, "finalizer cannot be removed", &mut next);
         if is_removed { End::Gone } else { End::Report(next, None) }
     }
 

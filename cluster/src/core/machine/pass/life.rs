@@ -5,8 +5,11 @@
 use std::collections::BTreeMap;
 use std::time::Duration;
 
+use bedplate_api::cluster::full::condition_type::NODE_READY;
+use bedplate_api::cluster::full::machine::MachineStatus;
 use bedplate_api::cluster::kubeadm::CLUSTER_SECRET_TYPE;
 use bedplate_api::cluster::part::label;
+use bedplate_bootstrap::kubeconfig_secret::secret_name;
 use bedplate_engine::write::{Failed, WriteError, ask};
 use bedplate_workload::RequestError;
 use k8s_openapi::ByteString;
@@ -16,10 +19,12 @@ use kube::{Api, ResourceExt};
 use serde_json::{Map, Value, json};
 
 use super::{DATA_KEY, PLACE_DELAY, Turn};
+use crate::core::machine::condition;
 use crate::core::machine::data::DataSecret;
 use crate::core::machine::node::NodePatch;
-use crate::core::machine::plan::{Act, MetadataChange, Plan, plan};
+use crate::core::machine::plan::{Act, MetadataChange, Plan, plan, plan_deleted};
 use crate::core::machine::references::{Adoption, SpecChange};
+use crate::core::machine::refused::Refused;
 use crate::owner::owner_reference;
 
 impl Turn<'_> {
@@ -27,8 +32,8 @@ impl Turn<'_> {
     pub(super) async fn live(&mut self) -> Result<Option<Duration>, WriteError> {
         let mut next = plan(&self.observed);
         let mut failed = Failed::default();
-        if let Some(act @ Act::WriteDataSecret(_)) = &next.act {
-            if failed.note(self.act(act.clone()).await) {
+        if let Some(act @ Act::WriteDataSecret(_)) = next.act.clone() {
+            if self.attempt(act, &mut next, &mut failed).await {
                 // Secrets are not watched, so no event starts the next plan.
                 self.observed.data_secret = DataSecret::Own { is_current: true };
                 next = plan(&self.observed);
@@ -39,32 +44,62 @@ impl Turn<'_> {
         self.carry_out(next, failed).await
     }
 
+    /// Carries out an act. Returns true if it has succeeded. If it was refused, the status of the plan shows the cause.
+    async fn attempt(&mut self, act: Act, next: &mut Plan, failed: &mut Failed) -> bool {
+        let done = self.act(act.clone()).await;
+        if let Some(cause) = done.as_ref().err().and_then(WriteError::refusal) {
+            self.observed.refused = Some(Refused::new(&act, &self.observed, cause));
+            let again = if self.observed.is_deleting() {
+                plan_deleted(&self.observed, &self.present())
+            } else {
+                plan(&self.observed)
+            };
+            next.status = again.status;
+        }
+        failed.note(done)
+    }
+
     /// Carries out a plan: its act or its status, and both if the act is of the Node or fails. `failed`: failures of earlier steps.
     pub(super) async fn carry_out(
-        &self,
-        next: Plan,
+        &mut self,
+        mut next: Plan,
         mut failed: Failed,
     ) -> Result<Option<Duration>, WriteError> {
-        let (mut act, mut recheck) = (next.act, self.recheck(next.recheck));
+        let (mut act, mut recheck) = (next.act.take(), self.recheck(next.recheck));
         let place = match (&act, &self.observed.cluster) {
             (Some(Act::SyncNode(_)), Some(cluster)) => self.world.workloads.enter(cluster),
             _ => None,
         };
         if place.is_none() && matches!(act, Some(Act::SyncNode(_))) {
             act = None;
+            next.status = next.status.and_then(|status| self.with_shown_node(status));
             recheck = Some(recheck.map_or(PLACE_DELAY, |recheck| recheck.min(PLACE_DELAY)));
         }
         let is_status_due = match act {
             None => true,
             Some(act) => {
                 let is_of_node = matches!(act, Act::SyncNode(_));
-                !failed.note(self.act(act).await) || is_of_node
+                !self.attempt(act, &mut next, &mut failed).await || is_of_node
             }
         };
         if let Some(status) = next.status.filter(|_| is_status_due) {
             failed.note(self.apply_status(*status).await);
         }
         failed.end().map(|()| recheck)
+    }
+
+    /// Returns the status with `NodeReady` as it is shown, unless the state has changed: a turn without a write of the Node does not know if the
+    /// write is still refused. None: nothing has changed.
+    fn with_shown_node(&self, mut status: Box<MachineStatus>) -> Option<Box<MachineStatus>> {
+        let before = self.observed.machine.status.as_ref();
+        let shown = before.and_then(|before| condition::get(before, NODE_READY));
+        let next = status.conditions.iter_mut().find(|condition| condition.type_ == NODE_READY);
+        if let (Some(shown), Some(next)) = (shown, next)
+            && (&shown.status, &shown.reason) == (&next.status, &next.reason)
+        {
+            *next = shown.clone();
+        }
+        (before != Some(&*status)).then_some(status)
     }
 
     async fn act(&self, act: Act) -> Result<(), WriteError> {
@@ -137,6 +172,10 @@ impl Turn<'_> {
                     workloads.replace(cluster, node);
                 }
                 return Err(WriteError::Conflict { what });
+            }
+            Err(error @ RequestError::Refused(403)) => {
+                let role = format!("see the user of Secret {}", secret_name(&cluster.name_any()));
+                return Err(WriteError::Forbidden { what, why: format!("{error}; {role}") });
             }
             Err(error) => return Err(later(error.to_string())),
         }

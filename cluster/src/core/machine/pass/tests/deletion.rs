@@ -180,6 +180,31 @@ async fn m9_rejected_write_of_the_provider_id_does_not_hold_the_deletion() {
 }
 
 #[tokio::test(start_paused = true)]
+async fn m9_refused_request_of_the_deletion_is_shown() {
+    for (method, path, text) in [
+        ("DELETE", INFRASTRUCTURE, "BedplateMachine i cannot be deleted"),
+        ("DELETE", BOOTSTRAP, "KubeadmConfig b cannot be deleted"),
+        ("PATCH", MACHINE, "finalizer cannot be removed"),
+    ] {
+        let state = deleted().await;
+        state.lock().forbidden = Some(line(method, path));
+        let mut process = Process::start(&state);
+        let mut last = None;
+        for _ in 0..10 {
+            last = process.turn().await;
+        }
+        assert!(last.unwrap().is_err_and(|error| error.refusal().is_some()), "{path}: it is tried again");
+        assert_eq!(deleting(&state).1, format!("{text}: 403: not permitted; permit it"), "{path}");
+        let writes = lines(&state).len();
+        drop(process.turn().await);
+        assert_eq!(lines(&state).len(), writes, "{path}: the status is written once");
+        state.lock().forbidden = None;
+        process.settle().await;
+        assert_eq!(get(&state, MACHINE), Value::Null);
+    }
+}
+
+#[tokio::test(start_paused = true)]
 async fn m9_failure_to_delete_the_node_ends_at_its_timeout() {
     let state = deleted().await;
     let mut process = Process::start(&state);

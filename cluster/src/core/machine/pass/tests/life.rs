@@ -7,7 +7,9 @@ use bedplate_api::cluster::full::Machine;
 use bedplate_engine::watches::GroupKind;
 use serde_json::json;
 
-use super::server::{BOOTSTRAP, CLUSTER, INFRASTRUCTURE, MACHINE, NODE, Process, change, get, lines, state};
+use super::server::{
+    BOOTSTRAP, CLUSTER, INFRASTRUCTURE, MACHINE, NODE, Process, Shared, change, get, lines, state,
+};
 use crate::core::machine::fixture::ID;
 use crate::core::machine::pass::Turn;
 use crate::core::reference::Lookup;
@@ -175,6 +177,99 @@ async fn m5_core_kind_is_refused_by_name() {
     }
     let named = GroupKind::new("cluster.x-k8s.io", "Machine");
     assert!(process.world.watches.users(&named).is_empty(), "the kind is not watched");
+}
+
+/// Returns status, reason and message of a condition of the Machine.
+fn condition(state: &Shared, type_: &str) -> (String, String, String) {
+    let conditions = get(state, MACHINE)["status"]["conditions"].as_array().cloned().unwrap_or_default();
+    let found = conditions.into_iter().find(|condition| condition["type"] == type_).unwrap_or_default();
+    let text = |field: &str| found[field].as_str().unwrap_or_default().to_owned();
+    (text("status"), text("reason"), text("message"))
+}
+
+#[tokio::test(start_paused = true)]
+async fn m12_refused_write_is_shown_in_the_condition_that_it_serves() {
+    let credential = "API server of the workload cluster refused the credential of the kubeconfig (HTTP status 403); see the user of Secret c-kubeconfig";
+    for (path, type_, shown, text) in [
+        (MACHINE, "Deleting", ("Unknown", "InternalError"), "finalizer cannot be added: 403: not permitted"),
+        (
+            BOOTSTRAP,
+            "BootstrapConfigReady",
+            ("Unknown", "InternalError"),
+            "KubeadmConfig b cannot be adopted: 403: not permitted",
+        ),
+        (
+            INFRASTRUCTURE,
+            "InfrastructureReady",
+            ("Unknown", "InternalError"),
+            "BedplateMachine i cannot be adopted: 403: not permitted",
+        ),
+        (
+            NODE,
+            "NodeReady",
+            ("True", "NodeReady"),
+            &format!("labels, annotations and taints of Node n cannot be changed: {credential}"),
+        ),
+    ] {
+        let state = state();
+        state.lock().forbidden = Some(patch(path));
+        let mut process = Process::start(&state);
+        let mut last = None;
+        for _ in 0..8 {
+            last = process.turn().await;
+        }
+        assert!(last.unwrap().is_err_and(|error| error.refusal().is_some()), "{path}: it is tried again");
+        let (status, reason, message) = condition(&state, type_);
+        assert_eq!((status.as_str(), reason.as_str()), shown, "{path}");
+        assert_eq!(message, format!("{text}; permit it"), "{path}");
+        let writes = lines(&state).len();
+        drop(process.turn().await);
+        assert_eq!(lines(&state).len(), writes, "{path}: the status is written once");
+        state.lock().forbidden = None;
+        process.settle().await;
+        assert!(!condition(&state, type_).2.contains("permit it"), "{path}");
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn m3_refused_request_for_the_data_is_shown() {
+    for (line, text) in [
+        ("GET /api/v1/namespaces/team-a/secrets/m-user-data", "cannot be read"),
+        ("POST /api/v1/namespaces/team-a/secrets", "cannot be written"),
+    ] {
+        let state = state();
+        change(&state, MACHINE, &json!({ "spec": { "bootstrap": { "configRef": null, "data": "text" } } }));
+        state.lock().forbidden = Some(line.to_owned());
+        let mut process = Process::start(&state);
+        for _ in 0..6 {
+            drop(process.turn().await);
+        }
+        let (status, reason, message) = condition(&state, "BootstrapConfigReady");
+        assert_eq!((status.as_str(), reason.as_str()), ("Unknown", "InternalError"));
+        assert_eq!(message, format!("Secret m-user-data {text}: 403: not permitted; permit it"));
+        let writes = lines(&state).len();
+        assert!(process.turn().await.unwrap().is_err());
+        assert_eq!(lines(&state).len(), writes, "the status is written once");
+        state.lock().forbidden = None;
+        process.settle().await;
+        assert_eq!(get(&state, MACHINE)["spec"]["bootstrap"]["dataSecretName"], "m-user-data");
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn m8_refused_write_of_a_node_stays_shown_without_a_place() {
+    let state = state();
+    state.lock().forbidden = Some(patch(NODE));
+    let mut process = Process::start(&state);
+    for _ in 0..8 {
+        drop(process.turn().await);
+    }
+    let cluster = process.world.stores.clusters.state().remove(0);
+    let _places: Vec<_> = (0..2).map(|_| process.world.workloads.enter(&cluster).unwrap()).collect();
+    let before = lines(&state);
+    assert_eq!(process.turn().await.unwrap().unwrap(), Some(Duration::from_secs(5)));
+    assert_eq!(lines(&state), before, "nothing has changed");
+    assert!(condition(&state, "NodeReady").2.ends_with("permit it"));
 }
 
 #[tokio::test(start_paused = true)]

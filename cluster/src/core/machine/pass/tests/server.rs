@@ -49,6 +49,8 @@ pub(super) struct State {
     pub(super) has_budget: bool,
     /// True if the API server rejects changes of the spec of the Machine.
     pub(super) is_spec_rejected: bool,
+    /// Request that is forbidden: method and path.
+    pub(super) forbidden: Option<String>,
     /// True if the API server of the workload cluster fails.
     pub(super) is_down: bool,
     /// Number of writes that are still carried out. The process is killed after them. None: all.
@@ -67,6 +69,11 @@ fn status(code: u16, details: &Value) -> (u16, Value) {
 
 impl State {
     fn answer(&mut self, method: &str, path: &str, sent: &Value) -> (u16, Value) {
+        if self.forbidden.as_ref() == Some(&format!("{method} {path}")) {
+            let (code, mut answer) = status(403, &json!(null));
+            answer["message"] = json!("not permitted");
+            return (code, answer);
+        }
         if method == "GET" {
             return self.read(path);
         }
