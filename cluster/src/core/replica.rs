@@ -6,6 +6,7 @@ use std::time::Duration;
 
 use bedplate_api::cluster::full::Cluster;
 use bedplate_api::cluster::part::label;
+use bedplate_engine::write::WriteError;
 use jiff::Timestamp;
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::OwnerReference;
 use kube::{Resource, ResourceExt};
@@ -77,6 +78,20 @@ impl Own {
                 json!({ "metadata": { "finalizers": others.collect::<Vec<_>>() } })
             }
         }
+    }
+}
+
+impl Own {
+    /// Returns state, cause and next step of a change that the API server has refused. None: a retry may succeed.
+    pub fn refusal(&self, error: &WriteError) -> Option<String> {
+        let state = match self {
+            Self::Prepare(Prepare { finalizers: Some(_), .. }) => "finalizer cannot be added".to_owned(),
+            Self::Prepare(_) => "owner or label cannot be added".to_owned(),
+            Self::Replicas(_) => "spec.replicas cannot be set".to_owned(),
+            Self::Annotate(key, _) => format!("annotation {key} cannot be changed"),
+            Self::RemoveFinalizer(_) => "finalizer cannot be removed".to_owned(),
+        };
+        error.refusal().map(|why| format!("{state}: {why}; permit it"))
     }
 }
 

@@ -190,12 +190,7 @@ impl Report<'_> {
         let desired = if scale.is_deleting { 0 } else { usize::try_from(desired).unwrap_or(0) };
         let existing = counts(machines).existing;
         if existing < desired {
-            let blocked: Vec<String> = scale.blocked.iter().map(|why| format!("\n* {why}")).collect();
-            let cause = if blocked.is_empty() {
-                String::new()
-            } else {
-                format!(" is blocked because:{}", blocked.concat())
-            };
+            let cause = blocked(scale.blocked);
             let message = format!("Scaling up from {existing} to {desired} replicas{cause}");
             self.set(ScalingUpReason::ScalingUp, &message);
         } else {
@@ -211,12 +206,13 @@ impl Report<'_> {
         }
     }
 
-    /// Sets `Deleting`.
-    pub fn deleting(&mut self, is_deleting: bool, machines: &[&Machine]) {
+    /// Sets `Deleting`. `blocked`: reasons why the deletion does not end.
+    pub fn deleting(&mut self, is_deleting: bool, machines: &[&Machine], blocked: &[String]) {
         if !is_deleting {
             return self.set(SetDeletingReason::NotDeleting, "");
         }
         let message = match machines.len() {
+            0 if !blocked.is_empty() => format!("Deletion{}", self::blocked(blocked)),
             0 => "Deletion completed".to_owned(),
             1 => format!("Deleting 1 Machine{}", self.slow(machines)),
             number => format!("Deleting {number} Machines{}", self.slow(machines)),
@@ -249,6 +245,15 @@ impl Report<'_> {
         let verb = if slow.len() == 1 { "is" } else { "are" };
         format!("\n* {} {verb} in deletion since more than 15m{cause}", names(&slow))
     }
+}
+
+/// Returns the end of a message about reasons that a user must remove.
+fn blocked(reasons: &[String]) -> String {
+    if reasons.is_empty() {
+        return String::new();
+    }
+    let reasons: Vec<String> = reasons.iter().map(|why| format!("\n* {why}")).collect();
+    format!(" is blocked because:{}", reasons.concat())
 }
 
 fn names(machines: &[&Machine]) -> String {

@@ -87,8 +87,10 @@ async fn run(mut observed: Observed, world: &World) -> Result<Option<Duration>, 
             let more = apply(&observed, &planned, world).await;
             done.is_written = more.is_written;
             done.failed.note(more.failed.end());
+            done.refusals.extend(more.refusals);
         }
     }
+    planned.blocked.append(&mut done.refusals);
     if !done.is_written {
         done.failed.note(report(&observed, &planned, world).await);
     }
@@ -133,6 +135,8 @@ struct Done {
     is_written: bool,
     /// Orphans whose adoption the API server has refused.
     refused: BTreeSet<Key>,
+    /// Creations and changes of the deployment that the API server has refused. Texts for a user.
+    refusals: Vec<String>,
 }
 
 /// Applies the writes in order. A failed write ends the pass, because an earlier set shrinks only after the current one has grown. A refused
@@ -144,9 +148,12 @@ async fn apply(observed: &Observed, plan: &Plan, world: &World) -> Done {
         if is_own && done.is_written {
             break;
         }
-        done.is_written |= is_own;
         world.counters.wrote(Kind::CoreDeployment);
-        match (act, carry_out(observed, act, world).await) {
+        let result = carry_out(observed, act, world).await;
+        // A refused write leaves the resource version as it was read, so the status does not wait.
+        done.is_written |= is_own && result.as_ref().err().and_then(WriteError::refusal).is_none();
+        done.refusals.extend(result.as_ref().err().and_then(|error| refusal(act, error)));
+        match (act, result) {
             (Act::Adopt(key), Err(error)) if error.refusal().is_some() => {
                 // The pass continues without the set, so its caller does not report the error.
                 world.rejected(Kind::CoreDeployment, observed.deployment.object_ref(&()), &error);
@@ -160,6 +167,22 @@ async fn apply(observed: &Observed, plan: &Plan, world: &World) -> Done {
         }
     }
     done
+}
+
+/// Returns state, cause and next step of a refused write. None: it has another place in the status, or a retry may succeed.
+fn refusal(act: &Act, error: &WriteError) -> Option<String> {
+    match act {
+        Act::Own(own) => own.refusal(error),
+        Act::CreateSet(set) => {
+            let why = error.refusal()?;
+            let next = match error {
+                WriteError::Forbidden { .. } => "correct the role, quota or policy",
+                _ => "correct spec.template of the MachineDeployment",
+            };
+            Some(format!("creation of MachineSet {} is refused: {why}; {next}", set.name_any()))
+        }
+        Act::Adopt(_) | Act::UpdateSet(_) | Act::DeleteSet(_) => None,
+    }
 }
 
 async fn carry_out(observed: &Observed, act: &Act, world: &World) -> Result<(), WriteError> {

@@ -238,6 +238,36 @@ async fn md7_removed_annotation_vanishes_from_the_set() {
     assert_eq!((&annotations[skip], &annotations["other"]), (&Value::Null, &json!("y")));
 }
 
+/// Returns the message of condition `ScalingUp`.
+fn scaling_up(server: &ApiServer) -> String {
+    let conditions = server.get(DEPLOYMENT).unwrap()["status"]["conditions"].clone();
+    let found = conditions.as_array().unwrap().iter().find(|one| one["type"] == "ScalingUp").unwrap().clone();
+    found["message"].as_str().unwrap().to_owned()
+}
+
+#[tokio::test]
+async fn md1_refused_write_is_shown_and_does_not_delay_the_status() {
+    for (line, expected) in [
+        (format!("PATCH {DEPLOYMENT}"), "\n* finalizer cannot be added: Invalid; permit it"),
+        (
+            format!("POST {CORE}/machinesets"),
+            "is refused: Invalid; correct spec.template of the MachineDeployment",
+        ),
+    ] {
+        let server = server(1);
+        server.reject(&line);
+        for _ in 0..3 {
+            pass(&server).await;
+        }
+        let message = scaling_up(&server);
+        assert!(message.contains("0 to 1 replicas is blocked") && message.ends_with(expected), "{message}");
+        assert!(sets(&server).is_empty());
+        drop(server.take());
+        assert!(!pass(&server).await);
+        assert_eq!(server.lines(), [line], "the status is written once");
+    }
+}
+
 #[tokio::test]
 async fn md3_refused_adoption_does_not_hold_up_the_rollout() {
     let server = server(1);

@@ -33,7 +33,7 @@ pub fn status(observed: &Observed, plan: &Plan, now: Timestamp) -> MachineDeploy
         let is_deleting = is_deleting(deployment);
         report.scaling(Scale { desired, is_deleting, blocked: &plan.blocked }, &machines);
         report.machines(&machines);
-        report.deleting(is_deleting, &machines);
+        report.deleting(is_deleting, &machines, &plan.blocked);
         available(&mut report, observed, counts.available);
         rolling_out(&mut report, &machines);
         status.replicas = Some(count(counts.existing));

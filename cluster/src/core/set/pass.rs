@@ -79,7 +79,7 @@ struct Done {
     is_set_written: bool,
     /// Orphans whose adoption the API server has refused.
     refused: BTreeSet<Key>,
-    /// Creations that the API server has refused. Texts for a user.
+    /// Creations and changes of the set that the API server has refused. Texts for a user.
     refusals: Vec<String>,
 }
 
@@ -236,7 +236,8 @@ impl<'a> Pass<'a> {
             if result.is_ok() {
                 self.world.publish(&*self.observed.set, event::of_set(act));
             }
-            done.is_set_written |= is_own;
+            // A refused write leaves the resource version as it was read, so the status does not wait.
+            done.is_set_written |= is_own && result.as_ref().err().and_then(WriteError::refusal).is_none();
             let refusal =
                 result.as_ref().err().and_then(|error| refusal::text(&self.observed.set, act, error));
             done.refusals.extend(refusal);

@@ -479,12 +479,44 @@ async fn ms7_machine_that_is_deleted_gets_new_timeouts_only() {
     assert_eq!(spec["readinessGates"], Value::Null);
 }
 
-/// Returns the message of condition `ScalingUp`.
-fn scaling_up(server: &ApiServer) -> String {
+/// Returns the message of a condition of the set.
+fn message(server: &ApiServer, type_: &str) -> String {
     let set = server.get(&path("machinesets", "ms")).unwrap();
     let conditions = set["status"]["conditions"].as_array().cloned().unwrap_or_default();
-    let scaling = conditions.iter().find(|one| one["type"] == "ScalingUp");
-    scaling.map_or_else(String::new, |one| one["message"].as_str().unwrap().to_owned())
+    let found = conditions.iter().find(|one| one["type"] == type_);
+    found.map_or_else(String::new, |one| one["message"].as_str().unwrap().to_owned())
+}
+
+/// Returns the message of condition `ScalingUp`.
+fn scaling_up(server: &ApiServer) -> String {
+    message(server, "ScalingUp")
+}
+
+#[tokio::test]
+async fn ms1_refused_finalizer_does_not_delay_the_status() {
+    let server = server(1);
+    server.edit(&path("machinesets", "ms"), |set| set["metadata"]["finalizers"] = json!([]));
+    server.reject_as(SET, (403, "Forbidden"));
+    assert!(pass(&server).await.is_err());
+    let expected = "Scaling up from 0 to 1 replicas is blocked because:\n* finalizer cannot be added: 403: Forbidden; permit it";
+    assert_eq!(scaling_up(&server), expected);
+    assert_eq!(machines(&server), [""; 0], "no Machine is made before the finalizer");
+    drop(server.take());
+    assert!(pass(&server).await.is_err());
+    assert_eq!(server.lines(), [SET], "the status is written once");
+}
+
+#[tokio::test]
+async fn ms10_refused_removal_of_the_finalizer_is_shown() {
+    let server = server(0);
+    settle(&server).await;
+    server.edit(&path("machinesets", "ms"), |set| {
+        set["metadata"]["deletionTimestamp"] = "2026-01-01T00:00:00Z".into();
+    });
+    server.reject(SET);
+    assert!(pass(&server).await.is_err());
+    let expected = "Deletion is blocked because:\n* finalizer cannot be removed: Invalid; permit it";
+    assert_eq!(message(&server, "Deleting"), expected);
 }
 
 #[tokio::test]

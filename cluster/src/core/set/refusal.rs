@@ -1,4 +1,4 @@
-//! Pure: texts about creations that the API server has refused, for condition `ScalingUp`. Called by `pass`.
+//! Pure: texts about writes that the API server has refused, for conditions `ScalingUp` and `Deleting`. Called by `pass`.
 
 use bedplate_api::cluster::full::MachineSet;
 use bedplate_api::cluster::part::Reference;
@@ -11,16 +11,18 @@ use super::template::made_kind;
 /// Cause of a refusal with code 404.
 pub const NO_KIND: &str = "its kind or its namespace does not exist";
 
-/// Returns state, cause and next step of a refused creation. None: the act creates nothing, or a retry may succeed.
+/// Returns state, cause and next step of a refused creation, or of a refused change of the set. None: no Machine is missing because of the act, or a
+/// retry may succeed.
 pub fn text(set: &MachineSet, act: &Act, error: &WriteError) -> Option<String> {
     let (what, source) = match act {
+        Act::Own(own) => return own.refusal(error),
         Act::CreateClone { reference, .. } => {
             (format!("{} {}", reference.kind, reference.name), template_of(set, reference))
         }
         Act::CreateMachine(machine) => {
             (format!("Machine {}", machine.name_any()), "spec.template of the MachineSet".to_owned())
         }
-        Act::Own(_) | Act::Machine(..) | Act::DeleteClone { .. } | Act::Label { .. } => return None,
+        Act::Machine(..) | Act::DeleteClone { .. } | Act::Label { .. } => return None,
     };
     let why = error.refusal()?;
     let next = match error {

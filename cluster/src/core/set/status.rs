@@ -23,7 +23,7 @@ pub fn status(observed: &Observed, plan: &Plan, now: Timestamp) -> MachineSetSta
             Scale { desired: set.spec.replicas, is_deleting: is_deleting(set), blocked: &plan.blocked };
         report.scaling(scale, &machines);
         report.machines(&machines);
-        report.deleting(is_deleting(set), &machines);
+        report.deleting(is_deleting(set), &machines, &plan.blocked);
         let counts = counts(&machines);
         status.replicas = Some(count(counts.existing));
         status.ready_replicas = Some(count(counts.ready));
