@@ -200,7 +200,8 @@ impl State {
 
     fn answer(&mut self, method: &str, path: &str, query: &str, body: Value) -> Answer {
         if method == "GET" {
-            return self.read(path);
+            let rejected = self.rejected.get(&format!("GET {path}"));
+            return rejected.map_or_else(|| self.read(path), |(code, reason)| failure(*code, reason));
         }
         let manager = query.split('&').find_map(|part| part.strip_prefix("fieldManager="));
         let line = format!("{method} {path}");

@@ -22,7 +22,7 @@ use std::time::Duration;
 use bedplate_api::cluster::contract::Referenced;
 use bedplate_api::cluster::core::GROUP;
 use bedplate_api::cluster::full::cluster::FINALIZER;
-use bedplate_api::cluster::full::{Cluster, Machine, MachineDeployment, MachineSet};
+use bedplate_api::cluster::full::{Cluster, Machine, MachineDeployment, MachineSet, condition_type};
 use bedplate_api::cluster::part::{Reference, VERSION, label};
 use bedplate_bootstrap::certificate::Certificate;
 use bedplate_engine::watches::{self, GroupKind, User};
@@ -39,7 +39,7 @@ use serde::de::DeserializeOwned;
 use serde_json::json;
 
 use self::deletion::{Child, ChildKind};
-use self::observed::{AuthoritySecret, Component, KubeconfigSecret, Observed, Refused, is_child};
+use self::observed::{AuthoritySecret, Component, KubeconfigSecret, Observed, Refused, Unread, is_child};
 use self::plan::{Act, Plan, is_paused, makes_kubeconfig, plan};
 use super::context::World;
 use super::machine::node::Connection;
@@ -60,6 +60,25 @@ struct Handles {
     control_plane: Option<ApiResource>,
     kubeconfig: Option<Secret>,
     authority: Option<Certificate>,
+    /// Failure of a read that the API server has refused.
+    unread: Option<WriteError>,
+}
+
+impl Handles {
+    /// Returns the result of a read. One that was refused is noted, so that a condition shows the cause, and gives nothing.
+    ///
+    /// # Errors
+    /// The read has failed otherwise. A retry may succeed.
+    fn noted<T>(&mut self, result: Result<T, WriteError>) -> Result<Option<T>, WriteError> {
+        match result {
+            Ok(found) => Ok(Some(found)),
+            Err(error) if error.refusal().is_some() => {
+                self.unread = Some(error);
+                Ok(None)
+            }
+            Err(error) => Err(error),
+        }
+    }
 }
 
 /// Reconciles a Cluster.
@@ -70,7 +89,7 @@ pub async fn reconcile(object: Arc<Cluster>, world: Arc<World>) -> Result<Option
     if !world.scope.includes(object.labels()) {
         return Ok(None);
     }
-    let (mut observed, handles) = observe(object, &world).await?;
+    let (mut observed, mut handles) = observe(object, &world).await?;
     let plan = plan(&observed, Timestamp::now());
     let is_unresolved = [&observed.infrastructure, &observed.control_plane]
         .into_iter()
@@ -78,7 +97,10 @@ pub async fn reconcile(object: Arc<Cluster>, world: Arc<World>) -> Result<Option
     let again = plan.again.or(is_unresolved.then_some(UNRESOLVED_DELAY));
     let lost = observed.connection.is_lost.then_some(LOST_DELAY);
     let again = [again, lost].into_iter().flatten().min();
-    world.leading(apply(&mut observed, &handles, plan, &world)).await.map(|()| again)
+    let mut failed = Failed::default();
+    failed.note(handles.unread.take().map_or(Ok(()), Err));
+    failed.note(world.leading(apply(&mut observed, &handles, plan, &world)).await);
+    failed.end().map(|()| again)
 }
 
 async fn observe(cluster: Arc<Cluster>, world: &World) -> Result<(Observed, Handles), WriteError> {
@@ -91,15 +113,24 @@ async fn observe(cluster: Arc<Cluster>, world: &World) -> Result<(Observed, Hand
         [&spec.infrastructure_ref, &spec.control_plane_ref].into_iter().flatten().map(kind).collect();
     world.watches.keep(&User::of(&*cluster), &kinds.iter().collect::<Vec<_>>());
     let is_deleting = cluster.metadata.deletion_timestamp.is_some();
-    let pools = if is_deleting { pools(&cluster, world).await? } else { 0 };
+    let pools = if is_deleting { handles.noted(pools(&cluster, world).await)? } else { None };
+    let mut unread = refused_read(&handles, condition_type::DELETING, "MachinePools");
     let (mut kubeconfig, mut authority) = (KubeconfigSecret::NotRead, AuthoritySecret::NotRead);
     if makes_kubeconfig(&cluster) && !is_deleting && !is_paused(&cluster) {
         let secrets = secrets(&cluster, world);
-        handles.kubeconfig = read(&secrets, &secret::kubeconfig_name(&cluster)).await?;
-        kubeconfig = secret::kubeconfig(handles.kubeconfig.as_ref(), &cluster);
-        if kubeconfig != KubeconfigSecret::Given {
-            let secret = read(&secrets, &secret::authority_name(&cluster)).await?;
-            (authority, handles.authority) = secret::authority(secret);
+        let name = secret::kubeconfig_name(&cluster);
+        if let Some(found) = handles.noted(read(&secrets, &name).await)? {
+            handles.kubeconfig = found;
+            kubeconfig = secret::kubeconfig(handles.kubeconfig.as_ref(), &cluster);
+        }
+        let probe = condition_type::REMOTE_CONNECTION_PROBE;
+        unread = refused_read(&handles, probe, &format!("Secret {name}"));
+        if ![KubeconfigSecret::Given, KubeconfigSecret::NotRead].contains(&kubeconfig) {
+            let name = secret::authority_name(&cluster);
+            if let Some(found) = handles.noted(read(&secrets, &name).await)? {
+                (authority, handles.authority) = secret::authority(found);
+            }
+            unread = refused_read(&handles, probe, &format!("Secret {name}"));
         }
     }
     let connection = connection(&cluster, world);
@@ -109,14 +140,21 @@ async fn observe(cluster: Arc<Cluster>, world: &World) -> Result<(Observed, Hand
         deployments: children(&world.stores.deployments, &cluster),
         sets: children(&world.stores.sets, &cluster),
         machines: children(&world.stores.machines, &cluster),
-        pools,
+        pools: pools.unwrap_or_default(),
         kubeconfig,
         authority,
         connection,
         refused: None,
+        unread,
         cluster,
     };
     Ok((observed, handles))
+}
+
+/// Returns the record of a read that was refused, for the condition that shows it.
+fn refused_read(handles: &Handles, type_: &'static str, what: &str) -> Option<Unread> {
+    let cause = handles.unread.as_ref().and_then(WriteError::refusal)?;
+    Some(Unread::new(type_, what, cause))
 }
 
 /// Returns the state of the connection to the API server of a cluster. Its task probes it, and queues the Cluster when it is lost or found.

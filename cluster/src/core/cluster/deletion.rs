@@ -8,6 +8,7 @@
 //! for.
 
 use bedplate_api::cluster::full::Machine;
+use bedplate_api::cluster::full::condition_type::DELETING;
 use bedplate_api::reason::core::ClusterDeletingReason;
 use kube::{Resource, ResourceExt};
 
@@ -52,8 +53,12 @@ pub struct Step {
     pub message: String,
 }
 
-/// Returns the next step of the deletion.
+/// Returns the next step of the deletion. Objects that cannot be read may exist, so the deletion waits for them.
 pub fn step(observed: &Observed) -> Step {
+    if let Some(unread) = observed.unread.as_ref().filter(|unread| unread.type_ == DELETING) {
+        let reason = ClusterDeletingReason::InternalError;
+        return Step { act: Act::None, reason, message: unread.text.clone() };
+    }
     workers(observed)
         .or_else(|| control_plane(observed))
         .or_else(|| component(observed, Component::Infrastructure))

@@ -41,6 +41,24 @@ pub struct Observed {
     pub connection: Connection,
     /// Write of this pass that the API server has refused.
     pub refused: Option<Refused>,
+    /// Read of this pass that the API server has refused.
+    pub unread: Option<Unread>,
+}
+
+/// Read that the API server has refused. A user must act.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Unread {
+    /// Type of the condition that shows it.
+    pub type_: &'static str,
+    /// Text for a user.
+    pub text: String,
+}
+
+impl Unread {
+    /// Makes the record of a refused read. `what`: the objects. `cause`: text of the API server.
+    pub fn new(type_: &'static str, what: &str, cause: &str) -> Self {
+        Self { type_, text: format!("{what} cannot be read: {}; permit it", shortened(cause)) }
+    }
 }
 
 /// Write that the API server has refused. A user must act.
@@ -55,7 +73,7 @@ pub struct Refused {
 impl Refused {
     /// Makes the record of a refused write. `cause`: text of the API server.
     pub fn new(act: Act, cause: &str) -> Self {
-        Self { act, cause: cause.chars().take(MAX_CAUSE).collect() }
+        Self { act, cause: shortened(cause) }
     }
 }
 
@@ -134,8 +152,13 @@ impl Observed {
         (is_live && ownership(object, &self.cluster) == Ownership::Own).then_some(object)
     }
 
-    /// Returns the text about the refused write, if the condition of this type shows it.
+    /// Returns the text about a refused read or write, if the condition of this type shows it.
     pub fn refusal(&self, type_: &str) -> Option<String> {
+        let unread = self.unread.as_ref().filter(|unread| unread.type_ == type_);
+        self.refused_write(type_).or_else(|| unread.map(|unread| unread.text.clone()))
+    }
+
+    fn refused_write(&self, type_: &str) -> Option<String> {
         let Refused { act, cause } = self.refused.as_ref()?;
         let named = |component: Component| {
             let name = |reference: &Reference| format!("{} {}", reference.kind, reference.name);
@@ -202,6 +225,10 @@ impl Component {
             Self::ControlPlane => condition_type::CONTROL_PLANE_AVAILABLE,
         }
     }
+}
+
+fn shortened(cause: &str) -> String {
+    cause.chars().take(MAX_CAUSE).collect()
 }
 
 fn is_control_plane(machine: &Machine) -> bool {

@@ -274,6 +274,39 @@ async fn k5_refused_removal_of_the_finalizer_is_shown() {
     assert!(message.starts_with("finalizer cannot be removed: Invalid; "), "{message}");
 }
 
+/// Reconciles the Cluster, whose pass fails because of a refusal. Returns the number of writes.
+async fn refused(server: &ApiServer) -> usize {
+    let cluster = serde_json::from_value(server.get(&format!("{CORE}/clusters/c1")).unwrap()).unwrap();
+    let done = reconcile(Arc::new(cluster), server.world()).await;
+    assert!(done.is_err_and(|error| error.refusal().is_some()), "it is tried again");
+    server.lines().len()
+}
+
+#[tokio::test]
+async fn k8_refused_read_of_a_secret_is_shown_and_the_rest_continues() {
+    for name in ["c1-kubeconfig", "c1-ca"] {
+        let server = live(&[FINALIZER], &json!({ "controlPlaneEndpoint": { "host": "h", "port": 6443 } }));
+        let read = |name: &str| format!("GET /api/v1/namespaces/ns/secrets/{name}");
+        server.reject_as(&read("c1-kubeconfig"), (404, "NotFound"));
+        server.reject_as(&read(name), (403, "Forbidden"));
+        assert_eq!((refused(&server).await, refused(&server).await), (1, 0), "the status is written once");
+        let (status, reason, message) = condition(&server, "RemoteConnectionProbe");
+        assert_eq!((status.as_str(), reason.as_str()), ("False", "ProbeFailed"));
+        assert_eq!(message, format!("Secret {name} cannot be read: 403: Forbidden; permit it"));
+        assert_eq!(condition(&server, "InfrastructureReady").0, "True");
+    }
+}
+
+#[tokio::test]
+async fn k5_refused_read_of_machine_pools_holds_the_deletion() {
+    let server = deleting();
+    server.reject_as(&format!("GET {CORE}/machinepools"), (403, "Forbidden"));
+    assert_eq!((refused(&server).await, refused(&server).await), (1, 0), "the status is written once");
+    let (status, reason, message) = condition(&server, "Deleting");
+    assert_eq!((status.as_str(), reason.as_str()), ("True", "InternalError"));
+    assert_eq!(message, "MachinePools cannot be read: 403: Forbidden; permit it");
+}
+
 /// Makes an authority, and a kubeconfig that is due for its renewal.
 fn due() -> (Secret, Secret) {
     let (key, now) = (KeyPair::generate().unwrap(), "2025-01-01T00:00:00Z".parse().unwrap());

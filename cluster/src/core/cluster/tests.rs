@@ -92,6 +92,7 @@ pub(super) fn observed(change: Value) -> Observed {
         authority: AuthoritySecret::NotRead,
         connection: Connection { last_success: Some(now()), is_lost: false },
         refused: None,
+        unread: None,
     }
 }
 
