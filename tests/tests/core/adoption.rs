@@ -1,9 +1,9 @@
-//! Adoption of Machines by MachineSets (MS3).
+//! Adoption of Machines by MachineSets (MS3), and of objects by Machines, if the API server refuses it (M5, M9).
 
 use bedplate_tests::kubernetes::Objects;
 use serde_json::{Value, json};
 
-use super::site::PATIENCE;
+use super::site::{PATIENCE, condition};
 use super::workers::{Workers, controller, uids};
 
 const SET: &str = "machineset";
@@ -59,4 +59,46 @@ fn ms3_refused_adoption_does_not_stop_the_set() {
     };
     workers.objects.until_among("clustermachine", PATIENCE, is_ours).unwrap();
     workers.until_complete((SET, "w"), 1);
+}
+
+/// A policy of the operator forbids changes and deletions of hosts. The Machine says so, and continues once they are permitted.
+#[test]
+fn m5_refused_adoption_and_m9_refused_deletion_are_shown() {
+    let workers = Workers::new("m-refused", 1);
+    let probe = json!({ "apiVersion": "infrastructure.cluster.x-k8s.io/v1alpha1", "kind": "BedplateMachine",
+        "metadata": { "name": "probe" }, "spec": { "configurationRef": { "name": "workers" } } });
+    workers.objects.create(&probe).unwrap();
+    let hosts = json!({ "apiGroups": ["infrastructure.cluster.x-k8s.io"], "apiVersions": ["*"], "operations": ["UPDATE", "DELETE"],
+        "resources": ["bedplatemachines"] });
+    let expression = "request.operation == 'UPDATE' && !object.metadata.?ownerReferences.orValue([]).exists(o, o.kind == 'Machine')";
+    let delete = |objects: &Objects| objects.can_delete("bpm", "probe");
+    let refusal = workers.refuse(&hosts, expression, delete);
+    workers.machine("m", &json!({}));
+    let shows = |type_: &'static str, start: &'static str| {
+        move |machine: &Value| {
+            let message = condition(machine, type_).2;
+            message.starts_with(start) && message.contains("the test refuses it")
+        }
+    };
+    let machine = ("clustermachine", "m");
+    let found = workers.until(
+        machine,
+        "the refused adoption",
+        shows("InfrastructureReady", "BedplateMachine m cannot be adopted: "),
+    );
+    let shown = condition(&found, "InfrastructureReady");
+    assert_eq!((shown.0, shown.1), ("Unknown", "InternalError"), "{found:#}");
+    workers.objects.begin_delete("clustermachine", "m").unwrap();
+    let found = workers.until(
+        machine,
+        "the refused deletion",
+        shows("Deleting", "BedplateMachine m cannot be deleted: "),
+    );
+    let shown = condition(&found, "Deleting");
+    assert_eq!((shown.0, shown.1), ("True", "WaitingForInfrastructureDeletion"), "{found:#}");
+    refusal.end(delete);
+    // The next try follows up to 5 minutes later. Any change of the Machine starts it.
+    workers.merge(machine, &json!({ "metadata": { "annotations": { "test.example/permitted": "" } } }));
+    workers.until_gone(machine);
+    assert_eq!(workers.objects.get("bpm", "m").unwrap(), None);
 }
