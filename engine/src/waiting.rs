@@ -63,7 +63,8 @@ pub(crate) fn encode_durations(
     let mut family = describe(encoder, name, help, MetricType::Histogram)?;
     for (kind, durations) in each {
         let counts = durations.counts.iter().map(|count| count.load(Ordering::Relaxed));
-        let bounds = BOUNDS.iter().map(|bound| Duration::from_millis(*bound).as_secs_f64()).chain([f64::MAX]);
+        let bounds = BOUNDS.iter().map(|bound| Duration::from_millis(*bound).as_secs_f64());
+        let bounds = bounds.chain([f64::INFINITY]);
         let buckets: Vec<(f64, u64)> = bounds.zip(counts).collect();
         let sum = Duration::from_micros(durations.micros.load(Ordering::Relaxed)).as_secs_f64();
         let count = buckets.iter().map(|(_, count)| count).sum();

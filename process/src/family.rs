@@ -204,6 +204,30 @@ Label values:
         section("test", &[&registry("Bytes sent.")]);
     }
 
+    /// Histogram whose last bucket has this upper bound.
+    #[derive(Debug)]
+    struct Last(f64);
+
+    impl Collector for Last {
+        fn encode(&self, mut encoder: DescriptorEncoder<'_>) -> fmt::Result {
+            let name = "bedplate_test_call_duration_seconds";
+            let mut family = describe(&mut encoder, name, "Duration of calls", MetricType::Histogram)?;
+            family.encode_histogram::<[(&str, &str); 0]>(0.0, 0, &[(1.0, 0), (self.0, 0)], None)
+        }
+    }
+
+    #[test]
+    fn page_requires_a_histogram_to_end_with_infinity() {
+        for (last, is_accepted) in [(f64::INFINITY, true), (f64::MAX, false)] {
+            let shown = std::panic::catch_unwind(|| {
+                let mut registry = Registry::default();
+                registry.register_collector(Box::new(Last(last)));
+                section("test", &[&registry])
+            });
+            assert_eq!(shown.is_ok(), is_accepted, "{last}");
+        }
+    }
+
     #[test]
     fn page_requires_label_values_in_snake_case() {
         for (stage, is_accepted) in

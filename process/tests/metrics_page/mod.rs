@@ -236,6 +236,8 @@ fn complaints(family: &Family) -> Vec<String> {
     let name_of = |sample: &str| sample.split('{').next().unwrap_or_default().to_owned();
     let ends = samples.iter().all(|sample| name_of(sample).ends_with("_total") == is_counter);
     hold(ends, "only the samples of counters end in _total");
+    let ends = family.samples.iter().any(|sample| sample.contains("le=\"+Inf\""));
+    hold(ends == (family.kind == "histogram"), "a histogram ends with the bucket +Inf");
     hold(help.starts_with(|c: char| c.is_ascii_uppercase() || c == '1'), "HELP starts in lower case");
     hold(!help.ends_with('.') && !help.contains(['|', '`', '\\']), "HELP ends with a period or has markup");
     hold(family.labels.iter().all(|(label, _)| is_snake(label)), "has a label that is not in snake case");

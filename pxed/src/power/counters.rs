@@ -56,7 +56,7 @@ impl Histogram {
 
     /// Returns a snapshot.
     pub fn now(&self) -> Distribution {
-        let bounds = BOUNDS.into_iter().chain([f64::MAX]);
+        let bounds = BOUNDS.into_iter().chain([f64::INFINITY]);
         let buckets: Vec<_> = bounds.zip(self.buckets.iter().map(read)).collect();
         let sum = Duration::from_micros(read(&self.microseconds)).as_secs_f64();
         Distribution { sum, count: buckets.iter().map(|(_, n)| n).sum(), buckets }
@@ -129,6 +129,6 @@ mod tests {
         let shown = histogram.now();
         assert_eq!((shown.count, shown.sum), (4, 90.121));
         let full: Vec<_> = shown.buckets.iter().filter(|(_, n)| *n > 0).map(|(bound, _)| *bound).collect();
-        assert_eq!(full, [0.025, 0.05, 0.1, f64::MAX]);
+        assert_eq!(full, [0.025, 0.05, 0.1, f64::INFINITY]);
     }
 }
