@@ -138,7 +138,7 @@ pub enum Compared {
 
 labels! {
     /// Objects that are watched.
-    #[derive(PartialOrd, Ord, Hash)]
+    #[derive(PartialOrd, Ord)]
     pub enum Watched {
         /// The Machine of this host.
         Machine => "machine",

@@ -20,12 +20,16 @@ pub trait Label: Copy + 'static {
     fn index(self) -> usize;
 }
 
-/// Declares an enum that is a [`Label`](crate::counter::Label).
+/// Declares an enum that is a [`Label`](crate::counter::Label). With `in "name"` it is a label of this name, for a
+/// [`Family`](prometheus_client::metrics::family::Family).
 #[macro_export]
 macro_rules! labels {
-    ($(#[$of_all:meta])* $visible:vis enum $name:ident { $($(#[$of_one:meta])* $one:ident => $word:literal,)+ }) => {
+    (
+        $(#[$of_all:meta])* $visible:vis enum $name:ident $(in $label:literal)?
+        { $($(#[$of_one:meta])* $one:ident => $word:literal,)+ }
+    ) => {
         $(#[$of_all])*
-        #[derive(Debug, Clone, Copy, PartialEq, Eq)]
+        #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
         $visible enum $name { $($(#[$of_one])* $one,)+ }
 
         impl $name {
@@ -48,6 +52,13 @@ macro_rules! labels {
                 self as usize
             }
         }
+
+        $(impl $crate::family::EncodeLabelSet for $name {
+            fn encode(&self, encoder: &mut $crate::family::LabelSetEncoder<'_>) -> ::std::fmt::Result {
+                let label = [($label, $crate::counter::Label::word(*self))];
+                $crate::family::EncodeLabelSet::encode(&label, encoder)
+            }
+        })?
     };
 }
 pub use crate::labels;
