@@ -55,7 +55,7 @@ pub fn begin<Q: Future<Output = ()> + Send>(
     let (missing, is_missing) = tokio::sync::watch::channel(String::new());
     let Parts { client, policies, tenure, counters, news } = parts;
     let mut registry = Registry::default();
-    registry.register_collector(Box::new(counters.clone()));
+    counters.register(&mut registry);
     registry.register_collector(Box::new(news));
     let start = async move {
         if synced.await.is_some() {

@@ -5,7 +5,7 @@ use bedplate_process::counter::labels;
 
 labels! {
     /// Kinds that are reconciled.
-    pub enum Kind {
+    pub enum Kind in "kind" {
         /// BedplateClusters.
         Cluster => "BedplateCluster",
         /// BedplateMachines.

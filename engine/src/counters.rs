@@ -1,21 +1,25 @@
 //! Counters of an engine: reconciliations, writes, queues and watches of each kind, and how `/metrics` shows them.
 
 use std::collections::BTreeMap;
-use std::fmt;
-use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, MutexGuard};
 use std::time::{Duration, Instant};
 
-use bedplate_process::counter::{By, Label, labels, one, read};
-use bedplate_process::family::{Row, count_rows, gauge, gauge_rows};
+use bedplate_process::counter::{Label, labels};
+use bedplate_process::family::{LabelSet, register, register_family, register_gauges};
 use bedplate_process::lock::Lock;
-use prometheus_client::collector::Collector;
-use prometheus_client::encoding::DescriptorEncoder;
+use prometheus_client::metrics::counter::Counter;
+use prometheus_client::metrics::family::Family;
+use prometheus_client::metrics::gauge::Gauge;
+use prometheus_client::metrics::histogram::Histogram;
+use prometheus_client::registry::Registry;
 
-use crate::waiting::{Durations, Waiting, encode_durations};
+use crate::waiting::Waiting;
+
+/// Upper bounds of the histogram of durations, in seconds. One more bucket is above all.
+const DURATION_BOUNDS_SECONDS: [f64; 9] = [0.001, 0.005, 0.01, 0.05, 0.1, 0.5, 1.0, 5.0, 10.0];
 
 /// The kinds that a program reconciles.
-pub trait Kinds: Label + fmt::Debug + Eq + Send + Sync {
+pub trait Kinds: Label + LabelSet {
     /// Names of the metrics.
     const NAMES: Names;
 }
@@ -43,7 +47,7 @@ pub struct Names {
 
 labels! {
     /// Result of one reconciliation.
-    pub enum Outcome {
+    pub enum Outcome in "result" {
         /// The object is as it must be.
         Done => "done",
         /// The object has changed since it was read. It is reconciled again soon.
@@ -67,45 +71,31 @@ impl<K> Clone for Counters<K> {
 
 #[derive(Debug)]
 struct Inner<K> {
-    kinds: Vec<OfKind<K>>,
-    watch_errors: AtomicU64,
-    leads: AtomicU64,
+    reconciles: Family<(K, Outcome), Counter>,
+    writes: Family<K, Counter>,
+    durations: Family<K, Histogram>,
+    watch_errors: Counter,
+    leader: Gauge,
+    /// Queue of each kind.
+    waiting: Box<[Lock<Waiting>]>,
     /// Time at which each watch was heard last, by its kind.
     heard: Lock<BTreeMap<&'static str, tokio::time::Instant>>,
 }
 
-#[derive(Debug)]
-struct OfKind<K> {
-    kind: K,
-    reconciles: By<Outcome>,
-    writes: AtomicU64,
-    waiting: Lock<Waiting>,
-    durations: Durations,
-}
-
 impl<K: Kinds> Default for Counters<K> {
     fn default() -> Self {
-        let of_kind = |kind| OfKind {
-            kind,
-            reconciles: By::default(),
-            writes: AtomicU64::default(),
-            waiting: Lock::default(),
-            durations: Durations::default(),
-        };
-        let kinds = (0..K::VALUE_COUNT).filter_map(K::at).map(of_kind).collect();
-        let (watch_errors, leads, heard) = Default::default();
-        Self(Arc::new(Inner { kinds, watch_errors, leads, heard }))
+        let histogram: fn() -> Histogram = || Histogram::new(DURATION_BOUNDS_SECONDS);
+        let durations = Family::new_with_constructor(histogram);
+        let waiting = K::all().map(|_| Lock::default()).collect();
+        let (reconciles, writes, watch_errors, leader, heard) = Default::default();
+        Self(Arc::new(Inner { reconciles, writes, durations, watch_errors, leader, waiting, heard }))
     }
 }
 
 impl<K: Kinds> Counters<K> {
-    fn of(&self, kind: K) -> &OfKind<K> {
-        &self.0.kinds[kind.index()]
-    }
-
     /// Counts a finished reconciliation.
     pub fn reconciled(&self, kind: K, outcome: Outcome) {
-        self.of(kind).reconciles.one(outcome);
+        self.0.reconciles.get_or_create(&(kind, outcome)).inc();
     }
 
     /// Records that an object of this full name waits to be reconciled.
@@ -124,12 +114,12 @@ impl<K: Kinds> Counters<K> {
     }
 
     fn waiting(&self, kind: K) -> MutexGuard<'_, Waiting> {
-        self.of(kind).waiting.lock()
+        self.0.waiting[kind.index()].lock()
     }
 
     /// Records the duration of one reconciliation.
     pub fn took(&self, kind: K, time: Duration) {
-        self.of(kind).durations.took(time);
+        self.0.durations.get_or_create(&kind).observe(time.as_secs_f64());
     }
 
     /// Records that the watch of a kind has sent something.
@@ -151,67 +141,56 @@ impl<K: Kinds> Counters<K> {
 
     /// Counts an object that was written.
     pub fn wrote(&self, kind: K) {
-        one(&self.of(kind).writes);
+        self.0.writes.get_or_create(&kind).inc();
     }
 
     /// Counts a watch that failed and was restarted.
     pub fn watch_failed(&self) {
-        one(&self.0.watch_errors);
+        self.0.watch_errors.inc();
     }
 
     /// Records whether this controller leads.
     pub fn leads(&self, leads: bool) {
-        self.0.leads.store(u64::from(leads), Ordering::Relaxed);
+        self.0.leader.set(i64::from(leads));
     }
 
-    fn encode_queues(&self, encoder: &mut DescriptorEncoder<'_>) -> fmt::Result {
-        let now = Instant::now();
-        // The queues of a controller that waits to lead contain everything. That is not a delay.
-        let leads = read(&self.0.leads) > 0;
-        let of = |value: &dyn Fn(&Waiting) -> u64| -> Vec<Row> {
-            let value = |of: &OfKind<K>| if leads { value(&of.waiting.lock()) } else { 0 };
-            self.rows(&value)
-        };
-        let depth = of(&|waiting| waiting.depth().try_into().unwrap_or(u64::MAX));
-        let help = "Objects that wait to be reconciled; 0 if this controller does not lead";
-        gauge_rows(encoder, K::NAMES.queue_depth, help, depth)?;
-        let oldest = of(&|waiting| waiting.oldest(now).as_secs());
-        let help = "Waiting time of the oldest object in the queue; 0 if this controller does not lead";
-        gauge_rows(encoder, K::NAMES.queue_oldest, help, oldest)?;
-        let heard = self.0.heard.lock().clone();
-        let ages = heard.iter().map(|(kind, last)| (vec![("kind", *kind)], last.elapsed().as_secs()));
-        let help = "Time since the last event or bookmark of a watch";
-        gauge_rows(encoder, K::NAMES.watch_age, help, ages)?;
-        let each: Vec<_> = self.0.kinds.iter().map(|of| (of.kind.word(), &of.durations)).collect();
-        encode_durations(encoder, K::NAMES.reconcile_duration, &each)
-    }
-
-    /// Returns a row of each kind.
-    fn rows(&self, value: &dyn Fn(&OfKind<K>) -> u64) -> Vec<Row> {
-        self.0.kinds.iter().map(|of| (vec![("kind", of.kind.word())], value(of))).collect()
-    }
-}
-
-impl<K: Kinds> Collector for Counters<K> {
-    fn encode(&self, mut encoder: DescriptorEncoder<'_>) -> Result<(), fmt::Error> {
-        let encoder = &mut encoder;
-        let of_kind = |of: &OfKind<K>| -> Vec<Row> {
-            let kind = of.kind.word();
-            of.reconciles
-                .all()
-                .map(|(result, count)| (vec![("kind", kind), ("result", result)], count))
-                .collect()
-        };
-        let rows = self.0.kinds.iter().flat_map(of_kind);
-        count_rows(encoder, K::NAMES.reconciles, "Reconciliations", rows)?;
-        let writes = self.rows(&|of| read(&of.writes));
-        count_rows(encoder, K::NAMES.writes, "Writes to the API server", writes)?;
-        let errors = [(Vec::new(), read(&self.0.watch_errors))];
+    /// Adds the metrics to a registry.
+    pub fn register(&self, registry: &mut Registry) {
+        let (names, all) = (K::NAMES, &self.0);
+        register_family(registry, names.reconciles, "Reconciliations", &all.reconciles);
+        register_family(registry, names.writes, "Writes to the API server", &all.writes);
         let help = "Watches that failed and were restarted";
-        count_rows(encoder, K::NAMES.watch_errors, help, errors)?;
-        let leads = vec![("", read(&self.0.leads))];
+        register(registry, names.watch_errors, help, all.watch_errors.clone());
         let help = "1 if this controller leads, otherwise 0";
-        gauge(encoder, K::NAMES.leader, help, "", leads)?;
-        self.encode_queues(encoder)
+        register(registry, names.leader, help, all.leader.clone());
+        let help = "Objects that wait to be reconciled; 0 if this controller does not lead";
+        self.register_queues(registry, names.queue_depth, help, |waiting| waiting.depth() as u64);
+        let help = "Waiting time of the oldest object in the queue; 0 if this controller does not lead";
+        let oldest = |waiting: &Waiting| waiting.oldest(Instant::now()).as_secs();
+        self.register_queues(registry, names.queue_oldest, help, oldest);
+        let (help, counters) = ("Time since the last event or bookmark of a watch", self.clone());
+        register_gauges(registry, names.watch_age, help, move || {
+            let heard = counters.0.heard.lock().clone();
+            heard.into_iter().map(|(kind, last)| (vec![("kind", kind)], last.elapsed().as_secs()))
+        });
+        let help = "Duration of one reconciliation, including its writes";
+        register_family(registry, names.reconcile_duration, help, &all.durations);
+    }
+
+    /// Adds a value of each queue. It is read at a scrape: an age grows without a change, and all queues show 0 once the tenure ends.
+    fn register_queues(
+        &self,
+        registry: &mut Registry,
+        name: &'static str,
+        help: &'static str,
+        value: fn(&Waiting) -> u64,
+    ) {
+        let counters = self.clone();
+        register_gauges(registry, name, help, move || {
+            // The queues of a controller that waits to lead contain everything. That is not a delay.
+            let leads = counters.0.leader.get() > 0;
+            let value = |kind: K| if leads { value(&counters.waiting(kind)) } else { 0 };
+            K::all().map(|kind| (vec![("kind", kind.word())], value(kind))).collect::<Vec<_>>()
+        });
     }
 }

@@ -1,16 +1,7 @@
-//! Waiting times of queued objects by their full names, and durations of reconciliations. Called by `counters`.
+//! Waiting times of queued objects by their full names. Called by `counters`.
 
 use std::collections::HashMap;
-use std::fmt;
-use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::{Duration, Instant};
-
-use bedplate_process::family::describe;
-use prometheus_client::encoding::DescriptorEncoder;
-use prometheus_client::metrics::MetricType;
-
-/// Upper bounds of the histogram, in milliseconds. One more bucket is above all.
-const BOUNDS: [u64; 9] = [1, 5, 10, 50, 100, 500, 1000, 5000, 10_000];
 
 /// Objects of a kind that wait, each since it was queued first.
 #[derive(Debug, Default)]
@@ -35,43 +26,6 @@ impl Waiting {
     pub(crate) fn oldest(&self, now: Instant) -> Duration {
         self.0.values().min().map(|first| now.saturating_duration_since(*first)).unwrap_or_default()
     }
-}
-
-/// Durations of reconciliations.
-#[derive(Debug, Default)]
-pub(crate) struct Durations {
-    counts: [AtomicU64; BOUNDS.len() + 1],
-    micros: AtomicU64,
-}
-
-impl Durations {
-    pub(crate) fn took(&self, time: Duration) {
-        let place =
-            BOUNDS.iter().position(|bound| time <= Duration::from_millis(*bound)).unwrap_or(BOUNDS.len());
-        self.counts[place].fetch_add(1, Ordering::Relaxed);
-        self.micros.fetch_add(time.as_micros().try_into().unwrap_or(u64::MAX), Ordering::Relaxed);
-    }
-}
-
-/// Writes the histogram of each kind.
-pub(crate) fn encode_durations(
-    encoder: &mut DescriptorEncoder<'_>,
-    name: &str,
-    each: &[(&str, &Durations)],
-) -> fmt::Result {
-    let help = "Duration of one reconciliation, including its writes";
-    let mut family = describe(encoder, name, help, MetricType::Histogram)?;
-    for (kind, durations) in each {
-        let counts = durations.counts.iter().map(|count| count.load(Ordering::Relaxed));
-        let bounds = BOUNDS.iter().map(|bound| Duration::from_millis(*bound).as_secs_f64());
-        let bounds = bounds.chain([f64::INFINITY]);
-        let buckets: Vec<(f64, u64)> = bounds.zip(counts).collect();
-        let sum = Duration::from_micros(durations.micros.load(Ordering::Relaxed)).as_secs_f64();
-        let count = buckets.iter().map(|(_, count)| count).sum();
-        let labels = [("kind", *kind)];
-        family.encode_family(&labels)?.encode_histogram::<[(&str, &str); 0]>(sum, count, &buckets, None)?;
-    }
-    Ok(())
 }
 
 #[cfg(test)]

@@ -69,7 +69,7 @@ pub async fn run(cli: &Cli) -> Result<(), Failure> {
 /// Metrics of the program: the counters and the counts of its Events.
 fn registry(metrics: &Metrics, events: News) -> Registry {
     let mut registry = Registry::default();
-    registry.register_collector(Box::new(metrics.clone()));
+    metrics.register(&mut registry);
     registry.register_collector(Box::new(events));
     registry
 }

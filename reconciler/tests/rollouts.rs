@@ -618,7 +618,7 @@ impl Controller {
 
     fn is_leading(&self) -> bool {
         let (mut registry, mut text) = (Registry::default(), String::new());
-        registry.register_collector(Box::new(self.metrics.clone()));
+        self.metrics.register(&mut registry);
         encode(&mut text, &registry).unwrap();
         text.lines().any(|line| line == "bedplate_controller_leader 1")
     }

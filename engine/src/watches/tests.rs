@@ -18,7 +18,7 @@ use crate::counters::{Kinds, Names};
 
 labels! {
     /// Kinds of this program.
-    enum Kind {
+    enum Kind in "kind" {
         /// Pods.
         Pod => "Pod",
     }

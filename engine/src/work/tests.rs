@@ -16,7 +16,7 @@ use crate::queue::Queue;
 
 labels! {
     /// Kinds of this program.
-    enum Kind {
+    enum Kind in "kind" {
         /// Pods.
         Pod => "Pod",
     }
