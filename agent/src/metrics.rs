@@ -4,18 +4,19 @@
 //! One set per process, like its log. The code that acts also counts. Labels are closed sets of words.
 //! Nothing here decides. Called by `service`, `node`, `plane` and `operation`; read by `process::health`.
 
-use std::collections::BTreeMap;
-use std::fmt;
+use std::sync::{Arc, LazyLock};
 use std::time::Duration;
 
 use bedplate_api::machine::{Slot, SlotName, SlotState};
 use bedplate_api::operation::AGENT_OPERATIONS;
-use bedplate_process::counter::{Label, labels};
-use bedplate_process::family::{Row, count_rows, gauge_rows, seconds_rows};
+use bedplate_process::counter::labels;
+use bedplate_process::family::{
+    EncodeLabelSet, LabelSet, LabelSetEncoder, Row, register_family, register_gauges,
+};
 use bedplate_process::lock::Lock;
 use jiff::Timestamp;
-use prometheus_client::collector::Collector;
-use prometheus_client::encoding::DescriptorEncoder;
+use prometheus_client::metrics::counter::Counter;
+use prometheus_client::metrics::family::Family;
 use prometheus_client::registry::Registry;
 
 use crate::model::{Api, StepName};
@@ -24,11 +25,11 @@ use crate::model::{Api, StepName};
 pub const SOCKET: &str = "metrics.sock";
 
 /// Metrics of this process.
-pub static METRICS: Metrics = Metrics::new();
+pub static METRICS: LazyLock<Metrics> = LazyLock::new(Metrics::default);
 
 labels! {
     /// Act of the agent on its identity.
-    pub enum Act {
+    pub enum Act in "act" {
         /// Enrollment.
         Enroll => "enroll",
         /// Renewal of the certificate.
@@ -41,8 +42,8 @@ labels! {
 }
 
 labels! {
-    /// Result of an act, a step or a watch.
-    pub enum Went {
+    /// Result of an act or a step.
+    pub enum Went in "result" {
         /// Finished or started.
         Done => "done",
         /// Another program must act first, or the step is not needed any more.
@@ -52,23 +53,104 @@ labels! {
     }
 }
 
-/// Two words of closed sets.
-type Words = (&'static str, &'static str);
-
-/// Counters and gauges.
-#[derive(Debug)]
-pub struct Metrics {
-    inner: Lock<Inner>,
+labels! {
+    /// Objects that are watched.
+    #[derive(PartialOrd, Ord)]
+    pub enum Watched in "watch" {
+        /// The Machine of this host.
+        Machine => "machine",
+        /// The Node of this host.
+        Node => "node",
+        /// The version that the Machine's `status.selected` names.
+        Version => "version",
+        /// Operations of the Machine.
+        Operations => "operations",
+        /// The MachineClaim of this host, if its Machine is in a pool.
+        Claim => "claim",
+    }
 }
 
+impl Watched {
+    /// Returns the name for users.
+    pub fn name(self) -> &'static str {
+        match self {
+            Self::Machine => "Machine of this host",
+            Self::Node => "Node of this host",
+            Self::Version => "the selected version",
+            Self::Operations => "operations of this host",
+            Self::Claim => "the MachineClaim of this host",
+        }
+    }
+}
+
+labels! {
+    /// Event of a watch.
+    pub enum WatchResult in "result" {
+        /// The watch has started.
+        Started => "done",
+        /// The watch has failed; a retry follows.
+        Failed => "failed",
+    }
+}
+
+labels! {
+    /// Result of a finished operation.
+    enum OperationResult in "result" {
+        /// Done.
+        Complete => "complete",
+        /// Not done.
+        Failed => "failed",
+    }
+}
+
+labels! {
+    /// Consequence of a failed health gate.
+    enum GateFailure in "result" {
+        /// The slot of the former version runs again.
+        RolledBack => "rolled_back",
+        /// There was no such slot; the trial starts again.
+        Retried => "retried",
+    }
+}
+
+/// Name of an operation of the agent. All other names are `other`: users choose them.
+#[derive(Debug, Clone, PartialEq, Eq, Hash)]
+struct OperationName(&'static str);
+
+impl OperationName {
+    fn of(name: &str) -> Self {
+        Self(AGENT_OPERATIONS.into_iter().find(|known| *known == name).unwrap_or("other"))
+    }
+}
+
+impl EncodeLabelSet for OperationName {
+    fn encode(&self, encoder: &mut LabelSetEncoder<'_>) -> std::fmt::Result {
+        [("operation", self.0)].encode(encoder)
+    }
+}
+
+impl LabelSet for OperationName {
+    fn all() -> impl Iterator<Item = Self> {
+        AGENT_OPERATIONS.into_iter().chain(["other"]).map(Self)
+    }
+}
+
+/// Counters and gauges.
 #[derive(Debug, Default)]
-struct Inner {
-    acts: BTreeMap<Words, u64>,
-    steps: BTreeMap<Words, (u64, Duration)>,
-    operations: BTreeMap<Words, u64>,
-    watches: BTreeMap<Words, u64>,
-    rolled_back: u64,
-    tried_again: u64,
+pub struct Metrics {
+    acts: Family<(Act, Went), Counter>,
+    steps: Family<(StepName, Went), Counter>,
+    step_seconds: Family<(StepName, Went), Counter<f64>>,
+    operations: Family<(OperationName, OperationResult), Counter>,
+    watches: Family<(Watched, WatchResult), Counter>,
+    gate_failures: Family<GateFailure, Counter>,
+    state: Arc<Lock<State>>,
+}
+
+/// State that a scrape shows. A value that is not known is not shown, and a scrape shows one state of a slot: neither is possible with
+/// gauges that are set.
+#[derive(Debug, Default)]
+struct State {
     live: Option<bool>,
     last_report: Option<Timestamp>,
     certificate_ends: Option<Timestamp>,
@@ -76,175 +158,116 @@ struct Inner {
 }
 
 impl Metrics {
-    const fn new() -> Self {
-        Self {
-            inner: Lock::new(Inner {
-                acts: BTreeMap::new(),
-                steps: BTreeMap::new(),
-                operations: BTreeMap::new(),
-                watches: BTreeMap::new(),
-                rolled_back: 0,
-                tried_again: 0,
-                live: None,
-                last_report: None,
-                certificate_ends: None,
-                slots: [None, None],
-            }),
-        }
-    }
-
     /// Counts an act.
     pub fn act(&self, act: Act, went: Went, now: Timestamp) {
-        let mut inner = self.inner.lock();
-        *inner.acts.entry((act.word(), went.word())).or_default() += 1;
-        if act == Act::Report && went == Went::Done {
-            inner.last_report = Some(now);
+        self.acts.get_or_create(&(act, went)).inc();
+        if (act, went) == (Act::Report, Went::Done) {
+            self.state.lock().last_report = Some(now);
         }
     }
 
     /// Counts a step of the node plan, with its duration.
     pub fn step(&self, step: StepName, went: Went, took: Duration) {
-        let mut inner = self.inner.lock();
-        let (times, total) = inner.steps.entry((step.word(), went.word())).or_default();
-        *times += 1;
-        *total += took;
+        self.steps.get_or_create(&(step, went)).inc();
+        self.step_seconds.get_or_create(&(step, went)).inc_by(took.as_secs_f64());
     }
 
     /// A new node did not pass its gate; `rolled_back`: there was a slot to go back to.
     pub fn gate_failed(&self, rolled_back: bool) {
-        let mut inner = self.inner.lock();
-        if rolled_back { inner.rolled_back += 1 } else { inner.tried_again += 1 }
+        let failure = if rolled_back { GateFailure::RolledBack } else { GateFailure::Retried };
+        self.gate_failures.get_or_create(&failure).inc();
     }
 
     /// Counts a finished operation.
     pub fn operation(&self, name: &str, complete: bool) {
-        let known = AGENT_OPERATIONS.into_iter().find(|known| *known == name).unwrap_or("other");
-        let result = if complete { "complete" } else { "failed" };
-        *self.inner.lock().operations.entry((known, result)).or_default() += 1;
+        let result = if complete { OperationResult::Complete } else { OperationResult::Failed };
+        self.operations.get_or_create(&(OperationName::of(name), result)).inc();
     }
 
     /// Counts a watch that started or failed.
-    pub fn watch(&self, watched: impl Label, went: Went) {
-        *self.inner.lock().watches.entry((watched.word(), went.word())).or_default() += 1;
+    pub fn watch(&self, watched: Watched, result: WatchResult) {
+        self.watches.get_or_create(&(watched, result)).inc();
     }
 
     /// Records the expiry of the certificate.
     pub fn certificate(&self, ends: Timestamp) {
-        self.inner.lock().certificate_ends = Some(ends);
+        self.state.lock().certificate_ends = Some(ends);
     }
 
     /// Records if the decider answers, and the state of the slots.
     pub fn node(&self, api: Api, slots: &[Slot]) {
-        let mut inner = self.inner.lock();
-        inner.live = match api {
+        let mut state = self.state.lock();
+        state.live = match api {
             Api::Unasked => None,
             Api::Live => Some(true),
             Api::Away => Some(false),
         };
         for slot in slots {
-            inner.slots[usize::from(slot.name == SlotName::B)] = Some(slot.state);
+            state.slots[usize::from(slot.name == SlotName::B)] = Some(slot.state);
         }
     }
 }
 
 /// Registry that the socket serves.
-pub fn registry(metrics: &'static Metrics) -> Registry {
+pub fn registry(metrics: &Metrics) -> Registry {
     let mut registry = Registry::default();
-    registry.register_collector(Box::new(Shown(metrics)));
+    metrics.register(&mut registry);
     registry
 }
 
-#[derive(Debug)]
-struct Shown(&'static Metrics);
-
-impl Collector for Shown {
-    fn encode(&self, mut encoder: DescriptorEncoder<'_>) -> Result<(), fmt::Error> {
-        let inner = self.0.inner.lock();
-        inner.encode_contact(&mut encoder)?;
-        inner.encode_node(&mut encoder)?;
-        let operations = pairs(["operation", "result"], inner.operations.iter());
-        count_rows(&mut encoder, "bedplate_agent_operations", "Operations that finished", operations)
-    }
-}
-
-impl Inner {
-    fn encode_contact(&self, encoder: &mut DescriptorEncoder<'_>) -> fmt::Result {
-        let alone = |value: Option<u64>| value.map(|value| (Vec::new(), value));
-        let live = alone(self.live.map(u64::from));
+impl Metrics {
+    fn register(&self, registry: &mut Registry) {
         let help = "1 if the API server or pxed answers, otherwise 0";
-        gauge_rows(encoder, "bedplate_agent_plane_live", help, live)?;
-        let acts = pairs(["act", "result"], self.acts.iter());
-        count_rows(
-            encoder,
-            "bedplate_agent_acts",
-            "Enrollments, renewals, reports and removals of the seed",
-            acts,
-        )?;
-        let watches = pairs(["watch", "result"], self.watches.iter());
-        count_rows(encoder, "bedplate_agent_watches", "Watches that started (done) or failed", watches)?;
+        self.register_known(registry, "bedplate_agent_plane_live", help, |state| state.live.map(u64::from));
+        let help = "Enrollments, renewals, reports and removals of the seed";
+        register_family(registry, "bedplate_agent_acts", help, &self.acts);
+        let help = "Watches that started (done) or failed";
+        register_family(registry, "bedplate_agent_watches", help, &self.watches);
         let seconds = |time: Timestamp| u64::try_from(time.as_second()).unwrap_or(0);
+        let name = "bedplate_agent_last_report_timestamp_seconds";
         let help = "Unix time of the last accepted report";
-        let reported = alone(self.last_report.map(seconds));
-        gauge_rows(encoder, "bedplate_agent_last_report_timestamp_seconds", help, reported)?;
+        self.register_known(registry, name, help, move |state| state.last_report.map(seconds));
+        let name = "bedplate_agent_certificate_end_timestamp_seconds";
         let help = "Unix time at which the certificate of the host expires";
-        let ends = alone(self.certificate_ends.map(seconds));
-        gauge_rows(encoder, "bedplate_agent_certificate_end_timestamp_seconds", help, ends)
-    }
-
-    fn encode_node(&self, encoder: &mut DescriptorEncoder<'_>) -> fmt::Result {
-        let times: Vec<_> = self.steps.iter().map(|(words, (times, _))| (words, times)).collect();
-        let steps = pairs(["step", "result"], times);
-        count_rows(encoder, "bedplate_agent_node_steps", "Steps of the node plan", steps)?;
-        let taken = self.steps.iter().map(|(words, (_, total))| (words, total));
-        let taken = pairs(["step", "result"], taken);
-        seconds_rows(
-            encoder,
-            "bedplate_agent_node_step_duration_seconds",
-            "Total duration of the steps of the node plan",
-            taken,
-        )?;
-        let failures = [("rolled_back", self.rolled_back), ("retried", self.tried_again)];
-        let failures = failures.map(|(result, times)| (vec![("result", result)], times));
+        self.register_known(registry, name, help, move |state| state.certificate_ends.map(seconds));
+        register_family(registry, "bedplate_agent_node_steps", "Steps of the node plan", &self.steps);
+        let help = "Total duration of the steps of the node plan";
+        register_family(registry, "bedplate_agent_node_step_duration_seconds", help, &self.step_seconds);
         let help = "New nodes that failed the health gate";
-        count_rows(encoder, "bedplate_agent_health_gate_failures", help, failures)?;
-        let slots = ["a", "b"].into_iter().zip(self.slots).flat_map(|(slot, is)| {
-            let row = move |state| {
-                (vec![("slot", slot), ("state", state_word(state))], u64::from(is == Some(state)))
-            };
-            STATES.map(row)
-        });
-        gauge_rows(encoder, "bedplate_agent_slot", "1 if the slot is in this state, otherwise 0", slots)
+        register_family(registry, "bedplate_agent_health_gate_failures", help, &self.gate_failures);
+        let (help, state) = ("1 if the slot is in this state, otherwise 0", self.state.clone());
+        register_gauges(registry, "bedplate_agent_slot", help, move || slot_rows(state.lock().slots));
+        register_family(registry, "bedplate_agent_operations", "Operations that finished", &self.operations);
+    }
+
+    /// Adds a gauge that is not shown before its value is known.
+    fn register_known(
+        &self,
+        registry: &mut Registry,
+        name: &'static str,
+        help: &'static str,
+        value: impl Fn(&State) -> Option<u64> + Send + Sync + 'static,
+    ) {
+        let state = self.state.clone();
+        register_gauges(registry, name, help, move || value(&state.lock()).map(|value| (Vec::new(), value)));
     }
 }
 
-/// Rows of two labels.
-fn pairs<'a, N: Copy + 'a>(
-    names: [&'static str; 2],
-    counted: impl IntoIterator<Item = (&'a Words, &'a N)>,
-) -> Vec<Row<N>> {
-    let row = |((one, other), value): (&Words, &N)| (vec![(names[0], *one), (names[1], *other)], *value);
-    counted.into_iter().map(row).collect()
-}
-
-const STATES: [SlotState; 6] = [
-    SlotState::Empty,
-    SlotState::Preparing,
-    SlotState::Prepared,
-    SlotState::Running,
-    SlotState::Failed,
-    SlotState::Emptying,
+const SLOT_STATES: [(SlotState, &str); 6] = [
+    (SlotState::Empty, "empty"),
+    (SlotState::Preparing, "preparing"),
+    (SlotState::Prepared, "prepared"),
+    (SlotState::Running, "running"),
+    (SlotState::Failed, "failed"),
+    (SlotState::Emptying, "emptying"),
 ];
 
-fn state_word(state: SlotState) -> &'static str {
-    match state {
-        SlotState::Empty => "empty",
-        SlotState::Preparing => "preparing",
-        SlotState::Prepared => "prepared",
-        SlotState::Running => "running",
-        SlotState::Failed => "failed",
-        SlotState::Emptying => "emptying",
-        SlotState::Unknown => "unknown",
-    }
+/// Returns a row for each state of each slot.
+fn slot_rows(slots: [Option<SlotState>; 2]) -> Vec<Row> {
+    let rows = ["a", "b"].into_iter().zip(slots).flat_map(|(slot, is)| {
+        SLOT_STATES.map(|(state, word)| (vec![("slot", slot), ("state", word)], u64::from(is == Some(state))))
+    });
+    rows.collect()
 }
 
 #[cfg(test)]
@@ -255,49 +278,36 @@ mod metrics_page;
 #[allow(clippy::unwrap_used, reason = "a test that cannot go on has failed")]
 mod tests {
     use super::*;
-    use crate::plane::Watched;
 
     #[test]
     fn scrape_matches_the_page_of_metrics() {
-        static ALL: Metrics = Metrics::new();
-        let time = Timestamp::UNIX_EPOCH;
-        for went in Went::ALL.iter().copied() {
-            Act::ALL.iter().for_each(|act| ALL.act(*act, went, time));
-            StepName::ALL.iter().for_each(|step| ALL.step(*step, went, Duration::ZERO));
-        }
-        for watched in Watched::ALL.iter().copied() {
-            ALL.watch(watched, Went::Done);
-            ALL.watch(watched, Went::Failed);
-        }
-        for operation in AGENT_OPERATIONS.into_iter().chain(["other"]) {
-            ALL.operation(operation, true);
-            ALL.operation(operation, false);
-        }
-        ALL.certificate(time);
-        ALL.node(Api::Live, &[]);
+        let (all, time) = (Metrics::default(), Timestamp::UNIX_EPOCH);
+        all.act(Act::Report, Went::Done, time);
+        all.certificate(time);
+        all.node(Api::Live, &[]);
         let page = concat!(env!("CARGO_MANIFEST_DIR"), "/../docs/metrics.md");
-        metrics_page::compare(page, "bedplate-agent", &registry(&ALL));
+        metrics_page::compare(page, "bedplate-agent", &registry(&all));
     }
 
     #[test]
     fn counts_are_shown_with_labels_of_closed_sets() {
-        static SOME: Metrics = Metrics::new();
+        let some = Metrics::default();
         let time: Timestamp = "2026-11-22T07:00:00Z".parse().unwrap();
-        SOME.act(Act::Report, Went::Done, time);
-        SOME.act(Act::Renew, Went::Failed, time);
-        SOME.step(StepName::StartSlot, Went::Done, Duration::from_millis(1500));
-        SOME.step(StepName::StartSlot, Went::Done, Duration::from_millis(500));
-        SOME.gate_failed(true);
-        SOME.operation("reboot", true);
-        SOME.operation("a word of somebody's", false);
-        SOME.watch(Watched::Machine, Went::Failed);
-        SOME.certificate(time);
+        some.act(Act::Report, Went::Done, time);
+        some.act(Act::Renew, Went::Failed, time);
+        some.step(StepName::StartSlot, Went::Done, Duration::from_millis(1500));
+        some.step(StepName::StartSlot, Went::Done, Duration::from_millis(500));
+        some.gate_failed(true);
+        some.operation("reboot", true);
+        some.operation("a word of somebody's", false);
+        some.watch(Watched::Machine, WatchResult::Failed);
+        some.certificate(time);
         let (configuration_name, version, image_digest) = Default::default();
         let slot =
             Slot { name: SlotName::B, configuration_name, version, image_digest, state: SlotState::Running };
-        SOME.node(Api::Live, &[slot]);
+        some.node(Api::Live, &[slot]);
         let mut text = String::new();
-        prometheus_client::encoding::text::encode(&mut text, &registry(&SOME)).unwrap();
+        prometheus_client::encoding::text::encode(&mut text, &registry(&some)).unwrap();
         for line in [
             "bedplate_agent_plane_live 1",
             "bedplate_agent_acts_total{act=\"report\",result=\"done\"} 1",
@@ -319,10 +329,11 @@ mod tests {
     }
 
     #[test]
-    fn unknown_values_are_not_shown() {
-        static NONE: Metrics = Metrics::new();
+    fn counters_are_shown_from_the_start_and_unknown_values_are_not() {
+        let none = Metrics::default();
         let mut text = String::new();
-        prometheus_client::encoding::text::encode(&mut text, &registry(&NONE)).unwrap();
+        prometheus_client::encoding::text::encode(&mut text, &registry(&none)).unwrap();
+        assert!(text.contains("\nbedplate_agent_acts_total{act=\"enroll\",result=\"failed\"} 0\n"), "{text}");
         assert!(!text.lines().any(|line| line.starts_with("bedplate_agent_plane_live ")), "{text}");
         assert!(!text.lines().any(|line| line.starts_with("bedplate_agent_certificate")), "{text}");
     }

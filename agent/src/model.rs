@@ -367,7 +367,7 @@ pub enum Step {
 
 labels! {
     /// Name of a step in logs and metrics.
-    pub enum StepName {
+    pub enum StepName in "step" {
         /// Preparation of a slot.
         PrepareSlot => "prepare_slot",
         /// Start of a trial.

@@ -47,10 +47,10 @@ use bedplate_api::machine::Machine;
 use bedplate_api::operation::{MachineOperation, MachineOperationStatus};
 use bedplate_api::version::MachineConfigurationVersion;
 use bedplate_api::wire::Report;
-use bedplate_process::counter::labels;
 use k8s_openapi::api::core::v1::Node;
 use tokio::sync::watch;
 
+pub use crate::metrics::Watched;
 pub use certificate::CertificateAnswer;
 pub use client::{Access, PrepareClientError};
 pub use cluster::Cluster;
@@ -134,36 +134,6 @@ pub enum Compared {
     Other(String),
     /// The server did not answer; with the reason for the user.
     Unknown(String),
-}
-
-labels! {
-    /// Objects that are watched.
-    #[derive(PartialOrd, Ord)]
-    pub enum Watched {
-        /// The Machine of this host.
-        Machine => "machine",
-        /// The Node of this host.
-        Node => "node",
-        /// The version that the Machine's `status.selected` names.
-        Version => "version",
-        /// Operations of the Machine.
-        Operations => "operations",
-        /// The MachineClaim of this host, if its Machine is in a pool.
-        Claim => "claim",
-    }
-}
-
-impl Watched {
-    /// Returns the name for users.
-    pub fn name(self) -> &'static str {
-        match self {
-            Self::Machine => "Machine of this host",
-            Self::Node => "Node of this host",
-            Self::Version => "the selected version",
-            Self::Operations => "operations of this host",
-            Self::Claim => "the MachineClaim of this host",
-        }
-    }
 }
 
 /// Observed state. Current if `api` is [`Api::Live`]; otherwise the last known one.

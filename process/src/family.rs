@@ -5,7 +5,6 @@
 
 use std::fmt;
 use std::hash::Hash;
-use std::time::Duration;
 
 use prometheus_client::collector::Collector;
 use prometheus_client::encoding::{DescriptorEncoder, EncodeMetric, MetricEncoder};
@@ -20,7 +19,7 @@ use crate::counter::Label;
 pub type Labelled = Vec<(&'static str, u64)>;
 
 /// A value with its labels, each a name and a word.
-pub type Row<N = u64> = (Vec<(&'static str, &'static str)>, N);
+pub type Row = (Vec<(&'static str, &'static str)>, u64);
 
 static SECONDS: Unit = Unit::Seconds;
 static BYTES: Unit = Unit::Bytes;
@@ -161,24 +160,6 @@ pub fn count_rows(
         } else {
             family.encode_family(&labels)?.encode_counter::<[(&str, &str); 0], _, u64>(&value, None)?;
         }
-    }
-    Ok(())
-}
-
-/// Writes one family of counters of seconds.
-///
-/// # Errors
-/// The text cannot be written.
-pub fn seconds_rows(
-    encoder: &mut DescriptorEncoder<'_>,
-    name: &str,
-    help: &str,
-    rows: impl IntoIterator<Item = Row<Duration>>,
-) -> fmt::Result {
-    let mut family = describe(encoder, name, help, MetricType::Counter)?;
-    for (labels, time) in rows {
-        let time = time.as_secs_f64();
-        family.encode_family(&labels)?.encode_counter::<[(&str, &str); 0], _, u64>(&time, None)?;
     }
     Ok(())
 }

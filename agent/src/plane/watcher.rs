@@ -33,7 +33,7 @@ use super::error::{AskServerError, why};
 use super::node_deletion::{self, Asked};
 use super::view::View;
 use super::{Seen, Watched};
-use crate::metrics::{METRICS, Went};
+use crate::metrics::{METRICS, WatchResult};
 use crate::model::Api as Contact;
 
 /// Label by which the controller marks the Machine of an operation (O5).
@@ -188,7 +188,7 @@ fn take(view: &mut View, word: Word) {
         Word::Operation(Ok(event)) => return view.take_operation(event),
         Word::Claim(Ok(event)) => return view.take_claim(event),
         Word::Taken(watched) => {
-            METRICS.watch(watched, Went::Done);
+            METRICS.watch(watched, WatchResult::Started);
             return view.taken(watched);
         }
         Word::Machine(Err(error)) => (Watched::Machine, error),
@@ -197,7 +197,7 @@ fn take(view: &mut View, word: Word) {
         Word::Operation(Err(error)) => (Watched::Operations, error),
         Word::Claim(Err(error)) => (Watched::Claim, error),
     };
-    METRICS.watch(watched, Went::Failed);
+    METRICS.watch(watched, WatchResult::Failed);
     let error = why(error);
     if view.failed(watched, error.clone(), now) {
         tracing::warn!(watched = watched.name(), error, "watch failed, retrying");
