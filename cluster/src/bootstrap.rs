@@ -12,6 +12,7 @@ pub mod watch;
 use std::sync::Arc;
 
 use bedplate_engine::Queue;
+use bedplate_engine::events::News;
 use bedplate_engine::life::write_events;
 use bedplate_process::lease::Tenure;
 use bedplate_process::liveness::Liveness;
@@ -25,7 +26,6 @@ use self::context::World;
 use self::tokens::Tokens;
 use self::watch::Configs;
 use crate::cli::Cli;
-use crate::events::News;
 use crate::life::{self, Begun, Parts, spawn};
 use crate::metrics::{Counters, Kind};
 
@@ -36,7 +36,7 @@ const POLICIES: [&str; 1] = ["bedplate-cluster-secrets"];
 pub fn begin(client: &Client, cli: &Cli, tenure: &Tenure, running: (&Tasks, &Liveness, &Stages)) -> Begun {
     let (tasks, liveness, stages) = running;
     let (news, events) = News::channel();
-    write_events(news.writer(events, cli.controllers, &cli.instance, client.clone()), running);
+    write_events(news.writer(events, cli.controllers.event_source(&cli.instance), client.clone()), running);
     let ((stores, writers), counters) = (watch::stores(), Counters::default());
     let world = Arc::new(World {
         client: client.clone(),

@@ -30,6 +30,7 @@ use std::sync::Arc;
 
 use bedplate_api::cluster::contract::api_version;
 use bedplate_engine::Queue;
+use bedplate_engine::events::News;
 use bedplate_engine::life::{beating, infallible, write_events};
 use bedplate_engine::watches::{Definitions, NAME, Setup, Watches};
 use bedplate_process::lease::Tenure;
@@ -47,7 +48,6 @@ use self::watch::{Queues, named_changed, put_all};
 use self::workload::Workloads;
 use self::workload::task::Reports;
 use crate::cli::Cli;
-use crate::events::News;
 use crate::life::{self, Begun, Parts, spawn};
 use crate::metrics::{Counters, Kind};
 
@@ -58,7 +58,7 @@ const POLICIES: [&str; 2] = ["bedplate-core-secrets", "bedplate-core-writes"];
 pub fn begin(client: &Client, cli: &Cli, tenure: &Tenure, running: (&Tasks, &Liveness, &Stages)) -> Begun {
     let (tasks, liveness, stages) = running;
     let (news, queue) = News::channel();
-    write_events(news.writer(queue, cli.controllers, &cli.instance, client.clone()), running);
+    write_events(news.writer(queue, cli.controllers.event_source(&cli.instance), client.clone()), running);
     let ((stores, writers), counters) = (watch::stores(), Counters::default());
     let manager = cli.controllers.field_manager();
     let networks = cli.workload_networks.clone().unwrap_or_default();

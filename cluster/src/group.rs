@@ -5,6 +5,7 @@
 use std::str::FromStr;
 
 use bedplate_engine::FieldManager;
+use bedplate_process::events::Source;
 
 /// Group of controllers.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -38,8 +39,14 @@ impl Group {
         FieldManager::new(self.lease())
     }
 
+    /// Returns the publisher of the group's Events. `instance`: one of several processes of the group.
+    pub fn event_source(self, instance: &str) -> Source {
+        let (controller, field_manager) = (self.controller(), self.field_manager().name());
+        Source { controller, instance: instance.to_owned(), field_manager }
+    }
+
     /// Returns the name of the group in Events.
-    pub const fn controller(self) -> &'static str {
+    const fn controller(self) -> &'static str {
         match self {
             Self::Infrastructure => "bedplate.dev/cluster-infrastructure",
             Self::Bootstrap => "bedplate.dev/cluster-bootstrap",

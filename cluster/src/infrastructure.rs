@@ -18,6 +18,7 @@ pub mod watch;
 use std::sync::Arc;
 
 use bedplate_engine::Queue;
+use bedplate_engine::events::News;
 use bedplate_engine::life::write_events;
 use bedplate_process::lease::Tenure;
 use bedplate_process::liveness::Liveness;
@@ -33,7 +34,6 @@ use self::machine::turn::Turns;
 use self::wake::Wake;
 use self::watch::Queues;
 use crate::cli::Cli;
-use crate::events::News;
 use crate::life::{self, Begun, Parts, spawn};
 use crate::metrics::{Counters, Kind};
 
@@ -50,7 +50,7 @@ const POLICIES: [&str; 5] = [
 pub fn begin(client: &Client, cli: &Cli, tenure: &Tenure, running: (&Tasks, &Liveness, &Stages)) -> Begun {
     let (tasks, liveness, stages) = running;
     let (news, queue) = News::channel();
-    write_events(news.writer(queue, cli.controllers, &cli.instance, client.clone()), running);
+    write_events(news.writer(queue, cli.controllers.event_source(&cli.instance), client.clone()), running);
     let ((stores, writers), counters) = (watch::stores(), Counters::default());
     let world = Arc::new(World {
         client: client.clone(),

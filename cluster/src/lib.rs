@@ -8,7 +8,6 @@
 pub mod bootstrap;
 pub mod cli;
 pub mod core;
-pub mod events;
 pub mod group;
 pub mod infrastructure;
 pub mod kubeconfig;

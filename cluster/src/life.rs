@@ -6,6 +6,7 @@
 
 use std::future::Future;
 
+use bedplate_engine::events::News;
 use bedplate_engine::life::{beating, infallible};
 use bedplate_process::lease::Tenure;
 use bedplate_process::liveness::{Liveness, SILENCE_TIMEOUT};
@@ -16,7 +17,6 @@ use prometheus_client::registry::Registry;
 use tokio::sync::watch::Receiver;
 use tokio_util::sync::CancellationToken;
 
-use crate::events::News;
 use crate::metrics::Counters;
 use crate::policies;
 
@@ -56,7 +56,7 @@ pub fn begin<Q: Future<Output = ()> + Send>(
     let Parts { client, policies, tenure, counters, news } = parts;
     let mut registry = Registry::default();
     counters.register(&mut registry);
-    registry.register_collector(Box::new(news));
+    news.register(&mut registry, "bedplate_cluster_events");
     let start = async move {
         if synced.await.is_some() {
             policies::in_force(&client, policies, &missing).await;

@@ -12,6 +12,7 @@ pub mod connect;
 pub mod counters;
 pub mod debounce;
 pub mod elapsed;
+pub mod events;
 mod field_manager;
 mod full_name;
 pub mod life;

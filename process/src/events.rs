@@ -15,7 +15,6 @@ mod gate;
 use std::fmt;
 use std::future::Future;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::{Duration, Instant};
 
 use futures::StreamExt as _;
@@ -25,15 +24,17 @@ use k8s_openapi::api::events::v1::Event;
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::{MicroTime, ObjectMeta};
 use kube::api::{Patch, PatchParams, PostParams};
 use kube::{Api, Client};
-use prometheus_client::encoding::DescriptorEncoder;
+use prometheus_client::metrics::counter::Counter;
+use prometheus_client::metrics::family::Family;
+use prometheus_client::registry::Registry;
 use serde_json::json;
 use tokio::sync::{mpsc, watch};
 use tokio_util::sync::CancellationToken;
 
 use self::gate::{Gate, Rate, Verdict};
-use crate::counter::read;
+use crate::counter::labels;
 use crate::exit::chain;
-use crate::family::count;
+use crate::family::register_family;
 use crate::liveness::Pulse;
 use crate::lock::Lock;
 use crate::reconcile::{Activation, Reconcile, Task, Turn};
@@ -88,26 +89,15 @@ pub struct Source {
     pub field_manager: &'static str,
 }
 
-/// Numbers of Events. A program shows them as one family, [`Counts::encode`].
-#[derive(Debug, Default)]
-pub struct Counts {
-    /// Written, or counted in one that was written.
-    pub written: AtomicU64,
-    /// Events that were not written because the queue was full, or because the program ended.
-    pub dropped: AtomicU64,
-    /// Failed writes.
-    pub failed: AtomicU64,
-}
-
-impl Counts {
-    /// Writes them as the family of this name, by result.
-    ///
-    /// # Errors
-    /// The text cannot be written.
-    pub fn encode(&self, encoder: &mut DescriptorEncoder<'_>, name: &str) -> fmt::Result {
-        let counts = [("written", &self.written), ("dropped", &self.dropped), ("failed", &self.failed)];
-        let rows = counts.map(|(result, count)| (result, read(count))).to_vec();
-        count(encoder, name, "Events of this program", "result", rows)
+labels! {
+    /// Result of an Event.
+    enum WriteResult in "result" {
+        /// Written, or counted in one that was written.
+        Written => "written",
+        /// Not written because the queue was full, or because the program ended.
+        Dropped => "dropped",
+        /// The write failed.
+        Failed => "failed",
     }
 }
 
@@ -118,7 +108,7 @@ pub struct Events(Arc<Inner>);
 struct Inner {
     gate: Lock<Gate>,
     queue: mpsc::Sender<Write>,
-    counts: Counts,
+    counts: Family<WriteResult, Counter>,
 }
 
 impl fmt::Debug for Events {
@@ -156,7 +146,7 @@ impl Queue {
 /// Makes both ends.
 pub fn channel() -> (Events, Queue) {
     let (sender, queue) = mpsc::channel(MAX_QUEUED);
-    let (gate, counts) = (Lock::default(), Counts::default());
+    let (gate, counts) = (Lock::default(), Family::default());
     (Events(Arc::new(Inner { gate, queue: sender, counts })), Queue(queue))
 }
 
@@ -175,15 +165,19 @@ impl Events {
         };
         let write = Write { occurrence, event, time, count };
         if let Err(error) = self.0.queue.try_send(write) {
-            self.0.counts.dropped.fetch_add(1, Ordering::Relaxed);
+            self.count(WriteResult::Dropped, 1);
             self.forget_new(&error.into_inner());
         }
         count == 1
     }
 
-    /// Returns the counts.
-    pub fn counts(&self) -> &Counts {
-        &self.0.counts
+    /// Adds the counts to a registry, under this name.
+    pub fn register(&self, registry: &mut Registry, name: &'static str) {
+        register_family(registry, name, "Events of this program", &self.0.counts);
+    }
+
+    fn count(&self, result: WriteResult, number: u64) {
+        self.0.counts.get_or_create(&result).inc_by(number);
     }
 
     /// Forgets a new Event that was not written: the same occurrence is a new one.
@@ -284,8 +278,7 @@ impl EventWriter {
         }
         let dropped = total.saturating_sub(written);
         if dropped > 0 {
-            let counter = &self.requests.events.0.counts.dropped;
-            counter.fetch_add(u64::try_from(dropped).unwrap_or(u64::MAX), Ordering::Relaxed);
+            self.requests.events.count(WriteResult::Dropped, dropped as u64);
             tracing::warn!(dropped, "Events not written before the end");
         }
     }
@@ -304,13 +297,10 @@ impl Requests {
             let parameters = PatchParams { field_manager, ..PatchParams::default() };
             in_time(api.patch(&write.event, &parameters, &patch)).await
         };
-        let counts = &self.events.0.counts;
         match written {
-            Ok(()) => {
-                counts.written.fetch_add(1, Ordering::Relaxed);
-            }
+            Ok(()) => self.events.count(WriteResult::Written, 1),
             Err(NotWritten { is_gone, error }) => {
-                counts.failed.fetch_add(1, Ordering::Relaxed);
+                self.events.count(WriteResult::Failed, 1);
                 tracing::debug!(error, "failed to write an Event");
                 if is_gone {
                     self.events.0.gate.lock().forget(&write.occurrence);

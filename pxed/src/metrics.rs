@@ -69,6 +69,7 @@ impl fmt::Debug for Sources {
 /// The registry that the health listener shows.
 pub fn registry(sources: Sources) -> Registry {
     let mut registry = Registry::default();
+    sources.registry.events().register(&mut registry, "bedplate_pxed_events");
     registry.register_collector(Box::new(sources));
     registry
 }
@@ -105,7 +106,6 @@ impl Sources {
             ("rejected", read(&s.refused)),
         ];
         count(encoder, "bedplate_pxed_status_writes", "Writes of Machine status", "result", writes)?;
-        self.registry.events().counts().encode(encoder, "bedplate_pxed_events")?;
         let waiting = vec![("", s.unwritten(&self.registry))];
         gauge(
             encoder,

@@ -24,7 +24,7 @@ use bedplate_api::id::MachineName;
 use bedplate_api::machine::{
     BootStatus, Machine, MachineStatus, PowerAction, PowerActionKind, Time, condition_type,
 };
-use bedplate_api::reason::event::{PxedEvent, is_warning};
+use bedplate_api::reason::event::{EventReason, PxedEvent, is_warning};
 use bedplate_api::reason::machine::BootedReason;
 use bedplate_api::wire::Stage;
 use bedplate_process::events::{Events, Occurrence, Queue, channel};

@@ -102,10 +102,10 @@ async fn apply(
         if failed.note(FIELD_MANAGER.apply_status(&all, configuration, &status).await.map(drop)) {
             known = status.latest_version();
             if let Some(held) = status.newly_held(configuration) {
-                world.news.tell(configuration, ControllerEvent::DeletionBlocked, held);
+                world.news.publish(configuration, ControllerEvent::DeletionBlocked, held);
             }
             if let Some((rolls, note)) = status.newly_rolls(configuration) {
-                world.news.tell(configuration, rolls.into(), note);
+                world.news.publish(configuration, ControllerEvent::from(rolls), note);
             }
         }
     }
@@ -128,7 +128,7 @@ fn report_version(configuration: &MachineConfiguration, write: &Write, world: &W
             (ControllerEvent::VersionUpdated, note)
         }
     };
-    world.news.tell(configuration, reason, &note);
+    world.news.publish(configuration, reason, &note);
 }
 
 /// Writes into versions how many Machines hold them.
@@ -176,7 +176,7 @@ async fn remove(
             let version = version_name(&name, removal.version);
             let note =
                 format!("{version} goes: no Machine uses it, and it is not among the newest that are kept");
-            world.news.tell(configuration, ControllerEvent::VersionDeleted, &note);
+            world.news.publish(configuration, ControllerEvent::VersionDeleted, &note);
         }
     }
     failed.end()
@@ -264,7 +264,7 @@ async fn release(
         let gone = FIELD_MANAGER.set_finalizer(&all, configuration, OWN_FINALIZER, false).await;
         tracing::info!(configuration = name, ok = gone.is_ok(), "finalizer removal finished");
         if failed.note(gone) {
-            world.news.tell(
+            world.news.publish(
                 configuration,
                 ControllerEvent::FinalizerRemoved,
                 "it goes, with its versions: no Machine names or has it",

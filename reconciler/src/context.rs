@@ -16,6 +16,7 @@ use bedplate_api::operation::MachineOperation;
 use bedplate_api::reason::event::ControllerEvent;
 use bedplate_api::version::MachineConfigurationVersion;
 use bedplate_engine::Context;
+use bedplate_engine::events::News;
 use bedplate_engine::list;
 use bedplate_engine::object;
 use bedplate_engine::store::synced;
@@ -37,7 +38,6 @@ use crate::cache::index::{Index, Known};
 use crate::cache::open_requests::Open;
 use crate::cache::operations::Whose;
 use crate::cache::waits::Waits;
-use crate::events::News;
 use crate::metrics::{Counters, Kind, Metrics, Turns};
 use crate::reach::RegistryReach;
 
@@ -169,7 +169,7 @@ impl Context for World {
     fn rejected(&self, kind: Kind, object: ObjectReference, error: &WriteError) {
         // `image` reports its own.
         if kind != Kind::Image {
-            self.news.about(object, ControllerEvent::WriteRejected, &error.to_string());
+            self.news.publish_about(object, ControllerEvent::WriteRejected, &error.to_string());
         }
     }
 }
@@ -184,7 +184,7 @@ impl World {
             tenure,
             counters,
             turns,
-            news: News::nowhere(),
+            news: News::channel().0,
             reach: Arc::default(),
             drains: drains::Memory::default(),
             claims: RecentClaims::default(),

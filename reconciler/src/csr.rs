@@ -141,8 +141,8 @@ fn tell(
     note: &str,
 ) {
     match machine {
-        Some(machine) => world.news.tell(machine, reason, note),
-        None => world.news.tell(request, reason, note),
+        Some(machine) => world.news.publish(machine, reason, note),
+        None => world.news.publish(request, reason, note),
     }
 }
 

@@ -93,7 +93,7 @@ async fn apply(
             tracing::info!(machine = name, "Node cordoned for the deletion of its Machine");
             let note =
                 format!("it is deleted with deletionPolicy Drain: Node {name} is cordoned, its Pods leave");
-            world.news.tell(machine, ControllerEvent::DrainStarted, &note);
+            world.news.publish(machine, ControllerEvent::DrainStarted, &note);
             return Ok(Some(Duration::from_millis(200)));
         }
         (Step::Empty { anyway }, Some(node)) => return empty(machine, node, *anyway, world).await,
@@ -119,7 +119,7 @@ async fn empty(
         let how =
             if anyway { "is not Ready, and its time is over" } else { "has no Pods any more that leave" };
         let note = format!("Node {name} {how}: it was deleted, and the agent must stop the slot");
-        world.news.tell(machine, ControllerEvent::NodeDrained, &note);
+        world.news.publish(machine, ControllerEvent::NodeDrained, &note);
         return Ok(Some(Duration::from_millis(200)));
     }
     let left = drain::evict_all(world, &pods, &DRAIN).await?;

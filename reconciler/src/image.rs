@@ -159,9 +159,11 @@ pub async fn reconcile(
         match &answer {
             Ok(digest) => {
                 let note = format!("{} stands for {digest}, for all its Machines", image.reference);
-                world.news.tell(&*version, ControllerEvent::ImageResolved, &note);
+                world.news.publish(&*version, ControllerEvent::ImageResolved, &note);
             }
-            Err(error) => world.news.tell(&*version, ControllerEvent::ImageUnresolved, &told(image, error)),
+            Err(error) => {
+                world.news.publish(&*version, ControllerEvent::ImageUnresolved, &told(image, error));
+            }
         }
     }
     let what = format!("the image of MachineConfigurationVersion {}", version.name_any());

@@ -16,7 +16,6 @@ pub mod cordon;
 pub mod csr;
 pub mod deletion;
 pub mod enqueue;
-pub mod events;
 pub(crate) mod foreign_node;
 pub mod image;
 pub mod machine;

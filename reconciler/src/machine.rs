@@ -110,7 +110,7 @@ async fn apply(
             if reason == ControllerEvent::NodeReregistered {
                 tracing::warn!(machine = name, note, "Node re-registered before its deletion was seen");
             }
-            world.news.tell(machine, reason, &note);
+            world.news.publish(machine, reason, &note);
         }
     }
     if let (Some((configuration, version)), NodeSeen::Present(node)) = (&plan.annotate, node) {
@@ -120,7 +120,7 @@ async fn apply(
         FIELD_MANAGER.apply_annotations(&nodes, node, &annotations).await?;
         // A Node is annotated once for each version that it is of.
         let note = format!("Node {} runs {}", node.name_any(), version_name(configuration, *version));
-        world.news.tell(machine, ControllerEvent::VersionApplied, &note);
+        world.news.publish(machine, ControllerEvent::VersionApplied, &note);
     }
     Ok(())
 }
@@ -155,6 +155,6 @@ async fn lock(
     FIELD_MANAGER.apply_status(&all, *version, &status_of(version, true, machines)).await?;
     tracing::info!(version = name, "version locked");
     let note = format!("Machine {} uses it: it does not change any more", machine.name_any());
-    world.news.tell(*version, ControllerEvent::VersionLocked, &note);
+    world.news.publish(*version, ControllerEvent::VersionLocked, &note);
     Ok(())
 }

@@ -39,7 +39,7 @@ pub async fn reconcile(
 ) -> Result<Option<Duration>, WriteError> {
     if world.stores.whose.tells(&operation) {
         let (reason, note) = told(&operation);
-        world.news.tell(&*operation, reason, &note);
+        world.news.publish(&*operation, reason, &note);
     }
     if operation.spec.machine_selector.is_some() {
         return world.leading(fan_out::reconcile(&operation, &world)).await;

@@ -205,7 +205,7 @@ impl Actor<'_> {
     /// Publishes an Event on a Machine that exists.
     fn tell(&self, name: &str, reason: ControllerEvent, note: &str) {
         if let Some(machine) = self.machine(name) {
-            self.world.news.tell(&**machine, reason, note);
+            self.world.news.publish(&**machine, reason, note);
         }
     }
 

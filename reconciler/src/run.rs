@@ -3,8 +3,10 @@
 use std::sync::Arc;
 
 use bedplate_engine::connect::connect;
+use bedplate_engine::events::News;
 use bedplate_engine::life::{ReconcilerHealth, beating, elect, infallible, shut_down, write_events};
 use bedplate_engine::work;
+use bedplate_process::events::Source;
 use bedplate_process::exit::Failure;
 use bedplate_process::health;
 use bedplate_process::lease::{Candidate, Tenure};
@@ -22,13 +24,14 @@ use crate::FIELD_MANAGER;
 use crate::cli::Cli;
 use crate::context::{Stores, World};
 use crate::enqueue::{Queue, Queues};
-use crate::events::News;
 use crate::metrics::{Kind, Metrics};
 use crate::reach::RegistryReach;
 use crate::{configuration, csr, deletion, enqueue, image, machine, operation, rollout, version, watch};
 
 /// The Lease.
 const LEASE: &str = "bedplate-controller";
+/// Name of the controller in an Event.
+const CONTROLLER: &str = "bedplate.dev/controller";
 /// Name of the task that queues configurations some time after they were touched.
 const LATER: &str = "configurations later";
 
@@ -50,7 +53,7 @@ pub async fn run(cli: &Cli) -> Result<(), Failure> {
     let stages = Stages::new(signals.shutdown());
     let running = (&tasks, &liveness, &stages);
     let (started, news) = begin(&client, (&tenure, &cli.instance), &metrics, running, cli.image_reach());
-    let registry = registry(&metrics, news);
+    let registry = registry(&metrics, &news);
     let health = Arc::new(ReconcilerHealth { liveness: liveness.clone(), started: started.clone(), tenure });
     let pulse = liveness.part("health", SILENCE_TIMEOUT);
     tasks.spawn("health", health::serve(listener, health, Arc::new(registry), pulse, signals.shutdown()));
@@ -67,10 +70,10 @@ pub async fn run(cli: &Cli) -> Result<(), Failure> {
 }
 
 /// Metrics of the program: the counters and the counts of its Events.
-fn registry(metrics: &Metrics, events: News) -> Registry {
+fn registry(metrics: &Metrics, events: &News) -> Registry {
     let mut registry = Registry::default();
     metrics.register(&mut registry);
-    registry.register_collector(Box::new(events));
+    events.register(&mut registry, "bedplate_controller_events");
     registry
 }
 
@@ -84,7 +87,9 @@ pub fn begin(
     reach: RegistryReach,
 ) -> (Receiver<bool>, News) {
     let (news, queue) = News::channel();
-    let writer = news.writer(queue, instance, client.clone());
+    let (instance, field_manager) = (instance.to_owned(), FIELD_MANAGER.name());
+    let writer =
+        news.writer(queue, Source { controller: CONTROLLER, instance, field_manager }, client.clone());
     let shutdown = stages.token(Stage::Draining);
     let parts = (tenure.clone(), news.clone(), reach);
     let whole = assemble(client, parts, metrics, (tasks, liveness, &shutdown));
@@ -273,7 +278,7 @@ mod tests {
         let running = (&tasks, &liveness, &stages);
         let (_, events) = begin(&silent(), (&tenure, "test"), &metrics, running, RegistryReach::default());
         let page = concat!(env!("CARGO_MANIFEST_DIR"), "/../docs/metrics.md");
-        metrics_page::compare(page, "bedplate-controller", &registry(&metrics, events));
+        metrics_page::compare(page, "bedplate-controller", &registry(&metrics, &events));
         shutdown.cancel();
     }
 

@@ -60,7 +60,7 @@ async fn release(version: &MachineConfigurationVersion, world: &World) -> Result
     world.counters.wrote(Kind::Version);
     FIELD_MANAGER.set_finalizer(&versions, version, OWN_FINALIZER, false).await?;
     tracing::info!(version = version.name_any(), "finalizer removed, version deleted");
-    world.news.tell(
+    world.news.publish(
         version,
         ControllerEvent::FinalizerRemoved,
         "finalizer removed: its configuration is gone, and no Machine names or has it",

@@ -55,15 +55,14 @@ reasons! {
     }
 }
 
-/// A reason of Events that one of several groups of controllers publishes.
+/// A reason of Events.
 pub trait EventReason: Reason {
     /// The `action` of the Event.
     fn action(self) -> &'static str;
 }
 
-impl ControllerEvent {
-    /// The `action` of the Event.
-    pub fn action(self) -> &'static str {
+impl EventReason for ControllerEvent {
+    fn action(self) -> &'static str {
         match self {
             Self::VersionCreated | Self::VersionUpdated | Self::VersionDeleted | Self::WriteRejected => {
                 "Write"
@@ -129,9 +128,8 @@ with_bmc_faults! { reasons_with
     }
 }
 
-impl PxedEvent {
-    /// The `action` of the Event.
-    pub fn action(self) -> &'static str {
+impl EventReason for PxedEvent {
+    fn action(self) -> &'static str {
         match self {
             Self::DuplicateMacAddress
             | Self::AddressOutsideSubnets

@@ -5,6 +5,7 @@
 use bedplate_api::cluster::full::{Cluster, Machine};
 use bedplate_api::cluster::kubeadm::KubeadmConfig;
 use bedplate_api::cluster::kubeadm::reason::BootstrapEvent;
+use bedplate_engine::events::News;
 use bedplate_engine::store::synced;
 use bedplate_engine::write::WriteError;
 use bedplate_engine::{Context, FieldManager};
@@ -14,7 +15,6 @@ use kube::Client;
 use kube::runtime::reflector::Store;
 
 use super::tokens::Tokens;
-use crate::events::News;
 use crate::metrics::{Counters, Kind};
 use crate::scope::Scope;
 

@@ -6,6 +6,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::sync::{Arc, Mutex};
 
 use bedplate_engine::FieldManager;
+use bedplate_engine::events::News;
 use bedplate_engine::watches::Watches;
 use bedplate_process::lease::Tenure;
 use bedplate_workload::Networks;
@@ -20,7 +21,6 @@ use super::context::{Stores, World};
 use super::live::MachineLists;
 use super::machine::memory::Memory;
 use super::workload::Workloads;
-use crate::events::News;
 use crate::metrics::Counters;
 use crate::scope::Scope;
 

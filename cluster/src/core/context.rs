@@ -6,6 +6,7 @@
 use bedplate_api::cluster::contract::Referenced;
 use bedplate_api::cluster::full::{Cluster, Machine, MachineDeployment, MachineHealthCheck, MachineSet};
 use bedplate_api::reason::core_event::CoreEvent;
+use bedplate_engine::events::News;
 use bedplate_engine::store::synced;
 use bedplate_engine::watches::Watches;
 use bedplate_engine::write::WriteError;
@@ -19,7 +20,6 @@ use super::event;
 use super::live::MachineLists;
 use super::machine::memory::Memory;
 use super::workload::Workloads;
-use crate::events::News;
 use crate::metrics::{Counters, Kind};
 use crate::scope::Scope;
 

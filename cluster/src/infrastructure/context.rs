@@ -11,6 +11,7 @@ use bedplate_api::machine::Machine;
 use bedplate_api::operation::MachineOperation;
 use bedplate_api::reason::infrastructure::ProviderEvent;
 use bedplate_api::version::MachineConfigurationVersion;
+use bedplate_engine::events::News;
 use bedplate_engine::object;
 use bedplate_engine::store::synced;
 use bedplate_engine::write::{WriteError, ask};
@@ -23,7 +24,6 @@ use kube::{Api, Client};
 
 use super::claim::clock::FutureHeartbeats;
 use super::machine::turn::Turns;
-use crate::events::News;
 use crate::metrics::{Counters, Kind};
 use crate::scope::Scope;
 

@@ -42,8 +42,8 @@ fn client(status: Option<u16>) -> (Client, mpsc::UnboundedReceiver<(String, Valu
 }
 
 fn counted(events: &Events) -> [u64; 3] {
-    let counts = events.counts();
-    [&counts.written, &counts.dropped, &counts.failed].map(|count| count.load(Ordering::Relaxed))
+    let results = [WriteResult::Written, WriteResult::Dropped, WriteResult::Failed];
+    results.map(|result| events.0.counts.get_or_create(&result).get())
 }
 
 /// A writer that runs.

@@ -237,7 +237,7 @@ pub fn tell_blocked(world: &World, machine: &Machine, node: &Node, left: &Left, 
     if world.drains.blocks(node) {
         let until = until.map(|until| format!("; it times out at {until:.0}")).unwrap_or_default();
         let note = format!("the drain of Node {} waits for {blocked}{until}", node.name_any());
-        world.news.tell(machine, ControllerEvent::DrainBlocked, &note);
+        world.news.publish(machine, ControllerEvent::DrainBlocked, &note);
     }
 }
 

@@ -4,11 +4,11 @@ use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
 use bedplate_bmc::address::Reach;
-use bedplate_process::events::EventWriter;
+use bedplate_engine::events::News;
+use bedplate_process::events::{EventWriter, Source};
 use bedplate_process::lease::Tenure;
 use bedplate_process::liveness::Pulse;
 use bedplate_reconciler::context::{Stores, World};
-use bedplate_reconciler::events::News;
 use bedplate_reconciler::metrics::Metrics;
 use bedplate_reconciler::reach::RegistryReach;
 use jiff::Timestamp;
@@ -147,7 +147,8 @@ impl Server {
     ) -> (Arc<World>, Teller) {
         let client = self.client(Arc::new(answer));
         let (news, queue) = News::channel();
-        let teller = Teller(news.writer(queue, "test", client.clone()));
+        let source = Source { controller: "test", instance: "test".to_owned(), field_manager: "test" };
+        let teller = Teller(news.writer(queue, source, client.clone()));
         let world = World::new(client, stores(objects), Tenure::always(), Metrics::default());
         (Arc::new(world.telling(news)), teller)
     }

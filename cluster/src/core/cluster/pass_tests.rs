@@ -6,6 +6,7 @@ use bedplate_api::cluster::full::Cluster;
 use bedplate_bootstrap::certificate::CertificatePurpose;
 use bedplate_bootstrap::certificate::make::authority;
 use bedplate_engine::FieldManager;
+use bedplate_engine::events::News;
 use bedplate_engine::watches::{GroupKind, Watches};
 use bedplate_engine::write::WriteError;
 use bedplate_process::lease::Tenure;
@@ -25,7 +26,6 @@ use crate::core::context::World;
 use crate::core::machine::memory::Memory;
 use crate::core::watch::stores;
 use crate::core::workload::Workloads;
-use crate::events::News;
 use crate::metrics::Counters;
 use crate::scope::Scope;
 

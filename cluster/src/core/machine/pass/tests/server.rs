@@ -7,6 +7,7 @@ use std::time::Duration;
 use bedplate_api::cluster::contract::Referenced;
 use bedplate_api::cluster::full::{Cluster, Machine};
 use bedplate_engine::FieldManager;
+use bedplate_engine::events::News;
 use bedplate_engine::watches::Watches;
 use bedplate_engine::write::WriteError;
 use bedplate_process::lease::Tenure;
@@ -25,7 +26,6 @@ use crate::core::machine::pass::Turn;
 use crate::core::reference::Lookup;
 use crate::core::watch::{Writers, stores};
 use crate::core::workload::Workloads;
-use crate::events::News;
 use crate::metrics::Counters;
 use crate::scope::Scope;
 

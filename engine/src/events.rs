@@ -1,18 +1,13 @@
-//! Events of the program, one for each decision. The writer is `process::events`.
+//! Events of a program that reconciles, one for each decision. The writer is `process::events`.
 //!
 //! Published by the reconcilers after a write, so an object that stays as it is causes none.
-
-use std::fmt;
 
 use bedplate_api::reason::event::{EventReason, is_warning};
 use bedplate_process::events::{EventWriter, Events, Occurrence, Queue, Source, channel};
 use k8s_openapi::api::core::v1::ObjectReference;
 use kube::{Client, Resource};
-use prometheus_client::collector::Collector;
-use prometheus_client::encoding::DescriptorEncoder;
+use prometheus_client::registry::Registry;
 use tokio::sync::watch;
-
-use crate::group::Group;
 
 /// Publishes Events. Clones share the queue.
 #[derive(Debug, Clone)]
@@ -25,11 +20,14 @@ impl News {
         (Self(events), queue)
     }
 
-    /// Makes the writer. `instance`: one of several processes of the group.
-    pub fn writer(&self, queue: Queue, group: Group, instance: &str, client: Client) -> EventWriter {
-        let (controller, field_manager) = (group.controller(), group.field_manager().name());
-        let source = Source { controller, instance: instance.to_owned(), field_manager };
+    /// Makes the writer.
+    pub fn writer(&self, queue: Queue, source: Source, client: Client) -> EventWriter {
         EventWriter::new(source, self.0.clone(), queue, watch::channel(Some(client)).1)
+    }
+
+    /// Adds the counts to a registry, under this name.
+    pub fn register(&self, registry: &mut Registry, name: &'static str) {
+        self.0.register(registry, name);
     }
 
     /// Publishes an Event about an object. It never waits.
@@ -46,11 +44,5 @@ impl News {
             is_warning: is_warning(reason),
             note: note.to_owned(),
         });
-    }
-}
-
-impl Collector for News {
-    fn encode(&self, mut encoder: DescriptorEncoder<'_>) -> Result<(), fmt::Error> {
-        self.0.counts().encode(&mut encoder, "bedplate_cluster_events")
     }
 }
