@@ -3,8 +3,8 @@
 //! ```text
 //!   Bus ── one connection to <root>/run/dbus/system_bus_socket, made on first use, again after it broke
 //!    ├─ Manager  (Units)     jobs until JobRemoved, states, commands in units of their own, changes as they happen
-//!    ├─ Machined (Machines)  containers: leader, terminate, kill; `units` is a Manager at /proc/<leader>/root
-//!    └─ Logind   (Power)     reboot, power off, inhibitors
+//!    ├─ Machined (Machines)  containers: leader, terminate; `units` is a Manager at /proc/<leader>/root
+//!    └─ Logind   (Power)     reboot, power off, what blocks them
 //! ```
 //! Each call has a deadline. Nothing polls: states come with signals, and an unused
 //! connection costs nothing. A feature that this release of systemd lacks is a value
@@ -38,12 +38,12 @@ pub use changes::Changes;
 pub use command::{Exit, MAX_OUTPUT_BYTES, Output, Ran, Setting, TransientCommand};
 pub use error::BusError;
 use link::Link;
-pub use login::{Inhibition, Inhibitor, InhibitorMode, Logind};
+pub use login::{Inhibitor, Logind};
 pub use machines::{Container, Leader, Machined};
 pub use name::{ContainerName, ContainerNameError, UnitName, UnitNameError};
 pub use sandbox::sandbox;
 pub use state::{ActiveState, JobResult, LoadState, MainExit, UnitState};
-pub use systemd::{Lifetime, Manager};
+pub use systemd::Manager;
 
 /// systemd, of the host or of a slot.
 #[async_trait]
@@ -58,8 +58,6 @@ pub trait Units: Send + Sync {
     async fn reload(&self, unit: &UnitName, limit: Duration) -> Result<JobResult, BusError>;
     /// Makes systemd read the files of all units again.
     async fn daemon_reload(&self) -> Result<(), BusError>;
-    /// Enables units, so that they start with their systemd.
-    async fn enable(&self, units: &[UnitName], lifetime: Lifetime) -> Result<(), BusError>;
     /// Forgets that a unit has failed, and how often it was started.
     async fn reset_failed(&self, unit: &UnitName) -> Result<(), BusError>;
     /// Sends a signal to every process of a unit.
@@ -70,8 +68,6 @@ pub trait Units: Send + Sync {
     async fn run(&self, command: &TransientCommand) -> Result<Ran, BusError>;
     /// Tells which of `units` change from now on.
     async fn changes(&self, units: &BTreeSet<UnitName>) -> Result<Changes, BusError>;
-    /// Returns the release of systemd, if it reports one, for example 252.
-    async fn release(&self) -> Result<Option<u32>, BusError>;
 }
 
 /// Containers of machined.
@@ -79,12 +75,8 @@ pub trait Units: Send + Sync {
 pub trait Machines: Send + Sync {
     /// Returns a container, if it runs.
     async fn get(&self, name: &ContainerName) -> Result<Option<Container>, BusError>;
-    /// All containers that run, by name.
-    async fn list(&self) -> Result<Vec<Container>, BusError>;
     /// Ends all processes of a container; whether there was one.
     async fn terminate(&self, name: &ContainerName) -> Result<bool, BusError>;
-    /// Sends a signal to the process 1 of a container; whether there was one.
-    async fn kill(&self, name: &ContainerName, signal: i32) -> Result<bool, BusError>;
     /// systemd inside the container of this leader. Nothing is connected before its first use.
     fn units(&self, leader: Leader) -> Arc<dyn Units>;
 }
@@ -92,12 +84,12 @@ pub trait Machines: Send + Sync {
 /// The power of the host.
 #[async_trait]
 pub trait Power: Send + Sync {
-    /// Returns the inhibitors that delay or block a shutdown.
-    async fn inhibitors(&self) -> Result<Vec<Inhibitor>, BusError>;
-    /// Starts a reboot. Returns before it is finished.
-    async fn reboot(&self, inhibition: Inhibition) -> Result<(), BusError>;
-    /// Starts a power-off. Returns before it is finished.
-    async fn power_off(&self, inhibition: Inhibition) -> Result<(), BusError>;
+    /// Returns an inhibitor that blocks a shutdown, if there is one.
+    async fn blocker(&self) -> Result<Option<Inhibitor>, BusError>;
+    /// Starts a reboot, unless an inhibitor blocks it. Returns before it is finished.
+    async fn reboot(&self) -> Result<(), BusError>;
+    /// Starts a power-off, unless an inhibitor blocks it. Returns before it is finished.
+    async fn power_off(&self) -> Result<(), BusError>;
 }
 
 /// The system bus of a host.

@@ -176,11 +176,6 @@ impl Units for FakeUnits {
         self.act("daemon-reload", None).await
     }
 
-    async fn enable(&self, units: &[UnitName], _: Lifetime) -> Result<(), BusError> {
-        let names: Vec<&str> = units.iter().map(UnitName::as_str).collect();
-        self.act(&format!("enable {}", names.join(" ")), None).await
-    }
-
     async fn reset_failed(&self, unit: &UnitName) -> Result<(), BusError> {
         self.act(&format!("reset-failed {unit}"), Some(unit)).await
     }
@@ -209,10 +204,6 @@ impl Units for FakeUnits {
         self.0.lock().tellers.push((units.clone(), teller));
         Ok(changes)
     }
-
-    async fn release(&self) -> Result<Option<u32>, BusError> {
-        Ok(Some(252))
-    }
 }
 
 #[derive(Default)]
@@ -239,13 +230,7 @@ pub struct FakeMachines(Arc<Lock<MachinesInner>>);
 impl FakeMachines {
     /// Adds a running container. Returns its systemd.
     pub fn add(&self, name: &ContainerName, leader: Leader) -> FakeUnits {
-        let container = Container {
-            name: name.clone(),
-            leader,
-            state: "running".to_owned(),
-            unit: Some(UnitName::of_container(name)),
-            since: None,
-        };
+        let container = Container { name: name.clone(), leader };
         let mut inner = self.0.lock();
         inner.containers.insert(name.clone(), container);
         inner.units(leader)
@@ -289,21 +274,10 @@ impl Machines for FakeMachines {
         Ok(self.0.lock().containers.get(name).cloned())
     }
 
-    async fn list(&self) -> Result<Vec<Container>, BusError> {
-        self.check("list of containers")?;
-        Ok(self.0.lock().containers.values().cloned().collect())
-    }
-
     async fn terminate(&self, name: &ContainerName) -> Result<bool, BusError> {
         self.act(format!("terminate {name}")).await;
         self.check("end of a container")?;
         Ok(self.0.lock().containers.remove(name).is_some())
-    }
-
-    async fn kill(&self, name: &ContainerName, signal: i32) -> Result<bool, BusError> {
-        self.act(format!("kill {name} {signal}")).await;
-        self.check("signal to a container")?;
-        Ok(self.0.lock().containers.contains_key(name))
     }
 
     fn units(&self, leader: Leader) -> Arc<dyn Units> {
@@ -315,7 +289,7 @@ impl Machines for FakeMachines {
 struct PowerInner {
     kills: KillPoints,
     calls: Vec<String>,
-    inhibitors: Vec<Inhibitor>,
+    blocker: Option<Inhibitor>,
 }
 
 /// A logind in memory. Clones are the same one.
@@ -328,9 +302,9 @@ impl FakePower {
         self.0.lock().calls.clone()
     }
 
-    /// Adds an inhibitor.
+    /// Adds an inhibitor that blocks a shutdown.
     pub fn inhibit(&self, inhibitor: Inhibitor) {
-        self.0.lock().inhibitors.push(inhibitor);
+        self.0.lock().blocker = Some(inhibitor);
     }
 
     /// Sets points at which a test kills the agent before a call.
@@ -338,12 +312,11 @@ impl FakePower {
         self.0.lock().kills = kills.clone();
     }
 
-    async fn end(&self, call: &str, inhibition: Inhibition) -> Result<(), BusError> {
+    async fn end(&self, call: &str) -> Result<(), BusError> {
         let kills = self.0.lock().kills.clone();
         kills.reach(call).await;
         let mut inner = self.0.lock();
-        let blocker = inner.inhibitors.iter().find(|one| one.blocks_shutdown()).cloned();
-        if let Some(one) = blocker.filter(|_| inhibition == Inhibition::Heed) {
+        if let Some(one) = inner.blocker.clone() {
             return Err(BusError::Inhibited { act: call.to_owned(), who: one.who, why: one.why });
         }
         inner.calls.push(call.to_owned());
@@ -353,16 +326,16 @@ impl FakePower {
 
 #[async_trait]
 impl Power for FakePower {
-    async fn inhibitors(&self) -> Result<Vec<Inhibitor>, BusError> {
-        Ok(self.0.lock().inhibitors.clone())
+    async fn blocker(&self) -> Result<Option<Inhibitor>, BusError> {
+        Ok(self.0.lock().blocker.clone())
     }
 
-    async fn reboot(&self, inhibition: Inhibition) -> Result<(), BusError> {
-        self.end("reboot", inhibition).await
+    async fn reboot(&self) -> Result<(), BusError> {
+        self.end("reboot").await
     }
 
-    async fn power_off(&self, inhibition: Inhibition) -> Result<(), BusError> {
-        self.end("power-off", inhibition).await
+    async fn power_off(&self) -> Result<(), BusError> {
+        self.end("power-off").await
     }
 }
 
@@ -394,24 +367,5 @@ mod tests {
         assert_eq!(units.state(&unit).await.unwrap().active, ActiveState::Failed);
         assert_eq!(units.start(&unit, Duration::ZERO).await.unwrap(), JobResult::Done);
         assert_eq!(units.calls(), ["start kubelet.service"; 3]);
-    }
-
-    #[tokio::test]
-    async fn an_inhibitor_holds_a_reboot_unless_it_is_overridden() {
-        let power = FakePower::default();
-        power.inhibit(Inhibitor {
-            what: vec!["shutdown".to_owned()],
-            who: "backup".to_owned(),
-            why: "writes a tape".to_owned(),
-            mode: InhibitorMode::Block,
-            pid: 7,
-        });
-        let refused = power.reboot(Inhibition::Heed).await.unwrap_err();
-        assert_eq!(
-            refused.to_string(),
-            "reboot: blocked by backup (writes a tape); see `systemd-inhibit --list`"
-        );
-        power.reboot(Inhibition::Override).await.unwrap();
-        assert_eq!(power.calls(), ["reboot"]);
     }
 }

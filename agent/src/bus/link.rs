@@ -298,7 +298,7 @@ fn is_gone(error: &Fdo) -> bool {
 }
 
 /// Returns true if the error means that an object lacks the property, interface or method.
-pub(super) fn is_unknown(name: &str) -> bool {
+fn is_unknown(name: &str) -> bool {
     ["UnknownProperty", "UnknownInterface", "UnknownMethod", "UnknownObject", "InvalidArgs"]
         .iter()
         .any(|unknown| name.strip_prefix("org.freedesktop.DBus.Error.") == Some(unknown))

@@ -8,13 +8,11 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
 use async_trait::async_trait;
-use jiff::Timestamp;
 use zbus::OwnedObjectPath;
 
 use super::error::BusError;
 use super::link::{Link, Object, Service, leader_root};
-use super::name::{ContainerName, UnitName};
-use super::state::time;
+use super::name::ContainerName;
 use super::systemd::Manager;
 use super::{Machines, Units};
 use crate::slot::confined_writer::Inside;
@@ -76,13 +74,6 @@ pub struct Container {
     pub name: ContainerName,
     /// Process 1 of the container.
     pub leader: Leader,
-    /// State: `opening`, `running` or `closing`. machined reports `running` as
-    /// soon as systemd-nspawn has registered it.
-    pub state: String,
-    /// The unit that it runs in.
-    pub unit: Option<UnitName>,
-    /// Time of its registration.
-    pub since: Option<Timestamp>,
 }
 
 /// machined of the host.
@@ -96,35 +87,6 @@ impl Machined {
     pub(super) fn new(link: Arc<Link>, root: PathBuf) -> Self {
         Self { link, root }
     }
-
-    async fn describe(&self, name: &ContainerName, path: &str) -> Result<Option<Container>, BusError> {
-        let act = format!("read state of container {name}");
-        let object = Object { service: SERVICE, path, interface: "org.freedesktop.machine1.Machine" };
-        let (leader, state, unit, since) = tokio::try_join!(
-            self.link.property::<u32>(&act, object, "Leader"),
-            self.link.property::<String>(&act, object, "State"),
-            self.link.property::<String>(&act, object, "Unit"),
-            self.link.property::<u64>(&act, object, "Timestamp"),
-        )?;
-        // The container has ended between the two requests.
-        let Some(leader) = leader.and_then(Leader::new) else { return Ok(None) };
-        Ok(Some(Container {
-            name: name.clone(),
-            leader,
-            state: state.unwrap_or_default(),
-            unit: unit.and_then(|unit| unit.parse().ok()),
-            since: time(since),
-        }))
-    }
-}
-
-/// Returns true if the container existed.
-fn existed(result: Result<(), BusError>) -> Result<bool, BusError> {
-    match result {
-        Ok(()) => Ok(true),
-        Err(error) if error.refusal() == Some(NO_MACHINE) => Ok(false),
-        Err(error) => Err(error),
-    }
 }
 
 #[async_trait]
@@ -132,36 +94,24 @@ impl Machines for Machined {
     async fn get(&self, name: &ContainerName) -> Result<Option<Container>, BusError> {
         let act = format!("read state of container {name}");
         let path = self.link.call::<_, OwnedObjectPath>(&act, MANAGER, "GetMachine", &name.as_str()).await;
-        match path {
-            Ok(path) => self.describe(name, path.as_str()).await,
-            Err(error) if error.refusal() == Some(NO_MACHINE) => Ok(None),
-            Err(error) => Err(error),
-        }
-    }
-
-    async fn list(&self) -> Result<Vec<Container>, BusError> {
-        type Listed = Vec<(String, String, String, OwnedObjectPath)>;
-        let listed: Listed = self.link.call("list of containers", MANAGER, "ListMachines", &()).await?;
-        let mut containers = Vec::new();
-        for (name, class, _, path) in listed {
-            // `.host` is the host itself.
-            let Ok(name) = name.parse::<ContainerName>() else { continue };
-            if class == "container" {
-                containers.extend(self.describe(&name, path.as_str()).await?);
-            }
-        }
-        containers.sort_by(|a, b| a.name.cmp(&b.name));
-        Ok(containers)
+        let path = match path {
+            Err(error) if error.refusal() == Some(NO_MACHINE) => return Ok(None),
+            path => path?,
+        };
+        let object =
+            Object { service: SERVICE, path: path.as_str(), interface: "org.freedesktop.machine1.Machine" };
+        let leader = self.link.property::<u32>(&act, object, "Leader").await?;
+        // Without one, the container has ended between the two requests.
+        let leader = leader.and_then(Leader::new);
+        Ok(leader.map(|leader| Container { name: name.clone(), leader }))
     }
 
     async fn terminate(&self, name: &ContainerName) -> Result<bool, BusError> {
         let act = format!("end of container {name}");
-        existed(self.link.call(&act, MANAGER, "TerminateMachine", &name.as_str()).await)
-    }
-
-    async fn kill(&self, name: &ContainerName, signal: i32) -> Result<bool, BusError> {
-        let act = format!("signal {signal} to container {name}");
-        existed(self.link.call(&act, MANAGER, "KillMachine", &(name.as_str(), "leader", signal)).await)
+        match self.link.call::<_, ()>(&act, MANAGER, "TerminateMachine", &name.as_str()).await {
+            Err(error) if error.refusal() == Some(NO_MACHINE) => Ok(false),
+            ended => ended.map(|()| true),
+        }
     }
 
     fn units(&self, leader: Leader) -> Arc<dyn Units> {

@@ -44,12 +44,6 @@ impl UnitName {
         self.0.rsplit_once('.').map_or("", |(_, kind)| kind)
     }
 
-    /// The service that runs a container: `systemd-nspawn@NAME.service`.
-    pub fn of_container(name: &ContainerName) -> Self {
-        // A `-` of an instance's name stays as it is: only what stands for a path is escaped.
-        Self(format!("systemd-nspawn@{name}.service"))
-    }
-
     /// Returns the object path of the unit.
     pub(super) fn path(&self) -> String {
         let mut path = String::from("/org/freedesktop/systemd1/unit/");
@@ -151,9 +145,8 @@ mod tests {
     }
 
     #[test]
-    fn a_containers_name_is_one_label_and_names_its_service() {
-        let name: ContainerName = "bedplate-a".parse().unwrap();
-        assert_eq!(UnitName::of_container(&name).as_str(), "systemd-nspawn@bedplate-a.service");
+    fn a_containers_name_is_one_label() {
+        assert!("bedplate-a".parse::<ContainerName>().is_ok());
         for bad in ["", "-a", "a-", "A", "a.b", "a/b", "..", &"a".repeat(65)] {
             assert!(bad.parse::<ContainerName>().is_err(), "{bad}");
         }

@@ -33,15 +33,6 @@ pub(super) const MANAGER: Object<'static> = Object {
 const RELOAD_TIMEOUT: Duration = Duration::from_secs(90);
 const NO_UNIT: &str = "org.freedesktop.systemd1.NoSuchUnit";
 
-/// Lifetime of an enabled unit.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Lifetime {
-    /// Enabled for this boot: links in /run.
-    Boot,
-    /// Links in /etc.
-    Lasting,
-}
-
 /// systemd of the host or of a slot.
 #[derive(Debug, Clone)]
 pub struct Manager {
@@ -203,23 +194,6 @@ impl Units for Manager {
         self.link.call_within(RELOAD_TIMEOUT, "daemon-reload", MANAGER, "Reload", &()).await
     }
 
-    async fn enable(&self, units: &[UnitName], lifetime: Lifetime) -> Result<(), BusError> {
-        let names: Vec<&str> = units.iter().map(UnitName::as_str).collect();
-        let act = format!("enabling of {}", names.join(", "));
-        let body = (&names, lifetime == Lifetime::Boot, true);
-        let reply = self.link.call::<_, (bool, Vec<(String, String, String)>)>(
-            &act,
-            MANAGER,
-            "EnableUnitFiles",
-            &body,
-        );
-        let (has_install_section, _) = reply.await?;
-        if !has_install_section {
-            tracing::debug!(units = names.join(" "), "enabled a unit without an [Install] section");
-        }
-        Ok(())
-    }
-
     async fn reset_failed(&self, unit: &UnitName) -> Result<(), BusError> {
         let act = format!("reset of {unit}");
         match self.link.call(&act, MANAGER, "ResetFailedUnit", &unit.as_str()).await {
@@ -288,33 +262,10 @@ impl Units for Manager {
     async fn changes(&self, units: &BTreeSet<UnitName>) -> Result<Changes, BusError> {
         watch(&self.link, units).await
     }
-
-    async fn release(&self) -> Result<Option<u32>, BusError> {
-        let version: Option<String> = self.link.property("release of systemd", MANAGER, "Version").await?;
-        Ok(version.as_deref().and_then(release))
-    }
 }
 
 /// Property `Job`: number and path, 0 and `/` for none.
 fn has_job(job: &Variant<'_>) -> bool {
     let Variant::Structure(job) = job else { return false };
     matches!(job.fields().first(), Some(Variant::U32(id)) if *id != 0)
-}
-
-/// `252.39-1~deb12u1`, `v257~rc1` and `252` are 252, 257 and 252.
-fn release(version: &str) -> Option<u32> {
-    let digits: String = version.trim_start_matches('v').chars().take_while(char::is_ascii_digit).collect();
-    digits.parse().ok()
-}
-
-#[cfg(test)]
-mod tests {
-    use super::release;
-
-    #[test]
-    fn release_is_read_from_every_distributions_version() {
-        assert_eq!(release("252.39-1~deb12u1"), Some(252));
-        assert_eq!(release("v257~rc1"), Some(257));
-        assert_eq!(release(""), None);
-    }
 }

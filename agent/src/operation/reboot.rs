@@ -7,19 +7,18 @@ use jiff::Timestamp;
 
 use super::outcome::{Outcome, before_act, bus_end};
 use super::run::Runner;
-use crate::bus::{BusError, Inhibition, Inhibitor};
+use crate::bus::BusError;
 
 impl Runner {
     /// Prepares a reboot or shutdown: no inhibitor blocks it, and the Pods were evicted.
     pub(super) async fn prepare_power(&mut self, drain: Option<Drain>, deadline: Timestamp) -> Outcome {
-        match self.parts.power.inhibitors().await {
+        match self.parts.power.blocker().await {
             Err(error) => return before_act(&error),
-            Ok(inhibitors) => {
-                if let Some(one) = inhibitors.into_iter().find(Inhibitor::blocks_shutdown) {
-                    let act = "end of this boot".to_owned();
-                    return Outcome::End(bus_end(&BusError::Inhibited { act, who: one.who, why: one.why }));
-                }
+            Ok(Some(one)) => {
+                let act = "end of this boot".to_owned();
+                return Outcome::End(bus_end(&BusError::Inhibited { act, who: one.who, why: one.why }));
             }
+            Ok(None) => {}
         }
         match drain {
             Some(drain) => self.drain_and_others(&drain, deadline).await,
@@ -28,11 +27,11 @@ impl Runner {
     }
 
     pub(super) async fn reboot(&mut self) -> Outcome {
-        asked(self.parts.power.reboot(Inhibition::Heed).await)
+        asked(self.parts.power.reboot().await)
     }
 
     pub(super) async fn shut_down(&mut self) -> Outcome {
-        asked(self.parts.power.power_off(Inhibition::Heed).await)
+        asked(self.parts.power.power_off().await)
     }
 }
 

@@ -25,7 +25,7 @@ use super::ledger::{Ledger, View, WriteOperationError};
 use super::plan::Standing;
 use super::run::{Parts, run};
 use crate::bus::fake::{FakeMachines, FakeUnits, unit_state};
-use crate::bus::{ActiveState, BusError, Exit, Inhibition, Inhibitor, Leader, Power, Ran};
+use crate::bus::{ActiveState, BusError, Exit, Inhibitor, Leader, Power, Ran};
 use crate::kubelet::client::{AskNodeError, NodeApi, NodeView};
 use bedplate_rules::drain::{Evicted, Pod};
 
@@ -141,16 +141,16 @@ impl Notes for World {
 
 #[async_trait]
 impl Power for World {
-    async fn inhibitors(&self) -> Result<Vec<Inhibitor>, BusError> {
-        Ok(self.blocker.lock().unwrap().clone().into_iter().collect())
+    async fn blocker(&self) -> Result<Option<Inhibitor>, BusError> {
+        Ok(self.blocker.lock().unwrap().clone())
     }
 
-    async fn reboot(&self, _: Inhibition) -> Result<(), BusError> {
+    async fn reboot(&self) -> Result<(), BusError> {
         self.end("reboot").await;
         Ok(())
     }
 
-    async fn power_off(&self, _: Inhibition) -> Result<(), BusError> {
+    async fn power_off(&self) -> Result<(), BusError> {
         self.end("power-off").await;
         Ok(())
     }
@@ -492,13 +492,8 @@ async fn o7_drain_that_times_out_uncordons_the_node_and_does_not_reboot() {
 #[tokio::test(start_paused = true)]
 async fn o7_an_inhibitor_is_named_before_any_pod_has_to_leave() {
     let world = World::new("shutdown", json!({"drain": "true"}), false);
-    *world.blocker.lock().unwrap() = Some(Inhibitor {
-        what: vec!["shutdown".to_owned()],
-        who: "backup".to_owned(),
-        why: "writes a tape".to_owned(),
-        mode: crate::bus::InhibitorMode::Block,
-        pid: 7,
-    });
+    let blocker = Inhibitor { who: "backup".to_owned(), why: "writes a tape".to_owned() };
+    *world.blocker.lock().unwrap() = Some(blocker);
     world.live_to_the_end().await;
     assert_eq!(world.reason(), "ShutdownInhibited");
     assert!(world.status().message.unwrap().contains("backup (writes a tape)"));

@@ -8,7 +8,7 @@ use std::time::Duration;
 
 use async_trait::async_trait;
 use bedplate_agent::bus::{
-    Bus, BusError, Container, ContainerName, Inhibition, Inhibitor, Leader, Machines, Power, Units,
+    Bus, BusError, Container, ContainerName, Inhibitor, Leader, Machines, Power, Units,
 };
 use bedplate_agent::kubelet::client::{AskNodeError, NodeApi, SlotKubelet};
 use bedplate_agent::operation::apply::{ApplyError, Configuration};
@@ -40,21 +40,10 @@ struct Slot {
 #[async_trait]
 impl Machines for Slot {
     async fn get(&self, name: &ContainerName) -> Result<Option<Container>, BusError> {
-        Ok((name.as_str() == "bedplate-a").then(|| Container {
-            name: name.clone(),
-            leader: Leader::new(LEADER).unwrap(),
-            state: "running".to_owned(),
-            unit: None,
-            since: None,
-        }))
-    }
-    async fn list(&self) -> Result<Vec<Container>, BusError> {
-        Ok(Vec::new())
+        Ok((name.as_str() == "bedplate-a")
+            .then(|| Container { name: name.clone(), leader: Leader::new(LEADER).unwrap() }))
     }
     async fn terminate(&self, _: &ContainerName) -> Result<bool, BusError> {
-        Ok(false)
-    }
-    async fn kill(&self, _: &ContainerName, _: i32) -> Result<bool, BusError> {
         Ok(false)
     }
     fn units(&self, _: Leader) -> Arc<dyn Units> {
@@ -67,14 +56,14 @@ struct Switch(AtomicU32);
 
 #[async_trait]
 impl Power for Switch {
-    async fn inhibitors(&self) -> Result<Vec<Inhibitor>, BusError> {
-        Ok(Vec::new())
+    async fn blocker(&self) -> Result<Option<Inhibitor>, BusError> {
+        Ok(None)
     }
-    async fn reboot(&self, _: Inhibition) -> Result<(), BusError> {
+    async fn reboot(&self) -> Result<(), BusError> {
         self.0.fetch_add(1, Ordering::SeqCst);
         Ok(())
     }
-    async fn power_off(&self, _: Inhibition) -> Result<(), BusError> {
+    async fn power_off(&self) -> Result<(), BusError> {
         Ok(())
     }
 }

@@ -14,7 +14,6 @@ use super::prepare::{ClaimedFill, fetch, fill_claimed};
 use super::start::start_claimed;
 use super::stop::{clean_links, stop};
 use super::{ApplyError, Say, empty};
-use crate::bus::Inhibition;
 use crate::model::{Api, ProviderId, VersionFacts};
 use crate::node::claim_record::{ClaimRecord, ClaimStage, Claimant, FailureCause, ReleasePolicy};
 use crate::node::claim_report::claim_status;
@@ -214,7 +213,7 @@ impl ClaimAct<'_> {
             let (root, token) = (self.parts.root.clone(), token.to_owned());
             self.parts.on_disk(move |_| Ok(request_wipe(&root, &token)?)).await?;
         }
-        self.parts.power.reboot(Inhibition::Heed).await?;
+        self.parts.power.reboot().await?;
         Ok(ClaimDone::Pending("the host reboots to be wiped".to_owned()))
     }
 

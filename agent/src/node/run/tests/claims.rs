@@ -8,7 +8,7 @@ use zeroize::Zeroizing;
 
 use super::*;
 use crate::bus::kill_points::kill_before_each_effect;
-use crate::bus::{Inhibitor, InhibitorMode, MainExit};
+use crate::bus::{Inhibitor, MainExit};
 use crate::kubelet::claimed_node::{ClaimedNode, RegisteredNode};
 use crate::node::claim_record::ClaimRecord;
 use crate::plane::ClaimObject;
@@ -548,13 +548,8 @@ fn d7_inhibited_reboot_names_the_inhibitor() {
     in_runtime(async {
         let mut pool = wiped_pool();
         pool.settled(ClaimState::Joined).await;
-        pool.world.power.inhibit(Inhibitor {
-            what: vec!["shutdown".to_owned()],
-            who: "backup".to_owned(),
-            why: "writes a tape".to_owned(),
-            mode: InhibitorMode::Block,
-            pid: 1,
-        });
+        let blocker = Inhibitor { who: "backup".to_owned(), why: "writes a tape".to_owned() };
+        pool.world.power.inhibit(blocker);
         pool.delete_claim();
         pool.settled_if(|pool, _| pool.state() == Some(ClaimState::Wiping)).await;
         let (status, reason, message) = pool.paved();
