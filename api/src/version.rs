@@ -14,6 +14,11 @@ use crate::configuration::Template;
 use crate::id::Digest;
 use crate::schema::ConfigurationName;
 
+/// Returns the name of the object of a configuration's version.
+pub fn version_name(configuration: &str, version: i64) -> String {
+    format!("{configuration}-v{version}")
+}
+
 /// Types of conditions.
 pub mod condition_type {
     /// The version can be paved: its image is resolved or pinned. Written by bedplate-controller.

@@ -168,5 +168,5 @@ async fn described(desk: &Desk, name: &str) -> Result<Described, RunError> {
 
 /// `workers-v3`
 pub(crate) fn version_name(version: &MachineConfigurationVersion) -> String {
-    bedplate_rules::selection::version_name(&version.spec.configuration_name, version.spec.version)
+    bedplate_api::version::version_name(&version.spec.configuration_name, version.spec.version)
 }

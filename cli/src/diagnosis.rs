@@ -332,8 +332,7 @@ impl Look<'_> {
 
     fn rolled_back(&self) -> Option<Awaited> {
         let back = self.status.rolled_back.as_ref()?;
-        let what =
-            format!("{}-v{} failed and was rolled back: {}", back.from.name, back.from.version, back.message);
+        let what = format!("{} failed and was rolled back: {}", back.from.version_name(), back.message);
         let next = format!(
             "correct the MachineConfiguration, which makes a new version, or name an earlier one: `bedplate config rollback {} --machine NAME`",
             back.from.name
@@ -350,8 +349,8 @@ impl Look<'_> {
         if !runs_another(self.machine) {
             return None;
         }
-        let (name, version) = (&selected.name, selected.version);
-        let what = format!("{name}-v{version} is selected, and {}-v{} runs", applied.name, applied.version);
+        let name = &selected.name;
+        let what = format!("{} is selected, and {} runs", selected.version_name(), applied.version_name());
         // The node runs, and the other slot is not filled.
         if let Some(paved) = self
             .condition(type_::PAVED)
@@ -379,7 +378,7 @@ impl Look<'_> {
     fn done(&self) -> Awaited {
         let since = self.condition(type_::NODE_READY).map(|ready| ready.last_transition_time.0);
         let what = match &self.status.applied {
-            Some(applied) => format!("its Node is Ready with {}-v{}", applied.name, applied.version),
+            Some(applied) => format!("its Node is Ready with {}", applied.version_name()),
             None => "nothing is pending".to_owned(),
         };
         Awaited { from: None, since, ..self.says(Actor::User, ReadyReason::Ready.as_str(), what, "") }

@@ -18,7 +18,7 @@ mod tests;
 mod version_tests;
 
 use bedplate_api::id::MacAddress;
-use bedplate_api::machine::{BootStatus, Condition, Machine, MachineStatus, condition_type};
+use bedplate_api::machine::{BootStatus, Condition, Machine, MachineStatus, Selected, condition_type};
 use bedplate_api::wire::{Explanation, Stage};
 use jiff::{SignedDuration, Timestamp};
 use serde::{Deserialize, Serialize};
@@ -134,7 +134,7 @@ pub(crate) fn list(machines: &[Machine], look: Look) -> String {
     let mut table = Table::new(&["NAME", "PHASE", "CONFIG", "NODE", "POWER", "BOOT STAGE", "WAITING", "AGE"]);
     for machine in machines {
         let status = machine.status.clone().unwrap_or_default();
-        let selected = status.selected.as_ref().map(|s| format!("{}-v{}", s.name, s.version));
+        let selected = status.selected.as_ref().map(Selected::version_name);
         let boot_stage = status.boot.as_ref().and_then(|boot: &BootStatus| boot.stage).map(stage);
         let ready = condition(&status, condition_type::READY);
         let waiting = ready.filter(|ready| ready.status != "True").map(|ready| ready.message.clone());

@@ -181,7 +181,7 @@ impl Standing {
             host: HostClaim::new(machine, claim, now),
             claimant_object: claimant.clone(),
             node: claim.map(|claim| format!("{} ({:?})", claim.spec.node_name, claim.spec.role)),
-            version: selected.map(|s| format!("{}-v{}, by {:?}", s.name, s.version, s.source)),
+            version: selected.map(|s| format!("{}, by {:?}", s.version_name(), s.source)),
             record: record(machine).cloned(),
             heard: agent.and_then(|agent| agent.last_heartbeat_time.as_ref()).map(|time| time.0),
             reported: claim.and_then(report),
@@ -292,7 +292,7 @@ fn differences(machine: &Machine, claim: Option<&MachineClaim>, claimant: &Claim
             ));
         }
         if let Some(selected) = by_claim {
-            let version = format!("{}-v{}", selected.name, selected.version);
+            let version = selected.version_name();
             found.push(format!("{version} is selected by a claim, and there is no MachineClaim {name}"));
         }
         return found;
@@ -324,8 +324,9 @@ fn differences(machine: &Machine, claim: Option<&MachineClaim>, claimant: &Claim
         {
             let version = reference.version.map(|version| format!("-v{version}")).unwrap_or_default();
             found.push(format!(
-                "{}-v{} is selected, and the claim names {}{version}",
-                selected.name, selected.version, reference.name
+                "{} is selected, and the claim names {}{version}",
+                selected.version_name(),
+                reference.name
             ));
         }
         Some(_) => {}

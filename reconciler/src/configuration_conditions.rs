@@ -20,7 +20,7 @@ use bedplate_api::configuration::condition_type::{DEGRADED, PROGRESSING, READY, 
 use bedplate_api::configuration::{Condition, MachineConfiguration, RolloutFailure};
 use bedplate_api::reason::ConditionReason;
 use bedplate_api::reason::configuration::{DegradedReason, ProgressingReason, VersionReadyReason};
-use bedplate_rules::selection::version_name;
+use bedplate_api::version::version_name;
 use jiff::Timestamp;
 
 /// Maximum number of Machines that a message names.

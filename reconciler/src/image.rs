@@ -24,7 +24,7 @@ use bedplate_api::version::{MachineConfigurationVersion, MachineConfigurationVer
 use bedplate_engine::Context as _;
 use bedplate_engine::write::WriteError;
 use bedplate_oci::{Access, EnsureImageError, Options, resolve_tag};
-use bedplate_rules::selection::{Choice, Pending, is_deployed, version_name};
+use bedplate_rules::selection::{Choice, Pending, is_deployed};
 use jiff::Timestamp;
 use kube::{Api, ResourceExt};
 use serde_json::json;
@@ -114,7 +114,7 @@ pub fn once_resolved(
     versions: &[&MachineConfigurationVersion],
 ) -> Choice {
     let Choice::Select(select) = choice else { return choice };
-    let name = version_name(&select.selected.name, select.selected.version);
+    let name = select.selected.version_name();
     let version = versions.iter().find(|version| version.name_any() == name);
     let Some(version) = version.filter(|version| select.lock && is_open(version)) else {
         return Choice::Select(select);

@@ -13,10 +13,10 @@ use std::sync::Arc;
 use bedplate_api::machine::{Machine, NODE_CONFIGURATION, NODE_VERSION};
 use bedplate_api::reason::event::ControllerEvent;
 use bedplate_api::reason::machine::DrainedReason;
-use bedplate_api::version::MachineConfigurationVersion;
+use bedplate_api::version::{MachineConfigurationVersion, version_name};
 use bedplate_engine::Context as _;
 use bedplate_engine::write::WriteError;
-use bedplate_rules::selection::{Again, version_name};
+use bedplate_rules::selection::Again;
 use jiff::Timestamp;
 use k8s_openapi::api::core::v1::Node;
 use kube::runtime::reflector::ObjectRef;
@@ -102,7 +102,7 @@ async fn apply(
         if let Some(selected) =
             selected.filter(|selected| !before.is_some_and(|was| was.is_same_choice(selected)))
         {
-            let version = version_name(&selected.name, selected.version);
+            let version = selected.version_name();
             tracing::info!(machine = name, version, source = ?selected.source, "version selected");
         }
         let before = machine.status.clone().unwrap_or_default();

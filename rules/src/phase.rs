@@ -21,10 +21,10 @@ use bedplate_api::reason::machine::{
     BootedReason, EnrolledReason, NodeReadyReason, PavedReason, PoweredOnReason, ReadyReason,
 };
 use bedplate_api::reason::{self, Actor, ConditionReason, Reason};
+use bedplate_api::version::version_name;
 use jiff::Timestamp;
 
 use crate::claim::{Held, held};
-use crate::selection::version_name;
 
 /// Facts about the Machine's Node that its status does not have. Only a program with access to the API server knows them.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]

@@ -20,6 +20,4 @@ pub use claim::{choose_by_claim, was_granted};
 pub use reference::{Hold, Holder, References};
 pub use selector::{matches, may_match};
 pub use template::means_the_same;
-pub use version::{
-    OWN_FINALIZER, Removal, VersionPlan, Write, is_deployed, is_of, plan_versions, version_name,
-};
+pub use version::{OWN_FINALIZER, Removal, VersionPlan, Write, is_deployed, is_of, plan_versions};

@@ -3,7 +3,7 @@
 //! Pure: observed state in, one step or one wait out. Called by the node's loop
 //! after each step and each change.
 
-use bedplate_api::machine::{SlotName, VersionRef};
+use bedplate_api::machine::SlotName;
 use bedplate_api::reason::machine::PavedReason;
 use jiff::{SignedDuration, Timestamp};
 
@@ -381,13 +381,13 @@ fn wanted(seen: &Observed) -> Result<&VersionFacts, Wait> {
         return Err(because(PavedReason::NoVersionSelected, "no configuration is selected for this Machine"));
     };
     let Some(version) = seen.version.as_ref().filter(|version| version.reference == *selected) else {
-        let message = format!("{} is selected, and could not be read yet", named(selected));
+        let message = format!("{} is selected, and could not be read yet", selected.version_name());
         return Err(because(PavedReason::VersionUnavailable, &message));
     };
     if seen.refused.contains(selected) {
         let message = format!(
             "{} failed on this host and is not tried again by itself: select another version, or tell it to by an applyConfiguration",
-            named(selected)
+            selected.version_name()
         );
         return Err(because(PavedReason::VersionRejected, &message));
     }
@@ -431,10 +431,6 @@ fn holds(seen: &Observed, slot: SlotName, version: &VersionFacts) -> bool {
 /// Emptied too: with the slot goes the kubelet's certificate.
 fn stop_and_empty(seen: &Observed, slot: SlotName) -> Step {
     if runs(seen, slot) { Step::StopSlot { slot } } else { Step::Abandon { slot } }
-}
-
-fn named(version: &VersionRef) -> String {
-    format!("{}-v{}", version.name, version.version)
 }
 
 fn later(time: Timestamp, by: SignedDuration) -> Timestamp {

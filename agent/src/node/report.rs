@@ -174,7 +174,7 @@ pub(super) fn describe(step: &Step) -> String {
     };
     match step {
         Step::PrepareSlot { version, .. } => {
-            format!("prepares {}-v{} in slot {slot}", version.name, version.version)
+            format!("prepares {} in slot {slot}", version.version_name())
         }
         Step::BeginTrial { .. } => format!("slot {slot} becomes the node"),
         Step::RestartTrial { .. } => {

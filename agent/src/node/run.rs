@@ -15,7 +15,7 @@ use std::path::PathBuf;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use bedplate_api::machine::SlotName;
+use bedplate_api::machine::{SlotName, VersionRef};
 use bedplate_api::reason::machine::PavedReason;
 use bedplate_process::exit::chain;
 use bedplate_process::liveness::{Beat, Pulse};
@@ -492,7 +492,7 @@ fn template(sight: &Sight, step: &Step) -> String {
 fn version(sight: &Sight, step: &Step) -> String {
     let of_slot = || sight.observed.slots[index(step.slot())].record.as_ref().map(|r| r.version.clone());
     let of = if let Step::PrepareSlot { version, .. } = step { Some(version.clone()) } else { of_slot() };
-    of.map(|version| format!("{}-v{}", version.name, version.version)).unwrap_or_default()
+    of.as_ref().map(VersionRef::version_name).unwrap_or_default()
 }
 
 /// Returns true if a long step became obsolete meanwhile.

@@ -5,6 +5,7 @@
 use std::path::Path;
 
 use bedplate_api::machine::{RolledBack, Slot, SlotName, VersionRef};
+use bedplate_api::version::version_name;
 use bedplate_process::file::{FileError, read_json, write_json};
 use jiff::Timestamp;
 use serde::{Deserialize, Serialize};
@@ -125,8 +126,7 @@ impl NodeStanding {
 
     /// Describes the complete state, in lines for users.
     pub fn describe(&self) -> String {
-        let versioned = |version: &VersionRef| format!("{}-v{}", version.name, version.version);
-        let refused: Vec<String> = self.refused.iter().map(versioned).collect();
+        let refused: Vec<String> = self.refused.iter().map(VersionRef::version_name).collect();
         let or_none = |text: String| if text.is_empty() { "-".to_owned() } else { text };
         let mut text = self.describe_plan();
         for slot in &self.slots {
@@ -135,7 +135,7 @@ impl NodeStanding {
                 SlotName::B => "Slot b",
             };
             let holds = match (&slot.configuration_name, slot.version) {
-                (Some(configuration), Some(version)) => format!("{configuration}-v{version}, "),
+                (Some(configuration), Some(version)) => format!("{}, ", version_name(configuration, version)),
                 _ => String::new(),
             };
             let state = format!("{:?}", slot.state).to_lowercase();
@@ -145,8 +145,8 @@ impl NodeStanding {
             let first = back.message.lines().next().unwrap_or_default();
             format!(
                 "from {} to {} at {:.0}: {first}",
-                versioned(&back.from),
-                versioned(&back.to),
+                back.from.version_name(),
+                back.to.version_name(),
                 back.time.0
             )
         });

@@ -85,7 +85,7 @@ impl Runner {
 
     /// Drains the Node, and records that it may be deleted.
     async fn repave(&mut self, version: &VersionRef, deadline: Timestamp) -> Outcome {
-        let name = format!("{}-v{}", version.name, version.version);
+        let name = version.version_name();
         let awaits = format!(
             "the Pods have left; bedplate-controller deletes the Node, so that it is paved with {name} or a newer one"
         );

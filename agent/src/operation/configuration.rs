@@ -63,7 +63,7 @@ pub fn decide(standing: &Standing, disruption: bool, asked: bool) -> Decision {
         let message = "no version is selected for this Machine: give it a configuration";
         return Decision::End(End::failed(AgentOutcome::NoVersionSelected, message));
     };
-    let name = format!("{}-v{}", selected.name, selected.version);
+    let name = selected.version_name();
     if standing.paving {
         return Decision::Wait(format!("the node is being made; {name} is selected"));
     }
@@ -119,7 +119,7 @@ fn needs_repave(standing: &Standing, applied: &VersionRef, name: &str) -> End {
             .take(MAX_NAMED_CHANGES)
             .collect::<Vec<_>>()
             .join("; "),
-        None => format!("what runs is {}-v{}", applied.name, applied.version),
+        None => format!("what runs is {}", applied.version_name()),
     };
     if standing.made_cluster {
         let message = format!(

@@ -303,9 +303,9 @@ impl Configuration for NodeConfiguration {
         let node = &self.node.machine;
         if self.node.home.follows_slot() {
             return Err(ApplyError::NotSupported(format!(
-                "{}-v{} is tried again if it failed here; to have the node paved with it, `kubectl drain {node}` and `kubectl \
+                "{} is tried again if it failed here; to have the node paved with it, `kubectl drain {node}` and `kubectl \
                  delete node {node}`: an agent may not delete its Node, and there is no bedplate-controller here",
-                version.name, version.version
+                version.version_name()
             )));
         }
         let seen = self.node.seen();
@@ -321,9 +321,9 @@ impl Configuration for NodeConfiguration {
         }
         if !self.is_ready(version).await.map_err(ApplyError::Failed)? {
             return Err(ApplyError::Failed(format!(
-                "{}-v{} is not prepared yet, and no Pod is evicted before that; the condition Paved and \
+                "{} is not prepared yet, and no Pod is evicted before that; the condition Paved and \
                  `bedplate-agent status` on the host say what it waits for",
-                version.name, version.version
+                version.version_name()
             )));
         }
         Ok(())

@@ -279,8 +279,7 @@ impl View {
 
     /// Returns the name of the version to watch.
     pub(super) fn selected(&self) -> Option<String> {
-        let selected = self.machine.known.as_ref()?.status.as_ref()?.selected.as_ref()?;
-        Some(format!("{}-v{}", selected.name, selected.version))
+        Some(self.machine.known.as_ref()?.status.as_ref()?.selected.as_ref()?.version_name())
     }
 
     fn is_ours(&mut self, machine: &Machine) -> bool {

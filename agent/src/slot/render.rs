@@ -130,7 +130,7 @@ fn mount_unit(input: &Input<'_>, places: &Places) -> Result<String, RenderSlotEr
          # Layers are shared by both slots and never written; what the node writes is in upper.\n\
          Options=lowerdir={lower},upperdir={upper},workdir={work}\n",
         name = machine(slot),
-        version = versioned(input.version),
+        version = input.version.version_name(),
         root = places.root(slot).display(),
         lower = lower.join(":"),
         upper = places.upper(slot).display(),
@@ -148,7 +148,7 @@ fn service_drop_in(input: &Input<'_>, places: &Places) -> Result<String, RenderS
          # A node has as many tasks as its Pods; systemd's own limit is for ordinary containers.\n\
          TasksMax={tasks}\n",
         name = machine(input.slot),
-        version = versioned(input.version),
+        version = input.version.version_name(),
         mount = places.mount_unit(input.slot).replace('%', "%%"),
         tasks = input
             .template
@@ -200,7 +200,7 @@ fn nspawn(input: &Input<'_>, places: &Places) -> Result<String, RenderSlotError>
          BindReadOnly={resolv}:/etc/resolv.conf\n\
          # What outlives the slot's root. A real file system: containers' own overlays cannot lie on an overlay.\n",
         name = machine(slot),
-        version = versioned(input.version),
+        version = input.version.version_name(),
         machine = input.machine,
         capabilities = capabilities.join(" "),
         resolv = input.resolv_conf.display(),
@@ -241,10 +241,6 @@ fn sysctls(template: &Template) -> Result<String, RenderSlotError> {
         text.push_str(&format!("{name} = {value}\n"));
     }
     Ok(text)
-}
-
-fn versioned(version: &VersionRef) -> String {
-    format!("{}-v{}", version.name, version.version)
 }
 
 #[cfg(test)]

@@ -17,6 +17,7 @@ use super::{ClaimStatus, Hardware};
 use crate::enrollment::KeyId;
 use crate::id::{BootId, Digest, MachineName};
 use crate::schema::ClaimProviderId;
+use crate::version::version_name;
 use crate::wire::Stage;
 
 /// Types of a Machine's conditions.
@@ -368,6 +369,13 @@ pub struct VersionRef {
     pub version: i64,
 }
 
+impl VersionRef {
+    /// Returns the name of the version's object.
+    pub fn version_name(&self) -> String {
+        version_name(&self.name, self.version)
+    }
+}
+
 /// Configuration version that is selected for a machine.
 #[derive(KubeSchema, Serialize, Deserialize, Debug, Clone, PartialEq, Eq)]
 #[serde(rename_all = "camelCase")]
@@ -391,6 +399,11 @@ pub struct Selected {
 }
 
 impl Selected {
+    /// Returns the name of the version's object.
+    pub fn version_name(&self) -> String {
+        version_name(&self.name, self.version)
+    }
+
     /// Returns true if both are one choice: the same version, from the same source, for the same claim.
     pub fn is_same_choice(&self, other: &Self) -> bool {
         let choice = |it: &Self| (it.name.clone(), it.version, it.source, it.provider_id.clone());
@@ -436,6 +449,13 @@ pub struct Applied {
     /// When it was applied.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub time: Option<Time>,
+}
+
+impl Applied {
+    /// Returns the name of the version's object.
+    pub fn version_name(&self) -> String {
+        version_name(&self.name, self.version)
+    }
 }
 
 /// One of the two places for a node's root file system on a host.

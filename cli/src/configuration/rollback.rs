@@ -109,7 +109,10 @@ pub(crate) fn consequences(described: &Described, target: &MachineConfigurationV
             version_name(newest),
             target.spec.version
         ),
-        None => format!("{name}-v{} is made, with the template of v{}", latest + 1, target.spec.version),
+        None => {
+            let next = bedplate_api::version::version_name(name, latest + 1);
+            format!("{next} is made, with the template of v{}", target.spec.version)
+        }
     }];
     let users = described.machines.iter().filter(|machine| !machine.is_pinned()).count();
     let strategy = &configuration.spec.update_strategy;
@@ -223,7 +226,7 @@ async fn running(
     {
         return Ok(Some(version.spec.template.clone()));
     }
-    let name = format!("{}-v{}", applied.name, applied.version);
+    let name = applied.version_name();
     match cluster::get::<MachineConfigurationVersion>(client, &name).await {
         Ok(version) => Ok(Some(version.spec.template)),
         Err(AskClusterError::NotFound { .. }) => Ok(None),

@@ -79,7 +79,7 @@ fn summary(machine: &Machine, status: &MachineStatus, look: Look) -> String {
     line("Provider", Some(format!("{}, site {}", machine.spec.provider, machine.spec.site)), None);
     line("Paused", machine.spec.paused.then(|| "every program leaves it as it is".to_owned()), None);
     let selected = status.selected.as_ref();
-    line("Config", selected.map(|s| format!("{}-v{}, by {:?}", s.name, s.version, s.source)), None);
+    line("Config", selected.map(|s| format!("{}, by {:?}", s.version_name(), s.source)), None);
     line("Applied", status.applied.as_ref().map(|a| format!("{}-{}", a.name, applied(a, look))), None);
     line("Node", status.node_ref.as_ref().map(|node| node.name.clone()), None);
     let power = status.power.as_ref().map(|power| {

@@ -8,10 +8,10 @@ use bedplate_api::machine::Machine;
 use bedplate_api::reason::Reason;
 use bedplate_api::reason::configuration::{DegradedReason, ProgressingReason};
 use bedplate_api::reason::event::ControllerEvent;
-use bedplate_api::version::MachineConfigurationVersion;
+use bedplate_api::version::{MachineConfigurationVersion, version_name};
 use bedplate_rules::claim::is_claimed;
 use bedplate_rules::selection::{
-    Again, Choice, OWN_FINALIZER, VersionPlan, Write, choose, is_of, plan_versions, version_name,
+    Again, Choice, OWN_FINALIZER, VersionPlan, Write, choose, is_of, plan_versions,
 };
 use jiff::Timestamp;
 use serde::Serialize;

@@ -1,10 +1,9 @@
 //! Pure: Events about one Machine after its status is written, one for each decision.
 
-use bedplate_api::machine::{Condition, MachineStatus, SelectionSource, condition_type};
+use bedplate_api::machine::{Condition, MachineStatus, Selected, SelectionSource, condition_type};
 use bedplate_api::reason::Reason;
 use bedplate_api::reason::event::ControllerEvent;
 use bedplate_api::reason::machine::{ConfigurationPendingReason, ReadyReason};
-use bedplate_rules::selection::version_name;
 
 use super::plan::Status;
 
@@ -13,7 +12,7 @@ pub(super) fn told(before: &MachineStatus, after: &Status) -> Vec<(ControllerEve
     let mut all = Vec::new();
     match (&before.node_ref, &after.node_ref) {
         (Some(gone), None) => {
-            let next = after.selected.as_ref().map(|next| version_name(&next.name, next.version));
+            let next = after.selected.as_ref().map(Selected::version_name);
             let next = next.unwrap_or_default();
             all.push((
                 ControllerEvent::NodeDeleted,
@@ -40,12 +39,9 @@ pub(super) fn told(before: &MachineStatus, after: &Status) -> Vec<(ControllerEve
             SelectionSource::Claim => "its MachineClaim",
             SelectionSource::Unknown => "a way that a later version knows",
         };
-        let was = before.selected.as_ref().map(|was| version_name(&was.name, was.version));
+        let was = before.selected.as_ref().map(Selected::version_name);
         let was = was.map(|was| format!("; it was {was}")).unwrap_or_default();
-        all.push((
-            ControllerEvent::VersionSelected,
-            format!("{} by {by}{was}", version_name(&selected.name, selected.version)),
-        ));
+        all.push((ControllerEvent::VersionSelected, format!("{} by {by}{was}", selected.version_name())));
     }
     all.extend(trouble(before, after));
     all
@@ -99,7 +95,7 @@ const PENDING: [ConfigurationPendingReason; 4] = [
 
 #[cfg(test)]
 mod tests {
-    use bedplate_api::machine::{NodeRef, Phase, Selected};
+    use bedplate_api::machine::{NodeRef, Phase};
     use serde_json::{Value, json};
 
     use super::*;

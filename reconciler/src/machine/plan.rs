@@ -17,9 +17,7 @@ use bedplate_api::reason::machine::{ConfigurationPendingReason, DrainedReason, R
 use bedplate_api::version::MachineConfigurationVersion;
 use bedplate_rules::claim::is_pooled;
 use bedplate_rules::phase::{Plane, summarize};
-use bedplate_rules::selection::{
-    Again, Choice, Pending, choose, choose_by_claim, reference_changed, version_name,
-};
+use bedplate_rules::selection::{Again, Choice, Pending, choose, choose_by_claim, reference_changed};
 use jiff::Timestamp;
 use k8s_openapi::api::core::v1::Node;
 use serde::Serialize;
@@ -166,9 +164,7 @@ fn is_for_claims(machine: &Machine) -> bool {
 }
 
 fn judge(choice: Choice, before: &MachineStatus, is_gone: bool) -> Chosen {
-    let is = |selected: &Selected| {
-        format!("{}, {}", version_name(&selected.name, selected.version), by(selected.source))
-    };
+    let is = |selected: &Selected| format!("{}, {}", selected.version_name(), by(selected.source));
     match choice {
         Choice::LeaveAlone => Chosen { left_alone: true, ..Chosen::default() },
         Choice::Pending(pending) => {
@@ -230,7 +226,7 @@ fn way_out(
     };
     let next = next.selected;
     (next.version > selected.version && next.name == selected.name).then(|| {
-        let newer = version_name(&next.name, next.version);
+        let newer = next.version_name();
         format!(
             "; {newer} is newer, and there is no Node to delete: spec.configurationRef with name {} and version {} moves the Machine",
             next.name, next.version
@@ -253,7 +249,7 @@ fn registered_anew(
     let time = if known.uid == uid { known.reregistered_time.clone()? } else { Time(now) };
     let is_applied = |s: &VersionRef| (&s.name, s.version) == (&applied.name, applied.version);
     let went_back = before.rolled_back.as_ref().is_some_and(|back| is_applied(&back.to));
-    let name = version_name(&applied.name, applied.version);
+    let name = applied.version_name();
     let running = versions.iter().find(|version| version.metadata.name.as_deref() == Some(name.as_str()));
     let is_worker = running.is_none_or(|version| version.spec.template.kubernetes.role == NodeRole::Worker);
     let Choice::Select(next) = choose(machine, Some(Again::NodeGone), configurations, versions) else {
@@ -266,7 +262,7 @@ fn registered_anew(
         let message = format!(
             "Node {called} was deleted, and registered again before the host was repaved: it still runs {name}, and a repave would give {}; \
              delete it again",
-            version_name(&next.name, next.version)
+            next.version_name()
         );
         (time, message)
     })

@@ -15,9 +15,9 @@ use bedplate_api::machine::{DeletionPolicy, Machine, MachineStatus, Selected, Sl
 use bedplate_api::reason::configuration::DegradedReason;
 use bedplate_api::reason::machine::PavedReason;
 use bedplate_api::reason::{ConditionReason, Reason};
-use bedplate_api::version::MachineConfigurationVersion;
+use bedplate_api::version::{MachineConfigurationVersion, version_name};
 use bedplate_rules::claim::claimant;
-use bedplate_rules::selection::{is_of, repave, version_name};
+use bedplate_rules::selection::{is_of, repave};
 use k8s_openapi::api::core::v1::Node;
 
 use crate::cache::waits::{Wait, is_late};
@@ -303,7 +303,7 @@ impl Known<'_> {
         if (&applied.name, applied.version) == (&next.name, next.version) {
             return Place::UpToDate;
         }
-        let version = version_name(&next.name, next.version);
+        let version = next.version_name();
         let aside = self.aside(machine, status, &next);
         // Checked before the node. A failure stays a failure while the node comes and goes.
         if aside.is_none()
@@ -411,7 +411,7 @@ impl Known<'_> {
     /// failure says nothing of the newest.
     fn without_node(&self, machine: &Machine, status: &MachineStatus, version: &str) -> Place {
         let Some(failure) = self.not_paved(machine, status) else { return Place::Repaving };
-        let tried = selected(machine).map(|tried| version_name(&tried.name, tried.version));
+        let tried = selected(machine).map(Selected::version_name);
         match tried.filter(|tried| tried != version) {
             Some(tried) => Place::Skipped(Skip::Behind(tried)),
             None => Place::Failed(failure),

@@ -18,11 +18,11 @@ use std::collections::BTreeMap;
 use bedplate_api::configuration::MachineConfiguration;
 use bedplate_api::machine::{Machine, Selected, SelectionSource, condition_type};
 use bedplate_api::reason::machine::ConfigurationPendingReason;
-use bedplate_api::version::MachineConfigurationVersion;
+use bedplate_api::version::{MachineConfigurationVersion, version_name};
 
 use crate::claim::{claimant, is_pooled};
 use crate::selection::selector::judge;
-use crate::selection::version::{is_deployed, is_of, version_name};
+use crate::selection::version::{is_deployed, is_of};
 
 /// Configurations that a message names as nearly matching, and of each what it lacks.
 const MAX_NEAREST: usize = 3;

@@ -11,7 +11,7 @@
 use std::collections::BTreeSet;
 
 use bedplate_api::configuration::{MachineConfiguration, Template};
-use bedplate_api::version::MachineConfigurationVersion;
+use bedplate_api::version::{MachineConfigurationVersion, version_name};
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::OwnerReference;
 
 use crate::selection::reference::References;
@@ -69,11 +69,6 @@ pub struct Removal {
     pub uid: Option<String>,
     /// Resource version of the observed object. A changed object is not deleted.
     pub resource_version: Option<String>,
-}
-
-/// The name of a configuration's version.
-pub fn version_name(configuration: &str, version: i64) -> String {
-    format!("{configuration}-v{version}")
 }
 
 /// Returns true if a version belongs to this configuration: by its name, and by the UID of its owner (no

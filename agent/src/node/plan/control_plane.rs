@@ -8,7 +8,7 @@ use bedplate_api::reason::machine::PavedReason;
 use jiff::{SignedDuration, Timestamp};
 
 use super::holds::is_drained;
-use super::{SLOTS, applied, later, named, runs, stage, stop_and_empty, wait};
+use super::{SLOTS, applied, later, runs, stage, stop_and_empty, wait};
 use crate::model::{Observed, Plan, Stage, Step, VersionFacts, Wait, index};
 use crate::slot::paths::letter;
 
@@ -56,7 +56,7 @@ pub(super) fn leave_first(seen: &Observed, former: SlotName, plan: Plan) -> Plan
 pub(super) fn may_not_leave(seen: &Observed, version: &VersionFacts, why: &str) -> Plan {
     let message = format!(
         "{} is selected, and is not paved: let the Node be while this host's member of etcd cannot leave its cluster: {why}",
-        named(&version.reference)
+        version.reference.version_name()
     );
     Plan::Wait(Wait {
         reason: PavedReason::ControlPlaneProtected,

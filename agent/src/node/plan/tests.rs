@@ -1,6 +1,7 @@
 //! The plan in a world of two slots, a Node and a controller, and what single inputs must not cause.
 
 use bedplate_api::id::Digest;
+use bedplate_api::machine::VersionRef;
 
 use super::*;
 use crate::model::{Health, MachineFacts, SlotSeen};

@@ -17,7 +17,6 @@ use arc_swap::ArcSwap;
 use bedplate_api::id::MachineName;
 use bedplate_api::machine::{MachineStatus, NodeRef, condition_type};
 use bedplate_process::reconcile::{Activation, Reconcile, Turn};
-use bedplate_rules::selection::version_name;
 use jiff::Timestamp;
 use tokio::sync::{mpsc, oneshot, watch};
 use tokio::time::Instant;
@@ -206,7 +205,7 @@ impl Follower {
             tracing::info!(name, "configuration or version removed: nothing uses it");
         }
         for (machine, selected) in &outcome.selected {
-            let version = version_name(&selected.name, selected.version);
+            let version = selected.version_name();
             tracing::info!(%machine, version, source = ?selected.source, "version selected");
         }
         if !outcome.selected.is_empty() {

@@ -15,11 +15,11 @@ use bedplate_api::machine::{
     DeletionPolicy, Machine, MachineSpec, MachineStatus, PROVIDER_MANUAL, Selected, SelectionSource, Time,
 };
 use bedplate_api::reason::machine::ConfigurationPendingReason;
-use bedplate_api::version::{MachineConfigurationVersion, MachineConfigurationVersionStatus};
+use bedplate_api::version::{MachineConfigurationVersion, MachineConfigurationVersionStatus, version_name};
 use bedplate_bootstrap::makes_a_cluster;
 use bedplate_rules::claim::is_pooled;
 use bedplate_rules::selection::{
-    Again, Choice, References, Select, Write, choose, plan_versions, reference_changed, version_name,
+    Again, Choice, References, Select, Write, choose, plan_versions, reference_changed,
 };
 use jiff::{SignedDuration, Timestamp};
 
@@ -335,7 +335,7 @@ fn choose_for(
         Choice::LeaveAlone => None,
         Choice::Pending(pending) => said(true, pending.reason, pending.message),
         Choice::Matched(matched) => {
-            let version = version_name(&matched.name, matched.version);
+            let version = matched.version_name();
             said(
                 false,
                 ConfigurationPendingReason::Matched,
@@ -378,7 +378,7 @@ fn select_for(
     now: Timestamp,
     outcome: &mut Outcome,
 ) {
-    if lock && let Some(version) = state.versions.get_mut(&version_name(&selected.name, selected.version)) {
+    if lock && let Some(version) = state.versions.get_mut(&selected.version_name()) {
         let status = Arc::make_mut(version).status.get_or_insert_default();
         (status.deployed, status.deployed_time) = (Some(true), Some(Time(now)));
     }
@@ -418,5 +418,5 @@ fn described(selected: &Selected) -> String {
         SelectionSource::Claim => "a MachineClaim",
         SelectionSource::Unknown => "a way that a later version knows",
     };
-    format!("{} is selected by {by}", version_name(&selected.name, selected.version))
+    format!("{} is selected by {by}", selected.version_name())
 }

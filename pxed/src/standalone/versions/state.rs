@@ -8,8 +8,7 @@ use std::sync::Arc;
 use bedplate_api::configuration::MachineConfiguration;
 use bedplate_api::id::MachineName;
 use bedplate_api::machine::{Machine, MachineStatus, NodeRef, Selected, Time};
-use bedplate_api::version::MachineConfigurationVersion;
-use bedplate_rules::selection::version_name;
+use bedplate_api::version::{MachineConfigurationVersion, version_name};
 use serde::de::DeserializeOwned;
 use serde::{Deserialize, Serialize};
 
