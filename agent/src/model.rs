@@ -2,6 +2,8 @@
 //!
 //! Pure: no clock, no file, no socket.
 
+use std::ops::{Index, IndexMut};
+
 use bedplate_api::id::Digest;
 use bedplate_api::machine::{SlotName, VersionRef};
 use bedplate_api::reason::machine::PavedReason;
@@ -25,7 +27,7 @@ pub struct Observed {
     /// The version that `selected` names; none: not read yet, or not there.
     pub version: Option<VersionFacts>,
     /// Slots a and b.
-    pub slots: [SlotSeen; 2],
+    pub slots: PerSlot<SlotSeen>,
     /// Health of the current slot, if it runs.
     pub health: Health,
     /// Versions that failed here and are not tried again by themselves.
@@ -274,63 +276,45 @@ pub enum Bootstrap {
     Failed,
 }
 
-/// Step of the plan.
+/// Step of the plan: an act in one slot.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub enum Step {
-    /// Fill a slot with a version: image, rendered files. It does not run meanwhile.
+pub struct Step {
+    /// The slot.
+    pub slot: SlotName,
+    /// The act.
+    pub act: Act,
+}
+
+/// Act of a step. Nodes are named by their UIDs.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum Act {
+    /// Fill the slot with a version: image, rendered files. It does not run meanwhile.
     PrepareSlot {
-        /// The slot.
-        slot: SlotName,
         /// The version.
         version: VersionRef,
     },
-    /// Record that a prepared slot becomes the node.
-    BeginTrial {
-        /// The slot.
-        slot: SlotName,
-    },
-    /// Restart the time of a trial: the host was rebooted during it, or it was
+    /// Record that the prepared slot becomes the node.
+    BeginTrial,
+    /// Restart the time of the trial: the host was rebooted during it, or it was
     /// failed after a control plane had come up.
-    RestartTrial {
-        /// The slot.
-        slot: SlotName,
-    },
-    /// Stop a slot.
-    StopSlot {
-        /// The slot.
-        slot: SlotName,
-    },
-    /// Render the host's files and start a slot.
-    StartSlot {
-        /// The slot.
-        slot: SlotName,
-    },
+    RestartTrial,
+    /// Stop the slot.
+    StopSlot,
+    /// Render the host's files and start the slot.
+    StartSlot,
     /// Start a Pod sandbox in the slot on trial and remove it.
-    ProbeSandbox {
-        /// The slot.
-        slot: SlotName,
-    },
+    ProbeSandbox,
     /// Write that the trial was passed.
     Commit {
-        /// The slot.
-        slot: SlotName,
         /// The Node that came of it.
         node_uid: String,
     },
     /// Take the etcd member of a joined control plane out of its cluster, and write that its slot is the node no more.
-    LeaveCluster {
-        /// The slot.
-        slot: SlotName,
-    },
-    /// Write that a slot is the node no more, another is.
-    Retire {
-        /// The slot.
-        slot: SlotName,
-    },
+    LeaveCluster,
+    /// Write that the slot is the node no more, another is.
+    Retire,
     /// Write that the trial failed, and never to try the version again by itself if there is a slot to go back to.
     Fail {
-        /// The slot.
-        slot: SlotName,
         /// Human-readable reason.
         reason: String,
         /// Log with the cause.
@@ -339,27 +323,17 @@ pub enum Step {
         back_to: Option<SlotName>,
     },
     /// The trial's version is not wanted any more, and no Node came of it: empty the slot.
-    Abandon {
-        /// The slot.
-        slot: SlotName,
-    },
+    Abandon,
     /// Make the kubelet of the applied slot request a certificate as at its
     /// join, because its own has expired.
-    RenewKubelet {
-        /// The slot.
-        slot: SlotName,
-    },
+    RenewKubelet,
     /// Write the version's annotations to the Node.
     AnnotateNode {
-        /// The slot.
-        slot: SlotName,
         /// The Node.
         node_uid: String,
     },
     /// Record the Node that the running slot registered again and the controller has adopted.
     AdoptNode {
-        /// The slot.
-        slot: SlotName,
         /// The Node.
         node_uid: String,
     },
@@ -431,7 +405,7 @@ labels! {
     }
 }
 
-impl Step {
+impl Act {
     /// Word of its name.
     pub fn name(&self) -> &'static str {
         self.label().word()
@@ -441,39 +415,19 @@ impl Step {
     pub fn label(&self) -> StepName {
         match self {
             Self::PrepareSlot { .. } => StepName::PrepareSlot,
-            Self::BeginTrial { .. } => StepName::BeginTrial,
-            Self::RestartTrial { .. } => StepName::RestartTrial,
-            Self::StopSlot { .. } => StepName::StopSlot,
-            Self::StartSlot { .. } => StepName::StartSlot,
-            Self::ProbeSandbox { .. } => StepName::ProbeSandbox,
+            Self::BeginTrial => StepName::BeginTrial,
+            Self::RestartTrial => StepName::RestartTrial,
+            Self::StopSlot => StepName::StopSlot,
+            Self::StartSlot => StepName::StartSlot,
+            Self::ProbeSandbox => StepName::ProbeSandbox,
             Self::Commit { .. } => StepName::Commit,
-            Self::LeaveCluster { .. } => StepName::LeaveCluster,
-            Self::Retire { .. } => StepName::Retire,
+            Self::LeaveCluster => StepName::LeaveCluster,
+            Self::Retire => StepName::Retire,
             Self::Fail { .. } => StepName::Fail,
-            Self::Abandon { .. } => StepName::Abandon,
-            Self::RenewKubelet { .. } => StepName::RenewKubelet,
+            Self::Abandon => StepName::Abandon,
+            Self::RenewKubelet => StepName::RenewKubelet,
             Self::AnnotateNode { .. } => StepName::AnnotateNode,
             Self::AdoptNode { .. } => StepName::AdoptNode,
-        }
-    }
-
-    /// The slot that it is about.
-    pub fn slot(&self) -> SlotName {
-        match self {
-            Self::PrepareSlot { slot, .. }
-            | Self::BeginTrial { slot }
-            | Self::RestartTrial { slot }
-            | Self::StopSlot { slot }
-            | Self::StartSlot { slot }
-            | Self::ProbeSandbox { slot }
-            | Self::Commit { slot, .. }
-            | Self::LeaveCluster { slot }
-            | Self::Retire { slot }
-            | Self::Fail { slot, .. }
-            | Self::Abandon { slot }
-            | Self::RenewKubelet { slot }
-            | Self::AnnotateNode { slot, .. }
-            | Self::AdoptNode { slot, .. } => *slot,
         }
     }
 }
@@ -500,6 +454,13 @@ pub enum Plan {
     Wait(Wait),
 }
 
+impl Plan {
+    /// Plans an act in a slot.
+    pub fn step(slot: SlotName, act: Act) -> Self {
+        Self::Do(Step { slot, act })
+    }
+}
+
 /// Event that the plan waits for.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Wait {
@@ -519,10 +480,33 @@ pub fn other(slot: SlotName) -> SlotName {
     }
 }
 
-/// Returns the index of a slot in [`Observed::slots`].
-pub fn index(slot: SlotName) -> usize {
-    match slot {
-        SlotName::A => 0,
-        SlotName::B => 1,
+/// A value for each slot.
+#[derive(Debug, Clone, PartialEq, Eq, Default)]
+pub struct PerSlot<T>([T; 2]);
+
+impl<T> PerSlot<T> {
+    /// Returns each slot with its value.
+    pub fn iter(&self) -> impl Iterator<Item = (SlotName, &T)> {
+        SlotName::ALL.into_iter().zip(&self.0)
+    }
+}
+
+impl<T> Index<SlotName> for PerSlot<T> {
+    type Output = T;
+
+    fn index(&self, slot: SlotName) -> &T {
+        match slot {
+            SlotName::A => &self.0[0],
+            SlotName::B => &self.0[1],
+        }
+    }
+}
+
+impl<T> IndexMut<SlotName> for PerSlot<T> {
+    fn index_mut(&mut self, slot: SlotName) -> &mut T {
+        match slot {
+            SlotName::A => &mut self.0[0],
+            SlotName::B => &mut self.0[1],
+        }
     }
 }

@@ -103,7 +103,7 @@ fn of_running(inside: &Inside) -> Result<Kubelet, String> {
 /// still exists, before the slot is started.
 fn of_stopped(slots: &Slots) -> Result<Kubelet, String> {
     let mut last: Option<(SlotName, Record, String)> = None;
-    for slot in [SlotName::A, SlotName::B] {
+    for slot in SlotName::ALL {
         let Some(record) = slots.record(slot).map_err(|error| chain(&error))? else { continue };
         let Stage::Applied { node_uid, .. } = &record.stage else { continue };
         if last.as_ref().is_none_or(|(_, last, _)| last.generation < record.generation) {

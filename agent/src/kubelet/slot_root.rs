@@ -9,7 +9,7 @@ use crate::slot::paths::machine;
 
 /// The container of the slot that runs, if one does. Two never do: one is stopped before the other is started.
 pub async fn running(machines: &dyn Machines) -> Result<Option<Container>, BusError> {
-    for slot in [SlotName::A, SlotName::B] {
+    for slot in SlotName::ALL {
         let Ok(name) = machine(slot).parse() else { continue };
         if let Some(container) = machines.get(&name).await? {
             return Ok(Some(container));

@@ -33,7 +33,7 @@ use super::trash::make_room;
 use crate::bus::{BusError, LoadState, UnitName, UnitNameError};
 use crate::fault::is_no_room;
 use crate::kubelet::client::AskNodeError;
-use crate::model::{Record, Stage, Step};
+use crate::model::{Act, Record, Stage, Step};
 use crate::plane::{AskServerError, ReadSecretError};
 use crate::slot::contents::MakeContentsError;
 use crate::slot::fill_record::Filled;
@@ -236,31 +236,30 @@ pub async fn apply(
     cancel: &CancellationToken,
     say: Say<'_>,
 ) -> Result<(), ApplyError> {
-    match step {
-        Step::PrepareSlot { slot, version } => fill(parts, *slot, version, cancel, say).await,
-        Step::BeginTrial { slot } => outcome::begin_trial(parts, *slot, now).await,
-        Step::RestartTrial { slot } => outcome::restart_trial(parts, *slot, now).await,
-        Step::StopSlot { slot } => stop::stop(parts, *slot).await,
-        Step::StartSlot { slot } => start::start(parts, *slot, say).await,
-        Step::ProbeSandbox { slot } => probe(parts, *slot).await,
-        Step::Commit { slot, node_uid } => outcome::commit(parts, *slot, node_uid, now).await,
-        Step::LeaveCluster { slot } => leave_etcd::leave(parts, *slot, now).await,
-        Step::Retire { slot } => outcome::change(parts, *slot, |record| record.stage = Stage::Retired).await,
-        Step::Fail { slot, reason, log, back_to } => {
-            outcome::fail(parts, *slot, reason, *log, *back_to, now).await
-        }
-        Step::Abandon { slot } => {
+    let slot = step.slot;
+    match &step.act {
+        Act::PrepareSlot { version } => fill(parts, slot, version, cancel, say).await,
+        Act::BeginTrial => outcome::begin_trial(parts, slot, now).await,
+        Act::RestartTrial => outcome::restart_trial(parts, slot, now).await,
+        Act::StopSlot => stop::stop(parts, slot).await,
+        Act::StartSlot => start::start(parts, slot, say).await,
+        Act::ProbeSandbox => probe(parts, slot).await,
+        Act::Commit { node_uid } => outcome::commit(parts, slot, node_uid, now).await,
+        Act::LeaveCluster => leave_etcd::leave(parts, slot, now).await,
+        Act::Retire => outcome::change(parts, slot, |record| record.stage = Stage::Retired).await,
+        Act::Fail { reason, log, back_to } => outcome::fail(parts, slot, reason, *log, *back_to, now).await,
+        Act::Abandon => {
             // Before the record goes, by which a restarted agent would do it again.
             if parts.seen().machine_facts().is_some_and(|machine| machine.deleting) {
                 parts.on_disk(Slots::discard_failed_logs).await?;
             }
-            empty(parts, *slot).await
+            empty(parts, slot).await
         }
-        Step::RenewKubelet { slot } => renew_kubelet::renew(parts, *slot, say).await,
-        Step::AnnotateNode { slot, node_uid } => annotate::annotate(parts, *slot, node_uid).await,
-        Step::AdoptNode { slot, node_uid } => {
+        Act::RenewKubelet => renew_kubelet::renew(parts, slot, say).await,
+        Act::AnnotateNode { node_uid } => annotate::annotate(parts, slot, node_uid).await,
+        Act::AdoptNode { node_uid } => {
             let uid = node_uid.clone();
-            outcome::change(parts, *slot, move |record: &mut Record| {
+            outcome::change(parts, slot, move |record: &mut Record| {
                 if let Stage::Applied { node_uid, .. } = &mut record.stage {
                     *node_uid = uid;
                 }

@@ -29,7 +29,7 @@ pub(super) struct Attempts(BTreeMap<String, Tried>);
 
 /// Returns the key of a step: kind, slot and version.
 pub(super) fn key(step: &Step, template: &str) -> String {
-    format!("{} {:?} {template}", step.name(), step.slot())
+    format!("{} {:?} {template}", step.act.name(), step.slot)
 }
 
 impl Attempts {
@@ -65,11 +65,13 @@ mod tests {
     use bedplate_process::backoff::NO_JITTER;
 
     use super::*;
+    use crate::model::Act;
 
     #[test]
     fn a_step_waits_longer_each_time_and_is_forgiven_after_a_while() {
         let (start, mut attempts) = (Instant::now(), Attempts::default());
-        let step = key(&Step::StartSlot { slot: SlotName::A }, "t");
+        let start_slot = Step { slot: SlotName::A, act: Act::StartSlot };
+        let step = key(&start_slot, "t");
         let mut now = start;
         let mut waits = Vec::new();
         for _ in 0..12 {
@@ -81,7 +83,7 @@ mod tests {
         }
         assert_eq!(waits, [1, 2, 4, 8, 16, 32, 64, 128, 256, 300, 300, 300]);
         assert_eq!(attempts.times(&step), 12);
-        assert_eq!(attempts.held(&key(&Step::StartSlot { slot: SlotName::A }, "other"), start), None);
+        assert_eq!(attempts.held(&key(&start_slot, "other"), start), None);
         assert_eq!(attempts.held(&step, now + FORGET_AFTER), None);
         attempts.tried(&step, now + FORGET_AFTER, NO_JITTER);
         assert_eq!(attempts.times(&step), 1);

@@ -19,13 +19,12 @@ use crate::bus::{
     ActiveState, BusError, ContainerName, Leader, LoadState, UnitName, UnitNameError, UnitState,
 };
 use crate::model::{
-    Annotations, Api, Bootstrap, Health, Leave, NodeSeen, Observed, Record, SlotSeen, Stage, index,
+    Annotations, Api, Bootstrap, Health, Leave, NodeSeen, Observed, PerSlot, Record, SlotSeen, Stage,
 };
 use crate::plane::Seen;
 use crate::slot::paths::{machine, service};
 use crate::slot::store::{KeepSlotError, Ledger, Slots};
 
-const SLOTS: [SlotName; 2] = [SlotName::A, SlotName::B];
 /// Maximum bytes of kubeadm's output in a message.
 const OUTPUT_BYTES: u64 = 300;
 
@@ -83,7 +82,7 @@ pub async fn observe(parts: &Parts, probed: Option<&Probed>, now: Timestamp) -> 
     let ledger = parts.on_disk(Slots::ledger).await?;
     let slots = look_at_slots(parts).await?;
     let health = match on_trial(&slots) {
-        Some((slot, since)) if slots[index(slot)].runs => look_into(parts, slot, since, probed).await?,
+        Some((slot, since)) if slots[slot].runs => look_into(parts, slot, since, probed).await?,
         Some(_) | None => Health::default(),
     };
     let node = seen.node_seen();
@@ -116,18 +115,18 @@ pub async fn observe(parts: &Parts, probed: Option<&Probed>, now: Timestamp) -> 
 }
 
 /// Observes the slots in systemd and on disk.
-pub(super) async fn look_at_slots(parts: &Parts) -> Result<[SlotSeen; 2], ObserveError> {
-    let mut slots: [SlotSeen; 2] = Default::default();
-    for slot in SLOTS {
+pub(super) async fn look_at_slots(parts: &Parts) -> Result<PerSlot<SlotSeen>, ObserveError> {
+    let mut slots = PerSlot::<SlotSeen>::default();
+    for slot in SlotName::ALL {
         let runs = !parts.units.state(&unit_name(&service(slot))?).await?.active.is_down();
-        slots[index(slot)] = parts.on_disk(move |slots| slots.look(slot, runs)).await?;
+        slots[slot] = parts.on_disk(move |slots| slots.look(slot, runs)).await?;
     }
     Ok(slots)
 }
 
 /// The slot on trial, and since when it is.
-pub(super) fn on_trial(slots: &[SlotSeen; 2]) -> Option<(SlotName, Timestamp)> {
-    SLOTS.into_iter().find_map(|slot| match &slots[index(slot)].record {
+pub(super) fn on_trial(slots: &PerSlot<SlotSeen>) -> Option<(SlotName, Timestamp)> {
+    SlotName::ALL.into_iter().find_map(|slot| match &slots[slot].record {
         Some(Record { stage: Stage::Trial { since, .. }, .. }) => Some((slot, *since)),
         _ => None,
     })
@@ -137,14 +136,14 @@ pub(super) fn on_trial(slots: &[SlotSeen; 2]) -> Option<(SlotName, Timestamp)> {
 /// read only if the expiry may explain a Node that is not Ready or an API server that does not answer.
 async fn kubelet_ended(
     parts: &Parts,
-    slots: &[SlotSeen; 2],
+    slots: &PerSlot<SlotSeen>,
     now: Timestamp,
 ) -> Result<Option<(Timestamp, bool)>, KeepSlotError> {
     let applied = |slot: &SlotName| {
-        let SlotSeen { record, runs, .. } = &slots[index(*slot)];
+        let SlotSeen { record, runs, .. } = &slots[*slot];
         *runs && record.as_ref().is_some_and(|record| matches!(record.stage, Stage::Applied { .. }))
     };
-    let Some(slot) = SLOTS.into_iter().find(applied) else { return Ok(None) };
+    let Some(slot) = SlotName::ALL.into_iter().find(applied) else { return Ok(None) };
     let read = parts.on_disk(move |slots| {
         let Some(ended) = slots.kubelet_certificate_ends(slot).filter(|ends| *ends <= now) else {
             return Ok(None);
@@ -156,15 +155,15 @@ async fn kubelet_ended(
 }
 
 /// Checks whether the Node of the applied slot has its annotations.
-async fn annotations(parts: &Parts, slots: &[SlotSeen; 2]) -> Result<Annotations, KeepSlotError> {
-    let of_node = SLOTS.into_iter().filter(|slot| slots[index(*slot)].runs).find_map(|slot| {
-        match &slots[index(slot)].record.as_ref()?.stage {
+async fn annotations(parts: &Parts, slots: &PerSlot<SlotSeen>) -> Result<Annotations, KeepSlotError> {
+    let of_node = SlotName::ALL.into_iter().filter(|slot| slots[*slot].runs).find_map(|slot| {
+        match &slots[slot].record.as_ref()?.stage {
             Stage::Applied { node_uid, .. } => Some((slot, node_uid.clone())),
             _ => None,
         }
     });
     let Some((slot, node_uid)) = of_node else { return Ok(Annotations::Written) };
-    let record = slots[index(slot)].record.as_ref().filter(|_| parts.home.follows_slot());
+    let record = slots[slot].record.as_ref().filter(|_| parts.home.follows_slot());
     let named = record.map(|record| record.version.clone());
     let written = parts.on_disk(move |slots| is_annotated(slots, slot, &node_uid, named.as_ref())).await?;
     Ok(if written { Annotations::Written } else { Annotations::Due })
@@ -172,7 +171,7 @@ async fn annotations(parts: &Parts, slots: &[SlotSeen; 2]) -> Result<Annotations
 
 /// Asks whether etcd allows the applied control plane to leave. Asked while its Node exists and another
 /// version is selected, because users must know it before they delete the Node.
-async fn leave(parts: &Parts, slots: &[SlotSeen; 2], seen: &Seen) -> Leave {
+async fn leave(parts: &Parts, slots: &PerSlot<SlotSeen>, seen: &Seen) -> Leave {
     let is_there = seen.api == Api::Live && matches!(seen.node_seen(), NodeSeen::Present { .. });
     let Some(version) = seen.version_facts().filter(|_| is_there) else { return Leave::Unasked };
     let is_other = |record: &Record| {
@@ -180,10 +179,10 @@ async fn leave(parts: &Parts, slots: &[SlotSeen; 2], seen: &Seen) -> Leave {
             && (&record.version, &record.template) != (&version.reference, &version.template)
     };
     let asked = |slot: &SlotName| {
-        let SlotSeen { record, runs, joined_control_plane, leaving, .. } = &slots[index(*slot)];
+        let SlotSeen { record, runs, joined_control_plane, leaving, .. } = &slots[*slot];
         *runs && *joined_control_plane && !leaving && record.as_ref().is_some_and(is_other)
     };
-    let Some(slot) = SLOTS.into_iter().find(asked) else { return Leave::Unasked };
+    let Some(slot) = SlotName::ALL.into_iter().find(asked) else { return Leave::Unasked };
     match may_leave(parts, slot).await {
         Ok(()) => Leave::May,
         Err(why) => Leave::MayNot(why.to_string()),
@@ -298,7 +297,7 @@ fn bootstrap(state: &UnitState, said: Option<&str>) -> (Bootstrap, Option<String
 
 /// The units whose changes are news.
 pub(super) fn watched() -> Result<BTreeSet<UnitName>, UnitNameError> {
-    SLOTS.into_iter().map(|slot| unit_name(&service(slot))).collect()
+    SlotName::ALL.into_iter().map(|slot| unit_name(&service(slot))).collect()
 }
 
 #[cfg(test)]

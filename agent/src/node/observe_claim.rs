@@ -25,7 +25,7 @@ use super::plan::claim::{
 use super::user_data::{RefusedUserData, StoredUserData};
 use crate::bus::{ActiveState, Leader, MainExit, UnitState};
 use crate::fault::explained;
-use crate::model::{Api, ProviderId, SlotSeen, Stage, VersionFacts};
+use crate::model::{Api, PerSlot, ProviderId, SlotSeen, Stage, VersionFacts};
 use crate::plane::{ClaimObject, Seen};
 use crate::slot::store::Slots;
 
@@ -43,7 +43,7 @@ pub(super) struct ClaimSight {
     /// Objects of the cluster.
     pub(super) seen: Seen,
     /// The slots, for the Machine's status.
-    pub(super) slots: [SlotSeen; 2],
+    pub(super) slots: PerSlot<SlotSeen>,
     /// Cause of a wait inside of the slot, for a user.
     pub(super) problem: Option<String>,
     /// Reason that former contents of a slot cannot be removed.
@@ -246,15 +246,15 @@ fn user_data(stored: Option<&ProviderId>, record: Option<&ClaimRecord>, memory: 
 /// The slots as they are on disk and in systemd.
 async fn slot_facts(
     parts: &Parts,
-    slots: &[SlotSeen; 2],
+    slots: &PerSlot<SlotSeen>,
     record: Option<&ClaimRecord>,
 ) -> Result<ClaimSlot, ObserveError> {
-    let records = || slots.iter().filter_map(|slot| slot.record.as_ref());
+    let records = || slots.iter().filter_map(|(_, slot)| slot.record.as_ref());
     let is_releasing = record.is_some_and(|record| record.stage == ClaimStage::Releasing);
-    let filled = slots[0].record.as_ref().filter(|record| record.stage == Stage::Prepared);
-    let runs = slots.iter().any(|slot| slot.runs);
+    let filled = slots[CLAIM_SLOT].record.as_ref().filter(|record| record.stage == Stage::Prepared);
+    let runs = slots.iter().any(|(_, slot)| slot.runs);
     // The keys of a claimant are gone only with the former contents of its slot.
-    let has_trash = is_releasing && slots.iter().any(|slot| slot.has_trash);
+    let has_trash = is_releasing && slots.iter().any(|(_, slot)| slot.has_trash);
     let root = parts.root.clone();
     let has_links = is_releasing && !runs && {
         let left = parts.on_disk(move |slots: &Slots| slots.leftover_links(&root));

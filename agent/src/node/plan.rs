@@ -8,15 +8,13 @@ use bedplate_api::reason::machine::PavedReason;
 use jiff::{SignedDuration, Timestamp};
 
 use crate::model::{
-    Annotations, Api, Bootstrap, Leave, Log, NodeSeen, Observed, Plan, Record, Stage, Step, VersionFacts,
-    Wait, index, other,
+    Act, Annotations, Api, Bootstrap, Leave, Log, NodeSeen, Observed, Plan, Record, Stage, Step,
+    VersionFacts, Wait, other,
 };
 use control_plane::{is_kept, made_cluster};
 pub(super) use holds::is_drained;
 pub use holds::is_timed;
 use holds::{gone, held, is_free, is_made_for};
-
-const SLOTS: [SlotName; 2] = [SlotName::A, SlotName::B];
 
 /// Message of a running node.
 const APPLIED: &str = "the selected version runs, or waits until the Node is deleted";
@@ -26,7 +24,8 @@ const MAX_TRIAL_BOOTS: u32 = 3;
 
 /// Decides.
 pub fn plan(seen: &Observed) -> Plan {
-    if let Some(slot) = SLOTS.into_iter().find(|slot| matches!(stage(seen, *slot), Some(Stage::Trial { .. })))
+    if let Some(slot) =
+        SlotName::ALL.into_iter().find(|slot| matches!(stage(seen, *slot), Some(Stage::Trial { .. })))
     {
         return on_trial(seen, slot);
     }
@@ -47,10 +46,10 @@ fn on_trial(seen: &Observed, slot: SlotName) -> Plan {
     if *boot_id != seen.boot_id {
         let boots = boots.saturating_add(1);
         if boots < MAX_TRIAL_BOOTS || is_kept(seen, slot) {
-            return Plan::Do(Step::RestartTrial { slot });
+            return Plan::step(slot, Act::RestartTrial);
         }
         let reason = format!("the host was booted {boots} times in this trial");
-        return Plan::Do(Step::Fail { slot, reason, log: Log::Slot, back_to: former });
+        return Plan::step(slot, Act::Fail { reason, log: Log::Slot, back_to: former });
     }
     if is_drained(seen) {
         return Plan::Do(control_plane::give_up(seen, slot));
@@ -69,31 +68,27 @@ fn on_trial(seen: &Observed, slot: SlotName) -> Plan {
                 "the API server does not answer: the node that runs stays",
             );
         }
-        return Plan::Do(Step::StopSlot { slot: other(slot) });
+        return Plan::step(other(slot), Act::StopSlot);
     }
     let deadline = later(*since, SignedDuration::from_secs(record.timeout_seconds) + seen.not_counted);
     let over = !is_kept(seen, slot) && (seen.now >= deadline || seen.health.bootstrap == Bootstrap::Failed);
     let awaited = match gate(seen, record, slot) {
         // A probe that failed is tried again, but not for ever.
-        Ok(Step::ProbeSandbox { .. }) if over && let Some(why) = &seen.health.message => Wait {
+        Ok(Act::ProbeSandbox) if over && let Some(why) = &seen.health.message => Wait {
             reason: PavedReason::CheckingHealth,
             message: format!("no Pod sandbox starts: {why}"),
             until: None,
         },
-        Ok(step) => return Plan::Do(step),
+        Ok(act) => return Plan::step(slot, act),
         Err(awaited) => awaited,
     };
     // While the API server is unreachable, a Node that is not Ready does not show a fault of the slot.
     if over && seen.api == Api::Live {
-        return Plan::Do(Step::Fail {
-            slot,
-            reason: awaited.message,
-            log: whose_log(seen, slot),
-            back_to: former,
-        });
+        let log = whose_log(seen, slot);
+        return Plan::step(slot, Act::Fail { reason: awaited.message, log, back_to: former });
     }
     if !runs(seen, slot) {
-        return Plan::Do(Step::StartSlot { slot });
+        return Plan::step(slot, Act::StartSlot);
     }
     Plan::Wait(control_plane::until(seen, slot, awaited, deadline))
 }
@@ -122,7 +117,7 @@ fn is_unwanted(seen: &Observed, record: &Record) -> bool {
 }
 
 /// The next step through the gate, or what it waits for.
-fn gate(seen: &Observed, record: &Record, slot: SlotName) -> Result<Step, Wait> {
+fn gate(seen: &Observed, record: &Record, slot: SlotName) -> Result<Act, Wait> {
     let said = seen.health.message.as_deref().map(|said| format!(": {said}")).unwrap_or_default();
     let awaits = |reason, what: &str| Err(Wait { reason, message: format!("{what}{said}"), until: None });
     if !runs(seen, slot) {
@@ -166,22 +161,22 @@ fn gate(seen: &Observed, record: &Record, slot: SlotName) -> Result<Step, Wait> 
     }
     // Ready alone hides most faults of a slot: those that show when a Pod starts.
     if !seen.health.sandbox {
-        return Ok(Step::ProbeSandbox { slot });
+        return Ok(Act::ProbeSandbox);
     }
-    Ok(Step::Commit { slot, node_uid: uid.clone() })
+    Ok(Act::Commit { node_uid: uid.clone() })
 }
 
 /// A slot is the node: it runs, the other one is ready to follow it, and follows when the Node was deleted.
 fn on_applied(seen: &Observed, slot: SlotName, node_uid: &str) -> Plan {
     if matches!(stage(seen, other(slot)), Some(Stage::Applied { .. })) {
-        return Plan::Do(Step::Retire { slot: other(slot) });
+        return Plan::step(other(slot), Act::Retire);
     }
     if runs(seen, other(slot)) {
-        return Plan::Do(Step::StopSlot { slot: other(slot) });
+        return Plan::step(other(slot), Act::StopSlot);
     }
     // Begun is finished, whether the API server answers or not: that of the slot has gone with its etcd.
-    if seen.slots[index(slot)].leaving {
-        return Plan::Do(Step::LeaveCluster { slot });
+    if seen.slots[slot].leaving {
+        return Plan::step(slot, Act::LeaveCluster);
     }
     if seen.api == Api::Unasked && !runs(seen, slot) {
         // A Node that was deleted while the host was down must not be registered again by starting its old slot.
@@ -193,14 +188,14 @@ fn on_applied(seen: &Observed, slot: SlotName, node_uid: &str) -> Plan {
         return plan;
     }
     if !runs(seen, slot) {
-        return Plan::Do(Step::StartSlot { slot });
+        return Plan::step(slot, Act::StartSlot);
     }
     if let Some(plan) = mute(seen, slot) {
         return plan;
     }
     let of_node = matches!(&seen.node, NodeSeen::Present { uid, .. } if uid == node_uid);
     let annotate = of_node && is_timed(seen) && seen.annotations != Annotations::Written;
-    let annotate = annotate.then(|| Plan::Do(Step::AnnotateNode { slot, node_uid: node_uid.to_owned() }));
+    let annotate = annotate.then(|| Plan::step(slot, Act::AnnotateNode { node_uid: node_uid.to_owned() }));
     if let Some(step) = annotate.clone().filter(|_| seen.annotations == Annotations::Due) {
         return step;
     }
@@ -217,7 +212,7 @@ fn on_applied(seen: &Observed, slot: SlotName, node_uid: &str) -> Plan {
             control_plane::in_the_way(other(slot))
         }
         (Ok(version), _) if !is_prepared(seen, other(slot), version) => {
-            return Plan::Do(Step::PrepareSlot { slot: other(slot), version: version.reference.clone() });
+            return Plan::step(other(slot), Act::PrepareSlot { version: version.reference.clone() });
         }
         (Err(wait), _) if wait.reason == PavedReason::VersionRejected => Plan::Wait(wait),
         (_, Leave::May) => control_plane::may_leave(seen, APPLIED),
@@ -232,7 +227,7 @@ fn on_applied(seen: &Observed, slot: SlotName, node_uid: &str) -> Plan {
 fn mute(seen: &Observed, slot: SlotName) -> Option<Plan> {
     let ended = seen.kubelet_ended.filter(|_| seen.api != Api::Live || seen.node == NodeSeen::Unknown)?;
     if seen.joins_again && seen.machine.as_ref().is_none_or(is_free) {
-        return Some(Plan::Do(Step::RenewKubelet { slot }));
+        return Some(Plan::step(slot, Act::RenewKubelet));
     }
     let message = format!(
         "the kubelet's certificate ended at {ended:.0}: its API server tells this host nothing any more, not even that the Node is deleted; \
@@ -258,7 +253,7 @@ fn on_applied_live(seen: &Observed, slot: SlotName, node_uid: &str) -> Option<Pl
         && held(seen).is_none()
         && matches!(&seen.node, NodeSeen::Present { uid, ready_since: None } if uid == node_uid)
     {
-        return Some(Plan::Do(Step::RenewKubelet { slot }));
+        return Some(Plan::step(slot, Act::RenewKubelet));
     }
     match &seen.node {
         NodeSeen::Unknown if runs(seen, slot) => return None,
@@ -270,7 +265,7 @@ fn on_applied_live(seen: &Observed, slot: SlotName, node_uid: &str) -> Option<Pl
         // stopped is started before its Node matters.
         NodeSeen::Present { uid, .. } if uid == node_uid || !runs(seen, slot) => return None,
         NodeSeen::Present { uid, .. } if machine.node_ref.as_ref() == Some(uid) => {
-            return Some(Plan::Do(Step::AdoptNode { slot, node_uid: uid.clone() }));
+            return Some(Plan::step(slot, Act::AdoptNode { node_uid: uid.clone() }));
         }
         NodeSeen::Present { .. } => {
             let why =
@@ -304,11 +299,11 @@ fn pave(seen: &Observed, former: Option<SlotName>) -> Plan {
     let has_failed = |slot: &SlotName| matches!(stage(seen, *slot), Some(Stage::Failed { .. }));
     // Without a slot that is the node, one that was it was taken out of its cluster.
     let is_over = |slot: &SlotName| has_failed(slot) || stage(seen, *slot) == Some(&Stage::Retired);
-    if let Some(slot) = SLOTS.into_iter().find(is_over).filter(|_| former.is_none()) {
+    if let Some(slot) = SlotName::ALL.into_iter().find(is_over).filter(|_| former.is_none()) {
         // A failed slot must not get Pods. While its kubelet is healthy, its Node
         // is Ready and no new trial starts.
         if runs(seen, slot) && seen.api == Api::Live && held(seen).is_none() {
-            return Plan::Do(Step::StopSlot { slot });
+            return Plan::step(slot, Act::StopSlot);
         }
     }
     let version = match wanted(seen) {
@@ -333,27 +328,29 @@ fn pave(seen: &Observed, former: Option<SlotName>) -> Plan {
         // State in memory was lost in a boot. The selection stays, and the Node joins again.
         NodeSeen::Present { ready_since: None, .. } => {}
     }
-    if let Some(slot) = SLOTS.into_iter().find(|slot| former != Some(*slot) && runs(seen, *slot)) {
-        return Plan::Do(Step::StopSlot { slot });
+    if let Some(slot) = SlotName::ALL.into_iter().find(|slot| former != Some(*slot) && runs(seen, *slot)) {
+        return Plan::step(slot, Act::StopSlot);
     }
-    let ready = SLOTS.into_iter().find(|slot| former != Some(*slot) && is_prepared(seen, *slot, version));
+    let ready =
+        SlotName::ALL.into_iter().find(|slot| former != Some(*slot) && is_prepared(seen, *slot, version));
     let in_the_way = |slot: &SlotName| former != Some(*slot) && ready != Some(*slot) && is_kept(seen, *slot);
-    if let Some(slot) = SLOTS.into_iter().find(in_the_way) {
+    if let Some(slot) = SlotName::ALL.into_iter().find(in_the_way) {
         return control_plane::in_the_way(slot);
     }
     let slot = ready.or(former.map(other)).unwrap_or(SlotName::A);
     let too_early = seen.now < seen.not_before;
     // Files of a failed trial stay readable in its slot until it is retried.
-    let failed = too_early && SLOTS.into_iter().filter(has_failed).any(|slot| holds(seen, slot, version));
+    let failed =
+        too_early && SlotName::ALL.into_iter().filter(has_failed).any(|slot| holds(seen, slot, version));
     if ready.is_none() && !failed {
-        return Plan::Do(Step::PrepareSlot { slot, version: version.reference.clone() });
+        return Plan::step(slot, Act::PrepareSlot { version: version.reference.clone() });
     }
     if too_early {
         let message =
             format!("{} trials failed, the next one begins at {:.0}", seen.failures, seen.not_before);
         return Plan::Wait(Wait { reason: PavedReason::BackOff, message, until: Some(seen.not_before) });
     }
-    Plan::Do(Step::BeginTrial { slot })
+    Plan::step(slot, Act::BeginTrial)
 }
 
 /// The version that may be paved here, or why none.
@@ -403,12 +400,13 @@ fn applied(seen: &Observed) -> Option<(SlotName, &str)> {
             _ => None,
         }
     };
-    let last = SLOTS.into_iter().filter_map(of).max_by_key(|(generation, since, ..)| (*generation, *since));
+    let last =
+        SlotName::ALL.into_iter().filter_map(of).max_by_key(|(generation, since, ..)| (*generation, *since));
     last.map(|(.., slot, uid)| (slot, uid))
 }
 
 fn record(seen: &Observed, slot: SlotName) -> Option<&Record> {
-    seen.slots[index(slot)].record.as_ref()
+    seen.slots[slot].record.as_ref()
 }
 
 fn stage(seen: &Observed, slot: SlotName) -> Option<&Stage> {
@@ -416,7 +414,7 @@ fn stage(seen: &Observed, slot: SlotName) -> Option<&Stage> {
 }
 
 fn runs(seen: &Observed, slot: SlotName) -> bool {
-    seen.slots[index(slot)].runs
+    seen.slots[slot].runs
 }
 
 fn is_prepared(seen: &Observed, slot: SlotName, version: &VersionFacts) -> bool {
@@ -430,7 +428,7 @@ fn holds(seen: &Observed, slot: SlotName, version: &VersionFacts) -> bool {
 
 /// Emptied too: with the slot goes the kubelet's certificate.
 fn stop_and_empty(seen: &Observed, slot: SlotName) -> Step {
-    if runs(seen, slot) { Step::StopSlot { slot } } else { Step::Abandon { slot } }
+    Step { slot, act: if runs(seen, slot) { Act::StopSlot } else { Act::Abandon } }
 }
 
 fn later(time: Timestamp, by: SignedDuration) -> Timestamp {

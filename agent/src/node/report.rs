@@ -7,10 +7,9 @@ use bedplate_api::reason::machine::{NodeReadyReason, PavedReason};
 
 use super::observe::Sight;
 use super::plan::is_drained;
-use crate::model::{NodeSeen, Plan, SlotSeen, Stage, Step, index};
+use crate::model::{Act, NodeSeen, PerSlot, Plan, SlotSeen, Stage, Step};
 use crate::plane::{ConditionTold, NodeTold, Truth};
-
-const SLOTS: [SlotName; 2] = [SlotName::A, SlotName::B];
+use crate::slot::paths::letter;
 
 /// A step's trouble: its reason of a closed set, and what happened.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -33,7 +32,7 @@ pub(super) fn told(
     NodeTold {
         generation: sight.observed.machine.as_ref().and_then(|machine| machine.generation),
         applied: applied(slots),
-        slots: SLOTS.into_iter().map(|name| slot(name, &slots[index(name)], is_drained)).collect(),
+        slots: slots.iter().map(|(name, seen)| slot(name, seen, is_drained)).collect(),
         claim: None,
         rolled_back: sight.ledger.rolled_back.clone(),
         paved: Some(paved(sight, plan, progress, trouble)),
@@ -42,14 +41,14 @@ pub(super) fn told(
 }
 
 /// Slots of a host of a pool.
-pub(super) fn slot_told(slots: &[SlotSeen; 2]) -> Vec<Slot> {
-    SLOTS.into_iter().map(|name| slot(name, &slots[index(name)], false)).collect()
+pub(super) fn slot_told(slots: &PerSlot<SlotSeen>) -> Vec<Slot> {
+    slots.iter().map(|(name, seen)| slot(name, seen, false)).collect()
 }
 
 /// Returns the content of the slot that was applied last.
-fn applied(slots: &[SlotSeen; 2]) -> Option<Applied> {
-    let of = |slot: SlotName| {
-        let record = slots[index(slot)].record.as_ref()?;
+fn applied(slots: &PerSlot<SlotSeen>) -> Option<Applied> {
+    let of = |(slot, seen): (SlotName, &SlotSeen)| {
+        let record = seen.record.as_ref()?;
         let Stage::Applied { node_uid, since } = &record.stage else { return None };
         let applied = Applied {
             name: record.version.name.clone(),
@@ -61,7 +60,7 @@ fn applied(slots: &[SlotSeen; 2]) -> Option<Applied> {
         };
         Some((record.generation, *since, applied))
     };
-    let last = SLOTS.into_iter().filter_map(of).max_by_key(|(generation, since, _)| (*generation, *since));
+    let last = slots.iter().filter_map(of).max_by_key(|(generation, since, _)| (*generation, *since));
     last.map(|(.., applied)| applied)
 }
 
@@ -98,14 +97,14 @@ fn paved(
     trouble: Option<&Trouble>,
 ) -> ConditionTold<PavedReason> {
     let slots = &sight.observed.slots;
-    let on_trial = slots
-        .iter()
-        .any(|slot| slot.record.as_ref().is_some_and(|record| matches!(record.stage, Stage::Trial { .. })));
+    let on_trial = slots.iter().any(|(_, slot)| {
+        slot.record.as_ref().is_some_and(|record| matches!(record.stage, Stage::Trial { .. }))
+    });
     let running = applied(slots).and_then(|applied| applied.slot).filter(|_| !on_trial);
-    let runs = running.is_some_and(|slot| slots[index(slot)].runs);
+    let runs = running.is_some_and(|slot| slots[slot].runs);
     let (reason, mut message) = match (trouble, plan) {
         (Some(trouble), _) => (trouble.reason, trouble.message.clone()),
-        (None, Plan::Do(step)) => (doing(step), describe(step)),
+        (None, Plan::Do(step)) => (doing(&step.act), describe(step)),
         (None, Plan::Wait(wait)) => (wait.reason, wait.message.clone()),
     };
     if let Some(progress) = progress {
@@ -119,7 +118,7 @@ fn paved(
     }
     let status = if runs { Truth::True } else { Truth::False };
     // A step that runs while the node is healthy is not a reason for a failed condition.
-    let beside = matches!(plan, Plan::Do(step) if !matches!(step, Step::RenewKubelet { .. }));
+    let beside = matches!(plan, Plan::Do(step) if step.act != Act::RenewKubelet);
     let reason = if runs && trouble.is_none() && beside { PavedReason::Applied } else { reason };
     ConditionTold { status, reason, message }
 }
@@ -127,7 +126,7 @@ fn paved(
 /// Returns the failure, with the end of its log, after which the plan delays the next trial.
 fn last_failure(sight: &Sight, plan: &Plan) -> Option<String> {
     let Plan::Wait(wait) = plan else { return None };
-    let records = || sight.observed.slots.iter().filter_map(|slot| slot.record.as_ref());
+    let records = || sight.observed.slots.iter().filter_map(|(_, slot)| slot.record.as_ref());
     let failed = || {
         records().find_map(|record| match &record.stage {
             Stage::Failed { reason } => Some(reason.as_str()),
@@ -168,52 +167,49 @@ fn node_ready(node: &NodeSeen) -> ConditionTold<NodeReadyReason> {
 
 /// Describes a step for users.
 pub(super) fn describe(step: &Step) -> String {
-    let slot = match step.slot() {
-        SlotName::A => "a",
-        SlotName::B => "b",
-    };
-    match step {
-        Step::PrepareSlot { version, .. } => {
+    let slot = letter(step.slot);
+    match &step.act {
+        Act::PrepareSlot { version } => {
             format!("prepares {} in slot {slot}", version.version_name())
         }
-        Step::BeginTrial { .. } => format!("slot {slot} becomes the node"),
-        Step::RestartTrial { .. } => {
+        Act::BeginTrial => format!("slot {slot} becomes the node"),
+        Act::RestartTrial => {
             format!("the trial in slot {slot} continues, its time starts again")
         }
-        Step::StopSlot { .. } => format!("stops slot {slot}"),
-        Step::StartSlot { .. } => format!("starts slot {slot}"),
-        Step::ProbeSandbox { .. } => format!("starts a Pod sandbox in slot {slot}"),
-        Step::Commit { .. } => format!("slot {slot} is the node"),
-        Step::LeaveCluster { .. } => {
+        Act::StopSlot => format!("stops slot {slot}"),
+        Act::StartSlot => format!("starts slot {slot}"),
+        Act::ProbeSandbox => format!("starts a Pod sandbox in slot {slot}"),
+        Act::Commit { .. } => format!("slot {slot} is the node"),
+        Act::LeaveCluster => {
             format!("takes the etcd member of slot {slot} out of its cluster, before the slot is left")
         }
-        Step::Retire { .. } => format!("slot {slot} is the node no more"),
-        Step::Fail { reason, back_to: Some(_), .. } => {
+        Act::Retire => format!("slot {slot} is the node no more"),
+        Act::Fail { reason, back_to: Some(_), .. } => {
             format!("slot {slot} did not become the node, the former one runs again: {reason}")
         }
-        Step::Fail { reason, back_to: None, .. } => format!("slot {slot} did not become the node: {reason}"),
-        Step::Abandon { .. } => format!("slot {slot} is not wanted any more, and emptied"),
-        Step::RenewKubelet { .. } => {
+        Act::Fail { reason, back_to: None, .. } => format!("slot {slot} did not become the node: {reason}"),
+        Act::Abandon => format!("slot {slot} is not wanted any more, and emptied"),
+        Act::RenewKubelet => {
             format!(
                 "kubelet certificate expired in slot {slot}: the agent requests another one as at its join"
             )
         }
-        Step::AnnotateNode { .. } => format!("writes the version's annotations to the Node of slot {slot}"),
-        Step::AdoptNode { .. } => format!("the Node that slot {slot} registered again is adopted"),
+        Act::AnnotateNode { .. } => format!("writes the version's annotations to the Node of slot {slot}"),
+        Act::AdoptNode { .. } => format!("the Node that slot {slot} registered again is adopted"),
     }
 }
 
-fn doing(step: &Step) -> PavedReason {
-    match step {
-        Step::PrepareSlot { .. } => PavedReason::Preparing,
-        Step::BeginTrial { .. } | Step::RestartTrial { .. } | Step::StartSlot { .. } => PavedReason::Starting,
-        Step::StopSlot { .. } | Step::LeaveCluster { .. } => PavedReason::Stopping,
-        Step::ProbeSandbox { .. } => PavedReason::CheckingHealth,
-        Step::Commit { .. } | Step::Retire { .. } | Step::AnnotateNode { .. } | Step::AdoptNode { .. } => {
+fn doing(act: &Act) -> PavedReason {
+    match act {
+        Act::PrepareSlot { .. } => PavedReason::Preparing,
+        Act::BeginTrial | Act::RestartTrial | Act::StartSlot => PavedReason::Starting,
+        Act::StopSlot | Act::LeaveCluster => PavedReason::Stopping,
+        Act::ProbeSandbox => PavedReason::CheckingHealth,
+        Act::Commit { .. } | Act::Retire | Act::AnnotateNode { .. } | Act::AdoptNode { .. } => {
             PavedReason::Applied
         }
-        Step::Fail { .. } => PavedReason::HealthGateFailed,
-        Step::RenewKubelet { .. } => PavedReason::KubeletCertificateExpired,
-        Step::Abandon { .. } => PavedReason::ClearingSlot,
+        Act::Fail { .. } => PavedReason::HealthGateFailed,
+        Act::RenewKubelet => PavedReason::KubeletCertificateExpired,
+        Act::Abandon => PavedReason::ClearingSlot,
     }
 }

@@ -37,7 +37,7 @@ use super::trial::TrialTime;
 use crate::bus::Changes;
 use crate::fault::explained;
 use crate::metrics::{METRICS, Went};
-use crate::model::{Annotations, Api, Plan, Record, Stage, Step, index};
+use crate::model::{Act, Annotations, Api, Plan, Record, Stage, Step};
 use crate::plane::{ConditionTold, NodeTold, Seen, Truth};
 use crate::slot::paths::service;
 
@@ -204,7 +204,7 @@ impl NodeLoop {
         };
         let (cancel, now) = (CancellationToken::new(), Timestamp::now());
         // An image may take an hour: the node is looked after meanwhile.
-        let node = running_node(sight).filter(|_| matches!(step, Step::PrepareSlot { .. }));
+        let node = running_node(sight).filter(|_| matches!(step.act, Act::PrepareSlot { .. }));
         if node.is_some() {
             self.watch_units().await;
         }
@@ -249,14 +249,14 @@ impl NodeLoop {
         started: Instant,
         result: Result<(), ApplyError>,
     ) {
-        let (name, slot) = (step.name(), crate::slot::paths::letter(step.slot()));
+        let (name, slot) = (step.act.name(), crate::slot::paths::letter(step.slot));
         let version = version(sight, step);
         let duration_ms = u64::try_from(started.elapsed().as_millis()).unwrap_or(u64::MAX);
-        if let (Step::ProbeSandbox { slot }, Some(since)) = (step, trial_since(sight, step)) {
+        if let (Step { slot, act: Act::ProbeSandbox }, Some(since)) = (step, trial_since(sight, step)) {
             let failure = result.as_ref().err().map(chain_of);
             self.probed = Some(Probed { slot: *slot, since, failure });
         }
-        if matches!(step, Step::AnnotateNode { .. }) {
+        if matches!(step.act, Act::AnnotateNode { .. }) {
             self.not_annotated = result.is_err();
         }
         self.attempts.tried(key, Instant::now(), rand::random());
@@ -420,8 +420,8 @@ impl Reconcile for NodeLoop {
 
 /// The slot that is the node and runs.
 fn running_node(sight: &Sight) -> Option<SlotName> {
-    [SlotName::A, SlotName::B].into_iter().find(|slot| {
-        let seen = &sight.observed.slots[index(*slot)];
+    SlotName::ALL.into_iter().find(|slot| {
+        let seen = &sight.observed.slots[*slot];
         seen.runs && matches!(&seen.record, Some(Record { stage: Stage::Applied { .. }, .. }))
     })
 }
@@ -448,8 +448,8 @@ fn count(step: &Step, result: &Result<(), ApplyError>, took: Duration) {
         Err(ApplyError::Superseded(_)) => Went::Pending,
         Err(_) => Went::Failed,
     };
-    METRICS.step(step.label(), went, took);
-    if let (Step::Fail { back_to, .. }, Went::Done) = (step, went) {
+    METRICS.step(step.act.label(), went, took);
+    if let (Act::Fail { back_to, .. }, Went::Done) = (&step.act, went) {
         METRICS.gate_failed(back_to.is_some());
     }
 }
@@ -475,7 +475,7 @@ fn chain_of(error: &ApplyError) -> String {
 }
 
 fn trial_since(sight: &Sight, step: &Step) -> Option<Timestamp> {
-    match sight.observed.slots[index(step.slot())].record.as_ref()?.stage {
+    match sight.observed.slots[step.slot].record.as_ref()?.stage {
         Stage::Trial { since, .. } => Some(since),
         _ => None,
     }
@@ -483,21 +483,21 @@ fn trial_since(sight: &Sight, step: &Step) -> Option<Timestamp> {
 
 /// Returns the version of a step: the next one, otherwise the one in the slot.
 fn template(sight: &Sight, step: &Step) -> String {
-    let of_slot = || sight.observed.slots[index(step.slot())].record.as_ref().map(|r| r.template.clone());
+    let of_slot = || sight.observed.slots[step.slot].record.as_ref().map(|r| r.template.clone());
     let to_come = || sight.observed.version.as_ref().map(|version| version.template.clone());
-    let of = if matches!(step, Step::PrepareSlot { .. }) { to_come() } else { of_slot() };
+    let of = if matches!(step.act, Act::PrepareSlot { .. }) { to_come() } else { of_slot() };
     of.unwrap_or_default()
 }
 
 fn version(sight: &Sight, step: &Step) -> String {
-    let of_slot = || sight.observed.slots[index(step.slot())].record.as_ref().map(|r| r.version.clone());
-    let of = if let Step::PrepareSlot { version, .. } = step { Some(version.clone()) } else { of_slot() };
+    let of_slot = || sight.observed.slots[step.slot].record.as_ref().map(|r| r.version.clone());
+    let of = if let Act::PrepareSlot { version } = &step.act { Some(version.clone()) } else { of_slot() };
     of.as_ref().map(VersionRef::version_name).unwrap_or_default()
 }
 
 /// Returns true if a long step became obsolete meanwhile.
 fn is_superseded(seen: &Seen, step: &Step) -> bool {
-    let Step::PrepareSlot { version, .. } = step else { return false };
+    let Act::PrepareSlot { version } = &step.act else { return false };
     if seen.api != Api::Live {
         return false;
     }

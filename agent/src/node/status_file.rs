@@ -74,8 +74,8 @@ impl From<&Plan> for Planned {
     fn from(plan: &Plan) -> Self {
         match plan {
             Plan::Do(step) => Self {
-                step: Some(step.name().to_owned()),
-                slot: Some(step.slot()),
+                step: Some(step.act.name().to_owned()),
+                slot: Some(step.slot),
                 message: describe(step),
                 ..Self::default()
             },
@@ -173,12 +173,12 @@ mod tests {
     use bedplate_api::reason::machine::PavedReason;
 
     use super::*;
-    use crate::model::{Step, Wait};
+    use crate::model::{Act, Wait};
 
     #[test]
     fn a_plan_says_what_is_done_or_awaited_and_why() {
         let version = VersionRef { name: "workers".to_owned(), version: 4 };
-        let plan = Plan::Do(Step::PrepareSlot { slot: SlotName::B, version });
+        let plan = Plan::step(SlotName::B, Act::PrepareSlot { version });
         let standing = NodeStanding {
             plan: Planned::from(&plan),
             progress: Some("2 of 3 layers".to_owned()),

@@ -32,8 +32,6 @@ use crate::plane::{self, Decider, Seen, Watched};
 use crate::slot::fill_record::Filled;
 use crate::slot::paths::machine;
 
-const SLOTS: [SlotName; 2] = [SlotName::A, SlotName::B];
-
 /// Derives what counts for operations from the decider's word.
 pub struct ViewFeed {
     seen: watch::Receiver<Seen>,
@@ -161,7 +159,7 @@ impl NodeConfiguration {
         };
         let read = self.node.on_disk(move |slots| {
             let mut ready = false;
-            for slot in SLOTS {
+            for slot in SlotName::ALL {
                 let record = slots.record(slot)?;
                 ready |= record.is_some_and(|record| {
                     record.stage == Stage::Prepared
@@ -177,7 +175,7 @@ impl NodeConfiguration {
     async fn slots(&self) -> Result<(Option<Applied>, bool, Vec<VersionRef>), String> {
         let read = self.node.on_disk(|slots| {
             let (mut applied, mut trial) = (None::<Applied>, false);
-            for slot in SLOTS {
+            for slot in SlotName::ALL {
                 let SlotSeen { record, made_cluster, joined_control_plane, leaving, .. } =
                     slots.look(slot, false)?;
                 let Some(record) = record else { continue };

@@ -108,7 +108,7 @@ impl Slots {
     /// A directory cannot be renamed, or the disk fails.
     pub fn discard_failed_logs(&self) -> Result<(), KeepSlotError> {
         let places = self.places();
-        [SlotName::A, SlotName::B]
+        SlotName::ALL
             .into_iter()
             .try_for_each(|slot| self.discard(&places.failed_log(slot), &places.trash(slot)))
     }
@@ -137,8 +137,7 @@ impl Slots {
     /// Something cannot be removed; the rest is.
     pub fn empty_trash(&self, stop: &dyn Fn() -> bool) -> Result<(), RemoveTreeError> {
         let places = self.places();
-        let directories =
-            [SlotName::A, SlotName::B].map(|slot| [places.shared_trash(slot), places.trash(slot)]);
+        let directories = SlotName::ALL.map(|slot| [places.shared_trash(slot), places.trash(slot)]);
         let emptied: Vec<_> = directories.iter().flatten().map(|path| empty_directory(path, stop)).collect();
         emptied.into_iter().collect()
     }
@@ -206,7 +205,7 @@ mod tests {
     fn trust_5_key_of_a_kubelet_goes_with_its_cleared_slot() {
         let (_directory, slots) = slots();
         let machine = "node-1".parse().unwrap();
-        for slot in [SlotName::A, SlotName::B] {
+        for slot in SlotName::ALL {
             slots.kubelet_request(slot, &machine, "CERT").unwrap();
         }
         slots.clear(SlotName::A).unwrap();

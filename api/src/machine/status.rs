@@ -467,6 +467,11 @@ pub enum SlotName {
     B,
 }
 
+impl SlotName {
+    /// Both slots.
+    pub const ALL: [Self; 2] = [Self::A, Self::B];
+}
+
 /// Reads the name of a slot; `None` if this version does not know it.
 fn known_slot<'de, D: Deserializer<'de>>(deserializer: D) -> Result<Option<SlotName>, D::Error> {
     let name = Option::<Value>::deserialize(deserializer)?;

@@ -101,7 +101,7 @@ impl ClaimAct<'_> {
             ClaimStep::Fail { cause, message } => self.fail(*cause, message).await,
             ClaimStep::BeginRelease { .. } => self.begin_release().await,
             ClaimStep::StopSlot => {
-                for slot in [SlotName::A, SlotName::B] {
+                for slot in SlotName::ALL {
                     stop(parts, slot).await?;
                 }
                 Ok(ClaimDone::Done)
@@ -337,7 +337,7 @@ impl ClaimAct<'_> {
     /// plan repeats this step until they are removed.
     async fn empty(&self) -> Result<ClaimDone, ApplyError> {
         let parts = self.parts;
-        for slot in [SlotName::A, SlotName::B] {
+        for slot in SlotName::ALL {
             empty(parts, slot).await?;
         }
         parts.on_disk(Slots::discard_failed_logs).await?;

@@ -16,7 +16,7 @@ use bedplate_etcd::quorum::is_last;
 use jiff::Timestamp;
 
 use super::{ApplyError, outcome};
-use crate::model::{Plan, Stage, Step, index};
+use crate::model::{Act, Plan, Stage};
 use crate::node::effects::Parts;
 use crate::node::etcd_member::{LeaveEtcdError, Member};
 use crate::node::observe::observe;
@@ -29,10 +29,10 @@ const THERE: &str = "the Node is there";
 /// Takes it out, and writes that the slot is the node no more.
 pub(super) async fn leave(parts: &Parts, slot: SlotName, now: Timestamp) -> Result<(), ApplyError> {
     let sight = observe(parts, None, now).await?;
-    if plan(&sight.observed) != Plan::Do(Step::LeaveCluster { slot }) {
+    if plan(&sight.observed) != Plan::step(slot, Act::LeaveCluster) {
         return Err(ApplyError::Superseded("something else is planned"));
     }
-    let begun = sight.observed.slots[index(slot)].leaving;
+    let begun = sight.observed.slots[slot].leaving;
     if !begun && !parts.node_is_gone().await.map_err(ApplyError::Ask)? {
         return Err(ApplyError::Superseded(THERE));
     }

@@ -10,7 +10,7 @@ use std::time::Duration;
 use super::ApplyError;
 use super::failure_log::tail;
 use crate::fault::advice;
-use crate::model::{Log, NodeSeen, Plan, Record, Stage, Step, other};
+use crate::model::{Act, Log, NodeSeen, Plan, Record, Stage, other};
 use crate::node::effects::Parts;
 use crate::node::log_excerpt::with_log;
 use crate::node::observe::observe;
@@ -39,7 +39,7 @@ pub(super) async fn change(
 /// The time of a trial begins. Looked and asked once more, for what follows stops a node: is that still planned, and the Node really gone?
 pub(super) async fn begin_trial(parts: &Parts, slot: SlotName, now: Timestamp) -> Result<(), ApplyError> {
     let sight = observe(parts, None, now).await?;
-    if plan(&sight.observed) != Plan::Do(Step::BeginTrial { slot }) {
+    if plan(&sight.observed) != Plan::step(slot, Act::BeginTrial) {
         return Err(ApplyError::Superseded("something else is planned"));
     }
     // With a slot that runs it is always said to be: no other Node is a reason to stop it.

@@ -32,7 +32,7 @@ pub(super) async fn clean_rules(parts: &Parts, slot: SlotName) {
 }
 
 async fn clean(parts: &Parts, slot: SlotName) -> Result<Option<Ran>, ApplyError> {
-    for slot in [SlotName::A, SlotName::B] {
+    for slot in SlotName::ALL {
         if !parts.units.state(&unit_name(&service(slot))?).await?.active.is_down() {
             return Ok(None);
         }

@@ -245,7 +245,7 @@ fn forget_access(parts: &Parts, slot: SlotName) {
 
 /// Removes the credentials that a killed agent has left of a fetch. A slot without a record would keep them until it is filled.
 pub(in crate::node) fn forget_left_access(parts: &Parts) {
-    for slot in [SlotName::A, SlotName::B] {
+    for slot in SlotName::ALL {
         forget_access(parts, slot);
     }
 }

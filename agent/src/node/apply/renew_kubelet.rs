@@ -78,7 +78,7 @@ fn take_back(slots: &Slots, slot: SlotName) -> Result<(), KeepSlotError> {
 /// Deletes a bootstrap kubeconfig that a killed agent left behind. No other
 /// step deletes it if the kubelet has its certificate by now.
 pub(in crate::node) async fn take_back_left(parts: &Parts) {
-    for slot in [SlotName::A, SlotName::B] {
+    for slot in SlotName::ALL {
         if let Err(error) = parts.on_disk(move |slots| take_back(slots, slot)).await {
             tracing::warn!(slot = ?slot, error = chain(&error), "failed to delete the bootstrap kubeconfig of a slot");
         }

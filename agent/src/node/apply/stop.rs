@@ -59,7 +59,7 @@ pub(super) async fn stop(parts: &Parts, slot: SlotName) -> Result<(), ApplyError
 /// next slot if they matter.
 pub(super) async fn clean_links(parts: &Parts) {
     let cleaned = async {
-        for slot in [SlotName::A, SlotName::B] {
+        for slot in SlotName::ALL {
             if !parts.units.state(&unit_name(&service(slot))?).await?.active.is_down() {
                 return Ok(Vec::new());
             }

@@ -8,8 +8,8 @@ use bedplate_api::reason::machine::PavedReason;
 use jiff::{SignedDuration, Timestamp};
 
 use super::holds::is_drained;
-use super::{SLOTS, applied, later, runs, stage, stop_and_empty, wait};
-use crate::model::{Observed, Plan, Stage, Step, VersionFacts, Wait, index};
+use super::{applied, later, runs, stage, stop_and_empty, wait};
+use crate::model::{Act, Observed, Plan, Stage, Step, VersionFacts, Wait};
 use crate::slot::paths::letter;
 
 /// Message of a slot whose kubeadm has made a cluster.
@@ -22,21 +22,21 @@ const LEAVE_CHECK_INTERVAL: SignedDuration = SignedDuration::from_secs(60);
 
 /// Returns true if a cluster was made in a slot.
 pub(super) fn made_cluster(seen: &Observed, slot: SlotName) -> bool {
-    seen.slots[index(slot)].made_cluster
+    seen.slots[slot].made_cluster
 }
 
 /// Returns true if no failed trial, boot or selection may stop or empty a slot.
 pub(super) fn is_kept(seen: &Observed, slot: SlotName) -> bool {
-    seen.slots[index(slot)].is_kept()
+    seen.slots[slot].is_kept()
 }
 
 /// A slot is left for good: stopped and emptied, but before that a joined control plane is taken out of its cluster's etcd, which would count
 /// a member that is gone.
 pub(super) fn give_up(seen: &Observed, slot: SlotName) -> Step {
-    let joined = seen.slots[index(slot)].joined_control_plane;
+    let joined = seen.slots[slot].joined_control_plane;
     // Written once it is out.
     if joined && stage(seen, slot) != Some(&Stage::Retired) {
-        return Step::LeaveCluster { slot };
+        return Step { slot, act: Act::LeaveCluster };
     }
     stop_and_empty(seen, slot)
 }
@@ -44,9 +44,9 @@ pub(super) fn give_up(seen: &Observed, slot: SlotName) -> Step {
 /// A slot that is the node is left for another one that is ready: not before a joined control plane is out of its cluster's etcd. What comes
 /// next joins under the same name and address, and two of one cannot be.
 pub(super) fn leave_first(seen: &Observed, former: SlotName, plan: Plan) -> Plan {
-    let joined = seen.slots[index(former)].joined_control_plane;
+    let joined = seen.slots[former].joined_control_plane;
     match plan {
-        Plan::Do(Step::BeginTrial { .. }) if joined => Plan::Do(Step::LeaveCluster { slot: former }),
+        Plan::Do(Step { act: Act::BeginTrial, .. }) if joined => Plan::step(former, Act::LeaveCluster),
         plan => plan,
     }
 }
@@ -81,12 +81,12 @@ pub(super) fn astray(seen: &Observed) -> Option<Plan> {
             matches!(stage(seen, *slot), Some(Stage::Prepared | Stage::Trial { .. } | Stage::Applied { .. }));
         is_kept(seen, *slot) && !known && (free || runs(seen, *slot))
     };
-    let slot = SLOTS.into_iter().find(astray)?;
+    let slot = SlotName::ALL.into_iter().find(astray)?;
     if is_drained(seen) {
         return Some(Plan::Do(give_up(seen, slot)));
     }
     if matches!(stage(seen, slot), Some(Stage::Failed { .. })) {
-        return Some(Plan::Do(Step::RestartTrial { slot }));
+        return Some(Plan::step(slot, Act::RestartTrial));
     }
     let message = format!(
         "a cluster is in slot {}, and no record.json says what to do with it: nothing is done; docs/node.md, \"The first control plane\", says \

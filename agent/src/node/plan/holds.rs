@@ -2,8 +2,9 @@
 //!
 //! Pure. Part of `plan`.
 
-use super::{SLOTS, record};
+use super::record;
 use crate::model::{Api, MachineFacts, NodeSeen, Observed, Wait};
+use bedplate_api::machine::SlotName;
 use bedplate_api::reason::machine::PavedReason;
 
 /// Returns the reason for leaving the machine unchanged. None while the API server is unreachable.
@@ -46,7 +47,10 @@ pub(in crate::node) fn is_drained(seen: &Observed) -> bool {
 
 /// Returns true if a slot was filled for this Machine (UID).
 pub(super) fn is_made_for(seen: &Observed, machine: &MachineFacts) -> bool {
-    SLOTS.into_iter().filter_map(|slot| record(seen, slot)).any(|record| record.machine_uid == machine.uid)
+    SlotName::ALL
+        .into_iter()
+        .filter_map(|slot| record(seen, slot))
+        .any(|record| record.machine_uid == machine.uid)
 }
 
 /// Returns why this host's Machine is missing.

@@ -5,12 +5,12 @@
 use bedplate_api::machine::SlotName;
 
 use super::holds::{is_drained, is_free};
-use super::{SLOTS, control_plane, record, stop_and_empty};
+use super::{control_plane, record, stop_and_empty};
 use crate::model::{Api, Observed, Stage, Step};
 
 /// Returns the next step that empties the slots of a drained Machine, whatever is in them. None of its slots is the node any more.
 pub(super) fn of_drained(seen: &Observed) -> Option<Step> {
-    let slot = SLOTS.into_iter().find(|slot| record(seen, *slot).is_some());
+    let slot = SlotName::ALL.into_iter().find(|slot| record(seen, *slot).is_some());
     slot.filter(|_| is_drained(seen)).map(|slot| control_plane::give_up(seen, slot))
 }
 
@@ -29,5 +29,5 @@ pub(super) fn of_unselected(seen: &Observed, node: Option<SlotName>) -> Option<S
         let is_unused = left.is_some_and(|record| !used.contains(&Some(&record.version)));
         is_unused && !control_plane::is_kept(seen, *slot)
     };
-    SLOTS.into_iter().find(is_left).map(|slot| stop_and_empty(seen, slot))
+    SlotName::ALL.into_iter().find(is_left).map(|slot| stop_and_empty(seen, slot))
 }

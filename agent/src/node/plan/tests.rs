@@ -4,7 +4,7 @@ use bedplate_api::id::Digest;
 use bedplate_api::machine::VersionRef;
 
 use super::*;
-use crate::model::{Health, MachineFacts, SlotSeen};
+use crate::model::{Health, MachineFacts, PerSlot};
 
 mod control_plane;
 mod leftover;
@@ -54,7 +54,7 @@ impl World {
             machine: Some(machine),
             node: NodeSeen::Absent,
             version: None,
-            slots: [SlotSeen::default(), SlotSeen::default()],
+            slots: PerSlot::default(),
             health: Health::default(),
             refused: Vec::new(),
             failures: 0,
@@ -103,7 +103,8 @@ impl World {
     }
 
     fn running(&self) -> Option<SlotName> {
-        let running: Vec<SlotName> = SLOTS.into_iter().filter(|slot| runs(&self.seen, *slot)).collect();
+        let running: Vec<SlotName> =
+            SlotName::ALL.into_iter().filter(|slot| runs(&self.seen, *slot)).collect();
         assert!(running.len() < 2, "two nodes at once\n{}", self.log.join("\n"));
         running.first().copied()
     }
@@ -145,7 +146,7 @@ impl World {
             Stage::Applied { .. } => of(slot).max(of(other(slot)) + 1),
             _ => of(slot),
         };
-        self.seen.slots[index(slot)].record = Some(Record {
+        self.seen.slots[slot].record = Some(Record {
             template: format!("template-{}", reference.version),
             version: reference,
             image_digest: Digest::from_sha256([7; 32]),
@@ -159,56 +160,56 @@ impl World {
     }
 
     fn apply(&mut self, step: Step) {
-        self.log.push(format!("{step:?}"));
+        self.log.push(format!("{:?} in {:?}", step.act, step.slot));
         let killed = self.count_down();
-        let (slot, now) = (step.slot(), self.seen.now);
+        let (slot, now) = (step.slot, self.seen.now);
         let boot_id = self.seen.boot_id.clone();
-        match step {
-            Step::PrepareSlot { .. } => {
+        match step.act {
+            Act::PrepareSlot { .. } => {
                 assert!(!runs(&self.seen, slot), "filled while it runs");
                 self.write(slot, Stage::Preparing);
                 if !killed {
                     self.write(slot, Stage::Prepared);
                 }
             }
-            Step::BeginTrial { .. } | Step::RestartTrial { .. } => {
+            Act::BeginTrial | Act::RestartTrial => {
                 let boots = match stage(&self.seen, slot) {
                     Some(Stage::Trial { boots, .. }) => boots + 1,
                     _ => 0,
                 };
                 self.write(slot, Stage::Trial { boot_id, since: now, boots });
             }
-            Step::StopSlot { .. } => self.seen.slots[index(slot)].runs = false,
-            Step::StartSlot { .. } => {
-                self.seen.slots[index(slot)].runs = true;
+            Act::StopSlot => self.seen.slots[slot].runs = false,
+            Act::StartSlot => {
+                self.seen.slots[slot].runs = true;
                 self.seen.health = Health::default();
             }
-            Step::ProbeSandbox { .. } => {
+            Act::ProbeSandbox => {
                 let number = record(&self.seen, slot).unwrap().version.version;
                 let no_sandbox = self.no_sandbox.contains(&number);
                 self.seen.health.sandbox = !killed && !no_sandbox;
                 self.seen.health.message = no_sandbox.then(|| "no CNI plug-in".to_owned());
             }
-            Step::AnnotateNode { .. } => self.seen.annotations = Annotations::Written,
-            Step::Commit { node_uid, .. } | Step::AdoptNode { node_uid, .. } => {
+            Act::AnnotateNode { .. } => self.seen.annotations = Annotations::Written,
+            Act::Commit { node_uid } | Act::AdoptNode { node_uid } => {
                 self.seen.annotations = Annotations::Due;
                 self.write(slot, Stage::Applied { node_uid, since: now });
             }
-            Step::LeaveCluster { .. } if killed => self.seen.slots[index(slot)].leaving = true,
-            Step::LeaveCluster { .. } => {
-                self.seen.slots[index(slot)].leaving = false;
+            Act::LeaveCluster if killed => self.seen.slots[slot].leaving = true,
+            Act::LeaveCluster => {
+                self.seen.slots[slot].leaving = false;
                 self.write(slot, Stage::Retired);
             }
-            Step::Retire { .. } => self.write(slot, Stage::Retired),
-            Step::Fail { reason, back_to, .. } => {
+            Act::Retire => self.write(slot, Stage::Retired),
+            Act::Fail { reason, back_to, .. } => {
                 if back_to.is_some() {
                     let version = record(&self.seen, slot).unwrap().version.clone();
                     self.seen.refused.push(version);
                 }
                 self.write(slot, Stage::Failed { reason });
             }
-            Step::Abandon { .. } => self.seen.slots[index(slot)].record = None,
-            Step::RenewKubelet { .. } => self.seen.kubelet_ended = None,
+            Act::Abandon => self.seen.slots[slot].record = None,
+            Act::RenewKubelet => self.seen.kubelet_ended = None,
         }
     }
 
@@ -236,8 +237,8 @@ impl World {
     /// Reboots the host.
     fn boot(&mut self) {
         self.seen.boot_id.push('+');
-        for slot in &mut self.seen.slots {
-            slot.runs = false;
+        for slot in SlotName::ALL {
+            self.seen.slots[slot].runs = false;
         }
     }
 
@@ -245,7 +246,7 @@ impl World {
     fn until(&mut self, name: &str) -> SlotName {
         for _ in 0..400 {
             if let Plan::Do(step) = self.plan() {
-                let (done, slot) = (step.name() == name, step.slot());
+                let (done, slot) = (step.act.name() == name, step.slot);
                 self.apply(step);
                 if done {
                     return slot;
@@ -323,13 +324,19 @@ fn prepared_slot_of_another_template_or_version_is_filled_again() {
         world.select(2);
         world.settle();
         let slot = other(world.running().unwrap());
-        change(world.seen.slots[index(slot)].record.as_mut().unwrap());
+        change(world.seen.slots[slot].record.as_mut().unwrap());
         world.plan()
     };
     assert!(matches!(prepared(|_| {}), Plan::Wait(_)));
     // A MachineConfiguration that was deleted and created again starts with the same numbers.
-    assert!(matches!(prepared(|record| record.template.push('x')), Plan::Do(Step::PrepareSlot { .. })));
-    assert!(matches!(prepared(|record| record.version.version = 3), Plan::Do(Step::PrepareSlot { .. })));
+    assert!(matches!(
+        prepared(|record| record.template.push('x')),
+        Plan::Do(Step { act: Act::PrepareSlot { .. }, .. })
+    ));
+    assert!(matches!(
+        prepared(|record| record.version.version = 3),
+        Plan::Do(Step { act: Act::PrepareSlot { .. }, .. })
+    ));
 }
 
 #[test]
@@ -467,35 +474,35 @@ fn a_rebooted_host_starts_its_slot_even_without_the_api_server() {
     let mut world = World::new(Some(1));
     world.settle();
     let slot = world.running().unwrap();
-    world.seen.slots[index(slot)].runs = false;
+    world.seen.slots[slot].runs = false;
     world.seen.boot_id = "boot-1".to_owned();
     world.seen.api = Api::Unasked;
     assert!(matches!(world.plan(), Plan::Wait(Wait { reason: PavedReason::ApiServerUnreachable, .. })));
     world.seen.api = Api::Away;
-    assert_eq!(world.plan(), Plan::Do(Step::StartSlot { slot }));
+    assert_eq!(world.plan(), Plan::step(slot, Act::StartSlot));
 }
 
 #[test]
 fn h6_node_deleted_while_the_host_was_down_is_not_registered_again() {
     let mut world = about_to_repave(false);
     let slot = world.running().unwrap();
-    world.seen.slots[index(slot)].runs = false;
+    world.seen.slots[slot].runs = false;
     world.seen.boot_id = "boot-1".to_owned();
     world.machine().node_ref = Some("node-1".to_owned());
     assert!(matches!(world.plan(), Plan::Wait(Wait { reason: PavedReason::AwaitingSelection, .. })));
     world.machine().node_ref = None;
-    assert_eq!(world.plan(), Plan::Do(Step::BeginTrial { slot: other(slot) }));
+    assert_eq!(world.plan(), Plan::step(other(slot), Act::BeginTrial));
 }
 
 #[test]
 fn state_in_memory_is_paved_again_once_the_old_node_is_not_ready() {
     let mut world = World::new(Some(1));
     world.settle();
-    world.seen.slots = [SlotSeen::default(), SlotSeen::default()];
+    world.seen.slots = PerSlot::default();
     world.seen.boot_id = "boot-1".to_owned();
     assert!(matches!(world.plan(), Plan::Wait(Wait { reason: PavedReason::NodeStillReady, .. })));
     world.live_on();
-    assert!(matches!(world.plan(), Plan::Do(Step::PrepareSlot { .. })));
+    assert!(matches!(world.plan(), Plan::Do(Step { act: Act::PrepareSlot { .. }, .. })));
     world.settle();
     assert_eq!(world.node(), Some(1), "{}", world.log.join("\n"));
 }
@@ -506,7 +513,7 @@ fn failure_reports_the_log_of_the_unhealthy_part() {
     let mut slot = None;
     while !matches!(world.plan(), Plan::Wait(_)) {
         let Plan::Do(step) = world.plan() else { unreachable!() };
-        slot = Some(step.slot());
+        slot = Some(step.slot);
         world.apply(step);
     }
     world.seen.now = later(world.seen.now, SignedDuration::from_hours(3));
@@ -515,7 +522,7 @@ fn failure_reports_the_log_of_the_unhealthy_part() {
     let mut log = |health: &Health, node: NodeSeen| {
         (world.seen.health, world.seen.node) = (health.clone(), node);
         match world.plan() {
-            Plan::Do(Step::Fail { log, .. }) => log,
+            Plan::Do(Step { act: Act::Fail { log, .. }, .. }) => log,
             other => panic!("{other:?}"),
         }
     };
@@ -529,9 +536,13 @@ fn failure_reports_the_log_of_the_unhealthy_part() {
     health.message = Some("no CNI plug-in".to_owned());
     let ready = NodeSeen::Present { uid: "n".to_owned(), ready_since: Some(at(0)) };
     assert_eq!(log(&health, ready), Log::Runtime);
-    world.seen.slots[index(slot)].runs = false;
+    world.seen.slots[slot].runs = false;
     world.seen.node = NodeSeen::Absent;
-    assert!(matches!(world.plan(), Plan::Do(Step::Fail { log: Log::Slot, .. })), "{:?}", world.plan());
+    assert!(
+        matches!(world.plan(), Plan::Do(Step { act: Act::Fail { log: Log::Slot, .. }, .. })),
+        "{:?}",
+        world.plan()
+    );
 }
 
 #[test]
@@ -542,7 +553,7 @@ fn expired_kubelet_certificate_is_renewed_unless_the_machine_is_paused() {
     let NodeSeen::Present { ready_since, .. } = &mut world.seen.node else { panic!() };
     *ready_since = None;
     world.seen.kubelet_ended = Some(at(0));
-    assert_eq!(world.plan(), Plan::Do(Step::RenewKubelet { slot }));
+    assert_eq!(world.plan(), Plan::step(slot, Act::RenewKubelet));
     world.machine().paused = true;
     assert!(matches!(world.plan(), Plan::Wait(_)));
     world.machine().paused = false;
@@ -556,14 +567,14 @@ fn a_drained_machine_has_its_slot_stopped_when_its_node_is_gone() {
     world.machine().deleting = true;
     world.machine().drain = true;
     let slot = world.running().unwrap();
-    assert_eq!(world.plan(), Plan::Do(Step::StopSlot { slot }));
-    world.seen.slots[index(slot)].runs = false;
+    assert_eq!(world.plan(), Plan::step(slot, Act::StopSlot));
+    world.seen.slots[slot].runs = false;
     // The kubelet's certificate goes with what is in it.
-    assert_eq!(world.plan(), Plan::Do(Step::Abandon { slot }));
-    world.apply(Step::Abandon { slot });
+    assert_eq!(world.plan(), Plan::step(slot, Act::Abandon));
+    world.apply(Step { slot, act: Act::Abandon });
     // The Secrets in the other slot do too.
-    assert_eq!(world.plan(), Plan::Do(Step::Abandon { slot: other(slot) }));
-    world.apply(Step::Abandon { slot: other(slot) });
+    assert_eq!(world.plan(), Plan::step(other(slot), Act::Abandon));
+    world.apply(Step { slot: other(slot), act: Act::Abandon });
     assert!(matches!(world.plan(), Plan::Wait(Wait { reason: PavedReason::MachineDeleting, .. })));
 }
 
@@ -588,12 +599,12 @@ fn h6_slot_is_started_after_the_api_server_was_restored() {
         assert_eq!(wait.reason, PavedReason::MachineNotFound, "{case}");
         assert_eq!(wait.message.contains("restored from a backup"), case == "with an older certificate");
         world.seen.boot_id = "boot-1".to_owned();
-        world.seen.slots[index(slot)].runs = false;
+        world.seen.slots[slot].runs = false;
         match (case, world.plan()) {
             ("with another Machine", Plan::Wait(wait)) => {
                 assert_eq!(wait.reason, PavedReason::MachineNotFound);
             }
-            (_, plan) => assert_eq!(plan, Plan::Do(Step::StartSlot { slot }), "{case}"),
+            (_, plan) => assert_eq!(plan, Plan::step(slot, Act::StartSlot), "{case}"),
         }
     }
 }
@@ -609,7 +620,7 @@ fn later_of_two_applied_slots_counts_whatever_the_clock_was() {
     let since = at(-1_000_000);
     world.write(other(old), Stage::Applied { node_uid: "new".to_owned(), since });
     assert_eq!(applied(&world.seen), Some((other(old), "new")));
-    assert_eq!(world.plan(), Plan::Do(Step::Retire { slot: old }));
+    assert_eq!(world.plan(), Plan::step(old, Act::Retire));
 }
 
 #[test]
@@ -619,10 +630,10 @@ fn drained_machine_has_its_trial_emptied_and_a_retained_one_keeps_it() {
     world.machine().deleting = true;
     assert!(matches!(world.plan(), Plan::Wait(Wait { reason: PavedReason::MachineDeleting, .. })));
     world.machine().drain = true;
-    assert_eq!(world.plan(), Plan::Do(Step::StopSlot { slot }));
-    world.apply(Step::StopSlot { slot });
-    assert_eq!(world.plan(), Plan::Do(Step::Abandon { slot }));
-    world.apply(Step::Abandon { slot });
+    assert_eq!(world.plan(), Plan::step(slot, Act::StopSlot));
+    world.apply(Step { slot, act: Act::StopSlot });
+    assert_eq!(world.plan(), Plan::step(slot, Act::Abandon));
+    world.apply(Step { slot, act: Act::Abandon });
     assert!(matches!(world.plan(), Plan::Wait(Wait { reason: PavedReason::MachineDeleting, .. })));
 }
 
@@ -634,5 +645,5 @@ fn a_node_that_the_running_slot_registered_again_is_no_deletion() {
     let plan = world.plan();
     assert!(matches!(plan, Plan::Wait(Wait { reason: PavedReason::AwaitingSelection, .. })), "{plan:?}");
     world.machine().node_ref = Some("again".to_owned());
-    assert_eq!(world.plan(), Plan::Do(Step::AdoptNode { slot, node_uid: "again".to_owned() }));
+    assert_eq!(world.plan(), Plan::step(slot, Act::AdoptNode { node_uid: "again".to_owned() }));
 }

@@ -202,7 +202,7 @@ impl NodeApi for FakeNode {
         use crate::bus::Units as _;
         self.kills.reach("edit of the Node").await;
         let mut runs = false;
-        for slot in [SlotName::A, SlotName::B] {
+        for slot in SlotName::ALL {
             runs |= !self.units.state(&service(slot).parse().unwrap()).await.unwrap().active.is_down();
         }
         if !runs || self.fails.load(Ordering::Relaxed) {
@@ -289,7 +289,7 @@ impl World {
         let kills = disk.kills.clone();
         units.set_kills(&kills);
         machines.set_kills(&kills);
-        for slot in [SlotName::A, SlotName::B] {
+        for slot in SlotName::ALL {
             machines.add(&machine(slot).parse().unwrap(), Leader::new(number(slot)).unwrap());
         }
         let seen = Seen { api: Api::Live, ours: true, node: NodeState::Absent, ..Seen::default() };
@@ -437,7 +437,7 @@ impl World {
 
     /// Simulates a running slot: kubeadm joins, the kubelet registers its Node.
     async fn react(&mut self) {
-        for slot in [SlotName::A, SlotName::B] {
+        for slot in SlotName::ALL {
             let Some(record) = self.record(slot) else { continue };
             if !self.runs(slot).await {
                 self.registered.remove(&number(slot));
@@ -597,7 +597,7 @@ fn failed_trial_without_a_former_slot_is_counted_and_retried_later() {
         assert!(paved.message.contains("no such cluster"), "{}", paved.message);
         // A person mends it, and time passes.
         world.bad.clear();
-        for slot in [SlotName::A, SlotName::B] {
+        for slot in SlotName::ALL {
             let inside =
                 world.machines.add(&machine(slot).parse().unwrap(), Leader::new(number(slot)).unwrap());
             inside.set(&unit::NAME.parse().unwrap(), unit_state(ActiveState::Activating, "start"));

@@ -1,12 +1,13 @@
 //! A slot in which kubeadm has made a cluster: nothing ends it but a person.
 
 use super::*;
+use crate::model::SlotSeen;
 
 /// A host on which the first control plane is the node.
 fn made() -> World {
     let mut world = World::new(Some(1));
     world.until("start_slot");
-    world.seen.slots[0].made_cluster = true;
+    world.seen.slots[SlotName::A].made_cluster = true;
     world.settle();
     assert!(matches!(stage(&world.seen, SlotName::A), Some(Stage::Applied { .. })));
     world
@@ -31,7 +32,7 @@ fn a_cluster_whose_node_is_gone_is_started_after_a_boot() {
     let mut world = made();
     world.delete_node();
     world.boot();
-    assert_eq!(world.plan(), Plan::Do(Step::StartSlot { slot: SlotName::A }));
+    assert_eq!(world.plan(), Plan::step(SlotName::A, Act::StartSlot));
 }
 
 #[test]
@@ -39,7 +40,7 @@ fn new_cluster_waits_for_its_user_across_any_time_and_boots() {
     let mut world = World::new(Some(1));
     world.bad = vec![1];
     world.until("start_slot");
-    world.seen.slots[0].made_cluster = true;
+    world.seen.slots[SlotName::A].made_cluster = true;
     for _ in 0..5 {
         let wait = world.settle();
         assert_eq!((wait.reason, wait.until), (PavedReason::Joining, None), "{wait:?}");
@@ -74,7 +75,7 @@ fn joined() -> World {
     let mut world = World::new(Some(1));
     world.bad = vec![1];
     world.until("start_slot");
-    world.seen.slots[0].joined_control_plane = true;
+    world.seen.slots[SlotName::A].joined_control_plane = true;
     world
 }
 
@@ -92,7 +93,7 @@ fn joined_control_plane_keeps_its_etcd_whatever_its_trial_does() {
     let ends = ["Fail", "Abandon", "StopSlot", "PrepareSlot { slot: B"];
     assert!(!world.log.iter().any(|step| ends.iter().any(|end| step.starts_with(end))), "{:?}", world.log);
     // Once a person has taken it out of the cluster, by `kubeadm reset`, the trial is one as any other.
-    world.seen.slots[0].joined_control_plane = false;
+    world.seen.slots[SlotName::A].joined_control_plane = false;
     world.until("abandon");
 }
 
@@ -100,7 +101,7 @@ fn joined_control_plane_keeps_its_etcd_whatever_its_trial_does() {
 fn further() -> World {
     let mut world = World::new(Some(1));
     world.settle();
-    world.seen.slots[0].joined_control_plane = true;
+    world.seen.slots[SlotName::A].joined_control_plane = true;
     world.select(2);
     world.settle();
     world.log.clear();
@@ -128,14 +129,14 @@ fn h6_further_control_plane_leaves_its_cluster_before_it_is_repaved() {
 fn control_plane_stays_until_its_successor_is_prepared_and_selected() {
     let mut world = World::new(Some(1));
     world.settle();
-    world.seen.slots[0].joined_control_plane = true;
+    world.seen.slots[SlotName::A].joined_control_plane = true;
     world.seen.node = NodeSeen::Absent;
     let Plan::Wait(wait) = world.plan() else { panic!("{:?}", world.plan()) };
     assert_eq!(wait.reason, PavedReason::AwaitingSelection);
     world.select(2);
     world.delete_node();
     assert!(
-        matches!(world.plan(), Plan::Do(Step::PrepareSlot { slot: SlotName::B, .. })),
+        matches!(world.plan(), Plan::Do(Step { slot: SlotName::B, act: Act::PrepareSlot { .. } })),
         "{:?}",
         world.plan()
     );
@@ -152,21 +153,17 @@ fn leaving_control_plane_leaves_whatever_its_api_server_reports() {
     world.kill_after = Some(0);
     let Plan::Do(step) = world.plan() else { panic!("{:?}", world.plan()) };
     world.apply(step);
-    assert!(world.seen.slots[0].leaving);
+    assert!(world.seen.slots[SlotName::A].leaving);
     for (runs, api) in [(true, Api::Live), (false, Api::Live), (true, Api::Away), (false, Api::Away)] {
-        (world.seen.slots[0].runs, world.seen.api) = (runs, api);
+        (world.seen.slots[SlotName::A].runs, world.seen.api) = (runs, api);
         world.seen.node = NodeSeen::Unknown;
         let plan = world.plan();
-        assert_eq!(plan, Plan::Do(Step::LeaveCluster { slot: SlotName::A }), "{runs} {api:?}");
+        assert_eq!(plan, Plan::step(SlotName::A, Act::LeaveCluster), "{runs} {api:?}");
     }
-    (world.seen.slots[0].runs, world.seen.api) = (true, Api::Live);
+    (world.seen.slots[SlotName::A].runs, world.seen.api) = (true, Api::Live);
     let Plan::Do(step) = world.plan() else { panic!("{:?}", world.plan()) };
     world.apply(step);
-    assert_eq!(
-        world.plan(),
-        Plan::Do(Step::StopSlot { slot: SlotName::A }),
-        "nobody is asked by it any more"
-    );
+    assert_eq!(world.plan(), Plan::step(SlotName::A, Act::StopSlot), "nobody is asked by it any more");
 }
 
 #[test]
@@ -198,7 +195,7 @@ fn drained_machine_first_removes_its_control_plane_from_the_cluster() {
         let prepared: &[&str] = if trial { &[] } else { &["Abandon"] };
         let expected = [&["LeaveCluster", "StopSlot", "Abandon"], prepared].concat();
         assert_eq!(steps, expected, "on trial: {trial}");
-        assert!(SLOTS.into_iter().all(|slot| record(&world.seen, slot).is_none()));
+        assert!(SlotName::ALL.into_iter().all(|slot| record(&world.seen, slot).is_none()));
     }
 }
 
@@ -208,9 +205,9 @@ fn control_plane_that_came_while_its_trial_failed_becomes_the_node() {
         let mut world = World::new(Some(1));
         world.bad = vec![1];
         let slot = world.until("fail");
-        let seen = &mut world.seen.slots[index(slot)];
+        let seen = &mut world.seen.slots[slot];
         (seen.made_cluster, seen.joined_control_plane) = (cluster, !cluster);
-        assert_eq!(world.plan(), Plan::Do(Step::RestartTrial { slot }), "it is not stopped");
+        assert_eq!(world.plan(), Plan::step(slot, Act::RestartTrial), "it is not stopped");
         world.log.clear();
         world.bad.clear();
         assert_eq!(world.settle().reason, PavedReason::Applied);
@@ -228,7 +225,7 @@ fn control_plane_of_a_failed_trial_does_not_stop_the_running_node() {
     world.delete_node();
     let slot = world.until("fail");
     world.settle();
-    world.seen.slots[index(slot)].joined_control_plane = true;
+    world.seen.slots[slot].joined_control_plane = true;
     world.select(3);
     assert_eq!(world.settle().reason, PavedReason::ControlPlaneProtected);
     assert_eq!(world.running(), Some(other(slot)));
@@ -237,10 +234,10 @@ fn control_plane_of_a_failed_trial_does_not_stop_the_running_node() {
 
 #[test]
 fn cluster_without_a_record_is_kept_and_no_other_is_made() {
-    for slot in SLOTS {
+    for slot in SlotName::ALL {
         for runs in [true, false] {
             let mut world = World::new(Some(1));
-            world.seen.slots[index(slot)] = SlotSeen { runs, made_cluster: true, ..SlotSeen::default() };
+            world.seen.slots[slot] = SlotSeen { runs, made_cluster: true, ..SlotSeen::default() };
             let Plan::Wait(wait) = world.plan() else { panic!("{:?}", world.plan()) };
             assert_eq!(wait.reason, PavedReason::ControlPlaneProtected);
             assert!(wait.message.contains("record.json"), "{}", wait.message);
@@ -252,8 +249,8 @@ fn cluster_without_a_record_is_kept_and_no_other_is_made() {
 fn cluster_restored_into_a_prepared_slot_is_started_and_kept() {
     let mut world = World::new(Some(1));
     world.until("prepare_slot");
-    world.seen.slots[0].made_cluster = true;
-    assert_eq!(world.plan(), Plan::Do(Step::BeginTrial { slot: SlotName::A }));
+    world.seen.slots[SlotName::A].made_cluster = true;
+    assert_eq!(world.plan(), Plan::step(SlotName::A, Act::BeginTrial));
     world.select(2);
     let Plan::Wait(wait) = world.plan() else { panic!("{:?}", world.plan()) };
     assert_eq!(wait.reason, PavedReason::ControlPlaneProtected);
@@ -278,9 +275,9 @@ fn expired_kubelet_certificate_is_reported_if_the_cluster_is_silent() {
     assert_eq!(reason(&mut world).0, PavedReason::KubeletCertificateExpired);
     // The version says by what it has joined.
     world.seen.joins_again = true;
-    assert_eq!(world.plan(), Plan::Do(Step::RenewKubelet { slot: SlotName::A }));
+    assert_eq!(world.plan(), Plan::step(SlotName::A, Act::RenewKubelet));
     world.seen.api = Api::Away;
-    assert_eq!(world.plan(), Plan::Do(Step::RenewKubelet { slot: SlotName::A }));
+    assert_eq!(world.plan(), Plan::step(SlotName::A, Act::RenewKubelet));
     world.machine().paused = true;
     assert_eq!(reason(&mut world).0, PavedReason::KubeletCertificateExpired, "as was told last");
 }
@@ -295,8 +292,8 @@ fn standalone_trial_that_cannot_join_yields_to_another_version() {
     world.seen.node = NodeSeen::Unknown;
     assert!(matches!(world.plan(), Plan::Wait(_)), "a Node may have come of it");
     world.seen.health.no_credential = true;
-    assert_eq!(world.plan(), Plan::Do(Step::StopSlot { slot: SlotName::A }));
-    world.seen.slots[0].joined_control_plane = true;
+    assert_eq!(world.plan(), Plan::step(SlotName::A, Act::StopSlot));
+    world.seen.slots[SlotName::A].joined_control_plane = true;
     assert!(matches!(world.plan(), Plan::Wait(_)), "its etcd has joined");
 }
 
@@ -304,7 +301,7 @@ fn standalone_trial_that_cannot_join_yields_to_another_version() {
 fn o8_etcd_refusal_is_reported_before_preparation_and_node_deletion() {
     let mut world = World::new(Some(1));
     world.settle();
-    world.seen.slots[0].joined_control_plane = true;
+    world.seen.slots[SlotName::A].joined_control_plane = true;
     world.select(2);
     world.seen.leave = Leave::MayNot("it is the only member".to_owned());
     let Plan::Wait(wait) = world.plan() else { panic!("{:?}", world.plan()) };
@@ -314,7 +311,9 @@ fn o8_etcd_refusal_is_reported_before_preparation_and_node_deletion() {
     assert!(wait.until.is_some_and(|until| until > world.seen.now), "etcd is asked again");
     // Another one has joined.
     world.seen.leave = Leave::May;
-    let Plan::Do(Step::PrepareSlot { slot, .. }) = world.plan() else { panic!("{:?}", world.plan()) };
+    let Plan::Do(Step { slot, act: Act::PrepareSlot { .. } }) = world.plan() else {
+        panic!("{:?}", world.plan())
+    };
     assert_eq!(slot, SlotName::B);
     let wait = world.settle();
     assert_eq!(wait.reason, PavedReason::Applied);

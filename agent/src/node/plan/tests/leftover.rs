@@ -28,7 +28,7 @@ fn trust_8_drained_machine_empties_its_prepared_slot_despite_kills() {
         drain(&mut world);
         let wait = until_waits(&mut world);
         assert_eq!(wait.reason, PavedReason::MachineDeleting, "{kill:?} {cut:?}");
-        for slot in SLOTS {
+        for slot in SlotName::ALL {
             assert_eq!(record(&world.seen, slot), None, "{kill:?} {cut:?}\n{}", world.log.join("\n"));
         }
         world.log
@@ -65,7 +65,7 @@ fn trust_8_drained_machine_keeps_no_slot_in_any_stage() {
 fn until_waits_while_retained(world: &mut World) -> usize {
     world.machine().deleting = true;
     until_waits(world);
-    SLOTS.into_iter().filter(|slot| record(&world.seen, *slot).is_some()).count()
+    SlotName::ALL.into_iter().filter(|slot| record(&world.seen, *slot).is_some()).count()
 }
 
 #[test]
@@ -94,8 +94,8 @@ fn trust_8_prepared_slot_without_a_node_is_emptied_if_unselected() {
     let mut world = World::new(Some(1));
     let slot = world.until("prepare_slot");
     world.machine().selected = None;
-    assert_eq!(world.plan(), Plan::Do(Step::Abandon { slot }));
-    world.apply(Step::Abandon { slot });
+    assert_eq!(world.plan(), Plan::step(slot, Act::Abandon));
+    world.apply(Step { slot, act: Act::Abandon });
     assert_eq!(until_waits(&mut world).reason, PavedReason::NoVersionSelected);
 }
 

@@ -35,7 +35,7 @@ fn a_trial_is_not_judged_while_the_api_server_is_away() {
     world.seen.not_counted = SignedDuration::from_hours(3);
     assert!(matches!(world.plan(), Plan::Wait(_)));
     world.seen.not_counted = SignedDuration::ZERO;
-    assert!(matches!(world.plan(), Plan::Do(Step::Fail { back_to: Some(_), .. })));
+    assert!(matches!(world.plan(), Plan::Do(Step { act: Act::Fail { back_to: Some(_), .. }, .. })));
 }
 
 #[test]
@@ -64,7 +64,7 @@ fn failed_first_trial_with_a_ready_node_is_stopped_and_retried() {
         world.plan()
     );
     world.machine().paused = false;
-    assert_eq!(world.plan(), Plan::Do(Step::StopSlot { slot }));
+    assert_eq!(world.plan(), Plan::step(slot, Act::StopSlot));
     // A person mends what was outside of the slot.
     world.no_sandbox.clear();
     assert_eq!(world.settle().reason, PavedReason::Applied);
@@ -77,9 +77,9 @@ fn a_rollback_starts_the_former_slot_before_it_takes_the_node_for_its_own() {
     let former = world.running().unwrap();
     world.no_sandbox.push(2);
     let slot = world.until("fail");
-    assert_eq!(world.plan(), Plan::Do(Step::StopSlot { slot }));
-    world.apply(Step::StopSlot { slot });
-    assert_eq!(world.plan(), Plan::Do(Step::StartSlot { slot: former }));
+    assert_eq!(world.plan(), Plan::step(slot, Act::StopSlot));
+    world.apply(Step { slot, act: Act::StopSlot });
+    assert_eq!(world.plan(), Plan::step(former, Act::StartSlot));
     assert_eq!(world.settle().reason, PavedReason::VersionRejected);
     assert_eq!(world.node(), Some(1), "{}", world.log.join("\n"));
     assert_eq!(world.seen.refused, [version(2)]);
@@ -98,7 +98,7 @@ fn trial_keeps_the_running_node_while_held_or_without_an_api_server() {
         let mut world = about_to_repave(false);
         let former = world.running().unwrap();
         world.until("begin_trial");
-        assert_eq!(world.plan(), Plan::Do(Step::StopSlot { slot: former }));
+        assert_eq!(world.plan(), Plan::step(former, Act::StopSlot));
         change(&mut world);
         let Plan::Wait(wait) = world.plan() else { panic!("{what}: {:?}", world.plan()) };
         assert_eq!(wait.reason, reason, "{what}");
@@ -109,7 +109,7 @@ fn trial_keeps_the_running_node_while_held_or_without_an_api_server() {
     // Only the slot on trial is looked into.
     world.seen.health = Health::default();
     world.select(3);
-    assert_eq!(world.plan(), Plan::Do(Step::Abandon { slot }));
+    assert_eq!(world.plan(), Plan::step(slot, Act::Abandon));
 }
 
 #[test]
@@ -124,10 +124,10 @@ fn failed_trial_stays_in_its_slot_until_a_retry_or_new_selection() {
     assert!(matches!(plan, Plan::Wait(Wait { reason: PavedReason::BackOff, .. })), "{plan:?}");
     world.select(2);
     let plan = world.plan();
-    assert!(matches!(plan, Plan::Do(Step::PrepareSlot { .. })), "{plan:?}");
+    assert!(matches!(plan, Plan::Do(Step { act: Act::PrepareSlot { .. }, .. })), "{plan:?}");
     world.select(1);
     world.seen.now = world.seen.not_before;
-    assert!(matches!(world.plan(), Plan::Do(Step::PrepareSlot { .. })));
+    assert!(matches!(world.plan(), Plan::Do(Step { act: Act::PrepareSlot { .. }, .. })));
 }
 
 #[test]
@@ -136,11 +136,11 @@ fn a_version_that_ends_the_host_again_and_again_is_taken_back() {
     let slot = world.until("start_slot");
     for _ in 0..2 {
         world.boot();
-        assert_eq!(world.plan(), Plan::Do(Step::RestartTrial { slot }));
+        assert_eq!(world.plan(), Plan::step(slot, Act::RestartTrial));
         world.until("start_slot");
     }
     world.boot();
-    let Plan::Do(Step::Fail { reason, back_to: Some(_), .. }) = world.plan() else {
+    let Plan::Do(Step { act: Act::Fail { reason, back_to: Some(_), .. }, .. }) = world.plan() else {
         panic!("{:?}", world.plan())
     };
     assert_eq!(reason, "the host was booted 3 times in this trial");
@@ -168,15 +168,24 @@ fn annotations_that_cannot_be_written_hold_nothing_up() {
     let mut world = World::new(Some(1));
     let slot = world.until("commit");
     let plan = world.plan();
-    assert!(matches!(plan, Plan::Do(Step::AnnotateNode { slot: of, .. }) if of == slot), "{plan:?}");
+    assert!(
+        matches!(plan, Plan::Do(Step { slot: of, act: Act::AnnotateNode { .. } }) if of == slot),
+        "{plan:?}"
+    );
     world.seen.annotations = Annotations::Failing;
-    assert!(matches!(world.plan(), Plan::Do(Step::PrepareSlot { .. })), "the next version goes before");
+    assert!(
+        matches!(world.plan(), Plan::Do(Step { act: Act::PrepareSlot { .. }, .. })),
+        "the next version goes before"
+    );
     world.until("prepare_slot");
     let plan = world.plan();
-    assert!(matches!(plan, Plan::Do(Step::AnnotateNode { .. })), "{plan:?}");
+    assert!(matches!(plan, Plan::Do(Step { act: Act::AnnotateNode { .. }, .. })), "{plan:?}");
     world.delete_node();
     let plan = world.plan();
-    assert!(matches!(plan, Plan::Do(Step::BeginTrial { .. })), "a deletion is no failed trial: {plan:?}");
+    assert!(
+        matches!(plan, Plan::Do(Step { act: Act::BeginTrial, .. })),
+        "a deletion is no failed trial: {plan:?}"
+    );
 }
 
 #[test]
@@ -190,9 +199,9 @@ fn a_clock_that_is_set_back_once_the_node_is_ready_fails_no_trial() {
     world.seen.now = later(world.seen.now, SignedDuration::from_secs(-3600));
     world.seen.not_counted = SignedDuration::from_secs(-3600);
     let slot = SlotName::A;
-    assert_eq!(world.plan(), Plan::Do(Step::ProbeSandbox { slot }));
+    assert_eq!(world.plan(), Plan::step(slot, Act::ProbeSandbox));
     world.seen.health.sandbox = true;
-    assert!(matches!(world.plan(), Plan::Do(Step::Commit { .. })), "{:?}", world.plan());
+    assert!(matches!(world.plan(), Plan::Do(Step { act: Act::Commit { .. }, .. })), "{:?}", world.plan());
 }
 
 #[test]
@@ -202,7 +211,7 @@ fn overdue_trial_waits_for_the_api_server_without_a_deadline() {
     world.until("start_slot");
     world.live_on();
     world.seen.now = later(world.seen.now, SignedDuration::from_secs(601));
-    assert!(matches!(world.plan(), Plan::Do(Step::Fail { .. })), "{:?}", world.plan());
+    assert!(matches!(world.plan(), Plan::Do(Step { act: Act::Fail { .. }, .. })), "{:?}", world.plan());
     world.seen.api = Api::Away;
     for _ in 0..3 {
         let Plan::Wait(wait) = world.plan() else { panic!("{:?}", world.plan()) };

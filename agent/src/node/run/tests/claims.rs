@@ -343,7 +343,7 @@ impl Pool {
     fn is_empty(&self) -> bool {
         let slots = &self.world.parts.slots;
         let is_clear = |slot| slots.record(slot).unwrap().is_none() && !slots.has_trash(slot).unwrap();
-        [SlotName::A, SlotName::B].into_iter().all(is_clear)
+        SlotName::ALL.into_iter().all(is_clear)
     }
 }
 

@@ -228,7 +228,7 @@ fn logs_of_failed_trials_make_room_for_a_slot() {
     in_runtime(async {
         let mut world = applied().await;
         let (slots, plane) = (world.parts.slots.clone(), world.plane.clone());
-        let logs = [SlotName::A, SlotName::B].map(|slot| slots.places().failed_log(slot));
+        let logs = SlotName::ALL.map(|slot| slots.places().failed_log(slot));
         for log in &logs {
             std::fs::create_dir_all(log.join("pods")).unwrap();
         }
@@ -535,8 +535,8 @@ fn standalone_kubelet_with_an_expired_certificate_joins_again() {
 fn key_that_a_killed_agent_left_in_a_slot_is_deleted_by_the_next() {
     in_runtime(async {
         let world = applied().await;
-        let left = [SlotName::A, SlotName::B]
-            .map(|slot| world.parts.slots.places().shared(slot).join("kubelet-bootstrap.conf"));
+        let left =
+            SlotName::ALL.map(|slot| world.parts.slots.places().shared(slot).join("kubelet-bootstrap.conf"));
         for path in &left {
             std::fs::create_dir_all(path.parent().unwrap()).unwrap();
             std::fs::write(path, "KEY").unwrap();

@@ -42,7 +42,7 @@ fn agent_killed_before_any_effect_ends_where_an_undisturbed_one_does() {
         assert_eq!(world.plane.requests.names().len(), 2, "one for each join, killed at {kill_at:?}");
         assert_eq!(world.told().applied.unwrap().version, 2);
         trash::remove(&world.parts.slots, &Beat::unwatched()).await;
-        for slot in [SlotName::A, SlotName::B] {
+        for slot in SlotName::ALL {
             let slots = &world.parts.slots;
             assert!(!slots.has_trash(slot).unwrap(), "killed at {kill_at:?}");
             let is_whole = world.record(slot).is_some() || !slots.places().slot(slot).exists();
@@ -117,7 +117,7 @@ fn logs_of_failed_trials_go_with_a_drained_machine_alone() {
         world.select(1);
         assert_eq!(world.settled().await, "BackOff");
         let slots = world.parts.slots.clone();
-        let logs = [SlotName::A, SlotName::B].map(|slot| slots.places().failed_log(slot));
+        let logs = SlotName::ALL.map(|slot| slots.places().failed_log(slot));
         for log in &logs {
             std::fs::create_dir_all(log.join("pods")).unwrap();
         }

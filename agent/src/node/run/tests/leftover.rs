@@ -35,7 +35,7 @@ fn trust_8_access_to_a_registry_that_a_killed_agent_left_is_removed() {
     in_runtime(async {
         let world = World::new();
         let mut paths = Vec::new();
-        for slot in [SlotName::A, SlotName::B] {
+        for slot in SlotName::ALL {
             let shared = world.parts.slots.places().shared(slot);
             std::fs::create_dir_all(&shared).unwrap();
             paths.extend(FILES.map(|name| shared.join(name)));

@@ -28,7 +28,7 @@ fn trial_starts_only_if_it_is_still_planned() {
             ("the watch begins anew", |seen| seen.node = NodeState::Unknown),
             ("another Machine has the name", |seen| seen.ours = false),
         ];
-        let step = Step::BeginTrial { slot: SlotName::B };
+        let step = Step { slot: SlotName::B, act: Act::BeginTrial };
         for (what, change) in changes {
             world.delete_node(2);
             world.plane.seen.send_modify(change);
@@ -51,7 +51,8 @@ fn a_version_that_has_passed_is_not_refused_whatever_a_killed_agent_left() {
         ledger.refused = vec![world.record(SlotName::A).unwrap().version, other.clone()];
         world.parts.slots.write_ledger(&ledger).unwrap();
         let node_uid = world.node_uid().unwrap();
-        apply_step(&world, &Step::Commit { slot: SlotName::A, node_uid }).await.unwrap();
+        let commit = Step { slot: SlotName::A, act: Act::Commit { node_uid } };
+        apply_step(&world, &commit).await.unwrap();
         assert_eq!(world.parts.slots.ledger().unwrap().refused, [other]);
     });
 }
@@ -130,18 +131,19 @@ fn control_plane_that_joins_while_its_trial_fails_is_kept() {
         slots.write_filled(SlotName::B, &filled).unwrap();
         let mark = Path::new(unit::JOINED).file_name().unwrap();
         std::fs::write(slots.places().kept(SlotName::B, "kubelet").join(mark), "").unwrap();
-        let fail = Step::Fail {
-            slot: SlotName::B,
+        let act = Act::Fail {
             reason: "late".to_owned(),
             log: crate::model::Log::Kubeadm,
             back_to: Some(SlotName::A),
         };
+        let fail = Step { slot: SlotName::B, act };
         let result = apply_step(&world, &fail).await;
         assert!(matches!(result, Err(ApplyError::Superseded(_))), "{result:?}");
         assert!(matches!(world.record(SlotName::B).unwrap().stage, Stage::Trial { .. }));
         assert_eq!(slots.ledger().unwrap().refused, []);
         let version = VersionRef { name: "workers".to_owned(), version: 2 };
-        let result = apply_step(&world, &Step::PrepareSlot { slot: SlotName::B, version }).await;
+        let prepare = Step { slot: SlotName::B, act: Act::PrepareSlot { version } };
+        let result = apply_step(&world, &prepare).await;
         assert!(matches!(result, Err(ApplyError::Superseded(_))), "{result:?}");
         assert!(slots.look(SlotName::B, false).unwrap().is_kept());
     });
