@@ -3,6 +3,7 @@
 //! A slot is a systemd-nspawn machine whose root is an overlay: the node image's layers below, read-only and shared by both,
 //! and one directory above. Called by `node`.
 
+pub mod annotation_mark;
 pub mod bind;
 pub mod confined_writer;
 pub mod contents;

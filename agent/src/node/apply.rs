@@ -27,13 +27,13 @@ use bedplate_oci::node::EnsureNodeImageError;
 use jiff::Timestamp;
 use tokio_util::sync::CancellationToken;
 
-use super::effects::Parts;
-use super::observe::{ObserveError, leader};
+use super::effects::{Parts, Say};
+use super::observe::ObserveError;
 use super::trash::make_room;
 use crate::bus::{BusError, LoadState, UnitName, UnitNameError};
 use crate::fault::is_no_room;
 use crate::kubelet::client::AskNodeError;
-use crate::model::{Act, Record, Stage, Step};
+use crate::model::{Act, Observed, Record, Stage, Step};
 use crate::plane::{AskServerError, ReadSecretError};
 use crate::slot::contents::MakeContentsError;
 use crate::slot::fill_record::Filled;
@@ -41,15 +41,10 @@ use crate::slot::render::RenderSlotError;
 use crate::slot::store::{KeepSlotError, Slots};
 
 pub use super::etcd_member::LeaveEtcdError;
-pub(super) use annotate::is_annotated;
 pub use outcome::allow_again;
-pub(super) use outcome::not_before;
 pub(super) use prepare::forget_left_access;
 pub(super) use renew_kubelet::take_back_left;
 pub(crate) use start::host_files;
-
-/// Receiver of human-readable progress of a long step.
-pub type Say<'a> = &'a (dyn Fn(String) + Send + Sync);
 
 /// Error of a step. The step is retried.
 #[derive(Debug, thiserror::Error)]
@@ -225,13 +220,14 @@ impl ApplyError {
     }
 }
 
-/// Carries out a step.
+/// Carries out a step. `observed`: what it was planned by.
 ///
 /// # Errors
 /// It did not succeed, and may be tried again.
 pub async fn apply(
     parts: &Parts,
     step: &Step,
+    observed: &Observed,
     now: Timestamp,
     cancel: &CancellationToken,
     say: Say<'_>,
@@ -239,13 +235,13 @@ pub async fn apply(
     let slot = step.slot;
     match &step.act {
         Act::PrepareSlot { version } => fill(parts, slot, version, cancel, say).await,
-        Act::BeginTrial => outcome::begin_trial(parts, slot, now).await,
+        Act::BeginTrial => outcome::begin_trial(parts, slot, &observed.node, now).await,
         Act::RestartTrial => outcome::restart_trial(parts, slot, now).await,
         Act::StopSlot => stop::stop(parts, slot).await,
         Act::StartSlot => start::start(parts, slot, say).await,
         Act::ProbeSandbox => probe(parts, slot).await,
         Act::Commit { node_uid } => outcome::commit(parts, slot, node_uid, now).await,
-        Act::LeaveCluster => leave_etcd::leave(parts, slot, now).await,
+        Act::LeaveCluster => leave_etcd::leave(parts, slot, observed.slots[slot].leaving).await,
         Act::Retire => outcome::change(parts, slot, |record| record.stage = Stage::Retired).await,
         Act::Fail { reason, log, back_to } => outcome::fail(parts, slot, reason, *log, *back_to, now).await,
         Act::Abandon => {
@@ -301,11 +297,6 @@ async fn empty(parts: &Parts, slot: SlotName) -> Result<(), ApplyError> {
     Ok(parts.on_disk(move |slots| slots.clear(slot)).await?)
 }
 
-/// Parses the name of a unit of ours.
-pub(super) fn unit_name(name: &str) -> Result<UnitName, UnitNameError> {
-    name.parse()
-}
-
 /// Renders the kubeadm configuration of a slot.
 fn rendered(parts: &Parts, filled: &Filled) -> Result<Rendered, RenderKubeadmError> {
     let provider_id = format!("bedplate://{}", parts.machine);
@@ -339,7 +330,7 @@ async fn job_error(parts: &Parts, unit: UnitName, result: String) -> ApplyError 
 
 async fn probe(parts: &Parts, slot: SlotName) -> Result<(), ApplyError> {
     let none = || ApplyError::Sandbox("the slot does not run any more".to_owned());
-    let leader = leader(parts, slot).await?.ok_or_else(none)?;
+    let leader = parts.leader(slot).await?.ok_or_else(none)?;
     let filled = parts.on_disk(move |slots| slots.filled(slot)).await?.ok_or_else(none)?;
     let attempt = rand::random::<u32>() >> 1;
     parts.gate.sandbox(leader, &filled.cri_socket, attempt).await.map_err(ApplyError::Sandbox)

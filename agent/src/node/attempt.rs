@@ -1,18 +1,20 @@
-//! Counts recent attempts of a step, and computes the earliest time of the next one.
+//! Counts recent attempts of a step, and computes the earliest time of the next one, and of the next trial.
 //!
 //! A step that succeeded and is planned again did not hold, which counts as a
 //! failure. Both are delayed by 1 s, doubling to 5 min.
-//! Pure: the caller passes the time. Called by `run`.
+//! Pure: the caller passes the time. Called by `run`, `observe` and `apply`.
 
 use std::collections::BTreeMap;
 use std::time::{Duration, Instant};
 
 use bedplate_process::backoff::Backoff;
+use jiff::{SignedDuration, Timestamp};
 
 use crate::model::Step;
+use crate::slot::store::Ledger;
 
-/// Delay between two tries.
-const BACKOFF: Backoff = Backoff::new(Duration::from_secs(1), Duration::from_secs(300));
+/// Delay between two tries of a step, and between trials that fail with no slot to roll back to.
+pub(super) const BACKOFF: Backoff = Backoff::new(Duration::from_secs(1), Duration::from_secs(300));
 /// Age at which an attempt no longer counts.
 const FORGET_AFTER: Duration = Duration::from_secs(900);
 
@@ -30,6 +32,14 @@ pub(super) struct Attempts(BTreeMap<String, Tried>);
 /// Returns the key of a step: kind, slot and version.
 pub(super) fn key(step: &Step, template: &str) -> String {
     format!("{} {:?} {template}", step.act.name(), step.slot)
+}
+
+/// Returns the earliest time of the next trial. A time beyond the maximum
+/// backoff is ignored: it was written by a wrong clock.
+pub(super) fn not_before(ledger: &Ledger, now: Timestamp) -> Timestamp {
+    let longest = SignedDuration::try_from(BACKOFF.longest()).unwrap_or(SignedDuration::ZERO);
+    let latest = now.saturating_add(longest).unwrap_or(Timestamp::MAX);
+    ledger.not_before.filter(|time| *time <= latest).unwrap_or(Timestamp::MIN)
 }
 
 impl Attempts {

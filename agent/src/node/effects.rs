@@ -20,19 +20,24 @@ use std::sync::Arc;
 
 use async_trait::async_trait;
 use bedplate_api::id::{Digest, MachineName};
+use bedplate_api::machine::SlotName;
 use bedplate_oci::node::{EnsureNodeImageError, LayerStore, Limits, NodeImage, NodeSource, Tell};
 use bedplate_process::lock::Lock;
 use tokio::sync::OnceCell;
 
 #[cfg(test)]
 use crate::bus::kill_points::KillPoints;
-use crate::bus::{Leader, Machines, Power, Units};
+use crate::bus::{BusError, Leader, Machines, Power, Units};
 use crate::kubelet::claimed_node::ClaimedNode;
 use crate::kubelet::client::NodeApi;
 use crate::plane::{AskServerError, Decider, Home, NodeTold, Seen};
 use crate::slot::confined_writer::{Inside, WriteInsideError};
 use crate::slot::fill_record::Filled;
+use crate::slot::paths::machine;
 use crate::slot::store::{KeepSlotError, Slots};
+
+/// Receiver of human-readable progress of a long step.
+pub type Say<'a> = &'a (dyn Fn(String) + Send + Sync);
 
 /// Node images on this host.
 #[async_trait]
@@ -129,6 +134,12 @@ impl Parts {
     pub(crate) fn tell_node(&self, told: NodeTold) {
         self.decider.tell_node(told);
         self.home.slots_changed();
+    }
+
+    /// Returns process 1 of a slot, if machined knows it already.
+    pub(crate) async fn leader(&self, slot: SlotName) -> Result<Option<Leader>, BusError> {
+        let Ok(name) = machine(slot).parse() else { return Ok(None) };
+        Ok(self.machines.get(&name).await?.map(|container| container.leader))
     }
 
     /// Asks now whether the Node is gone; true only where that is certain.

@@ -11,18 +11,16 @@ use bedplate_bootstrap::{joined_by, unit};
 use bedplate_process::exit::chain;
 use jiff::{SignedDuration, Timestamp};
 
-use super::apply::{is_annotated, not_before, unit_name};
+use super::attempt::not_before;
 use super::effects::Parts;
 use super::etcd_member::may_leave;
 use super::log_excerpt::{hidden, last_told};
-use crate::bus::{
-    ActiveState, BusError, ContainerName, Leader, LoadState, UnitName, UnitNameError, UnitState,
-};
+use crate::bus::{ActiveState, BusError, LoadState, UnitName, UnitNameError, UnitState};
 use crate::model::{
     Annotations, Api, Bootstrap, Health, Leave, NodeSeen, Observed, PerSlot, Record, SlotSeen, Stage,
 };
 use crate::plane::Seen;
-use crate::slot::paths::{machine, service};
+use crate::slot::paths::service;
 use crate::slot::store::{KeepSlotError, Ledger, Slots};
 
 /// Maximum bytes of kubeadm's output in a message.
@@ -118,7 +116,7 @@ pub async fn observe(parts: &Parts, probed: Option<&Probed>, now: Timestamp) -> 
 pub(super) async fn look_at_slots(parts: &Parts) -> Result<PerSlot<SlotSeen>, ObserveError> {
     let mut slots = PerSlot::<SlotSeen>::default();
     for slot in SlotName::ALL {
-        let runs = !parts.units.state(&unit_name(&service(slot))?).await?.active.is_down();
+        let runs = !parts.units.state(&service(slot).parse()?).await?.active.is_down();
         slots[slot] = parts.on_disk(move |slots| slots.look(slot, runs)).await?;
     }
     Ok(slots)
@@ -165,7 +163,7 @@ async fn annotations(parts: &Parts, slots: &PerSlot<SlotSeen>) -> Result<Annotat
     let Some((slot, node_uid)) = of_node else { return Ok(Annotations::Written) };
     let record = slots[slot].record.as_ref().filter(|_| parts.home.follows_slot());
     let named = record.map(|record| record.version.clone());
-    let written = parts.on_disk(move |slots| is_annotated(slots, slot, &node_uid, named.as_ref())).await?;
+    let written = parts.on_disk(move |slots| slots.is_annotated(slot, &node_uid, named.as_ref())).await?;
     Ok(if written { Annotations::Written } else { Annotations::Due })
 }
 
@@ -189,12 +187,6 @@ async fn leave(parts: &Parts, slots: &PerSlot<SlotSeen>, seen: &Seen) -> Leave {
     }
 }
 
-/// Returns process 1 of a slot, if machined knows it already.
-pub(super) async fn leader(parts: &Parts, slot: SlotName) -> Result<Option<Leader>, BusError> {
-    let Ok(name) = machine(slot).parse::<ContainerName>() else { return Ok(None) };
-    Ok(parts.machines.get(&name).await?.map(|container| container.leader))
-}
-
 /// Probes a slot up to the first part that is missing.
 async fn look_into(
     parts: &Parts,
@@ -203,7 +195,7 @@ async fn look_into(
     probed: Option<&Probed>,
 ) -> Result<Health, ObserveError> {
     let mut health = Health::default();
-    let Some(leader) = leader(parts, slot).await? else {
+    let Some(leader) = parts.leader(slot).await? else {
         health.message = Some("its machine is not registered yet".to_owned());
         return Ok(health);
     };
@@ -220,7 +212,7 @@ async fn look_into(
         health.bootstrap = Bootstrap::Done;
     } else {
         // A slot without a running systemd reports nothing. The trial's timeout limits that.
-        let state = parts.machines.units(leader).state(&unit_name(unit::NAME)?).await;
+        let state = parts.machines.units(leader).state(&unit::NAME.parse()?).await;
         let (bootstrap, message) = match state {
             Ok(state) => bootstrap(&state, said.as_deref()),
             Err(error) if is_absent(&error) => (Bootstrap::Running, Some("the slot is starting".to_owned())),
@@ -297,7 +289,7 @@ fn bootstrap(state: &UnitState, said: Option<&str>) -> (Bootstrap, Option<String
 
 /// The units whose changes are news.
 pub(super) fn watched() -> Result<BTreeSet<UnitName>, UnitNameError> {
-    SlotName::ALL.into_iter().map(|slot| unit_name(&service(slot))).collect()
+    SlotName::ALL.into_iter().map(|slot| service(slot).parse()).collect()
 }
 
 #[cfg(test)]

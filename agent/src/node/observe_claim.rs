@@ -12,18 +12,17 @@ use bedplate_oci::node::NodeImage;
 use bedplate_rules::selection::was_granted;
 use jiff::{SignedDuration, Timestamp};
 
-use super::apply::unit_name;
 use super::claim_record::{ClaimRecord, ClaimStage, Claimant};
 use super::claim_report::{reported, reported_on_machine};
 use super::effects::Parts;
 use super::host_state::HostState;
-use super::observe::{ObserveError, leader, look_at_slots};
+use super::observe::{ObserveError, look_at_slots};
 use super::plan::claim::{
     Admission, ClaimFacts, ClaimObserved, ClaimReport, ClaimSeen, ClaimSlot, JoinedNode, PoolMachine, Script,
     UserData,
 };
 use super::user_data::{RefusedUserData, StoredUserData};
-use crate::bus::{ActiveState, Leader, MainExit, UnitState};
+use crate::bus::{ActiveState, Leader, MainExit, UnitName, UnitState};
 use crate::fault::explained;
 use crate::model::{Api, PerSlot, ProviderId, SlotSeen, Stage, VersionFacts};
 use crate::plane::{ClaimObject, Seen};
@@ -287,7 +286,7 @@ async fn look_inside(
     let Some(record) = record.filter(is_bootstrapping).filter(|record| record.has_user_data) else {
         return unknown(None);
     };
-    let leader = if slot.runs { leader(parts, CLAIM_SLOT).await? } else { None };
+    let leader = if slot.runs { parts.leader(CLAIM_SLOT).await? } else { None };
     slot.script = script(parts, leader).await?;
     // The script succeeds only with the sentinel, if the user data names one.
     slot.has_sentinel = slot.script == Script::Ended(0);
@@ -327,7 +326,7 @@ async fn script(parts: &Parts, leader: Option<Leader>) -> Result<Script, Observe
         return Ok(Script::Ended(0));
     }
     if let Some(leader) = leader {
-        let unit = unit_name(NAME)?;
+        let unit: UnitName = NAME.parse()?;
         // A slot whose own systemd does not answer is starting or stopping.
         let state = parts.machines.units(leader).state(&unit).await;
         let failed = state.ok().filter(|state| state.active == ActiveState::Failed && !state.has_job);

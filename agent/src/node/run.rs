@@ -21,11 +21,11 @@ use bedplate_process::exit::chain;
 use bedplate_process::liveness::{Beat, Pulse};
 use bedplate_process::lock::Lock;
 use bedplate_process::reconcile::{Activation, Reconcile, Task, Turn};
-use jiff::Timestamp;
+use jiff::{SignedDuration, Timestamp};
 use tokio::sync::{Notify, watch};
 use tokio_util::sync::CancellationToken;
 
-use super::apply::{ApplyError, allow_again, apply, forget_left_access, take_back_left, unit_name};
+use super::apply::{ApplyError, allow_again, forget_left_access, take_back_left};
 use super::attempt::{Attempts, key};
 use super::effects::Parts;
 use super::observe::{Probed, Sight, observe, on_trial, watched};
@@ -40,6 +40,7 @@ use crate::metrics::{METRICS, Went};
 use crate::model::{Act, Annotations, Api, Plan, Record, Stage, Step};
 use crate::plane::{ConditionTold, NodeTold, Seen, Truth};
 use crate::slot::paths::service;
+use confirm::apply_confirmed;
 
 /// Poll interval during a trial.
 const TRIAL_POLL_INTERVAL: Duration = Duration::from_secs(1);
@@ -170,7 +171,7 @@ impl NodeLoop {
                 let key = key(step, &template);
                 if let Some(until) = self.attempts.held(&key, Instant::now()) {
                     let wait = until.saturating_duration_since(Instant::now());
-                    let next = SignedAfter(now, wait).time();
+                    let next = after(now, wait);
                     self.say(&sight, &planned, None, Some(next));
                     return Pause::AtMost(look.map_or(wait, |look| wait.min(look)));
                 }
@@ -209,7 +210,7 @@ impl NodeLoop {
             self.watch_units().await;
         }
         let parts = self.parts.clone();
-        let applying = apply(&parts, step, now, &cancel, &say);
+        let applying = apply_confirmed(&parts, step, sight, now, &cancel, &say);
         tokio::pin!(applying);
         let result = loop {
             tokio::select! {
@@ -253,7 +254,7 @@ impl NodeLoop {
         let version = version(sight, step);
         let duration_ms = u64::try_from(started.elapsed().as_millis()).unwrap_or(u64::MAX);
         if let (Step { slot, act: Act::ProbeSandbox }, Some(since)) = (step, trial_since(sight, step)) {
-            let failure = result.as_ref().err().map(chain_of);
+            let failure = result.as_ref().err().map(|error| explained(error));
             self.probed = Some(Probed { slot: *slot, since, failure });
         }
         if matches!(step.act, Act::AnnotateNode { .. }) {
@@ -270,7 +271,7 @@ impl NodeLoop {
                 tracing::info!(step = name, slot, version, duration_ms, result = why, "node step");
             }
             Err(error) => {
-                let text = chain_of(&error);
+                let text = explained(&error);
                 let times = self.attempts.times(key);
                 let wait = self.attempts.held(key, Instant::now());
                 let wait = wait.map(|until| until.saturating_duration_since(Instant::now()));
@@ -359,7 +360,7 @@ impl NodeLoop {
         let now = Timestamp::now();
         self.standing.last_error = Some(text.to_owned());
         self.standing.last_error_time = Some(now);
-        self.standing.next_try = wait.map(|wait| SignedAfter(now, wait).time());
+        self.standing.next_try = wait.map(|wait| after(now, wait));
         self.write_standing();
     }
 
@@ -428,7 +429,7 @@ fn running_node(sight: &Sight) -> Option<SlotName> {
 
 /// Returns true if systemd reports that the slot does not run.
 async fn has_ended(parts: &Parts, slot: SlotName) -> bool {
-    let Ok(unit) = unit_name(&service(slot)) else { return false };
+    let Ok(unit) = service(slot).parse() else { return false };
     parts.units.state(&unit).await.is_ok_and(|state| state.active.is_down())
 }
 
@@ -454,24 +455,14 @@ fn count(step: &Step, result: &Result<(), ApplyError>, took: Duration) {
     }
 }
 
-/// Time after another time, by a duration.
-struct SignedAfter(Timestamp, Duration);
-
-impl SignedAfter {
-    fn time(&self) -> Timestamp {
-        self.0
-            .saturating_add(jiff::SignedDuration::try_from(self.1).unwrap_or(jiff::SignedDuration::MAX))
-            .unwrap_or(Timestamp::MAX)
-    }
+fn after(time: Timestamp, wait: Duration) -> Timestamp {
+    let wait = SignedDuration::try_from(wait).unwrap_or(SignedDuration::MAX);
+    time.saturating_add(wait).unwrap_or(Timestamp::MAX)
 }
 
 fn left(now: Timestamp, until: Timestamp) -> Duration {
     // Never zero: the plan has decided that the time has not come yet.
     Duration::try_from(until.duration_since(now)).unwrap_or(Duration::ZERO).max(Duration::from_millis(10))
-}
-
-fn chain_of(error: &ApplyError) -> String {
-    explained(error)
 }
 
 fn trial_since(sight: &Sight, step: &Step) -> Option<Timestamp> {
@@ -507,5 +498,6 @@ fn is_superseded(seen: &Seen, step: &Step) -> bool {
 }
 
 mod claim;
+mod confirm;
 #[cfg(test)]
 mod tests;

@@ -15,8 +15,7 @@ use tokio::sync::Notify;
 use tokio::time::Instant;
 use tokio_util::sync::CancellationToken;
 
-use super::apply::Say;
-use super::effects::Parts;
+use super::effects::{Parts, Say};
 use crate::slot::store::{KeepSlotError, Slots};
 
 /// Interval between attempts to remove contents that could not be removed.

@@ -4,40 +4,13 @@
 //! When standalone, they include the configuration and version of the Node
 //! (H5). In a cluster, bedplate-controller writes those.
 //!
-//! A mark next to the slot records the UID of the annotated Node. Called by
-//! `apply`; `observe` reads the mark.
-
-use std::path::PathBuf;
+//! A mark in the slot records the UID of the annotated Node. Called by `apply`.
 
 use bedplate_api::machine::{NODE_CONFIGURATION, NODE_VERSION, SlotName, VersionRef};
 use bedplate_bootstrap::diff::Edit;
-use bedplate_process::file::{read_optional, write_atomic};
 
 use super::{ApplyError, rendered};
 use crate::node::effects::Parts;
-use crate::slot::store::{KeepSlotError, Slots};
-
-/// The mark, in what goes when the slot is emptied.
-fn mark(slots: &Slots, slot: SlotName) -> PathBuf {
-    slots.places().kept(slot, "annotated")
-}
-
-/// Content of the mark. `named`: the version that the Node is annotated with, without a cluster.
-fn marked(node_uid: &str, named: Option<&VersionRef>) -> String {
-    named.map_or_else(|| node_uid.to_owned(), |named| format!("{node_uid} {} {}", named.name, named.version))
-}
-
-/// Returns true if this Node (UID) has the annotations of the slot's version.
-/// `named`: configuration and version are included.
-pub(in crate::node) fn is_annotated(
-    slots: &Slots,
-    slot: SlotName,
-    node_uid: &str,
-    named: Option<&VersionRef>,
-) -> Result<bool, KeepSlotError> {
-    let path = mark(slots, slot);
-    Ok(read_optional(&path)?.is_some_and(|mark| mark == marked(node_uid, named).as_bytes()))
-}
 
 /// Writes them.
 pub(super) async fn annotate(parts: &Parts, slot: SlotName, node_uid: &str) -> Result<(), ApplyError> {
@@ -63,8 +36,7 @@ pub(super) async fn annotate(parts: &Parts, slot: SlotName, node_uid: &str) -> R
             Err(error) => return Err(ApplyError::Annotate(error)),
         }
     }
-    let mark_text = marked(node_uid, named.as_ref());
-    let marked =
-        parts.on_disk(move |slots| Ok(write_atomic(&mark(slots, slot), mark_text.as_bytes(), 0o600)?));
+    let node_uid = node_uid.to_owned();
+    let marked = parts.on_disk(move |slots| slots.set_annotated(slot, &node_uid, named.as_ref()));
     Ok(marked.await?)
 }

@@ -6,13 +6,11 @@ use bedplate_api::machine::SlotName;
 use bedplate_bootstrap::unit;
 use bedplate_process::exit::chain;
 
-use super::unit_name;
 use crate::bus::UnitName;
 use crate::bus::journal::last_lines;
 use crate::model::Log;
 use crate::node::effects::Parts;
 use crate::node::log_excerpt::last_told;
-use crate::node::observe::leader;
 use crate::slot::paths::service;
 use crate::slot::store::Slots;
 
@@ -79,13 +77,13 @@ fn awaits_kubelet(last: &str) -> bool {
 
 /// Returns the log of a unit in the slot.
 async fn of_unit(parts: &Parts, slot: SlotName, unit: &str) -> String {
-    let Ok(unit) = unit_name(unit) else { return String::new() };
+    let Ok(unit) = unit.parse() else { return String::new() };
     readable(&unit, journal(parts, slot, &unit).await)
 }
 
 /// Returns the log of the slot's own unit on the host.
 async fn of_slot(parts: &Parts, slot: SlotName) -> String {
-    let Ok(unit) = unit_name(&service(slot)) else { return String::new() };
+    let Ok(unit) = service(slot).parse() else { return String::new() };
     let said = last_lines(parts.units.as_ref(), &unit, MAX_LINES, None).await;
     readable(&unit, said.map_err(|error| chain(&error)))
 }
@@ -99,7 +97,7 @@ fn readable(unit: &UnitName, said: Result<String, String>) -> String {
 
 /// Reads a journal from the slot's systemd; if the slot does not run, from the files that its journal left.
 async fn journal(parts: &Parts, slot: SlotName, unit: &UnitName) -> Result<String, String> {
-    let asked = match leader(parts, slot).await {
+    let asked = match parts.leader(slot).await {
         Ok(Some(leader)) => last_lines(parts.machines.units(leader).as_ref(), unit, MAX_LINES, None).await,
         Ok(None) => Ok(String::new()),
         Err(error) => Err(error),

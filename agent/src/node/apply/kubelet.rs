@@ -13,8 +13,8 @@ use bedplate_bootstrap::{JoinIdentity, join_kubeconfig};
 use jiff::Timestamp;
 use zeroize::Zeroizing;
 
-use super::{ApplyError, Say};
-use crate::node::effects::Parts;
+use super::ApplyError;
+use crate::node::effects::{Parts, Say};
 use crate::plane::CertificateAnswer;
 
 /// Timeout of one wait for the certificate. The step is repeated, with growing delays.

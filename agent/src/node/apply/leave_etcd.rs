@@ -13,26 +13,18 @@
 
 use bedplate_api::machine::SlotName;
 use bedplate_etcd::quorum::is_last;
-use jiff::Timestamp;
 
 use super::{ApplyError, outcome};
-use crate::model::{Act, Plan, Stage};
+use crate::model::Stage;
 use crate::node::effects::Parts;
 use crate::node::etcd_member::{LeaveEtcdError, Member};
-use crate::node::observe::observe;
-use crate::node::plan::plan;
 use crate::slot::fill_record::LEAVING;
 
 /// Reason for not leaving: the Node exists.
 const THERE: &str = "the Node is there";
 
-/// Takes it out, and writes that the slot is the node no more.
-pub(super) async fn leave(parts: &Parts, slot: SlotName, now: Timestamp) -> Result<(), ApplyError> {
-    let sight = observe(parts, None, now).await?;
-    if plan(&sight.observed) != Plan::step(slot, Act::LeaveCluster) {
-        return Err(ApplyError::Superseded("something else is planned"));
-    }
-    let begun = sight.observed.slots[slot].leaving;
+/// Takes it out, and writes that the slot is the node no more. `begun`: a killed agent may have taken it out.
+pub(super) async fn leave(parts: &Parts, slot: SlotName, begun: bool) -> Result<(), ApplyError> {
     if !begun && !parts.node_is_gone().await.map_err(ApplyError::Ask)? {
         return Err(ApplyError::Superseded(THERE));
     }

@@ -3,22 +3,17 @@
 //! Called by `apply`.
 
 use bedplate_api::machine::{RolledBack, SlotName, Time, VersionRef};
-use bedplate_process::backoff::Backoff;
 use jiff::{SignedDuration, Timestamp};
-use std::time::Duration;
 
 use super::ApplyError;
 use super::failure_log::tail;
 use crate::fault::advice;
-use crate::model::{Act, Log, NodeSeen, Plan, Record, Stage, other};
+use crate::model::{Log, NodeSeen, Record, Stage, other};
+use crate::node::attempt::BACKOFF;
 use crate::node::effects::Parts;
 use crate::node::log_excerpt::with_log;
-use crate::node::observe::observe;
-use crate::node::plan::plan;
 use crate::slot::store::Ledger;
 
-/// Pause between trials that fail with no slot to roll back to.
-const BACKOFF: Backoff = Backoff::new(Duration::from_secs(1), Duration::from_secs(300));
 /// The most that `status.rolledBack.message` takes, in characters.
 const MAX_REASON_CHARS: usize = 1024;
 
@@ -36,14 +31,15 @@ pub(super) async fn change(
     Ok(changed.await?)
 }
 
-/// The time of a trial begins. Looked and asked once more, for what follows stops a node: is that still planned, and the Node really gone?
-pub(super) async fn begin_trial(parts: &Parts, slot: SlotName, now: Timestamp) -> Result<(), ApplyError> {
-    let sight = observe(parts, None, now).await?;
-    if plan(&sight.observed) != Plan::step(slot, Act::BeginTrial) {
-        return Err(ApplyError::Superseded("something else is planned"));
-    }
+/// The time of a trial begins. What follows stops a node: is the Node really gone?
+pub(super) async fn begin_trial(
+    parts: &Parts,
+    slot: SlotName,
+    node: &NodeSeen,
+    now: Timestamp,
+) -> Result<(), ApplyError> {
     // With a slot that runs it is always said to be: no other Node is a reason to stop it.
-    if sight.observed.node == NodeSeen::Absent && !parts.node_is_gone().await.map_err(ApplyError::Ask)? {
+    if *node == NodeSeen::Absent && !parts.node_is_gone().await.map_err(ApplyError::Ask)? {
         return Err(ApplyError::Superseded("the Node is there"));
     }
     restart_trial(parts, slot, now).await
@@ -156,14 +152,6 @@ fn failed(
     ledger
 }
 
-/// Returns the earliest time of the next trial. A time beyond the maximum
-/// backoff is ignored: it was written by a wrong clock.
-pub(in crate::node) fn not_before(ledger: &Ledger, now: Timestamp) -> Timestamp {
-    let longest = SignedDuration::try_from(BACKOFF.longest()).unwrap_or(SignedDuration::ZERO);
-    let latest = now.saturating_add(longest).unwrap_or(Timestamp::MAX);
-    ledger.not_before.filter(|time| *time <= latest).unwrap_or(Timestamp::MIN)
-}
-
 /// Allows a version that failed on this host again: a user requested it, or
 /// another version was selected since.
 ///
@@ -187,6 +175,7 @@ mod tests {
     use bedplate_api::id::Digest;
 
     use super::*;
+    use crate::node::attempt::not_before;
 
     fn record(version: i64) -> Record {
         Record {

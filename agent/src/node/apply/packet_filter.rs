@@ -11,8 +11,8 @@ use std::time::Duration;
 use bedplate_api::machine::SlotName;
 use bedplate_process::exit::chain;
 
-use super::{ApplyError, unit_name};
-use crate::bus::{Exit, Output, Ran, Setting, TransientCommand, sandbox};
+use super::ApplyError;
+use crate::bus::{Exit, Output, Ran, Setting, TransientCommand, UnitName, sandbox};
 use crate::node::effects::Parts;
 use crate::slot::network;
 use crate::slot::paths::service;
@@ -33,19 +33,19 @@ pub(super) async fn clean_rules(parts: &Parts, slot: SlotName) {
 
 async fn clean(parts: &Parts, slot: SlotName) -> Result<Option<Ran>, ApplyError> {
     for slot in SlotName::ALL {
-        if !parts.units.state(&unit_name(&service(slot))?).await?.active.is_down() {
+        if !parts.units.state(&service(slot).parse()?).await?.active.is_down() {
             return Ok(None);
         }
     }
     let filled = parts.on_disk(move |slots| slots.filled(slot)).await?;
     let on_host = filled.is_some_and(|filled| !network::is_own(&filled.template));
-    let mount = unit_name(&parts.slots.places().mount_unit(slot))?;
+    let mount: UnitName = parts.slots.places().mount_unit(slot).parse()?;
     if !on_host || !parts.units.state(&mount).await?.is_up() {
         return Ok(None);
     }
     let root = parts.slots.places().root(slot).display().to_string();
     let command = TransientCommand {
-        unit: unit_name("bedplate-rules.service")?,
+        unit: "bedplate-rules.service".parse()?,
         description: "Removes rules of a stopped slot from the packet filter".to_owned(),
         argv: ["/bin/sh", "-c", SCRIPT].map(str::to_owned).to_vec(),
         environment: vec!["PATH=/usr/sbin:/usr/bin:/sbin:/bin".to_owned()],

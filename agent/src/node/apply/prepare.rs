@@ -19,9 +19,10 @@ use tokio_util::sync::CancellationToken;
 
 use super::start::{SHARED, host_files};
 use super::stop::unmount;
-use super::{ApplyError, Say, destination, job_error, reload, rendered, unit_name};
+use super::{ApplyError, destination, job_error, reload, rendered};
+use crate::bus::UnitName;
 use crate::model::{ProviderId, Record, Stage, VersionFacts, other};
-use crate::node::effects::Parts;
+use crate::node::effects::{Parts, Say};
 use crate::slot::contents::{self, Contents, Secrets, SlotFile, SlotLink, text};
 use crate::slot::fill_record::{CRI_SOCKET, CRI_SOCKET_LABEL, Filled};
 
@@ -298,7 +299,7 @@ async fn fill(
             slots.write_host(&files)
         })
         .await?;
-    let mount = unit_name(&mount)?;
+    let mount: UnitName = mount.parse()?;
     reload(parts, &mount, changed).await?;
     let result = parts.units.start(&mount, MOUNT_TIMEOUT).await?;
     if !result.is_done() {

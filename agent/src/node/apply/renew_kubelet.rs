@@ -19,11 +19,10 @@ use bedplate_process::file::remove_optional;
 use jiff::Timestamp;
 use zeroize::Zeroizing;
 
-use super::{ApplyError, Say, kubelet, unit_name};
-use crate::bus::Leader;
+use super::{ApplyError, kubelet};
+use crate::bus::{Leader, UnitName};
 use crate::kubelet::connection::KUBECONFIG;
-use crate::node::effects::Parts;
-use crate::node::observe::leader;
+use crate::node::effects::{Parts, Say};
 use crate::slot::bind::plain_path;
 use crate::slot::contents::SlotLink;
 use crate::slot::fill_record::Filled;
@@ -42,7 +41,7 @@ const MAX_CHECKS: u32 = 60;
 
 /// Renews it. May be done twice.
 pub(super) async fn renew(parts: &Parts, slot: SlotName, say: Say<'_>) -> Result<(), ApplyError> {
-    let Some(leader) = leader(parts, slot).await? else {
+    let Some(leader) = parts.leader(slot).await? else {
         return Err(ApplyError::Superseded("the slot does not run any more"));
     };
     let filled = parts.on_disk(move |slots| slots.filled(slot)).await?;
@@ -133,7 +132,7 @@ async fn of_secret(parts: &Parts, filled: &Filled, path: &str) -> Option<Zeroizi
 }
 
 async fn restarted(parts: &Parts, slot: SlotName, leader: Leader) -> Result<(), ApplyError> {
-    let kubelet = unit_name("kubelet.service")?;
+    let kubelet: UnitName = "kubelet.service".parse()?;
     let units = parts.machines.units(leader);
     units.reset_failed(&kubelet).await?;
     units.restart(&kubelet, RESTART_TIMEOUT).await?;

@@ -12,9 +12,10 @@ use zeroize::Zeroizing;
 
 use super::packet_filter::clean_rules;
 use super::stop::clean_links;
-use super::{ApplyError, Say, job_error, kubelet, reload, rendered, unit_name};
+use super::{ApplyError, job_error, kubelet, reload, rendered};
+use crate::bus::UnitName;
 use crate::model::Record;
-use crate::node::effects::Parts;
+use crate::node::effects::{Parts, Say};
 use crate::node::host_state::withdraw_wipe;
 use crate::slot::fill_record::Filled;
 use crate::slot::network;
@@ -80,7 +81,7 @@ async fn launch(
             slots.write_host(&files)
         })
         .await?;
-    let unit = unit_name(&service(slot))?;
+    let unit: UnitName = service(slot).parse()?;
     reload(parts, &unit, changed).await?;
     for name in HOST_UNITS {
         settle(parts, name).await;
@@ -168,7 +169,7 @@ async fn shared(
 /// that this kernel does not have, or a parameter that it refuses, is an error in
 /// the service's log. The health gate finds out if the node works without it.
 async fn settle(parts: &Parts, name: &str) {
-    let Ok(unit) = unit_name(name) else { return };
+    let Ok(unit) = name.parse() else { return };
     match parts.units.restart(&unit, SETTINGS_TIMEOUT).await {
         Ok(result) if result.is_done() => {}
         Ok(result) => {
@@ -183,7 +184,7 @@ async fn settle(parts: &Parts, name: &str) {
 
 /// Refuses a slot whose link to the host would have no address.
 async fn need_networkd(parts: &Parts) -> Result<(), ApplyError> {
-    let unit = unit_name(network::HOST_NETWORKD)?;
+    let unit: UnitName = network::HOST_NETWORKD.parse()?;
     if !parts.units.state(&unit).await?.active.is_down() {
         return Ok(());
     }
@@ -195,7 +196,7 @@ async fn need_networkd(parts: &Parts) -> Result<(), ApplyError> {
 
 /// Makes the host's networkd read its configuration of the slot's link.
 async fn tell_networkd(parts: &Parts) -> Result<(), ApplyError> {
-    let unit = unit_name(network::HOST_NETWORKD)?;
+    let unit: UnitName = network::HOST_NETWORKD.parse()?;
     let result = parts.units.reload(&unit, SETTINGS_TIMEOUT).await?;
     if result.is_done() {
         return Ok(());

@@ -7,8 +7,8 @@ use std::time::Duration;
 use bedplate_api::machine::SlotName;
 
 use super::packet_filter::clean_rules;
-use super::{ApplyError, job_error, unit_name};
-use crate::bus::{BusError, ContainerName, Output, TransientCommand};
+use super::{ApplyError, job_error};
+use crate::bus::{BusError, ContainerName, Output, TransientCommand, UnitName};
 use crate::node::effects::Parts;
 use crate::slot::paths::{machine, service};
 use crate::slot::store::Slots;
@@ -21,7 +21,7 @@ const SIGNAL_KILL: i32 = nix::libc::SIGKILL;
 
 /// Stops it and takes its root off. What is stopped already is as good.
 pub(super) async fn stop(parts: &Parts, slot: SlotName) -> Result<(), ApplyError> {
-    let unit = unit_name(&service(slot))?;
+    let unit: UnitName = service(slot).parse()?;
     match parts.units.stop(&unit, SHUTDOWN_TIMEOUT).await {
         Ok(result) if result.is_done() => {}
         Ok(result) => {
@@ -60,7 +60,7 @@ pub(super) async fn stop(parts: &Parts, slot: SlotName) -> Result<(), ApplyError
 pub(super) async fn clean_links(parts: &Parts) {
     let cleaned = async {
         for slot in SlotName::ALL {
-            if !parts.units.state(&unit_name(&service(slot))?).await?.active.is_down() {
+            if !parts.units.state(&service(slot).parse()?).await?.active.is_down() {
                 return Ok(Vec::new());
             }
         }
@@ -70,7 +70,7 @@ pub(super) async fn clean_links(parts: &Parts) {
             let script = "for link; do ip link delete dev \"$link\"; done";
             let argv = ["/bin/sh", "-c", script, "sh"].into_iter().map(str::to_owned).chain(links);
             let command = TransientCommand {
-                unit: unit_name("bedplate-links.service")?,
+                unit: "bedplate-links.service".parse()?,
                 description: "Removes network links of a stopped slot".to_owned(),
                 argv: argv.collect(),
                 environment: Vec::new(),
@@ -99,7 +99,7 @@ pub(super) async fn clean_links(parts: &Parts) {
 
 /// Takes a slot's root off.
 pub(super) async fn unmount(parts: &Parts, slot: SlotName) -> Result<(), ApplyError> {
-    let mount = unit_name(&parts.slots.places().mount_unit(slot))?;
+    let mount: UnitName = parts.slots.places().mount_unit(slot).parse()?;
     let result = parts.units.stop(&mount, TERMINATION_TIMEOUT).await?;
     if result.is_done() {
         return Ok(());

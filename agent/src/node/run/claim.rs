@@ -15,7 +15,7 @@ use jiff::Timestamp;
 use tokio::sync::Notify;
 use tokio_util::sync::CancellationToken;
 
-use super::{MAX_STRETCH, NodeLoop, Pause, RETRY_DELAY, SignedAfter, TRIAL_POLL_INTERVAL, left};
+use super::{MAX_STRETCH, NodeLoop, Pause, RETRY_DELAY, TRIAL_POLL_INTERVAL, after, left};
 use crate::fault::explained;
 use crate::metrics::{METRICS, Went};
 use crate::model::Api;
@@ -92,7 +92,7 @@ impl NodeLoop {
                 let is_delayed = !matches!(step, ClaimStep::Report(_));
                 if let Some(until) = self.attempts.held(&key, Instant::now()).filter(|_| is_delayed) {
                     let wait = until.saturating_duration_since(Instant::now());
-                    self.say_claim(sight, planned, None, Some(SignedAfter(now, wait).time()));
+                    self.say_claim(sight, planned, None, Some(after(now, wait)));
                     return Pause::AtMost(wait);
                 }
                 self.carry_out_claim(sight, planned, step, &key).await;

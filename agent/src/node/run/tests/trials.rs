@@ -15,7 +15,9 @@ async fn prepared() -> World {
 }
 
 async fn apply_step(world: &World, step: &Step) -> Result<(), ApplyError> {
-    apply(&world.parts, step, Timestamp::now(), &CancellationToken::new(), &|_| ()).await
+    let now = Timestamp::now();
+    let sight = observe(&world.parts, None, now).await.unwrap();
+    apply_confirmed(&world.parts, step, &sight, now, &CancellationToken::new(), &|_| ()).await
 }
 
 #[test]
