@@ -110,14 +110,18 @@ mod tests {
         ] {
             assert!(advice(text).is_some_and(|advice| advice.contains(told)), "{text}: {:?}", advice(text));
         }
-        let unresolved = crate::name::not_resolved("k8s.example", "no answer").to_string();
-        assert!(
-            advice(&unresolved).is_some_and(|advice| advice.contains("/etc/resolv.conf")),
-            "{unresolved}"
-        );
         assert_eq!(advice("connection refused"), None);
         let twice = format!("no such host; {}", advice("no such host").unwrap());
         assert_eq!(advice(&twice), None, "said once");
+    }
+
+    #[tokio::test]
+    async fn name_that_is_not_resolved_is_explained_by_the_name_servers() {
+        use reqwest::dns::Resolve as _;
+        // Not a host name: no server is asked.
+        let unresolved = bedplate_oci::resolver::HostResolver.resolve("a..b".parse().unwrap());
+        let text = unresolved.await.err().unwrap().to_string();
+        assert!(advice(&text).is_some_and(|advice| advice.contains("/etc/resolv.conf")), "{text}");
     }
 
     #[test]

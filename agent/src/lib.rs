@@ -12,7 +12,6 @@ pub mod https;
 pub mod kubelet;
 pub mod metrics;
 pub mod model;
-pub mod name;
 pub mod node;
 pub mod operation;
 pub mod plane;

@@ -56,7 +56,7 @@ pub async fn resolve(address: &Address, reach: &Reach, wait: Duration) -> Result
 ///
 /// # Errors
 /// The error of the resolver, as text.
-pub async fn lookup(name: &str) -> Result<Vec<IpAddr>, String> {
+async fn lookup(name: &str) -> Result<Vec<IpAddr>, String> {
     let mut builder =
         TokioResolver::builder_tokio().map_err(|e| format!("/etc/resolv.conf cannot be read: {e}"))?;
     builder.options_mut().ip_strategy = LookupIpStrategy::Ipv4AndIpv6;

@@ -27,6 +27,7 @@ mod pin;
 mod reach;
 mod registry;
 mod resolution;
+pub mod resolver;
 mod source;
 mod space;
 mod store;

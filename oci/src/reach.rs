@@ -13,6 +13,8 @@ use reqwest::Url;
 use reqwest::dns::{Addrs, Name, Resolve, Resolving};
 use thiserror::Error;
 
+use crate::resolver::resolve;
+
 /// Maximum number of redirects.
 pub(crate) const MAX_REDIRECTS: usize = 5;
 
@@ -25,7 +27,9 @@ pub trait Reach: Debug + Send + Sync {
     fn check(&self, ip: IpAddr) -> Result<(), String>;
 
     /// Resolves the addresses of a host name.
-    fn lookup(&self, name: String) -> BoxFuture<'static, Result<Vec<IpAddr>, String>>;
+    fn lookup(&self, name: String) -> BoxFuture<'static, Result<Vec<IpAddr>, String>> {
+        Box::pin(async move { resolve(name).await.map_err(|error| error.to_string()) })
+    }
 }
 
 /// A reference leads to a forbidden address.

@@ -30,6 +30,7 @@ use crate::manifest::{INDEX_TYPE, LARGEST_MANIFEST, MANIFEST_TYPE};
 use crate::node::{DOCKER_INDEX_TYPE, DOCKER_MANIFEST_TYPE};
 use crate::partial::blocking;
 use crate::reach::{self, Confined, MAX_REDIRECTS, Reach};
+use crate::resolver::HostResolver;
 use crate::source::{Access, Options};
 use crate::store::{Tell, digest_of};
 
@@ -344,7 +345,10 @@ fn client(
         Some(reach) => {
             builder.redirect(reach::redirects(reach.clone())).dns_resolver(Arc::new(Confined(reach)))
         }
-        None => builder.redirect(reqwest::redirect::Policy::limited(MAX_REDIRECTS)),
+        None => {
+            let redirects = reqwest::redirect::Policy::limited(MAX_REDIRECTS);
+            builder.redirect(redirects).dns_resolver(Arc::new(HostResolver))
+        }
     };
     builder
         .https_only(!insecure_http)

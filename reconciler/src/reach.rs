@@ -5,8 +5,6 @@
 use std::net::IpAddr;
 
 use bedplate_bmc::address::Reach;
-use bedplate_bmc::resolve::lookup;
-use futures::future::BoxFuture;
 
 /// The networks of the command line.
 #[derive(Debug, Default)]
@@ -16,10 +14,6 @@ impl bedplate_oci::Reach for RegistryReach {
     fn check(&self, ip: IpAddr) -> Result<(), String> {
         let Some(why) = self.0.refusal(ip) else { return Ok(()) };
         Err(format!("{ip} is {why}; name the digest, or add the network to --image-allowed-networks"))
-    }
-
-    fn lookup(&self, name: String) -> BoxFuture<'static, Result<Vec<IpAddr>, String>> {
-        Box::pin(async move { lookup(&name).await })
     }
 }
 

@@ -3,19 +3,16 @@
 //! Believes only the authority that it is given, follows no redirect, uses no proxy, resolves names itself (a static
 //! binary has no resolver). Called by `client` and by `cluster`.
 
-use std::net::SocketAddr;
 use std::sync::Arc;
 use std::time::Duration;
 
 use bedplate_api::wire::Refusal;
-use reqwest::dns::{Addrs, Name, Resolve, Resolving};
+use bedplate_oci::resolver::HostResolver;
 use reqwest::{Client, ClientBuilder, Method, RequestBuilder, StatusCode};
 use rustls::{ClientConfig, RootCertStore};
 use rustls_pki_types::pem::PemObject;
 use rustls_pki_types::{CertificateDer, PrivateKeyDer};
 use thiserror::Error;
-
-use crate::name::look_up;
 
 const CONNECT_TIMEOUT: Duration = Duration::from_secs(10);
 const REQUEST_TIMEOUT: Duration = Duration::from_secs(30);
@@ -145,7 +142,7 @@ pub(crate) fn builder(ca_pem: &str, identity: Option<(&str, &str)>) -> Result<Cl
         .https_only(true)
         .redirect(reqwest::redirect::Policy::none())
         .no_proxy()
-        .dns_resolver(Arc::new(OwnResolver))
+        .dns_resolver(Arc::new(HostResolver))
         .connect_timeout(CONNECT_TIMEOUT)
         .pool_max_idle_per_host(1))
 }
@@ -157,19 +154,4 @@ fn refused(url: &str, status: StatusCode, bytes: &[u8]) -> AskError {
     });
     let message = refusal.message.chars().take(500).collect();
     AskError::Refused { url: url.to_owned(), status: status.as_u16(), reason: refusal.reason, message }
-}
-
-/// Resolves names by the host's /etc/hosts and name servers.
-#[derive(Debug, Clone, Copy)]
-struct OwnResolver;
-
-impl Resolve for OwnResolver {
-    fn resolve(&self, name: Name) -> Resolving {
-        Box::pin(async move {
-            let host = name.as_str().to_owned();
-            let found = tokio::task::spawn_blocking(move || look_up(&host)).await??;
-            let addresses: Addrs = Box::new(found.into_iter().map(|address| SocketAddr::new(address, 0)));
-            Ok(addresses)
-        })
-    }
 }

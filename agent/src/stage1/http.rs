@@ -7,10 +7,10 @@ use std::net::{IpAddr, Ipv4Addr, SocketAddr, TcpStream};
 use std::time::Duration;
 
 use bedplate_api::wire::{Refusal, StageReport};
+use bedplate_oci::resolver;
 
 use super::error::StageError;
 use super::http_wire::{HttpUrl, MAX_HEAD, ResponseHead, get_head, parse_head, post_head};
-use crate::name;
 
 const CONNECT_TIMEOUT: Duration = Duration::from_secs(10);
 /// Maximum silence of an image stream. pxed queues image streams; one that is silent for longer has failed.
@@ -71,7 +71,7 @@ fn exchange(
 ) -> Result<Response, StageError> {
     let address = match url.host().parse::<IpAddr>() {
         Ok(address) => address,
-        Err(_) => IpAddr::V4(name::ipv4(url.host(), nameservers).ok_or_else(|| StageError::Resolve {
+        Err(_) => IpAddr::V4(resolver::ipv4(url.host(), nameservers).ok_or_else(|| StageError::Resolve {
             host: url.host().to_owned(),
             servers: format!("{nameservers:?}"),
         })?),

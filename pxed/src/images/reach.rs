@@ -4,7 +4,6 @@
 use std::net::IpAddr;
 
 use bedplate_oci::Reach;
-use futures::future::BoxFuture;
 
 /// The networks of the configuration.
 #[derive(Debug)]
@@ -14,10 +13,6 @@ impl Reach for MachineReach {
     fn check(&self, ip: IpAddr) -> Result<(), String> {
         let Some(why) = self.0.refusal(ip) else { return Ok(()) };
         Err(format!("{ip} is {why}; add the network to bmc.allowed-networks if a registry is there"))
-    }
-
-    fn lookup(&self, name: String) -> BoxFuture<'static, Result<Vec<IpAddr>, String>> {
-        Box::pin(async move { bedplate_bmc::resolve::lookup(&name).await })
     }
 }
 

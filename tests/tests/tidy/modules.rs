@@ -30,7 +30,7 @@ pub(crate) const PROGRAMS: &[Program] = &[
             &["slot"],
             &["model", "fault"],
             &["stage1"],
-            &["name", "hardware"],
+            &["hardware"],
         ],
     },
     Program {

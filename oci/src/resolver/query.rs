@@ -1,9 +1,9 @@
 //! Asks name servers, one after the other, until one of them can say.
 //!
-//! Blocking; every wait is bounded. Called by `name`.
+//! Over UDP without EDNS, and over TCP if an answer does not fit. Blocking; every wait is bounded. Called by `resolver`.
 
-use std::io;
-use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr, UdpSocket};
+use std::io::{self, Read, Write};
+use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr, TcpStream, UdpSocket};
 use std::time::{Duration, Instant};
 
 use super::wire::{Answer, Kind, decode_answer, encode_question};
@@ -14,7 +14,7 @@ const SECOND_ANSWER_TIMEOUT: Duration = Duration::from_millis(500);
 
 /// Result of a query.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub enum Asked {
+pub(super) enum Asked {
     /// Addresses; at least one.
     Found(Vec<IpAddr>),
     /// There is no such name.
@@ -26,7 +26,13 @@ pub enum Asked {
 }
 
 /// Asks for addresses of these kinds, which come in their order.
-pub fn ask(name: &str, kinds: &[Kind], servers: &[SocketAddr], attempts: u32, timeout: Duration) -> Asked {
+pub(super) fn ask(
+    name: &str,
+    kinds: &[Kind],
+    servers: &[SocketAddr],
+    attempts: u32,
+    timeout: Duration,
+) -> Asked {
     let mut last = Asked::Silent;
     for server in (0..attempts).flat_map(|_| servers) {
         match ask_one(name, kinds, *server, timeout) {
@@ -84,21 +90,65 @@ fn ask_one(name: &str, kinds: &[Kind], server: SocketAddr, timeout: Duration) ->
             deadline = deadline.min(Instant::now() + SECOND_ANSWER_TIMEOUT);
         }
     }
-    Ok(sum(answers))
+    let mut asked = sum(&answers);
+    let is_cut = |answer: &Option<Answer>| *answer == Some(Answer::Cut);
+    if asked == Asked::Refused && answers.iter().any(is_cut) {
+        for ((answer, question), kind) in answers.iter_mut().zip(&questions).zip(kinds) {
+            if is_cut(answer) {
+                *answer = ask_over_tcp(question, *kind, server, timeout)?;
+            }
+        }
+        asked = sum(&answers);
+    }
+    Ok(asked)
+}
+
+/// Asks one question of a server over TCP (RFC 7766), within `timeout`.
+fn ask_over_tcp(
+    question: &[u8],
+    kind: Kind,
+    server: SocketAddr,
+    timeout: Duration,
+) -> io::Result<Option<Answer>> {
+    let deadline = Instant::now() + timeout;
+    let mut stream = TcpStream::connect_timeout(&server, timeout)?;
+    stream.set_write_timeout(Some(timeout))?;
+    // Both messages begin with their length.
+    let length = u16::try_from(question.len()).map_err(io::Error::other)?;
+    stream.write_all(&[&length.to_be_bytes()[..], question].concat())?;
+    let mut bytes = Vec::new();
+    loop {
+        if let Some((length, answer)) = bytes.split_first_chunk()
+            && let Some(answer) = answer.get(..usize::from(u16::from_be_bytes(*length)))
+        {
+            return Ok(decode_answer(question, kind, answer));
+        }
+        let left = deadline.saturating_duration_since(Instant::now());
+        if left.is_zero() {
+            return Err(io::ErrorKind::TimedOut.into());
+        }
+        stream.set_read_timeout(Some(left))?;
+        let mut buffer = [0; 4096];
+        match stream.read(&mut buffer)? {
+            0 => return Err(io::ErrorKind::UnexpectedEof.into()),
+            length => bytes.extend(buffer.iter().take(length)),
+        }
+    }
 }
 
 /// Combines the answers: all addresses that were found; absent if all answers
 /// say so; otherwise refused if any server answered.
-fn sum(answers: Vec<Option<Answer>>) -> Asked {
+fn sum(answers: &[Option<Answer>]) -> Asked {
     let all_absent = answers.iter().all(|answer| *answer == Some(Answer::Absent));
     let said = answers.iter().any(Option::is_some);
     let found: Vec<IpAddr> = answers
-        .into_iter()
+        .iter()
         .flatten()
         .flat_map(|answer| match answer {
-            Answer::Found(addresses) => addresses,
-            Answer::Absent | Answer::Refused => Vec::new(),
+            Answer::Found(addresses) => &addresses[..],
+            Answer::Absent | Answer::Refused | Answer::Cut => &[],
         })
+        .copied()
         .collect();
     match (found.is_empty(), all_absent, said) {
         (false, ..) => Asked::Found(found),
@@ -111,8 +161,8 @@ fn sum(answers: Vec<Option<Answer>>) -> Asked {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::name::configuration::Configuration;
-    use crate::name::find;
+    use crate::resolver::configuration::Configuration;
+    use crate::resolver::find;
 
     const QUICK: Duration = Duration::from_millis(200);
 
@@ -231,6 +281,38 @@ mod tests {
         let asked = ask("api.rack.example", &[Kind::A], &[address], 1, Duration::from_secs(10));
         assert_eq!(asked, Asked::Found(vec![v4]));
         forger.join().unwrap();
+    }
+
+    #[test]
+    fn rfc7766_answer_that_does_not_fit_into_a_packet_is_asked_for_over_tcp() {
+        let v4: IpAddr = [10, 7, 0, 1].into();
+        let (tcp, udp) = loop {
+            let tcp = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
+            if let Ok(udp) = UdpSocket::bind(tcp.local_addr().unwrap()) {
+                break (tcp, udp);
+            }
+        };
+        let address = tcp.local_addr().unwrap();
+        let server = std::thread::spawn(move || {
+            let mut buffer = [0; 512];
+            let (length, peer) = udp.recv_from(&mut buffer).unwrap();
+            (buffer[2], buffer[3]) = (0x83, 0x80);
+            udp.send_to(&buffer[..length], peer).unwrap();
+            let mut stream = tcp.accept().unwrap().0;
+            let mut question = vec![0; 2 + length];
+            stream.read_exact(&mut question).unwrap();
+            let mut answer = question.split_off(2);
+            (answer[2], answer[3], answer[7]) = (0x81, 0x80, 1);
+            answer.extend([0xc0, 12, 0, 1, 0, 1, 0, 0, 0, 9, 0, 4, 10, 7, 0, 1]);
+            let length = u16::try_from(answer.len()).unwrap().to_be_bytes();
+            // In pieces, as a network may bring it.
+            for piece in [&length[..1], &length[1..], &answer[..20], &answer[20..]] {
+                stream.write_all(piece).unwrap();
+            }
+        });
+        let asked = ask("api.rack.example", &[Kind::A], &[address], 1, Duration::from_secs(10));
+        assert_eq!(asked, Asked::Found(vec![v4]));
+        server.join().unwrap();
     }
 
     #[test]

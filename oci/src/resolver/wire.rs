@@ -8,7 +8,7 @@
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 
 /// Port of name servers.
-pub const PORT: u16 = 53;
+pub(super) const PORT: u16 = 53;
 /// Octets of a message before its question (RFC 1035, 4.1.1).
 const HEADER_BYTES: usize = 12;
 /// Maximum number of addresses kept per name.
@@ -16,7 +16,7 @@ const MAX_ADDRESSES: usize = 16;
 
 /// Type of a question.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Kind {
+pub(super) enum Kind {
     /// Addresses of IPv4.
     A,
     /// Addresses of IPv6.
@@ -34,17 +34,19 @@ impl Kind {
 
 /// Answer of a server.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub enum Answer {
+pub(super) enum Answer {
     /// Addresses; at least one.
     Found(Vec<IpAddr>),
     /// There is no such name, or it has no address of that kind.
     Absent,
     /// The server cannot answer; another one may.
     Refused,
+    /// The answer does not fit into a packet, and what fits has no address.
+    Cut,
 }
 
 /// The question for the addresses of `name`; `None` if it is not a host name.
-pub fn encode_question(id: u16, name: &str, kind: Kind) -> Option<Vec<u8>> {
+pub(super) fn encode_question(id: u16, name: &str, kind: Kind) -> Option<Vec<u8>> {
     let mut bytes = id.to_be_bytes().to_vec();
     bytes.extend([1, 0, 0, 1, 0, 0, 0, 0, 0, 0]);
     let name = name.strip_suffix('.').unwrap_or(name);
@@ -62,7 +64,7 @@ pub fn encode_question(id: u16, name: &str, kind: Kind) -> Option<Vec<u8>> {
 /// Decodes the answer to the message `question` of [`encode_question`]; `None` if these bytes are something else.
 ///
 /// ID and question must be those that were sent (RFC 5452, 9.1). Letter case of the name does not count (RFC 4343, 3).
-pub fn decode_answer(question: &[u8], kind: Kind, bytes: &[u8]) -> Option<Answer> {
+pub(super) fn decode_answer(question: &[u8], kind: Kind, bytes: &[u8]) -> Option<Answer> {
     let word = |at: usize| Some(u16::from_be_bytes(*bytes.get(at..)?.first_chunk()?));
     let (flags, questions, answers) = (word(2)?, word(4)?, word(6)?);
     let same_id = bytes.get(..2)? == question.get(..2)?;
@@ -76,9 +78,19 @@ pub fn decode_answer(question: &[u8], kind: Kind, bytes: &[u8]) -> Option<Answer
         3 => return Some(Answer::Absent),
         _ => return Some(Answer::Refused),
     }
-    let mut at = question.len();
+    let is_cut = flags & 0x0200 != 0;
+    match records(kind, bytes, question.len(), answers) {
+        Some(found) if !found.is_empty() => Some(Answer::Found(found)),
+        _ if is_cut => Some(Answer::Cut),
+        found => found.map(|_| Answer::Absent),
+    }
+}
+
+/// The addresses of this kind in `count` records from `at` on; `None` if there are fewer records.
+fn records(kind: Kind, bytes: &[u8], mut at: usize, count: u16) -> Option<Vec<IpAddr>> {
+    let word = |at: usize| Some(u16::from_be_bytes(*bytes.get(at..)?.first_chunk()?));
     let mut found = Vec::new();
-    for _ in 0..answers {
+    for _ in 0..count {
         at = skip_name(bytes, at)?;
         let (number, class, length) = (word(at)?, word(at.checked_add(2)?)?, word(at.checked_add(8)?)?);
         at = at.checked_add(10)?;
@@ -89,12 +101,7 @@ pub fn decode_answer(question: &[u8], kind: Kind, bytes: &[u8]) -> Option<Answer
         }
         at = end;
     }
-    let cut = flags & 0x0200 != 0;
-    Some(match found.is_empty() {
-        false => Answer::Found(found),
-        true if cut => Answer::Refused,
-        true => Answer::Absent,
-    })
+    Some(found)
 }
 
 fn address(kind: Kind, data: &[u8]) -> Option<IpAddr> {
@@ -186,8 +193,20 @@ mod tests {
         };
         assert_eq!(says(0x8183, &[]), Some(Answer::Absent));
         assert_eq!(says(0x8180, &[CNAME]), Some(Answer::Absent));
-        for flags in [0x8182, 0x8185, 0x8380] {
+        for flags in [0x8182, 0x8185] {
             assert_eq!(says(flags, &[]), Some(Answer::Refused), "{flags:x}");
+        }
+    }
+
+    #[test]
+    fn cut_answer_without_an_address_differs_from_an_absent_one() {
+        let says = |records: &[&[u8]]| {
+            decode_answer(&question(Kind::A), Kind::A, &answer(7, Kind::A, 0x8380, records))
+        };
+        let v4: IpAddr = [10, 7, 0, 1].into();
+        assert_eq!(says(&[A, CNAME]), Some(Answer::Found(vec![v4])));
+        for records in [&[][..], &[CNAME], &[&CNAME[..9]]] {
+            assert_eq!(says(records), Some(Answer::Cut));
         }
     }
 

@@ -1,6 +1,6 @@
 //! /etc/resolv.conf and /etc/hosts, as resolv.conf(5) and hosts(5) have them.
 //!
-//! Pure: text in, data out. Called by `name`.
+//! Pure: text in, data out. Called by `resolver`.
 
 use std::net::{IpAddr, Ipv4Addr, SocketAddr, SocketAddrV6};
 use std::time::Duration;
@@ -18,22 +18,22 @@ const MOST_ATTEMPTS: u32 = 3;
 
 /// Servers, search list and attempts of a resolver.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Configuration {
+pub(super) struct Configuration {
     /// Name servers, in the order in which they are asked.
-    pub servers: Vec<SocketAddr>,
+    pub(super) servers: Vec<SocketAddr>,
     /// Domains that are tried behind a short name.
-    pub search: Vec<String>,
+    pub(super) search: Vec<String>,
     /// A name with fewer dots is short.
-    pub ndots: usize,
+    pub(super) ndots: usize,
     /// Timeout of one server.
-    pub timeout: Duration,
+    pub(super) timeout: Duration,
     /// Number of attempts with all servers.
-    pub attempts: u32,
+    pub(super) attempts: u32,
 }
 
 impl Configuration {
     /// Reads resolv.conf; `zone` returns the numbers of interfaces. Unknown lines are ignored.
-    pub fn parse(text: &str, zone: &dyn Fn(&str) -> Option<u32>) -> Self {
+    pub(super) fn parse(text: &str, zone: &dyn Fn(&str) -> Option<u32>) -> Self {
         let mut read = Self {
             servers: Vec::new(),
             search: Vec::new(),
@@ -74,7 +74,7 @@ impl Configuration {
     }
 
     /// Returns the names to query in turn, until one exists.
-    pub fn candidates(&self, name: &str) -> Vec<String> {
+    pub(super) fn candidates(&self, name: &str) -> Vec<String> {
         if name.ends_with('.') {
             return vec![name.to_owned()];
         }
@@ -99,7 +99,7 @@ fn server(word: &str, zone: &dyn Fn(&str) -> Option<u32>) -> Option<SocketAddr> 
 }
 
 /// The addresses that /etc/hosts has of a name; those of IPv4 first.
-pub fn hosts(text: &str, name: &str) -> Vec<IpAddr> {
+pub(super) fn hosts(text: &str, name: &str) -> Vec<IpAddr> {
     let name = name.trim_end_matches('.');
     let lines = text.lines().map(|line| line.split_once('#').map_or(line, |(line, _)| line));
     let addresses = lines.filter_map(|line| {

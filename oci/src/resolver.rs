@@ -1,4 +1,4 @@
-//! Names to addresses: a static binary has no resolver of its own, and needs one before there is a root.
+//! Names to addresses: a static binary has no resolver of its own, and stage-1 needs one before there is a root.
 //!
 //! ```text
 //!   /etc/hosts ── known ─────────────────────────────────────────────────► addresses
@@ -6,16 +6,18 @@
 //!                      │   (one that the servers fail to answer for is passed over, as glibc does)
 //!                      └── each name server in turn, twice; who answers, counts
 //! ```
-//! Over UDP alone, without EDNS: a host's addresses fit into 512 bytes. What nsswitch.conf, mDNS or an encrypted resolver know, it does not.
-//! Blocking calls. Called by `service::ask`, by `stage1`.
+//! The files are read at each lookup, so that a change of them counts. What nsswitch.conf, mDNS or an encrypted resolver know, it does not.
+//! Callers: `registry`, `reach`, and the agent, for its servers and for stage-1.
 
-pub mod configuration;
-pub mod query;
-pub mod wire;
+mod configuration;
+mod query;
+mod wire;
 
 use std::io;
-use std::net::{IpAddr, Ipv4Addr, SocketAddr};
+use std::net::{IpAddr, Ipv4Addr, SocketAddr, UdpSocket};
 use std::time::Duration;
+
+use reqwest::dns::{Addrs, Name, Resolve, Resolving};
 
 use configuration::{Configuration, hosts};
 use query::{Asked, ask};
@@ -25,11 +27,29 @@ use wire::Kind;
 const MAX_ATTEMPTS: u32 = 2;
 const ATTEMPT_TIMEOUT: Duration = Duration::from_secs(2);
 
+/// Resolver of an HTTP client, by this host's /etc/hosts and name servers.
+#[derive(Debug, Clone, Copy)]
+pub struct HostResolver;
+
+impl Resolve for HostResolver {
+    fn resolve(&self, name: Name) -> Resolving {
+        Box::pin(async move {
+            // The client puts the URL's port into them.
+            let found = resolve(name.as_str().to_owned()).await?.into_iter();
+            Ok(Box::new(found.map(|address| SocketAddr::new(address, 0))) as Addrs)
+        })
+    }
+}
+
 /// Resolves a host name by this host's files; IPv4 addresses come first.
 ///
 /// # Errors
 /// The name is unknown, or no server answers.
-pub fn look_up(name: &str) -> io::Result<Vec<IpAddr>> {
+pub(crate) async fn resolve(name: String) -> io::Result<Vec<IpAddr>> {
+    tokio::task::spawn_blocking(move || look_up(&name)).await.unwrap_or_else(|error| Err(error.into()))
+}
+
+fn look_up(name: &str) -> io::Result<Vec<IpAddr>> {
     let known = read("/etc/hosts").map(|text| hosts(&text, name)).unwrap_or_default();
     if !known.is_empty() {
         return Ok(known);
@@ -38,8 +58,7 @@ pub fn look_up(name: &str) -> io::Result<Vec<IpAddr>> {
         return Ok(vec![Ipv4Addr::LOCALHOST.into()]);
     }
     let text = read("/etc/resolv.conf").unwrap_or_default();
-    let number = |zone: &str| nix::net::if_::if_nametoindex(zone).ok();
-    find(name, &Configuration::parse(&text, &number))
+    find(name, &Configuration::parse(&text, &interface_number))
 }
 
 /// A file's text, whatever its comments are written in.
@@ -47,11 +66,14 @@ fn read(path: &str) -> io::Result<String> {
     std::fs::read(path).map(|bytes| String::from_utf8_lossy(&bytes).into_owned())
 }
 
+/// Number of a network interface, by which an IPv6 address names it.
+fn interface_number(name: &str) -> Option<u32> {
+    let socket = UdpSocket::bind((Ipv4Addr::LOCALHOST, 0)).ok()?;
+    rustix::net::netdevice::name_to_index(&socket, name).ok()
+}
+
 /// Resolves a name with these servers.
-///
-/// # Errors
-/// The name is unknown, or no server answers.
-pub fn find(name: &str, configuration: &Configuration) -> io::Result<Vec<IpAddr>> {
+fn find(name: &str, configuration: &Configuration) -> io::Result<Vec<IpAddr>> {
     let Configuration { servers, timeout, attempts, .. } = configuration;
     let mut refused = None;
     for candidate in configuration.candidates(name) {
@@ -70,7 +92,7 @@ pub fn find(name: &str, configuration: &Configuration) -> io::Result<Vec<IpAddr>
     Err(not_resolved(name, &why))
 }
 
-/// The IPv4 address of a name, by the servers that DHCP named.
+/// The IPv4 address of a name, by the servers that DHCP named. Blocks for a few seconds at most for each of them.
 pub fn ipv4(name: &str, servers: &[Ipv4Addr]) -> Option<Ipv4Addr> {
     let servers: Vec<_> = servers.iter().map(|server| SocketAddr::from((*server, wire::PORT))).collect();
     let Asked::Found(addresses) = ask(name, &[Kind::A], &servers, MAX_ATTEMPTS, ATTEMPT_TIMEOUT) else {
@@ -83,7 +105,7 @@ pub fn ipv4(name: &str, servers: &[Ipv4Addr]) -> Option<Ipv4Addr> {
 }
 
 /// Returns the error of a name that is unknown, or whose servers do not answer.
-pub(crate) fn not_resolved(name: &str, why: &str) -> io::Error {
+fn not_resolved(name: &str, why: &str) -> io::Error {
     io::Error::new(io::ErrorKind::NotFound, format!("the name {name} was not resolved: {why}"))
 }
 
@@ -99,6 +121,11 @@ fn listed(servers: &[SocketAddr]) -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn interface_has_the_number_that_the_kernel_gave_it() {
+        assert_eq!((interface_number("lo"), interface_number("nowhere")), (Some(1), None));
+    }
 
     #[test]
     fn a_comment_in_another_encoding_hides_no_name() {
