@@ -7,8 +7,7 @@ use k8s_openapi::api::certificates::v1::{CertificateSigningRequest, CertificateS
 use kube::api::{ObjectMeta, PostParams};
 use kube::{Api, Client};
 
-use super::error::{AskServerError, within};
-use super::node_deletion::is_not_found;
+use super::error::{self, AskServerError, find};
 
 const SIGNER: &str = "kubernetes.io/kube-apiserver-client-kubelet";
 const RESOURCE: (&str, &str) = ("certificates.k8s.io", "certificatesigningrequests");
@@ -37,22 +36,16 @@ pub(super) async fn ask(
     name: &str,
     csr_pem: &str,
 ) -> Result<CertificateAnswer, AskServerError> {
-    let what = || format!("CertificateSigningRequest {name}");
+    let what = format!("CertificateSigningRequest {name}");
     let requests: Api<CertificateSigningRequest> = Api::all(client.clone());
-    match within(requests.get(name)).await {
-        Ok(Ok(found)) => return Ok(answer(&found)),
-        Ok(Err(kube::Error::Api(status))) if is_not_found(&status, RESOURCE, name) => {}
-        Ok(Err(error)) => return Err(AskServerError::of(what(), error)),
-        Err(late) => return Err(late(what())),
+    if let Some(found) = find(what.clone(), RESOURCE, name, requests.get(name)).await? {
+        return Ok(answer(&found));
     }
-    match within(requests.create(&PostParams::default(), &object(name, csr_pem))).await {
-        Ok(Ok(made)) => Ok(answer(&made)),
+    match error::ask(what, requests.create(&PostParams::default(), &object(name, csr_pem))).await {
+        Ok(made) => Ok(answer(&made)),
         // It was made meanwhile: an agent before this one was killed while it asked.
-        Ok(Err(kube::Error::Api(status))) if status.code == 409 => {
-            Ok(CertificateAnswer::Pending { is_approved: false })
-        }
-        Ok(Err(error)) => Err(AskServerError::of(what(), error)),
-        Err(late) => Err(late(what())),
+        Err(error) if error.status() == Some(409) => Ok(CertificateAnswer::Pending { is_approved: false }),
+        Err(error) => Err(error),
     }
 }
 

@@ -9,8 +9,7 @@ use kube::api::{Patch, PatchParams};
 use kube::{Api, Client, ResourceExt};
 use serde_json::{Value, json};
 
-use super::error::{AskServerError, within};
-use super::node_deletion::is_not_found;
+use super::error::{AskServerError, ask, find};
 use super::writer::FIELD_MANAGER;
 
 /// Writes the agent's fields of the status of this very claim.
@@ -24,12 +23,8 @@ pub(super) async fn write(
     // Forced: these fields are the agent's own, also if a user with the verb `repair` wrote them.
     let parameters = PatchParams::apply(FIELD_MANAGER).force();
     let patch = Patch::Apply(body(claim, status));
-    let what = || format!("status of MachineClaim {name}");
-    match within(claims.patch_status(&name, &parameters, &patch)).await {
-        Ok(Ok(_)) => Ok(()),
-        Ok(Err(error)) => Err(AskServerError::of(what(), error)),
-        Err(late) => Err(late(what())),
-    }
+    let write = claims.patch_status(&name, &parameters, &patch);
+    ask(format!("status of MachineClaim {name}"), write).await.map(drop)
 }
 
 /// Returns the object to apply. The UID refuses another claim of the same name.
@@ -46,19 +41,11 @@ fn body(claim: &MachineClaim, status: &MachineClaimStatus) -> Value {
 /// Asks whether claimants of a namespace may run a MachineConfiguration. One that does not exist allows none.
 pub(super) async fn allows(client: &Client, name: &str, namespace: &str) -> Result<bool, AskServerError> {
     let configurations: Api<BoundedTimes<MachineConfiguration>> = Api::all(client.clone());
-    let what = || format!("MachineConfiguration {name}");
-    match within(configurations.get(name)).await {
-        Ok(Ok(BoundedTimes(found))) => {
-            Ok(found.spec.claim_policy.is_some_and(|policy| policy.allows(namespace)))
-        }
-        Ok(Err(kube::Error::Api(said)))
-            if is_not_found(&said, ("bedplate.dev", "machineconfigurations"), name) =>
-        {
-            Ok(false)
-        }
-        Ok(Err(error)) => Err(AskServerError::of(what(), error)),
-        Err(late) => Err(late(what())),
-    }
+    let what = format!("MachineConfiguration {name}");
+    let resource = ("bedplate.dev", "machineconfigurations");
+    let found = find(what, resource, name, configurations.get(name)).await?;
+    let policy = found.and_then(|BoundedTimes(found)| found.spec.claim_policy);
+    Ok(policy.is_some_and(|policy| policy.allows(namespace)))
 }
 
 #[cfg(test)]

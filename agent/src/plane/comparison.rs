@@ -13,18 +13,16 @@ use kube::{Api, Client, ResourceExt};
 use rustls::CertificateError;
 
 use super::Compared;
-use super::error::{AskServerError, within};
+use super::error::ask;
 use crate::fault::explained;
 
 /// Asks the API server behind `client` for the Machine, whose UID is `uid` in the cluster of this host.
 pub(super) async fn compare(client: &Client, name: &str, uid: &str) -> Compared {
     let machines: Api<BoundedTimes<Machine>> = Api::all(client.clone());
-    let what = || format!("Machine {name}");
-    let error = match within(machines.get(name)).await {
-        Ok(Ok(machine)) if machine.uid().as_deref() == Some(uid) => return Compared::Same,
-        Ok(Ok(_)) => return Compared::Other("its Machine of this name is another one".to_owned()),
-        Ok(Err(error)) => AskServerError::of(what(), error),
-        Err(late) => late(what()),
+    let error = match ask(format!("Machine {name}"), machines.get(name)).await {
+        Ok(machine) if machine.uid().as_deref() == Some(uid) => return Compared::Same,
+        Ok(_) => return Compared::Other("its Machine of this name is another one".to_owned()),
+        Err(error) => error,
     };
     let why = explained(&error);
     let is_other = matches!(error.status(), Some(401 | 403 | 404)) || is_not_trusted(&error);
@@ -59,6 +57,7 @@ mod tests {
     use serde_json::{Value, json};
 
     use super::*;
+    use crate::plane::AskServerError;
     use crate::plane::fake::fake;
 
     async fn compared(status: u16, body: Value) -> Compared {

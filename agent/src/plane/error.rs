@@ -5,6 +5,8 @@
 use std::error::Error;
 use std::time::Duration;
 
+use kube::core::Status;
+use kube::core::response::StatusSummary;
 use kube::runtime::watcher;
 use thiserror::Error;
 
@@ -110,10 +112,77 @@ pub(super) fn why(error: watcher::Error) -> String {
     }
 }
 
-/// Waits for an answer, not for ever.
-pub(super) async fn within<T>(
-    answer: impl Future<Output = T>,
-) -> Result<T, impl FnOnce(String) -> AskServerError> {
-    let answer = tokio::time::timeout(REQUEST_TIMEOUT, answer).await;
-    answer.map_err(|_| |what| AskServerError::Late { what })
+/// Waits for an answer about `what`, not for ever.
+pub(super) async fn ask<T>(
+    what: String,
+    answer: impl Future<Output = Result<T, kube::Error>>,
+) -> Result<T, AskServerError> {
+    match tokio::time::timeout(REQUEST_TIMEOUT, answer).await {
+        Ok(answer) => answer.map_err(|error| AskServerError::of(what, error)),
+        Err(_) => Err(AskServerError::Late { what }),
+    }
+}
+
+/// Asks about the object `name` of a group and resource. None: the API server itself reports that it has no such object.
+pub(super) async fn find<T>(
+    what: String,
+    resource: (&str, &str),
+    name: &str,
+    answer: impl Future<Output = Result<T, kube::Error>>,
+) -> Result<Option<T>, AskServerError> {
+    let found = async {
+        match answer.await {
+            Err(kube::Error::Api(status)) if is_not_found(&status, resource, name) => Ok(None),
+            answer => answer.map(Some),
+        }
+    };
+    ask(what, found).await
+}
+
+/// Returns true if the API server itself reports that it has no such object of this group and resource. Its
+/// answer names both. An answer without them is about something else: an unserved path, or a proxy.
+fn is_not_found(status: &Status, resource: (&str, &str), name: &str) -> bool {
+    let details = status.details.as_ref();
+    status.code == 404
+        && status.status == Some(StatusSummary::Failure)
+        && status.reason == "NotFound"
+        && details
+            .is_some_and(|said| (said.group.as_str(), said.kind.as_str()) == resource && said.name == name)
+}
+
+#[cfg(test)]
+mod tests {
+    use serde_json::{Value, json};
+
+    use super::*;
+
+    fn not_found(changes: &Value) -> bool {
+        let mut status = json!({
+            "kind": "Status", "apiVersion": "v1", "metadata": {}, "status": "Failure", "reason": "NotFound", "code": 404,
+            "message": "nodes \"node-1\" not found", "details": { "name": "node-1", "kind": "nodes" }
+        });
+        for (key, value) in changes.as_object().unwrap() {
+            status[key] = value.clone();
+        }
+        is_not_found(&serde_json::from_value(status).unwrap(), ("", "nodes"), "node-1")
+    }
+
+    #[test]
+    fn only_the_api_servers_own_word_about_this_object_counts() {
+        assert!(not_found(&json!({})));
+        for other in [
+            json!({ "code": 403 }),
+            json!({ "status": "Success" }),
+            json!({ "reason": "Forbidden" }),
+            // kube's result for a page that is not a Status, for example of a proxy.
+            json!({ "reason": "Failed to parse error data", "details": null }),
+            // "the server could not find the requested resource": the path, not the object.
+            json!({ "details": {} }),
+            json!({ "details": { "name": "node-1", "kind": "nodes", "group": "metrics.k8s.io" } }),
+            json!({ "details": { "name": "node-2", "kind": "nodes" } }),
+            json!({ "details": { "name": "node-1", "kind": "namespaces" } }),
+        ] {
+            assert!(!not_found(&other), "{other}");
+        }
+    }
 }

@@ -11,8 +11,7 @@ use kube::{Api, Client, ResourceExt};
 use serde_json::{Value, json};
 use thiserror::Error;
 
-use super::error::{AskServerError, within};
-use super::node_deletion::is_not_found;
+use super::error::{AskServerError, find};
 
 const FIELD_MANAGER: &str = "bedplate-agent";
 const RESOURCE: (&str, &str) = ("bedplate.dev", "machineoperations");
@@ -43,14 +42,12 @@ pub(super) async fn write(
     let operations: Api<BoundedTimes<MachineOperation>> = Api::all(client.clone());
     let parameters = PatchParams { field_manager: Some(FIELD_MANAGER.to_owned()), ..PatchParams::default() };
     let patch = Patch::Merge(patch_body(operation, status));
-    let what = || format!("status of MachineOperation {name}");
-    let error = match within(operations.patch_status(&name, &parameters, &patch)).await {
-        Ok(Ok(BoundedTimes(written))) => return Ok(Arc::new(written)),
-        Ok(Err(kube::Error::Api(said))) if is_not_found(&said, RESOURCE, &name) => {
-            return Err(WriteOperationError::Gone);
-        }
-        Ok(Err(error)) => AskServerError::of(what(), error),
-        Err(late) => late(what()),
+    let what = format!("status of MachineOperation {name}");
+    let write = operations.patch_status(&name, &parameters, &patch);
+    let error = match find(what, RESOURCE, &name, write).await {
+        Ok(Some(BoundedTimes(written))) => return Ok(Arc::new(written)),
+        Ok(None) => return Err(WriteOperationError::Gone),
+        Err(error) => error,
     };
     match error.status() {
         Some(409) => Err(read_again(&operations, operation).await),
@@ -65,15 +62,12 @@ async fn read_again(
     operation: &MachineOperation,
 ) -> WriteOperationError {
     let name = operation.name_any();
-    let what = format!("MachineOperation {name}");
-    match within(operations.get(&name)).await {
-        Ok(Ok(BoundedTimes(now))) if now.uid() == operation.uid() => {
+    match find(format!("MachineOperation {name}"), RESOURCE, &name, operations.get(&name)).await {
+        Ok(Some(BoundedTimes(now))) if now.uid() == operation.uid() => {
             WriteOperationError::Conflict(Box::new(now))
         }
-        Ok(Ok(_)) => WriteOperationError::Gone,
-        Ok(Err(kube::Error::Api(said))) if is_not_found(&said, RESOURCE, &name) => WriteOperationError::Gone,
-        Ok(Err(error)) => WriteOperationError::Later(AskServerError::of(what, error)),
-        Err(late) => WriteOperationError::Later(late(what)),
+        Ok(_) => WriteOperationError::Gone,
+        Err(error) => WriteOperationError::Later(error),
     }
 }
 

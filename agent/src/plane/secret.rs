@@ -14,8 +14,7 @@ use kube::{Api, Client};
 use thiserror::Error;
 use zeroize::Zeroizing;
 
-use super::error::{AskServerError, within};
-use super::node_deletion::is_not_found;
+use super::error::{AskServerError, find};
 
 /// Content of a Secret.
 pub struct SecretData {
@@ -70,10 +69,9 @@ impl ReadSecretError {
 
 pub(super) async fn read(client: &Client, secret: &SecretRef) -> Result<SecretData, ReadSecretError> {
     let SecretRef { namespace, name } = secret;
-    let what = || format!("Secret {namespace}/{name}");
     let secrets: Api<Secret> = Api::namespaced(client.clone(), namespace);
-    match within(secrets.get(name)).await {
-        Ok(Ok(found)) => Ok(SecretData {
+    match find(format!("Secret {namespace}/{name}"), ("", "secrets"), name, secrets.get(name)).await {
+        Ok(Some(found)) => Ok(SecretData {
             kind: found.type_.unwrap_or_default(),
             data: found
                 .data
@@ -82,18 +80,15 @@ pub(super) async fn read(client: &Client, secret: &SecretRef) -> Result<SecretDa
                 .map(|(key, ByteString(bytes))| (key, Zeroizing::new(bytes)))
                 .collect(),
         }),
-        Ok(Err(kube::Error::Api(status))) if is_not_found(&status, ("", "secrets"), name) => {
-            Err(ReadSecretError::Missing { namespace: namespace.clone(), name: name.clone() })
-        }
-        Ok(Err(kube::Error::Api(status))) if status.code == 403 && status.reason == "Forbidden" => {
+        Ok(None) => Err(ReadSecretError::Missing { namespace: namespace.clone(), name: name.clone() }),
+        Err(AskServerError::Refused { status: 403, reason, .. }) if reason == "Forbidden" => {
             Err(ReadSecretError::Forbidden {
                 namespace: namespace.clone(),
                 name: name.clone(),
                 remedy: remedy(secret),
             })
         }
-        Ok(Err(error)) => Err(ReadSecretError::Server(AskServerError::of(what(), error))),
-        Err(late) => Err(ReadSecretError::Server(late(what()))),
+        Err(error) => Err(ReadSecretError::Server(error)),
     }
 }
 

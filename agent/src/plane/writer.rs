@@ -20,7 +20,7 @@ use tokio::time::Instant;
 
 use super::Seen;
 use super::client::Access;
-use super::error::{AskServerError, within};
+use super::error::{AskServerError, ask};
 use super::status::{Change, NodeTold, body, change, compose};
 use crate::model::Api as Contact;
 
@@ -156,15 +156,11 @@ impl Writer {
         let parameters = PatchParams::apply(FIELD_MANAGER).force();
         let patch = Patch::Apply(body(machine, &status));
         kept.at = Some(Instant::now());
-        match within(machines.patch_status(machine.as_str(), &parameters, &patch)).await {
-            Ok(Ok(_)) => {
-                kept.written = Some(status);
-                kept.taken = Some((Instant::now(), access.fingerprint()));
-                Ok(())
-            }
-            Ok(Err(error)) => Err(AskServerError::of(format!("status of Machine {machine}"), error)),
-            Err(late) => Err(late(format!("status of Machine {machine}"))),
-        }
+        let write = machines.patch_status(machine.as_str(), &parameters, &patch);
+        ask(format!("status of Machine {machine}"), write).await?;
+        kept.written = Some(status);
+        kept.taken = Some((Instant::now(), access.fingerprint()));
+        Ok(())
     }
 }
 
