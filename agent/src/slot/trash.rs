@@ -33,8 +33,6 @@ pub struct Trash {
 /// Progress of the removal.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
 pub struct Removal {
-    /// Number of finished rounds.
-    pub rounds: u64,
     /// Number of trees that had been put in when the last round began.
     pub covers: u64,
     /// Reason that the last round did not remove everything, with path and remedy.
@@ -60,7 +58,6 @@ impl Trash {
     /// Records the end of a round that began when `covers` trees had been put in.
     pub fn finished(&self, covers: u64, stuck: Option<String>) {
         self.removal.send_modify(|removal| {
-            removal.rounds += 1;
             removal.covers = covers;
             removal.stuck = stuck;
         });
@@ -243,7 +240,7 @@ mod tests {
         slots.trash().finished(put, Some("mounted".to_owned()));
         removal.changed().await.unwrap();
         // Two mounts: the files shared by agent and slot, and the slot.
-        let expected = Removal { rounds: 1, covers: 2, stuck: Some("mounted".to_owned()) };
+        let expected = Removal { covers: 2, stuck: Some("mounted".to_owned()) };
         assert_eq!(*removal.borrow(), expected);
     }
 }

@@ -106,8 +106,6 @@ impl ClaimAct<'_> {
                 }
                 Ok(ClaimDone::Done)
             }
-            // No host has such an address yet.
-            ClaimStep::DropAddress => Ok(ClaimDone::Done),
             ClaimStep::ClearLinks => {
                 clean_links(parts).await;
                 Ok(ClaimDone::Done)

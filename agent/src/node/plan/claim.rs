@@ -353,7 +353,6 @@ fn on_releasing(seen: &ClaimObserved, record: &ClaimRecord) -> ClaimPlan {
     let steps = [
         (slot.runs, ClaimStep::StopSlot),
         (seen.user_data == UserData::Rendered, ClaimStep::ForgetUserData),
-        (slot.has_address, ClaimStep::DropAddress),
         (slot.has_links, ClaimStep::ClearLinks),
         (!slot.is_empty, ClaimStep::EmptySlots),
     ];

@@ -182,8 +182,6 @@ pub struct ClaimSlot {
     pub has_sentinel: bool,
     /// True if the kubelet is healthy.
     pub is_kubelet_healthy: bool,
-    /// True if the host has the virtual IP address of the claim.
-    pub has_address: bool,
     /// True if network links of the slot are left.
     pub has_links: bool,
 }
@@ -289,8 +287,6 @@ pub enum ClaimStep {
     },
     /// Stop the slots.
     StopSlot,
-    /// Remove the virtual IP address from the host.
-    DropAddress,
     /// Remove the network links that the slot has left.
     ClearLinks,
     /// Empty both slots.
@@ -326,7 +322,6 @@ impl ClaimStep {
             Self::Fail { .. } => StepName::FailClaim,
             Self::BeginRelease { .. } => StepName::BeginRelease,
             Self::StopSlot => StepName::StopSlot,
-            Self::DropAddress => StepName::DropAddress,
             Self::ClearLinks => StepName::ClearLinks,
             Self::EmptySlots => StepName::EmptySlots,
             Self::BeginWipe { .. } => StepName::BeginWipe,
@@ -351,7 +346,6 @@ impl ClaimStep {
             Self::Fail { .. } => "records that the claim failed",
             Self::BeginRelease { .. } => "records that the claim has ended",
             Self::StopSlot => "stops the slots",
-            Self::DropAddress => "removes the virtual IP address",
             Self::ClearLinks => "removes network links of the slot",
             Self::EmptySlots => "empties both slots",
             Self::BeginWipe { .. } => "records that the host must be wiped",

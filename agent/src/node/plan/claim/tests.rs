@@ -344,14 +344,12 @@ fn d7_host_is_released_on_each_evidence_of_a_live_answer() {
 #[test]
 fn d7_release_stops_and_empties_without_the_api_server() {
     let mut seen = ClaimObserved { api: Api::Away, ..held(record(ClaimStage::Releasing)) };
-    seen.slot = ClaimSlot { runs: true, has_address: true, has_links: true, ..seen.slot };
+    seen.slot = ClaimSlot { runs: true, has_links: true, ..seen.slot };
     seen.user_data = UserData::Rendered;
     assert_eq!(step(&seen), ClaimStep::StopSlot);
     seen.slot.runs = false;
     assert_eq!(step(&seen), ClaimStep::ForgetUserData);
     seen.user_data = UserData::Absent;
-    assert_eq!(step(&seen), ClaimStep::DropAddress);
-    seen.slot.has_address = false;
     assert_eq!(step(&seen), ClaimStep::ClearLinks);
     seen.slot.has_links = false;
     assert_eq!(step(&seen), ClaimStep::EmptySlots);

@@ -43,7 +43,7 @@ fn removal_that_hangs_is_named_by_the_watchdog() {
         assert!(named.starts_with("trash removal sent no"), "{named}");
         drop(release);
         assert!(busy.await.unwrap().is_err());
-        rounds.wait_for(|removal| removal.rounds == 1).await.unwrap();
+        rounds.changed().await.unwrap();
         tokio::time::sleep(PULSE_INTERVAL * 4).await;
         assert_eq!(liveness.check(), Ok(()), "it waits for more");
         shutdown.cancel();

@@ -241,7 +241,6 @@ impl World {
                 script: self.script,
                 has_sentinel: true,
                 is_kubelet_healthy: self.runs,
-                has_address: false,
                 has_links: false,
             },
             user_data: if held.is_some() && self.rendered == held {
@@ -348,7 +347,7 @@ impl World {
                 assert!(matches!(self.stage(), Some(Stage::Releasing | Stage::Failed(_))), "{before:?}");
                 self.runs = false;
             }
-            ClaimStep::DropAddress | ClaimStep::ClearLinks => panic!("there is none"),
+            ClaimStep::ClearLinks => panic!("there is none"),
             ClaimStep::EmptySlots => {
                 assert!(self.stage() == Some(Stage::Releasing) && !self.runs, "{before:?}");
                 (self.filled, self.script, self.node) = (None, Script::NotStarted, Node::Absent);
