@@ -8,6 +8,7 @@ use async_trait::async_trait;
 use bedplate_api::operation::{MachineOperation, MachineOperationStatus};
 
 use super::plan::Standing;
+pub use crate::plane::WriteOperationError;
 
 /// Operations of the Machine, and what it allows.
 #[derive(Debug, Clone)]
@@ -27,23 +28,6 @@ impl Default for View {
     fn default() -> Self {
         Self { operations: Vec::new(), complete: false, ended: BTreeMap::new(), standing: Standing::Unknown }
     }
-}
-
-/// Reason for which a status was not written.
-#[derive(Debug, thiserror::Error)]
-pub enum WriteOperationError {
-    /// The server is unreachable or busy; retry later.
-    #[error("not now: {0}")]
-    Later(String),
-    /// Another writer has changed the object since it was read; with its current state.
-    #[error("it was changed by another writer since it was read")]
-    Conflict(Box<MachineOperation>),
-    /// The operation is deleted.
-    #[error("it is gone")]
-    Gone,
-    /// The write is permanently refused.
-    #[error("refused: {0}")]
-    Refused(String),
 }
 
 /// Writes the status of operations.

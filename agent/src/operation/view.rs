@@ -28,7 +28,7 @@ use crate::model::{Api, Record, SlotSeen, Stage};
 use crate::node::apply::allow_again;
 use crate::node::effects;
 use crate::node::etcd_member::{LeaveEtcdError, may_leave};
-use crate::plane::{self, Decider, Seen, Watched};
+use crate::plane::{Decider, Seen, Watched};
 use crate::slot::fill_record::Filled;
 use crate::slot::paths::machine;
 
@@ -118,13 +118,7 @@ impl Ledger for DeciderLedger {
         operation: &MachineOperation,
         status: MachineOperationStatus,
     ) -> Result<Arc<MachineOperation>, WriteOperationError> {
-        let written = self.0.write_operation(operation, status).await;
-        written.map_err(|error| match error {
-            plane::WriteOperationError::Conflict(now) => WriteOperationError::Conflict(now),
-            plane::WriteOperationError::Gone => WriteOperationError::Gone,
-            plane::WriteOperationError::Refused(source) => WriteOperationError::Refused(chain(&source)),
-            plane::WriteOperationError::Later(source) => WriteOperationError::Later(chain(&source)),
-        })
+        self.0.write_operation(operation, status).await
     }
 }
 

@@ -6,12 +6,13 @@ use std::sync::Arc;
 
 use bedplate_api::bounded_times::BoundedTimes;
 use bedplate_api::operation::{MachineOperation, MachineOperationStatus};
+use bedplate_process::exit::chain;
 use kube::api::{Patch, PatchParams};
 use kube::{Api, Client, ResourceExt};
 use serde_json::{Value, json};
 use thiserror::Error;
 
-use super::error::{AskServerError, find};
+use super::error::find;
 
 const FIELD_MANAGER: &str = "bedplate-agent";
 const RESOURCE: (&str, &str) = ("bedplate.dev", "machineoperations");
@@ -19,18 +20,18 @@ const RESOURCE: (&str, &str) = ("bedplate.dev", "machineoperations");
 /// Reason for which the status of an operation was not written.
 #[derive(Debug, Error)]
 pub enum WriteOperationError {
-    /// Another writer changed it meanwhile: decide again by its current state.
-    #[error("the operation was changed meanwhile")]
+    /// The server is unreachable or busy; retry later.
+    #[error("not now: {0}")]
+    Later(String),
+    /// Another writer has changed the object since it was read; with its current state.
+    #[error("it was changed by another writer since it was read")]
     Conflict(Box<MachineOperation>),
     /// The operation is deleted, or its name belongs to another one.
-    #[error("the operation is gone")]
+    #[error("it is gone")]
     Gone,
-    /// Another try cannot help.
-    #[error("the operation's status was refused")]
-    Refused(#[source] AskServerError),
-    /// Another try may help.
-    #[error("the operation's status was not written")]
-    Later(#[source] AskServerError),
+    /// The write is permanently refused.
+    #[error("refused: {0}")]
+    Refused(String),
 }
 
 pub(super) async fn write(
@@ -51,9 +52,9 @@ pub(super) async fn write(
     };
     match error.status() {
         Some(409) => Err(read_again(&operations, operation).await),
-        Some(400 | 413 | 415 | 422) => Err(WriteOperationError::Refused(error)),
+        Some(400 | 413 | 415 | 422) => Err(WriteOperationError::Refused(chain(&error))),
         // 401 and 403 too: certificates are renewed, roles are put right.
-        _ => Err(WriteOperationError::Later(error)),
+        _ => Err(WriteOperationError::Later(chain(&error))),
     }
 }
 
@@ -67,7 +68,7 @@ async fn read_again(
             WriteOperationError::Conflict(Box::new(now))
         }
         Ok(_) => WriteOperationError::Gone,
-        Err(error) => WriteOperationError::Later(error),
+        Err(error) => WriteOperationError::Later(chain(&error)),
     }
 }
 

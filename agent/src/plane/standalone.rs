@@ -163,6 +163,7 @@ impl Decider for Standalone {
                 let hopeless =
                     matches!(&error, AskError::Refused { status: 400 | 413, .. } | AskError::Answer { .. });
                 let error = server_error(&format!("status of MachineOperation {name}"), error);
+                let error = chain(&error);
                 Err(if hopeless {
                     WriteOperationError::Refused(error)
                 } else {
