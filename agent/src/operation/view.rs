@@ -22,7 +22,6 @@ use super::journal::file::NoteDirectory;
 use super::ledger::{Ledger, View, WriteOperationError};
 use super::plan::Standing;
 use super::run::{Parts, run};
-use crate::bus::Power;
 use crate::kubelet::slot_root;
 use crate::model::{Api, Record, SlotSeen, Stage};
 use crate::node::apply::allow_again;
@@ -66,7 +65,6 @@ impl Reconcile for ViewFeed {
 /// Carries out the Machine's operations until `shutdown`; `wake` has the node's loop look again.
 pub async fn serve(
     node: effects::Parts,
-    power: Arc<dyn Power>,
     wake: Arc<Notify>,
     views: watch::Receiver<View>,
     pulse: Pulse,
@@ -81,7 +79,7 @@ pub async fn serve(
         notes: Arc::new(NoteDirectory::new(&state.join("operations"))),
         units: Arc::clone(&node.units),
         machines: Arc::clone(&node.machines),
-        power,
+        power: Arc::clone(&node.power),
         node: Arc::clone(&node.node),
         configuration: Arc::new(NodeConfiguration::new(node, wake)),
         captures: state.join("captures"),

@@ -50,9 +50,8 @@ pub(super) fn start(
     tasks.spawn("trash removal", removal);
     let (feed, views) = ViewFeed::new(parts.decider.seen());
     tasks.reconcile(&liveness, "operations view", SILENCE_TIMEOUT, feed);
-    let power = Arc::clone(&parts.power);
     let pulse = liveness.part("operations", TURN_PATIENCE);
-    tasks.spawn("operations", serve(parts, power, wake, views, pulse, shutdown));
+    tasks.spawn("operations", serve(parts, wake, views, pulse, shutdown));
     tasks
 }
 

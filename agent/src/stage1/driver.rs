@@ -10,13 +10,13 @@ use std::path::Path;
 use std::time::{Duration, Instant};
 
 use bedplate_api::wire::{RootFs, SEED_PATH, Seed, Stage, StageReport};
-use bedplate_process::file::write_atomic;
+use bedplate_process::file;
 use jiff::Timestamp;
 
 use super::arguments::{BootArguments, read_arguments};
 use super::console::{mib, say};
 use super::dhcp_wire::Lease;
-use super::error::{StageError, chain};
+use super::error::{StageError, chain, cut};
 use super::handover::{BOOT_FACTS, BootFacts, HOST_SEED, StateFacts, resolv_conf};
 use super::http_wire::HttpUrl;
 use super::link::{self, Interface};
@@ -155,8 +155,8 @@ impl Boot {
 
     fn read_seed(&mut self) -> Result<String, StageError> {
         let path = || SEED_PATH.to_owned();
-        let bytes = bedplate_process::file::read_optional(Path::new(SEED_PATH))
-            .map_err(StageError::system("read", SEED_PATH))?;
+        let bytes =
+            file::read_optional(Path::new(SEED_PATH)).map_err(StageError::system("read", SEED_PATH))?;
         let bytes = bytes.ok_or_else(|| StageError::NoSeed { path: path() })?;
         let seed: Seed =
             serde_json::from_slice(&bytes).map_err(|source| StageError::Seed { path: path(), source })?;
@@ -261,8 +261,10 @@ impl Boot {
             clock_was_set: self.clock_was_set,
             clock_offset_seconds: self.clock_offset_seconds,
         };
-        write_json(HOST_SEED, &seed, 0o600)?;
-        write_json(BOOT_FACTS, &facts, 0o644)?;
+        file::write_json(Path::new(HOST_SEED), &seed, 0o600)
+            .map_err(StageError::system("write", HOST_SEED))?;
+        file::write_json(Path::new(BOOT_FACTS), &facts, 0o644)
+            .map_err(StageError::system("write", BOOT_FACTS))?;
         modules::answer_kernel_requests(false)?;
         say(&format!("{}: starting init, {} failures on the way", Step::HandOver, self.failures));
         match new_root::switch()? {}
@@ -277,10 +279,7 @@ impl Boot {
 
     fn report_failure(&self, step: Step, text: &str) {
         let stage = if step > Step::FetchRoot { Stage::Userspace } else { Stage::RootFs };
-        let mut failure = format!("{step}: {text}");
-        failure.truncate(
-            (0..=failure.len().min(1024)).rev().find(|at| failure.is_char_boundary(*at)).unwrap_or(0),
-        );
+        let failure = cut(format!("{step}: {text}"));
         self.report(&StageReport { stage, failure: Some(failure) });
     }
 
@@ -307,11 +306,6 @@ impl Boot {
     fn root_image(&self) -> Result<RootFs, StageError> {
         self.seed()?.rootfs.ok_or(StageError::NoRootImage)
     }
-}
-
-fn write_json(path: &str, value: &impl serde::Serialize, mode: u32) -> Result<(), StageError> {
-    let bytes = serde_json::to_vec(value).map_err(|_| StageError::Internal("boot facts are not JSON"))?;
-    write_atomic(Path::new(path), &bytes, mode).map_err(StageError::system("write", path))
 }
 
 fn say_failures(loaded: &Loaded) {

@@ -6,6 +6,7 @@ use std::error::Error;
 use std::io;
 
 use bedplate_api::id::{Digest, MacAddress};
+use bedplate_process::exit;
 use thiserror::Error;
 
 use super::arguments::ReadArgumentsError;
@@ -192,15 +193,13 @@ impl StageError {
     }
 }
 
-/// An error and its causes in one line; at most 1024 bytes, which is what pxed keeps.
+/// An error and its causes in one line, cut as by [`cut`].
 pub fn chain(error: &dyn Error) -> String {
-    let mut text = error.to_string();
-    let mut cause = error.source();
-    while let Some(error) = cause {
-        text.push_str(": ");
-        text.push_str(&error.to_string());
-        cause = error.source();
-    }
+    cut(exit::chain(error))
+}
+
+/// Cuts a text to at most 1024 bytes, which is what pxed keeps.
+pub(super) fn cut(mut text: String) -> String {
     let end = (0..=text.len().min(1024)).rev().find(|at| text.is_char_boundary(*at)).unwrap_or(0);
     text.truncate(end);
     text

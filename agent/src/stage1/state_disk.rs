@@ -432,11 +432,10 @@ fn erase(disk: &mut File, part: Range<u64>) -> io::Result<()> {
 fn make(device: &Path, marker: &Marker, target: &Path, programs: &dyn Programs) -> Result<(), StageError> {
     let path = device.display().to_string();
     run_program(programs, "mke2fs", &["-q", "-F", "-t", "ext4", "-L", LABEL_NEW, &path], &path)?;
-    let bytes = serde_json::to_vec(marker).map_err(|_| StageError::Internal("a marker is not JSON"))?;
     mount_state(device, target, MsFlags::empty())?;
     let written = target.join(MARKER);
     let wrote =
-        file::write_atomic(&written, &bytes, 0o600).map_err(StageError::system("write", written.display()));
+        file::write_json(&written, marker, 0o600).map_err(StageError::system("write", written.display()));
     // Unmounting empties the journal: after it the marker lies where a mount without the journal finds it.
     unmount(target)?;
     wrote?;
