@@ -19,7 +19,6 @@ use bedplate_api::machine::{SlotName, VersionRef};
 use bedplate_api::reason::machine::PavedReason;
 use bedplate_process::exit::chain;
 use bedplate_process::liveness::{Beat, Pulse};
-use bedplate_process::lock::Lock;
 use bedplate_process::reconcile::{Activation, Reconcile, Task, Turn};
 use jiff::{SignedDuration, Timestamp};
 use tokio::sync::{Notify, watch};
@@ -195,13 +194,9 @@ impl NodeLoop {
     async fn carry_out(&mut self, sight: &Sight, planned: &Plan, step: &Step, key: &str) {
         self.say(sight, planned, None, None);
         let started = Instant::now();
-        let progress = Arc::new((Lock::new(None), Notify::new()));
-        let say = {
-            let progress = Arc::clone(&progress);
-            move |text: String| {
-                *progress.0.lock() = Some(text);
-                progress.1.notify_one();
-            }
+        let (told, mut progress) = watch::channel(None);
+        let say = move |text: String| {
+            told.send_replace(Some(text));
         };
         let (cancel, now) = (CancellationToken::new(), Timestamp::now());
         // An image may take an hour: the node is looked after meanwhile.
@@ -217,9 +212,9 @@ impl NodeLoop {
                 // The progress of a step is reported before the step is canceled.
                 biased;
                 result = &mut applying => break result,
-                () = progress.1.notified() => {
+                Ok(()) = progress.changed() => {
                     self.beat.beat();
-                    let text = progress.0.lock().clone();
+                    let text = progress.borrow().clone();
                     self.say(sight, planned, text.as_deref(), None);
                 }
                 kept = next_change(&mut self.changes), if node.is_some() && !cancel.is_cancelled() => {

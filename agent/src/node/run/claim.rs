@@ -3,16 +3,14 @@
 //! The loop acts for claims while the host holds one, or while its Machine is in a pool. Otherwise the ordinary turn decides. A slot of a
 //! node that no claim has selected stays with the ordinary turn. Called by `run`.
 
-use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use bedplate_api::reason::machine::PavedReason;
 use bedplate_process::backoff::Backoff;
 use bedplate_process::counter::Label as _;
 use bedplate_process::exit::chain;
-use bedplate_process::lock::Lock;
 use jiff::Timestamp;
-use tokio::sync::Notify;
+use tokio::sync::watch;
 use tokio_util::sync::CancellationToken;
 
 use super::{MAX_STRETCH, NodeLoop, Pause, RETRY_DELAY, TRIAL_POLL_INTERVAL, after, left};
@@ -163,13 +161,9 @@ impl NodeLoop {
     ) {
         self.say_claim(sight, planned, None, None);
         let started = Instant::now();
-        let progress = Arc::new((Lock::new(None), Notify::new()));
-        let say = {
-            let progress = Arc::clone(&progress);
-            move |text: String| {
-                *progress.0.lock() = Some(text);
-                progress.1.notify_one();
-            }
+        let (told, mut progress) = watch::channel(None);
+        let say = move |text: String| {
+            told.send_replace(Some(text));
         };
         let cancel = CancellationToken::new();
         let memory = std::mem::take(&mut self.claim);
@@ -184,9 +178,9 @@ impl NodeLoop {
                     // The progress of a step is reported before the step is canceled.
                     biased;
                     result = &mut applying => break result,
-                    () = progress.1.notified() => {
+                    Ok(()) = progress.changed() => {
                         self.beat.beat();
-                        let text = progress.0.lock().clone();
+                        let text = progress.borrow().clone();
                         self.stand_claim(sight, &memory, planned, text.as_deref(), None);
                     }
                     changed = self.seen.changed(), if !cancel.is_cancelled() => {
