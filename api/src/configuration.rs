@@ -5,13 +5,13 @@
 //!
 //! Pure: no clock, no file, no socket.
 
+mod file;
+mod kubernetes;
 mod template;
 
-pub use template::{
-    Container, ContainerNetwork, ContentSource, DropIn, FileEncoding, FileSpec, HealthGate, InPlaceFile,
-    KubeletArgument, KubernetesSpec, NodeImage, NodeRole, SecretKeyRef, SecretRef, Taint, TaintEffect,
-    Template, UnitSpec,
-};
+pub use file::{ContentSource, DropIn, FileEncoding, FileSpec, InPlaceFile, SecretKeyRef, UnitSpec};
+pub use kubernetes::{KubeletArgument, KubernetesSpec, NodeRole, Taint, TaintEffect};
+pub use template::{Container, ContainerNetwork, HealthGate, NodeImage, SecretRef, Template};
 
 pub use k8s_openapi::apimachinery::pkg::apis::meta::v1::Condition;
 pub use k8s_openapi::apimachinery::pkg::util::intstr::IntOrString;

@@ -6,21 +6,25 @@
 //! Pure: no clock, no file, no socket.
 
 mod bmc;
+mod boot;
 pub(crate) mod claim;
 mod hardware;
+mod power;
 mod pxe;
+mod slot;
 mod status;
 
 pub use bmc::{BmcProtocol, BmcSpec, BmcTls, BmcTlsMode, BootSource, IpmiPrivilege, IpmiSpec, RedfishSpec};
+pub use boot::{BootStatus, PreviousBoot, TimelineEntry};
 pub use claim::{ClaimPolicy, ClaimStatus, ClaimantRef};
 pub use hardware::{Clock, Cpu, Disk, Firmware, FirmwareMode, Hardware, HardwareBmc, Nic, Tpm};
 pub use k8s_openapi::apimachinery::pkg::apis::meta::v1::{Condition, MicroTime, Time};
+pub use power::{PowerAction, PowerActionKind, PowerState, PowerStatus};
 pub use pxe::{BootProtocol, FirmwareKind, ImageRef, InterfaceSpec, PxeSpec, StateDisk, StateDiskRule, Wipe};
+pub use slot::{Applied, RolledBack, Selected, SelectionSource, Slot, SlotName, SlotState, VersionRef};
 pub use status::{
-    Address, AddressType, AgentStatus, Applied, BootStatus, EnrollmentStatus, MachineStatus, NodeRef,
-    ObservedNode, ObservedNodeState, Phase, PowerAction, PowerActionKind, PowerState, PowerStatus,
-    PreviousBoot, RolledBack, Selected, SelectionSource, Slot, SlotName, SlotState, StateDiskStatus,
-    TimelineEntry, VersionRef, condition_type,
+    Address, AddressType, AgentStatus, EnrollmentStatus, MachineStatus, NodeRef, ObservedNode,
+    ObservedNodeState, Phase, StateDiskStatus, condition_type,
 };
 
 use kube::{CustomResource, KubeSchema};
