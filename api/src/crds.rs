@@ -1,8 +1,10 @@
 //! The CustomResourceDefinitions of all kinds, as they are installed (`api/crds/*.yaml` is made from these).
 //!
-//! Four things are changed in what the derive makes: fields lose `nullable`, so that the API server drops an explicit
-//! `null` (else CEL's `has()` would take it for a value), unsigned formats go, which Kubernetes does not know, each list without
-//! a type is `atomic`, and the texts of Kubernetes' own types get bounds: conditions and times.
+//! Five things are changed in what the derive makes: fields lose `nullable`, so that the API server drops an explicit
+//! `null` (otherwise CEL's `has()` would take it for a value), unsigned formats go, which Kubernetes does not know, each list without
+//! a type is `atomic`, the texts of Kubernetes' own types get bounds: conditions and times, and each paragraph of a description is one line.
+//!
+//! An optional enum has `schemars(with = "...")` with its type: without it, kube replaces the field's description by that of the type.
 //!
 //! A new object has `status.observedGeneration: -1`, so that kstatus does not read it as current.
 //!
@@ -106,8 +108,26 @@ fn bound_condition(fields: &mut BTreeMap<String, JSONSchemaProps>) {
     }
 }
 
+/// Joins the lines of each paragraph and of each list item. `kubectl explain` wraps lines itself, and prints each line break of a description.
+fn joined(description: &str) -> String {
+    let mut text = String::new();
+    for line in description.lines().map(str::trim) {
+        let is_start = text.is_empty() || text.ends_with('\n');
+        let before = match line {
+            "" => "\n\n",
+            _ if is_start => "",
+            item if item.starts_with("- ") => "\n",
+            _ => " ",
+        };
+        text.push_str(before);
+        text.push_str(line);
+    }
+    text
+}
+
 fn tidy(schema: &mut JSONSchemaProps) {
     schema.nullable = None;
+    schema.description = schema.description.as_deref().map(joined);
     schema.properties.iter_mut().for_each(bound_condition);
     if schema.format.as_deref() == Some("date-time") {
         schema.max_length.get_or_insert(MAX_TIME_CHARACTERS);
@@ -127,5 +147,18 @@ fn tidy(schema: &mut JSONSchemaProps) {
         Some(JSONSchemaPropsOrArray::Schema(schema)) => tidy(schema),
         Some(JSONSchemaPropsOrArray::Schemas(schemas)) => schemas.iter_mut().for_each(tidy),
         None => {}
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn lines_of_a_paragraph_are_joined_and_lists_are_kept() {
+        let doc = "Policy of\nthe disk.\n\n- `A`: the\n  first.\n- `B`: the second.";
+        assert_eq!(joined(doc), "Policy of the disk.\n\n- `A`: the first.\n- `B`: the second.");
+        assert_eq!(joined("Values:\n- a\n- b"), "Values:\n- a\n- b");
+        assert_eq!(joined("One line."), "One line.");
     }
 }
