@@ -57,7 +57,7 @@ pub const NODE_VERSION: &str = "bedplate.dev/machine-configuration-version";
 /// Maximum number of automatic power-on attempts (`status.power.attempts`).
 pub const MOST_POWER_ON_ATTEMPTS: i32 = 5;
 
-/// Desired state of one server or virtual machine.
+/// Desired state of the machine. Written by users.
 #[derive(CustomResource, KubeSchema, Serialize, Deserialize, Debug, Clone, PartialEq)]
 #[kube(
     group = "bedplate.dev",
@@ -71,7 +71,7 @@ pub const MOST_POWER_ON_ATTEMPTS: i32 = 5;
     status = "MachineStatus",
     derive = "PartialEq",
     cel,
-    doc = "One real server or virtual machine. Its name is also its Node's name and its host name.",
+    doc = "One real server or virtual machine. Its name is its host name and the name of its Node: at most 63 of `a-z`, `0-9` and `-`.",
     validation = Rule::new("self.metadata.name.matches('^[a-z0-9]([-a-z0-9]{0,61}[a-z0-9])?$')")
         .message("metadata.name must be a host name: at most 63 of a-z, 0-9 and '-', not first or last '-'"),
     validation = Rule::new(
@@ -94,29 +94,76 @@ pub const MOST_POWER_ON_ATTEMPTS: i32 = 5;
          (!has(self.spec.pxe.stateDisk.rule) || self.spec.pxe.stateDisk.rule == oldSelf.spec.pxe.stateDisk.rule)))"
     )
     .message("spec.pxe.stateDisk of a Machine with claimPolicy can be added, removed or name another disk only while no version is selected: release the host first"),
-    printcolumn(name = "Phase", type_ = "string", json_path = ".status.phase"),
-    printcolumn(name = "Config", type_ = "string", json_path = ".status.selected.name"),
-    printcolumn(name = "Version", type_ = "integer", json_path = ".status.selected.version"),
-    printcolumn(name = "Node", type_ = "string", json_path = ".status.nodeRef.name"),
-    printcolumn(name = "Power", type_ = "string", json_path = ".status.power.state"),
+    printcolumn(name = "Phase", type_ = "string", description = "Summary of the conditions.", json_path = ".status.phase"),
+    printcolumn(
+        name = "Config",
+        type_ = "string",
+        description = "MachineConfiguration of the selected version.",
+        json_path = ".status.selected.name"
+    ),
+    printcolumn(
+        name = "Version",
+        type_ = "integer",
+        description = "Number of the selected version.",
+        json_path = ".status.selected.version"
+    ),
+    printcolumn(name = "Node", type_ = "string", description = "Name of the Node.", json_path = ".status.nodeRef.name"),
+    printcolumn(name = "Power", type_ = "string", description = "Power state that pxed observed last.", json_path = ".status.power.state"),
     printcolumn(
         name = "Waiting",
         type_ = "string",
+        description = "Pending event, from condition Ready. Empty if there is none.",
         json_path = r#".status.conditions[?(@.type=="Ready")].message"#
     ),
-    printcolumn(name = "Age", type_ = "date", json_path = ".metadata.creationTimestamp"),
+    printcolumn(
+        name = "Age",
+        type_ = "date",
+        description = "Time since the object was created.",
+        json_path = ".metadata.creationTimestamp"
+    ),
     printcolumn(
         name = "Reason",
         type_ = "string",
+        description = "Reason of condition Ready.",
         json_path = r#".status.conditions[?(@.type=="Ready")].reason"#,
         priority = 1
     ),
-    printcolumn(name = "Claim", type_ = "string", json_path = ".status.claim.state", priority = 1),
-    printcolumn(name = "Site", type_ = "string", json_path = ".spec.site", priority = 1),
-    printcolumn(name = "Boot stage", type_ = "string", json_path = ".status.boot.stage", priority = 1),
-    printcolumn(name = "MAC", type_ = "string", json_path = ".spec.pxe.interfaces[0].macAddress", priority = 1),
-    printcolumn(name = "BMC", type_ = "string", json_path = ".spec.bmc.address", priority = 1),
-    printcolumn(name = "Image", type_ = "string", json_path = ".spec.pxe.image.name", priority = 1)
+    printcolumn(
+        name = "Claim",
+        type_ = "string",
+        description = "State of the claim on the host.",
+        json_path = ".status.claim.state",
+        priority = 1
+    ),
+    printcolumn(
+        name = "Site",
+        type_ = "string",
+        description = "Site whose pxed serves the machine.",
+        json_path = ".spec.site",
+        priority = 1
+    ),
+    printcolumn(
+        name = "Boot stage",
+        type_ = "string",
+        description = "Furthest stage of the latest boot.",
+        json_path = ".status.boot.stage",
+        priority = 1
+    ),
+    printcolumn(
+        name = "MAC",
+        type_ = "string",
+        description = "MAC address of the first interface.",
+        json_path = ".spec.pxe.interfaces[0].macAddress",
+        priority = 1
+    ),
+    printcolumn(name = "BMC", type_ = "string", description = "Address of the BMC.", json_path = ".spec.bmc.address", priority = 1),
+    printcolumn(
+        name = "Image",
+        type_ = "string",
+        description = "Name of the host image in pxed's configuration.",
+        json_path = ".spec.pxe.image.name",
+        priority = 1
+    )
 )]
 #[serde(rename_all = "camelCase")]
 #[x_kube(
@@ -141,35 +188,48 @@ pub const MOST_POWER_ON_ATTEMPTS: i32 = 5;
     .message("pxe.stateDisk.wipe must be IfBlank when claimPolicy.release is Wipe: Never forbids the wipe, and Once wipes again after it; set it to IfBlank and remove wipeToken")
 )]
 pub struct MachineSpec {
-    /// Provider of the machine. `pxe` is pxed; `manual` means that a user installs the agent; any other value belongs to a controller
-    /// that is not Bedplate's. Bedplate boots only machines of `pxe`.
+    /// Provider of the machine: the program or user that boots its host and installs the agent. At most 63 of `a-z`, `0-9` and `-`.
+    ///
+    /// - `pxe`: pxed boots the machine from the network. `spec.pxe` must be set.
+    /// - `manual`: a user installs the agent.
+    /// - Any other value, such as `azure`: a controller of your own makes the host.
     #[schemars(length(min = 1, max = 63), regex(pattern = r"^[a-z0-9]([-a-z0-9]*[a-z0-9])?$"))]
     pub provider: String,
-    /// The group of pxed instances that owns the machine. Default: `default`.
+    /// Site of the machine: the group of pxed instances that serves it. It must equal `site` in their configuration. At most 63 of `a-z`,
+    /// `0-9` and `-`. Default: `default`.
     #[serde(default)]
     pub site: SiteName,
-    /// Every program leaves the machine as it is: no selection, no lock, no power change, no repave. Default: false.
+    /// True if no program may change the machine: its power, boot, version and node stay as they are. Default: false.
     #[serde(default)]
     pub paused: bool,
-    /// Settings for netboot. Must be set when `provider` is `pxe`, and may only be set then. With `claimPolicy`, another disk can be selected
-    /// in `stateDisk` only while no version is selected.
+    /// Netboot settings. Must be set if `spec.provider` is `pxe`, and may only be set then.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub pxe: Option<PxeSpec>,
-    /// The machine's management controller, for machines of every provider. If unset, a user switches the power.
+    /// Management controller (BMC) of the machine, for machines of every provider. If unset, a user powers the machine on and off.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub bmc: Option<BmcSpec>,
-    /// Configuration for the machine, chosen by a user. If unset, a MachineConfiguration whose selector
-    /// matches is used.
+    /// MachineConfiguration of the machine, and optionally its version. Must not be set together with `spec.claimPolicy`. If unset, a
+    /// MachineConfiguration is used whose `spec.machineSelector` matches the Machine.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub configuration_ref: Option<ConfigurationRef>,
-    /// Makes the machine a member of a pool: a MachineClaim names its configuration, and no selector matches it. If unset, no claimant can
-    /// hold it. Not with `configurationRef`. It can be added or removed only while no version is selected.
+    /// Membership in a pool. A MachineClaim then selects the configuration, and no `machineSelector` matches the Machine. Must not be set
+    /// together with `spec.configurationRef`. It can be added or removed only while `status.selected` is unset. If unset, no claimant can
+    /// hold the host.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub claim_policy: Option<ClaimPolicy>,
-    /// Program or user that changes the power state. Default: `Managed`.
+    /// Power changes that pxed makes without an operation. They need `spec.bmc`. Default: `Managed`.
+    ///
+    /// - `Managed`: pxed powers the machine on when it should run. Only for provider `pxe`.
+    /// - `Unmanaged`: pxed changes the power only for a MachineOperation, or for `spec.deletionPolicy: PowerOff`.
+    /// - `OnClaim`: pxed powers the machine on while a MachineClaim has its name, and off once the host is released. Needs
+    ///   `spec.claimPolicy`, `spec.bmc` and provider `pxe`.
     #[serde(default)]
     pub power_policy: PowerPolicy,
     /// Action on the machine when this object is deleted. Default: `Retain`.
+    ///
+    /// - `Retain`: the machine and its Node stay as they are.
+    /// - `PowerOff`: pxed shuts the machine down, and forces it off after 120 seconds. Providers `pxe` and `manual` need `spec.bmc` for it.
+    /// - `Drain`: bedplate-controller cordons, drains and deletes the Node. Then the agent stops and empties the slot.
     #[serde(default)]
     pub deletion_policy: DeletionPolicy,
 }
@@ -178,37 +238,36 @@ pub struct MachineSpec {
 #[derive(KubeSchema, Serialize, Deserialize, Debug, Clone, PartialEq, Eq)]
 #[serde(rename_all = "camelCase")]
 pub struct ConfigurationRef {
-    /// Name of the MachineConfiguration.
+    /// Name of the MachineConfiguration. At most 240 characters. Example: `workers`.
     #[schemars(with = "ConfigurationName")]
     pub name: String,
-    /// The integer N of the MachineConfigurationVersion `<name>-v<N>`. Absent: the newest version at the time of the
-    /// choice.
+    /// Number N of the MachineConfigurationVersion `<name>-v<N>`. At least 1. If unset: the newest version at the time of the selection.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schemars(range(min = 1))]
     pub version: Option<i64>,
 }
 
-/// Program or user that changes a Machine's power state.
+/// Power changes that pxed makes without an operation.
 #[derive(JsonSchema, Serialize, Deserialize, Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub enum PowerPolicy {
     /// pxed powers the machine on when it should run.
     #[default]
     Managed,
-    /// Power changes only by MachineOperation.
+    /// pxed changes the power only for a MachineOperation, or for `deletionPolicy: PowerOff`.
     Unmanaged,
-    /// Powered on while a MachineClaim has the Machine's name, and off once the host has released it. A host that holds a claim is left on.
-    /// Needs `claimPolicy`, `bmc` and provider `pxe`.
+    /// pxed powers the machine on while a MachineClaim has the Machine's name, and off once the host has released it. A host that holds a
+    /// claim stays on. Needs `claimPolicy`, `bmc` and provider `pxe`.
     OnClaim,
 }
 
 /// Action on the machine when the Machine object is deleted.
 #[derive(JsonSchema, Serialize, Deserialize, Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub enum DeletionPolicy {
-    /// Nothing is touched.
+    /// The machine and its Node stay as they are.
     #[default]
     Retain,
-    /// The machine is powered off.
+    /// pxed powers the machine off.
     PowerOff,
-    /// The Node is cordoned, drained and deleted, the slot stopped.
+    /// bedplate-controller cordons, drains and deletes the Node. Then the agent stops and empties the slot.
     Drain,
 }

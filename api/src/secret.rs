@@ -11,10 +11,10 @@ use crate::schema::ObjectName;
 #[derive(KubeSchema, Serialize, Deserialize, Debug, Clone, PartialEq, Eq)]
 #[serde(rename_all = "camelCase")]
 pub struct SecretReference {
-    /// The Secret's namespace.
+    /// Namespace of the Secret. At most 63 characters. Example: `bedplate-system`.
     #[schemars(length(min = 1, max = 63), regex(pattern = r"^[a-z0-9]([-a-z0-9]*[a-z0-9])?$"))]
     pub namespace: String,
-    /// The Secret's name.
+    /// Name of the Secret. At most 253 characters.
     #[schemars(with = "ObjectName")]
     pub name: String,
 }

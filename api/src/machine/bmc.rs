@@ -9,7 +9,7 @@ use serde::{Deserialize, Serialize};
 use crate::id::Digest;
 use crate::secret::SecretReference;
 
-/// A management controller (BMC).
+/// Management controller (BMC) of a machine.
 #[derive(KubeSchema, Serialize, Deserialize, Debug, Clone, PartialEq, Eq)]
 #[serde(rename_all = "camelCase")]
 #[x_kube(
@@ -19,10 +19,14 @@ use crate::secret::SecretReference;
         .message("bmc.address must be host or host:port, not a URL, when bmc.protocol is IPMI")
 )]
 pub struct BmcSpec {
-    /// Protocol of the controller. It selects which of `redfish` and `ipmi` may be set.
+    /// Protocol of the BMC.
+    ///
+    /// - `Redfish`: DMTF Redfish. `spec.bmc.ipmi` must not be set.
+    /// - `IPMI`: IPMI 2.0 over LAN (RMCP+). `spec.bmc.redfish` must not be set.
     pub protocol: BmcProtocol,
-    /// Address of the controller: an `https://` (or `http://`) URL, or host with an optional port. Default port: 443 for Redfish,
-    /// 623 for IPMI. At most 512 characters.
+    /// Address of the BMC: a host with an optional port, or for `Redfish` also an `https://` or `http://` URL. Default port: 443 for
+    /// Redfish, 623 for IPMI. pxed refuses `http://` unless its configuration has `bmc.allow-insecure = true`. At most 512 characters.
+    /// Examples: `https://10.9.0.21`, `bmc-7.example:8443`, `[fd00:9::21]`.
     #[schemars(
         length(min = 1, max = 512),
         regex(
@@ -30,15 +34,19 @@ pub struct BmcSpec {
         )
     )]
     pub address: String,
-    /// The Secret with keys `username` and `password`; read only from the namespaces that pxed is configured for.
+    /// Secret with the keys `username` and `password`. pxed reads Secrets only in the namespaces of its configuration. The annotation
+    /// `bedplate.dev/bmc-addresses` of the Secret must list the host of `spec.bmc.address`.
     pub credentials_secret_ref: SecretReference,
-    /// Settings of protocol `Redfish`.
+    /// Settings of Redfish. May only be set if `spec.bmc.protocol` is `Redfish`.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub redfish: Option<RedfishSpec>,
-    /// Settings of protocol `IPMI`.
+    /// Settings of IPMI. May only be set if `spec.bmc.protocol` is `IPMI`.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub ipmi: Option<IpmiSpec>,
-    /// Source of the one-time boot override. Default: `PXE`.
+    /// Source of the one-time boot override, which pxed sets when it powers the machine on. Default: `PXE`.
+    ///
+    /// - `PXE`: the PXE client of the firmware.
+    /// - `HTTP`: the UEFI HTTP client.
     #[serde(default)]
     pub boot_source: BootSource,
 }
@@ -81,11 +89,13 @@ pub enum BootSource {
 #[derive(KubeSchema, Serialize, Deserialize, Debug, Clone, PartialEq, Eq, Default)]
 #[serde(rename_all = "camelCase")]
 pub struct RedfishSpec {
-    /// ID of the machine's system. Must be set if the service has several systems.
+    /// ID of the machine's ComputerSystem in the Redfish service. Must be set if the service has several systems. If unset: the only
+    /// system. At most 256 characters. Example: `System.Embedded.1`.
     #[serde(default, rename = "systemID", skip_serializing_if = "Option::is_none")]
     #[schemars(length(min = 1, max = 256))]
     pub system_id: Option<String>,
-    /// Verification of the service's certificate. If unset, pxed uses the certificate authorities of its host.
+    /// Verification of the TLS certificate of the Redfish service. If unset, a certificate authority that pxed's host trusts must have
+    /// signed it.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub tls: Option<BmcTls>,
 }
@@ -101,13 +111,20 @@ pub struct RedfishSpec {
 )]
 pub struct BmcTls {
     /// Kind of verification.
+    ///
+    /// - `Pin`: the public key of the certificate must be one of `spec.bmc.redfish.tls.pins`.
+    /// - `CA`: an authority of `spec.bmc.redfish.tls.caBundle` must have signed the certificate.
+    /// - `Insecure`: no verification, so any host at the address gets the password. pxed refuses it unless its configuration has
+    ///   `bmc.allow-insecure = true`.
     pub mode: BmcTlsMode,
-    /// SHA-256 of the certificate's SubjectPublicKeyInfo, as `sha256:` and 64 hex digits; two while keys are changed.
+    /// Accepted public keys: SHA-256 of the SubjectPublicKeyInfo of the certificate, as `sha256:` and 64 hex digits.
+    /// `bedplate bmc probe ADDRESS` prints the pin of a BMC. 1 or 2 entries. Two allow a change of the key. Must be set with mode `Pin`,
+    /// and may only be set then.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     #[schemars(length(max = 2))]
     #[x_kube(merge_strategy = ListMerge::Set)]
     pub pins: Vec<Digest>,
-    /// Certificate authorities (PEM) of mode `CA`, at most 64 KiB. If unset, pxed uses those of its host.
+    /// Certificate authorities in PEM form. May only be set with mode `CA`. At most 64 KiB. If unset: those that pxed's host trusts.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schemars(length(min = 1, max = 65536))]
     pub ca_bundle: Option<String>,
@@ -129,11 +146,15 @@ pub enum BmcTlsMode {
 #[derive(KubeSchema, Serialize, Deserialize, Debug, Clone, PartialEq, Eq, Default)]
 #[serde(rename_all = "camelCase")]
 pub struct IpmiSpec {
-    /// Cipher suite (IPMI 2.0, table 22-20): 17 or 3. If unset, 17, and 3 if the BMC does not offer 17.
+    /// Cipher suite of the session (IPMI 2.0, table 22-20): 17 or 3. If unset: 17, or 3 if the BMC does not offer 17.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schemars(extend("enum" = [3, 17]))]
     pub cipher_suite: Option<i32>,
-    /// Privilege level of the session. Default: `Operator`.
+    /// Privilege level of the session. The account must have it. Default: `Operator`.
+    ///
+    /// - `User`: reads only, so power operations fail.
+    /// - `Operator`: reads, and changes the power and the boot device.
+    /// - `Administrator`: all rights.
     #[serde(default)]
     pub privilege: IpmiPrivilege,
 }
@@ -141,11 +162,11 @@ pub struct IpmiSpec {
 /// Privilege level of an IPMI session.
 #[derive(JsonSchema, Serialize, Deserialize, Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub enum IpmiPrivilege {
-    /// Reads.
+    /// Reads only.
     User,
-    /// Reads, changes power and boot device.
+    /// Reads, and changes the power and the boot device.
     #[default]
     Operator,
-    /// Everything.
+    /// All rights.
     Administrator,
 }

@@ -14,43 +14,67 @@ use crate::wire::Stage;
 #[derive(KubeSchema, Serialize, Deserialize, Debug, Clone, PartialEq)]
 #[serde(rename_all = "camelCase")]
 pub struct BootStatus {
-    /// Public id of this boot: the first 16 bytes of the SHA-256 of its newest boot id. Not the id of its URLs, which is a secret.
+    /// Public ID of the boot, 32 hex digits. It differs from the secret ID in the URLs of the boot.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub id: Option<BootId>,
-    /// Time of its first packet.
+    /// Time of the first packet of the boot.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub start_time: Option<MicroTime>,
-    /// Time at which the seed of this boot left pxed. Only a client that has read the boot's URLs can take it.
+    /// Time at which pxed sent the seed of the boot: the token and the certificate authority for the enrollment. Only a client that has
+    /// read the URLs of the boot can fetch the seed.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub seed_time: Option<MicroTime>,
-    /// The furthest stage that it has reached.
+    /// Furthest stage that the boot has reached.
+    ///
+    /// - `Discover`: the first DHCP packet arrived.
+    /// - `Offered`: pxed offered an address.
+    /// - `Acknowledged`: pxed acknowledged the address.
+    /// - `Loader`: the machine fetched its loader.
+    /// - `Script`: the loader fetched its script.
+    /// - `Kernel`: the loader fetched the kernel.
+    /// - `Initrd`: the loader fetched the initrd.
+    /// - `RootFS`: the root file system was fetched.
+    /// - `Userspace`: systemd runs, and the agent has started.
+    /// - `Enrolled`: the host has its certificate.
     #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[schemars(with = "Stage")]
     pub stage: Option<Stage>,
-    /// Number of boots that started since the machine was last enrolled, including this one.
+    /// Number of boots since the machine was last enrolled, with this one.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schemars(range(min = 0))]
     pub attempts: Option<i32>,
-    /// Events in chronological order. At most 32 entries.
+    /// Stages of the boot and failures, in chronological order. At most 32.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     #[schemars(length(max = 32))]
     pub timeline: Vec<TimelineEntry>,
-    /// The boot before this one.
+    /// Boot before this one.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub previous: Option<PreviousBoot>,
 }
 
-/// One stage that a boot reached, or at which something failed.
+/// Stage that a boot reached, or at which a step failed.
 #[derive(KubeSchema, Serialize, Deserialize, Debug, Clone, PartialEq, Eq)]
 #[serde(rename_all = "camelCase")]
 pub struct TimelineEntry {
-    /// The stage.
+    /// Stage that was reached, or that failed.
+    ///
+    /// - `Discover`: the first DHCP packet arrived.
+    /// - `Offered`: pxed offered an address.
+    /// - `Acknowledged`: pxed acknowledged the address.
+    /// - `Loader`: the machine fetched its loader.
+    /// - `Script`: the loader fetched its script.
+    /// - `Kernel`: the loader fetched the kernel.
+    /// - `Initrd`: the loader fetched the initrd.
+    /// - `RootFS`: the root file system was fetched.
+    /// - `Userspace`: systemd runs, and the agent has started.
+    /// - `Enrolled`: the host has its certificate.
     pub stage: Stage,
-    /// When it was first reached, or when the failure was last reported.
+    /// Time at which the stage was first reached, or at which the failure was last reported.
     pub time: MicroTime,
-    /// True: the stage was not reached, `message` says why. Default: false.
+    /// True if the stage was not reached. Then `message` has the cause. Default: false.
     #[serde(default, skip_serializing_if = "std::ops::Not::not")]
     pub failed: bool,
-    /// Sent data or error, for users; at most 1024 characters.
+    /// Sent data or error, for users. At most 1024 characters.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schemars(length(max = 1024))]
     pub message: Option<String>,
@@ -60,16 +84,27 @@ pub struct TimelineEntry {
 #[derive(KubeSchema, Serialize, Deserialize, Debug, Clone, PartialEq, Eq)]
 #[serde(rename_all = "camelCase")]
 pub struct PreviousBoot {
-    /// Its public id, as in `boot.id`: derived from its newest boot id by SHA-256, not the id of its URLs.
+    /// Public ID of the boot, as in `status.boot.id`.
     pub id: BootId,
-    /// Time of its first packet.
+    /// Time of the first packet of the boot.
     pub start_time: MicroTime,
-    /// The furthest stage that it reached.
+    /// Furthest stage that the boot reached.
+    ///
+    /// - `Discover`: the first DHCP packet arrived.
+    /// - `Offered`: pxed offered an address.
+    /// - `Acknowledged`: pxed acknowledged the address.
+    /// - `Loader`: the machine fetched its loader.
+    /// - `Script`: the loader fetched its script.
+    /// - `Kernel`: the loader fetched the kernel.
+    /// - `Initrd`: the loader fetched the initrd.
+    /// - `RootFS`: the root file system was fetched.
+    /// - `Userspace`: systemd runs, and the agent has started.
+    /// - `Enrolled`: the host has its certificate.
     pub stage: Stage,
-    /// When it reached that stage.
+    /// Time at which the boot reached `stage`.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub stage_time: Option<MicroTime>,
-    /// Stage where the boot stalled, and what happened next; at most 1024 characters.
+    /// Stage where the boot stalled, and the event that ended it, for users. At most 1024 characters.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schemars(length(max = 1024))]
     pub message: Option<String>,

@@ -17,13 +17,18 @@ use crate::schema::{ClaimProviderId, NamespaceName, NamespaceOrAll, ObjectName};
         .message("claimPolicy.release must be set when claimPolicy.namespaces has '*' or more than one entry")
 )]
 pub struct ClaimPolicy {
-    /// Namespaces whose claimants may claim the machine: names, or `*` for all. At least one, at most 64. Written by users.
+    /// Namespaces whose claimants may hold the host: names such as `team-a`, or `*` for all. 1 to 64 entries.
     #[schemars(with = "Vec<NamespaceOrAll>", length(min = 1, max = 64))]
     #[x_kube(merge_strategy = ListMerge::Set)]
     pub namespaces: Vec<String>,
-    /// Cleanup of the host when a claim ends. A claim can only ask for a stronger one. Must be set if the machine serves more than one
-    /// namespace. `Wipe` needs provider `pxe`, and `pxe.stateDisk.wipe` must be `IfBlank`. If unset: `Empty`. Written by users.
+    /// Cleanup of the host when a claim ends. The stronger one of this and of the claim's `spec.release` counts. Must be set if
+    /// `spec.claimPolicy.namespaces` has `*` or several entries. If unset: `Empty`.
+    ///
+    /// - `Empty`: the agent empties the slots, and the host stays up. Only for claimants that trust each other.
+    /// - `Wipe`: the host also reboots and formats its state disk, and its agent gets another key. Needs provider `pxe`, and `IfBlank` in
+    ///   `spec.pxe.stateDisk.wipe`.
     #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[schemars(with = "ReleasePolicy")]
     pub release: Option<ReleasePolicy>,
 }
 
@@ -48,21 +53,29 @@ pub(crate) fn allows(namespaces: &[String], namespace: &str) -> bool {
 #[derive(KubeSchema, Serialize, Deserialize, Debug, Clone, PartialEq, Eq)]
 #[serde(rename_all = "camelCase")]
 pub struct ClaimStatus {
-    /// `spec.providerID` of the claim.
+    /// ID of the claim: `spec.providerID` of its MachineClaim.
     #[serde(rename = "providerID")]
     #[schemars(with = "ClaimProviderId")]
     pub provider_id: String,
-    /// Claimant of the host.
+    /// Object that the host is held for.
     pub claimant: ClaimantRef,
     /// State of the claim on the host.
+    ///
+    /// - `Preparing`: the host fetches the image, and waits for condition `Granted` of the MachineClaim.
+    /// - `Bootstrapping`: the slot starts, and the user data runs once.
+    /// - `Joined`: the host is a Node of the claimant's cluster. Without user data: the slot runs.
+    /// - `Failed`: the user data failed or was interrupted. The slot is stopped and kept until the release.
+    /// - `Releasing`: the agent stops and empties the slots.
+    /// - `Wiping`: both slots are empty, and the host boots to format its state disk.
+    /// - `Released`: the slots are empty, and the host is wiped if it must be. Another claim may follow.
     pub state: ClaimState,
-    /// Time at which the state was reached.
+    /// Time at which the host reached the state.
     pub since: Time,
-    /// Time at which the claim failed on this host. It outlives the release. Unset: the claim has not failed.
+    /// Time at which the claim failed on this host. It stays after the release. Unset if the claim has not failed.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub failed_time: Option<Time>,
-    /// Token of the wipe that is due, in state `Wiping`: UID of the claim. pxed names it to the next boot, which makes a state disk again
-    /// whose wipe was interrupted. A disk with state is wiped only if it has this host's own request. At most 63 characters.
+    /// Token of the pending wipe in state `Wiping`: UID of the MachineClaim. pxed passes it to the next boot, so that an interrupted wipe
+    /// is repeated. At most 63 characters.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schemars(length(max = 63))]
     pub wipe_token: Option<String>,
@@ -72,10 +85,10 @@ pub struct ClaimStatus {
 #[derive(KubeSchema, Serialize, Deserialize, Debug, Clone, PartialEq, Eq)]
 #[serde(rename_all = "camelCase")]
 pub struct ClaimantRef {
-    /// Namespace of the claimant.
+    /// Namespace of the claimant. At most 63 characters.
     #[schemars(with = "NamespaceName")]
     pub namespace: String,
-    /// Name of the claimant.
+    /// Name of the claimant. At most 253 characters.
     #[schemars(with = "ObjectName")]
     pub name: String,
 }

@@ -26,32 +26,33 @@ const MAX_NICS: usize = 64;
 #[derive(KubeSchema, Serialize, Deserialize, Debug, Clone, PartialEq, Eq, Default)]
 #[serde(rename_all = "camelCase")]
 pub struct Hardware {
-    /// Manufacturer (DMI `sys_vendor`).
+    /// Manufacturer of the machine (DMI `sys_vendor`). At most 256 characters. Written by the agent.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schemars(length(max = 256))]
     pub vendor: Option<String>,
-    /// Product name (DMI `product_name`).
+    /// Product name of the machine (DMI `product_name`). At most 256 characters. Written by the agent.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schemars(length(max = 256))]
     pub product: Option<String>,
-    /// Serial number (DMI `product_serial`).
+    /// Serial number of the machine (DMI `product_serial`). At most 256 characters. Written by the agent.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schemars(length(max = 256))]
     pub serial: Option<String>,
-    /// System UUID (DMI `product_uuid`), as in DHCP option 97.
+    /// System UUID (DMI `product_uuid`), as in DHCP option 97. At most 256 characters. Written by the agent.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schemars(length(max = 256))]
     pub uuid: Option<String>,
-    /// Firmware.
+    /// Firmware of the machine. Written by the agent.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub firmware: Option<Firmware>,
-    /// Processors.
+    /// Processors of the machine. Written by the agent.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub cpu: Option<Cpu>,
-    /// Memory that the kernel has, in bytes.
+    /// Memory that the kernel can use, in bytes. Written by the agent.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub memory_bytes: Option<i64>,
-    /// Disks, at most 256. Their texts have at most 98304 characters together.
+    /// Disks of the machine, with each name that `spec.pxe.stateDisk` accepts. At most 256, with 98304 characters together. Written by the
+    /// agent.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     #[schemars(length(max = 256))]
     #[x_kube(validation = Rule::new(
@@ -61,17 +62,17 @@ pub struct Hardware {
     )
     .message("the texts of all disks must have at most 98304 characters together"))]
     pub disks: Vec<Disk>,
-    /// Network interfaces, at most 64.
+    /// Network interfaces of the machine. At most 64. Written by the agent.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     #[schemars(length(max = 64))]
     pub nics: Vec<Nic>,
-    /// Trusted Platform Module. Absent: not looked for.
+    /// Trusted Platform Module of the machine. Unset if the agent did not search for one. Written by the agent.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub tpm: Option<Tpm>,
-    /// The system clock.
+    /// System clock of the host. Written by the agent.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub clock: Option<Clock>,
-    /// The management controller, as pxed found it.
+    /// Management controller (BMC), as it describes itself. Written by pxed.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub bmc: Option<HardwareBmc>,
 }
@@ -80,22 +81,23 @@ pub struct Hardware {
 #[derive(KubeSchema, Serialize, Deserialize, Debug, Clone, PartialEq, Eq, Default)]
 #[serde(rename_all = "camelCase")]
 pub struct Firmware {
-    /// Firmware of the running boot.
+    /// Firmware of the running boot: `BIOS` or `UEFI`.
     #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[schemars(with = "FirmwareMode")]
     pub mode: Option<FirmwareMode>,
-    /// Vendor (DMI `bios_vendor`).
+    /// Vendor of the firmware (DMI `bios_vendor`). At most 256 characters.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schemars(length(max = 256))]
     pub vendor: Option<String>,
-    /// Version (DMI `bios_version`).
+    /// Version of the firmware (DMI `bios_version`). At most 256 characters.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schemars(length(max = 256))]
     pub version: Option<String>,
-    /// Date as the vendor writes it (DMI `bios_date`).
+    /// Date of the firmware in the vendor's form (DMI `bios_date`). At most 256 characters.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schemars(length(max = 256))]
     pub date: Option<String>,
-    /// True if Secure Boot is enforced. Absent: unknown, or BIOS.
+    /// True if Secure Boot is enforced. Unset with BIOS, or if it is not known.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub secure_boot: Option<bool>,
 }
@@ -119,20 +121,20 @@ pub enum FirmwareMode {
 #[derive(KubeSchema, Serialize, Deserialize, Debug, Clone, PartialEq, Eq, Default)]
 #[serde(rename_all = "camelCase")]
 pub struct Cpu {
-    /// Model as the processor names itself.
+    /// Model, as the processor reports it. At most 256 characters.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schemars(length(max = 256))]
     pub model: Option<String>,
     /// Number of sockets.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub sockets: Option<i32>,
-    /// Number of cores, all sockets together.
+    /// Number of cores of all sockets together.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub cores: Option<i32>,
-    /// Number of hardware threads, all sockets together.
+    /// Number of hardware threads of all sockets together.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub threads: Option<i32>,
-    /// Architecture as in OCI images: `amd64`, `arm64`.
+    /// Architecture, as in OCI images: `amd64` or `arm64`. At most 256 characters.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schemars(length(max = 256))]
     pub architecture: Option<String>,
@@ -142,35 +144,35 @@ pub struct Cpu {
 #[derive(KubeSchema, Serialize, Deserialize, Debug, Clone, PartialEq, Eq, Default)]
 #[serde(rename_all = "camelCase")]
 pub struct Disk {
-    /// Kernel name, such as `sda`; it may change with every boot.
+    /// Kernel name, such as `sda`. It may change with each boot. At most 256 characters.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schemars(length(max = 256))]
     pub name: Option<String>,
-    /// Names below `/dev/disk/by-id`, at most 16.
+    /// Names below `/dev/disk/by-id`. At most 16 of 256 characters.
     #[serde(default, rename = "byID", skip_serializing_if = "Vec::is_empty")]
     #[schemars(length(max = 16), inner(length(max = 256)))]
     #[x_kube(merge_strategy = ListMerge::Set)]
     pub by_id: Vec<String>,
-    /// Serial number.
+    /// Serial number of the drive. At most 256 characters.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schemars(length(max = 256))]
     pub serial: Option<String>,
-    /// World wide name.
+    /// World wide name, such as `0x5000c500a1b2c3d4`. At most 256 characters.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schemars(length(max = 256))]
     pub wwn: Option<String>,
-    /// SCSI host:channel:target:lun.
+    /// SCSI address as host:channel:target:lun, such as `0:0:1:0`. At most 256 characters.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schemars(length(max = 256))]
     pub hctl: Option<String>,
-    /// Model.
+    /// Model of the drive. At most 256 characters.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schemars(length(max = 256))]
     pub model: Option<String>,
     /// Size in bytes.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub size_bytes: Option<i64>,
-    /// Spinning (true) or solid (false).
+    /// True if the disk has spinning platters, false if it is solid-state.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub rotational: Option<bool>,
     /// True if the medium is removable.
@@ -182,22 +184,23 @@ pub struct Disk {
 #[derive(KubeSchema, Serialize, Deserialize, Debug, Clone, PartialEq, Eq, Default)]
 #[serde(rename_all = "camelCase")]
 pub struct Nic {
-    /// Kernel name, such as `enp1s0`.
+    /// Kernel name, such as `enp1s0`. At most 256 characters.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schemars(length(max = 256))]
     pub name: Option<String>,
-    /// Hardware address in lower case with colons; longer than six octets on InfiniBand.
+    /// Hardware address in lower case with colons, such as `52:54:00:12:34:56`. InfiniBand has more than six octets. At most 256
+    /// characters.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schemars(length(max = 256))]
     pub mac_address: Option<String>,
-    /// Kernel driver.
+    /// Kernel driver, such as `ixgbe`. At most 256 characters.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schemars(length(max = 256))]
     pub driver: Option<String>,
     /// True if the link is up.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub link: Option<bool>,
-    /// Speed of the link, in megabits a second.
+    /// Speed of the link, in megabits per second.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub speed_mbps: Option<i64>,
 }
@@ -209,7 +212,7 @@ pub struct Tpm {
     /// True if the device is present.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub present: Option<bool>,
-    /// Its version, such as `2.0`.
+    /// Version of the TPM specification, such as `2.0`. At most 256 characters.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schemars(length(max = 256))]
     pub version: Option<String>,
@@ -219,37 +222,36 @@ pub struct Tpm {
 #[derive(KubeSchema, Serialize, Deserialize, Debug, Clone, PartialEq, Eq, Default)]
 #[serde(rename_all = "camelCase")]
 pub struct Clock {
-    /// The kernel's clock source, such as `tsc`.
+    /// Clock source of the kernel, such as `tsc`. At most 256 characters.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schemars(length(max = 256))]
     pub source: Option<String>,
-    /// True if the host's time service (systemd-timesyncd) has set the clock from a server in this boot.
+    /// True if the time service of the host (systemd-timesyncd) has set the clock from a server in this boot.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub synchronized: Option<bool>,
-    /// Offset of the hardware clock at this boot, in whole seconds: positive if it was ahead of pxed's clock,
-    /// negative if behind. The kernel starts with the hardware clock. Computed from the `Date` of pxed's
-    /// answer to stage-1. Absent: the host was not netbooted.
+    /// Offset of the hardware clock from pxed's clock at this boot, in seconds. Positive if the hardware clock was ahead. Unset if the host
+    /// did not boot from the network.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub boot_offset_seconds: Option<i64>,
 }
 
-/// A management controller, as pxed found it.
+/// Management controller, as it describes itself to pxed.
 #[derive(KubeSchema, Serialize, Deserialize, Debug, Clone, PartialEq, Eq, Default)]
 #[serde(rename_all = "camelCase")]
 pub struct HardwareBmc {
-    /// Manufacturer.
+    /// Manufacturer of the BMC. At most 256 characters.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schemars(length(max = 256))]
     pub vendor: Option<String>,
-    /// Model.
+    /// Model of the BMC. At most 256 characters.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schemars(length(max = 256))]
     pub model: Option<String>,
-    /// Firmware version.
+    /// Firmware version of the BMC. At most 256 characters.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schemars(length(max = 256))]
     pub firmware: Option<String>,
-    /// Faults of this model that pxed works around, at most 32.
+    /// Faults of this model that pxed works around. At most 32 of 256 characters.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     #[schemars(length(max = 32), inner(length(max = 256)))]
     #[x_kube(merge_strategy = ListMerge::Set)]

@@ -11,26 +11,31 @@ use serde::{Deserialize, Serialize};
 #[derive(KubeSchema, Serialize, Deserialize, Debug, Clone, PartialEq, Eq)]
 #[serde(rename_all = "camelCase")]
 pub struct PowerStatus {
-    /// The state that was seen last.
+    /// Power state that was observed last.
+    ///
+    /// - `On`: the machine is on.
+    /// - `Off`: the machine is off.
+    /// - `PoweringOn`: the machine is turning on.
+    /// - `PoweringOff`: the machine is turning off.
+    /// - `Unknown`: the BMC does not report the state.
     pub state: PowerState,
-    /// When it was seen.
+    /// Time of the observation of `status.power.state`. An unchanged state is written every five minutes.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub observed_time: Option<Time>,
-    /// The last change of power by pxed, or by a shutdown of the machine's agent.
+    /// Last change of the power, by pxed or by a shutdown of the host.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub last_action: Option<PowerAction>,
-    /// Time at which pxed last sent a request to the BMC that changes the power. An action that found nothing to do sends none.
+    /// Time of pxed's last request to the BMC that changes the power. An action that changes nothing sends no request.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub last_switch_time: Option<Time>,
-    /// Number of automatic power-on attempts by pxed since the machine last stayed up: booted, and on for ten
-    /// minutes. pxed stops after 5.
+    /// Number of automatic power-on attempts since the machine last booted and stayed on for ten minutes. pxed stops after 5.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schemars(range(min = 0))]
     pub attempts: Option<i32>,
-    /// Before this time pxed does not switch it on by itself again.
+    /// Earliest time of pxed's next automatic power-on attempt.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub next_attempt_time: Option<Time>,
-    /// Token of `spec.pxe.takeover` that was used last.
+    /// Token of `spec.pxe.takeover` that was used last. At most 63 characters.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schemars(length(max = 63))]
     pub takeover_token: Option<String>,
@@ -54,10 +59,19 @@ pub enum PowerState {
 #[serde(rename_all = "camelCase")]
 pub struct PowerAction {
     /// Kind of the change.
+    ///
+    /// - `PowerOn`: power on, by pxed, by an operation or by a user.
+    /// - `PowerOff`: power off without a shutdown, by an operation or because the Machine is deleted.
+    /// - `PowerCycle`: off and on again, by an operation.
+    /// - `Reset`: reset, by an operation.
+    /// - `GracefulPowerOff`: request for a shutdown, because the Machine is deleted. 120 seconds later pxed forces the machine off.
+    /// - `Takeover`: power cycle that `spec.pxe.takeover` allowed.
+    /// - `Shutdown`: shutdown by the agent.
+    /// - `IdlePowerOff`: power off, because no claim holds the host (`spec.powerPolicy: OnClaim`).
     pub action: PowerActionKind,
     /// Time of the change.
     pub time: Time,
-    /// Cause and result. At most 1024 characters.
+    /// Cause and result of the change, for users. At most 1024 characters.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schemars(length(max = 1024))]
     pub message: Option<String>,

@@ -29,22 +29,30 @@ use crate::schema::{Cidr, Ip};
     .message("netboot must be true on at least one interface when it is set on any; unset on all, the first netboots")
 )]
 pub struct PxeSpec {
-    /// The network interfaces that Bedplate knows, at least one and at most 16. A MAC address that two Machines claim
-    /// is served to neither.
+    /// Network interfaces of the machine that pxed serves. 1 to 16 entries. A MAC address that several Machines have is served to none of
+    /// them.
     #[schemars(length(min = 1, max = 16))]
     pub interfaces: Vec<InterfaceSpec>,
-    /// Firmware that may boot the machine. `Auto` accepts the firmware that sends the DHCP request. Default: `Auto`.
+    /// Firmware that may boot the machine. Over IPMI it also selects the firmware of the next boot. Default: `Auto`.
+    ///
+    /// - `Auto`: the firmware that sends the DHCP request.
+    /// - `BIOS`: BIOS only.
+    /// - `UEFI`: UEFI only.
     #[serde(default)]
     pub firmware: FirmwareKind,
-    /// Protocol by which the loader is fetched. `Auto` is the protocol that the machine asks for. Default: `Auto`.
+    /// Protocol by which the machine fetches its loader. Default: `Auto`.
+    ///
+    /// - `Auto`: the protocol that the machine asks for.
+    /// - `TFTP`: TFTP only.
+    /// - `HTTP`: HTTP only.
     #[serde(default)]
     pub boot_protocol: BootProtocol,
-    /// The host image. Absent: the site's default image.
+    /// Host image that the machine boots. If unset: `default-image` of pxed's configuration.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub image: Option<ImageRef>,
-    /// Kernel arguments, added after those of the image; one argument an entry, at most 64 of at most 1024
-    /// characters, together 800. No space, `"`, `#`, `&`, `'`, `;`, backslash, backtick or `|`: loader or
-    /// kernel would act on it.
+    /// Kernel arguments of the host, added after those of the image. Each entry is one argument, such as `console=ttyS1,115200`. At most 64
+    /// entries of 1024 characters, and together 800 characters with a space after each. Not allowed are spaces, `"`, `#`, `&`, `'`, `;`,
+    /// backslash, backtick, `|`, `${` and characters outside of ASCII. An argument must not start with `-`, `bedplate.` or `initrd=`.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     #[schemars(length(max = 64), inner(length(min = 1, max = 1024), regex(pattern = kernel_argument::PATTERN)))]
     #[x_kube(
@@ -60,13 +68,14 @@ pub struct PxeSpec {
             .message("kernelArguments must have at most 800 characters together, with the spaces between them")
     )]
     pub kernel_arguments: Vec<String>,
-    /// The disk that holds what survives a reboot. Absent: state is kept in memory, and a condition says so. A disk
-    /// that is not selected is never written.
+    /// Disk for data that survives a reboot. Exactly one of `byID`, `serial`, `wwn`, `hctl` and `rule` must be set, and it must match
+    /// exactly one disk. No other disk is written. With `spec.claimPolicy` it can be added, removed or name another disk only while
+    /// `status.selected` is unset. If unset, all state is in memory and is lost with a reboot.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub state_disk: Option<StateDisk>,
-    /// Token that allows pxed to power-cycle a server that was already on when pxed saw it first, so that it boots from the
-    /// network. Needs `bmc` and `powerPolicy: Managed`. Each token is used at most once; set another one to allow it again. If
-    /// unset, such a server is left running.
+    /// Token that allows one power cycle of a server that was on before pxed knew it. The server then boots from the network. pxed uses
+    /// each token at most once. Set another text to allow it again. Needs `spec.bmc` and `spec.powerPolicy: Managed`. 1 to 63 characters.
+    /// Example: `2026-03-rack-7`. If unset, such a server keeps running.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schemars(length(min = 1, max = 63))]
     pub takeover: Option<String>,
@@ -89,15 +98,16 @@ impl PxeSpec {
 #[derive(KubeSchema, Serialize, Deserialize, Debug, Clone, PartialEq, Eq)]
 #[serde(rename_all = "camelCase")]
 pub struct InterfaceSpec {
-    /// Hardware address, unicast; with colons, hyphens, dots or bare, in either case. Compared in normal form and shown
-    /// in lower case with colons.
+    /// Unicast MAC address, with colons, hyphens, dots or no separators, in upper or lower case. Statuses and logs show it in lower case
+    /// with colons. Examples: `52:54:00:12:34:56`, `5254.0012.3456`.
     #[x_kube(
         validation = Rule::new("self.matches('^[0-9a-fA-F][02468aceACE]') && !self.matches('^[0.:-]+$')")
             .message("macAddress must be a unicast address: the second digit even, and not all zero")
     )]
     pub mac_address: MacAddress,
-    /// Fixed IPv4 addresses with prefix length, such as `10.7.0.21/24`, at most 16. One must be in a subnet of the site's pxed;
-    /// otherwise the interface gets no address. None: an address from the subnet's pool.
+    /// Fixed IPv4 addresses, each with the prefix length of its subnet. Example: `10.7.0.21/24`. At most 16. One of them must be in the
+    /// subnet that the machine boots in. Otherwise the machine gets no address. No effect unless `dhcp.mode` of pxed is `server`. If unset:
+    /// an address from the subnet's pool.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     #[schemars(with = "Vec<Cidr>", length(max = 16))]
     #[x_kube(
@@ -105,7 +115,8 @@ pub struct InterfaceSpec {
             .message("addresses of an interface must be IPv4: IPv6 is not served")
     )]
     pub addresses: Vec<IpNet>,
-    /// Default router, IPv4. Absent: the subnet's.
+    /// IPv4 address of the default router. Example: `10.7.0.1`. No effect unless `dhcp.mode` of pxed is `server`. If unset: the router of
+    /// the subnet in pxed's configuration.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schemars(with = "Option<Ip>")]
     #[x_kube(
@@ -113,7 +124,8 @@ pub struct InterfaceSpec {
             .message("gateway of an interface must be IPv4: IPv6 is not served")
     )]
     pub gateway: Option<IpAddr>,
-    /// Name servers in order, IPv4, at most 8. None: the subnet's.
+    /// IPv4 addresses of the name servers, in order. Example: `10.7.0.2`. At most 8. No effect unless `dhcp.mode` of pxed is `server`. If
+    /// unset: the name servers of the subnet in pxed's configuration.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     #[schemars(with = "Vec<Ip>", length(max = 8))]
     #[x_kube(
@@ -121,7 +133,8 @@ pub struct InterfaceSpec {
             .message("nameservers of an interface must be IPv4: IPv6 is not served")
     )]
     pub nameservers: Vec<IpAddr>,
-    /// True if the machine may boot from this interface. If unset on every interface, the first one is used.
+    /// True if the machine may boot from this interface. If it is set on any interface, it must be true on at least one. If unset on all
+    /// interfaces, the first one may boot.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub netboot: Option<bool>,
 }
@@ -166,15 +179,17 @@ pub enum BootProtocol {
     .message("image.reference must end with a digest (@sha256:...) unless image.allowTag is true")
 )]
 pub struct ImageRef {
-    /// Name of an image in pxed's own configuration (`[images.<name>]`).
+    /// Name of an image in pxed's configuration: NAME of `[images.NAME]`. Exactly one of `name` and `reference` must be set. At most 63
+    /// characters. Example: `host`.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schemars(length(min = 1, max = 63), regex(pattern = r"^[a-z0-9]([-a-z0-9.]*[a-z0-9])?$"))]
     pub name: Option<String>,
-    /// OCI reference, such as `registry.example/bedplate/host@sha256:...`, at most 512 characters.
+    /// OCI reference of an image. It must end with a digest (`@sha256:` and 64 hex digits) unless `spec.pxe.image.allowTag` is true. At
+    /// most 512 characters. Example: `registry.example/bedplate/host@sha256:<digest>`.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schemars(length(min = 1, max = 512), regex(pattern = "^[!-~]+$"))]
     pub reference: Option<String>,
-    /// Allows a reference without digest. Default: false.
+    /// True if `spec.pxe.image.reference` needs no digest. The machine may then boot another image each time. Default: false.
     #[serde(default, skip_serializing_if = "std::ops::Not::not")]
     pub allow_tag: bool,
 }
@@ -191,35 +206,43 @@ pub struct ImageRef {
         .message("stateDisk.wipeToken must be set when stateDisk.wipe is Once, and may only be set then")
 )]
 pub struct StateDisk {
-    /// Name below `/dev/disk/by-id`, without a slash.
+    /// Name below `/dev/disk/by-id`, without a slash. At most 256 characters. Example: `nvme-SAMSUNG_MZQL2960_S64FNE0R400123`.
     #[serde(default, rename = "byID", skip_serializing_if = "Option::is_none")]
     #[schemars(length(min = 1, max = 256), regex(pattern = "^[^/]+$"))]
     pub by_id: Option<String>,
-    /// Serial number as the drive reports it, compared whole.
+    /// Serial number as the drive reports it. The complete value is compared. At most 256 characters. Example: `S64FNE0R400123`.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schemars(length(min = 1, max = 256))]
     pub serial: Option<String>,
-    /// World wide name, such as `0x5000c500a1b2c3d4`.
+    /// World wide name of the disk, in upper or lower case, with or without a prefix such as `0x`, `naa.` or `eui.`. At most 128
+    /// characters. Example: `0x5000c500a1b2c3d4`.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schemars(length(min = 1, max = 128))]
     pub wwn: Option<String>,
-    /// SCSI host:channel:target:lun, such as `0:0:1:0`. It depends on cabling and module order: prefer another way.
+    /// SCSI address as host:channel:target:lun. It depends on cabling and the order of kernel modules, so prefer another field. At most 64
+    /// characters. Example: `0:0:1:0`.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schemars(length(max = 64), regex(pattern = "^[0-9]+:[0-9]+:[0-9]+:[0-9]+$"))]
     pub hctl: Option<String>,
-    /// Properties that must match exactly one disk.
+    /// Properties of the disk. At least one must be set, and all that are set must hold.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub rule: Option<StateDiskRule>,
-    /// Wipe policy of the disk. Default: `IfBlank`.
+    /// Condition under which the disk is formatted. State of this Machine is used as it is, except for `Once`. Damaged state is never
+    /// formatted. With `spec.claimPolicy.release: Wipe` it must be `IfBlank`. Default: `IfBlank`.
+    ///
+    /// - `IfBlank`: if all of the disk reads as zeros, or for the wipe of a claim.
+    /// - `Never`: the disk must already have the state of this Machine.
+    /// - `Once`: once for each `spec.pxe.stateDisk.wipeToken`, whatever is on the disk.
     #[serde(default)]
     pub wipe: Wipe,
-    /// With `wipe: Once`: the wipe is done once for this text, which status then remembers; a new text wipes again.
+    /// Token of a wipe. The disk is wiped once for each token, and stores it, so that a reboot does not wipe again. Must be set with
+    /// `spec.pxe.stateDisk.wipe: Once`, and may only be set then. 1 to 63 characters. Example: `2026-02-reinstall`.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schemars(length(min = 1, max = 63))]
     pub wipe_token: Option<String>,
 }
 
-/// Properties of the state disk; those that are given must all hold.
+/// Properties of the state disk. All that are set must hold.
 #[derive(KubeSchema, Serialize, Deserialize, Debug, Clone, PartialEq, Eq, Default)]
 #[serde(rename_all = "camelCase")]
 #[x_kube(
@@ -229,27 +252,28 @@ pub struct StateDisk {
         .message("stateDisk.rule.minSizeBytes must not be larger than maxSizeBytes")
 )]
 pub struct StateDiskRule {
-    /// Smallest size, in bytes.
+    /// Smallest size of the disk, in bytes. At least 1, and at most `maxSizeBytes`. Example: `400000000000`. If unset: no limit.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schemars(range(min = 1))]
     pub min_size_bytes: Option<i64>,
-    /// Largest size, in bytes.
+    /// Largest size of the disk, in bytes. At least 1. If unset: no limit.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schemars(range(min = 1))]
     pub max_size_bytes: Option<i64>,
-    /// Spinning (true) or solid (false).
+    /// True if the disk must have spinning platters, false if it must be solid-state. If unset: either.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub rotational: Option<bool>,
-    /// Model as the drive reports it, compared whole.
+    /// Model as the drive reports it. The complete value is compared. At most 256 characters. Example: `SAMSUNG MZQL2960HCJR-00A07`. If
+    /// unset: any.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schemars(length(min = 1, max = 256))]
     pub model: Option<String>,
 }
 
-/// Wipe policy of a state disk.
+/// Condition under which a state disk is formatted.
 #[derive(JsonSchema, Serialize, Deserialize, Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub enum Wipe {
-    /// Only if nothing is on it.
+    /// If all of the disk reads as zeros.
     #[default]
     IfBlank,
     /// Never.

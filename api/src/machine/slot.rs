@@ -19,10 +19,10 @@ use crate::version::version_name;
 #[derive(KubeSchema, Serialize, Deserialize, Debug, Clone, PartialEq, Eq)]
 #[serde(rename_all = "camelCase")]
 pub struct VersionRef {
-    /// Name of the MachineConfiguration.
+    /// Name of the MachineConfiguration. At most 240 characters.
     #[schemars(length(max = 240))]
     pub name: String,
-    /// The integer N of `<name>-v<N>`.
+    /// Number N of the MachineConfigurationVersion `<name>-v<N>`. At least 1.
     #[schemars(range(min = 1))]
     pub version: i64,
 }
@@ -38,20 +38,24 @@ impl VersionRef {
 #[derive(KubeSchema, Serialize, Deserialize, Debug, Clone, PartialEq, Eq)]
 #[serde(rename_all = "camelCase")]
 pub struct Selected {
-    /// Name of the MachineConfiguration.
+    /// Name of the MachineConfiguration. At most 240 characters.
     #[schemars(length(max = 240))]
     pub name: String,
-    /// The integer N of `<name>-v<N>`.
+    /// Number N of the MachineConfigurationVersion `<name>-v<N>`. At least 1.
     #[schemars(range(min = 1))]
     pub version: i64,
-    /// Source of the choice.
+    /// Source of the selection.
+    ///
+    /// - `Reference`: `spec.configurationRef`.
+    /// - `Selector`: `spec.machineSelector` of a MachineConfiguration.
+    /// - `Claim`: a MachineClaim.
     pub source: SelectionSource,
-    /// `spec.providerID` of the MachineClaim that chose the version. Set only with source `Claim`. The version stays selected until the host
-    /// has released this claim.
+    /// `spec.providerID` of the MachineClaim that selected the version. Set only with source `Claim`. The version stays selected until the
+    /// host has released this claim. Example: `bedplate://rack7-node-20/3f0c2b1e-6b7a-4e0f-9a61-0d6f2f1c7a55`.
     #[serde(default, rename = "providerID", skip_serializing_if = "Option::is_none")]
     #[schemars(with = "Option<ClaimProviderId>")]
     pub provider_id: Option<String>,
-    /// True if that claim was granted, so that the host may have started it.
+    /// True if the claim of `status.selected.providerID` was granted, so that the host may have started it. Default: false.
     #[serde(default, skip_serializing_if = "std::ops::Not::not")]
     pub granted: bool,
 }
@@ -69,14 +73,14 @@ impl Selected {
     }
 }
 
-/// Source of the choice of a configuration.
+/// Source of the selection of a version.
 #[derive(JsonSchema, Serialize, Deserialize, Debug, Clone, Copy, PartialEq, Eq)]
 pub enum SelectionSource {
-    /// By `spec.configurationRef`.
+    /// `spec.configurationRef`.
     Reference,
-    /// By a MachineConfiguration's selector.
+    /// `spec.machineSelector` of a MachineConfiguration.
     Selector,
-    /// By a MachineClaim.
+    /// A MachineClaim.
     Claim,
     /// A value of a later version of Bedplate, read by this one. Never written.
     #[serde(other)]
@@ -84,27 +88,28 @@ pub enum SelectionSource {
     Unknown,
 }
 
-/// The configuration version that a machine has.
+/// Version that last passed its health gate on a host.
 #[derive(KubeSchema, Serialize, Deserialize, Debug, Clone, PartialEq, Eq)]
 #[serde(rename_all = "camelCase")]
 pub struct Applied {
-    /// Name of the MachineConfiguration.
+    /// Name of the MachineConfiguration. At most 240 characters.
     #[schemars(length(max = 240))]
     pub name: String,
-    /// The integer N of `<name>-v<N>`.
+    /// Number N of the MachineConfigurationVersion `<name>-v<N>`. At least 1.
     #[schemars(range(min = 1))]
     pub version: i64,
-    /// The slot that runs it.
+    /// Slot that runs the version: `a` or `b`.
     #[serde(default, deserialize_with = "known_slot", skip_serializing_if = "Option::is_none")]
+    #[schemars(with = "SlotName")]
     pub slot: Option<SlotName>,
-    /// The node image.
+    /// Digest of the node image, as `sha256:` and 64 hex digits.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub image_digest: Option<Digest>,
-    /// UID of the Node that joined with this version.
+    /// `metadata.uid` of the Node that joined with the version. At most 63 characters.
     #[serde(default, rename = "nodeUID", skip_serializing_if = "Option::is_none")]
     #[schemars(length(max = 63))]
     pub node_uid: Option<String>,
-    /// When it was applied.
+    /// Time at which the version passed its health gate.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub time: Option<Time>,
 }
@@ -148,33 +153,40 @@ pub(super) fn known_slots<'de, D: Deserializer<'de>>(deserializer: D) -> Result<
 #[derive(KubeSchema, Serialize, Deserialize, Debug, Clone, PartialEq, Eq)]
 #[serde(rename_all = "camelCase")]
 pub struct Slot {
-    /// The slot.
+    /// Name of the slot: `a` or `b`.
     pub name: SlotName,
-    /// The configuration version that it holds: `<name>` of it.
+    /// Name of the MachineConfiguration whose version is in the slot. At most 240 characters. Unset if the slot is empty.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schemars(length(max = 240))]
     pub configuration_name: Option<String>,
-    /// The configuration version that it holds: N.
+    /// Number N of the version in the slot. At least 1. Unset if the slot is empty.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schemars(range(min = 1))]
     pub version: Option<i64>,
-    /// The node image that it holds.
+    /// Digest of the node image in the slot, as `sha256:` and 64 hex digits. Unset if the slot is empty.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub image_digest: Option<Digest>,
     /// State of the slot.
+    ///
+    /// - `Empty`: the slot has no content.
+    /// - `Preparing`: the agent fills the slot.
+    /// - `Prepared`: the slot is complete and does not run.
+    /// - `Running`: the slot runs.
+    /// - `Failed`: the slot ran and failed.
+    /// - `Emptying`: the slot does not run, and its keys and data are being removed.
     pub state: SlotState,
 }
 
 /// State of a slot.
 #[derive(JsonSchema, Serialize, Deserialize, Debug, Clone, Copy, PartialEq, Eq)]
 pub enum SlotState {
-    /// Nothing is in it.
+    /// The slot has no content.
     Empty,
-    /// It is being filled.
+    /// The agent fills the slot.
     Preparing,
     /// The slot is complete and does not run.
     Prepared,
-    /// It runs.
+    /// The slot runs.
     Running,
     /// The slot ran and failed.
     Failed,
@@ -186,15 +198,15 @@ pub enum SlotState {
     Unknown,
 }
 
-/// An update that was rolled back.
+/// Version that failed its health gate, so that the former version runs again.
 #[derive(KubeSchema, Serialize, Deserialize, Debug, Clone, PartialEq, Eq)]
 #[serde(rename_all = "camelCase")]
 pub struct RolledBack {
-    /// The version that failed.
+    /// Version that failed.
     pub from: VersionRef,
-    /// The version that runs again.
+    /// Version that runs again.
     pub to: VersionRef,
-    /// Cause of the rollback. At most 1024 characters.
+    /// Cause of the rollback, for users. At most 1024 characters.
     #[schemars(length(max = 1024))]
     pub message: String,
     /// Time of the rollback.

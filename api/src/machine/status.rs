@@ -28,13 +28,13 @@ pub mod condition_type {
     pub const BOOTED: &str = "Booted";
     /// pxed: the host has its certificate.
     pub const ENROLLED: &str = "Enrolled";
-    /// Controller: True while no configuration is selected (H3).
+    /// Controller: True while no version can be selected (H3).
     pub const CONFIGURATION_PENDING: &str = "ConfigurationPending";
-    /// Agent: the node root file system is in its slot.
+    /// Agent: a slot runs that has passed its health gate.
     pub const PAVED: &str = "Paved";
     /// Agent: the Node is Ready.
     pub const NODE_READY: &str = "NodeReady";
-    /// Controller: the Node of a Machine that is deleted with `deletionPolicy: Drain` is drained and gone.
+    /// Controller: the Node of a Machine that is deleted with `deletionPolicy: Drain` is drained and deleted.
     pub const DRAINED: &str = "Drained";
     /// Controller: the sum of the others; its message names the first thing that is not met.
     pub const READY: &str = "Ready";
@@ -42,70 +42,100 @@ pub mod condition_type {
     pub const STALLED: &str = "Stalled";
 }
 
-/// State that the programs observed and changed.
+/// Observed state of the machine. Written by pxed, bedplate-controller and the agent, each its own fields.
 #[derive(KubeSchema, Serialize, Deserialize, Debug, Clone, PartialEq, Default)]
 #[serde(rename_all = "camelCase")]
 pub struct MachineStatus {
-    /// `metadata.generation` of the Machine from which `phase` and condition `Ready` were derived.
+    /// `metadata.generation` of the Machine from which `status.phase` and condition `Ready` were derived. -1 before the first time. Written
+    /// by bedplate-controller.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub observed_generation: Option<i64>,
-    /// A summary of the conditions for display. No program reads it.
+    /// Summary of the conditions, for display only: no program reads it. The message of condition `Ready` has the cause. Written by
+    /// bedplate-controller.
+    ///
+    /// - `Pending`: the machine is off, or pxed has not heard it yet.
+    /// - `PoweringOn`: pxed powered the machine on, and it is not on yet.
+    /// - `Booting`: the machine boots. `status.boot.stage` has its progress.
+    /// - `Enrolled`: the host has enrolled, and no version is selected yet.
+    /// - `ConfigurationPending`: the host has enrolled, and no version can be selected.
+    /// - `Claimed`: a MachineClaim holds the host, which has not joined yet.
+    /// - `Paving`: the node is made for the first time.
+    /// - `Ready`: the Node is Ready, or the host has joined the cluster of its claimant.
+    /// - `Repaving`: the Node is gone, and the node is made again.
+    /// - `Updating`: a rolling update has cordoned the Node and drains it.
+    /// - `RolledBack`: the selected version failed, and the former one runs again. `status.rolledBack` has the cause.
+    /// - `Degraded`: a version runs, but its Node is not Ready, or the next version cannot be selected.
+    /// - `Paused`: `spec.paused` is true.
+    /// - `Releasing`: the claim has ended, and the host is being emptied or wiped.
+    /// - `Deleting`: the Machine is being deleted.
+    /// - `Failed`: its MAC address is not unique, five power-on attempts failed, or the user data of its claim failed. A user must act.
     #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[schemars(with = "Phase")]
     pub phase: Option<Phase>,
-    /// `BMCReachable`, `PoweredOn`, `Booted`, `Enrolled`, `ConfigurationPending`, `Paved`, `NodeReady`,
-    /// `Drained` (while it is deleted with `deletionPolicy: Drain`), `Ready`, `Stalled` (while a user must
-    /// act). Each message names the pending event and its start. At most 16.
+    /// Conditions by type. A message names the pending event and its start. At most 16.
+    ///
+    /// - `BMCReachable`: True if the BMC answers. Written by pxed.
+    /// - `PoweredOn`: True if the machine is on. Written by pxed, or by the controller of another provider.
+    /// - `Booted`: True if systemd and the agent run on the host. Written by pxed, or by the controller of another provider.
+    /// - `Enrolled`: True if the host has its certificate. Written by pxed.
+    /// - `ConfigurationPending`: True while no version can be selected. Written by bedplate-controller.
+    /// - `Paved`: True if a slot runs that has passed its health gate. Written by the agent.
+    /// - `NodeReady`: True if the Node is Ready. Written by the agent.
+    /// - `Drained`: True if the Node was drained and deleted. Exists only while the Machine is deleted with `Drain`. Written by
+    ///   bedplate-controller.
+    /// - `Ready`: True if `status.phase` is `Ready`. Otherwise it has the first condition that is not met. Written by bedplate-controller.
+    /// - `Stalled`: True if a user must act. Otherwise it does not exist. Written by bedplate-controller.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     #[schemars(length(max = 16))]
     #[x_kube(merge_strategy = ListMerge::Map(vec!["type".into()]))]
     pub conditions: Vec<Condition>,
-    /// The power state, by pxed.
+    /// Power state and its last change. Written by pxed, or by the controller of another provider.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub power: Option<PowerStatus>,
-    /// The latest boot, by pxed.
+    /// Latest boot of the machine. Written by pxed, or by the controller of another provider.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub boot: Option<BootStatus>,
-    /// Enrollment of the machine's agent, by pxed.
+    /// Key and certificate of the agent. Written by pxed.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub enrollment: Option<EnrollmentStatus>,
-    /// Hardware of the machine; `bmc` is written by pxed, the rest by the agent.
+    /// Hardware of the machine. Written by the agent, except for `bmc`, which pxed writes.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub hardware: Option<Hardware>,
-    /// The state disk in use, by the agent. Absent: state is in memory, or the host was not netbooted.
+    /// State disk in use. Unset if the state is in memory, or if the host did not boot from the network. Written by the agent.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub state_disk: Option<StateDiskStatus>,
-    /// The agent on the host.
+    /// Agent on the host: its version, boot and heartbeat. Written by the agent.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub agent: Option<AgentStatus>,
-    /// Configuration version that the controller selected for the machine.
+    /// Version that was selected for the machine. The agent paves the host with it. Written by bedplate-controller.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub selected: Option<Selected>,
-    /// The configuration version that the machine has, by the agent.
+    /// Version that last passed its health gate on the host. Written by the agent.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub applied: Option<Applied>,
-    /// The slots on the host, by the agent. At most 2.
+    /// Slots of the host: the two places for the root file system of a node. At most 2. Written by the agent.
     #[serde(default, deserialize_with = "known_slots", skip_serializing_if = "Vec::is_empty")]
     #[schemars(length(max = 2))]
     #[x_kube(merge_strategy = ListMerge::Map(vec!["name".into()]))]
     pub slots: Vec<Slot>,
-    /// The last update that was rolled back, by the agent.
+    /// Last rollback: a version failed its health gate, and the former version runs again. Written by the agent.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub rolled_back: Option<RolledBack>,
-    /// The present or the last claim of the host, by the agent. Unset: the host was never claimed, or its state is lost.
+    /// Present or last claim of the host. Unset if the host was never claimed, or if its state is lost. Written by the agent.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub claim: Option<ClaimStatus>,
-    /// The Node of this machine, by the controller.
+    /// Node of the machine. Written by bedplate-controller.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub node_ref: Option<NodeRef>,
-    /// Observation of the Node of the Machine's name, by the controller while `spec.pxe.takeover` is set. pxed uses the token only if there is
-    /// no such Node.
+    /// Observation of the Node with the name of the Machine, while `spec.pxe.takeover` is set. pxed uses the token only if there is no such
+    /// Node. Written by bedplate-controller.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub observed_node: Option<ObservedNode>,
-    /// Addresses of the machine, at most 64.
+    /// Addresses of the host: its IP addresses and its host name. At most 64. Written by the agent.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     #[schemars(length(max = 64))]
     pub addresses: Vec<Address>,
-    /// The Node's provider id: `bedplate://<name>`.
+    /// `spec.providerID` of the Node: `bedplate://<name>`. At most 253 characters. Written by bedplate-controller.
     #[serde(default, rename = "providerID", skip_serializing_if = "Option::is_none")]
     #[schemars(length(max = 253))]
     pub provider_id: Option<String>,
@@ -137,30 +167,31 @@ pub enum Phase {
     Unknown,
 }
 
-/// Enrollment of a machine's agent.
+/// Key and certificate of a machine's agent.
 #[derive(KubeSchema, Serialize, Deserialize, Debug, Clone, PartialEq, Eq, Default)]
 #[serde(rename_all = "camelCase")]
 pub struct EnrollmentStatus {
-    /// SHA-256 of the certificate (DER) that the cluster signed for the agent last, as `sha256:` and 64 hex digits. The API server
-    /// accepts no other certificate for a write of this Machine's status as its agent.
+    /// SHA-256 of the agent's newest certificate (DER), as `sha256:` and 64 hex digits. The API server accepts no other certificate for the
+    /// agent's writes of this status.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub certificate_fingerprint: Option<Digest>,
-    /// SHA-256 of the key in force (SubjectPublicKeyInfo, DER), as `sha256:` and 64 hex digits. Each pxed of the site refuses every
-    /// other key until that key enrolls.
+    /// SHA-256 of the key in force (SubjectPublicKeyInfo, DER), as `sha256:` and 64 hex digits. pxed refuses every other key until another
+    /// key is enrolled.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub key_fingerprint: Option<Digest>,
-    /// ID of the key in force: the first 32 hex digits of `keyFingerprint`. The agent's certificate has the group
-    /// `bedplate:enrollment:<keyID>`. Unset: the certificate was made by an earlier version of Bedplate and has no such group.
+    /// ID of the key in force: the first 32 hex digits of `status.enrollment.keyFingerprint`. The agent's certificate has the group
+    /// `bedplate:enrollment:<keyID>`. Unset if the certificate has no such group, because an earlier version of Bedplate made it.
     #[serde(default, rename = "keyID", skip_serializing_if = "Option::is_none")]
     pub key_id: Option<KeyId>,
-    /// Time at which the key in force was enrolled last. Unchanged by a renewal.
+    /// Time of the last enrollment of the key in force. A renewal of the certificate does not change it.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub key_time: Option<Time>,
-    /// Number of the key in force: each new key of the Machine has the next one. Of two records of pxed, the one with the higher number counts.
+    /// Number of the key in force. Each new key of the Machine has the next number, from 1. Of two records the one with the higher number
+    /// counts.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schemars(range(min = 1))]
     pub generation: Option<i64>,
-    /// Time of the permission for another key (`bedplate machine re-enroll`) that was used up last. Later ones are good.
+    /// Time of the last permission for another key (`bedplate machine re-enroll`) that was used. Only later permissions are valid.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub permission_time: Option<Time>,
 }
@@ -169,11 +200,11 @@ pub struct EnrollmentStatus {
 #[derive(KubeSchema, Serialize, Deserialize, Debug, Clone, PartialEq, Eq, Default)]
 #[serde(rename_all = "camelCase")]
 pub struct StateDiskStatus {
-    /// Name below `/dev/disk/by-id`, or the kernel's name where there is none.
+    /// Name of the disk below `/dev/disk/by-id`, or its kernel name such as `vda` if it has none. At most 256 characters.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schemars(length(max = 256))]
     pub name: Option<String>,
-    /// The `wipeToken` that was used last.
+    /// Token of the last wipe of the disk: a `spec.pxe.stateDisk.wipeToken`, or the UID of a MachineClaim. At most 63 characters.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schemars(length(max = 63))]
     pub wipe_token: Option<String>,
@@ -183,23 +214,24 @@ pub struct StateDiskStatus {
 #[derive(KubeSchema, Serialize, Deserialize, Debug, Clone, PartialEq, Eq, Default)]
 #[serde(rename_all = "camelCase")]
 pub struct AgentStatus {
-    /// The agent's version.
+    /// Version of the agent. At most 63 characters. Example: `0.1.0`.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schemars(length(max = 63))]
     pub version: Option<String>,
-    /// The kernel's boot ID (`/proc/sys/kernel/random/boot_id`).
+    /// Boot ID of the kernel (`/proc/sys/kernel/random/boot_id`). At most 63 characters.
     #[serde(default, rename = "bootID", skip_serializing_if = "Option::is_none")]
     #[schemars(length(max = 63))]
     pub boot_id: Option<String>,
-    /// Time of the agent's last heartbeat. In a cluster one follows every five minutes and with each change, standalone every 30 s.
+    /// Time of the agent's last heartbeat. The interval is five minutes in a cluster and 30 seconds if standalone. Each change is also a
+    /// heartbeat.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub last_heartbeat_time: Option<Time>,
-    /// Abilities of the agent that other programs rely on, such as `claims`. At most 16 of 63 characters.
+    /// Abilities of the agent that other programs rely on, such as `claims` and `wipe`. At most 16 of 63 characters.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     #[schemars(length(max = 16), inner(length(min = 1, max = 63)))]
     #[x_kube(merge_strategy = ListMerge::Set)]
     pub features: Vec<String>,
-    /// Time at which the agent announced that its host goes down or reboots. Unset by its next report.
+    /// Time at which the agent announced a shutdown or a reboot of its host. Unset by its next report.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub going_down_time: Option<Time>,
 }
@@ -208,14 +240,14 @@ pub struct AgentStatus {
 #[derive(KubeSchema, Serialize, Deserialize, Debug, Clone, PartialEq, Eq)]
 #[serde(rename_all = "camelCase")]
 pub struct NodeRef {
-    /// Name of the Node.
+    /// Name of the Node. At most 253 characters.
     #[schemars(length(max = 253))]
     pub name: String,
-    /// The Node's UID.
+    /// `metadata.uid` of the Node. At most 63 characters.
     #[schemars(length(max = 63))]
     pub uid: String,
-    /// Time at which the controller found that the Node had been deleted and registered again before the host was repaved. Set while a repave
-    /// would give another version than the one that runs. Unset once the Node is deleted again.
+    /// Time at which bedplate-controller noticed that the Node was deleted and registered again before the host was repaved. Set while a
+    /// repave would select another version. Unset once the Node is deleted again.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub reregistered_time: Option<Time>,
 }
@@ -233,10 +265,13 @@ impl NodeRef {
 #[derive(KubeSchema, Serialize, Deserialize, Debug, Clone, Copy, PartialEq, Eq)]
 #[serde(rename_all = "camelCase")]
 pub struct ObservedNode {
-    /// State of the Node.
+    /// State of the Node with the name of the Machine.
+    ///
+    /// - `Absent`: the API server has no such Node.
+    /// - `Own`: the Node has the provider ID of the Machine.
+    /// - `Foreign`: the Node has another provider ID or none, so another host may own it.
     pub state: ObservedNodeState,
-    /// `metadata.generation` of the Machine that the controller had read when it observed the Node. An observation of an earlier generation may
-    /// be older than the token.
+    /// `metadata.generation` of the Machine at the observation. pxed ignores an observation of an earlier generation.
     #[schemars(range(min = 0))]
     pub observed_generation: i64,
 }
@@ -260,10 +295,13 @@ pub enum ObservedNodeState {
 #[derive(KubeSchema, Serialize, Deserialize, Debug, Clone, PartialEq, Eq)]
 #[serde(rename_all = "camelCase")]
 pub struct Address {
-    /// Kind of address.
+    /// Type of the address.
+    ///
+    /// - `Hostname`: host name.
+    /// - `InternalIP`: IP address inside the site.
     #[serde(rename = "type")]
     pub type_: AddressType,
-    /// The address.
+    /// IP address or host name. At most 253 characters. Example: `10.7.0.21`.
     #[schemars(length(max = 253))]
     pub address: String,
 }
