@@ -67,7 +67,7 @@ pub fn provider_id(machine: &MachineName, claimant_uid: &str) -> String {
     format!("bedplate://{machine}/{claimant_uid}")
 }
 
-/// Claim of one host by one claimant.
+/// Host, claimant and settings of the claim. Written by the provider that creates the claim. Only `spec.claimant.uid` can be changed.
 #[derive(CustomResource, KubeSchema, Serialize, Deserialize, Debug, Clone, PartialEq, Eq)]
 #[kube(
     group = "bedplate.dev",
@@ -79,18 +79,34 @@ pub fn provider_id(machine: &MachineName, claimant_uid: &str) -> String {
     status = "MachineClaimStatus",
     derive = "PartialEq",
     cel,
-    doc = "One host of a pool, held for one claimant. Its name is the Machine's name. To delete it is to release the host.",
+    doc = "Claim of one host of a pool for one claimant. Its name is the name of the Machine. Its deletion releases the host.",
     validation = Rule::new("self.metadata.name.matches('^[a-z0-9]([-a-z0-9]{0,61}[a-z0-9])?$')")
         .message("metadata.name must be the name of a Machine: at most 63 of a-z, 0-9 and '-', not first or last '-'"),
     validation = Rule::new("self.spec.providerID.split('/')[2] == self.metadata.name")
         .message("spec.providerID must be bedplate://<name of this claim>/<UID of the claimant>"),
-    printcolumn(name = "Namespace", type_ = "string", json_path = ".spec.claimant.namespace"),
-    printcolumn(name = "Claimant", type_ = "string", json_path = ".spec.claimant.name"),
-    printcolumn(name = "State", type_ = "string", json_path = ".status.state"),
-    printcolumn(name = "Node", type_ = "string", json_path = ".status.node.name"),
-    printcolumn(name = "Age", type_ = "date", json_path = ".metadata.creationTimestamp"),
-    printcolumn(name = "Release", type_ = "string", json_path = ".spec.release", priority = 1),
-    printcolumn(name = "ProviderID", type_ = "string", json_path = ".spec.providerID", priority = 1)
+    printcolumn(name = "Namespace", type_ = "string", description = "Namespace of the claimant.", json_path = ".spec.claimant.namespace"),
+    printcolumn(name = "Claimant", type_ = "string", description = "Name of the claimant.", json_path = ".spec.claimant.name"),
+    printcolumn(name = "State", type_ = "string", description = "State of the claim on the host.", json_path = ".status.state"),
+    printcolumn(
+        name = "Node",
+        type_ = "string",
+        description = "Name of the Node in the claimant's cluster.",
+        json_path = ".status.node.name"
+    ),
+    printcolumn(
+        name = "Age",
+        type_ = "date",
+        description = "Time since the object was created.",
+        json_path = ".metadata.creationTimestamp"
+    ),
+    printcolumn(
+        name = "Release",
+        type_ = "string",
+        description = "Cleanup of the host when the claim ends.",
+        json_path = ".spec.release",
+        priority = 1
+    ),
+    printcolumn(name = "ProviderID", type_ = "string", description = "ID of the claim.", json_path = ".spec.providerID", priority = 1)
 )]
 #[serde(rename_all = "camelCase")]
 #[x_kube(
@@ -118,33 +134,39 @@ pub fn provider_id(machine: &MachineName, claimant_uid: &str) -> String {
         .message("vip has no effect yet and must not be set: use an external load balancer")
 )]
 pub struct MachineClaimSpec {
-    /// Object that the host is held for. Written by the provider.
+    /// Object that the host is held for: a BedplateMachine. Written by the provider.
     pub claimant: Claimant,
-    /// Name of the cluster that the claimant belongs to, at most 63 characters. Written by the provider.
+    /// Name of the cluster that the claimant belongs to. At most 63 characters. Written by the provider. It cannot be changed.
     #[schemars(length(min = 1, max = 63), regex(pattern = r"^[a-z0-9]([-a-z0-9.]*[a-z0-9])?$"))]
     pub cluster_name: String,
-    /// Role of the node in its cluster. Written by the provider.
+    /// Role of the node in its cluster. Written by the provider. It cannot be changed.
+    ///
+    /// - `Worker`: the node runs workloads.
+    /// - `ControlPlane`: the node runs the control plane.
     pub role: NodeRole,
-    /// Name of the Node that the host becomes, and host name of its slot: a DNS label. Written by the provider.
+    /// Name of the Node that the host becomes, and host name of its slot. At most 63 of `a-z`, `0-9` and `-`. Written by the provider. It
+    /// cannot be changed.
     pub node_name: MachineName,
-    /// ID of the claim, and `spec.providerID` of its Node: `bedplate://<Machine>/<UID of the claimant>`. It stays as it is if
-    /// `claimant.uid` changes. Written by the provider.
+    /// ID of the claim, and `spec.providerID` of its Node: `bedplate://<name of this claim>/<UID of the claimant>`. It stays as it is if
+    /// `spec.claimant.uid` changes. At most 138 characters. Written by the provider. It cannot be changed.
     #[serde(rename = "providerID")]
     #[schemars(with = "ClaimProviderId")]
     pub provider_id: String,
-    /// The MachineConfiguration that the host runs, with a `claimPolicy` that allows the claimant's namespace. If `version` is unset, the
-    /// newest version at the time of the claim. Written by the provider.
+    /// MachineConfiguration that the host runs. Its `spec.claimPolicy` must allow the namespace of the claimant. Written by the provider.
+    /// It cannot be changed.
     pub configuration_ref: ConfigurationRef,
-    /// Name of the Secret with the user data, in the claimant's namespace. If unset, the host runs without user data. Written by the
-    /// provider.
+    /// Name of the Secret with the user data, in the namespace of the claimant. At most 253 characters. If unset, the slot starts without
+    /// user data. Written by the provider. It cannot be changed.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schemars(with = "Option<ObjectName>")]
     pub bootstrap_secret_name: Option<String>,
-    /// Cleanup of the host at its release. The stronger one of this and of the Machine's `claimPolicy.release` counts. The provider writes
-    /// the stronger one. With `Wipe` the claim stays until the host has enrolled with another key. If the host has a state disk, it also stays
-    /// until `status.stateDisk.wipeToken` of the Machine is the UID of the claim. Written by the provider.
+    /// Cleanup of the host when the claim ends. The stronger one of this and of `spec.claimPolicy.release` of the Machine counts. Written
+    /// by the provider. It cannot be changed.
+    ///
+    /// - `Empty`: the agent empties the slots, and the host stays up. Only for claimants that trust each other.
+    /// - `Wipe`: the host also reboots and formats its state disk, and its agent gets another key. The claim stays until then.
     pub release: ReleasePolicy,
-    /// Virtual IP address of the control plane that the host shares. It has no effect yet, and must not be set.
+    /// Virtual IP address of the control plane. It must not be set: it has no effect yet. Use an external load balancer.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub vip: Option<Vip>,
 }
@@ -153,13 +175,13 @@ pub struct MachineClaimSpec {
 #[derive(KubeSchema, Serialize, Deserialize, Debug, Clone, PartialEq, Eq)]
 #[serde(rename_all = "camelCase")]
 pub struct Claimant {
-    /// Namespace of the claimant.
+    /// Namespace of the claimant. At most 63 characters. It cannot be changed.
     #[schemars(with = "NamespaceName")]
     pub namespace: String,
-    /// Name of the claimant.
+    /// Name of the claimant. At most 253 characters. It cannot be changed.
     #[schemars(with = "ObjectName")]
     pub name: String,
-    /// UID of the claimant. The provider corrects it if the claimant was restored from a backup.
+    /// `metadata.uid` of the claimant. At most 63 characters. The provider changes it if the claimant was restored from a backup.
     #[schemars(with = "Uid")]
     pub uid: String,
 }
@@ -178,53 +200,69 @@ pub enum ReleasePolicy {
 #[derive(KubeSchema, Serialize, Deserialize, Debug, Clone, PartialEq, Eq)]
 #[serde(rename_all = "camelCase")]
 pub struct Vip {
-    /// The IPv4 address.
+    /// IPv4 address. Example: `10.7.0.9`.
     #[schemars(with = "Ip")]
     #[x_kube(
         validation = Rule::new("!self.contains(':')").message("vip.address must be an IPv4 address: IPv6 is not supported")
     )]
     pub address: String,
-    /// Port of the API server, 1 to 65535.
+    /// Port of the API server: 1 to 65535. Example: `6443`.
     #[schemars(range(min = 1, max = 65535))]
     pub port: i32,
-    /// Virtual router ID (RFC 5798), 1 to 255. Unique on the network segment.
+    /// Virtual router ID (RFC 5798): 1 to 255. It must be unique on the network segment.
     #[serde(rename = "virtualRouterID")]
     #[schemars(range(min = 1, max = 255))]
     pub virtual_router_id: i32,
 }
 
-/// Progress of a claim on its host.
+/// Progress of the claim. Written by the agent, except for the conditions, which the provider writes.
 #[derive(KubeSchema, Serialize, Deserialize, Debug, Clone, PartialEq, Default)]
 #[serde(rename_all = "camelCase")]
 pub struct MachineClaimStatus {
-    /// `providerID` of the claim that the fields of the agent are about. It differs from `spec.providerID` while the host still holds an
-    /// earlier claim. Written by the agent.
+    /// `spec.providerID` of the claim that the other fields of the agent report. It differs from this claim's while the host still holds an
+    /// earlier one. At most 138 characters. Written by the agent.
     #[serde(default, rename = "providerID", skip_serializing_if = "Option::is_none")]
     #[schemars(with = "Option<ClaimProviderId>")]
     pub provider_id: Option<String>,
     /// State of the claim on the host. Written by the agent.
+    ///
+    /// - `Preparing`: the host fetches the image, and waits for condition `Granted` of the MachineClaim.
+    /// - `Bootstrapping`: the slot starts, and the user data runs once.
+    /// - `Joined`: the host is a Node of the claimant's cluster. Without user data: the slot runs.
+    /// - `Failed`: the user data failed or was interrupted. The slot is stopped and kept until the release.
+    /// - `Releasing`: the agent stops and empties the slots.
+    /// - `Wiping`: both slots are empty, and the host boots to format its state disk.
+    /// - `Released`: the slots are empty, and the host is wiped if it must be. Another claim may follow.
     #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[schemars(with = "ClaimState")]
     pub state: Option<ClaimState>,
-    /// Cause of the state, as in condition `Paved` of the Machine. At most 63 characters. Written by the agent.
+    /// Reason for the state: a reason of condition `Paved` of the Machine, such as `BootstrapFailed`. At most 63 characters. Written by the
+    /// agent.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schemars(length(max = 63))]
     pub reason: Option<String>,
-    /// Text for a user, such as the end of the log of the user data, without its secrets. At most 1024 characters. Written by the agent.
+    /// Details for users, such as the end of the log of the user data, without its secrets. At most 1024 characters. Written by the agent.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schemars(length(max = 1024))]
     pub message: Option<String>,
-    /// The Node that the host has become, in the claimant's cluster. Written by the agent.
+    /// Node that the host has become, in the cluster of the claimant. Written by the agent.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub node: Option<NodeRef>,
-    /// Time at which the state was reached. Written by the agent.
+    /// Time at which the host reached the state. Written by the agent.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub since: Option<Time>,
-    /// Parts of the user data that the host does not carry out, by their keys. At most 64 of 253 characters. Written by the agent.
+    /// Keys of the user data that the host does not support, such as `mounts`. Then no user data was run. At most 64 of 253 characters.
+    /// Written by the agent.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     #[schemars(length(max = 64), inner(length(min = 1, max = 253)))]
     #[x_kube(merge_strategy = ListMerge::Set)]
     pub refused: Vec<String>,
-    /// `Granted`, `Fenced`, `Orphaned` and `Wiped`. At most 16. Written by the provider.
+    /// Conditions by type. At most 16. Written by the provider.
+    ///
+    /// - `Granted`: True if the claimant exists and the host may read its user data. The host starts nothing before.
+    /// - `Fenced`: True if the host is off and stays off. Its claimant may then be replaced before the release.
+    /// - `Orphaned`: True if the host has started the claim and the claimant does not exist.
+    /// - `Wiped`: False while the host is emptied and waits for its wipe. It is never True, because the claim ends with the wipe.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     #[schemars(length(max = 16))]
     #[x_kube(merge_strategy = ListMerge::Map(vec!["type".into()]))]
