@@ -26,14 +26,14 @@ pub const MACHINE_FIELDS: [&str; 6] = [
 #[derive(KubeSchema, Serialize, Deserialize, Debug, Clone, PartialEq, Default)]
 #[serde(rename_all = "camelCase")]
 pub struct MachineSelector {
-    /// Labels with their values; all must match.
+    /// Labels that the Machine must have, with their values. All must match. Example: `role: storage`.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schemars(schema_with = "label_values")]
     pub match_labels: Option<BTreeMap<String, String>>,
-    /// Requirements on labels; all must hold.
+    /// Requirements on labels of the Machine. All must hold. Example: `{ key: rack, operator: In, values: ["7", "8"] }`.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub match_expressions: Option<Vec<LabelSelectorRequirement>>,
-    /// Requirements on fields of the Machine, at most 16; all must hold.
+    /// Requirements on fields of the Machine. All must hold. At most 16. Example: `{ key: spec.site, operator: NotIn, values: [lab] }`.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     #[schemars(length(max = 16))]
     pub match_fields: Vec<FieldRequirement>,
@@ -47,7 +47,7 @@ impl MachineSelector {
     }
 }
 
-/// A requirement on one field of a Machine.
+/// Requirement on one field of a Machine.
 // Texts, so that a program that does not know a later key or operator can still read the object.
 #[derive(KubeSchema, Serialize, Deserialize, Debug, Clone, PartialEq, Eq)]
 #[serde(rename_all = "camelCase")]
@@ -56,13 +56,26 @@ impl MachineSelector {
         .message("matchFields: values must be set when operator is In or NotIn, and may only be set then")
 )]
 pub struct FieldRequirement {
-    /// Field of the Machine. Fields of `status.hardware` are known when the host's agent has reported them.
+    /// Path of the field. Requirements on `status.hardware` hold only once the agent has reported the hardware.
+    ///
+    /// - `metadata.name`: name of the Machine.
+    /// - `spec.provider`: provider, such as `pxe`.
+    /// - `spec.site`: site, such as `default`.
+    /// - `status.hardware.cpu.architecture`: `amd64` or `arm64`.
+    /// - `status.hardware.product`: product name.
+    /// - `status.hardware.vendor`: manufacturer.
     #[schemars(extend("enum" = MACHINE_FIELDS))]
     pub key: String,
-    /// Comparison of the field with the values.
+    /// Comparison of the field with `values`.
+    ///
+    /// - `In`: the field has one of the values.
+    /// - `NotIn`: the field has another value, or is not set.
+    /// - `Exists`: the field is set.
+    /// - `DoesNotExist`: the field is not set.
     #[schemars(extend("enum" = ["In", "NotIn", "Exists", "DoesNotExist"]))]
     pub operator: String,
-    /// Values for `In` and `NotIn`, at most 64.
+    /// Values of operators `In` and `NotIn`. The complete values are compared. Must be set for these operators, and may only be set then.
+    /// At most 64 of 253 characters.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     #[schemars(length(max = 64), inner(length(max = 253)))]
     pub values: Vec<String>,

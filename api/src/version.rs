@@ -25,7 +25,7 @@ pub mod condition_type {
     pub const READY: &str = "Ready";
 }
 
-/// One numbered copy of a configuration's template.
+/// Copy of the template of a MachineConfiguration. Written by bedplate-controller. It cannot be changed once `status.deployed` is true.
 #[derive(CustomResource, KubeSchema, Serialize, Deserialize, Debug, Clone, PartialEq)]
 #[kube(
     group = "bedplate.dev",
@@ -37,7 +37,7 @@ pub mod condition_type {
     status = "MachineConfigurationVersionStatus",
     derive = "PartialEq",
     cel,
-    doc = "One numbered copy of a MachineConfiguration's template, written by bedplate-controller and fixed by its first use.",
+    doc = "Numbered copy of the template of a MachineConfiguration. Written by bedplate-controller. It cannot be changed once a Machine has used it.",
     // string(version) would be shorter, but its length is not bounded for the API server's cost estimate.
     validation = Rule::new(
         "self.metadata.name.matches('-v[1-9][0-9]{0,17}$') && \
@@ -55,53 +55,94 @@ pub mod condition_type {
          (has(self.status) && has(self.status.deployed) && self.status.deployed)"
     )
     .message("status.deployed never goes back to false"),
-    printcolumn(name = "Configuration", type_ = "string", json_path = ".spec.configurationName"),
-    printcolumn(name = "Version", type_ = "integer", json_path = ".spec.version"),
-    printcolumn(name = "Ready", type_ = "string", json_path = r#".status.conditions[?(@.type=="Ready")].status"#),
-    printcolumn(name = "Deployed", type_ = "boolean", json_path = ".status.deployed"),
-    printcolumn(name = "Machines", type_ = "integer", json_path = ".status.machines"),
-    printcolumn(name = "Age", type_ = "date", json_path = ".metadata.creationTimestamp"),
-    printcolumn(name = "Kubernetes", type_ = "string", json_path = ".spec.template.kubernetes.version", priority = 1),
-    printcolumn(name = "Image", type_ = "string", json_path = ".status.imageDigest", priority = 1)
+    printcolumn(
+        name = "Configuration",
+        type_ = "string",
+        description = "Name of the MachineConfiguration.",
+        json_path = ".spec.configurationName"
+    ),
+    printcolumn(name = "Version", type_ = "integer", description = "Number of the version.", json_path = ".spec.version"),
+    printcolumn(
+        name = "Ready",
+        type_ = "string",
+        description = "Status of condition Ready.",
+        json_path = r#".status.conditions[?(@.type=="Ready")].status"#
+    ),
+    printcolumn(
+        name = "Deployed",
+        type_ = "boolean",
+        description = "True once a Machine uses the version.",
+        json_path = ".status.deployed"
+    ),
+    printcolumn(
+        name = "Machines",
+        type_ = "integer",
+        description = "Number of Machines that name, select or run the version.",
+        json_path = ".status.machines"
+    ),
+    printcolumn(
+        name = "Age",
+        type_ = "date",
+        description = "Time since the object was created.",
+        json_path = ".metadata.creationTimestamp"
+    ),
+    printcolumn(
+        name = "Kubernetes",
+        type_ = "string",
+        description = "Kubernetes version of the template.",
+        json_path = ".spec.template.kubernetes.version",
+        priority = 1
+    ),
+    printcolumn(
+        name = "Image",
+        type_ = "string",
+        description = "Digest of the image's tag.",
+        json_path = ".status.imageDigest",
+        priority = 1
+    )
 )]
 #[serde(rename_all = "camelCase")]
 pub struct MachineConfigurationVersionSpec {
-    /// Name of the MachineConfiguration.
+    /// Name of the MachineConfiguration. At most 240 characters. Written by bedplate-controller.
     #[schemars(with = "ConfigurationName")]
     pub configuration_name: String,
-    /// The integer N of this object's name `<configurationName>-v<N>`.
+    /// Number N of the name `<configurationName>-v<N>` of this object. At least 1. Written by bedplate-controller.
     #[schemars(range(min = 1))]
     pub version: i64,
-    /// The copy.
+    /// Copy of `spec.template` of the MachineConfiguration. Written by bedplate-controller. It cannot be changed once `status.deployed` is
+    /// true.
     pub template: Template,
 }
 
-/// Observed state of a version.
+/// Use of the version, and its image. Written by bedplate-controller.
 #[derive(KubeSchema, Serialize, Deserialize, Debug, Clone, PartialEq, Default)]
 #[serde(rename_all = "camelCase")]
 pub struct MachineConfigurationVersionStatus {
-    /// Generation of the spec that condition `Ready` was derived from. -1 before the first time.
+    /// `metadata.generation` from which condition `Ready` was derived. -1 before the first time. Written by bedplate-controller.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub observed_generation: Option<i64>,
-    /// True if a Machine uses or has used it; then its spec is fixed.
+    /// True once a Machine uses the version. It stays true, and the spec cannot be changed any more. Written by bedplate-controller.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub deployed: Option<bool>,
-    /// When it was first used.
+    /// Time of the first use. Written by bedplate-controller.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub deployed_time: Option<Time>,
-    /// Number of Machines that refer to it.
+    /// Number of Machines that name, select or run the version. Written by bedplate-controller.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schemars(range(min = 0))]
     pub machines: Option<i32>,
-    /// The digest that the tag in `imageReference` stood for when it was resolved, once for all Machines.
+    /// Digest of the tag in `status.imageReference`, as `sha256:` and 64 hex digits. It was resolved once for all Machines. Unset if the
+    /// image is named by its digest. Written by bedplate-controller.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub image_digest: Option<Digest>,
-    /// Reference that `imageDigest` was resolved from. The digest is valid while it equals
-    /// `template.image.reference`: a version that was never used may still get another reference.
+    /// Reference from which `status.imageDigest` was resolved. The digest is valid only while this equals `spec.template.image.reference`.
+    /// At most 512 characters. Written by bedplate-controller.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schemars(length(max = 512))]
     pub image_reference: Option<String>,
-    /// `Ready`: True if the image is known, so that Machines can use the version. At most 16.
+    /// Conditions by type. At most 16. Written by bedplate-controller.
+    ///
+    /// - `Ready`: True if the image is known, so that Machines can use the version.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     #[schemars(length(max = 16))]
     #[x_kube(merge_strategy = ListMerge::Map(vec!["type".into()]))]

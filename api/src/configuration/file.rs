@@ -8,7 +8,7 @@ use serde::{Deserialize, Serialize};
 
 use crate::schema::ObjectName;
 
-/// A file in a node's root file system.
+/// File in the root file system of a node.
 #[derive(KubeSchema, Serialize, Deserialize, Debug, Clone, PartialEq, Eq)]
 #[serde(rename_all = "camelCase")]
 #[x_kube(
@@ -18,7 +18,8 @@ use crate::schema::ObjectName;
         .message("inPlace of a file may only be set when append is false: added text cannot be changed in place")
 )]
 pub struct FileSpec {
-    /// Absolute path, without `..`.
+    /// Absolute path of the file, without `..`. Not below `/run`, `/var/run`, `/tmp`, `/dev`, `/proc`, `/sys`, `/lib/modules` and
+    /// `/usr/lib/modules`, and not `/etc/resolv.conf`. At most 1024 characters. Example: `/etc/chrony/chrony.conf`.
     #[schemars(length(min = 2, max = 1024), regex(pattern = "^/[^\\x00]*$"))]
     #[x_kube(
         validation = Rule::new("!self.split('/').exists(p, p == '..')").message("a file's path must not contain '..'"),
@@ -32,28 +33,35 @@ pub struct FileSpec {
         )
     )]
     pub path: String,
-    /// Owner as `user:group`. Default: `root:root`.
+    /// Owner as `user:group`. At most 65 characters. Default: `root:root`.
     #[serde(default = "root_owner")]
     #[schemars(length(max = 65), regex(pattern = "^[_a-z0-9][-_a-z0-9]*:[_a-z0-9][-_a-z0-9]*$"))]
     pub owner: String,
-    /// Mode in octal. Default: `0644`.
+    /// Mode in octal, with three or four digits. Default: `0644`.
     #[serde(default = "plain_permissions")]
     #[schemars(length(max = 4), regex(pattern = "^[0-7]{3,4}$"))]
     pub permissions: String,
     /// Encoding of `content`. Default: `plain`.
+    ///
+    /// - `plain`: the text itself.
+    /// - `base64`: base64 (RFC 4648).
+    /// - `gzip+base64`: gzip (RFC 1952), and then base64.
     #[serde(default)]
     pub encoding: FileEncoding,
-    /// Adds to the end of a file that is there, which keeps its owner and mode unless others than the defaults are named. Default: false.
+    /// True if the content is added to the end of an existing file. The file keeps its owner and mode, unless `owner` or `permissions`
+    /// differs from its default. A missing file is created. Default: false.
     #[serde(default, skip_serializing_if = "std::ops::Not::not")]
     pub append: bool,
-    /// The content, at most 512 KiB.
+    /// Content of the file. Exactly one of `content` and `contentFrom` must be set. Users who may read the version can read it. At most 512
+    /// KiB.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schemars(length(max = 524288))]
     pub content: Option<String>,
-    /// Source of the content.
+    /// Source of the content. Exactly one of `content` and `contentFrom` must be set.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub content_from: Option<ContentSource>,
-    /// Says that the file may be written into a node that runs. Absent: a change waits for the next repave.
+    /// Permission to change the file on a running node (operation `applyConfiguration`). Must not be set if `append` is true. If unset, a
+    /// change of the file waits for the next repave.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub in_place: Option<InPlaceFile>,
 }
@@ -62,7 +70,7 @@ pub struct FileSpec {
 #[derive(KubeSchema, Serialize, Deserialize, Debug, Clone, PartialEq, Eq)]
 #[serde(rename_all = "camelCase")]
 pub struct InPlaceFile {
-    /// Units of the node that are restarted once the file is written, at most 16.
+    /// Units of the node that are restarted after the file was written. At most 16. Example: `chrony.service`.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     #[schemars(
         length(max = 16),
@@ -84,7 +92,7 @@ fn plain_permissions() -> String {
 #[derive(JsonSchema, Serialize, Deserialize, Debug, Clone, Copy, PartialEq, Eq, Default)]
 #[serde(rename_all = "camelCase")]
 pub enum FileEncoding {
-    /// As it stands.
+    /// The text itself.
     #[default]
     Plain,
     /// Base64 (RFC 4648, 4).
@@ -98,30 +106,30 @@ pub enum FileEncoding {
 #[derive(KubeSchema, Serialize, Deserialize, Debug, Clone, PartialEq, Eq)]
 #[serde(rename_all = "camelCase")]
 pub struct ContentSource {
-    /// One key of a Secret.
+    /// Key of a Secret. Agents need the right to read the Secret.
     pub secret: SecretKeyRef,
 }
 
-/// One key of a Secret.
+/// Key of a Secret.
 #[derive(KubeSchema, Serialize, Deserialize, Debug, Clone, PartialEq, Eq)]
 #[serde(rename_all = "camelCase")]
 pub struct SecretKeyRef {
-    /// The Secret's namespace.
+    /// Namespace of the Secret. At most 63 characters. Example: `nodes`.
     #[schemars(length(min = 1, max = 63), regex(pattern = r"^[a-z0-9]([-a-z0-9]*[a-z0-9])?$"))]
     pub namespace: String,
-    /// The Secret's name.
+    /// Name of the Secret. At most 253 characters.
     #[schemars(with = "ObjectName")]
     pub name: String,
-    /// The key.
+    /// Key of the Secret. At most 253 characters.
     #[schemars(length(min = 1, max = 253), regex(pattern = "^[-._a-zA-Z0-9]+$"))]
     pub key: String,
 }
 
-/// A systemd unit of a node.
+/// systemd unit of a node.
 #[derive(KubeSchema, Serialize, Deserialize, Debug, Clone, PartialEq, Eq)]
 #[serde(rename_all = "camelCase")]
 pub struct UnitSpec {
-    /// The unit's name, with its suffix.
+    /// Name of the unit, with its suffix. At most 255 characters. Example: `containerd.service`.
     #[schemars(
         length(max = 255),
         regex(
@@ -129,28 +137,28 @@ pub struct UnitSpec {
         )
     )]
     pub name: String,
-    /// True if the unit is enabled. If unset, the image decides.
+    /// True if the unit is enabled, false if it is disabled. If unset: as the image has it.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub enabled: Option<bool>,
-    /// The whole unit, at most 64 KiB. Absent: as the image has it.
+    /// Complete text of the unit file. At most 64 KiB. If unset: the unit file of the image.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schemars(length(max = 65536))]
     pub contents: Option<String>,
-    /// Drop-ins, at most 16.
+    /// Drop-ins of the unit. At most 16.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     #[schemars(length(max = 16))]
     #[x_kube(merge_strategy = ListMerge::Map(vec!["name".into()]))]
     pub dropins: Vec<DropIn>,
 }
 
-/// A drop-in of a systemd unit.
+/// Drop-in of a systemd unit.
 #[derive(KubeSchema, Serialize, Deserialize, Debug, Clone, PartialEq, Eq)]
 #[serde(rename_all = "camelCase")]
 pub struct DropIn {
-    /// The file name, which ends in `.conf`.
+    /// File name of the drop-in, which ends in `.conf`. At most 255 characters. Example: `limits.conf`.
     #[schemars(length(max = 255), regex(pattern = r"^[-_.0-9A-Za-z]+\.conf$"))]
     pub name: String,
-    /// The content, at most 64 KiB.
+    /// Text of the drop-in. At most 64 KiB.
     #[schemars(length(max = 65536))]
     pub contents: String,
 }

@@ -14,7 +14,7 @@ use crate::schema::{annotation_values, free_form, label_values};
 #[derive(KubeSchema, Serialize, Deserialize, Debug, Clone, PartialEq)]
 #[serde(rename_all = "camelCase")]
 pub struct KubernetesSpec {
-    /// The version, such as `v1.34.4`.
+    /// Version of the kubelet and of kubeadm in the node image, with a leading `v`. At most 63 characters. Example: `v1.34.4`.
     #[schemars(
         length(max = 63),
         regex(
@@ -22,7 +22,8 @@ pub struct KubernetesSpec {
         )
     )]
     pub version: String,
-    /// The API server to join, as host:port. Absent: the one that serves this object.
+    /// API server that the node joins, as host:port. It must belong to the cluster of the Machine. At most 261 characters. Example:
+    /// `api.example:6443`. If unset: the API server that serves this object.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schemars(
         length(min = 1, max = 261),
@@ -31,39 +32,44 @@ pub struct KubernetesSpec {
         )
     )]
     pub api_server_endpoint: Option<String>,
-    /// Labels of the Node, at most 64.
+    /// Labels that the Node registers with. A kubelet may not set most labels of `kubernetes.io`. At most 64.
     #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
     #[schemars(schema_with = "label_values", extend("maxProperties" = 64))]
     pub node_labels: BTreeMap<String, String>,
-    /// Annotations of the Node, at most 64.
+    /// Annotations of the Node. At most 64.
     #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
     #[schemars(schema_with = "annotation_values", extend("maxProperties" = 64))]
     pub node_annotations: BTreeMap<String, String>,
-    /// Taints that the Node registers with, at most 32.
+    /// Taints that the Node registers with. At most 32. If unset: none for a worker, and those of kubeadm for a control plane.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     #[schemars(length(max = 32))]
     #[x_kube(merge_strategy = ListMerge::Map(vec!["key".into(), "effect".into()]))]
     pub taints: Vec<Taint>,
-    /// Fields of kubelet.config.k8s.io/v1beta1 KubeletConfiguration, merged over the cluster's.
+    /// Fields of KubeletConfiguration (`kubelet.config.k8s.io/v1beta1`). They replace those of the cluster's configuration. A field that is
+    /// null removes that of the cluster. Example: `maxPods: 60`.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schemars(schema_with = "free_form")]
     pub kubelet_configuration: Option<serde_json::Value>,
-    /// Command line arguments of the kubelet, without leading dashes, at most 64.
+    /// Command line arguments of the kubelet. At most 64.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     #[schemars(length(max = 64))]
     pub kubelet_extra_args: Vec<KubeletArgument>,
     /// Role of the node in its cluster. Default: `Worker`.
+    ///
+    /// - `Worker`: the node runs workloads and joins with `kubeadm join`.
+    /// - `ControlPlane`: the node runs the control plane. Without `joinConfiguration` it makes a cluster with `kubeadm init`.
     #[serde(default)]
     pub role: NodeRole,
-    /// Fields of kubeadm's ClusterConfiguration.
+    /// Fields of kubeadm's ClusterConfiguration, in the form of the Kubernetes version. Used by `kubeadm init`. Example:
+    /// `networking: { podSubnet: 10.244.0.0/16 }`.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schemars(schema_with = "free_form")]
     pub cluster_configuration: Option<serde_json::Value>,
-    /// Fields of kubeadm's InitConfiguration.
+    /// Fields of kubeadm's InitConfiguration, in the form of the Kubernetes version. Used by `kubeadm init`.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schemars(schema_with = "free_form")]
     pub init_configuration: Option<serde_json::Value>,
-    /// Fields of kubeadm's JoinConfiguration.
+    /// Fields of kubeadm's JoinConfiguration, in the form of the Kubernetes version. Used by `kubeadm join`.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schemars(schema_with = "free_form")]
     pub join_configuration: Option<serde_json::Value>,
@@ -83,7 +89,7 @@ pub enum NodeRole {
 #[derive(KubeSchema, Serialize, Deserialize, Debug, Clone, PartialEq, Eq)]
 #[serde(rename_all = "camelCase")]
 pub struct Taint {
-    /// The key.
+    /// Key of the taint, with an optional prefix. At most 317 characters. Example: `example.com/storage`.
     #[schemars(
         length(min = 1, max = 317),
         regex(
@@ -91,11 +97,15 @@ pub struct Taint {
         )
     )]
     pub key: String,
-    /// The value. Absent: empty.
+    /// Value of the taint. At most 63 characters. If unset: empty.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schemars(length(max = 63), regex(pattern = "^([A-Za-z0-9]([-A-Za-z0-9_.]*[A-Za-z0-9])?)?$"))]
     pub value: Option<String>,
     /// Effect on Pods that do not tolerate the taint.
+    ///
+    /// - `NoSchedule`: no such Pod is scheduled to the Node.
+    /// - `PreferNoSchedule`: the scheduler avoids the Node for such Pods.
+    /// - `NoExecute`: such Pods are evicted too.
     pub effect: TaintEffect,
 }
 
@@ -112,10 +122,10 @@ pub enum TaintEffect {
 #[derive(KubeSchema, Serialize, Deserialize, Debug, Clone, PartialEq, Eq)]
 #[serde(rename_all = "camelCase")]
 pub struct KubeletArgument {
-    /// The name, without leading dashes.
+    /// Name of the argument, without leading dashes. At most 128 characters. Example: `v`.
     #[schemars(length(min = 1, max = 128), regex(pattern = "^[a-z0-9][-a-z0-9.]*$"))]
     pub name: String,
-    /// The value.
+    /// Value of the argument. At most 4096 characters. Example: `3`.
     #[schemars(length(max = 4096))]
     pub value: String,
 }
