@@ -4,7 +4,13 @@
 //!
 //! Pure: no clock, no file, no socket.
 
-use std::collections::BTreeMap;
+mod template;
+
+pub use template::{
+    BedplateClusterTemplate, BedplateClusterTemplateResource, BedplateClusterTemplateSpec,
+    BedplateMachineTemplate, BedplateMachineTemplateResource, BedplateMachineTemplateSpec,
+    BedplateMachineTemplateStatus, Capacity, NodeInfo, TemplateMetadata,
+};
 
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::{Condition, Time};
 use kube::{CustomResource, KubeSchema};
@@ -14,7 +20,7 @@ use serde::{Deserialize, Serialize};
 use crate::claim::{ClaimState, ReleasePolicy};
 use crate::id::MachineName;
 use crate::machine::{Address, ConfigurationRef};
-use crate::schema::{ClaimProviderId, annotation_values, label_values};
+use crate::schema::ClaimProviderId;
 use crate::selector::MachineSelector;
 
 /// API group of the infrastructure kinds.
@@ -41,15 +47,15 @@ pub mod condition_type {
 #[derive(KubeSchema, Serialize, Deserialize, Debug, Clone, PartialEq, Eq)]
 #[serde(rename_all = "camelCase")]
 pub struct Endpoint {
-    /// Host name or IP address, 1 to 512 characters.
+    /// Host name or IP address. 1 to 512 characters. Example: `10.7.0.9`.
     #[schemars(length(min = 1, max = 512))]
     pub host: String,
-    /// Port of the API server, 1 to 65535.
+    /// Port of the API server: 1 to 65535. Example: `6443`.
     #[schemars(range(min = 1, max = 65535))]
     pub port: i32,
 }
 
-/// The hosts of one cluster.
+/// Endpoint of the control plane, and failure domains. Written by users.
 #[derive(CustomResource, KubeSchema, Serialize, Deserialize, Debug, Clone, PartialEq, Eq)]
 #[kube(
     group = "infrastructure.cluster.x-k8s.io",
@@ -68,20 +74,45 @@ pub struct Endpoint {
          (has(self.spec.controlPlaneEndpoint) && self.spec.controlPlaneEndpoint == oldSelf.spec.controlPlaneEndpoint)"
     )
     .message("spec.controlPlaneEndpoint cannot be changed once it is set: the certificates of the control plane name it"),
-    printcolumn(name = "Cluster", type_ = "string", json_path = r#".metadata.labels['cluster\.x-k8s\.io/cluster-name']"#),
-    printcolumn(name = "Ready", type_ = "string", json_path = r#".status.conditions[?(@.type=="Ready")].status"#),
-    printcolumn(name = "Endpoint", type_ = "string", json_path = ".spec.controlPlaneEndpoint.host"),
-    printcolumn(name = "Waiting", type_ = "string", json_path = r#".status.conditions[?(@.type=="Ready")].message"#),
-    printcolumn(name = "Age", type_ = "date", json_path = ".metadata.creationTimestamp")
+    printcolumn(
+        name = "Cluster",
+        type_ = "string",
+        description = "Name of the Cluster.",
+        json_path = r#".metadata.labels['cluster\.x-k8s\.io/cluster-name']"#
+    ),
+    printcolumn(
+        name = "Ready",
+        type_ = "string",
+        description = "Status of condition Ready.",
+        json_path = r#".status.conditions[?(@.type=="Ready")].status"#
+    ),
+    printcolumn(
+        name = "Endpoint",
+        type_ = "string",
+        description = "Host of the control plane endpoint.",
+        json_path = ".spec.controlPlaneEndpoint.host"
+    ),
+    printcolumn(
+        name = "Waiting",
+        type_ = "string",
+        description = "Message of condition Ready.",
+        json_path = r#".status.conditions[?(@.type=="Ready")].message"#
+    ),
+    printcolumn(
+        name = "Age",
+        type_ = "date",
+        description = "Time since the object was created.",
+        json_path = ".metadata.creationTimestamp"
+    )
 )]
 #[serde(rename_all = "camelCase")]
 pub struct BedplateClusterSpec {
-    /// Endpoint of the control plane: an external load balancer, or an address that the nodes bring along. If unset, that of the Cluster
-    /// counts. It cannot be changed once it is set. Written by users.
+    /// Address of the control plane: an external load balancer, or an address that the nodes share. It cannot be changed once it is set. If
+    /// unset: `spec.controlPlaneEndpoint` of the Cluster.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub control_plane_endpoint: Option<Endpoint>,
-    /// Label of the host Machines (`machines.bedplate.dev`) whose values are the failure domains, such as `topology.kubernetes.io/zone`.
-    /// If unset, there are no failure domains. Written by users.
+    /// Label of the host Machines (`machines.bedplate.dev`) whose values are the failure domains. At most 317 characters. Example:
+    /// `topology.kubernetes.io/zone`. If unset, there are no failure domains.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schemars(
         length(min = 1, max = 317),
@@ -90,25 +121,29 @@ pub struct BedplateClusterSpec {
     pub failure_domain_label: Option<String>,
 }
 
-/// State of a BedplateCluster. Written by the provider.
+/// Observed state of the cluster's infrastructure. Written by the provider.
 #[derive(KubeSchema, Serialize, Deserialize, Debug, Clone, PartialEq, Default)]
 #[serde(rename_all = "camelCase")]
 pub struct BedplateClusterStatus {
-    /// `metadata.generation` of the object that the status is about.
+    /// `metadata.generation` of the object when the provider wrote the status. -1 before the first time. Written by the provider.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub observed_generation: Option<i64>,
-    /// Progress of the first provisioning.
+    /// Progress of the first provisioning. Written by the provider.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub initialization: Option<Initialization>,
-    /// True if the cluster is provisioned, for readers of contracts before v1beta2.
+    /// True if the cluster is provisioned. For programs that read contracts before v1beta2. Written by the provider.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub ready: Option<bool>,
-    /// Failure domains of the hosts that the namespace may claim, at most 100.
+    /// Failure domains of the hosts that the namespace may claim. At most 100. Written by the provider.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     #[schemars(length(max = 100))]
     #[x_kube(merge_strategy = ListMerge::Map(vec!["name".into()]))]
     pub failure_domains: Vec<FailureDomain>,
-    /// `Ready`, `EndpointAvailable` and `Paused`. At most 16.
+    /// Conditions by type. At most 16. Written by the provider.
+    ///
+    /// - `Ready`: True if the infrastructure is provisioned.
+    /// - `EndpointAvailable`: True if the endpoint of the control plane is known.
+    /// - `Paused`: True if the provider does not change the object.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     #[schemars(length(max = 16))]
     #[x_kube(merge_strategy = ListMerge::Map(vec!["type".into()]))]
@@ -119,7 +154,7 @@ pub struct BedplateClusterStatus {
 #[derive(KubeSchema, Serialize, Deserialize, Debug, Clone, PartialEq, Eq, Default)]
 #[serde(rename_all = "camelCase")]
 pub struct Initialization {
-    /// True once the object is provisioned. It stays True.
+    /// True once the object is provisioned. It stays true.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub provisioned: Option<bool>,
 }
@@ -128,14 +163,14 @@ pub struct Initialization {
 #[derive(KubeSchema, Serialize, Deserialize, Debug, Clone, PartialEq, Eq)]
 #[serde(rename_all = "camelCase")]
 pub struct FailureDomain {
-    /// Name: the value of the label `spec.failureDomainLabel`.
+    /// Name of the failure domain: a value of the label `spec.failureDomainLabel`. At most 63 characters.
     #[schemars(length(min = 1, max = 63))]
     pub name: String,
-    /// True if machines of the control plane may be in it.
+    /// True if machines of the control plane may be in the failure domain.
     pub control_plane: bool,
 }
 
-/// One machine of a cluster. It claims one host.
+/// Host of the machine and its settings. Written by users or a template, except for `machineName` and `providerID`.
 #[derive(CustomResource, KubeSchema, Serialize, Deserialize, Debug, Clone, PartialEq)]
 #[kube(
     group = "infrastructure.cluster.x-k8s.io",
@@ -170,13 +205,33 @@ pub struct FailureDomain {
          has(self.spec.stateDisk) == has(oldSelf.spec.stateDisk) && (!has(self.spec.stateDisk) || self.spec.stateDisk == oldSelf.spec.stateDisk)"
     )
     .message("release and stateDisk cannot be changed: create a new template, and the owner replaces the machine"),
-    printcolumn(name = "Cluster", type_ = "string", json_path = r#".metadata.labels['cluster\.x-k8s\.io/cluster-name']"#),
-    printcolumn(name = "Machine", type_ = "string", json_path = ".spec.machineName"),
-    printcolumn(name = "State", type_ = "string", json_path = ".status.bootstrap.state"),
-    printcolumn(name = "Ready", type_ = "string", json_path = r#".status.conditions[?(@.type=="Ready")].status"#),
-    printcolumn(name = "Waiting", type_ = "string", json_path = r#".status.conditions[?(@.type=="Ready")].message"#),
-    printcolumn(name = "Age", type_ = "date", json_path = ".metadata.creationTimestamp"),
-    printcolumn(name = "ProviderID", type_ = "string", json_path = ".spec.providerID", priority = 1)
+    printcolumn(
+        name = "Cluster",
+        type_ = "string",
+        description = "Name of the Cluster.",
+        json_path = r#".metadata.labels['cluster\.x-k8s\.io/cluster-name']"#
+    ),
+    printcolumn(name = "Machine", type_ = "string", description = "Name of the claimed host Machine.", json_path = ".spec.machineName"),
+    printcolumn(name = "State", type_ = "string", description = "State of the claim on the host.", json_path = ".status.bootstrap.state"),
+    printcolumn(
+        name = "Ready",
+        type_ = "string",
+        description = "Status of condition Ready.",
+        json_path = r#".status.conditions[?(@.type=="Ready")].status"#
+    ),
+    printcolumn(
+        name = "Waiting",
+        type_ = "string",
+        description = "Message of condition Ready.",
+        json_path = r#".status.conditions[?(@.type=="Ready")].message"#
+    ),
+    printcolumn(
+        name = "Age",
+        type_ = "date",
+        description = "Time since the object was created.",
+        json_path = ".metadata.creationTimestamp"
+    ),
+    printcolumn(name = "ProviderID", type_ = "string", description = "ID of the claim.", json_path = ".spec.providerID", priority = 1)
 )]
 #[serde(rename_all = "camelCase")]
 #[x_kube(
@@ -186,69 +241,83 @@ pub struct FailureDomain {
         .message("providerID must be bedplate://<machineName>/<UID of this object>")
 )]
 pub struct BedplateMachineSpec {
-    /// Name of the host Machine (`machines.bedplate.dev`) that is claimed. Written by the provider, before the claim. It cannot be changed
-    /// once `providerID` is set.
+    /// Name of the host Machine (`machines.bedplate.dev`) that is claimed. At most 63 characters. Written by the provider before the claim.
+    /// It cannot be changed once `providerID` is set.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub machine_name: Option<MachineName>,
-    /// `bedplate://<machineName>/<UID of this object>`, and `spec.providerID` of the Node. Written by the provider, after the claim. It
-    /// cannot be changed.
+    /// ID of the claim, and `spec.providerID` of the Node: `bedplate://<machineName>/<UID of this object>`. At most 138 characters. Written
+    /// by the provider after the claim. It cannot be changed.
     #[serde(default, rename = "providerID", skip_serializing_if = "Option::is_none")]
     #[schemars(with = "Option<ClaimProviderId>")]
     pub provider_id: Option<String>,
-    /// Host Machines that may be claimed, of those whose `claimPolicy` allows the namespace. If unset, all of these.
+    /// Host Machines that may be claimed. Their `spec.claimPolicy` must allow the namespace. It cannot be changed. If unset: all that allow
+    /// the namespace.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub machine_selector: Option<MachineSelector>,
-    /// The MachineConfiguration that the host runs. Its `claimPolicy` must allow the namespace, and its Kubernetes version must be that of
-    /// the Machine. If `version` is unset, the newest version at the time of the claim.
+    /// MachineConfiguration that the host runs. Its `spec.claimPolicy` must allow the namespace. Its Kubernetes version must equal
+    /// `spec.version` of the Machine of Cluster API. It cannot be changed.
     pub configuration_ref: ConfigurationRef,
-    /// Cleanup of the host when the object is deleted. The stronger one of this and of `claimPolicy.release` of the host counts. If unset:
-    /// `Empty`.
+    /// Cleanup of the host when this object is deleted. The stronger one of this and of `spec.claimPolicy.release` of the host counts. It
+    /// cannot be changed. If unset: `Empty`.
+    ///
+    /// - `Empty`: the agent empties the slots, and the host stays up. Only for claimants that trust each other.
+    /// - `Wipe`: the host also reboots and formats its state disk, and its agent gets another key.
     #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[schemars(with = "ReleasePolicy")]
     pub release: Option<ReleasePolicy>,
-    /// Time in seconds after which a silent host is powered off, counted from its last heartbeat and from the deletion of the object. At
-    /// least 60. If unset: 900.
+    /// Time after which a silent host is powered off, in seconds. It counts from the last heartbeat and from the deletion of this object,
+    /// whichever is later. At least 60. If unset: 900.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schemars(range(min = 60))]
     pub release_timeout_seconds: Option<i32>,
-    /// Requirement of a state disk. If unset: `Required` for machines of a control plane, otherwise `Any`.
+    /// Requirement of a state disk. It cannot be changed. If unset: `Required` for machines of a control plane, otherwise `Any`.
+    ///
+    /// - `Required`: only hosts with a state disk are claimed.
+    /// - `Any`: hosts without a state disk are claimed too. A reboot of such a host loses its node.
     #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[schemars(with = "StateDiskRequirement")]
     pub state_disk: Option<StateDiskRequirement>,
 }
 
 /// Requirement of a state disk.
 #[derive(JsonSchema, Serialize, Deserialize, Debug, Clone, Copy, PartialEq, Eq)]
 pub enum StateDiskRequirement {
-    /// Only hosts with a state disk are claimed. A node on another host is lost with a reboot.
+    /// Only hosts with a state disk are claimed.
     Required,
-    /// Hosts without a state disk are claimed too.
+    /// Hosts without a state disk are claimed too. A reboot of such a host loses its node.
     Any,
 }
 
-/// State of a BedplateMachine. Written by the provider.
+/// Observed state of the machine. Written by the provider.
 #[derive(KubeSchema, Serialize, Deserialize, Debug, Clone, PartialEq, Default)]
 #[serde(rename_all = "camelCase")]
 pub struct BedplateMachineStatus {
-    /// `metadata.generation` of the object that the status is about.
+    /// `metadata.generation` of the object when the provider wrote the status. -1 before the first time. Written by the provider.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub observed_generation: Option<i64>,
-    /// Progress of the first provisioning.
+    /// Progress of the first provisioning. Written by the provider.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub initialization: Option<Initialization>,
-    /// True if the machine is provisioned, for readers of contracts before v1beta2.
+    /// True if the machine is provisioned. For programs that read contracts before v1beta2. Written by the provider.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub ready: Option<bool>,
-    /// Addresses of the host, at most 64.
+    /// Addresses of the host: its IP addresses and its host name. At most 64. Written by the provider.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     #[schemars(length(max = 64))]
     pub addresses: Vec<Address>,
-    /// Failure domain that the host is in.
+    /// Failure domain of the host. At most 63 characters. Written by the provider.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schemars(length(min = 1, max = 63))]
     pub failure_domain: Option<String>,
-    /// State of the claim on the host.
+    /// State of the claim on the host, as the agent reports it. Written by the provider.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub bootstrap: Option<BootstrapStatus>,
-    /// `Ready`, `HostClaimed`, `BootstrapSucceeded` and `Paused`. At most 16.
+    /// Conditions by type. At most 16. Written by the provider.
+    ///
+    /// - `Ready`: True if the host is a Node of the cluster.
+    /// - `HostClaimed`: True if a MachineClaim holds the host.
+    /// - `BootstrapSucceeded`: True if the host has become a Node of the cluster.
+    /// - `Paused`: True if the provider does not change the object.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     #[schemars(length(max = 16))]
     #[x_kube(merge_strategy = ListMerge::Map(vec!["type".into()]))]
@@ -259,136 +328,19 @@ pub struct BedplateMachineStatus {
 #[derive(KubeSchema, Serialize, Deserialize, Debug, Clone, PartialEq, Eq)]
 #[serde(rename_all = "camelCase")]
 pub struct BootstrapStatus {
-    /// State of the claim.
+    /// State of the claim on the host.
+    ///
+    /// - `Preparing`: the host fetches the image, and waits for condition `Granted` of the MachineClaim.
+    /// - `Bootstrapping`: the slot starts, and the user data runs once.
+    /// - `Joined`: the host is a Node of the cluster.
+    /// - `Failed`: the user data failed or was interrupted. The slot is stopped and kept until the release.
+    /// - `Releasing`: the agent stops and empties the slots.
+    /// - `Wiping`: both slots are empty, and the host boots to format its state disk.
+    /// - `Released`: the slots are empty, and the host is wiped if it must be. Another claim may follow.
     pub state: ClaimState,
-    /// Time at which the state was reached.
+    /// Time at which the host reached the state.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub since: Option<Time>,
-}
-
-/// Metadata of the objects that are made from a template.
-#[derive(KubeSchema, Serialize, Deserialize, Debug, Clone, PartialEq, Eq, Default)]
-#[serde(rename_all = "camelCase")]
-pub struct TemplateMetadata {
-    /// Labels of the objects.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
-    #[schemars(schema_with = "label_values")]
-    pub labels: Option<BTreeMap<String, String>>,
-    /// Annotations of the objects.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
-    #[schemars(schema_with = "annotation_values")]
-    pub annotations: Option<BTreeMap<String, String>>,
-}
-
-/// Template of BedplateMachines.
-#[derive(CustomResource, KubeSchema, Serialize, Deserialize, Debug, Clone, PartialEq)]
-#[kube(
-    group = "infrastructure.cluster.x-k8s.io",
-    version = "v1alpha1",
-    kind = "BedplateMachineTemplate",
-    plural = "bedplatemachinetemplates",
-    shortname = "bpmt",
-    category = "cluster-api",
-    namespaced,
-    status = "BedplateMachineTemplateStatus",
-    derive = "PartialEq",
-    cel,
-    doc = "Template of the BedplateMachines of a control plane or of a MachineDeployment. Its spec cannot be changed.",
-    printcolumn(
-        name = "Configuration",
-        type_ = "string",
-        json_path = ".spec.template.spec.configurationRef.name"
-    ),
-    printcolumn(name = "Age", type_ = "date", json_path = ".metadata.creationTimestamp")
-)]
-#[serde(rename_all = "camelCase")]
-#[x_kube(
-    validation = Rule::new("!has(self.template.spec.machineName) && !has(self.template.spec.providerID)")
-        .message("machineName and providerID must not be set in a template: each machine claims its own host")
-)]
-pub struct BedplateMachineTemplateSpec {
-    /// The template.
-    pub template: BedplateMachineTemplateResource,
-}
-
-/// The least of the hosts that objects of the template may claim, for autoscaling from zero. Written by the provider.
-#[derive(KubeSchema, Serialize, Deserialize, Debug, Clone, PartialEq, Eq, Default)]
-#[serde(rename_all = "camelCase")]
-pub struct BedplateMachineTemplateStatus {
-    /// Resources that each host has at least. Unset: no host has reported them.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub capacity: Option<Capacity>,
-    /// Facts of the nodes.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub node_info: Option<NodeInfo>,
-}
-
-/// Resources of a node, as quantities of Kubernetes.
-#[derive(KubeSchema, Serialize, Deserialize, Debug, Clone, PartialEq, Eq)]
-#[serde(rename_all = "camelCase")]
-pub struct Capacity {
-    /// Number of hardware threads.
-    #[schemars(length(min = 1, max = 20), regex(pattern = r"^[0-9]+$"))]
-    pub cpu: String,
-    /// Memory in bytes.
-    #[schemars(length(min = 1, max = 20), regex(pattern = r"^[0-9]+$"))]
-    pub memory: String,
-}
-
-/// Facts of a node.
-#[derive(KubeSchema, Serialize, Deserialize, Debug, Clone, PartialEq, Eq)]
-#[serde(rename_all = "camelCase")]
-pub struct NodeInfo {
-    /// Architecture as in OCI images. Unset: the hosts have several.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
-    #[schemars(length(min = 1, max = 63))]
-    pub architecture: Option<String>,
-    /// The operating system: `linux`.
-    #[schemars(length(min = 1, max = 63))]
-    pub operating_system: String,
-}
-
-/// The objects that are made from a BedplateMachineTemplate.
-#[derive(KubeSchema, Serialize, Deserialize, Debug, Clone, PartialEq)]
-#[serde(rename_all = "camelCase")]
-pub struct BedplateMachineTemplateResource {
-    /// Labels and annotations of the objects.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub metadata: Option<TemplateMetadata>,
-    /// Spec of the objects.
-    pub spec: BedplateMachineSpec,
-}
-
-/// Template of BedplateClusters, for ClusterClasses.
-#[derive(CustomResource, KubeSchema, Serialize, Deserialize, Debug, Clone, PartialEq, Eq)]
-#[kube(
-    group = "infrastructure.cluster.x-k8s.io",
-    version = "v1alpha1",
-    kind = "BedplateClusterTemplate",
-    plural = "bedplateclustertemplates",
-    shortname = "bpct",
-    category = "cluster-api",
-    namespaced,
-    derive = "PartialEq",
-    cel,
-    doc = "Template of BedplateClusters, for ClusterClasses. Its spec cannot be changed.",
-    printcolumn(name = "Age", type_ = "date", json_path = ".metadata.creationTimestamp")
-)]
-#[serde(rename_all = "camelCase")]
-pub struct BedplateClusterTemplateSpec {
-    /// The template.
-    pub template: BedplateClusterTemplateResource,
-}
-
-/// The objects that are made from a BedplateClusterTemplate.
-#[derive(KubeSchema, Serialize, Deserialize, Debug, Clone, PartialEq, Eq)]
-#[serde(rename_all = "camelCase")]
-pub struct BedplateClusterTemplateResource {
-    /// Labels and annotations of the objects.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub metadata: Option<TemplateMetadata>,
-    /// Spec of the objects.
-    pub spec: BedplateClusterSpec,
 }
 
 #[cfg(test)]
