@@ -15,7 +15,7 @@ use crate::{object, retry_after};
 /// Timeout of one request. A connection that was lost silently holds an object for this time at most.
 const REQUEST_TIMEOUT: Duration = Duration::from_secs(10);
 
-/// Text of etcd about an object above its size limit.
+/// Text of etcd about an object above its size limit. The API server has no reason for it.
 const TOO_LARGE: &str = "request is too large";
 
 /// Failure of a write.
@@ -136,11 +136,6 @@ pub async fn ask<T>(what: &str, request: impl Future<Output = kube::Result<T>>) 
     }
 }
 
-/// Returns true if an object exceeds etcd's limit. The API server reports this only in the message.
-fn is_too_large(message: &str) -> bool {
-    message.contains(TOO_LARGE)
-}
-
 /// Classifies the error of a request about `what`.
 fn judge(what: &str, error: &kube::Error) -> WriteError {
     let what = what.to_owned();
@@ -150,7 +145,9 @@ fn judge(what: &str, error: &kube::Error) -> WriteError {
             400 | 413 | 415 | 422 => WriteError::Refused { what, why: status.message.clone() },
             403 => WriteError::Forbidden { what, why: format!("403: {}", status.message) },
             // 401 is passing too: credentials are renewed. An object above etcd's limit stays so, with any code.
-            500 if is_too_large(&status.message) => WriteError::Refused { what, why: status.message.clone() },
+            500 if status.message.contains(TOO_LARGE) => {
+                WriteError::Refused { what, why: status.message.clone() }
+            }
             code => {
                 let why = format!("{code}: {}", status.message);
                 WriteError::Later { what, why, again: retry_after::named(status) }

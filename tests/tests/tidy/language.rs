@@ -96,12 +96,6 @@ const PATTERNS: &[Pattern] = &[
     ),
     ("test name is a claim", &[TestName], r"^fn (what|who|how|whether|nobody|whoever)_", None),
     ("test name has at most 70 characters", &[TestName], r"^fn \w{71,}", None),
-    (
-        "no comparison of a message for people",
-        &[Code],
-        r"\.message\b.*\.(contains|starts_with|ends_with|strip_prefix|split)\(",
-        Some("allowed: text of the API server"),
-    ),
 ];
 
 /// A pattern, compiled.

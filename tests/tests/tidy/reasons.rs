@@ -68,7 +68,7 @@ pub(crate) fn messages_read(source: &Source) -> Vec<(usize, String)> {
     static READ: LazyLock<Regex> = LazyLock::new(|| {
         let search = "starts_with|ends_with|contains|strip_prefix|strip_suffix|find|split|split_once|rsplit_once|parse";
         Regex::new(&format!(
-            r#"\bmessage(\(\))?(\.as_str\(\)|\.as_deref\(\)|\.as_ref\(\))*( [!=]= |\.({search})(::<[^>]*>)?\()|[!=]= [&*]?([\w.]+\.)?message\b|\.message\)+ [!=]= |[!=]= [^|;"]*\.message\b"#
+            r#"\bmessage(\(\))?(\.as_str\(\)|\.as_deref\(\)|\.as_ref\(\))*( [!=]= |\.({search})(::<[^>]*>)?\()|[!=]= [&*]?([\w.]+\.)?message\b|\.message\)+ [!=]= |[!=]= [^|;"]*\.message\b|\.message\b.*\.({search})\("#
         ))
         .expect("a regular expression")
     });
@@ -103,6 +103,7 @@ fn message_in_any_comparison_is_found() {
         ("before.map(|before| &before.message) != Some(&held.message)", true),
         ("if held.as_ref() == Some(&x.message) {", true),
         ("if text.message.starts_with(\"403: \") {", true),
+        ("held.message.as_deref().unwrap_or_default().contains(word)", true),
         ("found.filter(|c| c.reason == reason).map(|c| c.message.clone())", false),
         ("Rule::new(\"self == oldSelf\").message(\"the spec cannot be changed\")", false),
     ] {
