@@ -6,9 +6,6 @@
 //!
 //! Pure: bytes in, bytes out.
 
-/// The largest file that the form can hold: its size field has eight hex digits.
-pub const LARGEST_FILE: u64 = u32::MAX as u64;
-
 /// Member of an archive.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Entry {
@@ -76,7 +73,7 @@ impl Entry {
 /// The archive of these entries in their order, ended by its trailer and padded with zeros to 512 bytes, so that
 /// archives can be concatenated.
 ///
-/// A file larger than [`LARGEST_FILE`] cannot be written in this form; its content is cut there.
+/// The field of the size has eight hex digits. The content of a larger file, 4 GiB, is cut there.
 pub fn archive(entries: &[Entry]) -> Vec<u8> {
     let size: usize = entries.iter().map(|e| e.data().len().saturating_add(e.path.len() + 128)).sum();
     let mut out = Vec::with_capacity(size.saturating_add(512));

@@ -54,7 +54,7 @@ impl Waits {
     }
 
     /// Returns the delay before the next attempt; `None`: no attempt is left.
-    pub(crate) fn after_failure(&mut self, asked: Option<Duration>) -> Option<Duration> {
+    fn after_failure(&mut self, asked: Option<Duration>) -> Option<Duration> {
         self.failed += 1;
         if self.failed >= self.attempts {
             return None;

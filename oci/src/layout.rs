@@ -1,20 +1,19 @@
-//! OCI layout directories (OCI image specification, "Image Layout"): read with limits, and written.
+//! OCI layout directories (OCI image specification, "Image Layout"), read with limits.
 //!
-//! Not here: choosing from an index (`manifest::select`). Callers: the store; the image builder and tests write layouts.
+//! Not here: choosing from an index (`manifest::select`). Caller: the store.
 //! Paths inside a layout are made of parsed digests only.
 
-use std::collections::BTreeMap;
 use std::fs::{self, File};
-use std::io::{self, Read, Write};
+use std::io::{self, Read};
 use std::path::{Path, PathBuf};
 
 use bedplate_api::id::Digest;
 
 use crate::error::EnsureImageError;
-use crate::manifest::{self, Blob, Config, Descriptor, Index, Manifest};
+use crate::manifest::{self, Blob};
 use crate::partial::{Partial, SharedPartial, blocking};
 use crate::source::Progress;
-use crate::store::{Store, Tell, digest_of};
+use crate::store::{Store, Tell};
 
 pub(crate) fn blob_path(layout: &Path, digest: &Digest) -> PathBuf {
     layout.join("blobs/sha256").join(digest.hex())
@@ -72,7 +71,7 @@ pub(crate) async fn copy(
 }
 
 /// Copies a file that is expected to be this blob into the store.
-pub(crate) async fn copy_file(
+async fn copy_file(
     store: &Store,
     name: &str,
     from: &Path,
@@ -134,112 +133,4 @@ pub(crate) async fn finish(
         partial.commit(&at).map(Ok)
     });
     outcome.await.map_err(|e| store.write_error(name, target, e))?
-}
-
-/// Writes a layout with one boot image under one tag, and replaces `target`
-/// atomically. The same content gives the same bytes.
-///
-/// # Errors
-/// When a file cannot be read or written.
-pub fn write(
-    target: &Path,
-    tag: &str,
-    config: &Config,
-    kernel: &Path,
-    initrd: &Path,
-    rootfs: Option<&Path>,
-) -> io::Result<Digest> {
-    let parent = target.parent().filter(|p| !p.as_os_str().is_empty()).unwrap_or(Path::new("."));
-    fs::create_dir_all(parent)?;
-    let base = target.file_name().ok_or_else(|| io::Error::other("a layout needs a directory name"))?;
-    let next = parent.join(format!(".{}.{}.new", base.to_string_lossy(), std::process::id()));
-    if next.exists() {
-        fs::remove_dir_all(&next)?;
-    }
-    fs::create_dir_all(next.join("blobs/sha256"))?;
-    let digest = write_content(&next, tag, config, kernel, initrd, rootfs)?;
-    if target.exists() {
-        rustix::fs::renameat_with(
-            rustix::fs::CWD,
-            &next,
-            rustix::fs::CWD,
-            target,
-            rustix::fs::RenameFlags::EXCHANGE,
-        )?;
-        fs::remove_dir_all(&next)?;
-    } else {
-        fs::rename(&next, target)?;
-    }
-    File::open(parent)?.sync_all()?;
-    Ok(digest)
-}
-
-fn write_content(
-    layout: &Path,
-    tag: &str,
-    config: &Config,
-    kernel: &Path,
-    initrd: &Path,
-    rootfs: Option<&Path>,
-) -> io::Result<Digest> {
-    let mut layers = vec![
-        Descriptor::new(manifest::KERNEL_TYPE, add_file(layout, kernel)?),
-        Descriptor::new(manifest::INITRD_TYPE, add_file(layout, initrd)?),
-    ];
-    if let Some(rootfs) = rootfs {
-        layers.push(Descriptor::new(manifest::ROOTFS_TYPE, add_file(layout, rootfs)?));
-    }
-    let document = Manifest {
-        schema_version: 2,
-        media_type: Some(manifest::MANIFEST_TYPE.to_owned()),
-        artifact_type: Some(manifest::ARTIFACT_TYPE.to_owned()),
-        config: Descriptor::new(manifest::CONFIG_TYPE, add_bytes(layout, &serde_json::to_vec(config)?)?),
-        layers,
-        annotations: None,
-    };
-    let mut descriptor =
-        Descriptor::new(manifest::MANIFEST_TYPE, add_bytes(layout, &serde_json::to_vec(&document)?)?);
-    descriptor.artifact_type = document.artifact_type;
-    descriptor.platform =
-        Some(manifest::Platform { architecture: config.architecture.clone(), os: "linux".to_owned() });
-    descriptor.annotations = Some(BTreeMap::from([(manifest::REF_NAME.to_owned(), tag.to_owned())]));
-    let digest = descriptor.digest;
-    let index = Index {
-        schema_version: 2,
-        media_type: Some(manifest::INDEX_TYPE.to_owned()),
-        manifests: vec![descriptor],
-    };
-    write_synced(&layout.join("oci-layout"), br#"{"imageLayoutVersion":"1.0.0"}"#)?;
-    write_synced(&layout.join("index.json"), &serde_json::to_vec(&index)?)?;
-    Ok(digest)
-}
-
-fn write_synced(path: &Path, bytes: &[u8]) -> io::Result<()> {
-    let mut file = File::create(path)?;
-    file.write_all(bytes)?;
-    file.sync_all()
-}
-
-fn add_bytes(layout: &Path, bytes: &[u8]) -> io::Result<Blob> {
-    let digest = digest_of(bytes);
-    write_synced(&blob_path(layout, &digest), bytes)?;
-    Ok(Blob { digest, size: bytes.len() as u64 })
-}
-
-fn add_file(layout: &Path, from: &Path) -> io::Result<Blob> {
-    let next = layout.join("blobs/next");
-    let Some(mut partial) = Partial::open(&next)? else {
-        return Err(io::Error::from(io::ErrorKind::WouldBlock));
-    };
-    let mut file = open_regular(from)?;
-    let mut chunk = vec![0; 1 << 20];
-    loop {
-        match file.read(&mut chunk)? {
-            0 => break,
-            read => partial.append(chunk.get(..read).unwrap_or_default())?,
-        }
-    }
-    let blob = Blob { digest: partial.digest(), size: partial.written() };
-    partial.commit(&blob_path(layout, &blob.digest))?;
-    Ok(blob)
 }

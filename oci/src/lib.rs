@@ -20,7 +20,7 @@ mod error;
 mod files;
 mod kernel;
 mod layout;
-pub mod manifest;
+mod manifest;
 pub mod node;
 mod partial;
 mod pin;
@@ -35,7 +35,6 @@ mod tag;
 
 pub use collect::Collected;
 pub use error::EnsureImageError;
-pub use layout::write as write_layout;
 pub use manifest::{Blob, BootImage, UNKNOWN_ARCHITECTURE};
 pub use reach::Reach;
 pub use source::{Access, Options, Progress, Source};

@@ -1,7 +1,7 @@
 //! Boot images as OCI documents (OCI image specification 1.1: image index, image manifest, descriptor): read with
 //! limits and chosen from.
 //!
-//! Not here: fetching, files. Callers: the store's resolution, the image builder (media types), tests.
+//! Not here: fetching, files. Callers: the store, layouts and files.
 //!
 //! Pure: bytes in, values out.
 
@@ -11,25 +11,25 @@ use bedplate_api::id::Digest;
 use serde::{Deserialize, Serialize};
 
 /// The largest index or manifest that is read (the size that registries must accept, distribution specification).
-pub const LARGEST_MANIFEST: u64 = 4 << 20;
+pub(crate) const LARGEST_MANIFEST: u64 = 4 << 20;
 /// The largest configuration that is read.
-pub const LARGEST_CONFIG: u64 = 256 << 10;
+pub(crate) const LARGEST_CONFIG: u64 = 256 << 10;
 /// The annotation that carries a tag in an OCI layout.
-pub const REF_NAME: &str = "org.opencontainers.image.ref.name";
+pub(crate) const REF_NAME: &str = "org.opencontainers.image.ref.name";
 /// Media type of an image index.
-pub const INDEX_TYPE: &str = "application/vnd.oci.image.index.v1+json";
+pub(crate) const INDEX_TYPE: &str = "application/vnd.oci.image.index.v1+json";
 /// Media type of an image manifest.
-pub const MANIFEST_TYPE: &str = "application/vnd.oci.image.manifest.v1+json";
+pub(crate) const MANIFEST_TYPE: &str = "application/vnd.oci.image.manifest.v1+json";
 /// `artifactType` of a boot image.
-pub const ARTIFACT_TYPE: &str = "application/vnd.bedplate.host.v1";
+pub(crate) const ARTIFACT_TYPE: &str = "application/vnd.bedplate.host.v1";
 /// Media type of a boot image's configuration.
-pub const CONFIG_TYPE: &str = "application/vnd.bedplate.host.config.v1+json";
+pub(crate) const CONFIG_TYPE: &str = "application/vnd.bedplate.host.config.v1+json";
 /// Media type of the kernel.
-pub const KERNEL_TYPE: &str = "application/vnd.bedplate.host.kernel.v1";
+pub(crate) const KERNEL_TYPE: &str = "application/vnd.bedplate.host.kernel.v1";
 /// Media type of the initramfs.
-pub const INITRD_TYPE: &str = "application/vnd.bedplate.host.initrd.v1";
+pub(crate) const INITRD_TYPE: &str = "application/vnd.bedplate.host.initrd.v1";
 /// Media type of the root file system (squashfs).
-pub const ROOTFS_TYPE: &str = "application/vnd.bedplate.host.rootfs.v1";
+pub(crate) const ROOTFS_TYPE: &str = "application/vnd.bedplate.host.rootfs.v1";
 
 /// The architecture of plain files whose kernel does not say what it runs on.
 pub const UNKNOWN_ARCHITECTURE: &str = "unknown";
@@ -68,27 +68,27 @@ pub struct BootImage {
 /// OCI content descriptor, as far as it is needed.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
-pub struct Descriptor {
+pub(crate) struct Descriptor {
     /// Media type of the content.
-    pub media_type: String,
+    pub(crate) media_type: String,
     /// `artifactType` of the manifest that it names.
     #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub artifact_type: Option<String>,
+    pub(crate) artifact_type: Option<String>,
     /// Digest of the content.
-    pub digest: Digest,
+    pub(crate) digest: Digest,
     /// Size of the content in bytes.
-    pub size: u64,
+    pub(crate) size: u64,
     /// Platform of the image.
     #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub platform: Option<Platform>,
+    pub(crate) platform: Option<Platform>,
     /// Annotations.
     #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub annotations: Option<BTreeMap<String, String>>,
+    pub(crate) annotations: Option<BTreeMap<String, String>>,
 }
 
 impl Descriptor {
     /// A descriptor of this content without annotations.
-    pub fn new(media_type: &str, blob: Blob) -> Self {
+    pub(crate) fn new(media_type: &str, blob: Blob) -> Self {
         Self {
             media_type: media_type.to_owned(),
             artifact_type: None,
@@ -100,7 +100,7 @@ impl Descriptor {
     }
 
     /// The content that it names.
-    pub fn blob(&self) -> Blob {
+    pub(crate) fn blob(&self) -> Blob {
         Blob { digest: self.digest, size: self.size }
     }
 
@@ -111,59 +111,59 @@ impl Descriptor {
 
 /// OCI platform.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
-pub struct Platform {
+pub(crate) struct Platform {
     /// Architecture, such as `amd64`.
-    pub architecture: String,
+    pub(crate) architecture: String,
     /// Operating system, such as `linux`.
-    pub os: String,
+    pub(crate) os: String,
 }
 
 /// OCI image index.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
-pub struct Index {
+pub(crate) struct Index {
     /// Always 2.
-    pub schema_version: u32,
+    pub(crate) schema_version: u32,
     /// [`INDEX_TYPE`].
     #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub media_type: Option<String>,
+    pub(crate) media_type: Option<String>,
     /// Entries of the index.
-    pub manifests: Vec<Descriptor>,
+    pub(crate) manifests: Vec<Descriptor>,
 }
 
 /// OCI image manifest.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
-pub struct Manifest {
+pub(crate) struct Manifest {
     /// Always 2.
-    pub schema_version: u32,
+    pub(crate) schema_version: u32,
     /// [`MANIFEST_TYPE`].
     #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub media_type: Option<String>,
+    pub(crate) media_type: Option<String>,
     /// [`ARTIFACT_TYPE`].
     #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub artifact_type: Option<String>,
+    pub(crate) artifact_type: Option<String>,
     /// The configuration.
-    pub config: Descriptor,
+    pub(crate) config: Descriptor,
     /// Kernel, initramfs and root file system, distinguished by media type.
-    pub layers: Vec<Descriptor>,
+    pub(crate) layers: Vec<Descriptor>,
     /// Annotations.
     #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub annotations: Option<BTreeMap<String, String>>,
+    pub(crate) annotations: Option<BTreeMap<String, String>>,
 }
 
 /// A boot image's configuration.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
-pub struct Config {
+pub(crate) struct Config {
     /// OCI architecture.
-    pub architecture: String,
+    pub(crate) architecture: String,
     /// Kernel arguments that the image asks for.
     #[serde(default)]
-    pub kernel_arguments: Vec<String>,
+    pub(crate) kernel_arguments: Vec<String>,
     /// Release of the kernel (`uname -r`), for users.
     #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub release: Option<String>,
+    pub(crate) release: Option<String>,
 }
 
 /// Kind of a document.

@@ -86,14 +86,6 @@ impl Store {
         self.inner.root.join("blobs/sha256").join(digest.hex())
     }
 
-    /// Opens a blob for reading. What is open stays readable, also when it is collected meanwhile.
-    ///
-    /// # Errors
-    /// `NotFound` when it is not (wholly) in the store.
-    pub async fn open_blob(&self, digest: &Digest) -> io::Result<tokio::fs::File> {
-        tokio::fs::File::open(self.path(digest)).await
-    }
-
     /// Returns the last known image of this source if it is complete in the
     /// store. Makes no request. Reads three small files.
     pub fn cached(&self, source: &Source) -> Option<BootImage> {
@@ -323,7 +315,7 @@ impl Store {
         self.load_checked(digest).ok()
     }
 
-    pub(crate) fn load_checked(&self, digest: &Digest) -> Result<(BootImage, Vec<Digest>), String> {
+    fn load_checked(&self, digest: &Digest) -> Result<(BootImage, Vec<Digest>), String> {
         let document = self.read_document(digest, manifest::LARGEST_MANIFEST)?;
         let Document::Manifest(document) = manifest::parse(&document)? else {
             return Err("it is an index".to_owned());

@@ -4,10 +4,10 @@
 
 #![allow(clippy::unwrap_used, clippy::panic, reason = "a test that cannot go on has failed")]
 
+#[path = "kubernetes_controller/reports.rs"]
+mod reports;
 #[path = "kubernetes_controller/takeover.rs"]
 mod takeover;
-#[path = "kubernetes_controller/told.rs"]
-mod told;
 
 use std::path::PathBuf;
 use std::process::Command;
@@ -103,8 +103,9 @@ impl Site {
 
     /// Waits until a write is refused with these words. Policies take effect some time after their creation.
     fn until_refused(&self, words: &str, write: impl Fn() -> anyhow::Result<Value>) {
-        let said = || write().err().map(|error| format!("{error:#}")).filter(|said| said.contains(words));
-        wait::until_asked(words, PATIENCE, || Ok(said())).unwrap();
+        let refusal =
+            || write().err().map(|error| format!("{error:#}")).filter(|refusal| refusal.contains(words));
+        wait::until_asked(words, PATIENCE, || Ok(refusal())).unwrap();
     }
 
     fn configuration(&self, name: &str, spec: &Value, content: u32) {
@@ -680,11 +681,11 @@ fn trust_5_kubelet_gets_no_certificate_of_another_hosts_address() {
     site.reporting("victim", &["10.7.8.2"]);
     site.node("victim-node", None, &["10.7.8.3"]);
     let events = |words: &str| {
-        let said = |event: &Value| {
+        let is_found = |event: &Value| {
             event["reason"] == "CertificateApprovalRequired"
                 && event["note"].as_str().unwrap_or_default().contains(words)
         };
-        site.objects().list("event", "").unwrap().iter().any(said)
+        site.objects().list("event", "").unwrap().iter().any(is_found)
     };
     for (name, address, words) in [
         ("grabs-said", "10.7.8.4", "has not reported the address 10.7.8.4"),

@@ -15,7 +15,7 @@ use crate::manifest::{Blob, Descriptor, INDEX_TYPE, Index, MANIFEST_TYPE, Manife
 /// Largest configuration that is read, in bytes: a history of hundreds of steps fits.
 pub(crate) const LARGEST_CONFIG: u64 = 1 << 20;
 /// Annotation of a layer with its unpacked size in bytes.
-pub const UNPACKED_BYTES: &str = "bedplate.dev/unpacked-bytes";
+const UNPACKED_BYTES: &str = "bedplate.dev/unpacked-bytes";
 /// Media type of Docker's index.
 pub(crate) const DOCKER_INDEX_TYPE: &str = "application/vnd.docker.distribution.manifest.list.v2+json";
 /// Media type of Docker's manifest.

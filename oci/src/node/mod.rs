@@ -31,7 +31,6 @@ mod unpack;
 mod unpack_tests;
 
 pub use collect::Collected;
-pub use document::UNPACKED_BYTES;
 pub(crate) use document::{DOCKER_INDEX_TYPE, DOCKER_MANIFEST_TYPE};
 pub use ensure::Tell;
 pub use error::{EnsureNodeImageError, UnpackLayerError};

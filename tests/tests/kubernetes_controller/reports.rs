@@ -2,8 +2,6 @@
 
 use std::time::Duration;
 
-use bedplate_oci::manifest::Config;
-use bedplate_oci::write_layout;
 use bedplate_tests::kubernetes::Kubernetes;
 use bedplate_tests::registry::Registry;
 use bedplate_tests::wait;
@@ -14,13 +12,21 @@ use super::{NODE_IMAGE, PATIENCE, Site, object, pending};
 /// A refusal is tried again after half a minute at least.
 const LONG: Duration = Duration::from_secs(120);
 
+/// Manifest of an image without layers, and its SHA-256.
+const MANIFEST: &str = concat!(
+    r#"{"schemaVersion":2,"mediaType":"application/vnd.oci.image.manifest.v1+json","config":{"#,
+    r#""mediaType":"application/vnd.oci.empty.v1+json","#,
+    r#""digest":"sha256:44136fa355b3678a1146ad16f7e8649e94fb4fc21fe77e8310c060f61caaff8a","size":2},"layers":[]}"#,
+);
+const MANIFEST_HASH: &str = "1ccb399e44f3e0ec86bb1a95031c6b9f81ac77860556a81a90acb79bab8005d9";
+
 /// Returns the note of an Event.
 fn note_of(event: &Value) -> String {
     event["note"].as_str().unwrap_or_default().to_owned()
 }
 
 /// Status, reason and message of a condition.
-fn said(object: &Value, type_: &str) -> (bool, String, String) {
+fn condition(object: &Value, type_: &str) -> (bool, String, String) {
     let all = object["status"]["conditions"].as_array().cloned().unwrap_or_default();
     let found = all.into_iter().find(|c| c["type"] == type_).unwrap_or_default();
     let text = |key: &str| found[key].as_str().unwrap_or_default().to_owned();
@@ -62,20 +68,20 @@ impl Site {
             "fieldSelector=regarding.kind%3DMachine,regarding.name%3D{machine},reason%21%3DSelectionFailed"
         );
         let events = self.objects().list("event", &about).unwrap();
-        let said = |event: &Value| {
+        let lines = |event: &Value| {
             let times = event["series"]["count"].as_u64().unwrap_or(1).try_into().unwrap();
             vec![event["reason"].as_str().unwrap().to_owned(); times]
         };
-        let mut reasons: Vec<String> = events.iter().flat_map(said).collect();
+        let mut reasons: Vec<String> = events.iter().flat_map(lines).collect();
         reasons.sort();
         reasons
     }
 
     fn waits_for_deletion(&self, configuration: &str) -> String {
         let found = self.until(("mc", configuration), "an outdated Machine", |object| {
-            said(object, "Progressing").1 == "AwaitingNodeDeletion"
+            condition(object, "Progressing").1 == "AwaitingNodeDeletion"
         });
-        said(&found, "Progressing").2
+        condition(&found, "Progressing").2
     }
 }
 
@@ -127,8 +133,8 @@ fn refused_edit_is_reported_in_degraded_and_made_once_it_is_permitted() {
     let version = object("MachineConfigurationVersion", "refused-v9", &spec);
     site.until_refused(REFUSAL, || site.as_controller().try_create(&version));
     site.configuration("refused", &json!({}), 1);
-    let found = site.until(("mc", "refused"), "Degraded", |mc| said(mc, "Degraded").0);
-    let (_, reason, message) = said(&found, "Degraded");
+    let found = site.until(("mc", "refused"), "Degraded", |mc| condition(mc, "Degraded").0);
+    let (_, reason, message) = condition(&found, "Degraded");
     assert_eq!(reason, "VersionInvalid");
     assert!(message.contains("refused-v1") && message.contains(REFUSAL), "{message}");
     assert_eq!(found["status"]["latestVersion"], 0, "no number that was not made");
@@ -138,22 +144,18 @@ fn refused_edit_is_reported_in_degraded_and_made_once_it_is_permitted() {
     site.until_there("mcv", "taken-v1");
     site.objects().delete("validatingadmissionpolicybinding", "refuses").unwrap();
     site.until_within(LONG, ("mcv", "refused-v1"), "the version", |_| true);
-    site.until(("mc", "refused"), "no trouble", |mc| !said(mc, "Degraded").0);
+    site.until(("mc", "refused"), "no trouble", |mc| !condition(mc, "Degraded").0);
 }
 
 #[test]
 fn tag_is_resolved_once_and_a_silent_registry_delays_no_other_version() {
     let site = Site::shared();
-    let place = site.place.path().join("image");
-    std::fs::create_dir_all(&place).unwrap();
-    let (kernel, layout) = (place.join("kernel"), place.join("layout"));
-    std::fs::write(&kernel, "kernel").unwrap();
-    let config = Config {
-        architecture: "amd64".to_owned(),
-        kernel_arguments: Vec::new(),
-        release: Some("6.1.0-test".to_owned()),
-    };
-    write_layout(&layout, "latest", &config, &kernel, &kernel, None).unwrap();
+    let layout = site.place.path().join("layout");
+    let blobs = layout.join("blobs/sha256");
+    std::fs::create_dir_all(&blobs).unwrap();
+    std::fs::write(blobs.join(MANIFEST_HASH), MANIFEST).unwrap();
+    let index = json!({ "manifests": [{ "digest": format!("sha256:{MANIFEST_HASH}") }] });
+    std::fs::write(layout.join("index.json"), index.to_string()).unwrap();
     let registry = Registry::start_tls_on_loopback(&layout).unwrap();
     let configuration = |tag: &str, authority: Option<&str>| {
         let reference = format!("{}/bedplate/node:{tag}", registry.address());
@@ -169,8 +171,9 @@ fn tag_is_resolved_once_and_a_silent_registry_delays_no_other_version() {
     configuration("1", None);
     let by = |name: &str| json!({ "configurationRef": { "name": name } });
     site.machine("tagged", &json!({}), &by("tagged"));
-    let found = site.until(("mc", "tagged"), "Degraded", |mc| said(mc, "Degraded").1 == "ImageUnresolved");
-    let message = said(&found, "Degraded").2;
+    let found =
+        site.until(("mc", "tagged"), "Degraded", |mc| condition(mc, "Degraded").1 == "ImageUnresolved");
+    let message = condition(&found, "Degraded").2;
     assert!(message.contains("tagged-v1") && message.contains("name the digest"), "{message}");
     let waits = site.until(("machine", "tagged"), "ImageUnresolved", |machine| {
         pending(machine).is_some_and(|c| c["reason"] == "ImageUnresolved" && c["status"] == "True")
@@ -189,11 +192,11 @@ fn tag_is_resolved_once_and_a_silent_registry_delays_no_other_version() {
     let recorded = (&version["status"]["imageDigest"], &version["status"]["imageReference"]);
     assert_eq!(recorded, (&json!(registry.digest()), &json!(reference)));
     assert_eq!(version["status"]["deployed"], true);
-    site.until(("mc", "tagged"), "no trouble", |mc| !said(mc, "Degraded").0);
+    site.until(("mc", "tagged"), "no trouble", |mc| !condition(mc, "Degraded").0);
     // Away: the next version waits, the one in use has what it had.
     drop(registry);
     let next = json!({ "image": { "reference": format!("{reference}-next"), "allowTag": true }, "kubernetes": { "version": "v1.34.4" } });
     site.apply(&object("MachineConfiguration", "tagged", &json!({ "template": next })));
-    site.until(("mc", "tagged"), "Degraded", |mc| said(mc, "Degraded").2.contains("tagged-v2"));
+    site.until(("mc", "tagged"), "Degraded", |mc| condition(mc, "Degraded").2.contains("tagged-v2"));
     assert_eq!(site.get("mcv", "tagged-v1").unwrap()["status"]["imageDigest"], recorded.0.clone());
 }
