@@ -47,9 +47,6 @@ pub const CLUSTER_LABEL: &str = "cluster.x-k8s.io/cluster-name";
 /// Label of a MachineClaim: namespace of its claimant.
 pub const NAMESPACE_LABEL: &str = "bedplate.dev/namespace";
 
-/// Verb on `machineclaims` that lets a user repair a claim in the provider's place. A cluster administrator has it.
-pub const REPAIR_VERB: &str = "repair";
-
 /// Types of a MachineClaim's conditions. All are written by the provider.
 pub mod condition_type {
     /// The claimant exists. The agent starts nothing before this condition is True.

@@ -43,11 +43,6 @@ impl KeyId {
     pub fn group(self) -> String {
         format!("{ENROLLMENT_GROUP_PREFIX}{self}")
     }
-
-    /// Returns the ID that a group names. None if the text is not an enrollment group.
-    pub fn of_group(group: &str) -> Option<Self> {
-        group.strip_prefix(ENROLLMENT_GROUP_PREFIX)?.parse().ok()
-    }
 }
 
 impl FromStr for KeyId {
@@ -148,25 +143,6 @@ mod tests {
         assert_eq!(id.group(), "bedplate:enrollment:2c70e12b7a0646f92279f427c7b38e73");
         let fingerprint = "sha256:2c70e12b7a0646f92279f427c7b38e7334d8e5389cff167a1dc30e73f826b683";
         assert_eq!(KeyId::of_fingerprint(fingerprint.parse().unwrap()), id);
-    }
-
-    #[test]
-    fn group_has_one_spelling() {
-        let id = KeyId::of_public_key(b"key");
-        assert_eq!(KeyId::of_group(&id.group()), Some(id));
-        let upper = format!("{ENROLLMENT_GROUP_PREFIX}{}", id.to_string().to_uppercase());
-        for group in [
-            "",
-            AGENTS_GROUP,
-            ENROLLMENT_GROUP_PREFIX,
-            upper.as_str(),
-            &id.to_string(),
-            &format!("{} ", id.group()),
-            &format!("{}0", id.group()),
-            &format!(" {}", id.group()),
-        ] {
-            assert_eq!(KeyId::of_group(group), None, "{group:?}");
-        }
     }
 
     #[test]

@@ -17,7 +17,6 @@ pub mod wire;
 pub mod writers;
 
 #[allow(unreachable_pub, reason = "KubeSchema copies each struct into the function that makes its schema")]
-#[allow(clippy::duplicated_attributes, reason = "each column has its own name, type and path")]
 pub mod claim;
 #[allow(unreachable_pub, reason = "KubeSchema copies each struct into the function that makes its schema")]
 pub mod cluster;

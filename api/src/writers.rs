@@ -156,7 +156,7 @@ pub const MACHINE: &[Row] = &[
 ];
 
 /// Fields of a MachineConfiguration's status.
-pub const CONFIGURATION: &[Row] = &[
+const CONFIGURATION: &[Row] = &[
     row("observedGeneration", &[W::Controller], &[User]),
     row("latestVersion", &[W::Controller], &[Cli, User]),
     row("deployedVersion", &[W::Controller], &[Cli, User]),
@@ -169,7 +169,7 @@ pub const CONFIGURATION: &[Row] = &[
 ];
 
 /// Fields of a MachineConfigurationVersion's status.
-pub const VERSION: &[Row] = &[
+const VERSION: &[Row] = &[
     row("observedGeneration", &[W::Controller], &[User]),
     row("deployed", &[W::Controller], &[Cli, Policy]),
     row("deployedTime", &[W::Controller], &[Cli]),
@@ -202,7 +202,7 @@ pub const OPERATION: &[Row] = &[
 ];
 
 /// Fields of a MachineClaim's status.
-pub const CLAIM: &[Row] = &[
+const CLAIM: &[Row] = &[
     row("providerID", &[W::Agent], &[ClaimProvider, Cli]),
     row("state", &[W::Agent], &[ClaimProvider, Controller, Cli]),
     row("reason", &[W::Agent], &[ClaimProvider, Cli]),
@@ -226,7 +226,7 @@ pub const KINDS: &[(&str, &[Row])] = &[
 ];
 
 /// Fields of the status of a Cluster of Cluster API. No program of Bedplate writes `deprecated`.
-pub const CLUSTER: &[Row] = &[
+const CLUSTER: &[Row] = &[
     row("observedGeneration", &[W::Core], &[User]),
     row("phase", &[W::Core], &[User]),
     row("controlPlane", &[W::Core], &[User]),
@@ -253,7 +253,7 @@ pub const CLUSTER: &[Row] = &[
 ];
 
 /// Fields of the status of a Machine of Cluster API. A control plane provider writes conditions of its own, too.
-pub const CLUSTER_MACHINE: &[Row] = &[
+const CLUSTER_MACHINE: &[Row] = &[
     row("observedGeneration", &[W::Core], &[User]),
     row("phase", &[W::Core], &[User]),
     row("lastUpdated", &[W::Core], &[User]),
@@ -279,7 +279,7 @@ pub const CLUSTER_MACHINE: &[Row] = &[
 ];
 
 /// Fields of the status of a MachineSet of Cluster API.
-pub const MACHINE_SET: &[Row] = &[
+const MACHINE_SET: &[Row] = &[
     row("observedGeneration", &[W::Core], &[User]),
     row("selector", &[W::Core], &[User]),
     row("replicas", &[W::Core], &[User]),
@@ -297,7 +297,7 @@ pub const MACHINE_SET: &[Row] = &[
 ];
 
 /// Fields of the status of a MachineDeployment of Cluster API.
-pub const MACHINE_DEPLOYMENT: &[Row] = &[
+const MACHINE_DEPLOYMENT: &[Row] = &[
     row("observedGeneration", &[W::Core], &[User]),
     row("phase", &[W::Core], &[User]),
     row("selector", &[W::Core], &[User]),
@@ -318,7 +318,7 @@ pub const MACHINE_DEPLOYMENT: &[Row] = &[
 ];
 
 /// Fields of the status of a MachineHealthCheck of Cluster API.
-pub const HEALTH_CHECK: &[Row] = &[
+const HEALTH_CHECK: &[Row] = &[
     row("observedGeneration", &[W::Core], &[User]),
     row("expectedMachines", &[W::Core], &[User]),
     row("currentHealthy", &[W::Core], &[User]),

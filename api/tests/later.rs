@@ -1,8 +1,6 @@
 //! Statuses written by a later version of another program can be read. Otherwise a typed watch of all
 //! Machines would end at the first object that it cannot decode.
 
-#![allow(clippy::unwrap_used, reason = "a test that cannot go on has failed")]
-
 use bedplate_api::claim::{ClaimState, MachineClaim};
 use bedplate_api::machine::{
     AddressType, FirmwareMode, Machine, Phase, PowerActionKind, PowerState, SelectionSource, SlotName,

@@ -56,6 +56,3 @@ pub const OWNER_REMEDIATED: &str = "OwnerRemediated";
 pub const REMEDIATION_ALLOWED: &str = "RemediationAllowed";
 /// Bedplate carries out every field that is set. A condition of Bedplate.
 pub const FIELDS_SUPPORTED: &str = "FieldsSupported";
-
-/// Types of conditions that other programs set on a Machine, and that no health check may name.
-pub const EXTERNALLY_REMEDIATED: &str = "ExternallyRemediated";

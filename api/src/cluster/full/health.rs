@@ -13,7 +13,7 @@ use crate::cluster::part::{CountOrPercent, KIND, Opaque, QUALIFIED_NAME, SUBDOMA
 use crate::schema::{bounded_selector, count_or_percent};
 
 /// `spec.checks.nodeStartupTimeoutSeconds`, if unset.
-pub const DEFAULT_NODE_STARTUP_TIMEOUT_SECONDS: i32 = 600;
+const DEFAULT_NODE_STARTUP_TIMEOUT_SECONDS: i32 = 600;
 
 /// Pattern of an API group with a version.
 const API_VERSION: &str =

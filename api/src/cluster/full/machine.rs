@@ -18,7 +18,7 @@ pub const FINALIZER: &str = "machine.cluster.x-k8s.io";
 const KUBERNETES_VERSION: &str = r"^v?(0|[1-9][0-9]*)\.(0|[1-9][0-9]*)\.(0|[1-9][0-9]*)([-0-9a-zA-Z_\.+]*)?$";
 
 /// `spec.deletion.nodeDeletionTimeoutSeconds`, if unset.
-pub const DEFAULT_NODE_DELETION_TIMEOUT_SECONDS: i32 = 10;
+const DEFAULT_NODE_DELETION_TIMEOUT_SECONDS: i32 = 10;
 
 /// A machine.
 #[derive(CustomResource, KubeSchema, Serialize, Deserialize, Debug, Clone, PartialEq, Eq)]

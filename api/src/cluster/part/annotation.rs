@@ -4,9 +4,7 @@
 //!
 //! Pure: no clock, no file, no socket.
 
-pub use crate::cluster::core::{
-    BLOCK_MOVE_ANNOTATION as BLOCK_MOVE, MANAGED_BY_ANNOTATION as MANAGED_BY, PAUSED_ANNOTATION as PAUSED,
-};
+pub use crate::cluster::core::PAUSED_ANNOTATION as PAUSED;
 
 /// Annotation of a Machine: health checks skip it. Its value has no meaning.
 pub const SKIP_REMEDIATION: &str = "cluster.x-k8s.io/skip-remediation";
@@ -44,14 +42,8 @@ pub const DISABLE_MACHINE_CREATE: &str = "cluster.x-k8s.io/disable-machine-creat
 /// Annotation of a MachineSet or MachineDeployment: names of preflight checks that are skipped, separated by commas.
 pub const SKIP_PREFLIGHT_CHECKS: &str = "machineset.cluster.x-k8s.io/skip-preflight-checks";
 
-/// Annotation of a MachineSet or MachineDeployment: program that writes `spec.replicas`.
-pub const REPLICAS_MANAGED_BY: &str = "cluster.x-k8s.io/replicas-managed-by";
-
 /// Annotation of a MachineSet or MachineDeployment: minimum of `spec.replicas` of the autoscaler.
 pub const AUTOSCALER_MIN_SIZE: &str = "cluster.x-k8s.io/cluster-api-autoscaler-node-group-min-size";
-
-/// Annotation of a MachineSet or MachineDeployment: maximum of `spec.replicas` of the autoscaler.
-pub const AUTOSCALER_MAX_SIZE: &str = "cluster.x-k8s.io/cluster-api-autoscaler-node-group-max-size";
 
 /// Annotation of a MachineDeployment and of its sets: number of the template.
 pub const REVISION: &str = "machinedeployment.clusters.x-k8s.io/revision";

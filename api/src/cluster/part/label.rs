@@ -26,6 +26,3 @@ pub const DRAIN: &str = "cluster.x-k8s.io/drain";
 
 /// Label of the definition of a kind: provider that it belongs to.
 pub const PROVIDER: &str = "cluster.x-k8s.io/provider";
-
-/// Label of a ClusterRole: its rules belong to the role of the core controller.
-pub const AGGREGATE_TO_MANAGER: &str = "cluster.x-k8s.io/aggregate-to-manager";
