@@ -1,6 +1,6 @@
 //! IPMI client of this crate against real `ipmi_sim` (openipmi), an independent BMC.
 
-#![allow(clippy::unwrap_used, clippy::panic, reason = "what cannot be made here is a failed test")]
+#![allow(clippy::unwrap_used, reason = "what cannot be made here is a failed test")]
 
 #[path = "../ipmi/tests/simulator/mod.rs"]
 mod simulator;

@@ -64,7 +64,7 @@ impl Suite {
 
     /// Octets of the code of each packet, and of RAKP message 4.
     #[must_use]
-    pub fn code_length(self) -> usize {
+    fn code_length(self) -> usize {
         match self {
             Self::Sha1 => 12,
             Self::Sha256 => 16,

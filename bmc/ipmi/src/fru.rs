@@ -4,7 +4,7 @@
 //! ```text
 //! common header --at 8 times its octets--> product area, board area: 8 octets (length among them), then the rest
 //! ```
-//! Read are the header and these two areas, at most [`LONGEST_AREA`] octets each and in at most [`MOST_READS`] parts. What has a wrong
+//! Read are the header and these two areas, at most 2,040 octets each and in at most [`MOST_READS`] parts. What has a wrong
 //! checksum is not believed. The product area goes before the board area: the latter describes the mainboard, and stands for the machine
 //! only where nothing else does.
 
@@ -12,10 +12,8 @@
 
 use crate::command::fru::{FruArea, MACHINE, ReadFru};
 
-/// No area is longer: its length is an octet, in units of 8.
-pub const LONGEST_AREA: u16 = 255 * UNIT_OCTETS;
 /// More parts are not read, however short a BMC makes them.
-pub const MOST_READS: u16 = 600;
+const MOST_READS: u16 = 600;
 
 /// Unit of offsets and lengths, in octets.
 const UNIT_OCTETS: u16 = 8;

@@ -58,9 +58,9 @@ use crate::{
 };
 
 /// Requests that wait at most, besides the one on its way.
-pub const MOST_WAITING: usize = 16;
+const MOST_WAITING: usize = 16;
 /// The longest data of a request, in octets.
-pub const MOST_DATA: usize = 512;
+const MOST_DATA: usize = 512;
 
 /// Fills octets with unpredictable values.
 pub type Random = Box<dyn FnMut(&mut [u8]) + Send>;

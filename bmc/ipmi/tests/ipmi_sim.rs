@@ -1,7 +1,7 @@
 //! Client against real `ipmi_sim` (openipmi), an independent BMC. It has suites 1 to 3; suite 17 is tested by
 //! `ipmitool`.
 
-#![allow(clippy::unwrap_used, clippy::panic)]
+#![allow(clippy::unwrap_used)]
 
 mod simulator;
 

@@ -15,8 +15,6 @@ pub struct GetChassisStatus;
 pub struct ChassisStatus {
     /// Current power state, octet 1.
     power: u8,
-    /// Last power event, octet 2.
-    last: u8,
     /// Miscellaneous state, octet 3.
     state: u8,
 }
@@ -39,12 +37,6 @@ impl ChassisStatus {
         self.power & 0x01 != 0
     }
 
-    /// Returns true if the power was last switched on by a command over IPMI.
-    #[must_use]
-    pub fn was_switched_on_by_command(&self) -> bool {
-        self.last & 0x10 != 0
-    }
-
     /// Returns the faults, for users.
     pub fn concerns(&self) -> impl Iterator<Item = &'static str> {
         let status = *self;
@@ -63,8 +55,8 @@ impl Command for GetChassisStatus {
     }
 
     fn answer(&self, data: &[u8]) -> Result<ChassisStatus, ParsePacketError> {
-        let [power, last, state] = Reader(data).array()?;
-        Ok(ChassisStatus { power, last, state })
+        let [power, _last_event, state] = Reader(data).array()?;
+        Ok(ChassisStatus { power, state })
     }
 }
 

@@ -1,7 +1,7 @@
 //! Keys agree on both sides, what is sealed is opened, whatever was touched is refused. That they are the right keys, `ipmitool` and
 //! `ipmi_sim` tell.
 
-#![allow(clippy::indexing_slicing, clippy::arithmetic_side_effects)]
+#![allow(clippy::indexing_slicing)]
 
 use proptest::prelude::*;
 

@@ -7,6 +7,9 @@ use proptest::prelude::*;
 use super::*;
 use crate::command::{Command, fru::GetFruArea};
 
+/// Maximum length of an area: it is an octet, in units of 8.
+const LONGEST_AREA: usize = 2040;
+
 fn field(kind: u8, octets: &[u8]) -> Vec<u8> {
     let head = kind << 6 | u8::try_from(octets.len()).unwrap();
     [&[head], octets].concat()
@@ -194,7 +197,7 @@ proptest! {
                 _ => reader.refused(),
             }
         }
-        prop_assert!(octets <= 2 * usize::from(LONGEST_AREA) + 2 * 40);
+        prop_assert!(octets <= 2 * LONGEST_AREA + 2 * 40);
         let _ = reader.finish();
     }
 

@@ -3,7 +3,7 @@
 use super::{ParsePacketError, Reader};
 
 /// RMCP 1.0, no acknowledgement wanted (sequence 255), class IPMI.
-pub const IPMI_HEADER: [u8; 4] = [0x06, 0x00, 0xff, 0x07];
+pub(super) const IPMI_HEADER: [u8; 4] = [0x06, 0x00, 0xff, 0x07];
 const ASF_HEADER: [u8; 4] = [0x06, 0x00, 0xff, 0x06];
 const VERSION: u8 = 0x06;
 /// IANA's number of ASF, which both messages carry.
@@ -61,12 +61,6 @@ fn parse_asf(mut reader: Reader<'_>) -> Result<Rmcp<'_>, ParsePacketError> {
         }
         _ => Err(ParsePacketError::Value("message type")),
     }
-}
-
-/// A presence ping.
-#[must_use]
-pub fn ping(tag: u8) -> Vec<u8> {
-    [&ASF_HEADER[..], &ASF_ENTERPRISE, &[PING, tag, 0, 0]].concat()
 }
 
 /// The answer of a BMC that speaks IPMI.

