@@ -90,7 +90,6 @@ pub(crate) fn current_cluster(config: &Map<String, Value>) -> Option<&str> {
 }
 
 #[cfg(test)]
-#[allow(clippy::unwrap_used, reason = "a test that cannot go on has failed")]
 mod tests {
     use super::*;
 

@@ -18,7 +18,7 @@ pub mod make;
 pub const CERTIFICATE_KEY: &str = "tls.crt";
 
 /// Key of a Secret: private key in PEM.
-pub const PRIVATE_KEY_KEY: &str = "tls.key";
+const PRIVATE_KEY_KEY: &str = "tls.key";
 
 /// Directory of the certificates on a machine of the control plane, if the user has set none.
 const DIRECTORY: &str = "/etc/kubernetes/pki";

@@ -89,7 +89,6 @@ pub fn named_cluster(text: &str) -> Option<NamedCluster> {
 }
 
 #[cfg(test)]
-#[allow(clippy::unwrap_used, reason = "a test that cannot go on has failed")]
 mod tests {
     use serde_json::json;
 

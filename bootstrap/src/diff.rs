@@ -285,7 +285,6 @@ fn taint_text(taint: &Taint) -> String {
 }
 
 #[cfg(test)]
-#[allow(clippy::unwrap_used, reason = "a test that cannot go on has failed")]
 mod tests {
     use serde_json::{Value, json};
 

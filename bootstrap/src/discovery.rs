@@ -178,7 +178,6 @@ pub fn join_kubeconfig(identity: &JoinIdentity<'_>) -> Zeroizing<String> {
 }
 
 #[cfg(test)]
-#[allow(clippy::unwrap_used, reason = "a test that cannot go on has failed")]
 mod tests {
     use super::*;
 

@@ -50,7 +50,6 @@ pub(crate) fn yaml(comment: &str, documents: &[Value]) -> String {
 }
 
 #[cfg(test)]
-#[allow(clippy::unwrap_used, reason = "a test that cannot go on has failed")]
 mod tests {
     use proptest::prelude::*;
     use serde_json::json;

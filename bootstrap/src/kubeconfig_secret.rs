@@ -100,7 +100,6 @@ pub fn renews_at(kubeconfig: &str) -> Option<Timestamp> {
 }
 
 #[cfg(test)]
-#[allow(clippy::unwrap_used, reason = "a test that cannot go on has failed")]
 mod tests {
     use serde_json::Value;
 

@@ -139,7 +139,6 @@ pub(crate) fn without_patches(kubernetes: &KubernetesSpec) -> Mistake {
 }
 
 #[cfg(test)]
-#[allow(clippy::unwrap_used, reason = "a test that cannot go on has failed")]
 mod tests {
     use bedplate_api::configuration::NodeRole;
 

@@ -232,7 +232,6 @@ say "done"
 }
 
 #[cfg(test)]
-#[allow(clippy::unwrap_used, reason = "a test that cannot go on has failed")]
 mod tests {
     use serde_json::json;
 

@@ -5,7 +5,7 @@
 //! fails on files of an earlier run, like the real one. Every program that the script starts is a point where
 //! the power may fail: the script and the program are then killed together.
 
-#![allow(clippy::unwrap_used, clippy::panic, reason = "a test that cannot go on has failed")]
+#![allow(clippy::unwrap_used, reason = "a test that cannot go on has failed")]
 
 use std::fs;
 use std::os::unix::fs::PermissionsExt as _;

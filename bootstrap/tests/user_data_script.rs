@@ -2,7 +2,7 @@
 //!
 //! The scripts are the rendered ones with their directories below a temporary directory.
 
-#![allow(clippy::unwrap_used, clippy::panic, reason = "a test that cannot go on has failed")]
+#![allow(clippy::unwrap_used, reason = "a test that cannot go on has failed")]
 
 use std::fs;
 use std::os::unix::fs::PermissionsExt as _;

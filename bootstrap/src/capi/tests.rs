@@ -1,7 +1,5 @@
 //! Goldens for each form of kubeadm's configuration and each role, and rules.
 
-#![allow(clippy::unwrap_used, clippy::panic, reason = "a test that cannot go on has failed")]
-
 use base64::Engine as _;
 use base64::engine::general_purpose::STANDARD;
 use serde_json::json;

@@ -20,7 +20,7 @@ use super::{Certificate, CertificatePurpose};
 const AUTHORITY_NAME: &str = "kubernetes";
 
 /// Validity of a certificate authority, if the user has set none.
-pub const AUTHORITY_VALIDITY_DAYS: i32 = 3650;
+const AUTHORITY_VALIDITY_DAYS: i32 = 3650;
 
 /// Start of the validity before now, for clocks that are behind.
 const CLOCK_SKEW: SignedDuration = SignedDuration::from_mins(5);
@@ -215,7 +215,6 @@ fn belongs(certificate: &str, key: &KeyPair) -> Result<bool, MakeCertificateErro
 }
 
 #[cfg(test)]
-#[allow(clippy::unwrap_used, reason = "a test that cannot go on has failed")]
 mod tests {
     use rcgen::{PKCS_ECDSA_P256_SHA256, PKCS_ECDSA_P384_SHA384, PKCS_RSA_SHA256};
     use x509_parser::certificate::X509Certificate;

@@ -135,7 +135,6 @@ fn write_text(content: &str, text: &mut Zeroizing<String>) {
 }
 
 #[cfg(test)]
-#[allow(clippy::unwrap_used, reason = "a test that cannot go on has failed")]
 mod tests {
     use proptest::prelude::*;
     use serde_json::Value;

@@ -114,7 +114,6 @@ pub(super) fn is_printable(c: char) -> bool {
 }
 
 #[cfg(test)]
-#[allow(clippy::unwrap_used, reason = "a test that cannot go on has failed")]
 mod tests {
     use proptest::prelude::*;
     use serde_json::json;

@@ -1,7 +1,5 @@
 //! Goldens for each format, and what a version may not say.
 
-#![allow(clippy::unwrap_used, clippy::panic, reason = "a test that cannot go on has failed")]
-
 use bedplate_api::configuration::KubernetesSpec;
 use bedplate_api::id::MachineName;
 use serde_json::{Value, json};

@@ -1,7 +1,5 @@
 //! Rendering as Jinja does, and refusals. `tests/cloud_init.rs` compares more templates with Jinja itself.
 
-#![allow(clippy::unwrap_used, reason = "a test that cannot go on has failed")]
-
 use proptest::prelude::*;
 
 use super::*;

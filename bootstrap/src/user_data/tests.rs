@@ -1,7 +1,5 @@
 //! Plans of user data: order, types, bounds and refusals.
 
-#![allow(clippy::unwrap_used, clippy::panic, reason = "a test that cannot go on has failed")]
-
 use std::io::Write as _;
 
 use base64::Engine as _;

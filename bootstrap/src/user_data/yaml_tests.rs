@@ -1,7 +1,5 @@
 //! Reading YAML as PyYAML does: bounds, refusals and lines.
 
-#![allow(clippy::unwrap_used, clippy::panic, reason = "a test that cannot go on has failed")]
-
 use super::*;
 
 fn cause(text: &str) -> (usize, YamlCause) {
