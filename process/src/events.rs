@@ -52,7 +52,7 @@ const MAX_INSTANCE_BYTES: usize = 128;
 /// Maximum time of a write.
 const WRITE_TIMEOUT: Duration = Duration::from_secs(10);
 /// Maximum time of the last writes.
-pub const FLUSH_TIMEOUT: Duration = Duration::from_secs(4);
+const FLUSH_TIMEOUT: Duration = Duration::from_secs(4);
 /// Maximum number of concurrent last writes.
 const MAX_CONCURRENT_FLUSHES: usize = 8;
 

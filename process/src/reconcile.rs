@@ -64,8 +64,8 @@ use crate::backoff::Backoff;
 use crate::exit::chain;
 use crate::liveness::Pulse;
 
-/// Delays between retries, unless the task has its own.
-const DEFAULT_BACKOFF: Backoff = Backoff::new(Duration::from_secs(1), Duration::from_secs(60));
+/// Delays between retries.
+const BACKOFF: Backoff = Backoff::new(Duration::from_secs(1), Duration::from_secs(60));
 
 /// Cause of a turn.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -119,20 +119,13 @@ pub enum Ended {
 /// Runs one loop.
 pub struct Task {
     pulse: Pulse,
-    backoff: Backoff,
     finishes_turns: bool,
 }
 
 impl Task {
     /// Makes a task whose turns take less time than the pulse may be silent. It logs under the name of the pulse.
     pub fn new(pulse: Pulse) -> Self {
-        Self { pulse, backoff: DEFAULT_BACKOFF, finishes_turns: false }
-    }
-
-    /// Sets the delays between retries. By default they double from 1 s to 60 s.
-    #[must_use]
-    pub fn with_backoff(self, backoff: Backoff) -> Self {
-        Self { backoff, ..self }
+        Self { pulse, finishes_turns: false }
     }
 
     /// Finishes the running turn at shutdown. The first turn always runs.
@@ -183,7 +176,7 @@ impl Task {
             Turn::Retry(error) => chain(error.as_ref()),
         };
         let is_new = failures.add(&error);
-        let delay = self.backoff.delay(failures.count, rand::random());
+        let delay = BACKOFF.delay(failures.count, rand::random());
         let delay_ms = u64::try_from(delay.as_millis()).unwrap_or(u64::MAX);
         if is_new {
             tracing::warn!(task, error, delay_ms, "turn failed, retrying");

@@ -21,9 +21,9 @@ use std::time::{Duration, Instant};
 /// Time for which a Lease is valid after its last renewal was observed.
 pub(crate) const LEASE_DURATION: Duration = Duration::from_secs(15);
 /// Interval between renewals by the leader.
-pub(crate) const RENEW_INTERVAL: Duration = Duration::from_secs(5);
+const RENEW_INTERVAL: Duration = Duration::from_secs(5);
 /// Time for which the leader still leads after its last renewal.
-pub(crate) const TENURE_DURATION: Duration = Duration::from_secs(10);
+const TENURE_DURATION: Duration = Duration::from_secs(10);
 /// Poll interval of a candidate that does not lead.
 pub(crate) const POLL_INTERVAL: Duration = Duration::from_secs(2);
 /// Maximum duration of a Lease; a longer one in a record is not trusted.
