@@ -1,7 +1,7 @@
 //! Random histories of an operation with a selector: whatever its Machines do, and however often who plans forgets everything but the
 //! object, no more run than may, none begins after the failure limit, none twice, and it ends once.
 
-#![allow(clippy::unwrap_used, clippy::panic)]
+#![allow(clippy::unwrap_used)]
 
 use std::collections::{BTreeMap, BTreeSet};
 

@@ -1,7 +1,7 @@
 //! Random histories of edits, deletions and choices: numbers are never used twice, what is deployed never changes, what is in use
 //! stays, a selector decides once. And each rule by an example.
 
-#![allow(clippy::unwrap_used, clippy::panic)]
+#![allow(clippy::unwrap_used)]
 #![allow(clippy::needless_pass_by_value, reason = "JSON literals read better without borrows")]
 
 use std::collections::{BTreeMap, BTreeSet};

@@ -18,7 +18,7 @@ pub(crate) const FLAGS: &str = "-C target-feature=+crt-static";
 const TESTS: &str = "bench";
 /// Flag that omits AES and RSA with AVX-512. They add 0.9 MB of machine code to each program, and help only above some GB/s in one
 /// connection. Without them, all processors use AVX2.
-pub(crate) const SMALL_TLS: &str = "-DMY_ASSEMBLER_IS_TOO_OLD_FOR_512AVX=1";
+const SMALL_TLS: &str = "-DMY_ASSEMBLER_IS_TOO_OLD_FOR_512AVX=1";
 
 /// Released programs, with their packages.
 const PROGRAMS: [(&str, &str); 5] = [

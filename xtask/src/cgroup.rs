@@ -127,7 +127,7 @@ impl Group {
     }
 
     /// Returns true if a process of the group is alive.
-    pub(crate) fn is_populated(&self) -> bool {
+    fn is_populated(&self) -> bool {
         let events = fs::read_to_string(self.path.join("cgroup.events")).unwrap_or_default();
         events.lines().any(|line| line == "populated 1")
     }

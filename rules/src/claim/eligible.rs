@@ -8,10 +8,10 @@ use bedplate_api::reason::machine::{EnrolledReason, PoweredOnReason};
 use jiff::{SignedDuration, Timestamp};
 
 /// Maximum age of the last heartbeat of a host that is claimed. A heartbeat follows every 5 minutes.
-pub const MAX_HEARTBEAT_AGE: SignedDuration = SignedDuration::from_mins(15);
+const MAX_HEARTBEAT_AGE: SignedDuration = SignedDuration::from_mins(15);
 
 /// Maximum lead of the clock of a host.
-pub const MAX_CLOCK_LEAD: SignedDuration = SignedDuration::from_mins(5);
+const MAX_CLOCK_LEAD: SignedDuration = SignedDuration::from_mins(5);
 
 /// Requirement that a host does not meet, nearest to eligibility last.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
@@ -166,7 +166,7 @@ pub fn is_heard(host: &Machine, now: Timestamp) -> bool {
 }
 
 /// Returns true if the host is silent because pxed powers it on only for a claim.
-pub fn is_off_until_claimed(host: &Machine) -> bool {
+fn is_off_until_claimed(host: &Machine) -> bool {
     let conditions = host.status.iter().flat_map(|status| &status.conditions);
     let is_off = conditions.into_iter().any(|condition| {
         let is_power = condition.type_ == condition_type::POWERED_ON && condition.status == "False";

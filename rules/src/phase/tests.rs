@@ -1,7 +1,5 @@
 //! One row for each way in which a Machine is not Ready, and those that are Ready.
 
-#![allow(clippy::unwrap_used, reason = "a test that cannot go on has failed")]
-
 use serde_json::{Value, json};
 
 use super::*;
