@@ -22,7 +22,8 @@ use thiserror::Error;
 use tokio::net::UnixListener;
 use tokio_util::sync::CancellationToken;
 
-pub use self::caller::{DEFAULT_ADMIN_GROUP, Rights};
+use self::caller::DEFAULT_ADMIN_GROUP;
+pub use self::caller::Rights;
 pub use self::route::{AdminState, Explain, router};
 
 /// The socket cannot be made.

@@ -339,8 +339,8 @@ impl Heard {
 
     /// Returns the time at which the key in force was enrolled, by the status; `None` if it names none. `own`: the status that pxed keeps.
     pub fn key_time(&self, known: &KnownMachine, own: &MachineStatus) -> Option<Timestamp> {
-        let told = self.record.select(Some(own), known.machine.status.as_ref());
-        Some(told?.enrollment.as_ref()?.key_time.as_ref()?.0)
+        let status = self.record.select(Some(own), known.machine.status.as_ref());
+        Some(status?.enrollment.as_ref()?.key_time.as_ref()?.0)
     }
 
     /// Returns the evidence about the key in force of a Machine, which was enrolled at this time. `own`: the status that pxed keeps. The caller knows of
@@ -353,7 +353,7 @@ impl Heard {
         now: Timestamp,
     ) -> Evidence {
         let object = known.machine.status.as_ref();
-        let agent = self.record.select(Some(own), object).and_then(|told| told.agent.as_ref());
+        let agent = self.record.select(Some(own), object).and_then(|status| status.agent.as_ref());
         let ears = self.ears.lock().at(now);
         let moment = Moment { time: now, missed: ears.missed };
         let (at, since) = change(&mut self.words.lock(), known, moment, |word| (word.at, word.since));

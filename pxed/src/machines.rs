@@ -491,8 +491,8 @@ pub(crate) mod tests {
             serde_json::from_value::<Machine>(machine).unwrap()
         };
         let snapshot = Snapshot::build(&site(), [with_address("two", B), with_address("one", A)]);
-        let told: Vec<_> = snapshot.problems().iter().map(ToString::to_string).collect();
-        assert_eq!(told, ["10.7.0.44 is a fixed address of one and two: only one at a time can have it"]);
+        let problems: Vec<_> = snapshot.problems().iter().map(ToString::to_string).collect();
+        assert_eq!(problems, ["10.7.0.44 is a fixed address of one and two: only one at a time can have it"]);
         assert_eq!(snapshot.by_address([10, 7, 0, 44].into()), Some(A.parse().unwrap()));
         assert_eq!(snapshot.contested(&"one".parse().unwrap()), []);
     }

@@ -21,9 +21,7 @@ use std::sync::{Arc, MutexGuard, OnceLock};
 use std::time::{Duration, Instant};
 
 use bedplate_api::id::MachineName;
-use bedplate_api::machine::{
-    BootStatus, Machine, MachineStatus, PowerAction, PowerActionKind, Time, condition_type,
-};
+use bedplate_api::machine::{Machine, MachineStatus, PowerAction, PowerActionKind, Time, condition_type};
 use bedplate_api::reason::event::{EventReason, PxedEvent, is_warning};
 use bedplate_api::reason::machine::BootedReason;
 use bedplate_api::wire::Stage;
@@ -201,7 +199,7 @@ impl StatusRegistry {
 
     /// Takes up what the object of a Machine says of its power, which another pxed led before. Without a cluster there is
     /// no other.
-    pub fn adopt_power(&self, name: &MachineName) {
+    fn adopt_power(&self, name: &MachineName) {
         if self.inner.record.is_pxed() {
             return;
         }
@@ -533,8 +531,9 @@ fn selectable(status: &MachineStatus) -> (Option<&str>, Option<&str>, Option<&st
 }
 
 /// The boot in a status, made if there is none.
-pub fn boot_mut(status: &mut MachineStatus) -> &mut BootStatus {
-    status.boot.get_or_insert_with(|| BootStatus {
+#[cfg(test)]
+pub(crate) fn boot_mut(status: &mut MachineStatus) -> &mut bedplate_api::machine::BootStatus {
+    status.boot.get_or_insert_with(|| bedplate_api::machine::BootStatus {
         id: None,
         start_time: None,
         seed_time: None,

@@ -201,8 +201,8 @@ impl Store {
         let opened = open::open_or_move_aside(path)?;
         let database: Shared = Arc::new(std::sync::RwLock::new(Some(opened.database)));
         let counters = Arc::new(Counters::default());
-        let (told, generation) = watch::channel(0);
-        let disk = Disk::new(path.to_owned(), database.clone(), told);
+        let (sender, generation) = watch::channel(0);
+        let disk = Disk::new(path.to_owned(), database.clone(), sender);
         let (writer, thread) = writer::spawn(disk, counters.clone())
             .map_err(|e| StoreError::Open { path: path.to_owned(), source: Arc::new(redb::Error::Io(e)) })?;
         let (writer, thread) = (Some(writer), Some(thread));

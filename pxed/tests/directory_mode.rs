@@ -261,13 +261,13 @@ fn machines_and_statuses_survive_a_kill_while_directory_is_missing() {
     let mut pxed = Pxed::new();
     pxed.write("a.yaml", &format!("{}---\n{}", manifest("a", A), manifest("b", A)));
     pxed.start();
-    let told = |pxed: &Pxed| {
+    let condition = |pxed: &Pxed| {
         let machine = pxed.try_get("/v1/machines/a").unwrap_or_default();
         let conditions = machine["status"]["conditions"].as_array().cloned().unwrap_or_default();
         conditions.into_iter().find(|condition| condition["type"] == "Booted").unwrap_or_default()
     };
-    pxed.until("the status is there", || told(&pxed)["reason"] == "DuplicateMACAddress");
-    let before = told(&pxed);
+    pxed.until("the status is there", || condition(&pxed)["reason"] == "DuplicateMACAddress");
+    let before = condition(&pxed);
     // All that was there before this question.
     pxed.until("the status is on disk", || pxed.status()["statusWrites"]["waiting"] == 0);
     pxed.signal(Signal::SIGKILL);
@@ -275,7 +275,7 @@ fn machines_and_statuses_survive_a_kill_while_directory_is_missing() {
     std::fs::rename(pxed.path("machines.d"), pxed.path("away")).unwrap();
     pxed.start();
     assert_eq!(pxed.machines(), ["a", "b"]);
-    assert_eq!(told(&pxed), before);
+    assert_eq!(condition(&pxed), before);
     pxed.until("it says why", || pxed.reasons().contains("serving the machines known from before"));
     std::fs::rename(pxed.path("away"), pxed.path("machines.d")).unwrap();
     pxed.until("the directory is read again", || pxed.status()["source"]["synced"] == true);

@@ -29,7 +29,7 @@ use crate::settings::Subnet;
 use pool::Pool;
 
 /// Seconds for which an offered address is reserved for its client.
-pub const OFFER_SECONDS: u64 = 60;
+const OFFER_SECONDS: u64 = 60;
 /// Seconds for which a pool address that a client found in use is not assigned.
 pub const DECLINED_SECONDS: u64 = 3600;
 /// Seconds for which a declined fixed address is not assigned: short, since the Machine has no other address and one

@@ -29,4 +29,4 @@ pub mod wire;
 
 pub use serve::OpenInterfaceError;
 pub use server::{BindServerError, COMMIT_THREAD, InterfaceState, ReloadServerError, Server};
-pub use store::OpenStoreError;
+pub use store::{OpenStoreError, is_damaged};

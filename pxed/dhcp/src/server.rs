@@ -172,9 +172,9 @@ impl Engine {
 
     /// Says that a pool is full, once a minute: clients ask again every few seconds.
     pub(crate) fn warn_exhausted(&self, query: &Query) {
-        let mut said = lock(&self.exhausted);
-        if said.is_none_or(|at| at.elapsed() >= WARN_AGAIN) {
-            *said = Some(Instant::now());
+        let mut warned_at = lock(&self.exhausted);
+        if warned_at.is_none_or(|at| at.elapsed() >= WARN_AGAIN) {
+            *warned_at = Some(Instant::now());
             tracing::warn!(subnet = %query.subnet, mac = %query.mac, "pool exhausted, no address is free");
         }
     }

@@ -244,7 +244,7 @@ impl Settings {
     }
 
     /// Returns the first range, of any subnet, that shares an address with this network.
-    pub fn range_in(&self, network: Ipv4Net) -> Option<AddressRange> {
+    fn range_in(&self, network: Ipv4Net) -> Option<AddressRange> {
         let all = AddressRange { first: network.network(), last: network.broadcast() };
         self.subnets.iter().flat_map(|subnet| &subnet.ranges).find(|range| range.overlaps(all)).copied()
     }

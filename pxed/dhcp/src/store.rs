@@ -72,7 +72,7 @@ impl Store {
     pub(crate) fn open(path: &Path) -> Result<(Self, Vec<Lease>), OpenStoreError> {
         match guarded(|| Self::try_open(path)) {
             Ok(opened) => Ok(opened),
-            Err(error) if is_damage(&error) => {
+            Err(error) if is_damaged(&error) => {
                 let aside = aside_name(path);
                 tracing::error!(
                     path = %path.display(),
@@ -149,8 +149,8 @@ impl Store {
     }
 }
 
-/// Returns true if the content of the file is damaged, rather than inaccessible.
-fn is_damage(error: &redb::Error) -> bool {
+/// Returns true if the content of a redb file is damaged; false if the disk, the permissions or another process is the cause.
+pub fn is_damaged(error: &redb::Error) -> bool {
     match error {
         redb::Error::Corrupted(_)
         | redb::Error::RepairAborted

@@ -20,7 +20,7 @@ use nix::unistd::Uid;
 use super::route::refuse;
 
 /// Group whose members may change things, if the configuration names none.
-pub const DEFAULT_ADMIN_GROUP: &str = "bedplate-admin";
+pub(super) const DEFAULT_ADMIN_GROUP: &str = "bedplate-admin";
 
 /// Users who may do more than read.
 #[derive(Debug, Clone, PartialEq, Eq)]

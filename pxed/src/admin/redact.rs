@@ -63,14 +63,14 @@ mod tests {
             conceal(&mut object, &[key; 32]);
             object
         };
-        let told = concealed("hunter2", 1);
-        assert!(!told.to_string().contains("hunter2"), "{told:#}");
-        assert_eq!(told.to_string().matches("(concealed: 7 bytes, ").count(), 6, "{told:#}");
+        let shown = concealed("hunter2", 1);
+        assert!(!shown.to_string().contains("hunter2"), "{shown:#}");
+        assert_eq!(shown.to_string().matches("(concealed: 7 bytes, ").count(), 6, "{shown:#}");
         for kept in ["/etc/a", "\"secret\":{\"key\":\"k\"}", "\"ttl\":\"1h\"", "\"a\":\"b\"", "b.conf"] {
-            assert!(told.to_string().contains(kept), "{kept}: {told:#}");
+            assert!(shown.to_string().contains(kept), "{kept}: {shown:#}");
         }
-        assert_eq!(told, concealed("hunter2", 1), "the same is the same");
-        assert_ne!(told, concealed("hunter3", 1));
-        assert_ne!(told, concealed("hunter2", 2), "nobody else can make the digest");
+        assert_eq!(shown, concealed("hunter2", 1), "the same is the same");
+        assert_ne!(shown, concealed("hunter3", 1));
+        assert_ne!(shown, concealed("hunter2", 2), "nobody else can make the digest");
     }
 }

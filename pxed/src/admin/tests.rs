@@ -399,10 +399,10 @@ async fn configuration_contents_are_shown_only_to_readers_of_the_manifests() {
         let body = router.oneshot(request).await.unwrap().into_body();
         String::from_utf8(axum::body::to_bytes(body, 1 << 20).await.unwrap().to_vec()).unwrap()
     };
-    for (user, told) in [(Some(0), true), (Some(990), true), (Some(1000), false), (None, false)] {
+    for (user, may_write) in [(Some(0), true), (Some(990), true), (Some(1000), false), (None, false)] {
         let one = ask(user, "/v1/configurations/w").await;
-        assert_eq!(one.contains("hunter2"), told, "{user:?}: {one}");
-        assert_eq!(one.contains("(concealed: 7 bytes, "), !told, "{user:?}: {one}");
+        assert_eq!(one.contains("hunter2"), may_write, "{user:?}: {one}");
+        assert_eq!(one.contains("(concealed: 7 bytes, "), !may_write, "{user:?}: {one}");
         assert!(one.contains("/etc/a") && one.contains("w-v1"), "{one}");
         let all = ask(user, "/v1/configurations").await;
         assert!(all.contains("(concealed: 7 bytes, ") && !all.contains("hunter2"), "{user:?}: {all}");

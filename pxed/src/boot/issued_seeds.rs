@@ -32,7 +32,7 @@ const TOKEN_LIFETIME: SignedDuration = SignedDuration::from_hours(1);
 
 /// Maximum number of seeds of one owner whose tokens are kept: as many as it may have boots. A MAC address can be forged, and each boot that is
 /// opened in its name gives a seed.
-pub const MAX_SEEDS_PER_OWNER: usize = MAX_BOOTS_PER_OWNER;
+pub(super) const MAX_SEEDS_PER_OWNER: usize = MAX_BOOTS_PER_OWNER;
 
 /// Record of a seed that was sent.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]

@@ -174,7 +174,7 @@ impl Course {
 }
 
 /// Writes a timeline into a status.
-pub fn apply_timeline(status: &mut MachineStatus, timeline: &Timeline, state: State, now: Timestamp) {
+pub(crate) fn apply_timeline(status: &mut MachineStatus, timeline: &Timeline, state: State, now: Timestamp) {
     let new_boot =
         status.boot.as_ref().and_then(|boot| boot.start_time.clone()) != Some(MicroTime(timeline.started));
     status.boot = Some(boot_status(timeline));
@@ -211,9 +211,9 @@ pub fn apply_timeline(status: &mut MachineStatus, timeline: &Timeline, state: St
 /// Writes into a status that the key in force was heard. `refused`: another key was refused recently, and the message about it stays.
 fn apply_heard(status: &mut MachineStatus, refused: bool, now: Timestamp) {
     let enrolled = condition(status, condition_type::ENROLLED);
-    let told =
+    let kept =
         enrolled.filter(|c| refused && c.reason == EnrolledReason::HeardElsewhere).map(|c| c.message.clone());
-    if let Some(message) = told {
+    if let Some(message) = kept {
         set_condition(status, true, EnrolledReason::HeardElsewhere, &message, None, now);
     } else if enrolled.is_none_or(|c| c.status != "True" || c.reason != EnrolledReason::Enrolled) {
         let message = "the host's agent reports by the certificate that it enrolled for";
@@ -372,7 +372,7 @@ mod tests {
             rig.boots().flush(now);
         }
         assert_eq!(boot(), None);
-        assert!(!rig.told().contains("BootStalled"), "{}", rig.told());
+        assert!(!rig.reports().contains("BootStalled"), "{}", rig.reports());
         rig.boots().reached(&rig.boots().get(id, now).unwrap().record(), Stage::Script, now);
         rig.boots().flush(now);
         assert!(boot().is_some(), "it boots");
@@ -427,7 +427,7 @@ mod tests {
     #[test]
     fn state_that_is_in_memory_is_said_once_the_host_runs() {
         let mut timeline = Timeline::new(BootId::from_random([1; 16]), at(0));
-        for (stage, state, said) in [
+        for (stage, state, expected) in [
             (Stage::Initrd, State::Memory, false),
             (Stage::Userspace, State::Memory, true),
             (Stage::Userspace, State::Disk, false),
@@ -437,7 +437,7 @@ mod tests {
             let mut status = MachineStatus::default();
             apply_timeline(&mut status, &timeline, state, at(10));
             let message = &status.conditions[0].message;
-            assert_eq!(message.contains("state is in memory"), said, "{stage:?} {state:?}: {message}");
+            assert_eq!(message.contains("state is in memory"), expected, "{stage:?} {state:?}: {message}");
         }
     }
 }

@@ -408,13 +408,13 @@ async fn trust_6_enrollment_ends_all_other_tokens_and_no_seed_leaves_twice() {
 
 #[derive(Default)]
 struct Counting {
-    told: AtomicUsize,
+    timelines: AtomicUsize,
     asked: AtomicUsize,
 }
 
 impl Tell for Counting {
     fn timeline(&self, _: &bedplate_api::id::MachineName, _: &Timeline, _: Timestamp) {
-        self.told.fetch_add(1, Ordering::Relaxed);
+        self.timelines.fetch_add(1, Ordering::Relaxed);
     }
     fn seed_asked_again(
         &self,
@@ -505,7 +505,7 @@ fn flood_of_seed_requests_is_reported_once_a_minute_per_boot() {
             boots.seed_asked_again(record, [10, 7, high, low].into(), at(1));
         }
     }
-    assert_eq!((tell.asked.load(Ordering::Relaxed), tell.told.load(Ordering::Relaxed)), (2, 2));
+    assert_eq!((tell.asked.load(Ordering::Relaxed), tell.timelines.load(Ordering::Relaxed)), (2, 2));
 }
 
 #[test]
@@ -519,10 +519,10 @@ fn packet_storm_is_reported_once_and_stall_is_reported_once() {
         boots.reached(&record, Stage::Offered, at(0));
     }
     boots.flush(at(1));
-    assert_eq!(tell.told.load(Ordering::Relaxed), 1);
+    assert_eq!(tell.timelines.load(Ordering::Relaxed), 1);
     for second in [120, 125, 130] {
         boots.tick(at(second));
         boots.flush(at(second));
     }
-    assert_eq!(tell.told.load(Ordering::Relaxed), 2);
+    assert_eq!(tell.timelines.load(Ordering::Relaxed), 2);
 }

@@ -22,7 +22,7 @@ use serde::{Deserialize, Serialize};
 pub const MAX_ENTRIES: usize = 32;
 
 /// Bytes kept of a failure's text.
-pub const MAX_FAILURE: usize = 1024;
+const MAX_FAILURE: usize = 1024;
 
 /// Firmware that repeats its DHCP, or iPXE that follows it, belongs to the attempt for this many seconds.
 const SAME_ATTEMPT_SECONDS: i64 = 300;

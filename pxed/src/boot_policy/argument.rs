@@ -53,8 +53,8 @@ mod tests {
 
     #[test]
     fn the_first_bad_argument_is_named() {
-        let said = problem(&["quiet".to_owned(), "a;b".to_owned(), "#".to_owned()]).unwrap();
-        assert_eq!(said, "argument 1 (\"a;b\") holds ;, on which iPXE or the kernel may act");
+        let text = problem(&["quiet".to_owned(), "a;b".to_owned(), "#".to_owned()]).unwrap();
+        assert_eq!(text, "argument 1 (\"a;b\") holds ;, on which iPXE or the kernel may act");
         assert_eq!(problem(&["quiet".to_owned()]), None);
     }
 

@@ -27,7 +27,7 @@ use crate::machines::source::Update;
 const RETRY_INTERVAL: Duration = Duration::from_secs(5);
 
 /// Cause of a request that is not sent.
-pub(crate) const NOT_CONNECTED: &str = "there is no access to the cluster yet";
+const NOT_CONNECTED: &str = "there is no access to the cluster yet";
 
 /// The client, once there is one. Clones share it.
 pub(crate) type Access = watch::Receiver<Option<Client>>;
@@ -258,8 +258,8 @@ mod tests {
         let text = "users:\n- name: u\n  user:\n    token: hush-hush\n   client: x\n";
         std::fs::write(path(&directory), text).unwrap();
         let error = Connector::open(Some(path(&directory)), None, None).await.err().unwrap();
-        let told = bedplate_process::exit::chain(&error);
-        assert!(told.contains("line 5") && !told.contains("hush"), "{told}");
+        let message = bedplate_process::exit::chain(&error);
+        assert!(message.contains("line 5") && !message.contains("hush"), "{message}");
         let error = kube::config::Kubeconfig::from_yaml(text).unwrap_err();
         assert!(error.to_string().contains("hush"), "what kube would show");
         assert!(!describe_kubeconfig(&error).contains("hush"));
@@ -271,14 +271,14 @@ mod tests {
         let directory = tempfile::tempdir().unwrap();
         let (cluster, problem) = Connector::open(Some(path(&directory)), None, None).await.unwrap();
         assert!(problem.is_some());
-        let (updates, mut told) = mpsc::channel(4);
+        let (updates, mut received) = mpsc::channel(4);
         let access = cluster.access();
         let waiting = tokio::spawn(async move {
             let (pulse, shutdown) = (Pulse::unwatched(), CancellationToken::new());
             cluster.run(&updates, &pulse, &shutdown).await.is_some()
         });
         for _ in 0..2 {
-            let Some(Update::Unreachable { reason }) = told.recv().await else { panic!("the reason") };
+            let Some(Update::Unreachable { reason }) = received.recv().await else { panic!("the reason") };
             assert!(reason.contains("No such file"), "{reason}");
         }
         assert!(access.borrow().is_none());

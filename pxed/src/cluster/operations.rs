@@ -120,7 +120,7 @@ impl ClusterOperations {
         };
         let of = |watched: Watched| half(watched.selector(&self.site), watched);
         let mut stream = futures::stream::select(of(Watched::Labeled), of(Watched::Unlabeled));
-        let mut told = String::new();
+        let mut last_error = String::new();
         loop {
             let leaves = self.lock().next_leaving();
             let found: Vec<OperationUpdate> = tokio::select! {
@@ -128,17 +128,17 @@ impl ClusterOperations {
                 event = stream.next() => match event {
                     Some((half, Ok(event))) => {
                         // Init only says that a list is about to be asked for.
-                        if !matches!(event, Event::Init) && !std::mem::take(&mut told).is_empty() {
+                        if !matches!(event, Event::Init) && !std::mem::take(&mut last_error).is_empty() {
                             tracing::info!("watch of operations restored");
                         }
                         self.lock().take(half, event, Instant::now()).into_iter().collect()
                     }
                     Some((_, Err(error))) => {
                         let error = chain(&error);
-                        if told.is_empty() {
+                        if last_error.is_empty() {
                             tracing::warn!(error, "failed to watch operations, retrying");
                         }
-                        told = error;
+                        last_error = error;
                         Vec::new()
                     }
                     None => return,

@@ -135,18 +135,18 @@ impl ClusterSigner {
         let gone = || SignError::Refused(format!("Machine {machine} is gone, or was re-created"));
         let found = found.ok_or_else(gone)?;
         let status = found.status.unwrap_or_default();
-        let told = status.enrollment.unwrap_or_default();
+        let enrollment = status.enrollment.unwrap_or_default();
         let beats = status.agent.and_then(|agent| agent.last_heartbeat_time);
         let is_expected = match &key.expected {
             Expected::Former { key, heartbeat } => {
-                told.key_fingerprint == *key && heartbeat.as_ref().is_none_or(|seen| *seen == beats)
+                enrollment.key_fingerprint == *key && heartbeat.as_ref().is_none_or(|seen| *seen == beats)
             }
-            Expected::Earlier => EnrolledKey::of(Some(&told))
+            Expected::Earlier => EnrolledKey::of(Some(&enrollment))
                 .zip(EnrolledKey::of(Some(&key.enrollment)))
-                .is_some_and(|(told, own)| told.cmp_row(&own).is_lt()),
+                .is_some_and(|(recorded, own)| recorded.cmp_row(&own).is_lt()),
         };
-        let is_other =
-            told.key_fingerprint.is_some() && told.key_fingerprint != key.enrollment.key_fingerprint;
+        let is_other = enrollment.key_fingerprint.is_some()
+            && enrollment.key_fingerprint != key.enrollment.key_fingerprint;
         if is_other && !is_expected {
             return Err(SignError::Replaced(machine.clone()));
         }

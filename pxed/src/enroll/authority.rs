@@ -319,9 +319,9 @@ mod tests {
         let made = Authority::open(&directory.path().join("ca"), "default", now).unwrap();
         let after = |days: i64| now + SignedDuration::from_hours(days * 24);
         assert_eq!(ends_soon(made.pem(), after(3650 - 366)), None);
-        let told = ends_soon(made.pem(), after(3650 - 364)).unwrap();
-        assert!(after(3649) < told && told <= after(3650), "{told}");
-        assert_eq!(ends_soon(made.pem(), after(4000)), Some(told), "it has ended");
+        let end = ends_soon(made.pem(), after(3650 - 364)).unwrap();
+        assert!(after(3649) < end && end <= after(3650), "{end}");
+        assert_eq!(ends_soon(made.pem(), after(4000)), Some(end), "it has ended");
     }
 
     #[test]

@@ -44,14 +44,14 @@ pub(crate) struct EnrolledKey {
 
 impl EnrolledKey {
     /// Reads the record in a status; `None`: it names no key.
-    pub(crate) fn of(told: Option<&EnrollmentStatus>) -> Option<Self> {
-        let told = told?;
+    pub(crate) fn of(enrollment: Option<&EnrollmentStatus>) -> Option<Self> {
+        let enrollment = enrollment?;
         let time = |time: &Option<Time>| time.as_ref().map(|time| time.0);
         Some(Self {
-            key: told.key_fingerprint?,
-            time: time(&told.key_time).unwrap_or(Timestamp::MIN),
-            generation: told.generation.unwrap_or_default(),
-            permission: time(&told.permission_time),
+            key: enrollment.key_fingerprint?,
+            time: time(&enrollment.key_time).unwrap_or(Timestamp::MIN),
+            generation: enrollment.generation.unwrap_or_default(),
+            permission: time(&enrollment.permission_time),
         })
     }
 
@@ -87,14 +87,14 @@ pub(crate) enum InForce {
 pub(crate) fn latest(row: Option<&Certified>, status: &MachineStatus) -> Option<EnrolledKey> {
     let row = row.map(|row| &row.enrolled);
     match (row, EnrolledKey::of(status.enrollment.as_ref())) {
-        (Some(row), Some(told)) if told.cmp_row(row).is_gt() => Some(told),
-        (row, told) => row.cloned().or(told),
+        (Some(row), Some(recorded)) if recorded.cmp_row(row).is_gt() => Some(recorded),
+        (row, recorded) => row.cloned().or(recorded),
     }
 }
 
 /// Returns the key in force, by the row of this very Machine and by its status. `lost`: rows and statuses were lost with a damaged store.
 pub(crate) fn in_force(row: Option<&Certified>, status: &MachineStatus, lost: bool) -> InForce {
-    let certificate = status.enrollment.as_ref().and_then(|told| told.certificate_fingerprint);
+    let certificate = status.enrollment.as_ref().and_then(|enrollment| enrollment.certificate_fingerprint);
     match latest(row, status) {
         Some(enrolled) => InForce::Key(enrolled.key),
         None if certificate.is_some() => InForce::Certificate,
@@ -109,8 +109,9 @@ pub(crate) fn is_held_by(in_force: InForce, identity: &Identity, status: &Machin
     match in_force {
         InForce::Key(key) => key == identity.key,
         InForce::Certificate => {
-            let told = status.enrollment.as_ref().and_then(|told| told.certificate_fingerprint);
-            told == Some(identity.certificate)
+            let recorded =
+                status.enrollment.as_ref().and_then(|enrollment| enrollment.certificate_fingerprint);
+            recorded == Some(identity.certificate)
         }
         InForce::Lost | InForce::Nothing => false,
     }
@@ -164,7 +165,7 @@ mod tests {
     }
 
     #[allow(clippy::needless_pass_by_value, reason = "rows of tables are written in place")]
-    fn told(certified: Certified) -> MachineStatus {
+    fn status_with(certified: Certified) -> MachineStatus {
         MachineStatus { enrollment: Some(record(&certified.enrolled)), ..MachineStatus::default() }
     }
 
@@ -173,12 +174,12 @@ mod tests {
         let fingerprint = || json!({ "enrollment": { "certificateFingerprint": key("certificate") } });
         let reports = || json!({ "agent": { "version": "1" } });
         for (row, status, expected) in [
-            (Some(row("old", 10)), told(row("new", 20)), InForce::Key(key("new"))),
-            (Some(row("new", 20)), told(row("old", 10)), InForce::Key(key("new"))),
-            (Some(row("new", 20)), told(row("old", 20)), InForce::Key(key("new"))),
+            (Some(row("old", 10)), status_with(row("new", 20)), InForce::Key(key("new"))),
+            (Some(row("new", 20)), status_with(row("old", 10)), InForce::Key(key("new"))),
+            (Some(row("new", 20)), status_with(row("old", 20)), InForce::Key(key("new"))),
             (Some(row("own", 10)), MachineStatus::default(), InForce::Key(key("own"))),
             (Some(row("own", 10)), status(fingerprint()), InForce::Key(key("own"))),
-            (None, told(row("new", 20)), InForce::Key(key("new"))),
+            (None, status_with(row("new", 20)), InForce::Key(key("new"))),
             (None, status(fingerprint()), InForce::Certificate),
             (None, status(reports()), InForce::Lost),
             (None, MachineStatus::default(), InForce::Nothing),
@@ -190,7 +191,7 @@ mod tests {
 
     #[test]
     fn trust_3_a_new_key_counts_everywhere_whatever_the_clocks_say() {
-        for (row, told_key, expected) in [
+        for (row, recorded_key, expected) in [
             // The pxed of the row was five minutes ahead.
             (numbered("old", 1, 300), numbered("new", 2, 180), "new"),
             (row("old", 300), numbered("new", 1, 180), "new"),
@@ -200,7 +201,7 @@ mod tests {
             (numbered("new", 2, 180), row("old", 100), "new"),
             (numbered("old", 2, 180), row("new", 300), "new"),
         ] {
-            let status = told(told_key);
+            let status = status_with(recorded_key);
             let force = in_force(Some(&row), &status, false);
             assert_eq!(force, InForce::Key(key(expected)), "{row:?} {status:?}");
         }
@@ -213,8 +214,8 @@ mod tests {
         let kept = numbered("k", 7, 0);
         let text = serde_json::to_vec(&kept).unwrap();
         assert_eq!(serde_json::from_slice::<Certified>(&text).unwrap(), kept);
-        let told = json!({ "keyFingerprint": key("k"), "keyTime": at(0).to_string() });
-        let enrolled = EnrolledKey::of(Some(&serde_json::from_value(told).unwrap())).unwrap();
+        let record = json!({ "keyFingerprint": key("k"), "keyTime": at(0).to_string() });
+        let enrolled = EnrolledKey::of(Some(&serde_json::from_value(record).unwrap())).unwrap();
         assert_eq!(enrolled, row("k", 0).enrolled);
         assert_eq!(enrolled.used_permission(), Some(at(0)), "by its time");
         assert_eq!(kept.enrolled.used_permission(), None);

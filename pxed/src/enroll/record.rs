@@ -61,11 +61,11 @@ impl Service {
             conditions: status.conditions.clone(),
             ..MachineStatus::default()
         };
-        let told = match self.heard.record() {
+        let status = match self.heard.record() {
             SystemOfRecord::Pxed => self.registry.read(&known.name, of),
             SystemOfRecord::Cluster => known.machine.status.as_ref().map(of),
         };
-        told.unwrap_or_default()
+        status.unwrap_or_default()
     }
 
     /// Returns the Machine's UID if this is its agent: the Machine is the one that was enrolled, and the key is the one in force.

@@ -167,12 +167,12 @@ async fn decide(
         }
         ("/v1/watch", Some(identity)) => {
             let asked = read(body).await?;
-            let told = tokio::select! {
-                told = service.plane.watch(caller(identity), asked) => told?,
+            let answer = tokio::select! {
+                answer = service.plane.watch(caller(identity), asked) => answer?,
                 // pxed is stopping: the answer comes after the restart.
                 () = end.cancelled() => WatchResponse::Same,
             };
-            Ok(json(StatusCode::OK, &told))
+            Ok(json(StatusCode::OK, &answer))
         }
         ("/v1/operation", Some(identity)) => Ok(json(
             StatusCode::OK,

@@ -172,7 +172,7 @@ impl Service {
         let ended = seeds.win(boot);
         let mut changes = ended.or_else(|error| self.bad_token(boot, candidate.peer, &error))?;
         let certified = self.certified(&known, candidate.key, (Some(boot), now)).await;
-        let expected = Expected::Former { key: former.told, heartbeat: former.heartbeat };
+        let expected = Expected::Former { key: former.recorded, heartbeat: former.heartbeat };
         let certificate = match self.put_in_force(name, &certified, expected, certificate).await? {
             Signed::Certificate(certificate) => certificate,
             Signed::Pending(reason) => return Ok(pending(reason)),

@@ -54,7 +54,7 @@ pub(super) struct Former {
     /// The key that is in force until then.
     pub(super) force: InForce,
     /// The key that the status names, as 64 hex digits.
-    pub(super) told: Option<Digest>,
+    pub(super) recorded: Option<Digest>,
     /// Last heartbeat of a key whose silence decided.
     pub(super) heartbeat: Option<Option<Time>>,
 }
@@ -72,8 +72,8 @@ impl Service {
         let status = self.enrollment_status(known);
         let force = self.in_force(row.as_ref(), &status);
         let enrolled = latest(row.as_ref(), &status);
-        let told = status.enrollment.and_then(|told| told.key_fingerprint);
-        let former = Former { force, told, heartbeat: None };
+        let recorded = status.enrollment.and_then(|enrollment| enrollment.key_fingerprint);
+        let former = Former { force, recorded, heartbeat: None };
         let unrecorded = self.heard.last_unrecorded(known, &candidate.key);
         let is_first = force == InForce::Nothing && !self.listens_first && unrecorded.is_none();
         if force == InForce::Key(candidate.key) || is_first {

@@ -223,8 +223,11 @@ async fn a_host_enrolls_reports_and_renews_with_its_certificate() {
     let key = KeyPair::generate().unwrap();
     let (certificate, boot) = agents.enrolled(1, &key).await;
     assert_eq!(agents.condition("Enrolled"), ("True".to_owned(), "Enrolled".to_owned()));
-    let told = agents.rig.told();
-    assert!(told.contains("the host is enrolled, boot") && !told.contains(&boot.to_string()), "{told}");
+    let reports = agents.rig.reports();
+    assert!(
+        reports.contains("the host is enrolled, boot") && !reports.contains(&boot.to_string()),
+        "{reports}"
+    );
     let client = agents.client(Some((&certificate, &key)));
     let report = Report {
         agent_version: "0.1.1".to_owned(),

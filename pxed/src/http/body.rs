@@ -41,7 +41,6 @@ pub struct Payload {
     source: Source,
     remaining: u64,
     on_sent: Option<(OnSent, Arc<Completions>)>,
-    #[allow(dead_code, reason = "held, not read")]
     stream: Option<Stream>,
 }
 
@@ -260,10 +259,10 @@ mod tests {
         let queue = Arc::new(Queue::new(0, Arc::default()));
         let mut body = Payload::file(file_of(&[7; 100_000]), 0..100_000, Some(queue.enter(client(1, 1))));
         for part in 0..5 {
-            let begun = tokio::time::Instant::now();
+            let started = tokio::time::Instant::now();
             let data = body.frame().await.unwrap().unwrap().into_data().unwrap();
             assert_eq!(data.len() as u64, TRICKLE_BYTES, "part {part}");
-            assert!(begun.elapsed() < LOADER_TIMEOUT, "part {part} after {:?}", begun.elapsed());
+            assert!(started.elapsed() < LOADER_TIMEOUT, "part {part} after {:?}", started.elapsed());
         }
     }
 

@@ -72,7 +72,7 @@ fn decide(routes: &Routes, subject: Option<&Subject>, platform: Option<Platform>
 }
 
 /// Returns the image of a boot that may boot now, pinned to it; otherwise the reason of the hold.
-pub(super) fn image_of(routes: &Routes, boot: &Boot, subject: Option<&Subject>) -> Result<Image, Hold> {
+fn image_of(routes: &Routes, boot: &Boot, subject: Option<&Subject>) -> Result<Image, Hold> {
     match decide(routes, subject, boot.record().opening.platform).action {
         Action::Boot { image } => match routes.images.ready(&image) {
             // It may have been exchanged since it was decided about.
@@ -89,6 +89,19 @@ pub(super) fn image_of(routes: &Routes, boot: &Boot, subject: Option<&Subject>) 
         Action::Loader { .. } | Action::Script { .. } | Action::LocalDisk | Action::Refuse(_) => {
             Err(Hold::new(HoldCause::ImageUnavailable, "this machine must not boot from here"))
         }
+    }
+}
+
+/// Returns the image that a boot is pinned to. A boot without one is pinned now.
+pub(super) fn pinned_image(
+    routes: &Routes,
+    boot: &Boot,
+    record: &Record,
+    subject: Option<&Subject>,
+) -> Result<Image, Hold> {
+    match record.image.clone() {
+        Some(image) => Ok(image),
+        None => image_of(routes, boot, subject),
     }
 }
 
@@ -170,12 +183,9 @@ pub(super) async fn blob(
         Ok(subject) => subject,
         Err(refusal) => return *refusal,
     };
-    let image = match record.image.clone() {
-        Some(image) => image,
-        None => match image_of(routes, boot, subject.as_ref()) {
-            Ok(image) => image,
-            Err(hold) => return refuse(BootRefusal::Held, &hold.message),
-        },
+    let image = match pinned_image(routes, boot, &record, subject.as_ref()) {
+        Ok(image) => image,
+        Err(hold) => return refuse(BootRefusal::Held, &hold.message),
     };
     let (blob, stage) = match part {
         ImagePart::Kernel => (Some(image.kernel), Stage::Kernel),

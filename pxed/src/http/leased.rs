@@ -25,7 +25,7 @@ use crate::machines::Interface;
 use bedplate_process::counter::one;
 
 /// Returns the addresses that pxed has leased to an interface, at most one in each subnet. `None`: no subnet has a pool to lease from.
-pub type LeasesOf = dyn Fn(MacAddress) -> Option<Vec<Ipv4Addr>> + Send + Sync;
+type LeasesOf = dyn Fn(MacAddress) -> Option<Vec<Ipv4Addr>> + Send + Sync;
 
 /// Leases, once the DHCP engine can be asked; clones share them. Without an engine the check does not apply.
 #[derive(Clone, Default)]
@@ -104,7 +104,6 @@ mod tests {
     }
 
     /// Interface 1 has 10.7.0.1 and 10.8.0.1, interface 2 has 10.7.0.2, others have none.
-    #[allow(clippy::unnecessary_wraps, reason = "a source of leases")]
     fn leases_of(mac: MacAddress) -> Option<Vec<Ipv4Addr>> {
         Some(match mac.octets()[5] {
             1 => vec![[10, 7, 0, 1].into(), [10, 8, 0, 1].into()],

@@ -6,7 +6,7 @@
 use bedplate_api::id::BootId;
 
 /// Maximum length of a parsed path, in bytes.
-pub const MAX_PATH: usize = 512;
+const MAX_PATH: usize = 512;
 
 /// Resource that a path names.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]

@@ -10,7 +10,7 @@ use hyper::{Response, StatusCode};
 use jiff::Timestamp;
 
 use super::body::Payload;
-use super::content::{image_of, subject_of};
+use super::content::{pinned_image, subject_of};
 use super::counters::SeedAnswer;
 use super::route::{Peer, Routes, refuse, whole};
 use crate::boot::Record;
@@ -71,12 +71,9 @@ async fn take(
         Ok(subject) => subject,
         Err(refusal) => return *refusal,
     };
-    let image = match record.image.clone() {
-        Some(image) => image,
-        None => match image_of(routes, boot, subject.as_ref()) {
-            Ok(image) => image,
-            Err(hold) => return (SeedAnswer::Held, refuse(BootRefusal::Held, &hold.message)),
-        },
+    let image = match pinned_image(routes, boot, &record, subject.as_ref()) {
+        Ok(image) => image,
+        Err(hold) => return (SeedAnswer::Held, refuse(BootRefusal::Held, &hold.message)),
     };
     let Ok(machine) = record.opening.owner.display_name().parse() else {
         let refusal = refuse(BootRefusal::Internal, "the machine has no usable name");

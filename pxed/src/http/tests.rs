@@ -157,15 +157,15 @@ impl Rig {
     }
 
     /// Returns all reports about node1 so far: its status and its Events.
-    pub(crate) fn told(&self) -> String {
+    pub(crate) fn reports(&self) -> String {
         self.boots().flush(Timestamp::now());
         let status = self.registry.get(&"node1".parse().unwrap()).unwrap();
-        let mut told = serde_json::to_string(&status).unwrap();
+        let mut reports = serde_json::to_string(&status).unwrap();
         let mut events = self.events.lock().unwrap();
         while let Some(event) = events.try_next() {
-            told.push_str(&format!("\nreason: {}, message: {:?}", event.reason, event.note));
+            reports.push_str(&format!("\nreason: {}, message: {:?}", event.reason, event.note));
         }
-        told
+        reports
     }
 
     pub(crate) fn open(&self, transaction: u32) -> BootId {
@@ -277,8 +277,8 @@ async fn trust_6_script_and_seed_are_for_the_leased_address_alone() {
     *leased.lock().unwrap() = Vec::new();
     let again = rig.ask(Method::GET, &format!("/b/{barred}/seed"), &[]).await;
     assert_eq!(again.reason(), "AddressNotLeased");
-    let told = rig.told();
-    assert!(told.contains("reason: SeedRequestedTwice"), "{told}");
+    let reports = rig.reports();
+    assert!(reports.contains("reason: SeedRequestedTwice"), "{reports}");
 }
 
 #[tokio::test]
@@ -336,11 +336,11 @@ async fn a_seed_goes_out_once_and_names_its_boot() {
     let second = rig.ask(Method::GET, &path, &[]).await;
     assert_eq!((second.status, second.reason().as_str()), (StatusCode::GONE, "SeedAlreadyIssued"));
     let status = || rig.registry.get(&"node1".parse().unwrap()).unwrap();
-    let said =
+    let is_reported =
         || status().conditions.iter().any(|c| c.type_ == "Enrolled" && c.reason == "SeedRequestedTwice");
-    assert!(said());
+    assert!(is_reported());
     rig.boots().flush(Timestamp::now());
-    assert!(said(), "the boot's own news comes later and wipes nothing");
+    assert!(is_reported(), "the boot's own news comes later and wipes nothing");
 }
 
 #[tokio::test]
@@ -378,16 +378,16 @@ async fn reports_of_a_boot_never_contain_the_id_of_its_url() {
     let failure =
         format!("{{\"stage\":\"RootFS\",\"failure\":\"http://127.0.0.1:8067/b/{id}/rootfs: reset\"}}");
     rig.ask_with(Method::POST, &format!("/b/{id}/stage"), &[], failure.into()).await;
-    let first = rig.told();
+    let first = rig.reports();
     assert!(first.contains("SeedRequestedTwice") && first.contains("/rootfs: reset"), "{first}");
     rig.ask(Method::GET, &format!("/b/{id}/script.ipxe"), &[]).await;
     rig.ask(Method::GET, &format!("/b/{id}/kernel"), &[]).await;
     let second = rig.open(2);
-    let after = rig.told();
+    let after = rig.reports();
     assert!(after.contains("previous"), "{after}");
-    for (told, ids) in [(&first, [id, id]), (&after, [id, second])] {
+    for (text, ids) in [(&first, [id, id]), (&after, [id, second])] {
         for id in ids {
-            assert!(!told.contains(&id.to_string()), "{told}");
+            assert!(!text.contains(&id.to_string()), "{text}");
         }
     }
 }

@@ -304,8 +304,8 @@ fn plan_departure(observed: &Observed<'_>, departure: &Departure) -> Plan {
         }
         PowerState::Off => Plan::Depart,
         PowerState::On | PowerState::PoweringOn | PowerState::PoweringOff => {
-            let told = with_what_is_told(observed, departure);
-            next_power_off(observed.now, &told).map_or_else(Plan::Leave, Plan::PowerOff)
+            let departure = with_last_action(observed, departure);
+            next_power_off(observed.now, &departure).map_or_else(Plan::Leave, Plan::PowerOff)
         }
     }
 }
@@ -328,12 +328,12 @@ fn next_power_off(now: Timestamp, departure: &Departure) -> Result<PowerRequest,
 }
 
 /// Adds the graceful power-off that a pxed which led before has requested: the status has it.
-fn with_what_is_told(observed: &Observed<'_>, departure: &Departure) -> Departure {
+fn with_last_action(observed: &Observed<'_>, departure: &Departure) -> Departure {
     let last = observed.power.and_then(|power| power.last_action.as_ref());
-    let told = last.filter(|last| last.action == PowerActionKind::GracefulPowerOff);
+    let asked = last.filter(|last| last.action == PowerActionKind::GracefulPowerOff);
     // A later time than now was recorded before the clock was set back.
-    let told = told.map(|last| last.time.0).filter(|time| *time <= later(observed.now, MAX_CLOCK_SKEW));
-    Departure { asked: departure.asked.or(told), ..*departure }
+    let asked = asked.map(|last| last.time.0).filter(|time| *time <= later(observed.now, MAX_CLOCK_SKEW));
+    Departure { asked: departure.asked.or(asked), ..*departure }
 }
 
 /// Action of a request to a machine that is deleted.

@@ -167,15 +167,15 @@ pub fn taken(
     now: Timestamp,
 ) -> MachineOperationStatus {
     let mut status = before.cloned().unwrap_or_default();
-    let begun = status.state == Some(OperationState::InProgress);
+    let is_in_progress = status.state == Some(OperationState::InProgress);
     status.state = Some(OperationState::InProgress);
     status.executor = Some(executor.to_owned());
-    if !begun || status.start_time.is_none() {
+    if !is_in_progress || status.start_time.is_none() {
         status.start_time = Some(Time(now));
         status.step = None;
     }
     status.reason = Some(PendingOperationReason::InProgress.as_str().to_owned());
-    if !begun {
+    if !is_in_progress {
         status.message = Some("reading the power state".to_owned());
     }
     status

@@ -69,11 +69,11 @@ pub fn switched(status: &mut MachineStatus, now: Timestamp) {
 /// Machine whose power was never observed is new, so no operation was for it.
 pub fn recalled(status: &mut MachineStatus, ended: &Ended) {
     let Some(power) = &status.power else { return };
-    let told = power.last_action.as_ref().is_some_and(|last| {
+    let is_recorded = power.last_action.as_ref().is_some_and(|last| {
         let same = last.action == ended.kind.action() && ended.began.is_none_or(|began| last.time.0 >= began);
         same || last.time.0.as_second() > ended.at.as_second()
     });
-    if !told {
+    if !is_recorded {
         settled(status);
         acted(status, ended.kind.action(), &ended.message, ended.at);
     }
@@ -213,15 +213,15 @@ fn describe(
     let last = status.power.as_ref().and_then(|power| power.last_action.as_ref());
     let since = last.map(|last| format!(" since {}", last.time.0.strftime("%FT%TZ"))).unwrap_or_default();
     let why = last.and_then(|last| last.message.clone()).unwrap_or_default();
-    let told = |text: &str| text.to_owned();
-    if let Some(told) = describe_takeover(plan, last, state) {
-        return told;
+    let text = |text: &str| text.to_owned();
+    if let Some(takeover) = describe_takeover(plan, last, state) {
+        return takeover;
     }
     match plan {
         Plan::Leave(Leave::PowerStateUnknown) => (
             ConditionState::Unknown,
             PoweredOnReason::PowerStateUnknown,
-            told("the BMC does not tell the power state; nothing is changed"),
+            text("the BMC does not tell the power state; nothing is changed"),
         ),
         Plan::Leave(Leave::DepartureAwaited) => {
             (ConditionState::Unknown, PoweredOnReason::PowerStateUnknown, DEPARTURE_AWAITED.to_owned())
@@ -246,7 +246,7 @@ fn describe(
         Plan::Leave(Leave::Changing) if state == Some(PowerState::Off) => {
             (off, PoweredOnReason::PoweringOn, format!("switched on{since}; waiting for the BMC to say On"))
         }
-        Plan::Leave(Leave::Unmanaged) => (off, PoweredOnReason::PoweredOff, told(UNMANAGED)),
+        Plan::Leave(Leave::Unmanaged) => (off, PoweredOnReason::PoweredOff, text(UNMANAGED)),
         Plan::Leave(
             Leave::Paused
             | Leave::Operation

@@ -58,14 +58,14 @@ mod tests {
 
     #[test]
     fn part_that_waits_for_the_disk_may_be_silent_for_longer() {
-        let said = |name, seconds| {
+        let check = |name, seconds| {
             let liveness = Liveness::new(CancellationToken::new());
             liveness.ask(move || vec![dhcp(name, Duration::from_secs(seconds))]);
             liveness.check()
         };
-        assert_eq!(said("br0", 31), Err("dhcp br0 sent no pulse for 31 s".to_owned()));
-        assert_eq!(said(COMMIT_THREAD, 31), Ok(()));
-        assert_eq!(said(COMMIT_THREAD, 121), Err("dhcp commit sent no pulse for 121 s".to_owned()));
+        assert_eq!(check("br0", 31), Err("dhcp br0 sent no pulse for 31 s".to_owned()));
+        assert_eq!(check(COMMIT_THREAD, 31), Ok(()));
+        assert_eq!(check(COMMIT_THREAD, 121), Err("dhcp commit sent no pulse for 121 s".to_owned()));
     }
 
     #[tokio::test(start_paused = true)]

@@ -33,7 +33,7 @@ use crate::enroll::service::{Refused, refused};
 use crate::machines::{KnownMachine, Machines};
 use crate::standalone::node_secrets::{NodeSecrets, ReadSecretError, named_keys};
 use crate::standalone::operations::LocalOperations;
-use crate::standalone::versions::{NodeChoice, State, Told};
+use crate::standalone::versions::{NodeChoice, Selection, State};
 use crate::status::StatusRegistry;
 
 /// Answers agents.
@@ -51,7 +51,7 @@ pub struct LocalAgents {
 }
 
 /// Answer for an agent, and the parts besides its Machine that it is built from.
-type Word = (WatchResponse, Told, Vec<Arc<MachineOperation>>);
+type Word = (WatchResponse, Selection, Vec<Arc<MachineOperation>>);
 
 /// Slots of a host.
 const SLOTS_PER_HOST: usize = 2;
@@ -69,7 +69,7 @@ impl AgentPlane for LocalAgents {
         loop {
             news.forget();
             caller.check().await?;
-            let (word, told, operations) = self.word(&*caller.machine()?);
+            let (word, selection, operations) = self.word(&*caller.machine()?);
             if let WatchResponse::Changed { revision, .. } = &word
                 && request.known.as_ref() != Some(revision)
             {
@@ -77,7 +77,8 @@ impl AgentPlane for LocalAgents {
             }
             let other = || match self.machines.load().by_name(caller.name()) {
                 Some(known) => {
-                    self.choice.told(known) != told || self.operations.of_agent(&known.name) != operations
+                    self.choice.selection(known) != selection
+                        || self.operations.of_agent(&known.name) != operations
                 }
                 None => true,
             };
@@ -102,19 +103,20 @@ impl AgentPlane for LocalAgents {
     async fn report_node(&self, caller: Caller<'_>, node: NodeReport) -> Result<(), Refused> {
         caller.hear().await?;
         let known = caller.machine()?;
-        let selected = self.choice.told(&known).chosen.and_then(|chosen| chosen.selected.clone());
+        let selected = self.choice.selection(&known).chosen.and_then(|chosen| chosen.selected.clone());
         let reference = known.machine.spec.configuration_ref.as_ref().map(|reference| &reference.name);
         let given: Vec<&String> = selected.iter().map(|selected| &selected.name).chain(reference).collect();
         let NodeReport { applied, slots, rolled_back, conditions, node, node_gone } = node;
         let own = [condition_type::PAVED, condition_type::NODE_READY];
         self.registry.update(caller.name(), |status| {
-            let told = applied.map(report_filter::applied);
-            let (applied, slots) = of_its_own(told, slots.into_iter().take(SLOTS_PER_HOST), &given, status);
+            let reported = applied.map(report_filter::applied);
+            let (applied, slots) =
+                of_its_own(reported, slots.into_iter().take(SLOTS_PER_HOST), &given, status);
             (status.applied, status.slots) = (applied, slots);
             status.rolled_back = rolled_back.map(report_filter::rolled_back);
             status.conditions.retain(|condition| !own.contains(&condition.type_.as_str()));
-            let told = |kind| conditions.iter().find(|told| told.type_ == kind).cloned();
-            status.conditions.extend(own.into_iter().filter_map(told).map(report_filter::condition));
+            let reported = |kind| conditions.iter().find(|condition| condition.type_ == kind).cloned();
+            status.conditions.extend(own.into_iter().filter_map(reported).map(report_filter::condition));
         });
         // After what runs is known: whether a Node that is gone is paved again depends on it.
         let kept = self.choice.report(&known, node, node_gone).await;
@@ -124,7 +126,7 @@ impl AgentPlane for LocalAgents {
     async fn secret(&self, caller: Caller<'_>, request: SecretRequest) -> Result<SecretResponse, Refused> {
         caller.hear().await?;
         let known = caller.machine()?;
-        let version = self.choice.told(&known).version;
+        let version = self.choice.selection(&known).version;
         let keys = version.map(|version| named_keys(&version.spec.template, &request)).unwrap_or_default();
         if keys.is_empty() {
             let message =
@@ -150,17 +152,17 @@ impl AgentPlane for LocalAgents {
 impl LocalAgents {
     /// Returns the answer, and the selection and the operations that it is made of.
     fn word(&self, known: &KnownMachine) -> Word {
-        let told = self.choice.told(known);
-        let said = |status: &MachineStatus| (status.applied.clone(), status.slots.clone());
-        let said = self.registry.read(&known.name, said).unwrap_or_default();
-        let machine = Box::new(told_machine(known, &told, said));
-        let version = told.version.as_deref().cloned().map(Box::new);
+        let selection = self.choice.selection(known);
+        let node = |status: &MachineStatus| (status.applied.clone(), status.slots.clone());
+        let node = self.registry.read(&known.name, node).unwrap_or_default();
+        let machine = Box::new(machine_for_agent(known, &selection, node));
+        let version = selection.version.as_deref().cloned().map(Box::new);
         let own = self.operations.of_agent(&known.name);
         let operations: Vec<_> = own.iter().map(|one| MachineOperation::clone(one)).collect();
         // Plain data with text keys: it always has a JSON form.
         let text = serde_json::to_vec(&(&machine, &version, &operations)).unwrap_or_default();
         let revision = Digest::from_sha256(sha2::Sha256::digest(text).into()).hex();
-        (WatchResponse::Changed { revision, machine, version, operations }, told, own)
+        (WatchResponse::Changed { revision, machine, version, operations }, selection, own)
     }
 }
 
@@ -184,13 +186,13 @@ fn of_its_own(
 
 /// Machine as its agent gets it: the user's spec, its identity, the selection, and the node state that pxed has
 /// recorded. The agent reports node state again that is missing here.
-fn told_machine(
+fn machine_for_agent(
     known: &KnownMachine,
-    told: &Told,
+    selection: &Selection,
     (applied, slots): (Option<Applied>, Vec<Slot>),
 ) -> Machine {
     let metadata = &known.machine.metadata;
-    let chosen = told.chosen.as_deref();
+    let chosen = selection.chosen.as_deref();
     Machine {
         metadata: ObjectMeta {
             name: metadata.name.clone(),

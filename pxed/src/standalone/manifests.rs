@@ -81,7 +81,7 @@ struct Stamp {
 pub struct Directory {
     path: PathBuf,
     files: BTreeMap<PathBuf, File>,
-    told: Option<Update>,
+    sent: Option<Update>,
     /// Paths that every user of this host may write.
     open: BTreeSet<PathBuf>,
 }
@@ -93,7 +93,7 @@ impl Directory {
         for sourced in kept.into_iter().filter(|sourced| !sourced.origin.is_empty()) {
             files.entry(PathBuf::from(&sourced.origin)).or_default().good.push((0, sourced));
         }
-        Self { path, files, told: None, open: BTreeSet::new() }
+        Self { path, files, sent: None, open: BTreeSet::new() }
     }
 
     /// Path of the directory.
@@ -140,12 +140,12 @@ impl Directory {
                 // A restart would hang in the same place, and the known Machines are still served.
                 never = pulse.beating() => match never {},
             };
-            if look.changed || self.told.is_none() {
+            if look.changed || self.sent.is_none() {
                 let update = self.update();
-                if self.told.as_ref() != Some(&update) {
+                if self.sent.as_ref() != Some(&update) {
                     tracing::debug!(files = self.files.len(), read = look.read, "machines directory read");
                     updates.send(update.clone()).await.map_err(|_| SourceEnded::Unheard)?;
-                    self.told = Some(update);
+                    self.sent = Some(update);
                 }
             }
             tokio::select! {
@@ -460,20 +460,20 @@ mod tests {
         let operation = "apiVersion: bedplate.dev/v1alpha1\nkind: MachineOperation\nmetadata:\n  name: x\nspec:\n  \
                          operationName: powerCycle\n  machineRef:\n    name: a\n";
         let mut directory = Directory::new(temporary.path().to_owned(), Vec::new());
-        let mut told = |text: &str| {
+        let mut update_after = |text: &str| {
             std::fs::write(&file, text).unwrap();
             directory.read();
             let Update::Set { beside, problems, .. } = directory.update() else { panic!("a set") };
             (beside.operations.len(), beside.whole, problems.first().cloned().unwrap_or_default())
         };
-        let (operations, whole, problem) = told("broken: [");
+        let (operations, whole, problem) = update_after("broken: [");
         assert_eq!((operations, whole), (0, false));
         assert!(
             problem.ends_with(" (operations and configurations of its earlier content continue)"),
             "{problem}"
         );
-        assert_eq!(told(operation), (1, true, String::new()));
-        let (operations, whole, problem) = told("broken: [[");
+        assert_eq!(update_after(operation), (1, true, String::new()));
+        let (operations, whole, problem) = update_after("broken: [[");
         assert_eq!((operations, whole), (1, true), "what stood in it is known");
         assert!(problem.ends_with(" (the file's last good content stays in force)"), "{problem}");
     }

@@ -504,9 +504,9 @@ mod tests {
         let (operations, mut updates) = rig.open(false);
         let one = vec![manifest(1, object("x", "powerCycle"))];
         assert_eq!(operations.take(one.clone(), true).await, Vec::<String>::new());
-        let told = put(updates.recv().await.unwrap());
-        let written = operations.write(&told, in_progress()).await.unwrap();
-        assert_eq!(operations.write(&told, in_progress()).await, Err(WriteOperationError::Conflict));
+        let operation = put(updates.recv().await.unwrap());
+        let written = operations.write(&operation, in_progress()).await.unwrap();
+        assert_eq!(operations.write(&operation, in_progress()).await, Err(WriteOperationError::Conflict));
         drop((operations, updates));
 
         let (operations, mut updates) = rig.open(false);
@@ -523,12 +523,12 @@ mod tests {
         let (operations, mut updates) = rig.open(false);
         let one = vec![manifest(1, object("x", "powerCycle"))];
         operations.take(one.clone(), true).await;
-        let told = put(updates.recv().await.unwrap());
+        let operation = put(updates.recv().await.unwrap());
         operations.take(Vec::new(), true).await;
-        assert_eq!(updates.recv().await.unwrap(), OperationUpdate::Gone(told.key.clone()));
-        assert_eq!(operations.write(&told, in_progress()).await, Err(WriteOperationError::Gone));
+        assert_eq!(updates.recv().await.unwrap(), OperationUpdate::Gone(operation.key.clone()));
+        assert_eq!(operations.write(&operation, in_progress()).await, Err(WriteOperationError::Gone));
         operations.take(one, true).await;
-        assert_eq!(put(updates.recv().await.unwrap()), told);
+        assert_eq!(put(updates.recv().await.unwrap()), operation);
     }
 
     #[tokio::test]
@@ -537,8 +537,8 @@ mod tests {
         let (operations, mut updates) = rig.open(false);
         let one = vec![manifest(1, object("x", "powerCycle"))];
         operations.take(one.clone(), true).await;
-        let told = put(updates.recv().await.unwrap());
-        let begun = operations.write(&told, in_progress()).await.unwrap();
+        let operation = put(updates.recv().await.unwrap());
+        let started = operations.write(&operation, in_progress()).await.unwrap();
         operations.take(Vec::new(), true).await;
         assert!(updates.try_recv().is_err(), "switched off, it is not left so");
         drop((operations, updates));
@@ -548,12 +548,12 @@ mod tests {
         assert!(updates.try_recv().is_err(), "nor by a restart");
         let shutdown = CancellationToken::new();
         let task = tokio::spawn(operations.clone().run(Pulse::unwatched(), shutdown.clone()));
-        assert_eq!(updates.recv().await.unwrap(), OperationUpdate::Set(vec![begun.clone()]));
+        assert_eq!(updates.recv().await.unwrap(), OperationUpdate::Set(vec![started.clone()]));
         let state = Some(OperationState::Complete);
         let ended = MachineOperationStatus { state, ..MachineOperationStatus::default() };
-        let ended = operations.write(&begun, ended).await.unwrap();
+        let ended = operations.write(&started, ended).await.unwrap();
         // Its time begins to run.
-        assert_eq!(updates.recv().await.unwrap(), OperationUpdate::Gone(told.key));
+        assert_eq!(updates.recv().await.unwrap(), OperationUpdate::Gone(operation.key));
         operations.take(one, true).await;
         assert_eq!(put(updates.recv().await.unwrap()), ended);
         shutdown.cancel();
@@ -566,8 +566,8 @@ mod tests {
         let (operations, mut updates) = rig.open(false);
         let one = vec![manifest(1, object("x", "powerCycle"))];
         operations.take(one.clone(), true).await;
-        let told = put(updates.recv().await.unwrap());
-        let written = operations.write(&told, in_progress()).await.unwrap();
+        let operation = put(updates.recv().await.unwrap());
+        let written = operations.write(&operation, in_progress()).await.unwrap();
         drop((operations, updates));
 
         let (operations, mut updates) = rig.open(false);
@@ -586,8 +586,8 @@ mod tests {
         let (operations, mut updates) = rig.open(true);
         let mut all = vec![manifest(1, object("x", "powerCycle"))];
         operations.take(all.clone(), true).await;
-        let told = put(updates.recv().await.unwrap());
-        assert_eq!(told.object.status.as_ref().unwrap().reason.as_deref(), Some("OutcomeUnknown"));
+        let operation = put(updates.recv().await.unwrap());
+        assert_eq!(operation.object.status.as_ref().unwrap().reason.as_deref(), Some("OutcomeUnknown"));
         all.push(manifest(9, object("y", "powerOn")));
         operations.take(all.clone(), true).await;
         assert_eq!(put(updates.recv().await.unwrap()).object.status, None);

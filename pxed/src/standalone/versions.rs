@@ -27,7 +27,7 @@ use thiserror::Error;
 use tokio::sync::{mpsc, oneshot, watch};
 use tokio_util::sync::CancellationToken;
 
-use self::follow::{Ask, Follower, NodeSaid};
+use self::follow::{Ask, Follower, ReportedNode};
 pub use self::report::{Described, Used};
 pub use self::state::{Chosen, Configured, State};
 use crate::machines::source::SourcedConfiguration;
@@ -45,7 +45,7 @@ pub struct KeepNodeError(String);
 
 /// Selection for a Machine at one moment.
 #[derive(Debug, Clone, PartialEq)]
-pub struct Told {
+pub struct Selection {
     /// Selected version; `None` before the first choice.
     pub chosen: Option<Arc<Chosen>>,
     /// The version that is selected.
@@ -84,10 +84,10 @@ impl NodeChoice {
             tracing::warn!(problem, "skipping unreadable stored configuration, version or choice");
         }
         let (asks, receiver) = mpsc::channel(ASK_QUEUE_CAPACITY);
-        let (told, state) = watch::channel(Arc::new(state));
+        let (sender, state) = watch::channel(Arc::new(state));
         let problems = Arc::<ArcSwap<Vec<String>>>::default();
         let follower =
-            Follower::new(store, machines.clone(), registry.clone(), receiver, told, problems.clone());
+            Follower::new(store, machines.clone(), registry.clone(), receiver, sender, problems.clone());
         Ok((Self { asks, state, problems, machines, registry }, Choosing(follower)))
     }
 
@@ -109,23 +109,23 @@ impl NodeChoice {
     ) -> Result<(), KeepNodeError> {
         let before =
             self.state().chosen(&machine.name, &machine.uid).map(|c| (**c).clone()).unwrap_or_default();
-        if before.told(&machine.name, node.as_ref(), gone.as_ref()) == before {
+        if before.with_node(&machine.name, node.as_ref(), gone.as_ref()) == before {
             return Ok(());
         }
         let (done, answer) = oneshot::channel();
         let (name, uid) = (machine.name.clone(), machine.uid.clone());
-        let said = NodeSaid { name, uid, node, gone, done };
+        let reported = ReportedNode { name, uid, node, gone, done };
         let ended = |_| KeepNodeError("pxed is being stopped".to_owned());
-        self.asks.send(Ask::Node(said)).await.map_err(|_| ended(()))?;
+        self.asks.send(Ask::Node(reported)).await.map_err(|_| ended(()))?;
         answer.await.map_err(|_| ended(()))?.map_err(|error| KeepNodeError(error.to_string()))
     }
 
     /// Returns the current selection for a Machine.
-    pub fn told(&self, machine: &KnownMachine) -> Told {
+    pub fn selection(&self, machine: &KnownMachine) -> Selection {
         let state = self.state();
         let chosen = state.chosen(&machine.name, &machine.uid).cloned();
         let version = chosen.as_ref().and_then(|chosen| state.selected(chosen)).cloned();
-        Told { chosen, version }
+        Selection { chosen, version }
     }
 
     /// Told at each change of the choice for any Machine.
@@ -145,8 +145,8 @@ impl NodeChoice {
 
     /// Configurations, versions and who uses them, for people.
     pub fn describe(&self) -> Vec<Described> {
-        let told = |name: &MachineName| self.registry.get(name);
-        report::describe(&self.state(), &self.machines.load(), &told)
+        let status_of = |name: &MachineName| self.registry.get(name);
+        report::describe(&self.state(), &self.machines.load(), &status_of)
     }
 }
 

@@ -108,7 +108,7 @@ impl Parts {
 }
 
 /// A status with pxed's fields alone.
-pub fn own_fields(status: &MachineStatus) -> MachineStatus {
+fn own_fields(status: &MachineStatus) -> MachineStatus {
     let mut own = Part::Boot.of(status);
     Part::Power.put(&mut own, status);
     own.conditions.sort_by(|a, b| a.type_.cmp(&b.type_));

@@ -16,7 +16,7 @@ use bedplate_api::id::MachineName;
 use bedplate_process::backoff::Backoff;
 
 /// Minimum time between two writes of one Machine.
-pub const WRITE_INTERVAL: Duration = Duration::from_secs(1);
+const WRITE_INTERVAL: Duration = Duration::from_secs(1);
 /// Delays between retries.
 const BACKOFF: Backoff = Backoff::new(WRITE_INTERVAL, Duration::from_secs(60));
 

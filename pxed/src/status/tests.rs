@@ -408,14 +408,14 @@ async fn idle_waits_until_the_sink_has_every_change() {
 #[derive(Default)]
 struct Recorder {
     permits: Lock<Option<Arc<tokio::sync::Semaphore>>>,
-    begun: Lock<Vec<Part>>,
+    started: Lock<Vec<Part>>,
     written: Lock<Vec<Part>>,
 }
 
 #[async_trait::async_trait]
 impl StatusSink for Recorder {
     async fn write(&self, _: &MachineName, _: &Kept, part: Part) -> super::write::WriteOutcome {
-        self.begun.lock().push(part);
+        self.started.lock().push(part);
         let permits = self.permits.lock().clone();
         if let Some(permits) = permits {
             permits.acquire().await.unwrap().forget();
@@ -442,10 +442,10 @@ async fn a3_power_is_not_written_after_the_tenure_has_ended() {
         status.power = serde_json::from_value(serde_json::json!({ "state": "On" })).unwrap();
         boot_mut(status).attempts = Some(1);
     });
-    until(|| *sink.begun.lock() == [Part::Power]).await;
+    until(|| *sink.started.lock() == [Part::Power]).await;
     tell.send_replace(None);
     // Immediately, not after the deadline of the write.
-    let next = until(|| *sink.begun.lock() == [Part::Power, Part::Boot]);
+    let next = until(|| *sink.started.lock() == [Part::Power, Part::Boot]);
     tokio::time::timeout(Duration::from_secs(5), next).await.expect("the write of power is dropped");
     permits.add_permits(2);
     statuses.idle().await;

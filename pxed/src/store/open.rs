@@ -9,6 +9,7 @@ use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
+use bedplate_dhcp::is_damaged;
 use redb::backends::FileBackend;
 use redb::{Database, ReadableDatabase, ReadableTable, TableError};
 
@@ -30,7 +31,7 @@ pub(super) fn open_or_move_aside(path: &Path) -> Result<Opened, StoreError> {
     match open(path) {
         Ok(opened) => Ok(opened),
         Err(redb::Error::DatabaseAlreadyOpen) => Err(StoreError::InUse { path: path.to_owned() }),
-        Err(error) if is_damage(&error) => {
+        Err(error) if is_damaged(&error) => {
             let aside = move_aside(path).map_err(|e| failed(e.into()))?;
             tracing::error!(
                 path = %path.display(), moved_to = %aside.display(), %error, lost = lost(),
@@ -94,23 +95,6 @@ fn open(path: &Path) -> Result<Opened, redb::Error> {
         sync_directory(path)?;
         Ok(Opened { database, recreated })
     })
-}
-
-/// Returns true if the content of the file is damaged; false if the disk, the permissions or another process is the
-/// cause.
-fn is_damage(error: &redb::Error) -> bool {
-    match error {
-        redb::Error::Corrupted(_)
-        | redb::Error::RepairAborted
-        | redb::Error::UpgradeRequired(_)
-        | redb::Error::TableTypeMismatch { .. }
-        | redb::Error::TableIsMultimap(_)
-        | redb::Error::TypeDefinitionChanged { .. } => true,
-        redb::Error::Io(error) => {
-            matches!(error.kind(), io::ErrorKind::InvalidData | io::ErrorKind::UnexpectedEof)
-        }
-        _ => false,
-    }
 }
 
 /// Returns true if a damaged file was moved aside at some time. It stays there until a user removes it.

@@ -42,13 +42,13 @@ struct Agent {
 }
 
 /// Answer for the agent.
-struct Told {
+struct Answer {
     revision: String,
     machine: Machine,
     version: Option<MachineConfigurationVersion>,
 }
 
-impl Told {
+impl Answer {
     fn selected(&self) -> Option<i64> {
         self.machine.status.as_ref()?.selected.as_ref().map(|selected| selected.version)
     }
@@ -126,13 +126,13 @@ impl Agent {
     }
 
     /// Waits for an answer that differs from the known one.
-    async fn watch(&self, known: Option<&Told>) -> Told {
-        let request = WatchRequest { known: known.map(|told| told.revision.clone()) };
+    async fn watch(&self, known: Option<&Answer>) -> Answer {
+        let request = WatchRequest { known: known.map(|answer| answer.revision.clone()) };
         loop {
             match self.asks("/v1/watch", &request).await {
                 WatchResponse::Same => {}
                 WatchResponse::Changed { revision, machine, version, .. } => {
-                    return Told { revision, machine: *machine, version: version.map(|version| *version) };
+                    return Answer { revision, machine: *machine, version: version.map(|version| *version) };
                 }
             }
         }
@@ -199,21 +199,21 @@ async fn h4_h6_host_keeps_its_version_until_its_node_is_gone() {
     pxed.until("h3: it will be", || pending(&pxed) == pair("False", "Matched"));
     assert_eq!(names(&pxed), [version(1, false)], "c1");
     let agent = Agent::enroll(&pxed, port).await;
-    let mut told = agent.watch(None).await;
-    while told.selected().is_none() {
-        told = agent.watch(Some(&told)).await;
+    let mut answer = agent.watch(None).await;
+    while answer.selected().is_none() {
+        answer = agent.watch(Some(&answer)).await;
     }
-    assert_eq!(told.all(), (Some(1), Some(version(1, true)), None), "h4: locked before it is told");
+    assert_eq!(answer.all(), (Some(1), Some(version(1, true)), None), "h4: locked before it is told");
     pxed.until("people are told", || pending(&pxed) == pair("False", "Selected"));
 
     agent.says(1, Some("node-1"), None).await;
     pxed.write("nodes.yaml", &configuration("v1.34.1"));
     pxed.until("c2: the next version", || names(&pxed) == [version(2, false), version(1, true)]);
-    let told = agent.watch(None).await;
-    assert_eq!(told.all(), (Some(1), Some(version(1, true)), Some("node-1".to_owned())), "c4");
+    let answer = agent.watch(None).await;
+    assert_eq!(answer.all(), (Some(1), Some(version(1, true)), Some("node-1".to_owned())), "c4");
 
     agent.says(1, None, Some("node-1")).await;
-    let after = agent.watch(Some(&told)).await;
+    let after = agent.watch(Some(&answer)).await;
     assert_eq!(after.all(), (Some(2), Some(version(2, true)), None), "h6: both in one change");
     agent.says(1, None, Some("node-1")).await;
 
@@ -221,8 +221,8 @@ async fn h4_h6_host_keeps_its_version_until_its_node_is_gone() {
         pxed.signal(Signal::SIGKILL);
         pxed.wait();
         pxed.start();
-        let told = agent.watch(None).await;
-        assert_eq!(told.all(), after.all(), "{round}");
+        let answer = agent.watch(None).await;
+        assert_eq!(answer.all(), after.all(), "{round}");
         assert_eq!(names(&pxed), [version(2, true), version(1, true)], "{round}");
     }
 }
@@ -235,9 +235,9 @@ async fn v3_configuration_in_use_outlives_manifest_and_secrets_stay_private() {
     pxed.start();
     pxed.until("the Machine is known", || pxed.machines() == ["cp1"]);
     let agent = Agent::enroll(&pxed, port).await;
-    let mut told = agent.watch(None).await;
-    while told.selected().is_none() {
-        told = agent.watch(Some(&told)).await;
+    let mut answer = agent.watch(None).await;
+    while answer.selected().is_none() {
+        answer = agent.watch(Some(&answer)).await;
     }
     std::fs::remove_file(pxed.path("machines.d/nodes.yaml")).unwrap();
     pxed.until("it is said", || {
@@ -245,7 +245,7 @@ async fn v3_configuration_in_use_outlives_manifest_and_secrets_stay_private() {
         problems.contains("MachineConfiguration nodes is in no manifest any more")
             && problems.contains("in use by cp1")
     });
-    assert_eq!(agent.watch(None).await.all(), told.all());
+    assert_eq!(agent.watch(None).await.all(), answer.all());
 
     let secret = |name: &str| SecretRequest { namespace: "nodes".to_owned(), name: name.to_owned() };
     let (status, text) = agent.post("/v1/secret", &secret("other")).await;

@@ -12,11 +12,11 @@ pub const MAX_WINDOW: u16 = 64;
 
 /// A window's content is at most this many bytes: more does not fit a common receive buffer (212,992 bytes with its overhead),
 /// so that the end of each window would be lost.
-pub const MAX_WINDOW_BYTES: usize = 96 * 1024;
+const MAX_WINDOW_BYTES: usize = 96 * 1024;
 
 /// Longest wait in seconds that a client may ask for (RFC 2349). A longer one would hold a transfer of a silent client for minutes: the wait
 /// is repeated for each attempt.
-pub const MAX_TIMEOUT: u64 = 10;
+const MAX_TIMEOUT: u64 = 10;
 
 /// Maximum values that the server grants.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]

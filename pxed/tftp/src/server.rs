@@ -130,11 +130,11 @@ impl Server {
             running += 1;
         }
         let mut result = Ok(());
-        let mut told = false;
+        let mut is_stopping = false;
         while running > 0 {
             tokio::select! {
-                () = shutdown.cancelled(), if !told => {
-                    told = true;
+                () = shutdown.cancelled(), if !is_stopping => {
+                    is_stopping = true;
                     stop.wake();
                 }
                 Some(ending) = endings.recv() => {
@@ -142,7 +142,7 @@ impl Server {
                     if let Err(error) = ending && result.is_ok() {
                         result = Err(error);
                         self.shared.hurry();
-                        told = true;
+                        is_stopping = true;
                         stop.wake();
                     }
                 }

@@ -1,6 +1,6 @@
 //! Table tests of the session. Transfers over a lossy network are in tests/lossy.rs.
 
-#![allow(clippy::arithmetic_side_effects, clippy::indexing_slicing)]
+#![allow(clippy::arithmetic_side_effects)]
 
 use super::*;
 use crate::wire::AskedOption;

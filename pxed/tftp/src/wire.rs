@@ -31,8 +31,6 @@ pub enum ErrorCode {
     IllegalOperation = 4,
     /// 5: no transfer is known under this port.
     UnknownTransferId = 5,
-    /// 8: an option is not agreed to.
-    OptionRefused = 8,
 }
 
 /// Transfer mode of text.

@@ -64,10 +64,10 @@ impl Cluster {
     }
 
     /// Makes Machine node1 the object that is there.
-    fn set_machine(&self, uid: &str, told: &EnrollmentStatus) {
+    fn set_machine(&self, uid: &str, recorded: &EnrollmentStatus) {
         *self.object.lock().unwrap() = Some(serde_json::json!({ "apiVersion": "bedplate.dev/v1alpha1",
             "kind": "Machine", "metadata": { "name": "node1", "uid": uid, "resourceVersion": "7" },
-            "spec": { "provider": "manual" }, "status": { "enrollment": told } }));
+            "spec": { "provider": "manual" }, "status": { "enrollment": recorded } }));
     }
 
     fn signer(self: &Arc<Self>) -> ClusterSigner {
@@ -179,15 +179,15 @@ async fn trust_3_renewal_is_checked_against_the_machine_of_the_api_server() {
     let signer = cluster.signer();
     let machine = "node1".parse().unwrap();
     let certificate = rcgen::generate_simple_self_signed(["x".to_owned()]).unwrap().cert;
-    let renew_as = async |own: EnrollmentStatus, told: EnrollmentStatus| {
-        cluster.set_machine("u1", &told);
+    let renew_as = async |own: EnrollmentStatus, recorded: EnrollmentStatus| {
+        cluster.set_machine("u1", &recorded);
         let key = KeyRecord { enrollment: own, expected: Expected::Earlier };
         signer.put_in_force((&machine, "u1"), key, certificate.pem()).await
     };
-    let renew = async |told| renew_as(enrollment("ab", 100), told).await;
-    for told in [enrollment("ab", 100), enrollment("cd", 99), EnrollmentStatus::default()] {
-        let renewed = renew(told.clone()).await;
-        assert!(matches!(renewed, Ok(Signed::Certificate(_))), "{told:?}: {renewed:?}");
+    let renew = async |recorded| renew_as(enrollment("ab", 100), recorded).await;
+    for recorded in [enrollment("ab", 100), enrollment("cd", 99), EnrollmentStatus::default()] {
+        let renewed = renew(recorded.clone()).await;
+        assert!(matches!(renewed, Ok(Signed::Certificate(_))), "{recorded:?}: {renewed:?}");
         let written = cluster.object.lock().unwrap().clone().unwrap();
         assert_eq!(
             written["metadata"]["resourceVersion"], "7",
@@ -258,16 +258,16 @@ async fn trust_6_enrollment_is_checked_against_the_machine_of_the_api_server() {
     let signer = cluster.signer();
     let machine = "node1".parse().unwrap();
     let certificate = rcgen::generate_simple_self_signed(["x".to_owned()]).unwrap().cert;
-    let enroll = async |told: EnrollmentStatus| {
-        cluster.set_machine("u1", &told);
+    let enroll = async |recorded: EnrollmentStatus| {
+        cluster.set_machine("u1", &recorded);
         let expected = Expected::Former { key: Some(digest("cd")), heartbeat: None };
         let key = KeyRecord { enrollment: enrollment("ab", 100), expected };
         signer.put_in_force((&machine, "u1"), key, certificate.pem()).await
     };
     // The key that was checked, with any time; the Machine's own key; none.
-    for told in [enrollment("cd", 900), enrollment("ab", 100), EnrollmentStatus::default()] {
-        let enrolled = enroll(told.clone()).await;
-        assert!(matches!(enrolled, Ok(Signed::Certificate(_))), "{told:?}: {enrolled:?}");
+    for recorded in [enrollment("cd", 900), enrollment("ab", 100), EnrollmentStatus::default()] {
+        let enrolled = enroll(recorded.clone()).await;
+        assert!(matches!(enrolled, Ok(Signed::Certificate(_))), "{recorded:?}: {enrolled:?}");
         let written = cluster.object.lock().unwrap().clone().unwrap();
         assert_eq!(written["metadata"]["resourceVersion"], "7");
     }

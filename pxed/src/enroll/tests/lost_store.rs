@@ -66,8 +66,11 @@ async fn trust_3_after_a_damaged_store_no_earlier_key_is_adopted() {
     waits(&agents.enroll(&asked).await.unwrap(), "was heard at");
     agents.allow().await;
     assert!(matches!(agents.enroll(&asked).await, Ok(EnrollResponse::Enrolled { .. })));
-    let told = agents.rig.told();
-    assert!(told.contains("reason: KeyChanged") && told.contains("no record of the key before"), "{told}");
+    let reports = agents.rig.reports();
+    assert!(
+        reports.contains("reason: KeyChanged") && reports.contains("no record of the key before"),
+        "{reports}"
+    );
     agents.stop().await;
 }
 
@@ -81,7 +84,7 @@ async fn trust_6_running_host_without_a_record_keeps_new_keys_out() {
         let seed = agents.seed(2).await;
         let asked = request(&seed, &csr(&KeyPair::generate().unwrap(), Some("node1")));
         // The boot's own news are written first, as they are minutes before a host enrolls.
-        agents.rig.told();
+        agents.rig.reports();
         waits(&agents.enroll(&asked).await.unwrap(), "was heard at");
         assert_eq!(agents.condition("Enrolled").1, "HeardElsewhere", "{loss:?}");
         assert_eq!(report(&agents, &host).await, 403, "{loss:?}");
@@ -158,13 +161,13 @@ async fn trust_6_first_key_after_a_lost_store_waits_without_a_warning() {
 async fn first_key_waits(agents: Agents) {
     let seed = agents.seed(1).await;
     let asked = request(&seed, &csr(&KeyPair::generate().unwrap(), Some("node1")));
-    agents.rig.told();
+    agents.rig.reports();
     waits(&agents.enroll(&asked).await.unwrap(), "listens first");
     assert_eq!(agents.condition("Enrolled"), ("False".to_owned(), "AwaitingEnrollment".to_owned()));
     let status = agents.rig.registry.get(&"node1".parse().unwrap()).unwrap();
     let enrolled = status.conditions.iter().find(|c| c.type_ == "Enrolled").unwrap();
     assert!(enrolled.message.contains("listens first"), "{}", enrolled.message);
-    assert!(!agents.rig.told().contains("HeardElsewhere"));
+    assert!(!agents.rig.reports().contains("HeardElsewhere"));
     assert_eq!(agents.counters.enrollments.get(Enrollment::Pending), 1);
     // pxed has switched the machine on since: no host of before runs.
     agents.rig.registry.update(&"node1".parse().unwrap(), |status| {

@@ -36,7 +36,7 @@ impl Agent<'_> {
         serde_json::from_str(&text).unwrap()
     }
 
-    async fn told(&self, known: Option<&str>) -> (String, Vec<MachineOperation>) {
+    async fn operations(&self, known: Option<&str>) -> (String, Vec<MachineOperation>) {
         match self.watch(known).await {
             WatchResponse::Changed { revision, machine, operations, .. } => {
                 assert_eq!(machine.metadata.name.as_deref(), Some("node1"));
@@ -82,23 +82,24 @@ async fn o7_standalone_agent_gets_its_operations_and_reports_their_progress() {
     let key = KeyPair::generate().unwrap();
     let (certificate, _) = agents.enrolled(1, &key).await;
     let agent = Agent { agents: &agents, client: agents.client(Some((&certificate, &key))) };
-    let (revision, none) = agent.told(None).await;
+    let (revision, none) = agent.operations(None).await;
     assert!(none.is_empty());
 
     // It hangs until there is something new.
-    let (told, made) = tokio::join!(agent.told(Some(&revision)), operations.create(operation("x", "node1")));
-    assert_eq!(told.1, [made.unwrap()]);
-    let taken = match agent.write(&told.1[0], OperationState::InProgress).await {
+    let (given, made) =
+        tokio::join!(agent.operations(Some(&revision)), operations.create(operation("x", "node1")));
+    assert_eq!(given.1, [made.unwrap()]);
+    let taken = match agent.write(&given.1[0], OperationState::InProgress).await {
         OperationWritten::Written { operation } => operation,
         other => panic!("{other:?}"),
     };
     assert_eq!(operations.get("x").unwrap().status, taken.status);
     // By what it had read before.
-    let late = agent.write(&told.1[0], OperationState::Complete).await;
+    let late = agent.write(&given.1[0], OperationState::Complete).await;
     assert!(matches!(&late, OperationWritten::Changed { operation } if *operation == taken), "{late:?}");
     let done = agent.write(&taken, OperationState::Complete).await;
     let OperationWritten::Written { operation: done } = done else { panic!("{done:?}") };
-    assert!(agent.told(Some(&told.0)).await.1.is_empty(), "it has ended");
+    assert!(agent.operations(Some(&given.0)).await.1.is_empty(), "it has ended");
     // An end is the end.
     let again = agent.write(&done, OperationState::InProgress).await;
     assert!(matches!(again, OperationWritten::Changed { .. }), "{again:?}");
@@ -121,7 +122,7 @@ async fn a1_standalone_agent_cannot_access_operations_of_other_machines() {
     };
     assert_eq!(operations.take(vec![manifest], true).await, Vec::<String>::new());
     let other = operations.get("other").unwrap();
-    assert!(agent.told(None).await.1.is_empty());
+    assert!(agent.operations(None).await.1.is_empty());
     for operation in [&power, &other] {
         let written = agent.write(operation, OperationState::Complete).await;
         assert!(matches!(written, OperationWritten::Gone), "{written:?}");
@@ -184,7 +185,7 @@ async fn v3_host_claims_only_selected_configurations_and_limited_text() {
     let (certificate, _) = agents.enrolled(1, &key).await;
     let client = agents.client(Some((&certificate, &key)));
     let status = || agents.rig.registry.get(&"node1".parse().unwrap()).unwrap();
-    let said = async |node: &NodeReport| assert_eq!(agents.post(&client, "/v1/node", node).await.0, 204);
+    let report = async |node: &NodeReport| assert_eq!(agents.post(&client, "/v1/node", node).await.0, 204);
     let names = || {
         let status = status();
         let slot = status.slots[0].configuration_name.clone().unwrap_or_default();
@@ -192,16 +193,16 @@ async fn v3_host_claims_only_selected_configurations_and_limited_text() {
     };
     let both = |name: &str| (name.to_owned(), name.to_owned());
 
-    said(&runs("others")).await;
+    report(&runs("others")).await;
     assert_eq!(names(), both(""));
     assert_eq!((status().slots[0].version, status().slots[0].state), (None, SlotState::Running));
     refer(&agents, "first");
-    said(&runs("first")).await;
+    report(&runs("first")).await;
     assert_eq!(names(), both("first"));
     refer(&agents, "second");
-    said(&runs("first")).await;
+    report(&runs("first")).await;
     assert_eq!(names(), both("first"), "it runs what was given before");
-    said(&runs("others")).await;
+    report(&runs("others")).await;
     assert_eq!(names(), both(""));
 
     let long = "x".repeat(10_000);
@@ -210,7 +211,7 @@ async fn v3_host_claims_only_selected_configurations_and_limited_text() {
     let of = json!({ "name": long, "version": 1 });
     let back = json!({ "from": of, "to": of, "message": long, "time": "2026-01-01T00:00:00Z" });
     node.rolled_back = serde_json::from_value(back).unwrap();
-    said(&node).await;
+    report(&node).await;
     assert_eq!(names(), both(&long[..240]));
     assert_eq!(status().applied.unwrap().node_uid.unwrap().len(), 63);
     let back = status().rolled_back.unwrap();
@@ -225,7 +226,7 @@ async fn agent_gets_recorded_node_state_and_reports_missing_parts_again() {
     let (certificate, _) = agents.enrolled(1, &key).await;
     let agent = Agent { agents: &agents, client: agents.client(Some((&certificate, &key))) };
     refer(&agents, "first");
-    let told = async || match agent.watch(None).await {
+    let applied = async || match agent.watch(None).await {
         WatchResponse::Changed { machine, .. } => {
             let status = machine.status.unwrap();
             (status.applied.map(|applied| applied.name), status.slots.len())
@@ -234,7 +235,7 @@ async fn agent_gets_recorded_node_state_and_reports_missing_parts_again() {
     };
     let node = runs("first");
     assert_eq!(agents.post(&agent.client, "/v1/node", &node).await.0, 204);
-    assert_eq!(told().await, (Some("first".to_owned()), 1));
+    assert_eq!(applied().await, (Some("first".to_owned()), 1));
 
     // Its manifest is missing for a moment.
     let before = agents.rig.machines.load();
@@ -244,7 +245,7 @@ async fn agent_gets_recorded_node_state_and_reports_missing_parts_again() {
     let (status, _) = agents.post(&agent.client, "/v1/watch", &WatchRequest::default()).await;
     assert_ne!(status, 200);
     agents.rig.machines.store(Snapshot::build(&"default".parse().unwrap(), [machine]));
-    assert_eq!(told().await, (None, 0));
+    assert_eq!(applied().await, (None, 0));
     agents.stop().await;
 }
 
@@ -329,13 +330,13 @@ async fn flooding_host_is_rate_limited_and_other_host_is_not_affected() {
     let changes = || agents.rig.store.counters().changes.load(std::sync::atomic::Ordering::Relaxed);
     let report = json!({ "agentVersion": "0.1.0", "kernelBootId": "b", "addresses": [] });
 
-    let (before, begun) = (changes(), std::time::Instant::now());
+    let (before, started) = (changes(), std::time::Instant::now());
     let nodes = flood(&agents, &hostile, "/v1/node", (0..300).map(of).collect()).await;
     let written = changes() - before;
     let writes = flood(&agents, &hostile, "/v1/operation", vec![progress; 400]).await;
     let renewals = flood(&agents, &hostile, "/v1/renew", vec![renewal; 60]).await;
     let reports = flood(&agents, &hostile, "/v1/report", vec![report.clone(); 100]).await;
-    let seconds = usize::try_from(begun.elapsed().as_secs()).unwrap() + 1;
+    let seconds = usize::try_from(started.elapsed().as_secs()).unwrap() + 1;
     assert!((30..=30 + seconds).contains(&nodes), "{nodes} in {seconds} s");
     assert!(written <= nodes as u64 + 5, "{written} of {nodes}");
     assert!((120..=120 + 4 * seconds).contains(&writes), "{writes} in {seconds} s");
@@ -374,9 +375,9 @@ async fn repeated_token_is_rate_limited_and_wrong_one_uses_no_allowance() {
         assert!(same(&refused, &refusal(403, "WrongToken")), "{refused:?}");
     }
     let right = json!(request(&seed, &csr(&key, Some("node1"))));
-    let begun = std::time::Instant::now();
+    let started = std::time::Instant::now();
     let taken = flood(&agents, &agents.client(None), "/v1/enroll", vec![right; 100]).await;
-    let seconds = usize::try_from(begun.elapsed().as_secs()).unwrap() + 1;
+    let seconds = usize::try_from(started.elapsed().as_secs()).unwrap() + 1;
     assert!((30..=30 + seconds).contains(&taken), "{taken} in {seconds} s");
     agents.allow().await;
     let fresh = agents.seed(2).await;
@@ -434,6 +435,6 @@ async fn h1_a_host_that_a_person_installs_enrolls_once_by_a_token_of_the_socket(
     let stolen = agents.enroll(&request(&seed, &csr(&other, Some("node1")))).await;
     assert!(same(&stolen, &refusal(409, "TokenUsed")), "{stolen:?}");
     let agent = Agent { agents: &agents, client: agents.client(Some((&certificate_pem, &key))) };
-    assert!(agent.told(None).await.1.is_empty());
+    assert!(agent.operations(None).await.1.is_empty());
     agents.stop().await;
 }

@@ -50,22 +50,22 @@ pub(super) async fn intrude(agents: &Agents, transaction: u32, key: &KeyPair) ->
 async fn trust_6_new_key_waits_and_is_reported_while_the_old_one_is_heard() {
     let agents = Agents::start(Rig::new().with_images().await).await;
     let (host, _) = running(&agents).await;
-    agents.rig.told();
+    agents.rig.reports();
     let key = KeyPair::generate().unwrap();
     let seed = agents.seed(2).await;
     let asked = request(&seed, &csr(&key, Some("node1")));
     // The boot's own news are written first, as they are minutes before a host enrolls.
-    agents.rig.told();
+    agents.rig.reports();
     let answer = agents.enroll(&asked).await.unwrap();
     let EnrollResponse::Pending { message, retry_seconds: 15 } = &answer else { panic!("{answer:?}") };
     assert!(message.contains("bedplate machine re-enroll node1"), "{message}");
     assert_eq!(agents.condition("Enrolled"), ("False".to_owned(), "HeardElsewhere".to_owned()));
-    let told = agents.rig.told();
+    let reports = agents.rig.reports();
     let public = seed.boot_id.public_id();
     for text in ["reason: HeardElsewhere", &format!("from 127.0.0.1, boot {public}")] {
-        assert!(told.contains(text), "{text}: {told}");
+        assert!(reports.contains(text), "{text}: {reports}");
     }
-    assert!(!told.contains(&seed.boot_id.to_string()), "{told}");
+    assert!(!reports.contains(&seed.boot_id.to_string()), "{reports}");
     // The host that runs is heard: its Machine is enrolled, and the warning stays to be read.
     assert_eq!(report(&agents, &host).await, 204);
     assert_eq!(agents.condition("Enrolled"), ("True".to_owned(), "HeardElsewhere".to_owned()));
@@ -79,9 +79,9 @@ async fn trust_6_new_key_waits_and_is_reported_while_the_old_one_is_heard() {
     assert!(matches!(agents.enroll(&asked).await, Ok(EnrollResponse::Enrolled { .. })));
     assert_eq!(agents.condition("Enrolled"), ("True".to_owned(), "Enrolled".to_owned()));
     assert_eq!(report(&agents, &host).await, 403);
-    let told = agents.rig.told();
+    let reports = agents.rig.reports();
     for text in ["reason: KeyChanged", "reason: KeyReplaced", "from 127.0.0.1"] {
-        assert!(told.contains(text), "{text}: {told}");
+        assert!(reports.contains(text), "{text}: {reports}");
     }
     agents.stop().await;
 }
@@ -140,7 +140,7 @@ async fn trust_6_refusal_names_the_time_since_which_pxed_could_not_hear() {
     agents.rig.heard.listens(true, since);
     let seed = agents.seed(2).await;
     let asked = request(&seed, &csr(&KeyPair::generate().unwrap(), Some("node1")));
-    agents.rig.told();
+    agents.rig.reports();
     let answer = agents.enroll(&asked).await.unwrap();
     let EnrollResponse::Pending { message, .. } = &answer else { panic!("{answer:?}") };
     let expected = format!("pxed could not hear since {}", since.strftime("%FT%TZ"));
@@ -212,8 +212,8 @@ async fn trust_6_token_taken_before_an_enrollment_is_refused_after_it() {
     agents.enrolled(2, &KeyPair::generate().unwrap()).await;
     let thief = request(&stolen, &csr(&KeyPair::generate().unwrap(), Some("node1")));
     assert!(same(&agents.enroll(&thief).await, &refusal(409, "TokenSuperseded")));
-    let told = agents.rig.told();
-    assert!(told.contains("reason: TokenRefused") && told.contains("from 127.0.0.1"), "{told}");
+    let reports = agents.rig.reports();
+    assert!(reports.contains("reason: TokenRefused") && reports.contains("from 127.0.0.1"), "{reports}");
     agents.stop().await;
 }
 
@@ -245,8 +245,8 @@ async fn trust_3_a_key_that_was_replaced_at_another_pxed_does_not_renew() {
     // As another pxed writes it: the row here still names the key.
     let later = Timestamp::now() + SignedDuration::from_secs(60);
     let other = enrolled_key(b"other", 2, later);
-    let told = |enrolled: EnrolledKey| tell(&agents, &enrolled);
-    told(other.clone());
+    let write = |enrolled: EnrolledKey| tell(&agents, &enrolled);
+    write(other.clone());
     let forget = || agents.rig.store.delete(Table::Certificates, b"machine/node1");
     for lost in [false, true] {
         if lost {
@@ -260,7 +260,7 @@ async fn trust_3_a_key_that_was_replaced_at_another_pxed_does_not_renew() {
         }
     }
     // Neither does a lost row shut out the key that the status names.
-    told(EnrolledKey { key: key_digest(&key.subject_public_key_info()), ..other });
+    write(EnrolledKey { key: key_digest(&key.subject_public_key_info()), ..other });
     assert_eq!(agents.post(&host, "/v1/renew", &renewal()).await.0, 200);
     agents.stop().await;
 }
@@ -381,9 +381,9 @@ async fn replacement_of_a_key_enrolled_meanwhile_is_reported() {
     };
     let (answer, ()) = tokio::join!(agents.enroll(&asked), meanwhile);
     assert!(matches!(answer, Ok(EnrollResponse::Enrolled { .. })), "{answer:?}");
-    let told = agents.rig.told();
-    assert!(told.contains("reason: KeyChanged"), "{told}");
-    assert!(told.contains("\"generation\":5"), "{told}");
+    let reports = agents.rig.reports();
+    assert!(reports.contains("reason: KeyChanged"), "{reports}");
+    assert!(reports.contains("\"generation\":5"), "{reports}");
     agents.stop().await;
 }
 

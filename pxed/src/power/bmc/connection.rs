@@ -301,7 +301,7 @@ impl Way<'_> {
                 self.shared.gate.enter(self.address, whom).await
             }
         };
-        let begun = Instant::now();
+        let started = Instant::now();
         let answer = if question.changes() {
             self.tenure.during(put(bmc, question)).await
         } else {
@@ -312,7 +312,7 @@ impl Way<'_> {
             drop((pass, untried));
             return std::future::pending().await;
         };
-        self.shared.counters.call(self.spec.protocol, begun.elapsed());
+        self.shared.counters.call(self.spec.protocol, started.elapsed());
         let verdict = match &answer {
             Ok(_) | Err(BmcError::NotSupported { .. }) => Some(Verdict::Good),
             Err(error @ BmcError::AuthenticationFailed { .. }) => Some(Verdict::Wrong(error.clone())),

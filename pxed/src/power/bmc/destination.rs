@@ -190,11 +190,11 @@ mod tests {
     #[test]
     fn a_list_that_is_missing_empty_or_invalid_allows_nothing() {
         let host = Host::parse("10.9.0.21").unwrap();
-        let said =
+        let refusal =
             |list: Option<&str>| Destinations::of_annotation(list).check(&host).unwrap_err().to_string();
         for list in [None, Some(""), Some(" , \n")] {
             assert_eq!(
-                said(list),
+                refusal(list),
                 "its annotation bedplate.dev/bmc-addresses is missing or empty",
                 "{list:?}"
             );
@@ -210,10 +210,10 @@ mod tests {
             "a..b",
             "10.9",
         ] {
-            let said = said(Some(&format!("10.9.0.0/24,{wrong}")));
-            assert!(said.contains(&format!("has {wrong:?}, which is not")), "{said}");
+            let refusal = refusal(Some(&format!("10.9.0.0/24,{wrong}")));
+            assert!(refusal.contains(&format!("has {wrong:?}, which is not")), "{refusal}");
         }
-        assert!(said(Some(&"*".repeat(5000))).len() < 200);
+        assert!(refusal(Some(&"*".repeat(5000))).len() < 200);
         assert!(
             Destinations::of_file(None).check(&host).unwrap_err().to_string().contains("file bmc-addresses")
         );

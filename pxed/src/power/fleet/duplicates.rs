@@ -116,14 +116,12 @@ mod tests {
             assert_eq!(contested.is_claimed(&second), expected);
             let touched = contested.claim(&b, Some(&second));
             assert_eq!(touched, if expected { vec![a.clone()] } else { Vec::new() }, "{first:?} {second:?}");
-            let told = contested.message(&a);
-            assert_eq!(told.is_some(), expected, "{first:?} {second:?}");
+            let message = contested.message(&a);
+            assert_eq!(message.is_some(), expected, "{first:?} {second:?}");
             assert_eq!(contested.message(&b).is_some(), expected);
-            assert!(
-                told.is_none_or(
-                    |told| told.contains("that of b too") && told.contains("bmc.redfish.systemID")
-                )
-            );
+            assert!(message.is_none_or(
+                |message| message.contains("that of b too") && message.contains("bmc.redfish.systemID")
+            ));
         }
     }
 

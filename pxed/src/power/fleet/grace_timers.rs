@@ -15,14 +15,14 @@ pub(crate) struct Ripening(BTreeMap<MachineName, Due>);
 struct Due {
     at: Timestamp,
     /// True if the end of the timer was reported.
-    told: bool,
+    is_reported: bool,
 }
 
 impl Ripening {
     /// One waits until then, unless it does already.
     pub(crate) fn begin(&mut self, name: &MachineName, at: Timestamp) {
         if !self.0.contains_key(name) {
-            self.0.insert(name.clone(), Due { at, told: false });
+            self.0.insert(name.clone(), Due { at, is_reported: false });
         }
     }
 
@@ -33,24 +33,24 @@ impl Ripening {
 
     /// Returns true if the timer of this Machine has ended.
     pub(crate) fn is_ripe(&self, name: &MachineName) -> bool {
-        self.0.get(name).is_some_and(|due| due.told)
+        self.0.get(name).is_some_and(|due| due.is_reported)
     }
 
     /// When the next one's time comes.
     pub(crate) fn next(&self) -> Option<Timestamp> {
-        self.0.values().filter(|due| !due.told).map(|due| due.at).min()
+        self.0.values().filter(|due| !due.is_reported).map(|due| due.at).min()
     }
 
     /// Restarts all running timers, to end at this time.
     pub(crate) fn postpone(&mut self, at: Timestamp) {
-        self.0.values_mut().filter(|due| !due.told).for_each(|due| due.at = at);
+        self.0.values_mut().filter(|due| !due.is_reported).for_each(|due| due.at = at);
     }
 
     /// Returns the Machines whose timer has ended since the last call.
     pub(crate) fn ripen(&mut self, now: Timestamp) -> Vec<MachineName> {
-        let ripe = self.0.iter_mut().filter(|(_, due)| !due.told && due.at <= now);
+        let ripe = self.0.iter_mut().filter(|(_, due)| !due.is_reported && due.at <= now);
         ripe.map(|(name, due)| {
-            due.told = true;
+            due.is_reported = true;
             name.clone()
         })
         .collect()

@@ -92,7 +92,7 @@ pub fn run(
 }
 
 /// Runs three loops: leadership, the finalizers of Machines, and the workers of the fleet.
-pub(crate) fn run_by(
+fn run_by(
     clock: Clock,
     parts: Parts,
     liveness: &Liveness,
@@ -172,8 +172,8 @@ struct Supervisor {
     handles: HashMap<MachineName, Handle>,
     workers: JoinSet<MachineName>,
     answers: JoinMap<OperationKey, Option<Operation>>,
-    /// It is known what operations there are: a machine that is off may stand in the middle of one.
-    told: bool,
+    /// The operations are known: a machine that is off may be in the middle of one.
+    knows_operations: bool,
     leads: bool,
 }
 
@@ -202,7 +202,7 @@ impl Supervisor {
             handles: HashMap::new(),
             workers: JoinSet::new(),
             answers: JoinMap::new(),
-            told: false,
+            knows_operations: false,
             leads: false,
         }
     }
@@ -212,7 +212,7 @@ impl Supervisor {
         let leads = *self.changes.leads.borrow_and_update() && self.shared.tenure.leads();
         if self.leads && !leads {
             self.stop();
-        } else if !self.leads && leads && self.told {
+        } else if !self.leads && leads && self.knows_operations {
             self.leads = true;
             tracing::info!("power leadership acquired");
             self.assign_all();
@@ -273,7 +273,7 @@ impl Supervisor {
     }
 
     fn take(&mut self, update: OperationUpdate) {
-        self.told |= matches!(update, OperationUpdate::Set(_));
+        self.knows_operations |= matches!(update, OperationUpdate::Set(_));
         let touched = self.queue.take(update);
         for name in touched {
             self.assign(&name);

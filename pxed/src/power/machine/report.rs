@@ -55,15 +55,15 @@ impl Worker {
         if silent {
             return;
         }
-        let (mut begun, generation) = (false, self.generation());
+        let (mut has_started, generation) = (false, self.generation());
         self.update(|status| {
             status::observed(status, None, now);
-            begun = status::unreachable(status, &failure, next, generation, now);
+            has_started = status::unreachable(status, &failure, next, generation, now);
         });
         let awaited = self.assignment.is_going() && self.switches_off();
         let leave = if awaited { Leave::DepartureAwaited } else { Leave::PowerStateUnknown };
         self.tell(&Plan::Leave(leave));
-        if begun {
+        if has_started {
             self.event(event_of(failure.fault), failure.message);
         }
     }

@@ -33,7 +33,7 @@ pub const PENDING_POLL_INTERVAL: SignedDuration = SignedDuration::from_secs(2);
 /// Delay before an accepted request is repeated: some BMCs report the old state for a while.
 const REQUEST_REPEAT_DELAY: SignedDuration = SignedDuration::from_secs(30);
 /// Period after pxed's own last act in which a contradicting state is not believed.
-pub const STALE_STATE_PERIOD: SignedDuration = SignedDuration::from_secs(15);
+const STALE_STATE_PERIOD: SignedDuration = SignedDuration::from_secs(15);
 /// Clocks of a site's pxed differ by less; what is said to have been done later than that was said by a clock set back since.
 pub const MAX_CLOCK_SKEW: SignedDuration = SignedDuration::from_mins(5);
 /// An object keeps whole seconds.

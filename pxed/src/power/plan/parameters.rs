@@ -233,7 +233,7 @@ mod tests {
 
     #[test]
     fn o6_a_parameter_that_is_unknown_or_wrong_is_named() {
-        for (name, parameters, timeout, told) in [
+        for (name, parameters, timeout, expected) in [
             ("powerOff", json!({"force": "yes"}), None, "force is \"true\" or \"false\", not \"yes\""),
             ("powerOff", json!({"gracePeriodSeconds": "-1"}), None, "gracePeriodSeconds"),
             ("powerOff", json!({"gracePeriodSeconds": "60"}), Some(60), "less than timeoutSeconds (60)"),
@@ -243,7 +243,7 @@ mod tests {
             ("reset", json!({"x": "y"}), None, "it takes none"),
         ] {
             let error = parse(name, parameters, timeout).unwrap_err();
-            assert!(error.contains(told), "{error}");
+            assert!(error.contains(expected), "{error}");
         }
         assert_eq!(Kind::of("reboot"), None);
     }

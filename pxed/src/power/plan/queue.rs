@@ -223,8 +223,8 @@ pub enum Absence {
 /// Decides which program takes this operation of the site. `absence` applies if there is no Machine.
 pub fn route(operation: &Operation, machine: Option<&Machine>, absence: Absence, origin: Origin) -> Route {
     let status = operation.object.status.as_ref();
-    let begun = status.and_then(|status| status.state) == Some(OperationState::InProgress);
-    let Some(machine) = machine else { return route_without(operation, begun, absence) };
+    let is_in_progress = status.and_then(|status| status.state) == Some(OperationState::InProgress);
+    let Some(machine) = machine else { return route_without(operation, is_in_progress, absence) };
     if machine.spec.bmc.is_none() {
         // The program that provisions the machine may switch it, too. Manifests have no other program.
         if origin == Origin::Cluster
@@ -237,7 +237,7 @@ pub fn route(operation: &Operation, machine: Option<&Machine>, absence: Absence,
             "the Machine has no BMC: add spec.bmc, or switch it by hand",
         );
     }
-    if begun {
+    if is_in_progress {
         return Route::Worker;
     }
     if machine.metadata.deletion_timestamp.is_some() {
@@ -249,10 +249,10 @@ pub fn route(operation: &Operation, machine: Option<&Machine>, absence: Absence,
     Route::Worker
 }
 
-fn route_without(operation: &Operation, begun: bool, absence: Absence) -> Route {
+fn route_without(operation: &Operation, is_in_progress: bool, absence: Absence) -> Route {
     let machine = operation.object.spec.machine_ref.as_ref();
     let name = machine.map_or("", |machine| machine.name.as_str());
-    match (absence, begun) {
+    match (absence, is_in_progress) {
         (Absence::Gone | Absence::Missing, true) => failed(
             PowerOutcome::MachineDeleting,
             "the Machine is gone, or another site's now; how far it came is not known",
@@ -281,11 +281,11 @@ fn failed(reason: PowerOutcome, message: &str) -> Route {
 /// Said once.
 fn waits(operation: &Operation, reason: PendingOperationReason, message: String) -> Route {
     let status = operation.object.status.as_ref();
-    let told = status.is_some_and(|status| {
+    let is_reported = status.is_some_and(|status| {
         let is_pending = status.state == Some(OperationState::Pending);
-        is_pending && status.reason.as_ref().is_some_and(|told| *told == reason)
+        is_pending && status.reason.as_ref().is_some_and(|reported| *reported == reason)
     });
-    if told { Route::LeftAlone } else { Route::Answer(Answer::Waits { reason, message }) }
+    if is_reported { Route::LeftAlone } else { Route::Answer(Answer::Waits { reason, message }) }
 }
 
 #[cfg(test)]
@@ -453,13 +453,13 @@ mod tests {
 
     #[test]
     fn operations_that_no_worker_can_take_are_answered() {
-        let begun = json!({"state": "InProgress"});
+        let in_progress = json!({"state": "InProgress"});
         let reason = |route| match route {
             Route::Answer(Answer::Failed(end)) => end.reason.as_str(),
             other => panic!("{other:?}"),
         };
         assert_eq!(reason(routed(Some(json!({"bmc": null})), Value::Null)), "NotSupported");
-        assert_eq!(reason(routed(None, begun.clone())), "MachineDeleting");
+        assert_eq!(reason(routed(None, in_progress.clone())), "MachineDeleting");
         assert_eq!(routed(None, Value::Null), Route::LeftAlone);
         assert_eq!(routed(Some(json!({})), Value::Null), Route::Worker);
         let paused = Some(json!({"paused": true}));
@@ -470,12 +470,12 @@ mod tests {
             routed(paused.clone(), json!({"state": "Pending", "reason": "MachinePaused"})),
             Route::LeftAlone
         );
-        assert_eq!(routed(paused, begun), Route::Worker);
+        assert_eq!(routed(paused, in_progress), Route::Worker);
     }
 
     #[test]
     fn standalone_operation_without_machine_waits_reports_once_and_fails() {
-        let begun = json!({"state": "InProgress"});
+        let in_progress = json!({"state": "InProgress"});
         let Route::Answer(Answer::Waits { reason, message }) =
             routed_where(Absence::Awaited, None, Value::Null)
         else {
@@ -485,11 +485,11 @@ mod tests {
             reason == PendingOperationReason::MachineNotFound && message.contains("no Machine node1"),
             "{message}"
         );
-        let told = json!({"state": "Pending", "reason": "MachineNotFound", "message": message});
-        assert_eq!(routed_where(Absence::Awaited, None, told.clone()), Route::LeftAlone);
-        assert_eq!(routed_where(Absence::Awaited, None, begun.clone()), Route::LeftAlone);
+        let waiting = json!({"state": "Pending", "reason": "MachineNotFound", "message": message});
+        assert_eq!(routed_where(Absence::Awaited, None, waiting.clone()), Route::LeftAlone);
+        assert_eq!(routed_where(Absence::Awaited, None, in_progress.clone()), Route::LeftAlone);
         for (status, expected) in
-            [(told, PowerOutcome::MachineNotFound), (begun, PowerOutcome::MachineDeleting)]
+            [(waiting, PowerOutcome::MachineNotFound), (in_progress, PowerOutcome::MachineDeleting)]
         {
             let Route::Answer(Answer::Failed(end)) = routed_where(Absence::Missing, None, status) else {
                 panic!("{expected}");

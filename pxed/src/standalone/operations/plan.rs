@@ -30,9 +30,9 @@ use crate::power::plan::parameters::Kind;
 use crate::power::{Operation, OperationKey};
 
 /// Operations remembered at most.
-pub(crate) const MAX_OPERATIONS: usize = 4096;
+const MAX_OPERATIONS: usize = 4096;
 /// Retention of an operation whose manifest is gone.
-pub(crate) const RETENTION_PERIOD: SignedDuration = SignedDuration::from_hours(24);
+const RETENTION_PERIOD: SignedDuration = SignedDuration::from_hours(24);
 
 /// One operation.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
@@ -96,7 +96,7 @@ impl Record {
     }
 
     /// Returns true if the operation may have changed its Machine and is not finished.
-    pub(crate) fn is_under_way(&self) -> bool {
+    fn is_under_way(&self) -> bool {
         let state = self.object.status.as_ref().and_then(|status| status.state);
         self.targets.is_none() && state == Some(OperationState::InProgress)
     }

@@ -43,12 +43,12 @@ pub(super) enum Ask {
     /// To follow these manifests.
     Follow(Manifests),
     /// To keep what an agent says.
-    Node(NodeSaid),
+    Node(ReportedNode),
 }
 
 /// Report of an agent about its Node.
 #[derive(Debug)]
-pub(super) struct NodeSaid {
+pub(super) struct ReportedNode {
     pub(super) name: MachineName,
     pub(super) uid: String,
     pub(super) node: Option<NodeRef>,
@@ -80,7 +80,7 @@ pub(super) struct Follower {
     index: watch::Receiver<u64>,
     /// Changes when the store's file was replaced.
     generation: watch::Receiver<u64>,
-    told: watch::Sender<Arc<State>>,
+    sender: watch::Sender<Arc<State>>,
     problems: Arc<ArcSwap<Vec<String>>>,
     manifests: Manifests,
     /// Machines at the last check.
@@ -98,7 +98,7 @@ impl Follower {
         machines: Machines,
         registry: StatusRegistry,
         asks: mpsc::Receiver<Ask>,
-        told: watch::Sender<Arc<State>>,
+        sender: watch::Sender<Arc<State>>,
         problems: Arc<ArcSwap<Vec<String>>>,
     ) -> Self {
         let due = Due { all: true, ..Due::default() };
@@ -112,7 +112,7 @@ impl Follower {
             asked,
             index,
             generation,
-            told,
+            sender,
             problems,
             manifests,
             last,
@@ -138,7 +138,7 @@ impl Follower {
 
     /// Takes what is asked, and brings everything to what follows from it.
     async fn settle(&mut self) {
-        let before = self.told.borrow().clone();
+        let before = self.sender.borrow().clone();
         let mut next = State::clone(&before);
         let mut waiting = Vec::new();
         for ask in std::mem::take(&mut self.asked) {
@@ -147,10 +147,10 @@ impl Follower {
                     self.manifests = manifests;
                     (self.due.manifests, self.due.versions, self.due.all) = (true, true, true);
                 }
-                Ask::Node(said) => {
-                    keep_node(&mut next, &said);
-                    self.due.names.insert(said.name);
-                    waiting.push(said.done);
+                Ask::Node(node) => {
+                    keep_node(&mut next, &node);
+                    self.due.names.insert(node.name);
+                    waiting.push(node.done);
                 }
             }
         }
@@ -178,18 +178,18 @@ impl Follower {
 
     fn decide(&self, next: &mut State) -> (Outcome, Option<Vec<String>>) {
         let snapshot = self.machines.load();
-        let told = |name: &MachineName| self.registry.read(name, part);
+        let status_of = |name: &MachineName| self.registry.read(name, part);
         let input = Input {
             manifests: Some(&self.manifests).filter(|_| self.due.manifests),
             machines: self.machines.are_known().then_some(&*snapshot),
-            told: &told,
+            status_of: &status_of,
             look: Some(&self.due.names).filter(|_| !self.due.all),
             versions: self.due.versions,
             now: now(),
         };
         let outcome = settle(next, &input, &mut || uuid::Uuid::new_v4().to_string());
         let problems = input.versions.then(|| {
-            let references = references(next, input.machines, &told);
+            let references = references(next, input.machines, &status_of);
             problems(next, &self.manifests, input.machines, &references)
         });
         (outcome, problems)
@@ -215,16 +215,23 @@ impl Follower {
             self.tidy_in(MISSING_CHECK_INTERVAL);
         }
         if news {
-            self.told.send_replace(next.clone());
+            self.sender.send_replace(next.clone());
         }
-        for (name, said) in outcome.said {
+        for (name, condition) in outcome.conditions {
             let chosen = next.machines.get(&name).map(|chosen| Chosen::clone(chosen)).unwrap_or_default();
             self.registry.update(&name, |status| {
                 status.provider_id = chosen.node.as_ref().map(|_| format!("bedplate://{name}"));
                 (status.selected, status.node_ref) = (chosen.selected, chosen.node);
-                if let Some(said) = said {
+                if let Some(condition) = condition {
                     let now = Timestamp::now();
-                    set_condition(status, said.pending, said.reason, &said.message, said.generation, now);
+                    set_condition(
+                        status,
+                        condition.pending,
+                        condition.reason,
+                        &condition.message,
+                        condition.generation,
+                        now,
+                    );
                 }
             });
         }
@@ -240,7 +247,7 @@ impl Follower {
 
     /// Writes the complete state into a store that was re-created.
     async fn write_again(&mut self) {
-        let state = self.told.borrow().clone();
+        let state = self.sender.borrow().clone();
         if let Err(error) = self.store.write(State::default().changes(&state)).await {
             tracing::error!(%error, "choices are not kept in the new store: a restart would not know them");
         }
@@ -308,11 +315,11 @@ fn part(status: &MachineStatus) -> MachineStatus {
     }
 }
 
-fn keep_node(state: &mut State, said: &NodeSaid) {
-    let before = state.chosen(&said.name, &said.uid).map(|chosen| Chosen::clone(chosen));
-    let before = before.unwrap_or_else(|| Chosen { uid: said.uid.clone(), ..Chosen::default() });
-    let told = before.told(&said.name, said.node.as_ref(), said.gone.as_ref());
-    if told != before {
-        state.machines.insert(said.name.clone(), Arc::new(told));
+fn keep_node(state: &mut State, reported: &ReportedNode) {
+    let before = state.chosen(&reported.name, &reported.uid).map(|chosen| Chosen::clone(chosen));
+    let before = before.unwrap_or_else(|| Chosen { uid: reported.uid.clone(), ..Chosen::default() });
+    let after = before.with_node(&reported.name, reported.node.as_ref(), reported.gone.as_ref());
+    if after != before {
+        state.machines.insert(reported.name.clone(), Arc::new(after));
     }
 }

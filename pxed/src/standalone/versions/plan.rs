@@ -47,7 +47,7 @@ pub(super) struct Input<'a> {
     /// Machines; `None` before their source has answered.
     pub(super) machines: Option<&'a Snapshot>,
     /// Reported status of a Machine.
-    pub(super) told: &'a dyn Fn(&MachineName) -> Option<MachineStatus>,
+    pub(super) status_of: &'a dyn Fn(&MachineName) -> Option<MachineStatus>,
     /// The Machines to choose for; none: all.
     pub(super) look: Option<&'a BTreeSet<MachineName>>,
     /// True if versions may have to be created or removed.
@@ -58,7 +58,7 @@ pub(super) struct Input<'a> {
 
 /// Reason and message for `ConfigurationPending` of a Machine.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub(super) struct Said {
+pub(super) struct PendingCondition {
     /// Nothing is selected, and nothing can be.
     pub(super) pending: bool,
     pub(super) reason: ConfigurationPendingReason,
@@ -70,8 +70,8 @@ pub(super) struct Said {
 /// Results besides the state.
 #[derive(Debug, Default, PartialEq, Eq)]
 pub(super) struct Outcome {
-    /// Messages of each checked Machine; Machines that are not managed here have no entry.
-    pub(super) said: BTreeMap<MachineName, Option<Said>>,
+    /// Condition of each checked Machine; Machines that are not managed here have no entry.
+    pub(super) conditions: BTreeMap<MachineName, Option<PendingCondition>>,
     /// Selections that are new.
     pub(super) selected: Vec<(MachineName, Selected)>,
     /// Versions that were made or written over.
@@ -90,7 +90,7 @@ pub(super) fn settle(state: &mut State, input: &Input<'_>, uid: &mut dyn FnMut()
         follow_manifests(state, manifests, input.now, uid);
     }
     if input.versions {
-        let references = references(state, input.machines, input.told);
+        let references = references(state, input.machines, input.status_of);
         let names: Vec<String> = state.configurations.keys().cloned().collect();
         for name in names {
             follow_versions(state, &name, &references, (input.now, uid), &mut outcome);
@@ -98,8 +98,9 @@ pub(super) fn settle(state: &mut State, input: &Input<'_>, uid: &mut dyn FnMut()
     }
     for known in input.machines.into_iter().flat_map(Snapshot::iter) {
         if input.look.is_none_or(|look| look.contains(&known.name)) {
-            let said = choose_for(state, known, (input.told)(&known.name).as_ref(), input.now, &mut outcome);
-            outcome.said.insert(known.name.clone(), said);
+            let condition =
+                choose_for(state, known, (input.status_of)(&known.name).as_ref(), input.now, &mut outcome);
+            outcome.conditions.insert(known.name.clone(), condition);
         }
     }
     outcome
@@ -109,12 +110,12 @@ pub(super) fn settle(state: &mut State, input: &Input<'_>, uid: &mut dyn FnMut()
 pub(super) fn references(
     state: &State,
     machines: Option<&Snapshot>,
-    told: &dyn Fn(&MachineName) -> Option<MachineStatus>,
+    status_of: &dyn Fn(&MachineName) -> Option<MachineStatus>,
 ) -> References {
     let known = machines.into_iter().flat_map(Snapshot::iter);
     let known = known.map(|known| {
         let chosen = state.chosen(&known.name, &known.uid).map(|chosen| &**chosen);
-        with_status(known, chosen, told(&known.name).as_ref())
+        with_status(known, chosen, status_of(&known.name).as_ref())
     });
     let is_missing = |name: &MachineName| machines.is_none_or(|machines| machines.by_name(name).is_none());
     let missing = state.machines.iter().filter(|(name, _)| is_missing(name));
@@ -311,12 +312,12 @@ fn follow_versions(
 fn choose_for(
     state: &mut State,
     known: &KnownMachine,
-    told: Option<&MachineStatus>,
+    status: Option<&MachineStatus>,
     now: Timestamp,
     outcome: &mut Outcome,
-) -> Option<Said> {
+) -> Option<PendingCondition> {
     let chosen = state.chosen(&known.name, &known.uid).cloned();
-    let machine = with_status(known, chosen.as_deref(), told);
+    let machine = with_status(known, chosen.as_deref(), status);
     let gone = chosen.as_ref().is_some_and(|chosen| chosen.node_is_gone());
     let control_plane = gone.then(|| cluster_of(state, &machine)).flatten();
     let again = [
@@ -330,13 +331,14 @@ fn choose_for(
         (why, choice) = ask(state, &machine, Some(next));
     }
     let generation = known.machine.metadata.generation;
-    let said = |pending, reason, message| Some(Said { pending, reason, message, generation });
+    let condition =
+        |pending, reason, message| Some(PendingCondition { pending, reason, message, generation });
     match choice {
         Choice::LeaveAlone => None,
-        Choice::Pending(pending) => said(true, pending.reason, pending.message),
+        Choice::Pending(pending) => condition(true, pending.reason, pending.message),
         Choice::Matched(matched) => {
             let version = matched.version_name();
-            said(
+            condition(
                 false,
                 ConfigurationPendingReason::Matched,
                 format!("{version} is selected once the host is enrolled"),
@@ -345,19 +347,19 @@ fn choose_for(
         Choice::Select(select) => {
             let message = described(&select.selected);
             select_for(state, known, select, why, now, outcome);
-            said(false, ConfigurationPendingReason::Selected, message)
+            condition(false, ConfigurationPendingReason::Selected, message)
         }
         Choice::Keep(stuck) => {
             let selected = machine.status.and_then(|status| status.selected)?;
             match (control_plane, stuck) {
                 (Some(version), _) => {
-                    said(false, ConfigurationPendingReason::ControlPlaneProtected, kept(&version))
+                    condition(false, ConfigurationPendingReason::ControlPlaneProtected, kept(&version))
                 }
                 (None, Some(stuck)) => {
                     let message = format!("{}, and stays: {}", described(&selected), stuck.message);
-                    said(false, stuck.reason, message)
+                    condition(false, stuck.reason, message)
                 }
-                (None, None) => said(false, ConfigurationPendingReason::Selected, described(&selected)),
+                (None, None) => condition(false, ConfigurationPendingReason::Selected, described(&selected)),
             }
         }
     }

@@ -60,14 +60,14 @@ struct Seen<'a> {
 pub(super) fn describe(
     state: &State,
     machines: &Snapshot,
-    told: &dyn Fn(&MachineName) -> Option<MachineStatus>,
+    status_of: &dyn Fn(&MachineName) -> Option<MachineStatus>,
 ) -> Vec<Described> {
     let seen: Vec<Seen<'_>> = machines
         .iter()
         .map(|known| Seen {
             known,
             selected: state.chosen(&known.name, &known.uid).and_then(|chosen| chosen.selected.clone()),
-            status: told(&known.name).unwrap_or_default(),
+            status: status_of(&known.name).unwrap_or_default(),
         })
         .collect();
     let configurations = state.configurations.iter();

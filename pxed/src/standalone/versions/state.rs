@@ -73,15 +73,15 @@ impl Chosen {
     /// With what an agent says of its Node: one that is there, or the UID of one that is gone. Its last word counts; of what is no
     /// Node of this Machine's nothing is kept.
     #[must_use]
-    pub fn told(&self, machine: &MachineName, node: Option<&NodeRef>, gone: Option<&String>) -> Self {
+    pub fn with_node(&self, machine: &MachineName, node: Option<&NodeRef>, gone: Option<&String>) -> Self {
         let is_uid = |uid: &String| (1..=63).contains(&uid.len());
-        let mut told = self.clone();
+        let mut chosen = self.clone();
         if let Some(gone) = gone.filter(|uid| is_uid(uid)) {
-            told.gone = Some(gone.clone());
+            chosen.gone = Some(gone.clone());
         } else if let Some(node) = node.filter(|node| node.name == machine.as_str() && is_uid(&node.uid)) {
-            (told.node, told.gone) = (Some(node.clone()), None);
+            (chosen.node, chosen.gone) = (Some(node.clone()), None);
         }
-        told
+        chosen
     }
 }
 
@@ -141,14 +141,14 @@ impl State {
 pub(super) fn with_status(
     known: &KnownMachine,
     chosen: Option<&Chosen>,
-    told: Option<&MachineStatus>,
+    status: Option<&MachineStatus>,
 ) -> Machine {
     let mut machine = Machine::clone(&known.machine);
     machine.metadata.uid = Some(known.uid.clone());
     machine.status = Some(MachineStatus {
-        conditions: told.map(|status| status.conditions.clone()).unwrap_or_default(),
-        applied: told.and_then(|status| status.applied.clone()),
-        hardware: told.and_then(|status| status.hardware.clone()),
+        conditions: status.map(|status| status.conditions.clone()).unwrap_or_default(),
+        applied: status.and_then(|status| status.applied.clone()),
+        hardware: status.and_then(|status| status.hardware.clone()),
         selected: chosen.and_then(|chosen| chosen.selected.clone()),
         node_ref: chosen.and_then(|chosen| chosen.node.clone()),
         ..MachineStatus::default()
@@ -199,17 +199,20 @@ mod tests {
     #[test]
     fn an_agents_last_word_about_its_own_node_counts() {
         let name: MachineName = "a".parse().unwrap();
-        let there = Chosen::default().told(&name, Some(&node("1")), None);
+        let there = Chosen::default().with_node(&name, Some(&node("1")), None);
         assert_eq!(there.node, Some(node("1")));
         assert!(!there.node_is_gone());
-        let gone = there.told(&name, None, Some(&"1".to_owned()));
+        let gone = there.with_node(&name, None, Some(&"1".to_owned()));
         assert!(gone.node_is_gone());
-        assert_eq!(gone.told(&name, None, None), gone, "nobody knows");
-        assert!(!gone.told(&name, Some(&node("2")), None).node_is_gone(), "the kubelet has made it anew");
-        assert!(!there.told(&name, None, Some(&"9".to_owned())).node_is_gone(), "another one's");
+        assert_eq!(gone.with_node(&name, None, None), gone, "nobody knows");
+        assert!(
+            !gone.with_node(&name, Some(&node("2")), None).node_is_gone(),
+            "the kubelet has made it anew"
+        );
+        assert!(!there.with_node(&name, None, Some(&"9".to_owned())).node_is_gone(), "another one's");
         let others = NodeRef::new("b", "1");
-        assert_eq!(there.told(&name, Some(&others), None), there);
-        assert_eq!(there.told(&name, Some(&node(&"x".repeat(64))), None), there);
+        assert_eq!(there.with_node(&name, Some(&others), None), there);
+        assert_eq!(there.with_node(&name, Some(&node(&"x".repeat(64))), None), there);
     }
 
     #[test]

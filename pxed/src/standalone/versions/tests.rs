@@ -7,7 +7,7 @@ use bedplate_api::reason::machine::{ConfigurationPendingReason, EnrolledReason};
 use jiff::{SignedDuration, Timestamp};
 use serde_json::{Value, json};
 
-use super::plan::{Input, Manifests, Outcome, Said, problems, references, settle};
+use super::plan::{Input, Manifests, Outcome, PendingCondition, problems, references, settle};
 use super::*;
 use crate::machines::Snapshot;
 use crate::status::conditions::condition;
@@ -90,7 +90,7 @@ impl Site {
         self.manifests.configurations = vec![sourced("w.yaml", kubernetes)];
     }
 
-    fn told(&self) -> impl Fn(&MachineName) -> Option<bedplate_api::machine::MachineStatus> + use<> {
+    fn statuses(&self) -> impl Fn(&MachineName) -> Option<bedplate_api::machine::MachineStatus> + use<> {
         let (enrolled, applied, now) = (self.enrolled.clone(), self.applied.clone(), self.now);
         move |name: &MachineName| {
             let mut status =
@@ -105,11 +105,11 @@ impl Site {
     }
 
     fn settle(&mut self) -> Outcome {
-        let (snapshot, told) = (self.snapshot(), self.told());
+        let (snapshot, status_of) = (self.snapshot(), self.statuses());
         let input = Input {
             manifests: Some(&self.manifests),
             machines: Some(&snapshot),
-            told: &told,
+            status_of: &status_of,
             look: None,
             versions: true,
             now: self.now,
@@ -121,20 +121,20 @@ impl Site {
         })
     }
 
-    fn said(&mut self) -> Said {
-        self.settle().said.remove(&name("a")).flatten().unwrap()
+    fn condition(&mut self) -> PendingCondition {
+        self.settle().conditions.remove(&name("a")).flatten().unwrap()
     }
 
     fn problems(&self) -> Vec<String> {
         let snapshot = self.snapshot();
-        let references = references(&self.state, Some(&snapshot), &self.told());
+        let references = references(&self.state, Some(&snapshot), &self.statuses());
         problems(&self.state, &self.manifests, Some(&snapshot), &references)
     }
 
     /// Reports a Node as the agent does.
     fn agent_says(&mut self, node: Option<&NodeRef>, gone: Option<&str>) {
         let chosen = self.state.machines.get_mut(&name("a")).unwrap();
-        *chosen = Arc::new(chosen.told(&name("a"), node, gone.map(str::to_owned).as_ref()));
+        *chosen = Arc::new(chosen.with_node(&name("a"), node, gone.map(str::to_owned).as_ref()));
     }
 
     fn chosen(&self) -> (i64, Option<String>) {
@@ -157,16 +157,16 @@ fn version(number: u32, deployed: bool) -> (String, bool) {
 #[test]
 fn h3_a_host_that_is_not_enrolled_gets_nothing_and_says_what_it_would_be() {
     let mut site = Site::new();
-    let said = site.said();
-    assert_eq!((said.pending, said.reason), (false, ConfigurationPendingReason::Matched));
+    let condition = site.condition();
+    assert_eq!((condition.pending, condition.reason), (false, ConfigurationPendingReason::Matched));
     assert_eq!(site.versions(), [version(1, false)], "c1");
     site.edit(&kubernetes("v1.34.1"));
     site.settle();
     assert_eq!(site.versions(), [version(1, false)], "c2: nobody uses it yet");
     assert_eq!(site.state.versions["w-v1"].spec.template.kubernetes.version, "v1.34.1");
     site.manifests.configurations.clear();
-    let said = site.said();
-    assert_eq!((said.pending, said.reason), (true, ConfigurationPendingReason::NoConfiguration));
+    let condition = site.condition();
+    assert_eq!((condition.pending, condition.reason), (true, ConfigurationPendingReason::NoConfiguration));
     assert!(site.versions().is_empty() && site.state.configurations.is_empty(), "nobody holds it");
 }
 
@@ -174,7 +174,7 @@ fn h3_a_host_that_is_not_enrolled_gets_nothing_and_says_what_it_would_be() {
 fn h4_enrollment_selects_and_locks_a_version_and_edit_makes_next() {
     let mut site = Site::enrolled();
     assert_eq!((site.chosen(), site.versions()), ((1, None), vec![version(1, true)]));
-    assert_eq!(site.settle(), Outcome { said: site.settle().said, ..Outcome::default() }, "once");
+    assert_eq!(site.settle(), Outcome { conditions: site.settle().conditions, ..Outcome::default() }, "once");
     site.edit(&kubernetes("v1.34.1"));
     let outcome = site.settle();
     assert_eq!(outcome.written, ["w-v2"]);
@@ -210,7 +210,7 @@ fn a_paused_machine_is_not_chosen_for_until_it_is_paused_no_more() {
     site.agent_says(Some(&node("1")), None);
     site.agent_says(None, Some("1"));
     site.machines = vec![machine(json!({ "paused": true }))];
-    assert_eq!(site.settle().said[&name("a")], None);
+    assert_eq!(site.settle().conditions[&name("a")], None);
     assert_eq!(site.chosen(), (1, Some("1".to_owned())));
     site.machines = vec![machine(json!({}))];
     site.settle();
@@ -230,9 +230,15 @@ fn h7_user_named_earlier_version_is_selected_and_node_stays() {
     site.settle();
     assert_eq!(site.chosen(), (1, Some("1".to_owned())));
     site.machines = vec![machine(json!({ "configurationRef": { "name": "none" } }))];
-    let said = site.said();
-    assert_eq!((said.pending, said.reason), (false, ConfigurationPendingReason::ConfigurationNotFound));
-    assert!(said.message.starts_with("w-v1 is selected by spec.configurationRef, and stays: "), "{said:?}");
+    let condition = site.condition();
+    assert_eq!(
+        (condition.pending, condition.reason),
+        (false, ConfigurationPendingReason::ConfigurationNotFound)
+    );
+    assert!(
+        condition.message.starts_with("w-v1 is selected by spec.configurationRef, and stays: "),
+        "{condition:?}"
+    );
 }
 
 #[test]
@@ -248,12 +254,17 @@ fn host_that_created_cluster_is_not_repaved_for_missing_node() {
     site.edit(&kubernetes("v1.34.1"));
     site.settle();
     site.agent_says(None, Some("1"));
-    let said = site.said();
-    assert_eq!((said.pending, said.reason), (false, ConfigurationPendingReason::ControlPlaneProtected));
-    assert!(said.message.contains("w-v1: kubeadm init") && said.message.contains("Restart the kubelet"));
+    let condition = site.condition();
+    assert_eq!(
+        (condition.pending, condition.reason),
+        (false, ConfigurationPendingReason::ControlPlaneProtected)
+    );
+    assert!(
+        condition.message.contains("w-v1: kubeadm init") && condition.message.contains("Restart the kubelet")
+    );
     assert_eq!(site.chosen(), (1, Some("1".to_owned())));
     site.agent_says(Some(&node("2")), None);
-    assert_eq!(site.said().reason, ConfigurationPendingReason::Selected, "it has registered again");
+    assert_eq!(site.condition().reason, ConfigurationPendingReason::Selected, "it has registered again");
     assert_eq!(site.chosen(), (1, Some("2".to_owned())));
 }
 
@@ -266,15 +277,15 @@ fn v3_configuration_in_use_outlives_manifest_and_is_reported() {
     assert!(!site.state.configurations["w"].is_removed(), "a file that cannot be read may have it");
     site.manifests.whole = true;
     site.settle();
-    let said = site.problems();
-    assert!(said[0].contains("w is in no manifest any more (it stood in w.yaml)"), "{said:?}");
-    assert!(said[0].contains("in use by a: write it again"), "{said:?}");
+    let problems = site.problems();
+    assert!(problems[0].contains("w is in no manifest any more (it stood in w.yaml)"), "{problems:?}");
+    assert!(problems[0].contains("in use by a: write it again"), "{problems:?}");
     let mut other = machine(json!({}));
     other.metadata.name = Some("b".to_owned());
     site.machines.push(other);
     site.enrolled.insert(name("b"));
     assert_eq!(
-        site.settle().said[&name("b")].as_ref().unwrap().reason,
+        site.settle().conditions[&name("b")].as_ref().unwrap().reason,
         ConfigurationPendingReason::NoConfiguration
     );
     site.edit(&kubernetes("v1.34.0"));
@@ -411,7 +422,7 @@ impl Rig {
     }
 
     fn selected(&self) -> Option<i64> {
-        self.choice.told(&self.known()).chosen?.selected.as_ref().map(|selected| selected.version)
+        self.choice.selection(&self.known()).chosen?.selected.as_ref().map(|selected| selected.version)
     }
 }
 
@@ -429,10 +440,10 @@ async fn choice_is_stored_before_publication_and_survives_restart() {
         pending && status.selected.is_some_and(|s| s.version == 1) && status.node_ref == Some(node("1"))
     })
     .await;
-    let told = rig.choice.state();
+    let state = rig.choice.state();
     let (again, _choosing) =
         NodeChoice::open(rig.store.clone(), rig.machines.clone(), rig.registry.clone()).unwrap();
-    assert_eq!(again.state(), told, "all of it is in the store");
+    assert_eq!(again.state(), state, "all of it is in the store");
     rig.shutdown.cancel();
     rig.task.await.unwrap();
 }
@@ -445,9 +456,9 @@ async fn an_agents_word_that_cannot_be_kept_is_refused_and_changes_nothing() {
     rig.until("the choice", |rig| rig.selected() == Some(1)).await;
     crate::store::tests::break_next_write(&rig.store);
     assert!(rig.choice.report(&rig.known(), Some(node("1")), None).await.is_err());
-    assert_eq!(rig.choice.told(&rig.known()).chosen.unwrap().node, None);
+    assert_eq!(rig.choice.selection(&rig.known()).chosen.unwrap().node, None);
     rig.choice.report(&rig.known(), Some(node("1")), None).await.unwrap();
-    assert_eq!(rig.choice.told(&rig.known()).chosen.unwrap().node, Some(node("1")));
+    assert_eq!(rig.choice.selection(&rig.known()).chosen.unwrap().node, Some(node("1")));
 }
 
 #[tokio::test]

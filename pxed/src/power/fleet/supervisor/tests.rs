@@ -154,15 +154,15 @@ async fn credentials_are_not_sent_to_an_address_that_their_secret_does_not_list(
         let refused = (OperationState::Failed, "CredentialsNotForThisAddress".to_owned());
         assert_eq!(world.ended(node).unwrap(), refused);
         assert_eq!(world.reason(node, "BMCReachable"), "CredentialsNotForThisAddress");
-        let said = world.said(node);
-        assert!(said.contains("Secret n/s") && said.contains(ANNOTATION), "{said}");
-        assert!(said.contains("docs/bmc.md") && !said.contains("rack1"), "{said}");
+        let message = world.message_of(node);
+        assert!(message.contains("Secret n/s") && message.contains(ANNOTATION), "{message}");
+        assert!(message.contains("docs/bmc.md") && !message.contains("rack1"), "{message}");
     }
     assert!(world.until(5, |world| power_of(world, "10.9.0.21") == PowerState::On).await);
     tokio::time::sleep(Duration::from_secs(600)).await;
     assert_eq!(world.state().dialed, ["10.9.0.21"]);
-    let told = world.events().into_iter().filter(|reason| *reason == "CredentialsNotForThisAddress").count();
-    assert_eq!(told, 2, "once for each Machine");
+    let count = world.events().into_iter().filter(|reason| *reason == "CredentialsNotForThisAddress").count();
+    assert_eq!(count, 2, "once for each Machine");
     // Listed later, it is used without a change of the Machine.
     world.state().listed = Some("10.9.0.0/24,198.51.100.7".to_owned());
     assert!(world.until(120, |world| world.reason("node2", "BMCReachable") == "Reachable").await);
@@ -383,11 +383,11 @@ async fn an_operation_at_a_dead_bmc_fails_after_45_seconds() {
     let world = one(PowerState::On);
     world.bmc("bmc1", |bmc| bmc.dead = true);
     let _pxed = world.start("a");
-    let begun = Instant::now();
+    let started = Instant::now();
     world.operate("on", "node1", "powerOn", json!({}));
     assert!(world.until(100, |world| world.ended("on").is_some()).await);
     assert_eq!(world.ended("on").unwrap(), (OperationState::Failed, "BMCUnreachable".to_owned()));
-    assert!((40..55).contains(&begun.elapsed().as_secs()), "{:?}", begun.elapsed());
+    assert!((40..55).contains(&started.elapsed().as_secs()), "{:?}", started.elapsed());
 }
 
 #[tokio::test(start_paused = true)]
@@ -524,9 +524,9 @@ async fn standalone_operation_without_machine_reports_it_and_times_out() {
     for name in ["late", "never"] {
         world.operate(name, name, "powerOff", force.clone());
     }
-    let said = |name: &str| world.said(name).contains(&format!("no Machine {name} of this site"));
+    let is_unknown = |name: &str| world.message_of(name).contains(&format!("no Machine {name} of this site"));
     tokio::time::sleep(Duration::from_secs(25)).await;
-    assert!(said("late") && said("never"), "{}", world.said("late"));
+    assert!(is_unknown("late") && is_unknown("never"), "{}", world.message_of("late"));
     // The Machine may be in the file that has an error.
     let mistaken =
         SourceState { synced: true, problems: vec!["broken".to_owned()], ..SourceState::default() };
@@ -548,7 +548,7 @@ async fn in_a_cluster_an_operation_for_no_machine_is_the_controllers() {
     let _pxed = world.start("a");
     world.operate("never", "never", "powerOff", json!({}));
     tokio::time::sleep(Duration::from_secs(600)).await;
-    assert_eq!(world.said("never"), "");
+    assert_eq!(world.message_of("never"), "");
 }
 
 #[tokio::test(start_paused = true)]

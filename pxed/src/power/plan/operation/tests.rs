@@ -246,7 +246,7 @@ impl Machine {
         state.map_or(self.states[0].1, |(_, state)| *state)
     }
 
-    fn told(&self, now: Timestamp) -> PowerState {
+    fn reported_state(&self, now: Timestamp) -> PowerState {
         self.at(now - self.lag)
     }
 
@@ -357,7 +357,7 @@ impl World {
                     self.memory.stepped(step);
                 }
             }
-            Act::Read => self.reading = Some(Reading { state: self.machine.told(now), at: now }),
+            Act::Read => self.reading = Some(Reading { state: self.machine.reported_state(now), at: now }),
             Act::Ask(request, _) => self.ask(request, fate),
             Act::Wait(until) => self.now = until,
             Act::Finish(ref end) => {

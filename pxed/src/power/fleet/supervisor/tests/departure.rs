@@ -83,7 +83,7 @@ async fn standalone_editor_pause_does_not_end_operations_of_its_machine() {
     assert_eq!(world.bmc("bmc-node1", |bmc| bmc.changes()), (1, 1));
     // It does not come back.
     world.operate("again", "node1", "powerCycle", json!({}));
-    assert!(world.until(5, |world| !world.said("again").is_empty()).await);
+    assert!(world.until(5, |world| !world.message_of("again").is_empty()).await);
     world.know(machines[1..].to_vec());
     assert!(world.until(60, |world| world.ended("again").is_some()).await);
     assert_eq!(world.ended("again").unwrap().1, "MachineDeleting");
@@ -144,10 +144,10 @@ async fn deleted_machine_keeps_finalizer_until_off_or_policy_changes() {
         world.delete(node);
         assert!(world.is_there(node), "held");
     }
-    let begun = Instant::now();
+    let started = Instant::now();
     for (node, bmc) in [("node1", "bmc1"), ("node3", "bmc3")] {
         assert!(world.until(200, |world| !world.is_there(node)).await, "{node}");
-        assert!(begun.elapsed() >= Duration::from_secs(119), "forced only after two minutes");
+        assert!(started.elapsed() >= Duration::from_secs(119), "forced only after two minutes");
         assert_eq!(power_of(&world, bmc), PowerState::Off);
         assert_eq!(asked(&world, bmc).last().unwrap(), "forced power off");
     }

@@ -50,7 +50,7 @@ pub(super) struct Simulated {
 }
 
 impl Simulated {
-    fn told(&self) -> PowerState {
+    fn reported_state(&self) -> PowerState {
         let then = Instant::now().checked_sub(self.lag);
         let state = self.states.iter().rev().find(|(since, _)| then.is_some_and(|then| *since <= then));
         state.unwrap_or(&self.states[0]).1
@@ -342,7 +342,7 @@ impl World {
     }
 
     /// Returns the message of an operation.
-    pub(super) fn said(&self, name: &str) -> String {
+    pub(super) fn message_of(&self, name: &str) -> String {
         let state = self.state();
         let status = state.operations.get(name).and_then(|operation| operation.object.status.as_ref());
         status.and_then(|status| status.message.clone()).unwrap_or_default()
@@ -617,7 +617,7 @@ impl Bmc for Client {
             return Err(BmcError::TimedOut { address, what, after, sent: false });
         }
         self.call().await?;
-        Ok(self.world.bmc(&self.address, |bmc| bmc.told()))
+        Ok(self.world.bmc(&self.address, |bmc| bmc.reported_state()))
     }
 
     async fn power(&mut self, request: PowerRequest) -> Result<Performed, BmcError> {
