@@ -264,10 +264,10 @@ mod tests {
 
     #[test]
     fn a_cluster_is_refused_for_what_only_pxed_knows() {
-        let said = refusal("bedplate explain node-1 --context lab");
+        let message = refusal("bedplate explain node-1 --context lab");
         assert!(
-            said.contains("`explain` asks pxed through its socket") && said.contains("--context"),
-            "{said}"
+            message.contains("`explain` asks pxed through its socket") && message.contains("--context"),
+            "{message}"
         );
         assert!(refusal("bedplate --kubeconfig /k discovered").contains("leave out --kubeconfig"));
     }
@@ -362,8 +362,8 @@ mod tests {
 
     #[test]
     fn a_bmc_is_asked_from_here() {
-        let said = refusal("bedplate bmc probe 10.0.0.1 --context lab");
-        assert!(said.contains("asks the BMC itself"), "{said}");
+        let message = refusal("bedplate bmc probe 10.0.0.1 --context lab");
+        assert!(message.contains("asks the BMC itself"), "{message}");
     }
 
     #[test]

@@ -3,7 +3,7 @@
 //! A pxed tells of a configuration in one answer; of a cluster's the same is put together here.
 
 pub(crate) mod history;
-pub(crate) mod rollback;
+mod rollback;
 
 use bedplate_api::configuration::MachineConfiguration;
 use bedplate_api::version::MachineConfigurationVersion;

@@ -111,7 +111,7 @@ impl Desk {
 
     /// Makes an operation.
     pub(crate) async fn create(&self, operation: &MachineOperation) -> Result<MachineOperation, RunError> {
-        let told = |error: RunError, unclear: bool| {
+        let error_of = |error: RunError, unclear: bool| {
             if unclear { RunError::MaybeMade(Box::new(error)) } else { error }
         };
         match self {
@@ -119,12 +119,12 @@ impl Desk {
                 Ok(made) => read(made),
                 Err(error) => {
                     let unclear = error.may_have_happened();
-                    Err(told(error.into(), unclear))
+                    Err(error_of(error.into(), unclear))
                 }
             },
             Self::Cluster(client) => cluster::create(client, operation).await.map_err(|error| {
                 let unclear = error.may_have_happened();
-                told(error.into(), unclear)
+                error_of(error.into(), unclear)
             }),
         }
     }
@@ -192,7 +192,7 @@ impl Changes {
     /// The next change.
     pub(crate) async fn next(&mut self) -> Result<Change, RunError> {
         loop {
-            if let Some(change) = self.seen.told.pop_front() {
+            if let Some(change) = self.seen.changes.pop_front() {
                 return Ok(change);
             }
             let looked = match &mut self.from {
@@ -240,24 +240,24 @@ async fn look(path: &Path, name: Option<&str>) -> Result<Vec<MachineOperation>, 
 struct Seen {
     known: BTreeMap<String, MachineOperation>,
     /// Operations found so far by a running full poll.
-    begun: Vec<MachineOperation>,
+    listed: Vec<MachineOperation>,
     complete: bool,
-    told: VecDeque<Change>,
+    changes: VecDeque<Change>,
 }
 
 impl Seen {
     fn event(&mut self, event: Event<MachineOperation>) {
         match event {
-            Event::Init => self.begun.clear(),
-            Event::InitApply(operation) => self.begun.push(operation),
+            Event::Init => self.listed.clear(),
+            Event::InitApply(operation) => self.listed.push(operation),
             Event::InitDone => {
-                let all = std::mem::take(&mut self.begun);
+                let all = std::mem::take(&mut self.listed);
                 self.set(all);
             }
             Event::Apply(operation) => self.put(operation),
             Event::Delete(operation) => {
                 self.known.remove(operation.metadata.name.as_deref().unwrap_or_default());
-                self.told.push_back(Change::Gone(Box::new(operation)));
+                self.changes.push_back(Change::Gone(Box::new(operation)));
             }
         }
     }
@@ -276,12 +276,12 @@ impl Seen {
                 self.known.insert(name, known);
             }
         }
-        self.told.extend(before.into_values().map(|gone| Change::Gone(Box::new(gone))));
+        self.changes.extend(before.into_values().map(|gone| Change::Gone(Box::new(gone))));
         for operation in all {
             self.put(operation);
         }
         if !std::mem::replace(&mut self.complete, true) {
-            self.told.push_back(Change::Complete);
+            self.changes.push_back(Change::Complete);
         }
     }
 
@@ -295,7 +295,7 @@ impl Seen {
         });
         if !same {
             self.known.insert(name, operation.clone());
-            self.told.push_back(Change::Now(Box::new(operation)));
+            self.changes.push_back(Change::Now(Box::new(operation)));
         }
     }
 }
@@ -312,8 +312,8 @@ mod tests {
         .unwrap()
     }
 
-    fn told(seen: &mut Seen) -> Vec<String> {
-        seen.told
+    fn take_changes(seen: &mut Seen) -> Vec<String> {
+        seen.changes
             .drain(..)
             .map(|change| match change {
                 Change::Now(o) => {
@@ -358,11 +358,11 @@ mod tests {
     fn only_changes_are_reported() {
         let mut seen = Seen::default();
         seen.set(vec![operation("b", "Pending"), operation("a", "Complete")]);
-        assert_eq!(told(&mut seen), ["a Complete", "b Pending", "all"]);
+        assert_eq!(take_changes(&mut seen), ["a Complete", "b Pending", "all"]);
         seen.set(vec![operation("b", "InProgress"), operation("c", "Pending")]);
-        assert_eq!(told(&mut seen), ["a gone", "b InProgress", "c Pending"]);
+        assert_eq!(take_changes(&mut seen), ["a gone", "b InProgress", "c Pending"]);
         seen.set(vec![operation("b", "InProgress"), operation("c", "Pending")]);
-        assert_eq!(told(&mut seen), Vec::<String>::new());
+        assert_eq!(take_changes(&mut seen), Vec::<String>::new());
     }
 
     #[test]
@@ -373,12 +373,12 @@ mod tests {
         }
         seen.event(Event::Apply(operation("a", "InProgress")));
         seen.event(Event::Apply(operation("a", "InProgress")));
-        assert_eq!(told(&mut seen), ["a Pending", "all", "a InProgress"]);
+        assert_eq!(take_changes(&mut seen), ["a Pending", "all", "a InProgress"]);
         for event in [Event::Init, Event::InitApply(operation("b", "Pending")), Event::InitDone] {
             seen.event(event);
         }
-        assert_eq!(told(&mut seen), ["a gone", "b Pending"]);
+        assert_eq!(take_changes(&mut seen), ["a gone", "b Pending"]);
         seen.event(Event::Delete(operation("b", "Complete")));
-        assert_eq!(told(&mut seen), ["b gone"]);
+        assert_eq!(take_changes(&mut seen), ["b gone"]);
     }
 }

@@ -21,7 +21,7 @@ pub(crate) async fn to_the_end(
     name: &str,
     limit: Option<Duration>,
 ) -> Result<MachineOperation, RunError> {
-    let (begun, mut progress) = (Instant::now(), Progress::new());
+    let (started, mut progress) = (Instant::now(), Progress::new());
     let mut changes = desk.changes(Some(name));
     let mut tick = interval(REDRAW_INTERVAL);
     tick.set_missed_tick_behavior(MissedTickBehavior::Skip);
@@ -33,9 +33,9 @@ pub(crate) async fn to_the_end(
         let change = loop {
             tokio::select! {
                 change = &mut next => break change?,
-                _ = tick.tick(), if seen => progress.show(&line, begun.elapsed()),
-                () = over(begun, limit) => {
-                    return Err(RunError::NotEnded { line, after: begun.elapsed().as_secs(), name: name.to_owned() });
+                _ = tick.tick(), if seen => progress.show(&line, started.elapsed()),
+                () = over(started, limit) => {
+                    return Err(RunError::NotEnded { line, after: started.elapsed().as_secs(), name: name.to_owned() });
                 }
             }
         };
@@ -44,7 +44,7 @@ pub(crate) async fn to_the_end(
             Change::Now(operation) => {
                 seen = true;
                 line = render::progress(&operation, plain());
-                progress.show(&line, begun.elapsed());
+                progress.show(&line, started.elapsed());
             }
             Change::Gone(_) => return Err(RunError::Gone { name: name.to_owned() }),
             Change::Complete if !seen => return Err(RunError::NoOperation { name: name.to_owned() }),
@@ -60,8 +60,8 @@ pub(crate) async fn to_the_end(
     }
 }
 
-async fn over(begun: Instant, limit: Option<Duration>) {
-    match limit.and_then(|limit| begun.checked_add(limit)) {
+async fn over(started: Instant, limit: Option<Duration>) {
+    match limit.and_then(|limit| started.checked_add(limit)) {
         Some(end) => sleep_until(end).await,
         None => std::future::pending().await,
     }

@@ -108,14 +108,14 @@ pub(crate) async fn run(
         let look = page.look();
         page.print(render::steps(&steps, arguments.dry_run, look))?;
     }
-    let told = |running: bool| {
+    let report = |running: bool| {
         json!({ "apiServer": version.git_version, "dryRun": arguments.dry_run, "objects": steps,
             "controller": { "image": image, "running": running } })
     };
     let count = steps.iter().filter(|step| step.action == Action::Conflict).count();
     if count > 0 || arguments.dry_run {
         if page.is_json() {
-            page.json(&told(false))?;
+            page.json(&report(false))?;
         }
         return if count > 0 { Err(InstallError::Conflicts { count }.into()) } else { Ok(()) };
     }
@@ -126,7 +126,7 @@ pub(crate) async fn run(
         None => None,
     };
     if page.is_json() {
-        page.json(&told(matches!(waited, Some(Ok(_)))))?;
+        page.json(&report(matches!(waited, Some(Ok(_)))))?;
         return waited.transpose().map(drop);
     }
     page.print(match waited.transpose()? {
@@ -155,13 +155,13 @@ async fn image(client: &Client, arguments: &InstallArguments) -> Result<Option<S
 /// Returns the changes that an apply would make to each object.
 async fn look(client: &Client, objects: &[Value], force: bool) -> Result<Vec<Step>, AskClusterError> {
     let mut progress = Progress::new();
-    let begun = Instant::now();
+    let started = Instant::now();
     let mut steps = Vec::new();
     for object in objects {
         if progress.is_terminal() {
             progress.show(
                 &format!("looking at {} of {} objects", steps.len() + 1, objects.len()),
-                begun.elapsed(),
+                started.elapsed(),
             );
         }
         steps.push(apply::look(client, object, force).await?);
@@ -171,11 +171,11 @@ async fn look(client: &Client, objects: &[Value], force: bool) -> Result<Vec<Ste
 
 /// Everything, in order, also what is unchanged: so that its fields are this field manager's. Kinds are served before what may name them.
 async fn apply_all(client: &Client, objects: &[Value], steps: &[Step], force: bool) -> Result<(), RunError> {
-    let (mut progress, begun) = (Progress::new(), Instant::now());
+    let (mut progress, started) = (Progress::new(), Instant::now());
     let mut kinds = Vec::new();
     for (number, (object, step)) in (1..).zip(objects.iter().zip(steps)) {
         if progress.is_terminal() {
-            progress.show(&format!("applying {number} of {} objects", objects.len()), begun.elapsed());
+            progress.show(&format!("applying {number} of {} objects", objects.len()), started.elapsed());
         }
         if manifest::kind(object) == manifest::DEFINITION {
             kinds.push(object);
@@ -192,8 +192,8 @@ async fn apply_all(client: &Client, objects: &[Value], steps: &[Step], force: bo
 }
 
 async fn established(client: &Client, definition: &Value) -> Result<(), RunError> {
-    let begun = Instant::now();
-    while begun.elapsed() < ESTABLISH_TIMEOUT {
+    let started = Instant::now();
+    while started.elapsed() < ESTABLISH_TIMEOUT {
         if apply::get(client, definition).await?.is_some_and(|definition| is_established(&definition)) {
             return Ok(());
         }
@@ -205,7 +205,7 @@ async fn established(client: &Client, definition: &Value) -> Result<(), RunError
 
 /// Waits until the controller runs as it was applied; says how far it is.
 async fn wait(client: &Client, deployment: &Value, limit: Duration) -> Result<String, RunError> {
-    let (mut progress, begun) = (Progress::new(), Instant::now());
+    let (mut progress, started) = (Progress::new(), Instant::now());
     let mut line = "the controller: not seen yet".to_owned();
     loop {
         match apply::get(client, deployment).await {
@@ -217,12 +217,12 @@ async fn wait(client: &Client, deployment: &Value, limit: Duration) -> Result<St
             Err(error) if error.is_final() => return Err(error.into()),
             Err(error) => line = format!("{error}; trying again"),
         }
-        if begun.elapsed() >= limit {
+        if started.elapsed() >= limit {
             return Err(
                 InstallError::NotRunning { line: render::clean(&line), after: limit.as_secs() }.into()
             );
         }
-        progress.show(&render::clean(&line), begun.elapsed());
+        progress.show(&render::clean(&line), started.elapsed());
         sleep(POLL_INTERVAL).await;
     }
 }

@@ -276,8 +276,11 @@ mod tests {
     #[test]
     fn remedies_of_agent_operations_do_not_mention_the_bmc() {
         for reason in ["TimedOut", "Refused", "NotSupported", "ProtocolError"] {
-            let told = remedy_of("reboot", reason).unwrap();
-            assert!(!told.contains("BMC") && !told.contains("bmc") && !told.contains("power"), "{told}");
+            let remedy = remedy_of("reboot", reason).unwrap();
+            assert!(
+                !remedy.contains("BMC") && !remedy.contains("bmc") && !remedy.contains("power"),
+                "{remedy}"
+            );
         }
     }
 

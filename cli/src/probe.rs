@@ -45,7 +45,7 @@ pub(crate) enum ProbeError {
     NotWithIpmi(&'static str),
     #[error("http:// sends the password readable, to an unverified BMC")]
     PlainHttp,
-    #[error("{}", told(.0))]
+    #[error("{}", describe(.0))]
     Bmc(Box<BmcError>),
 }
 
@@ -94,7 +94,7 @@ impl ProbeError {
 }
 
 /// The error in words of this command: there is no Machine and no Secret yet in which something could be corrected.
-fn told(error: &BmcError) -> String {
+fn describe(error: &BmcError) -> String {
     match error {
         BmcError::AddressNotAllowed { address, problem } => {
             format!("the address {address:?}: {}", problem.replace("bmc.redfish.systemID", "--system-id"))
@@ -155,9 +155,9 @@ pub(crate) async fn run(arguments: &ProbeArguments, page: &mut Page<'_>) -> Resu
     if page.is_json() {
         return page.json(&found);
     }
-    let told: Vec<String> = found.to_string().lines().map(render::clean).collect();
+    let lines: Vec<String> = found.to_string().lines().map(render::clean).collect();
     let snippet = snippet::snippet(arguments, authorities.as_deref(), &found);
-    page.print(format!("{}\n\n{snippet}", told.join("\n")))
+    page.print(format!("{}\n\n{snippet}", lines.join("\n")))
 }
 
 async fn look(arguments: &ProbeArguments, authorities: Option<&str>) -> Result<Found, ProbeError> {

@@ -86,13 +86,13 @@ fn words(line: &str) -> Vec<OsString> {
                 // A number that is a name, too.
                 let is_placeholder =
                     ["NAME", "MACHINE", "N", "M"].contains(&word.as_str()) || word.contains('{');
-                let told = match word.as_str() {
+                let value = match word.as_str() {
                     "BOOT" | "{boot}" => "0123456789abcdef0123456789abcdef",
                     _ if is_placeholder => "1",
                     word => word,
                 };
-                if !told.is_empty() {
-                    words.push(OsString::from(told));
+                if !value.is_empty() {
+                    words.push(OsString::from(value));
                 }
                 word.clear();
             }

@@ -24,7 +24,7 @@ const CORRECT: &str = "correct it there, or name another file with --kubeconfig"
 
 /// Converts kube's error about the file at `named`, or about the default file.
 pub(crate) fn mistake(error: &KubeconfigError, named: Option<&Path>) -> Mistake {
-    let told = |why: String, remedy| Mistake { why, remedy, is_absent: false };
+    let mistake = |why: String, remedy| Mistake { why, remedy, is_absent: false };
     match error {
         KubeconfigError::ReadConfig(problem, path) => {
             let is_absent = problem.kind() == std::io::ErrorKind::NotFound;
@@ -45,32 +45,32 @@ pub(crate) fn mistake(error: &KubeconfigError, named: Option<&Path>) -> Mistake 
         KubeconfigError::Parse(problem) => {
             let problem = problem.without_snippet().to_string();
             let problem = problem.lines().next().unwrap_or_default().trim_start_matches("error: ");
-            told(format!("its YAML: {problem}"), "correct that line; is it a kubeconfig?")
+            mistake(format!("its YAML: {problem}"), "correct that line; is it a kubeconfig?")
         }
-        KubeconfigError::CurrentContextNotSet => told("it has no current-context".to_owned(), CONTEXTS),
-        KubeconfigError::LoadContext(name) => told(format!("it has no context {name:?}"), CONTEXTS),
-        KubeconfigError::LoadClusterOfContext(name) => told(
+        KubeconfigError::CurrentContextNotSet => mistake("it has no current-context".to_owned(), CONTEXTS),
+        KubeconfigError::LoadContext(name) => mistake(format!("it has no context {name:?}"), CONTEXTS),
+        KubeconfigError::LoadClusterOfContext(name) => mistake(
             format!("its context names the cluster {name:?}, and there is none of that name under clusters"),
             CORRECT,
         ),
-        KubeconfigError::MissingClusterUrl => told("its cluster has no server".to_owned(), CORRECT),
+        KubeconfigError::MissingClusterUrl => mistake("its cluster has no server".to_owned(), CORRECT),
         KubeconfigError::ParseClusterUrl(problem) => {
-            told(format!("its cluster's server is no URL: {problem}"), CORRECT)
+            mistake(format!("its cluster's server is no URL: {problem}"), CORRECT)
         }
         KubeconfigError::LoadCertificateAuthority(problem) => {
-            told(loaded("its cluster's certificate-authority", problem), CORRECT)
+            mistake(loaded("its cluster's certificate-authority", problem), CORRECT)
         }
         KubeconfigError::LoadClientCertificate(problem) => {
-            told(loaded("its user's client-certificate", problem), CORRECT)
+            mistake(loaded("its user's client-certificate", problem), CORRECT)
         }
-        KubeconfigError::LoadClientKey(problem) => told(loaded("its user's client-key", problem), CORRECT),
+        KubeconfigError::LoadClientKey(problem) => mistake(loaded("its user's client-key", problem), CORRECT),
         KubeconfigError::ParseCertificates(_) => {
-            told("its cluster's certificate-authority is no PEM".to_owned(), CORRECT)
+            mistake("its cluster's certificate-authority is no PEM".to_owned(), CORRECT)
         }
         KubeconfigError::ParseProxyUrl(problem) => {
-            told(format!("its cluster's proxy-url is not a URL: {problem}"), CORRECT)
+            mistake(format!("its cluster's proxy-url is not a URL: {problem}"), CORRECT)
         }
-        other => told(other.to_string(), CORRECT),
+        other => mistake(other.to_string(), CORRECT),
     }
 }
 
@@ -103,7 +103,7 @@ mod tests {
     const GOOD: &str = "apiVersion: v1\nkind: Config\nclusters: [{name: c, cluster: {server: 'https://10.0.0.1:6443'}}]\n\
         contexts: [{name: x, context: {cluster: c, user: u}}]\nusers: [{name: u, user: {token: hush}}]\ncurrent-context: x\n";
 
-    async fn told(text: &str) -> String {
+    async fn failure_of(text: &str) -> String {
         let directory = tempfile::tempdir().unwrap();
         let path = directory.path().join("config");
         std::fs::write(&path, text).unwrap();
@@ -139,15 +139,15 @@ mod tests {
                 "correct it",
             ),
         ] {
-            let told = told(&GOOD.replace(from, to)).await;
-            assert!(told.contains(field) && told.contains(remedy), "{to}: {told}");
+            let text = failure_of(&GOOD.replace(from, to)).await;
+            assert!(text.contains(field) && text.contains(remedy), "{to}: {text}");
         }
     }
 
     #[tokio::test]
     async fn kubeconfig_error_does_not_quote_surrounding_lines() {
-        let told = told("users:\n- name: u\n  user:\n    token: hush-hush\n   client: x\n").await;
-        assert!(told.contains("line 5") && !told.contains("hush"), "{told}");
+        let text = failure_of("users:\n- name: u\n  user:\n    token: hush-hush\n   client: x\n").await;
+        assert!(text.contains("line 5") && !text.contains("hush"), "{text}");
     }
 
     #[test]

@@ -379,13 +379,13 @@ mod tests {
             provider_id: Some("bedplate://host-1/u".to_owned()),
             deleting: false,
         };
-        let said =
+        let consequences_of =
             |machine: &Machine| release(&facts(machine, None, &claimant)).unwrap().consequences.join(" ");
-        let text = said(&paused);
+        let text = consequences_of(&paused);
         for part in ["is paused", "was not heard", "may make the claim again"] {
             assert!(text.contains(part), "{part}: {text}");
         }
         paused.spec.paused = false;
-        assert!(!said(&paused).contains("is paused"));
+        assert!(!consequences_of(&paused).contains("is paused"));
     }
 }

@@ -73,7 +73,7 @@ async fn of_configuration(
     let configuration = &described.configuration;
     let (name, template) = (described.name(), &target.spec.template);
     if means_the_same(&configuration.spec.template, template) {
-        return said(
+        return print(
             page,
             &json!(configuration),
             &format!("{name} is as {} already\n", version_name(target)),
@@ -90,7 +90,7 @@ async fn of_configuration(
     ]);
     let written = cluster::edit::<MachineConfiguration>(client, &name, patch).await;
     let written = written.map_err(|error| changed(error, &format!("MachineConfiguration {name}")))?;
-    said(
+    print(
         page,
         &json!(written),
         &format!("MachineConfiguration {name} has the template of {} again\n", version_name(target)),
@@ -210,7 +210,7 @@ async fn of_machine(
             "it comes with a repave: `kubectl drain {name}`, then `kubectl delete node {name}`\n"
         )),
     }
-    said(page, &json!(written), &text)
+    print(page, &json!(written), &text)
 }
 
 /// Returns the template that the host runs now. Returns `None` if it runs nothing, or if the version no
@@ -256,11 +256,7 @@ fn node_to_delete(machine: &Machine, runs: Option<&Template>) -> Result<NodeRef,
 }
 
 /// Returns the consequences of naming the version in the Machine. Pure.
-pub(crate) fn pin_consequences(
-    machine: &Machine,
-    target: &MachineConfigurationVersion,
-    delete: bool,
-) -> Vec<String> {
+fn pin_consequences(machine: &Machine, target: &MachineConfigurationVersion, delete: bool) -> Vec<String> {
     let status = machine.status.clone().unwrap_or_default();
     let wanted = (target.spec.configuration_name.as_str(), target.spec.version);
     let name = machine.metadata.name.clone().unwrap_or_default();
@@ -303,7 +299,7 @@ fn show(
     Ok(())
 }
 
-fn said(page: &mut Page<'_>, object: &serde_json::Value, text: &str) -> Result<(), RunError> {
+fn print(page: &mut Page<'_>, object: &serde_json::Value, text: &str) -> Result<(), RunError> {
     if page.is_json() { page.json(object) } else { page.print(render::clean_lines(text)) }
 }
 
@@ -365,8 +361,8 @@ mod tests {
         assert_eq!(of(&described), None);
         let annotations = [(CLIENT_SIDE.to_owned(), "{}".to_owned())];
         described.configuration.metadata.annotations = Some(annotations.into());
-        let said = of(&described).unwrap();
-        assert!(said.contains("applied by `kubectl apply`"), "{said}");
+        let text = of(&described).unwrap();
+        assert!(text.contains("applied by `kubectl apply`"), "{text}");
     }
 
     fn machine(status: &Value) -> Machine {

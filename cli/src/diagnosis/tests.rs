@@ -261,8 +261,8 @@ fn a_drain_before_a_deletion_is_said_with_who_is_awaited_there() {
         object.metadata.finalizers = Some(vec!["bedplate.dev/drain".to_owned()]);
         object.metadata.deletion_timestamp = serde_json::from_value(json!("2026-01-01T00:59:00Z")).unwrap();
         let found = at_rest(&object);
-        let said = format!("{reason} is said");
-        assert_eq!((found.from, found.reason.as_str(), found.what), (Some(from), reason, said));
+        let message = format!("{reason} is said");
+        assert_eq!((found.from, found.reason.as_str(), found.what), (Some(from), reason, message));
         assert!(!found.next.contains("machine show"), "{}", found.next);
     }
 }

@@ -176,11 +176,11 @@ pub(super) fn conditions(conditions: &[Condition], look: Look) -> String {
 fn timeline(boot: &BootStatus, look: Look) -> String {
     let id = boot.id.map(|id| format!(" {id}")).unwrap_or_default();
     let attempt = boot.attempts.map(|attempts| format!(", attempt {attempts}")).unwrap_or_default();
-    let begun = boot.start_time.as_ref().map(|time| {
+    let start = boot.start_time.as_ref().map(|time| {
         let rounded = time.0.round(jiff::Unit::Second).unwrap_or(time.0);
         format!(", started {rounded} ({} ago)", age(time.0, look))
     });
-    let heading = format!("Boot{id}{attempt}{}", begun.unwrap_or_default());
+    let heading = format!("Boot{id}{attempt}{}", start.unwrap_or_default());
     let mut printed = format!("\n{}\n", look.paint(Paint::Heading, &heading));
     let mut entries: Vec<_> = boot.timeline.iter().collect();
     entries.sort_by_key(|entry| entry.time.0);

@@ -106,7 +106,7 @@ fn show_prints_conditions_and_the_timeline_in_order_with_durations() {
 
 #[test]
 fn show_prints_the_state_disk_and_wipe_that_the_agent_reported() {
-    let said = |status: &Value, provider: &str| {
+    let state_line = |status: &Value, provider: &str| {
         let mut machine = machine("node-1", status);
         machine.spec.provider = provider.to_owned();
         let text = show(&machine, look());
@@ -126,10 +126,10 @@ fn show_prints_the_state_disk_and_wipe_that_the_agent_reported() {
             Some("on disk virtio-state, wipe token \"first\" used"),
         ),
     ] {
-        assert_eq!(said(&status, "pxe").as_deref(), expected, "{status}");
+        assert_eq!(state_line(&status, "pxe").as_deref(), expected, "{status}");
     }
     // The host was not booted by stage-1, so the place is unknown.
-    assert_eq!(said(&json!({ "agent": agent }), "manual"), None);
+    assert_eq!(state_line(&json!({ "agent": agent }), "manual"), None);
 }
 
 #[test]

@@ -23,13 +23,13 @@ fn pxed(
     let path = directory.path().join("pxed.sock");
     let listener = UnixListener::bind(&path).unwrap();
     let asked = Asked::default();
-    let told = asked.clone();
+    let recorded = asked.clone();
     std::thread::spawn(move || {
         for stream in listener.incoming() {
             // Recorded before the answer, because the client may look as soon as it has the answer.
             request(&stream.unwrap(), |what, body| {
-                let before = told.lock().unwrap().iter().filter(|(other, _)| other == what).count();
-                told.lock().unwrap().push((what.to_owned(), body.clone()));
+                let before = recorded.lock().unwrap().iter().filter(|(other, _)| other == what).count();
+                recorded.lock().unwrap().push((what.to_owned(), body.clone()));
                 answer(what, body, before)
             });
         }
@@ -292,10 +292,10 @@ fn json_watch_reports_deleted_operations() {
     let (_directory, socket, _asked) = passing();
     let (out, _) = bedplate(&socket, "operation watch -o json");
     let lines: Vec<Value> = out.lines().map(|line| serde_json::from_str(line).unwrap()).collect();
-    let told: Vec<_> =
+    let events: Vec<_> =
         lines.iter().map(|line| (line["type"].as_str(), line["kind"].as_str(), &line["object"])).collect();
     let there = (None, Some("MachineOperation"), &Value::Null);
-    assert_eq!(told, [there, there, (Some("DELETED"), None, &lines[1])]);
+    assert_eq!(events, [there, there, (Some("DELETED"), None, &lines[1])]);
 }
 
 #[test]
