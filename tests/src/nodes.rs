@@ -177,18 +177,18 @@ impl Nodes {
 
     /// Reports of Machines, configuration and controller.
     pub fn story(&self) -> String {
-        let mut said: Vec<String> = ["Machine", "MachineConfiguration"]
+        let mut parts: Vec<String> = ["Machine", "MachineConfiguration"]
             .into_iter()
             .flat_map(|kind| self.objects(kind))
             .map(|object| {
                 format!("{} {}: {:#}", object["kind"], object["metadata"]["name"], object["status"])
             })
             .collect();
-        said.push(format!(
+        parts.push(format!(
             "bedplate-controller:\n{}",
             guard::last_lines(&self.controller.said(), MAX_LOG_LINES)
         ));
-        said.join("\n")
+        parts.join("\n")
     }
 
     /// Waits until `kubectl logs` reaches a Pod: its kubelet serves with a certificate of the cluster for the Node's address, which the
@@ -198,13 +198,13 @@ impl Nodes {
     /// It does not in time.
     pub fn logs(&self, site: &Site<'_>, pod: &str, limit: Duration) -> Result<()> {
         let started = Instant::now();
-        let mut said = String::new();
+        let mut error_text = String::new();
         let found = wait::until("kubectl logs", limit, || {
             let result = site.kubectl(&["logs", pod]);
-            said = result.as_ref().err().map(|error| format!("{error:#}")).unwrap_or_default();
+            error_text = result.as_ref().err().map(|error| format!("{error:#}")).unwrap_or_default();
             Ok(result.ok())
         });
-        found.with_context(|| format!("{said}\n{}", self.story()))?;
+        found.with_context(|| format!("{error_text}\n{}", self.story()))?;
         timeline::say(&format!("  kubectl logs {pod}: {:.1} s", started.elapsed().as_secs_f64()));
         Ok(())
     }

@@ -97,7 +97,7 @@ impl Row {
     }
 
     /// As a line of its own.
-    fn told(&self) -> String {
+    fn log_line(&self) -> String {
         let mut text = self.name.clone();
         if self.phase.is_empty() || self.phase == "Booting" {
             let _ = write!(text, "  {}", self.stage);
@@ -134,7 +134,7 @@ fn marks(reached: &[timeline::Reached]) -> String {
 pub struct Table {
     /// Number of its lines on the terminal.
     drawn: usize,
-    told: Vec<String>,
+    shown: Vec<String>,
 }
 
 impl Table {
@@ -160,12 +160,12 @@ impl Table {
     }
 
     fn tell(&mut self, rows: &[Row], seconds: f64) {
-        self.told.resize(rows.len(), String::new());
-        for (row, told) in rows.iter().zip(&mut self.told) {
+        self.shown.resize(rows.len(), String::new());
+        for (row, shown) in rows.iter().zip(&mut self.shown) {
             let news = row.news();
-            if *told != news && news != Row::default().news() {
-                println!("  {seconds:>5.1} s  {}", row.told());
-                *told = news;
+            if *shown != news && news != Row::default().news() {
+                println!("  {seconds:>5.1} s  {}", row.log_line());
+                *shown = news;
             }
         }
     }
@@ -206,7 +206,7 @@ mod tests {
             "server-1  On     ●○●······· Repaving             1 > 2    Ready, cordoned  kubeadm joins for 12 s"
         );
         assert_eq!(
-            row.told(),
+            row.log_line(),
             "server-1  Repaving  version 1 > 2  Node Ready, cordoned  kubeadm joins for 12 s"
         );
         let later = Row { waiting: "kubeadm joins for 13 s".to_owned(), ..row.clone() };

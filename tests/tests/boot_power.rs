@@ -16,17 +16,17 @@ const PXE: Option<Source> = Some(Source::Pxe);
 const OFF: Option<Source> = None;
 
 /// Checks the reports of pxed and the cluster on a machine that pxed has switched on and that has enrolled.
-fn is_told(site: &Site<'_>) -> Result<()> {
+fn check_reports(site: &Site<'_>) -> Result<()> {
     site.has_seen(1, &[Action::On], &[PXE])?;
     let machine = site.until("power and enrollment in the cluster", CHANGE_TIMEOUT, |site| {
         let machine = site.get("machine", "server-1")?;
         let status = &machine["status"];
-        let told = has_condition(status, "Enrolled", "True", "Enrolled")
+        let is_complete = has_condition(status, "Enrolled", "True", "Enrolled")
             && has_condition(status, "BMCReachable", "True", "Reachable")
             && has_condition(status, "PoweredOn", "True", "PoweredOn")
             && status["power"]["state"] == "On"
             && status["hardware"]["bmc"]["model"].is_string();
-        Ok(told.then_some(machine))
+        Ok(is_complete.then_some(machine))
     })?;
     let last = &machine["status"]["power"]["lastAction"];
     site.ensure(last["action"] == "PowerOn", || last.to_string())?;
@@ -42,7 +42,7 @@ fn first_boot(site: &Site<'_>) -> Result<String> {
     site.apply(1, "")?;
     let first = site.boots(1, "", "Enrolled", ENROLL_TIMEOUT)?;
     drop(slot);
-    is_told(site)?;
+    check_reports(site)?;
     Ok(first)
 }
 

@@ -390,8 +390,8 @@ impl Rig<'_> {
         let is_it = |event: &Value| {
             event["reason"] == reason && event["type"] == "Warning" && event["regarding"]["name"] == MACHINE
         };
-        let told = |events: &[&Value]| events.iter().any(|event| is_it(event)).then_some(());
-        let reached = self.objects().until_among("event", LIMIT, told);
+        let reported = |events: &[&Value]| events.iter().any(|event| is_it(event)).then_some(());
+        let reached = self.objects().until_among("event", LIMIT, reported);
         reached.unwrap_or_else(|error| panic!("Event {reason}: {error:#}\n{}", self.story()));
     }
 

@@ -257,10 +257,10 @@ fn o1_successor_of_a_leader_killed_at_any_step_acts_exactly_once() {
     let mut one = site.start("one");
     site.led_by("one");
     let mut two = site.start("two");
-    let begun = Instant::now();
+    let started = Instant::now();
     let cases = cases(&site, &simulator);
     bring_to_their_stages(&site, &cases, "one");
-    let staged = begun.elapsed();
+    let staged = started.elapsed();
     one.kill();
     let killed = Instant::now();
     let_go(&cases);
@@ -342,9 +342,10 @@ fn pxed_that_was_stopped_beyond_its_lease_sends_nothing_afterwards() {
     one.signal(Signal::SIGCONT).unwrap();
     one.wait_said("leadership lost", pods::LIMIT).unwrap();
     one.wait_said("power leadership lost", pods::LIMIT).unwrap();
-    let told: Vec<_> = servers.iter().map(|server| server.bmc.told().last().copied()).collect();
+    let last: Vec<_> = servers.iter().map(|server| server.bmc.report_times().last().copied()).collect();
     site.until("another look at each by the one that leads", || {
-        let again = servers.iter().zip(&told).all(|(server, told)| server.bmc.told().last() > told.as_ref());
+        let again =
+            servers.iter().zip(&last).all(|(server, last)| server.bmc.report_times().last() > last.as_ref());
         again.then_some(())
     });
     assert_eq!(asked(), before, "{}", one.said());

@@ -34,15 +34,15 @@ fn text(output: &Output) -> String {
 }
 
 /// The JSON output, and every object's action.
-fn told(output: &Output) -> (Value, BTreeMap<String, String>) {
-    let told: Value = serde_json::from_slice(&output.stdout).unwrap_or_else(|_| panic!("{}", text(output)));
+fn report(output: &Output) -> (Value, BTreeMap<String, String>) {
+    let report: Value = serde_json::from_slice(&output.stdout).unwrap_or_else(|_| panic!("{}", text(output)));
     let word = |object: &Value, field: &str| object[field].as_str().unwrap_or_default().to_owned();
-    let objects = told["objects"].as_array().unwrap();
+    let objects = report["objects"].as_array().unwrap();
     let actions = objects
         .iter()
         .map(|object| (format!("{} {}", word(object, "kind"), word(object, "name")), word(object, "action")))
         .collect();
-    (told, actions)
+    (report, actions)
 }
 
 /// Name and resource version of everything that is there of these kinds.
@@ -93,9 +93,9 @@ fn a_cluster_gets_everything_once_and_the_same_again_changes_nothing() {
 
     let dry = install(&kubernetes, &["--dry-run", "--image", IMAGE, "-o", "json"]);
     assert_eq!(dry.status.code(), Some(0), "{}", text(&dry));
-    let (told_dry, actions) = told(&dry);
+    let (dry_run, actions) = report(&dry);
     assert!(actions.len() > 30 && actions.values().all(|action| action == "create"), "{actions:?}");
-    assert_eq!((&told_dry["dryRun"], &told_dry["apiServer"]), (&json!(true), &json!("v1.34.4")));
+    assert_eq!((&dry_run["dryRun"], &dry_run["apiServer"]), (&json!(true), &json!("v1.34.4")));
     assert!(versions(&kubernetes).is_empty(), "{:?}", versions(&kubernetes));
 
     let first = install(&kubernetes, &["--image", IMAGE, "--no-wait"]);
@@ -109,7 +109,7 @@ fn a_cluster_gets_everything_once_and_the_same_again_changes_nothing() {
     assert!(before.len() > 30, "{before:?}");
     let again = install(&kubernetes, &["--no-wait", "-o", "json"]);
     assert_eq!(again.status.code(), Some(0), "{}", text(&again));
-    let (again, actions) = told(&again);
+    let (again, actions) = report(&again);
     assert!(actions.values().all(|action| action == "unchanged"), "{again:#}");
     assert_eq!(again["controller"]["image"], IMAGE, "the one that is installed");
     assert_eq!(versions(&kubernetes), before);
@@ -164,7 +164,7 @@ fn equal_fields_of_kubectl_are_adopted_and_other_values_need_force() {
     let installed = kubernetes.kubectl(&kubernetes.admin(), &image).unwrap();
 
     let same = install(&kubernetes, &["--no-wait", "-o", "json"]);
-    let (same, actions) = told(&same);
+    let (same, actions) = report(&same);
     assert!(actions.values().all(|action| action == "unchanged"), "{same:#}");
 
     let before = versions(&kubernetes);
@@ -206,8 +206,9 @@ fn it_waits_until_the_controller_runs_and_says_what_keeps_it() {
     let log = place.path().join("log");
     let mut running =
         Process::spawn("bedplate", &mut command(&kubernetes.admin(), &["--image", IMAGE]), &log).unwrap();
-    let said = || std::fs::read_to_string(&log).unwrap_or_default();
-    let until = |what: &str| wait::until(what, DEADLINE, || Ok(said().contains(what).then_some(()))).unwrap();
+    let log_text = || std::fs::read_to_string(&log).unwrap_or_default();
+    let until =
+        |what: &str| wait::until(what, DEADLINE, || Ok(log_text().contains(what).then_some(()))).unwrap();
     // No controller of Deployments runs here: the test is it.
     until("bedplate-controller: not seen yet");
     let spec = ["-n", "bedplate-system", "get", "deployment", "bedplate-controller", "-o", "json"];
@@ -250,7 +251,7 @@ fn it_waits_until_the_controller_runs_and_says_what_keeps_it() {
     assert!(running.is_running());
     status("deployment", "bedplate-controller", counts(2));
     wait::until("its end", DEADLINE, || Ok((!running.is_running()).then_some(()))).unwrap();
-    assert!(said().ends_with("installed; bedplate-controller: 2 of 2 run\n"), "{}", said());
+    assert!(log_text().ends_with("installed; bedplate-controller: 2 of 2 run\n"), "{}", log_text());
 
     status("deployment", "bedplate-controller", counts(0));
     let late = install(&kubernetes, &["--timeout", "1"]);

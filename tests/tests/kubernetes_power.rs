@@ -346,7 +346,7 @@ fn wrong_password_is_tried_once_and_a_corrected_one_is_used() {
 /// Waits until pxed has read the power state this often again.
 fn looks_again(site: &Site, server: &Held, times: usize) {
     let start = Timestamp::now();
-    site.until("more looks", || (server.bmc.told_after(start) >= times).then_some(()));
+    site.until("more looks", || (server.bmc.reports_after(start) >= times).then_some(()));
 }
 
 fn is_because(site: &Site, machine: &str, reason: &str) {
@@ -448,8 +448,8 @@ fn o7_power_operations_work_for_every_provider_with_a_bmc() {
     for (provider, server) in providers.iter().zip(&servers) {
         let machine = format!("provider-{provider}");
         site.until_of(("machine", &machine), "its power state", |machine| {
-            let is_told = machine["status"]["power"]["state"] == "Off";
-            (is_told && condition(machine, "BMCReachable").0 == "Reachable").then_some(())
+            let is_reported = machine["status"]["power"]["state"] == "Off";
+            (is_reported && condition(machine, "BMCReachable").0 == "Reachable").then_some(())
         });
         assert_eq!(server.asked(), [], "only pxe is switched on without an operation");
         site.operation(&format!("on-{provider}"), "powerOn", &machine);

@@ -201,10 +201,10 @@ async fn h6_reregistered_node_is_reported_until_it_is_deleted_again() {
             "spec": { "providerID": "bedplate://anew-1" } }));
     });
     let anew = |machine: &Value| site::reason(machine, "Ready") == "NodeReregistered";
-    let told = site.until(("machine", "anew-1"), "that it runs on as it was", anew).await;
-    let message = site::message(&told, "Ready");
+    let machine = site.until(("machine", "anew-1"), "that it runs on as it was", anew).await;
+    let message = site::message(&machine, "Ready");
     assert!(["anew-v1", "anew-v2", "delete it again"].iter().all(|word| message.contains(word)), "{message}");
-    assert_eq!(told["status"]["selected"]["version"], 1);
+    assert_eq!(machine["status"]["selected"]["version"], 1);
     site.objects().delete("node", "anew-1").unwrap();
     fleet.away.lock().unwrap().clear();
     site.has("anew-1", 2).await;

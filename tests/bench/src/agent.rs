@@ -67,10 +67,10 @@ fn repave(site: &AgentHost, round: usize) -> Result<Duration> {
     let state = site.host.root().join(format!("var/lib/bedplate/slots/{slot}/state/kubelet"));
     let started = state.join(Path::new(STARTED).file_name().context("a name")?);
     let _ = std::fs::remove_file(&started);
-    let begun = Instant::now();
+    let since = Instant::now();
     site.delete_node()?;
     wait_for(&started)?;
-    let took = begun.elapsed();
+    let took = since.elapsed();
     site.until_node_is_awaited()?;
     site.until("the next version is applied", |status| has_applied(status, version, slot))?;
     Ok(took)
@@ -86,13 +86,13 @@ fn by_shell(site: &AgentHost, registry: &Registry) -> Result<Duration> {
     // A network of its own: the kubelet of the slot that runs has the host's port.
     let nspawn = "[Exec]\nPrivateUsers=no\n[Network]\nVirtualEthernet=no\nPrivate=yes\n";
     site.host.put("/run/systemd/nspawn/plain.nspawn", nspawn.as_bytes(), 0o644)?;
-    let begun = Instant::now();
+    let since = Instant::now();
     let mut shell = site.network.command("bash");
     guard::run(shell.args(["-c", &script]))?;
     fill(&place)?;
     site.host.run("systemctl", &["start", "--no-block", "systemd-nspawn@plain.service"])?;
     let started = wait_for(&place.join(STARTED));
-    let took = begun.elapsed();
+    let took = since.elapsed();
     let log = || site.host.journal("systemd-nspawn@plain.service").unwrap_or_default();
     let started = started.with_context(log);
     site.host.run("systemctl", &["stop", "systemd-nspawn@plain.service"])?;
@@ -167,7 +167,6 @@ fn rest(context: &Context, site: &AgentHost) -> Vec<Row> {
     let share = 100.0 * processor / f64::from(seconds);
     let note = format!("{share:.3} % of one; reports each {HEARTBEAT_SECONDS} s, watchdog included");
     all.extend(row(&format!("{title}: processor time"), "ms", 1000.0 * processor, note));
-    #[allow(clippy::cast_precision_loss, reason = "a rate")]
     let wakes = taken.wakes.saturating_sub(before.wakes) as f64 * 60.0 / f64::from(seconds);
     all.extend(row(&format!("{title}: wake-ups"), "a minute", wakes, String::new()));
     all
@@ -183,8 +182,8 @@ fn at_rest(site: &AgentHost, seconds: u32) -> Result<(Taken, Taken)> {
 
 /// Only time passes.
 fn pause(time: Duration) -> Result<()> {
-    let begun = Instant::now();
-    wait::until("a rest", time * 2, || Ok((begun.elapsed() >= time).then_some(())))
+    let started = Instant::now();
+    wait::until("a rest", time * 2, || Ok((started.elapsed() >= time).then_some(())))
 }
 
 fn look(site: &AgentHost) -> Result<Taken> {
@@ -196,7 +195,6 @@ fn look(site: &AgentHost) -> Result<Taken> {
         let line = text.lines().find_map(|line| line.strip_prefix(name)).with_context(|| name.to_owned())?;
         Ok(line.split_whitespace().next().context("a number")?.parse()?)
     };
-    #[allow(clippy::cast_precision_loss, reason = "kilobytes")]
     let megabytes = |name: &str| -> Result<f64> { Ok(number(&status, name)? as f64 * 1024.0 / 1e6) };
     // Processor time and changes of all threads, those that have ended included.
     let stat = site.host.read(&format!("{process}/stat"))?;

@@ -152,21 +152,21 @@ async fn ours(context: &Context, size: Size, round: usize, numbers: &mut Numbers
     let agents = Agents::start(&site.client);
     let (conflicts, processor) = (site.conflicts().await?, provider.processor()?);
     let written = provider.until_quiet(QUIET_TIME).await?;
-    let begun = Instant::now();
+    let started = Instant::now();
     site.provision().await?;
     site.until("that all claimants have a host", |seen| seen.placed().count() == size.claims).await?;
-    let placed = begun.elapsed().as_secs_f64();
+    let placed = started.elapsed().as_secs_f64();
     site.until("that all claimants are Ready", |seen| seen.ready().count() == size.claims).await?;
-    let joined = begun.elapsed().as_secs_f64();
+    let joined = started.elapsed().as_secs_f64();
     site.ensure_no_host_twice()?;
     let refused: BTreeMap<String, f64> = site.conflicts().await?;
     let refused = refused.into_iter().map(|(who, all)| (all - conflicts.get(&who).unwrap_or(&0.0), who));
     let refused: Vec<(f64, String)> = refused.filter(|(number, _)| *number > 0.0).collect();
     provider.until_quiet(QUIET_TIME).await?;
-    let begun = Instant::now();
+    let started = Instant::now();
     site.delete_claimants().await?;
     site.until("that all claimants are gone", |seen| seen.count() == 0).await?;
-    let released = begun.elapsed().as_secs_f64();
+    let released = started.elapsed().as_secs_f64();
     let writes = (provider.until_quiet(QUIET_TIME).await? - written) / count(size.claims);
     ensure!(agents.failures() == 0, "{} reports of agents were refused", agents.failures());
     put(numbers, What::Placed, OURS, placed, "");
@@ -185,9 +185,9 @@ async fn ours(context: &Context, size: Size, round: usize, numbers: &mut Numbers
 
 async fn floor(size: Size, numbers: &mut Numbers) -> Result<()> {
     let site = Site::start(size, Selectors::None).await?;
-    let begun = Instant::now();
+    let started = Instant::now();
     let writes = floor::place(&site).await?;
-    let placed = begun.elapsed().as_secs_f64();
+    let placed = started.elapsed().as_secs_f64();
     put(numbers, What::Placed, FLOOR, placed, "");
     put(numbers, What::Each, FLOOR, 1000.0 * placed / count(size.claims), "");
     put(numbers, What::Writes, FLOOR, count(writes) / count(size.claims), "until the providerID alone");

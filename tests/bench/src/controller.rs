@@ -145,9 +145,9 @@ impl Round<'_> {
 
     /// A cluster with its objects, and how long they took.
     async fn site(&self, protected: bool) -> Result<Site> {
-        let begun = Instant::now();
+        let started = Instant::now();
         let site = Site::start(self.size, protected).await?;
-        timeline::say(&format!("bench controller: objects made in {:.1} s", begun.elapsed().as_secs_f64()));
+        timeline::say(&format!("bench controller: objects made in {:.1} s", started.elapsed().as_secs_f64()));
         Ok(site)
     }
 
@@ -155,12 +155,12 @@ impl Round<'_> {
         let site = self.site(true).await?;
         let place = self.context.directory.path().join(format!("controller-{}", self.round));
         let (server, requests) = (site.processor()?, site.requests().await?);
-        let begun = Instant::now();
+        let started = Instant::now();
         let mut controller = Controller::start(&site, &place)?;
         controller.until_it_leads().await?;
-        let waited = begun.elapsed().as_secs_f64();
+        let waited = started.elapsed().as_secs_f64();
         controller.until_idle(count(self.size.machines)).await?;
-        let took = begun.elapsed().as_secs_f64();
+        let took = started.elapsed().as_secs_f64();
         let (server, own) = (site.processor()? - server, controller.processor()?);
         // The last writes may still be on their way.
         let mut chosen = 0;
@@ -180,10 +180,10 @@ impl Round<'_> {
         self.changes(&site, &mut controller).await?;
         self.rest(&controller, OURS).await?;
         controller.end()?;
-        let begun = Instant::now();
+        let started = Instant::now();
         let mut controller = Controller::start(&site, &place)?;
         controller.until_idle(0.0).await?;
-        self.put(What::Restart, OURS, begun.elapsed().as_secs_f64(), String::new());
+        self.put(What::Restart, OURS, started.elapsed().as_secs_f64(), String::new());
         let written = controller.until_quiet(QUIET_TIME).await?;
         self.put(What::RestartWrites, OURS, written, String::new());
         controller.end()
@@ -237,13 +237,13 @@ impl Round<'_> {
 
     async fn plain(&mut self) -> Result<()> {
         let site = self.site(false).await?;
-        let begun = Instant::now();
+        let started = Instant::now();
         let plain = Plain::start(&site.client);
         while plain.chosen() < self.size.machines {
-            ensure!(begun.elapsed() < STEP_TIMEOUT, "only {} Machines have a version", plain.chosen());
+            ensure!(started.elapsed() < STEP_TIMEOUT, "only {} Machines have a version", plain.chosen());
             tokio::time::sleep(Duration::from_millis(50)).await;
         }
-        let took = begun.elapsed().as_secs_f64();
+        let took = started.elapsed().as_secs_f64();
         self.put(What::Sync, PLAIN, took, String::new());
         self.put(What::Each, PLAIN, 1000.0 * took / count(self.size.machines), String::new());
         let requests = count(plain.requests()) / count(self.size.machines);
@@ -256,7 +256,6 @@ impl Round<'_> {
     }
 }
 
-#[allow(clippy::cast_precision_loss, reason = "far below what a float holds")]
 pub(crate) fn count(number: usize) -> f64 {
     number as f64
 }

@@ -305,7 +305,6 @@ fn top(written: &BTreeMap<String, u64>, among: usize) -> String {
     shown.collect::<Vec<_>>().join(", ")
 }
 
-#[allow(clippy::cast_precision_loss, reason = "far below the exact integers of a float")]
 fn number(number: u64) -> f64 {
     number as f64
 }

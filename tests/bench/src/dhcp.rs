@@ -271,7 +271,7 @@ fn processor_seconds(pid: u32) -> Result<f64> {
 }
 
 /// Rate at which a search starts after the last one ended at `rate`.
-#[allow(clippy::cast_possible_truncation, clippy::cast_sign_loss)]
+#[allow(clippy::cast_possible_truncation)]
 fn resume(rate: f64) -> u32 {
     // One step below what was held.
     ((rate / 1.5) as u32).clamp(*RATES.start(), *RATES.end())

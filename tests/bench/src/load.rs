@@ -55,7 +55,6 @@ pub(crate) struct Measured {
 
 impl Measured {
     /// MiB of content a second.
-    #[allow(clippy::cast_precision_loss)]
     pub(crate) fn mebibytes_per_second(self) -> f64 {
         self.bytes as f64 / f64::from(1 << 20) / self.took.as_secs_f64()
     }

@@ -271,10 +271,10 @@ fn sweep(bmcs: &Bmcs, from: Timestamp) -> Result<Sweep> {
         if looked.elapsed() < Duration::from_secs(1) {
             return Ok(None);
         }
-        let told = bmcs.told()?;
+        let report_times = bmcs.report_times()?;
         looked = Instant::now();
         let times = bmcs.healthy().map(|bmc| {
-            let times = told.get(&bmc.name)?;
+            let times = report_times.get(&bmc.name)?;
             let first = times.iter().position(|time| *time > from)?;
             let before = first.checked_sub(1).and_then(|last| times.get(last));
             let time = times.get(first)?;

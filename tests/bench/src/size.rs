@@ -29,7 +29,6 @@ pub(crate) fn run(context: &Context) -> Result<Vec<Row>> {
     Ok(all)
 }
 
-#[allow(clippy::cast_precision_loss)]
 fn size(program: &str) -> Result<f64> {
     let path = pxed::binary(program)?;
     let data = std::fs::metadata(&path).with_context(|| format!("cannot read {}", path.display()))?;

@@ -250,7 +250,7 @@ fn installed(program: &str) -> Result<PathBuf> {
 ///
 /// # Errors
 /// The address or the folder is not to be had.
-pub(crate) fn serve_async_tftp(address: SocketAddr, folder: &Path) -> Result<()> {
+fn serve_async_tftp(address: SocketAddr, folder: &Path) -> Result<()> {
     let runtime = tokio::runtime::Builder::new_multi_thread().enable_all().build()?;
     runtime.block_on(async {
         let server =

@@ -90,7 +90,6 @@ fn measure(
 }
 
 /// MiB of unpacked layers a second.
-#[allow(clippy::cast_precision_loss, reason = "a rate")]
 fn pull(subject: &str, network: &Namespace, image: &Served, place: &Path) -> Result<f64> {
     std::fs::create_dir_all(place)?;
     // Writes of a former subject that are not on disk yet must not count for this one.

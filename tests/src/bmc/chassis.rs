@@ -253,10 +253,10 @@ impl Chassis {
     }
 
     /// Returns true if its BMC reports that it is on.
-    pub fn is_told_on(&mut self, now: Instant) -> bool {
+    pub fn is_reported_on(&mut self, now: Instant) -> bool {
         let on = self.is_on(now);
         match self.lie {
-            Some((told, until)) if now < until => told,
+            Some((reported, until)) if now < until => reported,
             _ => on,
         }
     }
@@ -266,7 +266,7 @@ impl Chassis {
     /// # Errors
     /// It makes no sense now, or the hardware fails.
     pub fn act(&mut self, action: Action, by: By, lie: Duration, now: Instant) -> Result<(), ActError> {
-        let told = self.is_told_on(now);
+        let reported = self.is_reported_on(now);
         self.asked.push(Asked { action, by, at: Timestamp::now(), was_on: self.on });
         match action {
             Action::On if self.on && self.due.is_empty() => return Ok(()),
@@ -274,7 +274,7 @@ impl Chassis {
             Action::GracefulOff | Action::Reset | Action::Cycle if !self.on => return Err(ActError::State),
             Action::On | Action::ForceOff | Action::GracefulOff | Action::Reset | Action::Cycle => {}
         }
-        self.lie = (!lie.is_zero()).then(|| (told, now + lie));
+        self.lie = (!lie.is_zero()).then(|| (reported, now + lie));
         self.version += 1;
         if self.hardware.is_some() {
             return self.act_on_hardware(action, now).map_err(ActError::Hardware);
@@ -442,8 +442,8 @@ mod tests {
         let mut chassis = Chassis::new("a", "u", Delays::default());
         let now = Instant::now();
         chassis.act(Action::On, By::Redfish, seconds(10), now).unwrap();
-        assert!(chassis.is_on(now) && !chassis.is_told_on(now + seconds(9)));
-        assert!(chassis.is_told_on(now + seconds(10)));
+        assert!(chassis.is_on(now) && !chassis.is_reported_on(now + seconds(9)));
+        assert!(chassis.is_reported_on(now + seconds(10)));
     }
 
     #[test]

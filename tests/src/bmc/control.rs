@@ -62,7 +62,7 @@ fn one(bmc: &Bmc, what: &What) -> Result<Value> {
         What::ChangeCertificate => return Ok(json!({ "pin": bmc.change_certificate()?.to_string() })),
         What::DropSessions => bmc.drop_sessions(),
         What::Counters => return Ok(serde_json::to_value(bmc.counters())?),
-        What::Reported => return Ok(serde_json::to_value(bmc.told())?),
+        What::Reported => return Ok(serde_json::to_value(bmc.report_times())?),
         What::Power => return Ok(bmc.systems().iter().map(power).collect()),
     }
     Ok(json!({}))

@@ -225,7 +225,7 @@ impl Bmc {
     fn show(&self, path: &str, system: &mut Chassis) -> Reply {
         self.tells();
         let now = Instant::now();
-        let power = if system.is_told_on(now) { "On" } else { "Off" };
+        let power = if system.is_reported_on(now) { "On" } else { "Off" };
         let boot = system.boot_override(now);
         let enabled = match boot {
             None => "Disabled",

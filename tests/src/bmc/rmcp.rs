@@ -163,7 +163,7 @@ impl Front<'_> {
         match (command, data) {
             (0x01, _) => {
                 self.bmc.tells();
-                good(&[u8::from(system.is_told_on(now)), 0, 0, 0])
+                good(&[u8::from(system.is_reported_on(now)), 0, 0, 0])
             }
             (0x08, [5, first, second, ..]) => {
                 let source = match second & DEVICE {

@@ -49,7 +49,7 @@ impl BmcKind {
 }
 
 /// The namespace that credentials are in.
-pub const CREDENTIALS: &str = "bedplate-system";
+const CREDENTIALS: &str = "bedplate-system";
 /// BMC of the machine; dropped before it.
 #[derive(Debug)]
 enum Front {

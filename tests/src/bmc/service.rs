@@ -95,7 +95,7 @@ struct State {
     sessions: Vec<Session>,
     last_session: u32,
     ipmi_sessions: usize,
-    told: VecDeque<Timestamp>,
+    report_times: VecDeque<Timestamp>,
     /// Wrong passwords since the last right one.
     wrong: u32,
 }
@@ -231,22 +231,22 @@ impl Bmc {
     }
 
     /// Times at which it sent a machine's power state, the newest ones, before its latency.
-    pub fn told(&self) -> Vec<Timestamp> {
-        locked(&self.state).told.iter().copied().collect()
+    pub fn report_times(&self) -> Vec<Timestamp> {
+        locked(&self.state).report_times.iter().copied().collect()
     }
 
     /// Number of answers about the power state after a time, at most 32.
-    pub fn told_after(&self, time: Timestamp) -> usize {
-        locked(&self.state).told.iter().filter(|told| **told > time).count()
+    pub fn reports_after(&self, time: Timestamp) -> usize {
+        locked(&self.state).report_times.iter().filter(|report_times| **report_times > time).count()
     }
 
     /// It tells a machine's power state.
     pub(super) fn tells(&self) {
-        let told = &mut locked(&self.state).told;
-        if told.len() == MAX_REPORT_TIMES {
-            told.pop_front();
+        let report_times = &mut locked(&self.state).report_times;
+        if report_times.len() == MAX_REPORT_TIMES {
+            report_times.pop_front();
         }
-        told.push_back(Timestamp::now());
+        report_times.push_back(Timestamp::now());
     }
 
     /// Changes the account's password; sessions that stand remain.

@@ -271,9 +271,9 @@ mod tests {
         let answers = [(403, status(403)), (200, list("5")), (200, status(410)), (200, list("9"))];
         let answers = Arc::new(Mutex::new(VecDeque::from(answers)));
         let (store, asked) = (Arc::new(Store::default()), Arc::new(Mutex::new(Vec::new())));
-        let (known, told) = (store.clone(), asked.clone());
+        let (known, recorded) = (store.clone(), asked.clone());
         let service = tower::service_fn(move |_: http::Request<Body>| {
-            told.lock().unwrap().push(known.standing());
+            recorded.lock().unwrap().push(known.standing());
             let answer = answers.lock().unwrap().pop_front();
             async move {
                 let Some((code, body)) = answer else { return std::future::pending().await };

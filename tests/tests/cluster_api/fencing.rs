@@ -70,7 +70,7 @@ fn d8_claimant_of_a_dead_host_goes_only_after_power_off() {
     team.machine("w-2", Some(""));
     site.until(&team, ("bpm", "w-2"), "that no host is free", |found| claims(found, "NoEligibleMachine"));
     let start = Timestamp::now();
-    pxeds.until("two more looks", || (server.bmc.told_after(start) >= 2).then_some(()));
+    pxeds.until("two more looks", || (server.bmc.reports_after(start) >= 2).then_some(()));
     assert_eq!(server.asked(), [Action::ForceOff]);
     server.lets_go();
     pxeds.operation("fencing-on", "powerOn", "fencing-1");

@@ -61,7 +61,7 @@ impl Rig {
     /// Waits until pxed has read the power state twice more. Nothing else was asked of the BMC.
     fn stays(&self, asked: &[Action]) {
         let start = Timestamp::now();
-        self.pxeds.until("two more looks", || (self.server.bmc.told_after(start) >= 2).then_some(()));
+        self.pxeds.until("two more looks", || (self.server.bmc.reports_after(start) >= 2).then_some(()));
         assert_eq!(self.server.asked(), asked);
     }
 

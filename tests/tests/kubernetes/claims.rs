@@ -31,7 +31,7 @@ fn agent(machine: &str) -> (Objects, String) {
     (kubernetes.objects_of(&kubeconfig).unwrap(), enrollment["keyID"].as_str().unwrap().to_owned())
 }
 
-fn said(tried: anyhow::Result<Value>) -> Result<Value, String> {
+fn with_message(tried: anyhow::Result<Value>) -> Result<Value, String> {
     tried.map_err(|error| format!("{error:#}"))
 }
 
@@ -49,7 +49,7 @@ fn in_force() {
         admin().apply(&object).unwrap();
     }
     wait::until_asked("the policy of claims", Duration::from_secs(60), || {
-        let refused = said(person.try_create(&claim("claims-probe")));
+        let refused = with_message(person.try_create(&claim("claims-probe")));
         Ok(refused.is_err_and(|why| why.contains(NOT_A_WRITER)).then_some(()))
     })
     .unwrap();
@@ -93,21 +93,21 @@ fn d1_claim_is_written_by_its_provider_and_by_no_role() {
     for (who, by) in
         [("a user", person()), ("an agent", by_agent), ("pxed", pxed), ("the controller", controller)]
     {
-        let why = said(by.try_create(&claim("claims-new"))).expect_err(who);
+        let why = with_message(by.try_create(&claim("claims-new"))).expect_err(who);
         assert!(why.contains(NOT_A_WRITER), "{who}: {why}");
         for patch in [
             json!({ "spec": { "claimant": { "uid": "u-9" } } }),
             json!({ "metadata": { "annotations": { "bedplate.dev/enrollment": "0".repeat(32) } } }),
             json!({ "metadata": { "finalizers": ["example.com/mine"] } }),
         ] {
-            let why = said(by.merge("mcl", "claims-main", &patch)).expect_err(who);
+            let why = with_message(by.merge("mcl", "claims-main", &patch)).expect_err(who);
             assert!(why.contains(NOT_A_WRITER), "{who}: {patch}: {why}");
         }
-        let why = said(by.can_delete("mcl", "claims-main")).expect_err(who);
+        let why = with_message(by.can_delete("mcl", "claims-main")).expect_err(who);
         assert!(why.contains(NOT_A_WRITER), "{who}: {why}");
     }
     // The role of agents has no such verb either.
-    said(agent.can_delete("mcl", "claims-main")).expect_err("the role");
+    with_message(agent.can_delete("mcl", "claims-main")).expect_err("the role");
     assert_eq!(admin().get("mcl", "claims-main").unwrap().unwrap()["metadata"], made["metadata"]);
     provider().merge("mcl", "claims-main", &json!({ "spec": { "claimant": { "uid": "u-9" } } })).unwrap();
     provider().can_delete("mcl", "claims-main").unwrap();
@@ -122,7 +122,7 @@ fn d1_provider_writes_only_conditions_of_a_claims_status() {
         .apply_as(AGENT, "/status", &status("claims-provider", &agents_fields("claims-provider")), "")
         .unwrap();
     let provide = |part: &Value| {
-        said(provider().apply_as(PROVIDER_MANAGER, "/status", &status("claims-provider", part), ""))
+        with_message(provider().apply_as(PROVIDER_MANAGER, "/status", &status("claims-provider", part), ""))
     };
     let own = ["Granted", "Fenced", "Orphaned", "Wiped"].map(condition);
     provide(&json!({ "conditions": own })).unwrap();
@@ -139,7 +139,7 @@ fn d1_provider_writes_only_conditions_of_a_claims_status() {
         assert!(why.contains("the provider writes no fields of the status"), "{name}: {why}");
         let gone =
             Value::from(std::iter::once((name.clone(), Value::Null)).collect::<serde_json::Map<_, _>>());
-        let why = said(provider().merge_status("mcl", "claims-provider", &gone)).expect_err(name);
+        let why = with_message(provider().merge_status("mcl", "claims-provider", &gone)).expect_err(name);
         assert!(why.contains("the provider writes no fields of the status"), "{name} {value}: {why}");
     }
     let why = provide(&json!({ "conditions": [condition("Invented")] })).expect_err("an invented type");
@@ -158,7 +158,7 @@ fn d4_only_the_agent_of_the_claims_own_enrollment_reports_on_it() {
     claimed("claims-agent", &key_id);
     claimed("claims-other", &other_key);
     let report = |by: &Objects, name: &str| {
-        said(by.apply_as(AGENT, "/status", &status(name, &agents_fields("claims-agent")), ""))
+        with_message(by.apply_as(AGENT, "/status", &status(name, &agents_fields("claims-agent")), ""))
     };
     report(&agent, "claims-agent").unwrap();
     // The attack: a tenant has copied the host's certificate, and the host has another key since.
@@ -177,9 +177,13 @@ fn d4_only_the_agent_of_the_claims_own_enrollment_reports_on_it() {
     // A claim that names no enrollment is reported on by no agent.
     claimed_without_enrollment("claims-bare");
     let bare = admin().impersonating("bedplate:machine:claims-bare", &["bedplate:machines", MASTERS, &own]);
-    let why =
-        said(bare.apply_as(AGENT, "/status", &status("claims-bare", &json!({ "state": "Joined" })), ""))
-            .expect_err("no enrollment");
+    let why = with_message(bare.apply_as(
+        AGENT,
+        "/status",
+        &status("claims-bare", &json!({ "state": "Joined" })),
+        "",
+    ))
+    .expect_err("no enrollment");
     assert!(why.contains("is not of the enrollment that the annotation"), "{why}");
 }
 
@@ -195,7 +199,7 @@ fn d1_agent_writes_no_condition_of_a_claim_not_even_as_it_is() {
     let granted = json!({ "conditions": [condition("Granted")] });
     let own = agents_fields("claims-fields");
     let write = |manager: &str, part: &Value| {
-        said(agent.apply_as(manager, "/status", &status("claims-fields", part), ""))
+        with_message(agent.apply_as(manager, "/status", &status("claims-fields", part), ""))
     };
     let why = write(AGENT, &granted).expect_err("its own go signal");
     assert!(why.contains("an agent writes no conditions"), "{why}");
@@ -204,7 +208,8 @@ fn d1_agent_writes_no_condition_of_a_claim_not_even_as_it_is() {
     let why = write(AGENT, &with(&own, &granted)).expect_err("as it is");
     assert!(why.contains("an agent writes no fields of others, not even as they are"), "{why}");
     for part in [json!({ "conditions": [] }), json!({ "conditions": null })] {
-        let why = said(agent.merge_status_as(AGENT, "mcl", "claims-fields", &part)).expect_err("taken away");
+        let why = with_message(agent.merge_status_as(AGENT, "mcl", "claims-fields", &part))
+            .expect_err("taken away");
         assert!(why.contains("an agent writes no conditions"), "{part}: {why}");
     }
     for manager in ["another", PROVIDER_MANAGER] {
@@ -219,7 +224,7 @@ fn d1_agent_writes_no_condition_of_a_claim_not_even_as_it_is() {
     let managers = found["metadata"]["managedFields"].as_array().unwrap();
     assert!(managers.iter().any(|entry| entry["manager"] == PROVIDER_MANAGER), "{managers:?}");
     assert_eq!(found["status"]["conditions"].as_array().unwrap().len(), 1);
-    let why = said(person().merge_status("mcl", "claims-fields", &json!({ "state": "Released" })))
+    let why = with_message(person().merge_status("mcl", "claims-fields", &json!({ "state": "Released" })))
         .expect_err("a user");
     assert!(
         why.contains("the status of a MachineClaim is written by its provider and by the agent"),
@@ -243,18 +248,18 @@ fn d7_user_with_the_verb_repair_deletes_a_claim_only_after_naming_it() {
     let repairer =
         admin().impersonating("somebody", &["system:authenticated", "claims-probe", "claims-repair"]);
     wait::until_asked("the role", Duration::from_secs(60), || {
-        Ok(said(repairer.try_create(&claim("claims-made"))).is_ok().then_some(()))
+        Ok(with_message(repairer.try_create(&claim("claims-made"))).is_ok().then_some(()))
     })
     .unwrap();
     for (name, by) in [("claims-role", repairer), ("claims-admin", admin())] {
         claimed_without_enrollment(name);
-        let why = said(by.begin_delete("mcl", name)).expect_err(name);
+        let why = with_message(by.begin_delete("mcl", name)).expect_err(name);
         let named = format!("set the annotation bedplate.dev/release of the claim to bedplate://{name}/u-1");
         assert!(why.contains(&named), "{why}");
         let release =
             |value: &str| json!({ "metadata": { "annotations": { "bedplate.dev/release": value } } });
         by.merge("mcl", name, &release("bedplate://another/u-1")).unwrap();
-        said(by.begin_delete("mcl", name)).expect_err("another claim is named");
+        with_message(by.begin_delete("mcl", name)).expect_err("another claim is named");
         by.merge("mcl", name, &release(&format!("bedplate://{name}/u-1"))).unwrap();
         by.merge("mcl", name, &json!({ "metadata": { "finalizers": ["bedplate.dev/release"] } })).unwrap();
         by.begin_delete("mcl", name).unwrap();
@@ -273,18 +278,22 @@ fn d1_garbage_collector_deletes_a_claim_and_changes_none() {
     claimed_without_enrollment("claims-collected");
     let collector = admin().impersonating(COLLECTOR, &[MASTERS]);
     collector.can_delete("mcl", "claims-collected").unwrap();
-    let status = said(collector.merge_status("mcl", "claims-collected", &json!({ "state": "Released" })));
+    let status =
+        with_message(collector.merge_status("mcl", "claims-collected", &json!({ "state": "Released" })));
     // `system:masters` has the verb `repair`; the collector's own role has not.
     let plain = admin().impersonating(COLLECTOR, &["claims-probe"]);
     plain.can_delete("mcl", "claims-collected").unwrap();
     plain
         .merge("mcl", "claims-collected", &json!({ "metadata": { "finalizers": ["foregroundDeletion"] } }))
         .unwrap();
-    let why =
-        said(plain.merge("mcl", "claims-collected", &json!({ "spec": { "claimant": { "uid": "u-2" } } })))
-            .expect_err("the spec");
+    let why = with_message(plain.merge(
+        "mcl",
+        "claims-collected",
+        &json!({ "spec": { "claimant": { "uid": "u-2" } } }),
+    ))
+    .expect_err("the spec");
     assert!(why.contains(NOT_A_WRITER), "{why}");
-    let why = said(plain.merge_status("mcl", "claims-collected", &json!({ "state": "Failed" })))
+    let why = with_message(plain.merge_status("mcl", "claims-collected", &json!({ "state": "Failed" })))
         .expect_err("the status");
     assert!(why.contains("the status of a MachineClaim is written by"), "{why} {status:?}");
 }

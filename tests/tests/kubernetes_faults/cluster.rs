@@ -163,13 +163,13 @@ impl Scene {
         for (name, value) in headers {
             request = request.header(*name, value);
         }
-        let begun = Instant::now();
+        let started = Instant::now();
         loop {
             let body = if body.is_null() { Vec::new() } else { body.to_string().into_bytes() };
             let request = request_of(&request, body);
             match self.cluster.ask(request).await {
                 // The API server is unreachable, or busy.
-                Err((0 | 429 | 500.., _)) if begun.elapsed() < PATIENCE => tokio::time::sleep(LOOK).await,
+                Err((0 | 429 | 500.., _)) if started.elapsed() < PATIENCE => tokio::time::sleep(LOOK).await,
                 other => return other,
             }
         }
@@ -234,11 +234,11 @@ impl Scene {
     /// Deletes an object; again, while a policy does not yet know that it is not in use.
     pub(crate) async fn delete(&self, plural: &'static str, short: &str) {
         let path = format!("{}/{}?gracePeriodSeconds=0", place(plural), self.name(short));
-        let begun = Instant::now();
+        let started = Instant::now();
         loop {
             match self.send("DELETE", &path, ("application/json", &Value::Null), &[]).await {
                 Ok(_) | Err((404, _)) => return,
-                Err((403 | 409 | 422, _)) if begun.elapsed() < PATIENCE => tokio::time::sleep(LOOK).await,
+                Err((403 | 409 | 422, _)) if started.elapsed() < PATIENCE => tokio::time::sleep(LOOK).await,
                 Err(error) => panic!("{short}: {error:?}"),
             }
         }
@@ -267,12 +267,12 @@ impl Scene {
 
     /// Waits for something to be there.
     pub(crate) async fn wait<T>(&self, look: impl Fn() -> Option<T>) -> Option<T> {
-        let begun = Instant::now();
+        let started = Instant::now();
         loop {
             if let Some(found) = look() {
                 return Some(found);
             }
-            if begun.elapsed() > PATIENCE {
+            if started.elapsed() > PATIENCE {
                 return None;
             }
             tokio::time::sleep(LOOK).await;

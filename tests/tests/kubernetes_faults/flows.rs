@@ -309,11 +309,11 @@ impl Scene {
             spec["configurationRef"]["name"] = json!(self.name(reference));
         }
         self.apply(MACHINES, json!({ "metadata": { "name": name, "labels": labels }, "spec": spec })).await;
-        self.said(name, "Enrolled").await;
+        self.set_condition(name, "Enrolled").await;
     }
 
     /// Sets a condition of a Machine, as another writer.
-    pub(crate) async fn said(&self, name: &str, kind: &str) {
+    pub(crate) async fn set_condition(&self, name: &str, kind: &str) {
         let change = |machine: &mut Value| {
             let conditions = &mut machine["status"]["conditions"];
             if conditions.is_null() {
@@ -376,7 +376,7 @@ impl Scene {
             machine["status"]["applied"] = json!({ "name": selected["name"], "version": selected["version"], "slot": "a", "nodeUID": uid });
         };
         self.change(MACHINES, machine, change).await;
-        self.said(machine, "NodeReady").await;
+        self.set_condition(machine, "NodeReady").await;
     }
 
     /// As the agent with this certificate: asks for its kubelet's.

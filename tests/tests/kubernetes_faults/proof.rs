@@ -137,7 +137,7 @@ impl Bench {
         wanted: Option<&Picture>,
     ) -> Picture {
         let gate = gates[0].clone();
-        let (mut life, begun) = (Some(life), Instant::now());
+        let (mut life, started) = (Some(life), Instant::now());
         let quiet = if wanted.is_some() { QUIET } else { VERY_QUIET };
         loop {
             tokio::select! {
@@ -156,7 +156,7 @@ impl Bench {
                 flow.name
             );
             let is_last = gates.iter().filter(|gate| !gate.is_closed()).all(|gate| gate.is_quiet(quiet));
-            let is_late = begun.elapsed() > PATIENCE;
+            let is_late = started.elapsed() > PATIENCE;
             let is_over = acting.is_finished() && is_last;
             if !is_late && !is_over {
                 continue;
@@ -261,16 +261,16 @@ fn points(writes: &[String]) -> BTreeSet<(Point, Fault)> {
 }
 
 async fn until_quiet(gate: &Gate, time: Duration) {
-    let begun = Instant::now();
+    let started = Instant::now();
     while !gate.is_quiet(time) {
-        assert!(begun.elapsed() < PATIENCE, "it never rests: {:#?}", gate.writes());
+        assert!(started.elapsed() < PATIENCE, "it never rests: {:#?}", gate.writes());
         tokio::time::sleep(LOOK).await;
     }
 }
 
 /// Differences, as text for a user.
 pub(crate) fn difference(wanted: &Picture, found: &Picture) -> String {
-    let mut told = String::new();
+    let mut differences = String::new();
     let names: BTreeSet<_> = wanted.keys().chain(found.keys()).collect();
     for name in names {
         let (wanted, found) = (wanted.get(name), found.get(name));
@@ -278,8 +278,8 @@ pub(crate) fn difference(wanted: &Picture, found: &Picture) -> String {
             let text = |object: Option<&Value>| {
                 object.map_or_else(|| "absent".to_owned(), |object| format!("{object:#}"))
             };
-            told.push_str(&format!("{name}, wanted:\n{}\nfound:\n{}\n", text(wanted), text(found)));
+            differences.push_str(&format!("{name}, wanted:\n{}\nfound:\n{}\n", text(wanted), text(found)));
         }
     }
-    told
+    differences
 }

@@ -175,7 +175,7 @@ async fn one_paved(s: Scene, configuration: &Value, machine: &Value) {
     spec.as_object_mut().unwrap().extend(machine.as_object().unwrap().clone());
     s.machine("a", &json!({}), &spec).await;
     s.selected("a", "w", 1).await;
-    s.said("a", "Paved").await;
+    s.set_condition("a", "Paved").await;
     s.status(
         MACHINES,
         "a",

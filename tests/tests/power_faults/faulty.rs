@@ -25,12 +25,12 @@ struct Case {
     protocol: Protocol,
     faults: Faults,
     /// Reason of condition and operation, and words of the remedy; nothing: it works all the same.
-    said: Option<(&'static str, &'static str)>,
+    expected: Option<(&'static str, &'static str)>,
 }
 
-fn case(name: &'static str, faults: Faults, said: Option<(&'static str, &'static str)>) -> Case {
+fn case(name: &'static str, faults: Faults, expected: Option<(&'static str, &'static str)>) -> Case {
     let protocol = if name.ends_with("ipmi") { Protocol::Ipmi } else { Protocol::Redfish };
-    Case { name, protocol, faults, said }
+    Case { name, protocol, faults, expected }
 }
 
 fn cases() -> Vec<Case> {
@@ -117,7 +117,9 @@ impl Site {
 
     /// Every machine whose BMC is not usable, with its expected report.
     fn broken(&self) -> Vec<(String, &Station, &'static str, &'static str)> {
-        let of = |(case, station): &'_ (Case, Station)| case.said.map(|said| (station.name.clone(), said));
+        let of = |(case, station): &'_ (Case, Station)| {
+            case.expected.map(|expected| (station.name.clone(), expected))
+        };
         let mut all: Vec<_> = self
             .faulty
             .iter()
@@ -186,7 +188,7 @@ fn each_fault_is_reported_with_its_remedy_and_delays_no_healthy_machine() {
 /// Exactly one cycle of each machine whose BMC is usable. The healthy ones come first: the wait for a slow BMC may last longer than an
 /// operation at a BMC that hangs.
 fn operations_of_usable_machines_complete(site: &Site) {
-    let usable = site.faulty.iter().filter(|(case, _)| case.said.is_none()).map(|(_, station)| station);
+    let usable = site.faulty.iter().filter(|(case, _)| case.expected.is_none()).map(|(_, station)| station);
     let usable: Vec<&Station> = usable.collect();
     let healthy: Vec<&Station> = site.healthy.iter().collect();
     cycle(site, &healthy);
@@ -220,10 +222,10 @@ fn all_are_cycled(site: &Site, stations: &[&Station], limit: Duration) {
 fn each_says_what_is_wrong(site: &Site) {
     let mut wrong = Vec::new();
     for (name, station, reason, remedy) in site.broken() {
-        let (state, ended, told) = site.rig.ended(&format!("cycle-{name}"), LONG);
-        println!("{name}: {ended}: {told}");
-        if (&*state, &*ended) != ("Failed", reason) || !told.contains(remedy) {
-            wrong.push(format!("operation at {name}: {state} {ended}: {told}"));
+        let (state, ended, message) = site.rig.ended(&format!("cycle-{name}"), LONG);
+        println!("{name}: {ended}: {message}");
+        if (&*state, &*ended) != ("Failed", reason) || !message.contains(remedy) {
+            wrong.push(format!("operation at {name}: {state} {ended}: {message}"));
         }
         let seen = site.rig.wait(&format!("the condition of {name}"), LONG, || {
             let seen = site.rig.condition(&name, "BMCReachable");

@@ -48,7 +48,7 @@ fn a_wrong_operation_is_refused_with_file_and_line_and_stops_nobody_else() {
     rig.manifest("first", &order("first", "server", "powerOn", &json!({})).to_string());
     let _pxed = rig.start();
     assert_eq!(rig.ended("first", LIMIT).0, "Complete");
-    let said = |words: &[&str]| {
+    let until_logged = |words: &[&str]| {
         rig.wait(&format!("{words:?} in the log"), LIMIT, || {
             let log = rig.log();
             log.lines().any(|line| words.iter().all(|word| line.contains(word))).then_some(())
@@ -56,22 +56,22 @@ fn a_wrong_operation_is_refused_with_file_and_line_and_stops_nobody_else() {
     };
     // Another spec by the same name, on the second line.
     rig.manifest("first", &format!("\n{}", order("first", "server", "powerOff", &json!({}))));
-    said(&["first.yaml:2", "make a new name"]);
+    until_logged(&["first.yaml:2", "make a new name"]);
     rig.manifest(
         "wrong",
         "apiVersion: bedplate.dev/v1alpha1\nkind: MachineOperation\nmetadata:\n  name: wrong\nspec: 7\n",
     );
-    said(&["wrong.yaml"]);
+    until_logged(&["wrong.yaml"]);
     rig.manifest("unknown", &order("unknown", "server", "explode", &json!({})).to_string());
-    said(&["unknown.yaml", "explode"]);
+    until_logged(&["unknown.yaml", "explode"]);
     rig.manifest("broken", "{");
-    said(&["broken.yaml"]);
+    until_logged(&["broken.yaml"]);
     let huge = "x".repeat(1 << 20);
     rig.manifest(
         "huge",
         &order("huge", "server", "powerOff", &json!({ "parameters": { "force": huge } })).to_string(),
     );
-    said(&["huge.yaml:1", "spec.parameters.force", "at most 4096"]);
+    until_logged(&["huge.yaml:1", "spec.parameters.force", "at most 4096"]);
     let parameters = json!({ "parameters": { "force": "perhaps" } });
     rig.manifest("value", &order("value", "server", "powerOff", &parameters).to_string());
     let (state, reason, message) = rig.ended("value", LIMIT);

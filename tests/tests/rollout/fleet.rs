@@ -82,7 +82,7 @@ impl Fleet {
 
     /// Counts the maximum that were unavailable concurrently, by its Nodes' watch from now on.
     pub(crate) async fn count(self: &Arc<Self>) {
-        let (ready, begun) = tokio::sync::oneshot::channel();
+        let (ready, counting) = tokio::sync::oneshot::channel();
         let fleet = self.clone();
         tokio::spawn(async move {
             let mut ready = Some(ready);
@@ -104,7 +104,7 @@ impl Fleet {
                 }
             }
         });
-        begun.await.unwrap();
+        counting.await.unwrap();
     }
 
     pub(crate) fn most(&self) -> usize {
@@ -127,16 +127,16 @@ impl Fleet {
 
     async fn host(self: Arc<Self>, name: String) {
         let mut host = Host::default();
-        let mut said = Value::Null;
+        let mut reported = Value::Null;
         let mut changes = Changes::of(&self.objects, &[("machine", &name), ("node", &name)]);
         loop {
             let Some(machine) = self.machines().get_opt(&name).await.unwrap() else { return };
             if !self.away.lock().unwrap().contains(&name) {
                 self.step(&mut host, &machine).await;
             }
-            let now = host.told();
-            if now != said && self.apply(&name, "bedplate-agent", &now).await.is_ok() {
-                said = now;
+            let now = host.status();
+            if now != reported && self.apply(&name, "bedplate-agent", &now).await.is_ok() {
+                reported = now;
             }
             changes.wait().await;
         }
@@ -196,7 +196,7 @@ impl Fleet {
 }
 
 impl Host {
-    fn told(&self) -> Value {
+    fn status(&self) -> Value {
         let running = self.applied.as_ref().map(|(version, uid)| {
             json!({ "name": version.name, "version": version.version, "slot": "a", "nodeUID": uid })
         });
@@ -207,16 +207,16 @@ impl Host {
             json!({ "name": "b", "configurationName": name, "version": version, "state": "Prepared" })
         });
         let runs = if self.applied.is_some() { "True" } else { "False" };
-        let mut told = json!({ "slots": [slot_a, slot_b],
+        let mut status = json!({ "slots": [slot_a, slot_b],
             "agent": { "version": "t", "lastHeartbeatTime": "2100-01-01T00:00:00Z" },
             "conditions": [condition("Paved", runs, if self.starves { "ImageUnavailable" } else { "Applied" }), condition("NodeReady", runs, "NodeReady")] });
         if let Some(running) = running {
-            told["applied"] = running;
+            status["applied"] = running;
         }
         if let Some(back) = &self.rolled_back {
-            told["rolledBack"] = back.clone();
+            status["rolledBack"] = back.clone();
         }
-        told
+        status
     }
 }
 

@@ -26,22 +26,22 @@ pub(super) async fn run(
     let agents = Agents::start(&site.client);
     provider.until_quiet(QUIET_TIME).await?;
     let (processor, reads) = (provider.processor()?, site.reads(VERSIONS).await?);
-    let begun = Instant::now();
+    let started = Instant::now();
     site.provision().await?;
     let waiting = size.claims - size.hosts;
     site.until("that all hosts are claimed", |seen| {
         seen.placed().count() == size.hosts && seen.waiting().count() == waiting
     })
     .await?;
-    let placed = begun.elapsed().as_secs_f64();
+    let placed = started.elapsed().as_secs_f64();
     site.until("that all holders are Ready", |seen| seen.ready().count() == size.hosts).await?;
-    let begun = Instant::now();
+    let started = Instant::now();
     site.delete_holders().await?;
     site.until("that all hosts are claimed again", |seen| {
         seen.count() == waiting && seen.placed().count() == size.hosts
     })
     .await?;
-    let served = begun.elapsed().as_secs_f64();
+    let served = started.elapsed().as_secs_f64();
     ensure!(agents.failures() == 0, "{} reports of agents were refused", agents.failures());
     let reads = site.reads(VERSIONS).await? - reads;
     let processor = provider.processor()? - processor;

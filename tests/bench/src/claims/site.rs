@@ -205,11 +205,11 @@ impl Site {
 
     /// Waits for a state of the claimants.
     pub(super) async fn until(&self, state: &str, is_reached: impl Fn(&Seen) -> bool) -> Result<()> {
-        let begun = Instant::now();
+        let started = Instant::now();
         while !is_reached(&self.seen.lock().unwrap_or_else(PoisonError::into_inner)) {
             let count = |seen: &Seen| (seen.count(), seen.placed().count(), seen.ready().count());
             let now = count(&self.seen.lock().unwrap_or_else(PoisonError::into_inner));
-            ensure!(begun.elapsed() < STEP_TIMEOUT, "{state}: of all, with a host, Ready: {now:?}");
+            ensure!(started.elapsed() < STEP_TIMEOUT, "{state}: of all, with a host, Ready: {now:?}");
             tokio::time::sleep(Duration::from_millis(20)).await;
         }
         Ok(())

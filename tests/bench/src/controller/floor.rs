@@ -22,14 +22,14 @@ impl Round<'_> {
     pub(super) async fn floor(&mut self) -> Result<()> {
         let site = self.site(true).await?;
         let machines: Api<Machine> = Api::all(site.client.clone());
-        let (server, begun) = (site.processor()?, Instant::now());
+        let (server, started) = (site.processor()?, Instant::now());
         let write = |number: usize| {
             let (machines, status) = (machines.clone(), status(number, self.size.configurations));
             async move { apply(&machines, number, "floor", &status).await }
         };
         let all = stream::iter((0..self.size.machines).map(write));
         all.buffer_unordered(WORKER_COUNT).try_collect::<()>().await?;
-        let (took, server) = (begun.elapsed().as_secs_f64(), site.processor()? - server);
+        let (took, server) = (started.elapsed().as_secs_f64(), site.processor()? - server);
         self.written(FLOOR, took, server)?;
         Ok(())
     }

@@ -29,11 +29,11 @@ pub(super) async fn edits(site: &Site, edits: usize, first: usize) -> Result<Vec
         let name = Size::configuration(edit % site.size.configurations);
         let wanted: bedplate_api::configuration::Template = serde_json::from_value(template(edit))?;
         let body = json!({ "spec": { "template": template(edit) } });
-        let begun = Instant::now();
+        let started = Instant::now();
         configurations.patch(&name, &PatchParams::default(), &Patch::Merge(&body)).await?;
         seen.until(|version| version.spec.configuration_name == name && version.spec.template == wanted)
             .await?;
-        times.push(begun.elapsed().as_secs_f64() * 1000.0);
+        times.push(started.elapsed().as_secs_f64() * 1000.0);
         tokio::time::sleep(EDIT_DELAY).await;
     }
     Ok(times)
@@ -50,7 +50,7 @@ pub(super) async fn phases(site: &Site, changes: usize) -> Result<Vec<f64>> {
         let reason = if on { "On" } else { "PoweringOn" };
         let status = json!({ "conditions": [condition("PoweredOn", on, reason)] });
         let name = Size::machine(number);
-        let begun = Instant::now();
+        let started = Instant::now();
         apply(&machines, number, "bench-power", &status).await?;
         let shown = |machine: &Machine| {
             let phase = machine.status.as_ref().and_then(|status| status.phase);
@@ -58,7 +58,7 @@ pub(super) async fn phases(site: &Site, changes: usize) -> Result<Vec<f64>> {
                 && phase.is_some_and(|p| (p == Phase::PoweringOn) != on)
         };
         seen.until(shown).await?;
-        times.push(begun.elapsed().as_secs_f64() * 1000.0);
+        times.push(started.elapsed().as_secs_f64() * 1000.0);
     }
     Ok(times)
 }

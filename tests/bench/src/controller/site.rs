@@ -281,8 +281,8 @@ impl Controller {
 
     /// Waits until its metrics say so.
     pub(crate) async fn until(&mut self, done: impl Fn(&BTreeMap<String, f64>) -> bool) -> Result<()> {
-        let begun = Instant::now();
-        while begun.elapsed() < STEP_TIMEOUT {
+        let started = Instant::now();
+        while started.elapsed() < STEP_TIMEOUT {
             if done(&self.metrics().await?) {
                 return Ok(());
             }
@@ -300,9 +300,9 @@ impl Controller {
 
     /// Waits until it has written nothing for a while: what it counts comes after seconds.
     pub(crate) async fn until_quiet(&mut self, quiet: Duration) -> Result<f64> {
-        let (mut since, mut before, begun) = (Instant::now(), -1.0, Instant::now());
+        let (mut since, mut before, started) = (Instant::now(), -1.0, Instant::now());
         while since.elapsed() < quiet {
-            ensure!(begun.elapsed() < STEP_TIMEOUT, "it writes for ever");
+            ensure!(started.elapsed() < STEP_TIMEOUT, "it writes for ever");
             let now = self.writes("").await?;
             if now > before {
                 (since, before) = (Instant::now(), now);

@@ -34,9 +34,9 @@ const CHANGE_DELAY: Duration = Duration::from_millis(250);
 impl Round<'_> {
     /// Both, in one cluster.
     pub(super) async fn tink(&mut self) -> Result<()> {
-        let begun = Instant::now();
+        let started = Instant::now();
         let tink = Tink::start(self.size, self.context.directory.path()).await?;
-        timeline::say(&format!("bench controller: objects made in {:.1} s", begun.elapsed().as_secs_f64()));
+        timeline::say(&format!("bench controller: objects made in {:.1} s", started.elapsed().as_secs_f64()));
         self.raised(&tink).await?;
         self.limited(&tink).await
     }
@@ -44,10 +44,10 @@ impl Round<'_> {
     async fn raised(&mut self, tink: &Tink) -> Result<()> {
         let all = count(self.size.machines);
         let before = (tink.site.processor()?, tink.site.requests().await?);
-        let begun = Instant::now();
+        let started = Instant::now();
         let mut controller = tink.controller(RAISED)?;
         controller.until(|metrics| waiting(metrics) == 0.0 && written(metrics) >= all).await?;
-        let took = begun.elapsed().as_secs_f64();
+        let took = started.elapsed().as_secs_f64();
         let (server, own) = (tink.site.processor()? - before.0, controller.processor()?);
         let done = tink.with_state().await?.len();
         ensure!(done == self.size.machines, "{done} Workflows have a state");
@@ -57,7 +57,7 @@ impl Round<'_> {
         self.put(What::SyncRequests, RAISED, (asked[1] - before.1[1]) / all, note);
         self.synced(RAISED, took, server, own)?;
         let changes = if self.context.quick { PHASES.1 } else { PHASES.0 };
-        self.begun(tink, &mut controller, RAISED, 0..changes, Duration::ZERO).await?;
+        self.start_actions(tink, &mut controller, RAISED, 0..changes, Duration::ZERO).await?;
         self.rest(&controller, RAISED).await?;
         controller.end()?;
         self.again(tink, RAISED).await?.end()
@@ -67,7 +67,7 @@ impl Round<'_> {
         let mut controller = self.again(tink, LIMITED).await?;
         let (first, changes) =
             if self.context.quick { (PHASES.1, PHASES.1) } else { (PHASES.0, PHASES.0 / 4) };
-        self.begun(tink, &mut controller, LIMITED, first..first + changes, CHANGE_DELAY).await?;
+        self.start_actions(tink, &mut controller, LIMITED, first..first + changes, CHANGE_DELAY).await?;
         self.rest(&controller, LIMITED).await?;
         controller.end()?;
         tink.forget().await?;
@@ -82,8 +82,8 @@ impl Round<'_> {
         Ok(())
     }
 
-    /// Machines begin their first action, one after the other.
-    async fn begun(
+    /// Machines start their first action, one after the other.
+    async fn start_actions(
         &mut self,
         tink: &Tink,
         controller: &mut Controller,
@@ -92,7 +92,7 @@ impl Round<'_> {
         pause: Duration,
     ) -> Result<()> {
         let (number, before) = (changes.len(), written(&controller.metrics().await?));
-        let times = tink.begun(changes, pause).await?;
+        let times = tink.start_actions(changes, pause).await?;
         self.times((What::Phase, What::PhaseLate), who, times)?;
         controller.until_quiet(QUIET_TIME).await?;
         let writes = written(&controller.metrics().await?) - before;
@@ -103,11 +103,11 @@ impl Round<'_> {
     /// Starts it over a cluster that needs no changes.
     async fn again(&mut self, tink: &Tink, who: &'static str) -> Result<Controller> {
         let all = count(self.size.machines);
-        let begun = Instant::now();
+        let started = Instant::now();
         let mut controller = tink.controller(who)?;
         controller.until(|metrics| waiting(metrics) == 0.0 && looked(metrics) >= all).await?;
         let note = "without leader election".to_owned();
-        self.put(What::Restart, who, begun.elapsed().as_secs_f64(), note);
+        self.put(What::Restart, who, started.elapsed().as_secs_f64(), note);
         controller.until_quiet(QUIET_TIME).await?;
         self.put(What::RestartWrites, who, written(&controller.metrics().await?), String::new());
         Ok(controller)
@@ -212,7 +212,7 @@ impl Tink {
 
     /// Reports of machines that they have started their first action, as Tinkerbell's server does for its agent: milliseconds from the request
     /// until the controller's summary names the action.
-    async fn begun(&self, changes: std::ops::Range<usize>, pause: Duration) -> Result<Vec<f64>> {
+    async fn start_actions(&self, changes: std::ops::Range<usize>, pause: Duration) -> Result<Vec<f64>> {
         let mut seen = watch(&self.workflows).await?;
         let mut times = Vec::new();
         for change in changes {
@@ -225,14 +225,14 @@ impl Tink {
             action["status"] = "STATE_RUNNING".into();
             action["startedAt"] = format!("{:.0}", Timestamp::now()).into();
             let action = action["name"].clone();
-            let begun = Instant::now();
+            let started = Instant::now();
             self.workflows.replace_status(&name, &PostParams::default(), &workflow).await?;
             let shown = |workflow: &DynamicObject| {
                 workflow.metadata.name.as_ref() == Some(&name)
                     && workflow.data["status"]["currentAction"] == action
             };
             seen.until(shown).await?;
-            times.push(begun.elapsed().as_secs_f64() * 1000.0);
+            times.push(started.elapsed().as_secs_f64() * 1000.0);
             tokio::time::sleep(pause).await;
         }
         Ok(times)

@@ -41,7 +41,6 @@ pub(super) struct Burst {
 ///
 /// # Errors
 /// pxed refuses one, or does not answer.
-#[allow(clippy::cast_precision_loss)]
 pub(super) fn run(bmcs: &Bmcs, socket: &Path, count: usize) -> Result<Burst> {
     let chosen: Vec<(usize, &Bmc)> =
         bmcs.all().iter().enumerate().filter(|(_, bmc)| !bmc.dead).take(count).collect();

@@ -122,7 +122,7 @@ impl Bmcs {
     ///
     /// # Errors
     /// The simulator does not say.
-    pub(super) fn told(&self) -> Result<HashMap<String, Vec<Timestamp>>> {
+    pub(super) fn report_times(&self) -> Result<HashMap<String, Vec<Timestamp>>> {
         Ok(serde_json::from_value(self.order(&json!({"bmc": "*", "do": "reported"}))?)?)
     }
 
