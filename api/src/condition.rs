@@ -6,14 +6,15 @@ use jiff::Timestamp;
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::{Condition, Time};
 
 use crate::claim::MachineClaimStatus;
+use crate::cluster::full;
 use crate::cluster::infrastructure::{BedplateClusterStatus, BedplateMachineStatus};
 use crate::cluster::kubeadm::KubeadmConfigStatus;
-use crate::configuration::MachineConfigurationStatus;
-use crate::machine::MachineStatus;
-use crate::operation::MachineOperationStatus;
+use crate::configuration::{MachineConfiguration, MachineConfigurationStatus};
+use crate::machine::{Machine, MachineStatus};
+use crate::operation::{MachineOperation, MachineOperationStatus};
 use crate::reason::ConditionReason;
 use crate::reason::machine::ReadyReason;
-use crate::version::MachineConfigurationVersionStatus;
+use crate::version::{MachineConfigurationVersion, MachineConfigurationVersionStatus};
 
 /// Characters of a condition's message that are kept; the API server refuses more than 32768.
 pub const MAX_MESSAGE: usize = 1024;
@@ -44,52 +45,88 @@ impl From<bool> for ConditionState {
     }
 }
 
-impl AsMut<Vec<Condition>> for MachineStatus {
-    fn as_mut(&mut self) -> &mut Vec<Condition> {
-        &mut self.conditions
+/// Status or object with conditions.
+pub trait Conditions {
+    /// Returns the conditions. An object without a status has none.
+    fn conditions(&self) -> &[Condition];
+
+    /// Returns the condition of a type.
+    fn condition(&self, type_: &str) -> Option<&Condition> {
+        condition(self.conditions(), type_)
+    }
+
+    /// Returns true if the condition of a type is True.
+    fn is_true(&self, type_: &str) -> bool {
+        is_true(self.conditions(), type_)
     }
 }
 
-impl AsMut<Vec<Condition>> for MachineConfigurationStatus {
-    fn as_mut(&mut self) -> &mut Vec<Condition> {
-        &mut self.conditions
-    }
+macro_rules! statuses {
+    ($($status:ty),+ $(,)?) => {
+        $(
+            impl AsMut<Vec<Condition>> for $status {
+                fn as_mut(&mut self) -> &mut Vec<Condition> {
+                    &mut self.conditions
+                }
+            }
+
+            impl Conditions for $status {
+                fn conditions(&self) -> &[Condition] {
+                    &self.conditions
+                }
+            }
+        )+
+    };
 }
 
-impl AsMut<Vec<Condition>> for MachineConfigurationVersionStatus {
-    fn as_mut(&mut self) -> &mut Vec<Condition> {
-        &mut self.conditions
-    }
+statuses!(
+    BedplateClusterStatus,
+    BedplateMachineStatus,
+    KubeadmConfigStatus,
+    MachineClaimStatus,
+    MachineConfigurationStatus,
+    MachineConfigurationVersionStatus,
+    MachineOperationStatus,
+    MachineStatus,
+);
+
+macro_rules! objects {
+    ($($object:ty),+ $(,)?) => {
+        $(
+            impl Conditions for $object {
+                fn conditions(&self) -> &[Condition] {
+                    self.status.as_ref().map_or(&[], |status| &status.conditions)
+                }
+            }
+        )+
+    };
 }
 
-impl AsMut<Vec<Condition>> for MachineOperationStatus {
-    fn as_mut(&mut self) -> &mut Vec<Condition> {
-        &mut self.conditions
-    }
+objects!(
+    Machine,
+    MachineConfiguration,
+    MachineConfigurationVersion,
+    MachineOperation,
+    full::Cluster,
+    full::Machine,
+    full::MachineDeployment,
+    full::MachineHealthCheck,
+    full::MachineSet,
+);
+
+/// Returns the condition of a type.
+pub fn condition<'a>(conditions: &'a [Condition], type_: &str) -> Option<&'a Condition> {
+    conditions.iter().find(|condition| condition.type_ == type_)
 }
 
-impl AsMut<Vec<Condition>> for MachineClaimStatus {
-    fn as_mut(&mut self) -> &mut Vec<Condition> {
-        &mut self.conditions
-    }
+/// Returns true if the condition of a type is True.
+pub fn is_true(conditions: &[Condition], type_: &str) -> bool {
+    condition(conditions, type_).is_some_and(|condition| condition.status == "True")
 }
 
-impl AsMut<Vec<Condition>> for BedplateClusterStatus {
-    fn as_mut(&mut self) -> &mut Vec<Condition> {
-        &mut self.conditions
-    }
-}
-
-impl AsMut<Vec<Condition>> for KubeadmConfigStatus {
-    fn as_mut(&mut self) -> &mut Vec<Condition> {
-        &mut self.conditions
-    }
-}
-
-impl AsMut<Vec<Condition>> for BedplateMachineStatus {
-    fn as_mut(&mut self) -> &mut Vec<Condition> {
-        &mut self.conditions
-    }
+/// Returns true if the condition of a type is False.
+pub fn is_false(conditions: &[Condition], type_: &str) -> bool {
+    condition(conditions, type_).is_some_and(|condition| condition.status == "False")
 }
 
 /// Sets a condition of a status, or of a list. The reason selects the type. The transition time changes only with the condition's status.

@@ -234,6 +234,33 @@ pub struct MachineSpec {
     pub deletion_policy: DeletionPolicy,
 }
 
+impl Machine {
+    /// Returns the version that is selected for the machine.
+    pub fn selected(&self) -> Option<&Selected> {
+        self.status.as_ref()?.selected.as_ref()
+    }
+
+    /// Returns the version that the machine has.
+    pub fn applied(&self) -> Option<&Applied> {
+        self.status.as_ref()?.applied.as_ref()
+    }
+}
+
+macro_rules! keys {
+    ($($reference:ty),+) => {
+        $(
+            impl $reference {
+                /// Returns name of the configuration and number of the version.
+                pub fn key(&self) -> (&str, i64) {
+                    (&self.name, self.version)
+                }
+            }
+        )+
+    };
+}
+
+keys!(Applied, Selected, VersionRef);
+
 /// A MachineConfiguration, and perhaps one of its versions.
 #[derive(KubeSchema, Serialize, Deserialize, Debug, Clone, PartialEq, Eq)]
 #[serde(rename_all = "camelCase")]

@@ -149,6 +149,13 @@ pub struct MachineConfigurationVersionStatus {
     pub conditions: Vec<Condition>,
 }
 
+impl MachineConfigurationVersion {
+    /// Returns name of the configuration and number.
+    pub fn key(&self) -> (&str, i64) {
+        (&self.spec.configuration_name, self.spec.version)
+    }
+}
+
 impl MachineConfigurationVersionSpec {
     /// The digest that its tag was resolved to, as `status` has it; none if that was for another reference.
     pub fn image_digest(&self, status: Option<&MachineConfigurationVersionStatus>) -> Option<Digest> {

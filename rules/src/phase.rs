@@ -13,9 +13,10 @@
 //! it. It stays Ready while its agent reports no fault.
 
 use bedplate_api::claim::ClaimState;
-use bedplate_api::condition::{set_derived, set_ready};
+use bedplate_api::condition::{Conditions as _, set_derived, set_ready};
 use bedplate_api::machine::{
-    Condition, Machine, MachineStatus, PROVIDER_MANUAL, PROVIDER_PXE, Phase, condition_type,
+    Applied, Condition, Machine, MachineStatus, PROVIDER_MANUAL, PROVIDER_PXE, Phase, Selected,
+    condition_type,
 };
 use bedplate_api::reason::machine::{
     BootedReason, EnrolledReason, NodeReadyReason, PavedReason, PoweredOnReason, ReadyReason,
@@ -139,11 +140,11 @@ struct Case<'a> {
 
 impl Case<'_> {
     fn condition(&self, type_: &str) -> Option<&Condition> {
-        self.status.conditions.iter().find(|condition| condition.type_ == type_)
+        self.status.condition(type_)
     }
 
     fn is_true(&self, type_: &str) -> bool {
-        self.condition(type_).is_some_and(|condition| condition.status == "True")
+        self.status.is_true(type_)
     }
 
     fn unmet(&self, type_: &str) -> Option<&Condition> {
@@ -298,8 +299,8 @@ impl Case<'_> {
 
     fn rolled_back(&self) -> Option<Summary> {
         let (back, selected) = (self.status.rolled_back.as_ref()?, self.status.selected.as_ref()?);
-        let is_selected = (&back.from.name, back.from.version) == (&selected.name, selected.version);
-        is_selected.then(|| summary(Phase::RolledBack, ReadyReason::RolledBack, back.message.clone()))
+        (back.from.key() == selected.key())
+            .then(|| summary(Phase::RolledBack, ReadyReason::RolledBack, back.message.clone()))
     }
 
     fn node(&self) -> Option<Summary> {
@@ -321,7 +322,9 @@ impl Case<'_> {
                 summary(Phase::Updating, ReadyReason::Updating, message)
             });
         }
-        let is_selected = selected(status) == applied(status) && status.node_ref.is_some();
+        let (selected, applied) = (status.selected.as_ref(), status.applied.as_ref());
+        let is_same = selected.map(Selected::key) == applied.map(Applied::key);
+        let is_selected = is_same && status.node_ref.is_some();
         let phase = match (&status.applied, is_selected) {
             (Some(_), true) => Phase::Degraded,
             (Some(_), false) => Phase::Repaving,
@@ -347,9 +350,10 @@ impl Case<'_> {
 
     /// State of the next version of a Machine that is Ready. Empty if no other version is selected.
     fn next_version(&self) -> String {
-        let (Some(next), Some(runs)) = (selected(self.status), applied(self.status)) else {
+        let (Some(next), Some(runs)) = (&self.status.selected, &self.status.applied) else {
             return String::new();
         };
+        let (next, runs) = (next.key(), runs.key());
         if next == runs {
             return String::new();
         }
@@ -362,14 +366,6 @@ impl Case<'_> {
             None => format!("{runs} runs until its Node is deleted, then {next} is paved"),
         }
     }
-}
-
-fn selected(status: &MachineStatus) -> Option<(&str, i64)> {
-    status.selected.as_ref().map(|selected| (selected.name.as_str(), selected.version))
-}
-
-fn applied(status: &MachineStatus) -> Option<(&str, i64)> {
-    status.applied.as_ref().map(|applied| (applied.name.as_str(), applied.version))
 }
 
 #[cfg(test)]

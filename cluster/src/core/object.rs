@@ -2,9 +2,10 @@
 
 use std::collections::BTreeMap;
 
-use bedplate_api::cluster::full::{Cluster, Machine, MachineDeployment, MachineHealthCheck, MachineSet};
+use bedplate_api::cluster::full::{Machine, MachineDeployment, MachineHealthCheck, MachineSet};
+pub use bedplate_api::condition::{Conditions, condition, is_false, is_true};
 use jiff::Timestamp;
-use k8s_openapi::apimachinery::pkg::apis::meta::v1::{Condition, LabelSelector, OwnerReference, Time};
+use k8s_openapi::apimachinery::pkg::apis::meta::v1::{LabelSelector, OwnerReference, Time};
 use kube::core::{DynamicObject, Selector, SelectorExt};
 use kube::{Resource, ResourceExt};
 
@@ -14,22 +15,6 @@ pub trait OfCluster: Resource {
     fn cluster_name(&self) -> Option<&str>;
 }
 
-/// Object with conditions.
-pub trait Conditions {
-    /// Returns the conditions.
-    fn conditions(&self) -> &[Condition];
-}
-
-macro_rules! conditions {
-    ($($kind:ty),+) => {
-        $(impl Conditions for $kind {
-            fn conditions(&self) -> &[Condition] {
-                self.status.as_ref().map_or(&[], |status| &status.conditions)
-            }
-        })+
-    };
-}
-
 macro_rules! of_cluster {
     ($($kind:ty),+) => {
         $(impl OfCluster for $kind {
@@ -37,32 +22,15 @@ macro_rules! of_cluster {
                 Some(&self.spec.cluster_name)
             }
         })+
-        conditions!($($kind),+);
     };
 }
 
 of_cluster!(Machine, MachineDeployment, MachineHealthCheck, MachineSet);
-conditions!(Cluster);
 
 impl OfCluster for DynamicObject {
     fn cluster_name(&self) -> Option<&str> {
         self.data.pointer("/spec/clusterName")?.as_str()
     }
-}
-
-/// Returns the condition of a type.
-pub fn condition<'a>(conditions: &'a [Condition], type_: &str) -> Option<&'a Condition> {
-    conditions.iter().find(|condition| condition.type_ == type_)
-}
-
-/// Returns true if the condition of a type is True.
-pub fn is_true(conditions: &[Condition], type_: &str) -> bool {
-    condition(conditions, type_).is_some_and(|condition| condition.status == "True")
-}
-
-/// Returns true if the condition of a type is False.
-pub fn is_false(conditions: &[Condition], type_: &str) -> bool {
-    condition(conditions, type_).is_some_and(|condition| condition.status == "False")
 }
 
 /// Returns the owner that controls the object.
