@@ -3,12 +3,17 @@
 //!
 //! Does not end the process: the `ExitCode` is returned to `main`, so that every destructor runs.
 
+use std::time::Duration;
 use std::{error::Error, fmt::Write as _, process::ExitCode};
 
-use crate::{BoxError, logging};
+use crate::logging::LogArguments;
+use crate::{BoxError, logging, tls};
 
 /// The exit code of wrong usage or configuration (`EX_USAGE` of sysexits.h).
 pub const USAGE: u8 = 64;
+
+/// Maximum duration of blocking work after a program has ended.
+const STOP_TIMEOUT: Duration = Duration::from_secs(2);
 
 /// Failure that ends a program.
 #[derive(Debug)]
@@ -64,6 +69,24 @@ pub fn finish(program: &str, result: Result<(), Failure>) -> ExitCode {
         eprintln!("{program}: {text}");
     }
     ExitCode::from(failure.code())
+}
+
+/// Runs a program with its log: `run` in a runtime of several threads.
+///
+/// # Errors
+/// The log or the runtime cannot be made, or the failure of `run`.
+pub fn run(
+    program: &'static str,
+    log: &LogArguments,
+    run: impl Future<Output = Result<(), Failure>>,
+) -> Result<(), Failure> {
+    tls::install_crypto_provider();
+    logging::start(program, log).map_err(Failure::configuration)?;
+    let runtime = tokio::runtime::Builder::new_multi_thread().enable_all().build()?;
+    let result = runtime.block_on(run);
+    // A file system that hangs must not keep a stopped program alive.
+    runtime.shutdown_timeout(STOP_TIMEOUT);
+    result
 }
 
 /// Prints what clap has to say and gives the exit code: 64 for wrong usage, 0 for `--help` and `--version`.

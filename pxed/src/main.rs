@@ -3,7 +3,7 @@
 use std::process::ExitCode;
 
 use bedplate_process::exit::{self, Failure};
-use bedplate_process::{logging, manual, tls};
+use bedplate_process::manual;
 use clap::Parser;
 use pxed::config::Config;
 use pxed::config::cli::{Cli, Command, Settings};
@@ -21,16 +21,10 @@ fn start(cli: &Cli) -> Result<(), Failure> {
         Command::Check => check(settings),
         Command::Completion { shell } => Ok(manual::print(&manual::completion(definition(), shell))?),
         Command::Man { directory } => Ok(manual::print(&manual::man(definition(), directory.as_deref())?)?),
-        Command::Run => {
-            tls::install_crypto_provider();
-            logging::start("pxed", &cli.log).map_err(Failure::configuration)?;
+        Command::Run => exit::run("pxed", &cli.log, async {
             let config = load(settings)?;
-            let runtime = tokio::runtime::Builder::new_multi_thread().enable_all().build()?;
-            let result = runtime.block_on(pxed::run::run(config, settings));
-            // A file system that hangs must not keep a stopped program alive.
-            runtime.shutdown_timeout(std::time::Duration::from_secs(2));
-            result
-        }
+            pxed::run::run(config, settings).await
+        }),
     }
 }
 
